@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Close the loop: measured use of past jobs, by the signature that csub recorded, as each user's history.
+
+Decisions are files that users wrote, so nothing in them is believed that the accounting can say: the user is the
+file's owner, and the job must be that user's.
+"""
+
+import os
+import pwd
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.errors import CollocError
+from slurm_colloc.files import read_bounded
+from slurm_colloc.history.records import parse_decision
+from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
+from slurm_colloc.model import Decision, Evidence
+
+_LIMIT_BYTES = 256 * 1024
+
+_EVIDENCE = """
+WITH seen AS (
+    SELECT s.job_id, s.at_s, s.interval_s, max(s.gpu_model) AS gpu_model,
+           CASE WHEN count(*) = count(s.gpu_mem_used_mib) THEN sum(s.gpu_mem_used_mib) END AS mib,
+           sum(coalesce(s.sm_active_pct, s.gpu_util_pct) * s.whole_sm_part) AS sm,
+           bool_or(s.sm_active_pct IS NULL AND s.gpu_util_pct IS NOT NULL) AS sm_is_bound
+    FROM shares s WHERE s.cluster = $cluster AND s.job_id != '' GROUP BY s.job_id, s.at_s, s.interval_s
+)
+SELECT a.job_id_raw, a."user", a.state, a.end_s, max(v.gpu_model), max(v.mib),
+       sum(v.sm * v.interval_s) / nullif(sum(v.interval_s), 0), quantile_cont(v.sm, 0.95),
+       bool_or(v.sm_is_bound), count(*), sum(v.interval_s)
+FROM seen v JOIN allocations a ON a.job_id_raw = v.job_id AND a.cluster = $cluster
+WHERE a.end_s IS NOT NULL AND v.at_s > a.start_s AND v.at_s <= a.end_s
+GROUP BY a.job_id_raw, a."user", a.state, a.end_s
+"""
+
+
+class Collected(NamedTuple):
+    """Decisions by (user, job id); ``rejected`` counts files that were not a user's own decision."""
+
+    decisions: Mapping[tuple[str, str], tuple[int, Decision]]
+    rejected: int
+
+
+def collect_decisions(folder: str) -> Collected:
+    """Read the decisions in a spool of one folder for each uid."""
+    found: dict[tuple[str, str], tuple[int, Decision]] = {}
+    rejected = 0
+    for uid, path in _decision_files(folder):
+        try:
+            if os.lstat(path).st_uid != uid:
+                raise CollocError("it belongs to somebody else")
+            decision = parse_decision(read_bounded(path, _LIMIT_BYTES))
+            found[pwd.getpwuid(uid).pw_name, decision.job_id] = (uid, decision)
+        except (CollocError, OSError, KeyError):
+            rejected += 1
+    return Collected(found, rejected)
+
+
+def _decision_files(folder: str) -> Iterator[tuple[int, str]]:
+    if not os.path.isdir(folder):
+        return
+    for entry in os.scandir(folder):
+        if entry.name.isdigit() and entry.is_dir(follow_symlinks=False):
+            for found in os.scandir(entry.path):
+                if found.name.endswith(".json"):
+                    yield int(entry.name), found.path
+
+
+def build_history(store: Store, cluster: str, state_folder: str, collected: Collected) -> int:
+    """Write each user's snapshot from the store and the decisions; return how many runs went in.
+
+    Raises:
+        StoreError: store or history cannot be read or written.
+    """
+    by_uid: dict[int, list[Evidence]] = {}
+    with store.connect() as connection:
+        rows = connection.execute(_EVIDENCE, {"cluster": cluster}).fetchall()
+    for job_id, user, state, end_s, model, mib, mean, high, bound, count, seconds in rows:
+        owned = collected.decisions.get((user, job_id))
+        if owned is None:
+            continue
+        uid, decision = owned
+        mode = decision.mode
+        by_uid.setdefault(uid, []).append(
+            Evidence(
+                job_id, decision.signature, state, mode, model, mib, mean, high, bool(bound), count, seconds, end_s
+            )
+        )
+    folder = os.path.dirname(snapshot_path(state_folder, 0))
+    os.makedirs(folder, mode=0o711, exist_ok=True)
+    for uid, evidence in by_uid.items():
+        write_snapshot(snapshot_path(state_folder, uid), evidence, uid if os.geteuid() == 0 else None)
+    return sum(len(evidence) for evidence in by_uid.values())

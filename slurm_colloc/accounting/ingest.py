@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sources -> store, and what was counted on the way."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from slurm_colloc.accounting.sources import clustercockpit, sacct
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.model import JobShare, Round
+
+
+class Counted(NamedTuple):
+    """What one ingest took in: rows in = used + steps + rejected."""
+
+    source: str
+    rows_in: int
+    used: int
+    steps: int
+    rejected: Mapping[str, int]
+
+
+def keep_runs(store: Store, source: str, parsed: sacct.Parsed, config: SiteConfig | None, now_s: float) -> Counted:
+    """Write the runs of one source, in place of what it gave before, and return what was counted.
+
+    Raises:
+        StoreError: the store cannot be written.
+    """
+    store.write_allocations(source, parsed.rows, config, now_s)
+    return _log(store, Counted(source, parsed.rows_in, len(parsed.rows), parsed.steps, dict(parsed.rejected)))
+
+
+def keep_means(store: Store, source: str, parsed: clustercockpit.Means, now_s: float) -> Counted:
+    """Write the runs of a job table that brings its own means.
+
+    Raises:
+        StoreError: the store cannot be written.
+    """
+    store.write_allocations(source, parsed.rows, None, now_s, parsed.gpu_util_pct)
+    return _log(store, Counted(source, parsed.rows_in, len(parsed.rows), 0, parsed.rejected))
+
+
+def keep_samples(
+    store: Store,
+    name: str,
+    cluster: str,
+    rounds: tuple[Round, ...],
+    rejected: int,
+    attribute: Callable[[Round], tuple[JobShare, ...]],
+) -> Counted:
+    """Write what jobs used in the Rounds of one journal file; ``attribute`` splits a Round over its jobs.
+
+    Raises:
+        StoreError: the store cannot be written.
+    """
+    store.write_shares(name, cluster, ((seen, attribute(seen)) for seen in rounds))
+    counts = {"checksum or form": rejected} if rejected else {}
+    return Counted(name, len(rounds) + rejected, len(rounds), 0, counts)
+
+
+def _log(store: Store, counted: Counted) -> Counted:
+    store.write_log(os.path.basename(counted.source), counted._asdict())
+    return counted
+
+
+def is_current(store: Store, name: str, path: str) -> bool:
+    """Return whether the shares called ``name`` are newer than the journal file they come from."""
+    written_s = store.share_age_s(name)
+    return written_s is not None and written_s > os.stat(path).st_mtime
+
+
+def counted_from(log: Mapping[str, object]) -> Counted:
+    """Return a Counted as it was logged."""
+    return Counted(**json.loads(json.dumps(log)))

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs from a ClusterCockpit job table exported as CSV: allocation and mean GPU_UTIL in one row.
+
+The table's ``acc_mem_used_avg`` is not read: its unit is given as GB and its values are MB, with outliers.
+"""
+
+import csv
+import io
+from collections import Counter
+from typing import NamedTuple
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import AllocationRow, Gres
+
+_NEEDED = ("job_id", "cluster", "user", "start_time", "duration_s", "num_acc", "acc_utilization_avg", "state")
+
+
+class Means(NamedTuple):
+    """Rows, and the mean GPU_UTIL in percent over each run's GPUs, by the run's place among the rows."""
+
+    rows: tuple[AllocationRow, ...]
+    gpu_util_pct: tuple[float | None, ...]
+    rows_in: int
+    rejected: dict[str, int]
+
+
+def parse_jobs(text: str) -> Means:
+    """Return the runs in a job table.
+
+    Raises:
+        InputError: a column that is needed is missing.
+    """
+    reader = csv.DictReader(io.StringIO(text))
+    missing = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
+    if missing:
+        raise InputError(f"ClusterCockpit columns {', '.join(missing)} are missing")
+    rows, means, rows_in = [], [], 0
+    rejected: Counter[str] = Counter()
+    for record in reader:
+        rows_in += 1
+        try:
+            rows.append(_row(record))
+        except (ValueError, TypeError):
+            rejected["a number is missing or malformed"] += 1
+            continue
+        text_mean = record["acc_utilization_avg"]
+        # Only a job with GPUs has a GPU_UTIL; the table writes 0 for the others.
+        means.append(float(text_mean) if text_mean and rows[-1].gres else None)
+    return Means(tuple(rows), tuple(means), rows_in, dict(rejected))
+
+
+def _row(record: dict[str, str]) -> AllocationRow:
+    start_s, gpus = int(record["start_time"]), int(record["num_acc"])
+    return AllocationRow(
+        cluster=record["cluster"],
+        job_id=record["job_id"],
+        job_id_raw=record["job_id"],
+        user=record["user"],
+        account=record.get("project", ""),
+        partition=record.get("partition", ""),
+        qos="",
+        state=record["state"].upper(),
+        submit_s=None,
+        start_s=start_s,
+        end_s=start_s + int(record["duration_s"]),
+        suspended_s=0,
+        gres=(Gres("gpu", "", gpus),) if gpus else (),
+        node_list="",
+        job_name="",
+    )

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sample intervals against allocation intervals -> what each run used inside a window.
+
+A sample stands for (at - interval, at]. It counts for a run as far as that interval, the run and the window overlap,
+so that splitting a window never changes a sum.
+"""
+
+from typing import Any
+
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.model import JobUsage
+
+JOB_MEAN = "job mean by source"
+
+# One row per run: clip(run, window), then join what was sampled of it. Runs without samples stay, unmeasured.
+# sacct gives the length of suspensions, not their place: they are taken to be spread evenly over the run.
+# A source that gives one mean for the whole run records no coverage; it counts where no sample of ours does.
+_SWEEP = """
+WITH runs AS (
+    SELECT *, to_s - from_s AS span_s,
+           (to_s - from_s) * greatest(0, 1 - coalesce(suspended_s / nullif(end_s - start_s, 0), 0)) / 3600 AS hours,
+           row_number() OVER () AS run
+    FROM (SELECT *, greatest(start_s, $since)::DOUBLE AS from_s,
+                 least(coalesce(end_s, $now), $until)::DOUBLE AS to_s
+          FROM allocations
+          WHERE devices > 0 AND start_s < $until AND coalesce(end_s, $now) > $since)
+),
+parts AS (
+    SELECT r.run, s.*, least(s.at_s, r.to_s) - greatest(s.at_s - s.interval_s, r.from_s) AS seconds
+    FROM runs r JOIN shares s
+      ON s.job_id = r.job_id_raw AND s.cluster = r.cluster
+     AND s.at_s > r.from_s AND s.at_s - s.interval_s < r.to_s
+),
+peaks AS (
+    SELECT run, max(mib)::BIGINT AS peak_mib
+    FROM (SELECT run, at_s, sum(gpu_mem_used_mib) AS mib FROM parts
+          GROUP BY run, at_s HAVING count(*) = count(gpu_mem_used_mib))
+    GROUP BY run
+),
+used AS (
+    SELECT run,
+           sum(seconds) AS seconds,
+           coalesce(sum(seconds) FILTER (gpu_util_pct IS NOT NULL), 0) AS util_seconds,
+           sum(seconds * unit_gpus * gpu_util_pct / 100) / 3600 AS util_hours,
+           coalesce(sum(seconds) FILTER (sm_active_pct IS NOT NULL), 0) AS sm_seconds,
+           sum(seconds * unit_gpus * sm_active_pct / 100) / 3600 AS sm_hours,
+           coalesce(sum(seconds) FILTER (sharers > 1), 0) / 3600 AS shared_hours,
+           list_sort(list_distinct(list(method))) AS methods
+    FROM parts WHERE seconds > 0 GROUP BY run
+),
+joined AS (
+    SELECT r.*, u.* EXCLUDE (run), p.peak_mib, gpus * hours AS allocated,
+           devices * span_s AS device_s,
+           u.methods IS NULL AND mean_gpu_util_pct IS NOT NULL AS by_mean
+    FROM runs r LEFT JOIN used u USING (run) LEFT JOIN peaks p USING (run)
+)
+SELECT cluster, job_id, "user", account, "partition", state, job_name, gres, from_s, to_s,
+       allocated,
+       CASE WHEN by_mean THEN allocated ELSE coalesce(allocated * least(1, util_seconds / device_s), 0) END,
+       CASE WHEN by_mean THEN allocated * mean_gpu_util_pct / 100 ELSE util_hours END,
+       coalesce(allocated * least(1, sm_seconds / device_s), 0),
+       sm_hours,
+       peak_mib,
+       CASE WHEN by_mean THEN NULL ELSE 100 * least(1, coalesce(seconds / device_s, 0)) END,
+       coalesce(shared_hours, 0),
+       CASE WHEN by_mean THEN [$job_mean] ELSE coalesce(methods, []) END
+FROM joined ORDER BY start_s, job_id
+"""
+
+
+def job_usage(store: Store, since_s: float, until_s: float, now_s: float) -> list[JobUsage]:
+    """Return every run that had a GPU, or a share of one, inside [since, until).
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    window = {"since": since_s, "until": until_s, "now": now_s, "job_mean": JOB_MEAN}
+    with store.connect() as connection:
+        rows: list[tuple[Any, ...]] = connection.execute(_SWEEP, window).fetchall()
+    return [JobUsage(*row)._replace(methods=tuple(row[-1])) for row in rows]
+
+
+def runs_in_window(store: Store, since_s: float, until_s: float, now_s: float) -> tuple[int, int]:
+    """Return how many runs overlap [since, until), and how many of them had no GPU.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    query = """SELECT count(*), coalesce(sum((devices = 0)::INT), 0) FROM allocations
+               WHERE start_s < $until AND coalesce(end_s, $now) > $since"""
+    with store.connect() as connection:
+        found = connection.execute(query, {"since": since_s, "until": until_s, "now": now_s}).fetchone()
+    assert found is not None
+    return int(found[0]), int(found[1])

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs added up by user, account or partition."""
+
+from collections.abc import Iterable, Sequence
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import GroupUsage, JobUsage
+
+GROUPINGS = ("user", "account", "partition")
+
+
+def summarize(usages: Iterable[JobUsage], by: str) -> list[GroupUsage]:
+    """Return one GroupUsage for each value of ``by``, those with the most unused GPU-hours first.
+
+    Raises:
+        InputError: ``by`` is not one of GROUPINGS.
+    """
+    if by not in GROUPINGS:
+        raise InputError(f"'--by {by}' is not one of {', '.join(GROUPINGS)}")
+    groups: dict[str, list[JobUsage]] = {}
+    for usage in usages:
+        groups.setdefault(getattr(usage, by), []).append(usage)
+    return sorted((total(runs, name) for name, runs in groups.items()), key=lambda group: (-_unused(group), group.name))
+
+
+def _unused(group: GroupUsage) -> float:
+    """Return the GPU-hours that are known to be unused, by SM activity where it is measured, else by GPU_UTIL."""
+    if group.sm_used_gpu_hours is not None:
+        return group.sm_measured_gpu_hours - group.sm_used_gpu_hours
+    return group.util_measured_gpu_hours - (group.util_used_gpu_hours or 0.0)
+
+
+def total(runs: Sequence[JobUsage], name: str) -> GroupUsage:
+    """Add runs up; the order of ``runs`` does not matter."""
+    # fsum: the same total whatever the order of the rows.
+    from math import fsum
+
+    sized = [run for run in runs if run.allocated_gpu_hours is not None]
+    util = [run for run in sized if run.util_used_gpu_hours is not None]
+    active = [run for run in sized if run.sm_used_gpu_hours is not None]
+    util_measured, active_measured = (
+        fsum(run.util_measured_gpu_hours for run in util),
+        fsum(run.sm_measured_gpu_hours for run in active),
+    )
+    util_used = fsum(run.util_used_gpu_hours or 0.0 for run in util) if util else None
+    active_used = fsum(run.sm_used_gpu_hours or 0.0 for run in active) if active else None
+    allocated = fsum(run.allocated_gpu_hours or 0.0 for run in sized)
+    covered = [run for run in sized if run.coverage_pct is not None]
+    covered_hours = fsum(run.allocated_gpu_hours or 0.0 for run in covered)
+    return GroupUsage(
+        name=name,
+        jobs=len(runs),
+        jobs_measured=sum(bool(run.methods) for run in runs),
+        jobs_without_size=len(runs) - len(sized),
+        allocated_gpu_hours=allocated,
+        util_measured_gpu_hours=util_measured,
+        util_used_gpu_hours=util_used,
+        util_weighted_pct=_pct(util_used, util_measured),
+        util_plain_pct=_plain([(run.util_used_gpu_hours, run.util_measured_gpu_hours) for run in util]),
+        sm_measured_gpu_hours=active_measured,
+        sm_used_gpu_hours=active_used,
+        sm_weighted_pct=_pct(active_used, active_measured),
+        coverage_pct=_pct(
+            fsum((run.allocated_gpu_hours or 0.0) * (run.coverage_pct or 0.0) / 100 for run in covered), covered_hours
+        )
+        if covered
+        else None,
+        methods=tuple(sorted({method for run in runs for method in run.methods})),
+    )
+
+
+def _pct(used: float | None, of: float) -> float | None:
+    return None if used is None or of <= 0 else 100 * used / of
+
+
+def _plain(runs: Sequence[tuple[float | None, float]]) -> float | None:
+    shares = [share for used, of in runs if (share := _pct(used, of)) is not None]
+    return sum(shares) / len(shares) if shares else None

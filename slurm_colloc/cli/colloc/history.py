@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc history: what csub decided for me, and what it knows of my jobs."""
+
+import json
+import os
+from typing import Annotated
+
+import typer
+
+from slurm_colloc.cli.colloc.output import site, write
+from slurm_colloc.cli.csub import decisions_folder
+from slurm_colloc.errors import CollocError, InputError
+from slurm_colloc.estimate.ladder import estimate
+from slurm_colloc.files import read_bounded
+from slurm_colloc.history.lookup import look_up
+from slurm_colloc.history.records import parse_decision
+from slurm_colloc.model import Decision
+from slurm_colloc.report.usage import printable
+from slurm_colloc.slurm.client import CliClient
+
+
+def history(
+    form: Annotated[str, typer.Option("--format", help="text or json")] = "text",
+    last: Annotated[int, typer.Option("--last", help="so many submissions")] = 20,
+) -> None:
+    """Show my last submissions by csub, and what is known of each of those jobs."""
+    if form not in ("text", "json"):
+        raise InputError(f"--format '{form}' is neither text nor json")
+    config = site()
+    decisions, unreadable = _decisions(decisions_folder(config))
+    client = CliClient(config.timeouts.ask_slurm_s)
+    shown = []
+    for decision in decisions[-last:]:
+        known = look_up(config, decision.signature, client.job_states)
+        shown.append((decision, estimate(None, known.evidence)))
+    if form == "json":
+        records = [{"decision": decision._asdict(), "footprint": footprint._asdict()} for decision, footprint in shown]
+        write(json.dumps({"submissions": records, "unreadable": unreadable}, indent=2) + "\n", "")
+        return
+    for decision, footprint in shown:
+        memory = footprint.gpu_mem_peak_mib
+        write(
+            f"{decision.job_id}  {printable(decision.job_name)}: asked {decision.asked or 'no GPU'}, "
+            f"given {decision.given} ({decision.mode}); {printable('; '.join(decision.reasons))}\n"
+            f"    next time: {f'{memory.q99:.0f} MiB, ' if memory else ''}{footprint.provenance}\n",
+            "",
+        )
+    write(f"{len(decisions)} submissions recorded, {unreadable} files unreadable\n", "")
+
+
+def _decisions(folder: str) -> tuple[list[Decision], int]:
+    found, unreadable = [], 0
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    for name in (name for name in names if name.endswith(".json")):
+        try:
+            found.append(parse_decision(read_bounded(os.path.join(folder, name), 256 * 1024)))
+        except CollocError:
+            unreadable += 1
+    return found, unreadable

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc ingest: sacct and samples into the store, and measured use into csub's history."""
+
+import os
+from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import typer
+
+from slurm_colloc.accounting.feedback import build_history, collect_decisions
+from slurm_colloc.accounting.ingest import Counted, is_current, keep_means, keep_runs, keep_samples
+from slurm_colloc.accounting.sources import sacct
+from slurm_colloc.accounting.sources.clustercockpit import parse_jobs
+from slurm_colloc.accounting.sources.jobcomp import parse_jobcomp
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.cli.colloc.output import say, site_or_none, store_folder, window
+from slurm_colloc.clock import now
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import InputError
+from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.observe.journal import SUFFIX, decode, files
+
+_SACCT_TIMEOUT_S = 600.0
+
+
+def ingest(
+    since: Annotated[str, typer.Option("--since", help="ask sacct from here on")] = "2d",
+    until: Annotated[str, typer.Option("--until", help="ask sacct up to here")] = "now",
+    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+    sacct_file: Annotated[str, typer.Option("--sacct-file", help="sacct -P text instead of the live sacct")] = "",
+    fields: Annotated[str, typer.Option("--fields", help="columns of that text, by comma")] = "",
+    timezone: Annotated[str, typer.Option("--timezone", help="zone of times without one in that text")] = "",
+    jobcomp_file: Annotated[str, typer.Option("--jobcomp-file", help="slurmctld's jobcomp/filetxt log instead")] = "",
+    clustercockpit: Annotated[str, typer.Option("--clustercockpit", help="a ClusterCockpit job table (CSV)")] = "",
+    journal: Annotated[str, typer.Option("--journal", help="folder of samples; else the site's")] = "",
+) -> None:
+    """Take in job runs and samples; repeating it changes nothing."""
+    config = site_or_none()
+    target = Store(store_folder(store))
+    counted: list[Counted] = []
+    if clustercockpit:
+        counted.append(_clustercockpit(target, clustercockpit))
+    else:
+        counted += _runs(target, config, (since, until), (sacct_file, fields, timezone), jobcomp_file)
+        counted += _samples(target, config, journal)
+    for item in counted:
+        rejected = "; ".join(f"{why}: {number}" for why, number in sorted(item.rejected.items()))
+        say(
+            f"{item.source}: {item.rows_in} rows in, {item.used} used, {item.steps} job steps, "
+            f"{sum(item.rejected.values())} rejected{f' ({rejected})' if rejected else ''}"
+        )
+    if config is not None and config.paths.decisions:
+        _history(target, config)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
+            return stream.read()
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror}") from error
+
+
+def _clustercockpit(target: Store, path: str) -> Counted:
+    return keep_means(target, os.path.basename(path), parse_jobs(_read(path)), now())
+
+
+def _runs(
+    target: Store, config: SiteConfig | None, asked: tuple[str, str], text: tuple[str, str, str], jobcomp: str
+) -> list[Counted]:
+    path, fields, timezone = text
+    if jobcomp:
+        cluster = config.cluster if config else ""
+        return [
+            keep_runs(
+                target,
+                os.path.basename(jobcomp),
+                parse_jobcomp(_read(jobcomp), cluster, _zone(timezone)),
+                config,
+                now(),
+            )
+        ]
+    if path:
+        names = tuple(fields.split(",")) if fields else sacct.FIELDS
+        parsed = sacct.parse_text(_read(path), names, zone=_zone(timezone) if timezone else None)
+        return [keep_runs(target, os.path.basename(path), parsed, config, now())]
+    start, end = window(*asked)
+    counted = []
+    for since_s, until_s in sacct.day_windows(start.timestamp(), end.timestamp()):
+        parsed = sacct.read_live(since_s, until_s, _SACCT_TIMEOUT_S, os.environ)
+        counted.append(keep_runs(target, f"sacct-{sacct.day_name(since_s)}", parsed, config, now()))
+    return counted
+
+
+def _zone(name: str) -> ZoneInfo | None:
+    if not name:
+        return None
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise InputError(f"--timezone '{name}' is not a zone such as Europe/Berlin or UTC") from None
+
+
+def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Counted]:
+    folder = journal or (os.path.join(config.state_folder, "journal") if config else "")
+    cluster = config.cluster if config else ""
+    read, used, rejected = 0, 0, 0
+    for path in files(folder) if folder else ():
+        name = os.path.relpath(path, folder).removesuffix(SUFFIX)
+        if is_current(target, name, path):
+            continue
+        try:
+            with open(path, "rb") as stream:
+                decoded = decode(stream.read())
+        except OSError as error:
+            raise InputError(f"journal '{path}' cannot be read: {error.strerror}") from error
+        counted = keep_samples(target, name, cluster, decoded.rounds, decoded.rejected, attribute_round)
+        read, used, rejected = read + counted.rows_in, used + counted.used, rejected + decoded.rejected
+    counts = {"checksum or form": rejected} if rejected else {}
+    return [Counted("samples", read, used, 0, counts)]
+
+
+def _history(target: Store, config: SiteConfig) -> None:
+    collected = collect_decisions(config.paths.decisions)
+    runs = build_history(target, config.cluster, config.state_folder, collected)
+    say(
+        f"history: {runs} measured runs of {len(collected.decisions)} decisions, "
+        f"{collected.rejected} decision files rejected"
+    )

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Printing and exiting for every colloc command, and the place where a site file and a store are found."""
+
+import os
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, NoReturn
+
+from slurm_colloc.clock import now
+from slurm_colloc.config import SiteConfig, find_site_file, load_site, user_data_folder
+from slurm_colloc.errors import CollocError, ConfigError, InputError
+
+
+def run(main: Callable[[], Any]) -> NoReturn:
+    """Run ``main``; an error of ours becomes one line with its causes, a reader who went away is no error."""
+    try:
+        main()
+        sys.stdout.flush()
+    except CollocError as error:
+        print(f"colloc: error: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
+    except BrokenPipeError:
+        # The interpreter would flush again on its way out and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(0)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(0)
+
+
+def say(text: str) -> None:
+    """Tell the person at the terminal; results go to standard output instead."""
+    print(f"colloc: {text}", file=sys.stderr, flush=True)
+
+
+def site() -> SiteConfig:
+    """Return the site in force.
+
+    Raises:
+        ConfigError: there is none, or it cannot be used.
+    """
+    path = find_site_file()
+    if path is None:
+        raise ConfigError("no site.toml found; write one with 'colloc site init', or name one in $COLLOC_CONF")
+    return load_site(path)
+
+
+def site_or_none() -> SiteConfig | None:
+    """Return the site in force, None without a file.
+
+    Raises:
+        ConfigError: there is one and it cannot be used.
+    """
+    path = find_site_file()
+    return load_site(path) if path else None
+
+
+def store_folder(given: str) -> str:
+    """Return the folder of the store: the one given, the site's, or the user's own."""
+    config = None if given else site_or_none()
+    return given or os.path.join(config.state_folder if config else user_data_folder(), "store")
+
+
+def moment(text: str) -> datetime:
+    """Return a time given as ISO 8601 (the machine's zone without an offset), ``now``, or ``7d``/``12h`` ago.
+
+    Raises:
+        InputError: anything else.
+    """
+    present = datetime.fromtimestamp(now()).astimezone()
+    units = {"d": "days", "h": "hours", "m": "minutes"}
+    if text == "now":
+        return present
+    if text[-1:] in units and text[:-1].isdigit() and len(text) < 7:
+        return present - timedelta(**{units[text[-1]]: int(text[:-1])})
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(f"time '{text}' is neither ISO 8601, 'now', nor a span such as 7d or 12h") from None
+    return found if found.tzinfo else found.astimezone()
+
+
+def window(since: str, until: str) -> tuple[datetime, datetime]:
+    """Return the half-open window [since, until).
+
+    Raises:
+        InputError: a time that cannot be read, or an empty window.
+    """
+    start, end = moment(since), moment(until)
+    if start >= end:
+        raise InputError(f"the window from {start} to {end} is empty")
+    return start, end
+
+
+def write(text: str, path: str) -> None:
+    """Print ``text``, or write it to ``path``.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    if not path:
+        sys.stdout.write(text)
+        return
+    try:
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be written: {error.strerror}") from error

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc site: write and check the site file."""
+
+import os
+import tomllib
+from typing import Annotated
+
+import typer
+
+from slurm_colloc.cli.colloc.output import say, site, write
+from slurm_colloc.config import SYSTEM_FILE, find_site_file, parse_site, reference, user_config_file
+from slurm_colloc.errors import InputError
+from slurm_colloc.site.discover import Consent, discover
+from slurm_colloc.site.discover import check as differences
+from slurm_colloc.slurm.client import CliClient
+
+app = typer.Typer(no_args_is_help=True, help="Write site.toml from the live cluster, and check it against it.")
+_ASK_TIMEOUT_S = 60.0
+
+
+@app.command()
+def init(
+    output: Annotated[str, typer.Option("--output", "-o", help="file to write; '-' prints")] = "",
+    user: Annotated[bool, typer.Option("--user", help="write one's own file, no administrator needed")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
+    gpu: Annotated[
+        list[str] | None, typer.Option("--gpu", metavar="TYPE=NAME", help="the card behind a gres type")
+    ] = None,
+    mps_daemon: Annotated[
+        bool, typer.Option("--mps-daemon", help="vouch: prolog or SPANK runs one MPS daemon per GPU and user")
+    ] = False,
+    shard_consent: Annotated[bool, typer.Option("--shard-consent", help="vouch: shards need no isolation")] = False,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="a further key, in TOML")
+    ] = None,
+) -> None:
+    """Write site.toml from the live cluster."""
+    path = output or (user_config_file() if user else SYSTEM_FILE)
+    if path != "-" and os.path.exists(path) and not force:
+        raise InputError(f"'{path}' exists; --force replaces it")
+    models = dict(_pair(item, "--gpu") for item in gpu or ())
+    text = discover(CliClient(_ASK_TIMEOUT_S), models, Consent(mps_daemon, shard_consent), _settings(setting or []))
+    parse_site(tomllib.loads(text), "what was discovered")
+    if path == "-":
+        write(text, "")
+        return
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    write(text, path)
+    say(f"wrote '{path}'; read it, then run 'colloc site check'")
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"{option} '{text}' is not of the form KEY=VALUE")
+    return key, value
+
+
+def _settings(given: list[str]) -> dict[str, dict[str, object]]:
+    sections: dict[str, dict[str, object]] = {}
+    for text in given:
+        key, value = _pair(text, "--set")
+        try:
+            table = tomllib.loads(f"value = {value}")
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"--set '{text}' is not a TOML value ({error}); quote texts twice") from error
+        section, _, name = key.rpartition(".")
+        sections.setdefault(section, {})[name] = table["value"]
+    return sections
+
+
+@app.command()
+def check() -> None:
+    """Compare the site file in force with the live cluster; exit status 1 when they differ."""
+    config = site()
+    problems = differences(config, CliClient(_ASK_TIMEOUT_S))
+    for problem in problems:
+        print(problem)
+    if problems:
+        raise typer.Exit(1)
+    print(f"'{find_site_file()}' agrees with the cluster: {len(config.pool)} pools")
+
+
+@app.command("reference", hidden=True)
+def print_reference() -> None:
+    """Print the reference of site.toml, for docs/reference."""
+    write(reference(), "")

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""csub: sbatch, and a piece of a GPU for the job that needs no whole one.
+
+Whatever csub cannot decide with certainty, and whatever goes wrong in it, ends in the real sbatch with the user's own
+arguments. Nothing here imports typer, jinja2 or anything heavier unless the user asks for help or the script changes.
+"""
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, NoReturn
+
+from slurm_colloc.config import SiteConfig, find_site_file, load_site, user_data_folder
+from slurm_colloc.errors import CollocError, UnsureError
+from slurm_colloc.model import Decision, Placement
+from slurm_colloc.process import replace
+from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.options import CommandLine
+from slurm_colloc.submit.handover import find_sbatch, stdin_descriptor, submit
+from slurm_colloc.submit.plan import Plan, make_plan, own_option, parse_arguments
+from slurm_colloc.submit.render import write_script
+
+_HELP = ("--help", "-h", "--install-completion", "--show-completion")
+
+
+class _Call(NamedTuple):
+    """One invocation: what to fall back on at any time."""
+
+    sbatch: str
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+
+
+def main() -> NoReturn:
+    """Run csub; the exit status is sbatch's."""
+    argv = tuple(sys.argv[1:])
+    if argv[:1] and argv[0] in _HELP:
+        from slurm_colloc.cli.csub_help import show
+
+        show(argv)
+    sys.exit(_run(argv))
+
+
+def _run(argv: tuple[str, ...]) -> int:
+    try:
+        configured, config, problem = _site()
+        call = _Call(find_sbatch(configured, os.environ, sys.argv[0]), argv, dict(os.environ))
+    except CollocError as error:
+        _say(f"error: {error}")
+        return 1
+    stdin: bytes | None = None
+    try:
+        if config is None:
+            raise UnsureError(problem)
+        if config.policy == "off":
+            replace([call.sbatch, *argv], call.environ)
+        command_line = parse_arguments(argv, config.slurm_release)
+        call = call._replace(argv=command_line.sbatch_argv)
+        if command_line.script is None and not any(option.name == "wrap" for option in command_line.options):
+            stdin = _read_stdin(command_line)
+        client = CliClient(config.timeouts.ask_slurm_s)
+        plan = make_plan(command_line, call.environ, stdin, config, client.job_states)
+        if own_option("dry-run", command_line, None) is not None:
+            return _show(plan, command_line, call)
+        return _submit(plan, command_line, call, config, stdin)
+    except CollocError as error:
+        return _fall_open(call, stdin, str(error))
+    except Exception as error:  # noqa: BLE001 - a fault of csub's own must not cost the user the submission
+        return _fall_open(call, stdin, f"internal error, please report it: {error!r}")
+
+
+def _site() -> tuple[str, SiteConfig | None, str]:
+    """Return (configured sbatch, site, problem); without a usable site.toml the problem says why."""
+    path = find_site_file()
+    if path is None:
+        return "", None, "no site.toml found; 'colloc site init' writes one"
+    try:
+        config = load_site(path)
+    except CollocError as error:
+        return "", None, str(error)
+    return config.paths.sbatch, config, ""
+
+
+def _read_stdin(command_line: CommandLine) -> bytes | None:
+    """Return the script on standard input; None where sbatch would not read one (--help, --version, --usage)."""
+    if any(option.name in ("help", "usage", "version") for option in command_line.options):
+        raise UnsureError("no script")
+    return sys.stdin.buffer.read()
+
+
+def _fall_open(call: _Call, stdin: bytes | None, why: str) -> int:
+    """Become sbatch with the user's own arguments; a dry run only says so."""
+    if "--dry-run" in call.argv or "--dry-run" in sys.argv:
+        _say(f"error: {why}; without --dry-run the job would go to sbatch unchanged")
+        return 2
+    if why != "no script" and not _quiet(call.argv):
+        _say(f"submitted by plain sbatch, as asked: {why}")
+    if stdin is not None:
+        os.dup2(stdin_descriptor(stdin), 0)
+    try:
+        replace([call.sbatch, *call.argv], call.environ)
+    except CollocError as error:
+        _say(f"error: {error}")
+        return 1
+
+
+def _quiet(argv: Sequence[str]) -> bool:
+    return "--quiet" in argv or "-Q" in argv
+
+
+def _say(text: str) -> None:
+    try:
+        print(f"csub: {text}", file=sys.stderr, flush=True)
+    except OSError:  # nobody reads it; the submission matters more
+        return
+
+
+def _submit(plan: Plan, command_line: CommandLine, call: _Call, config: SiteConfig, stdin: bytes | None) -> int:
+    quiet = _quiet(call.argv)
+    if own_option("explain", command_line, None) is not None:
+        _explain(plan)
+    folder = ""
+    argv = plan.sbatch_argv
+    source: int | None = None
+    if plan.body is not None and plan.script_at is not None:
+        path = write_script("", os.path.basename(argv[plan.script_at]), plan.body)
+        folder = os.path.dirname(path)
+        argv = (*argv[: plan.script_at], path, *argv[plan.script_at + 1 :])
+    elif stdin is not None:
+        source = stdin_descriptor(plan.body if plan.body is not None else stdin)
+
+    def submitted(job_id: str, cluster: str) -> None:
+        _record(plan, job_id, cluster or config.cluster, config)
+        if not quiet and not plan.placement.as_asked:
+            _say(f"job {job_id}: {_given(plan.placement)} instead of {_asked(plan)}: {plan.placement.reasons[0]}")
+        for note in () if quiet else plan.notes:
+            _say(note)
+
+    try:
+        outcome = submit([call.sbatch, *argv], call.environ, source, submitted)
+    finally:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+    if outcome.refused and not plan.placement.as_asked:
+        return _fall_open(call, stdin, f"{_given(plan.placement)} was refused: {_last_line(outcome.refused)}")
+    if outcome.refused:
+        sys.stderr.buffer.write(outcome.refused)
+    return outcome.status if outcome.status >= 0 else 128 - outcome.status
+
+
+def _last_line(said: bytes) -> str:
+    return said.decode(errors="replace").strip().splitlines()[-1]
+
+
+def _record(plan: Plan, job_id: str, cluster: str, config: SiteConfig) -> None:
+    from slurm_colloc.history.records import drop_decision
+
+    footprint, placement = plan.footprint, plan.placement
+    decision = Decision(
+        job_id=job_id,
+        cluster=cluster,
+        at_s=time.time(),
+        user=os.environ.get("USER", ""),
+        job_name=plan.request.name,
+        signature=plan.request.signature,
+        asked=_asked(plan),
+        given=_given(placement),
+        mode=placement.mode,
+        rung=footprint.rung,
+        gpu_mem_q99_mib=footprint.gpu_mem_peak_mib.q99 if footprint.gpu_mem_peak_mib else None,
+        sm_active_q95_pct=footprint.sm_active_pct.q95 if footprint.sm_active_pct else None,
+        reasons=placement.reasons,
+    )
+    try:
+        drop_decision(decisions_folder(config), decision)
+    except CollocError as error:
+        _say(f"job {job_id} is submitted, but the decision is not recorded: {error}")
+
+
+def decisions_folder(config: SiteConfig) -> str:
+    """Return where this user's decisions are dropped: a folder of the user's own, in the site's spool or at home."""
+    if config.paths.decisions:
+        return os.path.join(config.paths.decisions, str(os.geteuid()))
+    return os.path.join(user_data_folder(), "decisions")
+
+
+def _asked(plan: Plan) -> str:
+    return ",".join(str(gres) for gres in plan.request.gres)
+
+
+def _given(placement: Placement) -> str:
+    return str(placement.gres) if placement.gres else "as asked"
+
+
+def _show(plan: Plan, command_line: CommandLine, call: _Call) -> int:
+    """Print what would be submitted and submit nothing."""
+    script = (plan.body if plan.body is not None else plan.script).decode(errors="surrogateescape")
+    form = own_option("format", command_line, None)
+    if form not in (None, "json", "script"):
+        _say(f"error: --format={form} is not known; choose script or json")
+        return 2
+    if own_option("explain", command_line, None) is not None:
+        _explain(plan)
+    if form == "json":
+        shown = {
+            "request": {**plan.request._asdict(), "gres": [str(gres) for gres in plan.request.gres]},
+            "footprint": _nested(plan.footprint),
+            "placement": {**_nested(plan.placement), "gres": _given(plan.placement)},
+            "script": script,
+            "sbatch_argv": [call.sbatch, *plan.sbatch_argv],
+        }
+        text = json.dumps(shown, indent=2, ensure_ascii=True) + "\n"
+    else:
+        text = script
+    sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
+    sys.stdout.flush()
+    return 0
+
+
+def _nested(record: object) -> dict[str, object]:
+    """Return a NamedTuple and those inside it as dictionaries."""
+
+    def plain(value: object) -> object:
+        if hasattr(value, "_asdict"):
+            return {name: plain(part) for name, part in value._asdict().items()}
+        return [plain(part) for part in value] if isinstance(value, tuple) else value
+
+    shown = plain(record)
+    assert isinstance(shown, dict)
+    return shown
+
+
+def _explain(plan: Plan) -> None:
+    footprint, placement = plan.footprint, plan.placement
+    _say(f"asked for {_asked(plan) or 'no GPU'} in partition '{plan.request.partition or 'default'}'")
+    memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
+    _say(
+        f"footprint ({footprint.rung}): memory q99 {f'{memory.q99:.0f} MiB' if memory else 'not known'}, "
+        f"SM activity q95 {f'{active.q95:.0f} %' if active else 'not known'}; {footprint.provenance}"
+    )
+    _say(f"given {_given(placement)} ({placement.mode}): {'; '.join(placement.reasons)}")
+    for option in placement.rejected:
+        _say(f"not {option.option}: {option.reason}")
+
+
+if __name__ == "__main__":
+    main()

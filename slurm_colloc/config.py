@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""site.toml -> frozen SiteConfig: every key checked, documented and with a default, none ignored.
+
+The NamedTuples below are the schema: a field's annotation is the key's type, its default is the key's default, and
+``DOCUMENTATION`` says what it means. The reference page is generated from them.
+"""
+
+import os
+import tomllib
+import types
+from collections.abc import Mapping
+from typing import Any, NamedTuple, get_args, get_origin
+
+from slurm_colloc.errors import ConfigError
+
+SCHEMA = 1
+ENVIRONMENT_VARIABLE = "COLLOC_CONF"
+SYSTEM_FILE = "/etc/slurm_colloc/site.toml"
+
+
+class MigSlice(NamedTuple):
+    """One kind of MIG slice that the nodes of a pool offer."""
+
+    type: str
+    profile: str
+    mem_mib: int
+    sm_count: int
+    quantity: int
+
+
+class Pool(NamedTuple):
+    """Nodes of one shape."""
+
+    name: str
+    nodes: str
+    partitions: tuple[str, ...]
+    gpu_type: str = ""
+    gpu_model: str = ""
+    gpus_per_node: int = 0
+    gpu_mem_mib: int | None = None
+    sm_count: int | None = None
+    mps_per_gpu: int = 0
+    shards_per_gpu: int = 0
+    slice: tuple[MigSlice, ...] = ()
+
+
+class Sharing(NamedTuple):
+    """What the site allows."""
+
+    order: tuple[str, ...] = ("mig", "mps", "shard")
+    mps_daemon: str = "none"
+    mps_single_user: bool = False
+    shard_consent: bool = False
+    headroom_mib: int = 256
+    max_slowdown: float = 1.25
+    protected_types: tuple[str, ...] = ()
+    gpu_default_partitions: tuple[str, ...] = ()
+
+
+class Observe(NamedTuple):
+    """How use is measured."""
+
+    agent: bool = False
+    period_s: float = 10.0
+    gpu_reader: str = "nvml"
+    simulated_devices: str = ""
+
+
+class Paths(NamedTuple):
+    """Where things lie."""
+
+    state: str = ""
+    decisions: str = ""
+    templates: str = ""
+    sbatch: str = ""
+
+
+class Timeouts(NamedTuple):
+    """How long to wait."""
+
+    ask_slurm_s: float = 5.0
+
+
+class Audit(NamedTuple):
+    """Bounds of the audit rules."""
+
+    min_coverage_pct: float = 60.0
+    zero_use_min_gpu_hours: float = 24.0
+
+
+class SiteConfig(NamedTuple):
+    """All that a site declares."""
+
+    schema: int
+    cluster: str
+    slurm_release: str
+    default_partition: str = ""
+    policy: str = "auto"
+    pool: tuple[Pool, ...] = ()
+    sharing: Sharing = Sharing()
+    observe: Observe = Observe()
+    paths: Paths = Paths()
+    timeouts: Timeouts = Timeouts()
+    audit: Audit = Audit()
+
+    @property
+    def state_folder(self) -> str:
+        """Return the folder of journals, store and history."""
+        return self.paths.state or user_data_folder()
+
+
+DOCUMENTATION: dict[str, str] = {
+    "schema": "version of this file's form; 1",
+    "cluster": "ClusterName of slurm.conf",
+    "slurm_release": "Slurm's release as major.minor, e.g. '22.05'; an unknown one makes csub plain sbatch",
+    "default_partition": "the partition of a job that names none",
+    "policy": "'auto' places jobs, 'shadow' only records what it would have done, 'off' makes csub plain sbatch",
+    "pool": "one [[pool]] for the nodes of one shape",
+    "pool.name": "a name for people",
+    "pool.nodes": "the nodes, in Slurm's bracket form",
+    "pool.partitions": "partitions that contain these nodes",
+    "pool.gpu_type": "gres type of the whole GPUs, e.g. 'h100'; empty when all GPUs are cut into slices",
+    "pool.gpu_model": "the GPU's name as the driver gives it; evidence of past jobs is matched by it",
+    "pool.gpus_per_node": "whole GPUs per node",
+    "pool.gpu_mem_mib": "memory of one whole GPU in MiB; without it no job is placed by memory here",
+    "pool.sm_count": "streaming multiprocessors of one whole GPU; without it no job is placed on slices here",
+    "pool.mps_per_gpu": "gres/mps count per GPU (gres.conf), usually 100; 0: none",
+    "pool.shards_per_gpu": "gres/shard count per GPU (gres.conf); 0: none",
+    "pool.slice": "one [[pool.slice]] for each kind of MIG slice",
+    "pool.slice.type": "gres type of the slice, in full, as slurmd -G prints it",
+    "pool.slice.profile": "MIG profile, e.g. '1g.10gb'",
+    "pool.slice.mem_mib": "usable memory of the slice in MiB",
+    "pool.slice.sm_count": "streaming multiprocessors of the slice",
+    "pool.slice.quantity": "slices of this kind per node",
+    "sharing.order": "sharing modes in the order in which they are tried: 'mig', 'mps', 'shard'",
+    "sharing.mps_daemon": "'site' when prolog or SPANK runs one MPS daemon per (GPU, user), else 'none': no gres/mps",
+    "sharing.mps_single_user": "true when a GPU serves one user at a time under gres/mps; else no gres/mps",
+    "sharing.shard_consent": "true when the site accepts that shard jobs are not isolated from each other",
+    "sharing.headroom_mib": "memory added to the estimate before a share is chosen",
+    "sharing.max_slowdown": "a slice is refused when its SMs would slow the job beyond this factor",
+    "sharing.protected_types": "GPU types whose jobs are never changed",
+    "sharing.gpu_default_partitions": "partitions with DefCpuPerGPU or DefMemPerGPU, lost to mps and shard jobs",
+    "observe.agent": "true when 'colloc sample' runs on every GPU node; else jobs are sampled from inside",
+    "observe.period_s": "seconds between two samples",
+    "observe.gpu_reader": "'nvml', or 'simulated' on a test cluster",
+    "observe.simulated_devices": "folder of <node>.json for the simulated reader",
+    "paths.state": "folder of journals, store and history; empty: the user's own data folder",
+    "paths.decisions": "folder (mode 1777) where csub drops one file per submission; empty: the user's data folder",
+    "paths.templates": "folder whose templates are taken before the shipped ones of the same name",
+    "paths.sbatch": "the real sbatch; empty: the first on PATH that is not csub",
+    "timeouts.ask_slurm_s": "bound on one question to Slurm",
+    "audit.min_coverage_pct": "nobody is named on numbers with less sampled time than this",
+    "audit.zero_use_min_gpu_hours": "GPU-hours at zero use from which COL001 speaks",
+}
+
+_CHOICES = {
+    "policy": ("auto", "shadow", "off"),
+    "sharing.order": ("mig", "mps", "shard"),
+    "sharing.mps_daemon": ("none", "site"),
+    "observe.gpu_reader": ("nvml", "simulated"),
+}
+
+
+def user_data_folder() -> str:
+    """Return the user's own folder for decisions, evidence and samples."""
+    base = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
+    return os.path.join(base, "slurm_colloc")
+
+
+def user_config_file() -> str:
+    """Return the path of the user's own site.toml."""
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.join(base, "slurm_colloc", "site.toml")
+
+
+def find_site_file() -> str | None:
+    """Return the site.toml in force: $COLLOC_CONF, the user's own, or the system's; None when there is none."""
+    named = os.environ.get(ENVIRONMENT_VARIABLE)
+    if named:
+        return named
+    return next((path for path in (user_config_file(), SYSTEM_FILE) if os.path.isfile(path)), None)
+
+
+def load_site(path: str) -> SiteConfig:
+    """Read and check a site.toml.
+
+    Raises:
+        ConfigError: unreadable, not TOML, an unknown key, a value of the wrong type or outside its choices.
+    """
+    try:
+        with open(path, "rb") as stream:
+            text = stream.read(16 * 1024 * 1024)
+        table = tomllib.loads(text.decode())
+    except OSError as error:
+        raise ConfigError(f"site file '{path}' cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"site file '{path}' is not valid TOML: {error}") from error
+    schema = table.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise ConfigError(f"site file '{path}' has schema {schema}, newer than this release's {SCHEMA}; upgrade")
+    return parse_site(table, path)
+
+
+def parse_site(table: Mapping[str, Any], source: str) -> SiteConfig:
+    """Return the SiteConfig that ``table`` declares; ``source`` names it in errors.
+
+    Raises:
+        ConfigError: see load_site.
+    """
+    return SiteConfig(**_section(SiteConfig, table, "", source))
+
+
+def _section(schema: Any, table: Mapping[str, Any], prefix: str, source: str) -> dict[str, Any]:
+    fields: dict[str, Any] = schema.__annotations__
+    for key in table:
+        if key not in fields:
+            raise ConfigError(f"{source}: unknown key '{prefix}{key}'{_nearest(key, fields)}")
+    values = {}
+    for key, kind in fields.items():
+        if key in table:
+            values[key] = _value(kind, table[key], f"{prefix}{key}", source)
+        elif key not in schema._field_defaults:
+            raise ConfigError(f"{source}: key '{prefix}{key}' is missing: {DOCUMENTATION[prefix + key]}")
+    return values
+
+
+def _nearest(key: str, fields: Mapping[str, Any]) -> str:
+    import difflib  # costs csub 5 ms, needed only on the way to an error
+
+    near = difflib.get_close_matches(key, list(fields), n=1)
+    return f"; did you mean '{near[0]}'?" if near else f"; valid keys: {', '.join(fields)}"
+
+
+def _value(kind: Any, value: Any, key: str, source: str) -> Any:
+    if hasattr(kind, "_fields"):
+        if not isinstance(value, dict):
+            raise ConfigError(f"{source}: '{key}' must be a table, not '{value}'")
+        return kind(**_section(kind, value, f"{key}.", source))
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise ConfigError(f"{source}: '{key}' must be a list, not '{value}'")
+        return tuple(_value(get_args(kind)[0], item, key, source) for item in value)
+    return _scalar(kind, value, key, source)
+
+
+def _scalar(kind: Any, value: Any, key: str, source: str) -> Any:
+    plain = get_args(kind)[0] if isinstance(kind, types.UnionType) else kind
+    accepted = (int, float) if plain is float else (plain,)
+    # bool is an int to Python, not to a person who wrote period_s = true.
+    if not isinstance(value, accepted) or (isinstance(value, bool) and plain is not bool):
+        raise ConfigError(f"{source}: '{key}' must be {_kind_name(plain)}, not '{value}'")
+    if plain in (int, float) and not 0 <= value < float("inf"):
+        raise ConfigError(f"{source}: '{key}' must be a number from 0 up, not '{value}'")
+    if key in _CHOICES and value not in _CHOICES[key]:
+        raise ConfigError(f"{source}: '{key}' must be one of {', '.join(_CHOICES[key])}, not '{value}'")
+    return float(value) if plain is float else value
+
+
+def _kind_name(kind: type) -> str:
+    return {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
+
+
+def reference() -> str:
+    """Return the reference of site.toml in Markdown, generated from the schema."""
+    lines = ["# site.toml", "", "Generated by `make docs`; the schema is `slurm_colloc/config.py`.", ""]
+    lines += ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
+    lines += _reference_rows(SiteConfig, "")
+    return "\n".join(lines) + "\n"
+
+
+def _reference_rows(schema: Any, prefix: str) -> list[str]:
+    rows = []
+    for key, kind in schema.__annotations__.items():
+        inner = get_args(kind)[0] if get_origin(kind) is tuple else kind
+        if hasattr(inner, "_fields"):
+            rows += [*_reference_rows(inner, f"{prefix}{key}.")]
+            continue
+        default = repr(schema._field_defaults[key]) if key in schema._field_defaults else "required"
+        name = kind.__name__ if isinstance(kind, type) and get_origin(kind) is None else str(kind)
+        shown = name.replace("|", "or")
+        rows.append(f"| `{prefix}{key}` | {shown} | `{default}` | {DOCUMENTATION[prefix + key]} |")
+    return rows

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one tree of errors.
+
+Every message says what was tried, what came back and what to do, in lower case and without a full stop;
+cli/ prints the chain of causes and turns the class into an exit status.
+"""
+
+
+class CollocError(Exception):
+    """Anything this project raises on purpose."""
+
+    exit_status = 2
+
+
+class ConfigError(CollocError):
+    """A site.toml that cannot be used: names the file, the key and the nearest valid one."""
+
+
+class InputError(CollocError):
+    """Text or numbers from outside (a user, sacct, a journal) that do not follow their grammar."""
+
+
+class UnsureError(CollocError):
+    """A submission that is not understood with certainty; csub answers it by handing over to sbatch unchanged."""
+
+
+class ProcessError(CollocError):
+    """A program that could not be started, took too long, or failed."""
+
+
+class StoreError(CollocError):
+    """A history, journal or store file that cannot be read or written."""
+
+
+class GpuError(CollocError):
+    """NVML (or its simulation) could not be read."""

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The second rung: what earlier runs of the very same job used."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from slurm_colloc.model import Evidence, Footprint, Quantiles, SharingMode
+
+RUNG = "exact"
+_COMPLETED = "COMPLETED"
+_MIN_SAMPLES = 3
+# Margins over the largest peak seen: repeats of a configuration need 1.05 at a target of 1 % out-of-memory, a single
+# run needs more (docs/explanation/estimate.md).
+_MARGIN_FEW, _MARGIN_MANY, _MANY = 1.15, 1.05, 3
+
+
+def from_runs(evidence: Sequence[Evidence]) -> Footprint | str:
+    """Return the footprint that earlier runs support, or the reason why they support none.
+
+    Only completed runs show a peak; any other run's peak is a lower bound that can only raise the answer.
+    """
+    usable = [item for item in evidence if item.gpu_mem_peak_mib is not None and item.sample_count >= _MIN_SAMPLES]
+    completed = [item for item in usable if item.state == _COMPLETED]
+    if not evidence:
+        return "no earlier run of this job is known"
+    if not completed:
+        return f"{len(evidence)} earlier runs are known, none of them completed and sampled {_MIN_SAMPLES} times"
+    model = completed[-1].gpu_model
+    completed = [item for item in completed if item.gpu_model == model]
+    peaks = sorted(float(item.gpu_mem_peak_mib or 0) for item in completed)
+    if peaks[-1] == 0:
+        return f"{len(completed)} earlier runs held a GPU and used no memory on it"
+    bounds = [float(item.gpu_mem_peak_mib or 0) for item in usable if item.gpu_model == model]
+    margin = _MARGIN_MANY if len(completed) >= _MANY else _MARGIN_FEW
+    memory = Quantiles(median(peaks), peaks[-1], max(peaks[-1] * margin, max(bounds)))
+    active, how = _sm_active(completed)
+    return Footprint(
+        gpu_mem_peak_mib=memory,
+        sm_active_pct=active,
+        gpu_model=model,
+        rung=RUNG,
+        evidence_count=len(completed),
+        provenance=f"{len(completed)} completed runs on {model}, margin {margin:.2f} over the largest peak{how}",
+    )
+
+
+def _sm_active(completed: Sequence[Evidence]) -> tuple[Quantiles | None, str]:
+    """Return SM activity from runs that had a whole GPU; a share caps what a run can show of itself."""
+    whole = [item for item in completed if item.mode == SharingMode.EXCLUSIVE]
+    known = [item for item in whole if item.sm_active_mean_pct is not None and item.sm_active_q95_pct is not None]
+    if not known:
+        return None, "; SM activity of a whole-GPU run is not known"
+    means = [item.sm_active_mean_pct or 0.0 for item in known]
+    highs = [item.sm_active_q95_pct or 0.0 for item in known]
+    how = "; SM activity bounded by GPU_UTIL" if any(item.sm_is_bound for item in known) else ""
+    return Quantiles(median(means), max(highs), max(highs)), how

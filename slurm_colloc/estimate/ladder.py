@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ladder of evidence: the first rung that can carry an answer gives it, and the last one says "not known"."""
+
+from collections.abc import Sequence
+
+from slurm_colloc.estimate.exact import from_runs
+from slurm_colloc.estimate.hint import parse_hint
+from slurm_colloc.model import Evidence, Footprint
+
+UNKNOWN_RUNG = "unknown"
+
+
+def estimate(hint: str | None, evidence: Sequence[Evidence]) -> Footprint:
+    """Return what a job is expected to need.
+
+    Raises:
+        InputError: a hint outside its grammar; an answer in its place would ignore what the user said.
+    """
+    if hint is not None:
+        return parse_hint(hint)
+    found = from_runs(evidence)
+    if isinstance(found, Footprint):
+        return found
+    return Footprint(None, None, "", UNKNOWN_RUNG, 0, found)

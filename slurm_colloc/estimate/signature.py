@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What makes two submissions the same job."""
+
+import hashlib
+from collections.abc import Sequence
+
+
+def signature(script: bytes, script_args: Sequence[str], gpu_count: int) -> str:
+    """Return a key that is equal for submissions of the same text with the same arguments and number of GPUs.
+
+    Directive lines are left out: a longer time limit or another partition does not change what a job does to a GPU.
+    """
+    body = [line for line in script.splitlines() if not line.startswith((b"#SBATCH", b"#CSUB"))]
+    parts = [b"\n".join(body), *(argument.encode(errors="surrogateescape") for argument in script_args)]
+    digest = hashlib.sha256(b"%d" % gpu_count)
+    for part in parts:
+        # Length-prefixed, so that moving a character from one argument to the next makes another key.
+        digest.update(b"%d:" % len(part) + part)
+    return digest.hexdigest()[:32]

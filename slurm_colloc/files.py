@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Atomic writes and modes: what another process may read is always whole, never half-written."""
+
+import os
+
+from slurm_colloc.errors import StoreError
+
+PRIVATE_FILE = 0o600
+PRIVATE_FOLDER = 0o700
+
+
+def private_folder(path: str) -> str:
+    """Create ``path`` for its user alone (0700) unless it exists, and return it.
+
+    Raises:
+        StoreError: it cannot be made, is not a folder, or belongs to somebody else (a planted folder or link).
+    """
+    try:
+        os.makedirs(path, mode=PRIVATE_FOLDER, exist_ok=True)
+        found = os.lstat(path)
+    except OSError as error:
+        raise StoreError(f"folder '{path}' cannot be created: {error.strerror}") from error
+    if found.st_uid != os.geteuid() or not os.path.isdir(path) or os.path.islink(path):
+        raise StoreError(f"folder '{path}' is a link or belongs to uid {found.st_uid}, not to uid {os.geteuid()}")
+    return path
+
+
+def write_atomic(path: str, content: bytes, mode: int = PRIVATE_FILE) -> None:
+    """Write ``content`` to ``path`` so that readers see the old file or the new one, whole.
+
+    Raises:
+        StoreError: the folder is missing or full; nothing of ours is left in it.
+    """
+    temporary = f"{path}.{os.getpid()}.new"
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(content)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise StoreError(f"file '{path}' cannot be written: {error.strerror}") from error
+
+
+def read_bounded(path: str, limit_bytes: int) -> bytes:
+    """Return the content of the regular file ``path``, without following a link.
+
+    Raises:
+        StoreError: missing, not a regular file, unreadable, or larger than ``limit_bytes``.
+    """
+    try:
+        # O_NONBLOCK: a planted FIFO must not hang the reader.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as stream:
+            if not os.path.isfile(f"/proc/self/fd/{descriptor}"):
+                raise StoreError(f"file '{path}' is not a regular file")
+            content = stream.read(limit_bytes + 1)
+    except OSError as error:
+        raise StoreError(f"file '{path}' cannot be read: {error.strerror}") from error
+    if len(content) > limit_bytes:
+        raise StoreError(f"file '{path}' is larger than {limit_bytes} bytes")
+    return content

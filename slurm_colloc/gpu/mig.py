@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MIG profiles: the grammar of their names, and the sizes of the GPUs we have figures for.
+
+The figures are a fallback for the day a site file is written; the driver on the node has the last word.
+"""
+
+import re
+from typing import NamedTuple
+
+_PROFILE = re.compile(r"(?:(?P<ci>\d)c\.)?(?P<gi>\d)g\.(?P<gb>\d+)gb(?P<extra>(?:[+-](?:me(?:\.all)?|gfx))*)")
+
+
+class Profile(NamedTuple):
+    """A MIG profile: compute slices of the GPU instance and nominal memory."""
+
+    name: str
+    compute_slices: int
+    nominal_gb: int
+
+
+class GpuModel(NamedTuple):
+    """A GPU's size; ``profiles`` maps a profile to (usable MiB, SMs)."""
+
+    name: str
+    mem_total_mib: int
+    sm_count: int
+    compute_slices: int
+    profiles: dict[str, tuple[int, int]]
+
+
+# H100 80GB: nvidia-smi mig -lgip on the card (9.75, 19.62, 39.5, 79.25 GiB). A100: usable MiB from NVIDIA's go-nvml
+# mock data, SMs at 14 for each compute slice.
+MODELS = (
+    GpuModel(
+        "NVIDIA H100 80GB HBM3",
+        81559,
+        132,
+        7,
+        {
+            "1g.10gb": (9984, 16),
+            "1g.20gb": (20090, 26),
+            "2g.20gb": (20090, 32),
+            "3g.40gb": (40448, 60),
+            "4g.40gb": (40448, 64),
+            "7g.80gb": (81152, 132),
+        },
+    ),
+    GpuModel(
+        "NVIDIA A100-SXM4-40GB",
+        40960,
+        108,
+        7,
+        {
+            "1g.5gb": (4864, 14),
+            "2g.10gb": (9856, 28),
+            "3g.20gb": (19968, 42),
+            "4g.20gb": (19968, 56),
+            "7g.40gb": (40192, 98),
+        },
+    ),
+)
+
+
+def parse_profile(text: str) -> Profile | None:
+    """Return the profile named anywhere in ``text`` (a profile, or a gres type ending in one), None without one."""
+    match = _PROFILE.search(text)
+    return Profile(match[0], int(match["gi"]), int(match["gb"])) if match else None
+
+
+def slices_per_gpu(gres_type: str) -> int:
+    """Return into how many compute slices a GPU divides: 4 for the A30, 7 for every larger one.
+
+    Source: NVIDIA MIG User Guide, supported profiles.
+    """
+    return 4 if "a30" in gres_type.lower() else 7
+
+
+def gres_type_of(model: str) -> str:
+    """Return the gres type that AutoDetect=nvml makes of a driver's name: lower case, blanks as underscores."""
+    return model.lower().replace(" ", "_")
+
+
+def model_named(text: str) -> GpuModel | None:
+    """Return the GPU whose driver name or AutoDetect type is ``text`` or begins it, None when it is not ours."""
+    wanted = gres_type_of(text)
+    return next((model for model in MODELS if wanted.startswith(gres_type_of(model.name))), None)

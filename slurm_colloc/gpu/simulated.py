@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GPU that exists only on paper, for test clusters and the demo.
+
+Its devices come from a file; its load comes from real processes, found through /proc as a driver finds them, that say
+in ``COLLOC_SIMULATED_GPU_LOAD`` what they would do to a GPU: ``mem=3000M,util=41,sm=17,dram=3``. What the real driver
+cannot say in a sharing mode is None here too: no GPU_UTIL and no per-process SM in a MIG slice, no per-process SM
+under MPS.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from slurm_colloc.errors import GpuError, InputError
+from slurm_colloc.gpu.proc import ProcessTable, parse_indices
+from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading
+from slurm_colloc.units import demand_mib
+
+LOAD_VARIABLE = "COLLOC_SIMULATED_GPU_LOAD"
+# Idle and full power of an H100 80GB HBM3, as measured.
+_IDLE_W, _FULL_W = 71.0, 699.0
+
+
+class Load(NamedTuple):
+    """What a process would do to a whole GPU."""
+
+    gpu_mem_mib: int
+    gpu_util_pct: float
+    sm_active_pct: float
+    dram_active_pct: float
+
+
+def parse_load(text: str) -> Load:
+    """Return the load that ``text`` describes; absent parts are 0.
+
+    Raises:
+        InputError: an unknown part or a value that is not a number.
+    """
+    parts = dict.fromkeys(("util", "sm", "dram"), 0.0)
+    memory = 0
+    for item in text.split(","):
+        name, _, value = item.partition("=")
+        try:
+            if name == "mem":
+                memory = demand_mib(value)
+            elif name in parts:
+                parts[name] = float(value)
+            else:
+                raise InputError(f"'{name}' in {LOAD_VARIABLE} is none of mem, util, sm, dram")
+        except ValueError:
+            raise InputError(f"'{item}' in {LOAD_VARIABLE} is not a number") from None
+    return Load(memory, parts["util"], parts["sm"], parts["dram"])
+
+
+def parse_devices(text: str) -> tuple[GpuUnit, ...]:
+    """Return the units that a device file describes: a GPU, or each slice of a GPU that is cut.
+
+    Raises:
+        GpuError: not the expected JSON.
+    """
+    try:
+        units: list[GpuUnit] = []
+        for device in json.loads(text)["devices"]:
+            for part in device["slices"] or [device]:
+                units.append(_unit(device, part, len(units)))
+    except (ValueError, KeyError, TypeError) as error:
+        raise GpuError(f"simulated devices are not of the expected form: {error!r}") from error
+    return tuple(units)
+
+
+def _unit(device: dict[str, Any], part: dict[str, Any], index: int) -> GpuUnit:
+    return GpuUnit(
+        uuid=part["uuid"],
+        gres_index=index,
+        model=device["model"],
+        profile=part.get("profile", ""),
+        mem_total_mib=part["mem_total_mib"],
+        sm_count=part["sm_count"],
+        whole_sm_count=device["sm_count"],
+    )
+
+
+class SimulatedReader:
+    """A GpuReader over made-up devices and real processes."""
+
+    def __init__(self, path: str, node: str, processes: Callable[[], ProcessTable] = ProcessTable) -> None:
+        try:
+            with open(path) as stream:
+                self._units = parse_devices(stream.read())
+        except OSError as error:
+            raise GpuError(f"simulated devices '{path}' cannot be read: {error.strerror}") from error
+        self._node = node
+        self._processes = processes
+
+    def units(self) -> tuple[GpuUnit, ...]:
+        """Return the units of the device file."""
+        return self._units
+
+    def read(self) -> tuple[tuple[UnitReading, ...], tuple[GpuProcess, ...]]:
+        """Return what the running processes would make of the devices."""
+        table = self._processes()
+        placed: list[tuple[GpuUnit, int, Load, bool]] = []
+        for pid in table.pids():
+            placed += self._place(table, pid)
+        readings = tuple(_reading(unit, [load for u, _, load, _ in placed if u == unit]) for unit in self._units)
+        processes = tuple(
+            GpuProcess(unit.uuid, pid, load.gpu_mem_mib, None if unit.profile or mps else load.sm_active_pct)
+            for unit, pid, load, mps in placed
+        )
+        return readings, processes
+
+    def _place(self, table: ProcessTable, pid: int) -> list[tuple[GpuUnit, int, Load, bool]]:
+        environment = table.environment(pid)
+        load = environment.get(LOAD_VARIABLE)
+        if not load or environment.get("SLURMD_NODENAME") != self._node:
+            return []
+        status = table.status(pid)
+        # Children inherit the variable; only the process it was set for has the GPU context.
+        if status is not None and table.environment(status.parent).get(LOAD_VARIABLE):
+            return []
+        visible = environment.get("SLURM_JOB_GPUS") or environment.get("CUDA_VISIBLE_DEVICES", "")
+        mps = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" in environment
+        indices = parse_indices(visible)[:1]
+        return [(self._units[index], pid, parse_load(load), mps) for index in indices if index < len(self._units)]
+
+    def close(self) -> None:
+        """Do nothing: there is no driver."""
+
+
+def _reading(unit: GpuUnit, loads: list[Load]) -> UnitReading:
+    # A load says what it does to a whole GPU; the same work keeps a slice's fewer SMs busier.
+    scale = unit.whole_sm_count / unit.sm_count
+    sm_active = min(100.0, sum(load.sm_active_pct for load in loads) * scale)
+    return UnitReading(
+        uuid=unit.uuid,
+        gpu_util_pct=None if unit.profile else min(100.0, sum(load.gpu_util_pct for load in loads)),
+        sm_active_pct=sm_active,
+        dram_active_pct=min(100.0, sum(load.dram_active_pct for load in loads) * scale),
+        gpu_mem_used_mib=sum(load.gpu_mem_mib for load in loads),
+        power_w=None if unit.profile else _IDLE_W + (_FULL_W - _IDLE_W) * sm_active / 100,
+    )

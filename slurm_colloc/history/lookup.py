@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of earlier runs of the same job, from the user's own drops and the site's snapshot."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_colloc.config import SiteConfig, user_data_folder
+from slurm_colloc.errors import CollocError, StoreError
+from slurm_colloc.history.records import drop_evidence, read_evidence
+from slurm_colloc.history.snapshot import read_snapshot, snapshot_path
+from slurm_colloc.model import Evidence
+
+# States after which a job does not come back; see sacct(1), "JOB STATE CODES".
+_ENDED = frozenset(
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"}
+    | {"OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
+)
+
+
+class Known(NamedTuple):
+    """Evidence of earlier runs, and notes on what could not be used."""
+
+    evidence: tuple[Evidence, ...]
+    notes: tuple[str, ...]
+
+
+def look_up(config: SiteConfig, signature: str, job_states: Callable[[Sequence[str]], Mapping[str, str]]) -> Known:
+    """Return the evidence for ``signature``; what cannot be read becomes a note, never an error.
+
+    Args:
+        config: the site.
+        signature: of the job to be submitted.
+        job_states: asks Slurm for the states of job ids; called at most once, and only for runs that a sampler left
+            without an end.
+    """
+    notes: list[str] = []
+    evidence: dict[str, Evidence] = {}
+    folder = user_data_folder()
+    try:
+        if config.paths.state:
+            snapshot = read_snapshot(snapshot_path(config.paths.state, os.geteuid()), signature)
+            evidence.update({item.job_id: item for item in snapshot})
+    except StoreError as error:
+        notes.append(str(error))
+    try:
+        dropped = read_evidence(folder, signature)
+        if dropped.unreadable:
+            notes.append(f"{dropped.unreadable} evidence files of this job could not be used")
+        evidence.update({item.job_id: item for item in _settle(folder, dropped.evidence, job_states)})
+    except CollocError as error:
+        notes.append(str(error))
+    return Known(tuple(sorted(evidence.values(), key=lambda item: item.ended_s)), tuple(notes))
+
+
+def _settle(
+    folder: str, evidence: Sequence[Evidence], job_states: Callable[[Sequence[str]], Mapping[str, str]]
+) -> list[Evidence]:
+    """Give runs that a sampler left open the end state Slurm knows, and keep it so that it is asked for once."""
+    open_runs = [item.job_id for item in evidence if item.state not in _ENDED]
+    states = job_states(open_runs) if open_runs else {}
+    settled = []
+    for item in evidence:
+        state = states.get(item.job_id, item.state)
+        if state != item.state and state in _ENDED:
+            item = item._replace(state=state)
+            drop_evidence(folder, item)
+        settled.append(item)
+    return settled

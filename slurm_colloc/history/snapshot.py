@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A user's evidence as one immutable SQLite file, replaced whole by the ingest.
+
+csub reads it without a lock, so a network file system's locking cannot hang a submission.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterable
+from urllib.parse import quote
+
+from slurm_colloc.errors import StoreError
+from slurm_colloc.files import PRIVATE_FILE
+from slurm_colloc.model import Evidence
+
+SCHEMA = 1
+_RUNS_KEPT = 20
+_COLUMNS = ", ".join(Evidence._fields)
+
+
+def snapshot_path(state_folder: str, uid: int) -> str:
+    """Return where the snapshot of one user lies."""
+    return os.path.join(state_folder, "history", f"{uid}.sqlite")
+
+
+def write_snapshot(path: str, evidence: Iterable[Evidence], uid: int | None = None) -> None:
+    """Write a snapshot and put it in place of the old one; with ``uid``, as that user's file.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    temporary = f"{path}.{os.getpid()}.new"
+    try:
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, PRIVATE_FILE))
+        connection = sqlite3.connect(temporary)
+        try:
+            with connection:
+                connection.execute(f"PRAGMA user_version = {SCHEMA}")
+                connection.execute(f"CREATE TABLE evidence ({_COLUMNS})")
+                marks = ", ".join("?" * len(Evidence._fields))
+                connection.executemany(f"INSERT INTO evidence VALUES ({marks})", evidence)  # noqa: S608
+                connection.execute("CREATE INDEX by_signature ON evidence (signature, ended_s)")
+        finally:
+            connection.close()
+        if uid is not None:
+            os.chown(temporary, uid, -1)
+        os.replace(temporary, path)
+    except (OSError, sqlite3.Error) as error:
+        raise StoreError(f"history '{path}' cannot be written: {error}") from error
+
+
+def read_snapshot(path: str, signature: str) -> tuple[Evidence, ...]:
+    """Return the newest runs of one signature, oldest first; a missing file is no evidence.
+
+    Raises:
+        StoreError: corrupt, unreadable, or from a newer release.
+    """
+    if not os.path.exists(path):
+        return ()
+    try:
+        connection = sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)
+        try:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version != SCHEMA:
+                raise StoreError(f"history '{path}' has schema {version}, not {SCHEMA}; run 'colloc ingest' again")
+            rows = connection.execute(
+                f"SELECT {_COLUMNS} FROM evidence WHERE signature = ? ORDER BY ended_s DESC LIMIT ?",  # noqa: S608
+                (signature, _RUNS_KEPT),
+            ).fetchall()
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise StoreError(f"history '{path}' cannot be read: {error}; run 'colloc ingest' again") from error
+    return tuple(Evidence(*row)._replace(sm_is_bound=bool(row[8])) for row in reversed(rows))

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nouns of the project. Units are the last word of a name; None means not known and is never 0.
+
+NamedTuples rather than dataclasses: csub imports this file at every submission, and dataclasses cost it 20 ms.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class SharingMode(StrEnum):
+    """How a job gets at its GPU, in Slurm's own words."""
+
+    EXCLUSIVE = "exclusive"
+    MIG = "mig"
+    MPS = "mps"
+    SHARD = "shard"
+
+
+class Gres(NamedTuple):
+    """A generic resource: ``gpu:a100_1g.10gb:2``, ``shard:4``, ``mps:50``; ``type`` is empty when untyped."""
+
+    name: str
+    type: str
+    quantity: int
+
+    def __str__(self) -> str:
+        kind = f":{self.type}" if self.type else ""
+        return f"{self.name}{kind}:{self.quantity}"
+
+
+class JobRequest(NamedTuple):
+    """What decides a job's placement, as sbatch would understand it.
+
+    ``untouchable`` holds the reasons why the request must reach Slurm exactly as it was written.
+    ``gpu_style`` is the option that asks for the GPU: gres, gpus, gpus-per-node or gpus-per-task.
+    ``origins`` says of each option where it came from: argv, environment or directive.
+    """
+
+    name: str
+    script_args: tuple[str, ...]
+    interpreter: str
+    partition: str | None
+    gres: tuple[Gres, ...]
+    gpu_style: str
+    per_gpu_options: bool
+    array: bool
+    signature: str
+    untouchable: tuple[str, ...]
+    origins: tuple[tuple[str, str], ...]
+
+    @property
+    def sh_like(self) -> bool:
+        """Return whether lines of sh may be put into the script."""
+        words = self.interpreter.split()
+        if words and words[0].rsplit("/", 1)[-1] == "env":
+            words = words[1:]
+        return bool(words) and words[0].rsplit("/", 1)[-1] in ("sh", "bash", "dash", "ksh", "zsh")
+
+    @property
+    def gpu_count(self) -> int:
+        """Return how many entries of gres/gpu (whole GPUs or slices) are asked for."""
+        return sum(gres.quantity for gres in self.gres if gres.name == "gpu")
+
+
+class Quantiles(NamedTuple):
+    """Quantiles of what a job may need; a demand is sized by q99."""
+
+    q50: float
+    q95: float
+    q99: float
+
+
+class Footprint(NamedTuple):
+    """What a job is expected to need of one GPU.
+
+    ``sm_active_pct`` is in percent of a whole GPU's SMs. ``rung`` names the step of the evidence ladder it stands on
+    and ``provenance`` says in words what it was taken from. ``gpu_model`` is the GPU it was measured on, empty for a
+    hint. Unknown parts are None.
+    """
+
+    gpu_mem_peak_mib: Quantiles | None
+    sm_active_pct: Quantiles | None
+    gpu_model: str
+    rung: str
+    evidence_count: int
+    provenance: str
+
+
+class Rejected(NamedTuple):
+    """An option that was weighed and not taken, and why."""
+
+    option: str
+    reason: str
+
+
+class Placement(NamedTuple):
+    """Where a job goes: with mode EXCLUSIVE and no gres it is submitted as asked."""
+
+    mode: SharingMode
+    gres: Gres | None
+    environment: tuple[tuple[str, str], ...]
+    headroom_mib: int | None
+    reasons: tuple[str, ...]
+    rejected: tuple[Rejected, ...]
+
+    @property
+    def as_asked(self) -> bool:
+        """Return whether the resource request stays as the user wrote it."""
+        return self.gres is None
+
+
+class Decision(NamedTuple):
+    """What csub decided for one submission and why: the ledger's entry."""
+
+    job_id: str
+    cluster: str
+    at_s: float
+    user: str
+    job_name: str
+    signature: str
+    asked: str
+    given: str
+    mode: str
+    rung: str
+    gpu_mem_q99_mib: float | None
+    sm_active_q95_pct: float | None
+    reasons: tuple[str, ...]
+
+
+class DeviceSample(NamedTuple):
+    """One reading of a GPU or of a MIG slice; percentages are of this unit, not of the card."""
+
+    uuid: str
+    gres_index: int
+    model: str
+    profile: str
+    mem_total_mib: int
+    sm_count: int
+    whole_sm_count: int
+    gpu_util_pct: float | None
+    sm_active_pct: float | None
+    dram_active_pct: float | None
+    gpu_mem_used_mib: int | None
+    power_w: float | None
+
+
+class ProcessSample(NamedTuple):
+    """One process on a GPU; ``job_id`` is empty when no job of this node could be found for it."""
+
+    uuid: str
+    pid: int
+    job_id: str
+    gpu_mem_used_mib: int | None
+    sm_util_pct: float | None
+
+
+class Round(NamedTuple):
+    """All that one pass of the sampler saw on a node.
+
+    ``interval_s`` is the time this reading stands for, ending at ``at_s``; 0 in a sampler's first pass.
+    ``holders`` are (uuid, job id): the jobs that Slurm gave a GPU to, whether they run anything on it or not.
+    """
+
+    at_s: float
+    interval_s: float
+    node: str
+    boot_id: str
+    devices: tuple[DeviceSample, ...]
+    processes: tuple[ProcessSample, ...]
+    holders: tuple[tuple[str, str], ...]
+
+
+class JobShare(NamedTuple):
+    """What of one device's reading belongs to one job; ``job_id`` is empty for the unattributed rest.
+
+    ``method`` is ``measured``, ``split by memory``, ``split equally`` or ``unattributed``.
+    """
+
+    uuid: str
+    job_id: str
+    gpu_util_pct: float | None
+    sm_active_pct: float | None
+    gpu_mem_used_mib: int | None
+    method: str
+
+
+class AllocationRow(NamedTuple):
+    """One run of one job in the accounting, from whatever source; times in UTC epoch seconds."""
+
+    cluster: str
+    job_id: str
+    job_id_raw: str
+    user: str
+    account: str
+    partition: str
+    qos: str
+    state: str
+    submit_s: int | None
+    start_s: int | None
+    end_s: int | None
+    suspended_s: int
+    gres: tuple[Gres, ...]
+    node_list: str
+    job_name: str
+
+
+class JobUsage(NamedTuple):
+    """What one run had and used inside a window; GPU-hours are in whole-GPU equivalents.
+
+    ``*_measured_gpu_hours`` are the allocated GPU-hours that samples of the metric cover: the denominator of the used
+    ones. ``coverage_pct`` is the sampled part of the run's device time; None where the source does not record it.
+    """
+
+    cluster: str
+    job_id: str
+    user: str
+    account: str
+    partition: str
+    state: str
+    job_name: str
+    gres: str
+    start_s: float
+    end_s: float
+    allocated_gpu_hours: float | None
+    util_measured_gpu_hours: float
+    util_used_gpu_hours: float | None
+    sm_measured_gpu_hours: float
+    sm_used_gpu_hours: float | None
+    gpu_mem_peak_mib: int | None
+    coverage_pct: float | None
+    shared_hours: float
+    methods: tuple[str, ...]
+
+
+class GroupUsage(NamedTuple):
+    """The runs of one user, account or partition, added up; see JobUsage for the terms.
+
+    ``*_weighted_pct`` is used over measured GPU-hours; ``*_plain_pct`` the mean over runs, every run counting once.
+    """
+
+    name: str
+    jobs: int
+    jobs_measured: int
+    jobs_without_size: int
+    allocated_gpu_hours: float
+    util_measured_gpu_hours: float
+    util_used_gpu_hours: float | None
+    util_weighted_pct: float | None
+    util_plain_pct: float | None
+    sm_measured_gpu_hours: float
+    sm_used_gpu_hours: float | None
+    sm_weighted_pct: float | None
+    coverage_pct: float | None
+    methods: tuple[str, ...]
+
+
+class Evidence(NamedTuple):
+    """What one past run used: the input of the estimate.
+
+    ``gpu_mem_peak_mib`` is a peak only where ``state`` is COMPLETED; otherwise it is a lower bound.
+    ``sm_active_pct`` are (mean, 95th percentile) in percent of a whole GPU; ``sm_is_bound`` says that they are an
+    upper bound taken from GPU_UTIL because the driver offers no SM activity.
+    """
+
+    job_id: str
+    signature: str
+    state: str
+    mode: str
+    gpu_model: str
+    gpu_mem_peak_mib: int | None
+    sm_active_mean_pct: float | None
+    sm_active_q95_pct: float | None
+    sm_is_bound: bool
+    sample_count: int
+    sampled_s: float
+    ended_s: float
+
+
+class Finding(NamedTuple):
+    """What an audit rule says of one subject."""
+
+    code: str
+    severity: str
+    subject: str
+    evidence: str
+    remedy: str
+    reproduce: str

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a job's own sampler sees to the evidence for its next submission, kept up to date while it runs.
+
+The sampler dies with the job without warning, so there is no "at the end": each pass leaves a whole record.
+"""
+
+from slurm_colloc.model import Evidence, Round
+from slurm_colloc.observe.attribute import attribute_round
+
+# Slurm's word for a job that is still going; the true end state is asked for when the evidence is next needed.
+RUNNING = "RUNNING"
+
+
+class EvidenceBuilder:
+    """Fold Rounds of one job into one Evidence; memory use does not grow with the job's length."""
+
+    def __init__(self, job_id: str, signature: str, mode: str) -> None:
+        self._job_id = job_id
+        self._signature = signature
+        self._mode = mode
+        self._gpu_model = ""
+        self._peak_mib: int | None = None
+        # Seconds spent at each whole percent of a GPU's SMs.
+        self._sm_seconds = [0.0] * 101
+        self._sm_sum = 0.0
+        self._sm_is_bound = False
+        self._count = 0
+        self._sampled_s = 0.0
+
+    def add(self, seen: Round) -> Evidence:
+        """Take one Round in and return the evidence so far."""
+        devices = {device.uuid: device for device in seen.devices}
+        own = [share for share in attribute_round(seen) if share.job_id == self._job_id]
+        memory = [share.gpu_mem_used_mib for share in own]
+        if own and None not in memory:
+            self._peak_mib = max(self._peak_mib or 0, sum(size for size in memory if size is not None))
+        sm_total, known = 0.0, bool(own)
+        for share in own:
+            device = devices[share.uuid]
+            self._gpu_model = device.model
+            scale = device.sm_count / device.whole_sm_count if device.whole_sm_count else 1.0
+            value = share.sm_active_pct
+            if value is None:
+                # SMs cannot be active while no kernel runs: GPU_UTIL bounds SM activity from above.
+                value, self._sm_is_bound = share.gpu_util_pct, True
+            known = known and value is not None
+            sm_total += (value or 0.0) * scale
+        if own:
+            self._count += 1
+            self._sampled_s += seen.interval_s
+        if known:
+            self._sm_seconds[min(100, max(0, round(sm_total)))] += seen.interval_s
+            self._sm_sum += sm_total * seen.interval_s
+        return self._evidence(seen.at_s)
+
+    def _evidence(self, at_s: float) -> Evidence:
+        seconds = sum(self._sm_seconds)
+        return Evidence(
+            job_id=self._job_id,
+            signature=self._signature,
+            state=RUNNING,
+            mode=self._mode,
+            gpu_model=self._gpu_model,
+            gpu_mem_peak_mib=self._peak_mib,
+            sm_active_mean_pct=self._sm_sum / seconds if seconds else None,
+            sm_active_q95_pct=self._quantile(0.95) if seconds else None,
+            sm_is_bound=self._sm_is_bound,
+            sample_count=self._count,
+            sampled_s=self._sampled_s,
+            ended_s=at_s,
+        )
+
+    def _quantile(self, share: float) -> float:
+        wanted, passed = share * sum(self._sm_seconds), 0.0
+        for percent, seconds in enumerate(self._sm_seconds):
+            passed += seconds
+            if passed >= wanted and seconds:
+                return float(percent)
+        return 100.0

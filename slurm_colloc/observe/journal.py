@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node's journal: one checksummed line for each pass, one file for each hour.
+
+Appending a line is all that happens on the node; a line cut short by a crash fails its checksum and is counted.
+"""
+
+import json
+import os
+import time
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from slurm_colloc.errors import StoreError
+from slurm_colloc.files import PRIVATE_FILE
+from slurm_colloc.model import DeviceSample, ProcessSample, Round
+
+SUFFIX = ".journal"
+
+
+class Decoded(NamedTuple):
+    """What a journal file held."""
+
+    rounds: tuple[Round, ...]
+    rejected: int
+
+
+def encode(seen: Round) -> bytes:
+    """Return the line for one Round."""
+    body = json.dumps(seen, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+def decode(content: bytes) -> Decoded:
+    """Return the Rounds in a journal's content; lines that fail their checksum or form are counted, not used."""
+    rounds, rejected = [], 0
+    for line in content.splitlines():
+        checksum, _, body = line.partition(b" ")
+        try:
+            if int(checksum, 16) != zlib.crc32(body):
+                raise ValueError("checksum")
+            rounds.append(_round(json.loads(body)))
+        except (ValueError, TypeError):
+            rejected += 1
+    return Decoded(tuple(rounds), rejected)
+
+
+def _round(values: list[object]) -> Round:
+    seen = Round(*values)  # type: ignore[arg-type]
+    return seen._replace(
+        devices=tuple(DeviceSample(*item) for item in seen.devices),
+        processes=tuple(ProcessSample(*item) for item in seen.processes),
+        holders=tuple((uuid, job_id) for uuid, job_id in seen.holders),
+    )
+
+
+def append(folder: str, seen: Round) -> None:
+    """Append one Round to the journal of its node and hour under ``folder``.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    hour = time.strftime("%Y%m%dT%H", time.gmtime(seen.at_s))
+    path = os.path.join(folder, seen.node, hour + SUFFIX)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, PRIVATE_FILE)
+        try:
+            # One write: with O_APPEND two agents started by mistake interleave lines, not bytes.
+            os.write(descriptor, encode(seen))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise StoreError(f"journal '{path}' cannot be written: {error.strerror}") from error
+
+
+def files(folder: str) -> Iterator[str]:
+    """Yield the journal files under ``folder``, by node and time."""
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (os.path.join(parent, name) for name in sorted(names) if name.endswith(SUFFIX))

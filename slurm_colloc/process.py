@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The only door to other programs: an argv list, never a shell.
+
+``run`` asks a question (bounded time, captured output), ``hand_over`` gives a submission to sbatch and never kills
+or repeats it, ``replace`` becomes the other program.
+"""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, NoReturn
+
+from slurm_colloc.errors import ProcessError
+
+
+class Finished(NamedTuple):
+    """What a program left: its exit status (negative: the signal that ended it) and its output."""
+
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+
+def run(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> Finished:
+    """Run a program that answers a question and return what it said, whatever its exit status.
+
+    Raises:
+        ProcessError: it cannot be started or did not end within ``timeout_s``.
+    """
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, env=environment, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ProcessError(f"'{argv[0]}' did not answer within {timeout_s:g} s") from error
+    except (OSError, ValueError) as error:
+        raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def ask(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> bytes:
+    """Run a program and return its standard output.
+
+    Raises:
+        ProcessError: as ``run``, and for an exit status other than 0, with the last line of its standard error.
+    """
+    done = run(argv, timeout_s, environment)
+    if done.status != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing on standard error"]
+        raise ProcessError(f"'{' '.join(argv)}' ended with status {done.status}: {said[-1]}")
+    return done.stdout
+
+
+def spawn(
+    argv: Sequence[str], environment: Mapping[str, str], stdin: int | None, pass_fds: Sequence[int] = ()
+) -> "subprocess.Popen[bytes]":
+    """Start a program whose standard output and error come back through pipes; the caller reads them to the end.
+
+    Raises:
+        ProcessError: it cannot be started.
+    """
+    try:
+        return subprocess.Popen(
+            argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, pass_fds=pass_fds
+        )
+    except (OSError, ValueError) as error:
+        raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error
+
+
+def replace(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Become ``argv``: same process, descriptors and terminal.
+
+    Raises:
+        ProcessError: it cannot be started.
+    """
+    try:
+        os.execve(argv[0], list(argv), environment)
+    except (OSError, ValueError) as error:
+        raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real against allocated GPU use, as a table, JSON, CSV or a page. No I/O but what the caller does with the text."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import jinja2
+
+from slurm_colloc.model import GroupUsage
+from slurm_colloc.shipped import folder
+
+SCHEMA = 1
+
+
+class UsageReport(NamedTuple):
+    """All that a usage report says; ``notes`` name the rows that it does not have and how figures were made."""
+
+    cluster: str
+    since: datetime
+    until: datetime
+    by: str
+    groups: tuple[GroupUsage, ...]
+    total: GroupUsage
+    runs: int
+    runs_without_gpu: int
+    rejected: dict[str, int]
+    notes: tuple[str, ...]
+
+
+_COLUMNS: tuple[tuple[str, Callable[[GroupUsage], str]], ...] = (
+    ("JOBS", lambda group: str(group.jobs)),
+    ("ALLOC GPU-h", lambda group: _number(group.allocated_gpu_hours, 2)),
+    ("COVERED %", lambda group: _number(group.coverage_pct, 0)),
+    ("UTIL GPU-h", lambda group: _number(group.util_used_gpu_hours, 2)),
+    ("UTIL %", lambda group: _number(group.util_weighted_pct, 1)),
+    ("SM GPU-h", lambda group: _number(group.sm_used_gpu_hours, 2)),
+    ("SM %", lambda group: _number(group.sm_weighted_pct, 1)),
+)
+
+
+def _number(value: float | None, digits: int) -> str:
+    # Small clusters and short windows: 0.00 would say "nothing" of something.
+    if value is None:
+        return "-"
+    return f"{value:.{digits}f}" if value == 0 or abs(value) >= 10**-digits else f"{value:.2g}"
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with what a terminal would act on made visible: escapes, direction marks, newlines."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def as_table(report: UsageReport) -> str:
+    """Return the report for a terminal."""
+    rows = [[report.by.upper(), *(title for title, _ in _COLUMNS)]]
+    for group in (*report.groups, report.total):
+        rows.append([printable(group.name), *(show(group) for _, show in _COLUMNS)])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        first, *others = (
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append("  ".join([first, *others]).rstrip())
+    rule = "-" * max(len(line) for line in lines)
+    table = [lines[0], rule, *lines[1:-1], rule, lines[-1]]
+    return "\n".join([heading(report), "", *table, "", *footnotes(report)]) + "\n"
+
+
+def heading(report: UsageReport) -> str:
+    """Return the one line that says what the figures are about."""
+    return f"GPU use on {printable(report.cluster)}, {stamp(report.since)} to {stamp(report.until)}, by {report.by}"
+
+
+def stamp(moment: datetime) -> str:
+    """Return a time with its offset."""
+    return moment.isoformat(sep=" ", timespec="minutes")
+
+
+def footnotes(report: UsageReport) -> list[str]:
+    """Return method, denominators and counts: what a reader needs to trust or doubt the figures."""
+    total = report.total
+    lines = [
+        "ALLOC: whole-GPU equivalents times hours inside the window (MIG by compute slices, mps and shard by count).",
+        "COVERED: part of the allocated GPU-hours that was sampled. UTIL and SM %: used over covered GPU-hours.",
+        "UTIL: time with any kernel running (GPU_UTIL); not offered on MIG slices. SM: SMs with work on them.",
+        f"runs in window: {report.runs}; without GPU: {report.runs_without_gpu}; "
+        f"with GPU: {total.jobs}, of them measured: {total.jobs_measured}",
+    ]
+    if total.util_plain_pct is not None:
+        lines.append(f"UTIL as plain mean over measured runs: {total.util_plain_pct:.2f} %")
+    if total.jobs_without_size:
+        lines.append(
+            f"runs left out of GPU-hours because the size of their share is not known: {total.jobs_without_size}"
+        )
+    lines.append(f"methods: {', '.join(total.methods) or 'none'}")
+    rejected = sum(report.rejected.values())
+    reasons = "; ".join(f"{printable(why)}: {count}" for why, count in sorted(report.rejected.items()))
+    lines.append(f"rows rejected at ingest: {rejected}{f' ({reasons})' if rejected else ''}")
+    return [*lines, *report.notes]
+
+
+def as_json(report: UsageReport) -> str:
+    """Return the report as JSON; percentages and hours unrounded, null for not known."""
+    shown = {
+        "schema": SCHEMA,
+        **report._asdict(),
+        "since": report.since.isoformat(),
+        "until": report.until.isoformat(),
+        "groups": [group._asdict() for group in report.groups],
+        "total": report.total._asdict(),
+    }
+    return json.dumps(shown, indent=2) + "\n"
+
+
+def as_csv(report: UsageReport) -> str:
+    """Return one row for each group; names that a spreadsheet would run as a formula are quoted with an apostrophe."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    fields = [field for field in GroupUsage._fields if field != "name"]
+    writer.writerow([report.by, *fields])
+    for group in report.groups:
+        values = [getattr(group, field) for field in fields]
+        writer.writerow(
+            [inert(group.name), *(";".join(value) if isinstance(value, tuple) else value for value in values)]
+        )
+    return out.getvalue()
+
+
+def inert(text: str) -> str:
+    """Return ``text`` so that a spreadsheet shows it rather than evaluates it."""
+    return "'" + printable(text) if text[:1] in ("=", "+", "-", "@", "\t", "\r") else printable(text)
+
+
+def as_html(report: UsageReport) -> str:
+    """Return one self-contained page."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder("templates")), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters["number"] = _number
+    environment.filters["printable"] = printable
+    largest = max((group.allocated_gpu_hours for group in report.groups), default=0.0)
+    return environment.get_template("report.html.j2").render(
+        report=report, heading=heading(report), footnotes=footnotes(report), largest=largest or 1.0
+    )
+
+
+FORMATS: dict[str, Callable[[UsageReport], str]] = {
+    "table": as_table,
+    "json": as_json,
+    "csv": as_csv,
+    "html": as_html,
+}
+
+
+def formats() -> Sequence[str]:
+    """Return the names of the output formats."""
+    return tuple(FORMATS)

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the data that comes with the project, in a checkout or in an installed wheel."""
+
+import os
+
+_CHECKOUT_FOLDERS = {
+    "templates": "templates",
+    "site-configs": "site-configs",
+    "recorded": "tests/recorded/demo",
+}
+
+
+def folder(name: str) -> str:
+    """Return the folder ``templates``, ``site-configs`` or ``recorded``.
+
+    The checkout comes first, because in an editable install both exist and the checkout is what is being edited.
+
+    Raises:
+        FileNotFoundError: an incomplete installation.
+    """
+    package = os.path.dirname(os.path.abspath(__file__))
+    checkout = os.path.join(os.path.dirname(package), _CHECKOUT_FOLDERS[name])
+    in_checkout = os.path.isfile(os.path.join(os.path.dirname(package), "pyproject.toml"))
+    for candidate in (checkout if in_checkout else "", os.path.join(package, "_shipped", name)):
+        if os.path.isdir(candidate):
+            return candidate
+    raise FileNotFoundError(f"'{name}' is missing from the installation at '{package}'; install slurm-colloc again")

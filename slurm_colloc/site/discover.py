@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write a site.toml from the live cluster, and check one against it.
+
+Consents are never assumed: sharing by mps or shard stays off until a person with the right to say so says so.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ClusterShell.NodeSet import NodeSet
+
+from slurm_colloc.config import SCHEMA, Pool, SiteConfig
+from slurm_colloc.gpu.mig import GpuModel, model_named, parse_profile
+from slurm_colloc.slurm.client import SlurmClient
+from slurm_colloc.slurm.parse import Node
+
+
+class Consent(NamedTuple):
+    """What the person who runs ``site init`` vouches for."""
+
+    mps_daemon: bool = False
+    shard: bool = False
+
+
+def discover(
+    client: SlurmClient, models: Mapping[str, str], consent: Consent, extra: Mapping[str, Mapping[str, object]]
+) -> str:
+    """Return the text of a site.toml for the cluster as it is now.
+
+    Args:
+        client: the cluster.
+        models: gres type -> the GPU's name as the driver gives it, where the type alone does not say it.
+        consent: what the caller vouches for.
+        extra: further sections and their keys, as given on the command line.
+
+    Raises:
+        ProcessError: Slurm does not answer.
+    """
+    nodes, partitions = client.nodes(), client.partitions()
+    default = next((partition.name for partition in partitions if partition.default), "")
+    lines = [
+        "# site.toml of slurm_colloc, written by 'colloc site init' from the live cluster.",
+        "# Every key is explained in docs/reference/site.toml.md; 'colloc site check' compares it with the cluster.",
+        f"schema = {SCHEMA}",
+        f"cluster = {_toml(client.config().get('ClusterName', ''))}",
+        f"slurm_release = {_toml(client.release())}",
+        f"default_partition = {_toml(default)}",
+        'policy = "auto"',
+    ]
+    for group in _alike(node for node in nodes if any(gres.name == "gpu" for gres in node.gres)):
+        lines += ["", *_pool(group, models)]
+    sharing: dict[str, object] = {
+        "mps_daemon": "site" if consent.mps_daemon else "none",
+        "mps_single_user": consent.mps_daemon,
+        "shard_consent": consent.shard,
+        "gpu_default_partitions": [partition.name for partition in partitions if partition.gives_per_gpu],
+    }
+    for name, section in {"sharing": sharing, **extra}.items():
+        if section:
+            lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in section.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _alike(nodes: Iterable[Node]) -> list[list[Node]]:
+    groups: dict[object, list[Node]] = {}
+    for node in nodes:
+        groups.setdefault((tuple(sorted(node.gres)), node.partitions), []).append(node)
+    return list(groups.values())
+
+
+def _pool(nodes: Sequence[Node], models: Mapping[str, str]) -> list[str]:
+    gres = nodes[0].gres
+    whole = [item for item in gres if item.name == "gpu" and parse_profile(item.type) is None]
+    slices = [item for item in gres if item.name == "gpu" and parse_profile(item.type) is not None]
+    named = next((models[item.type] for item in (*whole, *slices) if item.type in models), None)
+    model = model_named(named or (slices[0].type if slices else whole[0].type))
+    gpus = sum(item.quantity for item in whole)
+    name = str(NodeSet.fromlist([node.name for node in nodes]))
+    lines = [
+        "[[pool]]",
+        f"name = {_toml(name)}",
+        f"nodes = {_toml(name)}",
+        f"partitions = {_toml(list(nodes[0].partitions))}",
+        f"gpu_type = {_toml(whole[0].type if whole else '')}",
+        f"gpus_per_node = {gpus}",
+        *_size(model, named),
+    ]
+    for share, key in (("mps", "mps_per_gpu"), ("shard", "shards_per_gpu")):
+        count = sum(item.quantity for item in gres if item.name == share)
+        if count and gpus:
+            lines.append(f"{key} = {count // gpus}")
+    for item in slices:
+        lines += _slice(item.type, item.quantity, model)
+    return lines
+
+
+def _size(model: GpuModel | None, named: str | None) -> list[str]:
+    if model is None:
+        known = f"gpu_model = {_toml(named)}" if named else '# gpu_model = "..."      # as nvidia-smi -L prints it'
+        return [
+            "# The gres type does not say which card this is; without these keys csub places nothing here.",
+            known,
+            "# gpu_mem_mib = 0        # nvidia-smi --query-gpu=memory.total --format=csv",
+            "# sm_count = 0",
+        ]
+    return [
+        f"gpu_model = {_toml(model.name)}",
+        f"gpu_mem_mib = {model.mem_total_mib}",
+        f"sm_count = {model.sm_count}",
+    ]
+
+
+def _slice(gres_type: str, quantity: int, model: GpuModel | None) -> list[str]:
+    profile = parse_profile(gres_type)
+    size = model.profiles.get(profile.name) if model and profile else None
+    if profile is None or size is None:
+        return [f"# slice {gres_type}: its memory and SMs are not known here; add a [[pool.slice]] for it"]
+    return [
+        "[[pool.slice]]",
+        f"type = {_toml(gres_type)}",
+        f"profile = {_toml(profile.name)}",
+        f"mem_mib = {size[0]}",
+        f"sm_count = {size[1]}",
+        f"quantity = {quantity}",
+    ]
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    return str(value)
+
+
+def check(config: SiteConfig, client: SlurmClient) -> list[str]:
+    """Return what in ``config`` does not hold on the live cluster; nothing when all does.
+
+    Raises:
+        ProcessError: Slurm does not answer.
+    """
+    problems = []
+    release, cluster = client.release(), client.config().get("ClusterName", "")
+    if release != config.slurm_release:
+        problems.append(f"slurm_release is '{config.slurm_release}', the cluster runs {release}")
+    if cluster != config.cluster:
+        problems.append(f"cluster is '{config.cluster}', slurm.conf says '{cluster}'")
+    nodes = {node.name: node for node in client.nodes()}
+    for pool in config.pool:
+        for name in NodeSet(pool.nodes):
+            if name not in nodes:
+                problems.append(f"pool '{pool.name}': node '{name}' does not exist")
+            else:
+                problems += [f"pool '{pool.name}', node '{name}': {what}" for what in _differences(pool, nodes[name])]
+    return problems
+
+
+def _differences(pool: Pool, node: Node) -> Iterable[str]:
+    gpus = {item.type: item.quantity for item in node.gres if item.name == "gpu"}
+    shares = {item.name: item.quantity for item in node.gres if item.name in ("mps", "shard")}
+    if set(pool.partitions) != set(node.partitions):
+        yield f"partitions are {', '.join(node.partitions)}, not {', '.join(pool.partitions)}"
+    if pool.gpu_type and gpus.get(pool.gpu_type, 0) != pool.gpus_per_node:
+        yield f"it has {gpus.get(pool.gpu_type, 0)} of gpu:{pool.gpu_type}, not {pool.gpus_per_node}"
+    for part in pool.slice:
+        if gpus.get(part.type, 0) != part.quantity:
+            yield f"it has {gpus.get(part.type, 0)} of gpu:{part.type}, not {part.quantity}"
+    for name, per_gpu in (("mps", pool.mps_per_gpu), ("shard", pool.shards_per_gpu)):
+        if shares.get(name, 0) != per_gpu * pool.gpus_per_node:
+            yield f"it has {shares.get(name, 0)} of {name}, not {per_gpu} for each of {pool.gpus_per_node} GPUs"

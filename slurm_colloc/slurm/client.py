@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions to Slurm: few, bounded in time, one call for many ids."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from slurm_colloc.errors import ProcessError
+from slurm_colloc.process import ask
+from slurm_colloc.slurm.parse import (
+    Node,
+    Partition,
+    parse_config,
+    parse_nodes,
+    parse_partitions,
+    parse_release,
+    parse_states,
+)
+
+
+class SlurmClient(Protocol):
+    """What the project asks of a live cluster."""
+
+    def release(self) -> str:
+        """Return Slurm's release, ``22.05``."""
+
+    def config(self) -> Mapping[str, str]:
+        """Return slurm.conf as slurmctld has it."""
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return all nodes."""
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """Return all partitions."""
+
+    def job_states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
+        """Return the states of those jobs that Slurm knows."""
+
+
+class CliClient:
+    """A SlurmClient over scontrol and sacct."""
+
+    def __init__(self, timeout_s: float, environment: Mapping[str, str] | None = None) -> None:
+        self._timeout_s = timeout_s
+        self._environment = environment
+
+    def _ask(self, *argv: str) -> str:
+        return ask(argv, self._timeout_s, self._environment).decode(errors="surrogateescape")
+
+    def release(self) -> str:
+        """Return Slurm's release."""
+        return parse_release(self._ask("scontrol", "--version"))
+
+    def config(self) -> Mapping[str, str]:
+        """Return slurm.conf as slurmctld has it."""
+        return parse_config(self._ask("scontrol", "show", "config"))
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return all nodes."""
+        return parse_nodes(self._ask("scontrol", "show", "node", "-o"))
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """Return all partitions."""
+        return parse_partitions(self._ask("scontrol", "show", "partition", "-o"))
+
+    def job_states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
+        """Return the states of those jobs that Slurm knows: from accounting, else from slurmctld's memory."""
+        try:
+            return parse_states(self._ask("sacct", "-X", "-n", "-P", "-j", ",".join(job_ids), "-o", "JobIDRaw,State"))
+        except ProcessError:  # no accounting on this cluster; slurmctld remembers jobs for MinJobAge
+            return self._states_from_controller(job_ids)
+
+    def _states_from_controller(self, job_ids: Sequence[str]) -> Mapping[str, str]:
+        try:
+            text = self._ask("squeue", "-h", "-t", "all", "-o", "%A|%T", "-j", ",".join(job_ids))
+        except ProcessError:  # purged ids make squeue fail; their end is then simply not known
+            return {}
+        return parse_states(text)

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read a batch script as sbatch does: its checks of the file, the #SBATCH lines, and what wins over what."""
+
+from typing import NamedTuple
+
+from slurm_colloc.slurm.option_tables import COMMAND_LINE_ONLY, EARLY_VARIABLES, SAME_VALUE
+from slurm_colloc.slurm.options import RESET, CommandLine, Given, Option, scan, unsure
+
+_BLANKS = b" \t\n\v\f\r"  # isspace() in the C locale; str.isspace() knows more
+_FOREIGN_REACH = 100  # sbatch looks for #BSUB and #PBS until more lines than this did not start with "#"
+_SECOND_JOB = (b"hetjob", b"packjob")
+
+
+class Script(NamedTuple):
+    """What sbatch reads out of a batch script."""
+
+    interpreter: str  # the first line behind "#!"
+    components: tuple[tuple[Given, ...], ...]  # one for each hetjob component; without what sbatch ignores in a script
+    insert_at: int  # byte offset of the first command line, where more lines can go; the file's end if there is none
+    own_directives: tuple[Given, ...]  # from #CSUB lines
+    foreign: tuple[str, ...]  # "#PBS" and "#BSUB" lines that sbatch would translate unless --ignore-pbs
+
+
+class _Word(NamedTuple):
+    """A word of a directive and the line it stands in."""
+
+    text: str
+    line: int
+
+
+def _check_file(text: bytes) -> None:
+    """Refuse what sbatch refuses before it reads a line."""
+    if not text.strip(_BLANKS):
+        raise unsure("the script is empty or only white space")
+    if not text.startswith(b"#!"):
+        raise unsure("the script does not start with '#!'")
+    if b"\0" in text:
+        raise unsure("the script holds a NUL byte")
+    if b"\r\n" in text:
+        raise unsure("the script has DOS line ends")
+
+
+def _is_second_job(rest: bytes) -> bytes:
+    """Return the hetjob word with which the text starts, else nothing."""
+    for word in _SECOND_JOB:
+        size = len(word)
+        if rest[:size].lower() == word and (len(rest) == size or rest[size] in _BLANKS):
+            return word
+    return b""
+
+
+def _one_word(rest: bytes, number: int) -> tuple[bytes, int]:
+    """Take the word at the start of the text: its bytes, and how many bytes of the text it took."""
+    word = bytearray()
+    quote = 0
+    at = 0
+    while at < len(rest) and (quote or rest[at] not in _BLANKS):
+        byte = rest[at]
+        at += 1
+        if byte == 0x5C:  # a backslash: the next character stands for itself, and one at the line's end is dropped
+            if at == len(rest):
+                break
+            if not quote and rest[at] in _BLANKS:
+                # 22.05 ends the word here, later releases make it a literal space
+                raise unsure(f"line {number}: a backslash before a blank, which Slurm's releases read differently")
+            word.append(rest[at])
+            at += 1
+        elif quote:
+            if byte == quote:
+                quote = 0
+            else:
+                word.append(byte)
+        elif byte in b"\"'":
+            quote = byte
+        elif byte == 0x23:  # an unquoted "#" makes the rest a comment, even inside a word
+            at = len(rest)
+        else:
+            word.append(byte)
+    if quote:
+        raise unsure(f"line {number}: a quote is not closed")
+    return bytes(word), at
+
+
+def split_directive(rest: bytes, number: int) -> list[_Word]:
+    """Split what follows #SBATCH in a line into words.
+
+    Args:
+        rest: The bytes behind the magic word.
+        number: The line's number, for messages.
+
+    Raises:
+        UnsureError: An open quote, a word that starts with ":", or something that sbatch's releases read differently.
+    """
+    words: list[_Word] = []
+    while True:
+        rest = rest.lstrip(_BLANKS)
+        second_job = _is_second_job(rest)
+        if second_job == b"packjob":
+            raise unsure(f"line {number}: 'packjob', against which sbatch warns")
+        if rest.startswith(b":"):
+            raise unsure(f"line {number}: a word that starts with ':'")
+        if not rest or second_job:
+            return words
+        word, used = _one_word(rest, number)
+        if not word:  # a comment, or an empty pair of quotes: sbatch reads neither that word nor the rest of the line
+            return words
+        words.append(_Word(word.decode("utf-8", "surrogateescape"), number))
+        rest = rest[used:]
+
+
+def _read_vector(words: list[_Word], table: tuple[Option, ...], own: tuple[Option, ...]) -> tuple[Given, ...]:
+    """Read all words of one component, which form ONE argument vector however many lines they stand in."""
+
+    def where(index: int) -> str:
+        return f"line {words[index].line}: "
+
+    result = scan([word.text for word in words], table, own, where)
+    if result.stop < len(words):
+        raise unsure(f"{where(result.stop)}'{words[result.stop].text}' is no option")
+    found = result.own if own else result.found
+    return tuple(
+        Given(option.canonical, value, "directive", where(index) + text)
+        for option, value, index, text in found
+        if own or option.canonical not in COMMAND_LINE_ONLY
+    )
+
+
+def _own_directive(line: bytes) -> bool:
+    """Say whether a line is a #CSUB directive and not a comment that only starts alike."""
+    return line.startswith(b"#CSUB") and (len(line) == 5 or line[5] in b" \t-")
+
+
+def _lines(text: bytes) -> list[tuple[int, bytes]]:
+    """Return each line of the comment block with its offset, and the line that ends the block, if any, as the last."""
+    lines: list[tuple[int, bytes]] = []
+    at = 0
+    while at < len(text):
+        end = text.find(b"\n", at)
+        end = len(text) if end < 0 else end
+        line = text[at:end]
+        lines.append((at, line))
+        bare = line.lstrip(_BLANKS)
+        if bare and not bare.startswith(b"#"):
+            break
+        at = end + 1
+    return lines
+
+
+def _foreign(text: bytes) -> tuple[str, ...]:
+    """Find the lines of other schedulers that sbatch would translate; commands do not end this search."""
+    if b"#PBS" not in text and b"#BSUB" not in text:
+        return ()
+    found: list[str] = []
+    others = 0
+    for number, line in enumerate(text.split(b"\n"), start=1):
+        if line.startswith((b"#PBS", b"#BSUB")):
+            found.append(f"line {number}: {line.decode('utf-8', 'surrogateescape')}")
+        elif not line.startswith(b"#"):
+            others += 1
+            if others > _FOREIGN_REACH:
+                break
+    return tuple(found)
+
+
+def read_script(text: bytes, table: tuple[Option, ...], own: tuple[Option, ...] = ()) -> Script:
+    """Read a batch script (not the command of --wrap, in which sbatch reads no directives).
+
+    Args:
+        text: The whole file.
+        table: The options of sbatch.
+        own: csub's own options; without any, #CSUB lines are comments.
+
+    Raises:
+        UnsureError: For all that sbatch refuses or warns about, and for what the table does not know.
+    """
+    _check_file(text)
+    lines = _lines(text)
+    vectors: list[list[_Word]] = [[]]
+    own_words: list[_Word] = []
+    insert_at = len(text)
+    for number, (at, line) in enumerate(lines, start=1):
+        if line.startswith(b"#SBATCH"):
+            rest = line[7:]
+            if _is_second_job(rest.lstrip(_BLANKS)) == b"hetjob":
+                vectors.append([])
+            vectors[-1].extend(split_directive(rest, number))
+        elif line.startswith(b"#SLURM"):
+            raise unsure(f"line {number}: '#SLURM', about which sbatch complains")
+        elif own and _own_directive(line):
+            own_words.extend(split_directive(line[5:], number))
+        elif line.strip(_BLANKS) and not line.lstrip(_BLANKS).startswith(b"#"):
+            insert_at = at
+    return Script(
+        interpreter=lines[0][1][2:].strip(_BLANKS).decode("utf-8", "surrogateescape"),
+        components=tuple(_read_vector(words, table, ()) for words in vectors),
+        insert_at=insert_at,
+        own_directives=_read_vector(own_words, (), own) if own_words else (),
+        foreign=_foreign(text),
+    )
+
+
+def effective(script: Script | None, environment: tuple[Given, ...], command_line: CommandLine) -> dict[str, Given]:
+    """Return what holds in the end: directives, then the environment, then the command line; the last wins.
+
+    The dictionary's order is that of the last setting. Of two names for one value (--exclusive, --oversubscribe;
+    --requeue, --no-requeue) only the later remains. --switches and its two variables stay apart, as in sbatch.
+
+    Args:
+        script: None for --wrap.
+        environment: As read_environment returns it.
+        command_line: As split_command_line returns it.
+
+    Raises:
+        UnsureError: The job has several components.
+    """
+    if command_line.components > 1 or (script is not None and len(script.components) > 1):
+        raise unsure("a heterogeneous job of several components")
+    early = tuple(given for given in environment if given.written in EARLY_VARIABLES)
+    late = tuple(given for given in environment if given.written not in EARLY_VARIABLES)
+    # what is only obeyed on the command line is also obeyed before the variables, so that SBATCH_DEBUG=0 undoes -v
+    first = tuple(given for given in command_line.options if given.name in COMMAND_LINE_ONLY)
+    then = tuple(given for given in command_line.options if given.name not in COMMAND_LINE_ONLY)
+    directives = script.components[0] if script is not None else ()
+    result: dict[str, Given] = {}
+    for given in (*early, *directives, *first, *late, *then):
+        result.pop(given.name, None)
+        result.pop(SAME_VALUE.get(given.name, given.name), None)
+        if given.value != RESET:
+            result[given.name] = given
+    return result

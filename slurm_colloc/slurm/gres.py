@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GRES and TRES grammar, both ways. Type names contain dots, plus signs, hyphens and underscores."""
+
+import re
+from collections.abc import Iterable
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import Gres
+
+_TYPE = r"[A-Za-z_0-9.+-]+"
+_ITEM = re.compile(rf"(?:gres[/:])?(?P<name>[a-z_][a-z_0-9]*)(?P<rest>(?::{_TYPE}){{0,2}})(?:\((?:S|IDX):[^)]*\))?")
+_COUNT = re.compile(r"(\d+)([KMGT]?)")
+_MULTIPLIER = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+
+
+def _count(text: str) -> int | None:
+    match = _COUNT.fullmatch(text)
+    return int(match[1]) * _MULTIPLIER[match[2]] if match else None
+
+
+def parse_gres(text: str) -> tuple[Gres, ...]:
+    """Return the entries of a ``--gres`` value or of a node's ``Gres=`` (``gpu:a100:2(S:0),shard:8``).
+
+    A missing count is 1, as in Slurm. ``none``, ``(null)`` and the empty text are no entries.
+
+    Raises:
+        InputError: an entry outside the grammar.
+    """
+    if text in ("", "none", "(null)", "N/A"):
+        return ()
+    found = []
+    for item in re.split(r",(?![^(]*\))", text):
+        match = _ITEM.fullmatch(item)
+        if match is None:
+            raise InputError(f"gres '{item}' in '{text}' is not of the form name[:type][:count]")
+        words = match["rest"].split(":")[1:]
+        count = _count(words[-1]) if words else 1
+        if count is None:
+            count = 1
+        else:
+            words = words[:-1]
+        if len(words) > 1:
+            raise InputError(f"gres '{item}' in '{text}' has a count that is not a number")
+        found.append(Gres(match["name"], words[0] if words else "", count))
+    return tuple(found)
+
+
+def parse_gpus(text: str) -> tuple[Gres, ...]:
+    """Return the entries of ``--gpus`` and its kin: ``[type:]count[,...]``.
+
+    Raises:
+        InputError: no count.
+    """
+    found = []
+    for item in text.split(","):
+        kind, _, number = item.rpartition(":")
+        count = _count(number)
+        if count is None:
+            raise InputError(f"number of GPUs '{text}' is not of the form [type:]count")
+        found.append(Gres("gpu", kind, count))
+    return tuple(found)
+
+
+def parse_tres_gres(text: str) -> tuple[Gres, ...]:
+    """Return the gres in an AllocTRES value such as ``cpu=4,gres/gpu:a100=1,gres/gpu=3,mem=8G``.
+
+    Slurm writes a total (``gres/gpu=3``) beside typed entries that say of which kinds it is. The total counts, and
+    what the typed entries leave of it is untyped; without a total the typed entries are summed. Never both.
+
+    Raises:
+        InputError: an item without ``=`` or with a count that is not a number.
+    """
+    totals: dict[str, int] = {}
+    typed: dict[str, list[Gres]] = {}
+    for item in filter(None, text.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise InputError(f"TRES '{item}' in '{text}' is not of the form name=value")
+        if not key.startswith("gres/"):
+            continue
+        name, _, kind = key[len("gres/") :].partition(":")
+        count = _count(value)
+        if count is None:
+            raise InputError(f"TRES '{item}' in '{text}' has a count that is not a number")
+        if kind:
+            typed.setdefault(name, []).append(Gres(name, kind, count))
+        else:
+            totals[name] = count
+    return tuple(_reconcile(totals, typed))
+
+
+def _reconcile(totals: dict[str, int], typed: dict[str, list[Gres]]) -> Iterable[Gres]:
+    for name in sorted(totals.keys() | typed.keys()):
+        kinds = [gres for gres in typed.get(name, []) if gres.quantity]
+        known = sum(gres.quantity for gres in kinds)
+        total = totals.get(name, known)
+        if known > total:
+            raise InputError(f"typed gres/{name} entries add up to {known}, more than the total {total}")
+        yield from kinds
+        if total > known:
+            yield Gres(name, "", total - known)

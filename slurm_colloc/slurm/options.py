@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read sbatch's command line and SBATCH_* variables exactly as sbatch does, or raise UnsureError.
+
+The scanner is GNU getopt_long with sbatch's own option string ("+..."): it stops at the first word that is no option.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_colloc.errors import UnsureError
+from slurm_colloc.slurm.option_tables import (
+    ENVIRONMENT_ONLY,
+    ENVIRONMENT_ORDER,
+    SBATCH_OPTIONS,
+    Option,
+)
+
+__all__ = [
+    "RESET",
+    "SBATCH_OPTIONS",
+    "CommandLine",
+    "Given",
+    "Option",
+    "Scan",
+    "read_environment",
+    "scan",
+    "split_command_line",
+    "unsure",
+]
+
+# The value of a flag whose variable takes it back (SBATCH_OVERCOMMIT=0): a NUL, which no variable or argument can hold.
+RESET = "\0"
+
+_WHITE_SPACE = " \t\n\v\f\r"
+
+
+class Given(NamedTuple):
+    """One option as the user gave it."""
+
+    name: str  # canonical long name; or csub's own option name
+    value: str | None  # None where no value was given; RESET see above
+    origin: str  # "argv" | "environment" | "directive"
+    written: str  # "--gres=gpu:1", "SBATCH_GRES", "line 3: --gres=gpu:1"
+
+
+class CommandLine(NamedTuple):
+    """A command line of csub, split into sbatch's part and csub's own."""
+
+    options: tuple[Given, ...]
+    own: tuple[Given, ...]
+    sbatch_argv: tuple[str, ...]  # without the program's name and without csub's own options
+    script_at: int | None  # where the script stands in sbatch_argv; None: read from stdin, or --wrap
+    components: int  # more than 1 where a ":" argument is present
+
+    @property
+    def script(self) -> str | None:
+        """Return the script as named by the user, None where it comes from stdin or --wrap."""
+        return None if self.script_at is None else self.sbatch_argv[self.script_at]
+
+    @property
+    def script_args(self) -> tuple[str, ...]:
+        """Return the arguments that the script gets."""
+        return () if self.script_at is None else self.sbatch_argv[self.script_at + 1 :]
+
+
+class Scan(NamedTuple):
+    """What one run of getopt_long found in a vector of words."""
+
+    found: tuple[tuple[Option, str | None, int, str], ...]  # option, value, index of its word, as written
+    own: tuple[tuple[Option, str | None, int, str], ...]
+    own_words: frozenset[int]  # indices of the words taken by csub's own options
+    stop: int  # index of the first word that is no option; the vector's length if there is none
+
+
+def unsure(what: str) -> UnsureError:
+    """Return the error that makes csub stand aside."""
+    return UnsureError(f"{what}: the job is handed to sbatch unchanged")
+
+
+def _match_long(name: str, word: str, table: tuple[Option, ...]) -> Option:
+    """Find the option meant by a long name or by a unique beginning of it.
+
+    getopt_long forgives an abbreviation that fits only spellings of one option; no table holds such a pair (a unit test
+    says so), hence more than one fit is ambiguous.
+    """
+    fits = []
+    for option in table:
+        if option.name == name:
+            return option
+        if option.name.startswith(name):
+            fits.append(option)
+    if len(fits) == 1:
+        return fits[0]
+    if not fits:
+        raise unsure(f"option '{word}' is unknown")
+    raise unsure(f"option '{word}' is ambiguous: " + ", ".join(f"'--{option.name}'" for option in fits))
+
+
+class _Words:
+    """A cursor over the vector; `where` words an index for messages."""
+
+    def __init__(self, words: Sequence[str], where: Callable[[int], str]) -> None:
+        self.words = words
+        self.where = where
+        self.at = 0
+
+    def value_after(self, written: str, index: int) -> str:
+        """Take the next word as a value, whatever it looks like, as getopt does."""
+        if self.at >= len(self.words):
+            raise unsure(f"option '{self.where(index)}{written}' has no value")
+        self.at += 1
+        return self.words[self.at - 1]
+
+
+def _long(cursor: _Words, table: tuple[Option, ...], own: dict[str, Option]) -> tuple[Option, str | None, str]:
+    """Read the long option under the cursor and move behind it."""
+    index = cursor.at
+    word = cursor.words[index]
+    cursor.at += 1
+    name, equals, rest = word[2:].partition("=")
+    option = own.get(name) or _match_long(name, cursor.where(index) + word, table)
+    if option.argument == "none" and equals:
+        raise unsure(f"option '{cursor.where(index)}{word}' does not take a value")
+    if equals:  # sbatch takes "--nice=" for "--nice"
+        return option, None if option.argument == "optional" and not rest else rest, word
+    if option.argument == "required":
+        value = cursor.value_after(word, index)
+        return option, value, f"{word} {value}"
+    return option, None, word
+
+
+def _bundle(cursor: _Words, shorts: dict[str, Option]) -> list[tuple[Option, str | None, str]]:
+    """Read a word of short options ("-HN2") and move behind it."""
+    index = cursor.at
+    word = cursor.words[index]
+    cursor.at += 1
+    found: list[tuple[Option, str | None, str]] = []
+    for at, letter in enumerate(word[1:], start=2):
+        option = shorts.get(letter)
+        if option is None:
+            raise unsure(f"option '-{letter}' in '{cursor.where(index)}{word}' is unknown")
+        if option.argument == "none":
+            found.append((option, None, f"-{letter}"))
+            continue
+        rest = word[at:]
+        if rest:
+            found.append((option, rest, f"-{letter}{rest}"))
+        elif option.argument == "optional":
+            found.append((option, None, f"-{letter}"))
+        else:
+            value = cursor.value_after(f"-{letter}", index)
+            found.append((option, value, f"-{letter} {value}"))
+        break
+    return found
+
+
+def _nowhere(_index: int) -> str:
+    """Say nothing about where a command line's word stands."""
+    return ""
+
+
+def scan(
+    words: Sequence[str],
+    table: tuple[Option, ...],
+    own: tuple[Option, ...] = (),
+    where: Callable[[int], str] = _nowhere,
+) -> Scan:
+    """Run getopt_long over a vector of words.
+
+    Args:
+        words: The vector, without a program name.
+        table: The options of sbatch.
+        own: csub's own options, recognised by their whole long name only.
+        where: Turns an index into a prefix for messages, such as "line 3: ".
+
+    Raises:
+        UnsureError: sbatch would refuse the vector, or it holds an option that the table does not.
+    """
+    shorts = {option.short: option for option in table if option.short}
+    own_names = {option.name: option for option in own}
+    cursor = _Words(words, where)
+    found: list[tuple[Option, str | None, int, str]] = []
+    mine: list[tuple[Option, str | None, int, str]] = []
+    taken: set[int] = set()
+    while cursor.at < len(words):
+        index = cursor.at
+        word = words[index]
+        if word == "--":
+            cursor.at += 1
+            break
+        if len(word) < 2 or word[0] != "-":
+            break
+        if word[1] != "-":
+            found.extend((option, value, index, text) for option, value, text in _bundle(cursor, shorts))
+            continue
+        option, value, text = _long(cursor, table, own_names)
+        if own_names.get(option.name) is option:
+            mine.append((option, value, index, text))
+            taken.update(range(index, cursor.at))
+        else:
+            found.append((option, value, index, text))
+    return Scan(tuple(found), tuple(mine), frozenset(taken), cursor.at)
+
+
+def split_command_line(argv: Sequence[str], table: tuple[Option, ...], own: tuple[Option, ...] = ()) -> CommandLine:
+    """Split a command line (without the program's name) as sbatch would, and take csub's own options out.
+
+    Options such as --help stay among `options`; sbatch acts on them at once, so the caller should look for them first.
+
+    Raises:
+        UnsureError: sbatch would refuse it, or an option is not in the table.
+    """
+    # sbatch drops every ":" before it looks for the script, even one that stands for a value or behind the script.
+    kept = [index for index, word in enumerate(argv) if word != ":"]
+    components = 1 + len(argv) - len(kept)
+    result = scan([argv[index] for index in kept], table, own)
+    own_indices = {kept[index] for index in result.own_words}
+    rest = [index for index in range(len(argv)) if index not in own_indices]
+    script_at = rest.index(kept[result.stop]) if result.stop < len(kept) else None
+    options = tuple(Given(option.canonical, value, "argv", text) for option, value, _, text in result.found)
+    if script_at is not None and any(given.name == "wrap" for given in options):
+        raise unsure(f"a script ('{argv[kept[result.stop]]}') beside --wrap")
+    return CommandLine(
+        options=options,
+        own=tuple(Given(option.name, value, "argv", text) for option, value, _, text in result.own),
+        sbatch_argv=tuple(argv[index] for index in rest),
+        script_at=script_at,
+        components=components,
+    )
+
+
+def _is_set(value: str) -> bool:
+    """Say whether a flag's variable sets the flag: empty, "yes" or a number that is not 0."""
+    if not value or value.lower() == "yes":
+        return True
+    digits = value.lstrip(_WHITE_SPACE)
+    if digits[:1] in ("+", "-"):
+        digits = digits[1:]
+    return digits.isascii() and digits.isdigit() and digits.strip("0") != ""
+
+
+def read_environment(environ: Mapping[str, str], table: tuple[Option, ...]) -> tuple[Given, ...]:
+    """Read the variables that sbatch takes for options, in the order in which sbatch does.
+
+    A flag's variable with any other value than those that set it takes the flag back: its Given has the value RESET.
+    """
+    by_variable = {option.environment: option for option in (*ENVIRONMENT_ONLY, *table) if option.environment}
+    given: list[Given] = []
+    for variable in ENVIRONMENT_ORDER:
+        option = by_variable.get(variable)
+        text = environ.get(variable)
+        if option is None or text is None:
+            continue
+        value: str | None = text
+        if option.argument == "none":
+            value = None if _is_set(text) else RESET
+        elif option.argument == "optional" and not text:
+            value = None
+        given.append(Given(option.canonical, value, "environment", variable))
+    return tuple(given)

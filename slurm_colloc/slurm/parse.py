@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Slurm's commands print -> model; pure functions over recorded text."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import Gres
+from slurm_colloc.slurm.gres import parse_gres
+
+_KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_:/]*)=")
+
+
+class Node(NamedTuple):
+    """A node as ``scontrol show node -o`` describes it."""
+
+    name: str
+    gres: tuple[Gres, ...]
+    partitions: tuple[str, ...]
+
+
+class Partition(NamedTuple):
+    """A partition as ``scontrol show partition -o`` describes it."""
+
+    name: str
+    default: bool
+    gives_per_gpu: bool
+
+
+def parse_records(text: str) -> Iterator[dict[str, str]]:
+    """Yield the ``Key=value`` pairs of each line of a ``scontrol -o`` output; values may contain blanks."""
+    for line in filter(str.strip, text.splitlines()):
+        marks = list(_KEY.finditer(line))
+        ends = [mark.start() for mark in marks[1:]] + [len(line)]
+        yield {mark[1]: line[mark.end() : end].strip() for mark, end in zip(marks, ends, strict=True)}
+
+
+def parse_nodes(text: str) -> tuple[Node, ...]:
+    """Return the nodes in the output of ``scontrol show node -o``.
+
+    Raises:
+        InputError: a node without a name, or a Gres outside its grammar.
+    """
+    nodes = []
+    for record in parse_records(text):
+        if "NodeName" not in record:
+            raise InputError(
+                f"'scontrol show node -o' printed a line without NodeName: '{next(iter(record.items()), '')}'"
+            )
+        partitions = tuple(filter(None, record.get("Partitions", "").split(",")))
+        nodes.append(Node(record["NodeName"], parse_gres(record.get("Gres", "")), partitions))
+    return tuple(nodes)
+
+
+def parse_partitions(text: str) -> tuple[Partition, ...]:
+    """Return the partitions in the output of ``scontrol show partition -o``."""
+    found = []
+    for record in parse_records(text):
+        defaults = record.get("JobDefaults", "")
+        per_gpu = "DefCpuPerGPU" in defaults or "DefMemPerGPU" in defaults
+        found.append(Partition(record.get("PartitionName", ""), record.get("Default") == "YES", per_gpu))
+    return tuple(found)
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """Return the ``Key = value`` lines of ``scontrol show config``."""
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def parse_states(text: str) -> Mapping[str, str]:
+    """Return job id -> state from lines of ``JobIDRaw|State``; ``CANCELLED by 1001`` is CANCELLED."""
+    states = {}
+    for line in text.splitlines():
+        job_id, _, state = line.partition("|")
+        if job_id and state:
+            states[job_id] = parse_state(state)
+    return states
+
+
+def parse_state(text: str) -> str:
+    """Return the state's own word: without ``by UID`` and without the ``+`` of a cut column."""
+    return text.split(" ", 1)[0].rstrip("+")
+
+
+def parse_release(text: str) -> str:
+    """Return ``22.05`` from ``slurm-wlm 22.05.8``.
+
+    Raises:
+        InputError: no release in it.
+    """
+    match = re.search(r"(\d+\.\d+)(?:\.\d+|-\w+)", text)
+    if match is None:
+        raise InputError(f"'{text.strip()}' holds no Slurm release of the form 22.05.8")
+    return match[1]

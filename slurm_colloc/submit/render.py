@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put csub's block into a batch script; every byte of the user's own text stays as it is."""
+
+import os
+from typing import NamedTuple
+
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import ConfigError
+from slurm_colloc.model import Footprint, JobRequest, Placement
+from slurm_colloc.shipped import folder
+
+
+class Sampling(NamedTuple):
+    """How the job's own sampler is started on the node."""
+
+    python: str
+    arguments: tuple[str, ...]
+
+
+def render_script(text: bytes, insert_at: int, block: bytes) -> bytes:
+    """Return the script with ``block`` before the user's first command."""
+    head = text[:insert_at]
+    # A script of directives alone may lack its last newline.
+    joint = b"" if not head or head.endswith(b"\n") else b"\n"
+    return head + joint + block + text[insert_at:]
+
+
+def render_block(
+    request: JobRequest, footprint: Footprint, placement: Placement, sampling: Sampling | None, config: SiteConfig
+) -> bytes:
+    """Return the block of sh that a sharing mode's template makes for this job.
+
+    Raises:
+        ConfigError: a site's template that does not render.
+    """
+    import jinja2  # 40 ms: only a submission whose script changes pays for it
+
+    shipped = folder("templates")
+    folders = [config.paths.templates, shipped] if config.paths.templates else [shipped]
+    environment = jinja2.Environment(  # noqa: S701 - renders sh, not HTML
+        loader=jinja2.FileSystemLoader(folders),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["comment"] = _comment
+    environment.filters["quote"] = _quote
+    name = f"{placement.mode}.sbatch.j2"
+    try:
+        rendered = environment.get_template(name).render(
+            asked=" ".join(str(gres) for gres in request.gres) or "no GPU",
+            given=str(placement.gres) if placement.gres else "as asked",
+            footprint=footprint,
+            placement=placement,
+            sampling=sampling,
+        )
+    except jinja2.TemplateError as error:
+        raise ConfigError(f"template '{name}' from {' or '.join(folders)} does not render: {error}") from error
+    return rendered.encode(errors="surrogateescape")
+
+
+def _comment(text: object) -> str:
+    """Return ``text`` fit for one line of a shell comment: a newline in it would end the comment and be run."""
+    return "".join(character if character.isprintable() else "?" for character in str(text))
+
+
+def _quote(text: object) -> str:
+    """Return ``text`` as one word of sh."""
+    return "'" + str(text).replace("'", "'\\''") + "'"
+
+
+def write_script(parent: str, name: str, content: bytes) -> str:
+    """Write the rendered script under a fresh private folder, named as the user's, and return its path.
+
+    The name is kept because Slurm calls the job by it.
+    """
+    import tempfile
+
+    path = os.path.join(tempfile.mkdtemp(prefix="csub-", dir=parent or None), name)
+    with open(path, "xb") as stream:
+        stream.write(content)
+    return path

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every conversion between Slurm's, NVML's and our units; the only 1024 in the project.
+
+Demand rounds up, capacity rounds down. A demand that rounds to zero is an error, because Slurm reads
+``--mem=0`` as "the whole node".
+"""
+
+import math
+import re
+
+from slurm_colloc.errors import InputError
+
+BYTES_PER_MIB = 1024 * 1024
+SECONDS_PER_HOUR = 3600.0
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
+_MIB_PER_UNIT = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024.0}
+
+
+def demand_mib(text: str) -> int:
+    """Return the MiB that hold the size ``text`` asks for, rounded up.
+
+    Args:
+        text: a number with a unit, ``9G``, ``512M``, ``1.5T``; the unit is 1024-based as in Slurm's --mem.
+
+    Raises:
+        InputError: no unit, not a number, zero or negative.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"memory size '{text}' is not a number with a unit; write it like '9G' or '512M'")
+    mib = math.ceil(float(match[1]) * _MIB_PER_UNIT[match[2].upper()])
+    if mib == 0:
+        raise InputError(f"memory size '{text}' is zero; a footprint needs at least 1M")
+    return mib
+
+
+def capacity_mib(size_bytes: int) -> int:
+    """Return the whole MiB inside ``size_bytes``, rounded down."""
+    return size_bytes // BYTES_PER_MIB
+
+
+def used_mib(size_bytes: int) -> int:
+    """Return the MiB that ``size_bytes`` in use occupy, rounded up."""
+    return -(-size_bytes // BYTES_PER_MIB)
+
+
+def demand_units(fraction: float, units_per_whole: int) -> int:
+    """Return how many of ``units_per_whole`` shares (mps, shards) hold ``fraction`` of a GPU; rounds up."""
+    # The small subtrahend keeps 0.25 * 100 = 25.000000000000004 from asking for 26.
+    return max(1, math.ceil(fraction * units_per_whole - 1e-9))
+
+
+def hours(seconds: float) -> float:
+    """Return ``seconds`` in hours."""
+    return seconds / SECONDS_PER_HOUR
+
+
+def watts(milliwatts: int) -> float:
+    """Return NVML's milliwatts in watts."""
+    return milliwatts / 1000.0
+
+
+def percent(text: str, what: str) -> float:
+    """Return a share in percent given as ``30``, ``30%`` or ``0.3`` (a fraction needs the leading ``0.``).
+
+    Raises:
+        InputError: not a number, zero, negative or above 100.
+    """
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number)
+    except ValueError:
+        raise InputError(f"{what} '{text}' is not a percentage; write it like '30' or '30%'") from None
+    if "%" not in text and number.startswith("0.") and value > 0:
+        value *= 100
+    if not 0 < value <= 100:  # also refuses nan
+        raise InputError(f"{what} '{text}' lies outside 0 to 100 percent")
+    return value

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m tests.cluster up|down|status|env`: a private real Slurm cluster by hand."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+from tests.cluster.lab import FORMS, Lab, LabError
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    # Ended from outside, a start-up must clean up as after Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        code: int = args.act(args)
+    except LabError as exc:
+        print(f"cluster: error: {exc}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("cluster: interrupted; everything started is stopped", file=sys.stderr)
+        return 130
+    return code
+
+
+def up(args: argparse.Namespace) -> int:
+    lab = Lab.create(args.root, form=args.form)
+    lab.up(say)
+    _remember(lab.root)
+    if args.install:
+        lab.install(CHECKOUT, say)
+    say('in a shell: eval "$(python -m tests.cluster env)"')
+    return 0
+
+
+def down(args: argparse.Namespace) -> int:
+    lab = Lab.open(_root(args))
+    lab.down(say)
+    if args.remove:
+        lab.remove()
+        say(f"removed {lab.root}")
+    return 0
+
+
+def status(args: argparse.Namespace) -> int:
+    lab = Lab.open(_root(args))
+    seen = lab.status()
+    print(f"{seen.root} ({seen.form} form): {'up' if seen.up else 'down'}")
+    for name, pid, alive in seen.daemons:
+        print(f"  {name:<10} pid {pid:<8} {'running' if alive else 'GONE'}")
+    print(seen.nodes, end="")
+    return 0 if seen.up else 3
+
+
+def env(args: argparse.Namespace) -> int:
+    lab = Lab.open(_root(args))
+    wanted = lab.environment()
+    for name in ("PATH", "SLURM_CONF", *lab.names):
+        print(f"export {name}={shlex.quote(wanted[name])}")
+    return 0
+
+
+def say(line: str) -> None:
+    print(f"cluster: {line}", flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="up|down|status|env")
+    for act, text in ((up, "make and start a lab"), (down, "stop it"), (status, "show it"), (env, "print exports")):
+        command = commands.add_parser(act.__name__, help=text, description=text)
+        command.set_defaults(act=act)
+        command.add_argument("--root", type=Path, help="the lab's folder (default: up makes one, others take the last)")
+        if act is up:
+            command.add_argument("--form", choices=FORMS, help="default: what this uid allows")
+            command.add_argument("--install", action="store_true", help="install this checkout into the lab as well")
+        if act is down:
+            command.add_argument("--remove", action="store_true", help="delete the folder as well")
+    return parser
+
+
+def _memory() -> Path:
+    venv = CHECKOUT / ".venv"
+    if os.access(venv, os.W_OK):
+        return venv / "last-lab"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "slurm_colloc/last-lab"
+
+
+def _remember(root: Path) -> None:
+    memory = _memory()
+    memory.parent.mkdir(parents=True, exist_ok=True)
+    memory.write_text(f"{root}\n")
+
+
+def _root(args: argparse.Namespace) -> Path:
+    given: Path | None = args.root
+    if given is not None:
+        return given.absolute()
+    try:
+        return Path(_memory().read_text().strip())
+    except OSError:
+        raise LabError("no lab was started from this checkout: give --root, or run `up`") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

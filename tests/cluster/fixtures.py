@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lab as a pytest fixture, one for the whole session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.lab import Lab, missing_programs
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def reason_for_none() -> str:
+    """Say why no root-form lab can run here; empty when one can."""
+    if os.getuid() != 0:
+        return "the cluster's root form needs root"
+    missing = missing_programs("root")
+    return f"Slurm is not installed (no {', '.join(missing)}): run tests/cluster/bootstrap.sh" if missing else ""
+
+
+def need_cluster() -> None:
+    """Skip where no lab can run; fail where COLLOC_REQUIRE_CLUSTER=1 says that one must."""
+    if reason := reason_for_none():
+        if os.environ.get("COLLOC_REQUIRE_CLUSTER") == "1":
+            pytest.fail(f"COLLOC_REQUIRE_CLUSTER=1, but {reason}", pytrace=False)
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def bare_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A running cluster without the project in it; its folder stays when a test failed."""
+    need_cluster()
+    lab = Lab.create()
+    failed_before = request.session.testsfailed
+    try:
+        lab.up()
+        yield lab
+    finally:
+        lab.down()
+        if request.session.testsfailed > failed_before:
+            print(f"\nthe lab's folder is kept: {lab.root}")
+        else:
+            lab.remove()
+
+
+@pytest.fixture(scope="session")
+def lab(bare_lab: Lab) -> Lab:
+    """A running cluster with the checkout's wheel installed, its commands on every user's PATH."""
+    bare_lab.install(CHECKOUT)
+    return bare_lab

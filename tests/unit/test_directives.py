@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_colloc.errors import UnsureError
+from slurm_colloc.slurm.directives import Script, effective, read_script
+from slurm_colloc.slurm.options import SBATCH_OPTIONS, Given, Option, read_environment, split_command_line
+
+TABLE = SBATCH_OPTIONS["22.05"]
+OWN = (Option("dry-run", "", "none", ""), Option("mode", "", "required", ""))
+
+
+def read(*lines: str, shebang: str = "#!/bin/bash") -> Script:
+    return read_script("\n".join((shebang, *lines, "")).encode(), TABLE, OWN)
+
+
+def pairs(script: Script) -> list[tuple[str, str | None]]:
+    (component,) = script.components
+    return [(one.name, one.value) for one in component]
+
+
+def held(script: str, environ: dict[str, str], *argv: str) -> dict[str, str | None]:
+    found = effective(
+        read_script(script.encode(), TABLE), read_environment(environ, TABLE), split_command_line(argv, TABLE)
+    )
+    return {name: one.value for name, one in found.items()}
+
+
+# --- the file as a whole ---
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"", "empty"),
+        (b" \n\t\n", "white space"),
+        (b"#SBATCH -N2\n", "does not start"),
+        (b" #!/bin/sh\n", "does not start"),
+        (b"\xef\xbb\xbf#!/bin/sh\n", "does not start"),
+        (b"#!/bin/sh\necho \0\n", "NUL"),
+        (b"#!/bin/sh\necho\r\n", "DOS"),
+    ],
+)
+def test_refused_files(text: bytes, said: str) -> None:
+    with pytest.raises(UnsureError, match=said):
+        read_script(text, TABLE)
+
+
+def test_interpreter_and_place_for_more_lines() -> None:
+    text = "#!/usr/bin/env python3 \n# é\n#SBATCH -N2\n\nimport os\n#SBATCH -N3\n"
+    script = read_script(text.encode(), TABLE)
+    assert script.interpreter == "/usr/bin/env python3"
+    assert text.encode()[script.insert_at :] == b"import os\n#SBATCH -N3\n"
+    assert pairs(script) == [("nodes", "2")]
+    bare = b"#!/bin/sh\n#SBATCH -N2"
+    assert read_script(bare, TABLE).insert_at == len(bare)
+
+
+# --- which lines count ---
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["##SBATCH -N3", "# SBATCH -N3", " #SBATCH -N3", "#sbatch -N3", "#Sbatch -N3", "", "  \t", "#", "\v\f#x", "\r#"],
+)
+def test_lines_that_count_for_nothing(line: str) -> None:
+    assert pairs(read(line, "#SBATCH -N2")) == [("nodes", "2")]
+
+
+@pytest.mark.parametrize("line", ["echo", "set -e", "X=1", " :", "cat <<E", "\u00a0", "\u0085#"])
+def test_first_command_ends_the_reading(line: str) -> None:
+    assert pairs(read(line, "#SBATCH -N2", "#SBATCH 'open")) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["#SBATCH--time=1"], [("time", "1")]),
+        (["#SBATCH -N 2 -n 8"], [("nodes", "2"), ("ntasks", "8")]),
+        (["#SBATCH\t-N\v2\f-n8"], [("nodes", "2"), ("ntasks", "8")]),
+        (['#SBATCH --job-name="a b"'], [("job-name", "a b")]),
+        (["#SBATCH '--job-name=a b'x"], [("job-name", "a bx")]),
+        (["#SBATCH --comment='it\\'s'"], [("comment", "it's")]),
+        (['#SBATCH --comment="a\\"b\\\\"'], [("comment", 'a"b\\')]),
+        (["#SBATCH --comment=a\\tb\\#"], [("comment", "atb#")]),
+        (["#SBATCH --mem=32GB#SBATCH -c 4"], [("mem", "32GB")]),
+        (["#SBATCH -J job#1 -N2"], [("job-name", "job")]),
+        (['#SBATCH --comment="#1" # -N2'], [("comment", "#1")]),
+        (["#SBATCH -N2 \\", "#SBATCH -n3\\"], [("nodes", "2"), ("ntasks", "3")]),
+        (["#SBATCH --mem", "#SBATCH -c 4"], [("mem", "-c"), ("?", "?")]),
+        (['#SBATCH --comment "" -N 2', "#SBATCH -n3"], [("comment", "-n3")]),
+        (['#SBATCH --comment="" -N2'], [("comment", ""), ("nodes", "2")]),
+        (["#SBATCH -N2 hetjob -n3", "#SBATCH -c4"], [("nodes", "2"), ("cpus-per-task", "4")]),
+        (["#SBATCH -J 'hetjob' -n3"], [("job-name", "hetjob"), ("ntasks", "3")]),
+        (["#SBATCH --output=$HOME/${N}-%j"], [("output", "$HOME/${N}-%j")]),
+        (["#SBATCH -N2 --"], [("nodes", "2")]),
+        (["#SBATCH"], []),
+        (["#SBATCH --help -V --usage -vQ --wrap=x -N2"], [("nodes", "2")]),
+        (["#SBATCH -J é\u00a0ü"], [("job-name", "é\u00a0ü")]),
+    ],
+)
+def test_words(lines: list[str], expected: list[tuple[str, str | None]]) -> None:
+    if ("?", "?") in expected:
+        with pytest.raises(UnsureError, match="'4' is no option"):
+            read(*lines)
+        return
+    assert pairs(read(*lines)) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("#SBATCHX -N2", "line 2: 'X' is no option"),
+        ("#SBATCH -N2 nodes", "line 2: 'nodes' is no option"),
+        ("#SBATCH --mem = 4G", "line 2: '4G' is no option"),
+        ("#SBATCH -N2 -- -n3", "line 2: '-n3' is no option"),
+        ("#SBATCH --zzz", "line 2: --zzz' is unknown"),
+        ("#SBATCH --gpu=1", "line 2: --gpu=1' is ambiguous"),
+        ("#SBATCH --hold=1", "does not take a value"),
+        ("#SBATCH --time", "line 2: --time' has no value"),
+        ("#SBATCH -J hetjob", "line 2: -J' has no value"),
+        ("#SBATCH -J 'open", "quote is not closed"),
+        ('#SBATCH -J "open\\"', "quote is not closed"),
+        ("#SBATCH :", "starts with ':'"),
+        ("#SBATCH -N1 :x", "starts with ':'"),
+        ("#SBATCH hetjob :", "handed"),
+        ("#SBATCH packjob", "packjob"),
+        ("#SBATCH -N2 PackJob", "packjob"),
+        ("#SBATCH --comment=a\\ b", "backslash before a blank"),
+        ("#SBATCH -N2 \\ ", "backslash before a blank"),
+        ("#SLURM -N2", "#SLURM"),
+        ("#SLURMX", "#SLURM"),
+        ("#CSUB --mod=mps", "unknown"),
+        ("#CSUB --mem=2", "unknown"),
+        ("#CSUB word", "is no option"),
+    ],
+)
+def test_refused_lines(line: str, said: str) -> None:
+    if line == "#SBATCH hetjob :":  # the rest of a hetjob line is never read
+        assert len(read(line).components) == 2
+        return
+    with pytest.raises(UnsureError, match=said):
+        read(line)
+
+
+def test_components() -> None:
+    script = read("#SBATCH -N1", "#SBATCH HetJob --gres=gpu:9", "#SBATCH -N2", "#SBATCHhetjob", "#SBATCH -n3")
+    assert [[(one.name, one.value) for one in part] for part in script.components] == [
+        [("nodes", "1")],
+        [("nodes", "2")],
+        [("ntasks", "3")],
+    ]
+    with pytest.raises(UnsureError, match="heterogeneous"):
+        effective(script, (), split_command_line(["a.sh"], TABLE))
+    with pytest.raises(UnsureError, match="heterogeneous"):
+        effective(None, (), split_command_line(["-N1", ":", "-N2", "a.sh"], TABLE))
+
+
+def test_written_names_the_line() -> None:
+    (part,) = read("", "#SBATCH --gres=gpu:1 -N 2").components
+    assert part == (
+        Given("gres", "gpu:1", "directive", "line 3: --gres=gpu:1"),
+        Given("nodes", "2", "directive", "line 3: -N 2"),
+    )
+
+
+def test_own_directives() -> None:
+    script = read(
+        "#CSUB --mode='mps' --dry-run # why", "#SBATCH -N2", "#CSUBMIT is another word", "echo", "#CSUB --bad"
+    )
+    assert [(one.name, one.value, one.written) for one in script.own_directives] == [
+        ("mode", "mps", "line 2: --mode=mps"),
+        ("dry-run", None, "line 2: --dry-run"),
+    ]
+    assert pairs(script) == [("nodes", "2")]
+    assert read_script(b"#!/bin/sh\n#CSUB --bad\n", TABLE).own_directives == ()
+
+
+def test_other_schedulers_lines_are_found_behind_commands() -> None:
+    near = ["echo", *["x"] * 99, "#PBS -l walltime=1"]
+    assert read(*near).foreign == ("line 102: #PBS -l walltime=1",)
+    assert read("x", *near).foreign == ()
+    assert read("", *["#"] * 300, "#BSUB -n 2").foreign == ("line 303: #BSUB -n 2",)
+    assert read(" #PBS", "##PBS", "# PBS").foreign == ()
+
+
+# --- what wins ---
+
+
+def test_the_last_wins() -> None:
+    script = "#!/bin/sh\n#SBATCH --gres=gpu:1 --gres=gpu:2 -p a -t 1\n"
+    environ = {"SBATCH_PARTITION": "b", "SBATCH_TIMELIMIT": "2"}
+    assert held(script, environ, "-t3", "-t4", "a.sh") == {"gres": "gpu:2", "partition": "b", "time": "4"}
+    assert effective(None, (), split_command_line(["--wrap=x"], TABLE))["wrap"].origin == "argv"
+
+
+def test_a_variable_takes_a_flag_back() -> None:
+    script = "#!/bin/sh\n#SBATCH -O --requeue\n"
+    environ = {"SBATCH_OVERCOMMIT": "0", "SBATCH_NO_REQUEUE": "no", "SBATCH_JOB_NAME": "reset"}
+    assert held(script, environ, "a.sh") == {"job-name": "reset"}
+    assert held(script, environ, "-O", "a.sh") == {"job-name": "reset", "overcommit": None}
+    assert held(script, {"SBATCH_DEBUG": "0"}, "-v", "a.sh") == {"overcommit": None, "requeue": None}
+
+
+def test_two_names_for_one_value() -> None:
+    script = "#!/bin/sh\n#SBATCH --exclusive --no-requeue\n"
+    assert held(script, {"SBATCH_REQUEUE": ""}, "-s", "a.sh") == {"requeue": None, "oversubscribe": None}
+
+
+def test_a_scripts_ignore_pbs_outlives_the_variable() -> None:
+    assert "ignore-pbs" in held("#!/bin/sh\n#SBATCH --ignore-pbs\n", {"SBATCH_IGNORE_PBS": "0"}, "a.sh")
+
+
+@given(st.lists(st.binary(max_size=12), max_size=6))
+def test_any_bytes_are_read_or_refused(tails: list[bytes]) -> None:
+    text = b"#!/bin/sh\n" + b"\n".join(b"#SBATCH" + tail for tail in tails)
+    try:
+        script = read_script(text, TABLE, OWN)
+    except UnsureError:
+        return
+    assert 0 < script.insert_at <= len(text)
