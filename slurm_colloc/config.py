@@ -160,6 +160,17 @@ _CHOICES = {
     "observe.gpu_reader": ("nvml", "simulated"),
 }
 
+# Below these a value is a mistake with consequences: a sampler that never rests, a question that never gets an answer.
+_LEAST = {
+    "observe.period_s": 0.05,
+    "sharing.max_slowdown": 1.0,
+    "timeouts.ask_slurm_s": 0.1,
+    "pool.sm_count": 1,
+    "pool.gpu_mem_mib": 1,
+    "pool.slice.sm_count": 1,
+    "pool.slice.mem_mib": 1,
+}
+
 
 def user_data_folder() -> str:
     """Return the user's own folder for decisions, evidence and samples."""
@@ -249,8 +260,9 @@ def _scalar(kind: Any, value: Any, key: str, source: str) -> Any:
     # bool is an int to Python, not to a person who wrote period_s = true.
     if not isinstance(value, accepted) or (isinstance(value, bool) and plain is not bool):
         raise ConfigError(f"{source}: '{key}' must be {_kind_name(plain)}, not '{value}'")
-    if plain in (int, float) and not 0 <= value < float("inf"):
-        raise ConfigError(f"{source}: '{key}' must be a number from 0 up, not '{value}'")
+    least = _LEAST.get(key, 0)
+    if plain in (int, float) and not least <= value < float("inf"):
+        raise ConfigError(f"{source}: '{key}' must be a number from {least} up, not '{value}'")
     if key in _CHOICES and value not in _CHOICES[key]:
         raise ConfigError(f"{source}: '{key}' must be one of {', '.join(_CHOICES[key])}, not '{value}'")
     return float(value) if plain is float else value

@@ -14,6 +14,7 @@ JOB_MEAN = "job mean by source"
 
 # One row per run: clip(run, window), then join what was sampled of it. Runs without samples stay, unmeasured.
 # sacct gives the length of suspensions, not their place: they are taken to be spread evenly over the run.
+# GPU_UTIL says how long a device was busy, not how much of it: of a run that holds a part of a GPU it is no use.
 # A source that gives one mean for the whole run records no coverage; it counts where no sample of ours does.
 _SWEEP = """
 WITH runs AS (
@@ -56,8 +57,9 @@ joined AS (
 )
 SELECT cluster, job_id, "user", account, "partition", state, job_name, gres, from_s, to_s,
        allocated,
-       CASE WHEN by_mean THEN allocated ELSE coalesce(allocated * least(1, util_seconds / device_s), 0) END,
-       CASE WHEN by_mean THEN allocated * mean_gpu_util_pct / 100 ELSE util_hours END,
+       CASE WHEN by_mean THEN allocated WHEN gpus < devices THEN 0
+            ELSE coalesce(allocated * least(1, util_seconds / device_s), 0) END,
+       CASE WHEN by_mean THEN allocated * mean_gpu_util_pct / 100 WHEN gpus < devices THEN NULL ELSE util_hours END,
        coalesce(allocated * least(1, sm_seconds / device_s), 0),
        sm_hours,
        peak_mib,

@@ -107,8 +107,8 @@ def make_plan(
     body = None
     if script is not None:
         body = _body(text, script, request, footprint, placement, config, off == "off")
-    argv = _overridden(command_line, request, placement)
-    return Plan(request, footprint, placement, argv, command_line.script_at, text, body, notes)
+    argv, script_at = _overridden(command_line, request, placement)
+    return Plan(request, footprint, placement, argv, script_at, text, body, notes)
 
 
 def _read(command_line: CommandLine, stdin: bytes | None, wrapped: str | None) -> tuple[bytes, str]:
@@ -188,13 +188,14 @@ def _sampling(request: JobRequest, placement: Placement, config: SiteConfig) -> 
     return Sampling(sys.executable, tuple(arguments))
 
 
-def _overridden(command_line: CommandLine, request: JobRequest, placement: Placement) -> tuple[str, ...]:
-    """Return sbatch's arguments with the changed request as the last options, where it wins over all others."""
-    argv = command_line.sbatch_argv
-    if placement.gres is None:
-        return argv
-    at = len(argv) if command_line.script_at is None else command_line.script_at
-    return (*argv[:at], *request_options(request.gpu_style, placement), *argv[at:])
+def _overridden(
+    command_line: CommandLine, request: JobRequest, placement: Placement
+) -> tuple[tuple[str, ...], int | None]:
+    """Return sbatch's arguments with the changed request as the last options, where it wins, and the script's place."""
+    argv, script_at = command_line.sbatch_argv, command_line.script_at
+    options = request_options(request.gpu_style, placement)
+    at = len(argv) if script_at is None else script_at
+    return (*argv[:at], *options, *argv[at:]), None if script_at is None else script_at + len(options)
 
 
 def request_options(style: str, placement: Placement) -> tuple[str, ...]:

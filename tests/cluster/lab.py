@@ -19,7 +19,7 @@ from typing import Self
 from tests.cluster import config, daemons, install, jobs, nodes, users
 from tests.cluster.errors import LabError
 from tests.cluster.ports import Ports
-from tests.cluster.processes import Book, Record, is_alive, with_environment
+from tests.cluster.processes import Book, Record, is_alive, is_stepd, with_environment
 from tests.cluster.users import User
 
 __all__ = ["Lab", "LabError", "LabStatus", "missing_programs"]
@@ -191,10 +191,12 @@ class Lab:
         began = time.monotonic()
         records = self.book.records()
         running = [r for r in records if is_alive(r)]
-        if running:
-            self._end_jobs({r.name for r in running})
+        if "slurmctld" in {r.name for r in running}:
+            self._end_jobs()
         for group in daemons.stop_order(running):
             self.book.stop(group)
+        # What was killed half-way through its launch, and all jobs of a controller that is gone.
+        self.book.stop(self._job_processes(), term_wait_s=1)
         left = [r for r in records if is_alive(r)]
         if left:
             raise LabError("still running: " + ", ".join(f"{r.name} (pid {r.pid})" for r in left))
@@ -202,19 +204,26 @@ class Lab:
         if running:
             say(f"{len(running)} processes stopped in {time.monotonic() - began:.1f} s")
 
-    def _end_jobs(self, running: set[str]) -> None:
-        # Job processes outlive slurmd, so they must end while the daemons can still end them in order.
-        if "slurmctld" in running and self._job_processes():
-            active = [str(i) for i, s in jobs.states(self).items() if s in jobs.ACTIVE]
-            self.run(["scancel", *active], timeout=15)
-            deadline = time.monotonic() + JOBS_END_WAIT_S
-            while time.monotonic() < deadline and self._job_processes():
-                time.sleep(0.05)
-        self.book.stop(self._job_processes(), term_wait_s=2)
+    def _end_jobs(self) -> None:
+        # While the daemons run they end jobs in order; slurmd's own end would leave the jobs' processes alive. The
+        # controller is asked too: a job that it has just started may have no process yet.
+        deadline = time.monotonic() + JOBS_END_WAIT_S
+        told: set[int] = set()
+        while time.monotonic() < deadline:
+            try:
+                active = {job for job, state in jobs.states(self).items() if state in jobs.ACTIVE}
+            except (LabError, OSError, subprocess.TimeoutExpired):
+                return
+            if not active and not self._job_processes():
+                return
+            if active - told:
+                self.run(["scancel", *map(str, active - told)], timeout=15)
+                told |= active
+            time.sleep(0.05)
 
     def _job_processes(self) -> list[Record]:
         return with_environment([f"SLURM_CONF={self.slurm_conf}", "SLURM_JOB_ID="]) + [
-            r for r in with_environment([f"SLURM_CONF={self.slurm_conf}"]) if _is_stepd(r.pid)
+            r for r in with_environment([f"SLURM_CONF={self.slurm_conf}"]) if is_stepd(r.pid)
         ]
 
     def remove(self) -> None:
@@ -222,7 +231,8 @@ class Lab:
         if any(map(is_alive, self.book.records())):
             raise LabError(f"the lab in {self.root} is up: take it down first")
         self.ports.release_all()
-        shutil.rmtree(self.root)
+        if self.root.exists():
+            shutil.rmtree(self.root)
 
     def __enter__(self) -> Self:
         self.up()
@@ -384,10 +394,3 @@ def _name_variables(root: Path, form: str, people: list[User]) -> dict[str, str]
         if form == "user" and people[0].name != "me":
             return {}
         raise
-
-
-def _is_stepd(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip() == "slurmstepd"
-    except OSError:
-        return False

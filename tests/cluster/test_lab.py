@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 from tests.cluster import fixtures, jobs
 from tests.cluster.lab import Lab, LabError
 from tests.cluster.ports import Ports
-from tests.cluster.processes import Book, Record, is_alive, send, start_ticks
+from tests.cluster.processes import Book, Record, is_alive, send, start_ticks, with_environment
 
 pytestmark = pytest.mark.cluster
 bare_lab = fixtures.bare_lab
@@ -34,6 +36,13 @@ def output(lab: Lab, user: str, job: int) -> tuple[str, dict[str, str]]:
     assert set(lab.wait_jobs([job]).values()) == {"COMPLETED"}
     first, *rest = (lab.users[user].home / f"job-{job}.out").read_text().splitlines()
     return first, dict(line.split("=", 1) for line in rest if "=" in line)
+
+
+def await_path(path: Path, bound_s: float = 20) -> None:
+    deadline = time.monotonic() + bound_s
+    while not path.exists():
+        assert time.monotonic() < deadline, f"no {path} after {bound_s} s"
+        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -127,20 +136,38 @@ def test_down_leaves_nothing(bare_lab: Lab) -> None:
     lab = Lab.create()
     try:
         lab.up()
-        # One that shrugs off SIGTERM: its processes outlive slurmd unless down ends them.
-        stubborn = submit(lab, "bob", script="#!/bin/bash\ntrap '' TERM\nsleep 321 & wait; sleep 322\n")
+        # These shrug off SIGTERM and would outlive slurmd; the second has perhaps no process yet when down begins.
+        stubborn = "#!/bin/bash\ntrap '' TERM\ntouch started\nsleep 321 & wait; sleep 322\n"
+        submit(lab, "bob", script=stubborn)
         sampler = lab.spawn("sampler", ["sleep", "323"], user="alice")
-        while jobs.states(lab)[stubborn] == "PENDING":
+        await_path(lab.users["bob"].home / "started")
+        late = submit(lab, "carol", script=stubborn)
+        while jobs.states(lab)[late] == "PENDING":
             pass
-        records = [*lab.book.records(), *lab._job_processes()]
+        records = lab.book.records()
         assert sampler in records
         assert all(map(is_alive, records))
     finally:
         lab.down()
     assert [r for r in records if is_alive(r)] == []
+    time.sleep(0.5)
+    assert with_environment([f"SLURM_CONF={lab.slurm_conf}"]) == []
     assert not lab.status().daemons
     lab.remove()
     assert _listing() == before
+
+
+def test_down_without_its_folder() -> None:
+    fixtures.need_cluster()
+    lab = Lab.create()
+    try:
+        lab.up()
+        submit(lab, "bob", script="#!/bin/bash\ntrap '' TERM\nsleep 321\n")
+        shutil.rmtree(lab.root)
+    finally:
+        lab.down()
+    time.sleep(0.5)
+    assert with_environment([f"SLURM_CONF={lab.slurm_conf}"]) == []
 
 
 def test_a_failing_daemon_is_told_with_its_log_and_leaves_no_other() -> None:
@@ -150,7 +177,7 @@ def test_a_failing_daemon_is_told_with_its_log_and_leaves_no_other() -> None:
     with pytest.raises(LabError, match=r"slurmctld ended before it was ready\nlast lines of .*slurmctld"):
         lab.up(said.append)
     assert any("mariadbd: ready" in line for line in said)
-    assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(lab.root) in _text(p)]
+    assert with_environment([f"SLURM_CONF={lab.slurm_conf}"]) == []
     lab.remove()
 
 
@@ -187,10 +214,3 @@ def _listing() -> dict[str, float]:
             stat = path.lstat()
             found[str(path)] = 0 if path.is_dir() else stat.st_mtime
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

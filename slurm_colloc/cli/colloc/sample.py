@@ -22,7 +22,7 @@ from slurm_colloc.observe.sampler import Sampler
 
 def sample(
     node: Annotated[str, typer.Option("--node", help="this node's name in Slurm")] = "",
-    period: Annotated[float, typer.Option("--period", min=0.05, help="seconds between two samples")] = 0.0,
+    period: Annotated[float | None, typer.Option("--period", min=0.05, help="seconds between two samples")] = None,
     reader: Annotated[str, typer.Option("--reader", help="nvml, or simulated on a test cluster")] = "",
     devices: Annotated[str, typer.Option("--devices", help="folder of simulated devices")] = "",
     journal: Annotated[str, typer.Option("--journal", help="folder to keep every sample in")] = "",
