@@ -2,6 +2,7 @@
 """Atomic writes and modes: what another process may read is always whole, never half-written."""
 
 import os
+from contextlib import suppress
 
 from slurm_colloc.errors import StoreError
 
@@ -10,13 +11,18 @@ PRIVATE_FOLDER = 0o700
 
 
 def private_folder(path: str) -> str:
-    """Create ``path`` for its user alone (0700) unless it exists, and return it.
+    """Create ``path``, and what is missing above it, for its user alone (0700), and return it.
 
     Raises:
         StoreError: it cannot be made, is not a folder, or belongs to somebody else (a planted folder or link).
     """
     try:
-        os.makedirs(path, mode=PRIVATE_FOLDER, exist_ok=True)
+        above = os.path.dirname(path)
+        if above and not os.path.isdir(above):
+            private_folder(above)
+        # Not makedirs: its mode is for the last folder only.
+        with suppress(FileExistsError):
+            os.mkdir(path, PRIVATE_FOLDER)
         found = os.lstat(path)
     except OSError as error:
         raise StoreError(f"folder '{path}' cannot be created: {error.strerror}") from error

@@ -15,13 +15,13 @@ from slurm_colloc.errors import CollocError
 from slurm_colloc.files import read_bounded
 from slurm_colloc.history.records import parse_decision
 from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
-from slurm_colloc.model import Decision, Evidence
+from slurm_colloc.model import Decision, Evidence, SharingMode
 
 _LIMIT_BYTES = 256 * 1024
 
 _EVIDENCE = """
 WITH seen AS (
-    SELECT s.job_id, s.at_s, s.interval_s, max(s.gpu_model) AS gpu_model,
+    SELECT s.job_id, s.at_s, s.interval_s, max(s.gpu_model) AS gpu_model, max(s.profile) AS profile,
            CASE WHEN count(*) = count(s.gpu_mem_used_mib) THEN sum(s.gpu_mem_used_mib) END AS mib,
            sum(coalesce(s.sm_active_pct, s.gpu_util_pct) * s.whole_sm_part) AS sm,
            bool_or(s.sm_active_pct IS NULL AND s.gpu_util_pct IS NOT NULL) AS sm_is_bound
@@ -29,7 +29,7 @@ WITH seen AS (
 )
 SELECT a.job_id_raw, a."user", a.state, a.end_s, max(v.gpu_model), max(v.mib),
        sum(v.sm * v.interval_s) / nullif(sum(v.interval_s), 0), quantile_cont(v.sm, 0.95),
-       bool_or(v.sm_is_bound), count(*), sum(v.interval_s)
+       bool_or(v.sm_is_bound), count(*), sum(v.interval_s), max(v.profile)
 FROM seen v JOIN allocations a ON a.job_id_raw = v.job_id AND a.cluster = $cluster
 WHERE a.end_s IS NOT NULL AND v.at_s > a.start_s AND v.at_s <= a.end_s
 GROUP BY a.job_id_raw, a."user", a.state, a.end_s
@@ -77,12 +77,13 @@ def build_history(store: Store, cluster: str, state_folder: str, collected: Coll
     by_uid: dict[int, list[Evidence]] = {}
     with store.connect() as connection:
         rows = connection.execute(_EVIDENCE, {"cluster": cluster}).fetchall()
-    for job_id, user, state, end_s, model, mib, mean, high, bound, count, seconds in rows:
+    for job_id, user, state, end_s, model, mib, mean, high, bound, count, seconds, profile in rows:
         owned = collected.decisions.get((user, job_id))
         if owned is None:
             continue
         uid, decision = owned
-        mode = decision.mode
+        # "gpu:1" may land on a slice; the device knows better than the decision.
+        mode = SharingMode.MIG if profile else decision.mode
         by_uid.setdefault(uid, []).append(
             Evidence(
                 job_id, decision.signature, state, mode, model, mib, mean, high, bool(bound), count, seconds, end_s

@@ -20,7 +20,7 @@ from slurm_colloc.process import replace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.handover import find_sbatch, stdin_descriptor, submit
-from slurm_colloc.submit.plan import Plan, make_plan, own_option, parse_arguments
+from slurm_colloc.submit.plan import NEWEST_RELEASE, Plan, make_plan, own_option, parse_arguments
 from slurm_colloc.submit.render import write_script
 
 _HELP = ("--help", "-h", "--install-completion", "--show-completion")
@@ -53,12 +53,13 @@ def _run(argv: tuple[str, ...]) -> int:
         return 1
     stdin: bytes | None = None
     try:
+        # Even a submission that csub will not touch must lose the options that sbatch does not know.
+        command_line = parse_arguments(argv, config.slurm_release if config else NEWEST_RELEASE)
+        call = call._replace(argv=command_line.sbatch_argv)
         if config is None:
             raise UnsureError(problem)
         if config.policy == "off":
-            replace([call.sbatch, *argv], call.environ)
-        command_line = parse_arguments(argv, config.slurm_release)
-        call = call._replace(argv=command_line.sbatch_argv)
+            replace([call.sbatch, *call.argv], call.environ)
         if command_line.script is None and not any(option.name == "wrap" for option in command_line.options):
             stdin = _read_stdin(command_line)
         client = CliClient(config.timeouts.ask_slurm_s)
@@ -93,7 +94,7 @@ def _read_stdin(command_line: CommandLine) -> bytes | None:
 
 def _fall_open(call: _Call, stdin: bytes | None, why: str) -> int:
     """Become sbatch with the user's own arguments; a dry run only says so."""
-    if "--dry-run" in call.argv or "--dry-run" in sys.argv:
+    if "--dry-run" in sys.argv:
         _say(f"error: {why}; without --dry-run the job would go to sbatch unchanged")
         return 2
     if why != "no script" and not _quiet(call.argv):

@@ -4,7 +4,7 @@
 The sampler dies with the job without warning, so there is no "at the end": each pass leaves a whole record.
 """
 
-from slurm_colloc.model import Evidence, Round
+from slurm_colloc.model import Evidence, Round, SharingMode
 from slurm_colloc.observe.attribute import attribute_round
 
 # Slurm's word for a job that is still going; the true end state is asked for when the evidence is next needed.
@@ -38,6 +38,9 @@ class EvidenceBuilder:
         for share in own:
             device = devices[share.uuid]
             self._gpu_model = device.model
+            if device.profile:
+                # "gpu:1" may land on a slice; the device knows better than the request.
+                self._mode = SharingMode.MIG
             scale = device.sm_count / device.whole_sm_count if device.whole_sm_count else 1.0
             value = share.sm_active_pct
             if value is None:

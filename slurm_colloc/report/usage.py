@@ -88,7 +88,7 @@ def footnotes(report: UsageReport) -> list[str]:
     lines = [
         "ALLOC: whole-GPU equivalents times hours inside the window (MIG by compute slices, mps and shard by count).",
         "COVERED: part of the allocated GPU-hours that was sampled. UTIL and SM %: used over covered GPU-hours.",
-        "UTIL: time with any kernel running (GPU_UTIL), of runs on whole GPUs only. SM: SMs with work on them, all runs.",
+        "UTIL: time with any kernel running (GPU_UTIL), runs on whole GPUs only. SM: SMs with work on them, all runs.",
         f"runs in window: {report.runs}; without GPU: {report.runs_without_gpu}; "
         f"with GPU: {total.jobs}, of them measured: {total.jobs_measured}",
     ]

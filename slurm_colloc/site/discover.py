@@ -55,7 +55,8 @@ def discover(
         "shard_consent": consent.shard,
         "gpu_default_partitions": [partition.name for partition in partitions if partition.gives_per_gpu],
     }
-    for name, section in {"sharing": sharing, **extra}.items():
+    sections = {**extra, "sharing": {**sharing, **extra.get("sharing", {})}}
+    for name, section in sections.items():
         if section:
             lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in section.items())]
     return "\n".join(lines) + "\n"

@@ -62,6 +62,10 @@ class CliClient:
         """Return all partitions."""
         return parse_partitions(self._ask("scontrol", "show", "partition", "-o"))
 
+    def jobs_text(self) -> str:
+        """Return what slurmctld remembers of all jobs, as ``scontrol show job -d -o`` prints it."""
+        return self._ask("scontrol", "show", "job", "-d", "-o")
+
     def job_states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
         """Return the states of those jobs that Slurm knows: from accounting, else from slurmctld's memory."""
         try:

@@ -30,6 +30,7 @@ OWN_OPTIONS = (
     Option("explain", "", "none", ""),
     Option("format", "", "required", ""),
 )
+NEWEST_RELEASE = max(SBATCH_OPTIONS)
 _SCRIPT_LIMIT_BYTES = 64 * 1024 * 1024
 JobStates = Callable[[Sequence[str]], Mapping[str, str]]
 

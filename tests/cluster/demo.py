@@ -8,15 +8,14 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from slurm_colloc.accounting.sources.sacct import FIELDS
 from tests.cluster.lab import Lab
-
-PERIOD_S = 0.5
-MODEL = "NVIDIA H100 80GB HBM3"
+from tests.cluster.site import write_site
 
 
 class Job(NamedTuple):
@@ -27,21 +26,20 @@ class Job(NamedTuple):
     directives: Sequence[str]
     load: str
     seconds: int
-    arguments: Sequence[str] = ()
-    program: str = "csub"
+    footprint: str = ""
 
 
 # Loads as measured on an H100 (docs/explanation/metrics.md): a small ResNet keeps 41 % GPU_UTIL and 17 % of the SMs.
 JOBS = (
-    Job("alice", "cifar", ["--gres=gpu:1", "--array=1-4"], "mem=3752M,util=41,sm=11", 8, ["--gpu-footprint=mem=4G,sm=12"]),
-    Job("alice", "resnet50", ["--gpus=1"], "mem=17000M,util=88,sm=27", 8, ["--gpu-footprint=mem=18G,sm=28"]),
+    Job("alice", "cifar", ["--gres=gpu:1", "--array=1-4"], "mem=3752M,util=41,sm=11", 8, "mem=4G,sm=12"),
+    Job("alice", "resnet50", ["--gpus=1"], "mem=17000M,util=88,sm=27", 8, "mem=18G,sm=28"),
     Job("alice", "prepare", ["-p", "cpu"], "", 3),
     Job("bob", "finetune", ["--gres=gpu:1", "-p", "gpu"], "mem=7200M,util=63,sm=9", 8),
     Job("bob", "notebook", ["--gres=gpu:h100:1", "-p", "gpu"], "", 12),
-    Job("carol", "detector", ["--gpus-per-node=1", "-p", "gpu"], "mem=6100M,util=55,sm=22", 9, ["--gpu-footprint=mem=7G,sm=24"]),
-    Job("carol", "tracker", ["--gres=gpu:1", "-p", "gpu"], "mem=9000M,util=60,sm=30", 9, ["--gpu-footprint=mem=10G,sm=31"]),
-    Job("carol", "student", ["--gres=shard:1", "-p", "gpu"], "mem=2000M,util=20,sm=4", 8, (), "sbatch"),
-    Job("carol", "llm", ["--gres=gpu:1", "-p", "gpu"], "mem=71000M,util=99,sm=92", 10, ["--gpu-footprint=mem=72G,sm=92"]),
+    Job("carol", "detector", ["--gpus-per-node=1", "-p", "gpu"], "mem=6100M,util=55,sm=22", 9, "mem=7G,sm=24"),
+    Job("carol", "tracker", ["--gres=gpu:1", "-p", "gpu"], "mem=9000M,util=60,sm=30", 9, "mem=10G,sm=31"),
+    Job("carol", "student", ["--gres=shard:1", "-p", "gpu"], "mem=2000M,util=20,sm=4", 8),
+    Job("carol", "llm", ["--gres=gpu:1", "-p", "gpu"], "mem=71000M,util=99,sm=92", 10, "mem=72G,sm=92"),
 )
 
 
@@ -54,29 +52,6 @@ def script(job: Job) -> str:
 
 def _lines(directives: Sequence[str]) -> list[str]:
     return re.sub(r" (?=-)", "\n", " ".join(directives)).split("\n")
-
-
-def write_site(lab: Lab, *, agent: bool, extra: Mapping[str, str] | None = None) -> Path:
-    """Have `colloc site init` write the lab's site.toml and open its spool; return the file."""
-    site = lab.root / "site"
-    for folder, mode in ((site, 0o755), (site / "spool", 0o1777)):
-        folder.mkdir(exist_ok=True)
-        folder.chmod(mode)
-    settings = {
-        "observe.agent": "true" if agent else "false",
-        "observe.period_s": str(PERIOD_S),
-        "observe.gpu_reader": '"simulated"',
-        "observe.simulated_devices": f'"{lab.gpus_dir}"',
-        "paths.state": f'"{site}"',
-        "paths.decisions": f'"{site / "spool"}"',
-        "audit.zero_use_min_gpu_hours": "0.001",
-        **(extra or {}),
-    }
-    path = site / "site.toml"
-    argv = ["colloc", "site", "init", "--force", "-o", str(path), "--gpu", f"h100={MODEL}"]
-    argv += ["--mps-daemon", "--shard-consent"]
-    lab.run([*argv, *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))], check=True)
-    return path
 
 
 class Story:
@@ -109,7 +84,7 @@ class Story:
         path = home / f"{job.name}.sh"
         path.write_text(script(job))
         path.chmod(0o644)
-        argv = [job.program, *job.arguments, path.name]
+        argv = ["csub", *([f"--gpu-footprint={job.footprint}"] if job.footprint else []), path.name]
         print(f"  {job.user}$ {' '.join(argv)}")
         said = self.shell(argv, job.user)
         print(f"          {said.strip()}")
@@ -119,7 +94,7 @@ class Story:
         """Tell the story from an empty cluster to the page."""
         lab = self.lab
         self.say("'colloc site init' reads the cluster and writes site.toml")
-        write_site(lab, agent=True)
+        write_site(lab)
         print("          " + self.shell(["colloc", "site", "check"]).strip())
         agents = [
             lab.spawn(
@@ -165,7 +140,7 @@ class Story:
 
     def record(self, window: Sequence[str]) -> None:
         """Keep sacct's rows, so that the same story can be told where no Slurm is."""
-        fields = "JobIDRaw,JobID,Cluster,User,Account,Partition,QOS,State,Submit,Start,End,Suspended,AllocTRES,NodeList,JobName"
+        fields = ",".join(FIELDS)
         done = self.lab.run(
             ["sacct", "-a", "-D", "-X", "-P", "-n", "--noconvert", "-o", fields],
             env={"TZ": "UTC", "SLURM_TIME_FORMAT": "%s"},

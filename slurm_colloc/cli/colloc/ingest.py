@@ -9,16 +9,16 @@ import typer
 
 from slurm_colloc.accounting.feedback import build_history, collect_decisions
 from slurm_colloc.accounting.ingest import Counted, is_current, keep_means, keep_runs, keep_samples
-from slurm_colloc.accounting.sources import sacct
+from slurm_colloc.accounting.sources import controller, sacct
 from slurm_colloc.accounting.sources.clustercockpit import parse_jobs
-from slurm_colloc.accounting.sources.jobcomp import parse_jobcomp
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli.colloc.output import say, site_or_none, store_folder, window
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import InputError
+from slurm_colloc.errors import InputError, ProcessError
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.journal import SUFFIX, decode, files
+from slurm_colloc.slurm.client import CliClient
 
 _SACCT_TIMEOUT_S = 600.0
 
@@ -30,7 +30,6 @@ def ingest(
     sacct_file: Annotated[str, typer.Option("--sacct-file", help="sacct -P text instead of the live sacct")] = "",
     fields: Annotated[str, typer.Option("--fields", help="columns of that text, by comma")] = "",
     timezone: Annotated[str, typer.Option("--timezone", help="zone of times without one in that text")] = "",
-    jobcomp_file: Annotated[str, typer.Option("--jobcomp-file", help="slurmctld's jobcomp/filetxt log instead")] = "",
     clustercockpit: Annotated[str, typer.Option("--clustercockpit", help="a ClusterCockpit job table (CSV)")] = "",
     journal: Annotated[str, typer.Option("--journal", help="folder of samples; else the site's")] = "",
 ) -> None:
@@ -41,7 +40,7 @@ def ingest(
     if clustercockpit:
         counted.append(_clustercockpit(target, clustercockpit))
     else:
-        counted += _runs(target, config, (since, until), (sacct_file, fields, timezone), jobcomp_file)
+        counted += _runs(target, config, (since, until), (sacct_file, fields, timezone))
         counted += _samples(target, config, journal)
     for item in counted:
         rejected = "; ".join(f"{why}: {number}" for why, number in sorted(item.rejected.items()))
@@ -66,20 +65,9 @@ def _clustercockpit(target: Store, path: str) -> Counted:
 
 
 def _runs(
-    target: Store, config: SiteConfig | None, asked: tuple[str, str], text: tuple[str, str, str], jobcomp: str
+    target: Store, config: SiteConfig | None, asked: tuple[str, str], text: tuple[str, str, str]
 ) -> list[Counted]:
     path, fields, timezone = text
-    if jobcomp:
-        cluster = config.cluster if config else ""
-        return [
-            keep_runs(
-                target,
-                os.path.basename(jobcomp),
-                parse_jobcomp(_read(jobcomp), cluster, _zone(timezone)),
-                config,
-                now(),
-            )
-        ]
     if path:
         names = tuple(fields.split(",")) if fields else sacct.FIELDS
         parsed = sacct.parse_text(_read(path), names, zone=_zone(timezone) if timezone else None)
@@ -87,9 +75,23 @@ def _runs(
     start, end = window(*asked)
     counted = []
     for since_s, until_s in sacct.day_windows(start.timestamp(), end.timestamp()):
-        parsed = sacct.read_live(since_s, until_s, _SACCT_TIMEOUT_S, os.environ)
+        try:
+            parsed = sacct.read_live(since_s, until_s, _SACCT_TIMEOUT_S, os.environ)
+        except ProcessError as error:
+            if "accounting storage is disabled" not in str(error):
+                raise
+            return [_from_controller(target, config)]
         counted.append(keep_runs(target, f"sacct-{sacct.day_name(since_s)}", parsed, config, now()))
     return counted
+
+
+def _from_controller(target: Store, config: SiteConfig | None) -> Counted:
+    say("this cluster keeps no accounting; asking slurmctld, which remembers jobs for MinJobAge only")
+    client = CliClient(_SACCT_TIMEOUT_S)
+    cluster = config.cluster if config else client.config().get("ClusterName", "")
+    # A name of its own for each day, so that what slurmctld has forgotten since stays in the store.
+    name = f"controller-{sacct.day_name(now())}"
+    return keep_runs(target, name, controller.parse_jobs(client.jobs_text(), cluster), config, now())
 
 
 def _zone(name: str) -> ZoneInfo | None:

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Job runs from slurmctld's own memory, for a cluster without accounting.
+
+It remembers a finished job for MinJobAge only, and of a requeued job only the last run. The job completion log
+(jobcomp/filetxt) is no source: its Tres has no gres unless a slurmdbd tracks them.
+"""
+
+import re
+from collections import Counter
+from datetime import datetime, tzinfo
+
+from slurm_colloc.accounting.sources.sacct import Parsed, parse_time
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import AllocationRow
+from slurm_colloc.slurm.gres import parse_gres
+
+# The keys come in a fixed order; JobName is the user's words and may hold "Key=value" too, so the order is the grammar.
+_JOB = re.compile(
+    r"JobId=(?P<raw>\d+) (?:ArrayJobId=(?P<array>\d+) ArrayTaskId=(?P<task>\S+) )?(?:HetJobId=\S+ HetJobOffset=\S+ "
+    r"HetJobIdSet=\S+ )?JobName=(?P<name>.*?) UserId=(?P<user>[^(]*)\(\d+\) GroupId=\S+ .*? Account=(?P<account>\S*)"
+    r" QOS=(?P<qos>\S*) .*?JobState=(?P<state>\S+) .*? SubmitTime=(?P<submit>\S+) .*? StartTime=(?P<start>\S+)"
+    r" EndTime=(?P<end>\S+) .*? Partition=(?P<partition>\S*) .*? NodeList=(?P<nodes>\S*) .*?JOB_GRES=(?P<gres>\S+)"
+)
+_NEVER_RAN = ("PENDING", "CONFIGURING")
+
+
+def parse_jobs(text: str, cluster: str, zone: tzinfo | None = None) -> Parsed:
+    """Parse the output of ``scontrol show job -d -o``.
+
+    Args:
+        text: one line for each job.
+        cluster: the cluster's name, which the output does not give.
+        zone: of the times, which are local ones; None: this machine's.
+    """
+    rows, rejected, rows_in = [], Counter[str](), 0
+    for line in filter(str.strip, text.split("\n")):
+        if line.startswith("No jobs in the system"):
+            continue
+        rows_in += 1
+        match = _JOB.match(line)
+        try:
+            if match is None:
+                raise InputError("not a line of 'scontrol show job -d -o'")
+            rows.append(_row(match, cluster, zone or datetime.now().astimezone().tzinfo))
+        except InputError as error:
+            rejected[str(error)] += 1
+    return Parsed(tuple(rows), rows_in, 0, rejected)
+
+
+def _row(match: re.Match[str], cluster: str, zone: tzinfo | None) -> AllocationRow:
+    state = match["state"]
+    # Of a job that has not ended, EndTime is when its limit will be reached.
+    ended = state not in ("RUNNING", "SUSPENDED", "COMPLETING", *_NEVER_RAN)
+    job_id = f"{match['array']}_{match['task']}" if match["array"] else match["raw"]
+    return AllocationRow(
+        cluster=cluster,
+        job_id=job_id,
+        job_id_raw=match["raw"],
+        user=match["user"],
+        account=_known(match["account"]),
+        partition=match["partition"],
+        qos=_known(match["qos"]),
+        state=state,
+        submit_s=parse_time(match["submit"], zone),
+        start_s=None if state in _NEVER_RAN else parse_time(match["start"], zone),
+        end_s=parse_time(match["end"], zone) if ended else None,
+        suspended_s=0,
+        gres=() if state in _NEVER_RAN else parse_gres(match["gres"]),
+        node_list=match["nodes"],
+        job_name=match["name"],
+    )
+
+
+def _known(text: str) -> str:
+    return "" if text in ("(null)", "N/A") else text

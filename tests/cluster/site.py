@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""site.toml for the lab, written by the project's own `colloc site init`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.cluster.lab import Lab
+
+PERIOD_S = 0.5
+MODEL = "NVIDIA H100 80GB HBM3"
+
+
+def write_site(lab: Lab, name: str = "site", *, agent: bool = True, extra: Mapping[str, str] | None = None) -> Path:
+    """Write a site of this name, with a spool of its own, and return its folder.
+
+    Args:
+        lab: the cluster.
+        name: folder of the site inside the lab.
+        agent: whether samplers run on the nodes; the caller starts them.
+        extra: further keys as SECTION.KEY -> TOML value.
+    """
+    site = lab.root / name
+    for folder, mode in ((site, 0o755), (site / "spool", 0o1777)):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(mode)
+    settings = {
+        "observe.agent": "true" if agent else "false",
+        "observe.period_s": str(PERIOD_S),
+        "observe.gpu_reader": '"simulated"',
+        "observe.simulated_devices": f'"{lab.gpus_dir}"',
+        "paths.state": f'"{site}"',
+        "paths.decisions": f'"{site / "spool"}"',
+        "audit.zero_use_min_gpu_hours": "0.001",
+        **(extra or {}),
+    }
+    argv = ["colloc", "site", "init", "--force", "-o", str(site / "site.toml"), "--gpu", f"h100={MODEL}"]
+    argv += ["--mps-daemon", "--shard-consent"]
+    lab.run([*argv, *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))], check=True)
+    return site

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""csub against real sbatch: what is placed, what is left alone, and that nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.lab import Lab
+from tests.cluster.site import write_site
+
+pytestmark = pytest.mark.cluster
+
+SLICE = "nvidia_h100_80gb_hbm3"
+SMALL = "--gpu-footprint=mem=4G,sm=12"
+
+
+class User:
+    """One of the lab's users at a shell."""
+
+    def __init__(self, lab: Lab, name: str, site: Path) -> None:
+        self.lab = lab
+        self.name = name
+        self.home = Path(lab.environment(name)["HOME"])
+        self.environment = {"COLLOC_CONF": str(site / "site.toml")}
+
+    def script(self, text: str, name: str = "train.sh") -> str:
+        (self.home / name).write_text(text)
+        (self.home / name).chmod(0o644)
+        return name
+
+    def run(self, *argv: str, input: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+        return self.lab.run_as(self.name, argv, input=input, env={**self.environment, **env})
+
+    def submit(self, *argv: str, input: str | None = None, **env: str) -> str:
+        done = self.run("csub", *argv, input=input, **env)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("Submitted batch job "), done.stdout
+        return done.stdout.split()[-1]
+
+    def jobs(self) -> list[str]:
+        """Return this user's jobs as the controller has them."""
+        return self.lab.run(["squeue", "-h", "-t", "all", "-u", self.name, "-o", "%A"]).stdout.split()
+
+    def shown(self, job: str) -> dict[str, str]:
+        text = self.lab.run(["scontrol", "show", "job", "-o", job]).stdout
+        return dict(item.split("=", 1) for item in text.split() if "=" in item)
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Path:
+    return write_site(lab, "csub-site")
+
+
+@pytest.fixture
+def alice(lab: Lab, site: Path) -> Iterator[User]:
+    user = User(lab, "alice", site)
+    yield user
+    lab.run(["scancel", "-u", "alice"])
+
+
+GPU_JOB = "#!/bin/bash\n#SBATCH --gres=gpu:1 -t 5\nsleep 1\n"
+
+
+@pytest.mark.parametrize(
+    ("request_line", "footprint", "given"),
+    [
+        ("--gres=gpu:1", "mem=4G,sm=12", f"gres:gpu:{SLICE}_1g.10gb:1"),
+        ("--gres=gpu:h100:1", "mem=18G,sm=28", f"gres:gpu:{SLICE}_2g.20gb:1"),
+        ("--gpus=1", "mem=30G,sm=20", f"gres:gpu:{SLICE}_3g.40gb:1"),
+        ("--gpus-per-node=h100:1", "mem=4G,sm=12", f"gres:gpu:{SLICE}_1g.10gb:1"),
+        ("--gres=gpu:1 -p gpu", "mem=6G,sm=25", "gres:mps:25"),
+        ("--gpus=1 -p gpu", "mem=6G,sm=25", "gres:mps:25"),
+        # Zero GPUs beside the share is how --gpus-per-node of a directive is cleared; AllocTRES has gres/mps alone.
+        ("--gpus-per-node=1 -p gpu", "mem=6G,sm=25", "gres:gpu:0,gres:mps:25"),
+        ("-n1 --gpus-per-task=1 -p gpu", "mem=6G,sm=25", "gres:mps:25"),
+        ("--gres=gpu:1", "mem=70G,sm=90", "gres:gpu:1"),
+    ],
+)
+def test_a_job_gets_the_piece_that_fits(alice: User, request_line: str, footprint: str, given: str) -> None:
+    script = alice.script(f"#!/bin/bash\n#SBATCH {request_line} -H\n#CSUB --gpu-footprint={footprint}\nsleep 1\n")
+    job = alice.shown(alice.submit(script))
+    assert given in (job.get("TresPerNode"), job.get("TresPerJob"))
+    assert job["JobName"] == "train.sh"
+
+
+def test_shard_is_taken_where_mps_is_not_vouched_for(lab: Lab, alice: User) -> None:
+    site = write_site(lab, "shard-site", extra={"sharing.order": '["mig", "shard"]'})
+    alice.environment["COLLOC_CONF"] = str(site / "site.toml")
+    job = alice.submit("-H", SMALL, "-p", "gpu", alice.script(GPU_JOB))
+    assert alice.shown(job)["TresPerNode"] == "gres:shard:1"
+
+
+def test_output_and_exit_code_are_those_of_sbatch(alice: User) -> None:
+    script = alice.script(GPU_JOB)
+    done = alice.run("csub", "--parsable", SMALL, script)
+    assert (done.returncode, done.stdout.strip().isdigit()) == (0, True)
+    refused = alice.run("csub", "-p", "nowhere", SMALL, script)
+    by_sbatch = alice.run("sbatch", "-p", "nowhere", script)
+    assert (refused.returncode, refused.stdout, refused.stderr) == (
+        by_sbatch.returncode,
+        by_sbatch.stdout,
+        by_sbatch.stderr,
+    )
+    assert alice.run("csub", "--quiet", SMALL, script).stderr == ""
+
+
+def test_the_scripts_own_arguments_are_never_touched(lab: Lab, alice: User) -> None:
+    script = alice.script('#!/bin/bash\n#SBATCH --gres=gpu:1 -o args.%j\nprintf "%s\\n" "$@"\n')
+    arguments = ["--gres=gpu:7", "--dry-run", "a b", "--gpu-footprint=x", ""]
+    job = alice.submit("-p", "gpu", SMALL, script, *arguments)
+    lab.wait_jobs([job])
+    assert (alice.home / f"args.{job}").read_text().split("\n")[:-1] == arguments
+    assert alice.shown(job)["TresPerNode"] == "gres:mps:12"
+
+
+def test_standard_input_wrap_and_arrays(lab: Lab, alice: User) -> None:
+    by_stdin = alice.submit("-H", SMALL, input=GPU_JOB)
+    assert alice.shown(by_stdin)["TresPerNode"] == f"gres:gpu:{SLICE}_1g.10gb:1"
+    assert alice.shown(by_stdin)["JobName"] == alice.shown(_id(alice.run("sbatch", "-H", input=GPU_JOB)))["JobName"]
+    wrapped = alice.submit("-H", SMALL, "--gres=gpu:1", "--wrap", "sleep 1")
+    assert alice.shown(wrapped)["TresPerNode"] == f"gres:gpu:{SLICE}_1g.10gb:1"
+    array = alice.submit("-H", SMALL, "--array=1-10%2", alice.script(GPU_JOB))
+    assert alice.shown(array)["ArrayTaskId"] == "1-10%2"
+
+
+def _id(done: subprocess.CompletedProcess[str]) -> str:
+    return done.stdout.split()[-1]
+
+
+def test_the_stored_script_is_the_users_own_with_one_block(alice: User) -> None:
+    text = "#!/bin/bash\n#SBATCH --gres=gpu:1 -p gpu\n\n# ünïcode \\ `\nsleep 1\necho {{ x }}"
+    job = alice.submit("-H", SMALL, alice.script(text))
+    stored = alice.lab.run(["scontrol", "write", "batch_script", job, "-"]).stdout
+    head, _, rest = stored.partition("# --- csub")
+    block, end, tail = rest.partition("# --- end of csub's block ---\n")
+    assert end
+    assert head + tail.rstrip("\n") == text
+    assert "asked:     gpu:1\n" in block
+    assert "given:     mps:12 (mps)\n" in block
+
+
+LEFT_ALONE = [
+    ("#SBATCH --gres=gpu:2", "gpu:2"),
+    ("#SBATCH -N2 --gres=gpu:1", "nodes '2'"),
+    ("#SBATCH --exclusive --gres=gpu:1", "--exclusive"),
+    ("#SBATCH --gres=gpu:1 --constraint=x", "node features"),
+    ("#SBATCH --gres=mps:10", "gres/mps itself"),
+    (f"#SBATCH --gres=gpu:{SLICE}_1g.10gb:1", "slice"),
+    ("#SBATCH --cpus-per-gpu=2 --gpus=1 -p gpu", "per GPU"),
+    ("#SBATCH --gres=gpu:1\nsrun --gres=gpu:1 true", "srun inside"),
+    ("#SBATCH -c 2", "no GPU"),
+]
+
+
+@pytest.mark.parametrize(("lines", "reason"), LEFT_ALONE)
+def test_what_is_left_alone_and_why(alice: User, lines: str, reason: str) -> None:
+    script = alice.script(f"#!/bin/bash\n{lines}\nsleep 1\n")
+    done = alice.run("csub", SMALL, "--dry-run", "--format=json", "--explain", script)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert shown["sbatch_argv"][1:] == [script]
+    assert reason in done.stderr
+
+
+def test_a_dry_run_submits_nothing(alice: User) -> None:
+    before = alice.jobs()
+    shown = json.loads(alice.run("csub", SMALL, "--dry-run", "--format=json", alice.script(GPU_JOB)).stdout)
+    assert set(shown) == {"request", "footprint", "placement", "script", "sbatch_argv"}
+    assert shown["placement"]["given" if "given" in shown["placement"] else "gres"] == f"gpu:{SLICE}_1g.10gb:1"
+    assert shown["script"] == GPU_JOB
+    assert alice.run("csub", "--dry-run", "--no-such-option", "train.sh").returncode == 2
+    assert alice.jobs() == before
+
+
+FAULTS = {
+    "no site.toml": {"COLLOC_CONF": "/nonexistent/site.toml"},
+    "broken site.toml": {"COLLOC_CONF": "{home}/broken.toml"},
+    "newer site.toml": {"COLLOC_CONF": "{home}/newer.toml"},
+    "home cannot be written": {"HOME": "/nonexistent"},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_end_in_one_plain_submission(alice: User, fault: str) -> None:
+    (alice.home / "broken.toml").write_text("schema = [")
+    (alice.home / "newer.toml").write_text("schema = 99")
+    environment = {name: value.format(home=alice.home) for name, value in FAULTS[fault].items()}
+    script = alice.script(GPU_JOB)
+    before = set(alice.jobs())
+    settings = [f"{name}={value}" for name, value in environment.items()]
+    done = alice.run("env", *settings, "csub", "-H", SMALL, script)
+    assert done.returncode == 0, done.stderr
+    new = set(alice.jobs()) - before
+    assert new == {_id(done)}
+    if fault != "home cannot be written":
+        assert alice.shown(_id(done))["TresPerNode"] == "gres:gpu:1"
+        assert len(done.stderr.splitlines()) == 1
+        assert "plain sbatch" in done.stderr
+
+
+def test_a_bad_hint_is_said_and_the_job_goes_as_asked(alice: User) -> None:
+    done = alice.run("csub", "-H", "--gpu-footprint=mem=10", alice.script(GPU_JOB))
+    assert alice.shown(_id(done))["TresPerNode"] == "gres:gpu:1"
+    assert "'10' is not a number with a unit" in done.stderr
+
+
+def test_a_refused_placement_is_submitted_once_as_asked(lab: Lab, alice: User) -> None:
+    site = write_site(lab, "wrong-site")
+    text = (site / "site.toml").read_text().replace(f"{SLICE}_1g.10gb", f"{SLICE}_9g.99gb")
+    (site / "site.toml").write_text(text)
+    before = set(alice.jobs())
+    done = alice.run("csub", SMALL, alice.script(GPU_JOB), COLLOC_CONF=str(site / "site.toml"))
+    assert done.returncode == 0, done.stderr
+    # slurmctld keeps the record of what it refused, as FAILED without ever a node; only one job can run.
+    new = {job: alice.shown(job) for job in set(alice.jobs()) - before}
+    assert [job for job, shown in new.items() if shown["JobState"] != "FAILED"] == [_id(done)]
+    assert all(shown["NodeList"] == "(null)" for shown in new.values() if shown["JobState"] == "FAILED")
+    assert new[_id(done)]["TresPerNode"] == "gres:gpu:1"
+    assert "was refused" in done.stderr
+
+
+REFUSED = [
+    "",
+    "sleep 1\n",
+    "#!/bin/bash\r\nsleep 1\r\n",
+    "#!/bin/bash\n#SBATCH --no-such\nsleep 1\n",
+    "#!/bin/sh\n\0\n",
+]
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_scripts_that_sbatch_refuses_are_refused_by_sbatch(alice: User, text: str) -> None:
+    script = alice.script(text)
+    before = alice.jobs()
+    by_csub, by_sbatch = alice.run("csub", SMALL, script), alice.run("sbatch", script)
+    assert by_csub.returncode == by_sbatch.returncode != 0
+    assert by_csub.stderr.endswith(by_sbatch.stderr)
+    assert alice.jobs() == before
+
+
+def test_no_sbatch_and_no_controller(lab: Lab, alice: User) -> None:
+    done = alice.run("env", f"PATH={lab.bin}", "csub", SMALL, alice.script(GPU_JOB))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no sbatch on PATH but csub itself" in done.stderr
+    dead_conf = ["ClusterName=lab", "SlurmctldHost=localhost(127.0.0.1)", "SlurmctldPort=9", "AuthType=auth/none"]
+    dead_conf += ["CredType=cred/none", "MessageTimeout=1", "SlurmctldTimeout=1"]
+    (alice.home / "slurm.conf").write_text("\n".join(dead_conf) + "\n")
+    dead = {"SLURM_CONF": str(alice.home / "slurm.conf")}
+    down = alice.lab.run_as(
+        "alice", ["timeout", "20", "csub", SMALL, "train.sh"], env={**alice.environment, **dead}, timeout=30
+    )
+    assert down.returncode != 0
+    assert "Submitted" not in down.stdout
+
+
+def test_unknown_gpu_type_and_corrupt_history(lab: Lab, alice: User, site: Path) -> None:
+    script = alice.script("#!/bin/bash\n#SBATCH --gres=gpu:b900:1\nsleep 1\n")
+    by_csub, by_sbatch = alice.run("csub", SMALL, script), alice.run("sbatch", script)
+    assert (by_csub.returncode, by_csub.stdout, by_csub.stderr) == (
+        by_sbatch.returncode,
+        by_sbatch.stdout,
+        by_sbatch.stderr,
+    )
+    uid = lab.users["alice"].uid
+    (site / "history").mkdir(exist_ok=True)
+    (site / "history" / f"{uid}.sqlite").write_text("not a database")
+    (site / "history" / f"{uid}.sqlite").chmod(0o644)
+    done = alice.run("csub", "-H", alice.script(GPU_JOB))
+    (site / "history" / f"{uid}.sqlite").unlink()
+    assert alice.shown(_id(done))["TresPerNode"] == "gres:gpu:1"
+    assert "history" in done.stderr
+    assert "cannot be read" in done.stderr

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop: what a job was seen to use decides where its next submission goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.lab import Lab
+from tests.cluster.site import MODEL, write_site
+
+pytestmark = pytest.mark.cluster
+
+SCRIPT = """#!/bin/bash
+#SBATCH --gres=gpu:h100:1 -t 5
+COLLOC_SIMULATED_GPU_LOAD=mem=6G,util=60,sm=11 sleep 5
+wait
+"""
+
+
+def _tres(lab: Lab, job: str) -> str:
+    return lab.run(["sacct", "-a", "-X", "-n", "-P", "-j", job, "-o", "AllocTRES"]).stdout.strip()
+
+
+def test_nobody_is_an_admin(lab: Lab) -> None:
+    """Bob's own site.toml, no agent, no ingest: the second submission of the same script takes a slice."""
+    home = Path(lab.environment("bob")["HOME"])
+    init = ["colloc", "site", "init", "--user", "--force", "--gpu", f"h100={MODEL}"]
+    settings = {
+        "observe.period_s": "0.5",
+        "observe.gpu_reader": '"simulated"',
+        "observe.simulated_devices": f'"{lab.gpus_dir}"',
+    }
+    init += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    lab.run_as("bob", init, check=True)
+    (home / "loop.sh").write_text(SCRIPT)
+
+    first = lab.run_as("bob", ["csub", "loop.sh"], check=True)
+    job = first.stdout.split()[-1]
+    assert first.stderr == ""
+    stored = lab.run(["scontrol", "write", "batch_script", job, "-"]).stdout
+    assert "csub" in stored
+    assert lab.wait_jobs([job])[int(job)] == "COMPLETED"
+    lab.wait_accounted([job])
+    assert "gres/gpu:h100=1" in _tres(lab, job)
+
+    second = lab.run_as("bob", ["csub", "--explain", "loop.sh"], check=True)
+    job = second.stdout.split()[-1]
+    lab.wait_jobs([job])
+    lab.wait_accounted([job])
+    assert "gres/gpu:nvidia_h100_80gb_hbm3_1g.10gb=1" in _tres(lab, job), second.stderr
+    assert "1 completed runs" in second.stderr
+
+    shown = json.loads(lab.run_as("bob", ["colloc", "history", "--format=json"], check=True).stdout)
+    assert [item["decision"]["given"] for item in shown["submissions"]] == [
+        "as asked",
+        "gpu:nvidia_h100_80gb_hbm3_1g.10gb:1",
+    ]
+    assert (home / ".local/share/slurm_colloc").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_sampler_ends_with_its_job(lab: Lab) -> None:
+    """A sampler that outlives its job would leave a process on the node and keep the GPU's driver open."""
+    home = Path(lab.environment("bob")["HOME"])
+    (home / "short.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:1\nsleep 2\nexit 7\n")
+    done = lab.run_as("bob", ["csub", "short.sh"], check=True)
+    job = done.stdout.split()[-1]
+    assert lab.wait_jobs([job])[int(job)] == "FAILED"
+    lab.wait_accounted([job])
+    exit_code = lab.run(["sacct", "-a", "-X", "-n", "-P", "-j", job, "-o", "ExitCode"]).stdout.strip()
+    assert exit_code == "7:0"
+    alive = [
+        path.parent.name
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if f"\0--job\0{job}\0".encode() in _read(path) and str(lab.root).encode() in _read(path)
+    ]
+    assert alive == []
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_the_site_feeds_its_users(lab: Lab) -> None:
+    """Agents on the nodes, ingest by root: carol's second submission takes a share, and the report adds up."""
+    site = write_site(lab, "loop-site")
+    environment = {"COLLOC_CONF": str(site / "site.toml")}
+    agents = [
+        lab.spawn(f"agent-{node}", [lab.bin / "colloc", "sample", "--node", node], env=environment)
+        for node in ("g1", "g2", "m1")
+    ]
+    home = Path(lab.environment("carol")["HOME"])
+    (home / "site.sh").write_text(SCRIPT.replace("-t 5", "-t 5 -p gpu"))
+    first = lab.run_as("carol", ["csub", "site.sh"], env=environment, check=True).stdout.split()[-1]
+    lab.wait_jobs([first])
+    lab.wait_accounted([first])
+    lab.run(["colloc", "ingest", "--since", "1h"], env=environment, check=True, timeout=120)
+    second = lab.run_as("carol", ["csub", "site.sh"], env=environment, check=True).stdout.split()[-1]
+    lab.wait_jobs([second])
+    lab.wait_accounted([second])
+    for agent in agents:
+        lab.stop_spawned(agent)
+    assert "gres/mps=11" in _tres(lab, second)
+    lab.run(["colloc", "ingest", "--since", "1h"], env=environment, check=True, timeout=120)
+    told = lab.run(["colloc", "job", second, "--format", "json"], env=environment, check=True).stdout
+    run = json.loads(told)["runs"][0]
+    assert run["gpu_mem_peak_mib"] == 6144
+    assert run["coverage_pct"] > 70
+    assert run["sm_used_gpu_hours"] / run["sm_measured_gpu_hours"] == pytest.approx(1.0, abs=0.35)
+    assert json.loads(told)["decision"]["rung"] == "exact"
+    uid = lab.users["carol"].uid
+    snapshot = site / "history" / f"{uid}.sqlite"
+    assert (snapshot.stat().st_uid, snapshot.stat().st_mode & 0o777) == (uid, 0o600)
