@@ -79,7 +79,7 @@ def heading(report: UsageReport) -> str:
 
 def stamp(moment: datetime) -> str:
     """Return a time with its offset."""
-    return moment.isoformat(sep=" ", timespec="minutes")
+    return moment.isoformat(sep=" ", timespec="seconds")
 
 
 def footnotes(report: UsageReport) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.cluster up|down|status|env`: a private real Slurm cluster by hand."""
+"""`python -m tests.cluster up|down|status|env|demo`: a private real Slurm cluster by hand."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import argparse
 import os
 import shlex
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
-from tests.cluster.lab import FORMS, Lab, LabError
+from tests.cluster.demo import tell
+from tests.cluster.lab import FORMS, Lab, LabError, missing_programs
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -67,16 +69,29 @@ def env(args: argparse.Namespace) -> int:
     return 0
 
 
+def demo(args: argparse.Namespace) -> int:
+    form = "root" if os.getuid() == 0 else "user"
+    if missing := missing_programs(form):
+        say(f"no Slurm to be had ({', '.join(missing)} missing): the same story from a recording")
+        folder = CHECKOUT / "demo-output" / f"recorded-{os.getpid()}"
+        return subprocess.run([Path(sys.executable).with_name("colloc"), "demo", "-o", folder], check=False).returncode
+    return tell(CHECKOUT, keep_recording=args.record)
+
+
 def say(line: str) -> None:
     print(f"cluster: {line}", flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="up|down|status|env")
-    for act, text in ((up, "make and start a lab"), (down, "stop it"), (status, "show it"), (env, "print exports")):
+    commands = parser.add_subparsers(required=True, metavar="up|down|status|env|demo")
+    texts = {up: "make and start a lab", down: "stop it", status: "show it", env: "print exports"}
+    for act, text in {**texts, demo: "tell the whole story on a lab of its own, then leave nothing running"}.items():
         command = commands.add_parser(act.__name__, help=text, description=text)
         command.set_defaults(act=act)
+        if act is demo:
+            command.add_argument("--record", action="store_true", help="keep its data as the one of 'colloc demo'")
+            continue
         command.add_argument("--root", type=Path, help="the lab's folder (default: up makes one, others take the last)")
         if act is up:
             command.add_argument("--form", choices=FORMS, help="default: what this uid allows")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -80,13 +81,14 @@ class Story:
 
     def submit(self, job: Job) -> str:
         """Write a job's script into its user's home, submit it, and return its id."""
-        home = Path(self.lab.environment(job.user)["HOME"])
+        user = job.user if job.user in self.lab.users else next(iter(self.lab.users))
+        home = Path(self.lab.environment(user)["HOME"])
         path = home / f"{job.name}.sh"
         path.write_text(script(job))
         path.chmod(0o644)
         argv = ["csub", *([f"--gpu-footprint={job.footprint}"] if job.footprint else []), path.name]
-        print(f"  {job.user}$ {' '.join(argv)}")
-        said = self.shell(argv, job.user)
+        print(f"  {user}$ {' '.join(argv)}")
+        said = self.shell(argv, user)
         print(f"          {said.strip()}")
         return said.split()[-1]
 
@@ -104,7 +106,7 @@ class Story:
             )
             for node in ("g1", "g2", "m1")
         ]
-        self.say("samplers run on g1, g2 and m1; three users submit")
+        self.say(f"samplers run on g1, g2 and m1; submitting as {', '.join(self.lab.users)}")
         jobs = [self.submit(job) for job in JOBS]
         self.say(f"waiting for {len(jobs)} jobs")
         self.finish(jobs)
@@ -121,7 +123,8 @@ class Story:
     def finish(self, jobs: Sequence[str]) -> None:
         """Wait until jobs have ended and accounting knows."""
         self.lab.wait_jobs(jobs, timeout=120)
-        self.lab.wait_accounted(jobs, timeout=60)
+        if self.lab.form == "root":
+            self.lab.wait_accounted(jobs, timeout=60)
 
     def report(self, job: str) -> None:
         """Print and keep the results."""
@@ -139,14 +142,13 @@ class Story:
         self.record(window)
 
     def record(self, window: Sequence[str]) -> None:
-        """Keep sacct's rows, so that the same story can be told where no Slurm is."""
-        fields = ",".join(FIELDS)
-        done = self.lab.run(
-            ["sacct", "-a", "-D", "-X", "-P", "-n", "--noconvert", "-o", fields],
-            env={"TZ": "UTC", "SLURM_TIME_FORMAT": "%s"},
-            check=True,
-        )
-        (self.results / "sacct.txt").write_text(done.stdout)
+        """Keep Slurm's own rows, so that the same story can be told where no Slurm is."""
+        argv, name = ["scontrol", "show", "job", "-d", "-o"], "controller.txt"
+        if self.lab.form == "root":
+            argv = ["sacct", "-a", "-D", "-X", "-P", "-n", "--noconvert", "-o", ",".join(FIELDS)]
+            name = "sacct.txt"
+        done = self.lab.run(argv, env={"TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}, check=True)
+        (self.results / name).write_text(done.stdout)
         about = {
             "what": "four nodes with H100s under Slurm 22.05.8, three users, made-up GPUs",
             "since": window[1],
@@ -155,12 +157,14 @@ class Story:
         (self.results / "recording.json").write_text(json.dumps(about, indent=2) + "\n")
 
 
-def tell(checkout: Path) -> int:
+def tell(checkout: Path, *, keep_recording: bool = False) -> int:
     """Bring a cluster up, tell the story, take the cluster down; return an exit status."""
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    results = checkout / "demo-output" / stamp
+    results = checkout / "demo-output" / f"{stamp}-{os.getpid()}"
     lab = Lab.create()
     story = Story(lab, results)
+    if lab.form == "user":
+        story.say("not root: Slurm's form without root, munge and database; one user, jobs from slurmctld's memory")
     try:
         story.say(f"a private Slurm cluster under {lab.root}")
         lab.up(story.say)
@@ -171,7 +175,20 @@ def tell(checkout: Path) -> int:
         lab.down()
         story.say("every process of the cluster is stopped")
     lab.remove()
-    page = results / "report.html"
-    print(f"\nthe page:    {page}\nthe figures: {results}/report.json, report.csv")
-    print(f"the inputs:  {results}/sacct.txt, journal/, site.toml")
+    print(f"\nthe page:    {results}/report.html\nthe figures: {results}/report.json, report.csv")
+    print(f"the inputs:  {results}/journal, site.toml, {'sacct.txt' if lab.form == 'root' else 'controller.txt'}")
+    if keep_recording:
+        keep(results, checkout / "tests/recorded/demo")
     return 0
+
+
+def keep(results: Path, recorded: Path) -> None:
+    """Replace the recording that `colloc demo` tells the story from; paths of this machine stay out of it."""
+    for name in ("journal", "sacct.txt", "recording.json", "site.toml"):
+        target = recorded / name
+        if target.is_dir():
+            shutil.rmtree(target)
+        (shutil.copytree if name == "journal" else shutil.copy)(results / name, target)
+    sections = (recorded / "site.toml").read_text().split("\n\n")
+    kept = [section for section in sections if not section.startswith(("[observe]", "[paths]"))]
+    (recorded / "site.toml").write_text("\n\n".join(kept))

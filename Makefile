@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+# Thin: every line runs as well without make. ENV is the environment that bootstrap.sh builds.
+ENV := .venv/bin
+
+.PHONY: demo test check bench soak docs env env-only
+
+env:           ## Slurm from Debian's packages (as root) and the Python environment
+	@bash tests/cluster/bootstrap.sh
+
+env-only:      ## the Python environment alone
+	@bash tests/cluster/bootstrap.sh --no-slurm
+
+demo: env      ## the whole story on a private real cluster
+	@$(ENV)/python -m tests.cluster demo
+
+test: env      ## the whole suite, the real cluster included
+	$(ENV)/pytest -m "not soak"
+
+check: env     ## what must hold at every commit
+	$(ENV)/ruff check .
+	$(ENV)/ruff format --check .
+	$(ENV)/mypy
+	$(ENV)/lint-imports
+	$(ENV)/pytest -m "not soak"
+
+soak: env      ## what takes long: thousands of generated submissions
+	$(ENV)/pytest -m soak
+
+bench: env     ## ratios side by side in one run
+	$(ENV)/python -m tests.bench
+
+docs: env-only ## regenerate the reference pages; CI fails when they are stale
+	$(ENV)/colloc site reference > docs/reference/site.toml.md
