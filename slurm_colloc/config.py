@@ -204,7 +204,7 @@ def load_site(path: str) -> SiteConfig:
         table = tomllib.loads(text.decode())
     except OSError as error:
         raise ConfigError(f"site file '{path}' cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, UnicodeDecodeError, a number of 5000 digits
         raise ConfigError(f"site file '{path}' is not valid TOML: {error}") from error
     schema = table.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:

@@ -2,6 +2,7 @@
 """Atomic writes and modes: what another process may read is always whole, never half-written."""
 
 import os
+import stat
 from contextlib import suppress
 
 from slurm_colloc.errors import StoreError
@@ -51,19 +52,28 @@ def write_atomic(path: str, content: bytes, mode: int = PRIVATE_FILE) -> None:
         raise StoreError(f"file '{path}' cannot be written: {error.strerror}") from error
 
 
-def read_bounded(path: str, limit_bytes: int) -> bytes:
+def read_bounded(path: str, limit_bytes: int, owner_uid: int | None = None) -> bytes:
     """Return the content of the regular file ``path``, without following a link.
 
+    With ``owner_uid`` the file must be that user's. The open file is asked, not the path: a path can change hands
+    between two looks at it.
+
     Raises:
-        StoreError: missing, not a regular file, unreadable, or larger than ``limit_bytes``.
+        StoreError: missing, not a regular file, unreadable, somebody else's, or larger than ``limit_bytes``.
     """
     try:
         # O_NONBLOCK: a planted FIFO must not hang the reader.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as stream:
-            if not os.path.isfile(f"/proc/self/fd/{descriptor}"):
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
                 raise StoreError(f"file '{path}' is not a regular file")
-            content = stream.read(limit_bytes + 1)
+            if owner_uid not in (None, found.st_uid):
+                raise StoreError(f"file '{path}' belongs to uid {found.st_uid}, not to uid {owner_uid}")
+            with os.fdopen(descriptor, "rb", closefd=False) as stream:
+                content = stream.read(limit_bytes + 1)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise StoreError(f"file '{path}' cannot be read: {error.strerror}") from error
     if len(content) > limit_bytes:

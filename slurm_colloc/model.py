@@ -174,7 +174,7 @@ class Round(NamedTuple):
 class JobShare(NamedTuple):
     """What of one device's reading belongs to one job; ``job_id`` is empty for the unattributed rest.
 
-    ``method`` is ``measured``, ``split by memory``, ``split equally`` or ``unattributed``.
+    ``method`` is ``measured``, ``split by GPU time``, ``split by memory``, ``split equally`` or ``unattributed``.
     """
 
     uuid: str

@@ -29,7 +29,10 @@ def demand_mib(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise InputError(f"memory size '{text}' is not a number with a unit; write it like '9G' or '512M'")
-    mib = math.ceil(float(match[1]) * _MIB_PER_UNIT[match[2].upper()])
+    size = float(match[1]) * _MIB_PER_UNIT[match[2].upper()]
+    if size == math.inf:
+        raise InputError(f"memory size '{text}' is beyond any GPU")
+    mib = math.ceil(size)
     if mib == 0:
         raise InputError(f"memory size '{text}' is zero; a footprint needs at least 1M")
     return mib

@@ -23,12 +23,13 @@ _EVIDENCE = """
 WITH seen AS (
     SELECT s.job_id, s.at_s, s.interval_s, max(s.gpu_model) AS gpu_model, max(s.profile) AS profile,
            CASE WHEN count(*) = count(s.gpu_mem_used_mib) THEN sum(s.gpu_mem_used_mib) END AS mib,
-           sum(coalesce(s.sm_active_pct, s.gpu_util_pct) * s.whole_sm_part) AS sm,
+           CASE WHEN count(*) = count(coalesce(s.sm_active_pct, s.gpu_util_pct))
+                THEN sum(coalesce(s.sm_active_pct, s.gpu_util_pct) * s.whole_sm_part) END AS sm,
            bool_or(s.sm_active_pct IS NULL AND s.gpu_util_pct IS NOT NULL) AS sm_is_bound
     FROM shares s WHERE s.cluster = $cluster AND s.job_id != '' GROUP BY s.job_id, s.at_s, s.interval_s
 )
 SELECT a.job_id_raw, a."user", a.state, a.end_s, max(v.gpu_model), max(v.mib),
-       sum(v.sm * v.interval_s) / nullif(sum(v.interval_s), 0), quantile_cont(v.sm, 0.95),
+       sum(v.sm * v.interval_s) / nullif(sum(v.interval_s) FILTER (v.sm IS NOT NULL), 0), quantile_cont(v.sm, 0.95),
        bool_or(v.sm_is_bound), count(*), sum(v.interval_s), max(v.profile)
 FROM seen v JOIN allocations a ON a.job_id_raw = v.job_id AND a.cluster = $cluster
 WHERE a.end_s IS NOT NULL AND v.at_s > a.start_s AND v.at_s <= a.end_s
@@ -49,23 +50,38 @@ def collect_decisions(folder: str) -> Collected:
     rejected = 0
     for uid, path in _decision_files(folder):
         try:
-            if os.lstat(path).st_uid != uid:
-                raise CollocError("it belongs to somebody else")
-            decision = parse_decision(read_bounded(path, _LIMIT_BYTES))
-            found[pwd.getpwuid(uid).pw_name, decision.job_id] = (uid, decision)
-        except (CollocError, OSError, KeyError):
+            decision = parse_decision(read_bounded(path, _LIMIT_BYTES, owner_uid=uid))
+            key = pwd.getpwuid(uid).pw_name, decision.job_id
+        except (CollocError, KeyError):
             rejected += 1
+            continue
+        # Job ids come round again: the later decision counts, whatever order the folder is listed in.
+        if key not in found or found[key][1].at_s <= decision.at_s:
+            found[key] = (uid, decision)
     return Collected(found, rejected)
 
 
 def _decision_files(folder: str) -> Iterator[tuple[int, str]]:
-    if not os.path.isdir(folder):
-        return
-    for entry in os.scandir(folder):
-        if entry.name.isdigit() and entry.is_dir(follow_symlinks=False):
-            for found in os.scandir(entry.path):
-                if found.name.endswith(".json"):
-                    yield int(entry.name), found.path
+    """Yield each JSON file with the uid it should belong to; folders that are not a user's own are passed over."""
+    for entry in _entries(folder):
+        # isdecimal alone takes digits of every script, which int() reads too, as somebody else's uid.
+        if not (entry.name.isascii() and entry.name.isdecimal() and entry.is_dir(follow_symlinks=False)):
+            continue
+        uid = int(entry.name)
+        for found in _entries(entry.path, uid):
+            if found.name.endswith(".json"):
+                yield uid, found.path
+
+
+def _entries(folder: str, owner_uid: int | None = None) -> list["os.DirEntry[str]"]:
+    """Return a folder's entries by name; nothing when it is missing, closed to us, or not ``owner_uid``'s."""
+    try:
+        if owner_uid is not None and os.lstat(folder).st_uid != owner_uid:
+            return []
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError:  # a user looking at their own job may not look into the folders of others
+        return []
 
 
 def build_history(store: Store, cluster: str, state_folder: str, collected: Collected) -> int:
@@ -79,7 +95,7 @@ def build_history(store: Store, cluster: str, state_folder: str, collected: Coll
         rows = connection.execute(_EVIDENCE, {"cluster": cluster}).fetchall()
     for job_id, user, state, end_s, model, mib, mean, high, bound, count, seconds, profile in rows:
         owned = collected.decisions.get((user, job_id))
-        if owned is None:
+        if owned is None or owned[1].cluster != cluster:
             continue
         uid, decision = owned
         # "gpu:1" may land on a slice; the device knows better than the decision.

@@ -11,6 +11,9 @@ from slurm_colloc.accounting.store import Store
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.model import JobShare, Round
 
+# Reading one hour of one node takes a second or two.
+_LONGEST_READ_S = 120.0
+
 
 class Counted(NamedTuple):
     """What one ingest took in: rows in = used + steps + rejected."""
@@ -66,9 +69,12 @@ def _log(store: Store, counted: Counted) -> Counted:
 
 
 def is_current(store: Store, name: str, path: str) -> bool:
-    """Return whether the shares called ``name`` are newer than the journal file they come from."""
+    """Return whether the shares called ``name`` hold all of the journal file they come from.
+
+    A line can be appended between the reading of the journal and the writing of the shares, so "newer" is not enough.
+    """
     written_s = store.share_age_s(name)
-    return written_s is not None and written_s > os.stat(path).st_mtime
+    return written_s is not None and written_s > os.stat(path).st_mtime + _LONGEST_READ_S
 
 
 def counted_from(log: Mapping[str, object]) -> Counted:

@@ -165,7 +165,9 @@ class Store:
         empty = ", ".join(f'NULL::{sort} AS "{column}"' for column, sort in columns.items())
         files = f"SELECT * FROM read_parquet('{_sql(folder)}/**/*.parquet')"  # noqa: S608
         source = files if held else f"SELECT {empty} WHERE false"
-        newest = "ingested_s DESC" if "ingested_s" in columns else "node"
+        # Of two readings of one run in the same ingest, the one that knows its end; then any, but always the same one.
+        rest = ", ".join(f'"{column}"' for column in columns)
+        newest = f"ingested_s DESC, end_s DESC NULLS LAST, {rest}" if "ingested_s" in columns else rest
         connection.execute(
             f"CREATE TABLE {kind} AS {source} "
             f"QUALIFY row_number() OVER (PARTITION BY {', '.join(key)} ORDER BY {newest}) = 1"

@@ -15,20 +15,29 @@ JOB_MEAN = "job mean by source"
 # One row per run: clip(run, window), then join what was sampled of it. Runs without samples stay, unmeasured.
 # sacct gives the length of suspensions, not their place: they are taken to be spread evenly over the run.
 # GPU_UTIL says how long a device was busy, not how much of it: of a run that holds a part of a GPU it is no use.
+# A device's time counts once: where two samplers ran at a time, or the clock was set back, an interval begins no
+# earlier than the reading before it.
 # A source that gives one mean for the whole run records no coverage; it counts where no sample of ours does.
 _SWEEP = """
 WITH runs AS (
     SELECT *, to_s - from_s AS span_s,
-           (to_s - from_s) * greatest(0, 1 - coalesce(suspended_s / nullif(end_s - start_s, 0), 0)) / 3600 AS hours,
+           (to_s - from_s) * greatest(0, 1 - coalesce(suspended_s / nullif(last_s - start_s, 0), 0)) / 3600 AS hours,
            row_number() OVER () AS run
-    FROM (SELECT *, greatest(start_s, $since)::DOUBLE AS from_s,
-                 least(coalesce(end_s, $now), $until)::DOUBLE AS to_s
-          FROM allocations
-          WHERE devices > 0 AND start_s < $until AND coalesce(end_s, $now) > $since)
+    FROM (SELECT *, greatest(start_s, $since)::DOUBLE AS from_s, least(last_s, $until)::DOUBLE AS to_s
+          FROM (SELECT *, coalesce(end_s, $now) AS last_s FROM allocations)
+          WHERE devices > 0 AND start_s < $until AND last_s > $since AND last_s >= start_s)
+),
+passes AS (
+    SELECT cluster, uuid, at_s, lag(at_s) OVER (PARTITION BY cluster, uuid ORDER BY at_s) AS before_s
+    FROM (SELECT DISTINCT cluster, uuid, at_s FROM shares)
+),
+clean AS (
+    SELECT s.* REPLACE (least(s.interval_s, coalesce(s.at_s - p.before_s, s.interval_s)) AS interval_s)
+    FROM shares s JOIN passes p USING (cluster, uuid, at_s)
 ),
 parts AS (
     SELECT r.run, s.*, least(s.at_s, r.to_s) - greatest(s.at_s - s.interval_s, r.from_s) AS seconds
-    FROM runs r JOIN shares s
+    FROM runs r JOIN clean s
       ON s.job_id = r.job_id_raw AND s.cluster = r.cluster
      AND s.at_s > r.from_s AND s.at_s - s.interval_s < r.to_s
 ),
@@ -66,7 +75,7 @@ SELECT cluster, job_id, "user", account, "partition", state, job_name, gres, fro
        CASE WHEN by_mean THEN NULL ELSE 100 * least(1, coalesce(seconds / device_s, 0)) END,
        coalesce(shared_hours, 0),
        CASE WHEN by_mean THEN [$job_mean] ELSE coalesce(methods, []) END
-FROM joined ORDER BY start_s, job_id
+FROM joined ORDER BY start_s, job_id, cluster, end_s, submit_s
 """
 
 
@@ -89,7 +98,7 @@ def runs_in_window(store: Store, since_s: float, until_s: float, now_s: float) -
         StoreError: the store cannot be read.
     """
     query = """SELECT count(*), coalesce(sum((devices = 0)::INT), 0) FROM allocations
-               WHERE start_s < $until AND coalesce(end_s, $now) > $since"""
+               WHERE start_s < $until AND coalesce(end_s, $now) > $since AND coalesce(end_s, $now) >= start_s"""
     with store.connect() as connection:
         found = connection.execute(query, {"since": since_s, "until": until_s, "now": now_s}).fetchone()
     assert found is not None

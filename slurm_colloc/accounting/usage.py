@@ -2,6 +2,7 @@
 """Runs added up by user, account or partition."""
 
 from collections.abc import Iterable, Sequence
+from math import fsum
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import GroupUsage, JobUsage
@@ -33,8 +34,6 @@ def _unused(group: GroupUsage) -> float:
 def total(runs: Sequence[JobUsage], name: str) -> GroupUsage:
     """Add runs up; the order of ``runs`` does not matter."""
     # fsum: the same total whatever the order of the rows.
-    from math import fsum
-
     sized = [run for run in runs if run.allocated_gpu_hours is not None]
     util = [run for run in sized if run.util_used_gpu_hours is not None]
     active = [run for run in sized if run.sm_used_gpu_hours is not None]
@@ -75,4 +74,4 @@ def _pct(used: float | None, of: float) -> float | None:
 
 def _plain(runs: Sequence[tuple[float | None, float]]) -> float | None:
     shares = [share for used, of in runs if (share := _pct(used, of)) is not None]
-    return sum(shares) / len(shares) if shares else None
+    return fsum(shares) / len(shares) if shares else None

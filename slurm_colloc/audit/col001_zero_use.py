@@ -19,14 +19,14 @@ def find(usages: Iterable[JobUsage], bounds: Audit, reproduce: str) -> list[Find
     """Return one finding for each user above the site's bound."""
     by_user: dict[str, list[JobUsage]] = {}
     for usage in usages:
-        if _at_zero(usage) and (usage.coverage_pct or 0.0) >= bounds.min_coverage_pct:
+        if _at_zero(usage) and _seen_pct(usage) >= bounds.min_coverage_pct:
             by_user.setdefault(usage.user, []).append(usage)
     findings = []
     for user, runs in sorted(by_user.items()):
         held = sum(usage.allocated_gpu_hours or 0.0 for usage in runs)
         if held < bounds.zero_use_min_gpu_hours or held == 0:
             continue
-        lowest = min(usage.coverage_pct or 0.0 for usage in runs)
+        lowest = min(_seen_pct(usage) for usage in runs)
         jobs = ", ".join(usage.job_id for usage in runs[:5]) + (", ..." if len(runs) > 5 else "")
         findings.append(
             Finding(
@@ -45,3 +45,10 @@ def find(usages: Iterable[JobUsage], bounds: Audit, reproduce: str) -> list[Find
 def _at_zero(usage: JobUsage) -> bool:
     known = [value for value in (usage.util_used_gpu_hours, usage.sm_used_gpu_hours) if value is not None]
     return bool(known) and not any(known) and set(usage.methods) <= _MEASURED
+
+
+def _seen_pct(usage: JobUsage) -> float:
+    """Return the part of the run in which kernels would have been seen: samples without a counter show nothing."""
+    if not usage.allocated_gpu_hours:
+        return 0.0
+    return 100 * max(usage.util_measured_gpu_hours, usage.sm_measured_gpu_hours) / usage.allocated_gpu_hours

@@ -30,7 +30,8 @@ def from_runs(evidence: Sequence[Evidence]) -> Footprint | str:
     peaks = sorted(float(item.gpu_mem_peak_mib or 0) for item in completed)
     if peaks[-1] == 0:
         return f"{len(completed)} earlier runs held a GPU and used no memory on it"
-    bounds = [float(item.gpu_mem_peak_mib or 0) for item in usable if item.gpu_model == model]
+    # A bound needs no minimum of samples: a job that ran out of memory at once was seen once or twice.
+    bounds = [float(item.gpu_mem_peak_mib or 0) for item in evidence if item.gpu_model == model]
     margin = _MARGIN_MANY if len(completed) >= _MANY else _MARGIN_FEW
     memory = Quantiles(median(peaks), peaks[-1], max(peaks[-1] * margin, max(bounds)))
     active, how = _sm_active(completed)

@@ -68,11 +68,12 @@ def parse_profile(text: str) -> Profile | None:
 
 
 def slices_per_gpu(gres_type: str) -> int:
-    """Return into how many compute slices a GPU divides: 4 for the A30, 7 for every larger one.
+    """Return into how many compute slices a GPU divides: 4 for the A30 and the RTX PRO cards, 7 for the others.
 
     Source: NVIDIA MIG User Guide, supported profiles.
     """
-    return 4 if "a30" in gres_type.lower() else 7
+    name = gres_type_of(gres_type)
+    return 4 if "a30" in name or "rtx_pro" in name else 7
 
 
 def gres_type_of(model: str) -> str:

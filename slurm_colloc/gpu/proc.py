@@ -9,8 +9,15 @@ import os
 import re
 from typing import NamedTuple
 
-_CGROUP_JOB = re.compile(r"(?:^|/)(?:slurm[^/]*|system\.slice|[^/]*slurmstepd\.scope)/(?:.*/)?job_(\d+)(?:/|$)")
+# v1: slurm[_<node>]/uid_U/job_J; v2: [<node>_]slurmstepd.scope/job_J, under whatever slice or container. The first
+# match counts and nothing under user.slice does: there, and below their own step, users may make folders of any name.
+_CGROUP_JOB = re.compile(
+    r"^(?!/user\.slice/)(?:/[^/]+)*?/(?:slurm(?:_[^/]*)?/uid_[0-9]+|(?:[^/]*_)?slurmstepd\.scope)/job_([0-9]+)(?:/|$)"
+)
+# More GPUs than this on a node are a user's joke: the text comes from a process's environment.
+_MOST_INDICES = 1024
 _STEPD = re.compile(rb"slurmstepd: \[(\d+)(?:\.[^\]]*)?\]")
+_REAL_UID = re.compile(rb"^Uid:\s*([0-9]+)", re.MULTILINE)
 
 
 class Status(NamedTuple):
@@ -50,7 +57,9 @@ def parse_indices(text: str) -> tuple[int, ...]:
     found: list[int] = []
     for item in filter(None, text.split(",")):
         first, dash, last = item.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or len(item) > 9:
+        if not item.isascii() or not first.isdigit() or (dash and not last.isdigit()) or len(item) > 9:
+            return ()
+        if int(last or first) >= _MOST_INDICES or len(found) > _MOST_INDICES:
             return ()
         found.extend(range(int(first), int(last or first) + 1))
     return tuple(found)
@@ -114,10 +123,9 @@ class ProcessTable:
         return match[1].decode()
 
     def _owner(self, pid: int) -> int:
-        try:
-            return os.stat(f"{self._root}/{pid}").st_uid
-        except OSError:
-            return -1
+        # Not the owner of /proc/PID: any process can make that root, by PR_SET_DUMPABLE.
+        match = _REAL_UID.search(self._read(pid, "status"))
+        return int(match[1]) if match else -1
 
     def node_jobs(self) -> tuple[NodeJob, ...]:
         """Return the job steps on this node, from the first process that each slurmstepd started."""

@@ -47,7 +47,10 @@ def look_up(config: SiteConfig, signature: str, job_states: Callable[[Sequence[s
         dropped = read_evidence(folder, signature)
         if dropped.unreadable:
             notes.append(f"{dropped.unreadable} evidence files of this job could not be used")
-        evidence.update({item.job_id: item for item in _settle(folder, dropped.evidence, job_states)})
+        for item in _settle(folder, dropped.evidence, job_states):
+            # A run whose end nobody could tell does not displace the same run with its end known.
+            if item.state in _ENDED or item.job_id not in evidence:
+                evidence[item.job_id] = item
     except CollocError as error:
         notes.append(str(error))
     return Known(tuple(sorted(evidence.values(), key=lambda item: item.ended_s)), tuple(notes))

@@ -13,6 +13,8 @@ from slurm_colloc.files import private_folder, read_bounded, write_atomic
 from slurm_colloc.model import Decision, Evidence
 
 _LIMIT_BYTES = 256 * 1024
+# What a SQLite INTEGER holds; a longer number breaks whoever stores it.
+_LARGEST = 2**63
 # More runs than this say nothing new about the next one.
 _RUNS_KEPT = 20
 
@@ -46,7 +48,12 @@ def read_evidence(folder: str, signature: str) -> EvidenceFound:
     runs = os.path.join(folder, "evidence", signature)
     try:
         with os.scandir(runs) as entries:
-            newest = sorted((entry.stat().st_mtime, entry.path) for entry in entries if entry.name.endswith(".json"))
+            # Not followed: one dangling link must not look like "no folder", which is "no evidence".
+            newest = sorted(
+                (entry.stat(follow_symlinks=False).st_mtime, entry.path)
+                for entry in entries
+                if entry.name.endswith(".json")
+            )
     except FileNotFoundError:
         return EvidenceFound((), 0)
     except OSError as error:
@@ -68,7 +75,7 @@ def parse_evidence(content: bytes) -> Evidence:
     """
     try:
         return Evidence(**_checked(json.loads(content), Evidence))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise InputError(f"evidence file is not of the expected form: {error}") from error
 
 
@@ -92,8 +99,10 @@ def parse_decision(content: bytes) -> Decision:
     """
     try:
         values = _checked(json.loads(content), Decision)
-        return Decision(**{**values, "reasons": tuple(str(reason) for reason in values["reasons"])})
-    except (ValueError, TypeError) as error:
+        if not all(_fits(reason, str) for reason in values["reasons"]):
+            raise ValueError("a reason is not a text")
+        return Decision(**{**values, "reasons": tuple(values["reasons"])})
+    except (ValueError, TypeError, RecursionError) as error:
         raise InputError(f"decision file is not of the expected form: {error}") from error
 
 
@@ -112,7 +121,10 @@ def _fits(value: object, annotation: Any) -> bool:
         return isinstance(value, list)
     if isinstance(value, bool):
         return annotation is bool
-    if isinstance(value, int) and value >= 0:
+    if isinstance(value, str):
+        # A lone surrogate is text to Python and to nobody it is handed on to: SQLite, Parquet, a terminal.
+        return isinstance(value, annotation) and not any("\ud800" <= character <= "\udfff" for character in value)
+    if isinstance(value, int) and 0 <= value < _LARGEST:
         return isinstance(value, annotation) or isinstance(float(value), annotation)
     if isinstance(value, float):
         return isinstance(value, annotation) and 0 <= value < float("inf")

@@ -7,6 +7,7 @@ csub reads it without a lock, so a network file system's locking cannot hang a s
 import os
 import sqlite3
 from collections.abc import Iterable
+from contextlib import suppress
 from urllib.parse import quote
 
 from slurm_colloc.errors import StoreError
@@ -45,7 +46,9 @@ def write_snapshot(path: str, evidence: Iterable[Evidence], uid: int | None = No
         if uid is not None:
             os.chown(temporary, uid, -1)
         os.replace(temporary, path)
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, sqlite3.Error, ValueError, OverflowError) as error:
+        with suppress(OSError):  # left behind, it would stop the next process of the same number
+            os.unlink(temporary)
         raise StoreError(f"history '{path}' cannot be written: {error}") from error
 
 

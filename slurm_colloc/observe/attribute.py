@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from slurm_colloc.model import DeviceSample, JobShare, ProcessSample, Round
 
 MEASURED = "measured"
+BY_GPU_TIME = "split by GPU time"
 BY_MEMORY = "split by memory"
 EQUALLY = "split equally"
 UNATTRIBUTED = "unattributed"
@@ -62,7 +63,9 @@ def _weights(owners: Sequence[str], processes: Sequence[ProcessSample]) -> tuple
         return dict.fromkeys(owners, 1.0), MEASURED
     by_sm = _sums(owners, [(process.job_id, process.sm_util_pct) for process in processes])
     if by_sm is not None:
-        return by_sm, MEASURED
+        # The driver's per-process value counts time, not SMs, and is noisy: a chain of tiny kernels beside a matmul
+        # that alone has 33 % SM activity was given all of it (docs/explanation/metrics.md). A split, no measurement.
+        return by_sm, BY_GPU_TIME
     by_memory = _sums(owners, [(process.job_id, process.gpu_mem_used_mib) for process in processes])
     if by_memory is not None:
         return by_memory, BY_MEMORY

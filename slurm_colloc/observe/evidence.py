@@ -5,7 +5,7 @@ The sampler dies with the job without warning, so there is no "at the end": each
 """
 
 from slurm_colloc.model import Evidence, Round, SharingMode
-from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.observe.attribute import MEASURED, attribute_round
 
 # Slurm's word for a job that is still going; the true end state is asked for when the evidence is next needed.
 RUNNING = "RUNNING"
@@ -45,8 +45,10 @@ class EvidenceBuilder:
             value = share.sm_active_pct
             if value is None:
                 # SMs cannot be active while no kernel runs: GPU_UTIL bounds SM activity from above.
-                value, self._sm_is_bound = share.gpu_util_pct, True
-            known = known and value is not None
+                value = share.gpu_util_pct
+                self._sm_is_bound = self._sm_is_bound or value is not None
+            # A split among neighbours is good enough for a report, not for sizing the next run.
+            known = known and value is not None and share.method == MEASURED
             sm_total += (value or 0.0) * scale
         if own:
             self._count += 1

@@ -64,10 +64,15 @@ def append(folder: str, seen: Round) -> None:
     path = os.path.join(folder, seen.node, hour + SUFFIX)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, PRIVATE_FILE)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, PRIVATE_FILE)
         try:
+            size = os.fstat(descriptor).st_size
+            # A line that a crash cut short must not take this one with it.
+            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            line = b"\n" * torn + encode(seen)
             # One write: with O_APPEND two agents started by mistake interleave lines, not bytes.
-            os.write(descriptor, encode(seen))
+            if os.write(descriptor, line) != len(line):
+                raise StoreError(f"journal '{path}' could be written in part only; is the disk full?")
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -68,6 +68,8 @@ def _pools(request: JobRequest, footprint: Footprint, config: SiteConfig, reject
     for pool in config.pool:
         if partition not in pool.partitions:
             rejected.append(Rejected(f"pool {pool.name}", f"not in partition '{partition}'"))
+        elif pool.gpu_type and pool.gpu_type in config.sharing.protected_types:
+            rejected.append(Rejected(f"pool {pool.name}", f"the site protects jobs on '{pool.gpu_type}'"))
         elif asked and pool.gpu_type != asked and pool.gpu_model not in models - {""}:
             rejected.append(Rejected(f"pool {pool.name}", f"GPU type '{asked}' was asked for"))
         elif footprint.gpu_model and footprint.gpu_model != pool.gpu_model:
@@ -79,7 +81,7 @@ def _pools(request: JobRequest, footprint: Footprint, config: SiteConfig, reject
 
 
 def _mig(request: JobRequest, need: _Need, pools: list[Pool], config: SiteConfig) -> Iterator[_Fit | Rejected]:
-    slices = [(part, pool) for pool in pools for part in pool.slice]
+    slices = [(part, pool) for pool in pools for part in pool.slice if part.quantity]
     for part, pool in sorted(slices, key=lambda pair: (pair[0].mem_mib, pair[0].sm_count)):
         slowdown = _slowdown(need, part, pool)
         if part.mem_mib < need.memory_mib:

@@ -17,9 +17,9 @@ def as_text(runs: Sequence[JobUsage], decision: Decision | None) -> str:
 def _lines(run: JobUsage, decision: Decision | None) -> list[str]:
     start, end = (datetime.fromtimestamp(at_s).astimezone() for at_s in (run.start_s, run.end_s))
     lines = [
-        f"job {printable(run.job_id)} '{printable(run.job_name)}' of {printable(run.user)}, {run.state}",
+        f"job {printable(run.job_id)} '{printable(run.job_name)}' of {printable(run.user)}, {printable(run.state)}",
         f"  ran        {stamp(start)} to {stamp(end)} in partition {printable(run.partition)}",
-        f"  given      {run.gres}",
+        f"  given      {printable(run.gres)}",
         f"  allocated  {_hours(run.allocated_gpu_hours)} in whole-GPU equivalents",
         f"  GPU_UTIL   {_share(run.util_used_gpu_hours, run.util_measured_gpu_hours)}",
         f"  SM active  {_share(run.sm_used_gpu_hours, run.sm_measured_gpu_hours)}",
@@ -30,8 +30,10 @@ def _lines(run: JobUsage, decision: Decision | None) -> list[str]:
     if decision:
         lines += [
             f"  asked      {printable(decision.asked)}",
-            f"  csub       {decision.given} ({decision.mode}, footprint: {decision.rung}): "
-            f"{printable('; '.join(decision.reasons))}",
+            "  csub       "
+            + printable(
+                f"{decision.given} ({decision.mode}, footprint: {decision.rung}): {'; '.join(decision.reasons)}"
+            ),
         ]
     return lines
 

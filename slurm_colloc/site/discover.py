@@ -7,7 +7,7 @@ Consents are never assumed: sharing by mps or shard stays off until a person wit
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ClusterShell.NodeSet import NodeSet
+from ClusterShell.NodeSet import NodeSet, NodeSetParseError
 
 from slurm_colloc.config import SCHEMA, Pool, SiteConfig
 from slurm_colloc.gpu.mig import GpuModel, model_named, parse_profile
@@ -36,16 +36,21 @@ def discover(
     Raises:
         ProcessError: Slurm does not answer.
     """
-    nodes, partitions = client.nodes(), client.partitions()
+    nodes, partitions, settings = client.nodes(), client.partitions(), client.config()
+    # JobDefaults of slurm.conf itself holds for every partition.
+    everywhere = any(name in settings.get("JobDefaults", "") for name in ("DefCpuPerGPU", "DefMemPerGPU"))
     default = next((partition.name for partition in partitions if partition.default), "")
+    top: dict[str, object] = {
+        "schema": SCHEMA,
+        "cluster": settings.get("ClusterName", ""),
+        "slurm_release": client.release(),
+        "default_partition": default,
+        "policy": "auto",
+    }
     lines = [
         "# site.toml of slurm_colloc, written by 'colloc site init' from the live cluster.",
         "# Every key is explained in docs/reference/site.toml.md; 'colloc site check' compares it with the cluster.",
-        f"schema = {SCHEMA}",
-        f"cluster = {_toml(client.config().get('ClusterName', ''))}",
-        f"slurm_release = {_toml(client.release())}",
-        f"default_partition = {_toml(default)}",
-        'policy = "auto"',
+        *(f"{key} = {_toml(value)}" for key, value in {**top, **extra.get("", {})}.items()),
     ]
     for group in _alike(node for node in nodes if any(gres.name == "gpu" for gres in node.gres)):
         lines += ["", *_pool(group, models)]
@@ -53,11 +58,11 @@ def discover(
         "mps_daemon": "site" if consent.mps_daemon else "none",
         "mps_single_user": consent.mps_daemon,
         "shard_consent": consent.shard,
-        "gpu_default_partitions": [partition.name for partition in partitions if partition.gives_per_gpu],
+        "gpu_default_partitions": [partition.name for partition in partitions if partition.gives_per_gpu or everywhere],
     }
     sections = {**extra, "sharing": {**sharing, **extra.get("sharing", {})}}
     for name, section in sections.items():
-        if section:
+        if section and name:
             lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in section.items())]
     return "\n".join(lines) + "\n"
 
@@ -76,6 +81,7 @@ def _pool(nodes: Sequence[Node], models: Mapping[str, str]) -> list[str]:
     named = next((models[item.type] for item in (*whole, *slices) if item.type in models), None)
     model = model_named(named or (slices[0].type if slices else whole[0].type))
     gpus = sum(item.quantity for item in whole)
+    others = ", ".join(f"gpu:{item.type}" for item in whole[1:])
     name = str(NodeSet.fromlist([node.name for node in nodes]))
     lines = [
         "[[pool]]",
@@ -83,7 +89,8 @@ def _pool(nodes: Sequence[Node], models: Mapping[str, str]) -> list[str]:
         f"nodes = {_toml(name)}",
         f"partitions = {_toml(list(nodes[0].partitions))}",
         f"gpu_type = {_toml(whole[0].type if whole else '')}",
-        f"gpus_per_node = {gpus}",
+        *([f"# These nodes also have {others}, which this pool cannot describe."] if others else []),
+        f"gpus_per_node = {whole[0].quantity if whole else 0}",
         *_size(model, named),
     ]
     for share, key in (("mps", "mps_per_gpu"), ("shard", "shards_per_gpu")):
@@ -133,7 +140,7 @@ def _toml(value: object) -> str:
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+        return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
     return str(value)
 
 
@@ -151,7 +158,12 @@ def check(config: SiteConfig, client: SlurmClient) -> list[str]:
         problems.append(f"cluster is '{config.cluster}', slurm.conf says '{cluster}'")
     nodes = {node.name: node for node in client.nodes()}
     for pool in config.pool:
-        for name in NodeSet(pool.nodes):
+        try:
+            names = list(NodeSet(pool.nodes))
+        except NodeSetParseError as error:
+            problems.append(f"pool '{pool.name}': nodes '{pool.nodes}' cannot be read: {error}")
+            continue
+        for name in names:
             if name not in nodes:
                 problems.append(f"pool '{pool.name}': node '{name}' does not exist")
             else:
@@ -169,6 +181,7 @@ def _differences(pool: Pool, node: Node) -> Iterable[str]:
     for part in pool.slice:
         if gpus.get(part.type, 0) != part.quantity:
             yield f"it has {gpus.get(part.type, 0)} of gpu:{part.type}, not {part.quantity}"
+    whole = sum(count for kind, count in gpus.items() if parse_profile(kind) is None)
     for name, per_gpu in (("mps", pool.mps_per_gpu), ("shard", pool.shards_per_gpu)):
-        if shares.get(name, 0) != per_gpu * pool.gpus_per_node:
-            yield f"it has {shares.get(name, 0)} of {name}, not {per_gpu} for each of {pool.gpus_per_node} GPUs"
+        if shares.get(name, 0) != per_gpu * whole:
+            yield f"it has {shares.get(name, 0)} of {name}, not {per_gpu} for each of {whole} GPUs"

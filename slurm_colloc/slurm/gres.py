@@ -8,7 +8,7 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 
 _TYPE = r"[A-Za-z_0-9.+-]+"
-_ITEM = re.compile(rf"(?:gres[/:])?(?P<name>[a-z_][a-z_0-9]*)(?P<rest>(?::{_TYPE}){{0,2}})(?:\((?:S|IDX):[^)]*\))?")
+_ITEM = re.compile(rf"(?:gres[/:])?(?P<name>[a-z_][a-z_0-9]*)(?P<rest>(?::{_TYPE}){{0,3}})(?:\((?:S|IDX):[^)]*\))?")
 _COUNT = re.compile(r"(\d+)([KMGT]?)")
 _MULTIPLIER = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 
@@ -33,7 +33,8 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
         match = _ITEM.fullmatch(item)
         if match is None:
             raise InputError(f"gres '{item}' in '{text}' is not of the form name[:type][:count]")
-        words = match["rest"].split(":")[1:]
+        # slurm.conf(5) "Gres": a node may say "bandwidth:lustre:no_consume:4G".
+        words = [word for word in match["rest"].split(":")[1:] if word != "no_consume"]
         count = _count(words[-1]) if words else 1
         if count is None:
             count = 1

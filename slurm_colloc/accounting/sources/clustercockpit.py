@@ -36,21 +36,34 @@ def parse_jobs(text: str) -> Means:
         raise InputError(f"ClusterCockpit columns {', '.join(missing)} are missing")
     rows, means, rows_in = [], [], 0
     rejected: Counter[str] = Counter()
-    for record in reader:
-        rows_in += 1
-        try:
-            rows.append(_row(record))
-        except (ValueError, TypeError):
-            rejected["a number is missing or malformed"] += 1
-            continue
-        text_mean = record["acc_utilization_avg"]
-        # Only a job with GPUs has a GPU_UTIL; the table writes 0 for the others.
-        means.append(float(text_mean) if text_mean and rows[-1].gres else None)
+    try:
+        for record in reader:
+            rows_in += 1
+            try:
+                row, mean = _row(record), _mean(record)
+            except (ValueError, TypeError):
+                rejected["a number is missing or malformed"] += 1
+                continue
+            rows.append(row)
+            # Only a job with GPUs has a GPU_UTIL; the table writes 0 for the others.
+            means.append(mean if row.gres else None)
+    except csv.Error as error:
+        raise InputError(f"ClusterCockpit table, after {rows_in} rows: {error}") from error
     return Means(tuple(rows), tuple(means), rows_in, dict(rejected))
 
 
+def _mean(record: dict[str, str]) -> float | None:
+    text = record["acc_utilization_avg"]
+    value = float(text) if text else None
+    if value is not None and not 0 <= value <= 100:  # also refuses nan
+        raise ValueError("not a percentage")
+    return value
+
+
 def _row(record: dict[str, str]) -> AllocationRow:
-    start_s, gpus = int(record["start_time"]), int(record["num_acc"])
+    start_s, gpus, length_s = int(record["start_time"]), int(record["num_acc"]), int(record["duration_s"])
+    if min(start_s, gpus, length_s) < 0:
+        raise ValueError("a negative number")
     return AllocationRow(
         cluster=record["cluster"],
         job_id=record["job_id"],
@@ -62,7 +75,7 @@ def _row(record: dict[str, str]) -> AllocationRow:
         state=record["state"].upper(),
         submit_s=None,
         start_s=start_s,
-        end_s=start_s + int(record["duration_s"]),
+        end_s=start_s + length_s,
         suspended_s=0,
         gres=(Gres("gpu", "", gpus),) if gpus else (),
         node_list="",

@@ -21,6 +21,8 @@ _JOB = re.compile(
     r" QOS=(?P<qos>\S*) .*?JobState=(?P<state>\S+) .*? SubmitTime=(?P<submit>\S+) .*? StartTime=(?P<start>\S+)"
     r" EndTime=(?P<end>\S+) .*? Partition=(?P<partition>\S*) .*? NodeList=(?P<nodes>\S*) .*?JOB_GRES=(?P<gres>\S+)"
 )
+# A name such as "x UserId=other(1) GroupId=..." makes a line with two readings; this is the other one.
+_JOB_LONGEST_NAME = re.compile(_JOB.pattern.replace("<name>.*?", "<name>.*"))
 _NEVER_RAN = ("PENDING", "CONFIGURING")
 
 
@@ -41,6 +43,9 @@ def parse_jobs(text: str, cluster: str, zone: tzinfo | None = None) -> Parsed:
         try:
             if match is None:
                 raise InputError("not a line of 'scontrol show job -d -o'")
+            other = _JOB_LONGEST_NAME.match(line)
+            if other is None or other.groups() != match.groups():
+                raise InputError("a name in the line imitates its keys")
             rows.append(_row(match, cluster, zone or datetime.now().astimezone().tzinfo))
         except InputError as error:
             rejected[str(error)] += 1

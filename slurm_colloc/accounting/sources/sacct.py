@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Job runs from sacct: live, in day windows, or from text that a site exported.
 
-Live rows are asked for with a delimiter nobody types and, by -p rather than -P, with that delimiter at the end of each
-row too, so that names with pipes and newlines stay whole. No row is lost in silence: what cannot be read is counted
+Live rows are asked for with a delimiter that nobody can guess, new at each call (a job may be named after a known one,
+and would then forge rows), and, by -p rather than -P, with that delimiter at the end of each row too, so that names
+with pipes and newlines stay whole. No row is lost in silence: what cannot be read is counted
 with its reason.
 """
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +26,6 @@ FIELDS = (
     *("Suspended", "AllocTRES", "NodeList", "JobName"),
 )
 NEEDED = ("JobID", "User", "State", "Start", "End", "AllocTRES")
-DELIMITER = "\x1f\x1e\x1f"
 DAY_S = 86400
 
 
@@ -44,11 +45,12 @@ def read_live(since_s: float, until_s: float, timeout_s: float, environment: Map
         ProcessError: sacct fails or does not answer in time.
     """
     parts = []
+    delimiter = f"\x1f{secrets.token_hex(8)}\x1f"
     for start_s, end_s in day_windows(since_s, until_s):
-        argv = ["sacct", "-a", "-D", "-X", "-p", "-n", "--noconvert", f"--delimiter={DELIMITER}"]
+        argv = ["sacct", "-a", "-D", "-X", "-p", "-n", "--noconvert", f"--delimiter={delimiter}"]
         argv += ["-S", _stamp(start_s), "-E", _stamp(end_s), "-o", ",".join(FIELDS)]
         output = ask(argv, timeout_s, {**environment, "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"})
-        parts.append(parse_terminated(output.decode(errors="surrogateescape")))
+        parts.append(parse_terminated(output.decode(errors="surrogateescape"), delimiter))
     return merge(parts)
 
 
@@ -88,11 +90,11 @@ def identity(row: AllocationRow) -> tuple[object, ...]:
     return row.cluster, row.job_id_raw, row.submit_s, row.start_s
 
 
-def parse_terminated(text: str) -> Parsed:
-    """Parse the rows that ``read_live`` asks for."""
-    rows = text.split(f"{DELIMITER}\n")
+def parse_terminated(text: str, delimiter: str) -> Parsed:
+    """Parse the rows that ``read_live`` asks for, ``delimiter`` between columns and before each row's newline."""
+    rows = text.split(f"{delimiter}\n")
     leftover = rows.pop()
-    parsed = _parse([row.split(DELIMITER) for row in rows], FIELDS, None)
+    parsed = _parse([row.split(delimiter) for row in rows], FIELDS, None)
     if not leftover:
         return parsed
     rejected = Counter({"the output ends within a row": 1})
@@ -171,7 +173,7 @@ def parse_time(text: str, zone: tzinfo | None) -> int | None:
     """
     if text in ("", "Unknown", "None", "0"):
         return None
-    if text.isdigit():
+    if text.isascii() and text.isdigit():
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
@@ -195,6 +197,8 @@ def parse_duration(text: str) -> int:
     days, _, clock = text.rpartition("-")
     parts = clock.split(":")
     try:
+        if len(parts) > 3:
+            raise ValueError("more than three parts")
         numbers = [float(part) for part in parts]
         whole = timedelta(
             days=int(days or 0), **dict(zip(("seconds", "minutes", "hours"), reversed(numbers), strict=False))

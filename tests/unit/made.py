@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nouns made up for tests: every field has a value, and a test names only those that it is about."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from slurm_colloc.config import MigSlice, Pool, Sharing, SiteConfig
+from slurm_colloc.model import (
+    AllocationRow,
+    Decision,
+    DeviceSample,
+    Evidence,
+    Footprint,
+    Gres,
+    JobRequest,
+    JobUsage,
+    ProcessSample,
+    Quantiles,
+    Round,
+)
+
+RECORDED = Path(__file__).resolve().parents[1] / "recorded"
+H100 = "NVIDIA H100 80GB HBM3"
+HOUR = 3600
+
+
+def device(uuid: str = "GPU-0", **fields: Any) -> DeviceSample:
+    whole = DeviceSample(uuid, 0, H100, "", 81559, 132, 132, 40.0, 20.0, 5.0, 3000, 300.0)
+    return whole._replace(**fields)
+
+
+def process(job_id: str = "1", pid: int = 100, uuid: str = "GPU-0", **fields: Any) -> ProcessSample:
+    return ProcessSample(uuid, pid, job_id, 3000, None)._replace(**fields)
+
+
+def seen(
+    at_s: float,
+    devices: Sequence[DeviceSample] = (),
+    processes: Sequence[ProcessSample] = (),
+    holders: Sequence[tuple[str, str]] = (),
+    interval_s: float = 10.0,
+    node: str = "g1",
+) -> Round:
+    return Round(at_s, interval_s, node, "boot", tuple(devices), tuple(processes), tuple(holders))
+
+
+def run(job_id: str = "1", start_s: int | None = 0, end_s: int | None = HOUR, **fields: Any) -> AllocationRow:
+    row = AllocationRow(
+        cluster="c",
+        job_id=job_id,
+        job_id_raw=job_id,
+        user="ann",
+        account="lab",
+        partition="gpu",
+        qos="normal",
+        state="COMPLETED",
+        submit_s=0,
+        start_s=start_s,
+        end_s=end_s,
+        suspended_s=0,
+        gres=(Gres("gpu", "h100", 1),),
+        node_list="g1",
+        job_name="train",
+    )
+    return row._replace(**fields)
+
+
+def usage(**fields: Any) -> JobUsage:
+    full = JobUsage(
+        cluster="c",
+        job_id="1",
+        user="ann",
+        account="lab",
+        partition="gpu",
+        state="COMPLETED",
+        job_name="train",
+        gres="gpu:h100:1",
+        start_s=0.0,
+        end_s=3600.0,
+        allocated_gpu_hours=1.0,
+        util_measured_gpu_hours=1.0,
+        util_used_gpu_hours=0.5,
+        sm_measured_gpu_hours=1.0,
+        sm_used_gpu_hours=0.25,
+        gpu_mem_peak_mib=3000,
+        coverage_pct=100.0,
+        shared_hours=0.0,
+        methods=("measured",),
+    )
+    return full._replace(**fields)
+
+
+def evidence(job_id: str = "1", peak_mib: int | None = 8000, **fields: Any) -> Evidence:
+    item = Evidence(job_id, "sig", "COMPLETED", "exclusive", H100, peak_mib, 20.0, 30.0, False, 10, 100.0, 1.0)
+    return item._replace(**fields)
+
+
+def decision(job_id: str = "1", **fields: Any) -> Decision:
+    item = Decision(
+        job_id, "c", 1.0, "ann", "train", "sig", "gpu:1", "gpu:1", "mig", "hint", 9000.0, 30.0, ("it fits",)
+    )
+    return item._replace(**fields)
+
+
+def footprint(memory_mib: float | None = 9000.0, sm_pct: float | None = 10.0, **fields: Any) -> Footprint:
+    memory = None if memory_mib is None else Quantiles(memory_mib, memory_mib, memory_mib)
+    active = None if sm_pct is None else Quantiles(sm_pct, sm_pct, sm_pct)
+    return Footprint(memory, active, "", "hint", 0, "given by the user")._replace(**fields)
+
+
+def request(**fields: Any) -> JobRequest:
+    asked = JobRequest(
+        name="train",
+        script_args=(),
+        interpreter="/bin/bash",
+        partition="gpu",
+        gres=(Gres("gpu", "", 1),),
+        gpu_style="gres",
+        per_gpu_options=False,
+        array=False,
+        signature="sig",
+        untouchable=(),
+        origins=(),
+    )
+    return asked._replace(**fields)
+
+
+MIG_POOL = Pool(
+    name="m",
+    nodes="m[1-2]",
+    partitions=("gpu", "mig"),
+    gpu_model=H100,
+    gpu_mem_mib=81559,
+    sm_count=132,
+    slice=(
+        MigSlice("h100_3g.40gb", "3g.40gb", 40448, 60, 2),
+        MigSlice("h100_1g.10gb", "1g.10gb", 9984, 16, 7),
+        MigSlice("h100_1g.20gb", "1g.20gb", 20090, 26, 4),
+        MigSlice("h100_2g.20gb", "2g.20gb", 20090, 32, 3),
+    ),
+)
+MPS_POOL = Pool(
+    "g", "g1", ("gpu",), "h100", H100, gpus_per_node=2, gpu_mem_mib=80000, sm_count=132, mps_per_gpu=100
+)
+SHARD_POOL = Pool(
+    "s", "s1", ("gpu",), "h100", H100, gpus_per_node=2, gpu_mem_mib=80000, sm_count=132, shards_per_gpu=4
+)
+
+
+def site(*pools: Pool, **sharing: Any) -> SiteConfig:
+    return SiteConfig(1, "c", "22.05", default_partition="gpu", pool=pools, sharing=Sharing()._replace(**sharing))

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import pytest
+
+from slurm_colloc.config import (
+    DOCUMENTATION,
+    SCHEMA,
+    MigSlice,
+    SiteConfig,
+    find_site_file,
+    load_site,
+    parse_site,
+    reference,
+)
+from slurm_colloc.errors import ConfigError
+
+LEAST = {"schema": 1, "cluster": "c", "slurm_release": "22.05"}
+
+
+def leaves(schema: Any, prefix: str = "") -> list[str]:
+    found = []
+    for key, kind in schema.__annotations__.items():
+        inner = get_args(kind)[0] if get_origin(kind) is tuple else kind
+        found += leaves(inner, f"{prefix}{key}.") if hasattr(inner, "_fields") else [f"{prefix}{key}"]
+    return found
+
+
+def test_every_key_is_documented_and_in_the_reference() -> None:
+    keys = leaves(SiteConfig)
+    assert len(keys) == len(set(keys)) > 40
+    rows = [line.split("`")[1] for line in reference().splitlines() if line.startswith("| `")]
+    assert rows == keys
+    assert set(keys) <= set(DOCUMENTATION)
+    # Nothing is documented that does not exist.
+    sections = {key.rpartition(".")[0] for key in keys} - {""}
+    assert set(DOCUMENTATION) <= set(keys) | sections
+
+
+def test_defaults() -> None:
+    site = parse_site(LEAST, "f")
+    assert (site.policy, site.sharing.order, site.observe.period_s) == ("auto", ("mig", "mps", "shard"), 10.0)
+    assert (site.sharing.mps_daemon, site.sharing.mps_single_user, site.sharing.shard_consent) == ("none", False, False)
+    assert site.pool == ()
+
+
+def test_nested_tables() -> None:
+    part = {"type": "t", "profile": "1g.10gb", "mem_mib": 9984, "sm_count": 16, "quantity": 7}
+    pool = {"name": "p", "nodes": "n[1-2]", "partitions": ["a", "b"], "gpu_mem_mib": 81559, "slice": [part]}
+    site = parse_site({**LEAST, "pool": [pool], "observe": {"period_s": 5}}, "f")
+    assert site.pool[0].slice == (MigSlice("t", "1g.10gb", 9984, 16, 7),)
+    assert (site.pool[0].partitions, site.pool[0].gpu_mem_mib, site.pool[0].sm_count) == (("a", "b"), 81559, None)
+    assert site.observe.period_s == 5.0
+    assert isinstance(site.observe.period_s, float)
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"clustr": "x"}, "unknown key 'clustr'; did you mean 'cluster'"),
+        ({"sharing": {"headrom_mib": 1}}, "unknown key 'sharing.headrom_mib'; did you mean 'headroom_mib'"),
+        ({"pool": [{"name": "a", "nodes": "b", "partitions": [], "gpu_typ": "x"}]}, "did you mean 'gpu_type'"),
+        ({"paths": {"zzz": 1}}, "valid keys: state, decisions"),
+        ({"pool": [{"name": "a", "nodes": "b"}]}, "key 'pool.partitions' is missing: partitions that contain"),
+        ({"pool": {"name": "a"}}, "'pool' must be a list"),
+        ({"pool": ["x"]}, "'pool' must be a table"),
+        ({"sharing": 3}, "'sharing' must be a table"),
+        ({"cluster": 3}, "'cluster' must be a text"),
+        ({"schema": "1"}, "'schema' must be a whole number"),
+        ({"schema": True}, "'schema' must be a whole number"),
+        ({"observe": {"period_s": True}}, "'observe.period_s' must be a number"),
+        ({"observe": {"agent": 1}}, "'observe.agent' must be true or false"),
+        ({"observe": {"agent": "yes"}}, "must be true or false"),
+        ({"observe": {"period_s": 0}}, "from 0.05 up"),
+        ({"observe": {"period_s": float("nan")}}, "from 0.05 up, not 'nan'"),
+        ({"observe": {"period_s": float("inf")}}, "not 'inf'"),
+        ({"sharing": {"headroom_mib": -1}}, "from 0 up, not '-1'"),
+        ({"sharing": {"headroom_mib": 1.5}}, "must be a whole number"),
+        ({"sharing": {"max_slowdown": 0.5}}, "from 1.0 up"),
+        ({"sharing": {"order": ["mig", "mpi"]}}, "'sharing.order' must be one of mig, mps, shard, not 'mpi'"),
+        ({"sharing": {"order": "mig"}}, "'sharing.order' must be a list"),
+        ({"sharing": {"mps_daemon": "yes"}}, "one of none, site"),
+        ({"policy": "on"}, "one of auto, shadow, off"),
+        ({"audit": {"min_coverage_pct": "60"}}, "must be a number"),
+    ],
+)
+def test_refused(extra: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_site({**LEAST, **extra}, "site.toml")
+    assert said in str(error.value)
+    assert str(error.value).startswith("site.toml: ")
+
+
+def test_missing_required() -> None:
+    with pytest.raises(ConfigError, match=r"key 'cluster' is missing: ClusterName of slurm\.conf"):
+        parse_site({"schema": 1, "slurm_release": "22.05"}, "f")
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text('schema = 1\ncluster = "c"\nslurm_release = "22.05"\n')
+    assert load_site(str(path)).cluster == "c"
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        load_site(str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        load_site(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "text", [b"schema = ", b"\xff\xfe", b"a = " + b"[" * 100_000, b"schema = " + b"9" * 5000, b"schema = 1\nschema = 1"]
+)
+def test_not_toml(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "site.toml"
+    path.write_bytes(text)
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load_site(str(path))
+
+
+def test_newer_schema_comes_before_unknown_keys(tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(f"schema = {SCHEMA + 1}\nfuture = 1\n")
+    with pytest.raises(ConfigError, match=f"schema {SCHEMA + 1}, newer than this release's {SCHEMA}"):
+        load_site(str(path))
+
+
+def test_which_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("COLLOC_CONF", raising=False)
+    own = tmp_path / "slurm_colloc" / "site.toml"
+    own.parent.mkdir()
+    own.touch()
+    assert find_site_file() == str(own)
+    monkeypatch.setenv("COLLOC_CONF", "elsewhere")
+    assert find_site_file() == "elsewhere"

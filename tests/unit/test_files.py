@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.errors import StoreError
+from slurm_colloc.files import private_folder, read_bounded, write_atomic
+
+
+def test_write_replaces_whole_and_private(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    write_atomic(str(path), b"one")
+    write_atomic(str(path), b"two")
+    assert path.read_bytes() == b"two"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StoreError, match="cannot be written"):
+        write_atomic(str(tmp_path / "folder"), b"x")
+    assert os.listdir(tmp_path) == ["folder"]
+    with pytest.raises(StoreError, match="No such file"):
+        write_atomic(str(tmp_path / "none" / "f"), b"x")
+
+
+def test_write_goes_through_no_link(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    (tmp_path / "f").symlink_to(victim)
+    write_atomic(str(tmp_path / "f"), b"new")
+    assert (victim.read_bytes(), (tmp_path / "f").read_bytes()) == (b"mine", b"new")
+    (tmp_path / f"g.{os.getpid()}.new").symlink_to(victim)
+    with pytest.raises(StoreError):
+        write_atomic(str(tmp_path / "g"), b"new")
+    assert victim.read_bytes() == b"mine"
+
+
+def test_read_bounds(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"12345")
+    assert read_bounded(str(path), 5) == b"12345"
+    with pytest.raises(StoreError, match="larger than 4 bytes"):
+        read_bounded(str(path), 4)
+    with pytest.raises(StoreError, match="No such file"):
+        read_bounded(str(tmp_path / "none"), 4)
+
+
+def test_read_refuses_what_is_no_file_and_leaks_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    before = len(os.listdir("/proc/self/fd"))
+    for name in ("link", "fifo", "folder"):
+        with pytest.raises(StoreError):
+            read_bounded(str(tmp_path / name), 10)
+    with pytest.raises(StoreError, match="not a regular file"):
+        read_bounded(str(tmp_path / "folder"), 10)
+    with pytest.raises(StoreError, match="not a regular file"):
+        read_bounded("/dev/null", 10)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_read_of_the_owner(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"x")
+    assert read_bounded(str(path), 10, owner_uid=os.geteuid()) == b"x"
+    with pytest.raises(StoreError, match=f"belongs to uid {os.geteuid()}, not to uid 424242"):
+        read_bounded(str(path), 10, owner_uid=424242)
+
+
+def test_private_folder(tmp_path: Path) -> None:
+    made = tmp_path / "a" / "b" / "c"
+    assert private_folder(str(made)) == str(made)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b", "a/b/c")] == [0o700] * 3
+    assert private_folder(str(made)) == str(made)
+
+
+def test_planted_folder(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "file").touch()
+    for name in ("link", "file"):
+        with pytest.raises(StoreError):
+            private_folder(str(tmp_path / name))
+    with pytest.raises(StoreError):
+        private_folder(str(tmp_path / "file" / "below"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can plant a folder of somebody else")
+def test_folder_of_somebody_else(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    os.chown(tmp_path / "theirs", 12345, 12345)
+    with pytest.raises(StoreError, match="belongs to uid 12345"):
+        private_folder(str(tmp_path / "theirs"))

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import Gres
+from slurm_colloc.slurm.gres import parse_gpus, parse_gres, parse_tres_gres
+
+MIG = "nvidia_h200_nvl_4g.71gb"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("gpu", [("gpu", "", 1)]),
+        ("gpu:2", [("gpu", "", 2)]),
+        ("gpu:1g.10gb:2", [("gpu", "1g.10gb", 2)]),
+        ("gpu:1g.10gb", [("gpu", "1g.10gb", 1)]),
+        ("gpu:a100_1g.10gb+me:1", [("gpu", "a100_1g.10gb+me", 1)]),
+        ("gpu:2080:3", [("gpu", "2080", 3)]),
+        ("gres:gpu:h100:2", [("gpu", "h100", 2)]),
+        ("gres/gpu:2", [("gpu", "", 2)]),
+        ("gpu:a100:2(S:0),shard:8", [("gpu", "a100", 2), ("shard", "", 8)]),
+        ("gpu:a100:2(S:0,2),mps:200(S:0-1)", [("gpu", "a100", 2), ("mps", "", 200)]),
+        ("gpu:h100:2(IDX:0-1)", [("gpu", "h100", 2)]),
+        ("mps:h100:200", [("mps", "h100", 200)]),
+        ("bandwidth:lustre:no_consume:4G", [("bandwidth", "lustre", 4 * 1024**3)]),
+        ("shard:2K", [("shard", "", 2048)]),
+        ("none", []),
+        ("(null)", []),
+        ("", []),
+    ],
+)
+def test_gres(text: str, found: list[tuple[str, str, int]]) -> None:
+    assert parse_gres(text) == tuple(Gres(*item) for item in found)
+
+
+@pytest.mark.parametrize("text", ["gpu:a100:x", "gpu:", "gpu::2", "gpu:a:b:2", "gpu:2 ", "gpu,,gpu", "=", "gpu:-1:x"])
+def test_not_gres(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_gres(text)
+
+
+@given(
+    st.lists(
+        st.builds(
+            Gres,
+            st.sampled_from(["gpu", "mps", "shard"]),
+            st.sampled_from(["", "a100", "1g.10gb", "a100_1g.10gb+me", "nvidia-x.y_z"]),
+            st.integers(0, 10**6),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_text_and_gres_are_inverse(items: list[Gres]) -> None:
+    assert parse_gres(",".join(map(str, items))) == tuple(items)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("2", [("gpu", "", 2)]), ("a100:4", [("gpu", "a100", 4)]), ("a:1,b:2", [("gpu", "a", 1), ("gpu", "b", 2)])],
+)
+def test_gpus(text: str, found: list[tuple[str, str, int]]) -> None:
+    assert parse_gpus(text) == tuple(Gres(*item) for item in found)
+
+
+@pytest.mark.parametrize("text", ["", "a100", "a100:", "x:y", "-1"])
+def test_not_gpus(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_gpus(text)
+
+
+# docs: the TRES table; (text, GPUs, entries by kind)
+TABLE = [
+    ("gres/gpu=2", 2, {"": 2}),
+    ("gres/gpu:a100=2", 2, {"a100": 2}),
+    ("gres/gpu:a100=4,gres/gpu=4", 4, {"a100": 4}),
+    ("gres/gpu:a100=1,gres/gpu:h100=2,gres/gpu=3", 3, {"a100": 1, "h100": 2}),
+    ("gres/gpu:a100=1,gres/gpu=3", 3, {"a100": 1, "": 2}),
+    ("gres/gpu:1g.10gb=1,gres/gpu=1", 1, {"1g.10gb": 1}),
+    ("gres/shard=2", 0, {}),
+    ("gres/mps=50", 0, {}),
+    ("gres/gpu=0", 0, {}),
+    ("cpu=4,mem=8G", 0, {}),
+    ("", 0, {}),
+    (f"gres/gpu:{MIG}=2", 2, {MIG: 2}),
+    ("gres/gpu:1g.10gb+me=1", 1, {"1g.10gb+me": 1}),
+]
+
+
+@pytest.mark.parametrize(("text", "gpus", "kinds"), TABLE)
+@pytest.mark.parametrize("order", [1, -1])
+def test_tres_table(text: str, gpus: int, kinds: dict[str, int], order: int) -> None:
+    around = ["billing=5", *text.split(","), "node=1"] if text else []
+    found = [gres for gres in parse_tres_gres(",".join(around[::order])) if gres.name == "gpu"]
+    assert {gres.type: gres.quantity for gres in found} == kinds
+    assert sum(gres.quantity for gres in found) == gpus
+
+
+def test_shares_in_tres() -> None:
+    assert parse_tres_gres("cpu=1,gres/shard=2,gres/mps=50") == (Gres("mps", "", 50), Gres("shard", "", 2))
+
+
+@pytest.mark.parametrize("text", ["gres/gpu", "gres/gpu=x", "gres/gpu=", "gres/gpu:a=4,gres/gpu=2", "gres/gpu=-1"])
+def test_not_tres(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_tres_gres(text)

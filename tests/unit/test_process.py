@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+import sys
+
+import pytest
+
+from slurm_colloc.errors import ProcessError
+from slurm_colloc.process import ask, replace, run, spawn
+from slurm_colloc.shipped import folder
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def test_run_returns_what_was_said() -> None:
+    done = run(python("import sys; print('a'); print('b', file=sys.stderr); sys.exit(3)"), 30)
+    assert done == (3, b"a\n", b"b\n")
+    assert run(python("import sys; print(len(sys.stdin.read()))"), 30).stdout == b"0\n"
+    assert run(python("import os; os.kill(os.getpid(), 9)"), 30).status == -9
+
+
+def test_time_is_bounded() -> None:
+    with pytest.raises(ProcessError, match=r"did not answer within 0\.2 s"):
+        run(python("import time; time.sleep(60)"), 0.2)
+
+
+def test_what_cannot_start() -> None:
+    with pytest.raises(ProcessError, match="cannot be started"):
+        run(["/no/such/program"], 1)
+    with pytest.raises(ProcessError, match="cannot be started"):
+        run(["x\0y"], 1)
+    with pytest.raises(ProcessError, match="cannot be started"):
+        replace(["/no/such/program"], {})
+    with pytest.raises(ProcessError, match="cannot be started"):
+        spawn(["/no/such/program"], {}, None)
+
+
+def test_ask_names_the_last_line() -> None:
+    assert ask(python("print(1)"), 30) == b"1\n"
+    with pytest.raises(ProcessError, match="ended with status 2: last"):
+        ask(python("import sys; print('first\\nlast', file=sys.stderr); sys.exit(2)"), 30)
+    with pytest.raises(ProcessError, match="nothing on standard error"):
+        ask(python("raise SystemExit(1)"), 30)
+
+
+def test_spawn_passes_environment() -> None:
+    child = spawn(python("import os; print(os.environ['A'])"), {"A": "é"}, None)
+    assert child.communicate()[0] == "é\n".encode()
+
+
+def test_shipped_folders() -> None:
+    assert folder("templates").endswith("/templates")
+    with pytest.raises(KeyError):
+        folder("other")
