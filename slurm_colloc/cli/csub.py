@@ -7,7 +7,6 @@ arguments. Nothing here imports typer, jinja2 or anything heavier unless the use
 
 import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.handover import find_sbatch, stdin_descriptor, submit
 from slurm_colloc.submit.plan import NEWEST_RELEASE, Plan, make_plan, own_option, parse_arguments
-from slurm_colloc.submit.render import write_script
+from slurm_colloc.submit.render import remove_script, write_script
 
 _HELP = ("--help", "-h", "--install-completion", "--show-completion")
 
@@ -123,12 +122,11 @@ def _submit(plan: Plan, command_line: CommandLine, call: _Call, config: SiteConf
     quiet = _quiet(call.argv)
     if own_option("explain", command_line, None) is not None:
         _explain(plan)
-    folder = ""
+    path = ""
     argv = plan.sbatch_argv
     source: int | None = None
     if plan.body is not None and plan.script_at is not None:
-        path = write_script("", os.path.basename(argv[plan.script_at]), plan.body)
-        folder = os.path.dirname(path)
+        path = write_script(os.path.basename(argv[plan.script_at]), plan.body)
         argv = (*argv[: plan.script_at], path, *argv[plan.script_at + 1 :])
     elif stdin is not None:
         source = stdin_descriptor(plan.body if plan.body is not None else stdin)
@@ -143,8 +141,8 @@ def _submit(plan: Plan, command_line: CommandLine, call: _Call, config: SiteConf
     try:
         outcome = submit([call.sbatch, *argv], call.environ, source, submitted)
     finally:
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
+        if path:
+            remove_script(path)
     if outcome.refused and not plan.placement.as_asked:
         return _fall_open(call, stdin, f"{_given(plan.placement)} was refused: {_last_line(outcome.refused)}")
     if outcome.refused:

@@ -5,10 +5,8 @@ csub reads it without a lock, so a network file system's locking cannot hang a s
 """
 
 import os
-import sqlite3
 from collections.abc import Iterable
 from contextlib import suppress
-from urllib.parse import quote
 
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import PRIVATE_FILE
@@ -30,6 +28,8 @@ def write_snapshot(path: str, evidence: Iterable[Evidence], uid: int | None = No
     Raises:
         StoreError: the folder cannot be written.
     """
+    import sqlite3
+
     temporary = f"{path}.{os.getpid()}.new"
     try:
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, PRIVATE_FILE))
@@ -60,6 +60,10 @@ def read_snapshot(path: str, signature: str) -> tuple[Evidence, ...]:
     """
     if not os.path.exists(path):
         return ()
+    # Here, not above: most users of csub have no snapshot, and these cost 6 ms to import.
+    import sqlite3
+    from urllib.parse import quote
+
     try:
         connection = sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)
         try:

@@ -2,10 +2,13 @@
 """Put csub's block into a batch script; every byte of the user's own text stays as it is."""
 
 import os
+import time
+from contextlib import suppress
 from typing import NamedTuple
 
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import ConfigError
+from slurm_colloc.errors import ConfigError, StoreError
+from slurm_colloc.files import PRIVATE_FOLDER
 from slurm_colloc.model import Footprint, JobRequest, Placement
 from slurm_colloc.shipped import folder
 
@@ -70,14 +73,27 @@ def _quote(text: object) -> str:
     return "'" + str(text).replace("'", "'\\''") + "'"
 
 
-def write_script(parent: str, name: str, content: bytes) -> str:
-    """Write the rendered script under a fresh private folder, named as the user's, and return its path.
+def write_script(name: str, content: bytes) -> str:
+    """Write the rendered script into a fresh private folder, named as the user's, and return its path.
 
     The name is kept because Slurm calls the job by it.
-    """
-    import tempfile
 
-    path = os.path.join(tempfile.mkdtemp(prefix="csub-", dir=parent or None), name)
-    with open(path, "xb") as stream:
-        stream.write(content)
+    Raises:
+        StoreError: there is no room for it.
+    """
+    base = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - mkdir below refuses a folder that somebody planted
+    path = os.path.join(base, f"csub-{os.getpid()}-{time.time_ns()}", name)
+    try:
+        os.mkdir(os.path.dirname(path), PRIVATE_FOLDER)
+        with open(path, "xb") as stream:
+            stream.write(content)
+    except OSError as error:
+        raise StoreError(f"rendered script '{path}' cannot be written: {error.strerror}") from error
     return path
+
+
+def remove_script(path: str) -> None:
+    """Remove what write_script made; sbatch has read it, so what stays behind harms nobody."""
+    with suppress(OSError):
+        os.unlink(path)
+        os.rmdir(os.path.dirname(path))
