@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sdist and the wheel are complete: what is installed from them works away from any checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+RENDER = """
+import sys
+from pathlib import Path
+from slurm_colloc.config import load_site
+from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Quantiles, SharingMode
+from slurm_colloc.shipped import folder
+from slurm_colloc.submit.render import Sampling, render_block
+
+assert "site-packages" in folder("templates"), folder("templates")
+request = JobRequest("job", (), "/bin/sh", None, (Gres("gpu", "", 1),), "gres", False, False, "s", (), ())
+footprint = Footprint(Quantiles(1, 2, 3), Quantiles(1, 2, 3), "", "hint", 0, "given")
+rendered = 0
+for site in sorted(Path(folder("site-configs")).glob("*/site.toml")):
+    config = load_site(str(site))
+    for mode in SharingMode:
+        placement = Placement(mode, Gres("mps", "", 10), (("A", "b"),), 256, ("why",), ())
+        block = render_block(request, footprint, placement, Sampling("/usr/bin/python3", ("x",)), config)
+        assert b"csub" in block and b"export A" in block
+        rendered += 1
+assert rendered == 4 * len(list(Path(folder("site-configs")).iterdir())) >= 12, rendered
+print(len(list(Path(folder("templates")).glob("*.sbatch.j2"))))
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("dist")
+    # No --wheel: the wheel is then built from the sdist, so whatever the sdist lacks is missing here too.
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", target, CHECKOUT], check=True, capture_output=True
+    )
+    return target
+
+
+def test_the_wheel_from_the_sdist_has_every_shipped_file(built: Path) -> None:
+    names = set(zipfile.ZipFile(next(built.glob("*.whl"))).namelist())
+    tracked = subprocess.run(["git", "ls-files"], cwd=CHECKOUT, check=True, capture_output=True, text=True).stdout
+    shipped = {"templates/": "templates/", "site-configs/": "site-configs/", "tests/recorded/demo/": "recorded/"}
+    expected = {path for path in tracked.split() if path.startswith("slurm_colloc/")}
+    for path in tracked.split():
+        for source, target in shipped.items():
+            if path.startswith(source):
+                expected.add(f"slurm_colloc/_shipped/{target}{path.removeprefix(source)}")
+    assert expected <= names, expected - names
+
+
+def test_the_sdist_can_run_the_tests(built: Path) -> None:
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    wanted = {"Makefile", "LICENSE", "README.md", "CHANGELOG.md", "tests/conftest.py", "tests/cluster/bootstrap.sh"}
+    assert wanted <= names
+
+
+def test_an_installed_wheel_renders_everything_and_tells_the_demo(built: Path, tmp_path: Path) -> None:
+    environment = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    python = environment / "bin" / "python"
+    wheel = next(built.glob("*.whl"))
+    subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True, capture_output=True)
+    rendered = subprocess.run([python, "-I", "-c", RENDER], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert rendered.returncode == 0, rendered.stderr
+    assert rendered.stdout.strip() == "5"
+    demo = subprocess.run(
+        [environment / "bin" / "colloc", "demo", "-o", tmp_path / "demo"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert demo.returncode == 0, demo.stderr
+    assert "total" in demo.stdout
+    assert "COL001" in demo.stdout
+    assert "<svg" in (tmp_path / "demo" / "report.html").read_text()

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""csub, unmodified, against a made-up sbatch on PATH: what it imports, what it hands over, and how often."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SITE = """
+schema = 1
+cluster = "lab"
+slurm_release = "22.05"
+default_partition = "gpu"
+[[pool]]
+name = "h"
+nodes = "h1"
+partitions = ["gpu"]
+gpu_type = "h100"
+gpu_model = "NVIDIA H100 80GB HBM3"
+gpus_per_node = 1
+gpu_mem_mib = 81559
+sm_count = 132
+mps_per_gpu = 100
+[[pool.slice]]
+type = "h100_1g.10gb"
+profile = "1g.10gb"
+mem_mib = 9984
+sm_count = 16
+quantity = 1
+[sharing]
+order = [{order}]
+mps_daemon = "site"
+mps_single_user = true
+[observe]
+agent = {agent}
+"""
+SCRIPT = "#!/bin/bash\n#SBATCH --gres=gpu:1\necho hello\n"
+# Says on its standard output what recorded sbatch 22.05.8 says, and keeps what it was given.
+SBATCH = """#!/bin/bash
+n=$(ls "$CALLS" | wc -l)
+printf '%s\\0' "$@" > "$CALLS/$n"
+for last; do :; done
+if [ -f "$last" ]; then cat "$last" > "$CALLS/../script.$n"; elif [ ! -t 0 ]; then cat > "$CALLS/../script.$n"; fi
+if [ -f "$CALLS/../behaviour.$n" ]; then . "$CALLS/../behaviour.$n"; fi
+echo "Submitted batch job 4711"
+"""
+
+
+class Shell:
+    """A folder with a site, a script and a made-up sbatch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("bin", "calls", "home", "tmp"):
+            (folder / name).mkdir()
+        (folder / "bin" / "sbatch").write_text(SBATCH)
+        (folder / "bin" / "sbatch").chmod(0o755)
+        (folder / "job.sh").write_text(SCRIPT)
+        self.site('"mig", "mps"', agent=True)
+
+    def site(self, order: str, *, agent: bool) -> None:
+        (self.folder / "site.toml").write_text(SITE.replace("{order}", order).replace("{agent}", str(agent).lower()))
+
+    def behave(self, number: int, text: str) -> None:
+        (self.folder / f"behaviour.{number}").write_text(text)
+
+    def run(self, *argv: str, input: str | None = None, code: str = "") -> subprocess.CompletedProcess[str]:
+        environment = {
+            "PATH": f"{self.folder / 'bin'}:/usr/bin:/bin",
+            "HOME": str(self.folder / "home"),
+            "TMPDIR": str(self.folder / "tmp"),
+            "CALLS": str(self.folder / "calls"),
+            "COLLOC_CONF": str(self.folder / "site.toml"),
+        }
+        program = code or "from slurm_colloc.cli.csub import main; main()"
+        return subprocess.run(
+            [sys.executable, "-c", program, *argv],
+            cwd=self.folder,
+            env=environment,
+            input=input,
+            stdin=subprocess.DEVNULL if input is None else None,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def calls(self) -> list[list[str]]:
+        files = sorted((self.folder / "calls").iterdir(), key=lambda path: int(path.name))
+        return [path.read_text().split("\0")[:-1] for path in files]
+
+    def decisions(self) -> list[dict[str, object]]:
+        folder = self.folder / "home/.local/share/slurm_colloc/decisions"
+        return [json.loads(path.read_text()) for path in sorted(folder.iterdir())] if folder.exists() else []
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+HINT = "--gpu-footprint=mem=4G,sm=10"
+HEAVY = {"pandas", "numpy", "pyarrow", "duckdb", "pynvml", "pyslurm", "typer", "rich", "click", "ClusterShell"}
+LIST = """
+import sys, slurm_colloc.cli.csub as csub
+try:
+    csub.main()
+finally:
+    print(" ".join(sorted({name.split(".")[0] for name in sys.modules})), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("rendered", [False, True])
+def test_a_submission_imports_nothing_heavy(shell: Shell, rendered: bool) -> None:
+    shell.site('"mps"' if rendered else '"mig"', agent=True)
+    done = shell.run(HINT, "job.sh", code=LIST)
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stderr.splitlines()[-1].split())
+    assert loaded & HEAVY == set()
+    assert ("jinja2" in loaded) is rendered
+    assert len(shell.calls()) == 1
+
+
+def test_the_placed_request_comes_last_before_the_script(shell: Shell) -> None:
+    done = shell.run("-J", "x", "--gres=gpu:1", HINT, "job.sh", "--gres=gpu:9", "a b")
+    assert done.stdout == "Submitted batch job 4711\n"
+    assert shell.calls() == [["-J", "x", "--gres=gpu:1", "--gres=gpu:h100_1g.10gb:1", "job.sh", "--gres=gpu:9", "a b"]]
+    assert [decision["given"] for decision in shell.decisions()] == ["gpu:h100_1g.10gb:1"]
+
+
+def test_a_rendered_script_takes_the_place_of_the_users(shell: Shell) -> None:
+    shell.site('"mps"', agent=True)
+    done = shell.run(HINT, "job.sh", "arg")
+    [call] = shell.calls()
+    assert call[0] == "--gres=mps:10"
+    assert Path(call[1]).name == "job.sh"
+    assert call[2:] == ["arg"]
+    assert list((shell.folder / "tmp").iterdir()) == []
+    assert "mps:10 instead of gpu:1" in done.stderr
+
+
+def test_a_script_on_standard_input_is_handed_on(shell: Shell) -> None:
+    shell.run(HINT, input=SCRIPT)
+    assert shell.calls() == [["--gres=gpu:h100_1g.10gb:1"]]
+    assert (shell.folder / "script.0").read_text() == SCRIPT
+    shell.site('"mps"', agent=True)
+    shell.run(HINT, input=SCRIPT)
+    stored = (shell.folder / "script.1").read_text()
+    assert stored.startswith("#!/bin/bash\n#SBATCH --gres=gpu:1\n# --- csub")
+    assert stored.endswith("# --- end of csub's block ---\necho hello\n")
+
+
+DEFINITE = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
+DOUBTFUL = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+
+
+def test_a_definite_refusal_is_followed_by_one_original(shell: Shell) -> None:
+    shell.behave(0, f'echo "{DEFINITE}" >&2; exit 1')
+    done = shell.run(HINT, "job.sh")
+    assert shell.calls() == [["--gres=gpu:h100_1g.10gb:1", "job.sh"], ["job.sh"]]
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 4711\n")
+    assert "was refused" in done.stderr
+
+
+def test_a_refusal_of_the_original_is_sbatchs_own(shell: Shell) -> None:
+    for number in (0, 1):
+        shell.behave(number, f'echo "{DEFINITE}" >&2; exit 1')
+    done = shell.run(HINT, "job.sh")
+    assert len(shell.calls()) == 2
+    assert done.returncode == 1
+    assert done.stderr.endswith(DEFINITE + "\n")
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        f'echo "{DOUBTFUL}" >&2; exit 1',
+        "echo garbage; exit 3",
+        'echo "Submitted batch job 5"; echo "' + DEFINITE + '" >&2; exit 1',
+        "kill -9 $$",
+    ],
+)
+def test_an_ambiguous_end_is_never_repeated(shell: Shell, behaviour: str) -> None:
+    shell.behave(0, behaviour)
+    done = shell.run(HINT, "job.sh")
+    assert len(shell.calls()) == 1
+    assert done.returncode != 0
+
+
+def test_what_sbatch_says_beside_a_job_is_passed_on(shell: Shell) -> None:
+    shell.behave(0, 'echo "sbatch: warning: soon" >&2; echo "7;other"; echo more; echo "late" >&2; exit 0')
+    done = shell.run("--quiet", HINT, "--parsable", "job.sh")
+    assert (done.stdout, done.stderr) == ("7;other\nmore\n", "sbatch: warning: soon\nlate\n")
+    assert [(decision["job_id"], decision["cluster"]) for decision in shell.decisions()] == [("7", "other")]
+
+
+UNTOUCHED = [
+    ["-M", "other", "job.sh"],
+    ["--no-such-option", "job.sh"],
+    ["-p", "gpu", "--", "job.sh"],
+    ["job.sh", ":", "job.sh"],
+    ["--gres=gpu:two", "job.sh"],
+    ["--version"],
+]
+
+
+@pytest.mark.parametrize("argv", UNTOUCHED)
+def test_what_is_not_understood_goes_through_unchanged(shell: Shell, argv: list[str]) -> None:
+    shell.run(*argv)
+    assert shell.calls() == [argv]
+
+
+def test_csubs_own_options_are_taken_out_whatever_happens(shell: Shell) -> None:
+    (shell.folder / "site.toml").write_text("schema = 99")
+    done = shell.run(HINT, "--explain", "-p", "gpu", "job.sh", "--explain")
+    assert shell.calls() == [["-p", "gpu", "job.sh", "--explain"]]
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_dry_run_never_reaches_sbatch(shell: Shell) -> None:
+    for argv in (["--dry-run", "job.sh"], ["--dry-run", "--no-such", "job.sh"], ["--dry-run", "missing.sh"]):
+        shell.run(HINT, *argv)
+    (shell.folder / "site.toml").write_text("schema = 99")
+    shell.run("--dry-run", "job.sh")
+    assert shell.calls() == []
+
+
+def test_shadow_and_off_change_nothing(shell: Shell) -> None:
+    site = (shell.folder / "site.toml").read_text()
+    (shell.folder / "site.toml").write_text(site.replace("schema = 1", 'schema = 1\npolicy = "shadow"'))
+    shell.run(HINT, "job.sh")
+    (shell.folder / "site.toml").write_text(site)
+    shell.run(HINT, "--colloc=off", "job.sh")
+    (shell.folder / "site.toml").write_text(site.replace("schema = 1", 'schema = 1\npolicy = "off"'))
+    shell.run(HINT, "job.sh")
+    assert shell.calls() == [["job.sh"]] * 3
+    [shadow, off] = shell.decisions()
+    assert "shadow mode: would have been gpu:h100_1g.10gb:1" in str(shadow["reasons"])
+    assert "--colloc=off was given" in str(off["reasons"])
+
+
+def test_history_of_an_earlier_run_places_the_next(shell: Shell) -> None:
+    """Evidence without an end is settled by one question to Slurm and then trusted."""
+    plan = json.loads(shell.run("--dry-run", "--format=json", "job.sh").stdout)
+    signature = plan["request"]["signature"]
+    folder = shell.folder / "home/.local/share/slurm_colloc/evidence" / signature
+    folder.mkdir(parents=True)
+    evidence = {
+        "job_id": "9", "signature": signature, "state": "RUNNING", "mode": "exclusive",
+        "gpu_model": "NVIDIA H100 80GB HBM3", "gpu_mem_peak_mib": 4000, "sm_active_mean_pct": 5.0,
+        "sm_active_q95_pct": 9.0, "sm_is_bound": False, "sample_count": 30, "sampled_s": 300.0, "ended_s": 1.0,
+    }  # fmt: skip
+    (folder / "9.json").write_text(json.dumps(evidence))
+    (shell.folder / "bin/sacct").write_text('#!/bin/sh\necho asked >> "$CALLS/../sacct"\necho "9|COMPLETED"\n')
+    (shell.folder / "bin/sacct").chmod(0o755)
+    for _ in range(2):
+        shell.run("job.sh")
+    assert shell.calls() == [["--gres=gpu:h100_1g.10gb:1", "job.sh"]] * 2
+    assert (shell.folder / "sacct").read_text() == "asked\n"
+    for state in ("FAILED", "OUT_OF_MEMORY", "TIMEOUT", "CANCELLED"):
+        (folder / "9.json").write_text(json.dumps({**evidence, "state": state}))
+        assert json.loads(shell.run("--dry-run", "--format=json", "job.sh").stdout)["placement"]["gres"] == "as asked"
+
+
+def test_csub_behind_the_name_sbatch_finds_the_real_one(shell: Shell) -> None:
+    shim = shell.folder / "shim"
+    shim.mkdir()
+    program = shell.folder / "csub"
+    program.write_text(f"#!{sys.executable}\nfrom slurm_colloc.cli.csub import main\nmain()\n")
+    program.chmod(0o755)
+    (shim / "sbatch").symlink_to(program)
+    environment = {
+        "PATH": f"{shim}:{shell.folder / 'bin'}:/usr/bin:/bin",
+        "CALLS": str(shell.folder / "calls"),
+        "HOME": str(shell.folder / "home"),
+        "COLLOC_CONF": str(shell.folder / "site.toml"),
+    }
+    done = subprocess.run(
+        [shim / "sbatch", "job.sh"],
+        cwd=shell.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "Submitted batch job 4711\n", done.stderr
+    assert shell.calls() == [["job.sh"]]
