@@ -132,6 +132,7 @@ class Lab:
         texts = {
             "slurm.conf": config.slurm_conf(root, self.form, ports, first, extra_slurm_conf),
             "gres.conf": config.gres_conf(devices),
+            "cgroup.conf": config.CGROUP_CONF,
             **config.scripts(root, self.names),
             **files,
         }

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Docs are tested too: commands and options in them exist, links lead somewhere, generated pages are not stale."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer.core
+import typer.main
+
+from slurm_colloc.cli.colloc import build
+from slurm_colloc.config import load_site, reference
+from slurm_colloc.submit.plan import OWN_OPTIONS
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
+
+
+def test_the_reference_of_site_toml_is_not_stale() -> None:
+    assert (CHECKOUT / "docs/reference/site.toml.md").read_text() == reference(), "run 'make docs'"
+
+
+def test_readme_is_short() -> None:
+    assert len((CHECKOUT / "README.md").read_text().splitlines()) < 120
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_and_files_named_exist(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+    for target in re.findall(r"`((?:docs|templates|tests|site-configs|slurm_colloc)/[\w./-]*)`", page.read_text()):
+        assert (CHECKOUT / target).exists(), target
+
+
+def _commands() -> list[tuple[str, list[str]]]:
+    text = "\n".join(page.read_text() for page in PAGES)
+    found = re.findall(r"(?:^|`)(colloc|csub) ([^`#\n]*)", text, re.MULTILINE)
+    return [(program, words.split()) for program, words in found]
+
+
+def test_every_command_shown_exists_with_its_options() -> None:
+    root = typer.main.get_command(build())
+    own = {f"--{option.name}" for option in OWN_OPTIONS}
+    seen = 0
+    for program, words in _commands():
+        options = {word.split("=")[0] for word in words if word.startswith("--")}
+        if program == "csub":
+            assert options <= own, (program, words)
+            seen += 1
+            continue
+        command = root
+        for word in words:
+            # Typer brings its own click, so groups are known by what they have.
+            inner: dict[str, typer.core.TyperCommand] = getattr(command, "commands", {})
+            if not inner:
+                break
+            assert word in inner, (program, words)
+            command = inner[word]
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert options <= known, (program, words, options - known)
+        seen += 1
+    assert seen > 15
+
+
+@pytest.mark.parametrize(
+    "site", sorted((CHECKOUT / "site-configs").glob("*/site.toml")), ids=lambda path: path.parent.name
+)
+def test_example_sites_are_valid(site: Path) -> None:
+    assert load_site(str(site)).pool
