@@ -17,6 +17,7 @@ JOB_MEAN = "job mean by source"
 # GPU_UTIL says how long a device was busy, not how much of it: of a run that holds a part of a GPU it is no use.
 # A device's time counts once: where two samplers ran at a time, or the clock was set back, an interval begins no
 # earlier than the reading before it.
+# least() passes over NULL, so that what was not sampled must be 0 before it gets there.
 # A source that gives one mean for the whole run records no coverage; it counts where no sample of ours does.
 _SWEEP = """
 WITH runs AS (
@@ -67,9 +68,9 @@ joined AS (
 SELECT cluster, job_id, "user", account, "partition", state, job_name, gres, from_s, to_s,
        allocated,
        CASE WHEN by_mean THEN allocated WHEN gpus < devices THEN 0
-            ELSE coalesce(allocated * least(1, util_seconds / device_s), 0) END,
+            ELSE coalesce(allocated * least(1, coalesce(util_seconds / device_s, 0)), 0) END,
        CASE WHEN by_mean THEN allocated * mean_gpu_util_pct / 100 WHEN gpus < devices THEN NULL ELSE util_hours END,
-       coalesce(allocated * least(1, sm_seconds / device_s), 0),
+       coalesce(allocated * least(1, coalesce(sm_seconds / device_s, 0)), 0),
        sm_hours,
        peak_mib,
        CASE WHEN by_mean THEN NULL ELSE 100 * least(1, coalesce(seconds / device_s, 0)) END,

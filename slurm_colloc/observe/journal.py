@@ -40,7 +40,7 @@ def decode(content: bytes) -> Decoded:
             if int(checksum, 16) != zlib.crc32(body):
                 raise ValueError("checksum")
             rounds.append(_round(json.loads(body)))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             rejected += 1
     return Decoded(tuple(rounds), rejected)
 

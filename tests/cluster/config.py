@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tests.cluster.nodes import CPUS, MEM_MB, NODES, PARTITIONS, tracked_tres
 
-CLUSTER = "lab"
 
 _COMMON = """\
 ClusterName={cluster}
@@ -135,11 +134,16 @@ def port_names(form: str) -> list[str]:
     return [*daemons, *(f"slurmd-{node.name}" for node in NODES)]
 
 
+def cluster_name(ports: Mapping[str, int]) -> str:
+    """Return the ClusterName: one for each lab, since two labs on one machine see each other's processes."""
+    return f"lab{ports['slurmctld']}"
+
+
 def slurm_conf(root: Path, form: str, ports: Mapping[str, int], user: str, extra: str) -> str:
     """Return slurm.conf for a lab in this folder; extra lines come last, so that they win."""
     text = _COMMON + (_USER_FORM if form == "user" else _ROOT_FORM)
     tres = ",".join(tracked_tres())
-    lines = [text.format(root=root, user=user, cluster=CLUSTER, tres=tres, **ports).rstrip()]
+    lines = [text.format(root=root, user=user, cluster=cluster_name(ports), tres=tres, **ports).rstrip()]
     for node in NODES:
         gres = f" Gres={node.gres}" if node.gres else ""
         size = f"CPUs={CPUS} CoresPerSocket={CPUS} RealMemory={MEM_MB}"

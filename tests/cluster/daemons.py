@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.cluster import ports
-from tests.cluster.config import CLUSTER
+from tests.cluster.config import cluster_name
 from tests.cluster.errors import LabError
 from tests.cluster.nodes import NODES
 from tests.cluster.processes import Record, is_alive, tail
@@ -107,7 +107,7 @@ def add_associations(lab: Lab) -> None:
     if marker.exists():
         return
     plan = lab.root / "etc/associations.cfg"
-    plan.write_text(associations(lab.users.values()))
+    plan.write_text(associations(cluster_name(lab.ports.numbers), lab.users.values()))
     # One load: each `sacctmgr add` would take half a second.
     done = lab.run(["sacctmgr", "-i", "load", plan], timeout=30)
     if done.returncode:
@@ -116,12 +116,12 @@ def add_associations(lab: Lab) -> None:
     marker.touch()
 
 
-def associations(people: Iterable[User]) -> str:
+def associations(cluster: str, people: Iterable[User]) -> str:
     members: dict[str, list[str]] = {}
     for user in people:
         if user.account:
             members.setdefault(user.account, []).append(user.name)
-    lines = [f"Cluster - '{CLUSTER}'", "Parent - 'root'", *(f"Account - '{account}'" for account in members)]
+    lines = [f"Cluster - '{cluster}'", "Parent - 'root'", *(f"Account - '{account}'" for account in members)]
     for account, names in members.items():
         lines += [f"Parent - '{account}'", *(f"User - '{name}'" for name in names)]
     return "\n".join(lines) + "\n"

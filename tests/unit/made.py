@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from slurm_colloc.config import MigSlice, Pool, Sharing, SiteConfig
 from slurm_colloc.model import (
     AllocationRow,
@@ -23,6 +25,11 @@ from slurm_colloc.model import (
 RECORDED = Path(__file__).resolve().parents[1] / "recorded"
 H100 = "NVIDIA H100 80GB HBM3"
 HOUR = 3600
+
+
+def near(value: float) -> Any:
+    """Return what equals every number close to ``value``; Any, because mypy sees no overlap of a number and a guess."""
+    return pytest.approx(value)
 
 
 def device(uuid: str = "GPU-0", **fields: Any) -> DeviceSample:
@@ -140,12 +147,8 @@ MIG_POOL = Pool(
         MigSlice("h100_2g.20gb", "2g.20gb", 20090, 32, 3),
     ),
 )
-MPS_POOL = Pool(
-    "g", "g1", ("gpu",), "h100", H100, gpus_per_node=2, gpu_mem_mib=80000, sm_count=132, mps_per_gpu=100
-)
-SHARD_POOL = Pool(
-    "s", "s1", ("gpu",), "h100", H100, gpus_per_node=2, gpu_mem_mib=80000, sm_count=132, shards_per_gpu=4
-)
+MPS_POOL = Pool("g", "g1", ("gpu",), "h100", H100, gpus_per_node=2, gpu_mem_mib=80000, sm_count=132, mps_per_gpu=100)
+SHARD_POOL = Pool("s", "s1", ("gpu",), "h100", H100, gpus_per_node=2, gpu_mem_mib=80000, sm_count=132, shards_per_gpu=4)
 
 
 def site(*pools: Pool, **sharing: Any) -> SiteConfig:

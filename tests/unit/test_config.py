@@ -29,7 +29,7 @@ def leaves(schema: Any, prefix: str = "") -> list[str]:
 
 def test_every_key_is_documented_and_in_the_reference() -> None:
     keys = leaves(SiteConfig)
-    assert len(keys) == len(set(keys)) > 40
+    assert len(keys) == len(set(keys)) >= 39
     rows = [line.split("`")[1] for line in reference().splitlines() if line.startswith("| `")]
     assert rows == keys
     assert set(keys) <= set(DOCUMENTATION)

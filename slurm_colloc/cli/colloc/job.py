@@ -33,5 +33,6 @@ def job(
     config = site_or_none()
     spool = config.paths.decisions if config else ""
     decisions = collect_decisions(spool).decisions if spool and os.access(spool, os.R_OK) else {}
-    decision = next((found for (_, key), (_, found) in decisions.items() if key == job_id), None)
+    # Anybody may write a decision about any job id; the job's own user's is the one that was acted upon.
+    decision = next((found for key, (_, found) in decisions.items() if key == (runs[-1].user, job_id)), None)
     write(formats[form](runs, decision), "")

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+import pytest
+
+from slurm_colloc.audit.col001_zero_use import find
+from slurm_colloc.audit.rules import RULES, run_rules
+from slurm_colloc.config import Audit
+from slurm_colloc.model import JobUsage
+from tests.unit.made import usage
+
+BOUNDS = Audit(min_coverage_pct=60.0, zero_use_min_gpu_hours=24.0)
+
+
+def idle(**fields: Any) -> JobUsage:
+    zero = usage(allocated_gpu_hours=24.0, util_measured_gpu_hours=24.0, util_used_gpu_hours=0.0)
+    return zero._replace(sm_measured_gpu_hours=24.0, sm_used_gpu_hours=0.0)._replace(**fields)
+
+
+def test_a_finding() -> None:
+    (found,) = run_rules([idle(job_id="7")], BOUNDS, "colloc report")
+    assert (found.code, found.severity, found.subject, found.reproduce) == ("COL001", "warning", "ann", "colloc report")
+    assert found.evidence == (
+        "24 GPU-h in 1 jobs (7) without one kernel seen, each sampled for at least 100 % of its time"
+    )
+    assert list(RULES) == ["COL001"]
+
+
+def test_hours_of_a_user_add_up_and_users_stay_apart() -> None:
+    half = idle(allocated_gpu_hours=12.0, util_measured_gpu_hours=9.0, sm_measured_gpu_hours=8.0, coverage_pct=75.0)
+    runs = [half, half._replace(job_id="2"), half._replace(user="bob")]
+    (found,) = find(runs, BOUNDS, "")
+    assert found.subject == "ann"
+    assert found.evidence == (
+        "24 GPU-h in 2 jobs (1, 2) without one kernel seen, each sampled for at least 75 % of its time"
+    )
+
+
+def test_many_jobs_are_cut() -> None:
+    (found,) = find([idle(job_id=str(number)) for number in range(7)], BOUNDS, "")
+    assert "in 7 jobs (0, 1, 2, 3, 4, ...)" in found.evidence
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"util_used_gpu_hours": 0.0001},
+        {"sm_used_gpu_hours": 0.0001},
+        # not measured at all is not zero
+        {"util_used_gpu_hours": None, "sm_used_gpu_hours": None, "methods": ()},
+        # weaker than a measurement
+        {"methods": ("split by memory",)},
+        {"methods": ("measured", "split equally")},
+        {"methods": ("job mean by source",), "coverage_pct": None},
+        # too little seen
+        {"util_measured_gpu_hours": 14.0, "sm_measured_gpu_hours": 14.0, "coverage_pct": 58.3},
+        # sampled all the time, but the counters were there for a minute of it only
+        {
+            "util_measured_gpu_hours": 0.5,
+            "sm_measured_gpu_hours": 0.0,
+            "sm_used_gpu_hours": None,
+            "coverage_pct": 100.0,
+        },
+        # too little held, or of a size that nobody knows
+        {"allocated_gpu_hours": 23.9},
+        {"allocated_gpu_hours": None},
+        {"allocated_gpu_hours": 0.0},
+    ],
+)
+def test_nobody_is_named_on_weak_evidence(fields: dict[str, Any]) -> None:
+    assert find([idle(**fields)], BOUNDS, "") == []
+
+
+def test_one_counter_is_enough() -> None:
+    assert len(find([idle(util_used_gpu_hours=None, util_measured_gpu_hours=0.0)], BOUNDS, "")) == 1
+    assert len(find([idle(sm_used_gpu_hours=None, sm_measured_gpu_hours=0.0)], BOUNDS, "")) == 1
+
+
+def test_bounds_of_zero_name_nobody_without_hours() -> None:
+    assert find([idle(allocated_gpu_hours=0.0)], Audit(0.0, 0.0), "") == []

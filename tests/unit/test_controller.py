@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+from datetime import UTC
+
+from slurm_colloc.accounting.sources.controller import parse_jobs
+from slurm_colloc.model import Gres
+
+LINE = (
+    "JobId={job} {array}JobName={name} UserId=ann(1001) GroupId=ann(1001) MCS_label=N/A Priority=1 Nice=0"
+    " Account=(null) QOS=normal JobState={state} Reason=None Dependency=(null) Requeue=1 RunTime=00:00:10"
+    " SubmitTime=1970-01-01T01:00:00 EligibleTime=1970-01-01T01:00:00 AccrueTime=Unknown"
+    " StartTime=1970-01-01T02:00:00 EndTime=1970-01-01T03:00:00 Deadline=N/A Scheduler=Main Partition=gpu"
+    " AllocNode:Sid=h:1 ReqNodeList=(null) ExcNodeList=(null) NodeList=g1 BatchHost=g1 NumNodes=1"
+    " TRES=cpu=1,mem=100M,node=1,billing=1 JOB_GRES=gpu:h100:2   Nodes=g1 CPU_IDs=0 Mem=100"
+    " GRES=gpu:h100:2(IDX:0-1) Command=/x WorkDir=/home/ann Comment={comment}"
+)
+
+
+def line(job: str = "5", name: str = "train", state: str = "COMPLETED", array: str = "", comment: str = "") -> str:
+    return LINE.format(job=job, name=name, state=state, array=array, comment=comment) + "\n"
+
+
+def test_a_run() -> None:
+    parsed = parse_jobs(line(name="two words A=b"), "c", UTC)
+    (row,) = parsed.rows
+    assert (row.cluster, row.job_id, row.job_id_raw, row.user, row.account) == ("c", "5", "5", "ann", "")
+    assert (row.submit_s, row.start_s, row.end_s) == (3600, 7200, 10800)
+    assert (row.gres, row.node_list, row.partition) == ((Gres("gpu", "h100", 2),), "g1", "gpu")
+    assert (row.job_name, row.qos, parsed.rows_in, parsed.rejected) == ("two words A=b", "normal", 1, {})
+
+
+def test_states() -> None:
+    text = "".join(line(str(n), state=s) for n, s in enumerate(["RUNNING", "PENDING", "SUSPENDED", "FAILED"]))
+    rows = {row.state: (row.start_s, row.end_s, len(row.gres)) for row in parse_jobs(text, "c", UTC).rows}
+    assert rows == {
+        "RUNNING": (7200, None, 1),
+        "PENDING": (None, None, 0),
+        "SUSPENDED": (7200, None, 1),
+        "FAILED": (7200, 10800, 1),
+    }
+
+
+def test_array_tasks() -> None:
+    (row,) = parse_jobs(line(array="ArrayJobId=3 ArrayTaskId=7 "), "c", UTC).rows
+    assert (row.job_id, row.job_id_raw) == ("3_7", "5")
+
+
+def test_nothing_and_junk() -> None:
+    assert parse_jobs("No jobs in the system\n", "c", UTC).rows_in == 0
+    parsed = parse_jobs("junk\n" + line(), "c", UTC)
+    assert (len(parsed.rows), parsed.rejected) == (1, {"not a line of 'scontrol show job -d -o'": 1})
+
+
+def test_a_name_that_imitates_the_line_is_no_run_of_somebody_else() -> None:
+    forged = line("9", "y").removeprefix("JobId=9 JobName=").removesuffix("\n").replace("ann(1001)", "victim(1002)", 1)
+    parsed = parse_jobs(line(name=f"x {forged}"), "c", UTC)
+    assert (parsed.rows, parsed.rejected) == ((), {"a name in the line imitates its keys": 1})
+
+
+def test_a_comment_may_say_what_it_likes() -> None:
+    (row,) = parse_jobs(line(comment="JOB_GRES=gpu:8 Partition=x NodeList=y"), "c", UTC).rows
+    assert (row.gres, row.partition) == ((Gres("gpu", "h100", 2),), "gpu")

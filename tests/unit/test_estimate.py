@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.estimate.exact import from_runs
+from slurm_colloc.estimate.hint import parse_hint
+from slurm_colloc.estimate.ladder import estimate
+from slurm_colloc.estimate.signature import signature
+from slurm_colloc.model import Evidence, Footprint, Quantiles
+from tests.unit.made import H100, evidence, near
+
+
+def footprint(*runs: Evidence) -> Footprint:
+    found = from_runs(runs)
+    assert isinstance(found, Footprint)
+    return found
+
+
+def test_one_run_gets_the_larger_margin() -> None:
+    found = footprint(evidence(peak_mib=8000))
+    assert found.gpu_mem_peak_mib == Quantiles(8000, 8000, near(9200))
+    assert (found.rung, found.evidence_count, found.gpu_model) == ("exact", 1, H100)
+    assert found.sm_active_pct == Quantiles(20.0, 30.0, 30.0)
+    assert "1 completed runs" in found.provenance
+    assert "margin 1.15" in found.provenance
+
+
+def test_three_runs_get_the_smaller_margin_over_the_largest() -> None:
+    two = footprint(evidence("1", 6000), evidence("2", 8000))
+    assert two.gpu_mem_peak_mib == Quantiles(7000, 8000, near(9200))
+    three = footprint(evidence("1", 6000), evidence("2", 8000), evidence("3", 7000))
+    assert three.gpu_mem_peak_mib == Quantiles(7000, 8000, near(8400))
+
+
+@pytest.mark.parametrize("state", ["FAILED", "OUT_OF_MEMORY", "TIMEOUT", "CANCELLED", "RUNNING", "NODE_FAIL"])
+def test_a_run_without_a_known_end_can_only_raise(state: str) -> None:
+    base = footprint(evidence("1", 8000)).gpu_mem_peak_mib
+    low = footprint(evidence("1", 8000), evidence("2", 100, state=state)).gpu_mem_peak_mib
+    high = footprint(evidence("1", 8000), evidence("2", 9900, state=state)).gpu_mem_peak_mib
+    assert low == base
+    assert high == Quantiles(8000, 8000, 9900)
+    once = footprint(evidence("1", 8000), evidence("2", 9900, state=state, sample_count=1)).gpu_mem_peak_mib
+    assert once == high
+
+
+def test_reasons_to_abstain() -> None:
+    assert from_runs([]) == "no earlier run of this job is known"
+    assert from_runs([evidence(state="FAILED"), evidence(sample_count=2)]) == (
+        "2 earlier runs are known, none of them completed and sampled 3 times"
+    )
+    assert from_runs([evidence(peak_mib=None)]) == (
+        "1 earlier runs are known, none of them completed and sampled 3 times"
+    )
+    assert from_runs([evidence(peak_mib=0)]) == "1 earlier runs held a GPU and used no memory on it"
+
+
+def test_models_are_not_mixed() -> None:
+    mixed = [
+        evidence("1", 20000, gpu_model="A100"),
+        evidence("2", 8000),
+        evidence("3", 9999, gpu_model="A100", state="FAILED"),
+    ]
+    found = footprint(*mixed)
+    assert (found.gpu_model, found.evidence_count) == (H100, 1)
+    assert found.gpu_mem_peak_mib == Quantiles(8000, 8000, near(9200))
+    assert footprint(*mixed[::-1]).gpu_model == "A100"
+
+
+def test_sm_of_a_share_says_nothing_of_the_whole() -> None:
+    found = footprint(evidence(mode="mig"), evidence("2", mode="mps"), evidence("3", mode="shard"))
+    assert found.sm_active_pct is None
+    assert "SM activity of a whole-GPU run is not known" in found.provenance
+    one = footprint(evidence(mode="mig", sm_active_q95_pct=99.0), evidence("2"), evidence("3", sm_active_mean_pct=None))
+    assert one.sm_active_pct == Quantiles(20.0, 30.0, 30.0)
+
+
+def test_a_bound_by_gpu_util_is_named() -> None:
+    found = footprint(evidence(sm_is_bound=True), evidence("2", sm_active_mean_pct=40.0, sm_active_q95_pct=60.0))
+    assert found.sm_active_pct == Quantiles(30.0, 60.0, 60.0)
+    assert found.provenance.endswith("; SM activity bounded by GPU_UTIL")
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda peak, state, count: evidence(peak_mib=peak, state=state, sample_count=count),
+            st.none() | st.integers(0, 80000),
+            st.sampled_from(["COMPLETED", "FAILED", "RUNNING"]),
+            st.integers(0, 9),
+        ),
+        max_size=8,
+    )
+)
+def test_never_below_what_was_seen(runs: list[Evidence]) -> None:
+    found = from_runs(runs)
+    if isinstance(found, Footprint):
+        assert found.gpu_mem_peak_mib is not None
+        seen = [run.gpu_mem_peak_mib for run in runs if run.gpu_mem_peak_mib is not None]
+        assert found.gpu_mem_peak_mib.q99 >= max(seen)
+        assert found.gpu_mem_peak_mib.q50 <= found.gpu_mem_peak_mib.q95 <= found.gpu_mem_peak_mib.q99
+
+
+def test_hint() -> None:
+    found = parse_hint("mem=9G, sm=30")
+    assert (found.gpu_mem_peak_mib, found.sm_active_pct) == (Quantiles(9216, 9216, 9216), Quantiles(30, 30, 30))
+    assert (found.rung, found.gpu_model, found.provenance) == ("hint", "", "given by the user: mem=9G, sm=30")
+    assert parse_hint("mem=512M").sm_active_pct is None
+
+
+@pytest.mark.parametrize("text", ["", "sm=30", "mem=9", "mem=9G,mem=9G", "mem=9G,gpu=1", "mem=0G", "mem=9G,sm=0", "9G"])
+def test_no_hint(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_hint(text)
+
+
+def test_ladder() -> None:
+    assert estimate("mem=1G", [evidence()]).rung == "hint"
+    assert estimate(None, [evidence()]).rung == "exact"
+    assert estimate(None, []) == Footprint(None, None, "", "unknown", 0, "no earlier run of this job is known")
+    with pytest.raises(InputError):
+        estimate("mem=x", [evidence()])
+
+
+def test_signature() -> None:
+    script = b"#!/bin/bash\n#SBATCH -t 5\n#CSUB footprint=mem=9G\npython train.py\n"
+    key = signature(script, ["a", "b"], 1)
+    assert len(key) == 32
+    assert signature(b"#!/bin/bash\n#SBATCH -t 9 -p x\npython train.py\n", ["a", "b"], 1) == key
+    others = [
+        signature(script + b"x\n", ["a", "b"], 1),
+        signature(script, ["ab"], 1),
+        signature(script, ["", "ab"], 1),
+        signature(script, ["a", "b"], 2),
+        signature(script, ["b", "a"], 1),
+        signature(script, [], 1),
+    ]
+    assert len({key, *others}) == 7

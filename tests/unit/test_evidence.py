@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_colloc.model import Evidence
+from slurm_colloc.observe.evidence import EvidenceBuilder
+from tests.unit.made import H100, device, near, process, seen
+
+
+def built(*sm: float | None, util: float | None = None, intervals: list[float] | None = None) -> Evidence:
+    builder = EvidenceBuilder("1", "sig", "exclusive")
+    found = None
+    for number, value in enumerate(sm):
+        unit = device(sm_active_pct=value, gpu_util_pct=util)
+        length = intervals[number] if intervals else 10.0
+        found = builder.add(seen(100.0 + number, [unit], [process()], interval_s=length))
+    assert found is not None
+    return found
+
+
+def test_mean_and_quantile() -> None:
+    found = built(*[10.0] * 19, 90.0)
+    assert (found.sm_active_mean_pct, found.sm_active_q95_pct) == (near(14.0), 10.0)
+    assert (found.sample_count, found.sampled_s, found.ended_s) == (20, 200.0, 119.0)
+    assert (found.job_id, found.signature, found.state, found.mode) == ("1", "sig", "RUNNING", "exclusive")
+    assert (found.gpu_model, found.gpu_mem_peak_mib, found.sm_is_bound) == (H100, 3000, False)
+    assert built(*[10.0] * 9, 90.0).sm_active_q95_pct == 90.0
+
+
+def test_time_weighs() -> None:
+    found = built(0.0, 80.0, intervals=[1.0, 3.0])
+    assert (found.sm_active_mean_pct, found.sm_active_q95_pct) == (60.0, 80.0)
+
+
+def test_first_reading_stands_for_no_time() -> None:
+    found = built(50.0, intervals=[0.0])
+    assert (found.sm_active_mean_pct, found.sm_active_q95_pct, found.sample_count) == (None, None, 1)
+    assert found.gpu_mem_peak_mib == 3000
+
+
+def test_gpu_util_is_a_bound() -> None:
+    found = built(None, None, util=40.0)
+    assert (found.sm_active_mean_pct, found.sm_is_bound) == (40.0, True)
+
+
+def test_nothing_known_is_none_and_no_bound() -> None:
+    found = built(None, None)
+    assert (found.sm_active_mean_pct, found.sm_active_q95_pct, found.sm_is_bound) == (None, None, False)
+    mixed = built(None, 20.0)
+    assert (mixed.sm_active_mean_pct, mixed.sampled_s) == (20.0, 20.0)
+
+
+def test_a_slice_counts_as_its_part_and_names_the_mode() -> None:
+    builder = EvidenceBuilder("1", "sig", "exclusive")
+    part = device(profile="3g.40gb", sm_count=66, sm_active_pct=50.0)
+    found = builder.add(seen(1, [part], [process()]))
+    assert (found.sm_active_mean_pct, found.mode) == (25.0, "mig")
+
+
+def test_several_devices_are_added_at_a_time() -> None:
+    builder = EvidenceBuilder("1", "sig", "exclusive")
+    both = [device("A"), device("B")]
+    builder.add(seen(1, both, [process(uuid="A"), process(uuid="B", gpu_mem_used_mib=500)]))
+    found = builder.add(seen(2, both, [process(uuid="A", gpu_mem_used_mib=10), process(uuid="B")]))
+    assert found.gpu_mem_peak_mib == 3500
+    unknown = builder.add(seen(3, both, [process(uuid="A", gpu_mem_used_mib=9000), process("2", uuid="B")]))
+    assert unknown.gpu_mem_peak_mib == 9000
+
+
+def test_unknown_memory_does_not_lower_or_raise_the_peak() -> None:
+    builder = EvidenceBuilder("1", "sig", "exclusive")
+    blind = [process(gpu_mem_used_mib=None), process("2", 7)]
+    assert builder.add(seen(1, [device()], blind)).gpu_mem_peak_mib is None
+    assert builder.add(seen(2, [device()], [process()])).gpu_mem_peak_mib == 3000
+    assert builder.add(seen(3, [device()], blind)).gpu_mem_peak_mib == 3000
+
+
+def test_others_are_not_counted() -> None:
+    builder = EvidenceBuilder("1", "sig", "exclusive")
+    found = builder.add(seen(1, [device()], [process("2")]))
+    assert (found.sample_count, found.sampled_s, found.gpu_mem_peak_mib) == (0, 0.0, None)
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 20)), min_size=1, max_size=30))
+def test_quantile_is_the_least_that_covers(readings: list[tuple[int, int]]) -> None:
+    found = built(*(float(value) for value, _ in readings), intervals=[float(length) for _, length in readings])
+    times = [value for value, length in readings for _ in range(length)]
+    high = found.sm_active_q95_pct
+    assert high in times
+    assert sum(value <= (high or 0) for value in times) >= 0.95 * len(times) - 1e-9
+    assert sum(value < (high or 0) for value in times) < 0.95 * len(times) + 1e-9
+    assert found.sm_active_mean_pct == near(sum(times) / len(times))

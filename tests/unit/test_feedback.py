@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+import pwd
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_colloc.accounting.feedback import Collected, build_history, collect_decisions
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.history.snapshot import read_snapshot, snapshot_path
+from slurm_colloc.model import Decision, Evidence
+from slurm_colloc.observe.attribute import attribute_round
+from tests.unit.made import H100, decision, device, process, run, seen
+
+UID = os.geteuid()
+NAME = pwd.getpwuid(UID).pw_name
+
+
+def drop(spool: Path, name: str, what: Decision, owner: int = UID, **changes: Any) -> Path:
+    folder = spool / str(owner)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(json.dumps({**what._asdict(), **changes}))
+    return path
+
+
+def test_own_decisions(tmp_path: Path) -> None:
+    drop(tmp_path, "a.json", decision("1", user="somebody-else"))
+    drop(tmp_path, "b.json", decision("2"))
+    drop(tmp_path, "c.txt", decision("3"))
+    found = collect_decisions(str(tmp_path))
+    # The user is the file's owner, whatever the file says.
+    assert found.decisions.keys() == {(NAME, "1"), (NAME, "2")}
+    assert (found.decisions[NAME, "2"], found.rejected) == ((UID, decision("2")), 0)
+
+
+def test_no_spool(tmp_path: Path) -> None:
+    assert collect_decisions(str(tmp_path / "none")) == Collected({}, 0)
+
+
+def test_of_two_decisions_for_a_job_the_later_counts(tmp_path: Path) -> None:
+    drop(tmp_path, "a.json", decision(signature="new", at_s=9.0))
+    drop(tmp_path, "b.json", decision(signature="old", at_s=1.0))
+    assert collect_decisions(str(tmp_path)).decisions[NAME, "1"][1].signature == "new"
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "fifo": lambda path: os.mkfifo(path),
+    "link to a file": lambda path: path.symlink_to("good.json"),
+    "link to a secret": lambda path: path.symlink_to("/etc/shadow"),
+    "dangling link": lambda path: path.symlink_to("nowhere"),
+    "folder": lambda path: path.mkdir(),
+    "huge": lambda path: path.write_bytes(b" " * 300_000),
+    "deep": lambda path: path.write_bytes(b"[" * 100_000),
+    "deep in reasons": lambda path: path.write_text(
+        json.dumps(decision()._asdict()).replace('["it fits"]', "[" * 900 + "]" * 900)
+    ),
+    "huge number": lambda path: path.write_text(json.dumps({**decision()._asdict(), "at_s": 10**400})),
+    "not a number": lambda path: path.write_text(json.dumps({**decision()._asdict(), "at_s": float("nan")})),
+    "negative": lambda path: path.write_text(json.dumps({**decision()._asdict(), "gpu_mem_q99_mib": -1})),
+    "surrogate": lambda path: path.write_text(json.dumps({**decision()._asdict(), "signature": "\ud800"})),
+    "wrong type": lambda path: path.write_text(json.dumps({**decision()._asdict(), "job_id": 1})),
+    "not utf-8": lambda path: path.write_bytes(b"\xff\xfe"),
+    "empty": lambda path: path.touch(),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_file_costs_only_itself(tmp_path: Path, kind: str) -> None:
+    drop(tmp_path, "good.json", decision("5"))
+    HOSTILE[kind](tmp_path / str(UID) / "bad.json")
+    found = collect_decisions(str(tmp_path))
+    assert (list(found.decisions), found.rejected) == ([(NAME, "5")], 1)
+
+
+@pytest.mark.parametrize("name", ["\u00b2", "\u0661", "notauid", "-1", "1" * 200, "99999999999999999999"])
+def test_hostile_folder_names(tmp_path: Path, name: str) -> None:
+    drop(tmp_path, "good.json", decision("5"))
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "x.json").write_text(json.dumps(decision("6")._asdict()))
+    assert list(collect_decisions(str(tmp_path)).decisions) == [(NAME, "5")]
+
+
+def test_a_link_in_place_of_a_folder(tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    drop(tmp_path / "elsewhere", "x.json", decision("6"))
+    spool.mkdir()
+    (spool / str(UID)).symlink_to(tmp_path / "elsewhere" / str(UID))
+    assert collect_decisions(str(spool)) == Collected({}, 0)
+
+
+@pytest.mark.skipif(UID != 0, reason="only root can play two users")
+def test_a_folder_planted_for_somebody_else(tmp_path: Path) -> None:
+    """Neither another user's folder by my uid, nor another user's file in mine, speaks for me."""
+    other = 54321
+    drop(tmp_path, "x.json", decision("6"), owner=other)
+    assert collect_decisions(str(tmp_path)) == Collected({}, 0)
+    os.chown(drop(tmp_path, "theirs.json", decision("7")), other, other)
+    assert collect_decisions(str(tmp_path)) == Collected({}, 1)
+    # The folder's owner matches its name, and a file of root lies in it: a link made by its user.
+    os.chown(tmp_path / str(other), other, other)
+    found = collect_decisions(str(tmp_path))
+    assert (found.decisions, found.rejected) == ({}, 2)
+
+
+@pytest.mark.skipif(UID != 0, reason="only root can play two users")
+def test_a_uid_without_a_name_is_rejected(tmp_path: Path) -> None:
+    path = drop(tmp_path, "x.json", decision("6"), owner=54321)
+    os.chown(path, 54321, 54321)
+    os.chown(path.parent, 54321, 54321)
+    assert collect_decisions(str(tmp_path)) == Collected({}, 1)
+
+
+def test_folders_closed_to_us_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drop(tmp_path, "x.json", decision("6"))
+    real = os.scandir
+
+    def closed(path: str) -> Any:
+        if path.endswith(str(UID)):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    assert collect_decisions(str(tmp_path)) == Collected({}, 0)
+
+
+# --- history ---
+
+
+def history(tmp_path: Path, rounds: list[Any], collected: Collected, *rows: Any) -> tuple[int, tuple[Evidence, ...]]:
+    store = Store(str(tmp_path / "store"))
+    store.write_allocations("a", rows or [run(user=NAME)], None, 1.0)
+    store.write_shares("s", "c", [(one, attribute_round(one)) for one in rounds])
+    count = build_history(store, "c", str(tmp_path / "state"), collected)
+    return count, read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig")
+
+
+def decided(*items: Decision) -> Collected:
+    return Collected({(NAME, item.job_id): (UID, item) for item in items}, 0)
+
+
+def pass_at(at_s: float, sm: float | None, util: float | None = None, interval_s: float = 10.0, **unit: Any) -> Any:
+    return seen(at_s, [device(sm_active_pct=sm, gpu_util_pct=util, **unit)], [process()], interval_s=interval_s)
+
+
+def test_measured_use_becomes_evidence(tmp_path: Path) -> None:
+    rounds = [pass_at(10, 20.0), pass_at(20, 20.0), pass_at(40, 60.0, interval_s=20.0), pass_at(9000, 99.0)]
+    count, (found,) = history(tmp_path, rounds, decided(decision(mode="exclusive")))
+    assert count == 1
+    assert found == Evidence(
+        "1", "sig", "COMPLETED", "exclusive", H100, 3000, 40.0, 60.0, False, 3, 40.0, 3600.0
+    )._replace(sm_active_q95_pct=found.sm_active_q95_pct)
+    assert found.sm_active_q95_pct == pytest.approx(56.0)
+
+
+def test_time_without_a_counter_is_not_time_at_zero(tmp_path: Path) -> None:
+    rounds = [pass_at(10, 50.0), pass_at(20, None), pass_at(30, None), pass_at(40, None)]
+    _, (found,) = history(tmp_path, rounds, decided(decision()))
+    assert (found.sm_active_mean_pct, found.sample_count, found.sampled_s) == (50.0, 4, 40.0)
+
+
+def test_one_gpu_without_a_counter_does_not_halve_the_sum(tmp_path: Path) -> None:
+    both = [device("A", sm_active_pct=50.0), device("B", sm_active_pct=None, gpu_util_pct=None)]
+    passes = [seen(10, both, [process(uuid="A"), process("1", 7, "B")]), pass_at(20, 30.0)]
+    _, (found,) = history(tmp_path, passes, decided(decision()))
+    assert (found.sm_active_mean_pct, found.gpu_mem_peak_mib) == (30.0, 6000)
+
+
+def test_gpu_util_is_marked_as_a_bound(tmp_path: Path) -> None:
+    _, (found,) = history(tmp_path, [pass_at(10, None, 40.0), pass_at(20, None, 40.0)], decided(decision()))
+    assert (found.sm_active_mean_pct, found.sm_is_bound) == (40.0, True)
+
+
+def test_a_slice_names_the_mode(tmp_path: Path) -> None:
+    part = pass_at(10, 50.0, profile="3g.40gb", sm_count=66)
+    _, (found,) = history(tmp_path, [part], decided(decision(mode="exclusive")))
+    assert (found.mode, found.sm_active_mean_pct) == ("mig", 25.0)
+
+
+def test_somebody_elses_job_another_cluster_and_a_running_job_give_nothing(tmp_path: Path) -> None:
+    rounds = [pass_at(10, 50.0)]
+    foreign = Collected({("mallory", "1"): (UID, decision())}, 0)
+    assert history(tmp_path / "1", rounds, foreign)[0] == 0
+    assert history(tmp_path / "2", rounds, decided(decision(cluster="other")))[0] == 0
+    assert history(tmp_path / "3", rounds, decided(decision()), run(user=NAME, end_s=None))[0] == 0
+    assert history(tmp_path / "4", rounds, decided(decision("2")))[0] == 0
+
+
+def test_a_requeued_job_gives_two_runs(tmp_path: Path) -> None:
+    rows = [run(user=NAME, state="PREEMPTED"), run(user=NAME, start_s=4000, end_s=8000)]
+    count, found = history(tmp_path, [pass_at(10, 50.0), pass_at(4010, 10.0)], decided(decision()), *rows)
+    assert count == 2
+    assert [(one.state, one.sm_active_mean_pct) for one in found] == [("PREEMPTED", 50.0), ("COMPLETED", 10.0)]
+
+
+def test_the_snapshot_belongs_to_its_user(tmp_path: Path) -> None:
+    history(tmp_path, [pass_at(10, 50.0)], decided(decision()))
+    status = os.stat(snapshot_path(str(tmp_path / "state"), UID))
+    assert (status.st_uid, status.st_mode & 0o777) == (UID, 0o600)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_colloc.errors import StoreError
+from slurm_colloc.model import DeviceSample, ProcessSample, Round
+from slurm_colloc.observe.journal import append, decode, encode, files
+from tests.unit.made import device, process, seen
+
+ROUND = seen(7200.5, [device()], [process()], [("GPU-0", "1")])
+NUMBER = st.none() | st.floats(0, 1e6)
+TEXT = st.text(max_size=8)
+DEVICE = st.builds(
+    DeviceSample,
+    *[TEXT, st.integers(0, 99), TEXT, TEXT, *[st.integers(0, 10**6)] * 3, *[NUMBER] * 3],
+    st.none() | st.integers(0, 10**6),
+    NUMBER,
+)
+PROCESS = st.builds(ProcessSample, TEXT, st.integers(0, 2**31), TEXT, st.none() | st.integers(0, 10**6), NUMBER)
+ROUNDS = st.builds(
+    Round,
+    st.floats(0, 1e10),
+    st.floats(0, 100),
+    TEXT,
+    TEXT,
+    st.lists(DEVICE, max_size=3).map(tuple),
+    st.lists(PROCESS, max_size=3).map(tuple),
+    st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple),
+)
+
+
+@given(st.lists(ROUNDS, max_size=3))
+def test_decode_is_the_inverse_of_encode(rounds: list[Round]) -> None:
+    found = decode(b"".join(map(encode, rounds)))
+    assert found == (tuple(rounds), 0)
+    assert all(isinstance(one, DeviceSample) for passed in found.rounds for one in passed.devices)
+
+
+@given(st.integers(0, len(encode(ROUND)) - 2))
+def test_a_line_cut_short_is_counted_not_used(length: int) -> None:
+    found = decode(encode(ROUND) + encode(ROUND)[:length])
+    assert found == ((ROUND,), 1 if length else 0)
+
+
+@given(st.integers(0, len(encode(ROUND)) - 2), st.integers(1, 255))
+def test_a_changed_byte_never_passes(place: int, change: int) -> None:
+    line = bytearray(encode(ROUND))
+    line[place] ^= change
+    found = decode(bytes(line))
+    # Capital letters in the checksum, or a zero before it, say the same number.
+    assert found.rounds in ((), (ROUND,))
+    assert found.rounds == () or place < 8
+
+
+@pytest.mark.parametrize("line", [b"junk", b"00000000 {}", b"zz {}", b" ", b"\xff\xfe", b"8d5fe3c7 [1,2]"])
+def test_junk_is_counted(line: bytes) -> None:
+    assert decode(encode(ROUND) + line + b"\n" + encode(ROUND)) == ((ROUND, ROUND), 1)
+
+
+def test_right_checksum_of_a_wrong_form_is_counted() -> None:
+    import zlib
+
+    for body in (b"[1,2]", b"3", b'"text"', b'[1,0,"n","b",[[1]],[],[]]', b"[" * 100_000):
+        assert decode(b"%08x %s\n" % (zlib.crc32(body), body)) == ((), 1)
+
+
+def test_one_file_for_each_node_and_hour(tmp_path: Path) -> None:
+    later = ROUND._replace(at_s=7200.0 + 3600)
+    other = ROUND._replace(node="g2")
+    for one in (ROUND, ROUND, later, other):
+        append(str(tmp_path), one)
+    names = [os.path.relpath(path, tmp_path) for path in files(str(tmp_path))]
+    assert names == ["g1/19700101T02.journal", "g1/19700101T03.journal", "g2/19700101T02.journal"]
+    assert decode((tmp_path / names[0]).read_bytes()) == ((ROUND, ROUND), 0)
+    assert (tmp_path / names[0]).stat().st_mode & 0o777 == 0o600
+
+
+def test_two_writers_lose_nothing(tmp_path: Path) -> None:
+    def child(number: int) -> None:
+        for turn in range(100):
+            append(str(tmp_path), ROUND._replace(interval_s=float(number * 1000 + turn)))
+
+    pids = []
+    for number in (1, 2):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                child(number)
+            finally:
+                os._exit(0)
+        pids.append(pid)
+    for pid in pids:
+        assert os.waitpid(pid, 0)[1] == 0
+    (path,) = files(str(tmp_path))
+    found = decode(Path(path).read_bytes())
+    expected = {float(number * 1000 + turn) for number in (1, 2) for turn in range(100)}
+    assert (found.rejected, len(found.rounds)) == (0, 200)
+    assert {one.interval_s for one in found.rounds} == expected
+
+
+def test_a_torn_line_takes_only_itself(tmp_path: Path) -> None:
+    append(str(tmp_path), ROUND)
+    (path,) = files(str(tmp_path))
+    with open(path, "ab") as stream:
+        stream.write(encode(ROUND)[:50])
+    append(str(tmp_path), ROUND)
+    append(str(tmp_path), ROUND)
+    assert decode(Path(path).read_bytes()) == ((ROUND,) * 3, 1)
+
+
+def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "write", lambda _, line: len(line) // 2)
+    with pytest.raises(StoreError, match="in part only"):
+        append(str(tmp_path), ROUND)
+
+
+def test_no_link_is_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.touch()
+    (tmp_path / "g1").mkdir()
+    (tmp_path / "g1" / "19700101T02.journal").symlink_to(victim)
+    with pytest.raises(StoreError, match="cannot be written"):
+        append(str(tmp_path), ROUND)
+    assert victim.read_bytes() == b""

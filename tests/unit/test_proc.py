@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_colloc.gpu.proc import NodeJob, ProcessTable, Status, parse_cgroup_job, parse_indices, parse_stat
+from tests.unit import fake_proc
+
+
+@pytest.mark.parametrize("name", ["python", "a b", "a) R 9 (b", "((", "x\ny", ") S 1", ""])
+def test_stat_names(name: str) -> None:
+    text = f"42 ({name}) S 7 " + "0 " * 17 + "12345 0 0\n"
+    assert parse_stat(text) == Status(7, 12345, name)
+
+
+@pytest.mark.parametrize(
+    ("line", "job"),
+    [
+        # v1, one slurmd for each host and several
+        ("4:devices:/slurm/uid_1000/job_55/step_0/task_0", "55"),
+        ("4:devices:/slurm_node1/uid_1000/job_55/step_batch", "55"),
+        ("4:memory:/slurm/uid_1000/job_55", "55"),
+        # v2
+        ("0::/system.slice/slurmstepd.scope/job_55/step_0/user/task_0", "55"),
+        ("0::/system.slice/node1_slurmstepd.scope/job_55/step_extern/user/task_special", "55"),
+        ("0::/other.slice/node1_slurmstepd.scope/job_55/step_batch/user", "55"),
+        ("0::/kubepods.slice/cri-containerd-1f.scope/system.slice/slurmstepd.scope/job_55/step_0", "55"),
+        # v2 from 26.05: a SLUID, found by the slurmstepd among the ancestors instead
+        ("0::/system.slice/slurmstepd.scope/s0123456789ABC/step_0/user/task_0", None),
+        # no job
+        ("0::/user.slice/user-1000.slice/session-1.scope", None),
+        ("0::/system.slice/slurmd.service", None),
+        ("0::/system.slice/slurmstepd.scope/system", None),
+        ("0::/system.slice/slurmstepd.scope/job_x/step_0", None),
+        ("0::/job_55", None),
+        # folders that a user may name
+        ("0::/user.slice/user-1000.slice/user@1000.service/system.slice/slurmstepd.scope/job_99", None),
+        ("0::/user.slice/user-1000.slice/user@1000.service/slurm/uid_0/job_99/step_0", None),
+        ("0::/system.slice/slurmstepd.scope/job_55/step_0/user/task_0/slurmstepd.scope/job_99/x", "55"),
+        ("4:devices:/slurm/uid_1000/job_55/step_0/job_99/x", "55"),
+        ("0::/system.slice/cron.service/job_99/x", None),
+        ("0::/system.slice/slurmstepd.scope/job_55_99/x", None),
+    ],
+)
+def test_cgroup(line: str, job: str | None) -> None:
+    assert parse_cgroup_job(f"12:pids:/\n{line}\n1:name=systemd:/user.slice\n") == job
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("0", (0,)),
+        ("0,2-4", (0, 2, 3, 4)),
+        ("", ()),
+        ("3-1", ()),
+        ("GPU-123", ()),
+        ("0,x", ()),
+        ("1-", ()),
+        ("-1", ()),
+        ("\u00b2", ()),
+        ("\u0660", ()),
+        ("0-999999", ()),
+        ("1023", (1023,)),
+        ("1024", ()),
+    ],
+)
+def test_indices(text: str, found: tuple[int, ...]) -> None:
+    assert parse_indices(text) == found
+
+
+@given(st.text(max_size=200))
+def test_indices_never_fail(text: str) -> None:
+    assert all(0 <= index < 1024 for index in parse_indices(text))
+
+
+def test_job_by_cgroup_and_by_ancestor(tmp_path: Path) -> None:
+    fake_proc.stepd(tmp_path, 10, "7")
+    fake_proc.add(tmp_path, 11, 10, "bash")
+    fake_proc.add(tmp_path, 12, 11, "py (v) 3")
+    fake_proc.add(tmp_path, 13, 1, cgroup="0::/system.slice/slurmstepd.scope/job_8/step_0/user/task_0")
+    fake_proc.add(tmp_path, 14, 1)
+    table = ProcessTable(str(tmp_path))
+    assert [table.job_of(pid) for pid in (11, 12, 13, 14, 10, 99)] == ["7", "7", "8", "", "7", ""]
+    assert sorted(table.pids()) == [10, 11, 12, 13, 14]
+    assert table.status(12) == Status(11, 777, "py (v) 3")
+    assert table.status(99) is None
+
+
+def test_the_kernel_is_believed_before_the_ancestors(tmp_path: Path) -> None:
+    fake_proc.stepd(tmp_path, 10, "7")
+    fake_proc.add(tmp_path, 11, 10, cgroup="4:devices:/slurm/uid_1/job_8/step_0")
+    assert ProcessTable(str(tmp_path)).job_of(11) == "8"
+
+
+def test_forged_slurmstepd(tmp_path: Path) -> None:
+    """A user's program by that name, with that command line: whoever owns its /proc folder, its real uid tells."""
+    stranger = os.geteuid() + 4321
+    fake_proc.stepd(tmp_path, 20, "99", uid=stranger)
+    fake_proc.add(tmp_path, 21, 20, environ={"SLURM_JOB_GPUS": "0"}, uid=stranger)
+    fake_proc.add(tmp_path, 30, 1, "slurmstepd", cmdline="bash slurmstepd: [98.0]", uid=0)
+    fake_proc.add(tmp_path, 31, 30)
+    fake_proc.add(tmp_path, 40, 1, "not-stepd", cmdline="slurmstepd: [97.0]", uid=0)
+    fake_proc.add(tmp_path, 41, 40)
+    table = ProcessTable(str(tmp_path))
+    assert [table.job_of(pid) for pid in (21, 31, 41)] == ["", "", ""]
+    assert table.node_jobs() == ()
+
+
+def test_own_slurmstepd_on_a_cluster_without_root(tmp_path: Path) -> None:
+    fake_proc.stepd(tmp_path, 20, "5", uid=os.geteuid(), step="0")
+    fake_proc.add(tmp_path, 21, 20)
+    assert ProcessTable(str(tmp_path)).job_of(21) == "5"
+
+
+def test_environment_names_no_job(tmp_path: Path) -> None:
+    fake_proc.add(tmp_path, 5, 1, environ={"SLURM_JOB_ID": "66", "SLURM_JOBID": "66"})
+    assert ProcessTable(str(tmp_path)).job_of(5) == ""
+
+
+def test_gone_in_between(tmp_path: Path) -> None:
+    fake_proc.stepd(tmp_path, 10, "7")
+    fake_proc.add(tmp_path, 11, 10)
+    fake_proc.add(tmp_path, 12, 1)
+    table = ProcessTable(str(tmp_path))
+    shutil.rmtree(tmp_path / "10")
+    shutil.rmtree(tmp_path / "12")
+    assert table.job_of(11) == ""
+    assert table.job_of(12) == ""
+    assert table.environment(12) == {}
+    assert table.node_jobs() == ()
+
+
+def test_circle_of_parents_ends(tmp_path: Path) -> None:
+    fake_proc.add(tmp_path, 5, 6)
+    fake_proc.add(tmp_path, 6, 5)
+    assert ProcessTable(str(tmp_path)).job_of(5) == ""
+
+
+def test_empty_stat_is_no_process(tmp_path: Path) -> None:
+    (tmp_path / "5").mkdir()
+    (tmp_path / "5" / "stat").touch()
+    (tmp_path / "self").mkdir()
+    assert ProcessTable(str(tmp_path)).pids() == ()
+
+
+def test_node_jobs(tmp_path: Path) -> None:
+    fake_proc.stepd(tmp_path, 10, "7")
+    fake_proc.add(tmp_path, 11, 10, environ={"SLURMD_NODENAME": "g1", "SLURM_JOB_GPUS": "0,1", "SLURM_STEP_GPUS": "1"})
+    fake_proc.stepd(tmp_path, 20, "8", step="extern")
+    fake_proc.add(tmp_path, 21, 20, environ={"SLURMD_NODENAME": "g2"})
+    fake_proc.add(tmp_path, 22, 21, environ={"SLURM_JOB_GPUS": "5"})
+    found = ProcessTable(str(tmp_path)).node_jobs()
+    assert sorted(found) == [NodeJob("7", "g1", (1,)), NodeJob("8", "g2", ())]
+
+
+def test_environment_with_odd_bytes(tmp_path: Path) -> None:
+    fake_proc.add(tmp_path, 5, 1)
+    (tmp_path / "5" / "environ").write_bytes(b"A=1\0junk\0=2\0B=x=y\0C=\xff\0")
+    assert ProcessTable(str(tmp_path)).environment(5) == {"A": "1", "": "2", "B": "x=y", "C": "\ufffd"}
+
+
+def test_this_machine() -> None:
+    table = ProcessTable()
+    own = table.status(os.getpid())
+    assert own is not None
+    assert own.parent == os.getppid()

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+import csv
+import io
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_colloc.accounting.usage import total
+from slurm_colloc.model import GroupUsage
+from slurm_colloc.report.job import as_json as job_json
+from slurm_colloc.report.job import as_text
+from slurm_colloc.report.usage import (
+    FORMATS,
+    UsageReport,
+    as_csv,
+    as_html,
+    as_json,
+    as_table,
+    formats,
+    inert,
+    printable,
+)
+from tests.unit.made import decision, usage
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "\x1b[31mred\x1b[0m",
+    "\x1b]0;title\x07",
+    "abc\u202egpj.exe",
+    "\u200f\u2066x\u2069",
+    "new\nline\r\ttab",
+    "{{ 7 * 7 }}{% raw %}",
+    "\u2028\u0085\x9b31m",
+    "\udcff",
+    "=cmd|' /C calc'!A0",
+)
+
+
+def group(name: str = "ann", **fields: Any) -> GroupUsage:
+    return total([usage()], name)._replace(**fields)
+
+
+def report(*groups: GroupUsage, **fields: Any) -> UsageReport:
+    whole = UsageReport(
+        cluster="c",
+        since=datetime(2026, 11, 1, tzinfo=UTC),
+        until=datetime(2026, 11, 2, tzinfo=UTC),
+        by="user",
+        groups=groups,
+        total=total([usage()] * len(groups), "total"),
+        runs=5,
+        runs_without_gpu=2,
+        rejected={},
+        notes=(),
+    )
+    return whole._replace(**fields)
+
+
+NOTHING = GroupUsage("ann", 1, 0, 0, 2.0, 0.0, None, None, None, 0.0, None, None, None, ())
+
+
+def test_table() -> None:
+    lines = as_table(report(group(), notes=("a note",))).splitlines()
+    assert lines[0] == "GPU use on c, 2026-11-01 00:00:00+00:00 to 2026-11-02 00:00:00+00:00, by user"
+    titles = ["USER", "JOBS", "ALLOC GPU-h", "COVERED %", "UTIL GPU-h", "UTIL %", "SM GPU-h", "SM %"]
+    assert lines[2].split() == " ".join(titles).split()
+    assert lines[4].split() == ["ann", "1", "1.00", "100", "0.50", "50.0", "0.25", "25.0"]
+    assert lines[6].split() == ["total", "1", "1.00", "100", "0.50", "50.0", "0.25", "25.0"]
+    assert "runs in window: 5; without GPU: 2; with GPU: 1, of them measured: 1" in lines
+    assert "rows rejected at ingest: 0" in lines
+    assert lines[-1] == "a note"
+
+
+def test_unknown_is_a_dash_and_never_zero() -> None:
+    row = as_table(report(NOTHING)).splitlines()[4].split()
+    assert row == ["ann", "1", "2.00", "-", "-", "-", "-", "-"]
+    (_, cells) = csv.reader(io.StringIO(as_csv(report(NOTHING))))
+    named = dict(zip(["name", *[field for field in GroupUsage._fields if field != "name"]], cells, strict=True))
+    assert (named["util_used_gpu_hours"], named["util_weighted_pct"], named["coverage_pct"]) == ("", "", "")
+    assert (named["allocated_gpu_hours"], named["sm_measured_gpu_hours"]) == ("2.0", "0.0")
+    (shown,) = json.loads(as_json(report(NOTHING)))["groups"]
+    assert (shown["util_used_gpu_hours"], shown["sm_weighted_pct"], shown["methods"]) == (None, None, [])
+    assert cells_of(as_html(report(NOTHING)))["ann"] == ["1", "2.00", "", "-", "-", "-", "-", "-"]
+
+
+def test_true_zero_and_little_are_told_apart() -> None:
+    row = as_table(report(group(util_used_gpu_hours=0.0, util_weighted_pct=0.0, sm_used_gpu_hours=0.0004))).splitlines()
+    assert row[4].split()[4:7] == ["0.00", "0.0", "0.0004"]
+
+
+def test_json_is_unrounded() -> None:
+    shown = json.loads(as_json(report(group(util_weighted_pct=71.85612345), rejected={"why": 3})))
+    assert (shown["schema"], shown["by"], shown["cluster"]) == (1, "user", "c")
+    assert shown["groups"][0]["util_weighted_pct"] == 71.85612345
+    assert (shown["since"], shown["rejected"]) == ("2026-11-01T00:00:00+00:00", {"why": 3})
+
+
+def test_footnotes_name_what_is_left_out() -> None:
+    whole = total([usage(), usage(allocated_gpu_hours=None)], "total")
+    text = as_table(report(group(), total=whole, rejected={"b\x1b": 2, "a": 1}))
+    assert "runs left out of GPU-hours because the size of their share is not known: 1" in text
+    assert "rows rejected at ingest: 3 (a: 1; b?: 2)" in text
+    assert "UTIL as plain mean over measured runs: 50.00 %" in text
+    assert "methods: measured" in text
+    bare = as_table(report(NOTHING, total=NOTHING))
+    assert "plain mean" not in bare
+    assert "methods: none" in bare
+
+
+class Page(HTMLParser):
+    """What a browser would see: tags, rows and text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.rows: list[list[str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th") and self.rows:
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data.strip()
+
+
+def page(text: str) -> Page:
+    seen = Page()
+    seen.feed(text)
+    return seen
+
+
+def cells_of(text: str) -> dict[str, list[str]]:
+    return {row[0]: row[1:] for row in page(text).rows if row}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("form", [as_table, as_csv, as_html, as_json])
+def test_hostile_names_are_harmless(form: Callable[[UsageReport], str], name: str) -> None:
+    text = form(report(group(name), cluster=name, rejected={name: 1}))
+    text.encode()
+    odd = [character for character in text if not character.isprintable() and character != "\n"]
+    assert odd == []
+    plain = form(report(group("x" * len(name)), cluster="x" * len(name), rejected={"x": 1}))
+    if form is not as_csv:
+        assert text.count("\n") == plain.count("\n")
+    if form is as_html:
+        assert page(text).tags == page(plain).tags
+        assert page(text).attributes == page(plain).attributes
+        assert "script" not in page(text).tags
+    if form is as_json:
+        assert json.loads(text)["groups"][0]["name"] == name
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1"])
+def test_no_formula_in_csv(name: str) -> None:
+    (_, row) = csv.reader(io.StringIO(as_csv(report(group(name)))))
+    assert row[0] == "'" + printable(name)
+
+
+@given(st.text(max_size=30))
+def test_cells_are_inert(name: str) -> None:
+    assert inert(name)[:1] not in ("=", "+", "-", "@", "\t", "\r", "\n")
+    assert printable(name).isprintable()
+    assert len(printable(name)) == len(name)
+    rows = list(csv.reader(io.StringIO(as_csv(report(group(name))))))
+    assert (len(rows), rows[1][0]) == (2, inert(name))
+
+
+def test_page_loads_nothing_and_bars_stay_inside() -> None:
+    text = as_html(report(group("big", sm_used_gpu_hours=99.0), group("none", allocated_gpu_hours=0.0)))
+    assert not page(text).attributes & {"src", "href", "onload", "onerror", "action"}
+    assert not {"script", "link", "iframe", "img"} & set(page(text).tags)
+    assert 'width="100.000" y="2"' in text
+    assert as_html(report()).count("<tbody>") == 1
+
+
+def test_formats() -> None:
+    assert tuple(FORMATS) == formats() == ("table", "json", "csv", "html")
+
+
+# --- one job ---
+
+
+def test_story() -> None:
+    lines = as_text([usage()], decision()).splitlines()
+    assert lines[0] == "job 1 'train' of ann, COMPLETED"
+    assert lines[2:7] == [
+        "  given      gpu:h100:1",
+        "  allocated  1.0000 GPU-h in whole-GPU equivalents",
+        "  GPU_UTIL   50.0 % of the covered GPU-hours",
+        "  SM active  25.0 % of the covered GPU-hours",
+        "  memory     3000 MiB at peak",
+    ]
+    assert lines[7] == "  coverage   100 % of its device time (measured)"
+    assert lines[9] == "  csub       gpu:1 (mig, footprint: hint): it fits"
+
+
+def test_story_of_an_unknown_run() -> None:
+    blank = usage(
+        allocated_gpu_hours=None,
+        util_used_gpu_hours=None,
+        sm_used_gpu_hours=None,
+        gpu_mem_peak_mib=None,
+        coverage_pct=None,
+        methods=(),
+    )
+    text = as_text([blank], None)
+    assert "allocated  not known" in text
+    assert text.count("not measured") == 2
+    assert "memory     not known" in text
+    assert "coverage   not recorded (no samples)" in text
+    assert "csub" not in text
+    assert json.loads(job_json([blank], None))["runs"][0]["gpu_mem_peak_mib"] is None
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_story(text: str) -> None:
+    fields = ("user", "job_name", "signature", "asked", "given", "mode", "rung")
+    what = decision(**dict.fromkeys(fields, text), reasons=(text,))
+    run = usage(job_name=text, user=text, partition=text, state=text, gres=text, job_id=text)
+    shown = as_text([run], what)
+    assert [character for character in shown if not character.isprintable() and character != "\n"] == []
+    assert shown.count("\n") == as_text([usage()], decision()).count("\n")
+    assert json.loads(job_json([run], what))["decision"]["given"] == text

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from slurm_colloc.accounting.sources import sacct
+from slurm_colloc.accounting.sources.sacct import (
+    FIELDS,
+    Parsed,
+    day_name,
+    day_windows,
+    identity,
+    merge,
+    parse_duration,
+    parse_terminated,
+    parse_text,
+    parse_time,
+)
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import AllocationRow, Gres
+from slurm_colloc.slurm.gres import parse_tres_gres
+from slurm_colloc.slurm.parse import parse_state
+from tests.unit.made import RECORDED, run
+
+END = "\x1f0123456789abcdef\x1f"
+OSLO = ZoneInfo("Europe/Oslo")
+SONAR = (
+    *("JobID", "JobIDRaw", "User", "Account", "State", "Start", "End", "AveCPU", "AveDiskRead", "AveDiskWrite"),
+    *("AveRSS", "AveVMSize", "ElapsedRaw", "ExitCode", "Layout", "MaxRSS", "MaxVMSize", "MinCPU", "ReqCPUS", "ReqMem"),
+    *("ReqNodes", "Reservation", "Submit", "Suspended", "SystemCPU", "TimelimitRaw", "UserCPU", "NodeList"),
+    *("Partition", "AllocTRES", "Priority", "JobName"),
+)
+
+
+def terminated(*rows: Sequence[str], end: str = END) -> str:
+    return "".join("".join(f"{value}{end}" for value in row) + "\n" for row in rows)
+
+
+def line(job: str = "1", name: str = "train", **fields: str) -> list[str]:
+    values = dict(zip(FIELDS, [job, job, "c", "ann", "lab", "gpu", "normal", "COMPLETED"], strict=False))
+    values |= {"Submit": "0", "Start": "3600", "End": "7200", "Suspended": "00:00:00", "AllocTRES": "gres/gpu=1"}
+    values |= {"NodeList": "g1", "JobName": name, **fields}
+    return [values[field] for field in FIELDS]
+
+
+# --- rows with a terminator ---
+
+
+def test_one_row() -> None:
+    parsed = parse_terminated(terminated(line()), END)
+    assert parsed == Parsed((run(start_s=3600, end_s=7200, submit_s=None, gres=(Gres("gpu", "", 1),)),), 1, 0, {})
+
+
+@pytest.mark.parametrize("name", ["pipe|in|name", "new\nline", "\x1f", "", "\x1f\x1e\x1f\n999", "\udcff", "a\n\n|"])
+def test_any_name_stays_whole(name: str) -> None:
+    parsed = parse_terminated(terminated(line("1"), line("2", name), line("3")), END)
+    assert [row.job_name for row in parsed.rows] == ["train", name, "train"]
+    assert (parsed.rows_in, parsed.rejected) == (3, {})
+
+
+def test_output_cut_short_is_counted() -> None:
+    whole = terminated(line("1"), line("2"))
+    assert parse_terminated(whole[:-30], END).rejected == {"the output ends within a row": 1}
+    assert parse_terminated("", END) == Parsed((), 0, 0, {})
+
+
+def test_recorded_by_slurm_22_05() -> None:
+    text = (RECORDED / "slurm-22.05/sacct/terminated.txt").read_text()
+    parsed = parse_terminated(text, END)
+    assert (parsed.rows_in, parsed.steps, parsed.rejected) == (13, 0, {})
+    rows = {(row.job_id, row.start_s): row for row in parsed.rows}
+    assert rows["1", 1795262317].job_name == "pipe|in|name"
+    assert rows["2", 1795262317].job_name == "new\nline"
+    assert (rows["3_0", 1795262317].job_id_raw, rows["3_1", 1795262317].job_id_raw) == ("5", "3")
+    assert (rows["9+0", 1795262339].gres, rows["9+1", 1795262339].job_id_raw) == ((), "10")
+    assert rows["6", 1795262338].gres == (Gres("shard", "", 3),)
+    assert rows["7", 1795262338].gres == (Gres("mps", "", 50),)
+    assert rows["8", 1795262338].gres == (Gres("gpu", "nvidia_h100_80gb_hbm3_1g.10gb", 1),)
+    assert (rows["13", 1795262339].suspended_s, rows["13", 1795262339].end_s) == (3, 1795262347)
+    # A requeued job is two runs.
+    assert (rows["12", 1795262339].state, rows["12", 1795262339].end_s) == ("REQUEUED", 1795262341)
+    assert (rows["12", 1795262475].state, rows["12", 1795262475].end_s) == ("COMPLETED", 1795262479)
+    assert len({identity(row) for row in parsed.rows}) == 13
+
+
+def test_recorded_text_gives_the_same_runs() -> None:
+    text = (RECORDED / "slurm-22.05/sacct/text.txt").read_text()
+    parsed = parse_text(text, FIELDS)
+    assert (parsed.rows_in, parsed.steps, parsed.rejected) == (26, 12, {"1 columns instead of 15": 1})
+    live = parse_terminated((RECORDED / "slurm-22.05/sacct/terminated.txt").read_text(), END)
+    # Without a terminator a name ends at its first newline; nothing else is lost.
+    assert [row._replace(job_name="") for row in parsed.rows] == [row._replace(job_name="") for row in live.rows]
+    assert [row.job_name for row in parsed.rows][:2] == ["pipe|in|name", "new"]
+
+
+# --- rows of text ---
+
+
+def test_text_with_and_without_header() -> None:
+    body = "|".join(line("1", "a|b|c"))
+    for text in (body, body + "\n", "|".join(FIELDS) + "\n" + body):
+        parsed = parse_text(text, FIELDS)
+        assert (parsed.rows_in, parsed.rows[0].job_name, parsed.rejected) == (1, "a|b|c", {})
+
+
+def test_name_that_is_not_last_is_counted_when_it_holds_the_delimiter() -> None:
+    fields = ("JobName", "JobID", "User", "State", "Start", "End", "AllocTRES")
+    text = "a|1|ann|COMPLETED|1|2|\nb|c|2|ann|COMPLETED|1|2|\n"
+    parsed = parse_text(text, fields)
+    assert ([row.job_id for row in parsed.rows], parsed.rejected) == (["1"], {"8 columns instead of 7": 1})
+
+
+def test_missing_columns() -> None:
+    with pytest.raises(InputError, match="sacct columns State, AllocTRES are missing; export with -o JobIDRaw,"):
+        parse_text("", ("JobID", "User", "Start", "End"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"JobID": ""}, "the row has no JobID"),
+        ({"Start": "yesterday"}, "time 'yesterday' is neither epoch seconds nor ISO 8601"),
+        ({"Start": "2026-11-20T00:00:00"}, "times without a zone; say which zone with --timezone"),
+        ({"Suspended": "1:2:3:4"}, "duration '1:2:3:4' is not [days-]hours:minutes:seconds"),
+        ({"AllocTRES": "gres/gpu=x"}, "TRES 'gres/gpu=x' in 'gres/gpu=x' has a count that is not a number"),
+    ],
+)
+def test_every_lost_row_has_its_reason(fields: dict[str, str], why: str) -> None:
+    parsed = parse_text("|".join(line(**fields)) + "\n" + "|".join(line("2")), FIELDS)
+    assert (len(parsed.rows), parsed.rows_in, parsed.rejected) == (1, 2, {why: 1})
+
+
+def test_steps_are_no_runs() -> None:
+    rows = [
+        line("1"),
+        line("1.batch", User=""),
+        line("1.extern"),
+        line("1.0"),
+        line("1_4"),
+        line("1_4.0"),
+        line("1+0.0"),
+    ]
+    parsed = parse_text("\n".join("|".join(row) for row in rows), FIELDS)
+    assert ([row.job_id for row in parsed.rows], parsed.steps, parsed.rows_in) == (["1", "1_4"], 5, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [("CANCELLED by 380693", "CANCELLED"), ("COMPLETED", "COMPLETED"), ("CANCELLED+", "CANCELLED"), ("", "")],
+)
+def test_states(text: str, state: str) -> None:
+    assert parse_state(text) == state
+
+
+@pytest.mark.parametrize(
+    ("text", "at_s"),
+    [
+        ("Unknown", None),
+        ("None", None),
+        ("", None),
+        ("0", None),
+        ("1795262317", 1795262317),
+        ("1970-01-02T00:00:00+01:00", 82800),
+        ("1970-01-02T00:00:00", 86400),
+    ],
+)
+def test_times(text: str, at_s: int | None) -> None:
+    assert parse_time(text, ZoneInfo("UTC")) == at_s
+
+
+@pytest.mark.parametrize("text", ["\u00b2", "12:00", "2026-13-01T00:00:00", "-5", "NaN"])
+def test_no_times(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_time(text, OSLO)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("", 0), ("00:00:03", 3), ("22:53.824", 1373), ("1-02:03:04", 93784), ("11:06:33", 39993), ("90", 90)],
+)
+def test_durations(text: str, seconds: int) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["x", "1-", "nan", "inf", "1:2:3:4", "1-2-3", ":"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_duration(text)
+
+
+# --- real rows against somebody else's parser ---
+
+
+def rows_of(name: str) -> Parsed:
+    return parse_text((RECORDED / "sonar-sacct" / name).read_text(), SONAR, zone=OSLO)
+
+
+def gpus(gres: Sequence[Gres]) -> int:
+    return sum(item.quantity for item in gres if item.name == "gpu")
+
+
+def stated_gpus(tres: str) -> int:
+    found = dict(item.split("=") for item in tres.split(",") if item)
+    return int(found.get("gres/gpu", 0))
+
+
+def epoch(text: str | None) -> int | None:
+    return int(datetime.fromisoformat(text).timestamp()) if text else None
+
+
+def test_sonar_2025() -> None:
+    parsed = rows_of("sacct_output.txt")
+    assert (parsed.rows_in, len(parsed.rows), parsed.steps, parsed.rejected) == (301, 122, 179, {})
+    theirs = json.loads((RECORDED / "sonar-sacct/sonar_sacct_output.txt").read_text())["data"]["attributes"][
+        "slurm_jobs"
+    ]
+    jobs = [job for job in theirs if "job_step" not in job]
+    assert len(jobs) == 122
+    for ours, job in zip(parsed.rows, jobs, strict=True):
+        assert ours.job_id_raw == str(job["job_id"])
+        assert (ours.user, ours.account, ours.state) == (job["user_name"], job["account"], job["job_state"].split()[0])
+        assert (ours.partition, ours.job_name) == (job["partition"], job["job_name"])
+        assert ours.submit_s == epoch(job["submit_time"])
+        assert ours.start_s == epoch(job.get("start_time"))
+        assert ours.end_s == epoch(job.get("end_time"))
+        tres = job.get("allocated_resources", "")
+        assert gpus(ours.gres) == stated_gpus(tres)
+        typed = {gres.type: gres.quantity for gres in ours.gres if gres.type}
+        assert typed == {k.split(":")[1]: int(v) for k, v in (i.split("=") for i in tres.split(",") if ":" in i)}
+    kinds = {gres.type for row in parsed.rows for gres in row.gres}
+    assert {"a100", "a100_80", "l40s", "a40", "rtx30"} <= kinds
+    unstarted = [row for row in parsed.rows if row.start_s is None]
+    assert {row.state for row in unstarted} >= {"PENDING"}
+    assert all(row.gres == () for row in unstarted)
+
+
+def test_sonar_2024() -> None:
+    parsed = rows_of("src_sacct-output.txt")
+    assert (parsed.rows_in, parsed.rejected) == (96, {})
+    assert len(parsed.rows) + parsed.steps == 96
+    text = (RECORDED / "sonar-sacct/src_sacctd-output.txt").read_text()
+    theirs = [dict(item.split("=", 1) for item in row) for row in csv.reader(io.StringIO(text))]
+    jobs = [job for job in theirs if "." not in job["JobID"]]
+    assert (len(theirs), len(jobs)) == (96, len(parsed.rows))
+    for ours, job in zip(parsed.rows, jobs, strict=True):
+        assert (ours.job_id, ours.job_id_raw, ours.user) == (job["JobID"], job["JobIDRaw"], job["User"])
+        assert (ours.state, ours.job_name) == (job["State"].split(" ")[0], job["JobName"])
+        assert (ours.submit_s, ours.start_s) == (epoch(job["Submit"]), epoch(job.get("Start")))
+        assert ours.end_s == epoch(job.get("End"))
+        assert gpus(ours.gres) == stated_gpus(job.get("AllocTRES", ""))
+        assert ours.gres == parse_tres_gres(job.get("AllocTRES", ""))
+        if ours.start_s is not None and ours.end_s is not None:
+            assert ours.end_s - ours.start_s - ours.suspended_s == int(job.get("ElapsedRaw", 0))
+
+
+# --- slices of time ---
+
+
+def test_days() -> None:
+    assert list(day_windows(86400 * 3 + 5, 86400 * 5)) == [(259200.0, 345600.0), (345600.0, 432000.0)]
+    assert list(day_windows(0, 1)) == [(0.0, 86400.0)]
+    assert list(day_windows(5, 5)) == [(0.0, 86400.0)]
+    assert [day_name(at_s) for at_s in (0, 86399, 86400)] == ["1970-01-01", "1970-01-01", "1970-01-02"]
+
+
+def test_merge_keeps_a_run_once_as_last_seen() -> None:
+    going, done = run(end_s=None, state="RUNNING"), run()
+    requeued = run(start_s=5000)
+    parts = [Parsed((going, requeued), 3, 1, {"why": 1}), Parsed((done,), 1, 0, {"why": 2})]
+    assert merge(parts) == Parsed((done, requeued), 4, 1, {"why": 3})
+
+
+def test_live_names_cannot_forge_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delimiter that is the same every time can be put into a job's name, with a row of somebody else behind it."""
+    calls: list[list[str]] = []
+
+    def fake_ask(argv: list[str], timeout_s: float, environment: Mapping[str, str]) -> bytes:
+        calls.append(argv)
+        assert (environment["TZ"], environment["SLURM_TIME_FORMAT"], environment["A"]) == ("UTC", "%s", "b")
+        delimiter = next(word for word in argv if word.startswith("--delimiter=")).removeprefix("--delimiter=")
+        name = "x" + terminated(["", *line("999", User="victim")], end=guess)
+        return terminated(line("1", name, Start=str(86400 * len(calls))), end=delimiter).encode()
+
+    monkeypatch.setattr(sacct, "ask", fake_ask)
+    guess = "\x1f\x1e\x1f"
+    first = sacct.read_live(0, 86400 * 2, 5, {"A": "b"})
+    guess = next(word for word in calls[0] if word.startswith("--delimiter=")).removeprefix("--delimiter=")
+    second = sacct.read_live(0, 1, 5, {"A": "b"})
+    assert {row.user for row in (*first.rows, *second.rows)} == {"ann"}
+    assert (len(first.rows), len(second.rows), first.rejected, second.rejected) == (2, 1, {}, {})
+    assert calls[0][:7] == ["sacct", "-a", "-D", "-X", "-p", "-n", "--noconvert"]
+    assert calls[0][8:] == ["-S", "1970-01-01T00:00:00", "-E", "1970-01-02T00:00:00", "-o", ",".join(FIELDS)]
+
+
+def test_rows_are_allocation_rows() -> None:
+    assert isinstance(parse_terminated(terminated(line()), END).rows[0], AllocationRow)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.errors import GpuError
+from slurm_colloc.gpu.proc import ProcessTable
+from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading
+from slurm_colloc.observe.sampler import Sampler, boot_id, only_job
+from tests.unit import fake_proc
+from tests.unit.made import device, process, seen
+
+UNITS = tuple(GpuUnit(f"GPU-{index}", index, "M", "", 80000, 132, 132) for index in range(2))
+
+
+class FakeReader:
+    """Two GPUs, whose processes a test chooses."""
+
+    def __init__(self, *processes: GpuProcess) -> None:
+        self.processes = processes
+        self.fails = False
+
+    def units(self) -> tuple[GpuUnit, ...]:
+        return UNITS
+
+    def read(self) -> tuple[tuple[UnitReading, ...], tuple[GpuProcess, ...]]:
+        if self.fails:
+            raise GpuError("gone")
+        return tuple(UnitReading(unit.uuid, 50.0, None, 0.0, 10, 100.0) for unit in UNITS), self.processes
+
+    def close(self) -> None:
+        return
+
+
+def sampler(folder: Path, reader: FakeReader, only: str = "") -> Sampler:
+    return Sampler(reader, "g1", 10.0, only, lambda: ProcessTable(str(folder)))
+
+
+def test_one_pass(tmp_path: Path) -> None:
+    fake_proc.stepd(tmp_path, 10, "7")
+    fake_proc.add(tmp_path, 11, 10, environ={"SLURMD_NODENAME": "g1", "SLURM_JOB_GPUS": "0,1,9"})
+    fake_proc.stepd(tmp_path, 20, "8")
+    fake_proc.add(tmp_path, 21, 20, environ={"SLURMD_NODENAME": "g2", "SLURM_JOB_GPUS": "0"})
+    reader = FakeReader(GpuProcess("GPU-0", 11, 500, 3.0), GpuProcess("GPU-1", 4242, None, None))
+    passed = sampler(tmp_path, reader).sample(1000.0)
+    assert (passed.at_s, passed.interval_s, passed.node, passed.boot_id) == (1000.0, 0.0, "g1", boot_id())
+    assert passed.processes == (
+        process("7", 11, gpu_mem_used_mib=500, sm_util_pct=3.0),
+        process("", 4242, "GPU-1", gpu_mem_used_mib=None),
+    )
+    # Index 9 is no device here; job 8 sits on another node of the same machine.
+    assert passed.holders == (("GPU-0", "7"), ("GPU-1", "7"))
+    assert passed.devices[1] == device(
+        "GPU-1",
+        gres_index=1,
+        model="M",
+        mem_total_mib=80000,
+        gpu_util_pct=50.0,
+        sm_active_pct=None,
+        dram_active_pct=0.0,
+        gpu_mem_used_mib=10,
+        power_w=100.0,
+    )
+
+
+def test_intervals(tmp_path: Path) -> None:
+    tmp_path.joinpath("x").touch()
+    reader = FakeReader()
+    one = sampler(tmp_path, reader)
+    times = [100.0, 110.0, 111.5, 111.5, 90.0, 100.0, 1000.0]
+    # A pause counts for 2.5 periods, a clock set back for nothing.
+    assert [one.sample(at_s).interval_s for at_s in times] == [0.0, 10.0, 1.5, 0.0, 0.0, 10.0, 25.0]
+    reader.fails = True
+    with pytest.raises(GpuError):
+        one.sample(1010.0)
+    reader.fails = False
+    assert one.sample(1020.0).interval_s == 20.0
+
+
+def test_one_job_sees_its_own_devices() -> None:
+    whole = seen(
+        10,
+        [device("A"), device("B"), device("C")],
+        [process("1", 5, "A"), process("2", 6, "A"), process("2", 7, "B")],
+        [("C", "1"), ("B", "2")],
+    )
+    mine = only_job(whole, "1")
+    assert [one.uuid for one in mine.devices] == ["A", "C"]
+    assert [(one.uuid, one.pid) for one in mine.processes] == [("A", 5), ("A", 6)]
+    assert mine.holders == (("C", "1"),)
+    assert only_job(whole, "9").devices == ()
+
+
+def test_sampler_of_one_job(tmp_path: Path) -> None:
+    fake_proc.add(tmp_path, 11, 1, cgroup="0::/system.slice/slurmstepd.scope/job_7/step_0")
+    passed = sampler(tmp_path, FakeReader(GpuProcess("GPU-1", 11, 5, None)), only="7").sample(1.0)
+    assert [one.uuid for one in passed.devices] == ["GPU-1"]

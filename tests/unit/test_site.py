@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+import tomllib
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from slurm_colloc.config import MigSlice, SiteConfig, parse_site
+from slurm_colloc.errors import InputError, ProcessError
+from slurm_colloc.model import Gres
+from slurm_colloc.site.discover import Consent, check, discover
+from slurm_colloc.slurm import client as client_module
+from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.parse import (
+    Node,
+    Partition,
+    parse_config,
+    parse_nodes,
+    parse_partitions,
+    parse_records,
+    parse_release,
+    parse_states,
+)
+from tests.unit.made import RECORDED
+
+MIG = "nvidia_h100_80gb_hbm3_"
+
+
+def recorded(name: str) -> str:
+    return (RECORDED / "slurm-22.05/scontrol" / f"{name}.txt").read_text()
+
+
+class FakeClient:
+    """A SlurmClient that answers with recorded or made-up text."""
+
+    def __init__(self, **texts: str) -> None:
+        self.texts = {name: recorded(name) for name in ("version", "node", "partition", "config")} | texts
+
+    def release(self) -> str:
+        return parse_release(self.texts["version"])
+
+    def config(self) -> Mapping[str, str]:
+        return parse_config(self.texts["config"])
+
+    def nodes(self) -> tuple[Node, ...]:
+        return parse_nodes(self.texts["node"])
+
+    def partitions(self) -> tuple[Partition, ...]:
+        return parse_partitions(self.texts["partition"])
+
+    def job_states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
+        return {}
+
+
+def found(
+    client: FakeClient | None = None,
+    models: Mapping[str, str] | None = None,
+    consent: Consent | None = None,
+    extra: Mapping[str, Mapping[str, object]] | None = None,
+) -> SiteConfig:
+    text = discover(client or FakeClient(), models or {}, consent or Consent(), extra or {})
+    return parse_site(tomllib.loads(text), "found")
+
+
+# --- what Slurm prints ---
+
+
+def test_recorded_nodes() -> None:
+    nodes = {node.name: node for node in parse_nodes(recorded("node"))}
+    assert nodes["c1"] == Node("c1", (), ("all", "cpu"))
+    assert nodes["g1"] == Node("g1", (Gres("gpu", "h100", 2), Gres("mps", "h100", 200)), ("all", "gpu"))
+    assert nodes["g2"].gres == (Gres("gpu", "h100", 2), Gres("shard", "h100", 8))
+    assert nodes["m1"].gres == (
+        Gres("gpu", f"{MIG}1g.10gb", 2),
+        Gres("gpu", f"{MIG}2g.20gb", 1),
+        Gres("gpu", f"{MIG}3g.40gb", 1),
+    )
+
+
+def test_recorded_partitions_config_and_release() -> None:
+    assert parse_partitions(recorded("partition")) == (
+        Partition("all", True, False),
+        Partition("gpu", False, False),
+        Partition("mig", False, False),
+        Partition("cpu", False, False),
+    )
+    config = parse_config(recorded("config"))
+    assert (config["ClusterName"], config["JobDefaults"], config["SelectType"]) == ("lab", "(null)", "select/cons_tres")
+    assert parse_release(recorded("version")) == "22.05"
+
+
+def test_values_with_blanks_and_equals() -> None:
+    line = "NodeName=n1 OS=Linux 6.1 #1 SMP CfgTRES=cpu=8,mem=1M Reason=bad fan [root@2026] Comment=a=b"
+    assert list(parse_records(line)) == [
+        {
+            "NodeName": "n1",
+            "OS": "Linux 6.1 #1 SMP",
+            "CfgTRES": "cpu=8,mem=1M",
+            "Reason": "bad fan [root@2026]",
+            "Comment": "a=b",
+        }
+    ]
+    assert list(parse_records("\n \n")) == []
+
+
+def test_node_without_a_name() -> None:
+    with pytest.raises(InputError, match="without NodeName"):
+        parse_nodes("Arch=x86_64 Gres=gpu:1\n")
+
+
+def test_other_gres_do_not_stop_the_parse() -> None:
+    (node,) = parse_nodes("NodeName=n Gres=gpu:tesla:1,bandwidth:lustre:no_consume:4G Partitions=p\n")
+    assert node.gres == (Gres("gpu", "tesla", 1), Gres("bandwidth", "lustre", 4 * 1024**3))
+
+
+@pytest.mark.parametrize(
+    ("text", "release"), [("slurm 24.11.0-rc1", "24.11"), ("slurm-wlm 22.05.8", "22.05"), ("slurm 26.05-pre1", "26.05")]
+)
+def test_releases(text: str, release: str) -> None:
+    assert parse_release(text) == release
+
+
+@pytest.mark.parametrize("text", ["", "slurm", "slurm 22"])
+def test_no_release(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_release(text)
+
+
+def test_states() -> None:
+    text = "1|COMPLETED\n2|CANCELLED by 1001\n\njunk\n|RUNNING\n3|\n"
+    assert parse_states(text) == {"1": "COMPLETED", "2": "CANCELLED"}
+
+
+# --- the client over commands ---
+
+
+def test_states_from_accounting_else_from_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[str]] = []
+    answers: dict[str, bytes | None] = {"sacct": b"1|COMPLETED\n", "squeue": b"1|RUNNING\n"}
+
+    def fake_ask(argv: Sequence[str], timeout_s: float, environment: object) -> bytes:
+        asked.append(argv)
+        answer = answers[argv[0]]
+        if answer is None:
+            raise ProcessError("no")
+        return answer
+
+    monkeypatch.setattr(client_module, "ask", fake_ask)
+    client = CliClient(1.0)
+    assert client.job_states(["1", "2"]) == {"1": "COMPLETED"}
+    assert asked[0] == ("sacct", "-X", "-n", "-P", "-j", "1,2", "-o", "JobIDRaw,State")
+    answers["sacct"] = None
+    assert client.job_states(["1"]) == {"1": "RUNNING"}
+    answers["squeue"] = None
+    assert client.job_states(["1"]) == {}
+
+
+# --- init ---
+
+
+def test_discover_the_laboratory() -> None:
+    config = found(models={"h100": "NVIDIA H100 80GB HBM3"})
+    assert (config.cluster, config.slurm_release, config.default_partition) == ("lab", "22.05", "all")
+    mps, shard, mig = config.pool
+    assert (mps.name, mps.partitions, mps.gpu_type, mps.gpus_per_node) == ("g1", ("all", "gpu"), "h100", 2)
+    assert (mps.mps_per_gpu, mps.shards_per_gpu, mps.gpu_mem_mib, mps.sm_count) == (100, 0, 81559, 132)
+    assert (shard.name, shard.mps_per_gpu, shard.shards_per_gpu) == ("g2", 0, 4)
+    assert (mig.name, mig.gpu_type, mig.gpus_per_node, mig.gpu_model) == ("m1", "", 0, "NVIDIA H100 80GB HBM3")
+    assert mig.slice == (
+        MigSlice(f"{MIG}1g.10gb", "1g.10gb", 9984, 16, 2),
+        MigSlice(f"{MIG}2g.20gb", "2g.20gb", 20090, 32, 1),
+        MigSlice(f"{MIG}3g.40gb", "3g.40gb", 40448, 60, 1),
+    )
+    assert check(config, FakeClient()) == []
+
+
+def test_what_nobody_vouched_for_stays_off() -> None:
+    sharing = found().sharing
+    assert (sharing.mps_daemon, sharing.mps_single_user, sharing.shard_consent) == ("none", False, False)
+    consented = found(consent=Consent(mps_daemon=True, shard=True)).sharing
+    assert (consented.mps_daemon, consented.mps_single_user, consented.shard_consent) == ("site", True, True)
+
+
+def test_an_unknown_card_is_left_open() -> None:
+    pool = found().pool[0]
+    assert (pool.gpu_type, pool.gpu_model, pool.gpu_mem_mib, pool.sm_count) == ("h100", "", None, None)
+    named = found(models={"h100": "NVIDIA Future"}).pool[0]
+    assert (named.gpu_model, named.gpu_mem_mib) == ("NVIDIA Future", None)
+
+
+def test_nodes_alike_are_one_pool() -> None:
+    text = recorded("node").splitlines()[1]
+    many = "\n".join(text.replace("g1", name) for name in ("g1", "g2", "g3", "g10"))
+    (pool,) = found(FakeClient(node=many)).pool
+    assert pool.nodes == "g[1-3,10]"
+
+
+def test_settings_are_added_to_what_was_found() -> None:
+    partition = recorded("partition").replace("JobDefaults=(null)", "JobDefaults=DefCpuPerGPU=4")
+    extra: dict[str, dict[str, object]] = {
+        "sharing": {"headroom_mib": 512},
+        "observe": {"agent": True},
+        "": {"policy": "shadow"},
+    }
+    config = found(FakeClient(partition=partition), consent=Consent(shard=True), extra=extra)
+    assert (config.sharing.headroom_mib, config.sharing.shard_consent) == (512, True)
+    assert config.sharing.gpu_default_partitions == ("all", "gpu", "mig", "cpu")
+    assert (config.observe.agent, config.policy) == (True, "shadow")
+
+
+def test_gpu_defaults_of_the_whole_cluster_count_for_every_partition() -> None:
+    text = recorded("config").replace("= (null)\nJobFileAppend", "= DefMemPerGPU=1000\nJobFileAppend")
+    assert "DefMemPerGPU" in text
+    assert found(FakeClient(config=text)).sharing.gpu_default_partitions == ("all", "gpu", "mig", "cpu")
+
+
+def test_two_kinds_of_gpus_on_a_node() -> None:
+    node = recorded("node").replace("Gres=gpu:h100:2,mps:h100:200", "Gres=gpu:a100:1,gpu:h100:3,mps:400")
+    config = found(FakeClient(node=node))
+    (pool,) = [pool for pool in config.pool if pool.name == "g1"]
+    assert (pool.gpu_type, pool.gpus_per_node, pool.mps_per_gpu) == ("a100", 1, 100)
+    assert check(config, FakeClient(node=node)) == []
+
+
+def test_odd_names_survive_toml() -> None:
+    name = 'a "b" \\ \x1b \U000e0001 é'
+    config = found(FakeClient(config=f"ClusterName = {name}\n"))
+    assert config.cluster == name
+
+
+# --- check ---
+
+
+def test_check_names_every_difference() -> None:
+    config = found(models={"h100": "NVIDIA H100 80GB HBM3"})
+    mps, shard, mig = config.pool
+    wrong = config._replace(
+        cluster="other",
+        slurm_release="24.11",
+        pool=(
+            mps._replace(nodes="g[1,9]", mps_per_gpu=50),
+            shard._replace(partitions=("gpu",), gpus_per_node=4),
+            mig._replace(slice=(mig.slice[0]._replace(quantity=7),)),
+        ),
+    )
+    assert check(wrong, FakeClient()) == [
+        "slurm_release is '24.11', the cluster runs 22.05",
+        "cluster is 'other', slurm.conf says 'lab'",
+        "pool 'g1', node 'g1': it has 200 of mps, not 50 for each of 2 GPUs",
+        "pool 'g1': node 'g9' does not exist",
+        "pool 'g2', node 'g2': partitions are all, gpu, not gpu",
+        "pool 'g2', node 'g2': it has 2 of gpu:h100, not 4",
+        f"pool 'm1', node 'm1': it has 2 of gpu:{MIG}1g.10gb, not 7",
+    ]
+
+
+def test_check_says_so_when_nodes_cannot_be_read() -> None:
+    config = found()
+    (problem,) = check(config._replace(pool=(config.pool[0]._replace(nodes="g[1-"),)), FakeClient())
+    assert problem.startswith("pool 'g1': nodes 'g[1-' cannot be read: ")

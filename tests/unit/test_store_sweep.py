@@ -1,0 +1,441 @@
+# SPDX-License-Identifier: Apache-2.0
+import itertools
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import duckdb
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_colloc.accounting.equivalents import devices, gpu_equivalents, unit_gpus
+from slurm_colloc.accounting.ingest import counted_from, is_current, keep_runs, keep_samples
+from slurm_colloc.accounting.sources.sacct import FIELDS, Parsed, parse_terminated, parse_text
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.sweep import job_usage, runs_in_window
+from slurm_colloc.accounting.usage import total
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import StoreError
+from slurm_colloc.model import AllocationRow, Gres, JobUsage, Round
+from slurm_colloc.observe.attribute import attribute_round
+from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, device, near, process, run, seen, site
+
+SHARES = site(MPS_POOL, SHARD_POOL, MIG_POOL)
+
+
+def at(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+
+
+def stored(
+    folder: str | Path, rows: Sequence[AllocationRow], rounds: Sequence[Round] = (), config: SiteConfig | None = None
+) -> Store:
+    store = Store(str(folder))
+    store.write_allocations("a", rows, config, 1.0)
+    store.write_shares("s", "c", [(one, attribute_round(one)) for one in rounds])
+    return store
+
+
+def only(store: Store, since_s: float = 0, until_s: float = 1e10, now_s: float = 1e10) -> JobUsage:
+    (usage,) = job_usage(store, since_s, until_s, now_s)
+    return usage
+
+
+def busy(
+    *times: float, job: str = "1", uuid: str = "GPU-0", interval_s: float = 900.0, util: float | None = 50.0,
+    sm: float | None = 20.0, mib: int | None = 3000,
+) -> list[Round]:  # fmt: skip
+    unit = device(uuid, gpu_util_pct=util, sm_active_pct=sm, gpu_mem_used_mib=mib)
+    mine = [process(job, uuid=uuid, gpu_mem_used_mib=mib)]
+    return [seen(at_s, [unit], mine, interval_s=interval_s) for at_s in times]
+
+
+# --- the six awkward rows ---
+
+AWKWARD = [
+    ("100", "gres/gpu:a100=2", "typed_only", "2026-11-20T00:00", "2026-11-20T01:00"),
+    ("101", "gres/gpu:1g.10gb=1,gres/gpu=1", "mig", "2026-11-20T00:00", "2026-11-20T01:00"),
+    ("102", "gres/shard=2", "shard", "2026-11-20T00:00", "2026-11-20T01:00"),
+    ("103", "gres/gpu:a100=1,gres/gpu:h100=2,gres/gpu=3", "pipe|in|name", "2026-11-20T00:00", "2026-11-20T01:00"),
+    ("104", "gres/gpu=1", "overlap_10d", "2026-11-10T23:00", "2026-11-20T23:00"),
+    ("105", "gres/gpu=1", "new\nline", "2026-11-20T00:00", "2026-11-20T01:00"),
+]
+END = "\x1fx\x1f"
+
+
+def awkward(form: str) -> Parsed:
+    rows = []
+    for job, tres, name, start, end in AWKWARD:
+        head = [job, job, "c", "ann", "lab", "gpu", "normal", "COMPLETED", "", str(at(start)), str(at(end)), "00:00:00"]
+        rows.append([*head, f"cpu=1,{tres}", "s1", name])
+    if form == "terminated":
+        return parse_terminated("".join("".join(f"{value}{END}" for value in row) + "\n" for row in rows), END)
+    return parse_text("\n".join("|".join(row) for row in rows) + "\n", FIELDS)
+
+
+@pytest.mark.parametrize(("form", "rejected"), [("terminated", 0), ("text", 1)])
+def test_six_awkward_rows(tmp_path: Path, form: str, rejected: int) -> None:
+    store, parsed = Store(str(tmp_path)), awkward(form)
+    counted = keep_runs(store, "sacct", parsed, SHARES, 1.0)
+    assert (counted.used, sum(counted.rejected.values()), counted.rows_in) == (6, rejected, 6 + rejected)
+    usages = job_usage(store, at("2026-11-19"), at("2026-11-21"), 1e10)
+    hours = {usage.job_id: (usage.end_s - usage.start_s) / 3600 for usage in usages}
+    assert hours == {"100": 1, "101": 1, "102": 1, "103": 1, "104": 47, "105": 1}
+    held = {row.job_id: sum(gres.quantity for gres in row.gres if gres.name == "gpu") for row in parsed.rows}
+    assert sum(hours[job] * count for job, count in held.items()) == 54
+    worth = {usage.job_id: usage.allocated_gpu_hours for usage in usages}
+    assert worth == pytest.approx({"100": 2, "101": 1 / 7, "102": 2 / 4, "103": 3, "104": 47, "105": 1})
+    assert total(usages, "t").allocated_gpu_hours == near(53.142857142857 + 2 / 4)
+
+
+def test_window_of_one_day_and_unknown_share(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    keep_runs(store, "sacct", awkward("terminated"), None, 1.0)
+    day = job_usage(store, at("2026-11-19"), at("2026-11-20"), 1e10)
+    assert [(usage.job_id, usage.allocated_gpu_hours) for usage in day] == [("104", 24.0)]
+    # Without a site nobody knows how many shards a GPU has: the run is counted apart, not as 0 and not as a GPU.
+    whole = total(job_usage(store, at("2026-11-19"), at("2026-11-21"), 1e10), "t")
+    assert (whole.jobs, whole.jobs_without_size) == (6, 1)
+    assert whole.allocated_gpu_hours == near(53.142857142857)
+
+
+# --- what an allocation is worth ---
+
+
+@pytest.mark.parametrize(
+    ("gres", "node", "worth", "count"),
+    [
+        ((Gres("gpu", "h100", 4),), "g1", 4.0, 4),
+        ((Gres("gpu", "a100", 1), Gres("gpu", "", 2)), "", 3.0, 3),
+        ((Gres("gpu", "h100_1g.10gb", 2),), "m1", 2 / 7, 2),
+        ((Gres("gpu", "h100_3g.40gb", 1),), "m1", 3 / 7, 1),
+        ((Gres("gpu", "a30_1g.6gb", 1),), "x", 1 / 4, 1),
+        ((Gres("mps", "", 50),), "g1", 0.5, 1),
+        ((Gres("shard", "", 3),), "s1", 0.75, 1),
+        ((Gres("shard", "", 3),), "g1", None, 1),
+        ((Gres("shard", "", 3),), "elsewhere", None, 1),
+        ((Gres("shard", "", 3),), "s[1-2]", None, 1),
+        ((Gres("gpu", "h100", 1), Gres("mps", "", 50)), "s1", None, 1),
+        ((Gres("nic", "", 2),), "g1", 0.0, 0),
+        ((Gres("gpu", "h100", 0), Gres("shard", "", 0)), "s1", 0.0, 0),
+        ((), "g1", 0.0, 0),
+    ],
+)
+def test_equivalents(gres: tuple[Gres, ...], node: str, worth: float | None, count: int) -> None:
+    assert gpu_equivalents(gres, node, SHARES) == (None if worth is None else near(worth))
+    assert devices(gres) == count
+
+
+def test_shares_without_a_site() -> None:
+    assert gpu_equivalents((Gres("mps", "", 50),), "g1", None) is None
+    assert unit_gpus("", "NVIDIA A30") == 1.0
+    assert unit_gpus("2g.12gb", "NVIDIA A30") == 0.5
+    assert unit_gpus("2g.20gb", "NVIDIA H100 80GB HBM3") == near(2 / 7)
+
+
+# --- the store ---
+
+
+def test_ingest_twice_is_once(tmp_path: Path) -> None:
+    rows, rounds = [run("1"), run("2", 100, 7300)], busy(900, 1800, 2700, 3600)
+    once = job_usage(stored(tmp_path, rows, rounds), 0, 1e5, 1e5)
+    store = stored(tmp_path, rows[::-1], rounds[::-1])
+    store.write_allocations("another name", [*rows, *rows], None, 1.0)
+    store.write_shares("g1/again", "c", [(one, attribute_round(one)) for one in rounds * 2])
+    assert job_usage(store, 0, 1e5, 1e5) == once
+    assert runs_in_window(store, 0, 1e5, 1e5) == (2, 0)
+
+
+def test_newest_reading_of_a_run_counts(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    store.write_allocations("b", [run()], None, 2.0)
+    store.write_allocations("a", [run(end_s=None, state="RUNNING")], None, 1.0)
+    assert only(store, now_s=1e9).end_s == 3600.0
+    # In one and the same ingest: the reading that knows the end.
+    for rows in ([run(end_s=None, state="RUNNING"), run()], [run(), run(end_s=None, state="RUNNING")]):
+        store.write_allocations("c", rows, None, 3.0)
+        assert (only(store, now_s=1e9).end_s, only(store).state) == (3600.0, "COMPLETED")
+
+
+def test_requeued_runs_count_each(tmp_path: Path) -> None:
+    rows = [run(state="REQUEUED"), run(start_s=5000, end_s=8600), run("2", cluster="other")]
+    usages = job_usage(stored(tmp_path, rows), 0, 1e5, 1e5)
+    assert [(one.cluster, one.job_id, one.start_s) for one in usages] == [
+        ("c", "1", 0.0),
+        ("other", "2", 0.0),
+        ("c", "1", 5000.0),
+    ]
+
+
+def test_empty_store(tmp_path: Path) -> None:
+    for store in (Store(str(tmp_path / "none")), stored(tmp_path, [])):
+        assert job_usage(store, 0, 1e10, 1e10) == []
+        assert runs_in_window(store, 0, 1e10, 1e10) == (0, 0)
+        assert store.logs() == {}
+
+
+def test_text_that_parquet_cannot_hold(tmp_path: Path) -> None:
+    store = stored(tmp_path / "it's", [run(job_name="\udcff\x00 é 'x'", user="a\nb")])
+    assert (only(store).job_name, only(store).user) == ("\\xff\x00 é 'x'", "a\nb")
+
+
+def test_corrupt_store(tmp_path: Path) -> None:
+    (tmp_path / "allocations").mkdir()
+    (tmp_path / "allocations" / "x.parquet").write_bytes(b"junk")
+    with pytest.raises(StoreError, match="ingest again"):
+        job_usage(Store(str(tmp_path)), 0, 1, 1)
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot be written"):
+        Store(str(tmp_path / "file")).write_allocations("a", [run()], None, 1.0)
+
+
+def test_logs(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    counted = keep_runs(store, "sacct-x", Parsed((run(),), 4, 2, {"why": 1}), None, 1.0)
+    assert counted_from(store.logs()["sacct-x"]) == counted
+    assert (counted.rows_in, counted.used, counted.steps, counted.rejected) == (4, 1, 2, {"why": 1})
+
+
+def test_a_journal_is_read_again_until_nothing_can_have_been_missed(tmp_path: Path) -> None:
+    store, journal = Store(str(tmp_path / "store")), tmp_path / "j"
+    journal.touch()
+    assert not is_current(store, "g1/h", str(journal))
+    keep_samples(store, "g1/h", "c", tuple(busy(900)), 3, attribute_round)
+    # Written a moment ago: a line may have come between reading and writing.
+    assert not is_current(store, "g1/h", str(journal))
+    os.utime(journal, (0, 0))
+    assert is_current(store, "g1/h", str(journal))
+
+
+# --- the sweep ---
+
+
+def test_one_run_half_covered(tmp_path: Path) -> None:
+    usage = only(stored(tmp_path, [run()], busy(900, 1800)))
+    assert (usage.allocated_gpu_hours, usage.coverage_pct) == (1.0, 50.0)
+    assert (usage.util_measured_gpu_hours, usage.util_used_gpu_hours) == (0.5, 0.25)
+    assert (usage.sm_measured_gpu_hours, usage.sm_used_gpu_hours) == (0.5, near(0.1))
+    assert (usage.gpu_mem_peak_mib, usage.methods, usage.shared_hours) == (3000, ("measured",), 0.0)
+
+
+def test_a_run_without_samples_stays_and_is_unknown(tmp_path: Path) -> None:
+    usage = only(stored(tmp_path, [run()]))
+    assert (usage.allocated_gpu_hours, usage.coverage_pct, usage.methods) == (1.0, 0.0, ())
+    assert (usage.util_used_gpu_hours, usage.sm_used_gpu_hours, usage.gpu_mem_peak_mib) == (None, None, None)
+    assert (usage.util_measured_gpu_hours, usage.sm_measured_gpu_hours) == (0.0, 0.0)
+
+
+def test_a_missing_counter_is_not_measured(tmp_path: Path) -> None:
+    rounds = [*busy(900, util=None), *busy(1800, util=80.0), *busy(2700, 3600, util=None, sm=None, mib=None)]
+    usage = only(stored(tmp_path, [run()], rounds))
+    assert usage.coverage_pct == 100.0
+    assert (usage.util_measured_gpu_hours, usage.util_used_gpu_hours) == (0.25, near(0.2))
+    assert (usage.sm_measured_gpu_hours, usage.sm_used_gpu_hours) == (0.5, near(0.1))
+    assert usage.gpu_mem_peak_mib == 3000
+
+
+def test_true_zero_is_kept(tmp_path: Path) -> None:
+    usage = only(stored(tmp_path, [run()], busy(900, 1800, 2700, 3600, util=0.0, sm=0.0, mib=0)))
+    assert (usage.util_used_gpu_hours, usage.sm_used_gpu_hours, usage.gpu_mem_peak_mib) == (0.0, 0.0, 0)
+    assert usage.util_measured_gpu_hours == 1.0
+
+
+def test_edges_are_clipped(tmp_path: Path) -> None:
+    # Samples reach over both ends of the run and of the window; the run's 900-2700 lie in the window up to 2000.
+    usage = only(stored(tmp_path, [run(start_s=900, end_s=2700)], busy(1000, 1900, 2800)), 0, 2000)
+    assert (usage.start_s, usage.end_s, usage.coverage_pct) == (900.0, 2000.0, 100.0)
+    assert usage.util_used_gpu_hours == near(1100 / 3600 / 2)
+
+
+def test_the_window_is_half_open(tmp_path: Path) -> None:
+    store = stored(tmp_path, [run()])
+    assert job_usage(store, 3600, 7200, 1e5) == []
+    assert job_usage(store, -3600, 0, 1e5) == []
+    assert runs_in_window(store, 3600, 7200, 1e5) == (0, 0)
+    assert only(store, 3599, 7200).allocated_gpu_hours == near(1 / 3600)
+
+
+def test_running_is_so_far(tmp_path: Path) -> None:
+    store = stored(tmp_path, [run(end_s=None, state="RUNNING"), run("2", None, None), run("3", None, 100)])
+    assert only(store, 0, 1e9, 1800).allocated_gpu_hours == 0.5
+    assert only(store, 0, 900, 1800).allocated_gpu_hours == 0.25
+    assert runs_in_window(store, 0, 1e9, 1800) == (1, 0)
+
+
+@pytest.mark.parametrize("row", [run(start_s=5000, end_s=4000), run(start_s=9000, end_s=None)])
+def test_no_negative_hours(tmp_path: Path, row: AllocationRow) -> None:
+    # An end before the start, and a start that lies ahead of this machine's clock.
+    store = stored(tmp_path, [row])
+    assert job_usage(store, 0, 1e9, 8000) == []
+    assert runs_in_window(store, 0, 1e9, 8000) == (0, 0)
+
+
+def test_a_run_of_no_length(tmp_path: Path) -> None:
+    usage = only(stored(tmp_path, [run(start_s=1000, end_s=1000)], busy(900, 1800)))
+    assert (usage.allocated_gpu_hours, usage.util_used_gpu_hours, usage.coverage_pct) == (0.0, None, 0.0)
+
+
+def test_suspended_time_is_not_allocated(tmp_path: Path) -> None:
+    assert only(stored(tmp_path, [run(suspended_s=900)])).allocated_gpu_hours == 0.75
+    assert only(stored(tmp_path, [run(suspended_s=900)]), 0, 1800).allocated_gpu_hours == 0.375
+    assert only(stored(tmp_path, [run(suspended_s=9000)])).allocated_gpu_hours == 0.0
+    going = stored(tmp_path, [run(suspended_s=900, end_s=None)])
+    assert only(going, 0, 1e9, 3600).allocated_gpu_hours == 0.75
+
+
+def test_several_gpus(tmp_path: Path) -> None:
+    two = run(gres=(Gres("gpu", "h100", 2),))
+    both = [*busy(900, 1800, 2700, 3600), *busy(900, 1800, uuid="GPU-1", util=100.0, mib=1000)]
+    usage = only(stored(tmp_path, [two], both))
+    # One of the two GPUs was sampled half of the time.
+    assert (usage.allocated_gpu_hours, usage.coverage_pct) == (2.0, 75.0)
+    assert (usage.util_measured_gpu_hours, usage.util_used_gpu_hours) == (1.5, 1.0)
+    assert usage.gpu_mem_peak_mib == 4000
+
+
+def test_slices_have_no_gpu_util_and_count_as_their_part(tmp_path: Path) -> None:
+    part = device("MIG-0", profile="1g.10gb", sm_count=16, gpu_util_pct=None, sm_active_pct=70.0)
+    rounds = [seen(at_s, [part], [process(uuid="MIG-0")], interval_s=1800) for at_s in (1800, 3600)]
+    usage = only(stored(tmp_path, [run(gres=(Gres("gpu", "h100_1g.10gb", 1),))], rounds))
+    assert usage.allocated_gpu_hours == near(1 / 7)
+    assert (usage.sm_used_gpu_hours, usage.sm_measured_gpu_hours) == (near(0.1), near(1 / 7))
+    assert (usage.util_used_gpu_hours, usage.util_measured_gpu_hours) == (None, 0.0)
+
+
+def test_two_jobs_on_one_gpu_share_its_use(tmp_path: Path) -> None:
+    rows = [run(job, gres=(Gres("shard", "", 1),), node_list="s1") for job in ("1", "2")]
+    unit = device(sm_active_pct=80.0)
+    pair = [process("1", 5, gpu_mem_used_mib=3000), process("2", 6, gpu_mem_used_mib=1000)]
+    rounds = [seen(at_s, [unit], pair, interval_s=1800) for at_s in (1800, 3600)]
+    first, second = job_usage(stored(tmp_path, rows, rounds, SHARES), 0, 1e5, 1e5)
+    assert (first.allocated_gpu_hours, second.allocated_gpu_hours) == (0.25, 0.25)
+    assert (first.sm_used_gpu_hours, second.sm_used_gpu_hours) == (near(0.6), near(0.2))
+    assert (first.methods, first.shared_hours, second.gpu_mem_peak_mib) == (("split by memory",), 1.0, 1000)
+
+
+def test_overlapping_samplers_count_a_second_once(tmp_path: Path) -> None:
+    rounds = busy(900, 1000, 1800, 1900, 2700, 2800, 3600)
+    usage = only(stored(tmp_path, [run()], rounds))
+    assert (usage.coverage_pct, usage.util_used_gpu_hours) == (100.0, near(0.5))
+
+
+def test_samples_of_other_jobs_clusters_and_times_do_not_count(tmp_path: Path) -> None:
+    rounds = [*busy(900, job="2"), *busy(1800, job=""), *busy(9000)]
+    store = stored(tmp_path, [run()], rounds)
+    store.write_shares("x", "other", [(one, attribute_round(one)) for one in busy(2700)])
+    assert (only(store).coverage_pct, only(store).util_used_gpu_hours) == (0.0, None)
+
+
+def test_a_share_of_unknown_size_has_use_and_no_hours(tmp_path: Path) -> None:
+    usage = only(stored(tmp_path, [run(gres=(Gres("shard", "", 1),))], busy(900, 1800)))
+    assert (usage.allocated_gpu_hours, usage.coverage_pct, usage.gpu_mem_peak_mib) == (None, 50.0, 3000)
+    assert (usage.util_measured_gpu_hours, usage.sm_measured_gpu_hours) == (0.0, 0.0)
+
+
+def test_a_mean_from_the_source_gives_way_to_samples(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    store.write_allocations("a", [run(), run("2")], None, 1.0, [10.0, None])
+    means, nothing = job_usage(store, 0, 1800, 1e5)
+    assert (means.util_measured_gpu_hours, means.util_used_gpu_hours) == (0.5, near(0.05))
+    assert (means.coverage_pct, means.methods) == (None, ("job mean by source",))
+    assert (nothing.coverage_pct, nothing.util_used_gpu_hours) == (0.0, None)
+    store.write_shares("s", "c", [(one, attribute_round(one)) for one in busy(900)])
+    sampled = job_usage(store, 0, 1800, 1e5)[0]
+    assert (sampled.coverage_pct, sampled.util_used_gpu_hours) == (50.0, 0.125)
+
+
+# --- properties ---
+
+PCT = st.none() | st.sampled_from([0.0, 12.5, 40.0, 100.0])
+SAMPLES = st.lists(
+    st.tuples(st.integers(0, 100), st.integers(0, 25), st.sampled_from(["1", "2", "3", ""]), PCT, PCT), max_size=8
+)
+RUNS = st.lists(
+    st.builds(
+        lambda job, start, length, suspended, gpus: run(
+            job, start, None if length is None else start + length, suspended_s=suspended, gres=(Gres("gpu", "", gpus),)
+        ),
+        st.sampled_from(["1", "2", "3"]),
+        st.integers(0, 90),
+        st.none() | st.integers(0, 60),
+        st.integers(0, 30),
+        st.integers(1, 2),
+    ),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda row: (row.job_id_raw, row.start_s),
+)
+NOW = 120.0
+
+
+def rounds_of(samples: list[tuple[int, int, str, float | None, float | None]]) -> list[Round]:
+    return [
+        seen(
+            float(at_s),
+            [device(gpu_util_pct=util, sm_active_pct=sm)],
+            [process(job)],
+            interval_s=float(length),
+        )
+        for at_s, length, job, util, sm in samples
+    ]
+
+
+def sums(usages: Sequence[JobUsage]) -> dict[tuple[str, str], float]:
+    found: dict[tuple[str, str], float] = {}
+    for usage in usages:
+        for name in JobUsage._fields:
+            if name.endswith("_gpu_hours") or name == "shared_hours":
+                key = usage.job_id, name
+                found[key] = found.get(key, 0.0) + (getattr(usage, name) or 0.0)
+    return found
+
+
+@settings(max_examples=25, deadline=None)
+@given(RUNS, SAMPLES, st.lists(st.integers(1, 119), max_size=4))
+def test_splitting_a_window_never_changes_the_sums(
+    rows: list[AllocationRow], samples: list[tuple[int, int, str, float | None, float | None]], cuts: list[int]
+) -> None:
+    with TemporaryDirectory() as folder:
+        store = stored(folder, rows, rounds_of(samples))
+        whole = sums(job_usage(store, 0, NOW, NOW))
+        edges = [0.0, *sorted({float(cut) for cut in cuts}), NOW]
+        parts = [one for a, b in itertools.pairwise(edges) for one in job_usage(store, a, b, NOW)]
+        # A run of no length is a row, and has no hours to split.
+        assert {k: v for k, v in sums(parts).items() if v} == pytest.approx({k: v for k, v in whole.items() if v})
+
+
+@settings(max_examples=25, deadline=None)
+@given(RUNS, SAMPLES)
+def test_order_and_repetition_change_nothing_and_bounds_hold(
+    rows: list[AllocationRow], samples: list[tuple[int, int, str, float | None, float | None]]
+) -> None:
+    passes = rounds_of(list({one[0]: one for one in samples}.values()))
+    with TemporaryDirectory() as folder:
+        first = job_usage(stored(folder, rows, passes), 0, NOW, NOW)
+    with TemporaryDirectory() as folder:
+        again = stored(folder, [*reversed(rows), *rows], [*reversed(passes), *passes])
+        assert job_usage(again, 0, NOW, NOW) == first
+    for usage in first:
+        assert usage.coverage_pct is not None
+        assert 0 <= usage.coverage_pct <= 100
+        assert (usage.allocated_gpu_hours or 0.0) >= 0
+        assert 0 <= usage.util_measured_gpu_hours <= (usage.allocated_gpu_hours or 0.0) + 1e-12
+        assert (usage.util_used_gpu_hours or 0.0) <= (usage.end_s - usage.start_s) / 3600 + 1e-12
+
+
+def test_parquet_files_are_plain(tmp_path: Path) -> None:
+    """Another program reads the store with the columns that the documentation names."""
+    stored(tmp_path, [run(submit_s=None)], busy(900))
+    with duckdb.connect() as connection:
+        row = connection.execute(
+            f"SELECT submit_s, gpus, devices, gres, mean_gpu_util_pct FROM '{tmp_path}/allocations/a.parquet'"
+        ).fetchone()
+    assert row == (None, 1.0, 1, "gpu:h100:1", None)
+
+
+def test_hours_of_a_day_long_run(tmp_path: Path) -> None:
+    store = stored(tmp_path, [run(end_s=24 * HOUR)])
+    assert only(store).allocated_gpu_hours == 24.0
