@@ -59,8 +59,11 @@ def keep_samples(
         StoreError: the store cannot be written.
     """
     store.write_shares(name, cluster, ((seen, attribute(seen)) for seen in rounds))
-    counts = {"checksum or form": rejected} if rejected else {}
-    return Counted(name, len(rounds) + rejected, len(rounds), 0, counts)
+    counts = {"journal line fails its checksum or form": rejected} if rejected else {}
+    counted = Counted(name, len(rounds) + rejected, len(rounds), 0, counts)
+    if rejected:
+        store.write_log(f"samples-{name.replace(os.sep, '-')}", counted._asdict())
+    return counted
 
 
 def _log(store: Store, counted: Counted) -> Counted:

@@ -13,6 +13,7 @@ from slurm_colloc.model import JobUsage
 JOB_MEAN = "job mean by source"
 
 # One row per run: clip(run, window), then join what was sampled of it. Runs without samples stay, unmeasured.
+# A run without an end counts as far as it was known to run: up to the ingest that saw it.
 # sacct gives the length of suspensions, not their place: they are taken to be spread evenly over the run.
 # GPU_UTIL says how long a device was busy, not how much of it: of a run that holds a part of a GPU it is no use.
 # A device's time counts once: where two samplers ran at a time, or the clock was set back, an interval begins no
@@ -25,7 +26,7 @@ WITH runs AS (
            (to_s - from_s) * greatest(0, 1 - coalesce(suspended_s / nullif(last_s - start_s, 0), 0)) / 3600 AS hours,
            row_number() OVER () AS run
     FROM (SELECT *, greatest(start_s, $since)::DOUBLE AS from_s, least(last_s, $until)::DOUBLE AS to_s
-          FROM (SELECT *, coalesce(end_s, $now) AS last_s FROM allocations)
+          FROM (SELECT *, coalesce(end_s, least($now, ingested_s)) AS last_s FROM allocations)
           WHERE devices > 0 AND start_s < $until AND last_s > $since AND last_s >= start_s)
 ),
 passes AS (
@@ -98,8 +99,11 @@ def runs_in_window(store: Store, since_s: float, until_s: float, now_s: float) -
     Raises:
         StoreError: the store cannot be read.
     """
-    query = """SELECT count(*), coalesce(sum((devices = 0)::INT), 0) FROM allocations
-               WHERE start_s < $until AND coalesce(end_s, $now) > $since AND coalesce(end_s, $now) >= start_s"""
+    query = """
+        SELECT count(*), coalesce(sum((devices = 0)::INT), 0)
+        FROM (SELECT *, coalesce(end_s, least($now, ingested_s)) AS last_s FROM allocations)
+        WHERE start_s < $until AND last_s > $since AND last_s >= start_s
+    """
     with store.connect() as connection:
         found = connection.execute(query, {"since": since_s, "until": until_s, "now": now_s}).fetchone()
     assert found is not None

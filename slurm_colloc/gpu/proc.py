@@ -32,8 +32,13 @@ class NodeJob(NamedTuple):
     """A job step found on this node: its job and the GPU indices that Slurm gave to it."""
 
     job_id: str
+    cluster: str
     node: str
     gres_indices: tuple[int, ...]
+
+    def runs_on(self, cluster: str, node: str) -> bool:
+        """Return whether Slurm started it on this node; one machine may carry nodes of several clusters."""
+        return self.node in ("", node) and (not cluster or self.cluster in ("", cluster))
 
 
 def parse_stat(text: str) -> Status:
@@ -136,5 +141,6 @@ class ProcessTable:
                 continue
             environment = self.environment(pid)
             gpus = environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS", "")
-            found.append(NodeJob(steps[status.parent], environment.get("SLURMD_NODENAME", ""), parse_indices(gpus)))
+            cluster, node = environment.get("SLURM_CLUSTER_NAME", ""), environment.get("SLURMD_NODENAME", "")
+            found.append(NodeJob(steps[status.parent], cluster, node, parse_indices(gpus)))
         return tuple(found)

@@ -83,12 +83,15 @@ def _unit(device: dict[str, Any], part: dict[str, Any], index: int) -> GpuUnit:
 class SimulatedReader:
     """A GpuReader over made-up devices and real processes."""
 
-    def __init__(self, path: str, node: str, processes: Callable[[], ProcessTable] = ProcessTable) -> None:
+    def __init__(
+        self, path: str, node: str, processes: Callable[[], ProcessTable] = ProcessTable, cluster: str = ""
+    ) -> None:
         try:
             with open(path) as stream:
                 self._units = parse_devices(stream.read())
         except OSError as error:
             raise GpuError(f"simulated devices '{path}' cannot be read: {error.strerror}") from error
+        self._cluster = cluster
         self._node = node
         self._processes = processes
 
@@ -113,6 +116,8 @@ class SimulatedReader:
         environment = table.environment(pid)
         load = environment.get(LOAD_VARIABLE)
         if not load or environment.get("SLURMD_NODENAME") != self._node:
+            return []
+        if self._cluster and environment.get("SLURM_CLUSTER_NAME", self._cluster) != self._cluster:
             return []
         status = table.status(pid)
         # Children inherit the variable; only the process it was set for has the GPU context.

@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from slurm_colloc.config import SiteConfig, user_data_folder
@@ -67,6 +68,8 @@ def _settle(
         state = states.get(item.job_id, item.state)
         if state != item.state and state in _ENDED:
             item = item._replace(state=state)
-            drop_evidence(folder, item)
+            # On a full disk the answer is used all the same, and asked for again next time.
+            with suppress(StoreError):
+                drop_evidence(folder, item)
         settled.append(item)
     return settled

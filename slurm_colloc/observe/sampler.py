@@ -31,8 +31,10 @@ class Sampler:
         period_s: float,
         only_job: str = "",
         processes: Callable[[], ProcessTable] = ProcessTable,
+        cluster: str = "",
     ) -> None:
         self._reader = reader
+        self._cluster = cluster
         self._node = node
         self._period_s = period_s
         self._only_job = only_job
@@ -71,7 +73,7 @@ class Sampler:
                 {
                     (by_index[index], job.job_id)
                     for job in table.node_jobs()
-                    if job.node in ("", self._node)
+                    if job.runs_on(self._cluster, self._node)
                     for index in job.gres_indices
                     if index in by_index
                 }
@@ -83,10 +85,14 @@ def only_job(seen: Round, job_id: str) -> Round:
     """Return what of a Round a single job may keep: its own devices; its neighbours there stay, nameless."""
     mine = {uuid for uuid, holder in seen.holders if holder == job_id}
     mine |= {process.uuid for process in seen.processes if process.job_id == job_id}
+    others = sorted({holder for _, holder in seen.holders} | {process.job_id for process in seen.processes})
+    names = {other: f"neighbour-{number}" for number, other in enumerate(others, 1)} | {job_id: job_id, "": ""}
     return seen._replace(
         devices=tuple(device for device in seen.devices if device.uuid in mine),
-        processes=tuple(process for process in seen.processes if process.uuid in mine),
-        holders=tuple(holder for holder in seen.holders if holder[0] in mine),
+        processes=tuple(
+            process._replace(job_id=names[process.job_id]) for process in seen.processes if process.uuid in mine
+        ),
+        holders=tuple((uuid, names[holder]) for uuid, holder in seen.holders if uuid in mine),
     )
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tests.cluster.nodes import CPUS, MEM_MB, NODES, PARTITIONS, tracked_tres
 
-
 _COMMON = """\
 ClusterName={cluster}
 SlurmctldHost=localhost(127.0.0.1)

@@ -154,7 +154,7 @@ def test_node_jobs(tmp_path: Path) -> None:
     fake_proc.add(tmp_path, 21, 20, environ={"SLURMD_NODENAME": "g2"})
     fake_proc.add(tmp_path, 22, 21, environ={"SLURM_JOB_GPUS": "5"})
     found = ProcessTable(str(tmp_path)).node_jobs()
-    assert sorted(found) == [NodeJob("7", "g1", (1,)), NodeJob("8", "g2", ())]
+    assert sorted(found) == [NodeJob("7", "", "g1", (1,)), NodeJob("8", "", "g2", ())]
 
 
 def test_environment_with_odd_bytes(tmp_path: Path) -> None:

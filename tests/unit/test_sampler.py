@@ -88,6 +88,7 @@ def test_one_job_sees_its_own_devices() -> None:
     assert [one.uuid for one in mine.devices] == ["A", "C"]
     assert [(one.uuid, one.pid) for one in mine.processes] == [("A", 5), ("A", 6)]
     assert mine.holders == (("C", "1"),)
+    assert {one.job_id for one in mine.processes} == {"1", "neighbour-2"}
     assert only_job(whole, "9").devices == ()
 
 

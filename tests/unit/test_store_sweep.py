@@ -30,11 +30,15 @@ def at(text: str) -> int:
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
 
 
+# Later than every "now" of these tests, unless a test is about it.
+INGESTED_S = 1e6
+
+
 def stored(
     folder: str | Path, rows: Sequence[AllocationRow], rounds: Sequence[Round] = (), config: SiteConfig | None = None
 ) -> Store:
     store = Store(str(folder))
-    store.write_allocations("a", rows, config, 1.0)
+    store.write_allocations("a", rows, config, INGESTED_S)
     store.write_shares("s", "c", [(one, attribute_round(one)) for one in rounds])
     return store
 
@@ -263,6 +267,13 @@ def test_running_is_so_far(tmp_path: Path) -> None:
     assert only(store, 0, 1e9, 1800).allocated_gpu_hours == 0.5
     assert only(store, 0, 900, 1800).allocated_gpu_hours == 0.25
     assert runs_in_window(store, 0, 1e9, 1800) == (1, 0)
+
+
+def test_a_run_without_an_end_counts_up_to_the_ingest_that_saw_it(tmp_path: Path) -> None:
+    """An old export must not make its running jobs run on until today."""
+    store = Store(str(tmp_path))
+    store.write_allocations("old", [run(end_s=None, state="RUNNING")], None, 1800.0)
+    assert only(store, 0, 1e9, 1e8).allocated_gpu_hours == 0.5
 
 
 @pytest.mark.parametrize("row", [run(start_s=5000, end_s=4000), run(start_s=9000, end_s=None)])

@@ -105,6 +105,8 @@ def _zone(name: str) -> ZoneInfo | None:
 
 def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Counted]:
     folder = journal or (os.path.join(config.state_folder, "journal") if config else "")
+    if folder and config is None:
+        raise InputError("samples do not name their cluster; give a site.toml, or no --journal")
     cluster = config.cluster if config else ""
     read, used, rejected = 0, 0, 0
     for path in files(folder) if folder else ():
@@ -118,7 +120,7 @@ def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Cou
             raise InputError(f"journal '{path}' cannot be read: {error.strerror}") from error
         counted = keep_samples(target, name, cluster, decoded.rounds, decoded.rejected, attribute_round)
         read, used, rejected = read + counted.rows_in, used + counted.used, rejected + decoded.rejected
-    counts = {"checksum or form": rejected} if rejected else {}
+    counts = {"journal line fails its checksum or form": rejected} if rejected else {}
     return [Counted("samples", read, used, 0, counts)]
 
 

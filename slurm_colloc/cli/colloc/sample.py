@@ -45,10 +45,11 @@ def sample(
         raise InputError("--evidence needs --job and --signature")
     chosen = reader or (config.observe.gpu_reader if config else "nvml")
     simulated = devices or (config.observe.simulated_devices if config else "")
-    opened = _open_reader(chosen, simulated, node)
+    cluster = os.environ.get("SLURM_CLUSTER_NAME") or (config.cluster if config else "")
+    opened = _open_reader(chosen, simulated, node, cluster)
     try:
         _loop(
-            Sampler(opened, node, period_s, job),
+            Sampler(opened, node, period_s, job, cluster=cluster),
             journal,
             evidence,
             (job, signature, mode),
@@ -58,7 +59,7 @@ def sample(
         opened.close()
 
 
-def _open_reader(name: str, devices: str, node: str) -> GpuReader:
+def _open_reader(name: str, devices: str, node: str, cluster: str) -> GpuReader:
     if name == "nvml":
         from slurm_colloc.gpu.nvml import NvmlReader
 
@@ -66,7 +67,7 @@ def _open_reader(name: str, devices: str, node: str) -> GpuReader:
     if name == "simulated":
         from slurm_colloc.gpu.simulated import SimulatedReader
 
-        return SimulatedReader(os.path.join(devices, f"{node}.json"), node)
+        return SimulatedReader(os.path.join(devices, f"{node}.json"), node, cluster=cluster)
     raise InputError(f"--reader '{name}' is neither nvml nor simulated")
 
 
