@@ -31,22 +31,28 @@ class UsageReport(NamedTuple):
     notes: tuple[str, ...]
 
 
-_COLUMNS: tuple[tuple[str, Callable[[GroupUsage], str]], ...] = (
-    ("JOBS", lambda group: str(group.jobs)),
-    ("ALLOC GPU-h", lambda group: _number(group.allocated_gpu_hours, 2)),
-    ("COVERED %", lambda group: _number(group.coverage_pct, 0)),
-    ("UTIL GPU-h", lambda group: _number(group.util_used_gpu_hours, 2)),
-    ("UTIL %", lambda group: _number(group.util_weighted_pct, 1)),
-    ("SM GPU-h", lambda group: _number(group.sm_used_gpu_hours, 2)),
-    ("SM %", lambda group: _number(group.sm_weighted_pct, 1)),
+# Title, field, and digits after the point; None: as many as GPU-hours have in this report.
+_COLUMNS: tuple[tuple[str, str, int | None], ...] = (
+    ("JOBS", "jobs", 0),
+    ("ALLOC GPU-h", "allocated_gpu_hours", None),
+    ("COVERED %", "coverage_pct", 0),
+    ("UTIL GPU-h", "util_used_gpu_hours", None),
+    ("UTIL %", "util_weighted_pct", 1),
+    ("SM GPU-h", "sm_used_gpu_hours", None),
+    ("SM %", "sm_weighted_pct", 1),
 )
 
 
+def hours_digits(report: UsageReport) -> int:
+    """Return the digits that all GPU-hours of this report are shown with: its columns must add up as printed."""
+    return 2 if report.total.allocated_gpu_hours >= 10 else 4
+
+
 def _number(value: float | None, digits: int) -> str:
-    # Small clusters and short windows: 0.00 would say "nothing" of something.
+    # Below the last digit, 0.00 would say "nothing" of something.
     if value is None:
         return "-"
-    return f"{value:.{digits}f}" if value == 0 or abs(value) >= 10**-digits else f"{value:.2g}"
+    return f"{value:.{digits}f}" if value == 0 or abs(value) >= 10**-digits else f"{value:.1g}"
 
 
 def printable(text: str) -> str:
@@ -56,9 +62,11 @@ def printable(text: str) -> str:
 
 def as_table(report: UsageReport) -> str:
     """Return the report for a terminal."""
-    rows = [[report.by.upper(), *(title for title, _ in _COLUMNS)]]
+    hours = hours_digits(report)
+    rows = [[report.by.upper(), *(title for title, _, _ in _COLUMNS)]]
     for group in (*report.groups, report.total):
-        rows.append([printable(group.name), *(show(group) for _, show in _COLUMNS)])
+        cells = [_number(getattr(group, field), hours if digits is None else digits) for _, field, digits in _COLUMNS]
+        rows.append([printable(group.name), *cells])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -146,7 +154,11 @@ def as_html(report: UsageReport) -> str:
     environment.filters["printable"] = printable
     largest = max((group.allocated_gpu_hours for group in report.groups), default=0.0)
     return environment.get_template("report.html.j2").render(
-        report=report, heading=heading(report), footnotes=footnotes(report), largest=largest or 1.0
+        report=report,
+        heading=heading(report),
+        footnotes=footnotes(report),
+        largest=largest or 1.0,
+        digits=hours_digits(report),
     )
 
 

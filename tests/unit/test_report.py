@@ -71,8 +71,8 @@ def test_table() -> None:
     assert lines[0] == "GPU use on c, 2026-11-01 00:00:00+00:00 to 2026-11-02 00:00:00+00:00, by user"
     titles = ["USER", "JOBS", "ALLOC GPU-h", "COVERED %", "UTIL GPU-h", "UTIL %", "SM GPU-h", "SM %"]
     assert lines[2].split() == " ".join(titles).split()
-    assert lines[4].split() == ["ann", "1", "1.00", "100", "0.50", "50.0", "0.25", "25.0"]
-    assert lines[6].split() == ["total", "1", "1.00", "100", "0.50", "50.0", "0.25", "25.0"]
+    assert lines[4].split() == ["ann", "1", "1.0000", "100", "0.5000", "50.0", "0.2500", "25.0"]
+    assert lines[6].split() == ["total", "1", "1.0000", "100", "0.5000", "50.0", "0.2500", "25.0"]
     assert "runs in window: 5; without GPU: 2; with GPU: 1, of them measured: 1" in lines
     assert "rows rejected at ingest: 0" in lines
     assert lines[-1] == "a note"
@@ -80,19 +80,19 @@ def test_table() -> None:
 
 def test_unknown_is_a_dash_and_never_zero() -> None:
     row = as_table(report(NOTHING)).splitlines()[4].split()
-    assert row == ["ann", "1", "2.00", "-", "-", "-", "-", "-"]
+    assert row == ["ann", "1", "2.0000", "-", "-", "-", "-", "-"]
     (_, cells) = csv.reader(io.StringIO(as_csv(report(NOTHING))))
     named = dict(zip(["name", *[field for field in GroupUsage._fields if field != "name"]], cells, strict=True))
     assert (named["util_used_gpu_hours"], named["util_weighted_pct"], named["coverage_pct"]) == ("", "", "")
     assert (named["allocated_gpu_hours"], named["sm_measured_gpu_hours"]) == ("2.0", "0.0")
     (shown,) = json.loads(as_json(report(NOTHING)))["groups"]
     assert (shown["util_used_gpu_hours"], shown["sm_weighted_pct"], shown["methods"]) == (None, None, [])
-    assert cells_of(as_html(report(NOTHING)))["ann"] == ["1", "2.00", "", "-", "-", "-", "-", "-"]
+    assert cells_of(as_html(report(NOTHING)))["ann"] == ["1", "2.0000", "", "-", "-", "-", "-", "-"]
 
 
 def test_true_zero_and_little_are_told_apart() -> None:
     row = as_table(report(group(util_used_gpu_hours=0.0, util_weighted_pct=0.0, sm_used_gpu_hours=0.0004))).splitlines()
-    assert row[4].split()[4:7] == ["0.00", "0.0", "0.0004"]
+    assert row[4].split()[4:7] == ["0.0000", "0.0", "0.0004"]
 
 
 def test_json_is_unrounded() -> None:
@@ -235,3 +235,15 @@ def test_hostile_story(text: str) -> None:
     assert [character for character in shown if not character.isprintable() and character != "\n"] == []
     assert shown.count("\n") == as_text([usage()], decision()).count("\n")
     assert json.loads(job_json([run], what))["decision"]["given"] == text
+
+
+def hours_of(shown: UsageReport) -> list[str]:
+    return [line.split()[2] for line in as_table(shown).splitlines() if line.startswith(("ann", "total"))]
+
+
+def test_hours_are_shown_with_the_same_digits_in_every_row() -> None:
+    small = group(name="ann", allocated_gpu_hours=0.0058)
+    shown = report(small)._replace(total=small._replace(name="total", allocated_gpu_hours=12.5))
+    assert hours_of(shown) == ["0.006", "12.50"]
+    shown = report(small)._replace(total=small._replace(name="total"))
+    assert hours_of(shown) == ["0.0058"] * 2
