@@ -7,9 +7,11 @@ arguments. Nothing here imports typer, jinja2 or anything heavier unless the use
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
 from slurm_colloc.config import SiteConfig, find_site_file, load_site, user_data_folder
@@ -18,8 +20,8 @@ from slurm_colloc.model import Decision, Placement
 from slurm_colloc.process import replace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
-from slurm_colloc.submit.handover import find_sbatch, stdin_descriptor, submit
-from slurm_colloc.submit.plan import NEWEST_RELEASE, Plan, make_plan, own_option, parse_arguments
+from slurm_colloc.submit.handover import STDERR, find_sbatch, stdin_descriptor, submit, write_all
+from slurm_colloc.submit.plan import Plan, make_plan, own_option, parse_arguments
 from slurm_colloc.submit.render import remove_script, write_script
 
 _HELP = ("--help", "-h", "--install-completion", "--show-completion")
@@ -31,30 +33,46 @@ class _Call(NamedTuple):
     sbatch: str
     argv: tuple[str, ...]
     environ: Mapping[str, str]
+    dry_run: bool
 
 
 def main() -> NoReturn:
     """Run csub; the exit status is sbatch's."""
+    _open_standard_descriptors()
     argv = tuple(sys.argv[1:])
     if argv[:1] and argv[0] in _HELP:
         from slurm_colloc.cli.csub_help import show
 
         show(argv)
-    sys.exit(_run(argv))
+    try:
+        sys.exit(_run(argv))
+    except KeyboardInterrupt:  # before sbatch was started; from then on sbatch has the signal
+        sys.exit(128 + signal.SIGINT)
+
+
+def _open_standard_descriptors() -> None:
+    """Put /dev/null in place of closed standard descriptors, lest a file of csub's own come to stand there."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _run(argv: tuple[str, ...]) -> int:
     try:
         configured, config, problem = _site()
-        call = _Call(find_sbatch(configured, os.environ, sys.argv[0]), argv, dict(os.environ))
+        call = _Call(find_sbatch(configured, os.environ, sys.argv[0]), argv, _environment(), "--dry-run" in argv)
     except CollocError as error:
         _say(f"error: {error}")
         return 1
     stdin: bytes | None = None
     try:
         # Even a submission that csub will not touch must lose the options that sbatch does not know.
-        command_line = parse_arguments(argv, config.slurm_release if config else NEWEST_RELEASE)
-        call = call._replace(argv=command_line.sbatch_argv)
+        command_line = parse_arguments(argv, config.slurm_release if config else "")
+        # From here on it is known whether --dry-run is csub's or an argument of the user's script.
+        dry_run = own_option("dry-run", command_line, None) is not None
+        call = call._replace(argv=command_line.sbatch_argv, dry_run=dry_run)
         if config is None:
             raise UnsureError(problem)
         if config.policy == "off":
@@ -63,13 +81,17 @@ def _run(argv: tuple[str, ...]) -> int:
             stdin = _read_stdin(command_line)
         client = CliClient(config.timeouts.ask_slurm_s)
         plan = make_plan(command_line, call.environ, stdin, config, client.job_states)
-        if own_option("dry-run", command_line, None) is not None:
+        if call.dry_run:
             return _show(plan, command_line, call)
-        return _submit(plan, command_line, call, config, stdin)
+        if own_option("explain", command_line, None) is not None:
+            _explain(plan)
+        argv, path = _with_body(plan)
     except CollocError as error:
         return _fall_open(call, stdin, str(error))
     except Exception as error:  # noqa: BLE001 - a fault of csub's own must not cost the user the submission
         return _fall_open(call, stdin, f"internal error, please report it: {error!r}")
+    # Outside of what falls open above: once sbatch was started a job may exist.
+    return _submit(plan, argv, path, call, config, stdin)
 
 
 def _site() -> tuple[str, SiteConfig | None, str]:
@@ -77,23 +99,38 @@ def _site() -> tuple[str, SiteConfig | None, str]:
     path = find_site_file()
     if path is None:
         return "", None, "no site.toml found; 'colloc site init' writes one"
+    if os.path.exists(path) and not os.path.isfile(path):  # a FIFO would hang the submission
+        return "", None, f"site file '{path}' is no file"
     try:
         config = load_site(path)
     except CollocError as error:
         return "", None, str(error)
+    except Exception as error:  # noqa: BLE001 - a fault of csub's own must not cost the user the submission
+        return "", None, f"site file '{path}' cannot be read: {error!r}"
     return config.paths.sbatch, config, ""
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment as csub was given it: in the C locale Python adds LC_CTYPE to its own (PEP 538)."""
+    environ = dict(os.environ)
+    if "LC_CTYPE" in environ:
+        with suppress(OSError), open("/proc/self/environ", "rb") as stream:
+            if not any(entry.startswith(b"LC_CTYPE=") for entry in stream.read().split(b"\0")):
+                del environ["LC_CTYPE"]
+    return environ
 
 
 def _read_stdin(command_line: CommandLine) -> bytes | None:
     """Return the script on standard input; None where sbatch would not read one (--help, --version, --usage)."""
     if any(option.name in ("help", "usage", "version") for option in command_line.options):
         raise UnsureError("no script")
-    return sys.stdin.buffer.read()
+    with open(0, "rb", closefd=False) as stream:
+        return stream.read()
 
 
 def _fall_open(call: _Call, stdin: bytes | None, why: str) -> int:
     """Become sbatch with the user's own arguments; a dry run only says so."""
-    if "--dry-run" in sys.argv:
+    if call.dry_run:
         _say(f"error: {why}; without --dry-run the job would go to sbatch unchanged")
         return 2
     if why != "no script" and not _quiet(call.argv):
@@ -112,23 +149,23 @@ def _quiet(argv: Sequence[str]) -> bool:
 
 
 def _say(text: str) -> None:
-    try:
-        print(f"csub: {text}", file=sys.stderr, flush=True)
-    except OSError:  # nobody reads it; the submission matters more
-        return
+    write_all(STDERR, f"csub: {text}\n".encode(errors="backslashreplace"))
 
 
-def _submit(plan: Plan, command_line: CommandLine, call: _Call, config: SiteConfig, stdin: bytes | None) -> int:
+def _with_body(plan: Plan) -> tuple[tuple[str, ...], str]:
+    """Return sbatch's arguments and the path of the rendered script in them; empty when there is none."""
+    argv, at = plan.sbatch_argv, plan.script_at
+    if plan.body is None or at is None:
+        return argv, ""
+    path = write_script(os.path.basename(argv[at]), plan.body)
+    return (*argv[:at], path, *argv[at + 1 :]), path
+
+
+def _submit(plan: Plan, argv: tuple[str, ...], path: str, call: _Call, config: SiteConfig, stdin: bytes | None) -> int:
+    """Hand over once; a second time, unchanged, only when nothing was or could have been submitted."""
     quiet = _quiet(call.argv)
-    if own_option("explain", command_line, None) is not None:
-        _explain(plan)
-    path = ""
-    argv = plan.sbatch_argv
-    source: int | None = None
-    if plan.body is not None and plan.script_at is not None:
-        path = write_script(os.path.basename(argv[plan.script_at]), plan.body)
-        argv = (*argv[: plan.script_at], path, *argv[plan.script_at + 1 :])
-    elif stdin is not None:
+    source = None
+    if stdin is not None:
         source = stdin_descriptor(plan.body if plan.body is not None else stdin)
 
     def submitted(job_id: str, cluster: str) -> None:
@@ -140,13 +177,15 @@ def _submit(plan: Plan, command_line: CommandLine, call: _Call, config: SiteConf
 
     try:
         outcome = submit([call.sbatch, *argv], call.environ, source, submitted)
+    except CollocError as error:  # sbatch was not started
+        return _fall_open(call, stdin, str(error))
     finally:
         if path:
             remove_script(path)
     if outcome.refused and not plan.placement.as_asked:
         return _fall_open(call, stdin, f"{_given(plan.placement)} was refused: {_last_line(outcome.refused)}")
     if outcome.refused:
-        sys.stderr.buffer.write(outcome.refused)
+        write_all(STDERR, outcome.refused)
     return outcome.status if outcome.status >= 0 else 128 - outcome.status
 
 

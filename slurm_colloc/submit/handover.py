@@ -10,8 +10,9 @@ import os
 import re
 import selectors
 import signal
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import IO, NamedTuple
 
 from slurm_colloc.errors import ProcessError
@@ -19,8 +20,9 @@ from slurm_colloc.process import spawn
 
 _SUBMITTED = re.compile(rb"^(?:Submitted batch job )?(\d+)(?:;(\S+))?(?: on cluster (\S+))?\s*$", re.MULTILINE)
 # What slurmctld says when it has judged the request and made no job. Time-outs and broken connections are not here:
-# after those nobody knows whether a job exists.
-_DEFINITE = (
+# after those nobody knows whether a job exists. Only as sbatch's last word on the submission: the same words may stand
+# in what --wait says of a job that exists.
+_VERDICTS = (
     b"Requested node configuration is not available",
     b"Invalid generic resource (gres) specification",
     b"Invalid Trackable RESource (TRES) specification",
@@ -31,6 +33,10 @@ _DEFINITE = (
     b"User's group not permitted to use this partition",
     b"Access/permission denied",
 )
+_DEFINITE = re.compile(rb"submission failed: [^\n]*(?:%s)" % b"|".join(re.escape(words) for words in _VERDICTS))
+# A program that would call csub back for ever: csub's own start script under another name, or a script that starts it.
+_NAMES_CSUB = re.compile(rb"^[^#\n]*\bcsub\b", re.MULTILINE)
+STDOUT, STDERR = 1, 2
 
 
 class Outcome(NamedTuple):
@@ -43,16 +49,13 @@ class Outcome(NamedTuple):
 
 
 def find_sbatch(configured: str, environ: Mapping[str, str], own: str) -> str:
-    """Return the real sbatch: the configured one, else the first on PATH that is not csub itself.
+    """Return the real sbatch: the configured one if it is one, else the first on PATH that is not csub itself.
 
     Raises:
         ProcessError: there is none.
     """
-    if configured:
-        return configured
-    # Not only this very file: another checkout's csub behind the name sbatch would call us back for ever.
-    for folder in environ.get("PATH", os.defpath).split(os.pathsep):
-        candidate = os.path.join(folder or ".", "sbatch")
+    on_path = (os.path.join(folder or ".", "sbatch") for folder in environ.get("PATH", os.defpath).split(os.pathsep))
+    for candidate in (*([configured] if os.path.isabs(configured) else []), *on_path):
         if os.access(candidate, os.X_OK) and os.path.isfile(candidate) and not _is_csub(candidate, own):
             return candidate
     raise ProcessError("no sbatch on PATH but csub itself; is Slurm's client installed and its module loaded?")
@@ -60,12 +63,20 @@ def find_sbatch(configured: str, environ: Mapping[str, str], own: str) -> str:
 
 def _is_csub(candidate: str, own: str) -> bool:
     real = os.path.realpath(candidate)
-    return real == os.path.realpath(own) or os.path.basename(real) == "csub"
+    # Not only this very file: another checkout's csub behind the name sbatch would call us back for ever.
+    if real == os.path.realpath(own) or os.path.basename(real) == "csub":
+        return True
+    try:
+        with open(real, "rb") as stream:
+            head = stream.read(4096)
+    except OSError:
+        return False
+    return head.startswith(b"#!") and _NAMES_CSUB.search(head) is not None
 
 
 def stdin_descriptor(content: bytes) -> int:
     """Return a descriptor from which ``content`` can be read, as standard input for sbatch."""
-    descriptor = os.memfd_create("csub-stdin", 0)
+    descriptor = os.memfd_create("csub-stdin")
     with os.fdopen(os.dup(descriptor), "wb") as stream:
         stream.write(content)
     os.lseek(descriptor, 0, os.SEEK_SET)
@@ -77,25 +88,58 @@ def submit(
 ) -> Outcome:
     """Run sbatch to its end, passing its output on, and call ``submitted`` with job id and cluster once known.
 
+    Once sbatch runs a job may exist, so nothing is raised any more: whoever caught it might submit again.
+
     Raises:
         ProcessError: sbatch cannot be started; nothing was submitted.
     """
-    # Ctrl-C reaches sbatch by itself; csub must stay to pass on how it ended. A handler, unlike SIG_IGN, is not
-    # inherited.
-    previous = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        running = spawn(argv, environ, stdin)
-        assert running.stdout is not None
-        assert running.stderr is not None
-        relay = _Relay(submitted)
-        relay.run(running.stdout, running.stderr)
+    running = spawn(argv, environ, stdin, _inherited())
+    assert running.stdout is not None
+    assert running.stderr is not None
+    relay = _Relay(submitted)
+    with _passing_on_signals(running.send_signal):
+        try:
+            relay.run(running.pid, running.stdout, running.stderr)
+        except Exception as error:  # noqa: BLE001 - see above
+            write_all(STDERR, f"csub: internal error, please report it: {error!r}\n".encode(errors="replace"))
+            for descriptor, content in zip((STDOUT, STDERR), running.communicate(), strict=True):
+                write_all(descriptor, content)
         status = running.wait()
-    finally:
-        signal.signal(signal.SIGINT, previous)
-    refused = status != 0 and not relay.job_id and any(words in relay.held for words in _DEFINITE)
+    refused = status != 0 and not relay.job_id and _DEFINITE.search(relay.held) is not None
     if not refused:
-        _write(sys.stderr.fileno(), bytes(relay.held))
+        write_all(STDERR, bytes(relay.held))
     return Outcome(status, relay.job_id, relay.cluster, bytes(relay.held) if refused else b"")
+
+
+def _inherited() -> tuple[int, ...]:
+    """Return the descriptors that csub's caller meant for sbatch: --export-file=3, a script called /dev/fd/3."""
+    found = []
+    with suppress(OSError):  # no /proc: then as Python does it, none
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError):  # the descriptor of this very listing
+                if int(name) > STDERR and os.get_inheritable(int(name)):
+                    found.append(int(name))
+    return tuple(found)
+
+
+@contextmanager
+def _passing_on_signals(send: Callable[[int], None]) -> Iterator[None]:
+    """Let sbatch have what would end it, while csub stays to pass on how it ended."""
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        send(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    # What csub was started to ignore (nohup, "&" in a script) sbatch ignores too.
+    previous = {number: signal.getsignal(number) for number in numbers}
+    taken = [number for number in numbers if previous[number] is not signal.SIG_IGN]
+    for number in taken:
+        signal.signal(number, pass_on)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, previous[number])
 
 
 class _Relay:
@@ -108,12 +152,21 @@ class _Relay:
         self._seen = bytearray()
         self._submitted = submitted
 
-    def run(self, stdout: IO[bytes], stderr: IO[bytes]) -> None:
-        with selectors.DefaultSelector() as selector:
+    def run(self, pid: int, stdout: IO[bytes], stderr: IO[bytes]) -> None:
+        """Read until both ends are closed, or sbatch has ended and left nothing unread.
+
+        What sbatch or a site's wrapper of it leaves in the background may hold them open for ever.
+        """
+        with selectors.DefaultSelector() as selector, _ended(pid) as ended:
             selector.register(stdout, selectors.EVENT_READ, self._from_stdout)
             selector.register(stderr, selectors.EVENT_READ, self._from_stderr)
-            while selector.get_map():
-                for key, _ in selector.select():
+            if ended is not None:
+                selector.register(ended, selectors.EVENT_READ)
+            while any(key.data for key in selector.get_map().values()):
+                ready = [key for key, _ in selector.select() if key.data]
+                if not ready:
+                    return
+                for key in ready:
                     content = os.read(key.fd, 65536)
                     if content:
                         key.data(content)
@@ -121,29 +174,44 @@ class _Relay:
                         selector.unregister(key.fileobj)
 
     def _from_stdout(self, content: bytes) -> None:
-        _write(sys.stdout.fileno(), content)
+        write_all(STDOUT, content)
         if self.job_id:
             return
-        self._seen += content
-        whole = bytes(self._seen).rpartition(b"\n")[0]
-        match = _SUBMITTED.search(whole)
+        whole, newline, begun = (self._seen + content).rpartition(b"\n")
+        match = _SUBMITTED.search(whole) if newline else None
+        self._seen = begun
         if match:
-            self.job_id, self.cluster = match[1].decode(), (match[2] or match[3] or b"").decode()
-            _write(sys.stderr.fileno(), bytes(self.held))
+            self.job_id, self.cluster = match[1].decode(), (match[2] or match[3] or b"").decode(errors="replace")
+            write_all(STDERR, bytes(self.held))
             self.held.clear()
             self._submitted(self.job_id, self.cluster)
 
     def _from_stderr(self, content: bytes) -> None:
         if self.job_id:
-            _write(sys.stderr.fileno(), content)
+            write_all(STDERR, content)
         else:
             self.held += content
 
 
-def _write(descriptor: int, content: bytes) -> None:
-    """Write all of ``content``; a reader who went away changes nothing about the submission."""
+@contextmanager
+def _ended(pid: int) -> Iterator[int | None]:
+    """Give a descriptor that can be read once the process has ended; None before Linux 5.3."""
     try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write all of ``content``; a reader who went away or a full disk changes nothing about the submission.
+
+    Not through sys.stdout and sys.stderr, which are None where csub's caller closed them.
+    """
+    with suppress(OSError):
         while content:
             content = content[os.write(descriptor, content) :]
-    except BrokenPipeError:
-        return

@@ -21,7 +21,7 @@ from slurm_colloc.slurm.options import (
     split_command_line,
 )
 from slurm_colloc.submit.render import Sampling, render_block, render_script
-from slurm_colloc.submit.request import build_request
+from slurm_colloc.submit.request import build_request, reason_to_keep_text
 
 OWN_OPTIONS = (
     Option("gpu-footprint", "", "required", ""),
@@ -30,7 +30,7 @@ OWN_OPTIONS = (
     Option("explain", "", "none", ""),
     Option("format", "", "required", ""),
 )
-NEWEST_RELEASE = max(SBATCH_OPTIONS)
+_NEWEST_RELEASE = max(SBATCH_OPTIONS)
 _SCRIPT_LIMIT_BYTES = 64 * 1024 * 1024
 JobStates = Callable[[Sequence[str]], Mapping[str, str]]
 
@@ -55,12 +55,13 @@ class Plan(NamedTuple):
 def parse_arguments(argv: Sequence[str], release: str) -> CommandLine:
     """Split csub's arguments into sbatch's and csub's own.
 
+    An unknown release's are split as the newest known one's, for csub's own must come out of them all the same;
+    make_plan leaves such a submission alone.
+
     Raises:
-        UnsureError: a release whose options are not known, or anything sbatch might read differently.
+        UnsureError: anything sbatch might read differently.
     """
-    if release not in SBATCH_OPTIONS:
-        raise UnsureError(f"sbatch of Slurm '{release}' is not known to this release of csub")
-    return split_command_line(argv, SBATCH_OPTIONS[release], OWN_OPTIONS)
+    return split_command_line(argv, SBATCH_OPTIONS.get(release, SBATCH_OPTIONS[_NEWEST_RELEASE]), OWN_OPTIONS)
 
 
 def own_option(name: str, command_line: CommandLine, script: Script | None) -> str | None:
@@ -89,6 +90,8 @@ def make_plan(
         UnsureError: something is not understood with certainty.
         CollocError: a hint outside its grammar, or a template that does not render.
     """
+    if config.slurm_release not in SBATCH_OPTIONS:
+        raise UnsureError(f"sbatch of Slurm '{config.slurm_release}' is not known to this release of csub")
     table = SBATCH_OPTIONS[config.slurm_release]
     if "--" in command_line.sbatch_argv:
         raise UnsureError("'--' among the arguments leaves no certain place for a changed request")
@@ -104,9 +107,10 @@ def make_plan(
     if off not in (None, "auto", "off"):
         raise UnsureError(f"--colloc='{off}' is neither auto nor off")
     wished = place(request, footprint, config)
-    placement = _leave(wished, off == "off", config)
+    fixed = reason_to_keep_text(text, script.interpreter if script else "")
+    placement = _leave(wished, off == "off", fixed, config)
     body = None
-    if script is not None:
+    if script is not None and not fixed:
         body = _body(text, script, request, footprint, placement, config, off == "off")
     argv, script_at = _overridden(command_line, request, placement)
     return Plan(request, footprint, placement, argv, script_at, text, body, notes)
@@ -121,20 +125,22 @@ def _read(command_line: CommandLine, stdin: bytes | None, wrapped: str | None) -
     path = _find_script(command_line)
     try:
         with open(path, "rb") as stream:
-            return stream.read(_SCRIPT_LIMIT_BYTES), os.path.basename(path)
+            text = stream.read(_SCRIPT_LIMIT_BYTES + 1)
     except OSError as error:
         raise UnsureError(f"script '{path}' cannot be read: {error.strerror}") from error
+    if len(text) > _SCRIPT_LIMIT_BYTES:
+        raise UnsureError(f"script '{path}' is larger than {_SCRIPT_LIMIT_BYTES} bytes")
+    return text, os.path.basename(path)
 
 
 def _find_script(command_line: CommandLine) -> str:
     """Return the script's path by sbatch's rule for names without a folder, unless --chdir makes it doubtful."""
     name = command_line.script or ""
-    if name.startswith("/"):
-        return name
-    if any(option.name == "chdir" for option in command_line.options):
+    if not name.startswith("/") and any(option.name == "chdir" for option in command_line.options):
         raise UnsureError(f"script '{name}' is relative and --chdir is given")
+    # sbatch would look for it on PATH; what is no file (a FIFO: <(...), /dev/stdin) can only be read once.
     if not os.path.isfile(name):
-        raise UnsureError(f"script '{name}' is not in the current folder")
+        raise UnsureError(f"script '{name}' is no file here")
     return name
 
 
@@ -147,9 +153,11 @@ def _footprint(
     return estimate(None, known.evidence), known.notes
 
 
-def _leave(wished: Placement, off: bool, config: SiteConfig) -> Placement:
-    """Return the placement in force: as asked when the user or the site says so."""
-    why = "--colloc=off was given" if off else ""
+def _leave(wished: Placement, off: bool, fixed: str, config: SiteConfig) -> Placement:
+    """Return the placement in force: as asked when the user or the site says so, or a block is needed and cannot be."""
+    why = fixed if wished.environment else ""
+    if off:
+        why = "--colloc=off was given"
     if config.policy == "shadow" and not wished.as_asked:
         why = f"shadow mode: would have been {wished.gres}"
     if not why or wished.as_asked:

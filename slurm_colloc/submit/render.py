@@ -82,7 +82,11 @@ def write_script(name: str, content: bytes) -> str:
         StoreError: there is no room for it.
     """
     base = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - mkdir below refuses a folder that somebody planted
-    path = os.path.join(base, f"csub-{os.getpid()}-{time.time_ns()}", name)
+    try:
+        # Absolute: sbatch would look for a relative one below --chdir.
+        path = os.path.join(os.path.abspath(base), f"csub-{os.getpid()}-{time.time_ns()}", name)
+    except OSError as error:
+        raise StoreError(f"TMPDIR '{base}' is relative to a folder that is gone: {error.strerror}") from error
     try:
         os.mkdir(os.path.dirname(path), PRIVATE_FOLDER)
         with open(path, "xb") as stream:

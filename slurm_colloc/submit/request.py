@@ -14,8 +14,20 @@ from slurm_colloc.slurm.options import Given
 
 _STYLES = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 _MIG_TYPE = re.compile(r"\dg\.\d+gb")
-# An inner step that names GPUs would no longer match a changed allocation.
-_INNER_SRUN = re.compile(rb"\bsrun\b[^\n]*?\s(--gres|--gpus|-G|--cpus-per-gpu|--mem-per-gpu|--tres-per-task)")
+# An inner step that names GPUs would no longer match a changed allocation. Its options may stand in a variable, so the
+# long ones count wherever a script with an srun has them.
+_INNER_SRUN = re.compile(rb"\bsrun\b")
+_INNER_LONG = rb"--gres|--gpus|--gpu-bind|--cpus-per-gpu|--mem-per-gpu|--ntasks-per-gpu|--tres-per-task"
+_INNER_GPUS = re.compile(rb"\bsrun\b[^\n]*?\s(-[A-Za-z]*G)|[\s\"'=(,](%s)\b|\b(SLURM_(?:GRES|GPUS\w*))=" % _INNER_LONG)
+# A script that reads itself by line number or gives itself to another interpreter, and one that asks where it was
+# submitted from; asking for the name of $0 alone does no harm, and awk's "print $0" is another $0.
+_NAME_OF_SELF = re.compile(rb"\b(?:dirname|basename|realpath|readlink)(?:\s+-\S+)*\s+[\"']?\$\{?(?:0\b|BASH_SOURCE\b)")
+_SELF = re.compile(rb"(?<!print )(\$0\b|\$\{0\b|\bBASH_SOURCE\b)")
+_COMMAND_BY_SQUEUE = re.compile(rb"\bsqueue\b[^\n]*(?:%\.?\d*o\b|[Cc]ommand)")
+# A shell that prints what it runs, is restricted, or runs nothing.
+_SHELL_FLAGS = re.compile(r"\s(-[a-z]*[nrvx]|--(?:restricted|verbose))|\b(xtrace|verbose)\b")
+BLOCK_BEGINS = b"# --- csub: this block was added"
+_DIRECTIVE = re.compile(rb"^#(?:SBATCH|CSUB).*\n?", re.MULTILINE)
 # Options after which "one GPU" no longer means one GPU of any node, or which another cluster must judge.
 _LEAVE_ALONE = {
     "clusters": "it may go to another cluster",
@@ -70,6 +82,20 @@ def build_request(
     )
 
 
+def reason_to_keep_text(text: bytes, interpreter: str) -> str:
+    """Return why csub's block must not go into a script of this text; empty when it may."""
+    if _SHELL_FLAGS.search(interpreter):
+        return f"its shell is started as '{interpreter}'"
+    if BLOCK_BEGINS in text:
+        return "the script holds csub's block already"
+    found = _SELF.search(_NAME_OF_SELF.sub(b"", text))
+    if found:
+        return f"the script reads itself ({found[1].decode()})"
+    if (b"Command" in text and b"scontrol" in text) or _COMMAND_BY_SQUEUE.search(text):
+        return "the script asks Slurm for its own path"
+    return ""
+
+
 def _gpus(style: str, value: str | None) -> tuple[Gres, ...]:
     try:
         found = parse_gres(value or "") if style == "gres" else parse_gpus(value or "")
@@ -100,6 +126,7 @@ def _reasons(
         yield f"its {given['ntasks'].value} tasks may spread over nodes"
     if "gpus-per-task" in styles and ("ntasks" not in given or given["ntasks"].value != "1"):
         yield "its GPUs follow the number of its tasks"
-    inner = _INNER_SRUN.search(text)
+    steps = _DIRECTIVE.sub(b"", text).replace(b"\\\n", b" ")
+    inner = _INNER_GPUS.search(steps) if _INNER_SRUN.search(steps) else None
     if inner:
-        yield f"an srun inside it asks for GPUs itself ({inner[1].decode()})"
+        yield f"an srun inside it asks for GPUs itself ({(inner[1] or inner[2] or inner[3]).decode()})"

@@ -161,7 +161,9 @@ def compare(sbatch: Sbatch, script: bytes, environ: dict[str, str], argv: list[s
     refusal = ""
     try:
         line = split_command_line(argv, TABLE)
-        read: Script | None = None if any(one.name == "wrap" for one in line.options) else read_script(script, TABLE)
+        wrapped = any(one.name == "wrap" for one in line.options)
+        # "a.sh" may have become the value of an option; sbatch then reads its standard input, which is empty.
+        read: Script | None = None if wrapped else read_script(script if line.script else b"", TABLE)
         held = effective(read, read_environment(environ, TABLE), line)
     except UnsureError as error:
         refusal = str(error)

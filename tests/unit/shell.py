@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder in which the unmodified csub finds a site, a script and a made-up sbatch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+SITE = """
+schema = 1
+cluster = "lab"
+slurm_release = "22.05"
+default_partition = "gpu"
+[[pool]]
+name = "h"
+nodes = "h1"
+partitions = ["gpu"]
+gpu_type = "h100"
+gpu_model = "NVIDIA H100 80GB HBM3"
+gpus_per_node = 1
+gpu_mem_mib = 81559
+sm_count = 132
+mps_per_gpu = 100
+[[pool.slice]]
+type = "h100_1g.10gb"
+profile = "1g.10gb"
+mem_mib = 9984
+sm_count = 16
+quantity = 1
+[sharing]
+order = [{order}]
+mps_daemon = "site"
+mps_single_user = true
+[observe]
+agent = {agent}
+"""
+SCRIPT = "#!/bin/bash\n#SBATCH --gres=gpu:1\necho hello\n"
+HINT = "--gpu-footprint=mem=4G,sm=10"
+DEFINITE = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
+DOUBTFUL = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+# Says on its standard output what recorded sbatch 22.05.8 says, and keeps what it was given.
+SBATCH = """#!/bin/bash
+n=$(ls "$CALLS" | wc -l)
+printf '%s\\0' "$@" > "$CALLS/$n"
+for last; do :; done
+if [ -f "$last" ]; then cat "$last" > "$CALLS/../script.$n"; elif [ ! -t 0 ]; then cat > "$CALLS/../script.$n"; fi
+if [ -f "$CALLS/../behaviour.$n" ]; then . "$CALLS/../behaviour.$n"; fi
+echo "Submitted batch job 4711"
+"""
+
+
+class Shell:
+    """A folder with a site, a script and a made-up sbatch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("bin", "calls", "home", "tmp"):
+            (folder / name).mkdir()
+        (folder / "bin" / "sbatch").write_text(SBATCH)
+        (folder / "bin" / "sbatch").chmod(0o755)
+        (folder / "job.sh").write_text(SCRIPT)
+        self.site('"mig", "mps"', agent=True)
+
+    def site(self, order: str, *, agent: bool) -> None:
+        (self.folder / "site.toml").write_text(SITE.replace("{order}", order).replace("{agent}", str(agent).lower()))
+
+    def behave(self, number: int, text: str) -> None:
+        (self.folder / f"behaviour.{number}").write_text(text)
+
+    def environment(self) -> dict[str, str]:
+        return {
+            "PATH": f"{self.folder / 'bin'}:/usr/bin:/bin",
+            "HOME": str(self.folder / "home"),
+            "TMPDIR": str(self.folder / "tmp"),
+            "CALLS": str(self.folder / "calls"),
+            "COLLOC_CONF": str(self.folder / "site.toml"),
+        }
+
+    def command(self, *argv: str, code: str = "") -> list[str]:
+        return [sys.executable, "-c", code or "from slurm_colloc.cli.csub import main; main()", *argv]
+
+    def run(
+        self,
+        *argv: str,
+        input: str | None = None,
+        code: str = "",
+        environ: Mapping[str, str] | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> subprocess.CompletedProcess[str]:
+        source: dict[str, Any] = {"stdin": subprocess.DEVNULL} if input is None else {"input": input}
+        return subprocess.run(
+            self.command(*argv, code=code),
+            cwd=self.folder,
+            env={**self.environment(), **(environ or {})},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            pass_fds=pass_fds,
+            **source,
+        )
+
+    def calls(self) -> list[list[str]]:
+        files = sorted((self.folder / "calls").iterdir(), key=lambda path: int(path.name))
+        return [path.read_text().split("\0")[:-1] for path in files]
+
+    def decisions(self) -> list[dict[str, object]]:
+        folder = self.folder / "home/.local/share/slurm_colloc/decisions"
+        return [json.loads(path.read_text()) for path in sorted(folder.iterdir())] if folder.exists() else []

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""csub where something is wrong around it: still one submission, and never two."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.submit.request import reason_to_keep_text
+from tests.unit.shell import DEFINITE, HINT, SCRIPT, Shell
+
+PLACED = ["--gres=gpu:h100_1g.10gb:1", "job.sh"]
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not come"
+        time.sleep(0.02)
+
+
+# --- around the process ---
+
+
+def test_the_users_modules_do_not_come_before_csubs(shell: Shell) -> None:
+    hostile = shell.folder / "mine"
+    hostile.mkdir()
+    for name in ("json", "selectors", "tomllib", "typing_extensions"):
+        (hostile / f"{name}.py").write_text("raise SystemExit(9)\n")
+    done = shell.run(HINT, "job.sh", environ={"PYTHONPATH": f"{hostile}:{Path(__file__).parents[2]}"})
+    assert done.returncode == 0, done.stderr
+    assert shell.calls() == [PLACED]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_descriptors(shell: Shell, closed: str) -> None:
+    shell.site('"mps"', agent=True)
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *shell.command(HINT, "job.sh")]
+    done = subprocess.run(
+        command, cwd=shell.folder, env=shell.environment(), capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(shell.calls()) == 1
+    assert (shell.folder / "script.0").read_text().endswith("echo hello\n")
+
+
+def test_a_full_disk_behind_standard_output_changes_nothing(shell: Shell) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            shell.command(HINT, "job.sh"),
+            cwd=shell.folder,
+            env=shell.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=full,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 0
+    assert shell.calls() == [PLACED]
+    assert len(shell.decisions()) == 1
+
+
+def test_the_environment_is_handed_on_as_it_was(shell: Shell) -> None:
+    shell.behave(0, 'cat /proc/$$/environ > "$CALLS/../env"')
+    environ = {"LANG": "C", "ODD": "a\nb=\x01", "SLURM_CONF": "/x"}
+    shell.run(HINT, "job.sh", environ=environ)
+    said = (shell.folder / "env").read_text()
+    assert "LC_CTYPE" not in said
+    assert "ODD=a\nb=\x01\0" in said
+
+
+def test_descriptors_meant_for_sbatch_reach_it(shell: Shell) -> None:
+    shell.behave(0, 'cat <&"$NUMBER" > "$CALLS/../from3"')
+    read, write = os.pipe()
+    os.write(write, b"secret")
+    os.close(write)
+    done = shell.run(HINT, "job.sh", pass_fds=(read,), environ={"NUMBER": str(read)})
+    os.close(read)
+    assert done.returncode == 0, done.stderr
+    assert (shell.folder / "from3").read_text() == "secret"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_reaches_sbatch_and_csub_says_how_it_ended(shell: Shell, number: signal.Signals) -> None:
+    name = number.name.removeprefix("SIG")
+    shell.behave(0, f'trap "exit 7" {name}; touch "$CALLS/../ready"; sleep 60 <&- >&- 2>&- & wait')
+    running = subprocess.Popen(
+        shell.command(HINT, "job.sh"), cwd=shell.folder, env=shell.environment(), stdin=subprocess.DEVNULL
+    )
+    wait_for(shell.folder / "ready")
+    running.send_signal(number)
+    assert running.wait(timeout=20) == 7
+    assert shell.calls() == [PLACED]
+
+
+def test_what_sbatch_leaves_in_the_background_is_not_waited_for(shell: Shell) -> None:
+    shell.behave(0, "sleep 50 &")
+    begun = time.monotonic()
+    done = subprocess.run(
+        shell.command(HINT, "job.sh"),
+        cwd=shell.folder,
+        env=shell.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=(shell.folder / "out").open("wb"),
+        stderr=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+    assert time.monotonic() - begun < 30
+    assert (done.returncode, (shell.folder / "out").read_text()) == (0, "Submitted batch job 4711\n")
+
+
+@pytest.mark.parametrize("where", ["_record", "_say", "remove_script"])
+def test_a_fault_of_csubs_own_after_the_submission(shell: Shell, where: str) -> None:
+    shell.site('"mps"', agent=True)
+    code = f"""
+import slurm_colloc.cli.csub as csub
+def fault(*_):
+    raise ValueError("made up")
+csub.{where} = fault
+csub.main()
+"""
+    shell.run(HINT, "job.sh", code=code)
+    assert len(shell.calls()) == 1
+
+
+# --- around the site ---
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "unreadable", "binary"])
+def test_a_site_file_that_is_none(shell: Shell, kind: str) -> None:
+    path = shell.folder / "site.toml"
+    path.unlink()
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "unreadable":
+        path.symlink_to("/proc/self/mem")
+    else:
+        path.write_bytes(bytes(range(256)))
+    done = shell.run(HINT, "job.sh", "--dry-run")
+    assert shell.calls() == [["job.sh", "--dry-run"]]
+    assert "plain sbatch" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_unknown_release_loses_csubs_own_options_and_nothing_else(shell: Shell) -> None:
+    site = shell.folder / "site.toml"
+    site.write_text(site.read_text().replace("22.05", "99.11"))
+    done = shell.run("-J", "x", HINT, "job.sh", HINT)
+    assert shell.calls() == [["-J", "x", "job.sh", HINT]]
+    assert "'99.11' is not known" in done.stderr
+
+
+def test_a_configured_sbatch_must_be_one(shell: Shell) -> None:
+    own = shell.folder / "own"
+    own.write_text('#!/bin/sh\nexec csub "$@"\n')
+    own.chmod(0o755)
+    for wrong in ("/nonexistent/sbatch", "sbatch", str(own), str(shell.folder)):
+        site = shell.folder / "site.toml"
+        shell.site('"mig"', agent=True)
+        site.write_text(site.read_text() + f'[paths]\nsbatch = "{wrong}"\n')
+        assert shell.run(HINT, "job.sh").returncode == 0
+    assert shell.calls() == [PLACED] * 4
+
+
+def test_a_script_on_path_that_calls_csub_is_passed_over(shell: Shell) -> None:
+    first = shell.folder / "first"
+    first.mkdir()
+    (first / "sbatch").write_text('#!/bin/sh\n# site wrapper\nexec /opt/colloc/bin/csub "$@"\n')
+    (first / "sbatch").chmod(0o755)
+    shell.run(HINT, "job.sh", environ={"PATH": f"{first}:{shell.environment()['PATH']}"})
+    assert shell.calls() == [PLACED]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "sbatch: error: Job 7: Access/permission denied",
+        "sbatch: error: slurm_job_wait: Requested node configuration is not available",
+        "sbatch: submission failed: Unable to contact slurm controller (connect failure)",
+    ],
+)
+def test_only_a_verdict_on_the_submission_is_followed_by_another(shell: Shell, said: str) -> None:
+    shell.behave(0, f'echo "{said}" >&2; exit 1')
+    done = shell.run(HINT, "job.sh")
+    assert shell.calls() == [PLACED]
+    assert (done.returncode, done.stderr) == (1, said + "\n")
+
+
+def test_a_verdict_followed_by_a_job_is_no_refusal(shell: Shell) -> None:
+    shell.behave(0, f'echo "{DEFINITE}" >&2; echo "Submitted batch job 5"; exit 1')
+    assert shell.run(HINT, "job.sh").returncode == 1
+    assert shell.calls() == [PLACED]
+
+
+# --- around the script ---
+
+
+def test_a_relative_tmpdir_is_not_looked_for_below_chdir(shell: Shell) -> None:
+    shell.site('"mps"', agent=True)
+    script = str(shell.folder / "job.sh")
+    shell.run(HINT, "-D", "/", script, environ={"TMPDIR": "tmp"})
+    [call] = shell.calls()
+    assert Path(call[-1]).parent.parent == shell.folder / "tmp"
+
+
+def test_what_can_be_read_only_once_or_is_too_large_is_left_to_sbatch(shell: Shell) -> None:
+    os.mkfifo(shell.folder / "fifo")
+    with (shell.folder / "large.sh").open("wb") as stream:
+        stream.write(SCRIPT.encode())
+        stream.truncate(65 * 1024 * 1024)
+    writer = subprocess.Popen(["sh", "-c", "cat job.sh > fifo"], cwd=shell.folder)
+    shell.run(HINT, "fifo")
+    writer.kill()  # the made-up sbatch does not read a FIFO
+    writer.wait()
+    shell.run(HINT, "large.sh")
+    assert shell.calls() == [["fifo"], ["large.sh"]]
+
+
+KEPT = [
+    b"sed -n '/^DATA/,$p' $0",
+    b'exec python3 "$0" "$@"',
+    b'tail -n +20 "${BASH_SOURCE[0]}"',
+    b"# --- csub: this block was added by slurm_colloc ---",
+    b"scontrol show job $SLURM_JOB_ID | grep Command=",
+    b"squeue -h -j $SLURM_JOB_ID -o %o",
+]
+FREE = [
+    b'cd "$(dirname "$0")"',
+    b'here=$(dirname "${BASH_SOURCE[0]}")',
+    b"name=$(basename $0)",
+    b"awk '{print $0}' data",
+    b"scontrol show hostnames $SLURM_JOB_NODELIST",
+    b"echo $01",
+    b"Command line",
+]
+
+
+@pytest.mark.parametrize("line", KEPT)
+def test_a_script_that_knows_its_own_text_keeps_it(shell: Shell, line: bytes) -> None:
+    assert reason_to_keep_text(SCRIPT.encode() + line, "/bin/bash")
+    (shell.folder / "job.sh").write_bytes(SCRIPT.encode() + line + b"\n")
+    shell.site('"mps"', agent=False)
+    shell.run(HINT, "job.sh")
+    assert shell.calls() == [["job.sh"]]
+    shell.site('"mig"', agent=True)
+    shell.run(HINT, "job.sh")
+    assert shell.calls()[1:] == [PLACED], "a slice needs no text in the script"
+
+
+@pytest.mark.parametrize("line", FREE)
+def test_asking_for_the_name_alone_does_no_harm(line: bytes) -> None:
+    assert reason_to_keep_text(SCRIPT.encode() + line, "/bin/bash") == ""
+
+
+@pytest.mark.parametrize("shell_line", ["/bin/bash -x", "/bin/bash -l -v", "/bin/bash -r", "/bin/bash -o xtrace"])
+def test_a_shell_that_prints_or_runs_nothing_keeps_its_text(shell_line: str) -> None:
+    assert reason_to_keep_text(SCRIPT.encode(), shell_line)
+    assert not reason_to_keep_text(SCRIPT.encode(), "/bin/bash -le")
+
+
+STEPS = [
+    "srun \\\n  --gres=gpu:1 ./a",
+    'OPTIONS="--gpus-per-task=1"\nsrun $OPTIONS ./a',
+    "srun -nG1 ./a",
+    "export SLURM_GPUS=1\nsrun ./a",
+    "SLURM_GRES=gpu:1 srun ./a",
+]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_that_names_gpus_keeps_the_request(shell: Shell, step: str) -> None:
+    (shell.folder / "job.sh").write_text(SCRIPT + step + "\n")
+    shell.run(HINT, "job.sh")
+    assert shell.calls() == [["job.sh"]]
