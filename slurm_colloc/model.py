@@ -237,6 +237,8 @@ class GroupUsage(NamedTuple):
     """The runs of one user, account or partition, added up; see JobUsage for the terms.
 
     ``*_weighted_pct`` is used over measured GPU-hours; ``*_plain_pct`` the mean over runs, every run counting once.
+    ``used_gpu_hours`` counts each run by SM activity where that was measured, else by GPU_UTIL, and ``idle_gpu_hours``
+    is the rest of what those samples cover: allocated = used + idle + not sampled.
     """
 
     name: str
@@ -251,6 +253,8 @@ class GroupUsage(NamedTuple):
     sm_measured_gpu_hours: float
     sm_used_gpu_hours: float | None
     sm_weighted_pct: float | None
+    used_gpu_hours: float | None
+    idle_gpu_hours: float | None
     coverage_pct: float | None
     methods: tuple[str, ...]
 

@@ -21,14 +21,22 @@ def summarize(usages: Iterable[JobUsage], by: str) -> list[GroupUsage]:
     groups: dict[str, list[JobUsage]] = {}
     for usage in usages:
         groups.setdefault(getattr(usage, by), []).append(usage)
-    return sorted((total(runs, name) for name, runs in groups.items()), key=lambda group: (-_unused(group), group.name))
+    return sorted((total(runs, name) for name, runs in groups.items()), key=_idle_first)
 
 
-def _unused(group: GroupUsage) -> float:
-    """Return the GPU-hours that are known to be unused, by SM activity where it is measured, else by GPU_UTIL."""
-    if group.sm_used_gpu_hours is not None:
-        return group.sm_measured_gpu_hours - group.sm_used_gpu_hours
-    return group.util_measured_gpu_hours - (group.util_used_gpu_hours or 0.0)
+def _idle_first(group: GroupUsage) -> tuple[float, str]:
+    return -(group.idle_gpu_hours or 0.0), group.name
+
+
+def _used_and_idle(run: JobUsage) -> tuple[float, float] | None:
+    """Return the GPU-hours in which the run used what it had and in which it did not; None when neither is known."""
+    if run.sm_used_gpu_hours is not None:
+        used, measured = run.sm_used_gpu_hours, run.sm_measured_gpu_hours
+    elif run.util_used_gpu_hours is not None:
+        used, measured = run.util_used_gpu_hours, run.util_measured_gpu_hours
+    else:
+        return None
+    return used, max(0.0, measured - used)
 
 
 def total(runs: Sequence[JobUsage], name: str) -> GroupUsage:
@@ -43,6 +51,7 @@ def total(runs: Sequence[JobUsage], name: str) -> GroupUsage:
     )
     util_used = fsum(run.util_used_gpu_hours or 0.0 for run in util) if util else None
     active_used = fsum(run.sm_used_gpu_hours or 0.0 for run in active) if active else None
+    split = [parts for run in sized if (parts := _used_and_idle(run)) is not None]
     allocated = fsum(run.allocated_gpu_hours or 0.0 for run in sized)
     covered = [run for run in sized if run.coverage_pct is not None]
     covered_hours = fsum(run.allocated_gpu_hours or 0.0 for run in covered)
@@ -59,6 +68,8 @@ def total(runs: Sequence[JobUsage], name: str) -> GroupUsage:
         sm_measured_gpu_hours=active_measured,
         sm_used_gpu_hours=active_used,
         sm_weighted_pct=_pct(active_used, active_measured),
+        used_gpu_hours=fsum(used for used, _ in split) if split else None,
+        idle_gpu_hours=fsum(idle for _, idle in split) if split else None,
         coverage_pct=_pct(
             fsum((run.allocated_gpu_hours or 0.0) * (run.coverage_pct or 0.0) / 100 for run in covered), covered_hours
         )

@@ -35,6 +35,8 @@ def decode(content: bytes) -> Decoded:
     """Return the Rounds in a journal's content; lines that fail their checksum or form are counted, not used."""
     rounds, rejected = [], 0
     for line in content.splitlines():
+        if not line:  # a writer that looked while another was half-way through took that line for a torn one
+            continue
         checksum, _, body = line.partition(b" ")
         try:
             if int(checksum, 16) != zlib.crc32(body):

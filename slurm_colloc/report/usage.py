@@ -33,13 +33,14 @@ class UsageReport(NamedTuple):
 
 # Title, field, and digits after the point; None: as many as GPU-hours have in this report.
 _COLUMNS: tuple[tuple[str, str, int | None], ...] = (
-    ("JOBS", "jobs", 0),
+    ("RUNS", "jobs", 0),
     ("ALLOC GPU-h", "allocated_gpu_hours", None),
-    ("COVERED %", "coverage_pct", 0),
+    ("COV %", "coverage_pct", 0),
     ("UTIL GPU-h", "util_used_gpu_hours", None),
     ("UTIL %", "util_weighted_pct", 1),
     ("SM GPU-h", "sm_used_gpu_hours", None),
     ("SM %", "sm_weighted_pct", 1),
+    ("IDLE GPU-h", "idle_gpu_hours", None),
 )
 
 
@@ -94,12 +95,15 @@ def footnotes(report: UsageReport) -> list[str]:
     """Return method, denominators and counts: what a reader needs to trust or doubt the figures."""
     total = report.total
     lines = [
-        "ALLOC: whole-GPU equivalents times hours inside the window (MIG by compute slices, mps and shard by count).",
-        "COVERED: part of the allocated GPU-hours that was sampled. UTIL and SM %: used over covered GPU-hours.",
-        "UTIL: time with any kernel running (GPU_UTIL), runs on whole GPUs only. SM: SMs with work on them, all runs.",
+        "ALLOC (allocated): whole-GPU equivalents times hours in the window; MIG by compute slices, else by count.",
+        "COV (covered): the part of ALLOC that was sampled. UTIL % and SM %: used over covered GPU-hours.",
+        "UTIL (GPU_UTIL): time with any kernel running, whole GPUs only. SM (SM active): SMs with work, all runs.",
+        "IDLE: covered and not used, by SM where measured, else by UTIL; largest first.",
         f"runs in window: {report.runs}; without GPU: {report.runs_without_gpu}; "
         f"with GPU: {total.jobs}, of them measured: {total.jobs_measured}",
     ]
+    if total.jobs and not total.jobs_measured:
+        lines.append("NOT ONE of these runs was measured: is 'colloc sample' running on the nodes?")
     if total.util_plain_pct is not None:
         lines.append(f"UTIL as plain mean over measured runs: {total.util_plain_pct:.2f} %")
     if total.jobs_without_size:

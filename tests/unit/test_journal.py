@@ -56,6 +56,10 @@ def test_a_changed_byte_never_passes(place: int, change: int) -> None:
     assert found.rounds == () or place < 8
 
 
+def test_an_empty_line_of_a_race_is_nothing() -> None:
+    assert decode(encode(ROUND) + b"\n" + encode(ROUND)) == ((ROUND, ROUND), 0)
+
+
 @pytest.mark.parametrize("line", [b"junk", b"00000000 {}", b"zz {}", b" ", b"\xff\xfe", b"8d5fe3c7 [1,2]"])
 def test_junk_is_counted(line: bytes) -> None:
     assert decode(encode(ROUND) + line + b"\n" + encode(ROUND)) == ((ROUND, ROUND), 1)

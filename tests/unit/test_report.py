@@ -2,6 +2,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from html.parser import HTMLParser
@@ -63,16 +64,16 @@ def report(*groups: GroupUsage, **fields: Any) -> UsageReport:
     return whole._replace(**fields)
 
 
-NOTHING = GroupUsage("ann", 1, 0, 0, 2.0, 0.0, None, None, None, 0.0, None, None, None, ())
+NOTHING = GroupUsage("ann", 1, 0, 0, 2.0, 0.0, None, None, None, 0.0, None, None, None, None, None, ())
 
 
 def test_table() -> None:
     lines = as_table(report(group(), notes=("a note",))).splitlines()
     assert lines[0] == "GPU use on c, 2026-11-01 00:00:00+00:00 to 2026-11-02 00:00:00+00:00, by user"
-    titles = ["USER", "JOBS", "ALLOC GPU-h", "COVERED %", "UTIL GPU-h", "UTIL %", "SM GPU-h", "SM %"]
+    titles = ["USER", "RUNS", "ALLOC GPU-h", "COV %", "UTIL GPU-h", "UTIL %", "SM GPU-h", "SM %", "IDLE GPU-h"]
     assert lines[2].split() == " ".join(titles).split()
-    assert lines[4].split() == ["ann", "1", "1.0000", "100", "0.5000", "50.0", "0.2500", "25.0"]
-    assert lines[6].split() == ["total", "1", "1.0000", "100", "0.5000", "50.0", "0.2500", "25.0"]
+    assert lines[4].split() == ["ann", "1", "1.0000", "100", "0.5000", "50.0", "0.2500", "25.0", "0.7500"]
+    assert lines[6].split() == ["total", "1", "1.0000", "100", "0.5000", "50.0", "0.2500", "25.0", "0.7500"]
     assert "runs in window: 5; without GPU: 2; with GPU: 1, of them measured: 1" in lines
     assert "rows rejected at ingest: 0" in lines
     assert lines[-1] == "a note"
@@ -80,14 +81,14 @@ def test_table() -> None:
 
 def test_unknown_is_a_dash_and_never_zero() -> None:
     row = as_table(report(NOTHING)).splitlines()[4].split()
-    assert row == ["ann", "1", "2.0000", "-", "-", "-", "-", "-"]
+    assert row == ["ann", "1", "2.0000", "-", "-", "-", "-", "-", "-"]
     (_, cells) = csv.reader(io.StringIO(as_csv(report(NOTHING))))
     named = dict(zip(["name", *[field for field in GroupUsage._fields if field != "name"]], cells, strict=True))
     assert (named["util_used_gpu_hours"], named["util_weighted_pct"], named["coverage_pct"]) == ("", "", "")
     assert (named["allocated_gpu_hours"], named["sm_measured_gpu_hours"]) == ("2.0", "0.0")
     (shown,) = json.loads(as_json(report(NOTHING)))["groups"]
     assert (shown["util_used_gpu_hours"], shown["sm_weighted_pct"], shown["methods"]) == (None, None, [])
-    assert cells_of(as_html(report(NOTHING)))["ann"] == ["1", "2.0000", "", "-", "-", "-", "-", "-"]
+    assert cells_of(as_html(report(NOTHING)))["ann"] == ["1", "2.0000", "", "-", "-", "-", "-", "-", "-"]
 
 
 def test_true_zero_and_little_are_told_apart() -> None:
@@ -112,6 +113,16 @@ def test_footnotes_name_what_is_left_out() -> None:
     bare = as_table(report(NOTHING, total=NOTHING))
     assert "plain mean" not in bare
     assert "methods: none" in bare
+    assert "NOT ONE of these runs was measured" in bare
+    assert "NOT ONE" not in text
+
+
+def test_bars_tell_used_from_idle_from_not_sampled() -> None:
+    half = group("half", used_gpu_hours=0.25, idle_gpu_hours=0.25, allocated_gpu_hours=1.0)
+    text = as_html(report(half, group("unseen", used_gpu_hours=None, idle_gpu_hours=None)))
+    widths = re.findall(r'class="(unseen|idle|used)" width="([0-9.]+)" height="10"', text)
+    assert widths[:3] == [("unseen", "100.000"), ("idle", "50.000"), ("used", "25.000")]
+    assert widths[3:] == [("unseen", "100.000"), ("idle", "0.000"), ("used", "0.000")]
 
 
 class Page(HTMLParser):
@@ -180,10 +191,10 @@ def test_cells_are_inert(name: str) -> None:
 
 
 def test_page_loads_nothing_and_bars_stay_inside() -> None:
-    text = as_html(report(group("big", sm_used_gpu_hours=99.0), group("none", allocated_gpu_hours=0.0)))
+    text = as_html(report(group("big", used_gpu_hours=99.0), group("none", allocated_gpu_hours=0.0)))
     assert not page(text).attributes & {"src", "href", "onload", "onerror", "action"}
     assert not {"script", "link", "iframe", "img"} & set(page(text).tags)
-    assert 'width="100.000" y="2"' in text
+    assert '<rect class="used" width="100.000"' in text
     assert as_html(report()).count("<tbody>") == 1
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from slurm_colloc.accounting.usage import summarize, total
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import JobUsage
-from tests.unit.made import usage
+from tests.unit.made import near, usage
 
 UNMEASURED = usage(
     util_measured_gpu_hours=0.0,
@@ -103,3 +103,19 @@ def test_groups_add_up_to_the_total(first: list[JobUsage], second: list[JobUsage
     groups = summarize(runs, "user")
     assert sum(group.jobs for group in groups) == len(runs)
     assert sum(group.allocated_gpu_hours for group in groups) == pytest.approx(total(runs, "t").allocated_gpu_hours)
+
+
+def test_each_run_counts_by_the_best_that_is_known_of_it() -> None:
+    by_sm = usage(sm_measured_gpu_hours=0.8, sm_used_gpu_hours=0.2, util_used_gpu_hours=0.7)
+    by_util = usage(sm_used_gpu_hours=None, util_measured_gpu_hours=1.0, util_used_gpu_hours=0.9)
+    unknown = usage(sm_used_gpu_hours=None, util_used_gpu_hours=None)
+    whole = total([by_sm, by_util, unknown], "t")
+    assert (whole.used_gpu_hours, whole.idle_gpu_hours) == (near(1.1), near(0.7))
+    bare = total([unknown], "t")
+    assert (bare.used_gpu_hours, bare.idle_gpu_hours) == (None, None)
+
+
+@given(RUNS)
+def test_used_idle_and_not_sampled_are_the_allocation(runs: list[JobUsage]) -> None:
+    whole = total([run._replace(sm_used_gpu_hours=None) for run in runs], "t")
+    assert (whole.used_gpu_hours or 0) + (whole.idle_gpu_hours or 0) <= whole.allocated_gpu_hours * (1 + 1e-9)
