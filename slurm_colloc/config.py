@@ -192,6 +192,11 @@ def find_site_file() -> str | None:
     return next((path for path in (user_config_file(), SYSTEM_FILE) if os.path.isfile(path)), None)
 
 
+def how_to_write_one() -> str:
+    """Return the command that gives whoever runs this a site.toml."""
+    return "colloc site init" if os.geteuid() == 0 else "colloc site init --user"
+
+
 def load_site(path: str) -> SiteConfig:
     """Read and check a site.toml.
 

@@ -32,6 +32,17 @@ def private_folder(path: str) -> str:
     return path
 
 
+def closed_folder(path: str) -> None:
+    """Create ``path`` closed to others (0700) and the folders above it as the umask says; leave one that is there.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with suppress(FileExistsError):
+        os.mkdir(path, PRIVATE_FOLDER)
+
+
 def write_atomic(path: str, content: bytes, mode: int = PRIVATE_FILE) -> None:
     """Write ``content`` to ``path`` so that readers see the old file or the new one, whole.
 

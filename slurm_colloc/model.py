@@ -238,7 +238,8 @@ class GroupUsage(NamedTuple):
 
     ``*_weighted_pct`` is used over measured GPU-hours; ``*_plain_pct`` the mean over runs, every run counting once.
     ``used_gpu_hours`` counts each run by SM activity where that was measured, else by GPU_UTIL, and ``idle_gpu_hours``
-    is the rest of what those samples cover: allocated = used + idle + not sampled.
+    is the rest of what those samples cover: allocated = used + idle + not sampled, unless a share used more than its
+    count and the run's idle hours are 0.
     """
 
     name: str

@@ -17,7 +17,7 @@ import pandas as pd
 from slurm_colloc.accounting.equivalents import devices, gpu_equivalents, unit_gpus
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import StoreError
-from slurm_colloc.files import read_bounded, write_atomic
+from slurm_colloc.files import closed_folder, read_bounded, write_atomic
 from slurm_colloc.model import AllocationRow, JobShare, Round
 
 ALLOCATION_COLUMNS = {
@@ -106,7 +106,7 @@ class Store:
         """Keep what a source's last ingest counted, so that reports can name the rows they do not have."""
         path = os.path.join(self._folder, "ingest", f"{source}.json")
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self._make_folder(path)
         except OSError as error:
             raise StoreError(f"folder '{os.path.dirname(path)}' cannot be created: {error.strerror}") from error
         write_atomic(path, json.dumps(log).encode())
@@ -134,13 +134,18 @@ class Store:
         frame = pd.DataFrame.from_records(records, columns=list(columns))
         casts = ", ".join(f'CAST("{column}" AS {kind}) AS "{column}"' for column, kind in columns.items())
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self._make_folder(path)
             with duckdb.connect() as connection:
                 connection.register("frame", frame)
                 connection.execute(f"COPY (SELECT {casts} FROM frame) TO '{_sql(temporary)}' (FORMAT parquet)")  # noqa: S608
             os.replace(temporary, path)
         except (OSError, duckdb.Error) as error:
             raise StoreError(f"store file '{path}' cannot be written: {error}") from error
+
+    def _make_folder(self, path: str) -> None:
+        """Make the folder of ``path``; the store itself is closed to others, unless whoever keeps it opens it."""
+        closed_folder(self._folder)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
 
     def connect(self) -> duckdb.DuckDBPyConnection:
         """Return a connection with the views ``allocations`` and ``shares``, each row once.
@@ -172,6 +177,18 @@ class Store:
             f"CREATE TABLE {kind} AS {source} "
             f"QUALIFY row_number() OVER (PARTITION BY {', '.join(key)} ORDER BY {newest}) = 1"
         )
+
+
+def open_store(folder: str) -> Store:
+    """Return the store in ``folder`` to read from.
+
+    Raises:
+        StoreError: nothing was ever taken in, so that every figure of it would say "nothing" of something.
+    """
+    store = Store(folder)
+    if not store.logs():
+        raise StoreError(f"store '{folder}' holds nothing; run 'colloc ingest' first, or name another with --store")
+    return store
 
 
 def _share_records(cluster: str, passed: Round, shares: Sequence[JobShare]) -> Iterable[tuple[Any, ...]]:

@@ -15,7 +15,7 @@ CODE = "COL001"
 _MEASURED = {"measured"}
 
 
-def find(usages: Iterable[JobUsage], bounds: Audit, reproduce: str) -> list[Finding]:
+def find(usages: Iterable[JobUsage], bounds: Audit) -> list[Finding]:
     """Return one finding for each user above the site's bound."""
     by_user: dict[str, list[JobUsage]] = {}
     for usage in usages:
@@ -33,10 +33,11 @@ def find(usages: Iterable[JobUsage], bounds: Audit, reproduce: str) -> list[Find
                 code=CODE,
                 severity="warning",
                 subject=user,
-                evidence=f"{held:.4g} GPU-h in {len(runs)} jobs ({jobs}) without one kernel seen, "
-                f"each sampled for at least {lowest:.0f} % of its time",
+                evidence=f"{held:.3g} GPU-h in {len(runs)} {'run' if len(runs) == 1 else 'runs'} (job {jobs}) without "
+                f"one kernel seen, sampled for at least {lowest:.0f} % of the time; "
+                f"the site's bound is {bounds.zero_use_min_gpu_hours:g} GPU-h",
                 remedy="end jobs that wait at a prompt or failed early; ask for no GPU where none is used",
-                reproduce=reproduce,
+                reproduce=f"colloc job {runs[0].job_id}",
             )
         )
     return findings

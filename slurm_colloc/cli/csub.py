@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from slurm_colloc.config import SiteConfig, find_site_file, load_site, user_data_folder
+from slurm_colloc.config import SiteConfig, find_site_file, how_to_write_one, load_site, user_data_folder
 from slurm_colloc.errors import CollocError, UnsureError
 from slurm_colloc.model import Decision, Placement
 from slurm_colloc.process import replace
@@ -98,7 +98,7 @@ def _site() -> tuple[str, SiteConfig | None, str]:
     """Return (configured sbatch, site, problem); without a usable site.toml the problem says why."""
     path = find_site_file()
     if path is None:
-        return "", None, "no site.toml found; 'colloc site init' writes one"
+        return "", None, f"no site.toml found; '{how_to_write_one()}' writes one"
     if os.path.exists(path) and not os.path.isfile(path):  # a FIFO would hang the submission
         return "", None, f"site file '{path}' is no file"
     try:
@@ -273,13 +273,15 @@ def _nested(record: object) -> dict[str, object]:
 
 def _explain(plan: Plan) -> None:
     footprint, placement = plan.footprint, plan.placement
-    _say(f"asked for {_asked(plan) or 'no GPU'} in partition '{plan.request.partition or 'default'}'")
+    where = f"partition '{plan.request.partition}'" if plan.request.partition else "the default partition"
+    _say(f"asked for {_asked(plan) or 'no GPU'} in {where}")
     memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
     _say(
         f"footprint ({footprint.rung}): memory q99 {f'{memory.q99:.0f} MiB' if memory else 'not known'}, "
         f"SM activity q95 {f'{active.q95:.0f} %' if active else 'not known'}; {footprint.provenance}"
     )
-    _say(f"given {_given(placement)} ({placement.mode}): {'; '.join(placement.reasons)}")
+    given = "submitted as asked" if placement.as_asked else f"given {_given(placement)} ({placement.mode})"
+    _say(f"{given}: {'; '.join(placement.reasons)}")
     for option in placement.rejected:
         _say(f"not {option.option}: {option.reason}")
 

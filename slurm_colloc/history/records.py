@@ -91,6 +91,27 @@ def drop_decision(folder: str, decision: Decision) -> str:
     return path
 
 
+def read_decisions(folder: str) -> tuple[list[Decision], int]:
+    """Return one user's decisions, oldest first, and how many files could not be used; no folder is no decisions.
+
+    Raises:
+        StoreError: the folder cannot be read.
+    """
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
+    except FileNotFoundError:
+        return [], 0
+    except OSError as error:
+        raise StoreError(f"decisions in '{folder}' cannot be read: {error.strerror}") from error
+    found, unreadable = [], 0
+    for name in names:
+        try:
+            found.append(parse_decision(read_bounded(os.path.join(folder, name), _LIMIT_BYTES)))
+        except (StoreError, InputError):
+            unreadable += 1
+    return found, unreadable
+
+
 def parse_decision(content: bytes) -> Decision:
     """Return the Decision in a dropped file.
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from slurm_colloc.errors import StoreError
-from slurm_colloc.files import PRIVATE_FILE
+from slurm_colloc.files import PRIVATE_FILE, closed_folder
 from slurm_colloc.model import DeviceSample, ProcessSample, Round
 
 SUFFIX = ".journal"
@@ -65,6 +65,7 @@ def append(folder: str, seen: Round) -> None:
     hour = time.strftime("%Y%m%dT%H", time.gmtime(seen.at_s))
     path = os.path.join(folder, seen.node, hour + SUFFIX)
     try:
+        closed_folder(folder)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, PRIVATE_FILE)
         try:

@@ -5,16 +5,16 @@ import json
 from collections.abc import Sequence
 from datetime import datetime
 
-from slurm_colloc.model import Decision, JobUsage
+from slurm_colloc.model import Decision, Evidence, JobUsage
 from slurm_colloc.report.usage import printable, stamp
 
 
-def as_text(runs: Sequence[JobUsage], decision: Decision | None) -> str:
+def as_text(runs: Sequence[JobUsage], decision: Decision | None, evidence: Evidence | None = None) -> str:
     """Return the story of a job's runs for a terminal."""
-    return "\n".join(line for run in runs for line in [*_lines(run, decision), ""])
+    return "\n".join(line for run in runs for line in [*_lines(run, decision, evidence), ""])
 
 
-def _lines(run: JobUsage, decision: Decision | None) -> list[str]:
+def _lines(run: JobUsage, decision: Decision | None, evidence: Evidence | None) -> list[str]:
     start, end = (datetime.fromtimestamp(at_s).astimezone() for at_s in (run.start_s, run.end_s))
     lines = [
         f"job {printable(run.job_id)} '{printable(run.job_name)}' of {printable(run.user)}, {printable(run.state)}",
@@ -23,19 +23,39 @@ def _lines(run: JobUsage, decision: Decision | None) -> list[str]:
         f"  allocated  {_hours(run.allocated_gpu_hours)} in whole-GPU equivalents",
         f"  GPU_UTIL   {_share(run.util_used_gpu_hours, run.util_measured_gpu_hours)}",
         f"  SM active  {_share(run.sm_used_gpu_hours, run.sm_measured_gpu_hours)}",
-        f"  memory     {'not known' if run.gpu_mem_peak_mib is None else f'{run.gpu_mem_peak_mib} MiB at peak'}",
+        f"  memory     {_memory(run.gpu_mem_peak_mib, decision)}",
         f"  coverage   {'not recorded' if run.coverage_pct is None else f'{run.coverage_pct:.0f} % of its device time'}"
         f" ({', '.join(run.methods) or 'no samples'})",
     ]
     if decision:
+        footprint = f"footprint: {decision.rung}"
+        mode = "" if decision.given == "as asked" else f" ({decision.mode})"
+        given = f"{decision.given}{mode}, {footprint}"
         lines += [
-            f"  asked      {printable(decision.asked)}",
-            "  csub       "
-            + printable(
-                f"{decision.given} ({decision.mode}, footprint: {decision.rung}): {'; '.join(decision.reasons)}"
-            ),
+            f"  asked      {printable(decision.asked) or 'no GPU'}",
+            f"  csub       {printable(given)}: {printable('; '.join(decision.reasons))}",
         ]
+    if evidence:
+        lines.append(f"  evidence   {_evidence(evidence)}")
     return lines
+
+
+def _memory(peak_mib: int | None, decision: Decision | None) -> str:
+    if peak_mib is None:
+        return "not known"
+    placed = decision.gpu_mem_q99_mib if decision else None
+    above = f", above the {placed:.0f} MiB that csub counted on" if placed is not None and peak_mib > placed else ""
+    return f"{peak_mib} MiB at peak{above}"
+
+
+def _evidence(evidence: Evidence) -> str:
+    """Return what the next submission of the same script will go by."""
+    sm = "SM activity not known"
+    if evidence.sm_active_mean_pct is not None:
+        bound = "at most " if evidence.sm_is_bound else ""
+        sm = f"SM activity {bound}{evidence.sm_active_mean_pct:.1f} % of a whole GPU"
+    memory = "memory not known" if evidence.gpu_mem_peak_mib is None else f"{evidence.gpu_mem_peak_mib} MiB at peak"
+    return f"{sm}, {memory}; {evidence.sample_count} samples over {evidence.sampled_s:.0f} s, kept for the next csub"
 
 
 def _hours(value: float | None) -> str:
@@ -43,10 +63,16 @@ def _hours(value: float | None) -> str:
 
 
 def _share(used: float | None, of: float) -> str:
-    return "not measured" if used is None or of <= 0 else f"{100 * used / of:.1f} % of the covered GPU-hours"
+    return (
+        "not measured" if used is None or of <= 0 else f"{used:.4f} of {of:.4f} covered GPU-h, {100 * used / of:.1f} %"
+    )
 
 
-def as_json(runs: Sequence[JobUsage], decision: Decision | None) -> str:
+def as_json(runs: Sequence[JobUsage], decision: Decision | None, evidence: Evidence | None = None) -> str:
     """Return the same as JSON."""
-    shown = {"runs": [run._asdict() for run in runs], "decision": decision._asdict() if decision else None}
+    shown = {
+        "runs": [run._asdict() for run in runs],
+        "decision": decision._asdict() if decision else None,
+        "evidence": evidence._asdict() if evidence else None,
+    }
     return json.dumps(shown, indent=2) + "\n"

@@ -59,6 +59,30 @@ def test_nobody_is_an_admin(lab: Lab) -> None:
         "gpu:nvidia_h100_80gb_hbm3_1g.10gb:1",
     ]
     assert (home / ".local/share/slurm_colloc").stat().st_mode & 0o777 == 0o700
+    _says_what_is_known_and_what_is_not(lab, job)
+
+
+def _says_what_is_known_and_what_is_not(lab: Lab, job: str) -> None:
+    """Without samplers on the nodes only the evidence from inside the job is known, and nothing looks clean."""
+    empty = lab.run_as("bob", ["colloc", "report"])
+    assert (empty.returncode, empty.stdout) == (2, "")
+    assert "holds nothing; run 'colloc ingest' first" in empty.stderr
+    lab.run_as("bob", ["colloc", "ingest", "--since", "1h"], check=True, timeout=120)
+    told = lab.run_as("bob", ["colloc", "job", job], check=True).stdout
+    assert "csub       gpu:nvidia_h100_80gb_hbm3_1g.10gb:1 (mig), footprint: exact" in told
+    assert "6144 MiB at peak;" in told.partition("  evidence   ")[2]
+    assert "SM active  not measured" in told
+    assert "NOT ONE of these runs was measured" in lab.run_as("bob", ["colloc", "report"], check=True).stdout
+    audit = lab.run_as("bob", ["colloc", "audit", "run"])
+    assert (audit.returncode, audit.stdout) == (2, "")
+    assert "GPU runs was measured" in audit.stderr
+
+
+def test_the_systems_site_file_is_not_for_everybody_to_write(lab: Lab) -> None:
+    done = lab.run_as("alice", ["colloc", "site", "init"])
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "'colloc site init --user' writes one of your own" in done.stderr
 
 
 def test_the_sampler_ends_with_its_job(lab: Lab) -> None:
@@ -116,3 +140,10 @@ def test_the_site_feeds_its_users(lab: Lab) -> None:
     uid = lab.users["carol"].uid
     snapshot = site / "history" / f"{uid}.sqlite"
     assert (snapshot.stat().st_uid, snapshot.stat().st_mode & 0o777) == (uid, 0o600)
+    for closed in ("store", "journal"):
+        assert (site / closed).stat().st_mode & 0o777 == 0o700
+    # What everybody used is closed to carol; her own job she sees, from Slurm's rows and the evidence kept for her.
+    lab.run_as("carol", ["colloc", "ingest", "--since", "1h"], env=environment, check=True, timeout=120)
+    own = lab.run_as("carol", ["colloc", "job", second], env=environment, check=True)
+    assert "is not open to you" in own.stderr
+    assert "6144 MiB at peak;" in own.stdout.partition("  evidence   ")[2]

@@ -18,10 +18,11 @@ def idle(**fields: Any) -> JobUsage:
 
 
 def test_a_finding() -> None:
-    (found,) = run_rules([idle(job_id="7")], BOUNDS, "colloc report")
-    assert (found.code, found.severity, found.subject, found.reproduce) == ("COL001", "warning", "ann", "colloc report")
+    (found,) = run_rules([idle(job_id="7")], BOUNDS)
+    assert (found.code, found.severity, found.subject, found.reproduce) == ("COL001", "warning", "ann", "colloc job 7")
     assert found.evidence == (
-        "24 GPU-h in 1 jobs (7) without one kernel seen, each sampled for at least 100 % of its time"
+        "24 GPU-h in 1 run (job 7) without one kernel seen, sampled for at least 100 % of the time; "
+        "the site's bound is 24 GPU-h"
     )
     assert list(RULES) == ["COL001"]
 
@@ -29,16 +30,17 @@ def test_a_finding() -> None:
 def test_hours_of_a_user_add_up_and_users_stay_apart() -> None:
     half = idle(allocated_gpu_hours=12.0, util_measured_gpu_hours=9.0, sm_measured_gpu_hours=8.0, coverage_pct=75.0)
     runs = [half, half._replace(job_id="2"), half._replace(user="bob")]
-    (found,) = find(runs, BOUNDS, "")
+    (found,) = find(runs, BOUNDS)
     assert found.subject == "ann"
     assert found.evidence == (
-        "24 GPU-h in 2 jobs (1, 2) without one kernel seen, each sampled for at least 75 % of its time"
+        "24 GPU-h in 2 runs (job 1, 2) without one kernel seen, sampled for at least 75 % of the time; "
+        "the site's bound is 24 GPU-h"
     )
 
 
 def test_many_jobs_are_cut() -> None:
-    (found,) = find([idle(job_id=str(number)) for number in range(7)], BOUNDS, "")
-    assert "in 7 jobs (0, 1, 2, 3, 4, ...)" in found.evidence
+    (found,) = find([idle(job_id=str(number)) for number in range(7)], BOUNDS)
+    assert "in 7 runs (job 0, 1, 2, 3, 4, ...)" in found.evidence
 
 
 @pytest.mark.parametrize(
@@ -68,13 +70,13 @@ def test_many_jobs_are_cut() -> None:
     ],
 )
 def test_nobody_is_named_on_weak_evidence(fields: dict[str, Any]) -> None:
-    assert find([idle(**fields)], BOUNDS, "") == []
+    assert find([idle(**fields)], BOUNDS) == []
 
 
 def test_one_counter_is_enough() -> None:
-    assert len(find([idle(util_used_gpu_hours=None, util_measured_gpu_hours=0.0)], BOUNDS, "")) == 1
-    assert len(find([idle(sm_used_gpu_hours=None, sm_measured_gpu_hours=0.0)], BOUNDS, "")) == 1
+    assert len(find([idle(util_used_gpu_hours=None, util_measured_gpu_hours=0.0)], BOUNDS)) == 1
+    assert len(find([idle(sm_used_gpu_hours=None, sm_measured_gpu_hours=0.0)], BOUNDS)) == 1
 
 
 def test_bounds_of_zero_name_nobody_without_hours() -> None:
-    assert find([idle(allocated_gpu_hours=0.0)], Audit(0.0, 0.0), "") == []
+    assert find([idle(allocated_gpu_hours=0.0)], Audit(0.0, 0.0)) == []

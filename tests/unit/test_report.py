@@ -211,12 +211,12 @@ def test_story() -> None:
     assert lines[2:7] == [
         "  given      gpu:h100:1",
         "  allocated  1.0000 GPU-h in whole-GPU equivalents",
-        "  GPU_UTIL   50.0 % of the covered GPU-hours",
-        "  SM active  25.0 % of the covered GPU-hours",
+        "  GPU_UTIL   0.5000 of 1.0000 covered GPU-h, 50.0 %",
+        "  SM active  0.2500 of 1.0000 covered GPU-h, 25.0 %",
         "  memory     3000 MiB at peak",
     ]
     assert lines[7] == "  coverage   100 % of its device time (measured)"
-    assert lines[9] == "  csub       gpu:1 (mig, footprint: hint): it fits"
+    assert lines[9] == "  csub       gpu:1 (mig), footprint: hint: it fits"
 
 
 def test_story_of_an_unknown_run() -> None:

@@ -6,15 +6,18 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.sweep import job_usage
+from slurm_colloc.accounting.usage import total
 from slurm_colloc.audit.rules import RULES, run_rules
-from slurm_colloc.cli.colloc.output import site_or_none, store_folder, window, write
+from slurm_colloc.cli.colloc.output import site_or_none, state_folder, window, write
 from slurm_colloc.clock import now
 from slurm_colloc.config import Audit
-from slurm_colloc.errors import InputError
+from slurm_colloc.errors import InputError, StoreError
+from slurm_colloc.model import Finding
 from slurm_colloc.report.usage import printable, stamp
 
+SCHEMA = 1
 app = typer.Typer(no_args_is_help=True, help="Rules over measured use; they name nobody on weak evidence.")
 
 
@@ -31,22 +34,44 @@ def run_audit(
     start, end = window(since, until)
     config = site_or_none()
     bounds = config.audit if config else Audit()
-    usages = job_usage(Store(store_folder(store)), start.timestamp(), end.timestamp(), now())
-    command = f"colloc report --by user --since '{start.isoformat()}' --until '{end.isoformat()}'"
-    findings = run_rules(usages, bounds, command)
+    usages = job_usage(open_store(store or state_folder("store")), start.timestamp(), end.timestamp(), now())
+    whole = total(usages, "total")
+    if usages and not whole.jobs_measured:
+        raise StoreError(f"not one of {len(usages)} GPU runs was measured: nothing can be said of their use")
+    findings = run_rules(usages, bounds)
     if form == "json":
-        write(json.dumps([finding._asdict() for finding in findings], indent=2) + "\n", "")
+        shown = {
+            "schema": SCHEMA,
+            "since": start.isoformat(),
+            "until": end.isoformat(),
+            "runs": whole.jobs,
+            "runs_measured": whole.jobs_measured,
+            "coverage_pct": whole.coverage_pct,
+            "rules": list(RULES),
+            "findings": [finding._asdict() for finding in findings],
+        }
+        write(json.dumps(shown, indent=2) + "\n", "")
     else:
-        for finding in findings:
-            write(
-                f"{finding.code} {finding.severity}: {printable(finding.subject)}: {finding.evidence}\n"
-                f"    do: {finding.remedy}\n    see: {finding.reproduce}\n",
-                "",
-            )
+        write("".join(_lines(finding) for finding in findings), "")
         write(
-            f"{len(findings)} findings by {len(RULES)} rule over {len(usages)} GPU runs, "
-            f"{stamp(start)} to {stamp(end)}\n",
+            f"{_count(len(findings), 'finding')} by {_count(len(RULES), 'rule')} over {_count(whole.jobs, 'GPU run')}, "
+            f"{whole.jobs_measured} of them measured{_coverage(whole.coverage_pct)}, {stamp(start)} to {stamp(end)}\n",
             "",
         )
     if findings:
         raise typer.Exit(1)
+
+
+def _lines(finding: Finding) -> str:
+    return (
+        f"{finding.code} {finding.severity}: {printable(finding.subject)}: {printable(finding.evidence)}\n"
+        f"    do: {finding.remedy}\n    see: {printable(finding.reproduce)}\n"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _coverage(percent: float | None) -> str:
+    return "" if percent is None else f" ({percent:.0f} % of their GPU-hours sampled)"

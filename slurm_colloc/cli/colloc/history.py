@@ -2,19 +2,16 @@
 """colloc history: what csub decided for me, and what it knows of my jobs."""
 
 import json
-import os
 from typing import Annotated
 
 import typer
 
 from slurm_colloc.cli.colloc.output import site, write
 from slurm_colloc.cli.csub import decisions_folder
-from slurm_colloc.errors import CollocError, InputError
+from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.ladder import estimate
-from slurm_colloc.files import read_bounded
 from slurm_colloc.history.lookup import look_up
-from slurm_colloc.history.records import parse_decision
-from slurm_colloc.model import Decision
+from slurm_colloc.history.records import read_decisions
 from slurm_colloc.report.usage import printable
 from slurm_colloc.slurm.client import CliClient
 
@@ -27,7 +24,7 @@ def history(
     if form not in ("text", "json"):
         raise InputError(f"--format '{form}' is neither text nor json")
     config = site()
-    decisions, unreadable = _decisions(decisions_folder(config))
+    decisions, unreadable = read_decisions(decisions_folder(config))
     client = CliClient(config.timeouts.ask_slurm_s)
     shown = []
     for decision in decisions[-last:]:
@@ -46,14 +43,3 @@ def history(
             "",
         )
     write(f"{len(decisions)} submissions recorded, {unreadable} files unreadable\n", "")
-
-
-def _decisions(folder: str) -> tuple[list[Decision], int]:
-    found, unreadable = [], 0
-    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    for name in (name for name in names if name.endswith(".json")):
-        try:
-            found.append(parse_decision(read_bounded(os.path.join(folder, name), 256 * 1024)))
-        except CollocError:
-            unreadable += 1
-    return found, unreadable

@@ -12,7 +12,7 @@ from slurm_colloc.accounting.ingest import Counted, is_current, keep_means, keep
 from slurm_colloc.accounting.sources import controller, sacct
 from slurm_colloc.accounting.sources.clustercockpit import parse_jobs
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.cli.colloc.output import say, site_or_none, store_folder, window
+from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, ProcessError
@@ -35,7 +35,9 @@ def ingest(
 ) -> None:
     """Take in job runs and samples; repeating it changes nothing."""
     config = site_or_none()
-    target = Store(store_folder(store))
+    folder = store or state_folder("store", writing=True)
+    say(f"taking into '{folder}'")
+    target = Store(folder)
     counted: list[Counted] = []
     if clustercockpit:
         counted.append(_clustercockpit(target, clustercockpit))
@@ -43,12 +45,18 @@ def ingest(
         counted += _runs(target, config, (since, until), (sacct_file, fields, timezone))
         counted += _samples(target, config, journal)
     for item in counted:
+        if not item.rows_in:
+            continue
         rejected = "; ".join(f"{why}: {number}" for why, number in sorted(item.rejected.items()))
         say(
             f"{item.source}: {item.rows_in} rows in, {item.used} used, {item.steps} job steps, "
             f"{sum(item.rejected.values())} rejected{f' ({rejected})' if rejected else ''}"
         )
-    if config is not None and config.paths.decisions:
+    empty = [item.source for item in counted if not item.rows_in]
+    if empty:
+        say(f"nothing from {empty[0] if len(empty) == 1 else f'{len(empty)} sources, {empty[0]} to {empty[-1]}'}")
+    # The users' histories are the site's to write, not those of a user who looks at their own jobs.
+    if config is not None and config.paths.decisions and os.access(config.state_folder, os.W_OK):
         _history(target, config)
 
 
@@ -104,7 +112,7 @@ def _zone(name: str) -> ZoneInfo | None:
 
 
 def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Counted]:
-    folder = journal or (os.path.join(config.state_folder, "journal") if config else "")
+    folder = journal or (state_folder("journal") if config else "")
     if folder and config is None:
         raise InputError("samples do not name their cluster; give a site.toml, or no --journal")
     cluster = config.cluster if config else ""

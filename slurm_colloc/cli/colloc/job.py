@@ -2,17 +2,25 @@
 """colloc job: one job's story."""
 
 import os
+import pwd
 from typing import Annotated
 
 import typer
 
 from slurm_colloc.accounting.feedback import collect_decisions
-from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.sweep import job_usage
-from slurm_colloc.cli.colloc.output import site_or_none, store_folder, window, write
+from slurm_colloc.cli.colloc.output import site_or_none, state_folder, window, write
+from slurm_colloc.cli.csub import decisions_folder
 from slurm_colloc.clock import now
+from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
+from slurm_colloc.history.lookup import look_up
+from slurm_colloc.history.records import read_decisions
+from slurm_colloc.model import Decision, Evidence
 from slurm_colloc.report.job import as_json, as_text
+from slurm_colloc.report.usage import stamp
+from slurm_colloc.slurm.client import CliClient
 
 
 def job(
@@ -26,13 +34,34 @@ def job(
     if form not in formats:
         raise InputError(f"--format '{form}' is not one of {', '.join(formats)}")
     start, end = window(since, "now")
-    usages = job_usage(Store(store_folder(store)), start.timestamp(), end.timestamp(), now())
+    folder = store or state_folder("store")
+    usages = job_usage(open_store(folder), start.timestamp(), end.timestamp(), now())
     runs = [usage for usage in usages if usage.job_id == job_id]
     if not runs:
-        raise InputError(f"job '{job_id}' is not in the store with a GPU; has 'colloc ingest' run since it started?")
+        raise InputError(
+            f"job '{job_id}' is not in the store '{folder}' with a GPU since {stamp(start)}; has it one, and has "
+            "'colloc ingest' run since it started?"
+        )
     config = site_or_none()
-    spool = config.paths.decisions if config else ""
-    decisions = collect_decisions(spool).decisions if spool and os.access(spool, os.R_OK) else {}
+    decision = _decision(config, runs[-1].user, job_id) if config else None
+    evidence = _evidence(config, decision) if config and decision else None
+    write(formats[form](runs, decision, evidence), "")
+
+
+def _decision(config: SiteConfig, user: str, job_id: str) -> Decision | None:
+    """Return what csub decided: from one's own decisions, or from the site's where they are open to us."""
+    own, _ = read_decisions(decisions_folder(config))
+    if user == pwd.getpwuid(os.geteuid()).pw_name:
+        found = next((item for item in reversed(own) if item.job_id == job_id), None)
+        if found:
+            return found
     # Anybody may write a decision about any job id; the job's own user's is the one that was acted upon.
-    decision = next((found for key, (_, found) in decisions.items() if key == (runs[-1].user, job_id)), None)
-    write(formats[form](runs, decision), "")
+    spool = config.paths.decisions
+    owned = collect_decisions(spool).decisions.get((user, job_id)) if spool and os.access(spool, os.R_OK) else None
+    return owned[1] if owned else None
+
+
+def _evidence(config: SiteConfig, decision: Decision) -> Evidence | None:
+    """Return what a sampler inside the job, or the site's ingest, left for the next submission of the same script."""
+    known = look_up(config, decision.signature, CliClient(config.timeouts.ask_slurm_s).job_states)
+    return next((item for item in known.evidence if item.job_id == decision.job_id), None)

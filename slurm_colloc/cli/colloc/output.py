@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig, find_site_file, load_site, user_data_folder
+from slurm_colloc.config import SiteConfig, find_site_file, how_to_write_one, load_site, user_data_folder
 from slurm_colloc.errors import CollocError, ConfigError, InputError
 
 
@@ -24,6 +24,10 @@ def run(main: Callable[[], Any]) -> NoReturn:
         # The interpreter would flush again on its way out and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        print(f"colloc: error: {error.strerror or error}{where}", file=sys.stderr)
+        sys.exit(CollocError.exit_status)
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(0)
@@ -42,7 +46,7 @@ def site() -> SiteConfig:
     """
     path = find_site_file()
     if path is None:
-        raise ConfigError("no site.toml found; write one with 'colloc site init', or name one in $COLLOC_CONF")
+        raise ConfigError(f"no site.toml found; write one with '{how_to_write_one()}', or name one in $COLLOC_CONF")
     return load_site(path)
 
 
@@ -56,10 +60,23 @@ def site_or_none() -> SiteConfig | None:
     return load_site(path) if path else None
 
 
-def store_folder(given: str) -> str:
-    """Return the folder of the store: the one given, the site's, or the user's own."""
-    config = None if given else site_or_none()
-    return given or os.path.join(config.state_folder if config else user_data_folder(), "store")
+def state_folder(name: str, *, writing: bool = False) -> str:
+    """Return the folder ``name`` (store, journal) of the site where this user may use it, else of the user's own data.
+
+    What everybody's jobs did is not for everybody: the site's folders are closed to all but those who keep them.
+    """
+    own = os.path.join(user_data_folder(), name)
+    config = site_or_none()
+    if config is None or not config.paths.state:
+        if config is not None and os.geteuid() == 0:
+            say(f"site.toml sets no paths.state; using root's own '{own}'")
+        return own
+    shared = os.path.join(config.paths.state, name)
+    wanted = os.R_OK | os.X_OK | (os.W_OK if writing else 0)
+    if os.access(shared, wanted) or (not os.path.exists(shared) and os.access(config.paths.state, os.W_OK)):
+        return shared
+    say(f"'{shared}' is not open to you; using your own '{own}'")
+    return own
 
 
 def moment(text: str) -> datetime:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.sweep import job_usage, runs_in_window
 from slurm_colloc.accounting.usage import summarize, total
-from slurm_colloc.cli.colloc.output import site_or_none, store_folder, window, write
+from slurm_colloc.cli.colloc.output import site_or_none, state_folder, window, write
 from slurm_colloc.clock import now
 from slurm_colloc.errors import InputError
 from slurm_colloc.report.usage import FORMATS, UsageReport
@@ -27,7 +27,7 @@ def report(
     if form not in FORMATS:
         raise InputError(f"--format '{form}' is not one of {', '.join(FORMATS)}")
     start, end = window(since, until)
-    source = Store(store_folder(store))
+    source = open_store(store or state_folder("store"))
     config = site_or_none()
     at = (start.timestamp(), end.timestamp(), now())
     usages = job_usage(source, *at)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from slurm_colloc import clock
-from slurm_colloc.cli.colloc.output import say, site_or_none
+from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder
 from slurm_colloc.errors import CollocError, ConfigError, InputError
 from slurm_colloc.gpu.reader import GpuReader
 from slurm_colloc.history.records import drop_evidence
@@ -40,7 +40,8 @@ def sample(
     if not journal and not evidence:
         if config is None:
             raise ConfigError("no folder for samples: give --journal, or a site.toml with paths.state")
-        journal = os.path.join(config.state_folder, "journal")
+        journal = state_folder("journal", writing=True)
+        say(f"sampling node {node} every {period_s:g} s into '{journal}'")
     if evidence and not (job and signature):
         raise InputError("--evidence needs --job and --signature")
     chosen = reader or (config.observe.gpu_reader if config else "nvml")

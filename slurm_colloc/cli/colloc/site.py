@@ -44,8 +44,13 @@ def init(
     if path == "-":
         write(text, "")
         return
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    write(text, path)
+    try:
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        own = "" if user or output else "; 'colloc site init --user' writes one of your own"
+        raise InputError(f"'{path}' cannot be written: {error.strerror}{own}") from error
     say(f"wrote '{path}'; read it, then run 'colloc site check'")
 
 
