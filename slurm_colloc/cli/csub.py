@@ -7,6 +7,7 @@ arguments. Nothing here imports typer, jinja2 or anything heavier unless the use
 
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -73,9 +74,13 @@ def _run(argv: tuple[str, ...]) -> int:
         # From here on it is known whether --dry-run is csub's or an argument of the user's script.
         dry_run = own_option("dry-run", command_line, None) is not None
         call = call._replace(argv=command_line.sbatch_argv, dry_run=dry_run)
+        wrong = _misused_format(own_option("format", command_line, None), dry_run)
+        if wrong:
+            _say(f"error: {wrong}; nothing was submitted")
+            return 2
         if config is None:
             raise UnsureError(problem)
-        if config.policy == "off":
+        if config.policy == "off" and not dry_run:
             replace([call.sbatch, *call.argv], call.environ)
         if command_line.script is None and not any(option.name == "wrap" for option in command_line.options):
             stdin = _read_stdin(command_line)
@@ -92,6 +97,12 @@ def _run(argv: tuple[str, ...]) -> int:
         return _fall_open(call, stdin, f"internal error, please report it: {error!r}")
     # Outside of what falls open above: once sbatch was started a job may exist.
     return _submit(plan, argv, path, call, config, stdin)
+
+
+def _misused_format(form: str | None, dry_run: bool) -> str:
+    if form not in (None, "json", "script"):
+        return f"--format={form} is not known; choose script or json"
+    return "--format is for --dry-run" if form and not dry_run else ""
 
 
 def _site() -> tuple[str, SiteConfig | None, str]:
@@ -237,9 +248,6 @@ def _show(plan: Plan, command_line: CommandLine, call: _Call) -> int:
     """Print what would be submitted and submit nothing."""
     script = (plan.body if plan.body is not None else plan.script).decode(errors="surrogateescape")
     form = own_option("format", command_line, None)
-    if form not in (None, "json", "script"):
-        _say(f"error: --format={form} is not known; choose script or json")
-        return 2
     if own_option("explain", command_line, None) is not None:
         _explain(plan)
     if form == "json":
@@ -252,6 +260,7 @@ def _show(plan: Plan, command_line: CommandLine, call: _Call) -> int:
         }
         text = json.dumps(shown, indent=2, ensure_ascii=True) + "\n"
     else:
+        _say(f"would be submitted as: {shlex.join([call.sbatch, *plan.sbatch_argv])}")
         text = script
     sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
     sys.stdout.flush()

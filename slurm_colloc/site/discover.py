@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ClusterShell.NodeSet import NodeSet, NodeSetParseError
 
 from slurm_colloc.config import SCHEMA, Pool, SiteConfig
+from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import GpuModel, model_named, parse_profile
 from slurm_colloc.slurm.client import SlurmClient
 from slurm_colloc.slurm.parse import Node
@@ -35,8 +36,13 @@ def discover(
 
     Raises:
         ProcessError: Slurm does not answer.
+        InputError: a model for a gres type that no node has.
     """
     nodes, partitions, settings = client.nodes(), client.partitions(), client.config()
+    types = sorted({gres.type for node in nodes for gres in node.gres if gres.name == "gpu"})
+    strange = sorted(set(models) - set(types))
+    if strange:
+        raise InputError(f"no node has gpu:{strange[0]}; the cluster's types are {', '.join(types) or 'none'}")
     # JobDefaults of slurm.conf itself holds for every partition.
     everywhere = any(name in settings.get("JobDefaults", "") for name in ("DefCpuPerGPU", "DefMemPerGPU"))
     default = next((partition.name for partition in partitions if partition.default), "")
@@ -156,6 +162,9 @@ def check(config: SiteConfig, client: SlurmClient) -> list[str]:
         problems.append(f"slurm_release is '{config.slurm_release}', the cluster runs {release}")
     if cluster != config.cluster:
         problems.append(f"cluster is '{config.cluster}', slurm.conf says '{cluster}'")
+    default = next((partition.name for partition in client.partitions() if partition.default), "")
+    if default != config.default_partition:
+        problems.append(f"default_partition is '{config.default_partition}', the cluster's is '{default}'")
     nodes = {node.name: node for node in client.nodes()}
     for pool in config.pool:
         try:
@@ -169,6 +178,32 @@ def check(config: SiteConfig, client: SlurmClient) -> list[str]:
             else:
                 problems += [f"pool '{pool.name}', node '{name}': {what}" for what in _differences(pool, nodes[name])]
     return problems
+
+
+def gaps(config: SiteConfig) -> list[str]:
+    """Return where ``config`` keeps csub from placing jobs, by its own words and not by mistake."""
+    found = [] if config.policy == "auto" else [f"policy is '{config.policy}': no job is placed"]
+    if not config.pool:
+        found.append("no pool: no node with GPUs is described, so no job is placed")
+    for pool in config.pool:
+        if pool.sm_count is None or pool.gpu_mem_mib is None:
+            missing = " and ".join(key for key in ("sm_count", "gpu_mem_mib") if getattr(pool, key) is None)
+            found.append(f"pool '{pool.name}': no job is placed without its {missing}; 'site init --gpu' may know them")
+        elif not (pool.slice or pool.mps_per_gpu or pool.shards_per_gpu):
+            found.append(f"pool '{pool.name}': no slices, mps or shard, so jobs get whole GPUs")
+        else:
+            found += [f"pool '{pool.name}': {why}" for why in _off(pool, config)]
+    return found
+
+
+def _off(pool: Pool, config: SiteConfig) -> Iterable[str]:
+    sharing = config.sharing
+    if pool.mps_per_gpu and (sharing.mps_daemon != "site" or not sharing.mps_single_user):
+        yield "gres/mps is not used: nobody vouched for the daemon (--mps-daemon)"
+    if pool.shards_per_gpu and not sharing.shard_consent:
+        yield "gres/shard is not used: nobody vouched that it is accepted (--shard-consent)"
+    if not config.paths.state and config.observe.agent:
+        yield "observe.agent is set, paths.state is not: the agents' samples would lie in root's home"
 
 
 def _differences(pool: Pool, node: Node) -> Iterable[str]:

@@ -108,10 +108,11 @@ def make_plan(
         raise UnsureError(f"--colloc='{off}' is neither auto nor off")
     wished = place(request, footprint, config)
     fixed = reason_to_keep_text(text, script.interpreter if script else "")
-    placement = _leave(wished, off == "off", fixed, config)
+    switched_off = "--colloc=off was given" if off == "off" else "the site's policy is off" * (config.policy == "off")
+    placement = _leave(wished, switched_off, fixed, config)
     body = None
     if script is not None and not fixed:
-        body = _body(text, script, request, footprint, placement, config, off == "off")
+        body = _body(text, script, request, footprint, placement, config, bool(switched_off))
     argv, script_at = _overridden(command_line, request, placement)
     return Plan(request, footprint, placement, argv, script_at, text, body, notes)
 
@@ -153,11 +154,11 @@ def _footprint(
     return estimate(None, known.evidence), known.notes
 
 
-def _leave(wished: Placement, off: bool, fixed: str, config: SiteConfig) -> Placement:
+def _leave(wished: Placement, switched_off: str, fixed: str, config: SiteConfig) -> Placement:
     """Return the placement in force: as asked when the user or the site says so, or a block is needed and cannot be."""
     why = fixed if wished.environment else ""
-    if off:
-        why = "--colloc=off was given"
+    if switched_off:
+        why = switched_off
     if config.policy == "shadow" and not wished.as_asked:
         why = f"shadow mode: would have been {wished.gres}"
     if not why or wished.as_asked:

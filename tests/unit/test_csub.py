@@ -133,6 +133,26 @@ def test_a_dry_run_never_reaches_sbatch(shell: Shell) -> None:
     assert shell.calls() == []
 
 
+def test_a_dry_run_shows_the_line_and_respects_every_policy(shell: Shell) -> None:
+    done = shell.run(HINT, "--dry-run", "job.sh", "a b")
+    assert done.stdout == SCRIPT
+    assert done.stderr.endswith("/bin/sbatch --gres=gpu:h100_1g.10gb:1 job.sh 'a b'\n")
+    site = shell.folder / "site.toml"
+    site.write_text(site.read_text().replace("schema = 1", 'schema = 1\npolicy = "off"'))
+    done = shell.run(HINT, "--dry-run", "job.sh")
+    assert (done.returncode, done.stdout) == (0, SCRIPT)
+    assert done.stderr.endswith("/bin/sbatch job.sh\n")
+    assert shell.calls() == []
+
+
+@pytest.mark.parametrize("argv", [["--format=json"], ["--format=yaml"], ["--dry-run", "--format=yaml"]])
+def test_a_format_out_of_place_is_refused_before_anything_is_submitted(shell: Shell, argv: list[str]) -> None:
+    done = shell.run(*argv, "job.sh")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nothing was submitted" in done.stderr
+    assert shell.calls() == []
+
+
 def test_shadow_and_off_change_nothing(shell: Shell) -> None:
     site = (shell.folder / "site.toml").read_text()
     (shell.folder / "site.toml").write_text(site.replace("schema = 1", 'schema = 1\npolicy = "shadow"'))

@@ -7,7 +7,7 @@ import pytest
 from slurm_colloc.config import MigSlice, SiteConfig, parse_site
 from slurm_colloc.errors import InputError, ProcessError
 from slurm_colloc.model import Gres
-from slurm_colloc.site.discover import Consent, check, discover
+from slurm_colloc.site.discover import Consent, check, discover, gaps
 from slurm_colloc.slurm import client as client_module
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.parse import (
@@ -257,3 +257,25 @@ def test_check_says_so_when_nodes_cannot_be_read() -> None:
     config = found()
     (problem,) = check(config._replace(pool=(config.pool[0]._replace(nodes="g[1-"),)), FakeClient())
     assert problem.startswith("pool 'g1': nodes 'g[1-' cannot be read: ")
+
+
+def test_check_compares_the_default_partition() -> None:
+    (problem,) = check(found()._replace(default_partition="gpu"), FakeClient())
+    assert problem == "default_partition is 'gpu', the cluster's is 'all'"
+
+
+def test_gaps_say_why_nothing_is_placed() -> None:
+    assert gaps(found(models={"h100": "NVIDIA H100 80GB HBM3"}, consent=Consent(mps_daemon=True, shard=True))) == []
+    unknown = gaps(found())
+    assert unknown[0].startswith("pool 'g1': no job is placed without its sm_count and gpu_mem_mib")
+    config = found(models={"h100": "NVIDIA H100 80GB HBM3"})
+    assert [what.partition(":")[0] for what in gaps(config)] == ["pool 'g1'", "pool 'g2'"]
+    assert gaps(config._replace(policy="shadow", pool=())) == [
+        "policy is 'shadow': no job is placed",
+        "no pool: no node with GPUs is described, so no job is placed",
+    ]
+
+
+def test_a_model_for_a_type_that_no_node_has_is_a_mistake() -> None:
+    with pytest.raises(InputError, match="no node has gpu:h10; the cluster's types are h100, "):
+        found(models={"h10": "NVIDIA H100 80GB HBM3"})

@@ -2,6 +2,7 @@
 """colloc history: what csub decided for me, and what it knows of my jobs."""
 
 import json
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -12,7 +13,7 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.history.lookup import look_up
 from slurm_colloc.history.records import read_decisions
-from slurm_colloc.report.usage import printable
+from slurm_colloc.report.usage import printable, stamp
 from slurm_colloc.slurm.client import CliClient
 
 
@@ -36,10 +37,16 @@ def history(
         return
     for decision, footprint in shown:
         memory = footprint.gpu_mem_peak_mib
+        active = footprint.sm_active_pct
+        known = f"{memory.q99:.0f} MiB" if memory else "memory not known"
+        known += f", {active.q95:.0f} % of the SMs" if active else ", SM activity not known"
+        at = datetime.fromtimestamp(decision.at_s).astimezone()
+        given = decision.given if decision.given == "as asked" else f"{decision.given} ({decision.mode})"
         write(
-            f"{decision.job_id}  {printable(decision.job_name)}: asked {decision.asked or 'no GPU'}, "
-            f"given {decision.given} ({decision.mode}); {printable('; '.join(decision.reasons))}\n"
-            f"    next time: {f'{memory.q99:.0f} MiB, ' if memory else ''}{footprint.provenance}\n",
+            f"{decision.job_id}  {printable(decision.job_name)}  {stamp(at)}\n"
+            f"    asked {printable(decision.asked) or 'no GPU'}, given {printable(given)}: "
+            f"{printable('; '.join(decision.reasons))}\n"
+            f"    known for the next submission: {known}; {printable(footprint.provenance)}\n",
             "",
         )
-    write(f"{len(decisions)} submissions recorded, {unreadable} files unreadable\n", "")
+    write(f"{len(shown)} of {len(decisions)} submissions shown, {unreadable} files unreadable\n", "")

@@ -10,7 +10,7 @@ import typer
 from slurm_colloc.cli.colloc.output import say, site, write
 from slurm_colloc.config import SYSTEM_FILE, find_site_file, parse_site, reference, user_config_file
 from slurm_colloc.errors import InputError
-from slurm_colloc.site.discover import Consent, discover
+from slurm_colloc.site.discover import Consent, discover, gaps
 from slurm_colloc.site.discover import check as differences
 from slurm_colloc.slurm.client import CliClient
 
@@ -27,7 +27,7 @@ def init(
         list[str] | None, typer.Option("--gpu", metavar="TYPE=NAME", help="the card behind a gres type")
     ] = None,
     mps_daemon: Annotated[
-        bool, typer.Option("--mps-daemon", help="vouch: prolog or SPANK runs one MPS daemon per GPU and user")
+        bool, typer.Option("--mps-daemon", help="vouch: one MPS daemon per GPU, one user at a time on it")
     ] = False,
     shard_consent: Annotated[bool, typer.Option("--shard-consent", help="vouch: shards need no isolation")] = False,
     setting: Annotated[
@@ -40,7 +40,7 @@ def init(
         raise InputError(f"'{path}' exists; --force replaces it")
     models = dict(_pair(item, "--gpu") for item in gpu or ())
     text = discover(CliClient(_ASK_TIMEOUT_S), models, Consent(mps_daemon, shard_consent), _settings(setting or []))
-    parse_site(tomllib.loads(text), "what was discovered")
+    config = parse_site(tomllib.loads(text), "what was discovered")
     if path == "-":
         write(text, "")
         return
@@ -51,6 +51,7 @@ def init(
     except OSError as error:
         own = "" if user or output else "; 'colloc site init --user' writes one of your own"
         raise InputError(f"'{path}' cannot be written: {error.strerror}{own}") from error
+    _note(gaps(config))
     say(f"wrote '{path}'; read it, then run 'colloc site check'")
 
 
@@ -74,6 +75,11 @@ def _settings(given: list[str]) -> dict[str, dict[str, object]]:
     return sections
 
 
+def _note(gaps: list[str]) -> None:
+    for gap in gaps:
+        say(f"note: {gap}")
+
+
 @app.command()
 def check() -> None:
     """Compare the site file in force with the live cluster; exit status 1 when they differ."""
@@ -81,6 +87,7 @@ def check() -> None:
     problems = differences(config, CliClient(_ASK_TIMEOUT_S))
     for problem in problems:
         print(problem)
+    _note(gaps(config))
     if problems:
         raise typer.Exit(1)
     print(f"'{find_site_file()}' agrees with the cluster: {len(config.pool)} pools")
