@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slurm_colloc.accounting.sources.sacct import FIELDS
+from tests.cluster.config import cluster_name
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
 
@@ -79,9 +80,13 @@ class Story:
         sys.stdout.write("".join(f"          {line}\n" for line in done.stderr.splitlines()))
         return done.stdout
 
+    def submitter(self, job: Job) -> str:
+        """Return who submits a job: in the form without root everything is one user's."""
+        return job.user if job.user in self.lab.users else next(iter(self.lab.users))
+
     def submit(self, job: Job) -> str:
         """Write a job's script into its user's home, submit it, and return its id."""
-        user = job.user if job.user in self.lab.users else next(iter(self.lab.users))
+        user = self.submitter(job)
         home = Path(self.lab.environment(user)["HOME"])
         path = home / f"{job.name}.sh"
         path.write_text(script(job))
@@ -106,7 +111,9 @@ class Story:
             )
             for node in ("g1", "g2", "m1")
         ]
-        self.say(f"samplers run on g1, g2 and m1; submitting as {', '.join(self.lab.users)}")
+        self.say(
+            f"samplers run on g1, g2 and m1; submitting as {', '.join(sorted({self.submitter(job) for job in JOBS}))}"
+        )
         jobs = [self.submit(job) for job in JOBS]
         self.say(f"waiting for {len(jobs)} jobs")
         self.finish(jobs)
@@ -178,12 +185,15 @@ def tell(checkout: Path, *, keep_recording: bool = False) -> int:
     print(f"\nthe page:    {results}/report.html\nthe figures: {results}/report.json, report.csv")
     print(f"the inputs:  {results}/journal, site.toml, {'sacct.txt' if lab.form == 'root' else 'controller.txt'}")
     if keep_recording:
-        keep(results, checkout / "tests/recorded/demo")
+        keep(results, checkout / "tests/recorded/demo", cluster_name(lab.ports.numbers))
     return 0
 
 
-def keep(results: Path, recorded: Path) -> None:
-    """Replace the recording that `colloc demo` tells the story from; paths of this machine stay out of it."""
+def keep(results: Path, recorded: Path, cluster: str) -> None:
+    """Replace the recording that `colloc demo` tells the story from; the cluster is called "lab" in it.
+
+    Paths of this machine and the cluster's name, which is made from a port, stay out of it.
+    """
     for name in ("journal", "sacct.txt", "recording.json", "site.toml"):
         target = recorded / name
         if target.is_dir():
@@ -192,3 +202,6 @@ def keep(results: Path, recorded: Path) -> None:
     sections = (recorded / "site.toml").read_text().split("\n\n")
     kept = [section for section in sections if not section.startswith(("[observe]", "[paths]"))]
     (recorded / "site.toml").write_text("\n\n".join(kept))
+    for name in ("site.toml", "sacct.txt"):
+        path = recorded / name
+        path.write_text(re.sub(rf"\b{cluster}\b", "lab", path.read_text()))

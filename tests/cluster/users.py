@@ -56,7 +56,7 @@ def myself(homes: Path) -> User:
 
 def make_homes(users: Iterable[User], *, own: bool) -> None:
     for user in users:
-        user.home.mkdir(mode=0o700, parents=True)
+        user.home.mkdir(mode=0o700, parents=True, exist_ok=True)  # of the lab's own root, who may be its only user
         if own:
             os.chown(user.home, user.uid, user.gid)
 

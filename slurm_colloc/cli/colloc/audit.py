@@ -2,6 +2,7 @@
 """colloc audit: rules over measured use."""
 
 import json
+import shlex
 from typing import Annotated
 
 import typer
@@ -39,6 +40,8 @@ def run_audit(
     if usages and not whole.jobs_measured:
         raise StoreError(f"not one of {len(usages)} GPU runs was measured: nothing can be said of their use")
     findings = run_rules(usages, bounds)
+    if store:
+        findings = [item._replace(reproduce=f"{item.reproduce} --store {shlex.quote(store)}") for item in findings]
     if form == "json":
         shown = {
             "schema": SCHEMA,

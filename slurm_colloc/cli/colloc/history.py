@@ -38,15 +38,15 @@ def history(
     for decision, footprint in shown:
         memory = footprint.gpu_mem_peak_mib
         active = footprint.sm_active_pct
-        known = f"{memory.q99:.0f} MiB" if memory else "memory not known"
-        known += f", {active.q95:.0f} % of the SMs" if active else ", SM activity not known"
+        size = f"{memory.q99:.0f} MiB" if memory else "memory not known"
+        size += f", {active.q95:.0f} % of the SMs" if active else ", SM activity not known"
         at = datetime.fromtimestamp(decision.at_s).astimezone()
         given = decision.given if decision.given == "as asked" else f"{decision.given} ({decision.mode})"
         write(
             f"{decision.job_id}  {printable(decision.job_name)}  {stamp(at)}\n"
             f"    asked {printable(decision.asked) or 'no GPU'}, given {printable(given)}: "
             f"{printable('; '.join(decision.reasons))}\n"
-            f"    known for the next submission: {known}; {printable(footprint.provenance)}\n",
+            f"    known for the next submission: {size}; {printable(footprint.provenance)}\n",
             "",
         )
     write(f"{len(shown)} of {len(decisions)} submissions shown, {unreadable} files unreadable\n", "")
