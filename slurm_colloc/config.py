@@ -114,7 +114,7 @@ DOCUMENTATION: dict[str, str] = {
     "cluster": "ClusterName of slurm.conf",
     "slurm_release": "Slurm's release as major.minor, e.g. '22.05'; an unknown one makes csub plain sbatch",
     "default_partition": "the partition of a job that names none",
-    "policy": "'auto' places jobs, 'shadow' only records what it would have done, 'off' makes csub plain sbatch",
+    "policy": "'auto' places jobs, 'shadow' records what it would have done and changes nothing, 'off' is plain sbatch",
     "pool": "one [[pool]] for the nodes of one shape",
     "pool.name": "a name for people",
     "pool.nodes": "the nodes, in Slurm's bracket form",

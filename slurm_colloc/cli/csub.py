@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
@@ -35,13 +35,15 @@ class _Call(NamedTuple):
     argv: tuple[str, ...]
     environ: Mapping[str, str]
     dry_run: bool
+    quiet: bool
 
 
 def main() -> NoReturn:
     """Run csub; the exit status is sbatch's."""
     _open_standard_descriptors()
     argv = tuple(sys.argv[1:])
-    if argv[:1] and argv[0] in _HELP:
+    # The shell's completion calls csub without arguments; that is no submission.
+    if (argv[:1] and argv[0] in _HELP) or "_CSUB_COMPLETE" in os.environ:
         from slurm_colloc.cli.csub_help import show
 
         show(argv)
@@ -63,7 +65,9 @@ def _open_standard_descriptors() -> None:
 def _run(argv: tuple[str, ...]) -> int:
     try:
         configured, config, problem = _site()
-        call = _Call(find_sbatch(configured, os.environ, sys.argv[0]), argv, _environment(), "--dry-run" in argv)
+        sbatch = find_sbatch(configured, os.environ, sys.argv[0])
+        # Best guesses until the arguments are split: they may be the script's.
+        call = _Call(sbatch, argv, _environment(), "--dry-run" in argv, "--quiet" in argv or "-Q" in argv)
     except CollocError as error:
         _say(f"error: {error}")
         return 1
@@ -71,9 +75,9 @@ def _run(argv: tuple[str, ...]) -> int:
     try:
         # Even a submission that csub will not touch must lose the options that sbatch does not know.
         command_line = parse_arguments(argv, config.slurm_release if config else "")
-        # From here on it is known whether --dry-run is csub's or an argument of the user's script.
         dry_run = own_option("dry-run", command_line, None) is not None
-        call = call._replace(argv=command_line.sbatch_argv, dry_run=dry_run)
+        quiet = any(option.name == "quiet" for option in command_line.options)
+        call = call._replace(argv=command_line.sbatch_argv, dry_run=dry_run, quiet=quiet)
         wrong = _misused_format(own_option("format", command_line, None), dry_run)
         if wrong:
             _say(f"error: {wrong}; nothing was submitted")
@@ -90,13 +94,19 @@ def _run(argv: tuple[str, ...]) -> int:
             return _show(plan, command_line, call)
         if own_option("explain", command_line, None) is not None:
             _explain(plan)
+        source = None if stdin is None else stdin_descriptor(plan.body if plan.body is not None else stdin)
         argv, path = _with_body(plan)
     except CollocError as error:
         return _fall_open(call, stdin, str(error))
     except Exception as error:  # noqa: BLE001 - a fault of csub's own must not cost the user the submission
         return _fall_open(call, stdin, f"internal error, please report it: {error!r}")
     # Outside of what falls open above: once sbatch was started a job may exist.
-    return _submit(plan, argv, path, call, config, stdin)
+    try:
+        status, why = _hand_over(plan, argv, source, call, config)
+    finally:
+        if path:
+            remove_script(path)
+    return _fall_open(call, stdin, why) if why else status
 
 
 def _misused_format(form: str | None, dry_run: bool) -> str:
@@ -144,7 +154,7 @@ def _fall_open(call: _Call, stdin: bytes | None, why: str) -> int:
     if call.dry_run:
         _say(f"error: {why}; without --dry-run the job would go to sbatch unchanged")
         return 2
-    if why != "no script" and not _quiet(call.argv):
+    if why != "no script" and not call.quiet:
         _say(f"submitted by plain sbatch, as asked: {why}")
     if stdin is not None:
         os.dup2(stdin_descriptor(stdin), 0)
@@ -153,10 +163,6 @@ def _fall_open(call: _Call, stdin: bytes | None, why: str) -> int:
     except CollocError as error:
         _say(f"error: {error}")
         return 1
-
-
-def _quiet(argv: Sequence[str]) -> bool:
-    return "--quiet" in argv or "-Q" in argv
 
 
 def _say(text: str) -> None:
@@ -172,32 +178,28 @@ def _with_body(plan: Plan) -> tuple[tuple[str, ...], str]:
     return (*argv[:at], path, *argv[at + 1 :]), path
 
 
-def _submit(plan: Plan, argv: tuple[str, ...], path: str, call: _Call, config: SiteConfig, stdin: bytes | None) -> int:
-    """Hand over once; a second time, unchanged, only when nothing was or could have been submitted."""
-    quiet = _quiet(call.argv)
-    source = None
-    if stdin is not None:
-        source = stdin_descriptor(plan.body if plan.body is not None else stdin)
+def _hand_over(
+    plan: Plan, argv: tuple[str, ...], source: int | None, call: _Call, config: SiteConfig
+) -> tuple[int, str]:
+    """Run sbatch once and return its status, and a reason where nothing was submitted and plain sbatch is to follow."""
 
     def submitted(job_id: str, cluster: str) -> None:
         _record(plan, job_id, cluster or config.cluster, config)
-        if not quiet and not plan.placement.as_asked:
+        if not call.quiet and not plan.placement.as_asked:
             _say(f"job {job_id}: {_given(plan.placement)} instead of {_asked(plan)}: {plan.placement.reasons[0]}")
-        for note in () if quiet else plan.notes:
+        for note in () if call.quiet else plan.notes:
             _say(note)
 
     try:
         outcome = submit([call.sbatch, *argv], call.environ, source, submitted)
     except CollocError as error:  # sbatch was not started
-        return _fall_open(call, stdin, str(error))
-    finally:
-        if path:
-            remove_script(path)
+        return 1, str(error)
+    status = outcome.status if outcome.status >= 0 else 128 - outcome.status
     if outcome.refused and not plan.placement.as_asked:
-        return _fall_open(call, stdin, f"{_given(plan.placement)} was refused: {_last_line(outcome.refused)}")
+        return status, f"{_given(plan.placement)} was refused: {_last_line(outcome.refused)}"
     if outcome.refused:
         write_all(STDERR, outcome.refused)
-    return outcome.status if outcome.status >= 0 else 128 - outcome.status
+    return status, ""
 
 
 def _last_line(said: bytes) -> str:

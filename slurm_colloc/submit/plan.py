@@ -23,9 +23,10 @@ from slurm_colloc.slurm.options import (
 from slurm_colloc.submit.render import Sampling, render_block, render_script
 from slurm_colloc.submit.request import build_request, reason_to_keep_text
 
+# What a #CSUB line may say; the others are about one call of csub, not about the job.
+SCRIPT_OPTIONS = (Option("gpu-footprint", "", "required", ""), Option("colloc", "", "required", ""))
 OWN_OPTIONS = (
-    Option("gpu-footprint", "", "required", ""),
-    Option("colloc", "", "required", ""),
+    *SCRIPT_OPTIONS,
     Option("dry-run", "", "none", ""),
     Option("explain", "", "none", ""),
     Option("format", "", "required", ""),
@@ -93,11 +94,11 @@ def make_plan(
     if config.slurm_release not in SBATCH_OPTIONS:
         raise UnsureError(f"sbatch of Slurm '{config.slurm_release}' is not known to this release of csub")
     table = SBATCH_OPTIONS[config.slurm_release]
-    if "--" in command_line.sbatch_argv:
+    if "--" in command_line.sbatch_argv[: command_line.script_at]:
         raise UnsureError("'--' among the arguments leaves no certain place for a changed request")
     wrapped = next((option.value for option in command_line.options if option.name == "wrap"), None)
     text, name = _read(command_line, stdin, wrapped)
-    script = None if wrapped is not None else read_script(text, table, OWN_OPTIONS)
+    script = None if wrapped is not None else read_script(text, table, SCRIPT_OPTIONS)
     given = effective(script, read_environment(environ, table), command_line)
     if script and script.foreign and "ignore-pbs" not in given:
         raise UnsureError(f"the script also holds directives of another scheduler ({script.foreign[0]})")
@@ -112,7 +113,8 @@ def make_plan(
     placement = _leave(wished, switched_off, fixed, config)
     body = None
     if script is not None and not fixed:
-        body = _body(text, script, request, footprint, placement, config, bool(switched_off))
+        measured = not (switched_off or request.untouchable or config.policy == "shadow")
+        body = _body(text, script, request, footprint, placement, config, measured)
     argv, script_at = _overridden(command_line, request, placement)
     return Plan(request, footprint, placement, argv, script_at, text, body, notes)
 
@@ -173,11 +175,11 @@ def _body(
     footprint: Footprint,
     placement: Placement,
     config: SiteConfig,
-    off: bool,
+    measured: bool,
 ) -> bytes | None:
     """Return the changed script, None when it can stay as it is."""
     sampling = None
-    if not config.observe.agent and not off and request.sh_like and request.gpu_count:
+    if measured and not config.observe.agent and request.sh_like and request.gpu_count:
         sampling = _sampling(request, placement, config)
     if sampling is None and not placement.environment:
         return None

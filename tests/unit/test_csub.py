@@ -214,3 +214,53 @@ def test_csub_behind_the_name_sbatch_finds_the_real_one(shell: Shell) -> None:
     )
     assert done.stdout == "Submitted batch job 4711\n", done.stderr
     assert shell.calls() == [["job.sh"]]
+
+
+def test_the_shells_completion_is_no_submission(shell: Shell) -> None:
+    for argv in ([], ["--"]):
+        environ = {"_CSUB_COMPLETE": "complete_bash", "COMP_WORDS": "csub --gpu", "COMP_CWORD": "1"}
+        done = shell.run(*argv, environ=environ)
+        assert "--gpu-footprint" in done.stdout
+    assert shell.calls() == []
+
+
+def test_shadow_changes_no_script_even_without_an_agent(shell: Shell) -> None:
+    shell.site('"mps"', agent=False)
+    site = (shell.folder / "site.toml").read_text()
+    (shell.folder / "site.toml").write_text(site.replace("schema = 1", 'schema = 1\npolicy = "shadow"'))
+    shell.run("job.sh")
+    assert shell.calls() == [["job.sh"]]
+    assert len(shell.decisions()) == 1
+
+
+@pytest.mark.parametrize("lines", ["--gres=gpu:4", "-N2 --gres=gpu:1", "--exclusive --gres=gpu"])
+def test_what_csub_cannot_place_is_not_touched_for_measurement_either(shell: Shell, lines: str) -> None:
+    shell.site('"mps"', agent=False)
+    (shell.folder / "job.sh").write_text(f"#!/bin/bash\n#SBATCH {lines}\nsleep 1\n")
+    shell.run("job.sh")
+    assert shell.calls() == [["job.sh"]]
+
+
+def test_a_csub_line_says_what_concerns_the_job_only(shell: Shell) -> None:
+    (shell.folder / "job.sh").write_text(SCRIPT.replace("echo", "#CSUB --dry-run\necho"))
+    done = shell.run(HINT, "job.sh")
+    assert shell.calls() == [["job.sh"]]
+    assert "--dry-run" in done.stderr
+
+
+def test_two_dashes_among_the_scripts_own_arguments(shell: Shell) -> None:
+    shell.run(HINT, "job.sh", "--", "--epochs", "5")
+    assert shell.calls() == [["--gres=gpu:h100_1g.10gb:1", "job.sh", "--", "--epochs", "5"]]
+
+
+def test_quiet_is_sbatchs_option_and_not_the_scripts(shell: Shell) -> None:
+    assert "instead of" in shell.run(HINT, "job.sh", "-Q").stderr
+    for quiet in ("-HQ", "--qui", "-Q"):
+        assert shell.run(HINT, quiet, "job.sh").stderr == ""
+
+
+def test_nothing_is_left_behind_when_sbatch_cannot_be_started(shell: Shell) -> None:
+    shell.site('"mps"', agent=True)
+    (shell.folder / "bin/sbatch").write_text("#!/nonexistent/interpreter\n")
+    assert shell.run(HINT, "job.sh").returncode == 1
+    assert list((shell.folder / "tmp").iterdir()) == []
