@@ -2,7 +2,7 @@
 # Thin: every line runs as well without make. ENV is the environment that bootstrap.sh builds.
 ENV := .venv/bin
 
-.PHONY: demo test check bench soak docs env env-only
+.PHONY: demo test check lint bench soak docs env env-only
 
 env:           ## Slurm from Debian's packages (as root) and the Python environment
 	@bash tests/cluster/bootstrap.sh
@@ -16,12 +16,13 @@ demo: env      ## the whole story on a private real cluster
 test: env      ## the whole suite, the real cluster included
 	$(ENV)/pytest -m "not soak"
 
-check: env     ## what must hold at every commit
+check: lint test ## what must hold at every commit
+
+lint: env
 	$(ENV)/ruff check .
 	$(ENV)/ruff format --check .
 	$(ENV)/mypy
 	$(ENV)/lint-imports
-	$(ENV)/pytest -m "not soak"
 
 soak: env      ## what takes long: thousands of generated submissions
 	$(ENV)/pytest -m soak

@@ -7,8 +7,3 @@ import time
 def now() -> float:
     """Return the time in UTC epoch seconds."""
     return time.time()
-
-
-def sleep(seconds: float) -> None:
-    """Wait for ``seconds``."""
-    time.sleep(seconds)

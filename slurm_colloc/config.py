@@ -108,6 +108,13 @@ class SiteConfig(NamedTuple):
         """Return the folder of journals, store and history."""
         return self.paths.state or user_data_folder()
 
+    @property
+    def decisions_folder(self) -> str:
+        """Return where this user's decisions are dropped: in a folder of their own in the site's spool, or at home."""
+        if self.paths.decisions:
+            return os.path.join(self.paths.decisions, str(os.geteuid()))
+        return os.path.join(user_data_folder(), "decisions")
+
 
 DOCUMENTATION: dict[str, str] = {
     "schema": "version of this file's form; 1",
@@ -122,8 +129,8 @@ DOCUMENTATION: dict[str, str] = {
     "pool.gpu_type": "gres type of the whole GPUs, e.g. 'h100'; empty when all GPUs are cut into slices",
     "pool.gpu_model": "the GPU's name as the driver gives it; evidence of past jobs is matched by it",
     "pool.gpus_per_node": "whole GPUs per node",
-    "pool.gpu_mem_mib": "memory of one whole GPU in MiB; without it no job is placed by memory here",
-    "pool.sm_count": "streaming multiprocessors of one whole GPU; without it no job is placed on slices here",
+    "pool.gpu_mem_mib": "memory of one whole GPU in MiB; without it no share is placed here",
+    "pool.sm_count": "streaming multiprocessors of one whole GPU; without it no job is placed here",
     "pool.mps_per_gpu": "gres/mps count per GPU (gres.conf), usually 100; 0: none",
     "pool.shards_per_gpu": "gres/shard count per GPU (gres.conf); 0: none",
     "pool.slice": "one [[pool.slice]] for each kind of MIG slice",

@@ -43,17 +43,28 @@ def closed_folder(path: str) -> None:
         os.mkdir(path, PRIVATE_FOLDER)
 
 
+def file_mode(folder: str) -> int:
+    """Return the mode of files in ``folder``: its group may read them where it may enter the folder."""
+    return PRIVATE_FILE | (0o040 if os.stat(folder).st_mode & 0o050 == 0o050 else 0)
+
+
+def temporary_path(path: str) -> str:
+    """Return a name beside ``path`` that no writer before us, killed half-way, can have left there."""
+    return f"{path}.{os.urandom(6).hex()}.new"
+
+
 def write_atomic(path: str, content: bytes, mode: int = PRIVATE_FILE) -> None:
     """Write ``content`` to ``path`` so that readers see the old file or the new one, whole.
 
     Raises:
         StoreError: the folder is missing or full; nothing of ours is left in it.
     """
-    temporary = f"{path}.{os.getpid()}.new"
+    temporary = temporary_path(path)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
         try:
             with os.fdopen(descriptor, "wb") as stream:
+                os.fchmod(descriptor, mode)  # not what the umask leaves of it
                 stream.write(content)
             os.replace(temporary, path)
         except BaseException:

@@ -64,7 +64,7 @@ class JobRequest(NamedTuple):
 
 
 class Quantiles(NamedTuple):
-    """Quantiles of what a job may need; a demand is sized by q99."""
+    """Quantiles of what a job may need; memory is sized by q99, SM activity by q95."""
 
     q50: float
     q95: float
@@ -210,10 +210,12 @@ class JobUsage(NamedTuple):
 
     ``*_measured_gpu_hours`` are the allocated GPU-hours that samples of the metric cover: the denominator of the used
     ones. ``coverage_pct`` is the sampled part of the run's device time; None where the source does not record it.
+    ``gpu_mem_peak_mib`` is the sum over the run's devices of one node at one time; of several nodes the largest.
     """
 
     cluster: str
     job_id: str
+    job_id_raw: str
     user: str
     account: str
     partition: str

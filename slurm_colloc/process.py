@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only door to other programs: an argv list, never a shell.
 
-``run`` asks a question (bounded time, captured output), ``hand_over`` gives a submission to sbatch and never kills
-or repeats it, ``replace`` becomes the other program.
+``run`` and ``ask`` ask a question (bounded time, captured output), ``spawn`` starts a program for a caller that reads
+it to its end, ``replace`` becomes the other program.
 """
 
 import os

@@ -10,6 +10,11 @@ _CHECKOUT_FOLDERS = {
 }
 
 
+def template_folders(of_site: str) -> list[str]:
+    """Return where templates are looked for: the site's own folder first, then the shipped one."""
+    return [of_site, folder("templates")] if of_site else [folder("templates")]
+
+
 def folder(name: str) -> str:
     """Return the folder ``templates``, ``site-configs`` or ``recorded``.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every conversion between Slurm's, NVML's and our units; the only 1024 in the project.
+"""Every conversion between Slurm's, NVML's and our units; Slurm's K, M, G of a count are gres.py's.
 
 Demand rounds up, capacity rounds down. A demand that rounds to zero is an error, because Slurm reads
 ``--mem=0`` as "the whole node".
@@ -11,7 +11,6 @@ import re
 from slurm_colloc.errors import InputError
 
 BYTES_PER_MIB = 1024 * 1024
-SECONDS_PER_HOUR = 3600.0
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
 _MIB_PER_UNIT = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024.0}
@@ -52,11 +51,6 @@ def demand_units(fraction: float, units_per_whole: int) -> int:
     """Return how many of ``units_per_whole`` shares (mps, shards) hold ``fraction`` of a GPU; rounds up."""
     # The small subtrahend keeps 0.25 * 100 = 25.000000000000004 from asking for 26.
     return max(1, math.ceil(fraction * units_per_whole - 1e-9))
-
-
-def hours(seconds: float) -> float:
-    """Return ``seconds`` in hours."""
-    return seconds / SECONDS_PER_HOUR
 
 
 def watts(milliwatts: int) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.errors import CollocError
+from slurm_colloc.errors import CollocError, StoreError
 from slurm_colloc.files import read_bounded
 from slurm_colloc.history.records import parse_decision
 from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
@@ -23,17 +23,18 @@ _EVIDENCE = """
 WITH seen AS (
     SELECT s.job_id, s.at_s, s.interval_s, max(s.gpu_model) AS gpu_model, max(s.profile) AS profile,
            CASE WHEN count(*) = count(s.gpu_mem_used_mib) THEN sum(s.gpu_mem_used_mib) END AS mib,
-           CASE WHEN count(*) = count(coalesce(s.sm_active_pct, s.gpu_util_pct))
+           -- A split among neighbours is good enough for a report, not for sizing the next run.
+           CASE WHEN count(*) = count(coalesce(s.sm_active_pct, s.gpu_util_pct)) AND bool_and(s.method = 'measured')
                 THEN sum(coalesce(s.sm_active_pct, s.gpu_util_pct) * s.whole_sm_part) END AS sm,
            bool_or(s.sm_active_pct IS NULL AND s.gpu_util_pct IS NOT NULL) AS sm_is_bound
     FROM shares s WHERE s.cluster = $cluster AND s.job_id != '' GROUP BY s.job_id, s.at_s, s.interval_s
 )
-SELECT a.job_id_raw, a."user", a.state, a.end_s, max(v.gpu_model), max(v.mib),
+SELECT a.job_id_raw, a.job_id, a."user", a.state, a.end_s, max(v.gpu_model), max(v.mib),
        sum(v.sm * v.interval_s) / nullif(sum(v.interval_s) FILTER (v.sm IS NOT NULL), 0), quantile_cont(v.sm, 0.95),
        bool_or(v.sm_is_bound), count(*), sum(v.interval_s), max(v.profile)
 FROM seen v JOIN allocations a ON a.job_id_raw = v.job_id AND a.cluster = $cluster
 WHERE a.end_s IS NOT NULL AND v.at_s > a.start_s AND v.at_s <= a.end_s
-GROUP BY a.job_id_raw, a."user", a.state, a.end_s
+GROUP BY a.job_id_raw, a.job_id, a."user", a.state, a.end_s
 """
 
 
@@ -42,6 +43,13 @@ class Collected(NamedTuple):
 
     decisions: Mapping[tuple[str, str], tuple[int, Decision]]
     rejected: int
+
+
+class History(NamedTuple):
+    """How many runs went into the users' snapshots, and how many users only root could have written one for."""
+
+    runs: int
+    users_skipped: int
 
 
 def collect_decisions(folder: str) -> Collected:
@@ -84,8 +92,8 @@ def _entries(folder: str, owner_uid: int | None = None) -> list["os.DirEntry[str
         return []
 
 
-def build_history(store: Store, cluster: str, state_folder: str, collected: Collected) -> int:
-    """Write each user's snapshot from the store and the decisions; return how many runs went in.
+def build_history(store: Store, cluster: str, state_folder: str, collected: Collected) -> History:
+    """Write each user's snapshot from the store and the decisions.
 
     Raises:
         StoreError: store or history cannot be read or written.
@@ -93,8 +101,9 @@ def build_history(store: Store, cluster: str, state_folder: str, collected: Coll
     by_uid: dict[int, list[Evidence]] = {}
     with store.connect() as connection:
         rows = connection.execute(_EVIDENCE, {"cluster": cluster}).fetchall()
-    for job_id, user, state, end_s, model, mib, mean, high, bound, count, seconds, profile in rows:
-        owned = collected.decisions.get((user, job_id))
+    for job_id, shown_id, user, state, end_s, model, mib, mean, high, bound, count, seconds, profile in rows:
+        # csub saw the id of the array, not those of its tasks.
+        owned = collected.decisions.get((user, shown_id.partition("_")[0]))
         if owned is None or owned[1].cluster != cluster:
             continue
         uid, decision = owned
@@ -106,7 +115,13 @@ def build_history(store: Store, cluster: str, state_folder: str, collected: Coll
             )
         )
     folder = os.path.dirname(snapshot_path(state_folder, 0))
-    os.makedirs(folder, mode=0o711, exist_ok=True)
-    for uid, evidence in by_uid.items():
+    try:
+        os.makedirs(folder, exist_ok=True)
+        os.chmod(folder, 0o711)  # noqa: S103 - whatever the umask: each user reads a file of their own in it
+    except OSError as error:
+        raise StoreError(f"history folder '{folder}' cannot be made: {error.strerror}") from error
+    # Only root can give a file to its user; somebody else's would be an error at each of that user's submissions.
+    written = {uid: evidence for uid, evidence in by_uid.items() if os.geteuid() in (0, uid)}
+    for uid, evidence in written.items():
         write_snapshot(snapshot_path(state_folder, uid), evidence, uid if os.geteuid() == 0 else None)
-    return sum(len(evidence) for evidence in by_uid.values())
+    return History(sum(map(len, written.values())), len(by_uid) - len(written))

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources -> store, and what was counted on the way."""
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -9,6 +8,7 @@ from typing import NamedTuple
 from slurm_colloc.accounting.sources import clustercockpit, sacct
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import InputError
 from slurm_colloc.model import JobShare, Round
 
 # Reading one hour of one node takes a second or two.
@@ -30,7 +30,11 @@ def keep_runs(store: Store, source: str, parsed: sacct.Parsed, config: SiteConfi
 
     Raises:
         StoreError: the store cannot be written.
+        InputError: there are rows and not one can be read: that is another format, no news.
     """
+    if parsed.rejected and not parsed.rows and not parsed.steps:
+        why = "; ".join(sorted(parsed.rejected))
+        raise InputError(f"none of {parsed.rows_in} rows of {source} can be read ({why}); the store stays as it was")
     store.write_allocations(source, parsed.rows, config, now_s)
     return _log(store, Counted(source, parsed.rows_in, len(parsed.rows), parsed.steps, dict(parsed.rejected)))
 
@@ -61,7 +65,8 @@ def keep_samples(
     store.write_shares(name, cluster, ((seen, attribute(seen)) for seen in rounds))
     counts = {"journal line fails its checksum or form": rejected} if rejected else {}
     counted = Counted(name, len(rounds) + rejected, len(rounds), 0, counts)
-    if rejected:
+    # Also of 0: the count of an earlier reading, when the last line was half written, must not stay.
+    if rejected or store.has_log(f"samples-{name.replace(os.sep, '-')}"):
         store.write_log(f"samples-{name.replace(os.sep, '-')}", counted._asdict())
     return counted
 
@@ -76,10 +81,5 @@ def is_current(store: Store, name: str, path: str) -> bool:
 
     A line can be appended between the reading of the journal and the writing of the shares, so "newer" is not enough.
     """
-    written_s = store.share_age_s(name)
+    written_s = store.share_written_s(name)
     return written_s is not None and written_s > os.stat(path).st_mtime + _LONGEST_READ_S
-
-
-def counted_from(log: Mapping[str, object]) -> Counted:
-    """Return a Counted as it was logged."""
-    return Counted(**json.loads(json.dumps(log)))

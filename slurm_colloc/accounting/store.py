@@ -6,9 +6,11 @@ Writing the same input again replaces the same file, and readers drop repeated r
 be repeated at will.
 """
 
+import glob
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import duckdb
@@ -17,7 +19,7 @@ import pandas as pd
 from slurm_colloc.accounting.equivalents import devices, gpu_equivalents, unit_gpus
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import StoreError
-from slurm_colloc.files import closed_folder, read_bounded, write_atomic
+from slurm_colloc.files import closed_folder, file_mode, read_bounded, temporary_path, write_atomic
 from slurm_colloc.model import AllocationRow, JobShare, Round
 
 ALLOCATION_COLUMNS = {
@@ -109,7 +111,11 @@ class Store:
             self._make_folder(path)
         except OSError as error:
             raise StoreError(f"folder '{os.path.dirname(path)}' cannot be created: {error.strerror}") from error
-        write_atomic(path, json.dumps(log).encode())
+        write_atomic(path, json.dumps(log).encode(), file_mode(self._folder))
+
+    def has_log(self, source: str) -> bool:
+        """Return whether an ingest of ``source`` was logged."""
+        return os.path.exists(os.path.join(self._folder, "ingest", f"{source}.json"))
 
     def logs(self) -> dict[str, dict[str, Any]]:
         """Return what the last ingest of each source counted."""
@@ -121,7 +127,7 @@ class Store:
             if name.endswith(".json")
         }
 
-    def share_age_s(self, name: str) -> float | None:
+    def share_written_s(self, name: str) -> float | None:
         """Return when the shares called ``name`` were written, None when they are not there."""
         try:
             return os.stat(os.path.join(self._folder, "shares", f"{name}.parquet")).st_mtime
@@ -130,7 +136,7 @@ class Store:
 
     def _write(self, name: str, records: list[tuple[Any, ...]], columns: dict[str, str]) -> None:
         path = os.path.join(self._folder, f"{name}.parquet")
-        temporary = f"{path}.{os.getpid()}.new"
+        temporary = temporary_path(path)
         frame = pd.DataFrame.from_records(records, columns=list(columns))
         casts = ", ".join(f'CAST("{column}" AS {kind}) AS "{column}"' for column, kind in columns.items())
         try:
@@ -138,8 +144,11 @@ class Store:
             with duckdb.connect() as connection:
                 connection.register("frame", frame)
                 connection.execute(f"COPY (SELECT {casts} FROM frame) TO '{_sql(temporary)}' (FORMAT parquet)")  # noqa: S608
+            os.chmod(temporary, file_mode(self._folder))
             os.replace(temporary, path)
         except (OSError, duckdb.Error) as error:
+            with suppress(OSError):
+                os.unlink(temporary)
             raise StoreError(f"store file '{path}' cannot be written: {error}") from error
 
     def _make_folder(self, path: str) -> None:
@@ -155,7 +164,7 @@ class Store:
         """
         connection = duckdb.connect()
         try:
-            self._view(connection, "allocations", ALLOCATION_COLUMNS, ("cluster", "job_id_raw", "submit_s", "start_s"))
+            self._view(connection, "allocations", ALLOCATION_COLUMNS, ("cluster", "job_id_raw", "start_s"))
             self._view(connection, "shares", SHARE_COLUMNS, ("cluster", "uuid", "at_s", "job_id"))
         except duckdb.Error as error:
             connection.close()
@@ -168,14 +177,19 @@ class Store:
         folder = os.path.join(self._folder, kind)
         held = any(name.endswith(".parquet") for _, _, names in os.walk(folder) for name in names)
         empty = ", ".join(f'NULL::{sort} AS "{column}"' for column, sort in columns.items())
-        files = f"SELECT * FROM read_parquet('{_sql(folder)}/**/*.parquet')"  # noqa: S608
+        pattern = f"{_sql(glob.escape(folder))}/**/*.parquet"
+        files = f"SELECT * FROM read_parquet('{pattern}', hive_partitioning = false)"  # noqa: S608
         source = files if held else f"SELECT {empty} WHERE false"
-        # Of two readings of one run in the same ingest, the one that knows its end; then any, but always the same one.
+        # Of two readings of one run the one that knows its end, however old its source: a run does not reopen. Then the
+        # newest; then any, but always the same one. A mean survives the choice, whichever reading brought it.
         rest = ", ".join(f'"{column}"' for column in columns)
-        newest = f"ingested_s DESC, end_s DESC NULLS LAST, {rest}" if "ingested_s" in columns else rest
+        runs = "ingested_s" in columns
+        newest = f"end_s IS NULL, ingested_s DESC, end_s DESC, {rest}" if runs else rest
+        same = f"PARTITION BY {', '.join(key)}"
+        mean = f" REPLACE (max(mean_gpu_util_pct) OVER ({same}) AS mean_gpu_util_pct)" if runs else ""
         connection.execute(
-            f"CREATE TABLE {kind} AS {source} "
-            f"QUALIFY row_number() OVER (PARTITION BY {', '.join(key)} ORDER BY {newest}) = 1"
+            f"CREATE TABLE {kind} AS SELECT *{mean} FROM ({source}) "  # noqa: S608
+            f"QUALIFY row_number() OVER ({same} ORDER BY {newest}) = 1"
         )
 
 

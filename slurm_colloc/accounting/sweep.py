@@ -38,15 +38,16 @@ clean AS (
     FROM shares s JOIN passes p USING (cluster, uuid, at_s)
 ),
 parts AS (
-    SELECT r.run, s.*, least(s.at_s, r.to_s) - greatest(s.at_s - s.interval_s, r.from_s) AS seconds
+    SELECT r.run, s.*, s.at_s <= r.to_s AS inside,
+           least(s.at_s, r.to_s) - greatest(s.at_s - s.interval_s, r.from_s) AS seconds
     FROM runs r JOIN clean s
       ON s.job_id = r.job_id_raw AND s.cluster = r.cluster
      AND s.at_s > r.from_s AND s.at_s - s.interval_s < r.to_s
 ),
 peaks AS (
     SELECT run, max(mib)::BIGINT AS peak_mib
-    FROM (SELECT run, at_s, sum(gpu_mem_used_mib) AS mib FROM parts
-          GROUP BY run, at_s HAVING count(*) = count(gpu_mem_used_mib))
+    FROM (SELECT run, node, at_s, sum(gpu_mem_used_mib) AS mib FROM parts WHERE inside
+          GROUP BY run, node, at_s HAVING count(*) = count(gpu_mem_used_mib))
     GROUP BY run
 ),
 used AS (
@@ -66,7 +67,7 @@ joined AS (
            u.methods IS NULL AND mean_gpu_util_pct IS NOT NULL AS by_mean
     FROM runs r LEFT JOIN used u USING (run) LEFT JOIN peaks p USING (run)
 )
-SELECT cluster, job_id, "user", account, "partition", state, job_name, gres, from_s, to_s,
+SELECT cluster, job_id, job_id_raw, "user", account, "partition", state, job_name, gres, from_s, to_s,
        allocated,
        CASE WHEN by_mean THEN allocated WHEN gpus < devices THEN 0
             ELSE coalesce(allocated * least(1, coalesce(util_seconds / device_s, 0)), 0) END,

@@ -58,7 +58,7 @@ def total(runs: Sequence[JobUsage], name: str) -> GroupUsage:
     return GroupUsage(
         name=name,
         jobs=len(runs),
-        jobs_measured=sum(bool(run.methods) for run in runs),
+        jobs_measured=sum(run.util_used_gpu_hours is not None or run.sm_used_gpu_hours is not None for run in runs),
         jobs_without_size=len(runs) - len(sized),
         allocated_gpu_hours=allocated,
         util_measured_gpu_hours=util_measured,

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from slurm_colloc.config import SiteConfig, find_site_file, how_to_write_one, load_site, user_data_folder
+from slurm_colloc.config import SiteConfig, find_site_file, how_to_write_one, load_site
 from slurm_colloc.errors import CollocError, UnsureError
 from slurm_colloc.model import Decision, Placement
 from slurm_colloc.process import replace
@@ -226,16 +226,9 @@ def _record(plan: Plan, job_id: str, cluster: str, config: SiteConfig) -> None:
         reasons=placement.reasons,
     )
     try:
-        drop_decision(decisions_folder(config), decision)
+        drop_decision(config.decisions_folder, decision)
     except CollocError as error:
         _say(f"job {job_id} is submitted, but the decision is not recorded: {error}")
-
-
-def decisions_folder(config: SiteConfig) -> str:
-    """Return where this user's decisions are dropped: a folder of the user's own, in the site's spool or at home."""
-    if config.paths.decisions:
-        return os.path.join(config.paths.decisions, str(os.geteuid()))
-    return os.path.join(user_data_folder(), "decisions")
 
 
 def _asked(plan: Plan) -> str:

@@ -6,6 +6,7 @@ MIG, per-process SM not under MPS. Field meanings: docs/explanation/metrics.md.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -21,11 +22,28 @@ _NO_PID = 0xFFFFFFFF
 _NO_VALUE = 0xFFFFFFFFFFFFFFFF
 
 
+# "Not here, not for you, nothing to say" is an answer: missing, never 0. Any other error is a driver that is gone.
+_NOT_OFFERED = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+        pynvml.NVML_ERROR_NOT_FOUND,
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_NO_DATA,
+        pynvml.NVML_ERROR_NOT_READY,
+    }
+)
+
+
 def _or_none(call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except pynvml.NVMLError:  # "not supported here" is an answer: missing, never 0
-        return None
+    except pynvml.NVMLError as error:
+        if error.value in _NOT_OFFERED:
+            return None
+        raise
 
 
 class _Unit:
@@ -53,8 +71,10 @@ class _Unit:
                 pynvml.nvmlGpmSampleGet(self._parent, sample)
             else:
                 pynvml.nvmlGpmMigSampleGet(self._parent, self._instance_id, sample)
-        except pynvml.NVMLError:
-            return False
+        except pynvml.NVMLError as error:
+            if error.value in _NOT_OFFERED:
+                return False
+            raise
         return True
 
     def gpm(self) -> tuple[float | None, float | None]:
@@ -87,30 +107,48 @@ class NvmlReader:
     """A GpuReader over the driver of this node."""
 
     def __init__(self) -> None:
-        try:
-            pynvml.nvmlInit()
-            self._units = [unit for index in range(pynvml.nvmlDeviceGetCount()) for unit in _open(index)]
-        except pynvml.NVMLError as error:
-            raise GpuError(f"the NVIDIA driver does not answer: {error}; is this a GPU node?") from error
-        # Slurm numbers what it hands out: cut GPUs count by their slices.
-        for position, opened in enumerate(self._units):
-            opened.unit = opened.unit._replace(gres_index=position)
+        self._units = _open_all()
+        self._lost = False
 
     def units(self) -> tuple[GpuUnit, ...]:
         """Return the GPUs, and the slices of those that are cut."""
         return tuple(opened.unit for opened in self._units)
 
     def read(self) -> tuple[tuple[UnitReading, ...], tuple[GpuProcess, ...]]:
-        """Return counters and processes."""
+        """Return counters and processes.
+
+        Raises:
+            GpuError: the driver or a GPU is gone; the next call opens the driver anew.
+        """
+        if self._lost:
+            self.close()
+            self._units, self._lost = _open_all(), False
         readings, processes = [], []
-        for opened in self._units:
-            readings.append(_reading(opened))
-            processes += _processes(opened)
+        try:
+            for opened in self._units:
+                readings.append(_reading(opened))
+                processes += _processes(opened)
+        except pynvml.NVMLError as error:
+            self._lost = True
+            raise GpuError(f"the NVIDIA driver stopped answering: {error}") from error
         return tuple(readings), tuple(processes)
 
     def close(self) -> None:
         """Shut the library down."""
-        _or_none(pynvml.nvmlShutdown)
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _open_all() -> list[_Unit]:
+    try:
+        pynvml.nvmlInit()
+        units = [unit for index in range(pynvml.nvmlDeviceGetCount()) for unit in _open(index)]
+    except pynvml.NVMLError as error:
+        raise GpuError(f"the NVIDIA driver does not answer: {error}; is this a GPU node?") from error
+    # Slurm numbers what it hands out: cut GPUs count by their slices.
+    for position, opened in enumerate(units):
+        opened.unit = opened.unit._replace(gres_index=position)
+    return units
 
 
 def _open(index: int) -> list[_Unit]:

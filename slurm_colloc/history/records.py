@@ -6,17 +6,17 @@ No lock and no shared file: safe on NFS and Lustre, and what one writer leaves b
 
 import json
 import os
-from typing import Any, NamedTuple, get_origin
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import private_folder, read_bounded, write_atomic
-from slurm_colloc.model import Decision, Evidence
+from slurm_colloc.kinds import fits
+from slurm_colloc.model import Decision, Evidence, SharingMode
 
 _LIMIT_BYTES = 256 * 1024
-# What a SQLite INTEGER holds; a longer number breaks whoever stores it.
-_LARGEST = 2**63
-# More runs than this say nothing new about the next one.
-_RUNS_KEPT = 20
+# The newest runs are enough, and with them the newest that had a whole GPU: only such a one shows SM activity.
+_RUNS_KEPT, RUNS_READ = 20, 200
 
 
 class EvidenceFound(NamedTuple):
@@ -59,12 +59,26 @@ def read_evidence(folder: str, signature: str) -> EvidenceFound:
     except OSError as error:
         raise StoreError(f"evidence in '{runs}' cannot be read: {error.strerror}") from error
     found, unreadable = [], 0
-    for _, path in newest[-_RUNS_KEPT:]:
+    for _, path in reversed(newest[-RUNS_READ:]):
         try:
             found.append(parse_evidence(read_bounded(path, _LIMIT_BYTES)))
         except (StoreError, InputError):
             unreadable += 1
-    return EvidenceFound(tuple(found), unreadable)
+        if len(found) >= _RUNS_KEPT and any(map(_shows_sm_activity, found)):
+            break
+    return EvidenceFound(newest_of(found), unreadable)
+
+
+def newest_of(runs: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """Return the runs worth knowing, oldest first, from all runs, newest first."""
+    kept, older = list(runs[:_RUNS_KEPT]), runs[_RUNS_KEPT:]
+    if not any(map(_shows_sm_activity, kept)):
+        kept += [run for run in older if _shows_sm_activity(run)][:1]
+    return tuple(reversed(kept))
+
+
+def _shows_sm_activity(run: Evidence) -> bool:
+    return run.mode == SharingMode.EXCLUSIVE and run.state == "COMPLETED" and run.sm_active_q95_pct is not None
 
 
 def parse_evidence(content: bytes) -> Evidence:
@@ -120,7 +134,7 @@ def parse_decision(content: bytes) -> Decision:
     """
     try:
         values = _checked(json.loads(content), Decision)
-        if not all(_fits(reason, str) for reason in values["reasons"]):
+        if not all(fits(reason, str) for reason in values["reasons"]):
             raise ValueError("a reason is not a text")
         return Decision(**{**values, "reasons": tuple(values["reasons"])})
     except (ValueError, TypeError, RecursionError) as error:
@@ -132,21 +146,6 @@ def _checked(values: object, kind: type[Evidence] | type[Decision]) -> dict[str,
     if not isinstance(values, dict) or set(values) != set(kind._fields):
         raise ValueError("the fields differ from this release's")
     for name, annotation in kind.__annotations__.items():
-        if not _fits(values[name], annotation):
+        if not fits(values[name], annotation):
             raise ValueError(f"field '{name}' holds '{values[name]}'")
     return values
-
-
-def _fits(value: object, annotation: Any) -> bool:
-    if get_origin(annotation) is tuple:
-        return isinstance(value, list)
-    if isinstance(value, bool):
-        return annotation is bool
-    if isinstance(value, str):
-        # A lone surrogate is text to Python and to nobody it is handed on to: SQLite, Parquet, a terminal.
-        return isinstance(value, annotation) and not any("\ud800" <= character <= "\udfff" for character in value)
-    if isinstance(value, int) and 0 <= value < _LARGEST:
-        return isinstance(value, annotation) or isinstance(float(value), annotation)
-    if isinstance(value, float):
-        return isinstance(value, annotation) and 0 <= value < float("inf")
-    return isinstance(value, annotation) and not isinstance(value, int)

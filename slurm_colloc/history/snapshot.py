@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from slurm_colloc.errors import StoreError
-from slurm_colloc.files import PRIVATE_FILE
+from slurm_colloc.files import PRIVATE_FILE, temporary_path
+from slurm_colloc.history.records import RUNS_READ, newest_of
 from slurm_colloc.model import Evidence
 
 SCHEMA = 1
-_RUNS_KEPT = 20
 _COLUMNS = ", ".join(Evidence._fields)
 
 
@@ -30,7 +30,7 @@ def write_snapshot(path: str, evidence: Iterable[Evidence], uid: int | None = No
     """
     import sqlite3
 
-    temporary = f"{path}.{os.getpid()}.new"
+    temporary = temporary_path(path)
     try:
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, PRIVATE_FILE))
         connection = sqlite3.connect(temporary)
@@ -72,10 +72,10 @@ def read_snapshot(path: str, signature: str) -> tuple[Evidence, ...]:
                 raise StoreError(f"history '{path}' has schema {version}, not {SCHEMA}; run 'colloc ingest' again")
             rows = connection.execute(
                 f"SELECT {_COLUMNS} FROM evidence WHERE signature = ? ORDER BY ended_s DESC LIMIT ?",  # noqa: S608
-                (signature, _RUNS_KEPT),
+                (signature, RUNS_READ),
             ).fetchall()
         finally:
             connection.close()
     except sqlite3.Error as error:
         raise StoreError(f"history '{path}' cannot be read: {error}; run 'colloc ingest' again") from error
-    return tuple(Evidence(*row)._replace(sm_is_bound=bool(row[8])) for row in reversed(rows))
+    return newest_of([Evidence(*row)._replace(sm_is_bound=bool(row[8])) for row in rows])

@@ -33,7 +33,9 @@ def attribute_device(
     Args:
         device: the reading.
         processes: the processes on this device; an empty job id stands for processes outside any job.
-        holders: jobs that were given this device; one without a process held it idle and used none.
+        holders: jobs that were given this device. One without a process there held it idle and used none, unless part
+            of the reading is nobody's: then a process of that job may have been missed (a container outside the job's
+            cgroup, a process that ended meanwhile), and nothing is said of it.
     """
     owners = sorted({process.job_id for process in processes})
     idle = sorted(set(holders) - set(owners))
@@ -52,8 +54,10 @@ def attribute_device(
         )
         for owner in owners
     ]
-    shares += [JobShare(device.uuid, job_id, *_none_used(device), 0, MEASURED) for job_id in idle]
-    if not owners and (device.gpu_util_pct or device.sm_active_pct):
+    stray = "" in owners or (not owners and bool(device.gpu_util_pct or device.sm_active_pct))
+    if not stray:
+        shares += [JobShare(device.uuid, job_id, *_none_used(device), 0, MEASURED) for job_id in idle]
+    if stray and not owners:
         shares.append(JobShare(device.uuid, "", device.gpu_util_pct, device.sm_active_pct, None, UNATTRIBUTED))
     return tuple(shares)
 

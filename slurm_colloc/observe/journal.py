@@ -9,13 +9,15 @@ import os
 import time
 import zlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from slurm_colloc.errors import StoreError
-from slurm_colloc.files import PRIVATE_FILE, closed_folder
+from slurm_colloc.files import closed_folder, file_mode
+from slurm_colloc.kinds import fits
 from slurm_colloc.model import DeviceSample, ProcessSample, Round
 
 SUFFIX = ".journal"
+_Record = TypeVar("_Record", DeviceSample, ProcessSample, Round)
 
 
 class Decoded(NamedTuple):
@@ -47,13 +49,38 @@ def decode(content: bytes) -> Decoded:
     return Decoded(tuple(rounds), rejected)
 
 
-def _round(values: list[object]) -> Round:
-    seen = Round(*values)  # type: ignore[arg-type]
-    return seen._replace(
-        devices=tuple(DeviceSample(*item) for item in seen.devices),
-        processes=tuple(ProcessSample(*item) for item in seen.processes),
-        holders=tuple((uuid, job_id) for uuid, job_id in seen.holders),
+def _round(values: list[Any]) -> Round:
+    """Return the Round that ``values`` spell, each of its kind and finite.
+
+    Raises:
+        ValueError, TypeError: they do not.
+    """
+    at_s, interval_s, node, boot_id, devices, processes, holders = values
+    seen = Round(
+        at_s,
+        interval_s,
+        node,
+        boot_id,
+        devices=tuple(fitting(DeviceSample(*item)) for item in devices),
+        processes=tuple(fitting(ProcessSample(*item)) for item in processes),
+        holders=tuple((uuid, job_id) for uuid, job_id in holders),
     )
+    if not all(isinstance(word, str) for holder in seen.holders for word in holder):
+        raise ValueError("a holder is not a text")
+    return fitting(seen)
+
+
+def fitting(record: _Record) -> _Record:
+    """Return ``record`` if each scalar in it is of its kind.
+
+    Raises:
+        ValueError: one is not, or is not finite.
+    """
+    for name, kind in type(record).__annotations__.items():
+        value = getattr(record, name)
+        if not isinstance(value, tuple) and not fits(value, kind):
+            raise ValueError(f"field '{name}' holds '{value}'")
+    return record
 
 
 def append(folder: str, seen: Round) -> None:
@@ -67,7 +94,7 @@ def append(folder: str, seen: Round) -> None:
     try:
         closed_folder(folder)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, PRIVATE_FILE)
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, file_mode(folder))
         try:
             size = os.fstat(descriptor).st_size
             # A line that a crash cut short must not take this one with it.
@@ -82,8 +109,17 @@ def append(folder: str, seen: Round) -> None:
         raise StoreError(f"journal '{path}' cannot be written: {error.strerror}") from error
 
 
+def _raise(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise StoreError(f"journal folder '{error.filename}' cannot be read: {error.strerror}") from error
+
+
 def files(folder: str) -> Iterator[str]:
-    """Yield the journal files under ``folder``, by node and time."""
-    for parent, folders, names in os.walk(folder):
+    """Yield the journal files under ``folder``, by node and time; nothing where there is no such folder.
+
+    Raises:
+        StoreError: a folder cannot be read.
+    """
+    for parent, folders, names in os.walk(folder, onerror=_raise):
         folders.sort()
         yield from (os.path.join(parent, name) for name in sorted(names) if name.endswith(SUFFIX))

@@ -48,8 +48,8 @@ class Sampler:
         Raises:
             GpuError: the driver does not answer.
         """
-        units = {unit.uuid: unit for unit in self._reader.units()}
         readings, gpu_processes = self._reader.read()
+        units = {unit.uuid: unit for unit in self._reader.units()}
         table = self._processes()
         processes = tuple(
             ProcessSample(found.uuid, found.pid, table.job_of(found.pid), found.gpu_mem_used_mib, found.sm_util_pct)

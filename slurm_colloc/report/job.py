@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from slurm_colloc.model import Decision, Evidence, JobUsage
-from slurm_colloc.report.usage import printable, stamp
+from slurm_colloc.report.text import printable, stamp
 
 
 def as_text(runs: Sequence[JobUsage], decision: Decision | None, evidence: Evidence | None = None) -> str:

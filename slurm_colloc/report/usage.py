@@ -4,20 +4,25 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
 
 import jinja2
 
+from slurm_colloc.errors import ConfigError
 from slurm_colloc.model import GroupUsage
-from slurm_colloc.shipped import folder
+from slurm_colloc.report.text import printable, stamp
+from slurm_colloc.shipped import template_folders
 
 SCHEMA = 1
 
 
 class UsageReport(NamedTuple):
-    """All that a usage report says; ``notes`` name the rows that it does not have and how figures were made."""
+    """All that a usage report says.
+
+    ``rejected`` are the rows that it does not have, by reason; ``templates`` is the site's own folder of them.
+    """
 
     cluster: str
     since: datetime
@@ -28,7 +33,7 @@ class UsageReport(NamedTuple):
     runs: int
     runs_without_gpu: int
     rejected: dict[str, int]
-    notes: tuple[str, ...]
+    templates: str
 
 
 # Title, field, and digits after the point; None: as many as GPU-hours have in this report.
@@ -56,11 +61,6 @@ def _number(value: float | None, digits: int) -> str:
     return f"{value:.{digits}f}" if value == 0 or abs(value) >= 10**-digits else f"{value:.1g}"
 
 
-def printable(text: str) -> str:
-    """Return ``text`` with what a terminal would act on made visible: escapes, direction marks, newlines."""
-    return "".join(character if character.isprintable() else "?" for character in text)
-
-
 def as_table(report: UsageReport) -> str:
     """Return the report for a terminal."""
     hours = hours_digits(report)
@@ -86,11 +86,6 @@ def heading(report: UsageReport) -> str:
     return f"GPU use on {printable(report.cluster)}, {stamp(report.since)} to {stamp(report.until)}, by {report.by}"
 
 
-def stamp(moment: datetime) -> str:
-    """Return a time with its offset."""
-    return moment.isoformat(sep=" ", timespec="seconds")
-
-
 def footnotes(report: UsageReport) -> list[str]:
     """Return method, denominators and counts: what a reader needs to trust or doubt the figures."""
     total = report.total
@@ -114,14 +109,14 @@ def footnotes(report: UsageReport) -> list[str]:
     rejected = sum(report.rejected.values())
     reasons = "; ".join(f"{printable(why)}: {count}" for why, count in sorted(report.rejected.items()))
     lines.append(f"rows rejected at ingest: {rejected}{f' ({reasons})' if rejected else ''}")
-    return [*lines, *report.notes]
+    return lines
 
 
 def as_json(report: UsageReport) -> str:
     """Return the report as JSON; percentages and hours unrounded, null for not known."""
     shown = {
         "schema": SCHEMA,
-        **report._asdict(),
+        **{name: value for name, value in report._asdict().items() if name != "templates"},
         "since": report.since.isoformat(),
         "until": report.until.isoformat(),
         "groups": [group._asdict() for group in report.groups],
@@ -150,20 +145,29 @@ def inert(text: str) -> str:
 
 
 def as_html(report: UsageReport) -> str:
-    """Return one self-contained page."""
+    """Return one self-contained page.
+
+    Raises:
+        ConfigError: a site's template that does not render.
+    """
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder("templates")), autoescape=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(template_folders(report.templates)),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
     )
     environment.filters["number"] = _number
     environment.filters["printable"] = printable
     largest = max((group.allocated_gpu_hours for group in report.groups), default=0.0)
-    return environment.get_template("report.html.j2").render(
-        report=report,
-        heading=heading(report),
-        footnotes=footnotes(report),
-        largest=largest or 1.0,
-        digits=hours_digits(report),
-    )
+    try:
+        return environment.get_template("report.html.j2").render(
+            report=report,
+            heading=heading(report),
+            footnotes=footnotes(report),
+            largest=largest or 1.0,
+            digits=hours_digits(report),
+        )
+    except jinja2.TemplateError as error:
+        raise ConfigError(f"template 'report.html.j2' does not render: {error}") from error
 
 
 FORMATS: dict[str, Callable[[UsageReport], str]] = {
@@ -172,8 +176,3 @@ FORMATS: dict[str, Callable[[UsageReport], str]] = {
     "csv": as_csv,
     "html": as_html,
 }
-
-
-def formats() -> Sequence[str]:
-    """Return the names of the output formats."""
-    return tuple(FORMATS)

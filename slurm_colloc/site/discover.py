@@ -7,12 +7,13 @@ Consents are never assumed: sharing by mps or shard stays off until a person wit
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ClusterShell.NodeSet import NodeSet, NodeSetParseError
+from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from slurm_colloc.config import SCHEMA, Pool, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import GpuModel, model_named, parse_profile
 from slurm_colloc.slurm.client import SlurmClient
+from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.slurm.parse import Node
 
 
@@ -166,17 +167,23 @@ def check(config: SiteConfig, client: SlurmClient) -> list[str]:
     if default != config.default_partition:
         problems.append(f"default_partition is '{config.default_partition}', the cluster's is '{default}'")
     nodes = {node.name: node for node in client.nodes()}
+    described: set[str] = set()
     for pool in config.pool:
         try:
             names = list(NodeSet(pool.nodes))
-        except NodeSetParseError as error:
+        except NodeSetException as error:
             problems.append(f"pool '{pool.name}': nodes '{pool.nodes}' cannot be read: {error}")
+            described.update(nodes)  # nobody knows which
             continue
+        described.update(names)
         for name in names:
             if name not in nodes:
                 problems.append(f"pool '{pool.name}': node '{name}' does not exist")
             else:
                 problems += [f"pool '{pool.name}', node '{name}': {what}" for what in _differences(pool, nodes[name])]
+    for name, node in nodes.items():
+        if name not in described and any(gres.name == "gpu" for gres in node.gres):
+            problems.append(f"node '{name}' has GPUs and no pool describes it")
     return problems
 
 
@@ -185,11 +192,18 @@ def gaps(config: SiteConfig) -> list[str]:
     found = [] if config.policy == "auto" else [f"policy is '{config.policy}': no job is placed"]
     if not config.pool:
         found.append("no pool: no node with GPUs is described, so no job is placed")
+    if config.slurm_release not in SBATCH_OPTIONS:
+        known = ", ".join(SBATCH_OPTIONS)
+        found.append(f"slurm_release is '{config.slurm_release}', csub knows {known}: csub is plain sbatch")
+    if not config.paths.state and config.observe.agent:
+        found.append("observe.agent is set and paths.state is not: the samples of the nodes would lie in root's home")
     for pool in config.pool:
-        if pool.sm_count is None or pool.gpu_mem_mib is None:
+        shares = pool.mps_per_gpu or pool.shards_per_gpu
+        if pool.sm_count is None or (pool.gpu_mem_mib is None and shares):
             missing = " and ".join(key for key in ("sm_count", "gpu_mem_mib") if getattr(pool, key) is None)
-            found.append(f"pool '{pool.name}': no job is placed without its {missing}; 'site init --gpu' may know them")
-        elif not (pool.slice or pool.mps_per_gpu or pool.shards_per_gpu):
+            what = "no job" if pool.sm_count is None else "no share"
+            found.append(f"pool '{pool.name}': {what} is placed without its {missing}; 'site init --gpu' may know them")
+        elif not (pool.slice or shares):
             found.append(f"pool '{pool.name}': no slices, mps or shard, so jobs get whole GPUs")
         else:
             found += [f"pool '{pool.name}': {why}" for why in _off(pool, config)]
@@ -202,8 +216,6 @@ def _off(pool: Pool, config: SiteConfig) -> Iterable[str]:
         yield "gres/mps is not used: nobody vouched for the daemon (--mps-daemon)"
     if pool.shards_per_gpu and not sharing.shard_consent:
         yield "gres/shard is not used: nobody vouched that it is accepted (--shard-consent)"
-    if not config.paths.state and config.observe.agent:
-        yield "observe.agent is set, paths.state is not: the agents' samples would lie in root's home"
 
 
 def _differences(pool: Pool, node: Node) -> Iterable[str]:

@@ -9,7 +9,7 @@ from slurm_colloc.model import Gres
 
 _TYPE = r"[A-Za-z_0-9.+-]+"
 _ITEM = re.compile(rf"(?:gres[/:])?(?P<name>[a-z_][a-z_0-9]*)(?P<rest>(?::{_TYPE}){{0,3}})(?:\((?:S|IDX):[^)]*\))?")
-_COUNT = re.compile(r"(\d+)([KMGT]?)")
+_COUNT = re.compile(r"([0-9]{1,15})([KMGT]?)")
 _MULTIPLIER = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 
 

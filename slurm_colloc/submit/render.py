@@ -10,7 +10,7 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import ConfigError, StoreError
 from slurm_colloc.files import PRIVATE_FOLDER
 from slurm_colloc.model import Footprint, JobRequest, Placement
-from slurm_colloc.shipped import folder
+from slurm_colloc.shipped import template_folders
 
 
 class Sampling(NamedTuple):
@@ -38,8 +38,7 @@ def render_block(
     """
     import jinja2  # 40 ms: only a submission whose script changes pays for it
 
-    shipped = folder("templates")
-    folders = [config.paths.templates, shipped] if config.paths.templates else [shipped]
+    folders = template_folders(config.paths.templates)
     environment = jinja2.Environment(  # noqa: S701 - renders sh, not HTML
         loader=jinja2.FileSystemLoader(folders),
         undefined=jinja2.StrictUndefined,

@@ -77,6 +77,7 @@ def usage(**fields: Any) -> JobUsage:
     full = JobUsage(
         cluster="c",
         job_id="1",
+        job_id_raw="1",
         user="ann",
         account="lab",
         partition="gpu",

@@ -18,22 +18,24 @@ def idle(**fields: Any) -> JobUsage:
 
 
 def test_a_finding() -> None:
-    (found,) = run_rules([idle(job_id="7")], BOUNDS)
+    found_all = run_rules([idle(job_id="7")], BOUNDS)
+    assert found_all.runs_judged == 1
+    (found,) = found_all.findings
     assert (found.code, found.severity, found.subject, found.reproduce) == ("COL001", "warning", "ann", "colloc job 7")
     assert found.evidence == (
-        "24 GPU-h in 1 run (job 7) without one kernel seen, sampled for at least 100 % of the time; "
+        "24 sampled GPU-h in 1 run (job 7) without one kernel seen, sampled for at least 100 % of the time; "
         "the site's bound is 24 GPU-h"
     )
     assert list(RULES) == ["COL001"]
 
 
 def test_hours_of_a_user_add_up_and_users_stay_apart() -> None:
-    half = idle(allocated_gpu_hours=12.0, util_measured_gpu_hours=9.0, sm_measured_gpu_hours=8.0, coverage_pct=75.0)
+    half = idle(allocated_gpu_hours=16.0, util_measured_gpu_hours=12.0, sm_measured_gpu_hours=8.0, coverage_pct=75.0)
     runs = [half, half._replace(job_id="2"), half._replace(user="bob")]
     (found,) = find(runs, BOUNDS)
     assert found.subject == "ann"
     assert found.evidence == (
-        "24 GPU-h in 2 runs (job 1, 2) without one kernel seen, sampled for at least 75 % of the time; "
+        "24 sampled GPU-h in 2 runs (job 1, 2) without one kernel seen, sampled for at least 75 % of the time; "
         "the site's bound is 24 GPU-h"
     )
 
@@ -63,8 +65,10 @@ def test_many_jobs_are_cut() -> None:
             "sm_used_gpu_hours": None,
             "coverage_pct": 100.0,
         },
+        # not enough of what was held was sampled to say "24 hours"
+        {"allocated_gpu_hours": 25.0, "util_measured_gpu_hours": 23.0, "sm_measured_gpu_hours": 20.0},
         # too little held, or of a size that nobody knows
-        {"allocated_gpu_hours": 23.9},
+        {"allocated_gpu_hours": 23.9, "util_measured_gpu_hours": 23.9, "sm_measured_gpu_hours": 23.9},
         {"allocated_gpu_hours": None},
         {"allocated_gpu_hours": 0.0},
     ],
@@ -80,3 +84,10 @@ def test_one_counter_is_enough() -> None:
 
 def test_bounds_of_zero_name_nobody_without_hours() -> None:
     assert find([idle(allocated_gpu_hours=0.0)], Audit(0.0, 0.0)) == []
+
+
+def test_what_can_be_judged_is_counted() -> None:
+    busy = idle(util_used_gpu_hours=5.0)
+    unseen = idle(methods=(), util_used_gpu_hours=None, sm_used_gpu_hours=None)
+    by_mean = idle(methods=("job mean by source",))
+    assert run_rules([busy, unseen, by_mean], BOUNDS) == ((), 1)

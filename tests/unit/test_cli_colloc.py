@@ -2,6 +2,7 @@
 """colloc's commands from their arguments to their exit status, in this process."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -48,23 +49,33 @@ def test_an_empty_store_is_an_error_and_never_a_clean_answer(
         assert "holds nothing; run 'colloc ingest' first" in said.err
 
 
-def test_an_audit_of_what_was_not_measured_is_an_error(
-    tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("util", ["", "0"])
+def test_an_audit_that_can_judge_nothing_is_an_error(
+    tmp_path: Path, store: str, util: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    take(tmp_path, store, "")
-    assert colloc("audit", "run", "--store", store, *WINDOW) == 2
-    assert "not one of 2 GPU runs was measured" in capsys.readouterr().err
-
-
-def test_an_audit_says_how_much_was_measured(tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    take(tmp_path, store, "0")
+    take(tmp_path, store, util)
     capsys.readouterr()
-    assert colloc("audit", "run", "--store", store, *WINDOW) == 0  # a mean by others names nobody
-    assert "0 findings by 1 rule over 2 GPU runs, 2 of them measured, 2026-01-01" in capsys.readouterr().out
-    assert colloc("audit", "run", "--store", store, "--format", "json", *WINDOW) == 0
+    why = "not one was measured" if util == "" else "2 were measured, none by samples of enough of its time"
+    for window, reason in ((WINDOW, why), (("--since", "1h"), "there is none; does 'colloc ingest' still run?")):
+        assert colloc("audit", "run", "--store", store, *window) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert reason in said.err
+
+
+def test_an_audit_says_how_much_it_could_judge(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLLOC_CONF", "set by the demo, put back by pytest")
+    assert colloc("demo", "-o", str(tmp_path)) == 0
+    about = json.loads((tmp_path / "recorded/recording.json").read_text())
+    capsys.readouterr()
+    argv = ["--store", str(tmp_path / "store"), "--since", about["since"], "--until", about["until"]]
+    assert colloc("audit", "run", "--format", "json", *argv) == 1
     shown = json.loads(capsys.readouterr().out)
-    assert (shown["schema"], shown["runs"], shown["runs_measured"], shown["findings"]) == (1, 2, 2, [])
-    assert (shown["rules"], shown["coverage_pct"]) == (["COL001"], None)
+    assert shown["runs"] == shown["runs_measured"] >= shown["runs_judged"] > 0
+    assert (shown["schema"], shown["rules"], len(shown["findings"])) == (1, ["COL001"], 1)
+    assert shown["findings"][0]["reproduce"].endswith(f"--store {tmp_path / 'store'}")
 
 
 def test_the_store_is_closed_to_others_unless_opened(tmp_path: Path, store: str) -> None:
@@ -86,3 +97,90 @@ def test_errors_of_the_system_are_one_line(tmp_path: Path, capsys: pytest.Captur
         said = capsys.readouterr()
         assert said.err.splitlines()[-1].startswith("colloc: error: "), said.err
         assert "Traceback" not in said.err
+
+
+SACCT = "{job}|{job}|{cluster}|{user}|lab|gpu|normal|COMPLETED|1767225600|1767225600|{end}|00:00:00|gres/gpu=1|n1|x\n"
+FINISHED = SACCT.replace("{end}", "1767229200")
+
+
+def hours(store: str, capsys: pytest.CaptureFixture[str]) -> dict[str, float]:
+    capsys.readouterr()
+    assert colloc("report", "--store", store, "--format", "json", *WINDOW) == 0
+    return {group["name"]: group["allocated_gpu_hours"] for group in json.loads(capsys.readouterr().out)["groups"]}
+
+
+def test_files_of_one_name_are_two_sources(tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for number, user in enumerate(("ann", "bob"), 1):
+        (tmp_path / user).mkdir()
+        (tmp_path / user / "sacct.txt").write_text(FINISHED.format(job=number, cluster="c", user=user))
+        assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / user / "sacct.txt")) == 0
+    assert hours(store, capsys) == {"ann": 1.0, "bob": 1.0}
+
+
+def test_an_older_export_does_not_reopen_a_run(tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "new").write_text(FINISHED.format(job=1, cluster="c", user="ann"))
+    running = SACCT.replace("COMPLETED", "RUNNING").format(job=1, cluster="c", user="ann", end="Unknown")
+    (tmp_path / "old").write_text(running)
+    os.utime(tmp_path / "old", (1767227400, 1767227400))
+    assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "old")) == 0
+    assert hours(store, capsys) == {"ann": 0.5}, "it is known to have run up to the export"
+    assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "new")) == 0
+    assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "old")) == 0
+    assert hours(store, capsys) == {"ann": 1.0}
+
+
+def test_one_run_by_two_sources_is_one_run_and_keeps_its_mean(
+    tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    take(tmp_path, store, "50")
+    (tmp_path / "sacct").write_text(
+        "".join(FINISHED.format(job=j, cluster="c", user=u) for j, u in ((1, "ann"), (2, "bob")))
+    )
+    assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 0
+    capsys.readouterr()
+    assert colloc("report", "--store", store, "--format", "json", *WINDOW) == 0
+    whole = json.loads(capsys.readouterr().out)["total"]
+    assert (whole["jobs"], whole["allocated_gpu_hours"], whole["util_weighted_pct"]) == (2, 2.0, 50.0)
+
+
+def test_rows_of_another_form_do_not_wipe_what_was_there(
+    tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sacct").write_text(FINISHED.format(job=1, cluster="c", user="ann"))
+    assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 0
+    wrong = ["--fields", "JobID,User,State,Start,End,AllocTRES"]
+    assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct"), *wrong) == 2
+    assert "the store stays as it was" in capsys.readouterr().err
+    assert hours(store, capsys) == {"ann": 1.0}
+
+
+@pytest.mark.parametrize("name", ["user=eve", "cluster=x", "a[1]", "it's"])
+def test_a_stores_path_is_only_a_path(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    store = str(tmp_path / name / "store")
+    (tmp_path / "sacct").write_text(FINISHED.format(job=1, cluster="c", user="ann"))
+    assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 0
+    assert hours(store, capsys) == {"ann": 1.0}
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["report", "--since", "²d"],
+        ["report", "--since", "0001-01-01"],
+        ["ingest", "--journal", "/nonexistent"],
+        ["ingest", "--clustercockpit", "a", "--sacct-file", "b"],
+        ["sample", "--reader", "simulated", "--count", "1", "--journal", "/proc/nope", "--devices", "/nonexistent"],
+    ],
+)
+def test_what_cannot_be_done_is_not_called_done(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert colloc(*argv) == 2
+    assert "colloc: error: " in capsys.readouterr().err
+
+
+def test_no_escape_reaches_the_terminal(tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    row = FINISHED.format(job=1, cluster="c", user="ann")
+    (tmp_path / "sacct").write_text(row + row.replace("|1767225600|1767229200", "|\x1b]0;pwn\x07\x1b[2J|1"))
+    assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 0
+    said = capsys.readouterr().err
+    assert "1 rejected" in said
+    assert "\x1b" not in said

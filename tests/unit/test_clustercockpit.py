@@ -79,7 +79,8 @@ def test_malformed_rows_are_counted_and_keep_their_neighbours_means() -> None:
         ("11", None),
         ("12", 0.0),
     ]
-    assert (parsed.rows_in, parsed.rejected) == (12, {"a number is missing or malformed": 8})
+    assert parsed.rows_in == 12
+    assert parsed.rejected == {"a number is missing or malformed": 7, "the row is shorter than the header": 1}
     assert (parsed.rows[0].state, parsed.rows[0].end_s) == ("COMPLETED", 110)
 
 
@@ -98,3 +99,12 @@ def test_a_job_without_a_mean_is_unmeasured_not_idle(tmp_path: Path) -> None:
     whole = total(job_usage(store, *EVER), "t")
     assert (whole.allocated_gpu_hours, whole.util_measured_gpu_hours, whole.util_used_gpu_hours) == (3.0, 1.0, 0.5)
     assert (whole.util_weighted_pct, whole.jobs, whole.jobs_measured) == (50.0, 2, 1)
+
+
+@pytest.mark.parametrize("cells", range(1, 10))
+def test_a_short_row_is_counted_not_used(cells: int) -> None:
+    names = "job_id,cluster,start_time,duration_s,num_acc,acc_utilization_avg,state,user,project,partition"
+    row = "1,c,1767225600,3600,1,50,completed,ann,lab,gpu"
+    short = ",".join(row.split(",")[:cells])
+    parsed = parse_jobs(f"{names}\n{short}\n{row}\n")
+    assert (len(parsed.rows), parsed.rows_in, parsed.rejected) == (1, 2, {"the row is shorter than the header": 1})

@@ -134,8 +134,8 @@ def history(tmp_path: Path, rounds: list[Any], collected: Collected, *rows: Any)
     store = Store(str(tmp_path / "store"))
     store.write_allocations("a", rows or [run(user=NAME)], None, 1.0)
     store.write_shares("s", "c", [(one, attribute_round(one)) for one in rounds])
-    count = build_history(store, "c", str(tmp_path / "state"), collected)
-    return count, read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig")
+    written = build_history(store, "c", str(tmp_path / "state"), collected)
+    return written.runs, read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig")
 
 
 def decided(*items: Decision) -> Collected:
@@ -200,3 +200,33 @@ def test_the_snapshot_belongs_to_its_user(tmp_path: Path) -> None:
     history(tmp_path, [pass_at(10, 50.0)], decided(decision()))
     status = os.stat(snapshot_path(str(tmp_path / "state"), UID))
     assert (status.st_uid, status.st_mode & 0o777) == (UID, 0o600)
+
+
+def test_a_split_among_neighbours_sizes_nothing(tmp_path: Path) -> None:
+    shared = seen(20, [device(sm_active_pct=40.0)], [process(sm_util_pct=50.0), process("2", 7, sm_util_pct=50.0)])
+    _, (found,) = history(tmp_path, [pass_at(10, 30.0), shared], decided(decision()))
+    assert (found.sm_active_mean_pct, found.sm_active_q95_pct, found.sample_count) == (30.0, 30.0, 2)
+
+
+def test_tasks_of_an_array_belong_to_the_id_that_sbatch_printed(tmp_path: Path) -> None:
+    task = run(user=NAME, job_id="1_3")._replace(job_id_raw="4")
+    _, (found,) = history(tmp_path, [seen(10, [device()], [process("4")])], decided(decision("1")), task)
+    assert found.job_id == "4"
+
+
+def test_without_root_only_ones_own_history_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: UID + 1)
+    store = Store(str(tmp_path / "store"))
+    store.write_allocations("a", [run(user=NAME)], None, 1.0)
+    store.write_shares("s", "c", [(pass_at(10, 50.0), attribute_round(pass_at(10, 50.0)))])
+    assert build_history(store, "c", str(tmp_path / "state"), decided(decision())) == (0, 1)
+    assert os.listdir(tmp_path / "state/history") == []
+
+
+def test_users_reach_their_history_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        history(tmp_path, [pass_at(10, 50.0)], decided(decision()))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "state/history").stat().st_mode & 0o777 == 0o711

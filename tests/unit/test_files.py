@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.errors import StoreError
-from slurm_colloc.files import private_folder, read_bounded, write_atomic
+from slurm_colloc.files import file_mode, private_folder, read_bounded, write_atomic
 
 
 def test_write_replaces_whole_and_private(tmp_path: Path) -> None:
@@ -26,13 +26,14 @@ def test_failed_write_leaves_nothing(tmp_path: Path) -> None:
         write_atomic(str(tmp_path / "none" / "f"), b"x")
 
 
-def test_write_goes_through_no_link(tmp_path: Path) -> None:
+def test_write_goes_through_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"mine")
     (tmp_path / "f").symlink_to(victim)
     write_atomic(str(tmp_path / "f"), b"new")
     assert (victim.read_bytes(), (tmp_path / "f").read_bytes()) == (b"mine", b"new")
-    (tmp_path / f"g.{os.getpid()}.new").symlink_to(victim)
+    monkeypatch.setattr(os, "urandom", lambda size: b"x" * size)
+    (tmp_path / f"g.{b'xxxxxx'.hex()}.new").symlink_to(victim)
     with pytest.raises(StoreError):
         write_atomic(str(tmp_path / "g"), b"new")
     assert victim.read_bytes() == b"mine"
@@ -96,3 +97,20 @@ def test_folder_of_somebody_else(tmp_path: Path) -> None:
     os.chown(tmp_path / "theirs", 12345, 12345)
     with pytest.raises(StoreError, match="belongs to uid 12345"):
         private_folder(str(tmp_path / "theirs"))
+
+
+def test_what_a_killed_writer_left_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / f"f.{os.getpid()}.new").write_bytes(b"half")
+    write_atomic(str(tmp_path / "f"), b"new")
+    assert (tmp_path / "f").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize(("folder", "file"), [(0o700, 0o600), (0o750, 0o640), (0o2750, 0o640), (0o755, 0o640)])
+def test_files_are_open_to_whom_the_folder_is(tmp_path: Path, folder: int, file: int) -> None:
+    tmp_path.chmod(folder)
+    before = os.umask(0o077)
+    try:
+        write_atomic(str(tmp_path / "f"), b"", file_mode(str(tmp_path)))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "f").stat().st_mode & 0o777 == file

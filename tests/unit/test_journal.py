@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+import zlib
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,19 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be written"):
         append(str(tmp_path), ROUND)
     assert victim.read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '[Infinity,10.0,"g1","b",[],[],[]]',
+        '[1.0,"10","g1","b",[],[],[]]',
+        '[1.0,10.0,"g1","b",[["GPU-0","0","m","",1,1,1,null,null,null,null,null]],[],[]]',
+        '[1.0,10.0,"g1","b",[],[["GPU-0",1,7,null,null]],[]]',
+        '[1.0,10.0,"g1","b",[],[],[["GPU-0",7]]]',
+        '[1.0,10.0,"g1","b",5,[],[]]',
+        '{"a":1}',
+    ],
+)
+def test_a_line_of_the_wrong_kinds_is_counted_not_used(body: str) -> None:
+    assert decode(b"%08x %s\n" % (zlib.crc32(body.encode()), body.encode())) == ((), 1)

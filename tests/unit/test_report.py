@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_colloc.accounting.usage import total
+from slurm_colloc.errors import ConfigError
 from slurm_colloc.model import GroupUsage
 from slurm_colloc.report.job import as_json as job_json
 from slurm_colloc.report.job import as_text
+from slurm_colloc.report.text import printable
 from slurm_colloc.report.usage import (
     FORMATS,
     UsageReport,
@@ -23,9 +26,7 @@ from slurm_colloc.report.usage import (
     as_html,
     as_json,
     as_table,
-    formats,
     inert,
-    printable,
 )
 from tests.unit.made import decision, usage
 
@@ -59,7 +60,7 @@ def report(*groups: GroupUsage, **fields: Any) -> UsageReport:
         runs=5,
         runs_without_gpu=2,
         rejected={},
-        notes=(),
+        templates="",
     )
     return whole._replace(**fields)
 
@@ -68,7 +69,7 @@ NOTHING = GroupUsage("ann", 1, 0, 0, 2.0, 0.0, None, None, None, 0.0, None, None
 
 
 def test_table() -> None:
-    lines = as_table(report(group(), notes=("a note",))).splitlines()
+    lines = as_table(report(group())).splitlines()
     assert lines[0] == "GPU use on c, 2026-11-01 00:00:00+00:00 to 2026-11-02 00:00:00+00:00, by user"
     titles = ["USER", "RUNS", "ALLOC GPU-h", "COV %", "UTIL GPU-h", "UTIL %", "SM GPU-h", "SM %", "IDLE GPU-h"]
     assert lines[2].split() == " ".join(titles).split()
@@ -76,7 +77,6 @@ def test_table() -> None:
     assert lines[6].split() == ["total", "1", "1.0000", "100", "0.5000", "50.0", "0.2500", "25.0", "0.7500"]
     assert "runs in window: 5; without GPU: 2; with GPU: 1, of them measured: 1" in lines
     assert "rows rejected at ingest: 0" in lines
-    assert lines[-1] == "a note"
 
 
 def test_unknown_is_a_dash_and_never_zero() -> None:
@@ -199,7 +199,7 @@ def test_page_loads_nothing_and_bars_stay_inside() -> None:
 
 
 def test_formats() -> None:
-    assert tuple(FORMATS) == formats() == ("table", "json", "csv", "html")
+    assert tuple(FORMATS) == ("table", "json", "csv", "html")
 
 
 # --- one job ---
@@ -258,3 +258,12 @@ def test_hours_are_shown_with_the_same_digits_in_every_row() -> None:
     assert hours_of(shown) == ["0.006", "12.50"]
     shown = report(small)._replace(total=small._replace(name="total"))
     assert hours_of(shown) == ["0.0058"] * 2
+
+
+def test_a_sites_own_page(tmp_path: Path) -> None:
+    (tmp_path / "report.html.j2").write_text("{{ heading }} {{ report.total.jobs }}")
+    assert as_html(report(group(), templates=str(tmp_path))).endswith("by user 1")
+    assert str(tmp_path) not in as_json(report(group(), templates=str(tmp_path)))
+    (tmp_path / "report.html.j2").write_text("{{ nothing }}")
+    with pytest.raises(ConfigError, match=r"report\.html\.j2"):
+        as_html(report(group(), templates=str(tmp_path)))

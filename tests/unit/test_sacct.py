@@ -14,8 +14,6 @@ from slurm_colloc.accounting.sources.sacct import (
     Parsed,
     day_name,
     day_windows,
-    identity,
-    merge,
     parse_duration,
     parse_terminated,
     parse_text,
@@ -85,7 +83,7 @@ def test_recorded_by_slurm_22_05() -> None:
     # A requeued job is two runs.
     assert (rows["12", 1795262339].state, rows["12", 1795262339].end_s) == ("REQUEUED", 1795262341)
     assert (rows["12", 1795262475].state, rows["12", 1795262475].end_s) == ("COMPLETED", 1795262479)
-    assert len({identity(row) for row in parsed.rows}) == 13
+    assert len({(row.cluster, row.job_id_raw, row.start_s) for row in parsed.rows}) == 13
 
 
 def test_recorded_text_gives_the_same_runs() -> None:
@@ -268,13 +266,6 @@ def test_days() -> None:
     assert [day_name(at_s) for at_s in (0, 86399, 86400)] == ["1970-01-01", "1970-01-01", "1970-01-02"]
 
 
-def test_merge_keeps_a_run_once_as_last_seen() -> None:
-    going, done = run(end_s=None, state="RUNNING"), run()
-    requeued = run(start_s=5000)
-    parts = [Parsed((going, requeued), 3, 1, {"why": 1}), Parsed((done,), 1, 0, {"why": 2})]
-    assert merge(parts) == Parsed((done, requeued), 4, 1, {"why": 3})
-
-
 def test_live_names_cannot_forge_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A delimiter that is the same every time can be put into a job's name, with a row of somebody else behind it."""
     calls: list[list[str]] = []
@@ -284,18 +275,41 @@ def test_live_names_cannot_forge_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (environment["TZ"], environment["SLURM_TIME_FORMAT"], environment["A"]) == ("UTC", "%s", "b")
         delimiter = next(word for word in argv if word.startswith("--delimiter=")).removeprefix("--delimiter=")
         name = "x" + terminated(["", *line("999", User="victim")], end=guess)
-        return terminated(line("1", name, Start=str(86400 * len(calls))), end=delimiter).encode()
+        return terminated(line("1", name, Start=str(1000 * len(calls))), end=delimiter).encode()
 
     monkeypatch.setattr(sacct, "ask", fake_ask)
     guess = "\x1f\x1e\x1f"
-    first = sacct.read_live(0, 86400 * 2, 5, {"A": "b"})
+    first = sacct.read_live(0, 86400, 5, {"A": "b"})
     guess = next(word for word in calls[0] if word.startswith("--delimiter=")).removeprefix("--delimiter=")
     second = sacct.read_live(0, 1, 5, {"A": "b"})
     assert {row.user for row in (*first.rows, *second.rows)} == {"ann"}
-    assert (len(first.rows), len(second.rows), first.rejected, second.rejected) == (2, 1, {}, {})
+    assert (len(first.rows), len(second.rows), first.rejected, second.rejected) == (1, 1, {}, {})
     assert calls[0][:7] == ["sacct", "-a", "-D", "-X", "-p", "-n", "--noconvert"]
     assert calls[0][8:] == ["-S", "1970-01-01T00:00:00", "-E", "1970-01-02T00:00:00", "-o", ",".join(FIELDS)]
 
 
 def test_rows_are_allocation_rows() -> None:
     assert isinstance(parse_terminated(terminated(line()), END).rows[0], AllocationRow)
+
+
+def test_a_run_that_ends_before_it_starts_is_counted_and_not_used() -> None:
+    parsed = parse_terminated(terminated(line("1", Start="2000", End="1000"), line("2")), END)
+    assert ([row.job_id for row in parsed.rows], parsed.rejected) == (["2"], {"the run ends before it starts": 1})
+
+
+def test_numbers_beyond_reason_cost_their_row_only() -> None:
+    rows = [
+        line("1", Start="9" * 20),
+        line("2", Start="9" * 5000),
+        line("3", AllocTRES=f"gres/gpu={'9' * 5000}"),
+        line("4"),
+    ]
+    parsed = parse_terminated(terminated(*rows), END)
+    assert ([row.job_id for row in parsed.rows], sum(parsed.rejected.values())) == (["4"], 3)
+
+
+def test_a_header_that_names_other_columns_is_believed_over_the_guess() -> None:
+    swapped = list(FIELDS)
+    swapped[3], swapped[4] = swapped[4], swapped[3]
+    with pytest.raises(InputError, match="header names other columns: --fields JobIDRaw,JobID,Cluster,Account,User"):
+        parse_text("|".join(swapped) + "\n", FIELDS)

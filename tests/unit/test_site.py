@@ -251,6 +251,8 @@ def test_check_names_every_difference() -> None:
         "pool 'g2', node 'g2': it has 2 of gpu:h100, not 4",
         f"pool 'm1', node 'm1': it has 2 of gpu:{MIG}1g.10gb, not 7",
     ]
+    fewer = config._replace(pool=(mps, mig))
+    assert check(fewer, FakeClient()) == ["node 'g2' has GPUs and no pool describes it"]
 
 
 def test_check_says_so_when_nodes_cannot_be_read() -> None:
@@ -274,6 +276,10 @@ def test_gaps_say_why_nothing_is_placed() -> None:
         "policy is 'shadow': no job is placed",
         "no pool: no node with GPUs is described, so no job is placed",
     ]
+    newer = config._replace(slurm_release="99.11", pool=(), observe=config.observe._replace(agent=True))
+    assert [what.partition(" is ")[0] for what in gaps(newer)][1:] == ["slurm_release", "observe.agent"]
+    sliced = config._replace(pool=(config.pool[2]._replace(gpu_mem_mib=None),))
+    assert gaps(sliced) == [], "slices have a size of their own"
 
 
 def test_a_model_for_a_type_that_no_node_has_is_a_mistake() -> None:

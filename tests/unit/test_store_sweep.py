@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_colloc.accounting.equivalents import devices, gpu_equivalents, unit_gpus
-from slurm_colloc.accounting.ingest import counted_from, is_current, keep_runs, keep_samples
+from slurm_colloc.accounting.ingest import is_current, keep_runs, keep_samples
 from slurm_colloc.accounting.sources.sacct import FIELDS, Parsed, parse_terminated, parse_text
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import job_usage, runs_in_window
@@ -133,6 +133,16 @@ def test_equivalents(gres: tuple[Gres, ...], node: str, worth: float | None, cou
     assert devices(gres) == count
 
 
+def test_an_untyped_gpu_of_a_sliced_node_is_worth_a_slice_or_unknown() -> None:
+    untyped = (Gres("gpu", "", 1),)
+    assert gpu_equivalents(untyped, "m1", SHARES) is None
+    one_kind = site(MIG_POOL._replace(slice=MIG_POOL.slice[1:2]))
+    assert gpu_equivalents(untyped, "m1", one_kind) == near(1 / 7)
+    mixed = site(MIG_POOL._replace(slice=MIG_POOL.slice[1:2], gpu_type="h100"))
+    assert gpu_equivalents(untyped, "m1", mixed) is None
+    assert gpu_equivalents(untyped, "g1", SHARES) == 1.0
+
+
 def test_shares_without_a_site() -> None:
     assert gpu_equivalents((Gres("mps", "", 50),), "g1", None) is None
     assert unit_gpus("", "NVIDIA A30") == 1.0
@@ -199,7 +209,7 @@ def test_corrupt_store(tmp_path: Path) -> None:
 def test_logs(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     counted = keep_runs(store, "sacct-x", Parsed((run(),), 4, 2, {"why": 1}), None, 1.0)
-    assert counted_from(store.logs()["sacct-x"]) == counted
+    assert store.logs()["sacct-x"] == counted._asdict()
     assert (counted.rows_in, counted.used, counted.steps, counted.rejected) == (4, 1, 2, {"why": 1})
 
 
@@ -212,6 +222,13 @@ def test_a_journal_is_read_again_until_nothing_can_have_been_missed(tmp_path: Pa
     assert not is_current(store, "g1/h", str(journal))
     os.utime(journal, (0, 0))
     assert is_current(store, "g1/h", str(journal))
+
+
+def test_a_count_of_an_earlier_reading_does_not_stay(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    keep_samples(store, "g1/h", "c", tuple(busy(900)), 1, attribute_round)
+    keep_samples(store, "g1/h", "c", tuple(busy(900)), 0, attribute_round)
+    assert [log["rejected"] for log in store.logs().values()] == [{}]
 
 
 # --- the sweep ---
@@ -450,3 +467,14 @@ def test_parquet_files_are_plain(tmp_path: Path) -> None:
 def test_hours_of_a_day_long_run(tmp_path: Path) -> None:
     store = stored(tmp_path, [run(end_s=24 * HOUR)])
     assert only(store).allocated_gpu_hours == 24.0
+
+
+def test_a_peak_is_of_one_run_and_of_one_node(tmp_path: Path) -> None:
+    rows = [run(end_s=1000), run(start_s=1001, end_s=2000)]
+    first, second = busy(900, mib=100), busy(1005, mib=70000, interval_s=10)
+    usages = job_usage(stored(tmp_path / "requeued", rows, [*first, *second]), 0, 1e5, 1e5)
+    assert [usage.gpu_mem_peak_mib for usage in usages] == [100, 70000]
+    two = [busy(900, uuid="A", mib=4000)[0], busy(900, uuid="B", mib=5000)[0]._replace(node="g2")]
+    wide = run(gres=(Gres("gpu", "h100", 2),))
+    assert only(stored(tmp_path / "wide", [wide], two)).gpu_mem_peak_mib == 5000
+    assert only(stored(tmp_path / "one", [wide], [one._replace(node="g1") for one in two])).gpu_mem_peak_mib == 9000

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.units import capacity_mib, demand_mib, demand_units, hours, percent, used_mib, watts
+from slurm_colloc.units import capacity_mib, demand_mib, demand_units, percent, used_mib, watts
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_not_percent(text: str) -> None:
 
 
 def test_small_conversions() -> None:
-    assert (hours(5400), watts(71500)) == (1.5, 71.5)
+    assert watts(71500) == 71.5

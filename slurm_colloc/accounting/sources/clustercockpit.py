@@ -39,6 +39,9 @@ def parse_jobs(text: str) -> Means:
     try:
         for record in reader:
             rows_in += 1
+            if None in record.values():
+                rejected["the row is shorter than the header"] += 1
+                continue
             try:
                 row, mean = _row(record), _mean(record)
             except (ValueError, TypeError):

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from datetime import datetime, tzinfo
 
-from slurm_colloc.accounting.sources.sacct import Parsed, parse_time
+from slurm_colloc.accounting.sources.sacct import Parsed, checked, parse_time
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import AllocationRow
 from slurm_colloc.slurm.gres import parse_gres
@@ -57,22 +57,24 @@ def _row(match: re.Match[str], cluster: str, zone: tzinfo | None) -> AllocationR
     # Of a job that has not ended, EndTime is when its limit will be reached.
     ended = state not in ("RUNNING", "SUSPENDED", "COMPLETING", *_NEVER_RAN)
     job_id = f"{match['array']}_{match['task']}" if match["array"] else match["raw"]
-    return AllocationRow(
-        cluster=cluster,
-        job_id=job_id,
-        job_id_raw=match["raw"],
-        user=match["user"],
-        account=_known(match["account"]),
-        partition=match["partition"],
-        qos=_known(match["qos"]),
-        state=state,
-        submit_s=parse_time(match["submit"], zone),
-        start_s=None if state in _NEVER_RAN else parse_time(match["start"], zone),
-        end_s=parse_time(match["end"], zone) if ended else None,
-        suspended_s=0,
-        gres=() if state in _NEVER_RAN else parse_gres(match["gres"]),
-        node_list=match["nodes"],
-        job_name=match["name"],
+    return checked(
+        AllocationRow(
+            cluster=cluster,
+            job_id=job_id,
+            job_id_raw=match["raw"],
+            user=match["user"],
+            account=_known(match["account"]),
+            partition=match["partition"],
+            qos=_known(match["qos"]),
+            state=state,
+            submit_s=parse_time(match["submit"], zone),
+            start_s=None if state in _NEVER_RAN else parse_time(match["start"], zone),
+            end_s=parse_time(match["end"], zone) if ended else None,
+            suspended_s=0,
+            gres=() if state in _NEVER_RAN else parse_gres(match["gres"]),
+            node_list=match["nodes"],
+            job_name=match["name"],
+        )
     )
 
 

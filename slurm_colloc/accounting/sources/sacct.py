@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Job runs from sacct: live, in day windows, or from text that a site exported.
+"""Job runs from sacct: live, or from text that a site exported.
 
 Live rows are asked for with a delimiter that nobody can guess, new at each call (a job may be named after a known one,
 and would then forge rows), and, by -p rather than -P, with that delimiter at the end of each row too, so that names
@@ -27,6 +27,7 @@ FIELDS = (
 )
 NEEDED = ("JobID", "User", "State", "Start", "End", "AllocTRES")
 DAY_S = 86400
+_EPOCH_DIGITS = 11  # until the year 5138
 
 
 class Parsed(NamedTuple):
@@ -39,19 +40,16 @@ class Parsed(NamedTuple):
 
 
 def read_live(since_s: float, until_s: float, timeout_s: float, environment: Mapping[str, str]) -> Parsed:
-    """Ask sacct for every run that overlaps [since, until), one day a call.
+    """Ask sacct for every run that overlaps [since, until).
 
     Raises:
         ProcessError: sacct fails or does not answer in time.
     """
-    parts = []
     delimiter = f"\x1f{secrets.token_hex(8)}\x1f"
-    for start_s, end_s in day_windows(since_s, until_s):
-        argv = ["sacct", "-a", "-D", "-X", "-p", "-n", "--noconvert", f"--delimiter={delimiter}"]
-        argv += ["-S", _stamp(start_s), "-E", _stamp(end_s), "-o", ",".join(FIELDS)]
-        output = ask(argv, timeout_s, {**environment, "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"})
-        parts.append(parse_terminated(output.decode(errors="surrogateescape"), delimiter))
-    return merge(parts)
+    argv = ["sacct", "-a", "-D", "-X", "-p", "-n", "--noconvert", f"--delimiter={delimiter}"]
+    argv += ["-S", _stamp(since_s), "-E", _stamp(until_s), "-o", ",".join(FIELDS)]
+    output = ask(argv, timeout_s, {**environment, "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"})
+    return parse_terminated(output.decode(errors="surrogateescape"), delimiter)
 
 
 def _stamp(at_s: float) -> str:
@@ -72,22 +70,6 @@ def day_windows(since_s: float, until_s: float) -> Iterator[tuple[float, float]]
 def day_name(at_s: float) -> str:
     """Return the UTC day of ``at_s``, the name of that day's slice in the store."""
     return time.strftime("%Y-%m-%d", time.gmtime(at_s))
-
-
-def merge(parts: Sequence[Parsed]) -> Parsed:
-    """Return several sources as one; a run that two day windows both hold is kept once, as last seen."""
-    rows = {identity(row): row for part in parts for row in part.rows}
-    rejected: Counter[str] = Counter()
-    for part in parts:
-        rejected.update(part.rejected)
-    return Parsed(
-        tuple(rows.values()), sum(part.rows_in for part in parts), sum(part.steps for part in parts), rejected
-    )
-
-
-def identity(row: AllocationRow) -> tuple[object, ...]:
-    """Return what makes two rows the same run: a requeued job runs again under its id, at another start."""
-    return row.cluster, row.job_id_raw, row.submit_s, row.start_s
 
 
 def parse_terminated(text: str, delimiter: str) -> Parsed:
@@ -119,7 +101,10 @@ def parse_text(text: str, fields: Sequence[str], delimiter: str = "|", zone: tzi
     lines = text.split("\n")
     if lines and lines[-1] == "":
         lines.pop()
-    if lines and lines[0].split(delimiter)[: len(fields)] == list(fields):
+    header = lines[0].split(delimiter) if lines else []
+    if {"JobID", "State", "Start"} <= set(header):
+        if header[: len(fields)] != list(fields):
+            raise InputError(f"the text's own header names other columns: --fields {','.join(header)}")
         lines = lines[1:]
     last_is_name = fields[-1] == "JobName"
     return _parse([line.split(delimiter, len(fields) - 1 if last_is_name else -1) for line in lines], fields, zone)
@@ -146,23 +131,36 @@ def _parse(rows: Sequence[Sequence[str]], fields: Sequence[str], zone: tzinfo | 
 def _row(record: Mapping[str, str], zone: tzinfo | None) -> AllocationRow:
     if not record["JobID"]:
         raise InputError("the row has no JobID")
-    return AllocationRow(
-        cluster=record.get("Cluster", ""),
-        job_id=record["JobID"],
-        job_id_raw=record.get("JobIDRaw") or record["JobID"],
-        user=record["User"],
-        account=record.get("Account", ""),
-        partition=record.get("Partition", ""),
-        qos=record.get("QOS", ""),
-        state=parse_state(record["State"]),
-        submit_s=parse_time(record.get("Submit", ""), zone),
-        start_s=parse_time(record["Start"], zone),
-        end_s=parse_time(record["End"], zone),
-        suspended_s=parse_duration(record.get("Suspended", "")),
-        gres=parse_tres_gres(record["AllocTRES"]),
-        node_list=record.get("NodeList", ""),
-        job_name=record.get("JobName", ""),
+    return checked(
+        AllocationRow(
+            cluster=record.get("Cluster", ""),
+            job_id=record["JobID"],
+            job_id_raw=record.get("JobIDRaw") or record["JobID"],
+            user=record["User"],
+            account=record.get("Account", ""),
+            partition=record.get("Partition", ""),
+            qos=record.get("QOS", ""),
+            state=parse_state(record["State"]),
+            submit_s=parse_time(record.get("Submit", ""), zone),
+            start_s=parse_time(record["Start"], zone),
+            end_s=parse_time(record["End"], zone),
+            suspended_s=parse_duration(record.get("Suspended", "")),
+            gres=parse_tres_gres(record["AllocTRES"]),
+            node_list=record.get("NodeList", ""),
+            job_name=record.get("JobName", ""),
+        )
     )
+
+
+def checked(row: AllocationRow) -> AllocationRow:
+    """Return ``row`` if its times can be those of a run.
+
+    Raises:
+        InputError: it ends before it starts, as local times do when summer time ends.
+    """
+    if row.start_s is not None and row.end_s is not None and row.end_s < row.start_s:
+        raise InputError("the run ends before it starts")
+    return row
 
 
 def parse_time(text: str, zone: tzinfo | None) -> int | None:
@@ -173,7 +171,7 @@ def parse_time(text: str, zone: tzinfo | None) -> int | None:
     """
     if text in ("", "Unknown", "None", "0"):
         return None
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) <= _EPOCH_DIGITS:
         return int(text)
     try:
         moment = datetime.fromisoformat(text)

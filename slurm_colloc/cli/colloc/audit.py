@@ -15,8 +15,8 @@ from slurm_colloc.cli.colloc.output import site_or_none, state_folder, window, w
 from slurm_colloc.clock import now
 from slurm_colloc.config import Audit
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.model import Finding
-from slurm_colloc.report.usage import printable, stamp
+from slurm_colloc.model import Finding, GroupUsage
+from slurm_colloc.report.text import printable, stamp
 
 SCHEMA = 1
 app = typer.Typer(no_args_is_help=True, help="Rules over measured use; they name nobody on weak evidence.")
@@ -37,11 +37,12 @@ def run_audit(
     bounds = config.audit if config else Audit()
     usages = job_usage(open_store(store or state_folder("store")), start.timestamp(), end.timestamp(), now())
     whole = total(usages, "total")
-    if usages and not whole.jobs_measured:
-        raise StoreError(f"not one of {len(usages)} GPU runs was measured: nothing can be said of their use")
-    findings = run_rules(usages, bounds)
-    if store:
-        findings = [item._replace(reproduce=f"{item.reproduce} --store {shlex.quote(store)}") for item in findings]
+    audited = run_rules(usages, bounds)
+    if not audited.runs_judged:
+        raise StoreError(
+            f"nothing can be said of {_count(whole.jobs, 'GPU run')} from {stamp(start)} to {stamp(end)}: {_why(whole)}"
+        )
+    findings = [_with_store(finding, store) for finding in audited.findings]
     if form == "json":
         shown = {
             "schema": SCHEMA,
@@ -49,6 +50,7 @@ def run_audit(
             "until": end.isoformat(),
             "runs": whole.jobs,
             "runs_measured": whole.jobs_measured,
+            "runs_judged": audited.runs_judged,
             "coverage_pct": whole.coverage_pct,
             "rules": list(RULES),
             "findings": [finding._asdict() for finding in findings],
@@ -58,11 +60,24 @@ def run_audit(
         write("".join(_lines(finding) for finding in findings), "")
         write(
             f"{_count(len(findings), 'finding')} by {_count(len(RULES), 'rule')} over {_count(whole.jobs, 'GPU run')}, "
-            f"{whole.jobs_measured} of them measured{_coverage(whole.coverage_pct)}, {stamp(start)} to {stamp(end)}\n",
+            f"{audited.runs_judged} of them measured well enough to be judged{_coverage(whole.coverage_pct)}, "
+            f"{stamp(start)} to {stamp(end)}\n",
             "",
         )
     if findings:
         raise typer.Exit(1)
+
+
+def _why(whole: GroupUsage) -> str:
+    if not whole.jobs:
+        return "there is none; does 'colloc ingest' still run?"
+    if not whole.jobs_measured:
+        return "not one was measured; does 'colloc sample' run on the nodes?"
+    return f"{whole.jobs_measured} were measured, none by samples of enough of its time"
+
+
+def _with_store(finding: Finding, store: str) -> Finding:
+    return finding._replace(reproduce=f"{finding.reproduce} --store {shlex.quote(store)}") if store else finding
 
 
 def _lines(finding: Finding) -> str:
@@ -77,4 +92,4 @@ def _count(number: int, noun: str) -> str:
 
 
 def _coverage(percent: float | None) -> str:
-    return "" if percent is None else f" ({percent:.0f} % of their GPU-hours sampled)"
+    return "" if percent is None else f" ({percent:.0f} % of all GPU-hours sampled)"

@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.cli.colloc.output import site, write
-from slurm_colloc.cli.csub import decisions_folder
 from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.ladder import estimate
-from slurm_colloc.history.lookup import look_up
+from slurm_colloc.history.lookup import Known, look_up
 from slurm_colloc.history.records import read_decisions
-from slurm_colloc.report.usage import printable, stamp
+from slurm_colloc.report.text import printable, stamp
 from slurm_colloc.slurm.client import CliClient
 
 
@@ -25,11 +24,14 @@ def history(
     if form not in ("text", "json"):
         raise InputError(f"--format '{form}' is neither text nor json")
     config = site()
-    decisions, unreadable = read_decisions(decisions_folder(config))
+    decisions, unreadable = read_decisions(config.decisions_folder)
     client = CliClient(config.timeouts.ask_slurm_s)
     shown = []
+    known_of: dict[str, Known] = {}  # Slurm may be asked at each look
     for decision in decisions[-last:]:
-        known = look_up(config, decision.signature, client.job_states)
+        if decision.signature not in known_of:
+            known_of[decision.signature] = look_up(config, decision.signature, client.job_states)
+        known = known_of[decision.signature]
         shown.append((decision, estimate(None, known.evidence)))
     if form == "json":
         records = [{"decision": decision._asdict(), "footprint": footprint._asdict()} for decision, footprint in shown]
@@ -43,7 +45,7 @@ def history(
         at = datetime.fromtimestamp(decision.at_s).astimezone()
         given = decision.given if decision.given == "as asked" else f"{decision.given} ({decision.mode})"
         write(
-            f"{decision.job_id}  {printable(decision.job_name)}  {stamp(at)}\n"
+            f"{printable(decision.job_id)}  {printable(decision.job_name)}  {stamp(at)}\n"
             f"    asked {printable(decision.asked) or 'no GPU'}, given {printable(given)}: "
             f"{printable('; '.join(decision.reasons))}\n"
             f"    known for the next submission: {size}; {printable(footprint.provenance)}\n",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc ingest: sacct and samples into the store, and measured use into csub's history."""
 
+import hashlib
 import os
 from typing import Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -16,11 +17,13 @@ from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, wind
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, ProcessError
+from slurm_colloc.files import read_bounded
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.journal import SUFFIX, decode, files
 from slurm_colloc.slurm.client import CliClient
 
 _SACCT_TIMEOUT_S = 600.0
+_JOURNAL_LIMIT_BYTES = 1024**3
 
 
 def ingest(
@@ -34,6 +37,10 @@ def ingest(
     journal: Annotated[str, typer.Option("--journal", help="folder of samples; else the site's")] = "",
 ) -> None:
     """Take in job runs and samples; repeating it changes nothing."""
+    if clustercockpit and (sacct_file or journal):
+        raise InputError("--clustercockpit is a source of its own; ingest sacct rows and samples by another call")
+    if journal and not os.path.isdir(journal):
+        raise InputError(f"journal '{journal}' is no folder")
     config = site_or_none()
     folder = store or state_folder("store", writing=True)
     say(f"taking into '{folder}'")
@@ -68,8 +75,17 @@ def _read(path: str) -> str:
         raise InputError(f"'{path}' cannot be read: {error.strerror}") from error
 
 
+def _source(path: str) -> str:
+    """Return a name for an exported file: its own, and what tells it from others of that name."""
+    return f"{os.path.basename(path)}-{_place(path)}"
+
+
+def _place(path: str) -> str:
+    return hashlib.sha256(os.path.abspath(path).encode(errors="surrogateescape")).hexdigest()[:8]
+
+
 def _clustercockpit(target: Store, path: str) -> Counted:
-    return keep_means(target, os.path.basename(path), parse_jobs(_read(path)), now())
+    return keep_means(target, _source(path), parse_jobs(_read(path)), now())
 
 
 def _runs(
@@ -79,7 +95,7 @@ def _runs(
     if path:
         names = tuple(fields.split(",")) if fields else sacct.FIELDS
         parsed = sacct.parse_text(_read(path), names, zone=_zone(timezone) if timezone else None)
-        return [keep_runs(target, os.path.basename(path), parsed, config, now())]
+        return [keep_runs(target, _source(path), parsed, config, os.stat(path).st_mtime)]
     start, end = window(*asked)
     counted = []
     for since_s, until_s in sacct.day_windows(start.timestamp(), end.timestamp()):
@@ -102,9 +118,7 @@ def _from_controller(target: Store, config: SiteConfig | None) -> Counted:
     return keep_runs(target, name, controller.parse_jobs(client.jobs_text(), cluster), config, now())
 
 
-def _zone(name: str) -> ZoneInfo | None:
-    if not name:
-        return None
+def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError):
@@ -118,14 +132,10 @@ def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Cou
     cluster = config.cluster if config else ""
     read, used, rejected = 0, 0, 0
     for path in files(folder) if folder else ():
-        name = os.path.relpath(path, folder).removesuffix(SUFFIX)
+        name = os.path.join(cluster, _place(folder), os.path.relpath(path, folder).removesuffix(SUFFIX))
         if is_current(target, name, path):
             continue
-        try:
-            with open(path, "rb") as stream:
-                decoded = decode(stream.read())
-        except OSError as error:
-            raise InputError(f"journal '{path}' cannot be read: {error.strerror}") from error
+        decoded = decode(read_bounded(path, _JOURNAL_LIMIT_BYTES))
         counted = keep_samples(target, name, cluster, decoded.rounds, decoded.rejected, attribute_round)
         read, used, rejected = read + counted.rows_in, used + counted.used, rejected + decoded.rejected
     counts = {"journal line fails its checksum or form": rejected} if rejected else {}
@@ -134,8 +144,10 @@ def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Cou
 
 def _history(target: Store, config: SiteConfig) -> None:
     collected = collect_decisions(config.paths.decisions)
-    runs = build_history(target, config.cluster, config.state_folder, collected)
+    written = build_history(target, config.cluster, config.state_folder, collected)
+    if written.users_skipped:
+        say(f"history: {written.users_skipped} users have none, because only root can write it for them")
     say(
-        f"history: {runs} measured runs of {len(collected.decisions)} decisions, "
+        f"history: {written.runs} measured runs of {len(collected.decisions)} decisions, "
         f"{collected.rejected} decision files rejected"
     )

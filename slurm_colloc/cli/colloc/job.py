@@ -11,7 +11,6 @@ from slurm_colloc.accounting.feedback import collect_decisions
 from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.cli.colloc.output import site_or_none, state_folder, window, write
-from slurm_colloc.cli.csub import decisions_folder
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
@@ -19,7 +18,7 @@ from slurm_colloc.history.lookup import look_up
 from slurm_colloc.history.records import read_decisions
 from slurm_colloc.model import Decision, Evidence
 from slurm_colloc.report.job import as_json, as_text
-from slurm_colloc.report.usage import stamp
+from slurm_colloc.report.text import stamp
 from slurm_colloc.slurm.client import CliClient
 
 
@@ -43,14 +42,15 @@ def job(
             "'colloc ingest' run since it started?"
         )
     config = site_or_none()
-    decision = _decision(config, runs[-1].user, job_id) if config else None
-    evidence = _evidence(config, decision) if config and decision else None
+    # csub saw the id of an array, not those of its tasks; the sampler saw the task's own.
+    decision = _decision(config, runs[-1].user, job_id.partition("_")[0]) if config else None
+    evidence = _evidence(config, decision, runs[-1].job_id_raw) if config and decision else None
     write(formats[form](runs, decision, evidence), "")
 
 
 def _decision(config: SiteConfig, user: str, job_id: str) -> Decision | None:
     """Return what csub decided: from one's own decisions, or from the site's where they are open to us."""
-    own, _ = read_decisions(decisions_folder(config))
+    own, _ = read_decisions(config.decisions_folder)
     if user == pwd.getpwuid(os.geteuid()).pw_name:
         found = next((item for item in reversed(own) if item.job_id == job_id), None)
         if found:
@@ -61,7 +61,7 @@ def _decision(config: SiteConfig, user: str, job_id: str) -> Decision | None:
     return owned[1] if owned else None
 
 
-def _evidence(config: SiteConfig, decision: Decision) -> Evidence | None:
+def _evidence(config: SiteConfig, decision: Decision, job_id_raw: str) -> Evidence | None:
     """Return what a sampler inside the job, or the site's ingest, left for the next submission of the same script."""
     known = look_up(config, decision.signature, CliClient(config.timeouts.ask_slurm_s).job_states)
-    return next((item for item in known.evidence if item.job_id == decision.job_id), None)
+    return next((item for item in known.evidence if item.job_id == job_id_raw), None)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Printing and exiting for every colloc command, and the place where a site file and a store are found."""
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -10,15 +11,19 @@ from typing import Any, NoReturn
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, find_site_file, how_to_write_one, load_site, user_data_folder
 from slurm_colloc.errors import CollocError, ConfigError, InputError
+from slurm_colloc.report.text import printable
 
 
 def run(main: Callable[[], Any]) -> NoReturn:
     """Run ``main``; an error of ours becomes one line with its causes, a reader who went away is no error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a letter of a job's name
+            stream.reconfigure(errors="backslashreplace")
     try:
         main()
         sys.stdout.flush()
     except CollocError as error:
-        print(f"colloc: error: {error}", file=sys.stderr)
+        say(f"error: {error}")
         sys.exit(error.exit_status)
     except BrokenPipeError:
         # The interpreter would flush again on its way out and complain.
@@ -26,7 +31,7 @@ def run(main: Callable[[], Any]) -> NoReturn:
         sys.exit(0)
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        print(f"colloc: error: {error.strerror or error}{where}", file=sys.stderr)
+        say(f"error: {error.strerror or error}{where}")
         sys.exit(CollocError.exit_status)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -35,7 +40,7 @@ def run(main: Callable[[], Any]) -> NoReturn:
 
 def say(text: str) -> None:
     """Tell the person at the terminal; results go to standard output instead."""
-    print(f"colloc: {text}", file=sys.stderr, flush=True)
+    print(f"colloc: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def site() -> SiteConfig:
@@ -89,13 +94,13 @@ def moment(text: str) -> datetime:
     units = {"d": "days", "h": "hours", "m": "minutes"}
     if text == "now":
         return present
-    if text[-1:] in units and text[:-1].isdigit() and len(text) < 7:
+    if text[-1:] in units and text[:-1].isascii() and text[:-1].isdigit() and len(text) < 7:
         return present - timedelta(**{units[text[-1]]: int(text[:-1])})
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        return found if found.tzinfo else found.astimezone()
+    except (ValueError, OverflowError):
         raise InputError(f"time '{text}' is neither ISO 8601, 'now', nor a span such as 7d or 12h") from None
-    return found if found.tzinfo else found.astimezone()
 
 
 def window(since: str, until: str) -> tuple[datetime, datetime]:

@@ -46,6 +46,6 @@ def report(
         runs=runs,
         runs_without_gpu=without_gpu,
         rejected=dict(rejected),
-        notes=(),
+        templates=config.paths.templates if config else "",
     )
     write(FORMATS[form](shown), output)

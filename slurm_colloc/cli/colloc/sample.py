@@ -12,7 +12,7 @@ import typer
 
 from slurm_colloc import clock
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder
-from slurm_colloc.errors import CollocError, ConfigError, InputError
+from slurm_colloc.errors import CollocError, ConfigError, InputError, StoreError
 from slurm_colloc.gpu.reader import GpuReader
 from slurm_colloc.history.records import drop_evidence
 from slurm_colloc.observe.evidence import EvidenceBuilder
@@ -95,7 +95,7 @@ def _ticks(period_s: float, watch_pid: int, count: int) -> Iterator[float]:
 
 def _loop(sampler: Sampler, journal: str, evidence: str, job: tuple[str, str, str], ticks: Iterator[float]) -> None:
     builder = EvidenceBuilder(*job) if evidence else None
-    complained = ""
+    complained, kept = "", 0
     for at_s in ticks:
         try:
             seen = sampler.sample(at_s)
@@ -103,9 +103,11 @@ def _loop(sampler: Sampler, journal: str, evidence: str, job: tuple[str, str, st
                 append(journal, seen)
             if builder is not None:
                 drop_evidence(evidence, builder.add(seen))
-            complained = ""
+            complained, kept = "", kept + 1
         except CollocError as error:
             # A driver reload or a full disk passes; the gap shows as coverage. Say it once, not at every pass.
             if str(error) != complained:
                 complained = str(error)
                 say(complained)
+    if complained and not kept:
+        raise StoreError("not one sample could be taken or kept")

@@ -40,7 +40,11 @@ def init(
         raise InputError(f"'{path}' exists; --force replaces it")
     models = dict(_pair(item, "--gpu") for item in gpu or ())
     text = discover(CliClient(_ASK_TIMEOUT_S), models, Consent(mps_daemon, shard_consent), _settings(setting or []))
-    config = parse_site(tomllib.loads(text), "what was discovered")
+    try:
+        config = parse_site(tomllib.loads(text), "what was discovered")
+    except tomllib.TOMLDecodeError as error:
+        given = ", ".join(f"--set {item}" for item in setting or [])
+        raise InputError(f"with {given} the site file is no TOML: {error}") from error
     if path == "-":
         write(text, "")
         return
