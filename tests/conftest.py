@@ -2,8 +2,21 @@
 """Fixtures for all tests."""
 
 import pytest
+from hypothesis import settings
+
+# The same examples at every run and no clock: what fails must fail again, also on a slow machine. New ones are the
+# soak's to find.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("soak", deadline=None)
+settings.load_profile("same")
 
 pytest_plugins = ["tests.cluster.fixtures"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the soak draw examples of its own."""
+    if config.option.markexpr == "soak":
+        settings.load_profile("soak")
 
 
 @pytest.fixture(autouse=True)

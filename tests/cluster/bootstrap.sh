@@ -36,7 +36,10 @@ step() {
     shift
     log=${log:-$(mktemp /tmp/colloc-bootstrap-XXXXXX.log)}
     printf '\n### %s\n' "$*" >>"$log"
-    "$@" >>"$log" 2>&1 </dev/null || die "$text failed; its output is in $log"
+    "$@" >>"$log" 2>&1 </dev/null || {
+        tail -n 30 "$log" >&2
+        die "$text failed; its whole output is in $log"
+    }
     local took=$((${EPOCHREALTIME/./} - began))
     printf 'bootstrap: %s: %d.%d s\n' "$text" $((took / 1000000)) $((took / 100000 % 10))
 }
