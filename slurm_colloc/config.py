@@ -199,6 +199,11 @@ def find_site_file() -> str | None:
     return next((path for path in (user_config_file(), SYSTEM_FILE) if os.path.isfile(path)), None)
 
 
+def file_to_write(user: bool) -> str:
+    """Return where ``site init`` writes: the file that would then be in force."""
+    return user_config_file() if user else os.environ.get(ENVIRONMENT_VARIABLE) or SYSTEM_FILE
+
+
 def how_to_write_one() -> str:
     """Return the command that gives whoever runs this a site.toml."""
     return "colloc site init" if os.geteuid() == 0 else "colloc site init --user"
@@ -215,7 +220,8 @@ def load_site(path: str) -> SiteConfig:
             text = stream.read(16 * 1024 * 1024)
         table = tomllib.loads(text.decode())
     except OSError as error:
-        raise ConfigError(f"site file '{path}' cannot be read: {error.strerror}") from error
+        by = f" (named by ${ENVIRONMENT_VARIABLE})" if path == os.environ.get(ENVIRONMENT_VARIABLE) else ""
+        raise ConfigError(f"site file '{path}'{by} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, UnicodeDecodeError, a number of 5000 digits
         raise ConfigError(f"site file '{path}' is not valid TOML: {error}") from error
     schema = table.get("schema")
@@ -243,7 +249,7 @@ def _section(schema: Any, table: Mapping[str, Any], prefix: str, source: str) ->
         if key in table:
             values[key] = _value(kind, table[key], f"{prefix}{key}", source)
         elif key not in schema._field_defaults:
-            raise ConfigError(f"{source}: key '{prefix}{key}' is missing: {DOCUMENTATION[prefix + key]}")
+            raise ConfigError(f"{source}: key '{prefix}{key}' is missing ({DOCUMENTATION[prefix + key]})")
     return values
 
 

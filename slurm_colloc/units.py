@@ -59,18 +59,18 @@ def watts(milliwatts: int) -> float:
 
 
 def percent(text: str, what: str) -> float:
-    """Return a share in percent given as ``30``, ``30%`` or ``0.3`` (a fraction needs the leading ``0.``).
+    """Return a share in percent given as ``30`` or ``30%``.
 
     Raises:
-        InputError: not a number, zero, negative or above 100.
+        InputError: not a number, zero, negative or above 100; or a decimal up to 1, which may be meant as a fraction.
     """
     number = text.strip().removesuffix("%")
     try:
         value = float(number)
     except ValueError:
         raise InputError(f"{what} '{text}' is not a percentage; write it like '30' or '30%'") from None
-    if "%" not in text and number.startswith("0.") and value > 0:
-        value *= 100
+    if "%" not in text and "." in number and 0 < value <= 1:
+        raise InputError(f"{what} '{text}' may be a fraction or a percentage; write '{100 * value:g}%' or '{value:g}%'")
     if not 0 < value <= 100:  # also refuses nan
         raise InputError(f"{what} '{text}' lies outside 0 to 100 percent")
     return value

@@ -25,6 +25,9 @@ from slurm_colloc.submit.handover import STDERR, find_sbatch, stdin_descriptor, 
 from slurm_colloc.submit.plan import Plan, make_plan, own_option, parse_arguments
 from slurm_colloc.submit.render import remove_script, write_script
 
+# Options of sbatch that end it before it reads a script.
+_NO_SUBMISSION = ("help", "usage", "version")
+_SILENT = "there is nothing to say"
 _HELP = ("--help", "-h", "--install-completion", "--show-completion")
 
 
@@ -78,12 +81,14 @@ def _run(argv: tuple[str, ...]) -> int:
         dry_run = own_option("dry-run", command_line, None) is not None
         quiet = any(option.name == "quiet" for option in command_line.options)
         call = call._replace(argv=command_line.sbatch_argv, dry_run=dry_run, quiet=quiet)
-        wrong = _misused_format(own_option("format", command_line, None), dry_run)
+        wrong = _misused(command_line, dry_run)
         if wrong:
             _say(f"error: {wrong}; nothing was submitted")
             return 2
         if config is None:
-            raise UnsureError(problem)
+            asks_nothing = any(option.name in _NO_SUBMISSION for option in command_line.options)
+            silent = asks_nothing or own_option("colloc", command_line, None) == "off"
+            raise UnsureError(_SILENT if silent else problem)
         if config.policy == "off" and not dry_run:
             replace([call.sbatch, *call.argv], call.environ)
         if command_line.script is None and not any(option.name == "wrap" for option in command_line.options):
@@ -109,7 +114,11 @@ def _run(argv: tuple[str, ...]) -> int:
     return _fall_open(call, stdin, why) if why else status
 
 
-def _misused_format(form: str | None, dry_run: bool) -> str:
+def _misused(command_line: CommandLine, dry_run: bool) -> str:
+    """Return what is wrong with csub's own options where going on would do what nobody meant."""
+    form, hint = (own_option(name, command_line, None) for name in ("format", "gpu-footprint"))
+    if hint is not None and "=" not in hint:
+        return f"--gpu-footprint took '{hint}' as its value; write --gpu-footprint=mem=9G,sm=30"
     if form not in (None, "json", "script"):
         return f"--format={form} is not known; choose script or json"
     return "--format is for --dry-run" if form and not dry_run else ""
@@ -143,8 +152,8 @@ def _environment() -> dict[str, str]:
 
 def _read_stdin(command_line: CommandLine) -> bytes | None:
     """Return the script on standard input; None where sbatch would not read one (--help, --version, --usage)."""
-    if any(option.name in ("help", "usage", "version") for option in command_line.options):
-        raise UnsureError("no script")
+    if any(option.name in _NO_SUBMISSION for option in command_line.options):
+        raise UnsureError(_SILENT)
     with open(0, "rb", closefd=False) as stream:
         return stream.read()
 
@@ -154,8 +163,8 @@ def _fall_open(call: _Call, stdin: bytes | None, why: str) -> int:
     if call.dry_run:
         _say(f"error: {why}; without --dry-run the job would go to sbatch unchanged")
         return 2
-    if why != "no script" and not call.quiet:
-        _say(f"submitted by plain sbatch, as asked: {why}")
+    if why != _SILENT and not call.quiet:
+        _say(f"handing over to plain sbatch, as asked: {why}")
     if stdin is not None:
         os.dup2(stdin_descriptor(stdin), 0)
     try:
@@ -187,6 +196,8 @@ def _hand_over(
         _record(plan, job_id, cluster or config.cluster, config)
         if not call.quiet and not plan.placement.as_asked:
             _say(f"job {job_id}: {_given(plan.placement)} instead of {_asked(plan)}: {plan.placement.reasons[0]}")
+        elif not call.quiet and plan.footprint.rung == "hint" and not plan.switched_off:
+            _say(f"job {job_id}: the footprint changes nothing: {plan.placement.reasons[0]}")
         for note in () if call.quiet else plan.notes:
             _say(note)
 
@@ -284,7 +295,7 @@ def _explain(plan: Plan) -> None:
         f"footprint ({footprint.rung}): memory q99 {f'{memory.q99:.0f} MiB' if memory else 'not known'}, "
         f"SM activity q95 {f'{active.q95:.0f} %' if active else 'not known'}; {footprint.provenance}"
     )
-    given = "submitted as asked" if placement.as_asked else f"given {_given(placement)} ({placement.mode})"
+    given = "as asked" if placement.as_asked else f"given {_given(placement)} ({placement.mode})"
     _say(f"{given}: {'; '.join(placement.reasons)}")
     for option in placement.rejected:
         _say(f"not {option.option}: {option.reason}")

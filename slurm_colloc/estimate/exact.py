@@ -23,25 +23,30 @@ def from_runs(evidence: Sequence[Evidence]) -> Footprint | str:
     if not evidence:
         return "no earlier run of this job is known"
     if not completed:
-        return f"{len(evidence)} earlier runs are known, none of them completed and sampled {_MIN_SAMPLES} times"
+        return f"{_runs(evidence)} known, none of which has completed with {_MIN_SAMPLES} samples"
     model = completed[-1].gpu_model
     completed = [item for item in completed if item.gpu_model == model]
     peaks = sorted(float(item.gpu_mem_peak_mib or 0) for item in completed)
     if peaks[-1] == 0:
-        return f"{len(completed)} earlier runs held a GPU and used no memory on it"
+        return f"{_runs(completed)} known, all held a GPU and used no memory on it"
     # A bound needs no minimum of samples: a job that ran out of memory at once was seen once or twice.
     bounds = [float(item.gpu_mem_peak_mib or 0) for item in evidence if item.gpu_model == model]
     margin = _MARGIN_MANY if len(completed) >= _MANY else _MARGIN_FEW
     memory = Quantiles(_median(peaks), peaks[-1], max(peaks[-1] * margin, max(bounds)))
     active, how = _sm_active(completed)
+    noun = "run" if len(completed) == 1 else "runs"
     return Footprint(
         gpu_mem_peak_mib=memory,
         sm_active_pct=active,
         gpu_model=model,
         rung=RUNG,
         evidence_count=len(completed),
-        provenance=f"{len(completed)} completed runs on {model}, margin {margin:.2f} over the largest peak{how}",
+        provenance=f"{len(completed)} completed {noun} on {model}, margin {margin:.2f} over the largest peak{how}",
     )
+
+
+def _runs(evidence: Sequence[Evidence]) -> str:
+    return "1 earlier run is" if len(evidence) == 1 else f"{len(evidence)} earlier runs are"
 
 
 def _median(values: Sequence[float]) -> float:

@@ -44,6 +44,8 @@ def place(request: JobRequest, footprint: Footprint, config: SiteConfig) -> Plac
                 return Placement(SharingMode(mode), fit.gres, fit.environment, headroom, (fit.reason,), tuple(rejected))
             rejected.append(fit)
     why = f"no piece of a GPU holds {need.memory_mib} MiB and {need.sm_active_pct:.0f} % of the SMs"
+    if not pools:
+        why = "; ".join(sorted({item.reason for item in rejected})) or "site.toml describes no GPUs"
     return Placement(SharingMode.EXCLUSIVE, None, (), headroom, (why,), tuple(rejected))
 
 

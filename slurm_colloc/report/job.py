@@ -2,30 +2,27 @@
 """One job's story: what it asked, got and used."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from slurm_colloc.model import Decision, Evidence, JobUsage
 from slurm_colloc.report.text import printable, stamp
 
 
-def as_text(runs: Sequence[JobUsage], decision: Decision | None, evidence: Evidence | None = None) -> str:
-    """Return the story of a job's runs for a terminal."""
-    return "\n".join(line for run in runs for line in [*_lines(run, decision, evidence), ""])
+def as_text(runs: Sequence[JobUsage], decision: Decision | None, evidence: Mapping[str, Evidence]) -> str:
+    """Return the story of a job's runs for a terminal; ``evidence`` is by raw job id."""
+    return "\n".join(line for run in runs for line in [*_lines(run, decision, evidence.get(run.job_id_raw)), ""])
 
 
 def _lines(run: JobUsage, decision: Decision | None, evidence: Evidence | None) -> list[str]:
     start, end = (datetime.fromtimestamp(at_s).astimezone() for at_s in (run.start_s, run.end_s))
+    so_far = " so far" if run.state == "RUNNING" else ""
     lines = [
         f"job {printable(run.job_id)} '{printable(run.job_name)}' of {printable(run.user)}, {printable(run.state)}",
-        f"  ran        {stamp(start)} to {stamp(end)} in partition {printable(run.partition)}",
+        f"  ran        {stamp(start)} to {stamp(end)}{so_far} in partition {printable(run.partition)}",
         f"  given      {printable(run.gres)}",
         f"  allocated  {_hours(run.allocated_gpu_hours)} in whole-GPU equivalents",
-        f"  GPU_UTIL   {_share(run.util_used_gpu_hours, run.util_measured_gpu_hours)}",
-        f"  SM active  {_share(run.sm_used_gpu_hours, run.sm_measured_gpu_hours)}",
-        f"  memory     {_memory(run.gpu_mem_peak_mib, decision)}",
-        f"  coverage   {'not recorded' if run.coverage_pct is None else f'{run.coverage_pct:.0f} % of its device time'}"
-        f" ({', '.join(run.methods) or 'no samples'})",
+        *(_by_evidence(run, decision, evidence) if evidence and not run.methods else _by_samples(run, decision)),
     ]
     if decision:
         footprint = f"footprint: {decision.rung}"
@@ -35,9 +32,33 @@ def _lines(run: JobUsage, decision: Decision | None, evidence: Evidence | None) 
             f"  asked      {printable(decision.asked) or 'no GPU'}",
             f"  csub       {printable(given)}: {printable('; '.join(decision.reasons))}",
         ]
-    if evidence:
-        lines.append(f"  evidence   {_evidence(evidence)}")
     return lines
+
+
+def _by_samples(run: JobUsage, decision: Decision | None) -> list[str]:
+    covered = "not recorded" if run.coverage_pct is None else f"{run.coverage_pct:.0f} % of its device time"
+    return [
+        f"  GPU_UTIL   {_share(run.util_used_gpu_hours, run.util_measured_gpu_hours)}",
+        f"  SM active  {_share(run.sm_used_gpu_hours, run.sm_measured_gpu_hours)}",
+        f"  memory     {_memory(run.gpu_mem_peak_mib, decision)}",
+        f"  coverage   {covered} ({', '.join(run.methods) or 'no samples'})",
+    ]
+
+
+def _by_evidence(run: JobUsage, decision: Decision | None, evidence: Evidence) -> list[str]:
+    """Return what is kept of the run for the next submission, where the samples themselves are not at hand."""
+    active = "not known"
+    if evidence.sm_active_mean_pct is not None:
+        bound = "at most " if evidence.sm_is_bound else ""
+        active = f"{bound}{evidence.sm_active_mean_pct:.1f} % of a whole GPU"
+    ran_s = run.end_s - run.start_s
+    covered = f" of {ran_s:.0f} s" if run.state != "RUNNING" else ""
+    return [
+        "  GPU_UTIL   not kept",
+        f"  SM active  {active}",
+        f"  memory     {_memory(evidence.gpu_mem_peak_mib, decision)}",
+        f"  coverage   {evidence.sampled_s:.0f} s{covered}, {evidence.sample_count} samples (evidence kept for csub)",
+    ]
 
 
 def _memory(peak_mib: int | None, decision: Decision | None) -> str:
@@ -46,16 +67,6 @@ def _memory(peak_mib: int | None, decision: Decision | None) -> str:
     placed = decision.gpu_mem_q99_mib if decision else None
     above = f", above the {placed:.0f} MiB that csub counted on" if placed is not None and peak_mib > placed else ""
     return f"{peak_mib} MiB at peak{above}"
-
-
-def _evidence(evidence: Evidence) -> str:
-    """Return what the next submission of the same script will go by."""
-    sm = "SM activity not known"
-    if evidence.sm_active_mean_pct is not None:
-        bound = "at most " if evidence.sm_is_bound else ""
-        sm = f"SM activity {bound}{evidence.sm_active_mean_pct:.1f} % of a whole GPU"
-    memory = "memory not known" if evidence.gpu_mem_peak_mib is None else f"{evidence.gpu_mem_peak_mib} MiB at peak"
-    return f"{sm}, {memory}; {evidence.sample_count} samples over {evidence.sampled_s:.0f} s, kept for the next csub"
 
 
 def _hours(value: float | None) -> str:
@@ -68,11 +79,11 @@ def _share(used: float | None, of: float) -> str:
     )
 
 
-def as_json(runs: Sequence[JobUsage], decision: Decision | None, evidence: Evidence | None = None) -> str:
+def as_json(runs: Sequence[JobUsage], decision: Decision | None, evidence: Mapping[str, Evidence]) -> str:
     """Return the same as JSON."""
     shown = {
         "runs": [run._asdict() for run in runs],
         "decision": decision._asdict() if decision else None,
-        "evidence": evidence._asdict() if evidence else None,
+        "evidence": [evidence[run.job_id_raw]._asdict() for run in runs if run.job_id_raw in evidence],
     }
     return json.dumps(shown, indent=2) + "\n"

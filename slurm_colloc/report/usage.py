@@ -58,7 +58,7 @@ def _number(value: float | None, digits: int) -> str:
     # Below the last digit, 0.00 would say "nothing" of something.
     if value is None:
         return "-"
-    return f"{value:.{digits}f}" if value == 0 or abs(value) >= 10**-digits else f"{value:.1g}"
+    return f"{value:.{digits}f}" if value == 0 or value >= 10**-digits else f"<{10**-digits:.{digits}f}"
 
 
 def as_table(report: UsageReport) -> str:
@@ -100,7 +100,7 @@ def footnotes(report: UsageReport) -> list[str]:
     if total.jobs and not total.jobs_measured:
         lines.append("NOT ONE of these runs was measured: is 'colloc sample' running on the nodes?")
     if total.util_plain_pct is not None:
-        lines.append(f"UTIL as plain mean over measured runs: {total.util_plain_pct:.2f} %")
+        lines.append(f"UTIL as plain mean over the whole-GPU runs measured: {total.util_plain_pct:.2f} %")
     if total.jobs_without_size:
         lines.append(
             f"runs left out of GPU-hours because the size of their share is not known: {total.jobs_without_size}"

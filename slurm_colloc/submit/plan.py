@@ -51,6 +51,7 @@ class Plan(NamedTuple):
     script: bytes
     body: bytes | None
     notes: tuple[str, ...]
+    switched_off: str
 
 
 def parse_arguments(argv: Sequence[str], release: str) -> CommandLine:
@@ -116,7 +117,7 @@ def make_plan(
         measured = not (switched_off or request.untouchable or config.policy == "shadow")
         body = _body(text, script, request, footprint, placement, config, measured)
     argv, script_at = _overridden(command_line, request, placement)
-    return Plan(request, footprint, placement, argv, script_at, text, body, notes)
+    return Plan(request, footprint, placement, argv, script_at, text, body, notes, switched_off)
 
 
 def _read(command_line: CommandLine, stdin: bytes | None, wrapped: str | None) -> tuple[bytes, str]:
@@ -150,22 +151,23 @@ def _find_script(command_line: CommandLine) -> str:
 def _footprint(
     request: JobRequest, hint: str | None, config: SiteConfig, job_states: JobStates
 ) -> tuple[Footprint, tuple[str, ...]]:
-    if hint is not None or request.untouchable:
+    if request.untouchable or (hint is not None and "sm=" in hint):
         return estimate(hint, ()), ()
     known = look_up(config, request.signature, job_states)
-    return estimate(None, known.evidence), known.notes
+    return estimate(hint, known.evidence), known.notes
 
 
 def _leave(wished: Placement, switched_off: str, fixed: str, config: SiteConfig) -> Placement:
     """Return the placement in force: as asked when the user or the site says so, or a block is needed and cannot be."""
     why = fixed if wished.environment else ""
-    if switched_off:
-        why = switched_off
     if config.policy == "shadow" and not wished.as_asked:
         why = f"shadow mode: would have been {wished.gres}"
+    if switched_off:
+        why = switched_off
     if not why or wished.as_asked:
         return wished
-    return Placement(SharingMode.EXCLUSIVE, None, (), None, (why, *wished.reasons), wished.rejected)
+    reasons = (why, f"else {wished.gres}: {wished.reasons[0]}")
+    return Placement(SharingMode.EXCLUSIVE, None, (), None, reasons, wished.rejected)
 
 
 def _body(

@@ -184,3 +184,16 @@ def test_no_escape_reaches_the_terminal(tmp_path: Path, store: str, capsys: pyte
     said = capsys.readouterr().err
     assert "1 rejected" in said
     assert "\x1b" not in said
+
+
+def test_the_id_of_an_array_stands_for_its_tasks(
+    tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [FINISHED.replace("{job}|{job}", f"{raw}|60_{task}") for raw, task in ((61, 0), (60, 1))]
+    (tmp_path / "sacct").write_text("".join(row.format(cluster="c", user="ann") for row in rows))
+    assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 0
+    for asked, shown in (("60", ["60_0", "60_1"]), ("60_1", ["60_1"])):
+        capsys.readouterr()
+        assert colloc("job", asked, "--store", store, "--format", "json") == 0
+        assert [run["job_id"] for run in json.loads(capsys.readouterr().out)["runs"]] == shown
+    assert colloc("job", "61", "--store", store) == 2

@@ -9,6 +9,7 @@ from slurm_colloc.config import (
     SCHEMA,
     MigSlice,
     SiteConfig,
+    file_to_write,
     find_site_file,
     load_site,
     parse_site,
@@ -62,7 +63,7 @@ def test_nested_tables() -> None:
         ({"sharing": {"headrom_mib": 1}}, "unknown key 'sharing.headrom_mib'; did you mean 'headroom_mib'"),
         ({"pool": [{"name": "a", "nodes": "b", "partitions": [], "gpu_typ": "x"}]}, "did you mean 'gpu_type'"),
         ({"paths": {"zzz": 1}}, "valid keys: state, decisions"),
-        ({"pool": [{"name": "a", "nodes": "b"}]}, "key 'pool.partitions' is missing: partitions that contain"),
+        ({"pool": [{"name": "a", "nodes": "b"}]}, "key 'pool.partitions' is missing (partitions that contain"),
         ({"pool": {"name": "a"}}, "'pool' must be a list"),
         ({"pool": ["x"]}, "'pool' must be a table"),
         ({"sharing": 3}, "'sharing' must be a table"),
@@ -93,7 +94,7 @@ def test_refused(extra: dict[str, Any], said: str) -> None:
 
 
 def test_missing_required() -> None:
-    with pytest.raises(ConfigError, match=r"key 'cluster' is missing: ClusterName of slurm\.conf"):
+    with pytest.raises(ConfigError, match=r"key 'cluster' is missing \(ClusterName of slurm\.conf"):
         parse_site({"schema": 1, "slurm_release": "22.05"}, "f")
 
 
@@ -133,3 +134,10 @@ def test_which_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_site_file() == str(own)
     monkeypatch.setenv("COLLOC_CONF", "elsewhere")
     assert find_site_file() == "elsewhere"
+
+
+def test_init_writes_what_would_be_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert file_to_write(user=False) == "/etc/slurm_colloc/site.toml"
+    monkeypatch.setenv("COLLOC_CONF", "/x/site.toml")
+    assert file_to_write(user=False) == "/x/site.toml"
+    assert file_to_write(user=True).endswith("/.config/slurm_colloc/site.toml")

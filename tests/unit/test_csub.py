@@ -264,3 +264,22 @@ def test_nothing_is_left_behind_when_sbatch_cannot_be_started(shell: Shell) -> N
     (shell.folder / "bin/sbatch").write_text("#!/nonexistent/interpreter\n")
     assert shell.run(HINT, "job.sh").returncode == 1
     assert list((shell.folder / "tmp").iterdir()) == []
+
+
+def test_a_footprint_that_changes_nothing_is_answered(shell: Shell) -> None:
+    done = shell.run("--gpu-footprint=mem=900G,sm=3", "job.sh")
+    assert shell.calls() == [["job.sh"]]
+    assert done.stderr.startswith("csub: job 4711: the footprint changes nothing: no piece of a GPU holds")
+    assert shell.run("--gpu-footprint=mem=900G,sm=3", "--colloc=off", "job.sh").stderr == ""
+
+
+def test_a_footprint_without_a_value_does_not_take_the_script_for_one(shell: Shell) -> None:
+    done = shell.run("--gpu-footprint", "job.sh", input=SCRIPT)
+    assert (done.returncode, shell.calls()) == (2, [])
+    assert "took 'job.sh' as its value" in done.stderr
+
+
+@pytest.mark.parametrize("argv", [["--version"], ["--usage"], ["--colloc=off", "job.sh"]])
+def test_without_a_site_what_needs_none_is_silent(shell: Shell, argv: list[str]) -> None:
+    assert shell.run(*argv, environ={"COLLOC_CONF": "/nonexistent"}).stderr == ""
+    assert len(shell.calls()) == 1

@@ -23,7 +23,7 @@ def test_one_run_gets_the_larger_margin() -> None:
     assert found.gpu_mem_peak_mib == Quantiles(8000, 8000, near(9200))
     assert (found.rung, found.evidence_count, found.gpu_model) == ("exact", 1, H100)
     assert found.sm_active_pct == Quantiles(20.0, 30.0, 30.0)
-    assert "1 completed runs" in found.provenance
+    assert "1 completed run on" in found.provenance
     assert "margin 1.15" in found.provenance
 
 
@@ -48,12 +48,12 @@ def test_a_run_without_a_known_end_can_only_raise(state: str) -> None:
 def test_reasons_to_abstain() -> None:
     assert from_runs([]) == "no earlier run of this job is known"
     assert from_runs([evidence(state="FAILED"), evidence(sample_count=2)]) == (
-        "2 earlier runs are known, none of them completed and sampled 3 times"
+        "2 earlier runs are known, none of which has completed with 3 samples"
     )
     assert from_runs([evidence(peak_mib=None)]) == (
-        "1 earlier runs are known, none of them completed and sampled 3 times"
+        "1 earlier run is known, none of which has completed with 3 samples"
     )
-    assert from_runs([evidence(peak_mib=0)]) == "1 earlier runs held a GPU and used no memory on it"
+    assert from_runs([evidence(peak_mib=0)]) == "1 earlier run is known, all held a GPU and used no memory on it"
 
 
 def test_models_are_not_mixed() -> None:
@@ -137,3 +137,14 @@ def test_signature() -> None:
         signature(script, [], 1),
     ]
     assert len({key, *others}) == 7
+
+
+def test_what_the_hint_leaves_open_may_have_been_measured() -> None:
+    found = estimate("mem=1G", [evidence()])
+    assert found.gpu_mem_peak_mib is not None
+    assert found.sm_active_pct is not None
+    assert (found.rung, found.gpu_mem_peak_mib.q99, found.sm_active_pct.q95) == ("hint", 1024.0, 30.0)
+    assert found.gpu_model == H100
+    given = estimate("mem=1G,sm=5", [evidence()])
+    assert (given.sm_active_pct, given.gpu_model) == (Quantiles(5.0, 5.0, 5.0), "")
+    assert estimate("mem=1G", [evidence(mode="mig")]).sm_active_pct is None

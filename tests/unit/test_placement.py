@@ -195,3 +195,9 @@ def test_a_piece_always_holds_the_need(memory: float, active: float, headroom: i
         assert share <= 0.5
         assert share * 80000 >= memory + headroom - 1e-3
         assert share * 100 >= active - 1e-3
+
+
+def test_where_no_pool_is_left_the_reason_is_not_its_size() -> None:
+    found = place(request(partition="cpu"), footprint(), site(MIG_POOL))
+    assert found.reasons == ("not in partition 'cpu'",)
+    assert place(request(), footprint(), site()).reasons == ("site.toml describes no GPUs",)

@@ -28,7 +28,7 @@ from slurm_colloc.report.usage import (
     as_table,
     inert,
 )
-from tests.unit.made import decision, usage
+from tests.unit.made import decision, evidence, usage
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -108,7 +108,7 @@ def test_footnotes_name_what_is_left_out() -> None:
     text = as_table(report(group(), total=whole, rejected={"b\x1b": 2, "a": 1}))
     assert "runs left out of GPU-hours because the size of their share is not known: 1" in text
     assert "rows rejected at ingest: 3 (a: 1; b?: 2)" in text
-    assert "UTIL as plain mean over measured runs: 50.00 %" in text
+    assert "UTIL as plain mean over the whole-GPU runs measured: 50.00 %" in text
     assert "methods: measured" in text
     bare = as_table(report(NOTHING, total=NOTHING))
     assert "plain mean" not in bare
@@ -206,7 +206,7 @@ def test_formats() -> None:
 
 
 def test_story() -> None:
-    lines = as_text([usage()], decision()).splitlines()
+    lines = as_text([usage()], decision(), {}).splitlines()
     assert lines[0] == "job 1 'train' of ann, COMPLETED"
     assert lines[2:7] == [
         "  given      gpu:h100:1",
@@ -228,13 +228,13 @@ def test_story_of_an_unknown_run() -> None:
         coverage_pct=None,
         methods=(),
     )
-    text = as_text([blank], None)
+    text = as_text([blank], None, {})
     assert "allocated  not known" in text
     assert text.count("not measured") == 2
     assert "memory     not known" in text
     assert "coverage   not recorded (no samples)" in text
     assert "csub" not in text
-    assert json.loads(job_json([blank], None))["runs"][0]["gpu_mem_peak_mib"] is None
+    assert json.loads(job_json([blank], None, {}))["runs"][0]["gpu_mem_peak_mib"] is None
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -242,10 +242,10 @@ def test_hostile_story(text: str) -> None:
     fields = ("user", "job_name", "signature", "asked", "given", "mode", "rung")
     what = decision(**dict.fromkeys(fields, text), reasons=(text,))
     run = usage(job_name=text, user=text, partition=text, state=text, gres=text, job_id=text)
-    shown = as_text([run], what)
+    shown = as_text([run], what, {})
     assert [character for character in shown if not character.isprintable() and character != "\n"] == []
-    assert shown.count("\n") == as_text([usage()], decision()).count("\n")
-    assert json.loads(job_json([run], what))["decision"]["given"] == text
+    assert shown.count("\n") == as_text([usage()], decision(), {}).count("\n")
+    assert json.loads(job_json([run], what, {}))["decision"]["given"] == text
 
 
 def hours_of(shown: UsageReport) -> list[str]:
@@ -255,7 +255,7 @@ def hours_of(shown: UsageReport) -> list[str]:
 def test_hours_are_shown_with_the_same_digits_in_every_row() -> None:
     small = group(name="ann", allocated_gpu_hours=0.0058)
     shown = report(small)._replace(total=small._replace(name="total", allocated_gpu_hours=12.5))
-    assert hours_of(shown) == ["0.006", "12.50"]
+    assert hours_of(shown) == ["<0.01", "12.50"]
     shown = report(small)._replace(total=small._replace(name="total"))
     assert hours_of(shown) == ["0.0058"] * 2
 
@@ -267,3 +267,13 @@ def test_a_sites_own_page(tmp_path: Path) -> None:
     (tmp_path / "report.html.j2").write_text("{{ nothing }}")
     with pytest.raises(ConfigError, match=r"report\.html\.j2"):
         as_html(report(group(), templates=str(tmp_path)))
+
+
+def test_where_samples_are_not_at_hand_the_evidence_speaks() -> None:
+    blank = usage(util_used_gpu_hours=None, sm_used_gpu_hours=None, gpu_mem_peak_mib=None, methods=())
+    text = as_text([blank], decision(), {"1": evidence(), "2": evidence("2")})
+    assert "SM active  20.0 % of a whole GPU" in text
+    assert "memory     8000 MiB at peak" in text
+    assert "100 s of 3600 s, 10 samples (evidence kept for csub)" in text
+    assert "not measured" not in text
+    assert "above the 9000 MiB" in as_text([blank], decision(), {"1": evidence(peak_mib=9500)})

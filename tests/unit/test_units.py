@@ -56,13 +56,14 @@ def test_shares_hold_the_fraction(fraction: float, whole: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("30", 30.0), ("30%", 30.0), ("0.3", 30.0), ("0.3%", 0.3), ("100", 100.0), (" 5 ", 5.0)]
+    ("text", "value"),
+    [("30", 30.0), ("30%", 30.0), ("1", 1.0), ("0.3%", 0.3), ("2.5", 2.5), ("100", 100.0), (" 5 ", 5.0)],
 )
 def test_percent(text: str, value: float) -> None:
     assert percent(text, "sm") == pytest.approx(value)
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "100.1", "nan", "inf", "x", "1/3", "0.0"])
+@pytest.mark.parametrize("text", ["", "0", "-1", "100.1", "nan", "inf", "x", "1/3", "0.0", "0.3", "0.99", "1.0"])
 def test_not_percent(text: str) -> None:
     with pytest.raises(InputError, match="sm"):
         percent(text, "sm")

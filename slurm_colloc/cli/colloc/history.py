@@ -18,7 +18,7 @@ from slurm_colloc.slurm.client import CliClient
 
 def history(
     form: Annotated[str, typer.Option("--format", help="text or json")] = "text",
-    last: Annotated[int, typer.Option("--last", help="so many submissions")] = 20,
+    last: Annotated[int, typer.Option("--last", min=1, help="so many submissions")] = 20,
 ) -> None:
     """Show my last submissions by csub, and what is known of each of those jobs."""
     if form not in ("text", "json"):

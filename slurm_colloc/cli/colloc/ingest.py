@@ -61,7 +61,8 @@ def ingest(
         )
     empty = [item.source for item in counted if not item.rows_in]
     if empty:
-        say(f"nothing from {empty[0] if len(empty) == 1 else f'{len(empty)} sources, {empty[0]} to {empty[-1]}'}")
+        more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
+        say(f"no rows from {', '.join(empty[:3])}{more}")
     # The users' histories are the site's to write, not those of a user who looks at their own jobs.
     if config is not None and config.paths.decisions and os.access(config.state_folder, os.W_OK):
         _history(target, config)

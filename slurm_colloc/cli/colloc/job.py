@@ -35,7 +35,8 @@ def job(
     start, end = window(since, "now")
     folder = store or state_folder("store")
     usages = job_usage(open_store(folder), start.timestamp(), end.timestamp(), now())
-    runs = [usage for usage in usages if usage.job_id == job_id]
+    # The id of an array stands for its tasks, as with sacct.
+    runs = [usage for usage in usages if job_id in (usage.job_id, usage.job_id.partition("_")[0])]
     if not runs:
         raise InputError(
             f"job '{job_id}' is not in the store '{folder}' with a GPU since {stamp(start)}; has it one, and has "
@@ -44,7 +45,10 @@ def job(
     config = site_or_none()
     # csub saw the id of an array, not those of its tasks; the sampler saw the task's own.
     decision = _decision(config, runs[-1].user, job_id.partition("_")[0]) if config else None
-    evidence = _evidence(config, decision, runs[-1].job_id_raw) if config and decision else None
+    evidence: dict[str, Evidence] = {}
+    if config and decision:
+        known = look_up(config, decision.signature, CliClient(config.timeouts.ask_slurm_s).job_states)
+        evidence = {item.job_id: item for item in known.evidence}
     write(formats[form](runs, decision, evidence), "")
 
 
@@ -59,9 +63,3 @@ def _decision(config: SiteConfig, user: str, job_id: str) -> Decision | None:
     spool = config.paths.decisions
     owned = collect_decisions(spool).decisions.get((user, job_id)) if spool and os.access(spool, os.R_OK) else None
     return owned[1] if owned else None
-
-
-def _evidence(config: SiteConfig, decision: Decision, job_id_raw: str) -> Evidence | None:
-    """Return what a sampler inside the job, or the site's ingest, left for the next submission of the same script."""
-    known = look_up(config, decision.signature, CliClient(config.timeouts.ask_slurm_s).job_states)
-    return next((item for item in known.evidence if item.job_id == job_id_raw), None)

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, find_site_file, how_to_write_one, load_site, user_data_folder
 from slurm_colloc.errors import CollocError, ConfigError, InputError
-from slurm_colloc.report.text import printable
+from slurm_colloc.report.text import printable, stamp
 
 
 def run(main: Callable[[], Any]) -> NoReturn:
@@ -111,7 +111,7 @@ def window(since: str, until: str) -> tuple[datetime, datetime]:
     """
     start, end = moment(since), moment(until)
     if start >= end:
-        raise InputError(f"the window from {start} to {end} is empty")
+        raise InputError(f"the window from {stamp(start)} to {stamp(end)} is empty")
     return start, end
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.cli.colloc.output import say, site, write
-from slurm_colloc.config import SYSTEM_FILE, find_site_file, parse_site, reference, user_config_file
+from slurm_colloc.config import file_to_write, find_site_file, parse_site, reference
 from slurm_colloc.errors import InputError
 from slurm_colloc.site.discover import Consent, discover, gaps
 from slurm_colloc.site.discover import check as differences
@@ -35,13 +35,13 @@ def init(
     ] = None,
 ) -> None:
     """Write site.toml from the live cluster."""
-    path = output or (user_config_file() if user else SYSTEM_FILE)
+    path = output or file_to_write(user)
     if path != "-" and os.path.exists(path) and not force:
         raise InputError(f"'{path}' exists; --force replaces it")
     models = dict(_pair(item, "--gpu") for item in gpu or ())
     text = discover(CliClient(_ASK_TIMEOUT_S), models, Consent(mps_daemon, shard_consent), _settings(setting or []))
     try:
-        config = parse_site(tomllib.loads(text), "what was discovered")
+        config = parse_site(tomllib.loads(text), "the site file to be written")
     except tomllib.TOMLDecodeError as error:
         given = ", ".join(f"--set {item}" for item in setting or [])
         raise InputError(f"with {given} the site file is no TOML: {error}") from error
@@ -57,6 +57,8 @@ def init(
         raise InputError(f"'{path}' cannot be written: {error.strerror}{own}") from error
     _note(gaps(config))
     say(f"wrote '{path}'; read it, then run 'colloc site check'")
+    if find_site_file() != path:
+        say(f"note: in force is '{find_site_file()}', not this one")
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:
