@@ -58,6 +58,11 @@ class JobRequest(NamedTuple):
         return bool(words) and words[0].rsplit("/", 1)[-1] in ("sh", "bash", "dash", "ksh", "zsh")
 
     @property
+    def asked(self) -> str:
+        """Return the gres as the user asked for them; empty for none."""
+        return ",".join(str(gres) for gres in self.gres)
+
+    @property
     def gpu_count(self) -> int:
         """Return how many entries of gres/gpu (whole GPUs or slices) are asked for."""
         return sum(gres.quantity for gres in self.gres if gres.name == "gpu")
@@ -103,6 +108,11 @@ class Placement(NamedTuple):
     headroom_mib: int | None
     reasons: tuple[str, ...]
     rejected: tuple[Rejected, ...]
+
+    @property
+    def given(self) -> str:
+        """Return the gres that is asked for in place of the user's, in words."""
+        return str(self.gres) if self.gres else "as asked"
 
     @property
     def as_asked(self) -> bool:

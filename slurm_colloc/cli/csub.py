@@ -5,7 +5,6 @@ Whatever csub cannot decide with certainty, and whatever goes wrong in it, ends 
 arguments. Nothing here imports typer, jinja2 or anything heavier unless the user asks for help or the script changes.
 """
 
-import json
 import os
 import shlex
 import signal
@@ -17,7 +16,7 @@ from typing import NamedTuple, NoReturn
 
 from slurm_colloc.config import SiteConfig, find_site_file, how_to_write_one, load_site
 from slurm_colloc.errors import CollocError, UnsureError
-from slurm_colloc.model import Decision, Placement
+from slurm_colloc.model import Decision
 from slurm_colloc.process import replace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
@@ -78,27 +77,17 @@ def _run(argv: tuple[str, ...]) -> int:
     try:
         # Even a submission that csub will not touch must lose the options that sbatch does not know.
         command_line = parse_arguments(argv, config.slurm_release if config else "")
-        dry_run = own_option("dry-run", command_line, None) is not None
-        quiet = any(option.name == "quiet" for option in command_line.options)
-        call = call._replace(argv=command_line.sbatch_argv, dry_run=dry_run, quiet=quiet)
-        wrong = _misused(command_line, dry_run)
+        call = _split_call(call, command_line)
+        wrong = _misused(command_line, call.dry_run)
         if wrong:
             _say(f"error: {wrong}; nothing was submitted")
             return 2
-        if config is None:
-            asks_nothing = any(option.name in _NO_SUBMISSION for option in command_line.options)
-            silent = asks_nothing or own_option("colloc", command_line, None) == "off"
-            raise UnsureError(_SILENT if silent else problem)
-        if config.policy == "off" and not dry_run:
-            replace([call.sbatch, *call.argv], call.environ)
-        if command_line.script is None and not any(option.name == "wrap" for option in command_line.options):
-            stdin = _read_stdin(command_line)
-        client = CliClient(config.timeouts.ask_slurm_s)
-        plan = make_plan(command_line, call.environ, stdin, config, client.job_states)
-        if call.dry_run:
-            return _show(plan, command_line, call)
+        stdin = _read_stdin(command_line)
+        site, plan = _decide(call, command_line, config, problem, stdin)
         if own_option("explain", command_line, None) is not None:
             _explain(plan)
+        if call.dry_run:
+            return _show(plan, command_line, call)
         source = None if stdin is None else stdin_descriptor(plan.body if plan.body is not None else stdin)
         argv, path = _with_body(plan)
     except CollocError as error:
@@ -107,11 +96,38 @@ def _run(argv: tuple[str, ...]) -> int:
         return _fall_open(call, stdin, f"internal error, please report it: {error!r}")
     # Outside of what falls open above: once sbatch was started a job may exist.
     try:
-        status, why = _hand_over(plan, argv, source, call, config)
+        status, why = _hand_over(plan, argv, source, call, site)
     finally:
         if path:
             remove_script(path)
     return _fall_open(call, stdin, why) if why else status
+
+
+def _split_call(call: _Call, command_line: CommandLine) -> _Call:
+    """Return the call with what is known once sbatch's arguments, csub's own and the script's are told apart."""
+    return call._replace(
+        argv=command_line.sbatch_argv,
+        dry_run=own_option("dry-run", command_line, None) is not None,
+        quiet=any(option.name == "quiet" for option in command_line.options),
+    )
+
+
+def _decide(
+    call: _Call, command_line: CommandLine, config: SiteConfig | None, problem: str, stdin: bytes | None
+) -> tuple[SiteConfig, Plan]:
+    """Return the site and what to submit.
+
+    Raises:
+        CollocError: the submission is to go to sbatch as it is.
+    """
+    asks_nothing = any(option.name in _NO_SUBMISSION for option in command_line.options)
+    off = config is not None and config.policy == "off" and not call.dry_run
+    if asks_nothing or off or (config is None and own_option("colloc", command_line, None) == "off"):
+        raise UnsureError(_SILENT)
+    if config is None:
+        raise UnsureError(problem)
+    client = CliClient(config.timeouts.ask_slurm_s)
+    return config, make_plan(command_line, call.environ, stdin, config, client.job_states)
 
 
 def _misused(command_line: CommandLine, dry_run: bool) -> str:
@@ -151,9 +167,10 @@ def _environment() -> dict[str, str]:
 
 
 def _read_stdin(command_line: CommandLine) -> bytes | None:
-    """Return the script on standard input; None where sbatch would not read one (--help, --version, --usage)."""
-    if any(option.name in _NO_SUBMISSION for option in command_line.options):
-        raise UnsureError(_SILENT)
+    """Return the script on standard input; None where sbatch would not read one."""
+    named = command_line.script is not None
+    if named or any(option.name in ("wrap", *_NO_SUBMISSION) for option in command_line.options):
+        return None
     with open(0, "rb", closefd=False) as stream:
         return stream.read()
 
@@ -195,7 +212,7 @@ def _hand_over(
     def submitted(job_id: str, cluster: str) -> None:
         _record(plan, job_id, cluster or config.cluster, config)
         if not call.quiet and not plan.placement.as_asked:
-            _say(f"job {job_id}: {_given(plan.placement)} instead of {_asked(plan)}: {plan.placement.reasons[0]}")
+            _say(f"job {job_id}: {plan.placement.given} instead of {plan.request.asked}: {plan.placement.reasons[0]}")
         elif not call.quiet and plan.footprint.rung == "hint" and not plan.switched_off:
             _say(f"job {job_id}: the footprint changes nothing: {plan.placement.reasons[0]}")
         for note in () if call.quiet else plan.notes:
@@ -207,7 +224,7 @@ def _hand_over(
         return 1, str(error)
     status = outcome.status if outcome.status >= 0 else 128 - outcome.status
     if outcome.refused and not plan.placement.as_asked:
-        return status, f"{_given(plan.placement)} was refused: {_last_line(outcome.refused)}"
+        return status, f"{plan.placement.given} was refused: {_last_line(outcome.refused)}"
     if outcome.refused:
         write_all(STDERR, outcome.refused)
     return status, ""
@@ -228,8 +245,8 @@ def _record(plan: Plan, job_id: str, cluster: str, config: SiteConfig) -> None:
         user=os.environ.get("USER", ""),
         job_name=plan.request.name,
         signature=plan.request.signature,
-        asked=_asked(plan),
-        given=_given(placement),
+        asked=plan.request.asked,
+        given=placement.given,
         mode=placement.mode,
         rung=footprint.rung,
         gpu_mem_q99_mib=footprint.gpu_mem_peak_mib.q99 if footprint.gpu_mem_peak_mib else None,
@@ -242,63 +259,25 @@ def _record(plan: Plan, job_id: str, cluster: str, config: SiteConfig) -> None:
         _say(f"job {job_id} is submitted, but the decision is not recorded: {error}")
 
 
-def _asked(plan: Plan) -> str:
-    return ",".join(str(gres) for gres in plan.request.gres)
-
-
-def _given(placement: Placement) -> str:
-    return str(placement.gres) if placement.gres else "as asked"
-
-
 def _show(plan: Plan, command_line: CommandLine, call: _Call) -> int:
     """Print what would be submitted and submit nothing."""
-    script = (plan.body if plan.body is not None else plan.script).decode(errors="surrogateescape")
-    form = own_option("format", command_line, None)
-    if own_option("explain", command_line, None) is not None:
-        _explain(plan)
-    if form == "json":
-        shown = {
-            "request": {**plan.request._asdict(), "gres": [str(gres) for gres in plan.request.gres]},
-            "footprint": _nested(plan.footprint),
-            "placement": {**_nested(plan.placement), "gres": _given(plan.placement)},
-            "script": script,
-            "sbatch_argv": [call.sbatch, *plan.sbatch_argv],
-        }
-        text = json.dumps(shown, indent=2, ensure_ascii=True) + "\n"
+    if own_option("format", command_line, None) == "json":
+        from slurm_colloc.cli.csub_show import as_json
+
+        text = as_json(plan, call.sbatch)
     else:
         _say(f"would be submitted as: {shlex.join([call.sbatch, *plan.sbatch_argv])}")
-        text = script
+        text = plan.text
     sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
     sys.stdout.flush()
     return 0
 
 
-def _nested(record: object) -> dict[str, object]:
-    """Return a NamedTuple and those inside it as dictionaries."""
-
-    def plain(value: object) -> object:
-        if hasattr(value, "_asdict"):
-            return {name: plain(part) for name, part in value._asdict().items()}
-        return [plain(part) for part in value] if isinstance(value, tuple) else value
-
-    shown = plain(record)
-    assert isinstance(shown, dict)
-    return shown
-
-
 def _explain(plan: Plan) -> None:
-    footprint, placement = plan.footprint, plan.placement
-    where = f"partition '{plan.request.partition}'" if plan.request.partition else "the default partition"
-    _say(f"asked for {_asked(plan) or 'no GPU'} in {where}")
-    memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
-    _say(
-        f"footprint ({footprint.rung}): memory q99 {f'{memory.q99:.0f} MiB' if memory else 'not known'}, "
-        f"SM activity q95 {f'{active.q95:.0f} %' if active else 'not known'}; {footprint.provenance}"
-    )
-    given = "as asked" if placement.as_asked else f"given {_given(placement)} ({placement.mode})"
-    _say(f"{given}: {'; '.join(placement.reasons)}")
-    for option in placement.rejected:
-        _say(f"not {option.option}: {option.reason}")
+    from slurm_colloc.cli.csub_show import explanation
+
+    for line in explanation(plan):
+        _say(line)
 
 
 if __name__ == "__main__":

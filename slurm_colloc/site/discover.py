@@ -14,7 +14,7 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import GpuModel, model_named, parse_profile
 from slurm_colloc.slurm.client import SlurmClient
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
-from slurm_colloc.slurm.parse import Node
+from slurm_colloc.slurm.parse import Node, Partition
 
 
 class Consent(NamedTuple):
@@ -44,8 +44,6 @@ def discover(
     strange = sorted(set(models) - set(types))
     if strange:
         raise InputError(f"no node has gpu:{strange[0]}; the cluster's types are {', '.join(types) or 'none'}")
-    # JobDefaults of slurm.conf itself holds for every partition.
-    everywhere = any(name in settings.get("JobDefaults", "") for name in ("DefCpuPerGPU", "DefMemPerGPU"))
     default = next((partition.name for partition in partitions if partition.default), "")
     top: dict[str, object] = {
         "schema": SCHEMA,
@@ -61,17 +59,23 @@ def discover(
     ]
     for group in _alike(node for node in nodes if any(gres.name == "gpu" for gres in node.gres)):
         lines += ["", *_pool(group, models)]
-    sharing: dict[str, object] = {
-        "mps_daemon": "site" if consent.mps_daemon else "none",
-        "mps_single_user": consent.mps_daemon,
-        "shard_consent": consent.shard,
-        "gpu_default_partitions": [partition.name for partition in partitions if partition.gives_per_gpu or everywhere],
-    }
+    sharing = _sharing(partitions, settings, consent)
     sections = {**extra, "sharing": {**sharing, **extra.get("sharing", {})}}
     for name, section in sections.items():
         if section and name:
             lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in section.items())]
     return "\n".join(lines) + "\n"
+
+
+def _sharing(partitions: Sequence[Partition], settings: Mapping[str, str], consent: Consent) -> dict[str, object]:
+    # JobDefaults of slurm.conf itself holds for every partition.
+    everywhere = any(name in settings.get("JobDefaults", "") for name in ("DefCpuPerGPU", "DefMemPerGPU"))
+    return {
+        "mps_daemon": "site" if consent.mps_daemon else "none",
+        "mps_single_user": consent.mps_daemon,
+        "shard_consent": consent.shard,
+        "gpu_default_partitions": [partition.name for partition in partitions if partition.gives_per_gpu or everywhere],
+    }
 
 
 def _alike(nodes: Iterable[Node]) -> list[list[Node]]:

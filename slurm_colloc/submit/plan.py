@@ -40,7 +40,7 @@ class Plan(NamedTuple):
     """What csub will do with one submission.
 
     ``sbatch_argv`` are sbatch's arguments; where ``body`` is not None, ``script_at`` is the place in them of the
-    script that ``body`` stands in for (None: standard input).
+    script that ``body`` stands in for (None: standard input). ``switched_off`` says who wants nothing changed.
     """
 
     request: JobRequest
@@ -52,6 +52,11 @@ class Plan(NamedTuple):
     body: bytes | None
     notes: tuple[str, ...]
     switched_off: str
+
+    @property
+    def text(self) -> str:
+        """Return the script as it would be submitted."""
+        return (self.script if self.body is None else self.body).decode(errors="surrogateescape")
 
 
 def parse_arguments(argv: Sequence[str], release: str) -> CommandLine:

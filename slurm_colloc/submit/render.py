@@ -51,8 +51,8 @@ def render_block(
     name = f"{placement.mode}.sbatch.j2"
     try:
         rendered = environment.get_template(name).render(
-            asked=" ".join(str(gres) for gres in request.gres) or "no GPU",
-            given=str(placement.gres) if placement.gres else "as asked",
+            asked=request.asked or "no GPU",
+            given=placement.given,
             footprint=footprint,
             placement=placement,
             sampling=sampling,

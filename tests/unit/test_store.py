@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.accounting.equivalents import devices, gpu_equivalents, unit_gpus
+from slurm_colloc.accounting.ingest import is_current, keep_runs, keep_samples
+from slurm_colloc.accounting.sources.sacct import FIELDS, Parsed, parse_terminated, parse_text
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.sweep import job_usage, runs_in_window
+from slurm_colloc.accounting.usage import total
+from slurm_colloc.errors import StoreError
+from slurm_colloc.model import Gres
+from slurm_colloc.observe.attribute import attribute_round
+from tests.unit.made import MIG_POOL, near, run, site
+from tests.unit.stored import SHARES, at, busy, only, stored
+
+# --- the six awkward rows ---
+
+AWKWARD = [
+    ("100", "gres/gpu:a100=2", "typed_only", "2026-11-20T00:00", "2026-11-20T01:00"),
+    ("101", "gres/gpu:1g.10gb=1,gres/gpu=1", "mig", "2026-11-20T00:00", "2026-11-20T01:00"),
+    ("102", "gres/shard=2", "shard", "2026-11-20T00:00", "2026-11-20T01:00"),
+    ("103", "gres/gpu:a100=1,gres/gpu:h100=2,gres/gpu=3", "pipe|in|name", "2026-11-20T00:00", "2026-11-20T01:00"),
+    ("104", "gres/gpu=1", "overlap_10d", "2026-11-10T23:00", "2026-11-20T23:00"),
+    ("105", "gres/gpu=1", "new\nline", "2026-11-20T00:00", "2026-11-20T01:00"),
+]
+END = "\x1fx\x1f"
+
+
+def awkward(form: str) -> Parsed:
+    rows = []
+    for job, tres, name, start, end in AWKWARD:
+        head = [job, job, "c", "ann", "lab", "gpu", "normal", "COMPLETED", "", str(at(start)), str(at(end)), "00:00:00"]
+        rows.append([*head, f"cpu=1,{tres}", "s1", name])
+    if form == "terminated":
+        return parse_terminated("".join("".join(f"{value}{END}" for value in row) + "\n" for row in rows), END)
+    return parse_text("\n".join("|".join(row) for row in rows) + "\n", FIELDS)
+
+
+@pytest.mark.parametrize(("form", "rejected"), [("terminated", 0), ("text", 1)])
+def test_six_awkward_rows(tmp_path: Path, form: str, rejected: int) -> None:
+    store, parsed = Store(str(tmp_path)), awkward(form)
+    counted = keep_runs(store, "sacct", parsed, SHARES, 1.0)
+    assert (counted.used, sum(counted.rejected.values()), counted.rows_in) == (6, rejected, 6 + rejected)
+    usages = job_usage(store, at("2026-11-19"), at("2026-11-21"), 1e10)
+    hours = {usage.job_id: (usage.end_s - usage.start_s) / 3600 for usage in usages}
+    assert hours == {"100": 1, "101": 1, "102": 1, "103": 1, "104": 47, "105": 1}
+    held = {row.job_id: sum(gres.quantity for gres in row.gres if gres.name == "gpu") for row in parsed.rows}
+    assert sum(hours[job] * count for job, count in held.items()) == 54
+    worth = {usage.job_id: usage.allocated_gpu_hours for usage in usages}
+    assert worth == pytest.approx({"100": 2, "101": 1 / 7, "102": 2 / 4, "103": 3, "104": 47, "105": 1})
+    assert total(usages, "t").allocated_gpu_hours == near(53.142857142857 + 2 / 4)
+
+
+def test_window_of_one_day_and_unknown_share(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    keep_runs(store, "sacct", awkward("terminated"), None, 1.0)
+    day = job_usage(store, at("2026-11-19"), at("2026-11-20"), 1e10)
+    assert [(usage.job_id, usage.allocated_gpu_hours) for usage in day] == [("104", 24.0)]
+    # Without a site nobody knows how many shards a GPU has: the run is counted apart, not as 0 and not as a GPU.
+    whole = total(job_usage(store, at("2026-11-19"), at("2026-11-21"), 1e10), "t")
+    assert (whole.jobs, whole.jobs_without_size) == (6, 1)
+    assert whole.allocated_gpu_hours == near(53.142857142857)
+
+
+# --- what an allocation is worth ---
+
+
+@pytest.mark.parametrize(
+    ("gres", "node", "worth", "count"),
+    [
+        ((Gres("gpu", "h100", 4),), "g1", 4.0, 4),
+        ((Gres("gpu", "a100", 1), Gres("gpu", "", 2)), "", 3.0, 3),
+        ((Gres("gpu", "h100_1g.10gb", 2),), "m1", 2 / 7, 2),
+        ((Gres("gpu", "h100_3g.40gb", 1),), "m1", 3 / 7, 1),
+        ((Gres("gpu", "a30_1g.6gb", 1),), "x", 1 / 4, 1),
+        ((Gres("mps", "", 50),), "g1", 0.5, 1),
+        ((Gres("shard", "", 3),), "s1", 0.75, 1),
+        ((Gres("shard", "", 3),), "g1", None, 1),
+        ((Gres("shard", "", 3),), "elsewhere", None, 1),
+        ((Gres("shard", "", 3),), "s[1-2]", None, 1),
+        ((Gres("gpu", "h100", 1), Gres("mps", "", 50)), "s1", None, 1),
+        ((Gres("nic", "", 2),), "g1", 0.0, 0),
+        ((Gres("gpu", "h100", 0), Gres("shard", "", 0)), "s1", 0.0, 0),
+        ((), "g1", 0.0, 0),
+    ],
+)
+def test_equivalents(gres: tuple[Gres, ...], node: str, worth: float | None, count: int) -> None:
+    assert gpu_equivalents(gres, node, SHARES) == (None if worth is None else near(worth))
+    assert devices(gres) == count
+
+
+def test_an_untyped_gpu_of_a_sliced_node_is_worth_a_slice_or_unknown() -> None:
+    untyped = (Gres("gpu", "", 1),)
+    assert gpu_equivalents(untyped, "m1", SHARES) is None
+    one_kind = site(MIG_POOL._replace(slice=MIG_POOL.slice[1:2]))
+    assert gpu_equivalents(untyped, "m1", one_kind) == near(1 / 7)
+    mixed = site(MIG_POOL._replace(slice=MIG_POOL.slice[1:2], gpu_type="h100"))
+    assert gpu_equivalents(untyped, "m1", mixed) is None
+    assert gpu_equivalents(untyped, "g1", SHARES) == 1.0
+
+
+def test_shares_without_a_site() -> None:
+    assert gpu_equivalents((Gres("mps", "", 50),), "g1", None) is None
+    assert unit_gpus("", "NVIDIA A30") == 1.0
+    assert unit_gpus("2g.12gb", "NVIDIA A30") == 0.5
+    assert unit_gpus("2g.20gb", "NVIDIA H100 80GB HBM3") == near(2 / 7)
+
+
+# --- the store ---
+
+
+def test_ingest_twice_is_once(tmp_path: Path) -> None:
+    rows, rounds = [run("1"), run("2", 100, 7300)], busy(900, 1800, 2700, 3600)
+    once = job_usage(stored(tmp_path, rows, rounds), 0, 1e5, 1e5)
+    store = stored(tmp_path, rows[::-1], rounds[::-1])
+    store.write_allocations("another name", [*rows, *rows], None, 1.0)
+    store.write_shares("g1/again", "c", [(one, attribute_round(one)) for one in rounds * 2])
+    assert job_usage(store, 0, 1e5, 1e5) == once
+    assert runs_in_window(store, 0, 1e5, 1e5) == (2, 0)
+
+
+def test_newest_reading_of_a_run_counts(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    store.write_allocations("b", [run()], None, 2.0)
+    store.write_allocations("a", [run(end_s=None, state="RUNNING")], None, 1.0)
+    assert only(store, now_s=1e9).end_s == 3600.0
+    # In one and the same ingest: the reading that knows the end.
+    for rows in ([run(end_s=None, state="RUNNING"), run()], [run(), run(end_s=None, state="RUNNING")]):
+        store.write_allocations("c", rows, None, 3.0)
+        assert (only(store, now_s=1e9).end_s, only(store).state) == (3600.0, "COMPLETED")
+
+
+def test_requeued_runs_count_each(tmp_path: Path) -> None:
+    rows = [run(state="REQUEUED"), run(start_s=5000, end_s=8600), run("2", cluster="other")]
+    usages = job_usage(stored(tmp_path, rows), 0, 1e5, 1e5)
+    assert [(one.cluster, one.job_id, one.start_s) for one in usages] == [
+        ("c", "1", 0.0),
+        ("other", "2", 0.0),
+        ("c", "1", 5000.0),
+    ]
+
+
+def test_empty_store(tmp_path: Path) -> None:
+    for store in (Store(str(tmp_path / "none")), stored(tmp_path, [])):
+        assert job_usage(store, 0, 1e10, 1e10) == []
+        assert runs_in_window(store, 0, 1e10, 1e10) == (0, 0)
+        assert store.logs() == {}
+
+
+def test_text_that_parquet_cannot_hold(tmp_path: Path) -> None:
+    store = stored(tmp_path / "it's", [run(job_name="\udcff\x00 é 'x'", user="a\nb")])
+    assert (only(store).job_name, only(store).user) == ("\\xff\x00 é 'x'", "a\nb")
+
+
+def test_corrupt_store(tmp_path: Path) -> None:
+    (tmp_path / "allocations").mkdir()
+    (tmp_path / "allocations" / "x.parquet").write_bytes(b"junk")
+    with pytest.raises(StoreError, match="ingest again"):
+        job_usage(Store(str(tmp_path)), 0, 1, 1)
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot be written"):
+        Store(str(tmp_path / "file")).write_allocations("a", [run()], None, 1.0)
+
+
+def test_logs(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    counted = keep_runs(store, "sacct-x", Parsed((run(),), 4, 2, {"why": 1}), None, 1.0)
+    assert store.logs()["sacct-x"] == counted._asdict()
+    assert (counted.rows_in, counted.used, counted.steps, counted.rejected) == (4, 1, 2, {"why": 1})
+
+
+def test_a_journal_is_read_again_until_nothing_can_have_been_missed(tmp_path: Path) -> None:
+    store, journal = Store(str(tmp_path / "store")), tmp_path / "j"
+    journal.touch()
+    assert not is_current(store, "g1/h", str(journal))
+    keep_samples(store, "g1/h", "c", tuple(busy(900)), 3, attribute_round)
+    # Written a moment ago: a line may have come between reading and writing.
+    assert not is_current(store, "g1/h", str(journal))
+    os.utime(journal, (0, 0))
+    assert is_current(store, "g1/h", str(journal))
+
+
+def test_a_count_of_an_earlier_reading_does_not_stay(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    keep_samples(store, "g1/h", "c", tuple(busy(900)), 1, attribute_round)
+    keep_samples(store, "g1/h", "c", tuple(busy(900)), 0, attribute_round)
+    assert [log["rejected"] for log in store.logs().values()] == [{}]
