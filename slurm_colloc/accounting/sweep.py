@@ -18,6 +18,7 @@ JOB_MEAN = "job mean by source"
 # GPU_UTIL says how long a device was busy, not how much of it: of a run that holds a part of a GPU it is no use.
 # A device's time counts once: where two samplers ran at a time, or the clock was set back, an interval begins no
 # earlier than the reading before it.
+# Sums are taken in the order of time, because floats add up differently in another.
 # least() passes over NULL, so that what was not sampled must be 0 before it gets there.
 # A source that gives one mean for the whole run records no coverage; it counts where no sample of ours does.
 _SWEEP = """
@@ -52,12 +53,12 @@ peaks AS (
 ),
 used AS (
     SELECT run,
-           sum(seconds) AS seconds,
-           coalesce(sum(seconds) FILTER (gpu_util_pct IS NOT NULL), 0) AS util_seconds,
-           sum(seconds * unit_gpus * gpu_util_pct / 100) / 3600 AS util_hours,
-           coalesce(sum(seconds) FILTER (sm_active_pct IS NOT NULL), 0) AS sm_seconds,
-           sum(seconds * unit_gpus * sm_active_pct / 100) / 3600 AS sm_hours,
-           coalesce(sum(seconds) FILTER (sharers > 1), 0) / 3600 AS shared_hours,
+           sum(seconds ORDER BY at_s, uuid) AS seconds,
+           coalesce(sum(seconds ORDER BY at_s, uuid) FILTER (gpu_util_pct IS NOT NULL), 0) AS util_seconds,
+           sum(seconds * unit_gpus * gpu_util_pct / 100 ORDER BY at_s, uuid) / 3600 AS util_hours,
+           coalesce(sum(seconds ORDER BY at_s, uuid) FILTER (sm_active_pct IS NOT NULL), 0) AS sm_seconds,
+           sum(seconds * unit_gpus * sm_active_pct / 100 ORDER BY at_s, uuid) / 3600 AS sm_hours,
+           coalesce(sum(seconds ORDER BY at_s, uuid) FILTER (sharers > 1), 0) / 3600 AS shared_hours,
            list_sort(list_distinct(list(method))) AS methods
     FROM parts WHERE seconds > 0 GROUP BY run
 ),

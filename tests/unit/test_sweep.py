@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import itertools
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -237,6 +238,18 @@ def test_order_and_repetition_change_nothing_and_bounds_hold(
         assert (usage.allocated_gpu_hours or 0.0) >= 0
         assert 0 <= usage.util_measured_gpu_hours <= (usage.allocated_gpu_hours or 0.0) + 1e-12
         assert (usage.util_used_gpu_hours or 0.0) <= (usage.end_s - usage.start_s) / 3600 + 1e-12
+
+
+def test_the_order_of_ingest_does_not_reach_the_last_digit(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    passes = [
+        seen(10.0 * number + draw.random(), [device(gpu_util_pct=100 * draw.random())], [process("1")])
+        for number in range(1, 200)
+    ]
+    first = job_usage(stored(tmp_path / "a", [run()], passes), 0, 1e5, 1e5)
+    assert job_usage(stored(tmp_path / "b", [run()], [*reversed(passes), *passes]), 0, 1e5, 1e5) == first
+    draw.shuffle(passes)
+    assert job_usage(stored(tmp_path / "c", [run()], passes), 0, 1e5, 1e5) == first
 
 
 def test_parquet_files_are_plain(tmp_path: Path) -> None:
