@@ -137,6 +137,11 @@ class Decision(NamedTuple):
     sm_active_q95_pct: float | None
     reasons: tuple[str, ...]
 
+    @property
+    def how(self) -> str:
+        """Return what was given and, where that differs from what was asked, in which mode."""
+        return self.given if self.given == "as asked" else f"{self.given} ({self.mode})"
+
 
 class DeviceSample(NamedTuple):
     """One reading of a GPU or of a MIG slice; percentages are of this unit, not of the card."""

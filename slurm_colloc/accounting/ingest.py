@@ -66,8 +66,9 @@ def keep_samples(
     counts = {"journal line fails its checksum or form": rejected} if rejected else {}
     counted = Counted(name, len(rounds) + rejected, len(rounds), 0, counts)
     # Also of 0: the count of an earlier reading, when the last line was half written, must not stay.
-    if rejected or store.has_log(f"samples-{name.replace(os.sep, '-')}"):
-        store.write_log(f"samples-{name.replace(os.sep, '-')}", counted._asdict())
+    source = f"samples-{name.replace(os.sep, '-')}"
+    if rejected or store.has_log(source):
+        store.write_log(source, counted._asdict())
     return counted
 
 

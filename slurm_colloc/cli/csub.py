@@ -6,7 +6,6 @@ arguments. Nothing here imports typer, jinja2 or anything heavier unless the use
 """
 
 import os
-import shlex
 import signal
 import sys
 import time
@@ -26,7 +25,7 @@ from slurm_colloc.submit.render import remove_script, write_script
 
 # Options of sbatch that end it before it reads a script.
 _NO_SUBMISSION = ("help", "usage", "version")
-_SILENT = "there is nothing to say"
+_SILENT = "nothing is to be changed"
 _HELP = ("--help", "-h", "--install-completion", "--show-completion")
 
 
@@ -133,7 +132,8 @@ def _decide(
 def _misused(command_line: CommandLine, dry_run: bool) -> str:
     """Return what is wrong with csub's own options where going on would do what nobody meant."""
     form, hint = (own_option(name, command_line, None) for name in ("format", "gpu-footprint"))
-    if hint is not None and "=" not in hint:
+    # With no script left the next step would be to wait for one on standard input.
+    if hint is not None and "=" not in hint and _from_stdin(command_line):
         return f"--gpu-footprint took '{hint}' as its value; write --gpu-footprint=mem=9G,sm=30"
     if form not in (None, "json", "script"):
         return f"--format={form} is not known; choose script or json"
@@ -168,11 +168,15 @@ def _environment() -> dict[str, str]:
 
 def _read_stdin(command_line: CommandLine) -> bytes | None:
     """Return the script on standard input; None where sbatch would not read one."""
-    named = command_line.script is not None
-    if named or any(option.name in ("wrap", *_NO_SUBMISSION) for option in command_line.options):
+    if not _from_stdin(command_line):
         return None
     with open(0, "rb", closefd=False) as stream:
         return stream.read()
+
+
+def _from_stdin(command_line: CommandLine) -> bool:
+    elsewhere = any(option.name in ("wrap", *_NO_SUBMISSION) for option in command_line.options)
+    return command_line.script is None and not elsewhere
 
 
 def _fall_open(call: _Call, stdin: bytes | None, why: str) -> int:
@@ -261,13 +265,13 @@ def _record(plan: Plan, job_id: str, cluster: str, config: SiteConfig) -> None:
 
 def _show(plan: Plan, command_line: CommandLine, call: _Call) -> int:
     """Print what would be submitted and submit nothing."""
-    if own_option("format", command_line, None) == "json":
-        from slurm_colloc.cli.csub_show import as_json
+    from slurm_colloc.cli.csub_show import as_json, as_line
 
+    text = plan.text
+    if own_option("format", command_line, None) == "json":
         text = as_json(plan, call.sbatch)
     else:
-        _say(f"would be submitted as: {shlex.join([call.sbatch, *plan.sbatch_argv])}")
-        text = plan.text
+        _say(f"would be submitted as: {as_line(plan, call.sbatch)}")
     sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
     sys.stdout.flush()
     return 0

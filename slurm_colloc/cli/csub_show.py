@@ -2,6 +2,7 @@
 """What csub says of a plan when asked: --explain and --dry-run --format=json."""
 
 import json
+import shlex
 from collections.abc import Iterator
 
 from slurm_colloc.submit.plan import Plan
@@ -21,6 +22,11 @@ def explanation(plan: Plan) -> Iterator[str]:
     yield f"{given}: {'; '.join(placement.reasons)}"
     for option in placement.rejected:
         yield f"not {option.option}: {option.reason}"
+
+
+def as_line(plan: Plan, sbatch: str) -> str:
+    """Return the call of sbatch as a shell would take it."""
+    return shlex.join([sbatch, *plan.sbatch_argv])
 
 
 def as_json(plan: Plan, sbatch: str) -> str:

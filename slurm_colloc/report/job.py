@@ -25,9 +25,7 @@ def _lines(run: JobUsage, decision: Decision | None, evidence: Evidence | None) 
         *(_by_evidence(run, decision, evidence) if evidence and not run.methods else _by_samples(run, decision)),
     ]
     if decision:
-        footprint = f"footprint: {decision.rung}"
-        mode = "" if decision.given == "as asked" else f" ({decision.mode})"
-        given = f"{decision.given}{mode}, {footprint}"
+        given = f"{decision.how}, footprint: {decision.rung}"
         lines += [
             f"  asked      {printable(decision.asked) or 'no GPU'}",
             f"  csub       {printable(given)}: {printable('; '.join(decision.reasons))}",

@@ -277,6 +277,9 @@ def test_a_footprint_without_a_value_does_not_take_the_script_for_one(shell: She
     done = shell.run("--gpu-footprint", "job.sh", input=SCRIPT)
     assert (done.returncode, shell.calls()) == (2, [])
     assert "took 'job.sh' as its value" in done.stderr
+    for argv in (["--gpu-footprint=9G", "job.sh"], ["--gpu-footprint=9G", "--wrap=true"]):
+        assert shell.run(*argv).returncode == 0, "where there is a script the job goes as asked"
+    assert shell.calls() == [["job.sh"], ["--wrap=true"]]
 
 
 @pytest.mark.parametrize("argv", [["--version"], ["--usage"], ["--colloc=off", "job.sh"]])

@@ -43,10 +43,9 @@ def history(
         size = f"{memory.q99:.0f} MiB" if memory else "memory not known"
         size += f", {active.q95:.0f} % of the SMs" if active else ", SM activity not known"
         at = datetime.fromtimestamp(decision.at_s).astimezone()
-        given = decision.given if decision.given == "as asked" else f"{decision.given} ({decision.mode})"
         write(
             f"{printable(decision.job_id)}  {printable(decision.job_name)}  {stamp(at)}\n"
-            f"    asked {printable(decision.asked) or 'no GPU'}, given {printable(given)}: "
+            f"    asked {printable(decision.asked) or 'no GPU'}, given {printable(decision.how)}: "
             f"{printable('; '.join(decision.reasons))}\n"
             f"    known for the next submission: {size}; {printable(footprint.provenance)}\n",
             "",

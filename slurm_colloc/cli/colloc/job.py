@@ -55,7 +55,7 @@ def job(
 def _decision(config: SiteConfig, user: str, job_id: str) -> Decision | None:
     """Return what csub decided: from one's own decisions, or from the site's where they are open to us."""
     own, _ = read_decisions(config.decisions_folder)
-    if user == pwd.getpwuid(os.geteuid()).pw_name:
+    if user == _own_name():
         found = next((item for item in reversed(own) if item.job_id == job_id), None)
         if found:
             return found
@@ -63,3 +63,10 @@ def _decision(config: SiteConfig, user: str, job_id: str) -> Decision | None:
     spool = config.paths.decisions
     owned = collect_decisions(spool).decisions.get((user, job_id)) if spool and os.access(spool, os.R_OK) else None
     return owned[1] if owned else None
+
+
+def _own_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a container without this user
+        return ""
