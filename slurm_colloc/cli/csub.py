@@ -49,9 +49,11 @@ def main() -> NoReturn:
 
         show(argv)
     try:
-        sys.exit(_run(argv))
+        status = _run(argv)
     except KeyboardInterrupt:  # before sbatch was started; from then on sbatch has the signal
-        sys.exit(128 + signal.SIGINT)
+        status = 128 + signal.SIGINT
+    # Taking the interpreter apart would cost each submission 3 ms, and a thread of ours may hang in a file system.
+    os._exit(status)
 
 
 def _open_standard_descriptors() -> None:

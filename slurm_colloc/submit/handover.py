@@ -8,15 +8,15 @@ an error and no job exists, lets the caller submit the original.
 
 import os
 import re
-import selectors
+import select
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from slurm_colloc.errors import ProcessError
-from slurm_colloc.process import spawn
+from slurm_colloc.process import Running, spawn
 
 _SUBMITTED = re.compile(rb"^(?:Submitted batch job )?(\d+)(?:;(\S+))?(?: on cluster (\S+))?\s*$", re.MULTILINE)
 # What slurmctld says when it has judged the request and made no job. Time-outs and broken connections are not here:
@@ -93,41 +93,35 @@ def submit(
     Raises:
         ProcessError: sbatch cannot be started; nothing was submitted.
     """
-    running = spawn(argv, environ, stdin, _inherited())
-    assert running.stdout is not None
-    assert running.stderr is not None
+    running = spawn(argv, environ, stdin)
     relay = _Relay(submitted)
-    with _passing_on_signals(running.send_signal):
+    with _passing_on_signals(running.pid):
         try:
-            relay.run(running.pid, running.stdout, running.stderr)
+            relay.run(running)
         except Exception as error:  # noqa: BLE001 - see above
             write_all(STDERR, f"csub: internal error, please report it: {error!r}\n".encode(errors="replace"))
-            for descriptor, content in zip((STDOUT, STDERR), running.communicate(), strict=True):
-                write_all(descriptor, content)
-        status = running.wait()
+            _drain(running)
+        status = os.waitstatus_to_exitcode(os.waitpid(running.pid, 0)[1])
     refused = status != 0 and not relay.job_id and _DEFINITE.search(relay.held) is not None
     if not refused:
         write_all(STDERR, bytes(relay.held))
     return Outcome(status, relay.job_id, relay.cluster, bytes(relay.held) if refused else b"")
 
 
-def _inherited() -> tuple[int, ...]:
-    """Return the descriptors that csub's caller meant for sbatch: --export-file=3, a script called /dev/fd/3."""
-    found = []
-    with suppress(OSError):  # no /proc: then as Python does it, none
-        for name in os.listdir("/proc/self/fd"):
-            with suppress(OSError):  # the descriptor of this very listing
-                if int(name) > STDERR and os.get_inheritable(int(name)):
-                    found.append(int(name))
-    return tuple(found)
+def _drain(running: Running) -> None:
+    """Pass on what is still to come, one pipe after the other: less exact, with nothing left that can go wrong."""
+    for descriptor, source in ((STDOUT, running.stdout), (STDERR, running.stderr)):
+        while content := os.read(source, 65536):
+            write_all(descriptor, content)
 
 
 @contextmanager
-def _passing_on_signals(send: Callable[[int], None]) -> Iterator[None]:
+def _passing_on_signals(pid: int) -> Iterator[None]:
     """Let sbatch have what would end it, while csub stays to pass on how it ended."""
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        send(number)
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     # What csub was started to ignore (nohup, "&" in a script) sbatch ignores too.
@@ -152,26 +146,29 @@ class _Relay:
         self._seen = bytearray()
         self._submitted = submitted
 
-    def run(self, pid: int, stdout: IO[bytes], stderr: IO[bytes]) -> None:
+    def run(self, running: Running) -> None:
         """Read until both ends are closed, or sbatch has ended and left nothing unread.
 
         What sbatch or a site's wrapper of it leaves in the background may hold them open for ever.
         """
-        with selectors.DefaultSelector() as selector, _ended(pid) as ended:
-            selector.register(stdout, selectors.EVENT_READ, self._from_stdout)
-            selector.register(stderr, selectors.EVENT_READ, self._from_stderr)
+        sinks = {running.stdout: self._from_stdout, running.stderr: self._from_stderr}
+        poller = select.poll()
+        for descriptor in sinks:
+            poller.register(descriptor, select.POLLIN)
+        with _ended(running.pid) as ended:
             if ended is not None:
-                selector.register(ended, selectors.EVENT_READ)
-            while any(key.data for key in selector.get_map().values()):
-                ready = [key for key, _ in selector.select() if key.data]
+                poller.register(ended, select.POLLIN)
+            while sinks:
+                ready = [descriptor for descriptor, _ in poller.poll() if descriptor in sinks]
                 if not ready:
                     return
-                for key in ready:
-                    content = os.read(key.fd, 65536)
+                for descriptor in ready:
+                    content = os.read(descriptor, 65536)
                     if content:
-                        key.data(content)
+                        sinks[descriptor](content)
                     else:
-                        selector.unregister(key.fileobj)
+                        poller.unregister(descriptor)
+                        del sinks[descriptor]
 
     def _from_stdout(self, content: bytes) -> None:
         write_all(STDOUT, content)

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 import sys
 
 import pytest
@@ -45,7 +46,8 @@ def test_ask_names_the_last_line() -> None:
 
 def test_spawn_passes_environment() -> None:
     child = spawn(python("import os; print(os.environ['A'])"), {"A": "é"}, None)
-    assert child.communicate()[0] == "é\n".encode()
+    assert os.read(child.stdout, 100) == "é\n".encode()
+    assert os.waitpid(child.pid, 0)[1] == 0
 
 
 def test_shipped_folders() -> None:
