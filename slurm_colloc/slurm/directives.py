@@ -1,10 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read a batch script as sbatch does: its checks of the file, the #SBATCH lines, and what wins over what."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from slurm_colloc.slurm.option_tables import COMMAND_LINE_ONLY, EARLY_VARIABLES, SAME_VALUE
-from slurm_colloc.slurm.options import RESET, CommandLine, Given, Option, scan, unsure
+from slurm_colloc.slurm.option_tables import (
+    COMMAND_LINE_ONLY,
+    ESCAPED_SPACE_SINCE,
+    NO_SCRIPT,
+    PER_COMPONENT,
+    SAME_VALUE,
+    TROUBLES_NEXT_COMPONENT,
+    is_slurms_own,
+)
+from slurm_colloc.slurm.options import RESET, CommandLine, Environment, Given, Option, scan, unsure
 
 _BLANKS = b" \t\n\v\f\r"  # isspace() in the C locale; str.isspace() knows more
 _FOREIGN_REACH = 100  # sbatch looks for #BSUB and #PBS until more lines than this did not start with "#"
@@ -40,17 +49,18 @@ def _check_file(text: bytes) -> None:
         raise unsure("the script has DOS line ends")
 
 
-def _is_second_job(rest: bytes) -> bytes:
-    """Return the hetjob word with which the text starts, else nothing."""
+def _is_second_job(rest: bytes) -> bool:
+    """Say whether the text starts with a word that starts the next component."""
     for word in _SECOND_JOB:
         size = len(word)
         if rest[:size].lower() == word and (len(rest) == size or rest[size] in _BLANKS):
-            return word
-    return b""
+            return True
+    return False
 
 
-def _one_word(rest: bytes, number: int) -> tuple[bytes, int]:
+def _one_word(rest: bytes, number: int, release: str) -> tuple[bytes, int]:
     """Take the word at the start of the text: its bytes, and how many bytes of the text it took."""
+    literal = b" " if release >= ESCAPED_SPACE_SINCE else b""
     word = bytearray()
     quote = 0
     at = 0
@@ -58,11 +68,8 @@ def _one_word(rest: bytes, number: int) -> tuple[bytes, int]:
         byte = rest[at]
         at += 1
         if byte == 0x5C:  # a backslash: the next character stands for itself, and one at the line's end is dropped
-            if at == len(rest):
+            if at == len(rest) or (not quote and rest[at] in _BLANKS and rest[at] not in literal):
                 break
-            if not quote and rest[at] in _BLANKS:
-                # 22.05 ends the word here, later releases make it a literal space
-                raise unsure(f"line {number}: a backslash before a blank, which Slurm's releases read differently")
             word.append(rest[at])
             at += 1
         elif quote:
@@ -81,27 +88,25 @@ def _one_word(rest: bytes, number: int) -> tuple[bytes, int]:
     return bytes(word), at
 
 
-def split_directive(rest: bytes, number: int) -> list[_Word]:
+def split_directive(rest: bytes, number: int, release: str) -> list[_Word]:
     """Split what follows #SBATCH in a line into words.
 
     Args:
         rest: The bytes behind the magic word.
         number: The line's number, for messages.
+        release: Of Slurm; a backslash before a space is read differently.
 
     Raises:
-        UnsureError: An open quote, a word that starts with ":", or something that sbatch's releases read differently.
+        UnsureError: An open quote, or a word that starts with ":".
     """
     words: list[_Word] = []
     while True:
         rest = rest.lstrip(_BLANKS)
-        second_job = _is_second_job(rest)
-        if second_job == b"packjob":
-            raise unsure(f"line {number}: 'packjob', against which sbatch warns")
+        if not rest or _is_second_job(rest):
+            return words
         if rest.startswith(b":"):
             raise unsure(f"line {number}: a word that starts with ':'")
-        if not rest or second_job:
-            return words
-        word, used = _one_word(rest, number)
+        word, used = _one_word(rest, number, release)
         if not word:  # a comment, or an empty pair of quotes: sbatch reads neither that word nor the rest of the line
             return words
         words.append(_Word(word.decode("utf-8", "surrogateescape"), number))
@@ -162,16 +167,17 @@ def _foreign(text: bytes) -> tuple[str, ...]:
     return tuple(found)
 
 
-def read_script(text: bytes, table: tuple[Option, ...], own: tuple[Option, ...] = ()) -> Script:
+def read_script(text: bytes, table: tuple[Option, ...], release: str, own: tuple[Option, ...] = ()) -> Script:
     """Read a batch script (not the command of --wrap, in which sbatch reads no directives).
 
     Args:
         text: The whole file.
         table: The options of sbatch.
+        release: Of Slurm.
         own: csub's own options; without any, #CSUB lines are comments.
 
     Raises:
-        UnsureError: For all that sbatch refuses or warns about, and for what the table does not know.
+        UnsureError: For all that sbatch refuses or calls an error, and for what the table does not know.
     """
     _check_file(text)
     lines = _lines(text)
@@ -181,13 +187,13 @@ def read_script(text: bytes, table: tuple[Option, ...], own: tuple[Option, ...] 
     for number, (at, line) in enumerate(lines, start=1):
         if line.startswith(b"#SBATCH"):
             rest = line[7:]
-            if _is_second_job(rest.lstrip(_BLANKS)) == b"hetjob":
+            if _is_second_job(rest.lstrip(_BLANKS)):
                 vectors.append([])
-            vectors[-1].extend(split_directive(rest, number))
+            vectors[-1].extend(split_directive(rest, number, release))
         elif line.startswith(b"#SLURM"):
             raise unsure(f"line {number}: '#SLURM', about which sbatch complains")
         elif own and _own_directive(line):
-            own_words.extend(split_directive(line[5:], number))
+            own_words.extend(split_directive(line[5:], number, release))
         elif line.strip(_BLANKS) and not line.lstrip(_BLANKS).startswith(b"#"):
             insert_at = at
     return Script(
@@ -199,11 +205,23 @@ def read_script(text: bytes, table: tuple[Option, ...], own: tuple[Option, ...] 
     )
 
 
-def effective(script: Script | None, environment: tuple[Given, ...], command_line: CommandLine) -> dict[str, Given]:
-    """Return what holds in the end: directives, then the environment, then the command line; the last wins.
+def _apply(held: dict[str, Given], given: Iterable[Given]) -> None:
+    """Let later settings replace earlier ones; of two names for one value only the later remains."""
+    for one in given:
+        held.pop(one.name, None)
+        held.pop(SAME_VALUE.get(one.name, one.name), None)
+        if one.value != RESET:
+            held[one.name] = one
 
-    The dictionary's order is that of the last setting. Of two names for one value (--exclusive, --oversubscribe;
-    --requeue, --no-requeue) only the later remains. --switches and its two variables stay apart, as in sbatch.
+
+def effective_components(
+    script: Script | None, environment: Environment, command_line: CommandLine
+) -> tuple[dict[str, Given], ...]:
+    """Return what holds in the end for each component: directives, then the environment, then the command line.
+
+    The last wins, and a dictionary's order is that of the last setting. --switches and its two variables stay apart, as
+    in sbatch. sbatch reads the whole command line once before the rest, then for each component the script's part, the
+    variables and the command line's part; the last part of the command line stands for all further components.
 
     Args:
         script: None for --wrap.
@@ -211,20 +229,35 @@ def effective(script: Script | None, environment: tuple[Given, ...], command_lin
         command_line: As split_command_line returns it.
 
     Raises:
-        UnsureError: The job has several components.
+        UnsureError: No script is submitted, or a component depends on what an earlier one did to sbatch itself.
     """
-    if command_line.components > 1 or (script is not None and len(script.components) > 1):
+    directives = script.components if script is not None else ((),)
+    held: dict[str, Given] = {}
+    _apply(held, environment.early)
+    _apply(held, command_line.options)
+    components: list[dict[str, Given]] = []
+    for number in range(max(len(directives), command_line.components)):
+        held = {name: given for name, given in held.items() if name not in PER_COMPONENT}
+        _apply(held, directives[number] if number < len(directives) else ())
+        _apply(held, environment.late)
+        part = command_line.parts[min(number, command_line.components - 1)]
+        _apply(held, (given for given in part if given.name not in COMMAND_LINE_ONLY))
+        components.append(dict(held))
+    for name, given in (pair for one in components for pair in one.items()):
+        if name in NO_SCRIPT:
+            raise unsure(f"'{given.written}', with which sbatch takes no script")
+        if len(components) > 1 and (name in TROUBLES_NEXT_COMPONENT or not is_slurms_own(name)):
+            raise unsure(f"'{given.written}' in a heterogeneous job")
+    return tuple(components)
+
+
+def effective(script: Script | None, environment: Environment, command_line: CommandLine) -> dict[str, Given]:
+    """Return what holds for a job of one component, as effective_components does.
+
+    Raises:
+        UnsureError: The job has several components, or as in effective_components.
+    """
+    components = effective_components(script, environment, command_line)
+    if len(components) > 1:
         raise unsure("a heterogeneous job of several components")
-    early = tuple(given for given in environment if given.written in EARLY_VARIABLES)
-    late = tuple(given for given in environment if given.written not in EARLY_VARIABLES)
-    # what is only obeyed on the command line is also obeyed before the variables, so that SBATCH_DEBUG=0 undoes -v
-    first = tuple(given for given in command_line.options if given.name in COMMAND_LINE_ONLY)
-    then = tuple(given for given in command_line.options if given.name not in COMMAND_LINE_ONLY)
-    directives = script.components[0] if script is not None else ()
-    result: dict[str, Given] = {}
-    for given in (*early, *directives, *first, *late, *then):
-        result.pop(given.name, None)
-        result.pop(SAME_VALUE.get(given.name, given.name), None)
-        if given.value != RESET:
-            result[given.name] = given
-    return result
+    return components[0]

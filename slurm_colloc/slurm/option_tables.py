@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What sbatch accepts, release by release: long and short names, argument kinds and SBATCH_* variables.
 
-Asked of the real binary, which lists every long option it knows as "possibilities" of `sbatch --=`. The recording
-lies in tests/recorded/slurm-22.05/sbatch/, and tests/cluster/test_sbatch_truth.py asks the sbatch installed again.
+22.05, 24.11 and 26.05 were asked themselves: `sbatch --=` lists every long option as "possibilities"; the recordings
+lie in tests/recorded/slurm-*/sbatch/, and tests/cluster/test_sbatch_truth.py asks each sbatch that it finds again. The
+releases in between are as Slurm's history and documentation have them. No option depends on how Slurm was built, but a
+site's SPANK plugins add their own: see site_options.py.
+
+A release means its maintained state. Known to differ in the very first ones: 22.05.0 does not read SBATCH_ERROR,
+SBATCH_INPUT and SBATCH_OUTPUT, 25.05.0 not SBATCH_SEGMENT_SIZE.
 """
 
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 
@@ -16,6 +22,8 @@ class Option(NamedTuple):
     argument: str  # "required" | "optional" | "none"
     environment: str  # "SBATCH_GPUS" or ""
     alias_of: str = ""  # the canonical name where this is a second spelling
+    since: str = ""  # the first release that has it so; "" for the oldest of RELEASES
+    until: str = ""  # the last one; "" for the newest
 
     @property
     def canonical(self) -> str:
@@ -23,113 +31,136 @@ class Option(NamedTuple):
         return self.alias_of or self.name
 
 
-SBATCH_22_05: tuple[Option, ...] = (
-    Option("account", "A", "required", "SBATCH_ACCOUNT"),
-    Option("acctg-freq", "", "required", "SBATCH_ACCTG_FREQ"),
-    Option("array", "a", "required", "SBATCH_ARRAY_INX"),
-    Option("batch", "", "required", "SBATCH_BATCH"),
-    Option("begin", "b", "required", ""),
-    Option("bb", "", "required", "SBATCH_BURST_BUFFER"),
-    Option("bbf", "", "required", ""),
-    Option("cluster-constraint", "", "required", "SBATCH_CLUSTER_CONSTRAINT"),
-    Option("chdir", "D", "required", ""),
-    Option("cluster", "", "required", "", "clusters"),
-    Option("clusters", "M", "required", "SBATCH_CLUSTERS"),
-    Option("comment", "", "required", ""),
-    Option("container", "", "required", "SBATCH_CONTAINER"),
-    Option("context", "", "required", ""),
-    Option("contiguous", "", "none", ""),
-    Option("constraint", "C", "required", "SBATCH_CONSTRAINT"),
-    Option("core-spec", "S", "required", "SBATCH_CORE_SPEC"),
-    Option("cores-per-socket", "", "required", ""),
-    Option("cpu-freq", "", "required", "SBATCH_CPU_FREQ_REQ"),
-    Option("cpus-per-gpu", "", "required", "SBATCH_CPUS_PER_GPU"),
-    Option("cpus-per-task", "c", "required", ""),
-    Option("deadline", "", "required", ""),
-    Option("delay-boot", "", "required", "SBATCH_DELAY_BOOT"),
-    Option("dependency", "d", "required", ""),
-    Option("distribution", "m", "required", "SBATCH_DISTRIBUTION"),
-    Option("error", "e", "required", "SBATCH_ERROR"),
-    Option("exclude", "x", "required", ""),
-    Option("exclusive", "", "optional", "SBATCH_EXCLUSIVE"),
-    Option("export", "", "required", "SBATCH_EXPORT"),
-    Option("export-file", "", "required", ""),
-    Option("extra-node-info", "B", "required", ""),
-    Option("get-user-env", "", "optional", "SBATCH_GET_USER_ENV"),
-    Option("gid", "", "required", ""),
-    Option("gpu-bind", "", "required", "SBATCH_GPU_BIND"),
-    Option("gpu-freq", "", "required", "SBATCH_GPU_FREQ"),
-    Option("gpus", "G", "required", "SBATCH_GPUS"),
-    Option("gpus-per-node", "", "required", "SBATCH_GPUS_PER_NODE"),
-    Option("gpus-per-socket", "", "required", "SBATCH_GPUS_PER_SOCKET"),
-    Option("gpus-per-task", "", "required", "SBATCH_GPUS_PER_TASK"),
-    Option("gres", "", "required", "SBATCH_GRES"),
-    Option("gres-flags", "", "required", "SBATCH_GRES_FLAGS"),
-    Option("help", "h", "none", ""),
-    Option("hint", "", "required", "SBATCH_HINT"),
-    Option("hold", "H", "none", ""),
-    Option("ignore-pbs", "", "none", "SBATCH_IGNORE_PBS"),
-    Option("input", "i", "required", "SBATCH_INPUT"),
-    Option("job-name", "J", "required", "SBATCH_JOB_NAME"),
-    Option("kill-on-invalid-dep", "", "required", ""),
-    Option("licenses", "L", "required", ""),
-    Option("mail-type", "", "required", ""),
-    Option("mail-user", "", "required", ""),
-    Option("mcs-label", "", "required", ""),
-    Option("mem", "", "required", "SBATCH_MEM_PER_NODE"),
-    Option("mem-bind", "", "required", "SBATCH_MEM_BIND"),
-    Option("mem-per-cpu", "", "required", "SBATCH_MEM_PER_CPU"),
-    Option("mem-per-gpu", "", "required", "SBATCH_MEM_PER_GPU"),
-    Option("mincpus", "", "required", ""),
-    Option("network", "", "required", "SBATCH_NETWORK"),
-    Option("nice", "", "optional", ""),
-    Option("no-kill", "k", "optional", "SBATCH_NO_KILL"),
-    Option("no-requeue", "", "none", "SBATCH_NO_REQUEUE"),
-    Option("nodefile", "F", "required", ""),
-    Option("nodelist", "w", "required", ""),
-    Option("nodes", "N", "required", ""),
-    Option("ntasks", "n", "required", ""),
-    Option("ntasks-per-core", "", "required", ""),
-    Option("ntasks-per-gpu", "", "required", ""),
-    Option("ntasks-per-node", "", "required", ""),
-    Option("ntasks-per-socket", "", "required", ""),
-    Option("ntasks-per-tres", "", "required", ""),
-    Option("open-mode", "", "required", "SBATCH_OPEN_MODE"),
-    Option("output", "o", "required", "SBATCH_OUTPUT"),
-    Option("overcommit", "O", "none", "SBATCH_OVERCOMMIT"),
-    Option("oversubscribe", "s", "none", ""),
-    Option("parsable", "", "none", ""),
-    Option("partition", "p", "required", "SBATCH_PARTITION"),
-    Option("power", "", "required", "SBATCH_POWER"),
-    Option("prefer", "", "required", ""),
-    Option("priority", "", "required", ""),
-    Option("profile", "", "required", "SBATCH_PROFILE"),
-    Option("propagate", "", "optional", ""),
-    Option("qos", "q", "required", "SBATCH_QOS"),
-    Option("quiet", "Q", "none", ""),
-    Option("reboot", "", "none", ""),
-    Option("requeue", "", "none", "SBATCH_REQUEUE"),
-    Option("reservation", "", "required", "SBATCH_RESERVATION"),
-    Option("signal", "", "required", "SBATCH_SIGNAL"),
-    Option("sockets-per-node", "", "required", ""),
-    Option("spread-job", "", "none", "SBATCH_SPREAD_JOB"),
-    Option("switches", "", "required", ""),
-    Option("tasks-per-node", "", "required", "", "ntasks-per-node"),
-    Option("test-only", "", "none", ""),
-    Option("thread-spec", "", "required", "SBATCH_THREAD_SPEC"),
-    Option("threads-per-core", "", "required", "SBATCH_THREADS_PER_CORE"),
-    Option("time", "t", "required", "SBATCH_TIMELIMIT"),
-    Option("time-min", "", "required", ""),
-    Option("tmp", "", "required", ""),
-    Option("uid", "", "required", ""),
-    Option("use-min-nodes", "", "none", "SBATCH_USE_MIN_NODES"),
-    Option("verbose", "v", "none", "SBATCH_DEBUG"),
-    Option("version", "V", "none", ""),
-    Option("usage", "", "none", ""),
-    Option("wait", "W", "none", "SBATCH_WAIT"),
-    Option("wait-all-nodes", "", "required", "SBATCH_WAIT_ALL_NODES"),
-    Option("wckey", "", "required", "SBATCH_WCKEY"),
-    Option("wrap", "", "required", ""),
+RELEASES = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
+
+# Each row is an Option. They become Options for one release only, and when they are asked for: csub reads this file at
+# every submission. An option that changed has several rows.
+_ROWS: tuple[tuple[str, ...], ...] = (
+    ("account", "A", "required", "SBATCH_ACCOUNT"),
+    ("acctg-freq", "", "required", "SBATCH_ACCTG_FREQ"),
+    ("array", "a", "required", "SBATCH_ARRAY_INX"),
+    ("autocomplete", "", "required", "", "", "23.02"),
+    ("batch", "", "required", "SBATCH_BATCH"),
+    ("bb", "", "required", "SBATCH_BURST_BUFFER"),
+    ("bbf", "", "required", ""),
+    ("begin", "b", "required", ""),
+    ("chdir", "D", "required", ""),
+    ("cluster", "", "required", "", "clusters"),
+    ("cluster-constraint", "", "required", "SBATCH_CLUSTER_CONSTRAINT"),
+    ("clusters", "M", "required", "SBATCH_CLUSTERS"),
+    ("comment", "", "required", ""),
+    ("consolidate-segments", "", "none", "SBATCH_CONSOLIDATE_SEGMENTS", "", "25.11"),
+    ("constraint", "C", "required", "SBATCH_CONSTRAINT"),
+    ("container", "", "required", "SBATCH_CONTAINER"),
+    ("container-id", "", "required", "SBATCH_CONTAINER_ID", "", "23.02"),
+    ("container-type", "", "required", "SBATCH_CONTAINER_TYPE", "", "26.05"),
+    ("context", "", "required", ""),
+    ("contiguous", "", "none", ""),
+    ("core-spec", "S", "required", "SBATCH_CORE_SPEC"),
+    ("cores-per-socket", "", "required", ""),
+    ("cpu-freq", "", "required", "SBATCH_CPU_FREQ_REQ"),
+    ("cpus-per-gpu", "", "required", "SBATCH_CPUS_PER_GPU"),
+    ("cpus-per-task", "c", "required", ""),
+    ("deadline", "", "required", ""),
+    ("delay-boot", "", "required", "SBATCH_DELAY_BOOT"),
+    ("dependency", "d", "required", ""),
+    ("distribution", "m", "required", "SBATCH_DISTRIBUTION"),
+    ("error", "e", "required", "SBATCH_ERROR"),
+    ("exclude", "x", "required", ""),
+    ("exclusive", "", "optional", "SBATCH_EXCLUSIVE"),
+    ("export", "", "required", "SBATCH_EXPORT"),
+    ("export-file", "", "required", "", "", "", "23.02"),
+    ("export-file", "", "required", "", "", "24.05"),
+    ("external", "", "none", "", "", "25.05"),
+    ("extra", "", "required", "", "", "23.02"),
+    ("extra-node-info", "B", "required", ""),
+    ("get-user-env", "", "optional", "SBATCH_GET_USER_ENV", "", "", "24.11"),
+    ("get-user-env", "", "none", "SBATCH_GET_USER_ENV", "", "25.05"),
+    ("gid", "", "required", ""),
+    ("gpu-bind", "", "required", "SBATCH_GPU_BIND"),
+    ("gpu-freq", "", "required", "SBATCH_GPU_FREQ"),
+    ("gpus", "G", "required", "SBATCH_GPUS"),
+    ("gpus-per-node", "", "required", "SBATCH_GPUS_PER_NODE"),
+    ("gpus-per-socket", "", "required", "SBATCH_GPUS_PER_SOCKET"),
+    ("gpus-per-task", "", "required", "SBATCH_GPUS_PER_TASK"),
+    ("gres", "", "required", "SBATCH_GRES"),
+    ("gres-flags", "", "required", "SBATCH_GRES_FLAGS"),
+    ("help", "h", "none", ""),
+    ("hint", "", "required", "SBATCH_HINT"),
+    ("hold", "H", "none", ""),
+    ("ignore-pbs", "", "none", "SBATCH_IGNORE_PBS"),
+    ("input", "i", "required", "SBATCH_INPUT"),
+    ("job-name", "J", "required", "SBATCH_JOB_NAME"),
+    ("kill-on-invalid-dep", "", "required", ""),
+    ("licenses", "L", "required", ""),
+    ("mail-type", "", "required", ""),
+    ("mail-user", "", "required", ""),
+    ("mcs-label", "", "required", ""),
+    ("mem", "", "required", "SBATCH_MEM_PER_NODE"),
+    ("mem-bind", "", "required", "SBATCH_MEM_BIND"),
+    ("mem-per-cpu", "", "required", "SBATCH_MEM_PER_CPU"),
+    ("mem-per-gpu", "", "required", "SBATCH_MEM_PER_GPU"),
+    ("mem-update", "", "required", "", "", "26.05"),
+    ("mincpus", "", "required", ""),
+    ("network", "", "required", "SBATCH_NETWORK"),
+    ("nice", "", "optional", ""),
+    ("no-kill", "k", "optional", "SBATCH_NO_KILL"),
+    ("no-requeue", "", "none", "SBATCH_NO_REQUEUE"),
+    ("nodefile", "F", "required", ""),
+    ("nodelist", "w", "required", ""),
+    ("nodes", "N", "required", ""),
+    ("ntasks", "n", "required", ""),
+    ("ntasks-per-core", "", "required", ""),
+    ("ntasks-per-gpu", "", "required", ""),
+    ("ntasks-per-node", "", "required", ""),
+    ("ntasks-per-socket", "", "required", ""),
+    ("ntasks-per-tres", "", "required", ""),
+    ("oom-kill-step", "", "optional", "", "", "24.11"),
+    ("open-mode", "", "required", "SBATCH_OPEN_MODE"),
+    ("output", "o", "required", "SBATCH_OUTPUT"),
+    ("overcommit", "O", "none", "SBATCH_OVERCOMMIT"),
+    ("oversubscribe", "s", "none", ""),
+    ("parsable", "", "none", ""),
+    ("partition", "p", "required", "SBATCH_PARTITION"),
+    ("power", "", "required", "SBATCH_POWER", "", "", "23.11"),
+    ("prefer", "", "required", ""),
+    ("priority", "", "required", ""),
+    ("profile", "", "required", "SBATCH_PROFILE"),
+    ("propagate", "", "optional", ""),
+    ("qos", "q", "required", "SBATCH_QOS"),
+    ("quiet", "Q", "none", ""),
+    ("reboot", "", "none", ""),
+    ("requeue", "", "none", "SBATCH_REQUEUE", "", "", "25.05"),
+    ("requeue", "", "optional", "SBATCH_REQUEUE", "", "25.11"),
+    ("reservation", "", "required", "SBATCH_RESERVATION"),
+    ("resources", "", "required", "", "", "25.11"),
+    ("resv-ports", "", "optional", "", "", "24.05"),
+    ("segment", "", "required", "", "", "24.05", "24.11"),
+    ("segment", "", "required", "SBATCH_SEGMENT_SIZE", "", "25.05"),
+    ("signal", "", "required", "SBATCH_SIGNAL"),
+    ("sockets-per-node", "", "required", ""),
+    ("spread-job", "", "none", "SBATCH_SPREAD_JOB"),
+    ("spread-segments", "", "none", "SBATCH_SPREAD_SEGMENTS", "", "25.11"),
+    ("stepmgr", "", "none", "", "", "24.05"),
+    ("switches", "", "required", ""),
+    ("tasks-per-node", "", "required", "", "ntasks-per-node"),
+    ("test-only", "", "none", ""),
+    ("thread-spec", "", "required", "SBATCH_THREAD_SPEC"),
+    ("threads-per-core", "", "required", "SBATCH_THREADS_PER_CORE"),
+    ("time", "t", "required", "SBATCH_TIMELIMIT"),
+    ("time-min", "", "required", ""),
+    ("tmp", "", "required", ""),
+    ("tres-bind", "", "required", "SBATCH_TRES_BIND", "", "23.11"),
+    ("tres-per-task", "", "required", "SBATCH_TRES_PER_TASK", "", "23.02"),
+    ("uid", "", "required", ""),
+    ("usage", "", "none", ""),
+    ("use-min-nodes", "", "none", "SBATCH_USE_MIN_NODES"),
+    ("verbose", "v", "none", "SBATCH_DEBUG"),
+    ("version", "V", "none", ""),
+    ("wait", "W", "none", "SBATCH_WAIT"),
+    ("wait-all-nodes", "", "required", "SBATCH_WAIT_ALL_NODES"),
+    ("wckey", "", "required", "SBATCH_WCKEY"),
+    ("wrap", "", "required", ""),
 )
 
 # Variables that set something no row above names: second names, and the two halves of --switches=COUNT@TIME,
@@ -141,9 +172,10 @@ ENVIRONMENT_ONLY: tuple[Option, ...] = (
     Option("switch-wait", "", "required", "SBATCH_WAIT4SWITCH"),
 )
 
-# sbatch reads its variables in this order, and of two that set one thing the later wins.
+# sbatch reads its variables in this order, and of two that set one thing the later wins. The order never changed.
 ENVIRONMENT_ORDER: tuple[str, ...] = (
     "SBATCH_IGNORE_PBS",
+    "SBATCH_DEBUG",
     "SBATCH_ACCOUNT",
     "SBATCH_ARRAY_INX",
     "SBATCH_ACCTG_FREQ",
@@ -152,12 +184,14 @@ ENVIRONMENT_ORDER: tuple[str, ...] = (
     "SBATCH_CLUSTER_CONSTRAINT",
     "SBATCH_CLUSTERS",
     "SLURM_CLUSTERS",
+    "SBATCH_CONSOLIDATE_SEGMENTS",
     "SBATCH_CONTAINER",
+    "SBATCH_CONTAINER_ID",
+    "SBATCH_CONTAINER_TYPE",
     "SBATCH_CONSTRAINT",
     "SBATCH_CORE_SPEC",
     "SBATCH_CPU_FREQ_REQ",
     "SBATCH_CPUS_PER_GPU",
-    "SBATCH_DEBUG",
     "SBATCH_DELAY_BOOT",
     "SBATCH_DISTRIBUTION",
     "SBATCH_EXCLUSIVE",
@@ -190,11 +224,15 @@ ENVIRONMENT_ORDER: tuple[str, ...] = (
     "SBATCH_REQ_SWITCH",
     "SBATCH_REQUEUE",
     "SBATCH_RESERVATION",
+    "SBATCH_SEGMENT_SIZE",
     "SBATCH_SIGNAL",
     "SBATCH_SPREAD_JOB",
+    "SBATCH_SPREAD_SEGMENTS",
     "SBATCH_THREAD_SPEC",
     "SBATCH_THREADS_PER_CORE",
     "SBATCH_TIMELIMIT",
+    "SBATCH_TRES_BIND",
+    "SBATCH_TRES_PER_TASK",
     "SBATCH_USE_MIN_NODES",
     "SBATCH_WAIT",
     "SBATCH_WAIT_ALL_NODES",
@@ -205,11 +243,39 @@ ENVIRONMENT_ORDER: tuple[str, ...] = (
     "SBATCH_OUTPUT",
 )
 
+# Read before the script and the command line, by the first release that does: the script's own --ignore-pbs still holds
+# after SBATCH_IGNORE_PBS=0. 22.05 reads SBATCH_DEBUG among the others.
+EARLY_VARIABLES: dict[str, str] = {"SBATCH_IGNORE_PBS": "22.05", "SBATCH_DEBUG": "23.02"}
+
+# Still read from this release on, though the option is gone: where one is set, sbatch exits without a word.
+DEADLY_VARIABLES: dict[str, str] = {"SBATCH_POWER": "24.05"}
+
+# The first release in which a backslash makes a space literal; until then the word ends there.
+ESCAPED_SPACE_SINCE = "24.05"
+
 # Obeyed on the command line only: in a directive sbatch reads past them in silence.
 COMMAND_LINE_ONLY = frozenset({"help", "quiet", "usage", "verbose", "version", "wrap"})
 
-# Read before the script, so that the script's own --ignore-pbs still holds after SBATCH_IGNORE_PBS=0.
-EARLY_VARIABLES = frozenset({"SBATCH_IGNORE_PBS"})
+# With these sbatch submits no script: it prints words for a shell's completion and ends, or makes an external job.
+NO_SCRIPT = frozenset({"autocomplete", "external"})
+
+# What one component of a heterogeneous job asks for is forgotten before the next; all else persists (--mem too!).
+PER_COMPONENT = frozenset(
+    {
+        "bb", "consolidate-segments", "constraint", "contiguous", "core-spec", "cores-per-socket", "cpu-freq",
+        "cpus-per-gpu", "cpus-per-task", "distribution", "exclusive", "extra-node-info", "gpu-bind", "gpu-freq",
+        "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "gres-flags", "hint", "licenses",
+        "mail-type", "mail-user", "mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus", "network", "nodefile",
+        "nodelist", "nodes", "ntasks", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node",
+        "ntasks-per-socket", "ntasks-per-tres", "overcommit", "oversubscribe", "partition", "power",
+        "req-switch", "resources", "resv-ports", "segment", "sockets-per-node", "spread-job", "spread-segments",
+        "switch-wait", "switches", "thread-spec", "threads-per-core", "tmp", "tres-bind", "tres-per-task",
+        "use-min-nodes",
+    }
+)  # fmt: skip
+
+# Of one component they change what sbatch reads for the next: the script itself, all variables, or SLURM_HINT.
+TROUBLES_NEXT_COMPONENT = frozenset({"bbf", "export-file", "hint"})
 
 # Two names for one value inside sbatch: whichever came last decides, whatever it was called.
 SAME_VALUE: dict[str, str] = {
@@ -219,4 +285,31 @@ SAME_VALUE: dict[str, str] = {
     "oversubscribe": "exclusive",
 }
 
-SBATCH_OPTIONS: dict[str, tuple[Option, ...]] = {"22.05": SBATCH_22_05}
+
+class _Tables(Mapping[str, tuple[Option, ...]]):
+    """The options of each known release, made at the first use."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[Option, ...]] = {}
+
+    def __getitem__(self, release: str) -> tuple[Option, ...]:
+        if release not in self._made:
+            if release not in RELEASES:
+                raise KeyError(release)
+            rows = (Option(*row) for row in _ROWS)
+            self._made[release] = tuple(row for row in rows if row.since <= release <= (row.until or release))
+        return self._made[release]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(RELEASES)
+
+    def __len__(self) -> int:
+        return len(RELEASES)
+
+
+SBATCH_OPTIONS: Mapping[str, tuple[Option, ...]] = _Tables()
+
+
+def is_slurms_own(name: str) -> bool:
+    """Say whether an option is sbatch's in any release, and not a SPANK plugin's."""
+    return any(name == row[0] for row in _ROWS) or any(name == option.name for option in ENVIRONMENT_ONLY)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import UnsureError
 from slurm_colloc.slurm.option_tables import (
+    DEADLY_VARIABLES,
+    EARLY_VARIABLES,
     ENVIRONMENT_ONLY,
     ENVIRONMENT_ORDER,
     SBATCH_OPTIONS,
@@ -19,6 +21,7 @@ __all__ = [
     "RESET",
     "SBATCH_OPTIONS",
     "CommandLine",
+    "Environment",
     "Given",
     "Option",
     "Scan",
@@ -46,11 +49,17 @@ class Given(NamedTuple):
 class CommandLine(NamedTuple):
     """A command line of csub, split into sbatch's part and csub's own."""
 
-    options: tuple[Given, ...]
+    options: tuple[Given, ...]  # of all components
     own: tuple[Given, ...]
     sbatch_argv: tuple[str, ...]  # without the program's name and without csub's own options
     script_at: int | None  # where the script stands in sbatch_argv; None: read from stdin, or --wrap
-    components: int  # more than 1 where a ":" argument is present
+    parts: tuple[tuple[Given, ...], ...]  # the options of each component that ":" arguments make; at least one
+    ends: tuple[int, ...]  # for each part the index in sbatch_argv before which further options can be inserted
+
+    @property
+    def components(self) -> int:
+        """Return how many components the command line names; the script may name more."""
+        return len(self.parts)
 
     @property
     def script(self) -> str | None:
@@ -60,7 +69,16 @@ class CommandLine(NamedTuple):
     @property
     def script_args(self) -> tuple[str, ...]:
         """Return the arguments that the script gets."""
-        return () if self.script_at is None else self.sbatch_argv[self.script_at + 1 :]
+        if self.script_at is None:
+            return ()
+        return tuple(word for word in self.sbatch_argv[self.script_at + 1 :] if word != ":")
+
+
+class Environment(NamedTuple):
+    """What SBATCH_* variables give, in the order in which sbatch reads them."""
+
+    early: tuple[Given, ...] = ()  # before the command line and the script
+    late: tuple[Given, ...] = ()  # after the script, for each component anew
 
 
 class Scan(NamedTuple):
@@ -69,6 +87,7 @@ class Scan(NamedTuple):
     found: tuple[tuple[Option, str | None, int, str], ...]  # option, value, index of its word, as written
     own: tuple[tuple[Option, str | None, int, str], ...]
     own_words: frozenset[int]  # indices of the words taken by csub's own options
+    end: int  # index before which further options can be inserted
     stop: int  # index of the first word that is no option; the vector's length if there is none
 
 
@@ -182,10 +201,12 @@ def scan(
     found: list[tuple[Option, str | None, int, str]] = []
     mine: list[tuple[Option, str | None, int, str]] = []
     taken: set[int] = set()
+    end = None
     while cursor.at < len(words):
         index = cursor.at
         word = words[index]
         if word == "--":
+            end = index
             cursor.at += 1
             break
         if len(word) < 2 or word[0] != "-":
@@ -199,7 +220,27 @@ def scan(
             taken.update(range(index, cursor.at))
         else:
             found.append((option, value, index, text))
-    return Scan(tuple(found), tuple(mine), frozenset(taken), cursor.at)
+    return Scan(tuple(found), tuple(mine), frozenset(taken), cursor.at if end is None else end, cursor.at)
+
+
+def _givens(result: Scan) -> tuple[Given, ...]:
+    """Return the options of sbatch that a scan of the command line found."""
+    return tuple(Given(option.canonical, value, "argv", text) for option, value, _, text in result.found)
+
+
+def _components(words: Sequence[str], table: tuple[Option, ...]) -> tuple[list[tuple[Given, ...]], list[int]]:
+    """Read the components of a command line that ends before the script: the options of each, and where they end."""
+    parts: list[tuple[Given, ...]] = []
+    ends: list[int] = []
+    start = 0
+    while True:
+        result = scan(words[start:], table)
+        parts.append(_givens(result))
+        ends.append(start + result.end)
+        start += result.stop
+        if start >= len(words) or words[start] != ":":
+            return parts, ends
+        start += 1
 
 
 def split_command_line(argv: Sequence[str], table: tuple[Option, ...], own: tuple[Option, ...] = ()) -> CommandLine:
@@ -210,22 +251,27 @@ def split_command_line(argv: Sequence[str], table: tuple[Option, ...], own: tupl
     Raises:
         UnsureError: sbatch would refuse it, or an option is not in the table.
     """
-    # sbatch drops every ":" before it looks for the script, even one that stands for a value or behind the script.
+    # sbatch reads twice. First it drops every ":", even one that stands for a value or behind the script, to find the
+    # script; then it reads component by component what is left without as many words as the script and its arguments.
     kept = [index for index, word in enumerate(argv) if word != ":"]
-    components = 1 + len(argv) - len(kept)
     result = scan([argv[index] for index in kept], table, own)
     own_indices = {kept[index] for index in result.own_words}
     rest = [index for index in range(len(argv)) if index not in own_indices]
+    sbatch_argv = tuple(argv[index] for index in rest)
     script_at = rest.index(kept[result.stop]) if result.stop < len(kept) else None
-    options = tuple(Given(option.canonical, value, "argv", text) for option, value, _, text in result.found)
+    options = _givens(result)
     if script_at is not None and any(given.name == "wrap" for given in options):
         raise unsure(f"a script ('{argv[kept[result.stop]]}') beside --wrap")
+    parts, ends = _components(sbatch_argv[: len(sbatch_argv) - (len(kept) - result.stop)], table)
+    if tuple(given for part in parts for given in part) != options:
+        raise unsure("a ':' where an option's value is expected")
     return CommandLine(
         options=options,
         own=tuple(Given(option.name, value, "argv", text) for option, value, _, text in result.own),
-        sbatch_argv=tuple(argv[index] for index in rest),
+        sbatch_argv=sbatch_argv,
         script_at=script_at,
-        components=components,
+        parts=tuple(parts),
+        ends=tuple(ends),
     )
 
 
@@ -239,13 +285,20 @@ def _is_set(value: str) -> bool:
     return digits.isascii() and digits.isdigit() and digits.strip("0") != ""
 
 
-def read_environment(environ: Mapping[str, str], table: tuple[Option, ...]) -> tuple[Given, ...]:
+def read_environment(environ: Mapping[str, str], table: tuple[Option, ...], release: str) -> Environment:
     """Read the variables that sbatch takes for options, in the order in which sbatch does.
 
     A flag's variable with any other value than those that set it takes the flag back: its Given has the value RESET.
+
+    Raises:
+        UnsureError: sbatch would refuse a variable.
     """
+    for variable, since in DEADLY_VARIABLES.items():
+        if variable in environ and release >= since:
+            raise unsure(f"{variable} is set, with which sbatch ends")
     by_variable = {option.environment: option for option in (*ENVIRONMENT_ONLY, *table) if option.environment}
-    given: list[Given] = []
+    early: list[Given] = []
+    late: list[Given] = []
     for variable in ENVIRONMENT_ORDER:
         option = by_variable.get(variable)
         text = environ.get(variable)
@@ -256,5 +309,6 @@ def read_environment(environ: Mapping[str, str], table: tuple[Option, ...]) -> t
             value = None if _is_set(text) else RESET
         elif option.argument == "optional" and not text:
             value = None
-        given.append(Given(option.canonical, value, "environment", variable))
-    return tuple(given)
+        given = Given(option.canonical, value, "environment", variable)
+        (early if release >= EARLY_VARIABLES.get(variable, "~") else late).append(given)
+    return Environment(tuple(early), tuple(late))

@@ -104,8 +104,8 @@ def make_plan(
         raise UnsureError("'--' among the arguments leaves no certain place for a changed request")
     wrapped = next((option.value for option in command_line.options if option.name == "wrap"), None)
     text, name = _read(command_line, stdin, wrapped)
-    script = None if wrapped is not None else read_script(text, table, SCRIPT_OPTIONS)
-    given = effective(script, read_environment(environ, table), command_line)
+    script = None if wrapped is not None else read_script(text, table, config.slurm_release, SCRIPT_OPTIONS)
+    given = effective(script, read_environment(environ, table, config.slurm_release), command_line)
     if script and script.foreign and "ignore-pbs" not in given:
         raise UnsureError(f"the script also holds directives of another scheduler ({script.foreign[0]})")
     request = build_request(given, script, text, name, command_line.script_args, config)

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare the reader of sbatch's language with sbatch itself; truth.py says how."""
 
+import ast
 import os
 import re
-import shutil
+import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,51 +15,66 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Quantiles, SharingMode
 from slurm_colloc.slurm.directives import read_script
-from slurm_colloc.slurm.option_tables import ENVIRONMENT_ONLY, ENVIRONMENT_ORDER
-from tests.cluster.truth import GOOD_VALUES, SHEBANG, TABLE, Sbatch, compare
+from slurm_colloc.slurm.option_tables import (
+    COMMAND_LINE_ONLY,
+    DEADLY_VARIABLES,
+    ENVIRONMENT_ONLY,
+    ENVIRONMENT_ORDER,
+    PER_COMPONENT,
+    TROUBLES_NEXT_COMPONENT,
+    Option,
+)
+from slurm_colloc.slurm.site_options import listed_options
+from slurm_colloc.submit.render import Sampling, render_block
+from tests.cluster.truth import GOOD_VALUES, RELEASES, SHEBANG, Sbatch, compare, real_sbatch
 
 pytestmark = pytest.mark.cluster
 
-RECORDED = Path(__file__).parent.parent / "recorded" / "slurm-22.05" / "sbatch"
+RECORDED = Path(__file__).parent.parent / "recorded"
 
 
-@pytest.fixture(scope="session")
-def sbatch(tmp_path_factory: pytest.TempPathFactory) -> Sbatch:
-    if shutil.which("sbatch") is None:
-        if os.environ.get("COLLOC_REQUIRE_CLUSTER") == "1":
-            pytest.fail("COLLOC_REQUIRE_CLUSTER=1, but there is no sbatch on PATH")
-        pytest.skip("no sbatch on PATH")
-    found = Sbatch(tmp_path_factory.mktemp("truth"))
-    version = found.run("--version")
-    if not version.startswith("slurm-wlm 22.05") and not version.startswith("slurm 22.05"):
-        if os.environ.get("COLLOC_REQUIRE_CLUSTER") == "1":
-            pytest.fail(f"COLLOC_REQUIRE_CLUSTER=1, but sbatch is of another release: {version}")
-        pytest.skip(f"the table is for 22.05, not {version.strip()}")
-    if "TRUTH" not in found.run("--wrap=true"):
-        pytest.fail(f"sbatch runs no cli_filter.lua: {found.run('--wrap=true')}")
-    return found
+@pytest.fixture(scope="session", params=RELEASES)
+def sbatch(request: pytest.FixtureRequest) -> Iterator[Sbatch]:
+    release: str = request.param
+    with real_sbatch(release) as found:
+        if found is None:
+            wanted = os.environ.get("COLLOC_TEST_RELEASE", RELEASES[0])
+            if os.environ.get("COLLOC_REQUIRE_CLUSTER") == "1" and release == wanted:
+                pytest.fail(f"COLLOC_REQUIRE_CLUSTER=1, but there is no sbatch of {release}")
+            pytest.skip(f"no sbatch of {release}")
+        assert release in found.run("--version")
+        if "TRUTH" not in found.run("--wrap=true"):
+            pytest.fail(f"sbatch runs no cli_filter.lua: {found.run('--wrap=true')}")
+        yield found
+
+
+# Variables that sbatch sets for the job.
+FOR_THE_JOB = {f"SBATCH_MEM_BIND_{what}" for what in ("LIST", "PREFER", "SORT", "TYPE", "VERBOSE")}
 
 
 # --- the tables ---
 
 
 def test_recording_is_what_this_sbatch_says(sbatch: Sbatch) -> None:
-    assert sbatch.run("--help") == (RECORDED / "help.txt").read_text()
-    assert sbatch.run("--usage") == (RECORDED / "usage.txt").read_text()
+    recorded = RECORDED / f"slurm-{sbatch.release}" / "sbatch"
+    assert sbatch.run("--help") == (recorded / "help.txt").read_text()
+    assert sbatch.run("--usage") == (recorded / "usage.txt").read_text()
+    assert sbatch.run("--=") == (recorded / "possibilities.txt").read_text()
 
 
 def test_long_options_and_their_arguments(sbatch: Sbatch) -> None:
-    known = re.findall(r" '--([a-z-]+)'", sbatch.run("--=").partition("possibilities:")[2])
-    assert sorted(known) == sorted(option.name for option in TABLE)
-    for option in TABLE:
+    assert sorted(listed_options(sbatch.run("--="))) == sorted(option.name for option in sbatch.table)
+    for option in sbatch.table:
         needs = "requires an argument" in sbatch.run(f"--{option.name}")
         takes = "doesn't allow an argument" not in sbatch.run(f"--{option.name}=1")
         assert option.argument == ("required" if needs else "optional" if takes else "none"), option
 
 
 def test_short_options(sbatch: Sbatch) -> None:
-    shorts = {option.short: option for option in TABLE if option.short}
+    shorts = {option.short: option for option in sbatch.table if option.short}
     for letter in map(chr, range(0x21, 0x7F)):
         if letter == "-":
             continue
@@ -66,11 +84,12 @@ def test_short_options(sbatch: Sbatch) -> None:
             assert ("requires an argument" in said) == (shorts[letter].argument == "required"), said
 
 
-ACT_AT_ONCE = ("help", "usage", "version")
+# --autocomplete and --external are no jobs that the reader reads.
+ACT_AT_ONCE = ("help", "usage", "version", "autocomplete", "external")
 
 
 def test_every_option_is_read_under_every_spelling(sbatch: Sbatch) -> None:
-    for option in TABLE:
+    for option in sbatch.table:
         if option.name in ACT_AT_ONCE:
             continue
         value = "" if option.argument == "none" else GOOD_VALUES.get(option.name, "word")
@@ -83,10 +102,13 @@ def test_every_option_is_read_under_every_spelling(sbatch: Sbatch) -> None:
             assert compare(sbatch, script, {}, []) == went, word
 
 
+def variables(sbatch: Sbatch) -> dict[str, Option]:
+    by_variable = {option.environment: option for option in (*sbatch.table, *ENVIRONMENT_ONLY) if option.environment}
+    return {variable: by_variable[variable] for variable in ENVIRONMENT_ORDER if variable in by_variable}
+
+
 def test_every_variable_sets_what_the_table_says(sbatch: Sbatch) -> None:
-    by_variable = {option.environment: option for option in (*TABLE, *ENVIRONMENT_ONLY) if option.environment}
-    for variable in ENVIRONMENT_ORDER:
-        option = by_variable[variable]
+    for variable, option in variables(sbatch).items():
         value = "" if option.argument == "none" else GOOD_VALUES.get(option.name, "3")
         assert compare(sbatch, SHEBANG.encode(), {variable: value}, []) == "compared", variable
         if option.name not in ("req-switch", "switch-wait"):
@@ -95,10 +117,12 @@ def test_every_variable_sets_what_the_table_says(sbatch: Sbatch) -> None:
 
 
 def test_no_other_variable_is_read(sbatch: Sbatch) -> None:
-    program = Path(str(shutil.which("sbatch"))).read_bytes()
-    known = set(ENVIRONMENT_ORDER) | {"SBATCH_MEM_BIND"}
-    found = {name.decode() for name in re.findall(rb"\bSBATCH_[A-Z0-9_]+\b", program)}
-    assert found <= known, found - known
+    deadly = {variable for variable, since in DEADLY_VARIABLES.items() if sbatch.release >= since}
+    found = {name.decode() for name in re.findall(rb"\bSBATCH_[A-Z0-9_]+\b", sbatch.program())}
+    assert found - FOR_THE_JOB == {name for name in variables(sbatch) if name.startswith("SBATCH_")} | deadly
+    for variable in deadly:
+        assert not sbatch.ask(SHEBANG.encode(), {variable: "1"}, "a.sh").said
+        assert compare(sbatch, SHEBANG.encode(), {variable: "1"}, []) == "refused by both"
 
 
 # --- cases by hand ---
@@ -176,7 +200,59 @@ CASES: list[tuple[str, dict[str, str], list[str]]] = [
     ("", {}, ["-N1", ":", "-N2", "a.sh"]),
     ("#PBS -N x\n", {}, []),
     ("#PBS -N x\n", {}, ["--ignore-pbs"]),
+    ("#SBATCH --comment=a\\ b -N2\n", {}, []),
+    ("#SBATCH \\ -N2 -n3\n#SBATCH -c2\n", {}, []),
+    ("#SBATCH --comment=a\\\tb -N2\n", {}, []),
+    ("#SBATCH --comment='a\\ b'\\ \\  -N2 \\\n", {}, []),
+    ("#SBATCH -J a\\  hetjob\n", {}, []),
+    ("", {"SBATCH_DEBUG": "0"}, ["-vv"]),
+    ("#SBATCH --requeue\n", {"SBATCH_REQUEUE": "0"}, []),
+    ("", {"SBATCH_REQUEUE": "yes"}, []),
+    ("", {"SBATCH_GET_USER_ENV": "0"}, []),
+    ("#SBATCH --get-user-env=10\n", {}, []),
+    ("#SBATCH --requeue=expedite\n", {}, []),
+    ("#SBATCH --tres-per-task=gres/gpu:1 --segment=2 --stepmgr --oom-kill-step=1\n", {}, []),
+    ("#SBATCH --exclusive=topo\n", {}, []),
+    ("#SBATCH --exclusive=oversubscribe\n", {}, []),
+    ("#SBATCH --gres=gres/gpu:1,gres:mps:50 --gpus=a100:2 --gpus-per-node=gpu:a:1\n", {}, []),
+    ("#SBATCH --export-file=x --power=level --cluster-constraint=x --reboot\n", {}, []),
+    ("#SBATCH --gres-flags=disable-binding --gres-flags=one-task-per-sharing\n", {}, ["--gres-flags=enforce-binding"]),
+    ("", {}, ["--external"]),
+    ("", {}, ["--autocomplete=x"]),
+    ("", {}, ["--auto=x", ":", "a.sh"]),
     ("#SBATCH -J é\u00a0ü --comment='\u0085 ß'\n", {}, ["--wckey=é"]),
+]
+
+
+# As components of one job, with what is said of them: how many there are, or that both sides refuse.
+COMPONENTS: list[tuple[str, dict[str, str], list[str], str]] = [
+    ("#SBATCH -N1 -A a\n#SBATCH hetjob -c9\n#SBATCH -N2\n", {}, [], "2"),
+    ("#SBATCH -N1 -A a\n#SBATCHHETJOB\n#SBATCH -n3\n", {}, ["-t5", "--gres=gpu:1"], "2"),
+    ("#SBATCH -N1\n#SBATCH packjob\n#SBATCH -N2\n#SBATCH PackJob\n", {}, ["-Q"], "3"),
+    ("#SBATCH -N1\necho\n#SBATCH hetjob\n", {}, ["-N2"], "1"),
+    ("#SBATCH -N1 -A a -p b --mem-per-cpu=1G --gres=gpu:1\n#SBATCH -A b\n", {}, ["-N2", ":", "-N3", "-A", "c"], "2"),
+    ("", {}, ["-N1", "--gres=gpu:1", "-p", "a", ":", "-n2", ":", "--gpus=3", "a.sh", "--", ":", "-N7"], "3"),
+    ("", {}, [":", "-N1", ":", "a.sh"], "3"),
+    ("", {}, ["-N1", ":", "-N2", "--", "a.sh"], "2"),
+    ("", {}, ["-N1", "--", ":", "a.sh", ":", "-N2"], "2"),
+    ("", {}, ["-N1", "a.sh", ":", "-N2"], "1"),
+    ("#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -n1\n#SBATCH hetjob\n", {}, ["-c1", ":", "-c2", "a.sh"], "3"),
+    ("#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -n1\n", {}, ["-c1", ":", "-c2", ":", "-c3", "a.sh"], "3"),
+    ("", {"SBATCH_PARTITION": "z", "SBATCH_ACCOUNT": "z"}, ["-p", "a", ":", "-A", "y", "a.sh"], "2"),
+    ("#SBATCH hetjob\n", {"SBATCH_GRES": "gpu:1", "SBATCH_MEM_PER_NODE": "7"}, ["--mem=3", "a.sh"], "2"),
+    ("#SBATCH -N1\n#SBATCH hetjob\n#SBATCH --zzz\n", {}, [], "refused"),
+    ("#SBATCH -N1\n#SBATCH hetjob\n#SBATCH 'x\n", {}, [], "refused"),
+    ("#SBATCH --requeue -O\n#SBATCH hetjob\n#SBATCH --no-requeue\n", {"SBATCH_OVERCOMMIT": "0"}, ["-N1"], "2"),
+    ("", {}, ["--wrap=x", ":", "-N2"], "2"),
+    ("", {}, ["-N1", ":", "-N2", "--wrap=x"], "2"),
+    ("#SBATCH hetjob\n", {}, ["--wrap=x", "-N1"], "1"),
+    ("", {}, ["-v", ":", "-v", "a.sh"], "2"),
+    ("", {}, ["--mail-type=END", "--mail-user=a", "-L", "x", ":", "-x", "n1", "a.sh"], "2"),
+    ("", {"SBATCH_REQ_SWITCH": "2"}, ["--switches=3@10", ":", "-N1", "a.sh"], "2"),
+    ("", {}, ["-J", ":", "-N1", "a.sh"], "unsure"),
+    ("", {}, ["-N1", "-J", ":", "a.sh"], "refused"),
+    ("", {}, ["--bb", ":", "a.sh", "a.sh"], "unsure"),
+    ("", {}, ["--bbf=slurm.conf", ":", "-N2", "a.sh"], "unsure"),
 ]
 
 
@@ -186,30 +262,63 @@ def test_cases(sbatch: Sbatch, case: tuple[str, dict[str, str], list[str]]) -> N
     compare(sbatch, (SHEBANG + body).encode(), environ, argv)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"", b" \n\t", b"\0", b"echo\n", b" #!/bin/sh\n", b"#", b"#!", b"#!/bin/sh", b"#!/bin/sh\n\0", b"#!/bin/sh\r\n",
-        b"#!/bin/sh\necho\r\n", b"#!/bin/sh\r#SBATCH -N2\n", b"#!/bin/sh\n\r#\n#SBATCH -N2\r",
-        b"\xef\xbb\xbf#!/bin/sh\n",
-        b"#!/bin/sh\n#SBATCH --comment=" + b"x" * 8130 + b"\n#SBATCH -N2\n", b"#!" + b"x" * 8190, b" " * 8192,
-    ],
-)  # fmt: skip
-def test_files_as_a_whole(sbatch: Sbatch, text: bytes) -> None:
-    compare(sbatch, text, {}, [])
+@pytest.mark.parametrize("case", COMPONENTS, ids=range(len(COMPONENTS)))
+def test_components(sbatch: Sbatch, case: tuple[str, dict[str, str], list[str], str]) -> None:
+    body, environ, argv, expected = case
+    went = compare(sbatch, (SHEBANG + body).encode(), environ, argv)
+    if expected.isdigit() and expected != "1":
+        assert went == f"{expected} of {expected} components compared"
+    else:
+        assert went == {"1": "compared", "refused": "refused by both"}.get(expected, expected)
 
 
-def test_components_of_a_script(sbatch: Sbatch) -> None:
-    lines = "#SBATCH -J a -N1\n#SBATCH hetjob -c9\n#SBATCH -N2 -c2\n#SBATCHHETJOB\n#SBATCH -n3\n"
-    text = (SHEBANG + lines).encode()
-    truth = sbatch.ask(text, {"TRUTH_LAST": "2"}, "a.sh")
-    parts = read_script(text, TABLE).components
-    assert len(truth.readings) == len(parts) == 3, truth.said
-    for reading, part in zip(truth.readings, parts, strict=True):
-        for one in part:
-            assert reading[one.name] == one.value
-        # the job's name stays for all components, what is asked of nodes does not
-        assert set(reading) == {one.name for one in part} | {"argv", "job-name"}
+def test_what_a_component_asks_for_is_forgotten_before_the_next(sbatch: Sbatch) -> None:
+    for option in sbatch.table:
+        if option.name in (*ACT_AT_ONCE, "uid", "gid", *TROUBLES_NEXT_COMPONENT, *COMMAND_LINE_ONLY):
+            continue
+        value = "" if option.argument == "none" else GOOD_VALUES.get(option.name, "word")
+        word = f"--{option.name}={value}" if value else f"--{option.name}"
+        truth = sbatch.ask(f"{SHEBANG}#SBATCH {word}\n#SBATCH hetjob\n".encode(), {}, "a.sh", components=2)
+        if len(truth.readings) == 2:
+            assert (option.name not in truth.readings[1]) == (option.canonical in PER_COMPONENT), option
+
+
+# --- real scripts ---
+
+
+def texts_of_the_project() -> Iterator[str]:
+    """Give every file of the project, each code block of its documents and each string in its Python."""
+    root = RECORDED.parents[1]
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True).stdout.decode()
+    for path in (root / name for name in listed.split("\0") if name):
+        text = path.read_text(errors="surrogateescape") if path.is_file() else ""
+        if path.suffix == ".py":
+            constants = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+            yield from (one if isinstance(one, str) else "" for one in constants)
+        else:
+            yield from (text, *text.split("```")[1::2])
+
+
+def rendered_templates() -> Iterator[str]:
+    """Give a script with each mode's block in it, as csub hands them to sbatch."""
+    request = JobRequest("job", (), "/bin/sh", None, (Gres("gpu", "", 1),), "gres", False, False, "s", (), ())
+    footprint = Footprint(Quantiles(1, 2, 3), Quantiles(1, 2, 3), "", "hint", 0, "given")
+    config = SiteConfig(schema=1, cluster="truth", slurm_release="22.05")
+    for mode in SharingMode:
+        placement = Placement(mode, Gres("mps", "", 10), (("A", "b"),), 256, ("why",), ())
+        block = render_block(request, footprint, placement, Sampling("/usr/bin/python3", ("x",)), config)
+        yield f"{SHEBANG}#SBATCH --gres=gpu:1\n{block.decode()}echo\n"
+
+
+def test_scripts_of_the_project(sbatch: Sbatch) -> None:
+    scripts = [text for text in texts_of_the_project() if text.startswith("#!") or "#SBATCH" in text]
+    scripts += [SHEBANG + text for text in scripts if not text.startswith("#!")]
+    scripts += rendered_templates()
+    assert len(scripts) > 100
+    went: Counter[str] = Counter()
+    for script in scripts:
+        went[compare(sbatch, script.encode(errors="surrogateescape"), {}, [])] += 1
+    assert went["compared"] > 50, went
 
 
 @pytest.mark.parametrize("commands", [99, 100, 101, 102])
@@ -217,14 +326,11 @@ def test_components_of_a_script(sbatch: Sbatch) -> None:
 def test_reach_of_other_schedulers_lines(sbatch: Sbatch, commands: int, line: str) -> None:
     text = (SHEBANG + "#\n" + "\n" * 50 + "x\n" * (commands - 50) + "# x\n" + line + "\n").encode()
     (reading,) = sbatch.ask(text, {}, "a.sh").readings
-    assert bool(read_script(text, TABLE).foreign) == (reading.get("job-name") == "other")
+    assert bool(read_script(text, sbatch.table, sbatch.release).foreign) == (reading.get("job-name") == "other")
 
 
 # --- mixed cases ---
 
-NAMES = st.sampled_from(
-    [option for option in TABLE if option.name not in ACT_AT_ONCE and option.name not in ("uid", "gid")]
-)
 FRAGMENT = (
     "-N", "2", "-N2", "-HN", "-k", "-J", "--mem", "=", "4G", "--gres=gpu:1", "--gres", "gpu:2", "--part",
     "--gpus-per-n=1", "--exclusive", "--nice=", "-t1", "-t=1", "--", "-", ":", ":x", "hetjob", "HETJOB", "packjob",
@@ -241,9 +347,9 @@ WHOLE_LINES = st.sampled_from(WHOLE_LINE)
 
 
 @st.composite
-def good_options(draw: st.DrawFn) -> str:
+def good_options(draw: st.DrawFn, table: tuple[Option, ...]) -> str:
     """Write one option that is right, in one of the ways to write it; a space parts name and value where both stand."""
-    option = draw(NAMES)
+    option = draw(st.sampled_from([one for one in table if one.name not in (*ACT_AT_ONCE, "uid", "gid")]))
     value = (
         "" if option.argument == "none" else GOOD_VALUES.get(option.name, draw(st.sampled_from(["word", "a.b", "x=1"])))
     )
@@ -255,7 +361,7 @@ def good_options(draw: st.DrawFn) -> str:
     beginnings = [
         option.name[:end]
         for end in range(2, len(option.name))
-        if sum(one.name.startswith(option.name[:end]) for one in TABLE) == 1
+        if sum(one.name.startswith(option.name[:end]) for one in table) == 1
     ]
     name = draw(st.sampled_from([option.name, option.name, *beginnings]))
     if not value:
@@ -263,28 +369,52 @@ def good_options(draw: st.DrawFn) -> str:
     return f"--{name}{draw(st.sampled_from(['=', ' '])) if option.argument == 'required' else '='}{value}"
 
 
-GOOD_LINE = st.tuples(
-    st.lists(good_options(), min_size=1, max_size=3), st.sampled_from(["", " # why", "\t#x", " ", " -J 'a #b' "])
-).map(lambda drawn: "#SBATCH " + " ".join(drawn[0]) + drawn[1])
 WILD_LINE = st.lists(FRAGMENTS, max_size=7).map(lambda parts: "#SBATCH" + "".join(parts))
 SPACED_LINE = st.lists(FRAGMENTS, max_size=7).map(lambda parts: "#SBATCH " + " ".join(parts))
-SCRIPTS = st.lists(st.one_of(GOOD_LINE, GOOD_LINE, GOOD_LINE, WHOLE_LINES, SPACED_LINE, WILD_LINE), max_size=6)
-GOOD_SCRIPTS = st.lists(st.one_of(GOOD_LINE, st.sampled_from(["", "# x", "echo"])), max_size=6)
-GOOD_ARGUMENTS = st.lists(good_options(), max_size=4).map(lambda parts: " ".join(parts).split())
 WILD_ARGUMENTS = st.lists(FRAGMENTS.filter(lambda word: word not in ("--help",)), max_size=5)
-VARIABLES = {option.environment: option for option in (*ENVIRONMENT_ONLY, *TABLE) if option.environment}
+# what often makes sbatch refuse the values of a component before it comes to the next
+MILD = {
+    "account", "array", "chdir", "clusters", "comment", "constraint", "cpus-per-gpu", "exclusive", "export",
+    "get-user-env", "gpu-bind", "gpus", "gres", "hold", "job-name", "licenses", "mail-type", "mem", "network", "nice",
+    "no-kill", "no-requeue", "nodes", "ntasks", "output", "overcommit", "oversubscribe", "partition", "qos", "requeue",
+    "reservation", "spread-job", "switches", "time", "tmp", "tres-per-task", "verbose", "wait",
+}  # fmt: skip
 
 
 @st.composite
-def environments(draw: st.DrawFn) -> dict[str, str]:
+def environments(draw: st.DrawFn, by_variable: dict[str, Option]) -> dict[str, str]:
     """Draw a few variables, flags with all kinds of values."""
     environ = {}
-    for variable in draw(st.lists(st.sampled_from(ENVIRONMENT_ORDER), max_size=4, unique=True)):
-        option = VARIABLES[variable]
+    for variable in draw(st.lists(st.sampled_from(list(by_variable)), max_size=4, unique=True)):
+        option = by_variable[variable]
         flags = st.sampled_from(["", "yes", "YES", "1", "0", "no", " 1", "1 ", "-3", "+0"])
         value = GOOD_VALUES.get(option.name, "3")
         environ[variable] = draw(flags) if option.argument == "none" else value
     return environ
+
+
+def kind_of_jobs(sbatch: Sbatch, kind: str) -> tuple[Any, ...]:
+    """Return the strategies for a kind of jobs: "good", "wild" or "components"."""
+    table = sbatch.table
+    by_variable = variables(sbatch)
+    if kind == "components":
+        table = tuple(option for option in table if option.canonical in MILD)
+        by_variable = {variable: option for variable, option in by_variable.items() if option.name in MILD}
+    option = good_options(table)
+    line = st.tuples(
+        st.lists(option, min_size=1, max_size=3), st.sampled_from(["", " # why", "\t#x", " ", " -J 'a #b' "])
+    ).map(lambda drawn: "#SBATCH " + " ".join(drawn[0]) + drawn[1])
+    arguments = st.lists(option, max_size=4).map(lambda parts: " ".join(parts).split())
+    if kind == "good":
+        lines = st.lists(st.one_of(line, st.sampled_from(["", "# x", "echo"])), max_size=6)
+    elif kind == "wild":
+        lines = st.lists(st.one_of(line, line, line, WHOLE_LINES, SPACED_LINE, WILD_LINE), max_size=6)
+        arguments = st.one_of(arguments, WILD_ARGUMENTS)
+    else:
+        separator = st.sampled_from(["", "#SBATCH hetjob", "#SBATCH hetjob", "#SBATCHPackJob x", "echo"])
+        lines = st.lists(st.one_of(line, separator), max_size=7)
+        arguments = st.lists(st.one_of(option, st.just(":")), max_size=6).map(lambda parts: " ".join(parts).split())
+    return lines, environments(by_variable), arguments, st.booleans()
 
 
 def one_example(sbatch: Sbatch, lines: list[str], environ: dict[str, str], argv: list[str], ends: bool) -> None:
@@ -293,10 +423,10 @@ def one_example(sbatch: Sbatch, lines: list[str], environ: dict[str, str], argv:
     whole = argv if "--wrap=x" in argv else [*argv, *after]
     went = compare(sbatch, text.encode(), environ, whole)
     event(went)
-    COUNTS[went] = COUNTS.get(went, 0) + 1
+    COUNTS[went] += 1
 
 
-COUNTS: dict[str, int] = {}
+COUNTS: Counter[str] = Counter()
 
 
 def mixed(examples: int) -> settings:
@@ -305,34 +435,35 @@ def mixed(examples: int) -> settings:
     )
 
 
-GOOD = (GOOD_SCRIPTS, environments(), GOOD_ARGUMENTS, st.booleans())
-WILD = (SCRIPTS, environments(), st.one_of(GOOD_ARGUMENTS, WILD_ARGUMENTS), st.booleans())
-
-
-def run_mixed(sbatch: Sbatch, kind: tuple[Any, ...], examples: int) -> dict[str, int]:
+def run_mixed(sbatch: Sbatch, kind: str, examples: int) -> dict[str, int]:
     """Run the examples and return how they went."""
     COUNTS.clear()
 
     @mixed(examples)
-    @given(*kind)
+    @given(*kind_of_jobs(sbatch, kind))
     def check(lines: list[str], environ: dict[str, str], argv: list[str], ends: bool) -> None:
         one_example(sbatch, lines, environ, argv, ends)
 
     check()
-    sys.stdout.write(f"{COUNTS}\n")
+    sys.stdout.write(f"{sbatch.release} {kind}: {COUNTS}\n")
     return dict(COUNTS)
 
 
 def test_good_jobs_are_read_alike(sbatch: Sbatch) -> None:
-    went = run_mixed(sbatch, GOOD, 300)
+    went = run_mixed(sbatch, "good", 300)
     assert went["compared"] > 100, went
 
 
 def test_wild_jobs_are_read_alike_or_not_at_all(sbatch: Sbatch) -> None:
-    run_mixed(sbatch, WILD, 300)
+    run_mixed(sbatch, "wild", 300)
+
+
+def test_components_are_read_alike(sbatch: Sbatch) -> None:
+    went = run_mixed(sbatch, "components", 300)
+    assert sum(count for how, count in went.items() if "components" in how) > 100, went
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", [GOOD, WILD], ids=["good", "wild"])
-def test_many_jobs(sbatch: Sbatch, kind: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize("kind", ["good", "wild", "components"])
+def test_many_jobs(sbatch: Sbatch, kind: str) -> None:
     run_mixed(sbatch, kind, 5000)

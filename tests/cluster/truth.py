@@ -10,50 +10,57 @@ compared; values that sbatch keeps verbatim, and --gres but for its "gres:", are
 import json
 import os
 import re
+import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from slurm_colloc.errors import UnsureError
-from slurm_colloc.slurm.directives import Script, effective, read_script
+from slurm_colloc.slurm.directives import Script, effective_components, read_script
 from slurm_colloc.slurm.option_tables import ENVIRONMENT_ONLY, SAME_VALUE
 from slurm_colloc.slurm.options import SBATCH_OPTIONS, Given, read_environment, split_command_line
 
-TABLE = SBATCH_OPTIONS["22.05"]
+RELEASES = ("22.05", "24.11", "26.05")  # those that Debian has
+ROOTS = Path("/var/cache/slurm_colloc/roots")
 SHEBANG = "#!/bin/sh\n"
 
 SLURM_CONF = """
 ClusterName=truth
-SlurmctldHost=localhost
+SlurmctldHost=localhost(127.0.0.1)
 AuthType=auth/none
 CliFilterPlugins=lua
+SelectType=select/cons_tres
+GresTypes=gpu,mps,shard
 NodeName=n1 CPUs=1
 PartitionName=p Nodes=n1
 """
+# A cluster that nobody knows ends sbatch behind the last component, when it has accepted them all.
 CLI_FILTER = """
 function slurm_cli_setup_defaults(options, early_pass) return slurm.SUCCESS end
 function slurm_cli_pre_submit(options, offset)
     io.stderr:write("TRUTH " .. slurm.json_cli_options(options) .. "\\n")
-    if offset < tonumber(os.getenv("TRUTH_LAST") or "0") then return slurm.SUCCESS end
-    return slurm.ERROR
+    if offset >= tonumber(os.getenv("TRUTH_LAST") or "0") then options["clusters"] = "nowhere" end
+    return slurm.SUCCESS
 end
 function slurm_cli_post_submit(offset, job_id, step_id) return slurm.SUCCESS end
 """
+ACCEPTED = "'nowhere' can't be reached"
 # What sbatch says when it cannot read the words, as against a value that it reads and does not like.
 SYNTAX = re.compile(
     "unrecognized option|invalid option|is ambiguous|requires an argument|doesn't allow an argument|Invalid directive|"
     "Unexpected `:`|Unmatched|does not look like a batch script|is empty!|only whitespace|NULL character|DOS line|"
-    'Script arguments not permitted|Change from #SLURM|"packjob" component'
+    "Script arguments not permitted|Change from #SLURM"
 )
 # Where the reader stands aside though sbatch goes on.
-DELIBERATE = re.compile("backslash before a blank|'packjob'|'#SLURM'|heterogeneous")
+DELIBERATE = re.compile("'#SLURM'|in a heterogeneous job|takes no script|a ':' where")
 # Kept letter by letter in sbatch's own reading.
 VERBATIM = (
     "account",
     "comment",
     "constraint",
-    "gpus",
-    "gpus-per-node",
     "job-name",
     "licenses",
     "mail-user",
@@ -63,6 +70,8 @@ VERBATIM = (
     "reservation",
     "wckey",
 )
+# Kept as well, but for "gres:" (22.05) or "gres/" before each item.
+WITH_TYPE = ("gres", "gpus", "gpus-per-node")
 
 
 class Truth(NamedTuple):
@@ -71,22 +80,63 @@ class Truth(NamedTuple):
     readings: list[dict[str, Any]]
     said: str
 
+    @property
+    def accepted(self) -> bool:
+        """Say whether sbatch would have asked the controller."""
+        return ACCEPTED in self.said
+
+
+class Place(NamedTuple):
+    """Where the sbatch of a release is called."""
+
+    prefix: tuple[str, ...]  # goes before "sbatch"; empty on this machine itself
+    root: Path  # what that sbatch takes for "/"
+
+
+def place_of(release: str) -> Place | None:
+    """Find the sbatch of a release: on this machine, or in a root file system of its own.
+
+    COLLOC_TEST_ROOTS names a folder with such root file systems, each under the name of its release;
+    COLLOC_TEST_RELEASE, if set, is the only release that counts.
+    """
+    if os.environ.get("COLLOC_TEST_RELEASE", release) != release:
+        return None
+    root = Path(os.environ.get("COLLOC_TEST_ROOTS", ROOTS)) / release
+    for place in (Place((), Path("/")), Place(("chroot", str(root)), root)):
+        if place.prefix and (os.getuid() != 0 or not (root / "usr/bin/sbatch").exists()):
+            continue
+        if not place.prefix and shutil.which("sbatch") is None:
+            continue
+        done = subprocess.run([*place.prefix, "dpkg-query", "-W", "slurm-client"], capture_output=True, check=False)
+        if done.stdout.decode().partition("\t")[2].startswith(release):
+            return place
+    return None
+
 
 class Sbatch:
-    """The real sbatch with a configuration of its own."""
+    """The real sbatch of a release with a configuration of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, release: str, place: Place, folder: Path) -> None:
+        self.release = release
+        self.table = SBATCH_OPTIONS[release]
+        self.place = place
         self.folder = folder
+        self.inside = Path("/") / folder.relative_to(place.root)
         folder.chmod(0o755)
         (folder / "slurm.conf").write_text(SLURM_CONF)
         (folder / "cli_filter.lua").write_text(CLI_FILTER)
+
+    def program(self) -> bytes:
+        """Return the program itself and the library behind it."""
+        paths = [self.place.root / "usr/bin/sbatch", *(self.place.root / "usr/lib").rglob("libslurmfull.so")]
+        return b"".join(path.read_bytes() for path in paths)
 
     def run(self, *argv: str, environ: dict[str, str] | None = None) -> str:
         """Run sbatch and return all it said."""
         bare = {name: text for name, text in os.environ.items() if not name.startswith(("SBATCH_", "SLURM_", "SPANK_"))}
         done = subprocess.run(
-            ["sbatch", *argv],
-            env={**bare, "SLURM_CONF": str(self.folder / "slurm.conf"), **(environ or {})},
+            [*self.place.prefix, "env", "-C", str(self.inside), "sbatch", *argv],
+            env={**bare, "SLURM_CONF": str(self.inside / "slurm.conf"), **(environ or {})},
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -96,13 +146,24 @@ class Sbatch:
         )
         return done.stdout.decode("utf-8", "surrogateescape")
 
-    def ask(self, script: bytes | None, environ: dict[str, str], *argv: str) -> Truth:
+    def ask(self, script: bytes | None, environ: dict[str, str], *argv: str, components: int = 1) -> Truth:
         """Let sbatch read a case; the script's name in argv is "a.sh"."""
         if script is not None:
             (self.folder / "a.sh").write_bytes(script)
-        said = self.run(*argv, environ=environ)
+        said = self.run(*argv, environ={"TRUTH_LAST": str(components - 1), **environ})
         readings = [json.loads(line[6:]) for line in said.split("\n") if line.startswith("TRUTH ")]
         return Truth(readings, said)
+
+
+@contextmanager
+def real_sbatch(release: str) -> Iterator[Sbatch | None]:
+    """Give the sbatch of a release, None where there is none."""
+    place = place_of(release)
+    if place is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(dir=place.root / "tmp", prefix="truth-") as folder:
+        yield Sbatch(release, place, Path(folder))
 
 
 # A right value for each option whose value cannot be any word.
@@ -118,7 +179,11 @@ GOOD_VALUES = {
     "ntasks-per-socket": "1", "ntasks-per-tres": "1", "open-mode": "append", "power": "level", "priority": "5",
     "profile": "task", "propagate": "CPU", "signal": "B:USR1@60", "sockets-per-node": "1", "switches": "2@10",
     "tasks-per-node": "2", "thread-spec": "1", "threads-per-core": "2", "time": "1:00:00", "time-min": "10",
-    "tmp": "1G", "uid": "0", "wait-all-nodes": "1",
+    "tmp": "1G", "uid": "0", "wait-all-nodes": "1", "container-type": "oci", "mem-update": "10@5",
+    "oom-kill-step": "1", "requeue": "expedite", "resv-ports": "2", "segment": "2", "tres-bind": "gres/gpu:closest",
+    "tres-per-task": "gres/gpu:1",
+    # a relative name is made absolute before sbatch comes to the next component
+    "error": "/tmp/e", "input": "/tmp/i", "output": "/tmp/o",
 }  # fmt: skip
 
 
@@ -153,40 +218,52 @@ def plain(held: dict[str, Given]) -> tuple[dict[str, str], list[str]]:
     return environ, argv
 
 
+def untyped(text: str | None) -> str | None:
+    """Take away what sbatch puts before each item of a list of generic resources."""
+    return text if text is None else re.sub("gres[:/]", "", text)
+
+
 def compare(sbatch: Sbatch, script: bytes, environ: dict[str, str], argv: list[str]) -> str:
     """Compare one case and return how it went; the script stands behind the options as "a.sh" unless argv says so."""
     argv = argv if "a.sh" in argv or any(word.startswith("--wrap") for word in argv) else [*argv, "a.sh"]
-    truth = sbatch.ask(script, environ, *argv)
-    about = f"\n{script!r}\n{environ}\n{argv}\nsbatch: {truth.said}"
+    table, release = sbatch.table, sbatch.release
     refusal = ""
     try:
-        line = split_command_line(argv, TABLE)
+        line = split_command_line(argv, table)
         wrapped = any(one.name == "wrap" for one in line.options)
         # "a.sh" may have become the value of an option; sbatch then reads its standard input, which is empty.
-        read: Script | None = None if wrapped else read_script(script if line.script else b"", TABLE)
-        held = effective(read, read_environment(environ, TABLE), line)
+        read: Script | None = None if wrapped else read_script(script if line.script else b"", table, release)
+        components = effective_components(read, read_environment(environ, table, release), line)
     except UnsureError as error:
         refusal = str(error)
     if refusal:
-        # the filter stops sbatch at the first component, before it has seen the others' mistakes
-        fine = not truth.readings or DELIBERATE.search(refusal) or re.search(rb"(?im)^#SBATCH\s*hetjob", script)
-        assert fine, f"reader: {refusal}{about}"
-        return "unsure" if truth.readings else "refused by both"
-    if read is not None and read.foreign and "ignore-pbs" not in held:
+        truth = sbatch.ask(script, environ, *argv)
+        fine = not truth.readings or DELIBERATE.search(refusal) or SYNTAX.search(truth.said)
+        # a mistake in a later component is never reached where an earlier one's values are refused
+        fine = fine or (not truth.accepted and (":" in argv or re.search(rb"(?i)hetjob|packjob", script)))
+        assert fine, f"reader: {refusal}\n{script!r}\n{environ}\n{argv}\nsbatch: {truth.said}"
+        return "unsure" if truth.accepted else "refused by both"
+    truth = sbatch.ask(script, environ, *argv, components=len(components))
+    about = f"\n{script!r}\n{environ}\n{argv}\n{components}\nsbatch: {truth.said}"
+    if read is not None and read.foreign and "ignore-pbs" not in components[0]:
         return "other schedulers"
-    if not truth.readings:
-        assert not SYNTAX.search(truth.said), f"reader: {held}{about}"
-        return "value refused by sbatch"
     assert not SYNTAX.search(truth.said), about
-    (reading,) = truth.readings
-    assert reading["argv"][1:] == list(line.script_args), about
-    assert line.script is None or Path(reading["argv"][0]).name == Path(line.script).name, about
-    for name in VERBATIM:
-        assert reading.get(name) == (held[name].value if name in held else None), f"{name}: {held}{about}"
-    gres = reading["gres"].replace("gres:", "") if "gres" in reading else None
-    assert gres == (held["gres"].value or "").replace("gres:", "") if "gres" in held else gres is None, about
-    environ_again, argv_again = plain(held)
-    again = sbatch.ask(SHEBANG.encode(), environ_again, *argv_again, *([] if read is None else ["a.sh"]))
-    assert again.readings, f"{argv_again}: {again.said}{about}"
-    assert normal(again.readings[0], held) == normal(reading, held), f"{held}{about}"
-    return "compared"
+    assert len(truth.readings) == len(components) or (len(truth.readings) < len(components) and not truth.accepted), (
+        about
+    )
+    for held, reading in zip(components, truth.readings, strict=False):
+        assert reading["argv"][1:] == list(line.script_args), about
+        assert line.script is None or Path(reading["argv"][0]).name == Path(line.script).name, about
+        for name in VERBATIM:
+            assert reading.get(name) == (held[name].value if name in held else None), f"{name}: {held}{about}"
+        for name in WITH_TYPE:
+            assert untyped(reading.get(name)) == (untyped(held[name].value) if name in held else None), (
+                f"{name}: {held}{about}"
+            )
+        environ_again, argv_again = plain(held)
+        again = sbatch.ask(SHEBANG.encode(), environ_again, *argv_again, *([] if read is None else ["a.sh"]))
+        assert again.readings, f"{argv_again}: {again.said}{about}"
+        assert normal(again.readings[0], held) == normal(reading, held), f"{held}{about}"
+    if not truth.readings:
+        return "value refused by sbatch"
+    return "compared" if len(components) == 1 else f"{len(truth.readings)} of {len(components)} components compared"
