@@ -234,7 +234,7 @@ COMPONENTS: list[tuple[str, dict[str, str], list[str], str]] = [
     ("", {}, ["-N1", "--gres=gpu:1", "-p", "a", ":", "-n2", ":", "--gpus=3", "a.sh", "--", ":", "-N7"], "3"),
     ("", {}, [":", "-N1", ":", "a.sh"], "3"),
     ("", {}, ["-N1", ":", "-N2", "--", "a.sh"], "2"),
-    ("", {}, ["-N1", "--", ":", "a.sh", ":", "-N2"], "2"),
+    ("", {}, ["-N1", "--", ":", "a.sh", ":", "-N2"], "unsure"),
     ("", {}, ["-N1", "a.sh", ":", "-N2"], "1"),
     ("#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -n1\n#SBATCH hetjob\n", {}, ["-c1", ":", "-c2", "a.sh"], "3"),
     ("#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -n1\n", {}, ["-c1", ":", "-c2", ":", "-c3", "a.sh"], "3"),
