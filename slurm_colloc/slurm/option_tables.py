@@ -274,8 +274,9 @@ PER_COMPONENT = frozenset(
     }
 )  # fmt: skip
 
-# Of one component they change what sbatch reads for the next: the script itself, all variables, or SLURM_HINT.
-TROUBLES_NEXT_COMPONENT = frozenset({"bbf", "export-file", "hint"})
+# Of one component they change what sbatch has for the next: --bbf the script, --export-file all variables, --hint
+# SLURM_HINT; and --get-user-env loses its value where --export is given.
+TROUBLES_NEXT_COMPONENT = frozenset({"bbf", "export-file", "get-user-env", "hint"})
 
 # Two names for one value inside sbatch: whichever came last decides, whatever it was called.
 SAME_VALUE: dict[str, str] = {

@@ -191,14 +191,16 @@ def normal(reading: dict[str, Any], held: dict[str, Given]) -> dict[str, Any]:
     """Make a reading comparable.
 
     sbatch reports an option under the spelling used; it reports both names of one value, both with what the later
-    says; -v and -Q are counted; --mail-type and --gres-flags add up, where effective() has the last only; the two
-    halves of --switches may come from different places.
+    says; -v and -Q are counted; --mail-type and --gres-flags add up, and --requeue does not take --requeue=expedite
+    back, where the reader has the last only; the two halves of --switches may come from different places.
     """
     counted = {"verbose", "quiet", "mail-type", "gres-flags"}
     if "req-switch" in held or "switch-wait" in held:
         counted.add("switches")
     result = dict(reading)
     result.pop("argv")
+    if result.get("requeue") == "expedite":
+        result["requeue"] = "requeue"
     for alias, name in (("cluster", "clusters"), ("tasks-per-node", "ntasks-per-node")):
         if alias in result:
             result[name] = result.pop(alias)

@@ -296,7 +296,7 @@ def test_directives_play_no_part_under_wrap() -> None:
     assert (list(first), list(second)) == (["wrap"], ["wrap", "nodes"])
 
 
-@pytest.mark.parametrize("word", ["--bbf=f", "--export-file=f", "--hint=x", "--image=x"])
+@pytest.mark.parametrize("word", ["--bbf=f", "--export-file=f", "--hint=x", "--get-user-env", "--image=x"])
 def test_what_changes_the_later_components_is_left_alone(word: str) -> None:
     table = join_options(TABLE, ["image="])
     (alone,) = effective_components(None, Environment(), split_command_line([word], table))
