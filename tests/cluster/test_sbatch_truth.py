@@ -374,8 +374,8 @@ SPACED_LINE = st.lists(FRAGMENTS, max_size=7).map(lambda parts: "#SBATCH " + " "
 WILD_ARGUMENTS = st.lists(FRAGMENTS.filter(lambda word: word not in ("--help",)), max_size=5)
 # what often makes sbatch refuse the values of a component before it comes to the next
 MILD = {
-    "account", "array", "chdir", "clusters", "comment", "constraint", "cpus-per-gpu", "exclusive", "export",
-    "gpu-bind", "gpus", "gres", "hold", "job-name", "licenses", "mail-type", "mem", "network", "nice",
+    "account", "array", "chdir", "clusters", "comment", "constraint", "cpus-per-gpu", "exclusive", "export", "gpu-bind",
+    "gpus", "gres", "hold", "job-name", "licenses", "mail-type", "mem", "mem-per-cpu", "mem-per-gpu", "network", "nice",
     "no-kill", "no-requeue", "nodes", "ntasks", "output", "overcommit", "oversubscribe", "partition", "qos", "requeue",
     "reservation", "spread-job", "switches", "time", "tmp", "tres-per-task", "verbose", "wait",
 }  # fmt: skip

@@ -305,6 +305,12 @@ def test_what_changes_the_later_components_is_left_alone(word: str) -> None:
         effective_components(None, Environment(), split_command_line([word, ":"], table))
 
 
+def test_memory_in_two_ways_is_left_alone() -> None:
+    with pytest.raises(UnsureError, match="memory asked for in two ways"):
+        all_held(TWO, {}, ":", "--mem-per-cpu=1", "a.sh")
+    assert held("#!/bin/sh\n#SBATCH --mem=1\n", {"SBATCH_MEM_PER_CPU": "2"}) == {"mem": "1", "mem-per-cpu": "2"}
+
+
 @pytest.mark.parametrize("word", ["--external", "--autocomplete=x"])
 def test_no_script_is_submitted(word: str) -> None:
     line = split_command_line([word], SBATCH_OPTIONS["26.05"])
