@@ -8,6 +8,7 @@ from slurm_colloc.slurm.option_tables import (
     COMMAND_LINE_ONLY,
     ESCAPED_SPACE_SINCE,
     NO_SCRIPT,
+    ONE_OF_MEMORY,
     PER_COMPONENT,
     SAME_VALUE,
     TROUBLES_NEXT_COMPONENT,
@@ -243,11 +244,14 @@ def effective_components(
         part = command_line.parts[min(number, command_line.components - 1)]
         _apply(held, (given for given in part if given.name not in COMMAND_LINE_ONLY))
         components.append(dict(held))
-    for name, given in (pair for one in components for pair in one.items()):
-        if name in NO_SCRIPT:
-            raise unsure(f"'{given.written}', with which sbatch takes no script")
-        if len(components) > 1 and (name in TROUBLES_NEXT_COMPONENT or not is_slurms_own(name)):
-            raise unsure(f"'{given.written}' in a heterogeneous job")
+    for one in components:
+        for name, given in one.items():
+            if name in NO_SCRIPT:
+                raise unsure(f"'{given.written}', with which sbatch takes no script")
+            if len(components) > 1 and (name in TROUBLES_NEXT_COMPONENT or not is_slurms_own(name)):
+                raise unsure(f"'{given.written}' in a heterogeneous job")
+        if len(components) > 1 and len(one.keys() & ONE_OF_MEMORY) > 1:
+            raise unsure("memory asked for in two ways in a heterogeneous job")
     return tuple(components)
 
 

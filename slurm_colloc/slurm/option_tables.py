@@ -10,7 +10,6 @@ A release means its maintained state. Known to differ in the very first ones: 22
 SBATCH_INPUT and SBATCH_OUTPUT, 25.05.0 not SBATCH_SEGMENT_SIZE.
 """
 
-from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 
@@ -33,8 +32,8 @@ class Option(NamedTuple):
 
 RELEASES = ("22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
 
-# Each row is an Option. They become Options for one release only, and when they are asked for: csub reads this file at
-# every submission. An option that changed has several rows.
+# Each row is an Option; one that changed has several. Bare tuples, for csub reads this file at every submission, and
+# Python has those ready.
 _ROWS: tuple[tuple[str, ...], ...] = (
     ("account", "A", "required", "SBATCH_ACCOUNT"),
     ("acctg-freq", "", "required", "SBATCH_ACCTG_FREQ"),
@@ -274,8 +273,12 @@ PER_COMPONENT = frozenset(
     }
 )  # fmt: skip
 
-# Of one component they change what sbatch reads for the next: the script itself, all variables, or SLURM_HINT.
-TROUBLES_NEXT_COMPONENT = frozenset({"bbf", "export-file", "hint"})
+# Of one component they change what sbatch has for the next: --bbf the script, --export-file all variables, --hint
+# SLURM_HINT; and --get-user-env loses its value where --export is given.
+TROUBLES_NEXT_COMPONENT = frozenset({"bbf", "export-file", "get-user-env", "hint"})
+
+# Given together, sbatch may take --mem back before it comes to the next component.
+ONE_OF_MEMORY = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"})
 
 # Two names for one value inside sbatch: whichever came last decides, whatever it was called.
 SAME_VALUE: dict[str, str] = {
@@ -285,29 +288,12 @@ SAME_VALUE: dict[str, str] = {
     "oversubscribe": "exclusive",
 }
 
-
-class _Tables(Mapping[str, tuple[Option, ...]]):
-    """The options of each known release, made at the first use."""
-
-    def __init__(self) -> None:
-        self._made: dict[str, tuple[Option, ...]] = {}
-
-    def __getitem__(self, release: str) -> tuple[Option, ...]:
-        if release not in self._made:
-            if release not in RELEASES:
-                raise KeyError(release)
-            rows = (Option(*row) for row in _ROWS)
-            self._made[release] = tuple(row for row in rows if row.since <= release <= (row.until or release))
-        return self._made[release]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(RELEASES)
-
-    def __len__(self) -> int:
-        return len(RELEASES)
-
-
-SBATCH_OPTIONS: Mapping[str, tuple[Option, ...]] = _Tables()
+_UNCHANGED = tuple(Option(*row) for row in _ROWS if len(row) < 6)
+_CHANGED = tuple(Option(*row) for row in _ROWS if len(row) >= 6)
+SBATCH_OPTIONS: dict[str, tuple[Option, ...]] = {
+    release: _UNCHANGED + tuple(row for row in _CHANGED if row.since <= release <= (row.until or release))
+    for release in RELEASES
+}
 
 
 def is_slurms_own(name: str) -> bool:

@@ -240,6 +240,8 @@ def _components(words: Sequence[str], table: tuple[Option, ...]) -> tuple[list[t
         start += result.stop
         if start >= len(words) or words[start] != ":":
             return parts, ends
+        if result.end < result.stop:  # options inserted behind it would name the script in sbatch's first reading
+            raise unsure("a ':' behind '--'")
         start += 1
 
 

@@ -234,7 +234,7 @@ COMPONENTS: list[tuple[str, dict[str, str], list[str], str]] = [
     ("", {}, ["-N1", "--gres=gpu:1", "-p", "a", ":", "-n2", ":", "--gpus=3", "a.sh", "--", ":", "-N7"], "3"),
     ("", {}, [":", "-N1", ":", "a.sh"], "3"),
     ("", {}, ["-N1", ":", "-N2", "--", "a.sh"], "2"),
-    ("", {}, ["-N1", "--", ":", "a.sh", ":", "-N2"], "2"),
+    ("", {}, ["-N1", "--", ":", "a.sh", ":", "-N2"], "unsure"),
     ("", {}, ["-N1", "a.sh", ":", "-N2"], "1"),
     ("#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -n1\n#SBATCH hetjob\n", {}, ["-c1", ":", "-c2", "a.sh"], "3"),
     ("#SBATCH -N1\n#SBATCH hetjob\n#SBATCH -n1\n", {}, ["-c1", ":", "-c2", ":", "-c3", "a.sh"], "3"),
@@ -347,9 +347,9 @@ WHOLE_LINES = st.sampled_from(WHOLE_LINE)
 
 
 @st.composite
-def good_options(draw: st.DrawFn, table: tuple[Option, ...]) -> str:
+def good_options(draw: st.DrawFn, table: tuple[Option, ...], wanted: tuple[Option, ...]) -> str:
     """Write one option that is right, in one of the ways to write it; a space parts name and value where both stand."""
-    option = draw(st.sampled_from([one for one in table if one.name not in (*ACT_AT_ONCE, "uid", "gid")]))
+    option = draw(st.sampled_from(wanted))
     value = (
         "" if option.argument == "none" else GOOD_VALUES.get(option.name, draw(st.sampled_from(["word", "a.b", "x=1"])))
     )
@@ -374,8 +374,8 @@ SPACED_LINE = st.lists(FRAGMENTS, max_size=7).map(lambda parts: "#SBATCH " + " "
 WILD_ARGUMENTS = st.lists(FRAGMENTS.filter(lambda word: word not in ("--help",)), max_size=5)
 # what often makes sbatch refuse the values of a component before it comes to the next
 MILD = {
-    "account", "array", "chdir", "clusters", "comment", "constraint", "cpus-per-gpu", "exclusive", "export",
-    "get-user-env", "gpu-bind", "gpus", "gres", "hold", "job-name", "licenses", "mail-type", "mem", "network", "nice",
+    "account", "array", "chdir", "clusters", "comment", "constraint", "cpus-per-gpu", "exclusive", "export", "gpu-bind",
+    "gpus", "gres", "hold", "job-name", "licenses", "mail-type", "mem", "mem-per-cpu", "mem-per-gpu", "network", "nice",
     "no-kill", "no-requeue", "nodes", "ntasks", "output", "overcommit", "oversubscribe", "partition", "qos", "requeue",
     "reservation", "spread-job", "switches", "time", "tmp", "tres-per-task", "verbose", "wait",
 }  # fmt: skip
@@ -395,12 +395,12 @@ def environments(draw: st.DrawFn, by_variable: dict[str, Option]) -> dict[str, s
 
 def kind_of_jobs(sbatch: Sbatch, kind: str) -> tuple[Any, ...]:
     """Return the strategies for a kind of jobs: "good", "wild" or "components"."""
-    table = sbatch.table
+    wanted = tuple(option for option in sbatch.table if option.name not in (*ACT_AT_ONCE, "uid", "gid"))
     by_variable = variables(sbatch)
     if kind == "components":
-        table = tuple(option for option in table if option.canonical in MILD)
+        wanted = tuple(option for option in wanted if option.canonical in MILD)
         by_variable = {variable: option for variable, option in by_variable.items() if option.name in MILD}
-    option = good_options(table)
+    option = good_options(sbatch.table, wanted)
     line = st.tuples(
         st.lists(option, min_size=1, max_size=3), st.sampled_from(["", " # why", "\t#x", " ", " -J 'a #b' "])
     ).map(lambda drawn: "#SBATCH " + " ".join(drawn[0]) + drawn[1])

@@ -55,7 +55,7 @@ SYNTAX = re.compile(
     "Script arguments not permitted|Change from #SLURM"
 )
 # Where the reader stands aside though sbatch goes on.
-DELIBERATE = re.compile("'#SLURM'|in a heterogeneous job|takes no script|a ':' where")
+DELIBERATE = re.compile("'#SLURM'|in a heterogeneous job|takes no script|a ':' where|a ':' behind")
 # Kept letter by letter in sbatch's own reading.
 VERBATIM = (
     "account",
@@ -191,14 +191,16 @@ def normal(reading: dict[str, Any], held: dict[str, Given]) -> dict[str, Any]:
     """Make a reading comparable.
 
     sbatch reports an option under the spelling used; it reports both names of one value, both with what the later
-    says; -v and -Q are counted; --mail-type and --gres-flags add up, where effective() has the last only; the two
-    halves of --switches may come from different places.
+    says; -v and -Q are counted; --mail-type and --gres-flags add up, and --requeue does not take --requeue=expedite
+    back, where the reader has the last only; the two halves of --switches may come from different places.
     """
     counted = {"verbose", "quiet", "mail-type", "gres-flags"}
     if "req-switch" in held or "switch-wait" in held:
         counted.add("switches")
     result = dict(reading)
     result.pop("argv")
+    if result.get("requeue") == "expedite":
+        result["requeue"] = "requeue"
     for alias, name in (("cluster", "clusters"), ("tasks-per-node", "ntasks-per-node")):
         if alias in result:
             result[name] = result.pop(alias)
@@ -238,10 +240,12 @@ def compare(sbatch: Sbatch, script: bytes, environ: dict[str, str], argv: list[s
         refusal = str(error)
     if refusal:
         truth = sbatch.ask(script, environ, *argv)
-        fine = not truth.readings or DELIBERATE.search(refusal) or SYNTAX.search(truth.said)
+        fine = DELIBERATE.search(refusal) or SYNTAX.search(truth.said) or not truth.readings
         # a mistake in a later component is never reached where an earlier one's values are refused
-        fine = fine or (not truth.accepted and (":" in argv or re.search(rb"(?i)hetjob|packjob", script)))
-        assert fine, f"reader: {refusal}\n{script!r}\n{environ}\n{argv}\nsbatch: {truth.said}"
+        several = ":" in argv or re.search(rb"(?i)hetjob|packjob", script)
+        assert fine or (several and not truth.accepted), (
+            f"reader: {refusal}\n{script!r}\n{environ}\n{argv}\nsbatch: {truth.said}"
+        )
         return "unsure" if truth.accepted else "refused by both"
     truth = sbatch.ask(script, environ, *argv, components=len(components))
     about = f"\n{script!r}\n{environ}\n{argv}\n{components}\nsbatch: {truth.said}"

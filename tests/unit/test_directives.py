@@ -4,15 +4,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_colloc.errors import UnsureError
-from slurm_colloc.slurm.directives import Script, effective, read_script
-from slurm_colloc.slurm.options import SBATCH_OPTIONS, Given, Option, read_environment, split_command_line
+from slurm_colloc.slurm.directives import Script, effective, effective_components, read_script
+from slurm_colloc.slurm.options import (
+    SBATCH_OPTIONS,
+    Environment,
+    Given,
+    Option,
+    read_environment,
+    split_command_line,
+)
+from slurm_colloc.slurm.site_options import join_options
 
 TABLE = SBATCH_OPTIONS["22.05"]
 OWN = (Option("dry-run", "", "none", ""), Option("mode", "", "required", ""))
 
 
-def read(*lines: str, shebang: str = "#!/bin/bash") -> Script:
-    return read_script("\n".join((shebang, *lines, "")).encode(), TABLE, OWN)
+def read(*lines: str, release: str = "22.05") -> Script:
+    return read_script("\n".join(("#!/bin/bash", *lines, "")).encode(), SBATCH_OPTIONS[release], release, OWN)
 
 
 def pairs(script: Script) -> list[tuple[str, str | None]]:
@@ -20,11 +28,21 @@ def pairs(script: Script) -> list[tuple[str, str | None]]:
     return [(one.name, one.value) for one in component]
 
 
-def held(script: str, environ: dict[str, str], *argv: str) -> dict[str, str | None]:
-    found = effective(
-        read_script(script.encode(), TABLE), read_environment(environ, TABLE), split_command_line(argv, TABLE)
+def held(script: str, environ: dict[str, str], *argv: str, release: str = "22.05") -> dict[str, str | None]:
+    (found,) = all_held(script, environ, *argv, release=release)
+    return found
+
+
+def all_held(
+    script: str, environ: dict[str, str], *argv: str, release: str = "22.05"
+) -> tuple[dict[str, str | None], ...]:
+    table = SBATCH_OPTIONS[release]
+    found = effective_components(
+        read_script(script.encode(), table, release),
+        read_environment(environ, table, release),
+        split_command_line(argv, table),
     )
-    return {name: one.value for name, one in found.items()}
+    return tuple({name: one.value for name, one in component.items()} for component in found)
 
 
 # --- the file as a whole ---
@@ -44,17 +62,17 @@ def held(script: str, environ: dict[str, str], *argv: str) -> dict[str, str | No
 )
 def test_refused_files(text: bytes, said: str) -> None:
     with pytest.raises(UnsureError, match=said):
-        read_script(text, TABLE)
+        read_script(text, TABLE, "22.05")
 
 
 def test_interpreter_and_place_for_more_lines() -> None:
     text = "#!/usr/bin/env python3 \n# é\n#SBATCH -N2\n\nimport os\n#SBATCH -N3\n"
-    script = read_script(text.encode(), TABLE)
+    script = read_script(text.encode(), TABLE, "22.05")
     assert script.interpreter == "/usr/bin/env python3"
     assert text.encode()[script.insert_at :] == b"import os\n#SBATCH -N3\n"
     assert pairs(script) == [("nodes", "2")]
     bare = b"#!/bin/sh\n#SBATCH -N2"
-    assert read_script(bare, TABLE).insert_at == len(bare)
+    assert read_script(bare, TABLE, "22.05").insert_at == len(bare)
 
 
 # --- which lines count ---
@@ -125,10 +143,6 @@ def test_words(lines: list[str], expected: list[tuple[str, str | None]]) -> None
         ("#SBATCH :", "starts with ':'"),
         ("#SBATCH -N1 :x", "starts with ':'"),
         ("#SBATCH hetjob :", "handed"),
-        ("#SBATCH packjob", "packjob"),
-        ("#SBATCH -N2 PackJob", "packjob"),
-        ("#SBATCH --comment=a\\ b", "backslash before a blank"),
-        ("#SBATCH -N2 \\ ", "backslash before a blank"),
         ("#SLURM -N2", "#SLURM"),
         ("#SLURMX", "#SLURM"),
         ("#CSUB --mod=mps", "unknown"),
@@ -152,9 +166,33 @@ def test_components() -> None:
         [("ntasks", "3")],
     ]
     with pytest.raises(UnsureError, match="heterogeneous"):
-        effective(script, (), split_command_line(["a.sh"], TABLE))
+        effective(script, Environment(), split_command_line(["a.sh"], TABLE))
     with pytest.raises(UnsureError, match="heterogeneous"):
-        effective(None, (), split_command_line(["-N1", ":", "-N2", "a.sh"], TABLE))
+        effective(None, Environment(), split_command_line(["-N1", ":", "-N2", "a.sh"], TABLE))
+    assert len(read("#SBATCH -N1", "#SBATCH PackJob", "#SBATCH -N2 packjob -N3").components) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "old", "new"),
+    [
+        ("--comment=a\\ b", "'b' is no option", [("comment", "a b")]),
+        ("--comment=a\\\\ -N2", [("comment", "a\\"), ("nodes", "2")], [("comment", "a\\"), ("nodes", "2")]),
+        ("-N2 \\ -n3", [("nodes", "2")], "' -n3' is no option"),
+        ("-N2 -J\\ x\\ ", [("nodes", "2"), ("job-name", "x")], [("nodes", "2"), ("job-name", " x ")]),
+        ("--comment=a\\\t-N2", [("comment", "a"), ("nodes", "2")], [("comment", "a"), ("nodes", "2")]),
+        ("--comment='a\\ b'", [("comment", "a b")], [("comment", "a b")]),
+    ],
+)
+@pytest.mark.parametrize("release", SBATCH_OPTIONS)
+def test_backslash_before_a_blank(
+    line: str, old: str | list[tuple[str, str]], new: str | list[tuple[str, str]], release: str
+) -> None:
+    expected = old if release < "24.05" else new
+    if isinstance(expected, list):
+        assert pairs(read(f"#SBATCH {line}", release=release)) == expected
+        return
+    with pytest.raises(UnsureError, match=expected):
+        read(f"#SBATCH {line}", release=release)
 
 
 def test_written_names_the_line() -> None:
@@ -174,7 +212,7 @@ def test_own_directives() -> None:
         ("dry-run", None, "line 2: --dry-run"),
     ]
     assert pairs(script) == [("nodes", "2")]
-    assert read_script(b"#!/bin/sh\n#CSUB --bad\n", TABLE).own_directives == ()
+    assert read_script(b"#!/bin/sh\n#CSUB --bad\n", TABLE, "22.05").own_directives == ()
 
 
 def test_other_schedulers_lines_are_found_behind_commands() -> None:
@@ -192,7 +230,7 @@ def test_the_last_wins() -> None:
     script = "#!/bin/sh\n#SBATCH --gres=gpu:1 --gres=gpu:2 -p a -t 1\n"
     environ = {"SBATCH_PARTITION": "b", "SBATCH_TIMELIMIT": "2"}
     assert held(script, environ, "-t3", "-t4", "a.sh") == {"gres": "gpu:2", "partition": "b", "time": "4"}
-    assert effective(None, (), split_command_line(["--wrap=x"], TABLE))["wrap"].origin == "argv"
+    assert effective(None, Environment(), split_command_line(["--wrap=x"], TABLE))["wrap"].origin == "argv"
 
 
 def test_a_variable_takes_a_flag_back() -> None:
@@ -201,6 +239,8 @@ def test_a_variable_takes_a_flag_back() -> None:
     assert held(script, environ, "a.sh") == {"job-name": "reset"}
     assert held(script, environ, "-O", "a.sh") == {"job-name": "reset", "overcommit": None}
     assert held(script, {"SBATCH_DEBUG": "0"}, "-v", "a.sh") == {"overcommit": None, "requeue": None}
+    later = held(script, {"SBATCH_DEBUG": "0"}, "-v", "a.sh", release="23.02")
+    assert later == {"overcommit": None, "requeue": None, "verbose": None}
 
 
 def test_two_names_for_one_value() -> None:
@@ -212,11 +252,77 @@ def test_a_scripts_ignore_pbs_outlives_the_variable() -> None:
     assert "ignore-pbs" in held("#!/bin/sh\n#SBATCH --ignore-pbs\n", {"SBATCH_IGNORE_PBS": "0"}, "a.sh")
 
 
+# --- components ---
+
+TWO = "#!/bin/sh\n#SBATCH -N1 --mem=1G --gres=gpu:1 -p a -A x -t 5\n#SBATCH hetjob\n#SBATCH -n2\n"
+FIRST = {"nodes": "1", "mem": "1G", "gres": "gpu:1", "partition": "a", "account": "x", "time": "5"}
+KEPT = {"mem": "1G", "account": "x", "time": "5"}
+
+
+@pytest.mark.parametrize(
+    ("script", "environ", "argv", "expected"),
+    [
+        (TWO, {}, ["a.sh"], [FIRST, KEPT | {"ntasks": "2"}]),
+        (TWO, {}, ["-c3", "a.sh"], [FIRST | {"cpus-per-task": "3"}, KEPT | {"ntasks": "2", "cpus-per-task": "3"}]),
+        (TWO, {}, ["-c3", ":", "-Ay"], [FIRST | {"cpus-per-task": "3"}, KEPT | {"ntasks": "2", "account": "y"}]),
+        (TWO, {}, [":", "-n4", ":", "-n5"], [FIRST, KEPT | {"ntasks": "4"}, KEPT | {"ntasks": "5"}]),
+        (TWO, {"SBATCH_GRES": "x"}, [], [FIRST | {"gres": "x"}, KEPT | {"ntasks": "2", "gres": "x"}]),
+        # the whole command line is read once before the script
+        (
+            "#!/bin/sh\n",
+            {},
+            ["-N1", ":", "-Ay", "-N2"],
+            [{"nodes": "1", "account": "y"}, {"nodes": "2", "account": "y"}],
+        ),
+        ("#!/bin/sh\n#SBATCH -Ax\n", {}, [":", "-Ay"], [{"account": "x"}, {"account": "y"}]),
+        (
+            "#!/bin/sh\n#SBATCH hetjob\n#SBATCH hetjob\n",
+            {},
+            ["-n1", ":", "-n2"],
+            [{"ntasks": "1"}, {"ntasks": "2"}, {"ntasks": "2"}],
+        ),
+    ],
+)
+@pytest.mark.parametrize("release", SBATCH_OPTIONS)
+def test_what_holds_for_each_component(
+    script: str, environ: dict[str, str], argv: list[str], expected: list[dict[str, str]], release: str
+) -> None:
+    assert list(all_held(script, environ, *argv, release=release)) == expected
+
+
+def test_directives_play_no_part_under_wrap() -> None:
+    line = split_command_line(["--wrap=x", ":", "-N2"], TABLE)
+    first, second = effective_components(None, Environment(), line)
+    assert (list(first), list(second)) == (["wrap"], ["wrap", "nodes"])
+
+
+@pytest.mark.parametrize("word", ["--bbf=f", "--export-file=f", "--hint=x", "--get-user-env", "--image=x"])
+def test_what_changes_the_later_components_is_left_alone(word: str) -> None:
+    table = join_options(TABLE, ["image="])
+    (alone,) = effective_components(None, Environment(), split_command_line([word], table))
+    assert [one.written for one in alone.values()] == [word]
+    with pytest.raises(UnsureError, match="heterogeneous"):
+        effective_components(None, Environment(), split_command_line([word, ":"], table))
+
+
+def test_memory_in_two_ways_is_left_alone() -> None:
+    with pytest.raises(UnsureError, match="memory asked for in two ways"):
+        all_held(TWO, {}, ":", "--mem-per-cpu=1", "a.sh")
+    assert held("#!/bin/sh\n#SBATCH --mem=1\n", {"SBATCH_MEM_PER_CPU": "2"}) == {"mem": "1", "mem-per-cpu": "2"}
+
+
+@pytest.mark.parametrize("word", ["--external", "--autocomplete=x"])
+def test_no_script_is_submitted(word: str) -> None:
+    line = split_command_line([word], SBATCH_OPTIONS["26.05"])
+    with pytest.raises(UnsureError, match="takes no script"):
+        effective(None, Environment(), line)
+
+
 @given(st.lists(st.binary(max_size=12), max_size=6))
 def test_any_bytes_are_read_or_refused(tails: list[bytes]) -> None:
     text = b"#!/bin/sh\n" + b"\n".join(b"#SBATCH" + tail for tail in tails)
     try:
-        script = read_script(text, TABLE, OWN)
+        script = read_script(text, TABLE, "22.05", OWN)
     except UnsureError:
         return
     assert 0 < script.insert_at <= len(text)

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_colloc.errors import UnsureError
-from slurm_colloc.slurm.option_tables import ENVIRONMENT_ONLY, ENVIRONMENT_ORDER, SAME_VALUE
+from slurm_colloc.slurm.option_tables import (
+    DEADLY_VARIABLES,
+    EARLY_VARIABLES,
+    ENVIRONMENT_ONLY,
+    ENVIRONMENT_ORDER,
+    PER_COMPONENT,
+    RELEASES,
+    SAME_VALUE,
+)
 from slurm_colloc.slurm.options import (
     RESET,
     SBATCH_OPTIONS,
@@ -21,7 +29,8 @@ from slurm_colloc.slurm.options import (
 )
 
 TABLE = SBATCH_OPTIONS["22.05"]
-RECORDED = Path(__file__).parent.parent / "recorded" / "slurm-22.05" / "sbatch"
+RECORDED = Path(__file__).parent.parent / "recorded"
+ASKED = ("22.05", "24.11", "26.05")  # releases whose sbatch was asked
 OWN = (Option("dry-run", "", "none", ""), Option("mode", "", "required", ""), Option("explain", "", "optional", ""))
 
 
@@ -36,52 +45,106 @@ def pairs(line: CommandLine) -> list[tuple[str, str | None]]:
 # --- the table against what sbatch says of itself ---
 
 
-def test_table_is_what_the_binary_accepts() -> None:
-    recorded = dict(line.split() for line in (RECORDED / "arguments.txt").read_text().splitlines())
-    table = {f"--{option.name}": option.argument for option in TABLE}
-    table |= {f"-{option.short}": option.argument for option in TABLE if option.short not in ("", "h", "V")}
+@pytest.mark.parametrize("release", ASKED)
+def test_table_is_what_the_binary_accepts(release: str) -> None:
+    text = (RECORDED / f"slurm-{release}" / "sbatch" / "arguments.txt").read_text()
+    recorded = dict(line.split() for line in text.splitlines())
+    options = SBATCH_OPTIONS[release]
+    table = {f"--{option.name}": option.argument for option in options}
+    table |= {f"-{option.short}": option.argument for option in options if option.short not in ("", "h", "V")}
     assert table == recorded
 
 
-def test_table_covers_help() -> None:
-    text = (RECORDED / "help.txt").read_text()
+# Named by --help or --usage, but refused: "-r n" everywhere, --power where it is gone.
+REFUSED = {"22.05": {"r"}, "24.11": {"r", "power"}, "26.05": {"r", "power"}}
+
+
+@pytest.mark.parametrize("release", ASKED)
+def test_table_covers_help(release: str) -> None:
+    text = (RECORDED / f"slurm-{release}" / "sbatch" / "help.txt").read_text()
     said = re.findall(r"^ +(?:-(\w), )?--([a-z-]+)", text, re.MULTILINE)
     assert len(said) > 80
-    shorts = {option.name: option.short for option in TABLE}
+    shorts = {option.name: option.short for option in SBATCH_OPTIONS[release]}
     for short, name in said:
-        assert name in shorts, name
+        assert name in shorts or name in REFUSED[release], name
         assert not short or shorts[name] == short, name
 
 
-def test_table_covers_usage() -> None:
-    text = (RECORDED / "usage.txt").read_text()
-    for name in re.findall(r"--([a-z-]+)", text):
-        assert name in {option.name for option in TABLE}
-    # "-r n" stands in the usage text, but sbatch 22.05 refuses it
-    assert set(re.findall(r"\[-(\w)", text)) - {option.short for option in TABLE} == {"r"}
+@pytest.mark.parametrize("release", ASKED)
+def test_table_covers_usage(release: str) -> None:
+    text = (RECORDED / f"slurm-{release}" / "sbatch" / "usage.txt").read_text()
+    said = set(re.findall(r"--([a-z-]+)", text)) | set(re.findall(r"\[-(\w)", text))
+    known = {name for option in SBATCH_OPTIONS[release] for name in (option.name, option.short)}
+    assert said - known == REFUSED[release]
 
 
-def test_names_and_shorts_are_unique_and_aliases_exist() -> None:
-    names = [option.name for option in TABLE]
-    shorts = [option.short for option in TABLE if option.short]
+def test_every_release_is_known_and_no_other() -> None:
+    assert list(SBATCH_OPTIONS) == sorted(RELEASES) == list(RELEASES)
+    assert [len(SBATCH_OPTIONS[release]) for release in RELEASES] == [106, 110, 110, 113, 114, 115, 118, 120]
+    for release in ("", "21.08", "22.05.8", "24.08", "26.11", "unknown"):
+        assert release not in SBATCH_OPTIONS
+        assert SBATCH_OPTIONS.get(release) is None
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_names_and_shorts_are_unique_and_aliases_exist(release: str) -> None:
+    table = SBATCH_OPTIONS[release]
+    names = [option.name for option in table]
+    shorts = [option.short for option in table if option.short]
     assert len(set(names)) == len(names)
     assert len(set(shorts)) == len(shorts)
-    assert {option.alias_of for option in TABLE} - {""} <= set(names)
+    assert {option.alias_of for option in table} - {""} <= set(names)
     assert set(SAME_VALUE) <= set(names)
+    assert {option.argument for option in table} == {"none", "optional", "required"}
+    assert {edge for option in table for edge in (option.since, option.until)} <= {"", *RELEASES}
 
 
-def test_every_variable_has_its_place_in_the_order() -> None:
-    variables = [option.environment for option in (*TABLE, *ENVIRONMENT_ONLY) if option.environment]
-    assert sorted(variables) == sorted(ENVIRONMENT_ORDER)
+def test_what_the_releases_share_names_options() -> None:
+    names = {option.name for table in SBATCH_OPTIONS.values() for option in table}
+    assert names | {"req-switch", "switch-wait"} >= PER_COMPONENT
 
 
-def test_no_abbreviation_fits_only_spellings_of_one_option() -> None:
-    for option in TABLE:
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_variable_has_its_place_in_the_order(release: str) -> None:
+    table = SBATCH_OPTIONS[release]
+    variables = [option.environment for option in (*table, *ENVIRONMENT_ONLY) if option.environment]
+    assert len(set(variables)) == len(variables)
+    assert set(variables) <= set(ENVIRONMENT_ORDER)
+    assert set(EARLY_VARIABLES) <= set(variables)
+    assert not {variable for variable, since in DEADLY_VARIABLES.items() if release >= since} & set(variables)
+
+
+def test_every_variable_in_the_order_is_read_by_some_release() -> None:
+    options = [*ENVIRONMENT_ONLY, *(option for table in SBATCH_OPTIONS.values() for option in table)]
+    assert {option.environment for option in options} - {""} == set(ENVIRONMENT_ORDER)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_no_abbreviation_fits_only_spellings_of_one_option(release: str) -> None:
+    table = SBATCH_OPTIONS[release]
+    for option in table:
         for end in range(1, len(option.name)):
-            fits = {one for one in TABLE if one.name.startswith(option.name[:end])}
+            fits = {one for one in table if one.name.startswith(option.name[:end])}
             names = {one.name for one in fits}
             if len(fits) > 1 and option.name[:end] not in names:
                 assert len({one.canonical for one in fits}) > 1, option.name[:end]
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("requeue", "none none none none none none optional optional"),
+        ("get-user-env", "optional optional optional optional optional none none none"),
+        ("export-file", "required required - required required required required required"),
+        ("power", "required required required - - - - -"),
+        ("tres-per-task", "- required required required required required required required"),
+        ("external", "- - - - - none none none"),
+        ("exclusive", " ".join(["optional"] * 8)),
+    ],
+)
+def test_options_that_changed(name: str, kinds: str) -> None:
+    found = [{option.name: option.argument for option in SBATCH_OPTIONS[release]} for release in RELEASES]
+    assert [one.get(name, "-") for one in found] == kinds.split()
 
 
 # --- getopt_long ---
@@ -181,12 +244,54 @@ def test_own_options_are_never_abbreviated_and_disturb_no_abbreviation() -> None
         split_command_line(["--parti=gpu", "--partia", "a.sh"], TABLE, own)
 
 
-def test_components() -> None:
-    line = split("-N1", "--mode", ":", "mps", ":", "--gres=gpu:1", "a.sh")
+@pytest.mark.parametrize(
+    ("argv", "parts", "ends"),
+    [
+        ([], [[]], [0]),
+        (["a.sh", "-N1"], [[]], [0]),
+        (["-N1", "a.sh"], [["-N1"]], [1]),
+        (["-N1", "--", "a.sh"], [["-N1"]], [1]),
+        (["-N", "1", ":", "-N2", "-k", "a.sh", "x"], [["-N 1"], ["-N2", "-k"]], [2, 5]),
+        (["-N1", ":", "-N2", "--", "a.sh"], [["-N1"], ["-N2"]], [1, 3]),
+        ([":", ":", "a.sh"], [[], [], []], [0, 1, 2]),
+        (["-N1", "a.sh", "x", ":"], [["-N1"]], [1]),
+        (["--wrap=x", ":", "-N2"], [["--wrap=x"], ["-N2"]], [1, 3]),
+    ],
+)
+def test_components(argv: list[str], parts: list[list[str]], ends: list[int]) -> None:
+    line = split(*argv)
+    assert [[one.written for one in part] for part in line.parts] == parts
+    assert list(line.ends) == ends
+    assert line.components == len(parts)
+    assert tuple(one for part in line.parts for one in part) == line.options
+    # what is inserted there belongs to that component and to no other
+    longer = list(argv)
+    for number in reversed(range(line.components)):
+        longer.insert(line.ends[number], f"--comment={number}")
+    again = split(*longer)
+    assert [[one.written for one in part] for part in again.parts] == [
+        [*part, f"--comment={number}"] for number, part in enumerate(parts)
+    ]
+    assert (again.script, again.script_args) == (line.script, line.script_args)
+
+
+def test_own_options_between_components() -> None:
+    line = split("-N1", "--mode", ":", "mps", ":", "--gres=gpu:1", "a.sh", ":", "x")
     assert line.components == 3
-    assert line.sbatch_argv == ("-N1", ":", ":", "--gres=gpu:1", "a.sh")
-    assert line.script == "a.sh"
-    assert split("-N1", "a.sh", "x", ":").components == 2
+    assert line.sbatch_argv == ("-N1", ":", ":", "--gres=gpu:1", "a.sh", ":", "x")
+    assert line.ends == (1, 2, 4)
+    assert (line.script, line.script_args) == ("a.sh", ("x",))
+
+
+@pytest.mark.parametrize("argv", [["-J", ":", "-N1", "a.sh"], ["-N1", "-J", ":", "a.sh"], ["--mem", ":", "4", "a.sh"]])
+def test_a_colon_in_the_place_of_a_value(argv: list[str]) -> None:
+    with pytest.raises(UnsureError, match="':'"):
+        split(*argv)
+
+
+def test_no_component_behind_the_end_of_options() -> None:
+    with pytest.raises(UnsureError, match="a ':' behind '--'"):
+        split("-N1", "--", ":", "a.sh")
 
 
 def test_written() -> None:
@@ -229,13 +334,13 @@ def test_what_remains_reads_the_same_without_own_options(argv: list[str]) -> Non
     ],
 )
 def test_flag_variable(text: str, value: str | None) -> None:
-    (one,) = read_environment({"SBATCH_OVERCOMMIT": text}, TABLE)
+    (one,) = read_environment({"SBATCH_OVERCOMMIT": text}, TABLE, "22.05").late
     assert one == ("overcommit", value, "environment", "SBATCH_OVERCOMMIT")
 
 
 def test_variables_in_the_order_of_sbatch() -> None:
     environ = {"SLURM_CLUSTERS": "b", "SBATCH_CLUSTERS": "a", "SBATCH_HINT": "y", "SLURM_HINT": "x", "SBATCH_GRES": ""}
-    read = [(one.written, one.name, one.value) for one in read_environment(environ, TABLE)]
+    read = [(one.written, one.name, one.value) for one in read_environment(environ, TABLE, "22.05").late]
     assert read == [
         ("SBATCH_CLUSTERS", "clusters", "a"),
         ("SLURM_CLUSTERS", "clusters", "b"),
@@ -247,8 +352,30 @@ def test_variables_in_the_order_of_sbatch() -> None:
 
 def test_other_variables_mean_nothing() -> None:
     environ = {"SBATCH_NODES": "2", "SBATCH_TRES_PER_TASK": "x", "SLURM_GRES": "gpu:1", "sbatch_gres": "gpu:1"}
-    assert read_environment(environ, TABLE) == ()
-    assert read_environment({"SBATCH_EXCLUSIVE": ""}, TABLE)[0].value is None
+    assert read_environment(environ, TABLE, "22.05") == ((), ())
+    assert read_environment({"SBATCH_EXCLUSIVE": ""}, TABLE, "22.05").late[0].value is None
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_variables_by_release(release: str) -> None:
+    environ = {"SBATCH_TRES_PER_TASK": "a", "SBATCH_SEGMENT_SIZE": "2", "SBATCH_DEBUG": "1", "SBATCH_REQUEUE": "0"}
+    early, late = read_environment(environ, SBATCH_OPTIONS[release], release)
+    expected = ["debug"] * (release < "23.02") + ["requeue"]
+    expected += ["segment_size"] * (release >= "25.05") + ["tres_per_task"] * (release >= "23.02")
+    assert [one.written.removeprefix("SBATCH_").lower() for one in late] == expected
+    assert [one.name for one in early] == ["verbose"] * (release >= "23.02")
+    (requeue,) = (one for one in late if one.name == "requeue")
+    assert requeue.value == (RESET if release < "25.11" else "0")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_the_variable_of_an_option_that_is_gone(release: str) -> None:
+    environ = {"SBATCH_POWER": "level"}
+    if release < "24.05":
+        assert read_environment(environ, SBATCH_OPTIONS[release], release).late[0].name == "power"
+        return
+    with pytest.raises(UnsureError, match="SBATCH_POWER"):
+        read_environment(environ, SBATCH_OPTIONS[release], release)
 
 
 def test_import_is_lean() -> None:
