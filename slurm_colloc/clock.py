@@ -1,9 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only now(): UTC seconds since the epoch, so that a test can hold the clock still by replacing one name."""
+"""The only now(), so that a test can hold the clock still by replacing one name, and the only bound on a step."""
 
+import _thread
 import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from slurm_colloc.errors import DeadlineError
+
+_Result = TypeVar("_Result")
 
 
 def now() -> float:
     """Return the time in UTC epoch seconds."""
     return time.time()
+
+
+def within(timeout_s: float, what: str, step: Callable[[], _Result]) -> _Result:
+    """Return what ``step`` returns, or raise what it raises, if it does so in time.
+
+    A step that hangs in a file system cannot be ended, not even by a signal. It goes on in a thread of its own, which
+    ends with the process: by exec, or by os._exit.
+
+    Raises:
+        DeadlineError: the time is over.
+    """
+    done = _thread.allocate_lock()
+    done.acquire()
+    outcome: list[tuple[_Result | None, BaseException | None]] = []
+
+    def work() -> None:
+        try:
+            outcome.append((step(), None))
+        except BaseException as error:  # noqa: BLE001 - raised again below, in the thread that asked
+            outcome.append((None, error))
+        finally:
+            done.release()
+
+    _thread.start_new_thread(work, ())
+    if not done.acquire(timeout=max(timeout_s, 0)):
+        raise DeadlineError(f"{what} took too long")
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]

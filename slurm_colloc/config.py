@@ -6,6 +6,7 @@ The NamedTuples below are the schema: a field's annotation is the key's type, it
 """
 
 import os
+import stat
 import tomllib
 import types
 from collections.abc import Mapping
@@ -44,6 +45,30 @@ class Pool(NamedTuple):
     slice: tuple[MigSlice, ...] = ()
 
 
+class Partition(NamedTuple):
+    """What a partition with GPUs gives and who may use it, as Slurm itself has it."""
+
+    name: str
+    qos: str = ""
+    cpus_per_gpu: int = 0
+    mem_per_gpu_mib: int = 0
+    default_time_min: float | None = None
+    max_time_min: float | None = None
+    pieces_in: tuple[str, ...] = ()
+    allow_accounts: tuple[str, ...] = ()
+    deny_accounts: tuple[str, ...] = ()
+    allow_qos: tuple[str, ...] = ()
+    deny_qos: tuple[str, ...] = ()
+    allow_groups: tuple[str, ...] = ()
+
+
+class Limits(NamedTuple):
+    """The accounting's limits."""
+
+    enforced: bool = False
+    max_age_s: float = 3600.0
+
+
 class Sharing(NamedTuple):
     """What the site allows."""
 
@@ -53,8 +78,8 @@ class Sharing(NamedTuple):
     shard_consent: bool = False
     headroom_mib: int = 256
     max_slowdown: float = 1.25
+    max_time_stretch: float = 1.25
     protected_types: tuple[str, ...] = ()
-    gpu_default_partitions: tuple[str, ...] = ()
 
 
 class Observe(NamedTuple):
@@ -79,6 +104,7 @@ class Timeouts(NamedTuple):
     """How long to wait."""
 
     ask_slurm_s: float = 5.0
+    decide_s: float = 2.0
 
 
 class Audit(NamedTuple):
@@ -95,8 +121,11 @@ class SiteConfig(NamedTuple):
     cluster: str
     slurm_release: str
     default_partition: str = ""
+    sbatch_options: tuple[str, ...] = ()
     policy: str = "auto"
     pool: tuple[Pool, ...] = ()
+    partition: tuple[Partition, ...] = ()
+    limits: Limits = Limits()
     sharing: Sharing = Sharing()
     observe: Observe = Observe()
     paths: Paths = Paths()
@@ -121,6 +150,7 @@ DOCUMENTATION: dict[str, str] = {
     "cluster": "ClusterName of slurm.conf",
     "slurm_release": "Slurm's release as major.minor, e.g. '22.05'; an unknown one makes csub plain sbatch",
     "default_partition": "the partition of a job that names none",
+    "sbatch_options": "options that SPANK plugins add to sbatch: 'name' (a flag), 'name=' (needs a value), 'name=?'",
     "policy": "'auto' places jobs, 'shadow' records what it would have done and changes nothing, 'off' is plain sbatch",
     "pool": "one [[pool]] for the nodes of one shape",
     "pool.name": "a name for people",
@@ -139,14 +169,29 @@ DOCUMENTATION: dict[str, str] = {
     "pool.slice.mem_mib": "usable memory of the slice in MiB",
     "pool.slice.sm_count": "streaming multiprocessors of the slice",
     "pool.slice.quantity": "slices of this kind per node",
+    "partition": "one [[partition]] for each partition with GPUs, as 'scontrol show partition' has it",
+    "partition.name": "its name",
+    "partition.qos": "its QOS; empty: none",
+    "partition.cpus_per_gpu": "DefCpuPerGPU, its own or slurm.conf's: given to shares in words, which would lose it",
+    "partition.mem_per_gpu_mib": "DefMemPerGPU, likewise",
+    "partition.default_time_min": "DefaultTime in minutes; without it max_time_min",
+    "partition.max_time_min": "MaxTime in minutes; without it none",
+    "partition.pieces_in": "other partitions to which a job of this one may be moved for a piece of a GPU",
+    "partition.allow_accounts": "AllowAccounts; empty: all",
+    "partition.deny_accounts": "DenyAccounts",
+    "partition.allow_qos": "AllowQos; empty: all",
+    "partition.deny_qos": "DenyQos",
+    "partition.allow_groups": "AllowGroups; empty: all",
+    "limits.enforced": "true when AccountingStorageEnforce has limits: csub then proposes nothing that breaks one",
+    "limits.max_age_s": "for how long a user's limits are taken as they were; then sacctmgr is asked again",
     "sharing.order": "sharing modes in the order in which they are tried: 'mig', 'mps', 'shard'",
     "sharing.mps_daemon": "'site' when prolog or SPANK runs one MPS daemon per (GPU, user), else 'none': no gres/mps",
     "sharing.mps_single_user": "true when a GPU serves one user at a time under gres/mps; else no gres/mps",
     "sharing.shard_consent": "true when the site accepts that shard jobs are not isolated from each other",
     "sharing.headroom_mib": "memory added to the estimate before a share is chosen",
     "sharing.max_slowdown": "a slice is refused when its SMs would slow the job beyond this factor",
+    "sharing.max_time_stretch": "how much longer than asked a time limit may become for a slower slice; 1: no longer",
     "sharing.protected_types": "GPU types whose jobs are never changed",
-    "sharing.gpu_default_partitions": "partitions with DefCpuPerGPU or DefMemPerGPU, lost to mps and shard jobs",
     "observe.agent": "true when 'colloc sample' runs on every GPU node; else jobs are sampled from inside",
     "observe.period_s": "seconds between two samples",
     "observe.gpu_reader": "'nvml', or 'simulated' on a test cluster",
@@ -156,6 +201,7 @@ DOCUMENTATION: dict[str, str] = {
     "paths.templates": "folder whose templates are taken before the shipped ones of the same name",
     "paths.sbatch": "the real sbatch; empty: the first on PATH that is not csub",
     "timeouts.ask_slurm_s": "bound on one question to Slurm",
+    "timeouts.decide_s": "after so many seconds without a decision csub hands the job to sbatch as asked",
     "audit.min_coverage_pct": "nobody is named on numbers with less sampled time than this",
     "audit.zero_use_min_gpu_hours": "GPU-hours at zero use from which COL001 speaks",
 }
@@ -171,7 +217,9 @@ _CHOICES = {
 _LEAST = {
     "observe.period_s": 0.05,
     "sharing.max_slowdown": 1.0,
+    "sharing.max_time_stretch": 1.0,
     "timeouts.ask_slurm_s": 0.1,
+    "timeouts.decide_s": 0.1,
     "pool.sm_count": 1,
     "pool.gpu_mem_mib": 1,
     "pool.slice.sm_count": 1,
@@ -191,12 +239,16 @@ def user_config_file() -> str:
     return os.path.join(base, "slurm_colloc", "site.toml")
 
 
+def site_files() -> tuple[str, ...]:
+    """Return where a site.toml may lie; the first that is there is in force. One that was named must be there."""
+    named = os.environ.get(ENVIRONMENT_VARIABLE)
+    return (named,) if named else (user_config_file(), SYSTEM_FILE)
+
+
 def find_site_file() -> str | None:
     """Return the site.toml in force: $COLLOC_CONF, the user's own, or the system's; None when there is none."""
     named = os.environ.get(ENVIRONMENT_VARIABLE)
-    if named:
-        return named
-    return next((path for path in (user_config_file(), SYSTEM_FILE) if os.path.isfile(path)), None)
+    return named or next((path for path in site_files() if os.path.isfile(path)), None)
 
 
 def file_to_write(user: bool) -> str:
@@ -216,7 +268,10 @@ def load_site(path: str) -> SiteConfig:
         ConfigError: unreadable, not TOML, an unknown key, a value of the wrong type or outside its choices.
     """
     try:
-        with open(path, "rb") as stream:
+        # O_NONBLOCK: a FIFO in its place must not hang a submission.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise ConfigError(f"site file '{path}' is no file")
             text = stream.read(16 * 1024 * 1024)
         table = tomllib.loads(text.decode())
     except OSError as error:

@@ -34,3 +34,7 @@ class StoreError(CollocError):
 
 class GpuError(CollocError):
     """NVML (or its simulation) could not be read."""
+
+
+class DeadlineError(CollocError):
+    """A step that did not end within its time."""

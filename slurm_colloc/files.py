@@ -32,6 +32,27 @@ def private_folder(path: str) -> str:
     return path
 
 
+def open_private_folder(path: str) -> int:
+    """Return a descriptor of the folder ``path``, made where it is missing; the one that is open is the one checked.
+
+    Raises:
+        StoreError: as ``private_folder``.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        try:
+            descriptor = os.open(path, flags)
+        except FileNotFoundError:
+            descriptor = os.open(private_folder(path), flags)
+    except OSError as error:
+        raise StoreError(f"folder '{path}' cannot be opened: {error.strerror}") from error
+    owner = os.fstat(descriptor).st_uid
+    if owner != os.geteuid():
+        os.close(descriptor)
+        raise StoreError(f"folder '{path}' belongs to uid {owner}, not to uid {os.geteuid()}")
+    return descriptor
+
+
 def closed_folder(path: str) -> None:
     """Create ``path`` closed to others (0700) and the folders above it as the umask says; leave one that is there.
 
@@ -53,32 +74,35 @@ def temporary_path(path: str) -> str:
     return f"{path}.{os.urandom(6).hex()}.new"
 
 
-def write_atomic(path: str, content: bytes, mode: int = PRIVATE_FILE) -> None:
+def write_atomic(path: str, content: bytes, mode: int = PRIVATE_FILE, folder: int | None = None) -> None:
     """Write ``content`` to ``path`` so that readers see the old file or the new one, whole.
+
+    With ``folder``, an open folder's descriptor, ``path`` is a name in it.
 
     Raises:
         StoreError: the folder is missing or full; nothing of ours is left in it.
     """
     temporary = temporary_path(path)
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        descriptor = os.open(temporary, flags, mode, dir_fd=folder)
         try:
             with os.fdopen(descriptor, "wb") as stream:
                 os.fchmod(descriptor, mode)  # not what the umask leaves of it
                 stream.write(content)
-            os.replace(temporary, path)
+            os.replace(temporary, path, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
-            os.unlink(temporary)
+            os.unlink(temporary, dir_fd=folder)
             raise
     except OSError as error:
         raise StoreError(f"file '{path}' cannot be written: {error.strerror}") from error
 
 
-def read_bounded(path: str, limit_bytes: int, owner_uid: int | None = None) -> bytes:
+def read_bounded(path: str, limit_bytes: int, owners: tuple[int, ...] = ()) -> bytes:
     """Return the content of the regular file ``path``, without following a link.
 
-    With ``owner_uid`` the file must be that user's. The open file is asked, not the path: a path can change hands
-    between two looks at it.
+    With ``owners`` the file must belong to one of these uids. The open file is asked, not the path: a path can change
+    hands between two looks at it.
 
     Raises:
         StoreError: missing, not a regular file, unreadable, somebody else's, or larger than ``limit_bytes``.
@@ -90,8 +114,9 @@ def read_bounded(path: str, limit_bytes: int, owner_uid: int | None = None) -> b
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
                 raise StoreError(f"file '{path}' is not a regular file")
-            if owner_uid not in (None, found.st_uid):
-                raise StoreError(f"file '{path}' belongs to uid {found.st_uid}, not to uid {owner_uid}")
+            if owners and found.st_uid not in owners:
+                wanted = " or ".join(map(str, owners))
+                raise StoreError(f"file '{path}' belongs to uid {found.st_uid}, not to uid {wanted}")
             with os.fdopen(descriptor, "rb", closefd=False) as stream:
                 content = stream.read(limit_bytes + 1)
         finally:

@@ -33,19 +33,32 @@ class JobRequest(NamedTuple):
     """What decides a job's placement, as sbatch would understand it.
 
     ``untouchable`` holds the reasons why the request must reach Slurm exactly as it was written.
-    ``gpu_style`` is the option that asks for the GPU: gres, gpus, gpus-per-node or gpus-per-task.
-    ``origins`` says of each option where it came from: argv, environment or directive.
+    ``gpu_style`` is the option that asks for the GPU: gres, gpus, gpus-per-node or gpus-per-task. ``partitions`` are
+    those named, in the user's order; none: the default one. ``cpus_per_gpu`` and ``mem_per_gpu`` (as --mem takes it)
+    are what the user asked for each GPU; ``min_cpus`` what --mincpus asks. ``cpus_given`` and ``mem_given`` say that
+    cores per task or host memory are asked for otherwise, so that a partition's defaults per GPU do not hold.
+    ``time_limit_min`` is None where none was asked, and infinite where it was asked for. ``no_share`` and
+    ``untouchable`` hold the reasons why the job cannot run on a share (MPS, shard), and why the request must reach
+    Slurm exactly as it was written. ``origins`` says of each option where it came from: argv, environment, directive.
     """
 
     name: str
     script_args: tuple[str, ...]
     interpreter: str
-    partition: str | None
+    partitions: tuple[str, ...]
+    account: str
+    qos: str
     gres: tuple[Gres, ...]
     gpu_style: str
-    per_gpu_options: bool
+    cpus_per_gpu: int | None
+    mem_per_gpu: str
+    min_cpus: int
+    cpus_given: bool
+    mem_given: bool
+    time_limit_min: float | None
     array: bool
     signature: str
+    no_share: tuple[str, ...]
     untouchable: tuple[str, ...]
     origins: tuple[tuple[str, str], ...]
 
@@ -81,11 +94,12 @@ class Footprint(NamedTuple):
 
     ``sm_active_pct`` is in percent of a whole GPU's SMs. ``rung`` names the step of the evidence ladder it stands on
     and ``provenance`` says in words what it was taken from. ``gpu_model`` is the GPU it was measured on, empty for a
-    hint. Unknown parts are None.
+    hint. ``run_time_s`` is of runs on a whole GPU. Unknown parts are None.
     """
 
     gpu_mem_peak_mib: Quantiles | None
     sm_active_pct: Quantiles | None
+    run_time_s: Quantiles | None
     gpu_model: str
     rung: str
     evidence_count: int
@@ -100,12 +114,21 @@ class Rejected(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where a job goes: with mode EXCLUSIVE and no gres it is submitted as asked."""
+    """Where a job goes: with mode EXCLUSIVE and no gres it is submitted as asked.
+
+    ``memory_mib`` is the GPU memory that the piece was sized for. The other parts are what follows from the change:
+    another ``partition`` (empty: as asked), ``cpus`` on the node and host memory ``mem`` (as --mem takes it) that so
+    far followed from the GPU, a longer ``time_limit_min``; None or empty where nothing needs to be said.
+    """
 
     mode: SharingMode
     gres: Gres | None
-    environment: tuple[tuple[str, str], ...]
+    memory_mib: int | None
     headroom_mib: int | None
+    partition: str
+    cpus: int | None
+    mem: str
+    time_limit_min: int | None
     reasons: tuple[str, ...]
     rejected: tuple[Rejected, ...]
 
@@ -281,6 +304,7 @@ class Evidence(NamedTuple):
     """What one past run used: the input of the estimate.
 
     ``gpu_mem_peak_mib`` is a peak only where ``state`` is COMPLETED; otherwise it is a lower bound.
+    ``elapsed_s`` is the run's time from start to end, for an unfinished one so far; None where it is not known.
     ``sm_active_pct`` are (mean, 95th percentile) in percent of a whole GPU; ``sm_is_bound`` says that they are an
     upper bound taken from GPU_UTIL because the driver offers no SM activity.
     """
@@ -297,6 +321,7 @@ class Evidence(NamedTuple):
     sample_count: int
     sampled_s: float
     ended_s: float
+    elapsed_s: float | None
 
 
 class Finding(NamedTuple):

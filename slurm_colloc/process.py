@@ -55,6 +55,20 @@ def ask(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | 
     return done.stdout
 
 
+def ask_all(
+    questions: Sequence[Sequence[str]], timeout_s: float, environment: Mapping[str, str] | None = None
+) -> list[bytes]:
+    """Run several programs side by side and return their standard outputs.
+
+    Raises:
+        ProcessError: as ``ask``, for the first that fails.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(len(questions)) as pool:
+        return list(pool.map(lambda argv: ask(argv, timeout_s, environment), questions))
+
+
 class Running(NamedTuple):
     """A program that was started; what it prints comes through the two pipes."""
 

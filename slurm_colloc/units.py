@@ -13,6 +13,7 @@ from slurm_colloc.errors import InputError
 BYTES_PER_MIB = 1024 * 1024
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
+_TIME = re.compile(r"(?:(?P<days>\d{1,6})-)?(?P<clock>\d{1,9}(?::\d{1,6}){0,2})", re.ASCII)
 _MIB_PER_UNIT = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024.0}
 
 
@@ -51,6 +52,32 @@ def demand_units(fraction: float, units_per_whole: int) -> int:
     """Return how many of ``units_per_whole`` shares (mps, shards) hold ``fraction`` of a GPU; rounds up."""
     # The small subtrahend keeps 0.25 * 100 = 25.000000000000004 from asking for 26.
     return max(1, math.ceil(fraction * units_per_whole - 1e-9))
+
+
+def time_limit_min(text: str) -> float:
+    """Return the minutes in a time limit as --time and Slurm's own output write it; infinite for none.
+
+    Forms as in sbatch(1): ``minutes``, ``minutes:seconds``, ``hours:minutes:seconds``, ``days-hours``,
+    ``days-hours:minutes``, ``days-hours:minutes:seconds``; zero asks for no limit.
+
+    Raises:
+        InputError: none of them.
+    """
+    if text.lower() in ("unlimited", "infinite", "-1"):
+        return math.inf
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise InputError(f"time limit '{text}' is none of minutes, [days-]hours:minutes:seconds and days-hours")
+    days = int(match["days"] or 0)
+    parts = [int(part) for part in match["clock"].split(":")]
+    if match["days"] is not None:
+        hours, minutes, seconds = (*parts, 0, 0)[:3]
+    elif len(parts) == 3:
+        hours, minutes, seconds = parts
+    else:
+        hours, minutes, seconds = 0, *(*parts, 0)[:2]
+    # Slurm keeps whole minutes and rounds seconds up.
+    return float((days * 24 + hours) * 60 + minutes + math.ceil(seconds / 60)) or math.inf
 
 
 def watts(milliwatts: int) -> float:

@@ -29,12 +29,12 @@ WITH seen AS (
            bool_or(s.sm_active_pct IS NULL AND s.gpu_util_pct IS NOT NULL) AS sm_is_bound
     FROM shares s WHERE s.cluster = $cluster AND s.job_id != '' GROUP BY s.job_id, s.at_s, s.interval_s
 )
-SELECT a.job_id_raw, a.job_id, a."user", a.state, a.end_s, max(v.gpu_model), max(v.mib),
+SELECT a.job_id_raw, a.job_id, a."user", a.state, a.start_s, a.end_s, max(v.gpu_model), max(v.mib),
        sum(v.sm * v.interval_s) / nullif(sum(v.interval_s) FILTER (v.sm IS NOT NULL), 0), quantile_cont(v.sm, 0.95),
        bool_or(v.sm_is_bound), count(*), sum(v.interval_s), max(v.profile)
 FROM seen v JOIN allocations a ON a.job_id_raw = v.job_id AND a.cluster = $cluster
 WHERE a.end_s IS NOT NULL AND v.at_s > a.start_s AND v.at_s <= a.end_s
-GROUP BY a.job_id_raw, a.job_id, a."user", a.state, a.end_s
+GROUP BY a.job_id_raw, a.job_id, a."user", a.state, a.start_s, a.end_s
 """
 
 
@@ -58,7 +58,7 @@ def collect_decisions(folder: str) -> Collected:
     rejected = 0
     for uid, path in _decision_files(folder):
         try:
-            decision = parse_decision(read_bounded(path, _LIMIT_BYTES, owner_uid=uid))
+            decision = parse_decision(read_bounded(path, _LIMIT_BYTES, owners=(uid,)))
             key = pwd.getpwuid(uid).pw_name, decision.job_id
         except (CollocError, KeyError):
             rejected += 1
@@ -101,7 +101,7 @@ def build_history(store: Store, cluster: str, state_folder: str, collected: Coll
     by_uid: dict[int, list[Evidence]] = {}
     with store.connect() as connection:
         rows = connection.execute(_EVIDENCE, {"cluster": cluster}).fetchall()
-    for job_id, shown_id, user, state, end_s, model, mib, mean, high, bound, count, seconds, profile in rows:
+    for job_id, shown_id, user, state, start_s, end_s, model, mib, mean, high, bound, count, seconds, profile in rows:
         # csub saw the id of the array, not those of its tasks.
         owned = collected.decisions.get((user, shown_id.partition("_")[0]))
         if owned is None or owned[1].cluster != cluster:
@@ -111,7 +111,19 @@ def build_history(store: Store, cluster: str, state_folder: str, collected: Coll
         mode = SharingMode.MIG if profile else decision.mode
         by_uid.setdefault(uid, []).append(
             Evidence(
-                job_id, decision.signature, state, mode, model, mib, mean, high, bool(bound), count, seconds, end_s
+                job_id=job_id,
+                signature=decision.signature,
+                state=state,
+                mode=mode,
+                gpu_model=model,
+                gpu_mem_peak_mib=mib,
+                sm_active_mean_pct=mean,
+                sm_active_q95_pct=high,
+                sm_is_bound=bool(bound),
+                sample_count=count,
+                sampled_s=seconds,
+                ended_s=end_s,
+                elapsed_s=end_s - start_s,
             )
         )
     folder = os.path.dirname(snapshot_path(state_folder, 0))

@@ -11,10 +11,20 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, NoReturn
 
-from slurm_colloc.config import SiteConfig, find_site_file, how_to_write_one, load_site
-from slurm_colloc.errors import CollocError, UnsureError
+from slurm_colloc.cli.csub_show import answer
+from slurm_colloc.clock import now, within
+from slurm_colloc.config import (
+    ENVIRONMENT_VARIABLE,
+    SiteConfig,
+    Timeouts,
+    how_to_write_one,
+    load_site,
+    site_files,
+)
+from slurm_colloc.errors import CollocError, ConfigError, UnsureError
 from slurm_colloc.model import Decision
 from slurm_colloc.process import replace
 from slurm_colloc.slurm.client import CliClient
@@ -66,6 +76,7 @@ def _open_standard_descriptors() -> None:
 
 
 def _run(argv: tuple[str, ...]) -> int:
+    began = time.monotonic()
     try:
         configured, config, problem = _site()
         sbatch = find_sbatch(configured, os.environ, sys.argv[0])
@@ -77,14 +88,16 @@ def _run(argv: tuple[str, ...]) -> int:
     stdin: bytes | None = None
     try:
         # Even a submission that csub will not touch must lose the options that sbatch does not know.
-        command_line = parse_arguments(argv, config.slurm_release if config else "")
+        command_line = parse_arguments(argv, config)
         call = _split_call(call, command_line)
         wrong = _misused(command_line, call.dry_run)
         if wrong:
             _say(f"error: {wrong}; nothing was submitted")
             return 2
+        waiting = time.monotonic()
         stdin = _read_stdin(command_line)
-        site, plan = _decide(call, command_line, config, problem, stdin)
+        began += time.monotonic() - waiting  # somebody may be typing
+        site, plan = _decide(call, command_line, config, problem, stdin, began)
         if own_option("explain", command_line, None) is not None:
             _explain(plan)
         if call.dry_run:
@@ -114,9 +127,9 @@ def _split_call(call: _Call, command_line: CommandLine) -> _Call:
 
 
 def _decide(
-    call: _Call, command_line: CommandLine, config: SiteConfig | None, problem: str, stdin: bytes | None
+    call: _Call, command_line: CommandLine, config: SiteConfig | None, problem: str, stdin: bytes | None, began: float
 ) -> tuple[SiteConfig, Plan]:
-    """Return the site and what to submit.
+    """Return the site and what to submit, decided within the site's time from ``began``.
 
     Raises:
         CollocError: the submission is to go to sbatch as it is.
@@ -128,7 +141,10 @@ def _decide(
     if config is None:
         raise UnsureError(problem)
     client = CliClient(config.timeouts.ask_slurm_s)
-    return config, make_plan(command_line, call.environ, stdin, config, client.job_states)
+    allowed_s = config.timeouts.decide_s
+    step = partial(make_plan, command_line, call.environ, stdin, config, client)
+    plan = within(allowed_s - (time.monotonic() - began), f"deciding (more than {allowed_s:g} s)", step)
+    return config, plan
 
 
 def _misused(command_line: CommandLine, dry_run: bool) -> str:
@@ -144,18 +160,19 @@ def _misused(command_line: CommandLine, dry_run: bool) -> str:
 
 def _site() -> tuple[str, SiteConfig | None, str]:
     """Return (configured sbatch, site, problem); without a usable site.toml the problem says why."""
-    path = find_site_file()
-    if path is None:
-        return "", None, f"no site.toml found; '{how_to_write_one()}' writes one"
-    if os.path.exists(path) and not os.path.isfile(path):  # a FIFO would hang the submission
-        return "", None, f"site file '{path}' is no file"
-    try:
-        config = load_site(path)
-    except CollocError as error:
-        return "", None, str(error)
-    except Exception as error:  # noqa: BLE001 - a fault of csub's own must not cost the user the submission
-        return "", None, f"site file '{path}' cannot be read: {error!r}"
-    return config.paths.sbatch, config, ""
+    problem = f"no site.toml found; '{how_to_write_one()}' writes one"
+    for path in site_files():
+        try:
+            config = within(Timeouts().decide_s, f"reading '{path}'", partial(load_site, path))
+        except ConfigError as error:
+            missing = isinstance(error.__cause__, FileNotFoundError) and path != os.environ.get(ENVIRONMENT_VARIABLE)
+            if not missing:
+                return "", None, str(error)
+        except Exception as error:  # noqa: BLE001 - a fault of csub's own must not cost the user the submission
+            return "", None, f"site file '{path}' cannot be used: {error}"
+        else:
+            return config.paths.sbatch, config, ""
+    return "", None, problem
 
 
 def _environment() -> dict[str, str]:
@@ -217,20 +234,17 @@ def _hand_over(
 
     def submitted(job_id: str, cluster: str) -> None:
         _record(plan, job_id, cluster or config.cluster, config)
-        if not call.quiet and not plan.placement.as_asked:
-            _say(f"job {job_id}: {plan.placement.given} instead of {plan.request.asked}: {plan.placement.reasons[0]}")
-        elif not call.quiet and plan.footprint.rung == "hint" and not plan.switched_off:
-            _say(f"job {job_id}: the footprint changes nothing: {plan.placement.reasons[0]}")
-        for note in () if call.quiet else plan.notes:
-            _say(note)
+        for line in () if call.quiet else (*answer(plan), *plan.notes):
+            _say(f"job {job_id}: {line}")
 
     try:
         outcome = submit([call.sbatch, *argv], call.environ, source, submitted)
     except CollocError as error:  # sbatch was not started
         return 1, str(error)
     status = outcome.status if outcome.status >= 0 else 128 - outcome.status
-    if outcome.refused and not plan.placement.as_asked:
-        return status, f"{plan.placement.given} was refused: {_last_line(outcome.refused)}"
+    if outcome.refused and not plan.as_asked:
+        given = " : ".join(part.placement.given for part in plan.parts)
+        return status, f"{given} was refused: {_last_line(outcome.refused)}"
     if outcome.refused:
         write_all(STDERR, outcome.refused)
     return status, ""
@@ -243,26 +257,28 @@ def _last_line(said: bytes) -> str:
 def _record(plan: Plan, job_id: str, cluster: str, config: SiteConfig) -> None:
     from slurm_colloc.history.records import drop_decision
 
-    footprint, placement = plan.footprint, plan.placement
-    decision = Decision(
-        job_id=job_id,
-        cluster=cluster,
-        at_s=time.time(),
-        user=os.environ.get("USER", ""),
-        job_name=plan.request.name,
-        signature=plan.request.signature,
-        asked=plan.request.asked,
-        given=placement.given,
-        mode=placement.mode,
-        rung=footprint.rung,
-        gpu_mem_q99_mib=footprint.gpu_mem_peak_mib.q99 if footprint.gpu_mem_peak_mib else None,
-        sm_active_q95_pct=footprint.sm_active_pct.q95 if footprint.sm_active_pct else None,
-        reasons=placement.reasons,
-    )
-    try:
-        drop_decision(config.decisions_folder, decision)
-    except CollocError as error:
-        _say(f"job {job_id} is submitted, but the decision is not recorded: {error}")
+    for offset, (request, footprint, placement) in enumerate(plan.parts):
+        decision = Decision(
+            job_id=str(int(job_id) + offset),  # Slurm numbers the components of a job one after the other
+            cluster=cluster,
+            at_s=now(),
+            user=os.environ.get("USER", ""),
+            job_name=request.name,
+            signature=request.signature,
+            asked=request.asked,
+            given=placement.given,
+            mode=placement.mode,
+            rung=footprint.rung,
+            gpu_mem_q99_mib=footprint.gpu_mem_peak_mib.q99 if footprint.gpu_mem_peak_mib else None,
+            sm_active_q95_pct=footprint.sm_active_pct.q95 if footprint.sm_active_pct else None,
+            reasons=placement.reasons,
+        )
+        try:
+            drop = partial(drop_decision, config.decisions_folder, decision)
+            within(config.timeouts.decide_s, "writing it", drop)
+        except CollocError as error:
+            _say(f"job {job_id} is submitted, but the decision is not recorded: {error}")
+            return
 
 
 def _show(plan: Plan, command_line: CommandLine, call: _Call) -> int:

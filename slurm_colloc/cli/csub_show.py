@@ -1,18 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What csub says of a plan when asked: --explain and --dry-run --format=json."""
+"""What csub says of a plan: its one line after a submission, --explain, and --dry-run --format=json."""
 
-import json
 import shlex
 from collections.abc import Iterator
 
-from slurm_colloc.submit.plan import Plan
+from slurm_colloc.submit.plan import Part, Plan
+
+
+def answer(plan: Plan) -> Iterator[str]:
+    """Yield what the user must know of a submission: one line for each component that is not simply as asked."""
+    for part in plan.parts:
+        request, footprint, placement = part
+        if not placement.as_asked:
+            yield f"{placement.given} instead of {request.asked}: {'; '.join(placement.reasons)}"
+        elif footprint.rung == "hint" and request.gpu_count and not plan.switched_off:
+            yield f"the footprint changes nothing: {placement.reasons[0]}"
 
 
 def explanation(plan: Plan) -> Iterator[str]:
     """Yield why the plan is what it is, and every option that was not taken."""
-    footprint, placement = plan.footprint, plan.placement
-    where = f"partition '{plan.request.partition}'" if plan.request.partition else "the default partition"
-    yield f"asked for {plan.request.asked or 'no GPU'} in {where}"
+    for number, part in enumerate(plan.parts):
+        for line in _explain(part):
+            yield f"component {number}: {line}" if len(plan.parts) > 1 else line
+
+
+def _explain(part: Part) -> Iterator[str]:
+    request, footprint, placement = part
+    where = f"partition '{','.join(request.partitions)}'" if request.partitions else "the default partition"
+    yield f"asked for {request.asked or 'no GPU'} in {where}"
     memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
     yield (
         f"footprint ({footprint.rung}): memory q99 {f'{memory.q99:.0f} MiB' if memory else 'not known'}, "
@@ -30,11 +45,23 @@ def as_line(plan: Plan, sbatch: str) -> str:
 
 
 def as_json(plan: Plan, sbatch: str) -> str:
-    """Return the plan as JSON: request, footprint, placement, script and sbatch_argv."""
+    """Return the plan as JSON: components (request, footprint, placement), script and sbatch_argv.
+
+    The first component's three parts stand at the top as well, for the jobs that have no other.
+    """
+    import json
+
+    components = [
+        {
+            "request": {**part.request._asdict(), "gres": [str(gres) for gres in part.request.gres]},
+            "footprint": _nested(part.footprint),
+            "placement": {**_nested(part.placement), "gres": part.placement.given},
+        }
+        for part in plan.parts
+    ]
     shown = {
-        "request": {**plan.request._asdict(), "gres": [str(gres) for gres in plan.request.gres]},
-        "footprint": _nested(plan.footprint),
-        "placement": {**_nested(plan.placement), "gres": plan.placement.given},
+        **components[0],
+        "components": components,
         "script": plan.text,
         "sbatch_argv": [sbatch, *plan.sbatch_argv],
     }

@@ -11,6 +11,8 @@ _MIN_SAMPLES = 3
 # Margins over the largest peak seen: repeats of a configuration need 1.05 at a target of 1 % out-of-memory, a single
 # run needs more (docs/explanation/estimate.md).
 _MARGIN_FEW, _MARGIN_MANY, _MANY = 1.15, 1.05, 3
+# A run that is cut off at its time limit has lost everything; the sampler inside a job also starts after the job.
+_MARGIN_TIME = 1.25
 
 
 def from_runs(evidence: Sequence[Evidence]) -> Footprint | str:
@@ -38,6 +40,7 @@ def from_runs(evidence: Sequence[Evidence]) -> Footprint | str:
     return Footprint(
         gpu_mem_peak_mib=memory,
         sm_active_pct=active,
+        run_time_s=_run_time(completed),
         gpu_model=model,
         rung=RUNG,
         evidence_count=len(completed),
@@ -53,6 +56,13 @@ def _median(values: Sequence[float]) -> float:
     # The standard library's statistics costs csub 3 ms to import.
     ordered, middle = sorted(values), len(values) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def _run_time(completed: Sequence[Evidence]) -> Quantiles | None:
+    """Return run times on a whole GPU; on a share a run may have been slower."""
+    whole = [item for item in completed if item.mode == SharingMode.EXCLUSIVE]
+    times = [item.elapsed_s for item in whole if item.elapsed_s is not None]
+    return Quantiles(_median(times), max(times), max(times) * _MARGIN_TIME) if times else None
 
 
 def _sm_active(completed: Sequence[Evidence]) -> tuple[Quantiles | None, str]:

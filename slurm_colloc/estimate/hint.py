@@ -26,6 +26,7 @@ def parse_hint(text: str) -> Footprint:
     return Footprint(
         gpu_mem_peak_mib=Quantiles(memory, memory, memory),
         sm_active_pct=None if active is None else Quantiles(active, active, active),
+        run_time_s=None,
         gpu_model="",
         rung="hint",
         evidence_count=0,

@@ -19,11 +19,14 @@ def estimate(hint: str | None, evidence: Sequence[Evidence]) -> Footprint:
     found = from_runs(evidence)
     if hint is not None:
         given = parse_hint(hint)
-        if given.sm_active_pct is None and isinstance(found, Footprint) and found.sm_active_pct is not None:
-            # What the user did not say is not unknown when it was measured.
+        if isinstance(found, str):
+            return given
+        # What the user did not say is not unknown when it was measured.
+        given = given._replace(run_time_s=found.run_time_s)
+        if given.sm_active_pct is None and found.sm_active_pct is not None:
             provenance = f"{given.provenance}; SM activity from {found.provenance}"
             return given._replace(sm_active_pct=found.sm_active_pct, gpu_model=found.gpu_model, provenance=provenance)
         return given
     if isinstance(found, Footprint):
         return found
-    return Footprint(None, None, "", UNKNOWN_RUNG, 0, found)
+    return Footprint(None, None, None, "", UNKNOWN_RUNG, 0, found)

@@ -16,8 +16,10 @@ def signature(script: bytes, script_args: Sequence[str], gpu_count: int) -> str:
     """
     body = [line for line in script.splitlines() if not line.startswith((b"#SBATCH", b"#CSUB"))]
     parts = [b"\n".join(body), *(argument.encode(errors="surrogateescape") for argument in script_args)]
-    digest = blake2b(b"%d" % gpu_count, digest_size=16)
-    for part in parts:
-        # Length-prefixed, so that moving a character from one argument to the next makes another key.
-        digest.update(b"%d:" % len(part) + part)
-    return digest.hexdigest()
+    # Length-prefixed, so that moving a character from one argument to the next makes another key.
+    return digest(b"%d" % gpu_count + b"".join(b"%d:" % len(part) + part for part in parts))
+
+
+def digest(text: bytes) -> str:
+    """Return a key of 32 characters for a text."""
+    return blake2b(text, digest_size=16).hexdigest()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.files import private_folder, read_bounded, write_atomic
+from slurm_colloc.files import open_private_folder, private_folder, read_bounded, write_atomic
 from slurm_colloc.kinds import fits
 from slurm_colloc.model import Decision, Evidence, SharingMode
 
@@ -48,12 +48,8 @@ def read_evidence(folder: str, signature: str) -> EvidenceFound:
     runs = os.path.join(folder, "evidence", signature)
     try:
         with os.scandir(runs) as entries:
-            # Not followed: one dangling link must not look like "no folder", which is "no evidence".
-            newest = sorted(
-                (entry.stat(follow_symlinks=False).st_mtime, entry.path)
-                for entry in entries
-                if entry.name.endswith(".json")
-            )
+            # By number, for Slurm counts up: asking each file for its time would cost an operation of its own.
+            newest = sorted((_job_number(entry.name), entry.path) for entry in entries if entry.name.endswith(".json"))
     except FileNotFoundError:
         return EvidenceFound((), 0)
     except OSError as error:
@@ -67,6 +63,11 @@ def read_evidence(folder: str, signature: str) -> EvidenceFound:
         if len(found) >= _RUNS_KEPT and any(map(_shows_sm_activity, found)):
             break
     return EvidenceFound(newest_of(found), unreadable)
+
+
+def _job_number(name: str) -> int:
+    digits = name.partition(".")[0]
+    return int(digits) if digits.isascii() and digits.isdigit() else 0
 
 
 def newest_of(runs: Sequence[Evidence]) -> tuple[Evidence, ...]:
@@ -99,10 +100,13 @@ def drop_decision(folder: str, decision: Decision) -> str:
     Raises:
         StoreError: the folder cannot be written.
     """
-    private_folder(folder)
-    path = os.path.join(folder, f"{decision.at_s:.6f}-{os.getpid()}.json")
-    write_atomic(path, json.dumps(decision._asdict()).encode())
-    return path
+    name = f"{decision.at_s:.6f}-{os.getpid()}-{decision.job_id}.json"
+    descriptor = open_private_folder(folder)
+    try:
+        write_atomic(name, json.dumps(decision._asdict()).encode(), folder=descriptor)
+    finally:
+        os.close(descriptor)
+    return os.path.join(folder, name)
 
 
 def read_decisions(folder: str) -> tuple[list[Decision], int]:

@@ -26,9 +26,12 @@ class EvidenceBuilder:
         self._sm_is_bound = False
         self._count = 0
         self._sampled_s = 0.0
+        self._began_s: float | None = None
 
     def add(self, seen: Round) -> Evidence:
         """Take one Round in and return the evidence so far."""
+        if self._began_s is None:
+            self._began_s = seen.at_s
         devices = {device.uuid: device for device in seen.devices}
         own = [share for share in attribute_round(seen) if share.job_id == self._job_id]
         memory = [share.gpu_mem_used_mib for share in own]
@@ -56,9 +59,9 @@ class EvidenceBuilder:
         if known:
             self._sm_seconds[min(100, max(0, round(sm_total)))] += seen.interval_s
             self._sm_sum += sm_total * seen.interval_s
-        return self._evidence(seen.at_s)
+        return self._evidence(seen.at_s, seen.at_s - self._began_s)
 
-    def _evidence(self, at_s: float) -> Evidence:
+    def _evidence(self, at_s: float, elapsed_s: float) -> Evidence:
         seconds = sum(self._sm_seconds)
         return Evidence(
             job_id=self._job_id,
@@ -73,6 +76,7 @@ class EvidenceBuilder:
             sample_count=self._count,
             sampled_s=self._sampled_s,
             ended_s=at_s,
+            elapsed_s=elapsed_s,
         )
 
     def _quantile(self, share: float) -> float:

@@ -10,46 +10,99 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from slurm_colloc.config import MigSlice, Pool, SiteConfig
+from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig
 from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Rejected, SharingMode
+from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit
 from slurm_colloc.units import demand_units
 
-# Frameworks that take most of a card at start would starve their neighbours; set only where the user set nothing.
-_TAMING = (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"), ("TF_FORCE_GPU_ALLOW_GROWTH", "true"))
+
+class Access(NamedTuple):
+    """What the accounting says of this user: limits (None where none are enforced), or why they are not known."""
+
+    limits: Limits | None = None
+    unknown: str = ""
+    groups: tuple[str, ...] = ()
+
+
+_ANYTHING = Access()
 
 
 class _Need(NamedTuple):
     memory_mib: int
     sm_active_pct: float
+    run_time_min: float | None
+
+
+class _Room(NamedTuple):
+    """A pool, the partition in which the job would use it, and whether that is another than those asked for."""
+
+    pool: Pool
+    partition: Partition
+    moved: bool
 
 
 class _Fit(NamedTuple):
+    room: _Room
     gres: Gres
-    environment: tuple[tuple[str, str], ...]
     reason: str
+    cpus: int | None = None
+    mem: str = ""
+    time_limit_min: int | None = None
 
 
-def place(request: JobRequest, footprint: Footprint, config: SiteConfig) -> Placement:
+def place(request: JobRequest, footprint: Footprint, config: SiteConfig, access: Access = _ANYTHING) -> Placement:
     """Return the placement of one job, with every option that was weighed and why it was not taken."""
-    reasons = _reasons_to_leave(request, footprint, config)
+    reasons = _reasons_to_leave(request, footprint, config, access)
     if reasons or footprint.gpu_mem_peak_mib is None or footprint.sm_active_pct is None:
-        return Placement(SharingMode.EXCLUSIVE, None, (), None, reasons, ())
+        return as_asked(reasons, ())
     headroom = config.sharing.headroom_mib
-    need = _Need(math.ceil(footprint.gpu_mem_peak_mib.q99) + headroom, footprint.sm_active_pct.q95)
+    run_time_min = footprint.run_time_s.q99 / 60 if footprint.run_time_s else None
+    need = _Need(
+        math.ceil(footprint.gpu_mem_peak_mib.q99) + headroom,
+        footprint.sm_active_pct.q95,
+        run_time_min,
+    )
     rejected: list[Rejected] = []
-    pools = list(_pools(request, footprint, config, rejected))
+    rooms = list(_rooms(request, footprint, config, access, rejected))
     for mode in config.sharing.order:
-        for fit in _MODES[mode](request, need, pools, config):
-            if isinstance(fit, _Fit):
-                return Placement(SharingMode(mode), fit.gres, fit.environment, headroom, (fit.reason,), tuple(rejected))
-            rejected.append(fit)
+        for fit in _MODES[mode](request, need, rooms, config):
+            found = fit if isinstance(fit, Rejected) else _within_limits(request, fit, config, access)
+            if isinstance(found, _Fit):
+                return _placed(SharingMode(mode), found, need, headroom, tuple(rejected))
+            rejected.append(found)
     why = f"no piece of a GPU holds {need.memory_mib} MiB and {need.sm_active_pct:.0f} % of the SMs"
-    if not pools:
+    if not rooms:
         why = "; ".join(sorted({item.reason for item in rejected})) or "site.toml describes no GPUs"
-    return Placement(SharingMode.EXCLUSIVE, None, (), headroom, (why,), tuple(rejected))
+    return as_asked((why,), tuple(rejected))
 
 
-def _reasons_to_leave(request: JobRequest, footprint: Footprint, config: SiteConfig) -> tuple[str, ...]:
+def as_asked(reasons: tuple[str, ...], rejected: tuple[Rejected, ...]) -> Placement:
+    """Return the placement of a job that keeps its request."""
+    return Placement(SharingMode.EXCLUSIVE, None, None, None, "", None, "", None, reasons, rejected)
+
+
+def _placed(mode: SharingMode, fit: _Fit, need: _Need, headroom: int, rejected: tuple[Rejected, ...]) -> Placement:
+    reasons = [fit.reason]
+    if fit.room.moved:
+        reasons.append(f"in partition '{fit.room.partition.name}', where this site lets it go for a piece of a GPU")
+    if fit.cpus is not None or fit.mem:
+        said = [f"{fit.cpus} cores" if fit.cpus else "", f"{fit.mem} of host memory" if fit.mem else ""]
+        reasons.append(f"{' and '.join(filter(None, said))}, as it would have had with the GPU")
+    return Placement(
+        mode=mode,
+        gres=fit.gres,
+        memory_mib=need.memory_mib,
+        headroom_mib=headroom,
+        partition=fit.room.partition.name if fit.room.moved else "",
+        cpus=fit.cpus,
+        mem=fit.mem,
+        time_limit_min=fit.time_limit_min,
+        reasons=tuple(reasons),
+        rejected=rejected,
+    )
+
+
+def _reasons_to_leave(request: JobRequest, footprint: Footprint, config: SiteConfig, access: Access) -> tuple[str, ...]:
     if request.untouchable:
         return request.untouchable
     protected = [gres.type for gres in request.gres if gres.type in config.sharing.protected_types]
@@ -59,100 +112,209 @@ def _reasons_to_leave(request: JobRequest, footprint: Footprint, config: SiteCon
         return (footprint.provenance,)
     if footprint.sm_active_pct is None:
         return (f"how busy the job keeps a GPU is not known ({footprint.provenance}); say sm=PERCENT",)
+    if access.unknown:
+        return (f"the limits of this user are not known: {access.unknown}",)
     return ()
 
 
-def _pools(request: JobRequest, footprint: Footprint, config: SiteConfig, rejected: list[Rejected]) -> Iterator[Pool]:
-    """Yield the pools that the job may run in and that its footprint speaks of."""
-    partition = request.partition or config.default_partition
-    asked = next((gres.type for gres in request.gres if gres.name == "gpu"), "")
-    models = {pool.gpu_model for pool in config.pool if asked and pool.gpu_type == asked}
+def _rooms(
+    request: JobRequest, footprint: Footprint, config: SiteConfig, access: Access, rejected: list[Rejected]
+) -> Iterator[_Room]:
+    """Yield the pools that the job may run in and that its footprint speaks of, those of its own partitions first."""
+    known = {partition.name: partition for partition in config.partition}
+    asked = [known.get(name, Partition(name)) for name in request.partitions or (config.default_partition,)]
+    others = list(dict.fromkeys(name for item in asked for name in item.pieces_in))
+    elsewhere = [known.get(name, Partition(name)) for name in others if name not in {item.name for item in asked}]
+    kind = next((gres.type for gres in request.gres if gres.name == "gpu"), "")
+    models = {pool.gpu_model for pool in config.pool if kind and pool.gpu_type == kind}
+    moves = []
     for pool in config.pool:
-        if partition not in pool.partitions:
-            rejected.append(Rejected(f"pool {pool.name}", f"not in partition '{partition}'"))
+        here = next((item for item in asked if item.name in pool.partitions), None)
+        there = next((item for item in elsewhere if item.name in pool.partitions), None)
+        if here is None and there is None:
+            names = ", ".join(f"'{item.name}'" for item in asked)
+            rejected.append(Rejected(f"pool {pool.name}", f"not in partition {names}"))
         elif pool.gpu_type and pool.gpu_type in config.sharing.protected_types:
             rejected.append(Rejected(f"pool {pool.name}", f"the site protects jobs on '{pool.gpu_type}'"))
-        elif asked and pool.gpu_type != asked and pool.gpu_model not in models - {""}:
-            rejected.append(Rejected(f"pool {pool.name}", f"GPU type '{asked}' was asked for"))
+        elif kind and pool.gpu_type != kind and pool.gpu_model not in models - {""}:
+            rejected.append(Rejected(f"pool {pool.name}", f"GPU type '{kind}' was asked for"))
         elif footprint.gpu_model and footprint.gpu_model != pool.gpu_model:
             rejected.append(Rejected(f"pool {pool.name}", f"the footprint was measured on {footprint.gpu_model}"))
         elif pool.sm_count is None:
             rejected.append(Rejected(f"pool {pool.name}", "site.toml does not give its sm_count"))
-        else:
-            yield pool
+        elif here is not None:
+            yield _Room(pool, here, moved=False)
+        elif there is not None:
+            closed = _closed(request, there, config, access)
+            if closed:
+                rejected.append(Rejected(f"pool {pool.name}", closed))
+            else:
+                moves.append(_Room(pool, there, moved=True))
+    yield from moves
 
 
-def _mig(request: JobRequest, need: _Need, pools: list[Pool], config: SiteConfig) -> Iterator[_Fit | Rejected]:
-    slices = [(part, pool) for pool in pools for part in pool.slice if part.quantity]
-    for part, pool in sorted(slices, key=lambda pair: (pair[0].mem_mib, pair[0].sm_count)):
-        slowdown = _slowdown(need, part, pool)
+def _closed(request: JobRequest, partition: Partition, config: SiteConfig, access: Access) -> str:
+    """Return why Slurm would not let the job into another partition, empty when it would."""
+    account = request.account or (access.limits.default_account if access.limits else "")
+    for what, name, allowed, denied in (
+        ("account", account, partition.allow_accounts, partition.deny_accounts),
+        ("QOS", request.qos, partition.allow_qos, partition.deny_qos),
+    ):
+        if not name and (allowed or denied):
+            return f"partition '{partition.name}' is not open to every {what}, and the job's is not known"
+        if (allowed and name not in allowed) or name in denied:
+            return f"partition '{partition.name}' is closed to {what} '{name}'"
+    if partition.allow_groups and not set(partition.allow_groups) & set(access.groups):
+        return f"partition '{partition.name}' is open to the groups {', '.join(partition.allow_groups)} only"
+    limit_min = _time_limit_min(request, config)
+    if partition.max_time_min is not None and (limit_min is None or limit_min > partition.max_time_min):
+        return f"partition '{partition.name}' allows {partition.max_time_min:g} min, the job's limit is longer"
+    return ""
+
+
+def _within_limits(request: JobRequest, fit: _Fit, config: SiteConfig, access: Access) -> _Fit | Rejected:
+    if access.limits is None:
+        return fit
+    wanted = {f"gres/{fit.gres.name}": fit.gres.quantity}
+    if fit.gres.type:
+        wanted[f"gres/{fit.gres.name}:{fit.gres.type}"] = fit.gres.quantity
+    if fit.time_limit_min is not None:
+        wanted[MINUTES] = fit.time_limit_min
+    partition = fit.room.partition
+    broken = broken_limit(access.limits, wanted, request.account, request.qos, partition.name, partition.qos)
+    return Rejected(str(fit.gres), broken) if broken else fit
+
+
+def _time_limit_min(request: JobRequest, config: SiteConfig) -> float | None:
+    """Return the time limit that the job would get as asked; None where it is unlimited or not known."""
+    if request.time_limit_min is not None:
+        return None if math.isinf(request.time_limit_min) else request.time_limit_min
+    known = {partition.name: partition for partition in config.partition}
+    asked = [known.get(name, Partition(name)) for name in request.partitions or (config.default_partition,)]
+    limits = [item.max_time_min if item.default_time_min is None else item.default_time_min for item in asked]
+    return None if None in limits else min(limit for limit in limits if limit is not None)
+
+
+def _time(request: JobRequest, need: _Need, slowdown: float, room: _Room, config: SiteConfig) -> int | str | None:
+    """Return the time limit to ask for on a slower piece (None: as it is), or why there is not enough time."""
+    limit_min = _time_limit_min(request, config)
+    if limit_min is None:
+        return None
+    # A job whose run time nobody knows may need all of its time limit.
+    needed_min = (limit_min if need.run_time_min is None else need.run_time_min) * slowdown
+    if needed_min <= limit_min:
+        # What was left to the partition's default must not become another partition's.
+        return math.ceil(limit_min) if room.moved and request.time_limit_min is None else None
+    most_min = limit_min * config.sharing.max_time_stretch
+    if room.partition.max_time_min is not None:
+        most_min = min(most_min, room.partition.max_time_min)
+    if needed_min > most_min:
+        how = "if it uses its time limit" if need.run_time_min is None else "as it ran before"
+        return (
+            f"slowed {slowdown:.2f}x it would take {needed_min:.0f} min {how}; "
+            f"the limit is {limit_min:g} min and may become {most_min:g}"
+        )
+    return math.ceil(needed_min)
+
+
+def _mig(request: JobRequest, need: _Need, rooms: list[_Room], config: SiteConfig) -> Iterator[_Fit | Rejected]:
+    slices = [(part, room) for room in rooms for part in room.pool.slice if part.quantity]
+    # Of two alike, the one in the job's own partition: sorted() keeps the order of rooms.
+    for part, room in sorted(slices, key=lambda pair: (pair[0].mem_mib, pair[0].sm_count)):
+        slowdown = _slowdown(need, part, room.pool)
+        time = _time(request, need, slowdown, room, config)
+        option = f"gpu:{part.type}"
         if part.mem_mib < need.memory_mib:
-            yield Rejected(f"gpu:{part.type}", f"{part.mem_mib} MiB do not hold {need.memory_mib} MiB")
+            yield Rejected(option, f"{part.mem_mib} MiB do not hold {need.memory_mib} MiB")
         elif slowdown > config.sharing.max_slowdown:
             yield Rejected(
-                f"gpu:{part.type}",
-                f"{part.sm_count} of {pool.sm_count} SMs slow it at least {slowdown:.2f}x; "
+                option,
+                f"{part.sm_count} of {room.pool.sm_count} SMs slow it at least {slowdown:.2f}x; "
                 f"the site's bound is {config.sharing.max_slowdown:g}x",
             )
+        elif isinstance(time, str):
+            yield Rejected(option, time)
         else:
             reason = (
                 f"slice {part.profile} holds {need.memory_mib} of its {part.mem_mib} MiB; "
                 f"slowdown at least {slowdown:.2f}x"
             )
-            yield _Fit(Gres("gpu", part.type, 1), (), reason)
+            if time is not None:
+                reason += f"; time limit {time} min"
+            yield _Fit(room, Gres("gpu", part.type, 1), reason, time_limit_min=time)
 
 
 def _slowdown(need: _Need, part: MigSlice, pool: Pool) -> float:
     return max(1.0, need.sm_active_pct / 100 * (pool.sm_count or 0) / part.sm_count)
 
 
-def _mps(request: JobRequest, need: _Need, pools: list[Pool], config: SiteConfig) -> Iterator[_Fit | Rejected]:
-    for pool in pools:
-        if not pool.mps_per_gpu:
+def _mps(request: JobRequest, need: _Need, rooms: list[_Room], config: SiteConfig) -> Iterator[_Fit | Rejected]:
+    for room in rooms:
+        if not room.pool.mps_per_gpu:
             continue
-        option = f"mps on {pool.name}"
         if config.sharing.mps_daemon != "site" or not config.sharing.mps_single_user:
-            yield Rejected(option, "the site runs no shared MPS daemon for one user per GPU")
+            yield Rejected(f"mps on {room.pool.name}", "the site runs no shared MPS daemon for one user per GPU")
             continue
-        fit = _share(request, need, pool, config, "mps", pool.mps_per_gpu)
-        if isinstance(fit, _Fit):
-            limit = (("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", f"0={need.memory_mib}M"),)
-            fit = fit._replace(environment=(*limit, *_TAMING))
-        yield fit
+        yield _share(request, need, room, config, "mps", room.pool.mps_per_gpu)
 
 
-def _shard(request: JobRequest, need: _Need, pools: list[Pool], config: SiteConfig) -> Iterator[_Fit | Rejected]:
-    for pool in pools:
-        if not pool.shards_per_gpu:
+def _shard(request: JobRequest, need: _Need, rooms: list[_Room], config: SiteConfig) -> Iterator[_Fit | Rejected]:
+    for room in rooms:
+        if not room.pool.shards_per_gpu:
             continue
         if not config.sharing.shard_consent:
-            yield Rejected(f"shard on {pool.name}", "the site does not accept jobs without isolation")
+            yield Rejected(f"shard on {room.pool.name}", "the site does not accept jobs without isolation")
             continue
-        yield _share(request, need, pool, config, "shard", pool.shards_per_gpu)
+        yield _share(request, need, room, config, "shard", room.pool.shards_per_gpu)
 
 
 def _share(
-    request: JobRequest, need: _Need, pool: Pool, config: SiteConfig, name: str, per_gpu: int
+    request: JobRequest, need: _Need, room: _Room, config: SiteConfig, name: str, per_gpu: int
 ) -> _Fit | Rejected:
     """Fit a job into ``per_gpu`` equal shares of one GPU, by memory and by SMs, whichever asks for more."""
+    pool = room.pool
     option = f"{name} on {pool.name}"
-    if (request.partition or config.default_partition) in config.sharing.gpu_default_partitions:
-        return Rejected(option, "the partition gives cores or memory per GPU, which a share would lose")
-    if request.per_gpu_options:
-        return Rejected(option, "the job sizes its cores or memory per GPU, which a share would lose")
+    if request.no_share:
+        return Rejected(option, "; ".join(request.no_share))
     if not request.sh_like:
         return Rejected(option, f"its environment cannot be set in a script for '{request.interpreter}'")
     if pool.gpu_mem_mib is None:
         return Rejected(option, "site.toml does not give its gpu_mem_mib")
     if need.memory_mib > pool.gpu_mem_mib:
         return Rejected(option, f"{pool.gpu_mem_mib} MiB do not hold {need.memory_mib} MiB")
+    kept = _kept(request, config)
+    if isinstance(kept, str):
+        return Rejected(option, kept)
     units = max(
         demand_units(need.memory_mib / pool.gpu_mem_mib, per_gpu), demand_units(need.sm_active_pct / 100, per_gpu)
     )
     if units * 2 > per_gpu:
         return Rejected(option, f"{units} of {per_gpu} shares leave no room for a second job like it")
     reason = f"{units} of {per_gpu} shares hold {need.memory_mib} MiB and {need.sm_active_pct:.0f} % of the SMs"
-    return _Fit(Gres(name, "", units), _TAMING, reason)
+    time = _time(request, need, 1.0, room, config)
+    assert not isinstance(time, str)
+    return _Fit(room, Gres(name, "", units), reason, *kept, time)
+
+
+def _kept(request: JobRequest, config: SiteConfig) -> tuple[int | None, str] | str:
+    """Return the cores and host memory that follow from the GPU and would be lost with it, or why they are not known.
+
+    --mincpus rather than --cpus-per-task says the cores: as with DefCpuPerGPU the job's tasks then stay as they are.
+    """
+    known = {partition.name: partition for partition in config.partition}
+    found: set[tuple[int | None, str]] = set()
+    for name in request.partitions or (config.default_partition,):
+        if name not in known:
+            return f"site.toml does not say what partition '{name}' gives with a GPU"
+        partition = known[name]
+        cpus = request.cpus_per_gpu or (0 if request.cpus_given else partition.cpus_per_gpu)
+        mem = request.mem_per_gpu
+        if not mem and not request.mem_given and partition.mem_per_gpu_mib:
+            mem = f"{partition.mem_per_gpu_mib}M"
+        found.add((max(cpus, request.min_cpus) if cpus else None, mem))
+    if len(found) > 1:
+        return "its partitions give different cores or memory with a GPU"
+    return found.pop()
 
 
 _MODES = {"mig": _mig, "mps": _mps, "shard": _shard}

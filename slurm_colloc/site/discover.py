@@ -10,11 +10,12 @@ from typing import NamedTuple
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from slurm_colloc.config import SCHEMA, Pool, SiteConfig
+from slurm_colloc.config import Partition as DeclaredPartition
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import GpuModel, model_named, parse_profile
 from slurm_colloc.slurm.client import SlurmClient
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
-from slurm_colloc.slurm.parse import Node, Partition
+from slurm_colloc.slurm.parse import Node, Partition, parse_job_defaults
 
 
 class Consent(NamedTuple):
@@ -45,11 +46,13 @@ def discover(
     if strange:
         raise InputError(f"no node has gpu:{strange[0]}; the cluster's types are {', '.join(types) or 'none'}")
     default = next((partition.name for partition in partitions if partition.default), "")
+    release = client.release()
     top: dict[str, object] = {
         "schema": SCHEMA,
         "cluster": settings.get("ClusterName", ""),
-        "slurm_release": client.release(),
+        "slurm_release": release,
         "default_partition": default,
+        "sbatch_options": _plugin_options(client, release),
         "policy": "auto",
     }
     lines = [
@@ -59,22 +62,59 @@ def discover(
     ]
     for group in _alike(node for node in nodes if any(gres.name == "gpu" for gres in node.gres)):
         lines += ["", *_pool(group, models)]
-    sharing = _sharing(partitions, settings, consent)
-    sections = {**extra, "sharing": {**sharing, **extra.get("sharing", {})}}
+    for partition in _with_gpus(partitions, nodes):
+        table = _partition_table(partition, settings)
+        lines += ["", "[[partition]]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+    found: dict[str, dict[str, object]] = {"limits": {"enforced": _enforced(settings)}, "sharing": _sharing(consent)}
+    sections = {**extra, **{name: {**keys, **extra.get(name, {})} for name, keys in found.items()}}
     for name, section in sections.items():
         if section and name:
             lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in section.items())]
     return "\n".join(lines) + "\n"
 
 
-def _sharing(partitions: Sequence[Partition], settings: Mapping[str, str], consent: Consent) -> dict[str, object]:
-    # JobDefaults of slurm.conf itself holds for every partition.
-    everywhere = any(name in settings.get("JobDefaults", "") for name in ("DefCpuPerGPU", "DefMemPerGPU"))
+_VALUE = {"required": "=", "optional": "=?", "none": ""}
+
+
+def _plugin_options(client: SlurmClient, release: str) -> list[str]:
+    """Return what sbatch knows beyond its release's own options, as site.toml writes it; nothing if it is unknown."""
+    if release not in SBATCH_OPTIONS:
+        return []
+    options = client.further_options({option.name for option in SBATCH_OPTIONS[release]})
+    return [f"{name}{_VALUE[options[name]]}" for name in sorted(options)]
+
+
+def _sharing(consent: Consent) -> dict[str, object]:
     return {
         "mps_daemon": "site" if consent.mps_daemon else "none",
         "mps_single_user": consent.mps_daemon,
         "shard_consent": consent.shard,
-        "gpu_default_partitions": [partition.name for partition in partitions if partition.gives_per_gpu or everywhere],
+    }
+
+
+def _enforced(settings: Mapping[str, str]) -> bool:
+    """Return whether slurmctld holds jobs to the accounting's limits; see slurm.conf(5), AccountingStorageEnforce."""
+    enforce = set(settings.get("AccountingStorageEnforce", "").lower().split(","))
+    return bool(enforce & {"limits", "safe", "qos", "all"})
+
+
+def _with_gpus(partitions: Sequence[Partition], nodes: Sequence[Node]) -> list[Partition]:
+    names = {name for node in nodes if any(gres.name == "gpu" for gres in node.gres) for name in node.partitions}
+    return [partition for partition in partitions if partition.name in names]
+
+
+def _partition_table(partition: Partition, settings: Mapping[str, str]) -> dict[str, object]:
+    """Return the keys of a [[partition]] that are not the default; a partition's own JobDefaults go before all's."""
+    cpus, mem = parse_job_defaults(settings.get("JobDefaults", ""))
+    table = partition._asdict() | {
+        "cpus_per_gpu": (cpus or 0) if partition.cpus_per_gpu is None else partition.cpus_per_gpu,
+        "mem_per_gpu_mib": (mem or 0) if partition.mem_per_gpu_mib is None else partition.mem_per_gpu_mib,
+    }
+    declared = DeclaredPartition("")
+    return {
+        key: table[key]
+        for key in declared._fields
+        if key in table and (key == "name" or table[key] != getattr(declared, key))
     }
 
 
@@ -162,15 +202,25 @@ def check(config: SiteConfig, client: SlurmClient) -> list[str]:
         ProcessError: Slurm does not answer.
     """
     problems = []
-    release, cluster = client.release(), client.config().get("ClusterName", "")
+    settings = client.config()
+    release, cluster = client.release(), settings.get("ClusterName", "")
     if release != config.slurm_release:
         problems.append(f"slurm_release is '{config.slurm_release}', the cluster runs {release}")
     if cluster != config.cluster:
         problems.append(f"cluster is '{config.cluster}', slurm.conf says '{cluster}'")
-    default = next((partition.name for partition in client.partitions() if partition.default), "")
+    if _enforced(settings) != config.limits.enforced:
+        declared, actual = _toml(config.limits.enforced), _toml(_enforced(settings))
+        problems.append(f"limits.enforced is {declared}, the cluster's is {actual}")
+    plugins = _plugin_options(client, release)
+    if sorted(config.sbatch_options) != plugins:
+        declared, actual = ", ".join(sorted(config.sbatch_options)) or "empty", ", ".join(plugins) or "none"
+        problems.append(f"sbatch_options is {declared}, the cluster's plugins add {actual}")
+    partitions = client.partitions()
+    default = next((partition.name for partition in partitions if partition.default), "")
     if default != config.default_partition:
         problems.append(f"default_partition is '{config.default_partition}', the cluster's is '{default}'")
     nodes = {node.name: node for node in client.nodes()}
+    problems += _partition_problems(config, _with_gpus(partitions, list(nodes.values())), settings)
     described: set[str] = set()
     for pool in config.pool:
         try:
@@ -189,6 +239,28 @@ def check(config: SiteConfig, client: SlurmClient) -> list[str]:
         if name not in described and any(gres.name == "gpu" for gres in node.gres):
             problems.append(f"node '{name}' has GPUs and no pool describes it")
     return problems
+
+
+def _partition_problems(
+    config: SiteConfig, partitions: Sequence[Partition], settings: Mapping[str, str]
+) -> Iterable[str]:
+    declared = {partition.name: partition for partition in config.partition}
+    for partition in partitions:
+        table = _partition_table(partition, settings)
+        found = declared.get(partition.name)
+        if found is None:
+            yield f"partition '{partition.name}' has GPUs and no [[partition]] describes it: no share is placed there"
+            continue
+        for key, default in DeclaredPartition("")._asdict().items():
+            value = table.get(key, default)
+            if key != "pieces_in" and getattr(found, key) != value:
+                yield f"partition '{partition.name}': {key} is {getattr(found, key)}, the cluster's is {value}"
+    for name in sorted(set(declared) - {partition.name for partition in partitions}):
+        yield f"partition '{name}' has no GPUs, or does not exist"
+    for found in config.partition:
+        for name in found.pieces_in:
+            if name not in declared:
+                yield f"partition '{found.name}': pieces_in names '{name}', which no [[partition]] describes"
 
 
 def gaps(config: SiteConfig) -> list[str]:

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Questions to Slurm: few, bounded in time, one call for many ids."""
 
-from collections.abc import Mapping, Sequence
+import os
+import pwd
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
+from slurm_colloc.clock import now
 from slurm_colloc.errors import ProcessError
-from slurm_colloc.process import ask
+from slurm_colloc.process import ask, ask_all, run
+from slurm_colloc.slurm.limits import Limits, parse_limits, questions
 from slurm_colloc.slurm.parse import (
     Node,
     Partition,
@@ -15,6 +19,7 @@ from slurm_colloc.slurm.parse import (
     parse_release,
     parse_states,
 )
+from slurm_colloc.slurm.site_options import listed_options
 
 
 class SlurmClient(Protocol):
@@ -31,6 +36,9 @@ class SlurmClient(Protocol):
 
     def partitions(self) -> tuple[Partition, ...]:
         """Return all partitions."""
+
+    def further_options(self, known: Collection[str]) -> Mapping[str, str]:
+        """Return sbatch's long options beyond the known ones: "required", "optional" or "none" as to their value."""
 
     def job_states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
         """Return the states of those jobs that Slurm knows."""
@@ -62,9 +70,34 @@ class CliClient:
         """Return all partitions."""
         return parse_partitions(self._ask("scontrol", "show", "partition", "-o"))
 
+    def further_options(self, known: Collection[str]) -> Mapping[str, str]:
+        """Return sbatch's long options beyond the known ones; nothing is submitted by asking.
+
+        getopt lists all names that could be meant by the empty one, and complains of a value that is missing or not
+        wanted, before sbatch reads a script.
+        """
+        found = {}
+        for name in sorted(set(listed_options(self._said("sbatch", "--="))) - set(known)):
+            if "requires an argument" in self._said("sbatch", f"--{name}"):
+                found[name] = "required"
+            elif "doesn't allow an argument" in self._said("sbatch", f"--{name}=1"):
+                found[name] = "none"
+            else:
+                found[name] = "optional"
+        return found
+
+    def _said(self, *argv: str) -> str:
+        return run(argv, self._timeout_s, self._environment).stderr.decode(errors="surrogateescape")
+
     def jobs_text(self) -> str:
         """Return what slurmctld remembers of all jobs, as ``scontrol show job -d -o`` prints it."""
         return self._ask("scontrol", "show", "job", "-d", "-o")
+
+    def limits(self, cluster: str) -> Limits:
+        """Return what the user who runs this may ask for."""
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        answers = ask_all(questions(user, cluster), self._timeout_s, self._environment)
+        return parse_limits([answer.decode(errors="surrogateescape") for answer in answers], now())
 
     def job_states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
         """Return the states of those jobs that Slurm knows: from accounting, else from slurmctld's memory."""

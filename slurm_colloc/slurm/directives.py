@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read a batch script as sbatch does: its checks of the file, the #SBATCH lines, and what wins over what."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
+from slurm_colloc.errors import UnsureError
 from slurm_colloc.slurm.option_tables import (
     COMMAND_LINE_ONLY,
     ESCAPED_SPACE_SINCE,
@@ -14,7 +15,7 @@ from slurm_colloc.slurm.option_tables import (
     TROUBLES_NEXT_COMPONENT,
     is_slurms_own,
 )
-from slurm_colloc.slurm.options import RESET, CommandLine, Environment, Given, Option, scan, unsure
+from slurm_colloc.slurm.options import RESET, CommandLine, Environment, Given, Option, match_long, scan, unsure
 
 _BLANKS = b" \t\n\v\f\r"  # isspace() in the C locale; str.isspace() knows more
 _FOREIGN_REACH = 100  # sbatch looks for #BSUB and #PBS until more lines than this did not start with "#"
@@ -27,7 +28,7 @@ class Script(NamedTuple):
     interpreter: str  # the first line behind "#!"
     components: tuple[tuple[Given, ...], ...]  # one for each hetjob component; without what sbatch ignores in a script
     insert_at: int  # byte offset of the first command line, where more lines can go; the file's end if there is none
-    own_directives: tuple[Given, ...]  # from #CSUB lines
+    own_directives: tuple[tuple[Given, ...], ...]  # from #CSUB lines, by the component in which they stand
     foreign: tuple[str, ...]  # "#PBS" and "#BSUB" lines that sbatch would translate unless --ignore-pbs
 
 
@@ -183,27 +184,60 @@ def read_script(text: bytes, table: tuple[Option, ...], release: str, own: tuple
     _check_file(text)
     lines = _lines(text)
     vectors: list[list[_Word]] = [[]]
-    own_words: list[_Word] = []
+    own_vectors: list[list[_Word]] = [[]]
     insert_at = len(text)
     for number, (at, line) in enumerate(lines, start=1):
         if line.startswith(b"#SBATCH"):
             rest = line[7:]
             if _is_second_job(rest.lstrip(_BLANKS)):
                 vectors.append([])
+                own_vectors.append([])
             vectors[-1].extend(split_directive(rest, number, release))
         elif line.startswith(b"#SLURM"):
             raise unsure(f"line {number}: '#SLURM', about which sbatch complains")
         elif own and _own_directive(line):
-            own_words.extend(split_directive(line[5:], number, release))
+            own_vectors[-1].extend(split_directive(line[5:], number, release))
         elif line.strip(_BLANKS) and not line.lstrip(_BLANKS).startswith(b"#"):
             insert_at = at
     return Script(
         interpreter=lines[0][1][2:].strip(_BLANKS).decode("utf-8", "surrogateescape"),
         components=tuple(_read_vector(words, table, ()) for words in vectors),
         insert_at=insert_at,
-        own_directives=_read_vector(own_words, (), own) if own_words else (),
+        own_directives=tuple(_read_vector(words, (), own) if words else () for words in own_vectors),
         foreign=_foreign(text),
     )
+
+
+def without_options(text: bytes, table: tuple[Option, ...], release: str, names: Collection[str]) -> bytes:
+    """Return the script with the directives that give one of these options commented out.
+
+    Raises:
+        UnsureError: Such an option shares its line with others, or without it the script would be read differently.
+    """
+    lines = _lines(text)
+    changed = []
+    for number, (_at, line) in enumerate(lines, start=1):
+        words = (
+            [word.text for word in split_directive(line[7:], number, release)] if line.startswith(b"#SBATCH") else []
+        )
+        given = [word for word in words if word.startswith("--") and _means(word, table) in names]
+        if given and (given != words[:1] or len(words) > (1 if "=" in given[0] else 2)):
+            raise unsure(f"line {number}: '{given[0]}' does not stand alone, so it cannot be taken out")
+        changed.append((b"#" if given else b"") + line)
+    end = lines[-1][0] + len(lines[-1][1])
+    result = b"\n".join(changed) + text[end:]
+    before, after = (read_script(one, table, release).components for one in (text, result))
+    wanted = tuple(tuple(one.name for one in part if one.name not in names) for part in before)
+    if tuple(tuple(one.name for one in part) for part in after) != wanted:
+        raise unsure("the script would be read differently without " + " and ".join(f"--{name}" for name in names))
+    return result
+
+
+def _means(word: str, table: tuple[Option, ...]) -> str:
+    try:
+        return match_long(word[2:].partition("=")[0], word, table).canonical
+    except UnsureError:
+        return ""
 
 
 def _apply(held: dict[str, Given], given: Iterable[Given]) -> None:

@@ -96,7 +96,7 @@ def unsure(what: str) -> UnsureError:
     return UnsureError(f"{what}: the job is handed to sbatch unchanged")
 
 
-def _match_long(name: str, word: str, table: tuple[Option, ...]) -> Option:
+def match_long(name: str, word: str, table: tuple[Option, ...]) -> Option:
     """Find the option meant by a long name or by a unique beginning of it.
 
     getopt_long forgives an abbreviation that fits only spellings of one option; no table holds such a pair (a unit test
@@ -137,7 +137,7 @@ def _long(cursor: _Words, table: tuple[Option, ...], own: dict[str, Option]) -> 
     word = cursor.words[index]
     cursor.at += 1
     name, equals, rest = word[2:].partition("=")
-    option = own.get(name) or _match_long(name, cursor.where(index) + word, table)
+    option = own.get(name) or match_long(name, cursor.where(index) + word, table)
     if option.argument == "none" and equals:
         raise unsure(f"option '{cursor.where(index)}{word}' does not take a value")
     if equals:  # sbatch takes "--nice=" for "--nice"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Slurm's commands print -> model; pure functions over recorded text."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -8,6 +9,7 @@ from typing import NamedTuple
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 from slurm_colloc.slurm.gres import parse_gres
+from slurm_colloc.units import time_limit_min
 
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_:/]*)=")
 
@@ -21,11 +23,20 @@ class Node(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """A partition as ``scontrol show partition -o`` describes it."""
+    """A partition as ``scontrol show partition -o`` describes it; what it leaves open to all is empty."""
 
     name: str
     default: bool
-    gives_per_gpu: bool
+    qos: str
+    cpus_per_gpu: int | None
+    mem_per_gpu_mib: int | None
+    default_time_min: float | None
+    max_time_min: float | None
+    allow_accounts: tuple[str, ...]
+    deny_accounts: tuple[str, ...]
+    allow_qos: tuple[str, ...]
+    deny_qos: tuple[str, ...]
+    allow_groups: tuple[str, ...]
 
 
 def parse_records(text: str) -> Iterator[dict[str, str]]:
@@ -54,13 +65,59 @@ def parse_nodes(text: str) -> tuple[Node, ...]:
 
 
 def parse_partitions(text: str) -> tuple[Partition, ...]:
-    """Return the partitions in the output of ``scontrol show partition -o``."""
+    """Return the partitions in the output of ``scontrol show partition -o``.
+
+    Raises:
+        InputError: a time limit or a default outside its grammar.
+    """
+    return tuple(_partition(record) for record in parse_records(text))
+
+
+def _partition(record: Mapping[str, str]) -> Partition:
+    cpus, mem = parse_job_defaults(record.get("JobDefaults", ""))
+    names = {key: _names(record.get(key, "")) for key in ("AllowAccounts", "DenyAccounts", "AllowQos", "DenyQos")}
+    return Partition(
+        name=record.get("PartitionName", ""),
+        default=record.get("Default") == "YES",
+        qos=record.get("QoS", "N/A").replace("N/A", ""),
+        cpus_per_gpu=cpus,
+        mem_per_gpu_mib=mem,
+        default_time_min=_limit(record.get("DefaultTime", "NONE")),
+        max_time_min=_limit(record.get("MaxTime", "UNLIMITED")),
+        allow_accounts=names["AllowAccounts"],
+        deny_accounts=names["DenyAccounts"],
+        allow_qos=names["AllowQos"],
+        deny_qos=names["DenyQos"],
+        allow_groups=_names(record.get("AllowGroups", "")),
+    )
+
+
+def parse_job_defaults(text: str) -> tuple[int | None, int | None]:
+    """Return DefCpuPerGPU and DefMemPerGPU (MiB) of a ``JobDefaults=`` value, None where it does not say.
+
+    Raises:
+        InputError: a value that is not a number.
+    """
+    given = dict(item.partition("=")[::2] for item in text.split(",") if "=" in item)
     found = []
-    for record in parse_records(text):
-        defaults = record.get("JobDefaults", "")
-        per_gpu = "DefCpuPerGPU" in defaults or "DefMemPerGPU" in defaults
-        found.append(Partition(record.get("PartitionName", ""), record.get("Default") == "YES", per_gpu))
-    return tuple(found)
+    for name in ("DefCpuPerGPU", "DefMemPerGPU"):
+        value = given.get(name)
+        if value is not None and not (value.isascii() and value.isdigit()):
+            raise InputError(f"JobDefaults '{text}' has a {name} that is not a number")
+        found.append(None if value is None else int(value))
+    return found[0], found[1]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return () if text in ("", "ALL", "N/A", "(null)") else tuple(text.split(","))
+
+
+def _limit(text: str) -> float | None:
+    """Return minutes, None for no limit."""
+    if text in ("NONE", "N/A", "(null)"):
+        return None
+    minutes = time_limit_min(text)
+    return None if math.isinf(minutes) else minutes
 
 
 def parse_config(text: str) -> dict[str, str]:

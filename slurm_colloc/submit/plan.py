@@ -1,27 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one submission's arguments to what will be handed to sbatch: nothing here starts or writes anything."""
+"""From one submission's arguments to what will be handed to sbatch: nothing here starts or submits anything."""
 
+import grp
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
-from slurm_colloc.config import SiteConfig, user_data_folder
+from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import UnsureError
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.history.lookup import look_up
 from slurm_colloc.model import Footprint, JobRequest, Placement, SharingMode
-from slurm_colloc.placement.choose import place
-from slurm_colloc.slurm.directives import Script, effective, read_script
+from slurm_colloc.placement.choose import Access, as_asked, place
+from slurm_colloc.slurm.directives import Script, effective_components, read_script, without_options
+from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.options import (
     SBATCH_OPTIONS,
     CommandLine,
     Option,
     read_environment,
+    scan,
     split_command_line,
 )
+from slurm_colloc.slurm.site_options import join_options
+from slurm_colloc.submit.access import limits_of_user
 from slurm_colloc.submit.render import Sampling, render_block, render_script
-from slurm_colloc.submit.request import build_request, reason_to_keep_text
+from slurm_colloc.submit.request import PER_GPU, build_request, reason_to_keep_text
 
 # What a #CSUB line may say; the others are about one call of csub, not about the job.
 SCRIPT_OPTIONS = (Option("gpu-footprint", "", "required", ""), Option("colloc", "", "required", ""))
@@ -33,7 +37,24 @@ OWN_OPTIONS = (
 )
 _NEWEST_RELEASE = max(SBATCH_OPTIONS)
 _SCRIPT_LIMIT_BYTES = 64 * 1024 * 1024
-JobStates = Callable[[Sequence[str]], Mapping[str, str]]
+
+
+class Slurm(Protocol):
+    """What a submission may have to ask of Slurm, with bounds on the time."""
+
+    def job_states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
+        """Return how jobs ended."""
+
+    def limits(self, cluster: str) -> Limits:
+        """Return what this user may ask for."""
+
+
+class Part(NamedTuple):
+    """One component of a job; most jobs have one."""
+
+    request: JobRequest
+    footprint: Footprint
+    placement: Placement
 
 
 class Plan(NamedTuple):
@@ -43,9 +64,7 @@ class Plan(NamedTuple):
     script that ``body`` stands in for (None: standard input). ``switched_off`` says who wants nothing changed.
     """
 
-    request: JobRequest
-    footprint: Footprint
-    placement: Placement
+    parts: tuple[Part, ...]
     sbatch_argv: tuple[str, ...]
     script_at: int | None
     script: bytes
@@ -58,31 +77,39 @@ class Plan(NamedTuple):
         """Return the script as it would be submitted."""
         return (self.script if self.body is None else self.body).decode(errors="surrogateescape")
 
+    @property
+    def as_asked(self) -> bool:
+        """Return whether no component's request is changed."""
+        return all(part.placement.as_asked for part in self.parts)
 
-def parse_arguments(argv: Sequence[str], release: str) -> CommandLine:
+
+def option_table(release: str, config: SiteConfig | None) -> tuple[Option, ...]:
+    """Return sbatch's options with those that the site's plugins add; of an unknown release, the newest known one's."""
+    table = SBATCH_OPTIONS[release if release in SBATCH_OPTIONS else _NEWEST_RELEASE]
+    return join_options(table, config.sbatch_options) if config else table
+
+
+def parse_arguments(argv: Sequence[str], config: SiteConfig | None) -> CommandLine:
     """Split csub's arguments into sbatch's and csub's own.
 
-    An unknown release's are split as the newest known one's, for csub's own must come out of them all the same;
-    make_plan leaves such a submission alone.
+    csub's own must come out of them even where the release is not known; make_plan leaves such a submission alone.
 
     Raises:
         UnsureError: anything sbatch might read differently.
+        ConfigError: an option of the site's plugins outside its grammar.
     """
-    return split_command_line(argv, SBATCH_OPTIONS.get(release, SBATCH_OPTIONS[_NEWEST_RELEASE]), OWN_OPTIONS)
+    return split_command_line(argv, option_table(config.slurm_release if config else "", config), OWN_OPTIONS)
 
 
-def own_option(name: str, command_line: CommandLine, script: Script | None) -> str | None:
-    """Return the value of one of csub's own options: the command line wins over a #CSUB line."""
-    given = [*(script.own_directives if script else ()), *command_line.own]
+def own_option(name: str, command_line: CommandLine, script: Script | None, component: int = 0) -> str | None:
+    """Return the value of one of csub's own options: the command line wins over a #CSUB line of the component."""
+    lines = script.own_directives if script else ()
+    given = [*(lines[component] if component < len(lines) else ()), *command_line.own]
     return next((option.value or "" for option in reversed(given) if option.name == name), None)
 
 
 def make_plan(
-    command_line: CommandLine,
-    environ: Mapping[str, str],
-    stdin: bytes | None,
-    config: SiteConfig,
-    job_states: JobStates,
+    command_line: CommandLine, environ: Mapping[str, str], stdin: bytes | None, config: SiteConfig, slurm: Slurm
 ) -> Plan:
     """Decide about one submission.
 
@@ -91,38 +118,47 @@ def make_plan(
         environ: of the submission; SBATCH_* variables count.
         stdin: the script, when it comes by standard input.
         config: the site.
-        job_states: asks Slurm how jobs ended.
+        slurm: answers what has to be asked.
 
     Raises:
         UnsureError: something is not understood with certainty.
         CollocError: a hint outside its grammar, or a template that does not render.
     """
-    if config.slurm_release not in SBATCH_OPTIONS:
-        raise UnsureError(f"sbatch of Slurm '{config.slurm_release}' is not known to this release of csub")
-    table = SBATCH_OPTIONS[config.slurm_release]
+    release = config.slurm_release
+    if release not in SBATCH_OPTIONS:
+        raise UnsureError(f"sbatch of Slurm '{release}' is not known to this release of csub")
+    table = option_table(release, config)
     if "--" in command_line.sbatch_argv[: command_line.script_at]:
         raise UnsureError("'--' among the arguments leaves no certain place for a changed request")
     wrapped = next((option.value for option in command_line.options if option.name == "wrap"), None)
     text, name = _read(command_line, stdin, wrapped)
-    script = None if wrapped is not None else read_script(text, table, config.slurm_release, SCRIPT_OPTIONS)
-    given = effective(script, read_environment(environ, table, config.slurm_release), command_line)
-    if script and script.foreign and "ignore-pbs" not in given:
+    script = None if wrapped is not None else read_script(text, table, release, SCRIPT_OPTIONS)
+    components = effective_components(script, read_environment(environ, table, release), command_line)
+    if script and script.foreign and "ignore-pbs" not in components[0]:
         raise UnsureError(f"the script also holds directives of another scheduler ({script.foreign[0]})")
-    request = build_request(given, script, text, name, command_line.script_args, config)
-    footprint, notes = _footprint(request, own_option("gpu-footprint", command_line, script), config, job_states)
     off = own_option("colloc", command_line, script)
     if off not in (None, "auto", "off"):
         raise UnsureError(f"--colloc='{off}' is neither auto nor off")
-    wished = place(request, footprint, config)
-    fixed = reason_to_keep_text(text, script.interpreter if script else "")
     switched_off = "--colloc=off was given" if off == "off" else "the site's policy is off" * (config.policy == "off")
-    placement = _leave(wished, switched_off, fixed, config)
-    body = None
-    if script is not None and not fixed:
-        measured = not (switched_off or request.untouchable or config.policy == "shadow")
-        body = _body(text, script, request, footprint, placement, config, measured)
-    argv, script_at = _overridden(command_line, request, placement)
-    return Plan(request, footprint, placement, argv, script_at, text, body, notes, switched_off)
+    fixed = reason_to_keep_text(text, script.interpreter if script else "")
+    parts: list[Part] = []
+    notes: list[str] = []
+    for number, given in enumerate(components):
+        counted = (number, len(components))
+        request = build_request(given, script, text, name, command_line.script_args, config, counted)
+        hint = own_option("gpu-footprint", command_line, script, number)
+        footprint, said = _footprint(request, hint, config, slurm)
+        notes += said
+        access = _access(request, footprint, config, slurm)
+        placement = place(request, footprint, config, access)
+        parts.append(Part(request, footprint, _leave(placement, switched_off, fixed, config)))
+    parts, text_without = _take_out(parts, text, script, table, release)
+    body = None if text_without == text else text_without
+    if script is not None and not fixed and len(parts) == 1:
+        measured = not (switched_off or parts[0].request.untouchable or config.policy == "shadow")
+        body = _body(text_without, read_script(text_without, table, release), parts[0], config, measured) or body
+    argv, script_at = _overridden(command_line, parts, table)
+    return Plan(tuple(parts), argv, script_at, text, body, tuple(notes), switched_off)
 
 
 def _read(command_line: CommandLine, stdin: bytes | None, wrapped: str | None) -> tuple[bytes, str]:
@@ -154,71 +190,116 @@ def _find_script(command_line: CommandLine) -> str:
 
 
 def _footprint(
-    request: JobRequest, hint: str | None, config: SiteConfig, job_states: JobStates
+    request: JobRequest, hint: str | None, config: SiteConfig, slurm: Slurm
 ) -> tuple[Footprint, tuple[str, ...]]:
     if request.untouchable or (hint is not None and "sm=" in hint):
         return estimate(hint, ()), ()
-    known = look_up(config, request.signature, job_states)
+    known = look_up(config, request.signature, slurm.job_states)
     return estimate(hint, known.evidence), known.notes
+
+
+def _access(request: JobRequest, footprint: Footprint, config: SiteConfig, slurm: Slurm) -> Access:
+    """Return what the accounting allows; nothing is asked for a job that is left alone anyway."""
+    if request.untouchable or footprint.gpu_mem_peak_mib is None or footprint.sm_active_pct is None:
+        return Access()
+    groups: tuple[str, ...] = ()
+    if any(partition.allow_groups for partition in config.partition):
+        groups = tuple(_group_name(gid) for gid in {os.getegid(), *os.getgroups()})
+    if not config.limits.enforced:
+        return Access(groups=groups)
+    found = limits_of_user(config, lambda: slurm.limits(config.cluster))
+    return Access(unknown=found, groups=groups) if isinstance(found, str) else Access(found, groups=groups)
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
 
 
 def _leave(wished: Placement, switched_off: str, fixed: str, config: SiteConfig) -> Placement:
     """Return the placement in force: as asked when the user or the site says so, or a block is needed and cannot be."""
-    why = fixed if wished.environment else ""
+    why = fixed if wished.mode in (SharingMode.MPS, SharingMode.SHARD) else ""
     if config.policy == "shadow" and not wished.as_asked:
         why = f"shadow mode: would have been {wished.gres}"
     if switched_off:
         why = switched_off
     if not why or wished.as_asked:
         return wished
-    reasons = (why, f"else {wished.gres}: {wished.reasons[0]}")
-    return Placement(SharingMode.EXCLUSIVE, None, (), None, reasons, wished.rejected)
+    return as_asked((why, f"else {wished.gres}: {wished.reasons[0]}"), wished.rejected)
 
 
-def _body(
-    text: bytes,
-    script: Script,
-    request: JobRequest,
-    footprint: Footprint,
-    placement: Placement,
-    config: SiteConfig,
-    measured: bool,
-) -> bytes | None:
-    """Return the changed script, None when it can stay as it is."""
+def _take_out(
+    parts: list[Part], text: bytes, script: Script | None, table: tuple[Option, ...], release: str
+) -> tuple[list[Part], bytes]:
+    """Comment out directives that size cores and memory per GPU, where the job gets a share and no GPU.
+
+    Arguments cannot override them: Slurm refuses --mem beside --mem-per-gpu. Where they cannot be taken out either, the
+    job is left as asked.
+    """
+    [part, *others] = parts
+    shared = part.placement.mode in (SharingMode.MPS, SharingMode.SHARD)
+    names = {name for name, origin in part.request.origins if name in PER_GPU and origin == "directive"}
+    if others or not shared or not names or script is None:
+        return parts, text
+    try:
+        return parts, without_options(text, table, release, names)
+    except UnsureError as error:
+        reasons = (str(error), f"else {part.placement.gres}: {part.placement.reasons[0]}")
+        return [part._replace(placement=as_asked(reasons, part.placement.rejected))], text
+
+
+def _body(text: bytes, script: Script, part: Part, config: SiteConfig, measured: bool) -> bytes | None:
+    """Return the script with a block in it, None when it needs none."""
+    request, placement = part.request, part.placement
     sampling = None
     if measured and not config.observe.agent and request.sh_like and request.gpu_count:
-        sampling = _sampling(request, placement, config)
-    if sampling is None and not placement.environment:
+        # What the job shares with others decides what its numbers mean; a slice asked for by hand is no whole GPU.
+        asked_whole = not any("." in gres.type for gres in request.gres)
+        mode = SharingMode.MIG if placement.as_asked and not asked_whole else placement.mode
+        sampling = Sampling(request.signature, mode)
+    if sampling is None and placement.mode not in (SharingMode.MPS, SharingMode.SHARD):
         return None
-    block = render_block(request, footprint, placement, sampling, config)
+    block = render_block(request, part.footprint, placement, sampling, config)
     return render_script(text, script.insert_at, block)
 
 
-def _sampling(request: JobRequest, placement: Placement, config: SiteConfig) -> Sampling:
-    # What the job shares with others decides what its numbers mean; a slice asked for by hand is no whole GPU either.
-    asked_whole = not any("." in gres.type for gres in request.gres)
-    mode = SharingMode.MIG if placement.as_asked and not asked_whole else placement.mode
-    arguments = [
-        *("sample", "--period", f"{config.observe.period_s:g}", "--signature", request.signature, "--mode", mode),
-        *("--reader", config.observe.gpu_reader, "--evidence", user_data_folder()),
-    ]
-    if config.observe.simulated_devices:
-        arguments += ["--devices", config.observe.simulated_devices]
-    return Sampling(sys.executable, tuple(arguments))
-
-
 def _overridden(
-    command_line: CommandLine, request: JobRequest, placement: Placement
+    command_line: CommandLine, parts: Sequence[Part], table: tuple[Option, ...]
 ) -> tuple[tuple[str, ...], int | None]:
-    """Return sbatch's arguments with the changed request as the last options, where it wins, and the script's place."""
-    argv, script_at = command_line.sbatch_argv, command_line.script_at
-    options = request_options(request.gpu_style, placement)
-    at = len(argv) if script_at is None else script_at
-    return (*argv[:at], *options, *argv[at:]), None if script_at is None else script_at + len(options)
+    """Return sbatch's arguments with the changed requests, and the script's place in them.
+
+    What is changed comes last among a component's options, where it wins. A script may name more components than the
+    command line, whose last ones then stand for all further: where one is changed each gets its own.
+    """
+    argv, ends = command_line.sbatch_argv, command_line.ends
+    if all(part.placement.as_asked for part in parts):
+        return argv, command_line.script_at
+    begins = (0, *(end + 1 for end in ends))
+    words: list[str] = []
+    for number, part in enumerate(parts):
+        own = min(number, len(ends) - 1)
+        options = list(argv[begins[own] : ends[own]])
+        if part.placement.mode in (SharingMode.MPS, SharingMode.SHARD):
+            options = _without(options, table)
+        words += [*([":"] if number else []), *options, *request_options(part.request.gpu_style, part.placement)]
+    rest = argv[ends[-1] :]
+    script_at = None if command_line.script_at is None else len(words) + command_line.script_at - ends[-1]
+    return (*words, *rest), script_at
+
+
+def _without(words: Sequence[str], table: tuple[Option, ...]) -> list[str]:
+    """Return a command line's options without those that size cores and memory per GPU."""
+    dropped: set[int] = set()
+    for option, _, index, _ in scan(words, table).found:
+        if option.canonical in PER_GPU:
+            dropped |= {index} if "=" in words[index] else {index, index + 1}
+    return [word for index, word in enumerate(words) if index not in dropped]
 
 
 def request_options(style: str, placement: Placement) -> tuple[str, ...]:
-    """Return the options that replace a GPU request made by ``style``.
+    """Return the options that replace a GPU request made by ``style``, and say what followed from it.
 
     gres/gpu and a share of it may never both be present, so the user's own style is cleared with 0; a slice is
     gres/gpu itself and is asked for in the same style.
@@ -227,7 +308,17 @@ def request_options(style: str, placement: Placement) -> tuple[str, ...]:
     if gres is None:
         return ()
     if style == "gres":
-        return (f"--gres={gres}",)
-    if gres.name == "gpu":
-        return (f"--{style}={gres.type}:{gres.quantity}",)
-    return (f"--gres={gres}", f"--{style}=0")
+        options = [f"--gres={gres}"]
+    elif gres.name == "gpu":
+        options = [f"--{style}={gres.type}:{gres.quantity}"]
+    else:
+        options = [f"--gres={gres}", f"--{style}=0"]
+    if placement.partition:
+        options.append(f"--partition={placement.partition}")
+    if placement.cpus is not None:
+        options.append(f"--mincpus={placement.cpus}")
+    if placement.mem:
+        options.append(f"--mem={placement.mem}")
+    if placement.time_limit_min is not None:
+        options.append(f"--time={placement.time_limit_min}")
+    return tuple(options)

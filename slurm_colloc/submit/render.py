@@ -1,23 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put csub's block into a batch script; every byte of the user's own text stays as it is."""
+"""Put csub's block into a batch script; every byte of the user's own text stays as it is.
 
+The block is a header, which says what was asked, given and why and assigns what is particular to the job to shell
+variables, and behind it parts of sh that are the same for all jobs of a site: one for each sharing mode, and the
+sampler's. Those are Jinja templates, rendered once and kept, for importing jinja2 would double csub's time; and what
+a user may have written never passes through a template.
+"""
+
+import json
 import os
+import sys
 import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from slurm_colloc.config import SiteConfig
+from slurm_colloc import __version__
+from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import ConfigError, StoreError
-from slurm_colloc.files import PRIVATE_FOLDER
-from slurm_colloc.model import Footprint, JobRequest, Placement
+from slurm_colloc.estimate.signature import digest
+from slurm_colloc.files import PRIVATE_FOLDER, private_folder, read_bounded, write_atomic
+from slurm_colloc.model import Footprint, JobRequest, Placement, SharingMode
 from slurm_colloc.shipped import template_folders
+
+BLOCK_BEGINS = "# --- csub: this block was added"
+_FIRST_LINE = f"{BLOCK_BEGINS} at submission; every line of yours stands unchanged around it ---"
+_BLOCK_ENDS = "# --- end of csub's block ---"
+_SUFFIX = ".sbatch.j2"
+_SAMPLE = "sample"
+_LIMIT_BYTES = 1024 * 1024
 
 
 class Sampling(NamedTuple):
-    """How the job's own sampler is started on the node."""
+    """What the job's own sampler is told of this job."""
 
-    python: str
-    arguments: tuple[str, ...]
+    signature: str
+    mode: SharingMode
 
 
 def render_script(text: bytes, insert_at: int, block: bytes) -> bytes:
@@ -31,35 +48,96 @@ def render_script(text: bytes, insert_at: int, block: bytes) -> bytes:
 def render_block(
     request: JobRequest, footprint: Footprint, placement: Placement, sampling: Sampling | None, config: SiteConfig
 ) -> bytes:
-    """Return the block of sh that a sharing mode's template makes for this job.
+    """Return the block of sh for this job.
 
     Raises:
         ConfigError: a site's template that does not render.
     """
-    import jinja2  # 40 ms: only a submission whose script changes pays for it
+    parts = site_parts(config)
+    variables = {"csub_gpu_mem_mib": str(placement.memory_mib or "")}
+    body = [parts[placement.mode]]
+    if sampling is not None:
+        variables |= {"csub_signature": sampling.signature, "csub_mode": sampling.mode}
+        variables["csub_evidence"] = user_data_folder()
+        body.append(parts[_SAMPLE])
+    lines = [
+        _FIRST_LINE,
+        f"# asked:     {_comment(request.asked or 'no GPU')}",
+        f"# given:     {_comment(placement.given)} ({placement.mode})",
+        *(f"# because:   {_comment(reason)}" for reason in placement.reasons),
+        f"# footprint: {_comment(footprint.rung)}: {_comment(footprint.provenance)}",
+        "# to switch this off: csub --colloc=off, or plain sbatch",
+        *(f"{name}={quote(value)}" for name, value in variables.items()),
+        *filter(None, (part.rstrip("\n") for part in body)),
+        f"unset {' '.join(variables)}",
+        _BLOCK_ENDS,
+    ]
+    return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
 
+
+def site_parts(config: SiteConfig) -> dict[str, str]:
+    """Return the site's parts by name (the sharing modes and ``sample``), as kept, else rendered now and kept.
+
+    Raises:
+        ConfigError: a template that does not render, or is missing.
+    """
     folders = template_folders(config.paths.templates)
+    path = os.path.join(config.state_folder, "rendered", f"{_key(config, folders)}.json")
+    try:
+        kept = json.loads(read_bounded(path, _LIMIT_BYTES, owners=(0, os.geteuid())))
+        return {name: str(kept[name]) for name in (*SharingMode, _SAMPLE)}
+    except (StoreError, ValueError, KeyError, TypeError):  # missing, or cut off by a full disk: rendered again
+        parts = _render(config, folders)
+        with suppress(StoreError, OSError):  # in a site's folder only its administrator can write
+            _keep(path, parts, config)
+        return parts
+
+
+def _key(config: SiteConfig, folders: list[str]) -> str:
+    """Return what changes with all that the parts are made of."""
+    found = []
+    for folder in folders:
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(_SUFFIX):
+                    is_now = entry.stat()
+                    found.append((entry.path, is_now.st_mtime_ns, is_now.st_size))
+    return digest(repr((__version__, sys.executable, sorted(found), config)).encode(errors="surrogateescape"))
+
+
+def _render(config: SiteConfig, folders: list[str]) -> dict[str, str]:
+    import jinja2
+
     environment = jinja2.Environment(  # noqa: S701 - renders sh, not HTML
         loader=jinja2.FileSystemLoader(folders),
         undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["comment"] = _comment
-    environment.filters["quote"] = _quote
-    name = f"{placement.mode}.sbatch.j2"
-    try:
-        rendered = environment.get_template(name).render(
-            asked=request.asked or "no GPU",
-            given=placement.given,
-            footprint=footprint,
-            placement=placement,
-            sampling=sampling,
-        )
-    except jinja2.TemplateError as error:
-        raise ConfigError(f"template '{name}' from {' or '.join(folders)} does not render: {error}") from error
-    return rendered.encode(errors="surrogateescape")
+    environment.filters["quote"] = quote
+    parts = {}
+    for name in (*SharingMode, _SAMPLE):
+        try:
+            template = environment.get_template(f"{name}{_SUFFIX}")
+            parts[str(name)] = template.render(config=config, python=sys.executable).strip("\n")
+        except jinja2.TemplateError as error:
+            where = " or ".join(folders)
+            raise ConfigError(f"template '{name}{_SUFFIX}' from {where} does not render: {error}") from error
+    return parts
+
+
+def _keep(path: str, parts: dict[str, str], config: SiteConfig) -> None:
+    folder = os.path.dirname(path)
+    if not config.paths.state:
+        private_folder(folder)
+    elif not os.path.isdir(folder):
+        os.mkdir(folder)
+        os.chmod(folder, 0o755)  # noqa: S103 - every user's csub reads it
+    write_atomic(path, json.dumps(parts).encode(), mode=0o644)
+    for name in os.listdir(folder):
+        if os.path.join(folder, name) != path and name.endswith(".json"):
+            with suppress(OSError):
+                os.unlink(os.path.join(folder, name))
 
 
 def _comment(text: object) -> str:
@@ -67,7 +145,7 @@ def _comment(text: object) -> str:
     return "".join(character if character.isprintable() else "?" for character in str(text))
 
 
-def _quote(text: object) -> str:
+def quote(text: object) -> str:
     """Return ``text`` as one word of sh."""
     return "'" + str(text).replace("'", "'\\''") + "'"
 

@@ -11,14 +11,29 @@ from slurm_colloc.model import Gres, JobRequest
 from slurm_colloc.slurm.directives import Script
 from slurm_colloc.slurm.gres import parse_gpus, parse_gres
 from slurm_colloc.slurm.options import Given
+from slurm_colloc.submit.render import BLOCK_BEGINS
+from slurm_colloc.units import time_limit_min
 
 _STYLES = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
+PER_GPU = ("cpus-per-gpu", "mem-per-gpu")
 _MIG_TYPE = re.compile(r"\dg\.\d+gb")
-# An inner step that names GPUs would no longer match a changed allocation. Its options may stand in a variable, so the
-# long ones count wherever a script with an srun has them.
-_INNER_SRUN = re.compile(rb"\bsrun\b")
-_INNER_LONG = rb"--gres|--gpus|--gpu-bind|--cpus-per-gpu|--mem-per-gpu|--ntasks-per-gpu|--tres-per-task"
-_INNER_GPUS = re.compile(rb"\bsrun\b[^\n]*?\s(-[A-Za-z]*G)|[\s\"'=(,](%s)\b|\b(SLURM_(?:GRES|GPUS\w*))=" % _INNER_LONG)
+# An inner step that names GPUs must match the allocation. Its options may stand in a variable, so the long ones count
+# wherever a script with an srun has them.
+_STEP = re.compile(rb"\bsrun\b")
+_STEP_OPTION = re.compile(
+    rb"""[\s"'=(,](--(?:gr|gpu)[a-z-]*|--(?:cpus|mem|ntasks)-per-gpu|--tres-per-task)(?:[=\s]\s*([^\s"';)|&]*))?"""
+)
+_STEP_SHORT = re.compile(rb"\bsrun\b[^\n]*?\s(-[A-Za-z]*G)\s*([^\s\"';)|&]*)")
+_STEP_VARIABLE = re.compile(rb"\b(SLURM_(?:GRES|GPUS\w*|CPUS_PER_GPU|MEM_PER_GPU|TRES_PER_TASK))=")
+# One GPU of whatever type: a whole one and a slice alike.
+_ONE_GPU = {
+    b"--gres": (b"gpu", b"gpu:1", b"gres/gpu:1", b"gres:gpu:1"),
+    b"--gpus": (b"1",),
+    b"--gpus-per-node": (b"1",),
+    b"--gpus-per-task": (b"1",),
+    b"-G": (b"1",),
+}
+_STEP_EXPORT = re.compile(rb"\s--export\b")
 # A script that reads itself by line number or gives itself to another interpreter, and one that asks where it was
 # submitted from; asking for the name of $0 alone does no harm, and awk's "print $0" is another $0.
 _NAME_OF_SELF = re.compile(rb"\b(?:dirname|basename|realpath|readlink)(?:\s+-\S+)*\s+[\"']?\$\{?(?:0\b|BASH_SOURCE\b)")
@@ -26,20 +41,25 @@ _SELF = re.compile(rb"(?<!print )(\$0\b|\$\{0\b|\bBASH_SOURCE\b)")
 _COMMAND_BY_SQUEUE = re.compile(rb"\bsqueue\b[^\n]*(?:%\.?\d*o\b|[Cc]ommand)")
 # A shell that prints what it runs, is restricted, or runs nothing.
 _SHELL_FLAGS = re.compile(r"\s(-[a-z]*[nrvx]|--(?:restricted|verbose))|\b(xtrace|verbose)\b")
-BLOCK_BEGINS = b"# --- csub: this block was added"
 _DIRECTIVE = re.compile(rb"^#(?:SBATCH|CSUB).*\n?", re.MULTILINE)
 # Options after which "one GPU" no longer means one GPU of any node, or which another cluster must judge.
 _LEAVE_ALONE = {
     "clusters": "it may go to another cluster",
     "constraint": "it names node features",
+    "deadline": "it must end by a deadline",
+    "exclude": "it excludes nodes",
     "exclusive": "it asks for whole nodes",
+    "gid": "it is submitted for another group",
     "gpu-bind": "it binds to GPUs",
     "gpu-freq": "it sets GPU clocks, which a share cannot",
     "gpus-per-socket": "it asks for GPUs per socket",
+    "nodefile": "it names its nodes",
     "nodelist": "it names its nodes",
     "ntasks-per-gpu": "it starts tasks per GPU",
+    "ntasks-per-tres": "it starts tasks per GPU",
     "reservation": "it runs in a reservation",
     "tres-per-task": "it asks for GPUs per task",
+    "uid": "it is submitted for another user",
 }
 
 
@@ -50,8 +70,9 @@ def build_request(
     script_name: str,
     script_args: Sequence[str],
     config: SiteConfig,
+    component: tuple[int, int] = (0, 1),
 ) -> JobRequest:
-    """Return the request that decides a job's placement.
+    """Return the request that decides a component's placement.
 
     Args:
         given: the options in force, by canonical name.
@@ -60,33 +81,66 @@ def build_request(
         script_name: what sbatch will call the job unless told otherwise.
         script_args: the script's own arguments.
         config: the site.
+        component: which one of how many components this is.
 
     Raises:
-        UnsureError: the GPU request is outside the grammar.
+        UnsureError: the GPU request or the time limit is outside its grammar.
     """
+    number, components = component
     styles = [style for style in _STYLES if style in given and _gpus(style, given[style].value)]
     gres = tuple(gres for style in styles for gres in _gpus(style, given[style].value))
     gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
+    steps = _step_gpus(text)
+    # Components run the same text and are not the same job.
+    told_apart = (*script_args, f"component {number}") if number else script_args
     return JobRequest(
-        name=(given["job-name"].value or "") if "job-name" in given else script_name,
+        name=_value(given, "job-name") if "job-name" in given else script_name,
         script_args=tuple(script_args),
         interpreter=script.interpreter if script else "",
-        partition=given["partition"].value if "partition" in given else None,
+        partitions=tuple(filter(None, _value(given, "partition").split(","))),
+        account=_value(given, "account"),
+        qos=_value(given, "qos"),
         gres=gres,
         gpu_style=styles[0] if styles else "",
-        per_gpu_options="cpus-per-gpu" in given or "mem-per-gpu" in given,
+        cpus_per_gpu=_count(given, "cpus-per-gpu") or None,
+        mem_per_gpu=_value(given, "mem-per-gpu"),
+        min_cpus=_count(given, "mincpus"),
+        cpus_given="cpus-per-task" in given,
+        mem_given="mem" in given or "mem-per-cpu" in given,
+        time_limit_min=_time(given),
         array="array" in given,
-        signature=signature(text, script_args, gpu_count),
-        untouchable=tuple(_reasons(given, gres, styles, text, config)),
+        signature=signature(text, told_apart, gpu_count),
+        no_share=tuple(_reasons_against_share(given, text, steps, components)),
+        untouchable=tuple(_reasons(given, gres, styles, steps, config)),
         origins=tuple((option.name, option.origin) for option in given.values()),
     )
+
+
+def _value(given: Mapping[str, Given], name: str) -> str:
+    return (given[name].value or "") if name in given else ""
+
+
+def _count(given: Mapping[str, Given], name: str) -> int:
+    text = _value(given, name)
+    if text and not (text.isascii() and text.isdigit()):
+        raise UnsureError(f"--{name}='{text}' is not a number")
+    return int(text or 0)
+
+
+def _time(given: Mapping[str, Given]) -> float | None:
+    if "time" not in given:
+        return None
+    try:
+        return time_limit_min(_value(given, "time"))
+    except InputError as error:
+        raise UnsureError(str(error)) from error
 
 
 def reason_to_keep_text(text: bytes, interpreter: str) -> str:
     """Return why csub's block must not go into a script of this text; empty when it may."""
     if _SHELL_FLAGS.search(interpreter):
         return f"its shell is started as '{interpreter}'"
-    if BLOCK_BEGINS in text:
+    if BLOCK_BEGINS.encode() in text:
         return "the script holds csub's block already"
     found = _SELF.search(_NAME_OF_SELF.sub(b"", text))
     if found:
@@ -104,8 +158,46 @@ def _gpus(style: str, value: str | None) -> tuple[Gres, ...]:
     return tuple(gres for gres in found if gres.quantity)
 
 
+def _step_gpus(text: bytes) -> tuple[tuple[str, bool], ...]:
+    """Return the GPU options of inner steps, each with whether it means one GPU of whatever type."""
+    steps = _DIRECTIVE.sub(b"", text).replace(b"\\\n", b" ")
+    if not _STEP.search(steps):
+        return ()
+    found = [(name, value) for name, value in _STEP_OPTION.findall(steps)]
+    found += [(b"-G" if name == b"-G" else name, value) for name, value in _STEP_SHORT.findall(steps)]
+    found += [(name, b"") for name in _STEP_VARIABLE.findall(steps)]
+    return tuple((name.decode(), value in _ONE_GPU.get(name, ())) for name, value in found)
+
+
+def _reasons_against_share(
+    given: Mapping[str, Given], text: bytes, steps: Sequence[tuple[str, bool]], components: int
+) -> Iterator[str]:
+    if components > 1:
+        yield "the components of a heterogeneous job have one environment"
+    if steps:
+        yield f"an srun inside it asks for a GPU ({steps[0][0]}), which a share is not"
+    exported = _value(given, "export")
+    if _STEP.search(text) and exported not in ("", "ALL") and not exported.startswith("ALL,"):
+        yield f"--export={exported} keeps the variables of sharing from its srun steps"
+    elif _STEP.search(text) and _STEP_EXPORT.search(_DIRECTIVE.sub(b"", text)):
+        yield "an srun inside it chooses what it exports, perhaps not the variables of sharing"
+    for name in PER_GPU:
+        if name in given and given[name].origin == "environment":
+            yield f"{given[name].written} sizes its cores or memory per GPU, which a share would lose"
+    if "mem-per-gpu" in given and ("mem" in given or "mem-per-cpu" in given):
+        yield "it sizes its host memory twice"
+    if _value(given, "mem-per-gpu").strip("0KMGTkmgt") == "" and "mem-per-gpu" in given:
+        yield "it asks for all host memory of the node per GPU"
+    if "cpus-per-gpu" in given and "cpus-per-task" in given:
+        yield "it sizes its cores twice"
+
+
 def _reasons(
-    given: Mapping[str, Given], gres: Sequence[Gres], styles: Sequence[str], text: bytes, config: SiteConfig
+    given: Mapping[str, Given],
+    gres: Sequence[Gres],
+    styles: Sequence[str],
+    steps: Sequence[tuple[str, bool]],
+    config: SiteConfig,
 ) -> Iterator[str]:
     gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
     others = sorted({item.name for item in gres} - {"gpu"})
@@ -126,7 +218,6 @@ def _reasons(
         yield f"its {given['ntasks'].value} tasks may spread over nodes"
     if "gpus-per-task" in styles and ("ntasks" not in given or given["ntasks"].value != "1"):
         yield "its GPUs follow the number of its tasks"
-    steps = _DIRECTIVE.sub(b"", text).replace(b"\\\n", b" ")
-    inner = _INNER_GPUS.search(steps) if _INNER_SRUN.search(steps) else None
-    if inner:
-        yield f"an srun inside it asks for GPUs itself ({(inner[1] or inner[2] or inner[3]).decode()})"
+    other = [name for name, is_one in steps if not is_one]
+    if other:
+        yield f"an srun inside it asks for GPUs itself ({other[0]})"

@@ -6,7 +6,7 @@ set -euo pipefail
 
 readonly packages=(
     slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin
-    mariadb-server mariadb-client munge libnss-wrapper
+    mariadb-server mariadb-client munge libnss-wrapper gcc libc6-dev
 )
 readonly guard=/usr/sbin/policy-rc.d
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -138,7 +138,8 @@ fill_venv() {
     step "project and its tools" "${pip[@]}" install --editable "$checkout" --group "$checkout/pyproject.toml:dev" hatchling
 }
 
-key() { sha256sum <"$checkout/pyproject.toml" | cut -d ' ' -f 1; }
+# csub's front is copied by the installer, also of an editable install.
+key() { cat "$checkout/pyproject.toml" "$checkout/slurm_colloc/front/csub" | sha256sum | cut -d ' ' -f 1; }
 
 main() {
     while (($#)); do

@@ -151,8 +151,8 @@ LEFT_ALONE = [
     ("#SBATCH --gres=gpu:1 --constraint=x", "node features"),
     ("#SBATCH --gres=mps:10", "gres/mps itself"),
     (f"#SBATCH --gres=gpu:{SLICE}_1g.10gb:1", "slice"),
-    ("#SBATCH --cpus-per-gpu=2 --gpus=1 -p gpu", "per GPU"),
-    ("#SBATCH --gres=gpu:1\nsrun --gres=gpu:1 true", "srun inside"),
+    ("#SBATCH --cpus-per-gpu=2 --gpus=1 -p gpu", "does not stand alone"),
+    ("#SBATCH --gres=gpu:1\nsrun --gres=gpu:2 true", "srun inside"),
     ("#SBATCH -c 2", "no GPU"),
 ]
 
@@ -170,7 +170,7 @@ def test_what_is_left_alone_and_why(alice: User, lines: str, reason: str) -> Non
 def test_a_dry_run_submits_nothing(alice: User) -> None:
     before = alice.jobs()
     shown = json.loads(alice.run("csub", SMALL, "--dry-run", "--format=json", alice.script(GPU_JOB)).stdout)
-    assert set(shown) == {"request", "footprint", "placement", "script", "sbatch_argv"}
+    assert set(shown) == {"request", "footprint", "placement", "components", "script", "sbatch_argv"}
     assert shown["placement"]["given" if "given" in shown["placement"] else "gres"] == f"gpu:{SLICE}_1g.10gb:1"
     assert shown["script"] == GPU_JOB
     assert alice.run("csub", "--dry-run", "--no-such-option", "train.sh").returncode == 2

@@ -15,8 +15,6 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from slurm_colloc.config import SiteConfig
-from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Quantiles, SharingMode
 from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.option_tables import (
     COMMAND_LINE_ONLY,
@@ -28,7 +26,6 @@ from slurm_colloc.slurm.option_tables import (
     Option,
 )
 from slurm_colloc.slurm.site_options import listed_options
-from slurm_colloc.submit.render import Sampling, render_block
 from tests.cluster.truth import GOOD_VALUES, RELEASES, SHEBANG, Sbatch, compare, real_sbatch
 
 pytestmark = pytest.mark.cluster
@@ -287,7 +284,10 @@ def test_what_a_component_asks_for_is_forgotten_before_the_next(sbatch: Sbatch) 
 
 
 def texts_of_the_project() -> Iterator[str]:
-    """Give every file of the project, each code block of its documents and each string in its Python."""
+    """Give every file of the project, each code block of its documents and each string in its Python.
+
+    Those in tests/golden are scripts as csub hands them to sbatch.
+    """
     root = RECORDED.parents[1]
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True).stdout.decode()
     for path in (root / name for name in listed.split("\0") if name):
@@ -299,21 +299,9 @@ def texts_of_the_project() -> Iterator[str]:
             yield from (text, *text.split("```")[1::2])
 
 
-def rendered_templates() -> Iterator[str]:
-    """Give a script with each mode's block in it, as csub hands them to sbatch."""
-    request = JobRequest("job", (), "/bin/sh", None, (Gres("gpu", "", 1),), "gres", False, False, "s", (), ())
-    footprint = Footprint(Quantiles(1, 2, 3), Quantiles(1, 2, 3), "", "hint", 0, "given")
-    config = SiteConfig(schema=1, cluster="truth", slurm_release="22.05")
-    for mode in SharingMode:
-        placement = Placement(mode, Gres("mps", "", 10), (("A", "b"),), 256, ("why",), ())
-        block = render_block(request, footprint, placement, Sampling("/usr/bin/python3", ("x",)), config)
-        yield f"{SHEBANG}#SBATCH --gres=gpu:1\n{block.decode()}echo\n"
-
-
 def test_scripts_of_the_project(sbatch: Sbatch) -> None:
     scripts = [text for text in texts_of_the_project() if text.startswith("#!") or "#SBATCH" in text]
     scripts += [SHEBANG + text for text in scripts if not text.startswith("#!")]
-    scripts += rendered_templates()
     assert len(scripts) > 100
     went: Counter[str] = Counter()
     for script in scripts:

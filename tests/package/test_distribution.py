@@ -22,15 +22,18 @@ from slurm_colloc.shipped import folder
 from slurm_colloc.submit.render import Sampling, render_block
 
 assert "site-packages" in folder("templates"), folder("templates")
-request = JobRequest("job", (), "/bin/sh", None, (Gres("gpu", "", 1),), "gres", False, False, "s", (), ())
-footprint = Footprint(Quantiles(1, 2, 3), Quantiles(1, 2, 3), "", "hint", 0, "given")
+request = JobRequest(
+    "job", (), "/bin/sh", (), "", "", (Gres("gpu", "", 1),), "gres", None, "", 0, False, False, None, False, "s",
+    (), (), (),
+)
+footprint = Footprint(Quantiles(1, 2, 3), Quantiles(1, 2, 3), None, "", "hint", 0, "given")
 rendered = 0
 for site in sorted(Path(folder("site-configs")).glob("*/site.toml")):
     config = load_site(str(site))
     for mode in SharingMode:
-        placement = Placement(mode, Gres("mps", "", 10), (("A", "b"),), 256, ("why",), ())
-        block = render_block(request, footprint, placement, Sampling("/usr/bin/python3", ("x",)), config)
-        assert b"csub" in block and b"export A" in block
+        placement = Placement(mode, Gres("mps", "", 10), 300, 256, "", None, "", None, ("why",), ())
+        block = render_block(request, footprint, placement, Sampling("s", mode), config)
+        assert b"csub" in block and b"slurm_colloc.cli.colloc sample" in block
         rendered += 1
 assert rendered == 4 * len(list(Path(folder("site-configs")).iterdir())) >= 12, rendered
 print(len(list(Path(folder("templates")).glob("*.sbatch.j2"))))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.config import MigSlice, Pool, Sharing, SiteConfig
+from slurm_colloc.config import MigSlice, Partition, Pool, Sharing, SiteConfig
 from slurm_colloc.model import (
     AllocationRow,
     Decision,
@@ -100,7 +100,7 @@ def usage(**fields: Any) -> JobUsage:
 
 
 def evidence(job_id: str = "1", peak_mib: int | None = 8000, **fields: Any) -> Evidence:
-    item = Evidence(job_id, "sig", "COMPLETED", "exclusive", H100, peak_mib, 20.0, 30.0, False, 10, 100.0, 1.0)
+    item = Evidence(job_id, "sig", "COMPLETED", "exclusive", H100, peak_mib, 20.0, 30.0, False, 10, 100.0, 1.0, 100.0)
     return item._replace(**fields)
 
 
@@ -114,7 +114,7 @@ def decision(job_id: str = "1", **fields: Any) -> Decision:
 def footprint(memory_mib: float | None = 9000.0, sm_pct: float | None = 10.0, **fields: Any) -> Footprint:
     memory = None if memory_mib is None else Quantiles(memory_mib, memory_mib, memory_mib)
     active = None if sm_pct is None else Quantiles(sm_pct, sm_pct, sm_pct)
-    return Footprint(memory, active, "", "hint", 0, "given by the user")._replace(**fields)
+    return Footprint(memory, active, None, "", "hint", 0, "given by the user")._replace(**fields)
 
 
 def request(**fields: Any) -> JobRequest:
@@ -122,12 +122,20 @@ def request(**fields: Any) -> JobRequest:
         name="train",
         script_args=(),
         interpreter="/bin/bash",
-        partition="gpu",
+        partitions=("gpu",),
+        account="",
+        qos="",
         gres=(Gres("gpu", "", 1),),
         gpu_style="gres",
-        per_gpu_options=False,
+        cpus_per_gpu=None,
+        mem_per_gpu="",
+        min_cpus=0,
+        cpus_given=False,
+        mem_given=False,
+        time_limit_min=None,
         array=False,
         signature="sig",
+        no_share=(),
         untouchable=(),
         origins=(),
     )
@@ -153,4 +161,12 @@ SHARD_POOL = Pool("s", "s1", ("gpu",), "h100", H100, gpus_per_node=2, gpu_mem_mi
 
 
 def site(*pools: Pool, **sharing: Any) -> SiteConfig:
-    return SiteConfig(1, "c", "22.05", default_partition="gpu", pool=pools, sharing=Sharing()._replace(**sharing))
+    return SiteConfig(
+        1,
+        "c",
+        "22.05",
+        default_partition="gpu",
+        pool=pools,
+        partition=(Partition("gpu"), Partition("mig")),
+        sharing=Sharing()._replace(**sharing),
+    )

@@ -31,6 +31,8 @@ profile = "1g.10gb"
 mem_mib = 9984
 sm_count = 16
 quantity = 1
+[[partition]]
+name = "gpu"
 [sharing]
 order = [{order}]
 mps_daemon = "site"
@@ -38,6 +40,7 @@ mps_single_user = true
 [observe]
 agent = {agent}
 """
+CSUB = Path(sys.executable).with_name("csub")
 SCRIPT = "#!/bin/bash\n#SBATCH --gres=gpu:1\necho hello\n"
 HINT = "--gpu-footprint=mem=4G,sm=10"
 DEFINITE = "sbatch: error: Batch job submission failed: Requested node configuration is not available"
@@ -81,7 +84,7 @@ class Shell:
         }
 
     def command(self, *argv: str, code: str = "") -> list[str]:
-        return [sys.executable, "-c", code or "from slurm_colloc.cli.csub import main; main()", *argv]
+        return [sys.executable, "-c", code, *argv] if code else [str(CSUB), *argv]
 
     def run(
         self,

@@ -267,13 +267,43 @@ def test_a_shell_that_prints_or_runs_nothing_keeps_its_text(shell_line: str) -> 
     assert not reason_to_keep_text(SCRIPT.encode(), "/bin/bash -le")
 
 
-STEPS = [
+ONE_GPU = [
     "srun \\\n  --gres=gpu:1 ./a",
     'OPTIONS="--gpus-per-task=1"\nsrun $OPTIONS ./a',
+    "srun -G 1 ./a",
+    "srun ./train.py --gpus 1",
+]
+STEPS = [
+    "srun --gres=gpu:h100:1 ./a",
+    "srun --gres gpu:2 ./a",
+    "srun --gpus-per-task=1 ./a; srun --cpus-per-gpu=4 ./b",
     "srun -nG1 ./a",
     "export SLURM_GPUS=1\nsrun ./a",
     "SLURM_GRES=gpu:1 srun ./a",
 ]
+
+
+@pytest.mark.parametrize("step", ONE_GPU)
+def test_a_step_that_asks_for_one_gpu_gets_a_slice_and_no_share(shell: Shell, step: str) -> None:
+    (shell.folder / "job.sh").write_text(SCRIPT + step + "\n")
+    shell.run(HINT, "job.sh")
+    shell.site('"mps"', agent=True)
+    shell.run(HINT, "job.sh")
+    assert shell.calls() == [PLACED, ["job.sh"]]
+
+
+KEEPING = ["--export=NONE", "--export=A,B", "--export=NIL"]
+
+
+@pytest.mark.parametrize("export", [*KEEPING, "--export=ALL", "--export=ALL,A=1"])
+def test_steps_without_the_environment_get_no_share(shell: Shell, export: str) -> None:
+    shell.site('"mps"', agent=True)
+    (shell.folder / "job.sh").write_text(SCRIPT + "srun ./a\n")
+    shell.run(HINT, export, "job.sh")
+    assert (shell.calls()[0][:2] == [export, "--gres=mps:10"]) is (export not in KEEPING)
+    (shell.folder / "job.sh").write_text(SCRIPT + "srun --export=NONE ./a\n")
+    shell.run(HINT, "job.sh")
+    assert shell.calls()[1] == ["job.sh"]
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -207,12 +207,12 @@ def test_own_directives() -> None:
     script = read(
         "#CSUB --mode='mps' --dry-run # why", "#SBATCH -N2", "#CSUBMIT is another word", "echo", "#CSUB --bad"
     )
-    assert [(one.name, one.value, one.written) for one in script.own_directives] == [
+    assert [(one.name, one.value, one.written) for one in script.own_directives[0]] == [
         ("mode", "mps", "line 2: --mode=mps"),
         ("dry-run", None, "line 2: --dry-run"),
     ]
     assert pairs(script) == [("nodes", "2")]
-    assert read_script(b"#!/bin/sh\n#CSUB --bad\n", TABLE, "22.05").own_directives == ()
+    assert read_script(b"#!/bin/sh\n#CSUB --bad\n", TABLE, "22.05").own_directives == ((),)
 
 
 def test_other_schedulers_lines_are_found_behind_commands() -> None:

@@ -118,7 +118,7 @@ def test_no_hint(text: str) -> None:
 def test_ladder() -> None:
     assert estimate("mem=1G", [evidence()]).rung == "hint"
     assert estimate(None, [evidence()]).rung == "exact"
-    assert estimate(None, []) == Footprint(None, None, "", "unknown", 0, "no earlier run of this job is known")
+    assert estimate(None, []) == Footprint(None, None, None, "", "unknown", 0, "no earlier run of this job is known")
     with pytest.raises(InputError):
         estimate("mem=x", [evidence()])
 

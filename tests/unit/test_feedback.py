@@ -151,7 +151,7 @@ def test_measured_use_becomes_evidence(tmp_path: Path) -> None:
     count, (found,) = history(tmp_path, rounds, decided(decision(mode="exclusive")))
     assert count == 1
     assert found == Evidence(
-        "1", "sig", "COMPLETED", "exclusive", H100, 3000, 40.0, 60.0, False, 3, 40.0, 3600.0
+        "1", "sig", "COMPLETED", "exclusive", H100, 3000, 40.0, 60.0, False, 3, 40.0, 3600.0, 3600.0
     )._replace(sm_active_q95_pct=found.sm_active_q95_pct)
     assert found.sm_active_q95_pct == pytest.approx(56.0)
 

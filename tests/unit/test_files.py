@@ -68,9 +68,9 @@ def test_read_refuses_what_is_no_file_and_leaks_nothing(tmp_path: Path) -> None:
 def test_read_of_the_owner(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"x")
-    assert read_bounded(str(path), 10, owner_uid=os.geteuid()) == b"x"
+    assert read_bounded(str(path), 10, owners=(os.geteuid(),)) == b"x"
     with pytest.raises(StoreError, match=f"belongs to uid {os.geteuid()}, not to uid 424242"):
-        read_bounded(str(path), 10, owner_uid=424242)
+        read_bounded(str(path), 10, owners=(424242,))
 
 
 def test_private_folder(tmp_path: Path) -> None:

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
+import math
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.config import Pool, SiteConfig
-from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, SharingMode
-from slurm_colloc.placement.choose import place
+from slurm_colloc.config import Partition, Pool, SiteConfig
+from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Quantiles, SharingMode
+from slurm_colloc.placement.choose import Access, place
+from slurm_colloc.slurm.limits import Association, Limits
 from tests.unit.made import H100, MIG_POOL, MPS_POOL, SHARD_POOL, footprint, request, site
 
-TAMING = (("XLA_PYTHON_CLIENT_PREALLOCATE", "false"), ("TF_FORCE_GPU_ALLOW_GROWTH", "true"))
 MPS = {"mps_daemon": "site", "mps_single_user": True}
 
 
 def why(placement: Placement) -> dict[str, str]:
     assert placement.as_asked
     assert placement.mode is SharingMode.EXCLUSIVE
-    assert placement.environment == ()
+    assert placement.memory_mib is None
     return dict(placement.rejected)
 
 
@@ -24,7 +27,7 @@ def why(placement: Placement) -> dict[str, str]:
 
 def test_smallest_slice_that_holds_it() -> None:
     found = place(request(), footprint(9000, 10), site(MIG_POOL))
-    assert (found.mode, found.gres, found.environment) == ("mig", Gres("gpu", "h100_1g.10gb", 1), ())
+    assert (found.mode, found.gres, found.memory_mib) == ("mig", Gres("gpu", "h100_1g.10gb", 1), 9256)
     assert found.headroom_mib == 256
     assert found.reasons == ("slice 1g.10gb holds 9256 of its 9984 MiB; slowdown at least 1.00x",)
 
@@ -68,13 +71,13 @@ def test_mps() -> None:
     found = place(request(), footprint(16000, 10), site(MPS_POOL, **MPS))
     # 16256 of 80000 MiB: 20.32 of 100.
     assert (found.mode, found.gres) == ("mps", Gres("mps", "", 21))
-    assert found.environment == (("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=16256M"), *TAMING)
+    assert found.memory_mib == 16256
     assert place(request(), footprint(16000, 45), site(MPS_POOL, **MPS)).gres == Gres("mps", "", 45)
 
 
 def test_shard() -> None:
     found = place(request(), footprint(16000, 10), site(SHARD_POOL, shard_consent=True))
-    assert (found.mode, found.gres, found.environment) == ("shard", Gres("shard", "", 1), TAMING)
+    assert (found.mode, found.gres, found.memory_mib) == ("shard", Gres("shard", "", 1), 16256)
     assert place(request(), footprint(16000, 26), site(SHARD_POOL, shard_consent=True)).gres == Gres("shard", "", 2)
 
 
@@ -90,29 +93,175 @@ def test_shard_needs_consent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "need", "pool", "sharing", "said"),
+    ("asked", "need", "pool", "said"),
     [
-        (request(), footprint(), SHARD_POOL, {"gpu_default_partitions": ("gpu",)}, "the partition gives cores"),
-        (request(per_gpu_options=True), footprint(), SHARD_POOL, {}, "the job sizes its cores or memory per GPU"),
-        (request(interpreter="/usr/bin/python3"), footprint(), SHARD_POOL, {}, "cannot be set in a script for"),
-        (request(), footprint(), SHARD_POOL._replace(gpu_mem_mib=None), {}, "does not give its gpu_mem_mib"),
-        (request(), footprint(79900), SHARD_POOL, {}, "80000 MiB do not hold 80156 MiB"),
-        (request(), footprint(1000, 51), SHARD_POOL, {}, "3 of 4 shares leave no room for a second job like it"),
-        (request(), footprint(40000, 1), SHARD_POOL, {}, "3 of 4 shares leave no room"),
+        (request(partitions=("odd",)), footprint(), SHARD_POOL, "does not say what partition 'odd' gives with a GPU"),
+        (request(no_share=("an srun asks",)), footprint(), SHARD_POOL, "an srun asks"),
+        (request(interpreter="/usr/bin/python3"), footprint(), SHARD_POOL, "cannot be set in a script for"),
+        (request(), footprint(), SHARD_POOL._replace(gpu_mem_mib=None), "does not give its gpu_mem_mib"),
+        (request(), footprint(79900), SHARD_POOL, "80000 MiB do not hold 80156 MiB"),
+        (request(), footprint(1000, 51), SHARD_POOL, "3 of 4 shares leave no room for a second job like it"),
+        (request(), footprint(40000, 1), SHARD_POOL, "3 of 4 shares leave no room"),
     ],
 )
-def test_reasons_against_a_share(
-    asked: JobRequest, need: Footprint, pool: Pool, sharing: dict[str, object], said: str
-) -> None:
-    found = why(place(asked, need, site(pool, shard_consent=True, **sharing)))
+def test_reasons_against_a_share(asked: JobRequest, need: Footprint, pool: Pool, said: str) -> None:
+    pool = pool._replace(partitions=("gpu", "odd"))
+    found = why(place(asked, need, site(pool, shard_consent=True)))
     assert said in found["shard on s"]
 
 
-def test_default_partition_counts_for_gpu_defaults() -> None:
-    config = site(SHARD_POOL, shard_consent=True, gpu_default_partitions=("gpu",))
-    assert place(request(partition=None), footprint(), config).as_asked
-    other = site(SHARD_POOL, shard_consent=True, gpu_default_partitions=("other",))
-    assert place(request(partition=None), footprint(), other).mode == "shard"
+GIVING = Partition("gpu", cpus_per_gpu=4, mem_per_gpu_mib=2000)
+
+
+@pytest.mark.parametrize(
+    ("asked", "cpus", "mem"),
+    [
+        (request(), 4, "2000M"),
+        (request(partitions=()), 4, "2000M"),
+        (request(cpus_given=True), None, "2000M"),
+        (request(mem_given=True), 4, ""),
+        (request(cpus_given=True, mem_given=True), None, ""),
+        (request(min_cpus=6), 6, "2000M"),
+        (request(cpus_per_gpu=2, mem_per_gpu="16G"), 2, "16G"),
+    ],
+)
+def test_what_the_gpu_brought_along_stays(asked: JobRequest, cpus: int | None, mem: str) -> None:
+    config = site(SHARD_POOL, MIG_POOL, shard_consent=True, order=("shard",))._replace(partition=(GIVING,))
+    found = place(asked, footprint(), config)
+    assert (found.mode, found.cpus, found.mem) == ("shard", cpus, mem)
+    # A slice is a GPU: Slurm gives it what it gives a GPU.
+    slice_of = place(asked, footprint(), config._replace(sharing=config.sharing._replace(order=("mig",))))
+    assert (slice_of.mode, slice_of.cpus, slice_of.mem) == ("mig", None, "")
+
+
+def test_partitions_that_give_different_things() -> None:
+    pool = SHARD_POOL._replace(partitions=("gpu", "other"))
+    asked = request(partitions=("gpu", "other"))
+    config = site(pool, shard_consent=True)
+    unlike = place(asked, footprint(), config._replace(partition=(GIVING, Partition("other"))))
+    assert why(unlike)["shard on s"] == "its partitions give different cores or memory with a GPU"
+    alike = config._replace(partition=(GIVING, GIVING._replace(name="other")))
+    assert place(asked, footprint(), alike).mem == "2000M"
+
+
+# --- time ---
+
+
+def timed(*pools: Pool, stretch: float = 1.0, **partition: Any) -> SiteConfig:
+    return site(*pools, max_time_stretch=stretch)._replace(partition=(Partition("gpu")._replace(**partition),))
+
+
+# 15 % of 132 SMs on 16: slowed 1.2375x.
+BUSY = footprint(1000, 15.0)
+HOUR_MIN = 60.0
+
+
+def ran(minutes: float) -> Footprint:
+    return BUSY._replace(run_time_s=Quantiles(1, 1, minutes * 60))
+
+
+@pytest.mark.parametrize(
+    ("asked", "need", "config", "profile", "limit"),
+    [
+        (request(time_limit_min=None), BUSY, timed(MIG_POOL), "1g.10gb", None),
+        (request(time_limit_min=math.inf), BUSY, timed(MIG_POOL), "1g.10gb", None),
+        (request(time_limit_min=HOUR_MIN), ran(48), timed(MIG_POOL), "1g.10gb", None),  # 59.4 min
+        (request(time_limit_min=HOUR_MIN), ran(49), timed(MIG_POOL), "1g.20gb", None),  # 60.6 min on the smallest
+        (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL), "1g.20gb", None),
+        (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL, stretch=1.25), "1g.10gb", 75),
+        (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL, stretch=1.2), "1g.20gb", None),
+        (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL, stretch=2, max_time_min=70), "1g.20gb", None),
+        (request(), BUSY, timed(MIG_POOL, default_time_min=60), "1g.20gb", None),
+        (request(), BUSY, timed(MIG_POOL, max_time_min=60), "1g.20gb", None),
+        (request(), BUSY, timed(MIG_POOL, stretch=2, default_time_min=60), "1g.10gb", 75),
+    ],
+)
+def test_a_slower_slice_needs_the_time(
+    asked: JobRequest, need: Footprint, config: SiteConfig, profile: str, limit: int | None
+) -> None:
+    found = place(asked, need, config)
+    assert (str(found.gres), found.time_limit_min) == (f"gpu:h100_{profile}:1", limit)
+
+
+def test_too_little_time_is_said() -> None:
+    small = MIG_POOL._replace(slice=MIG_POOL.slice[1:2])
+    found = why(place(request(time_limit_min=60.0), BUSY, timed(small)))
+    assert found == {
+        "gpu:h100_1g.10gb": "slowed 1.24x it would take 74 min if it uses its time limit; "
+        "the limit is 60 min and may become 60"
+    }
+
+
+# --- another partition ---
+
+
+def moving(target: Partition, **own: Any) -> SiteConfig:
+    pool = MIG_POOL._replace(partitions=("slices",))
+    mine = Partition("gpu", pieces_in=("slices",))._replace(**own)
+    return site(pool)._replace(partition=(mine, target))
+
+
+OPEN = Partition("slices")
+
+
+def test_a_job_moves_only_where_the_site_says() -> None:
+    found = place(request(), footprint(), moving(OPEN))
+    assert (str(found.gres), found.partition) == ("gpu:h100_1g.10gb:1", "slices")
+    assert found.reasons[1] == "in partition 'slices', where this site lets it go for a piece of a GPU"
+    assert place(request(), footprint(), moving(OPEN, pieces_in=())).as_asked
+    assert place(request(partitions=("slices",)), footprint(), moving(OPEN)).partition == ""
+    both = moving(OPEN)
+    near = both._replace(pool=(*both.pool, MIG_POOL._replace(name="near", partitions=("gpu",))))
+    assert place(request(), footprint(), near).partition == "", "its own partition comes first"
+
+
+LIMITS = Limits(0.0, "ml", (Association("ml", "ml", "", "", {}),), {}, {})
+
+
+@pytest.mark.parametrize(
+    ("asked", "target", "said"),
+    [
+        (request(account="ml"), OPEN._replace(allow_accounts=("phys",)), "is closed to account 'ml'"),
+        (request(), OPEN._replace(allow_accounts=("phys",)), "is closed to account 'ml'"),
+        (request(account="ml"), OPEN._replace(deny_accounts=("ml",)), "is closed to account 'ml'"),
+        (request(qos="low"), OPEN._replace(allow_qos=("high",)), "is closed to QOS 'low'"),
+        (request(), OPEN._replace(allow_qos=("high",)), "is not open to every QOS, and the job's is not known"),
+        (request(), OPEN._replace(allow_groups=("gpu",)), "is open to the groups gpu only"),
+        (request(time_limit_min=90.0), OPEN._replace(max_time_min=60), "allows 60 min, the job's limit is longer"),
+        (request(), OPEN._replace(max_time_min=60), "allows 60 min, the job's limit is longer"),
+    ],
+)
+def test_a_partition_that_would_not_take_the_job(asked: JobRequest, target: Partition, said: str) -> None:
+    assert said in why(place(asked, footprint(), moving(target), Access(LIMITS, groups=("users",))))["pool m"]
+
+
+def test_a_partition_that_takes_it() -> None:
+    target = OPEN._replace(allow_accounts=("ml",), allow_qos=("low",), allow_groups=("users",), max_time_min=90)
+    asked = request(qos="low", time_limit_min=90.0)
+    assert place(asked, footprint(), moving(target), Access(LIMITS, groups=("users",))).partition == "slices"
+    # The default of the job's own partition is said, lest the other's hold.
+    default = place(request(), footprint(), moving(OPEN, default_time_min=30.0))
+    assert (default.partition, default.time_limit_min) == ("slices", 30)
+
+
+# --- limits of the accounting ---
+
+
+def test_a_piece_beyond_a_limit_is_not_proposed() -> None:
+    limits = LIMITS._replace(qos={"small": {"MaxTRES": {"gres/mps": 15}}})
+    config = site(MPS_POOL, **MPS)
+    fits = place(request(qos="small"), footprint(10000, 10), config, Access(limits))
+    assert str(fits.gres) == "mps:13"
+    found = why(place(request(qos="small"), footprint(16000, 10), config, Access(limits)))
+    assert found["mps:21"] == "MaxTRES of QOS 'small' allows 15 of gres/mps"
+    slices = LIMITS._replace(own=(Association("ml", "ml", "", "", {"MaxTRES": {"gres/gpu:h100_1g.10gb": 0}}),))
+    larger = place(request(), footprint(), site(MIG_POOL), Access(slices))
+    assert str(larger.gres) == "gpu:h100_1g.20gb:1"
+
+
+def test_limits_that_are_not_known_leave_the_job() -> None:
+    found = place(request(), footprint(), site(MIG_POOL), Access(unknown="sacctmgr is down"))
+    assert (found.as_asked, found.reasons) == (True, ("the limits of this user are not known: sacctmgr is down",))
 
 
 # --- pools and the order of modes ---
@@ -131,7 +280,7 @@ def test_order_of_modes() -> None:
 @pytest.mark.parametrize(
     ("asked", "need", "pool", "said"),
     [
-        (request(partition="cpu"), footprint(), MIG_POOL, "not in partition 'cpu'"),
+        (request(partitions=("cpu",)), footprint(), MIG_POOL, "not in partition 'cpu'"),
         (request(gres=(Gres("gpu", "a100", 1),)), footprint(), MIG_POOL, "GPU type 'a100' was asked for"),
         (request(), footprint(gpu_model="A100"), MIG_POOL, "the footprint was measured on A100"),
         (
@@ -198,6 +347,6 @@ def test_a_piece_always_holds_the_need(memory: float, active: float, headroom: i
 
 
 def test_where_no_pool_is_left_the_reason_is_not_its_size() -> None:
-    found = place(request(partition="cpu"), footprint(), site(MIG_POOL))
+    found = place(request(partitions=("cpu",)), footprint(), site(MIG_POOL))
     assert found.reasons == ("not in partition 'cpu'",)
     assert place(request(), footprint(), site()).reasons == ("site.toml describes no GPUs",)

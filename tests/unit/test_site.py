@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
@@ -25,6 +25,10 @@ from tests.unit.made import RECORDED
 MIG = "nvidia_h100_80gb_hbm3_"
 
 
+def partition(name: str, default: bool = False) -> Partition:
+    return Partition(name, default, "", None, None, 10.0, None, (), (), (), (), ())
+
+
 def recorded(name: str) -> str:
     return (RECORDED / "slurm-22.05/scontrol" / f"{name}.txt").read_text()
 
@@ -32,7 +36,8 @@ def recorded(name: str) -> str:
 class FakeClient:
     """A SlurmClient that answers with recorded or made-up text."""
 
-    def __init__(self, **texts: str) -> None:
+    def __init__(self, plugins: Mapping[str, str] | None = None, **texts: str) -> None:
+        self.plugins = dict(plugins or {})
         self.texts = {name: recorded(name) for name in ("version", "node", "partition", "config")} | texts
 
     def release(self) -> str:
@@ -46,6 +51,10 @@ class FakeClient:
 
     def partitions(self) -> tuple[Partition, ...]:
         return parse_partitions(self.texts["partition"])
+
+    def further_options(self, known: Collection[str]) -> Mapping[str, str]:
+        assert {"gres", "wrap"} <= set(known)
+        return self.plugins
 
     def job_states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
         return {}
@@ -78,10 +87,10 @@ def test_recorded_nodes() -> None:
 
 def test_recorded_partitions_config_and_release() -> None:
     assert parse_partitions(recorded("partition")) == (
-        Partition("all", True, False),
-        Partition("gpu", False, False),
-        Partition("mig", False, False),
-        Partition("cpu", False, False),
+        partition("all", default=True),
+        partition("gpu"),
+        partition("mig"),
+        partition("cpu"),
     )
     config = parse_config(recorded("config"))
     assert (config["ClusterName"], config["JobDefaults"], config["SelectType"]) == ("lab", "(null)", "select/cons_tres")
@@ -195,22 +204,61 @@ def test_nodes_alike_are_one_pool() -> None:
 
 
 def test_settings_are_added_to_what_was_found() -> None:
-    partition = recorded("partition").replace("JobDefaults=(null)", "JobDefaults=DefCpuPerGPU=4")
+    giving = recorded("partition").replace("JobDefaults=(null)", "JobDefaults=DefCpuPerGPU=4")
     extra: dict[str, dict[str, object]] = {
         "sharing": {"headroom_mib": 512},
         "observe": {"agent": True},
         "": {"policy": "shadow"},
     }
-    config = found(FakeClient(partition=partition), consent=Consent(shard=True), extra=extra)
+    config = found(FakeClient(partition=giving), consent=Consent(shard=True), extra=extra)
     assert (config.sharing.headroom_mib, config.sharing.shard_consent) == (512, True)
-    assert config.sharing.gpu_default_partitions == ("all", "gpu", "mig", "cpu")
+    given = {item.name: (item.cpus_per_gpu, item.default_time_min) for item in config.partition}
+    assert given == {"all": (4, 10.0), "gpu": (4, 10.0), "mig": (4, 10.0)}
     assert (config.observe.agent, config.policy) == (True, "shadow")
 
 
 def test_gpu_defaults_of_the_whole_cluster_count_for_every_partition() -> None:
     text = recorded("config").replace("= (null)\nJobFileAppend", "= DefMemPerGPU=1000\nJobFileAppend")
     assert "DefMemPerGPU" in text
-    assert found(FakeClient(config=text)).sharing.gpu_default_partitions == ("all", "gpu", "mig", "cpu")
+    assert [item.mem_per_gpu_mib for item in found(FakeClient(config=text)).partition] == [1000, 1000, 1000]
+    own = recorded("partition").replace("JobDefaults=(null)", "JobDefaults=DefMemPerGPU=7", 1)
+    assert [item.mem_per_gpu_mib for item in found(FakeClient(config=text, partition=own)).partition] == [7, 1000, 1000]
+
+
+def test_options_of_plugins_are_found() -> None:
+    plugins = {"container-image": "required", "x11": "optional", "no-home": "none"}
+    config = found(FakeClient(plugins))
+    assert config.sbatch_options == ("container-image=", "no-home", "x11=?")
+    assert check(config, FakeClient(plugins)) == []
+    (problem,) = check(config, FakeClient({"x11": "optional"}))
+    assert problem == "sbatch_options is container-image=, no-home, x11=?, the cluster's plugins add x11=?"
+
+
+def test_limits_are_asked_for_where_they_are_enforced() -> None:
+    for enforced, text in ((False, "associations"), (True, "associations,limits"), (True, "SAFE"), (False, "none")):
+        config = recorded("config")
+        line = next(line for line in config.splitlines() if line.startswith("AccountingStorageEnforce"))
+        settings = config.replace(line, f"AccountingStorageEnforce = {text}")
+        assert found(FakeClient(config=settings)).limits.enforced is enforced, text
+    (problem,) = check(found(), FakeClient(config=settings.replace("Enforce = none", "Enforce = limits")))
+    assert problem == "limits.enforced is false, the cluster's is true"
+
+
+def test_check_compares_partitions() -> None:
+    config = found()
+    declared = config._replace(
+        partition=(
+            config.partition[0]._replace(cpus_per_gpu=3, pieces_in=("elsewhere",)),
+            config.partition[1]._replace(name="old"),
+            config.partition[2],
+        )
+    )
+    assert check(declared, FakeClient()) == [
+        "partition 'all': cpus_per_gpu is 3, the cluster's is 0",
+        "partition 'gpu' has GPUs and no [[partition]] describes it: no share is placed there",
+        "partition 'old' has no GPUs, or does not exist",
+        "partition 'all': pieces_in names 'elsewhere', which no [[partition]] describes",
+    ]
 
 
 def test_two_kinds_of_gpus_on_a_node() -> None:

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the accounting lets one user ask for: the limits on TRES of associations and QOS, and whether a job fits them.
+
+A job that breaks one is refused or waits for ever; which of the two, the QOS's flags say. Read as sacctmgr(1) and
+slurm's resource_limits page describe them: a limit for each job is the nearest one up the tree of accounts, a limit
+for a group holds at each level, those of a partition's QOS and of the job's hold beside them.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.units import time_limit_min
+
+Tres = dict[str, int]
+
+# The limits that one request alone can break, by sacctmgr's names for its columns.
+PER_JOB = ("MaxTRES", "MaxTRESPerNode", "MaxWall")
+TOGETHER = ("GrpTRES", "MaxTRESPerUser", "MaxTRESPerAccount")
+LEAST = "MinTRES"
+# A time limit is kept beside the TRES under this name.
+MINUTES = "minutes"
+
+_OF_ASSOCIATION = ("GrpTRES", *PER_JOB)
+_OF_QOS = (*_OF_ASSOCIATION, "MaxTRESPerUser", "MaxTRESPerAccount", LEAST)
+
+
+class Association(NamedTuple):
+    """An account's limits, or a user's in an account, perhaps in one partition only."""
+
+    account: str
+    parent: str
+    partition: str
+    default_qos: str
+    limits: Mapping[str, Tres]
+
+
+class Limits(NamedTuple):
+    """All that concerns one user; ``at_s`` is when Slurm was asked."""
+
+    at_s: float
+    default_account: str
+    own: tuple[Association, ...]
+    accounts: Mapping[str, Association]
+    qos: Mapping[str, Mapping[str, Tres]]
+
+
+def questions(user: str, cluster: str) -> tuple[tuple[str, ...], ...]:
+    """Return the three calls of sacctmgr whose answers ``parse_limits`` reads."""
+    show = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show")
+    columns = ",".join(_OF_ASSOCIATION)
+    return (
+        (
+            *show,
+            "user",
+            f"name={user}",
+            f"cluster={cluster}",
+            "withassoc",
+            f"format=DefaultAccount,Account,Partition,DefaultQOS,{columns}",
+        ),
+        (*show, "association", "user=", f"cluster={cluster}", f"format=Account,ParentName,DefaultQOS,{columns}"),
+        (*show, "qos", f"format=Name,{','.join(_OF_QOS)}"),
+    )
+
+
+def parse_limits(answers: Sequence[str], at_s: float) -> Limits:
+    """Return what sacctmgr answered to ``questions``.
+
+    Raises:
+        InputError: a line of another form, or a user whom the accounting does not know.
+    """
+    of_user, of_accounts, of_qos = answers
+    default_account, own = "", []
+    for cells in _rows(of_user, 4 + len(_OF_ASSOCIATION)):
+        default_account = cells[0] or default_account
+        own.append(Association(cells[1], cells[1], cells[2], cells[3], _limits(_OF_ASSOCIATION, cells[4:])))
+    if not own:
+        raise InputError("sacctmgr knows no association of this user")
+    accounts = {
+        cells[0]: Association(cells[0], cells[1], "", cells[2], _limits(_OF_ASSOCIATION, cells[3:]))
+        for cells in _rows(of_accounts, 3 + len(_OF_ASSOCIATION))
+    }
+    qos = {cells[0]: _limits(_OF_QOS, cells[1:]) for cells in _rows(of_qos, 1 + len(_OF_QOS))}
+    return Limits(at_s, default_account, tuple(own), accounts, qos)
+
+
+def _rows(text: str, columns: int) -> Iterator[list[str]]:
+    for line in filter(None, text.splitlines()):
+        cells = line.split("|")
+        if len(cells) != columns:
+            raise InputError(f"sacctmgr printed '{line}', which has not {columns} columns")
+        yield cells
+
+
+def _limits(names: Sequence[str], cells: Sequence[str]) -> dict[str, Tres]:
+    found = {name: parse_tres(cell) for name, cell in zip(names, cells, strict=True) if cell and name != "MaxWall"}
+    wall_min = time_limit_min(cells[names.index("MaxWall")] or "UNLIMITED")
+    return found if math.isinf(wall_min) else found | {"MaxWall": {MINUTES: int(wall_min)}}
+
+
+def parse_tres(text: str) -> Tres:
+    """Return the countable part of a limit such as ``cpu=4,gres/gpu=2,mem=8G``: what is not a plain number is left out.
+
+    Raises:
+        InputError: an item that is no ``name=value``.
+    """
+    found = {}
+    for item in filter(None, text.split(",")):
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise InputError(f"limit '{item}' in '{text}' is not of the form name=value")
+        if value.isascii() and value.isdigit():
+            found[name] = int(value)
+    return found
+
+
+def broken_limit(
+    limits: Limits, wanted: Mapping[str, int], account: str, qos: str, partition: str, partition_qos: str
+) -> str:
+    """Return the limit that a job asking for ``wanted`` gres would break, in words; empty when there is none.
+
+    Args:
+        limits: the user's.
+        wanted: TRES name -> count, all gres that the job asks for, and MINUTES where its time limit becomes longer.
+        account: as asked; empty: the default one.
+        qos: as asked; empty: the default one.
+        partition: where it would run.
+        partition_qos: the QOS of that partition; empty for none.
+    """
+    chain = _chain(limits, account or limits.default_account, partition)
+    if chain is None:
+        return f"no association with account '{account or limits.default_account}' is known"
+    qos = qos or next((level.default_qos for level in chain if level.default_qos), "")
+    for key in PER_JOB:
+        nearest: Tres = {}
+        for level in reversed(chain):
+            nearest |= level.limits.get(key, {})
+        for name, most in nearest.items():
+            if wanted.get(name, 0) > most:
+                return f"{key} of account '{chain[0].account}' allows {most} of {name}"
+    for what, level_limits in (
+        *((f"account '{level.account}'", level.limits) for level in chain),
+        *((f"QOS '{name}'", limits.qos.get(name, {})) for name in (qos, partition_qos) if name),
+    ):
+        for key in TOGETHER if what.startswith("account") else (*PER_JOB, *TOGETHER):
+            for name, most in level_limits.get(key, {}).items():
+                if wanted.get(name, 0) > most:
+                    return f"{key} of {what} allows {most} of {name}"
+        for name, least in level_limits.get(LEAST, {}).items():
+            if name.startswith("gres/") and wanted.get(name, 0) < least:
+                return f"{LEAST} of {what} wants at least {least} of {name}"
+    return ""
+
+
+def _chain(limits: Limits, account: str, partition: str) -> list[Association] | None:
+    """Return the user's association and the accounts above it, nearest first; None when there is none."""
+    fits = [item for item in limits.own if item.account == account and item.partition in ("", partition)]
+    if not fits:
+        return None
+    chain = [max(fits, key=lambda item: bool(item.partition))]  # one for the partition comes before the general one
+    seen: set[str] = set()
+    while (above := limits.accounts.get(chain[-1].parent)) is not None and above.account not in seen:
+        seen.add(above.account)
+        chain.append(above)
+    return chain
+
+
+def to_json(limits: Limits) -> dict[str, object]:
+    """Return plain containers for a file."""
+    return {
+        **limits._asdict(),
+        "own": [item._asdict() for item in limits.own],
+        "accounts": {name: item._asdict() for name, item in limits.accounts.items()},
+    }
+
+
+def from_json(table: object) -> Limits:
+    """Return what ``to_json`` made.
+
+    Raises:
+        InputError: anything else.
+    """
+    try:
+        assert isinstance(table, dict)
+        own = tuple(Association(**item) for item in table["own"])
+        accounts = {name: Association(**item) for name, item in table["accounts"].items()}
+        return Limits(float(table["at_s"]), str(table["default_account"]), own, accounts, dict(table["qos"]))
+    except (AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"kept limits are not of the expected form: {error!r}") from error

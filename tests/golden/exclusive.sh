@@ -1,0 +1,16 @@
+#!/bin/bash -l
+#SBATCH --job-name=train --gres=gpu:1
+#SBATCH --time=2:00:00   # enough
+
+# load what it needs
+# --- csub: this block was added at submission; every line of yours stands unchanged around it ---
+# asked:     gpu:1
+# given:     as asked (exclusive)
+# because:   no earlier run of this job is known
+# footprint: hint: given by the user
+# to switch this off: csub --colloc=off, or plain sbatch
+csub_gpu_mem_mib='9472'
+unset csub_gpu_mem_mib
+# --- end of csub's block ---
+module load cuda
+srun python train.py "$@"

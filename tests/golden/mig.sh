@@ -1,0 +1,17 @@
+#!/bin/bash -l
+#SBATCH --job-name=train --gres=gpu:1
+#SBATCH --time=2:00:00   # enough
+
+# load what it needs
+# --- csub: this block was added at submission; every line of yours stands unchanged around it ---
+# asked:     gpu:1
+# given:     gpu:nvidia_h100_80gb_hbm3_1g.10gb:1 (mig)
+# because:   slice 1g.10gb holds 9472 of its 9984 MiB; slowdown at least 1.00x; time limit 150 min
+# because:   in partition 'mig'
+# footprint: hint: given by the user
+# to switch this off: csub --colloc=off, or plain sbatch
+csub_gpu_mem_mib='9472'
+unset csub_gpu_mem_mib
+# --- end of csub's block ---
+module load cuda
+srun python train.py "$@"

@@ -1,0 +1,21 @@
+#!/bin/bash -l
+#SBATCH --job-name=train --gres=gpu:1
+#SBATCH --time=2:00:00   # enough
+
+# load what it needs
+# --- csub: this block was added at submission; every line of yours stands unchanged around it ---
+# asked:     gpu:1
+# given:     mps:12 (mps)
+# because:   12 of 100 shares hold 9472 MiB and 12 % of the SMs
+# because:   4 cores
+# footprint: hint: given by the user
+# to switch this off: csub --colloc=off, or plain sbatch
+csub_gpu_mem_mib='9472'
+# Shares a GPU under MPS: the limit caps this job's memory, the others keep frameworks from taking the whole card.
+: "${CUDA_MPS_PINNED_DEVICE_MEM_LIMIT:=0=${csub_gpu_mem_mib}M}"; export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
+: "${XLA_PYTHON_CLIENT_PREALLOCATE:=false}"; export XLA_PYTHON_CLIENT_PREALLOCATE
+: "${TF_FORCE_GPU_ALLOW_GROWTH:=true}"; export TF_FORCE_GPU_ALLOW_GROWTH
+unset csub_gpu_mem_mib
+# --- end of csub's block ---
+module load cuda
+srun python train.py "$@"

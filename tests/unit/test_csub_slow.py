@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""csub on file systems that are slow or hang: few operations, a bound on the time, still one submission."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.history.records import drop_evidence
+from tests.fakes import build_slowfs
+from tests.unit.made import evidence
+from tests.unit.shell import HINT, SCRIPT, Shell
+
+PLACED = ["--gres=gpu:h100_1g.10gb:1", "job.sh"]
+AT_MOST = 6
+
+
+@pytest.fixture(scope="session")
+def slowfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_slowfs(tmp_path_factory.mktemp("slowfs"))
+
+
+def on_slow(slowfs: Path, shell: Shell, under: Path, delay_ms: int) -> dict[str, str]:
+    # /bin/sh as sbatch: what is counted shall be csub's own.
+    (shell.folder / "bin/sbatch").write_text(
+        '#!/bin/sh\nn=$(ls "$CALLS" | wc -l); printf "%s\\0" "$@" >"$CALLS/$n"\necho "Submitted batch job 4711"\n'
+    )
+    return {
+        "LD_PRELOAD": str(slowfs),
+        "SLOWFS_UNDER": str(under),
+        "SLOWFS_MS": str(delay_ms),
+        "SLOWFS_LOG": str(shell.folder / "operations"),
+    }
+
+
+def operations(shell: Shell) -> list[str]:
+    log = shell.folder / "operations"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+@pytest.mark.parametrize("placed", [True, False])
+def test_few_operations_under_home_with_a_site(slowfs: Path, shell: Shell, placed: bool) -> None:
+    environ = on_slow(slowfs, shell, shell.folder / "home", 0)
+    spool = shell.folder / "spool"
+    spool.mkdir()
+    with (shell.folder / "site.toml").open("a") as site:
+        site.write(f'[paths]\ndecisions = "{spool}"\nstate = "{shell.folder}"\n')
+    shell.run(*([HINT] if placed else []), "job.sh", environ=environ)
+    assert shell.calls() == [PLACED if placed else ["job.sh"]]
+    assert len(operations(shell)) <= 2, operations(shell)
+
+
+def test_few_operations_under_home_with_everything_in_it(slowfs: Path, shell: Shell) -> None:
+    home = shell.folder / "home"
+    config = home / ".config/slurm_colloc"
+    config.mkdir(parents=True)
+    (config / "site.toml").write_text((shell.folder / "site.toml").read_text())
+    environ = on_slow(slowfs, shell, home, 0) | {"COLLOC_CONF": ""}
+    shell.run(HINT, "job.sh", environ=environ)  # makes its folders
+    (shell.folder / "operations").unlink()
+    shell.run(HINT, "job.sh", environ=environ)
+    assert shell.calls() == [PLACED, PLACED]
+    assert len(operations(shell)) <= AT_MOST, operations(shell)
+
+
+HUNG = 600_000
+
+
+def hung(slowfs: Path, shell: Shell, under: Path, *argv: str, **more: str) -> float:
+    with (shell.folder / "site.toml").open("a") as site:
+        site.write("[timeouts]\ndecide_s = 0.5\n")
+    begun = time.monotonic()
+    done = shell.run(*argv, environ=on_slow(slowfs, shell, under, HUNG) | more)
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 4711\n"), done.stderr
+    (shell.folder / "said").write_text(done.stderr)
+    return time.monotonic() - begun
+
+
+def test_a_hung_history_leaves_the_job_as_asked(slowfs: Path, shell: Shell) -> None:
+    drop_evidence(str(shell.folder / "home/.local/share/slurm_colloc"), evidence("1"))
+    took_s = hung(slowfs, shell, shell.folder / "home", "job.sh")
+    assert shell.calls() == [["job.sh"]]
+    assert took_s < 10
+    assert (
+        shell.folder / "said"
+    ).read_text() == "csub: handing over to plain sbatch, as asked: deciding (more than 0.5 s) took too long\n"
+
+
+def test_a_hung_site_file_leaves_the_job_as_asked(slowfs: Path, shell: Shell) -> None:
+    assert hung(slowfs, shell, shell.folder / "site.toml", HINT, "job.sh") < 10
+    assert shell.calls() == [["job.sh"]]
+    assert "took too long" in (shell.folder / "said").read_text()
+
+
+def test_a_hung_spool_is_told_after_the_submission(slowfs: Path, shell: Shell) -> None:
+    assert hung(slowfs, shell, shell.folder / "home", HINT, "job.sh") < 10
+    assert shell.calls() == [PLACED]
+    assert "the decision is not recorded" in (shell.folder / "said").read_text()
+
+
+def test_a_hung_script_folder_hangs_as_sbatch_would_and_no_longer(slowfs: Path, shell: Shell) -> None:
+    (shell.folder / "far").mkdir()
+    (shell.folder / "far/job.sh").write_text(SCRIPT)
+    assert hung(slowfs, shell, shell.folder / "far", HINT, "far/job.sh") < 10
+    assert shell.calls() == [["far/job.sh"]]

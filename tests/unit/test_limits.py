@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.config import Limits as Declared
+from slurm_colloc.config import Paths, SiteConfig
+from slurm_colloc.errors import InputError, ProcessError
+from slurm_colloc.slurm.limits import Limits, broken_limit, from_json, parse_limits, parse_tres, questions, to_json
+from slurm_colloc.submit import access
+from slurm_colloc.submit.access import limits_of_user
+
+# As sacctmgr 22.05.8 printed it on a laboratory, with one more account and QOS.
+USER = """\
+ml|ml|||gres/gpu=8|gres/mps=15||
+ml|vision||low||gres/mps=40||
+ml|vision|mig|||gres/gpu=1||1-01:00:00
+"""
+ACCOUNTS = """\
+root||||||
+ml|root||gres/gpu=4|||02:00:00
+vision|ml|||gres/gpu=2,cpu=4||
+phys|root|||||
+"""
+QOS = """\
+normal|||||||
+small|gres/gpu:h100=3|gres/gpu=1,gres/mps=20||00:30:00|gres/gpu=2||gres/gpu=1
+low|||||gres/shard=1||
+"""
+
+
+def limits() -> Limits:
+    return parse_limits([USER, ACCOUNTS, QOS], 1.0)
+
+
+def test_what_is_asked() -> None:
+    user, accounts, qos = questions("alice", "lab")
+    assert user[-1] == "format=DefaultAccount,Account,Partition,DefaultQOS,GrpTRES,MaxTRES,MaxTRESPerNode,MaxWall"
+    assert "name=alice" in user
+    assert "cluster=lab" in user
+    assert "user=" in accounts
+    assert qos[-1].startswith("format=Name,GrpTRES,MaxTRES,")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "account", "qos", "partition", "said"),
+    [
+        ({"gres/mps": 15}, "", "", "gpu", ""),
+        ({"gres/mps": 16}, "", "", "gpu", "MaxTRES of account 'ml' allows 15 of gres/mps"),
+        ({"gres/gpu": 4}, "", "", "gpu", ""),
+        ({"gres/gpu": 5}, "", "", "gpu", "GrpTRES of account 'ml' allows 4 of gres/gpu"),
+        # The user's own limit comes before the account's, what the account says of others still holds.
+        ({"gres/mps": 40}, "vision", "", "gpu", ""),
+        ({"gres/gpu": 3}, "vision", "", "gpu", "MaxTRES of account 'vision' allows 2 of gres/gpu"),
+        ({"gres/gpu": 2}, "vision", "", "gpu", ""),
+        # An association with the partition comes before the general one.
+        ({"gres/gpu": 2}, "vision", "", "mig", "MaxTRES of account 'vision' allows 1 of gres/gpu"),
+        ({"gres/mps": 41}, "vision", "", "mig", ""),
+        ({"gres/mps": 10}, "", "small", "gpu", "MinTRES of QOS 'small' wants at least 1 of gres/gpu"),
+        ({"gres/gpu": 1, "gres/gpu:h100_1g.10gb": 1}, "", "small", "gpu", ""),
+        ({"gres/gpu": 1, "gres/gpu:h100": 4}, "", "small", "gpu", "GrpTRES of QOS 'small' allows 3 of gres/gpu:h100"),
+        ({"gres/gpu": 2}, "", "small", "gpu", "MaxTRES of QOS 'small' allows 1 of gres/gpu"),
+        # The association's default QOS holds where none is asked.
+        ({"gres/shard": 2}, "vision", "", "gpu", "MaxTRESPerUser of QOS 'low' allows 1 of gres/shard"),
+        ({"minutes": 121}, "", "", "gpu", "MaxWall of account 'ml' allows 120 of minutes"),
+        ({"minutes": 1500}, "vision", "", "mig", ""),
+        ({"minutes": 31}, "", "small", "gpu", "MaxWall of QOS 'small' allows 30 of minutes"),
+        ({"gres/gpu": 1}, "phys", "", "gpu", "no association with account 'phys' is known"),
+    ],
+)
+def test_broken_limits(wanted: dict[str, int], account: str, qos: str, partition: str, said: str) -> None:
+    assert broken_limit(limits(), wanted, account, qos, partition, "") == said
+
+
+def test_the_qos_of_a_partition_holds_too() -> None:
+    found = broken_limit(limits(), {"gres/gpu": 2}, "", "normal", "gpu", "small")
+    assert found == "MaxTRES of QOS 'small' allows 1 of gres/gpu"
+    assert broken_limit(limits(), {"gres/gpu": 2}, "", "unheard-of", "gpu", "") == ""
+
+
+def test_accounts_in_a_circle_do_not_hang() -> None:
+    circle = parse_limits(["a|a||||||\n", "a|b|||||\nb|a|||gres/gpu=1||\n", ""], 0.0)
+    assert broken_limit(circle, {"gres/gpu": 2}, "", "", "gpu", "") != ""
+
+
+@pytest.mark.parametrize("answers", [["", ACCOUNTS, QOS], ["ml|ml\n", ACCOUNTS, QOS], [USER, ACCOUNTS, "x|gres/gpu"]])
+def test_answers_of_another_form(answers: list[str]) -> None:
+    with pytest.raises(InputError):
+        parse_limits(answers, 0.0)
+
+
+def test_tres() -> None:
+    assert parse_tres("cpu=4,gres/gpu:a=0,mem=8G,energy=-1") == {"cpu": 4, "gres/gpu:a": 0}
+    with pytest.raises(InputError, match="not of the form name=value"):
+        parse_tres("cpu")
+
+
+def test_json_there_and_back() -> None:
+    assert from_json(json.loads(json.dumps(to_json(limits())))) == limits()
+    wrong: list[object] = [None, [], {}, {"at_s": "x"}, {**to_json(limits()), "own": [{}]}]
+    for broken in wrong:
+        with pytest.raises(InputError):
+            from_json(broken)
+
+
+def test_limits_are_kept_for_their_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SiteConfig(1, "c", "22.05", limits=Declared(True, 60.0), paths=Paths(decisions=str(tmp_path)))
+    asked: list[float] = []
+    at_s = 1000.0
+
+    def ask() -> Limits:
+        asked.append(at_s)
+        return limits()._replace(at_s=at_s)
+
+    monkeypatch.setattr(access, "now", lambda: at_s)
+    for moment, times in ((1000.0, 1), (1059.0, 1), (1061.0, 2), (900.0, 3)):  # a clock set back asks again
+        at_s = moment
+        found = limits_of_user(config, ask)
+        assert isinstance(found, Limits)
+        assert len(asked) == times
+    (kept,) = (tmp_path / str(os.geteuid())).iterdir()
+    kept.write_text("{")
+    assert isinstance(limits_of_user(config, ask), Limits)
+    assert len(asked) == 4
+
+
+def test_limits_that_cannot_be_asked_for(tmp_path: Path) -> None:
+    config = SiteConfig(1, "c", "22.05", limits=Declared(True), paths=Paths(decisions=str(tmp_path)))
+
+    def ask() -> Limits:
+        raise ProcessError("sacctmgr is down")
+
+    assert limits_of_user(config, ask) == "sacctmgr is down"

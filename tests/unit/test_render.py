@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rendered script: compared whole with tests/golden (COLLOC_GOLDEN=write writes them), and run by real shells."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.config import Observe, Paths, SiteConfig
+from slurm_colloc.errors import ConfigError
+from slurm_colloc.model import Gres, Placement, Rejected, SharingMode
+from slurm_colloc.slurm.directives import read_script
+from slurm_colloc.slurm.options import SBATCH_OPTIONS
+from slurm_colloc.submit.render import Sampling, render_block, render_script, site_parts
+from tests.unit.made import footprint, request, site
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SCRIPT = b"""\
+#!/bin/bash -l
+#SBATCH --job-name=train --gres=gpu:1
+#SBATCH --time=2:00:00   # enough
+
+# load what it needs
+module load cuda
+srun python train.py "$@"
+"""
+PLACEMENTS = {
+    SharingMode.EXCLUSIVE: (None, ("no earlier run of this job is known",)),
+    SharingMode.MIG: (
+        Gres("gpu", "nvidia_h100_80gb_hbm3_1g.10gb", 1),
+        ("slice 1g.10gb holds 9472 of its 9984 MiB; slowdown at least 1.00x; time limit 150 min", "in partition 'mig'"),
+    ),
+    SharingMode.MPS: (Gres("mps", "", 12), ("12 of 100 shares hold 9472 MiB and 12 % of the SMs", "4 cores")),
+    SharingMode.SHARD: (Gres("shard", "", 1), ("1 of 8 shares hold 9472 MiB and 12 % of the SMs",)),
+}
+
+
+@pytest.fixture(autouse=True)
+def fixed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", "/opt/slurm_colloc/bin/python3")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+
+
+def placement(mode: SharingMode) -> Placement:
+    gres, reasons = PLACEMENTS[mode]
+    return Placement(mode, gres, 9472, 256, "", None, "", None, reasons, (Rejected("x", "y"),))
+
+
+def block(mode: SharingMode, *, sampled: bool, config: SiteConfig | None = None) -> bytes:
+    sampling = Sampling("0123456789abcdef", mode) if sampled else None
+    return render_block(request(), footprint(9216.0, 12.0), placement(mode), sampling, config or site())
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.parametrize("mode", list(SharingMode))
+def test_golden(mode: SharingMode, sampled: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = read_script(SCRIPT, SBATCH_OPTIONS["22.05"], "22.05")
+    text = render_script(SCRIPT, script.insert_at, block(mode, sampled=sampled))
+    text = text.replace(str(tmp_path).encode(), b"/home/ann/.local/share")
+    path = GOLDEN / f"{mode}{'-sampled' if sampled else ''}.sh"
+    if os.environ.get("COLLOC_GOLDEN") == "write":
+        path.write_bytes(text)
+    assert text == path.read_bytes()
+    head, tail = SCRIPT[: script.insert_at], SCRIPT[script.insert_at :]
+    assert text.startswith(head), "the user's own text stands verbatim around the block"
+    assert text.endswith(tail)
+
+
+SHELLS = [name for name in ("dash", "bash", "ksh", "zsh", "sh") if shutil.which(name)]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("mode", list(SharingMode))
+def test_a_block_runs_silently_and_leaves_no_trace(shell: str, mode: SharingMode, tmp_path: Path) -> None:
+    config = site()._replace(observe=Observe(simulated_devices="/a b/'c"))
+    before = 'set -- one "two 3"\n'
+    after = '[ "$#/$2" = "2/two 3" ] || exit 3\nset | grep "^csub_" || echo "none left"\nwait\n'
+    after += 'echo "${XLA_PYTHON_CLIENT_PREALLOCATE-unset}"\n'
+    text = before.encode() + block(mode, sampled=True, config=config) + after.encode()
+    done = subprocess.run([shell, "-eu"], input=text, capture_output=True, cwd=tmp_path, timeout=30, check=False)
+    taming = mode in (SharingMode.MPS, SharingMode.SHARD)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == (b"none left\n" + (b"false\n" if taming else b"unset\n"))
+
+
+def test_what_the_user_set_is_kept(tmp_path: Path) -> None:
+    text = (
+        block(SharingMode.MPS, sampled=False) + b'echo "$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT $TF_FORCE_GPU_ALLOW_GROWTH"'
+    )
+    for environ, said in (({}, b"0=9472M true\n"), ({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G"}, b"0=1G true\n")):
+        done = subprocess.run(["sh"], input=text, env=environ, capture_output=True, check=True)
+        assert done.stdout == said
+
+
+def test_hostile_words_are_not_run(tmp_path: Path) -> None:
+    hostile = "x\ntouch a #\r`touch b`$(touch c)'; touch d; '\x1b[2J\u2028"
+    one = placement(SharingMode.MPS)._replace(reasons=(hostile,))
+    asked = request(gres=(Gres("gpu", "a\ntouch e", 1),))
+    text = render_block(asked, footprint(provenance=hostile), one, Sampling(hostile, SharingMode.MPS), site())
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    done = subprocess.run(["sh", "-eu"], input=text + b"echo ok\n", capture_output=True, cwd=folder, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"ok\n", b"")
+    assert list(folder.iterdir()) == []
+
+
+# --- what a site makes of the templates ---
+
+
+def test_a_sites_own_template_comes_first_and_is_seen_when_it_changes(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "mps.sbatch.j2").write_text("echo {{ config.cluster | quote }}\n")
+    config = site()._replace(paths=Paths(templates=str(mine)))
+    assert site_parts(config)["mps"] == "echo 'c'"
+    assert "XLA" in site_parts(config)["shard"]
+    (mine / "mps.sbatch.j2").write_text("echo changed\n")
+    assert site_parts(config)["mps"] == "echo changed"
+    assert len(list((tmp_path / "slurm_colloc/rendered").iterdir())) == 1, "what is out of date is removed"
+
+
+@pytest.mark.parametrize("text", ["{{ nothing }}", "{% if %}", "{% extends 'none' %}"])
+def test_a_template_that_does_not_render_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mps.sbatch.j2").write_text(text)
+    with pytest.raises(ConfigError, match=r"template 'mps\.sbatch\.j2' from .* does not render"):
+        site_parts(site()._replace(paths=Paths(templates=str(tmp_path))))
+
+
+@pytest.mark.parametrize("kept", ["", "{", "[]", '{"mps": 1}'])
+def test_a_broken_keepsake_is_rendered_again(tmp_path: Path, kept: str) -> None:
+    parts = site_parts(site())
+    (path,) = (tmp_path / "slurm_colloc/rendered").iterdir()
+    path.write_text(kept)
+    assert site_parts(site()) == parts
+
+
+def test_somebody_elses_keepsake_is_not_run(tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give a file away")
+    parts = site_parts(site())
+    (path,) = (tmp_path / "slurm_colloc/rendered").iterdir()
+    path.write_text(path.read_text().replace("XLA", "EVIL"))
+    os.chown(path, 4242, 4242)
+    assert site_parts(site()) == parts
+    assert "EVIL" not in str(parts)
