@@ -84,6 +84,11 @@ class Lab:
         return self.root / "etc/slurm.conf"
 
     @property
+    def mounts(self) -> Path:
+        """The table of what the lab's release lays over the machine's own files."""
+        return self.root / "etc/mounts"
+
+    @property
     def gpus_dir(self) -> Path:
         """The folder of `NODE.json`: each node's simulated devices."""
         return self.root / "gpus"
@@ -124,7 +129,7 @@ class Lab:
         people = users.invent(root / "home") if form == "root" else [users.myself(root / "home")]
         for name in FOLDERS:
             (root / name).mkdir(parents=True, exist_ok=True)
-        names = _name_variables(root, form, people)
+        names = _name_variables(root, form, chosen, people)
         lab = cls(root, form, chosen, people, ports, names)
         lab._write(extra_slurm_conf, files or {})
         return lab
@@ -160,6 +165,10 @@ class Lab:
             path = root / "etc" / name
             path.write_text(text)
             path.chmod(0o755 if text.startswith("#!") else 0o644)
+        if self.release != HOST:
+            # Also because 26.05 holds a job for which `su` does not know the user, and gives `su` no variables.
+            over = {root / "etc" / name: f"/etc/{name}" for name in ("passwd", "group")}
+            self.release.write_mounts(self.mounts, over)
         for node in nodes.NODES:
             (root / "spool" / node.name).mkdir()
         if self.form == "root":
@@ -357,7 +366,7 @@ class Lab:
         self, name: str, argv: Sequence[str], ids: tuple[int, int] | None, release: Release | None = None
     ) -> Record:
         """Start one of the cluster's own processes, under other ids and of another release where given."""
-        words = (release or self.release).enter(_under(ids, argv))
+        words = (release or self.release).enter(_under(ids, argv), self.mounts)
         log = self.root / f"log/{name}.out"
         return self.book.start(name, words, log=log, env=self.environment(), cwd=self.root / "run")
 
@@ -374,7 +383,7 @@ class Lab:
 
     def install(self, checkout: Path, say: Say = lambda _: None) -> float:
         """Install the checkout as a center would: its wheel, in a venv that every user may run; return seconds."""
-        return install.install(checkout, self.root / "opt", self.release, say)
+        return install.install(self, checkout, say)
 
     def _person(self, user: str | None) -> User | None:
         if user is None or user in self.users:
@@ -385,7 +394,7 @@ class Lab:
         """Return the command that runs argv as this user among the programs of the lab's release."""
         person = self._person(user)
         ids = (person.uid, person.gid) if person and self.form == "root" else None
-        return self.release.enter(_under(ids, argv))
+        return self.release.enter(_under(ids, argv), self.mounts)
 
 
 def _under(ids: tuple[int, int] | None, argv: Sequence[str | Path]) -> list[str]:
@@ -417,9 +426,11 @@ def _new_folder(root: Path | None) -> Path:
     return root
 
 
-def _name_variables(root: Path, form: str, people: list[User]) -> dict[str, str]:
+def _name_variables(root: Path, form: str, release: Release, people: list[User]) -> dict[str, str]:
     passwd, group = root / "etc/passwd", root / "etc/group"
     users.write_name_files(people, passwd, group)
+    if release != HOST:
+        return {}  # they lie over the machine's own files
     try:
         return users.wrapper_variables(passwd, group)
     except LabError:
