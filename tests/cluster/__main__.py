@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.cluster up|down|status|enter|env|root|demo`: a private real Slurm cluster by hand."""
+"""`python -m tests.cluster up|down|status|enter|env|root|record|demo`: a private real Slurm cluster by hand."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.cluster import record as recording
 from tests.cluster.demo import tell
 from tests.cluster.lab import FORMS, Lab, LabError, missing_programs
 from tests.cluster.releases import HOST, RELEASES, find
@@ -87,6 +88,11 @@ def root(args: argparse.Namespace) -> int:
     return 0
 
 
+def record(args: argparse.Namespace) -> int:
+    recording.record(args.release, CHECKOUT / "tests/recorded", say)
+    return 0
+
+
 def demo(args: argparse.Namespace) -> int:
     form = "root" if os.getuid() == 0 else "user"
     if missing := missing_programs(form, find(args.release)):
@@ -109,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         enter: "run a command, or a shell, in it",
         env: "print exports",
         root: "fetch a Slurm release that is not this machine's own",
+        record: "keep what a release's commands print, for the tests of the parsers",
         demo: "tell the whole story on a lab of its own, then leave nothing running",
     }
     commands = parser.add_subparsers(required=True, metavar="|".join(act.__name__ for act in texts))
@@ -125,7 +132,8 @@ def _parser() -> argparse.ArgumentParser:
     made[down].add_argument("--remove", action="store_true", help="delete the folder as well")
     made[enter].add_argument("--user", help="one of the lab's users (default: its administrator)")
     made[enter].add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND...")
-    made[root].add_argument("release", choices=RELEASES)
+    for act in (root, record):
+        made[act].add_argument("release", choices=RELEASES)
     made[demo].add_argument("--record", action="store_true", help="keep its data as the one of 'colloc demo'")
     return parser
 
