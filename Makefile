@@ -2,7 +2,7 @@
 # Thin: every line runs as well without make. ENV is the environment that bootstrap.sh builds.
 ENV := .venv/bin
 
-.PHONY: demo test check lint bench soak docs env env-only
+.PHONY: demo test test-matrix check lint bench soak docs env env-only
 
 env:           ## Slurm from Debian's packages (as root) and the Python environment
 	@bash tests/cluster/bootstrap.sh
@@ -15,6 +15,14 @@ demo: env      ## the whole story on a private real cluster
 
 test: env      ## the whole suite, the real cluster included
 	$(ENV)/pytest -m "not soak"
+
+test-matrix:   ## the tests of the real cluster on every Slurm release that a lab can run, as root
+	@bash tests/cluster/bootstrap.sh --releases
+	@failed=; for release in 22.05 24.11 26.05; do \
+	    echo "Slurm $$release:"; \
+	    COLLOC_REQUIRE_CLUSTER=1 COLLOC_TEST_RELEASE=$$release $(ENV)/pytest -m "cluster and not soak" tests/cluster \
+	        || failed="$$failed $$release"; \
+	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 check: lint test ## what must hold at every commit
 

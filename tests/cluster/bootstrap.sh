@@ -4,7 +4,7 @@
 # Leaves nothing but installed packages and .venv; done before, it takes well under a second.
 set -euo pipefail
 
-readonly packages=(
+packages=(
     slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin
     mariadb-server mariadb-client munge libnss-wrapper gcc libc6-dev
 )
@@ -19,8 +19,9 @@ guard_saved=
 with_slurm=yes
 
 usage() {
-    printf 'usage: tests/cluster/bootstrap.sh [--no-slurm]\n\n'
+    printf 'usage: tests/cluster/bootstrap.sh [--no-slurm | --releases]\n\n'
     printf '  --no-slurm  make .venv only, install no Debian package\n'
+    printf '  --releases  also what fetches the Slurm of later Debians\n'
 }
 
 say() { printf 'bootstrap: %s\n' "$*"; }
@@ -145,6 +146,7 @@ main() {
     while (($#)); do
         case $1 in
         --no-slurm) with_slurm= ;;
+        --releases) packages+=(debootstrap debian-archive-keyring) ;;
         -h | --help)
             usage
             exit

@@ -154,9 +154,8 @@ def slurm_conf(root: Path, form: str, ports: Mapping[str, int], user: str, extra
     return "\n".join([*lines, extra.strip(), ""])
 
 
-# slurmd loads a cgroup plugin even where nothing uses cgroups, and the one it detects refuses to start in containers:
-# v2 wants D-Bus, either wants the file system mounted. v1 starts everywhere.
-CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
+def cgroup_conf(plugin: str) -> str:
+    return f"CgroupPlugin={plugin}\n"
 
 
 def gres_conf(devices: Mapping[str, Sequence[Path]]) -> str:

@@ -16,6 +16,7 @@ from tests.cluster.config import cluster_name
 from tests.cluster.errors import LabError
 from tests.cluster.nodes import NODES
 from tests.cluster.processes import Record, is_alive, tail
+from tests.cluster.releases import HOST
 from tests.cluster.users import User
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def start_munged(lab: Lab) -> None:
     argv = ["munged", "-F", "--force", f"--key-file={key}", f"--socket={socket}"]
     argv += [f"--pid-file={root}/mrun/munged.pid", f"--log-file={root}/mrun/munged.log"]
     argv += [f"--seed-file={root}/mrun/munged.seed", "--num-threads=4"]
-    record = lab.start_daemon("munged", argv, ids)
+    record = lab.start_daemon("munged", argv, ids, release=HOST)
     _await(record, socket.exists, root / "mrun/munged.log")
 
 
@@ -91,7 +92,7 @@ def start_mariadbd(lab: Lab) -> None:
     # A lab may lose its last second at a power cut; it may not wait for a disk at every job.
     argv += ["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=256M", "--innodb-log-file-size=16M"]
     argv += ["--innodb-lock-wait-timeout=900", "--max-allowed-packet=64M"]
-    record = lab.start_daemon("mariadbd", argv, ids)
+    record = lab.start_daemon("mariadbd", argv, ids, release=HOST)
     _await(record, lambda: ports.answers(lab.ports.numbers["mariadbd"]), log)
 
 

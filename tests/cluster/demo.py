@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from slurm_colloc.accounting.sources.sacct import FIELDS
 from tests.cluster.config import cluster_name
-from tests.cluster.lab import Lab
+from tests.cluster.lab import Lab, Say
 from tests.cluster.site import write_site
 
 
@@ -156,19 +156,20 @@ class Story:
             name = "sacct.txt"
         done = self.lab.run(argv, env={"TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}, check=True)
         (self.results / name).write_text(done.stdout)
+        version = self.lab.run(["scontrol", "--version"], check=True).stdout.split()[-1]
         about = {
-            "what": "four nodes with H100s under Slurm 22.05.8, three users, made-up GPUs",
+            "what": f"four nodes with H100s under Slurm {version}, three users, made-up GPUs",
             "since": window[1],
             "until": window[3],
         }
         (self.results / "recording.json").write_text(json.dumps(about, indent=2) + "\n")
 
 
-def tell(checkout: Path, *, keep_recording: bool = False) -> int:
+def tell(checkout: Path, release: str, say: Say, *, keep_recording: bool = False) -> int:
     """Bring a cluster up, tell the story, take the cluster down; return an exit status."""
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     results = checkout / "demo-output" / f"{stamp}-{os.getpid()}"
-    lab = Lab.create()
+    lab = Lab.create(release=release, say=say)
     story = Story(lab, results)
     if lab.form == "user":
         story.say("not root: Slurm's form without root, munge and database; one user, jobs from slurmctld's memory")

@@ -9,17 +9,24 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import releases
 from tests.cluster.lab import Lab, missing_programs
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+# Which Slurm the labs of the tests run.
+RELEASE = os.environ.get("COLLOC_TEST_RELEASE") or releases.HOST.name
 
 
 def reason_for_none() -> str:
     """Say why no root-form lab can run here; empty when one can."""
     if os.getuid() != 0:
         return "the cluster's root form needs root"
-    missing = missing_programs("root")
-    return f"Slurm is not installed (no {', '.join(missing)}): run tests/cluster/bootstrap.sh" if missing else ""
+    missing = missing_programs("root", releases.find(RELEASE))
+    return (
+        f"Slurm is not installed (no {', '.join(missing)}): run tests/cluster/bootstrap.sh --releases"
+        if missing
+        else ""
+    )
 
 
 def need_cluster() -> None:
@@ -30,11 +37,16 @@ def need_cluster() -> None:
         pytest.skip(reason)
 
 
+def new_lab(extra_slurm_conf: str = "") -> Lab:
+    """Make a lab of the release that is tested."""
+    return Lab.create(release=RELEASE, extra_slurm_conf=extra_slurm_conf)
+
+
 @pytest.fixture(scope="session")
 def bare_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A running cluster without the project in it; its folder stays when a test failed."""
     need_cluster()
-    lab = Lab.create()
+    lab = new_lab()
     failed_before = request.session.testsfailed
     try:
         lab.up()

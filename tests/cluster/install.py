@@ -12,23 +12,30 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.cluster.errors import LabError
+from tests.cluster.releases import HOST
+
+if TYPE_CHECKING:
+    from tests.cluster.lab import Lab
 
 # Copied for building: what the wheel is made of. Not the rest, which may hold gigabytes.
 INGREDIENTS = ("pyproject.toml", "README.md", "LICENSE", "slurm_colloc", "templates", "site-configs", "tests/recorded")
 
 
-def install(checkout: Path, venv: Path, say: Callable[[str], None]) -> float:
-    """Build the wheel from a copy of the checkout and put it into venv, with its dependencies; return seconds."""
+def install(lab: Lab, checkout: Path, say: Callable[[str], None]) -> float:
+    """Build the wheel from a copy of the checkout and put it into the lab, with its dependencies; return seconds."""
     began = time.monotonic()
+    venv = lab.root / "opt"
     with tempfile.TemporaryDirectory(prefix="colloc-wheel-", dir="/var/tmp") as temp:
         wheel = build_wheel(checkout, Path(temp))
         say(f"wheel built in {time.monotonic() - began:.1f} s: {wheel.name}")
         if not (venv / "bin/python").exists():
             # pip of this interpreter serves the venv too, so a venv without ensurepip will do, in 0.1 s.
-            _do([_interpreter(), "-m", "venv", "--without-pip", str(venv)])
-        argv = [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "--quiet"]
+            python = _interpreter() if lab.release == HOST else "/usr/bin/python3"
+            _do(lab.command([python, "-m", "venv", "--without-pip", venv]))
+        argv = lab.command([venv / "bin/python", _pip(), "install", "--quiet"])
         _do([*argv, "--disable-pip-version-check", "--force-reinstall", "--no-deps", str(wheel)])
         _do([*argv, "--disable-pip-version-check", str(wheel)])
     _let_all_read(venv)
@@ -53,6 +60,14 @@ def build_wheel(checkout: Path, temp: Path) -> Path:
         argv.append("--no-build-isolation")
     _do([*argv, "--wheel-dir", str(dist), str(source)])
     return next(dist.glob("*.whl"))
+
+
+def _pip() -> Path:
+    """Find what `pip --python` runs in the other interpreter: our pip, and nothing else of our environment."""
+    spec = importlib.util.find_spec("pip")
+    if spec is None or spec.origin is None:
+        raise LabError(f"{sys.executable} has no pip (tests/cluster/bootstrap.sh makes an environment that has)")
+    return Path(spec.origin).with_name("__pip-runner__.py")
 
 
 def _interpreter() -> str:

@@ -16,13 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.cluster import config, daemons, install, jobs, nodes, users
+from tests.cluster import config, daemons, install, jobs, nodes, releases, users
 from tests.cluster.errors import LabError
 from tests.cluster.ports import Ports
 from tests.cluster.processes import Book, Record, is_alive, is_stepd, with_environment
+from tests.cluster.releases import HOST, Release
 from tests.cluster.users import User
 
-__all__ = ["Lab", "LabError", "LabStatus", "missing_programs"]
+__all__ = ["Lab", "LabError", "LabStatus", "Say", "missing_programs"]
 
 FORMS = ("root", "user")
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
@@ -42,6 +43,7 @@ class LabStatus:
 
     root: Path
     form: str
+    release: str
     daemons: tuple[tuple[str, int, bool], ...]
     nodes: str
 
@@ -50,17 +52,28 @@ class LabStatus:
         return bool(self.daemons) and all(alive for _, _, alive in self.daemons)
 
 
-def missing_programs(form: str) -> list[str]:
-    """Name the programs that a lab of this form needs and the machine lacks."""
-    return [p for p in PROGRAMS[form] if shutil.which(p, path=SYSTEM_PATH) is None]
+def missing_programs(form: str, release: Release = HOST) -> list[str]:
+    """Name the programs that a lab of this form and release needs and the machine lacks."""
+    # The machine's own Slurm in any case: with it come the users that the daemons run as.
+    wanted = PROGRAMS[form] if release.is_there() else (*PROGRAMS[form], "debootstrap")
+    return [p for p in wanted if shutil.which(p, path=SYSTEM_PATH) is None]
 
 
 class Lab:
     """A cluster in its folder. `create` makes one, `open` attaches to one that an earlier process made."""
 
-    def __init__(self, root: Path, form: str, people: Iterable[User], ports: Ports, names: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        form: str,
+        release: Release,
+        people: Iterable[User],
+        ports: Ports,
+        names: Mapping[str, str],
+    ) -> None:
         self.root = root
         self.form = form
+        self.release = release
         self.users = {u.name: u for u in people}
         self.ports = ports
         self.names = dict(names)
@@ -69,6 +82,11 @@ class Lab:
     @property
     def slurm_conf(self) -> Path:
         return self.root / "etc/slurm.conf"
+
+    @property
+    def mounts(self) -> Path:
+        """The table of what the lab's release lays over the machine's own files."""
+        return self.root / "etc/mounts"
 
     @property
     def gpus_dir(self) -> Path:
@@ -86,6 +104,8 @@ class Lab:
         root: Path | None = None,
         *,
         form: str | None = None,
+        release: str = HOST.name,
+        say: Say = lambda _: None,
         extra_slurm_conf: str = "",
         files: Mapping[str, str] | None = None,
     ) -> Self:
@@ -95,18 +115,22 @@ class Lab:
             root: an absent or empty folder that other uids can reach.
             form: "root" (all daemons, several users) or "user" (no root, no database, one user); by default what
                 this process's uid allows.
+            release: Slurm's, one of releases.py; any but the machine's own needs the root form.
+            say: told when the release's programs have to be fetched first, which takes a minute.
             extra_slurm_conf: lines put last in slurm.conf.
             files: further files beside slurm.conf, by name; those that begin with `#!` are made executable.
         """
         form = form or ("root" if os.getuid() == 0 else "user")
-        _check_form(form)
+        chosen = releases.find(release)
+        _check_form(form, chosen)
+        chosen.make(say)
         root = _new_folder(root)
         ports = Ports.find(config.port_names(form))
         people = users.invent(root / "home") if form == "root" else [users.myself(root / "home")]
         for name in FOLDERS:
             (root / name).mkdir(parents=True, exist_ok=True)
-        names = _name_variables(root, form, people)
-        lab = cls(root, form, people, ports, names)
+        names = _name_variables(root, form, chosen, people)
+        lab = cls(root, form, chosen, people, ports, names)
         lab._write(extra_slurm_conf, files or {})
         return lab
 
@@ -119,7 +143,8 @@ class Lab:
             raise LabError(f"no lab in {root}: {exc.strerror}") from exc
         ports = Ports({})
         ports.numbers.update(saved["ports"])
-        return cls(root, saved["form"], map(User.from_json, saved["users"]), ports, saved["names"])
+        release = releases.find(saved["release"])
+        return cls(root, saved["form"], release, map(User.from_json, saved["users"]), ports, saved["names"])
 
     def _write(self, extra_slurm_conf: str, files: Mapping[str, str]) -> None:
         root, ports = self.root, self.ports.numbers
@@ -132,7 +157,7 @@ class Lab:
         texts = {
             "slurm.conf": config.slurm_conf(root, self.form, ports, first, extra_slurm_conf),
             "gres.conf": config.gres_conf(devices),
-            "cgroup.conf": config.CGROUP_CONF,
+            "cgroup.conf": config.cgroup_conf(self.release.cgroup_plugin),
             **config.scripts(root, self.names),
             **files,
         }
@@ -140,12 +165,17 @@ class Lab:
             path = root / "etc" / name
             path.write_text(text)
             path.chmod(0o755 if text.startswith("#!") else 0o644)
+        if self.release != HOST:
+            # Also because 26.05 holds a job for which `su` does not know the user, and gives `su` no variables.
+            over = {root / "etc" / name: f"/etc/{name}" for name in ("passwd", "group")}
+            self.release.write_mounts(self.mounts, over)
         for node in nodes.NODES:
             (root / "spool" / node.name).mkdir()
         if self.form == "root":
             self._write_database_files()
         saved = {
             "form": self.form,
+            "release": self.release.name,
             "ports": ports,
             "names": self.names,
             "users": [u.to_json() for u in self.users.values()],
@@ -247,7 +277,7 @@ class Lab:
         answer = ""
         if any(name == "slurmctld" and alive for name, _, alive in records):
             answer = self.run(["sinfo", "-N", "-p", "all", "-o", "%N %T %G"], timeout=15).stdout
-        return LabStatus(self.root, self.form, tuple(records), answer)
+        return LabStatus(self.root, self.form, self.release.name, tuple(records), answer)
 
     # --- what runs in it ------------------------------------------------------------------------------------------
 
@@ -307,10 +337,9 @@ class Lab:
         timeout: float,
         check: bool,
     ) -> subprocess.CompletedProcess[str]:
-        person = self._person(user)
         environment = self.environment(user) | dict(env or {})
         return subprocess.run(
-            self._as(person, argv),
+            self.command(argv, user),
             input=input,
             stdin=subprocess.DEVNULL if input is None else None,
             capture_output=True,
@@ -327,16 +356,19 @@ class Lab:
         """Start a long-lived helper (a sampler, say) whose output goes to log/NAME.out; `down` ends it first."""
         return self.book.start(
             name,
-            self._as(self._person(user), argv),
+            self.command(argv, user),
             log=self.root / f"log/{name}.out",
             env=self.environment(user) | dict(env or {}),
             cwd=Path(self.environment(user)["HOME"]),
         )
 
-    def start_daemon(self, name: str, argv: Sequence[str], ids: tuple[int, int] | None) -> Record:
-        """Start one of the cluster's own processes, under other ids where given."""
+    def start_daemon(
+        self, name: str, argv: Sequence[str], ids: tuple[int, int] | None, release: Release | None = None
+    ) -> Record:
+        """Start one of the cluster's own processes, under other ids and of another release where given."""
+        words = (release or self.release).enter(_under(ids, argv), self.mounts)
         log = self.root / f"log/{name}.out"
-        return self.book.start(name, argv, log=log, env=self.environment(), uid_gid=ids, cwd=self.root / "run")
+        return self.book.start(name, words, log=log, env=self.environment(), cwd=self.root / "run")
 
     def stop_spawned(self, record: Record, term_wait_s: float = 5.0) -> None:
         self.book.stop([record], term_wait_s)
@@ -351,27 +383,36 @@ class Lab:
 
     def install(self, checkout: Path, say: Say = lambda _: None) -> float:
         """Install the checkout as a center would: its wheel, in a venv that every user may run; return seconds."""
-        return install.install(checkout, self.root / "opt", say)
+        return install.install(self, checkout, say)
 
     def _person(self, user: str | None) -> User | None:
         if user is None or user in self.users:
             return self.users[user] if user else None
         raise LabError(f"no user {user!r} in this lab (it has {', '.join(self.users)})")
 
-    def _as(self, person: User | None, argv: Sequence[str | Path]) -> list[str]:
-        words = [str(a) for a in argv]
-        if person is None or self.form == "user":
-            return words
-        return ["setpriv", f"--reuid={person.uid}", f"--regid={person.gid}", "--clear-groups", "--", *words]
+    def command(self, argv: Sequence[str | Path], user: str | None = None) -> list[str]:
+        """Return the command that runs argv as this user among the programs of the lab's release."""
+        person = self._person(user)
+        ids = (person.uid, person.gid) if person and self.form == "root" else None
+        return self.release.enter(_under(ids, argv), self.mounts)
 
 
-def _check_form(form: str) -> None:
+def _under(ids: tuple[int, int] | None, argv: Sequence[str | Path]) -> list[str]:
+    words = [str(a) for a in argv]
+    if ids is None:
+        return words
+    return ["setpriv", f"--reuid={ids[0]}", f"--regid={ids[1]}", "--clear-groups", "--", *words]
+
+
+def _check_form(form: str, release: Release) -> None:
     if form not in FORMS:
         raise LabError(f"no form {form!r}: there are {' and '.join(FORMS)}")
     if form == "root" and os.getuid() != 0:
         raise LabError("the root form needs root: use form 'user'")
-    if missing := missing_programs(form):
-        raise LabError(f"not installed: {', '.join(missing)} (tests/cluster/bootstrap.sh installs them)")
+    if form == "user" and release != HOST:
+        raise LabError(f"Slurm {release.name} is not this machine's own and needs the root form")
+    if missing := missing_programs(form, release):
+        raise LabError(f"not installed: {', '.join(missing)} (tests/cluster/bootstrap.sh --releases installs them)")
 
 
 def _new_folder(root: Path | None) -> Path:
@@ -385,9 +426,11 @@ def _new_folder(root: Path | None) -> Path:
     return root
 
 
-def _name_variables(root: Path, form: str, people: list[User]) -> dict[str, str]:
+def _name_variables(root: Path, form: str, release: Release, people: list[User]) -> dict[str, str]:
     passwd, group = root / "etc/passwd", root / "etc/group"
     users.write_name_files(people, passwd, group)
+    if release != HOST:
+        return {}  # they lie over the machine's own files
     try:
         return users.wrapper_variables(passwd, group)
     except LabError:

@@ -64,11 +64,9 @@ class Book:
         *,
         log: Path,
         env: Mapping[str, str],
-        uid_gid: tuple[int, int] | None = None,
         cwd: Path | None = None,
     ) -> Record:
         """Start a process that outlives its caller, and write it down."""
-        uid, gid = uid_gid or (None, None)
         with log.open("ab") as out:
             child = subprocess.Popen(
                 [str(a) for a in argv],
@@ -78,9 +76,6 @@ class Book:
                 env=dict(env),
                 cwd=cwd or self.path.parent,
                 start_new_session=True,
-                user=uid,
-                group=gid,
-                extra_groups=None if uid is None else [],
             )
         try:
             return self._write_down(name, child, log)

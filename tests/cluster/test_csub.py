@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.fixtures import RELEASE
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
 
@@ -17,6 +18,12 @@ pytestmark = pytest.mark.cluster
 
 SLICE = "nvidia_h100_80gb_hbm3"
 SMALL = "--gpu-footprint=mem=4G,sm=12"
+
+
+def tres(*gres: str) -> str:
+    """Return gres as `scontrol show job` of the tested release spells them."""
+    separator = ":" if RELEASE == "22.05" else "/"
+    return ",".join(f"gres{separator}{one}" for one in gres)
 
 
 class User:
@@ -69,16 +76,16 @@ GPU_JOB = "#!/bin/bash\n#SBATCH --gres=gpu:1 -t 5\nsleep 1\n"
 @pytest.mark.parametrize(
     ("request_line", "footprint", "given"),
     [
-        ("--gres=gpu:1", "mem=4G,sm=12", f"gres:gpu:{SLICE}_1g.10gb:1"),
-        ("--gres=gpu:h100:1", "mem=18G,sm=28", f"gres:gpu:{SLICE}_2g.20gb:1"),
-        ("--gpus=1", "mem=30G,sm=20", f"gres:gpu:{SLICE}_3g.40gb:1"),
-        ("--gpus-per-node=h100:1", "mem=4G,sm=12", f"gres:gpu:{SLICE}_1g.10gb:1"),
-        ("--gres=gpu:1 -p gpu", "mem=6G,sm=25", "gres:mps:25"),
-        ("--gpus=1 -p gpu", "mem=6G,sm=25", "gres:mps:25"),
+        ("--gres=gpu:1", "mem=4G,sm=12", tres(f"gpu:{SLICE}_1g.10gb:1")),
+        ("--gres=gpu:h100:1", "mem=18G,sm=28", tres(f"gpu:{SLICE}_2g.20gb:1")),
+        ("--gpus=1", "mem=30G,sm=20", tres(f"gpu:{SLICE}_3g.40gb:1")),
+        ("--gpus-per-node=h100:1", "mem=4G,sm=12", tres(f"gpu:{SLICE}_1g.10gb:1")),
+        ("--gres=gpu:1 -p gpu", "mem=6G,sm=25", tres("mps:25")),
+        ("--gpus=1 -p gpu", "mem=6G,sm=25", tres("mps:25")),
         # Zero GPUs beside the share is how --gpus-per-node of a directive is cleared; AllocTRES has gres/mps alone.
-        ("--gpus-per-node=1 -p gpu", "mem=6G,sm=25", "gres:gpu:0,gres:mps:25"),
-        ("-n1 --gpus-per-task=1 -p gpu", "mem=6G,sm=25", "gres:mps:25"),
-        ("--gres=gpu:1", "mem=70G,sm=90", "gres:gpu:1"),
+        ("--gpus-per-node=1 -p gpu", "mem=6G,sm=25", tres("gpu:0", "mps:25")),
+        ("-n1 --gpus-per-task=1 -p gpu", "mem=6G,sm=25", tres("mps:25")),
+        ("--gres=gpu:1", "mem=70G,sm=90", tres("gpu:1")),
     ],
 )
 def test_a_job_gets_the_piece_that_fits(alice: User, request_line: str, footprint: str, given: str) -> None:
@@ -92,7 +99,7 @@ def test_shard_is_taken_where_mps_is_not_vouched_for(lab: Lab, alice: User) -> N
     site = write_site(lab, "shard-site", extra={"sharing.order": '["mig", "shard"]'})
     alice.environment["COLLOC_CONF"] = str(site / "site.toml")
     job = alice.submit("-H", SMALL, "-p", "gpu", alice.script(GPU_JOB))
-    assert alice.shown(job)["TresPerNode"] == "gres:shard:1"
+    assert alice.shown(job)["TresPerNode"] == tres("shard:1")
 
 
 def test_output_and_exit_code_are_those_of_sbatch(alice: User) -> None:
@@ -115,15 +122,15 @@ def test_the_scripts_own_arguments_are_never_touched(lab: Lab, alice: User) -> N
     job = alice.submit("-p", "gpu", SMALL, script, *arguments)
     lab.wait_jobs([job])
     assert (alice.home / f"args.{job}").read_text().split("\n")[:-1] == arguments
-    assert alice.shown(job)["TresPerNode"] == "gres:mps:12"
+    assert alice.shown(job)["TresPerNode"] == tres("mps:12")
 
 
 def test_standard_input_wrap_and_arrays(lab: Lab, alice: User) -> None:
     by_stdin = alice.submit("-H", SMALL, input=GPU_JOB)
-    assert alice.shown(by_stdin)["TresPerNode"] == f"gres:gpu:{SLICE}_1g.10gb:1"
+    assert alice.shown(by_stdin)["TresPerNode"] == tres(f"gpu:{SLICE}_1g.10gb:1")
     assert alice.shown(by_stdin)["JobName"] == alice.shown(_id(alice.run("sbatch", "-H", input=GPU_JOB)))["JobName"]
     wrapped = alice.submit("-H", SMALL, "--gres=gpu:1", "--wrap", "sleep 1")
-    assert alice.shown(wrapped)["TresPerNode"] == f"gres:gpu:{SLICE}_1g.10gb:1"
+    assert alice.shown(wrapped)["TresPerNode"] == tres(f"gpu:{SLICE}_1g.10gb:1")
     array = alice.submit("-H", SMALL, "--array=1-10%2", alice.script(GPU_JOB))
     assert alice.shown(array)["ArrayTaskId"] == "1-10%2"
 
@@ -198,14 +205,14 @@ def test_faults_end_in_one_plain_submission(alice: User, fault: str) -> None:
     new = set(alice.jobs()) - before
     assert new == {_id(done)}
     if fault != "home cannot be written":
-        assert alice.shown(_id(done))["TresPerNode"] == "gres:gpu:1"
+        assert alice.shown(_id(done))["TresPerNode"] == tres("gpu:1")
         assert len(done.stderr.splitlines()) == 1
         assert "plain sbatch" in done.stderr
 
 
 def test_a_bad_hint_is_said_and_the_job_goes_as_asked(alice: User) -> None:
     done = alice.run("csub", "-H", "--gpu-footprint=mem=10", alice.script(GPU_JOB))
-    assert alice.shown(_id(done))["TresPerNode"] == "gres:gpu:1"
+    assert alice.shown(_id(done))["TresPerNode"] == tres("gpu:1")
     assert "'10' is not a number with a unit" in done.stderr
 
 
@@ -220,7 +227,7 @@ def test_a_refused_placement_is_submitted_once_as_asked(lab: Lab, alice: User) -
     new = {job: alice.shown(job) for job in set(alice.jobs()) - before}
     assert [job for job, shown in new.items() if shown["JobState"] != "FAILED"] == [_id(done)]
     assert all(shown["NodeList"] in ("", "(null)") for shown in new.values() if shown["JobState"] == "FAILED")
-    assert new[_id(done)]["TresPerNode"] == "gres:gpu:1"
+    assert new[_id(done)]["TresPerNode"] == tres("gpu:1")
     assert "was refused" in done.stderr
 
 
@@ -272,6 +279,6 @@ def test_unknown_gpu_type_and_corrupt_history(lab: Lab, alice: User, site: Path)
     (site / "history" / f"{uid}.sqlite").chmod(0o644)
     done = alice.run("csub", "-H", alice.script(GPU_JOB))
     (site / "history" / f"{uid}.sqlite").unlink()
-    assert alice.shown(_id(done))["TresPerNode"] == "gres:gpu:1"
+    assert alice.shown(_id(done))["TresPerNode"] == tres("gpu:1")
     assert "history" in done.stderr
     assert "cannot be read" in done.stderr

@@ -48,7 +48,7 @@ def await_path(path: Path, bound_s: float = 20) -> None:
 @pytest.fixture
 def second(bare_lab: Lab) -> Iterator[Lab]:
     """Another running lab beside the session's."""
-    lab = Lab.create()
+    lab = fixtures.new_lab()
     try:
         lab.up()
         yield lab
@@ -133,7 +133,7 @@ def test_open_attaches(bare_lab: Lab) -> None:
 
 def test_down_leaves_nothing(bare_lab: Lab) -> None:
     before = _listing()
-    lab = Lab.create()
+    lab = fixtures.new_lab()
     try:
         lab.up()
         # These shrug off SIGTERM and would outlive slurmd; the second has perhaps no process yet when down begins.
@@ -159,7 +159,7 @@ def test_down_leaves_nothing(bare_lab: Lab) -> None:
 
 def test_down_without_its_folder() -> None:
     fixtures.need_cluster()
-    lab = Lab.create()
+    lab = fixtures.new_lab()
     try:
         lab.up()
         submit(lab, "bob", script="#!/bin/bash\ntrap '' TERM\nsleep 321\n")
@@ -172,7 +172,7 @@ def test_down_without_its_folder() -> None:
 
 def test_a_failing_daemon_is_told_with_its_log_and_leaves_no_other() -> None:
     fixtures.need_cluster()
-    lab = Lab.create(extra_slurm_conf="SelectType=select/nonsense")
+    lab = fixtures.new_lab(extra_slurm_conf="SelectType=select/nonsense")
     said: list[str] = []
     with pytest.raises(LabError, match=r"slurmctld ended before it was ready\nlast lines of .*slurmctld"):
         lab.up(said.append)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lab's people: real uids that no /etc/passwd knows, named by libnss_wrapper for all that the lab runs."""
+"""The lab's people: real uids that no /etc/passwd knows, named for all that the lab runs.
+
+libnss_wrapper names them where the machine's own Slurm runs, a private /etc/passwd where a later release does.
+"""
 
 from __future__ import annotations
 
@@ -62,11 +65,12 @@ def make_homes(users: Iterable[User], *, own: bool) -> None:
 
 
 def write_name_files(users: Iterable[User], passwd: Path, group: Path) -> None:
-    """Write what libnss_wrapper reads: the machine's own files and our people.
+    """Write passwd and group of the lab: the machine's own files and our people.
 
-    The people's own lines come first: where the machine knows the same name or uid, the lab means its own.
+    The people's own lines come first: where the machine knows the same name or uid, the lab means its own. Not "x" for
+    a password: PAM would miss their lines in /etc/shadow.
     """
-    ours = [f"{u.name}:x:{u.uid}:{u.gid}:{u.name} of the lab:{u.home}:/bin/bash" for u in users]
+    ours = [f"{u.name}:*:{u.uid}:{u.gid}:{u.name} of the lab:{u.home}:/bin/bash" for u in users]
     passwd.write_text("\n".join(ours) + "\n" + Path("/etc/passwd").read_text())
     group.write_text("\n".join(f"{u.name}:x:{u.gid}:" for u in users) + "\n" + Path("/etc/group").read_text())
     passwd.chmod(0o644)

@@ -23,6 +23,9 @@ from slurm_colloc.model import (
 )
 
 RECORDED = Path(__file__).resolve().parents[1] / "recorded"
+# Of Slurm, recorded by `python -m tests.cluster record`.
+RELEASES = ("22.05", "24.11", "26.05")
+DELIMITER = "\x1f0123456789abcdef\x1f"
 H100 = "NVIDIA H100 80GB HBM3"
 HOUR = 3600
 

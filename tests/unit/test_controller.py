@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from datetime import UTC
 
+import pytest
+
 from slurm_colloc.accounting.sources.controller import parse_jobs
+from slurm_colloc.accounting.sources.sacct import parse_terminated
 from slurm_colloc.model import Gres
+from tests.unit.made import DELIMITER, RECORDED, RELEASES
 
 LINE = (
     "JobId={job} {array}JobName={name} UserId=ann(1001) GroupId=ann(1001) MCS_label=N/A Priority=1 Nice=0"
@@ -42,6 +46,26 @@ def test_states() -> None:
 def test_array_tasks() -> None:
     (row,) = parse_jobs(line(array="ArrayJobId=3 ArrayTaskId=7 "), "c", UTC).rows
     assert (row.job_id, row.job_id_raw) == ("3_7", "5")
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_recorded_jobs_are_those_of_sacct(release: str) -> None:
+    folder = RECORDED / f"slurm-{release}"
+    parsed = parse_jobs((folder / "scontrol/job.txt").read_text(), "lab", UTC)
+    # The name with a newline, which 26.05 prints once more as part of the command line.
+    assert parsed.rejected == {"not a line of 'scontrol show job -d -o'": 3 if release == "26.05" else 2}
+    *rows, pending = parsed.rows
+    assert (pending.job_name, pending.state, pending.start_s, pending.gres) == ("pending", "PENDING", None, ())
+    by_sacct = parse_terminated((folder / "sacct/terminated.txt").read_text(), DELIMITER).rows
+    # slurmctld remembers a requeued job's last run only, and no suspension.
+    expected = {row for row in by_sacct if row.state != "REQUEUED" and row.job_name != "new\nline"}
+    assert set(rows) == {row._replace(suspended_s=0) for row in expected}
+
+
+@pytest.mark.parametrize("name", ["x SLUID=mine", "x SLUID=s0123456789ABC y", "x HetJobIdSet=", "SLUID="])
+def test_a_name_like_what_slurm_prints_behind_it(name: str) -> None:
+    (row,) = parse_jobs(line(name=name), "c", UTC).rows
+    assert row.job_name == name
 
 
 def test_nothing_and_junk() -> None:

@@ -23,9 +23,9 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.model import AllocationRow, Gres
 from slurm_colloc.slurm.gres import parse_tres_gres
 from slurm_colloc.slurm.parse import parse_state
-from tests.unit.made import RECORDED, run
+from tests.unit.made import DELIMITER, RECORDED, RELEASES, run
 
-END = "\x1f0123456789abcdef\x1f"
+END = DELIMITER
 OSLO = ZoneInfo("Europe/Oslo")
 SONAR = (
     *("JobID", "JobIDRaw", "User", "Account", "State", "Start", "End", "AveCPU", "AveDiskRead", "AveDiskWrite"),
@@ -67,30 +67,41 @@ def test_output_cut_short_is_counted() -> None:
     assert parse_terminated("", END) == Parsed((), 0, 0, {})
 
 
-def test_recorded_by_slurm_22_05() -> None:
-    text = (RECORDED / "slurm-22.05/sacct/terminated.txt").read_text()
-    parsed = parse_terminated(text, END)
-    assert (parsed.rows_in, parsed.steps, parsed.rejected) == (13, 0, {})
-    rows = {(row.job_id, row.start_s): row for row in parsed.rows}
-    assert rows["1", 1795262317].job_name == "pipe|in|name"
-    assert rows["2", 1795262317].job_name == "new\nline"
-    assert (rows["3_0", 1795262317].job_id_raw, rows["3_1", 1795262317].job_id_raw) == ("5", "3")
-    assert (rows["9+0", 1795262339].gres, rows["9+1", 1795262339].job_id_raw) == ((), "10")
-    assert rows["6", 1795262338].gres == (Gres("shard", "", 3),)
-    assert rows["7", 1795262338].gres == (Gres("mps", "", 50),)
-    assert rows["8", 1795262338].gres == (Gres("gpu", "nvidia_h100_80gb_hbm3_1g.10gb", 1),)
-    assert (rows["13", 1795262339].suspended_s, rows["13", 1795262339].end_s) == (3, 1795262347)
+@pytest.mark.parametrize("release", RELEASES)
+def test_recorded_rows(release: str) -> None:
+    parsed = parse_terminated((RECORDED / f"slurm-{release}/sacct/terminated.txt").read_text(), END)
+    assert (parsed.rows_in, parsed.steps, parsed.rejected) == (15, 0, {})
+    assert {(row.cluster, row.user, row.account, row.qos) for row in parsed.rows} == {("lab", "alice", "ml", "normal")}
+    rows = {row.job_id: row for row in parsed.rows if row.state != "REQUEUED"}
+    assert [rows[job].job_name for job in ("1", "2")] == ["pipe|in|name", "new\nline"]
+    assert [rows[job].job_id_raw for job in ("3_0", "3_1", "8+0", "8+1")] == ["5", "3", "8", "9"]
+    assert {row.job_name: row.gres for row in rows.values()} == {
+        **dict.fromkeys(("pipe|in|name", "new\nline", "array", "het", "cancelled"), (Gres("gpu", "h100", 1),)),
+        **dict.fromkeys(("het2", "requeued", "failed"), ()),
+        "mig": (Gres("gpu", "nvidia_h100_80gb_hbm3_1g.10gb", 2),),
+        "shard": (Gres("shard", "", 3),),
+        "mps": (Gres("mps", "", 50),),
+        "suspended": (Gres("gpu", "nvidia_h100_80gb_hbm3_3g.40gb", 1),),
+        "running": (Gres("gpu", "h100", 2),),
+    }
+    states = {row.job_name: row.state for row in rows.values() if row.state != "COMPLETED"}
+    assert states == {"cancelled": "CANCELLED", "failed": "FAILED", "running": "RUNNING"}
+    assert {row.job_name for row in rows.values() if row.end_s is None} == {"running"}
+    assert {row.job_name: row.suspended_s for row in rows.values() if row.suspended_s} == {"suspended": 3}
     # A requeued job is two runs.
-    assert (rows["12", 1795262339].state, rows["12", 1795262339].end_s) == ("REQUEUED", 1795262341)
-    assert (rows["12", 1795262475].state, rows["12", 1795262475].end_s) == ("COMPLETED", 1795262479)
-    assert len({(row.cluster, row.job_id_raw, row.start_s) for row in parsed.rows}) == 13
+    first, again = (row for row in parsed.rows if row.job_name == "requeued")
+    assert (first.state, again.state, first.job_id_raw == again.job_id_raw) == ("REQUEUED", "COMPLETED", True)
+    assert first.end_s is not None
+    assert again.start_s is not None
+    assert first.end_s < again.start_s
+    assert len({(row.cluster, row.job_id_raw, row.start_s) for row in parsed.rows}) == 15
 
 
-def test_recorded_text_gives_the_same_runs() -> None:
-    text = (RECORDED / "slurm-22.05/sacct/text.txt").read_text()
-    parsed = parse_text(text, FIELDS)
-    assert (parsed.rows_in, parsed.steps, parsed.rejected) == (26, 12, {"1 columns instead of 15": 1})
-    live = parse_terminated((RECORDED / "slurm-22.05/sacct/terminated.txt").read_text(), END)
+@pytest.mark.parametrize("release", RELEASES)
+def test_recorded_text_gives_the_same_runs(release: str) -> None:
+    parsed = parse_text((RECORDED / f"slurm-{release}/sacct/text.txt").read_text(), FIELDS)
+    assert (parsed.rows_in, parsed.steps, parsed.rejected) == (30, 14, {"1 columns instead of 15": 1})
+    live = parse_terminated((RECORDED / f"slurm-{release}/sacct/terminated.txt").read_text(), END)
     # Without a terminator a name ends at its first newline; nothing else is lost.
     assert [row._replace(job_name="") for row in parsed.rows] == [row._replace(job_name="") for row in live.rows]
     assert [row.job_name for row in parsed.rows][:2] == ["pipe|in|name", "new"]

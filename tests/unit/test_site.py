@@ -20,7 +20,7 @@ from slurm_colloc.slurm.parse import (
     parse_release,
     parse_states,
 )
-from tests.unit.made import RECORDED
+from tests.unit.made import RECORDED, RELEASES
 
 MIG = "nvidia_h100_80gb_hbm3_"
 
@@ -29,16 +29,16 @@ def partition(name: str, default: bool = False) -> Partition:
     return Partition(name, default, "", None, None, 10.0, None, (), (), (), (), ())
 
 
-def recorded(name: str) -> str:
-    return (RECORDED / "slurm-22.05/scontrol" / f"{name}.txt").read_text()
+def recorded(name: str, slurm: str = "22.05") -> str:
+    return (RECORDED / f"slurm-{slurm}/scontrol" / f"{name}.txt").read_text()
 
 
 class FakeClient:
     """A SlurmClient that answers with recorded or made-up text."""
 
-    def __init__(self, plugins: Mapping[str, str] | None = None, **texts: str) -> None:
+    def __init__(self, slurm: str = "22.05", plugins: Mapping[str, str] | None = None, **texts: str) -> None:
         self.plugins = dict(plugins or {})
-        self.texts = {name: recorded(name) for name in ("version", "node", "partition", "config")} | texts
+        self.texts = {name: recorded(name, slurm) for name in ("version", "node", "partition", "config")} | texts
 
     def release(self) -> str:
         return parse_release(self.texts["version"])
@@ -73,8 +73,9 @@ def found(
 # --- what Slurm prints ---
 
 
-def test_recorded_nodes() -> None:
-    nodes = {node.name: node for node in parse_nodes(recorded("node"))}
+@pytest.mark.parametrize("slurm", RELEASES)
+def test_recorded_nodes(slurm: str) -> None:
+    nodes = {node.name: node for node in parse_nodes(recorded("node", slurm))}
     assert nodes["c1"] == Node("c1", (), ("all", "cpu"))
     assert nodes["g1"] == Node("g1", (Gres("gpu", "h100", 2), Gres("mps", "h100", 200)), ("all", "gpu"))
     assert nodes["g2"].gres == (Gres("gpu", "h100", 2), Gres("shard", "h100", 8))
@@ -85,16 +86,17 @@ def test_recorded_nodes() -> None:
     )
 
 
-def test_recorded_partitions_config_and_release() -> None:
-    assert parse_partitions(recorded("partition")) == (
+@pytest.mark.parametrize("slurm", RELEASES)
+def test_recorded_partitions_config_and_release(slurm: str) -> None:
+    assert parse_partitions(recorded("partition", slurm)) == (
         partition("all", default=True),
         partition("gpu"),
         partition("mig"),
         partition("cpu"),
     )
-    config = parse_config(recorded("config"))
+    config = parse_config(recorded("config", slurm))
     assert (config["ClusterName"], config["JobDefaults"], config["SelectType"]) == ("lab", "(null)", "select/cons_tres")
-    assert parse_release(recorded("version")) == "22.05"
+    assert parse_release(recorded("version", slurm)) == slurm
 
 
 def test_values_with_blanks_and_equals() -> None:
@@ -166,9 +168,10 @@ def test_states_from_accounting_else_from_the_controller(monkeypatch: pytest.Mon
 # --- init ---
 
 
-def test_discover_the_laboratory() -> None:
-    config = found(models={"h100": "NVIDIA H100 80GB HBM3"})
-    assert (config.cluster, config.slurm_release, config.default_partition) == ("lab", "22.05", "all")
+@pytest.mark.parametrize("slurm", RELEASES)
+def test_discover_the_laboratory(slurm: str) -> None:
+    config = found(FakeClient(slurm), models={"h100": "NVIDIA H100 80GB HBM3"})
+    assert (config.cluster, config.slurm_release, config.default_partition) == ("lab", slurm, "all")
     mps, shard, mig = config.pool
     assert (mps.name, mps.partitions, mps.gpu_type, mps.gpus_per_node) == ("g1", ("all", "gpu"), "h100", 2)
     assert (mps.mps_per_gpu, mps.shards_per_gpu, mps.gpu_mem_mib, mps.sm_count) == (100, 0, 81559, 132)
@@ -179,7 +182,7 @@ def test_discover_the_laboratory() -> None:
         MigSlice(f"{MIG}2g.20gb", "2g.20gb", 20090, 32, 1),
         MigSlice(f"{MIG}3g.40gb", "3g.40gb", 40448, 60, 1),
     )
-    assert check(config, FakeClient()) == []
+    assert check(config, FakeClient(slurm)) == []
 
 
 def test_what_nobody_vouched_for_stays_off() -> None:
@@ -227,10 +230,10 @@ def test_gpu_defaults_of_the_whole_cluster_count_for_every_partition() -> None:
 
 def test_options_of_plugins_are_found() -> None:
     plugins = {"container-image": "required", "x11": "optional", "no-home": "none"}
-    config = found(FakeClient(plugins))
+    config = found(FakeClient(plugins=plugins))
     assert config.sbatch_options == ("container-image=", "no-home", "x11=?")
-    assert check(config, FakeClient(plugins)) == []
-    (problem,) = check(config, FakeClient({"x11": "optional"}))
+    assert check(config, FakeClient(plugins=plugins)) == []
+    (problem,) = check(config, FakeClient(plugins={"x11": "optional"}))
     assert problem == "sbatch_options is container-image=, no-home, x11=?, the cluster's plugins add x11=?"
 
 

@@ -16,11 +16,14 @@ from slurm_colloc.slurm.gres import parse_gres
 
 # The keys come in a fixed order; JobName is the user's words and may hold "Key=value" too, so the order is the grammar.
 _JOB = re.compile(
-    r"JobId=(?P<raw>\d+) (?:ArrayJobId=(?P<array>\d+) ArrayTaskId=(?P<task>\S+) )?(?:HetJobId=\S+ HetJobOffset=\S+ "
-    r"HetJobIdSet=\S+ )?JobName=(?P<name>.*?) UserId=(?P<user>[^(]*)\(\d+\) GroupId=\S+ .*? Account=(?P<account>\S*)"
+    r"JobId=(?P<raw>\d+) (?:ArrayJobId=(?P<array>\d+) ArrayTaskId=(?P<task>\S+) )?"
+    r"(?:HetJobId=(?P<het>\d+) HetJobOffset=(?P<offset>\d+) )?JobName=(?P<name>.*?) UserId=(?P<user>[^(]*)\(\d+\) "
+    r"GroupId=\S+ .*? Account=(?P<account>\S*)"
     r" QOS=(?P<qos>\S*) .*?JobState=(?P<state>\S+) .*? SubmitTime=(?P<submit>\S+) .*? StartTime=(?P<start>\S+)"
-    r" EndTime=(?P<end>\S+) .*? Partition=(?P<partition>\S*) .*? NodeList=(?P<nodes>\S*) .*?JOB_GRES=(?P<gres>\S+)"
+    r" EndTime=(?P<end>\S+) .*? Partition=(?P<partition>\S*) .*? NodeList=(?P<nodes>\S*) (?:.*?JOB_GRES=(?P<gres>\S+))?"
 )
+# What Slurm itself prints behind the name, read as part of it: 26.05 an id of the submission.
+_BEHIND_NAME = re.compile(r"(?: SLUID=s[0-9A-Z]{13})?(?: HetJobIdSet=\d[\d,-]*)?$")
 # A name such as "x UserId=other(1) GroupId=..." makes a line with two readings; this is the other one.
 _JOB_LONGEST_NAME = re.compile(_JOB.pattern.replace("<name>.*?", "<name>.*"))
 _NEVER_RAN = ("PENDING", "CONFIGURING")
@@ -56,7 +59,11 @@ def _row(match: re.Match[str], cluster: str, zone: tzinfo | None) -> AllocationR
     state = match["state"]
     # Of a job that has not ended, EndTime is when its limit will be reached.
     ended = state not in ("RUNNING", "SUSPENDED", "COMPLETING", *_NEVER_RAN)
-    job_id = f"{match['array']}_{match['task']}" if match["array"] else match["raw"]
+    job_id = match["raw"]
+    if match["array"]:
+        job_id = f"{match['array']}_{match['task']}"
+    elif match["het"]:
+        job_id = f"{match['het']}+{match['offset']}"
     return checked(
         AllocationRow(
             cluster=cluster,
@@ -71,9 +78,9 @@ def _row(match: re.Match[str], cluster: str, zone: tzinfo | None) -> AllocationR
             start_s=None if state in _NEVER_RAN else parse_time(match["start"], zone),
             end_s=parse_time(match["end"], zone) if ended else None,
             suspended_s=0,
-            gres=() if state in _NEVER_RAN else parse_gres(match["gres"]),
+            gres=() if state in _NEVER_RAN else parse_gres(match["gres"] or ""),
             node_list=match["nodes"],
-            job_name=match["name"],
+            job_name=_BEHIND_NAME.sub("", match["name"], count=1),
         )
     )
 

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a release's commands print, kept for the tests of the parsers: `python -m tests.cluster record RELEASE`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from slurm_colloc.accounting.sources.sacct import FIELDS
+from tests.cluster import jobs
+from tests.cluster.config import cluster_name
+from tests.cluster.lab import Lab
+from tests.cluster.nodes import MIG_TYPE_PREFIX
+
+END = "\x1f0123456789abcdef\x1f"
+UTC = {"TZ": "UTC"}
+EPOCH = {**UTC, "SLURM_TIME_FORMAT": "%s"}
+WINDOW = ["-S", "now-1hour", "-E", "now", "-o", ",".join(FIELDS)]
+# File -> what prints it, and its variables.
+ASKED = {
+    "sbatch/help.txt": (["sbatch", "--help"], UTC),
+    "sbatch/usage.txt": (["sbatch", "--usage"], UTC),
+    "scontrol/version.txt": (["scontrol", "--version"], UTC),
+    "scontrol/node.txt": (["scontrol", "show", "node", "-o"], UTC),
+    "scontrol/partition.txt": (["scontrol", "show", "partition", "-o"], UTC),
+    "scontrol/config.txt": (["scontrol", "show", "config"], UTC),
+    "scontrol/job.txt": (["scontrol", "show", "job", "-d", "-o"], UTC),
+    "sacct/text.txt": (["sacct", "-a", "-D", "-P", "--noconvert", *WINDOW], EPOCH),
+    "sacct/terminated.txt": (
+        ["sacct", "-a", "-D", "-X", "-p", "-n", "--noconvert", f"--delimiter={END}", *WINDOW],
+        EPOCH,
+    ),
+}
+SHORT = "sleep 1"
+
+
+def record(release: str, recorded: Path, say: Callable[[str], None]) -> None:
+    """Run a few odd jobs on a lab of this release and keep what its commands then print."""
+    lab = Lab.create(release=release, say=say)
+    try:
+        lab.up(say)
+        _run_jobs(lab)
+        for name, (argv, environment) in ASKED.items():
+            text = lab.run(argv, env=environment, check=True).stdout
+            path = recorded / f"slurm-{release}" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            text = text.replace(str(lab.root), "/lab").replace(cluster_name(lab.ports.numbers), "lab")
+            path.write_text(text, newline="")
+            say(f"{path}")
+    finally:
+        lab.down(say)
+    lab.remove()
+
+
+def _run_jobs(lab: Lab) -> None:
+    def submit(name: str, *options: str, script: str = SHORT) -> int:
+        argv = ["sbatch", "--parsable", "-o", "/dev/null", "-J", name, *options, f"--wrap={script}"]
+        return int(lab.run_as("alice", argv, check=True).stdout)
+
+    def begin(job: int) -> None:
+        deadline = time.monotonic() + 30
+        while jobs.states(lab)[job] != "RUNNING":
+            assert time.monotonic() < deadline, f"job {job} does not start"
+            time.sleep(0.1)
+
+    # Job ids rise in this order; the tests know the jobs by their names.
+    ended = [
+        submit("pipe|in|name", "-w", "g1", "--gres=gpu:1"),
+        submit("new\nline", "-w", "g1", "--gpus-per-node=1"),
+        submit("array", "-w", "g2", "--gres=gpu:h100:1", "--array=0-1"),
+        submit("mig", "-p", "mig", f"--gres=gpu:{MIG_TYPE_PREFIX}1g.10gb:2"),
+    ]
+    # One after the other: a device is not shared between a gpu and a shard or mps job.
+    lab.wait_jobs(ended)
+    ended += [submit("shard", "-p", "gpu", "--gres=shard:3"), submit("mps", "-p", "gpu", "--gres=mps:50")]
+    het = [
+        "sbatch",
+        "--parsable",
+        "-o",
+        "/dev/null",
+        "-J",
+        "het",
+        "-w",
+        "g1",
+        "--gres=gpu:1",
+        ":",
+        "-J",
+        "het2",
+        "-w",
+        "c1",
+    ]
+    ended.append(int(lab.run_as("alice", het, input=f"#!/bin/sh\n{SHORT}\n", check=True).stdout))
+    requeued = submit("requeued", "-p", "cpu", "--requeue", script="sleep 2")
+    suspended = submit("suspended", "-p", "mig", f"--gres=gpu:{MIG_TYPE_PREFIX}3g.40gb:1", script="sleep 4")
+    begin(requeued)
+    begin(suspended)
+    lab.run(["scontrol", "suspend", str(suspended)], check=True)
+    lab.run(["scontrol", "requeue", str(requeued)], check=True)
+    time.sleep(3)
+    lab.run(["scontrol", "resume", str(suspended)], check=True)
+    # Slurm waits for two minutes before it starts a requeued job again.
+    lab.wait_jobs([*ended, requeued, suspended], timeout=240)
+    cancelled = submit("cancelled", "-w", "g1", "--gpus=1", script="sleep 60")
+    begin(cancelled)
+    lab.run(["scancel", str(cancelled)], check=True)
+    failed = submit("failed", "-p", "cpu", script="exit 3")
+    lab.wait_jobs([cancelled, failed])
+    lab.wait_accounted([*ended, requeued, suspended, cancelled, failed])
+    begin(submit("running", "-p", "gpu", "--gres=gpu:h100:2", script="sleep 600"))
+    submit("pending", "-p", "gpu", "-H", "--gres=gpu:1")
+    time.sleep(5)  # until accounting has the running one
