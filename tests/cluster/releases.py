@@ -139,7 +139,7 @@ def _mirror() -> str:
         suite, component, uri = line.split(" ", 2)
         if (suite, component) == (own, "main"):
             return uri
-    return "http://deb.debian.org/debian"
+    raise LabError(f"apt-get names no source of Debian {own}'s main component")
 
 
 def _said(argv: list[str]) -> str:

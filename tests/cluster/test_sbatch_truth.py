@@ -26,25 +26,23 @@ from slurm_colloc.slurm.option_tables import (
     Option,
 )
 from slurm_colloc.slurm.site_options import listed_options
-from tests.cluster.truth import GOOD_VALUES, RELEASES, SHEBANG, Sbatch, compare, real_sbatch
+from tests.cluster import releases
+from tests.cluster.fixtures import RELEASE, need_cluster
+from tests.cluster.truth import GOOD_VALUES, SHEBANG, Sbatch, compare
 
 pytestmark = pytest.mark.cluster
 
 RECORDED = Path(__file__).parent.parent / "recorded"
 
 
-@pytest.fixture(scope="session", params=RELEASES)
-def sbatch(request: pytest.FixtureRequest) -> Iterator[Sbatch]:
-    release: str = request.param
-    with real_sbatch(release) as found:
-        if found is None:
-            wanted = os.environ.get("COLLOC_TEST_RELEASE", RELEASES[0])
-            if os.environ.get("COLLOC_REQUIRE_CLUSTER") == "1" and release == wanted:
-                pytest.fail(f"COLLOC_REQUIRE_CLUSTER=1, but there is no sbatch of {release}")
-            pytest.skip(f"no sbatch of {release}")
-        if "TRUTH" not in found.run("--wrap=true"):
-            pytest.fail(f"sbatch runs no cli_filter.lua: {found.run('--wrap=true')}")
-        yield found
+@pytest.fixture(scope="session")
+def sbatch(tmp_path_factory: pytest.TempPathFactory) -> Sbatch:
+    need_cluster()
+    found = Sbatch(releases.find(RELEASE), tmp_path_factory.mktemp("truth"))
+    assert f" {found.release}." in found.run("--version")
+    if "TRUTH" not in found.run("--wrap=true"):
+        pytest.fail(f"sbatch runs no cli_filter.lua: {found.run('--wrap=true')}")
+    return found
 
 
 # Variables that sbatch sets for the job.

@@ -11,11 +11,7 @@ for its "gres:" or "gres/", are compared directly as well.
 import json
 import os
 import re
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,9 +19,8 @@ from slurm_colloc.errors import UnsureError
 from slurm_colloc.slurm.directives import Script, effective_components, read_script
 from slurm_colloc.slurm.option_tables import ENVIRONMENT_ONLY, SAME_VALUE
 from slurm_colloc.slurm.options import SBATCH_OPTIONS, Given, read_environment, split_command_line
+from tests.cluster.releases import Release
 
-RELEASES = ("22.05", "24.11", "26.05")  # those that Debian has
-ROOTS = Path("/var/cache/slurm_colloc/roots")
 SHEBANG = "#!/bin/sh\n"
 
 SLURM_CONF = """
@@ -87,52 +82,30 @@ class Truth(NamedTuple):
         return ACCEPTED in self.said
 
 
-class Place(NamedTuple):
-    """Where the sbatch of a release is called."""
-
-    prefix: tuple[str, ...]  # goes before "sbatch"; empty on this machine itself
-    root: Path  # what that sbatch takes for "/"
-
-
-def places(release: str) -> list[Place]:
-    """Return where the sbatch of a release may be: on this machine, or in a root file system of its own.
-
-    COLLOC_TEST_ROOTS names a folder with such root file systems, each under the name of its release;
-    COLLOC_TEST_RELEASE, if set, is the only release that counts.
-    """
-    if os.environ.get("COLLOC_TEST_RELEASE", release) != release:
-        return []
-    root = Path(os.environ.get("COLLOC_TEST_ROOTS", ROOTS)) / release
-    found = [Place((), Path("/"))] if shutil.which("sbatch") else []
-    if os.getuid() == 0 and (root / "usr/bin/sbatch").exists():
-        found.append(Place(("chroot", str(root)), root))
-    return found
-
-
 class Sbatch:
     """The real sbatch of a release with a configuration of its own."""
 
-    def __init__(self, release: str, place: Place, folder: Path) -> None:
-        self.release = release
-        self.table = SBATCH_OPTIONS[release]
-        self.place = place
+    def __init__(self, release: Release, folder: Path) -> None:
+        self.release = release.name
+        self.table = SBATCH_OPTIONS[release.name]
         self.folder = folder
-        self.inside = Path("/") / folder.relative_to(place.root)
+        self._release = release
         folder.chmod(0o755)
         (folder / "slurm.conf").write_text(SLURM_CONF)
         (folder / "cli_filter.lua").write_text(CLI_FILTER)
+        release.write_mounts(folder / "mounts", {})
 
     def program(self) -> bytes:
         """Return the program itself and the library behind it."""
-        paths = [self.place.root / "usr/bin/sbatch", *(self.place.root / "usr/lib").rglob("libslurmfull.so")]
-        return b"".join(path.read_bytes() for path in paths)
+        usr = (self._release.root if self._release.suite else Path("/")) / "usr"
+        return b"".join(path.read_bytes() for path in (usr / "bin/sbatch", *(usr / "lib").rglob("libslurmfull.so")))
 
     def run(self, *argv: str, environ: dict[str, str] | None = None) -> str:
         """Run sbatch and return all it said."""
         bare = {name: text for name, text in os.environ.items() if not name.startswith(("SBATCH_", "SLURM_", "SPANK_"))}
         done = subprocess.run(
-            [*self.place.prefix, "env", "-C", str(self.inside), "sbatch", *argv],
-            env={**bare, "SLURM_CONF": str(self.inside / "slurm.conf"), **(environ or {})},
+            self._release.enter(["sbatch", *argv], self.folder / "mounts"),
+            env={**bare, "SLURM_CONF": str(self.folder / "slurm.conf"), **(environ or {})},
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -149,18 +122,6 @@ class Sbatch:
         said = self.run(*argv, environ={"TRUTH_LAST": str(components - 1), **environ})
         readings = [json.loads(line[6:]) for line in said.split("\n") if line.startswith("TRUTH ")]
         return Truth(readings, said)
-
-
-@contextmanager
-def real_sbatch(release: str) -> Iterator[Sbatch | None]:
-    """Give the sbatch of a release, None where there is none."""
-    for place in places(release):
-        with tempfile.TemporaryDirectory(dir=place.root / "tmp", prefix="truth-") as folder:
-            found = Sbatch(release, place, Path(folder))
-            if f" {release}." in found.run("--version"):
-                yield found
-                return
-    yield None
 
 
 # A right value for each option whose value cannot be any word.
