@@ -35,11 +35,14 @@ class JobRequest(NamedTuple):
     ``untouchable`` holds the reasons why the request must reach Slurm exactly as it was written.
     ``gpu_style`` is the option that asks for the GPU: gres, gpus, gpus-per-node or gpus-per-task. ``partitions`` are
     those named, in the user's order; none: the default one. ``cpus_per_gpu`` and ``mem_per_gpu`` (as --mem takes it)
-    are what the user asked for each GPU; ``min_cpus`` what --mincpus asks. ``cpus_given`` and ``mem_given`` say that
+    are what the user asked for each GPU; ``min_cpus`` what --mincpus asks; ``tasks`` what --ntasks or --ntasks-per-node
+    asks, None without them. ``cpus_given`` and ``mem_given`` say that
     cores per task or host memory are asked for otherwise, so that a partition's defaults per GPU do not hold.
     ``time_limit_min`` is None where none was asked, and infinite where it was asked for. ``no_share`` and
     ``untouchable`` hold the reasons why the job cannot run on a share (MPS, shard), and why the request must reach
-    Slurm exactly as it was written. ``origins`` says of each option where it came from: argv, environment, directive.
+    Slurm exactly as it was written. ``components`` are the partitions of each component of a heterogeneous job, this
+    one among them; empty for any other job. ``origins`` says of each option where it came from: argv, environment,
+    directive.
     """
 
     name: str
@@ -53,6 +56,7 @@ class JobRequest(NamedTuple):
     cpus_per_gpu: int | None
     mem_per_gpu: str
     min_cpus: int
+    tasks: int | None
     cpus_given: bool
     mem_given: bool
     time_limit_min: float | None
@@ -60,6 +64,7 @@ class JobRequest(NamedTuple):
     signature: str
     no_share: tuple[str, ...]
     untouchable: tuple[str, ...]
+    components: tuple[tuple[str, ...], ...]
     origins: tuple[tuple[str, str], ...]
 
     @property
@@ -117,8 +122,8 @@ class Placement(NamedTuple):
     """Where a job goes: with mode EXCLUSIVE and no gres it is submitted as asked.
 
     ``memory_mib`` is the GPU memory that the piece was sized for. The other parts are what follows from the change:
-    another ``partition`` (empty: as asked), ``cpus`` on the node and host memory ``mem`` (as --mem takes it) that so
-    far followed from the GPU, a longer ``time_limit_min``; None or empty where nothing needs to be said.
+    another ``partition`` (empty: as asked), ``cores`` (an option, as "mincpus=4") and host memory ``mem`` (as --mem
+    takes it) that so far followed from the GPU, a longer ``time_limit_min``; None or empty where nothing needs saying.
     """
 
     mode: SharingMode
@@ -126,7 +131,7 @@ class Placement(NamedTuple):
     memory_mib: int | None
     headroom_mib: int | None
     partition: str
-    cpus: int | None
+    cores: str
     mem: str
     time_limit_min: int | None
     reasons: tuple[str, ...]

@@ -45,7 +45,7 @@ class _Fit(NamedTuple):
     room: _Room
     gres: Gres
     reason: str
-    cpus: int | None = None
+    cores: str = ""
     mem: str = ""
     time_limit_min: int | None = None
 
@@ -78,23 +78,23 @@ def place(request: JobRequest, footprint: Footprint, config: SiteConfig, access:
 
 def as_asked(reasons: tuple[str, ...], rejected: tuple[Rejected, ...]) -> Placement:
     """Return the placement of a job that keeps its request."""
-    return Placement(SharingMode.EXCLUSIVE, None, None, None, "", None, "", None, reasons, rejected)
+    return Placement(SharingMode.EXCLUSIVE, None, None, None, "", "", "", None, reasons, rejected)
 
 
 def _placed(mode: SharingMode, fit: _Fit, need: _Need, headroom: int, rejected: tuple[Rejected, ...]) -> Placement:
     reasons = [fit.reason]
     if fit.room.moved:
         reasons.append(f"in partition '{fit.room.partition.name}', where this site lets it go for a piece of a GPU")
-    if fit.cpus is not None or fit.mem:
-        said = [f"{fit.cpus} cores" if fit.cpus else "", f"{fit.mem} of host memory" if fit.mem else ""]
-        reasons.append(f"{' and '.join(filter(None, said))}, as it would have had with the GPU")
+    said = [f"--{fit.cores}" if fit.cores else "", f"--mem={fit.mem}" if fit.mem else ""]
+    if any(said):
+        reasons.append(f"{' '.join(filter(None, said))}, as it would have had with the GPU")
     return Placement(
         mode=mode,
         gres=fit.gres,
         memory_mib=need.memory_mib,
         headroom_mib=headroom,
         partition=fit.room.partition.name if fit.room.moved else "",
-        cpus=fit.cpus,
+        cores=fit.cores,
         mem=fit.mem,
         time_limit_min=fit.time_limit_min,
         reasons=tuple(reasons),
@@ -123,7 +123,8 @@ def _rooms(
     """Yield the pools that the job may run in and that its footprint speaks of, those of its own partitions first."""
     known = {partition.name: partition for partition in config.partition}
     asked = [known.get(name, Partition(name)) for name in request.partitions or (config.default_partition,)]
-    others = list(dict.fromkeys(name for item in asked for name in item.pieces_in))
+    # A component of a heterogeneous job stays where it is: moved, it could wait for a node of another component.
+    others = [] if request.components else list(dict.fromkeys(name for item in asked for name in item.pieces_in))
     elsewhere = [known.get(name, Partition(name)) for name in others if name not in {item.name for item in asked}]
     kind = next((gres.type for gres in request.gres if gres.name == "gpu"), "")
     models = {pool.gpu_model for pool in config.pool if kind and pool.gpu_type == kind}
@@ -142,6 +143,8 @@ def _rooms(
             rejected.append(Rejected(f"pool {pool.name}", f"the footprint was measured on {footprint.gpu_model}"))
         elif pool.sm_count is None:
             rejected.append(Rejected(f"pool {pool.name}", "site.toml does not give its sm_count"))
+        elif crowd := _too_many(request, pool, config):
+            rejected.append(Rejected(f"pool {pool.name}", crowd))
         elif here is not None:
             yield _Room(pool, here, moved=False)
         elif there is not None:
@@ -151,6 +154,19 @@ def _rooms(
             else:
                 moves.append(_Room(pool, there, moved=True))
     yield from moves
+
+
+def _too_many(request: JobRequest, pool: Pool, config: SiteConfig) -> str:
+    """Return why components of one job might wait for each other for ever, for Slurm gives each its own nodes."""
+    rivals = [names for names in request.components if set(names or (config.default_partition,)) & set(pool.partitions)]
+    if len(rivals) < 2:
+        return ""
+    from ClusterShell.NodeSet import NodeSet  # 20 ms, for a kind of job that few submit
+
+    count = len(NodeSet(pool.nodes))
+    if count >= len(rivals):
+        return ""
+    return f"{len(rivals)} components of the job may need a node of it each, and it has {count}"
 
 
 def _closed(request: JobRequest, partition: Partition, config: SiteConfig, access: Access) -> str:
@@ -296,13 +312,10 @@ def _share(
     return _Fit(room, Gres(name, "", units), reason, *kept, time)
 
 
-def _kept(request: JobRequest, config: SiteConfig) -> tuple[int | None, str] | str:
-    """Return the cores and host memory that follow from the GPU and would be lost with it, or why they are not known.
-
-    --mincpus rather than --cpus-per-task says the cores: as with DefCpuPerGPU the job's tasks then stay as they are.
-    """
+def _kept(request: JobRequest, config: SiteConfig) -> tuple[str, str] | str:
+    """Return the cores (an option) and host memory that follow from the GPU and would be lost, or why they must be."""
     known = {partition.name: partition for partition in config.partition}
-    found: set[tuple[int | None, str]] = set()
+    found: set[tuple[int, str]] = set()
     for name in request.partitions or (config.default_partition,):
         if name not in known:
             return f"site.toml does not say what partition '{name}' gives with a GPU"
@@ -311,10 +324,19 @@ def _kept(request: JobRequest, config: SiteConfig) -> tuple[int | None, str] | s
         mem = request.mem_per_gpu
         if not mem and not request.mem_given and partition.mem_per_gpu_mib:
             mem = f"{partition.mem_per_gpu_mib}M"
-        found.add((max(cpus, request.min_cpus) if cpus else None, mem))
+        found.add((cpus, mem))
     if len(found) > 1:
         return "its partitions give different cores or memory with a GPU"
-    return found.pop()
+    [(cpus, mem)] = found
+    # Measured: a job has the cores of its tasks or those per GPU, whichever are more, and --mincpus is not heard where
+    # the number of tasks is given.
+    if request.tasks is None:
+        return (f"mincpus={max(cpus, request.min_cpus)}" if cpus else "", mem)
+    if cpus <= request.tasks:
+        return "", mem
+    if request.min_cpus or cpus % request.tasks:
+        return f"its {request.tasks} tasks cannot be given the {cpus} cores that they would have with the GPU"
+    return f"cpus-per-task={cpus // request.tasks}", mem
 
 
 _MODES = {"mig": _mig, "mps": _mps, "shard": _shard}

@@ -144,8 +144,8 @@ def make_plan(
     parts: list[Part] = []
     notes: list[str] = []
     for number, given in enumerate(components):
-        counted = (number, len(components))
-        request = build_request(given, script, text, name, command_line.script_args, config, counted)
+        all_of_them = components if len(components) > 1 else ()
+        request = build_request(given, script, text, name, command_line.script_args, config, number, all_of_them)
         hint = own_option("gpu-footprint", command_line, script, number)
         footprint, said = _footprint(request, hint, config, slurm)
         notes += said
@@ -315,8 +315,8 @@ def request_options(style: str, placement: Placement) -> tuple[str, ...]:
         options = [f"--gres={gres}", f"--{style}=0"]
     if placement.partition:
         options.append(f"--partition={placement.partition}")
-    if placement.cpus is not None:
-        options.append(f"--mincpus={placement.cpus}")
+    if placement.cores:
+        options.append(f"--{placement.cores}")
     if placement.mem:
         options.append(f"--mem={placement.mem}")
     if placement.time_limit_min is not None:

@@ -70,7 +70,8 @@ def build_request(
     script_name: str,
     script_args: Sequence[str],
     config: SiteConfig,
-    component: tuple[int, int] = (0, 1),
+    number: int = 0,
+    components: Sequence[Mapping[str, Given]] = (),
 ) -> JobRequest:
     """Return the request that decides a component's placement.
 
@@ -81,12 +82,12 @@ def build_request(
         script_name: what sbatch will call the job unless told otherwise.
         script_args: the script's own arguments.
         config: the site.
-        component: which one of how many components this is.
+        number: which of several components this is.
+        components: the options in force of all of them; empty for a job of one.
 
     Raises:
         UnsureError: the GPU request or the time limit is outside its grammar.
     """
-    number, components = component
     styles = [style for style in _STYLES if style in given and _gpus(style, given[style].value)]
     gres = tuple(gres for style in styles for gres in _gpus(style, given[style].value))
     gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
@@ -97,7 +98,7 @@ def build_request(
         name=_value(given, "job-name") if "job-name" in given else script_name,
         script_args=tuple(script_args),
         interpreter=script.interpreter if script else "",
-        partitions=tuple(filter(None, _value(given, "partition").split(","))),
+        partitions=_partitions(given),
         account=_value(given, "account"),
         qos=_value(given, "qos"),
         gres=gres,
@@ -105,15 +106,21 @@ def build_request(
         cpus_per_gpu=_count(given, "cpus-per-gpu") or None,
         mem_per_gpu=_value(given, "mem-per-gpu"),
         min_cpus=_count(given, "mincpus"),
+        tasks=_count(given, "ntasks") or _count(given, "ntasks-per-node") or None,
         cpus_given="cpus-per-task" in given,
         mem_given="mem" in given or "mem-per-cpu" in given,
         time_limit_min=_time(given),
         array="array" in given,
         signature=signature(text, told_apart, gpu_count),
-        no_share=tuple(_reasons_against_share(given, text, steps, components)),
+        no_share=tuple(_reasons_against_share(given, text, steps, len(components))),
         untouchable=tuple(_reasons(given, gres, styles, steps, config)),
+        components=tuple(_partitions(other) for other in components),
         origins=tuple((option.name, option.origin) for option in given.values()),
     )
+
+
+def _partitions(given: Mapping[str, Given]) -> tuple[str, ...]:
+    return tuple(filter(None, _value(given, "partition").split(",")))
 
 
 def _value(given: Mapping[str, Given], name: str) -> str:

@@ -39,8 +39,8 @@ def wait_finished(lab: Lab, job_ids: Iterable[int | str], timeout: float) -> dic
             raise LabError(f"the controller knows no job {', '.join(map(str, sorted(unknown)))}")
         if not any(state in ACTIVE for _, _, state in rows):
             return {job: state for job, _, state in rows}
-    still = ", ".join(f"{job} {state}" for job, _, state in rows if state in ACTIVE)
-    raise LabError(f"jobs not finished after {timeout:g} s: {still}")
+    said = lab.run(["squeue", "-h", "--all", "-o", "%i %T %r %P %b %N"], timeout=15).stdout
+    raise LabError(f"jobs not finished after {timeout:g} s:\n{said}")
 
 
 def wait_accounted(lab: Lab, job_ids: Iterable[int | str], timeout: float) -> None:

@@ -10,52 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.fixtures import RELEASE
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
+from tests.cluster.user import SLICE, SMALL, User, tres
 
 pytestmark = pytest.mark.cluster
-
-SLICE = "nvidia_h100_80gb_hbm3"
-SMALL = "--gpu-footprint=mem=4G,sm=12"
-
-
-def tres(*gres: str) -> str:
-    """Return gres as `scontrol show job` of the tested release spells them."""
-    separator = ":" if RELEASE == "22.05" else "/"
-    return ",".join(f"gres{separator}{one}" for one in gres)
-
-
-class User:
-    """One of the lab's users at a shell."""
-
-    def __init__(self, lab: Lab, name: str, site: Path) -> None:
-        self.lab = lab
-        self.name = name
-        self.home = Path(lab.environment(name)["HOME"])
-        self.environment = {"COLLOC_CONF": str(site / "site.toml")}
-
-    def script(self, text: str, name: str = "train.sh") -> str:
-        (self.home / name).write_text(text)
-        (self.home / name).chmod(0o644)
-        return name
-
-    def run(self, *argv: str, input: str | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-        return self.lab.run_as(self.name, argv, input=input, env={**self.environment, **env})
-
-    def submit(self, *argv: str, input: str | None = None, **env: str) -> str:
-        done = self.run("csub", *argv, input=input, **env)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("Submitted batch job "), done.stdout
-        return done.stdout.split()[-1]
-
-    def jobs(self) -> list[str]:
-        """Return this user's jobs as the controller has them."""
-        return self.lab.run(["squeue", "-h", "-t", "all", "-u", self.name, "-o", "%A"]).stdout.split()
-
-    def shown(self, job: str) -> dict[str, str]:
-        text = self.lab.run(["scontrol", "show", "job", "-o", job]).stdout
-        return dict(item.split("=", 1) for item in text.split() if "=" in item)
 
 
 @pytest.fixture(scope="module")

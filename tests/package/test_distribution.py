@@ -23,15 +23,15 @@ from slurm_colloc.submit.render import Sampling, render_block
 
 assert "site-packages" in folder("templates"), folder("templates")
 request = JobRequest(
-    "job", (), "/bin/sh", (), "", "", (Gres("gpu", "", 1),), "gres", None, "", 0, False, False, None, False, "s",
-    (), (), (),
+    "job", (), "/bin/sh", (), "", "", (Gres("gpu", "", 1),), "gres", None, "", 0, None, False, False, None, False, "s",
+    (), (), (), (),
 )
 footprint = Footprint(Quantiles(1, 2, 3), Quantiles(1, 2, 3), None, "", "hint", 0, "given")
 rendered = 0
 for site in sorted(Path(folder("site-configs")).glob("*/site.toml")):
     config = load_site(str(site))
     for mode in SharingMode:
-        placement = Placement(mode, Gres("mps", "", 10), 300, 256, "", None, "", None, ("why",), ())
+        placement = Placement(mode, Gres("mps", "", 10), 300, 256, "", "", "", None, ("why",), ())
         block = render_block(request, footprint, placement, Sampling("s", mode), config)
         assert b"csub" in block and b"slurm_colloc.cli.colloc sample" in block
         rendered += 1

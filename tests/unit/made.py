@@ -133,6 +133,7 @@ def request(**fields: Any) -> JobRequest:
         cpus_per_gpu=None,
         mem_per_gpu="",
         min_cpus=0,
+        tasks=None,
         cpus_given=False,
         mem_given=False,
         time_limit_min=None,
@@ -140,6 +141,7 @@ def request(**fields: Any) -> JobRequest:
         signature="sig",
         no_share=(),
         untouchable=(),
+        components=(),
         origins=(),
     )
     return asked._replace(**fields)

@@ -114,24 +114,34 @@ GIVING = Partition("gpu", cpus_per_gpu=4, mem_per_gpu_mib=2000)
 
 
 @pytest.mark.parametrize(
-    ("asked", "cpus", "mem"),
+    ("asked", "cores", "mem"),
     [
-        (request(), 4, "2000M"),
-        (request(partitions=()), 4, "2000M"),
-        (request(cpus_given=True), None, "2000M"),
-        (request(mem_given=True), 4, ""),
-        (request(cpus_given=True, mem_given=True), None, ""),
-        (request(min_cpus=6), 6, "2000M"),
-        (request(cpus_per_gpu=2, mem_per_gpu="16G"), 2, "16G"),
+        (request(), "mincpus=4", "2000M"),
+        (request(partitions=()), "mincpus=4", "2000M"),
+        (request(cpus_given=True), "", "2000M"),
+        (request(mem_given=True), "mincpus=4", ""),
+        (request(cpus_given=True, mem_given=True), "", ""),
+        (request(min_cpus=6), "mincpus=6", "2000M"),
+        (request(cpus_per_gpu=2, mem_per_gpu="16G"), "mincpus=2", "16G"),
+        (request(tasks=1), "cpus-per-task=4", "2000M"),
+        (request(tasks=2), "cpus-per-task=2", "2000M"),
+        (request(tasks=4), "", "2000M"),
+        (request(tasks=9), "", "2000M"),
     ],
 )
-def test_what_the_gpu_brought_along_stays(asked: JobRequest, cpus: int | None, mem: str) -> None:
+def test_what_the_gpu_brought_along_stays(asked: JobRequest, cores: str, mem: str) -> None:
     config = site(SHARD_POOL, MIG_POOL, shard_consent=True, order=("shard",))._replace(partition=(GIVING,))
     found = place(asked, footprint(), config)
-    assert (found.mode, found.cpus, found.mem) == ("shard", cpus, mem)
+    assert (found.mode, found.cores, found.mem) == ("shard", cores, mem)
     # A slice is a GPU: Slurm gives it what it gives a GPU.
     slice_of = place(asked, footprint(), config._replace(sharing=config.sharing._replace(order=("mig",))))
-    assert (slice_of.mode, slice_of.cpus, slice_of.mem) == ("mig", None, "")
+    assert (slice_of.mode, slice_of.cores, slice_of.mem) == ("mig", "", "")
+
+
+@pytest.mark.parametrize("asked", [request(tasks=3), request(tasks=2, min_cpus=3)])
+def test_cores_that_cannot_be_said(asked: JobRequest) -> None:
+    config = site(SHARD_POOL, shard_consent=True)._replace(partition=(GIVING,))
+    assert "cannot be given the 4 cores" in why(place(asked, footprint(), config))["shard on s"]
 
 
 def test_partitions_that_give_different_things() -> None:

@@ -48,7 +48,7 @@ def fixed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def placement(mode: SharingMode) -> Placement:
     gres, reasons = PLACEMENTS[mode]
-    return Placement(mode, gres, 9472, 256, "", None, "", None, reasons, (Rejected("x", "y"),))
+    return Placement(mode, gres, 9472, 256, "", "", "", None, reasons, (Rejected("x", "y"),))
 
 
 def block(mode: SharingMode, *, sampled: bool, config: SiteConfig | None = None) -> bytes:

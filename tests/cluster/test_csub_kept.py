@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stays as it was when csub changes a request: cores, memory, the script's world, and every way to submit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.lab import Lab
+from tests.cluster.nodes import PARTITIONS
+from tests.cluster.site import write_site
+from tests.cluster.user import SLICE, SMALL, User, job_id, tres
+
+pytestmark = pytest.mark.cluster
+
+ONE = tres(f"gpu:{SLICE}_1g.10gb:1")
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Path:
+    defaults = "JobDefaults=DefCpuPerGPU=3,DefMemPerGPU=1500"
+    nodes = PARTITIONS["gpu"]
+    lab.run(
+        ["scontrol", "create", "PartitionName=giving", f"Nodes={nodes}", defaults, "DefaultTime=10", "State=UP"],
+        check=True,
+    )
+    folder = write_site(lab, "kept-site")
+    text = (folder / "site.toml").read_text()
+    # Jobs of "gpu" may be moved to a slice in "mig"; where both fit, shares come first in this site.
+    text = text.replace('name = "gpu"\n', 'name = "gpu"\npieces_in = ["mig"]\n')
+    (folder / "site.toml").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def alice(lab: Lab, site: Path) -> Iterator[User]:
+    user = User(lab, "alice", site)
+    yield user
+    lab.run(["scancel", "-u", "alice"])
+
+
+def only(lab: Lab, name: str, order: str, extra: dict[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a site that uses these sharing modes alone."""
+    folder = write_site(lab, name, extra={"sharing.order": order, **(extra or {})})
+    return {"COLLOC_CONF": str(folder / "site.toml")}
+
+
+# --- cores and memory ---
+
+SIZES = [
+    "--gres=gpu:1",
+    "--gpus=1",
+    "--gpus-per-node=1",
+    "-n1 --gpus-per-task=1",
+    "--gres=gpu:1 -c 2",
+    "--gres=gpu:1 -n1",
+    "--gres=gpu:1 -N1 -n3",
+    "--gres=gpu:1 -N1 -n4",
+    "--gres=gpu:1 -N1 -n2 -c2",
+    "--gres=gpu:1 --ntasks-per-node=1",
+    "--gres=gpu:1 --mincpus=5",
+    "--gres=gpu:1 --mem=500",
+    "--gres=gpu:1 --mem-per-cpu=300",
+    "--gres=gpu:1 --cpus-per-gpu=2",
+    "--gres=gpu:1 --mem-per-gpu=700",
+    "--gres=gpu:1 --mem-per-gpu 1G --cpus-per-gpu 2",
+]
+
+
+def in_lines(size: str) -> str:
+    """Return each option as a directive of its own."""
+    words = size.replace(" 1G", "=1G").replace("gpu 2", "gpu=2").replace("-c 2", "-c2").split()
+    return "".join(f"#SBATCH {word}\n" for word in words)
+
+
+@pytest.mark.parametrize("where", ["argument", "directive"])
+def test_a_share_keeps_the_cores_and_memory_of_the_gpu(lab: Lab, alice: User, where: str) -> None:
+    environment = only(lab, "shares", '["mps"]')
+    pairs = []
+    for size in SIZES:
+        directives, arguments = (in_lines(size), []) if where == "directive" else ("", size.split())
+        script = alice.script(f"#!/bin/sh\n{directives}true\n")
+        by_sbatch = job_id(alice.run("sbatch", "-p", "giving", *arguments, script))
+        by_csub = alice.submit("-p", "giving", SMALL, *arguments, script, **environment)
+        pairs.append((size, by_sbatch, by_csub))
+    for size, by_sbatch, by_csub in pairs:
+        asked, given = alice.allocated(by_sbatch), alice.allocated(by_csub)
+        assert (asked["gres/gpu"], given["gres/mps"]) == ("1", "12"), size
+        assert "gres/gpu" not in given, size
+        assert {name: asked[name] for name in ("cpu", "mem", "node")} == {
+            name: given[name] for name in ("cpu", "mem", "node")
+        }, size
+        keys = ("NumTasks", "TimeLimit", "Partition")
+        one, other = alice.shown(by_sbatch), alice.shown(by_csub)
+        assert {key: one[key] for key in keys} == {key: other[key] for key in keys}, size
+
+
+def test_a_directive_taken_out_leaves_the_rest(lab: Lab, alice: User) -> None:
+    text = (
+        "#!/bin/sh\n#SBATCH --gres=gpu:1 -p giving\n#SBATCH --mem-per-gpu=700 # as measured\n#SBATCH -J mine\necho $1\n"
+    )
+    job = alice.submit("-H", SMALL, alice.script(text), "x", **only(lab, "shares", '["mps"]'))
+    stored = lab.run(["scontrol", "write", "batch_script", job, "-"]).stdout
+    assert "\n##SBATCH --mem-per-gpu=700 # as measured\n#SBATCH -J mine\n# --- csub" in stored
+    shown = alice.shown(job)
+    assert (shown["JobName"], shown["MinMemoryNode"]) == ("mine", "700M")
+
+
+# --- the script's world ---
+
+WORLD = """\
+#!/bin/bash
+#SBATCH --gres=gpu:1 -p gpu -o world.%j -e world.%j
+printf '<%s>\\n' "$@"
+pwd; cat; umask; ulimit -n; echo "$SHELL $- $BASH_VERSION"; trap -p; jobs; set -o | grep on$
+env -0 | sort -z | tr '\\0\\n' '\\n?' | grep -avE '^(SLURM_|SBATCH_|CUDA_|GPU_|ROCR_|ZE_|TMPDIR|_=|HOSTNAME)'
+trap 'echo got it; exit 7' USR1
+sleep 30 & wait
+"""
+
+
+def test_the_script_sees_what_it_would_have_seen(lab: Lab, alice: User) -> None:
+    script = alice.script(WORLD)
+    arguments = ["a b", "", "--gres=gpu:3", "*", "$HOME", "ü"]
+    odd = {"BASH_FUNC_module%%": "() { echo 'mine'\n}", "ODD": "a\nb", "with.dot": "1"}
+    environment = only(lab, "shares", '["mps"]')
+    jobs = [
+        job_id(alice.run("sbatch", script, *arguments, **odd, **environment)),
+        alice.submit(SMALL, script, *arguments, **odd, **environment),
+    ]
+    for job in jobs:  # a signal as --signal=B:USR1 sends it
+        wait_until(lab, job, "RUNNING")
+        wait_for_text(alice.home / f"world.{job}", "COLLOC_CONF")
+        lab.run(["scancel", "--batch", "--signal=USR1", job], check=True)
+    lab.wait_jobs(jobs)
+    plain, changed = ((alice.home / f"world.{job}").read_text() for job in jobs)
+    added = [line for line in changed.splitlines() if line not in plain.splitlines()]
+    assert added == ["TF_FORCE_GPU_ALLOW_GROWTH=true", "XLA_PYTHON_CLIENT_PREALLOCATE=false"]
+    assert [line for line in changed.splitlines() if line not in added] == plain.splitlines()
+    assert "got it" in plain
+    assert [alice.shown(job)["ExitCode"] for job in jobs] == ["7:0", "7:0"]
+    assert "gres/mps" in alice.allocated(jobs[1])
+
+
+def wait_until(lab: Lab, job: str, state: str) -> None:
+    for _ in range(200):
+        if lab.run(["squeue", "-h", "-j", job, "-o", "%T"]).stdout.strip() == state:
+            return
+    raise AssertionError(f"job {job} is not {state}")
+
+
+def wait_for_text(path: Path, text: str) -> None:
+    import time
+
+    for _ in range(200):
+        if path.exists() and text in path.read_text():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"no '{text}' in {path}")
+
+
+def test_an_inner_step_with_its_own_gpu_runs_on_a_slice(lab: Lab, alice: User) -> None:
+    steps = "srun --gres=gpu:1 -n1 true && srun --gpus=1 -n1 true && srun --gpus-per-task=1 -n1 true && srun -n1 true\n"
+    job = alice.submit(SMALL, alice.script(f"#!/bin/sh\n#SBATCH --gres=gpu:1 -o steps.%j\n{steps}"))
+    assert alice.allocated(job)["gres/gpu"] == "1"
+    assert alice.shown(job)["TresPerNode"] == ONE
+    assert alice.shown(job)["ExitCode"] == "0:0", (alice.home / f"steps.{job}").read_text()
+
+
+# --- ways to submit ---
+
+
+def test_arrays_keep_ids_and_patterns(lab: Lab, alice: User) -> None:
+    text = '#!/bin/sh\n#SBATCH --gres=gpu:1 -p gpu -o "arr_%A_%a.%x"\n'
+    text += 'echo "$SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT"\n'
+    environment = only(lab, "shares", '["mps"]')
+    job = alice.submit("--array=2-6:2%2", "-J", "sweep", SMALL, alice.script(text), **environment)
+    lab.wait_jobs([job])
+    outputs = {path.name: path.read_text() for path in alice.home.glob("arr_*")}
+    assert outputs == {f"arr_{job}_{task}.sweep": f"{task} of 3\n" for task in (2, 4, 6)}
+
+
+@pytest.mark.parametrize("how", ["script", "arguments", "both"])
+def test_components_are_placed_one_by_one(lab: Lab, alice: User, how: str) -> None:
+    parts = ["--gres=gpu:1 -J lead -p mig", "-c2 -p cpu", "--gres=gpu:h100:1 --mem=300 -p gpu"]
+    script, arguments = "#!/bin/sh\nsrun -n1 true\n", []
+    if how == "script":
+        script = "#!/bin/sh\n" + "#SBATCH hetjob\n".join(f"#SBATCH {part}\n" for part in parts) + "srun -n1 true\n"
+    elif how == "arguments":
+        arguments = " : ".join(parts).split()
+    else:
+        script = f"#!/bin/sh\n#SBATCH {parts[0]}\n#SBATCH hetjob\n#SBATCH {parts[1]}\ntrue\n"
+        arguments = ["-t5", ":", "-t6", ":", *parts[2].split()]
+    done = alice.run("csub", SMALL, *arguments, alice.script(script))
+    lead = int(job_id(done))
+    lab.wait_jobs([lead + offset for offset in range(3)])
+    components = [alice.shown(str(lead + offset)) for offset in range(3)]
+    whole = tres("gpu:h100:1")
+    assert [shown.get("TresPerNode") for shown in components] == [ONE, None, whole], done.stderr
+    assert [shown["HetJobOffset"] for shown in components] == ["0", "1", "2"]
+    assert [shown["JobState"] for shown in components] == ["COMPLETED"] * 3
+    assert components[1]["CPUs/Task"] == "2"
+    decided = [line.split()[0] for line in alice.run("colloc", "history").stdout.splitlines()[1:]]
+    assert {str(lead + offset) for offset in range(3)} <= set(decided)
+
+
+def test_components_that_would_need_one_node_are_left_alone(lab: Lab, alice: User) -> None:
+    """Slurm gives each component nodes of its own: on the one node with slices two would wait for ever."""
+    script = alice.script("#!/bin/sh\n#SBATCH --gres=gpu:1\n#SBATCH hetjob\n#SBATCH --gres=gpu:1\ntrue\n")
+    done = alice.run("csub", "--explain", SMALL, script)
+    lead = int(job_id(done))
+    assert "2 components of the job may need a node of it each, and it has 1" in done.stderr
+    assert set(lab.wait_jobs([lead, lead + 1]).values()) == {"COMPLETED"}
+
+
+def test_waiting_holding_testing_and_dependencies(lab: Lab, alice: User) -> None:
+    script = alice.script("#!/bin/sh\n#SBATCH --gres=gpu:1\nexit 3\n")
+    waited = alice.run("csub", "--wait", SMALL, script)
+    assert (waited.returncode, waited.stdout.startswith("Submitted batch job ")) == (3, True)
+    held = alice.run("csub", "--parsable", "-H", SMALL, script)
+    first = held.stdout.strip()
+    assert first.isdigit()
+    assert alice.shown(first)["JobState"] == "PENDING"
+    second = alice.submit(SMALL, f"--dependency=afterok:{first}", script)
+    assert alice.shown(second)["Dependency"].startswith(f"afterok:{first}")
+    before = alice.jobs()
+    tested = alice.run("csub", "--test-only", SMALL, script)
+    plain = alice.run("sbatch", "--test-only", script)
+    assert (tested.returncode, tested.stdout) == (plain.returncode, plain.stdout)
+    assert " to start at " in tested.stderr
+    assert sorted(alice.jobs()) == sorted(before), "a test submits nothing"
+
+
+def test_a_here_document_and_requeue_and_comment(lab: Lab, alice: User) -> None:
+    text = "#!/bin/sh\n#SBATCH --gres=gpu:1 --requeue\n#SBATCH --comment='mine alone'\ntrue\n"
+    here = f"csub -H {SMALL} <<'EOF'\n{text}EOF\n"
+    job = job_id(alice.run("bash", "-c", here))
+    shown = alice.lab.run(["scontrol", "show", "job", "-o", job]).stdout
+    assert "Comment=mine alone" in shown
+    assert "Requeue=1" in shown
+    assert ONE in shown
+
+
+# --- where it may go ---
+
+
+def test_a_job_moves_to_the_partition_that_the_site_maps(lab: Lab, alice: User, site: Path) -> None:
+    alice.environment["COLLOC_CONF"] = str(site / "moving.toml")
+    text = (site / "site.toml").read_text()
+    (site / "moving.toml").write_text(text.replace("[sharing]\n", '[sharing]\norder = ["mig"]\n'))
+    (site / "moving.toml").chmod(0o644)
+    done = alice.run("csub", "-H", "-p", "gpu", SMALL, alice.script("#!/bin/sh\n#SBATCH --gres=gpu:1\ntrue\n"))
+    shown = alice.shown(job_id(done))
+    assert (shown["Partition"], shown["TresPerNode"]) == ("mig", ONE)
+    assert "in partition 'mig', where this site lets it go" in done.stderr
+    assert shown["TimeLimit"] == "00:10:00", "the default of the partition that was asked for"
+
+
+def test_a_slower_slice_gets_the_time_it_needs_and_no_more_than_allowed(lab: Lab, alice: User) -> None:
+    script = alice.script("#!/bin/sh\n#SBATCH --gres=gpu:1 -t 60\ntrue\n")
+    busy = "--gpu-footprint=mem=4G,sm=15"  # 15 % of 132 SMs on 16: slowed 1.24x
+    stretched = alice.shown(alice.submit("-H", busy, script))
+    assert (stretched["TresPerNode"], stretched["TimeLimit"]) == (ONE, "01:15:00")
+    strict = only(lab, "strict", '["mig"]', {"sharing.max_time_stretch": "1.0"})
+    larger = alice.shown(alice.submit("-H", busy, script, **strict))
+    assert (larger["TresPerNode"], larger["TimeLimit"]) == (tres(f"gpu:{SLICE}_2g.20gb:1"), "01:00:00")
