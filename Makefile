@@ -38,5 +38,8 @@ soak: env      ## what takes long: thousands of generated submissions
 bench: env     ## ratios side by side in one run
 	$(ENV)/python -m tests.bench
 
-docs: env-only ## regenerate the reference pages; CI fails when they are stale
+docs: env-only ## regenerate the reference pages and completion scripts; CI fails when they are stale
 	$(ENV)/colloc site reference > docs/reference/site.toml.md
+	$(ENV)/python -m slurm_colloc.cli.csub_complete bash > docs/completion/csub.bash
+	$(ENV)/python -m slurm_colloc.cli.csub_complete zsh > docs/completion/_csub
+	$(ENV)/python -m slurm_colloc.cli.csub_complete fish > docs/completion/csub.fish

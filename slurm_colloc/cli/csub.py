@@ -36,7 +36,8 @@ from slurm_colloc.submit.render import remove_script, write_script
 # Options of sbatch that end it before it reads a script.
 _NO_SUBMISSION = ("help", "usage", "version")
 _SILENT = "nothing is to be changed"
-_HELP = ("--help", "-h", "--install-completion", "--show-completion")
+_HELP = ("--help", "-h")
+_COMPLETION = ("--install-completion", "--show-completion")
 
 
 class _Call(NamedTuple):
@@ -49,12 +50,20 @@ class _Call(NamedTuple):
     quiet: bool
 
 
-def main() -> NoReturn:
-    """Run csub; the exit status is sbatch's."""
+def main(called: str = "csub") -> NoReturn:
+    """Run csub; the exit status is sbatch's.
+
+    Args:
+        called: the name it was called by; a program that asks "sbatch --help" must see sbatch's.
+    """
     _open_standard_descriptors()
     argv = tuple(sys.argv[1:])
     # The shell's completion calls csub without arguments; that is no submission.
-    if (argv[:1] and argv[0] in _HELP) or "_CSUB_COMPLETE" in os.environ:
+    if os.environ.get("_CSUB_COMPLETE"):
+        from slurm_colloc.cli.csub_complete import complete
+
+        complete(_site()[1])
+    if argv[:1] and argv[0] in (_COMPLETION if called == "sbatch" else (*_HELP, *_COMPLETION)):
         from slurm_colloc.cli.csub_help import show
 
         show(argv)

@@ -1,37 +1,88 @@
 # SPDX-License-Identifier: Apache-2.0
-"""csub's help and shell completion, by Typer. Typer never sees a submission: it would steal the script's arguments."""
+"""csub's help, by Typer. Typer never sees a submission: it would steal the script's arguments."""
 
-from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NoReturn
 
 import typer
+import typer.core
+
+_COMPLETION = ("--install-completion", "--show-completion")
+# One screen of 24 lines and 80 columns; \b keeps click from filling the lines of a paragraph anew.
+_EPILOG = """
+\b
+In a script:  #CSUB --gpu-footprint=mem=9G,sm=30  (where #SBATCH lines stand)
+Switch off:   csub --colloc=off job.sh; in a script #CSUB --colloc=off
+Read more:    man csub; sbatch --help; what it decided for you: colloc history
+TAB key:      completes options; where it does not: csub --install-completion
+"""
+
+
+class CsubCommand(typer.core.TyperCommand):
+    """The command as a shell completes it: sbatch's way with options, ':' and the words behind the script."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the component that is being written; an optional value stands behind "=" only."""
+        last = args[len(args) - args[::-1].index(":") :] if ":" in args else args
+        flags = {name for item in self.params if getattr(item, "is_flag", False) for name in item.opts}
+        names = ((word, word.partition("=")[0]) for word in last)
+        return super().parse_args(ctx, [name if name in flags else word for word, name in names])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return options; what stands behind the script is the script's own."""
+        return [] if ctx.params.get("script") else super().shell_complete(ctx, incomplete)
+
+
+def _one_of(*values: str) -> Callable[..., list[str]]:
+    """Return what completes the value of an option, unless that stands behind the script."""
+
+    def complete(ctx: typer.Context) -> list[str]:
+        return [] if ctx.params.get("script") else list(values)
+
+    return complete
+
 
 app = typer.Typer(
     add_completion=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False},
     rich_markup_mode=None,
 )
 
 
-@app.command(name="csub", options_metavar="[SBATCH OPTIONS] [OPTIONS]")
+@app.command(name="csub", cls=CsubCommand, options_metavar="[SBATCH'S OPTIONS] [OPTIONS]", epilog=_EPILOG)
 def csub(
-    script: Annotated[str, typer.Argument(help="the batch script, then its own arguments; none: standard input")] = "",
+    script: Annotated[str, typer.Argument(metavar="SCRIPT [ARGUMENTS]", hidden=True)] = "",
     gpu_footprint: Annotated[
-        str, typer.Option("--gpu-footprint", metavar="mem=SIZE,sm=PERCENT", help="what the job needs of one GPU")
+        str,
+        typer.Option("--gpu-footprint", metavar="mem=SIZE[,sm=PERCENT]", help="what the job needs of one GPU"),
     ] = "",
-    colloc: Annotated[str, typer.Option("--colloc", metavar="auto|off", help="off: submit as asked")] = "auto",
+    colloc: Annotated[
+        str,
+        typer.Option(
+            "--colloc", metavar="auto|off", help="off: submit as asked", autocompletion=_one_of("auto", "off")
+        ),
+    ] = "auto",
     explain: Annotated[bool, typer.Option("--explain", help="say why, and what was rejected")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the script, submit nothing")] = False,
-    form: Annotated[str, typer.Option("--format", metavar="script|json", help="of --dry-run")] = "script",
+    form: Annotated[
+        str,
+        typer.Option("--format", metavar="script|json", help="of --dry-run", autocompletion=_one_of("script", "json")),
+    ] = "script",
 ) -> None:
-    """Submit a batch job as sbatch does, and give it a piece of a GPU when it needs no whole one.
+    """Submit a batch job as sbatch does, and give it a piece of a GPU (a MIG slice or a share) instead of a whole one
+    where that holds what the job needs.
 
-    Every option of sbatch works as with sbatch (see 'sbatch --help'); csub's own stand below, and in scripts as
-    '#CSUB --gpu-footprint=mem=9G,sm=30'. What is not understood with certainty goes to sbatch unchanged.
+    csub takes every option of sbatch, and these of its own. What a job needs you say with --gpu-footprint, or csub
+    measures it while the job runs. A job that it does not understand with certainty, or that asks for more than one
+    GPU, goes to sbatch unchanged.
     """
 
 
 def show(argv: Sequence[str]) -> NoReturn:
-    """Print help or completion and exit."""
-    app(list(argv), prog_name="csub")
+    """Print help, or print or install completion, and exit."""
+    command = typer.main.get_command(app)
+    for item in command.params:
+        if isinstance(item, typer.core.TyperOption) and item.opts[0] in _COMPLETION:
+            item.hidden = True
+    command(list(argv), prog_name="csub")
     raise SystemExit(0)

@@ -40,6 +40,15 @@ print(len(list(Path(folder("templates")).glob("*.sbatch.j2"))))
 """
 
 
+# Where shells and man look by themselves.
+SHARED = {
+    "share/bash-completion/completions/csub",
+    "share/fish/vendor_completions.d/csub.fish",
+    "share/man/man1/csub.1",
+    "share/zsh/site-functions/_csub",
+}
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("dist")
@@ -60,6 +69,8 @@ def test_the_wheel_from_the_sdist_has_every_shipped_file(built: Path) -> None:
             if path.startswith(source):
                 expected.add(f"slurm_colloc/_shipped/{target}{path.removeprefix(source)}")
     assert expected <= names, expected - names
+    data = {name.partition(".data/data/")[2] for name in names if ".data/data/" in name}
+    assert data == SHARED
 
 
 def test_the_sdist_can_run_the_tests(built: Path) -> None:
@@ -75,6 +86,7 @@ def test_an_installed_wheel_renders_everything_and_tells_the_demo(built: Path, t
     python = environment / "bin" / "python"
     wheel = next(built.glob("*.whl"))
     subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True, capture_output=True)
+    assert all((environment / path).is_file() for path in SHARED)
     rendered = subprocess.run([python, "-I", "-c", RENDER], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert rendered.returncode == 0, rendered.stderr
     assert rendered.stdout.strip() == "5"

@@ -223,7 +223,7 @@ def test_csub_behind_the_name_sbatch_finds_the_real_one(shell: Shell) -> None:
 
 def test_the_shells_completion_is_no_submission(shell: Shell) -> None:
     for argv in ([], ["--"]):
-        environ = {"_CSUB_COMPLETE": "complete_bash", "COMP_WORDS": "csub --gpu", "COMP_CWORD": "1"}
+        environ = {"_CSUB_COMPLETE": "complete_bash", "COMP_WORDS": "csub\n--gpu", "COMP_CWORD": "1"}
         done = shell.run(*argv, environ=environ)
         assert "--gpu-footprint" in done.stdout
     assert shell.calls() == []

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of this machine that a test drives."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+
+def need_program(*names: str) -> str:
+    """Return the first of these programs that is there; skip without, or fail where COLLOC_REQUIRE_CLUSTER=1."""
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        reason = f"no {' or '.join(names)} here: run tests/cluster/bootstrap.sh"
+        if os.environ.get("COLLOC_REQUIRE_CLUSTER") == "1":
+            pytest.fail(f"COLLOC_REQUIRE_CLUSTER=1, but {reason}", pytrace=False)
+        pytest.skip(reason)
+    return found
