@@ -27,11 +27,11 @@ def install(checkout: Path, venv: Path, say: Callable[[str], None]) -> float:
         say(f"wheel built in {time.monotonic() - began:.1f} s: {wheel.name}")
         if not (venv / "bin/python").exists():
             # pip of this interpreter serves the venv too, so a venv without ensurepip will do, in 0.1 s.
-            _do([_interpreter(), "-m", "venv", "--without-pip", str(venv)])
+            do([interpreter(), "-m", "venv", "--without-pip", str(venv)])
         argv = [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "--quiet"]
-        _do([*argv, "--disable-pip-version-check", "--force-reinstall", "--no-deps", str(wheel)])
-        _do([*argv, "--disable-pip-version-check", str(wheel)])
-    _let_all_read(venv)
+        do([*argv, "--disable-pip-version-check", "--force-reinstall", "--no-deps", str(wheel)])
+        do([*argv, "--disable-pip-version-check", str(wheel)])
+    let_all_read(venv)
     seconds = time.monotonic() - began
     say(f"installed in {venv} in {seconds:.1f} s")
     return seconds
@@ -51,11 +51,11 @@ def build_wheel(checkout: Path, temp: Path) -> Path:
     if importlib.util.find_spec("hatchling"):
         # An isolated build would fetch hatchling anew each time.
         argv.append("--no-build-isolation")
-    _do([*argv, "--wheel-dir", str(dist), str(source)])
+    do([*argv, "--wheel-dir", str(dist), str(source)])
     return next(dist.glob("*.whl"))
 
 
-def _interpreter() -> str:
+def interpreter() -> str:
     """Find a Python >= 3.11 that other users may run; our own may live in somebody's closed home."""
     check = "import sys, venv; sys.exit(sys.version_info < (3, 11))"
     found = ["/usr/bin/python3", shutil.which("python3") or "", os.path.realpath(sys.executable)]
@@ -65,14 +65,14 @@ def _interpreter() -> str:
     raise LabError("found no Python >= 3.11 for the lab's venv")
 
 
-def _do(argv: list[str]) -> None:
+def do(argv: list[str]) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=600)
     if done.returncode:
         last = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
         raise LabError(f"failed (exit {done.returncode}): {' '.join(argv)}\n{last}")
 
 
-def _let_all_read(venv: Path) -> None:
+def let_all_read(venv: Path) -> None:
     """Open the venv for other uids whatever the umask was."""
     for folder, _, names in os.walk(venv):
         for path in (Path(folder), *(Path(folder) / n for n in names)):
