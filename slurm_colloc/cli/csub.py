@@ -253,14 +253,15 @@ def _hand_over(
     status = outcome.status if outcome.status >= 0 else 128 - outcome.status
     if outcome.refused and not plan.as_asked:
         given = " : ".join(part.placement.given for part in plan.parts)
-        return status, f"{given} was refused: {_last_line(outcome.refused)}"
+        return status, f"{given} was refused: {_verdict(outcome.refused)}"
     if outcome.refused:
         write_all(STDERR, outcome.refused)
     return status, ""
 
 
-def _last_line(said: bytes) -> str:
-    return said.decode(errors="replace").strip().splitlines()[-1]
+def _verdict(said: bytes) -> str:
+    # Without sbatch's "submission failed", which Snakemake takes for the end of it wherever it stands.
+    return said.decode(errors="replace").rpartition("submission failed: ")[2].splitlines()[0]
 
 
 def _record(plan: Plan, job_id: str, cluster: str, config: SiteConfig) -> None:

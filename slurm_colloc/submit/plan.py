@@ -25,7 +25,7 @@ from slurm_colloc.slurm.options import (
 from slurm_colloc.slurm.site_options import join_options
 from slurm_colloc.submit.access import limits_of_user
 from slurm_colloc.submit.render import Sampling, render_block, render_script
-from slurm_colloc.submit.request import PER_GPU, build_request, reason_to_keep_text
+from slurm_colloc.submit.request import PER_GPU, build_request, reason_against_history, reason_to_keep_text
 
 # What a #CSUB line may say; the others are about one call of csub, not about the job.
 SCRIPT_OPTIONS = (Option("gpu-footprint", "", "required", ""), Option("colloc", "", "required", ""))
@@ -147,7 +147,7 @@ def make_plan(
         all_of_them = components if len(components) > 1 else ()
         request = build_request(given, script, text, name, command_line.script_args, config, number, all_of_them)
         hint = own_option("gpu-footprint", command_line, script, number)
-        footprint, said = _footprint(request, hint, config, slurm)
+        footprint, said = _footprint(request, text, hint, config, slurm)
         notes += said
         access = _access(request, footprint, config, slurm)
         placement = place(request, footprint, config, access)
@@ -190,8 +190,11 @@ def _find_script(command_line: CommandLine) -> str:
 
 
 def _footprint(
-    request: JobRequest, hint: str | None, config: SiteConfig, slurm: Slurm
+    request: JobRequest, text: bytes, hint: str | None, config: SiteConfig, slurm: Slurm
 ) -> tuple[Footprint, tuple[str, ...]]:
+    if why := reason_against_history(text):
+        footprint = estimate(hint, ())
+        return (footprint if hint is not None else footprint._replace(provenance=why)), ()
     if request.untouchable or (hint is not None and "sm=" in hint):
         return estimate(hint, ()), ()
     known = look_up(config, request.signature, slurm.job_states)

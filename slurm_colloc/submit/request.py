@@ -41,6 +41,8 @@ _SELF = re.compile(rb"(?<!print )(\$0\b|\$\{0\b|\bBASH_SOURCE\b)")
 _COMMAND_BY_SQUEUE = re.compile(rb"\bsqueue\b[^\n]*(?:%\.?\d*o\b|[Cc]ommand)")
 # A shell that prints what it runs, is restricted, or runs nothing.
 _SHELL_FLAGS = re.compile(r"\s(-[a-z]*[nrvx]|--(?:restricted|verbose))|\b(xtrace|verbose)\b")
+# Programs that write the same script whatever it is to run; what runs stands in a file of theirs.
+_LAUNCHER = re.compile(rb"-m (submitit)\.core\._submit\b")
 _DIRECTIVE = re.compile(rb"^#(?:SBATCH|CSUB).*\n?", re.MULTILINE)
 # Options after which "one GPU" no longer means one GPU of any node, or which another cluster must judge.
 _LEAVE_ALONE = {
@@ -155,6 +157,16 @@ def reason_to_keep_text(text: bytes, interpreter: str) -> str:
     if (b"Command" in text and b"scontrol" in text) or _COMMAND_BY_SQUEUE.search(text):
         return "the script asks Slurm for its own path"
     return ""
+
+
+def reason_against_history(text: bytes) -> str:
+    """Return why earlier runs of the same text say nothing of the next one; empty when they may."""
+    found = _LAUNCHER.search(text)
+    return (
+        f"the scripts of {found[1].decode()} are the same whatever they run, so earlier runs say nothing"
+        if found
+        else ""
+    )
 
 
 def _gpus(style: str, value: str | None) -> tuple[Gres, ...]:

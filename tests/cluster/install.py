@@ -33,12 +33,11 @@ def install(lab: Lab, checkout: Path, say: Callable[[str], None]) -> float:
         say(f"wheel built in {time.monotonic() - began:.1f} s: {wheel.name}")
         if not (venv / "bin/python").exists():
             # pip of this interpreter serves the venv too, so a venv without ensurepip will do, in 0.1 s.
-            python = _interpreter() if lab.release == HOST else "/usr/bin/python3"
-            _do(lab.command([python, "-m", "venv", "--without-pip", venv]))
-        argv = lab.command([venv / "bin/python", _pip(), "install", "--quiet"])
-        _do([*argv, "--disable-pip-version-check", "--force-reinstall", "--no-deps", str(wheel)])
-        _do([*argv, "--disable-pip-version-check", str(wheel)])
-    _let_all_read(venv)
+            do(lab.command([interpreter(lab), "-m", "venv", "--without-pip", venv]))
+        argv = pip_install(lab, venv)
+        do([*argv, "--force-reinstall", "--no-deps", str(wheel)])
+        do([*argv, str(wheel)])
+    let_all_read(venv)
     seconds = time.monotonic() - began
     say(f"installed in {venv} in {seconds:.1f} s")
     return seconds
@@ -58,20 +57,26 @@ def build_wheel(checkout: Path, temp: Path) -> Path:
     if importlib.util.find_spec("hatchling"):
         # An isolated build would fetch hatchling anew each time.
         argv.append("--no-build-isolation")
-    _do([*argv, "--wheel-dir", str(dist), str(source)])
+    do([*argv, "--wheel-dir", str(dist), str(source)])
     return next(dist.glob("*.whl"))
 
 
-def _pip() -> Path:
-    """Find what `pip --python` runs in the other interpreter: our pip, and nothing else of our environment."""
+def pip_install(lab: Lab, venv: Path) -> list[str]:
+    """Return the command that installs into an environment of the lab; what is to be installed comes behind it.
+
+    What `pip --python` runs in the other interpreter: our pip, and nothing else of our environment.
+    """
     spec = importlib.util.find_spec("pip")
     if spec is None or spec.origin is None:
         raise LabError(f"{sys.executable} has no pip (tests/cluster/bootstrap.sh makes an environment that has)")
-    return Path(spec.origin).with_name("__pip-runner__.py")
+    runner = Path(spec.origin).with_name("__pip-runner__.py")
+    return lab.command([venv / "bin/python", runner, "install", "--quiet", "--disable-pip-version-check"])
 
 
-def _interpreter() -> str:
+def interpreter(lab: Lab) -> str:
     """Find a Python >= 3.11 that other users may run; our own may live in somebody's closed home."""
+    if lab.release != HOST:
+        return "/usr/bin/python3"
     check = "import sys, venv; sys.exit(sys.version_info < (3, 11))"
     found = ["/usr/bin/python3", shutil.which("python3") or "", os.path.realpath(sys.executable)]
     for python in filter(None, found):
@@ -80,14 +85,14 @@ def _interpreter() -> str:
     raise LabError("found no Python >= 3.11 for the lab's venv")
 
 
-def _do(argv: list[str]) -> None:
+def do(argv: list[str]) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=600)
     if done.returncode:
         last = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
         raise LabError(f"failed (exit {done.returncode}): {' '.join(argv)}\n{last}")
 
 
-def _let_all_read(venv: Path) -> None:
+def let_all_read(venv: Path) -> None:
     """Open the venv for other uids whatever the umask was."""
     for folder, _, names in os.walk(venv):
         for path in (Path(folder), *(Path(folder) / n for n in names)):

@@ -71,7 +71,9 @@ def test_a_definite_refusal_is_followed_by_one_original(shell: Shell) -> None:
     done = shell.run(HINT, "job.sh")
     assert shell.calls() == [["--gres=gpu:h100_1g.10gb:1", "job.sh"], ["job.sh"]]
     assert (done.returncode, done.stdout) == (0, "Submitted batch job 4711\n")
-    assert "was refused" in done.stderr
+    assert "was refused: Requested node configuration is not available" in done.stderr
+    # Snakemake reads sbatch's standard error and drops a job of whose submission it says this.
+    assert "submission failed" not in done.stderr
 
 
 def test_a_refusal_of_the_original_is_sbatchs_own(shell: Shell) -> None:
@@ -171,18 +173,20 @@ def test_shadow_and_off_change_nothing(shell: Shell) -> None:
     assert "--colloc=off was given" in str(off["reasons"])
 
 
+EVIDENCE = {
+    "job_id": "9", "state": "COMPLETED", "mode": "exclusive", "gpu_model": "NVIDIA H100 80GB HBM3",
+    "gpu_mem_peak_mib": 4000, "sm_active_mean_pct": 5.0, "sm_active_q95_pct": 9.0, "sm_is_bound": False,
+    "sample_count": 30, "sampled_s": 300.0, "ended_s": 1.0, "elapsed_s": 300.0,
+}  # fmt: skip
+
+
 def test_history_of_an_earlier_run_places_the_next(shell: Shell) -> None:
     """Evidence without an end is settled by one question to Slurm and then trusted."""
     plan = json.loads(shell.run("--dry-run", "--format=json", "job.sh").stdout)
     signature = plan["request"]["signature"]
     folder = shell.folder / "home/.local/share/slurm_colloc/evidence" / signature
     folder.mkdir(parents=True)
-    evidence = {
-        "job_id": "9", "signature": signature, "state": "RUNNING", "mode": "exclusive",
-        "gpu_model": "NVIDIA H100 80GB HBM3", "gpu_mem_peak_mib": 4000, "sm_active_mean_pct": 5.0,
-        "sm_active_q95_pct": 9.0, "sm_is_bound": False, "sample_count": 30, "sampled_s": 300.0, "ended_s": 1.0,
-        "elapsed_s": 300.0,
-    }  # fmt: skip
+    evidence = {**EVIDENCE, "signature": signature, "state": "RUNNING"}
     (folder / "9.json").write_text(json.dumps(evidence))
     (shell.folder / "bin/sacct").write_text('#!/bin/sh\necho asked >> "$CALLS/../sacct"\necho "9|COMPLETED"\n')
     (shell.folder / "bin/sacct").chmod(0o755)
@@ -193,6 +197,34 @@ def test_history_of_an_earlier_run_places_the_next(shell: Shell) -> None:
     for state in ("FAILED", "OUT_OF_MEMORY", "TIMEOUT", "CANCELLED"):
         (folder / "9.json").write_text(json.dumps({**evidence, "state": state}))
         assert json.loads(shell.run("--dry-run", "--format=json", "job.sh").stdout)["placement"]["gres"] == "as asked"
+
+
+SUBMITIT = """#!/bin/bash
+
+# Parameters
+#SBATCH --gpus-per-node=1
+#SBATCH --job-name=submitit
+
+# command
+export SUBMITIT_EXECUTOR=slurm
+srun --unbuffered --output /home/a/logs/%j_%t_log.out /usr/bin/python3 -u -m submitit.core._submit /home/a/logs
+"""
+
+
+def test_earlier_runs_do_not_count_where_the_script_says_nothing_of_the_job(shell: Shell) -> None:
+    """submitit's second function would get the piece that was right for its first."""
+    for text, placed in ((SUBMITIT, False), (SUBMITIT.replace("submitit.core._submit", "train"), True)):
+        (shell.folder / "job.sh").write_text(text)
+        signature = json.loads(shell.run("--dry-run", "--format=json", "job.sh").stdout)["request"]["signature"]
+        folder = shell.folder / "home/.local/share/slurm_colloc/evidence" / signature
+        folder.mkdir(parents=True)
+        (folder / "9.json").write_text(json.dumps({**EVIDENCE, "signature": signature}))
+        done = shell.run("--explain", "job.sh")
+        assert (shell.calls()[-1] != ["job.sh"]) is placed
+        assert ("scripts of submitit are the same whatever they run" in done.stderr) is not placed
+    (shell.folder / "job.sh").write_text(SUBMITIT.replace("\n# command", f"\n#CSUB {HINT}\n# command"))
+    shell.run("job.sh")
+    assert shell.calls()[-1] == ["--gpus-per-node=h100_1g.10gb:1", "job.sh"]
 
 
 def test_csub_behind_the_name_sbatch_finds_the_real_one(shell: Shell) -> None:
