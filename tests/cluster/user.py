@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import subprocess
-import time
+from collections import Counter
 from pathlib import Path
 
 from tests.cluster.fixtures import RELEASE
@@ -63,20 +63,17 @@ class User:
         shown = self.shown(job)
         return dict(item.split("=", 1) for item in (shown.get("AllocTRES") or shown["TRES"]).split(","))
 
-    def recorded(self, name: str, expected: int = -1, timeout_s: float = 20.0) -> list[str]:
-        """Return the ids of the jobs of this name in sacct, waiting for the expected number, else for quiet.
+    def known(self, name: str) -> list[str]:
+        """Return the ids of this user's jobs of this name: the controller forgets none while a lab lives.
 
-        What the controller refused it records as FAILED without a node; no such job can run, so it is left out.
+        What the controller refused it keeps as FAILED without a node; no such job can run, so it is left out.
         """
-        deadline = time.monotonic() + timeout_s
-        quiet: list[str] = ["?"]
-        while True:
-            argv = ["sacct", "-X", "-n", "-P", "-u", self.name, "-o", "JobIDRaw,JobName,State,NodeList"]
-            rows = [line.split("|") for line in self.lab.run(argv, check=True).stdout.splitlines()]
-            ids = [row[0] for row in rows if row[1] == name and row[2:] != ["FAILED", "None assigned"]]
-            if time.monotonic() > deadline or (expected < 0 and ids == quiet):
-                return ids
-            if len(ids) == expected and ids == quiet:
-                return ids
-            quiet = ids
-            time.sleep(0.7)
+        argv = ["squeue", "-h", "-t", "all", "-u", self.name, "-o", "%A|%T|%N|%j"]
+        rows = [line.split("|", 3) for line in self.lab.run(argv, check=True).stdout.splitlines()]
+        return [row[0] for row in rows if row[3:] == [name] and row[1:3] != ["FAILED", ""]]
+
+    def recorded(self) -> Counter[str]:
+        """Return how many jobs of each name sacct has, without what was refused."""
+        argv = ["sacct", "-X", "-n", "-P", "-u", self.name, "-o", "State,NodeList,JobName"]
+        rows = [line.split("|", 2) for line in self.lab.run(argv, check=True).stdout.splitlines()]
+        return Counter(row[2] for row in rows if len(row) == 3 and row[:2] != ["FAILED", "None assigned"])

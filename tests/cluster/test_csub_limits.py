@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On a cluster that enforces limits csub proposes only what Slurm lets this user run."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.fixtures import CHECKOUT, need_cluster, new_lab
+from tests.cluster.lab import Lab
+from tests.cluster.site import write_site
+from tests.cluster.user import SLICE, SMALL, User, job_id, tres
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    need_cluster()
+    lab = new_lab("AccountingStorageEnforce=associations,limits,qos")
+    with lab:
+        change = ["sacctmgr", "-i"]
+        for argv in (
+            ["add", "qos", "narrow", "set", "MaxTRESPerJob=gres/mps=10"],
+            ["add", "qos", "whole", "set", "MinTRESPerJob=gres/gpu=1"],
+            ["add", "qos", "hasty", "set", "MaxWall=00:20:00"],
+            ["add", "qos", "sliceless", "set", f"GrpTRES=gres/gpu:{SLICE}_1g.10gb=0"],
+            ["modify", "user", "alice", "set", "qos+=narrow,whole,hasty,sliceless"],
+            ["modify", "account", "phys", "set", "MaxTRESPerJob=gres/mps=11"],
+        ):
+            lab.run([*change, *argv], check=True)
+        lab.install(CHECKOUT)
+        yield lab
+    lab.remove()
+
+
+@pytest.fixture
+def alice(lab: Lab) -> User:
+    return User(lab, "alice", write_site(lab, "limits-site"))
+
+
+GPU_JOB = "#!/bin/sh\n#SBATCH --gres=gpu:1 -t 20\ntrue\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "said"),
+    [
+        (["-p", "gpu"], "mps:12", ""),
+        (["-p", "gpu", "-q", "narrow"], "shard:1", "MaxTRES of QOS 'narrow' allows 10 of gres/mps"),
+        (["-p", "gpu", "-q", "whole"], "gpu:1", "MinTRES of QOS 'whole' wants at least 1 of gres/gpu"),
+        (["-q", "whole"], f"gpu:{SLICE}_1g.10gb:1", ""),
+        (["-q", "sliceless"], f"gpu:{SLICE}_2g.20gb:1", f"GrpTRES of QOS 'sliceless' allows 0 of gres/gpu:{SLICE}"),
+        (["-q", "hasty", "--gpu-footprint=mem=4G,sm=15"], f"gpu:{SLICE}_2g.20gb:1", "MaxWall of QOS 'hasty'"),
+    ],
+)
+def test_what_breaks_a_limit_is_not_proposed(
+    lab: Lab, alice: User, arguments: list[str], given: str, said: str
+) -> None:
+    done = alice.run("csub", "--explain", SMALL, *arguments, alice.script(GPU_JOB))
+    job = job_id(done)
+    assert alice.shown(job)["TresPerNode"] == tres(given), done.stderr
+    assert said in done.stderr
+    assert set(lab.wait_jobs([job]).values()) == {"COMPLETED"}, "and Slurm lets it run"
+
+
+def test_slurm_would_have_held_what_csub_did_not_propose(lab: Lab, alice: User) -> None:
+    for qos, gres in (("narrow", "mps:12"), ("whole", "mps:12"), ("sliceless", f"gpu:{SLICE}_1g.10gb:1")):
+        done = alice.run("sbatch", "-p", "all", "-q", qos, f"--gres={gres}", "-J", "held", "--wrap=true")
+        for _ in range(40):
+            reason = lab.run(["squeue", "-h", "-n", "held", "-o", "%r"]).stdout.strip()
+            if done.returncode or reason.startswith("QOS"):
+                break
+            time.sleep(0.2)
+        assert done.returncode or reason.startswith("QOS"), (qos, reason)
+        lab.run(["scancel", "-u", "alice"])
+
+
+def test_an_accounts_limit_holds_for_its_users(lab: Lab) -> None:
+    carol = User(lab, "carol", write_site(lab, "limits-site"))
+    done = carol.run("csub", "--explain", "-p", "gpu", SMALL, carol.script(GPU_JOB))
+    assert carol.shown(job_id(done))["TresPerNode"] == tres("shard:1")
+    assert "MaxTRES of account 'phys' allows 11 of gres/mps" in done.stderr
+
+
+def test_the_limits_are_kept_and_without_them_the_job_goes_as_asked(lab: Lab, alice: User) -> None:
+    alice.submit("-p", "gpu", SMALL, alice.script(GPU_JOB))
+    folder = Path(alice.environment["COLLOC_CONF"]).parent / "spool" / str(lab.users["alice"].uid)
+    kept = json.loads((folder / "limits").read_text())
+    assert kept["default_account"] == "ml"
+    broken = alice.home / "broken"
+    broken.mkdir(exist_ok=True)
+    (broken / "sacctmgr").write_text("#!/bin/sh\necho 'sacctmgr: error: slurmdbd is down' >&2\nexit 1\n")
+    (broken / "sacctmgr").chmod(0o755)
+    path = f"{broken}:{lab.environment('alice')['PATH']}"
+    still = alice.run("csub", "-p", "gpu", SMALL, "train.sh", PATH=path)
+    assert alice.shown(job_id(still))["TresPerNode"] == tres("mps:12"), "what was kept is taken for an hour"
+    (folder / "limits").unlink()
+    without = alice.run("csub", "-p", "gpu", "--explain", SMALL, "train.sh", PATH=path)
+    assert alice.shown(job_id(without))["TresPerNode"] == tres("gpu:1")
+    assert "the limits of this user are not known: 'sacctmgr" in without.stderr
+
+
+def test_the_site_says_that_limits_are_enforced(lab: Lab, alice: User) -> None:
+    assert "[limits]\nenforced = true" in Path(alice.environment["COLLOC_CONF"]).read_text()
+    assert lab.run(["colloc", "site", "check"], env=alice.environment).returncode == 0
