@@ -21,6 +21,7 @@ from slurm_colloc.files import read_bounded
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.journal import SUFFIX, decode, files
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.submit.render import site_parts
 
 _SACCT_TIMEOUT_S = 600.0
 _JOURNAL_LIMIT_BYTES = 1024**3
@@ -66,6 +67,7 @@ def ingest(
     # The users' histories are the site's to write, not those of a user who looks at their own jobs.
     if config is not None and config.paths.decisions and os.access(config.state_folder, os.W_OK):
         _history(target, config)
+        site_parts(config)  # rendered again where a template or site.toml has changed, so that no submission has to
 
 
 def _read(path: str) -> str:

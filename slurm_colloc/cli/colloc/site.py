@@ -13,6 +13,7 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.site.discover import Consent, discover, gaps
 from slurm_colloc.site.discover import check as differences
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.submit.render import site_parts
 
 app = typer.Typer(no_args_is_help=True, help="Write site.toml from the live cluster, and check it against it.")
 _ASK_TIMEOUT_S = 60.0
@@ -55,6 +56,8 @@ def init(
     except OSError as error:
         own = "" if user or output else "; 'colloc site init --user' writes one of your own"
         raise InputError(f"'{path}' cannot be written: {error.strerror}{own}") from error
+    if config.paths.state:
+        site_parts(config)  # renders the templates, so that no submission has to
     _note(gaps(config))
     say(f"wrote '{path}'; read it, then run 'colloc site check'")
     if find_site_file() != path:
