@@ -52,6 +52,7 @@ class Partition(NamedTuple):
     qos: str = ""
     cpus_per_gpu: int = 0
     mem_per_gpu_mib: int = 0
+    default_mem: str = ""
     default_time_min: float | None = None
     max_time_min: float | None = None
     pieces_in: tuple[str, ...] = ()
@@ -174,6 +175,7 @@ DOCUMENTATION: dict[str, str] = {
     "partition.qos": "its QOS; empty: none",
     "partition.cpus_per_gpu": "DefCpuPerGPU, its own or slurm.conf's: given to shares in words, which would lose it",
     "partition.mem_per_gpu_mib": "DefMemPerGPU, likewise",
+    "partition.default_mem": "DefMemPerCPU=... or DefMemPerNode=... of its own; empty: the cluster's",
     "partition.default_time_min": "DefaultTime in minutes; without it max_time_min",
     "partition.max_time_min": "MaxTime in minutes; without it none",
     "partition.pieces_in": "other partitions to which a job of this one may be moved for a piece of a GPU",

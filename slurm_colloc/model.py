@@ -38,6 +38,7 @@ class JobRequest(NamedTuple):
     are what the user asked for each GPU; ``min_cpus`` what --mincpus asks; ``tasks`` what --ntasks or --ntasks-per-node
     asks, None without them. ``cpus_given`` and ``mem_given`` say that
     cores per task or host memory are asked for otherwise, so that a partition's defaults per GPU do not hold.
+    ``cores_unclear`` says that other options have a say in the number of cores.
     ``time_limit_min`` is None where none was asked, and infinite where it was asked for. ``no_share`` and
     ``untouchable`` hold the reasons why the job cannot run on a share (MPS, shard), and why the request must reach
     Slurm exactly as it was written. ``components`` are the partitions of each component of a heterogeneous job, this
@@ -58,6 +59,7 @@ class JobRequest(NamedTuple):
     min_cpus: int
     tasks: int | None
     cpus_given: bool
+    cores_unclear: bool
     mem_given: bool
     time_limit_min: float | None
     array: bool
@@ -122,7 +124,7 @@ class Placement(NamedTuple):
     """Where a job goes: with mode EXCLUSIVE and no gres it is submitted as asked.
 
     ``memory_mib`` is the GPU memory that the piece was sized for. The other parts are what follows from the change:
-    another ``partition`` (empty: as asked), ``cores`` (an option, as "mincpus=4") and host memory ``mem`` (as --mem
+    another ``partition`` (empty: as asked), ``cpu_option`` (as "mincpus=4") and host memory ``mem`` (as --mem
     takes it) that so far followed from the GPU, a longer ``time_limit_min``; None or empty where nothing needs saying.
     """
 
@@ -131,7 +133,7 @@ class Placement(NamedTuple):
     memory_mib: int | None
     headroom_mib: int | None
     partition: str
-    cores: str
+    cpu_option: str
     mem: str
     time_limit_min: int | None
     reasons: tuple[str, ...]

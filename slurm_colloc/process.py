@@ -78,7 +78,14 @@ class Running(NamedTuple):
 
 
 # Python ignores these; a program that it starts or becomes must find them as the user's shell would have left them.
-_TO_DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ)
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+_to_default: tuple[signal.Signals, ...] = _IGNORED_BY_PYTHON
+
+
+def keep_ignored(mask: int) -> None:
+    """Leave those signals ignored that were so before Python started: ``mask`` is SigIgn of /proc/PID/status."""
+    global _to_default
+    _to_default = tuple(number for number in _IGNORED_BY_PYTHON if not mask >> (number - 1) & 1)
 
 
 def spawn(argv: Sequence[str], environment: Mapping[str, str], stdin: int | None) -> Running:
@@ -98,7 +105,7 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str], stdin: int | None
             list(argv),
             environment,
             file_actions=[(os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in doubles],
-            setsigdef=_TO_DEFAULT,
+            setsigdef=_to_default,
         )
     except (OSError, ValueError) as error:
         os.close(out_read)
@@ -116,7 +123,7 @@ def replace(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     Raises:
         ProcessError: it cannot be started.
     """
-    for number in _TO_DEFAULT:
+    for number in _to_default:
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execve(argv[0], list(argv), environment)

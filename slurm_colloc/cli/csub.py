@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, NoReturn
@@ -26,11 +26,11 @@ from slurm_colloc.config import (
 )
 from slurm_colloc.errors import CollocError, ConfigError, UnsureError
 from slurm_colloc.model import Decision
-from slurm_colloc.process import replace
+from slurm_colloc.process import keep_ignored, replace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
-from slurm_colloc.submit.handover import STDERR, find_sbatch, stdin_descriptor, submit, write_all
-from slurm_colloc.submit.plan import Plan, make_plan, own_option, parse_arguments
+from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, stdin_descriptor, submit, write_all
+from slurm_colloc.submit.plan import Plan, make_plan, own_option, parse_arguments, without_own_options
 from slurm_colloc.submit.render import remove_script, write_script
 
 # Options of sbatch that end it before it reads a script.
@@ -50,13 +50,15 @@ class _Call(NamedTuple):
     quiet: bool
 
 
-def main(called: str = "csub") -> NoReturn:
+def main(called: str = "csub", ignored: int = 0) -> NoReturn:
     """Run csub; the exit status is sbatch's.
 
     Args:
         called: the name it was called by; a program that asks "sbatch --help" must see sbatch's.
+        ignored: the mask of signals that were ignored before Python started.
     """
     _open_standard_descriptors()
+    keep_ignored(ignored)
     argv = tuple(sys.argv[1:])
     # The shell's completion calls csub without arguments; that is no submission.
     if os.environ.get("_CSUB_COMPLETE"):
@@ -89,8 +91,9 @@ def _run(argv: tuple[str, ...]) -> int:
     try:
         configured, config, problem = _site()
         sbatch = find_sbatch(configured, os.environ, sys.argv[0])
-        # Best guesses until the arguments are split: they may be the script's.
-        call = _Call(sbatch, argv, _environment(), "--dry-run" in argv, "--quiet" in argv or "-Q" in argv)
+        # Until the arguments are split; where that fails, as with an option that only sbatch knows, it stays at this.
+        rest, own = without_own_options(argv)
+        call = _Call(sbatch, rest, _environment(), "--dry-run" in own, "--quiet" in rest or "-Q" in rest)
     except CollocError as error:
         _say(f"error: {error}")
         return 1
@@ -111,6 +114,9 @@ def _run(argv: tuple[str, ...]) -> int:
             _explain(plan)
         if call.dry_run:
             return _show(plan, command_line, call)
+        if plan.decides_nothing:
+            _answer(call, answer(plan))
+            return _fall_open(call, stdin, _SILENT)
         source = None if stdin is None else stdin_descriptor(plan.body if plan.body is not None else stdin)
         argv, path = _with_body(plan)
     except CollocError as error:
@@ -146,10 +152,12 @@ def _decide(
     asks_nothing = any(option.name in _NO_SUBMISSION for option in command_line.options)
     off = config is not None and config.policy == "off" and not call.dry_run
     if asks_nothing or off or (config is None and own_option("colloc", command_line, None) == "off"):
-        raise UnsureError(_SILENT)
+        explain = own_option("explain", command_line, None) is not None
+        raise UnsureError("the policy is off" if explain and not asks_nothing else _SILENT)
     if config is None:
         raise UnsureError(problem)
-    client = CliClient(config.timeouts.ask_slurm_s)
+    # Up to two questions one after the other, and time left to decide without an answer.
+    client = CliClient(min(config.timeouts.ask_slurm_s, config.timeouts.decide_s / 3))
     allowed_s = config.timeouts.decide_s
     step = partial(make_plan, command_line, call.environ, stdin, config, client)
     plan = within(allowed_s - (time.monotonic() - began), f"deciding (more than {allowed_s:g} s)", step)
@@ -212,8 +220,8 @@ def _fall_open(call: _Call, stdin: bytes | None, why: str) -> int:
     if call.dry_run:
         _say(f"error: {why}; without --dry-run the job would go to sbatch unchanged")
         return 2
-    if why != _SILENT and not call.quiet:
-        _say(f"handing over to plain sbatch, as asked: {why}")
+    if why != _SILENT:
+        _answer(call, [f"handed to sbatch unchanged: {why}"])
     if stdin is not None:
         os.dup2(stdin_descriptor(stdin), 0)
     try:
@@ -221,6 +229,21 @@ def _fall_open(call: _Call, stdin: bytes | None, why: str) -> int:
     except CollocError as error:
         _say(f"error: {error}")
         return 1
+
+
+def _answer(call: _Call, lines: Iterable[str]) -> None:
+    """Say what is no error, unless nobody wants it, or a program reads both outputs as one: $(csub job.sh 2>&1)."""
+    if not call.quiet and not _read_as_one():
+        for line in lines:
+            _say(line)
+
+
+def _read_as_one() -> bool:
+    try:
+        both = [os.fstat(descriptor) for descriptor in (STDOUT, STDERR)]
+        return os.path.samestat(*both) and not os.isatty(STDERR)
+    except OSError:
+        return False
 
 
 def _say(text: str) -> None:
@@ -243,8 +266,7 @@ def _hand_over(
 
     def submitted(job_id: str, cluster: str) -> None:
         _record(plan, job_id, cluster or config.cluster, config)
-        for line in () if call.quiet else (*answer(plan), *plan.notes):
-            _say(f"job {job_id}: {line}")
+        _answer(call, (f"job {job_id}: {line}" for line in (*answer(plan), *plan.notes)))
 
     try:
         outcome = submit([call.sbatch, *argv], call.environ, source, submitted)
@@ -261,7 +283,7 @@ def _hand_over(
 
 def _verdict(said: bytes) -> str:
     # Without sbatch's "submission failed", which Snakemake takes for the end of it wherever it stands.
-    return said.decode(errors="replace").rpartition("submission failed: ")[2].splitlines()[0]
+    return said.decode(errors="replace").rpartition("submission failed: ")[2].partition("\n")[0]
 
 
 def _record(plan: Plan, job_id: str, cluster: str, config: SiteConfig) -> None:

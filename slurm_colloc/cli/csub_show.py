@@ -13,7 +13,7 @@ def answer(plan: Plan) -> Iterator[str]:
         request, footprint, placement = part
         if not placement.as_asked:
             yield f"{placement.given} instead of {request.asked}: {'; '.join(placement.reasons)}"
-        elif footprint.rung == "hint" and request.gpu_count and not plan.switched_off:
+        elif footprint.rung == "hint" and (request.gpu_count or plan.decides_nothing) and not plan.switched_off:
             yield f"the footprint changes nothing: {placement.reasons[0]}"
 
 

@@ -6,12 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError, StoreError
 from slurm_colloc.history.records import drop_evidence, read_evidence
 from slurm_colloc.history.snapshot import read_snapshot, snapshot_path
 from slurm_colloc.model import Evidence
 
+# Of a run whose end Slurm has forgotten; it is asked for no longer than a day.
+UNKNOWN = "UNKNOWN"
+_ASKED_FOR_S = 86400.0
 # States after which a job does not come back; see sacct(1), "JOB STATE CODES".
 _ENDED = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"}
@@ -60,13 +64,14 @@ def look_up(config: SiteConfig, signature: str, job_states: Callable[[Sequence[s
 def _settle(
     folder: str, evidence: Sequence[Evidence], job_states: Callable[[Sequence[str]], Mapping[str, str]]
 ) -> list[Evidence]:
-    """Give runs that a sampler left open the end state Slurm knows, and keep it so that it is asked for once."""
-    open_runs = [item.job_id for item in evidence if item.state not in _ENDED]
+    """Give runs that a sampler left open the end state Slurm knows, and keep it so that it is asked for no more."""
+    open_runs = [item.job_id for item in evidence if item.state not in _ENDED and item.state != UNKNOWN]
     states = job_states(open_runs) if open_runs else {}
     settled = []
     for item in evidence:
-        state = states.get(item.job_id, item.state)
-        if state != item.state and state in _ENDED:
+        forgotten = item.job_id in open_runs and now() - item.ended_s > _ASKED_FOR_S
+        state = states.get(item.job_id, UNKNOWN if forgotten else item.state)
+        if state != item.state and (state in _ENDED or state == UNKNOWN):
             item = item._replace(state=state)
             # On a full disk the answer is used all the same, and asked for again next time.
             with suppress(StoreError):

@@ -12,6 +12,14 @@ from typing import NamedTuple
 
 from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig
 from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Rejected, SharingMode
+from slurm_colloc.placement.terms import (
+    Kept,
+    asked_limit_min,
+    asked_partitions,
+    kept_when_moved,
+    kept_with_share,
+    time_needed,
+)
 from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit
 from slurm_colloc.units import demand_units
 
@@ -45,7 +53,7 @@ class _Fit(NamedTuple):
     room: _Room
     gres: Gres
     reason: str
-    cores: str = ""
+    cpu_option: str = ""
     mem: str = ""
     time_limit_min: int | None = None
 
@@ -66,7 +74,7 @@ def place(request: JobRequest, footprint: Footprint, config: SiteConfig, access:
     rooms = list(_rooms(request, footprint, config, access, rejected))
     for mode in config.sharing.order:
         for fit in _MODES[mode](request, need, rooms, config):
-            found = fit if isinstance(fit, Rejected) else _within_limits(request, fit, config, access)
+            found = fit if isinstance(fit, Rejected) else _allowed(request, fit, rooms, config, access)
             if isinstance(found, _Fit):
                 return _placed(SharingMode(mode), found, need, headroom, tuple(rejected))
             rejected.append(found)
@@ -85,16 +93,16 @@ def _placed(mode: SharingMode, fit: _Fit, need: _Need, headroom: int, rejected: 
     reasons = [fit.reason]
     if fit.room.moved:
         reasons.append(f"in partition '{fit.room.partition.name}', where this site lets it go for a piece of a GPU")
-    said = [f"--{fit.cores}" if fit.cores else "", f"--mem={fit.mem}" if fit.mem else ""]
+    said = [f"--{fit.cpu_option}" if fit.cpu_option else "", f"--mem={fit.mem}" if fit.mem else ""]
     if any(said):
-        reasons.append(f"{' '.join(filter(None, said))}, as it would have had with the GPU")
+        reasons.append(f"{' '.join(filter(None, said))}, as it would have had")
     return Placement(
         mode=mode,
         gres=fit.gres,
         memory_mib=need.memory_mib,
         headroom_mib=headroom,
         partition=fit.room.partition.name if fit.room.moved else "",
-        cores=fit.cores,
+        cpu_option=fit.cpu_option,
         mem=fit.mem,
         time_limit_min=fit.time_limit_min,
         reasons=tuple(reasons),
@@ -122,7 +130,7 @@ def _rooms(
 ) -> Iterator[_Room]:
     """Yield the pools that the job may run in and that its footprint speaks of, those of its own partitions first."""
     known = {partition.name: partition for partition in config.partition}
-    asked = [known.get(name, Partition(name)) for name in request.partitions or (config.default_partition,)]
+    asked = asked_partitions(request, config)
     # A component of a heterogeneous job stays where it is: moved, it could wait for a node of another component.
     others = [] if request.components else list(dict.fromkeys(name for item in asked for name in item.pieces_in))
     elsewhere = [known.get(name, Partition(name)) for name in others if name not in {item.name for item in asked}]
@@ -178,17 +186,24 @@ def _closed(request: JobRequest, partition: Partition, config: SiteConfig, acces
     ):
         if not name and (allowed or denied):
             return f"partition '{partition.name}' is not open to every {what}, and the job's is not known"
-        if (allowed and name not in allowed) or name in denied:
+        if (allowed and name.lower() not in map(str.lower, allowed)) or name.lower() in map(str.lower, denied):
             return f"partition '{partition.name}' is closed to {what} '{name}'"
     if partition.allow_groups and not set(partition.allow_groups) & set(access.groups):
         return f"partition '{partition.name}' is open to the groups {', '.join(partition.allow_groups)} only"
-    limit_min = _time_limit_min(request, config)
+    limit_min = asked_limit_min(request, config)
     if partition.max_time_min is not None and (limit_min is None or limit_min > partition.max_time_min):
         return f"partition '{partition.name}' allows {partition.max_time_min:g} min, the job's limit is longer"
     return ""
 
 
-def _within_limits(request: JobRequest, fit: _Fit, config: SiteConfig, access: Access) -> _Fit | Rejected:
+def _allowed(request: JobRequest, fit: _Fit, rooms: list[_Room], config: SiteConfig, access: Access) -> _Fit | Rejected:
+    """Return the fit if Slurm would take it and take it where it is meant to go."""
+    asked = {item.name for item in asked_partitions(request, config)}
+    targets = {fit.room.partition.name} if fit.room.moved else asked
+    weighed = {room.pool.name for room in rooms if room.moved == fit.room.moved}
+    for pool in config.pool:
+        if pool.name not in weighed and targets & set(pool.partitions) and _offers(pool, fit.gres):
+            return Rejected(str(fit.gres), f"Slurm might give it one of pool {pool.name}, where it may not go")
     if access.limits is None:
         return fit
     wanted = {f"gres/{fit.gres.name}": fit.gres.quantity}
@@ -201,44 +216,20 @@ def _within_limits(request: JobRequest, fit: _Fit, config: SiteConfig, access: A
     return Rejected(str(fit.gres), broken) if broken else fit
 
 
-def _time_limit_min(request: JobRequest, config: SiteConfig) -> float | None:
-    """Return the time limit that the job would get as asked; None where it is unlimited or not known."""
-    if request.time_limit_min is not None:
-        return None if math.isinf(request.time_limit_min) else request.time_limit_min
-    known = {partition.name: partition for partition in config.partition}
-    asked = [known.get(name, Partition(name)) for name in request.partitions or (config.default_partition,)]
-    limits = [item.max_time_min if item.default_time_min is None else item.default_time_min for item in asked]
-    return None if None in limits else min(limit for limit in limits if limit is not None)
-
-
-def _time(request: JobRequest, need: _Need, slowdown: float, room: _Room, config: SiteConfig) -> int | str | None:
-    """Return the time limit to ask for on a slower piece (None: as it is), or why there is not enough time."""
-    limit_min = _time_limit_min(request, config)
-    if limit_min is None:
-        return None
-    # A job whose run time nobody knows may need all of its time limit.
-    needed_min = (limit_min if need.run_time_min is None else need.run_time_min) * slowdown
-    if needed_min <= limit_min:
-        # What was left to the partition's default must not become another partition's.
-        return math.ceil(limit_min) if room.moved and request.time_limit_min is None else None
-    most_min = limit_min * config.sharing.max_time_stretch
-    if room.partition.max_time_min is not None:
-        most_min = min(most_min, room.partition.max_time_min)
-    if needed_min > most_min:
-        how = "if it uses its time limit" if need.run_time_min is None else "as it ran before"
-        return (
-            f"slowed {slowdown:.2f}x it would take {needed_min:.0f} min {how}; "
-            f"the limit is {limit_min:g} min and may become {most_min:g}"
-        )
-    return math.ceil(needed_min)
-
-
 def _mig(request: JobRequest, need: _Need, rooms: list[_Room], config: SiteConfig) -> Iterator[_Fit | Rejected]:
-    slices = [(part, room) for room in rooms for part in room.pool.slice if part.quantity]
+    # Slurm knows slices by type only: of two kinds with one type it may give either, so the lesser one counts.
+    kinds: dict[tuple[bool, str], list[tuple[MigSlice, _Room]]] = {}
+    for room in rooms:
+        for part in room.pool.slice:
+            if part.quantity:
+                kinds.setdefault((room.moved, part.type), []).append((part, room))
+    lesser = [min(alike, key=lambda pair: (pair[0].mem_mib, pair[0].sm_count)) for alike in kinds.values()]
     # Of two alike, the one in the job's own partition: sorted() keeps the order of rooms.
-    for part, room in sorted(slices, key=lambda pair: (pair[0].mem_mib, pair[0].sm_count)):
-        slowdown = _slowdown(need, part, room.pool)
-        time = _time(request, need, slowdown, room, config)
+    for part, room in sorted(lesser, key=lambda pair: (pair[0].mem_mib, pair[0].sm_count)):
+        alike = kinds[room.moved, part.type]
+        slowdown = max(_slowdown(need, other, its_room.pool) for other, its_room in alike)
+        time = time_needed(request, need.run_time_min, slowdown, room.partition if room.moved else None, config)
+        kept = kept_when_moved(request, room.partition, config) if room.moved else Kept("", "")
         option = f"gpu:{part.type}"
         if part.mem_mib < need.memory_mib:
             yield Rejected(option, f"{part.mem_mib} MiB do not hold {need.memory_mib} MiB")
@@ -248,16 +239,16 @@ def _mig(request: JobRequest, need: _Need, rooms: list[_Room], config: SiteConfi
                 f"{part.sm_count} of {room.pool.sm_count} SMs slow it at least {slowdown:.2f}x; "
                 f"the site's bound is {config.sharing.max_slowdown:g}x",
             )
-        elif isinstance(time, str):
-            yield Rejected(option, time)
+        elif time.too_little or kept.impossible:
+            yield Rejected(option, time.too_little or kept.impossible)
         else:
             reason = (
                 f"slice {part.profile} holds {need.memory_mib} of its {part.mem_mib} MiB; "
                 f"slowdown at least {slowdown:.2f}x"
             )
-            if time is not None:
-                reason += f"; time limit {time} min"
-            yield _Fit(room, Gres("gpu", part.type, 1), reason, time_limit_min=time)
+            if time.limit_min is not None:
+                reason += f"; time limit {time.limit_min} min"
+            yield _Fit(room, Gres("gpu", part.type, 1), reason, kept.cpu_option, kept.mem, time.limit_min)
 
 
 def _slowdown(need: _Need, part: MigSlice, pool: Pool) -> float:
@@ -265,30 +256,46 @@ def _slowdown(need: _Need, part: MigSlice, pool: Pool) -> float:
 
 
 def _mps(request: JobRequest, need: _Need, rooms: list[_Room], config: SiteConfig) -> Iterator[_Fit | Rejected]:
-    for room in rooms:
-        if not room.pool.mps_per_gpu:
-            continue
-        if config.sharing.mps_daemon != "site" or not config.sharing.mps_single_user:
-            yield Rejected(f"mps on {room.pool.name}", "the site runs no shared MPS daemon for one user per GPU")
-            continue
-        yield _share(request, need, room, config, "mps", room.pool.mps_per_gpu)
+    vouched = config.sharing.mps_daemon == "site" and config.sharing.mps_single_user
+    no_consent = "" if vouched else "the site runs no shared MPS daemon for one user per GPU"
+    return _shares(request, need, rooms, config, "mps", no_consent)
 
 
 def _shard(request: JobRequest, need: _Need, rooms: list[_Room], config: SiteConfig) -> Iterator[_Fit | Rejected]:
+    no_consent = "" if config.sharing.shard_consent else "the site does not accept jobs without isolation"
+    return _shares(request, need, rooms, config, "shard", no_consent)
+
+
+def _shares(
+    request: JobRequest, need: _Need, rooms: list[_Room], config: SiteConfig, name: str, no_consent: str
+) -> Iterator[_Fit | Rejected]:
+    """Yield a share in the job's own partitions and one in each other that is open to it.
+
+    Slurm may take a share from any GPU that has some, so it must be large enough on each: the largest is asked for.
+    """
+    groups: dict[str, list[_Room]] = {}
     for room in rooms:
-        if not room.pool.shards_per_gpu:
-            continue
-        if not config.sharing.shard_consent:
-            yield Rejected(f"shard on {room.pool.name}", "the site does not accept jobs without isolation")
-            continue
-        yield _share(request, need, room, config, "shard", room.pool.shards_per_gpu)
+        if _per_gpu(room.pool, name):
+            groups.setdefault(room.partition.name if room.moved else "", []).append(room)
+    for group in groups.values():
+        found: list[_Fit | Rejected] = []
+        for room in group:
+            option = f"{name} on {room.pool.name}"
+            found.append(Rejected(option, no_consent) if no_consent else _share(request, need, room, config, name))
+        refused = [item for item in found if isinstance(item, Rejected)]
+        fits = [item for item in found if isinstance(item, _Fit)]
+        yield from refused
+        if not refused:
+            yield max(fits, key=lambda fit: fit.gres.quantity)
 
 
-def _share(
-    request: JobRequest, need: _Need, room: _Room, config: SiteConfig, name: str, per_gpu: int
-) -> _Fit | Rejected:
-    """Fit a job into ``per_gpu`` equal shares of one GPU, by memory and by SMs, whichever asks for more."""
-    pool = room.pool
+def _per_gpu(pool: Pool, name: str) -> int:
+    return pool.mps_per_gpu if name == "mps" else pool.shards_per_gpu
+
+
+def _share(request: JobRequest, need: _Need, room: _Room, config: SiteConfig, name: str) -> _Fit | Rejected:
+    """Fit a job into equal shares of one GPU, by memory and by SMs, whichever asks for more."""
+    pool, per_gpu = room.pool, _per_gpu(room.pool, name)
     option = f"{name} on {pool.name}"
     if request.no_share:
         return Rejected(option, "; ".join(request.no_share))
@@ -298,45 +305,23 @@ def _share(
         return Rejected(option, "site.toml does not give its gpu_mem_mib")
     if need.memory_mib > pool.gpu_mem_mib:
         return Rejected(option, f"{pool.gpu_mem_mib} MiB do not hold {need.memory_mib} MiB")
-    kept = _kept(request, config)
-    if isinstance(kept, str):
-        return Rejected(option, kept)
+    kept = kept_with_share(request, room.partition if room.moved else None, config)
+    time = time_needed(request, need.run_time_min, 1.0, room.partition if room.moved else None, config)
+    if kept.impossible or time.too_little:
+        return Rejected(option, kept.impossible or time.too_little)
     units = max(
         demand_units(need.memory_mib / pool.gpu_mem_mib, per_gpu), demand_units(need.sm_active_pct / 100, per_gpu)
     )
     if units * 2 > per_gpu:
         return Rejected(option, f"{units} of {per_gpu} shares leave no room for a second job like it")
     reason = f"{units} of {per_gpu} shares hold {need.memory_mib} MiB and {need.sm_active_pct:.0f} % of the SMs"
-    time = _time(request, need, 1.0, room, config)
-    assert not isinstance(time, str)
-    return _Fit(room, Gres(name, "", units), reason, *kept, time)
+    return _Fit(room, Gres(name, "", units), reason, kept.cpu_option, kept.mem, time.limit_min)
 
 
-def _kept(request: JobRequest, config: SiteConfig) -> tuple[str, str] | str:
-    """Return the cores (an option) and host memory that follow from the GPU and would be lost, or why they must be."""
-    known = {partition.name: partition for partition in config.partition}
-    found: set[tuple[int, str]] = set()
-    for name in request.partitions or (config.default_partition,):
-        if name not in known:
-            return f"site.toml does not say what partition '{name}' gives with a GPU"
-        partition = known[name]
-        cpus = request.cpus_per_gpu or (0 if request.cpus_given else partition.cpus_per_gpu)
-        mem = request.mem_per_gpu
-        if not mem and not request.mem_given and partition.mem_per_gpu_mib:
-            mem = f"{partition.mem_per_gpu_mib}M"
-        found.add((cpus, mem))
-    if len(found) > 1:
-        return "its partitions give different cores or memory with a GPU"
-    [(cpus, mem)] = found
-    # Measured: a job has the cores of its tasks or those per GPU, whichever are more, and --mincpus is not heard where
-    # the number of tasks is given.
-    if request.tasks is None:
-        return (f"mincpus={max(cpus, request.min_cpus)}" if cpus else "", mem)
-    if cpus <= request.tasks:
-        return "", mem
-    if request.min_cpus or cpus % request.tasks:
-        return f"its {request.tasks} tasks cannot be given the {cpus} cores that they would have with the GPU"
-    return f"cpus-per-task={cpus // request.tasks}", mem
+def _offers(pool: Pool, gres: Gres) -> bool:
+    if gres.name == "gpu":
+        return any(part.type == gres.type and part.quantity for part in pool.slice)
+    return _per_gpu(pool, gres.name) > 0
 
 
 _MODES = {"mig": _mig, "mps": _mps, "shard": _shard}

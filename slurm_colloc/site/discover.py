@@ -65,6 +65,7 @@ def discover(
     for partition in _with_gpus(partitions, nodes):
         table = _partition_table(partition, settings)
         lines += ["", "[[partition]]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+        lines.append("# pieces_in = []  # partitions to which its jobs may be moved for a piece of a GPU")
     found: dict[str, dict[str, object]] = {"limits": {"enforced": _enforced(settings)}, "sharing": _sharing(consent)}
     sections = {**extra, **{name: {**keys, **extra.get(name, {})} for name, keys in found.items()}}
     for name, section in sections.items():
@@ -95,7 +96,7 @@ def _sharing(consent: Consent) -> dict[str, object]:
 def _enforced(settings: Mapping[str, str]) -> bool:
     """Return whether slurmctld holds jobs to the accounting's limits; see slurm.conf(5), AccountingStorageEnforce."""
     enforce = set(settings.get("AccountingStorageEnforce", "").lower().split(","))
-    return bool(enforce & {"limits", "safe", "qos", "all"})
+    return bool(enforce & {"limits", "safe", "all"})
 
 
 def _with_gpus(partitions: Sequence[Partition], nodes: Sequence[Node]) -> list[Partition]:

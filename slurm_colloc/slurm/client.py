@@ -40,12 +40,9 @@ class SlurmClient(Protocol):
     def further_options(self, known: Collection[str]) -> Mapping[str, str]:
         """Return sbatch's long options beyond the known ones: "required", "optional" or "none" as to their value."""
 
-    def job_states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
-        """Return the states of those jobs that Slurm knows."""
-
 
 class CliClient:
-    """A SlurmClient over scontrol and sacct."""
+    """A SlurmClient over Slurm's own commands."""
 
     def __init__(self, timeout_s: float, environment: Mapping[str, str] | None = None) -> None:
         self._timeout_s = timeout_s

@@ -8,7 +8,7 @@ for a group holds at each level, those of a partition's QOS and of the job's hol
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.units import time_limit_min
@@ -22,7 +22,10 @@ LEAST = "MinTRES"
 # A time limit is kept beside the TRES under this name.
 MINUTES = "minutes"
 
-_OF_ASSOCIATION = ("GrpTRES", *PER_JOB)
+# Limits on TRES times time: a longer time limit may break them, so where one is set no time limit is made longer.
+WITH_TIME = ("GrpTRESMins", "GrpTRESRunMins", "MaxTRESMins")
+
+_OF_ASSOCIATION = ("GrpTRES", *PER_JOB, *WITH_TIME)
 _OF_QOS = (*_OF_ASSOCIATION, "MaxTRESPerUser", "MaxTRESPerAccount", LEAST)
 
 
@@ -33,6 +36,7 @@ class Association(NamedTuple):
     parent: str
     partition: str
     default_qos: str
+    qos: tuple[str, ...]
     limits: Mapping[str, Tres]
 
 
@@ -57,7 +61,7 @@ def questions(user: str, cluster: str) -> tuple[tuple[str, ...], ...]:
             f"name={user}",
             f"cluster={cluster}",
             "withassoc",
-            f"format=DefaultAccount,Account,Partition,DefaultQOS,{columns}",
+            f"format=DefaultAccount,Account,Partition,DefaultQOS,QOS,{columns}",
         ),
         (*show, "association", "user=", f"cluster={cluster}", f"format=Account,ParentName,DefaultQOS,{columns}"),
         (*show, "qos", f"format=Name,{','.join(_OF_QOS)}"),
@@ -72,17 +76,20 @@ def parse_limits(answers: Sequence[str], at_s: float) -> Limits:
     """
     of_user, of_accounts, of_qos = answers
     default_account, own = "", []
-    for cells in _rows(of_user, 4 + len(_OF_ASSOCIATION)):
+    for cells in _rows(of_user, 5 + len(_OF_ASSOCIATION)):
         default_account = cells[0] or default_account
-        own.append(Association(cells[1], cells[1], cells[2], cells[3], _limits(_OF_ASSOCIATION, cells[4:])))
+        _, account, partition, default_qos, qos, *limits = cells
+        may_use = tuple(name.lstrip("+") for name in qos.split(",") if name)
+        own.append(Association(account, account, partition, default_qos, may_use, _limits(_OF_ASSOCIATION, limits)))
     if not own:
         raise InputError("sacctmgr knows no association of this user")
     accounts = {
-        cells[0]: Association(cells[0], cells[1], "", cells[2], _limits(_OF_ASSOCIATION, cells[3:]))
+        cells[0]: Association(cells[0], cells[1], "", cells[2], (), _limits(_OF_ASSOCIATION, cells[3:]))
         for cells in _rows(of_accounts, 3 + len(_OF_ASSOCIATION))
     }
-    qos = {cells[0]: _limits(_OF_QOS, cells[1:]) for cells in _rows(of_qos, 1 + len(_OF_QOS))}
-    return Limits(at_s, default_account, tuple(own), accounts, qos)
+    # Slurm does not tell the names of QOS apart by case.
+    qos_limits = {cells[0].lower(): _limits(_OF_QOS, cells[1:]) for cells in _rows(of_qos, 1 + len(_OF_QOS))}
+    return Limits(at_s, default_account, tuple(own), accounts, qos_limits)
 
 
 def _rows(text: str, columns: int) -> Iterator[list[str]]:
@@ -131,7 +138,13 @@ def broken_limit(
     chain = _chain(limits, account or limits.default_account, partition)
     if chain is None:
         return f"no association with account '{account or limits.default_account}' is known"
-    qos = qos or next((level.default_qos for level in chain if level.default_qos), "")
+    names = [qos] if qos else [next((level.default_qos for level in chain if level.default_qos), "")]
+    if names == [""]:
+        names = list(chain[0].qos)  # which of them Slurm takes is not said, so the job must fit all
+    names = [name.lower() for name in (*names, partition_qos) if name]
+    for name in names:
+        if name not in limits.qos:
+            return f"QOS '{name}' is not known"
     for key in PER_JOB:
         nearest: Tres = {}
         for level in reversed(chain):
@@ -141,8 +154,11 @@ def broken_limit(
                 return f"{key} of account '{chain[0].account}' allows {most} of {name}"
     for what, level_limits in (
         *((f"account '{level.account}'", level.limits) for level in chain),
-        *((f"QOS '{name}'", limits.qos.get(name, {})) for name in (qos, partition_qos) if name),
+        *((f"QOS '{name}'", limits.qos[name]) for name in names),
     ):
+        for key in WITH_TIME:
+            if MINUTES in wanted and key in level_limits:
+                return f"{key} of {what} may not allow a longer time limit"
         for key in TOGETHER if what.startswith("account") else (*PER_JOB, *TOGETHER):
             for name, most in level_limits.get(key, {}).items():
                 if wanted.get(name, 0) > most:
@@ -182,9 +198,23 @@ def from_json(table: object) -> Limits:
         InputError: anything else.
     """
     try:
-        assert isinstance(table, dict)
-        own = tuple(Association(**item) for item in table["own"])
-        accounts = {name: Association(**item) for name, item in table["accounts"].items()}
-        return Limits(float(table["at_s"]), str(table["default_account"]), own, accounts, dict(table["qos"]))
-    except (AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
+        if not isinstance(table, dict):
+            raise TypeError("not a table")
+        own = tuple(_association(item) for item in table["own"])
+        accounts = {str(name): _association(item) for name, item in table["accounts"].items()}
+        qos = {str(name): _numbers(item) for name, item in table["qos"].items()}
+        return Limits(float(table["at_s"]), str(table["default_account"]), own, accounts, qos)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"kept limits are not of the expected form: {error!r}") from error
+
+
+def _association(item: Mapping[str, Any]) -> Association:
+    account, parent, partition, default_qos = (
+        str(item[name]) for name in ("account", "parent", "partition", "default_qos")
+    )
+    may_use = tuple(str(name) for name in item["qos"])
+    return Association(account, parent, partition, default_qos, may_use, _numbers(item["limits"]))
+
+
+def _numbers(limits: Mapping[str, Mapping[str, Any]]) -> dict[str, Tres]:
+    return {str(key): {str(name): int(most) for name, most in tres.items()} for key, tres in limits.items()}

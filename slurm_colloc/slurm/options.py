@@ -93,7 +93,7 @@ class Scan(NamedTuple):
 
 def unsure(what: str) -> UnsureError:
     """Return the error that makes csub stand aside."""
-    return UnsureError(f"{what}: the job is handed to sbatch unchanged")
+    return UnsureError(what)
 
 
 def match_long(name: str, word: str, table: tuple[Option, ...]) -> Option:

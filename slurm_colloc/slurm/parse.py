@@ -30,6 +30,7 @@ class Partition(NamedTuple):
     qos: str
     cpus_per_gpu: int | None
     mem_per_gpu_mib: int | None
+    default_mem: str
     default_time_min: float | None
     max_time_min: float | None
     allow_accounts: tuple[str, ...]
@@ -82,6 +83,9 @@ def _partition(record: Mapping[str, str]) -> Partition:
         qos=record.get("QoS", "N/A").replace("N/A", ""),
         cpus_per_gpu=cpus,
         mem_per_gpu_mib=mem,
+        default_mem=next(
+            (f"{key}={record[key]}" for key in ("DefMemPerCPU", "DefMemPerNode") if record.get(key, "").isdigit()), ""
+        ),
         default_time_min=_limit(record.get("DefaultTime", "NONE")),
         max_time_min=_limit(record.get("MaxTime", "UNLIMITED")),
         allow_accounts=names["AllowAccounts"],

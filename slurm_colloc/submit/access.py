@@ -9,17 +9,17 @@ from contextlib import suppress
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, StoreError
+from slurm_colloc.estimate.signature import digest
 from slurm_colloc.files import private_folder, read_bounded, write_atomic
 from slurm_colloc.slurm.limits import Limits, from_json, to_json
 
 _LIMIT_BYTES = 16 * 1024 * 1024
-# No ".json": the ingest takes those in this folder for decisions.
-_NAME = "limits"
 
 
 def limits_of_user(config: SiteConfig, ask: Callable[[], Limits]) -> Limits | str:
     """Return the user's limits, or why they are not known; ``ask`` is called when those kept are too old."""
-    path = os.path.join(config.decisions_folder, _NAME)
+    # No ".json": the ingest takes those in this folder for decisions. One home may serve several clusters.
+    path = os.path.join(config.decisions_folder, f"limits-{digest(config.cluster.encode())}")
     try:
         kept = from_json(json.loads(read_bounded(path, _LIMIT_BYTES, owners=(os.geteuid(),))))
         if 0 <= now() - kept.at_s <= config.limits.max_age_s:

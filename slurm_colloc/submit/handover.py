@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hand a submission to sbatch: once.
 
-An unchanged submission becomes sbatch by exec. A changed one runs beside csub, which passes on what sbatch prints and
-learns the job's id from it; csub never kills it and never repeats it. Only a definite refusal, where sbatch ends with
-an error and no job exists, lets the caller submit the original.
+What csub has nothing to decide about becomes sbatch by exec. A job with a GPU is submitted beside csub, which passes on
+what sbatch prints and learns the job's id for the decision; csub never kills it and never repeats it. Only a definite
+refusal, where sbatch ends with an error and no job exists, lets the caller submit the original.
 """
 
 import os
@@ -32,6 +32,9 @@ _VERDICTS = (
     b"Requested partition configuration not available now",
     b"User's group not permitted to use this partition",
     b"Access/permission denied",
+    b"Requested time limit is invalid",
+    # What slurm.ERROR of a site's job_submit.lua comes to.
+    b"Unspecified error",
 )
 _DEFINITE = re.compile(rb"submission failed: [^\n]*(?:%s)" % b"|".join(re.escape(words) for words in _VERDICTS))
 # A program that would call csub back for ever: csub's own start script under another name, or a script that starts it.

@@ -78,6 +78,11 @@ class Plan(NamedTuple):
         return (self.script if self.body is None else self.body).decode(errors="surrogateescape")
 
     @property
+    def decides_nothing(self) -> bool:
+        """Return whether there is nothing to change and nothing to record: a job without a GPU."""
+        return self.body is None and not any(part.request.gres for part in self.parts)
+
+    @property
     def as_asked(self) -> bool:
         """Return whether no component's request is changed."""
         return all(part.placement.as_asked for part in self.parts)
@@ -99,6 +104,42 @@ def parse_arguments(argv: Sequence[str], config: SiteConfig | None) -> CommandLi
         ConfigError: an option of the site's plugins outside its grammar.
     """
     return split_command_line(argv, option_table(config.slurm_release if config else "", config), OWN_OPTIONS)
+
+
+def without_own_options(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return sbatch's arguments and csub's own where they cannot be split with certainty, the front does it alike.
+
+    An option that is not known is taken to have a value where one may stand; behind the script all is the script's.
+    """
+    takes_value = {option.name: option.argument == "required" for option in OWN_OPTIONS}
+    rest: list[str] = []
+    own: list[str] = []
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        name, equals, _ = word[2:].partition("=")
+        if word.startswith("--") and name in takes_value:
+            own.append(word)
+            if takes_value[name] and not equals and words:
+                own.append(words.pop(0))
+            continue
+        rest.append(word)
+        if word == "--" or (word != ":" and not word.startswith("-")):
+            break
+        if words and _wants_value(word) and words[0].partition("=")[0][2:] not in takes_value:
+            rest.append(words.pop(0))
+    return (*rest, *words), tuple(own)
+
+
+def _wants_value(word: str) -> bool:
+    """Return whether the next word may be the value of this option."""
+    table = option_table("", None)
+    if word.startswith("--"):
+        valueless = [option for option in table if option.argument != "required"]
+        return "=" not in word and not any(option.name.startswith(word[2:]) for option in valueless)
+    letters = word[1:].lstrip("".join(option.short for option in table if option.argument == "none"))
+    short = next((option for option in table if option.short and option.short == letters), None)
+    return len(letters) == 1 and (short is None or short.argument == "required")
 
 
 def own_option(name: str, command_line: CommandLine, script: Script | None, component: int = 0) -> str | None:
@@ -136,9 +177,10 @@ def make_plan(
     components = effective_components(script, read_environment(environ, table, release), command_line)
     if script and script.foreign and "ignore-pbs" not in components[0]:
         raise UnsureError(f"the script also holds directives of another scheduler ({script.foreign[0]})")
-    off = own_option("colloc", command_line, script)
-    if off not in (None, "auto", "off"):
-        raise UnsureError(f"--colloc='{off}' is neither auto nor off")
+    wishes = {own_option("colloc", command_line, script, number) for number in range(len(components))}
+    off = "off" if "off" in wishes else None
+    for wish in wishes - {None, "auto", "off"}:
+        raise UnsureError(f"--colloc='{wish}' is neither auto nor off")
     switched_off = "--colloc=off was given" if off == "off" else "the site's policy is off" * (config.policy == "off")
     fixed = reason_to_keep_text(text, script.interpreter if script else "")
     parts: list[Part] = []
@@ -223,14 +265,16 @@ def _group_name(gid: int) -> str:
 
 def _leave(wished: Placement, switched_off: str, fixed: str, config: SiteConfig) -> Placement:
     """Return the placement in force: as asked when the user or the site says so, or a block is needed and cannot be."""
-    why = fixed if wished.mode in (SharingMode.MPS, SharingMode.SHARD) else ""
-    if config.policy == "shadow" and not wished.as_asked:
-        why = f"shadow mode: would have been {wished.gres}"
-    if switched_off:
-        why = switched_off
-    if not why or wished.as_asked:
+    if wished.as_asked:
+        return as_asked((switched_off, *wished.reasons), wished.rejected) if switched_off else wished
+    why = switched_off
+    if not why and config.policy == "shadow":
+        why = "shadow mode"
+    if not why and wished.mode in (SharingMode.MPS, SharingMode.SHARD):
+        why = fixed
+    if not why:
         return wished
-    return as_asked((why, f"else {wished.gres}: {wished.reasons[0]}"), wished.rejected)
+    return as_asked((why, f"would have been {wished.gres}: {wished.reasons[0]}"), wished.rejected)
 
 
 def _take_out(
@@ -249,7 +293,7 @@ def _take_out(
     try:
         return parts, without_options(text, table, release, names)
     except UnsureError as error:
-        reasons = (str(error), f"else {part.placement.gres}: {part.placement.reasons[0]}")
+        reasons = (str(error), f"would have been {part.placement.gres}: {part.placement.reasons[0]}")
         return [part._replace(placement=as_asked(reasons, part.placement.rejected))], text
 
 
@@ -257,11 +301,8 @@ def _body(text: bytes, script: Script, part: Part, config: SiteConfig, measured:
     """Return the script with a block in it, None when it needs none."""
     request, placement = part.request, part.placement
     sampling = None
-    if measured and not config.observe.agent and request.sh_like and request.gpu_count:
-        # What the job shares with others decides what its numbers mean; a slice asked for by hand is no whole GPU.
-        asked_whole = not any("." in gres.type for gres in request.gres)
-        mode = SharingMode.MIG if placement.as_asked and not asked_whole else placement.mode
-        sampling = Sampling(request.signature, mode)
+    if measured and not config.observe.agent and request.sh_like:
+        sampling = Sampling(request.signature, placement.mode)
     if sampling is None and placement.mode not in (SharingMode.MPS, SharingMode.SHARD):
         return None
     block = render_block(request, part.footprint, placement, sampling, config)
@@ -318,8 +359,8 @@ def request_options(style: str, placement: Placement) -> tuple[str, ...]:
         options = [f"--gres={gres}", f"--{style}=0"]
     if placement.partition:
         options.append(f"--partition={placement.partition}")
-    if placement.cores:
-        options.append(f"--{placement.cores}")
+    if placement.cpu_option:
+        options.append(f"--{placement.cpu_option}")
     if placement.mem:
         options.append(f"--mem={placement.mem}")
     if placement.time_limit_min is not None:

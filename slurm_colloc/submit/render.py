@@ -10,7 +10,6 @@ a user may have written never passes through a template.
 import json
 import os
 import sys
-import time
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from slurm_colloc import __version__
 from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import ConfigError, StoreError
 from slurm_colloc.estimate.signature import digest
-from slurm_colloc.files import PRIVATE_FOLDER, private_folder, read_bounded, write_atomic
+from slurm_colloc.files import PRIVATE_FILE, PRIVATE_FOLDER, private_folder, read_bounded, write_atomic
 from slurm_colloc.model import Footprint, JobRequest, Placement, SharingMode
 from slurm_colloc.shipped import template_folders
 
@@ -28,6 +27,8 @@ _BLOCK_ENDS = "# --- end of csub's block ---"
 _SUFFIX = ".sbatch.j2"
 _SAMPLE = "sample"
 _LIMIT_BYTES = 1024 * 1024
+# Several installations and site files may take turns.
+_KEPT = 8
 
 
 class Sampling(NamedTuple):
@@ -85,7 +86,10 @@ def site_parts(config: SiteConfig) -> dict[str, str]:
     path = os.path.join(config.state_folder, "rendered", f"{_key(config, folders)}.json")
     try:
         kept = json.loads(read_bounded(path, _LIMIT_BYTES, owners=(0, os.geteuid())))
-        return {name: str(kept[name]) for name in (*SharingMode, _SAMPLE)}
+        found = {str(name): kept[name] for name in (*SharingMode, _SAMPLE)}
+        if not all(isinstance(part, str) for part in found.values()):
+            raise TypeError("a part is not a text")
+        return found
     except (StoreError, ValueError, KeyError, TypeError):  # missing, or cut off by a full disk: rendered again
         parts = _render(config, folders)
         with suppress(StoreError, OSError):  # in a site's folder only its administrator can write
@@ -134,10 +138,9 @@ def _keep(path: str, parts: dict[str, str], config: SiteConfig) -> None:
         os.mkdir(folder)
         os.chmod(folder, 0o755)  # noqa: S103 - every user's csub reads it
     write_atomic(path, json.dumps(parts).encode(), mode=0o644)
-    for name in os.listdir(folder):
-        if os.path.join(folder, name) != path and name.endswith(".json"):
-            with suppress(OSError):
-                os.unlink(os.path.join(folder, name))
+    kept = sorted((item.stat().st_mtime, item.path) for item in os.scandir(folder) if item.name.endswith(".json"))
+    for _, old in kept[:-_KEPT]:
+        os.unlink(old)
 
 
 def _comment(text: object) -> str:
@@ -161,12 +164,13 @@ def write_script(name: str, content: bytes) -> str:
     base = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - mkdir below refuses a folder that somebody planted
     try:
         # Absolute: sbatch would look for a relative one below --chdir.
-        path = os.path.join(os.path.abspath(base), f"csub-{os.getpid()}-{time.time_ns()}", name)
+        path = os.path.join(os.path.abspath(base), f"csub-{os.urandom(8).hex()}", name)
     except OSError as error:
         raise StoreError(f"TMPDIR '{base}' is relative to a folder that is gone: {error.strerror}") from error
     try:
         os.mkdir(os.path.dirname(path), PRIVATE_FOLDER)
         with open(path, "xb") as stream:
+            os.fchmod(stream.fileno(), PRIVATE_FILE)  # whatever the umask: sbatch must read it
             stream.write(content)
     except OSError as error:
         raise StoreError(f"rendered script '{path}' cannot be written: {error.strerror}") from error

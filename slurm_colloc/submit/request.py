@@ -39,8 +39,8 @@ _STEP_EXPORT = re.compile(rb"\s--export\b")
 _NAME_OF_SELF = re.compile(rb"\b(?:dirname|basename|realpath|readlink)(?:\s+-\S+)*\s+[\"']?\$\{?(?:0\b|BASH_SOURCE\b)")
 _SELF = re.compile(rb"(?<!print )(\$0\b|\$\{0\b|\bBASH_SOURCE\b)")
 _COMMAND_BY_SQUEUE = re.compile(rb"\bsqueue\b[^\n]*(?:%\.?\d*o\b|[Cc]ommand)")
-# A shell that prints what it runs, is restricted, or runs nothing.
-_SHELL_FLAGS = re.compile(r"\s(-[a-z]*[nrvx]|--(?:restricted|verbose))|\b(xtrace|verbose)\b")
+# A shell with any other flag may print what it runs, be restricted, or run nothing.
+_SHELL_FLAG = re.compile(r"-[abefhlmpuE]+|--(?:login|noprofile|norc|posix)|-o|pipefail|errexit|nounset")
 # Programs that write the same script whatever it is to run; what runs stands in a file of theirs.
 _LAUNCHER = re.compile(rb"-m (submitit)\.core\._submit\b")
 _DIRECTIVE = re.compile(rb"^#(?:SBATCH|CSUB).*\n?", re.MULTILINE)
@@ -63,6 +63,26 @@ _LEAVE_ALONE = {
     "tres-per-task": "it asks for GPUs per task",
     "uid": "it is submitted for another user",
 }
+
+
+# Options that mean the same to a job on a piece of a GPU. Any other, a new one too, leaves the job alone.
+_HARMLESS = frozenset(
+    {"account", "acctg-freq", "array", "begin", "chdir", "comment", "contiguous", "cores-per-socket", "cpu-freq"}
+    | {"cpus-per-gpu", "cpus-per-task", "delay-boot", "dependency", "distribution", "error", "export", "extra"}
+    | {"extra-node-info", "get-user-env", "gpus", "gpus-per-node", "gpus-per-task", "gres", "hint", "hold"}
+    | {"ignore-pbs", "input", "job-name", "kill-on-invalid-dep", "licenses", "mail-type", "mail-user", "mcs-label"}
+    | {"mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus", "network", "nice", "no-kill", "no-requeue"}
+    | {"nodes", "ntasks", "ntasks-per-core", "ntasks-per-node", "ntasks-per-socket", "oom-kill-step", "open-mode"}
+    | {"output", "overcommit", "oversubscribe", "parsable", "partition", "priority", "profile", "propagate", "qos"}
+    | {"quiet", "requeue", "signal", "sockets-per-node", "spread-job", "stepmgr", "test-only", "threads-per-core"}
+    | {"time", "time-min", "tmp", "use-min-nodes", "verbose", "wait", "wait-all-nodes", "wckey", "wrap"}
+)
+
+
+_SHAPES_CORES = frozenset(
+    {"cores-per-socket", "extra-node-info", "hint", "ntasks-per-core", "ntasks-per-socket", "overcommit"}
+    | {"sockets-per-node", "threads-per-core"}
+)
 
 
 def build_request(
@@ -94,8 +114,8 @@ def build_request(
     gres = tuple(gres for style in styles for gres in _gpus(style, given[style].value))
     gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
     steps = _step_gpus(text)
-    # Components run the same text and are not the same job.
-    told_apart = (*script_args, f"component {number}") if number else script_args
+    # Components run the same text and are not the same job; and one home may serve several clusters.
+    told_apart = (config.cluster, str(number), *script_args)
     return JobRequest(
         name=_value(given, "job-name") if "job-name" in given else script_name,
         script_args=tuple(script_args),
@@ -110,11 +130,12 @@ def build_request(
         min_cpus=_count(given, "mincpus"),
         tasks=_count(given, "ntasks") or _count(given, "ntasks-per-node") or None,
         cpus_given="cpus-per-task" in given,
+        cores_unclear=_cores_unclear(given),
         mem_given="mem" in given or "mem-per-cpu" in given,
         time_limit_min=_time(given),
         array="array" in given,
         signature=signature(text, told_apart, gpu_count),
-        no_share=tuple(_reasons_against_share(given, text, steps, len(components))),
+        no_share=tuple(_reasons_against_share(given, text, steps, len(components), config)),
         untouchable=tuple(_reasons(given, gres, styles, steps, config)),
         components=tuple(_partitions(other) for other in components),
         origins=tuple((option.name, option.origin) for option in given.values()),
@@ -123,6 +144,12 @@ def build_request(
 
 def _partitions(given: Mapping[str, Given]) -> tuple[str, ...]:
     return tuple(filter(None, _value(given, "partition").split(",")))
+
+
+def _cores_unclear(given: Mapping[str, Given]) -> bool:
+    """Return whether more than tasks and --cpus-per-task has a say in how many cores the job gets."""
+    tasks = {_count(given, name) for name in ("ntasks", "ntasks-per-node") if name in given}
+    return len(tasks) > 1 or bool(_SHAPES_CORES & set(given))
 
 
 def _value(given: Mapping[str, Given], name: str) -> str:
@@ -147,7 +174,9 @@ def _time(given: Mapping[str, Given]) -> float | None:
 
 def reason_to_keep_text(text: bytes, interpreter: str) -> str:
     """Return why csub's block must not go into a script of this text; empty when it may."""
-    if _SHELL_FLAGS.search(interpreter):
+    words = interpreter.split()
+    flags = words[2:] if words and words[0].endswith("/env") else words[1:]
+    if not all(map(_SHELL_FLAG.fullmatch, flags)):
         return f"its shell is started as '{interpreter}'"
     if BLOCK_BEGINS.encode() in text:
         return "the script holds csub's block already"
@@ -188,9 +217,15 @@ def _step_gpus(text: bytes) -> tuple[tuple[str, bool], ...]:
     return tuple((name.decode(), value in _ONE_GPU.get(name, ())) for name, value in found)
 
 
+def _plugin_names(config: SiteConfig) -> set[str]:
+    return {text.partition("=")[0] for text in config.sbatch_options}
+
+
 def _reasons_against_share(
-    given: Mapping[str, Given], text: bytes, steps: Sequence[tuple[str, bool]], components: int
+    given: Mapping[str, Given], text: bytes, steps: Sequence[tuple[str, bool]], components: int, config: SiteConfig
 ) -> Iterator[str]:
+    for name in sorted(_plugin_names(config) & set(given)):
+        yield f"it uses the site's own --{name}, with which nobody has seen a share work"
     if components > 1:
         yield "the components of a heterogeneous job have one environment"
     if steps:
@@ -218,6 +253,7 @@ def _reasons(
     steps: Sequence[tuple[str, bool]],
     config: SiteConfig,
 ) -> Iterator[str]:
+    plugins = _plugin_names(config)
     gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
     others = sorted({item.name for item in gres} - {"gpu"})
     slices = {part.type for pool in config.pool for part in pool.slice}
@@ -231,6 +267,9 @@ def _reasons(
         if item.type in slices or _MIG_TYPE.search(item.type):
             yield f"it asks for the slice '{item.type}' itself"
     yield from (f"{why} (--{name})" for name, why in _LEAVE_ALONE.items() if name in given)
+    for name in given:
+        if name not in _HARMLESS and name not in _LEAVE_ALONE and name not in plugins:
+            yield f"it uses --{name}, with which nobody has seen a piece of a GPU work"
     if "nodes" in given and given["nodes"].value not in ("1", "1-1"):
         yield f"it asks for nodes '{given['nodes'].value}'"
     if "ntasks" in given and given["ntasks"].value != "1" and "nodes" not in given:

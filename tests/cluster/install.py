@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from tests.cluster.lab import Lab
 
 # Copied for building: what the wheel is made of. Not the rest, which may hold gigabytes.
-INGREDIENTS = ("pyproject.toml", "README.md", "LICENSE", "slurm_colloc", "templates", "site-configs", "tests/recorded")
+INGREDIENTS = (
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "slurm_colloc",
+    "templates",
+    "site-configs",
+    "tests/recorded",
+    "docs",
+)
 
 
 def install(lab: Lab, checkout: Path, say: Callable[[str], None]) -> float:

@@ -166,7 +166,7 @@ def test_faults_end_in_one_plain_submission(alice: User, fault: str) -> None:
     if fault != "home cannot be written":
         assert alice.shown(_id(done))["TresPerNode"] == tres("gpu:1")
         assert len(done.stderr.splitlines()) == 1
-        assert "plain sbatch" in done.stderr
+        assert "handed to sbatch unchanged" in done.stderr
 
 
 def test_a_bad_hint_is_said_and_the_job_goes_as_asked(alice: User) -> None:

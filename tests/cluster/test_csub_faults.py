@@ -163,7 +163,7 @@ def test_site_file(lab: Lab, alice: User, site: Path, ends: Ends, fault: str) ->
         path.chmod(0o000 if fault == "unreadable" else 0o644)
     done = ends(gres=WHOLE)
     assert len(done.stderr.splitlines()) == 1
-    assert "handing over to plain sbatch, as asked: " in done.stderr
+    assert "handed to sbatch unchanged: " in done.stderr
 
 
 def test_site_file_on_a_hung_mount(lab: Lab, site: Path, slowfs: str, ends: Ends) -> None:

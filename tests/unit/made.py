@@ -135,6 +135,7 @@ def request(**fields: Any) -> JobRequest:
         min_cpus=0,
         tasks=None,
         cpus_given=False,
+        cores_unclear=False,
         mem_given=False,
         time_limit_min=None,
         array=False,

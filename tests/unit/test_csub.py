@@ -169,7 +169,7 @@ def test_shadow_and_off_change_nothing(shell: Shell) -> None:
     shell.run(HINT, "job.sh")
     assert shell.calls() == [["job.sh"]] * 3
     [shadow, off] = shell.decisions()
-    assert "shadow mode: would have been gpu:h100_1g.10gb:1" in str(shadow["reasons"])
+    assert "would have been gpu:h100_1g.10gb:1" in str(shadow["reasons"])
     assert "--colloc=off was given" in str(off["reasons"])
 
 

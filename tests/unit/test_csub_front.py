@@ -68,6 +68,23 @@ def test_an_interpreter_that_does_not_start_leaves_plain_sbatch(shell: Shell, ki
     assert re.search(r"csub: its interpreter '.*' cannot start; handing over to plain sbatch\n", done.stderr)
 
 
+@pytest.mark.parametrize(
+    ("argv", "left"),
+    [
+        (["--excl", "--colloc=off", "job.sh", "--colloc=off"], ["--excl", "job.sh", "--colloc=off"]),
+        (["-Hn", "2", "--colloc=off", "job.sh"], ["-Hn", "2", "job.sh"]),
+        (["-Hn2", "--colloc", "off", "job.sh"], ["-Hn2", "job.sh"]),
+        (["-QHJ", "x", "-k", "--explain", "job.sh", "--explain"], ["-QHJ", "x", "-k", "job.sh", "--explain"]),
+        (["--part", "gpu", "--colloc=off", "job.sh"], ["--part", "gpu", "job.sh"]),
+        (["-N1", ":", "-n", "2", "--colloc=off", "job.sh"], ["-N1", ":", "-n", "2", "job.sh"]),
+        (["--wrap=x", "--colloc=off"], ["--wrap=x"]),
+    ],
+)
+def test_a_broken_interpreter_takes_csubs_own_options_with_it(shell: Shell, argv: list[str], left: list[str]) -> None:
+    run(shell, installed(shell, "/nonexistent/python3"), *argv)
+    assert shell.calls() == [left]
+
+
 def test_an_interpreter_without_the_package_leaves_plain_sbatch(shell: Shell) -> None:
     csub = installed(shell, "/usr/bin/python3")
     done = run(shell, csub, HINT, "--hold", "job.sh")
@@ -138,21 +155,44 @@ ODD = {
     "BASH_FUNC_module%%": "() { echo 'it'\\''s' \"$1\"\n}",
     "dotted.name": "1",
     "PYTHONPATH": "x",
+    "PS1": "$ ",
+    "SHELLOPTS": "braceexpand:hashall:interactive-comments",
+    "SHLVL": "3",
+    "PPID": "77",
+    "OPTIND": "3",
 }
 
 
+@pytest.mark.parametrize("sh", ["dash", "bash"])
 @pytest.mark.parametrize("how", ["placed", "unchanged", "broken"])
-def test_sbatch_gets_the_environment_as_it_was(shell: Shell, how: str) -> None:
+def test_sbatch_gets_the_environment_as_it_was(shell: Shell, how: str, sh: str) -> None:
     """Bash's exported functions above all: without them a job loses "module"."""
     (shell.folder / "bin" / "sbatch").write_text('#!/bin/sh\ncat /proc/$$/environ >"$CALLS/../environ.0"\necho 1\n')
-    csub = installed(shell, "/nonexistent") if how == "broken" else CSUB
-    done = run(shell, csub, *([HINT] if how == "placed" else []), "job.sh", **ODD)
+    csub = installed(shell, "/nonexistent" if how == "broken" else sys.executable)
+    (shell.folder / "sh").symlink_to(str(shutil.which(sh)))
+    done = run(shell, shell.folder / "sh", str(csub), *([HINT] if how == "placed" else []), "job.sh", **ODD)
     assert done.returncode == 0, done.stderr
     text = (shell.folder / "environ.0").read_bytes()
     seen = dict(entry.decode().split("=", 1) for entry in text.split(b"\0") if entry)
-    if how == "broken":  # what a shell adds to an environment that lacks it
-        seen = {name: value for name, value in seen.items() if name not in ("PWD", "OLDPWD", "SHLVL", "_")}
     assert seen == shell.environment() | ODD
+
+
+@pytest.mark.parametrize("argv", [["--some-spank=1", HINT, "job.sh", "--dry-run", HINT], ["--some-spank=1", "job.sh"]])
+def test_an_option_that_only_sbatch_knows_does_not_lose_the_submission(shell: Shell, argv: list[str]) -> None:
+    """Neither csub's own option before the script nor the script's own --dry-run."""
+    done = run(shell, CSUB, *argv)
+    assert done.returncode == 0
+    assert shell.calls() == [[word for at, word in enumerate(argv) if word != HINT or at > 2]]
+    assert run(shell, CSUB, "--some-spank=1", "--dry-run", "job.sh").returncode == 2
+    assert len(shell.calls()) == 1
+
+
+@pytest.mark.parametrize("argv", [["--colloc=off"], [HINT]])
+def test_signals_that_were_ignored_stay_so(shell: Shell, argv: list[str]) -> None:
+    (shell.folder / "bin" / "sbatch").write_text('#!/bin/sh\ngrep SigIgn /proc/self/status >"$CALLS/../ignored"\n')
+    run(shell, "sh", "-c", "trap '' PIPE XFSZ; exec \"$@\"", "sh", str(CSUB), *argv, "job.sh")
+    [mask] = re.findall(r"\w+$", (shell.folder / "ignored").read_text().strip())
+    assert int(mask, 16) & (1 << 12 | 1 << 24) == 1 << 12 | 1 << 24
 
 
 def test_signals_that_python_ignores_are_as_before_in_sbatch(shell: Shell) -> None:
@@ -165,9 +205,12 @@ def test_signals_that_python_ignores_are_as_before_in_sbatch(shell: Shell) -> No
 
 def test_the_front_knows_which_options_take_no_value() -> None:
     text = FRONT.read_text()
-    begin = text.index("# Options of sbatch that take no value")
-    listed = set(re.findall(r"--([a-z-]+)\b", text[begin : text.index("--*=*", begin)]))
-    shorts = set(re.search(r"-\[(\w+)\]\)", text)[1])  # type: ignore[index]
+    lines = re.findall(r'^flags="(.*)"$', text, re.MULTILINE)
+    listed = {word[2:] for line in lines for word in line.split() if word.startswith("--")}
+    flags, with_value = re.search(r"in \[(\w+)\]\*\)", text), re.search(r"'' \| (\w)\*\)", text)
+    assert flags
+    assert with_value
+    shorts = set(flags[1] + with_value[1])
     options = [option for table in SBATCH_OPTIONS.values() for option in table]
     valueless = {option.name for option in options if option.argument != "required"}
     assert valueless <= listed

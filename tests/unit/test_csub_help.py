@@ -80,7 +80,7 @@ def test_the_page_names_every_option_variable_and_file() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "handing over to plain sbatch, as asked: ",
+        "handed to sbatch unchanged: ",
         " instead of ",
         "the footprint changes nothing: ",
         "is submitted, but the decision is not recorded: ",

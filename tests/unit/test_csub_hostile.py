@@ -147,7 +147,7 @@ def test_a_site_file_that_is_none(shell: Shell, kind: str) -> None:
         path.write_bytes(bytes(range(256)))
     done = shell.run(HINT, "job.sh", "--dry-run")
     assert shell.calls() == [["job.sh", "--dry-run"]]
-    assert "plain sbatch" in done.stderr
+    assert "handed to sbatch unchanged" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -225,6 +225,22 @@ def test_what_can_be_read_only_once_or_is_too_large_is_left_to_sbatch(shell: She
     assert shell.calls() == [["fifo"], ["large.sh"]]
 
 
+def test_two_outputs_read_as_one_hold_sbatchs_answer_alone(shell: Shell) -> None:
+    """The idiom job=$(sbatch job.sh 2>&1 | awk '{print $4}')."""
+    for argv in ([HINT, "job.sh"], ["--no-such", "job.sh"], ["--gpu-footprint=mem=900G,sm=3", "job.sh"]):
+        done = subprocess.run(
+            shell.command(*argv),
+            cwd=shell.folder,
+            env=shell.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=60,
+            check=False,
+        )
+        assert done.stdout == b"Submitted batch job 4711\n"
+
+
 KEPT = [
     b"sed -n '/^DATA/,$p' $0",
     b'exec python3 "$0" "$@"',
@@ -261,10 +277,14 @@ def test_asking_for_the_name_alone_does_no_harm(line: bytes) -> None:
     assert reason_to_keep_text(SCRIPT.encode() + line, "/bin/bash") == ""
 
 
-@pytest.mark.parametrize("shell_line", ["/bin/bash -x", "/bin/bash -l -v", "/bin/bash -r", "/bin/bash -o xtrace"])
+@pytest.mark.parametrize(
+    "shell_line",
+    ["/bin/bash -x", "/bin/bash -l -v", "/bin/bash -r", "/bin/bash -o xtrace", "/bin/bash -Eeux", "/bin/bash -Cn"],
+)
 def test_a_shell_that_prints_or_runs_nothing_keeps_its_text(shell_line: str) -> None:
     assert reason_to_keep_text(SCRIPT.encode(), shell_line)
-    assert not reason_to_keep_text(SCRIPT.encode(), "/bin/bash -le")
+    for plain in ("/bin/bash -le", "/usr/bin/env bash", "/bin/sh -eu", "/usr/bin/env bash -l", "/bin/bash -o pipefail"):
+        assert not reason_to_keep_text(SCRIPT.encode(), plain)
 
 
 ONE_GPU = [

@@ -85,7 +85,7 @@ def test_a_hung_history_leaves_the_job_as_asked(slowfs: Path, shell: Shell) -> N
     assert took_s < 10
     assert (
         shell.folder / "said"
-    ).read_text() == "csub: handing over to plain sbatch, as asked: deciding (more than 0.5 s) took too long\n"
+    ).read_text() == "csub: handed to sbatch unchanged: deciding (more than 0.5 s) took too long\n"
 
 
 def test_a_hung_site_file_leaves_the_job_as_asked(slowfs: Path, shell: Shell) -> None:

@@ -2,6 +2,7 @@
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -241,16 +242,17 @@ def test_open_runs_are_settled_once(config: SiteConfig) -> None:
         return {"1": "OUT_OF_MEMORY", "2": "RUNNING"}
 
     for number in ("1", "2", "3"):
-        drop_evidence(own(config), evidence(number, state="RUNNING"))
+        drop_evidence(own(config), evidence(number, state="RUNNING", ended_s=time.time()))
+    drop_evidence(own(config), evidence("4", state="RUNNING", ended_s=time.time() - 90_000))
     found = {item.job_id: item.state for item in look_up(config, "sig", states).evidence}
-    assert found == {"1": "OUT_OF_MEMORY", "2": "RUNNING", "3": "RUNNING"}
+    assert found == {"1": "OUT_OF_MEMORY", "2": "RUNNING", "3": "RUNNING", "4": "UNKNOWN"}
     look_up(config, "sig", states)
-    assert asked == [["1", "2", "3"], ["2", "3"]]
+    assert asked == [["1", "2", "3", "4"], ["2", "3"]], "what Slurm has forgotten for a day is asked for no more"
 
 
 def test_an_open_run_does_not_displace_its_known_end(config: SiteConfig) -> None:
     write_snapshot(snapshot_path(config.paths.state, os.geteuid()), [evidence("1", 9000)])
-    drop_evidence(own(config), evidence("1", 8000, state="RUNNING"))
+    drop_evidence(own(config), evidence("1", 8000, state="RUNNING", ended_s=time.time()))
     (kept,) = look_up(config, "sig", lambda _: {}).evidence
     assert (kept.state, kept.gpu_mem_peak_mib) == ("COMPLETED", 9000)
     (kept,) = look_up(config, "sig", lambda _: {"1": "COMPLETED"}).evidence

@@ -12,23 +12,40 @@ from slurm_colloc.slurm.limits import Limits, broken_limit, from_json, parse_lim
 from slurm_colloc.submit import access
 from slurm_colloc.submit.access import limits_of_user
 
-# As sacctmgr 22.05.8 printed it on a laboratory, with one more account and QOS.
-USER = """\
-ml|ml|||gres/gpu=8|gres/mps=15||
-ml|vision||low||gres/mps=40||
-ml|vision|mig|||gres/gpu=1||1-01:00:00
-"""
-ACCOUNTS = """\
-root||||||
-ml|root||gres/gpu=4|||02:00:00
-vision|ml|||gres/gpu=2,cpu=4||
-phys|root|||||
-"""
-QOS = """\
-normal|||||||
-small|gres/gpu:h100=3|gres/gpu=1,gres/mps=20||00:30:00|gres/gpu=2||gres/gpu=1
-low|||||gres/shard=1||
-"""
+
+def row(*cells: str, **limits: str) -> str:
+    """Return a line as sacctmgr 22.05.8 prints it."""
+    of_association = ("GrpTRES", "MaxTRES", "MaxTRESPerNode", "MaxWall", "GrpTRESMins", "GrpTRESRunMins", "MaxTRESMins")
+    more = ("MaxTRESPerUser", "MaxTRESPerAccount", "MinTRES") if len(cells) == 1 else ()
+    assert set(limits) <= {*of_association, *more}
+    return "|".join((*cells, *(limits.get(name, "") for name in (*of_association, *more)))) + "\n"
+
+
+USER = (
+    row("ml", "ml", "", "", "normal,small", GrpTRES="gres/gpu=8", MaxTRES="gres/mps=15")
+    + row("ml", "vision", "", "low", "low", MaxTRES="gres/mps=40")
+    + row("ml", "vision", "mig", "", "low,normal", MaxTRES="gres/gpu=1", MaxWall="1-01:00:00")
+    + row("ml", "old", "", "", "normal")
+)
+ACCOUNTS = (
+    row("root", "", "")
+    + row("ml", "root", "", GrpTRES="gres/gpu=4", MaxWall="02:00:00")
+    + row("vision", "ml", "", MaxTRES="gres/gpu=2,cpu=4")
+    + row("phys", "root", "")
+    + row("old", "root", "", GrpTRESMins="cpu=1000")
+)
+QOS = (
+    row("Normal")
+    + row(
+        "Small",
+        GrpTRES="gres/gpu:h100=3",
+        MaxTRES="gres/gpu=1,gres/mps=20",
+        MaxWall="00:30:00",
+        MaxTRESPerUser="gres/gpu=2",
+        MinTRES="gres/gpu=1",
+    )
+    + row("low", MaxTRESPerUser="gres/shard=1")
+)
 
 
 def limits() -> Limits:
@@ -37,7 +54,7 @@ def limits() -> Limits:
 
 def test_what_is_asked() -> None:
     user, accounts, qos = questions("alice", "lab")
-    assert user[-1] == "format=DefaultAccount,Account,Partition,DefaultQOS,GrpTRES,MaxTRES,MaxTRESPerNode,MaxWall"
+    assert user[-1].startswith("format=DefaultAccount,Account,Partition,DefaultQOS,QOS,GrpTRES,MaxTRES,MaxTRESPerNode")
     assert "name=alice" in user
     assert "cluster=lab" in user
     assert "user=" in accounts
@@ -47,26 +64,30 @@ def test_what_is_asked() -> None:
 @pytest.mark.parametrize(
     ("wanted", "account", "qos", "partition", "said"),
     [
-        ({"gres/mps": 15}, "", "", "gpu", ""),
-        ({"gres/mps": 16}, "", "", "gpu", "MaxTRES of account 'ml' allows 15 of gres/mps"),
-        ({"gres/gpu": 4}, "", "", "gpu", ""),
-        ({"gres/gpu": 5}, "", "", "gpu", "GrpTRES of account 'ml' allows 4 of gres/gpu"),
+        ({"gres/mps": 15}, "", "normal", "gpu", ""),
+        ({"gres/mps": 16}, "", "normal", "gpu", "MaxTRES of account 'ml' allows 15 of gres/mps"),
+        ({"gres/gpu": 4}, "", "NORMAL", "gpu", ""),
+        ({"gres/gpu": 5}, "", "normal", "gpu", "GrpTRES of account 'ml' allows 4 of gres/gpu"),
         # The user's own limit comes before the account's, what the account says of others still holds.
         ({"gres/mps": 40}, "vision", "", "gpu", ""),
         ({"gres/gpu": 3}, "vision", "", "gpu", "MaxTRES of account 'vision' allows 2 of gres/gpu"),
         ({"gres/gpu": 2}, "vision", "", "gpu", ""),
         # An association with the partition comes before the general one.
-        ({"gres/gpu": 2}, "vision", "", "mig", "MaxTRES of account 'vision' allows 1 of gres/gpu"),
-        ({"gres/mps": 41}, "vision", "", "mig", ""),
-        ({"gres/mps": 10}, "", "small", "gpu", "MinTRES of QOS 'small' wants at least 1 of gres/gpu"),
+        ({"gres/gpu": 2}, "vision", "low", "mig", "MaxTRES of account 'vision' allows 1 of gres/gpu"),
+        ({"gres/mps": 41}, "vision", "low", "mig", ""),
+        ({"gres/mps": 10}, "", "SMALL", "gpu", "MinTRES of QOS 'small' wants at least 1 of gres/gpu"),
         ({"gres/gpu": 1, "gres/gpu:h100_1g.10gb": 1}, "", "small", "gpu", ""),
         ({"gres/gpu": 1, "gres/gpu:h100": 4}, "", "small", "gpu", "GrpTRES of QOS 'small' allows 3 of gres/gpu:h100"),
         ({"gres/gpu": 2}, "", "small", "gpu", "MaxTRES of QOS 'small' allows 1 of gres/gpu"),
-        # The association's default QOS holds where none is asked.
+        # The association's default QOS holds where none is asked; without one, any that the user may use.
         ({"gres/shard": 2}, "vision", "", "gpu", "MaxTRESPerUser of QOS 'low' allows 1 of gres/shard"),
-        ({"minutes": 121}, "", "", "gpu", "MaxWall of account 'ml' allows 120 of minutes"),
-        ({"minutes": 1500}, "vision", "", "mig", ""),
-        ({"minutes": 31}, "", "small", "gpu", "MaxWall of QOS 'small' allows 30 of minutes"),
+        ({"gres/mps": 10}, "", "", "gpu", "MinTRES of QOS 'small' wants at least 1 of gres/gpu"),
+        ({"gres/gpu": 1}, "", "strange", "gpu", "QOS 'strange' is not known"),
+        ({"minutes": 121}, "", "normal", "gpu", "MaxWall of account 'ml' allows 120 of minutes"),
+        ({"minutes": 1500}, "vision", "low", "mig", ""),
+        ({"minutes": 31, "gres/gpu": 1}, "", "small", "gpu", "MaxWall of QOS 'small' allows 30 of minutes"),
+        ({"minutes": 1}, "old", "", "gpu", "GrpTRESMins of account 'old' may not allow a longer time limit"),
+        ({"gres/gpu": 1}, "old", "", "gpu", ""),
         ({"gres/gpu": 1}, "phys", "", "gpu", "no association with account 'phys' is known"),
     ],
 )
@@ -77,11 +98,13 @@ def test_broken_limits(wanted: dict[str, int], account: str, qos: str, partition
 def test_the_qos_of_a_partition_holds_too() -> None:
     found = broken_limit(limits(), {"gres/gpu": 2}, "", "normal", "gpu", "small")
     assert found == "MaxTRES of QOS 'small' allows 1 of gres/gpu"
-    assert broken_limit(limits(), {"gres/gpu": 2}, "", "unheard-of", "gpu", "") == ""
+    unknown = broken_limit(limits(), {"gres/gpu": 2}, "", "normal", "gpu", "unheard-of")
+    assert unknown == "QOS 'unheard-of' is not known"
 
 
 def test_accounts_in_a_circle_do_not_hang() -> None:
-    circle = parse_limits(["a|a||||||\n", "a|b|||||\nb|a|||gres/gpu=1||\n", ""], 0.0)
+    accounts = row("a", "b", "") + row("b", "a", "", MaxTRES="gres/gpu=1")
+    circle = parse_limits([row("a", "a", "", "", ""), accounts, ""], 0.0)
     assert broken_limit(circle, {"gres/gpu": 2}, "", "", "gpu", "") != ""
 
 

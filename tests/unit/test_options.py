@@ -209,7 +209,7 @@ def test_options(argv: Sequence[str], expected: list[tuple[str, str | None]]) ->
     ],
 )
 def test_refused(argv: Sequence[str]) -> None:
-    with pytest.raises(UnsureError, match="handed to sbatch unchanged"):
+    with pytest.raises(UnsureError):
         split(*argv)
 
 

@@ -132,10 +132,10 @@ GIVING = Partition("gpu", cpus_per_gpu=4, mem_per_gpu_mib=2000)
 def test_what_the_gpu_brought_along_stays(asked: JobRequest, cores: str, mem: str) -> None:
     config = site(SHARD_POOL, MIG_POOL, shard_consent=True, order=("shard",))._replace(partition=(GIVING,))
     found = place(asked, footprint(), config)
-    assert (found.mode, found.cores, found.mem) == ("shard", cores, mem)
+    assert (found.mode, found.cpu_option, found.mem) == ("shard", cores, mem)
     # A slice is a GPU: Slurm gives it what it gives a GPU.
     slice_of = place(asked, footprint(), config._replace(sharing=config.sharing._replace(order=("mig",))))
-    assert (slice_of.mode, slice_of.cores, slice_of.mem) == ("mig", "", "")
+    assert (slice_of.mode, slice_of.cpu_option, slice_of.mem) == ("mig", "", "")
 
 
 @pytest.mark.parametrize("asked", [request(tasks=3), request(tasks=2, min_cpus=3)])
@@ -157,8 +157,10 @@ def test_partitions_that_give_different_things() -> None:
 # --- time ---
 
 
-def timed(*pools: Pool, stretch: float = 1.0, **partition: Any) -> SiteConfig:
-    return site(*pools, max_time_stretch=stretch)._replace(partition=(Partition("gpu")._replace(**partition),))
+def timed(*pools: Pool, stretch: float = 1.0, shard: bool = False, **partition: Any) -> SiteConfig:
+    return site(*pools, max_time_stretch=stretch, shard_consent=shard)._replace(
+        partition=(Partition("gpu")._replace(**partition),)
+    )
 
 
 # 15 % of 132 SMs on 16: slowed 1.2375x.
@@ -178,6 +180,14 @@ def ran(minutes: float) -> Footprint:
         (request(time_limit_min=HOUR_MIN), ran(48), timed(MIG_POOL), "1g.10gb", None),  # 59.4 min
         (request(time_limit_min=HOUR_MIN), ran(49), timed(MIG_POOL), "1g.20gb", None),  # 60.6 min on the smallest
         (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL), "1g.20gb", None),
+        # Nothing slows it there, so what it was given is enough, however near to it earlier runs came.
+        (
+            request(time_limit_min=HOUR_MIN),
+            ran(59)._replace(sm_active_pct=Quantiles(1, 5, 5)),
+            timed(MIG_POOL),
+            "1g.10gb",
+            None,
+        ),
         (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL, stretch=1.25), "1g.10gb", 75),
         (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL, stretch=1.2), "1g.20gb", None),
         (request(time_limit_min=HOUR_MIN), BUSY, timed(MIG_POOL, stretch=2, max_time_min=70), "1g.20gb", None),
@@ -225,7 +235,7 @@ def test_a_job_moves_only_where_the_site_says() -> None:
     assert place(request(), footprint(), near).partition == "", "its own partition comes first"
 
 
-LIMITS = Limits(0.0, "ml", (Association("ml", "ml", "", "", {}),), {}, {})
+LIMITS = Limits(0.0, "ml", (Association("ml", "ml", "", "", (), {}),), {}, {"low": {}})
 
 
 @pytest.mark.parametrize(
@@ -254,6 +264,76 @@ def test_a_partition_that_takes_it() -> None:
     assert (default.partition, default.time_limit_min) == ("slices", 30)
 
 
+@pytest.mark.parametrize(
+    ("asked", "own", "target", "said"),
+    [
+        (request(), {"cpus_per_gpu": 4, "mem_per_gpu_mib": 1000}, OPEN, ("cpus-per-task=4", "1000M")),
+        (request(tasks=2), {"cpus_per_gpu": 4}, OPEN, ("cpus-per-task=2", "")),
+        (request(cpus_given=True, mem_given=True), {"cpus_per_gpu": 4, "mem_per_gpu_mib": 1000}, OPEN, ("", "")),
+        (request(), {}, OPEN._replace(cpus_per_gpu=8), ("cpus-per-task=1", "")),
+        (request(tasks=3), {}, OPEN._replace(cpus_per_gpu=8), ("cpus-per-task=1", "")),
+        (
+            request(),
+            {"cpus_per_gpu": 4, "mem_per_gpu_mib": 9},
+            OPEN._replace(cpus_per_gpu=4, mem_per_gpu_mib=9),
+            ("", ""),
+        ),
+        (request(), {}, OPEN._replace(mem_per_gpu_mib=9), "another amount of host memory"),
+        (request(), {"default_mem": "DefMemPerCPU=4000"}, OPEN, "another amount of host memory"),
+        (request(tasks=3), {"cpus_per_gpu": 4}, OPEN, "3 tasks cannot be given the 4 cores"),
+    ],
+)
+def test_a_moved_job_keeps_its_cores_and_memory(
+    asked: JobRequest, own: dict[str, Any], target: Partition, said: str | tuple[str, str]
+) -> None:
+    found = place(asked, footprint(), moving(target, **own))
+    if isinstance(said, str):
+        assert said in why(found)["gpu:h100_1g.10gb"]
+    else:
+        assert (found.partition, found.cpu_option, found.mem) == ("slices", *said)
+
+
+def test_a_partition_whose_time_the_other_would_cut() -> None:
+    found = why(place(request(), footprint(), moving(OPEN._replace(default_time_min=60))))
+    assert found["gpu:h100_1g.10gb"] == "partition 'slices' would limit its time, which its own does not"
+    assert place(request(time_limit_min=math.inf), footprint(), moving(OPEN._replace(default_time_min=60))).partition
+
+
+# --- what Slurm cannot tell apart ---
+
+
+def test_a_share_must_do_on_every_gpu_that_slurm_may_take_it_from() -> None:
+    small = SHARD_POOL._replace(name="small", gpu_mem_mib=40000)
+    found = place(request(), footprint(16000, 10), site(SHARD_POOL, small, shard_consent=True))
+    assert str(found.gres) == "shard:2", "a quarter of the large ones would do"
+    tiny = SHARD_POOL._replace(name="tiny", gpu_mem_mib=8000)
+    refused = why(place(request(), footprint(16000, 10), site(SHARD_POOL, tiny, shard_consent=True)))
+    assert refused == {"shard on tiny": "8000 MiB do not hold 16256 MiB"}
+    other = SHARD_POOL._replace(name="a", gpu_type="a100", gpu_model="A100")
+    typed = place(request(gres=(Gres("gpu", "h100", 1),)), footprint(), site(SHARD_POOL, other, shard_consent=True))
+    assert why(typed)["shard:1"] == "Slurm might give it one of pool a, where it may not go"
+
+
+def test_slices_of_one_type_in_two_sizes() -> None:
+    smaller = MIG_POOL._replace(name="n", slice=(MIG_POOL.slice[1]._replace(mem_mib=4864),))
+    found = place(request(), footprint(9000, 5), site(MIG_POOL, smaller))
+    assert str(found.gres) == "gpu:h100_1g.20gb:1"
+    unknown = smaller._replace(gpu_model="A100")
+    measured = why(
+        place(
+            request(), footprint(9000, 5, gpu_model=H100), site(MIG_POOL._replace(slice=MIG_POOL.slice[1:2]), unknown)
+        )
+    )
+    assert measured["gpu:h100_1g.10gb:1"] == "Slurm might give it one of pool n, where it may not go"
+
+
+def test_a_share_whose_run_comes_near_the_limit() -> None:
+    found = place(
+        request(time_limit_min=60.0), ran(100)._replace(sm_active_pct=Quantiles(1, 5, 5)), timed(SHARD_POOL, shard=True)
+    )
+    assert found.mode == "shard"
+
+
 # --- limits of the accounting ---
 
 
@@ -264,7 +344,7 @@ def test_a_piece_beyond_a_limit_is_not_proposed() -> None:
     assert str(fits.gres) == "mps:13"
     found = why(place(request(qos="small"), footprint(16000, 10), config, Access(limits)))
     assert found["mps:21"] == "MaxTRES of QOS 'small' allows 15 of gres/mps"
-    slices = LIMITS._replace(own=(Association("ml", "ml", "", "", {"MaxTRES": {"gres/gpu:h100_1g.10gb": 0}}),))
+    slices = LIMITS._replace(own=(Association("ml", "ml", "", "", (), {"MaxTRES": {"gres/gpu:h100_1g.10gb": 0}}),))
     larger = place(request(), footprint(), site(MIG_POOL), Access(slices))
     assert str(larger.gres) == "gpu:h100_1g.20gb:1"
 

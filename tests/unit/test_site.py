@@ -26,7 +26,7 @@ MIG = "nvidia_h100_80gb_hbm3_"
 
 
 def partition(name: str, default: bool = False) -> Partition:
-    return Partition(name, default, "", None, None, 10.0, None, (), (), (), (), ())
+    return Partition(name, default, "", None, None, "", 10.0, None, (), (), (), (), ())
 
 
 def recorded(name: str, slurm: str = "22.05") -> str:

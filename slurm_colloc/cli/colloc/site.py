@@ -60,8 +60,10 @@ def init(
         site_parts(config)  # renders the templates, so that no submission has to
     _note(gaps(config))
     say(f"wrote '{path}'; read it, then run 'colloc site check'")
-    if find_site_file() != path:
-        say(f"note: in force is '{find_site_file()}', not this one")
+    in_force = find_site_file()
+    if in_force != path:
+        instead = f"'{in_force}' is" if in_force else f"none is; 'export COLLOC_CONF={path}' makes it so"
+        say(f"note: this site file is not in force, {instead}")
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:
