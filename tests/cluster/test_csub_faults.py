@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 import shlex
@@ -68,9 +69,11 @@ def count(alice: User, name: str, jobs: int) -> list[str]:
 def ends(lab: Lab, alice: User) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Submit train.sh held, under a name of its own, and see that sacct has exactly so many jobs, asking for this."""
 
-    def check(*before: str, jobs: int = 1, gres: str | None = ONE, **env: str) -> subprocess.CompletedProcess[str]:
+    def check(
+        *before: str, jobs: int = 1, gres: str | None = ONE, hint: str = SMALL, **env: str
+    ) -> subprocess.CompletedProcess[str]:
         name = next(NAMES)
-        done = alice.run(*before, "csub", "-J", name, SMALL, "train.sh", **env)
+        done = alice.run(*before, "csub", "-J", name, *filter(None, [hint]), "train.sh", **env)
         recorded = count(alice, name, jobs)
         if jobs == 1 and done.returncode == 0:
             assert job_id(done) == recorded[0]
@@ -94,22 +97,25 @@ def test_history_locked_corrupt_or_in_the_way(lab: Lab, alice: User, site: Path,
     folder.mkdir(exist_ok=True)
     folder.chmod(0o711)
     path = folder / f"{uid}.sqlite"
-    write_snapshot(str(path), [evidence()], uid)
+    shown = alice.run("csub", "--dry-run", "--format=json", "train.sh").stdout
+    known = evidence(signature=json.loads(shown)["request"]["signature"], peak_mib=4000, sm_active_q95_pct=9.0)
+    write_snapshot(str(path), [known], uid)
+    assert "instead of" in ends(hint="").stderr, "the history alone places it"
     lock = sqlite3.connect(path)
     lock.execute("BEGIN EXCLUSIVE")
     try:
-        assert "footprint" not in ends().stderr
+        assert "instead of" in ends(hint="").stderr, "nobody's lock is waited for"
     finally:
         lock.close()
-    for content in (b"", b"garbage", path.read_bytes()[:5000]):
+    for content in (b"", b"garbage" * 1000, path.read_bytes()[:5000]):
         path.write_bytes(content)
-        ends()
+        assert "history" in ends(hint="", gres=WHOLE).stderr
     path.unlink()
     path.mkdir()
-    ends()
+    assert "history" in ends(hint="", gres=WHOLE).stderr
     path.rmdir()
     os.mkfifo(path)
-    ends()
+    ends(hint="", gres=WHOLE)
     path.unlink()
 
 

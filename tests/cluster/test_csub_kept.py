@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,12 +149,11 @@ def wait_until(lab: Lab, job: str, state: str) -> None:
     for _ in range(200):
         if lab.run(["squeue", "-h", "-j", job, "-o", "%T"]).stdout.strip() == state:
             return
+        time.sleep(0.05)
     raise AssertionError(f"job {job} is not {state}")
 
 
 def wait_for_text(path: Path, text: str) -> None:
-    import time
-
     for _ in range(200):
         if path.exists() and text in path.read_text():
             return
@@ -256,6 +256,20 @@ def test_a_job_moves_to_the_partition_that_the_site_maps(lab: Lab, alice: User, 
     assert (shown["Partition"], shown["TresPerNode"]) == ("mig", ONE)
     assert "in partition 'mig', where this site lets it go" in done.stderr
     assert shown["TimeLimit"] == "00:10:00", "the default of the partition that was asked for"
+
+
+def test_a_moved_job_keeps_its_cores_and_memory(lab: Lab, alice: User, site: Path) -> None:
+    text = (site / "site.toml").read_text().replace('name = "giving"\n', 'name = "giving"\npieces_in = ["mig"]\n')
+    (site / "giving.toml").write_text(text.replace("[sharing]\n", '[sharing]\norder = ["mig"]\n'))
+    (site / "giving.toml").chmod(0o644)
+    for size in ("--gres=gpu:1", "--gpus=1 -n1", "--gres=gpu:1 -c 2", "--gres=gpu:1 --mem=300", "--gres=gpu:1 -N1 -n3"):
+        arguments = ["-p", "giving", *size.split()]
+        script = alice.script("#!/bin/sh\ntrue\n")
+        by_sbatch = job_id(alice.run("sbatch", *arguments, script))
+        by_csub = alice.submit(SMALL, *arguments, script, COLLOC_CONF=str(site / "giving.toml"))
+        asked, given = alice.allocated(by_sbatch), alice.allocated(by_csub)
+        assert alice.shown(by_csub)["Partition"] == "mig", size
+        assert (asked["cpu"], asked["mem"]) == (given["cpu"], given["mem"]), size
 
 
 def test_a_slower_slice_gets_the_time_it_needs_and_no_more_than_allowed(lab: Lab, alice: User) -> None:

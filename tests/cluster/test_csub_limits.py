@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.fixtures import CHECKOUT, need_cluster, new_lab
+from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
 from tests.cluster.user import SLICE, SMALL, User, job_id, tres
@@ -18,10 +18,29 @@ from tests.cluster.user import SLICE, SMALL, User, job_id, tres
 pytestmark = pytest.mark.cluster
 
 
+# A site's rule of its own: jobs of this name may not share.
+LUA = """\
+function slurm_job_submit(job, partitions, uid)
+    if job.name == "no-shares" and string.find(job.tres_per_node or "", "mps") then
+        return slurm.ERROR
+    end
+    return slurm.SUCCESS
+end
+function slurm_job_modify(job, record, partitions, uid)
+    return slurm.SUCCESS
+end
+return slurm.SUCCESS
+"""
+
+
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     need_cluster()
-    lab = new_lab("AccountingStorageEnforce=associations,limits,qos")
+    lab = Lab.create(
+        release=RELEASE,
+        extra_slurm_conf="AccountingStorageEnforce=associations,limits,qos\nJobSubmitPlugins=lua",
+        files={"job_submit.lua": LUA},
+    )
     with lab:
         change = ["sacctmgr", "-i"]
         for argv in (
@@ -29,7 +48,10 @@ def lab() -> Iterator[Lab]:
             ["add", "qos", "whole", "set", "MinTRESPerJob=gres/gpu=1"],
             ["add", "qos", "hasty", "set", "MaxWall=00:20:00"],
             ["add", "qos", "sliceless", "set", f"GrpTRES=gres/gpu:{SLICE}_1g.10gb=0"],
-            ["modify", "user", "alice", "set", "qos+=narrow,whole,hasty,sliceless"],
+            ["add", "qos", "minutes", "set", "MaxTRESMinsPerJob=cpu=22"],
+            ["modify", "user", "alice", "set", "qos+=narrow,whole,hasty,sliceless,minutes", "defaultqos=normal"],
+            # No default: which of the two Slurm takes is not said.
+            ["modify", "user", "bob", "set", "qos=normal,whole"],
             ["modify", "account", "phys", "set", "MaxTRESPerJob=gres/mps=11"],
         ):
             lab.run([*change, *argv], check=True)
@@ -53,6 +75,8 @@ GPU_JOB = "#!/bin/sh\n#SBATCH --gres=gpu:1 -t 20\ntrue\n"
         (["-p", "gpu", "-q", "narrow"], "shard:1", "MaxTRES of QOS 'narrow' allows 10 of gres/mps"),
         (["-p", "gpu", "-q", "whole"], "gpu:1", "MinTRES of QOS 'whole' wants at least 1 of gres/gpu"),
         (["-q", "whole"], f"gpu:{SLICE}_1g.10gb:1", ""),
+        (["-p", "gpu", "-q", "WHOLE"], "gpu:1", "MinTRES of QOS 'whole' wants at least 1 of gres/gpu"),
+        (["-q", "minutes", "--gpu-footprint=mem=4G,sm=15"], f"gpu:{SLICE}_2g.20gb:1", "MaxTRESMins of QOS 'minutes'"),
         (["-q", "sliceless"], f"gpu:{SLICE}_2g.20gb:1", f"GrpTRES of QOS 'sliceless' allows 0 of gres/gpu:{SLICE}"),
         (["-q", "hasty", "--gpu-footprint=mem=4G,sm=15"], f"gpu:{SLICE}_2g.20gb:1", "MaxWall of QOS 'hasty'"),
     ],
@@ -72,11 +96,25 @@ def test_slurm_would_have_held_what_csub_did_not_propose(lab: Lab, alice: User) 
         done = alice.run("sbatch", "-p", "all", "-q", qos, f"--gres={gres}", "-J", "held", "--wrap=true")
         for _ in range(40):
             reason = lab.run(["squeue", "-h", "-n", "held", "-o", "%r"]).stdout.strip()
-            if done.returncode or reason.startswith("QOS"):
+            if "QOS" in done.stderr or reason.startswith("QOS"):
                 break
             time.sleep(0.2)
-        assert done.returncode or reason.startswith("QOS"), (qos, reason)
+        assert "QOS" in done.stderr or reason.startswith("QOS"), (qos, reason, done.stderr)
         lab.run(["scancel", "-u", "alice"])
+
+
+def test_without_a_default_qos_the_job_must_fit_all_that_the_user_may_use(lab: Lab) -> None:
+    bob = User(lab, "bob", write_site(lab, "limits-site"))
+    done = bob.run("csub", "--explain", "-p", "gpu", SMALL, bob.script(GPU_JOB))
+    assert bob.shown(job_id(done))["TresPerNode"] == tres("gpu:1")
+    assert "MinTRES of QOS 'whole'" in done.stderr
+
+
+def test_a_refusal_of_the_sites_own_lua_is_followed_by_the_original(lab: Lab, alice: User) -> None:
+    done = alice.run("csub", "-p", "gpu", "-J", "no-shares", SMALL, alice.script(GPU_JOB))
+    assert alice.shown(job_id(done))["TresPerNode"] == tres("gpu:1"), done.stderr
+    assert "mps:12 was refused: Unspecified error" in done.stderr
+    assert len(alice.known("no-shares")) == 1
 
 
 def test_an_accounts_limit_holds_for_its_users(lab: Lab) -> None:
@@ -89,7 +127,8 @@ def test_an_accounts_limit_holds_for_its_users(lab: Lab) -> None:
 def test_the_limits_are_kept_and_without_them_the_job_goes_as_asked(lab: Lab, alice: User) -> None:
     alice.submit("-p", "gpu", SMALL, alice.script(GPU_JOB))
     folder = Path(alice.environment["COLLOC_CONF"]).parent / "spool" / str(lab.users["alice"].uid)
-    kept = json.loads((folder / "limits").read_text())
+    [path_kept] = folder.glob("limits-*")
+    kept = json.loads(path_kept.read_text())
     assert kept["default_account"] == "ml"
     broken = alice.home / "broken"
     broken.mkdir(exist_ok=True)
@@ -98,7 +137,7 @@ def test_the_limits_are_kept_and_without_them_the_job_goes_as_asked(lab: Lab, al
     path = f"{broken}:{lab.environment('alice')['PATH']}"
     still = alice.run("csub", "-p", "gpu", SMALL, "train.sh", PATH=path)
     assert alice.shown(job_id(still))["TresPerNode"] == tres("mps:12"), "what was kept is taken for an hour"
-    (folder / "limits").unlink()
+    path_kept.unlink()
     without = alice.run("csub", "-p", "gpu", "--explain", SMALL, "train.sh", PATH=path)
     assert alice.shown(job_id(without))["TresPerNode"] == tres("gpu:1")
     assert "the limits of this user are not known: 'sacctmgr" in without.stderr

@@ -107,10 +107,11 @@ class Desk:
         # Asked for by user: what was refused or came twice would show as well.
         fields = ["-o", "JobIDRaw,JobID,JobName,Comment,State,AllocTRES"]
         text = self.lab.run(["sacct", "-X", "-n", "-P", "-u", "alice", "-S", "now-1hour", *fields]).stdout
-        found = [
-            Row(job, comment or name, state.split()[0], tres)
-            for raw, job, name, comment, state, tres in (line.split("|") for line in text.splitlines())
-            if raw not in before
+        rows = [line.split("|") for line in text.splitlines()]
+        found = [  # a name with a newline in it makes two lines; no program gives such
+            Row(row[1], row[3] or row[2], row[4].split()[0], row[5])
+            for row in rows
+            if len(row) == 6 and row[0] not in before
         ]
         return Run(json.loads(lines[-1]) if lines else None, found)
 
