@@ -138,7 +138,7 @@ def compare(lab: Lab, case: Case, slowfs: Path) -> tuple[list[Timed], list[Timed
     (home / "bench.sh").write_text(case.script)
     log = lab.root / "tmp" / "operations"
     environment = lab.environment("alice") | {
-        "LD_PRELOAD": f"{slowfs} {lab.names['LD_PRELOAD']}",
+        "LD_PRELOAD": f"{slowfs} {lab.names.get('LD_PRELOAD', '')}",
         # The script's own folder is no home: sbatch, too, must read it.
         "SLOWFS_UNDER": f"{home}/.",
         "SLOWFS_MS": HOME_MS,

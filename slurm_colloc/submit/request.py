@@ -270,6 +270,8 @@ def _reasons(
     for name in given:
         if name not in _HARMLESS and name not in _LEAVE_ALONE and name not in plugins:
             yield f"it uses --{name}, with which nobody has seen a piece of a GPU work"
+    if _value(given, "mem").rstrip("KMGTkmgt") == "0":
+        yield "it asks for all the memory of its node, beside which no other piece of it could be used (--mem=0)"
     if "nodes" in given and given["nodes"].value not in ("1", "1-1"):
         yield f"it asks for nodes '{given['nodes'].value}'"
     if "ntasks" in given and given["ntasks"].value != "1" and "nodes" not in given:

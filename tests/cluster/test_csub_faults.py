@@ -122,7 +122,7 @@ def test_history_locked_corrupt_or_in_the_way(lab: Lab, alice: User, site: Path,
 def test_history_on_a_hung_mount(lab: Lab, alice: User, slowfs: str, ends: Ends) -> None:
     mine = alice.home / ".local/share/slurm_colloc"
     alice.run("mkdir", "-p", str(mine))
-    preload = f"{slowfs} {lab.names['LD_PRELOAD']}"
+    preload = f"{slowfs} {lab.names.get('LD_PRELOAD', '')}"
     begun = time.monotonic()
     done = ends("env", f"SLOWFS_UNDER={mine}", f"SLOWFS_MS={HUNG_MS}", f"LD_PRELOAD={preload}")
     assert "instead of" in done.stderr, "the hint needs no history"
@@ -173,7 +173,7 @@ def test_site_file(lab: Lab, alice: User, site: Path, ends: Ends, fault: str) ->
 
 
 def test_site_file_on_a_hung_mount(lab: Lab, site: Path, slowfs: str, ends: Ends) -> None:
-    preload = f"{slowfs} {lab.names['LD_PRELOAD']}"
+    preload = f"{slowfs} {lab.names.get('LD_PRELOAD', '')}"
     done = ends("env", f"SLOWFS_UNDER={site}/site.toml", f"SLOWFS_MS={HUNG_MS}", f"LD_PRELOAD={preload}", gres=WHOLE)
     assert "took too long" in done.stderr
 

@@ -287,6 +287,24 @@ def test_a_shell_that_prints_or_runs_nothing_keeps_its_text(shell_line: str) -> 
         assert not reason_to_keep_text(SCRIPT.encode(), plain)
 
 
+UNTOUCHED = [
+    "--mem=0",
+    "--mem=0G",
+    "--exclusive",
+    "-M other",
+    "--nodelist=n1",
+    "-x n1",
+    "--gres-flags=x",
+    "--container=/x",
+]
+
+
+@pytest.mark.parametrize("options", UNTOUCHED)
+def test_what_leaves_the_job_alone(shell: Shell, options: str) -> None:
+    shell.run(HINT, *options.split(), "job.sh")
+    assert shell.calls() == [[*options.split(), "job.sh"]]
+
+
 ONE_GPU = [
     "srun \\\n  --gres=gpu:1 ./a",
     'OPTIONS="--gpus-per-task=1"\nsrun $OPTIONS ./a',
