@@ -60,12 +60,13 @@ def read_snapshot(path: str, signature: str) -> tuple[Evidence, ...]:
     """
     if not os.path.exists(path):
         return ()
-    # Here, not above: most users of csub have no snapshot, and these cost 6 ms to import.
+    # Here, not above: most users of csub have no snapshot, and it costs 4 ms to import.
     import sqlite3
-    from urllib.parse import quote
 
     try:
-        connection = sqlite3.connect(f"file:{quote(path)}?mode=ro&immutable=1", uri=True)
+        # What ends a path in a URI; urllib.parse would say the same and cost 2 ms more.
+        place = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+        connection = sqlite3.connect(f"file:{place}?mode=ro&immutable=1", uri=True)
         try:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version != SCHEMA:
