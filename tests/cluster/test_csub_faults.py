@@ -287,13 +287,17 @@ def test_killed_at_any_instant(lab: Lab, alice: User) -> None:
     chance = random.Random(4)
     environment = lab.environment("alice") | alice.environment
     outcomes: dict[str, str] = {}
+    begun = time.monotonic()
+    for _ in range(3):
+        alice.submit(SMALL, "train.sh")
+    whole_s = (time.monotonic() - begun) / 3
     for _ in range(KILLS):
         name = next(NAMES)
         argv = lab.command(["csub", "-J", name, SMALL, "train.sh"], "alice")
         running = subprocess.Popen(
             argv, cwd=alice.home, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
         )
-        time.sleep(chance.uniform(0, 0.14))
+        time.sleep(chance.uniform(0, 2 * whole_s))
         running.send_signal(signal.SIGKILL)
         outcomes[name] = running.communicate()[0].decode()
     time.sleep(2)  # an sbatch whose csub was killed may still be at it
