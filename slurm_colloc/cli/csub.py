@@ -118,7 +118,8 @@ def _run(argv: tuple[str, ...]) -> int:
             _answer(call, answer(plan))
             return _fall_open(call, stdin, _SILENT)
         source = None if stdin is None else stdin_descriptor(plan.body if plan.body is not None else stdin)
-        argv, path = _with_body(plan)
+        # TMPDIR may hang as any other folder may.
+        argv, path = within(site.timeouts.decide_s, "writing the script", partial(_with_body, plan))
     except CollocError as error:
         return _fall_open(call, stdin, str(error))
     except Exception as error:  # noqa: BLE001 - a fault of csub's own must not cost the user the submission

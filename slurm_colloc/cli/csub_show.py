@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What csub says of a plan: its one line after a submission, --explain, and --dry-run --format=json."""
 
-import shlex
 from collections.abc import Iterator
 
 from slurm_colloc.submit.plan import Part, Plan
@@ -41,6 +40,8 @@ def _explain(part: Part) -> Iterator[str]:
 
 def as_line(plan: Plan, sbatch: str) -> str:
     """Return the call of sbatch as a shell would take it."""
+    import shlex  # csub imports this file at every submission
+
     return shlex.join([sbatch, *plan.sbatch_argv])
 
 

@@ -227,7 +227,8 @@ def _mig(request: JobRequest, need: _Need, rooms: list[_Room], config: SiteConfi
     # Of two alike, the one in the job's own partition: sorted() keeps the order of rooms.
     for part, room in sorted(lesser, key=lambda pair: (pair[0].mem_mib, pair[0].sm_count)):
         alike = kinds[room.moved, part.type]
-        slowdown = max(_slowdown(need, other, its_room.pool) for other, its_room in alike)
+        slowest, its_room = max(alike, key=lambda pair: _slowdown(need, pair[0], pair[1].pool))
+        slowdown = _slowdown(need, slowest, its_room.pool)
         time = time_needed(request, need.run_time_min, slowdown, room.partition if room.moved else None, config)
         kept = kept_when_moved(request, room.partition, config) if room.moved else Kept("", "")
         option = f"gpu:{part.type}"
@@ -236,7 +237,7 @@ def _mig(request: JobRequest, need: _Need, rooms: list[_Room], config: SiteConfi
         elif slowdown > config.sharing.max_slowdown:
             yield Rejected(
                 option,
-                f"{part.sm_count} of {room.pool.sm_count} SMs slow it at least {slowdown:.2f}x; "
+                f"{slowest.sm_count} of {its_room.pool.sm_count} SMs slow it at least {slowdown:.2f}x; "
                 f"the site's bound is {config.sharing.max_slowdown:g}x",
             )
         elif time.too_little or kept.impossible:

@@ -124,7 +124,7 @@ def without_own_options(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[str
                 own.append(words.pop(0))
             continue
         rest.append(word)
-        if word == "--" or (word != ":" and not word.startswith("-")):
+        if word in ("--", "-") or (word != ":" and not word.startswith("-")):
             break
         if words and _wants_value(word) and words[0].partition("=")[0][2:] not in takes_value:
             rest.append(words.pop(0))

@@ -185,6 +185,8 @@ def test_an_option_that_only_sbatch_knows_does_not_lose_the_submission(shell: Sh
     assert shell.calls() == [[word for at, word in enumerate(argv) if word != HINT or at > 2]]
     assert run(shell, CSUB, "--some-spank=1", "--dry-run", "job.sh").returncode == 2
     assert len(shell.calls()) == 1
+    run(shell, CSUB, "--some-spank=1", "-", "--dry-run")
+    assert shell.calls()[1:] == [["--some-spank=1", "-", "--dry-run"]], "a dash alone is a script"
 
 
 @pytest.mark.parametrize("argv", [["--colloc=off"], [HINT]])

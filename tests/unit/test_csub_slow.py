@@ -94,6 +94,13 @@ def test_a_hung_site_file_leaves_the_job_as_asked(slowfs: Path, shell: Shell) ->
     assert "took too long" in (shell.folder / "said").read_text()
 
 
+def test_a_hung_tmpdir_leaves_the_job_as_asked(slowfs: Path, shell: Shell) -> None:
+    shell.site('"mps"', agent=True)
+    assert hung(slowfs, shell, shell.folder / "tmp", HINT, "job.sh") < 10
+    assert shell.calls() == [["job.sh"]]
+    assert "writing the script took too long" in (shell.folder / "said").read_text()
+
+
 def test_a_hung_spool_is_told_after_the_submission(slowfs: Path, shell: Shell) -> None:
     assert hung(slowfs, shell, shell.folder / "home", HINT, "job.sh") < 10
     assert shell.calls() == [PLACED]

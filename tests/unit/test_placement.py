@@ -327,6 +327,13 @@ def test_slices_of_one_type_in_two_sizes() -> None:
     assert measured["gpu:h100_1g.10gb:1"] == "Slurm might give it one of pool n, where it may not go"
 
 
+def test_the_slice_that_slows_it_is_the_one_that_is_named() -> None:
+    [part] = MIG_POOL.slice[1:2]
+    narrow = MIG_POOL._replace(name="n", slice=(part._replace(mem_mib=20000, sm_count=8),))
+    found = why(place(request(), footprint(1000, 12), site(MIG_POOL._replace(slice=(part,)), narrow)))
+    assert found["gpu:h100_1g.10gb"].startswith("8 of 132 SMs slow it at least 1.98x")
+
+
 def test_a_share_whose_run_comes_near_the_limit() -> None:
     found = place(
         request(time_limit_min=60.0), ran(100)._replace(sm_active_pct=Quantiles(1, 5, 5)), timed(SHARD_POOL, shard=True)
