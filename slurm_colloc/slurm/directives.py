@@ -287,15 +287,3 @@ def effective_components(
         if len(components) > 1 and len(one.keys() & ONE_OF_MEMORY) > 1:
             raise unsure("memory asked for in two ways in a heterogeneous job")
     return tuple(components)
-
-
-def effective(script: Script | None, environment: Environment, command_line: CommandLine) -> dict[str, Given]:
-    """Return what holds for a job of one component, as effective_components does.
-
-    Raises:
-        UnsureError: The job has several components, or as in effective_components.
-    """
-    components = effective_components(script, environment, command_line)
-    if len(components) > 1:
-        raise unsure("a heterogeneous job of several components")
-    return components[0]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_colloc.errors import UnsureError
-from slurm_colloc.slurm.directives import Script, effective, effective_components, read_script
+from slurm_colloc.slurm.directives import Script, effective_components, read_script
 from slurm_colloc.slurm.options import (
     SBATCH_OPTIONS,
     Environment,
@@ -165,10 +165,10 @@ def test_components() -> None:
         [("nodes", "2")],
         [("ntasks", "3")],
     ]
-    with pytest.raises(UnsureError, match="heterogeneous"):
-        effective(script, Environment(), split_command_line(["a.sh"], TABLE))
-    with pytest.raises(UnsureError, match="heterogeneous"):
-        effective(None, Environment(), split_command_line(["-N1", ":", "-N2", "a.sh"], TABLE))
+    by_script = effective_components(script, Environment(), split_command_line(["a.sh"], TABLE))
+    assert [set(part) for part in by_script] == [{"nodes"}, {"nodes"}, {"ntasks"}]
+    by_line = effective_components(None, Environment(), split_command_line(["-N1", ":", "-N2", "a.sh"], TABLE))
+    assert [part["nodes"].value for part in by_line] == ["1", "2"]
     assert len(read("#SBATCH -N1", "#SBATCH PackJob", "#SBATCH -N2 packjob -N3").components) == 2
 
 
@@ -230,7 +230,8 @@ def test_the_last_wins() -> None:
     script = "#!/bin/sh\n#SBATCH --gres=gpu:1 --gres=gpu:2 -p a -t 1\n"
     environ = {"SBATCH_PARTITION": "b", "SBATCH_TIMELIMIT": "2"}
     assert held(script, environ, "-t3", "-t4", "a.sh") == {"gres": "gpu:2", "partition": "b", "time": "4"}
-    assert effective(None, Environment(), split_command_line(["--wrap=x"], TABLE))["wrap"].origin == "argv"
+    [held_by_wrap] = effective_components(None, Environment(), split_command_line(["--wrap=x"], TABLE))
+    assert held_by_wrap["wrap"].origin == "argv"
 
 
 def test_a_variable_takes_a_flag_back() -> None:
@@ -315,7 +316,7 @@ def test_memory_in_two_ways_is_left_alone() -> None:
 def test_no_script_is_submitted(word: str) -> None:
     line = split_command_line([word], SBATCH_OPTIONS["26.05"])
     with pytest.raises(UnsureError, match="takes no script"):
-        effective(None, Environment(), line)
+        effective_components(None, Environment(), line)
 
 
 @given(st.lists(st.binary(max_size=12), max_size=6))
