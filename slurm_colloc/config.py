@@ -89,13 +89,21 @@ class Observe(NamedTuple):
     agent: bool = False
     period_s: float = 10.0
     gpu_reader: str = "nvml"
+    dcgm: str = ""
     simulated_devices: str = ""
+    prometheus_port: int = 0
+    prometheus_address: str = "127.0.0.1"
+    keep_journal_days: float = 3.0
+    keep_raw_days: float = 14.0
+    keep_minute_days: float = 180.0
+    keep_job_days: float = 1825.0
 
 
 class Paths(NamedTuple):
     """Where things lie."""
 
     state: str = ""
+    journal: str = ""
     decisions: str = ""
     templates: str = ""
     sbatch: str = ""
@@ -137,6 +145,11 @@ class SiteConfig(NamedTuple):
     def state_folder(self) -> str:
         """Return the folder of journals, store and history."""
         return self.paths.state or user_data_folder()
+
+    @property
+    def journal_folder(self) -> str:
+        """Return the folder of samples that are not sealed yet."""
+        return self.paths.journal or os.path.join(self.state_folder, "journal")
 
     @property
     def decisions_folder(self) -> str:
@@ -194,10 +207,18 @@ DOCUMENTATION: dict[str, str] = {
     "sharing.max_slowdown": "a slice is refused when its SMs would slow the job beyond this factor",
     "sharing.max_time_stretch": "how much longer than asked a time limit may become for a slower slice; 1: no longer",
     "sharing.protected_types": "GPU types whose jobs are never changed",
-    "observe.agent": "true when 'colloc sample' runs on every GPU node; else jobs are sampled from inside",
+    "observe.agent": "true when 'colloc agent' runs on every GPU node; else jobs are sampled from inside",
     "observe.period_s": "seconds between two samples",
-    "observe.gpu_reader": "'nvml', or 'simulated' on a test cluster",
+    "observe.gpu_reader": "'nvml', 'nvidia-smi' where only that answers, or 'simulated' on a test cluster",
+    "observe.dcgm": "what else to ask where NVML has no SM activity: a dcgm-exporter's URL, or 'dcgmi'; empty: nothing",
     "observe.simulated_devices": "folder of <node>.json for the simulated reader",
+    "observe.prometheus_port": "port on which the agent answers Prometheus; 0: it does not",
+    "observe.prometheus_address": "address on which it does; any other than the default lets the network see job ids",
+    "observe.keep_journal_days": "for how long a node keeps journal hours that are sealed",
+    "observe.keep_raw_days": "for how long the store keeps every sample; then one row for each job, GPU and minute",
+    "observe.keep_minute_days": "for how long it keeps those; then one row for each job, GPU and day",
+    "observe.keep_job_days": "for how long it keeps those",
+    "paths.journal": "folder of a node's own journal, on its own disk; empty: below paths.state",
     "paths.state": "folder of journals, store and history; empty: the user's own data folder",
     "paths.decisions": "folder (mode 1777) where csub drops one file per submission; empty: the user's data folder",
     "paths.templates": "folder whose templates are taken before the shipped ones of the same name",
@@ -212,7 +233,7 @@ _CHOICES = {
     "policy": ("auto", "shadow", "off"),
     "sharing.order": ("mig", "mps", "shard"),
     "sharing.mps_daemon": ("none", "site"),
-    "observe.gpu_reader": ("nvml", "simulated"),
+    "observe.gpu_reader": ("nvml", "nvidia-smi", "simulated"),
 }
 
 # Below these a value is a mistake with consequences: a sampler that never rests, a question that never gets an answer.

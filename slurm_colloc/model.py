@@ -173,8 +173,25 @@ class Decision(NamedTuple):
         return self.given if self.given == "as asked" else f"{self.given} ({self.mode})"
 
 
+# What a device does that adds up over the jobs on it: at a time each holds so much of it, and the rest is nobody's.
+ADDITIVE = (
+    "gpu_util_pct",
+    "gr_active_pct",
+    "sm_active_pct",
+    "sm_occupancy_pct",
+    "tensor_active_pct",
+    "dram_active_pct",
+    "energy_j",
+)
+
+
 class DeviceSample(NamedTuple):
-    """One reading of a GPU or of a MIG slice; percentages are of this unit, not of the card."""
+    """One reading of a GPU or of a MIG slice; percentages are of this unit, not of the card.
+
+    ``process_list`` says whether the driver offered the list of this unit's processes. ``gpu_util_pct`` to
+    ``dram_active_pct`` are means over the interval (docs/explanation/metrics.md says of what), ``energy_j`` is what
+    the unit took in it, ``power_w`` its draw at the moment of reading.
+    """
 
     uuid: str
     gres_index: int
@@ -183,28 +200,64 @@ class DeviceSample(NamedTuple):
     mem_total_mib: int
     sm_count: int
     whole_sm_count: int
+    process_list: bool
     gpu_util_pct: float | None
+    gr_active_pct: float | None
     sm_active_pct: float | None
+    sm_occupancy_pct: float | None
+    tensor_active_pct: float | None
     dram_active_pct: float | None
     gpu_mem_used_mib: int | None
     power_w: float | None
+    energy_j: float | None
+
+
+class ProcessKind(StrEnum):
+    """How a process came onto the GPU."""
+
+    COMPUTE = "compute"
+    MPS_CLIENT = "client"
+    MPS_SERVER = "server"
 
 
 class ProcessSample(NamedTuple):
-    """One process on a GPU; ``job_id`` is empty when no job of this node could be found for it."""
+    """One process on a GPU; ``job_id`` is empty when no job of this node could be found for it.
+
+    ``start_ticks`` tells it from a later process of the same pid; None for one that cannot be seen from here.
+    """
 
     uuid: str
     pid: int
+    start_ticks: int | None
+    kind: str
     job_id: str
     gpu_mem_used_mib: int | None
     sm_util_pct: float | None
+
+
+class Holder(NamedTuple):
+    """A job that Slurm gave a GPU or slice to; ``weight`` is its part beside the others' there, None when unknown."""
+
+    uuid: str
+    job_id: str
+    weight: float | None
+
+
+class HostSample(NamedTuple):
+    """What a job did on the node besides: CPU time and bytes moved in the interval, memory at its end."""
+
+    job_id: str
+    cpu_s: float | None
+    host_mem_mib: int | None
+    read_mib: float | None
+    written_mib: float | None
 
 
 class Round(NamedTuple):
     """All that one pass of the sampler saw on a node.
 
     ``interval_s`` is the time this reading stands for, ending at ``at_s``; 0 in a sampler's first pass.
-    ``holders`` are (uuid, job id): the jobs that Slurm gave a GPU to, whether they run anything on it or not.
+    ``holders`` are the jobs that Slurm gave a GPU to, whether they run anything on it or not.
     """
 
     at_s: float
@@ -213,19 +266,27 @@ class Round(NamedTuple):
     boot_id: str
     devices: tuple[DeviceSample, ...]
     processes: tuple[ProcessSample, ...]
-    holders: tuple[tuple[str, str], ...]
+    holders: tuple[Holder, ...]
+    hosts: tuple[HostSample, ...]
 
 
 class JobShare(NamedTuple):
     """What of one device's reading belongs to one job; ``job_id`` is empty for the unattributed rest.
 
-    ``method`` is ``measured``, ``split by GPU time``, ``split by memory``, ``split equally`` or ``unattributed``.
+    ``process_count`` is of its processes on the device: 0 is a device held idle, None is not known. ``method`` is one
+    of those that ``observe/attribute.py`` names, and holds for all figures of ADDITIVE; memory is the processes' own.
     """
 
     uuid: str
     job_id: str
+    process_count: int | None
     gpu_util_pct: float | None
+    gr_active_pct: float | None
     sm_active_pct: float | None
+    sm_occupancy_pct: float | None
+    tensor_active_pct: float | None
+    dram_active_pct: float | None
+    energy_j: float | None
     gpu_mem_used_mib: int | None
     method: str
 

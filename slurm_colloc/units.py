@@ -80,6 +80,11 @@ def time_limit_min(text: str) -> float:
     return float((days * 24 + hours) * 60 + minutes + math.ceil(seconds / 60)) or math.inf
 
 
+def joules(energy_mj: int) -> float:
+    """Return NVML's millijoules as joules."""
+    return energy_mj / 1000.0
+
+
 def watts(milliwatts: int) -> float:
     """Return NVML's milliwatts in watts."""
     return milliwatts / 1000.0

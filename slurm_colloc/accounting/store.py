@@ -20,7 +20,7 @@ from slurm_colloc.accounting.equivalents import devices, gpu_equivalents, unit_g
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import closed_folder, file_mode, read_bounded, temporary_path, write_atomic
-from slurm_colloc.model import AllocationRow, JobShare, Round
+from slurm_colloc.model import ADDITIVE, AllocationRow, JobShare, Round
 
 ALLOCATION_COLUMNS = {
     "cluster": "VARCHAR",
@@ -54,8 +54,14 @@ SHARE_COLUMNS = {
     "whole_sm_part": "DOUBLE",
     "gpu_model": "VARCHAR",
     "profile": "VARCHAR",
+    "process_count": "INTEGER",
     "gpu_util_pct": "DOUBLE",
+    "gr_active_pct": "DOUBLE",
     "sm_active_pct": "DOUBLE",
+    "sm_occupancy_pct": "DOUBLE",
+    "tensor_active_pct": "DOUBLE",
+    "dram_active_pct": "DOUBLE",
+    "energy_j": "DOUBLE",
     "gpu_mem_used_mib": "BIGINT",
     "method": "VARCHAR",
     "sharers": "INTEGER",
@@ -220,8 +226,8 @@ def _share_records(cluster: str, passed: Round, shares: Sequence[JobShare]) -> I
             device.sm_count / device.whole_sm_count if device.whole_sm_count else 1.0,
             device.model,
             device.profile,
-            share.gpu_util_pct,
-            share.sm_active_pct,
+            share.process_count,
+            *(getattr(share, name) for name in ADDITIVE),
             share.gpu_mem_used_mib,
             share.method,
             len({other.job_id for other in shares if other.uuid == share.uuid and other.job_id}),

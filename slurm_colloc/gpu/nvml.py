@@ -5,6 +5,9 @@ Each counter is asked for separately and is None when the driver has none: GPM e
 MIG, per-process SM not under MPS. Field meanings: docs/explanation/metrics.md.
 """
 
+import os
+import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -14,15 +17,28 @@ import pynvml
 
 from slurm_colloc.errors import GpuError
 from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading
-from slurm_colloc.units import capacity_mib, used_mib, watts
+from slurm_colloc.model import ProcessKind
+from slurm_colloc.units import capacity_mib, joules, used_mib, watts
 
-_GPM_SM_UTIL, _GPM_DRAM_BW_UTIL = 2, 10
+# GPM's own numbers (nvml.h, nvmlGpmMetricId_t) of our names; all are percentages.
+_GPM = {
+    "gr_active_pct": 1,
+    "sm_active_pct": 2,
+    "sm_occupancy_pct": 3,
+    "tensor_active_pct": 5,
+    "dram_active_pct": 10,
+}
+# Counters read closer together than this say nothing.
+_LEAST_GPM_S = 0.1
 # PIDs that struct mismatches between binding and driver are known to give.
 _NO_PID = 0xFFFFFFFF
 _NO_VALUE = 0xFFFFFFFFFFFFFFFF
+# How often the driver is asked whether GPUs were cut anew or have come back.
+_LOOK_ANEW_S = 60.0
+# The PID namespace of the kernel itself (PROC_PID_INIT_INO): the driver's pids are those of that one.
+_HOST_NAMESPACE = "pid:[4026531836]"
 
-
-# "Not here, not for you, nothing to say" is an answer: missing, never 0. Any other error is a driver that is gone.
+# "Not here, not for you, nothing to say" is an answer: missing, never 0.
 _NOT_OFFERED = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -33,6 +49,16 @@ _NOT_OFFERED = frozenset(
         pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
         pynvml.NVML_ERROR_NO_DATA,
         pynvml.NVML_ERROR_NOT_READY,
+    }
+)
+# One GPU is gone, the others go on. Any other error is a driver that is gone.
+_UNIT_LOST = frozenset(
+    {
+        pynvml.NVML_ERROR_GPU_IS_LOST,
+        pynvml.NVML_ERROR_RESET_REQUIRED,
+        pynvml.NVML_ERROR_IRQ_ISSUE,
+        pynvml.NVML_ERROR_TIMEOUT,
+        pynvml.NVML_ERROR_GPU_NOT_FOUND,
     }
 )
 
@@ -47,15 +73,19 @@ def _or_none(call: Callable[[], Any]) -> Any:
 
 
 class _Unit:
-    """A GPU or a MIG slice with the driver's handles and the previous GPM sample."""
+    """A GPU or a MIG slice with the driver's handles and what was read of it before."""
 
-    def __init__(self, unit: GpuUnit, handle: Any, parent: Any, instance_id: int | None) -> None:
+    def __init__(self, unit: GpuUnit, handle: Any, parent: Any) -> None:
         self.unit = unit
         self.handle = handle
         self._parent = parent
-        self._instance_id = instance_id
+        # Two compute instances in one GPU instance have its counters in common, and neither has them of its own.
+        self.gpm_is_own = True
+        self._sampled_s = 0.0
         self._samples = self._allocate() if self._gpm_supported() else None
-        self._last_seen_us = 0
+        self._energy_mj = self._energy()
+        self._util_seen_us = 0
+        self._processes_seen_us = 0
 
     def _gpm_supported(self) -> bool:
         support = _or_none(lambda: pynvml.nvmlGpmQueryDeviceSupport(self._parent))
@@ -67,40 +97,88 @@ class _Unit:
 
     def _take(self, sample: Any) -> bool:
         try:
-            if self._instance_id is None:
+            if self.unit.gpu_instance is None:
                 pynvml.nvmlGpmSampleGet(self._parent, sample)
             else:
-                pynvml.nvmlGpmMigSampleGet(self._parent, self._instance_id, sample)
+                pynvml.nvmlGpmMigSampleGet(self._parent, self.unit.gpu_instance, sample)
         except pynvml.NVMLError as error:
             if error.value in _NOT_OFFERED:
                 return False
             raise
+        self._sampled_s = time.monotonic()
         return True
 
-    def gpm(self) -> tuple[float | None, float | None]:
-        """Return (SM active, DRAM active) in percent since the previous call."""
-        if self._samples is None or not self._take(self._samples[1]):
-            return None, None
+    def gpm(self) -> dict[str, float | None]:
+        """Return GPM's figures since the previous call, by our names; nothing where the driver has none."""
+        before_s = self._sampled_s
+        if self._samples is None or not self.gpm_is_own or not self._take(self._samples[1]):
+            return {}
         request = pynvml.c_nvmlGpmMetricsGet_t()
         request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-        request.numMetrics = 2
+        request.numMetrics = len(_GPM)
         request.sample1, request.sample2 = self._samples
-        request.metrics[0].metricId = _GPM_SM_UTIL
-        request.metrics[1].metricId = _GPM_DRAM_BW_UTIL
+        for position, number in enumerate(_GPM.values()):
+            request.metrics[position].metricId = number
         self._samples.reverse()
+        if self._sampled_s - before_s < _LEAST_GPM_S:
+            return {}
         if _or_none(lambda: pynvml.nvmlGpmMetricsGet(request)) is None:
-            return None, None
-        values = [request.metrics[i].value if request.metrics[i].nvmlReturn == 0 else None for i in range(2)]
-        # A slice has been seen above 100 %.
-        first, second = (None if value is None else min(100.0, float(value)) for value in values)
-        return first, second
+            return {}
+        return {name: _gpm_value(request.metrics[position]) for position, name in enumerate(_GPM)}
+
+    def gpu_util(self) -> float | None:
+        """Return GPU_UTIL since the previous call, in percent.
+
+        The plain reading is that of the driver's last second or less. The driver also keeps some 70 readings of about
+        0.2 s, and their mean covers the whole interval of a sampler that comes round within their time.
+        """
+        if self.unit.profile:
+            return None
+        first = self._util_seen_us == 0
+        kept = _or_none(
+            lambda: pynvml.nvmlDeviceGetSamples(self.handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, self._util_seen_us)
+        )
+        values = [(int(item.timeStamp), int(item.sampleValue.uiVal)) for item in (kept[1] if kept else ())]
+        new = [value for at_us, value in values if at_us > self._util_seen_us and value <= 100]
+        self._util_seen_us = max([self._util_seen_us, *(at_us for at_us, _ in values)])
+        if new and not first:
+            return sum(new) / len(new)
+        now = _or_none(lambda: pynvml.nvmlDeviceGetUtilizationRates(self.handle))
+        return None if now is None or now.gpu > 100 else float(now.gpu)
+
+    def energy_j(self) -> float | None:
+        """Return the energy taken since the previous call; None after the counter began anew with the driver."""
+        before, self._energy_mj = self._energy_mj, self._energy()
+        if before is None or self._energy_mj is None or self._energy_mj < before:
+            return None
+        return joules(self._energy_mj - before)
+
+    def _energy(self) -> int | None:
+        if self.unit.profile:  # the card's, not the slice's
+            return None
+        found = _or_none(lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(self.handle))
+        return None if found is None or found >= _NO_VALUE else int(found)
 
     def process_sm_util(self) -> dict[int, float]:
         """Return SM percent by PID since the previous call; empty when nothing ran or the driver has none."""
-        found = _or_none(lambda: pynvml.nvmlDeviceGetProcessUtilization(self.handle, self._last_seen_us)) or []
+        found = _or_none(lambda: pynvml.nvmlDeviceGetProcessUtilization(self.handle, self._processes_seen_us)) or []
         for item in found:
-            self._last_seen_us = max(self._last_seen_us, item.timeStamp)
+            self._processes_seen_us = max(self._processes_seen_us, item.timeStamp)
         return {item.pid: float(item.smUtil) for item in found if item.smUtil <= 100}
+
+    def free(self) -> None:
+        """Give the samples back to the library."""
+        for sample in self._samples or ():
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlGpmSampleFree(sample)
+        self._samples = None
+
+
+def _gpm_value(metric: Any) -> float | None:
+    value = float(metric.value)
+    if metric.nvmlReturn != 0 or not 0 <= value < float("inf"):
+        return None
+    return min(100.0, value)  # a slice has been seen above 100 %
 
 
 class NvmlReader:
@@ -108,35 +186,62 @@ class NvmlReader:
 
     def __init__(self) -> None:
         self._units = _open_all()
+        self._looked_s = time.monotonic()
         self._lost = False
+        self._host_pids = _sees_host_pids()
 
     def units(self) -> tuple[GpuUnit, ...]:
         """Return the GPUs, and the slices of those that are cut."""
         return tuple(opened.unit for opened in self._units)
 
     def read(self) -> tuple[tuple[UnitReading, ...], tuple[GpuProcess, ...]]:
-        """Return counters and processes.
+        """Return counters and processes; a GPU that fell off the bus is left out.
 
         Raises:
-            GpuError: the driver or a GPU is gone; the next call opens the driver anew.
+            GpuError: the driver or all GPUs are gone; the next call opens the driver anew.
         """
+        self._open_anew_where_needed()
+        readings: list[UnitReading] = []
+        processes: list[GpuProcess] = []
+        lost = ""
+        for opened in self._units:
+            try:
+                found = _processes(opened, self._host_pids)
+                readings.append(_reading(opened, found is not None))
+                processes += found or []
+            except pynvml.NVMLError as error:
+                if error.value not in _UNIT_LOST:
+                    self._lost = True
+                    raise GpuError(f"the NVIDIA driver stopped answering: {error}") from error
+                lost = str(error)
+        if lost and not readings:
+            self._lost = True
+            raise GpuError(f"the NVIDIA driver stopped answering for every GPU: {lost}")
+        return tuple(readings), tuple(processes)
+
+    def _open_anew_where_needed(self) -> None:
+        now_s = time.monotonic()
+        if not self._lost and now_s - self._looked_s >= _LOOK_ANEW_S:
+            self._looked_s = now_s
+            with suppress(pynvml.NVMLError):
+                self._lost = _identities() != {opened.unit.uuid for opened in self._units}
         if self._lost:
             self.close()
-            self._units, self._lost = _open_all(), False
-        readings, processes = [], []
-        try:
-            for opened in self._units:
-                readings.append(_reading(opened))
-                processes += _processes(opened)
-        except pynvml.NVMLError as error:
-            self._lost = True
-            raise GpuError(f"the NVIDIA driver stopped answering: {error}") from error
-        return tuple(readings), tuple(processes)
+            self._units, self._lost, self._looked_s = _open_all(), False, now_s
 
     def close(self) -> None:
         """Shut the library down."""
+        for opened in self._units:
+            opened.free()
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
+
+
+def _sees_host_pids() -> bool:
+    try:
+        return os.readlink("/proc/self/ns/pid") == _HOST_NAMESPACE
+    except OSError:
+        return False
 
 
 def _open_all() -> list[_Unit]:
@@ -145,29 +250,64 @@ def _open_all() -> list[_Unit]:
         units = [unit for index in range(pynvml.nvmlDeviceGetCount()) for unit in _open(index)]
     except pynvml.NVMLError as error:
         raise GpuError(f"the NVIDIA driver does not answer: {error}; is this a GPU node?") from error
-    # Slurm numbers what it hands out: cut GPUs count by their slices.
-    for position, opened in enumerate(units):
-        opened.unit = opened.unit._replace(gres_index=position)
+    _number(units)
+    shared = Counter((one.unit.parent_uuid, one.unit.gpu_instance) for one in units if one.unit.profile)
+    for one in units:
+        one.gpm_is_own = shared[one.unit.parent_uuid, one.unit.gpu_instance] <= 1
     return units
 
 
-def _open(index: int) -> list[_Unit]:
-    device = pynvml.nvmlDeviceGetHandleByIndex(index)
-    model = pynvml.nvmlDeviceGetName(device)
-    sm_count = _or_none(lambda: pynvml.nvmlDeviceGetAttributes(device).multiprocessorCount) or _sm_count(device)
+def _number(units: list[_Unit]) -> None:
+    """Number the units as Slurm does: by the device file, or by place where some are slices, which have none."""
+    numbers = [_or_none(partial(pynvml.nvmlDeviceGetMinorNumber, one.handle)) for one in units]
+    whole = not any(one.unit.profile for one in units) and None not in numbers
+    for position, one in enumerate(units):
+        one.unit = one.unit._replace(gres_index=int(numbers[position]) if whole else position)
+
+
+def _identities() -> set[str]:
+    """Return the uuids of what is there now."""
+    found = set()
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        # A GPU that does not answer is not there, as it was not when the driver was opened.
+        with suppress(pynvml.NVMLError):
+            device = pynvml.nvmlDeviceGetHandleByIndex(index)
+            slices = _slices(device)
+            handles = [device] if slices is None else slices
+            found |= {pynvml.nvmlDeviceGetUUID(handle) for handle in handles}
+    return found
+
+
+def _slices(device: Any) -> list[Any] | None:
+    """Return the handles of a GPU's MIG devices, None when it is not cut."""
     mode = _or_none(lambda: pynvml.nvmlDeviceGetMigMode(device)) or [0, 0]
     if mode[0] == 0:
-        unit = GpuUnit(pynvml.nvmlDeviceGetUUID(device), index, model, "", _total(device), sm_count, sm_count)
-        return [_Unit(unit, device, device, None)]
-    slices = []
-    for position in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(device)):
-        handle = _or_none(partial(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, device, position))
-        if handle is not None:
-            slices.append(_open_slice(handle, device, model, sm_count))
-    return slices
+        return None
+    handles = (
+        _or_none(partial(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, device, position))
+        for position in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(device))
+    )
+    return [handle for handle in handles if handle is not None]
 
 
-def _open_slice(handle: Any, device: Any, model: str, whole_sm_count: int) -> _Unit:
+def _open(index: int) -> list[_Unit]:
+    try:
+        device = pynvml.nvmlDeviceGetHandleByIndex(index)
+        model = pynvml.nvmlDeviceGetName(device)
+        uuid = pynvml.nvmlDeviceGetUUID(device)
+        sm_count = _or_none(lambda: pynvml.nvmlDeviceGetAttributes(device).multiprocessorCount) or _sm_count(device)
+        slices = _slices(device)
+        if slices is None:
+            unit = GpuUnit(uuid, index, model, "", _total(device), sm_count, sm_count)
+            return [_Unit(unit, device, device)]
+        return [_open_slice(handle, device, uuid, model, sm_count) for handle in slices]
+    except pynvml.NVMLError as error:
+        if error.value in _UNIT_LOST:
+            return []
+        raise
+
+
+def _open_slice(handle: Any, device: Any, parent_uuid: str, model: str, whole_sm_count: int) -> _Unit:
     attributes = pynvml.nvmlDeviceGetAttributes(handle)
     name = pynvml.nvmlDeviceGetName(handle)
     unit = GpuUnit(
@@ -178,8 +318,10 @@ def _open_slice(handle: Any, device: Any, model: str, whole_sm_count: int) -> _U
         mem_total_mib=_total(handle),
         sm_count=attributes.multiprocessorCount,
         whole_sm_count=whole_sm_count,
+        parent_uuid=parent_uuid,
+        gpu_instance=pynvml.nvmlDeviceGetGpuInstanceId(handle),
     )
-    return _Unit(unit, handle, device, pynvml.nvmlDeviceGetGpuInstanceId(handle))
+    return _Unit(unit, handle, device)
 
 
 def _sm_count(device: Any) -> int:
@@ -198,37 +340,43 @@ def _total(handle: Any) -> int:
     return capacity_mib(int(pynvml.nvmlDeviceGetMemoryInfo(handle).total))
 
 
-def _reading(opened: _Unit) -> UnitReading:
+def _reading(opened: _Unit, process_list: bool) -> UnitReading:
     # Version 2 reports the driver's reserve apart; version 1 calls an empty GPU 0.6 % full.
     memory = _or_none(lambda: pynvml.nvmlDeviceGetMemoryInfo(opened.handle, version=pynvml.nvmlMemory_v2))
-    utilization = _or_none(lambda: pynvml.nvmlDeviceGetUtilizationRates(opened.handle))
     power = None if opened.unit.profile else _or_none(lambda: pynvml.nvmlDeviceGetPowerUsage(opened.handle))
-    sm_active, dram_active = opened.gpm()
     return UnitReading(
         uuid=opened.unit.uuid,
-        gpu_util_pct=None if utilization is None or utilization.gpu > 100 else float(utilization.gpu),
-        sm_active_pct=sm_active,
-        dram_active_pct=dram_active,
+        process_list=process_list,
+        gpu_util_pct=opened.gpu_util(),
+        **opened.gpm(),
         gpu_mem_used_mib=None if memory is None or memory.used == _NO_VALUE else used_mib(int(memory.used)),
-        power_w=None if power is None else watts(power),
+        power_w=None if power is None or power >= _NO_PID else watts(power),
+        energy_j=opened.energy_j(),
     )
 
 
-def _processes(opened: _Unit) -> list[GpuProcess]:
-    running = _or_none(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(opened.handle)) or []
+def _processes(opened: _Unit, host_pids: bool) -> list[GpuProcess] | None:
+    """Return the processes on a unit, None where the driver does not tell."""
+    running = _or_none(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(opened.handle))
+    if running is None:
+        return None
     graphics = _or_none(lambda: pynvml.nvmlDeviceGetGraphicsRunningProcesses(opened.handle)) or []
     clients = {
         item.pid for item in _or_none(lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses(opened.handle)) or []
     }
-    # A PID can be in both lists. Under MPS the compute list also has the server, which is no job's process.
+    # A PID can be in both lists. Under MPS the compute list also has the server.
     found = {item.pid: item for item in [*graphics, *running] if item.pid != _NO_PID}
-    if clients:
-        found = {pid: item for pid, item in found.items() if pid in clients}
-    sm_util = {} if clients or opened.unit.profile else opened.process_sm_util()
+    sm_util = opened.process_sm_util() if found and not clients and not opened.unit.profile else {}
     # The driver lists only processes that ran kernels; a resident process beside them used none.
     known = bool(sm_util)
     return [
-        GpuProcess(opened.unit.uuid, pid, _memory(item), sm_util.get(pid, 0.0) if known else None)
+        GpuProcess(
+            uuid=opened.unit.uuid,
+            pid=pid if host_pids else 0,
+            kind=ProcessKind.MPS_CLIENT if pid in clients else ProcessKind.COMPUTE,
+            gpu_mem_used_mib=_memory(item),
+            sm_util_pct=sm_util.get(pid, 0.0) if known else None,
+        )
         for pid, item in sorted(found.items())
     ]
 

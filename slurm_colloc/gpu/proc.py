@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One look at /proc: which process belongs to which Slurm job.
+"""The node's processes: which belongs to which Slurm job, and which GPUs Slurm gave to the jobs that are here.
 
 A job is found by the kernel's cgroup path, else by the slurmstepd among the process's ancestors. The process's own
 environment is the user's to write and is never believed for that.
@@ -7,17 +7,24 @@ environment is the user's to write and is never believed for that.
 
 import os
 import re
+import time
 from typing import NamedTuple
 
-# v1: slurm[_<node>]/uid_U/job_J; v2: [<node>_]slurmstepd.scope/job_J, under whatever slice or container. The first
-# match counts and nothing under user.slice does: there, and below their own step, users may make folders of any name.
+# v1: slurm[_<node>]/uid_U/job_J; v2: [<node>_]slurmstepd.scope/job_J, from 26.05 on the job's SLUID in place of job_J.
+# All that under whatever slice or container. The first match counts and nothing under user.slice does: there, and
+# below their own step, users may make folders of any name.
 _CGROUP_JOB = re.compile(
-    r"^(?!/user\.slice/)(?:/[^/]+)*?/(?:slurm(?:_[^/]*)?/uid_[0-9]+|(?:[^/]*_)?slurmstepd\.scope)/job_([0-9]+)(?:/|$)"
+    r"^(?!/user\.slice/)(?:/[^/]+)*?/(?:slurm(?:_[^/]*)?/uid_[0-9]+|(?:[^/]*_)?slurmstepd\.scope)"
+    r"/(?:job_([0-9]+)|(s[0-9A-HJKMNP-TV-Z]{13}))(?:/|$)"
 )
 # More GPUs than this on a node are a user's joke: the text comes from a process's environment.
 _MOST_INDICES = 1024
 _STEPD = re.compile(rb"slurmstepd: \[(\d+)(?:\.[^\]]*)?\]")
 _REAL_UID = re.compile(rb"^Uid:\s*([0-9]+)", re.MULTILINE)
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+")
+# A pid that came round to a slurmstepd in between is seen this much later; reading every process at each pass would
+# cost a node of 1,500 processes ten times what the rest of the sampler does.
+_READ_ANEW_S = 60.0
 
 
 class Status(NamedTuple):
@@ -29,12 +36,17 @@ class Status(NamedTuple):
 
 
 class NodeJob(NamedTuple):
-    """A job step found on this node: its job and the GPU indices that Slurm gave to it."""
+    """A task of a job step on this node, and the GPUs that Slurm gave to it: indices, or uuids where it says those.
+
+    ``weight`` is its part of a shared GPU beside other jobs' parts, None where Slurm does not tell the job.
+    """
 
     job_id: str
     cluster: str
     node: str
     gres_indices: tuple[int, ...]
+    uuids: tuple[str, ...]
+    weight: float | None
 
     def runs_on(self, cluster: str, node: str) -> bool:
         """Return whether Slurm started it on this node; one machine may carry nodes of several clusters."""
@@ -49,11 +61,11 @@ def parse_stat(text: str) -> Status:
 
 
 def parse_cgroup_job(text: str) -> str | None:
-    """Return the job id in the text of /proc/PID/cgroup (v1 or v2), None outside any job."""
+    """Return the job id, or SLUID, in the text of /proc/PID/cgroup (v1 or v2); None outside any job."""
     for line in text.splitlines():
         match = _CGROUP_JOB.search(line.split(":", 2)[-1])
         if match:
-            return match[1]
+            return match[1] or match[2]
     return None
 
 
@@ -70,21 +82,101 @@ def parse_indices(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
+def parse_uuids(text: str) -> tuple[str, ...]:
+    """Return the uuids in CUDA_VISIBLE_DEVICES; nothing when it holds anything but uuids."""
+    items = [item for item in text.split(",") if item]
+    whole = len(items) <= _MOST_INDICES and all(_UUID.fullmatch(item) for item in items)
+    return tuple(items) if whole else ()
+
+
+def parse_weight(environment: dict[str, str]) -> float | None:
+    """Return a task's part of the GPU it shares: its percentage of gres/mps, or its number of shards."""
+    text = environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or environment.get("SLURM_SHARDS_ON_NODE", "")
+    try:
+        weight = float(text)
+    except ValueError:
+        return None
+    return weight if 0 < weight < _MOST_INDICES else None
+
+
 class ProcessTable:
-    """A snapshot of the node's processes, read once for each pass of the sampler."""
+    """The node's processes as of the last ``refresh``."""
 
     def __init__(self, root: str = "/proc") -> None:
         self._root = root
         self._status: dict[int, Status] = {}
-        for name in os.listdir(root):
-            if name.isdigit():
-                text = self._read(int(name), "stat")
-                if text:
-                    self._status[int(name)] = parse_stat(text.decode(errors="replace"))
+        self._read_s = 0.0
+        self._steps: dict[int, tuple[int, str]] = {}
+        self._tasks: dict[tuple[int, int], NodeJob] = {}
+        self._sluids: dict[str, str] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look again: at every process that was not there the last time, and at Slurm's own ones."""
+        now_s = time.monotonic()
+        if now_s - self._read_s >= _READ_ANEW_S:
+            self._status, self._read_s = {}, now_s
+        pids = {int(name) for name in os.listdir(self._root) if name.isdigit()}
+        for pid in self._status.keys() - pids:
+            del self._status[pid]
+        for pid in pids - self._status.keys():
+            found = self._fresh(pid)
+            if found is not None:
+                self._status[pid] = found
+        self._find_steps()
+        self._find_tasks()
+
+    def _fresh(self, pid: int) -> Status | None:
+        text = self._read(pid, "stat")
+        return parse_stat(text.decode(errors="replace")) if text else None
+
+    def _find_steps(self) -> None:
+        before, self._steps = self._steps, {}
+        sluids = {}
+        for pid, status in self._status.items():
+            if status.command != "slurmstepd" or self._fresh(pid) != status:
+                continue
+            known = before.get(pid)
+            job = known[1] if known and known[0] == status.start_ticks else self._step_of(pid)
+            if job:
+                self._steps[pid] = status.start_ticks, job
+                own = parse_cgroup_job(self._read(pid, "cgroup").decode(errors="replace"))
+                if own and own.startswith("s"):
+                    sluids[own] = job
+        self._sluids = sluids
+
+    def _find_tasks(self) -> None:
+        """Find what each slurmstepd started; what it was given when it was first seen was Slurm's own word."""
+        before, self._tasks = self._tasks, {}
+        for pid, status in list(self._status.items()):
+            if status.parent not in self._steps:
+                continue
+            key = pid, status.start_ticks
+            now = self._fresh(pid)
+            if now is None or now.start_ticks != status.start_ticks:
+                continue
+            if key in before:
+                self._tasks[key] = before[key]
+            elif now.command != "slurmstepd":  # else it has not become the user's program yet
+                environment = self.environment(pid)
+                if environment:
+                    self._tasks[key] = self._task(self._steps[status.parent][1], environment)
+
+    @staticmethod
+    def _task(job_id: str, environment: dict[str, str]) -> NodeJob:
+        gpus = environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS", "")
+        return NodeJob(
+            job_id=job_id,
+            cluster=environment.get("SLURM_CLUSTER_NAME", ""),
+            node=environment.get("SLURMD_NODENAME", ""),
+            gres_indices=parse_indices(gpus),
+            uuids=parse_uuids(environment.get("CUDA_VISIBLE_DEVICES", "")),
+            weight=parse_weight(environment),
+        )
 
     def _read(self, pid: int, name: str) -> bytes:
         try:
-            with open(f"{self._root}/{pid}/{name}", "rb") as stream:
+            with open(f"{self._root}/{pid}/{name}", "rb", buffering=0) as stream:
                 return stream.read()
         except OSError:  # it ended, or it is another user's: both mean "not visible", which the caller books as such
             return b""
@@ -94,8 +186,8 @@ class ProcessTable:
         return tuple(self._status)
 
     def status(self, pid: int) -> Status | None:
-        """Return what is known of ``pid``, None when it is not on this node or in another PID namespace."""
-        return self._status.get(pid)
+        """Return what is known of ``pid`` now, None when it is not on this node or in another PID namespace."""
+        return self._fresh(pid)
 
     def environment(self, pid: int) -> dict[str, str]:
         """Return the environment ``pid`` was started with; empty when it may not be read."""
@@ -103,24 +195,21 @@ class ProcessTable:
         return {name: value for name, equals, value in pairs if equals}
 
     def job_of(self, pid: int) -> str:
-        """Return the job that ``pid`` runs in, empty when it runs outside any job."""
-        if pid not in self._status:
-            return ""
-        job = parse_cgroup_job(self._read(pid, "cgroup").decode(errors="replace"))
-        if job:
-            return job
+        """Return the job that ``pid`` runs in, empty when it runs outside any job or cannot be seen."""
+        named = parse_cgroup_job(self._read(pid, "cgroup").decode(errors="replace"))
+        if named:
+            job = self._sluids.get(named, "") if named.startswith("s") else named
+            if job:
+                return job
         seen: set[int] = set()
-        while pid in self._status and pid not in seen:
+        while pid not in seen and (status := self._fresh(pid)) is not None:
             seen.add(pid)
-            found = self._step_of(pid)
-            if found:
-                return found
-            pid = self._status[pid].parent
+            if status.command == "slurmstepd" and (job := self._step_of(pid)):
+                return job
+            pid = status.parent
         return ""
 
     def _step_of(self, pid: int) -> str:
-        if self._status[pid].command != "slurmstepd":
-            return ""
         match = _STEPD.match(self._read(pid, "cmdline"))
         # Anybody may call a program slurmstepd; only root's, or one's own on a cluster without root, is Slurm's.
         if match is None or self._owner(pid) not in (0, os.geteuid()):
@@ -133,14 +222,5 @@ class ProcessTable:
         return int(match[1]) if match else -1
 
     def node_jobs(self) -> tuple[NodeJob, ...]:
-        """Return the job steps on this node, from the first process that each slurmstepd started."""
-        steps = {pid: job for pid in self._status if (job := self._step_of(pid))}
-        found = []
-        for pid, status in self._status.items():
-            if status.parent not in steps:
-                continue
-            environment = self.environment(pid)
-            gpus = environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS", "")
-            cluster, node = environment.get("SLURM_CLUSTER_NAME", ""), environment.get("SLURMD_NODENAME", "")
-            found.append(NodeJob(steps[status.parent], cluster, node, parse_indices(gpus)))
-        return tuple(found)
+        """Return the tasks that each slurmstepd on this node started."""
+        return tuple(self._tasks.values())

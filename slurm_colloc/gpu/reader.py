@@ -5,7 +5,11 @@ from typing import NamedTuple, Protocol
 
 
 class GpuUnit(NamedTuple):
-    """A whole GPU or one MIG slice: what Slurm hands out as one gres/gpu, in the order of Slurm's indices."""
+    """A whole GPU or one MIG slice: what Slurm hands out as one gres/gpu.
+
+    ``gres_index`` is the number by which Slurm calls it: the device file's for whole GPUs, the place among the slices
+    on a node that has any. A slice also has the uuid of its GPU and the id of its GPU instance there.
+    """
 
     uuid: str
     gres_index: int
@@ -14,24 +18,35 @@ class GpuUnit(NamedTuple):
     mem_total_mib: int
     sm_count: int
     whole_sm_count: int
+    parent_uuid: str = ""
+    gpu_instance: int | None = None
 
 
 class UnitReading(NamedTuple):
-    """The counters of one unit since the previous reading; what the driver does not offer is None."""
+    """The counters of one unit since the previous reading; what the driver does not offer is None.
+
+    See DeviceSample for the terms.
+    """
 
     uuid: str
-    gpu_util_pct: float | None
-    sm_active_pct: float | None
-    dram_active_pct: float | None
-    gpu_mem_used_mib: int | None
-    power_w: float | None
+    process_list: bool = False
+    gpu_util_pct: float | None = None
+    gr_active_pct: float | None = None
+    sm_active_pct: float | None = None
+    sm_occupancy_pct: float | None = None
+    tensor_active_pct: float | None = None
+    dram_active_pct: float | None = None
+    gpu_mem_used_mib: int | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
 
 
 class GpuProcess(NamedTuple):
-    """A process with a context on a unit; under MPS a client, never the server."""
+    """A process with a context on a unit; pid 0 is one that lives in another PID namespace than the sampler."""
 
     uuid: str
     pid: int
+    kind: str
     gpu_mem_used_mib: int | None
     sm_util_pct: float | None
 
@@ -43,7 +58,7 @@ class GpuReader(Protocol):
         """Return the units of this node."""
 
     def read(self) -> tuple[tuple[UnitReading, ...], tuple[GpuProcess, ...]]:
-        """Return the counters of every unit and the processes on them.
+        """Return the counters of every unit that answers and the processes on them.
 
         Raises:
             GpuError: the driver does not answer.

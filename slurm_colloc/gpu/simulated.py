@@ -8,12 +8,13 @@ under MPS.
 """
 
 import json
-from collections.abc import Callable
+import time
 from typing import Any, NamedTuple
 
 from slurm_colloc.errors import GpuError, InputError
 from slurm_colloc.gpu.proc import ProcessTable, parse_indices
 from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading
+from slurm_colloc.model import ProcessKind
 from slurm_colloc.units import demand_mib
 
 LOAD_VARIABLE = "COLLOC_SIMULATED_GPU_LOAD"
@@ -77,15 +78,15 @@ def _unit(device: dict[str, Any], part: dict[str, Any], index: int) -> GpuUnit:
         mem_total_mib=part["mem_total_mib"],
         sm_count=part["sm_count"],
         whole_sm_count=device["sm_count"],
+        parent_uuid="" if part is device else device["uuid"],
+        gpu_instance=part.get("gi_id"),
     )
 
 
 class SimulatedReader:
     """A GpuReader over made-up devices and real processes."""
 
-    def __init__(
-        self, path: str, node: str, processes: Callable[[], ProcessTable] = ProcessTable, cluster: str = ""
-    ) -> None:
+    def __init__(self, path: str, node: str, table: ProcessTable | None = None, cluster: str = "") -> None:
         try:
             with open(path) as stream:
                 self._units = parse_devices(stream.read())
@@ -93,7 +94,8 @@ class SimulatedReader:
             raise GpuError(f"simulated devices '{path}' cannot be read: {error.strerror}") from error
         self._cluster = cluster
         self._node = node
-        self._processes = processes
+        self._table = table or ProcessTable()
+        self._read_s: float | None = None
 
     def units(self) -> tuple[GpuUnit, ...]:
         """Return the units of the device file."""
@@ -101,13 +103,24 @@ class SimulatedReader:
 
     def read(self) -> tuple[tuple[UnitReading, ...], tuple[GpuProcess, ...]]:
         """Return what the running processes would make of the devices."""
-        table = self._processes()
+        table = self._table
+        table.refresh()
         placed: list[tuple[GpuUnit, int, Load, bool]] = []
         for pid in table.pids():
             placed += self._place(table, pid)
-        readings = tuple(_reading(unit, [load for u, _, load, _ in placed if u == unit]) for unit in self._units)
+        before_s, self._read_s = self._read_s, time.monotonic()
+        elapsed_s = None if before_s is None else self._read_s - before_s
+        readings = tuple(
+            _reading(unit, [load for u, _, load, _ in placed if u == unit], elapsed_s) for unit in self._units
+        )
         processes = tuple(
-            GpuProcess(unit.uuid, pid, load.gpu_mem_mib, None if unit.profile or mps else load.sm_active_pct)
+            GpuProcess(
+                unit.uuid,
+                pid,
+                ProcessKind.MPS_CLIENT if mps else ProcessKind.COMPUTE,
+                load.gpu_mem_mib,
+                None if unit.profile or mps else load.sm_active_pct,
+            )
             for unit, pid, load, mps in placed
         )
         return readings, processes
@@ -132,15 +145,18 @@ class SimulatedReader:
         """Do nothing: there is no driver."""
 
 
-def _reading(unit: GpuUnit, loads: list[Load]) -> UnitReading:
+def _reading(unit: GpuUnit, loads: list[Load], elapsed_s: float | None) -> UnitReading:
     # A load says what it does to a whole GPU; the same work keeps a slice's fewer SMs busier.
     scale = unit.whole_sm_count / unit.sm_count
     sm_active = min(100.0, sum(load.sm_active_pct for load in loads) * scale)
+    power_w = None if unit.profile else _IDLE_W + (_FULL_W - _IDLE_W) * sm_active / 100
     return UnitReading(
         uuid=unit.uuid,
+        process_list=True,
         gpu_util_pct=None if unit.profile else min(100.0, sum(load.gpu_util_pct for load in loads)),
         sm_active_pct=sm_active,
         dram_active_pct=min(100.0, sum(load.dram_active_pct for load in loads) * scale),
         gpu_mem_used_mib=sum(load.gpu_mem_mib for load in loads),
-        power_w=None if unit.profile else _IDLE_W + (_FULL_W - _IDLE_W) * sm_active / 100,
+        power_w=power_w,
+        energy_j=None if power_w is None or elapsed_s is None else power_w * elapsed_s,
     )

@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose was it: one reading of one GPU or slice, split over the jobs on it.
 
-Per device and reading, the jobs' parts and the unattributed rest add up to the device's value.
+Per device and reading, the jobs' parts and the unattributed rest add up to the device's value, for each figure that
+the device has; there is always a row for the rest.
 """
 
 from collections.abc import Iterable, Sequence
+from math import fsum
 
-from slurm_colloc.model import DeviceSample, JobShare, ProcessSample, Round
+from slurm_colloc.model import ADDITIVE, DeviceSample, Holder, JobShare, ProcessKind, ProcessSample, Round
 
 MEASURED = "measured"
 BY_GPU_TIME = "split by GPU time"
 BY_MEMORY = "split by memory"
+BY_SHARES = "split by shares"
 EQUALLY = "split equally"
+WHOLE_DEVICE = "whole device"
 UNATTRIBUTED = "unattributed"
 
 
@@ -20,46 +24,84 @@ def attribute_round(seen: Round) -> tuple[JobShare, ...]:
     shares: list[JobShare] = []
     for device in seen.devices:
         processes = [process for process in seen.processes if process.uuid == device.uuid]
-        holders = [job_id for uuid, job_id in seen.holders if uuid == device.uuid]
+        holders = [holder for holder in seen.holders if holder.uuid == device.uuid]
         shares += attribute_device(device, processes, holders)
     return tuple(shares)
 
 
 def attribute_device(
-    device: DeviceSample, processes: Sequence[ProcessSample], holders: Iterable[str]
+    device: DeviceSample, processes: Sequence[ProcessSample], holders: Iterable[Holder]
 ) -> tuple[JobShare, ...]:
-    """Split one device's reading over its jobs.
+    """Split one device's reading over its jobs; the last row is the rest that is nobody's.
 
     Args:
         device: the reading.
-        processes: the processes on this device; an empty job id stands for processes outside any job.
+        processes: the processes on this device; an empty job id stands for processes outside any job. The server of
+            MPS is nobody's: what its clients do shows as its.
         holders: jobs that were given this device. One without a process there held it idle and used none, unless part
             of the reading is nobody's: then a process of that job may have been missed (a container outside the job's
             cgroup, a process that ended meanwhile), and nothing is said of it.
     """
-    owners = sorted({process.job_id for process in processes})
-    idle = sorted(set(holders) - set(owners))
-    weights, method = _weights(owners, processes)
-    if not processes and len(idle) == 1:
-        # What a GPU does in the moments before its only job's process shows up is that job's.
-        return (JobShare(device.uuid, idle[0], device.gpu_util_pct, device.sm_active_pct, 0, MEASURED),)
-    shares = [
-        JobShare(
-            uuid=device.uuid,
-            job_id=owner,
-            gpu_util_pct=_part(device.gpu_util_pct, weights[owner]),
-            sm_active_pct=_part(device.sm_active_pct, weights[owner]),
-            gpu_mem_used_mib=_memory(owner, owners, processes, device),
-            method=method if owner else UNATTRIBUTED,
+    given = {holder.job_id: holder.weight for holder in sorted(holders, key=lambda one: (one.job_id, one.weight or 0))}
+    own = [process for process in processes if process.kind != ProcessKind.MPS_SERVER]
+    counts = {owner: sum(process.job_id == owner for process in own) for owner in {one.job_id for one in own}}
+    active = any(getattr(device, name) for name in ("gpu_util_pct", "gr_active_pct", "sm_active_pct"))
+    weights, method = _split(device, own, given, active)
+    # A reading that is partly nobody's says nothing of the jobs that seem to have no process.
+    stray = "" in counts or (active and not weights)
+    idle = {} if stray or not device.process_list else dict.fromkeys(given.keys() - weights.keys(), 0.0)
+    rows = [
+        _share(
+            device,
+            job_id,
+            counts.get(job_id, 0),
+            [_part(getattr(device, name), weight) for name in ADDITIVE],
+            _memory(job_id, own, device, len(weights)),
+            method if job_id in weights else MEASURED,
         )
-        for owner in owners
+        for job_id, weight in sorted((idle | weights).items())
+        if job_id
     ]
-    stray = "" in owners or (not owners and bool(device.gpu_util_pct or device.sm_active_pct))
-    if not stray:
-        shares += [JobShare(device.uuid, job_id, *_none_used(device), 0, MEASURED) for job_id in idle]
-    if stray and not owners:
-        shares.append(JobShare(device.uuid, "", device.gpu_util_pct, device.sm_active_pct, None, UNATTRIBUTED))
-    return tuple(shares)
+    rows.append(_rest(device, rows, counts))
+    assert balanced(device, rows), f"the parts of {device} do not add up: {rows}"
+    return tuple(rows)
+
+
+def balanced(device: DeviceSample, shares: Sequence[JobShare]) -> bool:
+    """Return whether the shares of one device add up to its reading, for each additive figure that it has."""
+    for name in ADDITIVE:
+        whole, parts = getattr(device, name), [getattr(share, name) for share in shares]
+        if whole is None:
+            if any(part is not None for part in parts):
+                return False
+        elif None in parts or abs(fsum(parts) - whole) > 1e-6 * max(1.0, abs(whole)):
+            return False
+    return True
+
+
+def _split(
+    device: DeviceSample, own: Sequence[ProcessSample], given: dict[str, float | None], active: bool
+) -> tuple[dict[str, float], str]:
+    """Return the part of each owner in the reading ("" for strangers), and by which method; none when unknown."""
+    owners = sorted({process.job_id for process in own})
+    if owners:
+        return _weights(owners, own)
+    if not given:
+        return {}, UNATTRIBUTED
+    if not device.process_list:
+        # The source knows who had the device, not what ran there.
+        if len(given) == 1:
+            return dict.fromkeys(given, 1.0), WHOLE_DEVICE
+        return _by_shares(given)
+    # What a GPU does in the moments before its only job's process shows up is that job's.
+    return (dict.fromkeys(given, 1.0) if len(given) == 1 and active else {}), MEASURED
+
+
+def _by_shares(given: dict[str, float | None]) -> tuple[dict[str, float], str]:
+    known = [weight for weight in given.values() if weight is not None]
+    if len(known) < len(given):
+        return dict.fromkeys(given, 1 / len(given)), EQUALLY
+    return {job_id: (weight or 0.0) / fsum(known) for job_id, weight in given.items()}, BY_SHARES
 
 
 def _weights(owners: Sequence[str], processes: Sequence[ProcessSample]) -> tuple[dict[str, float], str]:
@@ -91,14 +133,38 @@ def _part(value: float | None, weight: float) -> float | None:
     return None if value is None else value * weight
 
 
-def _none_used(device: DeviceSample) -> tuple[float | None, float | None]:
-    """Return 0 for each metric that this device has, None for one that it has not."""
-    return _part(device.gpu_util_pct, 0.0), _part(device.sm_active_pct, 0.0)
-
-
-def _memory(owner: str, owners: Sequence[str], processes: Sequence[ProcessSample], device: DeviceSample) -> int | None:
-    sizes = [process.gpu_mem_used_mib for process in processes if process.job_id == owner]
+def _memory(job_id: str, own: Sequence[ProcessSample], device: DeviceSample, owners: int) -> int | None:
+    """Return what the job's processes hold: theirs, else all that the device says where nobody else is there."""
+    sizes = [process.gpu_mem_used_mib for process in own if process.job_id == job_id]
+    if not device.process_list:
+        return device.gpu_mem_used_mib if owners == 1 else None
     known = [size for size in sizes if size is not None]
     if len(known) == len(sizes):
         return sum(known)
-    return device.gpu_mem_used_mib if len(owners) == 1 else None
+    return device.gpu_mem_used_mib if owners == 1 else None
+
+
+def _rest(device: DeviceSample, rows: Sequence[JobShare], counts: dict[str, int]) -> JobShare:
+    """Return what no job accounts for: strangers' work, the memory of MPS and of the driver."""
+    rest = []
+    for name in ADDITIVE:
+        whole = getattr(device, name)
+        left = None if whole is None else whole - fsum(getattr(row, name) for row in rows)
+        rest.append(None if left is None else max(0.0, left) if abs(left) > 1e-9 else 0.0)
+    held = [row.gpu_mem_used_mib for row in rows]
+    known = [size for size in held if size is not None]
+    total = device.gpu_mem_used_mib
+    memory = None if total is None or len(known) < len(held) else max(0, total - sum(known))
+    return _share(device, "", counts.get("", 0), rest, memory, UNATTRIBUTED)
+
+
+def _share(
+    device: DeviceSample,
+    job_id: str,
+    process_count: int,
+    additive: Sequence[float | None],
+    memory_mib: int | None,
+    method: str,
+) -> JobShare:
+    count = process_count if device.process_list else None
+    return JobShare._make((device.uuid, job_id, count, *additive, memory_mib, method))

@@ -14,10 +14,13 @@ from typing import Any, NamedTuple, TypeVar
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import closed_folder, file_mode
 from slurm_colloc.kinds import fits
-from slurm_colloc.model import DeviceSample, ProcessSample, Round
+from slurm_colloc.model import DeviceSample, Holder, HostSample, ProcessKind, ProcessSample, Round
 
 SUFFIX = ".journal"
-_Record = TypeVar("_Record", DeviceSample, ProcessSample, Round)
+# A line is a list that begins with its form; those of the first form began with the time and had seven fields.
+FORM = 2
+_FIELDS_OF_FORM_1 = 7
+_Record = TypeVar("_Record", DeviceSample, ProcessSample, Holder, HostSample, Round)
 
 
 class Decoded(NamedTuple):
@@ -29,7 +32,7 @@ class Decoded(NamedTuple):
 
 def encode(seen: Round) -> bytes:
     """Return the line for one Round."""
-    body = json.dumps(seen, separators=(",", ":")).encode()
+    body = json.dumps((FORM, *seen), separators=(",", ":")).encode()
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
 
@@ -55,19 +58,42 @@ def _round(values: list[Any]) -> Round:
     Raises:
         ValueError, TypeError: they do not.
     """
+    if len(values) == _FIELDS_OF_FORM_1:
+        values = _from_form_1(values)
+    form, at_s, interval_s, node, boot_id, devices, processes, holders, hosts = values
+    if form != FORM:
+        raise ValueError(f"form {form}")
+    return fitting(
+        Round(
+            at_s,
+            interval_s,
+            node,
+            boot_id,
+            devices=tuple(fitting(DeviceSample(*item)) for item in devices),
+            processes=tuple(fitting(ProcessSample(*item)) for item in processes),
+            holders=tuple(fitting(Holder(*item)) for item in holders),
+            hosts=tuple(fitting(HostSample(*item)) for item in hosts),
+        )
+    )
+
+
+def _from_form_1(values: list[Any]) -> list[Any]:
+    """Return the fields of a line written before release 0.2: fewer counters, and nothing of the host."""
     at_s, interval_s, node, boot_id, devices, processes, holders = values
-    seen = Round(
+    return [
+        FORM,
         at_s,
         interval_s,
         node,
         boot_id,
-        devices=tuple(fitting(DeviceSample(*item)) for item in devices),
-        processes=tuple(fitting(ProcessSample(*item)) for item in processes),
-        holders=tuple((uuid, job_id) for uuid, job_id in holders),
-    )
-    if not all(isinstance(word, str) for holder in seen.holders for word in holder):
-        raise ValueError("a holder is not a text")
-    return fitting(seen)
+        [
+            [*unit, True, util, None, active, None, None, dram, mib, watts, None]
+            for *unit, util, active, dram, mib, watts in devices
+        ],
+        [[uuid, pid, None, ProcessKind.COMPUTE, job, mib, active] for uuid, pid, job, mib, active in processes],
+        [[uuid, job, None] for uuid, job in holders],
+        [],
+    ]
 
 
 def fitting(record: _Record) -> _Record:
@@ -103,6 +129,7 @@ def append(folder: str, seen: Round) -> None:
             # One write: with O_APPEND two agents started by mistake interleave lines, not bytes.
             if os.write(descriptor, line) != len(line):
                 raise StoreError(f"journal '{path}' could be written in part only; is the disk full?")
+            os.fdatasync(descriptor)  # a node that loses power loses no more than a process that is killed
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """One pass over a node: counters, processes and the jobs they belong to.
 
-The same code serves the whole node (a service) and one job (a user without rights); ``only_job`` is the difference.
+The same code serves the whole node (the agent) and one job (a user without rights); ``only_job`` is the difference.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
+from slurm_colloc.gpu.hostuse import HostUse
 from slurm_colloc.gpu.proc import ProcessTable
-from slurm_colloc.gpu.reader import GpuReader, GpuUnit, UnitReading
-from slurm_colloc.model import DeviceSample, ProcessSample, Round
+from slurm_colloc.gpu.reader import GpuProcess, GpuReader, GpuUnit, UnitReading
+from slurm_colloc.model import DeviceSample, Holder, ProcessKind, ProcessSample, Round
 
 # A reading stands for the time since the one before it, but a pause longer than this is a gap.
 _VALID_PERIODS = 2.5
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
+# The kernel keeps 15 bytes of a program's name.
+_MPS_SERVER = "nvidia-cuda-mps-server"[:15]
 
 
 def boot_id() -> str:
@@ -30,71 +33,108 @@ class Sampler:
         node: str,
         period_s: float,
         only_job: str = "",
-        processes: Callable[[], ProcessTable] = ProcessTable,
+        table: ProcessTable | None = None,
         cluster: str = "",
+        host_use: HostUse | None = None,
     ) -> None:
         self._reader = reader
         self._cluster = cluster
         self._node = node
         self._period_s = period_s
         self._only_job = only_job
-        self._processes = processes
+        self._table = table or ProcessTable()
+        self._host_use = host_use or HostUse()
         self._boot_id = boot_id()
-        self._last_s: float | None = None
+        self._last: tuple[float, float] | None = None
 
-    def sample(self, at_s: float) -> Round:
-        """Read everything once; ``at_s`` is the time of reading in UTC epoch seconds.
+    def sample(self, at_s: float, ticking_s: float | None = None) -> Round:
+        """Read everything once.
+
+        Args:
+            at_s: the time of reading in UTC epoch seconds.
+            ticking_s: the same by a clock that nobody sets; without it ``at_s``.
 
         Raises:
             GpuError: the driver does not answer.
         """
         readings, gpu_processes = self._reader.read()
         units = {unit.uuid: unit for unit in self._reader.units()}
-        table = self._processes()
-        processes = tuple(
-            ProcessSample(found.uuid, found.pid, table.job_of(found.pid), found.gpu_mem_used_mib, found.sm_util_pct)
-            for found in gpu_processes
-        )
-        holders = self._holders(table, tuple(units.values()))
-        devices = tuple(_device(units[reading.uuid], reading) for reading in readings)
-        seen = Round(at_s, self._interval_s(at_s), self._node, self._boot_id, devices, processes, holders)
-        self._last_s = at_s
+        self._table.refresh()
+        holders = self._holders(tuple(units.values()))
+        processes = _processes(self._table, gpu_processes)
+        # A reader may have opened the driver anew between its two answers.
+        devices = tuple(_device(units[reading.uuid], reading) for reading in readings if reading.uuid in units)
+        jobs = {holder.job_id for holder in holders} | {process.job_id for process in processes} - {""}
+        if self._only_job:
+            jobs &= {self._only_job}
+        interval_s = self._interval_s(at_s, at_s if ticking_s is None else ticking_s)
+        hosts = self._host_use.read(self._table, jobs)
+        seen = Round(at_s, interval_s, self._node, self._boot_id, devices, processes, holders, hosts)
         return only_job(seen, self._only_job) if self._only_job else seen
 
-    def _interval_s(self, at_s: float) -> float:
-        # A clock set back gives no interval rather than a negative one.
-        elapsed = 0.0 if self._last_s is None else max(0.0, at_s - self._last_s)
-        return min(elapsed, _VALID_PERIODS * self._period_s)
+    def _interval_s(self, at_s: float, ticking_s: float) -> float:
+        last, self._last = self._last, (at_s, ticking_s)
+        if last is None:
+            return 0.0
+        # A clock that was set back makes its time count once, not twice; one set forward makes no time.
+        return max(0.0, min(at_s - last[0], ticking_s - last[1], _VALID_PERIODS * self._period_s))
 
-    def _holders(self, table: ProcessTable, units: tuple[GpuUnit, ...]) -> tuple[tuple[str, str], ...]:
+    def _holders(self, units: tuple[GpuUnit, ...]) -> tuple[Holder, ...]:
         by_index = {unit.gres_index: unit.uuid for unit in units}
-        return tuple(
-            sorted(
-                {
-                    (by_index[index], job.job_id)
-                    for job in table.node_jobs()
-                    if job.runs_on(self._cluster, self._node)
-                    for index in job.gres_indices
-                    if index in by_index
-                }
+        known = set(by_index.values())
+        found: dict[tuple[str, str], float | None] = {}
+        for job in self._table.node_jobs():
+            if not job.runs_on(self._cluster, self._node):
+                continue
+            # A uuid is what a GPU is; an index is only where Slurm counts it.
+            held = set(job.uuids) & known or {by_index[index] for index in job.gres_indices if index in by_index}
+            for uuid in held:
+                weights = [weight for weight in (found.get((uuid, job.job_id)), job.weight) if weight is not None]
+                found[uuid, job.job_id] = max(weights, default=None)
+        return tuple(Holder(uuid, job_id, weight) for (uuid, job_id), weight in sorted(found.items(), key=_by_name))
+
+
+def _by_name(item: tuple[tuple[str, str], float | None]) -> tuple[str, str]:
+    return item[0]
+
+
+def _processes(table: ProcessTable, found: Sequence[GpuProcess]) -> tuple[ProcessSample, ...]:
+    """Return the processes with their jobs; among MPS clients the one that is no client is the server."""
+    served = {process.uuid for process in found if process.kind == ProcessKind.MPS_CLIENT}
+    samples = []
+    for process in found:
+        status = table.status(process.pid) if process.pid else None
+        server = process.uuid in served and status is not None and status.command == _MPS_SERVER
+        samples.append(
+            ProcessSample(
+                uuid=process.uuid,
+                pid=process.pid,
+                start_ticks=None if status is None else status.start_ticks,
+                kind=str(ProcessKind.MPS_SERVER if server else process.kind),
+                job_id="" if status is None else table.job_of(process.pid),
+                gpu_mem_used_mib=process.gpu_mem_used_mib,
+                sm_util_pct=process.sm_util_pct,
             )
         )
+    return tuple(samples)
 
 
 def only_job(seen: Round, job_id: str) -> Round:
     """Return what of a Round a single job may keep: its own devices; its neighbours there stay, nameless."""
-    mine = {uuid for uuid, holder in seen.holders if holder == job_id}
+    mine = {holder.uuid for holder in seen.holders if holder.job_id == job_id}
     mine |= {process.uuid for process in seen.processes if process.job_id == job_id}
-    others = sorted({holder for _, holder in seen.holders} | {process.job_id for process in seen.processes})
+    others = sorted({holder.job_id for holder in seen.holders} | {process.job_id for process in seen.processes})
     names = {other: f"neighbour-{number}" for number, other in enumerate(others, 1)} | {job_id: job_id, "": ""}
     return seen._replace(
         devices=tuple(device for device in seen.devices if device.uuid in mine),
         processes=tuple(
             process._replace(job_id=names[process.job_id]) for process in seen.processes if process.uuid in mine
         ),
-        holders=tuple((uuid, names[holder]) for uuid, holder in seen.holders if uuid in mine),
+        holders=tuple(holder._replace(job_id=names[holder.job_id]) for holder in seen.holders if holder.uuid in mine),
+        hosts=tuple(host for host in seen.hosts if host.job_id == job_id),
     )
 
 
 def _device(unit: GpuUnit, reading: UnitReading) -> DeviceSample:
-    return DeviceSample(*unit, *reading[1:])
+    # Both are laid out alike: what the unit is, up to the SMs of the whole GPU, and what was read of it.
+    return DeviceSample._make((*unit[:7], *reading[1:]))

@@ -83,9 +83,9 @@ def read(reader: NvmlReader, label: str, names: list[str], pids: list[int]) -> N
     }
     name_of = dict(zip(pids, names, strict=True))
     readings, processes = seen[-1]
-    device = DeviceSample(*unit, *readings[0][1:])
+    device = DeviceSample._make((*unit[:7], *readings[0][1:]))
     own = [
-        ProcessSample(unit.uuid, p.pid, name_of.get(p.pid, "other"), p.gpu_mem_used_mib, p.sm_util_pct)
+        ProcessSample(unit.uuid, p.pid, None, p.kind, name_of.get(p.pid, "other"), p.gpu_mem_used_mib, p.sm_util_pct)
         for p in processes
     ]
     shares = attribute_device(device, own, [])

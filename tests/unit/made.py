@@ -15,6 +15,8 @@ from slurm_colloc.model import (
     Evidence,
     Footprint,
     Gres,
+    Holder,
+    HostSample,
     JobRequest,
     JobUsage,
     ProcessSample,
@@ -36,12 +38,30 @@ def near(value: float) -> Any:
 
 
 def device(uuid: str = "GPU-0", **fields: Any) -> DeviceSample:
-    whole = DeviceSample(uuid, 0, H100, "", 81559, 132, 132, 40.0, 20.0, 5.0, 3000, 300.0)
+    whole = DeviceSample(
+        uuid=uuid,
+        gres_index=0,
+        model=H100,
+        profile="",
+        mem_total_mib=81559,
+        sm_count=132,
+        whole_sm_count=132,
+        process_list=True,
+        gpu_util_pct=40.0,
+        gr_active_pct=39.0,
+        sm_active_pct=20.0,
+        sm_occupancy_pct=8.0,
+        tensor_active_pct=15.0,
+        dram_active_pct=5.0,
+        gpu_mem_used_mib=3000,
+        power_w=300.0,
+        energy_j=3000.0,
+    )
     return whole._replace(**fields)
 
 
 def process(job_id: str = "1", pid: int = 100, uuid: str = "GPU-0", **fields: Any) -> ProcessSample:
-    return ProcessSample(uuid, pid, job_id, 3000, None)._replace(**fields)
+    return ProcessSample(uuid, pid, 777, "compute", job_id, 3000, None)._replace(**fields)
 
 
 def seen(
@@ -49,10 +69,12 @@ def seen(
     devices: Sequence[DeviceSample] = (),
     processes: Sequence[ProcessSample] = (),
     holders: Sequence[tuple[str, str]] = (),
+    hosts: Sequence[HostSample] = (),
     interval_s: float = 10.0,
     node: str = "g1",
 ) -> Round:
-    return Round(at_s, interval_s, node, "boot", tuple(devices), tuple(processes), tuple(holders))
+    held = tuple(Holder(uuid, job_id, None) for uuid, job_id in holders)
+    return Round(at_s, interval_s, node, "boot", tuple(devices), tuple(processes), held, tuple(hosts))
 
 
 def run(job_id: str = "1", start_s: int | None = 0, end_s: int | None = HOUR, **fields: Any) -> AllocationRow:

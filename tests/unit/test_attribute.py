@@ -1,19 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.model import DeviceSample, JobShare, ProcessSample
-from slurm_colloc.observe.attribute import attribute_device, attribute_round
+from slurm_colloc.model import ADDITIVE, DeviceSample, Holder, JobShare, ProcessSample
+from slurm_colloc.observe.attribute import attribute_device as attribute
+from slurm_colloc.observe.attribute import attribute_round, balanced
 from tests.unit.made import device, process, seen
+
+
+def attribute_device(
+    whole: DeviceSample, processes: Sequence[ProcessSample], holders: Sequence[str]
+) -> tuple[JobShare, ...]:
+    return attribute(whole, processes, [Holder(whole.uuid, job, None) for job in holders])
+
 
 Split = dict[str, tuple[float | None, float | None, int | None, str]]
 
 
 def split(shares: tuple[JobShare, ...]) -> Split:
+    """Return what each job has; the rest only where somebody did something with it."""
     found = {one.job_id: (one.gpu_util_pct, one.sm_active_pct, one.gpu_mem_used_mib, one.method) for one in shares}
     assert len(found) == len(shares)
+    assert shares[-1].job_id == ""
+    if not (shares[-1].gpu_util_pct or shares[-1].sm_active_pct):
+        del found[""]
     return found
+
+
+QUIET = device(gpu_util_pct=0.0, gr_active_pct=0.0, sm_active_pct=0.0)
 
 
 def test_one_job_has_all() -> None:
@@ -54,7 +71,7 @@ def test_jobs_without_activity_are_split_by_memory() -> None:
 def test_strangers_are_unattributed() -> None:
     shares = attribute_device(device(), [process("", 5), process("2", 6)], ["2"])
     assert split(shares) == {
-        "": (20.0, 10.0, 3000, "unattributed"),
+        "": (20.0, 10.0, 0, "unattributed"),
         "2": (20.0, 10.0, 3000, "split by memory"),
     }
 
@@ -71,12 +88,13 @@ def test_only_holder_before_its_process_shows() -> None:
 
 
 def test_nobody_there() -> None:
-    assert split(attribute_device(device(), [], [])) == {"": (40.0, 20.0, None, "unattributed")}
-    assert attribute_device(device(gpu_util_pct=0.0, sm_active_pct=0.0), [], []) == ()
+    assert split(attribute_device(device(), [], [])) == {"": (40.0, 20.0, 3000, "unattributed")}
+    (rest,) = attribute_device(QUIET, [], [])
+    assert (rest.job_id, rest.sm_active_pct, rest.gpu_mem_used_mib, rest.process_count) == ("", 0.0, 3000, 0)
     assert split(attribute_device(device(), [], ["1", "2"])) == {
-        "": (40.0, 20.0, None, "unattributed"),
+        "": (40.0, 20.0, 3000, "unattributed"),
     }
-    quiet = split(attribute_device(device(gpu_util_pct=0.0, sm_active_pct=0.0), [], ["1", "2"]))
+    quiet = split(attribute_device(QUIET, [], ["1", "2"]))
     assert quiet == dict.fromkeys("12", (0.0, 0.0, 0, "measured"))
 
 
@@ -98,23 +116,85 @@ def test_missing_counters_stay_missing() -> None:
 
 def test_round_keeps_devices_apart() -> None:
     passed = seen(10, [device("A"), device("B")], [process("1", uuid="A"), process("2", uuid="B")], [("B", "3")])
-    found = {(one.uuid, one.job_id): one.gpu_util_pct for one in attribute_round(passed)}
+    found = {(one.uuid, one.job_id): one.gpu_util_pct for one in attribute_round(passed) if one.job_id}
     assert found == {("A", "1"): 40.0, ("B", "2"): 40.0, ("B", "3"): 0.0}
+
+
+def test_the_server_of_mps_is_nobodys() -> None:
+    clients = [
+        process("1", 5, kind="client", gpu_mem_used_mib=1000),
+        process("2", 6, kind="client", gpu_mem_used_mib=500),
+        process("1", 7, kind="server", gpu_mem_used_mib=66),
+    ]
+    shares = attribute_device(device(sm_active_pct=30.0, gpu_mem_used_mib=1580), clients, ["1", "2", "3"])
+    assert {one.job_id: (one.sm_active_pct, one.gpu_mem_used_mib, one.process_count) for one in shares} == {
+        "1": (pytest.approx(20.0), 1000, 1),
+        "2": (pytest.approx(10.0), 500, 1),
+        "3": (0.0, 0, 0),
+        "": (0.0, 80, 0),
+    }
+
+
+WEIGHTED = [Holder("GPU-0", "1", 25.0), Holder("GPU-0", "2", 75.0)]
+
+
+def test_without_a_list_of_processes_the_allocation_is_all_that_is_known() -> None:
+    blind = device(process_list=False)
+    assert split(attribute(blind, [], WEIGHTED[:1])) == {"1": (40.0, 20.0, 3000, "whole device")}
+    assert split(attribute(blind, [], WEIGHTED)) == {
+        "1": (10.0, 5.0, None, "split by shares"),
+        "2": (30.0, 15.0, None, "split by shares"),
+    }
+    unknown = [WEIGHTED[0], Holder("GPU-0", "2", None)]
+    assert {one[3] for one in split(attribute(blind, [], unknown)).values()} == {"split equally"}
+    assert {one.process_count for one in attribute(blind, [], WEIGHTED)} == {None}
+
+
+def test_every_additive_figure_is_split_alike() -> None:
+    shares = attribute_device(device(), [process("1", gpu_mem_used_mib=100), process("2", 6, gpu_mem_used_mib=300)], [])
+    for name in ADDITIVE:
+        assert getattr(shares[0], name) == pytest.approx(getattr(device(), name) / 4), name
+
+
+def test_parts_that_do_not_add_up_are_noticed() -> None:
+    shares = attribute_device(device(), [process("1")], [])
+    assert balanced(device(), shares)
+    assert not balanced(device(), [shares[0]._replace(energy_j=1.0), shares[1]])
+    assert not balanced(device(), [shares[0]._replace(sm_active_pct=None), shares[1]])
+    assert not balanced(device(dram_active_pct=None), shares)
 
 
 PCT = st.none() | st.floats(0, 100)
 JOBS = st.sampled_from(["", "1", "2", "3", "4"])
+KINDS = st.sampled_from(["compute", "client", "server"])
 PROCESSES = st.lists(
-    st.builds(ProcessSample, st.just("GPU-0"), st.integers(1, 99), JOBS, st.none() | st.integers(0, 10**5), PCT),
+    st.builds(
+        ProcessSample,
+        *[st.just("GPU-0"), st.integers(1, 99), st.just(1), KINDS, JOBS, st.none() | st.integers(0, 10**5), PCT],
+    ),
     max_size=6,
 )
-DEVICES = st.builds(lambda util, sm: device(gpu_util_pct=util, sm_active_pct=sm), PCT, PCT)
+DEVICES = st.builds(
+    lambda lists, memory, figures: device(
+        process_list=lists, gpu_mem_used_mib=memory, **dict(zip(ADDITIVE, figures, strict=True))
+    ),
+    st.booleans(),
+    st.none() | st.integers(0, 10**5),
+    st.tuples(*[PCT] * len(ADDITIVE)),
+)
+HOLDERS = st.lists(
+    st.builds(Holder, st.just("GPU-0"), JOBS.filter(bool), st.none() | st.floats(1, 100)),
+    max_size=4,
+    unique_by=lambda one: one.job_id,
+)
 
 
-@given(DEVICES, PROCESSES, st.lists(JOBS.filter(bool), max_size=4))
-def test_parts_add_up_to_the_device(whole: DeviceSample, processes: list[ProcessSample], holders: list[str]) -> None:
-    shares = attribute_device(whole, processes, holders)
-    for name in ("gpu_util_pct", "sm_active_pct"):
+@given(DEVICES, PROCESSES, HOLDERS)
+def test_parts_add_up_to_the_device(whole: DeviceSample, processes: list[ProcessSample], holders: list[Holder]) -> None:
+    if not whole.process_list:
+        processes = []
+    shares = attribute(whole, processes, holders)
+    for name in ADDITIVE:
         parts, value = [getattr(one, name) for one in shares], getattr(whole, name)
         if value is None:
             assert set(parts) <= {None}
@@ -124,20 +204,24 @@ def test_parts_add_up_to_the_device(whole: DeviceSample, processes: list[Process
             assert all(0 <= part <= value * (1 + 1e-12) for part in parts)
     jobs = [one.job_id for one in shares]
     assert len(jobs) == len(set(jobs))
-    running = {one.job_id for one in processes} - {""}
-    assert running <= set(jobs) - {""} <= running | set(holders)
-    if "" not in jobs:
-        assert set(jobs) == running | set(holders)
+    held = {one.job_id for one in holders}
+    running = {one.job_id for one in processes if one.kind != "server"} - {""}
+    assert running <= set(jobs) - {""} <= running | held
     assert all((one.method == "unattributed") == (one.job_id == "") for one in shares)
+    sizes = [one.gpu_mem_used_mib for one in shares if one.gpu_mem_used_mib is not None]
+    if whole.gpu_mem_used_mib is not None and len(sizes) == len(shares):
+        # Processes may say more than the device does; the rest is never less than nothing.
+        assert sum(sizes) >= whole.gpu_mem_used_mib
+        assert shares[-1].gpu_mem_used_mib in (0, whole.gpu_mem_used_mib - sum(sizes[:-1]))
 
 
-@given(DEVICES, PROCESSES, st.lists(JOBS.filter(bool), max_size=4))
+@given(DEVICES, PROCESSES, HOLDERS)
 def test_order_and_repetition_of_holders_change_nothing(
-    whole: DeviceSample, processes: list[ProcessSample], holders: list[str]
+    whole: DeviceSample, processes: list[ProcessSample], holders: list[Holder]
 ) -> None:
     again = [*reversed(holders), *holders]
-    first = split(attribute_device(whole, processes, holders))
-    second = split(attribute_device(whole, processes[::-1], again))
+    first = split(attribute(whole, processes, holders))
+    second = split(attribute(whole, processes[::-1], again))
     assert first.keys() == second.keys()
     for job, (util, active, memory, method) in first.items():
         assert second[job] == (

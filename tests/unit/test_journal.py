@@ -2,36 +2,42 @@
 import os
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 from slurm_colloc.errors import StoreError
-from slurm_colloc.model import DeviceSample, ProcessSample, Round
+from slurm_colloc.model import DeviceSample, Holder, HostSample, ProcessSample, Round
 from slurm_colloc.observe.journal import append, decode, encode, files
 from tests.unit.made import device, process, seen
 
 ROUND = seen(7200.5, [device()], [process()], [("GPU-0", "1")])
 NUMBER = st.none() | st.floats(0, 1e6)
 TEXT = st.text(max_size=8)
-DEVICE = st.builds(
-    DeviceSample,
-    *[TEXT, st.integers(0, 99), TEXT, TEXT, *[st.integers(0, 10**6)] * 3, *[NUMBER] * 3],
-    st.none() | st.integers(0, 10**6),
-    NUMBER,
-)
-PROCESS = st.builds(ProcessSample, TEXT, st.integers(0, 2**31), TEXT, st.none() | st.integers(0, 10**6), NUMBER)
-ROUNDS = st.builds(
-    Round,
-    st.floats(0, 1e10),
-    st.floats(0, 100),
-    TEXT,
-    TEXT,
-    st.lists(DEVICE, max_size=3).map(tuple),
-    st.lists(PROCESS, max_size=3).map(tuple),
-    st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple),
-)
+COUNT = st.none() | st.integers(0, 10**6)
+
+
+def of(kind: type) -> SearchStrategy[Any]:
+    """Return records of ``kind`` with values that fit its annotations."""
+    parts: dict[Any, SearchStrategy[Any]] = {
+        str: TEXT,
+        int: st.integers(0, 10**6),
+        bool: st.booleans(),
+        float: st.floats(0, 1e10),
+    }
+    parts |= {float | None: NUMBER, int | None: COUNT}
+    lists = {"devices": DeviceSample, "processes": ProcessSample, "holders": Holder, "hosts": HostSample}
+    fields = [
+        st.lists(of(lists[name]), max_size=3).map(tuple) if name in lists else parts[sort]
+        for name, sort in kind.__annotations__.items()
+    ]
+    return st.builds(kind, *fields)
+
+
+ROUNDS = of(Round)
 
 
 @given(st.lists(ROUNDS, max_size=3))
@@ -133,17 +139,40 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     assert victim.read_bytes() == b""
 
 
+def line(body: str) -> bytes:
+    return b"%08x %s\n" % (zlib.crc32(body.encode()), body.encode())
+
+
+DEVICE_OF_FORM_1 = '["GPU-0",0,"m","",1,2,3,10.0,20.0,30.0,4,50.0]'
+
+
 @pytest.mark.parametrize(
     "body",
     [
-        '[Infinity,10.0,"g1","b",[],[],[]]',
+        '[2,Infinity,10.0,"g1","b",[],[],[],[]]',
+        '[2,1.0,"10","g1","b",[],[],[],[]]',
+        '[3,1.0,10.0,"g1","b",[],[],[],[]]',
+        '[2,1.0,10.0,"g1","b",[["GPU-0"]],[],[],[]]',
+        '[2,1.0,10.0,"g1","b",[],[["GPU-0",1,7,"compute",7,null,null]],[],[]]',
+        '[2,1.0,10.0,"g1","b",[],[],[["GPU-0",7,null]],[]]',
+        '[2,1.0,10.0,"g1","b",[],[],[],[["1","x",null,null,null]]]',
+        '[2,1.0,10.0,"g1","b",5,[],[],[]]',
         '[1.0,"10","g1","b",[],[],[]]',
-        '[1.0,10.0,"g1","b",[["GPU-0","0","m","",1,1,1,null,null,null,null,null]],[],[]]',
-        '[1.0,10.0,"g1","b",[],[["GPU-0",1,7,null,null]],[]]',
-        '[1.0,10.0,"g1","b",[],[],[["GPU-0",7]]]',
-        '[1.0,10.0,"g1","b",5,[],[]]',
+        f'[1.0,10.0,"g1","b",[{DEVICE_OF_FORM_1.replace("0,", "null,", 1)}],[],[]]',
+        '[1.0,10.0,"g1","b",[[1]],[],[]]',
         '{"a":1}',
     ],
 )
 def test_a_line_of_the_wrong_kinds_is_counted_not_used(body: str) -> None:
-    assert decode(b"%08x %s\n" % (zlib.crc32(body.encode()), body.encode())) == ((), 1)
+    assert decode(line(body)) == ((), 1)
+
+
+def test_lines_of_the_first_form_are_read() -> None:
+    body = f'[7.0,10.0,"g1","b",[{DEVICE_OF_FORM_1}],[["GPU-0",5,"42",100,3.0]],[["GPU-0","42"]]]'
+    ((passed,), rejected) = decode(line(body))
+    assert rejected == 0
+    (unit,) = passed.devices
+    assert (unit.process_list, unit.gpu_util_pct, unit.sm_active_pct, unit.dram_active_pct) == (True, 10.0, 20.0, 30.0)
+    assert (unit.gpu_mem_used_mib, unit.power_w, unit.energy_j, unit.sm_occupancy_pct) == (4, 50.0, None, None)
+    assert passed.processes == (ProcessSample("GPU-0", 5, None, "compute", "42", 100, 3.0),)
+    assert (passed.holders, passed.hosts) == ((Holder("GPU-0", "42", None),), ())

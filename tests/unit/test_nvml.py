@@ -12,6 +12,7 @@ import pytest
 from slurm_colloc.errors import GpuError
 from slurm_colloc.gpu import nvml
 from slurm_colloc.gpu.nvml import NvmlReader
+from slurm_colloc.gpu.reader import UnitReading
 from slurm_colloc.observe.sampler import Sampler
 from tests.unit.made import RECORDED
 
@@ -43,9 +44,15 @@ class Driver:
 
 
 def metrics(driver: Driver, request: Any) -> Any:
-    for position, name in enumerate(("sm_active_pct", "dram_active_pct")):
-        request.metrics[position].value, request.metrics[position].nvmlReturn = driver.medians[name], 0
+    for position, name in enumerate(nvml._GPM):
+        known = name in driver.medians
+        request.metrics[position].value = driver.medians.get(name, 0)
+        request.metrics[position].nvmlReturn = 0 if known else pynvml.NVML_ERROR_NOT_SUPPORTED
     return request
+
+
+def not_offered(*_: Any) -> Any:
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
 def processes(driver: Driver, _: Any) -> list[Any]:
@@ -58,6 +65,10 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "nvmlShutdown": lambda driver: None,
     "nvmlDeviceGetCount": lambda driver: 1,
     "nvmlDeviceGetHandleByIndex": lambda driver, index: f"handle {index}",
+    "nvmlDeviceGetMinorNumber": lambda driver, handle: 0,
+    "nvmlDeviceGetSamples": not_offered,
+    "nvmlDeviceGetTotalEnergyConsumption": not_offered,
+    "nvmlGpmSampleFree": lambda driver, sample: None,
     "nvmlDeviceGetName": lambda driver, handle: MODEL,
     "nvmlDeviceGetUUID": lambda driver, handle: UUID,
     "nvmlDeviceGetAttributes": lambda driver, handle: SimpleNamespace(multiprocessorCount=SM_COUNT),
@@ -86,6 +97,7 @@ ANSWERS: dict[str, Callable[..., Any]] = {
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver("half")
     monkeypatch.setattr(nvml, "pynvml", made)
+    monkeypatch.setattr(nvml, "_LEAST_GPM_S", 0.0)
     return made
 
 
@@ -96,7 +108,7 @@ def test_counters_come_through_as_recorded(driver: Driver, load: str) -> None:
     ((unit,), (readings, found)) = reader.units(), reader.read()
     assert (unit.uuid, unit.model, unit.mem_total_mib, unit.sm_count) == (UUID, MODEL, TOTAL_MIB, SM_COUNT)
     (reading,) = readings
-    assert reading._asdict() == {"uuid": UUID, **driver.medians}
+    assert reading == UnitReading(UUID, process_list=True, **driver.medians)
     assert [(one.gpu_mem_used_mib, one.sm_util_pct) for one in found] == [
         (mib, share or None) for _, mib, share in LOADS[load]["processes"]
     ]

@@ -29,8 +29,9 @@ def test_stat_names(name: str) -> None:
         ("0::/system.slice/node1_slurmstepd.scope/job_55/step_extern/user/task_special", "55"),
         ("0::/other.slice/node1_slurmstepd.scope/job_55/step_batch/user", "55"),
         ("0::/kubepods.slice/cri-containerd-1f.scope/system.slice/slurmstepd.scope/job_55/step_0", "55"),
-        # v2 from 26.05: a SLUID, found by the slurmstepd among the ancestors instead
-        ("0::/system.slice/slurmstepd.scope/s0123456789ABC/step_0/user/task_0", None),
+        # v2 from 26.05: a SLUID
+        ("0::/system.slice/slurmstepd.scope/s0123456789ABC/step_0/user/task_0", "s0123456789ABC"),
+        ("0::/system.slice/slurmstepd.scope/s012345678IABC/step_0/user/task_0", None),
         # no job
         ("0::/user.slice/user-1000.slice/session-1.scope", None),
         ("0::/system.slice/slurmd.service", None),
@@ -154,7 +155,10 @@ def test_node_jobs(tmp_path: Path) -> None:
     fake_proc.add(tmp_path, 21, 20, environ={"SLURMD_NODENAME": "g2"})
     fake_proc.add(tmp_path, 22, 21, environ={"SLURM_JOB_GPUS": "5"})
     found = ProcessTable(str(tmp_path)).node_jobs()
-    assert sorted(found) == [NodeJob("7", "", "g1", (1,)), NodeJob("8", "", "g2", ())]
+    assert sorted(found) == [
+        NodeJob("7", "", "g1", (1,), (), None),
+        NodeJob("8", "", "g2", (), (), None),
+    ]
 
 
 def test_environment_with_odd_bytes(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 from slurm_colloc.errors import GpuError
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading
+from slurm_colloc.model import Holder
 from slurm_colloc.observe.sampler import Sampler, boot_id, only_job
 from tests.unit import fake_proc
 from tests.unit.made import device, process, seen
@@ -26,14 +27,16 @@ class FakeReader:
     def read(self) -> tuple[tuple[UnitReading, ...], tuple[GpuProcess, ...]]:
         if self.fails:
             raise GpuError("gone")
-        return tuple(UnitReading(unit.uuid, 50.0, None, 0.0, 10, 100.0) for unit in UNITS), self.processes
+        return tuple(
+            UnitReading(unit.uuid, True, 50.0, None, None, None, None, 0.0, 10, 100.0, None) for unit in UNITS
+        ), self.processes
 
     def close(self) -> None:
         return
 
 
 def sampler(folder: Path, reader: FakeReader, only: str = "") -> Sampler:
-    return Sampler(reader, "g1", 10.0, only, lambda: ProcessTable(str(folder)))
+    return Sampler(reader, "g1", 10.0, only, ProcessTable(str(folder)))
 
 
 def test_one_pass(tmp_path: Path) -> None:
@@ -41,25 +44,29 @@ def test_one_pass(tmp_path: Path) -> None:
     fake_proc.add(tmp_path, 11, 10, environ={"SLURMD_NODENAME": "g1", "SLURM_JOB_GPUS": "0,1,9"})
     fake_proc.stepd(tmp_path, 20, "8")
     fake_proc.add(tmp_path, 21, 20, environ={"SLURMD_NODENAME": "g2", "SLURM_JOB_GPUS": "0"})
-    reader = FakeReader(GpuProcess("GPU-0", 11, 500, 3.0), GpuProcess("GPU-1", 4242, None, None))
+    reader = FakeReader(GpuProcess("GPU-0", 11, "compute", 500, 3.0), GpuProcess("GPU-1", 4242, "compute", None, None))
     passed = sampler(tmp_path, reader).sample(1000.0)
     assert (passed.at_s, passed.interval_s, passed.node, passed.boot_id) == (1000.0, 0.0, "g1", boot_id())
     assert passed.processes == (
         process("7", 11, gpu_mem_used_mib=500, sm_util_pct=3.0),
-        process("", 4242, "GPU-1", gpu_mem_used_mib=None),
+        process("", 4242, "GPU-1", start_ticks=None, gpu_mem_used_mib=None),
     )
     # Index 9 is no device here; job 8 sits on another node of the same machine.
-    assert passed.holders == (("GPU-0", "7"), ("GPU-1", "7"))
+    assert passed.holders == (Holder("GPU-0", "7", None), Holder("GPU-1", "7", None))
     assert passed.devices[1] == device(
         "GPU-1",
         gres_index=1,
         model="M",
         mem_total_mib=80000,
         gpu_util_pct=50.0,
+        gr_active_pct=None,
         sm_active_pct=None,
+        sm_occupancy_pct=None,
+        tensor_active_pct=None,
         dram_active_pct=0.0,
         gpu_mem_used_mib=10,
         power_w=100.0,
+        energy_j=None,
     )
 
 
@@ -87,12 +94,12 @@ def test_one_job_sees_its_own_devices() -> None:
     mine = only_job(whole, "1")
     assert [one.uuid for one in mine.devices] == ["A", "C"]
     assert [(one.uuid, one.pid) for one in mine.processes] == [("A", 5), ("A", 6)]
-    assert mine.holders == (("C", "1"),)
+    assert mine.holders == (Holder("C", "1", None),)
     assert {one.job_id for one in mine.processes} == {"1", "neighbour-2"}
     assert only_job(whole, "9").devices == ()
 
 
 def test_sampler_of_one_job(tmp_path: Path) -> None:
     fake_proc.add(tmp_path, 11, 1, cgroup="0::/system.slice/slurmstepd.scope/job_7/step_0")
-    passed = sampler(tmp_path, FakeReader(GpuProcess("GPU-1", 11, 5, None)), only="7").sample(1.0)
+    passed = sampler(tmp_path, FakeReader(GpuProcess("GPU-1", 11, "compute", 5, None)), only="7").sample(1.0)
     assert [one.uuid for one in passed.devices] == ["GPU-1"]

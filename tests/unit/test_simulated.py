@@ -25,7 +25,7 @@ CUT = {
 
 def reader(folder: Path, *devices: dict[str, Any]) -> SimulatedReader:
     (folder / "g1.json").write_text(json.dumps({"devices": devices}))
-    return SimulatedReader(str(folder / "g1.json"), "g1", lambda: ProcessTable(str(folder / "proc")))
+    return SimulatedReader(str(folder / "g1.json"), "g1", ProcessTable(str(folder / "proc")))
 
 
 def job(folder: Path, pid: int, load: str, parent: int = 1, **environ: str) -> None:
@@ -74,7 +74,10 @@ def test_whole_gpu_shared_by_two(tmp_path: Path) -> None:
     (reading,) = readings
     assert (reading.gpu_util_pct, reading.sm_active_pct, reading.dram_active_pct) == (100.0, 30.0, 3.0)
     assert reading.gpu_mem_used_mib == 4024
-    assert sorted(processes) == [GpuProcess("GPU-0", 10, 3000, 20.0), GpuProcess("GPU-0", 12, 1024, None)]
+    assert sorted(processes) == [
+        GpuProcess("GPU-0", 10, "compute", 3000, 20.0),
+        GpuProcess("GPU-0", 12, "client", 1024, None),
+    ]
 
 
 def test_slice_says_no_more_than_a_real_one(tmp_path: Path) -> None:
@@ -83,7 +86,7 @@ def test_slice_says_no_more_than_a_real_one(tmp_path: Path) -> None:
     assert readings[0].sm_active_pct == pytest.approx(4 * 132 / 16)
     assert (readings[0].gpu_util_pct, readings[0].power_w) == (None, None)
     assert (readings[1].sm_active_pct, readings[1].gpu_mem_used_mib) == (0.0, 0)
-    assert processes == (GpuProcess("MIG-0", 10, 3000, None),)
+    assert processes == (GpuProcess("MIG-0", 10, "compute", 3000, None),)
 
 
 def test_index_beyond_the_devices(tmp_path: Path) -> None:
