@@ -62,7 +62,7 @@ def test_nested_tables() -> None:
         ({"clustr": "x"}, "unknown key 'clustr'; did you mean 'cluster'"),
         ({"sharing": {"headrom_mib": 1}}, "unknown key 'sharing.headrom_mib'; did you mean 'headroom_mib'"),
         ({"pool": [{"name": "a", "nodes": "b", "partitions": [], "gpu_typ": "x"}]}, "did you mean 'gpu_type'"),
-        ({"paths": {"zzz": 1}}, "valid keys: state, decisions"),
+        ({"paths": {"zzz": 1}}, "valid keys: state, journal, decisions"),
         ({"pool": [{"name": "a", "nodes": "b"}]}, "key 'pool.partitions' is missing (partitions that contain"),
         ({"pool": {"name": "a"}}, "'pool' must be a list"),
         ({"pool": ["x"]}, "'pool' must be a table"),
