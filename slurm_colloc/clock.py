@@ -16,6 +16,11 @@ def now() -> float:
     return time.time()
 
 
+def ticking() -> float:
+    """Return seconds by a clock that nobody sets; only differences mean something."""
+    return time.monotonic()
+
+
 def within(timeout_s: float, what: str, step: Callable[[], _Result]) -> _Result:
     """Return what ``step`` returns, or raise what it raises, if it does so in time.
 

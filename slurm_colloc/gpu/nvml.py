@@ -182,12 +182,12 @@ def _gpm_value(metric: Any) -> float | None:
 
 
 class NvmlReader:
-    """A GpuReader over the driver of this node."""
+    """A GpuReader over the driver of this node; a ``patient`` one lets the driver come later."""
 
-    def __init__(self) -> None:
-        self._units = _open_all()
+    def __init__(self, *, patient: bool = False) -> None:
+        self._units = [] if patient else _open_all()
         self._looked_s = time.monotonic()
-        self._lost = False
+        self._lost = patient
         self._host_pids = _sees_host_pids()
 
     def units(self) -> tuple[GpuUnit, ...]:
@@ -366,7 +366,8 @@ def _processes(opened: _Unit, host_pids: bool) -> list[GpuProcess] | None:
     }
     # A PID can be in both lists. Under MPS the compute list also has the server.
     found = {item.pid: item for item in [*graphics, *running] if item.pid != _NO_PID}
-    sm_util = opened.process_sm_util() if found and not clients and not opened.unit.profile else {}
+    # Only where there is something to split: the call takes the driver 2 ms.
+    sm_util = opened.process_sm_util() if len(found) > 1 and not clients and not opened.unit.profile else {}
     # The driver lists only processes that ran kernels; a resident process beside them used none.
     known = bool(sm_util)
     return [

@@ -4,6 +4,7 @@
 Appending a line is all that happens on the node; a line cut short by a crash fails its checksum and is counted.
 """
 
+import fcntl
 import json
 import os
 import time
@@ -17,6 +18,7 @@ from slurm_colloc.kinds import fits
 from slurm_colloc.model import DeviceSample, Holder, HostSample, ProcessKind, ProcessSample, Round
 
 SUFFIX = ".journal"
+_LOCK = "sampler.lock"
 # A line is a list that begins with its form; those of the first form began with the time and had seven fields.
 FORM = 2
 _FIELDS_OF_FORM_1 = 7
@@ -107,6 +109,32 @@ def fitting(record: _Record) -> _Record:
         if not isinstance(value, tuple) and not fits(value, kind):
             raise ValueError(f"field '{name}' holds '{value}'")
     return record
+
+
+def claim(folder: str, node: str) -> int:
+    """Make this process the only one that samples ``node`` into ``folder``, until it ends; return the lock held.
+
+    Raises:
+        StoreError: another one does, or the folder cannot be written.
+    """
+    path = os.path.join(folder, node, _LOCK)
+    try:
+        closed_folder(folder)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, file_mode(folder))
+    except OSError as error:
+        raise StoreError(f"journal '{path}' cannot be written: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        other = os.pread(lock, 32, 0).decode(errors="replace").strip()
+        os.close(lock)
+        raise StoreError(
+            f"process {other} samples node '{node}' into '{folder}' already; end that one first"
+        ) from error
+    os.truncate(lock, 0)
+    os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+    return lock
 
 
 def append(folder: str, seen: Round) -> None:

@@ -46,6 +46,8 @@ class Sampler:
         self._host_use = host_use or HostUse()
         self._boot_id = boot_id()
         self._last: tuple[float, float] | None = None
+        # (cluster, node) of tasks here that are passed over: another slurmd's, or this node under another name.
+        self.passed_over: set[tuple[str, str]] = set()
 
     def sample(self, at_s: float, ticking_s: float | None = None) -> Round:
         """Read everything once.
@@ -85,6 +87,7 @@ class Sampler:
         found: dict[tuple[str, str], float | None] = {}
         for job in self._table.node_jobs():
             if not job.runs_on(self._cluster, self._node):
+                self.passed_over.add((job.cluster, job.node))
                 continue
             # A uuid is what a GPU is; an index is only where Slurm counts it.
             held = set(job.uuids) & known or {by_index[index] for index in job.gres_indices if index in by_index}

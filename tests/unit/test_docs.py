@@ -10,7 +10,8 @@ import pytest
 import typer.core
 import typer.main
 
-from slurm_colloc.cli.colloc import build
+from slurm_colloc.cli.colloc import COMMANDS
+from slurm_colloc.cli.colloc.app import build
 from slurm_colloc.config import load_site, reference
 from slurm_colloc.submit.plan import OWN_OPTIONS
 
@@ -41,7 +42,7 @@ def _commands() -> list[tuple[str, list[str]]]:
 
 
 def test_every_command_shown_exists_with_its_options() -> None:
-    root = typer.main.get_command(build())
+    root = typer.main.get_command(build(COMMANDS))
     own = {f"--{option.name}" for option in OWN_OPTIONS}
     seen = 0
     for program, words in _commands():

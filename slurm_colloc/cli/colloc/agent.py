@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc agent: the service that measures a GPU node, every job on it, all the time."""
+
+import os
+from typing import Annotated
+
+import typer
+
+from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder
+from slurm_colloc.cli.colloc.sample import node_name
+from slurm_colloc.cli.sampling import Settings, become
+from slurm_colloc.errors import ConfigError
+
+
+def agent(
+    node: Annotated[str, typer.Option("--node", help="this node's name in Slurm; else the host's")] = "",
+    period: Annotated[float | None, typer.Option("--period", min=0.05, help="seconds between two samples")] = None,
+    journal: Annotated[str, typer.Option("--journal", help="folder to keep every sample in; else the site's")] = "",
+    count: Annotated[int, typer.Option("--count", help="end after so many samples; 0: go on")] = 0,
+) -> None:
+    """Sample this node's GPUs into its journal until told to stop; a driver that is away is waited for."""
+    config = site_or_none()
+    if config is None:
+        raise ConfigError("the agent needs a site.toml (it says where the journal lies); name one in $COLLOC_CONF")
+    settings = Settings(
+        node=node or node_name(),
+        cluster=os.environ.get("SLURM_CLUSTER_NAME") or config.cluster,
+        period_s=period or config.observe.period_s,
+        reader=config.observe.gpu_reader,
+        devices=config.observe.simulated_devices,
+        journal=journal or config.paths.journal or state_folder("journal", writing=True),
+        samples=count,
+        agent=True,
+    )
+    say(f"sampling node {settings.node} every {settings.period_s:g} s into '{settings.journal}'")
+    become(settings)

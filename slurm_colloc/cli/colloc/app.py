@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program colloc, put together from its commands."""
+
+from collections.abc import Sequence
+from importlib import import_module
+
+import typer
+
+from slurm_colloc import __version__
+
+
+def build(names: Sequence[str]) -> typer.Typer:
+    """Return the program with the commands ``names``."""
+    app = typer.Typer(
+        name="colloc",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help="Measure what jobs really use of their GPUs, report it per user, and feed csub's estimates.",
+    )
+    app.callback(invoke_without_command=True)(_root)
+    for name in names:
+        module = import_module(f"slurm_colloc.cli.colloc.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(getattr(module, name))
+    return app
+
+
+def _root(version: bool = typer.Option(False, "--version", help="print the version and exit")) -> None:
+    if version:
+        print(f"colloc {__version__}")
+        raise typer.Exit

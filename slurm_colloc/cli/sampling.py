@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sampling as the settings say, for the agent on a node and the sampler inside a job.
+
+The agent becomes this program once its arguments are read: what reads them would stay in memory for months.
+"""
+
+import json
+import os
+import sys
+from typing import NamedTuple, NoReturn
+
+from slurm_colloc.cli.colloc.output import run as run_and_exit
+from slurm_colloc.cli.colloc.output import say
+from slurm_colloc.errors import DeadlineError, StoreError
+from slurm_colloc.gpu.open import open_reader
+from slurm_colloc.history.records import drop_evidence
+from slurm_colloc.model import Round
+from slurm_colloc.observe.evidence import EvidenceBuilder
+from slurm_colloc.observe.journal import append, claim
+from slurm_colloc.observe.loop import Pace, Sink, follow
+from slurm_colloc.observe.sampler import Sampler
+from slurm_colloc.process import replace
+
+
+class Settings(NamedTuple):
+    """All that decides how and what is sampled; the options of ``colloc agent`` and ``colloc sample`` explain them."""
+
+    node: str
+    cluster: str
+    period_s: float
+    reader: str
+    devices: str = ""
+    journal: str = ""
+    evidence: str = ""
+    job: str = ""
+    signature: str = ""
+    mode: str = ""
+    watch_pid: int = 0
+    samples: int = 0
+    agent: bool = False
+
+
+def become(settings: Settings) -> NoReturn:
+    """Go on as a process that has nothing in memory but what sampling needs.
+
+    Raises:
+        ProcessError: Python cannot be started again.
+    """
+    # -P: without it "-m" would look for our package in the current folder first.
+    replace([sys.executable, "-P", "-m", "slurm_colloc.cli.sampling", json.dumps(settings._asdict())], os.environ)
+
+
+def sample(settings: Settings) -> None:
+    """Sample until told to stop.
+
+    Raises:
+        StoreError: not one sample could be taken or kept, or another sampler writes this journal.
+        GpuError: the driver does not answer, and this is not the agent, which waits for it.
+        InputError: a setting that means nothing.
+    """
+    if settings.journal:
+        claim(settings.journal, settings.node)
+    reader = open_reader(
+        settings.reader,
+        devices=settings.devices,
+        node=settings.node,
+        cluster=settings.cluster,
+        patient=settings.agent,
+    )
+    sampler = Sampler(reader, settings.node, settings.period_s, settings.job, cluster=settings.cluster)
+    pace = Pace(settings.period_s, watch_pid=settings.watch_pid, count=settings.samples, dense=not settings.agent)
+    pace.stop_on_signals()
+    try:
+        kept = follow(sampler, pace, _sinks(settings, sampler), say)
+    except DeadlineError as error:
+        # A thread that is stuck in the driver would hold up every other way out.
+        say(f"error: {error}; ending, so that a new process can try")
+        os._exit(error.exit_status)
+    finally:
+        reader.close()
+    if not kept and not settings.agent:
+        raise StoreError("not one sample could be taken or kept")
+
+
+def _sinks(settings: Settings, sampler: Sampler) -> list[Sink]:
+    sinks: list[Sink] = []
+    if settings.journal:
+        sinks.append(lambda seen: append(settings.journal, seen))
+    if settings.evidence:
+        builder = EvidenceBuilder(settings.job, settings.signature, settings.mode)
+        sinks.append(lambda seen: drop_evidence(settings.evidence, builder.add(seen)))
+    if settings.agent:
+        sinks.append(_NameCheck(settings, sampler))
+    return sinks
+
+
+class _NameCheck:
+    """Say once that Slurm calls this node by another name: then no job's GPUs are known, and all looks unheld."""
+
+    def __init__(self, settings: Settings, sampler: Sampler) -> None:
+        self._own = f"node '{settings.node}' of cluster '{settings.cluster}'"
+        self._sampler = sampler
+        self._said = False
+
+    def __call__(self, seen: Round) -> None:
+        if self._sampler.passed_over and not seen.holders and not self._said:
+            others = " and ".join(f"'{node}' of '{cluster}'" for cluster, node in sorted(self._sampler.passed_over))
+            say(
+                f"sampling {self._own}, but the jobs here are those of {others}; check --node, and cluster in site.toml"
+            )
+            self._said = True
+
+
+if __name__ == "__main__":
+    run_and_exit(lambda: sample(Settings(**json.loads(sys.argv[1]))))

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which reader a node has; each is imported only where it is used."""
+
+import os
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.gpu.reader import GpuReader
+
+
+def open_reader(name: str, *, devices: str = "", node: str = "", cluster: str = "", patient: bool = False) -> GpuReader:
+    """Return the reader called ``name``, as observe.gpu_reader in site.toml has it.
+
+    Args:
+        name: nvml or simulated.
+        devices: the folder of simulated devices, one ``NODE.json`` each.
+        node: this node's name in Slurm.
+        cluster: its cluster.
+        patient: let a driver that does not answer yet be an error of the first reading, not of the opening.
+
+    Raises:
+        InputError: there is no such reader.
+        GpuError: the driver does not answer, unless ``patient``.
+    """
+    if name == "nvml":
+        from slurm_colloc.gpu.nvml import NvmlReader
+
+        return NvmlReader(patient=patient)
+    if name == "simulated":
+        from slurm_colloc.gpu.simulated import SimulatedReader
+
+        return SimulatedReader(os.path.join(devices, f"{node}.json"), node, cluster=cluster)
+    raise InputError(f"there is no reader '{name}'; give nvml or simulated")

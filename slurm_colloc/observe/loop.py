@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sampling until told to stop: the one loop of the agent on a node and of the sampler inside a job."""
+
+import os
+import select
+import signal
+from collections.abc import Callable, Iterator, Sequence
+
+from slurm_colloc import clock
+from slurm_colloc.errors import CollocError, DeadlineError
+from slurm_colloc.model import Round
+from slurm_colloc.observe.sampler import Sampler
+
+Sink = Callable[[Round], object]
+# A driver that takes longer than this does not come back by itself: its calls cannot be interrupted.
+HUNG_S = 60.0
+
+
+class Pace:
+    """The times at which to sample; a signal to end, or the end of a watched process, is answered at once.
+
+    The first readings come densely where ``dense`` asks for it, so that a short job is seen too.
+    """
+
+    def __init__(self, period_s: float, *, watch_pid: int = 0, count: int = 0, dense: bool = False) -> None:
+        self._period_s = period_s
+        self._count = count
+        self._step_s = min(1.0, period_s) if dense else period_s
+        self._waiting = select.poll()
+        self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._waiting.register(self._stop_read, select.POLLIN)
+        self.ended = False
+        if watch_pid:
+            try:
+                self._waiting.register(os.pidfd_open(watch_pid), select.POLLIN)
+            except ProcessLookupError:
+                self.ended = True
+
+    def stop(self, *_: object) -> None:
+        """End the sampling; fit to be a signal's handler."""
+        try:
+            os.write(self._stop_write, b".")
+        except BlockingIOError:  # told so many times already that the pipe is full
+            return
+
+    def stop_on_signals(self) -> None:
+        """End the sampling on SIGTERM and SIGINT."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.stop)
+
+    def __iter__(self) -> Iterator[tuple[float, float]]:
+        """Yield (UTC epoch seconds, seconds of a clock that nobody sets), the last time when told to stop."""
+        due_s, taken = clock.ticking(), 0
+        while not self.ended:
+            yield clock.now(), clock.ticking()
+            taken += 1
+            if taken == self._count:
+                return
+            # From when it was due, not from when it was done: else a pass each 10.02 s.
+            due_s = max(due_s + self._step_s, clock.ticking())
+            self._step_s = min(self._period_s, self._step_s * 2)
+            self.ended = bool(self._waiting.poll(max(0.0, due_s - clock.ticking()) * 1000))
+            if self.ended:
+                yield clock.now(), clock.ticking()
+
+
+def follow(sampler: Sampler, pace: Pace, sinks: Sequence[Sink], say: Callable[[str], None]) -> int:
+    """Sample at ``pace`` and hand each Round to every sink; return how many Rounds all sinks took.
+
+    A driver reload or a full disk passes, and the gap shows as coverage: each trouble is said once, with its end.
+
+    Raises:
+        DeadlineError: the driver hangs. The pass cannot be ended, so that the process has to be.
+    """
+    complained, kept = "", 0
+    for at_s, ticking_s in pace:
+        try:
+            seen = clock.within(
+                HUNG_S,
+                f"reading the GPUs (bound {HUNG_S:g} s)",
+                lambda: sampler.sample(at_s, ticking_s),  # noqa: B023
+            )
+        except CollocError as error:
+            if isinstance(error, DeadlineError):
+                raise
+            troubles = [str(error)]
+        else:
+            troubles = [trouble for sink in sinks if (trouble := _into(sink, seen))]
+            kept += not troubles
+        now_said = "; ".join(troubles)
+        if now_said != complained:
+            say(now_said or "sampling again")
+            complained = now_said
+    return kept
+
+
+def _into(sink: Sink, seen: Round) -> str:
+    try:
+        sink(seen)
+    except CollocError as error:
+        return str(error)
+    return ""
