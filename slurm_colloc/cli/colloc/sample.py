@@ -17,6 +17,7 @@ from slurm_colloc.gpu.reader import GpuReader
 from slurm_colloc.history.records import drop_evidence
 from slurm_colloc.observe.evidence import EvidenceBuilder
 from slurm_colloc.observe.journal import append
+from slurm_colloc.observe.mlflow import MlflowOutlet
 from slurm_colloc.observe.sampler import Sampler
 
 
@@ -31,13 +32,14 @@ def sample(
     signature: Annotated[str, typer.Option("--signature", help="of that job, from csub")] = "",
     mode: Annotated[str, typer.Option("--mode", help="how that job shares its GPU")] = "exclusive",
     watch_pid: Annotated[int, typer.Option("--watch-pid", help="end with this process")] = 0,
+    mlflow: Annotated[bool, typer.Option("--mlflow", help="log one's own job to $MLFLOW_RUN_ID")] = False,
     count: Annotated[int, typer.Option("--count", help="end after so many samples; 0: go on")] = 0,
 ) -> None:
     """Sample GPUs until told to stop: into the node's journal, or into one job's evidence."""
     config = site_or_none()
     period_s = period or (config.observe.period_s if config else 10.0)
     node = node or os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".", 1)[0]
-    if not journal and not evidence:
+    if not journal and not evidence and not mlflow:
         if config is None:
             raise ConfigError("no folder for samples: give --journal, or a site.toml with paths.state")
         journal = state_folder("journal", writing=True)
@@ -47,6 +49,7 @@ def sample(
     chosen = reader or (config.observe.gpu_reader if config else "nvml")
     simulated = devices or (config.observe.simulated_devices if config else "")
     cluster = os.environ.get("SLURM_CLUSTER_NAME") or (config.cluster if config else "")
+    outlet = MlflowOutlet(os.environ) if mlflow else None
     opened = _open_reader(chosen, simulated, node, cluster)
     try:
         _loop(
@@ -54,6 +57,7 @@ def sample(
             journal,
             evidence,
             (job, signature, mode),
+            outlet,
             _ticks(period_s, watch_pid, count),
         )
     finally:
@@ -93,7 +97,14 @@ def _ticks(period_s: float, watch_pid: int, count: int) -> Iterator[float]:
         wait_s = min(period_s, wait_s * 2)
 
 
-def _loop(sampler: Sampler, journal: str, evidence: str, job: tuple[str, str, str], ticks: Iterator[float]) -> None:
+def _loop(
+    sampler: Sampler,
+    journal: str,
+    evidence: str,
+    job: tuple[str, str, str],
+    outlet: MlflowOutlet | None,
+    ticks: Iterator[float],
+) -> None:
     builder = EvidenceBuilder(*job) if evidence else None
     complained, kept = "", 0
     for at_s in ticks:
@@ -104,10 +115,17 @@ def _loop(sampler: Sampler, journal: str, evidence: str, job: tuple[str, str, st
             if builder is not None:
                 drop_evidence(evidence, builder.add(seen))
             complained, kept = "", kept + 1
+            if outlet is not None:
+                outlet.add(seen)
         except CollocError as error:
             # A driver reload or a full disk passes; the gap shows as coverage. Say it once, not at every pass.
             if str(error) != complained:
                 complained = str(error)
                 say(complained)
+    if outlet is not None:
+        try:
+            outlet.close()
+        except CollocError as error:
+            say(str(error))
     if complained and not kept:
         raise StoreError("not one sample could be taken or kept")
