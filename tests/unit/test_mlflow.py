@@ -173,7 +173,8 @@ def test_without_the_client_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
 def test_a_run_that_is_not_there_is_said_once_and_given_up(store: dict[str, str]) -> None:
     outlet = MlflowOutlet(store | {"MLFLOW_RUN_ID": "0" * 32})
     outlet.add(_two_rounds()[0])
-    outlet._thread.join()
+    outlet._thread.join(30)
+    assert not outlet._thread.is_alive()
     with pytest.raises(StoreError, match=f"run '{'0' * 32}'.*; no more are sent"):
         outlet.add(_two_rounds()[1])
     outlet.add(_two_rounds()[1])
@@ -196,7 +197,8 @@ def test_a_server_that_is_away_is_tried_again_and_then_given_up(
     for at_s in (1000.0, 1299.0):
         outlet.add(seen(at_s, [device()], [process()]))
     outlet.add(seen(1301.0, [device()], [process()]))
-    outlet._thread.join()
+    outlet._thread.join(30)
+    assert not outlet._thread.is_alive()
     with pytest.raises(StoreError, match=r"MLflow at 'http://127.0.0.1:\d+' did not take"):
         outlet.close()
 
