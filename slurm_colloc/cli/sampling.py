@@ -5,21 +5,27 @@ The agent becomes this program once its arguments are read: what reads them woul
 """
 
 import json
+import math
 import os
 import sys
+from contextlib import ExitStack
 from typing import NamedTuple, NoReturn
 
 from slurm_colloc.cli.colloc.output import run as run_and_exit
 from slurm_colloc.cli.colloc.output import say
-from slurm_colloc.errors import DeadlineError, StoreError
+from slurm_colloc.errors import DeadlineError, InputError, StoreError
 from slurm_colloc.gpu.open import open_reader
 from slurm_colloc.history.records import drop_evidence
 from slurm_colloc.model import Round
 from slurm_colloc.observe.evidence import EvidenceBuilder
 from slurm_colloc.observe.journal import append, claim
 from slurm_colloc.observe.loop import Pace, Sink, follow
+from slurm_colloc.observe.notify import notify
 from slurm_colloc.observe.sampler import Sampler
 from slurm_colloc.process import replace
+
+# A service that is started anew sees device files that came after it did.
+_PATIENCE_S = 300.0
 
 
 class Settings(NamedTuple):
@@ -37,6 +43,7 @@ class Settings(NamedTuple):
     mode: str = ""
     watch_pid: int = 0
     samples: int = 0
+    mlflow: bool = False
     agent: bool = False
 
 
@@ -68,30 +75,54 @@ def sample(settings: Settings) -> None:
         patient=settings.agent,
     )
     sampler = Sampler(reader, settings.node, settings.period_s, settings.job, cluster=settings.cluster)
-    pace = Pace(settings.period_s, watch_pid=settings.watch_pid, count=settings.samples, dense=not settings.agent)
+    pace = Pace(
+        settings.period_s,
+        watch_pid=settings.watch_pid,
+        count=settings.samples,
+        dense=not settings.agent,
+        alive=lambda: notify("READY=1\nWATCHDOG=1"),
+    )
     pace.stop_on_signals()
-    try:
-        kept = follow(sampler, pace, _sinks(settings, sampler), say)
-    except DeadlineError as error:
-        # A thread that is stuck in the driver would hold up every other way out.
-        say(f"error: {error}; ending, so that a new process can try")
-        os._exit(error.exit_status)
-    finally:
-        reader.close()
+    with ExitStack() as ending:
+        ending.callback(reader.close)
+        sinks = _sinks(settings, sampler, ending)
+        try:
+            kept = follow(sampler, pace, sinks, say, patience_s=_PATIENCE_S if settings.agent else math.inf)
+        except DeadlineError as error:
+            # A thread that is stuck in the driver would hold up every other way out.
+            say(f"error: {error}; ending, so that a new process can try")
+            os._exit(error.exit_status)
     if not kept and not settings.agent:
         raise StoreError("not one sample could be taken or kept")
 
 
-def _sinks(settings: Settings, sampler: Sampler) -> list[Sink]:
+def _sinks(settings: Settings, sampler: Sampler, ending: ExitStack) -> list[Sink]:
     sinks: list[Sink] = []
     if settings.journal:
         sinks.append(lambda seen: append(settings.journal, seen))
     if settings.evidence:
         builder = EvidenceBuilder(settings.job, settings.signature, settings.mode)
         sinks.append(lambda seen: drop_evidence(settings.evidence, builder.add(seen)))
+    if settings.mlflow:
+        sinks += _mlflow(settings, ending)
     if settings.agent:
         sinks.append(_NameCheck(settings, sampler))
     return sinks
+
+
+def _mlflow(settings: Settings, ending: ExitStack) -> list[Sink]:
+    from slurm_colloc.observe.mlflow import MlflowOutlet
+
+    try:
+        outlet = MlflowOutlet(os.environ)
+    except InputError as error:
+        if not settings.evidence:
+            raise
+        # What csub learns for the next submission must not hang on it.
+        say(str(error))
+        return []
+    ending.callback(outlet.close)
+    return [outlet.add]
 
 
 class _NameCheck:

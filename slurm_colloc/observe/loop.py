@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sampling until told to stop: the one loop of the agent on a node and of the sampler inside a job."""
 
+import math
 import os
 import select
 import signal
 from collections.abc import Callable, Iterator, Sequence
 
 from slurm_colloc import clock
-from slurm_colloc.errors import CollocError, DeadlineError
+from slurm_colloc.errors import CollocError, DeadlineError, GpuError
 from slurm_colloc.model import Round
 from slurm_colloc.observe.sampler import Sampler
 
 Sink = Callable[[Round], object]
 # A driver that takes longer than this does not come back by itself: its calls cannot be interrupted.
 HUNG_S = 60.0
+_ALIVE_S = 30.0
 
 
 class Pace:
@@ -22,9 +24,27 @@ class Pace:
     The first readings come densely where ``dense`` asks for it, so that a short job is seen too.
     """
 
-    def __init__(self, period_s: float, *, watch_pid: int = 0, count: int = 0, dense: bool = False) -> None:
+    def __init__(
+        self,
+        period_s: float,
+        *,
+        watch_pid: int = 0,
+        count: int = 0,
+        dense: bool = False,
+        alive: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Set the pace.
+
+        Args:
+            period_s: seconds from one reading to the next.
+            watch_pid: end with this process; 0: with none.
+            count: end after so many readings; 0: go on.
+            dense: begin with a reading each second, and double that up to the period.
+            alive: called after each reading and at least every 30 s, for whoever watches this process.
+        """
         self._period_s = period_s
         self._count = count
+        self._alive = alive
         self._step_s = min(1.0, period_s) if dense else period_s
         self._waiting = select.poll()
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -59,20 +79,37 @@ class Pace:
             # From when it was due, not from when it was done: else a pass each 10.02 s.
             due_s = max(due_s + self._step_s, clock.ticking())
             self._step_s = min(self._period_s, self._step_s * 2)
-            self.ended = bool(self._waiting.poll(max(0.0, due_s - clock.ticking()) * 1000))
+            self._wait(due_s)
             if self.ended:
                 yield clock.now(), clock.ticking()
 
+    def _wait(self, due_s: float) -> None:
+        while not self.ended:
+            self._alive()
+            left_s = due_s - clock.ticking()
+            self.ended = bool(self._waiting.poll(min(max(0.0, left_s), _ALIVE_S) * 1000))
+            if left_s <= _ALIVE_S:
+                return
 
-def follow(sampler: Sampler, pace: Pace, sinks: Sequence[Sink], say: Callable[[str], None]) -> int:
+
+def follow(
+    sampler: Sampler,
+    pace: Pace,
+    sinks: Sequence[Sink],
+    say: Callable[[str], None],
+    *,
+    patience_s: float = math.inf,
+) -> int:
     """Sample at ``pace`` and hand each Round to every sink; return how many Rounds all sinks took.
 
     A driver reload or a full disk passes, and the gap shows as coverage: each trouble is said once, with its end.
 
     Raises:
         DeadlineError: the driver hangs. The pass cannot be ended, so that the process has to be.
+        GpuError: the driver has not answered for ``patience_s``.
     """
     complained, kept = "", 0
+    answered_s = clock.ticking()
     for at_s, ticking_s in pace:
         try:
             seen = clock.within(
@@ -83,8 +120,11 @@ def follow(sampler: Sampler, pace: Pace, sinks: Sequence[Sink], say: Callable[[s
         except CollocError as error:
             if isinstance(error, DeadlineError):
                 raise
+            if ticking_s - answered_s >= patience_s:
+                raise GpuError(f"no answer for {patience_s:g} s: {error}") from error
             troubles = [str(error)]
         else:
+            answered_s = ticking_s
             troubles = [trouble for sink in sinks if (trouble := _into(sink, seen))]
             kept += not troubles
         now_said = "; ".join(troubles)

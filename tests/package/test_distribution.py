@@ -36,7 +36,8 @@ for site in sorted(Path(folder("site-configs")).glob("*/site.toml")):
         block = render_block(request, footprint, placement, Sampling("s", mode), config)
         assert b"csub" in block and b"slurm_colloc.cli.colloc sample" in block
         rendered += 1
-assert rendered == 4 * len(list(Path(folder("site-configs")).iterdir())) >= 12, rendered
+assert rendered >= 4 * 3, rendered
+assert (Path(folder("site-configs")) / "systemd" / "colloc-agent.service").is_file()
 print(len(list(Path(folder("templates")).glob("*.sbatch.j2"))))
 """
 

@@ -23,6 +23,9 @@ def sample(
     signature: Annotated[str, typer.Option("--signature", help="of that job, from csub")] = "",
     mode: Annotated[str, typer.Option("--mode", help="how that job shares its GPU")] = "exclusive",
     watch_pid: Annotated[int, typer.Option("--watch-pid", help="end with this process")] = 0,
+    mlflow: Annotated[
+        bool, typer.Option("--mlflow", help="log this job's metrics to the run in $MLFLOW_RUN_ID")
+    ] = False,
     count: Annotated[int, typer.Option("--count", help="end after so many samples; 0: go on")] = 0,
 ) -> None:
     """Sample GPUs until told to stop: into the node's journal, or into one job's evidence."""
@@ -31,7 +34,7 @@ def sample(
     name = node or node_name()
     if evidence and not (job and signature):
         raise InputError("--evidence needs --job and --signature")
-    if not journal and not evidence:
+    if not journal and not evidence and not mlflow:
         if config is None:
             raise ConfigError("no folder for samples: give --journal, or a site.toml with paths.state")
         journal = config.paths.journal or state_folder("journal", writing=True)
@@ -49,6 +52,7 @@ def sample(
             signature=signature,
             mode=mode,
             watch_pid=watch_pid,
+            mlflow=mlflow,
             samples=count,
         )
     )

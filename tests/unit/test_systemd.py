@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The unit files as systemd itself reads them, the rights they give, and the commands they start."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.programs import need_program
+
+UNITS = Path(__file__).resolve().parents[2] / "site-configs" / "systemd"
+SERVICES = sorted(path.name for path in UNITS.glob("*.service"))
+COMMANDS = {"colloc-agent.service": "agent", "colloc-seal.service": "seal", "colloc-compact.service": "compact"}
+# systemd's own measure, 0 (nothing allowed) to 10; a service without any of these lines has 9.6.
+MOST_EXPOSURE = {"colloc-agent.service": 2.5, "colloc-seal.service": 1.0, "colloc-compact.service": 1.0}
+
+
+def _settings(name: str) -> dict[str, list[str]]:
+    """Return the lines of a unit file, by key."""
+    found: dict[str, list[str]] = {}
+    for line in (UNITS / name).read_text().splitlines():
+        key, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            found.setdefault(key, []).append(value)
+    return found
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """Return a folder with the unit files, whose program exists."""
+    (tmp_path / "bin").mkdir()
+    os.symlink("/bin/true", tmp_path / "bin" / "colloc")
+    for unit in [*UNITS.glob("*.service"), *UNITS.glob("*.timer")]:
+        (tmp_path / unit.name).write_text(unit.read_text().replace("/opt/slurm_colloc/", f"{tmp_path}/"))
+    return tmp_path
+
+
+def test_systemd_understands_every_line(installed: Path) -> None:
+    units = [str(path) for path in sorted(installed.glob("colloc-*"))]
+    assert len(units) == 5
+    argv = [need_program("systemd-analyze"), "verify", *units]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_rights_do_not_grow_unnoticed(installed: Path, name: str) -> None:
+    argv = [need_program("systemd-analyze"), "security", "--offline=true", "--no-pager", str(installed / name)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    exposure = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
+    assert exposure, done.stderr
+    assert float(exposure[1]) <= MOST_EXPOSURE[name]
+
+
+def test_every_service_starts_its_own_command() -> None:
+    assert {name: _settings(name)["ExecStart"] for name in SERVICES} == {
+        name: [f"/opt/slurm_colloc/bin/colloc {command}"] for name, command in COMMANDS.items()
+    }
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_runs_as_root(name: str) -> None:
+    user = [line.split() for line in (UNITS / "colloc.sysusers.conf").read_text().splitlines() if line[:2] == "u "]
+    assert [words[1] for words in user] == _settings(name)["User"] == ["colloc"]
+
+
+def test_the_agent_sees_processes_and_the_others_have_no_right_at_all() -> None:
+    agent = _settings("colloc-agent.service")
+    assert not {"ProtectProc", "ProcSubset", "PrivatePIDs", "PrivateUsers", "PrivateDevices"} & agent.keys()
+    assert agent["AmbientCapabilities"] == agent["CapabilityBoundingSet"] == ["CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"]
+    for name in ("colloc-seal.service", "colloc-compact.service"):
+        assert _settings(name)["CapabilityBoundingSet"] == [""]
+        assert "AmbientCapabilities" not in _settings(name)
+
+
+FILES = ("cgroup", "stat", "cmdline", "status", "environ", "io")
+_STATUS_CAPS = re.compile(r"CapEff:\s*([0-9a-f]+)")
+# CAP_DAC_READ_SEARCH, CAP_SETGID, CAP_SETUID, CAP_SETPCAP, CAP_SYS_PTRACE.
+_NEEDED_CAPS = 1 << 2 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 19
+
+
+@pytest.mark.parametrize(
+    ("rights", "readable"),
+    [
+        ("-all", FILES[:4]),
+        ("-all,+sys_ptrace", FILES[:4]),
+        ("-all,+dac_read_search", FILES[:4]),
+        ("-all,+sys_ptrace,+dac_read_search", FILES),
+    ],
+)
+def test_the_two_rights_of_the_agent_are_what_it_takes_to_see_others_processes(
+    rights: str, readable: tuple[str, ...]
+) -> None:
+    if int(_STATUS_CAPS.findall(Path("/proc/self/status").read_text())[0], 16) & _NEEDED_CAPS != _NEEDED_CAPS:
+        pytest.skip("needs root, with the rights that are given away here")
+    setpriv = need_program("setpriv")
+    other = subprocess.Popen([setpriv, "--reuid=4201", "--regid=4201", "--clear-groups", "sleep", "60"])
+    try:
+        while Path(f"/proc/{other.pid}/comm").read_text() != "sleep\n":
+            assert other.poll() is None
+        sets = [f"--{kind}={rights}" for kind in ("inh-caps", "ambient-caps", "bounding-set")]
+        identity = ["--reuid=4202", "--regid=4202", "--clear-groups", "--no-new-privs"]
+        script = (
+            f"cd /proc/{other.pid}; for name in {' '.join(FILES)}; do head -c 1 $name >/dev/null && echo $name; done"
+        )
+        argv = [setpriv, *identity, *sets, "sh", "-c", script]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert tuple(done.stdout.split()) == readable, done.stderr
+    finally:
+        other.kill()
+        other.wait()
+
+
+# The kernel's own form of MemoryDenyWriteExecute=: prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN).
+MDWE = """
+import ctypes, os, sys
+if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) != 0:
+    sys.exit(77)
+os.execv(sys.executable, [sys.executable, "-I", "-c", sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import ctypes, pynvml; assert ctypes.CDLL(None).getpid() > 0",
+        "import duckdb, pandas; duckdb.sql('select sum(range) from range(100000)').fetchall()",
+    ],
+    ids=["agent", "seal"],
+)
+def test_what_the_services_load_needs_no_memory_both_writable_and_executable(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", MDWE, code], capture_output=True, text=True, check=False)
+    if done.returncode == 77:
+        pytest.skip("this kernel (before 6.3) has no PR_SET_MDWE")
+    assert done.returncode == 0, done.stderr
