@@ -124,7 +124,7 @@ class HostUse:
         """Return what each of ``jobs`` did on the host since the previous call; None for what is not known.
 
         That is: each counter of a job that was not asked for the previous time or whose counter went back, and what
-        the caller may not read. Other users' bytes need CAP_SYS_PTRACE.
+        the caller may not read: other users' bytes need CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, all else is open.
         """
         self._mounts = self._mounts or parse_mounts(_text(table, "self", "mountinfo"))
         members = table.members()
