@@ -79,17 +79,18 @@ class Pace:
             # From when it was due, not from when it was done: else a pass each 10.02 s.
             due_s = max(due_s + self._step_s, clock.ticking())
             self._step_s = min(self._period_s, self._step_s * 2)
-            self._wait(due_s)
+            self.ended = self._told_to_end_before(due_s)
             if self.ended:
                 yield clock.now(), clock.ticking()
 
-    def _wait(self, due_s: float) -> None:
-        while not self.ended:
+    def _told_to_end_before(self, due_s: float) -> bool:
+        while True:
             self._alive()
             left_s = due_s - clock.ticking()
-            self.ended = bool(self._waiting.poll(min(max(0.0, left_s), _ALIVE_S) * 1000))
+            if self._waiting.poll(min(max(0.0, left_s), _ALIVE_S) * 1000):
+                return True
             if left_s <= _ALIVE_S:
-                return
+                return False
 
 
 def follow(
