@@ -276,6 +276,9 @@ def _drop_repeated(scrapes: _Scrapes, rejected: Counter[str]) -> None:
         for scrape in times.values():
             for unit in [unit for unit in scrape.readings if best.get(unit.card) != target]:
                 rejected["also read through another exporter or target"] += len(scrape.readings.pop(unit))
+            cut = {unit.card for unit in scrape.readings if unit.profile}
+            for unit in [unit for unit in scrape.readings if unit.card in cut and not unit.profile]:
+                rejected["a whole card, said beside its slices"] += len(scrape.readings.pop(unit))
 
 
 def _rounds(scrapes: _Scrapes) -> Iterator[Round]:
@@ -293,9 +296,6 @@ def _devices(
     exporter: Exporter, scrape: _Scrape, interval_s: float
 ) -> tuple[tuple[DeviceSample, ...], tuple[Holder, ...]]:
     readings = {unit: reading for unit, reading in sorted(scrape.readings.items()) if set(reading.values()) - {None}}
-    # A card that is cut is its slices, not one unit more.
-    cut = {unit.card for unit in readings if unit.profile}
-    readings = {unit: reading for unit, reading in readings.items() if unit.profile or unit.card not in cut}
     jobs = {unit: scrape.jobs[unit] for unit in readings}
     if not exporter.uuid:
         readings, jobs = _told_apart(readings, jobs)

@@ -87,7 +87,7 @@ class Server:
                 said = error.read(500).decode(errors="replace").strip()
             hint = f"; put a token into ${TOKEN_VARIABLE}" if error.code in (401, 403) else ""
             raise InputError(f"{asked} answered {error.code} {error.reason}: {said}{hint}") from error
-        except (OSError, http.client.HTTPException, UnicodeDecodeError) as error:
+        except (OSError, http.client.HTTPException) as error:
             why = getattr(error, "reason", None) or error
             raise InputError(f"{asked} did not answer: {why}; is it up, and reachable from here?") from error
 
@@ -103,7 +103,7 @@ def _read(answer: http.client.HTTPResponse, asked: str, deadline_s: float) -> st
             raise InputError(f"{asked} answered with more than {_ANSWER_LIMIT_BYTES >> 20} MiB for an hour")
         if time.monotonic() > deadline_s:
             raise InputError(f"{asked} did not end its answer in time; is it busy?")
-    return b"".join(parts).decode()
+    return b"".join(parts).decode(errors="replace")
 
 
 def parse_names(text: str) -> tuple[str, ...]:
