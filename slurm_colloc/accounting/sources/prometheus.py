@@ -121,7 +121,7 @@ class _Unit(NamedTuple):
 
 
 class _Scrape:
-    """What one target said at one time: readings of units, by the job they were said of, and the jobs on each."""
+    """What one target said at one time: the readings of each unit, and the jobs it was said to have."""
 
     def __init__(self) -> None:
         self.readings: dict[_Unit, dict[str, float | None]] = defaultdict(dict)
@@ -235,7 +235,7 @@ def _unit(exporter: Exporter, labels: Mapping[str, str], node: str) -> _Unit | s
     return _Unit(
         uuid=f"{uuid}/{part}" if part else uuid,
         card=card,
-        number=int(number) if number.isascii() and number.isdecimal() else 0,
+        number=int(number) if number.isascii() and number.isdecimal() and len(number) < 5 else 0,
         model=labels.get(exporter.model, ""),
         profile=profile.name if profile else "",
     )
