@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources -> store, and what was counted on the way."""
 
+import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import NamedTuple
 
-from slurm_colloc.accounting.sources import clustercockpit, sacct
+from slurm_colloc.accounting.sources import clustercockpit, prometheus, sacct
+from slurm_colloc.accounting.sources.prometheus_server import Server
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
@@ -70,6 +74,37 @@ def keep_samples(
     if rejected or store.has_log(source):
         store.write_log(source, counted._asdict())
     return counted
+
+
+def keep_history(
+    store: Store,
+    server: Server,
+    cluster: str,
+    since_s: float,
+    until_s: float,
+    attribute: Callable[[Round], tuple[JobShare, ...]],
+) -> Counted:
+    """Write what a Prometheus server knows of the hours that [since, until) touches, hour by hour.
+
+    Hours of which it knows nothing stay as they are in the store: a server forgets.
+
+    Raises:
+        InputError: the server does not answer, or has nothing that can be read.
+        StoreError: the store cannot be written.
+    """
+    hours = list(prometheus.hours(since_s, until_s))
+    names = prometheus.names_there(server, hours[0][0], hours[-1][1])
+    source = f"prometheus-{hashlib.sha256(server.url.encode()).hexdigest()[:8]}"
+    points = 0
+    rejected: Counter[str] = Counter()
+    for start_s, end_s in hours:
+        found = prometheus.read_rounds(server, names, start_s, end_s)
+        points += found.points
+        rejected.update(found.rejected)
+        if found.rounds:
+            hour = datetime.fromtimestamp(start_s, UTC).strftime("%Y%m%dT%H")
+            keep_samples(store, os.path.join(cluster, source, hour), cluster, found.rounds, 0, attribute)
+    return _log(store, Counted(source, points, points - rejected.total(), 0, dict(rejected)))
 
 
 def _log(store: Store, counted: Counted) -> Counted:

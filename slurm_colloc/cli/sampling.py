@@ -43,6 +43,8 @@ class Settings(NamedTuple):
     mode: str = ""
     watch_pid: int = 0
     samples: int = 0
+    prometheus_address: str = ""
+    prometheus_port: int = 0
     mlflow: bool = False
     agent: bool = False
 
@@ -103,11 +105,21 @@ def _sinks(settings: Settings, sampler: Sampler, ending: ExitStack) -> list[Sink
     if settings.evidence:
         builder = EvidenceBuilder(settings.job, settings.signature, settings.mode)
         sinks.append(lambda seen: drop_evidence(settings.evidence, builder.add(seen)))
+    if settings.prometheus_port:
+        sinks.append(_prometheus(settings, ending))
     if settings.mlflow:
         sinks += _mlflow(settings, ending)
     if settings.agent:
         sinks.append(_NameCheck(settings, sampler))
     return sinks
+
+
+def _prometheus(settings: Settings, ending: ExitStack) -> Sink:
+    from slurm_colloc.observe.prometheus import Endpoint
+
+    endpoint = Endpoint(settings.prometheus_address, settings.prometheus_port, settings.period_s)
+    ending.callback(endpoint.close)
+    return endpoint.show
 
 
 def _mlflow(settings: Settings, ending: ExitStack) -> list[Sink]:

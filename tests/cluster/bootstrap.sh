@@ -6,7 +6,7 @@ set -euo pipefail
 
 packages=(
     slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin
-    mariadb-server mariadb-client munge libnss-wrapper gcc libc6-dev zsh fish mandoc systemd
+    mariadb-server mariadb-client munge libnss-wrapper gcc libc6-dev zsh fish mandoc systemd prometheus
 )
 readonly guard=/usr/sbin/policy-rc.d
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

@@ -30,6 +30,8 @@ def agent(
         devices=config.observe.simulated_devices,
         journal=journal or config.paths.journal or state_folder("journal", writing=True),
         samples=count,
+        prometheus_address=config.observe.prometheus_address,
+        prometheus_port=config.observe.prometheus_port,
         agent=True,
     )
     say(f"sampling node {settings.node} every {settings.period_s:g} s into '{settings.journal}'")

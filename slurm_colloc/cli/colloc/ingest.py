@@ -9,9 +9,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import typer
 
 from slurm_colloc.accounting.feedback import build_history, collect_decisions
-from slurm_colloc.accounting.ingest import Counted, is_current, keep_means, keep_runs, keep_samples
+from slurm_colloc.accounting.ingest import Counted, is_current, keep_history, keep_means, keep_runs, keep_samples
 from slurm_colloc.accounting.sources import controller, sacct
 from slurm_colloc.accounting.sources.clustercockpit import parse_jobs
+from slurm_colloc.accounting.sources.prometheus_server import TOKEN_VARIABLE, Server
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
 from slurm_colloc.clock import now
@@ -36,10 +37,16 @@ def ingest(
     timezone: Annotated[str, typer.Option("--timezone", help="zone of times without one in that text")] = "",
     clustercockpit: Annotated[str, typer.Option("--clustercockpit", help="a ClusterCockpit job table (CSV)")] = "",
     journal: Annotated[str, typer.Option("--journal", help="folder of samples; else the site's")] = "",
+    prometheus: Annotated[str, typer.Option("--prometheus", help="a Prometheus server's URL: samples from there")] = "",
+    prometheus_match: Annotated[
+        str, typer.Option("--prometheus-match", help="labels of this cluster's series there, as 'cluster=\"a\"'")
+    ] = "",
 ) -> None:
     """Take in job runs and samples; repeating it changes nothing."""
-    if clustercockpit and (sacct_file or journal):
-        raise InputError("--clustercockpit is a source of its own; ingest sacct rows and samples by another call")
+    if bool(clustercockpit) + bool(prometheus) + bool(sacct_file or journal) > 1:
+        raise InputError(
+            "--clustercockpit and --prometheus are sources of their own; ingest sacct rows and samples by another call"
+        )
     if journal and not os.path.isdir(journal):
         raise InputError(f"journal '{journal}' is no folder")
     config = site_or_none()
@@ -47,7 +54,9 @@ def ingest(
     say(f"taking into '{folder}'")
     target = Store(folder)
     counted: list[Counted] = []
-    if clustercockpit:
+    if prometheus:
+        counted.append(_prometheus(target, config, (since, until), (prometheus, prometheus_match)))
+    elif clustercockpit:
         counted.append(_clustercockpit(target, clustercockpit))
     else:
         counted += _runs(target, config, (since, until), (sacct_file, fields, timezone))
@@ -89,6 +98,14 @@ def _place(path: str) -> str:
 
 def _clustercockpit(target: Store, path: str) -> Counted:
     return keep_means(target, _source(path), parse_jobs(_read(path)), now())
+
+
+def _prometheus(target: Store, config: SiteConfig | None, asked: tuple[str, str], server: tuple[str, str]) -> Counted:
+    if config is None:
+        raise InputError("a Prometheus server does not name the cluster; give a site.toml")
+    start, end = window(*asked)
+    known = Server(*server, token=os.environ.get(TOKEN_VARIABLE, ""))
+    return keep_history(target, known, config.cluster, start.timestamp(), end.timestamp(), attribute_round)
 
 
 def _runs(

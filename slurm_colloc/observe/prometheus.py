@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last Round for Prometheus to scrape: units by uuid, and what of them belongs to which job.
+
+Names follow Prometheus: base units, and shares as ratios from 0 to 1, so that sums of them count whole units.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler
+from socket import AF_INET, AF_INET6
+from socketserver import TCPServer
+from threading import Thread
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import slurm_colloc
+from slurm_colloc.errors import ConfigError
+from slurm_colloc.model import JobShare, Round
+from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.units import BYTES_PER_MIB
+
+if TYPE_CHECKING:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+# Older than this many periods a Round is no longer shown.
+_VALID_PERIODS = 2.5
+# Eight GPUs in seven slices each hold 56 jobs; more would be a runaway, which must not fill a Prometheus server.
+JOBS_MOST = 64
+_CLIENT_TIMEOUT_S = 5.0
+_UNIT_LABELS = ("uuid", "gpu", "model", "profile")
+_SHARE_LABELS = ("uuid", "job_id", "method")
+# field -> what follows "colloc_gpu_" and "colloc_job_gpu_", and what it means; GPU_UTIL and SM activity are two things.
+_RATIOS = {
+    "gpu_util_pct": ("utilization_ratio", "Share of time in which at least one kernel ran (GPU_UTIL)."),
+    "gr_active_pct": ("gr_engine_active_ratio", "Share of time in which the graphics or compute engine was active."),
+    "sm_active_pct": ("sm_active_ratio", "Share of cycles in which an SM held a warp, mean over the SMs (SMACT)."),
+    "sm_occupancy_pct": ("sm_occupancy_ratio", "Resident warps over the most possible, mean over the SMs (SMOCC)."),
+    "tensor_active_pct": ("tensor_active_ratio", "Share of cycles in which the tensor pipe was active (TENSO)."),
+    "dram_active_pct": ("dram_active_ratio", "Share of the device memory's bandwidth in use (DRAMA)."),
+}
+
+_Values = Iterable[tuple[tuple[str, ...], float | None]]
+_Family = TypeVar("_Family", "GaugeMetricFamily", "CounterMetricFamily")
+# (metric, what it is of, method): what it is of is a uuid, a job, or both.
+_Key = tuple[str, tuple[str, ...], str]
+
+
+class _Shown(NamedTuple):
+    """One Round, ready to be scraped; never changed, so that the server's thread needs no lock."""
+
+    seen: Round
+    shares: tuple[JobShare, ...]
+    jobs: frozenset[str]
+    jobs_omitted: int
+    totals: Mapping[_Key, float]
+    until_s: float
+
+
+class Endpoint:
+    """A server in a thread of its own that answers with the last Round for as long as it is fresh."""
+
+    def __init__(self, address: str, port: int, period_s: float, ticking: Callable[[], float] = time.monotonic) -> None:
+        """Listen.
+
+        Args:
+            address: of this host, to listen on.
+            port: likewise; 0 picks a free one.
+            period_s: between two Rounds.
+            ticking: a clock that nobody sets.
+
+        Raises:
+            ConfigError: the library is missing, or address and port cannot be had.
+        """
+        try:
+            from prometheus_client import CollectorRegistry, generate_latest
+            from prometheus_client.exposition import CONTENT_TYPE_LATEST
+        except ImportError as error:
+            raise ConfigError(
+                "observe.prometheus_port is set and the library is missing: "
+                "run \"pip install 'slurm-colloc[prometheus]'\", or set it to 0"
+            ) from error
+        self._period_s = period_s
+        self._ticking = ticking
+        self._shown: _Shown | None = None
+        registry = CollectorRegistry()
+        registry.register(self)
+        try:
+            self._server = _Server(address, port, CONTENT_TYPE_LATEST, lambda: generate_latest(registry))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on '{address}' port {port} for Prometheus: {error.strerror or error}; "
+                "see observe.prometheus_address and observe.prometheus_port"
+            ) from error
+        self.port: int = self._server.server_address[1]
+        # A daemon: it must not keep an agent that ends.
+        Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def show(self, seen: Round) -> None:
+        """Answer with this Round from now on."""
+        shares = attribute_round(seen)
+        named = {share.job_id for share in shares} | {host.job_id for host in seen.hosts}
+        # By age: a job that is shown stays while it runs. What is not a number is not a job's id.
+        numbers = sorted((job for job in named if job.isascii() and job.isdecimal()), key=lambda job: (len(job), job))
+        jobs = frozenset(numbers[:JOBS_MOST])
+        totals = self._totals(seen, tuple(share for share in shares if share.job_id in jobs | {""}), jobs)
+        until_s = self._ticking() + _VALID_PERIODS * self._period_s
+        self._shown = _Shown(seen, shares, jobs, len(named - jobs - {""}), totals, until_s)
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _totals(self, seen: Round, shares: tuple[JobShare, ...], jobs: frozenset[str]) -> dict[_Key, float]:
+        """Return the counters so far of what is still there: Prometheus wants sums, however often it asks."""
+        added: list[tuple[_Key, float | None]] = [
+            (("colloc_gpu_energy_joules", (device.uuid,), ""), device.energy_j) for device in seen.devices
+        ]
+        added += [
+            (("colloc_job_gpu_energy_joules", (share.uuid, share.job_id), share.method), share.energy_j)
+            for share in shares
+        ]
+        for host in seen.hosts:
+            if host.job_id in jobs:
+                added += [
+                    (("colloc_job_cpu_seconds", (host.job_id,), ""), host.cpu_s),
+                    (("colloc_job_read_bytes", (host.job_id,), ""), _bytes(host.read_mib)),
+                    (("colloc_job_written_bytes", (host.job_id,), ""), _bytes(host.written_mib)),
+                ]
+        there = {key[:2] for key, _ in added}
+        totals = {key: sum_ for key, sum_ in (self._shown.totals if self._shown else {}).items() if key[:2] in there}
+        for key, value in added:
+            if value is not None:
+                totals[key] = totals.get(key, 0.0) + value
+        return totals
+
+    def collect(self) -> Iterator["Metric"]:
+        """Return what there is to scrape; prometheus-client calls this."""
+        from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
+
+        shown = self._shown
+        if shown is None:
+            return
+        last = "colloc_last_round_timestamp_seconds", "When the node was last sampled; stays when the figures are gone."
+        yield GaugeMetricFamily(*last, value=shown.seen.at_s)
+        if self._ticking() > shown.until_s:
+            return
+        seen = shown.seen
+        node = {"node": seen.node, "boot_id": seen.boot_id, "version": slurm_colloc.__version__}
+        yield InfoMetricFamily("colloc_node", "What was sampled, and by which release.", value=node)
+        yield GaugeMetricFamily(
+            "colloc_jobs_omitted", "Jobs of this node that are not shown.", value=shown.jobs_omitted
+        )
+        for family in (*_units(shown), *_job_shares(shown), *_hosts(shown)):
+            if family.samples:
+                yield family
+
+
+def _units(shown: _Shown) -> Iterator["Metric"]:
+    units = [((unit.uuid, str(unit.gres_index), unit.model, unit.profile), unit) for unit in shown.seen.devices]
+    for field, (name, meaning) in _RATIOS.items():
+        values = [(labels, _ratio(getattr(unit, field))) for labels, unit in units]
+        yield _gauge(f"colloc_gpu_{name}", meaning, _UNIT_LABELS, values)
+    used = [(labels, _bytes(unit.gpu_mem_used_mib)) for labels, unit in units]
+    yield _gauge("colloc_gpu_memory_used_bytes", "Device memory in use.", _UNIT_LABELS, used)
+    whole = [(labels, _bytes(unit.mem_total_mib or None)) for labels, unit in units]
+    yield _gauge("colloc_gpu_memory_total_bytes", "Device memory there is.", _UNIT_LABELS, whole)
+    power = [(labels, unit.power_w) for labels, unit in units]
+    yield _gauge("colloc_gpu_power_watts", "Power draw at the moment of reading.", _UNIT_LABELS, power)
+    energy = [(labels, shown.totals.get(("colloc_gpu_energy_joules", (unit.uuid,), ""))) for labels, unit in units]
+    yield _counter("colloc_gpu_energy_joules", "Energy taken.", _UNIT_LABELS, energy)
+
+
+def _job_shares(shown: _Shown) -> Iterator["Metric"]:
+    shares = [share for share in shown.shares if share.job_id in shown.jobs | {""}]
+    for field, (name, meaning) in _RATIOS.items():
+        values = [((one.uuid, one.job_id, one.method), _ratio(getattr(one, field))) for one in shares]
+        text = f"The job's part of the unit's figure; without a job the rest. {meaning}"
+        yield _gauge(f"colloc_job_gpu_{name}", text, _SHARE_LABELS, values)
+    # The method is of the figures that are split; memory and processes are the job's own.
+    memory = [((one.uuid, one.job_id), _bytes(one.gpu_mem_used_mib)) for one in shares]
+    yield _gauge("colloc_job_gpu_memory_used_bytes", "Device memory of the job's processes.", _SHARE_LABELS[:2], memory)
+    processes = [((one.uuid, one.job_id), one.process_count) for one in shares]
+    yield _gauge(
+        "colloc_job_gpu_processes", "Processes of the job on the unit; 0: held idle.", _SHARE_LABELS[:2], processes
+    )
+    name = "colloc_job_gpu_energy_joules"
+    energy = [((*owner, method), total) for (metric, owner, method), total in shown.totals.items() if metric == name]
+    yield _counter(name, "The job's part of the energy taken; without a job the rest.", _SHARE_LABELS, energy)
+
+
+def _hosts(shown: _Shown) -> Iterator["Metric"]:
+    memory = [((host.job_id,), _bytes(host.host_mem_mib)) for host in shown.seen.hosts if host.job_id in shown.jobs]
+    yield _gauge("colloc_job_host_memory_bytes", "Host memory of the job on this node.", ("job_id",), memory)
+    for name, meaning in (
+        ("colloc_job_cpu_seconds", "CPU time of the job on this node."),
+        ("colloc_job_read_bytes", "What the job read on this node."),
+        ("colloc_job_written_bytes", "What the job wrote on this node."),
+    ):
+        values = [(owner, total) for (metric, owner, _), total in shown.totals.items() if metric == name]
+        yield _counter(name, meaning, ("job_id",), values)
+
+
+def _gauge(name: str, meaning: str, labels: tuple[str, ...], values: _Values) -> "Metric":
+    from prometheus_client.core import GaugeMetricFamily
+
+    return _filled(GaugeMetricFamily(name, meaning, labels=labels), values)
+
+
+def _counter(name: str, meaning: str, labels: tuple[str, ...], values: _Values) -> "Metric":
+    from prometheus_client.core import CounterMetricFamily
+
+    return _filled(CounterMetricFamily(name, meaning, labels=labels), values)
+
+
+def _filled(family: _Family, values: _Values) -> _Family:
+    for labels, value in values:
+        if value is not None:
+            family.add_metric(labels, value)
+    return family
+
+
+def _ratio(pct: float | None) -> float | None:
+    return None if pct is None else pct / 100
+
+
+def _bytes(mib: float | None) -> float | None:
+    return None if mib is None else mib * BYTES_PER_MIB
+
+
+class _Server(TCPServer):
+    """One request at a time. Not http.server's own, which asks DNS for its name before it listens."""
+
+    allow_reuse_address = True
+
+    def __init__(self, address: str, port: int, content_type: str, render: Callable[[], bytes]) -> None:
+        self.address_family = AF_INET6 if ":" in address else AF_INET
+        self.content_type = content_type
+        self.render = render
+        super().__init__((address, port), _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = _CLIENT_TIMEOUT_S
+    server: _Server
+
+    def do_GET(self) -> None:
+        body = self.server.render()
+        self.send_response(200)
+        self.send_header("Content-Type", self.server.content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing: a scrape each few seconds is no news."""

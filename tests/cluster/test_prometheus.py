@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real Prometheus server between exporters that say what real ones said and our import, and before our endpoint."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, NamedTuple
+
+import pytest
+
+from slurm_colloc.accounting.sources.prometheus import Imported, names_there, read_rounds
+from slurm_colloc.accounting.sources.prometheus_server import Server
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.model import Holder, HostSample
+from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.observe.prometheus import Endpoint
+from tests.cluster.ports import Ports, answers
+from tests.unit.made import RECORDED, device, near, process, seen
+from tests.unit.programs import need_program
+
+A100 = "GPU-34319582-d595-d1c7-d1d2-179bcfa61660"
+CARD = [
+    line for line in (RECORDED / "prometheus" / "dcgm-exporter.txt").read_text().splitlines() if "GPU_I_ID" not in line
+]
+JOBS = (RECORDED / "prometheus" / "slurm-job-exporter.txt").read_text().splitlines()
+# Scrapes of each kind, one a second: one job, two jobs, no value, no job; then the target is gone.
+ONE, TWO, BLANK, NONE = 3, 6, 8, 11
+
+
+def dcgm(scrape: int) -> str:
+    """Return what dcgm-exporter says: one copy of each line for each job."""
+    jobs = ["101"] if scrape < ONE else ["101", "102"] if scrape < TWO else []
+    lines = [line.replace("}", f',hpc_job="{job}"}}') for line in CARD for job in jobs] or CARD
+    if TWO <= scrape < BLANK:
+        lines = [f"{line.split(' ')[0]} 9223372036854775794" for line in CARD]
+    return "\n".join(lines) + "\n"
+
+
+def slurm_job(scrape: int) -> str:
+    """Return what slurm-job-exporter says; job 4 ends."""
+    return "\n".join(line for line in JOBS if scrape < TWO or 'slurmjobid="4"' not in line) + "\n"
+
+
+PAGES: dict[str, Callable[[int], str]] = {
+    "/dcgm": dcgm,
+    "/twin": lambda _: "\n".join(CARD) + "\n",
+    "/slurm": slurm_job,
+    "/nvidia": lambda _: (RECORDED / "prometheus" / "nvidia_gpu_exporter.txt").read_text(),
+}
+
+
+@contextmanager
+def exporters() -> Iterator[tuple[int, Counter[str]]]:
+    """Serve PAGES, each by how often it was asked for, and then nothing; yield the port and the count."""
+    served: Counter[str] = Counter()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page = PAGES[self.path](served[self.path])
+            self.send_response(200 if served[self.path] < NONE else 503)
+            self.end_headers()
+            self.wfile.write(page.encode())
+            served[self.path] += 1
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_port, served
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def scrape_configs(exporter_port: int, endpoint_port: int) -> list[dict[str, Any]]:
+    pages = {"/dcgm": "g1:9400", "/twin": "g1-service:9400", "/slurm": "g2:9798", "/nvidia": "g3:9835"}
+    targets = [(path, f"127.0.0.1:{exporter_port}", instance) for path, instance in pages.items()]
+    targets.append(("/metrics", f"127.0.0.1:{endpoint_port}", "g4:9499"))
+    return [
+        {
+            "job_name": path,
+            "metrics_path": path,
+            "scrape_interval": "3s" if path == "/twin" else "1s",
+            "scrape_timeout": "1s",
+            "static_configs": [{"targets": [target], "labels": {"instance": instance}}],
+        }
+        for path, target, instance in targets
+    ]
+
+
+@contextmanager
+def prometheus(folder: Path, configs: list[dict[str, Any]]) -> Iterator[str]:
+    """Run the server on what ``folder`` holds; yield its address."""
+    port = Ports.find(["prometheus"]).release("prometheus")
+    (folder / "prometheus.yml").write_text(json.dumps({"scrape_configs": configs}))
+    with (folder / "prometheus.log").open("ab") as log:
+        running = subprocess.Popen(
+            [
+                need_program("prometheus"),
+                f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        wait(lambda: answers(port) and ready(port), running, folder)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        running.kill()
+        running.wait()
+
+
+def ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def wait(done: Callable[[], bool], running: subprocess.Popen[bytes], folder: Path) -> None:
+    deadline_s = time.monotonic() + 60
+    while not done():
+        log = folder / "prometheus.log"
+        assert running.poll() is None, log.read_text()
+        assert time.monotonic() < deadline_s, log.read_text()
+        time.sleep(0.1)
+
+
+class History(NamedTuple):
+    """A server that has scraped it all, was killed, and runs again with nothing to scrape."""
+
+    url: str
+    began_s: float
+    ended_s: float
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
+    need_program("prometheus")
+    folder = tmp_path_factory.mktemp("prometheus")
+    began_s = time.time()
+    endpoint = Endpoint("127.0.0.1", 0, period_s=600.0)
+    endpoint.show(
+        seen(
+            began_s,
+            [device()],
+            [process("1")],
+            hosts=[HostSample("1", cpu_s=1.0, host_mem_mib=1, read_mib=1, written_mib=1)],
+        )
+    )
+    try:
+        with exporters() as (port, served):
+            configs = scrape_configs(port, endpoint.port)
+            with prometheus(folder, configs):
+                deadline_s = time.monotonic() + 60
+                while any(served[page] <= NONE for page in PAGES if page != "/twin"):
+                    assert time.monotonic() < deadline_s, served
+                    time.sleep(0.1)
+    finally:
+        endpoint.close()
+    ended_s = time.time()
+    with prometheus(folder, []) as url:
+        yield History(url, began_s, ended_s)
+
+
+@pytest.fixture(scope="module")
+def imported(history: History) -> Imported:
+    server = Server(history.url)
+    until_s = history.ended_s + 600
+    return read_rounds(server, names_there(server, history.began_s, until_s), history.began_s, until_s)
+
+
+def scrapes(history: History, page: str) -> list[float]:
+    """Return when a page was scraped well, by the server's own record."""
+    series = Server(history.url, f'job="{page}"').samples("up", history.began_s, history.ended_s + 1)
+    return [at_s for _, points in series for at_s, up in points if up]
+
+
+def test_a_card_through_dcgm_exporter(history: History, imported: Imported) -> None:
+    rounds = [one for one in imported.rounds if one.node == "ub20-a100-k8s"]
+    times = scrapes(history, "/dcgm")
+    assert len(times) == NONE
+    # The same card through the other target counts once, and what has no value is a gap.
+    assert [one.at_s for one in rounds] == times[:TWO] + times[BLANK:]
+    jobs = [tuple(holder.job_id for holder in one.holders) for one in rounds]
+    assert jobs == [("101",)] * ONE + [("101", "102")] * (TWO - ONE) + [()] * (NONE - BLANK)
+    for one in rounds:
+        (unit,) = one.devices
+        assert (unit.uuid, unit.gr_active_pct, unit.tensor_active_pct) == (A100, near(99.563), near(92.926))
+        assert (unit.dram_active_pct, unit.gpu_mem_used_mib, unit.power_w) == (near(69.0789), 4845, 409.692)
+        assert unit.energy_j == near(409.692 * one.interval_s)
+        shares = {share.job_id: share for share in attribute_round(one)}
+        # Sums over the jobs and the rest are the card's value, however often the exporter repeated it.
+        assert sum(share.gr_active_pct or 0.0 for share in shares.values()) == near(99.563)
+        method = {0: set(), 1: {"whole device"}, 2: {"split equally"}}[len(one.holders)]
+        assert {share.method for job_id, share in shares.items() if job_id} == method
+    assert imported.rejected["no value (blank, NaN, out of range)"] == (BLANK - TWO) * 5
+
+
+def test_jobs_through_slurm_job_exporter(history: History, imported: Imported) -> None:
+    rounds = [one for one in imported.rounds if one.node == "g2"]
+    assert [one.at_s for one in rounds] == scrapes(history, "/slurm")
+    everybody = tuple(Holder(f"g2/{job}/0", job, None) for job in ("1", "2", "4"))
+    assert [one.holders for one in rounds] == [everybody] * TWO + [everybody[:2]] * (NONE - TWO)
+    fourth = rounds[0].devices[2]
+    assert (fourth.gpu_util_pct, fourth.sm_active_pct) == (None, near(66.45358263087205))
+    assert (fourth.gpu_mem_used_mib, fourth.power_w) == (8336, near(302.176))
+
+
+def test_a_gpu_through_nvidia_gpu_exporter(history: History, imported: Imported) -> None:
+    rounds = [one for one in imported.rounds if one.node == "g3"]
+    assert [one.at_s for one in rounds] == scrapes(history, "/nvidia")
+    for one in rounds:
+        (unit,) = one.devices
+        assert (unit.gpu_util_pct, unit.sm_active_pct, unit.gpu_mem_used_mib, unit.power_w) == (
+            100.0,
+            None,
+            19818,
+            631.95,
+        )
+        assert [share.method for share in attribute_round(one)] == ["unattributed"]
+
+
+def test_a_range_query_would_have_invented_points(history: History, imported: Imported) -> None:
+    """So raw samples are asked for. The server died here without marking its series as ended."""
+    last_s = scrapes(history, "/metrics")[-1]
+    query = f"query_range?query=colloc_gpu_power_watts&start={last_s + 1}&end={last_s + 100}&step=1"
+    with urllib.request.urlopen(f"{history.url}/api/v1/{query}", timeout=10) as answer:
+        (series,) = json.load(answer)["data"]["result"]
+    assert len(series["values"]) == 100
+    ((_, points),) = Server(history.url).samples("colloc_gpu_power_watts", history.began_s, history.ended_s + 600)
+    assert [at_s for at_s, _ in points] == scrapes(history, "/metrics")
+    assert max(one.at_s for one in imported.rounds) <= history.ended_s
+
+
+def test_our_own_endpoint_is_scraped(history: History) -> None:
+    server = Server(history.url, match='method!="unattributed"')
+    ((labels, points),) = server.samples("colloc_job_gpu_sm_active_ratio", history.began_s, history.ended_s)
+    assert (labels["uuid"], labels["job_id"], labels["method"]) == ("GPU-0", "1", "measured")
+    assert {value for _, value in points} == {0.2}
+
+
+def test_promtool_accepts_our_endpoint() -> None:
+    promtool = need_program("promtool")
+    endpoint = Endpoint("127.0.0.1", 0, period_s=600.0)
+    try:
+        both = [process("1", 1), process("2", 2)]
+        host = HostSample("1", cpu_s=1.0, host_mem_mib=1, read_mib=1.0, written_mib=1.0)
+        endpoint.show(seen(1000.0, [device()], both, hosts=[host]))
+        with urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=10) as answer:
+            text = answer.read()
+    finally:
+        endpoint.close()
+    checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, check=False)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+
+
+def test_the_command(history: History, tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text('schema = 1\ncluster = "c"\nslurm_release = "22.05"\n')
+    argv = ["ingest", "--prometheus", history.url, "--since", "1h", "--store", str(tmp_path / "store")]
+    argv += ["--prometheus-match", 'job!="/slurm"']
+    said = subprocess.run(
+        [sys.executable, "-m", "slurm_colloc.cli.colloc", *argv],
+        env={"COLLOC_CONF": str(tmp_path / "site.toml"), "HOME": str(tmp_path), "PATH": "/usr/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    assert "no value (blank, NaN, out of range): 10" in said.stderr
+    query = "SELECT job_id, method, count(*), sum(energy_j / interval_s) FROM shares WHERE node != 'g3' GROUP BY ALL"
+    with Store(str(tmp_path / "store")).connect() as connection:
+        rows = sorted(connection.execute(query).fetchall())
+    assert rows == [
+        ("", "unattributed", NONE - BLANK + TWO, near(409.692 * (NONE - BLANK))),
+        ("101", "split equally", TWO - ONE, near(409.692 / 2 * (TWO - ONE))),
+        ("101", "whole device", ONE, near(409.692 * ONE)),
+        ("102", "split equally", TWO - ONE, near(409.692 / 2 * (TWO - ONE))),
+    ]

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of a Prometheus server, and what becomes of its answers, good and bad."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from slurm_colloc.accounting.ingest import keep_history
+from slurm_colloc.accounting.sources import prometheus_server
+from slurm_colloc.accounting.sources.prometheus_server import Server
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.errors import InputError
+from slurm_colloc.observe.attribute import attribute_round
+from tests.unit.made import HOUR
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+class Asked(NamedTuple):
+    path: str
+    query: dict[str, str]
+    token: str | None
+
+
+class Fake:
+    """A server that answers as it is told and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.answer: Callable[[Asked], Answer] = lambda asked: (404, {}, b"")
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                parts = urlsplit(self.path)
+                query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+                asked = Asked(parts.path, query, self.headers["Authorization"])
+                fake.asked.append(asked)
+                status, headers, body = fake.answer(asked)
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    made = Fake()
+    yield made
+    made.close()
+
+
+def data(value: Any) -> Answer:
+    return 200, {"Content-Type": "application/json"}, json.dumps({"status": "success", "data": value}).encode()
+
+
+def test_raw_samples_are_asked_for_and_cut_to_the_window(fake: Fake) -> None:
+    points = [[99.999, "1"], [100, "2"], [199.999, "3"], [200, "4"]]
+    fake.answer = lambda _: data({"resultType": "matrix", "result": [{"metric": {"a": "b"}, "values": points}]})
+    samples = Server(f"{fake.url}/prometheus/", match='cluster="c"').samples("m", 100.0, 200.0)
+    assert samples == (({"a": "b"}, [(100.0, 2.0), (199.999, 3.0)]),)
+    # A second more than the window: one end of a range is open in Prometheus 3.
+    query = {"query": 'm{cluster="c"}[101s]', "time": "200.000"}
+    assert fake.asked == [Asked("/prometheus/api/v1/query", query, None)]
+
+
+def test_only_names_that_were_asked_for(fake: Fake) -> None:
+    fake.answer = lambda _: data(["a", "other"])
+    assert Server(fake.url).names(["a", "b"], 1.0, 2.0) == {"a"}
+    assert fake.asked[0].query == {"match[]": '{__name__=~"a|b",}', "start": "1.000", "end": "2.000"}
+
+
+def test_the_token_goes_to_the_server_and_to_nobody_it_redirects_to(fake: Fake) -> None:
+    other = Fake()
+    try:
+        other.answer = lambda _: data([])
+        fake.answer = lambda asked: (302, {"Location": f"{other.url}/there"}, b"")
+        assert Server(fake.url, token="s3cret").names(["a"], 1.0, 2.0) == frozenset()
+        assert [asked.token for asked in fake.asked] == ["Bearer s3cret"]
+        assert [asked.token for asked in other.asked] == [None]
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((401, {}, b"no"), r"answered 401 Unauthorized: no; put a token into \$COLLOC_PROMETHEUS_TOKEN"),
+        ((422, {}, b'{"error":"too many samples"}'), "answered 422 .*too many samples"),
+        ((200, {}, b"<html>hello"), "not of the form of Prometheus"),
+        ((200, {}, b"\xff\xfe"), "not of the form of Prometheus"),
+        ((200, {"Content-Length": "100"}, b"{}"), "not of the form of Prometheus"),
+    ],
+)
+def test_an_answer_that_is_none(fake: Fake, answer: Answer, said: str) -> None:
+    fake.answer = lambda _: answer
+    with pytest.raises(InputError, match=said) as error:
+        Server(fake.url, token="s3cret").samples("m", 1.0, 2.0)
+    assert "s3cret" not in str(error.value)
+
+
+def test_nobody_there(fake: Fake) -> None:
+    fake.close()
+    with pytest.raises(InputError, match=f"Prometheus at '{fake.url}', asked for m.*refused.*is it up"):
+        Server(fake.url).samples("m", 1.0, 2.0)
+
+
+def test_an_answer_without_end(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake.answer = lambda _: (200, {}, b"x" * 100)
+    with monkeypatch.context() as patched:
+        patched.setattr(prometheus_server, "_ANSWER_LIMIT_BYTES", 99)
+        with pytest.raises(InputError, match="answered with more than"):
+            Server(fake.url).samples("m", 1.0, 2.0)
+    with pytest.raises(InputError, match="did not end its answer in time"):
+        prometheus_server._read(_Slow(), "it", deadline_s=0.0)  # type: ignore[arg-type]
+
+
+class _Slow:
+    def read1(self, _: int) -> bytes:
+        return b"x"
+
+
+def test_ingest_again_changes_nothing_and_what_a_server_forgot_stays(fake: Fake, tmp_path: Any) -> None:
+    first = 5 * HOUR
+
+    def answer(asked: Asked, since_s: float = 0.0) -> Answer:
+        if asked.path.endswith("/values"):
+            return data(["DCGM_FI_PROF_SM_ACTIVE"])
+        end_s = int(float(asked.query["time"]))
+        points = [[at_s, "0.5"] for at_s in range(end_s - HOUR, end_s, 600) if at_s >= since_s]
+        labels = {"UUID": "GPU-a", "Hostname": "g1", "hpc_job": "7"}
+        return data({"resultType": "matrix", "result": [{"metric": labels, "values": points}] if points else []})
+
+    def rows() -> list[tuple[Any, ...]]:
+        with Store(str(tmp_path)).connect() as connection:
+            return connection.execute(
+                "SELECT at_s, interval_s, job_id, sm_active_pct, method FROM shares ORDER BY ALL"
+            ).fetchall()
+
+    fake.answer = answer
+    for _ in range(2):
+        # Half an hour of the first: the whole hour is taken, so that it can be written whole.
+        counted = keep_history(
+            Store(str(tmp_path)), Server(fake.url), "c", first + 1800, first + HOUR + 1, attribute_round
+        )
+        assert (counted.rows_in, counted.used, counted.rejected) == (12, 12, {})
+    before = rows()
+    assert before[:2] == [(first, 600.0, "", 0.0, "unattributed"), (first, 600.0, "7", 50.0, "whole device")]
+    assert len(before) == 24
+    fake.answer = lambda asked: answer(asked, since_s=first + HOUR)
+    keep_history(Store(str(tmp_path)), Server(fake.url), "c", first, first + 2 * HOUR, attribute_round)
+    assert rows() == before
