@@ -106,7 +106,7 @@ class Story:
         agents = [
             lab.spawn(
                 f"colloc-{node}",
-                [lab.bin / "colloc", "sample", "--node", node],
+                [lab.bin / "colloc", "agent", "--node", node],
                 env={"COLLOC_CONF": str(lab.root / "site/site.toml")},
             )
             for node in ("g1", "g2", "m1")

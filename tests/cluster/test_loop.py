@@ -115,7 +115,7 @@ def test_the_site_feeds_its_users(lab: Lab) -> None:
     site = write_site(lab, "loop-site")
     environment = {"COLLOC_CONF": str(site / "site.toml")}
     agents = [
-        lab.spawn(f"agent-{node}", [lab.bin / "colloc", "sample", "--node", node], env=environment)
+        lab.spawn(f"agent-{node}", [lab.bin / "colloc", "agent", "--node", node], env=environment)
         for node in ("g1", "g2", "m1")
     ]
     home = Path(lab.environment("carol")["HOME"])

@@ -72,7 +72,7 @@ def _why(whole: GroupUsage) -> str:
     if not whole.jobs:
         return "there is none; does 'colloc ingest' still run?"
     if not whole.jobs_measured:
-        return "not one was measured; does 'colloc sample' run on the nodes?"
+        return "not one was measured; does 'colloc agent' run on the nodes?"
     return f"{whole.jobs_measured} were measured, none by samples of enough of its time"
 
 
