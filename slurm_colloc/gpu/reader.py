@@ -51,6 +51,15 @@ class GpuProcess(NamedTuple):
     sm_util_pct: float | None
 
 
+# A MIG slice has been seen at 129 % SM activity (DCGM issue 152); a value far beyond is a blank, not a measurement.
+_MOST_ACTIVE_PCT = 200.0
+
+
+def activity_pct(value: float) -> float | None:
+    """Return a profiling counter's percentage, at most 100; None for a blank, NaN or a negative one."""
+    return min(100.0, float(value)) if 0 <= value <= _MOST_ACTIVE_PCT else None
+
+
 class GpuReader(Protocol):
     """The seam between the sampler and the driver."""
 
