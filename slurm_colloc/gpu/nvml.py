@@ -5,7 +5,6 @@ Each counter is asked for separately and is None when the driver has none: GPM e
 MIG, per-process SM not under MPS. Field meanings: docs/explanation/metrics.md.
 """
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +16,8 @@ import pynvml
 
 from slurm_colloc import clock
 from slurm_colloc.errors import GpuError
-from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading, activity_pct
+from slurm_colloc.gpu.proc import sees_host_pids
+from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading, activity_pct, numbered, stands_still
 from slurm_colloc.model import ProcessKind
 from slurm_colloc.units import capacity_mib, joules, used_mib, watts
 
@@ -31,16 +31,11 @@ _GPM = {
 }
 # Counters read closer together than this say nothing.
 _LEAST_GPM_S = 0.1
-# GPM has been seen to stay at 0 on a busy GPU: after an Xid 31, or while a profiler has the counters (DCGM issues 56
-# and 303). GPU_UTIL this high beside nothing but zeros says so.
-_BUSY_PCT = 50.0
 # What stands for "no value" in 32 and 64 bits; as a PID it comes of a mismatch between binding and driver.
 _NO_PID = _NO_VALUE_32 = 0xFFFFFFFF
 _NO_VALUE = 0xFFFFFFFFFFFFFFFF
 # How often the driver is asked whether GPUs were cut anew or have come back.
 _LOOK_ANEW_S = 60.0
-# The PID namespace of the kernel itself (PROC_PID_INIT_INO): the driver's pids are those of that one.
-_HOST_NAMESPACE = "pid:[4026531836]"
 
 # "Not here, not for you, nothing to say" is an answer: missing, never 0.
 _NOT_OFFERED = frozenset(
@@ -188,7 +183,7 @@ class NvmlReader:
         self._units = _open_all({})
         self._looked_s = time.monotonic()
         self._lost = False
-        self._host_pids = _sees_host_pids()
+        self._host_pids = sees_host_pids()
 
     def units(self) -> tuple[GpuUnit, ...]:
         """Return the GPUs, and the slices of those that are cut."""
@@ -240,13 +235,6 @@ class NvmlReader:
             pynvml.nvmlShutdown()
 
 
-def _sees_host_pids() -> bool:
-    try:
-        return os.readlink("/proc/self/ns/pid") == _HOST_NAMESPACE
-    except OSError:
-        return False
-
-
 def _open_all(numbers: dict[str, int]) -> list[_Unit]:
     """Open the driver; ``numbers`` are those that the units had before."""
     units: list[_Unit] = []
@@ -261,28 +249,17 @@ def _open_all(numbers: dict[str, int]) -> list[_Unit]:
                 failed.append(error)
                 if error.value in _DRIVER_GONE or len(failed) == count:
                     raise
-        _number(units, numbers)
+        minors = [_or_none(partial(pynvml.nvmlDeviceGetMinorNumber, one.handle)) for one in units]
     except pynvml.NVMLError as error:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
         raise GpuError(f"the NVIDIA driver does not answer: {error}; is this a GPU node?") from error
+    for one, unit in zip(units, numbered([one.unit for one in units], minors, numbers), strict=True):
+        one.unit = unit
     shared = Counter((one.unit.parent_uuid, one.unit.gpu_instance) for one in units if one.unit.profile)
     for one in units:
         one.is_alone = shared[one.unit.parent_uuid, one.unit.gpu_instance] <= 1
     return units
-
-
-def _number(units: list[_Unit], before: dict[str, int]) -> None:
-    """Number the units as Slurm does: by the device file, or by place where some are slices, which have none.
-
-    Where units are only missing the others keep their number: Slurm counted when all were there.
-    """
-    minors = [_or_none(partial(pynvml.nvmlDeviceGetMinorNumber, one.handle)) for one in units]
-    whole = not any(one.unit.profile for one in units) and None not in minors
-    known = {one.unit.uuid for one in units} <= before.keys()
-    for position, one in enumerate(units):
-        number = before[one.unit.uuid] if known else int(minors[position]) if whole else position
-        one.unit = one.unit._replace(gres_index=number)
 
 
 def _identities() -> set[str]:
@@ -365,13 +342,11 @@ def _reading(opened: _Unit, process_list: bool) -> UnitReading:
     used = None if memory is None or memory.used >= _NO_VALUE or not opened.is_alone else used_mib(int(memory.used))
     power = None if opened.unit.profile else _or_none(lambda: pynvml.nvmlDeviceGetPowerUsage(opened.handle))
     gpu_util, gpm = opened.gpu_util(), opened.gpm()
-    if (gpu_util or 0) > _BUSY_PCT and not any(gpm.values()):
-        gpm = {}
     return UnitReading(
         uuid=opened.unit.uuid,
         process_list=process_list,
         gpu_util_pct=gpu_util,
-        **gpm,
+        **({} if stands_still(gpu_util, gpm) else gpm),
         gpu_mem_used_mib=used,
         power_w=None if power is None or power >= _NO_VALUE_32 else watts(power),
         energy_j=opened.energy_j(),

@@ -25,6 +25,8 @@ _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+")
 # A pid that came round to a slurmstepd in between is seen this much later; reading every process at each pass would
 # cost a node of 1,500 processes ten times what the rest of the sampler does.
 _READ_ANEW_S = 60.0
+# The PID namespace of the kernel itself (PROC_PID_INIT_INO): a GPU driver's pids are those of that one.
+_HOST_NAMESPACE = "pid:[4026531836]"
 
 
 class Status(NamedTuple):
@@ -97,6 +99,14 @@ def parse_weight(environment: dict[str, str]) -> float | None:
     except ValueError:
         return None
     return weight if 0 < weight < _MOST_INDICES else None
+
+
+def sees_host_pids() -> bool:
+    """Return whether a pid that a driver tells means the same process here."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == _HOST_NAMESPACE
+    except OSError:
+        return False
 
 
 class ProcessTable:

@@ -78,7 +78,7 @@ class Driver:
         monkeypatch.setattr(nvml, "pynvml", self)
         monkeypatch.setattr(nvml, "time", SimpleNamespace(monotonic=self._clock))
         monkeypatch.setattr(nvml, "clock", SimpleNamespace(now=lambda: self._clock() + self.epoch_s))
-        monkeypatch.setattr(nvml, "_sees_host_pids", lambda: True)
+        monkeypatch.setattr(nvml, "sees_host_pids", lambda: True)
         return self
 
     def unload(self, code: int) -> None:

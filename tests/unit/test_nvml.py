@@ -310,7 +310,7 @@ def test_a_process_without_a_pid_or_a_value(driver: Driver) -> None:
 
 
 def test_pids_of_another_namespace_are_not_ours(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml, "_sees_host_pids", lambda: False)
+    monkeypatch.setattr(nvml, "sees_host_pids", lambda: False)
     driver.gpus[0].does(HALF, Process(7, 500), Process(8, 600))
     assert [(one.pid, one.gpu_mem_used_mib) for one in NvmlReader().read()[1]] == [(0, 500), (0, 600)]
 
