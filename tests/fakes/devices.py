@@ -5,11 +5,12 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from slurm_colloc.gpu.mig import MODELS, GpuModel, parse_profile
-from tests.unit.made import RECORDED
 
+_RECORDED = Path(__file__).resolve().parents[1] / "recorded/nvml-h100/loads.jsonl"
 # Memory slices of a GPU that a profile takes, where it may begin, and the ids of GPU instances beginning at slice 0,
 # with the step to the next, as drivers were seen to give them (NVIDIA MIG User Guide; DCGM issue 138).
 PLACEMENTS = {
@@ -141,7 +142,7 @@ def _place(kind: str, memory: float, taken: set[int]) -> int:
 
 def recorded() -> Iterator[tuple[str, Load, list[Process]]]:
     """Yield the loads that were read on an H100: name, figures, processes."""
-    for line in (RECORDED / "nvml-h100/loads.jsonl").read_text().splitlines()[1:]:
+    for line in _RECORDED.read_text().splitlines()[1:]:
         found = json.loads(line)
         medians = {name: found["medians"].get(name) for name in Load._fields}
         kind = "client" if found["load"].startswith("mps") else "compute"

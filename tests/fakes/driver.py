@@ -11,13 +11,15 @@ import time
 from collections.abc import Callable, Sequence
 from threading import Event
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pynvml
-import pytest
 
 from slurm_colloc.gpu import nvml
 from tests.fakes.devices import Device, slices_of
+
+if TYPE_CHECKING:
+    import pytest
 
 MIB = 1024 * 1024
 ANY = "*"
@@ -52,7 +54,8 @@ class Driver:
     """Stands in for the module pynvml.
 
     ``faults`` maps (function, uuid), either of them ANY, to an error code, or to an Event that the call waits for;
-    a GPU's are its slices' too. ``says`` maps (function, uuid) to what is answered instead. ``counts`` are calls.
+    a GPU's are its slices' too. ``says`` maps (function, uuid) to what is answered instead. ``counts`` are calls. With
+    ``costs`` each call takes the CPU time that the real one takes; ``spent_s`` is all that was spent here.
     """
 
     def __init__(self, gpus: Sequence[Device], clock: Callable[[], float] | None = None, costs: bool = False) -> None:
@@ -73,7 +76,7 @@ class Driver:
         self._samples: dict[int, tuple[Device, float] | None] = {}
         self._made: dict[str, Callable[..., Any]] = {}
 
-    def install(self, monkeypatch: pytest.MonkeyPatch) -> "Driver":
+    def install(self, monkeypatch: "pytest.MonkeyPatch") -> "Driver":
         """Put this driver and its clock under gpu/nvml.py, seen from the PID namespace of the kernel."""
         monkeypatch.setattr(nvml, "pynvml", self)
         monkeypatch.setattr(nvml, "time", SimpleNamespace(monotonic=self._clock))
@@ -108,7 +111,7 @@ class Driver:
 
     def _call(self, name: str, answer: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         self.counts[name] = self.counts.get(name, 0) + 1
-        began_s = time.perf_counter()
+        began_s, began_cpu_s = time.perf_counter(), time.thread_time()
         if self._costs:
             while time.perf_counter() - began_s < COST_MS.get(name, 0.0) / 1000:
                 pass
@@ -131,7 +134,7 @@ class Driver:
             self._fail(self.faults.get((ANY, uuid)))
         said = self.says.get((name, device.uuid if device else ANY), self)
         found = answer(self, *arguments, **options) if said is self else said
-        self.spent_s += time.perf_counter() - began_s
+        self.spent_s += time.thread_time() - began_cpu_s
         return found
 
     @staticmethod
