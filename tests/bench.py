@@ -21,7 +21,7 @@ from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
 from slurm_colloc.model import Evidence
 from tests.cluster.lab import Lab
 from tests.cluster.site import MODEL, write_site
-from tests.fakes import build_slowfs
+from tests.fakes import build_preload
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 ROUNDS = 60
@@ -64,7 +64,7 @@ def main() -> int:
     """Bring a cluster up, measure, print, take it down."""
     with Lab.create() as lab:
         lab.install(CHECKOUT)
-        slowfs = build_slowfs(lab.root / "opt")
+        slowfs = build_preload("slowfs", lab.root / "opt")
         write_site(lab, "site")
         own = write_site(lab, "own", agent=False)
         # A user alone has everything at home.

@@ -8,14 +8,16 @@ environment is the user's to write and is never believed for that.
 import os
 import re
 import time
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 # v1: slurm[_<node>]/uid_U/job_J; v2: [<node>_]slurmstepd.scope/job_J, from 26.05 on the job's SLUID in place of job_J.
-# All that under whatever slice or container. The first match counts and nothing under user.slice does: there, and
+# All that under whatever slice or container. The first match counts and nothing under a user.slice does: there, and
 # below their own step, users may make folders of any name.
 _CGROUP_JOB = re.compile(
-    r"^(?!/user\.slice/)(?:/[^/]+)*?/(?:slurm(?:_[^/]*)?/uid_[0-9]+|(?:[^/]*_)?slurmstepd\.scope)"
-    r"/(?:job_([0-9]+)|(s[0-9A-HJKMNP-TV-Z]{13}))(?:/|$)"
+    r"(?:/(?!user\.slice/)[^/]+)*?/(?:slurm(?:_[^/]*)?/uid_[0-9]+|(?:[^/]*_)?slurmstepd\.scope)"
+    r"/(?P<job>(?:job_(?P<id>[0-9]+)|s[0-9A-HJKMNP-TV-Z]{13}))(?=/|\Z)"
 )
 # More GPUs than this on a node are a user's joke: the text comes from a process's environment.
 _MOST_INDICES = 1024
@@ -64,11 +66,20 @@ def parse_stat(text: str) -> Status:
 
 def parse_cgroup_job(text: str) -> str | None:
     """Return the job id, or SLUID, in the text of /proc/PID/cgroup (v1 or v2); None outside any job."""
-    for line in text.splitlines():
-        match = _CGROUP_JOB.search(line.split(":", 2)[-1])
-        if match:
-            return match[1] or match[2]
-    return None
+    return next((match["id"] or match["job"] for _, match in _cgroup_jobs(text)), None)
+
+
+def parse_cgroup_folders(text: str) -> dict[str, str]:
+    """Return the job's folder in each hierarchy of /proc/PID/cgroup that has one, by controller; v2's is ``""``."""
+    return {name: match[0] for names, match in _cgroup_jobs(text) for name in names.split(",")}
+
+
+def _cgroup_jobs(text: str) -> Iterator[tuple[str, re.Match[str]]]:
+    # Not splitlines: a folder's name may hold all but a slash and a newline, and so forge a line of its own.
+    for line in text.split("\n"):
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if match := _CGROUP_JOB.match(path):
+            yield controllers, match
 
 
 def parse_indices(text: str) -> tuple[int, ...]:
@@ -115,6 +126,7 @@ class ProcessTable:
     def __init__(self, root: str = "/proc") -> None:
         self._root = root
         self._status: dict[int, Status] = {}
+        self._cgroups: dict[int, str | None] = {}
         self._read_s = 0.0
         self._steps: dict[int, tuple[int, str]] = {}
         self._tasks: dict[tuple[int, int], NodeJob] = {}
@@ -125,10 +137,11 @@ class ProcessTable:
         """Look again: at every process that was not there the last time, and at Slurm's own ones."""
         now_s = time.monotonic()
         if now_s - self._read_s >= _READ_ANEW_S:
-            self._status, self._read_s = {}, now_s
+            self._status, self._cgroups, self._read_s = {}, {}, now_s
         pids = {int(name) for name in os.listdir(self._root) if name.isdigit()}
         for pid in self._status.keys() - pids:
             del self._status[pid]
+            self._cgroups.pop(pid, None)
         for pid in pids - self._status.keys():
             found = self._fresh(pid)
             if found is not None:
@@ -137,7 +150,7 @@ class ProcessTable:
         self._find_tasks()
 
     def _fresh(self, pid: int) -> Status | None:
-        text = self._read(pid, "stat")
+        text = self.read(pid, "stat")
         return parse_stat(text.decode(errors="replace")) if text else None
 
     def _find_steps(self) -> None:
@@ -150,7 +163,7 @@ class ProcessTable:
             job = known[1] if known and known[0] == status.start_ticks else self._step_of(pid)
             if job:
                 self._steps[pid] = status.start_ticks, job
-                own = parse_cgroup_job(self._read(pid, "cgroup").decode(errors="replace"))
+                own = self._cgroup_of(pid)
                 if own and own.startswith("s"):
                     sluids[own] = job
         self._sluids = sluids
@@ -184,7 +197,8 @@ class ProcessTable:
             weight=parse_weight(environment),
         )
 
-    def _read(self, pid: int, name: str) -> bytes:
+    def read(self, pid: int | str, name: str) -> bytes:
+        """Return a file of ``pid`` or ``self``; empty when it may not be read or there is no such process."""
         try:
             with open(f"{self._root}/{pid}/{name}", "rb", buffering=0) as stream:
                 return stream.read()
@@ -199,18 +213,19 @@ class ProcessTable:
         """Return what is known of ``pid`` now, None when it is not on this node or in another PID namespace."""
         return self._fresh(pid)
 
+    def known(self, pid: int) -> Status | None:
+        """Return what the last ``refresh`` knew of ``pid``, without looking again."""
+        return self._status.get(pid)
+
     def environment(self, pid: int) -> dict[str, str]:
         """Return the environment ``pid`` was started with; empty when it may not be read."""
-        pairs = (item.decode(errors="replace").partition("=") for item in self._read(pid, "environ").split(b"\0"))
+        pairs = (item.decode(errors="replace").partition("=") for item in self.read(pid, "environ").split(b"\0"))
         return {name: value for name, equals, value in pairs if equals}
 
     def job_of(self, pid: int) -> str:
         """Return the job that ``pid`` runs in, empty when it runs outside any job or cannot be seen."""
-        named = parse_cgroup_job(self._read(pid, "cgroup").decode(errors="replace"))
-        if named:
-            job = self._sluids.get(named, "") if named.startswith("s") else named
-            if job:
-                return job
+        if job := self._job_named(self._cgroup_of(pid)):
+            return job
         seen: set[int] = set()
         while pid not in seen and (status := self._fresh(pid)) is not None:
             seen.add(pid)
@@ -219,16 +234,51 @@ class ProcessTable:
             pid = status.parent
         return ""
 
+    def members(self) -> dict[str, list[int]]:
+        """Return the processes of each job, oldest knowledge first; slurmstepd is no member.
+
+        What was not looked at before is looked at once: a process that changes its cgroup is found within a minute.
+        """
+        for pid in self._status.keys() - self._cgroups.keys():
+            self._cgroups[pid] = self._cgroup_of(pid)
+        jobs = {pid: job for pid, (_, job) in self._steps.items()}
+        found = defaultdict(list)
+        for pid in self._status:
+            if pid not in self._steps and (job := self._known_job(pid, jobs)):
+                found[job].append(pid)
+        return dict(found)
+
+    def _known_job(self, pid: int, jobs: dict[int, str]) -> str:
+        """Return the job of ``pid`` by what is known of it and its ancestors, and note it in ``jobs`` for each."""
+        line = []
+        while pid not in jobs and pid in self._status:
+            jobs[pid] = self._job_named(self._cgroups.get(pid))
+            if jobs[pid]:
+                break
+            line.append(pid)
+            pid = self._status[pid].parent
+        job = jobs.get(pid, "")
+        jobs.update(dict.fromkeys(line, job))
+        return job
+
+    def _cgroup_of(self, pid: int) -> str | None:
+        return parse_cgroup_job(self.read(pid, "cgroup").decode(errors="replace"))
+
+    def _job_named(self, named: str | None) -> str:
+        """Return the job id for a job id or SLUID; empty for one that no slurmstepd here explains."""
+        return self._sluids.get(named, "") if named and named.startswith("s") else named or ""
+
     def _step_of(self, pid: int) -> str:
-        match = _STEPD.match(self._read(pid, "cmdline"))
+        match = _STEPD.match(self.read(pid, "cmdline"))
         # Anybody may call a program slurmstepd; only root's, or one's own on a cluster without root, is Slurm's.
-        if match is None or self._owner(pid) not in (0, os.geteuid()):
+        if match is None or self.owner(pid) not in (0, os.geteuid()):
             return ""
         return match[1].decode()
 
-    def _owner(self, pid: int) -> int:
+    def owner(self, pid: int) -> int:
+        """Return the real uid of ``pid``, -1 when it is not known."""
         # Not the owner of /proc/PID: any process can make that root, by PR_SET_DUMPABLE.
-        match = _REAL_UID.search(self._read(pid, "status"))
+        match = _REAL_UID.search(self.read(pid, "status"))
         return int(match[1]) if match else -1
 
     def node_jobs(self) -> tuple[NodeJob, ...]:

@@ -21,7 +21,7 @@ from slurm_colloc.history.snapshot import write_snapshot
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
 from tests.cluster.user import SLICE, SMALL, User, job_id, tres
-from tests.fakes import build_slowfs
+from tests.fakes import build_preload
 from tests.unit.made import evidence
 
 pytestmark = pytest.mark.cluster
@@ -54,7 +54,7 @@ def alice(lab: Lab, site: Path) -> User:
 
 @pytest.fixture(scope="module")
 def slowfs(lab: Lab) -> str:
-    return str(build_slowfs(lab.root / "opt"))
+    return str(build_preload("slowfs", lab.root / "opt"))
 
 
 def count(alice: User, name: str, jobs: int) -> list[str]:

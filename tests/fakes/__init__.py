@@ -5,9 +5,9 @@ import subprocess
 from pathlib import Path
 
 
-def build_slowfs(folder: Path) -> Path:
-    """Compile slowfs.c into this folder and return the library for LD_PRELOAD."""
-    library = folder / "slowfs.so"
-    source = Path(__file__).with_name("slowfs.c")
+def build_preload(name: str, folder: Path) -> Path:
+    """Compile NAME.c into this folder and return the library for LD_PRELOAD."""
+    library = folder / f"{name}.so"
+    source = Path(__file__).with_name(f"{name}.c")
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", library, source, "-ldl"], check=True)
     return library

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A /proc in a folder, with processes of a test's choosing."""
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,12 +16,21 @@ def add(
     environ: Mapping[str, str] | None = None,
     uid: int = 1000,
     start_ticks: int = 777,
+    cpu_ticks: int = 0,
+    reaped_ticks: int = 0,
+    resident_pages: int = 0,
+    read_bytes: int | None = 0,
+    written_bytes: int = 0,
 ) -> None:
-    """Add a process as Linux would show it."""
+    """Add a process as Linux would show it, or show it anew; without ``read_bytes`` its io may not be read."""
     folder = root / str(pid)
-    folder.mkdir(parents=True)
-    after = [str(parent), *(["0"] * 17), str(start_ticks), *(["0"] * 30)]
-    (folder / "stat").write_text(f"{pid} ({command}) S {' '.join(after)}\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    after = [parent, *([0] * 9), cpu_ticks, 0, reaped_ticks, 0, *([0] * 4), start_ticks, *([0] * 30)]
+    (folder / "stat").write_text(f"{pid} ({command}) S {' '.join(map(str, after))}\n")
+    (folder / "statm").write_text(f"9999 {resident_pages} 1 0 0 0 0\n")
+    (folder / "io").unlink(missing_ok=True)
+    if read_bytes is not None:
+        (folder / "io").write_text(f"rchar: {read_bytes}\nwchar: {written_bytes}\nsyscr: 7\nread_bytes: 1\n")
     (folder / "cgroup").write_text(cgroup + "\n")
     (folder / "cmdline").write_bytes((cmdline or command).encode() + b"\0")
     (folder / "environ").write_bytes(b"".join(f"{key}={value}\0".encode() for key, value in (environ or {}).items()))
@@ -32,3 +42,8 @@ def add(
 def stepd(root: Path, pid: int, job: str, uid: int = 0, step: str = "batch") -> None:
     """Add a slurmstepd, root's unless told otherwise."""
     add(root, pid, 1, "slurmstepd", "0::/system.slice/slurmd.service", f"slurmstepd: [{job}.{step}]", uid=uid)
+
+
+def remove(root: Path, pid: int) -> None:
+    """Let a process end."""
+    shutil.rmtree(root / str(pid))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.history.records import drop_evidence
-from tests.fakes import build_slowfs
+from tests.fakes import build_preload
 from tests.unit.made import evidence
 from tests.unit.shell import HINT, SCRIPT, Shell
 
@@ -19,7 +19,7 @@ AT_MOST = 6
 
 @pytest.fixture(scope="session")
 def slowfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_slowfs(tmp_path_factory.mktemp("slowfs"))
+    return build_preload("slowfs", tmp_path_factory.mktemp("slowfs"))
 
 
 def on_slow(slowfs: Path, shell: Shell, under: Path, delay_ms: int) -> dict[str, str]:

@@ -7,8 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.gpu.proc import NodeJob, ProcessTable, Status, parse_cgroup_job, parse_indices, parse_stat
+from slurm_colloc.gpu.proc import (
+    NodeJob,
+    ProcessTable,
+    Status,
+    parse_cgroup_folders,
+    parse_cgroup_job,
+    parse_indices,
+    parse_stat,
+)
 from tests.unit import fake_proc
+
+RECORDINGS = Path(__file__).parents[1] / "recorded"
 
 
 @pytest.mark.parametrize("name", ["python", "a b", "a) R 9 (b", "((", "x\ny", ") S 1", ""])
@@ -43,12 +53,58 @@ def test_stat_names(name: str) -> None:
         ("0::/user.slice/user-1000.slice/user@1000.service/slurm/uid_0/job_99/step_0", None),
         ("0::/system.slice/slurmstepd.scope/job_55/step_0/user/task_0/slurmstepd.scope/job_99/x", "55"),
         ("4:devices:/slurm/uid_1000/job_55/step_0/job_99/x", "55"),
+        ("0::/kubepods.slice/cri-1f.scope/user.slice/user-7.slice/slurmstepd.scope/job_99", None),
+        ("0::/user.slice/x\r0::/slurm/uid_0/job_99/step_0", None),
+        ("0::/user.slice/x\x0b0::/slurm/uid_0/job_99/step_0", None),
+        ("0::/user.slice/x\u20280::/slurm/uid_0/job_99/step_0", None),
+        ("0::/user.slice/x:0::/slurm/uid_0/job_99/step_0", None),
         ("0::/system.slice/cron.service/job_99/x", None),
+        # containers: docker's and rootful podman's are children of a service, apptainer's processes stay in the job
+        ("0::/system.slice/docker-0123456789abcdef.scope", None),
+        ("4:devices:/docker/0123456789abcdef", None),
+        ("0::/machine.slice/libpod-0123456789abcdef.scope/container", None),
+        ("0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-0123456789abcdef.scope", None),
+        ("0::/system.slice/slurmstepd.scope/job_55/step_0/user/task_0/apptainer-4711", "55"),
+        # seen from another cgroup namespace
+        ("0::/../../job_55/step_0/user/task_0", None),
         ("0::/system.slice/slurmstepd.scope/job_55_99/x", None),
     ],
 )
 def test_cgroup(line: str, job: str | None) -> None:
     assert parse_cgroup_job(f"12:pids:/\n{line}\n1:name=systemd:/user.slice\n") == job
+
+
+RECORDED = [
+    ("slurm-22.05/cgroup", "1", {"freezer": "/slurm_g1/uid_66000/job_1"}),
+    ("slurm-24.11/cgroup", "1", {"": "/system.slice/g1_slurmstepd.scope/job_1"}),
+    ("slurm-26.05/cgroup", "s8ZSM7ZXQT7800", {"": "/system.slice/g1_slurmstepd.scope/s8ZSM7ZXQT7800"}),
+    ("slurm-26.05/cgroup-v1", "1", {"freezer": "/slurm_g1/uid_66000/job_1"}),
+]
+
+
+@pytest.mark.parametrize(("folder", "job", "least"), RECORDED)
+def test_recorded_cgroups(folder: str, job: str, least: dict[str, str]) -> None:
+    """Real slurmstepds, what they started, and the process that stands for the extern step where there is one."""
+    texts = [path.read_text() for path in (RECORDINGS / folder).glob("*.txt")]
+    assert len(texts) >= 5
+    for text in texts:
+        assert parse_cgroup_job(text) == job
+        found = parse_cgroup_folders(text)
+        assert found.items() >= least.items()
+        assert set(found.values()) == set(least.values())
+
+
+@pytest.mark.parametrize("kind", ["batch-task", "step-task"])
+@pytest.mark.parametrize("folder", ["slurm-22.05/cgroup", "slurm-26.05/cgroup-v1"])
+def test_recorded_v1_tasks_have_the_controllers_of_host_use(folder: str, kind: str) -> None:
+    text = (RECORDINGS / folder / f"{kind}.txt").read_text()
+    assert parse_cgroup_folders(text).keys() >= {"memory", "cpuacct"}
+
+
+@given(st.text(max_size=200))
+def test_cgroup_texts_never_fail(text: str) -> None:
+    job = parse_cgroup_job(text)
+    assert (job is None) == (parse_cgroup_folders(text) == {})
 
 
 @pytest.mark.parametrize(
@@ -115,6 +171,50 @@ def test_own_slurmstepd_on_a_cluster_without_root(tmp_path: Path) -> None:
     fake_proc.stepd(tmp_path, 20, "5", uid=os.geteuid(), step="0")
     fake_proc.add(tmp_path, 21, 20)
     assert ProcessTable(str(tmp_path)).job_of(21) == "5"
+
+
+SCOPE = "0::/system.slice/g1_slurmstepd.scope"
+
+
+def test_sluid_by_its_slurmstepd(tmp_path: Path) -> None:
+    """From 26.05 on the path has the job's SLUID; its own slurmstepd says which job that is, and nobody else."""
+    stranger = os.geteuid() + 4321
+    fake_proc.add(tmp_path, 10, 1, "slurmstepd", f"{SCOPE}/s8ZSM7ZXQT7800/step_0/slurm", "slurmstepd: [7.0]", uid=0)
+    fake_proc.add(tmp_path, 11, 1, cgroup=f"{SCOPE}/s8ZSM7ZXQT7800/step_0/user/task_0")
+    fake_proc.add(tmp_path, 12, 1, cgroup=f"{SCOPE}/s8ZSM7ZXQTAJ00/step_0/user/task_0")
+    user = f"{SCOPE}/s8ZSM7ZXQTDB00/step_0/user/task_0"
+    fake_proc.add(tmp_path, 13, 1, "slurmstepd", user, "slurmstepd: [8.0]", uid=stranger)
+    fake_proc.add(tmp_path, 14, 1, cgroup=user)
+    table = ProcessTable(str(tmp_path))
+    assert [table.job_of(pid) for pid in (11, 12, 13, 14)] == ["7", "", "", ""]
+    assert table.members() == {"7": [11]}
+
+
+def test_members(tmp_path: Path) -> None:
+    fake_proc.stepd(tmp_path, 10, "7")
+    fake_proc.add(tmp_path, 11, 10, "bash")
+    fake_proc.add(tmp_path, 12, 11)
+    fake_proc.stepd(tmp_path, 20, "7", step="0")
+    fake_proc.add(tmp_path, 21, 20)
+    fake_proc.add(tmp_path, 30, 1, "ran-away", cgroup="4:devices:/slurm/uid_1/job_8/step_0")
+    fake_proc.add(tmp_path, 31, 30, "sshd", cgroup="4:devices:/slurm/uid_1/job_7/step_extern")
+    fake_proc.add(tmp_path, 40, 41)
+    fake_proc.add(tmp_path, 41, 40)
+    fake_proc.add(tmp_path, 50, 1)
+    table = ProcessTable(str(tmp_path))
+    assert {job: sorted(pids) for job, pids in table.members().items()} == {"7": [11, 12, 21, 31], "8": [30]}
+    fake_proc.remove(tmp_path, 11)
+    fake_proc.add(tmp_path, 51, 21)
+    table.refresh()
+    # 12 was adopted by init and shows nothing more of its job; what is known of it is looked at anew in a minute.
+    assert sorted(table.members()["7"]) == [21, 31, 51]
+
+
+def test_an_allocation_without_a_step_is_seen_and_not_its_gpus(tmp_path: Path) -> None:
+    """The extern step's process was told nothing, as real Slurm does it (22.05 to 26.05; the last has none at all)."""
+    fake_proc.stepd(tmp_path, 10, "7", step="extern")
+    fake_proc.add(tmp_path, 11, 10, "sleep", uid=0, environ={"SLURMD_NODENAME": "g1"})
+    assert ProcessTable(str(tmp_path)).node_jobs() == (NodeJob("7", "", "g1", (), (), None),)
 
 
 def test_environment_names_no_job(tmp_path: Path) -> None:

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From process to job, and what jobs do on the host, in the cgroups that real Slurm makes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.gpu.proc import ProcessTable, parse_cgroup_folders
+from slurm_colloc.gpu.simulated import SimulatedReader
+from slurm_colloc.model import HostSample, Round
+from slurm_colloc.observe.sampler import Sampler
+from tests.cluster import cgroups, releases
+from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster
+from tests.cluster.lab import Lab
+
+# Holds 200 MiB and burns a core; at "go" it writes 50 MiB and reads them again.
+WORKER = """\
+import os, pathlib
+held = bytearray(os.urandom(1 << 20) * 200)
+pathlib.Path("worker.pid").write_text(f"{os.getpid()}\\n")
+while True:
+    sum(range(100000))
+    if os.path.exists("go") and not os.path.exists("done"):
+        pathlib.Path("data").write_bytes(bytes(50 << 20))
+        pathlib.Path("data").read_bytes()
+        pathlib.Path("done").touch()
+"""
+
+# A daemon: its parent ends, its session is its own, and nothing but the cgroup says whose it is.
+DAEMON = """\
+import os, pathlib, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+pathlib.Path("daemon.pid").write_text(f"{os.getpid()}\\n")
+time.sleep(600)
+"""
+
+ALICE = """\
+#!/bin/bash
+COLLOC_SIMULATED_GPU_LOAD=mem=500M,sm=5 python3 daemon.py
+COLLOC_SIMULATED_GPU_LOAD=mem=3000M,util=41,sm=17,dram=3 python3 worker.py &
+srun --overlap sleep 600
+"""
+
+BOB = """\
+#!/bin/bash
+COLLOC_SIMULATED_GPU_LOAD=mem=700M,util=9,sm=2 sh -c 'echo $$ >bob.pid; exec sleep 600'
+"""
+
+VERSION = "v1" if releases.HOST.name == RELEASE else "v2"
+
+
+class Jobs:
+    """Jobs of three users that run in real cgroups."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.alice = self._submit("alice", ALICE, "--gres=gpu:1", "--mem=600M")
+        self.bob = self._submit("bob", BOB, "--gres=gpu:1")
+        argv = ["salloc", "--no-shell", "-J", "held", "-w", "g2", "--gres=gpu:1"]
+        lab.run_as("carol", argv, check=True)
+        self.carol = lab.run(["squeue", "-h", "-n", "held", "-o", "%A"]).stdout.strip()
+        self.worker, self.daemon = self.pid("alice", "worker"), self.pid("alice", "daemon")
+
+    def home(self, user: str) -> Path:
+        return Path(self.lab.environment(user)["HOME"])
+
+    def _submit(self, user: str, script: str, *options: str) -> str:
+        for name, text in (("worker.py", WORKER), ("daemon.py", DAEMON), ("job.sh", script)):
+            (self.home(user) / name).write_text(text)
+        argv = ["sbatch", "--parsable", "-w", "g1", *options, "job.sh"]
+        return self.lab.run_as(user, argv, check=True).stdout.strip()
+
+    def pid(self, user: str, name: str) -> int:
+        path = self.home(user) / f"{name}.pid"
+        wait_for(lambda: path.exists() and path.read_text().endswith("\n"))
+        return int(path.read_text())
+
+
+def wait_for(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
+    until = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < until, "it did not come to pass"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def jobs(request: pytest.FixtureRequest) -> Iterator[Jobs]:
+    need_cluster()
+    if reason := cgroups.missing(VERSION):
+        pytest.skip(reason)
+    failed_before = request.session.testsfailed
+    with cgroups.swept():
+        lab = cgroups.new_lab(RELEASE, VERSION)
+        try:
+            lab.up()
+            yield Jobs(lab)
+        finally:
+            lab.down()
+    if request.session.testsfailed == failed_before:
+        lab.remove()
+
+
+def cgroup_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cgroup").read_text()
+
+
+def test_slurm_made_the_cgroups(jobs: Jobs) -> None:
+    """Else the other tests would say nothing: several slurmds of one host each have their own."""
+    folders = parse_cgroup_folders(cgroup_of(jobs.worker))
+    assert folders
+    assert all("g1" in folder for folder in folders.values())
+    assert parse_cgroup_folders(cgroup_of(jobs.daemon)) == folders
+    assert set(folders) >= ({"freezer", "memory", "cpuacct", "devices"} if VERSION == "v1" else {""})
+
+
+def test_process_to_job(jobs: Jobs) -> None:
+    table = ProcessTable()
+    daemon = table.status(jobs.daemon)
+    assert daemon is not None
+    assert table.members().keys() >= {jobs.alice, jobs.bob}
+    assert daemon.parent not in table.members()[jobs.alice]
+    assert {jobs.worker, jobs.daemon} <= set(table.members()[jobs.alice])
+    assert [table.job_of(pid) for pid in (jobs.worker, jobs.daemon, jobs.pid("bob", "bob"), os.getpid())] == [
+        jobs.alice,
+        jobs.alice,
+        jobs.bob,
+        "",
+    ]
+
+
+def test_a_container_of_a_service_is_outside_any_job(jobs: Jobs) -> None:
+    """A process that claims bob's job in its environment, with a user's folder named like Slurm's around it."""
+    hierarchy = "freezer" if VERSION == "v1" else ""
+    inner = Path(cgroups.mounts()[hierarchy]) / f"user.slice/x\r0::/slurm/uid_0/job_{jobs.bob}"
+    made = [folder for folder in (*reversed(inner.parents), inner) if not folder.exists()]
+    inner.mkdir(parents=True)
+    environment = {"SLURM_JOB_ID": jobs.bob, "SLURMD_NODENAME": "g1"}
+    process = subprocess.Popen(["sleep", "60"], env=environment)
+    try:
+        (inner / "cgroup.procs").write_text(str(process.pid))
+        assert f"job_{jobs.bob}" in cgroup_of(process.pid)
+        assert ProcessTable().job_of(process.pid) == ""
+    finally:
+        process.kill()
+        process.wait()
+        for folder in reversed(made):
+            folder.rmdir()
+
+
+def test_an_allocation_that_runs_nothing_was_told_no_gpu(jobs: Jobs) -> None:
+    """Slurm gives its GPUs to tasks only: that carol holds one, nothing on the node says."""
+    table = ProcessTable()
+    argv = ["scontrol", "show", "job", "-d", jobs.carol]
+    assert "gpu:h100:1(IDX:" in jobs.lab.run(argv, check=True).stdout
+    seen = [job for job in table.node_jobs() if job.job_id == jobs.carol]
+    assert all(job.gres_indices == () and job.uuids == () for job in seen)
+
+
+def test_round(jobs: Jobs) -> None:
+    rounds = two_rounds(jobs)
+    first, second = rounds
+    assert {(process.pid, process.job_id, process.gpu_mem_used_mib) for process in second.processes} == {
+        (jobs.worker, jobs.alice, 3000),
+        (jobs.daemon, jobs.alice, 500),
+        (jobs.pid("bob", "bob"), jobs.bob, 700),
+    }
+    assert {holder.job_id for holder in second.holders} == {jobs.alice, jobs.bob}
+    uuids = {process.job_id: process.uuid for process in second.processes}
+    assert uuids == {holder.job_id: holder.uuid for holder in second.holders}
+    before, alice, bob = host(first, jobs.alice), host(second, jobs.alice), host(second, jobs.bob)
+    assert before[1] is None
+    assert before[3:] == (None, None)
+    assert alice.cpu_s is not None
+    assert 0.25 * second.interval_s < alice.cpu_s < 1.5 * second.interval_s
+    assert alice.host_mem_mib is not None
+    assert 200 <= alice.host_mem_mib <= 320
+    assert alice.written_mib == pytest.approx(50, abs=1)
+    assert alice.read_mib == pytest.approx(50, abs=2)
+    assert bob.cpu_s is not None
+    assert bob.cpu_s < 0.3 * second.interval_s
+    assert bob.host_mem_mib is not None
+    assert bob.host_mem_mib < 50
+
+
+def two_rounds(jobs: Jobs) -> tuple[Round, Round]:
+    """Return what a sampler saw before and after alice's job wrote."""
+    table = ProcessTable()
+    reader = SimulatedReader(str(jobs.lab.gpus_dir / "g1.json"), "g1", table)
+    sampler = Sampler(reader, "g1", 10.0, table=table)
+    began = time.monotonic()
+    first = sampler.sample(began)
+    (jobs.home("alice") / "go").touch()
+    wait_for((jobs.home("alice") / "done").exists)
+    wait_for(lambda: time.monotonic() > began + 1.5)
+    return first, sampler.sample(time.monotonic())
+
+
+def host(seen: Round, job_id: str) -> HostSample:
+    (found,) = (sample for sample in seen.hosts if sample.job_id == job_id)
+    return found
+
+
+PROBE = """\
+import json
+from slurm_colloc.gpu.hostuse import HostUse
+from slurm_colloc.gpu.proc import ProcessTable
+table, use = ProcessTable(), HostUse()
+use.read(table, [{job!r}])
+(sample,) = use.read(table, [{job!r}])
+held = [job.gres_indices for job in table.node_jobs() if job.job_id == {job!r}]
+print(json.dumps([sample, held, table.job_of({pid})]))
+"""
+BOTH = "+sys_ptrace,+dac_read_search"
+
+
+@pytest.mark.parametrize(("rights", "sees_all"), [("", False), ("+sys_ptrace", False), (BOTH, True)])
+def test_rights(jobs: Jobs, rights: str, sees_all: bool) -> None:
+    """The job, CPU time and memory are open to everybody; GPUs held and bytes moved need two capabilities together."""
+    only = f"-all,{rights}".rstrip(",")
+    argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", f"--inh-caps={only}"]
+    argv += [f"--ambient-caps={only}", f"--bounding-set={only}", sys.executable, "-c"]
+    program = PROBE.format(job=jobs.bob, pid=jobs.pid("bob", "bob"))
+    done = subprocess.run(
+        [*argv, program], cwd="/", env={"PYTHONPATH": str(CHECKOUT)}, capture_output=True, text=True, check=False
+    )
+    if "No module named 'slurm_colloc'" in done.stderr or "Permission denied" in done.stderr:
+        pytest.skip(f"nobody may not read this checkout: {done.stderr.splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    (_, cpu_s, memory_mib, *moved), held, job = json.loads(done.stdout)
+    assert (cpu_s is not None, memory_mib is not None, job) == (True, True, jobs.bob)
+    assert [one is not None for one in moved] == [sees_all, sees_all]
+    assert any(held) is sees_all
