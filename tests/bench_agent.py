@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,8 +21,10 @@ from typing import Any
 
 from slurm_colloc import clock
 from slurm_colloc.gpu import nvml, proc
+from slurm_colloc.gpu.hostuse import HostUse
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.proc import ProcessTable, Status
+from slurm_colloc.model import HostSample
 from slurm_colloc.observe.journal import append
 from slurm_colloc.observe.sampler import Sampler
 from tests.fakes.devices import Load, Process, gpus
@@ -31,9 +33,12 @@ from tests.unit import fake_proc
 
 GPUS, JOBS_PER_GPU, WORKERS, PROCESSES = 8, 7, 4, 1500
 PASSES, PERIOD_S, TRUE_RUN_S = 120, 10.0, 20
+PARTS = ("driver", "proc", "host", "journal")
 TARGET_CPU_PCT, TARGET_MIB = 0.2, 40.0
 BUSY = Load(77.0, 76.0, 70.0, 30.0, 20.0, 25.0, 30000.0, 450.0)
 FIRST_PID = 1000
+# The kernel's memory.stat has some forty lines.
+MEMORY_STAT = ("anon", "file", "kernel", "shmem", *(f"figure_{number}" for number in range(40)))
 IMPORTS = {
     "Python alone": "",
     "what sampling needs": "import slurm_colloc.gpu.nvml, slurm_colloc.observe.sampler, slurm_colloc.observe.journal",
@@ -71,20 +76,40 @@ class TimedTable(ProcessTable):
         with self._timed():
             return super().job_of(pid)
 
-    def _read(self, pid: int, name: str) -> bytes:
+    def read(self, pid: int | str, name: str) -> bytes:
         self.reads += 1
-        return super()._read(pid, name)
+        return super().read(pid, name)
+
+
+class TimedHostUse(HostUse):
+    """A HostUse that counts the CPU time spent in it."""
+
+    spent_s = 0.0
+
+    def read(self, table: ProcessTable, jobs: Iterable[str]) -> tuple[HostSample, ...]:
+        began_s = time.thread_time()
+        found = super().read(table, jobs)
+        self.spent_s += time.thread_time() - began_s
+        return found
 
 
 def populate(root: Path) -> None:
-    """Write a /proc: each job with its two slurmstepd, its script, its GPU process and that one's workers."""
+    """Write a /proc, and cgroups: each job has two slurmstepd, its script, a GPU process and that one's workers."""
+    cgroups = root.parent / "cgroup"
+    (root / "self").mkdir()
+    (root / "self/mountinfo").write_text(f"30 23 0:26 / {cgroups} rw,nosuid shared:4 - cgroup2 cgroup2 rw\n")
     variables = {f"VARIABLE_{number}": "x" * 40 for number in range(100)}
     for number in range(GPUS * JOBS_PER_GPU):
         pid, job = FIRST_PID + 10 * number, str(5000 + number)
         given = {**variables, "SLURM_JOB_GPUS": str(number // JOBS_PER_GPU), "SLURM_SHARDS_ON_NODE": "1"}
-        fake_proc.stepd(root, pid, job, step="extern")
-        fake_proc.stepd(root, pid + 1, job)
-        cgroup = f"0::/system.slice/slurmstepd.scope/job_{job}/step_batch/user/task_0"
+        folder = f"/system.slice/slurmstepd.scope/job_{job}"
+        for place, step in enumerate(("extern", "batch")):
+            cgroup = f"0::{folder}/step_{step}/slurm"
+            fake_proc.add(root, pid + place, 1, "slurmstepd", cgroup, f"slurmstepd: [{job}.{step}]", uid=0)
+        cgroup = f"0::{folder}/step_batch/user/task_0"
+        (cgroups / folder[1:]).mkdir(parents=True)
+        (cgroups / folder[1:] / "cpu.stat").write_text("usage_usec 1\nuser_usec 1\nsystem_usec 0\n")
+        (cgroups / folder[1:] / "memory.stat").write_text("".join(f"{name} 4096\n" for name in MEMORY_STAT))
         fake_proc.add(root, pid + 2, pid + 1, "bash", cgroup, environ=given)
         fake_proc.add(root, pid + 3, pid + 2, "python", cgroup, environ=given)
         for worker in range(WORKERS):
@@ -113,10 +138,10 @@ def measure(root: str, journal: str, true_run: bool) -> None:
     vars(proc).update(time=replaced["time"])
     if not true_run:
         vars(clock).update(now=lambda: tick() + driver.epoch_s)
-    table = TimedTable(root)
-    sampler = Sampler(NvmlReader(), "g1", 1.0 if true_run else PERIOD_S, table=table)
+    table, host_use = TimedTable(root), TimedHostUse()
+    sampler = Sampler(NvmlReader(), "g1", 1.0 if true_run else PERIOD_S, table=table, host_use=host_use)
     sampler.sample(clock.now(), tick())
-    driver.spent_s = table.spent_s = appended_s = 0.0
+    driver.spent_s = table.spent_s = host_use.spent_s = appended_s = 0.0
     table.reads = 0
     passes = TRUE_RUN_S if true_run else PASSES
     began_s, began_cpu_s = time.monotonic(), time.process_time()
@@ -131,29 +156,30 @@ def measure(root: str, journal: str, true_run: bool) -> None:
         appended_s += time.thread_time() - before_s
     cpu_s = time.process_time() - began_cpu_s
     assert len(seen.processes) == GPUS * JOBS_PER_GPU == len({one.job_id for one in seen.processes})
-    assert len(seen.holders) == GPUS * JOBS_PER_GPU
+    assert len(seen.holders) == len(seen.hosts) == GPUS * JOBS_PER_GPU
+    assert {host.written_mib for host in seen.hosts} == {0.0}
     found = {
         "cpu_ms": cpu_s / passes * 1000,
         "driver_ms": driver.spent_s / passes * 1000,
         "proc_ms": table.spent_s / passes * 1000,
+        "host_ms": host_use.spent_s / passes * 1000,
         "journal_ms": appended_s / passes * 1000,
         "reads": table.reads / passes,
         "lasted_s": time.monotonic() - began_s,
         "peak_mib": peak_mib(),
-        "fake_read_us": read_us(f"{root}/{FIRST_PID}"),
-        "real_read_us": read_us("/proc/self"),
+        "fake_read_us": read_us(ProcessTable(root), FIRST_PID),
+        "real_read_us": read_us(ProcessTable(), os.getpid()),
     }
     print(json.dumps(found))
 
 
-def read_us(folder: str) -> float:
-    """Return the CPU time of reading a process's stat and cgroup files once, in microseconds for one file."""
+def read_us(table: ProcessTable, pid: int) -> float:
+    """Return the CPU time of reading a file of a process, in microseconds: the mean of those that are read most."""
     began_s = time.thread_time()
-    for _ in range(2000):
-        for name in ("stat", "cgroup"):
-            with open(f"{folder}/{name}", "rb", buffering=0) as stream:
-                stream.read()
-    return (time.thread_time() - began_s) / 4000 * 1e6
+    for _ in range(1000):
+        for name in ("stat", "cgroup", "io"):
+            table.read(pid, name)
+    return (time.thread_time() - began_s) / 3000 * 1e6
 
 
 def peak_mib() -> float:
@@ -171,24 +197,21 @@ def child(*arguments: str) -> dict[str, float]:
 
 def report(name: str, found: dict[str, float], period_s: float) -> float:
     """Print one measurement and return its part of a core, in percent."""
-    rest_ms = found["cpu_ms"] - found["driver_ms"] - found["proc_ms"] - found["journal_ms"]
-    # The made-up files are read faster or slower than the kernel's.
-    proc_ms = found["proc_ms"] + found["reads"] * (found["real_read_us"] - found["fake_read_us"]) / 1000
-    cpu_ms = found["cpu_ms"] - found["proc_ms"] + proc_ms
+    parts = [found[f"{part}_ms"] for part in PARTS]
+    # The kernel's files take longer to read than the made-up ones.
+    more_ms = found["reads"] * (found["real_read_us"] - found["fake_read_us"]) / 1000
+    cpu_ms = found["cpu_ms"] + more_ms
     share_pct = cpu_ms / (period_s * 1000) * 100
-    print(
-        f"{name:<26}{cpu_ms:>8.2f}{found['driver_ms']:>8.2f}{proc_ms:>8.2f}{found['journal_ms']:>9.2f}{rest_ms:>7.2f}"
-        f"{found['reads']:>8.0f}{share_pct:>9.3f}{found['peak_mib']:>7.1f}"
-    )
+    columns = [cpu_ms, *parts, found["cpu_ms"] - sum(parts), more_ms, found["reads"]]
+    print(f"{name:<22}{''.join(f'{value:9.2f}' for value in columns)}{share_pct:9.3f}{found['peak_mib']:8.1f}")
     return share_pct
 
 
 def main() -> int:
     """Measure, print, and fail where a target is missed."""
     print(f"sampling {GPUS} GPUs with {JOBS_PER_GPU} jobs each on a node of {PROCESSES} processes, CPU ms a pass")
-    print(
-        f"{'':<26}{'all':>8}{'driver':>8}{'/proc':>8}{'journal':>9}{'rest':>7}{'reads':>8}{'% core':>9}{'MiB':>7}",
-    )
+    headings = ("all", "driver", "/proc", "host", "journal", "rest", "kernel", "reads", "% core")
+    print(f"{'':<22}{''.join(f'{heading:>9}' for heading in headings)}{'MiB':>8}")
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         root = Path(folder) / "proc"
         root.mkdir()

@@ -16,13 +16,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.gpu.proc import ProcessTable, parse_cgroup_folders
+from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.model import HostSample
 from slurm_colloc.units import BYTES_PER_MIB, used_mib
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_FIGURE = re.compile(r"^(?:(\w+):? )?([0-9]+)$", re.MULTILINE)
+_FIGURE = re.compile(r"^(?:(\w+) )?([0-9]+)$", re.MULTILINE)
+_MOVED = re.compile(rb"rchar: ([0-9]+)\nwchar: ([0-9]+)\n")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -170,11 +171,9 @@ def _members(table: ProcessTable, pids: Sequence[int]) -> list[_Member]:
 
 
 def _folders(table: ProcessTable, own: Sequence[_Member], mounts: dict[str, str]) -> dict[str, str]:
-    """Return the job's folder in each mounted hierarchy; the first process that is in any speaks for all."""
-    for member in own:
-        if paths := parse_cgroup_folders(_text(table, member.pid, "cgroup")):
-            return {name: mounts[name] + path for name, path in paths.items() if name in mounts}
-    return {}
+    """Return the job's folder in each mounted hierarchy, from a process that Slurm has put into all of its own."""
+    paths = max((table.folders(member.pid) for member in own), key=len, default={})
+    return {name: mounts[name] + path for name, path in paths.items() if name in mounts}
 
 
 def _figure(folders: dict[str, str], sources: Sequence[_Source]) -> tuple[str, float] | None:
@@ -212,11 +211,9 @@ def _moved(table: ProcessTable, own: Sequence[_Member]) -> tuple[_Uses, _Uses] |
     read: _Uses = {}
     written: _Uses = {}
     for member in own:
-        text = _text(table, member.pid, "io")
-        incoming, outgoing = parse_figures(text, ("rchar",)), parse_figures(text, ("wchar",))
-        if incoming is not None and outgoing is not None:
-            read[member.key] = Use(member.root, incoming)
-            written[member.key] = Use(member.root, outgoing)
+        if found := _MOVED.match(table.read(member.pid, "io")):
+            read[member.key] = Use(member.root, int(found[1]))
+            written[member.key] = Use(member.root, int(found[2]))
         # Slurm leaves a process of root's in each job (its extern step), and that does nothing.
         elif table.owner(member.pid) > 0:
             return None, None

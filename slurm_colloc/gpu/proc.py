@@ -29,6 +29,7 @@ _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+")
 _READ_ANEW_S = 60.0
 # The PID namespace of the kernel itself (PROC_PID_INIT_INO): a GPU driver's pids are those of that one.
 _HOST_NAMESPACE = "pid:[4026531836]"
+_READ_BYTES = 65536
 
 
 class Status(NamedTuple):
@@ -126,7 +127,7 @@ class ProcessTable:
     def __init__(self, root: str = "/proc") -> None:
         self._root = root
         self._status: dict[int, Status] = {}
-        self._cgroups: dict[int, str | None] = {}
+        self._cgroups: dict[int, tuple[str | None, dict[str, str]]] = {}
         self._read_s = 0.0
         self._steps: dict[int, tuple[int, str]] = {}
         self._tasks: dict[tuple[int, int], NodeJob] = {}
@@ -200,8 +201,11 @@ class ProcessTable:
     def read(self, pid: int | str, name: str) -> bytes:
         """Return a file of ``pid`` or ``self``; empty when it may not be read or there is no such process."""
         try:
-            with open(f"{self._root}/{pid}/{name}", "rb", buffering=0) as stream:
-                return stream.read()
+            descriptor = os.open(f"{self._root}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return b"".join(iter(lambda: os.read(descriptor, _READ_BYTES), b""))
+            finally:
+                os.close(descriptor)
         except OSError:  # it ended, or it is another user's: both mean "not visible", which the caller books as such
             return b""
 
@@ -235,12 +239,13 @@ class ProcessTable:
         return ""
 
     def members(self) -> dict[str, list[int]]:
-        """Return the processes of each job, oldest knowledge first; slurmstepd is no member.
+        """Return the processes of each job; slurmstepd is no member.
 
         What was not looked at before is looked at once: a process that changes its cgroup is found within a minute.
         """
         for pid in self._status.keys() - self._cgroups.keys():
-            self._cgroups[pid] = self._cgroup_of(pid)
+            text = self.read(pid, "cgroup").decode(errors="replace")
+            self._cgroups[pid] = parse_cgroup_job(text), parse_cgroup_folders(text)
         jobs = {pid: job for pid, (_, job) in self._steps.items()}
         found = defaultdict(list)
         for pid in self._status:
@@ -248,11 +253,15 @@ class ProcessTable:
                 found[job].append(pid)
         return dict(found)
 
+    def folders(self, pid: int) -> dict[str, str]:
+        """Return the job's folders in the cgroups of a member, as ``parse_cgroup_folders`` does."""
+        return self._cgroups[pid][1] if pid in self._cgroups else {}
+
     def _known_job(self, pid: int, jobs: dict[int, str]) -> str:
         """Return the job of ``pid`` by what is known of it and its ancestors, and note it in ``jobs`` for each."""
         line = []
         while pid not in jobs and pid in self._status:
-            jobs[pid] = self._job_named(self._cgroups.get(pid))
+            jobs[pid] = self._job_named(self._cgroups[pid][0])
             if jobs[pid]:
                 break
             line.append(pid)

@@ -167,7 +167,6 @@ def test_cgroup_v2_with_sluid(node: Node) -> None:
         ("17\n", ("",), 17),
         ("a 1\nb 2\n", ("a", "b"), 3),
         ("a 1\n", ("a", "b"), None),
-        ("rchar: 5\nwchar: 6\n", ("wchar",), 6),
         ("", ("",), None),
         ("a -1\nb 1.5\nc\n", ("a",), None),
     ],
