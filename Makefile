@@ -37,6 +37,7 @@ soak: env      ## what takes long: thousands of generated submissions
 
 bench: env     ## ratios side by side in one run
 	$(ENV)/python -m tests.bench
+	$(ENV)/python -m tests.bench_agent
 
 docs: env-only ## regenerate the reference pages and completion scripts; CI fails when they are stale
 	$(ENV)/colloc site reference > docs/reference/site.toml.md

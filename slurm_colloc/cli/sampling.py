@@ -36,6 +36,7 @@ class Settings(NamedTuple):
     period_s: float
     reader: str
     devices: str = ""
+    dcgm: str = ""
     journal: str = ""
     evidence: str = ""
     job: str = ""
@@ -74,6 +75,7 @@ def sample(settings: Settings) -> None:
         devices=settings.devices,
         node=settings.node,
         cluster=settings.cluster,
+        dcgm=settings.dcgm,
         patient=settings.agent,
     )
     sampler = Sampler(reader, settings.node, settings.period_s, settings.job, cluster=settings.cluster)

@@ -5,7 +5,6 @@ Each counter is asked for separately and is None when the driver has none: GPM e
 MIG, per-process SM not under MPS. Field meanings: docs/explanation/metrics.md.
 """
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,8 +14,10 @@ from typing import Any
 
 import pynvml
 
+from slurm_colloc import clock
 from slurm_colloc.errors import GpuError
-from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading
+from slurm_colloc.gpu.proc import sees_host_pids
+from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading, activity_pct, numbered, stands_still
 from slurm_colloc.model import ProcessKind
 from slurm_colloc.units import capacity_mib, joules, used_mib, watts
 
@@ -30,13 +31,11 @@ _GPM = {
 }
 # Counters read closer together than this say nothing.
 _LEAST_GPM_S = 0.1
-# PIDs that struct mismatches between binding and driver are known to give.
-_NO_PID = 0xFFFFFFFF
+# What stands for "no value" in 32 and 64 bits; as a PID it comes of a mismatch between binding and driver.
+_NO_PID = _NO_VALUE_32 = 0xFFFFFFFF
 _NO_VALUE = 0xFFFFFFFFFFFFFFFF
 # How often the driver is asked whether GPUs were cut anew or have come back.
 _LOOK_ANEW_S = 60.0
-# The PID namespace of the kernel itself (PROC_PID_INIT_INO): the driver's pids are those of that one.
-_HOST_NAMESPACE = "pid:[4026531836]"
 
 # "Not here, not for you, nothing to say" is an answer: missing, never 0.
 _NOT_OFFERED = frozenset(
@@ -49,16 +48,18 @@ _NOT_OFFERED = frozenset(
         pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
         pynvml.NVML_ERROR_NO_DATA,
         pynvml.NVML_ERROR_NOT_READY,
+        # The list grew between the binding's two calls, or was empty at the first (which it raises as an error).
+        pynvml.NVML_ERROR_INSUFFICIENT_SIZE,
+        pynvml.NVML_SUCCESS,
     }
 )
-# One GPU is gone, the others go on. Any other error is a driver that is gone.
-_UNIT_LOST = frozenset(
+# Any other error is one GPU's: the others go on, for a sick GPU must not blind the node.
+_DRIVER_GONE = frozenset(
     {
-        pynvml.NVML_ERROR_GPU_IS_LOST,
-        pynvml.NVML_ERROR_RESET_REQUIRED,
-        pynvml.NVML_ERROR_IRQ_ISSUE,
-        pynvml.NVML_ERROR_TIMEOUT,
-        pynvml.NVML_ERROR_GPU_NOT_FOUND,
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
     }
 )
 
@@ -79,52 +80,47 @@ class _Unit:
         self.unit = unit
         self.handle = handle
         self._parent = parent
-        # Two compute instances in one GPU instance have its counters in common, and neither has them of its own.
-        self.gpm_is_own = True
-        self._sampled_s = 0.0
-        self._samples = self._allocate() if self._gpm_supported() else None
-        self._energy_mj = self._energy()
+        # Two compute instances in one GPU instance have its counters and memory in common, and neither has its own.
+        self.is_alone = True
+        # Nothing is known of the time before: the first reading of what is counted since the previous one is None.
+        self._samples = self._allocate()
+        self._sampled_s: float | None = None
+        self._energy_mj: int | None = None
         self._util_seen_us = 0
         self._processes_seen_us = 0
 
-    def _gpm_supported(self) -> bool:
-        support = _or_none(lambda: pynvml.nvmlGpmQueryDeviceSupport(self._parent))
-        return bool(support is not None and support.isSupportedDevice)
-
     def _allocate(self) -> list[Any] | None:
-        samples = [pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()]
-        return samples if self._take(samples[0]) else None
+        support = _or_none(lambda: pynvml.nvmlGpmQueryDeviceSupport(self._parent))
+        if support is None or not support.isSupportedDevice:
+            return None
+        return [pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()]
 
-    def _take(self, sample: Any) -> bool:
-        try:
-            if self.unit.gpu_instance is None:
-                pynvml.nvmlGpmSampleGet(self._parent, sample)
-            else:
-                pynvml.nvmlGpmMigSampleGet(self._parent, self.unit.gpu_instance, sample)
-        except pynvml.NVMLError as error:
-            if error.value in _NOT_OFFERED:
-                return False
-            raise
-        self._sampled_s = time.monotonic()
-        return True
+    def _take(self, sample: Any) -> Any:
+        if self.unit.gpu_instance is None:
+            return pynvml.nvmlGpmSampleGet(self._parent, sample)
+        return pynvml.nvmlGpmMigSampleGet(self._parent, self.unit.gpu_instance, sample)
 
     def gpm(self) -> dict[str, float | None]:
         """Return GPM's figures since the previous call, by our names; nothing where the driver has none."""
-        before_s = self._sampled_s
-        if self._samples is None or not self.gpm_is_own or not self._take(self._samples[1]):
+        samples, before_s, self._sampled_s = self._samples, self._sampled_s, None
+        if samples is None or not self.is_alone or _or_none(lambda: self._take(samples[1])) is None:
+            return {}
+        samples.reverse()
+        self._sampled_s = time.monotonic()
+        if before_s is None or self._sampled_s - before_s < _LEAST_GPM_S:
             return {}
         request = pynvml.c_nvmlGpmMetricsGet_t()
         request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
         request.numMetrics = len(_GPM)
-        request.sample1, request.sample2 = self._samples
+        request.sample2, request.sample1 = samples
         for position, number in enumerate(_GPM.values()):
             request.metrics[position].metricId = number
-        self._samples.reverse()
-        if self._sampled_s - before_s < _LEAST_GPM_S:
-            return {}
         if _or_none(lambda: pynvml.nvmlGpmMetricsGet(request)) is None:
             return {}
-        return {name: _gpm_value(request.metrics[position]) for position, name in enumerate(_GPM)}
+        return {
+            name: None if (metric := request.metrics[position]).nvmlReturn else activity_pct(metric.value)
+            for position, name in enumerate(_GPM)
+        }
 
     def gpu_util(self) -> float | None:
         """Return GPU_UTIL since the previous call, in percent.
@@ -134,14 +130,12 @@ class _Unit:
         """
         if self.unit.profile:
             return None
-        first = self._util_seen_us == 0
-        kept = _or_none(
-            lambda: pynvml.nvmlDeviceGetSamples(self.handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, self._util_seen_us)
-        )
+        since_us = self._util_seen_us = _not_ahead(self._util_seen_us)
+        kept = _or_none(lambda: pynvml.nvmlDeviceGetSamples(self.handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, since_us))
         values = [(int(item.timeStamp), int(item.sampleValue.uiVal)) for item in (kept[1] if kept else ())]
-        new = [value for at_us, value in values if at_us > self._util_seen_us and value <= 100]
-        self._util_seen_us = max([self._util_seen_us, *(at_us for at_us, _ in values)])
-        if new and not first:
+        new = [value for at_us, value in values if since_us < at_us < _NO_VALUE and value <= 100]
+        self._util_seen_us = max([since_us, *(at_us for at_us, _ in values if at_us < _NO_VALUE)])
+        if new and since_us:
             return sum(new) / len(new)
         now = _or_none(lambda: pynvml.nvmlDeviceGetUtilizationRates(self.handle))
         return None if now is None or now.gpu > 100 else float(now.gpu)
@@ -159,12 +153,15 @@ class _Unit:
         found = _or_none(lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(self.handle))
         return None if found is None or found >= _NO_VALUE else int(found)
 
-    def process_sm_util(self) -> dict[int, float]:
-        """Return SM percent by PID since the previous call; empty when nothing ran or the driver has none."""
-        found = _or_none(lambda: pynvml.nvmlDeviceGetProcessUtilization(self.handle, self._processes_seen_us)) or []
-        for item in found:
-            self._processes_seen_us = max(self._processes_seen_us, item.timeStamp)
-        return {item.pid: float(item.smUtil) for item in found if item.smUtil <= 100}
+    def process_sm_util(self) -> dict[int, float | None]:
+        """Return SM percent by PID since the previous call; empty when nothing ran or the driver has none.
+
+        The first call returns nothing: the driver would answer with a mean over all that it has kept.
+        """
+        since_us = self._processes_seen_us = _not_ahead(self._processes_seen_us)
+        found = _or_none(lambda: pynvml.nvmlDeviceGetProcessUtilization(self.handle, since_us)) or []
+        self._processes_seen_us = max([since_us, *(item.timeStamp for item in found if item.timeStamp < _NO_VALUE)])
+        return {item.pid: float(item.smUtil) if item.smUtil <= 100 else None for item in found} if since_us else {}
 
     def free(self) -> None:
         """Give the samples back to the library."""
@@ -174,21 +171,21 @@ class _Unit:
         self._samples = None
 
 
-def _gpm_value(metric: Any) -> float | None:
-    value = float(metric.value)
-    if metric.nvmlReturn != 0 or not 0 <= value < float("inf"):
-        return None
-    return min(100.0, value)  # a slice has been seen above 100 %
+def _not_ahead(seen_us: int) -> int:
+    """Return when the newest value was seen, but not a time that the wall clock, set back, has yet to reach again."""
+    return min(seen_us, int(clock.now() * 1e6))
 
 
 class NvmlReader:
     """A GpuReader over the driver of this node; a ``patient`` one lets the driver come later."""
 
+    complaint = ""
+
     def __init__(self, *, patient: bool = False) -> None:
-        self._units = [] if patient else _open_all()
+        self._units = [] if patient else _open_all({})
         self._looked_s = time.monotonic()
         self._lost = patient
-        self._host_pids = _sees_host_pids()
+        self._host_pids = sees_host_pids()
 
     def units(self) -> tuple[GpuUnit, ...]:
         """Return the GPUs, and the slices of those that are cut."""
@@ -203,20 +200,22 @@ class NvmlReader:
         self._open_anew_where_needed()
         readings: list[UnitReading] = []
         processes: list[GpuProcess] = []
-        lost = ""
+        lost: pynvml.NVMLError | None = None
         for opened in self._units:
             try:
                 found = _processes(opened, self._host_pids)
                 readings.append(_reading(opened, found is not None))
                 processes += found or []
             except pynvml.NVMLError as error:
-                if error.value not in _UNIT_LOST:
-                    self._lost = True
-                    raise GpuError(f"the NVIDIA driver stopped answering: {error}") from error
-                lost = str(error)
+                lost = error
+                if error.value in _DRIVER_GONE:
+                    readings.clear()
+                    break
         if lost and not readings:
             self._lost = True
-            raise GpuError(f"the NVIDIA driver stopped answering for every GPU: {lost}")
+            raise GpuError(f"the NVIDIA driver stopped answering: {lost}") from lost
+        if lost and any(opened.unit.profile for opened in self._units):
+            self._looked_s = -_LOOK_ANEW_S  # a slice may be gone because its GPU was cut anew
         return tuple(readings), tuple(processes)
 
     def _open_anew_where_needed(self) -> None:
@@ -227,7 +226,8 @@ class NvmlReader:
                 self._lost = _identities() != {opened.unit.uuid for opened in self._units}
         if self._lost:
             self.close()
-            self._units, self._lost, self._looked_s = _open_all(), False, now_s
+            numbers = {opened.unit.uuid: opened.unit.gres_index for opened in self._units}
+            self._units, self._lost, self._looked_s = _open_all(numbers), False, now_s
 
     def close(self) -> None:
         """Shut the library down."""
@@ -237,32 +237,31 @@ class NvmlReader:
             pynvml.nvmlShutdown()
 
 
-def _sees_host_pids() -> bool:
-    try:
-        return os.readlink("/proc/self/ns/pid") == _HOST_NAMESPACE
-    except OSError:
-        return False
-
-
-def _open_all() -> list[_Unit]:
+def _open_all(numbers: dict[str, int]) -> list[_Unit]:
+    """Open the driver; ``numbers`` are those that the units had before."""
+    units: list[_Unit] = []
+    failed = []
     try:
         pynvml.nvmlInit()
-        units = [unit for index in range(pynvml.nvmlDeviceGetCount()) for unit in _open(index)]
+        count = pynvml.nvmlDeviceGetCount()
+        for index in range(count):
+            try:
+                units += _open(index)
+            except pynvml.NVMLError as error:
+                failed.append(error)
+                if error.value in _DRIVER_GONE or len(failed) == count:
+                    raise
+        minors = [_or_none(partial(pynvml.nvmlDeviceGetMinorNumber, one.handle)) for one in units]
     except pynvml.NVMLError as error:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
         raise GpuError(f"the NVIDIA driver does not answer: {error}; is this a GPU node?") from error
-    _number(units)
+    for one, unit in zip(units, numbered([one.unit for one in units], minors, numbers), strict=True):
+        one.unit = unit
     shared = Counter((one.unit.parent_uuid, one.unit.gpu_instance) for one in units if one.unit.profile)
     for one in units:
-        one.gpm_is_own = shared[one.unit.parent_uuid, one.unit.gpu_instance] <= 1
+        one.is_alone = shared[one.unit.parent_uuid, one.unit.gpu_instance] <= 1
     return units
-
-
-def _number(units: list[_Unit]) -> None:
-    """Number the units as Slurm does: by the device file, or by place where some are slices, which have none."""
-    numbers = [_or_none(partial(pynvml.nvmlDeviceGetMinorNumber, one.handle)) for one in units]
-    whole = not any(one.unit.profile for one in units) and None not in numbers
-    for position, one in enumerate(units):
-        one.unit = one.unit._replace(gres_index=int(numbers[position]) if whole else position)
 
 
 def _identities() -> set[str]:
@@ -274,6 +273,7 @@ def _identities() -> set[str]:
             device = pynvml.nvmlDeviceGetHandleByIndex(index)
             slices = _slices(device)
             handles = [device] if slices is None else slices
+            _total(device)  # some GPUs still tell their uuid when they are lost
             found |= {pynvml.nvmlDeviceGetUUID(handle) for handle in handles}
     return found
 
@@ -291,20 +291,14 @@ def _slices(device: Any) -> list[Any] | None:
 
 
 def _open(index: int) -> list[_Unit]:
-    try:
-        device = pynvml.nvmlDeviceGetHandleByIndex(index)
-        model = pynvml.nvmlDeviceGetName(device)
-        uuid = pynvml.nvmlDeviceGetUUID(device)
-        sm_count = _or_none(lambda: pynvml.nvmlDeviceGetAttributes(device).multiprocessorCount) or _sm_count(device)
-        slices = _slices(device)
-        if slices is None:
-            unit = GpuUnit(uuid, index, model, "", _total(device), sm_count, sm_count)
-            return [_Unit(unit, device, device)]
-        return [_open_slice(handle, device, uuid, model, sm_count) for handle in slices]
-    except pynvml.NVMLError as error:
-        if error.value in _UNIT_LOST:
-            return []
-        raise
+    device = pynvml.nvmlDeviceGetHandleByIndex(index)
+    model = pynvml.nvmlDeviceGetName(device)
+    uuid = pynvml.nvmlDeviceGetUUID(device)
+    sm_count = _or_none(lambda: pynvml.nvmlDeviceGetAttributes(device).multiprocessorCount) or _sm_count(device)
+    slices = _slices(device)
+    if slices is None:
+        return [_Unit(GpuUnit(uuid, index, model, "", _total(device), sm_count, sm_count), device, device)]
+    return [_open_slice(handle, device, uuid, model, sm_count) for handle in slices]
 
 
 def _open_slice(handle: Any, device: Any, parent_uuid: str, model: str, whole_sm_count: int) -> _Unit:
@@ -332,8 +326,10 @@ def _sm_count(device: Any) -> int:
     if info is not None:
         return int(info.multiprocessorCount)
     cores = _or_none(lambda: pynvml.nvmlDeviceGetNumGpuCores(device))
-    major = (_or_none(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(device)) or (0, 0))[0]
-    return int(cores) // (64 if major in (6, 7) else 128) if cores else 0
+    major, minor = _or_none(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(device)) or (0, 0)
+    # P100, Volta and Turing, A100 and A30; the others have twice as many.
+    per_sm = 64 if major == 7 or (major, minor) in ((6, 0), (8, 0)) else 128
+    return int(cores) // per_sm if cores else 0
 
 
 def _total(handle: Any) -> int:
@@ -343,14 +339,18 @@ def _total(handle: Any) -> int:
 def _reading(opened: _Unit, process_list: bool) -> UnitReading:
     # Version 2 reports the driver's reserve apart; version 1 calls an empty GPU 0.6 % full.
     memory = _or_none(lambda: pynvml.nvmlDeviceGetMemoryInfo(opened.handle, version=pynvml.nvmlMemory_v2))
+    if memory is None:
+        _total(opened.handle)  # raises for a slice that is no more; an old driver has version 1
+    used = None if memory is None or memory.used >= _NO_VALUE or not opened.is_alone else used_mib(int(memory.used))
     power = None if opened.unit.profile else _or_none(lambda: pynvml.nvmlDeviceGetPowerUsage(opened.handle))
+    gpu_util, gpm = opened.gpu_util(), opened.gpm()
     return UnitReading(
         uuid=opened.unit.uuid,
         process_list=process_list,
-        gpu_util_pct=opened.gpu_util(),
-        **opened.gpm(),
-        gpu_mem_used_mib=None if memory is None or memory.used == _NO_VALUE else used_mib(int(memory.used)),
-        power_w=None if power is None or power >= _NO_PID else watts(power),
+        gpu_util_pct=gpu_util,
+        **({} if stands_still(gpu_util, gpm) else gpm),
+        gpu_mem_used_mib=used,
+        power_w=None if power is None or power >= _NO_VALUE_32 else watts(power),
         energy_j=opened.energy_j(),
     )
 

@@ -7,26 +7,42 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.reader import GpuReader
 
 
-def open_reader(name: str, *, devices: str = "", node: str = "", cluster: str = "", patient: bool = False) -> GpuReader:
+def open_reader(
+    name: str, *, devices: str = "", node: str = "", cluster: str = "", dcgm: str = "", patient: bool = False
+) -> GpuReader:
     """Return the reader called ``name``, as observe.gpu_reader in site.toml has it.
 
     Args:
-        name: nvml or simulated.
+        name: nvml, nvidia-smi or simulated.
         devices: the folder of simulated devices, one ``NODE.json`` each.
         node: this node's name in Slurm.
         cluster: its cluster.
+        dcgm: where DCGM adds what the reader lacks: the URL of an exporter, or dcgmi; empty: nowhere.
         patient: let a driver that does not answer yet be an error of the first reading, not of the opening.
 
     Raises:
         InputError: there is no such reader.
         GpuError: the driver does not answer, unless ``patient``.
     """
+    opened = _open(name, devices, node, cluster, patient)
+    if not dcgm:
+        return opened
+    from slurm_colloc.gpu.dcgm import WithDcgm
+
+    return WithDcgm(opened, dcgm)
+
+
+def _open(name: str, devices: str, node: str, cluster: str, patient: bool) -> GpuReader:
     if name == "nvml":
         from slurm_colloc.gpu.nvml import NvmlReader
 
         return NvmlReader(patient=patient)
+    if name == "nvidia-smi":
+        from slurm_colloc.gpu.nvidia_smi import NvidiaSmiReader
+
+        return NvidiaSmiReader()
     if name == "simulated":
         from slurm_colloc.gpu.simulated import SimulatedReader
 
         return SimulatedReader(os.path.join(devices, f"{node}.json"), node, cluster=cluster)
-    raise InputError(f"there is no reader '{name}'; give nvml or simulated")
+    raise InputError(f"there is no reader '{name}'; give nvml, nvidia-smi or simulated")

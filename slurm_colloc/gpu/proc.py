@@ -24,9 +24,13 @@ _MOST_INDICES = 1024
 _STEPD = re.compile(rb"slurmstepd: \[(\d+)(?:\.[^\]]*)?\]")
 _REAL_UID = re.compile(rb"^Uid:\s*([0-9]+)", re.MULTILINE)
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+")
-# A pid that came round to a slurmstepd in between is seen this much later; reading every process at each pass would
-# cost a node of 1,500 processes ten times what the rest of the sampler does.
+# A process becomes another program or moves to another cgroup when it is young, so it is read a second time within a
+# minute, and every process after some minutes; reading all at each pass would cost a node of 1,500 processes ten times
+# what the rest of the sampler does. That a pid came round is seen at each pass.
 _READ_ANEW_S = 60.0
+_MINUTES_TO_READ_ALL = 10
+# The PID namespace of the kernel itself (PROC_PID_INIT_INO): a GPU driver's pids are those of that one.
+_HOST_NAMESPACE = "pid:[4026531836]"
 _READ_BYTES = 65536
 
 
@@ -36,6 +40,14 @@ class Status(NamedTuple):
     parent: int
     start_ticks: int
     command: str
+
+
+class _Step(NamedTuple):
+    """A slurmstepd, and the job, or SLUID, that its cgroup is named after."""
+
+    start_ticks: int
+    job_id: str
+    cgroup: str | None
 
 
 class NodeJob(NamedTuple):
@@ -59,7 +71,7 @@ class NodeJob(NamedTuple):
 def parse_stat(text: str) -> Status:
     """Return parent, start time and name; the name stands in parentheses and may itself contain any of them."""
     name_from, name_to = text.index("(") + 1, text.rindex(")")
-    fields = text[name_to + 2 :].split()
+    fields = text[name_to + 2 :].split(None, 20)
     return Status(int(fields[1]), int(fields[19]), text[name_from:name_to])
 
 
@@ -111,6 +123,14 @@ def parse_weight(environment: dict[str, str]) -> float | None:
     return weight if 0 < weight < _MOST_INDICES else None
 
 
+def sees_host_pids() -> bool:
+    """Return whether a pid that a driver tells means the same process here."""
+    try:
+        return os.readlink("/proc/self/ns/pid") == _HOST_NAMESPACE
+    except OSError:
+        return False
+
+
 class ProcessTable:
     """The node's processes as of the last ``refresh``."""
 
@@ -118,27 +138,41 @@ class ProcessTable:
         self._root = root
         self._status: dict[int, Status] = {}
         self._cgroups: dict[int, tuple[str | None, dict[str, str]]] = {}
-        self._read_s = 0.0
-        self._steps: dict[int, tuple[int, str]] = {}
+        self._inodes: dict[int, int] = {}
+        self._young: set[int] = set()
+        self._read_s, self._minutes = time.monotonic(), 0
+        self._steps: dict[int, _Step] = {}
         self._tasks: dict[tuple[int, int], NodeJob] = {}
         self._sluids: dict[str, str] = {}
         self.refresh()
 
     def refresh(self) -> None:
         """Look again: at every process that was not there the last time, and at Slurm's own ones."""
+        with os.scandir(self._root) as entries:
+            # The kernel gives the folder of another process another inode, also where the pid is the same.
+            inodes = {int(entry.name): entry.inode() for entry in entries if entry.name.isdigit()}
+        before, self._inodes = self._inodes, inodes
+        gone = {pid for pid, inode in before.items() if inodes.get(pid) != inode}
+        self._young = self._young - gone | {pid for pid, inode in inodes.items() if before.get(pid) != inode}
+        # What was a child of a process that ended has another parent now.
+        orphans = {pid for pid, status in self._status.items() if status.parent in gone} if gone else set()
+        self._forget(gone | orphans)
         now_s = time.monotonic()
         if now_s - self._read_s >= _READ_ANEW_S:
-            self._status, self._cgroups, self._read_s = {}, {}, now_s
-        pids = {int(name) for name in os.listdir(self._root) if name.isdigit()}
-        for pid in self._status.keys() - pids:
-            del self._status[pid]
-            self._cgroups.pop(pid, None)
-        for pid in pids - self._status.keys():
+            self._read_s, self._minutes = now_s, (self._minutes + 1) % _MINUTES_TO_READ_ALL
+            self._forget(self._young if self._minutes else set(self._status))
+            self._young = set()
+        for pid in inodes.keys() - self._status.keys():
             found = self._fresh(pid)
             if found is not None:
                 self._status[pid] = found
         self._find_steps()
         self._find_tasks()
+
+    def _forget(self, pids: set[int]) -> None:
+        for pid in pids:
+            self._status.pop(pid, None)
+            self._cgroups.pop(pid, None)
 
     def _fresh(self, pid: int) -> Status | None:
         text = self.read(pid, "stat")
@@ -146,18 +180,19 @@ class ProcessTable:
 
     def _find_steps(self) -> None:
         before, self._steps = self._steps, {}
-        sluids = {}
         for pid, status in self._status.items():
-            if status.command != "slurmstepd" or self._fresh(pid) != status:
+            if status.command != "slurmstepd":
                 continue
             known = before.get(pid)
-            job = known[1] if known and known[0] == status.start_ticks else self._step_of(pid)
-            if job:
-                self._steps[pid] = status.start_ticks, job
-                own = self._cgroup_of(pid)
-                if own and own.startswith("s"):
-                    sluids[own] = job
-        self._sluids = sluids
+            # A child of slurmstepd has its name and title until it becomes the user's program.
+            if known is None or known.start_ticks != status.start_ticks or status.parent in before:
+                known = _Step(status.start_ticks, self._step_of(pid), None) if self._fresh(pid) == status else None
+            if known is not None and known.job_id:
+                # It is not in its cgroup from the first moment.
+                self._steps[pid] = known if known.cgroup else known._replace(cgroup=self._cgroup_of(pid))
+        self._sluids = {
+            step.cgroup: step.job_id for step in self._steps.values() if step.cgroup and step.cgroup.startswith("s")
+        }
 
     def _find_tasks(self) -> None:
         """Find what each slurmstepd started; what it was given when it was first seen was Slurm's own word."""
@@ -166,15 +201,16 @@ class ProcessTable:
             if status.parent not in self._steps:
                 continue
             key = pid, status.start_ticks
+            if key in before:
+                self._tasks[key] = before[key]
+                continue
             now = self._fresh(pid)
             if now is None or now.start_ticks != status.start_ticks:
                 continue
-            if key in before:
-                self._tasks[key] = before[key]
-            elif now.command != "slurmstepd":  # else it has not become the user's program yet
+            if now.command != "slurmstepd":  # else it has not become the user's program yet
                 environment = self.environment(pid)
                 if environment:
-                    self._tasks[key] = self._task(self._steps[status.parent][1], environment)
+                    self._tasks[key] = self._task(self._steps[status.parent].job_id, environment)
 
     @staticmethod
     def _task(job_id: str, environment: dict[str, str]) -> NodeJob:
@@ -236,7 +272,7 @@ class ProcessTable:
         for pid in self._status.keys() - self._cgroups.keys():
             text = self.read(pid, "cgroup").decode(errors="replace")
             self._cgroups[pid] = parse_cgroup_job(text), parse_cgroup_folders(text)
-        jobs = {pid: job for pid, (_, job) in self._steps.items()}
+        jobs = {pid: step.job_id for pid, step in self._steps.items()}
         found = defaultdict(list)
         for pid in self._status:
             if pid not in self._steps and (job := self._known_job(pid, jobs)):

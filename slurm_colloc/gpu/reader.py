@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the sampler asks of a GPU driver, whatever the driver is."""
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -51,8 +52,47 @@ class GpuProcess(NamedTuple):
     sm_util_pct: float | None
 
 
+# A MIG slice has been seen at 129 % SM activity (DCGM issue 152); a value far beyond is a blank, not a measurement.
+_MOST_ACTIVE_PCT = 200.0
+# The profiling counters have been seen to stay at 0 on a busy GPU: after an Xid 31, while a profiler has them, after
+# weeks of an exporter (DCGM issues 56 and 303, dcgm-exporter issue 662). GPU_UTIL this high beside zeros says so.
+_BUSY_PCT = 50.0
+
+
+def activity_pct(value: float) -> float | None:
+    """Return a profiling counter's percentage, at most 100; None for a blank, NaN or a negative one."""
+    return min(100.0, float(value)) if 0 <= value <= _MOST_ACTIVE_PCT else None
+
+
+def stands_still(gpu_util_pct: float | None, figures: Mapping[str, float | None]) -> bool:
+    """Return whether profiling counters say nothing but 0 of a GPU that is known to be busy."""
+    return (gpu_util_pct or 0.0) > _BUSY_PCT and not any(figures.values())
+
+
+def numbered(units: Sequence[GpuUnit], minors: Sequence[int | None], before: Mapping[str, int]) -> tuple[GpuUnit, ...]:
+    """Return the units numbered as Slurm does: by the device file, or by place where some are slices, which have none.
+
+    Args:
+        units: in the driver's order; of whole GPUs without device files their number stays.
+        minors: the device files' numbers.
+        before: the numbers that units had. Where units are only missing the others keep theirs: Slurm counted when all
+            were there.
+    """
+    if {unit.uuid for unit in units} <= before.keys():
+        numbers = [before[unit.uuid] for unit in units]
+    elif any(unit.profile for unit in units):
+        numbers = list(range(len(units)))
+    else:
+        numbers = [unit.gres_index if minor is None else minor for unit, minor in zip(units, minors, strict=True)]
+    return tuple(unit._replace(gres_index=index) for unit, index in zip(units, numbers, strict=True))
+
+
 class GpuReader(Protocol):
     """The seam between the sampler and the driver."""
+
+    @property
+    def complaint(self) -> str:
+        """Return what was wrong at the last reading that was no reason to give none; empty for nothing."""
 
     def units(self) -> tuple[GpuUnit, ...]:
         """Return the units of this node."""

@@ -86,6 +86,8 @@ def _unit(device: dict[str, Any], part: dict[str, Any], index: int) -> GpuUnit:
 class SimulatedReader:
     """A GpuReader over made-up devices and real processes."""
 
+    complaint = ""
+
     def __init__(self, path: str, node: str, table: ProcessTable | None = None, cluster: str = "") -> None:
         try:
             with open(path) as stream:

@@ -128,6 +128,7 @@ def follow(
             answered_s = ticking_s
             troubles = [trouble for sink in sinks if (trouble := _into(sink, seen))]
             kept += not troubles
+            troubles += [sampler.complaint] if sampler.complaint else []
         now_said = "; ".join(troubles)
         if now_said != complained:
             say(now_said or "sampling again")

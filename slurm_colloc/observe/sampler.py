@@ -49,6 +49,11 @@ class Sampler:
         # (cluster, node) of tasks here that are passed over: another slurmd's, or this node under another name.
         self.passed_over: set[tuple[str, str]] = set()
 
+    @property
+    def complaint(self) -> str:
+        """Return what was wrong with the last pass, and no reason to give none; empty for nothing."""
+        return self._reader.complaint
+
     def sample(self, at_s: float, ticking_s: float | None = None) -> Round:
         """Read everything once.
 

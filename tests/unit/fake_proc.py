@@ -24,6 +24,11 @@ def add(
 ) -> None:
     """Add a process as Linux would show it, or show it anew; without ``read_bytes`` its io may not be read."""
     folder = root / str(pid)
+    if folder.exists() and f" {start_ticks} " not in (folder / "stat").read_text():
+        # Another process: the kernel would give its folder another inode, so the old one stays until it has one.
+        folder.rename(root / "ended")
+        folder.mkdir()
+        shutil.rmtree(root / "ended")
     folder.mkdir(parents=True, exist_ok=True)
     after = [parent, *([0] * 9), cpu_ticks, 0, reaped_ticks, 0, *([0] * 4), start_ticks, *([0] * 30)]
     (folder / "stat").write_text(f"{pid} ({command}) S {' '.join(map(str, after))}\n")

@@ -32,8 +32,8 @@ H100 = "NVIDIA H100 80GB HBM3"
 HOUR = 3600
 
 
-def near(value: float) -> Any:
-    """Return what equals every number close to ``value``; Any, because mypy sees no overlap of a number and a guess."""
+def near(value: Any) -> Any:
+    """Return what equals all numbers close to ``value``; Any, because mypy sees no overlap of a number and a guess."""
     return pytest.approx(value)
 
 

@@ -110,6 +110,8 @@ def test_it_ends_with_the_process_it_watches() -> None:
 class Passes:
     """A sampler whose passes give what a test says: a Round, or an error."""
 
+    complaint = ""
+
     def __init__(self, *results: CollocError | None) -> None:
         self.results = iter(results)
 

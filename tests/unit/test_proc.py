@@ -2,11 +2,13 @@
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_colloc.gpu import proc
 from slurm_colloc.gpu.proc import (
     NodeJob,
     ProcessTable,
@@ -272,3 +274,105 @@ def test_this_machine() -> None:
     own = table.status(os.getpid())
     assert own is not None
     assert own.parent == os.getppid()
+
+
+class Counted(ProcessTable):
+    """A table that notes what it reads, with a clock of the test's."""
+
+    def __init__(self, root: Path) -> None:
+        self.files: list[tuple[int | str, str]] = []
+        super().__init__(str(root))
+
+    def read(self, pid: int | str, name: str) -> bytes:
+        self.files.append((pid, name))
+        return super().read(pid, name)
+
+    def again(self) -> list[tuple[int | str, str]]:
+        self.files.clear()
+        self.refresh()
+        return self.files
+
+
+@pytest.fixture
+def ticking(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    clock = SimpleNamespace(now_s=0.0)
+    monkeypatch.setattr(proc, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    return clock
+
+
+CGROUP = "0::/system.slice/slurmstepd.scope/job_{job}/step_batch/{who}"
+
+
+def job(root: Path, pid: int, number: str) -> None:
+    """Add a slurmstepd in its cgroup, and a task."""
+    own = CGROUP.format(job=number, who="slurm")
+    fake_proc.add(root, pid, 1, "slurmstepd", own, f"slurmstepd: [{number}.batch]", uid=0, start_ticks=pid)
+    task = CGROUP.format(job=number, who="user/task_0")
+    fake_proc.add(root, pid + 1, pid, "bash", task, environ={"SLURM_JOB_GPUS": "0"}, start_ticks=pid)
+
+
+def test_what_is_known_is_not_read_again(tmp_path: Path, ticking: SimpleNamespace) -> None:
+    job(tmp_path, 10, "7")
+    fake_proc.add(tmp_path, 30)
+    table = Counted(tmp_path)
+    tasks = table.node_jobs()
+    assert [one.job_id for one in tasks] == ["7"]
+    assert table.again() == []
+    ticking.now_s = 60.0
+    assert sorted(table.again()) == [(10, "stat"), (11, "stat"), (30, "stat")], "it may have become another program"
+    fake_proc.add(tmp_path, 40)
+    assert table.again() == [(40, "stat")]
+    ticking.now_s = 120.0
+    assert table.again() == [(40, "stat")]
+    ticking.now_s = 180.0
+    assert table.again() == []
+    for minute in range(4, 10):
+        ticking.now_s = minute * 60.0
+        assert table.again() == []
+    ticking.now_s = 600.0
+    assert len(table.again()) == 4
+    assert table.node_jobs() == tasks
+
+
+def test_a_pid_that_came_round_is_no_slurmstepd(tmp_path: Path) -> None:
+    job(tmp_path, 10, "7")
+    table = ProcessTable(str(tmp_path))
+    fake_proc.add(tmp_path, 10, 1, "slurmstepd", cmdline="slurmstepd: [7.batch]", uid=1000, start_ticks=5000)
+    fake_proc.add(tmp_path, 11, 10, "bash", environ={"SLURM_JOB_GPUS": "3"}, start_ticks=5001)
+    table.refresh()
+    assert table.node_jobs() == ()
+
+
+def test_a_child_of_slurmstepd_becomes_the_users_program(tmp_path: Path) -> None:
+    job(tmp_path, 10, "7")
+    fake_proc.add(tmp_path, 12, 10, "slurmstepd", cmdline="slurmstepd: [7.batch]", uid=0, start_ticks=12)
+    table = ProcessTable(str(tmp_path))
+    assert len(table.node_jobs()) == 1
+    given = {"SLURM_JOB_GPUS": "1"}
+    fake_proc.add(tmp_path, 12, 10, "python", cmdline="slurmstepd: [7.batch]", environ=given, uid=0, start_ticks=12)
+    forged = {"SLURM_JOB_GPUS": "0-7"}
+    fake_proc.add(tmp_path, 13, 12, "python", environ=forged, start_ticks=13)
+    table.refresh()
+    assert sorted(one.gres_indices for one in table.node_jobs()) == [(0,), (1,)]
+
+
+def test_a_child_whose_parent_ended_has_another(tmp_path: Path) -> None:
+    fake_proc.add(tmp_path, 20, 1)
+    fake_proc.add(tmp_path, 21, 20)
+    table = ProcessTable(str(tmp_path))
+    fake_proc.remove(tmp_path, 20)
+    fake_proc.add(tmp_path, 21, 1)
+    table.refresh()
+    assert table.known(21) == Status(1, 777, "python")
+
+
+def test_a_slurmstepd_gets_its_cgroup_later(tmp_path: Path) -> None:
+    sluid = "sDXKZ0S3GYRT00"
+    folder = f"0::/system.slice/slurmstepd.scope/{sluid}/step_batch"
+    fake_proc.stepd(tmp_path, 10, "7")
+    fake_proc.add(tmp_path, 11, 1, cgroup=f"{folder}/user/task_0")
+    table = ProcessTable(str(tmp_path))
+    assert table.job_of(11) == ""
+    fake_proc.add(tmp_path, 10, 1, "slurmstepd", f"{folder}/slurm", "slurmstepd: [7.batch]", uid=0)
+    table.refresh()
+    assert table.job_of(11) == "7"

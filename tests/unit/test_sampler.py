@@ -17,6 +17,8 @@ UNITS = tuple(GpuUnit(f"GPU-{index}", index, "M", "", 80000, 132, 132) for index
 class FakeReader:
     """Two GPUs, whose processes a test chooses."""
 
+    complaint = ""
+
     def __init__(self, *processes: GpuProcess) -> None:
         self.processes = processes
         self.fails = False

@@ -28,6 +28,7 @@ def agent(
         period_s=period or config.observe.period_s,
         reader=config.observe.gpu_reader,
         devices=config.observe.simulated_devices,
+        dcgm=config.observe.dcgm,
         journal=journal or config.paths.journal or state_folder("journal", writing=True),
         samples=count,
         prometheus_address=config.observe.prometheus_address,

@@ -15,7 +15,7 @@ from slurm_colloc.errors import ConfigError, InputError
 def sample(
     node: Annotated[str, typer.Option("--node", help="this node's name in Slurm; else the host's")] = "",
     period: Annotated[float | None, typer.Option("--period", min=0.05, help="seconds between two samples")] = None,
-    reader: Annotated[str, typer.Option("--reader", help="nvml, or simulated on a test cluster")] = "",
+    reader: Annotated[str, typer.Option("--reader", help="nvml, nvidia-smi, or simulated on a test cluster")] = "",
     devices: Annotated[str, typer.Option("--devices", help="folder of simulated devices")] = "",
     journal: Annotated[str, typer.Option("--journal", help="folder to keep every sample in")] = "",
     evidence: Annotated[str, typer.Option("--evidence", help="folder to keep one job's evidence in")] = "",
@@ -46,6 +46,7 @@ def sample(
             period_s=period_s,
             reader=reader or (config.observe.gpu_reader if config else "nvml"),
             devices=devices or (config.observe.simulated_devices if config else ""),
+            dcgm=config.observe.dcgm if config else "",
             journal=journal,
             evidence=evidence,
             job=job,

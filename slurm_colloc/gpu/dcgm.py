@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What DCGM adds where NVML counts nothing: the profiling figures of GPUs before Hopper, and of their MIG slices.
+
+Asked is what already runs: a dcgm-exporter, or the host engine through ``dcgmi``. Its figures are means over its own
+period, not over the sampler's. An exporter's list of counters has to name those of SM activity; by default it does not.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import urlsplit
+
+from slurm_colloc.errors import CollocError, ConfigError, GpuError
+from slurm_colloc.gpu.reader import GpuProcess, GpuReader, GpuUnit, UnitReading, activity_pct, stands_still
+from slurm_colloc.process import ask
+
+# Our field, DCGM's number, its name in Prometheus, and its heading in `dcgmi dmon`; all are fractions.
+_FIELDS = (
+    ("gr_active_pct", 1001, "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "GRACT"),
+    ("sm_active_pct", 1002, "DCGM_FI_PROF_SM_ACTIVE", "SMACT"),
+    ("sm_occupancy_pct", 1003, "DCGM_FI_PROF_SM_OCCUPANCY", "SMOCC"),
+    ("tensor_active_pct", 1004, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "TENSO"),
+    ("dram_active_pct", 1005, "DCGM_FI_PROF_DRAM_ACTIVE", "DRAMA"),
+)
+_BY_METRIC = {metric: name for name, _, metric, _ in _FIELDS}
+_BY_HEADING = {heading: name for name, _, _, heading in _FIELDS}
+_HTTP_TIMEOUT_S, _MOST_BYTES = 1.0, 8 * 1024 * 1024
+# Two readings a second apart: the first of a watch that has just begun is blank.
+_DMON = ("dcgmi", "dmon", "-d", "1000", "-c", "2", "-e", ",".join(str(number) for _, number, _, _ in _FIELDS), "-i")
+_DISCOVERY = ("dcgmi", "discovery", "-c")
+_DCGMI_TIMEOUT_S = 6.0
+
+_LINE = re.compile(r"(DCGM_FI_PROF_\w+)\{(.*)\}\s+(\S+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
+_HIERARCHY_GPU = re.compile(r"\| GPU \d+\s+\| GPU (GPU-\S+) \(EntityID: (\d+)\)")
+_HIERARCHY_SLICE = re.compile(r"\| -> I \d+/(\d+)\s+\| GPU Instance \(EntityID: (\d+)\)")
+_DMON_ROW = re.compile(r"\s*(GPU|GPU-I)\s+(\d+)\s+(.*)")
+
+# A GPU's uuid and the GPU instance on it, None for the whole GPU; and its figures by our names.
+Place = tuple[str, int | None]
+Figures = dict[str, float | None]
+Source = Callable[[Sequence[Place]], dict[Place, Figures]]
+
+
+def parse_exposition(text: str) -> dict[Place, Figures]:
+    """Return the profiling figures in a dcgm-exporter's answer (Prometheus' text format).
+
+    A figure that is repeated for each job or container on a GPU is the GPU's every time, and counts once.
+    """
+    found: dict[Place, Figures] = {}
+    for line in text.splitlines():
+        match = _LINE.match(line)
+        name = _BY_METRIC.get(match[1]) if match else None
+        if match is None or name is None:
+            continue
+        labels = {label: _ESCAPED.sub(r"\1", value) for label, value in _LABEL.findall(match[2])}
+        instance = labels.get("GPU_I_ID", "")
+        place = labels.get("UUID", ""), int(instance) if instance.isdecimal() else None
+        found.setdefault(place, {})[name] = parse_fraction(match[3])
+    return found
+
+
+def parse_fraction(text: str) -> float | None:
+    """Return a fraction as a percentage; None for DCGM's blanks (2147483632, 9223372036854775794), ``N/A`` and NaN."""
+    try:
+        return activity_pct(float(text) * 100)
+    except ValueError:
+        return None
+
+
+def parse_discovery(text: str) -> dict[Place, tuple[str, int]]:
+    """Return how dcgmi calls each GPU and GPU instance, from ``dcgmi discovery -c``: ("GPU" or "GPU-I", number)."""
+    found: dict[Place, tuple[str, int]] = {}
+    uuid = ""
+    for line in text.splitlines():
+        if match := _HIERARCHY_GPU.match(line):
+            uuid = match[1]
+            found[uuid, None] = "GPU", int(match[2])
+        elif uuid and (match := _HIERARCHY_SLICE.match(line)):
+            found[uuid, int(match[1])] = "GPU-I", int(match[2])
+    return found
+
+
+def parse_dmon(text: str) -> dict[tuple[str, int], Figures]:
+    """Return the last figures of each entity in the output of ``dcgmi dmon``."""
+    headings: list[str] = []
+    found: dict[tuple[str, int], Figures] = {}
+    for line in text.splitlines():
+        if line.lstrip().startswith("#"):
+            headings = line.replace("#", " ").split()[1:]
+        elif match := _DMON_ROW.match(line):
+            values = zip(headings, match[3].split(), strict=False)
+            found[match[1], int(match[2])] = {
+                _BY_HEADING[heading]: parse_fraction(value) for heading, value in values if heading in _BY_HEADING
+            }
+    return found
+
+
+def exporter(url: str) -> Source:
+    """Return the source that is the dcgm-exporter at ``url``.
+
+    Raises:
+        ConfigError: it is no http or https URL.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"observe.dcgm '{url}' is neither an http(s) URL of a dcgm-exporter nor 'dcgmi'")
+
+    def read(places: Sequence[Place]) -> dict[Place, Figures]:
+        # Not urllib.request: it would follow redirects and the environment's proxies, and is 2 MiB larger.
+        from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
+        door = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        try:
+            connection = door(parts.hostname or "", parts.port, timeout=_HTTP_TIMEOUT_S)
+            try:
+                connection.request("GET", (parts.path or "/metrics") + (f"?{parts.query}" if parts.query else ""))
+                answer = connection.getresponse()
+                text = answer.read(_MOST_BYTES).decode(errors="replace")
+            finally:
+                connection.close()
+        except (OSError, HTTPException) as error:
+            raise GpuError(f"dcgm-exporter '{url}' does not answer: {error}") from error
+        if answer.status != 200:
+            raise GpuError(f"dcgm-exporter '{url}' answers with status {answer.status}")
+        return parse_exposition(text)
+
+    return read
+
+
+def dcgmi() -> Source:
+    """Return the source that is the host engine on this node, asked through dcgmi; each reading takes two seconds."""
+    known: dict[Place, tuple[str, int]] = {}
+
+    def read(places: Sequence[Place]) -> dict[Place, Figures]:
+        if not known.keys() >= set(places):
+            known.clear()
+            known.update(parse_discovery(ask(_DISCOVERY, _DCGMI_TIMEOUT_S).decode(errors="replace")))
+        asked = {known[place]: place for place in places if place in known}
+        if not asked:
+            return {}
+        entities = ",".join(f"i:{number}" if kind == "GPU-I" else str(number) for kind, number in asked)
+        figures = parse_dmon(ask([*_DMON, entities], _DCGMI_TIMEOUT_S).decode(errors="replace"))
+        return {asked[entity]: values for entity, values in figures.items() if entity in asked}
+
+    return read
+
+
+class WithDcgm:
+    """A GpuReader that takes from DCGM what another one has not.
+
+    ``complaint`` says why nothing came of it at the last reading, empty when all was well; sampling goes on without.
+    """
+
+    def __init__(self, reader: GpuReader, source: str) -> None:
+        self.complaint = ""
+        self._reader = reader
+        self._source = dcgmi() if source == "dcgmi" else exporter(source)
+
+    def units(self) -> tuple[GpuUnit, ...]:
+        """Return the other reader's units."""
+        return self._reader.units()
+
+    def read(self) -> tuple[tuple[UnitReading, ...], tuple[GpuProcess, ...]]:
+        """Return the other reader's readings, with DCGM's figures where it has none.
+
+        Raises:
+            GpuError: the other reader's.
+        """
+        readings, processes = self._reader.read()
+        places = _places(self._reader.units())
+        lacking = {one.uuid: places[one.uuid] for one in readings if one.uuid in places and _lacks(one)}
+        self.complaint = ""
+        figures: Mapping[Place, Figures] = {}
+        if lacking:
+            try:
+                figures = self._source(tuple(lacking.values()))
+                if all(figures.get(place, {}).get("sm_active_pct") is None for place in lacking.values()):
+                    self.complaint = "DCGM answers without SM activity; does the exporter's list of counters name it?"
+            except CollocError as error:
+                self.complaint = f"no figures of DCGM: {error}"
+        filled = (_filled(one, figures.get(lacking[one.uuid], {})) if one.uuid in lacking else one for one in readings)
+        return tuple(filled), processes
+
+    def close(self) -> None:
+        """Close the other reader."""
+        self._reader.close()
+
+
+def _places(units: Sequence[GpuUnit]) -> dict[str, Place]:
+    """Return the place of each unit whose figures DCGM counts for itself."""
+    found = {unit.uuid: (unit.parent_uuid or unit.uuid, unit.gpu_instance) for unit in units}
+    # Compute instances share the counters of their GPU instance; a slice of unknown instance must not get the card's.
+    alone = Counter(found.values())
+    return {
+        unit.uuid: found[unit.uuid]
+        for unit in units
+        if alone[found[unit.uuid]] == 1 and (not unit.profile or unit.gpu_instance is not None)
+    }
+
+
+def _lacks(reading: UnitReading) -> bool:
+    return any(getattr(reading, name) is None for name, *_ in _FIELDS)
+
+
+def _filled(reading: UnitReading, figures: Figures) -> UnitReading:
+    if stands_still(reading.gpu_util_pct, figures):
+        return reading
+    new = {name: value for name, value in figures.items() if getattr(reading, name) is None and value is not None}
+    return reading._replace(**new)  # type: ignore[arg-type]
