@@ -163,6 +163,11 @@ class _Unit:
         self._processes_seen_us = max([since_us, *(item.timeStamp for item in found if item.timeStamp < _NO_VALUE)])
         return {item.pid: float(item.smUtil) if item.smUtil <= 100 else None for item in found} if since_us else {}
 
+    def forget_processes(self) -> dict[int, float | None]:
+        """Return nothing, and let the next question of that kind be a first one."""
+        self._processes_seen_us = 0
+        return {}
+
     def free(self) -> None:
         """Give the samples back to the library."""
         for sample in self._samples or ():
@@ -367,7 +372,8 @@ def _processes(opened: _Unit, host_pids: bool) -> list[GpuProcess] | None:
     # A PID can be in both lists. Under MPS the compute list also has the server.
     found = {item.pid: item for item in [*graphics, *running] if item.pid != _NO_PID}
     # Only where there is something to split: the call takes the driver 2 ms.
-    sm_util = opened.process_sm_util() if len(found) > 1 and not clients and not opened.unit.profile else {}
+    split = len(found) > 1 and not clients and not opened.unit.profile
+    sm_util = opened.process_sm_util() if split else opened.forget_processes()
     # The driver lists only processes that ran kernels; a resident process beside them used none.
     known = bool(sm_util)
     return [

@@ -21,7 +21,7 @@ from slurm_colloc.gpu.nvidia_smi import (
     parse_slices,
 )
 from slurm_colloc.gpu.reader import GpuProcess, UnitReading
-from tests.unit.made import H100
+from tests.unit.made import H100, RECORDED
 from tests.unit.programs import program
 
 GPUS = """\
@@ -214,4 +214,21 @@ def test_the_questions() -> None:
         " --format=csv,noheader,nounits",
         "nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory,process_name --format=csv,noheader,nounits",
         "nvidia-smi -L",
+    ]
+
+
+def test_what_a_real_one_prints() -> None:
+    """An H100 shared by three jobs under MPS (tests/recorded/nvml-h100)."""
+    folder = RECORDED / "nvml-h100"
+    (gpu,) = parse_gpus((folder / "smi-gpus.csv").read_text())
+    assert (gpu.name, gpu.mem_total_mib, gpu.mem_used_mib, gpu.gpu_util_pct) == (H100, 81559, 1625, 98.0)
+    assert (gpu.power_w, gpu.cut) == (501.24, False)
+    assert parse_minor((folder / "proc-driver-information.txt").read_text()) == (gpu.uuid, 0)
+    assert parse_slices((folder / "smi-list.txt").read_text()) == {gpu.uuid: ()}
+    found = parse_processes((folder / "smi-processes.csv").read_text())
+    assert {one.uuid for one in found} == {gpu.uuid}
+    assert [(one.mem_used_mib, one.name.rsplit("/", 1)[-1]) for one in found] == [
+        (66, "nvidia-cuda-mps-server"),
+        *[(524, "python3")] * 2,
+        (500, "python3"),
     ]

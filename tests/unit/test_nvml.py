@@ -393,7 +393,7 @@ GONE = [
 @pytest.mark.parametrize("code", GONE)
 def test_the_driver_is_loaded_anew(driver: Driver, code: int) -> None:
     for gpu in driver.gpus:
-        gpu.does(HALF, Process(7, 500, 30))
+        gpu.does(HALF, Process(7, 500, 30), Process(8, 100, 3))
     reader = NvmlReader()
     after(driver, reader)
     after(driver, reader)
@@ -483,7 +483,7 @@ def test_numbers_of_slices_stay_when_a_gpu_is_lost(driver: Driver) -> None:
 
 
 def test_a_clock_that_is_set_back(driver: Driver) -> None:
-    driver.gpus[0].does(HALF, Process(7, 500, 30))
+    driver.gpus[0].does(HALF, Process(7, 500, 30), Process(8, 100, 3))
     reader = NvmlReader()
     after(driver, reader)
     driver.epoch_s -= 3600.0
