@@ -2,17 +2,13 @@
 """Sources -> store, and what was counted on the way."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_colloc.accounting.sources import clustercockpit, sacct
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import JobShare, Round
-
-# Reading one hour of one node takes a second or two.
-_LONGEST_READ_S = 120.0
 
 
 class Counted(NamedTuple):
@@ -49,38 +45,6 @@ def keep_means(store: Store, source: str, parsed: clustercockpit.Means, now_s: f
     return _log(store, Counted(source, parsed.rows_in, len(parsed.rows), 0, parsed.rejected))
 
 
-def keep_samples(
-    store: Store,
-    name: str,
-    cluster: str,
-    rounds: tuple[Round, ...],
-    rejected: int,
-    attribute: Callable[[Round], tuple[JobShare, ...]],
-) -> Counted:
-    """Write what jobs used in the Rounds of one journal file; ``attribute`` splits a Round over its jobs.
-
-    Raises:
-        StoreError: the store cannot be written.
-    """
-    store.write_shares(name, cluster, ((seen, attribute(seen)) for seen in rounds))
-    counts = {"journal line fails its checksum or form": rejected} if rejected else {}
-    counted = Counted(name, len(rounds) + rejected, len(rounds), 0, counts)
-    # Also of 0: the count of an earlier reading, when the last line was half written, must not stay.
-    source = f"samples-{name.replace(os.sep, '-')}"
-    if rejected or store.has_log(source):
-        store.write_log(source, counted._asdict())
-    return counted
-
-
 def _log(store: Store, counted: Counted) -> Counted:
     store.write_log(os.path.basename(counted.source), counted._asdict())
     return counted
-
-
-def is_current(store: Store, name: str, path: str) -> bool:
-    """Return whether the shares called ``name`` hold all of the journal file they come from.
-
-    A line can be appended between the reading of the journal and the writing of the shares, so "newer" is not enough.
-    """
-    written_s = store.share_written_s(name)
-    return written_s is not None and written_s > os.stat(path).st_mtime + _LONGEST_READ_S

@@ -12,7 +12,7 @@ from slurm_colloc import __version__
 from slurm_colloc.cli.colloc.output import run
 
 # In the order of help. Each is a file beside this one with ``app`` (a group) or a function of its own name.
-COMMANDS = ("site", "sample", "ingest", "report", "job", "history", "audit", "demo")
+COMMANDS = ("site", "sample", "seal", "ingest", "compact", "report", "job", "history", "audit", "demo")
 
 
 def build(names: Sequence[str] = COMMANDS) -> typer.Typer:
