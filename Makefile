@@ -36,6 +36,7 @@ soak: env      ## what takes long: thousands of generated submissions
 	$(ENV)/pytest -m soak
 
 bench: env     ## ratios side by side in one run
+	$(ENV)/python -m tests.bench_store
 	$(ENV)/python -m tests.bench
 	$(ENV)/python -m tests.bench_agent
 

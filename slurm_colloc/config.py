@@ -147,11 +147,6 @@ class SiteConfig(NamedTuple):
         return self.paths.state or user_data_folder()
 
     @property
-    def journal_folder(self) -> str:
-        """Return the folder of samples that are not sealed yet."""
-        return self.paths.journal or os.path.join(self.state_folder, "journal")
-
-    @property
     def decisions_folder(self) -> str:
         """Return where this user's decisions are dropped: in a folder of their own in the site's spool, or at home."""
         if self.paths.decisions:

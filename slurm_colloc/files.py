@@ -3,7 +3,8 @@
 
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from slurm_colloc.errors import StoreError
 
@@ -96,6 +97,45 @@ def write_atomic(path: str, content: bytes, mode: int = PRIVATE_FILE, folder: in
             raise
     except OSError as error:
         raise StoreError(f"file '{path}' cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def locked(path: str) -> Iterator[bool]:
+    """Hold the lock file ``path`` for this process, until it ends at the latest; False when another one has it.
+
+    Raises:
+        StoreError: the folder is missing, or its file system knows no locks.
+    """
+    import fcntl  # csub locks nothing
+
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
+    except OSError as error:
+        raise StoreError(f"lock '{path}' cannot be opened: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
+        except BlockingIOError:
+            held = False
+        except OSError as error:
+            raise StoreError(f"lock '{path}' cannot be taken: {error.strerror}; mount with flock") from error
+        yield held
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(path: str) -> None:
+    """Make what was renamed into the folder ``path`` outlive a crash of its file server.
+
+    Raises:
+        OSError: it cannot be opened or synced.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_bounded(path: str, limit_bytes: int, owners: tuple[int, ...] = ()) -> bytes:

@@ -317,6 +317,10 @@ class JobUsage(NamedTuple):
     ``*_measured_gpu_hours`` are the allocated GPU-hours that samples of the metric cover: the denominator of the used
     ones. ``coverage_pct`` is the sampled part of the run's device time; None where the source does not record it.
     ``gpu_mem_peak_mib`` is the sum over the run's devices of one node at one time; of several nodes the largest.
+    ``held_idle_gpu_hours`` is sampled time without a process of the run on its device, ``idle_tail_s`` the time from
+    the last reading with activity on any of its devices to its last reading, ``energy_j`` what its part of the devices
+    took. ``cpu_cores_used`` to ``written_mib`` are of the host: CPU time over sampled time, memory at peak on one
+    node, bytes moved.
     """
 
     cluster: str
@@ -338,6 +342,13 @@ class JobUsage(NamedTuple):
     gpu_mem_peak_mib: int | None
     coverage_pct: float | None
     shared_hours: float
+    held_idle_gpu_hours: float | None
+    idle_tail_s: float | None
+    energy_j: float | None
+    cpu_cores_used: float | None
+    host_mem_peak_mib: int | None
+    read_mib: float | None
+    written_mib: float | None
     methods: tuple[str, ...]
 
 

@@ -90,6 +90,11 @@ def watts(milliwatts: int) -> float:
     return milliwatts / 1000.0
 
 
+def kilowatt_hours(energy_j: float) -> float:
+    """Return joules as kilowatt-hours."""
+    return energy_j / 3.6e6
+
+
 def percent(text: str, what: str) -> float:
     """Return a share in percent given as ``30`` or ``30%``.
 

@@ -19,22 +19,42 @@ from slurm_colloc.model import Decision, Evidence, SharingMode
 
 _LIMIT_BYTES = 256 * 1024
 
+_HIGH = 0.95
+
+# The high value is the least that SM activity stays at or below for so much of the measured time. A mean over a day
+# says nothing of how high it went.
 _EVIDENCE = """
-WITH seen AS (
-    SELECT s.job_id, s.at_s, s.interval_s, max(s.gpu_model) AS gpu_model, max(s.profile) AS profile,
-           CASE WHEN count(*) = count(s.gpu_mem_used_mib) THEN sum(s.gpu_mem_used_mib) END AS mib,
+WITH runs AS (
+    SELECT *, row_number() OVER () AS run FROM allocations WHERE cluster = $cluster AND end_s IS NOT NULL
+),
+units AS (
+    SELECT r.run, s.node, s.uuid, s.pass_s, sum(s.interval_s) AS interval_s, max(s.grain_s) AS grain_s,
+           max(s.gpu_model) AS gpu_model, max(s.profile) AS profile,
+           CASE WHEN count(*) = count(s.gpu_mem_used_mib) THEN max(s.gpu_mem_used_mib) END AS mib,
            -- A split among neighbours is good enough for a report, not for sizing the next run.
-           CASE WHEN count(*) = count(coalesce(s.sm_active_pct, s.gpu_util_pct)) AND bool_and(s.method = 'measured')
-                THEN sum(coalesce(s.sm_active_pct, s.gpu_util_pct) * s.whole_sm_part) END AS sm,
+           CASE WHEN count(*) = count(s.value) AND bool_and(s.method = 'measured')
+                THEN coalesce(sum(s.value * s.interval_s) / nullif(sum(s.interval_s), 0), max(s.value)) END AS sm,
            bool_or(s.sm_active_pct IS NULL AND s.gpu_util_pct IS NOT NULL) AS sm_is_bound
-    FROM shares s WHERE s.cluster = $cluster AND s.job_id != '' GROUP BY s.job_id, s.at_s, s.interval_s
+    FROM (SELECT *, coalesce(sm_active_pct, gpu_util_pct) * whole_sm_part AS value FROM shares) s
+    JOIN runs r ON r.job_id_raw = s.job_id AND r.cluster = s.cluster AND s.at_s > r.start_s AND s.at_s <= r.end_s
+    GROUP BY r.run, s.node, s.uuid, s.pass_s
+),
+passes AS (
+    SELECT run, max(interval_s) AS interval_s, max(grain_s) AS grain_s, max(gpu_model) AS gpu_model,
+           max(profile) AS profile, CASE WHEN count(*) = count(mib) THEN sum(mib) END AS mib,
+           CASE WHEN count(*) = count(sm) THEN sum(sm) END AS sm, bool_or(sm_is_bound) AS sm_is_bound
+    FROM units GROUP BY run, node, pass_s
+),
+ranked AS (
+    SELECT *, sum(interval_s) FILTER (sm IS NOT NULL) OVER (PARTITION BY run) AS sm_s,
+           sum(interval_s) FILTER (sm IS NOT NULL) OVER (PARTITION BY run ORDER BY sm) AS up_to_s
+    FROM passes
 )
-SELECT a.job_id_raw, a.job_id, a."user", a.state, a.start_s, a.end_s, max(v.gpu_model), max(v.mib),
-       sum(v.sm * v.interval_s) / nullif(sum(v.interval_s) FILTER (v.sm IS NOT NULL), 0), quantile_cont(v.sm, 0.95),
-       bool_or(v.sm_is_bound), count(*), sum(v.interval_s), max(v.profile)
-FROM seen v JOIN allocations a ON a.job_id_raw = v.job_id AND a.cluster = $cluster
-WHERE a.end_s IS NOT NULL AND v.at_s > a.start_s AND v.at_s <= a.end_s
-GROUP BY a.job_id_raw, a.job_id, a."user", a.state, a.start_s, a.end_s
+SELECT job_id_raw, job_id, "user", state, start_s, end_s, max(gpu_model), max(mib),
+       sum(sm * interval_s) / nullif(max(sm_s), 0),
+       CASE WHEN max(grain_s) <= 60 THEN min(sm) FILTER (up_to_s >= $high * sm_s AND sm_s > 0) END,
+       bool_or(sm_is_bound), count(*), sum(interval_s), max(profile)
+FROM ranked JOIN runs USING (run) GROUP BY run, job_id_raw, job_id, "user", state, start_s, end_s
 """
 
 
@@ -99,8 +119,7 @@ def build_history(store: Store, cluster: str, state_folder: str, collected: Coll
         StoreError: store or history cannot be read or written.
     """
     by_uid: dict[int, list[Evidence]] = {}
-    with store.connect() as connection:
-        rows = connection.execute(_EVIDENCE, {"cluster": cluster}).fetchall()
+    rows = store.rows(_EVIDENCE, {"cluster": cluster, "high": _HIGH})
     for job_id, shown_id, user, state, start_s, end_s, model, mib, mean, high, bound, count, seconds, profile in rows:
         # csub saw the id of the array, not those of its tasks.
         owned = collected.decisions.get((user, shown_id.partition("_")[0]))

@@ -4,19 +4,16 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import NamedTuple
 
 from slurm_colloc.accounting.sources import clustercockpit, prometheus, sacct
 from slurm_colloc.accounting.sources.prometheus_server import Server
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import InputError
+from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.model import JobShare, Round
-
-# Reading one hour of one node takes a second or two.
-_LONGEST_READ_S = 120.0
 
 
 class Counted(NamedTuple):
@@ -53,27 +50,17 @@ def keep_means(store: Store, source: str, parsed: clustercockpit.Means, now_s: f
     return _log(store, Counted(source, parsed.rows_in, len(parsed.rows), 0, parsed.rejected))
 
 
-def keep_samples(
-    store: Store,
-    name: str,
-    cluster: str,
-    rounds: tuple[Round, ...],
-    rejected: int,
-    attribute: Callable[[Round], tuple[JobShare, ...]],
-) -> Counted:
-    """Write what jobs used in the Rounds of one journal file; ``attribute`` splits a Round over its jobs.
+class _Hour:
+    """An hour of a node as a server knows it, to be sealed as an hour of a journal is."""
 
-    Raises:
-        StoreError: the store cannot be written.
-    """
-    store.write_shares(name, cluster, ((seen, attribute(seen)) for seen in rounds))
-    counts = {"journal line fails its checksum or form": rejected} if rejected else {}
-    counted = Counted(name, len(rounds) + rejected, len(rounds), 0, counts)
-    # Also of 0: the count of an earlier reading, when the last line was half written, must not stay.
-    source = f"samples-{name.replace(os.sep, '-')}"
-    if rejected or store.has_log(source):
-        store.write_log(source, counted._asdict())
-    return counted
+    def __init__(self, node: str, began_s: int, rounds: Iterable[Round]) -> None:
+        self.node = node
+        self.began_s = began_s
+        self.read_bytes = self.rejected = 0
+        self._rounds = rounds
+
+    def __iter__(self) -> Iterator[Round]:
+        return iter(self._rounds)
 
 
 def keep_history(
@@ -90,32 +77,26 @@ def keep_history(
 
     Raises:
         InputError: the server does not answer, or has nothing that can be read.
-        StoreError: the store cannot be written.
+        StoreError: the store cannot be written, or another import of this server is running.
     """
     hours = list(prometheus.hours(since_s, until_s))
     names = prometheus.names_there(server, hours[0][0], hours[-1][1])
     source = f"prometheus-{hashlib.sha256(server.url.encode()).hexdigest()[:8]}"
     points = 0
     rejected: Counter[str] = Counter()
-    for start_s, end_s in hours:
-        found = prometheus.read_rounds(server, names, start_s, end_s)
-        points += found.points
-        rejected.update(found.rejected)
-        if found.rounds:
-            hour = datetime.fromtimestamp(start_s, UTC).strftime("%Y%m%dT%H")
-            keep_samples(store, os.path.join(cluster, source, hour), cluster, found.rounds, 0, attribute)
+    with store.samples.work(source) as work:
+        if work is None:
+            raise StoreError(f"another run takes in what '{server.url}' knows; wait for its end")
+        for start_s, end_s in hours:
+            found = prometheus.read_rounds(server, names, start_s, end_s)
+            points += found.points
+            rejected.update(found.rejected)
+            by_node = sorted(found.rounds, key=lambda seen: (seen.node, seen.at_s))
+            for node, rounds in groupby(by_node, key=lambda seen: seen.node):
+                store.samples.seal(cluster, _Hour(node, int(start_s), rounds), attribute, work)
     return _log(store, Counted(source, points, points - rejected.total(), 0, dict(rejected)))
 
 
 def _log(store: Store, counted: Counted) -> Counted:
     store.write_log(os.path.basename(counted.source), counted._asdict())
     return counted
-
-
-def is_current(store: Store, name: str, path: str) -> bool:
-    """Return whether the shares called ``name`` hold all of the journal file they come from.
-
-    A line can be appended between the reading of the journal and the writing of the shares, so "newer" is not enough.
-    """
-    written_s = store.share_written_s(name)
-    return written_s is not None and written_s > os.stat(path).st_mtime + _LONGEST_READ_S

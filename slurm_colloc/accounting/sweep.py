@@ -5,8 +5,6 @@ A sample stands for (at - interval, at]. It counts for a run as far as that inte
 so that splitting a window never changes a sum.
 """
 
-from typing import Any
-
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.model import JobUsage
 
@@ -16,10 +14,11 @@ JOB_MEAN = "job mean by source"
 # A run without an end counts as far as it was known to run: up to the ingest that saw it.
 # sacct gives the length of suspensions, not their place: they are taken to be spread evenly over the run.
 # GPU_UTIL says how long a device was busy, not how much of it: of a run that holds a part of a GPU it is no use.
-# A device's time counts once: where two samplers ran at a time, or the clock was set back, an interval begins no
-# earlier than the reading before it.
+# A device's time counts once: no two intervals of the store overlap.
 # Sums are taken in the order of time, because floats add up differently in another.
 # least() passes over NULL, so that what was not sampled must be 0 before it gets there.
+# What GPUs held is added up over the run's devices of one pass, or of one minute or day where no more is left.
+# A run's idle tail ends with its last reading; from a day's mean nobody can tell when it began.
 # A source that gives one mean for the whole run records no coverage; it counts where no sample of ours does.
 _SWEEP = """
 WITH runs AS (
@@ -30,25 +29,19 @@ WITH runs AS (
           FROM (SELECT *, coalesce(end_s, least($now, ingested_s)) AS last_s FROM allocations)
           WHERE devices > 0 AND start_s < $until AND last_s > $since AND last_s >= start_s)
 ),
-passes AS (
-    SELECT cluster, uuid, at_s, lag(at_s) OVER (PARTITION BY cluster, uuid ORDER BY at_s) AS before_s
-    FROM (SELECT DISTINCT cluster, uuid, at_s FROM shares)
-),
-clean AS (
-    SELECT s.* REPLACE (least(s.interval_s, coalesce(s.at_s - p.before_s, s.interval_s)) AS interval_s)
-    FROM shares s JOIN passes p USING (cluster, uuid, at_s)
-),
-parts AS (
-    SELECT r.run, s.*, s.at_s <= r.to_s AS inside,
+parts AS MATERIALIZED (
+    SELECT r.run, s.*, s.at_s <= r.to_s AS inside, greatest(s.at_s - s.interval_s, r.from_s) AS since_s,
            least(s.at_s, r.to_s) - greatest(s.at_s - s.interval_s, r.from_s) AS seconds
-    FROM runs r JOIN clean s
+    FROM runs r JOIN shares s
       ON s.job_id = r.job_id_raw AND s.cluster = r.cluster
      AND s.at_s > r.from_s AND s.at_s - s.interval_s < r.to_s
 ),
 peaks AS (
     SELECT run, max(mib)::BIGINT AS peak_mib
-    FROM (SELECT run, node, at_s, sum(gpu_mem_used_mib) AS mib FROM parts WHERE inside
-          GROUP BY run, node, at_s HAVING count(*) = count(gpu_mem_used_mib))
+    FROM (SELECT run, sum(mib) AS mib
+          FROM (SELECT run, node, pass_s, max(gpu_mem_used_mib) AS mib FROM parts WHERE inside
+                GROUP BY run, node, pass_s, uuid)
+          GROUP BY run, node, pass_s HAVING count(*) = count(mib))
     GROUP BY run
 ),
 used AS (
@@ -59,14 +52,43 @@ used AS (
            coalesce(sum(seconds ORDER BY at_s, uuid) FILTER (sm_active_pct IS NOT NULL), 0) AS sm_seconds,
            sum(seconds * unit_gpus * sm_active_pct / 100 ORDER BY at_s, uuid) / 3600 AS sm_hours,
            coalesce(sum(seconds ORDER BY at_s, uuid) FILTER (sharers > 1), 0) / 3600 AS shared_hours,
+           sum(if(process_count = 0, seconds * unit_gpus, 0) ORDER BY at_s, uuid) FILTER (process_count IS NOT NULL)
+               / 3600 AS held_idle_hours,
+           sum(energy_j * seconds / interval_s ORDER BY at_s, uuid) AS energy_j,
            list_sort(list_distinct(list(method))) AS methods
     FROM parts WHERE seconds > 0 GROUP BY run
 ),
+tails AS (
+    SELECT run, max(at_s) - coalesce(max(at_s) FILTER (gpu_util_pct > 0 OR sm_active_pct > 0), min(since_s)) AS tail_s
+    FROM parts WHERE inside AND coalesce(gpu_util_pct, sm_active_pct) IS NOT NULL
+    GROUP BY run HAVING max(grain_s) <= 60
+),
+host_parts AS MATERIALIZED (
+    SELECT r.run, h.*, h.at_s <= r.to_s AS inside,
+           least(h.at_s, r.to_s) - greatest(h.at_s - h.interval_s, r.from_s) AS seconds
+    FROM runs r JOIN hosts h
+      ON h.job_id = r.job_id_raw AND h.cluster = r.cluster
+     AND h.at_s > r.from_s AND h.at_s - h.interval_s < r.to_s
+),
+host_used AS (
+    SELECT run, sum(cores) AS cores, sum(read_mib) AS read_mib, sum(written_mib) AS written_mib
+    FROM (SELECT run,
+                 sum(cpu_s * seconds / interval_s ORDER BY at_s)
+                     / sum(seconds ORDER BY at_s) FILTER (cpu_s IS NOT NULL) AS cores,
+                 sum(read_mib * seconds / interval_s ORDER BY at_s) AS read_mib,
+                 sum(written_mib * seconds / interval_s ORDER BY at_s) AS written_mib
+          FROM host_parts WHERE seconds > 0 GROUP BY run, node ORDER BY run, node)
+    GROUP BY run
+),
+host_peaks AS (
+    SELECT run, max(host_mem_mib) AS host_mem_mib FROM host_parts WHERE inside GROUP BY run
+),
 joined AS (
-    SELECT r.*, u.* EXCLUDE (run), p.peak_mib, gpus * hours AS allocated,
-           devices * span_s AS device_s,
+    SELECT r.*, u.* EXCLUDE (run), p.peak_mib, t.tail_s, h.* EXCLUDE (run), m.host_mem_mib,
+           gpus * hours AS allocated, devices * span_s AS device_s,
            u.methods IS NULL AND mean_gpu_util_pct IS NOT NULL AS by_mean
-    FROM runs r LEFT JOIN used u USING (run) LEFT JOIN peaks p USING (run)
+    FROM runs r LEFT JOIN used u USING (run) LEFT JOIN peaks p USING (run) LEFT JOIN tails t USING (run)
+         LEFT JOIN host_used h USING (run) LEFT JOIN host_peaks m USING (run)
 )
 SELECT cluster, job_id, job_id_raw, "user", account, "partition", state, job_name, gres, from_s, to_s,
        allocated,
@@ -77,7 +99,7 @@ SELECT cluster, job_id, job_id_raw, "user", account, "partition", state, job_nam
        sm_hours,
        peak_mib,
        CASE WHEN by_mean THEN NULL ELSE 100 * least(1, coalesce(seconds / device_s, 0)) END,
-       coalesce(shared_hours, 0),
+       coalesce(shared_hours, 0), held_idle_hours, tail_s, energy_j, cores, host_mem_mib, read_mib, written_mib,
        CASE WHEN by_mean THEN [$job_mean] ELSE coalesce(methods, []) END
 FROM joined ORDER BY start_s, job_id, cluster, end_s, submit_s
 """
@@ -90,8 +112,7 @@ def job_usage(store: Store, since_s: float, until_s: float, now_s: float) -> lis
         StoreError: the store cannot be read.
     """
     window = {"since": since_s, "until": until_s, "now": now_s, "job_mean": JOB_MEAN}
-    with store.connect() as connection:
-        rows: list[tuple[Any, ...]] = connection.execute(_SWEEP, window).fetchall()
+    rows = store.rows(_SWEEP, window, since_s, until_s)
     return [JobUsage(*row)._replace(methods=tuple(row[-1])) for row in rows]
 
 
@@ -106,7 +127,5 @@ def runs_in_window(store: Store, since_s: float, until_s: float, now_s: float) -
         FROM (SELECT *, coalesce(end_s, least($now, ingested_s)) AS last_s FROM allocations)
         WHERE start_s < $until AND last_s > $since AND last_s >= start_s
     """
-    with store.connect() as connection:
-        found = connection.execute(query, {"since": since_s, "until": until_s, "now": now_s}).fetchone()
-    assert found is not None
-    return int(found[0]), int(found[1])
+    ((runs, without_gpu),) = store.rows(query, {"since": since_s, "until": until_s, "now": now_s}, since_s, until_s)
+    return int(runs), int(without_gpu)

@@ -9,7 +9,9 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
 from slurm_colloc.errors import StoreError
@@ -19,6 +21,9 @@ from slurm_colloc.model import DeviceSample, Holder, HostSample, ProcessKind, Pr
 
 SUFFIX = ".journal"
 _LOCK = "sampler.lock"
+_HOUR = "%Y%m%dT%H"
+# A longer line is no line of ours, and must not be held in memory.
+_LINE_LIMIT_BYTES = 64 * 1024 * 1024
 # A line is a list that begins with its form; those of the first form began with the time and had seven fields.
 FORM = 2
 _FIELDS_OF_FORM_1 = 7
@@ -40,18 +45,22 @@ def encode(seen: Round) -> bytes:
 
 def decode(content: bytes) -> Decoded:
     """Return the Rounds in a journal's content; lines that fail their checksum or form are counted, not used."""
-    rounds, rejected = [], 0
-    for line in content.splitlines():
+    found = list(_decoded(content.splitlines()))
+    return Decoded(tuple(seen for seen in found if seen), found.count(None))
+
+
+def _decoded(lines: Iterable[bytes]) -> Iterator[Round | None]:
+    """Yield the Round of each line, None for one that fails its checksum or form."""
+    for line in lines:
         if not line:  # a writer that looked while another was half-way through took that line for a torn one
             continue
         checksum, _, body = line.partition(b" ")
         try:
             if int(checksum, 16) != zlib.crc32(body):
                 raise ValueError("checksum")
-            rounds.append(_round(json.loads(body)))
+            yield _round(json.loads(body))
         except (ValueError, TypeError, RecursionError):
-            rejected += 1
-    return Decoded(tuple(rounds), rejected)
+            yield None
 
 
 def _round(values: list[Any]) -> Round:
@@ -143,7 +152,7 @@ def append(folder: str, seen: Round) -> None:
     Raises:
         StoreError: the folder cannot be written.
     """
-    hour = time.strftime("%Y%m%dT%H", time.gmtime(seen.at_s))
+    hour = time.strftime(_HOUR, time.gmtime(seen.at_s))
     path = os.path.join(folder, seen.node, hour + SUFFIX)
     try:
         closed_folder(folder)
@@ -169,12 +178,55 @@ def _raise(error: OSError) -> None:
         raise StoreError(f"journal folder '{error.filename}' cannot be read: {error.strerror}") from error
 
 
-def files(folder: str) -> Iterator[str]:
-    """Yield the journal files under ``folder``, by node and time; nothing where there is no such folder.
+class Hour:
+    """What one node's sampler wrote in the hour from ``began_s`` on; iterating reads it line by line.
+
+    ``read_bytes`` and ``rejected`` are of the last reading, and final once every Round was taken: a line that is
+    appended meanwhile is either among the Rounds or beyond ``read_bytes``.
+    """
+
+    def __init__(self, path: str, node: str, began_s: int) -> None:
+        self.path, self.node, self.began_s = path, node, began_s
+        self.read_bytes = self.rejected = 0
+
+    def __iter__(self) -> Iterator[Round]:
+        self.read_bytes = self.rejected = 0
+        for seen in _decoded(self._lines()):
+            if seen is None:
+                self.rejected += 1
+            else:
+                yield seen
+
+    def _lines(self) -> Iterator[bytes]:
+        try:
+            with open(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as stream:
+                while line := stream.readline(_LINE_LIMIT_BYTES):
+                    self.read_bytes += len(line)
+                    yield line.rstrip(b"\n")
+        except OSError as error:
+            raise StoreError(f"journal '{self.path}' cannot be read: {error.strerror}") from error
+
+    def size_bytes(self) -> int:
+        """Return how long the file is now.
+
+        Raises:
+            StoreError: it cannot be looked at.
+        """
+        try:
+            return os.stat(self.path).st_size
+        except OSError as error:
+            raise StoreError(f"journal '{self.path}' cannot be read: {error.strerror}") from error
+
+
+def hours(folder: str) -> Iterator[Hour]:
+    """Yield the journal's files under ``folder``, by node and time; nothing where there is no such folder.
 
     Raises:
         StoreError: a folder cannot be read.
     """
     for parent, folders, names in os.walk(folder, onerror=_raise):
         folders.sort()
-        yield from (os.path.join(parent, name) for name in sorted(names) if name.endswith(SUFFIX))
+        for name in sorted(names):
+            with suppress(ValueError):  # not a file of ours
+                began = datetime.strptime(name, _HOUR + SUFFIX).replace(tzinfo=UTC)
+                yield Hour(os.path.join(parent, name), os.path.basename(parent), int(began.timestamp()))

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from slurm_colloc.model import Decision, Evidence, JobUsage
 from slurm_colloc.report.text import printable, stamp
+from slurm_colloc.units import kilowatt_hours
 
 
 def as_text(runs: Sequence[JobUsage], decision: Decision | None, evidence: Mapping[str, Evidence]) -> str:
@@ -40,7 +41,29 @@ def _by_samples(run: JobUsage, decision: Decision | None) -> list[str]:
         f"  SM active  {_share(run.sm_used_gpu_hours, run.sm_measured_gpu_hours)}",
         f"  memory     {_memory(run.gpu_mem_peak_mib, decision)}",
         f"  coverage   {covered} ({', '.join(run.methods) or 'no samples'})",
+        f"  held idle  {_hours(run.held_idle_gpu_hours)}; {_tail(run.idle_tail_s)}",
+        f"  energy     {_energy(run.energy_j)}",
+        f"  host       {_host(run)}",
     ]
+
+
+def _tail(idle_tail_s: float | None) -> str:
+    return "idle tail not known" if idle_tail_s is None else f"idle for the last {idle_tail_s:.0f} s"
+
+
+def _energy(energy_j: float | None) -> str:
+    return "not known" if energy_j is None else f"{kilowatt_hours(energy_j):.4f} kWh"
+
+
+def _host(run: JobUsage) -> str:
+    """Return what tells an idle GPU from one that waits for data."""
+    known = [
+        (run.cpu_cores_used, "{:.1f} cores used"),
+        (run.host_mem_peak_mib, "{} MiB at peak"),
+        (run.read_mib, "{:.0f} MiB read"),
+        (run.written_mib, "{:.0f} MiB written"),
+    ]
+    return ", ".join(text.format(value) for value, text in known if value is not None) or "not known"
 
 
 def _by_evidence(run: JobUsage, decision: Decision | None, evidence: Evidence) -> list[str]:

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from slurm_colloc.gpu.nvml import NvmlReader
-from slurm_colloc.observe.journal import decode, files
+from slurm_colloc.observe.journal import hours
 from tests.gpu.loads import Job, Started, running
 
 WINDOW_S, PAIRS = 2.5, 36
@@ -77,8 +77,8 @@ def cost(period_s: float, watched_s: float) -> None:
         before_s, began_s = cpu_s(process.pid), time.monotonic()
         time.sleep(watched_s)
         took_s, elapsed_s = cpu_s(process.pid) - before_s, time.monotonic() - began_s
-        rounds = [seen for path in files(f"{folder}/journal") for seen in decode(Path(path).read_bytes()).rounds]
-        size = sum(os.stat(path).st_size for path in files(f"{folder}/journal"))
+        rounds = [seen for hour in hours(f"{folder}/journal") for seen in hour]
+        size = sum(hour.size_bytes() for hour in hours(f"{folder}/journal"))
         say(
             period_s=period_s,
             core_pct=100 * took_s / elapsed_s,

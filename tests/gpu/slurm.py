@@ -21,7 +21,7 @@ from pathlib import Path
 
 from slurm_colloc.model import Round
 from slurm_colloc.observe.attribute import attribute_round
-from slurm_colloc.observe.journal import decode, files
+from slurm_colloc.observe.journal import hours
 from tests.gpu.cost import SITE
 from tests.gpu.loads import PROGRAMS
 from tests.gpu.read_loads import mps
@@ -146,12 +146,7 @@ def phase(root: Path, label: str, jobs: Mapping[str, str], watched_s: float) -> 
     time.sleep(watched_s)
     ended_s = time.time()
     rates = {job: (done(root, job) - before[job]) / (ended_s - began_s) for job in working}
-    rounds = [
-        seen
-        for path in files(f"{root}/journal")
-        for seen in decode(Path(path).read_bytes()).rounds
-        if began_s < seen.at_s <= ended_s
-    ]
+    rounds = [seen for hour in hours(f"{root}/journal") for seen in hour if began_s < seen.at_s <= ended_s]
     print(json.dumps({"phase": label, "jobs": rows(rounds, jobs, rates)}), flush=True)
     subprocess.run(["scancel", *jobs], check=True)
     while ask("squeue", "-h").strip():

@@ -77,6 +77,10 @@ def seen(
     return Round(at_s, interval_s, node, "boot", tuple(devices), tuple(processes), held, tuple(hosts))
 
 
+def host(job_id: str = "1", **fields: Any) -> HostSample:
+    return HostSample(job_id, 20.0, 4000, 100.0, 10.0)._replace(**fields)
+
+
 def run(job_id: str = "1", start_s: int | None = 0, end_s: int | None = HOUR, **fields: Any) -> AllocationRow:
     row = AllocationRow(
         cluster="c",
@@ -119,6 +123,13 @@ def usage(**fields: Any) -> JobUsage:
         gpu_mem_peak_mib=3000,
         coverage_pct=100.0,
         shared_hours=0.0,
+        held_idle_gpu_hours=0.0,
+        idle_tail_s=0.0,
+        energy_j=3.6e6,
+        cpu_cores_used=2.0,
+        host_mem_peak_mib=8000,
+        read_mib=100.0,
+        written_mib=10.0,
         methods=("measured",),
     )
     return full._replace(**fields)

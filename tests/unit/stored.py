@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A store with made-up runs and samples in it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.model import AllocationRow, JobUsage, Round
 from slurm_colloc.observe.attribute import attribute_round
-from tests.unit.made import MIG_POOL, MPS_POOL, SHARD_POOL, device, process, seen, site
+from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, device, process, seen, site
 
 SHARES = site(MPS_POOL, SHARD_POOL, MIG_POOL)
 
@@ -28,8 +28,30 @@ def stored(
 ) -> Store:
     store = Store(str(folder))
     store.write_allocations("a", rows, config, INGESTED_S)
-    store.write_shares("s", "c", [(one, attribute_round(one)) for one in rounds])
+    sampled(store, rounds)
     return store
+
+
+class MadeHour:
+    """An hour of a journal that was never written down."""
+
+    def __init__(self, node: str, began_s: int, rounds: Sequence[Round], rejected: int = 0) -> None:
+        self.node, self.began_s, self.rounds = node, began_s, rounds
+        self.read_bytes, self.rejected = len(rounds), rejected
+
+    def __iter__(self) -> Iterator[Round]:
+        return iter(self.rounds)
+
+
+def sampled(store: Store, rounds: Sequence[Round], cluster: str = "c") -> None:
+    """Seal these Rounds, each in its node and hour."""
+    hours: dict[tuple[str, int], list[Round]] = {}
+    for one in rounds:
+        hours.setdefault((one.node, int(one.at_s // HOUR * HOUR)), []).append(one)
+    for (node, began_s), of in hours.items():
+        with store.samples.work("seal", cluster, node) as work:
+            assert work is not None
+            store.samples.seal(cluster, MadeHour(node, began_s, of), attribute_round, work)
 
 
 def only(store: Store, since_s: float = 0, until_s: float = 1e10, now_s: float = 1e10) -> JobUsage:

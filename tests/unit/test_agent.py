@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.model import Round
-from slurm_colloc.observe.journal import decode, files
+from slurm_colloc.observe.journal import decode, hours
 
 SITE = """schema = 1
 cluster = "c"
@@ -56,7 +56,7 @@ def wait_for(node: Path, rounds: int) -> list[Round]:
 
 
 def journal(node: Path) -> list[Round]:
-    return [seen for path in files(str(node / "journal")) for seen in decode(Path(path).read_bytes()).rounds]
+    return [seen for hour in hours(str(node / "journal")) for seen in hour]
 
 
 def test_it_samples_until_told_to_end_and_closes_the_interval(node: Path) -> None:
@@ -125,13 +125,13 @@ def killed_again_and_again(node: Path, times: int) -> None:
         process = agent(node, period="0.05")
         had = len(before)
         deadline = time.monotonic() + 30
-        while sum(os.stat(path).st_size for path in files(str(node / "journal"))) <= had:
+        while sum(hour.size_bytes() for hour in hours(str(node / "journal"))) <= had:
             assert time.monotonic() < deadline, "it does not come back"
             time.sleep(0.002)
         time.sleep(drawn.uniform(0, 0.12))
         process.send_signal(signal.SIGKILL)
         process.communicate()
-        content = b"".join(Path(path).read_bytes() for path in files(str(node / "journal")))
+        content = b"".join(Path(hour.path).read_bytes() for hour in hours(str(node / "journal")))
         assert content.startswith(before)
         before = content
     found = decode(before)
@@ -175,8 +175,8 @@ def test_a_full_disk_is_a_gap_and_no_more(node: Path) -> None:
         assert any("sampling again" in line for line in lines)
         process.terminate()
         process.communicate(timeout=30)
-        (path,) = files(str(disk))
-        found = decode(Path(path).read_bytes())
+        (hour,) = hours(str(disk))
+        found = decode(Path(hour.path).read_bytes())
         assert found.rejected <= 1
         gap = max(b.at_s - b.interval_s - a.at_s for a, b in zip(found.rounds, found.rounds[1:], strict=False))
         assert gap > 0

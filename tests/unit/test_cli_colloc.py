@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc's commands from their arguments to their exit status, in this process."""
 
+import fcntl
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli.colloc import main
+from slurm_colloc.observe.journal import append
+from tests.unit.made import device, host, process, seen
+from tests.unit.stored import sampled
 
 TABLE = """job_id,user,project,cluster,partition,num_acc,start_time,duration_s,acc_utilization_avg,state
 1,ann,lab,c,gpu,1,1767225600,3600,{util},completed
@@ -197,3 +203,47 @@ def test_the_id_of_an_array_stands_for_its_tasks(
         assert colloc("job", asked, "--store", store, "--format", "json") == 0
         assert [run["job_id"] for run in json.loads(capsys.readouterr().out)["runs"]] == shown
     assert colloc("job", "61", "--store", store) == 2
+
+
+def test_an_ingest_seals_the_journal_that_it_can_reach(
+    tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site.toml").write_text('schema = 1\ncluster = "c"\nslurm_release = "22.05"\n')
+    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
+    (tmp_path / "sacct").write_text(FINISHED.format(job=1, cluster="c", user="ann"))
+    argv = ["--store", store, "--sacct-file", str(tmp_path / "sacct"), "--journal", str(tmp_path / "journal")]
+    for node in ("g1", "g2"):
+        append(str(tmp_path / "journal"), seen(1767225610, [device()], [process()], hosts=[host()], node=node))
+    with open(tmp_path / "journal/g1/20260101T00.journal", "ab") as stream:
+        stream.write(b"torn")
+    assert colloc("ingest", *argv) == 0
+    assert "samples: 3 rows in, 2 used, 0 job steps, 1 rejected" in capsys.readouterr().err
+    assert colloc("ingest", *argv) == 0
+    assert "no rows from samples" in capsys.readouterr().err
+    assert colloc("report", "--store", store, *WINDOW) == 0
+    assert "rows rejected at ingest: 1 (journal line fails its checksum or form: 1)" in capsys.readouterr().out
+    assert colloc("job", "1", "--store", store) == 0
+    said = capsys.readouterr().out
+    assert "  energy     0.0017 kWh\n  host       4.0 cores used, 4000 MiB at peak, 200 MiB read" in said
+    with open(Path(store, "work/seal/c/g2/lock"), "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert colloc("ingest", *argv) == 0
+        assert "another run is sealing the journal of g2" in capsys.readouterr().err
+
+
+def test_compact(tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    noon_s = (time.time() // 86_400 - 30) * 86_400 + 43_200
+    sampled(Store(store), [seen(noon_s, [device()], [process()])])
+    assert colloc("compact", "--store", store) == 0
+    assert f"2 files written, 0 removed in '{store}'" in capsys.readouterr().err
+    sampled(Store(store), [seen(noon_s + 10 * n, [device()], [process()]) for n in range(2)])
+    assert colloc("compact", "--store", store) == 1
+    assert "1 files of hours came after their day was rolled up" in capsys.readouterr().err
+    with open(Path(store, "work/compact/lock"), "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert colloc("compact", "--store", store) == 0
+        assert "another run is compacting" in capsys.readouterr().err
+    (rolled_up,) = Path(store).rglob("minute.parquet")
+    rolled_up.write_bytes(b"junk")
+    assert colloc("compact", "--store", store) == 1
+    assert "error: samples cannot be read" in capsys.readouterr().err

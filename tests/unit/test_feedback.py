@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.accounting.compact import compact
 from slurm_colloc.accounting.feedback import Collected, build_history, collect_decisions
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.config import Observe
 from slurm_colloc.history.snapshot import read_snapshot, snapshot_path
 from slurm_colloc.model import Decision, Evidence
-from slurm_colloc.observe.attribute import attribute_round
-from tests.unit.made import H100, decision, device, process, run, seen
+from tests.unit.made import H100, decision, device, near, process, run, seen
+from tests.unit.stored import sampled
 
 UID = os.geteuid()
 NAME = pwd.getpwuid(UID).pw_name
@@ -133,7 +135,7 @@ def test_folders_closed_to_us_are_passed_over(tmp_path: Path, monkeypatch: pytes
 def history(tmp_path: Path, rounds: list[Any], collected: Collected, *rows: Any) -> tuple[int, tuple[Evidence, ...]]:
     store = Store(str(tmp_path / "store"))
     store.write_allocations("a", rows or [run(user=NAME)], None, 1.0)
-    store.write_shares("s", "c", [(one, attribute_round(one)) for one in rounds])
+    sampled(store, rounds)
     written = build_history(store, "c", str(tmp_path / "state"), collected)
     return written.runs, read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig")
 
@@ -152,8 +154,41 @@ def test_measured_use_becomes_evidence(tmp_path: Path) -> None:
     assert count == 1
     assert found == Evidence(
         "1", "sig", "COMPLETED", "exclusive", H100, 3000, 40.0, 60.0, False, 3, 40.0, 3600.0, 3600.0
-    )._replace(sm_active_q95_pct=found.sm_active_q95_pct)
-    assert found.sm_active_q95_pct == pytest.approx(56.0)
+    )
+
+
+def test_the_high_value_is_of_time_and_not_of_rows(tmp_path: Path) -> None:
+    """Twenty quick readings at the start of a job weigh as much as the time that they took."""
+    quick = [pass_at(10 + n, 90.0, interval_s=1.0) for n in range(20)]
+    slow = [pass_at(600 * n, 20.0, interval_s=600.0) for n in range(1, 4)]
+    _, (found,) = history(tmp_path / "a", [*quick, *slow], decided(decision()))
+    assert found.sm_active_q95_pct == 20.0
+    _, (found,) = history(tmp_path / "b", [*quick, pass_at(600, 20.0, interval_s=300.0)], decided(decision()))
+    assert found.sm_active_q95_pct == 90.0
+
+
+def test_a_mean_over_a_day_has_no_high_value(tmp_path: Path) -> None:
+    rounds = [pass_at(10 * n, 100.0 * (n % 2)) for n in range(1, 200)]
+    store = Store(str(tmp_path / "store"))
+    store.write_allocations("a", [run(user=NAME)], None, 1.0)
+    sampled(store, rounds)
+    for age_days, high in ((20, near(50.0)), (300, None)):
+        assert compact(store.samples, Observe(), age_days * 86_400.0)
+        build_history(store, "c", str(tmp_path / "state"), decided(decision()))
+        (found,) = read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig")
+        assert (found.sm_active_q95_pct, found.sm_active_mean_pct) == (high, near(100 * 100 / 199))
+        assert (found.gpu_mem_peak_mib, found.sampled_s) == (3000, 1990.0)
+
+
+def test_two_runs_of_a_day_stay_two(tmp_path: Path) -> None:
+    rows = [run(user=NAME, state="PREEMPTED"), run(user=NAME, start_s=4000, end_s=8000)]
+    store = Store(str(tmp_path / "store"))
+    store.write_allocations("a", rows, None, 1.0)
+    sampled(store, [pass_at(10, 50.0), pass_at(4010, 10.0)])
+    assert compact(store.samples, Observe(), 300 * 86_400.0)
+    assert build_history(store, "c", str(tmp_path / "state"), decided(decision())).runs == 2
+    found = read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig")
+    assert [one.sm_active_mean_pct for one in found] == [50.0, 10.0]
 
 
 def test_time_without_a_counter_is_not_time_at_zero(tmp_path: Path) -> None:
@@ -218,7 +253,7 @@ def test_without_root_only_ones_own_history_is_written(tmp_path: Path, monkeypat
     monkeypatch.setattr(os, "geteuid", lambda: UID + 1)
     store = Store(str(tmp_path / "store"))
     store.write_allocations("a", [run(user=NAME)], None, 1.0)
-    store.write_shares("s", "c", [(pass_at(10, 50.0), attribute_round(pass_at(10, 50.0)))])
+    sampled(store, [pass_at(10, 50.0)])
     assert build_history(store, "c", str(tmp_path / "state"), decided(decision())) == (0, 1)
     assert os.listdir(tmp_path / "state/history") == []
 

@@ -11,7 +11,7 @@ from hypothesis.strategies import SearchStrategy
 
 from slurm_colloc.errors import StoreError
 from slurm_colloc.model import DeviceSample, Holder, HostSample, ProcessSample, Round
-from slurm_colloc.observe.journal import append, decode, encode, files
+from slurm_colloc.observe.journal import append, decode, encode, hours
 from tests.unit.made import device, process, seen
 
 ROUND = seen(7200.5, [device()], [process()], [("GPU-0", "1")])
@@ -84,7 +84,7 @@ def test_one_file_for_each_node_and_hour(tmp_path: Path) -> None:
     other = ROUND._replace(node="g2")
     for one in (ROUND, ROUND, later, other):
         append(str(tmp_path), one)
-    names = [os.path.relpath(path, tmp_path) for path in files(str(tmp_path))]
+    names = [os.path.relpath(hour.path, tmp_path) for hour in hours(str(tmp_path))]
     assert names == ["g1/19700101T02.journal", "g1/19700101T03.journal", "g2/19700101T02.journal"]
     assert decode((tmp_path / names[0]).read_bytes()) == ((ROUND, ROUND), 0)
     assert (tmp_path / names[0]).stat().st_mode & 0o777 == 0o600
@@ -106,8 +106,8 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
         pids.append(pid)
     for pid in pids:
         assert os.waitpid(pid, 0)[1] == 0
-    (path,) = files(str(tmp_path))
-    found = decode(Path(path).read_bytes())
+    (hour,) = hours(str(tmp_path))
+    found = decode(Path(hour.path).read_bytes())
     expected = {float(number * 1000 + turn) for number in (1, 2) for turn in range(100)}
     assert (found.rejected, len(found.rounds)) == (0, 200)
     assert {one.interval_s for one in found.rounds} == expected
@@ -115,12 +115,12 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
 
 def test_a_torn_line_takes_only_itself(tmp_path: Path) -> None:
     append(str(tmp_path), ROUND)
-    (path,) = files(str(tmp_path))
-    with open(path, "ab") as stream:
+    (hour,) = hours(str(tmp_path))
+    with open(hour.path, "ab") as stream:
         stream.write(encode(ROUND)[:50])
     append(str(tmp_path), ROUND)
     append(str(tmp_path), ROUND)
-    assert decode(Path(path).read_bytes()) == ((ROUND,) * 3, 1)
+    assert decode(Path(hour.path).read_bytes()) == ((ROUND,) * 3, 1)
 
 
 def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

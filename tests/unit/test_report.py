@@ -216,7 +216,12 @@ def test_story() -> None:
         "  memory     3000 MiB at peak",
     ]
     assert lines[7] == "  coverage   100 % of its device time (measured)"
-    assert lines[9] == "  csub       gpu:1 (mig), footprint: hint: it fits"
+    assert lines[8:11] == [
+        "  held idle  0.0000 GPU-h; idle for the last 0 s",
+        "  energy     1.0000 kWh",
+        "  host       2.0 cores used, 8000 MiB at peak, 100 MiB read, 10 MiB written",
+    ]
+    assert lines[12] == "  csub       gpu:1 (mig), footprint: hint: it fits"
 
 
 def test_story_of_an_unknown_run() -> None:
@@ -226,9 +231,18 @@ def test_story_of_an_unknown_run() -> None:
         sm_used_gpu_hours=None,
         gpu_mem_peak_mib=None,
         coverage_pct=None,
+        held_idle_gpu_hours=None,
+        idle_tail_s=None,
+        energy_j=None,
+        cpu_cores_used=None,
+        host_mem_peak_mib=None,
+        read_mib=None,
+        written_mib=None,
         methods=(),
     )
     text = as_text([blank], None, {})
+    assert "held idle  not known; idle tail not known" in text
+    assert "energy     not known\n  host       not known" in text
     assert "allocated  not known" in text
     assert text.count("not measured") == 2
     assert "memory     not known" in text

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-import os
 from pathlib import Path
 
 import pytest
 
 from slurm_colloc.accounting.equivalents import devices, gpu_equivalents, unit_gpus
-from slurm_colloc.accounting.ingest import is_current, keep_runs, keep_samples
+from slurm_colloc.accounting.ingest import keep_runs
 from slurm_colloc.accounting.sources.sacct import FIELDS, Parsed, parse_terminated, parse_text
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import job_usage, runs_in_window
 from slurm_colloc.accounting.usage import total
 from slurm_colloc.errors import StoreError
 from slurm_colloc.model import Gres
-from slurm_colloc.observe.attribute import attribute_round
 from tests.unit.made import MIG_POOL, near, run, site
-from tests.unit.stored import SHARES, at, busy, only, stored
+from tests.unit.stored import SHARES, at, busy, only, sampled, stored
 
 # --- the six awkward rows ---
 
@@ -117,7 +115,7 @@ def test_ingest_twice_is_once(tmp_path: Path) -> None:
     once = job_usage(stored(tmp_path, rows, rounds), 0, 1e5, 1e5)
     store = stored(tmp_path, rows[::-1], rounds[::-1])
     store.write_allocations("another name", [*rows, *rows], None, 1.0)
-    store.write_shares("g1/again", "c", [(one, attribute_round(one)) for one in rounds * 2])
+    sampled(store, rounds * 2)
     assert job_usage(store, 0, 1e5, 1e5) == once
     assert runs_in_window(store, 0, 1e5, 1e5) == (2, 0)
 
@@ -170,21 +168,3 @@ def test_logs(tmp_path: Path) -> None:
     counted = keep_runs(store, "sacct-x", Parsed((run(),), 4, 2, {"why": 1}), None, 1.0)
     assert store.logs()["sacct-x"] == counted._asdict()
     assert (counted.rows_in, counted.used, counted.steps, counted.rejected) == (4, 1, 2, {"why": 1})
-
-
-def test_a_journal_is_read_again_until_nothing_can_have_been_missed(tmp_path: Path) -> None:
-    store, journal = Store(str(tmp_path / "store")), tmp_path / "j"
-    journal.touch()
-    assert not is_current(store, "g1/h", str(journal))
-    keep_samples(store, "g1/h", "c", tuple(busy(900)), 3, attribute_round)
-    # Written a moment ago: a line may have come between reading and writing.
-    assert not is_current(store, "g1/h", str(journal))
-    os.utime(journal, (0, 0))
-    assert is_current(store, "g1/h", str(journal))
-
-
-def test_a_count_of_an_earlier_reading_does_not_stay(tmp_path: Path) -> None:
-    store = Store(str(tmp_path))
-    keep_samples(store, "g1/h", "c", tuple(busy(900)), 1, attribute_round)
-    keep_samples(store, "g1/h", "c", tuple(busy(900)), 0, attribute_round)
-    assert [log["rejected"] for log in store.logs().values()] == [{}]

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import job_usage, runs_in_window
-from slurm_colloc.model import AllocationRow, Gres, JobUsage, Round
-from slurm_colloc.observe.attribute import attribute_round
-from tests.unit.made import HOUR, device, near, process, run, seen
-from tests.unit.stored import SHARES, busy, only, stored
+from slurm_colloc.errors import StoreError
+from slurm_colloc.model import AllocationRow, Gres, Holder, JobUsage, Round
+from tests.unit.made import HOUR, device, host, near, process, run, seen
+from tests.unit.stored import SHARES, busy, only, sampled, stored
 
 # --- the sweep ---
 
@@ -131,15 +131,17 @@ def test_two_jobs_on_one_gpu_share_its_use(tmp_path: Path) -> None:
 
 
 def test_overlapping_samplers_count_a_second_once(tmp_path: Path) -> None:
-    rounds = busy(900, 1000, 1800, 1900, 2700, 2800, 3600)
-    usage = only(stored(tmp_path, [run()], rounds))
-    assert (usage.coverage_pct, usage.util_used_gpu_hours) == (100.0, near(0.5))
+    rounds = busy(900, 1000, 1800, 1900, 2700, 2800, 3599)
+    usage = only(stored(tmp_path, [run(end_s=3599)], rounds))
+    assert (usage.coverage_pct, usage.util_used_gpu_hours) == (100.0, near(3599 / 3600 / 2))
+    # Each reading's energy is of its whole interval: a second of it costs the same in all of them.
+    assert usage.energy_j == near(3000.0 * 3599 / 900)
 
 
 def test_samples_of_other_jobs_clusters_and_times_do_not_count(tmp_path: Path) -> None:
     rounds = [*busy(900, job="2"), *busy(1800, job=""), *busy(9000)]
     store = stored(tmp_path, [run()], rounds)
-    store.write_shares("x", "other", [(one, attribute_round(one)) for one in busy(2700)])
+    sampled(store, busy(2700), "other")
     assert (only(store).coverage_pct, only(store).util_used_gpu_hours) == (0.0, None)
 
 
@@ -156,9 +158,9 @@ def test_a_mean_from_the_source_gives_way_to_samples(tmp_path: Path) -> None:
     assert (means.util_measured_gpu_hours, means.util_used_gpu_hours) == (0.5, near(0.05))
     assert (means.coverage_pct, means.methods) == (None, ("job mean by source",))
     assert (nothing.coverage_pct, nothing.util_used_gpu_hours) == (0.0, None)
-    store.write_shares("s", "c", [(one, attribute_round(one)) for one in busy(900)])
-    sampled = job_usage(store, 0, 1800, 1e5)[0]
-    assert (sampled.coverage_pct, sampled.util_used_gpu_hours) == (50.0, 0.125)
+    sampled(store, busy(900))
+    seldom = job_usage(store, 0, 1800, 1e5)[0]
+    assert (seldom.coverage_pct, seldom.util_used_gpu_hours) == (50.0, 0.125)
 
 
 # --- properties ---
@@ -276,3 +278,61 @@ def test_a_peak_is_of_one_run_and_of_one_node(tmp_path: Path) -> None:
     wide = run(gres=(Gres("gpu", "h100", 2),))
     assert only(stored(tmp_path / "wide", [wide], two)).gpu_mem_peak_mib == 5000
     assert only(stored(tmp_path / "one", [wide], [one._replace(node="g1") for one in two])).gpu_mem_peak_mib == 9000
+
+
+def test_time_without_a_process_is_held_idle(tmp_path: Path) -> None:
+    held = [Holder("GPU-0", "1", None)]
+    idle = [one._replace(processes=(), holders=tuple(held)) for one in busy(2700, 3600, util=0.0, sm=0.0)]
+    rounds = [*busy(900, 1800), *idle]
+    usage = only(stored(tmp_path / "a", [run()], rounds))
+    assert (usage.held_idle_gpu_hours, usage.idle_tail_s) == (0.5, 1800.0)
+    blind = [one._replace(devices=(device(process_list=False),), processes=(), holders=tuple(held)) for one in rounds]
+    assert only(stored(tmp_path / "b", [run()], blind)).held_idle_gpu_hours is None
+    assert only(stored(tmp_path / "c", [run()], busy(900))).held_idle_gpu_hours == 0.0
+    part = [device("MIG-0", profile="1g.10gb", gpu_util_pct=None, sm_active_pct=0.0)]
+    sliced = [seen(3600, part, (), [("MIG-0", "1")], interval_s=3600)]
+    assert only(stored(tmp_path / "d", [run()], sliced)).held_idle_gpu_hours == near(1 / 7)
+
+
+def test_the_idle_tail_is_of_all_the_runs_devices(tmp_path: Path) -> None:
+    two = run(gres=(Gres("gpu", "h100", 2),))
+    first = busy(900, 1800, 2700, util=0.0, sm=0.0)
+    rounds = [*first, *busy(900, 1800, uuid="GPU-1", util=None), *busy(2700, uuid="GPU-1", util=0.0, sm=0.0)]
+    assert only(stored(tmp_path / "a", [two], rounds)).idle_tail_s == 900.0
+    never = only(stored(tmp_path / "b", [run(start_s=100)], first))
+    assert never.idle_tail_s == 2600.0, "from the run's start, where it was sampled"
+    unknown = only(stored(tmp_path / "c", [run()], busy(900, util=None, sm=None)))
+    assert unknown.idle_tail_s is None
+    assert only(stored(tmp_path / "d", [run()])).idle_tail_s is None
+
+
+def test_energy_counts_as_far_as_its_interval(tmp_path: Path) -> None:
+    rounds = [*busy(900), *busy(1800)]
+    assert only(stored(tmp_path / "a", [run()], rounds)).energy_j == 6000.0
+    assert only(stored(tmp_path / "b", [run(start_s=450)], rounds)).energy_j == 4500.0
+    assert only(stored(tmp_path / "c", [run()], rounds), until_s=900).energy_j == 3000.0
+    blind = [one._replace(devices=(device(energy_j=None),)) for one in rounds]
+    assert only(stored(tmp_path / "d", [run()], blind)).energy_j is None
+
+
+def test_the_host_of_a_run(tmp_path: Path) -> None:
+    two = [one._replace(hosts=(host(cpu_s=1800.0), host("2", cpu_s=9.0))) for one in busy(900, 1800)]
+    usage = only(stored(tmp_path / "a", [run(start_s=450)], two))
+    assert (usage.cpu_cores_used, usage.host_mem_peak_mib) == (2.0, 4000)
+    assert (usage.read_mib, usage.written_mib) == (150.0, 15.0)
+    wide = [*two, seen(900, hosts=[host(cpu_s=900.0, host_mem_mib=7000)], interval_s=900.0, node="g2")]
+    usage = only(stored(tmp_path / "b", [run()], wide))
+    assert (usage.cpu_cores_used, usage.host_mem_peak_mib, usage.read_mib) == (3.0, 7000, 300.0)
+    blind = [one._replace(hosts=(host(cpu_s=None, host_mem_mib=None, read_mib=None, written_mib=None),)) for one in two]
+    for rounds in (blind, busy(900)):
+        usage = only(stored(tmp_path / f"c{len(rounds)}", [run()], rounds))
+        assert (usage.cpu_cores_used, usage.host_mem_peak_mib, usage.read_mib) == (None, None, None)
+
+
+def test_only_the_days_of_the_window_are_opened(tmp_path: Path) -> None:
+    day_s = 24 * HOUR
+    store = stored(tmp_path, [run(end_s=4 * day_s)], busy(900, 900 + day_s, 900 + 3 * day_s))
+    (tmp_path / "samples/c/1970-01-04/g1/00.parquet").write_bytes(b"junk")
+    assert only(store, 0, day_s + 10).util_used_gpu_hours == near(0.125 + 10 / 7200)
+    with pytest.raises(StoreError, match="ingest again"):
+        only(store)

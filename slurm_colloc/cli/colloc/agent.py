@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder
-from slurm_colloc.cli.colloc.sample import node_name
+from slurm_colloc.cli.colloc.output import node_name, say, site_or_none, state_folder
 from slurm_colloc.cli.sampling import Settings, become
 from slurm_colloc.errors import ConfigError
 
@@ -29,6 +28,7 @@ def agent(
         reader=config.observe.gpu_reader,
         devices=config.observe.simulated_devices,
         dcgm=config.observe.dcgm,
+        # A service that cannot write where it was told to is an error, and not to write elsewhere.
         journal=journal or config.paths.journal or state_folder("journal", writing=True),
         samples=count,
         prometheus_address=config.observe.prometheus_address,

@@ -9,23 +9,22 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import typer
 
 from slurm_colloc.accounting.feedback import build_history, collect_decisions
-from slurm_colloc.accounting.ingest import Counted, is_current, keep_history, keep_means, keep_runs, keep_samples
+from slurm_colloc.accounting.ingest import Counted, keep_history, keep_means, keep_runs
 from slurm_colloc.accounting.sources import controller, sacct
 from slurm_colloc.accounting.sources.clustercockpit import parse_jobs
 from slurm_colloc.accounting.sources.prometheus_server import TOKEN_VARIABLE, Server
-from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.store import REJECTED_LINES, Store
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
+from slurm_colloc.cli.colloc.seal import seal_hours
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import InputError, ProcessError
-from slurm_colloc.files import read_bounded
+from slurm_colloc.errors import InputError, ProcessError, StoreError
 from slurm_colloc.observe.attribute import attribute_round
-from slurm_colloc.observe.journal import SUFFIX, decode, files
+from slurm_colloc.observe.journal import hours
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.submit.render import site_parts
 
 _SACCT_TIMEOUT_S = 600.0
-_JOURNAL_LIMIT_BYTES = 1024**3
 
 
 def ingest(
@@ -89,11 +88,8 @@ def _read(path: str) -> str:
 
 def _source(path: str) -> str:
     """Return a name for an exported file: its own, and what tells it from others of that name."""
-    return f"{os.path.basename(path)}-{_place(path)}"
-
-
-def _place(path: str) -> str:
-    return hashlib.sha256(os.path.abspath(path).encode(errors="surrogateescape")).hexdigest()[:8]
+    place = hashlib.sha256(os.path.abspath(path).encode(errors="surrogateescape")).hexdigest()[:8]
+    return f"{os.path.basename(path)}-{place}"
 
 
 def _clustercockpit(target: Store, path: str) -> Counted:
@@ -149,17 +145,15 @@ def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Cou
     folder = journal or (state_folder("journal") if config else "")
     if folder and config is None:
         raise InputError("samples do not name their cluster; give a site.toml, or no --journal")
-    cluster = config.cluster if config else ""
-    read, used, rejected = 0, 0, 0
-    for path in files(folder) if folder else ():
-        name = os.path.join(cluster, _place(folder), os.path.relpath(path, folder).removesuffix(SUFFIX))
-        if is_current(target, name, path):
-            continue
-        decoded = decode(read_bounded(path, _JOURNAL_LIMIT_BYTES))
-        counted = keep_samples(target, name, cluster, decoded.rounds, decoded.rejected, attribute_round)
-        read, used, rejected = read + counted.rows_in, used + counted.used, rejected + decoded.rejected
-    counts = {"journal line fails its checksum or form": rejected} if rejected else {}
-    return [Counted("samples", read, used, 0, counts)]
+    if config is None:
+        return [Counted("samples", 0, 0, 0, {})]
+    done = seal_hours(target.samples, config.cluster, hours(folder))
+    for node in done.busy:
+        say(f"another run is sealing the journal of {node}")
+    if done.errors:
+        raise StoreError("; ".join(done.errors))
+    counts = {REJECTED_LINES: done.rejected} if done.rejected else {}
+    return [Counted("samples", done.rounds + done.rejected, done.rounds, 0, counts)]
 
 
 def _history(target: Store, config: SiteConfig) -> None:

@@ -3,6 +3,7 @@
 
 import io
 import os
+import socket
 import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -72,16 +73,22 @@ def state_folder(name: str, *, writing: bool = False) -> str:
     """
     own = os.path.join(user_data_folder(), name)
     config = site_or_none()
-    if config is None or not config.paths.state:
+    journal = config.paths.journal if config and name == "journal" else ""
+    if config is None or not (journal or config.paths.state):
         if config is not None and os.geteuid() == 0:
             say(f"site.toml sets no paths.state; using root's own '{own}'")
         return own
-    shared = os.path.join(config.paths.state, name)
+    shared = journal or os.path.join(config.paths.state, name)
     wanted = os.R_OK | os.X_OK | (os.W_OK if writing else 0)
-    if os.access(shared, wanted) or (not os.path.exists(shared) and os.access(config.paths.state, os.W_OK)):
+    if os.access(shared, wanted) or (not os.path.exists(shared) and os.access(os.path.dirname(shared), os.W_OK)):
         return shared
     say(f"'{shared}' is not open to you; using your own '{own}'")
     return own
+
+
+def node_name() -> str:
+    """Return what Slurm calls this node, as far as it can be known from here."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".", 1)[0]
 
 
 def moment(text: str) -> datetime:

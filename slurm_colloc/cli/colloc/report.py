@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.accounting.store import open_store
+from slurm_colloc.accounting.store import REJECTED_LINES, open_store
 from slurm_colloc.accounting.sweep import job_usage, runs_in_window
 from slurm_colloc.accounting.usage import summarize, total
 from slurm_colloc.cli.colloc.output import site_or_none, state_folder, window, write
@@ -35,6 +35,7 @@ def report(
     rejected: Counter[str] = Counter()
     for log in source.logs().values():
         rejected.update(log["rejected"])
+    rejected += Counter({REJECTED_LINES: source.samples.rejected(start.timestamp(), end.timestamp())})
     clusters = sorted({usage.cluster for usage in usages}) or [config.cluster if config else "?"]
     shown = UsageReport(
         cluster=", ".join(clusters),

@@ -2,13 +2,12 @@
 """colloc sample: measure a node by hand, or one's own job from inside."""
 
 import os
-import socket
 from typing import Annotated
 
 import typer
 
 from slurm_colloc.cli import sampling
-from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder
+from slurm_colloc.cli.colloc.output import node_name, say, site_or_none, state_folder
 from slurm_colloc.errors import ConfigError, InputError
 
 
@@ -37,7 +36,7 @@ def sample(
     if not journal and not evidence and not mlflow:
         if config is None:
             raise ConfigError("no folder for samples: give --journal, or a site.toml with paths.state")
-        journal = config.paths.journal or state_folder("journal", writing=True)
+        journal = state_folder("journal", writing=True)
         say(f"sampling node {name} every {period_s:g} s into '{journal}'")
     sampling.sample(
         sampling.Settings(
@@ -57,8 +56,3 @@ def sample(
             samples=count,
         )
     )
-
-
-def node_name() -> str:
-    """Return what Slurm calls this node, as far as it can be known from here."""
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".", 1)[0]

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parquet files of samples: read, written whole, and what their metadata says of them."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import duckdb
+
+from slurm_colloc.errors import StoreError
+from slurm_colloc.files import sync_folder, temporary_path
+
+SCHEMA = 2  # 1: shares/ of release 0.1, without metadata
+SUFFIX = ".parquet"
+
+# (node, hour) -> (bytes of its journal, lines of it that were unusable)
+Hours = dict[tuple[str, str], tuple[int, int]]
+
+
+@contextmanager
+def connection(work: str = "") -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a database in memory that spills into ``work``; its errors are ours.
+
+    Raises:
+        StoreError: anything that it could not do.
+    """
+    # One thread: a node's cores are its jobs'.
+    with duckdb.connect(config={"threads": 1, "temp_directory": work}) as database:
+        try:
+            yield database
+        except duckdb.Error as error:
+            raise StoreError(f"samples cannot be read or written: {error}") from error
+
+
+def write(database: duckdb.DuckDBPyConnection, select: str, path: str, hours: Hours, work: str, mode: int) -> None:
+    """Write the rows of ``select`` to the Parquet file ``path``, whole or not at all, by way of the folder ``work``.
+
+    Raises:
+        StoreError: a folder cannot be written.
+    """
+    temporary = temporary_path(os.path.join(work, "file"))
+    known: dict[str, dict[str, tuple[int, int]]] = {}
+    for (node, hour), counts in sorted(hours.items()):
+        known.setdefault(node, {})[hour] = counts
+    metadata = f"schema: '{SCHEMA}', hours: '{sql(json.dumps(known))}'"
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        database.execute(
+            f"COPY ({select}) TO '{sql(temporary)}' "
+            f"(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 9, KV_METADATA {{{metadata}}})"
+        )
+        descriptor = os.open(temporary, os.O_RDONLY)
+        try:
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+        sync_folder(os.path.dirname(path))
+    except (OSError, duckdb.Error) as error:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise StoreError(f"store file '{path}' cannot be written: {error}") from error
+
+
+def hours_in(paths: Sequence[str]) -> dict[str, Hours]:
+    """Return what each file's metadata says of the hours in it, in the order of ``paths``.
+
+    Raises:
+        StoreError: a file cannot be read, or was written by a later release.
+    """
+    if not paths:
+        return {}
+    query = f"SELECT file_name, decode(key), decode(value) FROM parquet_kv_metadata({listed(paths)})"  # noqa: S608
+    found: dict[str, dict[str, str]] = {path: {} for path in paths}
+    with connection() as database:
+        for path, key, value in database.execute(query).fetchall():
+            found[path][key] = value
+    hours: dict[str, Hours] = {}
+    for path, metadata in found.items():
+        if "schema" not in metadata:  # whose hours are not known would be taken in again and again
+            raise StoreError(f"store file '{path}' does not say what is in it; move what is not ours elsewhere")
+        if int(metadata["schema"]) > SCHEMA:
+            raise StoreError(f"store file '{path}' has schema {metadata['schema']}, later than {SCHEMA}; upgrade")
+        nodes = json.loads(metadata["hours"])
+        hours[path] = {(node, hour): (*counts,) for node, of in nodes.items() for hour, counts in of.items()}
+    return hours
+
+
+def read(paths: Sequence[str]) -> str:
+    """Return the table function that reads these files, whichever columns each of them has."""
+    return f"read_parquet({listed(paths)}, union_by_name = true, hive_partitioning = false)"
+
+
+def listed(paths: Sequence[str]) -> str:
+    """Return paths as a list in SQL."""
+    return "[" + ", ".join(f"'{sql(path)}'" for path in paths) + "]"
+
+
+def sql(text: str) -> str:
+    """Return ``text`` as it stands inside a quoted SQL text."""
+    return text.replace("'", "''")
+
+
+def parquet_files(folder: str) -> list[str]:
+    """Return the Parquet files in ``folder`` by name; none where there is no such folder.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    return [entry.path for entry in entries(folder) if entry.name.endswith(SUFFIX)]
+
+
+def folders(folder: str) -> list[str]:
+    """Return the folders in ``folder`` by name; none where there is no such folder.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    return [entry.path for entry in entries(folder) if entry.is_dir()]
+
+
+def entries(folder: str) -> list["os.DirEntry[str]"]:
+    """Return what is in ``folder`` by name; nothing where there is no such folder.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    try:
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"store folder '{folder}' cannot be read: {error.strerror}") from error
+
+
+def remove(path: str) -> None:
+    """Remove a file that is no longer needed; one that went by itself is no error.
+
+    Raises:
+        StoreError: it stays.
+    """
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+    except OSError as error:
+        raise StoreError(f"store file '{path}' cannot be removed: {error.strerror}") from error

@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was sampled, as Parquet: where it lies, who may write it, and which files a reader takes.
+
+For each of two tables, ``samples`` (what each job used of each GPU) and ``hosts`` (what it did besides):
+
+    <table>/<cluster>/<day>/<node>/<HH>.parquet            an hour of the node's journal, sealed
+    <table>/<cluster>/<day>/<node>/raw.parquet             the hours of a closed day, joined
+    <table>/<cluster>/<day>/minute.parquet, day.parquet    the day of all nodes, rolled up
+
+Each file appears whole, by a rename, and a coarser one before the finer ones that it stands for go. So of a day, and
+of a node's day, the coarsest file that is there counts and the others do not: one look at the names, and nothing is
+counted twice. A file's key-value metadata has the version of its form and, for each node and hour in it, how long the
+journal was (it only ever grows) and how many of its lines were unusable.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.accounting.equivalents import unit_gpus
+from slurm_colloc.accounting.parquet import (
+    SUFFIX,
+    Hours,
+    connection,
+    entries,
+    folders,
+    hours_in,
+    parquet_files,
+    read,
+    remove,
+    write,
+)
+from slurm_colloc.errors import StoreError
+from slurm_colloc.files import closed_folder, file_mode, locked
+from slurm_colloc.model import ADDITIVE, JobShare, Round
+
+RAW, MINUTE, DAY = 0, 60, 86_400
+GRAINS = {MINUTE: "minute.parquet", DAY: "day.parquet"}
+RAW_DAY = "raw.parquet"
+_BATCH_ROUNDS = 64
+
+
+class Table(NamedTuple):
+    """One kind of rows: ``one`` tells whose reading it is among those of one time, ``device`` what was read."""
+
+    name: str
+    columns: Mapping[str, str]
+    device: tuple[str, ...]
+    sums: tuple[str, ...]
+
+    @property
+    def one(self) -> tuple[str, ...]:
+        """Return what, with ``at_s``, names a row."""
+        return (*self.device, "job_id")
+
+
+SHARES = Table(
+    "samples",
+    {
+        "cluster": "VARCHAR",
+        "node": "VARCHAR",
+        "at_s": "DOUBLE",
+        "interval_s": "DOUBLE",
+        "uuid": "VARCHAR",
+        "job_id": "VARCHAR",
+        "unit_gpus": "DOUBLE",
+        "whole_sm_part": "DOUBLE",
+        "gpu_model": "VARCHAR",
+        "profile": "VARCHAR",
+        "process_count": "INTEGER",
+        **dict.fromkeys(ADDITIVE, "FLOAT"),
+        "gpu_mem_used_mib": "BIGINT",
+        "method": "VARCHAR",
+        "sharers": "INTEGER",
+    },
+    device=("cluster", "uuid"),
+    sums=("energy_j",),
+)
+HOSTS = Table(
+    "hosts",
+    {
+        "cluster": "VARCHAR",
+        "node": "VARCHAR",
+        "at_s": "DOUBLE",
+        "interval_s": "DOUBLE",
+        "job_id": "VARCHAR",
+        "cpu_s": "FLOAT",
+        "host_mem_mib": "BIGINT",
+        "read_mib": "FLOAT",
+        "written_mib": "FLOAT",
+    },
+    device=("cluster", "node"),
+    sums=("cpu_s", "read_mib", "written_mib"),
+)
+TABLES = (SHARES, HOSTS)
+
+# Random low bits do not compress, and no counter is that exact: percentages keep steps of 1/128, amounts of 1/16 (J,
+# s, MiB). Powers of two, so that a FLOAT holds them exactly and sums stay exact; times keep milliseconds.
+_STEPS = {name: 128 for name in ADDITIVE if name.endswith("_pct")} | dict.fromkeys((*SHARES.sums, *HOSTS.sums), 16)
+
+_LONGEST = {"at_s": "1e12", "interval_s": DAY}
+
+
+class Source(Protocol):
+    """An hour of a node's journal; the counts are final when every Round was taken."""
+
+    node: str
+    began_s: int
+    read_bytes: int
+    rejected: int
+
+    def __iter__(self) -> Iterator[Round]:
+        """Yield its Rounds."""
+        ...
+
+
+class Samples:
+    """The sampled part of the store in ``folder``."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    @contextmanager
+    def work(self, *name: str) -> Iterator[str | None]:
+        """Hold one writer's folder for temporaries, emptied of what a killed one left; None where another holds it.
+
+        Raises:
+            StoreError: it cannot be made or locked.
+        """
+        path = os.path.join(self.folder, "work", *name)
+        try:
+            closed_folder(self.folder)
+            os.makedirs(path, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"store '{self.folder}' cannot be written: {error.strerror}") from error
+        lock = os.path.join(path, "lock")
+        with locked(lock) as held:
+            for left in entries(path) if held else ():
+                if left.path != lock:
+                    remove(left.path)
+            yield path if held else None
+
+    def seal(self, cluster: str, hour: Source, attribute: Callable[[Round], tuple[JobShare, ...]], work: str) -> int:
+        """Write one hour of a journal, whole, in place of an earlier reading of it; return how many Rounds it has.
+
+        ``attribute`` splits a Round over its jobs. What is there of passes that this journal has not (it was moved, or
+        there are two) stays.
+
+        Raises:
+            StoreError: the journal cannot be read or the store not written.
+        """
+        day, name = day_and_hour(hour.began_s)
+        with connection(work) as database:
+            for table in TABLES:
+                database.execute(f"CREATE TABLE {table.name} ({_columns(table)})")
+            rounds, count = iter(hour), 0
+            while batch := list(islice(rounds, _BATCH_ROUNDS)):
+                count += len(batch)
+                _insert(database, SHARES, (row for seen in batch for row in _shares(cluster, seen, attribute(seen))))
+                _insert(database, HOSTS, (row for seen in batch for row in _hosts(cluster, seen)))
+            known: Hours = {(hour.node, name): (hour.read_bytes, hour.rejected)}
+            # Shares last: where they are sealed, so are the hosts.
+            for table in reversed(TABLES):
+                path = os.path.join(self.folder, table.name, cluster, day, hour.node, name + SUFFIX)
+                held = database.execute(f"SELECT count(*) FROM {table.name}").fetchone() != (0,)  # noqa: S608
+                if held or table is SHARES:
+                    there = [path] if os.path.exists(path) else []
+                    write(database, joined(table, table.name, there), path, known, work, file_mode(self.folder))
+        return count
+
+    def sealed(self, cluster: str, node: str, days: Iterable[str]) -> dict[tuple[str, str], int]:
+        """Return for each (day, hour) of a node how much of its journal is sealed, in bytes.
+
+        Raises:
+            StoreError: a file cannot be read.
+        """
+        root = os.path.join(self.folder, SHARES.name, cluster)
+        found: dict[tuple[str, str], int] = {}
+        for day in days:
+            folder = os.path.join(root, day)
+            # The finest file knows best: an hour that came after its day was rolled up lies beside it.
+            paths = [path for _, path in rolled_up(folder)]
+            # By name "raw" sorts after the digits.
+            paths += reversed(parquet_files(os.path.join(folder, node)))
+            for hours in hours_in(paths).values():
+                found |= {(day, hour): size for (name, hour), (size, _) in hours.items() if name == node}
+        return found
+
+    def files(self, table: Table, since_s: float, until_s: float) -> dict[int, list[str]]:
+        """Return by grain the files that count for readings of [since, until).
+
+        Raises:
+            StoreError: a folder cannot be read.
+        """
+        # An interval is a day long at most, and ends in the day of its file.
+        first, last = (day_and_hour(at_s)[0] for at_s in (since_s, until_s + DAY))
+        found: dict[int, list[str]] = {RAW: [], MINUTE: [], DAY: []}
+        for folder in (day for cluster in folders(os.path.join(self.folder, table.name)) for day in folders(cluster)):
+            if not first <= os.path.basename(folder) <= last:
+                continue
+            rolled = rolled_up(folder)
+            if rolled:
+                found[rolled[0][0]].append(rolled[0][1])
+                continue
+            for node in folders(folder):
+                paths = parquet_files(node)
+                whole = os.path.join(node, RAW_DAY)
+                found[RAW] += [whole] if whole in paths else paths
+        return found
+
+    def first_release(self) -> list[str]:
+        """Return the files that release 0.1 wrote: shares/<cluster>/<place>/<node>/<hour>.parquet.
+
+        Raises:
+            StoreError: a folder cannot be read.
+        """
+        places = [place for cluster in folders(os.path.join(self.folder, "shares")) for place in folders(cluster)]
+        return [path for place in places for folder in (place, *folders(place)) for path in parquet_files(folder)]
+
+    def select(self, table: Table, since_s: float, until_s: float) -> str:
+        """Return a query of the rows whose interval overlaps [since, until).
+
+        Besides the columns of the table: ``grain_s``, RAW for a reading as it was taken, else the time that it is
+        rolled up by; and ``pass_s``, which readings taken together, or rolled up together, have in common.
+
+        Raises:
+            StoreError: a folder cannot be read.
+        """
+        files = self.files(table, since_s, until_s)
+        inside = f"at_s > '{since_s}'::DOUBLE AND at_s - interval_s < '{until_s}'::DOUBLE"
+        parts = [_none(table, "NULL::INTEGER AS grain_s, NULL::DOUBLE AS pass_s")]
+        for grain, paths in files.items():
+            at = f"ceil(at_s / {grain}) * {grain}" if grain else "at_s"
+            if paths:
+                parts.append(f"SELECT *, {grain} AS grain_s, {at} AS pass_s FROM {read(paths)} WHERE {inside}")  # noqa: S608
+        old = self.first_release() if table is SHARES else []
+        if old:
+            sealed = f"SELECT * FROM {read(files[RAW])}" if files[RAW] else _none(table)  # noqa: S608
+            parts.append(
+                f"SELECT *, {RAW} AS grain_s, at_s AS pass_s FROM ({first_release_rows(old)}) ANTI JOIN ({sealed}) "  # noqa: S608
+                f"USING (cluster, uuid, at_s) WHERE {inside}"
+            )
+        return " UNION ALL BY NAME ".join(parts)
+
+    def rejected(self, since_s: float, until_s: float) -> int:
+        """Return how many journal lines of these days were unusable.
+
+        Raises:
+            StoreError: a file cannot be read.
+        """
+        paths = [path for paths in self.files(SHARES, since_s, until_s).values() for path in paths]
+        return sum(rejected for hours in hours_in(paths).values() for _, rejected in hours.values())
+
+
+def rolled_up(folder: str) -> list[tuple[int, str]]:
+    """Return the files in a day's folder that all nodes are rolled up in, with their grain, the coarsest first.
+
+    Raises:
+        StoreError: the folder cannot be read.
+    """
+    there = parquet_files(folder)
+    return [(grain, path) for grain in (DAY, MINUTE) if (path := os.path.join(folder, GRAINS[grain])) in there]
+
+
+def day_and_hour(at_s: float) -> tuple[str, str]:
+    """Return the UTC day and hour of a time as file names have them; what is beyond all days counts as 1970 or 2286."""
+    at = datetime.fromtimestamp(min(max(at_s, 0), 1e10), UTC)
+    return at.date().isoformat(), f"{at.hour:02}"
+
+
+def joined(table: Table, newer: str, older: Sequence[str]) -> str:
+    """Return a query of ``newer`` (a table or query's name) and of the files ``older``, in an order that compresses.
+
+    Each row once; of a pass that both have, the newer rows.
+    """
+    same = " AND ".join(f"n.{name} = o.{name}" for name in (*table.device, "at_s"))
+    kept = (
+        f" UNION ALL BY NAME SELECT * FROM {read(older)} o WHERE NOT EXISTS (SELECT 1 FROM {newer} n WHERE {same})"  # noqa: S608
+        if older
+        else ""
+    )
+    order = ", ".join((*table.one, "at_s"))
+    return f"SELECT {typed(table)} FROM ({trimmed(table, f'SELECT * FROM {newer}{kept}')}) ORDER BY {order}"  # noqa: S608
+
+
+def typed(table: Table) -> str:
+    """Return the columns of ``table``, each cast to its type."""
+    return ", ".join(f"CAST({name} AS {kind}) AS {name}" for name, kind in table.columns.items())
+
+
+def trimmed(table: Table, select: str) -> str:
+    """Return the rows of ``select``, each once, no interval beginning before the reading ahead of it.
+
+    A device's time counts once, also where two samplers ran at a time or the clock was set back.
+    """
+    before = (
+        f"max(at_s) OVER (PARTITION BY {', '.join(table.device)} ORDER BY at_s "
+        "RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW EXCLUDE GROUP)"
+    )
+    left = "least(interval_s, coalesce(round(at_s - before_s, 3), interval_s))"
+    sums = "".join(f", {name} * coalesce({left} / nullif(interval_s, 0), 1) AS {name}" for name in table.sums)
+    return (
+        f"SELECT * EXCLUDE (before_s) REPLACE ({left} AS interval_s{sums}) FROM (SELECT *, {before} AS before_s FROM "  # noqa: S608
+        f"(SELECT DISTINCT ON ({', '.join((*table.one, 'at_s'))}) * FROM ({select}) ORDER BY ALL))"
+    )
+
+
+def first_release_rows(paths: Sequence[str]) -> str:
+    """Return a query of what release 0.1 wrote, in today's columns."""
+    rows = f"{_none(SHARES)} UNION ALL BY NAME SELECT * FROM {read(paths)}"  # noqa: S608
+    times = "round(at_s, 3) AS at_s, round(interval_s, 3) AS interval_s"
+    return trimmed(SHARES, f"SELECT * REPLACE ({times}) FROM ({rows})")  # noqa: S608
+
+
+def _none(table: Table, more: str = "") -> str:
+    columns = [f"NULL::{kind} AS {name}" for name, kind in table.columns.items()]
+    return f"SELECT {', '.join([*columns, more] if more else columns)} WHERE false"
+
+
+def _columns(table: Table) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in table.columns.items())
+
+
+def _insert(database: DuckDBPyConnection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
+    values = [list(column) for column in zip(*rows, strict=True)]
+    if not values:
+        return
+    columns = []
+    for number, (name, kind) in enumerate(table.columns.items(), 1):
+        column = f"unnest(${number}::{'DOUBLE' if kind == 'FLOAT' else kind}[])"
+        if name in _STEPS:
+            # What no FLOAT can hold is no reading.
+            column = f"TRY_CAST(round({column} * {_STEPS[name]}) / {_STEPS[name]} AS FLOAT)"
+        elif name in ("at_s", "interval_s"):
+            column = f"round(least({column}, {_LONGEST[name]}), 3)"
+        columns.append(column)
+    database.execute(f"INSERT INTO {table.name} SELECT {', '.join(columns)}", values)
+
+
+def _shares(cluster: str, seen: Round, shares: Sequence[JobShare]) -> Iterator[tuple[Any, ...]]:
+    devices_by_uuid = {device.uuid: device for device in seen.devices}
+    sharers: dict[str, int] = {}
+    for share in shares:
+        sharers[share.uuid] = sharers.get(share.uuid, 0) + (share.job_id != "")
+    for share in shares:
+        device = devices_by_uuid[share.uuid]
+        yield (
+            cluster,
+            seen.node,
+            seen.at_s,
+            seen.interval_s,
+            share.uuid,
+            share.job_id,
+            unit_gpus(device.profile, device.model),
+            device.sm_count / device.whole_sm_count if device.whole_sm_count else 1.0,
+            device.model,
+            device.profile,
+            share.process_count,
+            *(getattr(share, name) for name in ADDITIVE),
+            share.gpu_mem_used_mib,
+            share.method,
+            sharers[share.uuid],
+        )
+
+
+def _hosts(cluster: str, seen: Round) -> Iterator[tuple[Any, ...]]:
+    for host in seen.hosts:
+        yield (cluster, seen.node, seen.at_s, seen.interval_s, *host)

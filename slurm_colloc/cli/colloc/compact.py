@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc compact: fewer files, fewer rows, and nothing older than the site wants."""
+
+from typing import Annotated
+
+import typer
+
+from slurm_colloc.accounting import compact as compaction
+from slurm_colloc.accounting.samples import Samples
+from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder
+from slurm_colloc.clock import now
+from slurm_colloc.config import Observe
+
+
+def compact(
+    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+) -> None:
+    """Join the files of closed days, roll old days up, delete the oldest; once a day, on the host that ingests.
+
+    Exit status 1: some of it could not be done; the rest was.
+    """
+    config = site_or_none()
+    folder = store or state_folder("store", writing=True)
+    done = compaction.compact(Samples(folder), config.observe if config else Observe(), now())
+    if done is None:
+        say(f"another run is compacting '{folder}'")
+        return
+    say(f"{done.written} files written, {done.removed} removed in '{folder}'")
+    if done.refused:
+        say(
+            f"error: {len(done.refused)} files of hours came after their day was rolled up with less of them, and are "
+            f"not counted: {done.refused[0]}{' ...' if done.refused[1:] else ''}"
+        )
+    for error in done.errors:
+        say(f"error: {error}")
+    if done.refused or done.errors:
+        raise typer.Exit(1)

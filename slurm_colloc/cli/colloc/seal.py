@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc seal: this node's journal into the site's store."""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import groupby
+from math import inf
+from typing import Annotated, NamedTuple
+
+import typer
+
+from slurm_colloc.accounting.samples import Samples, day_and_hour
+from slurm_colloc.cli.colloc.output import node_name, say, site, state_folder
+from slurm_colloc.clock import now
+from slurm_colloc.errors import StoreError
+from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.observe.journal import Hour, hours
+
+_HOUR_S, _DAY_S = 3600, 86_400
+# A pass that began within the hour may be written somewhat later.
+_CLOSED_AFTER_S = 120
+
+
+class Sealed(NamedTuple):
+    """What was done: hours written with their Rounds and unusable lines; ``kept`` are hours sealed by earlier runs.
+
+    ``busy`` are nodes whose journal another run is sealing, ``errors`` says of the rest why it is not sealed.
+    """
+
+    hours: int
+    rounds: int
+    rejected: int
+    kept: tuple[Hour, ...]
+    busy: tuple[str, ...]
+    errors: tuple[str, ...]
+
+
+def seal(
+    node: Annotated[str, typer.Option("--node", help="this node's name in Slurm")] = "",
+    journal: Annotated[str, typer.Option("--journal", help="folder of samples; else the site's")] = "",
+    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+    open_hour: Annotated[bool, typer.Option("--open", help="the hour that is still running, too")] = False,
+) -> None:
+    """Write the closed hours of this node's journal into the store, and drop old ones that it has.
+
+    Exit status 1: the store could not be written; the next run catches up.
+    """
+    config = site()
+    node = node or node_name()
+    folder = journal or state_folder("journal", writing=True)
+    closed_s = inf if open_hour else now() - _HOUR_S - _CLOSED_AFTER_S
+    mine = (hour for hour in hours(folder) if hour.node == node and hour.began_s <= closed_s)
+    done = seal_hours(Samples(store or state_folder("store", writing=True)), config.cluster, mine)
+    if done.busy:
+        say(f"another run is sealing the journal of {node}")
+        return
+    if done.errors:
+        more = f" (and {len(done.errors) - 1} more)" if len(done.errors) > 1 else ""
+        say(f"error: {done.errors[0]}{more}; the journal stays, the next run catches up")
+        raise typer.Exit(1)
+    oldest_s = now() - _HOUR_S - config.observe.keep_journal_days * _DAY_S
+    old = [hour for hour in done.kept if hour.began_s < oldest_s]
+    for hour in old:
+        with suppress(FileNotFoundError):
+            os.unlink(hour.path)
+    if done.hours or old:
+        rejected = f", {done.rejected} lines rejected" if done.rejected else ""
+        say(f"{node}: {done.hours} hours sealed with {done.rounds} samples{rejected}; {len(old)} old ones dropped")
+
+
+def seal_hours(store: Samples, cluster: str, journal: Iterable[Hour]) -> Sealed:
+    """Write the hours of a journal, by node, that the store does not have in full."""
+    hour_count = rounds = rejected = 0
+    kept: list[Hour] = []
+    busy: list[str] = []
+    errors: list[str] = []
+    for node, group in groupby(journal, key=lambda hour: hour.node):
+        ours = list(group)
+        try:
+            with store.work("seal", cluster, node) as work:
+                if work is None:
+                    busy.append(node)
+                    continue
+                there = store.sealed(cluster, node, sorted({day_and_hour(hour.began_s)[0] for hour in ours}))
+                for hour in ours:
+                    if there.get(day_and_hour(hour.began_s)) == hour.size_bytes():
+                        kept.append(hour)
+                        continue
+                    try:
+                        rounds += store.seal(cluster, hour, attribute_round, work)
+                    except StoreError as error:
+                        errors.append(str(error))
+                        continue
+                    hour_count, rejected = hour_count + 1, rejected + hour.rejected
+        except StoreError as error:
+            errors.append(str(error))
+    return Sealed(hour_count, rounds, rejected, tuple(kept), tuple(busy), tuple(errors))

@@ -1,0 +1,429 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joining, rolling up and deleting: what it may change, and what it may not."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import duckdb
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_colloc.accounting.compact import METHODS, Compacted, compact
+from slurm_colloc.accounting.samples import DAY, MINUTE, Samples
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.sweep import job_usage
+from slurm_colloc.config import Observe
+from slurm_colloc.errors import StoreError
+from slurm_colloc.model import Holder, JobUsage, Round
+from slurm_colloc.observe import attribute
+from tests.unit.made import HOUR, RECORDED, device, host, near, process, run, seen
+from tests.unit.stored import MadeHour, at, busy, only, sampled, stored
+
+KEEP = Observe()
+MIDNIGHT = at("2026-11-20T00:00")
+NOON = MIDNIGHT + 12 * HOUR
+# Where a day's rows are at this age: as sealed, joined, by minute, by day, gone.
+AGES = {"joined": 2.5, "minute": 20, "day": 300, "gone": 2000}
+
+
+def passed_days(store: Store, days: float, runs: int = 1) -> Compacted:
+    done = [compact(store.samples, KEEP, MIDNIGHT + DAY * (1 + days)) for _ in range(runs)]
+    assert done[-1] is not None
+    return done[-1]
+
+
+def files(store: Store) -> list[str]:
+    root = Path(store.samples.folder)
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*.parquet") if path.parts[-2] != "allocations")
+
+
+def steady(*times: float, job: str = "1", **fields: Any) -> list[Round]:
+    return [one._replace(hosts=(host(job),)) for one in busy(*times, job=job, interval_s=10.0, **fields)]
+
+
+def rows(store: Store, what: str = "at_s, interval_s, job_id", table: str = "shares") -> list[tuple[Any, ...]]:
+    return store.rows(f"SELECT {what} FROM {table} WHERE job_id != '' ORDER BY ALL", {})
+
+
+def test_hours_of_a_closed_day_become_one_file(tmp_path: Path) -> None:
+    store = stored(tmp_path, [], steady(NOON, NOON + HOUR, NOON + 30 * HOUR))
+    before = rows(store)
+    assert passed_days(store, 0.9).written == 0, "late lines are still to be expected"
+    assert passed_days(store, AGES["joined"]).written == 4
+    assert len(files(store)) == 10, "a report that began before still finds the hours"
+    assert rows(store) == before
+    again = passed_days(store, AGES["joined"])
+    assert (again.written, again.removed) == (0, 6)
+    assert files(store) == [
+        f"{table}/c/{day}/g1/raw.parquet" for table in ("hosts", "samples") for day in ("2026-11-20", "2026-11-21")
+    ]
+    assert rows(store) == before
+    assert passed_days(store, AGES["joined"]) == (0, 0, (), ())
+
+
+def test_rolled_up_by_minute(tmp_path: Path) -> None:
+    store = stored(tmp_path, [], steady(*range(NOON + 10, NOON + 131, 10)))
+    passed_days(store, AGES["minute"], 2)
+    assert files(store) == ["hosts/c/2026-11-20/minute.parquet", "samples/c/2026-11-20/minute.parquet"]
+    # The first reading stays as it is.
+    expected = [(10, 10), (60, 50), (120, 60), (130, 10)]
+    assert rows(store) == [(NOON + end, length, "1") for end, length in expected]
+    what = "DISTINCT gpu_util_pct, sm_active_pct, energy_j / interval_s, gpu_mem_used_mib, process_count, grain_s"
+    assert rows(store, what) == [(50.0, 20.0, 300.0, 3000, 1, MINUTE)]
+    assert rows(store, "at_s, interval_s, cpu_s, host_mem_mib", "hosts") == [
+        (NOON + end, length, 2.0 * length, 4000) for end, length in expected
+    ]
+
+
+def test_rolled_up_by_day(tmp_path: Path) -> None:
+    store = stored(tmp_path, [], steady(*range(NOON + 10, NOON + 3 * HOUR, 10)))
+    passed_days(store, AGES["minute"], 2)
+    passed_days(store, AGES["day"], 2)
+    assert files(store) == ["hosts/c/2026-11-20/day.parquet", "samples/c/2026-11-20/day.parquet"]
+    assert rows(store) == [(NOON + 10, 10, "1"), (NOON + 3 * HOUR - 10, 3 * HOUR - 20, "1")]
+    assert rows(store, "DISTINCT grain_s, pass_s") == [(DAY, MIDNIGHT + DAY)]
+    straight = stored(tmp_path / "b", [], steady(*range(NOON + 10, NOON + 3 * HOUR, 10)))
+    passed_days(straight, AGES["day"], 2)
+    assert rows(straight, "*") == rows(store, "*")
+
+
+def test_deleted_at_last(tmp_path: Path) -> None:
+    store = stored(tmp_path, [], steady(NOON))
+    passed_days(store, AGES["minute"])
+    assert passed_days(store, AGES["gone"]).removed == 6
+    assert (files(store), os.listdir(tmp_path / "samples/c")) == ([], [])
+
+
+def test_nothing_is_merged_over_a_gap_or_another_job(tmp_path: Path) -> None:
+    rounds = [*steady(NOON + 10, NOON + 20), *steady(NOON + 30, job="2"), *steady(NOON + 40), *steady(NOON + 59)]
+    store = stored(tmp_path, [], rounds)
+    passed_days(store, AGES["minute"])
+    assert rows(store) == [
+        (NOON + 10, 10, "1"),
+        (NOON + 20, 10, "1"),
+        (NOON + 30, 10, "2"),
+        (NOON + 40, 10, "1"),
+        (NOON + 59, 10, "1"),
+    ]
+
+
+def test_a_slow_samplers_own_time_is_no_gap(tmp_path: Path) -> None:
+    store = stored(tmp_path, [], busy(*(NOON + 10.05 * n for n in range(1, 6)), interval_s=10.0))
+    passed_days(store, AGES["minute"])
+    assert [row[1] for row in rows(store)] == [10, near(40)]
+
+
+def test_what_sums_are_taken_under_stays_apart(tmp_path: Path) -> None:
+    held = tuple(seen(0, holders=[("GPU-0", "1")]).holders)
+    idle = [one._replace(processes=(), holders=held) for one in steady(NOON + 30, NOON + 40, util=0.0, sm=0.0)]
+    blind = steady(NOON + 50, util=None)
+    shared = [one._replace(processes=(*one.processes, process("2", 7))) for one in steady(NOON + 60, util=None)]
+    store = stored(tmp_path, [], [*steady(NOON + 10, NOON + 20), *idle, *blind, *shared])
+    passed_days(store, AGES["day"])
+    what = f"at_s - {NOON}, interval_s, process_count, gpu_util_pct, sharers, job_id"
+    assert rows(store, what) == [
+        (10, 10, 1, 50.0, 1, "1"),
+        (20, 10, 1, 50.0, 1, "1"),
+        (40, 20, 0, 0.0, 1, "1"),
+        (50, 10, 1, None, 1, "1"),
+        (60, 10, 1, None, 2, "1"),
+        (60, 10, 1, None, 2, "2"),
+    ]
+
+
+def test_the_least_certain_method_counts(tmp_path: Path) -> None:
+    pair = [process("1", 5, sm_util_pct=3.0), process("2", 6, sm_util_pct=1.0)]
+    blind = [one._replace(sm_util_pct=None) for one in pair]
+    rounds = [seen(NOON + 10 * n, [device()], who) for n, who in enumerate((pair, pair, blind, pair), 1)]
+    store = stored(tmp_path, [], rounds)
+    passed_days(store, AGES["minute"])
+    assert rows(store, "DISTINCT interval_s, method") == [(10, "split by GPU time"), (30, "split by memory")]
+    assert set(METHODS) == {
+        value for name, value in vars(attribute).items() if name.isupper() and isinstance(value, str)
+    }, "a new method needs its place in the order of certainty"
+
+
+# --- what comes late ---
+
+
+def test_an_hour_that_grew_takes_its_place_in_the_joined_day(tmp_path: Path) -> None:
+    store = stored(tmp_path, [], steady(NOON, NOON + HOUR))
+    passed_days(store, AGES["joined"], 2)
+    sampled(store, steady(NOON, NOON + 10))
+    assert len(rows(store)) == 2, "not yet read, and not read twice"
+    passed_days(store, AGES["joined"], 2)
+    assert [row[0] for row in rows(store)] == [NOON, NOON + 10, NOON + HOUR]
+    assert len(files(store)) == 2
+
+
+@pytest.mark.parametrize("age", ["minute", "day"])
+def test_an_hour_that_came_late_is_added_to_what_is_rolled_up(tmp_path: Path, age: str) -> None:
+    store = stored(tmp_path, [], steady(NOON))
+    passed_days(store, AGES[age])
+    sampled(store, steady(NOON + 3 * HOUR))
+    sampled(store, [one._replace(node="g2") for one in steady(NOON, uuid="GPU-9")])
+    late = passed_days(store, AGES[age], 2)
+    assert (late.refused, len(files(store))) == ((), 2)
+    assert rows(store, "at_s, node") == [(NOON, "g1"), (NOON, "g2"), (NOON + 3 * HOUR, "g1")]
+
+
+def test_a_rolled_up_hour_that_grew_is_refused_aloud(tmp_path: Path) -> None:
+    store = stored(tmp_path, [], steady(NOON))
+    passed_days(store, AGES["minute"], 2)
+    before = rows(store, "*")
+    sampled(store, steady(NOON, NOON + 10))
+    for _ in range(2):
+        refused = passed_days(store, AGES["minute"]).refused
+        assert refused == tuple(f"{tmp_path}/{table}/c/2026-11-20/g1/12.parquet" for table in ("samples", "hosts"))
+    assert rows(store, "*") == before
+
+
+def test_minutes_keep_what_came_late_on_their_way_to_days(tmp_path: Path) -> None:
+    store = stored(tmp_path, [], steady(NOON))
+    passed_days(store, AGES["minute"])
+    sampled(store, steady(NOON + HOUR))
+    passed_days(store, AGES["day"], 2)
+    assert [row[0] for row in rows(store)] == [NOON, NOON + HOUR]
+
+
+# --- killed, or twice ---
+
+
+@pytest.mark.parametrize("age", ["joined", "minute", "day", "gone"])
+def test_killed_at_any_file(tmp_path: Path, age: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a run was about to rename or remove when it ended, nothing is lost and nothing counts twice."""
+    rows_of = [run(start_s=NOON - 20, end_s=NOON + 2 * HOUR)]
+    whole = steady(*range(NOON, NOON + 200, 10), NOON + HOUR)
+
+    class Killed(BaseException):
+        pass
+
+    def used() -> float:
+        usages = job_usage(store, 0, 1e10, 1e10)
+        return sum(usage.util_used_gpu_hours or 0.0 for usage in usages)
+
+    store = stored(tmp_path / "store", rows_of, whole)
+    expected = used()
+    for steps in count():
+        left = steps
+
+        def step(real: Any, *args: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+            return real(*args)
+
+        with monkeypatch.context() as patched:
+            for name in ("replace", "unlink", "rmdir"):
+                patched.setattr(os, name, partial(step, getattr(os, name)))
+            with suppress(Killed):
+                passed_days(store, AGES[age])
+        if age != "gone":
+            assert used() == pytest.approx(expected, rel=1e-6), steps
+        if left >= 0:
+            break
+    assert steps > 2
+    assert passed_days(store, AGES[age]).errors == ()
+    assert os.listdir(tmp_path / "store/work/compact") == ["lock"]
+
+
+def test_one_run_at_a_time(tmp_path: Path) -> None:
+    store = stored(tmp_path, [], steady(NOON))
+    lock = tmp_path / "work/compact/lock"
+    lock.parent.mkdir(parents=True)
+    with open(lock, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert compact(store.samples, KEEP, NOON + 20 * DAY) is None
+    passed_days(store, 20)
+    assert files(store)[-1] == "samples/c/2026-11-20/minute.parquet"
+
+
+def test_a_broken_file_stops_its_own_day_only(tmp_path: Path) -> None:
+    store = stored(tmp_path, [], steady(NOON, NOON - DAY))
+    path = tmp_path / "samples/c/2026-11-19/g1/12.parquet"
+    path.write_bytes(b"junk")
+    done = passed_days(store, AGES["minute"])
+    assert (done.written, len(done.errors)) == (6, 1)
+    with pytest.raises(StoreError, match="cannot be read"):
+        rows(store)
+
+
+def test_a_file_that_is_not_ours_is_not_taken_in(tmp_path: Path) -> None:
+    store = stored(tmp_path, [], steady(NOON))
+    with duckdb.connect() as connection:
+        path = tmp_path / "samples/c/2026-11-20/g1"
+        connection.execute(f"COPY (SELECT * FROM '{path}/12.parquet') TO '{path}/13.parquet' (FORMAT parquet)")
+    (error,) = passed_days(store, AGES["minute"]).errors
+    assert "13.parquet' does not say what is in it" in error
+
+
+def test_a_day_without_one_usable_line(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    with store.samples.work("seal", "c", "g1") as work:
+        assert work
+        store.samples.seal("c", MadeHour("g1", NOON, [], rejected=3), attribute.attribute_round, work)
+    for age in ("joined", "minute", "day"):
+        assert passed_days(store, AGES[age], 2).errors == ()
+        assert store.samples.rejected(NOON, NOON + 1) == 3
+    assert files(store) == ["samples/c/2026-11-20/day.parquet"]
+
+
+def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
+    store = stored(tmp_path, [], steady(NOON))
+    (tmp_path / "samples/c/notes").mkdir()
+    (tmp_path / "samples/c/notes/x.parquet").touch()
+    assert passed_days(store, AGES["gone"]).errors == ()
+    assert files(store) == ["samples/c/notes/x.parquet"]
+
+
+# --- release 0.1 ---
+
+
+def old_store(folder: Path) -> Store:
+    shutil.copytree(RECORDED / "store-0.1", folder)
+    return Store(str(folder))
+
+
+def test_what_release_01_sealed_is_read(tmp_path: Path) -> None:
+    store = old_store(tmp_path / "old")
+    ((lines, uuids, hours, newer),) = store.rows(
+        "SELECT count(*), count(DISTINCT uuid), sum(interval_s) / 3600, count(energy_j) FROM shares", {}
+    )
+    (path,) = (tmp_path / "old").rglob("*.parquet")
+    with duckdb.connect() as connection:
+        there = connection.execute(f"SELECT count(*), sum(interval_s) / 3600 FROM '{path}'").fetchone()
+    assert there is not None
+    assert (lines, uuids, newer) == (there[0], 2, 0)
+    assert hours == pytest.approx(there[1], rel=1e-3)
+
+
+def test_release_01s_files_find_their_place(tmp_path: Path) -> None:
+    store = old_store(tmp_path / "old")
+    what = "at_s, interval_s, uuid, job_id, sm_active_pct::FLOAT, gpu_mem_used_mib, method, grain_s"
+    before = rows(store, what)
+    done = compact(store.samples, KEEP, at("2026-11-22T01:00"))
+    assert done == (1, 1, (), ())
+    assert files(store) == ["samples/lab/2026-11-21/g1/15.parquet"]
+    assert rows(store, what) == before
+
+
+def test_an_hour_sealed_by_both_releases_counts_once(tmp_path: Path) -> None:
+    store = old_store(tmp_path / "old")
+    before = rows(store)
+    (again,) = store.rows("SELECT min(at_s), any_value(uuid) FROM shares WHERE job_id != ''", {})
+    sampled(store, busy(again[0], uuid=again[1], interval_s=0.5), "lab")
+    assert len(rows(store)) == len(before)
+    done = compact(store.samples, KEEP, at("2026-11-22T01:00"))
+    assert done is not None
+    assert (done.removed, rows(store, "count(*)")) == (1, [(1,)]), "the journal was sealed anew, and had no more"
+
+
+# --- sums ---
+
+
+SUMS = [name for name in JobUsage._fields if name.endswith("_gpu_hours")]
+SUMS += ["shared_hours", "energy_j", "read_mib", "written_mib"]
+
+
+def sums(usages: Sequence[JobUsage]) -> dict[tuple[str, str], float]:
+    names = [*SUMS, "coverage_pct"]
+    return {
+        (usage.job_id, name): value for usage in usages for name in names if (value := getattr(usage, name)) is not None
+    }
+
+
+class Stretch(NamedTuple):
+    """Passes in which the same is known of the same jobs; each with its time since the last, GPU_UTIL, SMs, energy."""
+
+    jobs: tuple[str, ...]
+    active: bool
+    known: tuple[bool, bool, bool]
+    passes: list[tuple[float, float, float, float]]
+
+
+PASS = st.tuples(
+    st.sampled_from([10.0] * 8 + [9.876, 25.0, 400.0]), st.floats(0, 100), st.floats(0, 100), st.floats(0, 7000)
+)
+STRETCH = st.builds(
+    Stretch,
+    st.sampled_from([("1",), ("1", "2"), ("2",), ()]),
+    st.booleans(),
+    st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    st.lists(PASS, min_size=1, max_size=20),
+)
+
+
+def made_rounds(stretches: Sequence[Stretch]) -> list[Round]:
+    """Return passes over one GPU; one that comes after a gap is its sampler's first."""
+    rounds: list[Round] = []
+    at_s = float(NOON)
+    for jobs, active, known, passes in stretches:
+        for after_s, *values in passes:
+            at_s = round(at_s + after_s, 3)
+            util, sm, energy = (value if told else None for value, told in zip(values, known, strict=True))
+            unit = device(gpu_util_pct=util, sm_active_pct=sm, energy_j=energy)
+            here = [process(job, int(job), gpu_mem_used_mib=100) for job in jobs if active]
+            passed = seen(at_s, [unit], here, interval_s=after_s if after_s < 100 else 0.0, hosts=list(map(host, jobs)))
+            rounds.append(passed._replace(holders=tuple(Holder("GPU-0", job, None) for job in jobs)))
+    return rounds
+
+
+@settings(max_examples=20)
+@given(st.lists(STRETCH, min_size=1, max_size=8), st.sampled_from(["day", "minute", "joined"]), st.integers(0, 10))
+def test_rolling_up_changes_no_sum(stretches: list[Stretch], age: str, cut_min: int) -> None:
+    """Over whole minutes (days), for jobs that started within the reading in which they were first seen."""
+    rounds = made_rounds(stretches)
+    runs = []
+    for job in ("1", "2"):
+        mine = [one for one in rounds if any(holder.job_id == job for holder in one.holders)]
+        if mine:
+            started_s = mine[0].at_s - mine[0].interval_s / 2
+            runs.append(run(job, int(started_s), int(mine[-1].at_s) + 5))
+    until_s = NOON + 60 * cut_min if cut_min and age != "day" else 1e10
+    with TemporaryDirectory() as folder:
+        store = stored(folder, runs, rounds)
+        before = job_usage(store, 0, until_s, 1e10)
+        passed_days(store, AGES[age], 2)
+        after = job_usage(store, 0, until_s, 1e10)
+    assert sums(after) == pytest.approx(sums(before), rel=1e-6, abs=1e-6)
+    for old, new in zip(before, after, strict=True):
+        assert new.host_mem_peak_mib == old.host_mem_peak_mib
+
+
+def test_a_peak_over_two_gpus_is_of_one_minute_or_day(tmp_path: Path) -> None:
+    pair = [
+        seen(
+            NOON + 10 * n,
+            [device("A"), device("B")],
+            [process(uuid="A", gpu_mem_used_mib=a), process("1", 7, "B", gpu_mem_used_mib=b)],
+        )
+        for n, (a, b) in enumerate([(100, 20), (10, 200), (10, 20)], 1)
+    ]
+    store = stored(tmp_path, [run(start_s=NOON, end_s=NOON + HOUR)], pair)
+    assert only(store).gpu_mem_peak_mib == 210
+    passed_days(store, AGES["day"])
+    assert only(store).gpu_mem_peak_mib == 300, "no less than it was"
+
+
+def test_an_idle_tail_is_not_read_out_of_a_days_mean(tmp_path: Path) -> None:
+    rounds = [*steady(NOON + 10, NOON + 20, NOON + 30), *steady(*range(NOON + 40, NOON + 200, 10), util=0.0, sm=0.0)]
+    store = stored(tmp_path, [run(start_s=NOON, end_s=NOON + HOUR)], rounds)
+    assert only(store).idle_tail_s == 160
+    passed_days(store, AGES["minute"])
+    assert only(store).idle_tail_s == 130, "to the minute"
+    passed_days(store, AGES["day"])
+    assert only(store).idle_tail_s is None
+
+
+def test_samples_without_a_store(tmp_path: Path) -> None:
+    assert compact(Samples(str(tmp_path / "none")), KEEP, 1e9) == (0, 0, (), ())
