@@ -336,3 +336,15 @@ def test_only_the_days_of_the_window_are_opened(tmp_path: Path) -> None:
     assert only(store, 0, day_s + 10).util_used_gpu_hours == near(0.125 + 10 / 7200)
     with pytest.raises(StoreError, match="ingest again"):
         only(store)
+
+
+def test_a_node_that_boots_anew_in_the_middle_of_a_job(tmp_path: Path) -> None:
+    """Slurm runs the job again; the time in which the node was away is nobody's, and counts for neither run."""
+    before = busy(500, 1000, interval_s=500.0)
+    (first,) = busy(2010, interval_s=0.0)
+    after = [first, *busy(2500, interval_s=490.0), *busy(3600, interval_s=1100.0)]
+    rounds = [*before, *(one._replace(boot_id="another") for one in after)]
+    runs = [run(end_s=1100, state="NODE_FAIL"), run(start_s=2000, end_s=3600)]
+    failed, again = job_usage(stored(tmp_path, runs, rounds), 0, 1e10, 1e10)
+    assert (failed.coverage_pct, again.coverage_pct) == (near(100 * 1000 / 1100), near(100 * 1590 / 1600))
+    assert (failed.util_used_gpu_hours, again.util_used_gpu_hours) == (near(1000 / 7200), near(1590 / 7200))
