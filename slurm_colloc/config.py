@@ -243,6 +243,9 @@ _LEAST = {
     "pool.slice.sm_count": 1,
     "pool.slice.mem_mib": 1,
 }
+_MOST = {"observe.prometheus_port": 65535}
+# Services would look for them wherever they were started.
+_ABSOLUTE = ("paths.state", "paths.journal")
 
 
 def user_data_folder() -> str:
@@ -351,9 +354,12 @@ def _scalar(kind: Any, value: Any, key: str, source: str) -> Any:
     # bool is an int to Python, not to a person who wrote period_s = true.
     if not isinstance(value, accepted) or (isinstance(value, bool) and plain is not bool):
         raise ConfigError(f"{source}: '{key}' must be {_kind_name(plain)}, not '{value}'")
-    least = _LEAST.get(key, 0)
-    if plain in (int, float) and not least <= value < float("inf"):
-        raise ConfigError(f"{source}: '{key}' must be a number from {least} up, not '{value}'")
+    least, most = _LEAST.get(key, 0), _MOST.get(key, float("inf"))
+    if plain in (int, float) and not (least <= value <= most and value < float("inf")):
+        upto = f"to {most}" if key in _MOST else "up"
+        raise ConfigError(f"{source}: '{key}' must be a number from {least} {upto}, not '{value}'")
+    if key in _ABSOLUTE and value and not os.path.isabs(str(value)):
+        raise ConfigError(f"{source}: '{key}' must be an absolute path, not '{value}'")
     if key in _CHOICES and value not in _CHOICES[key]:
         raise ConfigError(f"{source}: '{key}' must be one of {', '.join(_CHOICES[key])}, not '{value}'")
     return float(value) if plain is float else value

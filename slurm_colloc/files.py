@@ -65,6 +65,44 @@ def closed_folder(path: str) -> None:
         os.mkdir(path, PRIVATE_FOLDER)
 
 
+@contextmanager
+def as_owner(folder: str) -> Iterator[None]:
+    """Act as the owner of ``folder`` where root runs this, so that what is made in it is that user's.
+
+    Raises:
+        StoreError: the process cannot become that user.
+    """
+    try:
+        found = os.stat(folder)
+    except OSError:  # not there yet: whoever makes it owns it
+        found = None
+    if os.geteuid() != 0 or found is None or found.st_uid == 0:
+        yield
+        return
+    group = os.getegid()
+    try:
+        os.setegid(found.st_gid)
+        os.seteuid(found.st_uid)
+    except OSError as error:
+        raise StoreError(f"root cannot act as uid {found.st_uid}, the owner of '{folder}': {error.strerror}") from error
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+
+
+def whose(path: str) -> str:
+    """Return in words what stands in the way at ``path``: the nearest that is there, its owner, and who asks."""
+    while not os.path.lexists(path) and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        return f"'{path}': {error.strerror}"
+    return f"'{path}' belongs to uid {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}; this is uid {os.geteuid()}"
+
+
 def file_mode(folder: str) -> int:
     """Return the mode of files in ``folder``: its group may read them where it may enter the folder."""
     return PRIVATE_FILE | (0o040 if os.stat(folder).st_mode & 0o050 == 0o050 else 0)

@@ -36,7 +36,7 @@ def run(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | 
     except subprocess.TimeoutExpired as error:
         raise ProcessError(f"'{argv[0]}' did not answer within {timeout_s:g} s") from error
     except FileNotFoundError as error:
-        raise ProcessError(f"there is no '{argv[0]}'; is Slurm's client installed and its module loaded?") from error
+        raise ProcessError(f"there is no '{argv[0]}' on PATH; is it installed and its module loaded?") from error
     except (OSError, ValueError) as error:
         raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error
     return Finished(done.returncode, done.stdout, done.stderr)

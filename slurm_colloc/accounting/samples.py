@@ -36,7 +36,7 @@ from slurm_colloc.accounting.parquet import (
     write,
 )
 from slurm_colloc.errors import StoreError
-from slurm_colloc.files import closed_folder, file_mode, locked
+from slurm_colloc.files import as_owner, closed_folder, file_mode, locked, whose
 from slurm_colloc.model import ADDITIVE, JobShare, Round
 
 RAW, MINUTE, DAY = 0, 60, 86_400
@@ -133,17 +133,18 @@ class Samples:
             StoreError: it cannot be made or locked.
         """
         path = os.path.join(self.folder, "work", *name)
-        try:
-            closed_folder(self.folder)
-            os.makedirs(path, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"store '{self.folder}' cannot be written: {error.strerror}") from error
-        lock = os.path.join(path, "lock")
-        with locked(lock) as held:
-            for left in entries(path) if held else ():
-                if left.path != lock:
-                    remove(left.path)
-            yield path if held else None
+        with as_owner(self.folder):
+            try:
+                closed_folder(self.folder)
+                os.makedirs(path, exist_ok=True)
+            except OSError as error:
+                raise StoreError(f"store '{path}' cannot be made: {error.strerror}; {whose(path)}") from error
+            lock = os.path.join(path, "lock")
+            with locked(lock) as held:
+                for left in entries(path) if held else ():
+                    if left.path != lock:
+                        remove(left.path)
+                yield path if held else None
 
     def seal(self, cluster: str, hour: Source, attribute: Callable[[Round], tuple[JobShare, ...]], work: str) -> int:
         """Write one hour of a journal, whole, in place of an earlier reading of it; return how many Rounds it has.

@@ -21,7 +21,7 @@ from slurm_colloc.accounting.parquet import sql
 from slurm_colloc.accounting.samples import HOSTS, SHARES, Samples
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import StoreError
-from slurm_colloc.files import closed_folder, file_mode, read_bounded, temporary_path, write_atomic
+from slurm_colloc.files import as_owner, closed_folder, file_mode, read_bounded, temporary_path, whose, write_atomic
 from slurm_colloc.model import AllocationRow
 
 # Why lines of a journal are not in the store.
@@ -86,11 +86,13 @@ class Store:
     def write_log(self, source: str, log: Mapping[str, Any]) -> None:
         """Keep what a source's last ingest counted, so that reports can name the rows they do not have."""
         path = os.path.join(self._folder, "ingest", f"{source}.json")
-        try:
-            self._make_folder(path)
-        except OSError as error:
-            raise StoreError(f"folder '{os.path.dirname(path)}' cannot be created: {error.strerror}") from error
-        write_atomic(path, json.dumps(log).encode(), file_mode(self._folder))
+        with as_owner(self._folder):
+            try:
+                self._make_folder(path)
+            except OSError as error:
+                where = os.path.dirname(path)
+                raise StoreError(f"folder '{where}' cannot be made: {error.strerror}; {whose(where)}") from error
+            write_atomic(path, json.dumps(log).encode(), file_mode(self._folder))
 
     def logs(self) -> dict[str, dict[str, Any]]:
         """Return what the last ingest of each source counted."""
@@ -107,17 +109,18 @@ class Store:
         temporary = temporary_path(path)
         frame = pd.DataFrame.from_records(records, columns=list(columns))
         casts = ", ".join(f'CAST("{column}" AS {kind}) AS "{column}"' for column, kind in columns.items())
-        try:
-            self._make_folder(path)
-            with duckdb.connect() as connection:
-                connection.register("frame", frame)
-                connection.execute(f"COPY (SELECT {casts} FROM frame) TO '{sql(temporary)}' (FORMAT parquet)")  # noqa: S608
-            os.chmod(temporary, file_mode(self._folder))
-            os.replace(temporary, path)
-        except (OSError, duckdb.Error) as error:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise StoreError(f"store file '{path}' cannot be written: {error}") from error
+        with as_owner(self._folder):
+            try:
+                self._make_folder(path)
+                with duckdb.connect() as connection:
+                    connection.register("frame", frame)
+                    connection.execute(f"COPY (SELECT {casts} FROM frame) TO '{sql(temporary)}' (FORMAT parquet)")  # noqa: S608
+                os.chmod(temporary, file_mode(self._folder))
+                os.replace(temporary, path)
+            except (OSError, duckdb.Error) as error:
+                with suppress(OSError):
+                    os.unlink(temporary)
+                raise StoreError(f"store file '{path}' cannot be written: {error}") from error
 
     def _make_folder(self, path: str) -> None:
         """Make the folder of ``path``; the store itself is closed to others, unless whoever keeps it opens it."""
@@ -157,6 +160,8 @@ class Store:
                 raise self._unreadable(error) from error
 
     def _unreadable(self, error: Exception) -> StoreError:
+        if "Permission denied" in str(error):
+            return StoreError(f"store '{self._folder}' is closed to this user: {whose(self._folder)}")
         return StoreError(f"store '{self._folder}' cannot be read: {error}; ingest again")
 
     def _allocations(self, connection: duckdb.DuckDBPyConnection) -> None:

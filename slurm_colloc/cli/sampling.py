@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn
 
 from slurm_colloc.cli.colloc.output import run as run_and_exit
 from slurm_colloc.cli.colloc.output import say
-from slurm_colloc.errors import DeadlineError, InputError, StoreError
+from slurm_colloc.errors import ConfigError, DeadlineError, InputError, StoreError
 from slurm_colloc.gpu.open import open_reader
 from slurm_colloc.history.records import drop_evidence
 from slurm_colloc.model import Round
@@ -70,6 +70,7 @@ def sample(settings: Settings) -> None:
     """
     if settings.journal:
         claim(settings.journal, settings.node)
+        say(f"sampling node {settings.node} every {settings.period_s:g} s into '{settings.journal}'")
     reader = open_reader(
         settings.reader,
         devices=settings.devices,
@@ -108,20 +109,25 @@ def _sinks(settings: Settings, sampler: Sampler, ending: ExitStack) -> list[Sink
         builder = EvidenceBuilder(settings.job, settings.signature, settings.mode)
         sinks.append(lambda seen: drop_evidence(settings.evidence, builder.add(seen)))
     if settings.prometheus_port:
-        sinks.append(_prometheus(settings, ending))
+        sinks += _prometheus(settings, ending)
     if settings.mlflow:
         sinks += _mlflow(settings, ending)
     if settings.agent:
-        sinks.append(_NameCheck(settings, sampler))
+        sinks.append(_Doubts(settings, sampler))
     return sinks
 
 
-def _prometheus(settings: Settings, ending: ExitStack) -> Sink:
+def _prometheus(settings: Settings, ending: ExitStack) -> list[Sink]:
     from slurm_colloc.observe.prometheus import Endpoint
 
-    endpoint = Endpoint(settings.prometheus_address, settings.prometheus_port, settings.period_s)
+    try:
+        endpoint = Endpoint(settings.prometheus_address, settings.prometheus_port, settings.period_s)
+    except ConfigError as error:
+        # Whoever took the port shall not end the measuring.
+        say(f"{error}; sampling goes on without")
+        return []
     ending.callback(endpoint.close)
-    return endpoint.show
+    return [endpoint.show]
 
 
 def _mlflow(settings: Settings, ending: ExitStack) -> list[Sink]:
@@ -139,21 +145,28 @@ def _mlflow(settings: Settings, ending: ExitStack) -> list[Sink]:
     return [outlet.add]
 
 
-class _NameCheck:
-    """Say once that Slurm calls this node by another name: then no job's GPUs are known, and all looks unheld."""
+class _Doubts:
+    """Say once what makes all GPUs look unheld: this node has another name in Slurm, or a right is missing."""
 
     def __init__(self, settings: Settings, sampler: Sampler) -> None:
         self._own = f"node '{settings.node}' of cluster '{settings.cluster}'"
         self._sampler = sampler
-        self._said = False
+        self._named = self._closed = False
 
     def __call__(self, seen: Round) -> None:
-        if self._sampler.passed_over and not seen.holders and not self._said:
+        if self._sampler.passed_over and not seen.holders and not self._named:
             others = " and ".join(f"'{node}' of '{cluster}'" for cluster, node in sorted(self._sampler.passed_over))
             say(
                 f"sampling {self._own}, but the jobs here are those of {others}; check --node, and cluster in site.toml"
             )
-            self._said = True
+            self._named = True
+        if self._sampler.closed_jobs and not self._closed:
+            job = min(self._sampler.closed_jobs)
+            say(
+                f"what Slurm gave to jobs ({job}, for one) cannot be read by uid {os.geteuid()} without CAP_SYS_PTRACE "
+                "and CAP_DAC_READ_SEARCH: GPUs that are held idle are not seen"
+            )
+            self._closed = True
 
 
 if __name__ == "__main__":

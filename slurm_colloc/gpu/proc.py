@@ -144,6 +144,8 @@ class ProcessTable:
         self._steps: dict[int, _Step] = {}
         self._tasks: dict[tuple[int, int], NodeJob] = {}
         self._sluids: dict[str, str] = {}
+        # Jobs of which nobody may tell us what they were given.
+        self.closed_jobs: set[str] = set()
         self.refresh()
 
     def refresh(self) -> None:
@@ -209,8 +211,11 @@ class ProcessTable:
                 continue
             if now.command != "slurmstepd":  # else it has not become the user's program yet
                 environment = self.environment(pid)
+                job_id = self._steps[status.parent].job_id
                 if environment:
-                    self._tasks[key] = self._task(self._steps[status.parent].job_id, environment)
+                    self._tasks[key] = self._task(job_id, environment)
+                elif self._is_closed(pid):
+                    self.closed_jobs.add(job_id)
 
     @staticmethod
     def _task(job_id: str, environment: dict[str, str]) -> NodeJob:
@@ -263,6 +268,16 @@ class ProcessTable:
                 return job
             pid = status.parent
         return ""
+
+    def _is_closed(self, pid: int) -> bool:
+        """Return whether the environment of ``pid`` is there and not for us to read."""
+        try:
+            os.close(os.open(f"{self._root}/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC))
+        except PermissionError:
+            return True
+        except OSError:
+            return False
+        return False
 
     def members(self) -> dict[str, list[int]]:
         """Return the processes of each job; slurmstepd is no member.

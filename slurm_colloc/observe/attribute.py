@@ -46,7 +46,7 @@ def attribute_device(
     own = [process for process in processes if process.kind != ProcessKind.MPS_SERVER]
     counts = {owner: sum(process.job_id == owner for process in own) for owner in {one.job_id for one in own}}
     active = any(getattr(device, name) for name in ("gpu_util_pct", "gr_active_pct", "sm_active_pct"))
-    weights, method = _split(device, own, given, active)
+    weights, method = _split(device, own, given)
     # A reading that is partly nobody's says nothing of the jobs that seem to have no process.
     stray = "" in counts or (active and not weights)
     idle = {} if stray or not device.process_list else dict.fromkeys(given.keys() - weights.keys(), 0.0)
@@ -80,7 +80,7 @@ def balanced(device: DeviceSample, shares: Sequence[JobShare]) -> bool:
 
 
 def _split(
-    device: DeviceSample, own: Sequence[ProcessSample], given: dict[str, float | None], active: bool
+    device: DeviceSample, own: Sequence[ProcessSample], given: dict[str, float | None]
 ) -> tuple[dict[str, float], str]:
     """Return the part of each owner in the reading ("" for strangers), and by which method; none when unknown."""
     owners = sorted({process.job_id for process in own})
@@ -93,8 +93,8 @@ def _split(
         if len(given) == 1:
             return dict.fromkeys(given, 1.0), WHOLE_DEVICE
         return _by_shares(given)
-    # What a GPU does in the moments before its only job's process shows up is that job's.
-    return (dict.fromkeys(given, 1.0) if len(given) == 1 and active else {}), MEASURED
+    # What a GPU does before its only job's process shows up is that job's, and so is what it takes while held idle.
+    return (dict.fromkeys(given, 1.0) if len(given) == 1 else {}), MEASURED
 
 
 def _by_shares(given: dict[str, float | None]) -> tuple[dict[str, float], str]:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
 from slurm_colloc.errors import StoreError
-from slurm_colloc.files import closed_folder, file_mode
+from slurm_colloc.files import closed_folder, file_mode, whose
 from slurm_colloc.kinds import fits
 from slurm_colloc.model import DeviceSample, Holder, HostSample, ProcessKind, ProcessSample, Round
 
@@ -132,7 +132,10 @@ def claim(folder: str, node: str) -> int:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, file_mode(folder))
     except OSError as error:
-        raise StoreError(f"journal '{path}' cannot be written: {error.strerror}") from error
+        raise StoreError(
+            f"journal '{folder}' cannot be written: {error.strerror}; {whose(path)}; the folder has to belong to the "
+            "user whom the agent runs as (install -d -m 0700 -o USER)"
+        ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -50,6 +50,11 @@ class Sampler:
         self.passed_over: set[tuple[str, str]] = set()
 
     @property
+    def closed_jobs(self) -> set[str]:
+        """Return jobs whose GPUs are not known, because this process has no right to read what Slurm told them."""
+        return self._table.closed_jobs
+
+    @property
     def complaint(self) -> str:
         """Return what was wrong with the last pass, and no reason to give none; empty for nothing."""
         return self._reader.complaint

@@ -98,7 +98,9 @@ def footnotes(report: UsageReport) -> list[str]:
         f"with GPU: {total.jobs}, of them measured: {total.jobs_measured}",
     ]
     if total.jobs and not total.jobs_measured:
-        lines.append("NOT ONE of these runs was measured: is 'colloc agent' running on the nodes?")
+        lines.append(
+            "NOT ONE of these runs was measured: does 'colloc agent' run on the nodes, and may you read its samples?"
+        )
     if total.util_plain_pct is not None:
         lines.append(f"UTIL as plain mean over the whole-GPU runs measured: {total.util_plain_pct:.2f} %")
     if total.jobs_without_size:

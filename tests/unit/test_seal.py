@@ -34,6 +34,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
     monkeypatch.setenv("SLURMD_NODENAME", "g1")
     it_is(monkeypatch, NOON + HOUR + 600)
+    for name in ("journal", "store"):
+        (tmp_path / name).mkdir(mode=0o700)
     return tmp_path
 
 

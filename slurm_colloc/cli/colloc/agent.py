@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.cli.colloc.output import node_name, say, site_or_none, state_folder
+from slurm_colloc.cli.colloc.output import node_name, site_or_none
 from slurm_colloc.cli.sampling import Settings, become
+from slurm_colloc.config import SYSTEM_FILE
 from slurm_colloc.errors import ConfigError
 
 
@@ -20,7 +21,10 @@ def agent(
     """Sample this node's GPUs into its journal until told to stop; a driver that is away is waited for."""
     config = site_or_none()
     if config is None:
-        raise ConfigError("the agent needs a site.toml (it says where the journal lies); name one in $COLLOC_CONF")
+        raise ConfigError(
+            "the agent needs a site.toml, which says where the journal lies; write one with 'colloc site init' on a login "
+            f"node and put it into {SYSTEM_FILE}, or name another in $COLLOC_CONF"
+        )
     settings = Settings(
         node=node or node_name(),
         cluster=os.environ.get("SLURM_CLUSTER_NAME") or config.cluster,
@@ -28,12 +32,10 @@ def agent(
         reader=config.observe.gpu_reader,
         devices=config.observe.simulated_devices,
         dcgm=config.observe.dcgm,
-        # A service that cannot write where it was told to is an error, and not to write elsewhere.
-        journal=journal or config.paths.journal or state_folder("journal", writing=True),
+        journal=journal or config.paths.journal or os.path.join(config.state_folder, "journal"),
         samples=count,
         prometheus_address=config.observe.prometheus_address,
         prometheus_port=config.observe.prometheus_port,
         agent=True,
     )
-    say(f"sampling node {settings.node} every {settings.period_s:g} s into '{settings.journal}'")
     become(settings)

@@ -7,7 +7,7 @@ import typer
 
 from slurm_colloc.accounting import compact as compaction
 from slurm_colloc.accounting.samples import Samples
-from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder
+from slurm_colloc.cli.colloc.output import say, service_folder, site_or_none
 from slurm_colloc.clock import now
 from slurm_colloc.config import Observe
 
@@ -20,7 +20,7 @@ def compact(
     Exit status 1: some of it could not be done; the rest was.
     """
     config = site_or_none()
-    folder = store or state_folder("store", writing=True)
+    folder = service_folder("store", store)
     done = compaction.compact(Samples(folder), config.observe if config else Observe(), now())
     if done is None:
         say(f"another run is compacting '{folder}'")

@@ -19,6 +19,7 @@ from slurm_colloc.cli.colloc.seal import seal_hours
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, ProcessError, StoreError
+from slurm_colloc.files import whose
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.journal import hours
 from slurm_colloc.slurm.client import CliClient
@@ -73,9 +74,12 @@ def ingest(
         more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
         say(f"no rows from {', '.join(empty[:3])}{more}")
     # The users' histories are the site's to write, not those of a user who looks at their own jobs.
-    if config is not None and config.paths.decisions and os.access(config.state_folder, os.W_OK):
-        _history(target, config)
-        site_parts(config)  # rendered again where a template or site.toml has changed, so that no submission has to
+    if config is not None and config.paths.decisions:
+        if os.access(config.state_folder, os.W_OK):
+            _history(target, config)
+            site_parts(config)  # rendered again where a template or site.toml has changed, so that no submission has to
+        elif folder == os.path.join(config.state_folder, "store"):
+            say(f"no histories written: {whose(config.state_folder)}; ingest as root, who gives each user their own")
 
 
 def _read(path: str) -> str:

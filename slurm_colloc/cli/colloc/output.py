@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, find_site_file, how_to_write_one, load_site, user_data_folder
-from slurm_colloc.errors import CollocError, ConfigError, InputError
+from slurm_colloc.errors import CollocError, ConfigError, InputError, StoreError
+from slurm_colloc.files import whose
 from slurm_colloc.report.text import printable, stamp
 
 
@@ -82,13 +83,34 @@ def state_folder(name: str, *, writing: bool = False) -> str:
     wanted = os.R_OK | os.X_OK | (os.W_OK if writing else 0)
     if os.access(shared, wanted) or (not os.path.exists(shared) and os.access(os.path.dirname(shared), os.W_OK)):
         return shared
-    say(f"'{shared}' is not open to you; using your own '{own}'")
+    say(f"the site's {name} is not open to you ({whose(shared)}); using your own '{own}'")
     return own
 
 
 def node_name() -> str:
     """Return what Slurm calls this node, as far as it can be known from here."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".", 1)[0]
+
+
+def service_folder(name: str, given: str) -> str:
+    """Return the folder ``name`` (store, journal) of a service of the site: where it was told to work, or nowhere.
+
+    Raises:
+        ConfigError: there is no site.toml.
+        StoreError: the site's folder is not there.
+    """
+    if given:
+        return given
+    config = site()
+    folder = os.path.join(config.state_folder, name)
+    if name == "journal" and config.paths.journal:
+        folder = config.paths.journal
+    if not os.path.isdir(folder) and (config.paths.state or config.paths.journal):
+        raise StoreError(
+            f"{name} '{folder}' is not there; is its file system mounted? the first time, make it for the user whom "
+            f"agent, seal and compact run as: install -d -m 0700 -o USER {folder}"
+        )
+    return folder
 
 
 def moment(text: str) -> datetime:

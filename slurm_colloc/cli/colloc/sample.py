@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.cli import sampling
-from slurm_colloc.cli.colloc.output import node_name, say, site_or_none, state_folder
+from slurm_colloc.cli.colloc.output import node_name, site_or_none, state_folder
 from slurm_colloc.errors import ConfigError, InputError
 
 
@@ -37,7 +37,6 @@ def sample(
         if config is None:
             raise ConfigError("no folder for samples: give --journal, or a site.toml with paths.state")
         journal = state_folder("journal", writing=True)
-        say(f"sampling node {name} every {period_s:g} s into '{journal}'")
     sampling.sample(
         sampling.Settings(
             node=name,

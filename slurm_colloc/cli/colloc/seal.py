@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from slurm_colloc.accounting.samples import Samples, day_and_hour
-from slurm_colloc.cli.colloc.output import node_name, say, site, state_folder
+from slurm_colloc.cli.colloc.output import node_name, say, service_folder, site
 from slurm_colloc.clock import now
 from slurm_colloc.errors import StoreError
 from slurm_colloc.observe.attribute import attribute_round
@@ -48,10 +48,15 @@ def seal(
     """
     config = site()
     node = node or node_name()
-    folder = journal or state_folder("journal", writing=True)
+    folder, target = service_folder("journal", journal), service_folder("store", store)
     closed_s = inf if open_hour else now() - _HOUR_S - _CLOSED_AFTER_S
-    mine = (hour for hour in hours(folder) if hour.node == node and hour.began_s <= closed_s)
-    done = seal_hours(Samples(store or state_folder("store", writing=True)), config.cluster, mine)
+    found = list(hours(folder))
+    others = sorted({hour.node for hour in found})
+    if node not in others and (others or not os.path.isdir(folder)):
+        there = f"there are: {', '.join(others[:5])}" if others else "no such folder"
+        raise StoreError(f"no journal of node '{node}' in '{folder}' ({there}); give --node, as the agent has it")
+    mine = [hour for hour in found if hour.node == node and hour.began_s <= closed_s]
+    done = seal_hours(Samples(target), config.cluster, mine)
     if done.busy:
         say(f"another run is sealing the journal of {node}")
         return
@@ -66,7 +71,9 @@ def seal(
             os.unlink(hour.path)
     if done.hours or old:
         rejected = f", {done.rejected} lines rejected" if done.rejected else ""
-        say(f"{node}: {done.hours} hours sealed with {done.rounds} samples{rejected}; {len(old)} old ones dropped")
+        say(
+            f"{node}: sealed {done.hours} h with {done.rounds} samples{rejected}; dropped {len(old)} h that were sealed before"
+        )
 
 
 def seal_hours(store: Samples, cluster: str, journal: Iterable[Hour]) -> Sealed:
