@@ -51,6 +51,8 @@ def test_killed_while_rounds_are_appended(tmp_path: Path, kills: int) -> None:
         done = subprocess.run([*COLLOC, command], env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
+    for name in ("journal", "store"):
+        (tmp_path / name).mkdir(mode=0o700)
     keep_raw_days(100)
     write(200)
     began = time.monotonic()

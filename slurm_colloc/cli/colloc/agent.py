@@ -22,8 +22,8 @@ def agent(
     config = site_or_none()
     if config is None:
         raise ConfigError(
-            "the agent needs a site.toml, which says where the journal lies; write one with 'colloc site init' on a login "
-            f"node and put it into {SYSTEM_FILE}, or name another in $COLLOC_CONF"
+            "the agent needs a site.toml, which says where the journal lies; write one with 'colloc site init' on a "
+            f"login node and put it into {SYSTEM_FILE}, or name another in $COLLOC_CONF"
         )
     settings = Settings(
         node=node or node_name(),

@@ -71,9 +71,7 @@ def seal(
             os.unlink(hour.path)
     if done.hours or old:
         rejected = f", {done.rejected} lines rejected" if done.rejected else ""
-        say(
-            f"{node}: sealed {done.hours} h with {done.rounds} samples{rejected}; dropped {len(old)} h that were sealed before"
-        )
+        say(f"{node}: sealed {done.hours} h with {done.rounds} samples{rejected}; dropped {len(old)} h sealed before")
 
 
 def seal_hours(store: Samples, cluster: str, journal: Iterable[Hour]) -> Sealed:
