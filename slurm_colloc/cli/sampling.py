@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn
 
 from slurm_colloc.cli.colloc.output import run as run_and_exit
 from slurm_colloc.cli.colloc.output import say
-from slurm_colloc.errors import ConfigError, DeadlineError, InputError, StoreError
+from slurm_colloc.errors import ConfigError, DeadlineError, InputError, ProcessError, StoreError
 from slurm_colloc.gpu.open import open_reader
 from slurm_colloc.history.records import drop_evidence
 from slurm_colloc.model import Round
@@ -85,7 +85,7 @@ def sample(settings: Settings) -> None:
         watch_pid=settings.watch_pid,
         count=settings.samples,
         dense=not settings.agent,
-        alive=lambda: notify("READY=1\nWATCHDOG=1"),
+        alive=_Alive() if settings.agent else lambda: None,
     )
     pace.stop_on_signals()
     with ExitStack() as ending:
@@ -143,6 +143,21 @@ def _mlflow(settings: Settings, ending: ExitStack) -> list[Sink]:
         return []
     ending.callback(outlet.close)
     return [outlet.add]
+
+
+class _Alive:
+    """Tell the service manager; one that does not listen is said once, and its watchdog has the last word."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def __call__(self) -> None:
+        try:
+            notify("READY=1\nWATCHDOG=1")
+        except ProcessError as error:
+            if not self._said:
+                say(str(error))
+            self._said = True
 
 
 class _Doubts:

@@ -168,6 +168,11 @@ class _Unit:
         self._processes_seen_us = 0
         return {}
 
+    def forget(self) -> None:
+        """Let the next reading be a first one: what was counted meanwhile is of a time that nobody looked at."""
+        self._sampled_s = self._energy_mj = None
+        self._util_seen_us = self._processes_seen_us = 0
+
     def free(self) -> None:
         """Give the samples back to the library."""
         for sample in self._samples or ():
@@ -213,6 +218,7 @@ class NvmlReader:
                 processes += found or []
             except pynvml.NVMLError as error:
                 lost = error
+                opened.forget()
                 if error.value in _DRIVER_GONE:
                     readings.clear()
                     break

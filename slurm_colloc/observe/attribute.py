@@ -8,6 +8,7 @@ the device has; there is always a row for the rest.
 from collections.abc import Iterable, Sequence
 from math import fsum
 
+from slurm_colloc.errors import StoreError
 from slurm_colloc.model import ADDITIVE, DeviceSample, Holder, JobShare, ProcessKind, ProcessSample, Round
 
 MEASURED = "measured"
@@ -41,6 +42,9 @@ def attribute_device(
         holders: jobs that were given this device. One without a process there held it idle and used none, unless part
             of the reading is nobody's: then a process of that job may have been missed (a container outside the job's
             cgroup, a process that ended meanwhile), and nothing is said of it.
+
+    Raises:
+        StoreError: the parts do not add up; a fault of ours.
     """
     given = {holder.job_id: holder.weight for holder in sorted(holders, key=lambda one: (one.job_id, one.weight or 0))}
     own = [process for process in processes if process.kind != ProcessKind.MPS_SERVER]
@@ -63,7 +67,10 @@ def attribute_device(
         if job_id
     ]
     rows.append(_rest(device, rows, counts))
-    assert balanced(device, rows), f"the parts of {device} do not add up: {rows}"
+    if not balanced(device, rows):
+        raise StoreError(
+            f"the jobs' parts of GPU '{device.uuid}' do not add up to its reading: a fault of colloc's own"
+        )
     return tuple(rows)
 
 
@@ -74,7 +81,7 @@ def balanced(device: DeviceSample, shares: Sequence[JobShare]) -> bool:
         if whole is None:
             if any(part is not None for part in parts):
                 return False
-        elif None in parts or abs(fsum(parts) - whole) > 1e-6 * max(1.0, abs(whole)):
+        elif None in parts or not abs(fsum(parts) - whole) <= 1e-6 * max(1.0, abs(whole)):  # NaN is no balance
             return False
     return True
 
@@ -98,7 +105,7 @@ def _split(
 
 
 def _by_shares(given: dict[str, float | None]) -> tuple[dict[str, float], str]:
-    known = [weight for weight in given.values() if weight is not None]
+    known = [weight for weight in given.values() if weight]
     if len(known) < len(given):
         return dict.fromkeys(given, 1 / len(given)), EQUALLY
     return {job_id: (weight or 0.0) / fsum(known) for job_id, weight in given.items()}, BY_SHARES

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 from slurm_colloc.errors import StoreError
@@ -22,10 +23,13 @@ from slurm_colloc.model import DeviceSample, Holder, HostSample, ProcessKind, Pr
 SUFFIX = ".journal"
 _LOCK = "sampler.lock"
 _HOUR = "%Y%m%dT%H"
+_HOUR_S = 3600
 # A longer line is no line of ours, and must not be held in memory.
 _LINE_LIMIT_BYTES = 64 * 1024 * 1024
 # A line is a list that begins with its form; those of the first form began with the time and had seven fields.
 FORM = 2
+# By a name's last word, which is its unit: a line that says more would spoil every sum that it is in.
+_MOST = {"pct": 100.0, "mib": 2.0**40, "w": 1e5, "j": 1e9}
 _FIELDS_OF_FORM_1 = 7
 _Record = TypeVar("_Record", DeviceSample, ProcessSample, Holder, HostSample, Round)
 
@@ -108,14 +112,17 @@ def _from_form_1(values: list[Any]) -> list[Any]:
 
 
 def fitting(record: _Record) -> _Record:
-    """Return ``record`` if each scalar in it is of its kind.
+    """Return ``record`` if each scalar in it is of its kind, and no more than its unit can be.
 
     Raises:
-        ValueError: one is not, or is not finite.
+        ValueError: one is not.
     """
     for name, kind in type(record).__annotations__.items():
         value = getattr(record, name)
-        if not isinstance(value, tuple) and not fits(value, kind):
+        if isinstance(value, tuple):
+            continue
+        most = _MOST.get(name.rsplit("_", 1)[-1], inf)
+        if not fits(value, kind) or (isinstance(value, int | float) and not 0 <= value <= most):
             raise ValueError(f"field '{name}' holds '{value}'")
     return record
 
@@ -138,11 +145,16 @@ def claim(folder: str, node: str) -> int:
         ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         other = os.pread(lock, 32, 0).decode(errors="replace").strip()
         os.close(lock)
         raise StoreError(
             f"process {other} samples node '{node}' into '{folder}' already; end that one first"
+        ) from error
+    except OSError as error:
+        os.close(lock)
+        raise StoreError(
+            f"journal '{folder}' cannot be locked: {error.strerror}; put it on the node's own disk"
         ) from error
     os.truncate(lock, 0)
     os.pwrite(lock, b"%d\n" % os.getpid(), 0)
@@ -195,7 +207,8 @@ class Hour:
     def __iter__(self) -> Iterator[Round]:
         self.read_bytes = self.rejected = 0
         for seen in _decoded(self._lines()):
-            if seen is None:
+            # A pass that began within the hour may be written somewhat later; another day's has no place here.
+            if seen is None or not -_HOUR_S <= seen.at_s - self.began_s < 2 * _HOUR_S or seen.node != self.node:
                 self.rejected += 1
             else:
                 yield seen

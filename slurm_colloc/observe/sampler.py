@@ -13,6 +13,7 @@ from slurm_colloc.model import DeviceSample, Holder, ProcessKind, ProcessSample,
 
 # A reading stands for the time since the one before it, but a pause longer than this is a gap.
 _VALID_PERIODS = 2.5
+_PASSED_OVER_MOST = 16
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # The kernel keeps 15 bytes of a program's name.
 _MPS_SERVER = "nvidia-cuda-mps-server"[:15]
@@ -79,17 +80,29 @@ class Sampler:
         jobs = {holder.job_id for holder in holders} | {process.job_id for process in processes} - {""}
         if self._only_job:
             jobs &= {self._only_job}
-        interval_s = self._interval_s(at_s, at_s if ticking_s is None else ticking_s)
-        hosts = self._host_use.read(self._table, jobs)
+        interval_s, part = self._interval(at_s, at_s if ticking_s is None else ticking_s)
+        devices = tuple(device._replace(energy_j=_of(device.energy_j, part)) for device in devices)
+        hosts = tuple(
+            host._replace(
+                cpu_s=_of(host.cpu_s, part), read_mib=_of(host.read_mib, part), written_mib=_of(host.written_mib, part)
+            )
+            for host in self._host_use.read(self._table, jobs)
+        )
         seen = Round(at_s, interval_s, self._node, self._boot_id, devices, processes, holders, hosts)
         return only_job(seen, self._only_job) if self._only_job else seen
 
-    def _interval_s(self, at_s: float, ticking_s: float) -> float:
+    def _interval(self, at_s: float, ticking_s: float) -> tuple[float, float]:
+        """Return the time that this reading stands for, and its part in the time since the one before.
+
+        After a pause it stands for nothing: who was on the GPUs meanwhile, nobody saw.
+        """
         last, self._last = self._last, (at_s, ticking_s)
-        if last is None:
-            return 0.0
+        elapsed_s = 0.0 if last is None else ticking_s - last[1]
+        if last is None or not 0 < elapsed_s <= _VALID_PERIODS * self._period_s:
+            return 0.0, 0.0
         # A clock that was set back makes its time count once, not twice; one set forward makes no time.
-        return max(0.0, min(at_s - last[0], ticking_s - last[1], _VALID_PERIODS * self._period_s))
+        interval_s = max(0.0, min(at_s - last[0], elapsed_s))
+        return interval_s, interval_s / elapsed_s
 
     def _holders(self, units: tuple[GpuUnit, ...]) -> tuple[Holder, ...]:
         by_index = {unit.gres_index: unit.uuid for unit in units}
@@ -97,7 +110,8 @@ class Sampler:
         found: dict[tuple[str, str], float | None] = {}
         for job in self._table.node_jobs():
             if not job.runs_on(self._cluster, self._node):
-                self.passed_over.add((job.cluster, job.node))
+                if len(self.passed_over) < _PASSED_OVER_MOST:  # the names are the users' to choose
+                    self.passed_over.add((job.cluster[:64], job.node[:64]))
                 continue
             # A uuid is what a GPU is; an index is only where Slurm counts it.
             held = set(job.uuids) & known or {by_index[index] for index in job.gres_indices if index in by_index}
@@ -112,24 +126,38 @@ def _by_name(item: tuple[tuple[str, str], float | None]) -> tuple[str, str]:
 
 
 def _processes(table: ProcessTable, found: Sequence[GpuProcess]) -> tuple[ProcessSample, ...]:
-    """Return the processes with their jobs; among MPS clients the one that is no client is the server."""
-    served = {process.uuid for process in found if process.kind == ProcessKind.MPS_CLIENT}
+    """Return the processes with their jobs; among MPS clients the one of its name that is no client is the server.
+
+    Anybody may call a program so: it is believed of a process of no job, and of a job that has clients there itself.
+    """
+    jobs = {process.pid: table.job_of(process.pid) if process.pid else "" for process in found}
+    served = {(process.uuid, jobs[process.pid]) for process in found if process.kind == ProcessKind.MPS_CLIENT}
+    served |= {(uuid, "") for uuid, _ in served}
     samples = []
     for process in found:
         status = table.status(process.pid) if process.pid else None
-        server = process.uuid in served and status is not None and status.command == _MPS_SERVER
+        server = (
+            process.kind != ProcessKind.MPS_CLIENT
+            and (process.uuid, jobs[process.pid]) in served
+            and status is not None
+            and status.command == _MPS_SERVER
+        )
         samples.append(
             ProcessSample(
                 uuid=process.uuid,
                 pid=process.pid,
                 start_ticks=None if status is None else status.start_ticks,
                 kind=str(ProcessKind.MPS_SERVER if server else process.kind),
-                job_id="" if status is None else table.job_of(process.pid),
+                job_id=jobs[process.pid],
                 gpu_mem_used_mib=process.gpu_mem_used_mib,
                 sm_util_pct=process.sm_util_pct,
             )
         )
     return tuple(samples)
+
+
+def _of(amount: float | None, part: float) -> float | None:
+    return None if amount is None or not part else amount * part
 
 
 def only_job(seen: Round, job_id: str) -> Round:

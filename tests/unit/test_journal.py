@@ -15,23 +15,25 @@ from slurm_colloc.observe.journal import append, decode, encode, hours
 from tests.unit.made import device, process, seen
 
 ROUND = seen(7200.5, [device()], [process()], [("GPU-0", "1")])
-NUMBER = st.none() | st.floats(0, 1e6)
 TEXT = st.text(max_size=8)
-COUNT = st.none() | st.integers(0, 10**6)
+
+
+MOST = {"pct": 100, "mib": 2**40, "w": 10**5, "j": 10**9}
 
 
 def of(kind: type) -> SearchStrategy[Any]:
-    """Return records of ``kind`` with values that fit its annotations."""
-    parts: dict[Any, SearchStrategy[Any]] = {
-        str: TEXT,
-        int: st.integers(0, 10**6),
-        bool: st.booleans(),
-        float: st.floats(0, 1e10),
-    }
-    parts |= {float | None: NUMBER, int | None: COUNT}
+    """Return records of ``kind`` with values that fit its annotations and units."""
     lists = {"devices": DeviceSample, "processes": ProcessSample, "holders": Holder, "hosts": HostSample}
+
+    def values(name: str, sort: Any) -> SearchStrategy[Any]:
+        most = MOST.get(name.rsplit("_", 1)[-1], 10**10)
+        kinds: dict[Any, SearchStrategy[Any]] = {str: TEXT, bool: st.booleans()}
+        kinds |= {int: st.integers(0, most), float: st.floats(0, most)}
+        kinds |= {int | None: st.none() | kinds[int], float | None: st.none() | kinds[float]}
+        return kinds[sort]
+
     fields = [
-        st.lists(of(lists[name]), max_size=3).map(tuple) if name in lists else parts[sort]
+        st.lists(of(lists[name]), max_size=3).map(tuple) if name in lists else values(name, sort)
         for name, sort in kind.__annotations__.items()
     ]
     return st.builds(kind, *fields)
@@ -157,6 +159,10 @@ DEVICE_OF_FORM_1 = '["GPU-0",0,"m","",1,2,3,10.0,20.0,30.0,4,50.0]'
         '[2,1.0,10.0,"g1","b",[],[],[["GPU-0",7,null]],[]]',
         '[2,1.0,10.0,"g1","b",[],[],[],[["1","x",null,null,null]]]',
         '[2,1.0,10.0,"g1","b",5,[],[],[]]',
+        '[2,1.0,-10.0,"g1","b",[],[],[],[]]',
+        '[2,1.0,10.0,"g1","b",[],[["GPU-0",1,7,"compute","7",4611686018427387904,null]],[],[]]',
+        '[2,1.0,10.0,"g1","b",[],[["GPU-0",1,7,"compute","7",null,100.5]],[],[]]',
+        '[2,1.0,10.0,"g1","b",[],[],[["GPU-0","7",-1.0]],[]]',
         '[1.0,"10","g1","b",[],[],[]]',
         f'[1.0,10.0,"g1","b",[{DEVICE_OF_FORM_1.replace("0,", "null,", 1)}],[],[]]',
         '[1.0,10.0,"g1","b",[[1]],[],[]]',
@@ -176,3 +182,13 @@ def test_lines_of_the_first_form_are_read() -> None:
     assert (unit.gpu_mem_used_mib, unit.power_w, unit.energy_j, unit.sm_occupancy_pct) == (4, 50.0, None, None)
     assert passed.processes == (ProcessSample("GPU-0", 5, None, "compute", "42", 100, 3.0),)
     assert (passed.holders, passed.hosts) == ((Holder("GPU-0", "42", None),), ())
+
+
+def test_an_hour_has_nothing_of_another_time_or_node(tmp_path: Path) -> None:
+    append(str(tmp_path), ROUND)
+    ((hour,)) = hours(str(tmp_path))
+    strangers = [ROUND._replace(at_s=ROUND.at_s + 86_400), ROUND._replace(at_s=0.0), ROUND._replace(node="g2")]
+    with open(hour.path, "ab") as stream:
+        stream.writelines(map(encode, strangers))
+    assert list(hour) == [ROUND]
+    assert hour.rejected == 3

@@ -9,7 +9,7 @@ from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading
 from slurm_colloc.model import Holder
 from slurm_colloc.observe.sampler import Sampler, boot_id, only_job
 from tests.unit import fake_proc
-from tests.unit.made import device, process, seen
+from tests.unit.made import device, host, process, seen
 
 UNITS = tuple(GpuUnit(f"GPU-{index}", index, "M", "", 80000, 132, 132) for index in range(2))
 
@@ -76,9 +76,9 @@ def test_intervals(tmp_path: Path) -> None:
     tmp_path.joinpath("x").touch()
     reader = FakeReader()
     one = sampler(tmp_path, reader)
-    times = [100.0, 110.0, 111.5, 111.5, 90.0, 100.0, 1000.0]
-    # A pause counts for 2.5 periods, a clock set back for nothing.
-    assert [one.sample(at_s).interval_s for at_s in times] == [0.0, 10.0, 1.5, 0.0, 0.0, 10.0, 25.0]
+    times = [100.0, 110.0, 111.5, 111.5, 90.0, 100.0, 125.0, 1000.0]
+    # What happened in a pause nobody saw; a clock set back makes no time.
+    assert [one.sample(at_s).interval_s for at_s in times] == [0.0, 10.0, 1.5, 0.0, 0.0, 10.0, 25.0, 0.0]
     reader.fails = True
     with pytest.raises(GpuError):
         one.sample(1010.0)
@@ -105,3 +105,71 @@ def test_sampler_of_one_job(tmp_path: Path) -> None:
     fake_proc.add(tmp_path, 11, 1, cgroup="0::/system.slice/slurmstepd.scope/job_7/step_0")
     passed = sampler(tmp_path, FakeReader(GpuProcess("GPU-1", 11, "compute", 5, None)), only="7").sample(1.0)
     assert [one.uuid for one in passed.devices] == ["GPU-1"]
+
+
+def test_the_wall_clock_makes_no_time(tmp_path: Path) -> None:
+    """Set forward by an hour it leaves the true interval; set back by four seconds they count once."""
+    tmp_path.joinpath("x").touch()
+    one = sampler(tmp_path, FakeReader())
+    passes = [(100.0, 0.0), (110.0, 10.0), (3720.0, 20.0), (3726.0, 30.0), (3726.0, 40.0)]
+    assert [one.sample(at_s, ticking_s).interval_s for at_s, ticking_s in passes] == [0.0, 10.0, 10.0, 6.0, 0.0]
+
+
+class EnergyReader(FakeReader):
+    """GPUs that take 100 J between two readings, however long that is."""
+
+    def read(self) -> tuple[tuple[UnitReading, ...], tuple[GpuProcess, ...]]:
+        readings, processes = super().read()
+        return tuple(reading._replace(energy_j=100.0) for reading in readings), processes
+
+
+def test_what_was_counted_is_of_the_interval_that_the_reading_stands_for(tmp_path: Path) -> None:
+    tmp_path.joinpath("x").touch()
+    one = sampler(tmp_path, EnergyReader())
+    passes = [(100.0, 0.0), (110.0, 10.0), (115.0, 20.0), (615.0, 520.0), (625.0, 530.0)]
+    found = [one.sample(at_s, ticking_s).devices[0].energy_j for at_s, ticking_s in passes]
+    # The first, half an interval that was counted before, and one after a pause.
+    assert found == [None, 100.0, 50.0, None, 100.0]
+
+
+def test_a_uuid_counts_before_an_index(tmp_path: Path) -> None:
+    fake_proc.stepd(tmp_path, 10, "7")
+    given = {"SLURMD_NODENAME": "g1", "SLURM_JOB_GPUS": "0", "CUDA_VISIBLE_DEVICES": "GPU-1"}
+    fake_proc.add(tmp_path, 11, 10, environ={**given, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"})
+    fake_proc.add(tmp_path, 12, 10, environ={**given, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"})
+    assert sampler(tmp_path, FakeReader()).sample(1.0).holders == (Holder("GPU-1", "7", 50.0),)
+
+
+def server_seen(folder: Path, *processes: GpuProcess) -> list[str]:
+    for job, pid in (("7", 11), ("8", 21)):
+        fake_proc.add(folder, pid, 1, "nvidia-cuda-mps", f"0::/system.slice/slurmstepd.scope/job_{job}/step_0")
+        fake_proc.add(folder, pid + 1, 1, "python", f"0::/system.slice/slurmstepd.scope/job_{job}/step_0")
+    fake_proc.add(folder, 31, 1, "nvidia-cuda-mps", uid=0)
+    found = sampler(folder, FakeReader(*processes)).sample(1.0).processes
+    return [f"{one.pid} {one.kind}" for one in found]
+
+
+def test_a_name_makes_no_server_of_mps(tmp_path: Path) -> None:
+    """A client called like it, and a process of a job that has no client there, are what they are."""
+    client = GpuProcess("GPU-0", 12, "client", 5, None)
+    disguised = GpuProcess("GPU-0", 11, "client", 5, None)
+    neighbour = GpuProcess("GPU-0", 21, "compute", 5, None)
+    site, own = GpuProcess("GPU-0", 31, "compute", 5, None), GpuProcess("GPU-0", 11, "compute", 5, None)
+    seen_ = server_seen(tmp_path, client, disguised, neighbour, site)
+    assert seen_ == ["12 client", "11 client", "21 compute", "31 server"]
+    assert [process.kind for process in sampler(tmp_path, FakeReader(client, own)).sample(1.0).processes][1] == "server"
+    assert sampler(tmp_path, FakeReader(own)).sample(1.0).processes[0].kind == "compute", "nobody is served"
+
+
+def test_other_names_of_this_node_are_noted_within_bounds(tmp_path: Path) -> None:
+    fake_proc.stepd(tmp_path, 10, "7")
+    for pid in range(100, 140):
+        fake_proc.add(tmp_path, pid, 10, environ={"SLURMD_NODENAME": "x" * 1000 + str(pid), "SLURM_JOB_GPUS": "0"})
+    one = sampler(tmp_path, FakeReader())
+    one.sample(1.0)
+    assert {(cluster, len(node)) for cluster, node in one.passed_over} == {("", 64)}
+
+
+def test_a_job_hears_nothing_of_what_its_neighbours_do_on_the_host() -> None:
+    both = seen(10, [device("A")], [process("1", 5, "A"), process("2", 6, "A")], [], hosts=[host("1"), host("2")])
+    assert [one.job_id for one in only_job(both, "1").hosts] == ["1"]
