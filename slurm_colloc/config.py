@@ -121,6 +121,7 @@ class Audit(NamedTuple):
 
     min_coverage_pct: float = 60.0
     zero_use_min_gpu_hours: float = 24.0
+    outside_jobs_min_gpu_hours: float = 1.0
 
 
 class SiteConfig(NamedTuple):
@@ -222,6 +223,7 @@ DOCUMENTATION: dict[str, str] = {
     "timeouts.decide_s": "after so many seconds without a decision csub hands the job to sbatch as asked",
     "audit.min_coverage_pct": "nobody is named on numbers with less sampled time than this",
     "audit.zero_use_min_gpu_hours": "GPU-hours at zero use from which COL001 speaks",
+    "audit.outside_jobs_min_gpu_hours": "GPU-hours outside any job from which COL002 names a node; 0: never",
 }
 
 _CHOICES = {

@@ -352,6 +352,16 @@ class JobUsage(NamedTuple):
     methods: tuple[str, ...]
 
 
+class StrayUse(NamedTuple):
+    """How long processes outside any job were on GPUs of one node; ``gpu_hours`` counts each GPU or slice as one."""
+
+    cluster: str
+    node: str
+    gpus: int
+    gpu_hours: float
+    last_s: float
+
+
 class GroupUsage(NamedTuple):
     """The runs of one user, account or partition, added up; see JobUsage for the terms.
 

@@ -4,9 +4,9 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.audit import col001_zero_use
+from slurm_colloc.audit import col001_zero_use, col002_outside_jobs
 from slurm_colloc.config import Audit
-from slurm_colloc.model import Finding, JobUsage
+from slurm_colloc.model import Finding, JobUsage, StrayUse
 
 
 class Rule(NamedTuple):
@@ -23,11 +23,13 @@ class Audited(NamedTuple):
     runs_judged: int
 
 
-RULES = {col001_zero_use.CODE: Rule(col001_zero_use.find, col001_zero_use.can_judge)}
+_OF_RUNS = {col001_zero_use.CODE: Rule(col001_zero_use.find, col001_zero_use.can_judge)}
+RULES = (*_OF_RUNS, col002_outside_jobs.CODE)
 
 
-def run_rules(usages: Sequence[JobUsage], bounds: Audit) -> Audited:
+def run_rules(usages: Sequence[JobUsage], strays: Sequence[StrayUse], bounds: Audit) -> Audited:
     """Apply every rule."""
-    findings = tuple(finding for rule in RULES.values() for finding in rule.find(usages, bounds))
-    judged = sum(any(rule.can_judge(usage, bounds) for rule in RULES.values()) for usage in usages)
-    return Audited(findings, judged)
+    findings = [finding for rule in _OF_RUNS.values() for finding in rule.find(usages, bounds)]
+    findings += col002_outside_jobs.find(strays, bounds)
+    judged = sum(any(rule.can_judge(usage, bounds) for rule in _OF_RUNS.values()) for usage in usages)
+    return Audited(tuple(findings), judged)

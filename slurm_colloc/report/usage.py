@@ -6,12 +6,13 @@ import io
 import json
 from collections.abc import Callable
 from datetime import datetime
+from math import fsum
 from typing import NamedTuple
 
 import jinja2
 
 from slurm_colloc.errors import ConfigError
-from slurm_colloc.model import GroupUsage
+from slurm_colloc.model import GroupUsage, StrayUse
 from slurm_colloc.report.text import printable, stamp
 from slurm_colloc.shipped import template_folders
 
@@ -32,6 +33,7 @@ class UsageReport(NamedTuple):
     total: GroupUsage
     runs: int
     runs_without_gpu: int
+    strays: tuple[StrayUse, ...]
     rejected: dict[str, int]
     templates: str
 
@@ -107,6 +109,10 @@ def footnotes(report: UsageReport) -> list[str]:
         lines.append(
             f"runs left out of GPU-hours because the size of their share is not known: {total.jobs_without_size}"
         )
+    if report.strays:
+        hours = fsum(stray.gpu_hours for stray in report.strays)
+        nodes = ", ".join(printable(stray.node) for stray in report.strays[:5]) + (", ..." if report.strays[5:] else "")
+        lines.append(f"GPUs with processes outside any job, charged to nobody: {hours:.3g} GPU-h on {nodes}")
     lines.append(f"methods: {', '.join(total.methods) or 'none'}")
     rejected = sum(report.rejected.values())
     reasons = "; ".join(f"{printable(why)}: {count}" for why, count in sorted(report.rejected.items()))
@@ -123,6 +129,7 @@ def as_json(report: UsageReport) -> str:
         "until": report.until.isoformat(),
         "groups": [group._asdict() for group in report.groups],
         "total": report.total._asdict(),
+        "strays": [stray._asdict() for stray in report.strays],
     }
     return json.dumps(shown, indent=2) + "\n"
 

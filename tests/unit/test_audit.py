@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slurm_colloc.accounting.strays import stray_use
 from slurm_colloc.audit.col001_zero_use import find
 from slurm_colloc.audit.rules import RULES, run_rules
 from slurm_colloc.config import Audit
-from slurm_colloc.model import JobUsage
-from tests.unit.made import usage
+from slurm_colloc.model import JobUsage, StrayUse
+from tests.unit.made import device, near, process, run, seen, usage
+from tests.unit.stored import stored
 
 BOUNDS = Audit(min_coverage_pct=60.0, zero_use_min_gpu_hours=24.0)
 
@@ -18,7 +21,7 @@ def idle(**fields: Any) -> JobUsage:
 
 
 def test_a_finding() -> None:
-    found_all = run_rules([idle(job_id="7")], BOUNDS)
+    found_all = run_rules([idle(job_id="7")], [], BOUNDS)
     assert found_all.runs_judged == 1
     (found,) = found_all.findings
     assert (found.code, found.severity, found.subject, found.reproduce) == ("COL001", "warning", "ann", "colloc job 7")
@@ -26,7 +29,7 @@ def test_a_finding() -> None:
         "24 sampled GPU-h in 1 run (job 7) without one kernel seen, sampled for at least 100 % of the time; "
         "the site's bound is 24 GPU-h"
     )
-    assert list(RULES) == ["COL001"]
+    assert list(RULES) == ["COL001", "COL002"]
 
 
 def test_hours_of_a_user_add_up_and_users_stay_apart() -> None:
@@ -90,4 +93,22 @@ def test_what_can_be_judged_is_counted() -> None:
     busy = idle(util_used_gpu_hours=5.0)
     unseen = idle(methods=(), util_used_gpu_hours=None, sm_used_gpu_hours=None)
     by_mean = idle(methods=("job mean by source",))
-    assert run_rules([busy, unseen, by_mean], BOUNDS) == ((), 1)
+    assert run_rules([busy, unseen, by_mean], [], BOUNDS) == ((), 1)
+
+
+def test_processes_outside_any_job_name_their_node(tmp_path: Path) -> None:
+    stranger = [process("", 7, "GPU-1"), process("1", 8)]
+    rounds = [seen(at_s, [device(), device("GPU-1")], stranger, interval_s=900.0) for at_s in (900.0, 1800.0, 2700.0)]
+    rounds += [seen(3600.0, [device(), device("GPU-1")], [process("1", 8)], interval_s=900.0)]
+    store = stored(tmp_path, [run()], rounds)
+    (stray,) = stray_use(store, 450.0, 1e6)
+    assert stray == StrayUse("c", "g1", 1, near((450 + 900 + 900) / 3600), 2700.0)
+    assert stray_use(store, 2700.0, 1e6) == []
+    bounds = BOUNDS._replace(outside_jobs_min_gpu_hours=0.5)
+    (found,) = run_rules([], [stray], bounds).findings
+    assert (found.code, found.subject) == ("COL002", "g1")
+    assert found.evidence == (
+        "processes outside any job for 0.625 GPU-h on 1 of its GPUs (slices); the site's bound is 0.5 GPU-h"
+    )
+    for bound in (0.7, 0.0):
+        assert run_rules([], [stray], bounds._replace(outside_jobs_min_gpu_hours=bound)).findings == ()

@@ -80,7 +80,7 @@ def test_an_audit_says_how_much_it_could_judge(
     assert colloc("audit", "run", "--format", "json", *argv) == 1
     shown = json.loads(capsys.readouterr().out)
     assert shown["runs"] == shown["runs_measured"] >= shown["runs_judged"] > 0
-    assert (shown["schema"], shown["rules"], len(shown["findings"])) == (1, ["COL001"], 1)
+    assert (shown["schema"], shown["rules"], len(shown["findings"])) == (1, ["COL001", "COL002"], 1)
     assert shown["findings"][0]["reproduce"].endswith(f"--store {tmp_path / 'store'}")
 
 

@@ -90,3 +90,12 @@ def test_quantile_is_the_least_that_covers(readings: list[tuple[int, int]]) -> N
     assert sum(value <= (high or 0) for value in times) >= 0.95 * len(times) - 1e-9
     assert sum(value < (high or 0) for value in times) < 0.95 * len(times) + 1e-9
     assert found.sm_active_mean_pct == near(sum(times) / len(times))
+
+
+def test_a_split_sizes_nothing() -> None:
+    """Among neighbours the SM activity is a guess; the memory is the job's own all the same."""
+    builder = EvidenceBuilder("1", "sig", "shard")
+    found = builder.add(seen(1, [device(sm_active_pct=50.0)], [process(), process("2", 6)]))
+    assert (found.sm_active_mean_pct, found.sm_active_q95_pct, found.gpu_mem_peak_mib) == (None, None, 3000)
+    again = builder.add(seen(11, [device(sm_active_pct=20.0)], [process()]))
+    assert (again.sm_active_mean_pct, again.sample_count) == (20.0, 2)

@@ -506,3 +506,18 @@ def test_the_oldest_binding_has_all_that_is_used() -> None:
     used = set(re.findall(r"pynvml\.(\w+)", inspect.getsource(nvml)))
     assert used <= set(names)
     assert len(used) > 30
+
+
+def test_a_gpu_that_was_away_does_not_book_the_time_on_who_comes_next(driver: Driver) -> None:
+    for gpu in driver.gpus:
+        gpu.does(HALF, Process(7, 500, 30))
+    reader = NvmlReader()
+    after(driver, reader)
+    after(driver, reader)
+    driver.faults["*", "GPU-0"] = pynvml.NVML_ERROR_TIMEOUT
+    for _ in range(3):
+        after(driver, reader)
+    del driver.faults["*", "GPU-0"]
+    back = after(driver, reader)["GPU-0"]
+    assert (back.energy_j, back.sm_active_pct) == (None, None)
+    assert after(driver, reader)["GPU-0"].energy_j == near(4600.0)

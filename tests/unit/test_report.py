@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from slurm_colloc.accounting.usage import total
 from slurm_colloc.errors import ConfigError
-from slurm_colloc.model import GroupUsage
+from slurm_colloc.model import GroupUsage, StrayUse
 from slurm_colloc.report.job import as_json as job_json
 from slurm_colloc.report.job import as_text
 from slurm_colloc.report.text import printable
@@ -59,6 +59,7 @@ def report(*groups: GroupUsage, **fields: Any) -> UsageReport:
         total=total([usage()] * len(groups), "total"),
         runs=5,
         runs_without_gpu=2,
+        strays=(),
         rejected={},
         templates="",
     )
@@ -291,3 +292,11 @@ def test_where_samples_are_not_at_hand_the_evidence_speaks() -> None:
     assert "100 s of 3600 s, 10 samples (evidence kept for csub)" in text
     assert "not measured" not in text
     assert "above the 9000 MiB" in as_text([blank], decision(), {"1": evidence(peak_mib=9500)})
+
+
+def test_what_ran_outside_any_job_is_said() -> None:
+    shown = report(group(), strays=(StrayUse("c", "g1", 1, 0.5, 1.0), StrayUse("c", "g2", 1, 0.25, 1.0)))
+    said = "GPUs with processes outside any job, charged to nobody: 0.75 GPU-h on g1, g2"
+    assert said in as_table(shown).splitlines()
+    assert json.loads(as_json(shown))["strays"][0]["gpu_hours"] == 0.5
+    assert "outside any job" not in as_table(report(group()))

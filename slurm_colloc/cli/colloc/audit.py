@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.accounting.store import open_store
+from slurm_colloc.accounting.strays import stray_use
 from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.accounting.usage import total
 from slurm_colloc.audit.rules import RULES, run_rules
@@ -35,9 +36,10 @@ def run_audit(
     start, end = window(since, until)
     config = site_or_none()
     bounds = config.audit if config else Audit()
-    usages = job_usage(open_store(store or state_folder("store")), start.timestamp(), end.timestamp(), now())
+    source = open_store(store or state_folder("store"))
+    usages = job_usage(source, start.timestamp(), end.timestamp(), now())
     whole = total(usages, "total")
-    audited = run_rules(usages, bounds)
+    audited = run_rules(usages, stray_use(source, start.timestamp(), end.timestamp()), bounds)
     if not audited.runs_judged:
         raise StoreError(
             f"nothing can be said of {_count(whole.jobs, 'GPU run')} from {stamp(start)} to {stamp(end)}: {_why(whole)}"
@@ -77,7 +79,8 @@ def _why(whole: GroupUsage) -> str:
 
 
 def _with_store(finding: Finding, store: str) -> Finding:
-    return finding._replace(reproduce=f"{finding.reproduce} --store {shlex.quote(store)}") if store else finding
+    ours = store and finding.reproduce.startswith("colloc ")
+    return finding._replace(reproduce=f"{finding.reproduce} --store {shlex.quote(store)}") if ours else finding
 
 
 def _lines(finding: Finding) -> str:

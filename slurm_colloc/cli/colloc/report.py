@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.accounting.store import REJECTED_LINES, open_store
+from slurm_colloc.accounting.strays import stray_use
 from slurm_colloc.accounting.sweep import job_usage, runs_in_window
 from slurm_colloc.accounting.usage import summarize, total
 from slurm_colloc.cli.colloc.output import site_or_none, state_folder, window, write
@@ -46,6 +47,7 @@ def report(
         total=total(usages, "total"),
         runs=runs,
         runs_without_gpu=without_gpu,
+        strays=tuple(stray_use(source, start.timestamp(), end.timestamp())),
         rejected=dict(rejected),
         templates=config.paths.templates if config else "",
     )
