@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a tired administrator does to the services of a site, and what they say then."""
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.accounting.samples import Samples
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.cli.sampling import Settings, sample
+from slurm_colloc.files import as_owner, whose
+from slurm_colloc.gpu.proc import ProcessTable
+from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.observe.journal import append, hours
+from tests.unit import fake_proc
+from tests.unit.made import device, process, run, seen
+from tests.unit.test_agent import DEVICES, agent, node, wait_for  # noqa: F401
+from tests.unit.test_cli_colloc import colloc
+
+NOBODY = 65534
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    text = (
+        'schema = 1\ncluster = "c"\nslurm_release = "22.05"\n[paths]\nstate = "{0}/shared"\njournal = "{0}/journal"\n'
+    )
+    (tmp_path / "site.toml").write_text(text.format(tmp_path))
+    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    (tmp_path / "journal").mkdir(mode=0o700)
+    append(str(tmp_path / "journal"), seen(7200.0, [device()], [process()]))
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", ["seal", "compact"])
+def test_with_the_store_away_nothing_is_written_elsewhere_and_nothing_dropped(
+    site: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [command, "--node", "g1"] if command == "seal" else [command]
+    for shared in (False, True):  # the mount point is missing, and then there and empty
+        (site / "shared").mkdir() if shared else None
+        for _ in range(2):
+            assert colloc(*argv) == 2
+            assert "is not there; is its file system mounted?" in capsys.readouterr().err
+    assert len(list(hours(str(site / "journal")))) == 1
+    assert not (site / "home").exists()
+    assert not (site / "shared/store").exists()
+
+
+def test_a_node_that_has_no_journal_is_an_error(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (site / "shared/store").mkdir(parents=True)
+    assert colloc("seal", "--node", "vm") == 2
+    assert "no journal of node 'vm'" in (said := capsys.readouterr().err)
+    assert "there are: g1" in said
+
+
+@ROOT_ONLY
+def test_root_writes_as_the_owner_of_the_store(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(0o755)
+    folder = tmp_path / "store"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, NOBODY, NOBODY)
+    store = Store(str(folder))
+    store.write_allocations("a", [run()], None, 1.0)
+    store.write_log("a", {"rejected": {}})
+    journal = tmp_path / "journal"
+    append(str(journal), seen(7200.0, [device()], [process()]))
+    for path in (journal, *journal.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    (hour,) = hours(str(journal))
+    with Samples(str(folder)).work("seal", "c", "g1") as work:
+        assert work is not None
+        Samples(str(folder)).seal("c", hour, attribute_round, work)
+    assert {path.stat().st_uid for path in folder.rglob("*")} == {NOBODY}
+    assert (os.geteuid(), os.getegid()) == (0, 0)
+
+
+@ROOT_ONLY
+def test_root_is_root_again_after_an_error(tmp_path: Path) -> None:
+    os.chown(tmp_path, NOBODY, NOBODY)
+    found = []
+
+    def fail() -> None:
+        with as_owner(str(tmp_path)):
+            found.append(os.geteuid())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert (found, os.geteuid()) == ([NOBODY], 0)
+    with as_owner(str(tmp_path / "not there")):
+        assert os.geteuid() == 0
+
+
+def test_who_stands_in_the_way(tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    said = whose(str(tmp_path / "a/b"))
+    assert said == f"'{tmp_path}' belongs to uid {os.getuid()}, mode 0750; this is uid {os.geteuid()}"
+
+
+def test_a_taken_port_ends_no_measuring(node: Path) -> None:  # noqa: F811
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        text = (node / "site.toml").read_text()
+        (node / "site.toml").write_text(
+            text.replace("[observe]", f"[observe]\nprometheus_port = {other.getsockname()[1]}")
+        )
+        running = agent(node)
+        wait_for(node, 2)
+        running.terminate()
+        _, said = running.communicate(timeout=30)
+    assert running.returncode == 0
+    assert "cannot listen on '127.0.0.1'" in said
+    assert "sampling goes on without" in said
+
+
+def test_a_missing_right_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_proc.stepd(tmp_path / "proc", 10, "7")
+    fake_proc.add(tmp_path / "proc", 11, 10, environ={"SLURM_JOB_GPUS": "0"})
+    real = os.open
+
+    def closed(path: str, *arguments: int) -> int:
+        if str(path).endswith("/environ"):
+            raise PermissionError
+        return real(path, *arguments)
+
+    monkeypatch.setattr(os, "open", closed)
+    table = ProcessTable(str(tmp_path / "proc"))
+    table.refresh()
+    assert (table.node_jobs(), table.closed_jobs) == ((), {"7"})
+
+
+def test_two_samples_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "g1.json").write_text(json.dumps(DEVICES))
+    journal = str(tmp_path / "journal")
+    sample(Settings("g1", "c", 0.05, "simulated", str(tmp_path), journal=journal, samples=2))
+    assert f"sampling node g1 every 0.05 s into '{journal}'" in capsys.readouterr().err
+    (hour,) = hours(journal)
+    assert [seen.interval_s > 0 for seen in hour] == [False, True]
