@@ -119,6 +119,13 @@ class Source(Protocol):
         ...
 
 
+class Hour(NamedTuple):
+    """An hour that is sealed; it does not count where its day was rolled up with less of it."""
+
+    size_bytes: int
+    counts: bool
+
+
 class Samples:
     """The sampled part of the store in ``folder``."""
 
@@ -174,22 +181,26 @@ class Samples:
                     write(database, joined(table, table.name, there), path, known, work, file_mode(self.folder))
         return count
 
-    def sealed(self, cluster: str, node: str, days: Iterable[str]) -> dict[tuple[str, str], int]:
-        """Return for each (day, hour) of a node how much of its journal is sealed, in bytes.
+    def sealed(self, cluster: str, node: str, days: Iterable[str]) -> dict[tuple[str, str], Hour]:
+        """Return for each (day, hour) of a node how much of its journal is sealed, in bytes, and whether that counts.
 
         Raises:
             StoreError: a file cannot be read.
         """
         root = os.path.join(self.folder, SHARES.name, cluster)
-        found: dict[tuple[str, str], int] = {}
+        found: dict[tuple[str, str], Hour] = {}
         for day in days:
             folder = os.path.join(root, day)
             # The finest file knows best: an hour that came after its day was rolled up lies beside it.
-            paths = [path for _, path in rolled_up(folder)]
+            rolled = [path for _, path in rolled_up(folder)]
             # By name "raw" sorts after the digits.
-            paths += reversed(parquet_files(os.path.join(folder, node)))
-            for hours in hours_in(paths).values():
-                found |= {(day, hour): size for (name, hour), (size, _) in hours.items() if name == node}
+            paths = [*rolled, *reversed(parquet_files(os.path.join(folder, node)))]
+            whole: Hours = {}
+            for path, hours in hours_in(paths).items():
+                if path in rolled:
+                    whole = whole or hours
+                counts = path in rolled or not hours.keys() & whole.keys() or hours.items() <= whole.items()
+                found |= {(day, hour): Hour(size, counts) for (name, hour), (size, _) in hours.items() if name == node}
         return found
 
     def files(self, table: Table, since_s: float, until_s: float) -> dict[int, list[str]]:

@@ -36,7 +36,7 @@ AGES = {"joined": 2.5, "minute": 20, "day": 300, "gone": 2000}
 
 
 def passed_days(store: Store, days: float, runs: int = 1) -> Compacted:
-    done = [compact(store.samples, KEEP, MIDNIGHT + DAY * (1 + days)) for _ in range(runs)]
+    done = [compact(store.samples, KEEP, MIDNIGHT + DAY * (1 + days), anyway=True) for _ in range(runs)]
     assert done[-1] is not None
     return done[-1]
 
@@ -101,6 +101,20 @@ def test_deleted_at_last(tmp_path: Path) -> None:
     passed_days(store, AGES["minute"])
     assert passed_days(store, AGES["gone"]).removed == 6
     assert (files(store), os.listdir(tmp_path / "samples/c")) == ([], [])
+
+
+def test_a_clock_that_is_ahead_deletes_nothing(tmp_path: Path) -> None:
+    # One node's clock was years ahead once, and says nothing of today.
+    store = stored(tmp_path, [], steady(NOON - 30 * DAY, NOON, NOON + 900 * DAY))
+    before = files(store)
+    for days_ahead in (16, 400):
+        done = compact(store.samples, KEEP, NOON + days_ahead * DAY)
+        assert done
+        assert "' is 2026-11-20, and this host's clock says" in done.errors[0]
+    assert files(store) == before
+    assert compact(store.samples, KEEP, MIDNIGHT + 3 * DAY) is not None, "two days without a sample happen"
+    assert compact(store.samples, KEEP, NOON + 16 * DAY, anyway=True) is not None
+    assert "samples/c/2026-11-20/minute.parquet" in files(store)
 
 
 def test_nothing_is_merged_over_a_gap_or_another_job(tmp_path: Path) -> None:
@@ -243,7 +257,7 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
     lock.parent.mkdir(parents=True)
     with open(lock, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert compact(store.samples, KEEP, NOON + 20 * DAY) is None
+        assert compact(store.samples, KEEP, NOON + 20 * DAY, anyway=True) is None
     passed_days(store, 20)
     assert files(store)[-1] == "samples/c/2026-11-20/minute.parquet"
 

@@ -14,9 +14,11 @@ import pytest
 
 from slurm_colloc import clock
 from slurm_colloc.accounting import parquet
+from slurm_colloc.accounting.compact import compact
 from slurm_colloc.accounting.samples import SHARES, Samples
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli.colloc import main, seal
+from slurm_colloc.config import Observe
 from slurm_colloc.model import Round
 from slurm_colloc.observe.journal import append, encode, hours
 from tests.unit.made import HOUR, device, host, process, seen
@@ -146,6 +148,24 @@ def test_old_hours_go_by_a_later_run_than_the_one_that_sealed_them(
     assert [hour.began_s for hour in hours(str(site / "journal"))] == [NOON + 3 * DAY]
     assert "dropped 1 h sealed before" in capsys.readouterr().err
     assert len(times(site)) == 2
+
+
+def test_the_journal_of_an_hour_that_is_refused_stays(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(site, one(NOON))
+    colloc(monkeypatch, "seal")
+    store = Samples(str(site / "store"))
+    compact(store, Observe(), NOON + 20 * DAY, anyway=True)
+    keep(site, one(NOON + 10))
+    it_is(monkeypatch, NOON + 5 * DAY)
+    for _ in range(2):
+        assert colloc(monkeypatch, "seal") == 0
+    assert len(list(hours(str(site / "journal")))) == 1, "only there is all of it"
+    done = compact(store, Observe(), NOON + 20 * DAY, anyway=True)
+    assert done
+    assert len(done.refused) == 2
+    assert capsys.readouterr().err.count("sealed 1 h") == 2, "once is enough"
 
 
 def test_torn_lines_are_counted_in_the_file(

@@ -25,6 +25,7 @@ _CLOSED_AFTER_S = 120
 class Sealed(NamedTuple):
     """What was done: hours written with their Rounds and unusable lines; ``kept`` are hours sealed by earlier runs.
 
+    An hour that was sealed beside a day that had been rolled up with less of it is in neither: its journal must stay.
     ``busy`` are nodes whose journal another run is sealing, ``errors`` says of the rest why it is not sealed.
     """
 
@@ -89,8 +90,9 @@ def seal_hours(store: Samples, cluster: str, journal: Iterable[Hour]) -> Sealed:
                     continue
                 there = store.sealed(cluster, node, sorted({day_and_hour(hour.began_s)[0] for hour in ours}))
                 for hour in ours:
-                    if there.get(day_and_hour(hour.began_s)) == hour.size_bytes():
-                        kept.append(hour)
+                    known = there.get(day_and_hour(hour.began_s))
+                    if known and known.size_bytes == hour.size_bytes():
+                        kept += [hour] if known.counts else []
                         continue
                     try:
                         rounds += store.seal(cluster, hour, attribute_round, work)
