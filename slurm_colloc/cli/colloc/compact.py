@@ -18,8 +18,8 @@ def compact(
 ) -> None:
     """Join the files of closed days, roll old days up, delete the oldest; once a day, on the host that ingests.
 
-    Exit status 1: some of it could not be done; the rest was. Nothing is done where the last sampled day is over for more
-    than two days: then this host's clock is ahead, or sampling has stopped (--anyway).
+    Exit status 1: some of it could not be done; the rest was. Nothing is done where the last sampled day is over for
+    more than two days: then this host's clock is ahead, or sampling has stopped (--anyway).
     """
     config = site_or_none()
     folder = service_folder("store", store)
