@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_colloc.accounting.compact import METHODS, Compacted, compact
+from slurm_colloc.accounting.feedback import _EVIDENCE
 from slurm_colloc.accounting.samples import DAY, MINUTE, Samples
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import job_usage
@@ -427,6 +428,25 @@ def test_a_peak_over_two_gpus_is_of_one_minute_or_day(tmp_path: Path) -> None:
     assert only(store).gpu_mem_peak_mib == 210
     passed_days(store, AGES["day"])
     assert only(store).gpu_mem_peak_mib == 300, "no less than it was"
+
+
+def test_a_reading_after_the_end_takes_nothing_from_the_run(tmp_path: Path) -> None:
+    """The job's processes were still there when the last reading was taken."""
+    own = [
+        *steady(*range(NOON + 10, NOON + 1700, 10), mib=50000),
+        *steady(*range(NOON + 1700, NOON + 1810, 10), mib=10),
+    ]
+    store = stored(tmp_path, [run(start_s=NOON, end_s=NOON + 1795)], own)
+
+    def found() -> tuple[Any, ...]:
+        usage = only(store)
+        ((mib, count_s),) = [(row[7], row[12]) for row in store.rows(_EVIDENCE, {"cluster": "c", "high": 0.95})]
+        return usage.gpu_mem_peak_mib, usage.host_mem_peak_mib, usage.idle_tail_s, mib, count_s
+
+    assert found() == (50000, 4000, 0, 50000, 1790)
+    for age, tail_s in (("minute", 0), ("day", None)):
+        passed_days(store, AGES[age])
+        assert found() == (50000, 4000, tail_s, 50000, 1795)
 
 
 def test_an_idle_tail_is_not_read_out_of_a_days_mean(tmp_path: Path) -> None:
