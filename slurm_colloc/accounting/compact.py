@@ -15,6 +15,7 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.parquet import (
     SUFFIX,
+    broken,
     connection,
     folders,
     hours_in,
@@ -194,7 +195,8 @@ class _Run:
             try:
                 self._day(table, folder, keep, now_s)
             except StoreError as error:
-                errors.append(str(error))
+                paths = [path for place in (folder, *folders(folder)) for path in parquet_files(place)]
+                errors.append(broken(paths) or str(error))
         return Compacted(self._written, self._removed, tuple(self._refused), tuple(errors))
 
     def _adopt(self, path: str) -> None:

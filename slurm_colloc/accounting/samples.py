@@ -36,13 +36,15 @@ from slurm_colloc.accounting.parquet import (
     write,
 )
 from slurm_colloc.errors import StoreError
-from slurm_colloc.files import as_owner, closed_folder, file_mode, locked, whose
+from slurm_colloc.files import as_owner, closed_folder, file_mode, locked, private_folder, whose
 from slurm_colloc.model import ADDITIVE, JobShare, Round
 
 RAW, MINUTE, DAY = 0, 60, 86_400
 GRAINS = {MINUTE: "minute.parquet", DAY: "day.parquet"}
 RAW_DAY = "raw.parquet"
 _BATCH_ROUNDS = 64
+# What may lie in a work folder: files of parquet.write, parts of a day, and what DuckDB spills.
+_TEMPORARY = ("file.", "part-", "duckdb_temp_")
 
 
 class Table(NamedTuple):
@@ -119,7 +121,7 @@ class Source(Protocol):
         ...
 
 
-class Hour(NamedTuple):
+class SealedHour(NamedTuple):
     """An hour that is sealed; it does not count where its day was rolled up with less of it."""
 
     size_bytes: int
@@ -137,19 +139,20 @@ class Samples:
         """Hold one writer's folder for temporaries, emptied of what a killed one left; None where another holds it.
 
         Raises:
-            StoreError: it cannot be made or locked.
+            StoreError: it cannot be made or locked, or it, or one above it in the store, is a link or somebody else's.
         """
-        path = os.path.join(self.folder, "work", *name)
+        path = self.folder
         with as_owner(self.folder):
             try:
-                closed_folder(self.folder)
-                os.makedirs(path, exist_ok=True)
+                closed_folder(path)
             except OSError as error:
                 raise StoreError(f"store '{path}' cannot be made: {error.strerror}; {whose(path)}") from error
-            lock = os.path.join(path, "lock")
-            with locked(lock) as held:
+            for part in ("work", *name):
+                # Whoever may write in the store must not point a run of its owner, or of root, elsewhere.
+                path = private_folder(os.path.join(path, part))
+            with locked(os.path.join(path, "lock")) as held:
                 for left in entries(path) if held else ():
-                    if left.path != lock:
+                    if left.name.startswith(_TEMPORARY):
                         remove(left.path)
                 yield path if held else None
 
@@ -181,14 +184,14 @@ class Samples:
                     write(database, joined(table, table.name, there), path, known, work, file_mode(self.folder))
         return count
 
-    def sealed(self, cluster: str, node: str, days: Iterable[str]) -> dict[tuple[str, str], Hour]:
+    def sealed(self, cluster: str, node: str, days: Iterable[str]) -> dict[tuple[str, str], SealedHour]:
         """Return for each (day, hour) of a node how much of its journal is sealed, in bytes, and whether that counts.
 
         Raises:
             StoreError: a file cannot be read.
         """
         root = os.path.join(self.folder, SHARES.name, cluster)
-        found: dict[tuple[str, str], Hour] = {}
+        found: dict[tuple[str, str], SealedHour] = {}
         for day in days:
             folder = os.path.join(root, day)
             # The finest file knows best: an hour that came after its day was rolled up lies beside it.
@@ -200,7 +203,8 @@ class Samples:
                 if path in rolled:
                     whole = whole or hours
                 counts = path in rolled or not hours.keys() & whole.keys() or hours.items() <= whole.items()
-                found |= {(day, hour): Hour(size, counts) for (name, hour), (size, _) in hours.items() if name == node}
+                of = {hour: size for (name, hour), (size, _) in hours.items() if name == node}
+                found |= {(day, hour): SealedHour(size, counts) for hour, size in of.items()}
         return found
 
     def files(self, table: Table, since_s: float, until_s: float) -> dict[int, list[str]]:
@@ -224,6 +228,14 @@ class Samples:
                 whole = os.path.join(node, RAW_DAY)
                 found[RAW] += [whole] if whole in paths else paths
         return found
+
+    def paths(self, table: Table, since_s: float, until_s: float) -> list[str]:
+        """Return the files that count for readings of [since, until), whatever their grain.
+
+        Raises:
+            StoreError: a folder cannot be read.
+        """
+        return [path for paths in self.files(table, since_s, until_s).values() for path in paths]
 
     def first_release(self) -> list[str]:
         """Return the files that release 0.1 wrote: shares/<cluster>/<place>/<node>/<hour>.parquet.
@@ -265,8 +277,8 @@ class Samples:
         Raises:
             StoreError: a file cannot be read.
         """
-        paths = [path for paths in self.files(SHARES, since_s, until_s).values() for path in paths]
-        return sum(rejected for hours in hours_in(paths).values() for _, rejected in hours.values())
+        found = hours_in(self.paths(SHARES, since_s, until_s))
+        return sum(rejected for hours in found.values() for _, rejected in hours.values())
 
 
 def rolled_up(folder: str) -> list[tuple[int, str]]:

@@ -249,4 +249,4 @@ def test_compact(tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str])
     (rolled_up,) = Path(store).rglob("minute.parquet")
     rolled_up.write_bytes(b"junk")
     assert colloc("compact", "--store", store) == 1
-    assert "error: samples cannot be read" in capsys.readouterr().err
+    assert f"error: store file '{rolled_up}' cannot be read" in capsys.readouterr().err

@@ -273,6 +273,17 @@ def test_a_broken_file_stops_its_own_day_only(tmp_path: Path) -> None:
         rows(store)
 
 
+def test_a_file_with_a_damaged_page_is_named(tmp_path: Path) -> None:
+    store = stored(tmp_path, [], steady(NOON, NOON - DAY))
+    path = tmp_path / "samples/c/2026-11-19/g1/12.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + b"\xff" * 396 + whole[400:])
+    (error,) = passed_days(store, AGES["minute"]).errors
+    assert f"'{path}' cannot be read" in error
+    with pytest.raises(StoreError, match=f"'{path}' cannot be read"):
+        rows(store, "*")
+
+
 def test_a_file_that_is_not_ours_is_not_taken_in(tmp_path: Path) -> None:
     store = stored(tmp_path, [], steady(NOON))
     with duckdb.connect() as connection:

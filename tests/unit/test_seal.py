@@ -168,6 +168,42 @@ def test_the_journal_of_an_hour_that_is_refused_stays(
     assert capsys.readouterr().err.count("sealed 1 h") == 2, "once is enough"
 
 
+def test_a_damaged_file_stops_its_own_day_only(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(site, one(NOON - DAY))
+    colloc(monkeypatch, "seal")
+    path = site / "store/samples/c/2026-11-19/g1/12.parquet"
+    path.write_bytes(b"junk" * 10)
+    keep(site, one(NOON - DAY + 10), one(NOON))
+    assert colloc(monkeypatch, "seal") == 1
+    assert str(path) in capsys.readouterr().err
+    assert (site / "store/samples/c/2026-11-20/g1/12.parquet").exists()
+
+
+def test_a_link_among_the_work_folders_is_not_followed(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(site, one(NOON))
+    (site / "victim/c/g1").mkdir(parents=True)
+    (site / "victim/c/g1/file.1").touch()
+    (site / "store/work").mkdir()
+    (site / "store/work/seal").symlink_to(site / "victim")
+    assert colloc(monkeypatch, "seal") == 1
+    assert f"'{site}/store/work/seal' is a link" in capsys.readouterr().err
+    assert os.listdir(site / "victim/c/g1") == ["file.1"]
+
+
+def test_what_is_not_ours_stays_in_a_work_folder(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(site, one(NOON))
+    work = site / "store/work/seal/c/g1"
+    work.mkdir(parents=True)
+    for name in ("notes", "part-0", "file.0123.new", "duckdb_temp_storage_DEFAULT-0.tmp"):
+        (work / name).touch()
+    assert colloc(monkeypatch, "seal") == 0
+    assert sorted(os.listdir(work)) == ["lock", "notes"]
+
+
 def test_torn_lines_are_counted_in_the_file(
     site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
