@@ -42,6 +42,7 @@ def main() -> int:
         (root / "site.toml").write_text(
             f'schema = 1\ncluster = "c"\nslurm_release = "22.05"\n[paths]\nstate = "{root}"\n'
         )
+        (root / "store").mkdir()
         for passed in rounds(draw, BEGAN_S, HOUR):
             append(f"{root}/journal", passed)
         size = sum(path.stat().st_size for path in root.rglob("*.journal"))

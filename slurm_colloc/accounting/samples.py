@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
+from math import isfinite
 from typing import Any, NamedTuple, Protocol
 
 from duckdb import DuckDBPyConnection
@@ -101,9 +102,10 @@ HOSTS = Table(
 )
 TABLES = (SHARES, HOSTS)
 
-# Random low bits do not compress, and no counter is that exact: percentages keep steps of 1/128, amounts of 1/16 (J,
-# s, MiB). Powers of two, so that a FLOAT holds them exactly and sums stay exact; times keep milliseconds.
-_STEPS = {name: 128 for name in ADDITIVE if name.endswith("_pct")} | dict.fromkeys((*SHARES.sums, *HOSTS.sums), 16)
+# Random low bits do not compress, and no counter is that exact: percentages keep steps of 1/128, energy of 1/16 J, what
+# a job does besides of 1/1024 (s, MiB). Powers of two, so that a FLOAT holds them exactly and sums stay exact; times
+# keep milliseconds.
+_STEPS = dict.fromkeys(ADDITIVE, 128) | dict.fromkeys(SHARES.sums, 16) | dict.fromkeys(HOSTS.sums, 1024)
 
 _LONGEST = {"at_s": "1e12", "interval_s": DAY}
 
@@ -371,6 +373,7 @@ def _shares(cluster: str, seen: Round, shares: Sequence[JobShare]) -> Iterator[t
     sharers: dict[str, int] = {}
     for share in shares:
         sharers[share.uuid] = sharers.get(share.uuid, 0) + (share.job_id != "")
+    sums: dict[tuple[str, str], float] = {}
     for share in shares:
         device = devices_by_uuid[share.uuid]
         yield (
@@ -385,11 +388,24 @@ def _shares(cluster: str, seen: Round, shares: Sequence[JobShare]) -> Iterator[t
             device.model,
             device.profile,
             share.process_count,
-            *(getattr(share, name) for name in ADDITIVE),
+            *(_stepped(sums, (share.uuid, name), getattr(share, name)) for name in ADDITIVE),
             share.gpu_mem_used_mib,
             share.method,
             sharers[share.uuid],
         )
+
+
+def _stepped(sums: dict[tuple[str, str], float], which: tuple[str, str], part: float | None) -> float | None:
+    """Return a part of a device's reading in whole steps, so that these add up to the reading in whole steps.
+
+    Not the part is rounded but the sum so far: nothing is lost where each of many is less than a step.
+    """
+    if part is None or not isfinite(part):
+        return part
+    before = sums.get(which, 0.0)
+    sums[which] = before + part
+    steps = _STEPS[which[1]]
+    return (round(sums[which] * steps) - round(before * steps)) / steps
 
 
 def _hosts(cluster: str, seen: Round) -> Iterator[tuple[Any, ...]]:

@@ -250,10 +250,10 @@ def test_tasks_of_an_array_belong_to_the_id_that_sbatch_printed(tmp_path: Path) 
 
 
 def test_without_root_only_ones_own_history_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: UID + 1)
     store = Store(str(tmp_path / "store"))
     store.write_allocations("a", [run(user=NAME)], None, 1.0)
     sampled(store, [pass_at(10, 50.0)])
+    monkeypatch.setattr(os, "geteuid", lambda: UID + 1)
     assert build_history(store, "c", str(tmp_path / "state"), decided(decision())) == (0, 1)
     assert os.listdir(tmp_path / "state/history") == []
 

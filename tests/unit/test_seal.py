@@ -327,12 +327,21 @@ def test_parts_still_add_up_after_rounding(tmp_path: Path) -> None:
     sharing = [process(str(job), job, sm_util_pct=float(job)) for job in (1, 2, 4)]
     store = Store(str(tmp_path))
     sampled(store, [seen(NOON, [unit], sharing)])
-    ((active, util, joules),) = store.rows(
-        "SELECT sum(sm_active_pct), sum(gpu_util_pct), sum(energy_j) FROM shares", {}
-    )
-    assert active == pytest.approx(77.7777, abs=4 / 256)
-    assert util == pytest.approx(99.0, abs=4 / 256)
-    assert joules == pytest.approx(1234.5678, abs=4 / 32)
+    rows = store.rows("SELECT sum(sm_active_pct), sum(gpu_util_pct), sum(energy_j) FROM shares", {})
+    assert rows == [(round(77.7777 * 128) / 128, 99.0, round(1234.5678 * 16) / 16)], "the reading, to the last digit"
+
+
+def test_what_is_little_for_each_is_not_lost_for_all(tmp_path: Path) -> None:
+    """14 jobs, each with less than half a step of energy and of CPU time in each reading."""
+    unit = device(sm_active_pct=0.02, energy_j=0.4)
+    sharing = [process(str(job), job, gpu_mem_used_mib=1) for job in range(14)]
+    little = [host("1", cpu_s=0.03, read_mib=0.03, written_mib=0.03)]
+    store = Store(str(tmp_path))
+    sampled(store, [seen(NOON + at_s, [unit], sharing, hosts=little, interval_s=1.0) for at_s in range(360)])
+    ((joules, least),) = store.rows("SELECT sum(energy_j), min(energy_j) FROM shares WHERE job_id != ''", {})
+    assert (joules, least) == (360 * round(0.4 * 16) / 16, 0)
+    (sums,) = store.rows("SELECT sum(cpu_s), sum(read_mib), sum(written_mib) FROM hosts", {})
+    assert sums == pytest.approx((10.8, 10.8, 10.8), rel=0.02)
 
 
 @pytest.mark.parametrize("value", [1e38, 1e300])
