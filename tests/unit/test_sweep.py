@@ -334,7 +334,7 @@ def test_only_the_days_of_the_window_are_opened(tmp_path: Path) -> None:
     store = stored(tmp_path, [run(end_s=4 * day_s)], busy(900, 900 + day_s, 900 + 3 * day_s))
     (tmp_path / "samples/c/1970-01-04/g1/00.parquet").write_bytes(b"junk")
     assert only(store, 0, day_s + 10).util_used_gpu_hours == near(0.125 + 10 / 7200)
-    with pytest.raises(StoreError, match="1970-01-04/g1/00.parquet' cannot be read"):
+    with pytest.raises(StoreError, match=r"1970-01-04/g1/00\.parquet' cannot be read"):
         only(store)
 
 
