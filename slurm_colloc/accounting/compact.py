@@ -15,6 +15,7 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.parquet import (
     SUFFIX,
+    broken,
     connection,
     folders,
     hours_in,
@@ -57,6 +58,8 @@ METHODS = (
 _LARGEST = ("process_count", "sharers", "gpu_mem_used_mib", "host_mem_mib")
 # Two readings follow each other if no more lies between them than what rounding and a sampler's own time leave.
 _ROUNDING_S, _TOUCHING = 0.01, 0.01
+# Samples come every day, so that a clock further past the last of them is ahead, or sampling has stopped.
+_LONGEST_SILENCE_DAYS = 2
 
 
 class Compacted(NamedTuple):
@@ -126,14 +129,50 @@ def _merged(table: Table, name: str) -> str:
     return f"coalesce(sum({name} * piece_s) / nullif(sum(piece_s), 0), max({name}))"
 
 
-def compact(store: Samples, keep: Observe, now_s: float) -> Compacted | None:
+def compact(store: Samples, keep: Observe, now_s: float, anyway: bool = False) -> Compacted | None:
     """Bring every day of the store to the form that it has at its age; None where another run does so already.
 
     Raises:
-        StoreError: the store cannot be written at all; what fails with one day is in ``errors``.
+        StoreError: the store cannot be written at all; what fails with one day is in ``errors``, and so is a clock
+            that the samples do not bear out, unless it is to be done ``anyway``.
     """
+    doubt = "" if anyway else _clock_doubt(store, now_s)
+    if doubt:
+        return Compacted(0, 0, (), (doubt,))
     with store.work("compact") as work:
         return None if work is None else _Run(store, work).all_days(keep, now_s)
+
+
+def _clock_doubt(store: Samples, now_s: float) -> str:
+    """Return why ``now_s`` is doubtful, if it is long past the last sampled day: what is deleted does not come back."""
+    today = day_and_hour(now_s)[0]
+    days = [os.path.basename(folder) for _, folder in _days(store)]
+    # A node whose clock was ahead left days that are still to come; they say nothing.
+    last = max((day for day in days if _began_s(day) is not None and day <= today), default=today)
+    if now_s - (_began_s(last) or 0.0) <= DAY * (1 + _LONGEST_SILENCE_DAYS):
+        return ""
+    return (
+        f"the last sampled day in '{store.folder}' is {last}, and this host's clock says {today}: is it ahead? "
+        "Nothing was done. Set the clock; if it is right and sampling has stopped, give --anyway"
+    )
+
+
+def _days(store: Samples) -> list[tuple[Table, str]]:
+    """Return the folders of days, those of others among them."""
+    return [
+        (table, folder)
+        for table in TABLES
+        for cluster in folders(os.path.join(store.folder, table.name))
+        for folder in folders(cluster)
+    ]
+
+
+def _began_s(day: str) -> float | None:
+    """Return when the day of that name began, None where it is no day's."""
+    try:
+        return datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
 
 
 class _Run:
@@ -152,17 +191,12 @@ class _Run:
                 self._adopt(path)
             except StoreError as error:
                 errors.append(str(error))
-        days = [
-            (table, folder)
-            for table in TABLES
-            for cluster in folders(os.path.join(self._store.folder, table.name))
-            for folder in folders(cluster)
-        ]
-        for table, folder in days:
+        for table, folder in _days(self._store):
             try:
                 self._day(table, folder, keep, now_s)
             except StoreError as error:
-                errors.append(str(error))
+                paths = [path for place in (folder, *folders(folder)) for path in parquet_files(place)]
+                errors.append(broken(paths) or str(error))
         return Compacted(self._written, self._removed, tuple(self._refused), tuple(errors))
 
     def _adopt(self, path: str) -> None:
@@ -182,11 +216,10 @@ class _Run:
         self._remove([path])
 
     def _day(self, table: Table, folder: str, keep: Observe, now_s: float) -> None:
-        try:
-            began = datetime.strptime(os.path.basename(folder), "%Y-%m-%d").replace(tzinfo=UTC)
-        except ValueError:
+        began_s = _began_s(os.path.basename(folder))
+        if began_s is None:
             return  # not ours
-        age_days = (now_s - began.timestamp()) / DAY - 1
+        age_days = (now_s - began_s) / DAY - 1
         nodes = [path for node in folders(folder) for path in parquet_files(node)]
         there = [path for _, path in rolled_up(folder)]
         if age_days > keep.keep_job_days:

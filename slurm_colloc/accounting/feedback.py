@@ -27,17 +27,22 @@ _EVIDENCE = """
 WITH runs AS (
     SELECT *, row_number() OVER () AS run FROM allocations WHERE cluster = $cluster AND end_s IS NOT NULL
 ),
+parts AS (
+    SELECT r.run, s.*, coalesce(s.sm_active_pct, s.gpu_util_pct) * s.whole_sm_part AS value,
+           least(s.at_s, r.end_s) - greatest(s.at_s - s.interval_s, r.start_s) AS seconds
+    FROM shares s JOIN runs r
+      ON r.job_id_raw = s.job_id AND r.cluster = s.cluster AND s.at_s > r.start_s AND s.at_s - s.interval_s < r.end_s
+     AND (s.at_s <= r.end_s OR s.grain_s > 0)
+),
 units AS (
-    SELECT r.run, s.node, s.uuid, s.pass_s, sum(s.interval_s) AS interval_s, max(s.grain_s) AS grain_s,
+    SELECT s.run, s.node, s.uuid, s.pass_s, sum(s.seconds) AS interval_s, max(s.grain_s) AS grain_s,
            max(s.gpu_model) AS gpu_model, max(s.profile) AS profile,
            CASE WHEN count(*) = count(s.gpu_mem_used_mib) THEN max(s.gpu_mem_used_mib) END AS mib,
            -- A split among neighbours is good enough for a report, not for sizing the next run.
            CASE WHEN count(*) = count(s.value) AND bool_and(s.method = 'measured')
-                THEN coalesce(sum(s.value * s.interval_s) / nullif(sum(s.interval_s), 0), max(s.value)) END AS sm,
+                THEN coalesce(sum(s.value * s.seconds) / nullif(sum(s.seconds), 0), max(s.value)) END AS sm,
            bool_or(s.sm_active_pct IS NULL AND s.gpu_util_pct IS NOT NULL) AS sm_is_bound
-    FROM (SELECT *, coalesce(sm_active_pct, gpu_util_pct) * whole_sm_part AS value FROM shares) s
-    JOIN runs r ON r.job_id_raw = s.job_id AND r.cluster = s.cluster AND s.at_s > r.start_s AND s.at_s <= r.end_s
-    GROUP BY r.run, s.node, s.uuid, s.pass_s
+    FROM parts s GROUP BY s.run, s.node, s.uuid, s.pass_s
 ),
 passes AS (
     SELECT run, max(interval_s) AS interval_s, max(grain_s) AS grain_s, max(gpu_model) AS gpu_model,

@@ -4,7 +4,7 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -50,13 +50,18 @@ def keep_means(store: Store, source: str, parsed: clustercockpit.Means, now_s: f
     return _log(store, Counted(source, parsed.rows_in, len(parsed.rows), 0, parsed.rejected))
 
 
+_READ = {field for exporter in prometheus.EXPORTERS for field, _ in exporter.metrics.values()}
+
+
 class _Hour:
     """An hour of a node as a server knows it, to be sealed as an hour of a journal is."""
 
-    def __init__(self, node: str, began_s: int, rounds: Iterable[Round]) -> None:
+    def __init__(self, node: str, began_s: int, rounds: Sequence[Round]) -> None:
         self.node = node
         self.began_s = began_s
-        self.read_bytes = self.rejected = 0
+        # Where more is known by a later import, it must not be taken for what is in the store already.
+        self.read_bytes = len(repr(rounds))
+        self.rejected = 0
         self._rounds = rounds
 
     def __iter__(self) -> Iterator[Round]:
@@ -73,7 +78,8 @@ def keep_history(
 ) -> Counted:
     """Write what a Prometheus server knows of the hours that [since, until) touches, hour by hour.
 
-    Hours of which it knows nothing stay as they are in the store: a server forgets.
+    Hours of which it knows nothing stay as they are in the store: a server forgets. So do those in which an agent
+    sampled the node or one of its GPUs, whatever the node is called there: a GPU would be read by two.
 
     Raises:
         InputError: the server does not answer, or has nothing that can be read.
@@ -92,9 +98,28 @@ def keep_history(
             points += found.points
             rejected.update(found.rejected)
             by_node = sorted(found.rounds, key=lambda seen: (seen.node, seen.at_s))
-            for node, rounds in groupby(by_node, key=lambda seen: seen.node):
-                store.samples.seal(cluster, _Hour(node, int(start_s), rounds), attribute, work)
+            sampled = _sampled_by_agents(store, cluster, start_s, end_s)
+            for node, group in groupby(by_node, key=lambda seen: seen.node):
+                rounds = list(group)
+                if sampled & {node, *(device.uuid for seen in rounds for device in seen.devices)}:
+                    rejected["a reading in an hour that the node's agent sampled"] += sum(map(_readings, rounds))
+                else:
+                    store.samples.seal(cluster, _Hour(node, int(start_s), rounds), attribute, work)
     return _log(store, Counted(source, points, points - rejected.total(), 0, dict(rejected)))
+
+
+def _sampled_by_agents(store: Store, cluster: str, since_s: float, until_s: float) -> set[str]:
+    """Return the nodes, and the UUIDs, that have readings with a count of processes, which no server knows."""
+    query = """
+        SELECT DISTINCT unnest([node, uuid]) FROM shares
+        WHERE cluster = $cluster AND process_count IS NOT NULL AND at_s > $since AND at_s <= $until
+    """
+    rows = store.rows(query, {"cluster": cluster, "since": since_s, "until": until_s}, since_s, until_s)
+    return {name for (name,) in rows}
+
+
+def _readings(seen: Round) -> int:
+    return sum(getattr(device, name) is not None for device in seen.devices for name in _READ)
 
 
 def _log(store: Store, counted: Counted) -> Counted:

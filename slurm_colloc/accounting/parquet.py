@@ -3,7 +3,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import duckdb
@@ -86,6 +86,20 @@ def hours_in(paths: Sequence[str]) -> dict[str, Hours]:
         nodes = json.loads(metadata["hours"])
         hours[path] = {(node, hour): (*counts,) for node, of in nodes.items() for hour, counts in of.items()}
     return hours
+
+
+def broken(paths: Iterable[str]) -> str:
+    """Return which of the files cannot be read to its end, and why; nothing where all can.
+
+    DuckDB names a file that it cannot open, and not one whose pages are damaged.
+    """
+    for path in paths:
+        try:
+            with duckdb.connect(config={"threads": 1}) as database:
+                database.execute(f"SELECT max(hash(COLUMNS(*))) FROM {read([path])}").fetchall()  # noqa: S608
+        except duckdb.Error as error:
+            return f"store file '{path}' cannot be read: {str(error).splitlines()[0]}; move it away, or restore it"
+    return ""
 
 
 def read(paths: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
+from math import isfinite
 from typing import Any, NamedTuple, Protocol
 
 from duckdb import DuckDBPyConnection
@@ -36,13 +37,15 @@ from slurm_colloc.accounting.parquet import (
     write,
 )
 from slurm_colloc.errors import StoreError
-from slurm_colloc.files import as_owner, closed_folder, file_mode, locked, whose
+from slurm_colloc.files import as_owner, closed_folder, file_mode, locked, private_folder, whose
 from slurm_colloc.model import ADDITIVE, JobShare, Round
 
 RAW, MINUTE, DAY = 0, 60, 86_400
 GRAINS = {MINUTE: "minute.parquet", DAY: "day.parquet"}
 RAW_DAY = "raw.parquet"
 _BATCH_ROUNDS = 64
+# What may lie in a work folder: files of parquet.write, parts of a day, and what DuckDB spills.
+_TEMPORARY = ("file.", "part-", "duckdb_temp_")
 
 
 class Table(NamedTuple):
@@ -99,9 +102,10 @@ HOSTS = Table(
 )
 TABLES = (SHARES, HOSTS)
 
-# Random low bits do not compress, and no counter is that exact: percentages keep steps of 1/128, amounts of 1/16 (J,
-# s, MiB). Powers of two, so that a FLOAT holds them exactly and sums stay exact; times keep milliseconds.
-_STEPS = {name: 128 for name in ADDITIVE if name.endswith("_pct")} | dict.fromkeys((*SHARES.sums, *HOSTS.sums), 16)
+# Random low bits do not compress, and no counter is that exact: percentages keep steps of 1/128, energy of 1/16 J, what
+# a job does besides of 1/1024 (s, MiB). Powers of two, so that a FLOAT holds them exactly and sums stay exact; times
+# keep milliseconds.
+_STEPS = dict.fromkeys(ADDITIVE, 128) | dict.fromkeys(SHARES.sums, 16) | dict.fromkeys(HOSTS.sums, 1024)
 
 _LONGEST = {"at_s": "1e12", "interval_s": DAY}
 
@@ -119,6 +123,13 @@ class Source(Protocol):
         ...
 
 
+class SealedHour(NamedTuple):
+    """An hour that is sealed; it does not count where its day was rolled up with less of it."""
+
+    size_bytes: int
+    counts: bool
+
+
 class Samples:
     """The sampled part of the store in ``folder``."""
 
@@ -130,19 +141,20 @@ class Samples:
         """Hold one writer's folder for temporaries, emptied of what a killed one left; None where another holds it.
 
         Raises:
-            StoreError: it cannot be made or locked.
+            StoreError: it cannot be made or locked, or it, or one above it in the store, is a link or somebody else's.
         """
-        path = os.path.join(self.folder, "work", *name)
+        path = self.folder
         with as_owner(self.folder):
             try:
-                closed_folder(self.folder)
-                os.makedirs(path, exist_ok=True)
+                closed_folder(path)
             except OSError as error:
                 raise StoreError(f"store '{path}' cannot be made: {error.strerror}; {whose(path)}") from error
-            lock = os.path.join(path, "lock")
-            with locked(lock) as held:
+            for part in ("work", *name):
+                # Whoever may write in the store must not point a run of its owner, or of root, elsewhere.
+                path = private_folder(os.path.join(path, part))
+            with locked(os.path.join(path, "lock")) as held:
                 for left in entries(path) if held else ():
-                    if left.path != lock:
+                    if left.name.startswith(_TEMPORARY):
                         remove(left.path)
                 yield path if held else None
 
@@ -174,22 +186,27 @@ class Samples:
                     write(database, joined(table, table.name, there), path, known, work, file_mode(self.folder))
         return count
 
-    def sealed(self, cluster: str, node: str, days: Iterable[str]) -> dict[tuple[str, str], int]:
-        """Return for each (day, hour) of a node how much of its journal is sealed, in bytes.
+    def sealed(self, cluster: str, node: str, days: Iterable[str]) -> dict[tuple[str, str], SealedHour]:
+        """Return for each (day, hour) of a node how much of its journal is sealed, in bytes, and whether that counts.
 
         Raises:
             StoreError: a file cannot be read.
         """
         root = os.path.join(self.folder, SHARES.name, cluster)
-        found: dict[tuple[str, str], int] = {}
+        found: dict[tuple[str, str], SealedHour] = {}
         for day in days:
             folder = os.path.join(root, day)
             # The finest file knows best: an hour that came after its day was rolled up lies beside it.
-            paths = [path for _, path in rolled_up(folder)]
+            rolled = [path for _, path in rolled_up(folder)]
             # By name "raw" sorts after the digits.
-            paths += reversed(parquet_files(os.path.join(folder, node)))
-            for hours in hours_in(paths).values():
-                found |= {(day, hour): size for (name, hour), (size, _) in hours.items() if name == node}
+            paths = [*rolled, *reversed(parquet_files(os.path.join(folder, node)))]
+            whole: Hours = {}
+            for path, hours in hours_in(paths).items():
+                if path in rolled:
+                    whole = whole or hours
+                counts = path in rolled or not hours.keys() & whole.keys() or hours.items() <= whole.items()
+                of = {hour: size for (name, hour), (size, _) in hours.items() if name == node}
+                found |= {(day, hour): SealedHour(size, counts) for hour, size in of.items()}
         return found
 
     def files(self, table: Table, since_s: float, until_s: float) -> dict[int, list[str]]:
@@ -213,6 +230,14 @@ class Samples:
                 whole = os.path.join(node, RAW_DAY)
                 found[RAW] += [whole] if whole in paths else paths
         return found
+
+    def paths(self, table: Table, since_s: float, until_s: float) -> list[str]:
+        """Return the files that count for readings of [since, until), whatever their grain.
+
+        Raises:
+            StoreError: a folder cannot be read.
+        """
+        return [path for paths in self.files(table, since_s, until_s).values() for path in paths]
 
     def first_release(self) -> list[str]:
         """Return the files that release 0.1 wrote: shares/<cluster>/<place>/<node>/<hour>.parquet.
@@ -254,8 +279,8 @@ class Samples:
         Raises:
             StoreError: a file cannot be read.
         """
-        paths = [path for paths in self.files(SHARES, since_s, until_s).values() for path in paths]
-        return sum(rejected for hours in hours_in(paths).values() for _, rejected in hours.values())
+        found = hours_in(self.paths(SHARES, since_s, until_s))
+        return sum(rejected for hours in found.values() for _, rejected in hours.values())
 
 
 def rolled_up(folder: str) -> list[tuple[int, str]]:
@@ -348,6 +373,7 @@ def _shares(cluster: str, seen: Round, shares: Sequence[JobShare]) -> Iterator[t
     sharers: dict[str, int] = {}
     for share in shares:
         sharers[share.uuid] = sharers.get(share.uuid, 0) + (share.job_id != "")
+    sums: dict[tuple[str, str], float] = {}
     for share in shares:
         device = devices_by_uuid[share.uuid]
         yield (
@@ -362,11 +388,24 @@ def _shares(cluster: str, seen: Round, shares: Sequence[JobShare]) -> Iterator[t
             device.model,
             device.profile,
             share.process_count,
-            *(getattr(share, name) for name in ADDITIVE),
+            *(_stepped(sums, (share.uuid, name), getattr(share, name)) for name in ADDITIVE),
             share.gpu_mem_used_mib,
             share.method,
             sharers[share.uuid],
         )
+
+
+def _stepped(sums: dict[tuple[str, str], float], which: tuple[str, str], part: float | None) -> float | None:
+    """Return a part of a device's reading in whole steps, so that these add up to the reading in whole steps.
+
+    Not the part is rounded but the sum so far: nothing is lost where each of many is less than a step.
+    """
+    if part is None or not isfinite(part):
+        return part
+    before = sums.get(which, 0.0)
+    sums[which] = before + part
+    steps = _STEPS[which[1]]
+    return (round(sums[which] * steps) - round(before * steps)) / steps
 
 
 def _hosts(cluster: str, seen: Round) -> Iterator[tuple[Any, ...]]:

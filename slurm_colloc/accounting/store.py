@@ -9,7 +9,6 @@ import glob
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from math import inf
 from typing import Any
 
@@ -17,11 +16,11 @@ import duckdb
 import pandas as pd
 
 from slurm_colloc.accounting.equivalents import devices, gpu_equivalents
-from slurm_colloc.accounting.parquet import sql
-from slurm_colloc.accounting.samples import HOSTS, SHARES, Samples
+from slurm_colloc.accounting.parquet import broken, sql, write
+from slurm_colloc.accounting.samples import HOSTS, SHARES, TABLES, Samples
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import StoreError
-from slurm_colloc.files import as_owner, closed_folder, file_mode, read_bounded, temporary_path, whose, write_atomic
+from slurm_colloc.files import as_owner, closed_folder, file_mode, read_bounded, whose, write_atomic
 from slurm_colloc.model import AllocationRow
 
 # Why lines of a journal are not in the store.
@@ -106,7 +105,6 @@ class Store:
 
     def _write(self, name: str, records: list[tuple[Any, ...]], columns: dict[str, str]) -> None:
         path = os.path.join(self._folder, f"{name}.parquet")
-        temporary = temporary_path(path)
         frame = pd.DataFrame.from_records(records, columns=list(columns))
         casts = ", ".join(f'CAST("{column}" AS {kind}) AS "{column}"' for column, kind in columns.items())
         with as_owner(self._folder):
@@ -114,12 +112,9 @@ class Store:
                 self._make_folder(path)
                 with duckdb.connect() as connection:
                     connection.register("frame", frame)
-                    connection.execute(f"COPY (SELECT {casts} FROM frame) TO '{sql(temporary)}' (FORMAT parquet)")  # noqa: S608
-                os.chmod(temporary, file_mode(self._folder))
-                os.replace(temporary, path)
+                    query = f"SELECT {casts} FROM frame"  # noqa: S608
+                    write(connection, query, path, {}, os.path.dirname(path), file_mode(self._folder))
             except (OSError, duckdb.Error) as error:
-                with suppress(OSError):
-                    os.unlink(temporary)
                 raise StoreError(f"store file '{path}' cannot be written: {error}") from error
 
     def _make_folder(self, path: str) -> None:
@@ -142,7 +137,7 @@ class Store:
                 connection.execute(f"CREATE VIEW {name} AS {self.samples.select(table, since_s, until_s)}")
         except duckdb.Error as error:
             connection.close()
-            raise self._unreadable(error) from error
+            raise self._unreadable(error, since_s, until_s) from error
         return connection
 
     def rows(
@@ -156,13 +151,15 @@ class Store:
         with self.connect(since_s, until_s) as connection:
             try:
                 return connection.execute(query, parameters).fetchall()
-            except duckdb.IOException as error:
-                raise self._unreadable(error) from error
+            except duckdb.Error as error:
+                raise self._unreadable(error, since_s, until_s) from error
 
-    def _unreadable(self, error: Exception) -> StoreError:
+    def _unreadable(self, error: Exception, since_s: float, until_s: float) -> StoreError:
         if "Permission denied" in str(error):
             return StoreError(f"store '{self._folder}' is closed to this user: {whose(self._folder)}")
-        return StoreError(f"store '{self._folder}' cannot be read: {error}; ingest again")
+        sampled = [path for table in TABLES for path in self.samples.paths(table, since_s, until_s)]
+        why = broken([*sampled, *self.samples.first_release()])
+        return StoreError(why or f"store '{self._folder}' cannot be read: {error}; ingest again")
 
     def _allocations(self, connection: duckdb.DuckDBPyConnection) -> None:
         folder = os.path.join(self._folder, "allocations")

@@ -10,31 +10,42 @@ from slurm_colloc.model import JobUsage
 
 JOB_MEAN = "job mean by source"
 
+# When a run was last known to run.
+_LAST = """coalesce(end_s, least($now, ingested_s, lead(start_s) OVER (
+    PARTITION BY cluster, job_id_raw ORDER BY start_s)))"""
+
 # One row per run: clip(run, window), then join what was sampled of it. Runs without samples stay, unmeasured.
-# A run without an end counts as far as it was known to run: up to the ingest that saw it.
+# A run without an end counts as far as it was known to run: up to the ingest that saw it, or until it began anew.
 # sacct gives the length of suspensions, not their place: they are taken to be spread evenly over the run.
 # GPU_UTIL says how long a device was busy, not how much of it: of a run that holds a part of a GPU it is no use.
-# A device's time counts once: no two intervals of the store overlap.
+# A device's time counts once: no two intervals of a node's day overlap in the store. A GPU that two sources saw under
+# two node names has more time than the run; then each second counts for as much less.
 # Sums are taken in the order of time, because floats add up differently in another.
 # least() passes over NULL, so that what was not sampled must be 0 before it gets there.
 # What GPUs held is added up over the run's devices of one pass, or of one minute or day where no more is left.
+# A reading after the run's end may be the next run's; of merged readings that reach beyond it a part is this run's.
 # A run's idle tail ends with its last reading; from a day's mean nobody can tell when it began.
 # A source that gives one mean for the whole run records no coverage; it counts where no sample of ours does.
-_SWEEP = """
+_SWEEP = f"""
 WITH runs AS (
     SELECT *, to_s - from_s AS span_s,
            (to_s - from_s) * greatest(0, 1 - coalesce(suspended_s / nullif(last_s - start_s, 0), 0)) / 3600 AS hours,
            row_number() OVER () AS run
     FROM (SELECT *, greatest(start_s, $since)::DOUBLE AS from_s, least(last_s, $until)::DOUBLE AS to_s
-          FROM (SELECT *, coalesce(end_s, least($now, ingested_s)) AS last_s FROM allocations)
+          FROM (SELECT *, {_LAST} AS last_s FROM allocations)
           WHERE devices > 0 AND start_s < $until AND last_s > $since AND last_s >= start_s)
 ),
-parts AS MATERIALIZED (
-    SELECT r.run, s.*, s.at_s <= r.to_s AS inside, greatest(s.at_s - s.interval_s, r.from_s) AS since_s,
-           least(s.at_s, r.to_s) - greatest(s.at_s - s.interval_s, r.from_s) AS seconds
+clipped AS (
+    SELECT r.run, r.span_s, s.*, s.at_s <= r.to_s OR s.grain_s > 0 AS inside,
+           greatest(s.at_s - s.interval_s, r.from_s) AS since_s, least(s.at_s, r.to_s) AS until_s
     FROM runs r JOIN shares s
       ON s.job_id = r.job_id_raw AND s.cluster = r.cluster
      AND s.at_s > r.from_s AND s.at_s - s.interval_s < r.to_s
+),
+parts AS MATERIALIZED (
+    SELECT *, (until_s - since_s) * least(1, coalesce(span_s / nullif(sum(until_s - since_s) OVER (
+               PARTITION BY run, uuid), 0), 1)) AS seconds
+    FROM clipped
 ),
 peaks AS (
     SELECT run, max(mib)::BIGINT AS peak_mib
@@ -59,12 +70,13 @@ used AS (
     FROM parts WHERE seconds > 0 GROUP BY run
 ),
 tails AS (
-    SELECT run, max(at_s) - coalesce(max(at_s) FILTER (gpu_util_pct > 0 OR sm_active_pct > 0), min(since_s)) AS tail_s
+    SELECT run, max(until_s)
+               - coalesce(max(until_s) FILTER (gpu_util_pct > 0 OR sm_active_pct > 0), min(since_s)) AS tail_s
     FROM parts WHERE inside AND coalesce(gpu_util_pct, sm_active_pct) IS NOT NULL
     GROUP BY run HAVING max(grain_s) <= 60
 ),
 host_parts AS MATERIALIZED (
-    SELECT r.run, h.*, h.at_s <= r.to_s AS inside,
+    SELECT r.run, h.*, h.at_s <= r.to_s OR h.grain_s > 0 AS inside,
            least(h.at_s, r.to_s) - greatest(h.at_s - h.interval_s, r.from_s) AS seconds
     FROM runs r JOIN hosts h
       ON h.job_id = r.job_id_raw AND h.cluster = r.cluster
@@ -102,7 +114,7 @@ SELECT cluster, job_id, job_id_raw, "user", account, "partition", state, job_nam
        coalesce(shared_hours, 0), held_idle_hours, tail_s, energy_j, cores, host_mem_mib, read_mib, written_mib,
        CASE WHEN by_mean THEN [$job_mean] ELSE coalesce(methods, []) END
 FROM joined ORDER BY start_s, job_id, cluster, end_s, submit_s
-"""
+"""  # noqa: S608
 
 
 def job_usage(store: Store, since_s: float, until_s: float, now_s: float) -> list[JobUsage]:
@@ -122,10 +134,10 @@ def runs_in_window(store: Store, since_s: float, until_s: float, now_s: float) -
     Raises:
         StoreError: the store cannot be read.
     """
-    query = """
+    query = f"""
         SELECT count(*), coalesce(sum((devices = 0)::INT), 0)
-        FROM (SELECT *, coalesce(end_s, least($now, ingested_s)) AS last_s FROM allocations)
+        FROM (SELECT *, {_LAST} AS last_s FROM allocations)
         WHERE start_s < $until AND last_s > $since AND last_s >= start_s
-    """
+    """  # noqa: S608
     ((runs, without_gpu),) = store.rows(query, {"since": since_s, "until": until_s, "now": now_s}, since_s, until_s)
     return int(runs), int(without_gpu)

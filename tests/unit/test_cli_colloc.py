@@ -234,6 +234,9 @@ def test_an_ingest_seals_the_journal_that_it_can_reach(
 def test_compact(tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]) -> None:
     noon_s = (time.time() // 86_400 - 30) * 86_400 + 43_200
     sampled(Store(store), [seen(noon_s, [device()], [process()])])
+    assert colloc("compact", "--store", store) == 1
+    assert "is it ahead? Nothing was done" in capsys.readouterr().err
+    sampled(Store(store), [seen(time.time() // 86_400 * 86_400, [device()], [process()], node="g9")])
     assert colloc("compact", "--store", store) == 0
     assert f"2 files written, 0 removed in '{store}'" in capsys.readouterr().err
     sampled(Store(store), [seen(noon_s + 10 * n, [device()], [process()]) for n in range(2)])
@@ -246,4 +249,4 @@ def test_compact(tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str])
     (rolled_up,) = Path(store).rglob("minute.parquet")
     rolled_up.write_bytes(b"junk")
     assert colloc("compact", "--store", store) == 1
-    assert "error: samples cannot be read" in capsys.readouterr().err
+    assert f"error: store file '{rolled_up}' cannot be read" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_colloc.accounting.compact import METHODS, Compacted, compact
+from slurm_colloc.accounting.feedback import _EVIDENCE
 from slurm_colloc.accounting.samples import DAY, MINUTE, Samples
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import job_usage
@@ -36,7 +37,7 @@ AGES = {"joined": 2.5, "minute": 20, "day": 300, "gone": 2000}
 
 
 def passed_days(store: Store, days: float, runs: int = 1) -> Compacted:
-    done = [compact(store.samples, KEEP, MIDNIGHT + DAY * (1 + days)) for _ in range(runs)]
+    done = [compact(store.samples, KEEP, MIDNIGHT + DAY * (1 + days), anyway=True) for _ in range(runs)]
     assert done[-1] is not None
     return done[-1]
 
@@ -101,6 +102,20 @@ def test_deleted_at_last(tmp_path: Path) -> None:
     passed_days(store, AGES["minute"])
     assert passed_days(store, AGES["gone"]).removed == 6
     assert (files(store), os.listdir(tmp_path / "samples/c")) == ([], [])
+
+
+def test_a_clock_that_is_ahead_deletes_nothing(tmp_path: Path) -> None:
+    # One node's clock was years ahead once, and says nothing of today.
+    store = stored(tmp_path, [], steady(NOON - 30 * DAY, NOON, NOON + 900 * DAY))
+    before = files(store)
+    for days_ahead in (16, 400):
+        done = compact(store.samples, KEEP, NOON + days_ahead * DAY)
+        assert done
+        assert "' is 2026-11-20, and this host's clock says" in done.errors[0]
+    assert files(store) == before
+    assert compact(store.samples, KEEP, MIDNIGHT + 3 * DAY) is not None, "two days without a sample happen"
+    assert compact(store.samples, KEEP, NOON + 16 * DAY, anyway=True) is not None
+    assert "samples/c/2026-11-20/minute.parquet" in files(store)
 
 
 def test_nothing_is_merged_over_a_gap_or_another_job(tmp_path: Path) -> None:
@@ -243,7 +258,7 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
     lock.parent.mkdir(parents=True)
     with open(lock, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert compact(store.samples, KEEP, NOON + 20 * DAY) is None
+        assert compact(store.samples, KEEP, NOON + 20 * DAY, anyway=True) is None
     passed_days(store, 20)
     assert files(store)[-1] == "samples/c/2026-11-20/minute.parquet"
 
@@ -256,6 +271,17 @@ def test_a_broken_file_stops_its_own_day_only(tmp_path: Path) -> None:
     assert (done.written, len(done.errors)) == (6, 1)
     with pytest.raises(StoreError, match="cannot be read"):
         rows(store)
+
+
+def test_a_file_with_a_damaged_page_is_named(tmp_path: Path) -> None:
+    store = stored(tmp_path, [], steady(NOON, NOON - DAY))
+    path = tmp_path / "samples/c/2026-11-19/g1/12.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4] + b"\xff" * 396 + whole[400:])
+    (error,) = passed_days(store, AGES["minute"]).errors
+    assert f"'{path}' cannot be read" in error
+    with pytest.raises(StoreError, match=f"'{path}' cannot be read"):
+        rows(store, "*")
 
 
 def test_a_file_that_is_not_ours_is_not_taken_in(tmp_path: Path) -> None:
@@ -413,6 +439,25 @@ def test_a_peak_over_two_gpus_is_of_one_minute_or_day(tmp_path: Path) -> None:
     assert only(store).gpu_mem_peak_mib == 210
     passed_days(store, AGES["day"])
     assert only(store).gpu_mem_peak_mib == 300, "no less than it was"
+
+
+def test_a_reading_after_the_end_takes_nothing_from_the_run(tmp_path: Path) -> None:
+    """The job's processes were still there when the last reading was taken."""
+    own = [
+        *steady(*range(NOON + 10, NOON + 1700, 10), mib=50000),
+        *steady(*range(NOON + 1700, NOON + 1810, 10), mib=10),
+    ]
+    store = stored(tmp_path, [run(start_s=NOON, end_s=NOON + 1795)], own)
+
+    def found() -> tuple[Any, ...]:
+        usage = only(store)
+        ((mib, count_s),) = [(row[7], row[12]) for row in store.rows(_EVIDENCE, {"cluster": "c", "high": 0.95})]
+        return usage.gpu_mem_peak_mib, usage.host_mem_peak_mib, usage.idle_tail_s, mib, count_s
+
+    assert found() == (50000, 4000, 0, 50000, 1790)
+    for age, tail_s in (("minute", 0), ("day", None)):
+        passed_days(store, AGES[age])
+        assert found() == (50000, 4000, tail_s, 50000, 1795)
 
 
 def test_an_idle_tail_is_not_read_out_of_a_days_mean(tmp_path: Path) -> None:

@@ -12,13 +12,16 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from slurm_colloc.accounting.compact import Compacted, compact
 from slurm_colloc.accounting.ingest import keep_history
 from slurm_colloc.accounting.sources import prometheus_server
 from slurm_colloc.accounting.sources.prometheus_server import Server
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.config import Observe
 from slurm_colloc.errors import InputError
 from slurm_colloc.observe.attribute import attribute_round
-from tests.unit.made import HOUR
+from tests.unit.made import HOUR, device, process, seen
+from tests.unit.stored import sampled
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -169,3 +172,53 @@ def test_ingest_again_changes_nothing_and_what_a_server_forgot_stays(fake: Fake,
     fake.answer = lambda asked: answer(asked, since_s=first + HOUR)
     keep_history(Store(str(tmp_path)), Server(fake.url), "c", first, first + 2 * HOUR, attribute_round)
     assert rows() == before
+
+
+def scraped_at(times: list[int]) -> Callable[[Asked], Answer]:
+    """Return the answers of a server that has scraped GPU-a on g1 at these times."""
+
+    def answer(asked: Asked) -> Answer:
+        if asked.path.endswith("/values"):
+            return data(["DCGM_FI_PROF_SM_ACTIVE"])
+        end_s = int(float(asked.query["time"]))
+        points = [[at_s, "0.5"] for at_s in times if end_s - HOUR <= at_s < end_s]
+        labels = {"UUID": "GPU-a", "Hostname": "g1", "hpc_job": "7"}
+        return data({"resultType": "matrix", "result": [{"metric": labels, "values": points}] if points else []})
+
+    return answer
+
+
+@pytest.mark.parametrize(("age_days", "taken"), [(2, True), (20, False)])
+def test_what_a_later_import_knows_more_is_taken_or_refused_aloud(
+    fake: Fake, tmp_path: Any, age_days: int, taken: bool
+) -> None:
+    store, times = Store(str(tmp_path)), [600, 1200]
+
+    def take_in() -> Compacted:
+        fake.answer = scraped_at(times)
+        keep_history(store, Server(fake.url), "c", 0, HOUR, attribute_round)
+        done = compact(store.samples, Observe(), 86_400.0 * (1 + age_days) + 1, anyway=True)
+        assert done
+        return done
+
+    def rows() -> list[tuple[Any, ...]]:
+        return store.rows("SELECT at_s FROM shares WHERE job_id = '7' ORDER BY ALL", {})
+
+    take_in()
+    assert take_in().refused == (), "the same again is no news"
+    before = rows()
+    times += [1800]
+    refused = take_in().refused
+    assert (len(refused), len(rows()) - len(before)) == ((0, 1) if taken else (1, 0))
+
+
+@pytest.mark.parametrize("known", [{"node": "g1"}, {"node": "g1-ib"}])
+def test_an_hour_that_an_agent_sampled_is_not_taken_twice(fake: Fake, tmp_path: Any, known: dict[str, str]) -> None:
+    store = Store(str(tmp_path))
+    sampled(store, [seen(1200, [device("GPU-a")], [process("7", uuid="GPU-a")], **known)])  # type: ignore[arg-type]
+    before = store.rows("SELECT * FROM shares ORDER BY ALL", {})
+    fake.answer = scraped_at([600, 1200, HOUR + 600, HOUR + 1200])
+    counted = keep_history(store, Server(fake.url), "c", 0, 2 * HOUR, attribute_round)
+    assert counted.used == 2
+    assert counted.rejected == {"a reading in an hour that the node's agent sampled": 2}
+    assert store.rows(f"SELECT * FROM shares WHERE at_s <= {HOUR} ORDER BY ALL", {}) == before

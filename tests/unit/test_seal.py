@@ -14,9 +14,11 @@ import pytest
 
 from slurm_colloc import clock
 from slurm_colloc.accounting import parquet
+from slurm_colloc.accounting.compact import compact
 from slurm_colloc.accounting.samples import SHARES, Samples
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli.colloc import main, seal
+from slurm_colloc.config import Observe
 from slurm_colloc.model import Round
 from slurm_colloc.observe.journal import append, encode, hours
 from tests.unit.made import HOUR, device, host, process, seen
@@ -148,6 +150,60 @@ def test_old_hours_go_by_a_later_run_than_the_one_that_sealed_them(
     assert len(times(site)) == 2
 
 
+def test_the_journal_of_an_hour_that_is_refused_stays(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(site, one(NOON))
+    colloc(monkeypatch, "seal")
+    store = Samples(str(site / "store"))
+    compact(store, Observe(), NOON + 20 * DAY, anyway=True)
+    keep(site, one(NOON + 10))
+    it_is(monkeypatch, NOON + 5 * DAY)
+    for _ in range(2):
+        assert colloc(monkeypatch, "seal") == 0
+    assert len(list(hours(str(site / "journal")))) == 1, "only there is all of it"
+    done = compact(store, Observe(), NOON + 20 * DAY, anyway=True)
+    assert done
+    assert len(done.refused) == 2
+    assert capsys.readouterr().err.count("sealed 1 h") == 2, "once is enough"
+
+
+def test_a_damaged_file_stops_its_own_day_only(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(site, one(NOON - DAY))
+    colloc(monkeypatch, "seal")
+    path = site / "store/samples/c/2026-11-19/g1/12.parquet"
+    path.write_bytes(b"junk" * 10)
+    keep(site, one(NOON - DAY + 10), one(NOON))
+    assert colloc(monkeypatch, "seal") == 1
+    assert str(path) in capsys.readouterr().err
+    assert (site / "store/samples/c/2026-11-20/g1/12.parquet").exists()
+
+
+def test_a_link_among_the_work_folders_is_not_followed(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(site, one(NOON))
+    (site / "victim/c/g1").mkdir(parents=True)
+    (site / "victim/c/g1/file.1").touch()
+    (site / "store/work").mkdir()
+    (site / "store/work/seal").symlink_to(site / "victim")
+    assert colloc(monkeypatch, "seal") == 1
+    assert f"'{site}/store/work/seal' is a link" in capsys.readouterr().err
+    assert os.listdir(site / "victim/c/g1") == ["file.1"]
+
+
+def test_what_is_not_ours_stays_in_a_work_folder(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(site, one(NOON))
+    work = site / "store/work/seal/c/g1"
+    work.mkdir(parents=True)
+    for name in ("notes", "part-0", "file.0123.new", "duckdb_temp_storage_DEFAULT-0.tmp"):
+        (work / name).touch()
+    assert colloc(monkeypatch, "seal") == 0
+    assert sorted(os.listdir(work)) == ["lock", "notes"]
+
+
 def test_torn_lines_are_counted_in_the_file(
     site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -271,12 +327,21 @@ def test_parts_still_add_up_after_rounding(tmp_path: Path) -> None:
     sharing = [process(str(job), job, sm_util_pct=float(job)) for job in (1, 2, 4)]
     store = Store(str(tmp_path))
     sampled(store, [seen(NOON, [unit], sharing)])
-    ((active, util, joules),) = store.rows(
-        "SELECT sum(sm_active_pct), sum(gpu_util_pct), sum(energy_j) FROM shares", {}
-    )
-    assert active == pytest.approx(77.7777, abs=4 / 256)
-    assert util == pytest.approx(99.0, abs=4 / 256)
-    assert joules == pytest.approx(1234.5678, abs=4 / 32)
+    rows = store.rows("SELECT sum(sm_active_pct), sum(gpu_util_pct), sum(energy_j) FROM shares", {})
+    assert rows == [(round(77.7777 * 128) / 128, 99.0, round(1234.5678 * 16) / 16)], "the reading, to the last digit"
+
+
+def test_what_is_little_for_each_is_not_lost_for_all(tmp_path: Path) -> None:
+    """14 jobs, each with less than half a step of energy and of CPU time in each reading."""
+    unit = device(sm_active_pct=0.02, energy_j=0.4)
+    sharing = [process(str(job), job, gpu_mem_used_mib=1) for job in range(14)]
+    little = [host("1", cpu_s=0.03, read_mib=0.03, written_mib=0.03)]
+    store = Store(str(tmp_path))
+    sampled(store, [seen(NOON + at_s, [unit], sharing, hosts=little, interval_s=1.0) for at_s in range(360)])
+    ((joules, least),) = store.rows("SELECT sum(energy_j), min(energy_j) FROM shares WHERE job_id != ''", {})
+    assert (joules, least) == (360 * round(0.4 * 16) / 16, 0)
+    (sums,) = store.rows("SELECT sum(cpu_s), sum(read_mib), sum(written_mib) FROM hosts", {})
+    assert sums == pytest.approx((10.8, 10.8, 10.8), rel=0.02)
 
 
 @pytest.mark.parametrize("value", [1e38, 1e300])

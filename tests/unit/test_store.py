@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 from pathlib import Path
 
 import pytest
 
+from slurm_colloc.accounting import parquet
 from slurm_colloc.accounting.equivalents import devices, gpu_equivalents, unit_gpus
 from slurm_colloc.accounting.ingest import keep_runs
 from slurm_colloc.accounting.sources.sacct import FIELDS, Parsed, parse_terminated, parse_text
@@ -161,6 +163,14 @@ def test_corrupt_store(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot be written"):
         Store(str(tmp_path / "file")).write_allocations("a", [run()], None, 1.0)
+
+
+def test_runs_are_synced_as_samples_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(parquet, "sync_folder", synced.append)
+    stored(tmp_path, [run()])
+    assert synced == [str(tmp_path / "allocations")]
+    assert os.listdir(tmp_path / "allocations") == ["a.parquet"]
 
 
 def test_logs(tmp_path: Path) -> None:

@@ -334,7 +334,7 @@ def test_only_the_days_of_the_window_are_opened(tmp_path: Path) -> None:
     store = stored(tmp_path, [run(end_s=4 * day_s)], busy(900, 900 + day_s, 900 + 3 * day_s))
     (tmp_path / "samples/c/1970-01-04/g1/00.parquet").write_bytes(b"junk")
     assert only(store, 0, day_s + 10).util_used_gpu_hours == near(0.125 + 10 / 7200)
-    with pytest.raises(StoreError, match="ingest again"):
+    with pytest.raises(StoreError, match=r"1970-01-04/g1/00\.parquet' cannot be read"):
         only(store)
 
 
@@ -348,3 +348,22 @@ def test_a_node_that_boots_anew_in_the_middle_of_a_job(tmp_path: Path) -> None:
     failed, again = job_usage(stored(tmp_path, runs, rounds), 0, 1e10, 1e10)
     assert (failed.coverage_pct, again.coverage_pct) == (near(100 * 1000 / 1100), near(100 * 1590 / 1600))
     assert (failed.util_used_gpu_hours, again.util_used_gpu_hours) == (near(1000 / 7200), near(1590 / 7200))
+
+
+def test_a_requeued_run_that_was_never_seen_to_end_stops_where_it_began_anew(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    store.write_allocations("a", [run(start_s=0, end_s=None)], None, 5000.0)
+    store.write_allocations("b", [run(start_s=1000, end_s=2000)], None, 4000.0)
+    sampled(store, busy(*range(10, 2001, 10), interval_s=10.0))
+    usages = job_usage(store, 0, 1e5, 1e5)
+    assert [(usage.end_s, usage.energy_j) for usage in usages] == [(1000, near(30000 * 10)), (2000, near(30000 * 10))]
+    assert runs_in_window(store, 1500, 1600, 1e5) == (1, 0)
+
+
+def test_a_gpu_under_two_names_of_its_node_counts_once(tmp_path: Path) -> None:
+    rounds = busy(900, 1800, 2700, 3600)
+    again = [one._replace(node="g1-ib", at_s=one.at_s - 5) for one in rounds]
+    once = only(stored(tmp_path / "a", [run(end_s=3600)], rounds))
+    twice = only(stored(tmp_path / "b", [run(end_s=3600)], [*rounds, *again]))
+    assert twice.util_used_gpu_hours == near(once.util_used_gpu_hours)
+    assert twice.energy_j == near(once.energy_j)

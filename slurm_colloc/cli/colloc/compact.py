@@ -14,14 +14,16 @@ from slurm_colloc.config import Observe
 
 def compact(
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+    anyway: Annotated[bool, typer.Option("--anyway", help="though nothing was sampled for two days")] = False,
 ) -> None:
     """Join the files of closed days, roll old days up, delete the oldest; once a day, on the host that ingests.
 
-    Exit status 1: some of it could not be done; the rest was.
+    Exit status 1: some of it could not be done; the rest was. Nothing is done where the last sampled day is over for
+    more than two days: then this host's clock is ahead, or sampling has stopped (--anyway).
     """
     config = site_or_none()
     folder = service_folder("store", store)
-    done = compaction.compact(Samples(folder), config.observe if config else Observe(), now())
+    done = compaction.compact(Samples(folder), config.observe if config else Observe(), now(), anyway)
     if done is None:
         say(f"another run is compacting '{folder}'")
         return

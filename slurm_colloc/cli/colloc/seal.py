@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from slurm_colloc.accounting.samples import Samples, day_and_hour
+from slurm_colloc.accounting.samples import Samples, SealedHour, day_and_hour
 from slurm_colloc.cli.colloc.output import node_name, say, service_folder, site
 from slurm_colloc.clock import now
 from slurm_colloc.errors import StoreError
@@ -25,6 +25,7 @@ _CLOSED_AFTER_S = 120
 class Sealed(NamedTuple):
     """What was done: hours written with their Rounds and unusable lines; ``kept`` are hours sealed by earlier runs.
 
+    An hour that was sealed beside a day that had been rolled up with less of it is in neither: its journal must stay.
     ``busy`` are nodes whose journal another run is sealing, ``errors`` says of the rest why it is not sealed.
     """
 
@@ -81,18 +82,22 @@ def seal_hours(store: Samples, cluster: str, journal: Iterable[Hour]) -> Sealed:
     busy: list[str] = []
     errors: list[str] = []
     for node, group in groupby(journal, key=lambda hour: hour.node):
-        ours = list(group)
+        there: dict[str, dict[tuple[str, str], SealedHour]] = {}
         try:
             with store.work("seal", cluster, node) as work:
                 if work is None:
                     busy.append(node)
                     continue
-                there = store.sealed(cluster, node, sorted({day_and_hour(hour.began_s)[0] for hour in ours}))
-                for hour in ours:
-                    if there.get(day_and_hour(hour.began_s)) == hour.size_bytes():
-                        kept.append(hour)
-                        continue
+                for hour in group:
+                    day = day_and_hour(hour.began_s)[0]
                     try:
+                        # A damaged file stops its own day only.
+                        if day not in there:
+                            there[day] = store.sealed(cluster, node, [day])
+                        known = there[day].get(day_and_hour(hour.began_s))
+                        if known and known.size_bytes == hour.size_bytes():
+                            kept += [hour] if known.counts else []
+                            continue
                         rounds += store.seal(cluster, hour, attribute_round, work)
                     except StoreError as error:
                         errors.append(str(error))
