@@ -6,6 +6,7 @@ The NamedTuples below are the schema: a field's annotation is the key's type, it
 """
 
 import os
+import re
 import stat
 import tomllib
 import types
@@ -205,7 +206,7 @@ DOCUMENTATION: dict[str, str] = {
     "observe.agent": "true when 'colloc agent' runs on every GPU node; else jobs are sampled from inside",
     "observe.period_s": "seconds between two samples",
     "observe.gpu_reader": "'nvml', 'nvidia-smi' where only that answers, or 'simulated' on a test cluster",
-    "observe.dcgm": "what else to ask where NVML has no SM activity: a dcgm-exporter's URL, or 'dcgmi'; empty: nothing",
+    "observe.dcgm": "what else to ask where NVML has no SM activity: a dcgm-exporter, as 'http://host:port/path', or 'dcgmi'",
     "observe.simulated_devices": "folder of <node>.json for the simulated reader",
     "observe.prometheus_port": "port on which the agent answers Prometheus; 0: it does not",
     "observe.prometheus_address": "address on which it does; any other than the default lets the network see job ids",
@@ -244,6 +245,8 @@ _LEAST = {
     "pool.slice.mem_mib": 1,
 }
 _MOST = {"observe.prometheus_port": 65535}
+# Scheme, host, port, and path with query: what parse_exporter_url takes.
+_EXPORTER_URL = r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(/[!-~]*)?"
 # Services would look for them wherever they were started.
 _ABSOLUTE = ("paths.state", "paths.journal")
 
@@ -306,6 +309,16 @@ def load_site(path: str) -> SiteConfig:
     return parse_site(table, path)
 
 
+def parse_exporter_url(text: str) -> tuple[bool, str, int, str] | None:
+    """Return whether TLS is asked for, host, port and path of an exporter's URL; None when it is none."""
+    match = re.fullmatch(_EXPORTER_URL, text)
+    if match is None:
+        return None
+    tls = match[1] == "https"
+    port = int(match[3] or (443 if tls else 80))
+    return (tls, match[2].strip("[]"), port, match[4] or "/metrics") if 0 < port < 65536 else None
+
+
 def parse_site(table: Mapping[str, Any], source: str) -> SiteConfig:
     """Return the SiteConfig that ``table`` declares; ``source`` names it in errors.
 
@@ -360,6 +373,10 @@ def _scalar(kind: Any, value: Any, key: str, source: str) -> Any:
         raise ConfigError(f"{source}: '{key}' must be a number from {least} {upto}, not '{value}'")
     if key in _ABSOLUTE and value and not os.path.isabs(str(value)):
         raise ConfigError(f"{source}: '{key}' must be an absolute path, not '{value}'")
+    if key == "observe.dcgm" and value not in ("", "dcgmi") and parse_exporter_url(str(value)) is None:
+        raise ConfigError(
+            f"{source}: '{key}' must be 'http://host:port/path' of a dcgm-exporter or 'dcgmi', not '{value}'"
+        )
     if key in _CHOICES and value not in _CHOICES[key]:
         raise ConfigError(f"{source}: '{key}' must be one of {', '.join(_CHOICES[key])}, not '{value}'")
     return float(value) if plain is float else value

@@ -12,6 +12,7 @@ from slurm_colloc.config import (
     file_to_write,
     find_site_file,
     load_site,
+    parse_exporter_url,
     parse_site,
     reference,
 )
@@ -83,6 +84,8 @@ def test_nested_tables() -> None:
         ({"sharing": {"order": "mig"}}, "'sharing.order' must be a list"),
         ({"sharing": {"mps_daemon": "yes"}}, "one of none, site"),
         ({"policy": "on"}, "one of auto, shadow, off"),
+        ({"observe": {"dcgm": "localhost:9400"}}, "'observe.dcgm' must be 'http://host:port/path'"),
+        ({"observe": {"dcgm": "http://host:65536/metrics"}}, "or 'dcgmi', not 'http://host:65536"),
         ({"audit": {"min_coverage_pct": "60"}}, "must be a number"),
     ],
 )
@@ -91,6 +94,22 @@ def test_refused(extra: dict[str, Any], said: str) -> None:
         parse_site({**LEAST, **extra}, "site.toml")
     assert said in str(error.value)
     assert str(error.value).startswith("site.toml: ")
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("http://localhost:9400/metrics", (False, "localhost", 9400, "/metrics")),
+        ("http://10.0.0.1", (False, "10.0.0.1", 80, "/metrics")),
+        ("https://[::1]/m?a=b", (True, "::1", 443, "/m?a=b")),
+        ("http://h:0/", None),
+        ("http://user@h/", None),
+        ("http://h/\n", None),
+        ("http://h:" + "1" * 5000, None),
+    ],
+)
+def test_urls_of_an_exporter(url: str, parts: object) -> None:
+    assert parse_exporter_url(url) == parts
 
 
 def test_missing_required() -> None:
