@@ -206,7 +206,7 @@ DOCUMENTATION: dict[str, str] = {
     "observe.agent": "true when 'colloc agent' runs on every GPU node; else jobs are sampled from inside",
     "observe.period_s": "seconds between two samples",
     "observe.gpu_reader": "'nvml', 'nvidia-smi' where only that answers, or 'simulated' on a test cluster",
-    "observe.dcgm": "what else to ask where NVML has no SM activity: a dcgm-exporter, as 'http://host:port/path', or 'dcgmi'",
+    "observe.dcgm": "what to ask where NVML has no SM activity: 'http://host:port/path' of a dcgm-exporter, or 'dcgmi'",
     "observe.simulated_devices": "folder of <node>.json for the simulated reader",
     "observe.prometheus_port": "port on which the agent answers Prometheus; 0: it does not",
     "observe.prometheus_address": "address on which it does; any other than the default lets the network see job ids",
