@@ -6,6 +6,7 @@ The NamedTuples below are the schema: a field's annotation is the key's type, it
 """
 
 import os
+import re
 import stat
 import tomllib
 import types
@@ -206,14 +207,14 @@ DOCUMENTATION: dict[str, str] = {
     "observe.agent": "true when 'colloc agent' runs on every GPU node; else jobs are sampled from inside",
     "observe.period_s": "seconds between two samples",
     "observe.gpu_reader": "'nvml', 'nvidia-smi' where only that answers, or 'simulated' on a test cluster",
-    "observe.dcgm": "what else to ask where NVML has no SM activity: a dcgm-exporter's URL, or 'dcgmi'; empty: nothing",
+    "observe.dcgm": "what to ask where NVML has no SM activity: 'http://host:port/path' of a dcgm-exporter, or 'dcgmi'",
     "observe.simulated_devices": "folder of <node>.json for the simulated reader",
     "observe.prometheus_port": "port on which the agent answers Prometheus; 0: it does not",
     "observe.prometheus_address": "address on which it does; any other than the default lets the network see job ids",
-    "observe.keep_journal_days": "for how long a node keeps journal hours that are sealed",
+    "observe.keep_journal_days": "for how long a node keeps journal hours that are sealed; 1 at least",
     "observe.keep_raw_days": "for how long the store keeps every sample; then one row for each job, GPU and minute",
-    "observe.keep_minute_days": "for how long it keeps those; then one row for each job, GPU and day",
-    "observe.keep_job_days": "for how long it keeps those",
+    "observe.keep_minute_days": "for how long it keeps those, at least as long; then one row for each job, GPU and day",
+    "observe.keep_job_days": "for how long it keeps those, at least as long",
     "paths.journal": "folder of a node's own journal, on its own disk; empty: below paths.state",
     "paths.state": "folder of journals, store and history; empty: the user's own data folder",
     "paths.decisions": "folder (mode 1777) where csub drops one file per submission; empty: the user's data folder",
@@ -236,6 +237,11 @@ _CHOICES = {
 # Below these a value is a mistake with consequences: a sampler that never rests, a question that never gets an answer.
 _LEAST = {
     "observe.period_s": 0.05,
+    # None of these may mean "keep nothing": what is deleted has often not been read yet.
+    "observe.keep_journal_days": 1,
+    "observe.keep_raw_days": 1,
+    "observe.keep_minute_days": 1,
+    "observe.keep_job_days": 1,
     "sharing.max_slowdown": 1.0,
     "sharing.max_time_stretch": 1.0,
     "timeouts.ask_slurm_s": 0.1,
@@ -246,6 +252,8 @@ _LEAST = {
     "pool.slice.mem_mib": 1,
 }
 _MOST = {"observe.prometheus_port": 65535}
+# Scheme, host, port, and path with query: what parse_exporter_url takes.
+_EXPORTER_URL = r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(/[!-~]*)?"
 # Services would look for them wherever they were started.
 _ABSOLUTE = ("paths.state", "paths.journal")
 
@@ -308,13 +316,30 @@ def load_site(path: str) -> SiteConfig:
     return parse_site(table, path)
 
 
+def parse_exporter_url(text: str) -> tuple[bool, str, int, str] | None:
+    """Return whether TLS is asked for, host, port and path of an exporter's URL; None when it is none."""
+    match = re.fullmatch(_EXPORTER_URL, text)
+    if match is None:
+        return None
+    tls = match[1] == "https"
+    port = int(match[3] or (443 if tls else 80))
+    return (tls, match[2].strip("[]"), port, match[4] or "/metrics") if 0 < port < 65536 else None
+
+
 def parse_site(table: Mapping[str, Any], source: str) -> SiteConfig:
     """Return the SiteConfig that ``table`` declares; ``source`` names it in errors.
 
     Raises:
         ConfigError: see load_site.
     """
-    return SiteConfig(**_section(SiteConfig, table, "", source))
+    site = SiteConfig(**_section(SiteConfig, table, "", source))
+    kept = site.observe
+    if not kept.keep_raw_days <= kept.keep_minute_days <= kept.keep_job_days:
+        raise ConfigError(
+            f"{source}: 'observe.keep_raw_days', 'keep_minute_days' and 'keep_job_days' must not decrease, "
+            f"but are {kept.keep_raw_days:g}, {kept.keep_minute_days:g} and {kept.keep_job_days:g}"
+        )
+    return site
 
 
 def _section(schema: Any, table: Mapping[str, Any], prefix: str, source: str) -> dict[str, Any]:
@@ -362,6 +387,12 @@ def _scalar(kind: Any, value: Any, key: str, source: str) -> Any:
         raise ConfigError(f"{source}: '{key}' must be a number from {least} {upto}, not '{value}'")
     if key in _ABSOLUTE and value and not os.path.isabs(str(value)):
         raise ConfigError(f"{source}: '{key}' must be an absolute path, not '{value}'")
+    if key == "observe.dcgm" and value not in ("", "dcgmi") and parse_exporter_url(str(value)) is None:
+        raise ConfigError(
+            f"{source}: '{key}' must be 'http://host:port/path' of a dcgm-exporter or 'dcgmi', not '{value}'"
+        )
+    if key == "observe.prometheus_address" and not value:
+        raise ConfigError(f"{source}: '{key}' must not be empty; '0.0.0.0' is every address of the node")
     if key in _CHOICES and value not in _CHOICES[key]:
         raise ConfigError(f"{source}: '{key}' must be one of {', '.join(_CHOICES[key])}, not '{value}'")
     return float(value) if plain is float else value

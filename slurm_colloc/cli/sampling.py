@@ -136,7 +136,7 @@ def _mlflow(settings: Settings, ending: ExitStack) -> list[Sink]:
     try:
         outlet = MlflowOutlet(os.environ)
     except InputError as error:
-        if not settings.evidence:
+        if not (settings.evidence or settings.journal):
             raise
         # What csub learns for the next submission must not hang on it.
         say(str(error))

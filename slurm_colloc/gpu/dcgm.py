@@ -6,10 +6,12 @@ period, not over the sampler's. An exporter's list of counters has to name those
 """
 
 import re
+import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from urllib.parse import urlsplit
 
+from slurm_colloc import __version__, clock
+from slurm_colloc.config import parse_exporter_url
 from slurm_colloc.errors import CollocError, ConfigError, GpuError
 from slurm_colloc.gpu.reader import GpuProcess, GpuReader, GpuUnit, UnitReading, activity_pct, stands_still
 from slurm_colloc.process import ask
@@ -24,18 +26,22 @@ _FIELDS = (
 )
 _BY_METRIC = {metric: name for name, _, metric, _ in _FIELDS}
 _BY_HEADING = {heading: name for name, _, _, heading in _FIELDS}
-_HTTP_TIMEOUT_S, _MOST_BYTES = 1.0, 8 * 1024 * 1024
+# Whoever has taken an exporter's port must neither stall the sampling nor fill the memory.
+_ANSWER_S, _CONNECT_S = 1.5, 0.5
+_MOST_BYTES, _LONGEST_LINE = 4 * 1024 * 1024, 4096
 # Two readings a second apart: the first of a watch that has just begun is blank.
 _DMON = ("dcgmi", "dmon", "-d", "1000", "-c", "2", "-e", ",".join(str(number) for _, number, _, _ in _FIELDS), "-i")
 _DISCOVERY = ("dcgmi", "discovery", "-c")
 _DCGMI_TIMEOUT_S = 6.0
 
 _LINE = re.compile(r"(DCGM_FI_PROF_\w+)\{(.*)\}\s+(\S+)")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_LABEL = re.compile(r'\s*(\w+)="((?:[^"\\]|\\.)*)"\s*,?')
+_STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3})\b")
+_INSTANCE = re.compile(r"[0-9]{0,4}")
 _ESCAPED = re.compile(r"\\(.)")
-_HIERARCHY_GPU = re.compile(r"\| GPU \d+\s+\| GPU (GPU-\S+) \(EntityID: (\d+)\)")
-_HIERARCHY_SLICE = re.compile(r"\| -> I \d+/(\d+)\s+\| GPU Instance \(EntityID: (\d+)\)")
-_DMON_ROW = re.compile(r"\s*(GPU|GPU-I)\s+(\d+)\s+(.*)")
+_HIERARCHY_GPU = re.compile(r"\| GPU \d+\s+\| GPU (GPU-\S+) \(EntityID: (\d{1,9})\)")
+_HIERARCHY_SLICE = re.compile(r"\| -> I \d+/(\d{1,9})\s+\| GPU Instance \(EntityID: (\d{1,9})\)")
+_DMON_ROW = re.compile(r"\s*(GPU|GPU-I)\s+(\d{1,9})\s+(.*)")
 
 # A GPU's uuid and the GPU instance on it, None for the whole GPU; and its figures by our names.
 Place = tuple[str, int | None]
@@ -50,14 +56,25 @@ def parse_exposition(text: str) -> dict[Place, Figures]:
     """
     found: dict[Place, Figures] = {}
     for line in text.splitlines():
-        match = _LINE.match(line)
+        match = _LINE.match(line) if len(line) <= _LONGEST_LINE else None
         name = _BY_METRIC.get(match[1]) if match else None
         if match is None or name is None:
             continue
-        labels = {label: _ESCAPED.sub(r"\1", value) for label, value in _LABEL.findall(match[2])}
+        labels = parse_labels(match[2])
         instance = labels.get("GPU_I_ID", "")
-        place = labels.get("UUID", ""), int(instance) if instance.isdecimal() else None
-        found.setdefault(place, {})[name] = parse_fraction(match[3])
+        if _INSTANCE.fullmatch(instance):
+            place = labels.get("UUID", ""), int(instance) if instance else None
+            found.setdefault(place, {})[name] = parse_fraction(match[3])
+    return found
+
+
+def parse_labels(text: str) -> dict[str, str]:
+    """Return the labels of one line, up to the first that is none."""
+    found: dict[str, str] = {}
+    at = 0
+    while match := _LABEL.match(text, at):
+        found[match[1]] = _ESCAPED.sub(r"\1", match[2])
+        at = match.end()
     return found
 
 
@@ -103,30 +120,54 @@ def exporter(url: str) -> Source:
     Raises:
         ConfigError: it is no http or https URL.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"observe.dcgm '{url}' is neither an http(s) URL of a dcgm-exporter nor 'dcgmi'")
+    address = parse_exporter_url(url)
+    if address is None:
+        raise ConfigError(f"observe.dcgm '{url}' is neither 'http://host:port/path' of a dcgm-exporter nor 'dcgmi'")
+    tls, host, port, path = address
 
     def read(places: Sequence[Place]) -> dict[Place, Figures]:
-        # Not urllib.request: it would follow redirects and the environment's proxies, and is 2 MiB larger.
-        from http.client import HTTPConnection, HTTPException, HTTPSConnection
-
-        door = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         try:
-            connection = door(parts.hostname or "", parts.port, timeout=_HTTP_TIMEOUT_S)
-            try:
-                connection.request("GET", (parts.path or "/metrics") + (f"?{parts.query}" if parts.query else ""))
-                answer = connection.getresponse()
-                text = answer.read(_MOST_BYTES).decode(errors="replace")
-            finally:
-                connection.close()
-        except (OSError, HTTPException) as error:
+            answer = _answer(tls, host, port, path)
+        except (OSError, UnicodeError) as error:  # the latter of a name too long for DNS
             raise GpuError(f"dcgm-exporter '{url}' does not answer: {error}") from error
-        if answer.status != 200:
-            raise GpuError(f"dcgm-exporter '{url}' answers with status {answer.status}")
-        return parse_exposition(text)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        status = _STATUS.match(head)
+        if status is None or b"\ntransfer-encoding:" in head.lower():
+            raise GpuError(f"dcgm-exporter '{url}' answers what is no HTTP/1.0; is it one?")
+        if status[1] != b"200":
+            raise GpuError(f"dcgm-exporter '{url}' answers with status {status[1].decode()}")
+        # A last line without its end may be cut, and with it a number.
+        return parse_exposition(body.rpartition(b"\n")[0].decode(errors="replace"))
 
     return read
+
+
+def _answer(tls: bool, host: str, port: int, path: str) -> bytes:
+    """Return all that is answered, in a time that is for the whole: http.client's begins anew with each byte."""
+    deadline_s = clock.ticking() + _ANSWER_S
+    with socket.create_connection((host, port), timeout=_CONNECT_S) as plain, _secured(plain, tls, host) as connection:
+        connection.sendall(f"GET {path} HTTP/1.0\r\nHost: {host}\r\nUser-Agent: colloc/{__version__}\r\n\r\n".encode())
+        pieces, size = list[bytes](), 0
+        while True:
+            left_s = deadline_s - clock.ticking()
+            if left_s <= 0:
+                raise TimeoutError(f"no whole answer in {_ANSWER_S:g} s")
+            connection.settimeout(left_s)
+            piece = connection.recv(65536)
+            if not piece:
+                return b"".join(pieces)
+            pieces.append(piece)
+            size += len(piece)
+            if size > _MOST_BYTES:
+                raise OSError(f"more than {_MOST_BYTES} bytes")
+
+
+def _secured(plain: socket.socket, tls: bool, host: str) -> socket.socket:
+    if not tls:
+        return plain
+    import ssl  # only where it is needed: it takes memory for months
+
+    return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
 
 
 def dcgmi() -> Source:

@@ -19,7 +19,8 @@ from slurm_colloc.process import run
 
 _FORMAT = "--format=csv,noheader,nounits"
 _GPU_FIELDS = "uuid,index,name,memory.total,memory.used,utilization.gpu,power.draw,mig.mode.current"
-_PROCESS_FIELDS = "gpu_uuid,pid,used_memory,process_name"
+# Not process_name: whoever runs the program chooses it, with line ends if he likes.
+_PROCESS_FIELDS = "gpu_uuid,pid,used_memory"
 # All that is asked; recorded on a real GPU under these names (tests/recorded).
 COMMANDS = {
     "gpus": ("nvidia-smi", f"--query-gpu={_GPU_FIELDS}", _FORMAT),
@@ -28,7 +29,6 @@ COMMANDS = {
 }
 _TIMEOUT_S = 10.0
 _MINORS = "/proc/driver/nvidia/gpus"
-_MPS_SERVER = "nvidia-cuda-mps-server"
 _LISTED_GPU = re.compile(r"GPU \d+: .*\(UUID: (GPU-[^)\s]+)\)")
 _LISTED_SLICE = re.compile(r"\s+MIG (\S+)\s+Device\s+\d+: \(UUID: (MIG-[^)\s]+)\)")
 _MINOR = re.compile(r"^GPU UUID:\s*(\S+)$.*^Device Minor:\s*(\d+)$", re.MULTILINE | re.DOTALL)
@@ -53,7 +53,6 @@ class SmiProcess(NamedTuple):
     uuid: str
     pid: int
     mem_used_mib: int | None
-    name: str
 
 
 def parse_number(text: str) -> float | None:
@@ -92,12 +91,10 @@ def parse_gpus(text: str) -> tuple[SmiGpu, ...]:
 
 
 def parse_processes(text: str) -> tuple[SmiProcess, ...]:
-    """Return the processes of the query; the name comes last, because it may have commas."""
-    lines = [[field.strip() for field in line.split(",", 3)] for line in text.splitlines()]
+    """Return the processes of the query."""
+    lines = [[field.strip() for field in line.split(",")] for line in text.splitlines()]
     return tuple(
-        SmiProcess(line[0], int(line[1]), _whole(line[2]), line[3])
-        for line in lines
-        if len(line) == 4 and line[1].isdecimal()
+        SmiProcess(line[0], int(line[1]), _whole(line[2])) for line in lines if len(line) == 3 and line[1].isdecimal()
     )
 
 
@@ -156,11 +153,13 @@ class NvidiaSmiReader:
         gpus = self._look()
         processes = parse_processes(_ask("processes"))
         readings = tuple(_reading(unit, gpus) for unit in self._units)
-        served = {one.uuid for one in processes if one.name.endswith(_MPS_SERVER)}
         # Of a GPU that is cut nvidia-smi may name the card, and then the process is on none of our units.
         known = {unit.uuid for unit in self._units}
+        # The query tells neither a server of MPS nor its clients.
         return readings, tuple(
-            _process(one, one.uuid in served, self._host_pids) for one in processes if one.uuid in known
+            GpuProcess(one.uuid, one.pid if self._host_pids else 0, ProcessKind.COMPUTE, one.mem_used_mib, None)
+            for one in processes
+            if one.uuid in known
         )
 
     def close(self) -> None:
@@ -214,9 +213,3 @@ def _reading(unit: GpuUnit, gpus: Mapping[str, SmiGpu]) -> UnitReading:
         gpu_mem_used_mib=gpu.mem_used_mib,
         power_w=gpu.power_w,
     )
-
-
-def _process(one: SmiProcess, served: bool, host_pids: bool) -> GpuProcess:
-    server = one.name.endswith(_MPS_SERVER)
-    kind = ProcessKind.MPS_SERVER if server else ProcessKind.MPS_CLIENT if served else ProcessKind.COMPUTE
-    return GpuProcess(one.uuid, one.pid if host_pids else 0, kind, one.mem_used_mib, None)

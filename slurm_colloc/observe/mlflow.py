@@ -140,7 +140,7 @@ class MlflowOutlet:
                     held += more or ()
                 held = _sent(send, held, patient=not ended)
         except Exception as error:  # noqa: BLE001 - raised again in the thread that samples
-            said = (str(error).splitlines() or [type(error).__name__])[0]
+            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
             self._problem = StoreError(
                 f"MLflow at '{self._server}' did not take the metrics of run '{self._run_id}': {said}; no more are sent"
             )

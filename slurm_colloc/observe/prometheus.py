@@ -7,10 +7,11 @@ Names follow Prometheus: base units, and shares as ratios from 0 to 1, so that s
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
-from socket import AF_INET, AF_INET6
+from socket import AF_INET, AF_INET6, SHUT_RDWR
 from socketserver import TCPServer
-from threading import Thread
+from threading import Thread, Timer
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import slurm_colloc
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 _VALID_PERIODS = 2.5
 # Eight GPUs in seven slices each hold 56 jobs; more would be a runaway, which must not fill a Prometheus server.
 JOBS_MOST = 64
-_CLIENT_TIMEOUT_S = 5.0
+# For a whole scrape; the next one waits for it.
+_CLIENT_S = 2.0
 _UNIT_LABELS = ("uuid", "gpu", "model", "profile")
 _SHARE_LABELS = ("uuid", "job_id", "method")
 # field -> what follows "colloc_gpu_" and "colloc_job_gpu_", and what it means; GPU_UTIL and SM activity are two things.
@@ -107,8 +109,9 @@ class Endpoint:
         self._shown = _Shown(seen, shares, jobs, len(named - jobs - {""}), totals, until_s)
 
     def close(self) -> None:
-        """Stop answering."""
-        self._server.shutdown()
+        """Stop answering, without waiting for a client."""
+        Thread(target=self._server.shutdown, daemon=True).start()
+        self._server.socket.shutdown(SHUT_RDWR)
         self._server.server_close()
 
     def _totals(self, seen: Round, shares: tuple[JobShare, ...], jobs: frozenset[str]) -> dict[_Key, float]:
@@ -245,8 +248,22 @@ class _Server(TCPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = _CLIENT_TIMEOUT_S
     server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        # The connection's own time-out would begin anew with each byte.
+        self._end = Timer(_CLIENT_S, self._hang_up)
+        self._end.daemon = True
+        self._end.start()
+
+    def finish(self) -> None:
+        self._end.cancel()
+        super().finish()
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):  # it was just done
+            self.connection.shutdown(SHUT_RDWR)
 
     def do_GET(self) -> None:
         body = self.server.render()

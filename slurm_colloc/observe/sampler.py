@@ -126,19 +126,19 @@ def _by_name(item: tuple[tuple[str, str], float | None]) -> tuple[str, str]:
 
 
 def _processes(table: ProcessTable, found: Sequence[GpuProcess]) -> tuple[ProcessSample, ...]:
-    """Return the processes with their jobs; among MPS clients the one of its name that is no client is the server.
+    """Return the processes with their jobs; one that is called like the server of MPS, and is no client, is that.
 
     Anybody may call a program so: it is believed of a process of no job, and of a job that has clients there itself.
+    Not every reader can tell clients from others.
     """
     jobs = {process.pid: table.job_of(process.pid) if process.pid else "" for process in found}
     served = {(process.uuid, jobs[process.pid]) for process in found if process.kind == ProcessKind.MPS_CLIENT}
-    served |= {(uuid, "") for uuid, _ in served}
     samples = []
     for process in found:
         status = table.status(process.pid) if process.pid else None
         server = (
             process.kind != ProcessKind.MPS_CLIENT
-            and (process.uuid, jobs[process.pid]) in served
+            and (not jobs[process.pid] or (process.uuid, jobs[process.pid]) in served)
             and status is not None
             and status.command == _MPS_SERVER
         )

@@ -12,6 +12,7 @@ from slurm_colloc.config import (
     file_to_write,
     find_site_file,
     load_site,
+    parse_exporter_url,
     parse_site,
     reference,
 )
@@ -83,6 +84,12 @@ def test_nested_tables() -> None:
         ({"sharing": {"order": "mig"}}, "'sharing.order' must be a list"),
         ({"sharing": {"mps_daemon": "yes"}}, "one of none, site"),
         ({"policy": "on"}, "one of auto, shadow, off"),
+        ({"observe": {"dcgm": "localhost:9400"}}, "'observe.dcgm' must be 'http://host:port/path'"),
+        ({"observe": {"dcgm": "http://host:65536/metrics"}}, "or 'dcgmi', not 'http://host:65536"),
+        *[({"observe": {f"keep_{what}_days": 0.5}}, "from 1 up") for what in ("journal", "raw", "minute", "job")],
+        ({"observe": {"keep_raw_days": 200}}, "must not decrease, but are 200, 180 and 1825"),
+        ({"observe": {"keep_job_days": 90}}, "must not decrease, but are 14, 180 and 90"),
+        ({"observe": {"prometheus_address": ""}}, "must not be empty"),
         ({"audit": {"min_coverage_pct": "60"}}, "must be a number"),
     ],
 )
@@ -91,6 +98,27 @@ def test_refused(extra: dict[str, Any], said: str) -> None:
         parse_site({**LEAST, **extra}, "site.toml")
     assert said in str(error.value)
     assert str(error.value).startswith("site.toml: ")
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("http://localhost:9400/metrics", (False, "localhost", 9400, "/metrics")),
+        ("http://10.0.0.1", (False, "10.0.0.1", 80, "/metrics")),
+        ("https://[::1]/m?a=b", (True, "::1", 443, "/m?a=b")),
+        ("http://h:0/", None),
+        ("http://user@h/", None),
+        ("http://h/\n", None),
+        ("http://h:" + "1" * 5000, None),
+    ],
+)
+def test_urls_of_an_exporter(url: str, parts: object) -> None:
+    assert parse_exporter_url(url) == parts
+
+
+def test_what_is_kept_for_equally_long() -> None:
+    kept = dict.fromkeys(("keep_raw_days", "keep_minute_days", "keep_job_days"), 1)
+    assert parse_site({**LEAST, "observe": kept}, "f").observe.keep_job_days == 1.0
 
 
 def test_missing_required() -> None:

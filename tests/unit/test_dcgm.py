@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """DCGM's figures where NVML has none: recorded answers, a real HTTP server, and what goes wrong."""
 
+import math
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_colloc.errors import ConfigError, GpuError
+from slurm_colloc.gpu import dcgm
 from slurm_colloc.gpu.dcgm import (
     WithDcgm,
     parse_discovery,
@@ -127,6 +131,22 @@ def test_any_text_is_an_answer(text: str) -> None:
     parse_discovery(text)
 
 
+@pytest.mark.parametrize("instance", ["1" * 5000, "x", "-1", "\u0661"])
+def test_a_slice_without_a_number_is_not_taken_for_the_card(instance: str) -> None:
+    assert parse_exposition(f'DCGM_FI_PROF_SM_ACTIVE{{UUID="GPU-1",GPU_I_ID="{instance}"}} 0.5') == {}
+
+
+def test_hostile_lines_cost_no_more_than_others() -> None:
+    line = 'DCGM_FI_PROF_SM_ACTIVE{%sUUID="GPU-1"} 0.5'
+    assert parse_exposition(line % ("a" * 4096 + '="",')) == {}
+    assert parse_exposition(line % "a ") == {("", None): {"sm_active_pct": 50.0}}, "labels end with the first bad one"
+
+
+@pytest.mark.parametrize("text", ["GPU 0%s 0.1", "GPU-I %s1 0.1"])
+def test_an_entity_that_is_no_number(text: str) -> None:
+    assert parse_dmon("# Entity SMACT\n" + text % ("1" * 5000)) == {}
+
+
 @pytest.mark.parametrize("text", ["2147483632", "9223372036854775794", "1.4e16", "N/A", "NaN", "+Inf", "-0.1", ""])
 def test_blanks(text: str) -> None:
     assert parse_fraction(text) is None
@@ -212,6 +232,53 @@ def test_nobody_listens() -> None:
     assert "does not answer" in reader.complaint
 
 
+def _told(answer: Callable[[socket.socket], object]) -> str:
+    """Return the complaint about an exporter that answers like this."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.recv(9999)
+                answer(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        reader = WithDcgm(Inner(unit(A100)), f"http://127.0.0.1:{server.getsockname()[1]}")
+        assert figures(reader) == [(None,) * 5]
+        thread.join()
+        return reader.complaint
+
+
+def test_an_exporter_that_drips_has_a_time_for_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dcgm, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(dcgm, "_MOST_BYTES", math.inf)
+
+    def drip(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+        while True:  # until the other end is closed
+            connection.sendall(b"#")
+
+    assert "no whole answer in 0.1 s" in _told(drip)
+
+
+def test_an_answer_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dcgm, "_MOST_BYTES", 99)
+    assert _told(lambda connection: connection.sendall(b"x" * 100)).endswith("does not answer: more than 99 bytes")
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"SSH-2.0\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n"]
+)
+def test_what_is_no_plain_http(answer: bytes) -> None:
+    assert "answers what is no HTTP/1.0" in _told(lambda connection: connection.sendall(answer))
+
+
+def test_a_number_that_is_cut_is_none() -> None:
+    answer = b'HTTP/1.0 200 OK\r\n\r\nDCGM_FI_PROF_SM_ACTIVE{UUID="%s"} 0.5' % A100.encode()
+    assert "without SM activity" in _told(lambda connection: connection.sendall(answer))
+
+
 def test_the_other_readers_error_is_an_error(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = Inner(unit(A100))
 
@@ -223,9 +290,12 @@ def test_the_other_readers_error_is_an_error(exporter: Exporter, monkeypatch: py
         WithDcgm(inner, exporter.url).read()
 
 
-@pytest.mark.parametrize("source", ["file:///etc/passwd", "localhost:9400", "nvidia", "http:///metrics"])
+@pytest.mark.parametrize(
+    "source",
+    ["file:///etc/passwd", "localhost:9400", "nvidia", "http:///metrics", "http://h:99999/metrics", "http://h/a b"],
+)
 def test_sources_that_are_none(source: str) -> None:
-    with pytest.raises(ConfigError, match="neither an http"):
+    with pytest.raises(ConfigError, match="neither 'http"):
         WithDcgm(Inner(), source)
 
 
@@ -261,3 +331,17 @@ def test_no_host_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     reader = WithDcgm(Inner(unit(A100)), "dcgmi")
     assert figures(reader) == [(None,) * 5]
     assert "unable to establish a connection" in reader.complaint
+
+
+def test_slices_that_were_cut_anew_are_looked_up_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a slice was called before it was gone must not be asked for under another's name."""
+    known = "| GPU 0 | GPU GPU-1 (EntityID: 0)\n| -> I 0/%d | GPU Instance (EntityID: 5)\n"
+    (tmp_path / "now").write_text(known % 1)
+    dmon = "printf '#Entity SMACT\\nGPU-I 5 0.5\\n'"
+    program(tmp_path, "dcgmi", f'[ "$1" = dmon ] && {dmon} || cat {tmp_path}/now', monkeypatch)
+    read = dcgm.dcgmi()
+    assert read([("GPU-1", 1)]) == {("GPU-1", 1): {"sm_active_pct": 50.0}}
+    (tmp_path / "now").write_text(known % 2)
+    places: list[dcgm.Place] = [("GPU-1", 1), ("GPU-1", 2)]
+    assert read(places[1:]) == {places[1]: {"sm_active_pct": 50.0}}
+    assert read(places[::-1]) == {places[1]: {"sm_active_pct": 50.0}}, "the first is gone"

@@ -181,6 +181,20 @@ def test_a_run_that_is_not_there_is_said_once_and_given_up(store: dict[str, str]
     outlet.close()
 
 
+@pytest.mark.parametrize("server", ["bogus:///x", "http://[::1", "file:///nowhere", " "])
+def test_a_setting_that_means_nothing_is_one_line_and_sampling_goes_on(
+    server: str, store: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
+    outlet = MlflowOutlet(store | {"MLFLOW_TRACKING_URI": server})
+    outlet._thread.join(30)
+    with pytest.raises(StoreError, match=r"did not take the metrics of run .*: [^ ].*; no more are sent") as error:
+        outlet.add(_two_rounds()[0])
+    assert "\n" not in str(error.value)
+    outlet.add(_two_rounds()[1])
+    outlet.close()
+
+
 @pytest.fixture
 def refused(store: dict[str, str]) -> Iterator[dict[str, str]]:
     """Return the environment of a run at a port where nobody listens."""

@@ -7,9 +7,11 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from slurm_colloc import __version__
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.model import HostSample
+from slurm_colloc.observe import prometheus
 from slurm_colloc.observe.prometheus import JOBS_MOST, Endpoint
 from tests.unit.made import device, near, process, seen
 
@@ -163,6 +166,16 @@ def test_labels_come_from_what_is_there_and_are_bounded(endpoint: Endpoint) -> N
     assert {dict(labels).get("uuid") for _, labels in scrape(endpoint)} == {None, "GPU-1"}
 
 
+@pytest.mark.parametrize("job", ["evil", "neighbour-1", "7_1", "-7", "\u0667"])
+def test_only_a_number_is_a_jobs_id(endpoint: Endpoint, job: str) -> None:
+    endpoint.show(
+        seen(1000.0, [device()], [process(job), process("7", 101)], hosts=[HostSample(job, 1.0, 1, 1.0, 1.0)])
+    )
+    found = scrape(endpoint)
+    assert {dict(labels).get("job_id") for _, labels in found} == {None, "", "7"}
+    assert at(found, "colloc_jobs_omitted") == 1
+
+
 def test_it_ends_when_closed_and_its_port_is_free_again() -> None:
     first = Endpoint("127.0.0.1", 0, 10.0)
     with pytest.raises(ConfigError, match=f"'127.0.0.1' port {first.port} .*in use.*observe.prometheus_port"):
@@ -197,6 +210,45 @@ def test_a_client_that_says_nothing_or_goes_away_stops_nobody(
         rude.close()
     assert names(scrape(endpoint))
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_client_that_drips_has_a_time_for_the_whole(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus, "_CLIENT_S", 0.1)
+    endpoint.show(seen(1000.0, [device()]))
+    with socket.create_connection(("127.0.0.1", endpoint.port)) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\n")
+        gone = threading.Event()
+
+        def drip() -> None:
+            with suppress(OSError):
+                while not gone.wait(0.01):
+                    slow.sendall(b"a")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            assert names(scrape(endpoint))
+        finally:
+            gone.set()
+            thread.join()
+
+
+def test_it_ends_beside_a_client_that_is_being_served() -> None:
+    made = Endpoint("127.0.0.1", 0, 10.0)
+    served, ended = threading.Event(), threading.Event()
+
+    def render() -> bytes:
+        served.set()
+        ended.wait()
+        return b""
+
+    made._server.render = render
+    with socket.create_connection(("127.0.0.1", made.port)) as client:
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        served.wait()
+        made.close()  # would not return if it waited
+        Endpoint("127.0.0.1", made.port, 10.0).close()
+        ended.set()
 
 
 def test_the_library_is_imported_only_when_switched_on() -> None:

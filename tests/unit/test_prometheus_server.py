@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
@@ -125,6 +126,27 @@ def test_nobody_there(fake: Fake) -> None:
     fake.close()
     with pytest.raises(InputError, match=f"Prometheus at '{fake.url}', asked for m.*refused.*is it up"):
         Server(fake.url).samples("m", 1.0, 2.0)
+
+
+def test_an_error_whose_text_stalls() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stalling:
+        gone = Event()
+
+        def serve() -> None:
+            connection, _ = stalling.accept()
+            with connection:
+                connection.recv(9999)
+                connection.sendall(b"HTTP/1.1 500 No\r\nContent-Length: 500\r\n\r\n")
+                gone.wait()
+
+        thread = Thread(target=serve)
+        thread.start()
+        try:
+            with pytest.raises(InputError, match="answered 500 No: without saying why"):
+                Server(f"http://127.0.0.1:{stalling.getsockname()[1]}", timeout_s=0.2).samples("m", 1.0, 2.0)
+        finally:
+            gone.set()
+            thread.join()
 
 
 def test_an_answer_without_end(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def test_what_nvidia_gpu_exporter_says() -> None:
     unit = one_device(found)
     assert unit.uuid == "GPU-00000000-0000-0000-0000-000000000000"
     assert (unit.gpu_util_pct, unit.gpu_mem_used_mib, unit.power_w) == (100.0, 19818, 631.95)
-    assert found.rounds[0].node == "[fe80::1]"
+    assert found.rounds[0].node == "fe80-0000-0000-0000-0000-0000-0000-0001"
     assert [share.method for share in attribute_round(found.rounds[0])] == ["unattributed"]
 
 
@@ -287,6 +287,11 @@ def test_answers_are_read() -> None:
             "range of samples",
         ),
         ('{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1,"x"]]}]}}', "range of"),
+        (
+            '{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1%s,"1"]]}]}}'
+            % ("0" * 400),
+            "range of",
+        ),
     ],
 )
 def test_an_answer_that_is_none(text: str, said: str) -> None:
@@ -333,3 +338,31 @@ def test_nothing_that_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Server, "names", none)
     with pytest.raises(InputError, match=r"no metric of dcgm-exporter, slurm-job-exporter, nvidia_gpu_exporter"):
         names_there(Server("http://h:9090"), 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("host", "node"),
+    [
+        ("g1", "g1"),
+        ("G_1-a.cluster:9400", "G_1-a"),
+        ("10.0.0.7:9400", "10.0.0.7"),
+        ("[::1]:9400", "0000-" * 7 + "0001"),
+    ],
+)
+def test_the_name_of_a_node(host: str, node: str) -> None:
+    assert fold(dcgm("DEV_GPU_UTIL", 50.0, Hostname=host)).rounds[0].node == node
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["../../evil", "..", "/tmp/x", "a/b", "a\n", "a=b", "*", "-a", "[fe80::1%../..]:1", "http://g1:9400", "x" * 254],
+)
+def test_what_is_no_name_of_a_node_is_rejected(host: str) -> None:
+    """It would name a folder of the store, or one elsewhere."""
+    found = fold(dcgm("DEV_GPU_UTIL", 50.0, Hostname=host))
+    assert (found.rounds, found.points, found.rejected) == ((), 3, {"a node that is no host name": 3})
+
+
+def test_a_target_without_a_name_is_rejected() -> None:
+    found = fold(dcgm("DEV_GPU_UTIL", 50.0, Hostname="", instance=""))
+    assert found.rejected == {"a node that is no host name": 3}

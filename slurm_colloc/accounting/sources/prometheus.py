@@ -6,6 +6,7 @@ What an exporter calls a thing is data: EXPORTERS. Each scrape is one Round; a t
 
 import ipaddress
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -99,6 +100,8 @@ EXPORTERS = (
         uuid=("uuid",),
     ),
 )
+# A node's name names a folder of the store.
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _EXPORTER_OF = {metric: exporter for exporter in EXPORTERS for metric in exporter.metrics}
 
 
@@ -182,6 +185,9 @@ def fold(series: Mapping[str, Sequence[Series]]) -> Imported:
         for labels, samples in all_series:
             points += len(samples)
             target = _target(exporter, labels)
+            if not _NODE.fullmatch(target.node):
+                rejected["a node that is no host name"] += len(samples)
+                continue
             unit = _unit(exporter, labels, target.node)
             if isinstance(unit, str):
                 rejected[unit] += len(samples)
@@ -211,8 +217,8 @@ def _target(exporter: Exporter, labels: Mapping[str, str]) -> _Target:
     host = next((labels[name] for name in exporter.node if labels.get(name)), "")
     host = host.rsplit(":", 1)[0] if host.rsplit(":", 1)[-1].isdecimal() else host
     try:
-        ipaddress.ip_address(host.strip("[]"))
-        node = host
+        address = ipaddress.ip_address(host.strip("[]"))
+        node = address.exploded.replace(":", "-")
     except ValueError:
         node = host.split(".")[0]
     return _Target(EXPORTERS.index(exporter), node, tuple(labels.get(name, "") for name in _TARGET))

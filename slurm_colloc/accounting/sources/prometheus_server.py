@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode, urlsplit
 
 from slurm_colloc.errors import InputError
@@ -83,13 +83,20 @@ class Server:
             with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:  # noqa: S310
                 return _read(answer, asked, deadline_s)
         except urllib.error.HTTPError as error:
-            with error:
-                said = error.read(500).decode(errors="replace").strip()
             hint = f"; put a token into ${TOKEN_VARIABLE}" if error.code in (401, 403) else ""
-            raise InputError(f"{asked} answered {error.code} {error.reason}: {said}{hint}") from error
+            raise InputError(f"{asked} answered {error.code} {error.reason}: {_said(error)}{hint}") from error
         except (OSError, http.client.HTTPException) as error:
             why = getattr(error, "reason", None) or error
             raise InputError(f"{asked} did not answer: {why}; is it up, and reachable from here?") from error
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    """Return how the body of an error begins; it may stall, too."""
+    try:
+        with error:
+            return cast(http.client.HTTPResponse, error.fp).read1(500).decode(errors="replace").strip()
+    except (OSError, http.client.HTTPException):
+        return "without saying why"
 
 
 def _read(answer: http.client.HTTPResponse, asked: str, deadline_s: float) -> str:
@@ -135,7 +142,7 @@ def parse_series(text: str) -> tuple[Series, ...]:
             )
             for series in data["result"]
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise InputError(f"the answer is not of the form of Prometheus' range of samples: {error!r}") from error
 
 
