@@ -5,12 +5,15 @@ import json
 import os
 import socket
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from slurm_colloc.accounting.samples import Samples
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.cli import sampling
 from slurm_colloc.cli.sampling import Settings, sample
+from slurm_colloc.errors import DeadlineError
 from slurm_colloc.files import as_owner, whose
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.observe.attribute import attribute_round
@@ -146,3 +149,35 @@ def test_two_samples_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert f"sampling node g1 every 0.05 s into '{journal}'" in capsys.readouterr().err
     (hour,) = hours(journal)
     assert [seen.interval_s > 0 for seen in hour] == [False, True]
+
+
+def test_a_driver_that_hangs_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def hang(*_: object, **__: object) -> int:
+        raise DeadlineError("reading the GPUs took too long")
+
+    def end(status: int) -> NoReturn:
+        raise SystemExit(status)
+
+    (tmp_path / "g1.json").write_text(json.dumps(DEVICES))
+    monkeypatch.setattr(sampling, "follow", hang)
+    monkeypatch.setattr(os, "_exit", end)
+    with pytest.raises(SystemExit) as ended:
+        sample(Settings("g1", "c", 0.05, "simulated", str(tmp_path), journal=str(tmp_path / "journal"), agent=True))
+    assert ended.value.code == DeadlineError.exit_status != 0
+    assert "ending, so that a new process can try" in capsys.readouterr().err
+
+
+def test_the_agent_is_patient_and_a_sampler_by_hand_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[int, float] = {}
+
+    def note(*_: object, patience_s: float, **__: object) -> int:
+        found[len(found)] = patience_s
+        return 1
+
+    (tmp_path / "g1.json").write_text(json.dumps(DEVICES))
+    monkeypatch.setattr(sampling, "follow", note)
+    for agent_ in (True, False):
+        sample(Settings("g1", "c", 0.05, "simulated", str(tmp_path), agent=agent_))
+    assert found == {0: 300.0, 1: float("inf")}
