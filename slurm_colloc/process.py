@@ -123,9 +123,10 @@ def replace(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     Raises:
         ProcessError: it cannot be started.
     """
-    for number in _to_default:
-        signal.signal(number, signal.SIG_DFL)
+    before = [(number, signal.signal(number, signal.SIG_DFL)) for number in _to_default]
     try:
         os.execve(argv[0], list(argv), environment)
     except (OSError, ValueError) as error:
+        for number, handler in before:  # this process goes on, and must not die of a pipe that somebody closed
+            signal.signal(number, handler or signal.SIG_DFL)
         raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+import signal
 import sys
 
 import pytest
@@ -32,6 +33,8 @@ def test_what_cannot_start() -> None:
         run(["x\0y"], 1)
     with pytest.raises(ProcessError, match="cannot be started"):
         replace(["/no/such/program"], {})
+    # A process that goes on must not die of a pipe that somebody closed.
+    assert signal.getsignal(signal.SIGPIPE) == signal.SIG_IGN
     with pytest.raises(ProcessError, match="cannot be started"):
         spawn(["/no/such/program"], {}, None)
 
