@@ -53,7 +53,7 @@ def attribute_device(
     weights, method = _split(device, own, given)
     # A reading that is partly nobody's says nothing of the jobs that seem to have no process.
     stray = "" in counts or (active and not weights)
-    idle = {} if stray or not device.process_list else dict.fromkeys(given.keys() - weights.keys(), 0.0)
+    idle = {} if stray else dict.fromkeys(given.keys() - weights.keys(), 0.0)
     rows = [
         _share(
             device,

@@ -75,8 +75,7 @@ class Sampler:
         self._table.refresh()
         holders = self._holders(tuple(units.values()))
         processes = _processes(self._table, gpu_processes)
-        # A reader may have opened the driver anew between its two answers.
-        devices = tuple(_device(units[reading.uuid], reading) for reading in readings if reading.uuid in units)
+        devices = tuple(_device(units[reading.uuid], reading) for reading in readings)
         jobs = {holder.job_id for holder in holders} | {process.job_id for process in processes} - {""}
         if self._only_job:
             jobs &= {self._only_job}

@@ -5,6 +5,7 @@ from collections import Counter
 from itertools import pairwise
 from statistics import fmean
 
+from slurm_colloc.accounting.sources.controller import parse_jobs
 from slurm_colloc.model import ADDITIVE, JobShare
 from slurm_colloc.observe.attribute import attribute_round, balanced
 from slurm_colloc.observe.journal import decode
@@ -79,3 +80,19 @@ def test_what_the_jobs_did_on_the_host() -> None:
             if host.cpu_s is not None and seen in SHARED[10:] + ALONE[3:]:
                 cores.setdefault(host.job_id, []).append(host.cpu_s / seen.interval_s)
     assert {job: round(fmean(values)) for job, values in cores.items()} == {"1": 1, "2": 1, "3": 1, "4": 0, "5": 1}
+
+
+def test_what_slurm_itself_says_of_these_jobs() -> None:
+    """The controller's rows and the journal are of the same jobs at the same time."""
+    parsed = parse_jobs((RECORDED / "h100-slurm-22.05/jobs.txt").read_text(), "gpulab")
+    assert not parsed.rejected
+    runs = {row.job_id: row for row in parsed.rows}
+    asked = {job: ",".join(map(str, row.gres)) for job, row in runs.items()}
+    assert asked == {"1": "mps:25", "2": "mps:25", "3": "mps:25", "4": "mps:10", "5": "gpu:h100:1"}
+    for job, row in runs.items():
+        times = [seen.at_s for seen in ROUNDS if any(holder.job_id == job for holder in seen.holders)]
+        assert row.start_s is not None
+        assert row.end_s is not None
+        # Slurm keeps whole seconds, and the agent looks each second.
+        assert row.start_s - 1 <= min(times) <= row.start_s + 3
+        assert row.end_s - 3 <= max(times) <= row.end_s + 2
