@@ -122,13 +122,13 @@ def killed_again_and_again(node: Path, times: int) -> None:
     drawn = random.Random(times)
     began_s, before = time.time(), b""
     for _ in range(times):
-        process = agent(node, period="0.05")
+        process = agent(node, period="0.2")
         had = len(before)
         deadline = time.monotonic() + 30
         while sum(hour.size_bytes() for hour in hours(str(node / "journal"))) <= had:
             assert time.monotonic() < deadline, "it does not come back"
             time.sleep(0.002)
-        time.sleep(drawn.uniform(0, 0.12))
+        time.sleep(drawn.uniform(0, 0.5))
         process.send_signal(signal.SIGKILL)
         process.communicate()
         content = b"".join(Path(hour.path).read_bytes() for hour in hours(str(node / "journal")))
