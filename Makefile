@@ -39,6 +39,7 @@ bench: env     ## ratios side by side in one run
 	$(ENV)/python -m tests.bench_store
 	$(ENV)/python -m tests.bench
 	$(ENV)/python -m tests.bench_agent
+	$(ENV)/python -m tests.bench_accounting
 
 docs: env-only ## regenerate the reference pages and completion scripts; CI fails when they are stale
 	$(ENV)/colloc site reference > docs/reference/site.toml.md

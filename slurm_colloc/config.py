@@ -125,6 +125,28 @@ class Audit(NamedTuple):
     outside_jobs_min_gpu_hours: float = 1.0
 
 
+class Prices(NamedTuple):
+    """What reports reckon with; without a price they name no money."""
+
+    currency: str = "EUR"
+    gpu_hour: float | None = None
+    kwh: float | None = None
+    co2_g_per_kwh: float | None = None
+
+
+class Engine(NamedTuple):
+    """The jobs that make a report with --engine slurm."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    cpus_per_job: int = 2
+    mem_gib: float = 4.0
+    time_min: int = 60
+    jobs_at_once: int = 32
+    wait_min: float = 240.0
+
+
 class SiteConfig(NamedTuple):
     """All that a site declares."""
 
@@ -142,6 +164,8 @@ class SiteConfig(NamedTuple):
     paths: Paths = Paths()
     timeouts: Timeouts = Timeouts()
     audit: Audit = Audit()
+    prices: Prices = Prices()
+    engine: Engine = Engine()
 
     @property
     def state_folder(self) -> str:
@@ -225,6 +249,18 @@ DOCUMENTATION: dict[str, str] = {
     "audit.min_coverage_pct": "nobody is named on numbers with less sampled time than this",
     "audit.zero_use_min_gpu_hours": "GPU-hours at zero use from which COL001 speaks",
     "audit.outside_jobs_min_gpu_hours": "GPU-hours outside any job from which COL002 names a node; 0: never",
+    "engine.partition": "partition of the jobs of 'colloc report --engine slurm'; empty: the cluster's default",
+    "engine.account": "their account; empty: the user's default",
+    "engine.qos": "their QOS; empty: the default",
+    "engine.cpus_per_job": "CPUs of each; a job makes one day",
+    "engine.mem_gib": "memory of each in GiB; what does not fit is spilled below paths.state",
+    "engine.time_min": "time limit of each in minutes",
+    "engine.jobs_at_once": "how many of them may run at a time",
+    "engine.wait_min": "for how many minutes a report waits for all of them, the queue's time included",
+    "prices.currency": "what the prices are in",
+    "prices.gpu_hour": "price of a whole GPU for an hour; reports then say what was allocated in money",
+    "prices.kwh": "price of a kilowatt-hour; reports then say what the measured energy of the GPUs costs",
+    "prices.co2_g_per_kwh": "grams of CO2 for each kilowatt-hour; reports then say how much the measured energy caused",
 }
 
 _CHOICES = {
@@ -246,6 +282,11 @@ _LEAST = {
     "sharing.max_time_stretch": 1.0,
     "timeouts.ask_slurm_s": 0.1,
     "timeouts.decide_s": 0.1,
+    "engine.cpus_per_job": 1,
+    "engine.mem_gib": 0.25,
+    "engine.time_min": 1,
+    "engine.jobs_at_once": 1,
+    "engine.wait_min": 1,
     "pool.sm_count": 1,
     "pool.gpu_mem_mib": 1,
     "pool.slice.sm_count": 1,

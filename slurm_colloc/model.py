@@ -314,6 +314,9 @@ class AllocationRow(NamedTuple):
 class JobUsage(NamedTuple):
     """What one run had and used inside a window; GPU-hours are in whole-GPU equivalents.
 
+    ``gpu_type`` names its gres types. ``held_gpu_hours`` is the time of GPUs that it kept from others, suspensions
+    included: of its GPUs all, of a slice its part by slices, of a share one nth where n jobs were seen to share; the
+    time in which nobody counted them is ``held_unknown_hours``.
     ``*_measured_gpu_hours`` are the allocated GPU-hours that samples of the metric cover: the denominator of the used
     ones. ``coverage_pct`` is the sampled part of the run's device time; None where the source does not record it.
     ``gpu_mem_peak_mib`` is the sum over the run's devices of one node at one time; of several nodes the largest.
@@ -329,12 +332,16 @@ class JobUsage(NamedTuple):
     user: str
     account: str
     partition: str
+    qos: str
     state: str
     job_name: str
     gres: str
+    gpu_type: str
     start_s: float
     end_s: float
     allocated_gpu_hours: float | None
+    held_gpu_hours: float
+    held_unknown_hours: float
     util_measured_gpu_hours: float
     util_used_gpu_hours: float | None
     sm_measured_gpu_hours: float
@@ -363,30 +370,74 @@ class StrayUse(NamedTuple):
 
 
 class GroupUsage(NamedTuple):
-    """The runs of one user, account or partition, added up; see JobUsage for the terms.
+    """The runs of one user, account or the like, added up; see JobUsage for the terms.
 
-    ``*_weighted_pct`` is used over measured GPU-hours; ``*_plain_pct`` the mean over runs, every run counting once.
-    ``used_gpu_hours`` counts each run by SM activity where that was measured, else by GPU_UTIL, and ``idle_gpu_hours``
-    is the rest of what those samples cover: allocated = used + idle + not sampled, unless a share used more than its
-    count and the run's idle hours are 0.
+    Runs whose share's size is not known (``jobs_without_size``) are in the counts, not in the GPU-hours.
+    ``jobs_measured`` are those with either metric. ``*_idle_gpu_hours`` are measured less used, each metric
+    for itself (they are never added), and negative where shares used more than their count. ``*_weighted_pct`` is used
+    over measured GPU-hours; ``*_plain_pct`` the mean over runs, each counting once.
+    ``gpu_mem_peak_mib`` is the largest of a run, ``energy_kwh`` of what was sampled of the GPUs.
     """
 
     name: str
     jobs: int
     jobs_measured: int
     jobs_without_size: int
-    allocated_gpu_hours: float
+    allocated_gpu_hours: float | None
+    held_gpu_hours: float
+    held_unknown_hours: float
     util_measured_gpu_hours: float
     util_used_gpu_hours: float | None
+    util_idle_gpu_hours: float | None
     util_weighted_pct: float | None
     util_plain_pct: float | None
     sm_measured_gpu_hours: float
     sm_used_gpu_hours: float | None
+    sm_idle_gpu_hours: float | None
     sm_weighted_pct: float | None
-    used_gpu_hours: float | None
-    idle_gpu_hours: float | None
+    sm_plain_pct: float | None
+    held_idle_gpu_hours: float | None
+    gpu_mem_peak_mib: int | None
+    energy_kwh: float | None
     coverage_pct: float | None
     methods: tuple[str, ...]
+
+
+class Collocation(NamedTuple):
+    """How long GPUs and slices (units) had so many ``jobs`` on them, as far as they were sampled.
+
+    ``unit_hours`` counts each unit as one, ``gpu_hours`` a slice as its part of a GPU, by slices. A job is on a unit
+    when Slurm gave it the unit, whether it runs anything there or not.
+    """
+
+    jobs: int
+    units: int
+    unit_hours: float
+    gpu_hours: float
+
+    @property
+    def saved_gpu_hours(self) -> float:
+        """Return the GPU-hours more that a whole GPU for each of the jobs, for the same time, would have taken."""
+        return self.jobs * self.unit_hours - self.gpu_hours if self.jobs else 0.0
+
+
+class Prediction(NamedTuple):
+    """How the footprints of one rung compare with what the jobs placed by them were measured to use.
+
+    Of ``jobs`` runs, ``mem_known`` completed with a measured peak; in ``mem_within`` it was at most the q99 predicted,
+    and ``mem_*_ratio`` are of peak over q99. ``sm_*`` are of the mean SM activity of a run over the q95 predicted.
+    """
+
+    rung: str
+    jobs: int
+    mem_known: int
+    mem_within: int
+    mem_median_ratio: float | None
+    mem_max_ratio: float | None
+    sm_known: int
+    sm_within: int
+    sm_median_ratio: float | None
+    sm_max_ratio: float | None
 
 
 class Evidence(NamedTuple):

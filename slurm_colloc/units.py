@@ -48,6 +48,11 @@ def used_mib(size_bytes: int) -> int:
     return -(-size_bytes // BYTES_PER_MIB)
 
 
+def mib_of_gib(size_gib: float) -> int:
+    """Return the MiB in ``size_gib``, rounded up."""
+    return math.ceil(size_gib * 1024)
+
+
 def demand_units(fraction: float, units_per_whole: int) -> int:
     """Return how many of ``units_per_whole`` shares (mps, shards) hold ``fraction`` of a GPU; rounds up."""
     # The small subtrahend keeps 0.25 * 100 = 25.000000000000004 from asking for 26.

@@ -118,7 +118,7 @@ def rolled(table: Table, select: str, grain_s: int) -> str:
                    {", ".join(f"{how} AS {name}" for name, how in merged.items())}
             FROM islands GROUP BY {", ".join(who)}, island
         ) ORDER BY node, {", ".join(table.one)}, at_s
-    """  # noqa: S608
+    """
 
 
 def _merged(table: Table, name: str) -> str:
@@ -243,7 +243,7 @@ class _Run:
         if fresh:
             hours = whole | {key: counts for path in fresh for key, counts in known[path].items()}
             with connection(self._work) as database:
-                database.execute(f"CREATE VIEW newer AS SELECT * FROM {read(fresh)}")  # noqa: S608
+                database.execute(f"CREATE VIEW newer AS SELECT * FROM {read(fresh)}")
                 write(database, joined(table, "newer", list(held)), target, hours, self._work, self._mode)
             self._written += 1
 
@@ -272,7 +272,7 @@ class _Run:
                 query = f"COPY ({rolled(table, select, grain_s)}) TO '{sql(parts[-1])}' (FORMAT parquet)"
                 database.execute(query)
             hours = whole | {key: counts for path in fresh for key, counts in known[path].items()}
-            write(database, f"SELECT * FROM {read(parts)}", target, hours, self._work, self._mode)  # noqa: S608
+            write(database, f"SELECT * FROM {read(parts)}", target, hours, self._work, self._mode)
         for part in parts:
             remove(part)
         self._written += 1
@@ -280,12 +280,12 @@ class _Run:
     def _by_node(self, database: DuckDBPyConnection, table: Table, coarse: str, fresh: Sequence[str]) -> Iterator[str]:
         """Yield a query for each node's rows, so that no more than a node's day is in memory."""
         if coarse:
-            nodes = database.execute(f"SELECT DISTINCT node FROM {read([coarse])} ORDER BY 1").fetchall()  # noqa: S608
+            nodes = database.execute(f"SELECT DISTINCT node FROM {read([coarse])} ORDER BY 1").fetchall()
             for (node,) in nodes or [("",)]:  # a day of unusable lines has its list of hours, too
-                yield f"SELECT * FROM {read([coarse])} WHERE node = '{sql(node)}'"  # noqa: S608
+                yield f"SELECT * FROM {read([coarse])} WHERE node = '{sql(node)}'"
         for folder in sorted({os.path.dirname(path) for path in fresh}):
             files = read([path for path in fresh if os.path.dirname(path) == folder])
-            yield trimmed(table, f"SELECT * FROM {files}")  # noqa: S608
+            yield trimmed(table, f"SELECT * FROM {files}")
 
     def _remove(self, paths: Sequence[str]) -> None:
         for path in paths:

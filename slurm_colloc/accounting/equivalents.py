@@ -1,50 +1,119 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an allocation is worth in whole GPUs.
+"""What an allocation is worth in whole GPUs, by one of three conventions.
 
-Convention "by slices": a MIG slice of g compute slices is g/7 of its GPU (g/4 on an A30), one mps is 1 over the
-device's mps count, one shard 1 over the GPU's shards.
+A MIG slice of g compute slices is g/7 of its GPU by slices (g/4 on an A30), its SMs over the GPU's by SMs, its usable
+memory over the GPU's by memory. By each of them one mps is 1 over the device's mps count, one shard 1 over the GPU's
+shards.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from ClusterShell.NodeSet import NodeSet, NodeSetException
+from duckdb import DuckDBPyConnection
 
-from slurm_colloc.config import Pool, SiteConfig
-from slurm_colloc.gpu.mig import parse_profile, slices_per_gpu
+from slurm_colloc.config import MigSlice, Pool, SiteConfig
+from slurm_colloc.gpu.mig import model_named, parse_profile, slices_per_gpu
 from slurm_colloc.model import Gres
+from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres
+
+SLICES = "slices"
+CONVENTIONS: Mapping[str, str] = {SLICES: "compute slices", "sms": "SMs", "memory": "usable memory"}
+
+
+class Worth(NamedTuple):
+    """What a run's gres come to.
+
+    ``gpus`` are whole-GPU equivalents, None where a share's size is not known; ``devices`` the units (GPUs, slices)
+    that it lies on; ``blocked`` the part of GPUs that nobody else can have meanwhile, by slices, None for a share.
+    ``whole`` says that it has whole GPUs only, ``kind`` names the gres types, ``shown`` is all of it in Slurm's words.
+    """
+
+    gpus: float | None
+    devices: int
+    blocked: float | None
+    whole: bool
+    kind: str
+    shown: str
 
 
 def unit_gpus(profile: str, model: str) -> float:
-    """Return what one unit (a GPU, or a slice of this profile) is worth in whole GPUs."""
+    """Return what one unit (a GPU, or a slice of this profile) is worth in whole GPUs, by slices."""
     parsed = parse_profile(profile)
     return 1.0 if parsed is None else parsed.compute_slices / slices_per_gpu(model)
 
 
-def gpu_equivalents(gres: Sequence[Gres], node_list: str, config: SiteConfig | None) -> float | None:
-    """Return the whole-GPU equivalents of an allocation, None when a share's size is not known."""
+def worth(gres: Sequence[Gres], node_list: str, config: SiteConfig | None, by: str = SLICES) -> Worth:
+    """Return what an allocation on these nodes comes to, by one of CONVENTIONS."""
+    held = [item for item in gres if item.quantity and item.name in ("gpu", "mps", "shard")]
+    shares = [item for item in held if item.name != "gpu"]
+    pools = _pools(node_list, config) if config else ()
+    each = [_each(item, pools, by) for item in held]
+    blocked = [_each(item, pools, SLICES) for item in held]
+    return Worth(
+        gpus=_sum(each, held),
+        devices=sum(item.quantity for item in held if item.name == "gpu") or bool(shares),
+        blocked=None if shares else _sum(blocked, held),
+        whole=bool(held) and all(item.name == "gpu" and one == 1 for item, one in zip(held, blocked, strict=True)),
+        kind="+".join(sorted({item.type or ("untyped" if item.name == "gpu" else item.name) for item in held})),
+        shown=",".join(str(item) for item in gres),
+    )
+
+
+def _sum(each: Sequence[float | None], held: Sequence[Gres]) -> float | None:
     total = 0.0
-    for item in gres:
-        worth = _worth(item, node_list, config)
-        if worth is None:
+    for one, item in zip(each, held, strict=True):
+        if one is None:
             return None
-        total += worth * item.quantity
+        total += one * item.quantity
     return total
 
 
-def _worth(item: Gres, node_list: str, config: SiteConfig | None) -> float | None:
-    # Shares and slices come from one node, so the node's pool knows their size.
-    pool = next((pool for pool in (config.pool if config else ()) if node_list in _nodes(pool)), None)
-    if item.name == "gpu" and not item.type and pool and pool.slice:
+def _each(item: Gres, pools: Sequence[Pool | None], by: str) -> float | None:
+    """Return what one unit is worth; None where the nodes' pools do not say, or not the same."""
+    found = {_in_pool(item, pool, by) for pool in pools or (None,)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _in_pool(item: Gres, pool: Pool | None, by: str) -> float | None:
+    if item.name != "gpu":
+        per_gpu = (pool.mps_per_gpu if item.name == "mps" else pool.shards_per_gpu) if pool else 0
+        return 1 / per_gpu if per_gpu else None
+    if not item.type and pool and pool.slice:
         # AccountingStorageTRES=gres/gpu tells slices from GPUs by nothing but where they are.
-        worths = {unit_gpus(part.profile, pool.gpu_model) for part in pool.slice} | ({1.0} if pool.gpu_type else set())
-        return worths.pop() if len(worths) == 1 else None
-    if item.name == "gpu":
-        return unit_gpus(item.type, item.type)
-    if item.name not in ("mps", "shard"):
-        return 0.0
-    per_gpu = (pool.mps_per_gpu if item.name == "mps" else pool.shards_per_gpu) if pool else 0
-    return 1 / per_gpu if per_gpu else None
+        kinds = {_slice(part.type, part, pool, by) for part in pool.slice} | ({1.0} if pool.gpu_type else set())
+        return kinds.pop() if len(kinds) == 1 else None
+    part = next((part for part in pool.slice if part.type == item.type), None) if pool else None
+    return _slice(item.type, part, pool, by)
+
+
+def _slice(gres_type: str, part: MigSlice | None, pool: Pool | None, by: str) -> float | None:
+    """Return what one GPU or slice of this type is worth, by the site's figures, else by those of a known model."""
+    profile = parse_profile(part.profile if part else gres_type)
+    if profile is None:
+        return 1.0
+    if by == SLICES:
+        return profile.compute_slices / slices_per_gpu(pool.gpu_model if part and pool else gres_type)
+    known = model_named(pool.gpu_model if part and pool else gres_type)
+    if part and pool:
+        size, of = (part.sm_count, pool.sm_count) if by == "sms" else (part.mem_mib, pool.gpu_mem_mib)
+        if of:
+            return size / of
+    if known is None or profile.name not in known.profiles:
+        return None
+    mem_mib, sm_count = known.profiles[profile.name]
+    return sm_count / known.sm_count if by == "sms" else mem_mib / known.mem_total_mib
+
+
+def _pools(node_list: str, config: SiteConfig) -> tuple[Pool | None, ...]:
+    """Return the pools of these nodes, each once, None for nodes of no pool."""
+    try:
+        nodes = list(NodeSet(node_list)) if "[" in node_list or "," in node_list else [node_list]
+    except NodeSetException:
+        nodes = [node_list]
+    found = {node: next((pool for pool in config.pool if node in _nodes(pool)), None) for node in nodes}
+    return tuple(dict.fromkeys(found.values()))
 
 
 @lru_cache
@@ -55,7 +124,32 @@ def _nodes(pool: Pool) -> frozenset[str]:
         return frozenset((pool.nodes,))
 
 
-def devices(gres: Sequence[Gres]) -> int:
-    """Return on how many units (GPUs or slices) an allocation lies; a share lies on one."""
-    gpus = sum(item.quantity for item in gres if item.name == "gpu")
-    return gpus or (1 if any(item.name in ("mps", "shard") and item.quantity for item in gres) else 0)
+def make_worths(database: DuckDBPyConnection, config: SiteConfig | None, by: str) -> None:
+    """Make the table ``worths`` of what the gres of ``readings`` come to.
+
+    By the text of the gres and, for those in ``placed``, by the nodes: what a share, an untyped GPU or a slice of the
+    site's is worth depends on where it is.
+    """
+    texts = [text for (text,) in database.execute("SELECT DISTINCT gres FROM readings").fetchall()]
+    parsed = {text: _parse(text) for text in texts}
+    placed = [text for text, gres in parsed.items() if any(map(_placed, gres))] if config else []
+    database.execute("CREATE TEMP TABLE placed AS SELECT unnest($texts::VARCHAR[]) AS text", {"texts": placed})
+    pairs = database.execute("SELECT DISTINCT gres, if(gres IN (FROM placed), node_list, '') FROM readings").fetchall()
+    rows = [(text, place, *worth(parsed[text], place, config, by)) for text, place in pairs]
+    kinds = ("VARCHAR", "VARCHAR", "DOUBLE", "INTEGER", "DOUBLE", "BOOLEAN", "VARCHAR", "VARCHAR")
+    names = ("text", "place", *Worth._fields)
+    columns = [
+        f"unnest(${number}::{kind}[]) AS {name}"
+        for number, (name, kind) in enumerate(zip(names, kinds, strict=True), 1)
+    ]
+    values = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
+    database.execute(f"CREATE TEMP TABLE worths AS SELECT {', '.join(columns)}", values)
+
+
+def _placed(item: Gres) -> bool:
+    return item.name != "gpu" or not item.type or parse_profile(item.type) is not None
+
+
+def _parse(text: str) -> tuple[Gres, ...]:
+    # Release 0.1 kept gres as --gres has them.
+    return parse_tres_gres(text) if "gres/" in text else parse_gres(text)

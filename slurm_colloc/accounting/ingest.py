@@ -4,57 +4,204 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import tzinfo
 from itertools import groupby
+from types import MappingProxyType
 from typing import NamedTuple
 
-from slurm_colloc.accounting.sources import clustercockpit, prometheus, sacct
+from ClusterShell.NodeSet import NodeSet
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, Taken, mark_runaways, take_rows
+from slurm_colloc.accounting.sources import nvidia_smi_csv, prometheus, sacct
 from slurm_colloc.accounting.sources.prometheus_server import Server
+from slurm_colloc.accounting.sources.rows import form_of
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.model import JobShare, Round
 
+HOUR_S = 3600
+
 
 class Counted(NamedTuple):
-    """What one ingest took in: rows in = used + steps + rejected."""
+    """What one ingest took in: rows in = used + steps + rejected.
+
+    ``refused`` counts figures of GPU use beside the rows that cannot be believed; the rows are used without them.
+    """
 
     source: str
     rows_in: int
     used: int
     steps: int
     rejected: Mapping[str, int]
+    refused: Mapping[str, int] = MappingProxyType({})
 
 
-def keep_runs(store: Store, source: str, parsed: sacct.Parsed, config: SiteConfig | None, now_s: float) -> Counted:
+def keep_text(
+    store: Store, source: str, path: str, fields: Sequence[str], zone: tzinfo | None, now_s: float, release: str = ""
+) -> Counted:
+    """Write the runs of a sacct text, in place of what this source gave before, and return what was counted.
+
+    Args:
+        store: where to.
+        source: its name there.
+        path: the text.
+        fields: its columns, where it has no header.
+        zone: of times without one.
+        now_s: what the text knows of unfinished runs is of this time.
+        release: of the Slurm that ran them, "24.05.4".
+
+    Raises:
+        StoreError: the store cannot be written.
+        InputError: it is no text of sacct, or not one row can be read; the store stays as it is.
+    """
+
+    def fill(database: DuckDBPyConnection, work: str) -> Taken:
+        return take_text(database, path, fields, zone, now_s, work, source, release=release)
+
+    return _log(store, Counted(source, *store.take(source, fill)))
+
+
+def take_text(
+    database: DuckDBPyConnection,
+    path: str,
+    fields: Sequence[str],
+    zone: tzinfo | None,
+    now_s: float,
+    work: str,
+    source: str,
+    columns: Collection[str] = tuple(ALLOCATION_COLUMNS),
+    release: str = "",
+) -> Taken:
+    """Make the table ``taken``, with these ``columns``, of a sacct text; see ``keep_text``."""
+    try:
+        with open(path, "rb") as stream:
+            form = form_of(stream, fields)
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror}") from error
+    sacct.check_fields(form.fields)
+    taken = take_rows(database, path, form, zone, now_s, work, columns, release)
+    _check_any(source, taken.rows_in, taken.used + taken.steps, taken.rejected)
+    return taken
+
+
+def keep_day(
+    store: Store,
+    day_s: float,
+    fields: Sequence[str],
+    now_s: float,
+    timeout_s: float,
+    environment: Mapping[str, str],
+    running: Callable[[], Collection[str] | None],
+    gapless: bool = True,
+) -> Counted:
+    """Ask sacct for the runs that overlap a UTC day, and write them in place of what it said of that day before.
+
+    ``running`` returns the raw ids of the jobs that slurmctld has, None where it cannot be asked. A run without an end
+    that slurmctld knows nothing of is a runaway: it counts as far as it was seen to run before. ``gapless`` says that
+    sacct was asked of all days up to this one, from where it was first asked: the next ingest goes on from here.
+
+    Raises:
+        StoreError: the store cannot be written.
+        ProcessError: sacct fails or does not answer in time.
+        InputError: not one of its rows can be read.
+    """
+    source = f"sacct-{sacct.day_name(day_s)}"
+
+    def fill(database: DuckDBPyConnection, work: str) -> Taken:
+        path = os.path.join(work, "file.txt")
+        with open(path, "wb") as out:
+            out.write(sacct.ask_rows(day_s, day_s + sacct.DAY_S, fields, timeout_s, environment))
+        taken = take_text(database, path, fields, None, now_s, work, source)
+        os.unlink(path)
+        # Asked after sacct, because a job that began in between would seem to be one.
+        known = running()
+        if known is not None:
+            mark_runaways(database, known)
+        return taken
+
+    asked = {"asked_until_s": min(now_s, day_s + sacct.DAY_S)} if gapless else {}
+    return _log(store, Counted(source, *store.take(source, fill)), **asked)
+
+
+def keep_runs(store: Store, source: str, parsed: sacct.Parsed, now_s: float) -> Counted:
     """Write the runs of one source, in place of what it gave before, and return what was counted.
 
     Raises:
         StoreError: the store cannot be written.
         InputError: there are rows and not one can be read: that is another format, no news.
     """
-    if parsed.rejected and not parsed.rows and not parsed.steps:
-        why = "; ".join(sorted(parsed.rejected))
-        raise InputError(f"none of {parsed.rows_in} rows of {source} can be read ({why}); the store stays as it was")
-    store.write_allocations(source, parsed.rows, config, now_s)
+    _check_any(source, parsed.rows_in, len(parsed.rows) + parsed.steps, parsed.rejected)
+    store.write_allocations(source, parsed.rows, now_s, parsed.means)
     return _log(store, Counted(source, parsed.rows_in, len(parsed.rows), parsed.steps, dict(parsed.rejected)))
 
 
-def keep_means(store: Store, source: str, parsed: clustercockpit.Means, now_s: float) -> Counted:
-    """Write the runs of a job table that brings its own means.
+def _check_any(source: str, rows_in: int, readable: int, rejected: Mapping[str, int]) -> None:
+    if rejected and not readable:
+        why = "; ".join(sorted(rejected)[:3])
+        raise InputError(f"none of {rows_in} rows of {source} can be read ({why}); the store stays as it was")
+
+
+def keep_smi_log(
+    store: Store,
+    source: str,
+    log: nvidia_smi_csv.Log,
+    cluster: str,
+    attribute: Callable[[Round], tuple[JobShare, ...]],
+) -> Counted:
+    """Write what a log of nvidia-smi saw, hour by hour, of the runs that had all the node's GPUs meanwhile.
+
+    Nothing in the log says whose a process is. Where the accounting has one run on the node, with as many GPUs as the
+    log has, they were its; else they are nobody's. Take the runs in first.
 
     Raises:
-        StoreError: the store cannot be written.
+        StoreError: the store cannot be written, or another run takes in this log.
     """
-    store.write_allocations(source, parsed.rows, None, now_s, parsed.gpu_util_pct)
-    return _log(store, Counted(source, parsed.rows_in, len(parsed.rows), 0, parsed.rejected))
+    rejected = Counter(log.rejected)
+    by_hour: dict[int, list[Round]] = {}
+    for seen in nvidia_smi_csv.holders_by_accounting(log.rounds, _gpu_runs(store, cluster)):
+        by_hour.setdefault(int(seen.at_s // HOUR_S) * HOUR_S, []).append(seen)
+    with store.samples.work(source) as work:
+        if work is None:
+            raise StoreError(f"another run takes in '{source}'; wait for its end")
+        for began_s, rounds in sorted(by_hour.items()):
+            node = rounds[0].node
+            if _sampled_by_agents(store, cluster, began_s, began_s + HOUR_S) & _names(rounds):
+                rejected["a reading in an hour that the node's agent sampled"] += sum(
+                    len(one.devices) for one in rounds
+                )
+            else:
+                store.samples.seal(cluster, _Hour(node, began_s, rounds), attribute, work)
+    used = log.readings_in - rejected.total()
+    return _log(store, Counted(source, log.readings_in, used, 0, dict(rejected)))
+
+
+def _names(rounds: Iterable[Round]) -> set[str]:
+    """Return the nodes and the UUIDs of these rounds."""
+    return {name for one in rounds for name in (one.node, *(device.uuid for device in one.devices))}
+
+
+def _gpu_runs(store: Store, cluster: str) -> list[nvidia_smi_csv.GpuRun]:
+    """Return the runs with whole GPUs, as many on each of their nodes."""
+    query = """
+        SELECT job_id_raw, node_list, devices, start_s, end_s
+        FROM allocations a JOIN worths w ON w.text = a.gres AND w.place = if(a.gres IN (FROM placed), a.node_list, '')
+        WHERE cluster = $cluster AND whole AND start_s IS NOT NULL
+    """
+    found = []
+    for job_id, node_list, devices, start_s, end_s in store.rows(query, {"cluster": cluster}):
+        nodes = frozenset(NodeSet(node_list))
+        if nodes and devices % len(nodes) == 0:
+            found.append(nvidia_smi_csv.GpuRun(job_id, nodes, devices // len(nodes), start_s, end_s))
+    return found
 
 
 _READ = {field for exporter in prometheus.EXPORTERS for field, _ in exporter.metrics.values()}
 
 
 class _Hour:
-    """An hour of a node as a server knows it, to be sealed as an hour of a journal is."""
+    """An hour of a node as a server or a log knows it, to be sealed as an hour of a journal is."""
 
     def __init__(self, node: str, began_s: int, rounds: Sequence[Round]) -> None:
         self.node = node
@@ -101,7 +248,7 @@ def keep_history(
             sampled = _sampled_by_agents(store, cluster, start_s, end_s)
             for node, group in groupby(by_node, key=lambda seen: seen.node):
                 rounds = list(group)
-                if sampled & {node, *(device.uuid for seen in rounds for device in seen.devices)}:
+                if sampled & _names(rounds):
                     rejected["a reading in an hour that the node's agent sampled"] += sum(map(_readings, rounds))
                 else:
                     store.samples.seal(cluster, _Hour(node, int(start_s), rounds), attribute, work)
@@ -122,6 +269,7 @@ def _readings(seen: Round) -> int:
     return sum(getattr(device, name) is not None for device in seen.devices for name in _READ)
 
 
-def _log(store: Store, counted: Counted) -> Counted:
-    store.write_log(os.path.basename(counted.source), counted._asdict())
+def _log(store: Store, counted: Counted, **more: float) -> Counted:
+    log = {**counted._asdict(), "rejected": dict(counted.rejected), "refused": dict(counted.refused), **more}
+    store.write_log(os.path.basename(counted.source), log)
     return counted

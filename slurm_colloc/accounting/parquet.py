@@ -18,22 +18,34 @@ SUFFIX = ".parquet"
 Hours = dict[tuple[str, str], tuple[int, int]]
 
 
+def open_database(work: str, threads: int | None, memory: str) -> duckdb.DuckDBPyConnection:
+    """Open a database in memory that spills into ``work`` from ``memory`` on (empty: when that is full).
+
+    One thread, where a node's cores are its jobs'; None is one for each core.
+    """
+    config: dict[str, str | bool | int | float | list[str]] = {"temp_directory": work}
+    config |= {"threads": threads} if threads else {"preserve_insertion_order": False}
+    config |= {"memory_limit": memory} if memory else {}
+    return duckdb.connect(config=config)
+
+
 @contextmanager
-def connection(work: str = "") -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a database in memory that spills into ``work``; its errors are ours.
+def connection(work: str = "", threads: int | None = 1, memory: str = "") -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a database as ``open_database`` does; its errors are ours.
 
     Raises:
         StoreError: anything that it could not do.
     """
-    # One thread: a node's cores are its jobs'.
-    with duckdb.connect(config={"threads": 1, "temp_directory": work}) as database:
+    with open_database(work, threads, memory) as database:
         try:
             yield database
         except duckdb.Error as error:
-            raise StoreError(f"samples cannot be read or written: {error}") from error
+            raise StoreError(f"the store cannot be read or written: {error}") from error
 
 
-def write(database: duckdb.DuckDBPyConnection, select: str, path: str, hours: Hours, work: str, mode: int) -> None:
+def write(
+    database: duckdb.DuckDBPyConnection, select: str, path: str, hours: Hours, work: str, mode: int, level: int = 9
+) -> None:
     """Write the rows of ``select`` to the Parquet file ``path``, whole or not at all, by way of the folder ``work``.
 
     Raises:
@@ -48,7 +60,7 @@ def write(database: duckdb.DuckDBPyConnection, select: str, path: str, hours: Ho
         os.makedirs(os.path.dirname(path), exist_ok=True)
         database.execute(
             f"COPY ({select}) TO '{sql(temporary)}' "
-            f"(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 9, KV_METADATA {{{metadata}}})"
+            f"(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL {level}, KV_METADATA {{{metadata}}})"
         )
         descriptor = os.open(temporary, os.O_RDONLY)
         try:
@@ -72,7 +84,7 @@ def hours_in(paths: Sequence[str]) -> dict[str, Hours]:
     """
     if not paths:
         return {}
-    query = f"SELECT file_name, decode(key), decode(value) FROM parquet_kv_metadata({listed(paths)})"  # noqa: S608
+    query = f"SELECT file_name, decode(key), decode(value) FROM parquet_kv_metadata({listed(paths)})"
     found: dict[str, dict[str, str]] = {path: {} for path in paths}
     with connection() as database:
         for path, key, value in database.execute(query).fetchall():
@@ -96,7 +108,7 @@ def broken(paths: Iterable[str]) -> str:
     for path in paths:
         try:
             with duckdb.connect(config={"threads": 1}) as database:
-                database.execute(f"SELECT max(hash(COLUMNS(*))) FROM {read([path])}").fetchall()  # noqa: S608
+                database.execute(f"SELECT max(hash(COLUMNS(*))) FROM {read([path])}").fetchall()
         except duckdb.Error as error:
             return f"store file '{path}' cannot be read: {str(error).splitlines()[0]}; move it away, or restore it"
     return ""

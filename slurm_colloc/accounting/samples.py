@@ -43,6 +43,8 @@ from slurm_colloc.model import ADDITIVE, JobShare, Round
 RAW, MINUTE, DAY = 0, 60, 86_400
 GRAINS = {MINUTE: "minute.parquet", DAY: "day.parquet"}
 RAW_DAY = "raw.parquet"
+# Files of release 0.1 have no day.
+ANY_DAY = ""
 _BATCH_ROUNDS = 64
 # What may lie in a work folder: files of parquet.write, parts of a day, and what DuckDB spills.
 _TEMPORARY = ("file.", "part-", "duckdb_temp_")
@@ -180,7 +182,7 @@ class Samples:
             # Shares last: where they are sealed, so are the hosts.
             for table in reversed(TABLES):
                 path = os.path.join(self.folder, table.name, cluster, day, hour.node, name + SUFFIX)
-                held = database.execute(f"SELECT count(*) FROM {table.name}").fetchone() != (0,)  # noqa: S608
+                held = database.execute(f"SELECT count(*) FROM {table.name}").fetchone() != (0,)
                 if held or table is SHARES:
                     there = [path] if os.path.exists(path) else []
                     write(database, joined(table, table.name, there), path, known, work, file_mode(self.folder))
@@ -209,8 +211,19 @@ class Samples:
                 found |= {(day, hour): SealedHour(size, counts) for hour, size in of.items()}
         return found
 
-    def files(self, table: Table, since_s: float, until_s: float) -> dict[int, list[str]]:
-        """Return by grain the files that count for readings of [since, until).
+    def days(self, since_s: float, until_s: float) -> list[str]:
+        """Return the days that have files for readings of [since, until), ANY_DAY for those of release 0.1.
+
+        Raises:
+            StoreError: a folder cannot be read.
+        """
+        first, last = (day_and_hour(at_s)[0] for at_s in (since_s, until_s + DAY))
+        clusters = [cluster for table in TABLES for cluster in folders(os.path.join(self.folder, table.name))]
+        names = {os.path.basename(day) for cluster in clusters for day in folders(cluster)}
+        return [*([ANY_DAY] if self.first_release() else []), *sorted(day for day in names if first <= day <= last)]
+
+    def files(self, table: Table, since_s: float, until_s: float, day: str | None = None) -> dict[int, list[str]]:
+        """Return by grain the files that count for readings of [since, until), of one ``day`` only where it is given.
 
         Raises:
             StoreError: a folder cannot be read.
@@ -218,8 +231,8 @@ class Samples:
         # An interval is a day long at most, and ends in the day of its file.
         first, last = (day_and_hour(at_s)[0] for at_s in (since_s, until_s + DAY))
         found: dict[int, list[str]] = {RAW: [], MINUTE: [], DAY: []}
-        for folder in (day for cluster in folders(os.path.join(self.folder, table.name)) for day in folders(cluster)):
-            if not first <= os.path.basename(folder) <= last:
+        for folder in (path for cluster in folders(os.path.join(self.folder, table.name)) for path in folders(cluster)):
+            if not first <= os.path.basename(folder) <= last or day not in (None, os.path.basename(folder)):
                 continue
             rolled = rolled_up(folder)
             if rolled:
@@ -230,6 +243,15 @@ class Samples:
                 whole = os.path.join(node, RAW_DAY)
                 found[RAW] += [whole] if whole in paths else paths
         return found
+
+    def several_nodes(self, since_s: float, until_s: float, day: str) -> bool:
+        """Return whether the shares of a day may be of more than one node, as the names of their files tell it.
+
+        Raises:
+            StoreError: a folder cannot be read.
+        """
+        files = self.files(SHARES, since_s, until_s, day)
+        return bool(files[MINUTE] or files[DAY]) or len({os.path.dirname(path) for path in files[RAW]}) > 1
 
     def paths(self, table: Table, since_s: float, until_s: float) -> list[str]:
         """Return the files that count for readings of [since, until), whatever their grain.
@@ -248,8 +270,8 @@ class Samples:
         places = [place for cluster in folders(os.path.join(self.folder, "shares")) for place in folders(cluster)]
         return [path for place in places for folder in (place, *folders(place)) for path in parquet_files(folder)]
 
-    def select(self, table: Table, since_s: float, until_s: float) -> str:
-        """Return a query of the rows whose interval overlaps [since, until).
+    def select(self, table: Table, since_s: float, until_s: float, day: str | None = None) -> str:
+        """Return a query of the rows whose interval overlaps [since, until), of the files of one ``day`` where given.
 
         Besides the columns of the table: ``grain_s``, RAW for a reading as it was taken, else the time that it is
         rolled up by; and ``pass_s``, which readings taken together, or rolled up together, have in common.
@@ -257,18 +279,19 @@ class Samples:
         Raises:
             StoreError: a folder cannot be read.
         """
-        files = self.files(table, since_s, until_s)
+        files = self.files(table, since_s, until_s, day)
         inside = f"at_s > '{since_s}'::DOUBLE AND at_s - interval_s < '{until_s}'::DOUBLE"
         parts = [_none(table, "NULL::INTEGER AS grain_s, NULL::DOUBLE AS pass_s")]
         for grain, paths in files.items():
             at = f"ceil(at_s / {grain}) * {grain}" if grain else "at_s"
             if paths:
-                parts.append(f"SELECT *, {grain} AS grain_s, {at} AS pass_s FROM {read(paths)} WHERE {inside}")  # noqa: S608
-        old = self.first_release() if table is SHARES else []
+                parts.append(f"SELECT *, {grain} AS grain_s, {at} AS pass_s FROM {read(paths)} WHERE {inside}")
+        old = self.first_release() if table is SHARES and day in (None, ANY_DAY) else []
         if old:
-            sealed = f"SELECT * FROM {read(files[RAW])}" if files[RAW] else _none(table)  # noqa: S608
+            newer = self.files(table, since_s, until_s)[RAW]
+            sealed = f"SELECT * FROM {read(newer)}" if newer else _none(table)
             parts.append(
-                f"SELECT *, {RAW} AS grain_s, at_s AS pass_s FROM ({first_release_rows(old)}) ANTI JOIN ({sealed}) "  # noqa: S608
+                f"SELECT *, {RAW} AS grain_s, at_s AS pass_s FROM ({first_release_rows(old)}) ANTI JOIN ({sealed}) "
                 f"USING (cluster, uuid, at_s) WHERE {inside}"
             )
         return " UNION ALL BY NAME ".join(parts)
@@ -306,12 +329,12 @@ def joined(table: Table, newer: str, older: Sequence[str]) -> str:
     """
     same = " AND ".join(f"n.{name} = o.{name}" for name in (*table.device, "at_s"))
     kept = (
-        f" UNION ALL BY NAME SELECT * FROM {read(older)} o WHERE NOT EXISTS (SELECT 1 FROM {newer} n WHERE {same})"  # noqa: S608
+        f" UNION ALL BY NAME SELECT * FROM {read(older)} o WHERE NOT EXISTS (SELECT 1 FROM {newer} n WHERE {same})"
         if older
         else ""
     )
     order = ", ".join((*table.one, "at_s"))
-    return f"SELECT {typed(table)} FROM ({trimmed(table, f'SELECT * FROM {newer}{kept}')}) ORDER BY {order}"  # noqa: S608
+    return f"SELECT {typed(table)} FROM ({trimmed(table, f'SELECT * FROM {newer}{kept}')}) ORDER BY {order}"
 
 
 def typed(table: Table) -> str:
@@ -319,28 +342,29 @@ def typed(table: Table) -> str:
     return ", ".join(f"CAST({name} AS {kind}) AS {name}" for name, kind in table.columns.items())
 
 
-def trimmed(table: Table, select: str) -> str:
+def trimmed(table: Table, select: str, of: Sequence[str] = ()) -> str:
     """Return the rows of ``select``, each once, no interval beginning before the reading ahead of it.
 
-    A device's time counts once, also where two samplers ran at a time or the clock was set back.
+    The time ``of`` a device, or of what else is named, counts once, also where two samplers ran at a time or the clock
+    was set back.
     """
     before = (
-        f"max(at_s) OVER (PARTITION BY {', '.join(table.device)} ORDER BY at_s "
+        f"max(at_s) OVER (PARTITION BY {', '.join(of or table.device)} ORDER BY at_s "
         "RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW EXCLUDE GROUP)"
     )
     left = "least(interval_s, coalesce(round(at_s - before_s, 3), interval_s))"
     sums = "".join(f", {name} * coalesce({left} / nullif(interval_s, 0), 1) AS {name}" for name in table.sums)
     return (
-        f"SELECT * EXCLUDE (before_s) REPLACE ({left} AS interval_s{sums}) FROM (SELECT *, {before} AS before_s FROM "  # noqa: S608
+        f"SELECT * EXCLUDE (before_s) REPLACE ({left} AS interval_s{sums}) FROM (SELECT *, {before} AS before_s FROM "
         f"(SELECT DISTINCT ON ({', '.join((*table.one, 'at_s'))}) * FROM ({select}) ORDER BY ALL))"
     )
 
 
 def first_release_rows(paths: Sequence[str]) -> str:
     """Return a query of what release 0.1 wrote, in today's columns."""
-    rows = f"{_none(SHARES)} UNION ALL BY NAME SELECT * FROM {read(paths)}"  # noqa: S608
+    rows = f"{_none(SHARES)} UNION ALL BY NAME SELECT * FROM {read(paths)}"
     times = "round(at_s, 3) AS at_s, round(interval_s, 3) AS interval_s"
-    return trimmed(SHARES, f"SELECT * REPLACE ({times}) FROM ({rows})")  # noqa: S608
+    return trimmed(SHARES, f"SELECT * REPLACE ({times}) FROM ({rows})")
 
 
 def _none(table: Table, more: str = "") -> str:

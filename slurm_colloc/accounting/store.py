@@ -1,86 +1,101 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store: Parquet files that are each written once, whole, by one writer.
 
-``allocations/<source>.parquet`` holds job runs; what was sampled is samples.py's. Writing the same input again replaces
+``allocations/<source>.parquet`` holds job runs, ``decisions.parquet`` what csub decided, ``ingest/<source>.json`` what
+was counted; what was sampled is samples.py's. Writing the same input again replaces
 the same file, and readers drop repeated runs by identity, so that an ingest can be repeated at will.
 """
 
-import glob
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import inf
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 import duckdb
-import pandas as pd
 
-from slurm_colloc.accounting.equivalents import devices, gpu_equivalents
-from slurm_colloc.accounting.parquet import broken, sql, write
-from slurm_colloc.accounting.samples import HOSTS, SHARES, TABLES, Samples
+from slurm_colloc.accounting.decisions import COLUMNS as DECISION_COLUMNS
+from slurm_colloc.accounting.decisions import make_table
+from slurm_colloc.accounting.equivalents import SLICES, make_worths
+from slurm_colloc.accounting.parquet import broken, connection, open_database, parquet_files, read, write
+from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, MEANS, Means, take_runs
+from slurm_colloc.accounting.samples import HOSTS, SHARES, TABLES, Samples, trimmed
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import as_owner, closed_folder, file_mode, read_bounded, whose, write_atomic
-from slurm_colloc.model import AllocationRow
+from slurm_colloc.model import AllocationRow, Decision
 
+T = TypeVar("T")
+_MEMORY = "1500MB"
+# A million rows of text take as long with more; what does not fit is spilled.
+_TEXT_MEMORY = "180MB"
 # Why lines of a journal are not in the store.
 REJECTED_LINES = "journal line fails its checksum or form"
-ALLOCATION_COLUMNS = {
-    "cluster": "VARCHAR",
-    "job_id": "VARCHAR",
-    "job_id_raw": "VARCHAR",
-    "user": "VARCHAR",
-    "account": "VARCHAR",
-    "partition": "VARCHAR",
-    "qos": "VARCHAR",
-    "state": "VARCHAR",
-    "submit_s": "BIGINT",
-    "start_s": "BIGINT",
-    "end_s": "BIGINT",
-    "suspended_s": "BIGINT",
-    "node_list": "VARCHAR",
-    "job_name": "VARCHAR",
-    "gres": "VARCHAR",
-    "gpus": "DOUBLE",
-    "devices": "INTEGER",
-    "mean_gpu_util_pct": "DOUBLE",
-    "ingested_s": "DOUBLE",
-}
+_RENAMED = "SELECT cluster, uuid FROM shares GROUP BY ALL HAVING min(node) != max(node)"
 
 
 class Store:
-    """A folder of Parquet files."""
+    """A folder of Parquet files; what a share is worth there, ``config`` and the convention ``by`` say."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, config: SiteConfig | None = None, by: str = SLICES) -> None:
         self._folder = folder
+        self._config = config
+        self._by = by
         self.samples = Samples(folder)
 
-    def write_allocations(
-        self,
-        name: str,
-        rows: Sequence[AllocationRow],
-        config: SiteConfig | None,
-        ingested_s: float,
-        mean_gpu_util_pct: Sequence[float | None] = (),
-    ) -> None:
+    def take(self, name: str, fill: Callable[[duckdb.DuckDBPyConnection, str], T]) -> T:
         """Write the runs of one source, in place of what that source gave before.
+
+        Args:
+            name: of the source.
+            fill: makes the table ``taken`` in a database, with a folder for temporaries; what it raises leaves the
+                store as it is.
+
+        Raises:
+            StoreError: the folder cannot be written, or another run takes in the same source.
+        """
+        path = os.path.join(self._folder, "allocations", f"{name}.parquet")
+        with self.samples.work("allocations", name) as work:
+            if work is None:
+                raise StoreError(f"another run takes in '{name}'; wait for its end")
+            with connection(work, threads=None, memory=_TEXT_MEMORY) as database:
+                result = fill(database, work)
+                columns = ", ".join(f'"{column}"' for column in ALLOCATION_COLUMNS)
+                write(database, f"SELECT {columns} FROM taken", path, {}, work, file_mode(self._folder))
+        return result
+
+    def write_allocations(self, name: str, rows: Sequence[AllocationRow], ingested_s: float, means: Means = ()) -> None:
+        """Write the runs of one source, with their means where it brings some, in place of what it gave before.
 
         Raises:
             StoreError: the folder cannot be written.
         """
-        means = mean_gpu_util_pct or [None] * len(rows)
-        records = [
-            (
-                *(_clean(value) for value in (*row[:12], *row[13:])),
-                ",".join(str(gres) for gres in row.gres),
-                gpu_equivalents(row.gres, row.node_list, config),
-                devices(row.gres),
-                mean,
-                ingested_s,
-            )
-            for row, mean in zip(rows, means, strict=True)
-        ]
-        self._write(os.path.join("allocations", name), records, ALLOCATION_COLUMNS)
+        self.take(name, lambda database, _: take_runs(database, rows, ingested_s, means))
+
+    def write_decisions(self, found: Iterable[tuple[str, Decision]]) -> None:
+        """Add decisions, by the user whose they are, to those that are kept; of one job the latest counts.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        path = os.path.join(self._folder, "decisions.parquet")
+        with self.samples.work("decisions") as work:
+            if work is None:
+                raise StoreError("another run takes in decisions; wait for its end")
+            with connection(work) as database:
+                make_table(database, found)
+                kept = f"SELECT * FROM {read([path])} UNION ALL BY NAME" if os.path.exists(path) else ""
+                write(
+                    database,
+                    f'SELECT DISTINCT ON (cluster, "user", job_id, at_s) * FROM ({kept} SELECT * FROM decided) '
+                    "ORDER BY ALL",
+                    path,
+                    {},
+                    work,
+                    file_mode(self._folder),
+                )
 
     def write_log(self, source: str, log: Mapping[str, Any]) -> None:
         """Keep what a source's last ingest counted, so that reports can name the rows they do not have."""
@@ -103,42 +118,75 @@ class Store:
             if name.endswith(".json")
         }
 
-    def _write(self, name: str, records: list[tuple[Any, ...]], columns: dict[str, str]) -> None:
-        path = os.path.join(self._folder, f"{name}.parquet")
-        frame = pd.DataFrame.from_records(records, columns=list(columns))
-        casts = ", ".join(f'CAST("{column}" AS {kind}) AS "{column}"' for column, kind in columns.items())
-        with as_owner(self._folder):
-            try:
-                self._make_folder(path)
-                with duckdb.connect() as connection:
-                    connection.register("frame", frame)
-                    query = f"SELECT {casts} FROM frame"  # noqa: S608
-                    write(connection, query, path, {}, os.path.dirname(path), file_mode(self._folder))
-            except (OSError, duckdb.Error) as error:
-                raise StoreError(f"store file '{path}' cannot be written: {error}") from error
-
     def _make_folder(self, path: str) -> None:
         """Make the folder of ``path``; the store itself is closed to others, unless whoever keeps it opens it."""
         closed_folder(self._folder)
         os.makedirs(os.path.dirname(path), exist_ok=True)
 
-    def connect(self, since_s: float = -inf, until_s: float = inf) -> duckdb.DuckDBPyConnection:
-        """Return a connection with the table ``allocations`` and the views ``shares`` and ``hosts``, each row once.
+    @contextmanager
+    def connect(self, since_s: float = -inf, until_s: float = inf) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Open a database with the views ``allocations`` (each run once), ``readings``, ``shares`` and ``hosts``.
 
-        The views hold the rows of which a part lies in [since, until), and nothing is read of them yet.
+        ``shares`` and ``hosts`` have the rows of which a part lies in [since, until). Nothing is read of any of them
+        yet. The tables ``placed`` and ``worths`` say what the gres of the readings are worth.
 
         Raises:
-            StoreError: a file is corrupt.
+            StoreError: a file is corrupt, or another error of the database while it is open.
         """
-        connection = duckdb.connect()
-        try:
-            self._allocations(connection)
-            for name, table in (("shares", SHARES), ("hosts", HOSTS)):
-                connection.execute(f"CREATE VIEW {name} AS {self.samples.select(table, since_s, until_s)}")
-        except duckdb.Error as error:
-            connection.close()
-            raise self._unreadable(error, since_s, until_s) from error
-        return connection
+        # Under its own folder for what does not fit; DuckDB would spill into the working directory.
+        with TemporaryDirectory(prefix="colloc-") as work, open_database(work, None, _MEMORY) as database:
+            try:
+                folder = os.path.join(self._folder, "allocations")
+                files = parquet_files(folder)
+                empty = ", ".join(f'NULL::{kind} AS "{column}"' for column, kind in ALLOCATION_COLUMNS.items())
+                source = f"SELECT {empty} WHERE false"
+                if files:
+                    source += f" UNION ALL BY NAME SELECT * FROM {read(files)}"
+                database.execute(f"CREATE VIEW readings AS {source}")
+                self.ready(database, since_s, until_s)
+                yield database
+            except duckdb.Error as error:
+                raise self._unreadable(error, since_s, until_s) from error
+
+    @contextmanager
+    def over(
+        self, work: str, fill: Callable[[duckdb.DuckDBPyConnection], T]
+    ) -> Iterator[tuple[duckdb.DuckDBPyConnection, T]]:
+        """Open a database as ``connect`` does, over runs outside the store: ``fill`` makes ``taken`` of them."""
+        with connection(work, threads=None, memory=_TEXT_MEMORY) as database:
+            result = fill(database)
+            database.execute("CREATE VIEW readings AS FROM taken")
+            self.ready(database)
+            yield database, result
+
+    def ready(self, database: duckdb.DuckDBPyConnection, since_s: float = -inf, until_s: float = inf) -> None:
+        """Make all that ``connect`` promises of the table or view ``readings``."""
+        database.execute(f"CREATE VIEW allocations AS {once('readings')}")
+        path = os.path.join(self._folder, "decisions.parquet")
+        columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in DECISION_COLUMNS.items())
+        kept = f"FROM {read([path])}" if os.path.exists(path) else f"SELECT {columns} WHERE false"
+        database.execute(f"CREATE VIEW decisions AS {kept}")
+        make_worths(database, self._config, self._by)
+        self.view_samples(database, since_s, until_s)
+
+    def view_samples(
+        self, database: duckdb.DuckDBPyConnection, since_s: float, until_s: float, day: str | None = None
+    ) -> None:
+        """Let the views ``shares`` and ``hosts`` show [since, until); of the files of one ``day`` only, where given.
+
+        Of a day, what a job had of a GPU is there once, also where two samplers call the GPU's node by two names.
+        """
+        for name, table in (("hosts", HOSTS), ("shares", SHARES)):
+            query = self.samples.select(table, since_s, until_s, day)
+            database.execute(f"CREATE OR REPLACE VIEW {name} AS {query}")
+        if day is None or not self.samples.several_nodes(since_s, until_s, day):
+            return
+        database.execute(f"CREATE OR REPLACE TABLE renamed AS {_RENAMED}")
+        if database.execute("SELECT 1 FROM renamed LIMIT 1").fetchone():
+            # Rolled-up rows of two jobs overlap as they should, those of one job never do.
+            once_each = trimmed(SHARES, f"SELECT * FROM ({query}) SEMI JOIN renamed USING (cluster, uuid)", SHARES.one)
+            others = f"SELECT * FROM ({query}) ANTI JOIN renamed USING (cluster, uuid)"
+            database.execute(f"CREATE OR REPLACE VIEW shares AS {others} UNION ALL BY NAME {once_each}")
 
     def rows(
         self, query: str, parameters: Mapping[str, Any], since_s: float = -inf, until_s: float = inf
@@ -148,11 +196,20 @@ class Store:
         Raises:
             StoreError: a file is corrupt.
         """
-        with self.connect(since_s, until_s) as connection:
-            try:
-                return connection.execute(query, parameters).fetchall()
-            except duckdb.Error as error:
-                raise self._unreadable(error, since_s, until_s) from error
+        with self.connect(since_s, until_s) as database:
+            return database.execute(query, parameters).fetchall()
+
+    def open_days(self, until_s: float) -> list[float]:
+        """Return the UTC days before ``until_s`` in which runs of which no end is known began or were last seen.
+
+        Raises:
+            StoreError: a file is corrupt.
+        """
+        query = """
+            SELECT DISTINCT floor(unnest([start_s, ingested_s]) / 86400) * 86400 AS day_s
+            FROM allocations WHERE end_s IS NULL AND start_s IS NOT NULL AND ingested_s < $until
+        """
+        return sorted(day_s for (day_s,) in self.rows(query, {"until": until_s}) if day_s < until_s)
 
     def _unreadable(self, error: Exception, since_s: float, until_s: float) -> StoreError:
         if "Permission denied" in str(error):
@@ -161,36 +218,37 @@ class Store:
         why = broken([*sampled, *self.samples.first_release()])
         return StoreError(why or f"store '{self._folder}' cannot be read: {error}; ingest again")
 
-    def _allocations(self, connection: duckdb.DuckDBPyConnection) -> None:
-        folder = os.path.join(self._folder, "allocations")
-        held = any(name.endswith(".parquet") for _, _, names in os.walk(folder) for name in names)
-        empty = ", ".join(f'NULL::{sort} AS "{column}"' for column, sort in ALLOCATION_COLUMNS.items())
-        pattern = f"{sql(glob.escape(folder))}/**/*.parquet"
-        files = f"SELECT * FROM read_parquet('{pattern}', hive_partitioning = false)"  # noqa: S608
-        source = files if held else f"SELECT {empty} WHERE false"
-        # Of two readings of one run the one that knows its end, however old its source: a run does not reopen. Then the
-        # newest; then any, but always the same one. A mean survives the choice, whichever reading brought it.
-        rest = ", ".join(f'"{column}"' for column in ALLOCATION_COLUMNS)
-        same = "PARTITION BY cluster, job_id_raw, start_s"
-        connection.execute(
-            f"CREATE TABLE allocations AS SELECT * REPLACE (max(mean_gpu_util_pct) OVER ({same}) AS mean_gpu_util_pct) "  # noqa: S608
-            f"FROM ({source}) QUALIFY row_number() OVER "
-            f"({same} ORDER BY end_s IS NULL, ingested_s DESC, end_s DESC, {rest}) = 1"
+
+def once(source: str) -> str:
+    """Return a query of the rows of the table or view ``source``, each run once.
+
+    Of two readings of one run the one counts that knows its end, however old its source: a run does not reopen. Then
+    the newest; then any, but always the same one. A mean survives the choice, whichever reading brought it. A run that
+    never started has its submission to tell it from others.
+    """
+    run = "cluster, job_id_raw, start_s, if(start_s IS NULL, submit_s, NULL)"
+    same = "s.cluster = r.cluster AND s.job_id_raw = r.job_id_raw AND s.start_s IS NOT DISTINCT FROM r.start_s"
+    means = ", ".join(f"max({name}) OVER same AS {name}" for name in MEANS)
+    # Few runs have several readings, and only those are sorted.
+    return f"""
+        WITH several AS NOT MATERIALIZED (
+            SELECT cluster, job_id_raw, start_s FROM {source} GROUP BY ALL HAVING count(*) > 1
         )
+        SELECT s.* FROM {source} s ANTI JOIN several r ON {same}
+        UNION ALL
+        SELECT * REPLACE ({means})
+        FROM (SELECT s.* FROM {source} s SEMI JOIN several r ON {same}) s WINDOW same AS (PARTITION BY {run})
+        QUALIFY row_number() OVER (PARTITION BY {run} ORDER BY end_s IS NULL, ingested_s DESC, end_s DESC, hash(s)) = 1
+    """
 
 
-def open_store(folder: str) -> Store:
+def open_store(folder: str, config: SiteConfig | None = None, by: str = SLICES) -> Store:
     """Return the store in ``folder`` to read from.
 
     Raises:
         StoreError: nothing was ever taken in, so that every figure of it would say "nothing" of something.
     """
-    store = Store(folder)
+    store = Store(folder, config, by)
     if not store.logs():
         raise StoreError(f"store '{folder}' holds nothing; run 'colloc ingest' first, or name another with --store")
     return store
-
-
-def _clean(value: Any) -> Any:
-    """Return text that Parquet can hold: bytes outside UTF-8 become their escapes, not an error."""
-    return value.encode(errors="surrogateescape").decode(errors="backslashreplace") if isinstance(value, str) else value

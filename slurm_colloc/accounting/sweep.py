@@ -2,119 +2,247 @@
 """Sample intervals against allocation intervals -> what each run used inside a window.
 
 A sample stands for (at - interval, at]. It counts for a run as far as that interval, the run and the window overlap,
-so that splitting a window never changes a sum.
+so that splitting a window never changes a sum. The work is cut by the days of the samples' files: ``find_runs`` once,
+``day_parts`` for each day, in whatever order and place, then ``merge``. What is added up are whole numbers
+(microseconds, 1/65536 of a percent times them, millionths of a joule or a MiB), so that neither order nor place changes
+a sum.
 """
 
-from slurm_colloc.accounting.store import Store
+from typing import NamedTuple
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.accounting.runs import RUNAWAY
+from slurm_colloc.accounting.store import Store, once
 from slurm_colloc.model import JobUsage
 
-JOB_MEAN = "job mean by source"
+_FIX = 65_536
+_KEY = "cluster, job_id_raw, start_s"
 
-# When a run was last known to run.
-_LAST = """coalesce(end_s, least($now, ingested_s, lead(start_s) OVER (
-    PARTITION BY cluster, job_id_raw ORDER BY start_s)))"""
 
-# One row per run: clip(run, window), then join what was sampled of it. Runs without samples stay, unmeasured.
+class Window(NamedTuple):
+    """[since, until), seen from ``now``: what still runs then has run until then."""
+
+    since_s: float
+    until_s: float
+    now_s: float
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """Return what queries call it."""
+        return {"since": self.since_s, "until": self.until_s, "now": self.now_s}
+
+
 # A run without an end counts as far as it was known to run: up to the ingest that saw it, or until it began anew.
 # sacct gives the length of suspensions, not their place: they are taken to be spread evenly over the run.
-# GPU_UTIL says how long a device was busy, not how much of it: of a run that holds a part of a GPU it is no use.
-# A device's time counts once: no two intervals of a node's day overlap in the store. A GPU that two sources saw under
-# two node names has more time than the run; then each second counts for as much less.
-# Sums are taken in the order of time, because floats add up differently in another.
-# least() passes over NULL, so that what was not sampled must be 0 before it gets there.
-# What GPUs held is added up over the run's devices of one pass, or of one minute or day where no more is left.
-# A reading after the run's end may be the next run's; of merged readings that reach beyond it a part is this run's.
-# A run's idle tail ends with its last reading; from a day's mean nobody can tell when it began.
-# A source that gives one mean for the whole run records no coverage; it counts where no sample of ours does.
-_SWEEP = f"""
-WITH runs AS (
-    SELECT *, to_s - from_s AS span_s,
-           (to_s - from_s) * greatest(0, 1 - coalesce(suspended_s / nullif(last_s - start_s, 0), 0)) / 3600 AS hours,
-           row_number() OVER () AS run
-    FROM (SELECT *, greatest(start_s, $since)::DOUBLE AS from_s, least(last_s, $until)::DOUBLE AS to_s
-          FROM (SELECT *, {_LAST} AS last_s FROM allocations)
-          WHERE devices > 0 AND start_s < $until AND last_s > $since AND last_s >= start_s)
+_OPEN = """
+CREATE TEMP TABLE open AS
+SELECT o.cluster, o.job_id_raw, o.start_s, bool_or(r.start_s = o.start_s AND r.end_s IS NOT NULL) AS ended,
+       min(r.start_s) FILTER (r.start_s > o.start_s) AS next_s
+FROM (SELECT DISTINCT cluster, job_id_raw, start_s FROM readings WHERE end_s IS NULL AND start_s < $until) o
+JOIN readings r USING (cluster, job_id_raw) GROUP BY ALL
+"""
+_RUNS = f"""
+CREATE TEMP TABLE runs AS
+WITH near AS NOT MATERIALIZED (
+    SELECT * FROM readings WHERE start_s < $until AND (end_s IS NULL OR end_s > $since OR start_s >= $since)
 ),
-clipped AS (
-    SELECT r.run, r.span_s, s.*, s.at_s <= r.to_s OR s.grain_s > 0 AS inside,
-           greatest(s.at_s - s.interval_s, r.from_s) AS since_s, least(s.at_s, r.to_s) AS until_s
-    FROM runs r JOIN shares s
-      ON s.job_id = r.job_id_raw AND s.cluster = r.cluster
-     AND s.at_s > r.from_s AND s.at_s - s.interval_s < r.to_s
-),
-parts AS MATERIALIZED (
-    SELECT *, (until_s - since_s) * least(1, coalesce(span_s / nullif(sum(until_s - since_s) OVER (
-               PARTITION BY run, uuid), 0), 1)) AS seconds
-    FROM clipped
+picked AS NOT MATERIALIZED ({once("near")}),
+ends AS NOT MATERIALIZED (
+    SELECT p.*, coalesce(p.end_s, least($now, p.ingested_s, o.next_s)) AS last_s
+    FROM picked p LEFT JOIN open o USING (cluster, job_id_raw, start_s)
+    WHERE p.end_s IS NOT NULL OR o.ended IS NOT true
+)
+SELECT e.* EXCLUDE (gres, node_list, last_s), w.* EXCLUDE (text, place),
+       greatest(start_s, $since)::DOUBLE AS from_s, least(last_s, $until)::DOUBLE AS to_s,
+       to_s - from_s AS span_s,
+       span_s * greatest(0, 1 - coalesce(suspended_s / nullif(last_s - start_s, 0), 0)) / 3600 AS hours
+FROM ends e JOIN worths w ON w.text = e.gres AND w.place = if(e.gres IN (FROM placed), e.node_list, '')
+WHERE (last_s > $since OR start_s >= $since) AND last_s >= start_s
+"""
+
+# What of a day's rows lies inside a run and the window. A reading after the run's end may be the next run's: it counts
+# for sums as far as it reaches into the run, and for no peak; of merged rows that reach beyond it a part is this run's.
+_INSIDE = """
+    SELECT r.rowid AS run, s.*, s.at_s <= r.to_s OR s.grain_s > 0 AS inside,
+           greatest(s.at_s - s.interval_s, r.from_s) AS began_s, least(s.at_s, r.to_s) AS ended_s,
+           round((ended_s - began_s) * 1e6)::BIGINT AS us
+    FROM {view} s JOIN runs r ON s.job_id = r.job_id_raw AND s.cluster = r.cluster
+    WHERE r.devices > 0 AND s.at_s > r.from_s AND s.at_s - s.interval_s < r.to_s
+"""
+_ACTIVE = "gpu_util_pct > 0 OR sm_active_pct > 0"
+_COUNTED = "inside AND coalesce(gpu_util_pct, sm_active_pct) IS NOT NULL"
+
+
+def _over_time(value: str) -> str:
+    """Return SQL for the sum of ``value``, a percentage, over time."""
+    return f"sum(us * round({value}::DOUBLE * {_FIX})::BIGINT)::BIGINT"
+
+
+def _part(value: str) -> str:
+    """Return SQL for the millionths of ``value``, which a whole interval came to, in the part of it that counts."""
+    return f"sum(round({value}::DOUBLE * us / nullif(interval_s, 0)))::BIGINT"
+
+
+# Each day's part of the work, table -> columns, and the queries that make them.
+PARTS = {
+    "unit_parts": "cluster VARCHAR, job_id_raw VARCHAR, start_s BIGINT, node VARCHAR, uuid VARCHAR, method VARCHAR, "
+    "unit_gpus DOUBLE, us BIGINT, util_us BIGINT, util_fix BIGINT, sm_us BIGINT, sm_fix BIGINT, shared_us BIGINT, "
+    "held_us BIGINT, idle_us BIGINT, energy_uj BIGINT, peak_mib BIGINT, first_s DOUBLE, last_s DOUBLE, "
+    "active_s DOUBLE, grain_s INTEGER",
+    "peak_parts": "cluster VARCHAR, job_id_raw VARCHAR, start_s BIGINT, peak_mib BIGINT",
+    "host_parts": "cluster VARCHAR, job_id_raw VARCHAR, start_s BIGINT, node VARCHAR, cpu_us BIGINT, "
+    "cpu_used_us BIGINT, read_umib BIGINT, written_umib BIGINT, host_mem_mib BIGINT",
+    "device_parts": "cluster VARCHAR, node VARCHAR, uuid VARCHAR, unit_gpus DOUBLE, gpu_model VARCHAR, "
+    "profile VARCHAR, jobs INTEGER, us BIGINT, stray_us BIGINT, stray_last_s DOUBLE, jobs_us BIGINT",
+}
+_DAY = {
+    "unit_parts": f"""
+        SELECT {_KEY}, p.* EXCLUDE (run) FROM (
+            SELECT run, node, uuid, method, max(unit_gpus) AS unit_gpus, sum(us)::BIGINT AS us,
+                   coalesce(sum(us) FILTER (gpu_util_pct IS NOT NULL), 0)::BIGINT AS util_us,
+                   {_over_time("gpu_util_pct")} AS util_fix,
+                   coalesce(sum(us) FILTER (sm_active_pct IS NOT NULL), 0)::BIGINT AS sm_us,
+                   {_over_time("sm_active_pct")} AS sm_fix,
+                   coalesce(sum(us) FILTER (sharers > 1), 0)::BIGINT AS shared_us,
+                   sum(round(us / greatest(sharers, 1)))::BIGINT AS held_us,
+                   sum(if(process_count = 0, us, 0)) FILTER (process_count IS NOT NULL)::BIGINT AS idle_us,
+                   {_part("energy_j")} AS energy_uj,
+                   max(gpu_mem_used_mib) FILTER (inside) AS peak_mib,
+                   min(began_s) FILTER ({_COUNTED}) AS first_s, max(ended_s) FILTER ({_COUNTED}) AS last_s,
+                   max(ended_s) FILTER ({_COUNTED} AND ({_ACTIVE})) AS active_s, max(grain_s) AS grain_s
+            FROM ({_INSIDE.format(view="shares")}) GROUP BY run, node, uuid, method HAVING sum(us) > 0
+        ) p JOIN runs r ON r.rowid = p.run
+    """,
+    # Of a run on several devices: what they held at one time, or in one minute or day where no more is left.
+    "peak_parts": f"""
+        WITH several AS (
+            SELECT run, node, uuid, pass_s, grain_s, gpu_mem_used_mib AS mib
+            FROM ({_INSIDE.format(view="shares")}) WHERE inside AND run IN (
+                SELECT r.rowid FROM day_unit_parts JOIN runs r USING ({_KEY})
+                GROUP BY 1 HAVING count(DISTINCT (node, uuid)) > 1)
+        ),
+        passes AS (
+            SELECT run, CASE WHEN count(*) = count(mib) THEN sum(mib) END AS mib FROM (
+                SELECT run, node, pass_s, mib FROM several WHERE grain_s = 0
+                UNION ALL
+                SELECT run, node, pass_s, max(mib) FROM several WHERE grain_s > 0 GROUP BY run, node, pass_s, uuid)
+            GROUP BY run, node, pass_s
+        )
+        SELECT {_KEY}, max(mib)::BIGINT AS peak_mib FROM passes p JOIN runs r ON r.rowid = p.run GROUP BY ALL
+    """,
+    "host_parts": f"""
+        SELECT {_KEY}, p.* EXCLUDE (run) FROM (
+            SELECT run, node, coalesce(sum(us) FILTER (cpu_s IS NOT NULL), 0)::BIGINT AS cpu_us,
+                   {_part("cpu_s")} AS cpu_used_us, {_part("read_mib")} AS read_umib,
+                   {_part("written_mib")} AS written_umib,
+                   max(host_mem_mib) FILTER (inside) AS host_mem_mib
+            FROM ({_INSIDE.format(view="hosts")}) GROUP BY run, node HAVING sum(us) > 0
+        ) p JOIN runs r ON r.rowid = p.run
+    """,
+    # Each reading of a device has one row of nobody's.
+    "device_parts": """
+        SELECT cluster, node, uuid, max(unit_gpus) AS unit_gpus, max(gpu_model) AS gpu_model, max(profile) AS profile,
+               sharers AS jobs, coalesce(sum(us) FILTER (job_id = ''), 0)::BIGINT AS us,
+               coalesce(sum(us) FILTER (job_id = '' AND process_count > 0), 0)::BIGINT AS stray_us,
+               max(at_s) FILTER (job_id = '' AND process_count > 0) AS stray_last_s,
+               coalesce(sum(us) FILTER (job_id != ''), 0)::BIGINT AS jobs_us
+        FROM (SELECT *, round((least(at_s, $until) - greatest(at_s - interval_s, $since)) * 1e6)::BIGINT AS us
+              FROM shares WHERE at_s > $since AND at_s - interval_s < $until)
+        GROUP BY cluster, node, uuid, sharers
+    """,
+}
+
+# DECIMAL, because sums of it do not depend on their order.
+_HOURS = "sum(CAST({} * unit_gpus / 3.6e9 AS DECIMAL(38, 12)))::DOUBLE"
+_USAGE = f"""
+CREATE TEMP VIEW usage AS
+WITH used AS (
+    SELECT {_KEY}, sum(us) / 1e6 AS seconds, sum(util_us) / 1e6 AS util_seconds, sum(sm_us) / 1e6 AS sm_seconds,
+           {_HOURS.format(f"util_fix / {_FIX * 100}")} AS util_hours,
+           {_HOURS.format(f"sm_fix / {_FIX * 100}")} AS sm_hours,
+           sum(shared_us) / 3.6e9 AS shared_hours, {_HOURS.format("held_us")} AS seen_held_hours,
+           {_HOURS.format("idle_us")} AS held_idle_hours, sum(energy_uj) / 1e6 AS energy_j,
+           max(peak_mib) AS unit_peak_mib,
+           CASE WHEN max(grain_s) <= 60 THEN max(last_s) - coalesce(max(active_s), min(first_s)) END AS tail_s,
+           list_sort(list_distinct(list(method))) AS methods
+    FROM unit_parts GROUP BY ALL
 ),
 peaks AS (
-    SELECT run, max(mib)::BIGINT AS peak_mib
-    FROM (SELECT run, sum(mib) AS mib
-          FROM (SELECT run, node, pass_s, max(gpu_mem_used_mib) AS mib FROM parts WHERE inside
-                GROUP BY run, node, pass_s, uuid)
-          GROUP BY run, node, pass_s HAVING count(*) = count(mib))
-    GROUP BY run
-),
-used AS (
-    SELECT run,
-           sum(seconds ORDER BY at_s, uuid) AS seconds,
-           coalesce(sum(seconds ORDER BY at_s, uuid) FILTER (gpu_util_pct IS NOT NULL), 0) AS util_seconds,
-           sum(seconds * unit_gpus * gpu_util_pct / 100 ORDER BY at_s, uuid) / 3600 AS util_hours,
-           coalesce(sum(seconds ORDER BY at_s, uuid) FILTER (sm_active_pct IS NOT NULL), 0) AS sm_seconds,
-           sum(seconds * unit_gpus * sm_active_pct / 100 ORDER BY at_s, uuid) / 3600 AS sm_hours,
-           coalesce(sum(seconds ORDER BY at_s, uuid) FILTER (sharers > 1), 0) / 3600 AS shared_hours,
-           sum(if(process_count = 0, seconds * unit_gpus, 0) ORDER BY at_s, uuid) FILTER (process_count IS NOT NULL)
-               / 3600 AS held_idle_hours,
-           sum(energy_j * seconds / interval_s ORDER BY at_s, uuid) AS energy_j,
-           list_sort(list_distinct(list(method))) AS methods
-    FROM parts WHERE seconds > 0 GROUP BY run
-),
-tails AS (
-    SELECT run, max(until_s)
-               - coalesce(max(until_s) FILTER (gpu_util_pct > 0 OR sm_active_pct > 0), min(since_s)) AS tail_s
-    FROM parts WHERE inside AND coalesce(gpu_util_pct, sm_active_pct) IS NOT NULL
-    GROUP BY run HAVING max(grain_s) <= 60
-),
-host_parts AS MATERIALIZED (
-    SELECT r.run, h.*, h.at_s <= r.to_s OR h.grain_s > 0 AS inside,
-           least(h.at_s, r.to_s) - greatest(h.at_s - h.interval_s, r.from_s) AS seconds
-    FROM runs r JOIN hosts h
-      ON h.job_id = r.job_id_raw AND h.cluster = r.cluster
-     AND h.at_s > r.from_s AND h.at_s - h.interval_s < r.to_s
+    SELECT {_KEY}, max(peak_mib) AS several_peak_mib, true AS several FROM peak_parts GROUP BY ALL
 ),
 host_used AS (
-    SELECT run, sum(cores) AS cores, sum(read_mib) AS read_mib, sum(written_mib) AS written_mib
-    FROM (SELECT run,
-                 sum(cpu_s * seconds / interval_s ORDER BY at_s)
-                     / sum(seconds ORDER BY at_s) FILTER (cpu_s IS NOT NULL) AS cores,
-                 sum(read_mib * seconds / interval_s ORDER BY at_s) AS read_mib,
-                 sum(written_mib * seconds / interval_s ORDER BY at_s) AS written_mib
-          FROM host_parts WHERE seconds > 0 GROUP BY run, node ORDER BY run, node)
-    GROUP BY run
-),
-host_peaks AS (
-    SELECT run, max(host_mem_mib) AS host_mem_mib FROM host_parts WHERE inside GROUP BY run
-),
-joined AS (
-    SELECT r.*, u.* EXCLUDE (run), p.peak_mib, t.tail_s, h.* EXCLUDE (run), m.host_mem_mib,
-           gpus * hours AS allocated, devices * span_s AS device_s,
-           u.methods IS NULL AND mean_gpu_util_pct IS NOT NULL AS by_mean
-    FROM runs r LEFT JOIN used u USING (run) LEFT JOIN peaks p USING (run) LEFT JOIN tails t USING (run)
-         LEFT JOIN host_used h USING (run) LEFT JOIN host_peaks m USING (run)
+    SELECT {_KEY}, sum(cores)::DOUBLE AS cores, sum(read_mib)::DOUBLE AS read_mib,
+           sum(written_mib)::DOUBLE AS written_mib, max(mib) AS host_mem_mib
+    FROM (SELECT {_KEY}, (sum(cpu_used_us) / nullif(sum(cpu_us), 0))::DECIMAL(38, 9) AS cores,
+                 (sum(read_umib) / 1e6)::DECIMAL(38, 9) AS read_mib,
+                 (sum(written_umib) / 1e6)::DECIMAL(38, 9) AS written_mib, max(host_mem_mib) AS mib
+          FROM host_parts GROUP BY {_KEY}, node)
+    GROUP BY ALL
 )
-SELECT cluster, job_id, job_id_raw, "user", account, "partition", state, job_name, gres, from_s, to_s,
-       allocated,
-       CASE WHEN by_mean THEN allocated WHEN gpus < devices THEN 0
-            ELSE coalesce(allocated * least(1, coalesce(util_seconds / device_s, 0)), 0) END,
-       CASE WHEN by_mean THEN allocated * mean_gpu_util_pct / 100 WHEN gpus < devices THEN NULL ELSE util_hours END,
-       coalesce(allocated * least(1, coalesce(sm_seconds / device_s, 0)), 0),
-       sm_hours,
-       peak_mib,
-       CASE WHEN by_mean THEN NULL ELSE 100 * least(1, coalesce(seconds / device_s, 0)) END,
-       coalesce(shared_hours, 0), held_idle_hours, tail_s, energy_j, cores, host_mem_mib, read_mib, written_mib,
-       CASE WHEN by_mean THEN [$job_mean] ELSE coalesce(methods, []) END
-FROM joined ORDER BY start_s, job_id, cluster, end_s, submit_s
-"""  # noqa: S608
+SELECT r.*, gpus * hours AS allocated, devices * span_s AS device_s,
+       seconds IS NULL AND mean_method IS NOT NULL AS by_mean,
+       -- Of a share nobody knows what it held of a GPU while no sample tells how many held it.
+       CASE WHEN blocked IS NOT NULL THEN blocked * span_s / 3600 ELSE coalesce(seen_held_hours, 0) END AS held,
+       CASE WHEN blocked IS NOT NULL THEN 0 ELSE greatest(0, span_s - coalesce(seconds, 0)) / 3600 END AS held_unknown,
+       CASE WHEN by_mean THEN if(mean_gpu_util_pct IS NULL, 0, allocated * least(1, mean_gpus / devices))
+            WHEN NOT whole THEN 0
+            ELSE coalesce(allocated * least(1, coalesce(util_seconds / device_s, 0)), 0) END AS util_measured,
+       CASE WHEN by_mean THEN util_measured * mean_gpu_util_pct / 100 WHEN whole THEN util_hours END AS util_used,
+       coalesce(allocated * least(1, coalesce(sm_seconds / device_s, 0)), 0) AS sm_measured,
+       -- Samples know units by slices; used and allocated must be by one convention.
+       sm_hours * coalesce(gpus / nullif(blocked, 0), 1) AS sm_used, sm_hours, sm_seconds,
+       CASE WHEN by_mean THEN mean_gpu_mem_mib WHEN several THEN several_peak_mib ELSE unit_peak_mib END AS peak_mib,
+       CASE WHEN NOT by_mean THEN 100 * least(1, coalesce(seconds / device_s, 0)) END AS coverage_pct,
+       coalesce(shared_hours, 0) AS shared_hours, held_idle_hours, tail_s, energy_j,
+       cores, host_mem_mib, h.read_mib, h.written_mib,
+       CASE WHEN by_mean THEN [mean_method] ELSE coalesce(methods, []) END AS methods
+FROM runs r LEFT JOIN used u USING ({_KEY}) LEFT JOIN peaks p USING ({_KEY}) LEFT JOIN host_used h USING ({_KEY})
+WHERE devices > 0
+"""
+
+_JOB_USAGE = """
+SELECT cluster, job_id, job_id_raw, "user", account, "partition", qos, state, job_name, shown, kind, from_s, to_s,
+       allocated, held, held_unknown, util_measured, util_used, sm_measured, sm_used, peak_mib, coverage_pct,
+       shared_hours, held_idle_hours, tail_s, energy_j, cores, host_mem_mib, read_mib, written_mib, methods
+FROM usage ORDER BY start_s, job_id, cluster, end_s, submit_s
+"""
+
+
+def sweep(database: DuckDBPyConnection, store: Store, window: Window) -> None:
+    """Make ``runs``, the parts of all days and ``usage`` in a database of ``store.connect``."""
+    find_runs(database, window)
+    make_parts(database)
+    for day in store.samples.days(window.since_s, window.until_s):
+        day_parts(database, store, window, day)
+        for name in PARTS:
+            database.execute(f"INSERT INTO {name} FROM day_{name}")
+    merge(database)
+
+
+def find_runs(database: DuckDBPyConnection, window: Window) -> None:
+    """Make the table ``runs`` of what overlaps ``window``."""
+    database.execute(_OPEN, {"until": window.until_s})
+    database.execute(_RUNS, window.parameters)
+
+
+def make_parts(database: DuckDBPyConnection) -> None:
+    """Make the tables of PARTS, empty."""
+    for name, columns in PARTS.items():
+        database.execute(f"CREATE TEMP TABLE {name} ({columns})")
+
+
+def day_parts(database: DuckDBPyConnection, store: Store, window: Window, day: str) -> None:
+    """Make the tables of PARTS, with ``day_`` before their names, of what was sampled on ``day``."""
+    store.view_samples(database, window.since_s, window.until_s, day)
+    for name in PARTS:
+        edges = {"since": window.since_s, "until": window.until_s} if "$since" in _DAY[name] else {}
+        database.execute(f"CREATE OR REPLACE TEMP TABLE day_{name} AS {_DAY[name]}", edges)
+
+
+def merge(database: DuckDBPyConnection) -> None:
+    """Make the view ``usage`` of runs with a GPU, or a share of one, from the parts of all days."""
+    database.execute(_USAGE)
 
 
 def job_usage(store: Store, since_s: float, until_s: float, now_s: float) -> list[JobUsage]:
@@ -123,8 +251,14 @@ def job_usage(store: Store, since_s: float, until_s: float, now_s: float) -> lis
     Raises:
         StoreError: the store cannot be read.
     """
-    window = {"since": since_s, "until": until_s, "now": now_s, "job_mean": JOB_MEAN}
-    rows = store.rows(_SWEEP, window, since_s, until_s)
+    with store.connect(since_s, until_s) as database:
+        sweep(database, store, Window(since_s, until_s, now_s))
+        return usages_of(database)
+
+
+def usages_of(database: DuckDBPyConnection) -> list[JobUsage]:
+    """Return the runs in ``usage``."""
+    rows = database.execute(_JOB_USAGE).fetchall()
     return [JobUsage(*row)._replace(methods=tuple(row[-1])) for row in rows]
 
 
@@ -134,10 +268,34 @@ def runs_in_window(store: Store, since_s: float, until_s: float, now_s: float) -
     Raises:
         StoreError: the store cannot be read.
     """
-    query = f"""
-        SELECT count(*), coalesce(sum((devices = 0)::INT), 0)
-        FROM (SELECT *, {_LAST} AS last_s FROM allocations)
-        WHERE start_s < $until AND last_s > $since AND last_s >= start_s
-    """  # noqa: S608
-    ((runs, without_gpu),) = store.rows(query, {"since": since_s, "until": until_s, "now": now_s}, since_s, until_s)
+    with store.connect(since_s, until_s) as database:
+        find_runs(database, Window(since_s, until_s, now_s))
+        return count_runs(database)
+
+
+def count_runs(database: DuckDBPyConnection) -> tuple[int, int]:
+    """Return how many runs there are in ``runs``, and how many of them have no GPU."""
+    ((runs, without_gpu),) = database.execute("SELECT count(*), count(*) FILTER (devices = 0) FROM runs").fetchall()
     return int(runs), int(without_gpu)
+
+
+def count_runaways(database: DuckDBPyConnection, until_s: float) -> int:
+    """Return of how many runs that began before ``until_s`` nobody knows the end."""
+    query = f"""
+        SELECT count(DISTINCT (cluster, job_id_raw, start_s)) FROM readings r
+        WHERE state = '{RUNAWAY}' AND start_s < $until AND NOT EXISTS (
+            SELECT 1 FROM readings e WHERE e.cluster = r.cluster AND e.job_id_raw = r.job_id_raw
+            AND e.start_s = r.start_s AND e.end_s IS NOT NULL)
+    """
+    ((runaways,),) = database.execute(query, {"until": until_s}).fetchall()
+    return int(runaways)
+
+
+def unaccounted_hours(database: DuckDBPyConnection) -> tuple[float, float]:
+    """Return the sampled hours of jobs on GPUs and slices while accounting has no run of them, and of how many."""
+    query = """
+        SELECT coalesce(sum(jobs_us), 0) / 3.6e9, (SELECT coalesce(sum(us), 0) / 3.6e9 FROM unit_parts)
+        FROM device_parts
+    """
+    ((seen, matched),) = database.execute(query).fetchall()
+    return max(0.0, seen - matched), float(seen)

@@ -1,88 +1,79 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs added up by user, account or partition."""
+"""Runs added up by user, account and the like, where they lie."""
 
-from collections.abc import Iterable, Sequence
-from math import fsum
+from duckdb import DuckDBPyConnection
 
+from slurm_colloc.accounting.decisions import OF_RUNS
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import GroupUsage, JobUsage
+from slurm_colloc.model import GroupUsage
 
-GROUPINGS = ("user", "account", "partition")
+# What reports group by -> the column of a run.
+GROUPINGS = {
+    "user": "user",
+    "account": "account",
+    "partition": "partition",
+    "qos": "qos",
+    "gpu": "kind",
+    "signature": "signature",
+}
+
+# Not one of a group's figures may depend on the order of its runs: DECIMAL sums do not, those of DOUBLE do.
+_SUM = "sum(({})::DECIMAL(38, 18))"
 
 
-def summarize(usages: Iterable[JobUsage], by: str) -> list[GroupUsage]:
-    """Return one GroupUsage for each value of ``by``, those with the most unused GPU-hours first.
+def _hours(value: str, condition: str = "true") -> str:
+    return f"({_SUM.format(value)} FILTER ({condition}))::DOUBLE"
+
+
+def _plain(used: str, of: str) -> str:
+    known = f"{used} IS NOT NULL AND {of} > 0"
+    return f"({_SUM.format(f'100 * {used} / nullif({of}, 0)')} FILTER ({known}) / count(*) FILTER ({known}))::DOUBLE"
+
+
+_SIZED = "allocated IS NOT NULL"
+_GROUPS = f"""
+WITH sized AS (
+    SELECT coalesce({{key}}, '(not by csub)') AS name,
+           * REPLACE (if({_SIZED}, util_used, NULL) AS util_used, if({_SIZED}, sm_used, NULL) AS sm_used),
+           util_used IS NOT NULL OR sm_used IS NOT NULL AS measured
+    FROM {{runs}}
+),
+added AS (
+    SELECT name, grouping(name) AS whole, count(*) AS jobs, count(*) FILTER (measured) AS measured,
+           count(*) FILTER (NOT ({_SIZED})) AS unsized, {_hours("allocated")} AS allocated,
+           coalesce({_hours("held", _SIZED)}, 0) AS held,
+           coalesce({_hours("held_unknown", _SIZED)}, 0) AS held_unknown,
+           coalesce({_hours("util_measured", "util_used IS NOT NULL")}, 0) AS util_measured,
+           {_hours("util_used")} AS util_used,
+           {_hours("util_measured - util_used", "util_used IS NOT NULL")} AS util_idle,
+           {_plain("util_used", "util_measured")} AS util_plain,
+           coalesce({_hours("sm_measured", "sm_used IS NOT NULL")}, 0) AS sm_measured, {_hours("sm_used")} AS sm_used,
+           {_hours("sm_measured - sm_used", "sm_used IS NOT NULL")} AS sm_idle,
+           {_plain("sm_used", "sm_measured")} AS sm_plain,
+           {_hours("held_idle_hours", _SIZED)} AS held_idle, max(peak_mib) AS peak_mib,
+           {_hours("energy_j / 3.6e6")} AS energy_kwh,
+           {_hours("allocated * coverage_pct", "coverage_pct IS NOT NULL")}
+               / nullif({_hours("allocated", "coverage_pct IS NOT NULL")}, 0) AS coverage_pct,
+           list_sort(list_distinct(flatten(list(methods)))) AS methods
+    FROM sized GROUP BY GROUPING SETS ((name), ())
+)
+SELECT if(whole = 1, $total, name), jobs, measured, unsized,
+       if(jobs > 0 AND jobs = unsized, NULL, coalesce(allocated, 0)), held, held_unknown,
+       util_measured, util_used, util_idle, 100 * util_used / nullif(util_measured, 0), util_plain,
+       sm_measured, sm_used, sm_idle, 100 * sm_used / nullif(sm_measured, 0), sm_plain,
+       held_idle, peak_mib, energy_kwh, coverage_pct, coalesce(methods, [])
+FROM added ORDER BY whole, coalesce(sm_idle, util_idle, 0) DESC, allocated DESC, name
+"""
+
+
+def group_usage(database: DuckDBPyConnection, by: str) -> list[GroupUsage]:
+    """Return one GroupUsage for each value of ``by`` among the runs of ``usage``, those with most idle first, then all.
 
     Raises:
         InputError: ``by`` is not one of GROUPINGS.
     """
     if by not in GROUPINGS:
         raise InputError(f"'--by {by}' is not one of {', '.join(GROUPINGS)}")
-    groups: dict[str, list[JobUsage]] = {}
-    for usage in usages:
-        groups.setdefault(getattr(usage, by), []).append(usage)
-    return sorted((total(runs, name) for name, runs in groups.items()), key=_idle_first)
-
-
-def _idle_first(group: GroupUsage) -> tuple[float, str]:
-    return -(group.idle_gpu_hours or 0.0), group.name
-
-
-def _used_and_idle(run: JobUsage) -> tuple[float, float] | None:
-    """Return the GPU-hours in which the run used what it had and in which it did not; None when neither is known."""
-    if run.sm_used_gpu_hours is not None:
-        used, measured = run.sm_used_gpu_hours, run.sm_measured_gpu_hours
-    elif run.util_used_gpu_hours is not None:
-        used, measured = run.util_used_gpu_hours, run.util_measured_gpu_hours
-    else:
-        return None
-    return used, max(0.0, measured - used)
-
-
-def total(runs: Sequence[JobUsage], name: str) -> GroupUsage:
-    """Add runs up; the order of ``runs`` does not matter."""
-    # fsum: the same total whatever the order of the rows.
-    sized = [run for run in runs if run.allocated_gpu_hours is not None]
-    util = [run for run in sized if run.util_used_gpu_hours is not None]
-    active = [run for run in sized if run.sm_used_gpu_hours is not None]
-    util_measured, active_measured = (
-        fsum(run.util_measured_gpu_hours for run in util),
-        fsum(run.sm_measured_gpu_hours for run in active),
-    )
-    util_used = fsum(run.util_used_gpu_hours or 0.0 for run in util) if util else None
-    active_used = fsum(run.sm_used_gpu_hours or 0.0 for run in active) if active else None
-    split = [parts for run in sized if (parts := _used_and_idle(run)) is not None]
-    allocated = fsum(run.allocated_gpu_hours or 0.0 for run in sized)
-    covered = [run for run in sized if run.coverage_pct is not None]
-    covered_hours = fsum(run.allocated_gpu_hours or 0.0 for run in covered)
-    return GroupUsage(
-        name=name,
-        jobs=len(runs),
-        jobs_measured=sum(run.util_used_gpu_hours is not None or run.sm_used_gpu_hours is not None for run in runs),
-        jobs_without_size=len(runs) - len(sized),
-        allocated_gpu_hours=allocated,
-        util_measured_gpu_hours=util_measured,
-        util_used_gpu_hours=util_used,
-        util_weighted_pct=_pct(util_used, util_measured),
-        util_plain_pct=_plain([(run.util_used_gpu_hours, run.util_measured_gpu_hours) for run in util]),
-        sm_measured_gpu_hours=active_measured,
-        sm_used_gpu_hours=active_used,
-        sm_weighted_pct=_pct(active_used, active_measured),
-        used_gpu_hours=fsum(used for used, _ in split) if split else None,
-        idle_gpu_hours=fsum(idle for _, idle in split) if split else None,
-        coverage_pct=_pct(
-            fsum((run.allocated_gpu_hours or 0.0) * (run.coverage_pct or 0.0) / 100 for run in covered), covered_hours
-        )
-        if covered
-        else None,
-        methods=tuple(sorted({method for run in runs for method in run.methods})),
-    )
-
-
-def _pct(used: float | None, of: float) -> float | None:
-    return None if used is None or of <= 0 else 100 * used / of
-
-
-def _plain(runs: Sequence[tuple[float | None, float]]) -> float | None:
-    shares = [share for used, of in runs if (share := _pct(used, of)) is not None]
-    return fsum(shares) / len(shares) if shares else None
+    runs = f"({OF_RUNS})" if by == "signature" else "usage"
+    rows = database.execute(_GROUPS.format(key=f'"{GROUPINGS[by]}"', runs=runs), {"total": "total"}).fetchall()
+    return [GroupUsage(*row)._replace(methods=tuple(row[-1])) for row in rows]

@@ -4,35 +4,49 @@
 import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from math import fsum
 from typing import NamedTuple
 
 import jinja2
 
+from slurm_colloc.config import Prices
 from slurm_colloc.errors import ConfigError
-from slurm_colloc.model import GroupUsage, StrayUse
+from slurm_colloc.model import Collocation, GroupUsage, Prediction, StrayUse
 from slurm_colloc.report.text import printable, stamp
 from slurm_colloc.shipped import template_folders
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class UsageReport(NamedTuple):
     """All that a usage report says.
 
-    ``rejected`` are the rows that it does not have, by reason; ``templates`` is the site's own folder of them.
+    ``runaways`` are runs whose end nobody knows. In ``unaccounted_hours`` of ``sampled_job_hours`` samples saw a job on
+    a unit while accounting has no run of it.
+
+    ``equivalents`` says by what a slice is part of a GPU. ``installed_gpu_hours`` is what the site's GPUs come to in
+    the window, None where no site file says. ``rejected`` are the rows that it does not have, by reason; ``templates``
+    is the site's own folder of them.
     """
 
     cluster: str
     since: datetime
     until: datetime
     by: str
+    equivalents: str
     groups: tuple[GroupUsage, ...]
     total: GroupUsage
     runs: int
     runs_without_gpu: int
+    runaways: int
+    unaccounted_hours: float
+    sampled_job_hours: float
+    installed_gpu_hours: float | None
+    collocation: tuple[Collocation, ...]
+    predictions: tuple[Prediction, ...]
+    prices: Prices
     strays: tuple[StrayUse, ...]
     rejected: dict[str, int]
     templates: str
@@ -42,18 +56,34 @@ class UsageReport(NamedTuple):
 _COLUMNS: tuple[tuple[str, str, int | None], ...] = (
     ("RUNS", "jobs", 0),
     ("ALLOC GPU-h", "allocated_gpu_hours", None),
+    ("HELD GPU-h", "held_gpu_hours", None),
     ("COV %", "coverage_pct", 0),
     ("UTIL GPU-h", "util_used_gpu_hours", None),
     ("UTIL %", "util_weighted_pct", 1),
     ("SM GPU-h", "sm_used_gpu_hours", None),
     ("SM %", "sm_weighted_pct", 1),
-    ("IDLE GPU-h", "idle_gpu_hours", None),
+    ("EMPTY GPU-h", "held_idle_gpu_hours", None),
+    ("kWh", "energy_kwh", 1),
 )
+
+
+def money(group: GroupUsage, prices: Prices) -> dict[str, float | None]:
+    """Return what a group's GPU-hours and its measured energy come to, None without a price or a measurement."""
+
+    def times(amount: float | None, price: float | None) -> float | None:
+        return None if amount is None or price is None else amount * price
+
+    co2_g = times(group.energy_kwh, prices.co2_g_per_kwh)
+    return {
+        "gpu_cost": times(group.allocated_gpu_hours, prices.gpu_hour),
+        "energy_cost": times(group.energy_kwh, prices.kwh),
+        "co2_kg": None if co2_g is None else co2_g / 1000,
+    }
 
 
 def hours_digits(report: UsageReport) -> int:
     """Return the digits that all GPU-hours of this report are shown with: its columns must add up as printed."""
-    return 2 if report.total.allocated_gpu_hours >= 10 else 4
+    return 2 if (report.total.allocated_gpu_hours or 0) >= 10 else 4
 
 
 def _number(value: float | None, digits: int) -> str:
@@ -66,10 +96,12 @@ def _number(value: float | None, digits: int) -> str:
 def as_table(report: UsageReport) -> str:
     """Return the report for a terminal."""
     hours = hours_digits(report)
-    rows = [[report.by.upper(), *(title for title, _, _ in _COLUMNS)]]
+    priced = _priced(report.prices)
+    rows = [[report.by.upper(), *(title for title, _, _ in _COLUMNS), *priced]]
     for group in (*report.groups, report.total):
         cells = [_number(getattr(group, field), hours if digits is None else digits) for _, field, digits in _COLUMNS]
-        rows.append([printable(group.name), *cells])
+        cost = money(group, report.prices)
+        rows.append([printable(group.name), *cells, *(_number(cost[field], 2) for field in priced.values())])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -83,6 +115,17 @@ def as_table(report: UsageReport) -> str:
     return "\n".join([heading(report), "", *table, "", *footnotes(report)]) + "\n"
 
 
+def _priced(prices: Prices) -> dict[str, str]:
+    """Return the columns of money that this site has prices for: title -> figure."""
+    currency = printable(prices.currency)
+    known = {
+        f"GPU {currency}": ("gpu_cost", prices.gpu_hour),
+        f"kWh {currency}": ("energy_cost", prices.kwh),
+        "CO2 kg": ("co2_kg", prices.co2_g_per_kwh),
+    }
+    return {title: field for title, (field, price) in known.items() if price is not None}
+
+
 def heading(report: UsageReport) -> str:
     """Return the one line that says what the figures are about."""
     return f"GPU use on {printable(report.cluster)}, {stamp(report.since)} to {stamp(report.until)}, by {report.by}"
@@ -92,19 +135,41 @@ def footnotes(report: UsageReport) -> list[str]:
     """Return method, denominators and counts: what a reader needs to trust or doubt the figures."""
     total = report.total
     lines = [
-        "ALLOC (allocated): whole-GPU equivalents times hours in the window; MIG by compute slices, else by count.",
+        f"ALLOC (allocated): whole-GPU equivalents, MIG by {report.equivalents}, times hours in the window.",
+        "HELD: GPU time kept from others: suspended time counts, a share counts one nth of a GPU that n jobs share.",
         "COV (covered): the part of ALLOC that was sampled. UTIL % and SM %: used over covered GPU-hours.",
         "UTIL (GPU_UTIL): time with any kernel running, whole GPUs only. SM (SM active): SMs with work, all runs.",
-        "IDLE: covered and not used, by SM where measured, else by UTIL; largest first.",
+        "EMPTY: sampled, and no process of the job on it. kWh: of what was sampled. Most idle first.",
         f"runs in window: {report.runs}; without GPU: {report.runs_without_gpu}; "
         f"with GPU: {total.jobs}, of them measured: {total.jobs_measured}",
+        *_of_cluster(report),
+        *_shared(report.collocation),
+        *map(_predicted, report.predictions),
     ]
+    if report.runs and not total.jobs:
+        lines.append("NOT ONE run had a GPU: does AccountingStorageTRES in slurm.conf name gres/gpu?")
     if total.jobs and not total.jobs_measured:
         lines.append(
             "NOT ONE of these runs was measured: does 'colloc agent' run on the nodes, and may you read its samples?"
         )
     if total.util_plain_pct is not None:
         lines.append(f"UTIL as plain mean over the whole-GPU runs measured: {total.util_plain_pct:.2f} %")
+    if total.sm_plain_pct is not None:
+        lines.append(f"SM as plain mean over the runs measured: {total.sm_plain_pct:.2f} %")
+    if total.held_unknown_hours:
+        lines.append(
+            f"shares' time in which nobody saw how many jobs shared, not in HELD: {total.held_unknown_hours:.3g} h"
+        )
+    if report.runaways:
+        lines.append(
+            "runs whose end nobody knows ('sacctmgr show runawayjobs'), counted as far as they were seen: "
+            f"{report.runaways}"
+        )
+    if report.unaccounted_hours > 0.01 * report.sampled_job_hours:
+        lines.append(
+            f"sampled time of jobs while accounting has no run of them: {report.unaccounted_hours:.3g} of "
+            f"{report.sampled_job_hours:.3g} h; does 'colloc ingest' run, and are the nodes' clocks right?"
+        )
     if total.jobs_without_size:
         lines.append(
             f"runs left out of GPU-hours because the size of their share is not known: {total.jobs_without_size}"
@@ -120,6 +185,54 @@ def footnotes(report: UsageReport) -> list[str]:
     return lines
 
 
+def of_installed(report: UsageReport) -> dict[str, float | None]:
+    """Return what was allocated and used in percent of the GPUs installed; what is used is at least that much."""
+    total = report.total
+    of = report.installed_gpu_hours
+    hours = {
+        "allocated_pct": total.allocated_gpu_hours,
+        "util_at_least_pct": total.util_used_gpu_hours,
+        "sm_at_least_pct": total.sm_used_gpu_hours,
+    }
+    return {name: 100 * value / of if of and value is not None else None for name, value in hours.items()}
+
+
+def _of_cluster(report: UsageReport) -> list[str]:
+    shares = of_installed(report)
+    if report.installed_gpu_hours is None or shares["allocated_pct"] is None:
+        return []
+    known = [("GPU_UTIL", shares["util_at_least_pct"]), ("SM active", shares["sm_at_least_pct"])]
+    used = "".join(f", really used by {name} at least {value:.1f} %" for name, value in known if value is not None)
+    return [
+        f"of the {report.installed_gpu_hours:.4g} GPU-h installed (by site.toml, nodes that were down included): "
+        f"allocated {shares['allocated_pct']:.1f} %{used}"
+    ]
+
+
+def _shared(times: Sequence[Collocation]) -> list[str]:
+    if not any(time.jobs > 1 or time.unit_hours > time.gpu_hours for time in times):
+        return []
+    hours = ", ".join(f"{time.gpu_hours:.3g} with {time.jobs}" for time in times)
+    saved = fsum(time.saved_gpu_hours for time in times)
+    return [
+        f"sampled GPU-h by the number of jobs on a GPU or slice: {hours}; a whole GPU for each job, for as long, would "
+        f"have taken {saved:.3g} GPU-h more"
+    ]
+
+
+def _predicted(rung: Prediction) -> str:
+    parts = [
+        ("memory", rung.mem_known, rung.mem_within, rung.mem_median_ratio, "q99"),
+        ("SM", rung.sm_known, rung.sm_within, rung.sm_median_ratio, "q95"),
+    ]
+    known = "; ".join(
+        f"{what} within its {quantile} in {within} of {count} measured, median {100 * ratio:.0f} % of it"
+        for what, count, within, ratio, quantile in parts
+        if count and ratio is not None
+    )
+    return f"csub's footprints by {printable(rung.rung)}, {rung.jobs} runs: {known or 'none measured'}"
+
+
 def as_json(report: UsageReport) -> str:
     """Return the report as JSON; percentages and hours unrounded, null for not known."""
     shown = {
@@ -127,8 +240,12 @@ def as_json(report: UsageReport) -> str:
         **{name: value for name, value in report._asdict().items() if name != "templates"},
         "since": report.since.isoformat(),
         "until": report.until.isoformat(),
-        "groups": [group._asdict() for group in report.groups],
-        "total": report.total._asdict(),
+        "groups": [group._asdict() | money(group, report.prices) for group in report.groups],
+        "total": report.total._asdict() | money(report.total, report.prices),
+        "prices": report.prices._asdict(),
+        "predictions": [prediction._asdict() for prediction in report.predictions],
+        "of_installed": of_installed(report),
+        "collocation": [{**time._asdict(), "saved_gpu_hours": time.saved_gpu_hours} for time in report.collocation],
         "strays": [stray._asdict() for stray in report.strays],
     }
     return json.dumps(shown, indent=2) + "\n"
@@ -139,9 +256,9 @@ def as_csv(report: UsageReport) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     fields = [field for field in GroupUsage._fields if field != "name"]
-    writer.writerow([report.by, *fields])
+    writer.writerow([report.by, *fields, *money(report.total, report.prices)])
     for group in report.groups:
-        values = [getattr(group, field) for field in fields]
+        values = [getattr(group, field) for field in fields] + list(money(group, report.prices).values())
         writer.writerow(
             [inert(group.name), *(";".join(value) if isinstance(value, tuple) else value for value in values)]
         )
@@ -166,7 +283,7 @@ def as_html(report: UsageReport) -> str:
     )
     environment.filters["number"] = _number
     environment.filters["printable"] = printable
-    largest = max((group.allocated_gpu_hours for group in report.groups), default=0.0)
+    largest = max((group.allocated_gpu_hours or 0.0 for group in report.groups), default=0.0)
     try:
         return environment.get_template("report.html.j2").render(
             report=report,
@@ -174,6 +291,8 @@ def as_html(report: UsageReport) -> str:
             footnotes=footnotes(report),
             largest=largest or 1.0,
             digits=hours_digits(report),
+            # A bar shows one metric only: SM activity where any run has it.
+            metric="sm" if report.total.sm_used_gpu_hours is not None else "util",
         )
     except jinja2.TemplateError as error:
         raise ConfigError(f"template 'report.html.j2' does not render: {error}") from error

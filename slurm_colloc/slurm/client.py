@@ -90,6 +90,10 @@ class CliClient:
         """Return what slurmctld remembers of all jobs, as ``scontrol show job -d -o`` prints it."""
         return self._ask("scontrol", "show", "job", "-d", "-o")
 
+    def job_ids(self) -> frozenset[str]:
+        """Return the raw ids of the jobs that slurmctld has, those that ended within MinJobAge included."""
+        return frozenset(self._ask("squeue", "-h", "-a", "-t", "all", "-o", "%A").split())
+
     def limits(self, cluster: str) -> Limits:
         """Return what the user who runs this may ask for."""
         user = pwd.getpwuid(os.geteuid()).pw_name

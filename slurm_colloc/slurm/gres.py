@@ -10,6 +10,8 @@ from slurm_colloc.model import Gres
 _TYPE = r"[A-Za-z_0-9.+-]+"
 _ITEM = re.compile(rf"(?:gres[/:])?(?P<name>[a-z_][a-z_0-9]*)(?P<rest>(?::{_TYPE}){{0,3}})(?:\((?:S|IDX):[^)]*\))?")
 _COUNT = re.compile(r"([0-9]{1,15})([KMGT]?)")
+# slurm.h: NO_VAL; INFINITE is one more.
+_NO_VALUE = 0xFFFFFFFE
 _MULTIPLIER = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 
 
@@ -83,6 +85,8 @@ def parse_tres_gres(text: str) -> tuple[Gres, ...]:
         count = _count(value)
         if count is None:
             raise InputError(f"TRES '{item}' in '{text}' has a count that is not a number")
+        if name in ("gpu", "mps", "shard") and count >= _NO_VALUE:
+            raise InputError(f"TRES '{item}' in '{text}' has a count that stands for none or unlimited")
         if kind:
             typed.setdefault(name, []).append(Gres(name, kind, count))
         else:

@@ -89,7 +89,8 @@ def root(args: argparse.Namespace) -> int:
 
 
 def record(args: argparse.Namespace) -> int:
-    recording.record(args.release, CHECKOUT / "tests/recorded", say)
+    for keep in (recording.record, recording.record_jobcomp):
+        keep(args.release, CHECKOUT / "tests/recorded", say)
     return 0
 
 

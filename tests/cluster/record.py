@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from slurm_colloc.accounting.sources.sacct import FIELDS
@@ -12,6 +14,7 @@ from tests.cluster import jobs
 from tests.cluster.config import cluster_name
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import MIG_TYPE_PREFIX
+from tests.cluster.releases import HOST
 
 END = "\x1f0123456789abcdef\x1f"
 UTC = {"TZ": "UTC"}
@@ -45,25 +48,71 @@ def record(release: str, recorded: Path, say: Callable[[str], None]) -> None:
             text = lab.run(argv, env=environment, check=True).stdout
             path = recorded / f"slurm-{release}" / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            text = text.replace(str(lab.root), "/lab").replace(cluster_name(lab.ports.numbers), "lab")
-            path.write_text(text, newline="")
+            path.write_text(_anonymous(lab, text), newline="")
             say(f"{path}")
     finally:
         lab.down(say)
     lab.remove()
 
 
+def record_jobcomp(release: str, recorded: Path, say: Callable[[str], None]) -> None:
+    """Keep what jobcomp/filetxt wrote of a few odd jobs beside a slurmdbd, that one's rows, and a file without one."""
+    forms = {"tracked.txt": "root", "untracked.txt": "user"} if release == HOST.name else {"tracked.txt": "root"}
+    for name, form in forms.items():
+        root = Path(tempfile.mkdtemp(prefix="colloc-lab-", dir="/var/tmp"))
+        written = root / "log/jobcomp.txt"
+        lab = Lab.create(
+            root,
+            form=form,
+            release=release,
+            say=say,
+            extra_slurm_conf=f"JobCompType=jobcomp/filetxt\nJobCompLoc={written}",
+        )
+        try:
+            lab.up(say)
+            kept = {}
+            if form == "root":
+                _run_ending_jobs(lab)
+                argv, environment = ASKED["sacct/terminated.txt"]
+                kept["sacct.txt"] = lab.run(argv, env=environment, check=True).stdout
+            else:
+                argv = ["sbatch", "--parsable", "-o", "/dev/null", "-p", "gpu", "--gres=gpu:1", f"--wrap={SHORT}"]
+                lab.wait_jobs([lab.run(argv, check=True).stdout.strip()])
+            kept[name] = written.read_text()
+            for place, text in kept.items():
+                path = recorded / f"slurm-{release}/jobcomp" / place
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(_anonymous(lab, text), newline="")
+                say(f"{path}")
+        finally:
+            lab.down(say)
+        lab.remove()
+
+
+def _anonymous(lab: Lab, text: str) -> str:
+    return text.replace(str(lab.root), "/lab").replace(cluster_name(lab.ports.numbers), "lab")
+
+
+def _submit(lab: Lab, name: str, *options: str, script: str = SHORT) -> int:
+    argv = ["sbatch", "--parsable", "-o", "/dev/null", "-J", name, *options, f"--wrap={script}"]
+    return int(lab.run_as("alice", argv, check=True).stdout)
+
+
+def _submit_het(lab: Lab) -> int:
+    argv = ["sbatch", "--parsable", "-o", "/dev/null", "-J", "het", "-w", "g1", "--gres=gpu:1"]
+    argv += [":", "-J", "het2", "-w", "c1"]
+    return int(lab.run_as("alice", argv, input=f"#!/bin/sh\n{SHORT}\n", check=True).stdout)
+
+
+def _begin(lab: Lab, job: int) -> None:
+    deadline = time.monotonic() + 30
+    while jobs.states(lab)[job] != "RUNNING":
+        assert time.monotonic() < deadline, f"job {job} does not start"
+        time.sleep(0.1)
+
+
 def _run_jobs(lab: Lab) -> None:
-    def submit(name: str, *options: str, script: str = SHORT) -> int:
-        argv = ["sbatch", "--parsable", "-o", "/dev/null", "-J", name, *options, f"--wrap={script}"]
-        return int(lab.run_as("alice", argv, check=True).stdout)
-
-    def begin(job: int) -> None:
-        deadline = time.monotonic() + 30
-        while jobs.states(lab)[job] != "RUNNING":
-            assert time.monotonic() < deadline, f"job {job} does not start"
-            time.sleep(0.1)
-
+    submit, begin = partial(_submit, lab), partial(_begin, lab)
     # Job ids rise in this order; the tests know the jobs by their names.
     ended = [
         submit("pipe|in|name", "-w", "g1", "--gres=gpu:1"),
@@ -74,23 +123,7 @@ def _run_jobs(lab: Lab) -> None:
     # One after the other: a device is not shared between a gpu and a shard or mps job.
     lab.wait_jobs(ended)
     ended += [submit("shard", "-p", "gpu", "--gres=shard:3"), submit("mps", "-p", "gpu", "--gres=mps:50")]
-    het = [
-        "sbatch",
-        "--parsable",
-        "-o",
-        "/dev/null",
-        "-J",
-        "het",
-        "-w",
-        "g1",
-        "--gres=gpu:1",
-        ":",
-        "-J",
-        "het2",
-        "-w",
-        "c1",
-    ]
-    ended.append(int(lab.run_as("alice", het, input=f"#!/bin/sh\n{SHORT}\n", check=True).stdout))
+    ended.append(_submit_het(lab))
     requeued = submit("requeued", "-p", "cpu", "--requeue", script="sleep 2")
     suspended = submit("suspended", "-p", "mig", f"--gres=gpu:{MIG_TYPE_PREFIX}3g.40gb:1", script="sleep 4")
     begin(requeued)
@@ -110,3 +143,38 @@ def _run_jobs(lab: Lab) -> None:
     begin(submit("running", "-p", "gpu", "--gres=gpu:h100:2", script="sleep 600"))
     submit("pending", "-p", "gpu", "-H", "--gres=gpu:1")
     time.sleep(5)  # until accounting has the running one
+
+
+def _run_ending_jobs(lab: Lab) -> None:
+    submit, begin = partial(_submit, lab), partial(_begin, lab)
+    requeued = submit("requeued", "-w", "g1", "--gres=gpu:1", "--requeue", script="sleep 2")
+    suspended = submit("suspended", "-p", "mig", f"--gres=gpu:{MIG_TYPE_PREFIX}3g.40gb:1", script="sleep 4")
+    resized = submit("resized", "-w", "g1,g2", "-N2", "--gres=gpu:1", script="sleep 4")
+    for job in (requeued, suspended, resized):
+        begin(job)
+    lab.run(["scontrol", "suspend", str(suspended)], check=True)
+    lab.run(["scontrol", "requeue", str(requeued)], check=True)
+    time.sleep(2)
+    lab.run(["scontrol", "update", f"JobId={resized}", "NumNodes=1"], check=True)
+    time.sleep(1)
+    lab.run(["scontrol", "resume", str(suspended)], check=True)
+    ended = [
+        submit("two words", "-w", "g1", "--gres=gpu:1"),
+        submit("x JobState=FAILED Partition=y", "-w", "g1", "--gres=gpu:1"),
+        submit("new\nline", "-w", "g1", "--gpus-per-node=1"),
+        submit("array", "-w", "g2", "--gres=gpu:h100:1", "--array=0-1"),
+        submit("mig", "-p", "mig", f"--gres=gpu:{MIG_TYPE_PREFIX}1g.10gb:2"),
+        submit("failed", "-p", "cpu", script="exit 3"),
+        submit("blank folder", "-p", "cpu", "-D", "/tmp/a b"),
+        _submit_het(lab),
+    ]
+    lab.wait_jobs([*ended, suspended, resized])
+    ended += [submit("shard", "-p", "gpu", "--gres=shard:3"), submit("mps", "-p", "gpu", "--gres=mps:50")]
+    lab.wait_jobs(ended)
+    stopped = submit("cancelled", "-w", "g1", "--gpus=1", script="sleep 60")
+    begin(stopped)
+    held = submit("never started", "-p", "gpu", "-H", "--gres=gpu:1")
+    lab.run(["scancel", str(stopped), str(held)], check=True)
+    # Slurm waits for two minutes before it starts a requeued job again.
+    lab.wait_jobs([requeued, stopped, held], timeout=240)
+    lab.wait_accounted([*ended, requeued, suspended, resized, stopped])

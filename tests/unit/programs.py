@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
+
+from slurm_colloc.cli.colloc import main
 
 
 def need_program(*names: str) -> str:
@@ -28,3 +31,14 @@ def program(folder: Path, name: str, script: str, monkeypatch: pytest.MonkeyPatc
     path.write_text("#!/bin/sh\n" + script)
     path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+
+
+def colloc(*argv: str) -> int:
+    """Run colloc in this process and return its exit status."""
+    before, sys.argv = sys.argv, ["colloc", *argv]
+    try:
+        main()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 1
+    finally:
+        sys.argv = before

@@ -2,14 +2,22 @@
 """A store with made-up runs and samples in it."""
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import duckdb
+
+from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, take_rows
+from slurm_colloc.accounting.sources.rows import Form, form_of
+from slurm_colloc.accounting.sources.sacct import FIELDS, Parsed
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import job_usage
+from slurm_colloc.accounting.usage import group_usage
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.model import AllocationRow, JobUsage, Round
+from slurm_colloc.model import AllocationRow, GroupUsage, JobUsage, Round
 from slurm_colloc.observe.attribute import attribute_round
+from slurm_colloc.slurm.gres import parse_tres_gres
 from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, device, process, seen, site
 
 SHARES = site(MPS_POOL, SHARD_POOL, MIG_POOL)
@@ -26,8 +34,8 @@ INGESTED_S = 1e6
 def stored(
     folder: str | Path, rows: Sequence[AllocationRow], rounds: Sequence[Round] = (), config: SiteConfig | None = None
 ) -> Store:
-    store = Store(str(folder))
-    store.write_allocations("a", rows, config, INGESTED_S)
+    store = Store(str(folder), config)
+    store.write_allocations("a", rows, INGESTED_S)
     sampled(store, rounds)
     return store
 
@@ -52,6 +60,53 @@ def sampled(store: Store, rounds: Sequence[Round], cluster: str = "c") -> None:
         with store.samples.work("seal", cluster, node) as work:
             assert work is not None
             store.samples.seal(cluster, MadeHour(node, began_s, of), attribute_round, work)
+
+
+def taken(
+    text: str | bytes, fields: Sequence[str] = FIELDS, zone: tzinfo | None = None, end: str = "", now_s: float = 2e9
+) -> Parsed:
+    """Return what is taken in of a sacct text, which has ``end`` between columns and after each row (else '|')."""
+    data = text if isinstance(text, bytes) else text.encode(errors="surrogateescape")
+    with TemporaryDirectory() as folder, duckdb.connect() as database:
+        path = Path(folder) / "sacct.txt"
+        path.write_bytes(data)
+        if end:
+            form = Form(tuple(fields), end.encode(), f"{end}\n".encode(), b"")
+        else:
+            with path.open("rb") as stream:
+                form = form_of(stream, fields)
+        rows_in, _, steps, rejected, _ = take_rows(database, str(path), form, zone, now_s, folder)
+        query = f"SELECT {', '.join(ALLOCATION_COLUMNS)} FROM taken ORDER BY ALL"
+        found = database.execute(query.replace("user,", '"user",').replace("partition,", '"partition",')).fetchall()
+    rows = [AllocationRow._make((*row[:12], parse_tres_gres(row[14]), *row[12:14])) for row in found]
+    return Parsed(tuple(rows), rows_in, steps, dict(rejected))
+
+
+def grouped(usages: Sequence[JobUsage], by: str = "user") -> list[GroupUsage]:
+    """Return these runs added up by group, and last all of them."""
+    columns = {
+        **{name: (name, "VARCHAR") for name in ("user", "account", "partition", "qos")},
+        "kind": ("gpu_type", "VARCHAR"),
+        "allocated": ("allocated_gpu_hours", "DOUBLE"),
+        "held": ("held_gpu_hours", "DOUBLE"),
+        "held_unknown": ("held_unknown_hours", "DOUBLE"),
+        "util_measured": ("util_measured_gpu_hours", "DOUBLE"),
+        "util_used": ("util_used_gpu_hours", "DOUBLE"),
+        "sm_measured": ("sm_measured_gpu_hours", "DOUBLE"),
+        "sm_used": ("sm_used_gpu_hours", "DOUBLE"),
+        "held_idle_hours": ("held_idle_gpu_hours", "DOUBLE"),
+        "peak_mib": ("gpu_mem_peak_mib", "BIGINT"),
+        "energy_j": ("energy_j", "DOUBLE"),
+        "coverage_pct": ("coverage_pct", "DOUBLE"),
+        "methods": ("methods", "VARCHAR[]"),
+    }
+    with duckdb.connect() as database:
+        names = ", ".join(
+            f'unnest(${number}::{kind}[]) AS "{name}"' for number, (name, (_, kind)) in enumerate(columns.items(), 1)
+        )
+        values = [[getattr(usage, field) for usage in usages] for field, _ in columns.values()]
+        database.execute(f"CREATE TABLE usage AS SELECT {names}", values)
+        return group_usage(database, by)
 
 
 def only(store: Store, since_s: float = 0, until_s: float = 1e10, now_s: float = 1e10) -> JobUsage:

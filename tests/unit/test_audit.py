@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.strays import stray_use
+from slurm_colloc.accounting.sweep import Window, sweep
 from slurm_colloc.audit.col001_zero_use import find
 from slurm_colloc.audit.rules import RULES, run_rules
 from slurm_colloc.config import Audit
@@ -96,14 +98,20 @@ def test_what_can_be_judged_is_counted() -> None:
     assert run_rules([busy, unseen, by_mean], [], BOUNDS) == ((), 1)
 
 
+def strays(store: Store, since_s: float) -> list[StrayUse]:
+    with store.connect(since_s, 1e6) as database:
+        sweep(database, store, Window(since_s, 1e6, 1e6))
+        return stray_use(database)
+
+
 def test_processes_outside_any_job_name_their_node(tmp_path: Path) -> None:
     stranger = [process("", 7, "GPU-1"), process("1", 8)]
     rounds = [seen(at_s, [device(), device("GPU-1")], stranger, interval_s=900.0) for at_s in (900.0, 1800.0, 2700.0)]
     rounds += [seen(3600.0, [device(), device("GPU-1")], [process("1", 8)], interval_s=900.0)]
     store = stored(tmp_path, [run()], rounds)
-    (stray,) = stray_use(store, 450.0, 1e6)
+    (stray,) = strays(store, 450.0)
     assert stray == StrayUse("c", "g1", 1, near((450 + 900 + 900) / 3600), 2700.0)
-    assert stray_use(store, 2700.0, 1e6) == []
+    assert strays(store, 2700.0) == []
     bounds = BOUNDS._replace(outside_jobs_min_gpu_hours=0.5)
     (found,) = run_rules([], [stray], bounds).findings
     assert (found.code, found.subject) == ("COL002", "g1")

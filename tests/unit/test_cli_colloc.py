@@ -4,16 +4,15 @@
 import fcntl
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.cli.colloc import main
 from slurm_colloc.observe.journal import append
 from tests.unit.made import device, host, process, seen
+from tests.unit.programs import colloc
 from tests.unit.stored import sampled
 
 TABLE = """job_id,user,project,cluster,partition,num_acc,start_time,duration_s,acc_utilization_avg,state
@@ -21,16 +20,6 @@ TABLE = """job_id,user,project,cluster,partition,num_acc,start_time,duration_s,a
 2,bob,lab,c,gpu,2,1767225600,3600,{util},completed
 """
 WINDOW = ("--since", "2026-01-01T00:00:00+00:00", "--until", "2026-01-02T00:00:00+00:00")
-
-
-def colloc(*argv: str) -> int:
-    before, sys.argv = sys.argv, ["colloc", *argv]
-    try:
-        main()
-    except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 1
-    finally:
-        sys.argv = before
 
 
 @pytest.fixture
@@ -213,7 +202,8 @@ def test_an_ingest_seals_the_journal_that_it_can_reach(
     (tmp_path / "sacct").write_text(FINISHED.format(job=1, cluster="c", user="ann"))
     argv = ["--store", store, "--sacct-file", str(tmp_path / "sacct"), "--journal", str(tmp_path / "journal")]
     for node in ("g1", "g2"):
-        append(str(tmp_path / "journal"), seen(1767225610, [device()], [process()], hosts=[host()], node=node))
+        unit, mine = device(f"GPU-{node}"), process(uuid=f"GPU-{node}")
+        append(str(tmp_path / "journal"), seen(1767225610, [unit], [mine], hosts=[host()], node=node))
     with open(tmp_path / "journal/g1/20260101T00.journal", "ab") as stream:
         stream.write(b"torn")
     assert colloc("ingest", *argv) == 0

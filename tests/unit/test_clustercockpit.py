@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.ingest import keep_means
-from slurm_colloc.accounting.sources.clustercockpit import parse_jobs
+from slurm_colloc.accounting.ingest import keep_runs
+from slurm_colloc.accounting.sources.clustercockpit import METHOD, parse_jobs
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import JOB_MEAN, job_usage, runs_in_window
-from slurm_colloc.accounting.usage import summarize, total
+from slurm_colloc.accounting.sweep import job_usage, runs_in_window
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import JobUsage
 from tests.unit.made import RECORDED
+from tests.unit.stored import grouped
 
 HEADER = "job_id,cluster,user,start_time,duration_s,num_acc,acc_utilization_avg,state"
 EVER = (0.0, 4e9, 4e9)
@@ -22,14 +22,14 @@ def alex(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, list[JobUsage
     store = Store(str(tmp_path_factory.mktemp("store")))
     parsed = parse_jobs((RECORDED / "clustercockpit-alex/jobs.csv").read_text())
     assert (parsed.rows_in, len(parsed.rows), parsed.rejected) == (544, 544, {})
-    counted = keep_means(store, "jobs.csv", parsed, 1.0)
+    counted = keep_runs(store, "jobs.csv", parsed, 1.0)
     assert (counted.rows_in, counted.used, counted.steps) == (544, 544, 0)
     return store, job_usage(store, *EVER)
 
 
 def test_alex_as_a_whole(alex: tuple[Store, list[JobUsage]]) -> None:
     store, usages = alex
-    whole = total(usages, "total")
+    *_, whole = grouped(usages)
     assert runs_in_window(store, *EVER) == (544, 241)
     assert (whole.jobs, whole.jobs_measured, whole.jobs_without_size) == (303, 303, 0)
     assert f"{whole.allocated_gpu_hours:.2f}" == "3980.04"
@@ -40,19 +40,19 @@ def test_alex_as_a_whole(alex: tuple[Store, list[JobUsage]]) -> None:
     # What the table does not say stays unsaid.
     assert (whole.coverage_pct, whole.sm_used_gpu_hours, whole.sm_weighted_pct) == (None, None, None)
     assert {usage.gpu_mem_peak_mib for usage in usages} == {None}
-    assert whole.methods == (JOB_MEAN,)
+    assert whole.methods == (METHOD,)
 
 
 def test_alex_by_user_to_the_last_digit(alex: tuple[Store, list[JobUsage]]) -> None:
     with open(RECORDED / "clustercockpit-alex/expected_per_user.csv") as stream:
         expected = {row["user"]: row for row in csv.DictReader(stream)}
-    groups = {group.name: group for group in summarize(alex[1], "user")}
+    groups = {group.name: group for group in grouped(alex[1])[:-1]}
     assert len(expected) == 41
     assert groups.keys() == expected.keys()
     for name, row in expected.items():
         group = groups[name]
         assert group.jobs == int(row["gpu_jobs"])
-        assert round(group.allocated_gpu_hours, 4) == float(row["allocated_gpu_hours"])
+        assert round(group.allocated_gpu_hours or 0.0, 4) == float(row["allocated_gpu_hours"])
         assert round(group.util_used_gpu_hours or 0.0, 4) == float(row["used_gpu_hours"])
         assert round(group.util_weighted_pct or 0.0, 3) == float(row["mean_util_pct_weighted"])
 
@@ -73,7 +73,7 @@ def test_malformed_rows_are_counted_and_keep_their_neighbours_means() -> None:
         "12,c,a,100,10,1,0,failed",
     ]
     parsed = parse_jobs("\n".join([HEADER, *rows]))
-    assert [(row.job_id, mean) for row, mean in zip(parsed.rows, parsed.gpu_util_pct, strict=True)] == [
+    assert [(row.job_id, mean and mean.gpu_util_pct) for row, mean in zip(parsed.rows, parsed.means, strict=True)] == [
         ("1", 50.0),
         ("10", None),
         ("11", None),
@@ -93,10 +93,18 @@ def test_missing_columns_and_monstrous_fields() -> None:
         parse_jobs(f"{HEADER}\n{'x' * 200_000},c,a,1,1,1,1,x\n")
 
 
+def test_a_table_of_which_no_row_can_be_read_leaves_the_store_as_it_is(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    keep_runs(store, "t", parse_jobs(f"{HEADER}\n1,c,a,0,3600,2,50,x\n"), 1.0)
+    with pytest.raises(InputError, match="none of 1 rows of t can be read"):
+        keep_runs(store, "t", parse_jobs(f"{HEADER}\n1,c,a,soon,3600,2,50,x\n"), 2.0)
+    assert runs_in_window(store, *EVER) == (1, 0)
+
+
 def test_a_job_without_a_mean_is_unmeasured_not_idle(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    keep_means(store, "t", parse_jobs(f"{HEADER}\n1,c,a,0,3600,2,,x\n2,c,a,0,3600,1,50,x\n"), 1.0)
-    whole = total(job_usage(store, *EVER), "t")
+    keep_runs(store, "t", parse_jobs(f"{HEADER}\n1,c,a,0,3600,2,,x\n2,c,a,0,3600,1,50,x\n"), 1.0)
+    *_, whole = grouped(job_usage(store, *EVER))
     assert (whole.allocated_gpu_hours, whole.util_measured_gpu_hours, whole.util_used_gpu_hours) == (3.0, 1.0, 0.5)
     assert (whole.util_weighted_pct, whole.jobs, whole.jobs_measured) == (50.0, 2, 1)
 

@@ -4,9 +4,9 @@ from datetime import UTC
 import pytest
 
 from slurm_colloc.accounting.sources.controller import parse_jobs
-from slurm_colloc.accounting.sources.sacct import parse_terminated
 from slurm_colloc.model import Gres
 from tests.unit.made import DELIMITER, RECORDED, RELEASES
+from tests.unit.stored import taken
 
 LINE = (
     "JobId={job} {array}JobName={name} UserId=ann(1001) GroupId=ann(1001) MCS_label=N/A Priority=1 Nice=0"
@@ -56,7 +56,7 @@ def test_recorded_jobs_are_those_of_sacct(release: str) -> None:
     assert parsed.rejected == {"not a line of 'scontrol show job -d -o'": 3 if release == "26.05" else 2}
     *rows, pending = parsed.rows
     assert (pending.job_name, pending.state, pending.start_s, pending.gres) == ("pending", "PENDING", None, ())
-    by_sacct = parse_terminated((folder / "sacct/terminated.txt").read_text(), DELIMITER).rows
+    by_sacct = taken((folder / "sacct/terminated.txt").read_text(), end=DELIMITER).rows
     # slurmctld remembers a requeued job's last run only, and no suspension.
     expected = {row for row in by_sacct if row.state != "REQUEUED" and row.job_name != "new\nline"}
     assert set(rows) == {row._replace(suspended_s=0) for row in expected}

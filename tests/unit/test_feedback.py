@@ -134,7 +134,7 @@ def test_folders_closed_to_us_are_passed_over(tmp_path: Path, monkeypatch: pytes
 
 def history(tmp_path: Path, rounds: list[Any], collected: Collected, *rows: Any) -> tuple[int, tuple[Evidence, ...]]:
     store = Store(str(tmp_path / "store"))
-    store.write_allocations("a", rows or [run(user=NAME)], None, 1.0)
+    store.write_allocations("a", rows or [run(user=NAME)], 1.0)
     sampled(store, rounds)
     written = build_history(store, "c", str(tmp_path / "state"), collected)
     return written.runs, read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig")
@@ -170,7 +170,7 @@ def test_the_high_value_is_of_time_and_not_of_rows(tmp_path: Path) -> None:
 def test_a_mean_over_a_day_has_no_high_value(tmp_path: Path) -> None:
     rounds = [pass_at(10 * n, 100.0 * (n % 2)) for n in range(1, 200)]
     store = Store(str(tmp_path / "store"))
-    store.write_allocations("a", [run(user=NAME)], None, 1.0)
+    store.write_allocations("a", [run(user=NAME)], 1.0)
     sampled(store, rounds)
     for age_days, high in ((20, near(50.0)), (300, None)):
         assert compact(store.samples, Observe(), age_days * 86_400.0, anyway=True)
@@ -183,7 +183,7 @@ def test_a_mean_over_a_day_has_no_high_value(tmp_path: Path) -> None:
 def test_two_runs_of_a_day_stay_two(tmp_path: Path) -> None:
     rows = [run(user=NAME, state="PREEMPTED"), run(user=NAME, start_s=4000, end_s=8000)]
     store = Store(str(tmp_path / "store"))
-    store.write_allocations("a", rows, None, 1.0)
+    store.write_allocations("a", rows, 1.0)
     sampled(store, [pass_at(10, 50.0), pass_at(4010, 10.0)])
     assert compact(store.samples, Observe(), 300 * 86_400.0, anyway=True)
     assert build_history(store, "c", str(tmp_path / "state"), decided(decision())).runs == 2
@@ -251,7 +251,7 @@ def test_tasks_of_an_array_belong_to_the_id_that_sbatch_printed(tmp_path: Path) 
 
 def test_without_root_only_ones_own_history_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(str(tmp_path / "store"))
-    store.write_allocations("a", [run(user=NAME)], None, 1.0)
+    store.write_allocations("a", [run(user=NAME)], 1.0)
     sampled(store, [pass_at(10, 50.0)])
     monkeypatch.setattr(os, "geteuid", lambda: UID + 1)
     assert build_history(store, "c", str(tmp_path / "state"), decided(decision())) == (0, 1)

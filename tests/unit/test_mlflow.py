@@ -20,7 +20,7 @@ from slurm_colloc.observe import mlflow as outlet_module
 from slurm_colloc.observe.mlflow import CPU_NAME, DEVICE_NAMES, MlflowOutlet, points
 from slurm_colloc.observe.sampler import Sampler
 from tests.unit.made import RECORDED, device, near, process, seen
-from tests.unit.test_cli_colloc import colloc
+from tests.unit.programs import colloc
 
 JOB = "1"
 

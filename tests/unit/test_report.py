@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.accounting.usage import total
+from slurm_colloc.config import Prices
 from slurm_colloc.errors import ConfigError
-from slurm_colloc.model import GroupUsage, StrayUse
+from slurm_colloc.model import Collocation, GroupUsage, StrayUse
 from slurm_colloc.report.job import as_json as job_json
 from slurm_colloc.report.job import as_text
 from slurm_colloc.report.text import printable
@@ -29,6 +29,7 @@ from slurm_colloc.report.usage import (
     inert,
 )
 from tests.unit.made import decision, evidence, usage
+from tests.unit.stored import grouped
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -46,7 +47,7 @@ HOSTILE = (
 
 
 def group(name: str = "ann", **fields: Any) -> GroupUsage:
-    return total([usage()], name)._replace(**fields)
+    return grouped([usage()])[-1]._replace(name=name, **fields)
 
 
 def report(*groups: GroupUsage, **fields: Any) -> UsageReport:
@@ -55,10 +56,18 @@ def report(*groups: GroupUsage, **fields: Any) -> UsageReport:
         since=datetime(2026, 11, 1, tzinfo=UTC),
         until=datetime(2026, 11, 2, tzinfo=UTC),
         by="user",
+        equivalents="compute slices",
         groups=groups,
-        total=total([usage()] * len(groups), "total"),
+        total=grouped([usage()] * len(groups))[-1],
         runs=5,
         runs_without_gpu=2,
+        runaways=0,
+        unaccounted_hours=0.0,
+        sampled_job_hours=0.0,
+        installed_gpu_hours=None,
+        collocation=(),
+        predictions=(),
+        prices=Prices(),
         strays=(),
         rejected={},
         templates="",
@@ -66,25 +75,31 @@ def report(*groups: GroupUsage, **fields: Any) -> UsageReport:
     return whole._replace(**fields)
 
 
-NOTHING = GroupUsage("ann", 1, 0, 0, 2.0, 0.0, None, None, None, 0.0, None, None, None, None, None, ())
+NOTHING = grouped([usage(allocated_gpu_hours=2.0, held_gpu_hours=2.0, util_measured_gpu_hours=0.0, methods=(),
+    **dict.fromkeys(("util_used_gpu_hours", "sm_used_gpu_hours", "coverage_pct", "held_idle_gpu_hours", "energy_j")))]
+)[0]  # fmt: skip
 
 
 def test_table() -> None:
     lines = as_table(report(group())).splitlines()
     assert lines[0] == "GPU use on c, 2026-11-01 00:00:00+00:00 to 2026-11-02 00:00:00+00:00, by user"
-    titles = ["USER", "RUNS", "ALLOC GPU-h", "COV %", "UTIL GPU-h", "UTIL %", "SM GPU-h", "SM %", "IDLE GPU-h"]
-    assert lines[2].split() == " ".join(titles).split()
-    assert lines[4].split() == ["ann", "1", "1.0000", "100", "0.5000", "50.0", "0.2500", "25.0", "0.7500"]
-    assert lines[6].split() == ["total", "1", "1.0000", "100", "0.5000", "50.0", "0.2500", "25.0", "0.7500"]
+    titles = ["USER", "RUNS", "ALLOC GPU-h", "HELD GPU-h", "COV %", "UTIL GPU-h", "UTIL %", "SM GPU-h", "SM %"]
+    assert lines[2].split() == " ".join([*titles, "EMPTY GPU-h", "kWh"]).split()
+    figures = ["1", "1.0000", "1.0000", "100", "0.5000", "50.0", "0.2500", "25.0", "0.0000", "1.0"]
+    assert lines[4].split() == ["ann", *figures]
+    assert lines[6].split() == ["total", *figures]
     assert "runs in window: 5; without GPU: 2; with GPU: 1, of them measured: 1" in lines
     assert "rows rejected at ingest: 0" in lines
 
 
 def test_unknown_is_a_dash_and_never_zero() -> None:
     row = as_table(report(NOTHING)).splitlines()[4].split()
-    assert row == ["ann", "1", "2.0000", "-", "-", "-", "-", "-", "-"]
+    assert row == ["ann", "1", "2.0000", "2.0000", "-", "-", "-", "-", "-", "-", "-"]
     (_, cells) = csv.reader(io.StringIO(as_csv(report(NOTHING))))
-    named = dict(zip(["name", *[field for field in GroupUsage._fields if field != "name"]], cells, strict=True))
+    costs = ("gpu_cost", "energy_cost", "co2_kg")
+    fields = ["name", *[field for field in GroupUsage._fields if field != "name"], *costs]
+    named = dict(zip(fields, cells, strict=True))
+    assert [named[cost] for cost in costs] == ["", "", ""]
     assert (named["util_used_gpu_hours"], named["util_weighted_pct"], named["coverage_pct"]) == ("", "", "")
     assert (named["allocated_gpu_hours"], named["sm_measured_gpu_hours"]) == ("2.0", "0.0")
     (shown,) = json.loads(as_json(report(NOTHING)))["groups"]
@@ -94,18 +109,18 @@ def test_unknown_is_a_dash_and_never_zero() -> None:
 
 def test_true_zero_and_little_are_told_apart() -> None:
     row = as_table(report(group(util_used_gpu_hours=0.0, util_weighted_pct=0.0, sm_used_gpu_hours=0.0004))).splitlines()
-    assert row[4].split()[4:7] == ["0.0000", "0.0", "0.0004"]
+    assert row[4].split()[5:8] == ["0.0000", "0.0", "0.0004"]
 
 
 def test_json_is_unrounded() -> None:
     shown = json.loads(as_json(report(group(util_weighted_pct=71.85612345), rejected={"why": 3})))
-    assert (shown["schema"], shown["by"], shown["cluster"]) == (1, "user", "c")
+    assert (shown["schema"], shown["by"], shown["cluster"]) == (2, "user", "c")
     assert shown["groups"][0]["util_weighted_pct"] == 71.85612345
     assert (shown["since"], shown["rejected"]) == ("2026-11-01T00:00:00+00:00", {"why": 3})
 
 
 def test_footnotes_name_what_is_left_out() -> None:
-    whole = total([usage(), usage(allocated_gpu_hours=None)], "total")
+    whole = grouped([usage(), usage(allocated_gpu_hours=None)])[-1]
     text = as_table(report(group(), total=whole, rejected={"b\x1b": 2, "a": 1}))
     assert "runs left out of GPU-hours because the size of their share is not known: 1" in text
     assert "rows rejected at ingest: 3 (a: 1; b?: 2)" in text
@@ -119,11 +134,17 @@ def test_footnotes_name_what_is_left_out() -> None:
 
 
 def test_bars_tell_used_from_idle_from_not_sampled() -> None:
-    half = group("half", used_gpu_hours=0.25, idle_gpu_hours=0.25, allocated_gpu_hours=1.0)
-    text = as_html(report(half, group("unseen", used_gpu_hours=None, idle_gpu_hours=None)))
+    half = group("half", sm_used_gpu_hours=0.25, sm_idle_gpu_hours=0.25, allocated_gpu_hours=1.0)
+    text = as_html(report(half, group("unseen", sm_used_gpu_hours=None, sm_idle_gpu_hours=None)))
     widths = re.findall(r'class="(unseen|idle|used)" width="([0-9.]+)" height="10"', text)
     assert widths[:3] == [("unseen", "100.000"), ("idle", "50.000"), ("used", "25.000")]
     assert widths[3:] == [("unseen", "100.000"), ("idle", "0.000"), ("used", "0.000")]
+    assert "Used by SM activity." in text
+    # One metric in all of the bars: GPU_UTIL where no run has the other.
+    whole = report(half)._replace(total=group("total", sm_used_gpu_hours=None))
+    text = as_html(whole)
+    assert "Used by GPU_UTIL." in text
+    assert '<rect class="used" width="50.000"' in text
 
 
 class Page(HTMLParser):
@@ -192,7 +213,7 @@ def test_cells_are_inert(name: str) -> None:
 
 
 def test_page_loads_nothing_and_bars_stay_inside() -> None:
-    text = as_html(report(group("big", used_gpu_hours=99.0), group("none", allocated_gpu_hours=0.0)))
+    text = as_html(report(group("big", sm_used_gpu_hours=99.0), group("none", allocated_gpu_hours=0.0)))
     assert not page(text).attributes & {"src", "href", "onload", "onerror", "action"}
     assert not {"script", "link", "iframe", "img"} & set(page(text).tags)
     assert '<rect class="used" width="100.000"' in text
@@ -300,3 +321,36 @@ def test_what_ran_outside_any_job_is_said() -> None:
     assert said in as_table(shown).splitlines()
     assert json.loads(as_json(shown))["strays"][0]["gpu_hours"] == 0.5
     assert "outside any job" not in as_table(report(group()))
+
+
+def test_what_the_cluster_has_is_the_third_denominator() -> None:
+    whole = report(group(), installed_gpu_hours=4.0)
+    said = "of the 4 GPU-h installed (by site.toml, nodes that were down included): allocated 25.0 %, really used by "
+    assert f"{said}GPU_UTIL at least 12.5 %, really used by SM active at least 6.2 %" in as_table(whole).splitlines()
+    shares = {"allocated_pct": 25.0, "util_at_least_pct": 12.5, "sm_at_least_pct": 6.25}
+    assert json.loads(as_json(whole))["of_installed"] == shares
+    assert "installed" not in as_table(report(group()))
+    assert json.loads(as_json(report(group())))["of_installed"] == dict.fromkeys(shares)
+    unknown = report(group(), installed_gpu_hours=4.0, total=group(allocated_gpu_hours=None))
+    assert "installed" not in as_table(unknown)
+
+
+def test_what_sharing_saved() -> None:
+    times = (Collocation(0, 1, 2.0, 2.0), Collocation(1, 1, 1.0, 1.0), Collocation(3, 1, 0.5, 0.5))
+    said = "sampled GPU-h by the number of jobs on a GPU or slice: 2 with 0, 1 with 1, 0.5 with 3; "
+    assert f"{said}a whole GPU for each job, for as long, would have taken 1 GPU-h more" in as_table(
+        report(group(), collocation=times)
+    )
+    shown = json.loads(as_json(report(group(), collocation=times)))["collocation"]
+    assert [time["saved_gpu_hours"] for time in shown] == [0.0, 0.0, 1.0]
+    assert "number of jobs" not in as_table(report(group(), collocation=times[:2])), "nobody shared"
+    sliced = (Collocation(1, 7, 7.0, 1.0),)
+    assert "would have taken 6 GPU-h more" in as_table(report(group(), collocation=sliced))
+
+
+def test_what_is_counted_by_is_said() -> None:
+    assert "MIG by SMs, times hours" in as_table(report(group(), equivalents="SMs"))
+    unseen = report(group(), total=group(held_unknown_hours=1.5))
+    assert "shares' time in which nobody saw how many jobs shared, not in HELD: 1.5 h" in as_table(unseen)
+    none = report(total=grouped([])[-1])
+    assert "NOT ONE run had a GPU: does AccountingStorageTRES in slurm.conf name gres/gpu?" in as_table(none)

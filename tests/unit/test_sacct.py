@@ -12,11 +12,11 @@ from slurm_colloc.accounting.sources import sacct
 from slurm_colloc.accounting.sources.sacct import (
     FIELDS,
     Parsed,
+    check_fields,
+    check_tracked,
+    choose_fields,
     day_name,
     day_windows,
-    parse_duration,
-    parse_terminated,
-    parse_text,
     parse_time,
 )
 from slurm_colloc.errors import InputError
@@ -24,6 +24,7 @@ from slurm_colloc.model import AllocationRow, Gres
 from slurm_colloc.slurm.gres import parse_tres_gres
 from slurm_colloc.slurm.parse import parse_state
 from tests.unit.made import DELIMITER, RECORDED, RELEASES, run
+from tests.unit.stored import taken
 
 END = DELIMITER
 OSLO = ZoneInfo("Europe/Oslo")
@@ -50,26 +51,29 @@ def line(job: str = "1", name: str = "train", **fields: str) -> list[str]:
 
 
 def test_one_row() -> None:
-    parsed = parse_terminated(terminated(line()), END)
+    parsed = taken(terminated(line()), end=END)
     assert parsed == Parsed((run(start_s=3600, end_s=7200, submit_s=None, gres=(Gres("gpu", "", 1),)),), 1, 0, {})
 
 
 @pytest.mark.parametrize("name", ["pipe|in|name", "new\nline", "\x1f", "", "\x1f\x1e\x1f\n999", "\udcff", "a\n\n|"])
 def test_any_name_stays_whole(name: str) -> None:
-    parsed = parse_terminated(terminated(line("1"), line("2", name), line("3")), END)
-    assert [row.job_name for row in parsed.rows] == ["train", name, "train"]
+    parsed = taken(terminated(line("1"), line("2", name), line("3")), end=END)
+    kept = name.replace("\udcff", "\\xff")
+    assert [row.job_name for row in parsed.rows] == ["train", kept, "train"]
     assert (parsed.rows_in, parsed.rejected) == (3, {})
 
 
-def test_output_cut_short_is_counted() -> None:
+def test_output_cut_short_is_no_news() -> None:
     whole = terminated(line("1"), line("2"))
-    assert parse_terminated(whole[:-30], END).rejected == {"the output ends within a row": 1}
-    assert parse_terminated("", END) == Parsed((), 0, 0, {})
+    for missing in (1, len(END), 30, 60):
+        with pytest.raises(InputError, match="is cut short: its last row has no end; export or copy it again"):
+            taken(whole[:-missing], end=END)
+    assert taken("", end=END) == Parsed((), 0, 0, {})
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_recorded_rows(release: str) -> None:
-    parsed = parse_terminated((RECORDED / f"slurm-{release}/sacct/terminated.txt").read_text(), END)
+    parsed = taken((RECORDED / f"slurm-{release}/sacct/terminated.txt").read_text(), end=END)
     assert (parsed.rows_in, parsed.steps, parsed.rejected) == (15, 0, {})
     assert {(row.cluster, row.user, row.account, row.qos) for row in parsed.rows} == {("lab", "alice", "ml", "normal")}
     rows = {row.job_id: row for row in parsed.rows if row.state != "REQUEUED"}
@@ -89,7 +93,7 @@ def test_recorded_rows(release: str) -> None:
     assert {row.job_name for row in rows.values() if row.end_s is None} == {"running"}
     assert {row.job_name: row.suspended_s for row in rows.values() if row.suspended_s} == {"suspended": 3}
     # A requeued job is two runs.
-    first, again = (row for row in parsed.rows if row.job_name == "requeued")
+    first, again = sorted((row for row in parsed.rows if row.job_name == "requeued"), key=lambda row: row.start_s or 0)
     assert (first.state, again.state, first.job_id_raw == again.job_id_raw) == ("REQUEUED", "COMPLETED", True)
     assert first.end_s is not None
     assert again.start_s is not None
@@ -99,34 +103,71 @@ def test_recorded_rows(release: str) -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_recorded_text_gives_the_same_runs(release: str) -> None:
-    parsed = parse_text((RECORDED / f"slurm-{release}/sacct/text.txt").read_text(), FIELDS)
+    parsed = taken((RECORDED / f"slurm-{release}/sacct/text.txt").read_text())
     assert (parsed.rows_in, parsed.steps, parsed.rejected) == (30, 14, {"1 columns instead of 15": 1})
-    live = parse_terminated((RECORDED / f"slurm-{release}/sacct/terminated.txt").read_text(), END)
+    live = taken((RECORDED / f"slurm-{release}/sacct/terminated.txt").read_text(), end=END)
     # Without a terminator a name ends at its first newline; nothing else is lost.
     assert [row._replace(job_name="") for row in parsed.rows] == [row._replace(job_name="") for row in live.rows]
-    assert [row.job_name for row in parsed.rows][:2] == ["pipe|in|name", "new"]
+    assert {row.job_name for row in live.rows} - {row.job_name for row in parsed.rows} == {"new\nline"}
+    assert {row.job_name for row in parsed.rows} - {row.job_name for row in live.rows} == {"new"}
 
 
 # --- rows of text ---
 
 
 def test_text_with_and_without_header() -> None:
-    body = "|".join(line("1", "a|b|c"))
-    for text in (body, body + "\n", "|".join(FIELDS) + "\n" + body):
-        parsed = parse_text(text, FIELDS)
+    body = "|".join(line("1", "a|b|c")) + "\n"
+    for text in (body, "|".join(FIELDS) + "\n" + body, 2 * ("|".join(FIELDS) + "\n") + body):
+        parsed = taken(text)
         assert (parsed.rows_in, parsed.rows[0].job_name, parsed.rejected) == (1, "a|b|c", {})
+
+
+def test_a_header_that_names_other_columns_is_believed_over_the_guess() -> None:
+    swapped = list(FIELDS)
+    swapped[3], swapped[4] = swapped[4], swapped[3]
+    parsed = taken("|".join(swapped) + "\n" + "|".join(line(User="lab", Account="ann")) + "\n")
+    assert [(row.user, row.account) for row in parsed.rows] == [("ann", "lab")]
 
 
 def test_name_that_is_not_last_is_counted_when_it_holds_the_delimiter() -> None:
     fields = ("JobName", "JobID", "User", "State", "Start", "End", "AllocTRES")
     text = "a|1|ann|COMPLETED|1|2|\nb|c|2|ann|COMPLETED|1|2|\n"
-    parsed = parse_text(text, fields)
+    parsed = taken(text, fields)
     assert ([row.job_id for row in parsed.rows], parsed.rejected) == (["1"], {"8 columns instead of 7": 1})
 
 
 def test_missing_columns() -> None:
     with pytest.raises(InputError, match="sacct columns State, AllocTRES are missing; export with -o JobIDRaw,"):
-        parse_text("", ("JobID", "User", "Start", "End"))
+        check_fields(("JobID", "User", "Start", "End"))
+    with pytest.raises(InputError, match="a column is named twice"):
+        check_fields((*FIELDS, "User"))
+
+
+def test_only_columns_that_this_sacct_has_are_asked_for() -> None:
+    listed = "Account AllocTRES Cluster\nElapsedRaw End JobID\nJobIDRaw JobName Start State User\n"
+    chosen = choose_fields(listed, ("ElapsedRaw", "SLUID"))
+    needed = ["JobIDRaw", "JobID", "Cluster", "User", "Account", "State", "Start", "End", "AllocTRES"]
+    assert list(chosen) == [*needed, "ElapsedRaw", "JobName"], "the name stays last"
+    with pytest.raises(InputError, match="sacct columns AllocTRES are missing"):
+        choose_fields(listed.replace("AllocTRES", "AllocGRES"))
+
+
+@pytest.mark.parametrize(
+    ("listed", "tracked"),
+    [
+        ("cpu|\nmem|\ngres|gpu\n", True),
+        ("gres|gpu\ngres|gpu:a100\n", True),
+        ("cpu|\ngres|gpumem\ngres|gpuutil\ngres|shard\n", False),
+        ("gres|gpu:a100\n", False),
+        ("", False),
+    ],
+)
+def test_a_cluster_that_does_not_track_gpus_is_told_so(listed: str, *, tracked: bool) -> None:
+    if tracked:
+        check_tracked(listed)
+    else:
+        with pytest.raises(InputError, match=r"does not track GPUs.* add gres/gpu, .* to AccountingStorageTRES"):
+            check_tracked(listed)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +181,7 @@ def test_missing_columns() -> None:
     ],
 )
 def test_every_lost_row_has_its_reason(fields: dict[str, str], why: str) -> None:
-    parsed = parse_text("|".join(line(**fields)) + "\n" + "|".join(line("2")), FIELDS)
+    parsed = taken("|".join(line(**fields)) + "\n" + "|".join(line("2")) + "\n")
     assert (len(parsed.rows), parsed.rows_in, parsed.rejected) == (1, 2, {why: 1})
 
 
@@ -154,7 +195,7 @@ def test_steps_are_no_runs() -> None:
         line("1_4.0"),
         line("1+0.0"),
     ]
-    parsed = parse_text("\n".join("|".join(row) for row in rows), FIELDS)
+    parsed = taken("".join("|".join(row) + "\n" for row in rows))
     assert ([row.job_id for row in parsed.rows], parsed.steps, parsed.rows_in) == (["1", "1_4"], 5, 7)
 
 
@@ -164,6 +205,7 @@ def test_steps_are_no_runs() -> None:
 )
 def test_states(text: str, state: str) -> None:
     assert parse_state(text) == state
+    assert [row.state for row in taken(terminated(line(State=text)), end=END).rows] == [state]
 
 
 @pytest.mark.parametrize(
@@ -180,12 +222,17 @@ def test_states(text: str, state: str) -> None:
 )
 def test_times(text: str, at_s: int | None) -> None:
     assert parse_time(text, ZoneInfo("UTC")) == at_s
+    parsed = taken(terminated(line(Submit=text, Start=text, End="Unknown")), zone=ZoneInfo("UTC"), end=END)
+    assert [(row.submit_s, row.start_s, row.end_s) for row in parsed.rows] == [(at_s, at_s, None)]
 
 
 @pytest.mark.parametrize("text", ["\u00b2", "12:00", "2026-13-01T00:00:00", "-5", "NaN"])
 def test_no_times(text: str) -> None:
     with pytest.raises(InputError):
         parse_time(text, OSLO)
+    for field in ("Submit", "Start", "End"):
+        parsed = taken(terminated(line(**{field: text})), zone=OSLO, end=END)
+        assert parsed.rejected == {f"time '{text}' is neither epoch seconds nor ISO 8601": 1}
 
 
 @pytest.mark.parametrize(
@@ -193,20 +240,20 @@ def test_no_times(text: str) -> None:
     [("", 0), ("00:00:03", 3), ("22:53.824", 1373), ("1-02:03:04", 93784), ("11:06:33", 39993), ("90", 90)],
 )
 def test_durations(text: str, seconds: int) -> None:
-    assert parse_duration(text) == seconds
+    assert [row.suspended_s for row in taken(terminated(line(Suspended=text)), end=END).rows] == [seconds]
 
 
 @pytest.mark.parametrize("text", ["x", "1-", "nan", "inf", "1:2:3:4", "1-2-3", ":"])
 def test_no_durations(text: str) -> None:
-    with pytest.raises(InputError):
-        parse_duration(text)
+    parsed = taken(terminated(line(Suspended=text)), end=END)
+    assert parsed.rejected == {f"duration '{text}' is not [days-]hours:minutes:seconds": 1}
 
 
 # --- real rows against somebody else's parser ---
 
 
 def rows_of(name: str) -> Parsed:
-    return parse_text((RECORDED / "sonar-sacct" / name).read_text(), SONAR, zone=OSLO)
+    return taken((RECORDED / "sonar-sacct" / name).read_text(), SONAR, OSLO)
 
 
 def gpus(gres: Sequence[Gres]) -> int:
@@ -228,9 +275,9 @@ def test_sonar_2025() -> None:
     theirs = json.loads((RECORDED / "sonar-sacct/sonar_sacct_output.txt").read_text())["data"]["attributes"][
         "slurm_jobs"
     ]
-    jobs = [job for job in theirs if "job_step" not in job]
+    jobs = sorted((job for job in theirs if "job_step" not in job), key=lambda job: str(job["job_id"]))
     assert len(jobs) == 122
-    for ours, job in zip(parsed.rows, jobs, strict=True):
+    for ours, job in zip(sorted(parsed.rows, key=lambda row: row.job_id_raw), jobs, strict=True):
         assert ours.job_id_raw == str(job["job_id"])
         assert (ours.user, ours.account, ours.state) == (job["user_name"], job["account"], job["job_state"].split()[0])
         assert (ours.partition, ours.job_name) == (job["partition"], job["job_name"])
@@ -254,9 +301,9 @@ def test_sonar_2024() -> None:
     assert len(parsed.rows) + parsed.steps == 96
     text = (RECORDED / "sonar-sacct/src_sacctd-output.txt").read_text()
     theirs = [dict(item.split("=", 1) for item in row) for row in csv.reader(io.StringIO(text))]
-    jobs = [job for job in theirs if "." not in job["JobID"]]
+    jobs = sorted((job for job in theirs if "." not in job["JobID"]), key=lambda job: job["JobIDRaw"])
     assert (len(theirs), len(jobs)) == (96, len(parsed.rows))
-    for ours, job in zip(parsed.rows, jobs, strict=True):
+    for ours, job in zip(sorted(parsed.rows, key=lambda row: row.job_id_raw), jobs, strict=True):
         assert (ours.job_id, ours.job_id_raw, ours.user) == (job["JobID"], job["JobIDRaw"], job["User"])
         assert (ours.state, ours.job_name) == (job["State"].split(" ")[0], job["JobName"])
         assert (ours.submit_s, ours.start_s) == (epoch(job["Submit"]), epoch(job.get("Start")))
@@ -286,25 +333,25 @@ def test_live_names_cannot_forge_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (environment["TZ"], environment["SLURM_TIME_FORMAT"], environment["A"]) == ("UTC", "%s", "b")
         delimiter = next(word for word in argv if word.startswith("--delimiter=")).removeprefix("--delimiter=")
         name = "x" + terminated(["", *line("999", User="victim")], end=guess)
-        return terminated(line("1", name, Start=str(1000 * len(calls))), end=delimiter).encode()
+        return terminated(FIELDS, line("1", name, Start=str(1000 * len(calls))), end=delimiter).encode()
 
     monkeypatch.setattr(sacct, "ask", fake_ask)
     guess = "\x1f\x1e\x1f"
-    first = sacct.read_live(0, 86400, 5, {"A": "b"})
+    first = taken(sacct.ask_rows(0, 86400, FIELDS, 5, {"A": "b"}))
     guess = next(word for word in calls[0] if word.startswith("--delimiter=")).removeprefix("--delimiter=")
-    second = sacct.read_live(0, 1, 5, {"A": "b"})
+    second = taken(sacct.ask_rows(0, 1, FIELDS, 5, {"A": "b"}))
     assert {row.user for row in (*first.rows, *second.rows)} == {"ann"}
     assert (len(first.rows), len(second.rows), first.rejected, second.rejected) == (1, 1, {}, {})
-    assert calls[0][:7] == ["sacct", "-a", "-D", "-X", "-p", "-n", "--noconvert"]
-    assert calls[0][8:] == ["-S", "1970-01-01T00:00:00", "-E", "1970-01-02T00:00:00", "-o", ",".join(FIELDS)]
+    assert calls[0][:6] == ["sacct", "-a", "-D", "-X", "-p", "--noconvert"]
+    assert calls[0][7:] == ["-S", "1970-01-01T00:00:00", "-E", "1970-01-02T00:00:00", "-o", ",".join(FIELDS)]
 
 
 def test_rows_are_allocation_rows() -> None:
-    assert isinstance(parse_terminated(terminated(line()), END).rows[0], AllocationRow)
+    assert isinstance(taken(terminated(line()), end=END).rows[0], AllocationRow)
 
 
 def test_a_run_that_ends_before_it_starts_is_counted_and_not_used() -> None:
-    parsed = parse_terminated(terminated(line("1", Start="2000", End="1000"), line("2")), END)
+    parsed = taken(terminated(line("1", Start="2000", End="1000"), line("2")), end=END)
     assert ([row.job_id for row in parsed.rows], parsed.rejected) == (["2"], {"the run ends before it starts": 1})
 
 
@@ -315,12 +362,5 @@ def test_numbers_beyond_reason_cost_their_row_only() -> None:
         line("3", AllocTRES=f"gres/gpu={'9' * 5000}"),
         line("4"),
     ]
-    parsed = parse_terminated(terminated(*rows), END)
+    parsed = taken(terminated(*rows), end=END)
     assert ([row.job_id for row in parsed.rows], sum(parsed.rejected.values())) == (["4"], 3)
-
-
-def test_a_header_that_names_other_columns_is_believed_over_the_guess() -> None:
-    swapped = list(FIELDS)
-    swapped[3], swapped[4] = swapped[4], swapped[3]
-    with pytest.raises(InputError, match="header names other columns: --fields JobIDRaw,JobID,Cluster,Account,User"):
-        parse_text("|".join(swapped) + "\n", FIELDS)

@@ -20,8 +20,8 @@ from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.journal import append, hours
 from tests.unit import fake_proc
 from tests.unit.made import device, process, run, seen
+from tests.unit.programs import colloc
 from tests.unit.test_agent import DEVICES, agent, node, wait_for  # noqa: F401
-from tests.unit.test_cli_colloc import colloc
 
 NOBODY = 65534
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
@@ -72,7 +72,7 @@ def test_root_writes_as_the_owner_of_the_store(tmp_path: Path) -> None:
     folder.mkdir(mode=0o700)
     os.chown(folder, NOBODY, NOBODY)
     store = Store(str(folder))
-    store.write_allocations("a", [run()], None, 1.0)
+    store.write_allocations("a", [run()], 1.0)
     store.write_log("a", {"rejected": {}})
     journal = tmp_path / "journal"
     append(str(journal), seen(7200.0, [device()], [process()]))

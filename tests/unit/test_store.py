@@ -5,16 +5,15 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.accounting import parquet
-from slurm_colloc.accounting.equivalents import devices, gpu_equivalents, unit_gpus
+from slurm_colloc.accounting.equivalents import unit_gpus, worth
 from slurm_colloc.accounting.ingest import keep_runs
-from slurm_colloc.accounting.sources.sacct import FIELDS, Parsed, parse_terminated, parse_text
+from slurm_colloc.accounting.sources.sacct import Parsed
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import job_usage, runs_in_window
-from slurm_colloc.accounting.usage import total
 from slurm_colloc.errors import StoreError
 from slurm_colloc.model import Gres
 from tests.unit.made import MIG_POOL, near, run, site
-from tests.unit.stored import SHARES, at, busy, only, sampled, stored
+from tests.unit.stored import SHARES, at, busy, grouped, only, sampled, stored, taken
 
 # --- the six awkward rows ---
 
@@ -35,14 +34,14 @@ def awkward(form: str) -> Parsed:
         head = [job, job, "c", "ann", "lab", "gpu", "normal", "COMPLETED", "", str(at(start)), str(at(end)), "00:00:00"]
         rows.append([*head, f"cpu=1,{tres}", "s1", name])
     if form == "terminated":
-        return parse_terminated("".join("".join(f"{value}{END}" for value in row) + "\n" for row in rows), END)
-    return parse_text("\n".join("|".join(row) for row in rows) + "\n", FIELDS)
+        return taken("".join("".join(f"{value}{END}" for value in row) + "\n" for row in rows), end=END)
+    return taken("".join("|".join(row) + "\n" for row in rows))
 
 
 @pytest.mark.parametrize(("form", "rejected"), [("terminated", 0), ("text", 1)])
 def test_six_awkward_rows(tmp_path: Path, form: str, rejected: int) -> None:
-    store, parsed = Store(str(tmp_path)), awkward(form)
-    counted = keep_runs(store, "sacct", parsed, SHARES, 1.0)
+    store, parsed = Store(str(tmp_path), SHARES), awkward(form)
+    counted = keep_runs(store, "sacct", parsed, 1.0)
     assert (counted.used, sum(counted.rejected.values()), counted.rows_in) == (6, rejected, 6 + rejected)
     usages = job_usage(store, at("2026-11-19"), at("2026-11-21"), 1e10)
     hours = {usage.job_id: (usage.end_s - usage.start_s) / 3600 for usage in usages}
@@ -51,16 +50,16 @@ def test_six_awkward_rows(tmp_path: Path, form: str, rejected: int) -> None:
     assert sum(hours[job] * count for job, count in held.items()) == 54
     worth = {usage.job_id: usage.allocated_gpu_hours for usage in usages}
     assert worth == pytest.approx({"100": 2, "101": 1 / 7, "102": 2 / 4, "103": 3, "104": 47, "105": 1})
-    assert total(usages, "t").allocated_gpu_hours == near(53.142857142857 + 2 / 4)
+    assert grouped(usages)[-1].allocated_gpu_hours == near(53.142857142857 + 2 / 4)
 
 
 def test_window_of_one_day_and_unknown_share(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    keep_runs(store, "sacct", awkward("terminated"), None, 1.0)
+    keep_runs(store, "sacct", awkward("terminated"), 1.0)
     day = job_usage(store, at("2026-11-19"), at("2026-11-20"), 1e10)
     assert [(usage.job_id, usage.allocated_gpu_hours) for usage in day] == [("104", 24.0)]
     # Without a site nobody knows how many shards a GPU has: the run is counted apart, not as 0 and not as a GPU.
-    whole = total(job_usage(store, at("2026-11-19"), at("2026-11-21"), 1e10), "t")
+    whole = grouped(job_usage(store, at("2026-11-19"), at("2026-11-21"), 1e10))[-1]
     assert (whole.jobs, whole.jobs_without_size) == (6, 1)
     assert whole.allocated_gpu_hours == near(53.142857142857)
 
@@ -69,7 +68,7 @@ def test_window_of_one_day_and_unknown_share(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gres", "node", "worth", "count"),
+    ("gres", "node", "gpus", "count"),
     [
         ((Gres("gpu", "h100", 4),), "g1", 4.0, 4),
         ((Gres("gpu", "a100", 1), Gres("gpu", "", 2)), "", 3.0, 3),
@@ -87,23 +86,23 @@ def test_window_of_one_day_and_unknown_share(tmp_path: Path) -> None:
         ((), "g1", 0.0, 0),
     ],
 )
-def test_equivalents(gres: tuple[Gres, ...], node: str, worth: float | None, count: int) -> None:
-    assert gpu_equivalents(gres, node, SHARES) == (None if worth is None else near(worth))
-    assert devices(gres) == count
+def test_equivalents(gres: tuple[Gres, ...], node: str, gpus: float | None, count: int) -> None:
+    found = worth(gres, node, SHARES)
+    assert (found.gpus, found.devices) == (None if gpus is None else near(gpus), count)
 
 
 def test_an_untyped_gpu_of_a_sliced_node_is_worth_a_slice_or_unknown() -> None:
     untyped = (Gres("gpu", "", 1),)
-    assert gpu_equivalents(untyped, "m1", SHARES) is None
+    assert worth(untyped, "m1", SHARES).gpus is None
     one_kind = site(MIG_POOL._replace(slice=MIG_POOL.slice[1:2]))
-    assert gpu_equivalents(untyped, "m1", one_kind) == near(1 / 7)
+    assert worth(untyped, "m1", one_kind).gpus == near(1 / 7)
     mixed = site(MIG_POOL._replace(slice=MIG_POOL.slice[1:2], gpu_type="h100"))
-    assert gpu_equivalents(untyped, "m1", mixed) is None
-    assert gpu_equivalents(untyped, "g1", SHARES) == 1.0
+    assert worth(untyped, "m1", mixed).gpus is None
+    assert worth(untyped, "g1", SHARES).gpus == 1.0
 
 
 def test_shares_without_a_site() -> None:
-    assert gpu_equivalents((Gres("mps", "", 50),), "g1", None) is None
+    assert worth((Gres("mps", "", 50),), "g1", None).gpus is None
     assert unit_gpus("", "NVIDIA A30") == 1.0
     assert unit_gpus("2g.12gb", "NVIDIA A30") == 0.5
     assert unit_gpus("2g.20gb", "NVIDIA H100 80GB HBM3") == near(2 / 7)
@@ -116,7 +115,7 @@ def test_ingest_twice_is_once(tmp_path: Path) -> None:
     rows, rounds = [run("1"), run("2", 100, 7300)], busy(900, 1800, 2700, 3600)
     once = job_usage(stored(tmp_path, rows, rounds), 0, 1e5, 1e5)
     store = stored(tmp_path, rows[::-1], rounds[::-1])
-    store.write_allocations("another name", [*rows, *rows], None, 1.0)
+    store.write_allocations("another name", [*rows, *rows], 1.0)
     sampled(store, rounds * 2)
     assert job_usage(store, 0, 1e5, 1e5) == once
     assert runs_in_window(store, 0, 1e5, 1e5) == (2, 0)
@@ -124,12 +123,12 @@ def test_ingest_twice_is_once(tmp_path: Path) -> None:
 
 def test_newest_reading_of_a_run_counts(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    store.write_allocations("b", [run()], None, 2.0)
-    store.write_allocations("a", [run(end_s=None, state="RUNNING")], None, 1.0)
+    store.write_allocations("b", [run()], 2.0)
+    store.write_allocations("a", [run(end_s=None, state="RUNNING")], 1.0)
     assert only(store, now_s=1e9).end_s == 3600.0
     # In one and the same ingest: the reading that knows the end.
     for rows in ([run(end_s=None, state="RUNNING"), run()], [run(), run(end_s=None, state="RUNNING")]):
-        store.write_allocations("c", rows, None, 3.0)
+        store.write_allocations("c", rows, 3.0)
         assert (only(store, now_s=1e9).end_s, only(store).state) == (3600.0, "COMPLETED")
 
 
@@ -161,8 +160,8 @@ def test_corrupt_store(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="ingest again"):
         job_usage(Store(str(tmp_path)), 0, 1, 1)
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="cannot be written"):
-        Store(str(tmp_path / "file")).write_allocations("a", [run()], None, 1.0)
+    with pytest.raises(StoreError, match="is a link or belongs to"):
+        Store(str(tmp_path / "file")).write_allocations("a", [run()], 1.0)
 
 
 def test_runs_are_synced_as_samples_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +174,6 @@ def test_runs_are_synced_as_samples_are(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_logs(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    counted = keep_runs(store, "sacct-x", Parsed((run(),), 4, 2, {"why": 1}), None, 1.0)
+    counted = keep_runs(store, "sacct-x", Parsed((run(),), 4, 2, {"why": 1}), 1.0)
     assert store.logs()["sacct-x"] == counted._asdict()
     assert (counted.rows_in, counted.used, counted.steps, counted.rejected) == (4, 1, 2, {"why": 1})

@@ -10,12 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_colloc.accounting.collocation import collocation
+from slurm_colloc.accounting.compact import compact
+from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import job_usage, runs_in_window
+from slurm_colloc.accounting.sweep import Window, job_usage, runs_in_window, sweep
+from slurm_colloc.config import Observe
 from slurm_colloc.errors import StoreError
 from slurm_colloc.model import AllocationRow, Gres, Holder, JobUsage, Round
 from tests.unit.made import HOUR, device, host, near, process, run, seen
-from tests.unit.stored import SHARES, busy, only, sampled, stored
+from tests.unit.stored import INGESTED_S, SHARES, busy, only, sampled, stored
 
 # --- the sweep ---
 
@@ -75,7 +79,7 @@ def test_running_is_so_far(tmp_path: Path) -> None:
 def test_a_run_without_an_end_counts_up_to_the_ingest_that_saw_it(tmp_path: Path) -> None:
     """An old export must not make its running jobs run on until today."""
     store = Store(str(tmp_path))
-    store.write_allocations("old", [run(end_s=None, state="RUNNING")], None, 1800.0)
+    store.write_allocations("old", [run(end_s=None, state="RUNNING")], 1800.0)
     assert only(store, 0, 1e9, 1e8).allocated_gpu_hours == 0.5
 
 
@@ -153,14 +157,15 @@ def test_a_share_of_unknown_size_has_use_and_no_hours(tmp_path: Path) -> None:
 
 def test_a_mean_from_the_source_gives_way_to_samples(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    store.write_allocations("a", [run(), run("2")], None, 1.0, [10.0, None])
+    store.write_allocations("a", [run(), run("2")], 1.0, [JobMeans(10.0, None, 5000, 1, "job mean by source"), None])
     means, nothing = job_usage(store, 0, 1800, 1e5)
     assert (means.util_measured_gpu_hours, means.util_used_gpu_hours) == (0.5, near(0.05))
-    assert (means.coverage_pct, means.methods) == (None, ("job mean by source",))
+    assert (means.coverage_pct, means.methods, means.gpu_mem_peak_mib) == (None, ("job mean by source",), 5000)
     assert (nothing.coverage_pct, nothing.util_used_gpu_hours) == (0.0, None)
     sampled(store, busy(900))
     seldom = job_usage(store, 0, 1800, 1e5)[0]
     assert (seldom.coverage_pct, seldom.util_used_gpu_hours) == (50.0, 0.125)
+    assert (seldom.gpu_mem_peak_mib, seldom.methods) == (3000, ("measured",))
 
 
 # --- properties ---
@@ -259,9 +264,9 @@ def test_parquet_files_are_plain(tmp_path: Path) -> None:
     stored(tmp_path, [run(submit_s=None)], busy(900))
     with duckdb.connect() as connection:
         row = connection.execute(
-            f"SELECT submit_s, gpus, devices, gres, mean_gpu_util_pct FROM '{tmp_path}/allocations/a.parquet'"
+            f"SELECT submit_s, gres, mean_gpu_util_pct, ingested_s FROM '{tmp_path}/allocations/a.parquet'"
         ).fetchone()
-    assert row == (None, 1.0, 1, "gpu:h100:1", None)
+    assert row == (None, "gres/gpu:h100=1", None, INGESTED_S)
 
 
 def test_hours_of_a_day_long_run(tmp_path: Path) -> None:
@@ -352,18 +357,33 @@ def test_a_node_that_boots_anew_in_the_middle_of_a_job(tmp_path: Path) -> None:
 
 def test_a_requeued_run_that_was_never_seen_to_end_stops_where_it_began_anew(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    store.write_allocations("a", [run(start_s=0, end_s=None)], None, 5000.0)
-    store.write_allocations("b", [run(start_s=1000, end_s=2000)], None, 4000.0)
+    store.write_allocations("a", [run(start_s=0, end_s=None)], 5000.0)
+    store.write_allocations("b", [run(start_s=1000, end_s=2000)], 4000.0)
     sampled(store, busy(*range(10, 2001, 10), interval_s=10.0))
     usages = job_usage(store, 0, 1e5, 1e5)
     assert [(usage.end_s, usage.energy_j) for usage in usages] == [(1000, near(30000 * 10)), (2000, near(30000 * 10))]
     assert runs_in_window(store, 1500, 1600, 1e5) == (1, 0)
 
 
-def test_a_gpu_under_two_names_of_its_node_counts_once(tmp_path: Path) -> None:
-    rounds = busy(900, 1800, 2700, 3600)
-    again = [one._replace(node="g1-ib", at_s=one.at_s - 5) for one in rounds]
-    once = only(stored(tmp_path / "a", [run(end_s=3600)], rounds))
-    twice = only(stored(tmp_path / "b", [run(end_s=3600)], [*rounds, *again]))
-    assert twice.util_used_gpu_hours == near(once.util_used_gpu_hours)
-    assert twice.energy_j == near(once.energy_j)
+@pytest.mark.parametrize("rolled_up", [False, True])
+def test_a_gpu_under_two_names_of_its_node_counts_once(tmp_path: Path, *, rolled_up: bool) -> None:
+    def usages(folder: str, rounds: list[Round]) -> tuple[list[JobUsage], float]:
+        store = stored(tmp_path / folder, [run(), run("2", HOUR, 2 * HOUR), run("3")], rounds)
+        if rolled_up:
+            compact(store.samples, Observe(), 30 * 24 * HOUR, anyway=True)
+            assert list((tmp_path / folder).rglob("minute.parquet"))
+        with store.connect() as database:
+            sweep(database, store, Window(0, 1e10, 1e10))
+            return job_usage(store, 0, 1e10, 1e10), sum(time.gpu_hours for time in collocation(database))
+
+    rounds = [*busy(900, 1800, 2700, 3600), *busy(4500, 5400, 6300, 7200, job="2", sm=80.0)]
+    # Another node, whose GPUs have one name each, stays as it is.
+    rounds += [one._replace(node="g2") for one in busy(900, 1800, job="3", uuid="GPU-9")]
+    again = [one._replace(node="g1-ib", at_s=one.at_s - 5) for one in rounds if one.node == "g1"]
+    once, once_hours = usages("a", rounds)
+    twice, twice_hours = usages("b", [*rounds, *again])
+    assert [usage.coverage_pct for usage in once] == [100.0, 50.0, 100.0]
+    for one, two in zip(once, twice, strict=True):
+        assert (two.util_used_gpu_hours, two.coverage_pct) == (near(one.util_used_gpu_hours), near(one.coverage_pct))
+        assert (two.sm_used_gpu_hours, two.energy_j) == (near(one.sm_used_gpu_hours), near(one.energy_j))
+    assert twice_hours == near(once_hours) == 2.5

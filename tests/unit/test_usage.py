@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.accounting.usage import summarize, total
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import JobUsage
+from slurm_colloc.model import GroupUsage, JobUsage
 from tests.unit.made import near, usage
+from tests.unit.stored import grouped
+
+
+def total(runs: Sequence[JobUsage]) -> GroupUsage:
+    return grouped(runs)[-1]
+
 
 UNMEASURED = usage(
     util_measured_gpu_hours=0.0,
@@ -22,7 +28,7 @@ UNMEASURED = usage(
 
 def test_weighted_and_plain_differ() -> None:
     long = usage(allocated_gpu_hours=9.0, util_measured_gpu_hours=9.0, util_used_gpu_hours=9.0)
-    whole = total([usage(util_used_gpu_hours=0.0), long], "t")
+    whole = total([usage(util_used_gpu_hours=0.0), long])
     assert (whole.util_weighted_pct, whole.util_plain_pct) == (90.0, 50.0)
     assert (whole.allocated_gpu_hours, whole.util_measured_gpu_hours, whole.util_used_gpu_hours) == (10.0, 10.0, 9.0)
     assert (whole.sm_used_gpu_hours, whole.sm_measured_gpu_hours, whole.sm_weighted_pct) == (0.5, 2.0, 25.0)
@@ -30,29 +36,35 @@ def test_weighted_and_plain_differ() -> None:
 
 def test_the_denominator_is_what_was_measured() -> None:
     half = usage(util_measured_gpu_hours=0.5, util_used_gpu_hours=0.25, coverage_pct=50.0)
-    whole = total([half, UNMEASURED], "t")
+    whole = total([half, UNMEASURED])
     assert (whole.jobs, whole.jobs_measured, whole.allocated_gpu_hours) == (2, 1, 2.0)
     assert (whole.util_measured_gpu_hours, whole.util_weighted_pct, whole.coverage_pct) == (0.5, 50.0, 25.0)
 
 
 def test_nothing_measured_is_none() -> None:
-    whole = total([UNMEASURED], "t")
+    whole = total([UNMEASURED])
+    assert (whole.util_idle_gpu_hours, whole.sm_idle_gpu_hours, whole.sm_plain_pct) == (None, None, None)
     assert (whole.util_used_gpu_hours, whole.util_weighted_pct, whole.util_plain_pct) == (None, None, None)
     assert (whole.sm_used_gpu_hours, whole.sm_weighted_pct, whole.coverage_pct) == (None, None, 0.0)
-    empty = total([], "t")
+    empty = total([])
     assert (empty.jobs, empty.allocated_gpu_hours, empty.util_weighted_pct, empty.coverage_pct) == (0, 0.0, None, None)
+    assert (empty.held_gpu_hours, empty.energy_kwh, empty.gpu_mem_peak_mib, empty.methods) == (0.0, None, None, ())
 
 
 def test_unknown_size_stays_out_of_both_sides() -> None:
-    whole = total([usage(), usage(allocated_gpu_hours=None, util_used_gpu_hours=99.0)], "t")
+    whole = total([usage(), usage(allocated_gpu_hours=None, util_used_gpu_hours=99.0)])
     assert (whole.jobs, whole.jobs_without_size, whole.jobs_measured) == (2, 1, 2)
     assert (whole.allocated_gpu_hours, whole.util_used_gpu_hours, whole.util_weighted_pct) == (1.0, 0.5, 50.0)
+    assert (whole.held_gpu_hours, whole.util_idle_gpu_hours, whole.sm_plain_pct) == (1.0, 0.5, 25.0)
+    # Where the size of none is known, neither are the hours.
+    unsized = total([usage(allocated_gpu_hours=None)])
+    assert (unsized.allocated_gpu_hours, unsized.util_used_gpu_hours, unsized.jobs_without_size) == (None, None, 1)
 
 
 def test_coverage_weighs_by_hours_and_skips_what_is_not_recorded() -> None:
     runs = [usage(coverage_pct=100.0), usage(allocated_gpu_hours=3.0, coverage_pct=20.0), usage(coverage_pct=None)]
-    assert total(runs, "t").coverage_pct == pytest.approx(40.0)
-    assert total(runs[2:], "t").coverage_pct is None
+    assert total(runs).coverage_pct == pytest.approx(40.0)
+    assert total(runs[2:]).coverage_pct is None
 
 
 def test_groups() -> None:
@@ -63,14 +75,41 @@ def test_groups() -> None:
         usage(user="bob", account="y"),
     ]
     # Most unused first: bob 1 + 0.75, ann 0.75, cid 0.1 by GPU_UTIL.
-    assert [group.name for group in summarize(runs, "user")] == ["bob", "ann", "cid"]
-    assert [(group.name, group.jobs) for group in summarize(runs, "account")] == [("x", 2), ("y", 2)]
-    assert summarize(runs, "account")[0].methods == ("measured", "split by memory")
-    with pytest.raises(InputError, match="'--by node' is not one of user, account, partition"):
-        summarize(runs, "node")
+    assert [group.name for group in grouped(runs)] == ["bob", "ann", "cid", "total"]
+    *accounts, _ = grouped(runs, "account")
+    assert [(group.name, group.jobs) for group in accounts] == [("x", 2), ("y", 2)]
+    assert accounts[0].methods == ("measured", "split by memory")
+    with pytest.raises(InputError, match="'--by node' is not one of user, account, partition, qos, gpu"):
+        grouped(runs, "node")
 
 
-HOURS = st.floats(0, 1e4)
+def test_groups_by_qos_and_by_kind_of_gpu() -> None:
+    runs = [
+        usage(qos="high"),
+        usage(qos="low", gpu_type="h100_1g.10gb", allocated_gpu_hours=1 / 7, held_gpu_hours=1 / 7),
+        usage(qos="high", gpu_type="h100_1g.10gb", allocated_gpu_hours=2 / 7, held_gpu_hours=2 / 7),
+    ]
+    assert {group.name: group.jobs for group in grouped(runs, "qos")} == {"high": 2, "low": 1, "total": 3}
+    by_kind = {group.name: group.held_gpu_hours for group in grouped(runs, "gpu")}
+    assert by_kind == {"h100": 1.0, "h100_1g.10gb": near(3 / 7), "total": near(10 / 7)}
+
+
+def test_a_user_called_total_is_a_user() -> None:
+    assert [(group.name, group.jobs) for group in grouped([usage(user="total"), usage(user="x")])][-1] == ("total", 2)
+
+
+def test_what_adds_up_and_what_does_not() -> None:
+    one = usage(held_gpu_hours=2.0, held_unknown_hours=0.5, held_idle_gpu_hours=0.25, gpu_mem_peak_mib=9000)
+    other = usage(held_gpu_hours=1.0, held_idle_gpu_hours=None, gpu_mem_peak_mib=None, energy_j=None)
+    whole = total([one, other])
+    assert (whole.held_gpu_hours, whole.held_unknown_hours, whole.held_idle_gpu_hours) == (3.0, 0.5, 0.25)
+    assert (whole.gpu_mem_peak_mib, whole.energy_kwh) == (9000, 1.0)
+    bare = total([other])
+    assert (bare.held_idle_gpu_hours, bare.gpu_mem_peak_mib, bare.energy_kwh) == (None, None, None)
+
+
+# Of whole seconds, as runs have them.
+HOURS = st.integers(0, 36_000_000).map(lambda seconds: seconds / 3600)
 RUNS = st.lists(
     st.builds(
         lambda allocated, part, use, known: usage(
@@ -90,9 +129,9 @@ RUNS = st.lists(
 
 @given(RUNS, st.integers())
 def test_order_never_matters_and_percentages_stay_in_bounds(runs: list[JobUsage], seed: int) -> None:
-    whole = total(runs, "t")
+    whole = total(runs)
     shuffled = random.Random(seed).sample(runs, len(runs))
-    assert total(shuffled, "t") == whole
+    assert total(shuffled) == whole
     for value in (whole.util_weighted_pct, whole.util_plain_pct, whole.coverage_pct):
         assert value is None or -1e-9 <= value <= 100 + 1e-9
 
@@ -100,22 +139,29 @@ def test_order_never_matters_and_percentages_stay_in_bounds(runs: list[JobUsage]
 @given(RUNS, RUNS)
 def test_groups_add_up_to_the_total(first: list[JobUsage], second: list[JobUsage]) -> None:
     runs = first + [run._replace(user="bob") for run in second]
-    groups = summarize(runs, "user")
+    *groups, whole = grouped(runs)
     assert sum(group.jobs for group in groups) == len(runs)
-    assert sum(group.allocated_gpu_hours for group in groups) == pytest.approx(total(runs, "t").allocated_gpu_hours)
+    assert sum(group.jobs for group in groups) == whole.jobs
+    assert sum(group.allocated_gpu_hours or 0 for group in groups) == pytest.approx(whole.allocated_gpu_hours)
+    assert sum(group.util_idle_gpu_hours or 0 for group in groups) == pytest.approx(whole.util_idle_gpu_hours or 0)
 
 
-def test_each_run_counts_by_the_best_that_is_known_of_it() -> None:
+def test_each_metric_counts_for_itself() -> None:
     by_sm = usage(sm_measured_gpu_hours=0.8, sm_used_gpu_hours=0.2, util_used_gpu_hours=0.7)
     by_util = usage(sm_used_gpu_hours=None, util_measured_gpu_hours=1.0, util_used_gpu_hours=0.9)
     unknown = usage(sm_used_gpu_hours=None, util_used_gpu_hours=None)
-    whole = total([by_sm, by_util, unknown], "t")
-    assert (whole.used_gpu_hours, whole.idle_gpu_hours) == (near(1.1), near(0.7))
-    bare = total([unknown], "t")
-    assert (bare.used_gpu_hours, bare.idle_gpu_hours) == (None, None)
+    whole = total([by_sm, by_util, unknown])
+    assert (whole.util_used_gpu_hours, whole.util_idle_gpu_hours) == (near(1.6), near(0.4))
+    assert (whole.sm_used_gpu_hours, whole.sm_idle_gpu_hours) == (near(0.2), near(0.6))
+    # What a share used beyond its count, others had not: of the GPU nothing more is left.
+    over = usage(sm_measured_gpu_hours=0.5, sm_used_gpu_hours=0.9)
+    assert total([over]).sm_idle_gpu_hours == near(-0.4)
+    assert total([by_sm, over]).sm_idle_gpu_hours == near(0.2)
 
 
 @given(RUNS)
 def test_used_idle_and_not_sampled_are_the_allocation(runs: list[JobUsage]) -> None:
-    whole = total([run._replace(sm_used_gpu_hours=None) for run in runs], "t")
-    assert (whole.used_gpu_hours or 0) + (whole.idle_gpu_hours or 0) <= whole.allocated_gpu_hours * (1 + 1e-9)
+    whole = total(runs)
+    used_or_idle = (whole.util_used_gpu_hours or 0) + (whole.util_idle_gpu_hours or 0)
+    assert used_or_idle == pytest.approx(whole.util_measured_gpu_hours, abs=1e-10)
+    assert used_or_idle <= (whole.allocated_gpu_hours or 0) + 1e-10

@@ -7,24 +7,17 @@ The table's ``acc_mem_used_avg`` is not read: its unit is given as GB and its va
 import csv
 import io
 from collections import Counter
-from typing import NamedTuple
 
+from slurm_colloc.accounting.sources.means import JobMeans
+from slurm_colloc.accounting.sources.sacct import Parsed
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import AllocationRow, Gres
 
+METHOD = "job mean by ClusterCockpit"
 _NEEDED = ("job_id", "cluster", "user", "start_time", "duration_s", "num_acc", "acc_utilization_avg", "state")
 
 
-class Means(NamedTuple):
-    """Rows, and the mean GPU_UTIL in percent over each run's GPUs, by the run's place among the rows."""
-
-    rows: tuple[AllocationRow, ...]
-    gpu_util_pct: tuple[float | None, ...]
-    rows_in: int
-    rejected: dict[str, int]
-
-
-def parse_jobs(text: str) -> Means:
+def parse_jobs(text: str) -> Parsed:
     """Return the runs in a job table.
 
     Raises:
@@ -49,10 +42,11 @@ def parse_jobs(text: str) -> Means:
                 continue
             rows.append(row)
             # Only a job with GPUs has a GPU_UTIL; the table writes 0 for the others.
-            means.append(mean if row.gres else None)
+            known = row.gres and mean is not None
+            means.append(JobMeans(mean, None, None, row.gres[0].quantity, METHOD) if known else None)
     except csv.Error as error:
         raise InputError(f"ClusterCockpit table, after {rows_in} rows: {error}") from error
-    return Means(tuple(rows), tuple(means), rows_in, dict(rejected))
+    return Parsed(tuple(rows), rows_in, 0, dict(rejected), tuple(means))
 
 
 def _mean(record: dict[str, str]) -> float | None:

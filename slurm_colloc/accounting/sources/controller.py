@@ -2,12 +2,13 @@
 """Job runs from slurmctld's own memory, for a cluster without accounting.
 
 It remembers a finished job for MinJobAge only, and of a requeued job only the last run. The job completion log
-(jobcomp/filetxt) is no source: its Tres has no gres unless a slurmdbd tracks them.
+(jobcomp.py) does not help there: without a slurmdbd its Tres has no gres.
 """
 
 import re
 from collections import Counter
-from datetime import datetime, tzinfo
+from collections.abc import Collection
+from datetime import tzinfo
 
 from slurm_colloc.accounting.sources.sacct import Parsed, checked, parse_time
 from slurm_colloc.errors import InputError
@@ -29,16 +30,20 @@ _JOB_LONGEST_NAME = re.compile(_JOB.pattern.replace("<name>.*?", "<name>.*"))
 _NEVER_RAN = ("PENDING", "CONFIGURING")
 
 
-def parse_jobs(text: str, cluster: str, zone: tzinfo | None = None) -> Parsed:
+def parse_jobs(text: str, cluster: str, zone: tzinfo | None = None, known: Collection[str] | None = None) -> Parsed:
     """Parse the output of ``scontrol show job -d -o``.
 
     Args:
         text: one line for each job.
         cluster: the cluster's name, which the output does not give.
         zone: of the times, which are local ones; None: this machine's.
+        known: the raw ids of the jobs there are; None: any. A job's name may hold newlines, and a whole line of another
+            job after one: then that job has two lines, or does not exist.
     """
     rows, rejected, rows_in = [], Counter[str](), 0
-    for line in filter(str.strip, text.split("\n")):
+    lines = [line for line in text.split("\n") if line.strip()]
+    times = Counter(match["raw"] for line in lines if (match := _JOB.match(line)))
+    for line in lines:
         if line.startswith("No jobs in the system"):
             continue
         rows_in += 1
@@ -49,7 +54,9 @@ def parse_jobs(text: str, cluster: str, zone: tzinfo | None = None) -> Parsed:
             other = _JOB_LONGEST_NAME.match(line)
             if other is None or other.groups() != match.groups():
                 raise InputError("a name in the line imitates its keys")
-            rows.append(_row(match, cluster, zone or datetime.now().astimezone().tzinfo))
+            if known is not None and (match["raw"] not in known or times[match["raw"]] > 1):
+                raise InputError("the line is of a job that does not exist or has another line; a name may imitate one")
+            rows.append(_row(match, cluster, zone))
         except InputError as error:
             rejected[str(error)] += 1
     return Parsed(tuple(rows), rows_in, 0, rejected)

@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Job runs from sacct: live, or from text that a site exported.
+"""Job runs from sacct: live, a day at a time.
 
-Live rows are asked for with a delimiter that nobody can guess, new at each call (a job may be named after a known one,
-and would then forge rows), and, by -p rather than -P, with that delimiter at the end of each row too, so that names
-with pipes and newlines stay whole. No row is lost in silence: what cannot be read is counted
-with its reason.
+Rows are asked for with a delimiter that nobody can guess, new at each call (a job may be named after a known one, and
+would then forge rows), and, by -p rather than -P, with that delimiter at the end of each row too, so that names with
+pipes and newlines stay whole. The header says what the delimiter is, so that a text that a site exported in this way
+(docs/how-to/accounting.md) is read as live rows are.
 """
 
 import secrets
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, tzinfo
 from typing import NamedTuple
 
+from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import AllocationRow
 from slurm_colloc.process import ask
-from slurm_colloc.slurm.gres import parse_tres_gres
-from slurm_colloc.slurm.parse import parse_state
 
 # JobName comes last: in text with an ordinary delimiter it may hold that delimiter, and then the rest is the name.
 FIELDS = (
@@ -31,25 +29,79 @@ _EPOCH_DIGITS = 11  # until the year 5138
 
 
 class Parsed(NamedTuple):
-    """Rows of one source; ``steps`` are job steps, which repeat their job's allocation and are not counted."""
+    """Rows of one source; ``steps`` are job steps, which repeat their job's allocation and are not counted.
+
+    ``means``, where the source brings some, are of the rows, each in the place of its run.
+    """
 
     rows: tuple[AllocationRow, ...]
     rows_in: int
     steps: int
     rejected: Mapping[str, int]
+    means: tuple[JobMeans | None, ...] = ()
 
 
-def read_live(since_s: float, until_s: float, timeout_s: float, environment: Mapping[str, str]) -> Parsed:
-    """Ask sacct for every run that overlaps [since, until).
+def ask_fields(timeout_s: float, environment: Mapping[str, str], more: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return which of FIELDS, and of ``more``, this release's sacct has.
+
+    Raises:
+        ProcessError: sacct fails or does not answer in time.
+        InputError: it lacks one that is needed.
+    """
+    return choose_fields(ask(["sacct", "-e"], timeout_s, environment).decode(errors="replace"), more)
+
+
+def choose_fields(listed: str, more: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return which of FIELDS, and of ``more``, are among those that ``sacct -e`` lists.
+
+    Raises:
+        InputError: one that is needed is not.
+    """
+    there = set(listed.split())
+    check_fields(tuple(there))
+    # JobName stays last.
+    return tuple(name for name in (*FIELDS[:-1], *more, FIELDS[-1]) if name in there)
+
+
+def check_fields(fields: Sequence[str]) -> None:
+    """Raise InputError where a needed column is missing or one is named twice."""
+    missing = [name for name in NEEDED if name not in fields]
+    if missing:
+        raise InputError(f"sacct columns {', '.join(missing)} are missing; export with -o {','.join(FIELDS)}")
+    if len(set(fields)) < len(fields):
+        raise InputError("a column is named twice; export each one once")
+
+
+def ask_rows(
+    since_s: float, until_s: float, fields: Sequence[str], timeout_s: float, environment: Mapping[str, str]
+) -> bytes:
+    """Ask sacct for every run that overlaps [since, until), with a header.
 
     Raises:
         ProcessError: sacct fails or does not answer in time.
     """
-    delimiter = f"\x1f{secrets.token_hex(8)}\x1f"
-    argv = ["sacct", "-a", "-D", "-X", "-p", "-n", "--noconvert", f"--delimiter={delimiter}"]
-    argv += ["-S", _stamp(since_s), "-E", _stamp(until_s), "-o", ",".join(FIELDS)]
-    output = ask(argv, timeout_s, {**environment, "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"})
-    return parse_terminated(output.decode(errors="surrogateescape"), delimiter)
+    argv = ["sacct", "-a", "-D", "-X", "-p", "--noconvert", f"--delimiter=\x1f{secrets.token_hex(8)}\x1f"]
+    argv += ["-S", _stamp(since_s), "-E", _stamp(until_s), "-o", ",".join(fields)]
+    return ask(argv, timeout_s, {**environment, "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"})
+
+
+def ask_tracked(timeout_s: float, environment: Mapping[str, str]) -> None:
+    """Raise InputError where this cluster's accounting does not track GPUs.
+
+    Raises:
+        ProcessError: sacctmgr fails or does not answer in time.
+    """
+    argv = ["sacctmgr", "-n", "-P", "show", "tres", "format=type,name"]
+    check_tracked(ask(argv, timeout_s, environment).decode(errors="replace"))
+
+
+def check_tracked(listed: str) -> None:
+    """Raise InputError where ``sacctmgr show tres`` lists no gres/gpu: each job would seem to have had no GPU."""
+    if not any(line.split("|")[:2] == ["gres", "gpu"] for line in listed.splitlines()):
+        raise InputError(
+            "this cluster's accounting does not track GPUs, so that nothing is known of what jobs had of them: add "
+            "gres/gpu, and each type as gres/gpu:TYPE, to AccountingStorageTRES in slurm.conf and restart slurmctld"
+        )
 
 
 def _stamp(at_s: float) -> str:
@@ -72,86 +124,6 @@ def day_name(at_s: float) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(at_s))
 
 
-def parse_terminated(text: str, delimiter: str) -> Parsed:
-    """Parse the rows that ``read_live`` asks for, ``delimiter`` between columns and before each row's newline."""
-    rows = text.split(f"{delimiter}\n")
-    leftover = rows.pop()
-    parsed = _parse([row.split(delimiter) for row in rows], FIELDS, None)
-    if not leftover:
-        return parsed
-    rejected = Counter({"the output ends within a row": 1})
-    return parsed._replace(rows_in=parsed.rows_in + 1, rejected=Counter(parsed.rejected) + rejected)
-
-
-def parse_text(text: str, fields: Sequence[str], delimiter: str = "|", zone: tzinfo | None = None) -> Parsed:
-    """Parse ``sacct -P`` text that a site exported.
-
-    Args:
-        text: the rows, with or without a header line.
-        fields: the columns' names in order.
-        delimiter: as given to sacct.
-        zone: of times without one; None refuses such times, because a wrong zone shifts every hour.
-
-    Raises:
-        InputError: a column that is needed is missing.
-    """
-    missing = [name for name in NEEDED if name not in fields]
-    if missing:
-        raise InputError(f"sacct columns {', '.join(missing)} are missing; export with -o {','.join(FIELDS)}")
-    lines = text.split("\n")
-    if lines and lines[-1] == "":
-        lines.pop()
-    header = lines[0].split(delimiter) if lines else []
-    if {"JobID", "State", "Start"} <= set(header):
-        if header[: len(fields)] != list(fields):
-            raise InputError(f"the text's own header names other columns: --fields {','.join(header)}")
-        lines = lines[1:]
-    last_is_name = fields[-1] == "JobName"
-    return _parse([line.split(delimiter, len(fields) - 1 if last_is_name else -1) for line in lines], fields, zone)
-
-
-def _parse(rows: Sequence[Sequence[str]], fields: Sequence[str], zone: tzinfo | None) -> Parsed:
-    found, steps = [], 0
-    rejected: Counter[str] = Counter()
-    for values in rows:
-        if len(values) != len(fields):
-            rejected[f"{len(values)} columns instead of {len(fields)}"] += 1
-            continue
-        record = dict(zip(fields, values, strict=True))
-        if "." in record["JobID"]:
-            steps += 1
-            continue
-        try:
-            found.append(_row(record, zone))
-        except InputError as error:
-            rejected[str(error)] += 1
-    return Parsed(tuple(found), len(rows), steps, rejected)
-
-
-def _row(record: Mapping[str, str], zone: tzinfo | None) -> AllocationRow:
-    if not record["JobID"]:
-        raise InputError("the row has no JobID")
-    return checked(
-        AllocationRow(
-            cluster=record.get("Cluster", ""),
-            job_id=record["JobID"],
-            job_id_raw=record.get("JobIDRaw") or record["JobID"],
-            user=record["User"],
-            account=record.get("Account", ""),
-            partition=record.get("Partition", ""),
-            qos=record.get("QOS", ""),
-            state=parse_state(record["State"]),
-            submit_s=parse_time(record.get("Submit", ""), zone),
-            start_s=parse_time(record["Start"], zone),
-            end_s=parse_time(record["End"], zone),
-            suspended_s=parse_duration(record.get("Suspended", "")),
-            gres=parse_tres_gres(record["AllocTRES"]),
-            node_list=record.get("NodeList", ""),
-            job_name=record.get("JobName", ""),
-        )
-    )
-
-
 def checked(row: AllocationRow) -> AllocationRow:
     """Return ``row`` if its times can be those of a run.
 
@@ -164,7 +136,11 @@ def checked(row: AllocationRow) -> AllocationRow:
 
 
 def parse_time(text: str, zone: tzinfo | None) -> int | None:
-    """Return a time in epoch seconds: digits, or ISO with an offset or in ``zone``; Unknown, None and empty are None.
+    """Return a time in epoch seconds; Unknown, None and empty are None.
+
+    Args:
+        text: digits, or ISO 8601.
+        zone: of a time without an offset; None: this machine's, by the clocks of that day.
 
     Raises:
         InputError: anything else.
@@ -177,30 +153,4 @@ def parse_time(text: str, zone: tzinfo | None) -> int | None:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise InputError(f"time '{text}' is neither epoch seconds nor ISO 8601") from None
-    if moment.tzinfo is None:
-        if zone is None:
-            raise InputError("times without a zone; say which zone with --timezone")
-        moment = moment.replace(tzinfo=zone)
-    return int(moment.timestamp())
-
-
-def parse_duration(text: str) -> int:
-    """Return seconds of ``[days-]hours:minutes:seconds[.fraction]``, rounded down; empty is 0.
-
-    Raises:
-        InputError: anything else.
-    """
-    if not text:
-        return 0
-    days, _, clock = text.rpartition("-")
-    parts = clock.split(":")
-    try:
-        if len(parts) > 3:
-            raise ValueError("more than three parts")
-        numbers = [float(part) for part in parts]
-        whole = timedelta(
-            days=int(days or 0), **dict(zip(("seconds", "minutes", "hours"), reversed(numbers), strict=False))
-        )
-    except (ValueError, OverflowError):
-        raise InputError(f"duration '{text}' is not [days-]hours:minutes:seconds") from None
-    return int(whole.total_seconds())
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp())

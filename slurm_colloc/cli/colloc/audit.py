@@ -9,8 +9,8 @@ import typer
 
 from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.strays import stray_use
-from slurm_colloc.accounting.sweep import job_usage
-from slurm_colloc.accounting.usage import total
+from slurm_colloc.accounting.sweep import Window, sweep, usages_of
+from slurm_colloc.accounting.usage import group_usage
 from slurm_colloc.audit.rules import RULES, run_rules
 from slurm_colloc.cli.colloc.output import site_or_none, state_folder, window, write
 from slurm_colloc.clock import now
@@ -36,10 +36,13 @@ def run_audit(
     start, end = window(since, until)
     config = site_or_none()
     bounds = config.audit if config else Audit()
-    source = open_store(store or state_folder("store"))
-    usages = job_usage(source, start.timestamp(), end.timestamp(), now())
-    whole = total(usages, "total")
-    audited = run_rules(usages, stray_use(source, start.timestamp(), end.timestamp()), bounds)
+    source = open_store(store or state_folder("store"), config)
+    with source.connect(start.timestamp(), end.timestamp()) as database:
+        sweep(database, source, Window(start.timestamp(), end.timestamp(), now()))
+        usages = usages_of(database)
+        *_, whole = group_usage(database, "user")
+        strays = stray_use(database)
+    audited = run_rules(usages, strays, bounds)
     if not audited.runs_judged:
         raise StoreError(
             f"nothing can be said of {_count(whole.jobs, 'GPU run')} from {stamp(start)} to {stamp(end)}: {_why(whole)}"

@@ -1,21 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc ingest: sacct and samples into the store, and measured use into csub's history."""
 
-import hashlib
 import os
+from collections.abc import Collection, Iterable, Iterator
+from datetime import UTC, datetime
+from time import sleep
 from typing import Annotated
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
 from slurm_colloc.accounting.feedback import build_history, collect_decisions
-from slurm_colloc.accounting.ingest import Counted, keep_history, keep_means, keep_runs
-from slurm_colloc.accounting.sources import controller, sacct
+from slurm_colloc.accounting.ingest import (
+    Counted,
+    keep_day,
+    keep_history,
+    keep_runs,
+    keep_smi_log,
+    keep_text,
+)
+from slurm_colloc.accounting.sources import controller, nvidia_smi_csv, sacct
 from slurm_colloc.accounting.sources.clustercockpit import parse_jobs
+from slurm_colloc.accounting.sources.jobcomp import parse_jobcomp
 from slurm_colloc.accounting.sources.prometheus_server import TOKEN_VARIABLE, Server
 from slurm_colloc.accounting.store import REJECTED_LINES, Store
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
 from slurm_colloc.cli.colloc.seal import seal_hours
+from slurm_colloc.cli.colloc.texts import Text, source_name
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, ProcessError, StoreError
@@ -26,40 +36,64 @@ from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.submit.render import site_parts
 
 _SACCT_TIMEOUT_S = 600.0
+_FIRST_SPAN = "2d"
+_LONGEST_REST_S = 10.0
+# What sacct and sacctmgr say of a cluster without a database.
+_NO_ACCOUNTING = ("accounting storage is disabled", "only 'accounting_storage/slurmdbd' is supported")
 
 
 def ingest(
-    since: Annotated[str, typer.Option("--since", help="ask sacct from here on")] = "2d",
+    since: Annotated[
+        str, typer.Option("--since", help="ask sacct from here on; else where the last ingest ended, less a day")
+    ] = "",
     until: Annotated[str, typer.Option("--until", help="ask sacct up to here")] = "now",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
     sacct_file: Annotated[str, typer.Option("--sacct-file", help="sacct -P text instead of the live sacct")] = "",
     fields: Annotated[str, typer.Option("--fields", help="columns of that text, by comma")] = "",
     timezone: Annotated[str, typer.Option("--timezone", help="zone of times without one in that text")] = "",
+    slurm_release: Annotated[
+        str, typer.Option("--slurm-release", help="of the Slurm behind that text, as 24.05.4, for its TRESUsageInTot")
+    ] = "",
+    jobcomp: Annotated[str, typer.Option("--jobcomp", help="slurmctld's jobcomp/filetxt file instead of sacct")] = "",
     clustercockpit: Annotated[str, typer.Option("--clustercockpit", help="a ClusterCockpit job table (CSV)")] = "",
     journal: Annotated[str, typer.Option("--journal", help="folder of samples; else the site's")] = "",
+    nvidia_smi: Annotated[
+        str, typer.Option("--nvidia-smi", help="a log of 'nvidia-smi --query-gpu=timestamp,uuid,... --format=csv -l N'")
+    ] = "",
+    node: Annotated[str, typer.Option("--node", help="what Slurm calls the node of that log")] = "",
     prometheus: Annotated[str, typer.Option("--prometheus", help="a Prometheus server's URL: samples from there")] = "",
     prometheus_match: Annotated[
         str, typer.Option("--prometheus-match", help="labels of this cluster's series there, as 'cluster=\"a\"'")
     ] = "",
 ) -> None:
     """Take in job runs and samples; repeating it changes nothing."""
-    if bool(clustercockpit) + bool(prometheus) + bool(sacct_file or journal) > 1:
+    alone = {"--clustercockpit": clustercockpit, "--prometheus": prometheus, "--nvidia-smi": nvidia_smi}
+    if sum(map(bool, alone.values())) + bool(sacct_file or jobcomp or journal) > 1 or (sacct_file and jobcomp):
         raise InputError(
-            "--clustercockpit and --prometheus are sources of their own; ingest sacct rows and samples by another call"
+            f"{', '.join(alone)}, --sacct-file and --jobcomp are sources of their own; take in each by its own call"
         )
     if journal and not os.path.isdir(journal):
         raise InputError(f"journal '{journal}' is no folder")
     config = site_or_none()
     folder = store or state_folder("store", writing=True)
     say(f"taking into '{folder}'")
-    target = Store(folder)
+    target = Store(folder, config)
     counted: list[Counted] = []
     if prometheus:
         counted.append(_prometheus(target, config, (since, until), (prometheus, prometheus_match)))
     elif clustercockpit:
         counted.append(_clustercockpit(target, clustercockpit))
+    elif nvidia_smi:
+        counted.append(_smi_log(target, config, Text(nvidia_smi, fields, timezone), node))
     else:
-        counted += _runs(target, config, (since, until), (sacct_file, fields, timezone))
+        runs: Iterable[Counted]
+        if sacct_file:
+            runs = [_text(target, Text(sacct_file, fields, timezone), slurm_release)]
+        elif jobcomp:
+            runs = [_jobcomp(target, Text(jobcomp, "", timezone))]
+        else:
+            runs = _live(target, config, (since, until))
+        counted += runs
         counted += _samples(target, config, journal)
     for item in counted:
         if not item.rows_in:
@@ -69,6 +103,9 @@ def ingest(
             f"{item.source}: {item.rows_in} rows in, {item.used} used, {item.steps} job steps, "
             f"{sum(item.rejected.values())} rejected{f' ({rejected})' if rejected else ''}"
         )
+        if item.refused:
+            refused = "; ".join(f"{why}: {number}" for why, number in sorted(item.refused.items()))
+            say(f"{item.source}: figures of GPU use that cannot be believed: {refused}")
     empty = [item.source for item in counted if not item.rows_in]
     if empty:
         more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
@@ -90,43 +127,72 @@ def _read(path: str) -> str:
         raise InputError(f"'{path}' cannot be read: {error.strerror}") from error
 
 
-def _source(path: str) -> str:
-    """Return a name for an exported file: its own, and what tells it from others of that name."""
-    place = hashlib.sha256(os.path.abspath(path).encode(errors="surrogateescape")).hexdigest()[:8]
-    return f"{os.path.basename(path)}-{place}"
-
-
 def _clustercockpit(target: Store, path: str) -> Counted:
-    return keep_means(target, _source(path), parse_jobs(_read(path)), now())
+    return keep_runs(target, source_name(path), parse_jobs(_read(path)), now())
+
+
+def _jobcomp(target: Store, text: Text) -> Counted:
+    return keep_runs(target, source_name(text.path), parse_jobcomp(_read(text.path), text.zone), text.written_s)
+
+
+def _smi_log(target: Store, config: SiteConfig | None, text: Text, node: str) -> Counted:
+    if config is None or not node:
+        raise InputError("a log of nvidia-smi names neither cluster nor node; give a site.toml, and --node")
+    columns = tuple(text.fields.split(",")) if text.fields else nvidia_smi_csv.FIELDS
+    log = nvidia_smi_csv.parse_csv(_read(text.path), text.zone, node, columns)
+    return keep_smi_log(target, source_name(text.path), log, config.cluster, attribute_round)
 
 
 def _prometheus(target: Store, config: SiteConfig | None, asked: tuple[str, str], server: tuple[str, str]) -> Counted:
     if config is None:
         raise InputError("a Prometheus server does not name the cluster; give a site.toml")
-    start, end = window(*asked)
+    start, end = window(asked[0] or _FIRST_SPAN, asked[1])
     known = Server(*server, token=os.environ.get(TOKEN_VARIABLE, ""))
     return keep_history(target, known, config.cluster, start.timestamp(), end.timestamp(), attribute_round)
 
 
-def _runs(
-    target: Store, config: SiteConfig | None, asked: tuple[str, str], text: tuple[str, str, str]
-) -> list[Counted]:
-    path, fields, timezone = text
-    if path:
-        names = tuple(fields.split(",")) if fields else sacct.FIELDS
-        parsed = sacct.parse_text(_read(path), names, zone=_zone(timezone) if timezone else None)
-        return [keep_runs(target, _source(path), parsed, config, os.stat(path).st_mtime)]
-    start, end = window(*asked)
-    counted = []
-    for since_s, until_s in sacct.day_windows(start.timestamp(), end.timestamp()):
-        try:
-            parsed = sacct.read_live(since_s, until_s, _SACCT_TIMEOUT_S, os.environ)
-        except ProcessError as error:
-            if "accounting storage is disabled" not in str(error):
-                raise
-            return [_from_controller(target, config)]
-        counted.append(keep_runs(target, f"sacct-{sacct.day_name(since_s)}", parsed, config, now()))
-    return counted
+def _text(target: Store, text: Text, release: str) -> Counted:
+    source = source_name(text.path)
+    return keep_text(target, source, text.path, text.columns, text.zone, text.written_s, release)
+
+
+def _live(target: Store, config: SiteConfig | None, asked: tuple[str, str]) -> Iterator[Counted]:
+    """Ask sacct day by day; after each answer comes a rest as long as it took: slurmdbd has others to serve."""
+    since, until = asked
+    last_s = _asked_until(target)
+    resumed = _FIRST_SPAN if last_s is None else datetime.fromtimestamp(last_s - sacct.DAY_S, UTC).isoformat()
+    start, end = window(since or resumed, until)
+    gapless = last_s is None or start.timestamp() <= last_s
+    try:
+        sacct.ask_tracked(_SACCT_TIMEOUT_S, os.environ)
+        fields = sacct.ask_fields(_SACCT_TIMEOUT_S, os.environ, ["AdminComment"])
+    except ProcessError as error:
+        if not any(words in str(error).lower() for words in _NO_ACCOUNTING):
+            raise
+        yield _from_controller(target, config)
+        return
+    days = [day_s for day_s, _ in sacct.day_windows(start.timestamp(), end.timestamp())]
+    # A run that was not over when sacct was last asked of it, and of which the days asked now will not tell.
+    open_days = [day_s for day_s in target.open_days(days[0]) if day_s not in days]
+    took_s = 0.0
+    for day_s in [*open_days, *days]:
+        sleep(min(took_s, _LONGEST_REST_S))
+        began_s = now()
+        yield keep_day(target, day_s, fields, began_s, _SACCT_TIMEOUT_S, os.environ, _running, gapless)
+        took_s = max(0.0, now() - began_s)
+
+
+def _running() -> Collection[str] | None:
+    try:
+        return CliClient(_SACCT_TIMEOUT_S).job_ids()
+    except ProcessError as error:
+        say(f"slurmctld cannot be asked for runaway jobs: {error}")
+        return None
+
+
+def _asked_until(target: Store) -> float | None:
+    """Return up to when sacct was asked without a gap; the next ingest begins a day before, for what is told late."""
+    return max((log["asked_until_s"] for log in target.logs().values() if "asked_until_s" in log), default=None)
 
 
 def _from_controller(target: Store, config: SiteConfig | None) -> Counted:
@@ -135,14 +201,7 @@ def _from_controller(target: Store, config: SiteConfig | None) -> Counted:
     cluster = config.cluster if config else client.config().get("ClusterName", "")
     # A name of its own for each day, so that what slurmctld has forgotten since stays in the store.
     name = f"controller-{sacct.day_name(now())}"
-    return keep_runs(target, name, controller.parse_jobs(client.jobs_text(), cluster), config, now())
-
-
-def _zone(name: str) -> ZoneInfo:
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError):
-        raise InputError(f"--timezone '{name}' is not a zone such as Europe/Berlin or UTC") from None
+    return keep_runs(target, name, controller.parse_jobs(client.jobs_text(), cluster, known=client.job_ids()), now())
 
 
 def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Counted]:
@@ -162,6 +221,7 @@ def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Cou
 
 def _history(target: Store, config: SiteConfig) -> None:
     collected = collect_decisions(config.paths.decisions)
+    target.write_decisions((user, decision) for (user, _), (_, decision) in collected.decisions.items())
     written = build_history(target, config.cluster, config.state_folder, collected)
     if written.users_skipped:
         say(f"history: {written.users_skipped} users have none, because only root can write it for them")

@@ -34,7 +34,7 @@ def job(
         raise InputError(f"--format '{form}' is not one of {', '.join(formats)}")
     start, end = window(since, "now")
     folder = store or state_folder("store")
-    usages = job_usage(open_store(folder), start.timestamp(), end.timestamp(), now())
+    usages = job_usage(open_store(folder, site_or_none()), start.timestamp(), end.timestamp(), now())
     # The id of an array stands for its tasks, as with sacct.
     runs = [usage for usage in usages if job_id in (usage.job_id, usage.job_id.partition("_")[0])]
     if not runs:

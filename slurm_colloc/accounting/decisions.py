@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What csub decided, beside what then came of it: by signature in reports, and predicted against measured footprints.
+
+Decisions are kept in the store's ``decisions.parquet`` when they are taken in, so that reports need nobody's spool.
+"""
+
+from collections.abc import Iterable
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.model import Decision, Prediction
+
+COLUMNS = {
+    "cluster": "VARCHAR",
+    "user": "VARCHAR",
+    "job_id": "VARCHAR",
+    "at_s": "DOUBLE",
+    "signature": "VARCHAR",
+    "mode": "VARCHAR",
+    "rung": "VARCHAR",
+    "gpu_mem_q99_mib": "DOUBLE",
+    "sm_active_q95_pct": "DOUBLE",
+}
+# csub saw the id of the array, not those of its tasks. Job ids come round again: a decision is of the time before the
+# run, and the latest such; a minute for clocks that differ.
+OF_RUNS = """
+SELECT u.*, d.signature, d.mode, d.rung, d.gpu_mem_q99_mib, d.sm_active_q95_pct
+FROM usage u ASOF LEFT JOIN decisions d
+  ON d.cluster = u.cluster AND d."user" = u."user" AND d.job_id = split_part(u.job_id, '_', 1)
+ AND d.at_s <= u.start_s + 60
+"""
+# Only of a run that completed is the peak a peak; of others it is what it had so far.
+_PREDICTIONS = f"""
+WITH decided AS (
+    SELECT rung, if(state = 'COMPLETED', peak_mib / nullif(gpu_mem_q99_mib, 0), NULL) AS mem,
+           100 * sm_hours / nullif(sm_seconds / 3600, 0) / nullif(sm_active_q95_pct, 0) AS sm
+    FROM ({OF_RUNS}) WHERE rung IS NOT NULL
+)
+SELECT rung, count(*), count(mem), count(*) FILTER (mem <= 1), median(mem), max(mem),
+       count(sm), count(*) FILTER (sm <= 1), median(sm), max(sm)
+FROM decided GROUP BY rung ORDER BY rung
+"""
+
+
+def make_table(database: DuckDBPyConnection, decisions: Iterable[tuple[str, Decision]]) -> None:
+    """Make the table ``decided`` of (user, decision); the user is whose file it was, not who it says."""
+    rows = [[user if name == "user" else getattr(one, name) for name in COLUMNS] for user, one in decisions]
+    columns = [f'unnest(${number}::{kind}[]) AS "{name}"' for number, (name, kind) in enumerate(COLUMNS.items(), 1)]
+    values = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in COLUMNS]
+    database.execute(f"CREATE TABLE decided AS SELECT {', '.join(columns)}", values)
+
+
+def predictions(database: DuckDBPyConnection) -> list[Prediction]:
+    """Return for each rung how what it said compares with what was measured; ``database`` has ``usage``."""
+    return [Prediction(*row) for row in database.execute(_PREDICTIONS).fetchall()]

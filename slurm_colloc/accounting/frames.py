@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sweep found, as pandas frames for notebooks and tables."""
+
+import pandas as pd
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.accounting.sweep import usages_of
+from slurm_colloc.model import JobUsage
+
+
+def runs_frame(database: DuckDBPyConnection) -> pd.DataFrame:
+    """Return one row for each run of ``usage``, columns as in JobUsage, methods joined by ';'; not known is missing.
+
+    Times are moments in UTC. ``database`` is one of ``store.connect`` after ``sweep``.
+    """
+    frame = pd.DataFrame.from_records(usages_of(database), columns=list(JobUsage._fields))
+    for name in ("start_s", "end_s"):
+        frame[name.removesuffix("_s")] = pd.to_datetime(frame.pop(name), unit="s", utc=True)
+    frame["methods"] = frame["methods"].map(";".join)
+    whole = ["gpu_mem_peak_mib", "host_mem_peak_mib"]
+    frame[whole] = frame[whole].astype("Int64")
+    return frame

@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of sacct text -> the table ``taken`` of job runs, each column of its kind; what cannot be read is counted.
+
+All of it is one query, because a site has millions of rows. What only few different texts stand for (kinds of TRES,
+local minutes) is read by the parsers that everything else uses, each text once.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import duckdb
+
+from slurm_colloc.accounting.sources import tres_usage
+from slurm_colloc.accounting.sources.jobstats import parse_blob
+from slurm_colloc.accounting.sources.means import JobMeans
+from slurm_colloc.accounting.sources.rows import Form, Rows, read_rows
+from slurm_colloc.accounting.sources.sacct import FIELDS
+from slurm_colloc.accounting.sources.tres_usage import Step, parse_tres_usage, step_means
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import AllocationRow
+from slurm_colloc.slurm.gres import parse_tres_gres
+
+ALLOCATION_COLUMNS = {
+    "cluster": "VARCHAR",
+    "job_id": "VARCHAR",
+    "job_id_raw": "VARCHAR",
+    "user": "VARCHAR",
+    "account": "VARCHAR",
+    "partition": "VARCHAR",
+    "qos": "VARCHAR",
+    "state": "VARCHAR",
+    "submit_s": "BIGINT",
+    "start_s": "BIGINT",
+    "end_s": "BIGINT",
+    "suspended_s": "BIGINT",
+    "node_list": "VARCHAR",
+    "job_name": "VARCHAR",
+    "gres": "VARCHAR",
+    "mean_gpu_util_pct": "DOUBLE",
+    "mean_gpu_mem_mib": "BIGINT",
+    "mean_gpus": "INTEGER",
+    "mean_method": "VARCHAR",
+    "ingested_s": "DOUBLE",
+}
+MEANS = ("mean_gpu_util_pct", "mean_gpu_mem_mib", "mean_gpus", "mean_method")
+RUNAWAY = "RUNAWAY"
+NO_ZONE = "times without a zone; say which zone with --timezone"
+_NEVER = "local time does not exist, because clocks went forward; is --timezone right?"
+_TWICE = "local time is ambiguous, because clocks went back; export with SLURM_TIME_FORMAT=%s, or with ElapsedRaw"
+_FUTURE_S = 86_400
+_HEADER = "header"
+_TIMES = ("Submit", "Start", "End")
+_READ = (*FIELDS, "ElapsedRaw")
+_LOCAL = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
+_STATE = """CASE WHEN contains("State", ' ') OR ends_with("State", '+')
+    THEN rtrim(split_part("State", ' ', 1), '+') ELSE "State" END"""
+_DURATION = r"(?:(\d{1,6})-)?(?:(?:(\d{1,6}):)?(\d{1,6}):)?(\d{1,9})(?:\.\d+)?"
+
+Means = Sequence[JobMeans | None]
+
+
+class Taken(NamedTuple):
+    """What the table ``taken`` was made of: rows in = used + steps + rejected.
+
+    ``refused`` counts what a site's rows say of the use of GPUs and cannot be believed; the rows themselves are used.
+    """
+
+    rows_in: int
+    used: int
+    steps: int
+    rejected: Mapping[str, int]
+    refused: Mapping[str, int]
+
+
+def take_rows(
+    database: duckdb.DuckDBPyConnection,
+    path: str,
+    form: Form,
+    zone: tzinfo | None,
+    now_s: float,
+    work: str,
+    columns: Collection[str] = tuple(ALLOCATION_COLUMNS),
+    release: str = "",
+) -> Taken:
+    """Make the table ``taken`` of the runs in a sacct text.
+
+    Args:
+        database: where to make it.
+        path: the text.
+        form: how it is written.
+        zone: of times without one; None refuses those rows, because a wrong zone shifts every hour.
+        now_s: the time of taking it in.
+        work: a folder for temporaries.
+        columns: those of ALLOCATION_COLUMNS that the table shall have.
+        release: of the Slurm that ran the jobs, "24.05.4"; what its own job accounting says of GPUs depends on it.
+
+    Raises:
+        InputError: the text cannot be read as rows of sacct at all; or it is of a time that is yet to come.
+    """
+    rows = read_rows(path, form, work)
+    try:
+        _take(database, rows, now_s, columns, zoned=False)
+    except duckdb.Error:  # a count took odd rows for plain ones
+        rows = read_rows(path, form, work, each=True)
+        _take(database, rows, now_s, columns, zoned=False)
+    if zone is not None and database.execute("SELECT 1 FROM taken WHERE reason = ? LIMIT 1", [NO_ZONE]).fetchone():
+        _zones(database, rows, zone)
+        _take(database, rows, now_s, columns, zoned=True)
+    _check_gres(database)
+    latest_s = database.execute("SELECT max(greatest(start_s, end_s)) FROM taken").fetchone()
+    if latest_s and latest_s[0] is not None and latest_s[0] > now_s + _FUTURE_S:
+        there, here = (datetime.fromtimestamp(at_s, UTC).isoformat(" ", "seconds") for at_s in (latest_s[0], now_s))
+        raise InputError(
+            f"'{path}' has a run of {there}, and the clock of this machine says {here}: set the clock right"
+        )
+    counted = _count(database, rows)
+    return counted._replace(refused=take_means(database, rows, release))
+
+
+def take_runs(
+    database: duckdb.DuckDBPyConnection, rows: Sequence[AllocationRow], now_s: float, means: Means = ()
+) -> None:
+    """Make the table ``taken`` of runs that another source has read, with their means where it brings some."""
+    records = [_record(row, mean) for row, mean in zip(rows, means or [None] * len(rows), strict=True)]
+    columns = [list(column) for column in zip(*records, strict=True)]
+    fields = [
+        f'unnest(${number}::{kind}[]) AS "{name}"'
+        for number, (name, kind) in enumerate(list(ALLOCATION_COLUMNS.items())[:-1], 1)
+    ]
+    values = columns or [[] for _ in fields]
+    query = f"CREATE TABLE taken AS SELECT {', '.join(fields)}, {float(now_s)}::DOUBLE AS ingested_s"
+    database.execute(query, values)
+
+
+def _record(row: AllocationRow, mean: JobMeans | None) -> tuple[Any, ...]:
+    gres = ",".join(f"gres/{item.name}{':' if item.type else ''}{item.type}={item.quantity}" for item in row.gres)
+    found = mean or JobMeans(None, None, None, 0, "")
+    return (
+        *(_clean(value) for value in (*row[:12], row.node_list, row.job_name, gres)),
+        found.gpu_util_pct,
+        found.gpu_mem_peak_mib,
+        found.gpus,
+        found.method or None,
+    )
+
+
+def _clean(value: Any) -> Any:
+    """Return text that Parquet can hold: bytes outside UTF-8 become their escapes, not an error."""
+    return value.encode(errors="surrogateescape").decode(errors="backslashreplace") if isinstance(value, str) else value
+
+
+def take_means(database: duckdb.DuckDBPyConnection, rows: Rows, release: str) -> Counter[str]:
+    """Add to ``taken`` what its rows, or their steps, say of the use of GPUs; return what was refused."""
+    found: dict[int, JobMeans] = {}
+    refused: Counter[str] = Counter()
+    if "AdminComment" in rows.form.fields:
+        query = 'SELECT rowid, "AdminComment" FROM taken WHERE starts_with("AdminComment", \'JS1:\')'
+        for run, comment in database.execute(query).fetchall():
+            try:
+                means = parse_blob(comment)
+            except InputError as error:
+                refused[str(error)] += 1
+                continue
+            if means:
+                found[run] = means
+        database.execute('ALTER TABLE taken DROP "AdminComment"')
+    if tres_usage.FIELD in rows.form.fields:
+        for run, gres, steps in _steps(database, rows, refused):
+            try:
+                means = step_means(steps, parse_tres_gres(gres), release)
+            except InputError as error:
+                refused[str(error)] += 1
+                continue
+            if means:
+                found.setdefault(run, means)
+    if found:
+        known = [(run, one.gpu_util_pct, one.gpu_mem_peak_mib, one.gpus, one.method) for run, one in found.items()]
+        database.execute(
+            "UPDATE taken SET mean_gpu_util_pct = util, mean_gpu_mem_mib = mib, mean_gpus = gpus, mean_method = method "
+            "FROM (SELECT unnest($1::BIGINT[]) AS run, unnest($2::DOUBLE[]) AS util, unnest($3::BIGINT[]) AS mib, "
+            "unnest($4::INTEGER[]) AS gpus, unnest($5::VARCHAR[]) AS method) WHERE run = taken.rowid",
+            [list(column) for column in zip(*known, strict=True)],
+        )
+    return refused
+
+
+def _steps(
+    database: duckdb.DuckDBPyConnection, rows: Rows, refused: Counter[str]
+) -> Iterator[tuple[int, str, list[Step]]]:
+    """Yield each run with GPUs, its gres, and what Slurm's own job accounting saw in its steps."""
+    query = f"""
+        SELECT t.rowid, t.gres, s.began_s, s.ended_s,
+               if(regexp_matches(t.node_list, '[,[]'), 2, 1), s."{tres_usage.FIELD}"
+        FROM (SELECT *, {_time("Start", zoned=False)} AS began_s, {_time("End", zoned=False)} AS ended_s
+              FROM ({rows.select(("JobID", "JobIDRaw", "Start", "End", tres_usage.FIELD))}) r) s
+        JOIN taken t ON t.job_id_raw = split_part(coalesce(nullif(s."JobIDRaw", ''), s."JobID"), '.', 1)
+             AND s.began_s >= t.start_s AND (t.end_s IS NULL OR s.began_s <= t.end_s)
+        WHERE contains(s."JobID", '.') AND contains(s."{tres_usage.FIELD}", 'gres/gpu') AND t.gres != ''
+        ORDER BY t.rowid
+    """
+    found = database.execute(query, {"odd": rows.odd}).fetchall()
+    for (run, gres), group in groupby(found, key=lambda row: (row[0], row[1])):
+        steps = []
+        for _, _, began_s, ended_s, nodes, usage in group:
+            try:
+                steps.append(Step(began_s, ended_s or began_s, nodes, parse_tres_usage(usage)))
+            except InputError as error:
+                refused[str(error)] += 1
+        yield run, gres, steps
+
+
+def mark_runaways(database: duckdb.DuckDBPyConnection, known: Collection[str]) -> None:
+    """Mark the runs in ``taken`` that are said to run still and are not among ``known`` raw job ids."""
+    database.execute(
+        f"UPDATE taken SET state = '{RUNAWAY}', ingested_s = start_s "
+        "WHERE end_s IS NULL AND start_s IS NOT NULL AND job_id_raw NOT IN (SELECT unnest($known::VARCHAR[]))",
+        {"known": list(known)},
+    )
+
+
+def _count(database: duckdb.DuckDBPyConnection, rows: Rows) -> Taken:
+    """Leave only runs in ``taken``, and say how many of what there were."""
+    counts = dict(database.execute("SELECT coalesce(reason, ''), count(*) FROM taken GROUP BY 1").fetchall())
+    runs, headers = counts.pop("", 0), counts.pop(_HEADER, 0)
+    if counts or headers:
+        database.execute("DELETE FROM taken WHERE reason IS NOT NULL")
+    database.execute("ALTER TABLE taken DROP reason")
+    rejected = Counter(rows.rejected) + Counter(counts)
+    steps = rows.rows_in - headers - runs - rejected.total()
+    return Taken(rows.rows_in - headers, runs, steps, rejected, {})
+
+
+def _take(
+    database: duckdb.DuckDBPyConnection, rows: Rows, now_s: float, columns: Collection[str], *, zoned: bool
+) -> None:
+    times = ",\n".join(f"{_time(name, zoned)} AS {name}_at" for name in _TIMES)
+    joins = "".join(f' LEFT JOIN zones at_{name} ON at_{name}.minute = left(r."{name}", 16)' for name in _TIMES)
+    comment = "AdminComment" in rows.form.fields
+    wanted = ", ".join(f'"{name}"' for name in (*columns, *(["AdminComment"] if comment else [])))
+    database.execute(
+        f"""
+        CREATE OR REPLACE TABLE taken AS
+        WITH rows_in AS ({rows.select((*_READ, "AdminComment") if comment else _READ)}),
+        timed AS (
+            SELECT r.*, {times},
+                   {", ".join(f"{_later(name, zoned)} AS {name}_other" for name in _TIMES)},
+                   {_duration('"Suspended"')} AS suspended_s
+            FROM rows_in r{joins if zoned else ""}
+            WHERE misfit IS NOT NULL OR NOT contains("JobID", '.')
+        ),
+        settled AS ({_SETTLED if zoned else _AS_READ})
+        SELECT {wanted}, reason FROM (SELECT coalesce("Cluster", '') AS cluster, "JobID" AS job_id,
+               coalesce(nullif("JobIDRaw", ''), "JobID") AS job_id_raw,
+               "User" AS "user", coalesce("Account", '') AS account, coalesce("Partition", '') AS "partition",
+               coalesce("QOS", '') AS qos, {_STATE} AS state,
+               if(Submit_other IS NULL, Submit_at, NULL) AS submit_s,
+               -- Of a resized job 22.05 gives the last run the start of the first, and its own as Submit.
+               if(start_s IS NULL, NULL, greatest(start_s, submit_s)) AS start_s, end_s, suspended_s,
+               coalesce("NodeList", '') AS node_list, coalesce("JobName", '') AS job_name,
+               -- Energy makes each text another, and says nothing of what was given.
+               CASE WHEN NOT contains("AllocTRES", 'gres/') THEN ''
+                    WHEN contains("AllocTRES", 'energy=') THEN regexp_replace("AllocTRES", 'energy=[^,]*,?', '')
+                    ELSE "AllocTRES" END AS gres,
+               NULL::DOUBLE AS mean_gpu_util_pct, NULL::BIGINT AS mean_gpu_mem_mib,
+               NULL::INTEGER AS mean_gpus, NULL::VARCHAR AS mean_method,
+               $now::DOUBLE AS ingested_s,
+               {'"AdminComment",' if comment else ""}
+               CASE WHEN misfit IS NOT NULL THEN misfit WHEN "JobID" = 'JobID' AND "State" = 'State' THEN '{_HEADER}'
+                    WHEN "JobID" = '' THEN 'the row has no JobID'
+                    {" ".join(_time_reason(name, zoned) for name in _TIMES)}
+                    WHEN suspended_s IS NULL
+                        THEN 'duration ''' || "Suspended" || ''' is not [days-]hours:minutes:seconds'
+                    WHEN twice THEN '{_TWICE}'
+                    WHEN end_s < start_s THEN 'the run ends before it starts'
+                    WHEN "AllocTRES"[1] BETWEEN '0' AND '9'
+                        THEN 'TRES by number, as in a dump of slurmdbd; export with sacct -P'
+                    WHEN NOT contains("AllocTRES", 'gres/')
+                        AND NOT regexp_full_match("AllocTRES", '(?:[^=,]+=[^=,]*(?:,|$))*')
+                        THEN 'AllocTRES is not of the form name=value,name=value'
+               END AS reason
+        FROM settled)
+        """,
+        {"odd": rows.odd, "now": now_s},
+    )
+
+
+_AS_READ = "SELECT *, Start_at AS start_s, End_at AS end_s, false AS twice FROM timed"
+# Of two moments that a local time may mean, those that fit the length of the run; where both do, none.
+_SETTLED = """
+    SELECT * EXCLUDE (fits), len(fits) != 1 AND (Start_other IS NOT NULL OR End_other IS NOT NULL) AS twice,
+           fits[1][1] AS start_s, fits[1][2] AS end_s
+    FROM (SELECT *, CASE
+              WHEN Start_other IS NULL AND End_other IS NULL THEN [[Start_at, End_at]]
+              ELSE list_filter(list_distinct(
+                  [[Start_at, End_at], [coalesce(Start_other, Start_at), End_at],
+                   [Start_at, coalesce(End_other, End_at)],
+                   [coalesce(Start_other, Start_at), coalesce(End_other, End_at)]]),
+                  lambda pair: pair[2] - pair[1] - suspended_s = TRY_CAST("ElapsedRaw" AS BIGINT))
+              END AS fits FROM timed)
+"""
+
+
+def _none(name: str) -> str:
+    return f"coalesce(r.\"{name}\", '') IN ('', 'Unknown', 'None', '0')"
+
+
+def _time(name: str, zoned: bool) -> str:
+    """Return SQL for epoch seconds of a column: digits, ISO with an offset, or ISO of a known zone."""
+    text = f'r."{name}"'
+    local = f"epoch(TRY_CAST(left({text}, 19) AS TIMESTAMP))::BIGINT"
+    sign, hours, minutes = f"if({text}[20] = '-', -1, 1)", f"{text}[21:22]", f"right({text}, 2)"
+    offset = (
+        f"if({text}[20] = 'Z', 0, {sign} * (TRY_CAST({hours} AS BIGINT) * 3600 + TRY_CAST({minutes} AS BIGINT) * 60))"
+    )
+    return f"""CASE WHEN {_none(name)} THEN NULL
+        WHEN regexp_full_match({text}, '[0-9]{{1,11}}') THEN TRY_CAST({text} AS BIGINT)
+        WHEN regexp_full_match({text}, '{_LOCAL}(?:Z|[+-]\\d\\d:?\\d\\d)') THEN {local} - {offset}
+        {f"WHEN regexp_full_match({text}, '{_LOCAL}') THEN {local} - at_{name}.offset_s" if zoned else ""} END"""
+
+
+def _later(name: str, zoned: bool) -> str:
+    local = f'epoch(TRY_CAST(r."{name}" AS TIMESTAMP))::BIGINT'
+    return (
+        f"CASE WHEN at_{name}.later_offset_s IS NOT NULL THEN {local} - at_{name}.later_offset_s END"
+        if zoned
+        else "NULL"
+    )
+
+
+def _time_reason(name: str, zoned: bool) -> str:
+    text = f'"{name}"'
+    unread = f"{name}_at IS NULL AND NOT ({_none(name).replace('r.', '')})"
+    local = f"{unread} AND regexp_full_match({text}, '{_LOCAL}') AND TRY_CAST({text} AS TIMESTAMP) IS NOT NULL"
+    return f"""WHEN {local} THEN '{_NEVER if zoned else NO_ZONE}'
+        WHEN {unread} THEN 'time ''' || {text} || ''' is neither epoch seconds nor ISO 8601'"""
+
+
+def _duration(text: str) -> str:
+    parts = f"regexp_extract({text}, '^{_DURATION}$', ['d', 'h', 'm', 's'])"
+    number = "coalesce(TRY_CAST(nullif({}, '') AS BIGINT), 0)"
+    of = [number.format(f"{parts}.{part}") for part in "dhms"]
+    return f"""CASE WHEN coalesce({text}, '') IN ('', '00:00:00') THEN 0
+        WHEN regexp_full_match({text}, '{_DURATION}')
+            THEN ((({of[0]} * 24) + {of[1]}) * 60 + {of[2]}) * 60 + {of[3]} END"""
+
+
+def _zones(database: duckdb.DuckDBPyConnection, rows: Rows, zone: tzinfo) -> None:
+    """Make the table of what the local minutes in ``rows`` are in ``zone``."""
+    times = " UNION ALL ".join(f'SELECT "{name}" AS local FROM rows_in' for name in _TIMES)
+    minutes = database.execute(
+        f"WITH rows_in AS MATERIALIZED ({rows.select(_TIMES)}) SELECT DISTINCT left(local, 16) FROM ({times}) "
+        f"WHERE regexp_full_match(local, '{_LOCAL}')",
+        {"odd": rows.odd},
+    ).fetchall()
+    found = [(minute, *local_offsets_s(minute, zone)) for (minute,) in minutes]
+    database.execute("CREATE OR REPLACE TABLE zones (minute VARCHAR, offset_s BIGINT, later_offset_s BIGINT)")
+    if found:
+        columns = [list(column) for column in zip(*found, strict=True)]
+        database.execute(
+            "INSERT INTO zones SELECT unnest(?::VARCHAR[]), unnest(?::BIGINT[]), unnest(?::BIGINT[])", columns
+        )
+
+
+def local_offsets_s(minute: str, zone: tzinfo) -> tuple[int | None, int | None]:
+    """Return how far a local minute is ahead of UTC, and the other choice where clocks show it twice, else None.
+
+    (None, None) is a minute that clocks leave out, or no minute at all.
+    """
+    try:
+        local = datetime.fromisoformat(minute)
+        first, later = (local.replace(tzinfo=zone, fold=fold).utcoffset() or timedelta() for fold in (0, 1))
+        shown = (local - first).replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None)
+    except (ValueError, OverflowError):
+        return None, None
+    if shown != local:
+        return None, None
+    return int(first.total_seconds()), int(later.total_seconds()) if later != first else None
+
+
+def _check_gres(database: duckdb.DuckDBPyConnection) -> None:
+    """Mark the runs whose gres are outside the grammar."""
+    for (text,) in database.execute("SELECT DISTINCT gres FROM taken WHERE gres != ''").fetchall():
+        try:
+            parse_tres_gres(text)
+        except InputError as error:
+            database.execute("UPDATE taken SET reason = $2 WHERE gres = $1 AND reason IS NULL", [text, str(error)])

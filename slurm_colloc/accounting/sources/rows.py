@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of text with a delimiter, as ``sacct -P`` prints them, for DuckDB to read.
+
+Nearly all rows of such a text are plain, and DuckDB reads those fast. Others (a name with the delimiter or a newline,
+bytes outside UTF-8) are split here, one by one.
+
+A text may say itself what its delimiter is: by its header, which sacct writes before any word of a user. Text without
+one has ``|`` and newlines, and then a name can imitate rows.
+"""
+
+import re
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from os import SEEK_END
+from typing import BinaryIO, NamedTuple
+
+from slurm_colloc.accounting.parquet import sql
+from slurm_colloc.errors import InputError
+
+_CHUNK_BYTES = 8 * 1024 * 1024
+LONGEST_ROW_BYTES = 16 * 1024 * 1024
+_NAME = re.compile(r"[A-Z][A-Za-z]+")
+_LONGEST_DELIMITER = 64
+# So many delimiters may be in a name that is read as it stands.
+_SPARE = 8
+# DuckDB takes up to 2 MB.
+_LONGEST_PLAIN_BYTES = 1024 * 1024
+# Between the columns of the plain rows, where the text's own delimiter is not one letter.
+_PLAIN = b"\x1f"
+_PRINTABLE = re.compile(rb"[\t\x1f-\x7e]*")
+
+
+class Form(NamedTuple):
+    """How a text is written: its columns, what stands between them and what ends a row."""
+
+    fields: tuple[str, ...]
+    delimiter: bytes
+    terminator: bytes
+    header: bytes
+
+    @property
+    def open_end(self) -> bool:
+        """Return whether a row's rest is the job's name, whatever is in it."""
+        return self.fields[-1] == "JobName" and not self.terminator.startswith(self.delimiter)
+
+
+class Rows(NamedTuple):
+    """What a text holds: ``plain`` is a file of plain rows after its first ``skip``, ``odd`` are the others, split."""
+
+    form: Form
+    plain: str
+    delimiter: bytes
+    skip: int
+    odd: Sequence[Sequence[str]]
+    rows_in: int
+    rejected: Mapping[str, int]
+
+    def select(self, columns: Sequence[str]) -> str:
+        """Return a query of these columns of all rows, NULL where the text has none; ``$odd`` are the odd rows.
+
+        One column more, ``misfit``, says of a row that it has not as many columns as the text.
+        """
+        fields = self.form.fields
+        spare = [f"spare{number}" for number in range(_SPARE)]
+        kinds = ", ".join(f"'{name}': 'VARCHAR'" for name in (*fields, *spare))
+        count = f"len(list_filter([{', '.join((*_quoted(fields), *spare))}], lambda one: one IS NOT NULL))"
+        here = [f'"{name}"' if name in fields else f'NULL::VARCHAR AS "{name}"' for name in columns]
+        split = [f'odd[{fields.index(name) + 1}] AS "{name}"' if name in fields else "NULL" for name in columns]
+        too_many = "false" if self.form.open_end else "spare0 IS NOT NULL"
+        if self.form.open_end and "JobName" in columns:
+            here[columns.index("JobName")] = f"""concat_ws('|', "JobName", {", ".join(spare)}) AS "JobName\""""
+        # An empty column is empty. What stands for NULL must be nobody's name.
+        return (
+            f'SELECT {", ".join(here)}, CASE WHEN "{fields[-1]}" IS NULL OR {too_many} '
+            f"THEN {count} || ' columns instead of {len(fields)}' END AS misfit "
+            f"FROM read_csv('{sql(self.plain)}', delim = '{self.delimiter.decode()}', quote = '', escape = '', "
+            f"comment = '', header = false, skip = {self.skip}, auto_detect = false, columns = {{{kinds}}}, "
+            f"null_padding = true, nullstr = '{secrets.token_hex()}') "
+            f"UNION ALL SELECT {', '.join(split)}, NULL FROM (SELECT unnest($odd::VARCHAR[][]) AS odd)"
+        )
+
+
+def _quoted(names: Sequence[str]) -> list[str]:
+    return [f'"{name}"' for name in names]
+
+
+def parse_header(line: bytes) -> Form | None:
+    """Return what a header says of its text, None where ``line`` (with its newline) is none."""
+    end = b"\r\n" if line.endswith(b"\r\n") else b"\n"
+    text = line.removesuffix(end).decode(errors="replace")
+    first = _NAME.match(text)
+    if first is None:
+        return None
+    for length in range(1, _LONGEST_DELIMITER):
+        delimiter = text[first.end() : first.end() + length]
+        # The next column's name begins here: what goes on would be no delimiter.
+        if delimiter[-1:].isupper():
+            break
+        names = text.split(delimiter) if len(delimiter) == length else []
+        terminated = names[-1:] == [""]
+        if terminated:
+            names.pop()
+        if len(names) > 1 and all(map(_NAME.fullmatch, names)):
+            between = delimiter.encode()
+            return Form(tuple(names), between, between + end if terminated else end, line)
+    return None
+
+
+def form_of(stream: BinaryIO, fields: Sequence[str]) -> Form:
+    """Return the form of the text in ``stream``: what its header says, else these fields with ``|`` between them."""
+    line = stream.readline(LONGEST_ROW_BYTES)
+    stream.seek(max(0, stream.seek(0, SEEK_END) - 2))
+    # A name may end in a carriage return, but not those of all rows.
+    end = b"\r\n" if line.endswith(b"\r\n") and stream.read() == b"\r\n" else b"\n"
+    stream.seek(0)
+    return parse_header(line) or Form(tuple(fields), b"|", end, b"")
+
+
+def read_rows(path: str, form: Form, work: str, *, each: bool = False) -> Rows:
+    """Tell the plain rows of a text from the odd ones; what DuckDB cannot read as it stands is written to ``work``.
+
+    Where DuckDB then refuses what looked plain from afar, ``each`` row is to be looked at.
+
+    Raises:
+        InputError: the file cannot be read, is cut short, or is no text of rows.
+    """
+    try:
+        with open(path, "rb") as stream:
+            rows = None if each else _as_it_stands(path, form, stream)
+            return rows or _sorted_out(path, form, stream, f"{work}/rows.txt")
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror}") from error
+
+
+def _as_it_stands(path: str, form: Form, stream: BinaryIO) -> Rows | None:
+    """Return the text itself, unless it is clear already that there are odd rows in it."""
+    if len(form.delimiter) > 1 or form.terminator != b"\n":
+        return None
+    stream.seek(len(form.header))
+    rows_in, last = 0, b"\n"
+    while chunk := stream.read(_CHUNK_BYTES):
+        # DuckDB passes over an empty row, and ends one at a lone carriage return.
+        if b"\n\n" in chunk or b"\r" in chunk or last == b"\n" == chunk[:1] or _is_binary(chunk):
+            return None
+        rows_in += chunk.count(b"\n")
+        last = chunk[-1:]
+    return Rows(form, path, form.delimiter, 1 if form.header else 0, (), rows_in, {}) if last == b"\n" else None
+
+
+def _is_binary(chunk: bytes) -> bool:
+    # A name may hold a zero byte.
+    return chunk[:4096].count(b"\0") > 40
+
+
+def _sorted_out(path: str, form: Form, stream: BinaryIO, target: str) -> Rows:
+    """Write the plain rows to ``target``, each looked at, and split the odd ones."""
+    odd: list[tuple[str, ...]] = []
+    rejected: Counter[str] = Counter()
+    rows_in = 0
+    inner = len(form.fields) - 1
+    most = inner if form.open_end else -1
+    stream.seek(len(form.header))
+    with open(target, "wb") as out:
+        for chunk in _chunks(path, stream, form.terminator):
+            rows = chunk.split(form.terminator)
+            rows.pop()
+            rows_in += len(rows)
+            for row in rows:
+                plain = row.replace(form.delimiter, _PLAIN)
+                fits = row.count(form.delimiter) == plain.count(_PLAIN) == inner and len(plain) < _LONGEST_PLAIN_BYTES
+                if fits and _PRINTABLE.fullmatch(plain):
+                    out.write(plain + b"\n")
+                    continue
+                # What is no UTF-8 becomes its escapes: a column of text holds nothing else.
+                values = tuple(value.decode(errors="backslashreplace") for value in row.split(form.delimiter, most))
+                if len(values) == inner + 1:
+                    odd.append(values)
+                else:
+                    rejected[f"{len(values)} columns instead of {inner + 1}"] += 1
+    return Rows(form, target, _PLAIN, 0, odd, rows_in, rejected)
+
+
+def _chunks(path: str, stream: BinaryIO, terminator: bytes) -> Iterator[bytes]:
+    """Yield the text in pieces of whole rows."""
+    rest = b""
+    while more := stream.read(_CHUNK_BYTES):
+        if _is_binary(more):
+            raise InputError(f"'{path}' is no text but binary; export with sacct -P")
+        text = rest + more
+        first = text.find(terminator)
+        if (first if first >= 0 else len(text)) > LONGEST_ROW_BYTES:
+            raise InputError(
+                f"'{path}' has a row of more than {LONGEST_ROW_BYTES >> 20} MiB: it is damaged, or rows end otherwise; "
+                "export it again with sacct -P"
+            )
+        whole, end, rest = text.rpartition(terminator)
+        if end:
+            yield whole + end
+    if rest:
+        raise InputError(f"'{path}' is cut short: its last row has no end; export or copy it again")

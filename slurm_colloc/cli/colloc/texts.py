@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sacct text named on the command line."""
+
+import hashlib
+import os
+from typing import NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.accounting.ingest import take_text
+from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, MEANS, Taken
+from slurm_colloc.accounting.sources.sacct import FIELDS
+from slurm_colloc.errors import InputError
+
+_NEEDED = (
+    *("cluster", "job_id_raw", "submit_s", "start_s", "end_s", "suspended_s", "node_list", "gres"),
+    *MEANS,
+    "ingested_s",
+)
+
+
+class Text(NamedTuple):
+    """What the command line says of it: its path, its columns by comma, and the zone of times without one."""
+
+    path: str
+    fields: str
+    timezone: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns of a text without a header."""
+        return tuple(self.fields.split(",")) if self.fields else FIELDS
+
+    @property
+    def zone(self) -> ZoneInfo | None:
+        """Return the zone of times without one, None where none is named.
+
+        Raises:
+            InputError: there is no such zone.
+        """
+        try:
+            return ZoneInfo(self.timezone) if self.timezone else None
+        except (ZoneInfoNotFoundError, ValueError):
+            raise InputError(f"--timezone '{self.timezone}' is not a zone such as Europe/Berlin or UTC") from None
+
+    @property
+    def written_s(self) -> float:
+        """Return when it was written: what it knows of unfinished runs is of that time.
+
+        Raises:
+            InputError: there is no such file.
+        """
+        try:
+            return os.stat(self.path).st_mtime
+        except OSError as error:
+            raise InputError(f"'{self.path}' cannot be read: {error.strerror}") from error
+
+
+def take(database: DuckDBPyConnection, text: Text, work: str, by: str) -> Taken:
+    """Make the table ``taken`` of the text, with what a report by the column ``by`` needs; see ``keep_text``."""
+    columns = [name for name in ALLOCATION_COLUMNS if name in (*_NEEDED, by)]
+    source = os.path.basename(text.path)
+    return take_text(database, text.path, text.columns, text.zone, text.written_s, work, source, columns)
+
+
+def source_name(path: str) -> str:
+    """Return a name for an exported file: its own, and what tells it from others of that name."""
+    place = hashlib.sha256(os.path.abspath(path).encode(errors="surrogateescape")).hexdigest()[:8]
+    return f"{os.path.basename(path)}-{place}"

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports whose days are real jobs, killed, cancelled, interrupted, without their node: the numbers stay the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.model import Gres
+from tests.cluster.lab import Lab
+from tests.cluster.processes import with_environment
+from tests.cluster.site import write_site
+from tests.cluster.user import User
+from tests.unit.made import HOUR, host, run
+from tests.unit.stored import busy, sampled
+
+pytestmark = pytest.mark.cluster
+
+DAYS = 8
+DAY_S = 24 * HOUR
+WINDOW = ("--since", "1970-01-01T00:20:00+00:00", "--until", "1970-01-12T00:00:00+00:00")
+SETTINGS = {"partition": '"gpu"', "jobs_at_once": "1", "cpus_per_job": "1", "mem_gib": "0.5", "time_min": "5"}
+WAIT_S = 120.0
+
+
+@pytest.fixture
+def ann(lab: Lab) -> Iterator[User]:
+    """A user with a store of several days, whose jobs run one by one."""
+    site = write_site(lab, "engine-site", extra={f"engine.{key}": value for key, value in SETTINGS.items()})
+    user = User(lab, "alice", site)
+    store = Store(str(user.home / "days"))
+    rows = [run(end_s=DAYS * DAY_S, gres=(Gres("gpu", "h100", 2),))]
+    rows += [run(str(2 + day), start_s=day * DAY_S, end_s=(day + 2) * DAY_S, user=f"u{day % 3}") for day in range(DAYS)]
+    store.write_allocations("a", rows, 1e6)
+    store.write_log("a", {"rejected": {}})
+    for day in range(DAYS):
+        hours = [float(day * DAY_S + hour * HOUR) for hour in (1, 9, 17)]
+        rounds = [*busy(*hours, util=33.3, sm=7.77), *busy(*hours, uuid="GPU-1", util=90.1, sm=None)]
+        rounds += [one._replace(hosts=(host(),)) for one in busy(*hours, job=str(2 + day), uuid="GPU-2", sm=11.1)]
+        sampled(store, rounds)
+    person = lab.users["alice"]
+    for folder, _, names in os.walk(store.samples.folder):
+        for path in (folder, *(os.path.join(folder, name) for name in names)):
+            os.chown(path, person.uid, person.gid)
+    yield user
+    lab.run(["scancel", "-u", "alice"])
+    subprocess.run(["rm", "-r", store.samples.folder], check=True)
+
+
+def argv_of(user: User, *more: str) -> list[str]:
+    return ["colloc", "report", "--store", str(user.home / "days"), "--format", "json", *WINDOW, *more]
+
+
+def made(user: User) -> list[str]:
+    return [path.name for path in (user.home / "days/work").glob("sweep/*/days/1970-*")]
+
+
+def queued(user: User) -> list[str]:
+    argv = ["squeue", "-h", "-r", "-u", user.name, "-t", "PENDING,RUNNING,SUSPENDED", "-o", "%i"]
+    return user.lab.run(argv).stdout.split()
+
+
+class Worker(NamedTuple):
+    """A job whose worker has begun: its id of its own, as its array has it, the worker's pid, the node."""
+
+    job: str
+    task: str
+    pid: int
+    node: str
+
+
+def running(user: User, but: Collection[str]) -> Worker:
+    """Return a job whose worker has begun, but none of these."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        rows = user.lab.run(
+            ["squeue", "-h", "-r", "-u", user.name, "-t", "RUNNING", "-o", "%A %i %N"]
+        ).stdout.splitlines()
+        for job, task, node in (row.split() for row in rows):
+            here = [f"SLURM_CONF={user.lab.slurm_conf}", f"SLURM_JOB_ID={job}"]
+            for worker in with_environment(here) if job not in but else ():
+                if is_worker(worker.pid):
+                    return Worker(job, task, worker.pid, node)
+        time.sleep(0.02)
+    raise AssertionError(f"no worker in {WAIT_S:g} s")
+
+
+def is_worker(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] == [b"-P"]
+    except OSError:
+        return False
+
+
+def begin(user: User) -> subprocess.Popen[str]:
+    """Begin a report at a terminal of its own, so to say."""
+    return subprocess.Popen(
+        # Whoever runs the tests in the background has them ignore it.
+        ["env", "--default-signal=INT", *user.lab.command(argv_of(user, "--engine", "slurm"), user.name)],
+        env=user.lab.environment(user.name) | user.environment,
+        cwd=user.home,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_lost_workers_change_nothing(lab: Lab, ann: User) -> None:
+    local = ann.run(*argv_of(ann))
+    assert local.returncode == 0, local.stderr
+    assert json.loads(local.stdout)["total"]["sm_used_gpu_hours"] > 0
+    losses: dict[str, Callable[[Worker], object]] = {
+        "FAILED": lambda worker: os.kill(worker.pid, signal.SIGKILL),
+        "CANCELLED": lambda worker: lab.run(["scancel", worker.task], check=True),
+        "NODE_FAIL": lambda worker: lab.run(
+            ["scontrol", "update", f"NodeName={worker.node}", "State=DOWN", "Reason=test"], check=True
+        ),
+    }
+    struck: dict[str, str] = {}
+    with begin(ann) as report:
+        for state, strike in losses.items():
+            worker = running(ann, struck)
+            strike(worker)
+            struck[worker.job] = state
+        out, told = report.communicate(timeout=WAIT_S)
+    # Refused where the node has come back by itself.
+    lab.run(["scontrol", "update", f"NodeName={worker.node}", "State=RESUME"])
+    assert (report.returncode, out) == (0, local.stdout), told
+    states = {str(job): state for job, state in lab.wait_jobs(list(struck)).items()}
+    assert {job: states[job] for job in struck} == struck
+    (lost,) = re.findall("no job is left for (.*); logs: ", told)
+    assert len(lost.split(", ")) == len(struck)
+    assert (len(set(made(ann))), queued(ann)) == (DAYS, [])
+    again = ann.run(*argv_of(ann, "--engine", "slurm", "--by", "account"))
+    assert again.returncode == 0, again.stderr
+    assert f"{DAYS} of {DAYS} days are there already" in again.stderr
+    assert again.stdout == ann.run(*argv_of(ann, "--by", "account")).stdout
+
+
+def test_an_interrupted_report_leaves_no_jobs_and_is_resumed(lab: Lab, ann: User) -> None:
+    with begin(ann) as report:
+        deadline = time.monotonic() + WAIT_S
+        while not made(ann) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.killpg(report.pid, signal.SIGINT)
+        out, told = report.communicate(timeout=WAIT_S)
+    assert (report.returncode, out) == (130, ""), told
+    assert queued(ann) == []
+    there = len(made(ann))
+    assert 0 < there < DAYS
+    resumed = ann.run(*argv_of(ann, "--engine", "slurm"))
+    assert resumed.returncode == 0, resumed.stderr
+    assert "days are there already" in resumed.stderr
+    assert resumed.stdout == ann.run(*argv_of(ann)).stdout
+    (folder,) = {path.parents[1] for path in (ann.home / "days/work").glob("sweep/*/days/1970-*")}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_uid for path in folder.rglob("*")} == {lab.users["alice"].uid}

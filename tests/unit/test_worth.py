@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an allocation comes to by each convention, what it holds, and how GPUs were shared."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.accounting.collocation import collocation, installed_gpus
+from slurm_colloc.accounting.equivalents import worth
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.sweep import Window, job_usage, sweep
+from slurm_colloc.model import Collocation, Gres, Round
+from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, device, near, process, run, seen, site
+from tests.unit.stored import SHARES, busy, only, sampled, stored
+
+SLICE = (Gres("gpu", "h100_1g.10gb", 1),)
+LARGE = (Gres("gpu", "h100_1g.20gb", 1),)
+
+# --- conventions ---
+
+
+@pytest.mark.parametrize(
+    ("gres", "node", "slices", "sms", "memory"),
+    [
+        (SLICE, "m1", 1 / 7, 16 / 132, 9984 / 81559),
+        # As many slices, more SMs and memory.
+        (LARGE, "m1", 1 / 7, 26 / 132, 20090 / 81559),
+        ((Gres("gpu", "h100_3g.40gb", 2),), "m2", 6 / 7, 120 / 132, 2 * 40448 / 81559),
+        ((*SLICE, Gres("gpu", "h100", 1)), "m1", 8 / 7, 148 / 132, 1 + 9984 / 81559),
+        ((Gres("gpu", "h100", 2),), "g1", 2.0, 2.0, 2.0),
+        ((Gres("mps", "", 50),), "g1", 0.5, 0.5, 0.5),
+        ((Gres("shard", "", 3),), "s1", 0.75, 0.75, 0.75),
+        # Without a pool the type itself may say which GPU it is of, and else nothing but its slices.
+        ((Gres("gpu", "nvidia_h100_80gb_hbm3_1g.10gb", 1),), "x", 1 / 7, 16 / 132, 9984 / 81559),
+        ((Gres("gpu", "nvidia_a100-sxm4-40gb_2g.10gb", 1),), "x", 2 / 7, 28 / 108, 9856 / 40960),
+        (SLICE, "x", 1 / 7, None, None),
+        ((Gres("gpu", "a30_1g.6gb", 1),), "x", 1 / 4, None, None),
+    ],
+)
+def test_a_slice_by_each_convention(
+    gres: Sequence[Gres], node: str, slices: float, sms: float | None, memory: float | None
+) -> None:
+    for by, gpus in (("slices", slices), ("sms", sms), ("memory", memory)):
+        found = worth(gres, node, SHARES, by)
+        assert found.gpus == (None if gpus is None else near(gpus)), by
+        # What nobody else can have meanwhile is by slices, whatever the convention.
+        assert found.blocked == (None if gres[0].name != "gpu" else near(slices)), by
+
+
+def test_a_run_on_nodes_of_two_pools_is_worth_something_where_they_agree() -> None:
+    gres = (Gres("shard", "", 2),)
+    both = site(SHARD_POOL, SHARD_POOL._replace(name="t", nodes="t[1-2]"))
+    assert worth(gres, "s1,t[1-2]", both).gpus == 0.5
+    differ = site(SHARD_POOL, SHARD_POOL._replace(name="t", nodes="t1", shards_per_gpu=8))
+    assert worth(gres, "s1,t1", differ).gpus is None
+    assert worth(gres, "s1,elsewhere", differ).gpus is None
+
+
+def test_what_gres_are_called() -> None:
+    both = worth((Gres("gpu", "a100", 1), Gres("gpu", "", 2), Gres("nic", "", 1)), "x", None)
+    assert (both.kind, both.shown, both.devices, both.whole) == ("a100+untyped", "gpu:a100:1,gpu:2,nic:1", 3, True)
+    assert worth((Gres("shard", "", 1),), "x", None).kind == "shard"
+    assert worth(SLICE, "m1", SHARES)[3:5] == (False, "h100_1g.10gb")
+    nothing = worth((), "x", None)
+    assert (nothing.gpus, nothing.devices, nothing.whole, nothing.kind) == (0.0, 0, False, "")
+
+
+def test_the_convention_is_the_readers_not_the_stores(tmp_path: Path) -> None:
+    stored(tmp_path, [run(gres=LARGE, node_list="m1")])
+    hours = {by: only(Store(str(tmp_path), SHARES, by)).allocated_gpu_hours for by in ("slices", "sms", "memory")}
+    assert hours == {"slices": near(1 / 7), "sms": near(26 / 132), "memory": near(20090 / 81559)}
+
+
+@pytest.mark.parametrize(("by", "part"), [("slices", 1 / 7), ("sms", 26 / 132), ("memory", 20090 / 81559)])
+def test_what_was_used_is_by_the_convention_of_what_was_allocated(tmp_path: Path, by: str, part: float) -> None:
+    unit = device("MIG-0", profile="1g.20gb", sm_count=26, gpu_util_pct=None, sm_active_pct=50.0)
+    rounds = [seen(3600, [unit], [process(uuid="MIG-0")], interval_s=3600.0)]
+    stored(tmp_path, [run(gres=LARGE, node_list="m1")], rounds)
+    usage = only(Store(str(tmp_path), SHARES, by))
+    assert (usage.sm_measured_gpu_hours, usage.sm_used_gpu_hours) == (near(part), near(part / 2))
+    assert usage.held_gpu_hours == near(1 / 7)
+
+
+# --- held ---
+
+
+def held(store: Store) -> list[tuple[float, float]]:
+    return [(usage.held_gpu_hours, usage.held_unknown_hours) for usage in job_usage(store, 0, 1e9, 1e9)]
+
+
+def test_a_suspended_gpu_is_held_and_not_allocated(tmp_path: Path) -> None:
+    usage = only(stored(tmp_path, [run(suspended_s=900, gres=(Gres("gpu", "h100", 2),))]))
+    assert (usage.allocated_gpu_hours, usage.held_gpu_hours, usage.held_unknown_hours) == (1.5, 2.0, 0.0)
+
+
+def test_a_slice_is_held_by_its_slices(tmp_path: Path) -> None:
+    stored(tmp_path, [run(gres=LARGE, node_list="m1", suspended_s=1800)])
+    for by in ("slices", "sms", "memory"):
+        assert held(Store(str(tmp_path), SHARES, by)) == [(near(1 / 7), 0.0)]
+
+
+def test_shares_hold_a_gpu_together(tmp_path: Path) -> None:
+    rows = [run(job, gres=(Gres("shard", "", 1),), node_list="s1") for job in ("1", "2")]
+    # Two of them for a quarter of an hour, one for another, and nobody looked for half an hour.
+    pair, alone = [process("1", 5), process("2", 6)], [process("1", 5)]
+    rounds = [
+        seen(900, [device()], pair, [("GPU-0", "1"), ("GPU-0", "2")], interval_s=900.0),
+        seen(1800, [device()], alone, [("GPU-0", "1")], interval_s=900.0),
+    ]
+    first, second = held(stored(tmp_path, rows, rounds, SHARES))
+    assert first == (near(0.125 + 0.25), near(0.5))
+    assert second == (near(0.125), near(0.75))
+
+
+def test_of_shares_that_nobody_saw_nothing_is_known(tmp_path: Path) -> None:
+    assert held(stored(tmp_path, [run(gres=(Gres("mps", "", 50),), node_list="g1")], (), SHARES)) == [(0.0, 1.0)]
+
+
+# --- collocation ---
+
+
+def shared(store: Store, since_s: float = 0, until_s: float = 1e6) -> list[Collocation]:
+    with store.connect() as database:
+        sweep(database, store, Window(since_s, until_s, 1e6))
+        return collocation(database)
+
+
+def test_the_time_of_gpus_by_the_jobs_on_them(tmp_path: Path) -> None:
+    pair = [process("1", 5), process("2", 6)]
+    part = device("MIG-0", profile="1g.10gb", sm_count=16, gpu_util_pct=None)
+    rounds: list[Round] = [
+        seen(900, [device(), part], [*pair, process("3", 7, "MIG-0")], interval_s=900.0),
+        seen(1800, [device(), part], [process("1", 5)], interval_s=900.0),
+        seen(2700, [device(), part], (), interval_s=900.0),
+    ]
+    store = stored(tmp_path, [run("1"), run("2"), run("3", gres=SLICE, node_list="m1")], rounds, SHARES)
+    nobody, one, two = shared(store)
+    assert nobody == Collocation(0, 2, near(0.75), near(0.25 + 0.5 / 7))
+    assert one == Collocation(1, 2, near(0.5), near(0.25 + 0.25 / 7))
+    assert two == Collocation(2, 1, near(0.25), near(0.25))
+    assert [time.saved_gpu_hours for time in (nobody, one, two)] == [0.0, near(0.25 * 6 / 7), near(0.25)]
+    # Clipped to the window, and the parts of a window add up.
+    parts = [*shared(store, 0, 1000), *shared(store, 1000)]
+    assert sum(time.unit_hours for time in parts) == near(1.5)
+    assert [time.unit_hours for time in shared(store, 0, 450)] == [near(0.125), near(0.125)]
+
+
+def test_a_gpu_of_two_clusters_is_two(tmp_path: Path) -> None:
+    store = stored(tmp_path, [run()], busy(900))
+    sampled(store, busy(900), "other")
+    assert shared(store) == [Collocation(1, 2, near(0.5), near(0.5))]
+
+
+def test_without_samples_nothing_is_told(tmp_path: Path) -> None:
+    assert shared(stored(tmp_path, [run()])) == []
+
+
+def test_no_more_was_held_than_was_there(tmp_path: Path) -> None:
+    rows = [run(job, gres=(Gres("shard", "", 2),), node_list="s1") for job in ("1", "2", "3")]
+    everyone = [process(job, int(job)) for job in ("1", "2", "3")]
+    rounds = [seen(900.0 * n, [device()], everyone[: n % 4], interval_s=900.0) for n in range(1, 5)]
+    store = stored(tmp_path, rows, rounds, SHARES)
+    with_jobs = sum(time.gpu_hours for time in shared(store) if time.jobs)
+    assert sum(hours for hours, _ in held(store)) == near(with_jobs)
+    assert with_jobs == near(0.75)
+
+
+# --- what there is at all ---
+
+
+def test_installed_gpus() -> None:
+    assert installed_gpus(None) is None
+    assert installed_gpus(site()) is None
+    assert installed_gpus(site(MPS_POOL, SHARD_POOL._replace(nodes="s[01-10]"))) == 2 + 20
+    mixed = MIG_POOL._replace(nodes="m1", gpus_per_node=3, slice=MIG_POOL.slice[1:2])
+    assert installed_gpus(site(mixed)) == near(3 + 7 / 7)
+    assert installed_gpus(site(MIG_POOL._replace(slice=MIG_POOL.slice[:1]))) == near(2 * 2 * 3 / 7)
+    assert installed_gpus(site(MPS_POOL._replace(nodes="g[1-"))) is None
+
+
+def test_an_hour_of_a_whole_cluster(tmp_path: Path) -> None:
+    """Used <= allocated <= held <= installed, where each run has whole GPUs."""
+    config = site(MPS_POOL)
+    usages = job_usage(stored(tmp_path, [run(), run("2", suspended_s=600)], busy(900, 1800), config), 0, HOUR, 1e6)
+    used, allocated, all_held = (
+        sum(getattr(usage, f"{name}_gpu_hours") or 0 for usage in usages) for name in ("util_used", "allocated", "held")
+    )
+    assert 0 < used < allocated < all_held == installed_gpus(config)
