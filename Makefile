@@ -2,7 +2,7 @@
 # Thin: every line runs as well without make. ENV is the environment that bootstrap.sh builds.
 ENV := .venv/bin
 
-.PHONY: demo test test-matrix check lint bench soak docs env env-only
+.PHONY: demo test test-matrix check lint mutate bench soak docs env env-only
 
 env:           ## Slurm from Debian's packages (as root) and the Python environment
 	@bash tests/cluster/bootstrap.sh
@@ -34,6 +34,11 @@ lint: env
 
 soak: env      ## what takes long: thousands of generated submissions
 	$(ENV)/pytest -m soak
+
+mutate: env    ## what the tests of the accounting would not notice; the better part of an hour
+	$(ENV)/mutmut run
+	$(ENV)/mutmut results
+	$(ENV)/python -m tests.mutate_sql
 
 bench: env     ## ratios side by side in one run
 	$(ENV)/python -m tests.bench_store

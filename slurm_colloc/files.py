@@ -113,10 +113,13 @@ def temporary_path(path: str) -> str:
     return f"{path}.{os.urandom(6).hex()}.new"
 
 
-def write_atomic(path: str, content: bytes, mode: int = PRIVATE_FILE, folder: int | None = None) -> None:
+def write_atomic(
+    path: str, content: bytes, mode: int = PRIVATE_FILE, folder: int | None = None, *, durable: bool = False
+) -> None:
     """Write ``content`` to ``path`` so that readers see the old file or the new one, whole.
 
-    With ``folder``, an open folder's descriptor, ``path`` is a name in it.
+    With ``folder``, an open descriptor, ``path`` is a name in it. What is ``durable`` survives a loss of power,
+    and takes the time of the disk.
 
     Raises:
         StoreError: the folder is missing or full; nothing of ours is left in it.
@@ -129,6 +132,9 @@ def write_atomic(path: str, content: bytes, mode: int = PRIVATE_FILE, folder: in
             with os.fdopen(descriptor, "wb") as stream:
                 os.fchmod(descriptor, mode)  # not what the umask leaves of it
                 stream.write(content)
+                if durable:
+                    stream.flush()
+                    os.fsync(descriptor)
             os.replace(temporary, path, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             os.unlink(temporary, dir_fd=folder)

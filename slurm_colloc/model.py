@@ -315,8 +315,8 @@ class JobUsage(NamedTuple):
     """What one run had and used inside a window; GPU-hours are in whole-GPU equivalents.
 
     ``gpu_type`` names its gres types. ``held_gpu_hours`` is the time of GPUs that it kept from others, suspensions
-    included: of its GPUs all, of a slice its part by slices, of a share one nth where n jobs were seen to share; the
-    time in which nobody counted them is ``held_unknown_hours``.
+    included: of its GPUs all, of a slice its part by slices, of a share one nth where n jobs were seen to share, None
+    where nobody ever saw them; the time in which nobody counted them is ``held_unknown_hours``.
     ``*_measured_gpu_hours`` are the allocated GPU-hours that samples of the metric cover: the denominator of the used
     ones. ``coverage_pct`` is the sampled part of the run's device time; None where the source does not record it.
     ``gpu_mem_peak_mib`` is the sum over the run's devices of one node at one time; of several nodes the largest.
@@ -340,7 +340,7 @@ class JobUsage(NamedTuple):
     start_s: float
     end_s: float
     allocated_gpu_hours: float | None
-    held_gpu_hours: float
+    held_gpu_hours: float | None
     held_unknown_hours: float
     util_measured_gpu_hours: float
     util_used_gpu_hours: float | None
@@ -372,7 +372,8 @@ class StrayUse(NamedTuple):
 class GroupUsage(NamedTuple):
     """The runs of one user, account or the like, added up; see JobUsage for the terms.
 
-    Runs whose share's size is not known (``jobs_without_size``) are in the counts, not in the GPU-hours.
+    Runs whose share's size is not known (``jobs_without_size``) are in the counts and in ``held_unknown_hours``, not
+    in the GPU-hours.
     ``jobs_measured`` are those with either metric. ``*_idle_gpu_hours`` are measured less used, each metric
     for itself (they are never added), and negative where shares used more than their count. ``*_weighted_pct`` is used
     over measured GPU-hours; ``*_plain_pct`` the mean over runs, each counting once.
@@ -384,7 +385,7 @@ class GroupUsage(NamedTuple):
     jobs_measured: int
     jobs_without_size: int
     allocated_gpu_hours: float | None
-    held_gpu_hours: float
+    held_gpu_hours: float | None
     held_unknown_hours: float
     util_measured_gpu_hours: float
     util_used_gpu_hours: float | None

@@ -21,13 +21,21 @@ COLUMNS = {
     "gpu_mem_q99_mib": "DOUBLE",
     "sm_active_q95_pct": "DOUBLE",
 }
+_OF_JOBS = ("signature", "mode", "rung", "gpu_mem_q99_mib", "sm_active_q95_pct")
+_MADE = f"decided_s >= if(start_s > first_s OR submit_s IS NULL, start_s - {366 * 86_400}, submit_s - 600)"
 # csub saw the id of the array, not those of its tasks. Job ids come round again: a decision is of the time before the
-# run, and the latest such; a minute for clocks that differ.
-OF_RUNS = """
-SELECT u.*, d.signature, d.mode, d.rung, d.gpu_mem_q99_mib, d.sm_active_q95_pct
-FROM usage u ASOF LEFT JOIN decisions d
-  ON d.cluster = u.cluster AND d."user" = u."user" AND d.job_id = split_part(u.job_id, '_', 1)
- AND d.at_s <= u.start_s + 60
+# run, and the latest such; a minute for clocks that differ. It is made when the job is submitted, but a requeue sets
+# that time anew: of a job's later runs nobody knows it.
+OF_RUNS = f"""
+SELECT * EXCLUDE (decided_s, first_s) REPLACE ({", ".join(f"if({_MADE}, {name}, NULL) AS {name}" for name in _OF_JOBS)})
+FROM (
+    SELECT u.*, f.first_s, d.at_s AS decided_s, {", ".join(f"d.{name}" for name in _OF_JOBS)}
+    FROM usage u ASOF LEFT JOIN decisions d
+      ON d.cluster = u.cluster AND d."user" = u."user" AND d.job_id = split_part(u.job_id, '_', 1)
+     AND d.at_s <= u.start_s + 60
+    LEFT JOIN (SELECT cluster, job_id_raw, min(start_s) AS first_s FROM readings GROUP BY ALL) f
+      ON f.cluster = u.cluster AND f.job_id_raw = u.job_id_raw
+)
 """
 # Only of a run that completed is the peak a peak; of others it is what it had so far.
 _PREDICTIONS = f"""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from ClusterShell.NodeSet import NodeSet, NodeSetException
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.config import MigSlice, Pool, SiteConfig
@@ -108,20 +108,22 @@ def _slice(gres_type: str, part: MigSlice | None, pool: Pool | None, by: str) ->
 
 def _pools(node_list: str, config: SiteConfig) -> tuple[Pool | None, ...]:
     """Return the pools of these nodes, each once, None for nodes of no pool."""
-    try:
-        nodes = list(NodeSet(node_list)) if "[" in node_list or "," in node_list else [node_list]
-    except NodeSetException:
-        nodes = [node_list]
+    nodes = node_names(node_list) if "[" in node_list or "," in node_list else [node_list]
     found = {node: next((pool for pool in config.pool if node in _nodes(pool)), None) for node in nodes}
     return tuple(dict.fromkeys(found.values()))
 
 
 @lru_cache
 def _nodes(pool: Pool) -> frozenset[str]:
+    return node_names(pool.nodes)
+
+
+def node_names(node_list: str) -> frozenset[str]:
+    """Return the nodes of a list in Slurm's words; of one that cannot be read the text, as a node of that name."""
     try:
-        return frozenset(NodeSet(pool.nodes))
+        return frozenset(NodeSet(node_list, resolver=RESOLVER_NOGROUP))
     except NodeSetException:
-        return frozenset((pool.nodes,))
+        return frozenset((node_list,))
 
 
 def make_worths(database: DuckDBPyConnection, config: SiteConfig | None, by: str) -> None:
@@ -132,7 +134,7 @@ def make_worths(database: DuckDBPyConnection, config: SiteConfig | None, by: str
     """
     texts = [text for (text,) in database.execute("SELECT DISTINCT gres FROM readings").fetchall()]
     parsed = {text: _parse(text) for text in texts}
-    placed = [text for text, gres in parsed.items() if any(map(_placed, gres))] if config else []
+    placed = [text for text, gres in parsed.items() if any(_placed(item, config) for item in gres)] if config else []
     database.execute("CREATE TEMP TABLE placed AS SELECT unnest($texts::VARCHAR[]) AS text", {"texts": placed})
     pairs = database.execute("SELECT DISTINCT gres, if(gres IN (FROM placed), node_list, '') FROM readings").fetchall()
     rows = [(text, place, *worth(parsed[text], place, config, by)) for text, place in pairs]
@@ -146,8 +148,10 @@ def make_worths(database: DuckDBPyConnection, config: SiteConfig | None, by: str
     database.execute(f"CREATE TEMP TABLE worths AS SELECT {', '.join(columns)}", values)
 
 
-def _placed(item: Gres) -> bool:
-    return item.name != "gpu" or not item.type or parse_profile(item.type) is not None
+def _placed(item: Gres, config: SiteConfig) -> bool:
+    """Return whether it depends on the nodes what ``item`` is worth; a site may call a slice what it likes."""
+    slices = {part.type for pool in config.pool for part in pool.slice}
+    return item.name != "gpu" or not item.type or item.type in slices or parse_profile(item.type) is not None
 
 
 def _parse(text: str) -> tuple[Gres, ...]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a sweep found, as pandas frames for notebooks and tables."""
 
+from typing import get_type_hints
+
 import pandas as pd
 from duckdb import DuckDBPyConnection
 
@@ -14,6 +16,8 @@ def runs_frame(database: DuckDBPyConnection) -> pd.DataFrame:
     Times are moments in UTC. ``database`` is one of ``store.connect`` after ``sweep``.
     """
     frame = pd.DataFrame.from_records(usages_of(database), columns=list(JobUsage._fields))
+    floats = [name for name, kind in get_type_hints(JobUsage).items() if kind in (float, float | None)]
+    frame = frame.astype(dict.fromkeys(floats, float))  # pandas takes a column of nothing but None for one of objects
     for name in ("start_s", "end_s"):
         frame[name.removesuffix("_s")] = pd.to_datetime(frame.pop(name), unit="s", utc=True)
     frame["methods"] = frame["methods"].map(";".join)

@@ -10,14 +10,15 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ClusterShell.NodeSet import NodeSet
 from duckdb import DuckDBPyConnection
 
+from slurm_colloc.accounting.equivalents import node_names
 from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, Taken, mark_runaways, take_rows
 from slurm_colloc.accounting.sources import nvidia_smi_csv, prometheus, sacct
 from slurm_colloc.accounting.sources.prometheus_server import Server
 from slurm_colloc.accounting.sources.rows import form_of
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.clock import now
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.model import JobShare, Round
 
@@ -39,7 +40,14 @@ class Counted(NamedTuple):
 
 
 def keep_text(
-    store: Store, source: str, path: str, fields: Sequence[str], zone: tzinfo | None, now_s: float, release: str = ""
+    store: Store,
+    source: str,
+    path: str,
+    fields: Sequence[str],
+    zone: tzinfo | None,
+    written_s: float,
+    release: str = "",
+    cluster: str | None = None,
 ) -> Counted:
     """Write the runs of a sacct text, in place of what this source gave before, and return what was counted.
 
@@ -47,10 +55,11 @@ def keep_text(
         store: where to.
         source: its name there.
         path: the text.
-        fields: its columns, where it has no header.
+        fields: its columns, where it has no header; none: FIELDS, if it has as many.
         zone: of times without one.
-        now_s: what the text knows of unfinished runs is of this time.
+        written_s: what the text knows of unfinished runs is of this time at the latest.
         release: of the Slurm that ran them, "24.05.4".
+        cluster: of runs that name none; "" refuses those, None leaves them without.
 
     Raises:
         StoreError: the store cannot be written.
@@ -58,9 +67,24 @@ def keep_text(
     """
 
     def fill(database: DuckDBPyConnection, work: str) -> Taken:
-        return take_text(database, path, fields, zone, now_s, work, source, release=release)
+        taken = take_text(database, path, fields, zone, written_s, work, source, release=release)
+        _name_runs(database, path, cluster)
+        return taken
 
     return _log(store, Counted(source, *store.take(source, fill)))
+
+
+def _name_runs(database: DuckDBPyConnection, path: str, cluster: str | None) -> None:
+    """Give runs without a cluster this one; raise InputError where a run would not be known as others know it."""
+    if database.execute("SELECT 1 FROM taken WHERE regexp_matches(job_id_raw, '[_+]') LIMIT 1").fetchone():
+        raise InputError(
+            f"'{path}' has jobs of arrays, or heterogeneous ones, and no JobIDRaw: export it with JobIDRaw"
+        )
+    if cluster is None or not database.execute("SELECT 1 FROM taken WHERE cluster = '' LIMIT 1").fetchone():
+        return
+    if not cluster:
+        raise InputError(f"'{path}' does not name its cluster: export it with Cluster, or give a site.toml")
+    database.execute("UPDATE taken SET cluster = $1 WHERE cluster = ''", [cluster])
 
 
 def take_text(
@@ -68,21 +92,31 @@ def take_text(
     path: str,
     fields: Sequence[str],
     zone: tzinfo | None,
-    now_s: float,
+    written_s: float,
     work: str,
     source: str,
     columns: Collection[str] = tuple(ALLOCATION_COLUMNS),
     release: str = "",
+    *,
+    live: bool = False,
 ) -> Taken:
-    """Make the table ``taken``, with these ``columns``, of a sacct text; see ``keep_text``."""
+    """Make the table ``taken``, with these ``columns``, of a sacct text; see ``keep_text``.
+
+    What is ``live`` was written at ``written_s``; a file may have been copied since.
+    """
     try:
         with open(path, "rb") as stream:
+            if not stream.seekable():
+                raise InputError(f"'{path}' is a pipe; write it to a file first")
+            if not stream.peek(1):
+                raise InputError(f"'{path}' is empty, without even a header: export it again")
             form = form_of(stream, fields)
     except OSError as error:
         raise InputError(f"'{path}' cannot be read: {error.strerror}") from error
     sacct.check_fields(form.fields)
-    taken = take_rows(database, path, form, zone, now_s, work, columns, release)
-    _check_any(source, taken.rows_in, taken.used + taken.steps, taken.rejected)
+    at_s = (written_s, None) if live else (now(), written_s)
+    taken = take_rows(database, path, form, zone, at_s[0], work, columns, release, at_s[1])
+    _check_any(source, taken.rows_in, taken.used, taken.rejected)
     return taken
 
 
@@ -113,7 +147,7 @@ def keep_day(
         path = os.path.join(work, "file.txt")
         with open(path, "wb") as out:
             out.write(sacct.ask_rows(day_s, day_s + sacct.DAY_S, fields, timeout_s, environment))
-        taken = take_text(database, path, fields, None, now_s, work, source)
+        taken = take_text(database, path, fields, None, now_s, work, source, live=True)
         os.unlink(path)
         # Asked after sacct, because a job that began in between would seem to be one.
         known = running()
@@ -122,7 +156,7 @@ def keep_day(
         return taken
 
     asked = {"asked_until_s": min(now_s, day_s + sacct.DAY_S)} if gapless else {}
-    return _log(store, Counted(source, *store.take(source, fill)), **asked)
+    return _log(store, Counted(source, *store.take(source, fill, keep=True)), **asked)
 
 
 def keep_runs(store: Store, source: str, parsed: sacct.Parsed, now_s: float) -> Counted:
@@ -133,7 +167,9 @@ def keep_runs(store: Store, source: str, parsed: sacct.Parsed, now_s: float) -> 
         InputError: there are rows and not one can be read: that is another format, no news.
     """
     _check_any(source, parsed.rows_in, len(parsed.rows) + parsed.steps, parsed.rejected)
-    store.write_allocations(source, parsed.rows, now_s, parsed.means)
+    # slurmctld forgets; a file that is written anew is what its writer now says.
+    keep = source.startswith("controller-")
+    store.write_allocations(source, parsed.rows, now_s, parsed.means, keep=keep)
     return _log(store, Counted(source, parsed.rows_in, len(parsed.rows), parsed.steps, dict(parsed.rejected)))
 
 
@@ -191,7 +227,7 @@ def _gpu_runs(store: Store, cluster: str) -> list[nvidia_smi_csv.GpuRun]:
     """
     found = []
     for job_id, node_list, devices, start_s, end_s in store.rows(query, {"cluster": cluster}):
-        nodes = frozenset(NodeSet(node_list))
+        nodes = node_names(node_list)
         if nodes and devices % len(nodes) == 0:
             found.append(nvidia_smi_csv.GpuRun(job_id, nodes, devices // len(nodes), start_s, end_s))
     return found

@@ -3,16 +3,18 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import duckdb
 
 from slurm_colloc.errors import StoreError
-from slurm_colloc.files import sync_folder, temporary_path
+from slurm_colloc.files import sync_folder, temporary_path, whose
 
 SCHEMA = 2  # 1: shares/ of release 0.1, without metadata
 SUFFIX = ".parquet"
+_PATTERN, _ITSELF = re.compile(r"[*?[]"), r"[\g<0>]"
 
 # (node, hour) -> (bytes of its journal, lines of it that were unusable)
 Hours = dict[tuple[str, str], tuple[int, int]]
@@ -120,8 +122,8 @@ def read(paths: Sequence[str]) -> str:
 
 
 def listed(paths: Sequence[str]) -> str:
-    """Return paths as a list in SQL."""
-    return "[" + ", ".join(f"'{sql(path)}'" for path in paths) + "]"
+    """Return paths as a list in SQL, none of them a pattern."""
+    return "[" + ", ".join(f"'{sql(_PATTERN.sub(_ITSELF, path))}'" for path in paths) + "]"
 
 
 def sql(text: str) -> str:
@@ -158,6 +160,8 @@ def entries(folder: str) -> list["os.DirEntry[str]"]:
             return sorted(found, key=lambda entry: entry.name)
     except FileNotFoundError:
         return []
+    except PermissionError as error:
+        raise StoreError(f"store folder '{folder}' is closed to this user: {whose(folder)}") from error
     except OSError as error:
         raise StoreError(f"store folder '{folder}' cannot be read: {error.strerror}") from error
 

@@ -17,7 +17,7 @@ from slurm_colloc.accounting.sources import tres_usage
 from slurm_colloc.accounting.sources.jobstats import parse_blob
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.sources.rows import Form, Rows, read_rows
-from slurm_colloc.accounting.sources.sacct import FIELDS
+from slurm_colloc.accounting.sources.sacct import FIELDS, bounded
 from slurm_colloc.accounting.sources.tres_usage import Step, parse_tres_usage, step_means
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import AllocationRow
@@ -52,6 +52,7 @@ _NEVER = "local time does not exist, because clocks went forward; is --timezone 
 _TWICE = "local time is ambiguous, because clocks went back; export with SLURM_TIME_FORMAT=%s, or with ElapsedRaw"
 _FUTURE_S = 86_400
 _HEADER = "header"
+_CHANGED = "columns change in the middle"
 _TIMES = ("Submit", "Start", "End")
 _READ = (*FIELDS, "ElapsedRaw")
 _LOCAL = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
@@ -84,6 +85,7 @@ def take_rows(
     work: str,
     columns: Collection[str] = tuple(ALLOCATION_COLUMNS),
     release: str = "",
+    written_s: float | None = None,
 ) -> Taken:
     """Make the table ``taken`` of the runs in a sacct text.
 
@@ -96,20 +98,31 @@ def take_rows(
         work: a folder for temporaries.
         columns: those of ALLOCATION_COLUMNS that the table shall have.
         release: of the Slurm that ran the jobs, "24.05.4"; what its own job accounting says of GPUs depends on it.
+        written_s: when a file was written, at the latest; None for what sacct says now. What it knows of unfinished
+            runs is older where its rows say so: copying a file makes it new.
 
     Raises:
         InputError: the text cannot be read as rows of sacct at all; or it is of a time that is yet to come.
     """
     rows = read_rows(path, form, work)
     try:
-        _take(database, rows, now_s, columns, zoned=False)
+        _take(database, rows, now_s, columns, written_s, zoned=False)
     except duckdb.Error:  # a count took odd rows for plain ones
         rows = read_rows(path, form, work, each=True)
-        _take(database, rows, now_s, columns, zoned=False)
-    if zone is not None and database.execute("SELECT 1 FROM taken WHERE reason = ? LIMIT 1", [NO_ZONE]).fetchone():
+        _take(database, rows, now_s, columns, written_s, zoned=False)
+    local = database.execute("SELECT 1 FROM taken WHERE reason = ? LIMIT 1", [NO_ZONE]).fetchone()
+    zoned = zone is not None and local is not None
+    if zone is not None and zoned:
         _zones(database, rows, zone)
-        _take(database, rows, now_s, columns, zoned=True)
+        _take(database, rows, now_s, columns, written_s, zoned=True)
+    if database.execute("SELECT 1 FROM taken WHERE reason = ? LIMIT 1", [_CHANGED]).fetchone():
+        raise InputError(f"'{path}': {_CHANGED}; take the files in one by one")
     _check_gres(database)
+    database.execute(
+        "UPDATE taken SET ingested_s = least($1, (SELECT max(greatest(submit_s, start_s, end_s)) FROM taken "
+        "WHERE reason IS NULL)) WHERE ingested_s IS NULL",
+        [now_s if written_s is None else written_s],
+    )
     latest_s = database.execute("SELECT max(greatest(start_s, end_s)) FROM taken").fetchone()
     if latest_s and latest_s[0] is not None and latest_s[0] > now_s + _FUTURE_S:
         there, here = (datetime.fromtimestamp(at_s, UTC).isoformat(" ", "seconds") for at_s in (latest_s[0], now_s))
@@ -117,7 +130,7 @@ def take_rows(
             f"'{path}' has a run of {there}, and the clock of this machine says {here}: set the clock right"
         )
     counted = _count(database, rows)
-    return counted._replace(refused=take_means(database, rows, release))
+    return counted._replace(refused=bounded(take_means(database, rows, release, zoned=zoned)))
 
 
 def take_runs(
@@ -152,7 +165,7 @@ def _clean(value: Any) -> Any:
     return value.encode(errors="surrogateescape").decode(errors="backslashreplace") if isinstance(value, str) else value
 
 
-def take_means(database: duckdb.DuckDBPyConnection, rows: Rows, release: str) -> Counter[str]:
+def take_means(database: duckdb.DuckDBPyConnection, rows: Rows, release: str, *, zoned: bool = False) -> Counter[str]:
     """Add to ``taken`` what its rows, or their steps, say of the use of GPUs; return what was refused."""
     found: dict[int, JobMeans] = {}
     refused: Counter[str] = Counter()
@@ -168,7 +181,7 @@ def take_means(database: duckdb.DuckDBPyConnection, rows: Rows, release: str) ->
                 found[run] = means
         database.execute('ALTER TABLE taken DROP "AdminComment"')
     if tres_usage.FIELD in rows.form.fields:
-        for run, gres, steps in _steps(database, rows, refused):
+        for run, gres, steps in _steps(database, rows, refused, zoned=zoned):
             try:
                 means = step_means(steps, parse_tres_gres(gres), release)
             except InputError as error:
@@ -188,14 +201,15 @@ def take_means(database: duckdb.DuckDBPyConnection, rows: Rows, release: str) ->
 
 
 def _steps(
-    database: duckdb.DuckDBPyConnection, rows: Rows, refused: Counter[str]
+    database: duckdb.DuckDBPyConnection, rows: Rows, refused: Counter[str], *, zoned: bool
 ) -> Iterator[tuple[int, str, list[Step]]]:
     """Yield each run with GPUs, its gres, and what Slurm's own job accounting saw in its steps."""
+    joins = _joins(("Start", "End")) if zoned else ""
     query = f"""
         SELECT t.rowid, t.gres, s.began_s, s.ended_s,
                if(regexp_matches(t.node_list, '[,[]'), 2, 1), s."{tres_usage.FIELD}"
-        FROM (SELECT *, {_time("Start", zoned=False)} AS began_s, {_time("End", zoned=False)} AS ended_s
-              FROM ({rows.select(("JobID", "JobIDRaw", "Start", "End", tres_usage.FIELD))}) r) s
+        FROM (SELECT r.*, {_time("Start", zoned)} AS began_s, {_time("End", zoned)} AS ended_s
+              FROM ({rows.select(("JobID", "JobIDRaw", "Start", "End", tres_usage.FIELD))}) r{joins}) s
         JOIN taken t ON t.job_id_raw = split_part(coalesce(nullif(s."JobIDRaw", ''), s."JobID"), '.', 1)
              AND s.began_s >= t.start_s AND (t.end_s IS NULL OR s.began_s <= t.end_s)
         WHERE contains(s."JobID", '.') AND contains(s."{tres_usage.FIELD}", 'gres/gpu') AND t.gres != ''
@@ -229,15 +243,29 @@ def _count(database: duckdb.DuckDBPyConnection, rows: Rows) -> Taken:
         database.execute("DELETE FROM taken WHERE reason IS NOT NULL")
     database.execute("ALTER TABLE taken DROP reason")
     rejected = Counter(rows.rejected) + Counter(counts)
-    steps = rows.rows_in - headers - runs - rejected.total()
-    return Taken(rows.rows_in - headers, runs, steps, rejected, {})
+    rest = rows.rows_in - headers - runs - rejected.total()
+    query = f"SELECT count(*) FROM ({rows.select(('JobID',))}) WHERE misfit IS NULL AND contains(\"JobID\", '.')"
+    (steps,) = (rest and database.execute(query, {"odd": rows.odd}).fetchone()) or (0,)
+    if steps != rest:
+        raise InputError(
+            f"of {rows.rows_in} rows of '{rows.plain}' {rows.rows_in - rest} were read beside {steps} job steps: it "
+            "changed meanwhile, or is damaged; export it again"
+        )
+    return Taken(rows.rows_in - headers, runs, steps, bounded(rejected), {})
 
 
 def _take(
-    database: duckdb.DuckDBPyConnection, rows: Rows, now_s: float, columns: Collection[str], *, zoned: bool
+    database: duckdb.DuckDBPyConnection,
+    rows: Rows,
+    now_s: float,
+    columns: Collection[str],
+    written_s: float | None,
+    *,
+    zoned: bool,
 ) -> None:
     times = ",\n".join(f"{_time(name, zoned)} AS {name}_at" for name in _TIMES)
-    joins = "".join(f' LEFT JOIN zones at_{name} ON at_{name}.minute = left(r."{name}", 16)' for name in _TIMES)
+    joins = _joins(_TIMES)
+    own = " AND ".join(f"\"{name}\" = '{name}'" for name in _READ if name in rows.form.fields)
     comment = "AdminComment" in rows.form.fields
     wanted = ", ".join(f'"{name}"' for name in (*columns, *(["AdminComment"] if comment else [])))
     database.execute(
@@ -258,21 +286,27 @@ def _take(
                coalesce("QOS", '') AS qos, {_STATE} AS state,
                if(Submit_other IS NULL, Submit_at, NULL) AS submit_s,
                -- Of a resized job 22.05 gives the last run the start of the first, and its own as Submit.
-               if(start_s IS NULL, NULL, greatest(start_s, submit_s)) AS start_s, end_s, suspended_s,
+               CASE WHEN start_s IS NULL OR submit_s > end_s THEN start_s ELSE greatest(start_s, submit_s) END
+                   AS start_s, end_s, suspended_s,
                coalesce("NodeList", '') AS node_list, coalesce("JobName", '') AS job_name,
                -- Energy makes each text another, and says nothing of what was given.
                CASE WHEN NOT contains("AllocTRES", 'gres/') THEN ''
-                    WHEN contains("AllocTRES", 'energy=') THEN regexp_replace("AllocTRES", 'energy=[^,]*,?', '')
+                    WHEN contains("AllocTRES", 'energy=') THEN regexp_replace("AllocTRES", '(^|,)energy=[^,]*', '')
                     ELSE "AllocTRES" END AS gres,
                NULL::DOUBLE AS mean_gpu_util_pct, NULL::BIGINT AS mean_gpu_mem_mib,
                NULL::INTEGER AS mean_gpus, NULL::VARCHAR AS mean_method,
-               $now::DOUBLE AS ingested_s,
+               CASE WHEN $written IS NULL THEN $now::DOUBLE
+                    WHEN end_s IS NOT NULL OR start_s IS NULL THEN $written::DOUBLE
+                    WHEN TRY_CAST("ElapsedRaw" AS INTEGER) IS NOT NULL
+                    THEN least($written::DOUBLE, start_s + TRY_CAST("ElapsedRaw" AS INTEGER) + suspended_s)
+                    END AS ingested_s,
                {'"AdminComment",' if comment else ""}
-               CASE WHEN misfit IS NOT NULL THEN misfit WHEN "JobID" = 'JobID' AND "State" = 'State' THEN '{_HEADER}'
+               CASE WHEN "JobID" IN ('JobID', 'JobIDRaw') THEN if(coalesce({own}, false), '{_HEADER}', '{_CHANGED}')
+                    WHEN misfit IS NOT NULL THEN misfit
                     WHEN "JobID" = '' THEN 'the row has no JobID'
                     {" ".join(_time_reason(name, zoned) for name in _TIMES)}
                     WHEN suspended_s IS NULL
-                        THEN 'duration ''' || "Suspended" || ''' is not [days-]hours:minutes:seconds'
+                        THEN 'duration ''' || left("Suspended", 40) || ''' is not [days-]hours:minutes:seconds'
                     WHEN twice THEN '{_TWICE}'
                     WHEN end_s < start_s THEN 'the run ends before it starts'
                     WHEN "AllocTRES"[1] BETWEEN '0' AND '9'
@@ -283,7 +317,7 @@ def _take(
                END AS reason
         FROM settled)
         """,
-        {"odd": rows.odd, "now": now_s},
+        {"odd": rows.odd, "now": now_s, "written": written_s},
     )
 
 
@@ -301,6 +335,10 @@ _SETTLED = """
                   lambda pair: pair[2] - pair[1] - suspended_s = TRY_CAST("ElapsedRaw" AS BIGINT))
               END AS fits FROM timed)
 """
+
+
+def _joins(names: Sequence[str]) -> str:
+    return "".join(f' LEFT JOIN zones at_{name} ON at_{name}.minute = left(r."{name}", 16)' for name in names)
 
 
 def _none(name: str) -> str:
@@ -335,7 +373,7 @@ def _time_reason(name: str, zoned: bool) -> str:
     unread = f"{name}_at IS NULL AND NOT ({_none(name).replace('r.', '')})"
     local = f"{unread} AND regexp_full_match({text}, '{_LOCAL}') AND TRY_CAST({text} AS TIMESTAMP) IS NOT NULL"
     return f"""WHEN {local} THEN '{_NEVER if zoned else NO_ZONE}'
-        WHEN {unread} THEN 'time ''' || {text} || ''' is neither epoch seconds nor ISO 8601'"""
+        WHEN {unread} THEN 'time ''' || left({text}, 40) || ''' is neither epoch seconds nor ISO 8601'"""
 
 
 def _duration(text: str) -> str:
@@ -382,8 +420,15 @@ def local_offsets_s(minute: str, zone: tzinfo) -> tuple[int | None, int | None]:
 
 def _check_gres(database: duckdb.DuckDBPyConnection) -> None:
     """Mark the runs whose gres are outside the grammar."""
+    bad: list[tuple[str, str]] = []
     for (text,) in database.execute("SELECT DISTINCT gres FROM taken WHERE gres != ''").fetchall():
         try:
             parse_tres_gres(text)
         except InputError as error:
-            database.execute("UPDATE taken SET reason = $2 WHERE gres = $1 AND reason IS NULL", [text, str(error)])
+            bad.append((text, str(error)))
+    if bad:
+        database.execute(
+            "UPDATE taken SET reason = why FROM (SELECT unnest($1::VARCHAR[]) AS bad, unnest($2::VARCHAR[]) AS why) "
+            "WHERE gres = bad AND reason IS NULL",
+            [list(column) for column in zip(*bad, strict=True)],
+        )

@@ -19,8 +19,8 @@ import duckdb
 from slurm_colloc.accounting.decisions import COLUMNS as DECISION_COLUMNS
 from slurm_colloc.accounting.decisions import make_table
 from slurm_colloc.accounting.equivalents import SLICES, make_worths
-from slurm_colloc.accounting.parquet import broken, connection, open_database, parquet_files, read, write
-from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, MEANS, Means, take_runs
+from slurm_colloc.accounting.parquet import broken, connection, entries, open_database, parquet_files, read, write
+from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, MEANS, RUNAWAY, Means, take_runs
 from slurm_colloc.accounting.samples import HOSTS, SHARES, TABLES, Samples, trimmed
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import StoreError
@@ -33,6 +33,18 @@ _MEMORY = "1500MB"
 _TEXT_MEMORY = "180MB"
 # Why lines of a journal are not in the store.
 REJECTED_LINES = "journal line fails its checksum or form"
+# What tells one run from another.
+_RUN = "cluster, job_id_raw, start_s, if(start_s IS NULL, submit_s, NULL)"
+# Beside a runaway stays what was seen of it before: up to then it ran.
+_KEPT = f"""
+    SELECT * FROM {{old}} o WHERE NOT EXISTS (
+        SELECT 1 FROM taken t WHERE o.cluster = t.cluster AND o.job_id_raw = t.job_id_raw
+        AND o.start_s IS NOT DISTINCT FROM t.start_s AND (
+            t.start_s IS NOT NULL OR o.submit_s IS NOT DISTINCT FROM t.submit_s)
+        AND (t.state != '{RUNAWAY}' OR o.state = '{RUNAWAY}'))
+"""
+# Release 0.1 kept means of all devices of a run, and not whose they are.
+_MEAN = "if(mean_method IS NULL AND mean_gpu_util_pct IS NOT NULL, 'job mean by source', mean_method) AS mean_method"
 _RENAMED = "SELECT cluster, uuid FROM shares GROUP BY ALL HAVING min(node) != max(node)"
 
 
@@ -45,13 +57,14 @@ class Store:
         self._by = by
         self.samples = Samples(folder)
 
-    def take(self, name: str, fill: Callable[[duckdb.DuckDBPyConnection, str], T]) -> T:
+    def take(self, name: str, fill: Callable[[duckdb.DuckDBPyConnection, str], T], *, keep: bool = False) -> T:
         """Write the runs of one source, in place of what that source gave before.
 
         Args:
             name: of the source.
             fill: makes the table ``taken`` in a database, with a folder for temporaries; what it raises leaves the
                 store as it is.
+            keep: the runs that this source gave before and does not now: it forgets, it does not correct.
 
         Raises:
             StoreError: the folder cannot be written, or another run takes in the same source.
@@ -63,16 +76,23 @@ class Store:
             with connection(work, threads=None, memory=_TEXT_MEMORY) as database:
                 result = fill(database, work)
                 columns = ", ".join(f'"{column}"' for column in ALLOCATION_COLUMNS)
-                write(database, f"SELECT {columns} FROM taken", path, {}, work, file_mode(self._folder))
+                rows = f"SELECT {columns} FROM taken"
+                if keep and os.path.exists(path):
+                    if why := broken([path]):
+                        raise StoreError(why)
+                    rows += f" UNION ALL BY NAME {_KEPT.format(old=read([path]))}"
+                write(database, rows, path, {}, work, file_mode(self._folder))
         return result
 
-    def write_allocations(self, name: str, rows: Sequence[AllocationRow], ingested_s: float, means: Means = ()) -> None:
-        """Write the runs of one source, with their means where it brings some, in place of what it gave before.
+    def write_allocations(
+        self, name: str, rows: Sequence[AllocationRow], ingested_s: float, means: Means = (), *, keep: bool = False
+    ) -> None:
+        """Write the runs of one source, with their means where it brings some; ``keep`` as in ``take``.
 
         Raises:
             StoreError: the folder cannot be written.
         """
-        self.take(name, lambda database, _: take_runs(database, rows, ingested_s, means))
+        self.take(name, lambda database, _: take_runs(database, rows, ingested_s, means), keep=keep)
 
     def write_decisions(self, found: Iterable[tuple[str, Decision]]) -> None:
         """Add decisions, by the user whose they are, to those that are kept; of one job the latest counts.
@@ -106,16 +126,19 @@ class Store:
             except OSError as error:
                 where = os.path.dirname(path)
                 raise StoreError(f"folder '{where}' cannot be made: {error.strerror}; {whose(where)}") from error
-            write_atomic(path, json.dumps(log).encode(), file_mode(self._folder))
+            write_atomic(path, json.dumps(log).encode(), file_mode(self._folder), durable=True)
 
     def logs(self) -> dict[str, dict[str, Any]]:
-        """Return what the last ingest of each source counted."""
+        """Return what the last ingest of each source counted.
+
+        Raises:
+            StoreError: a log is damaged, or the store is closed to this user.
+        """
         folder = os.path.join(self._folder, "ingest")
-        names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         return {
-            name.removesuffix(".json"): json.loads(read_bounded(os.path.join(folder, name), 1024 * 1024))
-            for name in names
-            if name.endswith(".json")
+            entry.name.removesuffix(".json"): _log_in(entry.path)
+            for entry in entries(folder)
+            if entry.name.endswith(".json")
         }
 
     def _make_folder(self, path: str) -> None:
@@ -142,7 +165,7 @@ class Store:
                 source = f"SELECT {empty} WHERE false"
                 if files:
                     source += f" UNION ALL BY NAME SELECT * FROM {read(files)}"
-                database.execute(f"CREATE VIEW readings AS {source}")
+                database.execute(f"CREATE VIEW readings AS SELECT * REPLACE ({_MEAN}) FROM ({source})")
                 self.ready(database, since_s, until_s)
                 yield database
             except duckdb.Error as error:
@@ -153,11 +176,15 @@ class Store:
         self, work: str, fill: Callable[[duckdb.DuckDBPyConnection], T]
     ) -> Iterator[tuple[duckdb.DuckDBPyConnection, T]]:
         """Open a database as ``connect`` does, over runs outside the store: ``fill`` makes ``taken`` of them."""
-        with connection(work, threads=None, memory=_TEXT_MEMORY) as database:
-            result = fill(database)
-            database.execute("CREATE VIEW readings AS FROM taken")
-            self.ready(database)
-            yield database, result
+        with open_database(work, None, _TEXT_MEMORY) as database:
+            try:
+                result = fill(database)
+                database.execute("CREATE VIEW readings AS FROM taken")
+                self.ready(database)
+                yield database, result
+            except duckdb.Error as error:
+                why = self._broken(-inf, inf)
+                raise StoreError(why or f"the runs of the text cannot be added up: {error}") from error
 
     def ready(self, database: duckdb.DuckDBPyConnection, since_s: float = -inf, until_s: float = inf) -> None:
         """Make all that ``connect`` promises of the table or view ``readings``."""
@@ -214,21 +241,25 @@ class Store:
     def _unreadable(self, error: Exception, since_s: float, until_s: float) -> StoreError:
         if "Permission denied" in str(error):
             return StoreError(f"store '{self._folder}' is closed to this user: {whose(self._folder)}")
-        sampled = [path for table in TABLES for path in self.samples.paths(table, since_s, until_s)]
-        why = broken([*sampled, *self.samples.first_release()])
+        why = self._broken(since_s, until_s)
         return StoreError(why or f"store '{self._folder}' cannot be read: {error}; ingest again")
+
+    def _broken(self, since_s: float, until_s: float) -> str:
+        sampled = [path for table in TABLES for path in self.samples.paths(table, since_s, until_s)]
+        decisions = [path] if os.path.exists(path := os.path.join(self._folder, "decisions.parquet")) else []
+        runs = parquet_files(os.path.join(self._folder, "allocations"))
+        return broken([*runs, *decisions, *sampled, *self.samples.first_release()])
 
 
 def once(source: str) -> str:
     """Return a query of the rows of the table or view ``source``, each run once.
 
     Of two readings of one run the one counts that knows its end, however old its source: a run does not reopen. Then
-    the newest; then any, but always the same one. A mean survives the choice, whichever reading brought it. A run that
-    never started has its submission to tell it from others.
+    the newest; then any, but always the same one. The means, which are all of one reading, survive the choice: those of
+    the newest that has any. A run that never started has its submission to tell it from others.
     """
-    run = "cluster, job_id_raw, start_s, if(start_s IS NULL, submit_s, NULL)"
     same = "s.cluster = r.cluster AND s.job_id_raw = r.job_id_raw AND s.start_s IS NOT DISTINCT FROM r.start_s"
-    means = ", ".join(f"max({name}) OVER same AS {name}" for name in MEANS)
+    means = ", ".join(f"first_value({name}) OVER newest AS {name}" for name in MEANS)
     # Few runs have several readings, and only those are sorted.
     return f"""
         WITH several AS NOT MATERIALIZED (
@@ -237,9 +268,20 @@ def once(source: str) -> str:
         SELECT s.* FROM {source} s ANTI JOIN several r ON {same}
         UNION ALL
         SELECT * REPLACE ({means})
-        FROM (SELECT s.* FROM {source} s SEMI JOIN several r ON {same}) s WINDOW same AS (PARTITION BY {run})
-        QUALIFY row_number() OVER (PARTITION BY {run} ORDER BY end_s IS NULL, ingested_s DESC, end_s DESC, hash(s)) = 1
+        FROM (SELECT s.* FROM {source} s SEMI JOIN several r ON {same}) s
+        WINDOW newest AS (PARTITION BY {_RUN} ORDER BY mean_method IS NULL, ingested_s DESC, end_s DESC, hash(s))
+        QUALIFY row_number() OVER (PARTITION BY {_RUN} ORDER BY end_s IS NULL, ingested_s DESC, end_s DESC, hash(s)) = 1
     """
+
+
+def _log_in(path: str) -> dict[str, Any]:
+    try:
+        log = json.loads(read_bounded(path, 1024 * 1024))
+    except ValueError:
+        log = None
+    if not isinstance(log, dict):
+        raise StoreError(f"log '{path}' is damaged; remove it, and ingest again")
+    return log
 
 
 def open_store(folder: str, config: SiteConfig | None = None, by: str = SLICES) -> Store:

@@ -42,10 +42,19 @@ SELECT o.cluster, o.job_id_raw, o.start_s, bool_or(r.start_s = o.start_s AND r.e
 FROM (SELECT DISTINCT cluster, job_id_raw, start_s FROM readings WHERE end_s IS NULL AND start_s < $until) o
 JOIN readings r USING (cluster, job_id_raw) GROUP BY ALL
 """
+# A run's readings that end before the window while others do not: which of them counts depends on no window.
+_OUTDATED = f"""
+CREATE TEMP TABLE outdated AS
+SELECT r.* FROM readings r SEMI JOIN (
+    SELECT {_KEY} FROM readings WHERE start_s < $since AND (end_s IS NULL OR end_s > $since)
+) n USING ({_KEY})
+WHERE r.start_s < $since AND r.end_s <= $since
+"""
 _RUNS = f"""
 CREATE TEMP TABLE runs AS
 WITH near AS NOT MATERIALIZED (
     SELECT * FROM readings WHERE start_s < $until AND (end_s IS NULL OR end_s > $since OR start_s >= $since)
+    UNION ALL FROM outdated
 ),
 picked AS NOT MATERIALIZED ({once("near")}),
 ends AS NOT MATERIALIZED (
@@ -183,17 +192,19 @@ host_used AS (
 SELECT r.*, gpus * hours AS allocated, devices * span_s AS device_s,
        seconds IS NULL AND mean_method IS NOT NULL AS by_mean,
        -- Of a share nobody knows what it held of a GPU while no sample tells how many held it.
-       CASE WHEN blocked IS NOT NULL THEN blocked * span_s / 3600 ELSE coalesce(seen_held_hours, 0) END AS held,
+       CASE WHEN blocked IS NOT NULL THEN blocked * span_s / 3600 ELSE seen_held_hours END AS held,
        CASE WHEN blocked IS NOT NULL THEN 0 ELSE greatest(0, span_s - coalesce(seconds, 0)) / 3600 END AS held_unknown,
-       CASE WHEN by_mean THEN if(mean_gpu_util_pct IS NULL, 0, allocated * least(1, mean_gpus / devices))
-            WHEN NOT whole THEN 0
+       CASE WHEN NOT whole THEN 0
+            WHEN by_mean THEN if(mean_gpu_util_pct IS NULL, 0, allocated * least(1, coalesce(mean_gpus / devices, 1)))
             ELSE coalesce(allocated * least(1, coalesce(util_seconds / device_s, 0)), 0) END AS util_measured,
-       CASE WHEN by_mean THEN util_measured * mean_gpu_util_pct / 100 WHEN whole THEN util_hours END AS util_used,
+       CASE WHEN NOT whole THEN NULL WHEN by_mean THEN util_measured * mean_gpu_util_pct / 100
+            ELSE util_hours END AS util_used,
        coalesce(allocated * least(1, coalesce(sm_seconds / device_s, 0)), 0) AS sm_measured,
        -- Samples know units by slices; used and allocated must be by one convention.
        sm_hours * coalesce(gpus / nullif(blocked, 0), 1) AS sm_used, sm_hours, sm_seconds,
        CASE WHEN by_mean THEN mean_gpu_mem_mib WHEN several THEN several_peak_mib ELSE unit_peak_mib END AS peak_mib,
-       CASE WHEN NOT by_mean THEN 100 * least(1, coalesce(seconds / device_s, 0)) END AS coverage_pct,
+       CASE WHEN NOT by_mean OR mean_gpu_util_pct IS NULL THEN 100 * least(1, coalesce(seconds / device_s, 0))
+            END AS coverage_pct,
        coalesce(shared_hours, 0) AS shared_hours, held_idle_hours, tail_s, energy_j,
        cores, host_mem_mib, h.read_mib, h.written_mib,
        CASE WHEN by_mean THEN [mean_method] ELSE coalesce(methods, []) END AS methods
@@ -223,6 +234,7 @@ def sweep(database: DuckDBPyConnection, store: Store, window: Window) -> None:
 def find_runs(database: DuckDBPyConnection, window: Window) -> None:
     """Make the table ``runs`` of what overlaps ``window``."""
     database.execute(_OPEN, {"until": window.until_s})
+    database.execute(_OUTDATED, {"since": window.since_s})
     database.execute(_RUNS, window.parameters)
 
 

@@ -41,8 +41,8 @@ WITH sized AS (
 added AS (
     SELECT name, grouping(name) AS whole, count(*) AS jobs, count(*) FILTER (measured) AS measured,
            count(*) FILTER (NOT ({_SIZED})) AS unsized, {_hours("allocated")} AS allocated,
-           coalesce({_hours("held", _SIZED)}, 0) AS held,
-           coalesce({_hours("held_unknown", _SIZED)}, 0) AS held_unknown,
+           {_hours("held", _SIZED)} AS held,
+           coalesce({_hours("held_unknown")}, 0) AS held_unknown,
            coalesce({_hours("util_measured", "util_used IS NOT NULL")}, 0) AS util_measured,
            {_hours("util_used")} AS util_used,
            {_hours("util_measured - util_used", "util_used IS NOT NULL")} AS util_idle,
@@ -58,7 +58,7 @@ added AS (
     FROM sized GROUP BY GROUPING SETS ((name), ())
 )
 SELECT if(whole = 1, $total, name), jobs, measured, unsized,
-       if(jobs > 0 AND jobs = unsized, NULL, coalesce(allocated, 0)), held, held_unknown,
+       if(jobs > 0 AND jobs = unsized, NULL, coalesce(allocated, 0)), if(jobs = 0, 0, held), held_unknown,
        util_measured, util_used, util_idle, 100 * util_used / nullif(util_measured, 0), util_plain,
        sm_measured, sm_used, sm_idle, 100 * sm_used / nullif(sm_measured, 0), sm_plain,
        held_idle, peak_mib, energy_kwh, coverage_pct, coalesce(methods, [])

@@ -10,17 +10,21 @@ from slurm_colloc.report.text import printable, stamp
 from slurm_colloc.units import kilowatt_hours
 
 
-def as_text(runs: Sequence[JobUsage], decision: Decision | None, evidence: Mapping[str, Evidence]) -> str:
-    """Return the story of a job's runs for a terminal; ``evidence`` is by raw job id."""
-    return "\n".join(line for run in runs for line in [*_lines(run, decision, evidence.get(run.job_id_raw)), ""])
+def as_text(
+    runs: Sequence[JobUsage], decision: Decision | None, evidence: Mapping[str, Evidence], since_s: float = 0.0
+) -> str:
+    """Return the story of a job's runs from ``since_s`` on, for a terminal; ``evidence`` is by raw job id."""
+    stories = [_lines(run, decision, evidence.get(run.job_id_raw), since_s) for run in runs]
+    return "\n".join(line for story in stories for line in [*story, ""])
 
 
-def _lines(run: JobUsage, decision: Decision | None, evidence: Evidence | None) -> list[str]:
+def _lines(run: JobUsage, decision: Decision | None, evidence: Evidence | None, since_s: float) -> list[str]:
     start, end = (datetime.fromtimestamp(at_s).astimezone() for at_s in (run.start_s, run.end_s))
+    cut = "since before " if run.start_s <= since_s else ""
     so_far = " so far" if run.state == "RUNNING" else ""
     lines = [
         f"job {printable(run.job_id)} '{printable(run.job_name)}' of {printable(run.user)}, {printable(run.state)}",
-        f"  ran        {stamp(start)} to {stamp(end)}{so_far} in partition {printable(run.partition)}",
+        f"  ran        {cut}{stamp(start)} to {stamp(end)}{so_far} in partition {printable(run.partition)}",
         f"  given      {printable(run.gres)}",
         f"  allocated  {_hours(run.allocated_gpu_hours)} in whole-GPU equivalents",
         *(_by_evidence(run, decision, evidence) if evidence and not run.methods else _by_samples(run, decision)),

@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from math import fsum
 from typing import NamedTuple
 
@@ -27,8 +28,9 @@ class UsageReport(NamedTuple):
     a unit while accounting has no run of it.
 
     ``equivalents`` says by what a slice is part of a GPU. ``installed_gpu_hours`` is what the site's GPUs come to in
-    the window, None where no site file says. ``rejected`` are the rows that it does not have, by reason; ``templates``
-    is the site's own folder of them.
+    the window so far, None where no site file says. ``rows_in`` = ``rows_used`` + ``job_steps`` + ``rejected``, which
+    is by reason. ``recorded`` is from when to when there are runs at all, where the window has none. ``templates`` is
+    the site's own folder of them.
     """
 
     cluster: str
@@ -48,7 +50,13 @@ class UsageReport(NamedTuple):
     predictions: tuple[Prediction, ...]
     prices: Prices
     strays: tuple[StrayUse, ...]
+    rows_in: int
+    rows_used: int
+    job_steps: int
     rejected: dict[str, int]
+    recorded: tuple[datetime, datetime] | None
+    so_far: bool
+    of_text: bool
     templates: str
 
 
@@ -63,7 +71,7 @@ _COLUMNS: tuple[tuple[str, str, int | None], ...] = (
     ("SM GPU-h", "sm_used_gpu_hours", None),
     ("SM %", "sm_weighted_pct", 1),
     ("EMPTY GPU-h", "held_idle_gpu_hours", None),
-    ("kWh", "energy_kwh", 1),
+    ("kWh", "energy_kwh", None),
 )
 
 
@@ -95,13 +103,8 @@ def _number(value: float | None, digits: int) -> str:
 
 def as_table(report: UsageReport) -> str:
     """Return the report for a terminal."""
-    hours = hours_digits(report)
-    priced = _priced(report.prices)
-    rows = [[report.by.upper(), *(title for title, _, _ in _COLUMNS), *priced]]
-    for group in (*report.groups, report.total):
-        cells = [_number(getattr(group, field), hours if digits is None else digits) for _, field, digits in _COLUMNS]
-        cost = money(group, report.prices)
-        rows.append([printable(group.name), *cells, *(_number(cost[field], 2) for field in priced.values())])
+    rows = [[report.by.upper(), *_titles(report)]]
+    rows += [[printable(group.name), *_cells(report, group)] for group in (*report.groups, report.total)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -113,6 +116,16 @@ def as_table(report: UsageReport) -> str:
     rule = "-" * max(len(line) for line in lines)
     table = [lines[0], rule, *lines[1:-1], rule, lines[-1]]
     return "\n".join([heading(report), "", *table, "", *footnotes(report)]) + "\n"
+
+
+def _titles(report: UsageReport) -> list[str]:
+    return [*(title for title, _, _ in _COLUMNS), *_priced(report.prices)]
+
+
+def _cells(report: UsageReport, group: GroupUsage) -> list[str]:
+    hours, cost = hours_digits(report), money(group, report.prices)
+    cells = [_number(getattr(group, field), hours if digits is None else digits) for _, field, digits in _COLUMNS]
+    return [*cells, *(_number(cost[field], 2) for field in _priced(report.prices).values())]
 
 
 def _priced(prices: Prices) -> dict[str, str]:
@@ -128,7 +141,9 @@ def _priced(prices: Prices) -> dict[str, str]:
 
 def heading(report: UsageReport) -> str:
     """Return the one line that says what the figures are about."""
-    return f"GPU use on {printable(report.cluster)}, {stamp(report.since)} to {stamp(report.until)}, by {report.by}"
+    where = f"on {printable(report.cluster)}" if report.cluster else "(cluster not named)"
+    until = f"{stamp(report.until)}{' so far' if report.so_far else ''}"
+    return f"GPU use {where}, {stamp(report.since)} to {until}, by {report.by}"
 
 
 def footnotes(report: UsageReport) -> list[str]:
@@ -148,7 +163,12 @@ def footnotes(report: UsageReport) -> list[str]:
     ]
     if report.runs and not total.jobs:
         lines.append("NOT ONE run had a GPU: does AccountingStorageTRES in slurm.conf name gres/gpu?")
-    if total.jobs and not total.jobs_measured:
+    if report.recorded and not report.runs:
+        first, last = map(stamp, report.recorded)
+        lines.append(f"the {'text' if report.of_text else 'store'} has runs from {first} to {last}; give --since")
+    if report.of_text and not total.methods:
+        lines.append("a text says what was allocated and no more; for use: colloc ingest, agents")
+    elif total.jobs and not total.jobs_measured:
         lines.append(
             "NOT ONE of these runs was measured: does 'colloc agent' run on the nodes, and may you read its samples?"
         )
@@ -172,16 +192,21 @@ def footnotes(report: UsageReport) -> list[str]:
         )
     if total.jobs_without_size:
         lines.append(
-            f"runs left out of GPU-hours because the size of their share is not known: {total.jobs_without_size}"
+            f"runs left out of GPU-hours because the size of their share is not known: {total.jobs_without_size}; "
+            "their pool in site.toml needs mps_per_gpu, shards_per_gpu or its slices ('colloc site init' writes them)"
         )
     if report.strays:
         hours = fsum(stray.gpu_hours for stray in report.strays)
         nodes = ", ".join(printable(stray.node) for stray in report.strays[:5]) + (", ..." if report.strays[5:] else "")
         lines.append(f"GPUs with processes outside any job, charged to nobody: {hours:.3g} GPU-h on {nodes}")
-    lines.append(f"methods: {', '.join(total.methods) or 'none'}")
+    if total.methods or not report.of_text:
+        lines.append(f"methods: {', '.join(total.methods) or 'none'}")
     rejected = sum(report.rejected.values())
     reasons = "; ".join(f"{printable(why)}: {count}" for why, count in sorted(report.rejected.items()))
-    lines.append(f"rows rejected at ingest: {rejected}{f' ({reasons})' if rejected else ''}")
+    lines.append(
+        f"rows in {report.rows_in}: {report.rows_used} used, {report.job_steps} job steps, "
+        f"{rejected} rejected{f' ({reasons})' if rejected else ''}"
+    )
     return lines
 
 
@@ -214,10 +239,10 @@ def _shared(times: Sequence[Collocation]) -> list[str]:
         return []
     hours = ", ".join(f"{time.gpu_hours:.3g} with {time.jobs}" for time in times)
     saved = fsum(time.saved_gpu_hours for time in times)
-    return [
-        f"sampled GPU-h by the number of jobs on a GPU or slice: {hours}; a whole GPU for each job, for as long, would "
-        f"have taken {saved:.3g} GPU-h more"
-    ]
+    # Below that it is what floating point leaves of nothing.
+    if saved > 1e-6 * fsum(time.gpu_hours for time in times):
+        hours += f"; a whole GPU for each job, for as long, would have taken {saved:.3g} GPU-h more"
+    return [f"sampled GPU-h by the number of jobs on a GPU or slice: {hours}"]
 
 
 def _predicted(rung: Prediction) -> str:
@@ -237,9 +262,10 @@ def as_json(report: UsageReport) -> str:
     """Return the report as JSON; percentages and hours unrounded, null for not known."""
     shown = {
         "schema": SCHEMA,
-        **{name: value for name, value in report._asdict().items() if name != "templates"},
+        **{name: value for name, value in report._asdict().items() if name not in ("templates", "of_text")},
         "since": report.since.isoformat(),
         "until": report.until.isoformat(),
+        "recorded": report.recorded and [moment.isoformat() for moment in report.recorded],
         "groups": [group._asdict() | money(group, report.prices) for group in report.groups],
         "total": report.total._asdict() | money(report.total, report.prices),
         "prices": report.prices._asdict(),
@@ -289,6 +315,8 @@ def as_html(report: UsageReport) -> str:
             report=report,
             heading=heading(report),
             footnotes=footnotes(report),
+            titles=_titles(report),
+            cells=partial(_cells, report),
             largest=largest or 1.0,
             digits=hours_digits(report),
             # A bar shows one metric only: SM activity where any run has it.

@@ -12,7 +12,13 @@ _ITEM = re.compile(rf"(?:gres[/:])?(?P<name>[a-z_][a-z_0-9]*)(?P<rest>(?::{_TYPE
 _COUNT = re.compile(r"([0-9]{1,15})([KMGT]?)")
 # slurm.h: NO_VAL; INFINITE is one more.
 _NO_VALUE = 0xFFFFFFFE
+_MOST = 2**31 - 1
+_DEVICES = ("gpu", "mps", "shard")
 _MULTIPLIER = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+
+
+# So many letters of a text that is not trusted are in an error.
+SHOWN = 40
 
 
 def _count(text: str) -> int | None:
@@ -71,22 +77,25 @@ def parse_tres_gres(text: str) -> tuple[Gres, ...]:
     what the typed entries leave of it is untyped; without a total the typed entries are summed. Never both.
 
     Raises:
-        InputError: an item without ``=`` or with a count that is not a number.
+        InputError: an item without ``=``, or one of gpu, mps or shard whose count is no number or beyond reason.
     """
+    shown = text[:SHOWN]
     totals: dict[str, int] = {}
     typed: dict[str, list[Gres]] = {}
     for item in filter(None, text.split(",")):
         key, equals, value = item.partition("=")
         if not equals:
-            raise InputError(f"TRES '{item}' in '{text}' is not of the form name=value")
+            raise InputError(f"TRES '{item[:SHOWN]}' in '{shown}' is not of the form name=value")
         if not key.startswith("gres/"):
             continue
         name, _, kind = key[len("gres/") :].partition(":")
         count = _count(value)
+        if name not in _DEVICES and (count is None or count > _MOST):
+            continue
         if count is None:
-            raise InputError(f"TRES '{item}' in '{text}' has a count that is not a number")
-        if name in ("gpu", "mps", "shard") and count >= _NO_VALUE:
-            raise InputError(f"TRES '{item}' in '{text}' has a count that stands for none or unlimited")
+            raise InputError(f"TRES '{item[:SHOWN]}' in '{shown}' has a count that is not a number")
+        if count >= _NO_VALUE:
+            raise InputError(f"TRES '{item[:SHOWN]}' in '{shown}' has a count that stands for none or unlimited")
         if kind:
             typed.setdefault(name, []).append(Gres(name, kind, count))
         else:
@@ -99,6 +108,10 @@ def _reconcile(totals: dict[str, int], typed: dict[str, list[Gres]]) -> Iterable
         kinds = [gres for gres in typed.get(name, []) if gres.quantity]
         known = sum(gres.quantity for gres in kinds)
         total = totals.get(name, known)
+        if max(known, total) > _MOST and name in _DEVICES:
+            raise InputError(f"gres/{name} adds up to {max(known, total)}, which is beyond reason")
+        if known > total and name not in _DEVICES:
+            kinds, known = [], 0
         if known > total:
             raise InputError(f"typed gres/{name} entries add up to {known}, more than the total {total}")
         yield from kinds

@@ -70,7 +70,7 @@ def env(args: argparse.Namespace) -> int:
     if lab.release != HOST:
         raise LabError(f"Slurm {lab.release.name} is not on this shell's PATH: use `enter`")
     wanted = lab.environment()
-    for name in ("PATH", "SLURM_CONF", *lab.names):
+    for name in ("PATH", "SLURM_CONF", "COLLOC_CONF", *lab.names):
         print(f"export {name}={shlex.quote(wanted[name])}")
     return 0
 
@@ -78,7 +78,9 @@ def env(args: argparse.Namespace) -> int:
 def enter(args: argparse.Namespace) -> int:
     lab = Lab.open(_root(args))
     argv = lab.command(args.command or ["bash"], args.user)
-    return subprocess.run(argv, env=lab.environment(args.user), check=False).returncode
+    # Everybody's: without it a user's commands would go by the machine's own.
+    environment = lab.environment(args.user) | {"COLLOC_CONF": str(lab.site_file)}
+    return subprocess.run(argv, env=environment, check=False).returncode
 
 
 def root(args: argparse.Namespace) -> int:

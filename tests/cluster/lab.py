@@ -89,6 +89,11 @@ class Lab:
         return self.root / "etc/mounts"
 
     @property
+    def site_file(self) -> Path:
+        """The administrator's site.toml, so that `colloc site init` never writes the machine's own."""
+        return self.root / "site/site.toml"
+
+    @property
     def gpus_dir(self) -> Path:
         """The folder of `NODE.json`: each node's simulated devices."""
         return self.root / "gpus"
@@ -295,6 +300,7 @@ class Lab:
             "LANG": "C.UTF-8",
             "TMPDIR": str(self.root / "tmp"),
             "SLURM_CONF": str(self.slurm_conf),
+            **({} if person else {"COLLOC_CONF": str(self.site_file)}),
             **self.names,
             **passed,
         }

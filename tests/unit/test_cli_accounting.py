@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc ingest from a live sacct, a program of the test's, and colloc report of what came of it."""
 
+import importlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -228,7 +229,8 @@ def test_a_text_is_reported_without_a_store(text: str, tmp_path: Path, capsys: p
     shown = reported(capsys, "--sacct-file", text)
     assert hours(shown) == {"ann": 4.0, "bob": near(1.0)}
     assert (shown["runs"], shown["runs_without_gpu"], shown["cluster"]) == (3, 1, "c")
-    assert shown["rejected"] == {"1 columns instead of 15": 1}
+    counts = {"rows_in": 5, "rows_used": 3, "job_steps": 1, "rejected": {"1 columns instead of 15": 1}}
+    assert {name: shown[name] for name in counts} == counts
     assert (shown["total"]["coverage_pct"], shown["total"]["util_used_gpu_hours"]) == (0.0, None)
     assert (shown["collocation"], shown["strays"], shown["equivalents"]) == ([], [], "compute slices")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sacct.txt"]
@@ -284,6 +286,26 @@ def test_equivalents(
     assert shown["of_installed"]["allocated_pct"] == near(100 * (4.0 + 7 * part) / installed_hours)
 
 
+def test_the_time_to_come_is_not_installed(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site.toml").write_text(SITE)
+    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
+    monkeypatch.setattr(
+        importlib.import_module("slurm_colloc.cli.colloc.report"), "now", lambda: at("2026-01-03T00:00")
+    )
+    shown = reported(capsys, "--sacct-file", text)
+    assert (shown["installed_gpu_hours"], shown["so_far"]) == (near(4 / 7 * 48), True)
+
+
+def test_a_window_without_runs_says_where_they_are(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert colloc("report", "--since", "2025-01-01", "--until", "2025-02-01", "--sacct-file", text) == 0
+    shown = capsys.readouterr().out
+    assert "GPU use (cluster not named)" in shown
+    assert "the text has runs from 2026-01-03" in shown
+    assert "give --since" in shown
+
+
 def test_what_the_window_cuts(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     window = ("--since", "2026-01-03T02:30:00+00:00", "--until", "2026-01-03T04:00:00+00:00")
     assert colloc("report", *window, "--format", "json", "--sacct-file", text) == 0
@@ -309,12 +331,77 @@ def test_what_a_report_cannot_be_asked(
     assert (said in shown.err, shown.out) == (True, "")
 
 
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("report --fields JobID", "do nothing without --sacct-file"),
+        ("report --timezone UTC", "do nothing without --sacct-file"),
+        ("ingest --fields JobID", "--fields does nothing without --sacct-file or --nvidia-smi"),
+        ("ingest --jobcomp x --fields JobID", "--fields does nothing without"),
+        ("ingest --clustercockpit x --timezone UTC", "--timezone does nothing without"),
+        ("ingest --jobcomp x --slurm-release 24.05.4", "--slurm-release does nothing without --sacct-file"),
+        ("ingest --node g1", "--node does nothing without --nvidia-smi"),
+        ("ingest --prometheus-match a", "--prometheus-match does nothing without --prometheus"),
+        ("ingest --sacct-file x --since 7d", "a file is taken in whole"),
+        ("ingest --jobcomp x --until 7d", "a file is taken in whole"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(
+    argv: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert colloc(*argv.split(), "--store", str(tmp_path / "store")) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_without_slurm_a_text_is_the_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert colloc("ingest", "--store", str(tmp_path / "store")) == 2
+    said = capsys.readouterr().err
+    assert "there is no 'sacctmgr' on PATH" in said
+    assert "--sacct-file takes a text" in said
+
+
+H100 = "gres/gpu=1,gres/gpu:h100=1"
+SMI_HEADER = "timestamp, uuid, utilization.gpu [%], memory.used [MiB]\n"
+
+
+def test_a_log_of_nvidia_smi_says_what_it_was_taken_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site.toml").write_text(SITE)
+    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
+    path, text, store = tmp_path / "n1.csv", tmp_path / "sacct.txt", str(tmp_path / "store")
+    text.write_text("|".join(FIELDS) + "\n" + row("1", "2026-01-03T01:00", "2026-01-03T02:00", gres=H100) + "\n")
+    assert colloc("ingest", "--store", store, "--sacct-file", str(text)) == 0
+    capsys.readouterr()
+    log = ("--nvidia-smi", str(path), "--store", store)
+    path.write_text(SMI_HEADER + "yesterday, GPU-1a, 50 %, 1 MiB\n" * 3)
+    assert colloc("ingest", *log, "--node", "n1") == 2
+    assert "none of 3 rows of" in capsys.readouterr().err
+    readings = "".join(f"2026/01/03 {time}.000, GPU-1a, 50 %, 1 MiB\n" for time in ("01:00:10", "01:00:20", "03:00:00"))
+    path.write_text(SMI_HEADER + readings)
+    assert colloc("ingest", *log, "--node", "n2") == 2
+    assert "--node 'n2' is in no pool of site.toml" in capsys.readouterr().err
+    for _ in range(2):
+        assert colloc("ingest", *log, "--node", "n1", "--timezone", "UTC") == 0
+        said = capsys.readouterr().err
+        assert "2 of 3 readings counted for a run that had all GPUs of 'n1'" in said
+        assert "this machine's zone" not in said
+    assert colloc("ingest", *log, "--node", "n1") == 0
+    assert "read as this machine's zone; else --timezone" in capsys.readouterr().err
+
+
 def test_texts_that_say_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for content, said in (
         ("JobID|User\n1|ann\n", "sacct columns State, Start, End, AllocTRES are missing"),
         ("JobID|User|State|Start|End|AllocTRES|User\n", "a column is named twice"),
-        ("some|other|text\n", "none of 1 rows of"),
-        ("1|2|3", "is cut short"),
+        ("", "is empty, without even a header: export it again"),
+        ("some|other|text\n", "has no header; name its columns with --fields"),
+        ("|".join(FIELDS) + "\n1|2|3\n", "none of 1 rows of"),
+        ("|".join(FIELDS) + "\n1|1.0" + 13 * "|" + "\nx\n", "none of 2 rows of"),
+        ("|".join(FIELDS) + "\n1|2|3", "is cut short"),
     ):
         (tmp_path / "text").write_text(content)
         assert colloc("report", "--sacct-file", str(tmp_path / "text")) == 2
@@ -340,7 +427,14 @@ def test_local_times_need_a_zone(tmp_path: Path, capsys: pytest.CaptureFixture[s
 # --- what Slurm's own job accounting saw ---
 
 
-@pytest.mark.parametrize("times", [("1767402000", "1767405600"), ("2026-01-03T01:00:00+00:00", "2026-01-03T02:00:00Z")])
+@pytest.mark.parametrize(
+    "times",
+    [
+        ("1767402000", "1767405600"),
+        ("2026-01-03T01:00:00+00:00", "2026-01-03T02:00:00Z"),
+        ("2026-01-03T01:00:00", "2026-01-03T02:00:00"),
+    ],
+)
 def test_the_steps_of_a_run_tell_its_peak(
     times: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -351,7 +445,8 @@ def test_the_steps_of_a_run_tell_its_peak(
         f"1|1|c|ann|COMPLETED|{began}|{ended}|gres/gpu=1|n1||train\n"
         f"1.batch|1.batch|c||COMPLETED|{began}|{ended}|gres/gpu=1|n1|gres/gpumem=2G,gres/gpuutil=40|batch\n"
     )
-    assert colloc("ingest", "--store", store, "--sacct-file", str(path), "--slurm-release", "24.05.4") == 0
+    argv = ("--sacct-file", str(path), "--slurm-release", "24.05.4", "--timezone", "UTC")
+    assert colloc("ingest", "--store", store, *argv) == 0
     total = reported(capsys, "--store", store)["total"]
     assert (total["gpu_mem_peak_mib"], total["util_used_gpu_hours"]) == (2048, None)
     assert total["methods"] == ["job peak by Slurm"]

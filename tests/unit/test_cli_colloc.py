@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.config import file_to_write
 from slurm_colloc.observe.journal import append
+from tests.cluster.lab import Lab
+from tests.cluster.ports import Ports
+from tests.cluster.releases import HOST
 from tests.unit.made import device, host, process, seen
 from tests.unit.programs import colloc
 from tests.unit.stored import sampled
@@ -81,6 +85,16 @@ def test_the_store_is_closed_to_others_unless_opened(tmp_path: Path, store: str)
     assert Path(store).stat().st_mode & 0o777 == 0o750
 
 
+def test_the_private_cluster_has_a_site_file_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = Lab(tmp_path, "user", HOST, [], Ports({}), {}).environment()
+    monkeypatch.setenv("COLLOC_CONF", environment["COLLOC_CONF"])
+    assert file_to_write(user=False) == str(tmp_path / "site/site.toml")
+    assert colloc("report") == 2
+    assert f"'{tmp_path}/site/site.toml' (named by $COLLOC_CONF) cannot be read" in capsys.readouterr().err
+
+
 def test_errors_of_the_system_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     for argv in (
@@ -118,7 +132,7 @@ def test_an_older_export_does_not_reopen_a_run(tmp_path: Path, store: str, capsy
     (tmp_path / "old").write_text(running)
     os.utime(tmp_path / "old", (1767227400, 1767227400))
     assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "old")) == 0
-    assert hours(store, capsys) == {"ann": 0.5}, "it is known to have run up to the export"
+    assert hours(store, capsys) == {"ann": 0.0}, "without ElapsedRaw it is known to have begun, and no more"
     assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "new")) == 0
     assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "old")) == 0
     assert hours(store, capsys) == {"ann": 1.0}
@@ -211,7 +225,10 @@ def test_an_ingest_seals_the_journal_that_it_can_reach(
     assert colloc("ingest", *argv) == 0
     assert "no rows from samples" in capsys.readouterr().err
     assert colloc("report", "--store", store, *WINDOW) == 0
-    assert "rows rejected at ingest: 1 (journal line fails its checksum or form: 1)" in capsys.readouterr().out
+    assert (
+        "rows in 2: 1 used, 0 job steps, 1 rejected (journal line fails its checksum or form: 1)"
+        in capsys.readouterr().out
+    )
     assert colloc("job", "1", "--store", store) == 0
     said = capsys.readouterr().out
     assert "  energy     0.0017 kWh\n  host       4.0 cores used, 4000 MiB at peak, 200 MiB read" in said

@@ -22,11 +22,16 @@ def test_a_frame_has_each_run_and_what_is_not_known_is_missing(tmp_path: Path) -
     assert list(frame["methods"]) == ["measured", ""]
     assert frame["gpu_mem_peak_mib"].isna().tolist() == [False, True]
     assert frame["sm_used_gpu_hours"].isna().tolist() == [False, True]
+    # Nothing of the host is known.
+    kinds = [str(frame[name].dtype) for name in ("sm_used_gpu_hours", "cpu_cores_used", "host_mem_peak_mib")]
+    assert kinds == ["float64", "float64", "Int64"]
     assert frame.groupby("user")["allocated_gpu_hours"].sum().to_dict() == {"ann": 1.0, "bob": 1.0}
 
 
 def test_runs_as_csv_are_inert_in_a_spreadsheet(tmp_path: Path) -> None:
-    stored(tmp_path / "store", [run("1", job_name="=cmd()")]).write_log("a", {"rejected": {}})
+    stored(tmp_path / "store", [run("1", job_name="=cmd()")]).write_log(
+        "a", {"rows_in": 1, "used": 1, "steps": 0, "rejected": {}}
+    )
     path = tmp_path / "runs.csv"
     argv = ["report", "--store", str(tmp_path / "store"), "--since", "1970-01-01T00:00:00+00:00", "--runs", str(path)]
     assert colloc(*argv) == 0

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +31,7 @@ MIG = "nvidia_h200_nvl_4g.71gb"
         ("shard:2K", [("shard", "", 2048)]),
         ("none", []),
         ("(null)", []),
+        ("N/A", []),
         ("", []),
     ],
 )
@@ -38,7 +41,7 @@ def test_gres(text: str, found: list[tuple[str, str, int]]) -> None:
 
 @pytest.mark.parametrize("text", ["gpu:a100:x", "gpu:", "gpu::2", "gpu:a:b:2", "gpu:2 ", "gpu,,gpu", "=", "gpu:-1:x"])
 def test_not_gres(text: str) -> None:
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=re.escape(f"in '{text}' ")):
         parse_gres(text)
 
 
@@ -68,7 +71,7 @@ def test_gpus(text: str, found: list[tuple[str, str, int]]) -> None:
 
 @pytest.mark.parametrize("text", ["", "a100", "a100:", "x:y", "-1"])
 def test_not_gpus(text: str) -> None:
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=f"'{text}' is not of the form"):
         parse_gpus(text)
 
 
@@ -103,7 +106,24 @@ def test_shares_in_tres() -> None:
     assert parse_tres_gres("cpu=1,gres/shard=2,gres/mps=50") == (Gres("mps", "", 50), Gres("shard", "", 2))
 
 
-@pytest.mark.parametrize("text", ["gres/gpu", "gres/gpu=x", "gres/gpu=", "gres/gpu:a=4,gres/gpu=2", "gres/gpu=-1"])
-def test_not_tres(text: str) -> None:
-    with pytest.raises(InputError):
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("gres/gpu", "'gres/gpu' in 'gres/gpu' is not of the form"),
+        ("cpu=1,gres/gpu=x", "'gres/gpu=x' in 'cpu=1,gres/gpu=x' has a count that is not a number"),
+        ("gres/gpu=", "not a number"),
+        ("gres/gpu=-1", "not a number"),
+        ("gres/gpu=1=2", "not a number"),
+        ("gres/gpu:a=4,gres/gpu=2", "typed gres/gpu entries add up to 4, more than the total 2"),
+        *((f"gres/{name}={0xFFFFFFFE}", "none or unlimited") for name in ("gpu", "mps", "shard", "gpu:a100")),
+        (f"gres/gpu={0xFFFFFFFF}", "none or unlimited"),
+    ],
+)
+def test_not_tres(text: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
         parse_tres_gres(text)
+
+
+def test_only_what_shares_gpus_has_a_bound() -> None:
+    assert parse_tres_gres("gres/gpumem=8T") == (Gres("gpumem", "", 8 * 1024**4),)
+    assert parse_tres_gres(f"gres/gpu={0xFFFFFFFD}") == (Gres("gpu", "", 0xFFFFFFFD),)

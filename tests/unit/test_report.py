@@ -69,7 +69,13 @@ def report(*groups: GroupUsage, **fields: Any) -> UsageReport:
         predictions=(),
         prices=Prices(),
         strays=(),
+        rows_in=5,
+        rows_used=5,
+        job_steps=0,
         rejected={},
+        recorded=None,
+        so_far=False,
+        of_text=False,
         templates="",
     )
     return whole._replace(**fields)
@@ -85,11 +91,11 @@ def test_table() -> None:
     assert lines[0] == "GPU use on c, 2026-11-01 00:00:00+00:00 to 2026-11-02 00:00:00+00:00, by user"
     titles = ["USER", "RUNS", "ALLOC GPU-h", "HELD GPU-h", "COV %", "UTIL GPU-h", "UTIL %", "SM GPU-h", "SM %"]
     assert lines[2].split() == " ".join([*titles, "EMPTY GPU-h", "kWh"]).split()
-    figures = ["1", "1.0000", "1.0000", "100", "0.5000", "50.0", "0.2500", "25.0", "0.0000", "1.0"]
+    figures = ["1", "1.0000", "1.0000", "100", "0.5000", "50.0", "0.2500", "25.0", "0.0000", "1.0000"]
     assert lines[4].split() == ["ann", *figures]
     assert lines[6].split() == ["total", *figures]
     assert "runs in window: 5; without GPU: 2; with GPU: 1, of them measured: 1" in lines
-    assert "rows rejected at ingest: 0" in lines
+    assert lines[-1] == "rows in 5: 5 used, 0 job steps, 0 rejected"
 
 
 def test_unknown_is_a_dash_and_never_zero() -> None:
@@ -104,7 +110,7 @@ def test_unknown_is_a_dash_and_never_zero() -> None:
     assert (named["allocated_gpu_hours"], named["sm_measured_gpu_hours"]) == ("2.0", "0.0")
     (shown,) = json.loads(as_json(report(NOTHING)))["groups"]
     assert (shown["util_used_gpu_hours"], shown["sm_weighted_pct"], shown["methods"]) == (None, None, [])
-    assert cells_of(as_html(report(NOTHING)))["ann"] == ["1", "2.0000", "", "-", "-", "-", "-", "-", "-"]
+    assert cells_of(as_html(report(NOTHING)))["ann"] == ["", *row[1:]]
 
 
 def test_true_zero_and_little_are_told_apart() -> None:
@@ -121,9 +127,12 @@ def test_json_is_unrounded() -> None:
 
 def test_footnotes_name_what_is_left_out() -> None:
     whole = grouped([usage(), usage(allocated_gpu_hours=None)])[-1]
-    text = as_table(report(group(), total=whole, rejected={"b\x1b": 2, "a": 1}))
-    assert "runs left out of GPU-hours because the size of their share is not known: 1" in text
-    assert "rows rejected at ingest: 3 (a: 1; b?: 2)" in text
+    counts = {"rows_in": 20, "rows_used": 10, "job_steps": 7, "rejected": {"b\x1b": 2, "a": 1}}
+    text = as_table(report(group(), total=whole, **counts))
+    assert "runs left out of GPU-hours because the size of their share is not known: 1; their pool in site.toml" in text
+    assert text.endswith("\nrows in 20: 10 used, 7 job steps, 3 rejected (a: 1; b?: 2)\n")
+    shown = json.loads(as_json(report(group(), **counts)))
+    assert {name: shown[name] for name in counts} == counts
     assert "UTIL as plain mean over the whole-GPU runs measured: 50.00 %" in text
     assert "methods: measured" in text
     bare = as_table(report(NOTHING, total=NOTHING))
@@ -246,6 +255,12 @@ def test_story() -> None:
     assert lines[12] == "  csub       gpu:1 (mig), footprint: hint: it fits"
 
 
+def test_a_run_that_the_window_cuts_began_before_it() -> None:
+    run = usage()
+    assert "  ran        since before " in as_text([run], None, {}, run.start_s)
+    assert "since before" not in as_text([run], None, {}, run.start_s - 1)
+
+
 def test_story_of_an_unknown_run() -> None:
     blank = usage(
         allocated_gpu_hours=None,
@@ -344,6 +359,9 @@ def test_what_sharing_saved() -> None:
     shown = json.loads(as_json(report(group(), collocation=times)))["collocation"]
     assert [time["saved_gpu_hours"] for time in shown] == [0.0, 0.0, 1.0]
     assert "number of jobs" not in as_table(report(group(), collocation=times[:2])), "nobody shared"
+    noise = (Collocation(1, 7, 1.1, 1.0999999999), Collocation(2, 1, 0.5, 1.0))
+    assert "1 with 2" in as_table(report(group(), collocation=noise))
+    assert "GPU-h more" not in as_table(report(group(), collocation=noise))
     sliced = (Collocation(1, 7, 7.0, 1.0),)
     assert "would have taken 6 GPU-h more" in as_table(report(group(), collocation=sliced))
 
@@ -354,3 +372,29 @@ def test_what_is_counted_by_is_said() -> None:
     assert "shares' time in which nobody saw how many jobs shared, not in HELD: 1.5 h" in as_table(unseen)
     none = report(total=grouped([])[-1])
     assert "NOT ONE run had a GPU: does AccountingStorageTRES in slurm.conf name gres/gpu?" in as_table(none)
+
+
+def test_a_text_is_not_asked_for_what_it_cannot_have() -> None:
+    text = as_table(report(NOTHING, total=NOTHING, of_text=True))
+    assert text.count("a text says what was allocated and no more; for use: colloc ingest, agents") == 1
+    assert not re.search("NOT ONE|methods|ingest:", text)
+    assert "methods: measured" in as_table(report(group(), of_text=True)), "means of jobstats, say"
+
+
+def test_the_page_has_the_columns_of_the_table() -> None:
+    priced = report(group(), prices=Prices(gpu_hour=2.0, currency="EUR"))
+    rows = cells_of(as_html(priced))
+    lines = as_table(priced).splitlines()
+    assert "".join(rows["USER"][1:]).replace(" ", "") == "".join(lines[2].split()[1:])
+    assert rows["ann"][1:] == lines[4].split()[1:]
+    assert rows["ann"][-2:] == ["1.0000", "2.00"]
+
+
+def test_the_heading_and_an_empty_window_say_what_there_is() -> None:
+    recorded = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC))
+    empty = as_table(report(cluster="", runs=0, so_far=True, recorded=recorded))
+    assert empty.startswith(
+        "GPU use (cluster not named), 2026-11-01 00:00:00+00:00 to 2026-11-02 00:00:00+00:00 so far,"
+    )
+    said = "the store has runs from 2026-01-01 00:00:00+00:00 to 2026-01-02 00:00:00+00:00; give --since"
+    assert said in empty.splitlines()

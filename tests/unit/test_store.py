@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 from pathlib import Path
+from typing import NoReturn
 
+import duckdb
 import pytest
 
 from slurm_colloc.accounting import parquet
-from slurm_colloc.accounting.equivalents import unit_gpus, worth
+from slurm_colloc.accounting.equivalents import node_names, unit_gpus, worth
 from slurm_colloc.accounting.ingest import keep_runs
+from slurm_colloc.accounting.runs import MEANS, RUNAWAY
+from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.sources.sacct import Parsed
-from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.store import Store, open_store
 from slurm_colloc.accounting.sweep import job_usage, runs_in_window
 from slurm_colloc.errors import StoreError
-from slurm_colloc.model import Gres
-from tests.unit.made import MIG_POOL, near, run, site
+from slurm_colloc.model import AllocationRow, Gres
+from tests.unit.made import HOUR, MIG_POOL, near, run, site
 from tests.unit.stored import SHARES, at, busy, grouped, only, sampled, stored, taken
 
 # --- the six awkward rows ---
@@ -132,6 +136,64 @@ def test_newest_reading_of_a_run_counts(tmp_path: Path) -> None:
         assert (only(store, now_s=1e9).end_s, only(store).state) == (3600.0, "COMPLETED")
 
 
+def test_what_slurmctld_forgot_stays_and_what_a_file_no_longer_has_goes(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    cancelled = [run("9", None, None, submit_s=number, state="CANCELLED") for number in (1, 2)]
+    for source in ("controller-2026-11-20", "file"):
+        keep_runs(store, source, parsed(run("1"), run("2", end_s=None, state="RUNNING"), *cancelled), 600.0)
+        keep_runs(store, source, parsed(run("2", state="COMPLETED"), run("3"), cancelled[0]), 7200.0)
+    rows = store.rows("SELECT job_id, state FROM readings ORDER BY ALL", {})
+    file = [("2", "COMPLETED"), ("3", "COMPLETED"), ("9", "CANCELLED")]
+    assert rows == sorted([*file, *file, ("1", "COMPLETED"), ("9", "CANCELLED")])
+
+
+def parsed(*rows: AllocationRow) -> Parsed:
+    return Parsed(rows, len(rows), 0, {})
+
+
+def test_a_runaway_counts_as_far_as_it_was_seen_before(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    running = run(end_s=None, state="RUNNING")
+
+    def of_day(state: AllocationRow, now_s: float) -> None:
+        store.write_allocations("sacct-1970-01-01", [state], now_s, keep=True)
+
+    of_day(running, 5.0 * HOUR)
+    for _ in range(2):
+        of_day(running._replace(state=RUNAWAY), 0.0)
+    assert only(store).allocated_gpu_hours == 5.0
+    assert store.rows("SELECT state FROM readings ORDER BY ALL", {}) == [(RUNAWAY,), ("RUNNING",)]
+    of_day(run(end_s=HOUR), 9.0 * HOUR)
+    assert store.rows("SELECT state FROM readings", {}) == [("COMPLETED",)]
+
+
+def test_a_days_file_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    store = stored(tmp_path, [run()])
+    (tmp_path / "allocations" / "a.parquet").write_bytes(b"junk")
+    with pytest.raises(StoreError, match=r"allocations/a.parquet' cannot be read: .*move it away"):
+        store.write_allocations("a", [run()], 1.0, keep=True)
+
+
+def test_the_means_of_a_run_are_all_of_one_reading(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    store.write_allocations("a", [run()], 1.0, [JobMeans(90.0, None, 9000, 4, "job mean by old")])
+    store.write_allocations("b", [run()], 2.0, [JobMeans(10.0, None, None, 1, "job mean by new")])
+    store.write_allocations("c", [run()], 3.0)
+    assert store.rows(f"SELECT {', '.join(MEANS)} FROM allocations", {}) == [(10.0, None, 1, "job mean by new")]
+
+
+def test_means_that_release_0_1_took_in_count(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    store.write_allocations("a", [run(gres=(Gres("gpu", "h100", 2),))], 1.0, [JobMeans(50.0, None, None, 0, "")])
+    path = tmp_path / "allocations" / "a.parquet"
+    with duckdb.connect() as database:
+        database.execute(f"CREATE TABLE kept AS SELECT * EXCLUDE (mean_gpus, mean_method) FROM '{path}'")
+        database.execute(f"COPY kept TO '{path}'")
+    usage = only(store)
+    assert (usage.util_measured_gpu_hours, usage.util_used_gpu_hours) == (2.0, 1.0)
+    assert (usage.methods, usage.coverage_pct) == (("job mean by source",), None)
+
+
 def test_requeued_runs_count_each(tmp_path: Path) -> None:
     rows = [run(state="REQUEUED"), run(start_s=5000, end_s=8600), run("2", cluster="other")]
     usages = job_usage(stored(tmp_path, rows), 0, 1e5, 1e5)
@@ -157,11 +219,55 @@ def test_text_that_parquet_cannot_hold(tmp_path: Path) -> None:
 def test_corrupt_store(tmp_path: Path) -> None:
     (tmp_path / "allocations").mkdir()
     (tmp_path / "allocations" / "x.parquet").write_bytes(b"junk")
-    with pytest.raises(StoreError, match="ingest again"):
+    with pytest.raises(StoreError, match=r"x.parquet' cannot be read: .*move it away"):
         job_usage(Store(str(tmp_path)), 0, 1, 1)
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="is a link or belongs to"):
         Store(str(tmp_path / "file")).write_allocations("a", [run()], 1.0)
+
+
+def test_the_file_that_is_damaged_is_named(tmp_path: Path) -> None:
+    store = stored(tmp_path, [run()])
+    (tmp_path / "decisions.parquet").write_bytes(b"junk")
+    with pytest.raises(StoreError, match=r"decisions.parquet' cannot be read: .*move it away"):
+        store.rows("FROM decisions", {})
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "\udcff"])
+def test_a_damaged_log_is_named(tmp_path: Path, content: str) -> None:
+    stored(tmp_path, [run()]).write_log("a", {})
+    (tmp_path / "ingest" / "a.json").write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(StoreError, match=r"a.json' is damaged; remove it, and ingest again"):
+        open_store(str(tmp_path))
+
+
+def test_a_store_that_is_closed_to_its_reader_is_not_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(path: str) -> NoReturn:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(StoreError, match=r"is closed to this user: .* belongs to uid"):
+        open_store(str(tmp_path))
+
+
+def test_the_path_of_a_store_is_no_pattern(tmp_path: Path) -> None:
+    for name in ("a*b[1]?", "axb1y"):
+        stored(tmp_path / name, [run(name)], busy(900))
+    assert only(Store(str(tmp_path / "a*b[1]?"))).job_id == "a*b[1]?"
+
+
+def test_errors_over_a_text_speak_of_the_text(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StoreError, match="the runs of the text cannot be added up: Catalog Error"),
+        Store(str(tmp_path)).over(str(tmp_path), lambda database: database.execute("FROM nothing")),
+    ):
+        pass
+
+
+def test_a_list_of_nodes_that_cannot_be_read_is_a_node() -> None:
+    assert node_names("n[1-2],x") == {"n1", "n2", "x"}
+    assert node_names("n[1-") == {"n[1-"}
+    assert node_names("") == frozenset()
 
 
 def test_runs_are_synced_as_samples_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 
 from slurm_colloc.accounting.collocation import collocation
 from slurm_colloc.accounting.compact import compact
+from slurm_colloc.accounting.runs import RUNAWAY
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window, job_usage, runs_in_window, sweep
+from slurm_colloc.accounting.sweep import (
+    Window,
+    count_runaways,
+    job_usage,
+    runs_in_window,
+    sweep,
+    unaccounted_hours,
+)
 from slurm_colloc.config import Observe
 from slurm_colloc.errors import StoreError
 from slurm_colloc.model import AllocationRow, Gres, Holder, JobUsage, Round
@@ -73,6 +81,7 @@ def test_running_is_so_far(tmp_path: Path) -> None:
     store = stored(tmp_path, [run(end_s=None, state="RUNNING"), run("2", None, None), run("3", None, 100)])
     assert only(store, 0, 1e9, 1800).allocated_gpu_hours == 0.5
     assert only(store, 0, 900, 1800).allocated_gpu_hours == 0.25
+    assert only(store, 900, 1e9, 1800).allocated_gpu_hours == 0.25
     assert runs_in_window(store, 0, 1e9, 1800) == (1, 0)
 
 
@@ -94,6 +103,52 @@ def test_no_negative_hours(tmp_path: Path, row: AllocationRow) -> None:
 def test_a_run_of_no_length(tmp_path: Path) -> None:
     usage = only(stored(tmp_path, [run(start_s=1000, end_s=1000)], busy(900, 1800)))
     assert (usage.allocated_gpu_hours, usage.util_used_gpu_hours, usage.coverage_pct) == (0.0, None, 0.0)
+
+
+def test_a_run_of_no_length_is_in_one_of_two_windows(tmp_path: Path) -> None:
+    store = stored(tmp_path, [run(start_s=1000, end_s=1000)])
+    counts = [runs_in_window(store, *window, 1e9) for window in ((0, 1000), (1000, 2000), (2000, 3000))]
+    assert counts == [(0, 0), (1, 0), (0, 0)]
+
+
+def test_a_run_that_was_seen_running_and_then_ended_is_over(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    store.write_allocations("a", [run(end_s=None, state="RUNNING")], 9000.0)
+    store.write_allocations("b", [run(end_s=1800)], 5000.0)
+    assert only(store).allocated_gpu_hours == 0.5
+    # Also where only the older reading, which knows no end, would reach into the window.
+    assert runs_in_window(store, 1800, 1e9, 1e9) == (0, 0)
+
+
+def test_runs_whose_end_nobody_knows(tmp_path: Path) -> None:
+    lost = run(end_s=None, state=RUNAWAY)
+    store = Store(str(tmp_path))
+    others = [lost._replace(start_s=2000), lost._replace(cluster="d"), lost._replace(job_id_raw="2", start_s=5000)]
+    running = run("4", end_s=None, state="RUNNING")
+    store.write_allocations("a", [lost, *others, lost._replace(job_id_raw="3"), running], 1.0)
+    # One is known twice, one ended after all; runs that only look like one of them do not end it.
+    ended = [run("3", 0, 900), run("5", 0, 900), run("1", 7, 900), run("1", 0, 900, cluster="e")]
+    store.write_allocations("b", [lost, *ended], 2.0)
+    with store.connect() as database:
+        assert [count_runaways(database, until_s) for until_s in (0, 1, 2000, 2001, 5000, 5001)] == [0, 2, 2, 3, 3, 4]
+
+
+def test_runs_without_a_gpu_are_counted(tmp_path: Path) -> None:
+    assert runs_in_window(stored(tmp_path, [run(), run("2", gres=()), run("3")]), 0, 1e9, 1e9) == (3, 1)
+
+
+def test_jobs_that_were_sampled_and_have_no_run(tmp_path: Path) -> None:
+    def unaccounted(folder: str, rounds: Sequence[Round]) -> tuple[float, float]:
+        store = stored(tmp_path / folder, [run()], rounds)
+        with store.connect() as database:
+            sweep(database, store, Window(0, 3600, 1e9))
+            return unaccounted_hours(database)
+
+    assert unaccounted("a", [*busy(900, 1800), *busy(2700, 3600, 4500, job="9", uuid="GPU-1")]) == (0.5, 1.0)
+    assert unaccounted("b", busy(900, job="9")) == (0.25, 0.25)
+    assert unaccounted("c", busy(900)) == (0.0, 0.25)
+    assert unaccounted("d", ()) == (0.0, 0.0)
+    assert unaccounted("e", busy(900, job="")) == (0.0, 0.0), "nobody's time is no job's"
 
 
 def test_suspended_time_is_not_allocated(tmp_path: Path) -> None:
@@ -166,6 +221,44 @@ def test_a_mean_from_the_source_gives_way_to_samples(tmp_path: Path) -> None:
     seldom = job_usage(store, 0, 1800, 1e5)[0]
     assert (seldom.coverage_pct, seldom.util_used_gpu_hours) == (50.0, 0.125)
     assert (seldom.gpu_mem_peak_mib, seldom.methods) == (3000, ("measured",))
+
+
+@pytest.mark.parametrize(("seen_gpus", "measured"), [(1, 1.0), (2, 2.0), (4, 2.0)])
+def test_a_mean_is_of_the_gpus_that_it_saw(tmp_path: Path, seen_gpus: int, measured: float) -> None:
+    store = Store(str(tmp_path))
+    means = [JobMeans(50.0, None, None, seen_gpus, "job mean by source")]
+    store.write_allocations("a", [run(gres=(Gres("gpu", "h100", 2),))], 1.0, means)
+    usage = only(store)
+    assert (usage.util_measured_gpu_hours, usage.util_used_gpu_hours) == (measured, measured / 2)
+
+
+def test_a_mean_of_nothing_measures_nothing(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    store.write_allocations("a", [run()], 1.0, [JobMeans(None, None, 5000, 1, "job peak by source")])
+    usage = only(store)
+    assert (usage.util_measured_gpu_hours, usage.util_used_gpu_hours, usage.gpu_mem_peak_mib) == (0.0, None, 5000)
+
+
+def test_a_mean_of_a_slice_is_not_one_of_a_gpu_and_a_peak_alone_covers_nothing(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    rows = [run(gres=(Gres("gpu", "h100_1g.10gb", 1),)), run("2")]
+    means = [JobMeans(10.0, None, None, 1, "job mean by source"), JobMeans(None, None, 5000, 0, "job mean by source")]
+    store.write_allocations("a", rows, 1.0, means)
+    part, peak = job_usage(store, 0, 1e5, 1e5)
+    assert (part.util_measured_gpu_hours, part.util_used_gpu_hours, part.coverage_pct) == (0.0, None, None)
+    assert (peak.util_used_gpu_hours, peak.coverage_pct, peak.gpu_mem_peak_mib) == (None, 0.0, 5000)
+
+
+@pytest.mark.parametrize("newest_ends_s", [HOUR, 3 * HOUR])
+def test_where_readings_disagree_on_the_end_one_counts_in_all_windows(tmp_path: Path, newest_ends_s: int) -> None:
+    store = Store(str(tmp_path))
+    store.write_allocations("old", [run(end_s=2 * HOUR)], 1.0)
+    store.write_allocations("new", [run(end_s=newest_ends_s)], 2.0)
+    hours = [
+        sum(usage.allocated_gpu_hours or 0.0 for usage in job_usage(store, hour * HOUR, (hour + 1) * HOUR, 1e6))
+        for hour in range(4)
+    ]
+    assert hours == [1.0 if hour * HOUR < newest_ends_s else 0.0 for hour in range(4)]
 
 
 # --- properties ---
@@ -285,6 +378,25 @@ def test_a_peak_is_of_one_run_and_of_one_node(tmp_path: Path) -> None:
     assert only(stored(tmp_path / "one", [wide], [one._replace(node="g1") for one in two])).gpu_mem_peak_mib == 9000
 
 
+def test_a_peak_is_the_most_at_one_time(tmp_path: Path) -> None:
+    rounds = [*busy(900, mib=3000), *busy(1800, mib=5000), *busy(2700, mib=1000)]
+    assert only(stored(tmp_path / "one", [run()], rounds)).gpu_mem_peak_mib == 5000
+    two = run(gres=(Gres("gpu", "h100", 2),))
+    alike = [*rounds, *busy(900, uuid="GPU-1", mib=3000), *busy(1800, 2700, uuid="GPU-1", mib=500)]
+    assert only(stored(tmp_path / "two", [two], alike)).gpu_mem_peak_mib == 6000
+
+
+def test_a_reading_of_no_time_is_none(tmp_path: Path) -> None:
+    usage = only(stored(tmp_path, [run()], [one._replace(hosts=(host(),)) for one in busy(900, interval_s=0)]))
+    assert (usage.coverage_pct, usage.methods, usage.gpu_mem_peak_mib, usage.host_mem_peak_mib) == (0.0, (), None, None)
+
+
+def test_more_gpus_than_were_allocated_do_not_cover_more_than_all(tmp_path: Path) -> None:
+    rounds = [*busy(900, 1800, 2700, 3600), *busy(900, 1800, 2700, 3600, uuid="GPU-1")]
+    usage = only(stored(tmp_path, [run()], rounds))
+    assert (usage.coverage_pct, usage.util_measured_gpu_hours, usage.sm_measured_gpu_hours) == (100.0, 1.0, 1.0)
+
+
 def test_time_without_a_process_is_held_idle(tmp_path: Path) -> None:
     held = [Holder("GPU-0", "1", None)]
     idle = [one._replace(processes=(), holders=tuple(held)) for one in busy(2700, 3600, util=0.0, sm=0.0)]
@@ -306,9 +418,21 @@ def test_the_idle_tail_is_of_all_the_runs_devices(tmp_path: Path) -> None:
     assert only(stored(tmp_path / "a", [two], rounds)).idle_tail_s == 900.0
     never = only(stored(tmp_path / "b", [run(start_s=100)], first))
     assert never.idle_tail_s == 2600.0, "from the run's start, where it was sampled"
-    unknown = only(stored(tmp_path / "c", [run()], busy(900, util=None, sm=None)))
+    later = busy(2700, uuid="GPU-1", util=0.0, sm=0.0)
+    assert only(stored(tmp_path / "later", [two], [*first, *later])).idle_tail_s == 2700.0
+    blind = busy(900, util=None, sm=None)
+    assert only(stored(tmp_path / "blind", [run()], [*blind, *busy(1800, 2700, util=0.0, sm=0.0)])).idle_tail_s == 1800
+    unknown = only(stored(tmp_path / "c", [run()], blind))
     assert unknown.idle_tail_s is None
     assert only(stored(tmp_path / "d", [run()])).idle_tail_s is None
+
+
+@pytest.mark.parametrize(("days", "tail_s"), [(30, 1800.0), (300, None)])
+def test_the_idle_tail_is_known_to_the_minute_or_not_at_all(tmp_path: Path, days: int, tail_s: float | None) -> None:
+    store = stored(tmp_path, [run()], [*busy(900, 1800), *busy(2700, 3600, util=0.0, sm=0.0)])
+    compact(store.samples, Observe(), days * 24 * HOUR, anyway=True)
+    assert list(tmp_path.rglob("minute.parquet" if tail_s else "day.parquet"))
+    assert only(store).idle_tail_s == tail_s
 
 
 def test_energy_counts_as_far_as_its_interval(tmp_path: Path) -> None:
@@ -363,6 +487,8 @@ def test_a_requeued_run_that_was_never_seen_to_end_stops_where_it_began_anew(tmp
     usages = job_usage(store, 0, 1e5, 1e5)
     assert [(usage.end_s, usage.energy_j) for usage in usages] == [(1000, near(30000 * 10)), (2000, near(30000 * 10))]
     assert runs_in_window(store, 1500, 1600, 1e5) == (1, 0)
+    store.write_allocations("c", [run(start_s=3000, end_s=4000)], 6000.0)
+    assert [usage.end_s for usage in job_usage(store, 0, 1e5, 1e5)] == [1000, 2000, 4000]
 
 
 @pytest.mark.parametrize("rolled_up", [False, True])

@@ -109,8 +109,10 @@ def test_steps_that_say_nothing_of_gpus() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"release": "22.05"}, "before Slurm 23.02.6"),
-        ({"release": "23.02"}, "before Slurm 23.02.6"),
+        ({"release": "22.05.11"}, "before Slurm 23.02.6"),
+        ({"release": "23.02.0"}, "before Slurm 23.02.6"),
+        ({"release": "24.05"}, "say which Slurm ran them: --slurm-release 24.05.4"),
+        ({"release": ""}, "say which Slurm ran them"),
         ({"release": "23.02.5"}, "before Slurm 23.02.6"),
         ({"release": "23.11.10", "gres": [Gres("gpu", "h100", 2)]}, "before Slurm 24.05.1"),
         ({"release": "24.05.0", "gres": [Gres("gpu", "h100", 2)]}, "before Slurm 24.05.1"),
@@ -130,4 +132,4 @@ def test_what_is_refused(change: dict[str, Any], why: str) -> None:
 
 def test_what_is_just_right() -> None:
     assert step_means([step()], H100, "23.02.6") is not None
-    assert step_means([step("gres/gpumem=1M,gres/gpuutil=0")], [*H100, Gres("nic", "", 1)], "24.05") is not None
+    assert step_means([step("gres/gpumem=1M,gres/gpuutil=0")], [*H100, Gres("nic", "", 1)], "24.05.4") is not None

@@ -1,10 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
+import re
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.units import capacity_mib, demand_mib, demand_units, percent, used_mib, watts
+from slurm_colloc.units import (
+    capacity_mib,
+    demand_mib,
+    demand_units,
+    joules,
+    kilowatt_hours,
+    mib_of_gib,
+    percent,
+    time_limit_min,
+    used_mib,
+    watts,
+)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +40,7 @@ def test_demand_rounds_up(text: str, mib: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "9", "G", "-1G", "0M", "0G", "nan", "1e3M", "9P", "9G 1M", "9" * 400 + "G"])
 def test_not_a_size(text: str) -> None:
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=re.escape(f"'{text}' is ")):
         demand_mib(text)
 
 
@@ -57,7 +71,7 @@ def test_shares_hold_the_fraction(fraction: float, whole: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("30", 30.0), ("30%", 30.0), ("1", 1.0), ("0.3%", 0.3), ("2.5", 2.5), ("100", 100.0), (" 5 ", 5.0)],
+    [("30", 30.0), ("30%", 30.0), ("1", 1.0), ("0.3%", 0.3), ("1.5", 1.5), ("2.5", 2.5), ("100", 100.0), (" 5 ", 5.0)],
 )
 def test_percent(text: str, value: float) -> None:
     assert percent(text, "sm") == pytest.approx(value)
@@ -69,5 +83,43 @@ def test_not_percent(text: str) -> None:
         percent(text, "sm")
 
 
+def test_what_may_be_a_fraction_is_shown_both_ways() -> None:
+    with pytest.raises(InputError, match=r"sm '0\.3' may be .*; write '30%' or '0\.3%'"):
+        percent("0.3", "sm")
+    with pytest.raises(InputError, match=r"sm '0\.0' lies outside"):
+        percent("0.0", "sm")
+
+
 def test_small_conversions() -> None:
-    assert watts(71500) == 71.5
+    assert (watts(71500), joules(71500), kilowatt_hours(7.2e6)) == (71.5, 71.5, 2.0)
+    assert (mib_of_gib(2), mib_of_gib(79.25), mib_of_gib(0.0001)) == (2048, 81152, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        ("90", 90),
+        ("90:00", 90),
+        ("90:01", 91),
+        ("90:61", 92),
+        ("2:03:00", 123),
+        ("2:03:04", 124),
+        ("1-2", 26 * 60),
+        ("1-2:03", 26 * 60 + 3),
+        ("1-2:03:04", 26 * 60 + 4),
+        ("0-0:00:01", 1),
+        ("0", inf),
+        ("0-0", inf),
+        ("UNLIMITED", inf),
+        ("infinite", inf),
+        ("-1", inf),
+    ],
+)
+def test_time_limits(text: str, minutes: float) -> None:
+    assert time_limit_min(text) == minutes
+
+
+@pytest.mark.parametrize("text", ["", "x", "1:2:3:4", "1-", "-2", "1-2:3:4:5", "1.5", "1 ", "1-2-3", "\u0661"])
+def test_not_a_time_limit(text: str) -> None:
+    with pytest.raises(InputError, match=f"time limit '{text}' is none of"):
+        time_limit_min(text)

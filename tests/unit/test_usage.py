@@ -48,7 +48,17 @@ def test_nothing_measured_is_none() -> None:
     assert (whole.sm_used_gpu_hours, whole.sm_weighted_pct, whole.coverage_pct) == (None, None, 0.0)
     empty = total([])
     assert (empty.jobs, empty.allocated_gpu_hours, empty.util_weighted_pct, empty.coverage_pct) == (0, 0.0, None, None)
+    assert (empty.held_unknown_hours, empty.util_measured_gpu_hours, empty.sm_measured_gpu_hours) == (0.0, 0.0, 0.0)
     assert (empty.held_gpu_hours, empty.energy_kwh, empty.gpu_mem_peak_mib, empty.methods) == (0.0, None, None, ())
+
+
+def test_a_percentage_of_no_time_is_none() -> None:
+    nothing = {name: 0.0 for name in usage()._fields if name.endswith("_gpu_hours")}
+    whole = total([usage(**nothing)])
+    assert (whole.util_weighted_pct, whole.util_plain_pct, whole.coverage_pct) == (None, None, None)
+    assert (whole.sm_weighted_pct, whole.sm_plain_pct) == (None, None)
+    hour = total([usage(**nothing), usage()])
+    assert (hour.util_weighted_pct, hour.util_plain_pct, hour.sm_weighted_pct, hour.sm_plain_pct) == (50, 50, 25, 25)
 
 
 def test_unknown_size_stays_out_of_both_sides() -> None:
@@ -59,6 +69,13 @@ def test_unknown_size_stays_out_of_both_sides() -> None:
     # Where the size of none is known, neither are the hours.
     unsized = total([usage(allocated_gpu_hours=None)])
     assert (unsized.allocated_gpu_hours, unsized.util_used_gpu_hours, unsized.jobs_without_size) == (None, None, 1)
+
+
+def test_held_time_that_nobody_saw_is_not_zero() -> None:
+    unseen = total([usage(held_gpu_hours=None, held_unknown_hours=2.0)])
+    assert (unseen.held_gpu_hours, unseen.held_unknown_hours) == (None, 2.0)
+    unsized = total([usage(allocated_gpu_hours=None, held_gpu_hours=None, held_unknown_hours=3.0), usage()])
+    assert (unsized.held_gpu_hours, unsized.held_unknown_hours) == (1.0, 3.0)
 
 
 def test_coverage_weighs_by_hours_and_skips_what_is_not_recorded() -> None:
@@ -76,6 +93,8 @@ def test_groups() -> None:
     ]
     # Most unused first: bob 1 + 0.75, ann 0.75, cid 0.1 by GPU_UTIL.
     assert [group.name for group in grouped(runs)] == ["bob", "ann", "cid", "total"]
+    by_util = usage(user="dan", sm_used_gpu_hours=None, util_measured_gpu_hours=9.0, util_used_gpu_hours=0.0)
+    assert [group.name for group in grouped([*runs, by_util])] == ["dan", "bob", "ann", "cid", "total"]
     *accounts, _ = grouped(runs, "account")
     assert [(group.name, group.jobs) for group in accounts] == [("x", 2), ("y", 2)]
     assert accounts[0].methods == ("measured", "split by memory")
@@ -104,6 +123,7 @@ def test_what_adds_up_and_what_does_not() -> None:
     whole = total([one, other])
     assert (whole.held_gpu_hours, whole.held_unknown_hours, whole.held_idle_gpu_hours) == (3.0, 0.5, 0.25)
     assert (whole.gpu_mem_peak_mib, whole.energy_kwh) == (9000, 1.0)
+    assert total([one, usage(gpu_mem_peak_mib=100)]).gpu_mem_peak_mib == 9000
     bare = total([other])
     assert (bare.held_idle_gpu_hours, bare.gpu_mem_peak_mib, bare.energy_kwh) == (None, None, None)
 

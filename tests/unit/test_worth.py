@@ -3,15 +3,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slurm_colloc.accounting.collocation import collocation, installed_gpus
+from slurm_colloc.accounting.decisions import OF_RUNS
 from slurm_colloc.accounting.equivalents import worth
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import Window, job_usage, sweep
 from slurm_colloc.model import Collocation, Gres, Round
-from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, device, near, process, run, seen, site
+from tests.unit.made import H100, HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, decision, device, near, process, run, seen, site
 from tests.unit.stored import SHARES, busy, only, sampled, stored
 
 SLICE = (Gres("gpu", "h100_1g.10gb", 1),)
@@ -57,6 +59,77 @@ def test_a_run_on_nodes_of_two_pools_is_worth_something_where_they_agree() -> No
     assert worth(gres, "s1,elsewhere", differ).gpus is None
 
 
+@pytest.mark.parametrize(("nodes", "gpus"), [("s1,t1", 0.5), ("t[1-2]", 0.5), ("t[1-", None), ("", None)])
+def test_nodes_are_read_as_slurm_writes_them(nodes: str, gpus: float | None) -> None:
+    both = site(SHARD_POOL, SHARD_POOL._replace(name="t", nodes="t[1-2]"))
+    assert worth((Gres("shard", "", 2),), nodes, both).gpus == gpus
+
+
+UNTYPED = (Gres("gpu", "", 2),)
+
+
+@pytest.mark.parametrize(
+    ("parts", "gpu_type", "slices", "sms", "memory"),
+    [
+        (slice(1, 2), "", 2 / 7, 32 / 132, 2 * 9984 / 81559),
+        # Two kinds of slices, alike by slices only.
+        (slice(1, 3), "", 2 / 7, None, None),
+        (slice(0, 2), "", None, None, None),
+        (slice(1, 2), "h100", None, None, None),
+        (slice(0), "h100", 2.0, 2.0, 2.0),
+    ],
+)
+def test_an_untyped_gpu_is_what_its_pool_has(
+    parts: slice, gpu_type: str, slices: float | None, sms: float | None, memory: float | None
+) -> None:
+    config = site(MIG_POOL._replace(gpu_type=gpu_type, slice=MIG_POOL.slice[parts]))
+    for by, gpus in (("slices", slices), ("sms", sms), ("memory", memory)):
+        assert worth(UNTYPED, "m1", config, by).gpus == (None if gpus is None else near(gpus)), by
+    # Other nodes have GPUs of nobody knows what kind.
+    assert worth(UNTYPED, "x", config).gpus == 2.0
+
+
+@pytest.mark.parametrize(
+    ("model", "parts", "fits", "slices", "sms"),
+    [
+        # A site may call a slice what it likes; its pool says what it is of.
+        (H100, {"type": "small", "profile": "1g.10gb"}, True, 1 / 7, 16 / 132),
+        ("NVIDIA A30", {"type": "small", "profile": "1g.6gb", "sm_count": 14}, True, 1 / 4, 14 / 56),
+        # A pool of unknown size, of a model that is known.
+        (H100, {"type": "small", "profile": "1g.20gb"}, False, 1 / 7, 26 / 132),
+        ("NVIDIA A30", {"type": "small", "profile": "1g.6gb"}, False, 1 / 4, None),
+    ],
+)
+def test_a_slice_by_another_name(
+    tmp_path: Path, model: str, parts: dict[str, Any], fits: bool, slices: float, sms: float | None
+) -> None:
+    sm_count = {H100: 132}.get(model, 56) if fits else None
+    part = MIG_POOL.slice[1]._replace(**parts)
+    config = site(MIG_POOL._replace(gpu_model=model, sm_count=sm_count, slice=(part,)))
+    gres = (Gres("gpu", "small", 1),)
+    assert worth(gres, "m1", config).gpus == near(slices)
+    assert worth(gres, "m1", config, "sms").gpus == (None if sms is None else near(sms))
+    stored(tmp_path, [run(gres=gres, node_list="m1")])
+    assert only(Store(str(tmp_path), config)).allocated_gpu_hours == near(slices)
+
+
+def test_a_slice_that_its_pool_does_not_have_is_what_its_type_says() -> None:
+    a30 = (Gres("gpu", "a30_1g.6gb", 1),)
+    a100 = (Gres("gpu", "nvidia_a100-sxm4-40gb_2g.10gb", 1),)
+    assert worth(a30, "m1", SHARES).gpus == 1 / 4
+    assert worth(a100, "m1", SHARES, "sms").gpus == near(28 / 108)
+
+
+@pytest.mark.parametrize(
+    ("gres", "node", "gpus"),
+    [(Gres("shard", "", 1), "s1", 0.25), (Gres("mps", "", 25), "g1", 0.25), (Gres("gpu", "", 1), "m1", 1 / 7)],
+)
+def test_what_runs_are_worth_depends_on_their_nodes(tmp_path: Path, gres: Gres, node: str, gpus: float) -> None:
+    config = site(MPS_POOL, SHARD_POOL, MIG_POOL._replace(slice=MIG_POOL.slice[1:2]))
+    store = stored(tmp_path, [run(gres=(gres,), node_list=node)], (), config)
+    assert only(store).allocated_gpu_hours == near(gpus)
+
+
 def test_what_gres_are_called() -> None:
     both = worth((Gres("gpu", "a100", 1), Gres("gpu", "", 2), Gres("nic", "", 1)), "x", None)
     assert (both.kind, both.shown, both.devices, both.whole) == ("a100+untyped", "gpu:a100:1,gpu:2,nic:1", 3, True)
@@ -82,10 +155,17 @@ def test_what_was_used_is_by_the_convention_of_what_was_allocated(tmp_path: Path
     assert usage.held_gpu_hours == near(1 / 7)
 
 
+def test_a_slice_of_the_whole_gpu_may_be_of_unknown_size(tmp_path: Path) -> None:
+    stored(tmp_path, [run(gres=(Gres("gpu", "a30_4g.24gb", 1),))], busy(900))
+    usage = only(Store(str(tmp_path), None, "sms"))
+    assert (usage.allocated_gpu_hours, usage.util_measured_gpu_hours, usage.held_gpu_hours) == (None, 0.0, 1.0)
+    assert only(Store(str(tmp_path))).util_measured_gpu_hours == 0.25
+
+
 # --- held ---
 
 
-def held(store: Store) -> list[tuple[float, float]]:
+def held(store: Store) -> list[tuple[float | None, float]]:
     return [(usage.held_gpu_hours, usage.held_unknown_hours) for usage in job_usage(store, 0, 1e9, 1e9)]
 
 
@@ -113,8 +193,13 @@ def test_shares_hold_a_gpu_together(tmp_path: Path) -> None:
     assert second == (near(0.125), near(0.75))
 
 
+def test_of_a_share_that_was_always_seen_nothing_is_unknown(tmp_path: Path) -> None:
+    row = run(gres=(Gres("shard", "", 1),), node_list="s1")
+    assert held(stored(tmp_path, [row], busy(900, 1800, 2700, 3600), SHARES)) == [(1.0, 0.0)]
+
+
 def test_of_shares_that_nobody_saw_nothing_is_known(tmp_path: Path) -> None:
-    assert held(stored(tmp_path, [run(gres=(Gres("mps", "", 50),), node_list="g1")], (), SHARES)) == [(0.0, 1.0)]
+    assert held(stored(tmp_path, [run(gres=(Gres("mps", "", 50),), node_list="g1")], (), SHARES)) == [(None, 1.0)]
 
 
 # --- collocation ---
@@ -162,7 +247,7 @@ def test_no_more_was_held_than_was_there(tmp_path: Path) -> None:
     rounds = [seen(900.0 * n, [device()], everyone[: n % 4], interval_s=900.0) for n in range(1, 5)]
     store = stored(tmp_path, rows, rounds, SHARES)
     with_jobs = sum(time.gpu_hours for time in shared(store) if time.jobs)
-    assert sum(hours for hours, _ in held(store)) == near(with_jobs)
+    assert sum(hours or 0.0 for hours, _ in held(store)) == near(with_jobs)
     assert with_jobs == near(0.75)
 
 
@@ -187,3 +272,25 @@ def test_an_hour_of_a_whole_cluster(tmp_path: Path) -> None:
         sum(getattr(usage, f"{name}_gpu_hours") or 0 for usage in usages) for name in ("util_used", "allocated", "held")
     )
     assert 0 < used < allocated < all_held == installed_gpus(config)
+
+
+# --- decisions ---
+
+
+def test_a_decision_is_of_the_submission_and_of_all_that_became_of_it(tmp_path: Path) -> None:
+    day = 86_400
+    runs = [
+        run("1", 30 * day, 30 * day + 900, submit_s=30 * day - 60),  # the id came round: csub saw another job
+        run("2", 30 * day, 30 * day + 900, submit_s=30 * day - 60),
+        run("2", 31 * day, 31 * day + 900, submit_s=31 * day - 60),  # requeued
+        run("3", 30 * day, 30 * day + 900, submit_s=None),
+        run("4", 400 * day, 400 * day + 900, submit_s=None),
+    ]
+    store = stored(tmp_path, runs)
+    at_s = {"1": 29.0 * day, "2": 30.0 * day - 90, "3": 1.0 * day, "4": 1.0 * day}
+    store.write_decisions([("ann", decision(job, at_s=at)) for job, at in at_s.items()])
+    with store.connect() as database:
+        sweep(database, store, Window(0, 1e9, 1e9))
+        query = f"SELECT job_id, start_s / {day}, signature FROM ({OF_RUNS}) ORDER BY 1, 2"
+        found = database.execute(query).fetchall()
+    assert found == [("1", 30, None), ("2", 30, "sig"), ("2", 31, "sig"), ("3", 30, "sig"), ("4", 400, None)]

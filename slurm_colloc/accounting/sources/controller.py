@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection
 from datetime import tzinfo
 
-from slurm_colloc.accounting.sources.sacct import Parsed, checked, parse_time
+from slurm_colloc.accounting.sources.sacct import Parsed, bounded, checked, parse_time
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import AllocationRow
 from slurm_colloc.slurm.gres import parse_gres
@@ -59,7 +59,7 @@ def parse_jobs(text: str, cluster: str, zone: tzinfo | None = None, known: Colle
             rows.append(_row(match, cluster, zone))
         except InputError as error:
             rejected[str(error)] += 1
-    return Parsed(tuple(rows), rows_in, 0, rejected)
+    return Parsed(tuple(rows), rows_in, 0, bounded(rejected))
 
 
 def _row(match: re.Match[str], cluster: str, zone: tzinfo | None) -> AllocationRow:

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from datetime import tzinfo
 
-from slurm_colloc.accounting.sources.sacct import Parsed, checked, parse_time
+from slurm_colloc.accounting.sources.sacct import Parsed, bounded, checked, parse_time
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import AllocationRow
 from slurm_colloc.slurm.gres import parse_tres_gres
@@ -50,9 +50,10 @@ def parse_jobcomp(text: str, zone: tzinfo | None = None) -> Parsed:
     if ran and not any(row.gres for row in ran):
         raise InputError(
             f"GPUs are not tracked in it: none of {len(ran)} runs has a gres in its Tres; slurmctld writes it only "
-            "beside a slurmdbd, with AccountingStorageTRES=gres/gpu; without one take 'scontrol show job -d -o'"
+            "beside a slurmdbd, with AccountingStorageTRES=gres/gpu; without one run plain 'colloc ingest' every few "
+            "minutes: it asks slurmctld"
         )
-    return Parsed(tuple(rows), rows_in, 0, rejected)
+    return Parsed(tuple(rows), rows_in, 0, bounded(rejected))
 
 
 def _row(line: str, zone: tzinfo | None) -> AllocationRow:

@@ -10,12 +10,14 @@ one has ``|`` and newlines, and then a name can imitate rows.
 
 import re
 import secrets
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from os import SEEK_END
+from itertools import chain
 from typing import BinaryIO, NamedTuple
 
 from slurm_colloc.accounting.parquet import sql
+from slurm_colloc.accounting.sources.sacct import FIELDS
 from slurm_colloc.errors import InputError
 
 _CHUNK_BYTES = 8 * 1024 * 1024
@@ -29,6 +31,10 @@ _LONGEST_PLAIN_BYTES = 1024 * 1024
 # Between the columns of the plain rows, where the text's own delimiter is not one letter.
 _PLAIN = b"\x1f"
 _PRINTABLE = re.compile(rb"[\t\x1f-\x7e]*")
+_PRINTABLE_TEXT = re.compile("[\t\x1f-\x7e\xa0-\U0010ffff]*")
+_PATTERN = re.compile(r"[*?[]")
+# What stands in the columns themselves cannot stand between them.
+_NO_DELIMITER = re.compile(r"[A-Za-z0-9,=/:.+_ \[\]-]+")
 
 
 class Form(NamedTuple):
@@ -70,13 +76,15 @@ class Rows(NamedTuple):
         too_many = "false" if self.form.open_end else "spare0 IS NOT NULL"
         if self.form.open_end and "JobName" in columns:
             here[columns.index("JobName")] = f"""concat_ws('|', "JobName", {", ".join(spare)}) AS "JobName\""""
+        # A path is no pattern of several files.
+        plain = sql(_PATTERN.sub(r"[\g<0>]", self.plain))
         # An empty column is empty. What stands for NULL must be nobody's name.
         return (
             f'SELECT {", ".join(here)}, CASE WHEN "{fields[-1]}" IS NULL OR {too_many} '
             f"THEN {count} || ' columns instead of {len(fields)}' END AS misfit "
-            f"FROM read_csv('{sql(self.plain)}', delim = '{self.delimiter.decode()}', quote = '', escape = '', "
-            f"comment = '', header = false, skip = {self.skip}, auto_detect = false, columns = {{{kinds}}}, "
-            f"null_padding = true, nullstr = '{secrets.token_hex()}') "
+            f"FROM read_csv('{plain}', hive_partitioning = false, delim = '{self.delimiter.decode()}', quote = '', "
+            f"escape = '', comment = '', header = false, skip = {self.skip}, auto_detect = false, "
+            f"columns = {{{kinds}}}, null_padding = true, nullstr = '{secrets.token_hex()}') "
             f"UNION ALL SELECT {', '.join(split)}, NULL FROM (SELECT unnest($odd::VARCHAR[][]) AS odd)"
         )
 
@@ -86,9 +94,13 @@ def _quoted(names: Sequence[str]) -> list[str]:
 
 
 def parse_header(line: bytes) -> Form | None:
-    """Return what a header says of its text, None where ``line`` (with its newline) is none."""
+    """Return what a header says of its text, None where ``line`` (with its newline) is none.
+
+    Raises:
+        InputError: its columns cannot be told apart by what it has between them.
+    """
     end = b"\r\n" if line.endswith(b"\r\n") else b"\n"
-    text = line.removesuffix(end).decode(errors="replace")
+    text = line.removesuffix(end).removeprefix(BOM_UTF8).decode(errors="replace")
     first = _NAME.match(text)
     if first is None:
         return None
@@ -102,19 +114,34 @@ def parse_header(line: bytes) -> Form | None:
         if terminated:
             names.pop()
         if len(names) > 1 and all(map(_NAME.fullmatch, names)):
+            if _NO_DELIMITER.fullmatch(delimiter):
+                raise InputError(
+                    f"columns with '{delimiter}' between them cannot be told apart, because it is in times, AllocTRES "
+                    "or names, too: use | or the delimiter of docs/how-to/accounting.md"
+                )
             between = delimiter.encode()
             return Form(tuple(names), between, between + end if terminated else end, line)
     return None
 
 
 def form_of(stream: BinaryIO, fields: Sequence[str]) -> Form:
-    """Return the form of the text in ``stream``: what its header says, else these fields with ``|`` between them."""
+    """Return the form of the text in ``stream``: what its header says, else these fields with ``|`` between them.
+
+    Without ``fields`` a text without a header must have FIELDS.
+
+    Raises:
+        InputError: nothing says what its columns are.
+    """
     line = stream.readline(LONGEST_ROW_BYTES)
-    stream.seek(max(0, stream.seek(0, SEEK_END) - 2))
-    # A name may end in a carriage return, but not those of all rows.
-    end = b"\r\n" if line.endswith(b"\r\n") and stream.read() == b"\r\n" else b"\n"
-    stream.seek(0)
-    return parse_header(line) or Form(tuple(fields), b"|", end, b"")
+    form = parse_header(line)
+    if form is None:
+        if not fields and line.count(b"|") != len(FIELDS) - 1:
+            raise InputError(f"'{stream.name}' has no header; name its columns with --fields")
+        lines = chain([line], iter(lambda: stream.readline(LONGEST_ROW_BYTES), b""))
+        # A name may end in a carriage return, but not those of all rows.
+        end = b"\r\n" if all(one.endswith(b"\r\n") for one in lines) else b"\n"
+        form = Form(tuple(fields) or FIELDS, b"|", end, b"")
+    return form
 
 
 def read_rows(path: str, form: Form, work: str, *, each: bool = False) -> Rows:
@@ -169,7 +196,10 @@ def _sorted_out(path: str, form: Form, stream: BinaryIO, target: str) -> Rows:
             for row in rows:
                 plain = row.replace(form.delimiter, _PLAIN)
                 fits = row.count(form.delimiter) == plain.count(_PLAIN) == inner and len(plain) < _LONGEST_PLAIN_BYTES
-                if fits and _PRINTABLE.fullmatch(plain):
+                if form.terminator == b"\r\n" and b"\n" in row:
+                    rejected["a newline within a row"] += 1
+                    continue
+                if fits and (_PRINTABLE.fullmatch(plain) or _is_text(plain)):
                     out.write(plain + b"\n")
                     continue
                 # What is no UTF-8 becomes its escapes: a column of text holds nothing else.
@@ -179,6 +209,13 @@ def _sorted_out(path: str, form: Form, stream: BinaryIO, target: str) -> Rows:
                 else:
                     rejected[f"{len(values)} columns instead of {inner + 1}"] += 1
     return Rows(form, target, _PLAIN, 0, odd, rows_in, rejected)
+
+
+def _is_text(row: bytes) -> bool:
+    try:
+        return _PRINTABLE_TEXT.fullmatch(row.decode()) is not None
+    except UnicodeDecodeError:
+        return False
 
 
 def _chunks(path: str, stream: BinaryIO, terminator: bytes) -> Iterator[bytes]:

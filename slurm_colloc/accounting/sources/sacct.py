@@ -17,6 +17,7 @@ from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import AllocationRow
 from slurm_colloc.process import ask
+from slurm_colloc.slurm.gres import SHOWN
 
 # JobName comes last: in text with an ordinary delimiter it may hold that delimiter, and then the rest is the name.
 FIELDS = (
@@ -26,6 +27,9 @@ FIELDS = (
 NEEDED = ("JobID", "User", "State", "Start", "End", "AllocTRES")
 DAY_S = 86400
 _EPOCH_DIGITS = 11  # until the year 5138
+_MOST_REASONS = 20
+# Without ElapsedRaw nobody knows of a copied text how long its unfinished runs had run.
+_EXPORT = (*FIELDS[:-1], "ElapsedRaw", FIELDS[-1])
 
 
 class Parsed(NamedTuple):
@@ -39,6 +43,13 @@ class Parsed(NamedTuple):
     steps: int
     rejected: Mapping[str, int]
     means: tuple[JobMeans | None, ...] = ()
+
+
+def bounded(reasons: Mapping[str, int]) -> dict[str, int]:
+    """Return the most frequent of these reasons, the others as one: what users write makes any number of them."""
+    ranked = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    others = sum(count for _, count in ranked[_MOST_REASONS:])
+    return dict(ranked[:_MOST_REASONS]) | ({"other reasons": others} if others else {})
 
 
 def ask_fields(timeout_s: float, environment: Mapping[str, str], more: Sequence[str] = ()) -> tuple[str, ...]:
@@ -67,7 +78,7 @@ def check_fields(fields: Sequence[str]) -> None:
     """Raise InputError where a needed column is missing or one is named twice."""
     missing = [name for name in NEEDED if name not in fields]
     if missing:
-        raise InputError(f"sacct columns {', '.join(missing)} are missing; export with -o {','.join(FIELDS)}")
+        raise InputError(f"sacct columns {', '.join(missing)} are missing; export with -o {','.join(_EXPORT)}")
     if len(set(fields)) < len(fields):
         raise InputError("a column is named twice; export each one once")
 
@@ -152,5 +163,5 @@ def parse_time(text: str, zone: tzinfo | None) -> int | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise InputError(f"time '{text}' is neither epoch seconds nor ISO 8601") from None
+        raise InputError(f"time '{text[:SHOWN]}' is neither epoch seconds nor ISO 8601") from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp())

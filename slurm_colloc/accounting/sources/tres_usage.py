@@ -13,6 +13,7 @@ from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.model import Gres
+from slurm_colloc.slurm.gres import SHOWN
 from slurm_colloc.units import used_mib
 
 METHOD = "job peak by Slurm"
@@ -52,7 +53,7 @@ def parse_tres_usage(text: str) -> dict[str, float | None]:
             continue
         match = _NUMBER.fullmatch(value)
         if match is None or not name:
-            raise InputError(f"TRES usage '{item}' in '{text}' is not of the form name=number")
+            raise InputError(f"TRES usage '{item[:SHOWN]}' in '{text[:SHOWN]}' is not of the form name=number")
         number = float(match[1]) * _MULTIPLIER[match[2]]
         found[name] = number if number < _MOST else None
     return found
@@ -64,7 +65,7 @@ def step_means(steps: Sequence[Step], gres: Iterable[Gres], release: str) -> Job
     Args:
         steps: all steps of the run.
         gres: what the run was given.
-        release: of the Slurm that ran it, with its third number ("24.05.4") where that is known.
+        release: of the Slurm that ran it, with its third number ("24.05.4").
 
     Raises:
         InputError: they say what is not so, and why.
@@ -72,6 +73,8 @@ def step_means(steps: Sequence[Step], gres: Iterable[Gres], release: str) -> Job
     told = [step for step in steps if _UTIL in step.usage or _MEMORY in step.usage]
     if not told:
         return None
+    if not re.match(r"\d+\.\d+\.\d+", release):
+        raise InputError("say which Slurm ran them: --slurm-release 24.05.4")
     gpus = _whole_gpus(gres)
     numbers = tuple(int(part) for part in re.findall(r"\d+", release))
     if numbers < _RIGHT_SINCE:

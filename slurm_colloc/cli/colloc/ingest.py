@@ -2,12 +2,14 @@
 """colloc ingest: sacct and samples into the store, and measured use into csub's history."""
 
 import os
+import shutil
 from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 from time import sleep
 from typing import Annotated
 
 import typer
+from ClusterShell.NodeSet import NodeSet
 
 from slurm_colloc.accounting.feedback import build_history, collect_decisions
 from slurm_colloc.accounting.ingest import (
@@ -25,11 +27,12 @@ from slurm_colloc.accounting.sources.prometheus_server import TOKEN_VARIABLE, Se
 from slurm_colloc.accounting.store import REJECTED_LINES, Store
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
 from slurm_colloc.cli.colloc.seal import seal_hours
-from slurm_colloc.cli.colloc.texts import Text, source_name
+from slurm_colloc.cli.colloc.texts import Text, content_name, log_name, source_name
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, ProcessError, StoreError
 from slurm_colloc.files import whose
+from slurm_colloc.model import JobShare, Round
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.journal import hours
 from slurm_colloc.slurm.client import CliClient
@@ -72,6 +75,18 @@ def ingest(
         raise InputError(
             f"{', '.join(alone)}, --sacct-file and --jobcomp are sources of their own; take in each by its own call"
         )
+    for option, given, needed in (
+        ("--fields", fields, {"--sacct-file": sacct_file, "--nvidia-smi": nvidia_smi}),
+        ("--timezone", timezone, {"--sacct-file": sacct_file, "--jobcomp": jobcomp, "--nvidia-smi": nvidia_smi}),
+        ("--slurm-release", slurm_release, {"--sacct-file": sacct_file}),
+        ("--node", node, {"--nvidia-smi": nvidia_smi}),
+        ("--prometheus-match", prometheus_match, {"--prometheus": prometheus}),
+    ):
+        if given and not any(needed.values()):
+            raise InputError(f"{option} does nothing without {' or '.join(needed)}")
+    whole = {"--sacct-file": sacct_file, "--jobcomp": jobcomp, "--clustercockpit": clustercockpit}
+    if (since or until != "now") and any((*whole.values(), nvidia_smi)):
+        raise InputError("--since and --until are for sacct and --prometheus; a file is taken in whole")
     if journal and not os.path.isdir(journal):
         raise InputError(f"journal '{journal}' is no folder")
     config = site_or_none()
@@ -88,7 +103,7 @@ def ingest(
     else:
         runs: Iterable[Counted]
         if sacct_file:
-            runs = [_text(target, Text(sacct_file, fields, timezone), slurm_release)]
+            runs = [_text(target, config, Text(sacct_file, fields, timezone), slurm_release)]
         elif jobcomp:
             runs = [_jobcomp(target, Text(jobcomp, "", timezone))]
         else:
@@ -131,16 +146,41 @@ def _clustercockpit(target: Store, path: str) -> Counted:
     return keep_runs(target, source_name(path), parse_jobs(_read(path)), now())
 
 
+def _say_zone(text: Text) -> None:
+    if text.zone is None:
+        say(f"times in '{text.path}' read as this machine's zone; else --timezone")
+
+
 def _jobcomp(target: Store, text: Text) -> Counted:
-    return keep_runs(target, source_name(text.path), parse_jobcomp(_read(text.path), text.zone), text.written_s)
+    _say_zone(text)
+    return keep_runs(target, log_name(text.path), parse_jobcomp(_read(text.path), text.zone), text.written_s)
 
 
 def _smi_log(target: Store, config: SiteConfig | None, text: Text, node: str) -> Counted:
     if config is None or not node:
         raise InputError("a log of nvidia-smi names neither cluster nor node; give a site.toml, and --node")
+    if config.pool and not any(node in NodeSet(pool.nodes) for pool in config.pool):
+        raise InputError(
+            f"--node '{node}' is in no pool of site.toml; name it as Slurm does, or run 'colloc site check'"
+        )
     columns = tuple(text.fields.split(",")) if text.fields else nvidia_smi_csv.FIELDS
+    _say_zone(text)
     log = nvidia_smi_csv.parse_csv(_read(text.path), text.zone, node, columns)
-    return keep_smi_log(target, source_name(text.path), log, config.cluster, attribute_round)
+    if log.rejected and not log.rounds:
+        why = "; ".join(sorted(log.rejected)[:3])
+        raise InputError(
+            f"none of {log.readings_in} rows of '{text.path}' can be read ({why}); the store stays as it was"
+        )
+    held = 0
+
+    def attribute(seen: Round) -> tuple[JobShare, ...]:
+        nonlocal held
+        held += len(seen.holders)
+        return attribute_round(seen)
+
+    counted = keep_smi_log(target, source_name(text.path), log, config.cluster, attribute)
+    say(f"{counted.source}: {held} of {counted.used} readings counted for a run that had all GPUs of '{node}'")
+    return counted
 
 
 def _prometheus(target: Store, config: SiteConfig | None, asked: tuple[str, str], server: tuple[str, str]) -> Counted:
@@ -151,9 +191,9 @@ def _prometheus(target: Store, config: SiteConfig | None, asked: tuple[str, str]
     return keep_history(target, known, config.cluster, start.timestamp(), end.timestamp(), attribute_round)
 
 
-def _text(target: Store, text: Text, release: str) -> Counted:
-    source = source_name(text.path)
-    return keep_text(target, source, text.path, text.columns, text.zone, text.written_s, release)
+def _text(target: Store, config: SiteConfig | None, text: Text, release: str) -> Counted:
+    source, cluster = content_name(text.path), config.cluster if config else ""
+    return keep_text(target, source, text.path, text.columns, text.zone, text.written_s, release, cluster)
 
 
 def _live(target: Store, config: SiteConfig | None, asked: tuple[str, str]) -> Iterator[Counted]:
@@ -167,6 +207,8 @@ def _live(target: Store, config: SiteConfig | None, asked: tuple[str, str]) -> I
         sacct.ask_tracked(_SACCT_TIMEOUT_S, os.environ)
         fields = sacct.ask_fields(_SACCT_TIMEOUT_S, os.environ, ["AdminComment"])
     except ProcessError as error:
+        if shutil.which("sacct") is None:
+            raise ProcessError(f"{error} without Slurm here, --sacct-file takes a text exported elsewhere") from error
         if not any(words in str(error).lower() for words in _NO_ACCOUNTING):
             raise
         yield _from_controller(target, config)

@@ -3,6 +3,8 @@
 
 import os
 import pwd
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -29,10 +31,10 @@ def job(
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
 ) -> None:
     """Say what one job asked for, got and used."""
-    formats = {"text": as_text, "json": as_json}
+    start, end = window(since, "now")
+    formats: dict[str, Callable[..., str]] = {"text": partial(as_text, since_s=start.timestamp()), "json": as_json}
     if form not in formats:
         raise InputError(f"--format '{form}' is not one of {', '.join(formats)}")
-    start, end = window(since, "now")
     folder = store or state_folder("store")
     usages = job_usage(open_store(folder, site_or_none()), start.timestamp(), end.timestamp(), now())
     # The id of an array stands for its tasks, as with sacct.

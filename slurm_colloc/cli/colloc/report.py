@@ -59,6 +59,8 @@ def report(
         raise InputError(f"--engine '{engine}' is not one of {', '.join(ENGINES)}")
     if by not in GROUPINGS:
         raise InputError(f"'--by {by}' is not one of {', '.join(GROUPINGS)}")
+    if not sacct_file and (fields or timezone):
+        raise InputError("--fields and --timezone do nothing without --sacct-file: a store has times without zones")
     if sacct_file and by == "signature":
         raise InputError("a sacct text has no signatures; a store has those of the jobs that went through csub")
     if sacct_file and runs_csv:
@@ -71,7 +73,7 @@ def report(
     config = site_or_none()
     text = Text(sacct_file, fields, timezone)
     opened = _text(text, by, config, equivalents) if sacct_file else _store(store, config, equivalents, start, end)
-    with opened as (source, database, rejected):
+    with opened as (source, database, (rows_in, used, steps, rejected)):
         asked = Window(start.timestamp(), end.timestamp(), now())
         if engine == SLURM:
             say(f"to go on after an interruption, name this window: {_named(start, end)}")
@@ -80,6 +82,7 @@ def report(
             sweep(database, source, asked)
         *groups, total = group_usage(database, by)
         runs, without_gpu = count_runs(database)
+        recorded = None if runs else _recorded(database)
         clusters = [
             name
             for (name,) in database.execute("SELECT DISTINCT cluster FROM runs WHERE devices > 0 ORDER BY 1").fetchall()
@@ -92,8 +95,9 @@ def report(
         strays = stray_use(database)
         predicted = [] if sacct_file else predictions(database)
     gpus = installed_gpus(config)
+    hours = (min(asked.until_s, asked.now_s) - asked.since_s) / 3600
     shown = UsageReport(
-        cluster=", ".join(clusters) or (config.cluster if config else "?"),
+        cluster=", ".join(clusters) or (config.cluster if config else ""),
         since=start,
         until=end,
         by=by,
@@ -105,12 +109,18 @@ def report(
         runaways=runaways,
         unaccounted_hours=unaccounted,
         sampled_job_hours=sampled,
-        installed_gpu_hours=gpus * (end - start).total_seconds() / 3600 if gpus else None,
+        installed_gpu_hours=gpus * hours if gpus and hours > 0 else None,
         collocation=tuple(shared),
         predictions=tuple(predicted),
         prices=config.prices if config else Prices(),
         strays=tuple(strays),
+        rows_in=rows_in,
+        rows_used=used,
+        job_steps=steps,
         rejected=dict(rejected),
+        recorded=recorded,
+        so_far=asked.until_s > asked.now_s,
+        of_text=bool(sacct_file),
         templates=config.paths.templates if config else "",
     )
     write(FORMATS[form](shown), output)
@@ -129,12 +139,29 @@ def _write_runs(database: DuckDBPyConnection, path: str) -> None:
     write(frame.to_csv(index=False), path)
 
 
+def _recorded(database: DuckDBPyConnection) -> tuple[datetime, datetime] | None:
+    query = "SELECT min(start_s), max(coalesce(end_s, ingested_s)) FROM readings WHERE start_s IS NOT NULL"
+    ((first_s, last_s),) = database.execute(query).fetchall()
+    if first_s is None:
+        return None
+    return datetime.fromtimestamp(first_s).astimezone(), datetime.fromtimestamp(last_s).astimezone()
+
+
+class Rows(NamedTuple):
+    """What was counted of the rows behind a report: rows in = used + steps + rejected."""
+
+    rows_in: int
+    used: int
+    steps: int
+    rejected: Mapping[str, int]
+
+
 class Opened(NamedTuple):
-    """Where a report's figures come from, and the rows that are not in it, by reason."""
+    """Where a report's figures come from."""
 
     store: Store
     database: DuckDBPyConnection
-    rejected: Mapping[str, int]
+    rows: Rows
 
 
 @contextmanager
@@ -143,12 +170,15 @@ def _store(
 ) -> Iterator[Opened]:
     source = open_store(folder or state_folder("store"), config, equivalents)
     since_s, until_s = start.timestamp(), end.timestamp()
+    logs = source.logs().values()
     rejected: Counter[str] = Counter()
-    for log in source.logs().values():
+    for log in logs:
         rejected.update(log["rejected"])
-    rejected += Counter({REJECTED_LINES: source.samples.rejected(since_s, until_s)})
+    lines = source.samples.rejected(since_s, until_s)
+    rejected += Counter({REJECTED_LINES: lines})
+    rows_in, used, steps = (sum(log[name] for log in logs) for name in ("rows_in", "used", "steps"))
     with source.connect(since_s, until_s) as database:
-        yield Opened(source, database, rejected)
+        yield Opened(source, database, Rows(rows_in + lines, used, steps, rejected))
 
 
 @contextmanager
@@ -157,4 +187,4 @@ def _text(text: Text, by: str, config: SiteConfig | None, equivalents: str) -> I
     with TemporaryDirectory(prefix="colloc-") as folder:
         source = Store(os.path.join(folder, "none"), config, equivalents)
         with source.over(folder, lambda database: take(database, text, folder, GROUPINGS[by])) as (database, taken):
-            yield Opened(source, database, taken.rejected)
+            yield Opened(source, database, Rows(taken.rows_in, taken.used, taken.steps, taken.rejected))

@@ -10,7 +10,6 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.ingest import take_text
 from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, MEANS, Taken
-from slurm_colloc.accounting.sources.sacct import FIELDS
 from slurm_colloc.errors import InputError
 
 _NEEDED = (
@@ -29,8 +28,8 @@ class Text(NamedTuple):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns of a text without a header."""
-        return tuple(self.fields.split(",")) if self.fields else FIELDS
+        """Return the columns of a text without a header, none where they are not named."""
+        return tuple(self.fields.split(",")) if self.fields else ()
 
     @property
     def zone(self) -> ZoneInfo | None:
@@ -68,3 +67,34 @@ def source_name(path: str) -> str:
     """Return a name for an exported file: its own, and what tells it from others of that name."""
     place = hashlib.sha256(os.path.abspath(path).encode(errors="surrogateescape")).hexdigest()[:8]
     return f"{os.path.basename(path)}-{place}"
+
+
+def content_name(path: str) -> str:
+    """Return a name for what is in a file: the same again replaces itself, another under that file's name adds.
+
+    Raises:
+        InputError: it cannot be read, or is no file that can be read twice.
+    """
+    return f"{os.path.basename(path)}-{_digest(path, whole=True)}"
+
+
+def log_name(path: str) -> str:
+    """Return a name for a log by its first line: it keeps it while it grows, and has another after a rotation.
+
+    Raises:
+        InputError: it cannot be read, or is empty.
+    """
+    return f"{os.path.basename(path)}-{_digest(path, whole=False)}"
+
+
+def _digest(path: str, *, whole: bool) -> str:
+    try:
+        with open(path, "rb") as stream:
+            if not stream.seekable():
+                raise InputError(f"'{path}' is a pipe; write it to a file first")
+            if not stream.peek(1):
+                raise InputError(f"'{path}' is empty: is it the right file?")
+            found = hashlib.file_digest(stream, "sha256") if whole else hashlib.sha256(stream.readline())
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror}") from error
+    return found.hexdigest()[:8]

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a text is called in the store, and what is taken in of it there."""
+
+import os
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from slurm_colloc.accounting.ingest import keep_text, take_text
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.cli.colloc.texts import content_name, log_name
+from slurm_colloc.errors import InputError
+
+HEADER = "JobID|User|State|Start|End|AllocTRES\n"
+
+
+def test_a_text_is_known_by_its_content_and_a_log_by_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text("one\n")
+    text, log = content_name(str(path)), log_name(str(path))
+    path.write_text("one\ntwo\n")
+    assert (content_name(str(path)) == text, log_name(str(path)) == log) == (False, True)
+    path.write_text("two\n")
+    assert log_name(str(path)) != log
+    path.write_text("one\n")
+    assert content_name(str(path)) == text
+    path.write_text("")
+    with pytest.raises(InputError, match="is empty"):
+        log_name(str(path))
+
+
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, HEADER.encode())
+    os.close(writing)
+    with duckdb.connect() as database, pytest.raises(InputError, match="is a pipe; write it to a file first"):
+        take_text(database, f"/dev/fd/{reading}", (), None, 2e9, str(tmp_path), "x")
+    os.close(reading)
+
+
+def test_runs_in_a_store_are_known_by_cluster_and_raw_id(tmp_path: Path) -> None:
+    path, store = tmp_path / "jobs.txt", Store(str(tmp_path / "store"))
+    path.write_text(HEADER + "5|ann|COMPLETED|1|2|gres/gpu=1\n")
+    with pytest.raises(InputError, match=r"does not name its cluster: .* give a site.toml"):
+        keep_text(store, "x", str(path), (), None, 2e9, cluster="")
+    keep_text(store, "x", str(path), (), None, 2e9, cluster="lab")
+    assert store.rows("SELECT cluster FROM allocations", {}) == [("lab",)]
+    path.write_text(HEADER + "5_1|ann|COMPLETED|1|2|gres/gpu=1\n")
+    with pytest.raises(InputError, match="no JobIDRaw: export it with JobIDRaw"):
+        keep_text(store, "x", str(path), (), None, 2e9, cluster="lab")
