@@ -35,7 +35,8 @@ lint: env
 soak: env      ## what takes long: thousands of generated submissions
 	$(ENV)/pytest -m soak
 
-mutate: env    ## what the tests of the accounting would not notice; the better part of an hour
+mutate: env    ## what the tests of the accounting would not notice, in an hour or two
+	$(ENV)/pip install --quiet 'mutmut>=3.8'
 	$(ENV)/mutmut run
 	$(ENV)/mutmut results
 	$(ENV)/python -m tests.mutate_sql

@@ -151,7 +151,7 @@ def make_worths(database: DuckDBPyConnection, config: SiteConfig | None, by: str
 def _placed(item: Gres, config: SiteConfig) -> bool:
     """Return whether it depends on the nodes what ``item`` is worth; a site may call a slice what it likes."""
     slices = {part.type for pool in config.pool for part in pool.slice}
-    return item.name != "gpu" or not item.type or item.type in slices or parse_profile(item.type) is not None
+    return item.name != "gpu" or not item.type or item.type in slices
 
 
 def _parse(text: str) -> tuple[Gres, ...]:

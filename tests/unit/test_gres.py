@@ -124,6 +124,12 @@ def test_not_tres(text: str, why: str) -> None:
         parse_tres_gres(text)
 
 
-def test_only_what_shares_gpus_has_a_bound() -> None:
-    assert parse_tres_gres("gres/gpumem=8T") == (Gres("gpumem", "", 8 * 1024**4),)
-    assert parse_tres_gres(f"gres/gpu={0xFFFFFFFD}") == (Gres("gpu", "", 0xFFFFFFFD),)
+def test_only_what_shares_gpus_has_to_make_sense() -> None:
+    most = 2**31 - 1
+    assert parse_tres_gres("gres/gpumem=8T,gres/gpuutil=x,gres/gpu=1") == (Gres("gpu", "", 1),)
+    assert parse_tres_gres(f"gres/nic={most},gres/vram={most + 1}") == (Gres("nic", "", most),)
+    assert parse_tres_gres("gres/nic:a=4,gres/nic=2") == (Gres("nic", "", 2),)
+    assert parse_tres_gres(f"gres/gpu={most}") == (Gres("gpu", "", most),)
+    for text in (f"gres/gpu={most + 1}", f"gres/mps:a={most},gres/mps:b=1"):
+        with pytest.raises(InputError, match=f"adds up to {most + 1}, which is beyond reason"):
+            parse_tres_gres(text)

@@ -82,7 +82,7 @@ def test_running_is_so_far(tmp_path: Path) -> None:
     assert only(store, 0, 1e9, 1800).allocated_gpu_hours == 0.5
     assert only(store, 0, 900, 1800).allocated_gpu_hours == 0.25
     assert only(store, 900, 1e9, 1800).allocated_gpu_hours == 0.25
-    assert runs_in_window(store, 0, 1e9, 1800) == (1, 0)
+    assert [runs_in_window(store, since_s, 1e9, 1800) for since_s in (0, 1799, 1800)] == [(1, 0), (1, 0), (0, 0)]
 
 
 def test_a_run_without_an_end_counts_up_to_the_ingest_that_saw_it(tmp_path: Path) -> None:
@@ -153,6 +153,7 @@ def test_jobs_that_were_sampled_and_have_no_run(tmp_path: Path) -> None:
 
 def test_suspended_time_is_not_allocated(tmp_path: Path) -> None:
     assert only(stored(tmp_path, [run(suspended_s=900)])).allocated_gpu_hours == 0.75
+    assert only(stored(tmp_path, [run(start_s=HOUR, end_s=2 * HOUR, suspended_s=900)])).allocated_gpu_hours == 0.75
     assert only(stored(tmp_path, [run(suspended_s=900)]), 0, 1800).allocated_gpu_hours == 0.375
     assert only(stored(tmp_path, [run(suspended_s=9000)])).allocated_gpu_hours == 0.0
     going = stored(tmp_path, [run(suspended_s=900, end_s=None)])
@@ -381,8 +382,15 @@ def test_a_peak_is_of_one_run_and_of_one_node(tmp_path: Path) -> None:
 def test_a_peak_is_the_most_at_one_time(tmp_path: Path) -> None:
     rounds = [*busy(900, mib=3000), *busy(1800, mib=5000), *busy(2700, mib=1000)]
     assert only(stored(tmp_path / "one", [run()], rounds)).gpu_mem_peak_mib == 5000
-    two = run(gres=(Gres("gpu", "h100", 2),))
-    alike = [*rounds, *busy(900, uuid="GPU-1", mib=3000), *busy(1800, 2700, uuid="GPU-1", mib=500)]
+    days = [*rounds, *busy(25 * HOUR, mib=100)]
+    assert only(stored(tmp_path / "days", [run(end_s=26 * HOUR)], days)).gpu_mem_peak_mib == 5000
+    two = run(end_s=26 * HOUR, gres=(Gres("gpu", "h100", 2),))
+    alike = [
+        *days,
+        *busy(25 * HOUR, uuid="GPU-1", mib=100),
+        *busy(900, uuid="GPU-1", mib=3000),
+        *busy(1800, 2700, uuid="GPU-1", mib=500),
+    ]
     assert only(stored(tmp_path / "two", [two], alike)).gpu_mem_peak_mib == 6000
 
 

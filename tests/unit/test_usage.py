@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_colloc.accounting.sweep import Window, sweep
+from slurm_colloc.accounting.usage import group_usage
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import GroupUsage, JobUsage
-from tests.unit.made import near, usage
-from tests.unit.stored import grouped
+from tests.unit.made import decision, near, run, usage
+from tests.unit.stored import grouped, stored
 
 
 def total(runs: Sequence[JobUsage]) -> GroupUsage:
@@ -95,6 +98,9 @@ def test_groups() -> None:
     assert [group.name for group in grouped(runs)] == ["bob", "ann", "cid", "total"]
     by_util = usage(user="dan", sm_used_gpu_hours=None, util_measured_gpu_hours=9.0, util_used_gpu_hours=0.0)
     assert [group.name for group in grouped([*runs, by_util])] == ["dan", "bob", "ann", "cid", "total"]
+    # Of whom nothing is known comes last, the larger allocation first.
+    unknown = [UNMEASURED._replace(user="eve"), UNMEASURED._replace(user="fay", allocated_gpu_hours=2.0)]
+    assert [group.name for group in grouped([*unknown, *runs])] == ["bob", "ann", "cid", "fay", "eve", "total"]
     *accounts, _ = grouped(runs, "account")
     assert [(group.name, group.jobs) for group in accounts] == [("x", 2), ("y", 2)]
     assert accounts[0].methods == ("measured", "split by memory")
@@ -111,6 +117,18 @@ def test_groups_by_qos_and_by_kind_of_gpu() -> None:
     assert {group.name: group.jobs for group in grouped(runs, "qos")} == {"high": 2, "low": 1, "total": 3}
     by_kind = {group.name: group.held_gpu_hours for group in grouped(runs, "gpu")}
     assert by_kind == {"h100": 1.0, "h100_1g.10gb": near(3 / 7), "total": near(10 / 7)}
+
+
+def test_groups_by_what_csub_decided_before_the_run(tmp_path: Path) -> None:
+    runs = [run("1"), run("2"), run("3_7", job_id_raw="9"), run("4"), run("5", user="bob"), run("6", cluster="d")]
+    store = stored(tmp_path, runs)
+    made = [("1", "a", 1.0), ("1", "older", 0.0), ("2", "later", 61.0), ("2", "b", 60.0), ("3", "a", 1.0)]
+    made += [("4", "too late", 61.0), ("5", "of another user", 1.0), ("6", "of another cluster", 1.0)]
+    store.write_decisions([("ann", decision(job, signature=of, at_s=at_s)) for job, of, at_s in made])
+    with store.connect() as database:
+        sweep(database, store, Window(0, 1e9, 1e9))
+        jobs = {group.name: group.jobs for group in group_usage(database, "signature")}
+    assert jobs == {"a": 2, "b": 1, "(not by csub)": 3, "total": 6}
 
 
 def test_a_user_called_total_is_a_user() -> None:
@@ -171,6 +189,7 @@ def test_each_metric_counts_for_itself() -> None:
     by_util = usage(sm_used_gpu_hours=None, util_measured_gpu_hours=1.0, util_used_gpu_hours=0.9)
     unknown = usage(sm_used_gpu_hours=None, util_used_gpu_hours=None)
     whole = total([by_sm, by_util, unknown])
+    assert (whole.jobs, whole.jobs_measured) == (3, 2)
     assert (whole.util_used_gpu_hours, whole.util_idle_gpu_hours) == (near(1.6), near(0.4))
     assert (whole.sm_used_gpu_hours, whole.sm_idle_gpu_hours) == (near(0.2), near(0.6))
     # What a share used beyond its count, others had not: of the GPU nothing more is left.

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from slurm_colloc.accounting.collocation import collocation, installed_gpus
 from slurm_colloc.accounting.decisions import OF_RUNS
-from slurm_colloc.accounting.equivalents import worth
+from slurm_colloc.accounting.equivalents import make_worths, worth
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import Window, job_usage, sweep
 from slurm_colloc.model import Collocation, Gres, Round
@@ -85,6 +86,9 @@ def test_an_untyped_gpu_is_what_its_pool_has(
     config = site(MIG_POOL._replace(gpu_type=gpu_type, slice=MIG_POOL.slice[parts]))
     for by, gpus in (("slices", slices), ("sms", sms), ("memory", memory)):
         assert worth(UNTYPED, "m1", config, by).gpus == (None if gpus is None else near(gpus)), by
+    # A slice may be all of the GPU.
+    all_of_it = MIG_POOL.slice[0]._replace(type="h100_7g.80gb", profile="7g.80gb")
+    assert worth(UNTYPED, "m1", site(MIG_POOL._replace(gpu_type="h100", slice=(all_of_it,)))).gpus == 2.0
     # Other nodes have GPUs of nobody knows what kind.
     assert worth(UNTYPED, "x", config).gpus == 2.0
 
@@ -107,7 +111,8 @@ def test_a_slice_by_another_name(
     part = MIG_POOL.slice[1]._replace(**parts)
     config = site(MIG_POOL._replace(gpu_model=model, sm_count=sm_count, slice=(part,)))
     gres = (Gres("gpu", "small", 1),)
-    assert worth(gres, "m1", config).gpus == near(slices)
+    found = worth(gres, "m1", config)
+    assert (found.gpus, found.blocked, found.whole) == (near(slices), near(slices), False)
     assert worth(gres, "m1", config, "sms").gpus == (None if sms is None else near(sms))
     stored(tmp_path, [run(gres=gres, node_list="m1")])
     assert only(Store(str(tmp_path), config)).allocated_gpu_hours == near(slices)
@@ -122,12 +127,25 @@ def test_a_slice_that_its_pool_does_not_have_is_what_its_type_says() -> None:
 
 @pytest.mark.parametrize(
     ("gres", "node", "gpus"),
-    [(Gres("shard", "", 1), "s1", 0.25), (Gres("mps", "", 25), "g1", 0.25), (Gres("gpu", "", 1), "m1", 1 / 7)],
+    [
+        (Gres("shard", "", 1), "s1", 0.25),
+        (Gres("mps", "h100", 25), "g1", 0.25),
+        (Gres("gpu", "", 1), "m1", 1 / 7),
+    ],
 )
 def test_what_runs_are_worth_depends_on_their_nodes(tmp_path: Path, gres: Gres, node: str, gpus: float) -> None:
     config = site(MPS_POOL, SHARD_POOL, MIG_POOL._replace(slice=MIG_POOL.slice[1:2]))
     store = stored(tmp_path, [run(gres=(gres,), node_list=node)], (), config)
     assert only(store).allocated_gpu_hours == near(gpus)
+
+
+def test_gres_as_release_0_1_kept_them() -> None:
+    with duckdb.connect() as database:
+        database.execute(
+            "CREATE TABLE readings AS SELECT unnest(['gpu:h100:2', 'gres/gpu=3']) AS gres, 'g1' AS node_list"
+        )
+        make_worths(database, None, "slices")
+        assert database.execute("SELECT gpus, place FROM worths ORDER BY gpus").fetchall() == [(2.0, ""), (3.0, "")]
 
 
 def test_what_gres_are_called() -> None:
