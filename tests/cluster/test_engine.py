@@ -42,7 +42,7 @@ def ann(lab: Lab) -> Iterator[User]:
     rows = [run(end_s=DAYS * DAY_S, gres=(Gres("gpu", "h100", 2),))]
     rows += [run(str(2 + day), start_s=day * DAY_S, end_s=(day + 2) * DAY_S, user=f"u{day % 3}") for day in range(DAYS)]
     store.write_allocations("a", rows, 1e6)
-    store.write_log("a", {"rejected": {}})
+    store.write_log("a", {"rows_in": 1, "used": 1, "steps": 0, "rejected": {}})
     for day in range(DAYS):
         hours = [float(day * DAY_S + hour * HOUR) for hour in (1, 9, 17)]
         rounds = [*busy(*hours, util=33.3, sm=7.77), *busy(*hours, uuid="GPU-1", util=90.1, sm=None)]

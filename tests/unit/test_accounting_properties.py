@@ -12,6 +12,7 @@ from typing import NamedTuple
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from slurm_colloc.accounting.sources.sacct import FIELDS
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.model import Round
 from tests.unit.doors import at_site, ingest, report, shown
@@ -152,7 +153,14 @@ def taken(folder: str, scene: Scene, texts: Sequence[str]) -> Path:
 
 
 def text_of(runs: Sequence[Ran]) -> str:
-    return "".join(one.line for one in runs)
+    return "".join(["|".join(FIELDS) + "\n", *(one.line for one in runs)])
+
+
+def figures(text: str) -> list[str]:
+    """Return the lines of a report but those that count the rows of its sources, of which the second has more."""
+    return [
+        line for line in text.splitlines() if not line.startswith(('  "rows_in"', '  "rows_used"', '  "job_steps"'))
+    ]
 
 
 @FEW
@@ -177,7 +185,7 @@ def test_order_and_repetition_never_change_a_byte(scene: Scene, seed: int, files
         plain = taken(first, scene, [text_of(scene.runs)])
         mixed = taken(second, again, [text_of(rows[number::files]) for number in range(files) if rows[number::files]])
         once, twice = report(plain, SINCE, UNTIL, by), report(mixed, SINCE, UNTIL, by)
-    assert (once.status, once.out) == (0, twice.out), once.err
+    assert (once.status, figures(once.out)) == (0, figures(twice.out)), once.err
 
 
 @FEW

@@ -73,7 +73,7 @@ def test_root_writes_as_the_owner_of_the_store(tmp_path: Path) -> None:
     os.chown(folder, NOBODY, NOBODY)
     store = Store(str(folder))
     store.write_allocations("a", [run()], 1.0)
-    store.write_log("a", {"rejected": {}})
+    store.write_log("a", {"rows_in": 1, "used": 1, "steps": 0, "rejected": {}})
     journal = tmp_path / "journal"
     append(str(journal), seen(7200.0, [device()], [process()]))
     for path in (journal, *journal.rglob("*")):
