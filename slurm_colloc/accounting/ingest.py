@@ -159,16 +159,14 @@ def keep_day(
     return _log(store, Counted(source, *store.take(source, fill, keep=True)), **asked)
 
 
-def keep_runs(store: Store, source: str, parsed: sacct.Parsed, now_s: float) -> Counted:
-    """Write the runs of one source, in place of what it gave before, and return what was counted.
+def keep_runs(store: Store, source: str, parsed: sacct.Parsed, now_s: float, *, keep: bool = False) -> Counted:
+    """Write the runs of one source, in place of what it gave before, and return what was counted; ``keep`` as in take.
 
     Raises:
         StoreError: the store cannot be written.
         InputError: there are rows and not one can be read: that is another format, no news.
     """
     _check_any(source, parsed.rows_in, len(parsed.rows) + parsed.steps, parsed.rejected)
-    # slurmctld forgets; a file that is written anew is what its writer now says.
-    keep = source.startswith("controller-")
     store.write_allocations(source, parsed.rows, now_s, parsed.means, keep=keep)
     return _log(store, Counted(source, parsed.rows_in, len(parsed.rows), parsed.steps, dict(parsed.rejected)))
 

@@ -139,9 +139,10 @@ def test_newest_reading_of_a_run_counts(tmp_path: Path) -> None:
 def test_what_slurmctld_forgot_stays_and_what_a_file_no_longer_has_goes(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     cancelled = [run("9", None, None, submit_s=number, state="CANCELLED") for number in (1, 2)]
-    for source in ("controller-2026-11-20", "file"):
-        keep_runs(store, source, parsed(run("1"), run("2", end_s=None, state="RUNNING"), *cancelled), 600.0)
-        keep_runs(store, source, parsed(run("2", state="COMPLETED"), run("3"), cancelled[0]), 7200.0)
+    for source in ("controller", "file"):
+        keep = source == "controller"
+        keep_runs(store, source, parsed(run("1"), run("2", end_s=None, state="RUNNING"), *cancelled), 600.0, keep=keep)
+        keep_runs(store, source, parsed(run("2", state="COMPLETED"), run("3"), cancelled[0]), 7200.0, keep=keep)
     rows = store.rows("SELECT job_id, state FROM readings ORDER BY ALL", {})
     file = [("2", "COMPLETED"), ("3", "COMPLETED"), ("9", "CANCELLED")]
     assert rows == sorted([*file, *file, ("1", "COMPLETED"), ("9", "CANCELLED")])

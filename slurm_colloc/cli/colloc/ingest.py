@@ -243,7 +243,8 @@ def _from_controller(target: Store, config: SiteConfig | None) -> Counted:
     cluster = config.cluster if config else client.config().get("ClusterName", "")
     # A name of its own for each day, so that what slurmctld has forgotten since stays in the store.
     name = f"controller-{sacct.day_name(now())}"
-    return keep_runs(target, name, controller.parse_jobs(client.jobs_text(), cluster, known=client.job_ids()), now())
+    parsed = controller.parse_jobs(client.jobs_text(), cluster, known=client.job_ids())
+    return keep_runs(target, name, parsed, now(), keep=True)  # slurmctld forgets
 
 
 def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Counted]:
