@@ -150,7 +150,7 @@ def take_runs(
 
 def _record(row: AllocationRow, mean: JobMeans | None) -> tuple[Any, ...]:
     gres = ",".join(f"gres/{item.name}{':' if item.type else ''}{item.type}={item.quantity}" for item in row.gres)
-    found = mean or JobMeans(None, None, None, 0, "")
+    found = mean or JobMeans(None, None, 0, "")
     return (
         *(_clean(value) for value in (*row[:12], row.node_list, row.job_name, gres)),
         found.gpu_util_pct,

@@ -35,6 +35,8 @@ _TEXT_MEMORY = "180MB"
 REJECTED_LINES = "journal line fails its checksum or form"
 # What tells one run from another.
 _RUN = "cluster, job_id_raw, start_s, if(start_s IS NULL, submit_s, NULL)"
+# Runs with several readings.
+SEVERAL = "SELECT cluster, job_id_raw, start_s FROM {source} GROUP BY ALL HAVING count(*) > 1"
 # Beside a runaway stays what was seen of it before: up to then it ran.
 _KEPT = f"""
     SELECT * FROM {{old}} o WHERE NOT EXISTS (
@@ -188,6 +190,9 @@ class Store:
 
     def ready(self, database: duckdb.DuckDBPyConnection, since_s: float = -inf, until_s: float = inf) -> None:
         """Make all that ``connect`` promises of the table or view ``readings``."""
+        # What conditions on times leave is taken for a handful of rows, and then millions are hashed to look up six.
+        # Queries say themselves what is to be looked up in what: they join the smaller to the larger.
+        database.execute("SET disabled_optimizers = 'join_order'")
         database.execute(f"CREATE VIEW allocations AS {once('readings')}")
         path = os.path.join(self._folder, "decisions.parquet")
         columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in DECISION_COLUMNS.items())
@@ -251,24 +256,24 @@ class Store:
         return broken([*runs, *decisions, *sampled, *self.samples.first_release()])
 
 
-def once(source: str) -> str:
+def once(source: str, several: str = "") -> str:
     """Return a query of the rows of the table or view ``source``, each run once.
 
     Of two readings of one run the one counts that knows its end, however old its source: a run does not reopen. Then
     the newest; then any, but always the same one. The means, which are all of one reading, survive the choice: those of
     the newest that has any. A run that never started has its submission to tell it from others.
+
+    ``several`` is a table of what SEVERAL finds in ``source``, where there is one.
     """
     same = "s.cluster = r.cluster AND s.job_id_raw = r.job_id_raw AND s.start_s IS NOT DISTINCT FROM r.start_s"
     means = ", ".join(f"first_value({name}) OVER newest AS {name}" for name in MEANS)
+    several = several or f"({SEVERAL.format(source=source)})"
     # Few runs have several readings, and only those are sorted.
     return f"""
-        WITH several AS NOT MATERIALIZED (
-            SELECT cluster, job_id_raw, start_s FROM {source} GROUP BY ALL HAVING count(*) > 1
-        )
-        SELECT s.* FROM {source} s ANTI JOIN several r ON {same}
+        SELECT s.* FROM {source} s ANTI JOIN {several} r ON {same}
         UNION ALL
         SELECT * REPLACE ({means})
-        FROM (SELECT s.* FROM {source} s SEMI JOIN several r ON {same}) s
+        FROM (SELECT s.* FROM {source} s SEMI JOIN {several} r ON {same}) s
         WINDOW newest AS (PARTITION BY {_RUN} ORDER BY mean_method IS NULL, ingested_s DESC, end_s DESC, hash(s))
         QUALIFY row_number() OVER (PARTITION BY {_RUN} ORDER BY end_s IS NULL, ingested_s DESC, end_s DESC, hash(s)) = 1
     """

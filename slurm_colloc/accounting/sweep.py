@@ -8,12 +8,13 @@ so that splitting a window never changes a sum. The work is cut by the days of t
 a sum.
 """
 
+from string import Template
 from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.runs import RUNAWAY
-from slurm_colloc.accounting.store import Store, once
+from slurm_colloc.accounting.store import SEVERAL, Store, once
 from slurm_colloc.model import JobUsage
 
 _FIX = 65_536
@@ -33,6 +34,14 @@ class Window(NamedTuple):
         return {"since": self.since_s, "until": self.until_s, "now": self.now_s}
 
 
+class RunCount(NamedTuple):
+    """Runs in a window, those without a GPU among them, and the clusters of those with one."""
+
+    runs: int
+    without_gpu: int
+    clusters: tuple[str, ...]
+
+
 # A run without an end counts as far as it was known to run: up to the ingest that saw it, or until it began anew.
 # sacct gives the length of suspensions, not their place: they are taken to be spread evenly over the run.
 _OPEN = """
@@ -50,23 +59,26 @@ SELECT r.* FROM readings r SEMI JOIN (
 ) n USING ({_KEY})
 WHERE r.start_s < $since AND r.end_s <= $since
 """
+_NEAR = """
+CREATE TEMP VIEW near AS
+SELECT * FROM readings WHERE start_s < $until AND (end_s IS NULL OR end_s > $since OR start_s >= $since)
+UNION ALL FROM outdated
+"""
+_SEVERAL = f"CREATE TEMP TABLE several AS {SEVERAL.format(source='near')}"
 _RUNS = f"""
-CREATE TEMP TABLE runs AS
-WITH near AS NOT MATERIALIZED (
-    SELECT * FROM readings WHERE start_s < $until AND (end_s IS NULL OR end_s > $since OR start_s >= $since)
-    UNION ALL FROM outdated
-),
-picked AS NOT MATERIALIZED ({once("near")}),
+CREATE TEMP $kind runs AS
+WITH picked AS NOT MATERIALIZED ({once("near", several="several")}),
 ends AS NOT MATERIALIZED (
-    SELECT p.*, coalesce(p.end_s, least($now, p.ingested_s, o.next_s)) AS last_s
-    FROM picked p LEFT JOIN open o USING (cluster, job_id_raw, start_s)
+    SELECT p.*, coalesce(p.end_s, least($now, p.ingested_s, o.next_s)) AS last_s,
+           if(d.text IS NULL, '', p.node_list) AS place
+    FROM picked p LEFT JOIN open o USING (cluster, job_id_raw, start_s) LEFT JOIN placed d ON d.text = p.gres
     WHERE p.end_s IS NOT NULL OR o.ended IS NOT true
 )
-SELECT e.* EXCLUDE (gres, node_list, last_s), w.* EXCLUDE (text, place),
+SELECT e.* EXCLUDE (gres, node_list, last_s, place), w.* EXCLUDE (text, place),
        greatest(start_s, $since)::DOUBLE AS from_s, least(last_s, $until)::DOUBLE AS to_s,
        to_s - from_s AS span_s,
        span_s * greatest(0, 1 - coalesce(suspended_s / nullif(last_s - start_s, 0), 0)) / 3600 AS hours
-FROM ends e JOIN worths w ON w.text = e.gres AND w.place = if(e.gres IN (FROM placed), e.node_list, '')
+FROM ends e JOIN worths w ON w.text = e.gres AND w.place = e.place
 WHERE (last_s > $since OR start_s >= $since) AND last_s >= start_s
 """
 
@@ -222,20 +234,23 @@ FROM usage ORDER BY start_s, job_id, cluster, end_s, submit_s
 
 def sweep(database: DuckDBPyConnection, store: Store, window: Window) -> None:
     """Make ``runs``, the parts of all days and ``usage`` in a database of ``store.connect``."""
-    find_runs(database, window)
+    days = store.samples.days(window.since_s, window.until_s)
+    # Where no sample asks for runs again and again, they are added up as they are read.
+    find_runs(database, window, kind="TABLE" if days else "VIEW")
     make_parts(database)
-    for day in store.samples.days(window.since_s, window.until_s):
+    for day in days:
         day_parts(database, store, window, day)
         for name in PARTS:
             database.execute(f"INSERT INTO {name} FROM day_{name}")
     merge(database)
 
 
-def find_runs(database: DuckDBPyConnection, window: Window) -> None:
-    """Make the table ``runs`` of what overlaps ``window``."""
-    database.execute(_OPEN, {"until": window.until_s})
-    database.execute(_OUTDATED, {"since": window.since_s})
-    database.execute(_RUNS, window.parameters)
+def find_runs(database: DuckDBPyConnection, window: Window, kind: str = "TABLE") -> None:
+    """Make the table, or the view, ``runs`` of what overlaps ``window``."""
+    # A view takes no parameters.
+    values = {name: f"'{value}'::DOUBLE" for name, value in window.parameters.items()}
+    for query in (_OPEN, _OUTDATED, _NEAR, _SEVERAL, _RUNS):
+        database.execute(Template(query).substitute(values, kind=kind))
 
 
 def make_parts(database: DuckDBPyConnection) -> None:
@@ -274,21 +289,22 @@ def usages_of(database: DuckDBPyConnection) -> list[JobUsage]:
     return [JobUsage(*row)._replace(methods=tuple(row[-1])) for row in rows]
 
 
-def runs_in_window(store: Store, since_s: float, until_s: float, now_s: float) -> tuple[int, int]:
-    """Return how many runs overlap [since, until), and how many of them had no GPU.
-
-    Raises:
-        StoreError: the store cannot be read.
+def count_runs(database: DuckDBPyConnection) -> RunCount:
+    """Return how many runs there are in ``runs``, how many of them have no GPU, and whose the others are."""
+    query = """
+        SELECT count(*), count(*) FILTER (devices = 0),
+               coalesce(list_sort(list(DISTINCT cluster) FILTER (devices > 0)), [])
+        FROM runs
     """
-    with store.connect(since_s, until_s) as database:
-        find_runs(database, Window(since_s, until_s, now_s))
-        return count_runs(database)
+    ((runs, without_gpu, clusters),) = database.execute(query).fetchall()
+    return RunCount(int(runs), int(without_gpu), tuple(clusters))
 
 
-def count_runs(database: DuckDBPyConnection) -> tuple[int, int]:
-    """Return how many runs there are in ``runs``, and how many of them have no GPU."""
-    ((runs, without_gpu),) = database.execute("SELECT count(*), count(*) FILTER (devices = 0) FROM runs").fetchall()
-    return int(runs), int(without_gpu)
+def recorded_span(database: DuckDBPyConnection) -> tuple[float, float] | None:
+    """Return from when to when runs are known, whatever the window; None where none is."""
+    query = "SELECT min(start_s), max(coalesce(end_s, ingested_s)) FROM readings WHERE start_s IS NOT NULL"
+    ((first_s, last_s),) = database.execute(query).fetchall()
+    return None if first_s is None else (float(first_s), float(last_s))
 
 
 def count_runaways(database: DuckDBPyConnection, until_s: float) -> int:

@@ -12,7 +12,7 @@ from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, take_rows
 from slurm_colloc.accounting.sources.rows import Form, form_of
 from slurm_colloc.accounting.sources.sacct import FIELDS, Parsed
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import job_usage
+from slurm_colloc.accounting.sweep import Window, count_runs, find_runs, job_usage
 from slurm_colloc.accounting.usage import group_usage
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.model import AllocationRow, GroupUsage, JobUsage, Round
@@ -38,6 +38,13 @@ def stored(
     store.write_allocations("a", rows, INGESTED_S)
     sampled(store, rounds)
     return store
+
+
+def runs_in_window(store: Store, since_s: float, until_s: float, now_s: float) -> tuple[int, int]:
+    """Return how many runs overlap [since, until), and how many of them had no GPU."""
+    with store.connect(since_s, until_s) as database:
+        find_runs(database, Window(since_s, until_s, now_s))
+        return count_runs(database)[:2]
 
 
 class MadeHour:

@@ -7,11 +7,11 @@ import pytest
 from slurm_colloc.accounting.ingest import keep_runs
 from slurm_colloc.accounting.sources.clustercockpit import METHOD, parse_jobs
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import job_usage, runs_in_window
+from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import JobUsage
 from tests.unit.made import RECORDED
-from tests.unit.stored import grouped
+from tests.unit.stored import grouped, runs_in_window
 
 HEADER = "job_id,cluster,user,start_time,duration_s,num_acc,acc_utilization_avg,state"
 EVER = (0.0, 4e9, 4e9)

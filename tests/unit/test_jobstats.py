@@ -28,25 +28,25 @@ def means(**nodes: Any) -> JobMeans | None:
 
 
 def test_one_gpu() -> None:
-    assert means(n1=node({"1": 98.6}, {"1": 5 * MIB + 1})) == (98.6, None, 6, 1, METHOD)
+    assert means(n1=node({"1": 98.6}, {"1": 5 * MIB + 1})) == (98.6, 6, 1, METHOD)
 
 
 def test_the_mean_is_over_gpus_and_memory_is_of_the_node_with_the_most() -> None:
     job = means(n1=node({"0": 0, "1": 30}, {"0": MIB, "1": 2 * MIB}), n2=node({"0": 90}, {"0": 4 * MIB}))
-    assert job == (40, None, 4, 3, METHOD)
+    assert job == (40, 4, 3, METHOD)
 
 
 def test_a_node_without_data_does_not_void_the_others() -> None:
-    assert means(n1=node({"0": 50}, {"0": 7 * MIB}), n2=node(None), n3={}) == (50, None, 7, 1, METHOD)
+    assert means(n1=node({"0": 50}, {"0": 7 * MIB}), n2=node(None), n3={}) == (50, 7, 1, METHOD)
 
 
 def test_a_sum_with_a_part_missing_is_no_peak() -> None:
-    assert means(n1=node({"0": 10, "1": 20}, {"0": 9 * MIB}), n2=node({"0": 0}, {"0": MIB})) == (10, None, 1, 3, METHOD)
-    assert means(n1=node({"0": 10}, {})) == (10, None, None, 1, METHOD)
+    assert means(n1=node({"0": 10, "1": 20}, {"0": 9 * MIB}), n2=node({"0": 0}, {"0": MIB})) == (10, 1, 3, METHOD)
+    assert means(n1=node({"0": 10}, {})) == (10, None, 1, METHOD)
 
 
 def test_memory_alone() -> None:
-    assert means(n1=node(None, {"0": 3 * MIB})) == (None, None, 3, 0, METHOD)
+    assert means(n1=node(None, {"0": 3 * MIB})) == (None, 3, 0, METHOD)
 
 
 @pytest.mark.parametrize("comment", ["", "JS1:Short", "JS1:None", "my best run", "js1:H4sI"])

@@ -13,11 +13,11 @@ from slurm_colloc.accounting.runs import MEANS, RUNAWAY
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.sources.sacct import Parsed
 from slurm_colloc.accounting.store import Store, open_store
-from slurm_colloc.accounting.sweep import job_usage, runs_in_window
+from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.errors import StoreError
 from slurm_colloc.model import AllocationRow, Gres
 from tests.unit.made import HOUR, MIG_POOL, near, run, site
-from tests.unit.stored import SHARES, at, busy, grouped, only, sampled, stored, taken
+from tests.unit.stored import SHARES, at, busy, grouped, only, runs_in_window, sampled, stored, taken
 
 # --- the six awkward rows ---
 
@@ -177,15 +177,15 @@ def test_a_days_file_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path:
 
 def test_the_means_of_a_run_are_all_of_one_reading(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    store.write_allocations("a", [run()], 1.0, [JobMeans(90.0, None, 9000, 4, "job mean by old")])
-    store.write_allocations("b", [run()], 2.0, [JobMeans(10.0, None, None, 1, "job mean by new")])
+    store.write_allocations("a", [run()], 1.0, [JobMeans(90.0, 9000, 4, "job mean by old")])
+    store.write_allocations("b", [run()], 2.0, [JobMeans(10.0, None, 1, "job mean by new")])
     store.write_allocations("c", [run()], 3.0)
     assert store.rows(f"SELECT {', '.join(MEANS)} FROM allocations", {}) == [(10.0, None, 1, "job mean by new")]
 
 
 def test_means_that_release_0_1_took_in_count(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    store.write_allocations("a", [run(gres=(Gres("gpu", "h100", 2),))], 1.0, [JobMeans(50.0, None, None, 0, "")])
+    store.write_allocations("a", [run(gres=(Gres("gpu", "h100", 2),))], 1.0, [JobMeans(50.0, None, 0, "")])
     path = tmp_path / "allocations" / "a.parquet"
     with duckdb.connect() as database:
         database.execute(f"CREATE TABLE kept AS SELECT * EXCLUDE (mean_gpus, mean_method) FROM '{path}'")

@@ -19,7 +19,6 @@ from slurm_colloc.accounting.sweep import (
     Window,
     count_runaways,
     job_usage,
-    runs_in_window,
     sweep,
     unaccounted_hours,
 )
@@ -27,7 +26,7 @@ from slurm_colloc.config import Observe
 from slurm_colloc.errors import StoreError
 from slurm_colloc.model import AllocationRow, Gres, Holder, JobUsage, Round
 from tests.unit.made import HOUR, device, host, near, process, run, seen
-from tests.unit.stored import INGESTED_S, SHARES, busy, only, sampled, stored
+from tests.unit.stored import INGESTED_S, SHARES, busy, only, runs_in_window, sampled, stored
 
 # --- the sweep ---
 
@@ -213,7 +212,7 @@ def test_a_share_of_unknown_size_has_use_and_no_hours(tmp_path: Path) -> None:
 
 def test_a_mean_from_the_source_gives_way_to_samples(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    store.write_allocations("a", [run(), run("2")], 1.0, [JobMeans(10.0, None, 5000, 1, "job mean by source"), None])
+    store.write_allocations("a", [run(), run("2")], 1.0, [JobMeans(10.0, 5000, 1, "job mean by source"), None])
     means, nothing = job_usage(store, 0, 1800, 1e5)
     assert (means.util_measured_gpu_hours, means.util_used_gpu_hours) == (0.5, near(0.05))
     assert (means.coverage_pct, means.methods, means.gpu_mem_peak_mib) == (None, ("job mean by source",), 5000)
@@ -227,7 +226,7 @@ def test_a_mean_from_the_source_gives_way_to_samples(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("seen_gpus", "measured"), [(1, 1.0), (2, 2.0), (4, 2.0)])
 def test_a_mean_is_of_the_gpus_that_it_saw(tmp_path: Path, seen_gpus: int, measured: float) -> None:
     store = Store(str(tmp_path))
-    means = [JobMeans(50.0, None, None, seen_gpus, "job mean by source")]
+    means = [JobMeans(50.0, None, seen_gpus, "job mean by source")]
     store.write_allocations("a", [run(gres=(Gres("gpu", "h100", 2),))], 1.0, means)
     usage = only(store)
     assert (usage.util_measured_gpu_hours, usage.util_used_gpu_hours) == (measured, measured / 2)
@@ -235,7 +234,7 @@ def test_a_mean_is_of_the_gpus_that_it_saw(tmp_path: Path, seen_gpus: int, measu
 
 def test_a_mean_of_nothing_measures_nothing(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    store.write_allocations("a", [run()], 1.0, [JobMeans(None, None, 5000, 1, "job peak by source")])
+    store.write_allocations("a", [run()], 1.0, [JobMeans(None, 5000, 1, "job peak by source")])
     usage = only(store)
     assert (usage.util_measured_gpu_hours, usage.util_used_gpu_hours, usage.gpu_mem_peak_mib) == (0.0, None, 5000)
 
@@ -243,7 +242,7 @@ def test_a_mean_of_nothing_measures_nothing(tmp_path: Path) -> None:
 def test_a_mean_of_a_slice_is_not_one_of_a_gpu_and_a_peak_alone_covers_nothing(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     rows = [run(gres=(Gres("gpu", "h100_1g.10gb", 1),)), run("2")]
-    means = [JobMeans(10.0, None, None, 1, "job mean by source"), JobMeans(None, None, 5000, 0, "job mean by source")]
+    means = [JobMeans(10.0, None, 1, "job mean by source"), JobMeans(None, 5000, 0, "job mean by source")]
     store.write_allocations("a", rows, 1.0, means)
     part, peak = job_usage(store, 0, 1e5, 1e5)
     assert (part.util_measured_gpu_hours, part.util_used_gpu_hours, part.coverage_pct) == (0.0, None, None)

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.sources.tres_usage import METHOD, Step, parse_tres_usage, step_means
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
@@ -27,7 +28,7 @@ def test_slurms_own_example() -> None:
     assert (ave["gres/gpuutil"], ave["gres/gpumem"]) == (100, 36266 * MIB)
     assert (tot["gres/gpuutil"], tot["gres/gpumem"], tot["fs/disk"], tot["energy"]) == (200, 72532 * MIB, 175227, 0)
     job = step_means([Step(0, 60, 1, tot)], [Gres("gpu", "a100", 2)], "26.05.5")
-    assert job == (None, 100, 72532, 2, METHOD)
+    assert job == (None, 72532, 2, METHOD)
 
 
 def test_with_and_without_suffixes_it_is_the_same() -> None:
@@ -65,13 +66,13 @@ def test_what_is_no_usage(text: str) -> None:
 def test_a_peak_is_no_mean() -> None:
     job = step_means([step()], H100, "24.05.4")
     assert job is not None
-    assert (job.gpu_util_pct, job.gpu_util_peak_pct, job.gpu_mem_peak_mib, job.gpus) == (None, 80, 38888, 1)
+    assert job == JobMeans(None, 38888, 1, METHOD)
 
 
-def test_four_gpus_share_what_is_their_sum() -> None:
+def test_four_gpus_may_reach_four_times_a_hundred() -> None:
     job = step_means([step("gres/gpuutil=396")], [Gres("gpu", "h100", 3), Gres("gpu", "a100", 1)], "24.05.1")
     assert job is not None
-    assert (job.gpu_util_peak_pct, job.gpu_mem_peak_mib) == (99, None)
+    assert (job.gpus, job.gpu_mem_peak_mib) == (4, None)
 
 
 def test_steps_at_one_time_add_up_and_one_after_the_other_do_not() -> None:
@@ -79,26 +80,26 @@ def test_steps_at_one_time_add_up_and_one_after_the_other_do_not() -> None:
     first, second = step("gres/gpumem=10M,gres/gpuutil=60", 10, 50), step("gres/gpumem=20M,gres/gpuutil=40", 50, 90)
     job = step_means([second, batch, first], H100, "26.05.5")
     assert job is not None
-    assert (job.gpu_util_peak_pct, job.gpu_mem_peak_mib) == (65, 21)
+    assert job.gpu_mem_peak_mib == 21
 
 
 def test_a_step_without_a_length_counts() -> None:
     job = step_means([step(start_s=5, end_s=5)], H100, "26.05.5")
     assert job is not None
-    assert job.gpu_util_peak_pct == 80
+    assert job.gpu_mem_peak_mib == 38888
 
 
 def test_the_memory_of_several_nodes_is_nobodys_peak() -> None:
     job = step_means([step(nodes=2)], [Gres("gpu", "h100", 2)], "26.05.5")
     assert job is not None
-    assert (job.gpu_util_peak_pct, job.gpu_mem_peak_mib) == (40, None)
+    assert (job.gpus, job.gpu_mem_peak_mib) == (2, None)
 
 
 def test_one_step_that_does_not_know_voids_that_figure_only() -> None:
     unknown = step("gres/gpumem=5M,gres/gpuutil=18446744073709551615")
     job = step_means([step(), unknown], H100, "26.05.5")
     assert job is not None
-    assert (job.gpu_util_peak_pct, job.gpu_mem_peak_mib, job.gpus) == (None, 38893, 0)
+    assert (job.gpu_mem_peak_mib, job.gpus) == (38893, 0)
 
 
 def test_steps_that_say_nothing_of_gpus() -> None:

@@ -50,7 +50,6 @@ def parse_blob(admin_comment: str) -> JobMeans | None:
         return None
     return JobMeans(
         gpu_util_pct=math.fsum(known) / len(known) if known else None,
-        gpu_util_peak_pct=None,
         gpu_mem_peak_mib=used_mib(math.ceil(max(sums))) if sums else None,
         gpus=len(known),
         method=METHOD,

@@ -90,7 +90,6 @@ def step_means(steps: Sequence[Step], gres: Iterable[Gres], release: str) -> Job
     one_node = all(step.nodes == 1 for step in told)
     return JobMeans(
         gpu_util_pct=None,
-        gpu_util_peak_pct=None if util is None else util / gpus,
         gpu_mem_peak_mib=used_mib(round(memory)) if memory is not None and one_node else None,
         gpus=0 if util is None else gpus,
         method=METHOD,

@@ -18,7 +18,7 @@ from slurm_colloc.accounting.engine import ENGINES, LOCAL, SLURM, sweep_by_slurm
 from slurm_colloc.accounting.equivalents import CONVENTIONS, SLICES
 from slurm_colloc.accounting.store import REJECTED_LINES, Store, open_store
 from slurm_colloc.accounting.strays import stray_use
-from slurm_colloc.accounting.sweep import Window, count_runaways, count_runs, sweep, unaccounted_hours
+from slurm_colloc.accounting.sweep import Window, count_runaways, count_runs, recorded_span, sweep, unaccounted_hours
 from slurm_colloc.accounting.usage import GROUPINGS, group_usage
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window, write
 from slurm_colloc.cli.colloc.texts import Text, take
@@ -81,12 +81,8 @@ def report(
         else:
             sweep(database, source, asked)
         *groups, total = group_usage(database, by)
-        runs, without_gpu = count_runs(database)
-        recorded = None if runs else _recorded(database)
-        clusters = [
-            name
-            for (name,) in database.execute("SELECT DISTINCT cluster FROM runs WHERE devices > 0 ORDER BY 1").fetchall()
-        ]
+        runs, without_gpu, clusters = count_runs(database)
+        recorded = None if runs else recorded_span(database)
         runaways = 0 if sacct_file else count_runaways(database, asked.until_s)
         unaccounted, sampled = unaccounted_hours(database)
         if runs_csv:
@@ -118,7 +114,7 @@ def report(
         rows_used=used,
         job_steps=steps,
         rejected=dict(rejected),
-        recorded=recorded,
+        recorded=recorded and _span(*recorded),
         so_far=asked.until_s > asked.now_s,
         of_text=bool(sacct_file),
         templates=config.paths.templates if config else "",
@@ -130,6 +126,10 @@ def _named(start: datetime, end: datetime) -> str:
     return f"--since {start.isoformat()} --until {end.isoformat()}"
 
 
+def _span(first_s: float, last_s: float) -> tuple[datetime, datetime]:
+    return datetime.fromtimestamp(first_s).astimezone(), datetime.fromtimestamp(last_s).astimezone()
+
+
 def _write_runs(database: DuckDBPyConnection, path: str) -> None:
     # Only an analyst's export needs pandas, which takes a quarter of a second to import.
     from slurm_colloc.accounting.frames import runs_frame
@@ -137,14 +137,6 @@ def _write_runs(database: DuckDBPyConnection, path: str) -> None:
     frame = runs_frame(database)
     frame = frame.map(lambda value: inert(value) if isinstance(value, str) else value)
     write(frame.to_csv(index=False), path)
-
-
-def _recorded(database: DuckDBPyConnection) -> tuple[datetime, datetime] | None:
-    query = "SELECT min(start_s), max(coalesce(end_s, ingested_s)) FROM readings WHERE start_s IS NOT NULL"
-    ((first_s, last_s),) = database.execute(query).fetchall()
-    if first_s is None:
-        return None
-    return datetime.fromtimestamp(first_s).astimezone(), datetime.fromtimestamp(last_s).astimezone()
 
 
 class Rows(NamedTuple):
