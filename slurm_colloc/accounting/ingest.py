@@ -148,7 +148,6 @@ def keep_day(
         with open(path, "wb") as out:
             out.write(sacct.ask_rows(day_s, day_s + sacct.DAY_S, fields, timeout_s, environment))
         taken = take_text(database, path, fields, None, now_s, work, source, live=True)
-        os.unlink(path)
         # Asked after sacct, because a job that began in between would seem to be one.
         known = running()
         if known is not None:

@@ -50,6 +50,13 @@ _BATCH_ROUNDS = 64
 _TEMPORARY = ("file.", "part-", "duckdb_temp_")
 
 
+def _clear(work: str) -> None:
+    """Remove what a writer, perhaps a killed one, left in its folder."""
+    for left in entries(work):
+        if left.name.startswith(_TEMPORARY):
+            remove(left.path)
+
+
 class Table(NamedTuple):
     """One kind of rows: ``one`` tells whose reading it is among those of one time, ``device`` what was read."""
 
@@ -140,7 +147,7 @@ class Samples:
 
     @contextmanager
     def work(self, *name: str) -> Iterator[str | None]:
-        """Hold one writer's folder for temporaries, emptied of what a killed one left; None where another holds it.
+        """Hold one writer's folder for temporaries, empty before and after; None where another holds it.
 
         Raises:
             StoreError: it cannot be made or locked, or it, or one above it in the store, is a link or somebody else's.
@@ -155,10 +162,14 @@ class Samples:
                 # Whoever may write in the store must not point a run of its owner, or of root, elsewhere.
                 path = private_folder(os.path.join(path, part))
             with locked(os.path.join(path, "lock")) as held:
-                for left in entries(path) if held else ():
-                    if left.name.startswith(_TEMPORARY):
-                        remove(left.path)
-                yield path if held else None
+                if not held:
+                    yield None
+                    return
+                _clear(path)
+                try:
+                    yield path
+                finally:
+                    _clear(path)
 
     def seal(self, cluster: str, hour: Source, attribute: Callable[[Round], tuple[JobShare, ...]], work: str) -> int:
         """Write one hour of a journal, whole, in place of an earlier reading of it; return how many Rounds it has.

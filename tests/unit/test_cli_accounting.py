@@ -450,3 +450,19 @@ def test_the_steps_of_a_run_tell_its_peak(
     total = reported(capsys, "--store", store)["total"]
     assert (total["gpu_mem_peak_mib"], total["util_used_gpu_hours"]) == (2048, None)
     assert total["methods"] == ["job peak by Slurm"]
+
+
+def test_an_ingest_leaves_no_copy_of_the_rows(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A carriage return makes each row be looked at: the plain ones go through a file."""
+    store = tmp_path / "store"
+    broken = Path(text).read_bytes()[:-3]
+    for content, status in ((Path(text).read_bytes().replace(b"junk", b"ju\rnk"), 0), (broken, 2)):
+        Path(text).write_bytes(content)
+        assert colloc("ingest", "--store", str(store), "--sacct-file", text) == status
+    capsys.readouterr()
+    assert {path.name for path in (store / "work").rglob("*") if path.is_file()} == {"lock"}
+
+
+def test_a_span_of_nothing_is_an_empty_window(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert colloc("report", "--sacct-file", text, "--since", "0d") == 2
+    assert "is empty" in capsys.readouterr().err

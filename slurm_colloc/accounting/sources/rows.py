@@ -155,7 +155,7 @@ def read_rows(path: str, form: Form, work: str, *, each: bool = False) -> Rows:
     try:
         with open(path, "rb") as stream:
             rows = None if each else _as_it_stands(path, form, stream)
-            return rows or _sorted_out(path, form, stream, f"{work}/rows.txt")
+            return rows or _sorted_out(path, form, stream, f"{work}/file.rows")
     except OSError as error:
         raise InputError(f"'{path}' cannot be read: {error.strerror}") from error
 

@@ -113,13 +113,12 @@ def service_folder(name: str, given: str) -> str:
     return folder
 
 
-def moment(text: str) -> datetime:
+def _moment(text: str, present: datetime) -> datetime:
     """Return a time given as ISO 8601 (the machine's zone without an offset), ``now``, or ``7d``/``12h`` ago.
 
     Raises:
         InputError: anything else.
     """
-    present = datetime.fromtimestamp(now()).astimezone()
     units = {"d": "days", "h": "hours", "m": "minutes"}
     if text == "now":
         return present
@@ -138,7 +137,8 @@ def window(since: str, until: str) -> tuple[datetime, datetime]:
     Raises:
         InputError: a time that cannot be read, or an empty window.
     """
-    start, end = moment(since), moment(until)
+    present = datetime.fromtimestamp(now()).astimezone()
+    start, end = _moment(since, present), _moment(until, present)
     if start >= end:
         raise InputError(f"the window from {stamp(start)} to {stamp(end)} is empty")
     return start, end
