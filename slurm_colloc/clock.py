@@ -21,6 +21,11 @@ def ticking() -> float:
     return time.monotonic()
 
 
+def pause(duration_s: float) -> None:
+    """Do nothing for a while."""
+    time.sleep(duration_s)
+
+
 def within(timeout_s: float, what: str, step: Callable[[], _Result]) -> _Result:
     """Return what ``step`` returns, or raise what it raises, if it does so in time.
 

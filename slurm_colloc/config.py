@@ -78,10 +78,13 @@ class Sharing(NamedTuple):
     mps_daemon: str = "none"
     mps_single_user: bool = False
     shard_consent: bool = False
+    pack: bool = True
     headroom_mib: int = 256
     max_slowdown: float = 1.25
     max_time_stretch: float = 1.25
     protected_types: tuple[str, ...] = ()
+    pack_max_sm_pct: float = 120.0
+    pack_max_tasks: int = 48
 
 
 class Observe(NamedTuple):
@@ -224,10 +227,13 @@ DOCUMENTATION: dict[str, str] = {
     "sharing.mps_daemon": "'site' when prolog or SPANK runs one MPS daemon per (GPU, user), else 'none': no gres/mps",
     "sharing.mps_single_user": "true when a GPU serves one user at a time under gres/mps; else no gres/mps",
     "sharing.shard_consent": "true when the site accepts that shard jobs are not isolated from each other",
+    "sharing.pack": "false when MPS must not run inside a job: csub then packs no tasks (--pack)",
     "sharing.headroom_mib": "memory added to the estimate before a share is chosen",
     "sharing.max_slowdown": "a slice is refused when its SMs would slow the job beyond this factor",
     "sharing.max_time_stretch": "how much longer than asked a time limit may become for a slower slice; 1: no longer",
     "sharing.protected_types": "GPU types whose jobs are never changed",
+    "sharing.pack_max_sm_pct": "what the SM activity of a pack's tasks, each measured alone, may come to on one GPU",
+    "sharing.pack_max_tasks": "most tasks of a pack at a time on one GPU; MPS takes 48, fewer on a slice; 1: no packs",
     "observe.agent": "true when 'colloc agent' runs on every GPU node; else jobs are sampled from inside",
     "observe.period_s": "seconds between two samples",
     "observe.gpu_reader": "'nvml', 'nvidia-smi' where only that answers, or 'simulated' on a test cluster",
@@ -280,6 +286,9 @@ _LEAST = {
     "observe.keep_job_days": 1,
     "sharing.max_slowdown": 1.0,
     "sharing.max_time_stretch": 1.0,
+    # Less is a fraction where a percentage was meant.
+    "sharing.pack_max_sm_pct": 10,
+    "sharing.pack_max_tasks": 1,
     "timeouts.ask_slurm_s": 0.1,
     "timeouts.decide_s": 0.1,
     "engine.cpus_per_job": 1,
@@ -292,7 +301,8 @@ _LEAST = {
     "pool.slice.sm_count": 1,
     "pool.slice.mem_mib": 1,
 }
-_MOST = {"observe.prometheus_port": 65535}
+# MPS takes 48 clients on one GPU since Volta.
+_MOST = {"observe.prometheus_port": 65535, "sharing.pack_max_tasks": 48}
 # Scheme, host, port, and path with query: what parse_exporter_url takes.
 _EXPORTER_URL = r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(/[!-~]*)?"
 # Services would look for them wherever they were started.

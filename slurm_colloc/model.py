@@ -113,6 +113,21 @@ class Footprint(NamedTuple):
     provenance: str
 
 
+class Load(NamedTuple):
+    """What one task is counted for on the GPU: memory with its head-room, and the SMs it keeps busy alone."""
+
+    memory_mib: int
+    sm_active_pct: float
+
+
+class Room(NamedTuple):
+    """What the tasks on one GPU may come to: memory in MiB, percent of the SMs, and how many of them."""
+
+    memory_mib: int
+    sm_active_pct: float
+    tasks: int
+
+
 class Rejected(NamedTuple):
     """An option that was weighed and not taken, and why."""
 

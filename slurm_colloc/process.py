@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only door to other programs: an argv list, never a shell.
 
-``run`` and ``ask`` ask a question (bounded time, captured output), ``spawn`` starts a program for a caller that reads
-it to its end, ``replace`` becomes the other program.
+``run`` and ``ask`` ask a question (bounded time, captured output), ``launch`` starts a daemon, ``spawn`` starts a
+program for a caller that reads it to its end, ``replace`` becomes the other program.
 """
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, NoReturn
 
 from slurm_colloc.errors import ProcessError
@@ -21,25 +22,67 @@ class Finished(NamedTuple):
     stderr: bytes
 
 
-def run(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> Finished:
+def run(
+    argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None, input: bytes = b""
+) -> Finished:
     """Run a program that answers a question and return what it said, whatever its exit status.
+
+    It reads ``input`` on its standard input.
 
     Raises:
         ProcessError: it cannot be started or did not end within ``timeout_s``.
     """
     import subprocess  # 4 ms, and most submissions ask nothing
 
-    try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, env=environment, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ProcessError(f"'{argv[0]}' did not answer within {timeout_s:g} s") from error
-    except FileNotFoundError as error:
-        raise ProcessError(f"there is no '{argv[0]}' on PATH; is it installed and its module loaded?") from error
-    except (OSError, ValueError) as error:
-        raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error
+    with _named(argv[0], timeout_s):
+        done = subprocess.run(argv, input=input, capture_output=True, timeout=timeout_s, env=environment, check=False)
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def launch(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> Finished:
+    """Run a program that leaves a daemon behind, in a session of its own, until it has done so.
+
+    The daemon may keep its output open for as long as it lives, so that nobody can wait for the end of it: it goes to
+    memory, and what the program has said when it ends is returned.
+
+    Raises:
+        ProcessError: as ``run``; what was started is left to the caller.
+    """
+    import subprocess
+
+    said = [os.memfd_create(name) for name in ("stdout", "stderr")]
+    try:
+        with _named(argv[0], timeout_s):
+            done = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=said[0],
+                stderr=said[1],
+                timeout=timeout_s,
+                env=environment,
+                start_new_session=True,
+                check=False,
+            )
+        stdout, stderr = (os.pread(descriptor, os.fstat(descriptor).st_size, 0) for descriptor in said)
+    finally:
+        for descriptor in said:
+            os.close(descriptor)
+    return Finished(done.returncode, stdout, stderr)
+
+
+@contextmanager
+def _named(program: str, timeout_s: float) -> Iterator[None]:
+    """Turn what goes wrong with a program's start and time into words."""
+    import subprocess
+
+    try:
+        yield
+    except subprocess.TimeoutExpired as error:
+        raise ProcessError(f"'{program}' did not answer within {timeout_s:g} s") from error
+    except FileNotFoundError as error:
+        raise ProcessError(f"there is no '{program}' on PATH; is it installed and its module loaded?") from error
+    except (OSError, ValueError) as error:
+        raise ProcessError(f"'{program}' cannot be started: {error}") from error
 
 
 def ask(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> bytes:
@@ -115,6 +158,33 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str], stdin: int | None
         os.close(out_write)
         os.close(err_write)
     return Running(pid, out_read, err_read)
+
+
+def spawn_into(argv: Sequence[str], environment: Mapping[str, str], output: str) -> int:
+    """Start a program in a process group of its own and return its pid; the caller waits for its end.
+
+    It reads nothing, and both its output and its errors are added to the end of the file ``output``. What a terminal
+    sends to this process's group does not reach it.
+
+    Raises:
+        ProcessError: it cannot be started.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    try:
+        return os.posix_spawn(
+            argv[0],
+            list(argv),
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, output, flags, 0o666),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setpgroup=0,
+            setsigdef=_to_default,
+        )
+    except (OSError, ValueError) as error:
+        raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error
 
 
 def replace(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:

@@ -30,7 +30,7 @@ from slurm_colloc.process import keep_ignored, replace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, stdin_descriptor, submit, write_all
-from slurm_colloc.submit.plan import Plan, make_plan, own_option, parse_arguments, without_own_options
+from slurm_colloc.submit.plan import Plan, make_plan, own_option, parse_arguments, wants_pack, without_own_options
 from slurm_colloc.submit.render import remove_script, write_script
 
 # Options of sbatch that end it before it reads a script.
@@ -40,7 +40,7 @@ _HELP = ("--help", "-h")
 _COMPLETION = ("--install-completion", "--show-completion")
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
     """One invocation: what to fall back on at any time."""
 
     sbatch: str
@@ -64,17 +64,28 @@ def main(called: str = "csub", ignored: int = 0) -> NoReturn:
     if os.environ.get("_CSUB_COMPLETE"):
         from slurm_colloc.cli.csub_complete import complete
 
-        complete(_site()[1])
+        complete(find_site()[1])
     if argv[:1] and argv[0] in (_COMPLETION if called == "sbatch" else (*_HELP, *_COMPLETION)):
         from slurm_colloc.cli.csub_help import show
 
         show(argv)
     try:
-        status = _run(argv)
+        status = _pack(argv) if _is_pack(argv, called) else _run(argv)
     except KeyboardInterrupt:  # before sbatch was started; from then on sbatch has the signal
         status = 128 + signal.SIGINT
     # Taking the interpreter apart would cost each submission 3 ms, and a thread of ours may hang in a file system.
     os._exit(status)
+
+
+def _is_pack(argv: tuple[str, ...], called: str) -> bool:
+    """Return whether this is "csub pack", and not sbatch with a script of that name."""
+    return argv[:1] == ("pack",) and called != "sbatch" and not os.path.lexists("pack")
+
+
+def _pack(argv: tuple[str, ...]) -> int:
+    from slurm_colloc.cli.csub_pack import run
+
+    return run(argv)
 
 
 def _open_standard_descriptors() -> None:
@@ -89,51 +100,56 @@ def _open_standard_descriptors() -> None:
 def _run(argv: tuple[str, ...]) -> int:
     began = time.monotonic()
     try:
-        configured, config, problem = _site()
+        configured, config, problem = find_site()
         sbatch = find_sbatch(configured, os.environ, sys.argv[0])
         # Until the arguments are split; where that fails, as with an option that only sbatch knows, it stays at this.
         rest, own = without_own_options(argv)
-        call = _Call(sbatch, rest, _environment(), "--dry-run" in own, "--quiet" in rest or "-Q" in rest)
+        call = Call(sbatch, rest, _environment(), "--dry-run" in own, "--quiet" in rest or "-Q" in rest)
     except CollocError as error:
-        _say(f"error: {error}")
+        say(f"error: {error}")
         return 1
     stdin: bytes | None = None
     try:
         # Even a submission that csub will not touch must lose the options that sbatch does not know.
         command_line = parse_arguments(argv, config)
         call = _split_call(call, command_line)
-        wrong = _misused(command_line, call.dry_run)
+        wrong = misused(command_line, call.dry_run)
         if wrong:
-            _say(f"error: {wrong}; nothing was submitted")
+            say(f"error: {wrong}; nothing was submitted")
             return 2
         waiting = time.monotonic()
         stdin = _read_stdin(command_line)
         began += time.monotonic() - waiting  # somebody may be typing
         site, plan = _decide(call, command_line, config, problem, stdin, began)
         if own_option("explain", command_line, None) is not None:
-            _explain(plan)
+            explain(plan)
         if call.dry_run:
-            return _show(plan, command_line, call)
+            return show(plan, command_line, call)
         if plan.decides_nothing:
-            _answer(call, answer(plan))
+            _answer(call, (*answer(plan), *plan.notes))
             return _fall_open(call, stdin, _SILENT)
         source = None if stdin is None else stdin_descriptor(plan.body if plan.body is not None else stdin)
         # TMPDIR may hang as any other folder may.
-        argv, path = within(site.timeouts.decide_s, "writing the script", partial(_with_body, plan))
+        argv, path = within(site.timeouts.decide_s, "writing the script", partial(with_body, plan))
     except CollocError as error:
         return _fall_open(call, stdin, str(error))
     except Exception as error:  # noqa: BLE001 - a fault of csub's own must not cost the user the submission
         return _fall_open(call, stdin, f"internal error, please report it: {error!r}")
     # Outside of what falls open above: once sbatch was started a job may exist.
     try:
-        status, why = _hand_over(plan, argv, source, call, site)
+        status, why = hand_over(plan, argv, source, call, site)
     finally:
         if path:
             remove_script(path)
     return _fall_open(call, stdin, why) if why else status
 
 
-def _split_call(call: _Call, command_line: CommandLine) -> _Call:
+def call_of(sbatch: str, command_line: CommandLine) -> Call:
+    """Return the call of an invocation whose arguments are split."""
+    return _split_call(Call(sbatch, (), _environment(), False, False), command_line)
+
+
+def _split_call(call: Call, command_line: CommandLine) -> Call:
     """Return the call with what is known once sbatch's arguments, csub's own and the script's are told apart."""
     return call._replace(
         argv=command_line.sbatch_argv,
@@ -143,7 +159,7 @@ def _split_call(call: _Call, command_line: CommandLine) -> _Call:
 
 
 def _decide(
-    call: _Call, command_line: CommandLine, config: SiteConfig | None, problem: str, stdin: bytes | None, began: float
+    call: Call, command_line: CommandLine, config: SiteConfig | None, problem: str, stdin: bytes | None, began: float
 ) -> tuple[SiteConfig, Plan]:
     """Return the site and what to submit, decided within the site's time from ``began``.
 
@@ -153,8 +169,8 @@ def _decide(
     asks_nothing = any(option.name in _NO_SUBMISSION for option in command_line.options)
     off = config is not None and config.policy == "off" and not call.dry_run
     if asks_nothing or off or (config is None and own_option("colloc", command_line, None) == "off"):
-        explain = own_option("explain", command_line, None) is not None
-        raise UnsureError("the policy is off" if explain and not asks_nothing else _SILENT)
+        explained = own_option("explain", command_line, None) is not None or wants_pack(command_line)
+        raise UnsureError("the policy is off" if explained and not asks_nothing else _SILENT)
     if config is None:
         raise UnsureError(problem)
     # Up to two questions one after the other, and time left to decide without an answer.
@@ -165,7 +181,7 @@ def _decide(
     return config, plan
 
 
-def _misused(command_line: CommandLine, dry_run: bool) -> str:
+def misused(command_line: CommandLine, dry_run: bool) -> str:
     """Return what is wrong with csub's own options where going on would do what nobody meant."""
     form, hint = (own_option(name, command_line, None) for name in ("format", "gpu-footprint"))
     # With no script left the next step would be to wait for one on standard input.
@@ -176,7 +192,7 @@ def _misused(command_line: CommandLine, dry_run: bool) -> str:
     return "--format is for --dry-run" if form and not dry_run else ""
 
 
-def _site() -> tuple[str, SiteConfig | None, str]:
+def find_site() -> tuple[str, SiteConfig | None, str]:
     """Return (configured sbatch, site, problem); without a usable site.toml the problem says why."""
     problem = f"no site.toml found; '{how_to_write_one()}' writes one"
     for path in site_files():
@@ -216,10 +232,10 @@ def _from_stdin(command_line: CommandLine) -> bool:
     return command_line.script is None and not elsewhere
 
 
-def _fall_open(call: _Call, stdin: bytes | None, why: str) -> int:
+def _fall_open(call: Call, stdin: bytes | None, why: str) -> int:
     """Become sbatch with the user's own arguments; a dry run only says so."""
     if call.dry_run:
-        _say(f"error: {why}; without --dry-run the job would go to sbatch unchanged")
+        say(f"error: {why}; without --dry-run the job would go to sbatch unchanged")
         return 2
     if why != _SILENT:
         _answer(call, [f"handed to sbatch unchanged: {why}"])
@@ -228,15 +244,15 @@ def _fall_open(call: _Call, stdin: bytes | None, why: str) -> int:
     try:
         replace([call.sbatch, *call.argv], call.environ)
     except CollocError as error:
-        _say(f"error: {error}")
+        say(f"error: {error}")
         return 1
 
 
-def _answer(call: _Call, lines: Iterable[str]) -> None:
+def _answer(call: Call, lines: Iterable[str]) -> None:
     """Say what is no error, unless nobody wants it, or a program reads both outputs as one: $(csub job.sh 2>&1)."""
     if not call.quiet and not _read_as_one():
         for line in lines:
-            _say(line)
+            say(line)
 
 
 def _read_as_one() -> bool:
@@ -247,11 +263,11 @@ def _read_as_one() -> bool:
         return False
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     write_all(STDERR, f"csub: {text}\n".encode(errors="backslashreplace"))
 
 
-def _with_body(plan: Plan) -> tuple[tuple[str, ...], str]:
+def with_body(plan: Plan) -> tuple[tuple[str, ...], str]:
     """Return sbatch's arguments and the path of the rendered script in them; empty when there is none."""
     argv, at = plan.sbatch_argv, plan.script_at
     if plan.body is None or at is None:
@@ -260,9 +276,7 @@ def _with_body(plan: Plan) -> tuple[tuple[str, ...], str]:
     return (*argv[:at], path, *argv[at + 1 :]), path
 
 
-def _hand_over(
-    plan: Plan, argv: tuple[str, ...], source: int | None, call: _Call, config: SiteConfig
-) -> tuple[int, str]:
+def hand_over(plan: Plan, argv: tuple[str, ...], source: int | None, call: Call, config: SiteConfig) -> tuple[int, str]:
     """Run sbatch once and return its status, and a reason where nothing was submitted and plain sbatch is to follow."""
 
     def submitted(job_id: str, cluster: str) -> None:
@@ -274,8 +288,9 @@ def _hand_over(
     except CollocError as error:  # sbatch was not started
         return 1, str(error)
     status = outcome.status if outcome.status >= 0 else 128 - outcome.status
-    if outcome.refused and not plan.as_asked:
-        given = " : ".join(part.placement.given for part in plan.parts)
+    has_original = plan.packed is None or plan.packed.has_original
+    if outcome.refused and not plan.as_asked and has_original:
+        given = "the pack" if plan.packed else " : ".join(part.placement.given for part in plan.parts)
         return status, f"{given} was refused: {_verdict(outcome.refused)}"
     if outcome.refused:
         write_all(STDERR, outcome.refused)
@@ -290,49 +305,54 @@ def _verdict(said: bytes) -> str:
 def _record(plan: Plan, job_id: str, cluster: str, config: SiteConfig) -> None:
     from slurm_colloc.history.records import drop_decision
 
+    packed = plan.packed
     for offset, (request, footprint, placement) in enumerate(plan.parts):
+        # What a pack uses must count neither as one task's use nor against what was foretold of one task.
+        memory, active = (None, None) if packed else (footprint.gpu_mem_peak_mib, footprint.sm_active_pct)
         decision = Decision(
             job_id=str(int(job_id) + offset),  # Slurm numbers the components of a job one after the other
             cluster=cluster,
             at_s=now(),
             user=os.environ.get("USER", ""),
             job_name=request.name,
-            signature=request.signature,
+            signature=packed.signature if packed else request.signature,
             asked=request.asked,
             given=placement.given,
             mode=placement.mode,
             rung=footprint.rung,
-            gpu_mem_q99_mib=footprint.gpu_mem_peak_mib.q99 if footprint.gpu_mem_peak_mib else None,
-            sm_active_q95_pct=footprint.sm_active_pct.q95 if footprint.sm_active_pct else None,
+            gpu_mem_q99_mib=memory.q99 if memory else None,
+            sm_active_q95_pct=active.q95 if active else None,
             reasons=placement.reasons,
         )
         try:
             drop = partial(drop_decision, config.decisions_folder, decision)
             within(config.timeouts.decide_s, "writing it", drop)
         except CollocError as error:
-            _say(f"job {job_id} is submitted, but the decision is not recorded: {error}")
+            say(f"job {job_id} is submitted, but the decision is not recorded: {error}")
             return
 
 
-def _show(plan: Plan, command_line: CommandLine, call: _Call) -> int:
+def show(plan: Plan, command_line: CommandLine, call: Call) -> int:
     """Print what would be submitted and submit nothing."""
     from slurm_colloc.cli.csub_show import as_json, as_line
 
     text = plan.text
+    for note in plan.notes:
+        say(note)
     if own_option("format", command_line, None) == "json":
         text = as_json(plan, call.sbatch)
     else:
-        _say(f"would be submitted as: {as_line(plan, call.sbatch)}")
+        say(f"would be submitted as: {as_line(plan, call.sbatch)}")
     sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
     sys.stdout.flush()
     return 0
 
 
-def _explain(plan: Plan) -> None:
+def explain(plan: Plan) -> None:
     from slurm_colloc.cli.csub_show import explanation
 
     for line in explanation(plan):
-        _say(line)
+        say(line)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,12 @@ from typing import Annotated, Any, NoReturn
 import typer
 import typer.core
 
-_COMPLETION = ("--install-completion", "--show-completion")
+# Completed, and left out of the list: the last lines name them.
+_HIDDEN = ("--install-completion", "--show-completion", "--pack-tasks", "--pack-jobs", "--pack-retries")
 # One screen of 24 lines and 80 columns; \b keeps click from filling the lines of a paragraph anew.
 _EPILOG = """
 \b
+Packs:        csub pack -h; --pack-tasks=K --pack-jobs=N --pack-retries=N
 In a script:  #CSUB --gpu-footprint=mem=9G,sm=30  (where #SBATCH lines stand)
 Switch off:   csub --colloc=off job.sh; in a script #CSUB --colloc=off
 Read more:    man csub; sbatch --help; what it decided for you: colloc history
@@ -62,6 +64,10 @@ def csub(
             "--colloc", metavar="auto|off", help="off: submit as asked", autocompletion=_one_of("auto", "off")
         ),
     ] = "auto",
+    pack: Annotated[bool, typer.Option("--pack", help="run an array's tasks together on a GPU")] = False,
+    pack_tasks: Annotated[str, typer.Option("--pack-tasks", metavar="K")] = "",
+    pack_jobs: Annotated[str, typer.Option("--pack-jobs", metavar="N")] = "",
+    pack_retries: Annotated[str, typer.Option("--pack-retries", metavar="N")] = "2",
     explain: Annotated[bool, typer.Option("--explain", help="say why, and what was rejected")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the script, submit nothing")] = False,
     form: Annotated[
@@ -73,8 +79,7 @@ def csub(
     where that holds what the job needs.
 
     csub takes every option of sbatch, and these of its own. What a job needs you say with --gpu-footprint, or csub
-    measures it while the job runs. A job that it does not understand with certainty, or that asks for more than one
-    GPU, goes to sbatch unchanged.
+    measures it while the job runs. What it does not understand with certainty goes to sbatch unchanged.
     """
 
 
@@ -82,7 +87,7 @@ def show(argv: Sequence[str]) -> NoReturn:
     """Print help, or print or install completion, and exit."""
     command = typer.main.get_command(app)
     for item in command.params:
-        if isinstance(item, typer.core.TyperOption) and item.opts[0] in _COMPLETION:
+        if isinstance(item, typer.core.TyperOption) and item.opts[0] in _HIDDEN:
             item.hidden = True
     command(list(argv), prog_name="csub")
     raise SystemExit(0)

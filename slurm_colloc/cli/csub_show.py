@@ -10,7 +10,9 @@ def answer(plan: Plan) -> Iterator[str]:
     """Yield what the user must know of a submission: one line for each component that is not simply as asked."""
     for part in plan.parts:
         request, footprint, placement = part
-        if not placement.as_asked:
+        if plan.packed:
+            yield "; ".join(placement.reasons)
+        elif not placement.as_asked:
             yield f"{placement.given} instead of {request.asked}: {'; '.join(placement.reasons)}"
         elif footprint.rung == "hint" and (request.gpu_count or plan.decides_nothing) and not plan.switched_off:
             yield f"the footprint changes nothing: {placement.reasons[0]}"
@@ -48,7 +50,8 @@ def as_line(plan: Plan, sbatch: str) -> str:
 def as_json(plan: Plan, sbatch: str) -> str:
     """Return the plan as JSON: components (request, footprint, placement), script and sbatch_argv.
 
-    The first component's three parts stand at the top as well, for the jobs that have no other.
+    The first component's three parts stand at the top as well, for the jobs that have no other. Of a pack the request
+    and the footprint are one task's, and ``pack`` says how they are put together.
     """
     import json
 
@@ -63,6 +66,7 @@ def as_json(plan: Plan, sbatch: str) -> str:
     shown = {
         **components[0],
         "components": components,
+        **({"pack": plan.packed._asdict()} if plan.packed else {}),
         "script": plan.text,
         "sbatch_argv": [sbatch, *plan.sbatch_argv],
     }

@@ -33,6 +33,8 @@ _VERDICTS = (
     b"User's group not permitted to use this partition",
     b"Access/permission denied",
     b"Requested time limit is invalid",
+    b"More processors requested than permitted",
+    b"Memory required by task is not available",
     # What slurm.ERROR of a site's job_submit.lua comes to.
     b"Unspecified error",
 )

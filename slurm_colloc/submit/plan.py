@@ -17,6 +17,7 @@ from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.options import (
     SBATCH_OPTIONS,
     CommandLine,
+    Given,
     Option,
     read_environment,
     scan,
@@ -28,7 +29,14 @@ from slurm_colloc.submit.render import Sampling, render_block, render_script
 from slurm_colloc.submit.request import PER_GPU, build_request, reason_against_history, reason_to_keep_text
 
 # What a #CSUB line may say; the others are about one call of csub, not about the job.
-SCRIPT_OPTIONS = (Option("gpu-footprint", "", "required", ""), Option("colloc", "", "required", ""))
+SCRIPT_OPTIONS = (
+    Option("gpu-footprint", "", "required", ""),
+    Option("colloc", "", "required", ""),
+    Option("pack", "", "none", ""),
+    Option("pack-tasks", "", "required", ""),
+    Option("pack-jobs", "", "required", ""),
+    Option("pack-retries", "", "required", ""),
+)
 OWN_OPTIONS = (
     *SCRIPT_OPTIONS,
     Option("dry-run", "", "none", ""),
@@ -57,6 +65,22 @@ class Part(NamedTuple):
     placement: Placement
 
 
+class Packed(NamedTuple):
+    """What a pack is to those who show and record it.
+
+    ``signature`` is the pack's own: what it uses is no evidence for one task. ``has_original`` says that sbatch can be
+    handed the same tasks as they were asked for.
+    """
+
+    tasks: int
+    at_once: int
+    jobs: int
+    cpus_per_task: int
+    retries: int
+    signature: str
+    has_original: bool
+
+
 class Plan(NamedTuple):
     """What csub will do with one submission.
 
@@ -71,6 +95,7 @@ class Plan(NamedTuple):
     body: bytes | None
     notes: tuple[str, ...]
     switched_off: str
+    packed: Packed | None = None
 
     @property
     def text(self) -> str:
@@ -149,6 +174,11 @@ def own_option(name: str, command_line: CommandLine, script: Script | None, comp
     return next((option.value or "" for option in reversed(given) if option.name == name), None)
 
 
+def wants_pack(command_line: CommandLine, script: Script | None = None) -> bool:
+    """Return whether the tasks of the array are to be packed."""
+    return any(own_option(name, command_line, script) is not None for name in ("pack", "pack-tasks", "pack-jobs"))
+
+
 def make_plan(
     command_line: CommandLine, environ: Mapping[str, str], stdin: bytes | None, config: SiteConfig, slurm: Slurm
 ) -> Plan:
@@ -189,11 +219,17 @@ def make_plan(
         all_of_them = components if len(components) > 1 else ()
         request = build_request(given, script, text, name, command_line.script_args, config, number, all_of_them)
         hint = own_option("gpu-footprint", command_line, script, number)
-        footprint, said = _footprint(request, text, hint, config, slurm)
+        packs = script is not None and wants_pack(command_line, script)
+        footprint, said = footprint_of(request, text, hint, config, slurm, anyway=packs)
         notes += said
         access = _access(request, footprint, config, slurm)
         placement = place(request, footprint, config, access)
         parts.append(Part(request, footprint, _leave(placement, switched_off, fixed, config)))
+    if wants_pack(command_line, script):
+        found = _packed(command_line, environ, components, script, text, parts, switched_off, config, slurm)
+        if isinstance(found, Plan):
+            return found._replace(notes=(*notes, *found.notes))
+        notes.append(f"not packed: {found}")
     parts, text_without = _take_out(parts, text, script, table, release)
     body = None if text_without == text else text_without
     if script is not None and not fixed and len(parts) == 1:
@@ -201,6 +237,33 @@ def make_plan(
         body = _body(text_without, read_script(text_without, table, release), parts[0], config, measured) or body
     argv, script_at = _overridden(command_line, parts, table)
     return Plan(tuple(parts), argv, script_at, text, body, tuple(notes), switched_off)
+
+
+def _packed(
+    command_line: CommandLine,
+    environ: Mapping[str, str],
+    components: Sequence[Mapping[str, Given]],
+    script: Script | None,
+    text: bytes,
+    parts: Sequence[Part],
+    switched_off: str,
+    config: SiteConfig,
+    slurm: Slurm,
+) -> Plan | str:
+    """Return the plan of the tasks as a pack, or why they go as the array they are."""
+    if script is None:
+        return "it is a command of --wrap"
+    if len(parts) > 1:
+        return "it is a heterogeneous job"
+    from slurm_colloc.submit.pack import Asked, plan_array  # of no use to any other submission
+
+    own = tuple(f"--{one.name}={one.value}" if one.value is not None else f"--{one.name}" for one in command_line.own)
+    argv = (*own, *command_line.sbatch_argv)
+    [part] = parts
+    asked = Asked(
+        command_line, environ, components[0], script, text, part.request, part.footprint, switched_off, (), argv
+    )
+    return plan_array(asked, config, slurm)
 
 
 def _read(command_line: CommandLine, stdin: bytes | None, wrapped: str | None) -> tuple[bytes, str]:
@@ -231,13 +294,17 @@ def _find_script(command_line: CommandLine) -> str:
     return name
 
 
-def _footprint(
-    request: JobRequest, text: bytes, hint: str | None, config: SiteConfig, slurm: Slurm
+def footprint_of(
+    request: JobRequest, text: bytes, hint: str | None, config: SiteConfig, slurm: Slurm, *, anyway: bool = False
 ) -> tuple[Footprint, tuple[str, ...]]:
+    """Return what the job, or one task of a pack, needs, and what is to be said of its history.
+
+    ``anyway`` asks the history of a job too that can get no piece of a GPU.
+    """
     if why := reason_against_history(text):
         footprint = estimate(hint, ())
         return (footprint if hint is not None else footprint._replace(provenance=why)), ()
-    if request.untouchable or (hint is not None and "sm=" in hint):
+    if (request.untouchable and not anyway) or (hint is not None and "sm=" in hint):
         return estimate(hint, ()), ()
     known = look_up(config, request.signature, slurm.job_states)
     return estimate(hint, known.evidence), known.notes

@@ -62,18 +62,30 @@ def render_block(
         variables["csub_evidence"] = user_data_folder()
         body.append(parts[_SAMPLE])
     lines = [
-        _FIRST_LINE,
-        f"# asked:     {_comment(request.asked or 'no GPU')}",
-        f"# given:     {_comment(placement.given)} ({placement.mode})",
-        *(f"# because:   {_comment(reason)}" for reason in placement.reasons),
-        f"# footprint: {_comment(footprint.rung)}: {_comment(footprint.provenance)}",
-        "# to switch this off: csub --colloc=off, or plain sbatch",
+        *_header(request, footprint, placement),
         *(f"{name}={quote(value)}" for name, value in variables.items()),
         *filter(None, (part.rstrip("\n") for part in body)),
         f"unset {' '.join(variables)}",
         _BLOCK_ENDS,
     ]
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
+
+
+def pack_block(request: JobRequest, footprint: Footprint, placement: Placement) -> bytes:
+    """Return the comments that say in a pack's script what it is; the footprint is one task's."""
+    lines = [*_header(request, footprint, placement), _BLOCK_ENDS]
+    return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
+
+
+def _header(request: JobRequest, footprint: Footprint, placement: Placement) -> list[str]:
+    return [
+        _FIRST_LINE,
+        f"# asked:     {_comment(request.asked or 'no GPU')}",
+        f"# given:     {_comment(placement.given)} ({placement.mode})",
+        *(f"# because:   {_comment(reason)}" for reason in placement.reasons),
+        f"# footprint: {_comment(footprint.rung)}: {_comment(footprint.provenance)}",
+        "# to switch this off: csub --colloc=off, or plain sbatch",
+    ]
 
 
 def site_parts(config: SiteConfig) -> dict[str, str]:

@@ -33,6 +33,13 @@ _ONE_GPU = {
     b"--gpus-per-task": (b"1",),
     b"-G": (b"1",),
 }
+# What tasks that are one job to Slurm would do to each other.
+_COMMENT = re.compile(rb"^[ \t]*#[^\n]*", re.MULTILINE)
+_JOB_ID = re.compile(rb"\bSLURM_JOB_?ID\b")
+_SAID = re.compile(rb"^\s*(?:echo|printf)\b[^>|`(]*$")
+_ACTS_ON_JOB = re.compile(
+    rb"\b(?:scontrol\s+(?:\S+\s+)*?(?:requeue\w*|update|u?hold|release|suspend)|scancel|sbatch)\b"
+)
 _STEP_EXPORT = re.compile(rb"\s--export\b")
 # A script that reads itself by line number or gives itself to another interpreter, and one that asks where it was
 # submitted from; asking for the name of $0 alone does no harm, and awk's "print $0" is another $0.
@@ -63,6 +70,10 @@ _LEAVE_ALONE = {
     "tres-per-task": "it asks for GPUs per task",
     "uid": "it is submitted for another user",
 }
+
+
+# Of these the ones that mean the same to a pack, which asks for the GPU that one task asked for.
+_FINE_FOR_PACK = frozenset({"constraint", "exclude", "nodelist", "reservation"})
 
 
 # Options that mean the same to a job on a piece of a GPU. Any other, a new one too, leaves the job alone.
@@ -215,6 +226,86 @@ def _step_gpus(text: bytes) -> tuple[tuple[str, bool], ...]:
     found += [(b"-G" if name == b"-G" else name, value) for name, value in _STEP_SHORT.findall(steps)]
     found += [(name, b"") for name in _STEP_VARIABLE.findall(steps)]
     return tuple((name.decode(), value in _ONE_GPU.get(name, ())) for name, value in found)
+
+
+def reasons_against_pack(
+    given: Mapping[str, Given], request: JobRequest, text: bytes, config: SiteConfig, commands: bool
+) -> list[str]:
+    """Return why tasks may not be run as a pack, in one job that asks for what one of them asks.
+
+    Args:
+        given: the options in force, by canonical name.
+        request: of one task.
+        text: its script.
+        config: the site.
+        commands: the tasks are commands, which were never to be jobs of their own.
+    """
+    return list(_reasons_against_pack(given, request, text, config, commands))
+
+
+def _reasons_against_pack(
+    given: Mapping[str, Given], request: JobRequest, text: bytes, config: SiteConfig, commands: bool
+) -> Iterator[str]:
+    plugins = _plugin_names(config)
+    others = sorted({gres.name for gres in request.gres} - {"gpu"})
+    if others:
+        yield f"it asks for gres/{others[0]}, which would be the whole pack's"
+    if request.gpu_count == 0:
+        yield "it asks for no GPU"
+    elif request.gpu_count > 1 or len(request.gres) > 1:
+        yield f"it asks for GPUs as {' and '.join(map(str, request.gres))}"
+    if protected := [gres.type for gres in request.gres if gres.type in config.sharing.protected_types]:
+        yield f"the site protects jobs on '{protected[0]}'"
+    for name in given:
+        if name in plugins:
+            yield f"it uses the site's own --{name}, with which nobody has seen a pack work"
+        elif name in _LEAVE_ALONE and name not in _FINE_FOR_PACK:
+            yield f"{_LEAVE_ALONE[name]} (--{name})"
+        elif name not in _HARMLESS and name not in _LEAVE_ALONE:
+            yield f"it uses --{name}, with which nobody has seen a pack work"
+    if set(",[") & set(_value(given, "nodelist")):
+        yield "it names several nodes (--nodelist)"
+    if "nodes" in given and given["nodes"].value not in ("1", "1-1"):
+        yield f"it asks for nodes '{given['nodes'].value}'"
+    for name in ("ntasks", "ntasks-per-node"):
+        if name in given and given[name].value != "1":
+            yield f"each of its tasks starts {given[name].value} of its own (--{name})"
+    if "time-min" in given:
+        yield "its time limit may be cut (--time-min)"
+    if sum(name in given for name in ("mem", "mem-per-cpu", "mem-per-gpu")) > 1:
+        yield "it sizes its host memory twice"
+    if "mem" in given and _value(given, "mem").strip("0KMGTkmgtBb") == "":
+        yield "it asks for all the memory of its node (--mem=0)"
+    if "cpus-per-gpu" in given and "cpus-per-task" in given:
+        yield "it sizes its cores twice"
+    if "aftercorr" in _value(given, "dependency"):
+        yield "each task waits for another job's of the same number (--dependency=aftercorr)"
+    bare = _COMMENT.sub(b"", text)
+    yield from _reasons_of_text(given, bare, text, commands)
+
+
+def _reasons_of_text(given: Mapping[str, Given], bare: bytes, text: bytes, commands: bool) -> Iterator[str]:
+    """Yield what a script does that tasks cannot do side by side in one job; ``bare`` is without its comments."""
+    if steps := _step_gpus(bare):
+        yield f"an srun inside it asks for a GPU ({steps[0][0]}), of which the pack has one"
+    exported = _value(given, "export")
+    if _STEP.search(bare) and exported not in ("", "ALL") and not exported.startswith("ALL,"):
+        yield f"--export={exported} keeps the variables of sharing from its srun steps"
+    elif _STEP.search(bare) and _STEP_EXPORT.search(bare):
+        yield "an srun inside it chooses what it exports, perhaps not the variables of sharing"
+    if act := _ACTS_ON_JOB.search(bare):
+        yield f"it acts on its job ({b' '.join(act[0].split()).decode(errors='replace')}), which is the whole pack's"
+    if commands:
+        return
+    if (b"Command" in text and b"scontrol" in text) or _COMMAND_BY_SQUEUE.search(text):
+        yield "it asks Slurm for its own path"
+    for line in bare.replace(b"\\\n", b" ").splitlines():
+        if _JOB_ID.search(line) and b"SLURM_ARRAY_TASK_ID" not in line and not _SAID.match(line):
+            yield "it uses SLURM_JOB_ID, which its tasks would have in common (for a port, a folder)"
+            return
+        if _JOB_ID.search(line) and (b"$((" in line or re.search(rb"\b(?:expr|let|bc)\b", line)):
+            yield "it reckons with SLURM_JOB_ID (for a port), which its tasks would have in common"
+            return
 
 
 def _plugin_names(config: SiteConfig) -> set[str]:

@@ -78,6 +78,9 @@ def test_an_interpreter_that_does_not_start_leaves_plain_sbatch(shell: Shell, ki
         (["--part", "gpu", "--colloc=off", "job.sh"], ["--part", "gpu", "job.sh"]),
         (["-N1", ":", "-n", "2", "--colloc=off", "job.sh"], ["-N1", ":", "-n", "2", "job.sh"]),
         (["--wrap=x", "--colloc=off"], ["--wrap=x"]),
+        (["--pack", "--array=1-9", "job.sh", "--pack"], ["--array=1-9", "job.sh", "--pack"]),
+        (["--pack-tasks", "3", "--pack-jobs=2", "-a1", "--pack-retries", "0", "job.sh"], ["-a1", "job.sh"]),
+        (["--no-such", "--pack-tasks=3", "job.sh"], ["--no-such", "job.sh"]),
     ],
 )
 def test_a_broken_interpreter_takes_csubs_own_options_with_it(shell: Shell, argv: list[str], left: list[str]) -> None:

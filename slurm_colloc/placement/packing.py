@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many tasks of one pack share a GPU under MPS, and how long that takes: pure functions.
+
+The tasks' memory must fit, each with the site's headroom, and together they keep at most ``sharing.pack_max_sm_pct`` of
+the SMs busy. That is more than all of them, for a task that keeps SMs busy leaves room in each; a task that alone keeps
+them all busy gains nothing from its like, while a light one may ride along.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from slurm_colloc.config import MigSlice, Pool, Sharing
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import Footprint, Load, Room
+
+# What the MPS server itself takes: 66 MiB measured on an H100.
+MPS_SERVER_MIB = 100
+# On a whole GPU since Volta, and on a slice in proportion to its size.
+MPS_CLIENTS = 48
+# Two tasks that keep the memory busy for longer than this slow each other: what no limit on SMs prevents.
+BUSY_DRAM_PCT = 50.0
+# Measured on an H100, n equal trainings under MPS, slowdown over n x SM activity: 1.05 for seven of 16.7 % (ResNet18,
+# 32 x 32, batch 32; 5.70 times one's throughput), and of 81.8 % (CIFAR, batch 128) 1.06 for two, 1.02 for four, 1.04
+# for seven (1.15, 1.20 and 1.18 times). The largest of them is taken: a time limit too short costs more than one too
+# long.
+_SLOWDOWN_PER_LOAD = 1.06
+# Sums of decimals are not exact: 0.1 + 0.2 is above 0.3.
+_TOLERANCE = 1e-6
+
+
+class Packing(NamedTuple):
+    """So many tasks at a time on one GPU or slice.
+
+    ``load`` is what each is counted for, ``room`` what they may come to; both in percent of this unit's SMs.
+    ``slowdown`` is what each is expected to take, over a task that has this unit alone. ``reasons`` say how the number
+    came about.
+    """
+
+    at_once: int
+    room: Room
+    load: Load
+    slowdown: float
+    reasons: tuple[str, ...]
+
+
+class _Unit(NamedTuple):
+    """A GPU or slice: memory for tasks, the whole GPU's SMs over its own, and how many tasks it takes."""
+
+    memory_mib: int
+    whole_over_own: float
+    most: int
+
+
+class _Need(NamedTuple):
+    """What one task needs of a unit; a part that is not known is None, and ``unknown`` says why."""
+
+    memory_mib: int | None
+    sm_active_pct: float | None
+    unknown: str
+
+
+class _Bound(NamedTuple):
+    """At most so many at a time, why, and whether that is because of what the tasks need."""
+
+    at_once: int
+    why: str
+    by_need: bool = False
+
+
+def pack(
+    footprint: Footprint,
+    pool: Pool,
+    sharing: Sharing,
+    wanted: int | None,
+    *,
+    tasks: int | None = None,
+    part: MigSlice | None = None,
+    dram_active_pct: float | None = None,
+) -> Packing | str:
+    """Return how the tasks of a pack share one GPU, or why they are not packed.
+
+    Args:
+        footprint: what one task needs.
+        pool: the nodes that it runs on.
+        sharing: the site's bounds.
+        wanted: the user's own number of tasks at a time, which memory bounds and SMs do not; None: by the footprint.
+        tasks: how many there are; None: more than enough.
+        part: the MIG slice of ``pool`` that holds the pack; None: a whole GPU.
+        dram_active_pct: how long one task keeps the unit's memory busy; None where not known.
+    """
+    unit = _unit(pool, part, sharing)
+    if isinstance(unit, str):
+        return unit
+    need = _need(footprint, pool, unit, sharing)
+    if wanted is None:
+        if need.unknown:
+            return f"{need.unknown}; say how many tasks may run at a time"
+        if dram_active_pct is not None and dram_active_pct > BUSY_DRAM_PCT:
+            return f"one task fills a GPU: it keeps the memory busy for {dram_active_pct:.0f} % of the time"
+    bounds = [_Bound(unit.most, f"no more than {unit.most} may share it")]
+    bounds += [] if tasks is None else [_Bound(tasks, f"the pack has {tasks}")]
+    bounds += [] if wanted is None else [_Bound(wanted, f"{wanted} were asked for")]
+    if need.memory_mib is not None:
+        held = unit.memory_mib // need.memory_mib
+        least = 1 if wanted is None else min(bounds).at_once
+        if held < least:
+            return (
+                f"{unit.memory_mib} MiB of GPU memory hold {held} tasks at a time, not {least}: the footprint said "
+                f"{need.memory_mib - sharing.headroom_mib} MiB, and {sharing.headroom_mib} MiB are added to each"
+            )
+        bounds.append(_Bound(held, f"{unit.memory_mib} MiB hold no more of {need.memory_mib} MiB", by_need=True))
+    if need.sm_active_pct is not None and wanted is None:
+        bounds.append(_by_sms(need.sm_active_pct, sharing.pack_max_sm_pct))
+    tightest = min(bounds, key=lambda bound: bound.at_once)
+    if tightest.at_once <= 1:
+        return f"{'one task fills a GPU' if tightest.by_need else 'one task at a time shares nothing'}: {tightest.why}"
+    return _packing(tightest, unit, need, sharing)
+
+
+def _unit(pool: Pool, part: MigSlice | None, sharing: Sharing) -> _Unit | str:
+    if part is None:
+        if pool.gpu_mem_mib is None:
+            return f"site.toml does not give gpu_mem_mib of pool '{pool.name}'"
+        return _Unit(pool.gpu_mem_mib - MPS_SERVER_MIB, 1.0, sharing.pack_max_tasks)
+    if pool.sm_count is None:
+        return f"site.toml does not give sm_count of pool '{pool.name}', by which its slices are reckoned"
+    clients = max(1, MPS_CLIENTS * part.sm_count // pool.sm_count)
+    whole_over_own = pool.sm_count / part.sm_count
+    return _Unit(part.mem_mib - MPS_SERVER_MIB, whole_over_own, min(clients, sharing.pack_max_tasks))
+
+
+def _need(footprint: Footprint, pool: Pool, unit: _Unit, sharing: Sharing) -> _Need:
+    if footprint.gpu_model and footprint.gpu_model != pool.gpu_model:
+        return _Need(None, None, f"the footprint was measured on {footprint.gpu_model}")
+    memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
+    unknown = ""
+    if memory is None:
+        unknown = footprint.provenance
+    elif active is None:
+        unknown = f"how busy a task keeps a GPU is not known ({footprint.provenance})"
+    return _Need(
+        None if memory is None else max(1, math.ceil(memory.q99) + sharing.headroom_mib),
+        # No task keeps more than all SMs busy: on a slice that slows it, it is alone as slow.
+        None if active is None else min(100.0, active.q95 * unit.whole_over_own),
+        unknown,
+    )
+
+
+def _by_sms(sm_pct: float, max_sm_pct: float) -> _Bound:
+    at_once = math.floor(max_sm_pct / sm_pct + _TOLERANCE) if sm_pct * MPS_CLIENTS > max_sm_pct else MPS_CLIENTS
+    why = f"each keeps {sm_pct:.3g} % of its SMs busy, and all together may come to {max_sm_pct:.4g} %"
+    return _Bound(max(1, at_once), why, by_need=True)
+
+
+def _packing(bound: _Bound, unit: _Unit, need: _Need, sharing: Sharing) -> Packing | str:
+    at_once = bound.at_once
+    share_mib = unit.memory_mib // at_once
+    if share_mib < 1:
+        return f"its memory holds no {at_once} tasks beside the MPS server's {MPS_SERVER_MIB} MiB"
+    load = Load(
+        share_mib if need.memory_mib is None else need.memory_mib,
+        100.0 / at_once if need.sm_active_pct is None else need.sm_active_pct,
+    )
+    sum_pct = at_once * load.sm_active_pct
+    slower = expected_slowdown(at_once, load.sm_active_pct)
+    reasons = [f"{at_once} tasks at a time: {bound.why}"]
+    if need.unknown:
+        reasons.append(f"{need.unknown}; each is taken to need one part of {at_once}")
+    if sum_pct > sharing.pack_max_sm_pct + _TOLERANCE:
+        reasons.append(f"their SM activity comes to {sum_pct:.0f} %; the site's bound is {sharing.pack_max_sm_pct:g} %")
+    reasons.append(f"each takes about {slower:.2f}x as long as alone")
+    room = Room(unit.memory_mib, max(sharing.pack_max_sm_pct, sum_pct), at_once)
+    return Packing(at_once, room, load, slower, tuple(reasons))
+
+
+def may_share(loads: Sequence[Load], memory_mib: int, max_sm_pct: float) -> str:
+    """Return why ``loads`` may not be on one GPU under MPS at the same time; empty when they may.
+
+    Args:
+        loads: what each task is counted for, memory with its headroom.
+        memory_mib: what they may come to; of a GPU its memory without MPS_SERVER_MIB.
+        max_sm_pct: percent of the SMs that they may come to; one task alone may always keep all of them busy.
+    """
+    if not loads:
+        return ""
+    memory, activity = zip(*loads, strict=True)
+    if sum(memory) > memory_mib:
+        return f"{memory_mib} MiB do not hold {sum(memory)} MiB"
+    if len(loads) > 1 and sum(activity) > max_sm_pct + _TOLERANCE:
+        return f"their SM activity comes to {sum(activity):.0f} %, above {max_sm_pct:g} %"
+    return ""
+
+
+def expected_slowdown(tasks: int, sm_active_pct: float) -> float:
+    """Return how many times as long each of ``tasks`` equal tasks is expected to take under MPS as alone.
+
+    Args:
+        tasks: how many run at the same time.
+        sm_active_pct: SM activity of one alone, in percent of the unit's SMs.
+    """
+    return max(1.0, _SLOWDOWN_PER_LOAD * tasks * sm_active_pct / 100)
+
+
+def time_needed_min(tasks: int, at_once: int, task_limit_min: float, slowdown: float) -> int:
+    """Return the minutes in which ``tasks`` end that each may take ``task_limit_min`` alone; without repetitions.
+
+    A queue needs no more rounds than groups of ``at_once`` would, whenever each task ends.
+
+    Args:
+        tasks: how many there are.
+        at_once: how many run at a time.
+        task_limit_min: the time limit of one that has the GPU alone.
+        slowdown: of each while ``at_once`` are running.
+
+    Raises:
+        InputError: a task without a time limit bounds nothing.
+    """
+    if not 0 < task_limit_min < math.inf:
+        raise InputError(f"a task's time limit of {task_limit_min:g} min does not bound its pack's; give it one")
+    rounds = -(-tasks // at_once)
+    # In proportion: fewer tasks than fit keep fewer SMs busy.
+    slower = slowdown if tasks >= at_once else max(1.0, slowdown * tasks / at_once)
+    return math.ceil(rounds * task_limit_min * slower - _TOLERANCE)
+
+
+def jobs_needed(tasks: int, at_once: int, limit_min: float, slowdown: float, max_time_min: float | None) -> int | str:
+    """Return the least number of jobs that tasks are dealt out to so that each job ends in time, or why none does.
+
+    Args:
+        tasks: how many there are.
+        at_once: how many run at a time in each job.
+        limit_min: the time limit of one task that has the GPU alone.
+        slowdown: of each while ``at_once`` are running.
+        max_time_min: the longest time limit of a job; None: any.
+
+    Raises:
+        InputError: as ``time_needed_min``.
+    """
+    if max_time_min is None or time_needed_min(tasks, at_once, limit_min, slowdown) <= max_time_min:
+        return 1
+    one_round_min = time_needed_min(at_once, at_once, limit_min, slowdown)
+    if one_round_min > max_time_min:
+        return (
+            f"{at_once} tasks at a time, slowed {slowdown:.2f}x, need {one_round_min} min of the {max_time_min:g} min "
+            f"that a job may take; run fewer at a time, or give a task less than {limit_min:g} min"
+        )
+    # One too many at first, for a job's time is whole minutes, rounded up.
+    rounds = math.floor(max_time_min / (limit_min * slowdown)) + 1
+    while time_needed_min(rounds * at_once, at_once, limit_min, slowdown) > max_time_min:
+        rounds -= 1
+    return -(-tasks // (rounds * at_once))

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a task died of, by its exit status and its last words.
+
+Only a task that failed is asked: a program that met "out of memory", tried a smaller batch and ended well is done. The
+words are those of CUDA, of the frameworks above it, and of srun and slurmstepd.
+"""
+
+import re
+from collections.abc import Mapping
+
+from slurm_colloc.runtime.queue import Outcome
+
+TAIL_BYTES = 64 * 1024
+_LONGEST_WORDS = 200
+
+# Slurm's own words come first: they are said about the task, not by it. Then what broke the GPU's context: a program
+# whose neighbour broke it prints, under MPS, the very words of that neighbour, and may well add that it cannot
+# allocate either. Out of memory is last.
+_SLURM = (
+    (
+        Outcome.HOST_OOM,
+        (rb"[Dd]etected \d+ oom[_-]kill event", rb"srun: error: [^:\n]{1,255}: tasks? [-,\d]+: Out Of Memory\b"),
+    ),
+    (Outcome.TIME_LIMIT, (rb"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+ DUE TO TIME LIMIT",)),
+    (Outcome.STOPPED, (rb"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT ",)),
+)
+_CUDA = (
+    # It breaks the context of the task that made it and, unlike an illegal access, of no neighbour: seen under MPS.
+    (Outcome.FAILED, (rb"device-side assert triggered", rb"cudaErrorAssert", rb"CUDA_ERROR_ASSERT")),
+    (
+        Outcome.GPU_FAULT,
+        (
+            rb"CUDA error: an illegal memory access",
+            rb"an illegal memory access was encountered",
+            rb"cudaErrorIllegalAddress",
+            rb"CUDA_ERROR_ILLEGAL_ADDRESS",
+            rb"unspecified launch failure",
+            rb"cudaErrorLaunchFailure",
+            rb"CUDA_ERROR_LAUNCH_FAILED",
+            rb"uncorrectable ECC error",
+            rb"GPU has fallen off the bus",
+            rb"CUDA_ERROR_MPS_\w+",
+            rb"cudaErrorMps\w+",
+            rb"MPS_SERVER_NOT_READY",
+            rb"MPS client failed to connect",
+            rb"remote procedural call between the MPS server and the MPS client failed",
+            rb"CU(?:DNN|BLAS)_STATUS_EXECUTION_FAILED",
+            rb"MPS client (?:has been )?terminated",
+        ),
+    ),
+    (
+        Outcome.GPU_OOM,
+        (
+            rb"CUDA out of memory",
+            rb"torch\.(?:cuda\.)?OutOfMemoryError",
+            rb"CUDA error: out of memory",
+            rb"CUDA_ERROR_OUT_OF_MEMORY",
+            rb"cudaErrorMemoryAllocation",
+            rb"CUBLAS_STATUS_ALLOC_FAILED",
+            rb"CUDNN_STATUS_ALLOC_FAILED",
+            rb"RESOURCE_EXHAUSTED",
+        ),
+    ),
+    # numpy says it of host memory, and other libraries of the GPU's: the allocator's own words would have been found.
+    (Outcome.HOST_OOM, (rb"_ArrayMemoryError", rb"DefaultCPUAllocator: can't allocate memory")),
+    (Outcome.GPU_OOM, (rb"Unable to allocate",)),
+)
+
+
+def _compiled(table: tuple[tuple[Outcome, tuple[bytes, ...]], ...]) -> tuple[tuple[Outcome, "re.Pattern[bytes]"], ...]:
+    return tuple((outcome, re.compile(b"|".join(words))) for outcome, words in table)
+
+
+_SLURM_SAYS, _CUDA_SAYS = _compiled(_SLURM), _compiled(_CUDA)
+
+
+def outcome_of(status: int, said: bytes, ended_by_us: bool) -> tuple[Outcome, str]:
+    """Return how a task ended, and the line that told it ("" if none did).
+
+    Args:
+        status: its exit status; negative for the signal that ended it.
+        said: the end of its output and of what srun said of it.
+        ended_by_us: the pack itself ended it.
+    """
+    if status == 0:
+        return Outcome.DONE, ""
+    tail = said[-TAIL_BYTES:]
+    for outcome, pattern in _SLURM_SAYS[:2]:
+        if found := pattern.search(tail):
+            return outcome, _line(tail, found)
+    if ended_by_us:
+        return Outcome.STOPPED, ""
+    for outcome, pattern in (*_SLURM_SAYS[2:], *_CUDA_SAYS):
+        if found := pattern.search(tail):
+            return outcome, _line(tail, found)
+    return Outcome.FAILED, ""
+
+
+def offender(peaks: Mapping[int, int | None], budgets: Mapping[int, int]) -> set[int]:
+    """Return which tasks were above their own budgets (MiB); the others that found no memory are their victims.
+
+    A task whose peak is not known is never an offender.
+    """
+    return {
+        number for number, peak in peaks.items() if peak is not None and number in budgets and peak > budgets[number]
+    }
+
+
+def _line(tail: bytes, found: "re.Match[bytes]") -> str:
+    """Return the line around what was found, short enough for a table."""
+    first = tail.rfind(b"\n", 0, found.start()) + 1
+    last = tail.find(b"\n", found.end())
+    first = max(first, found.end() - _LONGEST_WORDS)
+    words = tail[first : last if last >= 0 else len(tail)].decode(errors="replace")
+    return "".join(letter if letter.isprintable() else " " for letter in words).strip()[:_LONGEST_WORDS]

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task's output, error and input: sbatch's names for them, opened as sbatch opens them, and their last words."""
+
+import os
+import re
+
+from slurm_colloc.errors import InputError
+
+# What sbatch reads behind "%": at most so wide, filled up with zeros.
+_REPLACED = re.compile(r"%(?:%|(\d*)([AJNabjnstux]))")
+_WIDEST = 10
+_NOTHING = "/dev/null"
+
+
+def file_name(
+    pattern: str,
+    *,
+    job_id: str,
+    array_job_id: str,
+    task: int,
+    name: str,
+    user: str,
+    node: str,
+    folder: str,
+) -> str:
+    """Return the file that ``pattern`` names for one task, as sbatch would for a task of an array.
+
+    Only %j and %J differ: the tasks of a pack have one job id among them, so they stand for "<job>_<task>".
+
+    Args:
+        pattern: of --output, --error or --input; "none" is no file.
+        job_id: SLURM_JOB_ID.
+        array_job_id: what %A stands for.
+        task: its number, %a.
+        name: of the job, %x.
+        user: %u.
+        node: its short name, %N.
+        folder: where names that are not absolute begin.
+    """
+    if pattern.lower() == "none":
+        return _NOTHING
+    numbers = {"A": array_job_id, "a": str(task), "b": str(task % 10), "j": f"{job_id}_{task}", "n": "0", "t": "0"}
+    numbers["J"] = numbers["j"]
+    words = {"x": name, "u": user, "N": node, "s": "batch"}
+
+    def replaced(found: re.Match[str]) -> str:
+        width, letter = found.groups()
+        if letter is None:
+            return "%"
+        return words[letter] if letter in words else numbers[letter].zfill(min(int(width or 0), _WIDEST))
+
+    # A backslash anywhere means that nothing is replaced, and goes itself.
+    text = pattern.replace("\\", "") if "\\" in pattern else _REPLACED.sub(replaced, pattern)
+    return os.path.join(folder, text)
+
+
+def open_output(path: str, *, append: bool) -> int:
+    """Open an output file as sbatch does and return at which byte this task's part of it begins.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if append else os.O_TRUNC)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+        try:
+            return os.lseek(descriptor, 0, os.SEEK_END) if append else 0
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise InputError(f"output file '{path}' cannot be written: {error.strerror}") from error
+
+
+def last_words(path: str, begins_at: int, limit_bytes: int) -> bytes:
+    """Return the end of what was written to ``path`` behind byte ``begins_at``; nothing where it cannot be read."""
+    try:
+        # O_NONBLOCK: the user may have named a pipe.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            at = max(begins_at, size - limit_bytes)
+            return os.pread(descriptor, limit_bytes, at) if size > at else b""
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return b""

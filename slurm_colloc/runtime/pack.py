@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program of a pack's job: ``python -I -m slurm_colloc.runtime.pack SCRIPT`` runs the tasks that SCRIPT names.
+
+Its exit status is 0 if every task succeeded, 1 if one did not, 2 for a pack that cannot be run, 143 when it was
+stopped.
+"""
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from slurm_colloc.errors import CollocError, InputError, StoreError
+from slurm_colloc.files import PRIVATE_FOLDER, write_atomic
+from slurm_colloc.runtime.ledger import Ledger, ledger_path, read_ledger
+from slurm_colloc.runtime.loop import Loop
+from slurm_colloc.runtime.mps import short_folder
+from slurm_colloc.runtime.queue import Outcome
+from slurm_colloc.runtime.record import Record
+from slurm_colloc.runtime.shared_gpu import SharedGpu
+from slurm_colloc.runtime.signals import Signals
+from slurm_colloc.runtime.spec import MARK, Spec, from_json
+from slurm_colloc.runtime.steps import Job, read_job
+from slurm_colloc.runtime.summary import summary
+
+STOPPED_STATUS = 128 + signal.SIGTERM
+_SCRIPT = "slurm_script"
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run the pack in the batch script ``argv[0]`` and return the exit status of its job."""
+    try:
+        return _run(argv, environ)
+    except CollocError as error:
+        _say(f"error: {error}")
+        return error.exit_status
+
+
+def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    if len(argv) != 1:
+        raise InputError("the program of a pack is called with its batch script alone; submit packs with csub")
+    spec, script = read_pack(argv[0])
+    with Signals() as signals:
+        tasks = spec.tasks(int(environ.get("SLURM_ARRAY_TASK_ID") or 0))
+        done = _done_before(environ)
+        left = [task for task in tasks if task.number not in done]
+        at_once = max(1, min(spec.room.tasks, len(left)))
+        job = read_job(environ, os.sched_getaffinity(0), at_once, os.getcwd())
+        record = Record(_open_ledger(spec, job, environ), _say)
+        folder, gpu = short_folder(job.job_id, environ), None
+        try:
+            path = os.path.join(folder, _SCRIPT)
+            write_atomic(path, script, PRIVATE_FOLDER)
+            gpu = SharedGpu(job.job_id, at_once, environ, record.note)
+            loop = Loop(spec, job, left, at_once, gpu, record, environ, path)
+            loop.run(signals)
+        finally:
+            if gpu is not None:
+                gpu.quit()
+            record.close()
+            shutil.rmtree(folder, ignore_errors=True)
+    result = loop.result(len(tasks) - len(left))
+    # Whoever reads it may have gone.
+    with suppress(OSError):
+        sys.stdout.write(summary(result))
+        sys.stdout.flush()
+    if loop.stopped:
+        return STOPPED_STATUS
+    return 0 if all(result.outcomes.get(task.number) is Outcome.DONE for task in left) else 1
+
+
+def read_pack(path: str) -> tuple[Spec, bytes]:
+    """Return what a pack's batch script says of it, and the user's own script, empty where it has none.
+
+    Raises:
+        InputError: it is no pack's.
+        StoreError: it cannot be read.
+    """
+    try:
+        with open(path, "rb") as stream:
+            content = stream.read()
+    except OSError as error:
+        raise StoreError(f"batch script '{path}' cannot be read: {error.strerror}") from error
+    _, mark, rest = content.partition(b"\n" + MARK)
+    if not mark:
+        raise InputError(f"batch script '{path}' has no line '{MARK.decode().strip()}': it is no pack's")
+    line, _, script = rest.partition(b"\n")
+    spec = from_json(line)
+    if not spec.commands and not script:
+        raise InputError(f"batch script '{path}' has neither commands nor a script to run")
+    return spec, script
+
+
+def _done_before(environ: Mapping[str, str]) -> set[int]:
+    """Return the tasks that succeeded before Slurm requeued this job."""
+    if not int(environ.get("SLURM_RESTART_COUNT") or 0):
+        return set()
+    try:
+        told = read_ledger(ledger_path(environ.get("SLURM_CLUSTER_NAME", ""), environ.get("SLURM_JOB_ID", "")))
+    except (StoreError, InputError) as error:
+        _say(f"{error}: this job was requeued, and every task is run anew")
+        return set()
+    return {task.number for task in told.tasks if task.outcome is Outcome.DONE}
+
+
+def _open_ledger(spec: Spec, job: Job, environ: Mapping[str, str]) -> Ledger | None:
+    """Return the ledger with its header written; None, and a word about it, where there can be none."""
+    names = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT", "SLURM_CLUSTER_NAME")
+    facts = {name: environ[name] for name in names if name in environ} | {"node": job.node}
+    try:
+        ledger = Ledger(ledger_path(job.cluster, job.job_id))
+        ledger.header(spec, facts)
+        return ledger
+    except (StoreError, InputError) as error:
+        _say(f"{error}: what happens to the tasks is not written down, and --resume will not be possible")
+        return None
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):
+        os.write(2, f"csub pack: {text}\n".encode(errors="replace"))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

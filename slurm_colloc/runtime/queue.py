@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tasks of a pack run now: a pure queue of tasks against the room on one GPU.
+
+Tasks start in their order, as room becomes free. One that lost its GPU, or found no memory on it, runs again behind
+those that have not run yet: after "out of memory" counted for twice the memory. A fault of the GPU ends all tasks
+there, each with the same words: the first to fall is the likeliest culprit and runs again alone, the others beside each
+other, and alone at their last attempt.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import Load, Room
+from slurm_colloc.placement.packing import may_share
+from slurm_colloc.runtime.spec import Task
+
+
+class Outcome(StrEnum):
+    """How one attempt at a task ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    GPU_OOM = "gpu out of memory"
+    GPU_FAULT = "gpu fault"
+    HOST_OOM = "host out of memory"
+    TIME_LIMIT = "time limit"
+    LOST = "lost"
+    STOPPED = "stopped"
+
+
+class Start(NamedTuple):
+    """One attempt at a task: ``attempt`` counts from 1, ``load`` is what it is counted for this time."""
+
+    task: Task
+    attempt: int
+    load: Load
+
+
+class _Waiting(NamedTuple):
+    start: Start
+    alone: bool
+
+
+class Queue:
+    """The tasks of one job. Whoever starts and ends tasks says so; nothing happens by itself."""
+
+    def __init__(self, tasks: Sequence[Task], load: Load, room: Room, retries: int) -> None:
+        """Make a queue.
+
+        Args:
+            tasks: in the order in which they start.
+            load: what each is counted for at its first attempt.
+            room: what those that run at a time may come to. A task that is larger runs alone, counted for all of it.
+            retries: how often one task may be run again.
+
+        Raises:
+            InputError: two tasks have one number, or there is room for none.
+        """
+        if len({task.number for task in tasks}) < len(tasks):
+            raise InputError("two tasks of the pack have the same number")
+        if room.tasks < 1:
+            raise InputError(f"there is room for {room.tasks} tasks at a time; at least 1 is needed")
+        self._room = room
+        self._retries = retries
+        self._running: dict[int, _Waiting] = {}
+        self._fresh = deque(self._sized(task, 1, load) for task in tasks)
+        self._again: deque[_Waiting] = deque()
+        self._alone: deque[_Waiting] = deque()
+        # Those that ran when the GPU last failed under one, and have not ended since.
+        self._stricken: set[int] = set()
+
+    @property
+    def running(self) -> tuple[Start, ...]:
+        """Return what runs, in the order in which it started."""
+        return tuple(waiting.start for waiting in self._running.values())
+
+    @property
+    def waiting(self) -> int:
+        """Return how many tasks are still to start, those to be run again among them."""
+        return len(self._fresh) + len(self._again) + len(self._alone)
+
+    @property
+    def finished(self) -> bool:
+        """Return whether every task has ended for good."""
+        return not self._running and not self.waiting
+
+    def ready(self) -> list[Start]:
+        """Return what may start now; it counts as running from now on."""
+        begun = []
+        # Those that need the GPU for themselves come last: each of them has to wait until nothing else runs.
+        while line := self._fresh or self._again or self._alone:
+            if not self._fits(line[0]):
+                break
+            following = line.popleft()
+            self._running[following.start.task.number] = following
+            begun.append(following.start)
+        return begun
+
+    def ended(self, number: int, outcome: Outcome) -> bool:
+        """Take the end of a running task; return whether it will be run again.
+
+        Raises:
+            InputError: no such task is running.
+        """
+        if number not in self._running:
+            raise InputError(f"task {number} ended, but is not running")
+        start, alone = self._running.pop(number)
+        victim = number in self._stricken
+        self._stricken.discard(number)
+        if start.attempt > self._retries:
+            return False
+        if outcome is Outcome.GPU_FAULT and alone:  # its own
+            return False
+        if outcome in (Outcome.GPU_FAULT, Outcome.LOST):
+            suspect = outcome is Outcome.GPU_FAULT and not victim
+            if suspect:
+                self._stricken = set(self._running)
+            last = start.attempt == self._retries
+            following = _Waiting(start._replace(attempt=start.attempt + 1), alone=alone or suspect or last)
+        elif outcome is Outcome.GPU_OOM and start.load.memory_mib < self._room.memory_mib:
+            twice = start.load._replace(memory_mib=2 * start.load.memory_mib)
+            following = self._sized(start.task, start.attempt + 1, twice)
+            following = following._replace(alone=alone or following.alone)
+        else:  # also one that found all the memory there is too little
+            return False
+        (self._alone if following.alone else self._again).append(following)
+        return True
+
+    def _sized(self, task: Task, attempt: int, load: Load) -> _Waiting:
+        """Return an attempt at a task, counted for no more than there is."""
+        most_mib = self._room.memory_mib
+        counted = load._replace(memory_mib=min(load.memory_mib, most_mib))
+        return _Waiting(Start(task, attempt, counted), alone=load.memory_mib >= most_mib)
+
+    def _fits(self, following: _Waiting) -> bool:
+        if not self._running:
+            return True
+        # One that needs the GPU for itself is the only one that runs.
+        first = next(iter(self._running.values()))
+        if following.alone or first.alone or len(self._running) >= self._room.tasks:
+            return False
+        loads = [waiting.start.load for waiting in self._running.values()]
+        return not may_share([*loads, following.start.load], self._room.memory_mib, self._room.sm_active_pct)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU that a pack's tasks share: its MPS daemon, begun anew when it dies, and given up when that does not help.
+
+Without a daemon the tasks run one at a time: several on one GPU that know nothing of each other are what a pack is
+there to avoid. Whether a task truly is a client is asked, for one that is not says nothing and takes the whole GPU.
+"""
+
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+
+from slurm_colloc.errors import InputError, ProcessError
+from slurm_colloc.model import Load
+from slurm_colloc.runtime.mps import Mps, short_folder
+from slurm_colloc.runtime.steps import MARK_VARIABLE
+
+_MOST_DEATHS = 3
+
+
+def only_device(environ: Mapping[str, str]) -> str:
+    """Return the one GPU that Slurm gave to the job.
+
+    Raises:
+        InputError: there is none, or several.
+    """
+    devices = [one for one in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one and one != "NoDevFiles"]
+    if len(devices) != 1:
+        given = environ.get("CUDA_VISIBLE_DEVICES")
+        raise InputError(
+            f"the tasks of a pack share one GPU, and Slurm gave {len(devices)} to this job"
+            f" (CUDA_VISIBLE_DEVICES={'is not set' if given is None else repr(given)}); ask for --gres=gpu:1"
+        )
+    return devices[0]
+
+
+class SharedGpu:
+    """The daemon of one job, if it has one."""
+
+    def __init__(self, job_id: str, at_once: int, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
+        """Start a daemon where more than one task is to run at a time.
+
+        Args:
+            job_id: of the pack.
+            at_once: how many tasks run at a time.
+            environ: of the batch script.
+            say: told what goes wrong.
+
+        Raises:
+            InputError: there is no one GPU to share.
+        """
+        self._job_id, self._environ, self._say = job_id, environ, say
+        self._wanted = at_once
+        self._deaths = 0
+        self._mps: Mps | None = None
+        if at_once > 1:
+            self._device = only_device(environ)
+            self._begin()
+
+    @property
+    def at_once(self) -> int:
+        """Return how many tasks may run at a time now."""
+        return self._wanted if self._mps is not None else 1
+
+    @property
+    def under_mps(self) -> bool:
+        """Return whether tasks run under a daemon."""
+        return self._mps is not None
+
+    @property
+    def dead(self) -> bool:
+        """Return whether the daemon died; ``renew`` puts an end to that."""
+        return self._mps is not None and not self._mps.alive()
+
+    def environment(self, load: Load, *, alone: bool) -> dict[str, str]:
+        """Return what a task needs in its environment; nothing where there is no daemon."""
+        if self._mps is None:
+            return {}
+        return self._mps.environment(load, 1 if alone else self._wanted, self._environ)
+
+    def renew(self) -> None:
+        """Start the daemon anew after it died, once no task of the dead one runs; after some times give it up."""
+        if self._mps is not None:
+            self._mps.quit()
+            self._mps = None
+        self._deaths += 1
+        if self._deaths > _MOST_DEATHS:
+            self._say(f"the MPS daemon died {self._deaths} times: the tasks run one at a time from now on")
+        else:
+            self._begin()
+
+    def clients(self) -> set[int]:
+        """Return the pids of the daemon's clients; none where it does not answer."""
+        if self._mps is not None:
+            with suppress(ProcessError):
+                return self._mps.clients()
+        return set()
+
+    def terminate(self, pids: Iterable[int]) -> None:
+        """Take these off the GPU before they are killed, as far as the daemon answers."""
+        if self._mps is not None:
+            with suppress(ProcessError):
+                self._mps.terminate(pids)
+
+    def quit(self) -> None:
+        """End the daemon."""
+        if self._mps is not None:
+            self._mps.quit()
+            self._mps = None
+
+    def _begin(self) -> None:
+        try:
+            self._mps = Mps.start(short_folder(self._job_id, self._environ), self._device, self._environ)
+        except ProcessError as error:
+            self._say(f"{error}: the tasks run one at a time")
+
+
+def processes_of(job_id: str, numbers: Collection[int]) -> dict[int, set[int]]:
+    """Return the pids of the processes on this node that belong to each of these tasks of a job."""
+    found: dict[int, set[int]] = {number: set() for number in numbers}
+    of_job, of_task = f"SLURM_JOB_ID={job_id}".encode(), f"{MARK_VARIABLE}=".encode()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError, ValueError):  # it has ended, or is somebody else's
+            with open(f"/proc/{pid}/environ", "rb") as stream:
+                variables = stream.read().split(b"\0")
+            if of_job in variables:
+                number = next((int(one[len(of_task) :]) for one in variables if one.startswith(of_task)), None)
+                if number in found:
+                    found[number].add(int(pid))
+    return found

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this process is sent, waited for together with the ends of its children, instead of dying of it.
+
+The signals are caught and not blocked: what is started in the meantime, a daemon above all, would inherit a blocked
+one and could not be ended by it.
+"""
+
+import os
+import select
+import signal
+from types import FrameType, TracebackType
+from typing import Self
+
+# scancel, the time limit, preemption and a terminal that goes away; none is meant to go unanswered.
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+# What a user has sent to his batch script (--signal=B:USR1@60), and means for what runs in it.
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+def _nothing(_: int, __: FrameType | None) -> None:
+    """Stand as a handler: a signal without one does not reach the pipe, or ends the process."""
+
+
+class Signals:
+    """Catches signals from ``with`` on until its end; for the main thread."""
+
+    def __enter__(self) -> Self:
+        self._read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._write = write
+        self._wakeup_before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        # Told to ignore it (nohup), this process does.
+        caught = [one for one in (*STOPPING, *PASSED_ON) if signal.getsignal(one) is not signal.SIG_IGN]
+        self._before = [(one, signal.signal(one, _nothing)) for one in (signal.SIGCHLD, *caught)]
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        for number, handler in self._before:
+            signal.signal(number, handler or signal.SIG_DFL)
+        signal.set_wakeup_fd(self._wakeup_before)
+        os.close(self._read)
+        os.close(self._write)
+
+    def wait(self, timeout_s: float) -> set[int]:
+        """Return the numbers of what has come since the last time, waiting for the first for ``timeout_s`` at most."""
+        if not select.select([self._read], [], [], timeout_s)[0]:
+            return set()
+        return set(os.read(self._read, 65536))

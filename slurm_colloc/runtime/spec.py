@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a pack's job is told: frozen at submission, one line of JSON in its batch script.
+
+The script is, from its top: "#!/bin/sh", the user's directives, csub's block, which becomes ``slurm_colloc.runtime``
+and gives it the script's own path, MARK with the Spec, and behind that line the user's own script, byte for byte.
+"""
+
+import json
+from typing import Any, NamedTuple
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import Load as Load
+from slurm_colloc.model import Room as Room
+
+MARK = b"#csub-pack "
+VERSION = 1
+MOST_TASKS = 100_000
+
+
+class Task(NamedTuple):
+    """One task: ``number`` is its SLURM_ARRAY_TASK_ID, ``command`` a line of sh, empty for the user's script."""
+
+    number: int
+    command: str = ""
+
+
+class Spec(NamedTuple):
+    """A pack of tasks.
+
+    ``array`` is the value of --array without its "%n"; ``commands`` are lines of sh instead, numbered from 1; ``only``
+    are the numbers to run, empty for all. The tasks are dealt out over ``jobs`` jobs of one array, or all are one
+    job's. ``interpreter`` is how the user's script is started, ``script_args`` are its arguments. ``cpus_per_task`` and
+    ``time_limit_min`` are one task's (None: the job's). ``output``, ``error`` and ``input`` are file name patterns as
+    sbatch has them, ``append`` is --open-mode. ``retries`` says how often a task that lost its GPU, or found no memory
+    on it, is run again. ``argv`` is how csub was called, for --resume.
+    """
+
+    version: int
+    name: str
+    array: str
+    commands: tuple[str, ...]
+    only: tuple[int, ...]
+    jobs: int
+    interpreter: tuple[str, ...]
+    script_args: tuple[str, ...]
+    load: Load
+    room: Room
+    cpus_per_task: int
+    time_limit_min: float | None
+    output: str
+    error: str
+    input: str
+    append: bool
+    retries: int
+    argv: tuple[str, ...]
+
+    def tasks(self, job: int = 0) -> tuple[Task, ...]:
+        """Return the tasks of one of ``jobs`` jobs, in their order.
+
+        Raises:
+            InputError: ``array`` is outside its grammar.
+        """
+        if self.commands:
+            every = [Task(number, command) for number, command in enumerate(self.commands, 1)]
+        else:
+            every = [Task(number) for number in parse_array(self.array)]
+        chosen = set(self.only)
+        wanted = [task for task in every if not chosen or task.number in chosen]
+        return tuple(wanted[job :: self.jobs])
+
+
+def parse_array(text: str) -> tuple[int, ...]:
+    """Return the numbers that --array names, "0-15:4,20", in rising order; each once.
+
+    Raises:
+        InputError: outside sbatch's grammar, or more than MOST_TASKS.
+    """
+    numbers: set[int] = set()
+    for part in text.split(","):
+        span, _, step = part.partition(":")
+        first, dash, last = span.partition("-")
+        words = [first, *([last] if dash else []), *([step] if _ else [])]
+        if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words) or (_ and not dash):
+            raise InputError(f"--array='{text}' is not of the form 0-15:4,20")
+        low, high, stride = int(first), int(last) if dash else int(first), int(step) if _ else 1
+        if high < low or stride < 1:
+            raise InputError(f"--array='{text}' names a range that is empty")
+        if len(range(low, high + 1, stride)) + len(numbers) > MOST_TASKS:
+            raise InputError(f"--array='{text}' names more than {MOST_TASKS} tasks")
+        numbers.update(range(low, high + 1, stride))
+    return tuple(sorted(numbers))
+
+
+def to_json(spec: Spec) -> str:
+    """Return ``spec`` as one line."""
+    return json.dumps(spec._asdict())
+
+
+def from_json(text: str | bytes) -> Spec:
+    """Return the Spec in one line of JSON.
+
+    Raises:
+        InputError: it is none, or of another version.
+    """
+    try:
+        found: dict[str, Any] = json.loads(text)
+        if found["version"] != VERSION:
+            raise InputError(f"the pack was submitted by another release of csub (version {found['version']})")
+        found |= {"load": Load(*found["load"]), "room": Room(*found["room"])}
+        fields: dict[str, Any] = {name: tuple(of) if type(of) is list else of for name, of in found.items()}
+        return Spec(**fields)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"this is no pack: {error!r}; was the job's script changed?") from error

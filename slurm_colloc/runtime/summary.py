@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a pack says at its end."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from slurm_colloc.runtime.queue import Outcome
+
+
+class Result(NamedTuple):
+    """How a pack went: ``outcomes`` are the last ones by task, ``run_s`` the sum of all attempts' times."""
+
+    job_id: str
+    node: str
+    tasks: int
+    done_before: int
+    at_once: int
+    outcomes: Mapping[int, Outcome]
+    again: int
+    run_s: float
+    wall_s: float
+    with_gpu: bool
+
+
+def summary(result: Result) -> str:
+    """Return lines for people, each with its end."""
+    by_outcome: dict[Outcome, list[int]] = defaultdict(list)
+    for number, outcome in result.outcomes.items():
+        by_outcome[outcome].append(number)
+    done = len(by_outcome.pop(Outcome.DONE, []))
+    counted = f"{_tasks(result.tasks)}: {done} succeeded"
+    if result.done_before:
+        counted += f" ({result.done_before} more had done so before)"
+    lines = [f"pack of job {result.job_id} on {result.node}: {counted}"]
+    lines += [f"  {outcome.value}: {spans(numbers)}" for outcome, numbers in sorted(by_outcome.items())]
+    if left := result.tasks - len(result.outcomes):
+        lines.append(f"  not run: {_tasks(left)}")
+    if result.again:
+        lines.append(f"  run again: {_tasks(result.again)}")
+    per_hour = 3600 * done / result.wall_s if result.wall_s else 0.0
+    lines.append(f"  {_clock(result.wall_s)}, {per_hour:.4g} tasks per hour, {result.at_once} at a time at most")
+    if result.with_gpu:
+        held, alone = result.wall_s / 3600, result.run_s / 3600
+        lines.append(
+            f"  {held:.4g} GPU-hours; one task per GPU would have held {alone:.4g} at the speed measured here, which is"
+            " an upper bound, since tasks slow each other down"
+        )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Return numbers as --array has them: "1-3,7"."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(map(str, run)) for run in runs)
+
+
+def _tasks(count: int) -> str:
+    return f"{count} task{'' if count == 1 else 's'}"
+
+
+def _clock(duration_s: float) -> str:
+    minutes, seconds = divmod(round(duration_s), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"

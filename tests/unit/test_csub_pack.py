@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""csub --pack and csub pack, unmodified, against a made-up sbatch on PATH: one job for many tasks, or the array."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.runtime.spec import MARK, Spec, from_json
+from slurm_colloc.submit.commands import expand, read_commands
+from tests.unit.made import near
+from tests.unit.shell import DEFINITE, DOUBTFUL, HINT, SITE, Shell
+
+HEAD = "#!/bin/bash -l\n#SBATCH --gres=gpu:1 -t 10\n#SBATCH --array=0-99\n#SBATCH --output=logs/%A_%a.out --mem=4G\n"
+SCRIPT = HEAD + "#SBATCH -c 2\n\necho $SLURM_ARRAY_TASK_ID\n"
+WHOLE = SITE.replace(SITE[SITE.index("[[pool.slice]]") : SITE.index("[[partition]]")], "")
+
+
+@pytest.fixture
+def lab(shell: Shell) -> Shell:
+    """A site of whole GPUs and a script with an array of 100 tasks."""
+    site(shell)
+    (shell.folder / "job.sh").write_text(SCRIPT)
+    return shell
+
+
+def site(shell: Shell, **changes: str) -> None:
+    text = WHOLE.replace("{order}", '"mps"').replace("{agent}", "false")
+    text = text.replace("[observe]", f"{changes.get('sharing', '')}\n[observe]")
+    text = text.replace('name = "gpu"\n', f'name = "gpu"\n{changes.get("partition", "")}\n')
+    text = text.replace("schema = 1", f"schema = 1\n{changes.get('top', '')}")
+    (shell.folder / "site.toml").write_text(text)
+
+
+def stored(shell: Shell, number: int = -1) -> str:
+    files = sorted(shell.folder.glob("script.*"), key=lambda path: int(path.suffix[1:]))
+    return files[number].read_text()
+
+
+def spec_of(script: str) -> Spec:
+    [line] = [line for line in script.encode().split(b"\n") if line.startswith(MARK)]
+    return from_json(line.removeprefix(MARK))
+
+
+def packed(shell: Shell, *argv: str) -> tuple[list[str], Spec]:
+    """Submit, and return the arguments before the script and what the pack is told."""
+    keep = (shell.folder / "bin/sbatch").read_text()
+    # The script's place among the arguments is the only one that is a file.
+    (shell.folder / "bin/sbatch").write_text(
+        keep.replace('if [ -f "$last" ]', 'for last; do [ ! -f "$last" ] || break; done\nif [ -f "$last" ]')
+    )
+    done = shell.run(*argv)
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 4711\n"), done.stderr
+    words = shell.calls()[-1]
+    at = next(index for index, word in enumerate(words) if "/csub-" in word)
+    return words[:at], spec_of(stored(shell))
+
+
+def test_an_array_becomes_one_job(lab: Shell) -> None:
+    options, spec = packed(lab, "--pack", HINT, "-J", "sweep", "job.sh", "a b")
+    assert options == [
+        *("-J", "sweep", "--ntasks=1", "--cpus-per-task=24", "--mem=48G", "--time=128"),
+        "--output=logs/slurm-%j.pack.out",
+    ]
+    assert (spec.name, spec.array, spec.jobs, spec.script_args) == ("sweep", "0-99", 1, ("a b",))
+    assert (spec.interpreter, spec.cpus_per_task, spec.time_limit_min) == (("/bin/bash", "-l"), 2, near(12.72))
+    assert (spec.load.memory_mib, spec.load.sm_active_pct, spec.room.tasks) == (4096 + 256, 10, 12)
+    assert (spec.output, spec.error, spec.retries) == ("logs/%A_%a.out", "", 2)
+    assert spec.argv == ("--pack", HINT, "-J", "sweep", "job.sh", "a b")
+    script = stored(lab)
+    assert script.startswith("#!/bin/sh\n#SBATCH --gres=gpu:1 -t 10\n#SBATCH --output=")
+    assert script.endswith("}\n" + SCRIPT)
+    assert "--array" not in script.partition(MARK.decode())[0]
+    assert list((lab.folder / "tmp").iterdir()) == []
+
+
+def test_a_packs_use_is_no_evidence_for_one_task(lab: Shell) -> None:
+    plan = json.loads(lab.run(HINT, "--dry-run", "--format=json", "job.sh").stdout)
+    lab.run("--pack", HINT, "job.sh")
+    [decision] = lab.decisions()
+    assert (decision["mode"], decision["asked"], decision["given"]) == ("mps", "gpu:1", "gpu:1")
+    assert decision["signature"] != plan["request"]["signature"]
+    assert (decision["gpu_mem_q99_mib"], decision["sm_active_q95_pct"]) == (None, None)
+    assert str(decision["reasons"]).startswith("['pack of 12 at a time: 100 tasks on one GPU'")
+
+
+@pytest.mark.parametrize(
+    ("argv", "script", "left"),
+    [
+        (["--array=0-9%4"], SCRIPT, []),
+        (["--array", "0-9%4"], SCRIPT, []),
+        (["-a", "0-9%4"], SCRIPT, []),
+        (["-a0-9%4"], SCRIPT, []),
+        (["-Ha0-9%4", "-J", "a"], SCRIPT, ["-H", "-J", "a"]),
+        (["-Ha", "0-9%4", "-J", "0-9%4"], SCRIPT, ["-H", "-J", "0-9%4"]),
+        (["--arr=0-9%4"], SCRIPT.replace("#SBATCH --array=0-99\n", ""), []),
+    ],
+)
+def test_the_array_is_taken_out_wherever_it_stands(lab: Shell, argv: list[str], script: str, left: list[str]) -> None:
+    (lab.folder / "job.sh").write_text(script)
+    options, spec = packed(lab, "--pack", HINT, *argv, "job.sh")
+    assert options[: len(left) + 1] == [*left, "--ntasks=1"]
+    assert not [word for word in options if word.startswith(("-a", "--arr"))]
+    assert (spec.array, spec.room.tasks) == ("0-9", 4)
+    assert "--cpus-per-task=8" in options
+
+
+def test_what_the_user_says_of_the_pack_holds(lab: Shell) -> None:
+    options, spec = packed(lab, "--pack-tasks=5", "--pack-jobs", "2", "--pack-retries=0", "-e", "%a.err", "job.sh")
+    assert "--array=0-1" in options
+    assert options[-2:] == ["--output=logs/slurm-%j.pack.out", "--error=logs/slurm-%j.pack.out"]
+    assert (spec.jobs, spec.room.tasks, spec.retries, spec.error) == (2, 5, 0, "%a.err")
+    (lab.folder / "job.sh").write_text(SCRIPT.replace("\n\n", "\n#CSUB --pack --gpu-footprint=mem=9G,sm=20\n\n"))
+    _, spec = packed(lab, "--no-requeue", "--open-mode=append", "-i", "in.%a", "job.sh")
+    assert (spec.room.tasks, spec.retries, spec.append, spec.input) == (6, 0, True, "in.%a")
+    assert "--input=/dev/null" in lab.calls()[-1]
+
+
+def test_the_time_limit_of_the_partition_makes_more_jobs(lab: Shell) -> None:
+    site(lab, partition="max_time_min = 60")
+    options, spec = packed(lab, "--pack", HINT, "job.sh")
+    assert spec.jobs == 3
+    assert {"--array=0-2", "--time=52"} <= set(options)
+
+
+def test_cores_that_come_with_the_gpu_stay_and_others_have_a_bound(lab: Shell) -> None:
+    site(lab, partition="cpus_per_gpu = 16")
+    options, spec = packed(lab, "--pack", HINT, "job.sh")
+    assert ("--cpus-per-task=16" in options, spec.cpus_per_task) == (True, 1)
+    (lab.folder / "job.sh").write_text(SCRIPT.replace("#SBATCH -c 2\n", ""))
+    options, spec = packed(lab, "--pack", "--pack-tasks=4", "job.sh")
+    assert ([word for word in options if "cpus" in word], spec.cpus_per_task) == ([], 4)
+
+
+def test_a_script_on_standard_input_is_packed_too(lab: Shell) -> None:
+    done = lab.run("--pack", HINT, "--parsable", input=SCRIPT)
+    assert done.returncode == 0
+    assert lab.calls()[-1][-1].startswith("--output=")
+    assert stored(lab).endswith("}\n" + SCRIPT)
+
+
+def test_a_refused_pack_is_followed_by_the_array_once(lab: Shell) -> None:
+    lab.behave(0, f'echo "{DEFINITE}" >&2; exit 1')
+    done = lab.run("--pack", HINT, "job.sh", "x")
+    assert lab.calls()[1:] == [["job.sh", "x"]]
+    assert "the pack was refused: Requested node" in done.stderr
+
+
+def test_a_pack_of_which_nobody_knows_is_never_repeated(lab: Shell) -> None:
+    lab.behave(0, f'echo "{DOUBTFUL}" >&2; exit 1')
+    assert lab.run("--pack", HINT, "job.sh").returncode == 1
+    assert len(lab.calls()) == 1
+
+
+def body(*lines: str) -> str:
+    return SCRIPT + "".join(f"{line}\n" for line in lines)
+
+
+UNPACKED = [
+    ([], SCRIPT.replace("gpu:1", "gpu:2"), "it asks for GPUs as gpu:2"),
+    ([], SCRIPT.replace("--gres=gpu:1", "--no-kill"), "it asks for no GPU"),
+    ([], SCRIPT.replace("#SBATCH --array=0-99\n", ""), "it is no array"),
+    (["--array=7"], SCRIPT, "the array has one task"),
+    (["--array=1-9%1"], SCRIPT, "one task at a time (%1)"),
+    (["-N2"], SCRIPT, "it asks for nodes '2'"),
+    (["-n4"], SCRIPT, "starts 4 of its own (--ntasks)"),
+    (["-d", "aftercorr:7"], SCRIPT, "aftercorr"),
+    (["--mem=0"], SCRIPT, "all the memory of its node"),
+    (["--exclusive"], SCRIPT, "whole nodes"),
+    (["--time-min=5"], SCRIPT, "--time-min"),
+    (["--colloc=off"], SCRIPT, "--colloc=off was given"),
+    ([], SCRIPT.replace("#SBATCH --array=0-99", "#SBATCH --array=0-99 -J x"), "does not stand alone"),
+    ([], body("port=$((10000 + SLURM_JOB_ID % 1000))"), "SLURM_JOB_ID"),
+    ([], body("mkdir /scratch/$SLURM_JOB_ID"), "SLURM_JOB_ID"),
+    ([], body("scontrol requeue $SLURM_ARRAY_JOB_ID"), "it acts on its job (scontrol requeue)"),
+    ([], body("  scancel --me"), "scancel"),
+    ([], body("sbatch next.sh"), "sbatch"),
+    ([], body("srun --gres=gpu:1 train"), "an srun inside it asks for a GPU"),
+    ([], body("srun --export=NONE train"), "chooses what it exports"),
+    (["--export=NONE"], body("srun train"), "--export=NONE"),
+    (["--pack-jobs=2"], body("srun train"), "array numbers"),
+    (["--gpu-footprint=mem=900G,sm=3"], SCRIPT, "MiB of GPU memory hold 0 tasks"),
+]
+
+
+@pytest.mark.parametrize(("argv", "script", "why"), UNPACKED)
+def test_what_cannot_be_packed_is_the_array_it_was(lab: Shell, argv: list[str], script: str, why: str) -> None:
+    (lab.folder / "job.sh").write_text(script)
+    done = lab.run("--pack", HINT, *argv, "job.sh")
+    assert done.returncode == 0
+    assert "not packed: " in done.stderr
+    assert why in done.stderr
+    [call] = lab.calls()
+    assert not any(word.startswith("--pack") for word in call)
+    kept = [word for word in argv if not word.startswith(("--colloc", "--pack", "--gpu-footprint"))]
+    assert call[: len(kept)] == kept
+    assert [Path(word).name for word in call if word.endswith("job.sh")] == ["job.sh"]
+    assert MARK.decode() not in (stored(lab) if list(lab.folder.glob("script.*")) else "")
+
+
+@pytest.mark.parametrize(
+    "line", ["echo job $SLURM_JOB_ID", "# $((SLURM_JOB_ID % 10))", "out=$SLURM_JOB_ID.$SLURM_ARRAY_TASK_ID"]
+)
+def test_a_job_id_that_is_only_said_does_no_harm(lab: Shell, line: str) -> None:
+    (lab.folder / "job.sh").write_text(body(line))
+    packed(lab, "--pack", HINT, "job.sh")
+
+
+def test_the_environments_array_is_not_packed(lab: Shell) -> None:
+    done = lab.run("--pack", HINT, "job.sh", environ={"SBATCH_ARRAY_INX": "1-9"})
+    assert "not packed: SBATCH_ARRAY_INX is set" in done.stderr
+
+
+def test_the_site_may_forbid_it(lab: Shell) -> None:
+    site(lab, sharing="pack = false")
+    assert "not packed: the site runs no packs" in lab.run("--pack", HINT, "job.sh").stderr
+    site(lab, sharing='protected_types = ["h100"]')
+    assert (
+        "not packed: the site protects jobs on 'h100'" in lab.run("--pack", "--gres=gpu:h100:1", HINT, "job.sh").stderr
+    )
+    site(lab, top='policy = "off"')
+    done = lab.run("--pack", HINT, "job.sh")
+    assert (lab.calls()[-1], "the policy is off" in done.stderr) == (["job.sh"], True)
+
+
+def test_shadow_records_the_pack_and_submits_the_array(lab: Shell) -> None:
+    site(lab, top='policy = "shadow"')
+    lab.run("--pack", HINT, "job.sh")
+    assert lab.calls() == [["job.sh"]]
+    [decision] = lab.decisions()
+    assert "would have been a pack of 12 at a time" in str(decision["reasons"])
+    assert decision["mode"] == "exclusive"
+
+
+@pytest.mark.parametrize("argv", [["--pack-tasks=0"], ["--pack-tasks=many"], ["--pack", "--pack-retries=-1"]])
+def test_a_number_that_is_none_hands_the_array_over(lab: Shell, argv: list[str]) -> None:
+    done = lab.run(*argv, "job.sh")
+    assert lab.calls() == [["job.sh"]]
+    assert "is not a whole number" in done.stderr
+
+
+def test_a_pack_is_shown_before_it_is_submitted(lab: Shell) -> None:
+    done = lab.run("--pack", HINT, "--dry-run", "--explain", "job.sh")
+    assert lab.calls() == []
+    assert spec_of(done.stdout).room.tasks == 12
+    assert "would be submitted as: " in done.stderr
+    assert "given gpu:1 (mps): pack of 12 at a time" in done.stderr
+    plan: dict[str, Any] = json.loads(lab.run("--pack", HINT, "--dry-run", "--format=json", "job.sh").stdout)
+    assert (plan["pack"]["at_once"], plan["pack"]["tasks"]) == (12, 100)
+    done = lab.run("--pack", HINT, "--dry-run", "--wrap=true", "--gres=gpu:1")
+    assert (done.returncode, lab.calls()) == (0, [])
+    assert "not packed: it is a command of --wrap" in done.stderr
+
+
+LISTED = "import sys, os, slurm_colloc.cli.csub as csub\nos._exit = sys.exit\ntry:\n    csub.main()\nfinally:\n"
+LISTED += "    print(*sorted(name for name in sys.modules if name.startswith('slurm_colloc')), file=sys.stderr)\n"
+
+
+def test_an_ordinary_submission_loads_nothing_of_packs(lab: Shell) -> None:
+    (lab.folder / "job.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:1\ntrue\n")
+    loaded = lab.run(HINT, "job.sh", code=LISTED).stderr.splitlines()[-1].split()
+    assert "slurm_colloc.submit.plan" in loaded
+    assert not [name for name in loaded if "pack" in name or "runtime" in name or "commands" in name]
+
+
+def test_lines_of_a_file_are_tasks(lab: Shell) -> None:
+    (lab.folder / "tasks").write_text(
+        "# a sweep\n#SBATCH --gres=gpu:1 -t 5\n#CSUB --gpu-footprint=mem=9G,sm=20\n\n"
+        "train --lr 0.1 > a\n\n  # no\ntrain 'b c' | tee d\n"
+    )
+    options, spec = packed(lab, "pack", "-J", "x", "tasks")
+    assert options == ["-J", "x", "--ntasks=1", "--cpus-per-task=2", "--time=10", "--output=slurm-%j.pack.out"]
+    assert spec.commands == ("train --lr 0.1 > a", "train 'b c' | tee d")
+    assert (spec.array, spec.interpreter, spec.name, spec.room.tasks) == ("", ("/bin/sh",), "x", 2)
+    assert spec.argv == ("pack", "-J", "x", "tasks")
+    script = stored(lab)
+    assert script.startswith("#!/bin/sh\n#SBATCH --gres=gpu:1 -t 5\n# --- csub")
+    assert script.splitlines()[-1].startswith(MARK.decode())
+
+
+def test_a_command_is_run_with_every_combination(lab: Shell) -> None:
+    options, spec = packed(
+        *(lab, "pack", "--gres=gpu:1", HINT, "--", "python", "-x", "{a}/{b}", "{}", "${a}", ":::", "a=1..3", "b=u v,w")
+    )
+    assert options[:2] == ["--gres=gpu:1", "--ntasks=1"]
+    assert len(spec.commands) == 6
+    assert spec.commands[0] == "python -x '1/u v' '{}' '${a}'"
+    assert spec.name == "python"
+
+
+def test_values_may_stand_in_a_file(lab: Shell) -> None:
+    (lab.folder / "list").write_text("one\n\n two words \n")
+    _, spec = packed(lab, "pack", "--gres=gpu:1", "--pack-tasks=2", "--", "run", "{in}", ":::", "in=@list")
+    assert spec.commands == ("run one", "run 'two words'")
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (["--gres=gpu:1", "--", "run", "{a}"], "no values are given for '{a}'"),
+        (["--gres=gpu:1", "--", "run", ":::", "a=1"], "'{a}' stands nowhere"),
+        (["--gres=gpu:1", "--", "run", "{a}", ":::", "a"], "not of the form"),
+        (["--gres=gpu:1", "--", "run", "{a}", ":::", "a=@gone"], "'gone' cannot be read"),
+        (["--gres=gpu:1", "--", "run", "{a}", ":::", "a=1..999999"], "takes 100000 at most"),
+        (["--gres=gpu:1", "--"], "no FILE and no command"),
+        (["--gres=gpu:1", "gone"], "'gone' cannot be read"),
+        (["--gres=gpu:1", "empty"], "holds no commands"),
+        (["--gres=gpu:1", "tasks", "more"], "'more' behind the file"),
+        (["--gres=gpu:1", "--array=1-3", "tasks"], "beside commands"),
+        (["--gres=gpu:1", "-n4", "tasks"], "leave --nodes and --ntasks out"),
+        (["--gres=gpu:1", "--no-such", "tasks"], "--no-such"),
+        (["--gres=gpu:1", "--pack-tasks=x", "tasks"], "not a whole number"),
+        (["tasks"], "a pack needs a GPU"),
+        ([], "Usage"),
+    ],
+)
+def test_commands_that_make_no_pack_submit_nothing(lab: Shell, argv: list[str], why: str) -> None:
+    (lab.folder / "tasks").write_text("a\nb\n")
+    (lab.folder / "empty").write_text("# nothing\n")
+    done = lab.run("pack", *argv)
+    assert (done.returncode, done.stdout, lab.calls()) == (2, "", [])
+    assert why in done.stderr
+    assert "nothing was submitted" in done.stderr
+
+
+def test_commands_that_cannot_share_run_one_at_a_time(lab: Shell) -> None:
+    (lab.folder / "tasks").write_text("a\nb\n")
+    done = lab.run("pack", "--gres=gpu:1", "tasks")
+    assert "one task at a time: no earlier run of this job is known" in done.stderr
+    assert "--pack-tasks=K" in done.stderr
+    assert spec_of(stored(lab)).room.tasks == 1
+    [decision] = lab.decisions()
+    assert decision["mode"] == "exclusive"
+
+
+def test_a_refused_pack_of_commands_is_sbatchs_own_error(lab: Shell) -> None:
+    (lab.folder / "tasks").write_text("a\nb\n")
+    lab.behave(0, f'echo "{DEFINITE}" >&2; exit 1')
+    done = lab.run("pack", "--gres=gpu:1", HINT, "tasks")
+    assert (done.returncode, len(lab.calls())) == (1, 1)
+    assert done.stderr.endswith(DEFINITE + "\n")
+
+
+def test_a_file_called_pack_is_a_script_as_ever(lab: Shell) -> None:
+    (lab.folder / "pack").write_text("#!/bin/sh\ntrue\n")
+    lab.run("pack", "job.sh")
+    assert lab.calls() == [["pack", "job.sh"]]
+
+
+def test_a_line_that_goes_on_is_refused() -> None:
+    with pytest.raises(InputError, match="line 2 ends with a backslash"):
+        read_commands(b"a\nb \\\n  c\n")
+    with pytest.raises(InputError, match="DOS"):
+        read_commands(b"a\r\nb\r\n")
+    with pytest.raises(InputError, match="newline"):
+        expand(["sh", "-c", "a\nb"])

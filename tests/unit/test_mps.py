@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import signal
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.errors import ProcessError
+from slurm_colloc.model import Load
+from slurm_colloc.process import launch
+from slurm_colloc.runtime import mps as module
+from slurm_colloc.runtime.mps import Mps, remove_stale, short_folder
+from tests.fakes import mps_control
+from tests.fakes.mps_control import Ill
+
+LOAD = Load(3000, 20.0)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of a job on a node with MPS; in its TMPDIR a socket fits, as in pytest's it does not."""
+    mps_control.install(tmp_path)
+    with tempfile.TemporaryDirectory(prefix="t-") as short:
+        yield {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": short}
+
+
+@pytest.fixture
+def daemon(own: dict[str, str]) -> Iterator[Mps]:
+    started = Mps.start(short_folder("7", own), "GPU-1", own)
+    yield started
+    started.quit()
+
+
+def ill(own: dict[str, str], *words: Ill) -> dict[str, str]:
+    return {**own, "FAKE_MPS": ",".join(words)}
+
+
+def working(folder: str) -> list[int]:
+    return [pid for pid, pipe in module._daemons() if pipe.startswith(folder)]
+
+
+def sleeper() -> int:
+    pid = os.fork()
+    if not pid:
+        os.execvp("sleep", ["sleep", "60"])
+    return pid
+
+
+@pytest.fixture
+def tasks() -> Iterator[list[int]]:
+    pids = [sleeper() for _ in range(3)]
+    yield pids
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_a_daemon_lives_in_private_folders_until_it_is_quit(own: dict[str, str]) -> None:
+    folder = short_folder("7", own)
+    assert folder.startswith(f"{own['TMPDIR']}/csub-mps-7-")
+    daemon = Mps.start(folder, "GPU-1", {**own, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "14"})
+    assert [stat.S_IMODE(os.stat(path).st_mode) for path in (folder, daemon.pipe, daemon.log)] == [0o700] * 3
+    assert daemon.alive()
+    assert daemon.clients() == set()
+    (pid,) = working(folder)
+    environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    assert b"CUDA_VISIBLE_DEVICES=GPU-1" in environ
+    # Slurm sets it for a task; the daemon would limit everybody by it.
+    assert not [item for item in environ if item.startswith(b"CUDA_MPS_ACTIVE")]
+    daemon.quit()
+    assert not daemon.alive()
+    assert working(folder) == []
+    assert not os.path.exists(folder)
+    daemon.quit()  # again: nothing
+
+
+def test_only_clients_of_this_daemon_are_counted_and_terminated(daemon: Mps, tasks: list[int]) -> None:
+    environment = daemon.environment(LOAD, 2, {})
+    for pid in tasks[:2]:
+        mps_control.join(environment, pid)
+    assert daemon.clients() == set(tasks[:2])
+    daemon.terminate([tasks[0], tasks[2], 1])
+    daemon.terminate([])
+    log = Path(daemon.log, "control.log").read_text()
+    assert [line.split()[-1] for line in log.splitlines() if "Terminated" in line] == [str(tasks[0])]
+
+
+def test_quit_ends_the_server_beneath_its_clients(daemon: Mps, tasks: list[int]) -> None:
+    mps_control.join(daemon.environment(LOAD, 2, {}), tasks[0])
+    assert len(working(daemon.folder)) == 2
+    daemon.quit()
+    assert working(daemon.folder) == []
+
+
+def test_a_task_is_told_its_limits_unless_the_user_set_them(daemon: Mps) -> None:
+    assert daemon.environment(LOAD, 7, {}) == {
+        "CUDA_MPS_PIPE_DIRECTORY": daemon.pipe,
+        "CUDA_MPS_LOG_DIRECTORY": daemon.log,
+        "CUDA_VISIBLE_DEVICES": "0",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3000M",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "29",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    }
+    assert daemon.environment(LOAD, 1, {})["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "100"
+    users = {
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "true",
+        "CUDA_VISIBLE_DEVICES": "3",
+        "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
+        "HOME": "/home/a",
+    }
+    told = daemon.environment(LOAD, 7, users)
+    assert [told[name] for name in list(users)[:3]] == ["0=1G", "50", "true"]
+    # Slurm sets the one in every job, and with the other they would miss the daemon: nobody may change these.
+    assert (told["CUDA_VISIBLE_DEVICES"], told["CUDA_MPS_PIPE_DIRECTORY"]) == ("0", daemon.pipe)
+    assert "HOME" not in told
+
+
+def test_a_slow_daemon_is_waited_for(own: dict[str, str]) -> None:
+    daemon = Mps.start(short_folder("7", own), "0", ill(own, Ill.SLOW))
+    assert daemon.alive()
+    daemon.quit()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (Ill.FAILS, "ended with status 1: "),
+        (Ill.NO_PID_FILE, "no daemon wrote 'nvidia-cuda-mps-control.pid'.*it logged: .*Start"),
+        (Ill.DEAF, "did not answer within"),
+    ],
+)
+def test_of_a_daemon_that_does_not_start_nothing_is_left(
+    own: dict[str, str], words: Ill, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_START_S", 0.6)
+    monkeypatch.setattr(module, "_ANSWER_S", 0.6)
+    folder = short_folder("7", own)
+    with pytest.raises(ProcessError, match=f"(?s)the MPS daemon does not start: .*{message}"):
+        Mps.start(folder, "0", ill(own, words))
+    assert working(folder) == []
+    assert os.listdir(own["TMPDIR"]) == []
+
+
+def test_a_node_without_mps_says_so(own: dict[str, str]) -> None:
+    with pytest.raises(ProcessError, match="there is no 'nvidia-cuda-mps-control' on PATH"):
+        Mps.start(short_folder("7", own), "0", {**own, "PATH": "/nonexistent"})
+    assert os.listdir(own["TMPDIR"]) == []
+
+
+def test_a_daemon_that_died_is_noticed_and_another_may_follow(own: dict[str, str], tasks: list[int]) -> None:
+    folder = short_folder("7", own)
+    daemon = Mps.start(folder, "0", own)
+    mps_control.join(daemon.environment(LOAD, 2, {}), tasks[0])
+    with pytest.raises(ProcessError, match=r"runs in .* already"):
+        Mps.start(folder, "0", own)
+    os.kill(int(Path(daemon.pipe, "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
+    assert module._wait(lambda: not daemon.alive(), 5)
+    with pytest.raises(ProcessError, match="was asked 'get_server_list'"):
+        daemon.clients()
+    another = Mps.start(folder, "0", own)
+    assert len(working(folder)) == 1
+    assert another.clients() == set()
+    assert not daemon.alive()
+    another.quit()
+    assert not os.path.exists(folder)
+
+
+def test_a_daemon_that_does_not_quit_is_killed(own: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ANSWER_S", 0.6)
+    daemon = Mps.start(short_folder("7", own), "0", ill(own, Ill.HANGS))
+    began = time.monotonic()
+    daemon.quit()
+    assert time.monotonic() - began < 5
+    assert working(daemon.folder) == []
+    assert not os.path.exists(daemon.folder)
+
+
+def test_a_path_too_long_for_a_socket_is_refused_before_it_is_used(own: dict[str, str]) -> None:
+    folder = f"{own['TMPDIR']}/".ljust(108 - len("/pipe/control_privileged"), "a")
+    with pytest.raises(ProcessError, match="has 108 bytes, 107 fit"):
+        Mps.start(folder, "0", own)
+    daemon = Mps.start(folder[:-1], "0", own)
+    assert daemon.alive()
+    daemon.quit()
+
+
+def test_where_tmpdir_cannot_serve_another_is_taken(tmp_path: Path) -> None:
+    long = tmp_path / ("b" * 90)
+    long.mkdir()
+    for tmpdir in (str(long), "/nonexistent", "relative", ""):
+        folder = short_folder("7", {"TMPDIR": tmpdir})
+        assert os.path.dirname(folder) == "/tmp"
+        os.unlink(os.path.join(folder, "made"))
+        os.rmdir(os.path.join(folder, "pipe"))
+        os.rmdir(folder)
+    assert os.listdir(long) == []
+
+
+def test_where_everything_is_full_each_place_is_named(own: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(folder: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "_probe", full)
+    with pytest.raises(ProcessError, match=r"'/.*/t-\w+': No space left on device; '/tmp': No .*; '/dev/shm': No "):
+        short_folder("7", own)
+    assert os.listdir(own["TMPDIR"]) == []
+
+
+def test_what_killed_packs_left_is_removed_and_nothing_else(own: dict[str, str], tasks: list[int]) -> None:
+    base = Path(own["TMPDIR"])
+    daemon = Mps.start(short_folder("1", own), "0", own)
+    orphans = Path(short_folder("2", own))
+    elsewhere = Path(short_folder("3", own))
+    mine = Path(short_folder("4", own))
+    earlier = Path(short_folder("5", own))
+    unfinished, old = base / "csub-mps-6-x", base / "csub-mps-7-x"
+    for path in (unfinished, old, base / "other"):
+        path.mkdir()
+    os.utime(old, (1, 1))
+    node, boot, pid, began = (mine / "made").read_text().split()
+    (orphans / "made").write_text(f"{node} {boot} {pid} 1")  # the pid was used again
+    Path(daemon.folder, "made").write_text(f"{node} {boot} {pid} 1")  # killed, but its daemon works
+    (elsewhere / "made").write_text(f"other-node {boot} {pid} 1")
+    (earlier / "made").write_text(f"{node} another-boot {pid} {began}")
+    (base / "csub-mps-8-link").symlink_to(base / "other")
+    assert sorted(remove_stale(str(base))) == sorted(map(str, (orphans, earlier, old)))
+    left = {Path(daemon.folder).name, elsewhere.name, mine.name, unfinished.name, "other", "csub-mps-8-link"}
+    assert set(os.listdir(base)) == left
+    daemon.quit()
+    assert remove_stale("/nonexistent") == []
+
+
+def test_an_answer_that_refuses_is_no_number() -> None:
+    assert module._numbers(b"12\n 13 \nServer 14 not found\n\n") == {12, 13}
+
+
+def test_a_daemons_output_is_not_waited_for(tmp_path: Path) -> None:
+    began = time.monotonic()
+    done = launch(["sh", "-c", "echo up; echo down >&2; sleep 5 & exit 3"], 30)
+    assert done == (3, b"up\n", b"down\n")
+    assert time.monotonic() - began < 4

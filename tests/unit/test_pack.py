@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program of a pack's job, unmodified, against a made-up srun: what it starts, judges, writes down and says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import Load
+from slurm_colloc.runtime.files import file_name, last_words, open_output
+from slurm_colloc.runtime.ledger import Told, read_ledger
+from slurm_colloc.runtime.pack import read_pack
+from slurm_colloc.runtime.queue import Outcome
+from slurm_colloc.runtime.shared_gpu import only_device
+from slurm_colloc.runtime.spec import Task
+from slurm_colloc.runtime.steps import Files, command_line, read_job, slots, srun_environment, task_variables
+from slurm_colloc.runtime.summary import Result, spans, summary
+from tests.cluster.packs import a_spec, pack_script
+from tests.fakes import mps_control
+
+# Runs the command itself; keeps how it was called.
+SRUN = """#!/bin/sh
+printf '%s ' "$@" >>"$CALLS"; echo >>"$CALLS"
+[ ! -e "$CALLS.refuse" ] || { echo "srun: error: Unable to create step for job 4711" >&2; exit 1; }
+while [ "$1" != /bin/sh ]; do shift; done
+SLURM_STEP_ID=$$ exec "$@"
+"""
+
+
+class Job:
+    """A folder in which a pack's job runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "bin").mkdir()
+        (folder / "home").mkdir()
+        (folder / "tmp").mkdir()
+        (folder / "bin/srun").write_text(SRUN)
+        (folder / "bin/srun").chmod(0o755)
+        self.calls = folder / "calls"
+
+    def environment(self, **more: str) -> dict[str, str]:
+        return {
+            "PATH": f"{self.folder}/bin:/usr/bin:/bin",
+            "HOME": f"{self.folder}/home",
+            "TMPDIR": f"{self.folder}/tmp",
+            "CALLS": str(self.calls),
+            "SLURM_JOB_ID": "4711",
+            "SLURM_CLUSTER_NAME": "lab",
+            "SLURM_CPUS_ON_NODE": "64",
+            "SLURM_MEM_PER_NODE": "900",
+            "SLURM_JOB_USER": "alice",
+            "CUDA_VISIBLE_DEVICES": "3",
+            **more,
+        }
+
+    def mps(self) -> None:
+        mps_control.install(self.folder / "bin")
+
+    def start(self, content: bytes, **more: str) -> subprocess.Popen[str]:
+        (self.folder / "script").write_bytes(content)
+        return subprocess.Popen(
+            [sys.executable, "-m", "slurm_colloc.runtime.pack", str(self.folder / "script")],
+            cwd=self.folder,
+            env=self.environment(**more) | {"PYTHONPATH": str(Path(__file__).parents[2])},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, content: bytes, **more: str) -> tuple[int, str, str]:
+        started = self.start(content, **more)
+        out, err = started.communicate(timeout=60)
+        return started.returncode, out, err
+
+    def pack(self, at_once: int = 1, script: str = "", environ: dict[str, str] | None = None, **fields: Any) -> str:
+        """Run a pack that is to succeed, and return what it says."""
+        status, out, err = self.run(pack_script("", a_spec(at_once, **fields), script), **(environ or {}))
+        assert (status, err) == (0, ""), out
+        return out
+
+    def told(self) -> Told:
+        return read_ledger(f"{self.folder}/home/.local/share/slurm_colloc/packs/lab/4711.jsonl")
+
+    def wait_for(self, name: str) -> None:
+        deadline = time.monotonic() + 30
+        while not (self.folder / name).exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def read(self, name: str) -> str:
+        return (self.folder / name).read_text()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def test_a_script_runs_once_for_each_task(job: Job) -> None:
+    for number in (3, 5):
+        (job.folder / f"in.{number}").write_text(f"input {number}\n")
+    said = job.pack(script='echo "$1 $SLURM_ARRAY_TASK_ID $0"\ncat\n', array="3,5", script_args=("x y",), input="in.%a")
+    assert "2 tasks: 2 succeeded\n" in said
+    first = job.read("out.3").splitlines()
+    assert first[0].startswith("x y 3 ")
+    assert first[1:] == ["input 3"]
+    assert os.listdir(job.folder / "tmp") == []
+    assert [task.outcome for task in job.told().tasks] == [Outcome.DONE, Outcome.DONE]
+
+
+def test_an_input_that_is_missing_fails_its_task(job: Job) -> None:
+    (job.folder / "in.2").touch()
+    assert job.run(pack_script("", a_spec(commands=("echo 1", "echo 2"), input="in.%a")))[0] == 1
+    assert "in.1" in job.read("out.1")
+    assert job.read("out.2") == "2\n"
+
+
+def test_output_and_errors_keep_their_order(job: Job) -> None:
+    job.pack(commands=("echo 1; echo 2 >&2; echo 3",))
+    assert job.read("out.1") == "1\n2\n3\n"
+    job.pack(commands=("echo 1; echo 2 >&2; echo 3",), append=True, error="err.%a")
+    assert (job.read("out.1"), job.read("err.1")) == ("1\n2\n3\n1\n3\n", "2\n")
+
+
+def test_each_kind_of_end_is_told(job: Job) -> None:
+    commands = (
+        "exit 3",
+        "kill -9 $$",
+        "echo CUDA out of memory; exit 1",
+        "echo an illegal memory access was encountered; exit 1",
+        "echo slurmstepd: error: Detected 1 oom_kill event in StepId=4711.3; exit 137",
+        "echo CUDA out of memory; exit 0",
+        "echo 'slurmstepd: error: *** STEP 4711.7 ON g1 CANCELLED AT 2026-01-01T00:00:00 ***'",
+    )
+    status, said, _ = job.run(pack_script("", a_spec(commands=commands, retries=0)))
+    assert status == 1
+    outcomes = [Outcome.FAILED, Outcome.FAILED, Outcome.GPU_OOM, Outcome.GPU_FAULT, Outcome.HOST_OOM, Outcome.DONE]
+    assert [task.outcome for task in job.told().tasks] == [*outcomes, Outcome.STOPPED]
+    assert "7 tasks: 1 succeeded\n" in said
+    assert "\n  failed: 1-2\n" in said
+
+
+def test_words_of_an_earlier_attempt_count_no_more(job: Job) -> None:
+    command = "[ -e again ] && exit 7; touch again; echo CUDA out of memory; exit 1"
+    status, _, _ = job.run(pack_script("", a_spec(commands=(command,), load=Load(400, 10.0), append=True)))
+    [task] = job.told().tasks
+    assert (status, task.attempts, task.outcome, task.status) == (1, 2, Outcome.FAILED, 7)
+
+
+def test_a_step_that_does_not_start_is_lost_and_not_failed(job: Job) -> None:
+    Path(f"{job.calls}.refuse").touch()
+    status, said, _ = job.run(pack_script("", a_spec(commands=("true",), retries=1)))
+    [task] = job.told().tasks
+    assert (status, task.attempts, task.outcome) == (1, 2, Outcome.LOST)
+    assert task.said.endswith("Unable to create step for job 4711")
+    assert "run again: 1 task\n" in said
+
+
+def test_an_output_that_cannot_be_written_fails_its_task_alone(job: Job) -> None:
+    (job.folder / "out.1").mkdir()
+    status, _, _ = job.run(pack_script("", a_spec(commands=("true", "true"))))
+    assert [task.outcome for task in job.told().tasks] == [Outcome.FAILED, Outcome.DONE]
+    assert (status, job.told().tasks[0].said) == (
+        1,
+        f"output file '{job.folder}/out.1' cannot be written: Is a directory",
+    )
+
+
+def test_tasks_share_one_daemon(job: Job) -> None:
+    job.mps()
+    job.pack(3, commands=("echo $CUDA_MPS_PIPE_DIRECTORY $CUDA_VISIBLE_DEVICES $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",) * 3)
+    said = {job.read(f"out.{number}") for number in (1, 2, 3)}
+    assert len(said) == 1
+    folder, device, limit = said.pop().split()
+    assert folder.startswith((f"{job.folder}/tmp/", "/tmp/"))
+    assert (device, limit) == ("0", "0=1000M")
+    assert not Path(folder).exists()
+
+
+def test_no_daemon_no_sharing(job: Job) -> None:
+    status, _, err = job.run(pack_script("", a_spec(2, commands=("echo ${CUDA_MPS_PIPE_DIRECTORY-none}",) * 2)))
+    assert (status, job.read("out.1")) == (0, "none\n")
+    assert "one at a time" in err
+    assert job.told().notes
+
+
+@pytest.mark.parametrize("devices", ["0,1", "", "NoDevFiles"])
+def test_one_gpu_is_shared_and_neither_none_nor_several(job: Job, devices: str) -> None:
+    content = pack_script("", a_spec(2, commands=("true",) * 2))
+    status, _, err = job.run(content, CUDA_VISIBLE_DEVICES=devices)
+    assert (status, "share one GPU" in err, job.calls.exists()) == (2, True, False)
+    assert only_device({"CUDA_VISIBLE_DEVICES": "MIG-1"}) == "MIG-1"
+
+
+def test_a_stop_is_passed_on_and_written_down(job: Job) -> None:
+    stay = "trap 'echo saved; exit 0' TERM; touch here; sleep 60 & wait"
+    started = job.start(pack_script("", a_spec(commands=("true", stay, "true"))))
+    job.wait_for("here")
+    started.send_signal(signal.SIGTERM)
+    out, err = started.communicate(timeout=30)
+    assert started.returncode == 143
+    assert "not run: 1 task\n" in out
+    assert "SIGTERM" in err
+    assert job.read("out.2") == "saved\n"
+    told = job.told()
+    assert [task.outcome for task in told.tasks] == [Outcome.DONE, Outcome.STOPPED]
+    assert "SIGTERM" in told.stopped
+
+
+def test_users_signals_reach_the_tasks(job: Job) -> None:
+    stay = "trap 'echo checkpoint; exit 0' USR1; touch here; while :; do sleep 0.05; done"
+    started = job.start(pack_script("", a_spec(commands=(stay,))))
+    job.wait_for("here")
+    started.send_signal(signal.SIGUSR1)
+    started.communicate(timeout=30)
+    assert (started.returncode, job.read("out.1")) == (0, "checkpoint\n")
+
+
+def test_a_requeued_job_runs_what_is_not_done(job: Job) -> None:
+    commands = ("date >>one", "echo $SLURM_RESTART_COUNT; [ -e go ] || exit 1")
+    assert job.run(pack_script("", a_spec(commands=commands)))[0] == 1
+    (job.folder / "go").touch()
+    said = job.pack(commands=commands, environ={"SLURM_RESTART_COUNT": "1"})
+    assert "1 task: 1 succeeded (1 more had done so before)\n" in said
+    assert (len(job.read("one").splitlines()), job.read("out.2")) == (1, "1\n")
+
+
+def test_without_a_ledger_the_pack_runs_all_the_same(job: Job) -> None:
+    (job.folder / "home/.local").write_text("in the way")
+    status, out, err = job.run(pack_script("", a_spec(commands=("true",))))
+    assert (status, "1 succeeded" in out) == (0, True)
+    assert "will not be possible" in err
+
+
+def test_the_jobs_of_an_array_share_the_tasks(job: Job) -> None:
+    said = job.pack(commands=("true",) * 5, jobs=2, environ={"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_JOB_ID": "4710"})
+    assert "2 tasks: 2 succeeded" in said
+    assert [task.number for task in job.told().tasks] == [2, 4]
+
+
+def test_many_tasks_that_end_at_once(job: Job) -> None:
+    job.mps()
+    said = job.pack(40, commands=("true",) * 400, output="/dev/null")
+    assert "400 tasks: 400 succeeded" in said
+
+
+@pytest.mark.parametrize("content", [b"", b"#!/bin/sh\ntrue\n", b"#!/bin/sh\n#csub-pack {}\ntrue\n"])
+def test_what_is_no_pack(job: Job, content: bytes) -> None:
+    status, out, err = job.run(content)
+    assert (status, out) == (2, "")
+    assert err.startswith("csub pack: error: ")
+
+
+def test_a_packs_script_is_the_users_byte_for_byte(tmp_path: Path) -> None:
+    path = tmp_path / "script"
+    path.write_bytes(pack_script("", a_spec(array="1"), "#!/bin/sh\r\n#csub-pack x\n\0é"))
+    assert read_pack(str(path)) == (a_spec(array="1"), "#!/bin/sh\r\n#csub-pack x\n\0é".encode())
+    path.write_bytes(pack_script("", a_spec(array="1")))
+    with pytest.raises(InputError, match="neither commands nor a script"):
+        read_pack(str(path))
+
+
+NAMES = [
+    ("slurm-%A_%a.out", "/w/slurm-10_7.out"),
+    ("%4a_%3x_%4A", "/w/0007_na me_0010"),
+    ("f%%%a", "/w/f%7"),
+    (r"g\%j", "/w/g%j"),
+    ("h%q_%", "/w/h%q_%"),
+    ("%0a_%00003a_%20a", "/w/7_007_0000000007"),
+    ("%j %J %u %N %n%s%t", "/w/12_7 12_7 al n1 0batch0"),
+    ("/abs/%a", "/abs/7"),
+    ("None", "/dev/null"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "name"), NAMES)
+def test_names_of_files(pattern: str, name: str) -> None:
+    facts = {"job_id": "12", "array_job_id": "10", "name": "na me", "user": "al", "node": "n1", "folder": "/w"}
+    assert file_name(pattern, task=7, **facts) == name
+
+
+def test_last_words(tmp_path: Path) -> None:
+    path = str(tmp_path / "out")
+    assert open_output(path, append=True) == 0
+    Path(path).write_text("before")
+    at = open_output(path, append=True)
+    Path(path).write_text("before after")
+    assert (at, last_words(path, at, 100), last_words(path, at, 3)) == (6, b" after", b"ter")
+    assert open_output(path, append=False) == 0
+    assert last_words(path, at, 100) == last_words("/nonexistent", 0, 100) == b""
+    os.mkfifo(tmp_path / "fifo")
+    assert last_words(str(tmp_path / "fifo"), 0, 100) == b""
+
+
+def test_what_slurm_says_of_the_job() -> None:
+    given = {"SLURM_JOB_ID": "12", "SLURM_CPUS_ON_NODE": "8", "SLURM_MEM_PER_CPU": "100"}
+    job = read_job(given, {0, 2, 4, 6}, 3, "/w")
+    assert (job.array_job_id, job.cores, job.mem_share_mib) == ("12", (0, 2, 4, 6), 266)
+    assert read_job(given, set(range(64)), 3, "/w").cores == (), "not kept to its cores"
+    assert read_job(given | {"SLURM_MEM_PER_NODE": "0"}, {0}, 3, "/w").mem_share_mib is None
+    with pytest.raises(InputError, match="inside a Slurm job"):
+        read_job({}, {0}, 1, "/w")
+
+
+def test_cores_are_shared_out() -> None:
+    assert slots(range(8), 3, 2) == [(0, 1), (2, 3), (4, 5)]
+    assert slots(range(4), 3, 2) == [(0, 1), (2, 3), (0, 1)]
+    assert slots(range(2), 2, 4) == [(0, 1), (0, 1)]
+
+
+def test_what_a_step_is_asked_for() -> None:
+    job = read_job({"SLURM_JOB_ID": "12", "SLURM_CPUS_ON_NODE": "8", "SLURM_MEM_PER_NODE": "900"}, range(8), 3, "/w")
+    files = Files("/p/step-1", "/w/o", "/w/e", "/dev/null")
+    spec = a_spec(3, array="0-4:2,9", time_limit_min=1.5, interpreter=("/usr/bin/env", "python3"), cpus_per_task=2)
+    environ = {"OMP_NUM_THREADS": "5", "SLURM_RESTART_COUNT": "1", "SLURM_EXPORT_ENV": "NONE", "SLURM_NTASKS": "4"}
+    variables = task_variables(spec, job, Task(2), 2, environ)
+    assert [variables[f"SLURM_ARRAY_TASK_{name}"] for name in ("COUNT", "MIN", "MAX", "STEP")] == ["4", "0", "9", "2"]
+    assert (variables["SLURM_RESTART_COUNT"], "OMP_NUM_THREADS" in variables) == ("2", False)
+    argv = command_line("srun", spec, job, Task(2), script="/p/s", files=files, cores=(0, 1), variables={"A": "b c"})
+    assert {"--overlap", "--exact", "-N1", "-n1", "--mem=300M", "--time=1:30", "task-2", "--export=ALL"} < set(argv)
+    assert argv[argv.index("-c") + 1] == "8"
+    assert argv[-8:] == ["taskset", "-c", "0,1", "env", "A=b c", "/usr/bin/env", "python3", "/p/s"]
+    assert srun_environment(environ) == {"OMP_NUM_THREADS": "5", "SLURM_RESTART_COUNT": "1"}
+
+
+def test_the_summary_names_what_is_not_done() -> None:
+    result = Result("12", "g1", 10, 0, 3, dict.fromkeys(range(6), Outcome.DONE), 2, 7200, 3600, with_gpu=True)
+    failed = {6: Outcome.FAILED, 7: Outcome.FAILED, 9: Outcome.GPU_OOM}
+    assert summary(result._replace(outcomes={**result.outcomes, **failed})) == (
+        "pack of job 12 on g1: 10 tasks: 6 succeeded\n"
+        "  failed: 6-7\n"
+        "  gpu out of memory: 9\n"
+        "  not run: 1 task\n"
+        "  run again: 2 tasks\n"
+        "  1:00:00, 6 tasks per hour, 3 at a time at most\n"
+        "  1 GPU-hours; one task per GPU would have held 2 at the speed measured here, which is an upper bound, since"
+        " tasks slow each other down\n"
+    )
+    assert spans([1, 2, 3, 7, 9, 8]) == "1-3,7-9"

@@ -1,0 +1,436 @@
+# SPDX-License-Identifier: Apache-2.0
+import errno
+import fcntl
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc import clock
+from slurm_colloc.errors import InputError, StoreError
+from slurm_colloc.runtime import ledger as ledger_module
+from slurm_colloc.runtime.ledger import (
+    Entry,
+    Ledger,
+    TaskRecord,
+    encode,
+    ledger_folder,
+    ledger_path,
+    missing,
+    parse_entry,
+    read_ledger,
+)
+from slurm_colloc.runtime.queue import Outcome, Start
+from slurm_colloc.runtime.spec import Load, Room, Spec, Task
+
+SPEC = Spec(
+    version=1,
+    name="sweep",
+    array="1-4",
+    commands=(),
+    only=(),
+    jobs=1,
+    interpreter=("/bin/sh",),
+    script_args=(),
+    load=Load(250, 20.0),
+    room=Room(1000, 120.0, 4),
+    cpus_per_task=1,
+    time_limit_min=None,
+    output="slurm-%A_%a.out",
+    error="",
+    input="",
+    append=False,
+    retries=2,
+    argv=("csub", "--pack", "job.sh"),
+)
+JOB = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "g1"}
+
+
+@pytest.fixture(autouse=True)
+def _a_clock_of_whole_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(100, 100_000))
+    monkeypatch.setattr(clock, "now", lambda: float(next(ticks)))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "packs" / "c" / "7.jsonl")
+
+
+def begun(number: int, attempt: int = 1) -> Start:
+    return Start(Task(number), attempt, SPEC.load)
+
+
+def begin(path: str, spec: Spec = SPEC) -> Ledger:
+    opened = Ledger(path)
+    opened.header(spec, JOB)
+    return opened
+
+
+def written(path: str, *done: int, spec: Spec = SPEC) -> str:
+    """Write a ledger in which the tasks ``done`` are done, and return its path."""
+    work = begin(path, spec)
+    for number in done:
+        work.start(begun(number))
+        work.end(begun(number), Outcome.DONE, 0)
+    work.close()
+    return path
+
+
+# --- what is written is told ---
+
+
+def test_what_happened_is_told(path: str) -> None:
+    work = begin(path)
+    work.start(begun(1), "7.0")
+    work.start(begun(2), "7.1")
+    work.end(begun(2), Outcome.GPU_OOM, 1, "CUDA out of memory")
+    work.note("the MPS daemon was started again")
+    work.start(begun(2, 2), "7.2")
+    work.end(begun(2, 2), Outcome.DONE, 0)
+    work.start(begun(3), "7.3")
+    work.end(begun(3), Outcome.FAILED, -9)
+    work.stop("the job was cancelled")
+    work.close()
+    told = read_ledger(path)
+    assert (told.spec, told.job, told.restarts, told.torn_lines) == (SPEC, JOB, 0, 0)
+    assert told.tasks == (
+        TaskRecord(1, 1, None, None, 101.0, None, "7.0", ""),
+        TaskRecord(2, 2, Outcome.DONE, 0, 105.0, 106.0, "7.2", ""),
+        TaskRecord(3, 1, Outcome.FAILED, -9, 107.0, 108.0, "7.3", ""),
+    )
+    assert (told.notes, told.stopped) == (("the MPS daemon was started again",), "the job was cancelled")
+    assert (told.began_s, told.last_s) == (100.0, 109.0)
+    assert missing([told]) == (1, 3, 4)
+
+
+def test_a_line_says_only_what_it_means(path: str) -> None:
+    begin(path).start(begun(0))
+    lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    assert lines[1] == {"at_s": 101.0, "event": "start", "attempt": 1, "memory_mib": 250}
+    assert read_ledger(path).tasks[0].number == 0
+
+
+def test_it_can_be_read_while_it_is_written(path: str) -> None:
+    work = begin(path)
+    assert missing([read_ledger(path)]) == (1, 2, 3, 4)
+    work.start(begun(1))
+    work.end(begun(1), Outcome.DONE, 0)
+    assert missing([read_ledger(path)]) == (2, 3, 4)
+    work.close()
+    work.close()
+
+
+def test_long_and_odd_words_are_kept_within_a_line(path: str) -> None:
+    work = begin(path)
+    work.end(begun(1), Outcome.FAILED, 1, "a\nb\x00\udcff" + "x" * 100_000)
+    work.note("")
+    work.close()
+    assert len(Path(path).read_bytes().splitlines()) == 3
+    told = read_ledger(path)
+    assert told.tasks[0].said.startswith("a\nb\x00\udcffxx")
+    assert len(told.tasks[0].said) == 2000
+    assert told.notes == ("",)
+
+
+def test_every_entry_is_read_as_it_was_written() -> None:
+    entry = Entry(1.5, "end", 3, 2, "7.4", "gpu fault", -11, "an illegal access", 512, "", {})
+    assert parse_entry(encode(entry)) == entry
+    assert parse_entry(encode(Entry(2.0, "pack", spec="{}", job=JOB))).job == JOB
+
+
+def test_each_line_reaches_the_disk_before_the_pack_goes_on(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    real_write, real_sync = os.write, os.fsync
+
+    def write(descriptor: int, line: bytes) -> int:
+        calls.append("write")
+        return real_write(descriptor, line)
+
+    def fsync(descriptor: int) -> None:
+        calls.append("fsync")
+        real_sync(descriptor)
+
+    monkeypatch.setattr(os, "write", write)
+    monkeypatch.setattr(os, "fsync", fsync)
+    work = begin(path)
+    work.start(begun(1))
+    work.close()
+    # The first one is of the folder, in which the file is new.
+    assert calls == ["fsync", "write", "fsync", "write", "fsync"]
+
+
+# --- several jobs, and jobs that begin anew ---
+
+
+def test_a_requeued_job_goes_on_in_its_own_ledger(path: str) -> None:
+    work = begin(path)
+    work.start(begun(1))
+    work.end(begun(1), Outcome.DONE, 0)
+    work.start(begun(2))
+    work.stop("the job was preempted")
+    work.close()
+    left = missing([read_ledger(path)])
+    assert left == (2, 3, 4)
+    again = Ledger(path)
+    again.header(SPEC, {**JOB, "SLURM_RESTART_COUNT": "1"})
+    assert read_ledger(path).stopped == ""
+    for number in left:
+        again.start(begun(number))
+        again.end(begun(number), Outcome.DONE, 0)
+    again.close()
+    told = read_ledger(path)
+    assert missing([told]) == ()
+    assert (told.restarts, told.job["SLURM_RESTART_COUNT"], told.stopped) == (1, "1", "")
+    assert [task.attempts for task in told.tasks] == [1, 2, 1, 1]
+
+
+def test_what_is_missing_is_counted_over_all_jobs_of_a_pack(tmp_path: Path) -> None:
+    spec = SPEC._replace(array="0-9", jobs=3)
+    told = [
+        read_ledger(written(str(tmp_path / f"{job}.jsonl"), *done, spec=spec)) for job, done in ((0, (0, 3)), (1, (1,)))
+    ]
+    # The third job, which never began, has its tasks among them.
+    assert missing(told) == (2, 4, 5, 6, 7, 8, 9)
+    resumed = read_ledger(written(str(tmp_path / "9.jsonl"), 2, 4, 5, 6, 7, 8, 9, spec=spec._replace(only=(2, 4))))
+    assert missing([*told, resumed]) == ()
+    assert missing([resumed]) == ()
+    assert missing([]) == ()
+
+
+def test_a_task_that_was_begun_again_after_a_failure_is_as_its_last_attempt_says(path: str) -> None:
+    work = begin(path)
+    work.start(begun(1), "7.0")
+    work.end(begun(1), Outcome.LOST, -9, "the GPU is lost", "7.5")
+    work.start(begun(1, 2), "7.6")
+    work.close()
+    assert read_ledger(path).tasks == (TaskRecord(1, 2, None, None, 103.0, None, "7.6", ""),)
+
+
+# --- what a crash leaves ---
+
+
+def test_a_last_line_that_was_cut_anywhere_costs_that_line_alone(path: str) -> None:
+    work = begin(path)
+    work.start(begun(1))
+    work.end(begun(1), Outcome.DONE, 0)
+    work.start(begun(2))
+    work.close()
+    whole = Path(path).read_bytes()
+    last = whole.rstrip(b"\n").rfind(b"\n") + 1
+    for cut in range(last, len(whole) + 1):
+        Path(path).write_bytes(whole[:cut])
+        told = read_ledger(path)
+        # Without its newline alone, a line says all that it has to say.
+        kept = cut >= len(whole) - 1
+        assert told.torn_lines == (0 if kept or cut == last else 1)
+        assert [task.number for task in told.tasks] == ([1, 2] if kept else [1])
+        assert missing([told]) == (2, 3, 4)
+        # Who goes on in this file loses nothing of its own.
+        again = begin(path)
+        again.start(begun(3))
+        again.end(begun(3), Outcome.DONE, 0)
+        again.close()
+        told = read_ledger(path)
+        assert (missing([told]), told.restarts) == ((2, 4), 1)
+        assert told.torn_lines == (0 if kept or cut == last else 1)
+
+
+def test_a_header_that_was_cut_anywhere_is_no_ledger_until_the_next_one(path: str) -> None:
+    begin(path).close()
+    whole = Path(path).read_bytes()
+    for cut in range(0, len(whole) - 1, 7):
+        Path(path).write_bytes(whole[:cut])
+        with pytest.raises(InputError, match="does not say of which pack it is"):
+            read_ledger(path)
+        begin(path).close()
+        assert (read_ledger(path).restarts, read_ledger(path).torn_lines) == (0, int(cut > 0))
+
+
+def test_an_end_whose_start_is_torn_still_counts(path: str) -> None:
+    work = begin(path)
+    work.end(begun(1), Outcome.DONE, 0, "", "7.0")
+    work.close()
+    assert read_ledger(path).tasks == (TaskRecord(1, 1, Outcome.DONE, 0, 101.0, 101.0, "7.0", ""),)
+
+
+def test_a_full_disk_is_said_and_what_comes_next_is_whole(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = begin(path)
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, line: real(descriptor, line[:10]))
+    with pytest.raises(StoreError, match="in part only; is the disk full"):
+        work.start(begun(1))
+    monkeypatch.setattr(os, "write", real)
+    work.start(begun(2))
+    work.close()
+    told = read_ledger(path)
+    assert ([task.number for task in told.tasks], told.torn_lines) == ([2], 1)
+
+
+def test_a_disk_that_takes_nothing_is_an_error_of_ours(path: str) -> None:
+    work = begin(path)
+    os.close(work._descriptor)
+    with pytest.raises(StoreError, match="cannot be written: Bad file descriptor"):
+        work.note("x")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b"null",
+        b'{"at_s":1.0,"event":"what"}',
+        b'{"at_s":"1","event":"note"}',
+        b'{"at_s":1.0,"event":"note","more":1}',
+        b'{"at_s":1.0,"event":"end","outcome":"bored"}',
+        b'{"at_s":1.0,"event":"end","outcome":"done","status":true}',
+        b'{"at_s":1.0,"event":"start","number":1.5}',
+        b'{"at_s":1.0,"event":"pack","job":{"a":1}}',
+        b'{"at_s":NaN,"event":"note"}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_line_of_another_form_is_counted_and_not_used(path: str, line: bytes) -> None:
+    with pytest.raises(InputError, match="not of the expected form"):
+        parse_entry(line)
+    written(path, 1)
+    with open(path, "ab") as stream:
+        stream.write(line + b"\n")
+    told = read_ledger(path)
+    assert (told.torn_lines, missing([told])) == (int(line != b""), (2, 3, 4))
+
+
+# --- whose it is ---
+
+
+def test_files_and_folders_are_the_users_alone(path: str) -> None:
+    previous = os.umask(0)
+    try:
+        begin(path).close()
+    finally:
+        os.umask(previous)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
+    os.chmod(path, 0o644)
+    Ledger(path).close()
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+
+
+def test_a_ledger_lies_in_the_users_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert ledger_folder() == "/data/slurm_colloc/packs"
+    assert ledger_path("my-cluster.1", "77") == "/data/slurm_colloc/packs/my-cluster.1/77.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "job_id"), [("", "7"), ("c", ""), ("../c", "7"), ("c", "7/8"), ("..", "7"), ("c", "7\n")]
+)
+def test_no_name_leads_out_of_the_folder(cluster: str, job_id: str) -> None:
+    with pytest.raises(InputError, match="is no name for a file"):
+        ledger_path(cluster, job_id)
+
+
+def test_a_second_process_of_the_job_is_refused(path: str) -> None:
+    code = (
+        "import sys; from slurm_colloc.runtime.ledger import Ledger; from slurm_colloc.errors import StoreError\n"
+        "try:\n    Ledger(sys.argv[1])\nexcept StoreError as error:\n    print(error)\nelse:\n    print('opened')"
+    )
+
+    def other() -> str:
+        return subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True).stdout
+
+    work = begin(path)
+    assert "another process writes the ledger" in other()
+    with pytest.raises(StoreError, match="another process writes the ledger"):
+        Ledger(path)
+    work.close()
+    assert other() == "opened\n"
+
+
+def test_a_file_system_without_locks_is_said(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(StoreError, match="cannot be locked: No locks available; mount with flock"):
+        Ledger(path)
+
+
+def test_a_file_whose_mode_cannot_be_set_is_not_written(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fchmod(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "fchmod", fchmod)
+    with pytest.raises(StoreError, match="cannot be written: Read-only file system"):
+        Ledger(path)
+
+
+def test_programs_that_the_pack_starts_do_not_hold_its_ledger(path: str) -> None:
+    work = begin(path)
+    left = subprocess.Popen(["sleep", "60"], close_fds=False)
+    try:
+        work.close()
+        Ledger(path).close()
+    finally:
+        left.kill()
+        left.wait()
+
+
+def test_a_file_of_somebody_else_is_not_used(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin(path).close()
+    real = os.geteuid()
+    # The folder is still the user's own: only the file is not.
+    monkeypatch.setattr(ledger_module, "private_folder", lambda folder: folder)
+    monkeypatch.setattr(os, "geteuid", lambda: real + 1)
+    with pytest.raises(StoreError, match="is no file of uid"):
+        Ledger(path)
+    with pytest.raises(StoreError, match="is no file of uid"):
+        read_ledger(path)
+    # Root may read it, and does not write into it.
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert read_ledger(path).spec == SPEC
+
+
+def test_links_folders_and_pipes_in_its_place_are_refused(path: str, tmp_path: Path) -> None:
+    os.makedirs(os.path.dirname(path))
+    os.symlink(tmp_path / "elsewhere", path)
+    with pytest.raises(StoreError, match="cannot be opened: Too many levels"):
+        Ledger(path)
+    os.unlink(path)
+    os.mkfifo(path)
+    with pytest.raises(StoreError, match="is no file of uid"):
+        Ledger(path)
+    with pytest.raises(StoreError, match="is no file of uid"):
+        read_ledger(path)
+    os.unlink(path)
+    os.mkdir(path)
+    with pytest.raises(StoreError, match="cannot be opened: Is a directory"):
+        Ledger(path)
+    with pytest.raises(StoreError, match="is no file of uid"):
+        read_ledger(path)
+
+
+def test_a_ledger_that_is_not_there(path: str) -> None:
+    with pytest.raises(StoreError, match="cannot be opened: No such file"):
+        read_ledger(path)
+
+
+def test_a_pack_of_another_release_is_named(path: str) -> None:
+    written(path, spec=SPEC._replace(version=99))
+    with pytest.raises(InputError, match=r"cannot be used: the pack was submitted by another release of csub"):
+        read_ledger(path)
+
+
+def test_a_hundred_thousand_commands_are_one_header(path: str) -> None:
+    spec = SPEC._replace(array="", commands=tuple(f"python train.py --seed {n} --rate 0.1" for n in range(100_000)))
+    written(path, 1, spec=spec)
+    told = read_ledger(path)
+    assert told.spec == spec
+    assert len(missing([told])) == 99_999

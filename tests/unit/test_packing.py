@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_colloc.config import MigSlice, Pool, Sharing, parse_site
+from slurm_colloc.errors import ConfigError, InputError
+from slurm_colloc.model import Footprint, Load, Room
+from slurm_colloc.placement.packing import (
+    MPS_SERVER_MIB,
+    Packing,
+    expected_slowdown,
+    jobs_needed,
+    may_share,
+    pack,
+    time_needed_min,
+)
+from tests.unit.made import H100, footprint
+
+WHOLE = Pool("g", "g1", ("gpu",), "h100", H100, gpus_per_node=2, gpu_mem_mib=80_100, sm_count=132)
+# The card of the seed's talks: usable MiB of an A100 with 40 GB.
+A100 = Pool("a", "a1", ("gpu",), "a100", "", gpus_per_node=1, gpu_mem_mib=40_192, sm_count=108)
+SLICE = MigSlice("h100_1g.10gb", "1g.10gb", 9_984, 16, 7)
+HALF = MigSlice("h100_3g.40gb", "3g.40gb", 40_448, 60, 2)
+SITE = Sharing()
+
+
+def packed(found: Packing | str) -> Packing:
+    assert isinstance(found, Packing), found
+    return found
+
+
+def refused(found: Packing | str) -> str:
+    assert isinstance(found, str), found
+    return found
+
+
+# --- how many at a time ---
+
+
+def test_seven_small_trainings_share_an_h100() -> None:
+    found = packed(pack(footprint(2_000, 16.7), WHOLE, SITE, None, tasks=100))
+    assert (found.at_once, found.load, found.room) == (7, Load(2_256, 16.7), Room(80_000, 120.0, 7))
+    assert found.slowdown == pytest.approx(1.24, abs=0.01)
+    assert found.reasons == (
+        "7 tasks at a time: each keeps 16.7 % of its SMs busy, and all together may come to 120 %",
+        "each takes about 1.24x as long as alone",
+    )
+
+
+def test_memory_rounds_up_and_leaves_room_for_the_server() -> None:
+    # 9,744 MiB and 256 are 10,000: eight of them are the card without what the MPS server takes.
+    assert packed(pack(footprint(9_744, 1), WHOLE, SITE, None)).at_once == 8
+    found = packed(pack(footprint(9_744.01, 1), WHOLE, SITE, None))
+    assert (found.at_once, found.load.memory_mib) == (7, 10_001)
+    assert found.reasons[0] == "7 tasks at a time: 80000 MiB hold no more of 10001 MiB"
+    assert packed(pack(footprint(9_744, 1), WHOLE._replace(gpu_mem_mib=80_099), SITE, None)).at_once == 7
+
+
+@pytest.mark.parametrize(("sm", "at_once"), [(60, 2), (40, 3), (24, 5), (12, 10), (2.5, 48), (0, 48), (0.001, 48)])
+def test_sms_bound_it_and_mps_takes_no_more_than_48(sm: float, at_once: int) -> None:
+    assert packed(pack(footprint(100, sm), WHOLE, SITE, None)).at_once == at_once
+
+
+def test_the_site_has_its_own_bounds() -> None:
+    assert packed(pack(footprint(100, 20), WHOLE, SITE._replace(pack_max_sm_pct=80.0), None)).at_once == 4
+    found = packed(pack(footprint(100, 20), WHOLE, SITE._replace(pack_max_tasks=3), None))
+    assert found.reasons[0] == "3 tasks at a time: no more than 3 may share it"
+    assert packed(pack(footprint(100, 20), WHOLE, SITE._replace(pack_max_tasks=3), 5)).at_once == 3
+    said = refused(pack(footprint(100, 20), WHOLE, SITE._replace(pack_max_tasks=1), None))
+    assert said == "one task at a time shares nothing: no more than 1 may share it"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("pack_max_tasks", 0), ("pack_max_tasks", 49), ("pack_max_sm_pct", 1.2), ("pack_max_sm_pct", -1)]
+)
+def test_bounds_that_make_no_sense_are_refused(key: str, value: float) -> None:
+    table = {"schema": 1, "cluster": "c", "slurm_release": "22.05", "sharing": {key: value}}
+    with pytest.raises(ConfigError, match=f"'sharing.{key}' must be a number from"):
+        parse_site(table, "site.toml")
+
+
+def test_no_more_than_there_are_tasks() -> None:
+    assert packed(pack(footprint(100, 10), WHOLE, SITE, None, tasks=3)).reasons[0] == (
+        "3 tasks at a time: the pack has 3"
+    )
+    assert refused(pack(footprint(100, 10), WHOLE, SITE, None, tasks=1)) == (
+        "one task at a time shares nothing: the pack has 1"
+    )
+
+
+# --- the user's own number ---
+
+
+def test_a_wanted_number_is_taken_below_what_would_fit() -> None:
+    found = packed(pack(footprint(2_000, 10), WHOLE, SITE, 4))
+    assert (found.at_once, found.reasons[0]) == (4, "4 tasks at a time: 4 were asked for")
+    assert "1 were asked for" in refused(pack(footprint(2_000, 10), WHOLE, SITE, 1))
+    assert "0 were asked for" in refused(pack(footprint(2_000, 10), WHOLE, SITE, 0))
+
+
+def test_a_wanted_number_that_memory_does_not_hold_is_refused() -> None:
+    assert refused(pack(footprint(20_000, 10), WHOLE, SITE, 4)) == (
+        "80000 MiB of GPU memory hold 3 tasks at a time, not 4: "
+        "the footprint said 20000 MiB, and 256 MiB are added to each"
+    )
+    # What is not there need not fit.
+    assert packed(pack(footprint(20_000, 10), WHOLE, SITE, 4, tasks=3)).at_once == 3
+
+
+def test_a_wanted_number_above_what_the_sms_hold_is_allowed_and_said() -> None:
+    found = packed(pack(footprint(2_000, 80), WHOLE, SITE, 4))
+    assert (found.at_once, found.room.sm_active_pct) == (4, 320)
+    assert "their SM activity comes to 320 %; the site's bound is 120 %" in found.reasons
+    assert found.slowdown == pytest.approx(1.06 * 3.2)
+    assert may_share([found.load] * 4, found.room.memory_mib, found.room.sm_active_pct) == ""
+
+
+# --- what is not known ---
+
+
+@pytest.mark.parametrize(
+    ("need", "said"),
+    [
+        (footprint(None, None, provenance="no earlier run"), "no earlier run"),
+        (footprint(9_000, None), "how busy a task keeps a GPU is not known (given by the user)"),
+        (footprint(gpu_model="NVIDIA A30"), "the footprint was measured on NVIDIA A30"),
+    ],
+)
+def test_what_is_not_known_is_no_pack_unless_a_number_is_wanted(need: Footprint, said: str) -> None:
+    assert refused(pack(need, WHOLE, SITE, None)) == f"{said}; say how many tasks may run at a time"
+    found = packed(pack(need, WHOLE, SITE, 4))
+    assert f"{said}; each is taken to need one part of 4" in found.reasons
+    assert found.load.sm_active_pct == 25
+    known = need.gpu_mem_peak_mib is not None and not need.gpu_model
+    assert found.load.memory_mib == (9_256 if known else 20_000)
+    assert found.room == Room(80_000, 120, 4)
+
+
+def test_a_part_that_is_known_still_counts() -> None:
+    assert "hold 8 tasks at a time, not 9" in refused(pack(footprint(9_000, None), WHOLE, SITE, 9))
+
+
+def test_a_pool_of_unknown_memory() -> None:
+    assert refused(pack(footprint(), WHOLE._replace(gpu_mem_mib=None), SITE, 4)) == (
+        "site.toml does not give gpu_mem_mib of pool 'g'"
+    )
+    assert "sm_count of pool 'g'" in refused(pack(footprint(), WHOLE._replace(sm_count=None), SITE, None, part=SLICE))
+    assert packed(pack(footprint(), WHOLE._replace(sm_count=None), SITE, None)).at_once == 8
+    assert "its memory holds no 2 tasks" in refused(
+        pack(footprint(None), WHOLE._replace(gpu_mem_mib=MPS_SERVER_MIB + 1), SITE, 2)
+    )
+
+
+# --- memory bandwidth ---
+
+
+def test_two_that_keep_the_memory_busy_are_not_paired() -> None:
+    assert packed(pack(footprint(1_000, 10), WHOLE, SITE, None, dram_active_pct=50)).at_once == 12
+    said = refused(pack(footprint(1_000, 10), WHOLE, SITE, None, dram_active_pct=50.6))
+    assert said == "one task fills a GPU: it keeps the memory busy for 51 % of the time"
+    assert packed(pack(footprint(1_000, 10), WHOLE, SITE, 2, dram_active_pct=90)).at_once == 2
+
+
+# --- slices ---
+
+
+def test_a_slice_has_fewer_sms_and_clients() -> None:
+    # 5 % of 132 SMs are 41 % of 16.
+    found = packed(pack(footprint(1_000, 5), WHOLE, SITE, None, part=SLICE))
+    assert (found.at_once, found.room.memory_mib) == (2, 9_884)
+    assert found.load.sm_active_pct == pytest.approx(41.25)
+    # MPS takes 48 x 16 / 132 clients there.
+    assert packed(pack(footprint(100, 0.1), WHOLE, SITE, None, part=SLICE)).at_once == 5
+    assert packed(pack(footprint(100, 0.1), WHOLE, SITE, 9, part=SLICE)).at_once == 5
+    # A task that has too few SMs in a slice keeps all of them busy, and not more.
+    crowded = packed(pack(footprint(1_000, 50), WHOLE, SITE, 2, part=HALF))
+    assert crowded.load.sm_active_pct == 100
+    assert crowded.slowdown == pytest.approx(2.12)
+
+
+# --- the seed's cases ---
+
+
+def test_small_trainings_are_packed_up_medium_less_and_large_not_at_all() -> None:
+    small, medium, large = footprint(2_800, 17), footprint(8_000, 45), footprint(8_470, 80)
+    assert packed(pack(small, A100, SITE, None)).at_once == 7
+    assert packed(pack(medium, A100, SITE, None)).at_once == 2
+    said = refused(pack(large, A100, SITE, None))
+    assert said == "one task fills a GPU: each keeps 80 % of its SMs busy, and all together may come to 120 %"
+    # Medium does not fit the smallest slice of that card at all.
+    little = MigSlice("a100_1g.5gb", "1g.5gb", 4_864, 14, 7)
+    assert refused(pack(medium, A100, SITE, None, part=little)).startswith("4764 MiB of GPU memory hold 0 tasks")
+    assert refused(pack(footprint(30_000, 10), A100, SITE, None)) == (
+        "one task fills a GPU: 40092 MiB hold no more of 30256 MiB"
+    )
+
+
+def test_a_light_task_rides_along_with_a_large_one_and_two_large_ones_do_not() -> None:
+    held = 40_192 - MPS_SERVER_MIB
+    # As NVML gave them: GiB.
+    dlrm, resnet152 = Load(math.ceil(29.14 * 1024), 5.0), Load(math.ceil(8.47 * 1024), 82.0)
+    assert may_share([dlrm, resnet152], held, SITE.pack_max_sm_pct) == ""
+    assert may_share([resnet152, resnet152], held, SITE.pack_max_sm_pct) == (
+        "their SM activity comes to 164 %, above 120 %"
+    )
+    assert may_share([dlrm, dlrm], held, SITE.pack_max_sm_pct) == "40092 MiB do not hold 59680 MiB"
+
+
+def test_one_task_may_always_keep_all_sms_busy() -> None:
+    assert may_share([Load(10, 100.0)], 10, 80.0) == ""
+    assert may_share([], 10, 80.0) == ""
+    assert may_share([Load(11, 1.0)], 10, 80.0) == "10 MiB do not hold 11 MiB"
+    # 0.1 + 0.2 is above 0.3 to a computer.
+    assert may_share([Load(1, 0.1), Load(1, 0.2)], 10, 0.3) == ""
+
+
+# --- how long ---
+
+
+@pytest.mark.parametrize(
+    ("tasks", "sm", "measured"), [(7, 16.7, 7 / 5.70), (2, 81.8, 2 / 1.15), (4, 81.8, 4 / 1.20), (7, 81.8, 7 / 1.18)]
+)
+def test_the_slowdown_is_near_what_was_measured_on_an_h100(tasks: int, sm: float, measured: float) -> None:
+    assert expected_slowdown(tasks, sm) == pytest.approx(measured, rel=0.08)
+
+
+def test_nothing_becomes_faster_by_sharing() -> None:
+    assert expected_slowdown(2, 10) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("tasks", "limit", "slower", "minutes"),
+    [
+        (8, 60, 1.25, 150),
+        (7, 60, 1.25, 150),
+        (5, 60, 1.25, 150),
+        (4, 60, 1.25, 75),
+        # Fewer than fit at a time slow each other less: 3/4 of 1.6.
+        (3, 60, 1.6, 72),
+        (3, 60, 1.25, 60),
+        (4, 10, 1.01, 11),
+    ],
+)
+def test_time_is_rounds_of_slowed_tasks(tasks: int, limit: float, slower: float, minutes: int) -> None:
+    assert time_needed_min(tasks, 4, limit, slower) == minutes
+
+
+@pytest.mark.parametrize("limit", [math.inf, 0, -1, math.nan])
+def test_a_task_without_a_time_limit_bounds_no_pack(limit: float) -> None:
+    with pytest.raises(InputError, match=r"time limit of .* min does not bound its pack's"):
+        time_needed_min(4, 2, limit, 1.0)
+
+
+def test_jobs_are_split_where_one_would_take_too_long() -> None:
+    assert jobs_needed(100, 4, 60, 1.5, None) == 1
+    # 90 min a round, 25 rounds.
+    assert jobs_needed(100, 4, 60, 1.5, 2250) == 1
+    assert jobs_needed(100, 4, 60, 1.5, 2249) == 2
+    assert jobs_needed(100, 4, 60, 1.5, 90) == 25
+    assert jobs_needed(100, 4, 60, 1.5, math.inf) == 1
+    said = jobs_needed(100, 4, 60, 1.5, 89)
+    assert said == (
+        "4 tasks at a time, slowed 1.50x, need 90 min of the 89 min that a job may take; "
+        "run fewer at a time, or give a task less than 60 min"
+    )
+
+
+@given(
+    tasks=st.integers(1, 60),
+    at_once=st.integers(2, 8),
+    limit=st.floats(0.5, 100),
+    slower=st.floats(1.0, 4.0),
+    most=st.floats(1, 2000),
+)
+def test_the_number_of_jobs_is_the_least_that_ends_in_time(
+    tasks: int, at_once: int, limit: float, slower: float, most: float
+) -> None:
+    def ends_in_time(jobs: int) -> bool:
+        # The first job is dealt the most.
+        return time_needed_min(len(range(0, tasks, jobs)), at_once, limit, slower) <= most
+
+    found = jobs_needed(tasks, at_once, limit, slower, most)
+    if isinstance(found, str):
+        assert time_needed_min(at_once, at_once, limit, slower) > most
+    else:
+        assert ends_in_time(found)
+        assert not any(ends_in_time(jobs) for jobs in range(1, found))
+
+
+@given(
+    memory=st.floats(0, 90_000),
+    sm=st.floats(0, 100),
+    wanted=st.none() | st.integers(1, 60),
+    tasks=st.none() | st.integers(1, 60),
+    part=st.sampled_from([None, SLICE, HALF]),
+)
+def test_whatever_is_packed_fits(
+    memory: float, sm: float, wanted: int | None, tasks: int | None, part: MigSlice | None
+) -> None:
+    found = pack(footprint(memory, sm), WHOLE, SITE, wanted, tasks=tasks, part=part)
+    if isinstance(found, Packing):
+        assert 2 <= found.at_once <= min(48, wanted or 48, tasks or 48)
+        assert found.room.tasks == found.at_once
+        assert may_share([found.load] * found.at_once, found.room.memory_mib, found.room.sm_active_pct) == ""
+        assert found.slowdown >= 1
