@@ -83,6 +83,8 @@ class Sharing(NamedTuple):
     max_slowdown: float = 1.25
     max_time_stretch: float = 1.25
     protected_types: tuple[str, ...] = ()
+    weigh_waits: bool = True
+    keep_piece_factor: float = 1.5
     pack_max_sm_pct: float = 120.0
     pack_max_tasks: int = 48
 
@@ -232,6 +234,9 @@ DOCUMENTATION: dict[str, str] = {
     "sharing.max_slowdown": "a slice is refused when its SMs would slow the job beyond this factor",
     "sharing.max_time_stretch": "how much longer than asked a time limit may become for a slower slice; 1: no longer",
     "sharing.protected_types": "GPU types whose jobs are never changed",
+    "sharing.weigh_waits": "false: waits and what is free do not count, and nobody is asked for them",
+    "sharing.keep_piece_factor": "the first piece that fits is left for another, or a whole GPU, only where the job "
+    "would otherwise take more than so many times as long from submission to end; 1: wherever it would end later",
     "sharing.pack_max_sm_pct": "what the SM activity of a pack's tasks, each measured alone, may come to on one GPU",
     "sharing.pack_max_tasks": "most tasks of a pack at a time on one GPU; MPS takes 48, fewer on a slice; 1: no packs",
     "observe.agent": "true when 'colloc agent' runs on every GPU node; else jobs are sampled from inside",
@@ -286,6 +291,7 @@ _LEAST = {
     "observe.keep_job_days": 1,
     "sharing.max_slowdown": 1.0,
     "sharing.max_time_stretch": 1.0,
+    "sharing.keep_piece_factor": 1.0,
     # Less is a fraction where a percentage was meant.
     "sharing.pack_max_sm_pct": 10,
     "sharing.pack_max_tasks": 1,

@@ -28,8 +28,12 @@ def private_folder(path: str) -> str:
         found = os.lstat(path)
     except OSError as error:
         raise StoreError(f"folder '{path}' cannot be created: {error.strerror}") from error
-    if found.st_uid != os.geteuid() or not os.path.isdir(path) or os.path.islink(path):
-        raise StoreError(f"folder '{path}' is a link or belongs to uid {found.st_uid}, not to uid {os.geteuid()}")
+    if stat.S_ISLNK(found.st_mode):
+        raise StoreError(f"folder '{path}' is a link, which is not followed; put a folder there")
+    if not stat.S_ISDIR(found.st_mode):
+        raise StoreError(f"'{path}' is no folder; move it away")
+    if found.st_uid != os.geteuid():
+        raise StoreError(f"folder '{path}' belongs to uid {found.st_uid}, not to uid {os.geteuid()}")
     return path
 
 

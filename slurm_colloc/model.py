@@ -135,12 +135,30 @@ class Rejected(NamedTuple):
     reason: str
 
 
+class Weighed(NamedTuple):
+    """When a job would end with one of the options: of these, and of the whole GPU, one was taken.
+
+    ``free_now`` is None where nobody was asked; ``waited_*`` are of jobs that got the same last week, from submission
+    to start. ``run_s`` is the run time expected on a whole GPU, ``turnaround_s`` from submission to end.
+    """
+
+    option: str
+    free_now: bool | None
+    waited_median_s: float | None
+    waited_p90_s: float | None
+    waited_runs: int
+    slowdown: float
+    run_s: float | None
+    turnaround_s: float | None
+
+
 class Placement(NamedTuple):
     """Where a job goes: with mode EXCLUSIVE and no gres it is submitted as asked.
 
     ``memory_mib`` is the GPU memory that the piece was sized for. The other parts are what follows from the change:
     another ``partition`` (empty: as asked), ``cpu_option`` (as "mincpus=4") and host memory ``mem`` (as --mem
     takes it) that so far followed from the GPU, a longer ``time_limit_min``; None or empty where nothing needs saying.
+    ``weighed`` are the options, the job as asked last, whose waits were looked up.
     """
 
     mode: SharingMode
@@ -153,6 +171,7 @@ class Placement(NamedTuple):
     time_limit_min: int | None
     reasons: tuple[str, ...]
     rejected: tuple[Rejected, ...]
+    weighed: tuple[Weighed, ...] = ()
 
     @property
     def given(self) -> str:
@@ -163,6 +182,10 @@ class Placement(NamedTuple):
     def as_asked(self) -> bool:
         """Return whether the resource request stays as the user wrote it."""
         return self.gres is None
+
+
+# The first reason of a decision for a pack begins so.
+PACK_OF = "pack of "
 
 
 class Decision(NamedTuple):
@@ -181,6 +204,11 @@ class Decision(NamedTuple):
     gpu_mem_q99_mib: float | None
     sm_active_q95_pct: float | None
     reasons: tuple[str, ...]
+
+    @property
+    def is_pack(self) -> bool:
+        """Return whether many tasks were submitted as one job."""
+        return bool(self.reasons) and self.reasons[0].startswith(PACK_OF)
 
     @property
     def how(self) -> str:

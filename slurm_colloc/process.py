@@ -8,10 +8,20 @@ program for a caller that reads it to its end, ``replace`` becomes the other pro
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, NoReturn
 
 from slurm_colloc.errors import ProcessError
+
+
+def given_environment() -> dict[str, str]:
+    """Return the environment that this process was given: in the C locale Python adds LC_CTYPE to it (PEP 538)."""
+    environ = dict(os.environ)
+    if "LC_CTYPE" in environ:
+        with suppress(OSError), open("/proc/self/environ", "rb") as stream:
+            if not any(entry.startswith(b"LC_CTYPE=") for entry in stream.read().split(b"\0")):
+                del environ["LC_CTYPE"]
+    return environ
 
 
 class Finished(NamedTuple):
@@ -160,16 +170,15 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str], stdin: int | None
     return Running(pid, out_read, err_read)
 
 
-def spawn_into(argv: Sequence[str], environment: Mapping[str, str], output: str) -> int:
+def spawn_into(argv: Sequence[str], environment: Mapping[str, str], output: int) -> int:
     """Start a program in a process group of its own and return its pid; the caller waits for its end.
 
-    It reads nothing, and both its output and its errors are added to the end of the file ``output``. What a terminal
-    sends to this process's group does not reach it.
+    It reads nothing, and both its output and its errors go to the descriptor ``output``. What a terminal sends to this
+    process's group does not reach it.
 
     Raises:
         ProcessError: it cannot be started.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     try:
         return os.posix_spawn(
             argv[0],
@@ -177,7 +186,7 @@ def spawn_into(argv: Sequence[str], environment: Mapping[str, str], output: str)
             environment,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, output, flags, 0o666),
+                (os.POSIX_SPAWN_DUP2, output, 1),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
             ],
             setpgroup=0,

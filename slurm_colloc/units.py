@@ -116,3 +116,13 @@ def percent(text: str, what: str) -> float:
     if not 0 < value <= 100:  # also refuses nan
         raise InputError(f"{what} '{text}' lies outside 0 to 100 percent")
     return value
+
+
+def in_words(duration_s: float) -> str:
+    """Return a duration for people, to two digits: ``40 s``, ``12 min``, ``1.5 h``, ``30 h``, ``2.5 d``."""
+    # Days from two on: "30 h" is easier to grasp than "1.2 d".
+    for size_s, least_s, unit in ((86400.0, 172800.0, "d"), (3600.0, 3600.0, "h"), (60.0, 60.0, "min")):
+        if duration_s >= least_s:
+            number = duration_s / size_s
+            return f"{number:.2g} {unit}" if number < 99.5 else f"{number:.0f} {unit}"
+    return f"{duration_s:.0f} s"

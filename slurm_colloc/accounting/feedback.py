@@ -150,14 +150,23 @@ def build_history(store: Store, cluster: str, state_folder: str, collected: Coll
                 elapsed_s=end_s - start_s,
             )
         )
+    make_history_folder(state_folder)
+    # Only root can give a file to its user; somebody else's would be an error at each of that user's submissions.
+    written = {uid: evidence for uid, evidence in by_uid.items() if os.geteuid() in (0, uid)}
+    for uid, evidence in written.items():
+        write_snapshot(snapshot_path(state_folder, uid), evidence, uid if os.geteuid() == 0 else None)
+    return History(sum(map(len, written.values())), len(by_uid) - len(written))
+
+
+def make_history_folder(state_folder: str) -> None:
+    """Make the folder of the users' histories, where it is missing.
+
+    Raises:
+        StoreError: it cannot be made.
+    """
     folder = os.path.dirname(snapshot_path(state_folder, 0))
     try:
         os.makedirs(folder, exist_ok=True)
         os.chmod(folder, 0o711)  # noqa: S103 - whatever the umask: each user reads a file of their own in it
     except OSError as error:
         raise StoreError(f"history folder '{folder}' cannot be made: {error.strerror}") from error
-    # Only root can give a file to its user; somebody else's would be an error at each of that user's submissions.
-    written = {uid: evidence for uid, evidence in by_uid.items() if os.geteuid() in (0, uid)}
-    for uid, evidence in written.items():
-        write_snapshot(snapshot_path(state_folder, uid), evidence, uid if os.geteuid() == 0 else None)
-    return History(sum(map(len, written.values())), len(by_uid) - len(written))

@@ -9,8 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, NoReturn
 
@@ -26,7 +25,7 @@ from slurm_colloc.config import (
 )
 from slurm_colloc.errors import CollocError, ConfigError, UnsureError
 from slurm_colloc.model import Decision
-from slurm_colloc.process import keep_ignored, replace
+from slurm_colloc.process import given_environment, keep_ignored, replace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, stdin_descriptor, submit, write_all
@@ -104,7 +103,7 @@ def _run(argv: tuple[str, ...]) -> int:
         sbatch = find_sbatch(configured, os.environ, sys.argv[0])
         # Until the arguments are split; where that fails, as with an option that only sbatch knows, it stays at this.
         rest, own = without_own_options(argv)
-        call = Call(sbatch, rest, _environment(), "--dry-run" in own, "--quiet" in rest or "-Q" in rest)
+        call = Call(sbatch, rest, given_environment(), "--dry-run" in own, "--quiet" in rest or "-Q" in rest)
     except CollocError as error:
         say(f"error: {error}")
         return 1
@@ -146,7 +145,7 @@ def _run(argv: tuple[str, ...]) -> int:
 
 def call_of(sbatch: str, command_line: CommandLine) -> Call:
     """Return the call of an invocation whose arguments are split."""
-    return _split_call(Call(sbatch, (), _environment(), False, False), command_line)
+    return _split_call(Call(sbatch, (), given_environment(), False, False), command_line)
 
 
 def _split_call(call: Call, command_line: CommandLine) -> Call:
@@ -209,16 +208,6 @@ def find_site() -> tuple[str, SiteConfig | None, str]:
     return "", None, problem
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment as csub was given it: in the C locale Python adds LC_CTYPE to its own (PEP 538)."""
-    environ = dict(os.environ)
-    if "LC_CTYPE" in environ:
-        with suppress(OSError), open("/proc/self/environ", "rb") as stream:
-            if not any(entry.startswith(b"LC_CTYPE=") for entry in stream.read().split(b"\0")):
-                del environ["LC_CTYPE"]
-    return environ
-
-
 def _read_stdin(command_line: CommandLine) -> bytes | None:
     """Return the script on standard input; None where sbatch would not read one."""
     if not _from_stdin(command_line):
@@ -276,10 +265,21 @@ def with_body(plan: Plan) -> tuple[tuple[str, ...], str]:
     return (*argv[:at], path, *argv[at + 1 :]), path
 
 
-def hand_over(plan: Plan, argv: tuple[str, ...], source: int | None, call: Call, config: SiteConfig) -> tuple[int, str]:
-    """Run sbatch once and return its status, and a reason where nothing was submitted and plain sbatch is to follow."""
+def hand_over(
+    plan: Plan,
+    argv: tuple[str, ...],
+    source: int | None,
+    call: Call,
+    config: SiteConfig,
+    then: Callable[[str], None] = lambda job_id: None,
+) -> tuple[int, str]:
+    """Run sbatch once and return its status, and a reason where nothing was submitted and plain sbatch is to follow.
+
+    ``then`` is called with the job's id as soon as there is one.
+    """
 
     def submitted(job_id: str, cluster: str) -> None:
+        then(job_id)
         _record(plan, job_id, cluster or config.cluster, config)
         _answer(call, (f"job {job_id}: {line}" for line in (*answer(plan), *plan.notes)))
 

@@ -3,28 +3,33 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from slurm_colloc.cli import csub
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, ConfigError, InputError
+from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError
+from slurm_colloc.runtime.ledger import note_resumed
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.options import CommandLine, scan
-from slurm_colloc.submit.commands import expand, read_commands, read_file
+from slurm_colloc.slurm.options import CommandLine, Option, scan
+from slurm_colloc.submit.commands import expand, plain_name, read_commands, read_file
 from slurm_colloc.submit.handover import find_sbatch, write_all
-from slurm_colloc.submit.pack import plan_commands
+from slurm_colloc.submit.pack import plan_commands, plan_missing
 from slurm_colloc.submit.plan import OWN_OPTIONS, Plan, option_table, own_option, parse_arguments
 from slurm_colloc.submit.render import remove_script
+from slurm_colloc.submit.resume import Earlier, merged_options, read_earlier
 
 _USAGE = """\
 Usage: csub pack [OPTIONS OF csub AND sbatch] FILE
        csub pack [OPTIONS OF csub AND sbatch] -- COMMAND [ARGUMENTS] [::: NAME=V1,V2 NAME=1..5 NAME=@FILE]
+       csub pack --resume=JOB [OPTIONS OF csub AND sbatch]
 
   FILE holds one line of sh for each task, and may begin with #SBATCH and #CSUB
   lines. In COMMAND every {NAME} is replaced; all combinations are run.
+  --resume submits those tasks of a pack that are not done, also of one that
+  csub --pack made; options win over those it was submitted with.
 
   --gpu-footprint mem=SIZE[,sm=PERCENT]  what one task needs of the GPU
   --pack-tasks K                         tasks at a time on a GPU
@@ -34,6 +39,7 @@ Usage: csub pack [OPTIONS OF csub AND sbatch] FILE
 
 
 _PATIENCE = 10
+RESUME = Option("resume", "", "required", "")
 
 
 class _Ready(NamedTuple):
@@ -41,6 +47,7 @@ class _Ready(NamedTuple):
     command_line: CommandLine
     call: csub.Call
     config: SiteConfig
+    then: Callable[[str], None]
 
 
 class _Tasks(NamedTuple):
@@ -65,6 +72,9 @@ def run(argv: tuple[str, ...]) -> int:
         return 2
     try:
         ready = _prepare(argv)
+        if isinstance(ready, str):
+            csub.say(ready)
+            return 0
         if ready.call.dry_run:
             return csub.show(ready.plan, ready.command_line, ready.call)
         sbatch_argv, path = within(
@@ -78,7 +88,7 @@ def run(argv: tuple[str, ...]) -> int:
         return 2
     # Outside of what says that nothing was submitted: once sbatch was started a job may exist.
     try:
-        status, why = csub.hand_over(ready.plan, sbatch_argv, None, ready.call, ready.config)
+        status, why = csub.hand_over(ready.plan, sbatch_argv, None, ready.call, ready.config, ready.then)
     finally:
         remove_script(path)
     if why:
@@ -86,12 +96,22 @@ def run(argv: tuple[str, ...]) -> int:
     return status
 
 
-def _prepare(argv: tuple[str, ...]) -> _Ready:
+def _prepare(argv: tuple[str, ...]) -> _Ready | str:
+    """Return what is to be submitted, or why there is nothing to submit."""
     configured, config, problem = csub.find_site()
     if config is None:
         raise ConfigError(problem)
     sbatch = find_sbatch(configured, os.environ, sys.argv[0])
-    found = scan(argv[1:], option_table(config.slurm_release, config), OWN_OPTIONS)
+    found = scan(argv[1:], option_table(config.slurm_release, config), (*OWN_OPTIONS, RESUME))
+    asked = [(value or "", index + 1, written) for option, value, index, written in found.own if option is RESUME]
+    if len(asked) > 1:
+        raise InputError("--resume is given twice; resume one pack after the other")
+    if asked:
+        if found.stop < len(argv) - 1 or found.end < found.stop:
+            raise InputError(f"'{' '.join(argv[found.end + 1 :])}' beside --resume, which runs what was submitted")
+        [(job_id, at, written)] = asked
+        taken = 1 if argv[at] == written else 2
+        return _prepare_missing(job_id, (*argv[1:at], *argv[at + taken :]), sbatch, config)
     command_line = parse_arguments(argv[1 : found.end + 1], config)
     call = csub.call_of(sbatch, command_line)
     if wrong := csub.misused(command_line, call.dry_run):
@@ -106,17 +126,70 @@ def _prepare(argv: tuple[str, ...]) -> _Ready:
     plan = within(_PATIENCE * allowed_s, "deciding", step)
     if own_option("explain", command_line, None) is not None:
         csub.explain(plan)
-    return _Ready(plan, command_line, call, config)
+    return _Ready(plan, command_line, call, config, lambda job_id: None)
+
+
+def _prepare_missing(job_id: str, further: tuple[str, ...], sbatch: str, config: SiteConfig) -> _Ready | str:
+    """Return the pack of what is missing of another one, or that nothing is."""
+    allowed_s = _PATIENCE * config.timeouts.decide_s
+    cluster = config.cluster
+    earlier = within(allowed_s, "reading the ledgers", partial(read_earlier, cluster, job_id))
+    client = CliClient(config.timeouts.ask_slurm_s)
+    _refuse_unfinished(earlier, client)
+    for problem in earlier.unreadable:
+        csub.say(f"{problem}: what it says of tasks is not used")
+    if not earlier.left:
+        return f"job {earlier.job_id}: all of its {earlier.tasks} tasks are done; nothing was submitted"
+    asked = parse_arguments(further, config)
+    call = csub.call_of(sbatch, asked)
+    if wrong := csub.misused(asked, call.dry_run):
+        raise InputError(wrong)
+    words, rest = merged_options(earlier, further, config)
+    command_line = parse_arguments(words, config)
+    spec = earlier.spec._replace(only=earlier.left)
+    argv = ("pack", *words, *rest) if spec.commands else (*words, *rest)
+    step = partial(
+        plan_missing,
+        *(command_line, call.environ, earlier.text, spec, argv, config, client),
+        resumes=earlier.job_id,
+    )
+    plan = within(allowed_s, "deciding", step)
+    if own_option("explain", command_line, None) is not None:
+        csub.explain(plan)
+
+    def then(new_id: str) -> None:
+        try:
+            note_resumed(cluster, earlier.job_id, new_id)
+        except CollocError as error:
+            csub.say(f"job {new_id} is submitted, but not that it resumes job {earlier.job_id}: {error}")
+
+    return _Ready(plan, command_line, call, config, then)
+
+
+def _refuse_unfinished(earlier: Earlier, client: CliClient) -> None:
+    """Refuse to run tasks a second time that may be running now."""
+    try:
+        states = client.unfinished_jobs()
+    except ProcessError as error:
+        what = f"whether job {earlier.job_id} has ended is not known"
+        raise ProcessError(
+            f"{what}, and its tasks must not run twice; try again when Slurm answers: {error}"
+        ) from error
+    for one in (earlier.job_id, *earlier.resumed_by):
+        if one in states:
+            which = "" if one == earlier.job_id else f", which resumes job {earlier.job_id},"
+            end = f"wait for its end, or end it by 'scancel {one}'"
+            raise InputError(f"job {one}{which} is still {states[one].lower()}; {end}")
 
 
 def _tasks(words: Sequence[str], is_command: bool) -> _Tasks:
     if not words:
         raise InputError("there is no FILE and no command")
     if is_command:
-        return _Tasks(*expand(words), os.path.basename(words[0]))
+        return _Tasks(*expand(words), plain_name(words[0]))
     if len(words) > 1:
         raise InputError(f"'{words[1]}' behind the file; write a command as 'csub pack [OPTIONS] -- COMMAND'")
-    name = os.path.basename(words[0]) if words[0] != "-" else "pack"
+    name = plain_name(words[0]) if words[0] != "-" else "pack"
     try:
         return _Tasks(*read_commands(read_file(words[0])), name)
     except InputError as error:

@@ -3,7 +3,9 @@
 
 from collections.abc import Iterator
 
+from slurm_colloc.model import Weighed
 from slurm_colloc.submit.plan import Part, Plan
+from slurm_colloc.units import in_words
 
 
 def answer(plan: Plan) -> Iterator[str]:
@@ -36,8 +38,31 @@ def _explain(part: Part) -> Iterator[str]:
     )
     given = "as asked" if placement.as_asked else f"given {placement.given} ({placement.mode})"
     yield f"{given}: {'; '.join(placement.reasons)}"
+    for weighed in placement.weighed:
+        yield _weighed(weighed)
     for option in placement.rejected:
         yield f"not {option.option}: {option.reason}"
+
+
+def _weighed(weighed: Weighed) -> str:
+    """Return one option's wait, run time and end."""
+    free = {True: "free now", False: "not free now", None: ""}[weighed.free_now]
+    waited = ""
+    if weighed.waited_median_s is not None and weighed.waited_p90_s is not None:
+        waited = (
+            f"jobs waited {in_words(weighed.waited_median_s)} (median of {weighed.waited_runs}, last week; "
+            f"one in ten more than {in_words(weighed.waited_p90_s)})"
+        )
+    ends = "when it would end is not known"
+    if weighed.run_s is None:
+        ends = "how long it runs is not known"
+    elif weighed.turnaround_s is not None:
+        wait_s = 0.0 if weighed.free_now else weighed.waited_median_s or 0.0
+        ends = (
+            f"would end after {in_words(weighed.turnaround_s)} = {in_words(wait_s)} "
+            f"+ {in_words(weighed.run_s)} x {weighed.slowdown:.2f}"
+        )
+    return f"weighed {weighed.option}: {'; '.join(filter(None, (free, waited, ends)))}"
 
 
 def as_line(plan: Plan, sbatch: str) -> str:

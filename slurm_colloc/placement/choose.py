@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig
-from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Rejected, SharingMode
+from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Rejected, SharingMode, Weighed
 from slurm_colloc.placement.terms import (
     Kept,
     asked_limit_min,
@@ -20,8 +20,10 @@ from slurm_colloc.placement.terms import (
     kept_with_share,
     time_needed,
 )
+from slurm_colloc.placement.waits import Option, Outlook, choose, free_matters, outlook_words, weigh
+from slurm_colloc.slurm.free import kind_of
 from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit
-from slurm_colloc.units import demand_units
+from slurm_colloc.units import demand_units, in_words
 
 
 class Access(NamedTuple):
@@ -39,6 +41,7 @@ class _Need(NamedTuple):
     memory_mib: int
     sm_active_pct: float
     run_time_min: float | None
+    expected_s: float | None
 
 
 class _Room(NamedTuple):
@@ -56,10 +59,30 @@ class _Fit(NamedTuple):
     cpu_option: str = ""
     mem: str = ""
     time_limit_min: int | None = None
+    slowdown: float = 1.0
+    what: str = ""
 
 
-def place(request: JobRequest, footprint: Footprint, config: SiteConfig, access: Access = _ANYTHING) -> Placement:
-    """Return the placement of one job, with every option that was weighed and why it was not taken."""
+class _Taken(NamedTuple):
+    """A piece that fits, and all that was not before it came to it."""
+
+    mode: SharingMode
+    fit: _Fit
+    rejected: tuple[Rejected, ...]
+
+
+def place(
+    request: JobRequest,
+    footprint: Footprint,
+    config: SiteConfig,
+    access: Access = _ANYTHING,
+    outlook: Outlook | None = None,
+) -> Placement:
+    """Return the placement of one job, with every option that was weighed and why it was not taken.
+
+    Without an ``outlook`` it gets the first piece that fits, by the site's order and the smallest slice first; with
+    one, that is left for another or for a whole GPU where the job would end much sooner (placement/waits.py).
+    """
     reasons = _reasons_to_leave(request, footprint, config, access)
     if reasons or footprint.gpu_mem_peak_mib is None or footprint.sm_active_pct is None:
         return as_asked(reasons, ())
@@ -69,15 +92,18 @@ def place(request: JobRequest, footprint: Footprint, config: SiteConfig, access:
         math.ceil(footprint.gpu_mem_peak_mib.q99) + headroom,
         footprint.sm_active_pct.q95,
         run_time_min,
+        footprint.run_time_s.q50 if footprint.run_time_s else None,
     )
     rejected: list[Rejected] = []
     rooms = list(_rooms(request, footprint, config, access, rejected))
-    for mode in config.sharing.order:
-        for fit in _MODES[mode](request, need, rooms, config):
-            found = fit if isinstance(fit, Rejected) else _allowed(request, fit, rooms, config, access)
-            if isinstance(found, _Fit):
-                return _placed(SharingMode(mode), found, need, headroom, tuple(rejected))
-            rejected.append(found)
+    pieces = _pieces(request, need, rooms, config, access, rejected)
+    first = next(pieces, None)
+    # A job whose run time nobody knows ends nobody knows when.
+    known = outlook if need.expected_s is not None or (outlook and outlook.wanted) else None
+    if first is not None and known is None:
+        return _placed(first, need, headroom)
+    if first is not None and known is not None:
+        return _weighed([first, *pieces], request, need, config, known)
     why = f"no piece of a GPU holds {need.memory_mib} MiB and {need.sm_active_pct:.0f} % of the SMs"
     if not rooms:
         why = "; ".join(sorted({item.reason for item in rejected})) or "site.toml describes no GPUs"
@@ -89,7 +115,91 @@ def as_asked(reasons: tuple[str, ...], rejected: tuple[Rejected, ...]) -> Placem
     return Placement(SharingMode.EXCLUSIVE, None, None, None, "", "", "", None, reasons, rejected)
 
 
-def _placed(mode: SharingMode, fit: _Fit, need: _Need, headroom: int, rejected: tuple[Rejected, ...]) -> Placement:
+def _pieces(
+    request: JobRequest,
+    need: _Need,
+    rooms: list[_Room],
+    config: SiteConfig,
+    access: Access,
+    rejected: list[Rejected],
+) -> Iterator[_Taken]:
+    """Yield the pieces that fit, in the order in which they are taken; ``rejected`` grows by those that do not."""
+    for mode in config.sharing.order:
+        for fit in _MODES[mode](request, need, rooms, config):
+            found = fit if isinstance(fit, Rejected) else _allowed(request, fit, rooms, config, access)
+            if isinstance(found, _Fit):
+                yield _Taken(SharingMode(mode), found, tuple(rejected))
+            else:
+                rejected.append(found)
+
+
+def _weighed(pieces: list[_Taken], request: JobRequest, need: _Need, config: SiteConfig, outlook: Outlook) -> Placement:
+    """Return the placement on the piece that the job's end speaks for, or on a whole GPU."""
+    asked = tuple(item.name for item in asked_partitions(request, config))
+    options = [
+        Option(
+            str(fit.gres),
+            kind_of(fit.gres),
+            (fit.room.partition.name,) if fit.room.moved else asked,
+            fit.gres.quantity,
+            fit.slowdown,
+        )
+        for _, fit, _ in pieces
+    ]
+    whole_kind = _whole_kind(request, asked, config)
+    if whole_kind:
+        options.append(Option("as asked", whole_kind, asked, 1, 1.0))
+    waits, factor = outlook.waits(), config.sharing.keep_piece_factor
+    found = [weigh(option, need.expected_s, waits, None) for option in options]
+    unasked = ""
+    whole = found[-1] if whole_kind else None
+    if outlook.wanted or free_matters(found[: len(pieces)], whole, factor):
+        free = outlook.free()
+        unasked = free if isinstance(free, str) else ""
+        found = [weigh(option, need.expected_s, waits, None if isinstance(free, str) else free) for option in options]
+        whole = found[-1] if whole_kind else None
+    number = choose(found[: len(pieces)], whole, factor)
+    shown = tuple(found) if any(one.free_now is not None or one.waited_runs for one in found) else ()
+    first = pieces[0]
+    if number is None and whole is not None:
+        why = _sooner(whole, found[0], "whole GPU", first.fit.what)
+        passed = Rejected(str(first.fit.gres), why)
+        return as_asked((why,), (*first.rejected, passed))._replace(weighed=shown)
+    taken = pieces[number or 0]
+    placement = _placed(taken, need, config.sharing.headroom_mib)
+    said = [outlook_words(found[number or 0], taken.fit.what), outlook_words(whole, "whole GPU") if whole else ""]
+    if taken is not first:
+        why = _sooner(found[number or 0], found[0], taken.fit.what, first.fit.what)
+        said = [why]
+        placement = placement._replace(rejected=(*placement.rejected, Rejected(str(first.fit.gres), why)))
+    elif not all(said):
+        said = []
+    if unasked and outlook.wanted:
+        said.append(f"what is free now is not known: {unasked}")
+    reasons = (*placement.reasons, *([", ".join(said)] if any(said) else []))
+    return placement._replace(reasons=reasons, weighed=shown)
+
+
+def _sooner(taken: Weighed, left: Weighed, name: str, other: str) -> str:
+    """Return why one option was taken and another left."""
+    said = ", ".join((outlook_words(taken, name), outlook_words(left, other)))
+    ends, later = in_words(taken.turnaround_s or 0.0), in_words(left.turnaround_s or 0.0)
+    return f"{said}: the job would end after {ends} instead of {later}"
+
+
+def _whole_kind(request: JobRequest, asked: tuple[str, ...], config: SiteConfig) -> str:
+    """Return the kind of gres of a whole GPU that the job gets as asked; empty where it may get something else."""
+    wanted = next((gres.type for gres in request.gres if gres.name == "gpu"), "")
+    pools = [pool for pool in config.pool if set(asked) & set(pool.partitions)]
+    # Asked for by no type it may land on any slice, whose wait and room are others'.
+    if not wanted and any(part.quantity for pool in pools for part in pool.slice):
+        return ""
+    types = {pool.gpu_type for pool in pools if pool.gpus_per_node and wanted in ("", pool.gpu_type)}
+    return kind_of(Gres("gpu", types.pop(), 1)) if len(types) == 1 else ""
+
+
+def _placed(taken: _Taken, need: _Need, headroom: int) -> Placement:
+    mode, fit, rejected = taken
     reasons = [fit.reason]
     if fit.room.moved:
         reasons.append(f"in partition '{fit.room.partition.name}', where this site lets it go for a piece of a GPU")
@@ -249,7 +359,8 @@ def _mig(request: JobRequest, need: _Need, rooms: list[_Room], config: SiteConfi
             )
             if time.limit_min is not None:
                 reason += f"; time limit {time.limit_min} min"
-            yield _Fit(room, Gres("gpu", part.type, 1), reason, kept.cpu_option, kept.mem, time.limit_min)
+            gres = Gres("gpu", part.type, 1)
+            yield _Fit(room, gres, reason, kept.cpu_option, kept.mem, time.limit_min, slowdown, f"{part.profile} slice")
 
 
 def _slowdown(need: _Need, part: MigSlice, pool: Pool) -> float:
@@ -316,7 +427,8 @@ def _share(request: JobRequest, need: _Need, room: _Room, config: SiteConfig, na
     if units * 2 > per_gpu:
         return Rejected(option, f"{units} of {per_gpu} shares leave no room for a second job like it")
     reason = f"{units} of {per_gpu} shares hold {need.memory_mib} MiB and {need.sm_active_pct:.0f} % of the SMs"
-    return _Fit(room, Gres(name, "", units), reason, kept.cpu_option, kept.mem, time.limit_min)
+    share = Gres(name, "", units)
+    return _Fit(room, share, reason, kept.cpu_option, kept.mem, time.limit_min, 1.0, f"share of {name}")
 
 
 def _offers(pool: Pool, gres: Gres) -> bool:

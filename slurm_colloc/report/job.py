@@ -4,6 +4,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from slurm_colloc.model import Decision, Evidence, JobUsage
 from slurm_colloc.report.text import printable, stamp
@@ -104,11 +105,18 @@ def _share(used: float | None, of: float) -> str:
     )
 
 
-def as_json(runs: Sequence[JobUsage], decision: Decision | None, evidence: Mapping[str, Evidence]) -> str:
-    """Return the same as JSON."""
-    shown = {
+def as_json(
+    runs: Sequence[JobUsage],
+    decision: Decision | None,
+    evidence: Mapping[str, Evidence],
+    pack: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the same as JSON; ``pack`` is what is to be said of a pack's tasks."""
+    shown: dict[str, Any] = {
         "runs": [run._asdict() for run in runs],
         "decision": decision._asdict() if decision else None,
         "evidence": [evidence[run.job_id_raw]._asdict() for run in runs if run.job_id_raw in evidence],
     }
+    if pack is not None:
+        shown["pack"] = pack
     return json.dumps(shown, indent=2) + "\n"

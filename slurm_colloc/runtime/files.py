@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A task's output, error and input: sbatch's names for them, opened as sbatch opens them, and their last words."""
 
+import errno
 import os
 import re
+import stat
+from contextlib import suppress
 
 from slurm_colloc.errors import InputError
 
@@ -60,15 +63,28 @@ def open_output(path: str, *, append: bool) -> int:
     Raises:
         InputError: it cannot be written.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if append else os.O_TRUNC)
+    # O_NONBLOCK: a pipe that nobody reads would hold up all tasks.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_APPEND if append else os.O_TRUNC)
     try:
         descriptor = os.open(path, flags, 0o666)
         try:
-            return os.lseek(descriptor, 0, os.SEEK_END) if append else 0
+            told = os.fstat(descriptor)
+            return told.st_size if append and stat.S_ISREG(told.st_mode) else 0
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise InputError(f"output file '{path}' cannot be written: {error.strerror}") from error
+        why = "it is a pipe that nobody reads" if error.errno == errno.ENXIO else error.strerror
+        raise InputError(f"output file '{path}' cannot be written: {why}") from error
+
+
+def add_words(path: str, words: bytes) -> None:
+    """Add to the end of an output file, as far as that can be done."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, words)
+        finally:
+            os.close(descriptor)
 
 
 def last_words(path: str, begins_at: int, limit_bytes: int) -> bytes:

@@ -2,7 +2,8 @@
 """What happened in a pack: a file of JSON lines that only grows, so that any end leaves what a resume needs.
 
 Each line is one write that reached the disk before the pack went on. A line that a crash cut short is left out and
-counted; a job that Slurm requeued goes on in the file that it began.
+counted; a job that Slurm requeued goes on in the file that it began. Slurm gives a job's id again some day, so what
+stands in the file before the newest pack is another job's.
 """
 
 import fcntl
@@ -13,12 +14,13 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import Any, NamedTuple
 
 from slurm_colloc import clock
 from slurm_colloc.config import user_data_folder
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.files import PRIVATE_FILE, private_folder, sync_folder
+from slurm_colloc.files import PRIVATE_FILE, private_folder, sync_folder, write_atomic
 from slurm_colloc.runtime.queue import Outcome, Start
 from slurm_colloc.runtime.spec import Spec, from_json, to_json
 
@@ -91,15 +93,116 @@ def ledger_folder() -> str:
 
 
 def ledger_path(cluster: str, job_id: str) -> str:
-    """Return where the ledger of one job lies.
+    """Return where the ledger of one job lies; of a job of an array ``job_id`` is "<array's id>_<number>".
 
     Raises:
         InputError: a name that would leave the folder.
     """
+    return _path(cluster, job_id, "jsonl")
+
+
+def _path(cluster: str, job_id: str, kind: str) -> str:
     for what, name in (("cluster", cluster), ("job id", job_id)):
         if not _NAME.fullmatch(name):
             raise InputError(f"{what} '{name}' is no name for a file; is this a job of Slurm?")
-    return os.path.join(ledger_folder(), cluster, f"{job_id}.jsonl")
+    return os.path.join(ledger_folder(), cluster, f"{job_id}.{kind}")
+
+
+def job_name(environ: Mapping[str, str]) -> str:
+    """Return the id by which Slurm's commands show the job of a batch script: "4711", of an array "4711_2"."""
+    array, number = environ.get("SLURM_ARRAY_JOB_ID", ""), environ.get("SLURM_ARRAY_TASK_ID", "")
+    return f"{array}_{number}" if array and number else environ.get("SLURM_JOB_ID", "")
+
+
+def ledgers_of(cluster: str, job_id: str) -> tuple[str, ...]:
+    """Return the ledgers that a job left, or the jobs of an array; none where none has begun, or it is no pack.
+
+    Raises:
+        InputError: a name that would leave the folder.
+        StoreError: the folder cannot be read.
+    """
+    whole = ledger_path(cluster, job_id)
+    one_of_them = re.compile(rf"{re.escape(job_id)}_\d+\.jsonl")
+    folder, name = os.path.split(whole)
+    try:
+        found = [entry for entry in os.listdir(folder) if entry == name or one_of_them.fullmatch(entry)]
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise StoreError(f"ledgers in '{folder}' cannot be read: {error.strerror}") from error
+    return tuple(os.path.join(folder, entry) for entry in sorted(found, key=lambda entry: (len(entry), entry)))
+
+
+def keep_script(cluster: str, job_id: str, content: bytes) -> None:
+    """Keep a pack's batch script beside its ledger; all jobs of an array have one, under the array's id.
+
+    Raises:
+        InputError: a name that would leave the folder.
+        StoreError: it cannot be written.
+    """
+    path = _path(cluster, job_id, "sh")
+    private_folder(os.path.dirname(path))
+    write_atomic(path, content, durable=True)
+
+
+def kept_script(cluster: str, job_id: str) -> bytes:
+    """Return the batch script of a pack.
+
+    Raises:
+        InputError: a name that would leave the folder.
+        StoreError: it was not kept, or cannot be read.
+    """
+    return b"".join(_lines(_path(cluster, job_id, "sh"), blank=True))
+
+
+def note_resumed(cluster: str, job_id: str, by: str) -> None:
+    """Write down which job runs what is missing of a pack.
+
+    Raises:
+        InputError: a name that would leave the folder.
+        StoreError: it cannot be written.
+    """
+    path = _path(cluster, job_id, "resumed")
+    private_folder(os.path.dirname(path))
+    descriptor = _open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(descriptor, f"{by}\n".encode())
+        os.fsync(descriptor)
+    except OSError as error:
+        raise StoreError(f"file '{path}' cannot be written: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
+
+
+def forget_resumed(cluster: str, job_id: str) -> None:
+    """Remove what says who resumed an earlier job of this id.
+
+    Raises:
+        InputError: a name that would leave the folder.
+        StoreError: it cannot be removed.
+    """
+    path = _path(cluster, job_id, "resumed")
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+    except OSError as error:
+        raise StoreError(f"file '{path}' cannot be removed: {error.strerror}") from error
+
+
+def resumed_by(cluster: str, job_id: str) -> tuple[str, ...]:
+    """Return the jobs that run, or ran, what was missing of a pack, and what was missing of them, and so on.
+
+    Raises:
+        InputError: a name that would leave the folder.
+        StoreError: it cannot be read.
+    """
+    found: list[str] = []
+    for one in chain([job_id], found):  # which grows meanwhile
+        path = _path(cluster, one, "resumed")
+        if os.path.lexists(path):
+            names = (line.decode(errors="replace").strip() for line in _lines(path))
+            found += [name for name in dict.fromkeys(names) if name.isdigit() and name not in (job_id, *found)]
+    return tuple(found)
 
 
 class Ledger:
@@ -260,6 +363,7 @@ def read_ledger(path: str) -> Told:
             entries.append(parse_entry(line))
         except InputError:
             torn += 1
+    entries = _of_newest_pack(entries)
     headers = [entry for entry in entries if entry.event == "pack"]
     if not headers:
         raise InputError(f"ledger '{path}' does not say of which pack it is; its job died at its start")
@@ -279,6 +383,50 @@ def read_ledger(path: str) -> Told:
         restarts=len(headers) - 1,
         torn_lines=torn,
     )
+
+
+def _of_newest_pack(entries: list[Entry]) -> list[Entry]:
+    """Return what belongs to the newest pack: a job that begins for the first time is another, and so is another spec.
+
+    The spec counts too because the first header may be torn, or a restart count inherited from another job.
+    """
+    at = [index for index, entry in enumerate(entries) if entry.event == "pack"]
+    first = at[-1] if at else 0
+    for index in reversed(at):
+        if entries[index].spec != entries[at[-1]].spec:
+            break
+        first = index
+        if not is_restart(entries[index].job):
+            break
+    return entries[first:]
+
+
+def is_restart(job: Mapping[str, str]) -> bool:
+    """Return whether Slurm requeued the job, by its environment or a header's ``job``."""
+    return job.get("SLURM_RESTART_COUNT", "") not in ("", "0")
+
+
+def read_ledgers(paths: Iterable[str]) -> tuple[list[Told], list[str]]:
+    """Return what those ledgers hold that can be used, and why the others cannot.
+
+    The jobs of an array have one spec; those beside them with another are of an earlier job of the same id.
+    """
+    found: dict[str, list[Told]] = {}
+    unreadable = []
+    for path in paths:
+        try:
+            told = read_ledger(path)
+        except (StoreError, InputError) as error:
+            unreadable.append(str(error))
+            continue
+        folder, name = os.path.split(path)
+        job_id = re.split("[_.]", name)[0]
+        found.setdefault(os.path.join(folder, job_id), []).append(told)
+    used = []
+    for jobs in found.values():
+        newest = max(jobs, key=lambda one: one.began_s)
+        used += [one for one in jobs if one.spec == newest.spec]
+    return used, unreadable
 
 
 def _records(entries: Iterable[Entry]) -> tuple[TaskRecord, ...]:
@@ -314,11 +462,11 @@ def missing(told: Iterable[Told]) -> tuple[int, ...]:
     return tuple(sorted(every - done))
 
 
-def _lines(path: str) -> Iterator[bytes]:
+def _lines(path: str, *, blank: bool = False) -> Iterator[bytes]:
     try:
         with os.fdopen(_open(path, os.O_RDONLY), "rb") as stream:
             while line := stream.readline(_LINE_LIMIT_BYTES):
-                if line.strip():
+                if blank or line.strip():
                     yield line
     except OSError as error:
         raise StoreError(f"ledger '{path}' cannot be read: {error.strerror}") from error

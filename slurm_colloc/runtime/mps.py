@@ -30,7 +30,7 @@ _PIPE, _LOG, _MADE, _PID_FILE = "pipe", "log", "made", f"{CONTROL}.pid"
 # The longest of the names that the daemon makes in its pipe folder.
 _LONGEST_NAME = "control_privileged"
 _SOCKET_PATH_BYTES = 107  # sun_path has 108, the last one a zero
-_START_S, _ANSWER_S, _QUIT_S, _POLL_S = 30.0, 10.0, 5, 0.02
+_START_S, _ANSWER_S, _QUIT_S, _POLL_S = 30.0, 4.0, 5, 0.02
 _LEFT_ALONE_S = 3600.0
 _PROBE_BYTES = 64 * 1024
 # The kernel keeps 15 bytes of a program's name: the daemon's and its server's are then the same.
@@ -77,12 +77,11 @@ def _probe(folder: str) -> None:
 
 
 def remove_stale(base: str) -> list[str]:
-    """Remove the folders of this user's daemons that ended without removing them; return their paths.
+    """Remove the folders that killed packs of this user left, and end the daemons in them; return their paths.
 
-    A folder is left where it is if the process that made it lives, if a daemon or server works in it, or if it is
-    another node's, on a file system that both see.
+    A folder is left where it is if the process that made it lives, or if it is another node's, on a file system that
+    both see.
     """
-    working = {pipe for _, pipe in _daemons()}
     removed = []
     with suppress(OSError):
         for entry in os.scandir(base):
@@ -90,9 +89,9 @@ def remove_stale(base: str) -> list[str]:
                 entry.name.startswith(PREFIX)
                 and entry.is_dir(follow_symlinks=False)
                 and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
-                and os.path.join(entry.path, _PIPE) not in working
                 and _abandoned(entry.path)
             ):
+                _end_daemons(os.path.join(entry.path, _PIPE))
                 shutil.rmtree(entry.path, ignore_errors=True)
                 removed.append(entry.path)
     return removed
@@ -142,6 +141,18 @@ def _daemons() -> Iterator[tuple[int, str]]:
                         yield int(name), os.fsdecode(value)
 
 
+def _end_daemons(pipe: str, daemon: int = 0) -> None:
+    """Kill what works in this pipe folder: ``daemon``, where known, first, since it would start another server."""
+    for _ in range(3):
+        left = sorted((pid for pid, of in _daemons() if of == pipe), key=lambda pid: (pid != daemon, pid))
+        if not left:
+            return
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        _wait(lambda: not any(_began(pid) for pid in left), 1.0)  # noqa: B023 - ends before left changes
+
+
 def _wait(done: Callable[[], bool], timeout_s: float) -> bool:
     deadline_s = clock.ticking() + timeout_s
     while not done():
@@ -187,7 +198,7 @@ class Mps:
         remove_stale(os.path.dirname(folder))
         if mps._found_pid():
             raise ProcessError(f"an MPS daemon runs in '{folder}' already; quit it before another is started")
-        mps._end()
+        _end_daemons(mps.pipe)
         try:
             private_folder(folder)
             shutil.rmtree(mps.pipe, ignore_errors=True)
@@ -199,7 +210,7 @@ class Mps:
             mps._begin()
         except ProcessError as error:
             said = mps.said()
-            mps._end()
+            _end_daemons(mps.pipe)
             mps._remove()
             raise ProcessError(
                 f"the MPS daemon does not start: {error}{f'; it logged: {said}' if said else ''}"
@@ -282,7 +293,7 @@ class Mps:
                 # Without -t it waits for its clients, for ever.
                 self._ask(f"quit -t {_QUIT_S}")
                 _wait(lambda: not self.alive(), _QUIT_S)
-        self._end()
+        _end_daemons(self.pipe, self._daemon[0])
         self._remove()
 
     def _servers(self) -> set[int]:
@@ -307,19 +318,6 @@ class Mps:
         except (OSError, ValueError):
             return 0
         return pid if _began(pid) else 0
-
-    def _end(self) -> None:
-        """Kill what still works in this pipe folder: the daemon first, since it would start another server."""
-        for _ in range(3):
-            left = sorted(
-                (pid for pid, pipe in _daemons() if pipe == self.pipe), key=lambda pid: pid != self._daemon[0]
-            )
-            if not left:
-                return
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            _wait(lambda: not any(_began(pid) for pid in left), 1.0)  # noqa: B023 - ends before left changes
 
     def _remove(self) -> None:
         for made in (self.pipe, self.log):

@@ -14,14 +14,23 @@ from contextlib import suppress
 
 from slurm_colloc.errors import CollocError, InputError, StoreError
 from slurm_colloc.files import PRIVATE_FOLDER, write_atomic
-from slurm_colloc.runtime.ledger import Ledger, ledger_path, read_ledger
+from slurm_colloc.process import given_environment
+from slurm_colloc.runtime.ledger import (
+    Ledger,
+    forget_resumed,
+    is_restart,
+    job_name,
+    keep_script,
+    ledger_path,
+    read_ledger,
+)
 from slurm_colloc.runtime.loop import Loop
 from slurm_colloc.runtime.mps import short_folder
 from slurm_colloc.runtime.queue import Outcome
 from slurm_colloc.runtime.record import Record
 from slurm_colloc.runtime.shared_gpu import SharedGpu
 from slurm_colloc.runtime.signals import Signals
-from slurm_colloc.runtime.spec import MARK, Spec, from_json
+from slurm_colloc.runtime.spec import Spec, from_json, split_script
 from slurm_colloc.runtime.steps import Job, read_job
 from slurm_colloc.runtime.summary import summary
 
@@ -42,13 +51,16 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if len(argv) != 1:
         raise InputError("the program of a pack is called with its batch script alone; submit packs with csub")
     spec, script = read_pack(argv[0])
+    if spec.jobs == 1:  # what a job has of an array then is what it was submitted in
+        environ = {name: value for name, value in environ.items() if not name.startswith("SLURM_ARRAY_")}
     with Signals() as signals:
         tasks = spec.tasks(int(environ.get("SLURM_ARRAY_TASK_ID") or 0))
-        done = _done_before(environ)
+        done = _done_before(spec, environ)
         left = [task for task in tasks if task.number not in done]
         at_once = max(1, min(spec.room.tasks, len(left)))
         job = read_job(environ, os.sched_getaffinity(0), at_once, os.getcwd())
         record = Record(_open_ledger(spec, job, environ), _say)
+        _keep_script(argv[0], job)
         folder, gpu = short_folder(job.job_id, environ), None
         try:
             path = os.path.join(folder, _SCRIPT)
@@ -62,13 +74,16 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
             record.close()
             shutil.rmtree(folder, ignore_errors=True)
     result = loop.result(len(tasks) - len(left))
+    all_done = all(result.outcomes.get(task.number) is Outcome.DONE for task in left)
     # Whoever reads it may have gone.
     with suppress(OSError):
         sys.stdout.write(summary(result))
+        if not all_done:
+            sys.stdout.write(f"  to run what is missing: csub pack --resume={job.array_job_id}\n")
         sys.stdout.flush()
     if loop.stopped:
         return STOPPED_STATUS
-    return 0 if all(result.outcomes.get(task.number) is Outcome.DONE for task in left) else 1
+    return 0 if all_done else 1
 
 
 def read_pack(path: str) -> tuple[Spec, bytes]:
@@ -83,24 +98,26 @@ def read_pack(path: str) -> tuple[Spec, bytes]:
             content = stream.read()
     except OSError as error:
         raise StoreError(f"batch script '{path}' cannot be read: {error.strerror}") from error
-    _, mark, rest = content.partition(b"\n" + MARK)
-    if not mark:
-        raise InputError(f"batch script '{path}' has no line '{MARK.decode().strip()}': it is no pack's")
-    line, _, script = rest.partition(b"\n")
-    spec = from_json(line)
+    try:
+        _, line, script = split_script(content)
+        spec = from_json(line)
+    except InputError as error:
+        raise InputError(f"batch script '{path}': {error}") from error
     if not spec.commands and not script:
         raise InputError(f"batch script '{path}' has neither commands nor a script to run")
     return spec, script
 
 
-def _done_before(environ: Mapping[str, str]) -> set[int]:
+def _done_before(spec: Spec, environ: Mapping[str, str]) -> set[int]:
     """Return the tasks that succeeded before Slurm requeued this job."""
-    if not int(environ.get("SLURM_RESTART_COUNT") or 0):
+    if not is_restart(environ):
         return set()
     try:
-        told = read_ledger(ledger_path(environ.get("SLURM_CLUSTER_NAME", ""), environ.get("SLURM_JOB_ID", "")))
+        told = read_ledger(ledger_path(environ.get("SLURM_CLUSTER_NAME", ""), job_name(environ)))
     except (StoreError, InputError) as error:
         _say(f"{error}: this job was requeued, and every task is run anew")
+        return set()
+    if told.spec != spec:  # an earlier job of the same id; the first run of this one wrote nothing
         return set()
     return {task.number for task in told.tasks if task.outcome is Outcome.DONE}
 
@@ -108,14 +125,25 @@ def _done_before(environ: Mapping[str, str]) -> set[int]:
 def _open_ledger(spec: Spec, job: Job, environ: Mapping[str, str]) -> Ledger | None:
     """Return the ledger with its header written; None, and a word about it, where there can be none."""
     names = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT", "SLURM_CLUSTER_NAME")
-    facts = {name: environ[name] for name in names if name in environ} | {"node": job.node}
+    facts = {name: environ[name] for name in names if name in environ} | {"node": job.node, "folder": job.folder}
     try:
-        ledger = Ledger(ledger_path(job.cluster, job.job_id))
+        ledger = Ledger(ledger_path(job.cluster, job_name(environ)))
         ledger.header(spec, facts)
+        if not is_restart(environ):
+            forget_resumed(job.cluster, job.array_job_id)
         return ledger
     except (StoreError, InputError) as error:
         _say(f"{error}: what happens to the tasks is not written down, and --resume will not be possible")
         return None
+
+
+def _keep_script(path: str, job: Job) -> None:
+    """Keep what a resume needs beside the ledger: Slurm removes the script with the job."""
+    try:
+        with open(path, "rb") as stream:
+            keep_script(job.cluster, job.array_job_id, stream.read())
+    except (OSError, StoreError, InputError) as error:
+        _say(f"the script cannot be kept, and --resume will not be possible: {error}")
 
 
 def _say(text: str) -> None:
@@ -124,4 +152,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], os.environ))
+    sys.exit(main(sys.argv[1:], given_environment()))

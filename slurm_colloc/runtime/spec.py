@@ -91,6 +91,19 @@ def parse_array(text: str) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
+def split_script(content: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return what stands before the line of a pack's batch script that holds its Spec, the Spec, and the user's script.
+
+    Raises:
+        InputError: it is no pack's.
+    """
+    head, mark, rest = content.partition(b"\n" + MARK)
+    if not mark:
+        raise InputError(f"it has no line '{MARK.decode().strip()}': it is no pack's")
+    line, _, script = rest.partition(b"\n")
+    return head, line, script
+
+
 def to_json(spec: Spec) -> str:
     """Return ``spec`` as one line."""
     return json.dumps(spec._asdict())

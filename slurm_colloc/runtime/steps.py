@@ -14,7 +14,7 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.runtime.spec import Spec, Task, parse_array
 
 # By these a task's processes are known.
-MARK_VARIABLE = "CSUB_PACK_TASK"
+MARK_VARIABLE, RUN_VARIABLE = "CSUB_PACK_TASK", "CSUB_PACK_RUN"
 # What srun reads as if it were its own option, and what would change a step's shape, or where its output goes. Slurm
 # puts many of them into a job's environment for the job's own wishes, which are not those of one task.
 _READ_BY_SRUN = re.compile(
@@ -25,11 +25,19 @@ _READ_BY_SRUN = re.compile(
     r"KILL_BAD_EXIT|NO_KILL|MPI_TYPE|MULTI_PROG|RELATIVE|REMOTE_CWD|WORKING_DIR|EPILOG|PROLOG|CONTAINER\w*|NETWORK|"
     r"RESV_PORTS|SPREAD_JOB|USE_MIN_NODES|STEP_\w+|DEBUG|VERBOSE|QUIET|COMPRESS|BCAST\w*|JOB_NUM_NODES|NNODES)"
 )
+# What a step has and a batch script has not, or otherwise: a program that looks for it would think itself started by
+# srun. (Open MPI then asks srun for what srun was not asked to give.)
+_OF_THE_STEP = (
+    "SLURM_STEP_ID SLURM_STEPID SLURM_STEP_GPUS SLURM_STEP_NODELIST SLURM_STEP_NUM_NODES SLURM_STEP_NUM_TASKS"
+    " SLURM_STEP_TASKS_PER_NODE SLURM_STEP_LAUNCHER_PORT SLURM_STEP_RESV_PORTS SLURM_SRUN_COMM_HOST"
+    " SLURM_SRUN_COMM_PORT SLURM_LAUNCH_NODE_IPADDR SLURM_UMASK SRUN_DEBUG"
+)
 # $1 to $4: the file that says which step it is, standard output, standard error, standard input. The file is there
 # from the beginning and is only given another name: that works on a disk that is full.
 _IN_THE_STEP = (
     'mv -f "$1" "$1.${SLURM_STEP_ID-}" 2>/dev/null; exec <"$4" >>"$2" || exit 1; '
-    'if [ "$2" = "$3" ]; then exec 2>&1; else exec 2>>"$3" || exit 1; fi; shift 4; exec "$@"'
+    'if [ "$2" = "$3" ]; then exec 2>&1; else exec 2>>"$3" || exit 1; fi; shift 4; '
+    f'unset {_OF_THE_STEP}; exec "$@"'
 )
 
 
@@ -135,6 +143,9 @@ def task_variables(spec: Spec, job: Job, task: Task, attempt: int, environ: Mapp
         "SLURM_ARRAY_TASK_MAX": str(numbers[-1]),
         "SLURM_ARRAY_TASK_STEP": step[1] if step else "1",
         "SLURM_JOB_NAME": job.name,
+        **{name: environ[name] for name in _OF_THE_STEP.split() if name in environ},  # 26.05: a number of its own
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_NNODES": "1",
         "SLURM_CPUS_PER_TASK": cpus,
         "SLURM_CPUS_ON_NODE": cpus,
         "SLURM_JOB_CPUS_PER_NODE": cpus,

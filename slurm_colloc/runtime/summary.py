@@ -37,7 +37,7 @@ def summary(result: Result) -> str:
     if left := result.tasks - len(result.outcomes):
         lines.append(f"  not run: {_tasks(left)}")
     if result.again:
-        lines.append(f"  run again: {_tasks(result.again)}")
+        lines.append(f"  {result.again} attempt{'' if result.again == 1 else 's'} repeated")
     per_hour = 3600 * done / result.wall_s if result.wall_s else 0.0
     lines.append(f"  {_clock(result.wall_s)}, {per_hour:.4g} tasks per hour, {result.at_once} at a time at most")
     if result.with_gpu:

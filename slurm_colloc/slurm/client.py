@@ -9,6 +9,7 @@ from typing import Protocol
 from slurm_colloc.clock import now
 from slurm_colloc.errors import ProcessError
 from slurm_colloc.process import ask, ask_all, run
+from slurm_colloc.slurm.free import Free
 from slurm_colloc.slurm.limits import Limits, parse_limits, questions
 from slurm_colloc.slurm.parse import (
     Node,
@@ -94,11 +95,23 @@ class CliClient:
         """Return the raw ids of the jobs that slurmctld has, those that ended within MinJobAge included."""
         return frozenset(self._ask("squeue", "-h", "-a", "-t", "all", "-o", "%A").split())
 
+    def unfinished_jobs(self) -> Mapping[str, str]:
+        """Return the jobs of the user who runs this that wait or run, by id with their states; an array by its own."""
+        text = self._ask("squeue", "-h", "-a", "-u", str(os.geteuid()), "-o", "%F|%T")
+        return dict(line.split("|", 1) for line in text.splitlines() if "|" in line)
+
     def limits(self, cluster: str) -> Limits:
         """Return what the user who runs this may ask for."""
         user = pwd.getpwuid(os.geteuid()).pw_name
         answers = ask_all(questions(user, cluster), self._timeout_s, self._environment)
         return parse_limits([answer.decode(errors="surrogateescape") for answer in answers], now())
+
+    def free(self) -> Free:
+        """Return what is free now, within half the time of other questions: a submission goes on without it."""
+        from slurm_colloc.slurm.sinfo import QUESTION, parse_free  # 2 ms, and few submissions ask
+
+        text = ask(QUESTION, self._timeout_s / 2, self._environment).decode(errors="surrogateescape")
+        return Free(now(), parse_free(text))
 
     def job_states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
         """Return the states of those jobs that Slurm knows: from accounting, else from slurmctld's memory."""

@@ -3,9 +3,10 @@
 
 import itertools
 import math
+import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.runtime.spec import MOST_TASKS
@@ -15,6 +16,15 @@ _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _RANGE = re.compile(r"(-?\d{1,9})\.\.(-?\d{1,9})", re.ASCII)
 _FILE_LIMIT_BYTES = 64 * 1024 * 1024
+_NAME_LIMIT_BYTES = 255
+# Linux takes no longer argument (MAX_ARG_STRLEN), and a NUL byte ends it; sh gets each command as one.
+_COMMAND_LIMIT_BYTES = 32 * 4096 - 1
+
+
+def plain_name(name: str) -> str:
+    """Return what a pack's job and script are called: the last part of ``name``, "pack" where it names no file."""
+    last = name.rpartition("/")[2]
+    return last if last not in ("", ".", "..") and len(os.fsencode(last)) <= _NAME_LIMIT_BYTES else "pack"
 
 
 def read_commands(text: bytes) -> tuple[bytes, tuple[str, ...]]:
@@ -38,6 +48,7 @@ def read_commands(text: bytes) -> tuple[bytes, tuple[str, ...]]:
     if not commands:
         raise InputError("the file holds no commands")
     _check_count(len(commands))
+    _check_sizes(commands)
     script = b"\n".join((b"#!/bin/sh", *directives, *commands)) + b"\n"
     return script, tuple(line.decode(errors="surrogateescape") for line in commands)
 
@@ -73,6 +84,7 @@ def expand(words: Sequence[str]) -> tuple[bytes, tuple[str, ...]]:
         commands.append(shlex.join(map("".join, words_now)))
     if any("\n" in line for line in commands):
         raise InputError("a word of the command holds a newline; put it into a script")
+    _check_sizes(line.encode(errors="surrogateescape") for line in commands)
     template = shlex.join(command)
     return f"#!/bin/sh\n{template}\n".encode(errors="surrogateescape"), tuple(commands)
 
@@ -100,6 +112,15 @@ def _values(name: str, text: str) -> Iterator[str]:
 def _check_count(count: int) -> None:
     if count > MOST_TASKS:
         raise InputError(f"these are {count} tasks, and a pack takes {MOST_TASKS} at most")
+
+
+def _check_sizes(commands: Iterable[bytes]) -> None:
+    for number, command in enumerate(commands, 1):
+        if b"\0" in command:
+            raise InputError(f"the command of task {number} holds a NUL byte, which no program can be given")
+        if len(command) > _COMMAND_LIMIT_BYTES:
+            size = f"{len(command)} bytes, and Linux takes {_COMMAND_LIMIT_BYTES} at most"
+            raise InputError(f"the command of task {number} has {size}; put it into a script")
 
 
 def read_file(path: str) -> bytes:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from slurm_colloc.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.errors import CollocError, InputError, UnsureError
 from slurm_colloc.estimate.signature import digest
-from slurm_colloc.model import Footprint, JobRequest, Placement, SharingMode
+from slurm_colloc.model import PACK_OF, Footprint, JobRequest, Placement, SharingMode
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.placement.packing import Packing, expected_slowdown, jobs_needed, pack, time_needed_min
 from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
@@ -24,6 +24,7 @@ from slurm_colloc.slurm.directives import Script, effective_components, read_scr
 from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit
 from slurm_colloc.slurm.options import SBATCH_OPTIONS, CommandLine, Given, Option, read_environment, scan
 from slurm_colloc.submit.access import limits_of_user
+from slurm_colloc.submit.commands import plain_name
 from slurm_colloc.submit.plan import SCRIPT_OPTIONS, Packed, Part, Plan, Slurm, footprint_of, option_table, own_option
 from slurm_colloc.submit.render import pack_block, quote
 from slurm_colloc.submit.request import build_request, reasons_against_pack
@@ -32,7 +33,7 @@ from slurm_colloc.submit.request import build_request, reasons_against_pack
 _OUTPUT = "slurm-%A_%a.out"
 _OWN_OUTPUT = "slurm-%j.pack.out"
 _RETRIES = 2
-_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
+_SIZED_PER_PIECE = frozenset({"mem-per-cpu", "mem-per-gpu"})
 _MEM = re.compile(r"(\d+)([KMGTkmgt]?)[Bb]?", re.ASCII)
 
 
@@ -48,6 +49,7 @@ class Asked(NamedTuple):
     """One submission as sbatch would understand it, and the footprint of one task.
 
     ``commands`` are lines of sh in place of an array; then ``text`` is no script of the user's and goes into no job.
+    ``only`` are the numbers of the tasks to run, those that are missing of the job ``resumes``; empty: all of them.
     """
 
     command_line: CommandLine
@@ -60,6 +62,13 @@ class Asked(NamedTuple):
     switched_off: str
     commands: tuple[str, ...]
     argv: tuple[str, ...]
+    only: tuple[int, ...] = ()
+    resumes: str = ""
+
+    @property
+    def is_array(self) -> bool:
+        """Return whether these are the tasks of an array that sbatch can be handed as it is."""
+        return not self.commands and not self.only
 
 
 class _Cores(NamedTuple):
@@ -132,7 +141,7 @@ def plan_commands(
     """Return the plan of a pack of commands.
 
     Args:
-        command_line: csub's arguments before the file or command.
+        command_line: csub's options, without the file or command.
         environ: of the submission; SBATCH_* variables count.
         text: a script that stands for all tasks: its directives count, its commands tell it from other packs.
         commands: a line of sh for each task.
@@ -144,6 +153,58 @@ def plan_commands(
     Raises:
         CollocError: it cannot be submitted, or is not understood with certainty.
     """
+    asked, notes = _read(command_line, environ, text, name, (), config, slurm)
+    for option in ("wrap", "array"):
+        if option in asked.given:
+            raise InputError(f"'{asked.given[option].written}' beside commands: each of them is a task")
+    asked = asked._replace(commands=tuple(commands), argv=tuple(argv))
+    return _plan_anyway(asked, len(commands), 0, notes, config, slurm)
+
+
+def plan_missing(
+    command_line: CommandLine,
+    environ: Mapping[str, str],
+    text: bytes,
+    spec: Spec,
+    argv: Sequence[str],
+    config: SiteConfig,
+    slurm: Slurm,
+    *,
+    resumes: str,
+) -> Plan:
+    """Return the plan of a pack of those tasks of an earlier one that are still to be done.
+
+    Args:
+        command_line: csub's options, without a script.
+        environ: of the submission; SBATCH_* variables count.
+        text: the user's script, or one that stands for the commands.
+        spec: of the earlier pack, with ``only`` those tasks.
+        argv: how csub would have been called for it.
+        config: the site.
+        slurm: answers what has to be asked.
+        resumes: the job of the earlier pack.
+
+    Raises:
+        CollocError: it cannot be submitted, or is not understood with certainty.
+    """
+    asked, notes = _read(command_line, environ, text, spec.name, spec.script_args, config, slurm)
+    numbers, _, most = ((asked.given["array"].value or "") if "array" in asked.given else "").partition("%")
+    if "wrap" in asked.given or numbers != spec.array or "SBATCH_ARRAY_INX" in asked.environ:
+        raise InputError(f"the tasks are those of job {resumes}; leave --array, SBATCH_ARRAY_INX and --wrap out")
+    asked = asked._replace(commands=spec.commands, argv=tuple(argv), only=spec.only, resumes=resumes)
+    return _plan_anyway(asked, len(spec.only), int(most or 0), notes, config, slurm)
+
+
+def _read(
+    command_line: CommandLine,
+    environ: Mapping[str, str],
+    text: bytes,
+    name: str,
+    script_args: tuple[str, ...],
+    config: SiteConfig,
+    slurm: Slurm,
+) -> tuple[Asked, tuple[str, ...]]:
+    """Return a submission for which there is no plain sbatch, and what is to be said of its history."""
     release = config.slurm_release
     if release not in SBATCH_OPTIONS:
         raise UnsureError(f"sbatch of Slurm '{release}' is not known to this release of csub")
@@ -153,29 +214,30 @@ def plan_commands(
     [given, *others] = components
     if others:
         raise UnsureError("a pack has no heterogeneous components")
-    for option in ("wrap", "array"):
-        if option in given:
-            raise InputError(f"'{given[option].written}' beside commands: each of them is a task")
     off = own_option("colloc", command_line, script)
     if off not in (None, "auto", "off"):
         raise UnsureError(f"--colloc='{off}' is neither auto nor off")
     switched_off = "--colloc=off was given" if off == "off" else "the site's policy is off" * (config.policy == "off")
-    request = build_request(given, script, text, name, (), config)
+    request = build_request(given, script, text, name, script_args, config)
     if not request.gpu_count:
         raise InputError("a pack needs a GPU; say --gres=gpu:1")
     footprint, notes = footprint_of(
         request, text, own_option("gpu-footprint", command_line, script), config, slurm, anyway=True
     )
-    asked = Asked(
-        command_line, environ, given, script, text, request, footprint, switched_off, tuple(commands), tuple(argv)
-    )
-    wish = read_wish(command_line, script)
-    shape = _shape(asked, len(commands), 0, wish, config, slurm)
+    return Asked(command_line, environ, given, script, text, request, footprint, switched_off, (), ()), notes
+
+
+def _plan_anyway(asked: Asked, tasks: int, most: int, notes: tuple[str, ...], config: SiteConfig, slurm: Slurm) -> Plan:
+    """Return the plan of tasks that have no other form: those that cannot share run one at a time."""
+    wish = read_wish(asked.command_line, asked.script)
+    shape = _shape(asked, tasks, most, wish, config, slurm)
     if isinstance(shape, str):
-        _refuse_what_cannot_run(given, request)
-        if len(commands) > 1 and wish.at_once != 1:
+        _refuse_what_cannot_run(asked.given, asked.request)
+        if tasks > 1 and wish.at_once != 1:
             notes = (*notes, f"one task at a time: {shape}; say --gpu-footprint=mem=SIZE,sm=PERCENT or --pack-tasks=K")
-        shape = _alone(asked, len(commands), wish, config)
+        shape = _alone(asked, tasks, most, wish, config)
+    if asked.resumes:
+        shape = shape._replace(reasons=(*shape.reasons, f"what is missing of job {asked.resumes}"))
     return _plan(asked, shape, wish, config)._replace(notes=notes)
 
 
@@ -205,7 +267,7 @@ def _shape(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig, 
     request, given = asked.request, asked.given
     against = [asked.switched_off, "" if config.sharing.pack else "the site runs no packs (sharing.pack)"]
     against += reasons_against_pack(given, request, asked.text, config, len(asked.commands) > 0)
-    if config.policy == "shadow" and asked.commands:
+    if config.policy == "shadow" and not asked.is_array:
         against.append("the site's policy is shadow")
     if why := next(filter(None, against), ""):
         return why
@@ -216,7 +278,7 @@ def _shape(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig, 
     at_once = min(packing.at_once, -(-tasks // jobs))
     if most:
         at_once = min(at_once, most // jobs)
-    if at_once < 2 and tasks > 1 and not asked.commands:
+    if at_once < 2 and tasks > 1 and asked.is_array:
         return f"the array runs one task at a time (%{most})" if most == 1 else "no two of its tasks fit on its GPU"
     reasons = list(packing.reasons)
     if at_once < packing.at_once:
@@ -244,13 +306,20 @@ def _shape(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig, 
     if jobs > 1 and re.search(rb"\bsrun\b", asked.text):
         return "an srun inside its tasks would get the array numbers of the pack's jobs"
     cores = _cores(given, request, at_once, config)
-    mem = _mem(given, at_once)
+    try:
+        mem = _mem(given, request, cores, at_once, config)
+        if mem:  # it has to stand alone
+            without_options(
+                asked.text, option_table(config.slurm_release, config), config.slurm_release, _in_place(given)
+            )
+    except UnsureError as error:
+        return str(error)
     if why := _broken(request, cores, time_min, config, slurm):
         return why
     room = packing.room._replace(tasks=at_once)
     packing = packing._replace(at_once=at_once, room=room)
     where = "one GPU" if jobs == 1 else f"{jobs} GPUs"
-    reasons = [f"pack of {at_once} at a time: {_tasks(tasks)} on {where}", *reasons]
+    reasons = [f"{PACK_OF}{at_once} at a time: {_tasks(tasks)} on {where}", *reasons]
     if time_min is not None:
         reasons.append(f"time limit {time_min} min")
     return _Shape(tasks, jobs, at_once, packing, cores, mem, time_min, limit_min, tuple(reasons))
@@ -264,7 +333,7 @@ def _tasks(count: int) -> str:
     return "1 task" if count == 1 else f"{count} tasks"
 
 
-def _alone(asked: Asked, tasks: int, wish: Wish, config: SiteConfig) -> _Shape:
+def _alone(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig) -> _Shape:
     """Return the pack that runs one task at a time on the whole GPU, which shares nothing."""
     limit_min = asked_limit_min(asked.request, config)
     jobs, time_min = min(wish.jobs or 1, tasks), None
@@ -273,7 +342,9 @@ def _alone(asked: Asked, tasks: int, wish: Wish, config: SiteConfig) -> _Shape:
         if isinstance(found, str):
             raise InputError(found)
         jobs, time_min = found
-    reasons = (f"pack of 1 at a time: {_tasks(tasks)} on {'one GPU' if jobs == 1 else f'{jobs} GPUs'}",)
+    if most and jobs > most:
+        raise InputError(f"{jobs} jobs would run more tasks at a time than %{most}")
+    reasons = (f"{PACK_OF}1 at a time: {_tasks(tasks)} on {'one GPU' if jobs == 1 else f'{jobs} GPUs'}",)
     packing = Packing(1, Room(0, 100.0, 1), Load(0, 0.0), 1.0, ())
     cores = _cores(asked.given, asked.request, 1, config)
     return _Shape(tasks, jobs, 1, packing, cores, "", time_min, limit_min, reasons)
@@ -351,14 +422,52 @@ def _cores(given: Mapping[str, Given], request: JobRequest, at_once: int, config
     return _Cores(max(1, asked // at_once), asked)
 
 
-def _mem(given: Mapping[str, Given], at_once: int) -> str:
-    """Return the host memory to ask for; empty where it follows from cores or the GPU."""
-    if "mem" not in given:
+def _mem(given: Mapping[str, Given], request: JobRequest, cores: _Cores, at_once: int, config: SiteConfig) -> str:
+    """Return the host memory to ask for, as many times one task's; empty where it follows from the cores.
+
+    Raises:
+        UnsureError: it cannot be said how much one task has.
+    """
+    names = [name for name in ("mem", *sorted(_SIZED_PER_PIECE)) if name in given]
+    if not names:
         return ""
-    match = _MEM.fullmatch(given["mem"].value or "")
+    [name] = names  # more than one is a reason against any pack
+    match = _MEM.fullmatch(given[name].value or "")
     if match is None:
-        raise UnsureError(f"'{given['mem'].written}' is not understood")
-    return f"{int(match[1]) * at_once}{match[2]}"
+        raise UnsureError(f"'{given[name].written}' is not understood")
+    if name == "mem":
+        return f"{int(match[1]) * at_once}{match[2]}"
+    if at_once == 1:
+        return ""
+    pieces = _cores_alone(given, request, config) if name == "mem-per-cpu" else 1
+    if name == "mem-per-cpu" and cores.asked is not None and cores.asked >= pieces * at_once:
+        return ""
+    if not int(match[1]):
+        raise UnsureError(f"'{given[name].written}' does not say how much host memory one task needs")
+    if given[name].origin == "environment":
+        raise UnsureError(f"{given[name].written} sizes its host memory, which the pack has to say otherwise")
+    return f"{int(match[1]) * pieces * at_once}{match[2]}"
+
+
+def _cores_alone(given: Mapping[str, Given], request: JobRequest, config: SiteConfig) -> int:
+    """Return the cores that one task would have as a job of its own.
+
+    Raises:
+        UnsureError: that depends on where it would run.
+    """
+    if request.cores_unclear or request.min_cpus:
+        raise UnsureError(f"'{given['mem-per-cpu'].written}': how many cores one task has depends on too many options")
+    if request.cpus_per_gpu or request.cpus_given:
+        return request.cpus_per_gpu or int(given["cpus-per-task"].value or 1)
+    found = {max(1, item.cpus_per_gpu) for item in asked_partitions(request, config)}
+    if len(found) > 1:
+        raise UnsureError(f"'{given['mem-per-cpu'].written}': its partitions give different cores with a GPU")
+    return found.pop()
+
+
+def _in_place(given: Mapping[str, Given]) -> set[str]:
+    """Return the options in whose place --mem stands; Slurm refuses them beside it."""
+    return set(_SIZED_PER_PIECE & given.keys())
 
 
 def _broken(request: JobRequest, cores: _Cores, time_min: int | None, config: SiteConfig, slurm: Slurm) -> str:
@@ -406,12 +515,12 @@ def _plan(asked: Asked, shape: _Shape, wish: Wish, config: SiteConfig) -> Plan:
     if shape.at_once == 1:
         placement = placement._replace(mode=SharingMode.EXCLUSIVE)
     spec = _spec(asked, shape, wish)
-    names = {"array"} if "array" in given else set()
+    names = ({"array"} if "array" in given else set()) | (_in_place(given) if shape.mem else set())
     text = without_options(asked.text, table, config.slurm_release, names) if names else asked.text
     body = _script(asked, text, spec, placement, table, config)
     own = _own_output(given)
     options = [
-        *_without(line.sbatch_argv[: line.ends[-1]], table, names),
+        *without(line.sbatch_argv[: line.ends[-1]], table, names),
         *([] if shape.jobs == 1 else [f"--array=0-{shape.jobs - 1}"]),
         "--ntasks=1",
         *([f"--{placement.cpu_option}"] if placement.cpu_option else []),
@@ -421,8 +530,10 @@ def _plan(asked: Asked, shape: _Shape, wish: Wish, config: SiteConfig) -> Plan:
         *([f"--error={own}"] if "error" in given else []),
         *(["--input=/dev/null"] if "input" in given else []),
     ]
-    rest = [request.name.replace("/", "_") or "pack"] if asked.commands else line.sbatch_argv[line.ends[-1] :]
-    script_at = len(options) if asked.commands or line.script_at is not None else None
+    rest = line.sbatch_argv[line.ends[-1] :]
+    if not asked.is_array:
+        rest = (plain_name(request.name.replace("/", "_")), *request.script_args)
+    script_at = None if asked.is_array and line.script_at is None else len(options)
     packed = Packed(
         tasks=shape.tasks,
         at_once=shape.at_once,
@@ -430,7 +541,7 @@ def _plan(asked: Asked, shape: _Shape, wish: Wish, config: SiteConfig) -> Plan:
         cpus_per_task=spec.cpus_per_task,
         retries=spec.retries,
         signature=digest(b"pack" + request.signature.encode()),
-        has_original=not asked.commands,
+        has_original=asked.is_array,
     )
     part = Part(request, asked.footprint, placement)
     return Plan((part,), (*options, *rest), script_at, asked.text, body, (), "", packed)
@@ -454,7 +565,7 @@ def _spec(asked: Asked, shape: _Shape, wish: Wish) -> Spec:
         name=request.name,
         array="" if asked.commands else (given["array"].value or "").partition("%")[0],
         commands=asked.commands,
-        only=(),
+        only=asked.only,
         jobs=shape.jobs,
         # As the kernel reads the line: one argument at most, spaces and all.
         interpreter=("/bin/sh",) if asked.commands else tuple(asked.script.interpreter.split(None, 1)),
@@ -482,7 +593,9 @@ def _script(
     """
     release = config.slurm_release
     wanted = read_script(text, table, release)
-    lines = [line for line in text[: wanted.insert_at].split(b"\n") if line.startswith(b"#SBATCH")]
+    # csub's own lines of an array's script are in the script behind; of a file of commands nothing else is kept.
+    kinds = (b"#SBATCH", b"#CSUB") if asked.commands else (b"#SBATCH",)
+    lines = [line for line in text[: wanted.insert_at].split(b"\n") if line.startswith(kinds)]
     python = quote(sys.executable)
     missing = f"csub: this node has no '{sys.executable}', so the pack cannot run here"
     start = [
@@ -503,7 +616,7 @@ def _script(
     return result
 
 
-def _without(words: Sequence[str], table: tuple[Option, ...], names: Collection[str]) -> list[str]:
+def without(words: Sequence[str], table: tuple[Option, ...], names: Collection[str]) -> list[str]:
     """Return a command line's options without these, whether long, short or behind other short ones."""
     left: dict[int, str] = dict(enumerate(words))
     for option, value, index, written in scan(words, table).found:

@@ -13,6 +13,7 @@ from slurm_colloc.history.lookup import look_up
 from slurm_colloc.model import Footprint, JobRequest, Placement, SharingMode
 from slurm_colloc.placement.choose import Access, as_asked, place
 from slurm_colloc.slurm.directives import Script, effective_components, read_script, without_options
+from slurm_colloc.slurm.free import Free
 from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.options import (
     SBATCH_OPTIONS,
@@ -25,6 +26,7 @@ from slurm_colloc.slurm.options import (
 )
 from slurm_colloc.slurm.site_options import join_options
 from slurm_colloc.submit.access import limits_of_user
+from slurm_colloc.submit.outlook import outlook
 from slurm_colloc.submit.render import Sampling, render_block, render_script
 from slurm_colloc.submit.request import PER_GPU, build_request, reason_against_history, reason_to_keep_text
 
@@ -55,6 +57,9 @@ class Slurm(Protocol):
 
     def limits(self, cluster: str) -> Limits:
         """Return what this user may ask for."""
+
+    def free(self) -> Free:
+        """Return what is free now."""
 
 
 class Part(NamedTuple):
@@ -213,6 +218,7 @@ def make_plan(
         raise UnsureError(f"--colloc='{wish}' is neither auto nor off")
     switched_off = "--colloc=off was given" if off == "off" else "the site's policy is off" * (config.policy == "off")
     fixed = reason_to_keep_text(text, script.interpreter if script else "")
+    shown = any(own_option(name, command_line, None) is not None for name in ("explain", "dry-run"))
     parts: list[Part] = []
     notes: list[str] = []
     for number, given in enumerate(components):
@@ -223,7 +229,9 @@ def make_plan(
         footprint, said = footprint_of(request, text, hint, config, slurm, anyway=packs)
         notes += said
         access = _access(request, footprint, config, slurm)
-        placement = place(request, footprint, config, access)
+        # A pack has whole GPUs; of a job of several components all parts start at once.
+        waits = None if packs or switched_off or len(components) > 1 else outlook(config, slurm.free, wanted=shown)
+        placement = place(request, footprint, config, access, waits)
         parts.append(Part(request, footprint, _leave(placement, switched_off, fixed, config)))
     if wants_pack(command_line, script):
         found = _packed(command_line, environ, components, script, text, parts, switched_off, config, slurm)

@@ -181,9 +181,13 @@ def write_script(name: str, content: bytes) -> str:
         raise StoreError(f"TMPDIR '{base}' is relative to a folder that is gone: {error.strerror}") from error
     try:
         os.mkdir(os.path.dirname(path), PRIVATE_FOLDER)
-        with open(path, "xb") as stream:
-            os.fchmod(stream.fileno(), PRIVATE_FILE)  # whatever the umask: sbatch must read it
-            stream.write(content)
+        try:
+            with open(path, "xb") as stream:
+                os.fchmod(stream.fileno(), PRIVATE_FILE)  # whatever the umask: sbatch must read it
+                stream.write(content)
+        except OSError:
+            remove_script(path)
+            raise
     except OSError as error:
         raise StoreError(f"rendered script '{path}' cannot be written: {error.strerror}") from error
     return path
@@ -193,4 +197,5 @@ def remove_script(path: str) -> None:
     """Remove what write_script made; sbatch has read it, so what stays behind harms nobody."""
     with suppress(OSError):
         os.unlink(path)
+    with suppress(OSError):
         os.rmdir(os.path.dirname(path))

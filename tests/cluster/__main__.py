@@ -91,7 +91,7 @@ def root(args: argparse.Namespace) -> int:
 
 
 def record(args: argparse.Namespace) -> int:
-    for keep in (recording.record, recording.record_jobcomp):
+    for keep in (recording.record, recording.record_jobcomp, recording.record_free):
         keep(args.release, CHECKOUT / "tests/recorded", say)
     return 0
 

@@ -60,9 +60,9 @@ class Packs:
         self.lab, self.user = lab, user
         self.home = Path(lab.environment(user)["HOME"])
         self.python = str(lab.bin / "python")
-        self._fake = lab.root / "opt/fake-mps"
-        self._fake.mkdir(exist_ok=True)
-        program = self._fake / mps_control.NAME
+        self.fake = lab.root / "opt/fake-mps"
+        self.fake.mkdir(exist_ok=True)
+        program = self.fake / mps_control.NAME
         program.write_text(f"#!{self.python} -I\n{Path(mps_control.__file__).read_text()}")
         program.chmod(0o755)
 
@@ -75,7 +75,7 @@ class Packs:
             options: of sbatch.
             mps: what the control program of MPS does wrong; None: there is none.
         """
-        before = "" if mps is None else f"export PATH={self._fake}:$PATH FAKE_MPS='{mps}'\n"
+        before = "" if mps is None else f"export PATH={self.fake}:$PATH FAKE_MPS='{mps}'\n"
         path = self.home / "pack.sh"
         path.write_bytes(pack_script(self.python, spec, script, before))
         path.chmod(0o644)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from slurm_colloc.accounting.sources.sacct import FIELDS
+from slurm_colloc.slurm.sinfo import QUESTION
 from tests.cluster import jobs
 from tests.cluster.config import cluster_name
 from tests.cluster.lab import Lab
@@ -36,6 +37,7 @@ ASKED = {
     ),
 }
 SHORT = "sleep 1"
+LONG = "sleep 600"
 
 
 def record(release: str, recorded: Path, say: Callable[[str], None]) -> None:
@@ -87,6 +89,43 @@ def record_jobcomp(release: str, recorded: Path, say: Callable[[str], None]) -> 
         finally:
             lab.down(say)
         lab.remove()
+
+
+def record_free(release: str, recorded: Path, say: Callable[[str], None]) -> None:
+    """Keep what says which GPUs are free: of an idle lab, with jobs of each kind and others waiting, and drained."""
+    lab = Lab.create(release=release, say=say)
+    try:
+        lab.up(say)
+        _keep_free(lab, recorded / f"slurm-{release}/sinfo/idle.txt", say)
+        submit = partial(_submit, lab, script=LONG)
+        of_slice = partial("--gres=gpu:{}{}:{}".format, MIG_TYPE_PREFIX)
+        begun = [
+            submit("slice", "-p", "mig", of_slice("1g.10gb", 1)),
+            submit("larger slice", "-p", "mig", of_slice("3g.40gb", 1)),
+            submit("mps", "-w", "g1", "--gres=mps:30"),
+            submit("whole", "-w", "g1", "--gres=gpu:h100:1"),
+            submit("shard", "-w", "g2", "--gres=shard:3"),
+        ]
+        for job in begun:
+            _begin(lab, job)
+        _keep_free(lab, recorded / f"slurm-{release}/sinfo/busy.txt", say)
+        submit("two whole", "-w", "g2", "--gres=gpu:2")
+        submit("two slices", "-p", "mig", of_slice("1g.10gb", 2))
+        time.sleep(5)  # until backfill has looked at those that wait
+        _keep_free(lab, recorded / f"slurm-{release}/sinfo/waiting.txt", say)
+        lab.run(["scontrol", "update", "NodeName=g2", "State=DRAIN", "Reason=test"], check=True)
+        lab.run(["scontrol", "update", "NodeName=m1", "State=DOWN", "Reason=test"], check=True)
+        _keep_free(lab, recorded / f"slurm-{release}/sinfo/drained.txt", say)
+    finally:
+        lab.down(say)
+    lab.remove()
+
+
+def _keep_free(lab: Lab, path: Path, say: Callable[[str], None]) -> None:
+    text = lab.run(QUESTION, env=UTC, check=True).stdout
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(sorted(text.splitlines(keepends=True))))  # their order is the controller's
+    say(f"{path}")
 
 
 def _anonymous(lab: Lab, text: str) -> str:

@@ -245,14 +245,13 @@ def phases(bench: Bench) -> dict[str, Callable[[], Trained]]:
 GREEDY = "import torch; held = []\nwhile True: held.append(torch.zeros(2**26, dtype=torch.uint8, device='cuda'))"
 
 
-def accidents(bench: Bench) -> None:
-    """Let one of seven tasks run out of memory, one be killed, and one fault; print what the packs say of it."""
-    for name, program in (
-        ("out of memory", GREEDY),
-        ("illegal access", f"import time; time.sleep(15)\n{ILLEGAL}"),
-        ("killed", ""),
-    ):
-        folder = bench.fresh()
+ACCIDENTS = {"out of memory": GREEDY, "illegal access": f"import time; time.sleep(15)\n{ILLEGAL}", "killed": ""}
+
+
+def accidents(bench: Bench, names: Sequence[str]) -> None:
+    """Let one of seven tasks run out of memory, fault, or be killed; print what the packs say of it."""
+    for name in names:
+        program, folder = ACCIDENTS[name], bench.fresh()
         (folder / "bad.py").write_text(program)
         train = f"{sys.executable} {bench.program} small {TRAINED_S} {folder}"
         lines = [f"{train}/{number}.json" for number in range(TASKS)]
@@ -286,7 +285,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="")
-    parser.add_argument("--accidents", action="store_true", help="let tasks fail beside others")
+    parser.add_argument("--accidents", default="", help=f"let tasks fail beside others: {', '.join(ACCIDENTS)}")
     asked = parser.parse_args()
     root = Path("/tmp/gpulab")
     root.mkdir()
@@ -308,8 +307,7 @@ def main() -> None:
             trained = run()
             found.setdefault(name, []).append(trained)
             say(phase=name, round=number, **_figures(trained))
-    if asked.accidents:
-        accidents(bench)
+    accidents(bench, [name for name in asked.accidents.split(",") if name])
     if not found:
         return
     alone = statistics.median(sum(one.rates) for one in found[next(iter(found))])

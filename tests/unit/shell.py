@@ -113,4 +113,4 @@ class Shell:
 
     def decisions(self) -> list[dict[str, object]]:
         folder = self.folder / "home/.local/share/slurm_colloc/decisions"
-        return [json.loads(path.read_text()) for path in sorted(folder.iterdir())] if folder.exists() else []
+        return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))] if folder.exists() else []

@@ -136,6 +136,55 @@ def test_cores_that_come_with_the_gpu_stay_and_others_have_a_bound(lab: Shell) -
     assert ([word for word in options if "cpus" in word], spec.cpus_per_task) == ([], 4)
 
 
+@pytest.mark.parametrize(
+    ("partition", "cores", "asked", "said"),
+    [
+        ("", "-c 2", "--mem-per-gpu=16G", ["--mem=192G"]),
+        ("", "-c 2", "--mem-per-cpu=4G", []),
+        ("cpus_per_gpu = 16", "-c 4", "--mem-per-cpu=4G", ["--mem=192G"]),
+        ("cpus_per_gpu = 16", "", "--mem-per-cpu=1000", ["--mem=192000"]),
+        ("cpus_per_gpu = 16", "--cpus-per-gpu=8", "--mem-per-cpu=1G", ["--mem=96G"]),
+        ("", "", "--mem-per-cpu=1G", []),
+    ],
+)
+@pytest.mark.parametrize("by_argument", [True, False])
+def test_each_task_has_the_host_memory_that_it_asked_for(
+    lab: Shell, partition: str, cores: str, asked: str, said: list[str], by_argument: bool
+) -> None:
+    site(lab, partition=partition)
+    lines = [f"#SBATCH {line}\n" for line in ("--array=0-99", cores, "" if by_argument else asked) if line != ""]
+    (lab.folder / "job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:1 -t 10\n" + "".join(lines) + "true\n")
+    argv = asked.split("=") if by_argument else []
+    options, spec = packed(lab, "--pack", HINT, *argv, "job.sh")
+    assert spec.room.tasks == 12
+    script = "\n".join(line for line in stored(lab).partition(MARK.decode())[0].split("\n") if line[:8] == "#SBATCH ")
+    if said:
+        assert [word for word in options if "mem" in word] == said
+        assert "--mem" not in script
+    else:
+        assert (by_argument, asked in script) in ((True, False), (False, True))
+        assert not [word for word in options if word.startswith("--mem=")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "environ", "why"),
+    [
+        ("--mem-per-gpu=0", {}, "does not say how much host memory"),
+        ("--mem-per-gpu=x", {}, "--mem-per-gpu=x' is not understood"),
+        ("--mem-per-gpu=1G --nice", {}, "does not stand alone"),
+        ("--mincpus=4", {"SBATCH_MEM_PER_GPU": "1G"}, "which the pack has to say otherwise"),
+        ("--mem-per-cpu=4G\n#SBATCH --mincpus=4", {}, "depends on too many options"),
+    ],
+)
+def test_host_memory_of_which_nobody_is_sure_is_not_packed(
+    lab: Shell, asked: str, environ: dict[str, str], why: str
+) -> None:
+    (lab.folder / "job.sh").write_text(f"#!/bin/sh\n#SBATCH --gres=gpu:1 -t 10\n#SBATCH {asked}\ntrue\n")
+    done = lab.run("--pack", HINT, "--array=0-9", "job.sh", environ=environ)
+    assert why in done.stderr
+    assert ["--array=0-9" in call for call in lab.calls()] == [True]
+
+
 def test_a_script_on_standard_input_is_packed_too(lab: Shell) -> None:
     done = lab.run("--pack", HINT, "--parsable", input=SCRIPT)
     assert done.returncode == 0
@@ -278,7 +327,7 @@ def test_lines_of_a_file_are_tasks(lab: Shell) -> None:
     assert (spec.array, spec.interpreter, spec.name, spec.room.tasks) == ("", ("/bin/sh",), "x", 2)
     assert spec.argv == ("pack", "-J", "x", "tasks")
     script = stored(lab)
-    assert script.startswith("#!/bin/sh\n#SBATCH --gres=gpu:1 -t 5\n# --- csub")
+    assert script.startswith("#!/bin/sh\n#SBATCH --gres=gpu:1 -t 5\n#CSUB --gpu-footprint=mem=9G,sm=20\n# --- csub")
     assert script.splitlines()[-1].startswith(MARK.decode())
 
 
@@ -296,6 +345,45 @@ def test_values_may_stand_in_a_file(lab: Shell) -> None:
     (lab.folder / "list").write_text("one\n\n two words \n")
     _, spec = packed(lab, "pack", "--gres=gpu:1", "--pack-tasks=2", "--", "run", "{in}", ":::", "in=@list")
     assert spec.commands == ("run one", "run 'two words'")
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "name"),
+    [
+        ([], ".", "pack"),
+        ([], "/opt/..", "pack"),
+        ([], "run/", "pack"),
+        ([], "n" * 256, "pack"),
+        ([], "./train.sh", "train.sh"),
+        (["-J", ".."], "run", ".."),
+        (["-J", "x" * 300], "run", "x" * 300),
+    ],
+)
+def test_a_name_that_no_file_can_have_is_pack(lab: Shell, options: list[str], command: str, name: str) -> None:
+    done = lab.run("pack", "--gres=gpu:1", HINT, *options, "--", command, "{a}", ":::", "a=1,2")
+    assert done.returncode == 0, done.stderr
+    assert spec_of(stored(lab)).name == name
+    assert lab.calls()[-1][-1].rpartition("/")[2] == ("pack" if options else name)
+    assert list((lab.folder / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (["--", "run", "{a}", ":::", "a=@nul"], "the command of task 2 holds a NUL byte"),
+        (["--", "run", "{a}{a}", ":::", "a=@half"], "the command of task 1 has 131072 bytes, and Linux takes 131071"),
+        (["line"], "the command of task 2 has 131072 bytes"),
+    ],
+)
+def test_a_command_that_no_program_can_be_given_submits_nothing(lab: Shell, argv: list[str], why: str) -> None:
+    (lab.folder / "nul").write_bytes(b"a\nb\0c\n")
+    (lab.folder / "half").write_bytes(b"x" * 65534 + b"\n")
+    (lab.folder / "line").write_bytes(b"true\n" + b"x" * 131072 + b"\n")
+    done = lab.run("pack", "--gres=gpu:1", HINT, *argv)
+    assert (done.returncode, done.stdout, lab.calls()) == (2, "", [])
+    assert why in done.stderr
+    (lab.folder / "half").write_bytes(b"\xff" + b"x" * 65530 + b"\n")  # quoted, for its odd byte
+    assert lab.run("pack", "--gres=gpu:1", HINT, "--", "run", "{a}x{a}", ":::", "a=@half").returncode == 0
 
 
 @pytest.mark.parametrize(

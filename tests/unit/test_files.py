@@ -84,10 +84,10 @@ def test_planted_folder(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     (tmp_path / "file").touch()
-    for name in ("link", "file"):
-        with pytest.raises(StoreError):
+    for name, why in (("link", "is a link"), ("file", "is no folder")):
+        with pytest.raises(StoreError, match=why):
             private_folder(str(tmp_path / name))
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match="/file' is no folder"):
         private_folder(str(tmp_path / "file" / "below"))
 
 

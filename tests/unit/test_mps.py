@@ -226,14 +226,15 @@ def test_what_killed_packs_left_is_removed_and_nothing_else(own: dict[str, str],
     os.utime(old, (1, 1))
     node, boot, pid, began = (mine / "made").read_text().split()
     (orphans / "made").write_text(f"{node} {boot} {pid} 1")  # the pid was used again
-    Path(daemon.folder, "made").write_text(f"{node} {boot} {pid} 1")  # killed, but its daemon works
+    Path(daemon.folder, "made").write_text(f"{node} {boot} {pid} 1")  # killed, and its daemon goes on
     (elsewhere / "made").write_text(f"other-node {boot} {pid} 1")
     (earlier / "made").write_text(f"{node} another-boot {pid} {began}")
     (base / "csub-mps-8-link").symlink_to(base / "other")
-    assert sorted(remove_stale(str(base))) == sorted(map(str, (orphans, earlier, old)))
-    left = {Path(daemon.folder).name, elsewhere.name, mine.name, unfinished.name, "other", "csub-mps-8-link"}
+    assert daemon.alive()
+    assert sorted(remove_stale(str(base))) == sorted(map(str, (daemon.folder, orphans, earlier, old)))
+    assert not daemon.alive()
+    left = {elsewhere.name, mine.name, unfinished.name, "other", "csub-mps-8-link"}
     assert set(os.listdir(base)) == left
-    daemon.quit()
     assert remove_stale("/nonexistent") == []
 
 

@@ -19,24 +19,26 @@ from slurm_colloc.runtime.files import file_name, last_words, open_output
 from slurm_colloc.runtime.ledger import Told, read_ledger
 from slurm_colloc.runtime.pack import read_pack
 from slurm_colloc.runtime.queue import Outcome
-from slurm_colloc.runtime.shared_gpu import only_device
+from slurm_colloc.runtime.shared_gpu import only_device, signal_tasks
 from slurm_colloc.runtime.spec import Task
 from slurm_colloc.runtime.steps import Files, command_line, read_job, slots, srun_environment, task_variables
 from slurm_colloc.runtime.summary import Result, spans, summary
 from tests.cluster.packs import a_spec, pack_script
 from tests.fakes import mps_control
 
-# Runs the command itself; keeps how it was called.
+# Runs the command itself, whose descriptor 9 is what srun says; keeps how it was called.
 SRUN = """#!/bin/sh
 printf '%s ' "$@" >>"$CALLS"; echo >>"$CALLS"
 [ ! -e "$CALLS.refuse" ] || { echo "srun: error: Unable to create step for job 4711" >&2; exit 1; }
 while [ "$1" != /bin/sh ]; do shift; done
-SLURM_STEP_ID=$$ exec "$@"
+SRUN_DEBUG=2 SLURM_STEPID=$$ SLURM_STEP_ID=$$ exec "$@" 9>&2
 """
 
 
 class Job:
     """A folder in which a pack's job runs."""
+
+    PROGRAM = ("-m", "slurm_colloc.runtime.pack")
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -68,7 +70,7 @@ class Job:
     def start(self, content: bytes, **more: str) -> subprocess.Popen[str]:
         (self.folder / "script").write_bytes(content)
         return subprocess.Popen(
-            [sys.executable, "-m", "slurm_colloc.runtime.pack", str(self.folder / "script")],
+            [sys.executable, *self.PROGRAM, str(self.folder / "script")],
             cwd=self.folder,
             env=self.environment(**more) | {"PYTHONPATH": str(Path(__file__).parents[2])},
             stdin=subprocess.DEVNULL,
@@ -88,8 +90,8 @@ class Job:
         assert (status, err) == (0, ""), out
         return out
 
-    def told(self) -> Told:
-        return read_ledger(f"{self.folder}/home/.local/share/slurm_colloc/packs/lab/4711.jsonl")
+    def told(self, name: str = "4711") -> Told:
+        return read_ledger(f"{self.folder}/home/.local/share/slurm_colloc/packs/lab/{name}.jsonl")
 
     def wait_for(self, name: str) -> None:
         deadline = time.monotonic() + 30
@@ -138,9 +140,9 @@ def test_each_kind_of_end_is_told(job: Job) -> None:
         "kill -9 $$",
         "echo CUDA out of memory; exit 1",
         "echo an illegal memory access was encountered; exit 1",
-        "echo slurmstepd: error: Detected 1 oom_kill event in StepId=4711.3; exit 137",
+        "echo slurmstepd: error: Detected 1 oom_kill event in StepId=4711.$$ >&9; exit 137",
         "echo CUDA out of memory; exit 0",
-        "echo 'slurmstepd: error: *** STEP 4711.7 ON g1 CANCELLED AT 2026-01-01T00:00:00 ***'",
+        'echo "slurmstepd: error: *** STEP 4711.$$ ON g1 CANCELLED AT 2026-01-01T00:00:00 ***" >&9',
     )
     status, said, _ = job.run(pack_script("", a_spec(commands=commands, retries=0)))
     assert status == 1
@@ -157,13 +159,84 @@ def test_words_of_an_earlier_attempt_count_no_more(job: Job) -> None:
     assert (status, task.attempts, task.outcome, task.status) == (1, 2, Outcome.FAILED, 7)
 
 
-def test_a_step_that_does_not_start_is_lost_and_not_failed(job: Job) -> None:
+LATE = "slurmstepd: error: *** STEP 4711.{step} ON g1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***"
+
+
+def test_slurms_words_tell_where_the_output_cannot_be_read(job: Job) -> None:
+    late = f'echo "{LATE.format(step="$$")}" >&9; exit 0'
+    status, _, err = job.run(pack_script("", a_spec(commands=(late, "true"), output="/dev/null")))
+    assert (status, err) == (1, "")
+    assert [task.outcome for task in job.told().tasks] == [Outcome.TIME_LIMIT, Outcome.DONE]
+
+
+def test_what_slurm_says_of_a_step_comes_last_in_its_errors(job: Job) -> None:
+    job.run(pack_script("", a_spec(commands=(f'echo "{LATE.format(step="$$")}" >&9; echo mine; exit 1',))))
+    assert job.read("out.1").splitlines()[0] == "mine"
+    assert job.read("out.1").endswith("DUE TO TIME LIMIT ***\n")
+
+
+def test_words_about_another_step_tell_nothing(job: Job) -> None:
+    late = LATE.format(step="1")
+    commands = (f'echo "{late}" >&9; exit 1', f'echo "{late}"; exit 1', f'echo "{late}" >&9')
+    job.run(pack_script("", a_spec(commands=commands)))
+    assert [task.outcome for task in job.told().tasks] == [Outcome.FAILED, Outcome.FAILED, Outcome.DONE]
+
+
+def test_words_in_a_shared_file_tell_nothing(job: Job) -> None:
+    commands = ("echo CUDA out of memory; exit 1", "exit 3")
+    job.run(pack_script("", a_spec(commands=commands, output="all", append=True)))
+    assert [(task.outcome, task.attempts) for task in job.told().tasks] == [(Outcome.FAILED, 1)] * 2
+    assert [note.startswith("several tasks write to") for note in job.told().notes] == [True]
+
+
+def test_a_task_may_remove_the_packs_private_folder(job: Job) -> None:
+    script = "[ $SLURM_ARRAY_TASK_ID != 1 ] || rm -rf ${0%/*}\necho ok\n"
+    assert "3 tasks: 3 succeeded" in job.pack(script=script, array="1-3")
+    assert job.read("out.3") == "ok\n"
+
+
+def test_a_pipe_that_nobody_reads_fails_its_task_alone(job: Job) -> None:
+    os.mkfifo(job.folder / "out.1")
+    job.run(pack_script("", a_spec(commands=("true", "true"))))
+    assert [task.outcome for task in job.told().tasks] == [Outcome.FAILED, Outcome.DONE]
+    assert job.told().tasks[0].said.endswith("it is a pipe that nobody reads")
+
+
+def test_a_step_that_does_not_start_is_tried_again(job: Job) -> None:
+    refused = Path(f"{job.calls}.refuse")
+    refused.touch()
+    started = job.start(pack_script("", a_spec(commands=("true",) * 5, retries=0)))
+    job.wait_for("calls")
+    time.sleep(0.3)
+    refused.unlink()
+    out, err = started.communicate(timeout=60)
+    assert (started.returncode, "5 tasks: 5 succeeded" in out) == (0, True)
+    assert "is tried again in 1 s: srun: error: Unable to create step for job 4711" in err
+
+
+def test_a_pack_gives_up_when_no_step_starts(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(f"{job.calls}.refuse").touch()
-    status, said, _ = job.run(pack_script("", a_spec(commands=("true",), retries=1)))
-    [task] = job.told().tasks
-    assert (status, task.attempts, task.outcome) == (1, 2, Outcome.LOST)
-    assert task.said.endswith("Unable to create step for job 4711")
-    assert "run again: 1 task\n" in said
+    patched = "from slurm_colloc.runtime import loop, pack; loop._FIRST_WAIT_S = 0.01; loop._LONGEST_WAIT_S = 0"
+    patched += "; import os, sys; sys.exit(pack.main(sys.argv[1:], dict(os.environ)))"
+    monkeypatch.setattr(Job, "PROGRAM", ("-c", patched))
+    status, out, _ = job.run(pack_script("", a_spec(commands=("true",) * 3)))
+    assert (status, "not run: 3 tasks" in out, "--resume=4711" in out) == (1, True, True)
+    assert "10 times in a row" in job.told().stopped
+    assert len(job.calls.read_text().splitlines()) == 10
+
+
+def test_a_job_that_is_stopped_while_the_daemon_starts_runs_nothing(job: Job) -> None:
+    job.mps()
+    control = job.folder / "bin/nvidia-cuda-mps-control"
+    control.rename(control.with_name("real"))
+    slow = f'[ "$1" = -d ] && touch {job.folder}/here && sleep 1'
+    control.write_text(f'#!/bin/sh\n{slow}\nexec {job.folder}/bin/real "$@"\n')
+    control.chmod(0o755)
+    started = job.start(pack_script("", a_spec(2, commands=("true",) * 2)))
+    job.wait_for("here")
+    started.terminate()
+    started.communicate(timeout=60)
+    assert (started.returncode, job.calls.exists()) == (143, False)
 
 
 def test_an_output_that_cannot_be_written_fails_its_task_alone(job: Job) -> None:
@@ -235,6 +308,24 @@ def test_a_requeued_job_runs_what_is_not_done(job: Job) -> None:
     assert (len(job.read("one").splitlines()), job.read("out.2")) == (1, "1\n")
 
 
+def test_a_job_id_that_slurm_gave_before_hides_no_task(job: Job) -> None:
+    job.pack(commands=("true", "true"))
+    note_of = job.folder / "home/.local/share/slurm_colloc/packs/lab/4711.resumed"
+    note_of.write_text("4712\n")
+    commands = ("touch began; sleep 60", "echo >two")
+    started = job.start(pack_script("", a_spec(commands=commands)))
+    job.wait_for("began")
+    started.kill()
+    started.communicate(timeout=30)
+    assert not note_of.exists()
+    (job.folder / "began").unlink()
+    commands = ("true", "echo >two")
+    # Neither where the killed run wrote a header nor where it wrote none.
+    for name, spec in (("two", commands), ("three", ("true", "echo >three"))):
+        assert "2 tasks: 2 succeeded\n" in job.pack(commands=spec, environ={"SLURM_RESTART_COUNT": "1"})
+        assert (job.folder / name).exists()
+
+
 def test_without_a_ledger_the_pack_runs_all_the_same(job: Job) -> None:
     (job.folder / "home/.local").write_text("in the way")
     status, out, err = job.run(pack_script("", a_spec(commands=("true",))))
@@ -245,7 +336,32 @@ def test_without_a_ledger_the_pack_runs_all_the_same(job: Job) -> None:
 def test_the_jobs_of_an_array_share_the_tasks(job: Job) -> None:
     said = job.pack(commands=("true",) * 5, jobs=2, environ={"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_JOB_ID": "4710"})
     assert "2 tasks: 2 succeeded" in said
-    assert [task.number for task in job.told().tasks] == [2, 4]
+    assert [task.number for task in job.told("4710_1").tasks] == [2, 4]
+    assert kept(job, "4710") == pack_script("", a_spec(commands=("true",) * 5, jobs=2))
+
+
+def test_an_array_in_which_the_pack_was_submitted_is_none_of_its_own(job: Job) -> None:
+    environ = {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_JOB_ID": "9", "SLURM_ARRAY_TASK_STEP": "3"}
+    said = job.pack(commands=('echo "$SLURM_ARRAY_JOB_ID" "$SLURM_ARRAY_TASK_STEP"',) * 3, environ=environ)
+    assert "3 tasks: 3 succeeded" in said
+    assert [task.number for task in job.told().tasks] == [1, 2, 3]
+    assert job.read("out.1") == "4711 1\n"
+
+
+def kept(job: Job, name: str) -> bytes:
+    path = job.folder / f"home/.local/share/slurm_colloc/packs/lab/{name}.sh"
+    assert path.stat().st_mode & 0o777 == 0o600
+    return path.read_bytes()
+
+
+def test_what_a_resume_needs_is_kept(job: Job) -> None:
+    job.pack(script="#!/bin/sh\ntrue\n", array="1-2")
+    assert kept(job, "4711") == pack_script("", a_spec(array="1-2"), "#!/bin/sh\ntrue\n")
+    assert job.told().job["folder"] == os.path.realpath(job.folder)
+    (job.folder / "home/.local/share/slurm_colloc/packs/lab/4711.sh").unlink()
+    (job.folder / "home/.local/share/slurm_colloc/packs/lab/4711.sh").mkdir()
+    status, _, said = job.run(pack_script("", a_spec(array="1-2"), "#!/bin/sh\ntrue\n"))
+    assert (status, "the script cannot be kept, and --resume will not be possible" in said) == (0, True)
 
 
 def test_many_tasks_that_end_at_once(job: Job) -> None:
@@ -341,9 +457,73 @@ def test_the_summary_names_what_is_not_done() -> None:
         "  failed: 6-7\n"
         "  gpu out of memory: 9\n"
         "  not run: 1 task\n"
-        "  run again: 2 tasks\n"
+        "  2 attempts repeated\n"
         "  1:00:00, 6 tasks per hour, 3 at a time at most\n"
         "  1 GPU-hours; one task per GPU would have held 2 at the speed measured here, which is an upper bound, since"
         " tasks slow each other down\n"
     )
     assert spans([1, 2, 3, 7, 9, 8]) == "1-3,7-9"
+
+
+# As some releases do it: the step's srun ends well before what runs in it, and before the batch script hears of it.
+SRUN_THAT_ENDS_FIRST = """#!/bin/sh
+while [ "$1" != /bin/sh ]; do shift; done
+SLURM_STEP_ID=0 setsid "$@" &
+while [ ! -e began ]; do sleep 0.05; done
+touch srun-ended
+echo "slurmstepd: error: *** STEP 4711.0 ON g1 CANCELLED AT 2026-01-02T03:04:05 ***" >&2
+"""
+
+
+def test_a_task_whose_srun_ended_first_may_still_save(job: Job) -> None:
+    (job.folder / "bin/srun").write_text(SRUN_THAT_ENDS_FIRST)
+    task = "trap 'sleep 1; echo saved; exit 0' TERM; touch began; while :; do sleep 0.1; done"
+    running = job.start(pack_script("", a_spec(commands=(task,))))
+    job.wait_for("srun-ended")
+    time.sleep(0.4)
+    running.terminate()
+    running.communicate(timeout=60)
+    assert "saved" in job.read("out.1")
+    assert [one.outcome for one in job.told().tasks] == [Outcome.STOPPED]
+
+
+def test_a_task_is_no_step_to_its_programs(job: Job) -> None:
+    """Not started by srun as far as they can see, and with nothing in the environment that Python added."""
+    command = "env | grep -E '^(SLURM_(STEP|JOB_NUM|NNODES|SRUN)|LC_|SRUN)' | sort"
+    job.pack(commands=(command,), environ={"SLURM_JOB_NUM_NODES": "1"})
+    assert job.read("out.1") == "SLURM_JOB_NUM_NODES=1\nSLURM_NNODES=1\n"
+    job.pack(commands=(command,), environ={"SLURM_STEP_ID": "-5"})
+    assert job.read("out.1") == "SLURM_JOB_NUM_NODES=1\nSLURM_NNODES=1\nSLURM_STEP_ID=-5\n"
+
+
+def test_a_pack_submitted_by_a_task_of_a_pack_is_nobodys_task(job: Job) -> None:
+    """sbatch hands the environment on: the program and its sruns have the marks of the task that submitted them."""
+    job.mps()
+    out = job.pack(
+        at_once=3,
+        commands=("true", "sleep 1", "sleep 1"),
+        environ={"CSUB_PACK_TASK": "1", "CSUB_PACK_RUN": "4710-00"},
+    )
+    assert "3 tasks: 3 succeeded" in out
+
+
+def test_only_processes_of_this_run_and_this_job_are_signalled(tmp_path: Path) -> None:
+    def begun(**marks: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], **marks})
+
+    mine = {"SLURM_JOB_ID": "7", "CSUB_PACK_RUN": "7-ab", "CSUB_PACK_TASK": "2"}
+    task = begun(**mine)
+    others = [
+        begun(**mine | {"CSUB_PACK_TASK": "3"}),
+        begun(**mine | {"CSUB_PACK_RUN": "7-cd"}),
+        begun(**mine | {"SLURM_JOB_ID": "8"}),
+        begun(SLURM_JOB_ID="7", CSUB_PACK_TASK="2"),
+    ]
+    try:
+        signal_tasks("7-ab", (2,), signal.SIGKILL)
+        assert task.wait(10) == -signal.SIGKILL
+        assert [one.poll() for one in others] == [None] * 4
+    finally:
+        for one in others:
+            one.kill()
+            one.wait()

@@ -23,6 +23,7 @@ from slurm_colloc.runtime.ledger import (
     missing,
     parse_entry,
     read_ledger,
+    read_ledgers,
 )
 from slurm_colloc.runtime.queue import Outcome, Start
 from slurm_colloc.runtime.spec import Load, Room, Spec, Task
@@ -65,9 +66,9 @@ def begun(number: int, attempt: int = 1) -> Start:
     return Start(Task(number), attempt, SPEC.load)
 
 
-def begin(path: str, spec: Spec = SPEC) -> Ledger:
+def begin(path: str, spec: Spec = SPEC, restart: int = 0) -> Ledger:
     opened = Ledger(path)
-    opened.header(spec, JOB)
+    opened.header(spec, JOB | ({"SLURM_RESTART_COUNT": str(restart)} if restart else {}))
     return opened
 
 
@@ -189,6 +190,33 @@ def test_a_requeued_job_goes_on_in_its_own_ledger(path: str) -> None:
     assert [task.attempts for task in told.tasks] == [1, 2, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("spec", "restart", "missed"),
+    [(SPEC, 0, (1, 2, 3, 4)), (SPEC._replace(name="other"), 1, (1, 2, 3, 4)), (SPEC, 1, (2, 3, 4))],
+)
+def test_an_earlier_job_of_the_same_id_does_not_count(
+    path: str, spec: Spec, restart: int, missed: tuple[int, ...]
+) -> None:
+    written(path, 1)
+    begin(path, spec, restart).close()
+    told = read_ledger(path)
+    assert (missing([told]), told.restarts) == (missed, int(len(missed) == 3))
+    begin(path, spec, 2).close()
+    told = read_ledger(path)
+    assert (missing([told]), told.restarts) == (missed, 1 + int(len(missed) == 3))
+
+
+def test_ledgers_of_an_earlier_array_of_the_same_id_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "a_b"
+    written(str(folder / "7_1.jsonl"), 1, 2)
+    new, other = SPEC._replace(name="new"), SPEC._replace(name="other")
+    paths = [str(folder / name) for name in ("7_1.jsonl", "7.jsonl", "8.jsonl")]
+    written(paths[1], 3, spec=new)
+    written(paths[2], 4, spec=other)
+    told, unreadable = read_ledgers(paths)
+    assert ([one.spec for one in told], unreadable) == ([new, other], [])
+
+
 def test_what_is_missing_is_counted_over_all_jobs_of_a_pack(tmp_path: Path) -> None:
     spec = SPEC._replace(array="0-9", jobs=3)
     told = [
@@ -231,7 +259,7 @@ def test_a_last_line_that_was_cut_anywhere_costs_that_line_alone(path: str) -> N
         assert [task.number for task in told.tasks] == ([1, 2] if kept else [1])
         assert missing([told]) == (2, 3, 4)
         # Who goes on in this file loses nothing of its own.
-        again = begin(path)
+        again = begin(path, restart=1)
         again.start(begun(3))
         again.end(begun(3), Outcome.DONE, 0)
         again.close()

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.config import Observe, Paths, SiteConfig
-from slurm_colloc.errors import ConfigError
+from slurm_colloc.errors import ConfigError, StoreError
 from slurm_colloc.model import Gres, Placement, Rejected, SharingMode
 from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.options import SBATCH_OPTIONS
-from slurm_colloc.submit.render import Sampling, render_block, render_script, site_parts
+from slurm_colloc.submit.render import Sampling, render_block, render_script, site_parts, write_script
 from tests.unit.made import footprint, request, site
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -151,3 +151,14 @@ def test_somebody_elses_keepsake_is_not_run(tmp_path: Path) -> None:
     os.chown(path, 4242, 4242)
     assert site_parts(site()) == parts
     assert "EVIL" not in str(parts)
+
+
+@pytest.mark.parametrize("name", [".", "n" * 256])
+def test_a_script_that_cannot_be_written_leaves_no_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "empty"))
+    with pytest.raises(StoreError, match="cannot be written"):
+        write_script(name, b"true")
+    assert list((tmp_path / "empty").iterdir()) == []

@@ -223,7 +223,7 @@ def test_corrupt_store(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"x.parquet' cannot be read: .*move it away"):
         job_usage(Store(str(tmp_path)), 0, 1, 1)
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="is a link or belongs to"):
+    with pytest.raises(StoreError, match="is no folder"):
         Store(str(tmp_path / "file")).write_allocations("a", [run()], 1.0)
 
 

@@ -25,6 +25,7 @@ from slurm_colloc.accounting.sources.clustercockpit import parse_jobs
 from slurm_colloc.accounting.sources.jobcomp import parse_jobcomp
 from slurm_colloc.accounting.sources.prometheus_server import TOKEN_VARIABLE, Server
 from slurm_colloc.accounting.store import REJECTED_LINES, Store
+from slurm_colloc.accounting.waits import write_waits
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
 from slurm_colloc.cli.colloc.seal import seal_hours
 from slurm_colloc.cli.colloc.texts import Text, content_name, log_name, source_name
@@ -266,6 +267,7 @@ def _history(target: Store, config: SiteConfig) -> None:
     collected = collect_decisions(config.paths.decisions)
     target.write_decisions((user, decision) for (user, _), (_, decision) in collected.decisions.items())
     written = build_history(target, config.cluster, config.state_folder, collected)
+    write_waits(target, config.cluster, config.state_folder, now())
     if written.users_skipped:
         say(f"history: {written.users_skipped} users have none, because only root can write it for them")
     say(

@@ -3,8 +3,7 @@
 
 import os
 import pwd
-from collections.abc import Callable
-from functools import partial
+import re
 from typing import Annotated
 
 import typer
@@ -12,16 +11,20 @@ import typer
 from slurm_colloc.accounting.feedback import collect_decisions
 from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.sweep import job_usage
-from slurm_colloc.cli.colloc.output import site_or_none, state_folder, window, write
+from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window, write
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import InputError
+from slurm_colloc.errors import CollocError, InputError
 from slurm_colloc.history.lookup import look_up
 from slurm_colloc.history.records import read_decisions
-from slurm_colloc.model import Decision, Evidence
+from slurm_colloc.model import Decision, Evidence, JobUsage
 from slurm_colloc.report.job import as_json, as_text
+from slurm_colloc.report.pack import Pack, pack_record, pack_text, read_pack
 from slurm_colloc.report.text import stamp
 from slurm_colloc.slurm.client import CliClient
+
+# A heterogeneous job ("4711+0") is never one.
+_PACKS = re.compile(r"\d+(?:_\d+)?", re.ASCII)
 
 
 def job(
@@ -32,26 +35,50 @@ def job(
 ) -> None:
     """Say what one job asked for, got and used."""
     start, end = window(since, "now")
-    formats: dict[str, Callable[..., str]] = {"text": partial(as_text, since_s=start.timestamp()), "json": as_json}
-    if form not in formats:
-        raise InputError(f"--format '{form}' is not one of {', '.join(formats)}")
+    if form not in ("text", "json"):
+        raise InputError(f"--format '{form}' is not one of text, json")
     folder = store or state_folder("store")
-    usages = job_usage(open_store(folder, site_or_none()), start.timestamp(), end.timestamp(), now())
-    # The id of an array stands for its tasks, as with sacct.
-    runs = [usage for usage in usages if job_id in (usage.job_id, usage.job_id.partition("_")[0])]
-    if not runs:
-        raise InputError(
-            f"job '{job_id}' is not in the store '{folder}' with a GPU since {stamp(start)}; has it one, and has "
-            "'colloc ingest' run since it started?"
-        )
     config = site_or_none()
+    # What a pack's job wrote down is there at once, before any ingest.
+    pack = _pack(config, job_id) if config else None
+    runs: list[JobUsage] = []
+    try:
+        usages = job_usage(open_store(folder, config), start.timestamp(), end.timestamp(), now())
+        # The id of an array stands for its tasks, as with sacct.
+        runs = [usage for usage in usages if job_id in (usage.job_id, usage.job_id.partition("_")[0])]
+        if not runs:
+            raise InputError(
+                f"job '{job_id}' is not in the store '{folder}' with a GPU since {stamp(start)}; has it one, and has "
+                "'colloc ingest' run since it started?"
+            )
+    except CollocError as error:
+        if pack is None:
+            raise
+        say(f"what the job used of its GPU is not known: {error}")
     # csub saw the id of an array, not those of its tasks; the sampler saw the task's own.
-    decision = _decision(config, runs[-1].user, job_id.partition("_")[0]) if config else None
+    user = runs[-1].user if runs else _own_name()
+    decision = _decision(config, user, job_id.partition("_")[0]) if config else None
     evidence: dict[str, Evidence] = {}
     if config and decision:
         known = look_up(config, decision.signature, CliClient(config.timeouts.ask_slurm_s).job_states)
         evidence = {item.job_id: item for item in known.evidence}
-    write(formats[form](runs, decision, evidence), "")
+    if form == "json":
+        write(as_json(runs, decision, evidence, pack_record(pack) if pack else None), "")
+        return
+    write(as_text(runs, decision, evidence, start.timestamp()), "")
+    if pack:
+        write(pack_text(pack), "")
+
+
+def _pack(config: SiteConfig, job_id: str) -> Pack | None:
+    """Return what one's own pack wrote down; what cannot be used is said."""
+    if not _PACKS.fullmatch(job_id):
+        return None
+    try:
+        return read_pack(config.cluster, job_id)
+    except CollocError as error:
+        say(f"what the tasks of a pack did is not known: {error}")
+        return None
 
 
 def _decision(config: SiteConfig, user: str, job_id: str) -> Decision | None:

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long jobs waited for each kind of GPU last week, from the store to where csub looks it up.
+
+When a job became eligible the store does not know: the wait is from submission, so that dependencies, --begin and an
+array's own limit count as waiting. Therefore the median, and how many runs it is of.
+"""
+
+import json
+
+from slurm_colloc.accounting.feedback import make_history_folder
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.files import write_atomic
+from slurm_colloc.placement.waits import LEAST_RUNS, SPAN_S, Wait, Waits, to_json, waits_path
+
+# Whoever submits reads it; it names no user and no job.
+_MODE = 0o644
+# A job of many GPUs waits longer: only those that got one, or shares of one, are like those that csub places.
+_WAITS = """
+WITH began AS (
+    SELECT partition, start_s - submit_s AS wait_s,
+           CASE WHEN regexp_full_match(gres, '(gres/gpu=1,)?gres/gpu:[^=,]+=1(,gres/gpu=1)?')
+                THEN regexp_extract(gres, 'gpu:[^=,]+')
+                WHEN gres = 'gres/gpu=1' THEN 'gpu'
+                WHEN regexp_full_match(gres, '(,?gres/(mps|shard)(:[^=,]+)?=[0-9]+)+')
+                THEN regexp_extract(gres, 'mps|shard') END AS kind
+    FROM allocations
+    WHERE cluster = $cluster AND start_s > $since AND start_s <= $until AND submit_s <= start_s
+)
+SELECT partition, kind, quantile_cont(wait_s, 0.5), quantile_cont(wait_s, 0.9), count(*)
+FROM began WHERE kind IS NOT NULL GROUP BY ALL HAVING count(*) >= $least
+"""
+
+
+def measured_waits(store: Store, cluster: str, now_s: float) -> Waits:
+    """Return the waits of runs that began in the week before ``now_s``.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    parameters = {"cluster": cluster, "since": now_s - SPAN_S, "until": now_s, "least": LEAST_RUNS}
+    rows = store.rows(_WAITS, parameters)
+    return Waits(now_s, {(partition, kind): Wait(*figures) for partition, kind, *figures in rows})
+
+
+def write_waits(store: Store, cluster: str, state_folder: str, now_s: float) -> Waits:
+    """Write the waits of the last week to where csub reads them, and return them.
+
+    Raises:
+        StoreError: the store cannot be read, or the file not be written.
+    """
+    waits = measured_waits(store, cluster, now_s)
+    make_history_folder(state_folder)
+    write_atomic(waits_path(state_folder), json.dumps(to_json(waits)).encode(), _MODE)
+    return waits

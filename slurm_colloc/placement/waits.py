@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a job would end on each piece that fits it and on a whole GPU, and which of them it gets: pure functions.
+
+    turnaround = wait + run time on a whole GPU x slowdown
+
+The wait is 0 where enough is free now, else the median of what jobs that got the same waited last week; where neither
+is known nothing is weighed (docs/explanation/estimate.md).
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.kinds import fits
+from slurm_colloc.model import Weighed
+from slurm_colloc.slurm.free import Free
+from slurm_colloc.units import in_words
+
+# Fewer waits say nothing of the next.
+LEAST_RUNS = 5
+SPAN_S = 7 * 86400.0
+# An ingest that has not come round for so long leaves "last week" behind.
+MOST_AGE_S = 2 * 86400.0
+_SCHEMA = 1
+
+
+class Wait(NamedTuple):
+    """How long jobs waited from submission to start: median, 90th percentile, and how many began in the week."""
+
+    median_s: float
+    p90_s: float
+    runs: int
+
+
+class Waits(NamedTuple):
+    """Waits by (partition, kind of gres), counted at ``at_s`` over the week before."""
+
+    at_s: float
+    measured: Mapping[tuple[str, str], Wait]
+
+
+class Outlook(NamedTuple):
+    """Where a choice looks up waits; both may be asked once, and neither when there is nothing to choose.
+
+    ``free`` answers what is free now, or why that is not known; it is asked only where the answer may change the
+    choice, or where ``wanted`` says that somebody wants to see it.
+    """
+
+    waits: Callable[[], Waits]
+    free: Callable[[], Free | str]
+    wanted: bool = False
+
+
+class Option(NamedTuple):
+    """Something a job may get: ``units`` of a ``kind`` in whichever of the partitions has it first."""
+
+    name: str
+    kind: str
+    partitions: tuple[str, ...]
+    units: int
+    slowdown: float
+
+
+def turnaround_s(wait_s: float, run_s: float, slowdown: float) -> float:
+    """Return the time from submission to the end of a job.
+
+    Args:
+        wait_s: until it starts.
+        run_s: what it runs on a whole GPU.
+        slowdown: on the piece it gets, 1 on a whole GPU.
+    """
+    return wait_s + run_s * slowdown
+
+
+def weigh(option: Option, run_s: float | None, waits: Waits, free: Free | None) -> Weighed:
+    """Return what is expected of one option; a job that names several partitions starts in the first that has it."""
+    keys = [(partition, option.kind) for partition in option.partitions]
+    known = [waits.measured[key] for key in keys if key in waits.measured]
+    wait = min(known, key=lambda one: one.median_s, default=None)
+    left = [free.units[key] for key in keys if key in free.units] if free else []
+    is_free = any(units >= option.units for units in left) if left else None
+    wait_s = 0.0 if is_free else wait.median_s if wait else None
+    ends_s = None if wait_s is None or run_s is None else turnaround_s(wait_s, run_s, option.slowdown)
+    return Weighed(
+        option=option.name,
+        free_now=is_free,
+        waited_median_s=wait.median_s if wait else None,
+        waited_p90_s=wait.p90_s if wait else None,
+        waited_runs=wait.runs if wait else 0,
+        slowdown=option.slowdown,
+        run_s=run_s,
+        turnaround_s=ends_s,
+    )
+
+
+def free_matters(pieces: Sequence[Weighed], whole: Weighed | None, factor: float) -> bool:
+    """Return whether knowing what is free now can change the choice that is made without: else nobody is asked."""
+    run_s = pieces[0].run_s
+    others = [*pieces[1:], *([whole] if whole else [])]
+    if run_s is None or not others:
+        return False
+    at_worst_s = turnaround_s(pieces[0].waited_median_s or 0.0, run_s, pieces[0].slowdown)
+    return at_worst_s > factor * min(turnaround_s(0.0, run_s, other.slowdown) for other in others)
+
+
+def choose(pieces: Sequence[Weighed], whole: Weighed | None, factor: float) -> int | None:
+    """Return which of the pieces the job gets; None: the whole GPU.
+
+    The first is what the site's order and the smallest that fits come to. Another piece, and then the whole GPU, is
+    taken only where the job would end more than ``factor`` times as soon; what is not known is not taken.
+    """
+    taken, ends_s = 0, pieces[0].turnaround_s
+    if ends_s is None:
+        return 0
+    known = [(piece.turnaround_s, index) for index, piece in enumerate(pieces) if piece.turnaround_s is not None]
+    quickest_s, quickest = min(known)
+    if ends_s > factor * quickest_s:
+        taken, ends_s = quickest, quickest_s
+    if whole is not None and whole.turnaround_s is not None and ends_s > factor * whole.turnaround_s:
+        return None
+    return taken
+
+
+def outlook_words(weighed: Weighed, name: str) -> str:
+    """Return ``a NAME is free now`` or how long jobs waited for one; empty where neither is known."""
+    if weighed.free_now:
+        return f"a {name} is free now"
+    if weighed.waited_median_s is None:
+        return f"no {name} is free now" if weighed.free_now is False else ""
+    return f"{name}s waited {in_words(weighed.waited_median_s)} (median of {weighed.waited_runs} jobs, last week)"
+
+
+def waits_path(state_folder: str) -> str:
+    """Return where the waits lie: beside the users' histories, which everybody may enter."""
+    return os.path.join(state_folder, "history", "waits.json")
+
+
+def to_json(waits: Waits) -> dict[str, object]:
+    """Return what ``from_json`` reads."""
+    measured = [[partition, kind, *wait] for (partition, kind), wait in sorted(waits.measured.items())]
+    return {"schema": _SCHEMA, "at_s": waits.at_s, "measured": measured}
+
+
+def from_json(kept: object) -> Waits:
+    """Return what ``to_json`` was given.
+
+    Raises:
+        InputError: of another form, or from another release.
+    """
+    try:
+        if not isinstance(kept, dict) or kept["schema"] != _SCHEMA or not fits(kept["at_s"], float):
+            raise ValueError("not the schema")
+        measured = {}
+        for partition, kind, median_s, p90_s, runs in kept["measured"]:
+            if not (fits(partition, str) and fits(kind, str) and fits(median_s, float) and fits(p90_s, float)):
+                raise ValueError("not a wait")
+            if not fits(runs, int):
+                raise ValueError("not a count")
+            measured[partition, kind] = Wait(float(median_s), float(p90_s), runs)
+        return Waits(float(kept["at_s"]), measured)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError("the file of waits is not of the expected form; run 'colloc ingest' again") from error

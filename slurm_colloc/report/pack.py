@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pack's tasks: how each went, and what is still to be done."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.report.text import clock_time, printable
+from slurm_colloc.runtime.ledger import TaskRecord, Told, ledgers_of, missing, read_ledgers, resumed_by
+from slurm_colloc.runtime.queue import Outcome
+
+_LINES = 50
+_NOT_RUN = "not run"
+_NO_END = "no end known"
+
+
+class Pack(NamedTuple):
+    """What the jobs of a pack wrote down.
+
+    ``told`` are those that began, of an array several; ``resumed_by`` are the jobs that went on with it, whose tasks
+    count as done in ``left`` if they are. ``unreadable`` says which ledgers could not be used.
+    """
+
+    job_id: str
+    told: tuple[Told, ...]
+    resumed_by: tuple[str, ...]
+    left: tuple[int, ...]
+    unreadable: tuple[str, ...]
+
+
+def read_pack(cluster: str, job_id: str) -> Pack | None:
+    """Return a pack of the user who runs this, None where the job is none.
+
+    Args:
+        cluster: on which it ran.
+        job_id: as Slurm shows it: "4711" is a job or a whole array, "4711_2" one job of it.
+
+    Raises:
+        InputError: no ledger of it can be used, or no id of a job.
+        StoreError: the ledgers' folder cannot be read.
+    """
+    told, unreadable = read_ledgers(ledgers_of(cluster, job_id))
+    if not told:
+        if unreadable:
+            raise InputError(unreadable[0])
+        return None
+    whole = job_id.partition("_")[0]
+    others = resumed_by(cluster, whole)
+    later, also = read_ledgers(path for other in others for path in ledgers_of(cluster, other))
+    return Pack(whole, tuple(told), others, missing([*told, *later]), (*unreadable, *also))
+
+
+def pack_text(pack: Pack) -> str:
+    """Return lines for a terminal: totals, and how each task went; of more than 50 first those that are not done."""
+    tasks = _tasks(pack)
+    numbers = [number for number, _ in tasks]
+    counts = Counter(_outcome(record) for _, record in tasks)
+    done = Outcome.DONE.value
+    lines = [f"  pack       {_count(len(tasks), 'task')}: {_counted(counts)}"]
+    if again := sum(record.attempts - 1 for _, record in tasks if record):
+        lines.append(f"             {_count(again, 'repeated attempt')}")
+    lines += [f"             {printable(told.stopped)}" for told in pack.told if told.stopped]
+    if torn := sum(told.torn_lines for told in pack.told):
+        lines.append(f"             {_count(torn, 'line')} of the ledger cannot be used")
+    lines += [f"             {printable(problem)}" for problem in pack.unreadable]
+    if pack.resumed_by:
+        lines.append(f"             resumed by job {', '.join(pack.resumed_by)}")
+    left = len(set(pack.left) & set(numbers))
+    if left:
+        lines.append(f"             {_count(left, 'task')} to be done: csub pack --resume={pack.job_id}")
+    if len(tasks) > _LINES:
+        tasks = sorted(tasks, key=lambda task: (_outcome(task[1]) == done, task[0]))
+    lines += [_line(number, record) for number, record in tasks[:_LINES]]
+    if rest := tasks[_LINES:]:
+        counts = Counter(_outcome(record) for _, record in rest)
+        lines.append(f"  and {_count(len(rest), 'task')} more: {_counted(counts)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def pack_record(pack: Pack) -> dict[str, Any]:
+    """Return all that is known of a pack, for JSON."""
+    tasks = _tasks(pack)
+    return {
+        "job_id": pack.job_id,
+        "tasks": [
+            {
+                "number": number,
+                "outcome": record.outcome.value if record and record.outcome else None,
+                "attempts": record.attempts if record else 0,
+                "status": record.status if record else None,
+                "began_s": record.began_s if record else None,
+                "ended_s": record.ended_s if record else None,
+                "step": record.step if record else "",
+                "said": record.said if record else "",
+            }
+            for number, record in tasks
+        ],
+        "outcomes": dict(Counter(_outcome(record) for _, record in tasks)),
+        "missing": sorted(set(pack.left) & {number for number, _ in tasks}),
+        "resumed_by": list(pack.resumed_by),
+        "unreadable": list(pack.unreadable),
+        "jobs": [
+            {
+                **told.job,
+                "began_s": told.began_s,
+                "last_s": told.last_s,
+                "restarts": told.restarts,
+                "stopped": told.stopped,
+                "notes": list(told.notes),
+                "torn_lines": told.torn_lines,
+            }
+            for told in pack.told
+        ],
+    }
+
+
+def pack_summary(pack: Pack) -> str:
+    """Return in a few words how a pack went."""
+    counts = Counter(_outcome(record) for _, record in _tasks(pack))
+    return _counted(counts)
+
+
+def _tasks(pack: Pack) -> list[tuple[int, TaskRecord | None]]:
+    """Return the tasks of the jobs that are told of, by number; None for one that never began."""
+    found: dict[int, TaskRecord | None] = {}
+    for number in _numbers(pack.told):
+        found.setdefault(number, None)
+    found |= {record.number: record for told in pack.told for record in told.tasks}
+    return sorted(found.items())
+
+
+def _numbers(every: Sequence[Told]) -> Iterable[int]:
+    for told in every:
+        part = int(told.job.get("SLURM_ARRAY_TASK_ID", "0")) if told.spec.jobs > 1 else 0
+        yield from (task.number for task in told.spec.tasks(part))
+
+
+def _outcome(record: TaskRecord | None) -> str:
+    if record is None:
+        return _NOT_RUN
+    return record.outcome.value if record.outcome else _NO_END
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
+
+
+def _line(number: int, record: TaskRecord | None) -> str:
+    if record is None:
+        return f"  task {number:<6}{_NOT_RUN}"
+    words = [_outcome(record)]
+    if record.attempts > 1:
+        words.append(f"attempt {record.attempts}")
+    if record.ended_s is not None:
+        words.append(clock_time(record.ended_s - record.began_s))
+    if record.status is not None:
+        words.append(f"signal {-record.status}" if record.status < 0 else f"status {record.status}")
+    words.append(f"step {record.step}" if record.step else "no step")
+    said = f": {printable(record.said)}" if record.said else ""
+    return f"  task {number:<6}{', '.join(words)}{said}"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

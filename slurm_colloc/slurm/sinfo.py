@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which GPUs are free: one question for all nodes, and the parser of its answer."""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import Gres
+from slurm_colloc.slurm.free import kind_of
+
+# One line for each node and partition; a field without a width is printed whole.
+QUESTION = ("sinfo", "-h", "-a", "-N", "-O", "NodeList:|,Partition:|,Gres:|,GresUsed:|,StateCompact:")
+# Where a job may start at once. With a mark behind it the node is asleep, planned for a job that goes first, to be
+# rebooted or silent, and another state means drained, down, reserved or without a free core.
+_OPEN = ("idle", "mix")
+_SHARED = ("mps", "shard")
+_BETWEEN = re.compile(r",(?![^(]*\))")
+_ITEM = re.compile(r"(gpu|mps|shard)(?::([A-Za-z_0-9.+-]*[A-Za-z_.+-][A-Za-z_0-9.+-]*))?:(\d{1,9})(?:\(([^()]*)\))?")
+_IGNORED = re.compile(r"(?!(?:gpu|mps|shard)(?::|$))[a-z_][a-z_0-9]*(?::.*)?")
+
+
+class _Entry(NamedTuple):
+    gres: Gres
+    detail: str
+
+
+def parse_free(text: str) -> dict[tuple[str, str], int]:
+    """Return what QUESTION's answer says is free, as in ``Free.units``.
+
+    Raises:
+        InputError: a line of another form.
+    """
+    found: dict[tuple[str, str], int] = {}
+    for line in filter(None, text.splitlines()):
+        cells = line.split("|")
+        if len(cells) != 5:
+            raise InputError(f"sinfo printed '{line}', which has not 5 columns")
+        _, partition, gres, used, state = (cell.strip() for cell in cells)
+        name = partition.removesuffix("*")
+        for kind, units in _free_on(list(_entries(gres)), list(_entries(used))).items():
+            here, before = units if state in _OPEN else 0, found.get((name, kind), 0)
+            found[name, kind] = max(before, here) if kind in _SHARED else before + here
+    return found
+
+
+def _entries(text: str) -> Iterator[_Entry]:
+    if text in ("", "(null)", "N/A", "none"):
+        return
+    for item in _BETWEEN.split(text):
+        match = _ITEM.fullmatch(item)
+        if match is not None:
+            yield _Entry(Gres(match[1], match[2] or "", int(match[3])), match[4] or "")
+        elif not _IGNORED.fullmatch(item):
+            raise InputError(f"sinfo printed the gres '{item}', which is not of the form name[:type]:count")
+
+
+def _free_on(there: list[_Entry], used: list[_Entry]) -> dict[str, int]:
+    """Return what is free on one node: a device is at one time either a gpu or shared."""
+    gpus = [entry.gres for entry in there if entry.gres.name == "gpu"]
+    devices = sum(gres.quantity for gres in gpus)
+    as_gpu = {index for entry in used if entry.gres.name == "gpu" for index in _indices(entry.detail)}
+    shares = [(entry, _share_of(entry.gres, used)) for entry in there if entry.gres.name in _SHARED]
+    shared = {index for _, of in shares if of is not None for index in _devices_in_use(of)}
+    found: dict[str, int] = {}
+    for gres in gpus:
+        taken = sum(entry.gres.quantity for entry in used if (entry.gres.name, entry.gres.type) == ("gpu", gres.type))
+        # Which type a shared device is of is not said.
+        found[kind_of(gres)] = max(0, gres.quantity - taken - len(shared))
+    for entry, of in shares:
+        found[entry.gres.name] = _most_left(entry.gres, of, devices, as_gpu | shared, as_gpu)
+    return found
+
+
+def _share_of(gres: Gres, used: list[_Entry]) -> _Entry | None:
+    return next((entry for entry in used if (entry.gres.name, entry.gres.type) == (gres.name, gres.type)), None)
+
+
+def _pieces(detail: str) -> list[tuple[str, int]]:
+    """Return (in use, of) for each device, from ``30/100,-/100``; 22.05 names devices in use instead."""
+    pairs = [pair.partition("/") for pair in detail.split(",")] if "/" in detail else []
+    return [(used, int(of)) for used, _, of in pairs if of.isdigit()]
+
+
+def _devices_in_use(entry: _Entry) -> set[int]:
+    pieces = _pieces(entry.detail)
+    busy = {index for index, (used, _) in enumerate(pieces) if used.isdigit() and int(used)}
+    return busy if pieces else _indices(entry.detail)
+
+
+def _most_left(total: Gres, of: _Entry | None, devices: int, taken: set[int], as_gpu: set[int]) -> int:
+    """Return the most that one device has left of a share."""
+    pieces = _pieces(of.detail) if of else []
+    if pieces:
+        left = [size - int(used) for index, (used, size) in enumerate(pieces) if index not in as_gpu and used.isdigit()]
+        return max(left, default=0)
+    # 22.05 counts devices, not shares: what a device that somebody shares has left is not known, and not counted.
+    return total.quantity // devices if devices > len(taken) else 0
+
+
+def _indices(detail: str) -> set[int]:
+    """Return {0, 1, 3} from ``IDX:0-1,3``."""
+    found: set[int] = set()
+    if detail.startswith("IDX:"):
+        for part in detail[len("IDX:") :].split(","):
+            first, _, last = part.partition("-")
+            if first.isdigit():
+                found |= set(range(int(first), int(last if last.isdigit() else first) + 1))
+    return found

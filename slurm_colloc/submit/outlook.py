@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waits and free GPUs as a submission finds them: a file of the ingest, and one question that is kept for a minute."""
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from slurm_colloc.clock import now
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import CollocError, InputError, StoreError
+from slurm_colloc.estimate.signature import digest
+from slurm_colloc.files import private_folder, read_bounded, write_atomic
+from slurm_colloc.placement.waits import MOST_AGE_S, Outlook, Waits, from_json, waits_path
+from slurm_colloc.slurm import free as known
+from slurm_colloc.slurm.free import Free
+
+_LIMIT_BYTES = 4 * 1024 * 1024
+_KEPT_S = 60.0
+_NOTHING = Waits(0.0, {})
+
+
+def outlook(config: SiteConfig, ask: Callable[[], Free], *, wanted: bool) -> Outlook | None:
+    """Return where a choice may look up waits; None where the site weighs none.
+
+    Args:
+        config: the site.
+        ask: asks Slurm what is free now.
+        wanted: somebody wants to see what is free, whether or not it can change the choice.
+    """
+    if not config.sharing.weigh_waits:
+        return None
+    return Outlook(partial(_waits, config), partial(_free, config, ask), wanted)
+
+
+def _waits(config: SiteConfig) -> Waits:
+    """Return last week's waits; a missing, broken or old file is none, and only a site's ingest writes one."""
+    if not config.paths.state:
+        return _NOTHING
+    try:
+        found = from_json(json.loads(read_bounded(waits_path(config.paths.state), _LIMIT_BYTES)))
+    except (StoreError, InputError, ValueError, RecursionError):
+        return _NOTHING
+    return found if 0 <= now() - found.at_s <= MOST_AGE_S else _NOTHING
+
+
+def _free(config: SiteConfig, ask: Callable[[], Free]) -> Free | str:
+    """Return what is free now, or why that is not known; both are kept, lest each submission wait for a time-out."""
+    # No ".json": the ingest takes those in this folder for decisions. One home may serve several clusters.
+    path = os.path.join(config.decisions_folder, f"free-{digest(config.cluster.encode())}")
+    try:
+        kept = json.loads(read_bounded(path, _LIMIT_BYTES, owners=(os.geteuid(),)))
+        found = known.from_json(kept)
+        if 0 <= now() - found.at_s <= _KEPT_S:
+            return str(kept["failed"]) if kept.get("failed") else found
+    except (StoreError, InputError, ValueError, RecursionError):
+        pass  # none kept, or unreadable: asked for as if there were none
+    answer: Free | str
+    try:
+        answer = ask()
+        content = known.to_json(answer)
+    except CollocError as error:
+        answer = str(error)
+        content = {**known.to_json(Free(now(), {})), "failed": answer}
+    with suppress(StoreError):  # asked for again at the next submission
+        private_folder(config.decisions_folder)
+        write_atomic(path, json.dumps(content).encode())
+    return answer

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pack that came to its end before all its tasks were done: what is missing, and how it was submitted."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import InputError, StoreError
+from slurm_colloc.runtime.ledger import kept_script, ledger_folder, ledgers_of, missing, read_ledgers, resumed_by
+from slurm_colloc.runtime.spec import Spec, from_json, split_script
+from slurm_colloc.slurm.options import scan
+from slurm_colloc.submit.pack import without
+from slurm_colloc.submit.plan import OWN_OPTIONS, option_table, parse_arguments
+
+# About one call of csub or one place in the queue, not about the tasks.
+_OF_THAT_CALL = frozenset(
+    {"begin", "dependency", "hold", "kill-on-invalid-dep", "parsable", "quiet", "test-only", "verbose", "wait"}
+)
+_OWN_OF_THAT_CALL = frozenset({"dry-run", "explain", "format"})
+
+
+class Earlier(NamedTuple):
+    """A pack as its job left it.
+
+    ``job_id`` is the one that csub said. ``text`` is the user's script, or one that stands for the commands, ``folder``
+    where it ran. ``tasks`` are all that it had to run, ``left`` those that are not done, by the packs that resumed it
+    (``resumed_by``) neither. ``unreadable`` says what could not be used.
+    """
+
+    job_id: str
+    spec: Spec
+    text: bytes
+    folder: str
+    tasks: int
+    left: tuple[int, ...]
+    resumed_by: tuple[str, ...]
+    unreadable: tuple[str, ...]
+
+
+def read_earlier(cluster: str, job_id: str) -> Earlier:
+    """Return what is known of a pack of the user who runs this.
+
+    Args:
+        cluster: on which it ran.
+        job_id: as csub said it; of a job of an array, "4711_2", the whole array counts.
+
+    Raises:
+        InputError: it is no pack, or has not begun.
+        StoreError: what it left cannot be used.
+    """
+    job_id = job_id.partition("_")[0]
+    if not (job_id.isascii() and job_id.isdigit()):
+        raise InputError(f"--resume='{job_id}' is no id of a job")
+    own, unreadable = read_ledgers(ledgers_of(cluster, job_id))
+    if not own:
+        where = f"no ledger of it in '{ledger_folder()}'"
+        why = unreadable[0] if unreadable else f"{where}: it is no pack of yours on cluster '{cluster}', or never began"
+        raise InputError(f"job {job_id} cannot be resumed: {why}; submit it anew")
+    others = resumed_by(cluster, job_id)
+    later, also = read_ledgers(path for other in others for path in ledgers_of(cluster, other))
+    try:
+        head, line, script = split_script(kept_script(cluster, job_id))
+        spec = from_json(line)
+    except (InputError, StoreError) as error:
+        raise StoreError(
+            f"job {job_id} cannot be resumed: its script is not to be had ({error}); submit it anew"
+        ) from error
+    if spec.commands:
+        directives = (part for part in head.split(b"\n") if part.startswith((b"#SBATCH", b"#CSUB")))
+        commands = (command.encode(errors="surrogateescape") for command in spec.commands)
+        script = b"\n".join((b"#!/bin/sh", *directives, *commands)) + b"\n"
+    return Earlier(
+        job_id=job_id,
+        spec=spec,
+        text=script,
+        folder=max(own, key=lambda told: told.last_s).job.get("folder", ""),
+        tasks=sum(len(spec.tasks(job)) for job in range(spec.jobs)),
+        left=missing([*own, *later]),
+        resumed_by=others,
+        unreadable=(*unreadable, *also),
+    )
+
+
+def merged_options(
+    earlier: Earlier, further: Sequence[str], config: SiteConfig
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the options to submit a pack with again, and what stood behind them: a script, a file or a command.
+
+    Args:
+        earlier: the pack.
+        further: options, which win over those it was submitted with.
+        config: the site.
+
+    Raises:
+        UnsureError: options that this release, or the site, does not know any more.
+    """
+    table = option_table(config.slurm_release, config)
+    words: Sequence[str] = earlier.spec.argv
+    if earlier.spec.commands:
+        end = scan(words[1:], table, OWN_OPTIONS).end + 1
+        words, rest = words[1:end], tuple(words[end:])
+        line = parse_arguments(words, config)
+    else:
+        line = parse_arguments(words, config)
+        rest = line.sbatch_argv[line.ends[-1] :]
+    said = [one for one in line.own if one.name not in _OWN_OF_THAT_CALL]
+    own = [f"--{one.name}" if one.value is None else f"--{one.name}={one.value}" for one in said]
+    dropped = _OF_THAT_CALL | ({"chdir"} if earlier.folder else set())
+    kept = without(line.sbatch_argv[: line.ends[-1]], table, dropped)
+    chdir = [f"--chdir={earlier.folder}"] if earlier.folder else []
+    return (*own, *kept, *chdir, *further), rest

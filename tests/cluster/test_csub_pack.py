@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packs from csub's call to the last task's end on real Slurm, beside the same array by plain sbatch."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.runtime.ledger import missing
+from slurm_colloc.runtime.queue import Outcome
+from tests.cluster import cgroups, releases
+from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster
+from tests.cluster.lab import Lab
+from tests.cluster.packs import Packs
+from tests.cluster.site import write_site
+from tests.cluster.user import SLICE, User, tres
+
+pytestmark = pytest.mark.cluster
+
+FOOTPRINT = "--gpu-footprint=mem=9G,sm=20"
+HEAD = "#SBATCH --array=0-9%4\n#SBATCH --gres=gpu:1 -p gpu -t 5 -o out/%A_%a.txt\n"
+END = "exit $((SLURM_ARRAY_TASK_ID == 3 ? 5 : 0))\n"
+
+
+class Packer(User):
+    """A user with an MPS control program on the PATH of his jobs."""
+
+    def __init__(self, lab: Lab, name: str, site: Path) -> None:
+        super().__init__(lab, name, site)
+        self.packs = Packs(lab, name)
+        self.environment["PATH"] = f"{self.packs.fake}:{lab.environment(name)['PATH']}"
+        self.run("mkdir", "-p", "out")
+        for path in [*self.home.iterdir(), *(self.home / "out").iterdir()]:
+            if path.is_file():
+                path.unlink()
+
+    def output(self, name: str) -> str:
+        return (self.home / "out" / name).read_text()
+
+    def told(self, job: str) -> str:
+        """Return what a pack said, once it has ended."""
+        self.lab.wait_jobs([job])
+        return self.output(f"slurm-{job}.pack.out")
+
+    def ends(self, array: str) -> dict[str, str]:
+        """Return the exit codes that sacct has for an array's tasks or a pack's, by their numbers."""
+        self.lab.wait_accounted([array])
+        argv = ["sacct", "-n", "-P", "-j", array, "-o", "JobID,JobName,ExitCode"]
+        rows = [line.split("|") for line in self.lab.run(argv, check=True).stdout.splitlines()]
+        packed = {name.removeprefix("task-"): code for _, name, code in rows if name.startswith("task-")}
+        return packed or {task.partition("_")[2]: code for task, _, code in rows if "." not in task}
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Path:
+    return write_site(lab, "pack-site", agent=False)
+
+
+@pytest.fixture
+def alice(lab: Lab, site: Path) -> Iterator[Packer]:
+    yield Packer(lab, "alice", site)
+    lab.run(["scancel", "-u", "alice"])
+
+
+SHELL = (
+    'echo "task $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT: $SLURM_ARRAY_TASK_MIN-$SLURM_ARRAY_TASK_MAX"\n'
+    'echo "mark [$MARK] args $# [$2] name $SLURM_JOB_NAME in $PWD umask $(umask) input $(readlink /proc/self/fd/0)"\n'
+    'echo "nodes $SLURM_JOB_NUM_NODES $SLURM_NNODES step [$SLURM_STEP_ID$SLURM_STEPID]"\n'
+    'echo "locale [$LC_CTYPE] gpus [${SLURM_JOB_GPUS:+set}] [$SLURM_STEP_GPUS]"\n'
+)
+PYTHON = (
+    "import os, sys\n"
+    "number = os.environ['SLURM_ARRAY_TASK_ID']\n"
+    "print(number, sys.argv[1:], sys.flags, sorted(name for name in os.environ if name.startswith(('PY', 'LC_'))))\n"
+    "sys.exit(5 if number == '3' else 0)\n"
+)
+SCRIPTS = {
+    "bash": f"#!/bin/bash\n{HEAD}{SHELL}{END}",
+    "none.sh": f"#!/bin/bash\n{HEAD}#SBATCH --export=NONE\n{SHELL}{END}",
+    "list.sh": f"#!/bin/bash\n{HEAD}#SBATCH --export=PATH,MARK\n{SHELL}{END}",
+    "python": f"#!/usr/bin/python3 -u\n{HEAD}{PYTHON}",
+    "env.py": f"#!/usr/bin/env python3\n{HEAD}{PYTHON}",
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_packs_tasks_end_as_those_of_the_array(alice: Packer, name: str) -> None:
+    script = alice.script(SCRIPTS[name], name)
+    done = alice.run("csub", "--pack", FOOTPRINT, script, "a", "b c", MARK="m x")
+    pack = done.stdout.split()[-1]
+    assert f"job {pack}: pack of 4 at a time: 10 tasks on one GPU" in done.stderr
+    array = alice.run("sbatch", script, "a", "b c", MARK="m x").stdout.split()[-1]
+    states = alice.lab.wait_jobs([pack, array])
+    assert states[int(pack)] == "FAILED"
+    for number in range(10):
+        packed, plain = alice.output(f"{pack}_{number}.txt"), alice.output(f"{array}_{number}.txt")
+        added = "srun: error: g1: task 0: Exited with exit code 5\n" if number == 3 else ""
+        assert packed.replace("error: g2:", "error: g1:") == plain + added
+    assert alice.ends(pack) == alice.ends(array) == {str(n): "5:0" if n == 3 else "0:0" for n in range(10)}
+    said = alice.told(pack)
+    assert "10 tasks: 9 succeeded\n  failed: 3\n" in said
+    assert ("the tasks run one at a time" in said) == (name == "none.sh")
+
+
+def test_tasks_are_dealt_out_over_several_jobs(alice: Packer) -> None:
+    script = alice.script(f"#!/bin/sh\n{HEAD}echo $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT\n")
+    job = alice.submit("--pack", FOOTPRINT, "--pack-jobs=2", script)
+    jobs = alice.lab.wait_jobs([job])
+    assert list(jobs.values()) == ["COMPLETED"] * 2
+    assert [alice.output(f"{job}_{number}.txt") for number in range(10)] == [f"{n} of 10\n" for n in range(10)]
+    assert ["5 tasks: 5 succeeded" in alice.told(str(one)) for one in jobs] == [True, True]
+
+
+def test_scancel_leaves_the_tasks_time_to_save(alice: Packer) -> None:
+    """Releases differ in whether a step's srun ends before what runs in it, and which of them is told first."""
+    wait = "trap 'sleep 2; echo saved; exit 0' TERM; echo began; while :; do sleep 0.1; done"
+    script = alice.script(f"#!/bin/bash\n{HEAD}[ $SLURM_ARRAY_TASK_ID = 0 ] || {{ {wait}; }}\n")
+    job = alice.submit("--pack", FOOTPRINT, script)
+    for number in (1, 2, 3, 4):
+        assert alice.packs.wait_for(f"out/{job}_{number}.txt") == "began\n"
+    alice.run("scancel", job)
+    assert alice.lab.wait_jobs([job]) == {int(job): "CANCELLED"}
+    assert all("saved\n" in alice.output(f"{job}_{number}.txt") for number in (1, 2, 3, 4))
+    told = alice.packs.told(job)
+    assert [task.outcome for task in told.tasks] == [Outcome.DONE] + [Outcome.STOPPED] * 4
+    assert missing([told]) == tuple(range(1, 10))
+    assert "1 succeeded\n  stopped: 1-4\n  not run: 5 tasks\n" in alice.told(job)
+
+
+def test_a_file_of_commands(alice: Packer) -> None:
+    lines = "#SBATCH --gres=gpu:1 -p gpu -t 2 -o out/c.%a\n# what it is\necho one\n\necho 'a  b'; exit 3\necho 3 >&2\n"
+    job = alice.submit("pack", FOOTPRINT, alice.script(lines, "commands"))
+    assert "3 tasks: 2 succeeded\n  failed: 2\n" in alice.told(job)
+    assert [alice.output(f"c.{n}").splitlines()[0] for n in (1, 2, 3)] == ["one", "a  b", "3"]
+    assert alice.shown(job)["JobName"] == "commands"
+
+
+def test_a_command_with_placeholders(alice: Packer) -> None:
+    options = ("--gres=gpu:1", "-p", "gpu", "-o", "out/%a", "-t", "2")
+    job = alice.submit("pack", FOOTPRINT, *options, "--", "echo", "{a}", "{b}", ":::", "a=1..3", "b=x,y")
+    assert "6 tasks: 6 succeeded" in alice.told(job)
+    assert [alice.output(str(n)).strip() for n in range(1, 7)] == [f"{a} {b}" for a in (1, 2, 3) for b in ("x", "y")]
+
+
+NOT_PACKED = [
+    (["-N2"], "nodes '2'"),
+    (["--exclusive"], "whole nodes"),
+    (["--gpu-footprint=mem=70G,sm=90"], "one task fills a GPU"),
+    (["--colloc=off"], "--colloc=off"),
+]
+
+
+@pytest.mark.parametrize(("options", "why"), NOT_PACKED)
+def test_what_is_not_packed_goes_once_as_the_array_it_is(alice: Packer, options: list[str], why: str) -> None:
+    script = alice.script(f"#!/bin/sh\n{HEAD}exit 0\n")
+    before = set(alice.jobs())
+    done = alice.run("csub", "-H", "--pack", FOOTPRINT, *options, script)
+    [job] = set(alice.jobs()) - before
+    assert alice.shown(job)["ArrayTaskId"] == "0-9%4"
+    assert alice.shown(job)["TresPerNode"] == tres("gpu:1")
+    assert f"job {job}: not packed: " in done.stderr
+    assert why in done.stderr
+
+
+def test_a_pack_in_a_slice(alice: Packer) -> None:
+    """Where Slurm may give slices of any size, the smallest decides; one that is named is shared as a GPU is."""
+    script = alice.script(f"#!/bin/sh\n{HEAD}echo $SLURM_ARRAY_TASK_ID\n")
+    options = ("--gpu-footprint=mem=4G,sm=10", "-p", "mig")
+    named = f"gpu:{SLICE}_3g.40gb:1"
+    job = alice.submit("--pack", *options, f"--gres={named}", script)
+    assert "10 tasks: 10 succeeded" in alice.told(job)
+    assert alice.allocated(job)[f"gres/gpu:{SLICE}_3g.40gb"] == "1"
+    done = alice.run("csub", "-H", "--pack", *options, script)
+    assert f"each keeps 82.5 % of its SMs busy, and all together may come to 120 % (on {SLICE}_1g.10gb)" in done.stderr
+    assert alice.shown(done.stdout.split()[-1])["ArrayTaskId"] == "0-9%4"
+
+
+USES = f"#!/bin/sh\n{HEAD}COLLOC_SIMULATED_GPU_LOAD=mem=6G,util=60,sm=11 sleep 4\nwait\n"
+
+
+def test_what_a_pack_uses_is_nobodys_evidence(lab: Lab) -> None:
+    site = write_site(lab, "pack-agents")
+    bob = Packer(lab, "bob", site)
+    as_root = {"COLLOC_CONF": str(site / "site.toml")}
+    agents = [
+        lab.spawn(f"agent-{node}", [lab.bin / "colloc", "agent", "--node", node], env=as_root) for node in ("g1", "g2")
+    ]
+    try:
+        script = bob.script(USES)
+        job = bob.submit("--pack", "--gpu-footprint=mem=7G,sm=20", script)
+        bob.told(job)
+        lab.wait_accounted([job])
+        lab.run(["colloc", "ingest", "--since", "1h"], env=as_root, check=True, timeout=120)
+        [run] = json.loads(lab.run(["colloc", "job", job, "--format=json"], env=as_root, check=True).stdout)["runs"]
+        assert run["gpu_mem_peak_mib"] == 4 * 6144
+        assert run["allocated_gpu_hours"] == pytest.approx(run["held_gpu_hours"], rel=0.2)
+        assert "no earlier run of this job is known" in bob.run("csub", "--dry-run", "--explain", script).stderr
+        assert "no earlier run of this job is known" in bob.run("csub", "--dry-run", "--pack", script).stderr
+        assert "known for the next submission" not in bob.run("colloc", "history").stdout
+        report = lab.run(["colloc", "report"], env=as_root, check=True).stdout
+        assert "csub's footprints by hint, 1 runs: none measured" in report
+    finally:
+        for agent in agents:
+            lab.stop_spawned(agent)
+
+
+VERSION = "v1" if releases.HOST.name == RELEASE else "v2"
+GREEDY = "python3 -c 'held = bytearray(300 << 20); print(len(held))'"
+
+
+@pytest.fixture(scope="module")
+def carol(request: pytest.FixtureRequest) -> Iterator[Packer]:
+    """A user of a lab whose jobs run in real cgroups."""
+    need_cluster()
+    if reason := cgroups.missing(VERSION):
+        pytest.skip(reason)
+    failed_before = request.session.testsfailed
+    with cgroups.swept():
+        lab = cgroups.new_lab(RELEASE, VERSION)
+        try:
+            lab.up()
+            lab.install(CHECKOUT)
+            yield Packer(lab, "carol", write_site(lab, "pack-site", agent=False))
+        finally:
+            lab.down()
+    if request.session.testsfailed == failed_before:
+        lab.remove()
+
+
+# Allowed is also what no driver serves.
+OPENS = """\
+import errno, os, sys
+for name in sorted(os.listdir(sys.argv[1])):
+    try:
+        os.close(os.open(os.path.join(sys.argv[1], name), os.O_RDWR))
+    except OSError as error:
+        if error.errno == errno.EPERM:
+            continue
+    print(name)
+"""
+
+
+def test_in_cgroups_each_task_has_the_gpu(carol: Packer) -> None:
+    devices = carol.lab.root / "dev/g1"
+    for path in devices.iterdir():
+        path.chmod(0o666)  # else nobody could tell the cgroup's refusal from that of the file's mode
+    carol.script(OPENS, "opens.py")
+    text = "python3 opens.py $GPUS\necho $CUDA_VISIBLE_DEVICES\nsetsid sleep 321.5 &\n"
+    script = carol.script(f"#!/bin/sh\n{HEAD}{text}")
+    job = carol.submit("--pack", FOOTPRINT, "-w", "g1", script, GPUS=str(devices))
+    assert "10 tasks: 10 succeeded" in carol.told(job)
+    said = {carol.output(f"{job}_{number}.txt") for number in range(10)}
+    assert len(said) == 1, said
+    assert said <= {"nvidia0\n0\n", "nvidia1\n0\n", "nvidia1\n1\n"}
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"321.5" in read(path)]
+
+
+def read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.skipif(VERSION == "v2", reason="memory is in v1's hands here")
+def test_a_task_above_its_share_of_memory_dies_alone(carol: Packer) -> None:
+    script = carol.script(f"#!/bin/sh\n{HEAD}[ $SLURM_ARRAY_TASK_ID != 2 ] || exec {GREEDY}\nsleep 2\n")
+    began = time.monotonic()
+    job = carol.submit("--pack", FOOTPRINT, "--mem=100M", script)
+    said = carol.told(job)
+    assert "10 tasks: 9 succeeded\n  host out of memory: 2\n" in said
+    assert carol.ends(job)["2"] in ("0:125", "0:9", "137:0", "9:0")
+    assert {task.attempts for task in carol.packs.told(job).tasks} == {1}
+    assert time.monotonic() - began < 60

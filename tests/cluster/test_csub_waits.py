@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waits and free GPUs on real Slurm: the slices full and a whole GPU free, and the other way round."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.history.snapshot import write_snapshot
+from slurm_colloc.placement.waits import Wait, Waits, to_json, waits_path
+from tests.cluster import jobs
+from tests.cluster.lab import Lab
+from tests.cluster.site import write_site
+from tests.cluster.user import SLICE, User, tres
+from tests.unit.made import HOUR, evidence
+
+pytestmark = pytest.mark.cluster
+
+# The type says that no slice will do: as asked it gets a whole GPU.
+GPU_JOB = "#!/bin/bash\n#SBATCH --gres=gpu:h100:1 -t 120 -H\nsleep 1\n"
+SMALL = f"gpu:{SLICE}_1g.10gb"
+
+
+@pytest.fixture
+def site(lab: Lab) -> Path:
+    folder = write_site(lab, "waits-site", extra={"sharing.order": '["mig"]'})
+    path = Path(waits_path(str(folder)))
+    path.parent.mkdir(exist_ok=True)
+    path.parent.chmod(0o711)
+    waits = {("all", SMALL): Wait(5.0 * HOUR, 9.0 * HOUR, 12), ("all", "gpu:h100"): Wait(3.0 * HOUR, 6.0 * HOUR, 57)}
+    path.write_text(json.dumps(to_json(Waits(time.time(), waits))))
+    path.chmod(0o644)
+    return folder
+
+
+@pytest.fixture
+def alice(lab: Lab, site: Path) -> Iterator[User]:
+    """A user whose job ran for an hour on a whole GPU and fits any slice."""
+    user = User(lab, "alice", site)
+    user.script(GPU_JOB)
+    shown = user.run("csub", "--dry-run", "--colloc=off", "--format=json", "train.sh").stdout
+    signature = json.loads(shown)["request"]["signature"]
+    known = evidence(signature=signature, peak_mib=4000, sm_active_q95_pct=9.0, elapsed_s=float(HOUR))
+    uid = lab.users["alice"].uid
+    write_snapshot(str(site / f"history/{uid}.sqlite"), [known], uid)
+    for path in (site / "spool").glob("*/free-*"):  # what the test before was told holds for a minute
+        path.unlink()
+    yield user
+    lab.run(["scancel", "-u", "alice"])
+    lab.run(["scancel", "-u", "bob"])
+    # A node whose jobs are being ended is not one on which another starts at once.
+    deadline = time.monotonic() + 30
+    while set(lab.run(["sinfo", "-h", "-N", "-o", "%t"]).stdout.split()) != {"idle"}:
+        assert time.monotonic() < deadline, "the nodes do not become idle"
+        time.sleep(0.1)
+
+
+def fill(lab: Lab, *options: str) -> None:
+    """Start a job of bob's that takes these, and wait until it runs."""
+    argv = ["sbatch", "--parsable", "-o", "/dev/null", *options, "--wrap=sleep 300"]
+    job = int(lab.run_as("bob", argv, check=True).stdout)
+    deadline = time.monotonic() + 30
+    while jobs.states(lab)[job] != "RUNNING":
+        assert time.monotonic() < deadline, f"job {job} does not start"
+        time.sleep(0.1)
+
+
+def test_full_slices_are_left_for_a_free_whole_gpu(lab: Lab, alice: User) -> None:
+    for profile, number in (("1g.10gb", 2), ("2g.20gb", 1), ("3g.40gb", 1)):
+        fill(lab, "-p", "mig", f"--gres=gpu:{SLICE}_{profile}:{number}")
+    done = alice.run("csub", "train.sh")
+    job = alice.shown(done.stdout.split()[3])
+    assert tres("gpu:h100:1") in (job.get("TresPerNode"), job.get("TresPerJob")), done.stderr
+    explained = alice.run("csub", "--dry-run", "--explain", "train.sh").stderr
+    assert "a whole GPU is free now, 1g.10gb slices waited 5 h (median of 12 jobs, last week)" in explained
+    assert "the job would end after 1 h instead of 6 h" in explained
+
+
+def test_a_free_slice_is_taken_while_whole_gpus_are_full(lab: Lab, alice: User) -> None:
+    fill(lab, "-w", "g1", "--gres=gpu:2")
+    fill(lab, "-w", "g2", "--gres=shard:4")
+    fill(lab, "-w", "g2", "--gres=gpu:1")
+    done = alice.run("csub", "train.sh")
+    job = alice.shown(done.stdout.split()[3])
+    assert tres(f"{SMALL}:1") in (job.get("TresPerNode"), job.get("TresPerJob")), done.stderr
+    assert "a 1g.10gb slice is free now, whole GPUs waited 3 h (median of 57 jobs, last week)" in done.stderr

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""csub, unmodified, with last week's waits and a made-up sinfo on PATH."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.placement.waits import Wait, Waits, to_json, waits_path
+from tests.unit.made import H100
+from tests.unit.shell import SCRIPT, Shell
+
+GOLDEN = Path(__file__).parents[1] / "golden/explain-waits.txt"
+SLICE, WHOLE = ("gpu", "gpu:h100_1g.10gb"), ("gpu", "gpu:h100")
+PLACED, LEFT = ["--gres=gpu:h100_1g.10gb:1", "job.sh"], ["job.sh"]
+# One hour on a whole GPU, and 9 % of its SMs: no slower on the slice.
+EVIDENCE = {
+    "job_id": "9", "state": "COMPLETED", "mode": "exclusive", "gpu_model": H100,
+    "gpu_mem_peak_mib": 4000, "sm_active_mean_pct": 5.0, "sm_active_q95_pct": 9.0, "sm_is_bound": False,
+    "sample_count": 30, "sampled_s": 3600.0, "ended_s": 1.0, "elapsed_s": 3600.0,
+}  # fmt: skip
+GRES = "gpu:h100:1,gpu:h100_1g.10gb:1"
+
+
+@pytest.fixture
+def site(shell: Shell) -> Shell:
+    """Return a site where such a job runs for an hour, and where whole GPUs are asked for by their type."""
+    (shell.folder / "job.sh").write_text(SCRIPT.replace("gpu:1", "gpu:h100:1"))
+    shell.site('"mig"', agent=True)
+    with (shell.folder / "site.toml").open("a") as stream:
+        stream.write(f'[paths]\nstate = "{shell.folder / "state"}"\n')
+    shown = shell.run("--dry-run", "--colloc=off", "--format=json", "job.sh").stdout
+    signature = json.loads(shown)["request"]["signature"]
+    folder = shell.folder / "home/.local/share/slurm_colloc/evidence" / signature
+    folder.mkdir(parents=True)
+    (folder / "9.json").write_text(json.dumps({**EVIDENCE, "signature": signature}))
+    return shell
+
+
+def waited(site: Shell, slices_h: float, whole_h: float) -> None:
+    path = Path(waits_path(str(site.folder / "state")))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    waits = {SLICE: Wait(slices_h * 3600, slices_h * 7200, 12), WHOLE: Wait(whole_h * 3600, whole_h * 7200, 57)}
+    path.write_text(json.dumps(to_json(Waits(time.time(), waits))))
+
+
+def sinfo(site: Shell, used: str, script: str = "") -> None:
+    """Make a sinfo that counts its calls and says that so much of the node is used."""
+    path = site.folder / "bin/sinfo"
+    answer = script or f"echo 'h1|gpu*|{GRES}|{used}|mix'"
+    path.write_text(f'#!/bin/sh\necho "$*" >> "$CALLS/../sinfo"\n{answer}\n')
+    path.chmod(0o755)
+
+
+def asked(site: Shell) -> int:
+    path = site.folder / "sinfo"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+SLICE_FULL = "gpu:h100:0(IDX:N/A),gpu:h100_1g.10gb:1(IDX:1)"
+WHOLE_FULL = "gpu:h100:1(IDX:0),gpu:h100_1g.10gb:0(IDX:N/A)"
+
+
+def test_full_slices_and_a_free_whole_gpu(site: Shell) -> None:
+    waited(site, 5, 3)
+    sinfo(site, SLICE_FULL)
+    for _ in range(2):
+        done = site.run("job.sh")
+        assert (done.returncode, done.stdout) == (0, "Submitted batch job 4711\n")
+    assert (site.calls(), asked(site)) == ([LEFT, LEFT], 1)
+    assert "the job would end after 1 h instead of 6 h" in str(site.decisions()[0]["reasons"])
+
+
+def test_a_free_slice_while_whole_gpus_are_waited_for(site: Shell) -> None:
+    waited(site, 5, 3)
+    sinfo(site, WHOLE_FULL)
+    done = site.run("job.sh")
+    assert site.calls() == [PLACED]
+    assert "a 1g.10gb slice is free now, whole GPUs waited 3 h (median of 57 jobs, last week)" in done.stderr
+
+
+def test_nobody_is_asked_where_the_slice_is_soon_enough_anyway(site: Shell) -> None:
+    waited(site, 0.1, 3)
+    sinfo(site, SLICE_FULL)
+    assert (
+        "1g.10gb slices waited 6 min (median of 12 jobs, last week), whole GPUs waited 3 h" in site.run("job.sh").stderr
+    )
+    assert (site.calls(), asked(site)) == ([PLACED], 0)
+
+
+def test_switched_off(site: Shell) -> None:
+    waited(site, 5, 0)
+    sinfo(site, SLICE_FULL)
+    site.run("--colloc=off", "--explain", "job.sh")
+    assert asked(site) == 0
+    path = site.folder / "site.toml"
+    path.write_text(path.read_text().replace("[sharing]", "[sharing]\nweigh_waits = false"))
+    site.run("--explain", "job.sh")
+    assert (site.calls()[1], asked(site)) == (PLACED, 0)
+
+
+FAULTS = {
+    "no sinfo": None,
+    "it fails": "echo 'sinfo: error: Unable to contact slurm controller' >&2; exit 1",
+    "it hangs": "exec sleep 60",
+    "garbage": "echo garbage",
+    "nothing": "true",
+    "not text": "head -c 100000 /dev/urandom",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_without_an_answer_the_waits_alone_are_weighed_and_nobody_waits_for_it_twice(site: Shell, fault: str) -> None:
+    waited(site, 5, 6)
+    if FAULTS[fault] is not None:
+        sinfo(site, "", FAULTS[fault] or "")
+    began = time.monotonic()
+    assert site.run("job.sh").returncode == 0
+    assert time.monotonic() - began < 2
+    began = time.monotonic()
+    done = site.run("--explain", "job.sh")
+    assert time.monotonic() - began < 0.8
+    assert site.calls() == [PLACED, PLACED]
+    assert asked(site) == (FAULTS[fault] is not None)
+    assert ("what is free now is not known" in done.stderr) is (fault != "nothing")
+
+
+def test_explain_and_json(site: Shell) -> None:
+    waited(site, 5, 3)
+    sinfo(site, WHOLE_FULL)
+    found = site.run("--dry-run", "--explain", "--format=json", "job.sh")
+    if os.environ.get("COLLOC_GOLDEN") == "write":
+        GOLDEN.write_text(found.stderr)
+    assert found.stderr == GOLDEN.read_text()
+    weighed = json.loads(found.stdout)["placement"]["weighed"]
+    assert weighed[1] == {
+        "option": "as asked",
+        "free_now": False,
+        "waited_median_s": 10800.0,
+        "waited_p90_s": 21600.0,
+        "waited_runs": 57,
+        "slowdown": 1.0,
+        "run_s": 3600.0,
+        "turnaround_s": 14400.0,
+    }

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What colloc says of a pack's tasks, from what its jobs wrote down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_colloc.history.records import drop_decision
+from slurm_colloc.model import Decision, SharingMode
+from slurm_colloc.report.pack import pack_text, read_pack
+from slurm_colloc.runtime.ledger import Ledger, ledger_path, note_resumed
+from slurm_colloc.runtime.queue import Outcome, Start
+from slurm_colloc.runtime.spec import Task
+from tests.cluster.packs import a_spec
+from tests.unit.programs import colloc
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    (tmp_path / "site.toml").write_text('schema = 1\ncluster = "lab"\nslurm_release = "22.05"\n')
+    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
+
+
+def written(
+    name: str, ends: list[tuple[int, Outcome, int, str]], job: dict[str, str] | None = None, **fields: Any
+) -> None:
+    """Write a ledger in which those tasks end; one that ends twice has two attempts."""
+    spec = a_spec(4, **{"array": "1-4", **fields})
+    ledger = Ledger(ledger_path("lab", name))
+    ledger.header(spec, job or {})
+    attempts: dict[int, int] = {}
+    for number, outcome, status, said in ends:
+        attempts[number] = attempts.get(number, 0) + 1
+        start = Start(Task(number), attempts[number], spec.load)
+        ledger.start(start)
+        ledger.end(start, outcome, status, said, f"{name}.{number}")
+    ledger.close()
+
+
+def told(name: str) -> str:
+    pack = read_pack("lab", name)
+    assert pack is not None
+    return pack_text(pack)
+
+
+def test_each_task_has_a_line() -> None:
+    ends = [(1, Outcome.DONE, 0, ""), (2, Outcome.GPU_OOM, 1, "CUDA out of memory"), (2, Outcome.DONE, 0, "")]
+    written("7", [*ends, (3, Outcome.FAILED, -11, "bad\x1b[2Jword")])
+    ledger = Ledger(ledger_path("lab", "7"))
+    ledger.stop("stopped by SIGTERM")
+    ledger.close()
+    assert told("7").splitlines() == [
+        "  pack       4 tasks: 2 done, 1 failed, 1 not run",
+        "             1 repeated attempt",
+        "             stopped by SIGTERM",
+        "             2 tasks to be done: csub pack --resume=7",
+        "  task 1     done, 0:00:00, status 0, step 7.1",
+        "  task 2     done, attempt 2, 0:00:00, status 0, step 7.2",
+        "  task 3     failed, 0:00:00, signal 11, step 7.3: bad?[2Jword",
+        "  task 4     not run",
+    ]
+
+
+def test_of_many_tasks_those_that_are_not_done_come_first() -> None:
+    ends = [(number, Outcome.DONE, 0, "") for number in range(1, 200)]
+    written("7", [*ends, (200, Outcome.TIME_LIMIT, 15, "")], array="1-201")
+    lines = told("7").splitlines()
+    assert [line.split(",")[0] for line in lines[2:5]] == [
+        "  task 200   time limit",
+        "  task 201   not run",
+        "  task 1     done",
+    ]
+    assert (len(lines), lines[-1]) == (53, "  and 151 tasks more: 151 done")
+
+
+def test_an_array_of_packs_is_one_pack_and_each_job_of_it_its_own() -> None:
+    for part in (0, 1):
+        job = {"SLURM_ARRAY_TASK_ID": str(part)}
+        written(f"7_{part}", [(part + 1, Outcome.DONE, 0, "")], job, jobs=2)
+    assert told("7").startswith("  pack       4 tasks: 2 done, 2 not run\n             2 tasks to be done")
+    assert told("7_1").startswith("  pack       2 tasks: 1 done, 1 not run\n             1 task to be done")
+    Path(ledger_path("lab", "7_0")).write_text("")
+    assert "does not say of which pack it is" in told("7")
+
+
+def test_what_a_later_pack_did_is_not_to_be_done() -> None:
+    written("7", [(1, Outcome.DONE, 0, "")])
+    written("8", [(2, Outcome.DONE, 0, ""), (3, Outcome.DONE, 0, "")], only=(2, 3, 4))
+    note_resumed("lab", "7", "8")
+    assert "resumed by job 8\n             1 task to be done" in told("7")
+    assert "resumed" not in told("8")
+
+
+def test_a_task_without_an_end_is_said() -> None:
+    written("7", [])
+    ledger = Ledger(ledger_path("lab", "7"))
+    ledger.start(Start(Task(1), 1, a_spec().load), "task-1")
+    ledger.close()
+    assert "  task 1     no end known, step task-1" in told("7")
+
+
+def test_what_is_no_pack_is_none() -> None:
+    assert read_pack("lab", "12") is None
+
+
+def test_a_pack_is_shown_without_a_store(capsys: pytest.CaptureFixture[str]) -> None:
+    written("7", [(1, Outcome.DONE, 0, "")])
+    assert colloc("job", "7") == 0
+    said = capsys.readouterr()
+    assert "  task 1     done" in said.out
+    assert "what the job used of its GPU is not known: store" in said.err
+    assert colloc("job", "7", "--format", "json") == 0
+    pack = json.loads(capsys.readouterr().out)["pack"]
+    assert [task["outcome"] for task in pack["tasks"]] == ["done", None, None, None]
+    assert pack["tasks"][0]["step"] == "7.1"
+    assert (pack["missing"], pack["outcomes"]) == ([2, 3, 4], {"done": 1, "not run": 3})
+    assert colloc("job", "8") == 2
+    Path(ledger_path("lab", "7")).write_text("")
+    assert colloc("job", "7") == 2
+    assert "what the tasks of a pack did is not known" in capsys.readouterr().err
+
+
+def test_the_history_marks_packs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written("7", [(1, Outcome.DONE, 0, "")])
+    for job_id, reason in (("7", "pack of 4 at a time: 4 tasks on one GPU"), ("8", "pack of 2"), ("9", "a slice")):
+        decision = Decision(
+            *(job_id, "lab", float(job_id), "ann", "sweep", "s", "gpu:1", "gpu:1", SharingMode.MPS, "hint"),
+            *(None, None, (reason,)),
+        )
+        drop_decision(str(tmp_path / "data/slurm_colloc/decisions"), decision)
+    assert colloc("history") == 0
+    blocks = capsys.readouterr().out.split("\n")
+    assert [line.endswith("  pack") for line in blocks if "sweep" in line] == [True, True, False]
+    assert "    3 not run, 1 done; see 'colloc job 7'" in blocks
+    assert "    it has not begun, or wrote nothing down" in blocks
+    assert colloc("history", "--format", "json") == 0
+    assert [one["pack"] for one in json.loads(capsys.readouterr().out)["submissions"]] == [True, True, False]

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.accounting.waits import measured_waits, write_waits
+from slurm_colloc.cli.colloc import ingest
+from slurm_colloc.config import Paths, Pool, SiteConfig
+from slurm_colloc.errors import InputError, ProcessError
+from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Quantiles
+from slurm_colloc.placement.choose import place
+from slurm_colloc.placement.waits import (
+    MOST_AGE_S,
+    SPAN_S,
+    Outlook,
+    Wait,
+    Waits,
+    from_json,
+    to_json,
+    turnaround_s,
+    waits_path,
+)
+from slurm_colloc.slurm.free import Free
+from slurm_colloc.submit import outlook as looked_up
+from slurm_colloc.units import in_words
+from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, footprint, near, request, run, site
+from tests.unit.stored import stored
+
+WHOLE = Pool("w", "w1", ("gpu",), "h100", MIG_POOL.gpu_model, gpus_per_node=2, gpu_mem_mib=80000, sm_count=132)
+SLICES = MIG_POOL._replace(partitions=("gpu",))
+# Ten hours on a whole GPU; 14 % of 132 SMs are 1.16 times the 16 of the smallest slice.
+KNOWN = footprint(9000, 14, run_time_s=Quantiles(10.0 * HOUR, 12.0 * HOUR, 15.0 * HOUR))
+TYPED = request(gres=(Gres("gpu", "h100", 1),))
+SMALL, LARGER, BIG = ("gpu", "gpu:h100_1g.10gb"), ("gpu", "gpu:h100_1g.20gb"), ("gpu", "gpu:h100_3g.40gb")
+GPU = ("gpu", "gpu:h100")
+
+
+def hours(number: float, runs: int = 57) -> Wait:
+    return Wait(number * HOUR, 2 * number * HOUR, runs)
+
+
+class Asked:
+    """Answers what is free, and counts how often it was asked."""
+
+    def __init__(self, free: Mapping[tuple[str, str], int] | str) -> None:
+        self.answer: Free | str = free if isinstance(free, str) else Free(0.0, free)
+        self.times = 0
+
+    def __call__(self) -> Free | str:
+        self.times += 1
+        return self.answer
+
+
+def placed(
+    measured: Mapping[tuple[str, str], Wait],
+    free: Mapping[tuple[str, str], int] | str | Asked,
+    *,
+    job: JobRequest = TYPED,
+    need: Footprint = KNOWN,
+    config: SiteConfig | None = None,
+    wanted: bool = True,
+) -> Placement:
+    asked = free if isinstance(free, Asked) else Asked(free)
+    outlook = Outlook(lambda: Waits(0.0, measured), asked, wanted)
+    return place(job, need, config or site(WHOLE, SLICES), outlook=outlook)
+
+
+def test_turnaround() -> None:
+    assert turnaround_s(100.0, 1000.0, 1.25) == 1350.0
+
+
+def test_a_free_slice_is_taken_and_said_to_be_free() -> None:
+    found = placed({GPU: hours(3)}, {SMALL: 2, GPU: 0})
+    assert found.given == "gpu:h100_1g.10gb:1"
+    assert found.reasons[-1] == ("a 1g.10gb slice is free now, whole GPUs waited 3 h (median of 57 jobs, last week)")
+    first, whole = found.weighed[0], found.weighed[-1]
+    assert (first.free_now, first.turnaround_s) == (True, near(10 * HOUR * 0.14 * 132 / 16))
+    assert (whole.option, whole.free_now, whole.turnaround_s) == ("as asked", False, 13 * HOUR)
+
+
+def test_a_full_slice_is_left_for_a_free_whole_gpu_only_beyond_the_margin() -> None:
+    # 11.55 h on the slice: 1.5 times the whole GPU's 10 h are 15 h.
+    assert placed({SMALL: hours(3.4)}, {SMALL: 0, GPU: 1}).given == "gpu:h100_1g.10gb:1"
+    found = placed({SMALL: hours(3.5)}, {SMALL: 0, GPU: 1})
+    assert found.as_asked
+    assert found.reasons == (
+        "a whole GPU is free now, "
+        "1g.10gb slices waited 3.5 h (median of 57 jobs, last week): the job would end after 10 h instead of 15 h",
+    )
+    assert ("gpu:h100_1g.10gb:1", found.reasons[0]) in found.rejected
+    patient = site(WHOLE, SLICES, keep_piece_factor=2.0)
+    assert not placed({SMALL: hours(3.5)}, {SMALL: 0, GPU: 1}, config=patient).as_asked
+
+
+def test_another_piece_goes_before_the_whole_gpu() -> None:
+    found = placed({SMALL: hours(20)}, {SMALL: 0, LARGER: 1, GPU: 1})
+    assert found.given == "gpu:h100_1g.20gb:1"
+    assert "the job would end after 10 h instead of 32 h" in found.reasons[-1]
+    # Of several the one that ends soonest: here nobody knows of the larger ones but that one was waited for.
+    assert placed({SMALL: hours(20), LARGER: hours(5), BIG: hours(1)}, {}).given == "gpu:h100_3g.40gb:1"
+
+
+def test_with_a_factor_of_one_the_soonest_end_wins() -> None:
+    config = site(WHOLE, SLICES, keep_piece_factor=1.0)
+    assert placed({}, {SMALL: 1, LARGER: 1, GPU: 1}, config=config).given == "gpu:h100_1g.20gb:1"
+    assert placed({}, {SMALL: 1, LARGER: 1, GPU: 1}).given == "gpu:h100_1g.10gb:1"
+
+
+@pytest.mark.parametrize(
+    ("measured", "free"),
+    [
+        ({}, {}),
+        ({}, "'sinfo' did not answer"),
+        ({GPU: hours(0)}, {}),
+        ({GPU: hours(0)}, {GPU: 1}),
+        ({SMALL: hours(100)}, {}),
+        ({SMALL: hours(100)}, {GPU: 0}),
+    ],
+)
+def test_what_is_not_known_changes_nothing(
+    measured: Mapping[tuple[str, str], Wait], free: Mapping[tuple[str, str], int] | str
+) -> None:
+    before = place(TYPED, KNOWN, site(WHOLE, SLICES))
+    found = placed(measured, free)
+    assert found._replace(weighed=(), reasons=before.reasons) == before
+
+
+def test_without_a_run_time_nobody_is_asked_but_for_show() -> None:
+    need, asked = KNOWN._replace(run_time_s=None), Asked({SMALL: 0, GPU: 1})
+    assert not placed({SMALL: hours(100)}, asked, need=need, wanted=False).as_asked
+    assert asked.times == 0
+    found = placed({SMALL: hours(100)}, asked, need=need)
+    assert (asked.times, found.given, found.weighed[0].turnaround_s) == (1, "gpu:h100_1g.10gb:1", None)
+
+
+def test_slurm_is_asked_only_where_the_answer_may_change_the_choice() -> None:
+    for measured, times in (({SMALL: hours(3.4)}, 0), ({SMALL: hours(3.5)}, 1), ({}, 0)):
+        asked = Asked({SMALL: 0, GPU: 1})
+        quiet = placed(measured, asked, wanted=False)
+        assert asked.times == times
+        assert quiet.given == placed(measured, asked, wanted=True).given
+
+
+def test_why_it_is_not_known_what_is_free_is_said_to_who_asks() -> None:
+    found = placed({GPU: hours(3)}, "'sinfo' did not answer")
+    assert found.reasons[-1] == "what is free now is not known: 'sinfo' did not answer"
+
+
+def test_a_gpu_of_any_type_is_no_whole_gpu_where_slices_are() -> None:
+    found = placed({SMALL: hours(100)}, {SMALL: 0, GPU: 1}, job=request())
+    assert (found.given, [one.option for one in found.weighed][-1]) == ("gpu:h100_1g.10gb:1", "gpu:h100_3g.40gb:1")
+    elsewhere = site(WHOLE, SLICES._replace(partitions=("mig",)))
+    gpu = elsewhere.partition[0]._replace(pieces_in=("mig",))
+    elsewhere = elsewhere._replace(partition=(gpu, *elsewhere.partition[1:]))
+    found = placed({("mig", SMALL[1]): hours(100)}, {("mig", SMALL[1]): 0, GPU: 1}, job=request(), config=elsewhere)
+    assert found.as_asked
+
+
+def test_of_several_partitions_the_first_that_has_one_counts() -> None:
+    config = site(WHOLE._replace(partitions=("gpu", "mig")), MIG_POOL)
+    job = TYPED._replace(partitions=("gpu", "mig"))
+    found = placed({SMALL: hours(9), ("mig", SMALL[1]): hours(2)}, {}, job=job, config=config)
+    assert found.weighed[0].waited_median_s == 2 * HOUR
+
+
+def test_shares_must_be_free_on_one_gpu() -> None:
+    config = site(MPS_POOL, mps_daemon="site", mps_single_user=True)
+    for left, free in ((14, True), (13, False)):
+        found = placed({}, {("gpu", "mps"): left}, config=config)
+        assert (found.given, found.weighed[0].free_now) == ("mps:14", free)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (59, "59 s"), (60, "1 min"), (5400, "1.5 h"), (108000, "30 h"), (216000, "2.5 d"), (1e7, "116 d")],
+)
+def test_durations_in_words(seconds: float, words: str) -> None:
+    assert in_words(seconds) == words
+
+
+# --- from the store to csub ---
+
+
+def test_waits_are_medians_of_a_week_by_partition_and_kind(tmp_path: Path) -> None:
+    now_s, day = 10 * 86400, 86400
+    waited = [60, 120, 180, 240, 100_000]
+
+    def runs(first: int, gres: Gres, start_s: int = now_s - day, **fields: object) -> list[object]:
+        return [
+            run(str(first + n), start_s, None, submit_s=start_s - wait, gres=(gres,), **fields)
+            for n, wait in enumerate(waited)
+        ]
+
+    rows = [
+        *runs(0, Gres("gpu", "h100", 1)),
+        *runs(10, Gres("gpu", "h100_1g.10gb", 1)),
+        *runs(20, Gres("shard", "", 3)),
+        *runs(30, Gres("mps", "h100", 30)),
+        *runs(40, Gres("gpu", "", 1), partition="old")[:4],  # too few
+        *runs(50, Gres("gpu", "", 8), partition="many"),
+        *runs(60, Gres("gpu", "", 1), partition="late", start_s=int(now_s - SPAN_S - 10)),
+        *runs(70, Gres("gpu", "", 1), partition="other", cluster="d"),
+    ]
+    store = stored(tmp_path / "store", rows)  # type: ignore[arg-type]
+    found = measured_waits(store, "c", float(now_s))
+    assert set(found.measured) == {GPU, SMALL, ("gpu", "shard"), ("gpu", "mps")}
+    wait = found.measured[GPU]
+    assert (wait.median_s, wait.runs) == (180.0, 5)
+    assert 240 < wait.p90_s < 100_000
+    written = write_waits(store, "c", str(tmp_path / "state"), float(now_s))
+    path = Path(waits_path(str(tmp_path / "state")))
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o644, 0o711)
+    assert from_json(json.loads(path.read_text())) == written == found
+
+
+BROKEN = [b"", b"[]", b"{}", b'{"schema": 2, "at_s": 1, "measured": []}', b"[" * 100_000, b"\xff"]
+
+
+@pytest.mark.parametrize("content", BROKEN)
+def test_a_broken_file_of_waits_is_none(tmp_path: Path, content: bytes) -> None:
+    path = Path(waits_path(str(tmp_path)))
+    path.parent.mkdir()
+    path.write_bytes(content)
+    found = looked_up.outlook(at(tmp_path), lambda: Free(0.0, {}), wanted=False)
+    assert found is not None
+    assert found.waits() == Waits(0.0, {})
+
+
+@pytest.mark.parametrize("row", [["p", "gpu"], ["p", 1, 1, 1, 1], ["p", "gpu", -1, 1, 1], ["p", "gpu", 1, "x", 1]])
+def test_waits_of_another_form_are_refused(row: list[object]) -> None:
+    with pytest.raises(InputError, match="run 'colloc ingest' again"):
+        from_json({"schema": 1, "at_s": 1.0, "measured": [row]})
+
+
+def at(folder: Path) -> SiteConfig:
+    return site(WHOLE, SLICES)._replace(paths=Paths(state=str(folder), decisions=str(folder / "spool")))
+
+
+def test_old_waits_count_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(waits_path(str(tmp_path)))
+    path.parent.mkdir()
+    waits = Waits(1000.0, {GPU: hours(3)})
+    path.write_text(json.dumps(to_json(waits)))
+    found = looked_up.outlook(at(tmp_path), lambda: Free(0.0, {}), wanted=False)
+    assert found is not None
+    for now_s, expected in ((1000.0 + MOST_AGE_S, waits), (1001.0 + MOST_AGE_S, Waits(0.0, {}))):
+        monkeypatch.setattr(looked_up, "now", lambda now_s=now_s: now_s)
+        assert found.waits() == expected
+    off = at(tmp_path)._replace(sharing=at(tmp_path).sharing._replace(weigh_waits=False))
+    assert looked_up.outlook(off, lambda: Free(0.0, {}), wanted=True) is None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_slurm_is_asked_once_a_minute_whether_it_answers_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    asked: list[float] = []
+
+    def ask() -> Free:
+        asked.append(clock[0])
+        if fails:
+            raise ProcessError("'sinfo' did not answer within 0.3 s")
+        return Free(clock[0], {GPU: len(asked)})
+
+    clock = [5000.0]
+    monkeypatch.setattr(looked_up, "now", lambda: clock[0])
+    found = looked_up.outlook(at(tmp_path), ask, wanted=False)
+    assert found is not None
+    first = found.free()
+    clock[0] += 59
+    assert found.free() == first
+    assert first == ("'sinfo' did not answer within 0.3 s" if fails else Free(5000.0, {GPU: 1}))
+    clock[0] += 2
+    found.free()
+    assert asked == [5000.0, 5061.0]
+
+
+def test_an_ingest_leaves_the_waits_where_csub_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 800_000
+    store = stored(tmp_path / "store", [run(str(n), now_s - n, None, submit_s=now_s - n - 60) for n in range(7)])
+    monkeypatch.setattr(ingest, "now", lambda: float(now_s))
+    monkeypatch.setattr(looked_up, "now", lambda: float(now_s))
+    ingest._history(store, at(tmp_path))
+    found = looked_up.outlook(at(tmp_path), lambda: Free(0.0, {}), wanted=False)
+    assert found is not None
+    assert found.waits() == Waits(float(now_s), {GPU: Wait(60.0, 60.0, 7)})
