@@ -118,6 +118,17 @@ def percent(text: str, what: str) -> float:
     return value
 
 
+def clock_time(duration_s: float) -> str:
+    """Return a time span as hours, minutes and seconds: ``12:03:04``."""
+    minutes, seconds = divmod(round(duration_s), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+
+
+def counted(count: int, what: str) -> str:
+    """Return a number of things for people: ``1 task``, ``2 tasks``."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def in_words(duration_s: float) -> str:
     """Return a duration for people, to two digits: ``40 s``, ``12 min``, ``1.5 h``, ``30 h``, ``2.5 d``."""
     # Days from two on: "30 h" is easier to grasp than "1.2 d".

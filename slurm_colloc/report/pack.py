@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.report.text import clock_time, printable
+from slurm_colloc.report.text import printable
 from slurm_colloc.runtime.ledger import TaskRecord, Told, ledgers_of, missing, read_ledgers, resumed_by
 from slurm_colloc.runtime.queue import Outcome
+from slurm_colloc.units import clock_time, counted
 
 _LINES = 50
 _NOT_RUN = "not run"
@@ -57,24 +58,24 @@ def pack_text(pack: Pack) -> str:
     numbers = [number for number, _ in tasks]
     counts = Counter(_outcome(record) for _, record in tasks)
     done = Outcome.DONE.value
-    lines = [f"  pack       {_count(len(tasks), 'task')}: {_counted(counts)}"]
+    lines = [f"  pack       {counted(len(tasks), 'task')}: {_by_outcome(counts)}"]
     if again := sum(record.attempts - 1 for _, record in tasks if record):
-        lines.append(f"             {_count(again, 'repeated attempt')}")
+        lines.append(f"             {counted(again, 'repeated attempt')}")
     lines += [f"             {printable(told.stopped)}" for told in pack.told if told.stopped]
     if torn := sum(told.torn_lines for told in pack.told):
-        lines.append(f"             {_count(torn, 'line')} of the ledger cannot be used")
+        lines.append(f"             {counted(torn, 'line')} of the ledger cannot be used")
     lines += [f"             {printable(problem)}" for problem in pack.unreadable]
     if pack.resumed_by:
         lines.append(f"             resumed by job {', '.join(pack.resumed_by)}")
     left = len(set(pack.left) & set(numbers))
     if left:
-        lines.append(f"             {_count(left, 'task')} to be done: csub pack --resume={pack.job_id}")
+        lines.append(f"             {counted(left, 'task')} to be done: csub pack --resume={pack.job_id}")
     if len(tasks) > _LINES:
         tasks = sorted(tasks, key=lambda task: (_outcome(task[1]) == done, task[0]))
     lines += [_line(number, record) for number, record in tasks[:_LINES]]
     if rest := tasks[_LINES:]:
         counts = Counter(_outcome(record) for _, record in rest)
-        lines.append(f"  and {_count(len(rest), 'task')} more: {_counted(counts)}")
+        lines.append(f"  and {counted(len(rest), 'task')} more: {_by_outcome(counts)}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -118,7 +119,7 @@ def pack_record(pack: Pack) -> dict[str, Any]:
 def pack_summary(pack: Pack) -> str:
     """Return in a few words how a pack went."""
     counts = Counter(_outcome(record) for _, record in _tasks(pack))
-    return _counted(counts)
+    return _by_outcome(counts)
 
 
 def _tasks(pack: Pack) -> list[tuple[int, TaskRecord | None]]:
@@ -142,7 +143,7 @@ def _outcome(record: TaskRecord | None) -> str:
     return record.outcome.value if record.outcome else _NO_END
 
 
-def _counted(counts: Counter[str]) -> str:
+def _by_outcome(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
 
 
@@ -159,7 +160,3 @@ def _line(number: int, record: TaskRecord | None) -> str:
     words.append(f"step {record.step}" if record.step else "no step")
     said = f": {printable(record.said)}" if record.said else ""
     return f"  task {number:<6}{', '.join(words)}{said}"
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

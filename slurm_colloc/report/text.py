@@ -9,12 +9,6 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def clock_time(duration_s: float) -> str:
-    """Return a time span as hours, minutes and seconds."""
-    minutes, seconds = divmod(round(duration_s), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
-
-
 def stamp(moment: datetime) -> str:
     """Return a time with its offset."""
     return moment.isoformat(sep=" ", timespec="seconds")

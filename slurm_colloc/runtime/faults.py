@@ -6,7 +6,6 @@ words are those of CUDA, of the frameworks above it, and of srun and slurmstepd.
 """
 
 import re
-from collections.abc import Mapping
 
 from slurm_colloc.runtime.queue import Outcome
 
@@ -74,36 +73,20 @@ def _compiled(table: tuple[tuple[Outcome, tuple[bytes, ...]], ...]) -> tuple[tup
 _SLURM_SAYS, _CUDA_SAYS = _compiled(_SLURM), _compiled(_CUDA)
 
 
-def outcome_of(status: int, said: bytes, ended_by_us: bool) -> tuple[Outcome, str]:
+def outcome_of(status: int, said: bytes) -> tuple[Outcome, str]:
     """Return how a task ended, and the line that told it ("" if none did).
 
     Args:
         status: its exit status; negative for the signal that ended it.
-        said: the end of its output and of what srun said of it.
-        ended_by_us: the pack itself ended it.
+        said: the end of its output, or of what srun said of it.
     """
     if status == 0:
         return Outcome.DONE, ""
     tail = said[-TAIL_BYTES:]
-    for outcome, pattern in _SLURM_SAYS[:2]:
-        if found := pattern.search(tail):
-            return outcome, _line(tail, found)
-    if ended_by_us:
-        return Outcome.STOPPED, ""
-    for outcome, pattern in (*_SLURM_SAYS[2:], *_CUDA_SAYS):
+    for outcome, pattern in (*_SLURM_SAYS, *_CUDA_SAYS):
         if found := pattern.search(tail):
             return outcome, _line(tail, found)
     return Outcome.FAILED, ""
-
-
-def offender(peaks: Mapping[int, int | None], budgets: Mapping[int, int]) -> set[int]:
-    """Return which tasks were above their own budgets (MiB); the others that found no memory are their victims.
-
-    A task whose peak is not known is never an offender.
-    """
-    return {
-        number for number, peak in peaks.items() if peak is not None and number in budgets and peak > budgets[number]
-    }
 
 
 def _line(tail: bytes, found: "re.Match[bytes]") -> str:

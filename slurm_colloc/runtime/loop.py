@@ -327,10 +327,10 @@ class Loop:
             status = 128 + signal.SIGTERM
         if status != 0 and attempt.lost:
             return Outcome.LOST, "the MPS daemon died"
-        by_slurm = outcome_of(status, srun_said, False)
+        by_slurm = outcome_of(status, srun_said)
         if by_slurm[0] is not Outcome.FAILED:
             return by_slurm
-        return outcome_of(status, _SRUNS_LINE.sub(b"", self._said(attempt)), False)
+        return outcome_of(status, _SRUNS_LINE.sub(b"", self._said(attempt)))
 
     def _said(self, attempt: _Attempt) -> bytes:
         """Return the last words of a task itself, from files that are its own."""

@@ -23,8 +23,7 @@ from slurm_colloc.process import launch, run
 
 CONTROL = "nvidia-cuda-mps-control"
 PREFIX = "csub-mps-"
-# Together with Volta's and later GPUs' limit of clients, and NVIDIA's heuristic: 100 / (0.5 n) percent for n clients.
-MOST_CLIENTS = 48
+# NVIDIA's heuristic: 100 / (0.5 n) percent for n clients.
 _THREADS_PCT = 200
 _PIPE, _LOG, _MADE, _PID_FILE = "pipe", "log", "made", f"{CONTROL}.pid"
 # The longest of the names that the daemon makes in its pipe folder.

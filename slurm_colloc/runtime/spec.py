@@ -9,8 +9,7 @@ import json
 from typing import Any, NamedTuple
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import Load as Load
-from slurm_colloc.model import Room as Room
+from slurm_colloc.model import Load, Room
 
 MARK = b"#csub-pack "
 VERSION = 1

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from slurm_colloc.runtime.queue import Outcome
+from slurm_colloc.units import clock_time, counted
 
 
 class Result(NamedTuple):
@@ -29,17 +30,17 @@ def summary(result: Result) -> str:
     for number, outcome in result.outcomes.items():
         by_outcome[outcome].append(number)
     done = len(by_outcome.pop(Outcome.DONE, []))
-    counted = f"{_tasks(result.tasks)}: {done} succeeded"
+    went = f"{counted(result.tasks, 'task')}: {done} succeeded"
     if result.done_before:
-        counted += f" ({result.done_before} more had done so before)"
-    lines = [f"pack of job {result.job_id} on {result.node}: {counted}"]
+        went += f" ({result.done_before} more had done so before)"
+    lines = [f"pack of job {result.job_id} on {result.node}: {went}"]
     lines += [f"  {outcome.value}: {spans(numbers)}" for outcome, numbers in sorted(by_outcome.items())]
     if left := result.tasks - len(result.outcomes):
-        lines.append(f"  not run: {_tasks(left)}")
+        lines.append(f"  not run: {counted(left, 'task')}")
     if result.again:
-        lines.append(f"  {result.again} attempt{'' if result.again == 1 else 's'} repeated")
+        lines.append(f"  {counted(result.again, 'attempt')} repeated")
     per_hour = 3600 * done / result.wall_s if result.wall_s else 0.0
-    lines.append(f"  {_clock(result.wall_s)}, {per_hour:.4g} tasks per hour, {result.at_once} at a time at most")
+    lines.append(f"  {clock_time(result.wall_s)}, {per_hour:.4g} tasks per hour, {result.at_once} at a time at most")
     if result.with_gpu:
         held, alone = result.wall_s / 3600, result.run_s / 3600
         lines.append(
@@ -58,12 +59,3 @@ def spans(numbers: Iterable[int]) -> str:
         else:
             runs.append([number])
     return ",".join("-".join(map(str, run)) for run in runs)
-
-
-def _tasks(count: int) -> str:
-    return f"{count} task{'' if count == 1 else 's'}"
-
-
-def _clock(duration_s: float) -> str:
-    minutes, seconds = divmod(round(duration_s), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"

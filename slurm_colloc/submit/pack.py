@@ -15,11 +15,11 @@ from typing import NamedTuple
 from slurm_colloc.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.errors import CollocError, InputError, UnsureError
 from slurm_colloc.estimate.signature import digest
-from slurm_colloc.model import PACK_OF, Footprint, JobRequest, Placement, SharingMode
+from slurm_colloc.model import PACK_OF, Footprint, JobRequest, Load, Placement, Room, SharingMode
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.placement.packing import Packing, expected_slowdown, jobs_needed, pack, time_needed_min
 from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
-from slurm_colloc.runtime.spec import MARK, VERSION, Load, Room, Spec, parse_array, to_json
+from slurm_colloc.runtime.spec import MARK, VERSION, Spec, parse_array, to_json
 from slurm_colloc.slurm.directives import Script, effective_components, read_script, without_options
 from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit
 from slurm_colloc.slurm.options import SBATCH_OPTIONS, CommandLine, Given, Option, read_environment, scan
@@ -28,6 +28,7 @@ from slurm_colloc.submit.commands import plain_name
 from slurm_colloc.submit.plan import SCRIPT_OPTIONS, Packed, Part, Plan, Slurm, footprint_of, option_table, own_option
 from slurm_colloc.submit.render import pack_block, quote
 from slurm_colloc.submit.request import build_request, reasons_against_pack
+from slurm_colloc.units import counted
 
 # What sbatch calls the output of an array's task.
 _OUTPUT = "slurm-%A_%a.out"
@@ -319,7 +320,7 @@ def _shape(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig, 
     room = packing.room._replace(tasks=at_once)
     packing = packing._replace(at_once=at_once, room=room)
     where = "one GPU" if jobs == 1 else f"{jobs} GPUs"
-    reasons = [f"{PACK_OF}{at_once} at a time: {_tasks(tasks)} on {where}", *reasons]
+    reasons = [f"{PACK_OF}{at_once} at a time: {counted(tasks, 'task')} on {where}", *reasons]
     if time_min is not None:
         reasons.append(f"time limit {time_min} min")
     return _Shape(tasks, jobs, at_once, packing, cores, mem, time_min, limit_min, tuple(reasons))
@@ -327,10 +328,6 @@ def _shape(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig, 
 
 def _retries(wish: Wish, given: Mapping[str, Given]) -> int:
     return wish.retries if wish.retries is not None else (0 if "no-requeue" in given else _RETRIES)
-
-
-def _tasks(count: int) -> str:
-    return "1 task" if count == 1 else f"{count} tasks"
 
 
 def _alone(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig) -> _Shape:
@@ -344,7 +341,7 @@ def _alone(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig) 
         jobs, time_min = found
     if most and jobs > most:
         raise InputError(f"{jobs} jobs would run more tasks at a time than %{most}")
-    reasons = (f"{PACK_OF}1 at a time: {_tasks(tasks)} on {'one GPU' if jobs == 1 else f'{jobs} GPUs'}",)
+    reasons = (f"{PACK_OF}1 at a time: {counted(tasks, 'task')} on {'one GPU' if jobs == 1 else f'{jobs} GPUs'}",)
     packing = Packing(1, Room(0, 100.0, 1), Load(0, 0.0), 1.0, ())
     cores = _cores(asked.given, asked.request, 1, config)
     return _Shape(tasks, jobs, 1, packing, cores, "", time_min, limit_min, reasons)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from slurm_colloc.runtime.faults import TAIL_BYTES, offender, outcome_of
+from slurm_colloc.runtime.faults import TAIL_BYTES, outcome_of
 from slurm_colloc.runtime.queue import Outcome
 
 TORCH_OOM = (
@@ -48,55 +48,46 @@ TORCH_OOM = (
     ],
 )  # fmt: skip
 def test_what_a_task_died_of_stands_in_its_last_words(said: bytes, outcome: Outcome) -> None:
-    found, told = outcome_of(1, b"epoch 1\n" + said, False)
+    found, told = outcome_of(1, b"epoch 1\n" + said)
     assert found is outcome
     assert bool(told) == (outcome is not Outcome.FAILED)
     assert told in said.decode()
 
 
 def test_who_ended_well_is_done_whatever_was_printed() -> None:
-    assert outcome_of(0, TORCH_OOM + b"trying half the batch\n", False) == (Outcome.DONE, "")
-    assert outcome_of(0, TORCH_OOM, True) == (Outcome.DONE, "")
+    assert outcome_of(0, TORCH_OOM + b"trying half the batch\n") == (Outcome.DONE, "")
+    assert outcome_of(0, TORCH_OOM) == (Outcome.DONE, "")
 
 
 def test_what_slurm_says_comes_before_what_the_task_said() -> None:
     killed = b"slurmstepd: error: Detected 1 oom_kill event in StepId=7.3\n"
-    assert outcome_of(137, TORCH_OOM + killed, False)[0] is Outcome.HOST_OOM
+    assert outcome_of(137, TORCH_OOM + killed)[0] is Outcome.HOST_OOM
     late = b"slurmstepd: error: *** STEP 7.3 ON n1 CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***\n"
-    assert outcome_of(-15, TORCH_OOM + late, True)[0] is Outcome.TIME_LIMIT
+    assert outcome_of(-15, TORCH_OOM + late)[0] is Outcome.TIME_LIMIT
 
 
 def test_a_broken_context_comes_before_the_memory_it_cannot_allocate_then() -> None:
     both = b"CUDA error: an illegal memory access was encountered\nCUDA_ERROR_OUT_OF_MEMORY\n"
-    assert outcome_of(1, both, False)[0] is Outcome.GPU_FAULT
+    assert outcome_of(1, both)[0] is Outcome.GPU_FAULT
 
 
 def test_a_failed_assertion_is_the_tasks_own() -> None:
     said = b"torch.AcceleratorError: CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert' in\n"
-    assert outcome_of(1, said, False) == (
+    assert outcome_of(1, said) == (
         Outcome.FAILED,
         "torch.AcceleratorError: CUDA error: device-side assert triggered",
     )
 
 
-def test_whom_the_pack_ended_died_of_nothing_else() -> None:
-    assert outcome_of(-9, b"CUDA_ERROR_MPS_CLIENT_TERMINATED\n", True) == (Outcome.STOPPED, "")
-
-
 def test_only_the_end_is_searched_and_the_line_is_short_and_printable() -> None:
-    assert outcome_of(1, TORCH_OOM + b"x" * TAIL_BYTES, False) == (Outcome.FAILED, "")
-    outcome, told = outcome_of(1, b"\x1b[31m\xff" + b"y" * 5000 + b"CUDA out of memory" + b"z" * 5000, False)
+    assert outcome_of(1, TORCH_OOM + b"x" * TAIL_BYTES) == (Outcome.FAILED, "")
+    outcome, told = outcome_of(1, b"\x1b[31m\xff" + b"y" * 5000 + b"CUDA out of memory" + b"z" * 5000)
     assert outcome is Outcome.GPU_OOM
     assert "CUDA out of memory" in told
     assert len(told) <= 200
-    assert outcome_of(1, b"\x1b[31mCUDA out of memory\xff", False)[1].isprintable()
+    assert outcome_of(1, b"\x1b[31mCUDA out of memory\xff")[1].isprintable()
 
 
 def test_the_search_is_quick_on_hostile_output() -> None:
     for said in (b"*** " * 20_000, b"srun: error: " * 6_000, b"numpy." * 12_000):
-        assert outcome_of(1, said, False)[0] is Outcome.FAILED
-
-
-def test_an_offender_was_above_its_own_budget() -> None:
-    assert offender({1: 900, 2: 1100, 3: None, 4: 1000}, {1: 1000, 2: 1000, 3: 1000, 4: 1000}) == {2}
-    assert offender({9: 10}, {}) == set()
+        assert outcome_of(1, said)[0] is Outcome.FAILED

@@ -12,6 +12,7 @@ import pytest
 
 from slurm_colloc import clock
 from slurm_colloc.errors import InputError, StoreError
+from slurm_colloc.model import Load, Room
 from slurm_colloc.runtime import ledger as ledger_module
 from slurm_colloc.runtime.ledger import (
     Entry,
@@ -26,7 +27,7 @@ from slurm_colloc.runtime.ledger import (
     read_ledgers,
 )
 from slurm_colloc.runtime.queue import Outcome, Start
-from slurm_colloc.runtime.spec import Load, Room, Spec, Task
+from slurm_colloc.runtime.spec import Spec, Task
 
 SPEC = Spec(
     version=1,
