@@ -157,6 +157,7 @@ def _line(number: int, record: TaskRecord | None) -> str:
         words.append(clock_time(record.ended_s - record.began_s))
     if record.status is not None:
         words.append(f"signal {-record.status}" if record.status < 0 else f"status {record.status}")
-    words.append(f"step {record.step}" if record.step else "no step")
+    if record.step or record.outcome is not None:  # of one that runs, the step is known at its end
+        words.append(f"step {record.step}" if record.step else "no step")
     said = f": {printable(record.said)}" if record.said else ""
     return f"  task {number:<6}{', '.join(words)}{said}"

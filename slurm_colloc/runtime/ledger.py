@@ -54,7 +54,7 @@ class Entry(NamedTuple):
 
 
 class TaskRecord(NamedTuple):
-    """The last attempt at a task, and how many there were.
+    """The last attempt at a task, and how many there were; one that Slurm refused to start and then did is one.
 
     ``outcome``, ``status`` and ``ended_s`` are None where it has no end: it is running, or went down with its job.
     """
@@ -431,10 +431,14 @@ def read_ledgers(paths: Iterable[str]) -> tuple[list[Told], list[str]]:
 
 def _records(entries: Iterable[Entry]) -> tuple[TaskRecord, ...]:
     found: dict[int, TaskRecord] = {}
+    begun_as: dict[int, int] = {}
     for entry in entries:
         before = found.get(entry.number)
-        if entry.event == "start":
-            attempts = before.attempts + 1 if before else 1
+        if entry.event == "pack":  # a requeued job counts from 1 again
+            begun_as.clear()
+        elif entry.event == "start":
+            attempts = (before.attempts if before else 0) + (begun_as.get(entry.number) != entry.attempt)
+            begun_as[entry.number] = entry.attempt
             found[entry.number] = TaskRecord(entry.number, attempts, None, None, entry.at_s, None, entry.step, "")
         elif entry.event == "end":
             # The line of its start may be one of the torn ones.

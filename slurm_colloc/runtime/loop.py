@@ -278,7 +278,6 @@ class Loop:
         for attempt in ended:
             del self._running[attempt.number]
             self._free.append(attempt.slot)
-            self._run_s += (attempt.ended_s or now_s) - attempt.began_s
             step = self._step_of(attempt)
             srun_said = self._srun_said(attempt)
             os.close(attempt.srun_said)
@@ -290,6 +289,7 @@ class Loop:
                 lines = srun_said.decode(errors="replace").strip().splitlines() or ["srun said nothing"]
                 self._take_refusal(attempt.start, attempt.began_s, attempt.status, lines[-1])
                 continue
+            self._run_s += (attempt.ended_s or now_s) - attempt.began_s
             outcome, said = self._judged(attempt, step, srun_said)
             self._take_end(attempt.start, outcome, attempt.status, said, step)
 

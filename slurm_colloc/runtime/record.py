@@ -18,7 +18,7 @@ class Record:
 
     def start(self, start: Start) -> None:
         """Write that an attempt begins."""
-        self._write(lambda ledger: ledger.start(start, f"task-{start.task.number}"))
+        self._write(lambda ledger: ledger.start(start))
 
     def end(self, start: Start, outcome: Outcome, status: int, said: str, step: str) -> None:
         """Write how an attempt ended."""

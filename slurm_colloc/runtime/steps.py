@@ -5,6 +5,7 @@ Each step is given all of the job's cores, and the tasks share them out by ``tas
 --overlap, Slurm gives every step the same ones. Slurm does keep a step's memory limit beside --overlap.
 """
 
+import math
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -186,7 +187,7 @@ def command_line(
     """
     size = [f"--mem={job.mem_share_mib}M"] if job.mem_share_mib else []
     if spec.time_limit_min is not None:
-        minutes, seconds = divmod(round(spec.time_limit_min * 60), 60)
+        minutes, seconds = divmod(math.ceil(spec.time_limit_min * 60), 60)
         size.append(f"--time={minutes}:{seconds:02d}")
     user_command = ["/bin/sh", "-c", task.command] if task.command else [*spec.interpreter, script, *spec.script_args]
     return [

@@ -463,3 +463,17 @@ def test_a_hundred_thousand_commands_are_one_header(path: str) -> None:
     told = read_ledger(path)
     assert told.spec == spec
     assert len(missing([told])) == 99_999
+
+
+def test_an_attempt_that_slurm_refused_to_start_counts_once(path: str) -> None:
+    ledger = begin(path)
+    for outcome in (Outcome.LOST, Outcome.LOST, Outcome.GPU_OOM):
+        ledger.start(begun(1))
+        ledger.end(begun(1), outcome, 1)
+    ledger.start(begun(1, 2))
+    ledger.close()
+    assert [task.attempts for task in read_ledger(path).tasks] == [2]
+    requeued = begin(path, restart=1)
+    requeued.start(begun(1))
+    requeued.close()
+    assert [task.attempts for task in read_ledger(path).tasks] == [3]
