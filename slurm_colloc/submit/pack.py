@@ -9,7 +9,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.config import MigSlice, Pool, SiteConfig
@@ -22,10 +22,20 @@ from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
 from slurm_colloc.runtime.spec import MARK, VERSION, Spec, parse_array, to_json
 from slurm_colloc.slurm.directives import Script, effective_components, read_script, without_options
 from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit
-from slurm_colloc.slurm.options import SBATCH_OPTIONS, CommandLine, Given, Option, read_environment, scan
+from slurm_colloc.slurm.options import SBATCH_OPTIONS, CommandLine, Given, Option, read_environment
 from slurm_colloc.submit.access import limits_of_user
 from slurm_colloc.submit.commands import plain_name
-from slurm_colloc.submit.plan import SCRIPT_OPTIONS, Packed, Part, Plan, Slurm, footprint_of, option_table, own_option
+from slurm_colloc.submit.plan import (
+    SCRIPT_OPTIONS,
+    Packed,
+    Part,
+    Plan,
+    Slurm,
+    footprint_of,
+    option_table,
+    own_option,
+    without,
+)
 from slurm_colloc.submit.render import pack_block, quote
 from slurm_colloc.submit.request import build_request, reasons_against_pack
 from slurm_colloc.units import counted
@@ -611,21 +621,3 @@ def _script(
     ]:
         raise UnsureError("sbatch would read the directives of the pack's script otherwise")
     return result
-
-
-def without(words: Sequence[str], table: tuple[Option, ...], names: Collection[str]) -> list[str]:
-    """Return a command line's options without these, whether long, short or behind other short ones."""
-    left: dict[int, str] = dict(enumerate(words))
-    for option, value, index, written in scan(words, table).found:
-        if option.canonical not in names:
-            continue
-        word = words[index]
-        in_next = " " in written and written.endswith(f" {value}") and not word.endswith(written[1:])
-        if in_next:
-            left.pop(index + 1, None)
-        if word.startswith("--"):
-            left.pop(index, None)
-            continue
-        short = left[index][:-1] if in_next else left[index][: len(left[index]) - len(written) + 1]
-        left[index] = short
-    return [word for word in left.values() if word != "-"]

@@ -3,7 +3,7 @@
 
 import grp
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from slurm_colloc.config import SiteConfig
@@ -401,20 +401,29 @@ def _overridden(
         own = min(number, len(ends) - 1)
         options = list(argv[begins[own] : ends[own]])
         if part.placement.mode in (SharingMode.MPS, SharingMode.SHARD):
-            options = _without(options, table)
+            options = without(options, table, PER_GPU)
         words += [*([":"] if number else []), *options, *request_options(part.request.gpu_style, part.placement)]
     rest = argv[ends[-1] :]
     script_at = None if command_line.script_at is None else len(words) + command_line.script_at - ends[-1]
     return (*words, *rest), script_at
 
 
-def _without(words: Sequence[str], table: tuple[Option, ...]) -> list[str]:
-    """Return a command line's options without those that size cores and memory per GPU."""
-    dropped: set[int] = set()
-    for option, _, index, _ in scan(words, table).found:
-        if option.canonical in PER_GPU:
-            dropped |= {index} if "=" in words[index] else {index, index + 1}
-    return [word for index, word in enumerate(words) if index not in dropped]
+def without(words: Sequence[str], table: tuple[Option, ...], names: Collection[str]) -> list[str]:
+    """Return a command line's options without these, whether long, short or behind other short ones."""
+    left: dict[int, str] = dict(enumerate(words))
+    for option, value, index, written in scan(words, table).found:
+        if option.canonical not in names:
+            continue
+        word = words[index]
+        in_next = " " in written and written.endswith(f" {value}") and not word.endswith(written[1:])
+        if in_next:
+            left.pop(index + 1, None)
+        if word.startswith("--"):
+            left.pop(index, None)
+            continue
+        short = left[index][:-1] if in_next else left[index][: len(left[index]) - len(written) + 1]
+        left[index] = short
+    return [word for word in left.values() if word != "-"]
 
 
 def request_options(style: str, placement: Placement) -> tuple[str, ...]:

@@ -9,8 +9,7 @@ from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.runtime.ledger import kept_script, ledger_folder, ledgers_of, missing, read_ledgers, resumed_by
 from slurm_colloc.runtime.spec import Spec, from_json, split_script
 from slurm_colloc.slurm.options import scan
-from slurm_colloc.submit.pack import without
-from slurm_colloc.submit.plan import OWN_OPTIONS, option_table, parse_arguments
+from slurm_colloc.submit.plan import OWN_OPTIONS, option_table, parse_arguments, without
 
 # About one call of csub or one place in the queue, not about the tasks.
 _OF_THAT_CALL = frozenset(
