@@ -263,7 +263,8 @@ def _packed(
         return "it is a command of --wrap"
     if len(parts) > 1:
         return "it is a heterogeneous job"
-    from slurm_colloc.submit.pack import Asked, plan_array  # of no use to any other submission
+    from slurm_colloc.submit.pack import plan_array  # of no use to any other submission
+    from slurm_colloc.submit.pack_shape import Asked
 
     own = tuple(f"--{one.name}={one.value}" if one.value is not None else f"--{one.name}" for one in command_line.own)
     argv = (*own, *command_line.sbatch_argv)

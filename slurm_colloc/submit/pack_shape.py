@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a pack is cut to: how many tasks at a time in how many jobs, with which cores, memory and time.
+
+All that one task was given as a job of its own it is given in the pack, as far as that can be told; where it cannot,
+there is no pack, and the reason comes back in its place.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from slurm_colloc.config import MigSlice, Pool, SiteConfig
+from slurm_colloc.errors import InputError, UnsureError
+from slurm_colloc.model import PACK_OF, Footprint, JobRequest, Load, Room
+from slurm_colloc.placement.packing import Packing, expected_slowdown, jobs_needed, pack, time_needed_min
+from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
+from slurm_colloc.runtime.spec import parse_array
+from slurm_colloc.slurm.directives import Script, without_options
+from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit
+from slurm_colloc.slurm.options import CommandLine, Given
+from slurm_colloc.submit.access import limits_of_user
+from slurm_colloc.submit.plan import Slurm, option_table
+from slurm_colloc.submit.request import reasons_against_pack
+from slurm_colloc.units import counted
+
+_RETRIES = 2
+_SIZED_PER_PIECE = frozenset({"mem-per-cpu", "mem-per-gpu"})
+_MEM = re.compile(r"(\d+)([KMGTkmgt]?)[Bb]?", re.ASCII)
+
+
+class Wish(NamedTuple):
+    """What the user says of the pack; None where nothing was said."""
+
+    at_once: int | None
+    jobs: int | None
+    retries: int | None
+
+
+class Asked(NamedTuple):
+    """One submission as sbatch would understand it, and the footprint of one task.
+
+    ``commands`` are lines of sh in place of an array; then ``text`` is no script of the user's and goes into no job.
+    ``only`` are the numbers of the tasks to run, those that are missing of the job ``resumes``; empty: all of them.
+    """
+
+    command_line: CommandLine
+    environ: Mapping[str, str]
+    given: Mapping[str, Given]
+    script: Script
+    text: bytes
+    request: JobRequest
+    footprint: Footprint
+    switched_off: str
+    commands: tuple[str, ...]
+    argv: tuple[str, ...]
+    only: tuple[int, ...] = ()
+    resumes: str = ""
+
+    @property
+    def is_array(self) -> bool:
+        """Return whether these are the tasks of an array that sbatch can be handed as it is."""
+        return not self.commands and not self.only
+
+
+class Cores(NamedTuple):
+    """Cores of one task, and those to ask for (None: they come with the GPU)."""
+
+    per_task: int
+    asked: int | None
+
+
+class Shape(NamedTuple):
+    """The pack as decided."""
+
+    tasks: int
+    jobs: int
+    at_once: int
+    packing: Packing
+    cores: Cores
+    mem: str
+    time_min: int | None
+    limit_min: float | None
+    reasons: tuple[str, ...]
+
+
+def shape_of_array(asked: Asked, wish: Wish, config: SiteConfig, slurm: Slurm) -> Shape | str:
+    """Return how the tasks of an array are packed, or why they are not."""
+    given = asked.given
+    if "array" not in given:
+        return "it is no array (--array)"
+    if "SBATCH_ARRAY_INX" in asked.environ:
+        return "SBATCH_ARRAY_INX is set, which would make an array of the pack"
+    numbers, percent, most = (given["array"].value or "").partition("%")
+    if percent and not (most.isascii() and most.isdigit() and len(most) < 10):
+        return f"--array='{given['array'].value}' is not understood"
+    tasks = len(parse_array(numbers))
+    if tasks < 2:
+        return "the array has one task"
+    return shape_of(asked, tasks, int(most or 0), wish, config, slurm)
+
+
+def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig, slurm: Slurm) -> Shape | str:
+    """Return how the tasks are packed, or why they are not; ``most`` of them may run at a time, 0: any number."""
+    request, given = asked.request, asked.given
+    against = [asked.switched_off, "" if config.sharing.pack else "the site runs no packs (sharing.pack)"]
+    against += reasons_against_pack(given, request, asked.text, config, len(asked.commands) > 0)
+    if config.policy == "shadow" and not asked.is_array:
+        against.append("the site's policy is shadow")
+    if why := next(filter(None, against), ""):
+        return why
+    packing = _least(request, asked.footprint, wish.at_once, config)
+    if isinstance(packing, str):
+        return packing
+    jobs = min(wish.jobs or 1, tasks, most or tasks)
+    at_once = min(packing.at_once, -(-tasks // jobs))
+    if most:
+        at_once = min(at_once, most // jobs)
+    if at_once < 2 and tasks > 1 and asked.is_array:
+        return f"the array runs one task at a time (%{most})" if most == 1 else "no two of its tasks fit on its GPU"
+    reasons = list(packing.reasons)
+    if at_once < packing.at_once:
+        packing = packing._replace(slowdown=expected_slowdown(at_once, packing.load.sm_active_pct))
+        reasons = [f"{packing.at_once} would fit", f"each takes about {packing.slowdown:.2f}x as long as alone"]
+    limit_min = asked_limit_min(request, config)
+    time_min = None
+    if limit_min is not None:
+        longest_min = _most_min(request, config)
+        found = _jobs_in_time(tasks, jobs, at_once, limit_min, packing.slowdown, longest_min)
+        if isinstance(found, str):
+            return found
+        jobs, time_min = found
+        at_once = min(at_once, -(-tasks // jobs))
+        if most and jobs * at_once > most:
+            at_once = most // jobs
+            if at_once < 1:
+                return f"{jobs} jobs would run more tasks at a time than %{most}"
+            time_min = time_needed_min(-(-tasks // jobs), at_once, limit_min, packing.slowdown)
+            if time_min > (longest_min or math.inf):
+                return f"with {most} at a time it does not fit the partition's time limit"
+        limit_min *= packing.slowdown
+        if retries_of(wish, given):  # as long again as one task may take, as far as it may
+            time_min = math.floor(min(time_min + math.ceil(limit_min), longest_min or math.inf))
+    if jobs > 1 and re.search(rb"\bsrun\b", asked.text):
+        return "an srun inside its tasks would get the array numbers of the pack's jobs"
+    cores = _cores(given, request, at_once, config)
+    try:
+        mem = _mem(given, request, cores, at_once, config)
+        if mem:  # it has to stand alone
+            without_options(
+                asked.text, option_table(config.slurm_release, config), config.slurm_release, sized_otherwise(given)
+            )
+    except UnsureError as error:
+        return str(error)
+    if why := _broken(request, cores, time_min, config, slurm):
+        return why
+    room = packing.room._replace(tasks=at_once)
+    packing = packing._replace(at_once=at_once, room=room)
+    where = "one GPU" if jobs == 1 else f"{jobs} GPUs"
+    reasons = [f"{PACK_OF}{at_once} at a time: {counted(tasks, 'task')} on {where}", *reasons]
+    if time_min is not None:
+        reasons.append(f"time limit {time_min} min")
+    return Shape(tasks, jobs, at_once, packing, cores, mem, time_min, limit_min, tuple(reasons))
+
+
+def retries_of(wish: Wish, given: Mapping[str, Given]) -> int:
+    return wish.retries if wish.retries is not None else (0 if "no-requeue" in given else _RETRIES)
+
+
+def one_at_a_time(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig) -> Shape:
+    """Return the pack that runs one task at a time on the whole GPU, which shares nothing."""
+    limit_min = asked_limit_min(asked.request, config)
+    jobs, time_min = min(wish.jobs or 1, tasks), None
+    if limit_min is not None:
+        found = _jobs_in_time(tasks, jobs, 1, limit_min, 1.0, _most_min(asked.request, config))
+        if isinstance(found, str):
+            raise InputError(found)
+        jobs, time_min = found
+    if most and jobs > most:
+        raise InputError(f"{jobs} jobs would run more tasks at a time than %{most}")
+    reasons = (f"{PACK_OF}1 at a time: {counted(tasks, 'task')} on {'one GPU' if jobs == 1 else f'{jobs} GPUs'}",)
+    packing = Packing(1, Room(0, 100.0, 1), Load(0, 0.0), 1.0, ())
+    cores = _cores(asked.given, asked.request, 1, config)
+    return Shape(tasks, jobs, 1, packing, cores, "", time_min, limit_min, reasons)
+
+
+def _jobs_in_time(
+    tasks: int, jobs: int, at_once: int, limit_min: float, slowdown: float, most_min: float | None
+) -> tuple[int, int] | str:
+    """Return over how many jobs, at least ``jobs``, the tasks go so that each ends in time, and its time limit."""
+    needed = jobs_needed(tasks, at_once, limit_min, slowdown, most_min)
+    if isinstance(needed, str):
+        return needed
+    jobs = max(jobs, needed)
+    return jobs, time_needed_min(-(-tasks // jobs), at_once, limit_min, slowdown)
+
+
+def _most_min(request: JobRequest, config: SiteConfig) -> float | None:
+    limits = [item.max_time_min for item in asked_partitions(request, config) if item.max_time_min is not None]
+    return min(limits, default=None)
+
+
+def _least(request: JobRequest, footprint: Footprint, wanted: int | None, config: SiteConfig) -> Packing | str:
+    """Return the packing that fits whichever of its GPUs Slurm gives the job: the least one."""
+    found: list[Packing] = []
+    for pool, part in _devices(request, config):
+        packing = pack(footprint, pool, config.sharing, wanted, part=part)
+        if isinstance(packing, str):
+            named = (
+                "; a GPU's type in the request keeps it off slices" if part is not None and not _kind(request) else ""
+            )
+            return f"{packing} (on {part.type if part is not None else pool.name}){named}"
+        found.append(packing)
+    if not found:
+        return "site.toml describes no GPU that it would get"
+    least = min(found, key=lambda one: one.at_once)
+    room = Room(
+        min(one.room.memory_mib for one in found),
+        min(one.room.sm_active_pct for one in found),
+        least.at_once,
+    )
+    load = Load(max(one.load.memory_mib for one in found), max(one.load.sm_active_pct for one in found))
+    return least._replace(room=room, load=load, slowdown=max(one.slowdown for one in found))
+
+
+def _kind(request: JobRequest) -> str:
+    return next((gres.type for gres in request.gres if gres.name == "gpu"), "")
+
+
+def _devices(request: JobRequest, config: SiteConfig) -> Iterator[tuple[Pool, MigSlice | None]]:
+    """Yield what Slurm may give the job: whole GPUs of a pool (None) and kinds of slices."""
+    kind, partitions = _kind(request), {item.name for item in asked_partitions(request, config)}
+    for pool in config.pool:
+        if not partitions & set(pool.partitions):
+            continue
+        if pool.gpus_per_node and kind in ("", pool.gpu_type):
+            yield pool, None
+        yield from ((pool, part) for part in pool.slice if part.quantity and kind in ("", part.type))
+
+
+def _cores(given: Mapping[str, Given], request: JobRequest, at_once: int, config: SiteConfig) -> Cores:
+    """Return the cores of the tasks: at once they get as many times a task's own, no more than the GPU's part."""
+    parts = [item.cpus_per_gpu for item in asked_partitions(request, config) if item.cpus_per_gpu]
+    per_gpu = request.cpus_per_gpu or (0 if request.cpus_given else min(parts, default=0))
+    if per_gpu:
+        return Cores(max(1, per_gpu // at_once), None)
+    own = 1
+    if "cpus-per-task" in given:
+        text = given["cpus-per-task"].value or ""
+        if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
+            raise UnsureError(f"'{given['cpus-per-task'].written}' is not a number")
+        own = max(1, int(text))
+    asked = at_once * own
+    if parts:
+        asked = max(own, min(asked, *parts))
+    return Cores(max(1, asked // at_once), asked)
+
+
+def _mem(given: Mapping[str, Given], request: JobRequest, cores: Cores, at_once: int, config: SiteConfig) -> str:
+    """Return the host memory to ask for, as many times one task's; empty where it follows from the cores.
+
+    Raises:
+        UnsureError: it cannot be said how much one task has.
+    """
+    names = [name for name in ("mem", *sorted(_SIZED_PER_PIECE)) if name in given]
+    if not names:
+        return ""
+    [name] = names  # more than one is a reason against any pack
+    match = _MEM.fullmatch(given[name].value or "")
+    if match is None:
+        raise UnsureError(f"'{given[name].written}' is not understood")
+    if name == "mem":
+        return f"{int(match[1]) * at_once}{match[2]}"
+    if at_once == 1:
+        return ""
+    pieces = _cores_alone(given, request, config) if name == "mem-per-cpu" else 1
+    if name == "mem-per-cpu" and cores.asked is not None and cores.asked >= pieces * at_once:
+        return ""
+    if not int(match[1]):
+        raise UnsureError(f"'{given[name].written}' does not say how much host memory one task needs")
+    if given[name].origin == "environment":
+        raise UnsureError(f"{given[name].written} sizes its host memory, which the pack has to say otherwise")
+    return f"{int(match[1]) * pieces * at_once}{match[2]}"
+
+
+def _cores_alone(given: Mapping[str, Given], request: JobRequest, config: SiteConfig) -> int:
+    """Return the cores that one task would have as a job of its own.
+
+    Raises:
+        UnsureError: that depends on where it would run.
+    """
+    if request.cores_unclear or request.min_cpus:
+        raise UnsureError(f"'{given['mem-per-cpu'].written}': how many cores one task has depends on too many options")
+    if request.cpus_per_gpu or request.cpus_given:
+        return request.cpus_per_gpu or int(given["cpus-per-task"].value or 1)
+    found = {max(1, item.cpus_per_gpu) for item in asked_partitions(request, config)}
+    if len(found) > 1:
+        raise UnsureError(f"'{given['mem-per-cpu'].written}': its partitions give different cores with a GPU")
+    return found.pop()
+
+
+def sized_otherwise(given: Mapping[str, Given]) -> set[str]:
+    """Return the options in whose place --mem stands; Slurm refuses them beside it."""
+    return set(_SIZED_PER_PIECE & given.keys())
+
+
+def _broken(request: JobRequest, cores: Cores, time_min: int | None, config: SiteConfig, slurm: Slurm) -> str:
+    """Return the accounting's limit that the pack would break: Slurm may let such a job wait for ever."""
+    if not config.limits.enforced:
+        return ""
+    found: Limits | str = limits_of_user(config, lambda: slurm.limits(config.cluster))
+    if isinstance(found, str):
+        return f"the limits of this user are not known: {found}"
+    wanted = {"gres/gpu": 1, "cpu": cores.asked or 1}
+    if _kind(request):
+        wanted[f"gres/gpu:{_kind(request)}"] = 1
+    if time_min is not None and time_min > (asked_limit_min(request, config) or 0):
+        wanted[MINUTES] = time_min
+    for item in asked_partitions(request, config):
+        if why := broken_limit(found, wanted, request.account, request.qos, item.name, item.qos):
+            return why
+    return ""
