@@ -62,6 +62,7 @@ class Partition(NamedTuple):
     allow_qos: tuple[str, ...] = ()
     deny_qos: tuple[str, ...] = ()
     allow_groups: tuple[str, ...] = ()
+    suspends: bool = False
 
 
 class Limits(NamedTuple):
@@ -79,6 +80,7 @@ class Sharing(NamedTuple):
     mps_single_user: bool = False
     shard_consent: bool = False
     pack: bool = True
+    mps_on_mig: bool = True
     headroom_mib: int = 256
     max_slowdown: float = 1.25
     max_time_stretch: float = 1.25
@@ -87,6 +89,13 @@ class Sharing(NamedTuple):
     keep_piece_factor: float = 1.5
     pack_max_sm_pct: float = 120.0
     pack_max_tasks: int = 48
+
+
+class Recovery(NamedTuple):
+    """Jobs that ran out of the memory of their piece of a GPU."""
+
+    companion: bool = True
+    partition: str = ""
 
 
 class Observe(NamedTuple):
@@ -165,6 +174,7 @@ class SiteConfig(NamedTuple):
     partition: tuple[Partition, ...] = ()
     limits: Limits = Limits()
     sharing: Sharing = Sharing()
+    recovery: Recovery = Recovery()
     observe: Observe = Observe()
     paths: Paths = Paths()
     timeouts: Timeouts = Timeouts()
@@ -223,6 +233,8 @@ DOCUMENTATION: dict[str, str] = {
     "partition.allow_qos": "AllowQos; empty: all",
     "partition.deny_qos": "DenyQos",
     "partition.allow_groups": "AllowGroups; empty: all",
+    "partition.suspends": "true where PreemptMode has SUSPEND or GANG: suspended jobs keep GPU memory, so no mps, no "
+    "shard and no pack is placed there",
     "limits.enforced": "true when AccountingStorageEnforce has limits: csub then proposes nothing that breaks one",
     "limits.max_age_s": "for how long a user's limits are taken as they were; then sacctmgr is asked again",
     "sharing.order": "sharing modes in the order in which they are tried: 'mig', 'mps', 'shard'",
@@ -230,6 +242,7 @@ DOCUMENTATION: dict[str, str] = {
     "sharing.mps_single_user": "true when a GPU serves one user at a time under gres/mps; else no gres/mps",
     "sharing.shard_consent": "true when the site accepts that shard jobs are not isolated from each other",
     "sharing.pack": "false when MPS must not run inside a job: csub then packs no tasks (--pack)",
+    "sharing.mps_on_mig": "false when MPS must not run on a MIG slice: packs then get whole GPUs only",
     "sharing.headroom_mib": "memory added to the estimate before a share is chosen",
     "sharing.max_slowdown": "a slice is refused when its SMs would slow the job beyond this factor",
     "sharing.max_time_stretch": "how much longer than asked a time limit may become for a slower slice; 1: no longer",
@@ -239,6 +252,8 @@ DOCUMENTATION: dict[str, str] = {
     "would otherwise take more than so many times as long from submission to end; 1: wherever it would end later",
     "sharing.pack_max_sm_pct": "what the SM activity of a pack's tasks, each measured alone, may come to on one GPU",
     "sharing.pack_max_tasks": "most tasks of a pack at a time on one GPU; MPS takes 48, fewer on a slice; 1: no packs",
+    "recovery.companion": "false: no job is run again after it ran out of GPU memory, whatever its user allows",
+    "recovery.partition": "partition of the small jobs that see to that; empty: that of the job they follow",
     "observe.agent": "true when 'colloc agent' runs on every GPU node; else jobs are sampled from inside",
     "observe.period_s": "seconds between two samples",
     "observe.gpu_reader": "'nvml', 'nvidia-smi' where only that answers, or 'simulated' on a test cluster",
@@ -253,7 +268,8 @@ DOCUMENTATION: dict[str, str] = {
     "paths.journal": "folder of a node's own journal, on its own disk; empty: below paths.state",
     "paths.state": "folder of journals, store and history; empty: the user's own data folder",
     "paths.decisions": "folder (mode 1777) where csub drops one file per submission; empty: the user's data folder",
-    "paths.templates": "folder whose templates are taken before the shipped ones of the same name",
+    "paths.templates": "folder whose templates are taken before the shipped ones of the same name; keep what "
+    "mps and shard include from exported.sbatch.j2, without which srun steps may take a whole GPU",
     "paths.sbatch": "the real sbatch; empty: the first on PATH that is not csub",
     "timeouts.ask_slurm_s": "bound on one question to Slurm",
     "timeouts.decide_s": "after so many seconds without a decision csub hands the job to sbatch as asked",

@@ -28,6 +28,10 @@ class ProcessError(CollocError):
     """A program that could not be started, took too long, or failed."""
 
 
+class UnansweredError(ProcessError):
+    """A program that did not say what came of what it was asked; it may have done it."""
+
+
 class StoreError(CollocError):
     """A history, journal or store file that cannot be read or written."""
 

@@ -99,7 +99,8 @@ class Quantiles(NamedTuple):
 class Footprint(NamedTuple):
     """What a job is expected to need of one GPU.
 
-    ``sm_active_pct`` is in percent of a whole GPU's SMs. ``rung`` names the step of the evidence ladder it stands on
+    ``sm_active_pct`` is in percent of a whole GPU's SMs, ``dram_active_pct`` in percent of the time in which a whole
+    GPU's memory moves data. ``rung`` names the step of the evidence ladder it stands on
     and ``provenance`` says in words what it was taken from. ``gpu_model`` is the GPU it was measured on, empty for a
     hint. ``run_time_s`` is of runs on a whole GPU. Unknown parts are None.
     """
@@ -111,13 +112,18 @@ class Footprint(NamedTuple):
     rung: str
     evidence_count: int
     provenance: str
+    dram_active_pct: Quantiles | None = None
 
 
 class Load(NamedTuple):
-    """What one task is counted for on the GPU: memory with its head-room, and the SMs it keeps busy alone."""
+    """What one task is counted for on the GPU: memory with its head-room, and the SMs it keeps busy alone.
+
+    ``dram_active_pct`` is how long it keeps the GPU's memory busy; None where that is not known, or not to count.
+    """
 
     memory_mib: int
     sm_active_pct: float
+    dram_active_pct: float | None = None
 
 
 class Room(NamedTuple):
@@ -184,8 +190,14 @@ class Placement(NamedTuple):
         return self.gres is None
 
 
+# The variable by which a companion job tells csub what it submits again; never handed on to sbatch.
+AGAIN_VARIABLE = "CSUB_AGAIN"
+
 # The first reason of a decision for a pack begins so.
 PACK_OF = "pack of "
+
+# So ends the signature under which two jobs are kept that shared a GPU, one having joined the other.
+JOINED_SUFFIX = "-joined"
 
 
 class Decision(NamedTuple):
@@ -209,6 +221,11 @@ class Decision(NamedTuple):
     def is_pack(self) -> bool:
         """Return whether many tasks were submitted as one job."""
         return bool(self.reasons) and self.reasons[0].startswith(PACK_OF)
+
+    @property
+    def notes_a_guest(self) -> bool:
+        """Return whether it says that another job has joined this one; what was decided stands in an earlier one."""
+        return self.signature.endswith(JOINED_SUFFIX) and "." not in self.job_id
 
     @property
     def how(self) -> str:
@@ -484,13 +501,18 @@ class Prediction(NamedTuple):
     sm_max_ratio: float | None
 
 
+# The state of a run that ended because the GPU memory it was given did not suffice; no word of Slurm's.
+GPU_OOM = "GPU_OOM"
+
+
 class Evidence(NamedTuple):
     """What one past run used: the input of the estimate.
 
     ``gpu_mem_peak_mib`` is a peak only where ``state`` is COMPLETED; otherwise it is a lower bound.
     ``elapsed_s`` is the run's time from start to end, for an unfinished one so far; None where it is not known.
     ``sm_active_pct`` are (mean, 95th percentile) in percent of a whole GPU; ``sm_is_bound`` says that they are an
-    upper bound taken from GPU_UTIL because the driver offers no SM activity.
+    upper bound taken from GPU_UTIL because the driver offers no SM activity. ``dram_active_q95_pct`` is of a run that
+    had a whole GPU for itself, None of any other.
     """
 
     job_id: str
@@ -506,6 +528,7 @@ class Evidence(NamedTuple):
     sampled_s: float
     ended_s: float
     elapsed_s: float | None
+    dram_active_q95_pct: float | None = None
 
 
 class Finding(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, NoReturn
 
-from slurm_colloc.errors import ProcessError
+from slurm_colloc.errors import ProcessError, UnansweredError
 
 
 def given_environment() -> dict[str, str]:
@@ -88,7 +88,7 @@ def _named(program: str, timeout_s: float) -> Iterator[None]:
     try:
         yield
     except subprocess.TimeoutExpired as error:
-        raise ProcessError(f"'{program}' did not answer within {timeout_s:g} s") from error
+        raise UnansweredError(f"'{program}' did not answer within {timeout_s:g} s") from error
     except FileNotFoundError as error:
         raise ProcessError(f"there is no '{program}' on PATH; is it installed and its module loaded?") from error
     except (OSError, ValueError) as error:
@@ -194,6 +194,42 @@ def spawn_into(argv: Sequence[str], environment: Mapping[str, str], output: int)
         )
     except (OSError, ValueError) as error:
         raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error
+
+
+def wait_for(argv: Sequence[str], environment: Mapping[str, str], to_default: Sequence[signal.Signals]) -> int:
+    """Run a program on this process's own descriptors to its end and return its status (negative: the signal).
+
+    It finds ``to_default`` as a shell would have left them, whatever this process does with them.
+
+    Raises:
+        ProcessError: it cannot be started.
+    """
+    try:
+        pid = os.posix_spawnp(argv[0], list(argv), environment, setsigdef=(*_to_default, *to_default))
+    except (OSError, ValueError) as error:
+        raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def leave_running(pid: int) -> None:
+    """End a program that ``spawn_into`` started, and its helpers, so that none of them can act on another's end.
+
+    The youngest first: a helper watches over the one that started it. All are of the process group ``pid``.
+    """
+    group = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError, ValueError, IndexError):
+            with open(f"/proc/{name}/stat", "rb") as stream:
+                # Behind the name, which may hold anything: state, ppid, pgrp, ... and as 20th the time of its start.
+                fields = stream.read().rpartition(b")")[2].split()
+            if int(fields[2]) == pid and int(name) != pid:
+                group.append((int(fields[19]), int(name)))
+    for _, member in sorted(group, reverse=True):
+        with suppress(ProcessLookupError):
+            os.kill(member, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
 
 
 def replace(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:

@@ -14,7 +14,7 @@ BYTES_PER_MIB = 1024 * 1024
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
 _TIME = re.compile(r"(?:(?P<days>\d{1,6})-)?(?P<clock>\d{1,9}(?::\d{1,6}){0,2})", re.ASCII)
-_MIB_PER_UNIT = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024.0}
+_MIB_PER_UNIT = {"": 1 / BYTES_PER_MIB, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 
 
 def demand_mib(text: str) -> int:
@@ -29,13 +29,23 @@ def demand_mib(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise InputError(f"memory size '{text}' is not a number with a unit; write it like '9G' or '512M'")
-    size = float(match[1]) * _MIB_PER_UNIT[match[2].upper()]
+    size = size_mib(float(match[1]), match[2].upper())
     if size == math.inf:
         raise InputError(f"memory size '{text}' is beyond any GPU")
     mib = math.ceil(size)
     if mib == 0:
         raise InputError(f"memory size '{text}' is zero; a footprint needs at least 1M")
     return mib
+
+
+def size_mib(amount: float, letter: str) -> float:
+    """Return the MiB in ``amount`` of a unit, not rounded.
+
+    Args:
+        amount: how many of it.
+        letter: "K", "M", "G", "T" or "P", each 1024 of the one before; "" is a byte.
+    """
+    return amount * _MIB_PER_UNIT[letter]
 
 
 def capacity_mib(size_bytes: int) -> int:

@@ -41,24 +41,31 @@ units AS (
            -- A split among neighbours is good enough for a report, not for sizing the next run.
            CASE WHEN count(*) = count(s.value) AND bool_and(s.method = 'measured')
                 THEN coalesce(sum(s.value * s.seconds) / nullif(sum(s.seconds), 0), max(s.value)) END AS sm,
+           CASE WHEN count(*) = count(s.dram_active_pct) AND bool_and(s.method = 'measured')
+                THEN coalesce(sum(s.dram_active_pct * s.seconds) / nullif(sum(s.seconds), 0), max(s.dram_active_pct))
+                END AS dram,
            bool_or(s.sm_active_pct IS NULL AND s.gpu_util_pct IS NOT NULL) AS sm_is_bound
     FROM parts s GROUP BY s.run, s.node, s.uuid, s.pass_s
 ),
 passes AS (
     SELECT run, max(interval_s) AS interval_s, max(grain_s) AS grain_s, max(gpu_model) AS gpu_model,
            max(profile) AS profile, CASE WHEN count(*) = count(mib) THEN sum(mib) END AS mib,
-           CASE WHEN count(*) = count(sm) THEN sum(sm) END AS sm, bool_or(sm_is_bound) AS sm_is_bound
+           CASE WHEN count(*) = count(sm) THEN sum(sm) END AS sm, bool_or(sm_is_bound) AS sm_is_bound,
+           CASE WHEN count(*) = count(dram) THEN max(dram) END AS dram
     FROM units GROUP BY run, node, pass_s
 ),
 ranked AS (
     SELECT *, sum(interval_s) FILTER (sm IS NOT NULL) OVER (PARTITION BY run) AS sm_s,
-           sum(interval_s) FILTER (sm IS NOT NULL) OVER (PARTITION BY run ORDER BY sm) AS up_to_s
+           sum(interval_s) FILTER (sm IS NOT NULL) OVER (PARTITION BY run ORDER BY sm) AS up_to_s,
+           sum(interval_s) FILTER (dram IS NOT NULL) OVER (PARTITION BY run) AS dram_s,
+           sum(interval_s) FILTER (dram IS NOT NULL) OVER (PARTITION BY run ORDER BY dram) AS dram_up_to_s
     FROM passes
 )
 SELECT job_id_raw, job_id, "user", state, start_s, end_s, max(gpu_model), max(mib),
        sum(sm * interval_s) / nullif(max(sm_s), 0),
        CASE WHEN max(grain_s) <= 60 THEN min(sm) FILTER (up_to_s >= $high * sm_s AND sm_s > 0) END,
-       bool_or(sm_is_bound), count(*), sum(interval_s), max(profile)
+       bool_or(sm_is_bound), count(*), sum(interval_s), max(profile),
+       CASE WHEN max(grain_s) <= 60 THEN min(dram) FILTER (dram_up_to_s >= $high * dram_s AND dram_s > 0) END
 FROM ranked JOIN runs USING (run) GROUP BY run, job_id_raw, job_id, "user", state, start_s, end_s
 """
 
@@ -125,7 +132,7 @@ def build_history(store: Store, cluster: str, state_folder: str, collected: Coll
     """
     by_uid: dict[int, list[Evidence]] = {}
     rows = store.rows(_EVIDENCE, {"cluster": cluster, "high": _HIGH})
-    for job_id, shown_id, user, state, start_s, end_s, model, mib, mean, high, bound, count, seconds, profile in rows:
+    for job_id, shown_id, user, state, start_s, end_s, model, mib, *use, bound, count, seconds, profile, dram in rows:
         # csub saw the id of the array, not those of its tasks.
         owned = collected.decisions.get((user, shown_id.partition("_")[0]))
         if owned is None or owned[1].cluster != cluster:
@@ -141,13 +148,15 @@ def build_history(store: Store, cluster: str, state_folder: str, collected: Coll
                 mode=mode,
                 gpu_model=model,
                 gpu_mem_peak_mib=mib,
-                sm_active_mean_pct=mean,
-                sm_active_q95_pct=high,
+                sm_active_mean_pct=use[0],
+                sm_active_q95_pct=use[1],
                 sm_is_bound=bool(bound),
                 sample_count=count,
                 sampled_s=seconds,
                 ended_s=end_s,
                 elapsed_s=end_s - start_s,
+                # Of a piece of a GPU it would be another measure.
+                dram_active_q95_pct=dram if mode == SharingMode.EXCLUSIVE else None,
             )
         )
     make_history_folder(state_folder)

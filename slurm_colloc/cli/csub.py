@@ -24,7 +24,7 @@ from slurm_colloc.config import (
     site_files,
 )
 from slurm_colloc.errors import CollocError, ConfigError, UnsureError
-from slurm_colloc.model import Decision
+from slurm_colloc.model import AGAIN_VARIABLE, Decision
 from slurm_colloc.process import given_environment, keep_ignored, replace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
@@ -98,6 +98,7 @@ def _open_standard_descriptors() -> None:
 
 def _run(argv: tuple[str, ...]) -> int:
     began = time.monotonic()
+    again = os.environ.pop(AGAIN_VARIABLE, "")
     try:
         configured, config, problem = find_site()
         sbatch = find_sbatch(configured, os.environ, sys.argv[0])
@@ -119,13 +120,20 @@ def _run(argv: tuple[str, ...]) -> int:
         waiting = time.monotonic()
         stdin = _read_stdin(command_line)
         began += time.monotonic() - waiting  # somebody may be typing
-        site, plan = _decide(call, command_line, config, problem, stdin, began)
+        site, plan = _decide(call, command_line, config, problem, stdin, began, again)
         if own_option("explain", command_line, None) is not None:
             explain(plan)
+        # Who runs a job again waits for the id of a job.
+        if plan.join and not again:
+            from slurm_colloc.cli.csub_join import join  # of no use to any other submission
+
+            status = join(plan, command_line, call, site)
+            if status is not None:
+                return status
         if call.dry_run:
             return show(plan, command_line, call)
         if plan.decides_nothing:
-            _answer(call, (*answer(plan), *plan.notes))
+            tell(call, (*answer(plan), *plan.notes))
             return _fall_open(call, stdin, _SILENT)
         source = None if stdin is None else stdin_descriptor(plan.body if plan.body is not None else stdin)
         # TMPDIR may hang as any other folder may.
@@ -136,7 +144,7 @@ def _run(argv: tuple[str, ...]) -> int:
         return _fall_open(call, stdin, f"internal error, please report it: {error!r}")
     # Outside of what falls open above: once sbatch was started a job may exist.
     try:
-        status, why = hand_over(plan, argv, source, call, site)
+        status, why = hand_over(plan, argv, source, call, site, _then(plan, command_line, call, site, again))
     finally:
         if path:
             remove_script(path)
@@ -158,7 +166,13 @@ def _split_call(call: Call, command_line: CommandLine) -> Call:
 
 
 def _decide(
-    call: Call, command_line: CommandLine, config: SiteConfig | None, problem: str, stdin: bytes | None, began: float
+    call: Call,
+    command_line: CommandLine,
+    config: SiteConfig | None,
+    problem: str,
+    stdin: bytes | None,
+    began: float,
+    again: str,
 ) -> tuple[SiteConfig, Plan]:
     """Return the site and what to submit, decided within the site's time from ``began``.
 
@@ -175,9 +189,26 @@ def _decide(
     # Up to two questions one after the other, and time left to decide without an answer.
     client = CliClient(min(config.timeouts.ask_slurm_s, config.timeouts.decide_s / 3))
     allowed_s = config.timeouts.decide_s
-    step = partial(make_plan, command_line, call.environ, stdin, config, client)
+    step = partial(make_plan, command_line, call.environ, stdin, config, client, _because(again))
     plan = within(allowed_s - (time.monotonic() - began), f"deciding (more than {allowed_s:g} s)", step)
     return config, plan
+
+
+def _because(again: str) -> str:
+    if not again:
+        return ""
+    from slurm_colloc.cli.csub_again import read_marker
+
+    return read_marker(again).reason
+
+
+def _then(plan: Plan, command_line: CommandLine, call: Call, config: SiteConfig, again: str) -> Callable[[str], None]:
+    """Return what is to be done once there is a job: have it followed where its user allows that it is run again."""
+    if not (again or plan.may_run_again):
+        return lambda job_id: None
+    from slurm_colloc.cli.csub_again import follow
+
+    return follow(plan, command_line, call.sbatch, call.environ, config, again, lambda line: tell(call, [line]))
 
 
 def misused(command_line: CommandLine, dry_run: bool) -> str:
@@ -227,7 +258,7 @@ def _fall_open(call: Call, stdin: bytes | None, why: str) -> int:
         say(f"error: {why}; without --dry-run the job would go to sbatch unchanged")
         return 2
     if why != _SILENT:
-        _answer(call, [f"handed to sbatch unchanged: {why}"])
+        tell(call, [f"handed to sbatch unchanged: {why}"])
     if stdin is not None:
         os.dup2(stdin_descriptor(stdin), 0)
     try:
@@ -237,7 +268,7 @@ def _fall_open(call: Call, stdin: bytes | None, why: str) -> int:
         return 1
 
 
-def _answer(call: Call, lines: Iterable[str]) -> None:
+def tell(call: Call, lines: Iterable[str]) -> None:
     """Say what is no error, unless nobody wants it, or a program reads both outputs as one: $(csub job.sh 2>&1)."""
     if not call.quiet and not _read_as_one():
         for line in lines:
@@ -281,10 +312,10 @@ def hand_over(
     def submitted(job_id: str, cluster: str) -> None:
         then(job_id)
         _record(plan, job_id, cluster or config.cluster, config)
-        _answer(call, (f"job {job_id}: {line}" for line in (*answer(plan), *plan.notes)))
+        tell(call, (f"job {job_id}: {line}" for line in (*answer(plan), *plan.notes)))
 
     try:
-        outcome = submit([call.sbatch, *argv], call.environ, source, submitted)
+        outcome = submit([call.sbatch, *argv], _handed_on(plan, call), source, submitted)
     except CollocError as error:  # sbatch was not started
         return 1, str(error)
     status = outcome.status if outcome.status >= 0 else 128 - outcome.status
@@ -295,6 +326,13 @@ def hand_over(
     if outcome.refused:
         write_all(STDERR, outcome.refused)
     return status, ""
+
+
+def _handed_on(plan: Plan, call: Call) -> Mapping[str, str]:
+    """Return sbatch's environment: a pack from within a requeued job must not pass for one that goes on itself."""
+    if plan.packed is None:
+        return call.environ
+    return {name: value for name, value in call.environ.items() if name != "SLURM_RESTART_COUNT"}
 
 
 def _verdict(said: bytes) -> str:

@@ -8,15 +8,18 @@ import typer
 import typer.core
 
 # Completed, and left out of the list: the last lines name them.
-_HIDDEN = ("--install-completion", "--show-completion", "--pack-tasks", "--pack-jobs", "--pack-retries")
+_HIDDEN = (
+    *("--install-completion", "--show-completion", "--pack-tasks", "--pack-jobs", "--pack-retries", "--join"),
+    *("--shared-loader", "--loader-cpus", "--loader-wait"),
+)
 # One screen of 24 lines and 80 columns; \b keeps click from filling the lines of a paragraph anew.
 _EPILOG = """
 \b
 Packs:        csub pack -h; --pack-tasks=K --pack-jobs=N --pack-retries=N
-In a script:  #CSUB --gpu-footprint=mem=9G,sm=30  (where #SBATCH lines stand)
-Switch off:   csub --colloc=off job.sh; in a script #CSUB --colloc=off
+              --shared-loader=COMMAND --loader-cpus=N --loader-wait=SECONDS
+Join:         --join=auto|JOB: begin at once, inside a running job of yours
+In a script:  #CSUB --gpu-footprint=mem=9G,sm=30 or #CSUB --colloc=off
 Read more:    man csub; sbatch --help; what it decided for you: colloc history
-TAB key:      completes options; where it does not: csub --install-completion
 """
 
 
@@ -56,7 +59,7 @@ def csub(
     script: Annotated[str, typer.Argument(metavar="SCRIPT [ARGUMENTS]", hidden=True)] = "",
     gpu_footprint: Annotated[
         str,
-        typer.Option("--gpu-footprint", metavar="mem=SIZE[,sm=PERCENT]", help="what the job needs of one GPU"),
+        typer.Option("--gpu-footprint", metavar="mem=SIZE[,sm=PCT][,dram=PCT]", help="what the job needs of one GPU"),
     ] = "",
     colloc: Annotated[
         str,
@@ -68,6 +71,18 @@ def csub(
     pack_tasks: Annotated[str, typer.Option("--pack-tasks", metavar="K")] = "",
     pack_jobs: Annotated[str, typer.Option("--pack-jobs", metavar="N")] = "",
     pack_retries: Annotated[str, typer.Option("--pack-retries", metavar="N")] = "2",
+    join: Annotated[
+        str,
+        typer.Option(
+            "--join",
+            metavar="auto|off|JOB",
+            help="begin now, inside a running job of yours",
+            autocompletion=_one_of("auto", "off"),
+        ),
+    ] = "off",
+    shared_loader: Annotated[str, typer.Option("--shared-loader", metavar="COMMAND")] = "",
+    loader_cpus: Annotated[str, typer.Option("--loader-cpus", metavar="N")] = "",
+    loader_wait: Annotated[str, typer.Option("--loader-wait", metavar="SECONDS")] = "300",
     explain: Annotated[bool, typer.Option("--explain", help="say why, and what was rejected")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the script, submit nothing")] = False,
     form: Annotated[

@@ -4,6 +4,7 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from slurm_colloc.cli import csub
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError
-from slurm_colloc.runtime.ledger import note_resumed
+from slurm_colloc.runtime.ledger_files import note_resumed
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine, Option, scan
 from slurm_colloc.submit.commands import expand, plain_name, read_commands, read_file
@@ -19,7 +20,7 @@ from slurm_colloc.submit.handover import find_sbatch, write_all
 from slurm_colloc.submit.pack import plan_commands, plan_missing
 from slurm_colloc.submit.plan import OWN_OPTIONS, Plan, option_table, own_option, parse_arguments
 from slurm_colloc.submit.render import remove_script
-from slurm_colloc.submit.resume import Earlier, merged_options, read_earlier
+from slurm_colloc.submit.resume import Earlier, merged_options, read_earlier, resuming
 
 _USAGE = """\
 Usage: csub pack [OPTIONS OF csub AND sbatch] FILE
@@ -31,10 +32,14 @@ Usage: csub pack [OPTIONS OF csub AND sbatch] FILE
   --resume submits those tasks of a pack that are not done, also of one that
   csub --pack made; options win over those it was submitted with.
 
-  --gpu-footprint mem=SIZE[,sm=PERCENT]  what one task needs of the GPU
+  --gpu-footprint mem=SIZE[,sm=PERCENT][,dram=PERCENT]
+                                         what one task needs of the GPU
   --pack-tasks K                         tasks at a time on a GPU
   --pack-jobs N                          over so many GPUs
   --pack-retries N                       runs again after a lost GPU or its memory [default: 2]
+  --shared-loader COMMAND                what the tasks read their batches from: a line of sh or FILE.py [ARGUMENTS]
+  --loader-cpus N                        its cores [default: as many as a task's]
+  --loader-wait SECONDS                  until it must serve [default: 300]
 """
 
 
@@ -70,8 +75,14 @@ def run(argv: tuple[str, ...]) -> int:
     if len(argv) == 1:
         write_all(2, f"{_USAGE}csub: error: no FILE and no command; nothing was submitted\n".encode())
         return 2
+    with ExitStack() as held:
+        return _run(argv, held)
+
+
+def _run(argv: tuple[str, ...], held: ExitStack) -> int:
+    """Submit; ``held`` is what is let go at the end, or as soon as the job is known."""
     try:
-        ready = _prepare(argv)
+        ready = _prepare(argv, held)
         if isinstance(ready, str):
             csub.say(ready)
             return 0
@@ -96,7 +107,7 @@ def run(argv: tuple[str, ...]) -> int:
     return status
 
 
-def _prepare(argv: tuple[str, ...]) -> _Ready | str:
+def _prepare(argv: tuple[str, ...], held: ExitStack) -> _Ready | str:
     """Return what is to be submitted, or why there is nothing to submit."""
     configured, config, problem = csub.find_site()
     if config is None:
@@ -111,7 +122,7 @@ def _prepare(argv: tuple[str, ...]) -> _Ready | str:
             raise InputError(f"'{' '.join(argv[found.end + 1 :])}' beside --resume, which runs what was submitted")
         [(job_id, at, written)] = asked
         taken = 1 if argv[at] == written else 2
-        return _prepare_missing(job_id, (*argv[1:at], *argv[at + taken :]), sbatch, config)
+        return _prepare_missing(job_id, (*argv[1:at], *argv[at + taken :]), sbatch, config, held)
     command_line = parse_arguments(argv[1 : found.end + 1], config)
     call = csub.call_of(sbatch, command_line)
     if wrong := csub.misused(command_line, call.dry_run):
@@ -129,10 +140,13 @@ def _prepare(argv: tuple[str, ...]) -> _Ready | str:
     return _Ready(plan, command_line, call, config, lambda job_id: None)
 
 
-def _prepare_missing(job_id: str, further: tuple[str, ...], sbatch: str, config: SiteConfig) -> _Ready | str:
+def _prepare_missing(
+    job_id: str, further: tuple[str, ...], sbatch: str, config: SiteConfig, held: ExitStack
+) -> _Ready | str:
     """Return the pack of what is missing of another one, or that nothing is."""
     allowed_s = _PATIENCE * config.timeouts.decide_s
     cluster = config.cluster
+    within(allowed_s, "taking its lock", partial(held.enter_context, resuming(cluster, job_id)))
     earlier = within(allowed_s, "reading the ledgers", partial(read_earlier, cluster, job_id))
     client = CliClient(config.timeouts.ask_slurm_s)
     _refuse_unfinished(earlier, client)
@@ -162,6 +176,7 @@ def _prepare_missing(job_id: str, further: tuple[str, ...], sbatch: str, config:
             note_resumed(cluster, earlier.job_id, new_id)
         except CollocError as error:
             csub.say(f"job {new_id} is submitted, but not that it resumes job {earlier.job_id}: {error}")
+        held.close()  # with --wait sbatch goes on for as long as the job does
 
     return _Ready(plan, command_line, call, config, then)
 
@@ -175,9 +190,9 @@ def _refuse_unfinished(earlier: Earlier, client: CliClient) -> None:
         raise ProcessError(
             f"{what}, and its tasks must not run twice; try again when Slurm answers: {error}"
         ) from error
-    for one in (earlier.job_id, *earlier.resumed_by):
+    for one in dict.fromkeys((earlier.job_id, earlier.first, *earlier.resumed_by)):
         if one in states:
-            which = "" if one == earlier.job_id else f", which resumes job {earlier.job_id},"
+            which = "" if one in (earlier.job_id, earlier.first) else f", which resumes job {earlier.first},"
             end = f"wait for its end, or end it by 'scancel {one}'"
             raise InputError(f"job {one}{which} is still {states[one].lower()}; {end}")
 

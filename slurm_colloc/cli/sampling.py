@@ -15,8 +15,9 @@ from slurm_colloc.cli.colloc.output import run as run_and_exit
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.errors import ConfigError, DeadlineError, InputError, ProcessError, StoreError
 from slurm_colloc.gpu.open import open_reader
-from slurm_colloc.history.records import drop_evidence
-from slurm_colloc.model import Round
+from slurm_colloc.history.lookup import UNKNOWN
+from slurm_colloc.history.records import drop_evidence, was_joined
+from slurm_colloc.model import Evidence, Round
 from slurm_colloc.observe.evidence import EvidenceBuilder
 from slurm_colloc.observe.journal import append, claim
 from slurm_colloc.observe.loop import Pace, Sink, follow
@@ -107,7 +108,7 @@ def _sinks(settings: Settings, sampler: Sampler, ending: ExitStack) -> list[Sink
         sinks.append(lambda seen: append(settings.journal, seen))
     if settings.evidence:
         builder = EvidenceBuilder(settings.job, settings.signature, settings.mode)
-        sinks.append(lambda seen: drop_evidence(settings.evidence, builder.add(seen)))
+        sinks.append(_Kept(settings, builder))
     if settings.prometheus_port:
         sinks += _prometheus(settings, ending)
     if settings.mlflow:
@@ -143,6 +144,26 @@ def _mlflow(settings: Settings, ending: ExitStack) -> list[Sink]:
         return []
     ending.callback(outlet.close)
     return [outlet.add]
+
+
+class _Kept:
+    """Keep what the job uses, until another job joins it; what was seen by then stays as a lower bound."""
+
+    def __init__(self, settings: Settings, builder: EvidenceBuilder) -> None:
+        self._settings, self._builder = settings, builder
+        self._last: Evidence | None = None
+        self._joined = False
+
+    def __call__(self, seen: Round) -> None:
+        folder, signature, job = self._settings.evidence, self._settings.signature, self._settings.job
+        if self._joined:
+            return
+        self._joined = was_joined(folder, signature, job)
+        if not self._joined:
+            self._last = self._builder.add(seen)
+            drop_evidence(folder, self._last)
+        elif self._last:
+            drop_evidence(folder, self._last._replace(state=UNKNOWN))
 
 
 class _Alive:

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from slurm_colloc.model import Evidence, Footprint, Quantiles, SharingMode
+from slurm_colloc.model import GPU_OOM, Evidence, Footprint, Quantiles, SharingMode
 
 RUNG = "exact"
 _COMPLETED = "COMPLETED"
@@ -32,10 +32,12 @@ def from_runs(evidence: Sequence[Evidence]) -> Footprint | str:
     if peaks[-1] == 0:
         return f"{_runs(completed)} known, all held a GPU and used no memory on it"
     # A bound needs no minimum of samples: a job that ran out of memory at once was seen once or twice.
-    bounds = [float(item.gpu_mem_peak_mib or 0) for item in evidence if item.gpu_model == model]
+    bounds = [float(item.gpu_mem_peak_mib or 0) for item in evidence if item.gpu_model in (model, "")]
     margin = _MARGIN_MANY if len(completed) >= _MANY else _MARGIN_FEW
     memory = Quantiles(_median(peaks), peaks[-1], max(peaks[-1] * margin, max(bounds)))
     active, how = _sm_active(completed)
+    if (least := out_of_memory(evidence)) and least.gpu_mem_peak_mib == memory.q99:
+        how = f"; {more_than(least)}{how}"
     noun = "run" if len(completed) == 1 else "runs"
     return Footprint(
         gpu_mem_peak_mib=memory,
@@ -45,7 +47,19 @@ def from_runs(evidence: Sequence[Evidence]) -> Footprint | str:
         rung=RUNG,
         evidence_count=len(completed),
         provenance=f"{len(completed)} completed {noun} on {model}, margin {margin:.2f} over the largest peak{how}",
+        dram_active_pct=_dram_active(completed),
     )
+
+
+def out_of_memory(evidence: Sequence[Evidence]) -> Evidence | None:
+    """Return, of the runs that ran out of GPU memory, the one that showed the highest need; None without such runs."""
+    runs = [item for item in evidence if item.state == GPU_OOM and item.gpu_mem_peak_mib is not None]
+    return max(runs, key=lambda item: item.gpu_mem_peak_mib or 0, default=None)
+
+
+def more_than(run: Evidence) -> str:
+    """Return in words what such a run says of the next one."""
+    return f"at least {run.gpu_mem_peak_mib} MiB, since job {run.job_id} ran out of GPU memory with less"
 
 
 def _runs(evidence: Sequence[Evidence]) -> str:
@@ -63,6 +77,13 @@ def _run_time(completed: Sequence[Evidence]) -> Quantiles | None:
     whole = [item for item in completed if item.mode == SharingMode.EXCLUSIVE]
     times = [item.elapsed_s for item in whole if item.elapsed_s is not None]
     return Quantiles(_median(times), max(times), max(times) * _MARGIN_TIME) if times else None
+
+
+def _dram_active(completed: Sequence[Evidence]) -> Quantiles | None:
+    """Return how long runs on a whole GPU kept its memory busy; what is kept of each is already its high value."""
+    whole = [item for item in completed if item.mode == SharingMode.EXCLUSIVE]
+    highs = [item.dram_active_q95_pct for item in whole if item.dram_active_q95_pct is not None]
+    return Quantiles(_median(highs), max(highs), max(highs)) if highs else None
 
 
 def _sm_active(completed: Sequence[Evidence]) -> tuple[Quantiles | None, str]:

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The first rung: what the user says the job needs."""
 
+from collections.abc import Mapping
+
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Footprint, Quantiles
 from slurm_colloc.units import demand_mib, percent
 
 
 def parse_hint(text: str) -> Footprint:
-    """Return the footprint in ``mem=9G,sm=30``; ``sm`` is in percent of a whole GPU's SMs.
+    """Return the footprint in ``mem=9G,sm=30,dram=20``.
+
+    ``sm`` is in percent of a whole GPU's SMs, ``dram`` in percent of the time in which its memory moves data.
 
     Raises:
         InputError: unknown or repeated parts, no ``mem``, or a value outside its range.
@@ -16,19 +20,29 @@ def parse_hint(text: str) -> Footprint:
     for item in text.split(","):
         name, equals, value = item.partition("=")
         name = name.strip()
-        if not equals or name not in ("mem", "sm") or name in parts:
-            raise InputError(f"footprint '{text}': '{item}' is not one of mem=SIZE, sm=PERCENT, each at most once")
+        if not equals or name not in ("mem", "sm", "dram") or name in parts:
+            raise InputError(
+                f"footprint '{text}': '{item}' is not one of mem=SIZE, sm=PERCENT, dram=PERCENT, each at most once"
+            )
         parts[name] = value
     if "mem" not in parts:
         raise InputError(f"footprint '{text}' lacks mem=SIZE, for example 'mem=9G,sm=30'")
     memory = float(demand_mib(parts["mem"]))
-    active = percent(parts["sm"], "sm") if "sm" in parts else None
+    active, dram = (_percent(name, parts) for name in ("sm", "dram"))
     return Footprint(
         gpu_mem_peak_mib=Quantiles(memory, memory, memory),
-        sm_active_pct=None if active is None else Quantiles(active, active, active),
+        sm_active_pct=active,
         run_time_s=None,
         gpu_model="",
         rung="hint",
         evidence_count=0,
         provenance=f"given by the user: {text}",
+        dram_active_pct=dram,
     )
+
+
+def _percent(name: str, parts: Mapping[str, str]) -> Quantiles | None:
+    if name not in parts:
+        return None
+    value = percent(parts[name], name)
+    return Quantiles(value, value, value)

@@ -3,9 +3,9 @@
 
 from collections.abc import Sequence
 
-from slurm_colloc.estimate.exact import from_runs
+from slurm_colloc.estimate.exact import from_runs, more_than, out_of_memory
 from slurm_colloc.estimate.hint import parse_hint
-from slurm_colloc.model import Evidence, Footprint
+from slurm_colloc.model import Evidence, Footprint, Quantiles
 
 UNKNOWN_RUNG = "unknown"
 
@@ -18,11 +18,13 @@ def estimate(hint: str | None, evidence: Sequence[Evidence]) -> Footprint:
     """
     found = from_runs(evidence)
     if hint is not None:
-        given = parse_hint(hint)
+        given = _raised(parse_hint(hint), evidence)
         if isinstance(found, str):
             return given
         # What the user did not say is not unknown when it was measured.
         given = given._replace(run_time_s=found.run_time_s)
+        if given.dram_active_pct is None:
+            given = given._replace(dram_active_pct=found.dram_active_pct)
         if given.sm_active_pct is None and found.sm_active_pct is not None:
             provenance = f"{given.provenance}; SM activity from {found.provenance}"
             return given._replace(sm_active_pct=found.sm_active_pct, gpu_model=found.gpu_model, provenance=provenance)
@@ -30,3 +32,13 @@ def estimate(hint: str | None, evidence: Sequence[Evidence]) -> Footprint:
     if isinstance(found, Footprint):
         return found
     return Footprint(None, None, None, "", UNKNOWN_RUNG, 0, found)
+
+
+def _raised(given: Footprint, evidence: Sequence[Evidence]) -> Footprint:
+    """Return what the user said, but no less than what did not suffice before."""
+    run, said = out_of_memory(evidence), given.gpu_mem_peak_mib
+    if run is None or said is None or (least := float(run.gpu_mem_peak_mib or 0)) <= said.q99:
+        return given
+    return given._replace(
+        gpu_mem_peak_mib=Quantiles(least, least, least), provenance=f"{given.provenance}; raised: {more_than(run)}"
+    )

@@ -178,6 +178,15 @@ class NvidiaSmiReader:
         return {gpu.uuid: gpu for gpu in gpus}
 
 
+def computing() -> set[int]:
+    """Return the pids of the processes that have a context on a GPU of this node; none where it does not say.
+
+    Raises:
+        GpuError: nvidia-smi could not be asked.
+    """
+    return {one.pid for one in parse_processes(_ask("processes"))}
+
+
 def _ask(question: str) -> str:
     try:
         done = run(COMMANDS[question], _TIMEOUT_S)

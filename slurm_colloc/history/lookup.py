@@ -11,16 +11,13 @@ from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError, StoreError
 from slurm_colloc.history.records import drop_evidence, read_evidence
 from slurm_colloc.history.snapshot import read_snapshot, snapshot_path
-from slurm_colloc.model import Evidence
+from slurm_colloc.model import GPU_OOM, Evidence
+from slurm_colloc.slurm.parse import FINAL_STATES
 
 # Of a run whose end Slurm has forgotten; it is asked for no longer than a day.
 UNKNOWN = "UNKNOWN"
 _ASKED_FOR_S = 86400.0
-# States after which a job does not come back; see sacct(1), "JOB STATE CODES".
-_ENDED = frozenset(
-    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"}
-    | {"OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
-)
+_ENDED = FINAL_STATES | {GPU_OOM}
 
 
 class Known(NamedTuple):
@@ -30,14 +27,16 @@ class Known(NamedTuple):
     notes: tuple[str, ...]
 
 
-def look_up(config: SiteConfig, signature: str, job_states: Callable[[Sequence[str]], Mapping[str, str]]) -> Known:
+def look_up(
+    config: SiteConfig, signature: str, job_states: Callable[[Sequence[str]], Mapping[str, str]] | None
+) -> Known:
     """Return the evidence for ``signature``; what cannot be read becomes a note, never an error.
 
     Args:
         config: the site.
         signature: of the job to be submitted.
         job_states: asks Slurm for the states of job ids; called at most once, and only for runs that a sampler left
-            without an end.
+            without an end. None: those are left as they are.
     """
     notes: list[str] = []
     evidence: dict[str, Evidence] = {}
@@ -52,7 +51,8 @@ def look_up(config: SiteConfig, signature: str, job_states: Callable[[Sequence[s
         dropped = read_evidence(folder, signature)
         if dropped.unreadable:
             notes.append(f"{dropped.unreadable} evidence files of this job could not be used")
-        for item in _settle(folder, dropped.evidence, job_states):
+        runs = dropped.evidence if job_states is None else _settle(folder, dropped.evidence, job_states)
+        for item in runs:
             # A run whose end nobody could tell does not displace the same run with its end known.
             if item.state in _ENDED or item.job_id not in evidence:
                 evidence[item.job_id] = item

@@ -17,6 +17,7 @@ from slurm_colloc.model import Decision, Evidence, SharingMode
 _LIMIT_BYTES = 256 * 1024
 # The newest runs are enough, and with them the newest that had a whole GPU: only such a one shows SM activity.
 _RUNS_KEPT, RUNS_READ = 20, 200
+_JOINED = ".joined"
 
 
 class EvidenceFound(NamedTuple):
@@ -29,6 +30,23 @@ class EvidenceFound(NamedTuple):
 def evidence_path(folder: str, signature: str, job_id: str) -> str:
     """Return where the evidence of one run lies."""
     return os.path.join(folder, "evidence", signature, f"{job_id}.json")
+
+
+def note_joined(folder: str, signature: str, job_id: str) -> None:
+    """Say for good that another job shares this one's GPU: what is measured from now on is of both.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    path = evidence_path(folder, signature, job_id)
+    for parent in (folder, os.path.join(folder, "evidence"), os.path.dirname(path)):
+        private_folder(parent)
+    write_atomic(f"{path}{_JOINED}", b"")
+
+
+def was_joined(folder: str, signature: str, job_id: str) -> bool:
+    """Return whether another job has been let in beside this one."""
+    return os.path.lexists(f"{evidence_path(folder, signature, job_id)}{_JOINED}")
 
 
 def drop_evidence(folder: str, evidence: Evidence) -> None:
@@ -146,10 +164,15 @@ def parse_decision(content: bytes) -> Decision:
 
 
 def _checked(values: object, kind: type[Evidence] | type[Decision]) -> dict[str, Any]:
-    """Return ``values`` if they are just the fields of ``kind``, each a scalar of its kind and no NaN."""
-    if not isinstance(values, dict) or set(values) != set(kind._fields):
+    """Return ``values`` if they are the fields of ``kind``, each a scalar of its kind and no NaN.
+
+    What has a default may be missing: an earlier release wrote it.
+    """
+    if not isinstance(values, dict) or set(kind._fields) - set(values) - set(kind._field_defaults):
+        raise ValueError("the fields differ from this release's")
+    if set(values) - set(kind._fields):
         raise ValueError("the fields differ from this release's")
     for name, annotation in kind.__annotations__.items():
-        if not fits(values[name], annotation):
+        if name in values and not fits(values[name], annotation):
             raise ValueError(f"field '{name}' holds '{values[name]}'")
     return values

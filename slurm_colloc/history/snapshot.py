@@ -13,7 +13,7 @@ from slurm_colloc.files import PRIVATE_FILE, temporary_path
 from slurm_colloc.history.records import RUNS_READ, newest_of
 from slurm_colloc.model import Evidence
 
-SCHEMA = 2
+SCHEMA = 3
 _COLUMNS = ", ".join(Evidence._fields)
 
 

@@ -4,7 +4,9 @@
 The sampler dies with the job without warning, so there is no "at the end": each pass leaves a whole record.
 """
 
-from slurm_colloc.model import Evidence, Round, SharingMode
+from collections.abc import Sequence
+
+from slurm_colloc.model import Evidence, JobShare, Round, SharingMode
 from slurm_colloc.observe.attribute import MEASURED, attribute_round
 
 # Slurm's word for a job that is still going; the true end state is asked for when the evidence is next needed.
@@ -22,6 +24,8 @@ class EvidenceBuilder:
         self._peak_mib: int | None = None
         # Seconds spent at each whole percent of a GPU's SMs.
         self._sm_seconds = [0.0] * 101
+        # Likewise at each percent of the time in which the busiest GPU's memory moves data.
+        self._dram_seconds = [0.0] * 101
         self._sm_sum = 0.0
         self._sm_is_bound = False
         self._count = 0
@@ -37,6 +41,7 @@ class EvidenceBuilder:
         memory = [share.gpu_mem_used_mib for share in own]
         if own and None not in memory:
             self._peak_mib = max(self._peak_mib or 0, sum(size for size in memory if size is not None))
+        self._add_dram(own, seen.interval_s)
         sm_total, known = 0.0, bool(own)
         for share in own:
             device = devices[share.uuid]
@@ -61,6 +66,12 @@ class EvidenceBuilder:
             self._sm_sum += sm_total * seen.interval_s
         return self._evidence(seen.at_s, seen.at_s - self._began_s)
 
+    def _add_dram(self, own: Sequence[JobShare], interval_s: float) -> None:
+        found = [share.dram_active_pct for share in own if share.method == MEASURED]
+        known = [value for value in found if value is not None]
+        if own and len(known) == len(own):
+            self._dram_seconds[min(100, max(0, round(max(known))))] += interval_s
+
     def _evidence(self, at_s: float, elapsed_s: float) -> Evidence:
         seconds = sum(self._sm_seconds)
         return Evidence(
@@ -71,18 +82,21 @@ class EvidenceBuilder:
             gpu_model=self._gpu_model,
             gpu_mem_peak_mib=self._peak_mib,
             sm_active_mean_pct=self._sm_sum / seconds if seconds else None,
-            sm_active_q95_pct=self._quantile(0.95) if seconds else None,
+            sm_active_q95_pct=_quantile(self._sm_seconds, 0.95),
             sm_is_bound=self._sm_is_bound,
             sample_count=self._count,
             sampled_s=self._sampled_s,
             ended_s=at_s,
             elapsed_s=elapsed_s,
+            dram_active_q95_pct=_quantile(self._dram_seconds, 0.95) if self._mode == SharingMode.EXCLUSIVE else None,
         )
 
-    def _quantile(self, share: float) -> float:
-        wanted, passed = share * sum(self._sm_seconds), 0.0
-        for percent, seconds in enumerate(self._sm_seconds):
-            passed += seconds
-            if passed >= wanted and seconds:
-                return float(percent)
-        return 100.0
+
+def _quantile(seconds_at: Sequence[float], share: float) -> float | None:
+    """Return the least percent that so large a share of the time stayed at or below; None of no time."""
+    wanted, passed = share * sum(seconds_at), 0.0
+    for percent, seconds in enumerate(seconds_at):
+        passed += seconds
+        if passed >= wanted and seconds:
+            return float(percent)
+    return None

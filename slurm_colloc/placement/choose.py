@@ -18,6 +18,7 @@ from slurm_colloc.placement.terms import (
     asked_partitions,
     kept_when_moved,
     kept_with_share,
+    suspending,
     time_needed,
 )
 from slurm_colloc.placement.waits import Option, Outlook, choose, free_matters, outlook_words, weigh
@@ -413,6 +414,8 @@ def _share(request: JobRequest, need: _Need, room: _Room, config: SiteConfig, na
         return Rejected(option, "; ".join(request.no_share))
     if not request.sh_like:
         return Rejected(option, f"its environment cannot be set in a script for '{request.interpreter}'")
+    if suspends := suspending([room.partition] if room.moved else asked_partitions(request, config)):
+        return Rejected(option, suspends)
     if pool.gpu_mem_mib is None:
         return Rejected(option, "site.toml does not give its gpu_mem_mib")
     if need.memory_mib > pool.gpu_mem_mib:

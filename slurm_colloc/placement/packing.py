@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many tasks of one pack share a GPU under MPS, and how long that takes: pure functions.
 
-The tasks' memory must fit, each with the site's headroom, and together they keep at most ``sharing.pack_max_sm_pct`` of
-the SMs busy. That is more than all of them, for a task that keeps SMs busy leaves room in each; a task that alone keeps
-them all busy gains nothing from its like, while a light one may ride along.
+The tasks' memory must fit, each with the site's headroom, together they keep at most ``sharing.pack_max_sm_pct`` of the
+SMs busy, and no two of them keep the GPU's memory busy. The bound on SMs is above all of them, for a task that keeps
+SMs busy leaves room in each; a task that alone keeps them all busy gains nothing from its like, while a light one may
+ride along.
 """
 
 import math
@@ -18,13 +19,14 @@ from slurm_colloc.model import Footprint, Load, Room
 MPS_SERVER_MIB = 100
 # On a whole GPU since Volta, and on a slice in proportion to its size.
 MPS_CLIENTS = 48
-# Two tasks that keep the memory busy for longer than this slow each other: what no limit on SMs prevents.
+# Two tasks of which each keeps the memory busy for longer than this are not put together: they may slow each other, and
+# no limit on SMs prevents that. Proposed, not measured: where the gain ends is not known. A CIFAR net with 55 % (and
+# 81.8 % of the SMs) still gained 1.15 to 1.20 times in all with two to seven of its like.
 BUSY_DRAM_PCT = 50.0
-# Measured on an H100, n equal trainings under MPS, slowdown over n x SM activity: 1.05 for seven of 16.7 % (ResNet18,
-# 32 x 32, batch 32; 5.70 times one's throughput), and of 81.8 % (CIFAR, batch 128) 1.06 for two, 1.02 for four, 1.04
-# for seven (1.15, 1.20 and 1.18 times). The largest of them is taken: a time limit too short costs more than one too
-# long.
-_SLOWDOWN_PER_LOAD = 1.06
+# Fitted to fifteen slowdowns of trainings under MPS on an H100 (tests/recorded/h100-mps-slowdowns.json), pairs and
+# sevens, alike and not: 5 % off (root mean square), 12 % at most.
+_SLOWDOWN_PER_MEETING, _SLOWDOWN_PER_LOAD = 1.1, 1.06
+_SLOWER_THAN_FORETOLD = 1.15
 # Sums of decimals are not exact: 0.1 + 0.2 is above 0.3.
 _TOLERANCE = 1e-6
 
@@ -43,6 +45,11 @@ class Packing(NamedTuple):
     slowdown: float
     reasons: tuple[str, ...]
 
+    @property
+    def time_factor(self) -> float:
+        """Return how much longer than alone a task may take: none is to be ended for a slowdown foretold too low."""
+        return self.slowdown * _SLOWER_THAN_FORETOLD if self.slowdown > 1 else 1.0
+
 
 class _Unit(NamedTuple):
     """A GPU or slice: memory for tasks, the whole GPU's SMs over its own, and how many tasks it takes."""
@@ -53,11 +60,15 @@ class _Unit(NamedTuple):
 
 
 class _Need(NamedTuple):
-    """What one task needs of a unit; a part that is not known is None, and ``unknown`` says why."""
+    """What one task needs of a unit; a part that is not known is None, and ``unknown`` says why.
+
+    A ``dram_active_pct`` that is not known restricts nothing, and is no reason.
+    """
 
     memory_mib: int | None
     sm_active_pct: float | None
     unknown: str
+    dram_active_pct: float | None = None
 
 
 class _Bound(NamedTuple):
@@ -76,7 +87,6 @@ def pack(
     *,
     tasks: int | None = None,
     part: MigSlice | None = None,
-    dram_active_pct: float | None = None,
 ) -> Packing | str:
     """Return how the tasks of a pack share one GPU, or why they are not packed.
 
@@ -84,20 +94,21 @@ def pack(
         footprint: what one task needs.
         pool: the nodes that it runs on.
         sharing: the site's bounds.
-        wanted: the user's own number of tasks at a time, which memory bounds and SMs do not; None: by the footprint.
+        wanted: the user's own number of tasks at a time, which GPU memory bounds and how busy they keep it does not;
+            None: by the footprint.
         tasks: how many there are; None: more than enough.
         part: the MIG slice of ``pool`` that holds the pack; None: a whole GPU.
-        dram_active_pct: how long one task keeps the unit's memory busy; None where not known.
     """
     unit = _unit(pool, part, sharing)
     if isinstance(unit, str):
         return unit
-    need = _need(footprint, pool, unit, sharing)
+    need = _need(footprint, pool, part, unit, sharing)
+    name = "GPU" if part is None else "slice"
     if wanted is None:
         if need.unknown:
             return f"{need.unknown}; say how many tasks may run at a time"
-        if dram_active_pct is not None and dram_active_pct > BUSY_DRAM_PCT:
-            return f"one task fills a GPU: it keeps the memory busy for {dram_active_pct:.0f} % of the time"
+        if _is_busy(need.dram_active_pct):
+            return f"one task fills a {name}: it keeps the memory busy for {need.dram_active_pct:.0f} % of the time"
     bounds = [_Bound(unit.most, f"no more than {unit.most} may share it")]
     bounds += [] if tasks is None else [_Bound(tasks, f"the pack has {tasks}")]
     bounds += [] if wanted is None else [_Bound(wanted, f"{wanted} were asked for")]
@@ -114,7 +125,8 @@ def pack(
         bounds.append(_by_sms(need.sm_active_pct, sharing.pack_max_sm_pct))
     tightest = min(bounds, key=lambda bound: bound.at_once)
     if tightest.at_once <= 1:
-        return f"{'one task fills a GPU' if tightest.by_need else 'one task at a time shares nothing'}: {tightest.why}"
+        said = f"one task fills a {name}" if tightest.by_need else "one task at a time shares nothing"
+        return f"{said}: {tightest.why}"
     return _packing(tightest, unit, need, sharing)
 
 
@@ -130,10 +142,16 @@ def _unit(pool: Pool, part: MigSlice | None, sharing: Sharing) -> _Unit | str:
     return _Unit(part.mem_mib - MPS_SERVER_MIB, whole_over_own, min(clients, sharing.pack_max_tasks))
 
 
-def _need(footprint: Footprint, pool: Pool, unit: _Unit, sharing: Sharing) -> _Need:
+def _is_busy(dram_active_pct: float | None) -> bool:
+    return dram_active_pct is not None and dram_active_pct > BUSY_DRAM_PCT
+
+
+def _need(footprint: Footprint, pool: Pool, part: MigSlice | None, unit: _Unit, sharing: Sharing) -> _Need:
     if footprint.gpu_model and footprint.gpu_model != pool.gpu_model:
         return _Need(None, None, f"the footprint was measured on {footprint.gpu_model}")
-    memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
+    memory, active, dram = footprint.gpu_mem_peak_mib, footprint.sm_active_pct, footprint.dram_active_pct
+    # A slice has the part of the bandwidth that it has of the memory.
+    narrower = pool.gpu_mem_mib / part.mem_mib if part and pool.gpu_mem_mib else unit.whole_over_own
     unknown = ""
     if memory is None:
         unknown = footprint.provenance
@@ -144,6 +162,7 @@ def _need(footprint: Footprint, pool: Pool, unit: _Unit, sharing: Sharing) -> _N
         # No task keeps more than all SMs busy: on a slice that slows it, it is alone as slow.
         None if active is None else min(100.0, active.q95 * unit.whole_over_own),
         unknown,
+        None if dram is None else min(100.0, dram.q95 * narrower),
     )
 
 
@@ -161,6 +180,8 @@ def _packing(bound: _Bound, unit: _Unit, need: _Need, sharing: Sharing) -> Packi
     load = Load(
         share_mib if need.memory_mib is None else need.memory_mib,
         100.0 / at_once if need.sm_active_pct is None else need.sm_active_pct,
+        # More at a time than one that is busy there are only where the user says so.
+        None if _is_busy(need.dram_active_pct) else need.dram_active_pct,
     )
     sum_pct = at_once * load.sm_active_pct
     slower = expected_slowdown(at_once, load.sm_active_pct)
@@ -169,6 +190,10 @@ def _packing(bound: _Bound, unit: _Unit, need: _Need, sharing: Sharing) -> Packi
         reasons.append(f"{need.unknown}; each is taken to need one part of {at_once}")
     if sum_pct > sharing.pack_max_sm_pct + _TOLERANCE:
         reasons.append(f"their SM activity comes to {sum_pct:.0f} %; the site's bound is {sharing.pack_max_sm_pct:g} %")
+    if _is_busy(need.dram_active_pct):
+        reasons.append(
+            f"each keeps the GPU's memory busy for {need.dram_active_pct:.0f} % of the time and may slow the others"
+        )
     reasons.append(f"each takes about {slower:.2f}x as long as alone")
     room = Room(unit.memory_mib, max(sharing.pack_max_sm_pct, sum_pct), at_once)
     return Packing(at_once, room, load, slower, tuple(reasons))
@@ -184,11 +209,13 @@ def may_share(loads: Sequence[Load], memory_mib: int, max_sm_pct: float) -> str:
     """
     if not loads:
         return ""
-    memory, activity = zip(*loads, strict=True)
+    memory, activity, dram = zip(*loads, strict=True)
     if sum(memory) > memory_mib:
         return f"{memory_mib} MiB do not hold {sum(memory)} MiB"
     if len(loads) > 1 and sum(activity) > max_sm_pct + _TOLERANCE:
         return f"their SM activity comes to {sum(activity):.0f} %, above {max_sm_pct:g} %"
+    if (busy := sum(map(_is_busy, dram))) > 1:
+        return f"{busy} of them keep the GPU's memory busy for more than {BUSY_DRAM_PCT:g} % of the time"
     return ""
 
 
@@ -199,7 +226,21 @@ def expected_slowdown(tasks: int, sm_active_pct: float) -> float:
         tasks: how many run at the same time.
         sm_active_pct: SM activity of one alone, in percent of the unit's SMs.
     """
-    return max(1.0, _SLOWDOWN_PER_LOAD * tasks * sm_active_pct / 100)
+    return slowdown_beside(sm_active_pct, (tasks - 1) * sm_active_pct)
+
+
+def slowdown_beside(sm_active_pct: float, others_pct: float) -> float:
+    """Return how many times as long a task is expected to take under MPS beside others as alone.
+
+    max(1 + 1.1 s o, 1.06 (s + o)): the chance that both want the SMs at a time, and that together they cannot do more
+    than the SMs can (docs/explanation/sharing.md, "How much slower").
+
+    Args:
+        sm_active_pct: SM activity of the task alone, in percent of the unit's SMs.
+        others_pct: the sum of the others', each alone.
+    """
+    own, others = sm_active_pct / 100, others_pct / 100
+    return max(1 + _SLOWDOWN_PER_MEETING * own * others, _SLOWDOWN_PER_LOAD * (own + others) if others else 1.0)
 
 
 def time_needed_min(tasks: int, at_once: int, task_limit_min: float, slowdown: float) -> int:
@@ -219,8 +260,8 @@ def time_needed_min(tasks: int, at_once: int, task_limit_min: float, slowdown: f
     if not 0 < task_limit_min < math.inf:
         raise InputError(f"a task's time limit of {task_limit_min:g} min does not bound its pack's; give it one")
     rounds = -(-tasks // at_once)
-    # In proportion: fewer tasks than fit keep fewer SMs busy.
-    slower = slowdown if tasks >= at_once else max(1.0, slowdown * tasks / at_once)
+    # Each further task slows the others by as much: fewer than fit slow each other less.
+    slower = slowdown if tasks >= at_once else 1 + (slowdown - 1) * (tasks - 1) / (at_once - 1)
     return math.ceil(rounds * task_limit_min * slower - _TOLERANCE)
 
 

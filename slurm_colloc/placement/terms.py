@@ -2,6 +2,7 @@
 """What follows from giving a job a piece of a GPU: its time limit, and the cores and memory that came with the GPU."""
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from slurm_colloc.config import Partition, SiteConfig
@@ -29,6 +30,12 @@ def asked_partitions(request: JobRequest, config: SiteConfig) -> list[Partition]
     """Return the partitions that the job names, or the default one, as site.toml describes them."""
     known = {partition.name: partition for partition in config.partition}
     return [known.get(name, Partition(name)) for name in request.partitions or (config.default_partition,)]
+
+
+def suspending(partitions: Iterable[Partition]) -> str:
+    """Return why GPU memory must not be shared in all of these partitions; empty when it may."""
+    name = next((item.name for item in partitions if item.suspends), None)
+    return "" if name is None else f"partition '{name}' suspends jobs, which then keep their GPU memory"
 
 
 def asked_limit_min(request: JobRequest, config: SiteConfig) -> float | None:

@@ -110,8 +110,9 @@ def as_json(
     decision: Decision | None,
     evidence: Mapping[str, Evidence],
     pack: Mapping[str, Any] | None = None,
+    again: str = "",
 ) -> str:
-    """Return the same as JSON; ``pack`` is what is to be said of a pack's tasks."""
+    """Return the same as JSON; ``pack`` is what is to be said of a pack's tasks, ``again`` of GPU memory run out."""
     shown: dict[str, Any] = {
         "runs": [run._asdict() for run in runs],
         "decision": decision._asdict() if decision else None,
@@ -119,4 +120,6 @@ def as_json(
     }
     if pack is not None:
         shown["pack"] = pack
+    if again:
+        shown["gpu_memory"] = again
     return json.dumps(shown, indent=2) + "\n"

@@ -23,6 +23,8 @@ _SLURM = (
     (Outcome.TIME_LIMIT, (rb"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+ DUE TO TIME LIMIT",)),
     (Outcome.STOPPED, (rb"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT ",)),
 )
+# Nothing runs on that GPU again before the node's administrator has seen to it.
+_GONE = (rb"GPU has fallen off the bus", rb"GPU is lost", rb"NVML_ERROR_GPU_IS_LOST")
 _CUDA = (
     # It breaks the context of the task that made it and, unlike an illegal access, of no neighbour: seen under MPS.
     (Outcome.FAILED, (rb"device-side assert triggered", rb"cudaErrorAssert", rb"CUDA_ERROR_ASSERT")),
@@ -37,7 +39,7 @@ _CUDA = (
             rb"cudaErrorLaunchFailure",
             rb"CUDA_ERROR_LAUNCH_FAILED",
             rb"uncorrectable ECC error",
-            rb"GPU has fallen off the bus",
+            *_GONE,
             rb"CUDA_ERROR_MPS_\w+",
             rb"cudaErrorMps\w+",
             rb"MPS_SERVER_NOT_READY",
@@ -70,6 +72,7 @@ def _compiled(table: tuple[tuple[Outcome, tuple[bytes, ...]], ...]) -> tuple[tup
     return tuple((outcome, re.compile(b"|".join(words))) for outcome, words in table)
 
 
+_IS_GONE = re.compile(b"|".join(_GONE).decode())
 _SLURM_SAYS, _CUDA_SAYS = _compiled(_SLURM), _compiled(_CUDA)
 
 
@@ -87,6 +90,11 @@ def outcome_of(status: int, said: bytes) -> tuple[Outcome, str]:
         if found := pattern.search(tail):
             return outcome, _line(tail, found)
     return Outcome.FAILED, ""
+
+
+def gpu_is_gone(said: str) -> bool:
+    """Return whether the words that told a task's end say that there is no GPU any more."""
+    return _IS_GONE.search(said) is not None
 
 
 def _line(tail: bytes, found: "re.Match[bytes]") -> str:

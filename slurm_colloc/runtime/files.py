@@ -5,6 +5,7 @@ import errno
 import os
 import re
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 
 from slurm_colloc.errors import InputError
@@ -13,6 +14,8 @@ from slurm_colloc.errors import InputError
 _REPLACED = re.compile(r"%(?:%|(\d*)([AJNabjnstux]))")
 _WIDEST = 10
 _NOTHING = "/dev/null"
+# What stands for "%a" of a job that is no array.
+_NO_TASK = 4294967294
 
 
 def file_name(
@@ -40,20 +43,45 @@ def file_name(
         node: its short name, %N.
         folder: where names that are not absolute begin.
     """
+    numbers = {"A": array_job_id, "a": str(task), "b": str(task % 10), "j": f"{job_id}_{task}"}
+    return replaced(pattern, numbers, name=name, user=user, node=node, folder=folder)
+
+
+def job_file_name(
+    pattern: str, job_id: str, array_job_id: str, task: int | None, *, name: str, user: str, node: str, folder: str
+) -> str:
+    """Return the file that ``pattern`` names for a batch job, or for one task of an array; else as ``file_name``.
+
+    Args:
+        pattern: of --output or --error.
+        job_id: the job's own, of a task of an array the raw one.
+        array_job_id: what %A stands for; of a job of its own the same id.
+        task: its number; None for a job of its own.
+        name: of the job.
+        user: its owner.
+        node: short name of its first node.
+        folder: where names that are not absolute begin.
+    """
+    number = _NO_TASK if task is None else task
+    numbers = {"A": array_job_id, "a": str(number), "b": str(number % 10), "j": job_id}
+    return replaced(pattern, numbers, name=name, user=user, node=node, folder=folder)
+
+
+def replaced(pattern: str, numbers: Mapping[str, str], *, name: str, user: str, node: str, folder: str) -> str:
+    """Return a pattern with all replaced that sbatch replaces; "none" is no file."""
     if pattern.lower() == "none":
         return _NOTHING
-    numbers = {"A": array_job_id, "a": str(task), "b": str(task % 10), "j": f"{job_id}_{task}", "n": "0", "t": "0"}
-    numbers["J"] = numbers["j"]
+    numbers = {**numbers, "J": numbers["j"], "n": "0", "t": "0"}
     words = {"x": name, "u": user, "N": node, "s": "batch"}
 
-    def replaced(found: re.Match[str]) -> str:
+    def one(found: re.Match[str]) -> str:
         width, letter = found.groups()
         if letter is None:
             return "%"
         return words[letter] if letter in words else numbers[letter].zfill(min(int(width or 0), _WIDEST))
 
     # A backslash anywhere means that nothing is replaced, and goes itself.
-    text = pattern.replace("\\", "") if "\\" in pattern else _REPLACED.sub(replaced, pattern)
+    text = pattern.replace("\\", "") if "\\" in pattern else _REPLACED.sub(one, pattern)
     return os.path.join(folder, text)
 
 

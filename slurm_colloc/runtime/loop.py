@@ -2,27 +2,29 @@
 """A pack at work: tasks are started as room becomes free, their ends judged, their daemon and the stop looked after."""
 
 import os
-import re
 import secrets
 import shutil
 import signal
-from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import cache
 
 from slurm_colloc import clock
 from slurm_colloc.errors import InputError, ProcessError, StoreError
-from slurm_colloc.files import PRIVATE_FOLDER, write_atomic
 from slurm_colloc.process import spawn_into
-from slurm_colloc.runtime.faults import TAIL_BYTES, outcome_of
-from slurm_colloc.runtime.files import add_words, file_name, last_words, open_output
+from slurm_colloc.runtime.attempt import CANCELLED, Attempt, TaskFiles, of_step
+from slurm_colloc.runtime.clients import Watch, computing, families_of, with_gpu_open
+from slurm_colloc.runtime.faults import gpu_is_gone, outcome_of
+from slurm_colloc.runtime.files import add_words, open_output
+from slurm_colloc.runtime.loader import SharedLoader
 from slurm_colloc.runtime.queue import Outcome, Queue, Start
+from slurm_colloc.runtime.reach import into_steps
 from slurm_colloc.runtime.record import Record
 from slurm_colloc.runtime.shared_gpu import SharedGpu, processes_of, signal_tasks
 from slurm_colloc.runtime.signals import PASSED_ON, STOPPING, Signals
 from slurm_colloc.runtime.spec import Spec, Task
-from slurm_colloc.runtime.steps import RUN_VARIABLE, Files, Job, command_line, slots, srun_environment, task_variables
+from slurm_colloc.runtime.steps import RUN_VARIABLE, Job, command_line, slots, srun_environment, task_variables
 from slurm_colloc.runtime.summary import Result
 
 _TICK_S = 1.0
@@ -36,37 +38,14 @@ _MAY_BE_STOPPED = {
 _GENTLE_S, _FORCED_S = 10.0, 20.0
 _LOST_GRACE_S = 10.0
 _LOOK_S, _CLIENT_WITHIN_S = 10.0, 120.0
+_PAST_MPS = (
+    "it uses the GPU, but not through the pack's MPS daemon, so that nothing bounds it; something keeps the variables"
+    " CUDA_MPS_* or the daemon's folder from it: env -i, sudo, srun --export, a container"
+)
+# Tasks that fail one after the other because their GPU is no longer there.
+_GONE_FOR_SURE = 2
 # When Slurm starts no steps: its controller may be away for a while, or never start one more.
 _FIRST_WAIT_S, _LONGEST_WAIT_S, _MOST_REFUSALS = 1.0, 60.0, 10
-# Slurm's own words about a step, and those of an srun that a task called itself, which tell nothing about the task.
-_CANCELLED = re.compile(rb"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT")
-_NAMED_STEP = re.compile(rb"\b(?:STEP |StepId=)(\d+\.\d+)")
-_SRUNS_LINE = re.compile(rb"^(?:srun|slurmstepd)\b[^\n]*", re.MULTILINE)
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """A running task; ``status`` and ``ended_s`` count from its end, ``lost`` says that its daemon died under it.
-
-    ``srun_said`` is the open file of srun's own words: open, it stays readable whatever a task does to its name.
-    """
-
-    start: Start
-    pid: int
-    slot: int
-    files: Files
-    output_at: int
-    error_at: int
-    srun_said: int
-    began_s: float
-    status: int = 0
-    ended_s: float | None = None
-    checked: bool = False
-    lost: bool = False
-
-    @property
-    def number(self) -> int:
-        return self.start.task.number
 
 
 class Loop:
@@ -100,34 +79,43 @@ class Loop:
             StoreError: the script cannot be read.
         """
         self._spec, self._job, self._gpu, self._record, self._environ = spec, job, gpu, record, environ
-        self._script = script
         # By it the tasks' processes are told from those of other runs, of packs that a task submits above all.
         self._token = f"{job.job_id}-{secrets.token_hex(8)}"
-        try:
-            with open(script, "rb") as stream:
-                self._content = stream.read()
-        except OSError as error:
-            raise StoreError(f"script '{script}' cannot be read: {error.strerror}") from error
+        self._files = TaskFiles(spec, job, script)
         self._queue = Queue(tasks, spec.load, spec.room._replace(tasks=at_once), spec.retries)
         self._pending: deque[Start] = deque()
         self._cores = slots(job.cores, at_once, spec.cpus_per_task) if job.cores else [()] * at_once
         self._free = deque(range(at_once))
-        self._running: dict[int, _Attempt] = {}
+        self._running: dict[int, Attempt] = {}
         self._srun_environment = srun_environment(environ)
         found = shutil.which("srun", path=environ.get("PATH"))
         if found is None:
             raise ProcessError("there is no 'srun' on PATH; is Slurm's client installed on this node?")
         self._srun = os.path.abspath(found)
-        self._shared = self._shared_files(tasks)
+        self._shared = self._files.shared(tasks)
+        if self._shared:
+            record.note(
+                f"several tasks write to '{min(self._shared)}': what is said there tells nothing about one of them, and"
+                " one that runs out of GPU memory is not run again; put %a into --output and --error for that"
+            )
         self._refusals = 0
         self._refused_s = self._not_before_s = 0.0
         self._gave_up = False
+        self._gone_in_a_row = 0
         self.stopped = False
         self._stopped_s = 0.0
         self._forced = False
         self._to_stop: tuple[int, ...] = ()
         self._daemon_died_s: float | None = None
         self._next_look_s = 0.0
+        self._loader = SharedLoader(
+            *(spec, job, gpu, record, environ),
+            at_once=at_once,
+            run=self._token,
+            srun=self._srun,
+            folder=os.path.dirname(script),
+            prepare=self._files.make_private,
+        )
         self._tasks, self._at_once = len(tasks), at_once
         self._outcomes: dict[int, Outcome] = {}
         self._again = 0
@@ -136,17 +124,26 @@ class Loop:
 
     def run(self, signals: Signals) -> None:
         """Run the tasks until each has ended for good, or the job is stopped."""
+        try:
+            self._run_tasks(signals)
+        finally:
+            self._loader.quit()
+
+    def _run_tasks(self, signals: Signals) -> None:
         # The start of the daemon takes its time, and may have seen the job stopped.
         self._heed(signals.wait(0))
         if not self.stopped:
             self._begin_what_may()
         while self.stopped or self._running or not (self._gave_up or self._queue.finished):
             held = any(attempt.ended_s is not None for attempt in self._running.values())
-            self._heed(signals.wait(_SOON_S if held or self.stopped else _TICK_S))
+            soon = held or self.stopped or self._loader.starting
+            self._heed(signals.wait(_SOON_S if soon else _TICK_S))
             self._look_after_daemon()
+            self._look_after_loader()
             self._collect()
             if not self.stopped:
                 self._look_for_clients()
+                self._end_what_must()
                 self._begin_what_may()
             elif self._stop_is_over():
                 return
@@ -170,13 +167,23 @@ class Loop:
     # --- beginning ---
 
     def _begin_what_may(self) -> None:
+        if self._gone_in_a_row >= _GONE_FOR_SURE and not self._gave_up:
+            self._gave_up = True
+            self._record.stop(
+                f"{self._gone_in_a_row} tasks in a row say that the GPU is gone: no more are started on this node"
+            )
         if self._refusals >= _MOST_REFUSALS and not self._running and not self._gave_up:
             self._gave_up = True
             self._record.stop(f"Slurm refused a step {self._refusals} times in a row: no more tasks are started")
+        if self._loader.gave_up and not self._running and not self._gave_up:
+            self._gave_up = True
+            self._record.stop(f"{self._loader.gave_up}: no more tasks are started")
         # One that cannot even begin leaves its place to the next.
         while self._daemon_died_s is None and not self._gave_up and clock.ticking() >= self._not_before_s:
             self._pending += self._queue.ready()
             if not self._pending or len(self._running) >= self._gpu.at_once:
+                return
+            if not self._loader.ready(idle=not self._running):
                 return
             self._begin(self._pending.popleft())
 
@@ -184,7 +191,7 @@ class Loop:
         number = start.task.number
         self._record.start(start)
         try:
-            files = self._files(start.task)
+            files = self._files.of(start.task)
             output_at = open_output(files.output, append=self._spec.append)
             error_at = output_at
             if files.error != files.output:
@@ -193,79 +200,38 @@ class Loop:
             self._take_end(start, Outcome.FAILED, 1, str(error), "")
             return
         try:
-            srun_said = self._private_files(files)
+            srun_output = self._files.make_private(files)
         except (OSError, StoreError) as error:
             self._take_end(start, Outcome.LOST, 1, f"the pack's private files cannot be written: {error}", "")
             return
         slot = self._free.popleft()
         alone = start.attempt > 1 and not self._running
         variables = task_variables(self._spec, self._job, start.task, start.attempt, self._environ)
+        variables |= {RUN_VARIABLE: self._token} | self._loader.environment()
+        variables |= self._gpu.environment(start.load, alone=alone)
+        if not self._gpu.is_first:
+            variables["SLURM_TASK_PROLOG"] = self._environ.get("SLURM_TASK_PROLOG", self._files.prolog)
         argv = command_line(
             self._srun,
             self._spec,
             self._job,
             start.task,
-            script=self._script,
+            script=self._files.script,
             files=files,
             cores=self._cores[slot],
-            variables=variables | {RUN_VARIABLE: self._token} | self._gpu.environment(start.load, alone=alone),
+            variables=variables | into_steps(variables, self._environ),
         )
         try:
-            pid = spawn_into(argv, self._srun_environment, srun_said)
+            pid = spawn_into(argv, self._srun_environment, srun_output)
         except ProcessError as error:
-            os.close(srun_said)
+            os.close(srun_output)
             self._free.append(slot)
             self._take_refusal(start, clock.ticking(), 1, str(error))
             return
-        attempt = _Attempt(start, pid, slot, files, output_at, error_at, srun_said, clock.ticking())
-        attempt.checked = not self._gpu.under_mps
+        attempt = Attempt(start, pid, slot, files, output_at, error_at, srun_output, clock.ticking())
+        if self._gpu.under_mps and not self._queue.alone(number):
+            attempt.watch = Watch()
         self._running[number] = attempt
-
-    def _private_files(self, files: Files) -> int:
-        """Make an attempt's private files, and the others anew if a task removed them; return the one for srun."""
-        folder = os.path.dirname(self._script)
-        os.makedirs(folder, 0o700, exist_ok=True)
-        if os.lstat(folder).st_uid != os.geteuid():  # somebody else was there first, after a task had removed it
-            raise StoreError(f"folder '{folder}' belongs to somebody else")
-        if not os.path.exists(self._script):
-            write_atomic(self._script, self._content, PRIVATE_FOLDER)
-        os.close(os.open(files.step, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-        return os.open(f"{files.step}-srun", flags, 0o600)
-
-    def _shared_files(self, tasks: Iterable[Task]) -> set[str]:
-        """Return the output files of several tasks: who wrote what there, nobody can tell."""
-        named = Counter(name for task in tasks for name in {*self._files(task)[1:3]})
-        shared = {name for name, count in named.items() if count > 1 and name != os.devnull}
-        if shared:
-            self._record.note(
-                f"several tasks write to '{min(shared)}': what is said there tells nothing about one of them, and"
-                " one that runs out of GPU memory is not run again; put %a into --output and --error for that"
-            )
-        return shared
-
-    def _files(self, task: Task) -> Files:
-        job = self._job
-
-        def named(pattern: str) -> str:
-            return file_name(
-                pattern,
-                job_id=job.job_id,
-                array_job_id=job.array_job_id,
-                task=task.number,
-                name=job.name,
-                user=job.user,
-                node=job.node,
-                folder=job.folder,
-            )
-
-        output = named(self._spec.output)
-        return Files(
-            step=os.path.join(os.path.dirname(self._script), f"step-{task.number}"),
-            output=output,
-            error=named(self._spec.error) if self._spec.error else output,
-            input=named(self._spec.input or os.devnull),
-        )
 
     # --- ends ---
 
@@ -278,9 +244,9 @@ class Loop:
         for attempt in ended:
             del self._running[attempt.number]
             self._free.append(attempt.slot)
-            step = self._step_of(attempt)
-            srun_said = self._srun_said(attempt)
-            os.close(attempt.srun_said)
+            step = attempt.step(self._job.job_id)
+            srun_said = attempt.srun_said()
+            os.close(attempt.srun_output)
             if srun_said:  # for people, as with an array
                 add_words(attempt.files.error, srun_said)
             if step:
@@ -291,15 +257,16 @@ class Loop:
                 continue
             self._run_s += (attempt.ended_s or now_s) - attempt.began_s
             outcome, said = self._judged(attempt, step, srun_said)
+            self._gone_in_a_row = self._gone_in_a_row + 1 if gpu_is_gone(said) else 0
             self._take_end(attempt.start, outcome, attempt.status, said, step)
 
-    def _in_doubt(self, attempt: _Attempt, now_s: float) -> bool:
+    def _in_doubt(self, attempt: Attempt, now_s: float) -> bool:
         """Return whether an attempt may have ended because the job is being stopped, of which nobody has told yet."""
         if self.stopped or attempt.ended_s is None or now_s - attempt.ended_s >= _JUDGED_AFTER_S:
             return False
         if attempt.status:
             return attempt.status in _MAY_BE_STOPPED
-        return _CANCELLED.search(self._srun_said(attempt)) is not None
+        return CANCELLED.search(attempt.srun_said()) is not None
 
     def _reap(self, now_s: float) -> None:
         """Take the ends of what has ended."""
@@ -316,42 +283,23 @@ class Loop:
             self._gpu.terminate(left)
             signal_tasks(self._token, ended, signal.SIGKILL)
 
-    def _judged(self, attempt: _Attempt, step: str, srun_said: bytes) -> tuple[Outcome, str]:
+    def _judged(self, attempt: Attempt, step: str, srun_said: bytes) -> tuple[Outcome, str]:
         """Return what an attempt came to, and the words that told."""
         status = attempt.status
-        srun_said = _of_step(srun_said, step)
+        srun_said = of_step(srun_said, step)
         # A task that ends well because it was told to end is not done; and srun then ends with 0, whatever it did.
         if self.stopped:
             return Outcome.STOPPED, ""
-        if status == 0 and _CANCELLED.search(srun_said):
+        if attempt.ended_for is not None and (attempt.asked or attempt.pressed):
+            return attempt.ended_for
+        if status == 0 and CANCELLED.search(srun_said):
             status = 128 + signal.SIGTERM
         if status != 0 and attempt.lost:
             return Outcome.LOST, "the MPS daemon died"
         by_slurm = outcome_of(status, srun_said)
         if by_slurm[0] is not Outcome.FAILED:
             return by_slurm
-        return outcome_of(status, _SRUNS_LINE.sub(b"", self._said(attempt)))
-
-    def _said(self, attempt: _Attempt) -> bytes:
-        """Return the last words of a task itself, from files that are its own."""
-        files = attempt.files
-        begins_at = {files.output: attempt.output_at, files.error: attempt.error_at}
-        own = [one for one in begins_at.items() if one[0] not in self._shared]
-        return b"\n".join(last_words(name, at, TAIL_BYTES // len(own) - 1) for name, at in own)
-
-    def _srun_said(self, attempt: _Attempt) -> bytes:
-        size = os.fstat(attempt.srun_said).st_size
-        return os.pread(attempt.srun_said, TAIL_BYTES, max(0, size - TAIL_BYTES))
-
-    def _step_of(self, attempt: _Attempt) -> str:
-        """Return the job step of an attempt, "" if it was none, and remove the file that says so."""
-        folder, name = os.path.split(attempt.files.step)
-        with suppress(FileNotFoundError):  # a task may have emptied the folder
-            for found in os.listdir(folder):
-                if found.startswith(f"{name}."):
-                    os.unlink(os.path.join(folder, found))
-                    return f"{self._job.job_id}{found[len(name) :]}"
-        return ""
+        return outcome_of(status, attempt.said(self._shared))
 
     def _take_refusal(self, start: Start, began_s: float, status: int, said: str) -> None:
         """Take that Slurm did not start a step: the same attempt is made again later, and counts once."""
@@ -373,6 +321,8 @@ class Loop:
             self._record.note(f"task {number} is run again, attempt {start.attempt + 1}: {outcome.value}")
         else:
             self._outcomes[number] = outcome
+        if outcome is Outcome.DONE:
+            self._loader.got_through()
 
     # --- the daemon and its clients ---
 
@@ -389,27 +339,75 @@ class Loop:
         elif now_s - self._daemon_died_s > _LOST_GRACE_S:
             self._signal_sruns(signal.SIGTERM)
         if not self._running and not self.stopped:
+            self._loader.drop()
             self._gpu.renew()
             self._daemon_died_s = None
 
+    def _look_after_loader(self) -> None:
+        """End what waits for batches that will not come: nothing else would."""
+        if self.stopped or self._daemon_died_s is not None:
+            return
+        if not self._running:
+            self._loader.all_read()
+        if lost := self._loader.look():
+            for attempt in self._running.values():
+                if attempt.ended_s is None and attempt.ended_for is None:
+                    self._end(attempt, Outcome.LOST, lost)
+
     def _look_for_clients(self) -> None:
-        """Find the tasks that do not use the GPU through the daemon: MPS lets them run, and says nothing."""
+        """Find the tasks that do not use the GPU through the daemon: they may take all of it, and say nothing."""
         now_s = clock.ticking()
-        unchecked = {number: one for number, one in self._running.items() if not one.checked}
-        if now_s < self._next_look_s or not unchecked or self._daemon_died_s is not None:
+        watched = {
+            number: (one, one.watch)
+            for number, one in self._running.items()
+            if one.watch is not None and one.ended_for is None and one.ended_s is None
+        }
+        if now_s < self._next_look_s or not watched or self._daemon_died_s is not None:
             return
         self._next_look_s = now_s + _LOOK_S
+        families = families_of(self._token, watched)
+        on_gpu = {number: with_gpu_open(family) for number, family in families.items()}
         clients = self._gpu.clients()
-        found = processes_of(self._token, unchecked)
-        for number, attempt in unchecked.items():
-            if clients is not None and found[number] & clients:
-                attempt.checked = True
-            elif now_s - attempt.began_s > _CLIENT_WITHIN_S:
-                attempt.checked = True
+        asked = cache(computing)
+        for number, (attempt, watch) in watched.items():
+            if watch.look(families[number], on_gpu[number], clients, asked):
+                self._end(attempt, Outcome.NOT_SHARING, _PAST_MPS)
+            elif not (attempt.noted or watch.is_client) and now_s - attempt.began_s > _CLIENT_WITHIN_S:
+                attempt.noted = True
                 said = f"task {number} does not use the GPU through MPS, or not at all"
                 if clients is None:
                     said = f"whether task {number} uses the GPU through MPS is not known: the daemon does not answer"
                 self._record.note(said)
+
+    # --- ending a task ---
+
+    def _end_what_must(self) -> None:
+        """End tasks whose time is over, before Slurm does, and press those that were asked to end and have not."""
+        now_s = clock.ticking()
+        limit_min = self._spec.time_limit_min
+        for attempt in self._running.values():
+            if attempt.ended_s is not None:
+                continue
+            if attempt.ended_for is None:
+                if limit_min is not None and now_s - attempt.began_s >= 60 * limit_min:
+                    self._end(attempt, Outcome.TIME_LIMIT, f"its time limit of {limit_min:g} minutes is over")
+            elif now_s - attempt.ending_s > _GENTLE_S and not attempt.pressed:
+                attempt.pressed = True
+                if not attempt.asked:
+                    self._record.note(f"task {attempt.number} is ended: {attempt.ended_for[1]}")
+                # A kill in the middle of a kernel could end the neighbours.
+                self._gpu.terminate(processes_of(self._token, [attempt.number])[attempt.number])
+                signal_tasks(self._token, [attempt.number], signal.SIGKILL)
+                self._signal_srun(attempt, signal.SIGTERM)
+
+    def _end(self, attempt: Attempt, outcome: Outcome, said: str) -> None:
+        """Ask a task to end; until it is pressed, it has the GPU to save what it has."""
+        attempt.ended_for, attempt.ending_s = (outcome, said), clock.ticking()
+        # One without processes may have ended well already, and its srun not yet.
+        attempt.asked = bool(processes_of(self._token, [attempt.number])[attempt.number])
+        if attempt.asked:
+            self._record.note(f"task {attempt.number} is ended: {said}")
+            signal_tasks(self._token, [attempt.number], signal.SIGTERM)
 
     # --- being stopped ---
 
@@ -441,15 +439,9 @@ class Loop:
 
     def _signal_sruns(self, number: int) -> None:
         for attempt in self._running.values():
-            if attempt.ended_s is None:  # else the pid may be somebody else's
-                with suppress(ProcessLookupError):
-                    os.kill(attempt.pid, number)
+            self._signal_srun(attempt, number)
 
-
-def _of_step(said: bytes, step: str) -> bytes:
-    """Return what Slurm said, without what it said of another step; of any where it is not known which this one is."""
-    lines = said.splitlines(keepends=True)
-    named = [_NAMED_STEP.search(line) for line in lines]
-    return b"".join(
-        line for line, other in zip(lines, named, strict=True) if not (step and other and other[1] != step.encode())
-    )
+    def _signal_srun(self, attempt: Attempt, number: int) -> None:
+        if attempt.ended_s is None:  # else the pid may be somebody else's
+            with suppress(ProcessLookupError):
+                os.kill(attempt.pid, number)

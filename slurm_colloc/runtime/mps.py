@@ -28,7 +28,8 @@ _THREADS_PCT = 200
 _PIPE, _LOG, _MADE, _PID_FILE = "pipe", "log", "made", f"{CONTROL}.pid"
 # The longest of the names that the daemon makes in its pipe folder.
 _LONGEST_NAME = "control_privileged"
-_SOCKET_PATH_BYTES = 107  # sun_path has 108, the last one a zero
+# With a pipe folder of 80 bytes a real daemon started, with 88 not, though its sockets' paths would have fitted then.
+_PIPE_BYTES = 80
 _START_S, _ANSWER_S, _QUIT_S, _POLL_S = 30.0, 4.0, 5, 0.02
 _LEFT_ALONE_S = 3600.0
 _PROBE_BYTES = 64 * 1024
@@ -63,9 +64,16 @@ def short_folder(job_id: str, environment: Mapping[str, str]) -> str:
     raise ProcessError(f"no folder for the MPS daemon's sockets: {'; '.join(refused)}; set TMPDIR to a short local one")
 
 
+def _too_long(pipe: str) -> str:
+    length = len(os.fsencode(pipe))
+    return f"'{pipe}' has {length} bytes, {_PIPE_BYTES} are known to do" if length > _PIPE_BYTES else ""
+
+
 def _probe(folder: str) -> None:
-    """Do there what the daemon will do: sockets fail on long paths and some file systems, files on full ones."""
+    """Do there what the daemon will do: sockets fail on some file systems, files on full ones."""
     path = os.path.join(folder, _PIPE, _LONGEST_NAME)
+    if wrong := _too_long(os.path.dirname(path)):
+        raise OSError(wrong)
     os.mkdir(os.path.dirname(path), PRIVATE_FOLDER)
     with socket.socket(socket.AF_UNIX) as probe:
         probe.bind(path)
@@ -188,12 +196,8 @@ class Mps:
                 nothing of it is left.
         """
         mps = cls(folder, {**environment, "CUDA_VISIBLE_DEVICES": devices})
-        length = len(os.fsencode(os.path.join(mps.pipe, _LONGEST_NAME)))
-        if length > _SOCKET_PATH_BYTES:
-            raise ProcessError(
-                f"folder '{folder}' is too long for the MPS daemon: its socket's path has {length} bytes,"
-                f" {_SOCKET_PATH_BYTES} fit; choose a shorter one"
-            )
+        if wrong := _too_long(mps.pipe):
+            raise ProcessError(f"folder '{folder}' is too long for the MPS daemon: {wrong}; choose a shorter one")
         remove_stale(os.path.dirname(folder))
         if mps._found_pid():
             raise ProcessError(f"an MPS daemon runs in '{folder}' already; quit it before another is started")

@@ -15,15 +15,9 @@ from contextlib import suppress
 from slurm_colloc.errors import CollocError, InputError, StoreError
 from slurm_colloc.files import PRIVATE_FOLDER, write_atomic
 from slurm_colloc.process import given_environment
-from slurm_colloc.runtime.ledger import (
-    Ledger,
-    forget_resumed,
-    is_restart,
-    job_name,
-    keep_script,
-    ledger_path,
-    read_ledger,
-)
+from slurm_colloc.runtime.ledger import Ledger
+from slurm_colloc.runtime.ledger_files import forget_resumed, job_name, keep_script, ledger_path
+from slurm_colloc.runtime.ledger_read import is_restart, read_ledger
 from slurm_colloc.runtime.loop import Loop
 from slurm_colloc.runtime.mps import short_folder
 from slurm_colloc.runtime.queue import Outcome
@@ -58,7 +52,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         done = _done_before(spec, environ)
         left = [task for task in tasks if task.number not in done]
         at_once = max(1, min(spec.room.tasks, len(left)))
-        job = read_job(environ, os.sched_getaffinity(0), at_once, os.getcwd())
+        job = read_job(environ, os.sched_getaffinity(0), at_once + spec.beside, os.getcwd())
         record = Record(_open_ledger(spec, job, environ), _say)
         _keep_script(argv[0], job)
         folder, gpu = short_folder(job.job_id, environ), None

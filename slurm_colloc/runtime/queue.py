@@ -4,7 +4,7 @@
 Tasks start in their order, as room becomes free. One that lost its GPU, or found no memory on it, runs again behind
 those that have not run yet: after "out of memory" counted for twice the memory. A fault of the GPU ends all tasks
 there, each with the same words: the first to fall is the likeliest culprit and runs again alone, the others beside each
-other, and alone at their last attempt.
+other, and alone at their last attempt. One that used the GPU past the daemon runs again alone, where it may have all.
 """
 
 from collections import deque
@@ -25,6 +25,7 @@ class Outcome(StrEnum):
     FAILED = "failed"
     GPU_OOM = "gpu out of memory"
     GPU_FAULT = "gpu fault"
+    NOT_SHARING = "not under mps"
     HOST_OOM = "host out of memory"
     TIME_LIMIT = "time limit"
     LOST = "lost"
@@ -87,6 +88,10 @@ class Queue:
         """Return whether every task has ended for good."""
         return not self._running and not self.waiting
 
+    def alone(self, number: int) -> bool:
+        """Return whether a running task needs the GPU for itself, and has it."""
+        return self._running[number].alone
+
     def ready(self) -> list[Start]:
         """Return what may start now; it counts as running from now on."""
         begun = []
@@ -120,6 +125,8 @@ class Queue:
                 self._stricken = set(self._running)
             last = start.attempt == self._retries
             following = _Waiting(start._replace(attempt=start.attempt + 1), alone=alone or suspect or last)
+        elif outcome is Outcome.NOT_SHARING and not alone:
+            following = _Waiting(start._replace(attempt=start.attempt + 1), alone=True)
         elif outcome is Outcome.GPU_OOM and start.load.memory_mib < self._room.memory_mib:
             twice = start.load._replace(memory_mib=2 * start.load.memory_mib)
             following = self._sized(start.task, start.attempt + 1, twice)

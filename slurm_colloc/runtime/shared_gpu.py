@@ -14,7 +14,8 @@ from contextlib import suppress
 from slurm_colloc.errors import InputError, ProcessError
 from slurm_colloc.model import Load
 from slurm_colloc.runtime.mps import Mps, short_folder
-from slurm_colloc.runtime.steps import MARK_VARIABLE, RUN_VARIABLE
+from slurm_colloc.runtime.reach import into_containers
+from slurm_colloc.runtime.steps import RUN_VARIABLE, TASK_VARIABLE
 
 _MOST_DEATHS = 3
 
@@ -69,6 +70,11 @@ class SharedGpu:
         return self._mps is not None
 
     @property
+    def is_first(self) -> bool:
+        """Return whether Slurm, too, calls the GPU number 0, as its daemon does."""
+        return self._mps is None or not self._device.isdigit() or self._device == "0"
+
+    @property
     def dead(self) -> bool:
         """Return whether the daemon died; ``renew`` puts an end to that."""
         return self._mps is not None and not self._mps.alive()
@@ -77,7 +83,8 @@ class SharedGpu:
         """Return what a task needs in its environment; nothing where there is no daemon."""
         if self._mps is None:
             return {}
-        return self._mps.environment(load, 1 if alone else self._wanted, self._environ)
+        ours = self._mps.environment(load, 1 if alone else self._wanted, self._environ)
+        return ours | into_containers(ours, (self._mps.pipe, self._mps.log), self._environ)
 
     def renew(self) -> None:
         """Start the daemon anew after it died, once no task of the dead one runs; after some times give it up."""
@@ -152,7 +159,7 @@ def _task_of(pid: int, run: str) -> int | None:
 
     A job that a task submitted has the run's name from it, and a job id of its own.
     """
-    of_run, of_task = f"{RUN_VARIABLE}={run}".encode(), f"{MARK_VARIABLE}=".encode()
+    of_run, of_task = f"{RUN_VARIABLE}={run}".encode(), f"{TASK_VARIABLE}=".encode()
     of_job = f"SLURM_JOB_ID={run.partition('-')[0]}".encode()
     with suppress(OSError, ValueError), open(f"/proc/{pid}/environ", "rb") as stream:
         variables = stream.read().split(b"\0")

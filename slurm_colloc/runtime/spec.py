@@ -12,7 +12,9 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.model import Load, Room
 
 MARK = b"#csub-pack "
-VERSION = 1
+VERSION = 2
+# What has no loader was version 1, and is read as it was.
+_READ = (1, VERSION)
 MOST_TASKS = 100_000
 
 
@@ -23,6 +25,19 @@ class Task(NamedTuple):
     command: str = ""
 
 
+class Loader(NamedTuple):
+    """What the tasks read their batches from: ``command`` is a line of sh that serves before they are started.
+
+    ``cpus`` are its cores, ``wait_s`` is how long it may take until it serves, and ``output`` its file, in which %j is
+    the job's id.
+    """
+
+    command: str
+    cpus: int
+    wait_s: int
+    output: str
+
+
 class Spec(NamedTuple):
     """A pack of tasks.
 
@@ -31,7 +46,7 @@ class Spec(NamedTuple):
     job's. ``interpreter`` is how the user's script is started, ``script_args`` are its arguments. ``cpus_per_task`` and
     ``time_limit_min`` are one task's (None: the job's). ``output``, ``error`` and ``input`` are file name patterns as
     sbatch has them, ``append`` is --open-mode. ``retries`` says how often a task that lost its GPU, or found no memory
-    on it, is run again. ``argv`` is how csub was called, for --resume.
+    on it, is run again. ``argv`` is how csub was called, for --resume. ``loader`` counts as one task more.
     """
 
     version: int
@@ -52,6 +67,12 @@ class Spec(NamedTuple):
     append: bool
     retries: int
     argv: tuple[str, ...]
+    loader: Loader | None = None
+
+    @property
+    def beside(self) -> int:
+        """Return how many parts of the job its tasks leave to others: the loader's."""
+        return int(self.loader is not None)
 
     def tasks(self, job: int = 0) -> tuple[Task, ...]:
         """Return the tasks of one of ``jobs`` jobs, in their order.
@@ -116,9 +137,11 @@ def from_json(text: str | bytes) -> Spec:
     """
     try:
         found: dict[str, Any] = json.loads(text)
-        if found["version"] != VERSION:
+        if found["version"] not in _READ:
             raise InputError(f"the pack was submitted by another release of csub (version {found['version']})")
         found |= {"load": Load(*found["load"]), "room": Room(*found["room"])}
+        if loader := found.get("loader"):
+            found["loader"] = Loader(*loader)
         fields: dict[str, Any] = {name: tuple(of) if type(of) is list else of for name, of in found.items()}
         return Spec(**fields)
     except (ValueError, KeyError, TypeError) as error:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from slurm_colloc.errors import InputError
 from slurm_colloc.runtime.spec import Spec, Task, parse_array
 
-# By these a task's processes are known.
-MARK_VARIABLE, RUN_VARIABLE = "CSUB_PACK_TASK", "CSUB_PACK_RUN"
+# By these a task's processes are known: what begins with SLURM_ passes by whatever srun is told to export.
+TASK_VARIABLE, RUN_VARIABLE = "SLURM_CSUB_TASK", "SLURM_CSUB_RUN"
 # What srun reads as if it were its own option, and what would change a step's shape, or where its output goes. Slurm
 # puts many of them into a job's environment for the job's own wishes, which are not those of one task.
 _READ_BY_SRUN = re.compile(
@@ -31,7 +31,7 @@ _READ_BY_SRUN = re.compile(
 _OF_THE_STEP = (
     "SLURM_STEP_ID SLURM_STEPID SLURM_STEP_GPUS SLURM_STEP_NODELIST SLURM_STEP_NUM_NODES SLURM_STEP_NUM_TASKS"
     " SLURM_STEP_TASKS_PER_NODE SLURM_STEP_LAUNCHER_PORT SLURM_STEP_RESV_PORTS SLURM_SRUN_COMM_HOST"
-    " SLURM_SRUN_COMM_PORT SLURM_LAUNCH_NODE_IPADDR SLURM_UMASK SRUN_DEBUG"
+    " SLURM_SRUN_COMM_PORT SLURM_LAUNCH_NODE_IPADDR SLURM_UMASK SRUN_DEBUG SLURM_TRES_PER_TASK"
 )
 # $1 to $4: the file that says which step it is, standard output, standard error, standard input. The file is there
 # from the beginning and is only given another name: that works on a disk that is full.
@@ -145,6 +145,8 @@ def task_variables(spec: Spec, job: Job, task: Task, attempt: int, environ: Mapp
         "SLURM_ARRAY_TASK_STEP": step[1] if step else "1",
         "SLURM_JOB_NAME": job.name,
         **{name: environ[name] for name in _OF_THE_STEP.split() if name in environ},  # 26.05: a number of its own
+        # From 23.11 on, where it has cpu; an srun that finds another number there than in the next one gives up.
+        **({"SLURM_TRES_PER_TASK": f"cpu={cpus}"} if "SLURM_TRES_PER_TASK" in environ else {}),
         "SLURM_JOB_NUM_NODES": "1",
         "SLURM_NNODES": "1",
         "SLURM_CPUS_PER_TASK": cpus,
@@ -155,7 +157,8 @@ def task_variables(spec: Spec, job: Job, task: Task, attempt: int, environ: Mapp
         **({} if "OMP_NUM_THREADS" in environ else {"OMP_NUM_THREADS": cpus}),
         # An srun inside the task must not wait for the end of the step that it is called in.
         "SLURM_OVERLAP": "1",
-        MARK_VARIABLE: str(task.number),
+        "CSUB_PACK_TASK": str(task.number),
+        TASK_VARIABLE: str(task.number),
     }
 
 
@@ -185,13 +188,28 @@ def command_line(
         cores: that it is kept to; none: all.
         variables: to set for it.
     """
-    size = [f"--mem={job.mem_share_mib}M"] if job.mem_share_mib else []
+    limit = []
     if spec.time_limit_min is not None:
         minutes, seconds = divmod(math.ceil(spec.time_limit_min * 60), 60)
-        size.append(f"--time={minutes}:{seconds:02d}")
+        limit.append(f"--time={minutes}:{seconds:02d}")
     user_command = ["/bin/sh", "-c", task.command] if task.command else [*spec.interpreter, script, *spec.script_args]
+    if "=" in user_command[0]:  # env would take it for a variable
+        user_command = ["/bin/sh", "-c", 'exec "$@"', "task", *user_command]
+    return step_line([srun, *limit, "-J", f"task-{task.number}"], job, files, cores, variables, user_command)
+
+
+def step_line(
+    srun: Sequence[str],
+    job: Job,
+    files: Files,
+    cores: Sequence[int],
+    variables: Mapping[str, str],
+    user_command: Sequence[str],
+) -> list[str]:
+    """Return the command line that runs ``user_command`` as a step; ``srun`` begins with the program's name."""
+    size = [f"--mem={job.mem_share_mib}M"] if job.mem_share_mib else []
     return [
-        *(srun, "--overlap", "--exact", "-N1", "-n1", "-c", str(job.cpus), *size, "-J", f"task-{task.number}"),
+        *(*srun, "--overlap", "--exact", "-N1", "-n1", "-c", str(job.cpus), *size),
         *("--export=ALL", "--input=none", "--mpi=none", "--quiet"),
         *("/bin/sh", "-c", _IN_THE_STEP, "task", *files),
         *(["taskset", "-c", ",".join(map(str, cores))] if cores else []),

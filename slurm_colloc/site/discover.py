@@ -111,12 +111,25 @@ def _partition_table(partition: Partition, settings: Mapping[str, str]) -> dict[
         "cpus_per_gpu": (cpus or 0) if partition.cpus_per_gpu is None else partition.cpus_per_gpu,
         "mem_per_gpu_mib": (mem or 0) if partition.mem_per_gpu_mib is None else partition.mem_per_gpu_mib,
     }
+    table["suspends"] = _suspends(partition, settings)
     declared = DeclaredPartition("")
     return {
         key: table[key]
         for key in declared._fields
         if key in table and (key == "name" or table[key] != getattr(declared, key))
     }
+
+
+def _suspends(partition: Partition, settings: Mapping[str, str]) -> bool:
+    """Return whether Slurm may suspend a job of this partition by itself; see slurm.conf(5), PreemptMode.
+
+    A partition's own mode goes before the cluster's, but neither do jobs that are preempted by QOS heed it, nor those
+    that take turns on shared resources.
+    """
+    own, of_all = set(partition.preempt_mode), set(settings.get("PreemptMode", "").split(","))
+    by_qos = settings.get("PreemptType") == "preempt/qos"
+    takes_turns = "GANG" in of_all and partition.oversubscribe.startswith(("FORCE", "YES"))
+    return bool({"SUSPEND", "GANG"} & (own | of_all if by_qos or takes_turns else own))
 
 
 def _alike(nodes: Iterable[Node]) -> list[list[Node]]:
@@ -274,6 +287,11 @@ def gaps(config: SiteConfig) -> list[str]:
         found.append(f"slurm_release is '{config.slurm_release}', csub knows {known}: csub is plain sbatch")
     if not config.paths.state and config.observe.agent:
         found.append("observe.agent is set and paths.state is not: the samples of the nodes would lie in root's home")
+    found += [
+        f"partition '{partition.name}': its jobs may be suspended and keep their GPU memory: no mps, no shard, no packs"
+        for partition in config.partition
+        if partition.suspends
+    ]
     for pool in config.pool:
         shares = pool.mps_per_gpu or pool.shards_per_gpu
         if pool.sm_count is None or (pool.gpu_mem_mib is None and shares):

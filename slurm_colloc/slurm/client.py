@@ -4,7 +4,7 @@
 import os
 import pwd
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from slurm_colloc.clock import now
 from slurm_colloc.errors import ProcessError
@@ -21,6 +21,9 @@ from slurm_colloc.slurm.parse import (
     parse_states,
 )
 from slurm_colloc.slurm.site_options import listed_options
+
+if TYPE_CHECKING:
+    from slurm_colloc.slurm.running import Running
 
 
 class SlurmClient(Protocol):
@@ -99,6 +102,24 @@ class CliClient:
         """Return the jobs of the user who runs this that wait or run, by id with their states; an array by its own."""
         text = self._ask("squeue", "-h", "-a", "-u", str(os.geteuid()), "-o", "%F|%T")
         return dict(line.split("|", 1) for line in text.splitlines() if "|" in line)
+
+    def running(self) -> tuple[tuple["Running", ...], tuple[tuple[str, str], ...]]:
+        """Return the running jobs of the user who runs this, and their steps as (id, name)."""
+        from slurm_colloc.slurm.running import jobs_question, parse_running, parse_steps, steps_question
+
+        uid = os.geteuid()
+        answers = ask_all([jobs_question(uid), steps_question(uid)], self._timeout_s, self._environment)
+        jobs, steps = (answer.decode(errors="surrogateescape") for answer in answers)
+        return parse_running(jobs), parse_steps(steps)
+
+    def used_mib(self, job_id: str) -> int | None:
+        """Return what the steps of a running job use of their node's memory; None where it is not measured."""
+        from slurm_colloc.slurm.running import memory_question, parse_used_mib
+
+        try:
+            return parse_used_mib(self._ask(*memory_question(job_id)))
+        except ProcessError:  # no jobacct_gather, or the node does not answer
+            return None
 
     def limits(self, cluster: str) -> Limits:
         """Return what the user who runs this may ask for."""

@@ -15,7 +15,7 @@ from slurm_colloc.slurm.option_tables import (
     TROUBLES_NEXT_COMPONENT,
     is_slurms_own,
 )
-from slurm_colloc.slurm.options import RESET, CommandLine, Environment, Given, Option, match_long, scan, unsure
+from slurm_colloc.slurm.options import RESET, CommandLine, Environment, Given, Option, scan, unsure, without
 
 _BLANKS = b" \t\n\v\f\r"  # isspace() in the C locale; str.isspace() knows more
 _FOREIGN_REACH = 100  # sbatch looks for #BSUB and #PBS until more lines than this did not start with "#"
@@ -209,35 +209,38 @@ def read_script(text: bytes, table: tuple[Option, ...], release: str, own: tuple
 
 
 def without_options(text: bytes, table: tuple[Option, ...], release: str, names: Collection[str]) -> bytes:
-    """Return the script with the directives that give one of these options commented out.
+    """Return the script without these options in its directives; a line that holds nothing else is commented out.
 
     Raises:
-        UnsureError: Such an option shares its line with others, or without it the script would be read differently.
+        UnsureError: Such an option stands in a line with quotes or a comment, or in two lines.
     """
     lines = _lines(text)
-    changed = []
-    for number, (_at, line) in enumerate(lines, start=1):
-        words = (
-            [word.text for word in split_directive(line[7:], number, release)] if line.startswith(b"#SBATCH") else []
-        )
-        given = [word for word in words if word.startswith("--") and _means(word, table) in names]
-        if given and (given != words[:1] or len(words) > (1 if "=" in given[0] else 2)):
-            raise unsure(f"line {number}: '{given[0]}' does not stand alone, so it cannot be taken out")
-        changed.append((b"#" if given else b"") + line)
+    changed = [_line_without(line, number, table, release, names) for number, (_, line) in enumerate(lines, start=1)]
     end = lines[-1][0] + len(lines[-1][1])
     result = b"\n".join(changed) + text[end:]
     before, after = (read_script(one, table, release).components for one in (text, result))
-    wanted = tuple(tuple(one.name for one in part if one.name not in names) for part in before)
-    if tuple(tuple(one.name for one in part) for part in after) != wanted:
+    wanted = tuple(tuple((one.name, one.value) for one in part if one.name not in names) for part in before)
+    if tuple(tuple((one.name, one.value) for one in part) for part in after) != wanted:
         raise unsure("the script would be read differently without " + " and ".join(f"--{name}" for name in names))
     return result
 
 
-def _means(word: str, table: tuple[Option, ...]) -> str:
+def _line_without(line: bytes, number: int, table: tuple[Option, ...], release: str, names: Collection[str]) -> bytes:
+    if not line.startswith(b"#SBATCH"):
+        return line
+    words = [word.text for word in split_directive(line[7:], number, release)]
     try:
-        return match_long(word[2:].partition("=")[0], word, table).canonical
-    except UnsureError:
-        return ""
+        left = without(words, table, names)
+    except UnsureError:  # half of an option: whether it is one of these shows in the end
+        return line
+    if left == words:
+        return line
+    if not left:
+        return b"#" + line
+    plain = " ".join(words).encode(errors="surrogateescape")
+    if b" ".join(line[7:].split()) != plain or set(b"\"'\\#") & set(plain):
+        raise unsure(f"line {number}: '{plain.decode(errors='replace')}' cannot be taken apart with certainty")
+    return b"#SBATCH " + " ".join(left).encode(errors="surrogateescape")
 
 
 def _apply(held: dict[str, Given], given: Iterable[Given]) -> None:

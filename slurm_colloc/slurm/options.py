@@ -4,7 +4,7 @@
 The scanner is GNU getopt_long with sbatch's own option string ("+..."): it stops at the first word that is no option.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.errors import UnsureError
@@ -314,3 +314,21 @@ def read_environment(environ: Mapping[str, str], table: tuple[Option, ...], rele
         given = Given(option.canonical, value, "environment", variable)
         (early if release >= EARLY_VARIABLES.get(variable, "~") else late).append(given)
     return Environment(tuple(early), tuple(late))
+
+
+def without(words: Sequence[str], table: tuple[Option, ...], names: Collection[str]) -> list[str]:
+    """Return a command line's options without these, whether long, short or behind other short ones."""
+    left: dict[int, str] = dict(enumerate(words))
+    read: dict[int, int] = {}  # how much of a word its options so far have taken
+    for option, _, index, written in scan(words, table).found:
+        word = words[index]
+        is_long = word.startswith("--")
+        at = read.get(index, 0 if is_long else 1)
+        text = written if is_long else written[1:]
+        in_next = not word.startswith(text, at)
+        read[index] = len(word) if in_next else at + len(text)
+        if option.canonical in names:
+            left[index] = left[index].removesuffix(word[at:]) + word[read[index] :]
+            if in_next:
+                left.pop(index + 1, None)
+    return [word for index, word in left.items() if index not in read or word not in ("", "-")]

@@ -11,6 +11,11 @@ from slurm_colloc.model import Gres
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.units import time_limit_min
 
+# States after which a job does not come back; see sacct(1), "JOB STATE CODES".
+FINAL_STATES = frozenset(
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"}
+    | {"OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
+)
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_:/]*)=")
 
 
@@ -23,7 +28,10 @@ class Node(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """A partition as ``scontrol show partition -o`` describes it; what it leaves open to all is empty."""
+    """A partition as ``scontrol show partition -o`` describes it; what it leaves open to all is empty.
+
+    ``preempt_mode`` is the cluster's where the partition has none of its own.
+    """
 
     name: str
     default: bool
@@ -38,6 +46,8 @@ class Partition(NamedTuple):
     allow_qos: tuple[str, ...]
     deny_qos: tuple[str, ...]
     allow_groups: tuple[str, ...]
+    preempt_mode: tuple[str, ...]
+    oversubscribe: str
 
 
 def parse_records(text: str) -> Iterator[dict[str, str]]:
@@ -93,6 +103,8 @@ def _partition(record: Mapping[str, str]) -> Partition:
         allow_qos=names["AllowQos"],
         deny_qos=names["DenyQos"],
         allow_groups=_names(record.get("AllowGroups", "")),
+        preempt_mode=tuple(record.get("PreemptMode", "").split(",")),
+        oversubscribe=record.get("OverSubscribe", ""),
     )
 
 

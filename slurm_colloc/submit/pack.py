@@ -14,9 +14,9 @@ from slurm_colloc.errors import CollocError, InputError, UnsureError
 from slurm_colloc.estimate.signature import digest
 from slurm_colloc.model import JobRequest, Placement, SharingMode
 from slurm_colloc.placement.choose import as_asked
-from slurm_colloc.runtime.spec import MARK, VERSION, Spec, to_json
+from slurm_colloc.runtime.spec import MARK, VERSION, Loader, Spec, to_json
 from slurm_colloc.slurm.directives import Script, effective_components, read_script, without_options
-from slurm_colloc.slurm.options import SBATCH_OPTIONS, CommandLine, Given, Option, read_environment
+from slurm_colloc.slurm.options import SBATCH_OPTIONS, CommandLine, Given, Option, read_environment, without
 from slurm_colloc.submit.commands import plain_name
 from slurm_colloc.submit.pack_shape import (
     Asked,
@@ -37,29 +37,37 @@ from slurm_colloc.submit.plan import (
     footprint_of,
     option_table,
     own_option,
-    without,
+    reason_switched_off,
 )
 from slurm_colloc.submit.render import pack_block, quote
 from slurm_colloc.submit.request import build_request
 
 # What sbatch calls the output of an array's task.
 _OUTPUT = "slurm-%A_%a.out"
-_OWN_OUTPUT = "slurm-%j.pack.out"
+_OWN_OUTPUT, _LOADER_OUTPUT = "slurm-%j.pack.out", "slurm-%j.loader.out"
+_LOADER_WAIT_S = 300
 
 
 def read_wish(command_line: CommandLine, script: Script | None) -> Wish:
     """Return what the options and #CSUB lines say of the pack.
 
     Raises:
-        UnsureError: a number that is none.
+        UnsureError: a number that is none, or what is said of a loader that there is not.
     """
     found = []
-    for name, least in (("pack-tasks", 1), ("pack-jobs", 1), ("pack-retries", 0)):
+    numbers = (("pack-tasks", 1), ("pack-jobs", 1), ("pack-retries", 0), ("loader-cpus", 1), ("loader-wait", 1))
+    for name, least in numbers:
         text = own_option(name, command_line, script)
         if text is not None and not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
             raise UnsureError(f"--{name}='{text}' is not a whole number from {least} up")
         found.append(None if text is None else int(text))
-    return Wish(*found)
+    loader = own_option("shared-loader", command_line, script)
+    if loader is not None and (not loader.strip() or not loader.isprintable()):
+        raise UnsureError(f"--shared-loader='{loader}' is no line of sh")
+    at_once, jobs, retries, cpus, wait_s = found
+    if loader is None and (cpus is not None or wait_s is not None):
+        raise UnsureError("--loader-cpus or --loader-wait without --shared-loader")
+    return Wish(at_once, jobs, retries, loader, cpus, wait_s or _LOADER_WAIT_S)
 
 
 def plan_array(asked: Asked, config: SiteConfig, slurm: Slurm) -> Plan | str:
@@ -169,10 +177,7 @@ def _read(
     [given, *others] = components
     if others:
         raise UnsureError("a pack has no heterogeneous components")
-    off = own_option("colloc", command_line, script)
-    if off not in (None, "auto", "off"):
-        raise UnsureError(f"--colloc='{off}' is neither auto nor off")
-    switched_off = "--colloc=off was given" if off == "off" else "the site's policy is off" * (config.policy == "off")
+    switched_off = reason_switched_off([own_option("colloc", command_line, script)], config)
     request = build_request(given, script, text, name, script_args, config)
     if not request.gpu_count:
         raise InputError("a pack needs a GPU; say --gres=gpu:1")
@@ -189,7 +194,9 @@ def _plan_anyway(asked: Asked, tasks: int, most: int, notes: tuple[str, ...], co
     if isinstance(shape, str):
         _refuse_what_cannot_run(asked.given, asked.request)
         if tasks > 1 and wish.at_once != 1:
-            notes = (*notes, f"one task at a time: {shape}; say --gpu-footprint=mem=SIZE,sm=PERCENT or --pack-tasks=K")
+            known = asked.footprint.gpu_mem_peak_mib and asked.footprint.sm_active_pct
+            hint = "" if known else "--gpu-footprint=mem=SIZE,sm=PERCENT or "
+            notes = (*notes, f"one task at a time: {shape}; say {hint}--pack-tasks=K")
         shape = one_at_a_time(asked, tasks, most, wish, config)
     if asked.resumes:
         shape = shape._replace(reasons=(*shape.reasons, f"what is missing of job {asked.resumes}"))
@@ -232,7 +239,7 @@ def _plan(asked: Asked, shape: Shape, wish: Wish, config: SiteConfig) -> Plan:
     names = ({"array"} if "array" in given else set()) | (sized_otherwise(given) if shape.mem else set())
     text = without_options(asked.text, table, config.slurm_release, names) if names else asked.text
     body = _script(asked, text, spec, placement, table, config)
-    own = _own_output(given)
+    own = _own_output(given, _OWN_OUTPUT)
     options = [
         *without(line.sbatch_argv[: line.ends[-1]], table, names),
         *([] if shape.jobs == 1 else [f"--array=0-{shape.jobs - 1}"]),
@@ -261,11 +268,18 @@ def _plan(asked: Asked, shape: Shape, wish: Wish, config: SiteConfig) -> Plan:
     return Plan((part,), (*options, *rest), script_at, asked.text, body, (), "", packed)
 
 
-def _own_output(given: Mapping[str, Given]) -> str:
-    """Return where the pack says how it goes: beside its tasks' output where that is a folder of one name."""
+def _own_output(given: Mapping[str, Given], name: str) -> str:
+    """Return where the pack, or its loader, writes: beside its tasks' output where that is a folder of one name."""
     folder = os.path.dirname((given["output"].value or "") if "output" in given else "")
     plain = folder and not folder.startswith("/dev") and not set("%\\") & set(folder)
-    return os.path.join(folder, _OWN_OUTPUT) if plain else _OWN_OUTPUT
+    return os.path.join(folder, name) if plain else name
+
+
+def _loader(wish: Wish, shape: Shape, given: Mapping[str, Given]) -> Loader | None:
+    if wish.loader is None:
+        return None
+    python = "python3 " * wish.loader.split()[0].endswith(".py")
+    return Loader(python + wish.loader, shape.cores.loader, wish.loader_wait_s, _own_output(given, _LOADER_OUTPUT))
 
 
 def _spec(asked: Asked, shape: Shape, wish: Wish) -> Spec:
@@ -294,6 +308,7 @@ def _spec(asked: Asked, shape: Shape, wish: Wish) -> Spec:
         append=pattern("open-mode", "").startswith("a"),
         retries=retries_of(wish, given),
         argv=asked.argv,
+        loader=_loader(wish, shape, given),
     )
 
 

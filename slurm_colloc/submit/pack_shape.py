@@ -13,13 +13,12 @@ from typing import NamedTuple
 from slurm_colloc.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.errors import InputError, UnsureError
 from slurm_colloc.model import PACK_OF, Footprint, JobRequest, Load, Room
-from slurm_colloc.placement.packing import Packing, expected_slowdown, jobs_needed, pack, time_needed_min
+from slurm_colloc.placement.packing import Packing, expected_slowdown, pack
 from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
 from slurm_colloc.runtime.spec import parse_array
 from slurm_colloc.slurm.directives import Script, without_options
-from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit
 from slurm_colloc.slurm.options import CommandLine, Given
-from slurm_colloc.submit.access import limits_of_user
+from slurm_colloc.submit.pack_time import jobs_in_time, longest_job_min, time_of, within_limits
 from slurm_colloc.submit.plan import Slurm, option_table
 from slurm_colloc.submit.request import reasons_against_pack
 from slurm_colloc.units import counted
@@ -35,6 +34,14 @@ class Wish(NamedTuple):
     at_once: int | None
     jobs: int | None
     retries: int | None
+    loader: str | None = None
+    loader_cpus: int | None = None
+    loader_wait_s: int = 0
+
+    @property
+    def beside(self) -> int:
+        """Return how many parts of the job go to others than tasks: to the loader, which counts as one."""
+        return int(self.loader is not None)
 
 
 class Asked(NamedTuple):
@@ -64,10 +71,11 @@ class Asked(NamedTuple):
 
 
 class Cores(NamedTuple):
-    """Cores of one task, and those to ask for (None: they come with the GPU)."""
+    """Cores of one task, those to ask for (None: they come with the GPU), and those of the loader."""
 
     per_task: int
     asked: int | None
+    loader: int = 0
 
 
 class Shape(NamedTuple):
@@ -109,7 +117,9 @@ def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig
         against.append("the site's policy is shadow")
     if why := next(filter(None, against), ""):
         return why
-    packing = _least(request, asked.footprint, wish.at_once, config)
+    packing = (
+        _beside_loader(asked, wish, config) if wish.loader else _least(request, asked.footprint, wish.at_once, config)
+    )
     if isinstance(packing, str):
         return packing
     jobs = min(wish.jobs or 1, tasks, most or tasks)
@@ -122,45 +132,38 @@ def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig
     if at_once < packing.at_once:
         packing = packing._replace(slowdown=expected_slowdown(at_once, packing.load.sm_active_pct))
         reasons = [f"{packing.at_once} would fit", f"each takes about {packing.slowdown:.2f}x as long as alone"]
-    limit_min = asked_limit_min(request, config)
-    time_min = None
-    if limit_min is not None:
-        longest_min = _most_min(request, config)
-        found = _jobs_in_time(tasks, jobs, at_once, limit_min, packing.slowdown, longest_min)
-        if isinstance(found, str):
-            return found
-        jobs, time_min = found
-        at_once = min(at_once, -(-tasks // jobs))
-        if most and jobs * at_once > most:
-            at_once = most // jobs
-            if at_once < 1:
-                return f"{jobs} jobs would run more tasks at a time than %{most}"
-            time_min = time_needed_min(-(-tasks // jobs), at_once, limit_min, packing.slowdown)
-            if time_min > (longest_min or math.inf):
-                return f"with {most} at a time it does not fit the partition's time limit"
-        limit_min *= packing.slowdown
-        if retries_of(wish, given):  # as long again as one task may take, as far as it may
-            time_min = math.floor(min(time_min + math.ceil(limit_min), longest_min or math.inf))
+    time = time_of(request, asked.footprint.run_time_s, tasks, jobs, at_once, most, packing.time_factor, config)
+    if isinstance(time, str):
+        return time
+    if wish.loader and time.time_min is not None:
+        longest_min = longest_job_min(request, config) or math.inf
+        time = time._replace(time_min=math.floor(min(time.time_min + math.ceil(wish.loader_wait_s / 60), longest_min)))
+    jobs, at_once = time.jobs, time.at_once
     if jobs > 1 and re.search(rb"\bsrun\b", asked.text):
         return "an srun inside its tasks would get the array numbers of the pack's jobs"
-    cores = _cores(given, request, at_once, config)
+    cores = _cores(given, request, at_once, wish, config)
     try:
-        mem = _mem(given, request, cores, at_once, config)
+        mem = _mem(given, request, cores, at_once + wish.beside, config)
         if mem:  # it has to stand alone
             without_options(
                 asked.text, option_table(config.slurm_release, config), config.slurm_release, sized_otherwise(given)
             )
     except UnsureError as error:
         return str(error)
-    if why := _broken(request, cores, time_min, config, slurm):
-        return why
+    spare_min = time.spare_min if retries_of(wish, given) else 0
+    wanted = {"gres/gpu": 1, "cpu": cores.asked or 1} | ({f"gres/gpu:{_kind(request)}": 1} if _kind(request) else {})
+    allowed = within_limits(request, wanted, time.time_min, spare_min, config, slurm)
+    if isinstance(allowed, str):
+        return allowed
+    time_min, cut = allowed
     room = packing.room._replace(tasks=at_once)
     packing = packing._replace(at_once=at_once, room=room)
-    where = "one GPU" if jobs == 1 else f"{jobs} GPUs"
-    reasons = [f"{PACK_OF}{at_once} at a time: {counted(tasks, 'task')} on {where}", *reasons]
+    reasons = [f"{PACK_OF}{at_once} at a time: {_where(tasks, jobs, request, config)}", *reasons]
+    reasons += [_shared_mem(request, at_once, config), time.said]
     if time_min is not None:
-        reasons.append(f"time limit {time_min} min")
-    return Shape(tasks, jobs, at_once, packing, cores, mem, time_min, limit_min, tuple(reasons))
+        reasons.append(f"time limit {time_min} min{cut and f', none of it for tasks that are run again: {cut}'}")
+    reasons = list(filter(None, reasons))
+    return Shape(tasks, jobs, at_once, packing, cores, mem, time_min, time.limit_min, tuple(reasons))
 
 
 def retries_of(wish: Wish, given: Mapping[str, Given]) -> int:
@@ -172,39 +175,48 @@ def one_at_a_time(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteC
     limit_min = asked_limit_min(asked.request, config)
     jobs, time_min = min(wish.jobs or 1, tasks), None
     if limit_min is not None:
-        found = _jobs_in_time(tasks, jobs, 1, limit_min, 1.0, _most_min(asked.request, config))
+        found = jobs_in_time(tasks, jobs, 1, limit_min, 1.0, longest_job_min(asked.request, config))
         if isinstance(found, str):
             raise InputError(found)
         jobs, time_min = found
     if most and jobs > most:
         raise InputError(f"{jobs} jobs would run more tasks at a time than %{most}")
-    reasons = (f"{PACK_OF}1 at a time: {counted(tasks, 'task')} on {'one GPU' if jobs == 1 else f'{jobs} GPUs'}",)
+    reasons = (f"{PACK_OF}1 at a time: {_where(tasks, jobs, asked.request, config)}",)
     packing = Packing(1, Room(0, 100.0, 1), Load(0, 0.0), 1.0, ())
-    cores = _cores(asked.given, asked.request, 1, config)
-    return Shape(tasks, jobs, 1, packing, cores, "", time_min, limit_min, reasons)
+    cores = _cores(asked.given, asked.request, 1, wish, config)
+    mem = _mem(asked.given, asked.request, cores, 1 + wish.beside, config) if wish.loader else ""
+    return Shape(tasks, jobs, 1, packing, cores, mem, time_min, limit_min, reasons)
 
 
-def _jobs_in_time(
-    tasks: int, jobs: int, at_once: int, limit_min: float, slowdown: float, most_min: float | None
-) -> tuple[int, int] | str:
-    """Return over how many jobs, at least ``jobs``, the tasks go so that each ends in time, and its time limit."""
-    needed = jobs_needed(tasks, at_once, limit_min, slowdown, most_min)
-    if isinstance(needed, str):
-        return needed
-    jobs = max(jobs, needed)
-    return jobs, time_needed_min(-(-tasks // jobs), at_once, limit_min, slowdown)
+def _where(tasks: int, jobs: int, request: JobRequest, config: SiteConfig) -> str:
+    """Return on what the tasks run, in words."""
+    nouns = sorted({"GPU" if part is None else "slice" for _, part in _devices(request, config)}) or ["GPU"]
+    if jobs > 1:
+        nouns = [f"{noun}s" for noun in nouns]
+    return f"{counted(tasks, 'task')} on {'one' if jobs == 1 else jobs} {' or '.join(nouns)}"
 
 
-def _most_min(request: JobRequest, config: SiteConfig) -> float | None:
-    limits = [item.max_time_min for item in asked_partitions(request, config) if item.max_time_min is not None]
-    return min(limits, default=None)
+def _beside_loader(asked: Asked, wish: Wish, config: SiteConfig) -> Packing | str:
+    """Return the packing of tasks beside a loader, which takes the place of one."""
+    wanted = None if wish.at_once is None else wish.at_once + 1
+    found = _least(asked.request, asked.footprint, wanted, config)
+    if isinstance(found, str):
+        return f"{found} (the shared loader counts as a task)"
+    at_once, room, load = found.at_once - 1, found.room, found.load
+    return found._replace(
+        at_once=at_once,
+        room=Room(room.memory_mib - load.memory_mib, room.sm_active_pct - load.sm_active_pct, at_once),
+        reasons=(f"{found.reasons[0]}, of which the shared loader takes one's place", *found.reasons[1:]),
+    )
 
 
 def _least(request: JobRequest, footprint: Footprint, wanted: int | None, config: SiteConfig) -> Packing | str:
     """Return the packing that fits whichever of its GPUs Slurm gives the job: the least one."""
     found: list[Packing] = []
     for pool, part in _devices(request, config):
-        packing = pack(footprint, pool, config.sharing, wanted, part=part)
+        packing: Packing | str = "the site runs no MPS on slices (sharing.mps_on_mig)"
+        if part is None or config.sharing.mps_on_mig:
+            packing = pack(footprint, pool, config.sharing, wanted, part=part)
         if isinstance(packing, str):
             named = (
                 "; a GPU's type in the request keeps it off slices" if part is not None and not _kind(request) else ""
@@ -212,15 +224,33 @@ def _least(request: JobRequest, footprint: Footprint, wanted: int | None, config
             return f"{packing} (on {part.type if part is not None else pool.name}){named}"
         found.append(packing)
     if not found:
-        return "site.toml describes no GPU that it would get"
+        return _nothing_there(request, config)
     least = min(found, key=lambda one: one.at_once)
     room = Room(
         min(one.room.memory_mib for one in found),
         min(one.room.sm_active_pct for one in found),
         least.at_once,
     )
-    load = Load(max(one.load.memory_mib for one in found), max(one.load.sm_active_pct for one in found))
+    load = Load(
+        # A part of the largest GPU is more than that of the least; what each is known to need fits as often.
+        min(max(one.load.memory_mib for one in found), room.memory_mib // least.at_once),
+        max(one.load.sm_active_pct for one in found),
+        max((one.load.dram_active_pct for one in found if one.load.dram_active_pct is not None), default=None),
+    )
+    room = room._replace(sm_active_pct=max(room.sm_active_pct, least.at_once * load.sm_active_pct))
     return least._replace(room=room, load=load, slowdown=max(one.slowdown for one in found))
+
+
+def _nothing_there(request: JobRequest, config: SiteConfig) -> str:
+    """Return that there is no GPU of the kind asked for where the job may run, and what there is."""
+    names = [item.name for item in asked_partitions(request, config)]
+    pools = [pool for pool in config.pool if set(names) & set(pool.partitions)]
+    there = {f"gpu:{pool.gpu_type}" for pool in pools if pool.gpus_per_node}
+    there |= {f"gpu:{part.type}" for pool in pools for part in pool.slice if part.quantity}
+    where = ", ".join(f"'{name}'" for name in names)
+    return (
+        f"it asks for {request.asked} in partition {where}, where site.toml has {', '.join(sorted(there)) or 'no GPU'}"
+    )
 
 
 def _kind(request: JobRequest) -> str:
@@ -238,22 +268,30 @@ def _devices(request: JobRequest, config: SiteConfig) -> Iterator[tuple[Pool, Mi
         yield from ((pool, part) for part in pool.slice if part.quantity and kind in ("", part.type))
 
 
-def _cores(given: Mapping[str, Given], request: JobRequest, at_once: int, config: SiteConfig) -> Cores:
-    """Return the cores of the tasks: at once they get as many times a task's own, no more than the GPU's part."""
+def _cores(given: Mapping[str, Given], request: JobRequest, at_once: int, wish: Wish, config: SiteConfig) -> Cores:
+    """Return the cores of the tasks: at once they get as many times a task's own, no more than the GPU's part.
+
+    A loader gets what was asked for it, else as many as a task.
+    """
+
+    def dealt(cores: int, asked: int | None) -> Cores:
+        loader = 0 if wish.loader is None else wish.loader_cpus or max(1, cores // (at_once + 1))
+        return Cores(max(1, (cores - loader) // at_once), asked, loader)
+
     parts = [item.cpus_per_gpu for item in asked_partitions(request, config) if item.cpus_per_gpu]
     per_gpu = request.cpus_per_gpu or (0 if request.cpus_given else min(parts, default=0))
     if per_gpu:
-        return Cores(max(1, per_gpu // at_once), None)
+        return dealt(per_gpu, None)
     own = 1
     if "cpus-per-task" in given:
         text = given["cpus-per-task"].value or ""
         if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
             raise UnsureError(f"'{given['cpus-per-task'].written}' is not a number")
         own = max(1, int(text))
-    asked = at_once * own
+    asked = at_once * own + (wish.beside and (wish.loader_cpus or own))
     if parts:
         asked = max(own, min(asked, *parts))
-    return Cores(max(1, asked // at_once), asked)
+    return dealt(asked, asked)
 
 
 def _mem(given: Mapping[str, Given], request: JobRequest, cores: Cores, at_once: int, config: SiteConfig) -> str:
@@ -283,6 +321,18 @@ def _mem(given: Mapping[str, Given], request: JobRequest, cores: Cores, at_once:
     return f"{int(match[1]) * pieces * at_once}{match[2]}"
 
 
+def _shared_mem(request: JobRequest, at_once: int, config: SiteConfig) -> str:
+    """Return how much host memory the tasks share that nobody asked for; empty where each has its own.
+
+    What comes with one GPU is not asked for once for each task, nor are its cores: as a rule it is the GPU's part of
+    its node, so a multiple of it would keep the node's other GPUs idle, or never be there.
+    """
+    found = min((item.mem_per_gpu_mib for item in asked_partitions(request, config)), default=0)
+    if at_once == 1 or request.mem_given or request.mem_per_gpu or not found:
+        return ""
+    return f"they share the {found} MiB of host memory that come with it, {found // at_once} MiB each; more by --mem"
+
+
 def _cores_alone(given: Mapping[str, Given], request: JobRequest, config: SiteConfig) -> int:
     """Return the cores that one task would have as a job of its own.
 
@@ -302,21 +352,3 @@ def _cores_alone(given: Mapping[str, Given], request: JobRequest, config: SiteCo
 def sized_otherwise(given: Mapping[str, Given]) -> set[str]:
     """Return the options in whose place --mem stands; Slurm refuses them beside it."""
     return set(_SIZED_PER_PIECE & given.keys())
-
-
-def _broken(request: JobRequest, cores: Cores, time_min: int | None, config: SiteConfig, slurm: Slurm) -> str:
-    """Return the accounting's limit that the pack would break: Slurm may let such a job wait for ever."""
-    if not config.limits.enforced:
-        return ""
-    found: Limits | str = limits_of_user(config, lambda: slurm.limits(config.cluster))
-    if isinstance(found, str):
-        return f"the limits of this user are not known: {found}"
-    wanted = {"gres/gpu": 1, "cpu": cores.asked or 1}
-    if _kind(request):
-        wanted[f"gres/gpu:{_kind(request)}"] = 1
-    if time_min is not None and time_min > (asked_limit_min(request, config) or 0):
-        wanted[MINUTES] = time_min
-    for item in asked_partitions(request, config):
-        if why := broken_limit(found, wanted, request.account, request.qos, item.name, item.qos):
-            return why
-    return ""

@@ -10,7 +10,7 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import UnsureError
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.history.lookup import look_up
-from slurm_colloc.model import Footprint, JobRequest, Placement, SharingMode
+from slurm_colloc.model import GPU_OOM, Footprint, JobRequest, Placement, SharingMode
 from slurm_colloc.placement.choose import Access, as_asked, place
 from slurm_colloc.slurm.directives import Script, effective_components, read_script, without_options
 from slurm_colloc.slurm.free import Free
@@ -21,8 +21,8 @@ from slurm_colloc.slurm.options import (
     Given,
     Option,
     read_environment,
-    scan,
     split_command_line,
+    without,
 )
 from slurm_colloc.slurm.site_options import join_options
 from slurm_colloc.submit.access import limits_of_user
@@ -38,6 +38,10 @@ SCRIPT_OPTIONS = (
     Option("pack-tasks", "", "required", ""),
     Option("pack-jobs", "", "required", ""),
     Option("pack-retries", "", "required", ""),
+    Option("join", "", "required", ""),
+    Option("shared-loader", "", "required", ""),
+    Option("loader-cpus", "", "required", ""),
+    Option("loader-wait", "", "required", ""),
 )
 OWN_OPTIONS = (
     *SCRIPT_OPTIONS,
@@ -90,7 +94,8 @@ class Plan(NamedTuple):
     """What csub will do with one submission.
 
     ``sbatch_argv`` are sbatch's arguments; where ``body`` is not None, ``script_at`` is the place in them of the
-    script that ``body`` stands in for (None: standard input). ``switched_off`` says who wants nothing changed.
+    script that ``body`` stands in for (None: standard input). ``switched_off`` says who wants nothing changed. ``join``
+    is "auto" or a job's id where the job is to begin inside a running one if it can.
     """
 
     parts: tuple[Part, ...]
@@ -101,6 +106,7 @@ class Plan(NamedTuple):
     notes: tuple[str, ...]
     switched_off: str
     packed: Packed | None = None
+    join: str = ""
 
     @property
     def text(self) -> str:
@@ -111,6 +117,13 @@ class Plan(NamedTuple):
     def decides_nothing(self) -> bool:
         """Return whether there is nothing to change and nothing to record: a job without a GPU."""
         return self.body is None and not any(part.request.gres for part in self.parts)
+
+    @property
+    def may_run_again(self) -> bool:
+        """Return whether it is one job on a piece of a GPU, or an array of such, whose user speaks of requeueing."""
+        if self.packed or len(self.parts) > 1 or self.as_asked:
+            return False
+        return any(name == "requeue" for name, _ in self.parts[0].request.origins)
 
     @property
     def as_asked(self) -> bool:
@@ -181,11 +194,17 @@ def own_option(name: str, command_line: CommandLine, script: Script | None, comp
 
 def wants_pack(command_line: CommandLine, script: Script | None = None) -> bool:
     """Return whether the tasks of the array are to be packed."""
-    return any(own_option(name, command_line, script) is not None for name in ("pack", "pack-tasks", "pack-jobs"))
+    asking = ("pack", "pack-tasks", "pack-jobs", "shared-loader")
+    return any(own_option(name, command_line, script) is not None for name in asking)
 
 
 def make_plan(
-    command_line: CommandLine, environ: Mapping[str, str], stdin: bytes | None, config: SiteConfig, slurm: Slurm
+    command_line: CommandLine,
+    environ: Mapping[str, str],
+    stdin: bytes | None,
+    config: SiteConfig,
+    slurm: Slurm,
+    because: str = "",
 ) -> Plan:
     """Decide about one submission.
 
@@ -195,6 +214,7 @@ def make_plan(
         stdin: the script, when it comes by standard input.
         config: the site.
         slurm: answers what has to be asked.
+        because: why there is this submission at all; the first reason of what is decided.
 
     Raises:
         UnsureError: something is not understood with certainty.
@@ -213,10 +233,7 @@ def make_plan(
     if script and script.foreign and "ignore-pbs" not in components[0]:
         raise UnsureError(f"the script also holds directives of another scheduler ({script.foreign[0]})")
     wishes = {own_option("colloc", command_line, script, number) for number in range(len(components))}
-    off = "off" if "off" in wishes else None
-    for wish in wishes - {None, "auto", "off"}:
-        raise UnsureError(f"--colloc='{wish}' is neither auto nor off")
-    switched_off = "--colloc=off was given" if off == "off" else "the site's policy is off" * (config.policy == "off")
+    switched_off = reason_switched_off(wishes, config)
     fixed = reason_to_keep_text(text, script.interpreter if script else "")
     shown = any(own_option(name, command_line, None) is not None for name in ("explain", "dry-run"))
     parts: list[Part] = []
@@ -232,7 +249,10 @@ def make_plan(
         # A pack has whole GPUs; of a job of several components all parts start at once.
         waits = None if packs or switched_off or len(components) > 1 else outlook(config, slurm.free, wanted=shown)
         placement = place(request, footprint, config, access, waits)
-        parts.append(Part(request, footprint, _leave(placement, switched_off, fixed, config)))
+        placement = _leave(placement, switched_off, fixed, config)
+        if because:
+            placement = placement._replace(reasons=(because, *placement.reasons))
+        parts.append(Part(request, footprint, placement))
     if wants_pack(command_line, script):
         found = _packed(command_line, environ, components, script, text, parts, switched_off, config, slurm)
         if isinstance(found, Plan):
@@ -244,7 +264,30 @@ def make_plan(
         measured = not (switched_off or parts[0].request.untouchable or config.policy == "shadow")
         body = _body(text_without, read_script(text_without, table, release), parts[0], config, measured) or body
     argv, script_at = _overridden(command_line, parts, table)
-    return Plan(tuple(parts), argv, script_at, text, body, tuple(notes), switched_off)
+    join = _join(command_line, script)
+    return Plan(tuple(parts), argv, script_at, text, body, tuple(notes), switched_off, join=join)
+
+
+def reason_switched_off(wishes: Collection[str | None], config: SiteConfig) -> str:
+    """Return why nothing is changed, whatever the job needs; empty where it may be.
+
+    Args:
+        wishes: what --colloc says, None where it is not given; of each component of the job.
+        config: the site.
+
+    Raises:
+        UnsureError: it says something else than "auto" or "off".
+    """
+    for wish in set(wishes) - {None, "auto", "off"}:
+        raise UnsureError(f"--colloc='{wish}' is neither auto nor off")
+    return "--colloc=off was given" if "off" in wishes else "the site's policy is off" * (config.policy == "off")
+
+
+def _join(command_line: CommandLine, script: Script | None) -> str:
+    wish = own_option("join", command_line, script) or "off"
+    if wish not in ("auto", "off") and not (wish.isascii() and wish.isdigit()):
+        raise UnsureError(f"--join='{wish}' is neither auto, off nor the id of a job")
+    return "" if wish == "off" else wish
 
 
 def _packed(
@@ -313,9 +356,13 @@ def footprint_of(
     if why := reason_against_history(text):
         footprint = estimate(hint, ())
         return (footprint if hint is not None else footprint._replace(provenance=why)), ()
-    if (request.untouchable and not anyway) or (hint is not None and "sm=" in hint):
+    if request.untouchable and not anyway:
         return estimate(hint, ()), ()
-    known = look_up(config, request.signature, slurm.job_states)
+    # Of a job whose user says all, only what he was wrong about counts, and Slurm is asked for nothing.
+    all_said = hint is not None and "sm=" in hint
+    known = look_up(config, request.signature, None if all_said else slurm.job_states)
+    if all_said:
+        return estimate(hint, [run for run in known.evidence if run.state == GPU_OOM]), ()
     return estimate(hint, known.evidence), known.notes
 
 
@@ -407,24 +454,6 @@ def _overridden(
     rest = argv[ends[-1] :]
     script_at = None if command_line.script_at is None else len(words) + command_line.script_at - ends[-1]
     return (*words, *rest), script_at
-
-
-def without(words: Sequence[str], table: tuple[Option, ...], names: Collection[str]) -> list[str]:
-    """Return a command line's options without these, whether long, short or behind other short ones."""
-    left: dict[int, str] = dict(enumerate(words))
-    for option, value, index, written in scan(words, table).found:
-        if option.canonical not in names:
-            continue
-        word = words[index]
-        in_next = " " in written and written.endswith(f" {value}") and not word.endswith(written[1:])
-        if in_next:
-            left.pop(index + 1, None)
-        if word.startswith("--"):
-            left.pop(index, None)
-            continue
-        short = left[index][:-1] if in_next else left[index][: len(left[index]) - len(written) + 1]
-        left[index] = short
-    return [word for word in left.values() if word != "-"]
 
 
 def request_options(style: str, placement: Placement) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, UnsureError
 from slurm_colloc.estimate.signature import signature
 from slurm_colloc.model import Gres, JobRequest
+from slurm_colloc.placement.terms import asked_partitions, suspending
 from slurm_colloc.slurm.directives import Script
 from slurm_colloc.slurm.gres import parse_gpus, parse_gres
 from slurm_colloc.slurm.options import Given
@@ -256,6 +257,8 @@ def _reasons_against_pack(
         yield f"it asks for GPUs as {' and '.join(map(str, request.gres))}"
     if protected := [gres.type for gres in request.gres if gres.type in config.sharing.protected_types]:
         yield f"the site protects jobs on '{protected[0]}'"
+    if suspends := suspending(asked_partitions(request, config)):
+        yield suspends
     for name in given:
         if name in plugins:
             yield f"it uses the site's own --{name}, with which nobody has seen a pack work"
@@ -281,17 +284,14 @@ def _reasons_against_pack(
     if "aftercorr" in _value(given, "dependency"):
         yield "each task waits for another job's of the same number (--dependency=aftercorr)"
     bare = _COMMENT.sub(b"", text)
-    yield from _reasons_of_text(given, bare, text, commands)
+    yield from _reasons_of_text(bare, text, commands)
 
 
-def _reasons_of_text(given: Mapping[str, Given], bare: bytes, text: bytes, commands: bool) -> Iterator[str]:
+def _reasons_of_text(bare: bytes, text: bytes, commands: bool) -> Iterator[str]:
     """Yield what a script does that tasks cannot do side by side in one job; ``bare`` is without its comments."""
     if steps := _step_gpus(bare):
         yield f"an srun inside it asks for a GPU ({steps[0][0]}), of which the pack has one"
-    exported = _value(given, "export")
-    if _STEP.search(bare) and exported not in ("", "ALL") and not exported.startswith("ALL,"):
-        yield f"--export={exported} keeps the variables of sharing from its srun steps"
-    elif _STEP.search(bare) and _STEP_EXPORT.search(bare):
+    if _STEP.search(bare) and _STEP_EXPORT.search(bare):
         yield "an srun inside it chooses what it exports, perhaps not the variables of sharing"
     if act := _ACTS_ON_JOB.search(bare):
         yield f"it acts on its job ({b' '.join(act[0].split()).decode(errors='replace')}), which is the whole pack's"
@@ -321,10 +321,7 @@ def _reasons_against_share(
         yield "the components of a heterogeneous job have one environment"
     if steps:
         yield f"an srun inside it asks for a GPU ({steps[0][0]}), which a share is not"
-    exported = _value(given, "export")
-    if _STEP.search(text) and exported not in ("", "ALL") and not exported.startswith("ALL,"):
-        yield f"--export={exported} keeps the variables of sharing from its srun steps"
-    elif _STEP.search(text) and _STEP_EXPORT.search(_DIRECTIVE.sub(b"", text)):
+    if _STEP.search(text) and _STEP_EXPORT.search(_DIRECTIVE.sub(b"", text)):
         yield "an srun inside it chooses what it exports, perhaps not the variables of sharing"
     for name in PER_GPU:
         if name in given and given[name].origin == "environment":

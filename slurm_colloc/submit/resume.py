@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pack that came to its end before all its tasks were done: what is missing, and how it was submitted."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.runtime.ledger import kept_script, ledger_folder, ledgers_of, missing, read_ledgers, resumed_by
+from slurm_colloc.files import locked
+from slurm_colloc.runtime.ledger_files import first_of, kept_script, ledger_folder, ledger_path, ledgers_of, resumed_by
+from slurm_colloc.runtime.ledger_read import missing, read_ledgers
 from slurm_colloc.runtime.spec import Spec, from_json, split_script
-from slurm_colloc.slurm.options import scan
-from slurm_colloc.submit.plan import OWN_OPTIONS, option_table, parse_arguments, without
+from slurm_colloc.slurm.options import scan, without
+from slurm_colloc.submit.plan import OWN_OPTIONS, option_table, parse_arguments
 
 # About one call of csub or one place in the queue, not about the tasks.
 _OF_THAT_CALL = frozenset(
@@ -22,8 +25,9 @@ class Earlier(NamedTuple):
     """A pack as its job left it.
 
     ``job_id`` is the one that csub said. ``text`` is the user's script, or one that stands for the commands, ``folder``
-    where it ran. ``tasks`` are all that it had to run, ``left`` those that are not done, by the packs that resumed it
-    (``resumed_by``) neither. ``unreadable`` says what could not be used.
+    where it ran. ``tasks`` are all that it had to run, ``left`` those that are not done, by the others that had them to
+    run neither: the one that this one resumes (``first``; itself if it resumes none), and those that resumed either
+    (``resumed_by``). ``unreadable`` says what could not be used.
     """
 
     job_id: str
@@ -32,6 +36,7 @@ class Earlier(NamedTuple):
     folder: str
     tasks: int
     left: tuple[int, ...]
+    first: str
     resumed_by: tuple[str, ...]
     unreadable: tuple[str, ...]
 
@@ -55,8 +60,12 @@ def read_earlier(cluster: str, job_id: str) -> Earlier:
         where = f"no ledger of it in '{ledger_folder()}'"
         why = unreadable[0] if unreadable else f"{where}: it is no pack of yours on cluster '{cluster}', or never began"
         raise InputError(f"job {job_id} cannot be resumed: {why}; submit it anew")
-    others = resumed_by(cluster, job_id)
-    later, also = read_ledgers(path for other in others for path in ledgers_of(cluster, other))
+    # A job of an id that Slurm gave before resumes nothing: what resumes has but some of the tasks.
+    first = first_of(cluster, job_id) if any(told.spec.only for told in own) else job_id
+    others = tuple(other for other in resumed_by(cluster, first) if other != job_id)
+    kin = dict.fromkeys((first, *others))
+    kin.pop(job_id, None)
+    later, also = read_ledgers(path for other in kin for path in ledgers_of(cluster, other))
     try:
         head, line, script = split_script(kept_script(cluster, job_id))
         spec = from_json(line)
@@ -75,9 +84,27 @@ def read_earlier(cluster: str, job_id: str) -> Earlier:
         folder=max(own, key=lambda told: told.last_s).job.get("folder", ""),
         tasks=sum(len(spec.tasks(job)) for job in range(spec.jobs)),
         left=missing([*own, *later]),
+        first=first,
         resumed_by=others,
         unreadable=(*unreadable, *also),
     )
+
+
+@contextmanager
+def resuming(cluster: str, job_id: str) -> Iterator[None]:
+    """Keep every other csub of this user from resuming the same pack meanwhile, for no task may run twice.
+
+    Raises:
+        InputError: another one is at it.
+        StoreError: the file system knows no locks.
+    """
+    job_id = job_id.partition("_")[0]
+    # Where there is nothing to resume, whoever reads the ledgers will say so.
+    known = job_id.isascii() and job_id.isdigit() and ledgers_of(cluster, job_id)
+    with locked(f"{ledger_path(cluster, first_of(cluster, job_id))}.resuming") if known else nullcontext(True) as held:
+        if not held:
+            raise InputError(f"another csub is resuming job {job_id} right now; 'squeue --me' shows what it submits")
+        yield
 
 
 def merged_options(

@@ -78,8 +78,9 @@ def env(args: argparse.Namespace) -> int:
 def enter(args: argparse.Namespace) -> int:
     lab = Lab.open(_root(args))
     argv = lab.command(args.command or ["bash"], args.user)
-    # Everybody's: without it a user's commands would go by the machine's own.
-    environment = lab.environment(args.user) | {"COLLOC_CONF": str(lab.site_file)}
+    # Everybody's: without it a user's commands would go by the machine's own. Until root has written one, by theirs.
+    known = lab.site_file.exists() or not args.user
+    environment = lab.environment(args.user) | ({"COLLOC_CONF": str(lab.site_file)} if known else {})
     return subprocess.run(argv, env=environment, check=False).returncode
 
 
@@ -91,7 +92,8 @@ def root(args: argparse.Namespace) -> int:
 
 
 def record(args: argparse.Namespace) -> int:
-    for keep in (recording.record, recording.record_jobcomp, recording.record_free):
+    kept = (recording.record, recording.record_jobcomp, recording.record_free, recording.record_running)
+    for keep in (*kept, recording.record_preemption):
         keep(args.release, CHECKOUT / "tests/recorded", say)
     return 0
 

@@ -45,6 +45,7 @@ JobAcctGatherFrequency=1
 GresTypes=gpu,mps,shard
 """
 
+# cred_expire: a job that is requeued waits for as long, two minutes by default, before it may start again.
 # AccountingStoragePass: without it clients look for munge's usual socket when they talk to slurmdbd.
 _ROOT_FORM = """\
 AccountingStorageTRES={tres}
@@ -52,7 +53,7 @@ AccountingStoreFlags=job_comment,job_script,job_env
 SlurmUser=slurm
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={root}/mrun/munge.sock
+AuthInfo=socket={root}/mrun/munge.sock,cred_expire=20
 CredType=cred/munge
 PriorityType=priority/multifactor
 PriorityWeightFairshare=10000

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_colloc.model import Load, Room
-from slurm_colloc.runtime.ledger import Told, read_ledger
+from slurm_colloc.runtime.ledger_read import Told, read_ledger
 from slurm_colloc.runtime.spec import MARK, VERSION, Spec, to_json
 from tests.cluster.lab import Lab
 from tests.fakes import mps_control
@@ -65,6 +65,7 @@ class Packs:
         program = self.fake / mps_control.NAME
         program.write_text(f"#!{self.python} -I\n{Path(mps_control.__file__).read_text()}")
         program.chmod(0o755)
+        mps_control.install_smi(self.fake)
 
     def submit(self, spec: Spec, script: str = "", *options: str, mps: str | None = "") -> str:
         """Submit a pack on one GPU and return its job id.

@@ -97,7 +97,7 @@ class Release:
         # In namespaces of its own, so that no mount and no process of an interrupted one stays behind.
         argv = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         argv += ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}"]
-        argv += [self.suite, str(target), _mirror(), SCRIPT]
+        argv += [self.suite, str(target), mirror(), SCRIPT]
         proxy = _said(["apt-config", "dump", "--format", "%v%n", "Acquire::http::Proxy"]).partition("\n")[0]
         environment = os.environ | ({"http_proxy": proxy} if proxy else {})
         with log.open("wb") as out:
@@ -129,7 +129,7 @@ def _lock(path: Path) -> Iterator[None]:
         yield
 
 
-def _mirror() -> str:
+def mirror() -> str:
     """Return where the machine's own packages come from; a mirror has all of Debian's suites."""
     own = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     sources = _said(

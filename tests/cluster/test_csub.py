@@ -117,7 +117,7 @@ LEFT_ALONE = [
     ("#SBATCH --gres=gpu:1 --constraint=x", "node features"),
     ("#SBATCH --gres=mps:10", "gres/mps itself"),
     (f"#SBATCH --gres=gpu:{SLICE}_1g.10gb:1", "slice"),
-    ("#SBATCH --cpus-per-gpu=2 --gpus=1 -p gpu", "does not stand alone"),
+    ("#SBATCH --cpus-per-gpu='2' --gpus=1 -p gpu", "cannot be taken apart with certainty"),
     ("#SBATCH --gres=gpu:1\nsrun --gres=gpu:2 true", "srun inside"),
     ("#SBATCH -c 2", "no GPU"),
 ]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.runtime.ledger import missing
+from slurm_colloc.runtime.ledger_read import missing
 from slurm_colloc.runtime.queue import Outcome
 from tests.cluster import cgroups, releases
 from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster
@@ -22,7 +22,7 @@ from tests.cluster.user import SLICE, User, tres
 pytestmark = pytest.mark.cluster
 
 FOOTPRINT = "--gpu-footprint=mem=9G,sm=20"
-HEAD = "#SBATCH --array=0-9%4\n#SBATCH --gres=gpu:1 -p gpu -t 5 -o out/%A_%a.txt\n"
+HEAD = "#SBATCH --array=0-9%4 --gres=gpu:1 -p gpu -t 5 -o out/%A_%a.txt\n"
 END = "exit $((SLURM_ARRAY_TASK_ID == 3 ? 5 : 0))\n"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.runtime.files import file_name
-from slurm_colloc.runtime.ledger import missing
+from slurm_colloc.runtime.ledger_read import missing
 from slurm_colloc.runtime.queue import Outcome
 from tests.cluster.fixtures import RELEASE
 from tests.cluster.lab import Lab

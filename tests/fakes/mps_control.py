@@ -58,16 +58,28 @@ ANSWERS = {
     "unknown": Answer('Unknown command "{value}"\n'),
 }
 _PRIVILEGED = "control_privileged"
+CONTEXT = "context-of-cuda"
 _PR_SET_PDEATHSIG = 1
 
 
 def install(folder: Path) -> None:
-    """Make ``folder`` one to put first on PATH."""
+    """Make ``folder`` one to put first on PATH, with an nvidia-smi beside it."""
+    install_smi(folder)
     program = folder / NAME
     root = Path(__file__).parents[2]
     program.write_text(
         f"#!{sys.executable} -I\nimport sys\nsys.path.insert(0, '{root}')\n"
         "from tests.fakes.mps_control import main\nmain(sys.argv[1:])\n"
+    )
+    program.chmod(0o755)
+
+
+def install_smi(folder: Path) -> None:
+    """Make an nvidia-smi in ``folder`` that knows those as computing that have CONTEXT open."""
+    program = folder / "nvidia-smi"
+    program.write_text(
+        '#!/bin/sh\nfor path in /proc/[0-9]*/fd/*; do case $(readlink "$path") in'
+        f' */{CONTEXT}) pid=${{path#/proc/}}; echo "GPU-1, ${{pid%%/*}}, 100";; esac; done 2>/dev/null\n'
     )
     program.chmod(0o755)
 
@@ -81,7 +93,7 @@ def main(argv: Sequence[str]) -> None:
     """Be the control program."""
     pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
     if argv == ["-d"]:
-        if Ill.FAILS in _ills() or len(os.path.join(pipes, _PRIVILEGED)) > 107:
+        if Ill.FAILS in _ills() or len(pipes) >= 88:
             _end(ANSWERS["fails"])
         if _alive(pipes):
             _end(ANSWERS["already running"])

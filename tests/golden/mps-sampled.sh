@@ -18,6 +18,23 @@ csub_evidence='/home/ann/.local/share/slurm_colloc'
 : "${CUDA_MPS_PINNED_DEVICE_MEM_LIMIT:=0=${csub_gpu_mem_mib}M}"; export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
 : "${XLA_PYTHON_CLIENT_PREALLOCATE:=false}"; export XLA_PYTHON_CLIENT_PREALLOCATE
 : "${TF_FORCE_GPU_ALLOW_GROWTH:=true}"; export TF_FORCE_GPU_ALLOW_GROWTH
+# A program that these do not reach would take the whole GPU: srun steps, and containers, are to have them.
+case "${SLURM_EXPORT_ENV-ALL}" in
+  ALL | ALL,*) ;;
+  "" | [Nn][Oo][Nn][Ee]* | [Nn][Ii][Ll]*) SLURM_EXPORT_ENV=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT,XLA_PYTHON_CLIENT_PREALLOCATE,TF_FORCE_GPU_ALLOW_GROWTH,CUDA_MPS_ACTIVE_THREAD_PERCENTAGE,CUDA_MPS_PIPE_DIRECTORY,CUDA_MPS_LOG_DIRECTORY ;;
+  *) SLURM_EXPORT_ENV="$SLURM_EXPORT_ENV,CUDA_MPS_PINNED_DEVICE_MEM_LIMIT,XLA_PYTHON_CLIENT_PREALLOCATE,TF_FORCE_GPU_ALLOW_GROWTH,CUDA_MPS_ACTIVE_THREAD_PERCENTAGE,CUDA_MPS_PIPE_DIRECTORY,CUDA_MPS_LOG_DIRECTORY" ;;
+esac
+if [ -d "${CUDA_MPS_PIPE_DIRECTORY-}" ]; then
+  for csub_name in CUDA_MPS_PINNED_DEVICE_MEM_LIMIT XLA_PYTHON_CLIENT_PREALLOCATE TF_FORCE_GPU_ALLOW_GROWTH CUDA_MPS_ACTIVE_THREAD_PERCENTAGE CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; do
+    eval "[ -z \"\${$csub_name+x}\" ] || export APPTAINERENV_$csub_name=\"\$$csub_name\" SINGULARITYENV_$csub_name=\"\$$csub_name\""
+  done
+  csub_folders=$CUDA_MPS_PIPE_DIRECTORY
+  [ ! -d "${CUDA_MPS_LOG_DIRECTORY-}" ] || csub_folders=$csub_folders,$CUDA_MPS_LOG_DIRECTORY
+  APPTAINER_BIND=${APPTAINER_BIND-${SINGULARITY_BIND-}}
+  export APPTAINER_BIND="${APPTAINER_BIND:+$APPTAINER_BIND,}$csub_folders"
+  export SINGULARITY_BIND="${SINGULARITY_BIND:+$SINGULARITY_BIND,}$csub_folders"
+  unset csub_name csub_folders
+fi
 # Measures this job's GPU use for its next submission. The subshell keeps it out of the script's own "wait".
 if [ -x '/opt/slurm_colloc/bin/python3' ]; then
   ( '/opt/slurm_colloc/bin/python3' -I -m slurm_colloc.cli.colloc sample --period 10.0 --reader nvml --signature "$csub_signature" --mode "$csub_mode" --evidence "$csub_evidence" --job "${SLURM_JOB_ID:-}" --watch-pid "$$" </dev/null >/dev/null 2>&1 & )

@@ -16,6 +16,12 @@ csub_evidence='/home/ann/.local/share/slurm_colloc'
 # Shares a GPU in turns, without isolation: these keep frameworks from taking the whole card.
 : "${XLA_PYTHON_CLIENT_PREALLOCATE:=false}"; export XLA_PYTHON_CLIENT_PREALLOCATE
 : "${TF_FORCE_GPU_ALLOW_GROWTH:=true}"; export TF_FORCE_GPU_ALLOW_GROWTH
+# So that srun steps have them too.
+case "${SLURM_EXPORT_ENV-ALL}" in
+  ALL | ALL,*) ;;
+  "" | [Nn][Oo][Nn][Ee]* | [Nn][Ii][Ll]*) SLURM_EXPORT_ENV=XLA_PYTHON_CLIENT_PREALLOCATE,TF_FORCE_GPU_ALLOW_GROWTH ;;
+  *) SLURM_EXPORT_ENV="$SLURM_EXPORT_ENV,XLA_PYTHON_CLIENT_PREALLOCATE,TF_FORCE_GPU_ALLOW_GROWTH" ;;
+esac
 # Measures this job's GPU use for its next submission. The subshell keeps it out of the script's own "wait".
 if [ -x '/opt/slurm_colloc/bin/python3' ]; then
   ( '/opt/slurm_colloc/bin/python3' -I -m slurm_colloc.cli.colloc sample --period 10.0 --reader nvml --signature "$csub_signature" --mode "$csub_mode" --evidence "$csub_evidence" --job "${SLURM_JOB_ID:-}" --watch-pid "$$" </dev/null >/dev/null 2>&1 & )

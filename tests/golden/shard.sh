@@ -13,6 +13,12 @@ csub_gpu_mem_mib='9472'
 # Shares a GPU in turns, without isolation: these keep frameworks from taking the whole card.
 : "${XLA_PYTHON_CLIENT_PREALLOCATE:=false}"; export XLA_PYTHON_CLIENT_PREALLOCATE
 : "${TF_FORCE_GPU_ALLOW_GROWTH:=true}"; export TF_FORCE_GPU_ALLOW_GROWTH
+# So that srun steps have them too.
+case "${SLURM_EXPORT_ENV-ALL}" in
+  ALL | ALL,*) ;;
+  "" | [Nn][Oo][Nn][Ee]* | [Nn][Ii][Ll]*) SLURM_EXPORT_ENV=XLA_PYTHON_CLIENT_PREALLOCATE,TF_FORCE_GPU_ALLOW_GROWTH ;;
+  *) SLURM_EXPORT_ENV="$SLURM_EXPORT_ENV,XLA_PYTHON_CLIENT_PREALLOCATE,TF_FORCE_GPU_ALLOW_GROWTH" ;;
+esac
 unset csub_gpu_mem_mib
 # --- end of csub's block ---
 module load cuda

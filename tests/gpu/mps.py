@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record what the real MPS does: `python -m tests.gpu.mps FOLDER`.
+"""Record what the real MPS does: `python -m tests.gpu.mps FOLDER [PART...]`.
 
 Needs an NVIDIA GPU nobody else uses, and PyTorch. Changes no setting of the card, ends what it starts, and takes less
 than six minutes. Writes FOLDER/mps.json, after each part what is known so far, and prints a line for each part.
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_colloc.model import Load
+from slurm_colloc.runtime.clients import computing, with_gpu_open
 from slurm_colloc.runtime.mps import CONTROL, Mps, short_folder
 from tests.gpu.loads import PROGRAMS
 
@@ -560,6 +561,46 @@ def lengths(bench: Bench) -> None:
                 os.kill(int((Path(pipes) / f"{CONTROL}.pid").read_text()), signal.SIGKILL)
 
 
+# Programs that have something to do with a GPU; each says a line once it has done it, and waits.
+_WAIT = "print(1, flush=True)\nsys.stdin.readline()\n"
+_TENSOR = "import os, subprocess, sys, torch\nx = torch.zeros(9, device='cuda')\ntorch.cuda.synchronize()\n"
+_STAYS = f"{_TENSOR}__import__('time').sleep(60)"
+HOLDERS = {
+    "cuInit": f"import ctypes, sys\nctypes.CDLL('libcuda.so.1').cuInit(0)\n{_WAIT}",
+    "device count": f"import sys, torch\ntorch.cuda.device_count(), torch.cuda.is_available()\n{_WAIT}",
+    "NVML": f"import sys, pynvml\npynvml.nvmlInit()\nh = pynvml.nvmlDeviceGetHandleByIndex(0)\n{_WAIT}",
+    "tensor": f"{_TENSOR}{_WAIT}",
+    "tensor and fork": f"{_TENSOR}os.fork() or __import__('time').sleep(60)\n{_WAIT}",
+    "launcher": "import subprocess, sys, torch\ntorch.cuda.device_count()\n"
+    f"subprocess.Popen([sys.executable, '-c', {_STAYS!r}])\n{_WAIT}",
+}
+
+
+def holding(bench: Bench) -> None:
+    """Which of a GPU's device files each kind of program has open, and who of them is a client."""
+    daemon = bench.mps()
+    under, past = bench.under(daemon), bench.under(daemon, CUDA_MPS_PIPE_DIRECTORY="/nonexistent")
+    held = [bench.client(name, code, under) for name, code in HOLDERS.items()]
+    held.append(bench.client("tensor past MPS", HOLDERS["tensor"], past))
+    bench.found["started"] = [one.told() for one in held]
+    time.sleep(8.0)
+    clients, listed = daemon.clients(), computing()
+    for one in held:
+        children = Path(f"/proc/{one.process.pid}/task/{one.process.pid}/children").read_text().split()
+        for pid in (one.process.pid, *map(int, children)):
+            links: list[str] = []
+            with contextlib.suppress(OSError):
+                links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+            bench.found[f"{one.name}{'' if pid == one.process.pid else ', its child'}"] = {
+                "client": pid in clients,
+                "open_as_csub_sees_it": bool(with_gpu_open([pid])),
+                "computes_says_nvidia_smi": pid in listed,
+                "open": sorted({link for link in links if "nvidia" in link}),
+            }
+    for name, of in bench.found.items():
+        print(name, of, flush=True)
+
+
 PARTS: dict[str, Callable[[Bench], None]] = {
     "no daemon": silent,
     "idle daemon": idle,
@@ -571,6 +612,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "device assert": fault(ASSERTS),
     "deaths": deaths,
     "path lengths": lengths,
+    "holding": holding,
 }
 
 
@@ -598,13 +640,15 @@ def machine() -> dict[str, Any]:
     return {"gpu": asked.stdout, "mode": said.stdout[-300:], "torch": torch.stdout.strip(), "uid": os.getuid()}
 
 
-def main(folder: Path) -> None:
-    """Record every part."""
+def main(folder: Path, only: Sequence[str] = ()) -> None:
+    """Record every part, or those named."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in [name for name in os.environ if name.startswith("CUDA_MPS_")]:
         del os.environ[name]
     recorded: dict[str, Any] = {"machine": machine()}
     for name, part in PARTS.items():
+        if only and name not in only:
+            continue
         began = time.monotonic()
         if began - BEGAN_S > LAST_START_S:
             recorded[name] = {"skipped": "no time left"}
@@ -645,4 +689,4 @@ def summary(recorded: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

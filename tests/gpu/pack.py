@@ -23,11 +23,13 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.reader import UnitReading
+from slurm_colloc.placement.packing import slowdown_beside
 from tests.gpu import slurm
 from tests.gpu.mps import ILLEGAL
 
@@ -80,6 +82,13 @@ gpu_mem_mib = {mem_mib}
 sm_count = {sm_count}
 mps_per_gpu = 100
 """
+# What csub decides about: alike, and a light one beside a heavy one.
+PAIRS = {
+    "two medium": ("medium", "medium"),
+    "two large": ("large", "large"),
+    "small and large": ("small", "large"),
+    "medium and large": ("medium", "large"),
+}
 HINTS = {"small": "mem=1100M,sm=17", "medium": "mem=6G,sm=70", "large": "mem=9G,sm=90"}
 
 
@@ -114,17 +123,18 @@ class Bench:
         path.write_text(f"#!/bin/sh\n{sys.executable} {self.program} {size} {TRAINED_S} {folder}/{name}.json\n")
         return path
 
-    def by_hand(self, size: str, count: int, environment: Mapping[str, str]) -> Trained:
+    def by_hand(self, sizes: Sequence[str], environment: Mapping[str, str]) -> Trained:
         """Start the trainings as a user would on the node."""
         folder = self.fresh()
-        argv = [sys.executable, str(self.program), size, str(TRAINED_S)]
         started = [
             subprocess.Popen(
-                [*argv, f"{folder}/{number}.json"], env={**os.environ, **environ}, stdout=subprocess.DEVNULL
+                [sys.executable, str(self.program), size, str(TRAINED_S), f"{folder}/{number}.json"],
+                env={**os.environ, **environment},
+                stdout=subprocess.DEVNULL,
             )
-            for number, environ in enumerate([environment] * count)
+            for number, size in enumerate(sizes)
         ]
-        return self.watch(folder, count, lambda: any(one.poll() is None for one in started))
+        return self.watch(folder, len(sizes), lambda: any(one.poll() is None for one in started))
 
     def by_slurm(
         self, argv: Sequence[str], size: str, count: int, environments: Sequence[Mapping[str, str]]
@@ -226,8 +236,8 @@ def phases(bench: Bench) -> dict[str, Callable[[], Trained]]:
 
     return {
         "one alone": lambda: bench.by_slurm(csub, "small", 1, [{}]),
-        "seven in turns": lambda: bench.by_hand("small", TASKS, {}),
-        "seven under MPS by hand": lambda: under(1, 1, lambda made: bench.by_hand("small", TASKS, made[0])),
+        "seven in turns": lambda: bench.by_hand(["small"] * TASKS, {}),
+        "seven under MPS by hand": lambda: under(1, 1, lambda made: bench.by_hand(["small"] * TASKS, made[0])),
         "csub --pack": lambda: pack("small"),
         "seven gres/mps jobs of one daemon": lambda: under(
             TASKS, 1, lambda made: bench.by_slurm(sbatch, "small", TASKS, made)
@@ -235,11 +245,17 @@ def phases(bench: Bench) -> dict[str, Callable[[], Trained]]:
         "seven gres/mps jobs of seven daemons": lambda: under(
             TASKS, TASKS, lambda made: bench.by_slurm(sbatch, "small", TASKS, made)
         ),
-        "medium alone": lambda: bench.by_slurm(csub, "medium", 1, [{}]),
-        "two medium under MPS by hand": lambda: under(1, 1, lambda made: bench.by_hand("medium", 2, made[0])),
-        "large alone": lambda: bench.by_slurm(csub, "large", 1, [{}]),
-        "two large under MPS by hand": lambda: under(1, 1, lambda made: bench.by_hand("large", 2, made[0])),
+        **{f"{size} alone": partial(bench.by_slurm, csub, size, 1, [{}]) for size in ("medium", "large")},
+        **{f"{name} in turns": partial(bench.by_hand, sizes, {}) for name, sizes in PAIRS.items()},
+        **{
+            f"{name} under MPS by hand": partial(under, 1, 1, partial(_by_hand_under, bench, sizes))
+            for name, sizes in PAIRS.items()
+        },
     }
+
+
+def _by_hand_under(bench: Bench, sizes: Sequence[str], made: Sequence[Mapping[str, str]]) -> Trained:
+    return bench.by_hand(sizes, made[0])
 
 
 GREEDY = "import torch; held = []\nwhile True: held.append(torch.zeros(2**26, dtype=torch.uint8, device='cuda'))"
@@ -279,6 +295,23 @@ def accidents(bench: Bench, names: Sequence[str]) -> None:
             print(path.read_text(), flush=True)
 
 
+def ready(packages: Path) -> Bench:
+    """Start Slurm from these packages, with a site for csub, and return where to measure."""
+    root = Path("/tmp/gpulab")
+    root.mkdir()
+    # Jobs start Python with -I, which hears no PYTHONPATH.
+    Path(sysconfig.get_path("purelib"), "slurm_colloc-checkout.pth").write_text(f"{CHECKOUT}\n")
+    slurm.unpack(packages)
+    slurm.start(root)
+    reader = NvmlReader()
+    (unit,) = reader.units()
+    reader.read()
+    site = root / "site.toml"
+    site.write_text(SITE.format(root=root, mem_mib=unit.mem_total_mib, sm_count=unit.sm_count))
+    os.environ["COLLOC_CONF"] = str(site)
+    return Bench(root, reader)
+
+
 def main() -> None:
     """Run the phases in turns and print each round, and what they come to."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -287,19 +320,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--accidents", default="", help=f"let tasks fail beside others: {', '.join(ACCIDENTS)}")
     asked = parser.parse_args()
-    root = Path("/tmp/gpulab")
-    root.mkdir()
-    # Jobs start Python with -I, which hears no PYTHONPATH.
-    Path(sysconfig.get_path("purelib"), "slurm_colloc-checkout.pth").write_text(f"{CHECKOUT}\n")
-    slurm.unpack(asked.folder)
-    slurm.start(root)
-    reader = NvmlReader()
-    (unit,) = reader.units()
-    reader.read()
-    site = root / "site.toml"
-    site.write_text(SITE.format(root=root, mem_mib=unit.mem_total_mib, sm_count=unit.sm_count))
-    os.environ["COLLOC_CONF"] = str(site)
-    bench = Bench(root, reader)
+    bench = ready(asked.folder)
     found: dict[str, list[Trained]] = {}
     chosen = {name: run for name, run in phases(bench).items() if not asked.only or name in asked.only.split(",")}
     for number in range(asked.rounds):
@@ -319,6 +340,32 @@ def main() -> None:
             spread=[totals[0], totals[-1]],
             times_first=statistics.median(totals) / alone,
         )
+    compare(found)
+
+
+def compare(found: Mapping[str, Sequence[Trained]]) -> None:
+    """Print each pair's slowdowns beside what csub's formula foretells from the two alone."""
+    alone = {"small": found.get("one alone"), "medium": found.get("medium alone"), "large": found.get("large alone")}
+    for name, sizes in PAIRS.items():
+        known = [rounds for size in sizes if (rounds := alone[size])]
+        for how in ("in turns", "under MPS by hand"):
+            rounds = found.get(f"{name} {how}", ())
+            if len(known) < len(sizes) or not rounds:
+                continue
+            speeds = [statistics.median(sum(one.rates) for one in of) for of in known]
+            active = [statistics.median(one.reading.sm_active_pct or 0.0 for one in of if one.reading) for of in known]
+            say(
+                pair=name,
+                how=how,
+                slowdowns=[
+                    [round(speed / rate, 2) for speed, rate in zip(speeds, one.rates, strict=True)] for one in rounds
+                ],
+                sm_active_pct_alone=[round(value, 1) for value in active],
+                foretold=[round(slowdown_beside(own, sum(active) - own), 2) for own in active],
+                images_a_s_over_alone=[
+                    round(sum(rate / speed for speed, rate in zip(speeds, one.rates, strict=True)), 2) for one in rounds
+                ],
+            )
 
 
 def _figures(trained: Trained) -> dict[str, object]:
@@ -326,8 +373,7 @@ def _figures(trained: Trained) -> dict[str, object]:
     reading = trained.reading
     return {
         "images_a_s": total,
-        "slowest": min(trained.rates),
-        "fastest": max(trained.rates),
+        "images_a_s_of_each": [round(rate) for rate in trained.rates],
         "watched_s": trained.seconds,
         "sm_active_pct": reading and reading.sm_active_pct,
         "gpu_util_pct": reading and reading.gpu_util_pct,

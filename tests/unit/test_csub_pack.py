@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from slurm_colloc.errors import InputError
+from slurm_colloc.runtime.queue import Queue
 from slurm_colloc.runtime.spec import MARK, Spec, from_json
 from slurm_colloc.submit.commands import expand, read_commands
 from tests.unit.made import near
@@ -63,11 +64,11 @@ def packed(shell: Shell, *argv: str) -> tuple[list[str], Spec]:
 def test_an_array_becomes_one_job(lab: Shell) -> None:
     options, spec = packed(lab, "--pack", HINT, "-J", "sweep", "job.sh", "a b")
     assert options == [
-        *("-J", "sweep", "--ntasks=1", "--cpus-per-task=24", "--mem=48G", "--time=128"),
+        *("-J", "sweep", "--ntasks=1", "--cpus-per-task=24", "--mem=48G", "--time=147"),
         "--output=logs/slurm-%j.pack.out",
     ]
     assert (spec.name, spec.array, spec.jobs, spec.script_args) == ("sweep", "0-99", 1, ("a b",))
-    assert (spec.interpreter, spec.cpus_per_task, spec.time_limit_min) == (("/bin/bash", "-l"), 2, near(12.72))
+    assert (spec.interpreter, spec.cpus_per_task, spec.time_limit_min) == (("/bin/bash", "-l"), 2, near(14.628))
     assert (spec.load.memory_mib, spec.load.sm_active_pct, spec.room.tasks) == (4096 + 256, 10, 12)
     assert (spec.output, spec.error, spec.retries) == ("logs/%A_%a.out", "", 2)
     assert spec.argv == ("--pack", HINT, "-J", "sweep", "job.sh", "a b")
@@ -124,7 +125,7 @@ def test_the_time_limit_of_the_partition_makes_more_jobs(lab: Shell) -> None:
     site(lab, partition="max_time_min = 60")
     options, spec = packed(lab, "--pack", HINT, "job.sh")
     assert spec.jobs == 3
-    assert {"--array=0-2", "--time=52"} <= set(options)
+    assert {"--array=0-2", "--time=59"} <= set(options)
 
 
 def test_cores_that_come_with_the_gpu_stay_and_others_have_a_bound(lab: Shell) -> None:
@@ -171,7 +172,7 @@ def test_each_task_has_the_host_memory_that_it_asked_for(
     [
         ("--mem-per-gpu=0", {}, "does not say how much host memory"),
         ("--mem-per-gpu=x", {}, "--mem-per-gpu=x' is not understood"),
-        ("--mem-per-gpu=1G --nice", {}, "does not stand alone"),
+        ("--mem-per-gpu='1G' --nice", {}, "cannot be taken apart with certainty"),
         ("--mincpus=4", {"SBATCH_MEM_PER_GPU": "1G"}, "which the pack has to say otherwise"),
         ("--mem-per-cpu=4G\n#SBATCH --mincpus=4", {}, "depends on too many options"),
     ],
@@ -222,7 +223,10 @@ UNPACKED = [
     (["--exclusive"], SCRIPT, "whole nodes"),
     (["--time-min=5"], SCRIPT, "--time-min"),
     (["--colloc=off"], SCRIPT, "--colloc=off was given"),
-    ([], SCRIPT.replace("#SBATCH --array=0-99", "#SBATCH --array=0-99 -J x"), "does not stand alone"),
+    ([], SCRIPT.replace("--array=0-99", "--array=0-99 -J 'a b'"), "cannot be taken apart with certainty"),
+    (["--gres=gpu:a100:1"], SCRIPT, "it asks for gpu:a100:1 in partition 'gpu', where site.toml has gpu:h100"),
+    (["-p", "cpu"], SCRIPT, "it asks for gpu:1 in partition 'cpu', where site.toml has no GPU"),
+    (["--gpu-footprint=mem=4G,sm=10,dram=60"], SCRIPT, "one task fills a GPU: it keeps the memory busy for 60 %"),
     ([], body("port=$((10000 + SLURM_JOB_ID % 1000))"), "SLURM_JOB_ID"),
     ([], body("mkdir /scratch/$SLURM_JOB_ID"), "SLURM_JOB_ID"),
     ([], body("scontrol requeue $SLURM_ARRAY_JOB_ID"), "it acts on its job (scontrol requeue)"),
@@ -230,7 +234,6 @@ UNPACKED = [
     ([], body("sbatch next.sh"), "sbatch"),
     ([], body("srun --gres=gpu:1 train"), "an srun inside it asks for a GPU"),
     ([], body("srun --export=NONE train"), "chooses what it exports"),
-    (["--export=NONE"], body("srun train"), "--export=NONE"),
     (["--pack-jobs=2"], body("srun train"), "array numbers"),
     (["--gpu-footprint=mem=900G,sm=3"], SCRIPT, "MiB of GPU memory hold 0 tasks"),
 ]
@@ -251,12 +254,101 @@ def test_what_cannot_be_packed_is_the_array_it_was(lab: Shell, argv: list[str], 
     assert MARK.decode() not in (stored(lab) if list(lab.folder.glob("script.*")) else "")
 
 
+@pytest.mark.parametrize("export", ["--export=NONE", "--export=A,B"])
+def test_what_the_job_exports_is_no_reason_against(lab: Shell, export: str) -> None:
+    (lab.folder / "job.sh").write_text(body("srun train"))
+    packed(lab, "--pack", HINT, export, "job.sh")
+
+
 @pytest.mark.parametrize(
     "line", ["echo job $SLURM_JOB_ID", "# $((SLURM_JOB_ID % 10))", "out=$SLURM_JOB_ID.$SLURM_ARRAY_TASK_ID"]
 )
 def test_a_job_id_that_is_only_said_does_no_harm(lab: Shell, line: str) -> None:
     (lab.folder / "job.sh").write_text(body(line))
     packed(lab, "--pack", HINT, "job.sh")
+
+
+@pytest.mark.parametrize(
+    ("line", "left"),
+    [
+        ("--array=0-9 --gres=gpu:1 -t 10", "#SBATCH --gres=gpu:1 -t 10\n"),
+        ("--gres=gpu:1 -a 0-9 -t 10", "#SBATCH --gres=gpu:1 -t 10\n"),
+        ("--gres=gpu:1 -t 10 --arra 0-9", "#SBATCH --gres=gpu:1 -t 10\n"),
+        ("--gres=gpu:1 -t 10\n#SBATCH -a0-9", "#SBATCH --gres=gpu:1 -t 10\n##SBATCH -a0-9\n"),
+    ],
+)
+def test_an_array_that_shares_its_line_is_taken_out_of_it(lab: Shell, line: str, left: str) -> None:
+    script = f"#!/bin/sh\n#SBATCH {line}\ntrue\n"
+    (lab.folder / "job.sh").write_text(script)
+    _, spec = packed(lab, "--pack", HINT, "job.sh")
+    assert spec.array == "0-9"
+    assert stored(lab).startswith(f"#!/bin/sh\n{left.replace('##SBATCH -a0-9' + chr(10), '')}")
+    assert stored(lab).endswith(script)
+
+
+def test_jobs_that_may_be_suspended_are_not_packed(lab: Shell) -> None:
+    site(lab, partition="suspends = true")
+    done = lab.run("--pack", HINT, "job.sh")
+    assert "not packed: partition 'gpu' suspends jobs, which then keep their GPU memory" in done.stderr
+    assert MARK.decode() not in stored(lab)
+
+
+def test_host_memory_that_comes_with_the_gpu_is_shared_and_said(lab: Shell) -> None:
+    site(lab, partition="mem_per_gpu_mib = 64000")
+    (lab.folder / "job.sh").write_text(SCRIPT.replace(" --mem=4G", ""))
+    options, _ = packed(lab, "--pack", HINT, "job.sh")
+    assert not [word for word in options if "mem" in word]
+    said = "they share the 64000 MiB of host memory that come with it, 5333 MiB each; more by --mem"
+    assert said in str(lab.decisions()[-1]["reasons"])
+    packed(lab, "--pack", HINT, "--mem=4G", "job.sh")
+    assert said not in str(lab.decisions()[-1]["reasons"])
+
+
+@pytest.mark.parametrize(
+    "hint", [(), (HINT.replace("sm=10", "sm=60"),), (HINT.replace("mem=4G,sm=10", "mem=1G,sm=30"),)]
+)
+@pytest.mark.parametrize("other", ["a smaller GPU", "a slice"])
+def test_as_many_as_were_asked_for_run_at_a_time_on_whichever_gpu_it_is(
+    lab: Shell, other: str, hint: tuple[str, ...]
+) -> None:
+    pool = SITE[SITE.index("[[pool]]") : SITE.index("[[pool.slice]]")]
+    part = SITE[SITE.index("[[pool.slice]]") : SITE.index("[[partition]]")].replace("9984", "40448")
+    smaller = pool.replace('"h"', '"a"').replace("h1", "a1").replace("81559", "40960")
+    text = (lab.folder / "site.toml").read_text()
+    more = part if other == "a slice" else smaller
+    (lab.folder / "site.toml").write_text(text.replace("[[partition]]", more + "[[partition]]"))
+    _, spec = packed(lab, "--pack", "--pack-tasks=4", *hint, "job.sh")
+    assert spec.room.tasks == 4
+    assert len(Queue(spec.tasks(), spec.load, spec.room, 0).ready()) == 4
+
+
+def slices_only(shell: Shell, **changes: str) -> None:
+    site(shell, **changes)
+    text = (shell.folder / "site.toml").read_text().replace('gpu_type = "h100"\n', "")
+    part = SITE[SITE.index("[[pool.slice]]") : SITE.index("[[partition]]")].replace("9984", "40448")
+    text = text.replace("gpus_per_node = 1", "gpus_per_node = 0").replace("[[partition]]", part + "[[partition]]")
+    (shell.folder / "site.toml").write_text(text)
+
+
+def test_a_pack_of_a_slice_says_so_and_needs_the_sites_consent(lab: Shell) -> None:
+    slices_only(lab)
+    packed(lab, "--pack", "--gpu-footprint=mem=4G,sm=2", "job.sh")
+    assert "pack of 5 at a time: 100 tasks on one slice" in str(lab.decisions()[-1]["reasons"])
+    done = lab.run("--pack", HINT, "--gres=gpu:h100:1", "job.sh")
+    assert "it asks for gpu:h100:1 in partition 'gpu', where site.toml has gpu:h100_1g.10gb" in done.stderr
+    slices_only(lab, sharing="mps_on_mig = false")
+    done = lab.run("--pack", "--gpu-footprint=mem=4G,sm=2", "job.sh")
+    assert "not packed: the site runs no MPS on slices (sharing.mps_on_mig) (on h100_1g.10gb)" in done.stderr
+
+
+def test_a_pack_from_within_a_requeued_job_is_no_restart(lab: Shell) -> None:
+    seen = lab.folder / "count"
+    lab.behave(0, f'echo "${{SLURM_RESTART_COUNT-none}}" >{seen}')
+    lab.run("--pack", HINT, "job.sh", environ={"SLURM_RESTART_COUNT": "2"})
+    assert seen.read_text() == "none\n"
+    lab.behave(1, f'echo "${{SLURM_RESTART_COUNT-none}}" >{seen}')
+    lab.run("job.sh", environ={"SLURM_RESTART_COUNT": "2"})
+    assert seen.read_text() == "2\n"
 
 
 def test_the_environments_array_is_not_packed(lab: Shell) -> None:
@@ -322,7 +414,7 @@ def test_lines_of_a_file_are_tasks(lab: Shell) -> None:
         "train --lr 0.1 > a\n\n  # no\ntrain 'b c' | tee d\n"
     )
     options, spec = packed(lab, "pack", "-J", "x", "tasks")
-    assert options == ["-J", "x", "--ntasks=1", "--cpus-per-task=2", "--time=10", "--output=slurm-%j.pack.out"]
+    assert options == ["-J", "x", "--ntasks=1", "--cpus-per-task=2", "--time=14", "--output=slurm-%j.pack.out"]
     assert spec.commands == ("train --lr 0.1 > a", "train 'b c' | tee d")
     assert (spec.array, spec.interpreter, spec.name, spec.room.tasks) == ("", ("/bin/sh",), "x", 2)
     assert spec.argv == ("pack", "-J", "x", "tasks")
@@ -419,10 +511,17 @@ def test_commands_that_cannot_share_run_one_at_a_time(lab: Shell) -> None:
     (lab.folder / "tasks").write_text("a\nb\n")
     done = lab.run("pack", "--gres=gpu:1", "tasks")
     assert "one task at a time: no earlier run of this job is known" in done.stderr
-    assert "--pack-tasks=K" in done.stderr
+    assert "say --gpu-footprint=mem=SIZE,sm=PERCENT or --pack-tasks=K" in done.stderr
     assert spec_of(stored(lab)).room.tasks == 1
     [decision] = lab.decisions()
     assert decision["mode"] == "exclusive"
+
+
+def test_who_gave_a_footprint_is_not_told_to_give_one(lab: Shell) -> None:
+    (lab.folder / "tasks").write_text("a\nb\n")
+    done = lab.run("pack", "--gres=gpu:1", "--gpu-footprint=mem=4G,sm=90", "tasks")
+    assert "one task at a time: one task fills a GPU" in done.stderr
+    assert "; say --pack-tasks=K\n" in done.stderr
 
 
 def test_a_refused_pack_of_commands_is_sbatchs_own_error(lab: Shell) -> None:

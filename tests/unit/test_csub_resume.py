@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.runtime.ledger import (
-    Ledger,
+from slurm_colloc.placement.packing import expected_slowdown
+from slurm_colloc.runtime.ledger import Ledger
+from slurm_colloc.runtime.ledger_files import (
     keep_script,
     kept_script,
     ledger_path,
@@ -18,7 +19,7 @@ from slurm_colloc.runtime.ledger import (
 )
 from slurm_colloc.runtime.queue import Outcome, Start
 from slurm_colloc.runtime.spec import Spec, Task, from_json, split_script
-from tests.unit.shell import DEFINITE, HINT, SBATCH, Shell
+from tests.unit.shell import CSUB, DEFINITE, HINT, SBATCH, Shell
 from tests.unit.test_csub_pack import SCRIPT, site, stored
 
 SQUEUE = '#!/bin/sh\necho "$@" >>"$CALLS/../asked"\ncat "$CALLS/../queue" 2>/dev/null || true\n'
@@ -81,11 +82,27 @@ def test_only_what_is_missing_of_an_array_is_submitted(lab: Shell) -> None:
     assert str(lab.decisions()[-1]["reasons"]).endswith("'what is missing of job 4711']")
 
 
+def test_two_at_the_same_moment_do_not_both_resume(lab: Shell) -> None:
+    lab.run("--pack", HINT, "job.sh")
+    ran(lab, range(90))
+    calls = len(lab.calls())
+    inner = f"{CSUB} pack --resume=4711 2>{lab.folder}/second; echo $? >>{lab.folder}/second"
+    lab.behave(calls, f'{inner}; echo "Submitted batch job 4800"; exit')
+    done = lab.run("pack", "--resume=4711")
+    assert done.returncode == 0, done.stderr
+    assert len(lab.calls()) == calls + 1
+    second = (lab.folder / "second").read_text()
+    assert "another csub is resuming job 4711 right now; 'squeue --me' shows what it submits; nothing was" in second
+    assert second.endswith("\n2\n")
+    assert resumed_by("lab", "4711") == ("4800",)
+
+
 def test_options_given_now_win(lab: Shell) -> None:
     lab.run("--pack", HINT, "-t", "20", "job.sh")
     ran(lab, range(96))
     options, spec = resume(lab, "--gpu-footprint=mem=20G,sm=10", "--time=30", "--pack-retries", "5")
-    assert (spec.load.memory_mib, spec.time_limit_min, spec.retries) == (20 * 1024 + 256, 30, 5)
+    assert (spec.load.memory_mib, spec.retries) == (20 * 1024 + 256, 5)
+    assert spec.time_limit_min == pytest.approx(30 * 1.15 * expected_slowdown(3, 10))
     assert options.index("--time=30") > options.index("20")
 
 
@@ -244,3 +261,19 @@ def test_a_ledger_without_a_header_leaves_its_tasks_to_be_run(lab: Shell) -> Non
     Path(ledger_path("lab", "4711_0")).write_text("")
     done = lab.run("pack", "--resume=4711")
     assert "job 4711 cannot be resumed: ledger" in done.stderr
+
+
+def test_a_pack_that_resumes_another_shares_its_tasks_with_whatever_else_resumes_that(lab: Shell) -> None:
+    lab.run("--pack", HINT, "job.sh")
+    ran(lab, range(90))
+    resume(lab, new="4800")
+    ran(lab, range(90, 92), job="4800")
+    resume(lab, new="4900")
+    (lab.folder / "queue").write_text("4900|PENDING\n")
+    calls = len(lab.calls())
+    done = lab.run("pack", "--resume=4800")
+    assert (done.returncode, len(lab.calls())) == (2, calls), done.stderr
+    assert "job 4900, which resumes job 4711, is still pending" in done.stderr
+    (lab.folder / "queue").write_text("")
+    ran(lab, range(92, 95), job="4900")
+    assert resume(lab, job="4800", new="4950")[1].only == tuple(range(95, 100))

@@ -8,7 +8,7 @@ from slurm_colloc.estimate.exact import from_runs
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.signature import signature
-from slurm_colloc.model import Evidence, Footprint, Quantiles
+from slurm_colloc.model import GPU_OOM, Evidence, Footprint, Quantiles
 from tests.unit.made import H100, evidence, near
 
 
@@ -107,9 +107,22 @@ def test_hint() -> None:
     assert (found.gpu_mem_peak_mib, found.sm_active_pct) == (Quantiles(9216, 9216, 9216), Quantiles(30, 30, 30))
     assert (found.rung, found.gpu_model, found.provenance) == ("hint", "", "given by the user: mem=9G, sm=30")
     assert parse_hint("mem=512M").sm_active_pct is None
+    assert parse_hint("mem=512M").dram_active_pct is None
+    assert parse_hint("dram=20,mem=512M").dram_active_pct == Quantiles(20, 20, 20)
 
 
-@pytest.mark.parametrize("text", ["", "sm=30", "mem=9", "mem=9G,mem=9G", "mem=9G,gpu=1", "mem=0G", "mem=9G,sm=0", "9G"])
+def test_the_memorys_activity_is_the_highest_seen_on_a_whole_gpu() -> None:
+    runs = [evidence(str(n), dram_active_q95_pct=of) for n, of in enumerate((10.0, None, 30.0, 20.0), 1)]
+    assert estimate(None, runs).dram_active_pct == Quantiles(20, 30, 30)
+    assert estimate("mem=1G", runs).dram_active_pct == Quantiles(20, 30, 30)
+    assert estimate("mem=1G,dram=5", runs).dram_active_pct == Quantiles(5, 5, 5)
+    assert estimate(None, [evidence(mode="mps", dram_active_q95_pct=99.0)]).dram_active_pct is None
+    assert estimate(None, [evidence()]).dram_active_pct is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "sm=30", "mem=9", "mem=9G,mem=9G", "mem=9G,gpu=1", "mem=0G", "mem=9G,sm=0", "9G", "mem=9G,dram=0"]
+)
 def test_no_hint(text: str) -> None:
     with pytest.raises(InputError):
         parse_hint(text)
@@ -148,3 +161,24 @@ def test_what_the_hint_leaves_open_may_have_been_measured() -> None:
     given = estimate("mem=1G,sm=5", [evidence()])
     assert (given.sm_active_pct, given.gpu_model) == (Quantiles(5.0, 5.0, 5.0), "")
     assert estimate("mem=1G", [evidence(mode="mig")]).sm_active_pct is None
+
+
+OUT = evidence("12", 9985, state=GPU_OOM)
+
+
+def test_what_ran_out_of_memory_raises_a_hint_that_is_below_it() -> None:
+    raised = estimate("mem=4G,sm=10", (OUT,))
+    assert raised.gpu_mem_peak_mib == Quantiles(9985, 9985, 9985)
+    assert "raised: at least 9985 MiB, since job 12 ran out of GPU memory with less" in raised.provenance
+    assert estimate("mem=20G,sm=10", (OUT,)).gpu_mem_peak_mib == Quantiles(20480, 20480, 20480)
+
+
+def test_what_ran_out_of_memory_bounds_completed_runs_on_whatever_model() -> None:
+    found = footprint(evidence("1", 4000), OUT._replace(gpu_model=""))
+    assert found.gpu_mem_peak_mib == Quantiles(4000, 4000, 9985)
+    assert "since job 12 ran out of GPU memory with less" in found.provenance
+    assert "ran out" not in footprint(evidence("1", 20000), OUT).provenance
+
+
+def test_what_ran_out_of_memory_alone_is_no_estimate() -> None:
+    assert "none of which has completed" in estimate(None, (OUT,)).provenance

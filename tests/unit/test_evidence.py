@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,6 +92,22 @@ def test_quantile_is_the_least_that_covers(readings: list[tuple[int, int]]) -> N
     assert sum(value <= (high or 0) for value in times) >= 0.95 * len(times) - 1e-9
     assert sum(value < (high or 0) for value in times) < 0.95 * len(times) + 1e-9
     assert found.sm_active_mean_pct == near(sum(times) / len(times))
+
+
+def test_the_memorys_activity_is_of_a_whole_gpu_for_itself() -> None:
+    def moved(*percents: float | None, mode: str = "exclusive", others: int = 0, **unit: Any) -> float | None:
+        builder = EvidenceBuilder("1", "sig", mode)
+        processes = [process(), *(process("2", 6 + number) for number in range(others))]
+        rounds = [seen(at, [device(dram_active_pct=of, **unit)], processes) for at, of in enumerate(percents, 1)]
+        return [builder.add(one) for one in rounds][-1].dram_active_q95_pct
+
+    assert moved(*[10.0] * 19, 90.0) == 10.0
+    assert moved(*[10.0] * 9, 90.0) == 90.0
+    assert moved(None, 30.0, None) == 30.0
+    assert moved(None, None) is None
+    assert moved(30.0, others=1) is None
+    assert moved(30.0, profile="1g.10gb") is None
+    assert moved(30.0, mode="mps") is None
 
 
 def test_a_split_sizes_nothing() -> None:

@@ -153,8 +153,21 @@ def test_measured_use_becomes_evidence(tmp_path: Path) -> None:
     count, (found,) = history(tmp_path, rounds, decided(decision(mode="exclusive")))
     assert count == 1
     assert found == Evidence(
-        "1", "sig", "COMPLETED", "exclusive", H100, 3000, 40.0, 60.0, False, 3, 40.0, 3600.0, 3600.0
+        "1", "sig", "COMPLETED", "exclusive", H100, 3000, 40.0, 60.0, False, 3, 40.0, 3600.0, 3600.0, 5.0
     )
+
+
+def test_the_memorys_activity_is_of_a_whole_gpu_for_itself(tmp_path: Path) -> None:
+    def moved(name: str, *percents: float | None, mode: str = "exclusive", **unit: Any) -> float | None:
+        rounds = [pass_at(10.0 * number, 20.0, dram_active_pct=of, **unit) for number, of in enumerate(percents, 1)]
+        return history(tmp_path / name, rounds, decided(decision(mode=mode)))[1][0].dram_active_q95_pct
+
+    assert moved("mostly", *[10.0] * 19, 90.0) == 10.0
+    assert moved("often", *[10.0] * 9, 90.0) == 90.0
+    assert moved("gaps", None, 30.0, None) == 30.0
+    assert moved("none", None, None) is None
+    assert moved("slice", 30.0, profile="1g.10gb") is None
+    assert moved("share", 30.0, mode="mps") is None
 
 
 def test_the_high_value_is_of_time_and_not_of_rows(tmp_path: Path) -> None:

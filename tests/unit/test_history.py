@@ -55,6 +55,13 @@ def test_decision_there_and_back(tmp_path: Path) -> None:
     assert parse_decision(Path(path).read_bytes()) == item
 
 
+def test_evidence_of_an_earlier_release_is_still_of_use() -> None:
+    older = {name: value for name, value in evidence()._asdict().items() if name != "dram_active_q95_pct"}
+    assert parse_evidence(json.dumps(older).encode()) == evidence()
+    with pytest.raises(InputError, match="not of the expected form"):
+        parse_evidence(json.dumps({name: value for name, value in older.items() if name != "state"}).encode())
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -187,7 +194,7 @@ def test_newer_snapshot(tmp_path: Path) -> None:
     write_snapshot(path, [evidence()])
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 9")
-    with pytest.raises(StoreError, match="has schema 9, not 2"):
+    with pytest.raises(StoreError, match="has schema 9, not 3"):
         read_snapshot(path, "sig")
 
 

@@ -25,7 +25,9 @@ from slurm_colloc.slurm.options import (
     CommandLine,
     Option,
     read_environment,
+    scan,
     split_command_line,
+    without,
 )
 
 TABLE = SBATCH_OPTIONS["22.05"]
@@ -309,6 +311,37 @@ def test_what_remains_reads_the_same_without_own_options(argv: list[str]) -> Non
     again = split_command_line(line.sbatch_argv, TABLE)
     assert again.options == line.options
     assert (again.script_at, again.sbatch_argv) == (line.script_at, line.sbatch_argv)
+
+
+WORDS = [
+    "-Ha",
+    "-HaQ",
+    "-QpHs",
+    "-a1-3",
+    "-HaH",
+    "-QQs",
+    "-s",
+    "-a",
+    "--arr",
+    "--array=-a",
+    "--mem=1",
+    "5",
+    "",
+    "-",
+    "a b",
+]
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=5), st.sampled_from([{"array"}, {"hold", "quiet"}, {"array", "mem"}]))
+def test_what_remains_reads_the_same_without_some_options(words: list[str], names: set[str]) -> None:
+    try:
+        before = scan(words, TABLE)
+    except UnsureError:
+        return
+    words = words[: before.stop]
+    after = scan(without(words, TABLE, names), TABLE)
+    wanted = [(option.canonical, value) for option, value, _, _ in before.found if option.canonical not in names]
+    assert [(option.canonical, value) for option, value, _, _ in after.found] == wanted
 
 
 # --- variables ---

@@ -16,14 +16,15 @@ import pytest
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Load
 from slurm_colloc.runtime.files import file_name, last_words, open_output
-from slurm_colloc.runtime.ledger import Told, read_ledger
+from slurm_colloc.runtime.ledger_read import Told, missing, read_ledger
 from slurm_colloc.runtime.pack import read_pack
 from slurm_colloc.runtime.queue import Outcome
+from slurm_colloc.runtime.reach import into_steps
 from slurm_colloc.runtime.shared_gpu import only_device, signal_tasks
 from slurm_colloc.runtime.spec import Task
 from slurm_colloc.runtime.steps import Files, command_line, read_job, slots, srun_environment, task_variables
 from slurm_colloc.runtime.summary import Result, spans, summary
-from tests.cluster.packs import a_spec, pack_script
+from tests.cluster.packs import JOIN, a_spec, pack_script
 from tests.fakes import mps_control
 
 # Runs the command itself, whose descriptor 9 is what srun says; keeps how it was called.
@@ -90,6 +91,12 @@ class Job:
         assert (status, err) == (0, ""), out
         return out
 
+    def pack_with_words(self, at_once: int, **fields: Any) -> str:
+        """Run a pack that is to succeed, and return what it says on the way."""
+        status, out, err = self.run(pack_script("", a_spec(at_once, **fields)))
+        assert status == 0, out + err
+        return err
+
     def told(self, name: str = "4711") -> Told:
         return read_ledger(f"{self.folder}/home/.local/share/slurm_colloc/packs/lab/{name}.jsonl")
 
@@ -118,6 +125,13 @@ def test_a_script_runs_once_for_each_task(job: Job) -> None:
     assert first[1:] == ["input 3"]
     assert os.listdir(job.folder / "tmp") == []
     assert [task.outcome for task in job.told().tasks] == [Outcome.DONE, Outcome.DONE]
+
+
+def test_an_interpreter_may_have_an_equals_sign_in_its_path(job: Job) -> None:
+    (job.folder / "env=a").mkdir()
+    (job.folder / "env=a/sh").symlink_to("/bin/sh")
+    job.pack(script="#!/bin/sh\necho ran\n", array="0", interpreter=(f"{job.folder}/env=a/sh", "-e"), output="out")
+    assert job.read("out") == "ran\n"
 
 
 def test_an_input_that_is_missing_fails_its_task(job: Job) -> None:
@@ -502,7 +516,7 @@ def test_a_pack_submitted_by_a_task_of_a_pack_is_nobodys_task(job: Job) -> None:
     out = job.pack(
         at_once=3,
         commands=("true", "sleep 1", "sleep 1"),
-        environ={"CSUB_PACK_TASK": "1", "CSUB_PACK_RUN": "4710-00"},
+        environ={"CSUB_PACK_TASK": "1", "SLURM_CSUB_TASK": "1", "SLURM_CSUB_RUN": "4710-00"},
     )
     assert "3 tasks: 3 succeeded" in out
 
@@ -511,13 +525,13 @@ def test_only_processes_of_this_run_and_this_job_are_signalled(tmp_path: Path) -
     def begun(**marks: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], **marks})
 
-    mine = {"SLURM_JOB_ID": "7", "CSUB_PACK_RUN": "7-ab", "CSUB_PACK_TASK": "2"}
+    mine = {"SLURM_JOB_ID": "7", "SLURM_CSUB_RUN": "7-ab", "SLURM_CSUB_TASK": "2"}
     task = begun(**mine)
     others = [
-        begun(**mine | {"CSUB_PACK_TASK": "3"}),
-        begun(**mine | {"CSUB_PACK_RUN": "7-cd"}),
+        begun(**mine | {"SLURM_CSUB_TASK": "3"}),
+        begun(**mine | {"SLURM_CSUB_RUN": "7-cd"}),
         begun(**mine | {"SLURM_JOB_ID": "8"}),
-        begun(SLURM_JOB_ID="7", CSUB_PACK_TASK="2"),
+        begun(SLURM_JOB_ID="7", SLURM_CSUB_TASK="2"),
     ]
     try:
         signal_tasks("7-ab", (2,), signal.SIGKILL)
@@ -527,3 +541,86 @@ def test_only_processes_of_this_run_and_this_job_are_signalled(tmp_path: Path) -
         for one in others:
             one.kill()
             one.wait()
+
+
+def test_a_gpu_that_is_gone_ends_the_pack_and_not_its_tasks(job: Job) -> None:
+    gone = "echo 'Xid 79: GPU has fallen off the bus.'; exit 1"
+    commands = (gone, "true", gone, gone, "touch burnt", "touch burnt")
+    status, out, err = job.run(pack_script("", a_spec(commands=commands, retries=0)))
+    assert (status, (job.folder / "burnt").exists()) == (1, False)
+    assert "2 tasks in a row say that the GPU is gone: no more are started on this node" in err
+    assert "gpu fault: 1,3-4\n  not run: 2 tasks\n" in out
+    assert missing([job.told()]) == (1, 3, 4, 5, 6)
+
+
+def test_a_task_over_its_time_is_taken_off_the_gpu_and_told_to_end(job: Job) -> None:
+    job.mps()
+    stubborn = "trap '' TERM; while :; do sleep 0.1; done"
+    saves = "trap 'echo saved; exit 0' TERM; while :; do sleep 0.1; done"
+    commands = (stubborn, saves, "sleep 4")
+    status, out, _ = job.run(pack_script("", a_spec(3, commands=commands, time_limit_min=0.1)))
+    assert (status, "\n  time limit: 1-2\n" in out, "saved\n" in job.read("out.2")) == (1, True, True)
+    told = job.told()
+    assert [task.outcome for task in told.tasks] == [Outcome.TIME_LIMIT, Outcome.TIME_LIMIT, Outcome.DONE]
+    assert told.tasks[0].said == "its time limit of 0.1 minutes is over"
+    assert [task.attempts for task in told.tasks] == [1, 1, 1]
+
+
+def test_a_task_that_has_ended_well_in_time_is_done_however_long_its_srun_takes(job: Job) -> None:
+    srun = (job.folder / "bin/srun").read_text()
+    (job.folder / "bin/srun").write_text(srun.replace('exec "$@" 9>&2', '"$@" 9>&2; sleep 6'))
+    status, out, err = job.run(pack_script("", a_spec(commands=("sleep 1",), time_limit_min=0.05)))
+    assert (status, "time limit" in out) == (0, False), out + err
+
+
+def test_a_task_past_the_daemon_is_run_again_alone(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.mps()
+    patched = "from slurm_colloc.runtime import loop, pack; loop._LOOK_S = 0.2"
+    patched += "; import os, sys; sys.exit(pack.main(sys.argv[1:], dict(os.environ)))"
+    monkeypatch.setattr(Job, "PROGRAM", ("-c", patched))
+    (job.folder / "dev").mkdir()
+    for name in ("nvidia0", mps_control.CONTEXT):
+        (job.folder / "dev" / name).touch()
+    only_asks = "exec 7<dev/nvidia0"
+    cuda = f"{only_asks} 8<dev/{mps_control.CONTEXT}"
+    past = f"{cuda}; [ -e seen ] && exec sleep 3; touch seen; sleep 60"
+    client = f'{cuda}; {sys.executable} -I -c "{JOIN}" $$; sleep 5'
+    said = job.pack_with_words(3, commands=(past, client, f"{only_asks}; sleep 5"))
+    assert "task 1 is ended: it uses the GPU, but not through the pack's MPS daemon" in said
+    ended = [(task.outcome, task.attempts) for task in job.told().tasks]
+    assert ended == [(Outcome.DONE, 2), (Outcome.DONE, 1), (Outcome.DONE, 1)]
+
+
+def test_what_a_task_starts_is_handed_the_daemon(job: Job) -> None:
+    job.mps()
+    job.pack(2, commands=("env >env.$CSUB_PACK_TASK",) * 2, environ={"SLURM_EXPORT_ENV": "A,B", "APPTAINER_BIND": "/d"})
+    found = dict(line.split("=", 1) for line in job.read("env.1").splitlines() if "=" in line)
+    pipe, log = found["CUDA_MPS_PIPE_DIRECTORY"], found["CUDA_MPS_LOG_DIRECTORY"]
+    assert found["APPTAINERENV_CUDA_MPS_PIPE_DIRECTORY"] == found["SINGULARITYENV_CUDA_MPS_PIPE_DIRECTORY"] == pipe
+    assert (found["APPTAINER_BIND"], found["SINGULARITY_BIND"]) == (f"/d,{pipe},{log}", f"{pipe},{log}")
+    exported = found["SLURM_EXPORT_ENV"].split(",")
+    assert exported[:2] == ["A", "B"]
+    assert {"CUDA_MPS_PIPE_DIRECTORY", "CUDA_VISIBLE_DEVICES", "CSUB_PACK_TASK", "APPTAINER_BIND"} < set(exported)
+    assert not [name for name in exported if name.startswith("SLURM_")]
+    # The GPU is number 3 of the node, and the daemon's number 0.
+    assert found["SLURM_TASK_PROLOG"].endswith("/prolog")
+    job.pack(2, commands=("env >env.$CSUB_PACK_TASK",) * 2, environ={"CUDA_VISIBLE_DEVICES": "0"})
+    assert "SLURM_TASK_PROLOG" not in job.read("env.1")
+    assert "SLURM_EXPORT_ENV" not in job.read("env.1")
+
+
+@pytest.mark.parametrize(
+    ("exported", "then"),
+    [("NONE", "A"), ("none,X", "A"), ("", "A"), ("NIL", "A"), ("X", "X,A"), ("ALL", None), ("ALL,X=1", None)],
+)
+def test_what_an_srun_is_told_to_export(exported: str, then: str | None) -> None:
+    found = into_steps({"A": "1", "SLURM_B": "2"}, {"SLURM_EXPORT_ENV": exported})
+    assert found == ({} if then is None else {"SLURM_EXPORT_ENV": then})
+    assert into_steps({"A": "1"}, {}) == {}
+
+
+def test_an_srun_inside_a_task_finds_one_number_of_cores() -> None:
+    job = read_job({"SLURM_JOB_ID": "12", "SLURM_CPUS_ON_NODE": "8"}, range(8), 3, "/w")
+    spec = a_spec(3, array="1-3", cpus_per_task=2)
+    assert task_variables(spec, job, Task(1), 1, {"SLURM_TRES_PER_TASK": "cpu=8"})["SLURM_TRES_PER_TASK"] == "cpu=2"
+    assert "SLURM_TRES_PER_TASK" not in task_variables(spec, job, Task(1), 1, {})

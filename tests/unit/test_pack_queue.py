@@ -14,6 +14,7 @@ from slurm_colloc.model import Load, Room
 from slurm_colloc.runtime.queue import Outcome, Queue, Start
 from slurm_colloc.runtime.spec import Task
 
+RUN_AGAIN = (Outcome.GPU_OOM, Outcome.GPU_FAULT, Outcome.LOST, Outcome.NOT_SHARING)
 ROOM = Room(1000, 120.0, 4)
 LOAD = Load(250, 20.0)
 
@@ -210,7 +211,7 @@ def test_every_task_ends_once_and_nothing_is_ever_over_the_room(
         number = data.draw(st.sampled_from(numbers(running)))
         outcome = data.draw(st.sampled_from(Outcome))
         again = work.ended(number, outcome)
-        assert again is False or outcome in (Outcome.GPU_OOM, Outcome.GPU_FAULT, Outcome.LOST)
+        assert again is False or outcome in RUN_AGAIN
         alone |= {number} if again and outcome is not Outcome.GPU_OOM and attempts[number] == retries else set()
         final[number] += not again
     assert first == list(range(1, count + 1))
@@ -241,3 +242,25 @@ def test_ten_thousand_tasks_take_less_than_a_second() -> None:
         begun += work.ready()
     assert ended == 10_000
     assert time.process_time() - began_s < 1
+
+
+def test_one_that_went_past_the_daemon_runs_again_alone_and_once() -> None:
+    work = queue(5)
+    work.ready()
+    assert work.alone(2) is False
+    assert work.ended(2, Outcome.NOT_SHARING) is True
+    assert numbers(work.ready()) == [5]
+    for number in (1, 3, 4):
+        assert work.ended(number, Outcome.DONE) is False
+        assert work.ready() == []
+    work.ended(5, Outcome.DONE)
+    assert work.ready() == [Start(Task(2), 2, LOAD)]
+    assert work.alone(2) is True
+    assert work.ended(2, Outcome.NOT_SHARING) is False
+    assert work.finished
+
+
+def test_one_that_may_not_be_run_again_has_ended_past_the_daemon() -> None:
+    work = queue(2, retries=0)
+    work.ready()
+    assert work.ended(1, Outcome.NOT_SHARING) is False

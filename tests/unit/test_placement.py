@@ -81,6 +81,22 @@ def test_shard() -> None:
     assert place(request(), footprint(16000, 26), site(SHARD_POOL, shard_consent=True)).gres == Gres("shard", "", 2)
 
 
+def test_no_share_where_jobs_are_suspended_and_a_slice_all_the_same() -> None:
+    stopped = (Partition("gpu", suspends=True), Partition("mig"))
+    pools = (MIG_POOL, MPS_POOL, SHARD_POOL)
+    config = site(*pools, **MPS, shard_consent=True, order=("mps", "shard", "mig"))._replace(partition=stopped)
+    found = place(request(), footprint(), config)
+    assert found.mode == "mig"
+    said = "partition 'gpu' suspends jobs, which then keep their GPU memory"
+    assert {item.option: item.reason for item in found.rejected} == {"mps on g": said, "shard on s": said}
+    # Of several partitions nobody knows which it will be.
+    assert place(request(partitions=("mig", "gpu")), footprint(), config).mode == "mig"
+    moving_in = config._replace(
+        partition=(Partition("own", pieces_in=("gpu",)), stopped[0]), pool=(MPS_POOL, SHARD_POOL)
+    )
+    assert why(place(request(partitions=("own",)), footprint(), moving_in))["mps on g"] == said
+
+
 @pytest.mark.parametrize("missing", [{"mps_daemon": "none"}, {"mps_single_user": False}])
 def test_mps_needs_daemon_and_single_user(missing: dict[str, object]) -> None:
     found = why(place(request(), footprint(), site(MPS_POOL, **{**MPS, **missing})))

@@ -97,6 +97,40 @@ def test_what_the_user_set_is_kept(tmp_path: Path) -> None:
         assert done.stdout == said
 
 
+def ran(text: bytes, **environ: str) -> dict[str, str]:
+    """Return the environment that a program has behind a block under ``set -eu``."""
+    whole = {"PATH": os.environ["PATH"], **environ}
+    done = subprocess.run(["sh", "-eu"], input=text + b"env -0", env=whole, capture_output=True, check=True)
+    assert done.stderr == b""
+    return dict(item.split("=", 1) for item in done.stdout.decode().split("\0") if item)
+
+
+@pytest.mark.parametrize("mode", [SharingMode.MPS, SharingMode.SHARD])
+def test_steps_inside_are_handed_the_variables_of_sharing_and_nothing_else(mode: SharingMode) -> None:
+    text = block(mode, sampled=False)
+    added = ran(text, SLURM_EXPORT_ENV="NONE")["SLURM_EXPORT_ENV"]
+    assert ("CUDA_MPS_PIPE_DIRECTORY" in added.split(",")) == (mode is SharingMode.MPS)
+    assert "XLA_PYTHON_CLIENT_PREALLOCATE" in added.split(",")
+    assert "SLURM_EXPORT_ENV" not in ran(text)
+    kept = {"ALL": "ALL", "ALL,A=1": "ALL,A=1", "PATH,A": f"PATH,A,{added}", "none": added, "": added, "NIL": added}
+    assert {value: ran(text, SLURM_EXPORT_ENV=value)["SLURM_EXPORT_ENV"] for value in kept} == kept
+
+
+def test_containers_are_handed_the_sites_daemon(tmp_path: Path) -> None:
+    pipe, log = tmp_path / "p", tmp_path / "l"
+    text = block(SharingMode.MPS, sampled=False)
+    assert not [name for name in ran(text, CUDA_MPS_PIPE_DIRECTORY=str(pipe)) if name.startswith("APPTAINER")]
+    pipe.mkdir()
+    found = ran(text, CUDA_MPS_PIPE_DIRECTORY=str(pipe), SINGULARITY_BIND="/data")
+    assert found["APPTAINER_BIND"] == found["SINGULARITY_BIND"] == f"/data,{pipe}"
+    assert found["APPTAINERENV_CUDA_MPS_PIPE_DIRECTORY"] == str(pipe)
+    assert found["SINGULARITYENV_CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=9472M"
+    assert "APPTAINERENV_CUDA_MPS_LOG_DIRECTORY" not in found
+    log.mkdir()
+    given = {"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_LOG_DIRECTORY": str(log)}
+    assert ran(text, **given, APPTAINER_BIND="")["APPTAINER_BIND"] == f"{pipe},{log}"
+
+
 def test_hostile_words_are_not_run(tmp_path: Path) -> None:
     hostile = "x\ntouch a #\r`touch b`$(touch c)'; touch d; '\x1b[2J\u2028"
     one = placement(SharingMode.MPS)._replace(reasons=(hostile,))

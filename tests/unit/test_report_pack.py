@@ -12,7 +12,8 @@ import pytest
 from slurm_colloc.history.records import drop_decision
 from slurm_colloc.model import Decision, SharingMode
 from slurm_colloc.report.pack import pack_text, read_pack
-from slurm_colloc.runtime.ledger import Ledger, ledger_path, note_resumed
+from slurm_colloc.runtime.ledger import Ledger
+from slurm_colloc.runtime.ledger_files import ledger_path, note_resumed
 from slurm_colloc.runtime.queue import Outcome, Start
 from slurm_colloc.runtime.spec import Task
 from tests.cluster.packs import a_spec

@@ -26,7 +26,7 @@ MIG = "nvidia_h100_80gb_hbm3_"
 
 
 def partition(name: str, default: bool = False) -> Partition:
-    return Partition(name, default, "", None, None, "", 10.0, None, (), (), (), (), ())
+    return Partition(name, default, "", None, None, "", 10.0, None, (), (), (), (), (), ("OFF",), "NO")
 
 
 def recorded(name: str, slurm: str = "22.05") -> str:
@@ -245,6 +245,34 @@ def test_limits_are_asked_for_where_they_are_enforced() -> None:
         assert found(FakeClient(config=settings)).limits.enforced is enforced, text
     (problem,) = check(found(), FakeClient(config=settings.replace("Enforce = none", "Enforce = limits")))
     assert problem == "limits.enforced is false, the cluster's is true"
+
+
+def suspending(kind: str, slurm: str) -> FakeClient:
+    folder = RECORDED / f"slurm-{slurm}/preemption"
+    texts = {name: (folder / f"{kind}-{name}.txt").read_text() for name in ("config", "partition")}
+    node = recorded("node", slurm).replace("Partitions=all,gpu", f"Partitions={EVERY[kind]}")
+    return FakeClient(slurm, None, node=node, **texts)
+
+
+EVERY = {"suspend": "all,gpu,off,again,suspend,turns", "gang": "all,gpu,turns", "qos": "all,gpu,off"}
+
+
+@pytest.mark.parametrize("slurm", RELEASES)
+@pytest.mark.parametrize(("kind", "not_suspended"), [("suspend", {"off", "again"}), ("gang", set()), ("qos", set())])
+def test_partitions_whose_jobs_may_be_suspended_are_found(kind: str, not_suspended: set[str], slurm: str) -> None:
+    client = suspending(kind, slurm)
+    config = found(client)
+    assert {item.name for item in config.partition} == {*EVERY[kind].split(","), "mig"}
+    assert {item.name for item in config.partition if not item.suspends} == not_suspended
+    said = "partition 'gpu': its jobs may be suspended and keep their GPU memory: no mps, no shard, no packs"
+    assert said in gaps(config)
+    older = config._replace(partition=tuple(item._replace(suspends=False) for item in config.partition))
+    assert "partition 'gpu': suspends is False, the cluster's is True" in check(older, client)
+
+
+@pytest.mark.parametrize("slurm", RELEASES)
+def test_a_cluster_without_preemption_suspends_nothing(slurm: str) -> None:
+    assert not any(item.suspends for item in found(FakeClient(slurm)).partition)
 
 
 def test_check_compares_partitions() -> None:

@@ -27,6 +27,7 @@ def history(
         raise InputError(f"--format '{form}' is neither text nor json")
     config = site()
     decisions, unreadable = read_decisions(config.decisions_folder)
+    decisions = [one for one in decisions if not one.notes_a_guest]
     client = CliClient(config.timeouts.ask_slurm_s)
     shown = []
     known_of: dict[str, Known] = {}  # Slurm may be asked at each look

@@ -11,7 +11,9 @@ import typer
 from slurm_colloc.accounting.feedback import collect_decisions
 from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.sweep import job_usage
+from slurm_colloc.cli.colloc.job_step import STEP, step_story
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window, write
+from slurm_colloc.cli.colloc.recovery import recovery_of
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError
@@ -20,7 +22,7 @@ from slurm_colloc.history.records import read_decisions
 from slurm_colloc.model import Decision, Evidence, JobUsage
 from slurm_colloc.report.job import as_json, as_text
 from slurm_colloc.report.pack import Pack, pack_record, pack_text, read_pack
-from slurm_colloc.report.text import stamp
+from slurm_colloc.report.text import printable, stamp
 from slurm_colloc.slurm.client import CliClient
 
 # A heterogeneous job ("4711+0") is never one.
@@ -37,10 +39,14 @@ def job(
     start, end = window(since, "now")
     if form not in ("text", "json"):
         raise InputError(f"--format '{form}' is not one of text, json")
-    folder = store or state_folder("store")
     config = site_or_none()
+    if config and STEP.fullmatch(job_id):
+        write(step_story(config, job_id, form), "")
+        return
+    folder = store or state_folder("store")
     # What a pack's job wrote down is there at once, before any ingest.
     pack = _pack(config, job_id) if config else None
+    again = recovery_of(config, job_id) if config else ""
     runs: list[JobUsage] = []
     try:
         usages = job_usage(open_store(folder, config), start.timestamp(), end.timestamp(), now())
@@ -52,7 +58,7 @@ def job(
                 "'colloc ingest' run since it started?"
             )
     except CollocError as error:
-        if pack is None:
+        if pack is None and not again:
             raise
         say(f"what the job used of its GPU is not known: {error}")
     # csub saw the id of an array, not those of its tasks; the sampler saw the task's own.
@@ -63,11 +69,13 @@ def job(
         known = look_up(config, decision.signature, CliClient(config.timeouts.ask_slurm_s).job_states)
         evidence = {item.job_id: item for item in known.evidence}
     if form == "json":
-        write(as_json(runs, decision, evidence, pack_record(pack) if pack else None), "")
+        write(as_json(runs, decision, evidence, pack_record(pack) if pack else None, again), "")
         return
     write(as_text(runs, decision, evidence, start.timestamp()), "")
     if pack:
         write(pack_text(pack), "")
+    if again:
+        write(f"GPU memory: {printable(again)}\n", "")
 
 
 def _pack(config: SiteConfig, job_id: str) -> Pack | None:

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Have a job followed by a companion that runs it again after it ran out of GPU memory: where its user allows requeue.
+
+Loaded only for a job on a piece of a GPU with --requeue, and for one that is such a second run. Whatever goes wrong
+here is a note: the job is submitted already.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from slurm_colloc.clock import within
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import CollocError, StoreError
+from slurm_colloc.files import read_bounded
+from slurm_colloc.runtime.again_record import CSUB, OUT_OF_MEMORY, Record, claim, write_record
+from slurm_colloc.runtime.files import job_file_name
+from slurm_colloc.slurm.directives import effective_components, read_script
+from slurm_colloc.slurm.options import CommandLine, Given, read_environment, without
+from slurm_colloc.submit.companion import record_of, submit_companion
+from slurm_colloc.submit.plan import Plan, option_table, wants_pack
+from slurm_colloc.submit.request import reason_to_keep_text
+
+_COUNTS_TASKS = re.compile(rb"\bSLURM_ARRAY_TASK_(?:COUNT|MIN|MAX|STEP)\b")
+_LIMIT_BYTES = 64 * 1024 * 1024
+_AGAINST = {
+    "wait": "--wait waits for this job alone",
+    "test-only": "--test-only submits nothing",
+    "hold": "it is held",
+}
+
+
+class Earlier(NamedTuple):
+    """What the companion of an earlier run says of this one."""
+
+    attempt: int = 0
+    reason: str = ""
+    begins: Mapping[str, int] = {}
+
+
+def read_marker(path: str) -> Earlier:
+    """Return what the file that a companion names says; nothing where somebody else set the variable."""
+    try:
+        told = json.loads(read_bounded(path, _LIMIT_BYTES, owners=(os.geteuid(),)))
+        begins = {str(path): int(size) for path, size in told["begins"].items()}
+        return Earlier(int(told["attempt"]), str(told["reason"]), begins)
+    except (StoreError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return Earlier()
+
+
+def follow(
+    plan: Plan,
+    command_line: CommandLine,
+    sbatch: str,
+    environ: Mapping[str, str],
+    config: SiteConfig,
+    marker: str,
+    answer: Callable[[str], None],
+) -> Callable[[str], None]:
+    """Return what is to be done once the job has an id.
+
+    Args:
+        plan: the submission.
+        command_line: its arguments.
+        sbatch: the real one.
+        environ: of the submission.
+        config: the site.
+        marker: the file in which the companion of an earlier run says so; empty without one.
+        answer: told what the user may want to know.
+    """
+    earlier = read_marker(marker) if marker else Earlier()
+
+    def submitted(job_id: str) -> None:
+        try:
+            given = _given(plan, command_line, environ, config)
+            if "requeue" not in given:
+                return
+            why = _reason_against(plan, command_line, given, config)
+            if not why:
+                record = _record(plan, command_line, given, environ, config, job_id, earlier)
+                companion = _companion(record, plan.script, sbatch, environ, config)
+                answer(f"job {job_id}: should it run out of GPU memory, job {companion} sees to it (--requeue)")
+                return
+        except Exception as error:  # noqa: BLE001 - the job is submitted, and its decision is still to be recorded
+            why = str(error)
+        answer(f"job {job_id}: it is not run again by itself should it run out of GPU memory: {why}")
+
+    return submitted
+
+
+def _companion(record: Record, script: bytes, sbatch: str, environ: Mapping[str, str], config: SiteConfig) -> str:
+    folder = within(config.timeouts.decide_s, "keeping the script", partial(write_record, record, script))
+    try:
+        return submit_companion(sbatch, record, f"afternotok:{record.job_id}", environ, config)
+    except CollocError:
+        # After a time-out there may be one all the same, and the user is told that there is none.
+        claim(folder, CSUB)
+        raise
+
+
+def _given(
+    plan: Plan, command_line: CommandLine, environ: Mapping[str, str], config: SiteConfig
+) -> Mapping[str, Given]:
+    release = config.slurm_release
+    table = option_table(release, config)
+    script = read_script(plan.script, table, release) if plan.parts[0].request.interpreter else None
+    return effective_components(script, read_environment(environ, table, release), command_line)[0]
+
+
+def _reason_against(plan: Plan, command_line: CommandLine, given: Mapping[str, Given], config: SiteConfig) -> str:
+    if not config.recovery.companion:
+        return "the site wants no companion jobs"
+    if "wrap" in given:
+        return "it is a command of --wrap"
+    if wants_pack(command_line) or (b"#CSUB" in plan.script and b"--pack" in plan.script):
+        return "it was to be a pack"
+    if found := [why for name, why in _AGAINST.items() if name in given]:
+        return found[0]
+    if why := reason_to_keep_text(plan.script, ""):
+        return why
+    dependency = given.get("dependency")
+    if dependency and dependency.origin == "directive" and dependency.value != "singleton":
+        return "its script names a dependency that is fulfilled by then"
+    if "array" in given and _COUNTS_TASKS.search(plan.script):
+        return "its tasks count each other (SLURM_ARRAY_TASK_COUNT, _MIN, _MAX or _STEP)"
+    tasks = (_name(given, str(task), "0", task) for task in (0, 1))
+    if "array" in given and any(one == other != os.devnull for one, other in zip(*tasks, strict=True)):
+        return "its tasks write to one output file, so which of them ran out could not be told"
+    if "array" in given and _appends(given) and _name(given, "0") == _name(given, "1"):
+        return "its tasks add to output files that other runs write too"
+    return ""
+
+
+def _value(given: Mapping[str, Given], name: str) -> str:
+    return (given[name].value or "") if name in given else ""
+
+
+def _appends(given: Mapping[str, Given]) -> bool:
+    return _value(given, "open-mode").startswith("a")
+
+
+def _output(given: Mapping[str, Given]) -> str:
+    return _value(given, "output") or ("slurm-%A_%a.out" if "array" in given else "slurm-%j.out")
+
+
+def _name(given: Mapping[str, Given], job_id: str, array_job_id: str = "", task: int = 0) -> list[str]:
+    patterns = (_output(given), _value(given, "error") or _output(given))
+    return [
+        job_file_name(one, job_id, array_job_id or job_id, task, name="", user="", node="", folder=_work_folder(given))
+        for one in patterns
+    ]
+
+
+def _work_folder(given: Mapping[str, Given]) -> str:
+    return os.path.join(os.getcwd(), _value(given, "chdir"))
+
+
+def _record(
+    plan: Plan,
+    command_line: CommandLine,
+    given: Mapping[str, Given],
+    environ: Mapping[str, str],
+    config: SiteConfig,
+    job_id: str,
+    earlier: Earlier,
+) -> Record:
+    request, footprint, placement = plan.parts[0]
+    options = command_line.sbatch_argv[: command_line.ends[-1]]
+    if _value(given, "dependency") != "singleton":
+        # Fulfilled, and Slurm may have forgotten the job by then.
+        options = tuple(
+            without(options, option_table(config.slurm_release, config), {"dependency", "kill-on-invalid-dep"})
+        )
+    begins = dict(earlier.begins)
+    if _appends(given) and "array" not in given:
+        begins |= {path: os.stat(path).st_size for path in _name(given, job_id) if os.path.isfile(path)}
+    told = record_of(OUT_OF_MEMORY, job_id, job_id, request, command_line, given, environ, config.cluster)
+    return told._replace(
+        attempt=earlier.attempt,
+        options=tuple(options),
+        partition=placement.partition or ",".join(request.partitions),
+        array=_value(given, "array"),
+        output=_output(given),
+        error=_value(given, "error"),
+        append=_appends(given),
+        begins=begins,
+        mode=placement.mode,
+        given=placement.given,
+        budget_mib=placement.memory_mib or 0,
+        sm_active_pct=footprint.sm_active_pct.q95 if footprint.sm_active_pct else None,
+    )

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One attempt at a task: its files, what it and its srun said, and which step it was."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from slurm_colloc.errors import StoreError
+from slurm_colloc.files import PRIVATE_FOLDER, write_atomic
+from slurm_colloc.runtime.clients import Watch
+from slurm_colloc.runtime.faults import TAIL_BYTES
+from slurm_colloc.runtime.files import file_name, last_words
+from slurm_colloc.runtime.queue import Outcome, Start
+from slurm_colloc.runtime.spec import Spec, Task
+from slurm_colloc.runtime.steps import Files, Job
+
+# Slurm's own words about a step, and those of an srun that a task called itself, which tell nothing about the task.
+CANCELLED = re.compile(rb"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT")
+_NAMED_STEP = re.compile(rb"\b(?:STEP |StepId=)(\d+\.\d+)")
+_SRUNS_LINE = re.compile(rb"^(?:srun|slurmstepd)\b[^\n]*", re.MULTILINE)
+
+# Of an srun inside a task: Slurm gives its step the node's number of the GPU, and the daemon has but number 0.
+_PROLOG = b"#!/bin/sh\necho export CUDA_VISIBLE_DEVICES=0\n"
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A running task; ``status`` and ``ended_s`` count from its end, ``lost`` says that its daemon died under it.
+
+    ``watch`` is None where nobody looks at its clients. ``ended_for`` says why the pack ends it, since ``ending_s``;
+    ``asked`` that it had processes which were told, ``pressed`` that this was not enough.
+
+    ``srun_output`` is the open file of srun's own words: open, it stays readable whatever a task does to its name.
+    """
+
+    start: Start
+    pid: int
+    slot: int
+    files: Files
+    output_at: int
+    error_at: int
+    srun_output: int
+    began_s: float
+    status: int = 0
+    ended_s: float | None = None
+    watch: Watch | None = None
+    noted: bool = False
+    lost: bool = False
+    ended_for: tuple[Outcome, str] | None = None
+    ending_s: float = 0.0
+    asked: bool = False
+    pressed: bool = False
+
+    @property
+    def number(self) -> int:
+        return self.start.task.number
+
+    def srun_said(self) -> bytes:
+        """Return what srun said, and Slurm through it."""
+        size = os.fstat(self.srun_output).st_size
+        return os.pread(self.srun_output, TAIL_BYTES, max(0, size - TAIL_BYTES))
+
+    def said(self, shared: Collection[str]) -> bytes:
+        """Return the last words of the task itself, without those of srun, from files that are not ``shared``."""
+        files = self.files
+        begins_at = {files.output: self.output_at, files.error: self.error_at}
+        own = [one for one in begins_at.items() if one[0] not in shared]
+        words = b"\n".join(last_words(name, at, TAIL_BYTES // len(own) - 1) for name, at in own)
+        return _SRUNS_LINE.sub(b"", words)
+
+    def step(self, job_id: str) -> str:
+        """Return the job step of the attempt, "" if it was none, and remove the file that says so."""
+        folder, name = os.path.split(self.files.step)
+        with suppress(FileNotFoundError):  # a task may have emptied the folder
+            for found in os.listdir(folder):
+                if found.startswith(f"{name}."):
+                    os.unlink(os.path.join(folder, found))
+                    return f"{job_id}{found[len(name) :]}"
+        return ""
+
+
+class TaskFiles:
+    """The files of a pack's tasks."""
+
+    def __init__(self, spec: Spec, job: Job, script: str) -> None:
+        """Take the user's script, a file in a folder of this pack's own.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        self._spec, self._job, self.script = spec, job, script
+        self.prolog = os.path.join(os.path.dirname(script), "prolog")
+        try:
+            with open(script, "rb") as stream:
+                self._content = stream.read()
+        except OSError as error:
+            raise StoreError(f"script '{script}' cannot be read: {error.strerror}") from error
+
+    def of(self, task: Task) -> Files:
+        """Return the files of one task."""
+        job = self._job
+
+        def named(pattern: str) -> str:
+            return file_name(
+                pattern,
+                job_id=job.job_id,
+                array_job_id=job.array_job_id,
+                task=task.number,
+                name=job.name,
+                user=job.user,
+                node=job.node,
+                folder=job.folder,
+            )
+
+        output = named(self._spec.output)
+        return Files(
+            step=os.path.join(os.path.dirname(self.script), f"step-{task.number}"),
+            output=output,
+            error=named(self._spec.error) if self._spec.error else output,
+            input=named(self._spec.input or os.devnull),
+        )
+
+    def make_private(self, files: Files) -> int:
+        """Make an attempt's private files, and the others anew if a task removed them; return the one for srun.
+
+        Raises:
+            OSError: it cannot be written.
+            StoreError: its folder is somebody else's.
+        """
+        folder = os.path.dirname(self.script)
+        os.makedirs(folder, 0o700, exist_ok=True)
+        if os.lstat(folder).st_uid != os.geteuid():  # somebody else was there first, after a task had removed it
+            raise StoreError(f"folder '{folder}' belongs to somebody else")
+        for path, content in ((self.script, self._content), (self.prolog, _PROLOG)):
+            if not os.path.exists(path):
+                write_atomic(path, content, PRIVATE_FOLDER)
+        os.close(os.open(files.step, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        return os.open(f"{files.step}-srun", flags, 0o600)
+
+    def shared(self, tasks: Iterable[Task]) -> set[str]:
+        """Return the output files of several tasks: who wrote what there, nobody can tell."""
+        named = Counter(name for task in tasks for name in {*self.of(task)[1:3]})
+        return {name for name, count in named.items() if count > 1 and name != os.devnull}
+
+
+def of_step(said: bytes, step: str) -> bytes:
+    """Return what Slurm said, without what it said of another step; of any where it is not known which this one is."""
+    lines = said.splitlines(keepends=True)
+    named = [_NAMED_STEP.search(line) for line in lines]
+    return b"".join(
+        line for line, other in zip(lines, named, strict=True) if not (step and other and other[1] != step.encode())
+    )

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The running jobs of one user as squeue and sstat print them -> NamedTuples; asked for and read in one place."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import Gres
+from slurm_colloc.slurm.gres import parse_tres_gres
+from slurm_colloc.units import size_mib
+
+_FIELDS = (
+    *("JobID", "ArrayTaskID", "HetJobID", "NumNodes", "NumCPUs", "tres-alloc", "TimeLeft", "TimeUsed"),
+    *("Partition", "Account", "QOS", "NodeList"),
+)
+# 22.05 to 26.05 take a suffix in place of a width; none of these values can hold it.
+_FORMAT = ",".join(f"{field}:|" for field in _FIELDS)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)")
+
+
+class Running(NamedTuple):
+    """A running job; ``job_id`` is never an array's, ``left_s`` is infinite without a limit."""
+
+    job_id: str
+    array_task: bool
+    hetjob: bool
+    nodes: int
+    cpus: int
+    mem_mib: int | None
+    gres: tuple[Gres, ...]
+    left_s: float
+    ran_s: float
+    partition: str
+    account: str
+    qos: str
+    node: str
+
+
+def jobs_question(uid: int) -> tuple[str, ...]:
+    """Return the command that lists a user's running jobs."""
+    return ("squeue", "-h", "-a", "-t", "R", "-u", str(uid), "-O", _FORMAT)
+
+
+def steps_question(uid: int) -> tuple[str, ...]:
+    """Return the command that lists a user's running steps."""
+    return ("squeue", "-h", "-a", "-s", "-u", str(uid), "-o", "%i|%j")
+
+
+def memory_question(job_id: str) -> tuple[str, ...]:
+    """Return the command that tells what the steps of a job have used of their node's memory so far."""
+    return ("sstat", "-a", "-n", "-P", "-j", job_id, "-o", "JobID,NTasks,MaxRSS")
+
+
+def parse_running(text: str) -> tuple[Running, ...]:
+    """Return the jobs in squeue's answer; one that is not of the expected form is left out, for nobody can join it."""
+    found = []
+    for line in text.splitlines():
+        values = line.split("|")
+        if len(values) == len(_FIELDS) + 1:
+            try:
+                found.append(_running(dict(zip(_FIELDS, values, strict=False))))
+            except (InputError, ValueError):
+                continue
+    return tuple(found)
+
+
+def _running(values: Mapping[str, str]) -> Running:
+    tres = values["tres-alloc"]
+    memory = dict(item.partition("=")[::2] for item in tres.split(",")).get("mem", "")
+    mem = _mib(memory)
+    return Running(
+        job_id=values["JobID"],
+        array_task=values["ArrayTaskID"] != "N/A",
+        hetjob=values["HetJobID"] not in ("N/A", "0", ""),
+        nodes=int(values["NumNodes"]),
+        cpus=int(values["NumCPUs"]),
+        mem_mib=None if mem is None else math.floor(mem),
+        gres=parse_tres_gres(tres),
+        left_s=_seconds(values["TimeLeft"]),
+        ran_s=_seconds(values["TimeUsed"]),
+        partition=values["Partition"],
+        account=values["Account"],
+        qos=values["QOS"],
+        node=values["NodeList"],
+    )
+
+
+def _mib(text: str) -> float | None:
+    match = _SIZE.fullmatch(text)
+    return size_mib(float(match[1]), match[2]) if match else None
+
+
+def _seconds(text: str) -> float:
+    """Return the seconds in Slurm's time; what time_limit_min rounds to whole minutes is no limit."""
+    if text.upper() in ("UNLIMITED", "INFINITE"):
+        return math.inf
+    days, dash, clock = text.rpartition("-")
+    seconds = 0
+    for part in clock.split(":"):
+        seconds = seconds * 60 + int(part)
+    return float(seconds + (86400 * int(days) if dash else 0))
+
+
+def parse_steps(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the steps in squeue's answer as (id, name)."""
+    return tuple((step, name) for step, bar, name in (line.partition("|") for line in text.splitlines()) if bar)
+
+
+def parse_used_mib(text: str) -> int | None:
+    """Return the host memory of all steps in sstat's answer, each task counted at its step's largest; None if unknown.
+
+    The numbers are largest ones since each step began, so their sum is no less than what was ever used at a time.
+    """
+    rows: Sequence[list[str]] = [line.split("|") for line in text.splitlines() if line]
+    total = 0
+    for row in rows:
+        used = _mib(row[2]) if len(row) == 3 and row[1].isdigit() else None
+        if not used:
+            return None
+        total += math.ceil(used) * int(row[1])
+    return total or None

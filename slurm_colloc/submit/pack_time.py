@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a pack's jobs may take: from one task's time limit, or its earlier runs, and within the site's limits."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.model import JobRequest, Quantiles
+from slurm_colloc.placement.packing import jobs_needed, time_needed_min
+from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
+from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit
+from slurm_colloc.submit.access import limits_of_user
+from slurm_colloc.submit.plan import Slurm
+
+
+class Time(NamedTuple):
+    """How long it takes, by which the tasks go over so many jobs, so many at a time.
+
+    ``time_min`` is the jobs' time limit (None: they have none) without ``spare_min``, as much as one task takes that is
+    run again; ``limit_min`` that of one task (None: its job's). ``said`` is where it comes from, when not from --time.
+    """
+
+    jobs: int
+    at_once: int
+    time_min: int | None
+    spare_min: int
+    limit_min: float | None
+    said: str = ""
+
+
+def time_of(
+    request: JobRequest,
+    ran: Quantiles | None,
+    tasks: int,
+    jobs: int,
+    at_once: int,
+    most: int,
+    factor: float,
+    config: SiteConfig,
+) -> Time | str:
+    """Return the time that the tasks need, or why there is not so much.
+
+    Without --time a task has the partition's default as its limit, often days. Where that makes more jobs than wished,
+    or no pack at all, what earlier runs took stands in for it.
+
+    Args:
+        request: of one task.
+        ran: how many seconds earlier runs of one took; None where nobody knows.
+        tasks: how many there are.
+        jobs: over so many jobs they go at least.
+        at_once: so many run at a time in each.
+        most: so many may run at a time in all of them; 0: any number.
+        factor: how much longer than alone each may take while ``at_once`` are running.
+        config: the site.
+    """
+    limit_min = asked_limit_min(request, config)
+    if limit_min is None:
+        return Time(jobs, at_once, None, 0, None)
+    longest_min = longest_job_min(request, config)
+    found = _in_time(tasks, jobs, at_once, most, limit_min, factor, longest_min)
+    if request.time_limit_min is not None or (not isinstance(found, str) and found.jobs == jobs):
+        return found
+    ran_min = math.inf if ran is None else max(1.0, ran.q99 / 60)
+    if ran_min >= limit_min:
+        return f"{found}; give the tasks a --time" if isinstance(found, str) else found
+    by_history = _in_time(tasks, jobs, at_once, most, ran_min, factor, longest_min)
+    if isinstance(by_history, str):
+        return f"{by_history}; that is by what earlier runs took, for no --time was given"
+    said = f"without --time each is taken to need {ran_min:.0f} min alone, by what earlier runs took"
+    # No task is ended by a limit that nobody gave it.
+    return by_history._replace(limit_min=None, said=said)
+
+
+def _in_time(
+    tasks: int, jobs: int, at_once: int, most: int, limit_min: float, factor: float, longest_min: float | None
+) -> Time | str:
+    """Return the time in which tasks end that each may take ``limit_min`` alone, or why there is not so much."""
+    found = jobs_in_time(tasks, jobs, at_once, limit_min, factor, longest_min)
+    if isinstance(found, str):
+        return found
+    jobs, time_min = found
+    at_once = min(at_once, -(-tasks // jobs))
+    if most and jobs * at_once > most:
+        at_once = most // jobs
+        if at_once < 1:
+            return f"{jobs} jobs would run more tasks at a time than %{most}"
+        time_min = time_needed_min(-(-tasks // jobs), at_once, limit_min, factor)
+        if time_min > (longest_min or math.inf):
+            return f"with {most} at a time it does not fit the partition's time limit"
+    limit_min *= factor
+    with_spare_min = math.floor(min(time_min + math.ceil(limit_min), longest_min or math.inf))
+    return Time(jobs, at_once, time_min, with_spare_min - time_min, limit_min)
+
+
+def jobs_in_time(
+    tasks: int, jobs: int, at_once: int, limit_min: float, factor: float, most_min: float | None
+) -> tuple[int, int] | str:
+    """Return over how many jobs, at least ``jobs``, the tasks go so that each ends in time, and its time limit."""
+    needed = jobs_needed(tasks, at_once, limit_min, factor, most_min)
+    if isinstance(needed, str):
+        return needed
+    jobs = max(jobs, needed)
+    return jobs, time_needed_min(-(-tasks // jobs), at_once, limit_min, factor)
+
+
+def longest_job_min(request: JobRequest, config: SiteConfig) -> float | None:
+    limits = [item.max_time_min for item in asked_partitions(request, config) if item.max_time_min is not None]
+    return min(limits, default=None)
+
+
+def within_limits(
+    request: JobRequest,
+    wanted: Mapping[str, int],
+    time_min: int | None,
+    spare_min: int,
+    config: SiteConfig,
+    slurm: Slurm,
+) -> tuple[int | None, str] | str:
+    """Return the time limit, or the accounting's limit that the pack would break: Slurm may let it wait for ever.
+
+    The time for tasks that are run again is given up first; which limit it would have broken comes with the answer.
+    """
+    with_spare_min = None if time_min is None else time_min + spare_min
+    if not config.limits.enforced:
+        return with_spare_min, ""
+    limits: Limits | str = limits_of_user(config, lambda: slurm.limits(config.cluster))
+    if isinstance(limits, str):
+        return f"the limits of this user are not known: {limits}"
+    why = _broken(request, wanted, with_spare_min, config, limits)
+    return _broken(request, wanted, time_min, config, limits) or (time_min if why else with_spare_min, why)
+
+
+def _broken(
+    request: JobRequest, wanted: Mapping[str, int], time_min: int | None, config: SiteConfig, limits: Limits
+) -> str:
+    """Return the limit that the job would break."""
+    more = time_min is not None and time_min > (asked_limit_min(request, config) or 0)
+    for item in asked_partitions(request, config):
+        every = {**wanted, MINUTES: time_min} if more and time_min is not None else wanted
+        if why := broken_limit(limits, every, request.account, request.qos, item.name, item.qos):
+            return why
+    return ""

@@ -1,0 +1,513 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job that ran out of GPU memory: what its companion is told, how it judges, and what it submits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_colloc.clock import now
+from slurm_colloc.config import MigSlice, Pool
+from slurm_colloc.errors import InputError, StoreError
+from slurm_colloc.model import GPU_OOM, Evidence, Gres
+from slurm_colloc.runtime import again, again_record
+from slurm_colloc.runtime.again import restored
+from slurm_colloc.runtime.again_record import (
+    CSUB,
+    OUT_OF_MEMORY,
+    UNFINISHED,
+    Record,
+    claim,
+    finished_path,
+    is_claimed,
+    read_outcome,
+    read_record,
+    record_folder,
+    write_outcome,
+    write_record,
+)
+from slurm_colloc.runtime.again_rules import Found, Verdict, as_evidence, judge, retry_arguments, tried_mib
+from slurm_colloc.runtime.files import job_file_name
+from slurm_colloc.runtime.queue import Outcome
+from slurm_colloc.slurm.ended import Ended, parse_sacct, parse_scontrol
+from tests.unit.made import RECORDED, RELEASES, evidence, site
+from tests.unit.shell import HINT, Shell
+
+SMALL = "h100_1g.10gb"
+SITE = site(Pool("m", "m1", ("mig",), slice=(MigSlice(SMALL, "1g.10gb", 9984, 16, 2),)))
+REQUEUE = "--requeue"
+OOM = "CUDA out of memory. Tried to allocate 2.00 GiB\n"
+
+
+def record(**fields: Any) -> Record:
+    whole = Record(
+        version=1,
+        why=OUT_OF_MEMORY,
+        cluster="c",
+        name="12",
+        job_id="12",
+        attempt=0,
+        user="alice",
+        job_name="train.sh",
+        signature="abc",
+        own=("--gpu-footprint=mem=4G,sm=10", "--explain"),
+        options=("--requeue", "--gres=gpu:1"),
+        script="train.sh",
+        from_stdin=False,
+        script_args=("a b",),
+        folder="/work",
+        names=("PATH", "MARK", "SLURM_CONF"),
+        variables={"SLURM_CONF": "/etc/slurm.conf"},
+        output="slurm-%j.out",
+        work_folder="/work",
+        budget_mib=4352,
+        sm_active_pct=10.0,
+    )
+    return whole._replace(**fields)
+
+
+def found(
+    gres: Gres | None = Gres("gpu", SMALL, 1),  # noqa: B008
+    *,
+    outcome: Outcome = Outcome.GPU_OOM,
+    said: bytes = b"",
+    peak: int | None = None,
+    task: int | None = None,
+    state: str = "FAILED",
+) -> Found:
+    job_id = "12" if task is None else f"12_{task}"
+    measured = evidence("12", peak) if peak is not None else None
+    return Found(Ended(job_id, "12", task, state, 1, "m1", (gres,) if gres else ()), outcome, said, measured)
+
+
+def judged(one: Found, **fields: Any) -> Verdict:
+    verdict = judge(record(**fields), [one], SITE)
+    assert verdict is not None
+    return verdict
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_sacct_and_scontrol_tell_the_same_of_how_jobs_ended(release: str) -> None:
+    folder = RECORDED / f"slurm-{release}" / "ended"
+    rows = parse_sacct((folder / "sacct.txt").read_text())
+    others = {one.job_id: one for one in parse_scontrol((folder / "scontrol.txt").read_text())}
+    ended = [row for row in rows if row.is_final]
+    assert [row.job_id for row in ended] == ["1_0", "1_1", "1_2", "2", "3", "4"]
+    assert [others[row.job_id]._replace(gres=row.gres) for row in ended] == ended
+    assert [set(others[row.job_id].gres) for row in ended] == [set(row.gres) for row in ended]
+    assert [(row.state, row.status, row.task) for row in ended[1:2]] == [("FAILED", 1, 1)]
+    assert [row.gres for row in ended[3:5]] == [(Gres("shard", "", 2),), (Gres("mps", "", 25),)]
+    assert ended[5].status == -6
+    assert len(rows) == 7, "an array that waits is one row"
+
+
+def test_a_row_that_is_none_is_refused() -> None:
+    with pytest.raises(InputError, match="is not a job"):
+        parse_sacct("12|12|FAILED\n")
+
+
+def test_on_a_slice_the_memory_was_the_jobs_own_and_more_is_asked_for() -> None:
+    verdict = judged(found())
+    assert (verdict.hint_mib, len(verdict.offenders), verdict.gives_up) == (9985, 1, "")
+    assert retry_arguments(record(), verdict) == ("--gpu-footprint=mem=9985M,sm=10", "--requeue", "--gres=gpu:1")
+    learned = as_evidence(record(), verdict.offenders[0], SITE, 7.0)
+    assert (learned.state, learned.gpu_mem_peak_mib, learned.job_id) == (GPU_OOM, 9985, "12")
+
+
+SHARE = Gres("shard", "", 2)
+
+
+@pytest.mark.parametrize(
+    ("peak", "said", "is_offender"),
+    [
+        (4000, b"", False),
+        (4400, b"", True),
+        (4000, b"Tried to allocate 2.00 GiB", True),
+        (1000, b"Tried to allocate 2.00 GiB", False),
+        (None, b"Tried to allocate 2.00 GiB", False),
+    ],
+)
+def test_on_a_share_only_who_went_beyond_his_budget_is_the_offender(
+    peak: int | None, said: bytes, is_offender: bool
+) -> None:
+    verdict = judged(found(SHARE, peak=peak, said=said))
+    assert bool(verdict.offenders) is is_offender
+    assert verdict.hint_mib == (8704 if is_offender else None)
+    own = retry_arguments(record(), verdict)[0]
+    assert own == ("--gpu-footprint=mem=8704M,sm=10" if is_offender else "--colloc=off")
+
+
+def test_what_a_program_could_not_get_is_read_in_mib() -> None:
+    assert tried_mib(b"Tried to allocate 1.50 GiB. then Tried to allocate 20.00 MiB") == 20
+    assert tried_mib(b"Out of memory while trying to allocate 1048577 bytes.") == 2
+    assert tried_mib(b"CUDA out of memory") is None
+
+
+def test_a_whole_gpu_and_the_third_run_are_the_end_of_it() -> None:
+    assert "nothing larger" in judged(found(Gres("gpu", "h100", 1))).gives_up
+    assert "nothing larger" in judged(found(Gres("gpu", "", 1))).gives_up
+    assert judged(found(), attempt=1).gives_up == ""
+    assert "run again 2 times" in judged(found(), attempt=2).gives_up
+
+
+def test_other_ends_are_none_of_a_companions_business() -> None:
+    others = [found(outcome=Outcome.FAILED), found(outcome=Outcome.HOST_OOM), found(state="CANCELLED")]
+    assert judge(record(), others, SITE) is None
+    assert judge(record(), [], SITE) is None
+
+
+def test_of_an_array_only_the_tasks_that_ran_out_are_run_again_no_more_at_a_time() -> None:
+    tasks = [found(task=7), found(task=3), found(task=4, outcome=Outcome.FAILED)]
+    verdict = judge(record(array="0-9%2"), tasks, SITE)
+    assert verdict is not None
+    arguments = retry_arguments(record(array="0-9%2"), verdict, append=True)
+    assert arguments[-2:] == ("--open-mode=append", "--array=3,7%2")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "task", "path"),
+    [
+        ("slurm-%j.out", None, "/w/slurm-14.out"),
+        ("slurm-%A_%a.out", 3, "/w/slurm-12_3.out"),
+        ("%x.%4j.%N", 3, "/w/nm.0014.m1"),
+        ("%a", None, "/w/4294967294"),
+        ("none", None, "/dev/null"),
+    ],
+)
+def test_a_jobs_output_is_found_as_sbatch_names_it(pattern: str, task: int | None, path: str) -> None:
+    array = "14" if task is None else "12"
+    assert job_file_name(pattern, "14", array, task, name="nm", user="u", node="m1", folder="/w") == path
+
+
+def test_the_environment_is_that_of_the_call() -> None:
+    now = {"PATH": "/bin", "MARK": "1", "SLURM_CONF": "/other", "SLURM_JOB_ID": "13", "ENVIRONMENT": "BATCH"}
+    assert restored(record(), now) == {"PATH": "/bin", "MARK": "1", "SLURM_CONF": "/etc/slurm.conf"}
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_a_record_is_private_and_comes_back_as_it_was(data: Path) -> None:
+    folder = Path(write_record(record(begins={"/w/x": 5}), b"#!/bin/sh\n"))
+    assert read_record(str(folder)) == record(begins={"/w/x": 5})
+    assert (folder / "script/train.sh").read_bytes() == b"#!/bin/sh\n"
+    assert {path.stat().st_mode & 0o077 for path in [folder, *folder.rglob("*")]} == {0}
+
+
+def test_a_record_is_claimed_once_and_one_of_an_earlier_job_of_that_id_is_forgotten(data: Path) -> None:
+    folder = write_record(record(), b"")
+    assert [claim(folder, "13"), claim(folder, "14"), is_claimed(folder)] == [True, False, True]
+    write_outcome(folder, "15", "said")
+    assert write_record(record(), b"") == folder
+    assert not is_claimed(folder)
+    assert read_outcome(folder) is None
+
+
+def test_a_record_of_a_release_with_fewer_fields_is_read_and_one_with_more_is_refused(data: Path) -> None:
+    path = Path(write_record(record(), b"")) / "record.json"
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps({name: value for name, value in whole.items() if name != "budget_mib"}))
+    assert read_record(str(path.parent)) == record(budget_mib=0)
+    path.write_text(json.dumps({**whole, "new": 1}))
+    with pytest.raises(InputError, match="the fields differ"):
+        read_record(str(path.parent))
+    assert again.main([str(path.parent)], {}) != 0
+    found = read_outcome(str(path.parent))
+    assert found is not None
+    assert found.said.startswith("its companion could do nothing: ")
+
+
+def test_old_records_go_when_there_are_many_but_not_while_somebody_waits(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(again_record, "_KEPT", 0)
+    waited_for, done = (write_record(record(name=name), b"") for name in ("1", "2"))
+    claim(done, "csub")
+    for folder in (waited_for, done):
+        os.utime(folder, (0, now() - 40 * 86400))
+    write_record(record(name="3"), b"")
+    assert [os.path.exists(folder) for folder in (waited_for, done)] == [True, False]
+
+
+@pytest.mark.parametrize("name", ["../x", "", "a/b", "."])
+def test_a_record_stays_in_its_folder(data: Path, name: str) -> None:
+    with pytest.raises(InputError):
+        record_folder("c", name)
+    with pytest.raises(InputError):
+        write_record(record(script=name), b"")
+
+
+class Followed:
+    """A job that csub submitted with a companion, and what is in its record."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell = shell
+        shell.behave(1, "echo 4712; exit\n")
+        self.done = shell.run(REQUEUE, HINT, "job.sh", "a b", environ={"MARK": "1", "SBATCH_COMMENT": "c"})
+        self.folder = shell.folder / "home/.local/share/slurm_colloc/again/lab/4711"
+
+    def companion(self, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run the companion as Slurm would."""
+        argv = [sys.executable, "-I", "-m", "slurm_colloc.runtime.again", str(self.folder)]
+        environment = {**self.shell.environment(), "MARK": "1", "SLURM_JOB_ID": "4712", **environ}
+        return subprocess.run(argv, env=environment, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+
+    def ended(self, state: str, words: str, gres: str = f"gres/gpu:{SMALL}=1,gres/gpu=1") -> None:
+        """Have sacct say how the job ended."""
+        sacct = self.shell.folder / "bin/sacct"
+        sacct.write_text(f"#!/bin/sh\necho '4711|4711|{state}|1:0|h1|cpu=1,{gres}'\n")
+        sacct.chmod(0o755)
+        (self.shell.folder / "slurm-4711.out").write_text(words)
+
+    @property
+    def said(self) -> str:
+        return (self.shell.folder / "slurm-4711.out").read_text()
+
+
+@pytest.fixture
+def followed(shell: Shell) -> Followed:
+    return Followed(shell)
+
+
+def test_the_companion_is_a_second_small_job_and_standard_output_stays_sbatchs(followed: Followed) -> None:
+    assert followed.done.stdout == "Submitted batch job 4711\n"
+    assert "csub: job 4711: should it run out of GPU memory, job 4712 sees to it (--requeue)" in followed.done.stderr
+    _, call = followed.shell.calls()
+    wanted = {"--dependency=afternotok:4711", "--kill-on-invalid-dep=yes", "--requeue", "--export=ALL", "--parsable"}
+    assert wanted <= set(call)
+    assert not any("gres" in word or "gpu" in word for word in call if not word.startswith("--output"))
+    text = (followed.shell.folder / "script.1").read_text()
+    assert text.endswith(f"-I -m slurm_colloc.runtime.again '{followed.folder}'\n")
+
+
+def test_a_job_that_ran_out_is_submitted_again_once_with_its_own_environment(followed: Followed) -> None:
+    followed.ended("FAILED", OOM)
+    followed.shell.behave(2, 'env > "$CALLS/../env"; echo Submitted batch job 4713; exit\n')
+    followed.shell.behave(3, "echo 4714; exit\n")
+    for _ in range(2):
+        assert followed.companion().returncode == 0
+    _, _, again, companion = followed.shell.calls()
+    assert again[:2] == ["--requeue", "--gres=mps:13"]
+    assert again[-1] == "a b"
+    assert "--dependency=afternotok:4713" in companion
+    piece = f"gpu:{SMALL}:1"
+    assert followed.said == f"{OOM}csub: job 4711 ran out of GPU memory on {piece}; submitted again as job 4713\n"
+    environment = (followed.shell.folder / "env").read_text().splitlines()
+    assert {"MARK=1", "SBATCH_COMMENT=c"} <= set(environment)
+    assert not any(line.startswith(("CSUB_AGAIN", "SLURM_JOB_ID")) for line in environment)
+    assert followed.shell.decisions()[-1]["reasons"][0] == f"again after job 4711 ran out of GPU memory on {piece}"  # type: ignore[index]
+    outcome = read_outcome(str(followed.folder))
+    assert outcome is not None
+    assert outcome.job_id == "4713"
+
+
+def test_an_array_is_judged_when_all_its_tasks_are_told(shell: Shell) -> None:
+    """Seconds after its end sacct may know only one of them; scontrol then has the others."""
+    shell.behave(1, "echo 4712; exit\n")
+    shell.run(REQUEUE, "--array=0-1", "-o", "out.%a", HINT, "job.sh")
+    folder = shell.folder / "home/.local/share/slurm_colloc/again/lab/4711"
+    tres = f"gres/gpu:{SMALL}=1,gres/gpu=1"
+    programs = {
+        "sacct": f"echo '4711_1|4711|COMPLETED|0:0|h1|{tres}'",
+        "scontrol": "for n in 0 1; do echo JobId=471$((n + 2)) ArrayJobId=4711 ArrayTaskId=$n JobState=FAILED "
+        f"ExitCode=1:0 NodeList=h1 AllocTRES={tres}; done",
+    }
+    for name, text in programs.items():
+        (shell.folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (shell.folder / "bin" / name).chmod(0o755)
+    for number in (0, 1):
+        (shell.folder / f"out.{number}").write_text(OOM if number == 0 else "ImportError\n")
+    shell.behave(2, "echo Submitted batch job 4713; exit\n")
+    argv = [sys.executable, "-I", "-m", "slurm_colloc.runtime.again", str(folder)]
+    subprocess.run(argv, env=shell.environment(), cwd="/", timeout=60, check=True)
+    call = shell.calls()[2]
+    assert {"--array=0", "--open-mode=append"} <= set(call)
+    assert "submitted again as job 4713" in (shell.folder / "out.0").read_text()
+    assert (shell.folder / "out.1").read_text() == "ImportError\n"
+
+
+@pytest.mark.parametrize(("state", "words"), [("FAILED", "ImportError\n"), ("TIMEOUT", OOM), ("COMPLETED", OOM)])
+def test_another_end_is_left_alone(followed: Followed, state: str, words: str) -> None:
+    followed.ended(state, words)
+    assert followed.companion().returncode == 0
+    assert len(followed.shell.calls()) == 2
+    assert followed.said == words
+
+
+def test_a_companion_that_died_while_it_submitted_leaves_it_at_that(followed: Followed) -> None:
+    followed.ended("FAILED", OOM)
+    assert claim(str(followed.folder), "4712")
+    assert followed.companion().returncode == 0
+    assert len(followed.shell.calls()) == 2
+    outcome = read_outcome(str(followed.folder))
+    assert outcome is not None
+    assert "whether it did is not known" in outcome.said
+
+
+def test_what_slurm_refuses_the_second_time_is_said_where_the_user_looks(followed: Followed) -> None:
+    followed.ended("FAILED", OOM)
+    for number in (2, 3):
+        followed.shell.behave(number, "echo 'sbatch: error: no more jobs for you' >&2; exit 1\n")
+    followed.companion()
+    assert followed.said.endswith(
+        "could not be submitted again: csub ended with status 1: sbatch: error: no more jobs for you\n"
+    )
+
+
+def test_a_task_that_was_not_run_to_its_end_elsewhere_is_submitted_once(followed: Followed) -> None:
+    path = followed.folder / "record.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"why": UNFINISHED}))
+    followed.shell.behave(2, "echo Submitted batch job 4713; exit\n")
+    for _ in range(2):
+        assert followed.companion().returncode == 0
+    assert len(followed.shell.calls()) == 3 + 1
+    assert followed.shell.calls()[2][-1] == "a b"
+
+
+def test_a_task_that_had_its_run_elsewhere_is_not(followed: Followed) -> None:
+    path = followed.folder / "record.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"why": UNFINISHED}))
+    Path(finished_path(str(followed.folder))).write_text("1\n")
+    assert followed.companion().returncode == 0
+    assert len(followed.shell.calls()) == 2
+
+
+@pytest.mark.parametrize(
+    "options", [(), (REQUEUE, "--no-requeue"), (REQUEUE, "--hold"), (REQUEUE, "--wait"), (REQUEUE, "--colloc=off")]
+)
+def test_without_consent_there_is_no_companion(shell: Shell, options: tuple[str, ...]) -> None:
+    assert shell.run(*options, HINT, "job.sh").returncode == 0
+    assert len(shell.calls()) == 1
+
+
+def test_consent_may_stand_in_a_variable(shell: Shell) -> None:
+    shell.behave(1, "echo 4712; exit\n")
+    shell.run(HINT, "job.sh", environ={"SBATCH_REQUEUE": "1"})
+    assert len(shell.calls()) == 2
+
+
+def test_tasks_that_count_each_other_are_not_run_again_alone(shell: Shell) -> None:
+    (shell.folder / "job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:1\necho $SLURM_ARRAY_TASK_COUNT\n")
+    done = shell.run(REQUEUE, "--array=0-3", HINT, "job.sh")
+    assert "not run again by itself should it run out of GPU memory: its tasks count each other" in done.stderr
+    assert len(shell.calls()) == 1
+
+
+def test_a_refused_companion_is_a_note_and_the_status_is_sbatchs(shell: Shell) -> None:
+    shell.behave(1, "echo 'sbatch: error: no such partition' >&2; exit 1\n")
+    done = shell.run(REQUEUE, HINT, "job.sh")
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 4711\n")
+    assert "its companion job was refused: sbatch: error: no such partition" in done.stderr
+
+
+LISTED = (
+    "import os, sys, slurm_colloc.cli.csub as csub\nos._exit = sys.exit\ntry:\n    csub.main()\nfinally:\n"
+    "    print(*sorted(name for name in sys.modules if name.startswith('slurm_colloc')), file=sys.stderr)\n"
+)
+
+
+def test_a_submission_without_requeue_loads_nothing_of_it(shell: Shell) -> None:
+    loaded = shell.run(HINT, "job.sh", code=LISTED).stderr.splitlines()[-1].split()
+    assert "slurm_colloc.cli.csub" in loaded
+    assert not [name for name in loaded if "again" in name or "companion" in name or name.endswith(".ended")]
+
+
+def test_a_marker_of_somebody_else_changes_nothing(shell: Shell) -> None:
+    done = shell.run(HINT, "job.sh", environ={"CSUB_AGAIN": "nonsense"})
+    assert done.stdout == "Submitted batch job 4711\n"
+    assert len(shell.calls()) == 1
+
+
+def test_evidence_of_nobody_is_not_needed_to_learn(data: Path) -> None:
+    learned: Evidence = as_evidence(record(), found(SHARE), SITE, 7.0)
+    assert (learned.gpu_mem_peak_mib, learned.sample_count) == (4353, 0)
+
+
+def test_a_companion_that_finds_the_job_taken_by_csub_says_nothing_else(followed: Followed) -> None:
+    followed.ended("FAILED", OOM)
+    assert claim(str(followed.folder), CSUB)
+    assert followed.companion().returncode == 0
+    assert len(followed.shell.calls()) == 2
+    outcome = read_outcome(str(followed.folder))
+    assert outcome is None or "not known" not in outcome.said
+
+
+def test_a_companion_that_may_be_there_after_all_does_nothing(shell: Shell) -> None:
+    path = shell.folder / "site.toml"
+    path.write_text(path.read_text() + "[timeouts]\nask_slurm_s = 0.5\n")
+    shell.behave(1, "sleep 2; echo 4712; exit\n")
+    followed = Followed.__new__(Followed)
+    followed.shell, followed.folder = shell, shell.folder / "home/.local/share/slurm_colloc/again/lab/4711"
+    done = shell.run(REQUEUE, HINT, "job.sh")
+    assert "it is not run again by itself should it run out of GPU memory" in done.stderr
+    followed.ended("FAILED", OOM)
+    assert followed.companion().returncode == 0
+    assert len(shell.calls()) == 2
+    assert followed.said == OOM
+
+
+def test_a_second_submission_that_took_too_long_may_have_come_about(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(again, "_SUBMIT_TIMEOUT_S", 1.0)
+    for name, value in followed.shell.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir("/")
+    followed.ended("FAILED", OOM)
+    followed.shell.behave(2, "sleep 3; exit\n")
+    assert again.main([str(followed.folder)], {**followed.shell.environment(), "SLURM_JOB_ID": "4712"}) == 0
+    assert "could not" not in followed.said
+    assert "whether it was submitted again is not known" in followed.said
+
+
+@pytest.mark.parametrize("pattern", ["all.txt", "out.%A"])
+def test_tasks_that_share_an_output_cannot_be_told_apart(shell: Shell, pattern: str) -> None:
+    done = shell.run(REQUEUE, "--array=0-3", "-o", pattern, HINT, "job.sh")
+    assert "should it run out of GPU memory: its tasks write to one output file" in done.stderr
+    assert len(shell.calls()) == 1
+
+
+def test_consent_that_a_variable_takes_back_is_none(shell: Shell) -> None:
+    shell.run(HINT, "job.sh", environ={"SBATCH_REQUEUE": "no"})
+    assert len(shell.calls()) == 1
+
+
+def test_a_user_without_a_name_has_the_decision_recorded_all_the_same(shell: Shell) -> None:
+    code = (
+        "import pwd\ndef nobody(uid): raise KeyError('getpwuid(): uid not found')\n"
+        "pwd.getpwuid = nobody\nfrom slurm_colloc.cli.csub import main; main()"
+    )
+    done = shell.run(REQUEUE, HINT, "job.sh", code=code)
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 4711\n")
+    assert "not run again by itself should it run out of GPU memory: 'getpwuid(): uid not found'" in done.stderr
+    assert len(shell.decisions()) == 1
+
+
+def test_a_data_folder_below_the_current_one_is_found_from_elsewhere(shell: Shell) -> None:
+    shell.behave(1, "echo 4712; exit\n")
+    shell.run(REQUEUE, HINT, "job.sh", environ={"XDG_DATA_HOME": "data"})
+    folder = shell.folder / "data/slurm_colloc/again/lab/4711"
+    assert (shell.folder / "script.1").read_text().endswith(f" '{folder}'\n")
+
+
+def test_a_claim_that_a_full_disk_refuses_is_none(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_record(record(), b"")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(StoreError, match="No space left"):
+            claim(folder, "13")
+    assert not is_claimed(folder)
+    assert claim(folder, "14")

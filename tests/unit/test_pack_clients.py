@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of a task's processes use the GPU past the daemon, and which only look so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from slurm_colloc.runtime.clients import Watch, families_of, line_of, strays, with_gpu_open
+
+# 10 is the step's shell, 11 its program, 12 and 13 what that forked.
+ALL = range(100)
+FAMILY = {10: 1, 11: 10, 12: 11, 13: 12}
+
+
+def test_a_client_and_what_it_forked_are_no_strays() -> None:
+    assert strays(FAMILY, {11, 12, 13}, {11}) == set()
+    assert strays(FAMILY, {11, 12, 13}, {12}) == {11}
+    assert strays(FAMILY, {11, 12}, set()) == {11, 12}
+    assert strays(FAMILY, set(), set()) == set()
+    assert strays(FAMILY, {13}, {99}) == {13}
+
+
+def test_a_line_of_ancestors_ends_where_pids_come_round() -> None:
+    assert line_of(13, FAMILY) == [13, 12, 11, 10]
+    assert line_of(1, {1: 2, 2: 1}) == [1, 2]
+
+
+def test_it_takes_two_looks_running() -> None:
+    watch = Watch()
+    assert watch.look(FAMILY, {11}, set(), lambda: ALL) == set()
+    assert watch.look(FAMILY, set(), set(), lambda: ALL) == set()
+    assert watch.look(FAMILY, {11}, set(), lambda: ALL) == set()
+    assert watch.look(FAMILY, {11}, set(), lambda: ALL) == {11}
+
+
+def test_whoever_only_asked_what_there_is_has_no_context() -> None:
+    """A launcher opens the GPU as CUDA does; its child, which computes, is a client or is found."""
+    watch = Watch()
+    for _ in range(3):
+        assert watch.look(FAMILY, {11, 12}, {12}, lambda: {12}) == set()
+    watch = Watch()
+    watch.look(FAMILY, {11, 12}, set(), lambda: {12})
+    assert watch.look(FAMILY, {11, 12}, set(), lambda: {12}) == {12}
+
+
+def test_a_daemon_that_does_not_answer_proves_nothing() -> None:
+    watch = Watch()
+    watch.look(FAMILY, {11}, set(), lambda: ALL)
+    assert watch.look(FAMILY, {11}, None, lambda: ALL) == set()
+    assert watch.look(FAMILY, {11}, set(), lambda: ALL) == set()
+    assert watch.look(FAMILY, {11}, set(), lambda: ALL) == {11}
+
+
+def test_a_client_that_has_just_begun_is_none_yet() -> None:
+    watch = Watch()
+    assert watch.look(FAMILY, {11}, set(), lambda: ALL) == set()
+    assert watch.look(FAMILY, {11}, {11}, lambda: ALL) == set()
+    assert watch.is_client
+
+
+def test_what_a_client_forked_may_outlive_it() -> None:
+    watch = Watch()
+    watch.look(FAMILY, {11, 12}, {11}, lambda: ALL)
+    orphaned = {10: 1, 12: 1}
+    for _ in range(3):
+        assert watch.look(orphaned, {12}, set(), lambda: ALL) == set()
+
+
+def test_a_later_child_past_the_daemon_is_found() -> None:
+    watch = Watch()
+    watch.look(FAMILY, {11}, {11}, lambda: ALL)
+    later = {**FAMILY, 20: 10}
+    assert watch.look(later, {11, 20}, {11}, lambda: ALL) == set()
+    assert watch.look(later, {11, 20}, {11}, lambda: ALL) == {20}
+
+
+def test_processes_without_marks_are_their_parents(tmp_path: Path) -> None:
+    def begun(task: int, command: str) -> subprocess.Popen[bytes]:
+        marks = {"SLURM_JOB_ID": "7", "SLURM_CSUB_RUN": "7-ab", "SLURM_CSUB_TASK": str(task)}
+        (tmp_path / "dev").mkdir(exist_ok=True)
+        for name in ("nvidia0", "nvidiactl"):
+            (tmp_path / "dev" / name).touch()
+        said = f"echo $$; {command}"
+        started = subprocess.Popen(
+            ["sh", "-c", said], env={"PATH": os.environ["PATH"], **marks}, cwd=tmp_path, stdout=subprocess.PIPE
+        )
+        assert started.stdout
+        started.stdout.readline()
+        started.stdout.readline()
+        return started
+
+    cuda = "exec 7<dev/nvidia0; echo $$; sleep 60"
+    stripped = begun(1, f"env -i sh -c '{cuda} & wait'")
+    monitor = begun(2, "exec 8<dev/nvidiactl; echo $$; sleep 60 & wait")
+    try:
+        families = families_of("7-ab", (1, 2, 3))
+        assert stripped.pid in families[1]
+        assert len(families[1]) == 3
+        assert families[3] == {}
+        assert with_gpu_open(families[2]) == set()
+        assert with_gpu_open(families[1]) == families[1].keys() - {stripped.pid}
+    finally:
+        for one in (stripped, monitor):
+            for pid in families_of("7-ab", (1, 2))[1 if one is stripped else 2]:
+                os.kill(pid, 9)
+            one.wait()
