@@ -4,10 +4,13 @@
 import grp
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, Protocol
 
+from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import UnsureError
+from slurm_colloc.errors import DeadlineError, UnsureError
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.history.lookup import look_up
 from slurm_colloc.model import GPU_OOM, Footprint, JobRequest, Placement, SharingMode
@@ -358,11 +361,15 @@ def footprint_of(
         return (footprint if hint is not None else footprint._replace(provenance=why)), ()
     if request.untouchable and not anyway:
         return estimate(hint, ()), ()
-    # Of a job whose user says all, only what he was wrong about counts, and Slurm is asked for nothing.
-    all_said = hint is not None and "sm=" in hint
-    known = look_up(config, request.signature, None if all_said else slurm.job_states)
-    if all_said:
-        return estimate(hint, [run for run in known.evidence if run.state == GPU_OOM]), ()
+    if hint is not None and "sm=" in hint:
+        # Where the user says all, only what is known to be too little counts: Slurm is asked for nothing, and a history
+        # that hangs is no reason to decide nothing.
+        step = partial(look_up, config, request.signature, None)
+        with suppress(DeadlineError):
+            known = within(config.timeouts.decide_s / 4, "reading the history", step)
+            return estimate(hint, [run for run in known.evidence if run.state == GPU_OOM]), ()
+        return estimate(hint, ()), ()
+    known = look_up(config, request.signature, slurm.job_states)
     return estimate(hint, known.evidence), known.notes
 
 
