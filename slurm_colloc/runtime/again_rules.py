@@ -9,13 +9,16 @@ is learned of it.
 import math
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import InputError
 from slurm_colloc.model import GPU_OOM, Evidence, Gres, SharingMode
 from slurm_colloc.runtime.again_record import Record
 from slurm_colloc.runtime.queue import Outcome
 from slurm_colloc.slurm.ended import Ended
+from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.units import counted, size_mib
 
 MOST_RETRIES = 2
@@ -62,7 +65,11 @@ class Verdict(NamedTuple):
 
 def judge(record: Record, found: Iterable[Found], config: SiteConfig) -> Verdict | None:
     """Return what is due, None where no job ran out of GPU memory."""
-    ran_out = tuple(one for one in found if one.ended.state == "FAILED" and one.outcome is Outcome.GPU_OOM)
+    ran_out = tuple(
+        one._replace(ended=one.ended._replace(gres=one.ended.gres or _given(record)))
+        for one in found
+        if one.ended.state == "FAILED" and one.outcome is Outcome.GPU_OOM
+    )
     if not ran_out:
         return None
     had = {one.ended.job_id: had_mib(record, one, config) for one in ran_out}
@@ -71,7 +78,11 @@ def judge(record: Record, found: Iterable[Found], config: SiteConfig) -> Verdict
     wanted = [_wanted(one, had[one.ended.job_id] or 0) for one in offenders]
     hint = max(wanted) if wanted else None
     gives_up = ""
-    if None in had.values():
+    if not all(one.ended.gres for one in ran_out):
+        gives_up = (
+            "what it had of a GPU is not known, so it is not run again; ask for a GPU with more memory, or use less"
+        )
+    elif None in had.values():
         gives_up = "there is nothing larger to run it on by itself; ask for a GPU with more memory, or use less"
     elif record.attempt >= MOST_RETRIES:
         more = f", for example by --gpu-footprint={_hint(record, hint)}" if hint else ""
@@ -79,6 +90,13 @@ def judge(record: Record, found: Iterable[Found], config: SiteConfig) -> Verdict
     jobs = ran_out[0].ended.job_id if len(ran_out) == 1 else f"{record.job_id}, {counted(len(ran_out), 'task')} of it,"
     said = f"job {jobs} ran out of GPU memory on {pieces}"
     return Verdict(ran_out, offenders, hint, gives_up, said, pieces)
+
+
+def _given(record: Record) -> tuple[Gres, ...]:
+    """Return what was asked of Slurm: what the job had, where Slurm's accounting knows of no GPUs."""
+    with suppress(InputError):
+        return parse_gres(record.given)
+    return ()
 
 
 def had_mib(record: Record, found: Found, config: SiteConfig) -> int | None:

@@ -13,6 +13,7 @@ from slurm_colloc.files import PRIVATE_FOLDER, write_atomic
 from slurm_colloc.runtime.clients import Watch
 from slurm_colloc.runtime.faults import TAIL_BYTES
 from slurm_colloc.runtime.files import file_name, last_words
+from slurm_colloc.runtime.processes import Process, parse_stat
 from slurm_colloc.runtime.queue import Outcome, Start
 from slurm_colloc.runtime.spec import Spec, Task
 from slurm_colloc.runtime.steps import Files, Job
@@ -24,6 +25,9 @@ _SRUNS_LINE = re.compile(rb"^(?:srun|slurmstepd)\b[^\n]*", re.MULTILINE)
 
 # Of an srun inside a task: Slurm gives its step the node's number of the GPU, and the daemon has but number 0.
 _PROLOG = b"#!/bin/sh\necho export CUDA_VISIBLE_DEVICES=0\n"
+
+
+_STAT_BYTES = 4096
 
 
 @dataclass(slots=True)
@@ -53,10 +57,20 @@ class Attempt:
     ending_s: float = 0.0
     asked: bool = False
     pressed: bool = False
+    _root: Process | None = None
 
     @property
     def number(self) -> int:
         return self.start.task.number
+
+    @property
+    def root(self) -> Process | None:
+        """Return the process that the step began with; None until it has told."""
+        if self._root is None:
+            for path in self._step_files():
+                with suppress(OSError), open(path, "rb") as stream:
+                    self._root = parse_stat(stream.read(_STAT_BYTES))
+        return self._root
 
     def srun_said(self) -> bytes:
         """Return what srun said, and Slurm through it."""
@@ -73,13 +87,18 @@ class Attempt:
 
     def step(self, job_id: str) -> str:
         """Return the job step of the attempt, "" if it was none, and remove the file that says so."""
-        folder, name = os.path.split(self.files.step)
         with suppress(FileNotFoundError):  # a task may have emptied the folder
-            for found in os.listdir(folder):
-                if found.startswith(f"{name}."):
-                    os.unlink(os.path.join(folder, found))
-                    return f"{job_id}{found[len(name) :]}"
+            for path in self._step_files():
+                os.unlink(path)
+                return f"{job_id}{path[len(self.files.step) :]}"
         return ""
+
+    def _step_files(self) -> list[str]:
+        folder, name = os.path.split(self.files.step)
+        try:
+            return [os.path.join(folder, found) for found in os.listdir(folder) if found.startswith(f"{name}.")]
+        except OSError:
+            return []
 
 
 class TaskFiles:

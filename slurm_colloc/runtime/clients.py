@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which of a task's processes use the GPU past the pack's MPS daemon: MPS lets them, and says nothing.
 
-A task's processes are known by the marks in their environment, and by their descent where that was taken from them
-(``env -i``, a container). One that has a context on the GPU must be the daemon's client. To have the GPU open proves
+One that has a context on the GPU must be the daemon's client. To have the GPU open proves
 nothing: whoever only asked CUDA or NVML what there is has it open too (a launcher, a monitor; seen on an H100), and
 what a client forks inherits its files. So the files only tell when to ask nvidia-smi, which knows who has a context.
 """
@@ -14,38 +13,9 @@ from contextlib import suppress
 
 from slurm_colloc.errors import GpuError
 from slurm_colloc.gpu import nvidia_smi
-from slurm_colloc.runtime.shared_gpu import processes_of
+from slurm_colloc.runtime.processes import Process, line_of
 
 _GPU = re.compile(r"/nvidia[0-9]+$")
-
-
-def families_of(run: str, numbers: Collection[int]) -> dict[int, dict[int, int]]:
-    """Return the processes of these tasks of a run of a pack, each with its parent; those without marks too."""
-    marked = {pid: number for number, pids in processes_of(run, numbers).items() for pid in pids}
-    parents = dict(_parents())
-    found: dict[int, dict[int, int]] = {number: {} for number in numbers}
-    for pid, parent in parents.items():
-        # The nearest that bears marks says whose it is.
-        for ancestor in line_of(pid, parents):
-            if ancestor in marked:
-                found[marked[ancestor]][pid] = parent
-                break
-    return found
-
-
-def _parents() -> Iterable[tuple[int, int]]:
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as stream:
-            yield int(name), int(stream.read().rpartition(b")")[2].split()[1])
-
-
-def line_of(pid: int, parents: Mapping[int, int]) -> list[int]:
-    """Return a process and its ancestors, from itself upwards, as far as they are in ``parents``."""
-    line: list[int] = []
-    while pid in parents and pid not in line:  # pids come round while they are read
-        line.append(pid)
-        pid = parents[pid]
-    return line
 
 
 def with_gpu_open(pids: Iterable[int]) -> set[int]:
@@ -67,11 +37,11 @@ def computing() -> set[int]:
     return set()
 
 
-def strays(family: Mapping[int, int], on_gpu: Collection[int], clients: Collection[int]) -> set[int]:
+def strays(family: Mapping[int, Process], on_gpu: Collection[int], clients: Collection[int]) -> set[int]:
     """Return those on the GPU that are no clients and do not descend from one.
 
     Args:
-        family: one task's processes and their parents.
+        family: one task's processes.
         on_gpu: those that have the GPU open.
         clients: the daemon's, or those that once were.
     """
@@ -89,7 +59,7 @@ class Watch:
 
     def look(
         self,
-        family: Mapping[int, int],
+        family: Mapping[int, Process],
         on_gpu: Collection[int],
         clients: Collection[int] | None,
         computing: Callable[[], Collection[int]],
@@ -97,7 +67,7 @@ class Watch:
         """Return those that were seen past the daemon at this look and the one before.
 
         Args:
-            family: the task's processes and their parents.
+            family: the task's processes.
             on_gpu: those that have the GPU open.
             clients: the daemon's, asked for after ``on_gpu``; None where it does not answer: nothing is concluded.
             computing: tells who has a context on the GPU; asked only where somebody might be past the daemon.

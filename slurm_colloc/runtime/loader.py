@@ -14,8 +14,9 @@ from slurm_colloc import clock
 from slurm_colloc.errors import InputError, ProcessError, StoreError
 from slurm_colloc.process import spawn_into
 from slurm_colloc.runtime.files import last_words, open_output
+from slurm_colloc.runtime.processes import processes_of, signal_tasks
 from slurm_colloc.runtime.record import Record
-from slurm_colloc.runtime.shared_gpu import SharedGpu, processes_of, signal_tasks
+from slurm_colloc.runtime.shared_gpu import SharedGpu
 from slurm_colloc.runtime.spec import Loader, Spec
 from slurm_colloc.runtime.steps import RUN_VARIABLE, TASK_VARIABLE, Files, Job, srun_environment, step_line
 
@@ -251,14 +252,14 @@ class SharedLoader:
 
     def _tell(self, number: signal.Signals) -> None:
         """Signal its processes, or its srun where it has none yet."""
-        if processes_of(self._run, (LOADER,))[LOADER]:
+        if processes_of(self._run, (LOADER,)):
             signal_tasks(self._run, (LOADER,), number)
         elif self._pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, number)
 
     def _kill(self) -> None:
-        left = processes_of(self._run, (LOADER,))[LOADER]
+        left = processes_of(self._run, (LOADER,))
         if left:
             self._gpu.terminate(left)
             signal_tasks(self._run, (LOADER,), signal.SIGKILL)
@@ -267,7 +268,7 @@ class SharedLoader:
                 os.kill(self._pid, signal.SIGTERM)
 
     def _works(self) -> bool:
-        return self._ended_s is None or bool(processes_of(self._run, (LOADER,))[LOADER])
+        return self._ended_s is None or bool(processes_of(self._run, (LOADER,)))
 
     def _reap(self) -> None:
         assert self._pid is not None

@@ -14,14 +14,15 @@ from slurm_colloc import clock
 from slurm_colloc.errors import InputError, ProcessError, StoreError
 from slurm_colloc.process import spawn_into
 from slurm_colloc.runtime.attempt import CANCELLED, Attempt, TaskFiles, of_step
-from slurm_colloc.runtime.clients import Watch, computing, families_of, with_gpu_open
+from slurm_colloc.runtime.clients import Watch, computing, with_gpu_open
 from slurm_colloc.runtime.faults import gpu_is_gone, outcome_of
 from slurm_colloc.runtime.files import add_words, open_output
 from slurm_colloc.runtime.loader import SharedLoader
+from slurm_colloc.runtime.processes import Process, families_of, processes_of, signal_tasks
 from slurm_colloc.runtime.queue import Outcome, Queue, Start
 from slurm_colloc.runtime.reach import into_steps
 from slurm_colloc.runtime.record import Record
-from slurm_colloc.runtime.shared_gpu import SharedGpu, processes_of, signal_tasks
+from slurm_colloc.runtime.shared_gpu import SharedGpu
 from slurm_colloc.runtime.signals import PASSED_ON, STOPPING, Signals
 from slurm_colloc.runtime.spec import Spec, Task
 from slurm_colloc.runtime.steps import RUN_VARIABLE, Job, command_line, slots, srun_environment, task_variables
@@ -87,6 +88,7 @@ class Loop:
         self._cores = slots(job.cores, at_once, spec.cpus_per_task) if job.cores else [()] * at_once
         self._free = deque(range(at_once))
         self._running: dict[int, Attempt] = {}
+        self._began_with: dict[int, Process] = {}
         self._srun_environment = srun_environment(environ)
         found = shutil.which("srun", path=environ.get("PATH"))
         if found is None:
@@ -278,10 +280,10 @@ class Loop:
 
     def _clear(self, ended: Collection[int]) -> None:
         """Kill what tasks left behind, as Slurm does after a batch script; not every site's proctrack finds it all."""
-        left = set().union(*processes_of(self._token, ended).values()) if ended else set()
+        left = self._processes(ended) if ended else set()
         if left:
             self._gpu.terminate(left)
-            signal_tasks(self._token, ended, signal.SIGKILL)
+            self._signal(ended, signal.SIGKILL)
 
     def _judged(self, attempt: Attempt, step: str, srun_said: bytes) -> tuple[Outcome, str]:
         """Return what an attempt came to, and the words that told."""
@@ -365,7 +367,7 @@ class Loop:
         if now_s < self._next_look_s or not watched or self._daemon_died_s is not None:
             return
         self._next_look_s = now_s + _LOOK_S
-        families = families_of(self._token, watched)
+        families = families_of(self._token, watched, self._roots())
         on_gpu = {number: with_gpu_open(family) for number, family in families.items()}
         clients = self._gpu.clients()
         asked = cache(computing)
@@ -396,18 +398,18 @@ class Loop:
                 if not attempt.asked:
                     self._record.note(f"task {attempt.number} is ended: {attempt.ended_for[1]}")
                 # A kill in the middle of a kernel could end the neighbours.
-                self._gpu.terminate(processes_of(self._token, [attempt.number])[attempt.number])
-                signal_tasks(self._token, [attempt.number], signal.SIGKILL)
+                self._gpu.terminate(self._processes([attempt.number]))
+                self._signal([attempt.number], signal.SIGKILL)
                 self._signal_srun(attempt, signal.SIGTERM)
 
     def _end(self, attempt: Attempt, outcome: Outcome, said: str) -> None:
         """Ask a task to end; until it is pressed, it has the GPU to save what it has."""
         attempt.ended_for, attempt.ending_s = (outcome, said), clock.ticking()
         # One without processes may have ended well already, and its srun not yet.
-        attempt.asked = bool(processes_of(self._token, [attempt.number])[attempt.number])
+        attempt.asked = bool(self._processes([attempt.number]))
         if attempt.asked:
             self._record.note(f"task {attempt.number} is ended: {said}")
-            signal_tasks(self._token, [attempt.number], signal.SIGTERM)
+            self._signal([attempt.number], signal.SIGTERM)
 
     # --- being stopped ---
 
@@ -422,20 +424,30 @@ class Loop:
         self._record.stop(f"stopped by {names}: no more tasks are started")
         # The tasks themselves, that they may save what they have; srun would have them killed.
         self._to_stop = tuple(self._running)
-        signal_tasks(self._token, self._to_stop, signal.SIGTERM)
-
-    def _left_to_stop(self) -> set[int]:
-        return set().union(*processes_of(self._token, self._to_stop).values())
+        self._signal(self._to_stop, signal.SIGTERM)
 
     def _stop_is_over(self) -> bool:
         waited_s = clock.ticking() - self._stopped_s
-        left = self._left_to_stop()
+        left = self._processes(self._to_stop)
         if left and waited_s > _GENTLE_S and not self._forced:
             self._forced = True
             self._gpu.terminate(left)
             self._signal_sruns(signal.SIGTERM)
         # What is still there then is the job's, and Slurm ends it with the job.
         return not (left or self._running) or waited_s > _FORCED_S
+
+    # --- processes ---
+
+    def _roots(self) -> Mapping[int, Process]:
+        """Return the processes that steps began with, of attempts that have ended too: what they left may still run."""
+        self._began_with |= {number: root for number, one in self._running.items() if (root := one.root)}
+        return self._began_with
+
+    def _processes(self, numbers: Collection[int]) -> set[int]:
+        return processes_of(self._token, numbers, self._roots())
+
+    def _signal(self, numbers: Collection[int], number: signal.Signals) -> None:
+        signal_tasks(self._token, numbers, number, self._roots())
 
     def _signal_sruns(self, number: int) -> None:
         for attempt in self._running.values():

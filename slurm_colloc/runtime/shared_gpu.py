@@ -5,17 +5,13 @@ Without a daemon the tasks run one at a time: several on one GPU that know nothi
 there to avoid. Whether a task truly is a client is asked, for one that is not says nothing and takes the whole GPU.
 """
 
-import errno
-import os
-import signal
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from slurm_colloc.errors import InputError, ProcessError
 from slurm_colloc.model import Load
 from slurm_colloc.runtime.mps import Mps, short_folder
 from slurm_colloc.runtime.reach import into_containers
-from slurm_colloc.runtime.steps import RUN_VARIABLE, TASK_VARIABLE
 
 _MOST_DEATHS = 3
 
@@ -121,48 +117,3 @@ class SharedGpu:
             self._mps = Mps.start(short_folder(self._job_id, self._environ), self._device, self._environ)
         except ProcessError as error:
             self._say(f"{error}: the tasks run one at a time")
-
-
-def processes_of(run: str, numbers: Collection[int]) -> dict[int, set[int]]:
-    """Return the pids of the processes on this node that belong to each of these tasks of a run of a pack."""
-    found: dict[int, set[int]] = {number: set() for number in numbers}
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        number = _task_of(pid, run)
-        if number in found:
-            found[number].add(pid)
-    return found
-
-
-def signal_tasks(run: str, numbers: Collection[int], number: signal.Signals) -> None:
-    """Send a signal to all processes of these tasks, and to none that has come to have the pid of one."""
-    pids = set().union(*processes_of(run, numbers).values())
-    # Parents first, as a rule: a shell whose child is ended before it takes that for the child's own end.
-    for pid in sorted(pids):
-        with suppress(OSError):
-            try:
-                descriptor = os.pidfd_open(pid)
-            except OSError as error:
-                if error.errno != errno.ENOSYS:  # before Linux 5.3
-                    continue
-                if _task_of(pid, run) in numbers:
-                    os.kill(pid, number)
-                continue
-            try:
-                if _task_of(pid, run) in numbers:
-                    signal.pidfd_send_signal(descriptor, number)
-            finally:
-                os.close(descriptor)
-
-
-def _task_of(pid: int, run: str) -> int | None:
-    """Return whose task of this run the process is; None for every other, and where nobody may know.
-
-    A job that a task submitted has the run's name from it, and a job id of its own.
-    """
-    of_run, of_task = f"{RUN_VARIABLE}={run}".encode(), f"{TASK_VARIABLE}=".encode()
-    of_job = f"SLURM_JOB_ID={run.partition('-')[0]}".encode()
-    with suppress(OSError, ValueError), open(f"/proc/{pid}/environ", "rb") as stream:
-        variables = stream.read().split(b"\0")
-        if of_run in variables and of_job in variables:
-            return next((int(one[len(of_task) :]) for one in variables if one.startswith(of_task)), None)
-    return None

@@ -33,9 +33,11 @@ _OF_THE_STEP = (
     " SLURM_STEP_TASKS_PER_NODE SLURM_STEP_LAUNCHER_PORT SLURM_STEP_RESV_PORTS SLURM_SRUN_COMM_HOST"
     " SLURM_SRUN_COMM_PORT SLURM_LAUNCH_NODE_IPADDR SLURM_UMASK SRUN_DEBUG SLURM_TRES_PER_TASK"
 )
-# $1 to $4: the file that says which step it is, standard output, standard error, standard input. The file is there
-# from the beginning and is only given another name: that works on a disk that is full.
+# $1 to $4: the file that says which step and process it is, standard output, standard error, standard input. The file
+# is there from the beginning and is only given another name: that works on a disk that is full. The process is that of
+# the user's own command, whatever that does to its environment.
 _IN_THE_STEP = (
+    '(read -r it </proc/$$/stat && echo "$it" >"$1") 2>/dev/null; '
     'mv -f "$1" "$1.${SLURM_STEP_ID-}" 2>/dev/null; exec <"$4" >>"$2" || exit 1; '
     'if [ "$2" = "$3" ]; then exec 2>&1; else exec 2>>"$3" || exit 1; fi; shift 4; '
     f'unset {_OF_THE_STEP}; exec "$@"'

@@ -8,15 +8,16 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
-from slurm_colloc.slurm.gres import parse_tres_gres
+from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres
 from slurm_colloc.units import size_mib
 
 _FIELDS = (
-    *("JobID", "ArrayTaskID", "HetJobID", "NumNodes", "NumCPUs", "tres-alloc", "TimeLeft", "TimeUsed"),
+    *("JobID", "ArrayTaskID", "HetJobID", "NumNodes", "NumCPUs", "tres-alloc", "tres-per-node", "TimeLeft", "TimeUsed"),
     *("Partition", "Account", "QOS", "NodeList"),
 )
 # 22.05 to 26.05 take a suffix in place of a width; none of these values can hold it.
 _FORMAT = ",".join(f"{field}:|" for field in _FIELDS)
+_PREFIX = re.compile(r"\bgres[:/]")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)")
 
 
@@ -77,7 +78,8 @@ def _running(values: Mapping[str, str]) -> Running:
         nodes=int(values["NumNodes"]),
         cpus=int(values["NumCPUs"]),
         mem_mib=None if mem is None else math.floor(mem),
-        gres=parse_tres_gres(tres),
+        # Where Slurm's accounting knows of no GPUs it still knows what was asked for.
+        gres=parse_tres_gres(tres) or parse_gres(_PREFIX.sub("", values["tres-per-node"])),
         left_s=_seconds(values["TimeLeft"]),
         ran_s=_seconds(values["TimeUsed"]),
         partition=values["Partition"],

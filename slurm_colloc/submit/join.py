@@ -167,7 +167,8 @@ def _reason_of_shape(job: Running, guest: Guest, taken: set[str]) -> str:
     if job.hetjob or job.nodes != 1:
         return "it is heterogeneous or has several nodes"
     if len(devices) != 1 or devices[0].name != "gpu" or devices[0].quantity != 1:
-        return f"it has {' and '.join(map(str, devices)) or 'no GPU'}, not just one GPU or slice"
+        had = " and ".join(map(str, devices)) or "no GPU (AccountingStorageTRES must have gres/gpu for Slurm to tell)"
+        return f"as squeue tells it has {had}, not just one GPU or slice"
     if job.array_task:
         return "it is a task of an array, and what csub decided holds for all of them"
     if job.job_id in taken:
@@ -231,11 +232,11 @@ def _unit(job: Running, config: SiteConfig) -> tuple[Pool, Unit] | str:
     units: list[tuple[Pool, Unit]] = []
     for pool in pools:
         for part in pool.slice:
-            if part.type == kind and pool.sm_count:
+            if kind in ("", part.type) and part.quantity and pool.sm_count:
                 sms = pool.sm_count / part.sm_count
                 memory = pool.gpu_mem_mib / part.mem_mib if pool.gpu_mem_mib else sms
                 units.append((pool, Unit(part.mem_mib, sms, memory)))
-        if pool.gpu_mem_mib is not None and pool.gpu_type and kind == pool.gpu_type:
+        if pool.gpu_mem_mib is not None and pool.gpus_per_node and kind in ("", pool.gpu_type):
             units.append((pool, Unit(pool.gpu_mem_mib)))
     if not units:
         return f"site.toml does not say how large '{kind or 'a GPU'}' in partition '{job.partition}' is"

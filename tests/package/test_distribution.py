@@ -91,7 +91,7 @@ def test_an_installed_wheel_renders_everything_and_tells_the_demo(built: Path, t
     assert all((environment / path).is_file() for path in SHARED)
     rendered = subprocess.run([python, "-I", "-c", RENDER], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert rendered.returncode == 0, rendered.stderr
-    assert rendered.stdout.strip() == "5"
+    assert rendered.stdout.strip() == "6"
     demo = subprocess.run(
         [environment / "bin" / "colloc", "demo", "-o", tmp_path / "demo"],
         cwd=tmp_path,

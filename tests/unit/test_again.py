@@ -120,6 +120,15 @@ def test_on_a_slice_the_memory_was_the_jobs_own_and_more_is_asked_for() -> None:
     assert (learned.state, learned.gpu_mem_peak_mib, learned.job_id) == (GPU_OOM, 9985, "12")
 
 
+def test_where_slurm_tracks_no_gpus_a_job_had_what_was_asked_for() -> None:
+    """Without gres/gpu in AccountingStorageTRES neither sacct nor scontrol says what a job had of a GPU."""
+    verdict = judged(found(None), given=f"gpu:{SMALL}:1")
+    assert (verdict.hint_mib, verdict.gives_up, verdict.pieces) == (9985, "", f"gpu:{SMALL}:1")
+    unknown = judged(found(None))
+    assert unknown.gives_up.startswith("what it had of a GPU is not known")
+    assert unknown.offenders == ()
+
+
 SHARE = Gres("shard", "", 2)
 
 

@@ -17,7 +17,7 @@ from slurm_colloc.model import Evidence
 from tests.unit.shell import DEFINITE, Shell
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-HOST = "11|N/A|N/A|1|8|cpu=8,mem=64G,node=1,gres/gpu=1,gres/gpu:h100=1|10:00:00|1:00:00|gpu|ml|normal|h1|\n"
+HOST = "11|N/A|N/A|1|8|cpu=8,mem=64G,node=1,gres/gpu=1,gres/gpu:h100=1|gres:gpu:1|10:00:00|1:00:00|gpu|ml|normal|h1|\n"
 LIGHT = ("--join=auto", "--gpu-footprint=mem=20G,sm=5", "--mem=8G", "-t", "60")
 PROGRAMS = {
     "squeue": 'case " $* " in *" -s "*) cat "$CALLS/../steps" ;; *) cat "$CALLS/../running" ;; esac',

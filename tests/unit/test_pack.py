@@ -18,14 +18,16 @@ from slurm_colloc.model import Load
 from slurm_colloc.runtime.files import file_name, last_words, open_output
 from slurm_colloc.runtime.ledger_read import Told, missing, read_ledger
 from slurm_colloc.runtime.pack import read_pack
+from slurm_colloc.runtime.processes import signal_tasks
 from slurm_colloc.runtime.queue import Outcome
 from slurm_colloc.runtime.reach import into_steps
-from slurm_colloc.runtime.shared_gpu import only_device, signal_tasks
+from slurm_colloc.runtime.shared_gpu import only_device
 from slurm_colloc.runtime.spec import Task
 from slurm_colloc.runtime.steps import Files, command_line, read_job, slots, srun_environment, task_variables
 from slurm_colloc.runtime.summary import Result, spans, summary
 from tests.cluster.packs import JOIN, a_spec, pack_script
 from tests.fakes import mps_control
+from tests.unit.test_pack_clients import FORGETS
 
 # Runs the command itself, whose descriptor 9 is what srun says; keeps how it was called.
 SRUN = """#!/bin/sh
@@ -287,6 +289,19 @@ def test_one_gpu_is_shared_and_neither_none_nor_several(job: Job, devices: str) 
     status, _, err = job.run(content, CUDA_VISIBLE_DEVICES=devices)
     assert (status, "share one GPU" in err, job.calls.exists()) == (2, True, False)
     assert only_device({"CUDA_VISIBLE_DEVICES": "MIG-1"}) == "MIG-1"
+
+
+def test_a_task_that_writes_over_its_environment_hears_of_a_stop(job: Job) -> None:
+    """As one does that sets its own title: nothing in its environment says any more whose it is."""
+    (job.folder / "train.py").write_text(
+        f"{FORGETS}import signal\ndef save(*_):\n    print('saved', flush=True)\n    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\nopen('here', 'w').close()\ntime.sleep(60)\n"
+    )
+    started = job.start(pack_script("", a_spec(commands=(f"exec {sys.executable} -I train.py",))))
+    job.wait_for("here")
+    started.send_signal(signal.SIGTERM)
+    started.communicate(timeout=60)
+    assert job.read("out.1") == "forgot\nsaved\n"
 
 
 def test_a_stop_is_passed_on_and_written_down(job: Job) -> None:

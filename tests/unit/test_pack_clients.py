@@ -5,13 +5,21 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
-from slurm_colloc.runtime.clients import Watch, families_of, line_of, strays, with_gpu_open
+from slurm_colloc.runtime.clients import Watch, strays, with_gpu_open
+from slurm_colloc.runtime.processes import Process, families_of, line_of, parse_stat, process, processes_of
 
 # 10 is the step's shell, 11 its program, 12 and 13 what that forked.
 ALL = range(100)
-FAMILY = {10: 1, 11: 10, 12: 11, 13: 12}
+
+
+def family(**parents: int) -> dict[int, Process]:
+    return {int(pid[1:]): Process(int(pid[1:]), parent, 5) for pid, parent in parents.items()}
+
+
+FAMILY = family(p10=1, p11=10, p12=11, p13=12)
 
 
 def test_a_client_and_what_it_forked_are_no_strays() -> None:
@@ -24,7 +32,7 @@ def test_a_client_and_what_it_forked_are_no_strays() -> None:
 
 def test_a_line_of_ancestors_ends_where_pids_come_round() -> None:
     assert line_of(13, FAMILY) == [13, 12, 11, 10]
-    assert line_of(1, {1: 2, 2: 1}) == [1, 2]
+    assert line_of(1, family(p1=2, p2=1)) == [1, 2]
 
 
 def test_it_takes_two_looks_running() -> None:
@@ -63,7 +71,7 @@ def test_a_client_that_has_just_begun_is_none_yet() -> None:
 def test_what_a_client_forked_may_outlive_it() -> None:
     watch = Watch()
     watch.look(FAMILY, {11, 12}, {11}, lambda: ALL)
-    orphaned = {10: 1, 12: 1}
+    orphaned = family(p10=1, p12=1)
     for _ in range(3):
         assert watch.look(orphaned, {12}, set(), lambda: ALL) == set()
 
@@ -71,7 +79,7 @@ def test_what_a_client_forked_may_outlive_it() -> None:
 def test_a_later_child_past_the_daemon_is_found() -> None:
     watch = Watch()
     watch.look(FAMILY, {11}, {11}, lambda: ALL)
-    later = {**FAMILY, 20: 10}
+    later = {**FAMILY, **family(p20=10)}
     assert watch.look(later, {11, 20}, {11}, lambda: ALL) == set()
     assert watch.look(later, {11, 20}, {11}, lambda: ALL) == {20}
 
@@ -106,3 +114,43 @@ def test_processes_without_marks_are_their_parents(tmp_path: Path) -> None:
             for pid in families_of("7-ab", (1, 2))[1 if one is stripped else 2]:
                 os.kill(pid, 9)
             one.wait()
+
+
+# Writes zeros over its environment, as programs do that set their own title.
+FORGETS = """
+import ctypes, sys, time
+fields = open("/proc/self/stat").read().rpartition(")")[2].split()
+begin, end = int(fields[47]), int(fields[48])
+ctypes.memset(begin, 0, end - begin)
+print("forgot", flush=True)
+"""
+
+
+def test_a_program_that_forgets_its_environment_is_known_by_its_process(tmp_path: Path) -> None:
+    marks = {"SLURM_JOB_ID": "7", "SLURM_CSUB_RUN": "7-ab", "SLURM_CSUB_TASK": "1"}
+    argv = [sys.executable, "-I", "-c", f"{FORGETS}time.sleep(60)"]
+    with subprocess.Popen(argv, env=marks, stdout=subprocess.PIPE) as one:
+        assert one.stdout
+        one.stdout.readline()
+        root = process(one.pid)
+        assert root is not None
+        try:
+            assert processes_of("7-ab", [1]) == set()
+            assert processes_of("7-ab", [1], {1: root}) == {one.pid}
+            assert processes_of("7-ab", [2], {1: root}) == set()
+            assert processes_of("7-ab", [1], {1: root._replace(began_ticks=root.began_ticks - 1)}) == set()
+        finally:
+            one.kill()
+
+
+def test_a_line_of_stat_is_a_process_unless_it_has_ended() -> None:
+    line = Path("/proc/self/stat").read_bytes()
+    found = parse_stat(line)
+    assert found is not None
+    assert (found.pid, found.parent) == (os.getpid(), os.getppid())
+    head, _, rest = line.partition(b" (")
+    rest = rest.partition(b") ")[2]
+    assert parse_stat(head + b" (a) b (c) " + rest) == found
+    assert parse_stat(head + b" (sh) Z" + rest[1:]) is None
+    assert parse_stat(b"") is None
+    assert parse_stat(b"no line") is None

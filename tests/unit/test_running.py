@@ -2,6 +2,7 @@
 """What a user has running, as three releases print it."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,16 @@ def test_running_jobs_are_read_alike_from_all_releases(release: str) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
+def test_where_accounting_knows_of_no_gpus_what_was_asked_for_is_told(release: str) -> None:
+    text = (RECORDED / f"slurm-{release}/squeue/running.txt").read_text()
+    jobs = {job.job_id: job for job in parse_running(re.sub(r",gres/[^|,]*", "", text))}
+    assert jobs["1"].gres == (Gres("gpu", "", 1),)
+    assert jobs["2"].gres == (), "of --gpus nothing is told"
+    assert jobs["3"].gres == (Gres("gpu", SLICE, 1),)
+    assert jobs["4"].gres == (Gres("shard", "", 3),)
+
+
+@pytest.mark.parametrize("release", RELEASES)
 def test_steps_and_what_they_use_are_read_alike_from_all_releases(release: str) -> None:
     steps = parse_steps((RECORDED / f"slurm-{release}/squeue/steps.txt").read_text())
     assert ("1.0", "join-a|b") in steps
@@ -43,7 +54,7 @@ def test_steps_and_what_they_use_are_read_alike_from_all_releases(release: str) 
 
 
 def test_a_line_of_another_form_is_left_out() -> None:
-    line = "1|N/A|N/A|1|4|cpu=4,mem=1G,node=1|9:54|0:06|all|ml|normal|g1|\n"
+    line = "1|N/A|N/A|1|4|cpu=4,mem=1G,node=1|N/A|9:54|0:06|all|ml|normal|g1|\n"
     assert len(parse_running(line)) == 1
     assert parse_running(line.replace("9:54", "INVALID")) == ()
     assert parse_running(line[:-4]) == ()

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which processes of this node are a task's.
+
+Known are those that bear the marks of their task in their environment, the one that a step began with, and what
+descends from either: a program may write over its environment (setproctitle does), and ``env -i`` or a container starts
+one anew.
+"""
+
+import errno
+import os
+import signal
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from types import MappingProxyType
+from typing import NamedTuple
+
+from slurm_colloc.runtime.steps import RUN_VARIABLE, TASK_VARIABLE
+
+
+class Process(NamedTuple):
+    """A process: a pid alone is used again, with the time at which it began it is not."""
+
+    pid: int
+    parent: int
+    began_ticks: int
+
+
+NO_ROOTS: Mapping[int, Process] = MappingProxyType({})
+
+
+def parse_stat(content: bytes) -> Process | None:
+    """Return the process of a line of /proc/PID/stat; None for one that has ended, and for another text."""
+    pid, _, rest = content.partition(b" (")
+    fields = rest.rpartition(b")")[2].split()
+    with suppress(ValueError, IndexError):
+        if fields[0] not in (b"Z", b"X"):
+            return Process(int(pid), int(fields[1]), int(fields[19]))
+    return None
+
+
+def process(pid: int) -> Process | None:
+    """Return the process that has this pid now; None where there is none."""
+    with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as stream:
+        return parse_stat(stream.read())
+    return None
+
+
+def families_of(
+    run: str, numbers: Collection[int], roots: Mapping[int, Process] = NO_ROOTS
+) -> dict[int, dict[int, Process]]:
+    """Return the processes of these tasks of a run of a pack, by their pids.
+
+    Args:
+        run: its name.
+        numbers: of the tasks.
+        roots: the processes that their steps began with, as far as they are known.
+    """
+    every = {one.pid: one for one in _processes()}
+    owners = {one.pid: number for number, one in roots.items() if _is_still(one)}
+    owners |= {pid: number for pid in every if (number := _task_of(pid, run)) is not None}
+    found: dict[int, dict[int, Process]] = {number: {} for number in numbers}
+    for pid, one in every.items():
+        # The nearest says whose it is.
+        owner = next((owners[ancestor] for ancestor in line_of(pid, every) if ancestor in owners), None)
+        if owner in found:
+            found[owner][pid] = one
+    return found
+
+
+def processes_of(run: str, numbers: Collection[int], roots: Mapping[int, Process] = NO_ROOTS) -> set[int]:
+    """Return the pids of all processes of these tasks."""
+    return {pid for family in families_of(run, numbers, roots).values() for pid in family}
+
+
+def signal_tasks(
+    run: str, numbers: Collection[int], number: signal.Signals, roots: Mapping[int, Process] = NO_ROOTS
+) -> None:
+    """Send a signal to all processes of these tasks, and to none that has come to have the pid of one."""
+    every = {pid: one for family in families_of(run, numbers, roots).values() for pid, one in family.items()}
+    # Parents first, as a rule: a shell whose child is ended before it takes that for the child's own end.
+    for pid, one in sorted(every.items()):
+        with suppress(OSError):
+            try:
+                descriptor = os.pidfd_open(pid)
+            except OSError as error:
+                if error.errno == errno.ENOSYS and _is_still(one):  # before Linux 5.3
+                    os.kill(pid, number)
+                continue
+            try:
+                if _is_still(one):
+                    signal.pidfd_send_signal(descriptor, number)
+            finally:
+                os.close(descriptor)
+
+
+def line_of(pid: int, every: Mapping[int, Process]) -> list[int]:
+    """Return a process and its ancestors, from itself upwards, as far as they are among ``every``."""
+    line: list[int] = []
+    while pid in every and pid not in line:  # pids come round while they are read
+        line.append(pid)
+        pid = every[pid].parent
+    return line
+
+
+def _is_still(one: Process) -> bool:
+    """Return whether this very process still runs; its parent may have gone."""
+    now = process(one.pid)
+    return now is not None and now.began_ticks == one.began_ticks
+
+
+def _processes() -> Iterator[Process]:
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        if one := process(int(name)):
+            yield one
+
+
+def _task_of(pid: int, run: str) -> int | None:
+    """Return whose task of this run the process says it is; None for every other, and where nobody may know.
+
+    A job that a task submitted has the run's name from it, and a job id of its own.
+    """
+    of_run, of_task = f"{RUN_VARIABLE}={run}".encode(), f"{TASK_VARIABLE}=".encode()
+    of_job = f"SLURM_JOB_ID={run.partition('-')[0]}".encode()
+    with suppress(OSError, ValueError), open(f"/proc/{pid}/environ", "rb") as stream:
+        variables = stream.read().split(b"\0")
+        if of_run in variables and of_job in variables:
+            return next((int(one[len(of_task) :]) for one in variables if one.startswith(of_task)), None)
+    return None
