@@ -63,8 +63,9 @@ def joins(bench: Bench) -> None:
     folder = bench.fresh()
     large, small = bench.script(folder, "large"), folder / "small.sh"
     small.write_text(f"#!/bin/sh\n{sys.executable} {bench.program} small 10 {folder}/small.json\n")
-    common = ("--mem=8G", "-c", "2", "-D", str(folder))
-    call(*CSUB, "--gres=gpu:1", "--gpu-footprint=mem=9G,sm=66", "-t", "5", *common, str(large), folder=folder)
+    common = ("-c", "2", "-D", str(folder))
+    hint = "--gpu-footprint=mem=9G,sm=66"
+    call(*CSUB, "--gres=gpu:1", hint, "-t", "5", "--mem=8G", *common, str(large), folder=folder)
     time.sleep(15)
     argv = (
         "--join=auto",
