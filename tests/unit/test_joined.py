@@ -51,10 +51,10 @@ def test_a_task_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_files_are_named_by_the_step() -> None:
-    task = TASK._replace(folder="/work")
-    output = "/work/light-1.2-1.2-alice-g1.out"
+    task = TASK._replace(folder="/sweep")
+    output = "/sweep/light-1.2-1.2-alice-g1.out"
     assert files_of(task, "1.2", "g1") == (output, output, "/dev/null")
-    assert files_of(task._replace(error="%5A.err", input="in"), "1.2", "g1")[1:] == ("/work/001.2.err", "/work/in")
+    assert files_of(task._replace(error="%5A.err", input="in"), "1.2", "g1")[1:] == ("/sweep/001.2.err", "/sweep/in")
 
 
 class Step:
