@@ -29,6 +29,8 @@ _NOT_BEGUN = 75
 # slurmdbd hears of an end some seconds later than the controller.
 _ASK_EVERY_S, _ASKED_TIMES = 2.0, 15
 _ASK_SLURM_S = 10.0
+# Slurm signals a step's processes one after the other, and a script may end at the first.
+_SIGNALS_APART_S = 1.0
 _EXCLUSIVE = re.compile(rb"exclusive|prohibited", re.IGNORECASE)
 # None of these ends the step's first process: it stays to say how the script ended.
 _SURVIVED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -230,10 +232,12 @@ def _run(task: Task, folder: str, files: tuple[str, str, str], environ: Mapping[
     except CollocError as error:
         os.write(2, f"csub: {error}\n".encode(errors="replace"))
         status = 126
+    ended_s = now()
+    pause(_SIGNALS_APART_S)
     # After a SIGTERM nobody knows whether it is done: the job's end sends one.
     if signal.SIGTERM not in told:
         with suppress(StoreError):  # then Slurm's accounting tells whether the step had an end of its own
-            write_atomic(finished_path(folder), json.dumps({"status": status, "at_s": now()}).encode(), durable=True)
+            write_atomic(finished_path(folder), json.dumps({"status": status, "at_s": ended_s}).encode(), durable=True)
     return 128 - status if status < 0 else status
 
 

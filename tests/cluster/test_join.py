@@ -110,7 +110,9 @@ def test_a_host_that_ends_early_costs_a_second_run_and_no_third(dave: Joiner) ->
     step = dave.join("trap 'exit 0' TERM\nfor i in $(seq 300); do sleep 0.1; done\n", "-t", "1")
     assert len(dave.companion(host)) == 1
     dave.end(host)
-    [again] = set(dave.lights()) - set(before)
+    new = set(dave.lights()) - set(before)
+    assert len(new) == 1, dave.run("colloc", "job", step).stdout
+    [again] = new
     assert dave.shown(again)["TimeLimit"] == "00:01:00"
     assert f"submitted again as job {again}\n" in dave.run("colloc", "job", step).stdout
     dave.lab.run(["scancel", again])
@@ -165,11 +167,7 @@ def test_what_does_not_fit_is_submitted_as_usual_and_says_why(dave: Joiner) -> N
     host = dave.host()
     script = dave.script(WORK)
     for options, why in NOT_JOINED:
-        done = (
-            dave.run("csub", *LIGHT, *options, "-d", "singleton", script)
-            if False
-            else dave.run("csub", *LIGHT, *options, "--dry-run", script)
-        )
+        done = dave.run("csub", *LIGHT, *options, "--dry-run", script)
         assert f"not joined: job {host}: " in done.stderr, options
         assert why in done.stderr, options
 

@@ -95,6 +95,13 @@ def test_after_a_sigterm_nobody_says_that_it_is_done(tmp_path: Path) -> None:
     assert step.finished is None
 
 
+def test_nor_where_the_script_heard_of_it_first(tmp_path: Path) -> None:
+    """Slurm signals the processes of a step one after the other, and a trap ends bash at once."""
+    step = Step(tmp_path, "(sleep 0.4; kill -TERM $PPID) & exit 0\n")
+    assert step.run().returncode == 0
+    assert step.finished is None
+
+
 def test_a_script_that_a_signal_ends_is_done(tmp_path: Path) -> None:
     step = Step(tmp_path, "kill -9 $$\n")
     assert step.run().returncode == 137
