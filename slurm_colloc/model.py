@@ -39,6 +39,7 @@ class JobRequest(NamedTuple):
     asks, None without them. ``cpus_given`` and ``mem_given`` say that
     cores per task or host memory are asked for otherwise, so that a partition's defaults per GPU do not hold.
     ``cores_unclear`` says that other options have a say in the number of cores.
+    ``numbers`` are the names of the numbers in ``signature``, in their order.
     ``time_limit_min`` is None where none was asked, and infinite where it was asked for. ``no_share`` and
     ``untouchable`` hold the reasons why the job cannot run on a share (MPS, shard), and why the request must reach
     Slurm exactly as it was written. ``components`` are the partitions of each component of a heterogeneous job, this
@@ -64,6 +65,7 @@ class JobRequest(NamedTuple):
     time_limit_min: float | None
     array: bool
     signature: str
+    numbers: tuple[str, ...]
     no_share: tuple[str, ...]
     untouchable: tuple[str, ...]
     components: tuple[tuple[str, ...], ...]
@@ -201,7 +203,10 @@ JOINED_SUFFIX = "-joined"
 
 
 class Decision(NamedTuple):
-    """What csub decided for one submission and why: the ledger's entry."""
+    """What csub decided for one submission and why: the ledger's entry.
+
+    ``numbers`` are the names of the numbers in ``signature``, in their order.
+    """
 
     job_id: str
     cluster: str
@@ -216,6 +221,7 @@ class Decision(NamedTuple):
     gpu_mem_q99_mib: float | None
     sm_active_q95_pct: float | None
     reasons: tuple[str, ...]
+    numbers: tuple[str, ...] = ()
 
     @property
     def is_pack(self) -> bool:
@@ -501,6 +507,8 @@ class Prediction(NamedTuple):
     sm_max_ratio: float | None
 
 
+# Slurm's word for a run that came to a good end: only its peak is one.
+COMPLETED = "COMPLETED"
 # The state of a run that ended because the GPU memory it was given did not suffice; no word of Slurm's.
 GPU_OOM = "GPU_OOM"
 
@@ -512,7 +520,9 @@ class Evidence(NamedTuple):
     ``elapsed_s`` is the run's time from start to end, for an unfinished one so far; None where it is not known.
     ``sm_active_pct`` are (mean, 95th percentile) in percent of a whole GPU; ``sm_is_bound`` says that they are an
     upper bound taken from GPU_UTIL because the driver offers no SM activity. ``dram_active_q95_pct`` is of a run that
-    had a whole GPU for itself, None of any other.
+    had a whole GPU for itself, None of any other. ``gpu_mem_total_mib`` is what its GPU or slice had in all, and
+    ``grew_until_s`` how long after it first held memory that still grew by more than one percent.
+    ``run_count`` is 1, or of how many old runs this one record keeps what matters.
     """
 
     job_id: str
@@ -529,6 +539,9 @@ class Evidence(NamedTuple):
     ended_s: float
     elapsed_s: float | None
     dram_active_q95_pct: float | None = None
+    gpu_mem_total_mib: int | None = None
+    grew_until_s: float | None = None
+    run_count: int = 1
 
 
 class Finding(NamedTuple):

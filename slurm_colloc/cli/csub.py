@@ -361,6 +361,7 @@ def _record(plan: Plan, job_id: str, cluster: str, config: SiteConfig) -> None:
             gpu_mem_q99_mib=memory.q99 if memory else None,
             sm_active_q95_pct=active.q95 if active else None,
             reasons=placement.reasons,
+            numbers=() if packed else request.numbers,
         )
         try:
             drop = partial(drop_decision, config.decisions_folder, decision)

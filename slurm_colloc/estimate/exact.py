@@ -3,52 +3,97 @@
 
 from collections.abc import Sequence
 
-from slurm_colloc.model import GPU_OOM, Evidence, Footprint, Quantiles, SharingMode
+from slurm_colloc.estimate.question import Question
+from slurm_colloc.model import COMPLETED, GPU_OOM, Evidence, Footprint, Quantiles, SharingMode
+from slurm_colloc.units import counted
 
 RUNG = "exact"
-_COMPLETED = "COMPLETED"
 _MIN_SAMPLES = 3
-# Margins over the largest peak seen: repeats of a configuration need 1.05 at a target of 1 % out-of-memory, a single
-# run needs more (docs/explanation/estimate.md).
-_MARGIN_FEW, _MARGIN_MANY, _MANY = 1.15, 1.05, 3
+# From so many completed runs on the smaller margin holds (docs/explanation/estimate.md).
+_MANY = 3
 # A run that is cut off at its time limit has lost everything; the sampler inside a job also starts after the job.
 _MARGIN_TIME = 1.25
+# By so much the newest run needed more than any before: the job grows, and may again.
+_GREW = 1.02
+# Allocators that take a part of whatever GPU they find, at once and for good: JAX takes 0.75 of it, vLLM 0.9,
+# TensorFlow nearly all [docs/explanation/estimate.md].
+_GREEDY_PARTS, _GREEDY_WITHIN, _GREEDY_FROM, _GREEDY_AT_ONCE_S = (0.75, 0.9), 0.01, 0.94, 30.0
 
 
-def from_runs(evidence: Sequence[Evidence]) -> Footprint | str:
-    """Return the footprint that earlier runs support, or the reason why they support none.
+def from_runs(question: Question) -> Footprint | str:
+    """Return the footprint that earlier runs of the job support, or the reason why they support none.
 
     Only completed runs show a peak; any other run's peak is a lower bound that can only raise the answer.
     """
-    usable = [item for item in evidence if item.gpu_mem_peak_mib is not None and item.sample_count >= _MIN_SAMPLES]
-    completed = [item for item in usable if item.state == _COMPLETED]
+    evidence = question.runs
     if not evidence:
         return "no earlier run of this job is known"
-    if not completed:
-        return f"{_runs(evidence)} known, none of which has completed with {_MIN_SAMPLES} samples"
+    completed = usable(evidence)
+    if isinstance(completed, str):
+        return completed
     model = completed[-1].gpu_model
-    completed = [item for item in completed if item.gpu_model == model]
     peaks = sorted(float(item.gpu_mem_peak_mib or 0) for item in completed)
-    if peaks[-1] == 0:
-        return f"{_runs(completed)} known, all held a GPU and used no memory on it"
+    count = sum(item.run_count for item in completed)
+    margin = question.calibration.margin("exact-many" if count >= _MANY else "exact-few")
+    grew = _growth(completed)
     # A bound needs no minimum of samples: a job that ran out of memory at once was seen once or twice.
     bounds = [float(item.gpu_mem_peak_mib or 0) for item in evidence if item.gpu_model in (model, "")]
-    margin = _MARGIN_MANY if len(completed) >= _MANY else _MARGIN_FEW
-    memory = Quantiles(_median(peaks), peaks[-1], max(peaks[-1] * margin, max(bounds)))
-    active, how = _sm_active(completed)
+    memory = Quantiles(median(peaks), peaks[-1], max(peaks[-1] * margin.factor * grew, max(bounds)))
+    active, how = sm_active(completed)
     if (least := out_of_memory(evidence)) and least.gpu_mem_peak_mib == memory.q99:
         how = f"; {more_than(least)}{how}"
-    noun = "run" if len(completed) == 1 else "runs"
+    if grew > 1:
+        how = f"; the newest needed {grew - 1:.0%} more than any before, so as much again is added{how}"
+    runs = counted(count, "completed run")
     return Footprint(
         gpu_mem_peak_mib=memory,
         sm_active_pct=active,
         run_time_s=_run_time(completed),
         gpu_model=model,
         rung=RUNG,
-        evidence_count=len(completed),
-        provenance=f"{len(completed)} completed {noun} on {model}, margin {margin:.2f} over the largest peak{how}",
-        dram_active_pct=_dram_active(completed),
+        evidence_count=count,
+        provenance=f"{runs} on {model}, margin {margin} over the largest peak{how}",
+        dram_active_pct=dram_active(completed),
     )
+
+
+def usable(evidence: Sequence[Evidence]) -> list[Evidence] | str:
+    """Return the runs that show a peak, all on the GPU model of the newest of them; or why there are none."""
+    enough = [item for item in evidence if item.gpu_mem_peak_mib is not None and item.sample_count >= _MIN_SAMPLES]
+    completed = [item for item in enough if item.state == COMPLETED]
+    if not completed:
+        return f"{_runs(evidence)} known, none of which has completed with {_MIN_SAMPLES} samples"
+    if greedy := [item for item in completed if is_greedy(item)]:
+        if len(greedy) == len(completed):
+            return (
+                f"{_runs(evidence)} known, whose framework took {_part(greedy[-1]):.0%} of its GPU at once, so that "
+                "what it needs is not known"
+            )
+        completed = [item for item in completed if item not in greedy]
+    completed = [item for item in completed if item.gpu_model == completed[-1].gpu_model]
+    if not any(item.gpu_mem_peak_mib for item in completed):
+        return f"{_runs(completed)} known, all held a GPU and used no memory on it"
+    return completed
+
+
+def is_greedy(run: Evidence) -> bool:
+    """Return whether a run's memory is what its framework takes of any GPU, and so nothing that it needs."""
+    if not run.gpu_mem_total_mib or run.gpu_mem_peak_mib is None or run.grew_until_s is None:
+        return False
+    part = _part(run)
+    is_part = part >= _GREEDY_FROM or any(abs(part - one) <= _GREEDY_WITHIN for one in _GREEDY_PARTS)
+    return is_part and run.grew_until_s <= _GREEDY_AT_ONCE_S
+
+
+def _part(run: Evidence) -> float:
+    return (run.gpu_mem_peak_mib or 0) / (run.gpu_mem_total_mib or 1)
+
+
+def _growth(completed: Sequence[Evidence]) -> float:
+    """Return how much more the newest run needed than any before it, 1 where that is no more than noise."""
+    before = max((item.gpu_mem_peak_mib or 0 for item in completed[:-1]), default=0)
+    grew = (completed[-1].gpu_mem_peak_mib or 0) / before if before else 1.0
+    return grew if grew > _GREW else 1.0
 
 
 def out_of_memory(evidence: Sequence[Evidence]) -> Evidence | None:
@@ -66,7 +111,8 @@ def _runs(evidence: Sequence[Evidence]) -> str:
     return "1 earlier run is" if len(evidence) == 1 else f"{len(evidence)} earlier runs are"
 
 
-def _median(values: Sequence[float]) -> float:
+def median(values: Sequence[float]) -> float:
+    """Return the value in the middle, or halfway between the two there."""
     # The standard library's statistics costs csub 3 ms to import.
     ordered, middle = sorted(values), len(values) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
@@ -76,17 +122,17 @@ def _run_time(completed: Sequence[Evidence]) -> Quantiles | None:
     """Return run times on a whole GPU; on a share a run may have been slower."""
     whole = [item for item in completed if item.mode == SharingMode.EXCLUSIVE]
     times = [item.elapsed_s for item in whole if item.elapsed_s is not None]
-    return Quantiles(_median(times), max(times), max(times) * _MARGIN_TIME) if times else None
+    return Quantiles(median(times), max(times), max(times) * _MARGIN_TIME) if times else None
 
 
-def _dram_active(completed: Sequence[Evidence]) -> Quantiles | None:
+def dram_active(completed: Sequence[Evidence]) -> Quantiles | None:
     """Return how long runs on a whole GPU kept its memory busy; what is kept of each is already its high value."""
     whole = [item for item in completed if item.mode == SharingMode.EXCLUSIVE]
     highs = [item.dram_active_q95_pct for item in whole if item.dram_active_q95_pct is not None]
-    return Quantiles(_median(highs), max(highs), max(highs)) if highs else None
+    return Quantiles(median(highs), max(highs), max(highs)) if highs else None
 
 
-def _sm_active(completed: Sequence[Evidence]) -> tuple[Quantiles | None, str]:
+def sm_active(completed: Sequence[Evidence]) -> tuple[Quantiles | None, str]:
     """Return SM activity from runs that had a whole GPU; a share caps what a run can show of itself."""
     whole = [item for item in completed if item.mode == SharingMode.EXCLUSIVE]
     known = [item for item in whole if item.sm_active_mean_pct is not None and item.sm_active_q95_pct is not None]
@@ -95,4 +141,4 @@ def _sm_active(completed: Sequence[Evidence]) -> tuple[Quantiles | None, str]:
     means = [item.sm_active_mean_pct or 0.0 for item in known]
     highs = [item.sm_active_q95_pct or 0.0 for item in known]
     how = "; SM activity bounded by GPU_UTIL" if any(item.sm_is_bound for item in known) else ""
-    return Quantiles(_median(means), max(highs), max(highs)), how
+    return Quantiles(median(means), max(highs), max(highs)), how

@@ -28,8 +28,26 @@ class EvidenceFound(NamedTuple):
 
 
 def evidence_path(folder: str, signature: str, job_id: str) -> str:
-    """Return where the evidence of one run lies."""
-    return os.path.join(folder, "evidence", signature, f"{job_id}.json")
+    """Return where the evidence of one run lies: jobs of one family lie together."""
+    family, _, rest = signature.partition(".")
+    return os.path.join(folder, "evidence", family, rest, f"{job_id}.json")
+
+
+def signatures_of_family(folder: str, family: str) -> list[str]:
+    """Return the signatures of one family of which there are runs, those that ran last first.
+
+    Raises:
+        StoreError: the folder cannot be read.
+    """
+    path = os.path.join(folder, "evidence", family)
+    try:
+        with os.scandir(path) as entries:
+            found = sorted(((entry.stat().st_mtime, entry.name) for entry in entries if entry.is_dir()), reverse=True)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"evidence in '{path}' cannot be read: {error.strerror}") from error
+    return [f"{family}.{name}" for _, name in found]
 
 
 def note_joined(folder: str, signature: str, job_id: str) -> None:
@@ -39,8 +57,7 @@ def note_joined(folder: str, signature: str, job_id: str) -> None:
         StoreError: the folder cannot be written.
     """
     path = evidence_path(folder, signature, job_id)
-    for parent in (folder, os.path.join(folder, "evidence"), os.path.dirname(path)):
-        private_folder(parent)
+    _make_folders(folder, path)
     write_atomic(f"{path}{_JOINED}", b"")
 
 
@@ -56,14 +73,19 @@ def drop_evidence(folder: str, evidence: Evidence) -> None:
         StoreError: the folder cannot be written.
     """
     path = evidence_path(folder, evidence.signature, evidence.job_id)
-    for parent in (folder, os.path.join(folder, "evidence"), os.path.dirname(path)):
-        private_folder(parent)
+    _make_folders(folder, path)
     write_atomic(path, json.dumps(evidence._asdict()).encode())
+
+
+def _make_folders(folder: str, path: str) -> None:
+    runs = os.path.dirname(path)
+    for parent in (folder, os.path.join(folder, "evidence"), os.path.dirname(runs), runs):
+        private_folder(parent)
 
 
 def read_evidence(folder: str, signature: str) -> EvidenceFound:
     """Return the newest runs of one signature, oldest first; a missing folder is no evidence."""
-    runs = os.path.join(folder, "evidence", signature)
+    runs = os.path.dirname(evidence_path(folder, signature, "0"))
     try:
         with os.scandir(runs) as entries:
             # By number, for Slurm counts up: asking each file for its time would cost an operation of its own.
@@ -156,9 +178,10 @@ def parse_decision(content: bytes) -> Decision:
     """
     try:
         values = _checked(json.loads(content), Decision)
-        if not all(fits(reason, str) for reason in values["reasons"]):
-            raise ValueError("a reason is not a text")
-        return Decision(**{**values, "reasons": tuple(values["reasons"])})
+        lists = {name: tuple(values.get(name, ())) for name in ("reasons", "numbers")}
+        if not all(fits(text, str) for texts in lists.values() for text in texts):
+            raise ValueError("a reason or the name of a number is not a text")
+        return Decision(**{**values, **lists})
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(f"decision file is not of the expected form: {error}") from error
 

@@ -13,8 +13,12 @@ from slurm_colloc.files import PRIVATE_FILE, temporary_path
 from slurm_colloc.history.records import RUNS_READ, newest_of
 from slurm_colloc.model import Evidence
 
-SCHEMA = 3
+SCHEMA = 4
 _COLUMNS = ", ".join(Evidence._fields)
+_FAMILY = "substr(signature, 1, instr(signature, '.'))"
+_IS_BOUND = Evidence._fields.index("sm_is_bound")
+# Of one family; a sweep has as many signatures as tasks.
+_RELATIVES_READ = 400
 
 
 def snapshot_path(state_folder: str, uid: int) -> str:
@@ -41,6 +45,8 @@ def write_snapshot(path: str, evidence: Iterable[Evidence], uid: int | None = No
                 marks = ", ".join("?" * len(Evidence._fields))
                 connection.executemany(f"INSERT INTO evidence VALUES ({marks})", evidence)  # noqa: S608
                 connection.execute("CREATE INDEX by_signature ON evidence (signature, ended_s)")
+                # Of a signature the part before the dot: what relatives have in common.
+                connection.execute(f"CREATE INDEX by_family ON evidence ({_FAMILY}, ended_s)")
         finally:
             connection.close()
         if uid is not None:
@@ -56,10 +62,23 @@ def read_snapshot(path: str, signature: str) -> tuple[Evidence, ...]:
     """Return the newest runs of one signature, oldest first; a missing file is no evidence.
 
     Raises:
-        StoreError: corrupt, unreadable, or from a newer release.
+        StoreError: corrupt, unreadable, or from another release.
     """
+    return newest_of(_rows(path, "signature = ?", signature, RUNS_READ))
+
+
+def read_family(path: str, family: str) -> tuple[Evidence, ...]:
+    """Return the newest runs of all jobs of one family, oldest first; a missing file is no evidence.
+
+    Raises:
+        StoreError: corrupt, unreadable, or from another release.
+    """
+    return tuple(reversed(_rows(path, f"{_FAMILY} = ?", f"{family}.", _RELATIVES_READ)))
+
+
+def _rows(path: str, condition: str, value: str, most: int) -> list[Evidence]:
     if not os.path.exists(path):
-        return ()
+        return []
     # Here, not above: most users of csub have no snapshot, and it costs 4 ms to import.
     import sqlite3
 
@@ -72,11 +91,11 @@ def read_snapshot(path: str, signature: str) -> tuple[Evidence, ...]:
             if version != SCHEMA:
                 raise StoreError(f"history '{path}' has schema {version}, not {SCHEMA}; run 'colloc ingest' again")
             rows = connection.execute(
-                f"SELECT {_COLUMNS} FROM evidence WHERE signature = ? ORDER BY ended_s DESC LIMIT ?",  # noqa: S608
-                (signature, RUNS_READ),
+                f"SELECT {_COLUMNS} FROM evidence WHERE {condition} ORDER BY ended_s DESC LIMIT ?",  # noqa: S608
+                (value, most),
             ).fetchall()
         finally:
             connection.close()
     except sqlite3.Error as error:
         raise StoreError(f"history '{path}' cannot be read: {error}; run 'colloc ingest' again") from error
-    return newest_of([Evidence(*row)._replace(sm_is_bound=bool(row[8])) for row in rows])
+    return [Evidence(*row)._replace(sm_is_bound=bool(row[_IS_BOUND])) for row in rows]

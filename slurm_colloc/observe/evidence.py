@@ -11,6 +11,8 @@ from slurm_colloc.observe.attribute import MEASURED, attribute_round
 
 # Slurm's word for a job that is still going; the true end state is asked for when the evidence is next needed.
 RUNNING = "RUNNING"
+# Less is the noise of an allocator that has come to rest.
+_GROWTH = 1.01
 
 
 class EvidenceBuilder:
@@ -22,6 +24,11 @@ class EvidenceBuilder:
         self._mode = mode
         self._gpu_model = ""
         self._peak_mib: int | None = None
+        self._total_mib: int | None = None
+        # When its memory was first seen to be held, and when it last grew for good.
+        self._held_s: float | None = None
+        self._grew_to_mib = 0
+        self._grew_until_s: float | None = None
         # Seconds spent at each whole percent of a GPU's SMs.
         self._sm_seconds = [0.0] * 101
         # Likewise at each percent of the time in which the busiest GPU's memory moves data.
@@ -40,7 +47,9 @@ class EvidenceBuilder:
         own = [share for share in attribute_round(seen) if share.job_id == self._job_id]
         memory = [share.gpu_mem_used_mib for share in own]
         if own and None not in memory:
-            self._peak_mib = max(self._peak_mib or 0, sum(size for size in memory if size is not None))
+            self._add_memory(sum(size for size in memory if size is not None), seen.at_s)
+            total = sum(devices[uuid].mem_total_mib for uuid in {share.uuid for share in own})
+            self._total_mib = max(self._total_mib or 0, total)
         self._add_dram(own, seen.interval_s)
         sm_total, known = 0.0, bool(own)
         for share in own:
@@ -66,6 +75,14 @@ class EvidenceBuilder:
             self._sm_sum += sm_total * seen.interval_s
         return self._evidence(seen.at_s, seen.at_s - self._began_s)
 
+    def _add_memory(self, used_mib: int, at_s: float) -> None:
+        self._peak_mib = max(self._peak_mib or 0, used_mib)
+        if self._held_s is None and used_mib:
+            self._held_s = at_s
+        if self._held_s is not None and used_mib > self._grew_to_mib * _GROWTH:
+            self._grew_to_mib = used_mib
+            self._grew_until_s = at_s - self._held_s
+
     def _add_dram(self, own: Sequence[JobShare], interval_s: float) -> None:
         found = [share.dram_active_pct for share in own if share.method == MEASURED]
         known = [value for value in found if value is not None]
@@ -89,6 +106,8 @@ class EvidenceBuilder:
             ended_s=at_s,
             elapsed_s=elapsed_s,
             dram_active_q95_pct=_quantile(self._dram_seconds, 0.95) if self._mode == SharingMode.EXCLUSIVE else None,
+            gpu_mem_total_mib=self._total_mib,
+            grew_until_s=self._grew_until_s,
         )
 
 

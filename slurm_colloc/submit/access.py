@@ -9,8 +9,8 @@ from contextlib import suppress
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, StoreError
-from slurm_colloc.estimate.signature import digest
 from slurm_colloc.files import private_folder, read_bounded, write_atomic
+from slurm_colloc.history.signature import digest
 from slurm_colloc.slurm.limits import Limits, from_json, to_json
 
 _LIMIT_BYTES = 16 * 1024 * 1024

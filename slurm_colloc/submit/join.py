@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.estimate.ladder import estimate
+from slurm_colloc.estimate.question import question_of
 from slurm_colloc.files import read_bounded
 from slurm_colloc.history.lookup import look_up
 from slurm_colloc.history.records import parse_decision
@@ -264,7 +265,7 @@ def _footprint_of_host(job: Running, decision: Decision, config: SiteConfig, slu
     """Return what the host needs: by its history or what was said of it, and no less than was measured of it so far."""
     known = look_up(config, decision.signature, slurm.job_states)
     own = next((run for run in known.evidence if run.job_id == job.job_id), None)
-    footprint = estimate(None, [run for run in known.evidence if run is not own])
+    footprint = estimate(question_of(decision, known)._replace(runs=[run for run in known.evidence if run is not own]))
     said = _said(decision)
     if footprint.gpu_mem_peak_mib is None or decision.rung == "hint":
         footprint = footprint._replace(gpu_mem_peak_mib=said[0] or footprint.gpu_mem_peak_mib)

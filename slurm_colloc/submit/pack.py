@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, UnsureError
-from slurm_colloc.estimate.signature import digest
+from slurm_colloc.history.signature import digest
 from slurm_colloc.model import JobRequest, Placement, SharingMode
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.runtime.spec import MARK, VERSION, Loader, Spec, to_json
@@ -178,7 +178,7 @@ def _read(
     if others:
         raise UnsureError("a pack has no heterogeneous components")
     switched_off = reason_switched_off([own_option("colloc", command_line, script)], config)
-    request = build_request(given, script, text, name, script_args, config)
+    request = build_request(given, script, text, name, script_args, config, environ=environ)
     if not request.gpu_count:
         raise InputError("a pack needs a GPU; say --gres=gpu:1")
     footprint, notes = footprint_of(

@@ -12,6 +12,7 @@ from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import DeadlineError, UnsureError
 from slurm_colloc.estimate.ladder import estimate
+from slurm_colloc.estimate.question import Question
 from slurm_colloc.history.lookup import look_up
 from slurm_colloc.model import GPU_OOM, Footprint, JobRequest, Placement, SharingMode
 from slurm_colloc.placement.choose import Access, as_asked, place
@@ -243,7 +244,9 @@ def make_plan(
     notes: list[str] = []
     for number, given in enumerate(components):
         all_of_them = components if len(components) > 1 else ()
-        request = build_request(given, script, text, name, command_line.script_args, config, number, all_of_them)
+        request = build_request(
+            given, script, text, name, command_line.script_args, config, number, all_of_them, environ
+        )
         hint = own_option("gpu-footprint", command_line, script, number)
         packs = script is not None and wants_pack(command_line, script)
         footprint, said = footprint_of(request, text, hint, config, slurm, anyway=packs)
@@ -357,20 +360,22 @@ def footprint_of(
     ``anyway`` asks the history of a job too that can get no piece of a GPU.
     """
     if why := reason_against_history(text):
-        footprint = estimate(hint, ())
+        footprint = estimate(Question(hint))
         return (footprint if hint is not None else footprint._replace(provenance=why)), ()
     if request.untouchable and not anyway:
-        return estimate(hint, ()), ()
+        return estimate(Question(hint)), ()
     if hint is not None and "sm=" in hint:
         # Where the user says all, only what is known to be too little counts: Slurm is asked for nothing, and a history
         # that hangs is no reason to decide nothing.
         step = partial(look_up, config, request.signature, None)
         with suppress(DeadlineError):
             known = within(config.timeouts.decide_s / 4, "reading the history", step)
-            return estimate(hint, [run for run in known.evidence if run.state == GPU_OOM]), ()
-        return estimate(hint, ()), ()
+            runs = [run for run in known.evidence if run.state == GPU_OOM]
+            return estimate(Question(hint, request.signature, request.numbers, runs)), ()
+        return estimate(Question(hint)), ()
     known = look_up(config, request.signature, slurm.job_states)
-    return estimate(hint, known.evidence), known.notes
+    question = Question(hint, request.signature, request.numbers, known.evidence, known.relatives)
+    return estimate(question), known.notes
 
 
 def _access(request: JobRequest, footprint: Footprint, config: SiteConfig, slurm: Slurm) -> Access:

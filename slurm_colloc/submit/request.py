@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what sbatch would understand to the JobRequest, with every reason to leave the job alone."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, UnsureError
-from slurm_colloc.estimate.signature import signature
+from slurm_colloc.history.signature import signature
 from slurm_colloc.model import Gres, JobRequest
 from slurm_colloc.placement.terms import asked_partitions, suspending
 from slurm_colloc.slurm.directives import Script
@@ -106,6 +107,7 @@ def build_request(
     config: SiteConfig,
     number: int = 0,
     components: Sequence[Mapping[str, Given]] = (),
+    environ: Mapping[str, str] | None = None,
 ) -> JobRequest:
     """Return the request that decides a component's placement.
 
@@ -118,6 +120,7 @@ def build_request(
         config: the site.
         number: which of several components this is.
         components: the options in force of all of them; empty for a job of one.
+        environ: of the submission, which the job gets as far as --export says.
 
     Raises:
         UnsureError: the GPU request or the time limit is outside its grammar.
@@ -127,7 +130,9 @@ def build_request(
     gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
     steps = _step_gpus(text)
     # Components run the same text and are not the same job; and one home may serve several clusters.
-    told_apart = (config.cluster, str(number), *script_args)
+    told_apart = (config.cluster, str(number))
+    folder = os.path.join(os.getcwd(), _value(given, "chdir"))
+    known_by = signature(text, script_args, gpu_count, told_apart, _exported(given, environ or {}), folder)
     return JobRequest(
         name=_value(given, "job-name") if "job-name" in given else script_name,
         script_args=tuple(script_args),
@@ -146,12 +151,23 @@ def build_request(
         mem_given="mem" in given or "mem-per-cpu" in given,
         time_limit_min=_time(given),
         array="array" in given,
-        signature=signature(text, told_apart, gpu_count),
+        signature=known_by.text,
+        numbers=known_by.names,
         no_share=tuple(_reasons_against_share(given, text, steps, len(components), config)),
         untouchable=tuple(_reasons(given, gres, styles, steps, config)),
         components=tuple(_partitions(other) for other in components),
         origins=tuple((option.name, option.origin) for option in given.values()),
     )
+
+
+def _exported(given: Mapping[str, Given], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that the job will find, of those it could be handed at its submission."""
+    # A comma inside quotes is part of a value; a split in two then only makes another job of it.
+    words = _value(given, "export").split(",") if "export" in given else ["ALL"]
+    named = dict(word.split("=", 1) for word in words if "=" in word)
+    if "ALL" in words:
+        return {**environ, **named}
+    return {name: environ[name] for name in (*words, "HOME") if name in environ} | named
 
 
 def _partitions(given: Mapping[str, Given]) -> tuple[str, ...]:

@@ -177,6 +177,7 @@ def request(**fields: Any) -> JobRequest:
         time_limit_min=None,
         array=False,
         signature="sig",
+        numbers=(),
         no_share=(),
         untouchable=(),
         components=(),

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from slurm_colloc.history.records import evidence_path
+
 SITE = """
 schema = 1
 cluster = "lab"
@@ -110,6 +112,14 @@ class Shell:
     def calls(self) -> list[list[str]]:
         files = sorted((self.folder / "calls").iterdir(), key=lambda path: int(path.name))
         return [path.read_text().split("\0")[:-1] for path in files]
+
+    def ran(self, evidence: Mapping[str, object]) -> Path:
+        """Leave the evidence of an earlier run in the user's folder, and return its file."""
+        folder = str(self.folder / "home/.local/share/slurm_colloc")
+        path = Path(evidence_path(folder, str(evidence["signature"]), str(evidence["job_id"])))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(evidence))
+        return path
 
     def decisions(self) -> list[dict[str, object]]:
         folder = self.folder / "home/.local/share/slurm_colloc/decisions"

@@ -184,10 +184,8 @@ def test_history_of_an_earlier_run_places_the_next(shell: Shell) -> None:
     """Evidence without an end is settled by one question to Slurm and then trusted."""
     plan = json.loads(shell.run("--dry-run", "--format=json", "job.sh").stdout)
     signature = plan["request"]["signature"]
-    folder = shell.folder / "home/.local/share/slurm_colloc/evidence" / signature
-    folder.mkdir(parents=True)
     evidence = {**EVIDENCE, "signature": signature, "state": "RUNNING"}
-    (folder / "9.json").write_text(json.dumps(evidence))
+    path = shell.ran(evidence)
     (shell.folder / "bin/sacct").write_text('#!/bin/sh\necho asked >> "$CALLS/../sacct"\necho "9|COMPLETED"\n')
     (shell.folder / "bin/sacct").chmod(0o755)
     for _ in range(2):
@@ -195,7 +193,7 @@ def test_history_of_an_earlier_run_places_the_next(shell: Shell) -> None:
     assert shell.calls() == [["--gres=gpu:h100_1g.10gb:1", "job.sh"]] * 2
     assert (shell.folder / "sacct").read_text() == "asked\n"
     for state in ("FAILED", "OUT_OF_MEMORY", "TIMEOUT", "CANCELLED"):
-        (folder / "9.json").write_text(json.dumps({**evidence, "state": state}))
+        path.write_text(json.dumps({**evidence, "state": state}))
         assert json.loads(shell.run("--dry-run", "--format=json", "job.sh").stdout)["placement"]["gres"] == "as asked"
 
 
@@ -216,9 +214,7 @@ def test_earlier_runs_do_not_count_where_the_script_says_nothing_of_the_job(shel
     for text, placed in ((SUBMITIT, False), (SUBMITIT.replace("submitit.core._submit", "train"), True)):
         (shell.folder / "job.sh").write_text(text)
         signature = json.loads(shell.run("--dry-run", "--format=json", "job.sh").stdout)["request"]["signature"]
-        folder = shell.folder / "home/.local/share/slurm_colloc/evidence" / signature
-        folder.mkdir(parents=True)
-        (folder / "9.json").write_text(json.dumps({**EVIDENCE, "signature": signature}))
+        shell.ran({**EVIDENCE, "signature": signature})
         done = shell.run("--explain", "job.sh")
         assert (shell.calls()[-1] != ["job.sh"]) is placed
         assert ("scripts of submitit are the same whatever they run" in done.stderr) is not placed

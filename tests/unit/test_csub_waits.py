@@ -35,9 +35,7 @@ def site(shell: Shell) -> Shell:
         stream.write(f'[paths]\nstate = "{shell.folder / "state"}"\n')
     shown = shell.run("--dry-run", "--colloc=off", "--format=json", "job.sh").stdout
     signature = json.loads(shown)["request"]["signature"]
-    folder = shell.folder / "home/.local/share/slurm_colloc/evidence" / signature
-    folder.mkdir(parents=True)
-    (folder / "9.json").write_text(json.dumps({**EVIDENCE, "signature": signature}))
+    shell.ran({**EVIDENCE, "signature": signature})
     return shell
 
 

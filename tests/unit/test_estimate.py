@@ -7,13 +7,13 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.exact import from_runs
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.estimate.ladder import estimate
-from slurm_colloc.estimate.signature import signature
+from slurm_colloc.estimate.question import Question
 from slurm_colloc.model import GPU_OOM, Evidence, Footprint, Quantiles
 from tests.unit.made import H100, evidence, near
 
 
 def footprint(*runs: Evidence) -> Footprint:
-    found = from_runs(runs)
+    found = from_runs(Question(runs=runs))
     assert isinstance(found, Footprint)
     return found
 
@@ -28,7 +28,7 @@ def test_one_run_gets_the_larger_margin() -> None:
 
 
 def test_three_runs_get_the_smaller_margin_over_the_largest() -> None:
-    two = footprint(evidence("1", 6000), evidence("2", 8000))
+    two = footprint(evidence("1", 8000), evidence("2", 6000))
     assert two.gpu_mem_peak_mib == Quantiles(7000, 8000, near(9200))
     three = footprint(evidence("1", 6000), evidence("2", 8000), evidence("3", 7000))
     assert three.gpu_mem_peak_mib == Quantiles(7000, 8000, near(8400))
@@ -46,14 +46,17 @@ def test_a_run_without_a_known_end_can_only_raise(state: str) -> None:
 
 
 def test_reasons_to_abstain() -> None:
-    assert from_runs([]) == "no earlier run of this job is known"
-    assert from_runs([evidence(state="FAILED"), evidence(sample_count=2)]) == (
+    assert from_runs(Question(runs=[])) == "no earlier run of this job is known"
+    assert from_runs(Question(runs=[evidence(state="FAILED"), evidence(sample_count=2)])) == (
         "2 earlier runs are known, none of which has completed with 3 samples"
     )
-    assert from_runs([evidence(peak_mib=None)]) == (
+    assert from_runs(Question(runs=[evidence(peak_mib=None)])) == (
         "1 earlier run is known, none of which has completed with 3 samples"
     )
-    assert from_runs([evidence(peak_mib=0)]) == "1 earlier run is known, all held a GPU and used no memory on it"
+    assert (
+        from_runs(Question(runs=[evidence(peak_mib=0)]))
+        == "1 earlier run is known, all held a GPU and used no memory on it"
+    )
 
 
 def test_models_are_not_mixed() -> None:
@@ -94,7 +97,7 @@ def test_a_bound_by_gpu_util_is_named() -> None:
     )
 )
 def test_never_below_what_was_seen(runs: list[Evidence]) -> None:
-    found = from_runs(runs)
+    found = from_runs(Question(runs=runs))
     if isinstance(found, Footprint):
         assert found.gpu_mem_peak_mib is not None
         seen = [run.gpu_mem_peak_mib for run in runs if run.gpu_mem_peak_mib is not None]
@@ -113,11 +116,11 @@ def test_hint() -> None:
 
 def test_the_memorys_activity_is_the_highest_seen_on_a_whole_gpu() -> None:
     runs = [evidence(str(n), dram_active_q95_pct=of) for n, of in enumerate((10.0, None, 30.0, 20.0), 1)]
-    assert estimate(None, runs).dram_active_pct == Quantiles(20, 30, 30)
-    assert estimate("mem=1G", runs).dram_active_pct == Quantiles(20, 30, 30)
-    assert estimate("mem=1G,dram=5", runs).dram_active_pct == Quantiles(5, 5, 5)
-    assert estimate(None, [evidence(mode="mps", dram_active_q95_pct=99.0)]).dram_active_pct is None
-    assert estimate(None, [evidence()]).dram_active_pct is None
+    assert estimate(Question(None, runs=runs)).dram_active_pct == Quantiles(20, 30, 30)
+    assert estimate(Question("mem=1G", runs=runs)).dram_active_pct == Quantiles(20, 30, 30)
+    assert estimate(Question("mem=1G,dram=5", runs=runs)).dram_active_pct == Quantiles(5, 5, 5)
+    assert estimate(Question(None, runs=[evidence(mode="mps", dram_active_q95_pct=99.0)])).dram_active_pct is None
+    assert estimate(Question(None, runs=[evidence()])).dram_active_pct is None
 
 
 @pytest.mark.parametrize(
@@ -129,48 +132,34 @@ def test_no_hint(text: str) -> None:
 
 
 def test_ladder() -> None:
-    assert estimate("mem=1G", [evidence()]).rung == "hint"
-    assert estimate(None, [evidence()]).rung == "exact"
-    assert estimate(None, []) == Footprint(None, None, None, "", "unknown", 0, "no earlier run of this job is known")
+    assert estimate(Question("mem=1G", runs=[evidence()])).rung == "hint"
+    assert estimate(Question(None, runs=[evidence()])).rung == "exact"
+    assert estimate(Question(None, runs=[])) == Footprint(
+        None, None, None, "", "unknown", 0, "no earlier run of this job is known"
+    )
     with pytest.raises(InputError):
-        estimate("mem=x", [evidence()])
-
-
-def test_signature() -> None:
-    script = b"#!/bin/bash\n#SBATCH -t 5\n#CSUB footprint=mem=9G\npython train.py\n"
-    key = signature(script, ["a", "b"], 1)
-    assert len(key) == 32
-    assert signature(b"#!/bin/bash\n#SBATCH -t 9 -p x\npython train.py\n", ["a", "b"], 1) == key
-    others = [
-        signature(script + b"x\n", ["a", "b"], 1),
-        signature(script, ["ab"], 1),
-        signature(script, ["", "ab"], 1),
-        signature(script, ["a", "b"], 2),
-        signature(script, ["b", "a"], 1),
-        signature(script, [], 1),
-    ]
-    assert len({key, *others}) == 7
+        estimate(Question("mem=x", runs=[evidence()]))
 
 
 def test_what_the_hint_leaves_open_may_have_been_measured() -> None:
-    found = estimate("mem=1G", [evidence()])
+    found = estimate(Question("mem=1G", runs=[evidence()]))
     assert found.gpu_mem_peak_mib is not None
     assert found.sm_active_pct is not None
     assert (found.rung, found.gpu_mem_peak_mib.q99, found.sm_active_pct.q95) == ("hint", 1024.0, 30.0)
     assert found.gpu_model == H100
-    given = estimate("mem=1G,sm=5", [evidence()])
+    given = estimate(Question("mem=1G,sm=5", runs=[evidence()]))
     assert (given.sm_active_pct, given.gpu_model) == (Quantiles(5.0, 5.0, 5.0), "")
-    assert estimate("mem=1G", [evidence(mode="mig")]).sm_active_pct is None
+    assert estimate(Question("mem=1G", runs=[evidence(mode="mig")])).sm_active_pct is None
 
 
 OUT = evidence("12", 9985, state=GPU_OOM)
 
 
 def test_what_ran_out_of_memory_raises_a_hint_that_is_below_it() -> None:
-    raised = estimate("mem=4G,sm=10", (OUT,))
+    raised = estimate(Question("mem=4G,sm=10", runs=(OUT,)))
     assert raised.gpu_mem_peak_mib == Quantiles(9985, 9985, 9985)
     assert "raised: at least 9985 MiB, since job 12 ran out of GPU memory with less" in raised.provenance
-    assert estimate("mem=20G,sm=10", (OUT,)).gpu_mem_peak_mib == Quantiles(20480, 20480, 20480)
+    assert estimate(Question("mem=20G,sm=10", runs=(OUT,))).gpu_mem_peak_mib == Quantiles(20480, 20480, 20480)
 
 
 def test_what_ran_out_of_memory_bounds_completed_runs_on_whatever_model() -> None:
@@ -181,4 +170,4 @@ def test_what_ran_out_of_memory_bounds_completed_runs_on_whatever_model() -> Non
 
 
 def test_what_ran_out_of_memory_alone_is_no_estimate() -> None:
-    assert "none of which has completed" in estimate(None, (OUT,)).provenance
+    assert "none of which has completed" in estimate(Question(None, runs=(OUT,))).provenance

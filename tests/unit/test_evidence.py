@@ -117,3 +117,15 @@ def test_a_split_sizes_nothing() -> None:
     assert (found.sm_active_mean_pct, found.sm_active_q95_pct, found.gpu_mem_peak_mib) == (None, None, 3000)
     again = builder.add(seen(11, [device(sm_active_pct=20.0)], [process()]))
     assert (again.sm_active_mean_pct, again.sample_count) == (20.0, 2)
+
+
+def test_when_memory_stopped_growing_and_what_there_was() -> None:
+    builder = EvidenceBuilder("1", "sig", "exclusive")
+    found = None
+    for at_s, used in ((100, 0), (110, 700), (120, 8000), (130, 8050), (140, 7000)):
+        found = builder.add(seen(at_s, [device()], [process(gpu_mem_used_mib=used)]))
+    assert found is not None
+    assert (found.gpu_mem_peak_mib, found.grew_until_s) == (8050, 10.0)
+    assert found.gpu_mem_total_mib == device().mem_total_mib
+    assert builder.add(seen(150, [device()], [process(gpu_mem_used_mib=9000)])).grew_until_s == 40.0
+    assert EvidenceBuilder("1", "sig", "exclusive").add(seen(1, [device()], [])).grew_until_s is None

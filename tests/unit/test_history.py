@@ -11,7 +11,7 @@ import pytest
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.history.lookup import look_up
+from slurm_colloc.history.lookup import Known, look_up
 from slurm_colloc.history.records import (
     drop_decision,
     drop_evidence,
@@ -194,7 +194,7 @@ def test_newer_snapshot(tmp_path: Path) -> None:
     write_snapshot(path, [evidence()])
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 9")
-    with pytest.raises(StoreError, match="has schema 9, not 3"):
+    with pytest.raises(StoreError, match="has schema 9, not 4"):
         read_snapshot(path, "sig")
 
 
@@ -237,7 +237,7 @@ def own(config: SiteConfig) -> str:
 
 
 def test_nothing_known(config: SiteConfig) -> None:
-    assert look_up(config, "sig", no_states) == ((), ())
+    assert look_up(config, "sig", no_states) == Known((), ())
 
 
 def test_snapshot_and_drops_by_time(config: SiteConfig) -> None:

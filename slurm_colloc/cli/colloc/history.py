@@ -10,6 +10,7 @@ import typer
 from slurm_colloc.cli.colloc.output import site, write
 from slurm_colloc.errors import CollocError, InputError
 from slurm_colloc.estimate.ladder import estimate
+from slurm_colloc.estimate.question import Question, question_of
 from slurm_colloc.history.lookup import Known, look_up
 from slurm_colloc.history.records import read_decisions
 from slurm_colloc.model import Decision
@@ -33,11 +34,11 @@ def history(
     known_of: dict[str, Known] = {}  # Slurm may be asked at each look
     for decision in decisions[-last:]:
         if decision.is_pack:  # what a pack uses tells nothing of one task
-            shown.append((decision, estimate(None, ())))
+            shown.append((decision, estimate(Question())))
             continue
         if decision.signature not in known_of:
             known_of[decision.signature] = look_up(config, decision.signature, client.job_states)
-        shown.append((decision, estimate(None, known_of[decision.signature].evidence)))
+        shown.append((decision, estimate(question_of(decision, known_of[decision.signature]))))
     if form == "json":
         records = [
             {"decision": decision._asdict(), "footprint": footprint._asdict(), "pack": decision.is_pack}

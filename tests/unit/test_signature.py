@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which two submissions are the same job, which are relatives, and which have nothing to do with each other."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_colloc.history.signature import grows, is_inert, is_relative, is_same, parts_of, signature
+
+HEAD = "#!/bin/bash\n"
+
+
+class Job:
+    """One submission: its script's lines, its arguments, its variables and its folder."""
+
+    def __init__(
+        self, text: str, *args: str, gpus: int = 1, folder: str = "/home/ann/lab", program: str = "", **variables: str
+    ) -> None:
+        self.text, self.args, self.gpus, self.folder, self.program = text, args, gpus, folder, program
+        self.variables: Mapping[str, str] = {"HOME": "/home/ann"} | variables
+
+    def signature(self) -> str:
+        script = (HEAD + self.text + "\n").encode()
+        return signature(script, self.args, self.gpus, ("lab", "0"), self.variables, self.folder).text
+
+
+SAME = [
+    ("directives", Job("#SBATCH -t 5\n#CSUB --gpu-footprint=mem=9G\npython train.py"), Job("python train.py")),
+    ("comments and blank lines", Job("# mine\n\n  python train.py  "), Job("python train.py")),
+    ("messages", Job("echo starting at $(hostname)X\npython t.py"), Job("echo starting at $(hostname)X\npython t.py")),
+    ("a plain message", Job("echo run two\npython t.py"), Job("echo run one\npython t.py")),
+    ("lines broken", Job("python t.py \\\n --fp16"), Job("python t.py  --fp16")),
+    ("a seed", Job("python t.py --seed 1"), Job("python t.py --seed 2")),
+    ("a seed by =", Job("python t.py --random-seed=1"), Job("python t.py --random-seed=2")),
+    ("a seed in a variable", Job("SEED=1\npython t.py --seed $SEED"), Job("SEED=7\npython t.py --seed $SEED")),
+    ("an output folder", Job("python t.py --output_dir runs/a"), Job("python t.py --output_dir runs/b")),
+    ("a log folder as a switch's value", Job("python t.py --log runs/a"), Job("python t.py --log runs/b")),
+    ("a run's name", Job("python t.py --run-name a"), Job("python t.py --run-name b")),
+    ("its name", Job("python t.py --name a"), Job("python t.py --name b")),
+    ("a port", Job("torchrun --master-port=1234 t.py"), Job("torchrun --master-port=4321 t.py")),
+    ("a date in a path", Job("python t.py d/2026-11-02"), Job("python t.py d/2026-11-03")),
+    ("a time stamp", Job("python t.py d_20261102_1312"), Job("python t.py d_20261103_0901")),
+    ("the home's place", Job("python /home/ann/t.py"), Job("python /data/ann/t.py", HOME="/data/ann")),
+    (
+        "the folder's place",
+        Job("python /home/ann/lab/t.py", folder="/home/ann/lab"),
+        Job("python /home/ann/lab/t.py", folder="/home/ann/lab"),
+    ),
+    ("a number written otherwise", Job("python t.py --batch-size 64"), Job("python t.py --batch-size=64.0")),
+    ("an array's index", Job("python t.py $SLURM_ARRAY_TASK_ID"), Job("python t.py $SLURM_ARRAY_TASK_ID")),
+    (
+        "an array's index in the environment",
+        Job("python t.py $SLURM_ARRAY_TASK_ID", SLURM_ARRAY_TASK_ID="1"),
+        Job("python t.py $SLURM_ARRAY_TASK_ID", SLURM_ARRAY_TASK_ID="2"),
+    ),
+    ("a variable nobody names", Job("python t.py", BS="1"), Job("python t.py", BS="2")),
+    ("a variable that it sets itself", Job("BS=3\nt $BS", BS="1"), Job("BS=3\nt $BS", BS="2")),
+    ("a script's argument that is a seed", Job("python t.py $@", "--seed", "1"), Job("python t.py $@", "--seed", "2")),
+    ("what it activates itself", Job("conda activate a\nt"), Job("conda activate a\nt", VIRTUAL_ENV="/v")),
+]  # fmt: skip
+RELATIVE = [
+    ("a batch size", Job("python t.py --batch-size 64"), Job("python t.py --batch-size 128")),
+    ("a short option", Job("python t.py -b 64"), Job("python t.py -b 128")),
+    ("a learning rate", Job("python t.py --lr 1e-3"), Job("python t.py --lr 0.01")),
+    ("a dotted setting", Job("python t.py data.batch=64"), Job("python t.py data.batch=32")),
+    ("a variable it sets", Job("BS=64\npython t.py -b $BS"), Job("BS=32\npython t.py -b $BS")),
+    ("a variable from outside", Job("t -b $BS", BS="64"), Job("t -b $BS", BS="32")),
+    ("a script's argument", Job("t -b $1", "64"), Job("t -b $1", "32")),
+    ("a script's named argument", Job("t $@", "--seq-len", "64"), Job("t $@", "--seq-len", "32")),
+    ("a size with a noisy name", Job("t --output-size 10"), Job("t --output-size 1000")),
+    ("a negative number", Job("t --shift -1"), Job("t --shift -2")),
+]
+STRANGERS = [
+    ("another program", Job("python train.py"), Job("python eval.py")),
+    ("another model", Job("python t.py --model resnet18"), Job("python t.py --model resnet50")),
+    ("another model's name", Job("python t.py --model-name bert"), Job("python t.py --model-name gpt")),
+    ("a switch", Job("python t.py"), Job("python t.py --fp16")),
+    ("a switch before a word", Job("python t.py --wandb resnet50"), Job("python t.py --wandb vgg16")),
+    ("another data set", Job("python t.py --data cifar"), Job("python t.py --data imagenet")),
+    ("a word among the arguments", Job("t $1", "resnet18"), Job("t $1", "resnet50")),
+    ("arguments joined", Job("t", "ab"), Job("t", "a", "b")),
+    ("arguments the other way round", Job("t", "a", "b"), Job("t", "b", "a")),
+    ("the number of GPUs", Job("t"), Job("t", gpus=2)),
+    ("a word from outside", Job("t $MODEL", MODEL="a"), Job("t $MODEL", MODEL="b")),
+    ("an environment", Job("t", CONDA_DEFAULT_ENV="a"), Job("t", CONDA_DEFAULT_ENV="b")),
+    ("an image", Job("apptainer exec a.sif t"), Job("apptainer exec b.sif t")),
+    ("a list of numbers", Job("t --layers 3,4,6,3"), Job("t --layers 3,4,23,3")),
+    ("one number more", Job("t -b 64"), Job("t -b 64 -w 4")),
+    ("no program to be read, elsewhere", Job("gmx mdrun"), Job("gmx mdrun", folder="/home/ann/other")),
+]
+
+
+def _parts(one: Job, other: Job) -> tuple[bool, bool]:
+    first, second = parts_of(one.signature()), parts_of(other.signature())
+    assert first
+    assert second
+    return is_same(first, second), is_relative(first, second)
+
+
+@pytest.mark.parametrize(("one", "other"), [row[1:] for row in SAME], ids=[row[0] for row in SAME])
+def test_the_same_job(one: Job, other: Job) -> None:
+    if one.folder == other.folder:
+        assert one.signature() == other.signature()
+    assert _parts(one, other)[0]
+
+
+@pytest.mark.parametrize(("one", "other"), [row[1:] for row in RELATIVE], ids=[row[0] for row in RELATIVE])
+def test_relatives(one: Job, other: Job) -> None:
+    assert _parts(one, other) == (False, True)
+
+
+@pytest.mark.parametrize(("one", "other"), [row[1:] for row in STRANGERS], ids=[row[0] for row in STRANGERS])
+def test_strangers(one: Job, other: Job) -> None:
+    assert _parts(one, other) == (False, False)
+
+
+def test_the_program_makes_the_job_wherever_it_lies(tmp_path: Path) -> None:
+    for name, text in (("a", "import resnet\n"), ("b", "import resnet\n"), ("c", "import bert\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text(text)
+    jobs = {name: Job("python train.py", folder=str(tmp_path / name)) for name in "abc"}
+    assert _parts(jobs["a"], jobs["b"]) == (True, True)
+    assert _parts(jobs["a"], jobs["c"]) == (False, False)
+    before = parts_of(jobs["a"].signature())
+    (tmp_path / "a" / "train.py").write_text("import resnet\nprint()\n")
+    after = parts_of(jobs["a"].signature())
+    assert before
+    assert after
+    assert (is_same(before, after), is_relative(before, after)) == (False, True), "edited since"
+
+
+def test_its_numbers_have_names() -> None:
+    found = signature(b"BS=64\nt -b $BS --lr=1e-3 x.y=2 --seed 4\n", ["7", "--depth", "50"], 1)
+    assert found.names == ("BS", "lr", "x.y", "argument 1", "depth")
+    parts = parts_of(found.text)
+    assert parts
+    assert parts.values == (64, 0.001, 2, 7, 50)
+
+
+def test_more_numbers_than_a_name_holds_leave_the_job_itself_only() -> None:
+    many = " ".join(f"--a{number} {number}" for number in range(60))
+    parts = parts_of(Job(f"t {many}").signature())
+    assert parts
+    assert parts.values is None
+    assert not is_same(parts, parts_of(Job(f"t {many}0").signature()) or parts)
+
+
+@pytest.mark.parametrize("text", ["", "abc", "abc.1_2", "abc.1_x~~", "abc.1~2~3~4", "abc.1_2~p~f-joined"])
+def test_what_is_no_signature_of_this_release(text: str) -> None:
+    found = parts_of(text)
+    assert found is None or found.folder == "f-joined"
+
+
+def test_what_numbers_mean() -> None:
+    assert all(map(is_inert, ["lr", "max_steps", "num-workers", "optimizer.lr", "weight_decay", "epochs"]))
+    assert not any(map(is_inert, ["batch-size", "batch_size", "argument 1", "x", "warmup_batch", "steps_per_batch"]))
+    assert all(map(grows, ["batch-size", "b", "seqLen", "hidden_dim", "num_layers"]))
+    assert not any(map(grows, ["argument 1", "stride", "accumulate", "x"]))
+
+
+@given(st.binary(max_size=400), st.lists(st.text(max_size=20), max_size=4), st.dictionaries(st.text(), st.text()))
+def test_any_text_has_one_that_is_a_file_name(script: bytes, args: list[str], variables: dict[str, str]) -> None:
+    found = signature(script, args, 1, (), variables, "/x")
+    assert found == signature(script, args, 1, (), variables, "/x")
+    assert found.text.isascii()
+    assert "/" not in found.text
+    assert "\0" not in found.text
+    assert len(found.text) < 250
+    assert parts_of(found.text)
