@@ -29,7 +29,8 @@ from slurm_colloc.process import given_environment, keep_ignored, replace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, stdin_descriptor, submit, write_all
-from slurm_colloc.submit.plan import Plan, make_plan, own_option, parse_arguments, wants_pack, without_own_options
+from slurm_colloc.submit.own_options import own_option, parse_arguments, wants_pack, without_own_options
+from slurm_colloc.submit.plan import Plan, make_plan
 from slurm_colloc.submit.render import remove_script, write_script
 
 # Options of sbatch that end it before it reads a script.

@@ -21,7 +21,8 @@ from slurm_colloc.runtime.files import job_file_name
 from slurm_colloc.slurm.directives import effective_components, read_script
 from slurm_colloc.slurm.options import CommandLine, Given, read_environment, without
 from slurm_colloc.submit.companion import record_of, submit_companion
-from slurm_colloc.submit.plan import Plan, option_table, wants_pack
+from slurm_colloc.submit.own_options import option_table, wants_pack
+from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.request import reason_to_keep_text
 
 _COUNTS_TASKS = re.compile(rb"\bSLURM_ARRAY_TASK_(?:COUNT|MIN|MAX|STEP)\b")

@@ -16,7 +16,7 @@ from slurm_colloc.cli.csub_help import app
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.slurm.options import SBATCH_OPTIONS, Option
-from slurm_colloc.submit.plan import option_table
+from slurm_colloc.submit.own_options import option_table
 
 VARIABLE = "_CSUB_COMPLETE"
 _LICENSE = "# SPDX-License-Identifier: Apache-2.0\n"

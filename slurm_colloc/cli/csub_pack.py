@@ -17,8 +17,9 @@ from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine, Option, scan
 from slurm_colloc.submit.commands import expand, plain_name, read_commands, read_file
 from slurm_colloc.submit.handover import find_sbatch, write_all
+from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table, own_option, parse_arguments
 from slurm_colloc.submit.pack import plan_commands, plan_missing
-from slurm_colloc.submit.plan import OWN_OPTIONS, Plan, option_table, own_option, parse_arguments
+from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.render import remove_script
 from slurm_colloc.submit.resume import Earlier, merged_options, read_earlier, resuming
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the user may ask for, kept from one submission to the next so that Slurm is not asked at each."""
 
+import grp
 import json
 import os
 from collections.abc import Callable
@@ -11,9 +12,31 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, StoreError
 from slurm_colloc.files import private_folder, read_bounded, write_atomic
 from slurm_colloc.history.signature import digest
+from slurm_colloc.model import Footprint, JobRequest
+from slurm_colloc.placement.choose import Access
 from slurm_colloc.slurm.limits import Limits, from_json, to_json
 
 _LIMIT_BYTES = 16 * 1024 * 1024
+
+
+def access_of(request: JobRequest, footprint: Footprint, config: SiteConfig, ask: Callable[[], Limits]) -> Access:
+    """Return what the accounting allows; nothing is asked for a job that is left alone anyway."""
+    if request.untouchable or footprint.gpu_mem_peak_mib is None or footprint.sm_active_pct is None:
+        return Access()
+    groups: tuple[str, ...] = ()
+    if any(partition.allow_groups for partition in config.partition):
+        groups = tuple(_group_name(gid) for gid in {os.getegid(), *os.getgroups()})
+    if not config.limits.enforced:
+        return Access(groups=groups)
+    found = limits_of_user(config, ask)
+    return Access(unknown=found, groups=groups) if isinstance(found, str) else Access(found, groups=groups)
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
 
 
 def limits_of_user(config: SiteConfig, ask: Callable[[], Limits]) -> Limits | str:

@@ -18,8 +18,9 @@ from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
 from slurm_colloc.runtime.spec import parse_array
 from slurm_colloc.slurm.directives import Script, without_options
 from slurm_colloc.slurm.options import CommandLine, Given
+from slurm_colloc.submit.own_options import option_table
 from slurm_colloc.submit.pack_time import jobs_in_time, longest_job_min, time_of, within_limits
-from slurm_colloc.submit.plan import Slurm, option_table
+from slurm_colloc.submit.plan import Slurm
 from slurm_colloc.submit.request import reasons_against_pack
 from slurm_colloc.units import counted
 

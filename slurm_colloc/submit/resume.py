@@ -12,7 +12,7 @@ from slurm_colloc.runtime.ledger_files import first_of, kept_script, ledger_fold
 from slurm_colloc.runtime.ledger_read import missing, read_ledgers
 from slurm_colloc.runtime.spec import Spec, from_json, split_script
 from slurm_colloc.slurm.options import scan, without
-from slurm_colloc.submit.plan import OWN_OPTIONS, option_table, parse_arguments
+from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table, parse_arguments
 
 # About one call of csub or one place in the queue, not about the tasks.
 _OF_THAT_CALL = frozenset(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.config import ENVIRONMENT_VARIABLE, SYSTEM_FILE
-from slurm_colloc.submit.plan import OWN_OPTIONS
+from slurm_colloc.submit.own_options import OWN_OPTIONS
 from slurm_colloc.submit.request import _LEAVE_ALONE
 from tests.unit.programs import need_program
 from tests.unit.shell import CSUB, Shell

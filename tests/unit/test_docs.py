@@ -15,7 +15,7 @@ from slurm_colloc.cli.colloc.app import build
 from slurm_colloc.cli.csub_pack import RESUME
 from slurm_colloc.config import load_site, reference
 from slurm_colloc.slurm.options import SBATCH_OPTIONS
-from slurm_colloc.submit.plan import OWN_OPTIONS
+from slurm_colloc.submit.own_options import OWN_OPTIONS
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a changed request takes the place of: options among sbatch's arguments, and directives that none overrides."""
+
+from collections.abc import Sequence
+
+from slurm_colloc.errors import UnsureError
+from slurm_colloc.model import JobRequest, Placement, SharingMode
+from slurm_colloc.placement.choose import as_asked
+from slurm_colloc.slurm.directives import without_options
+from slurm_colloc.slurm.options import CommandLine, Option, without
+from slurm_colloc.submit.request import PER_GPU
+
+
+def without_sizes(
+    request: JobRequest, placement: Placement, text: bytes, table: tuple[Option, ...], release: str
+) -> tuple[Placement, bytes]:
+    """Comment out directives that size cores and memory per GPU, where the job gets a share and no GPU.
+
+    Arguments cannot override them: Slurm refuses --mem beside --mem-per-gpu. Where they cannot be taken out either, the
+    job is left as asked.
+    """
+    names = {name for name, origin in request.origins if name in PER_GPU and origin == "directive"}
+    if placement.mode not in (SharingMode.MPS, SharingMode.SHARD) or not names:
+        return placement, text
+    try:
+        return placement, without_options(text, table, release, names)
+    except UnsureError as error:
+        reasons = (str(error), f"would have been {placement.gres}: {placement.reasons[0]}")
+        return as_asked(reasons, placement.rejected), text
+
+
+def overridden(
+    command_line: CommandLine, changes: Sequence[tuple[str, Placement]], table: tuple[Option, ...]
+) -> tuple[tuple[str, ...], int | None]:
+    """Return sbatch's arguments with the changed requests, and the script's place in them.
+
+    What is changed comes last among a component's options, where it wins. A script may name more components than the
+    command line, whose last ones then stand for all further: where one is changed each gets its own.
+
+    Args:
+        command_line: the arguments as given.
+        changes: of each component, the style of its GPU request and what it gets.
+        table: sbatch's options.
+    """
+    argv, ends = command_line.sbatch_argv, command_line.ends
+    if all(placement.as_asked for _, placement in changes):
+        return argv, command_line.script_at
+    begins = (0, *(end + 1 for end in ends))
+    words: list[str] = []
+    for number, (style, placement) in enumerate(changes):
+        own = min(number, len(ends) - 1)
+        options = list(argv[begins[own] : ends[own]])
+        if placement.mode in (SharingMode.MPS, SharingMode.SHARD):
+            options = without(options, table, PER_GPU)
+        words += [*([":"] if number else []), *options, *_request_options(style, placement)]
+    rest = argv[ends[-1] :]
+    script_at = None if command_line.script_at is None else len(words) + command_line.script_at - ends[-1]
+    return (*words, *rest), script_at
+
+
+def _request_options(style: str, placement: Placement) -> tuple[str, ...]:
+    """Return the options that replace a GPU request made by ``style``, and say what followed from it.
+
+    gres/gpu and a share of it may never both be present, so the user's own style is cleared with 0; a slice is
+    gres/gpu itself and is asked for in the same style.
+    """
+    gres = placement.gres
+    if gres is None:
+        return ()
+    if style == "gres":
+        options = [f"--gres={gres}"]
+    elif gres.name == "gpu":
+        options = [f"--{style}={gres.type}:{gres.quantity}"]
+    else:
+        options = [f"--gres={gres}", f"--{style}=0"]
+    if placement.partition:
+        options.append(f"--partition={placement.partition}")
+    if placement.cpu_option:
+        options.append(f"--{placement.cpu_option}")
+    if placement.mem:
+        options.append(f"--mem={placement.mem}")
+    if placement.time_limit_min is not None:
+        options.append(f"--time={placement.time_limit_min}")
+    return tuple(options)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""csub's own options: which there are, and how they are told from sbatch's on a command line and in a script."""
+
+from collections.abc import Sequence
+
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.slurm.directives import Script
+from slurm_colloc.slurm.options import SBATCH_OPTIONS, CommandLine, Option, split_command_line
+from slurm_colloc.slurm.site_options import join_options
+
+# What a #CSUB line may say; the others are about one call of csub, not about the job.
+SCRIPT_OPTIONS = (
+    Option("gpu-footprint", "", "required", ""),
+    Option("colloc", "", "required", ""),
+    Option("pack", "", "none", ""),
+    Option("pack-tasks", "", "required", ""),
+    Option("pack-jobs", "", "required", ""),
+    Option("pack-retries", "", "required", ""),
+    Option("join", "", "required", ""),
+    Option("shared-loader", "", "required", ""),
+    Option("loader-cpus", "", "required", ""),
+    Option("loader-wait", "", "required", ""),
+)
+OWN_OPTIONS = (
+    *SCRIPT_OPTIONS,
+    Option("dry-run", "", "none", ""),
+    Option("explain", "", "none", ""),
+    Option("format", "", "required", ""),
+)
+_NEWEST_RELEASE = max(SBATCH_OPTIONS)
+
+
+def option_table(release: str, config: SiteConfig | None) -> tuple[Option, ...]:
+    """Return sbatch's options with those that the site's plugins add; of an unknown release, the newest known one's."""
+    table = SBATCH_OPTIONS[release if release in SBATCH_OPTIONS else _NEWEST_RELEASE]
+    return join_options(table, config.sbatch_options) if config else table
+
+
+def parse_arguments(argv: Sequence[str], config: SiteConfig | None) -> CommandLine:
+    """Split csub's arguments into sbatch's and csub's own.
+
+    csub's own must come out of them even where the release is not known; make_plan leaves such a submission alone.
+
+    Raises:
+        UnsureError: anything sbatch might read differently.
+        ConfigError: an option of the site's plugins outside its grammar.
+    """
+    return split_command_line(argv, option_table(config.slurm_release if config else "", config), OWN_OPTIONS)
+
+
+def without_own_options(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return sbatch's arguments and csub's own where they cannot be split with certainty, the front does it alike.
+
+    An option that is not known is taken to have a value where one may stand; behind the script all is the script's.
+    """
+    takes_value = {option.name: option.argument == "required" for option in OWN_OPTIONS}
+    rest: list[str] = []
+    own: list[str] = []
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        name, equals, _ = word[2:].partition("=")
+        if word.startswith("--") and name in takes_value:
+            own.append(word)
+            if takes_value[name] and not equals and words:
+                own.append(words.pop(0))
+            continue
+        rest.append(word)
+        if word in ("--", "-") or (word != ":" and not word.startswith("-")):
+            break
+        if words and _wants_value(word) and words[0].partition("=")[0][2:] not in takes_value:
+            rest.append(words.pop(0))
+    return (*rest, *words), tuple(own)
+
+
+def _wants_value(word: str) -> bool:
+    """Return whether the next word may be the value of this option."""
+    table = option_table("", None)
+    if word.startswith("--"):
+        valueless = [option for option in table if option.argument != "required"]
+        return "=" not in word and not any(option.name.startswith(word[2:]) for option in valueless)
+    letters = word[1:].lstrip("".join(option.short for option in table if option.argument == "none"))
+    short = next((option for option in table if option.short and option.short == letters), None)
+    return len(letters) == 1 and (short is None or short.argument == "required")
+
+
+def own_option(name: str, command_line: CommandLine, script: Script | None, component: int = 0) -> str | None:
+    """Return the value of one of csub's own options: the command line wins over a #CSUB line of the component."""
+    lines = script.own_directives if script else ()
+    given = [*(lines[component] if component < len(lines) else ()), *command_line.own]
+    return next((option.value or "" for option in reversed(given) if option.name == name), None)
+
+
+def wants_pack(command_line: CommandLine, script: Script | None = None) -> bool:
+    """Return whether the tasks of the array are to be packed."""
+    asking = ("pack", "pack-tasks", "pack-jobs", "shared-loader")
+    return any(own_option(name, command_line, script) is not None for name in asking)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One submission as sbatch would read it: its script, and what is in force of each component's options."""
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import UnsureError
+from slurm_colloc.slurm.directives import Script, effective_components, read_script
+from slurm_colloc.slurm.options import SBATCH_OPTIONS, CommandLine, Given, Option, read_environment
+from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, option_table
+
+_SCRIPT_LIMIT_BYTES = 64 * 1024 * 1024
+
+
+class Submission(NamedTuple):
+    """What sbatch would read, by the options in ``table``; ``name`` is the one that it would give the job.
+
+    ``script`` is None of a command of --wrap, whose ``text`` is the command.
+    """
+
+    text: bytes
+    name: str
+    script: Script | None
+    components: tuple[Mapping[str, Given], ...]
+    table: tuple[Option, ...]
+
+
+def read_submission(
+    command_line: CommandLine, environ: Mapping[str, str], stdin: bytes | None, config: SiteConfig
+) -> Submission:
+    """Read a submission; the arguments are as for make_plan.
+
+    Raises:
+        UnsureError: something is not understood with certainty.
+    """
+    release = config.slurm_release
+    if release not in SBATCH_OPTIONS:
+        raise UnsureError(f"sbatch of Slurm '{release}' is not known to this release of csub")
+    table = option_table(release, config)
+    if "--" in command_line.sbatch_argv[: command_line.script_at]:
+        raise UnsureError("'--' among the arguments leaves no certain place for a changed request")
+    wrapped = next((option.value for option in command_line.options if option.name == "wrap"), None)
+    text, name = _read(command_line, stdin, wrapped)
+    script = None if wrapped is not None else read_script(text, table, release, SCRIPT_OPTIONS)
+    components = effective_components(script, read_environment(environ, table, release), command_line)
+    if script and script.foreign and "ignore-pbs" not in components[0]:
+        raise UnsureError(f"the script also holds directives of another scheduler ({script.foreign[0]})")
+    return Submission(text, name, script, tuple(components), table)
+
+
+def _read(command_line: CommandLine, stdin: bytes | None, wrapped: str | None) -> tuple[bytes, str]:
+    """Return the script's bytes and the name that sbatch would give the job."""
+    if wrapped is not None:
+        return wrapped.encode(errors="surrogateescape"), "wrap"
+    if command_line.script is None:
+        return stdin or b"", "sbatch"
+    path = _find_script(command_line)
+    try:
+        with open(path, "rb") as stream:
+            text = stream.read(_SCRIPT_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise UnsureError(f"script '{path}' cannot be read: {error.strerror}") from error
+    if len(text) > _SCRIPT_LIMIT_BYTES:
+        raise UnsureError(f"script '{path}' is larger than {_SCRIPT_LIMIT_BYTES} bytes")
+    return text, os.path.basename(path)
+
+
+def _find_script(command_line: CommandLine) -> str:
+    """Return the script's path by sbatch's rule for names without a folder, unless --chdir makes it doubtful."""
+    name = command_line.script or ""
+    if not name.startswith("/") and any(option.name == "chdir" for option in command_line.options):
+        raise UnsureError(f"script '{name}' is relative and --chdir is given")
+    # sbatch would look for it on PATH; what is no file (a FIFO: <(...), /dev/stdin) can only be read once.
+    if not os.path.isfile(name):
+        raise UnsureError(f"script '{name}' is no file here")
+    return name
