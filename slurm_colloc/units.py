@@ -70,29 +70,35 @@ def demand_units(fraction: float, units_per_whole: int) -> int:
 
 
 def time_limit_min(text: str) -> float:
-    """Return the minutes in a time limit as --time and Slurm's own output write it; infinite for none.
+    """Return the minutes in a time limit as --time and Slurm's own output write it; infinite for none, as is zero.
+
+    Raises:
+        InputError: it is of none of time_span_s's forms.
+    """
+    span_s = math.inf if text == "-1" else time_span_s(text)
+    # Slurm keeps whole minutes and rounds seconds up.
+    return span_s if math.isinf(span_s) else float(math.ceil(span_s / 60)) or math.inf
+
+
+def time_span_s(text: str) -> float:
+    """Return the seconds in a time as Slurm writes and reads it; infinite for "UNLIMITED".
 
     Forms as in sbatch(1): ``minutes``, ``minutes:seconds``, ``hours:minutes:seconds``, ``days-hours``,
-    ``days-hours:minutes``, ``days-hours:minutes:seconds``; zero asks for no limit.
+    ``days-hours:minutes``, ``days-hours:minutes:seconds``.
 
     Raises:
         InputError: none of them.
     """
-    if text.lower() in ("unlimited", "infinite", "-1"):
+    if text.lower() in ("unlimited", "infinite"):
         return math.inf
     match = _TIME.fullmatch(text)
     if match is None:
         raise InputError(f"time limit '{text}' is none of minutes, [days-]hours:minutes:seconds and days-hours")
-    days = int(match["days"] or 0)
     parts = [int(part) for part in match["clock"].split(":")]
-    if match["days"] is not None:
-        hours, minutes, seconds = (*parts, 0, 0)[:3]
-    elif len(parts) == 3:
-        hours, minutes, seconds = parts
-    else:
-        hours, minutes, seconds = 0, *(*parts, 0)[:2]
-    # Slurm keeps whole minutes and rounds seconds up.
-    return float((days * 24 + hours) * 60 + minutes + math.ceil(seconds / 60)) or math.inf
+    if match["days"] is None and len(parts) < 3:
+        parts = [0, *parts]
+    hours, minutes, seconds = (*parts, 0, 0)[:3]
+    return float(((int(match["days"] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 def joules(energy_mj: int) -> float:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres
-from slurm_colloc.units import size_mib
+from slurm_colloc.units import size_mib, time_span_s
 
 _FIELDS = (
     *("JobID", "ArrayTaskID", "HetJobID", "NumNodes", "NumCPUs", "tres-alloc", "tres-per-node", "TimeLeft", "TimeUsed"),
@@ -80,8 +80,8 @@ def _running(values: Mapping[str, str]) -> Running:
         mem_mib=None if mem is None else math.floor(mem),
         # Where Slurm's accounting knows of no GPUs it still knows what was asked for.
         gres=parse_tres_gres(tres) or parse_gres(_PREFIX.sub("", values["tres-per-node"])),
-        left_s=_seconds(values["TimeLeft"]),
-        ran_s=_seconds(values["TimeUsed"]),
+        left_s=time_span_s(values["TimeLeft"]),
+        ran_s=time_span_s(values["TimeUsed"]),
         partition=values["Partition"],
         account=values["Account"],
         qos=values["QOS"],
@@ -92,17 +92,6 @@ def _running(values: Mapping[str, str]) -> Running:
 def _mib(text: str) -> float | None:
     match = _SIZE.fullmatch(text)
     return size_mib(float(match[1]), match[2]) if match else None
-
-
-def _seconds(text: str) -> float:
-    """Return the seconds in Slurm's time; what time_limit_min rounds to whole minutes is no limit."""
-    if text.upper() in ("UNLIMITED", "INFINITE"):
-        return math.inf
-    days, dash, clock = text.rpartition("-")
-    seconds = 0
-    for part in clock.split(":"):
-        seconds = seconds * 60 + int(part)
-    return float(seconds + (86400 * int(days) if dash else 0))
 
 
 def parse_steps(text: str) -> tuple[tuple[str, str], ...]:

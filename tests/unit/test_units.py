@@ -16,6 +16,7 @@ from slurm_colloc.units import (
     mib_of_gib,
     percent,
     time_limit_min,
+    time_span_s,
     used_mib,
     watts,
 )
@@ -119,7 +120,16 @@ def test_time_limits(text: str, minutes: float) -> None:
     assert time_limit_min(text) == minutes
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0:00", 0), ("0:06", 6), ("9:54", 594), ("1:00:01", 3601), ("1-02:03:54", 93834), ("UNLIMITED", inf)],
+)
+def test_times_that_squeue_prints_are_read_to_the_second(text: str, seconds: float) -> None:
+    assert time_span_s(text) == seconds
+
+
 @pytest.mark.parametrize("text", ["", "x", "1:2:3:4", "1-", "-2", "1-2:3:4:5", "1.5", "1 ", "1-2-3", "\u0661"])
 def test_not_a_time_limit(text: str) -> None:
-    with pytest.raises(InputError, match=f"time limit '{text}' is none of"):
-        time_limit_min(text)
+    for read in (time_limit_min, time_span_s):
+        with pytest.raises(InputError, match=f"time limit '{text}' is none of"):
+            read(text)
