@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from slurm_colloc.accounting.sources.sacct import FIELDS
+from slurm_colloc.slurm.ended import step_question
 from slurm_colloc.slurm.running import jobs_question, memory_question, steps_question
 from slurm_colloc.slurm.sinfo import QUESTION
 from tests.cluster import jobs
@@ -281,6 +282,40 @@ def record_running(release: str, recorded: Path, say: Callable[[str], None]) -> 
             text = lab.run_as("alice", question, check=True).stdout
             path.write_text("".join(sorted(text.splitlines(keepends=True))))
             say(f"{path}")
+    finally:
+        lab.down(say)
+    lab.remove()
+
+
+def record_steps(release: str, recorded: Path, say: Callable[[str], None]) -> None:
+    """Keep what sacct says of one step each: of one that ended well, one that failed, one that runs, and of none."""
+    lab = Lab.create(release=release, say=say)
+    try:
+        lab.up(say)
+        job = _submit(lab, "host", "-w", "g1", "--gres=gpu:1", "-c4", "--mem=1G", script=LONG)
+        _begin(lab, job)
+        step = [
+            "srun",
+            f"--jobid={job}",
+            "--overlap",
+            "--exact",
+            "-n1",
+            "-c1",
+            "--mem=200M",
+            "-J",
+            "join-a|b",
+            "sh",
+            "-c",
+        ]
+        # Until its memory is measured.
+        for command in ("sleep 6", "sleep 6; exit 3"):
+            lab.run_as("alice", [*step, command])
+        lab.spawn("step", [*step, LONG], user="alice")
+        time.sleep(6)
+        path = recorded / f"slurm-{release}/ended/step.txt"
+        answers = [lab.run(step_question(f"{job}.{number}"), env=UTC, check=True).stdout for number in range(4)]
+        path.write_text("".join(answers))
+        say(f"{path}")
     finally:
         lab.down(say)
     lab.remove()

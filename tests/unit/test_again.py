@@ -35,7 +35,7 @@ from slurm_colloc.runtime.again_record import (
 from slurm_colloc.runtime.again_rules import Found, Verdict, as_evidence, judge, retry_arguments, tried_mib
 from slurm_colloc.runtime.files import job_file_name
 from slurm_colloc.runtime.queue import Outcome
-from slurm_colloc.slurm.ended import Ended, parse_sacct, parse_scontrol
+from slurm_colloc.slurm.ended import Ended, parse_sacct, parse_scontrol, parse_step
 from tests.unit.made import RECORDED, RELEASES, evidence, site
 from tests.unit.shell import HINT, Shell
 
@@ -105,6 +105,17 @@ def test_sacct_and_scontrol_tell_the_same_of_how_jobs_ended(release: str) -> Non
     assert [row.gres for row in ended[3:5]] == [(Gres("shard", "", 2),), (Gres("mps", "", 25),)]
     assert ended[5].status == -6
     assert len(rows) == 7, "an array that waits is one row"
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_what_sacct_says_of_one_step_is_told_in_its_words(release: str) -> None:
+    lines = (RECORDED / f"slurm-{release}/ended/step.txt").read_text().splitlines(keepends=True)
+    well, badly, runs = map(parse_step, lines)
+    assert [(one["State"], one["ExitCode"]) for one in (well, badly)] == [("COMPLETED", "0:0"), ("FAILED", "3:0")]
+    assert [one["MaxRSS"][-1:] for one in (well, badly, runs)] == ["K", "K", ""]
+    assert (runs["State"], runs["End"], runs["NodeList"]) == ("RUNNING", "Unknown", "g1")
+    assert "T" in runs["Start"]
+    assert parse_step("") == {}
 
 
 def test_a_row_that_is_none_is_refused() -> None:

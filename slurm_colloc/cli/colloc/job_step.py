@@ -14,9 +14,9 @@ from slurm_colloc.process import ask
 from slurm_colloc.report.text import printable
 from slurm_colloc.runtime.again_record import read_outcome, record_folder
 from slurm_colloc.runtime.joined import files_of, read_started, read_task
+from slurm_colloc.slurm.ended import parse_step, step_question
 
 STEP = re.compile(r"\d+\.\d+", re.ASCII)
-_FIELDS = ("State", "ExitCode", "Start", "End", "MaxRSS", "NodeList")
 
 
 class _Story(NamedTuple):
@@ -50,12 +50,10 @@ def step_story(config: SiteConfig, step: str, form: str) -> str:
 
 
 def _asked(config: SiteConfig, step: str) -> dict[str, str]:
-    argv = ("sacct", "-n", "-P", "-j", step, "-o", ",".join(_FIELDS))
     try:
-        rows = ask(argv, config.timeouts.ask_slurm_s).decode(errors="replace").splitlines()
+        return parse_step(ask(step_question(step), config.timeouts.ask_slurm_s).decode(errors="replace"))
     except ProcessError:
         return {}
-    return dict(zip(_FIELDS, rows[0].split("|"), strict=False)) if rows else {}
 
 
 def _kept(config: SiteConfig, step: str, node: str) -> tuple[str, str, str]:
