@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attempt at a task: its files, what it and its srun said, and which step it was."""
+"""One attempt at a task: its files, and what it and its srun said."""
 
 import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from slurm_colloc.errors import StoreError
@@ -13,9 +12,9 @@ from slurm_colloc.files import PRIVATE_FOLDER, write_atomic
 from slurm_colloc.runtime.clients import Watch
 from slurm_colloc.runtime.faults import TAIL_BYTES
 from slurm_colloc.runtime.files import file_name, last_words
-from slurm_colloc.runtime.processes import Process, parse_stat
 from slurm_colloc.runtime.queue import Outcome, Start
 from slurm_colloc.runtime.spec import Spec, Task
+from slurm_colloc.runtime.step import Step
 from slurm_colloc.runtime.steps import Files, Job
 
 # Slurm's own words about a step, and those of an srun that a task called itself, which tell nothing about the task.
@@ -27,29 +26,18 @@ _SRUNS_LINE = re.compile(rb"^(?:srun|slurmstepd)\b[^\n]*", re.MULTILINE)
 _PROLOG = b"#!/bin/sh\necho export CUDA_VISIBLE_DEVICES=0\n"
 
 
-_STAT_BYTES = 4096
-
-
-@dataclass(slots=True)
-class Attempt:
-    """A running task; ``status`` and ``ended_s`` count from its end, ``lost`` says that its daemon died under it.
+@dataclass(slots=True, kw_only=True)
+class Attempt(Step):
+    """A running task; ``lost`` says that its daemon died under it.
 
     ``watch`` is None where nobody looks at its clients. ``ended_for`` says why the pack ends it, since ``ending_s``;
     ``asked`` that it had processes which were told, ``pressed`` that this was not enough.
-
-    ``srun_output`` is the open file of srun's own words: open, it stays readable whatever a task does to its name.
     """
 
     start: Start
-    pid: int
     slot: int
-    files: Files
     output_at: int
     error_at: int
-    srun_output: int
-    began_s: float
-    status: int = 0
-    ended_s: float | None = None
     watch: Watch | None = None
     noted: bool = False
     lost: bool = False
@@ -57,25 +45,6 @@ class Attempt:
     ending_s: float = 0.0
     asked: bool = False
     pressed: bool = False
-    _root: Process | None = None
-
-    @property
-    def number(self) -> int:
-        return self.start.task.number
-
-    @property
-    def root(self) -> Process | None:
-        """Return the process that the step began with; None until it has told."""
-        if self._root is None:
-            for path in self._step_files():
-                with suppress(OSError), open(path, "rb") as stream:
-                    self._root = parse_stat(stream.read(_STAT_BYTES))
-        return self._root
-
-    def srun_said(self) -> bytes:
-        """Return what srun said, and Slurm through it."""
-        size = os.fstat(self.srun_output).st_size
-        return os.pread(self.srun_output, TAIL_BYTES, max(0, size - TAIL_BYTES))
 
     def said(self, shared: Collection[str]) -> bytes:
         """Return the last words of the task itself, without those of srun, from files that are not ``shared``."""
@@ -84,21 +53,6 @@ class Attempt:
         own = [one for one in begins_at.items() if one[0] not in shared]
         words = b"\n".join(last_words(name, at, TAIL_BYTES // len(own) - 1) for name, at in own)
         return _SRUNS_LINE.sub(b"", words)
-
-    def step(self, job_id: str) -> str:
-        """Return the job step of the attempt, "" if it was none, and remove the file that says so."""
-        with suppress(FileNotFoundError):  # a task may have emptied the folder
-            for path in self._step_files():
-                os.unlink(path)
-                return f"{job_id}{path[len(self.files.step) :]}"
-        return ""
-
-    def _step_files(self) -> list[str]:
-        folder, name = os.path.split(self.files.step)
-        try:
-            return [os.path.join(folder, found) for found in os.listdir(folder) if found.startswith(f"{name}.")]
-        except OSError:
-            return []
 
 
 class TaskFiles:

@@ -1,37 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """A pack at work: tasks are started as room becomes free, their ends judged, their daemon and the stop looked after."""
 
-import os
-import secrets
-import shutil
 import signal
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import cache
 
 from slurm_colloc import clock
 from slurm_colloc.errors import InputError, ProcessError, StoreError
-from slurm_colloc.process import spawn_into
-from slurm_colloc.runtime.attempt import CANCELLED, Attempt, TaskFiles, of_step
+from slurm_colloc.runtime.attempt import CANCELLED, Attempt, of_step
 from slurm_colloc.runtime.clients import Watch, computing, with_gpu_open
 from slurm_colloc.runtime.faults import gpu_is_gone, outcome_of
 from slurm_colloc.runtime.files import add_words, open_output
 from slurm_colloc.runtime.loader import SharedLoader
-from slurm_colloc.runtime.processes import Process, families_of, processes_of, signal_tasks
 from slurm_colloc.runtime.queue import Outcome, Queue, Start
 from slurm_colloc.runtime.reach import into_steps
-from slurm_colloc.runtime.record import Record
-from slurm_colloc.runtime.shared_gpu import SharedGpu
+from slurm_colloc.runtime.run import Run
 from slurm_colloc.runtime.signals import PASSED_ON, STOPPING, Signals
-from slurm_colloc.runtime.spec import Spec, Task
-from slurm_colloc.runtime.steps import RUN_VARIABLE, Job, command_line, slots, srun_environment, task_variables
+from slurm_colloc.runtime.spec import Task
+from slurm_colloc.runtime.step import JUDGED_AFTER_S, MOST_REFUSALS, Backoff
+from slurm_colloc.runtime.steps import RUN_VARIABLE, command_line, slots, task_variables
 from slurm_colloc.runtime.summary import Result
 
 _TICK_S = 1.0
 _SOON_S = 0.1
-# Slurm, which stops a job, signals its steps before its batch script: an end that may come of that is judged later.
-_JUDGED_AFTER_S = 1.0
 _MAY_BE_STOPPED = {
     code for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT) for code in (-number, 128 + number)
 }
@@ -45,79 +37,36 @@ _PAST_MPS = (
 )
 # Tasks that fail one after the other because their GPU is no longer there.
 _GONE_FOR_SURE = 2
-# When Slurm starts no steps: its controller may be away for a while, or never start one more.
-_FIRST_WAIT_S, _LONGEST_WAIT_S, _MOST_REFUSALS = 1.0, 60.0, 10
 
 
 class Loop:
     """The tasks of one job from the first to the last."""
 
-    def __init__(
-        self,
-        spec: Spec,
-        job: Job,
-        tasks: Sequence[Task],
-        at_once: int,
-        gpu: SharedGpu,
-        record: Record,
-        environ: Mapping[str, str],
-        script: str,
-    ) -> None:
-        """Make ready to run.
-
-        Args:
-            spec: of the pack.
-            job: that it runs in.
-            tasks: those to run.
-            at_once: how many may run at a time.
-            gpu: that they share.
-            record: told what happens.
-            environ: of the batch script.
-            script: the file with the user's script, in a folder of this pack's own.
-
-        Raises:
-            ProcessError: there is no srun.
-            StoreError: the script cannot be read.
-        """
-        self._spec, self._job, self._gpu, self._record, self._environ = spec, job, gpu, record, environ
-        # By it the tasks' processes are told from those of other runs, of packs that a task submits above all.
-        self._token = f"{job.job_id}-{secrets.token_hex(8)}"
-        self._files = TaskFiles(spec, job, script)
-        self._queue = Queue(tasks, spec.load, spec.room._replace(tasks=at_once), spec.retries)
+    def __init__(self, run: Run, tasks: Sequence[Task], at_once: int) -> None:
+        """Make ready to run these tasks, ``at_once`` of them at a time at most."""
+        self._run, self._spec, self._job, self._gpu, self._record = run, run.spec, run.job, run.gpu, run.record
+        self._queue = Queue(tasks, run.spec.load, run.spec.room._replace(tasks=at_once), run.spec.retries)
         self._pending: deque[Start] = deque()
-        self._cores = slots(job.cores, at_once, spec.cpus_per_task) if job.cores else [()] * at_once
+        cores = run.job.cores
+        self._cores = slots(cores, at_once, run.spec.cpus_per_task) if cores else [()] * at_once
         self._free = deque(range(at_once))
         self._running: dict[int, Attempt] = {}
-        self._began_with: dict[int, Process] = {}
-        self._srun_environment = srun_environment(environ)
-        found = shutil.which("srun", path=environ.get("PATH"))
-        if found is None:
-            raise ProcessError("there is no 'srun' on PATH; is Slurm's client installed on this node?")
-        self._srun = os.path.abspath(found)
-        self._shared = self._files.shared(tasks)
+        self._shared = run.files.shared(tasks)
         if self._shared:
-            record.note(
+            run.record.note(
                 f"several tasks write to '{min(self._shared)}': what is said there tells nothing about one of them, and"
                 " one that runs out of GPU memory is not run again; put %a into --output and --error for that"
             )
-        self._refusals = 0
-        self._refused_s = self._not_before_s = 0.0
+        self._refusals = Backoff()
         self._gave_up = False
         self._gone_in_a_row = 0
         self.stopped = False
         self._stopped_s = 0.0
         self._forced = False
-        self._to_stop: tuple[int, ...] = ()
+        self._to_stop: tuple[Attempt, ...] = ()
         self._daemon_died_s: float | None = None
         self._next_look_s = 0.0
-        self._loader = SharedLoader(
-            *(spec, job, gpu, record, environ),
-            at_once=at_once,
-            run=self._token,
-            srun=self._srun,
-            folder=os.path.dirname(script),
-            prepare=self._files.make_private,
-        )
+        self._loader = SharedLoader(run, at_once)
         self._tasks, self._at_once = len(tasks), at_once
         self._outcomes: dict[int, Outcome] = {}
         self._again = 0
@@ -163,25 +112,17 @@ class Loop:
             again=self._again,
             run_s=self._run_s,
             wall_s=clock.ticking() - self._began_s,
-            with_gpu=bool(self._environ.get("CUDA_VISIBLE_DEVICES")),
+            with_gpu=bool(self._run.environ.get("CUDA_VISIBLE_DEVICES")),
         )
 
     # --- beginning ---
 
     def _begin_what_may(self) -> None:
-        if self._gone_in_a_row >= _GONE_FOR_SURE and not self._gave_up:
+        if not self._gave_up and (why := self._why_no_more()):
             self._gave_up = True
-            self._record.stop(
-                f"{self._gone_in_a_row} tasks in a row say that the GPU is gone: no more are started on this node"
-            )
-        if self._refusals >= _MOST_REFUSALS and not self._running and not self._gave_up:
-            self._gave_up = True
-            self._record.stop(f"Slurm refused a step {self._refusals} times in a row: no more tasks are started")
-        if self._loader.gave_up and not self._running and not self._gave_up:
-            self._gave_up = True
-            self._record.stop(f"{self._loader.gave_up}: no more tasks are started")
+            self._record.stop(why)
         # One that cannot even begin leaves its place to the next.
-        while self._daemon_died_s is None and not self._gave_up and clock.ticking() >= self._not_before_s:
+        while self._daemon_died_s is None and not self._gave_up and self._refusals.over:
             self._pending += self._queue.ready()
             if not self._pending or len(self._running) >= self._gpu.at_once:
                 return
@@ -189,71 +130,95 @@ class Loop:
                 return
             self._begin(self._pending.popleft())
 
+    def _why_no_more(self) -> str:
+        """Return why no more tasks are started, "" if more are; what may yet prove wrong waits for those that run."""
+        if self._gone_in_a_row >= _GONE_FOR_SURE:
+            return f"{self._gone_in_a_row} tasks in a row say that the GPU is gone: no more are started on this node"
+        if self._running:
+            return ""
+        if self._refusals.failures >= MOST_REFUSALS:
+            return f"Slurm refused a step {self._refusals.failures} times in a row: no more tasks are started"
+        return self._loader.gave_up and f"{self._loader.gave_up}: no more tasks are started"
+
     def _begin(self, start: Start) -> None:
-        number = start.task.number
+        run, files = self._run, self._run.files.of(start.task)
         self._record.start(start)
         try:
-            files = self._files.of(start.task)
-            output_at = open_output(files.output, append=self._spec.append)
-            error_at = output_at
+            error_at = output_at = open_output(files.output, append=self._spec.append)
             if files.error != files.output:
                 error_at = open_output(files.error, append=self._spec.append)
         except InputError as error:
             self._take_end(start, Outcome.FAILED, 1, str(error), "")
             return
         try:
-            srun_output = self._files.make_private(files)
+            srun_output = run.files.make_private(files)
         except (OSError, StoreError) as error:
             self._take_end(start, Outcome.LOST, 1, f"the pack's private files cannot be written: {error}", "")
             return
+        variables = self._variables(start)
         slot = self._free.popleft()
-        alone = start.attempt > 1 and not self._running
-        variables = task_variables(self._spec, self._job, start.task, start.attempt, self._environ)
-        variables |= {RUN_VARIABLE: self._token} | self._loader.environment()
-        variables |= self._gpu.environment(start.load, alone=alone)
-        if not self._gpu.is_first:
-            variables["SLURM_TASK_PROLOG"] = self._environ.get("SLURM_TASK_PROLOG", self._files.prolog)
         argv = command_line(
-            self._srun,
+            run.srun,
             self._spec,
             self._job,
             start.task,
-            script=self._files.script,
+            script=run.files.script,
             files=files,
             cores=self._cores[slot],
-            variables=variables | into_steps(variables, self._environ),
+            variables=variables | into_steps(variables, run.environ),
         )
         try:
-            pid = spawn_into(argv, self._srun_environment, srun_output)
+            pid = run.spawn(argv, srun_output)
         except ProcessError as error:
-            os.close(srun_output)
             self._free.append(slot)
             self._take_refusal(start, clock.ticking(), 1, str(error))
             return
-        attempt = Attempt(start, pid, slot, files, output_at, error_at, srun_output, clock.ticking())
+        number = start.task.number
+        attempt = Attempt(
+            number=number,
+            files=files,
+            pid=pid,
+            srun_output=srun_output,
+            began_s=clock.ticking(),
+            start=start,
+            slot=slot,
+            output_at=output_at,
+            error_at=error_at,
+        )
         if self._gpu.under_mps and not self._queue.alone(number):
             attempt.watch = Watch()
         self._running[number] = attempt
+
+    def _variables(self, start: Start) -> dict[str, str]:
+        environ = self._run.environ
+        alone = start.attempt > 1 and not self._running
+        variables = task_variables(self._spec, self._job, start.task, start.attempt, environ)
+        variables |= {RUN_VARIABLE: self._run.name} | self._loader.environment()
+        variables |= self._gpu.environment(start.load, alone=alone)
+        if not self._gpu.is_first:
+            variables["SLURM_TASK_PROLOG"] = environ.get("SLURM_TASK_PROLOG", self._run.files.prolog)
+        return variables
 
     # --- ends ---
 
     def _collect(self) -> None:
         now_s = clock.ticking()
-        self._reap(now_s)
+        for attempt in self._running.values():
+            attempt.reap(now_s)
         ended = [one for one in self._running.values() if one.ended_s is not None and not self._in_doubt(one, now_s)]
         if not self.stopped:  # else they may be saving what they have, though their srun has ended already
-            self._clear([attempt.number for attempt in ended])
+            # What they left behind, as Slurm does after a batch script; not every site's proctrack finds it all.
+            self._run.kill(ended)
         for attempt in ended:
             del self._running[attempt.number]
             self._free.append(attempt.slot)
-            step = attempt.step(self._job.job_id)
             srun_said = attempt.srun_said()
-            os.close(attempt.srun_output)
+            step = attempt.close(self._job.job_id)
             if srun_said:  # for people, as with an array
                 add_words(attempt.files.error, srun_said)
             if step:
-                self._refusals = 0
-            elif not self.stopped and not attempt.lost and attempt.status and os.path.exists(attempt.files.step):
+                self._refusals.worked()
+            elif not self.stopped and not attempt.lost and attempt.refused:
                 lines = srun_said.decode(errors="replace").strip().splitlines() or ["srun said nothing"]
                 self._take_refusal(attempt.start, attempt.began_s, attempt.status, lines[-1])
                 continue
@@ -264,26 +229,11 @@ class Loop:
 
     def _in_doubt(self, attempt: Attempt, now_s: float) -> bool:
         """Return whether an attempt may have ended because the job is being stopped, of which nobody has told yet."""
-        if self.stopped or attempt.ended_s is None or now_s - attempt.ended_s >= _JUDGED_AFTER_S:
+        if self.stopped or attempt.ended_s is None or now_s - attempt.ended_s >= JUDGED_AFTER_S:
             return False
         if attempt.status:
             return attempt.status in _MAY_BE_STOPPED
         return CANCELLED.search(attempt.srun_said()) is not None
-
-    def _reap(self, now_s: float) -> None:
-        """Take the ends of what has ended."""
-        for attempt in self._running.values():
-            if attempt.ended_s is None:
-                pid, status = os.waitpid(attempt.pid, os.WNOHANG)
-                if pid:
-                    attempt.status, attempt.ended_s = os.waitstatus_to_exitcode(status), now_s
-
-    def _clear(self, ended: Collection[int]) -> None:
-        """Kill what tasks left behind, as Slurm does after a batch script; not every site's proctrack finds it all."""
-        left = self._processes(ended) if ended else set()
-        if left:
-            self._gpu.terminate(left)
-            self._signal(ended, signal.SIGKILL)
 
     def _judged(self, attempt: Attempt, step: str, srun_said: bytes) -> tuple[Outcome, str]:
         """Return what an attempt came to, and the words that told."""
@@ -307,12 +257,9 @@ class Loop:
         """Take that Slurm did not start a step: the same attempt is made again later, and counts once."""
         self._record.end(start, Outcome.LOST, status, f"the step did not start: {said}", "")
         self._pending.append(start)
-        if began_s < self._refused_s:  # told with one of those that began beside it
+        if began_s < self._refusals.failed_s:  # told with one of those that began beside it
             return
-        self._refused_s = clock.ticking()
-        self._refusals += 1
-        wait_s = min(_FIRST_WAIT_S * 2 ** min(self._refusals - 1, 10), _LONGEST_WAIT_S)
-        self._not_before_s = self._refused_s + wait_s
+        wait_s = self._refusals.failed()
         self._record.note(f"Slurm does not start a step, which is tried again in {wait_s:.0f} s: {said}")
 
     def _take_end(self, start: Start, outcome: Outcome, status: int, said: str, step: str) -> None:
@@ -341,7 +288,7 @@ class Loop:
         elif now_s - self._daemon_died_s > _LOST_GRACE_S:
             self._signal_sruns(signal.SIGTERM)
         if not self._running and not self.stopped:
-            self._loader.drop()
+            self._loader.quit()
             self._gpu.renew()
             self._daemon_died_s = None
 
@@ -367,7 +314,7 @@ class Loop:
         if now_s < self._next_look_s or not watched or self._daemon_died_s is not None:
             return
         self._next_look_s = now_s + _LOOK_S
-        families = families_of(self._token, watched, self._roots())
+        families = self._run.families([one for one, _ in watched.values()])
         on_gpu = {number: with_gpu_open(family) for number, family in families.items()}
         clients = self._gpu.clients()
         asked = cache(computing)
@@ -397,19 +344,16 @@ class Loop:
                 attempt.pressed = True
                 if not attempt.asked:
                     self._record.note(f"task {attempt.number} is ended: {attempt.ended_for[1]}")
-                # A kill in the middle of a kernel could end the neighbours.
-                self._gpu.terminate(self._processes([attempt.number]))
-                self._signal([attempt.number], signal.SIGKILL)
-                self._signal_srun(attempt, signal.SIGTERM)
+                self._run.kill([attempt])
+                attempt.signal_srun(signal.SIGTERM)
 
     def _end(self, attempt: Attempt, outcome: Outcome, said: str) -> None:
         """Ask a task to end; until it is pressed, it has the GPU to save what it has."""
         attempt.ended_for, attempt.ending_s = (outcome, said), clock.ticking()
         # One without processes may have ended well already, and its srun not yet.
-        attempt.asked = bool(self._processes([attempt.number]))
+        attempt.asked = bool(self._run.signal([attempt], signal.SIGTERM))
         if attempt.asked:
             self._record.note(f"task {attempt.number} is ended: {said}")
-            self._signal([attempt.number], signal.SIGTERM)
 
     # --- being stopped ---
 
@@ -423,12 +367,12 @@ class Loop:
         names = ", ".join(signal.Signals(number).name for number in sorted(came & set(STOPPING)))
         self._record.stop(f"stopped by {names}: no more tasks are started")
         # The tasks themselves, that they may save what they have; srun would have them killed.
-        self._to_stop = tuple(self._running)
-        self._signal(self._to_stop, signal.SIGTERM)
+        self._to_stop = tuple(self._running.values())
+        self._run.signal(self._to_stop, signal.SIGTERM)
 
     def _stop_is_over(self) -> bool:
         waited_s = clock.ticking() - self._stopped_s
-        left = self._processes(self._to_stop)
+        left = self._run.processes(self._to_stop)
         if left and waited_s > _GENTLE_S and not self._forced:
             self._forced = True
             self._gpu.terminate(left)
@@ -436,24 +380,6 @@ class Loop:
         # What is still there then is the job's, and Slurm ends it with the job.
         return not (left or self._running) or waited_s > _FORCED_S
 
-    # --- processes ---
-
-    def _roots(self) -> Mapping[int, Process]:
-        """Return the processes that steps began with, of attempts that have ended too: what they left may still run."""
-        self._began_with |= {number: root for number, one in self._running.items() if (root := one.root)}
-        return self._began_with
-
-    def _processes(self, numbers: Collection[int]) -> set[int]:
-        return processes_of(self._token, numbers, self._roots())
-
-    def _signal(self, numbers: Collection[int], number: signal.Signals) -> None:
-        signal_tasks(self._token, numbers, number, self._roots())
-
     def _signal_sruns(self, number: int) -> None:
         for attempt in self._running.values():
-            self._signal_srun(attempt, number)
-
-    def _signal_srun(self, attempt: Attempt, number: int) -> None:
-        if attempt.ended_s is None:  # else the pid may be somebody else's
-            with suppress(ProcessLookupError):
-                os.kill(attempt.pid, number)
+            attempt.signal_srun(number)

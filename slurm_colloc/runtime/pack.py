@@ -22,6 +22,7 @@ from slurm_colloc.runtime.loop import Loop
 from slurm_colloc.runtime.mps import short_folder
 from slurm_colloc.runtime.queue import Outcome
 from slurm_colloc.runtime.record import Record
+from slurm_colloc.runtime.run import new_run
 from slurm_colloc.runtime.shared_gpu import SharedGpu
 from slurm_colloc.runtime.signals import Signals
 from slurm_colloc.runtime.spec import Spec, from_json, split_script
@@ -60,7 +61,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
             path = os.path.join(folder, _SCRIPT)
             write_atomic(path, script, PRIVATE_FOLDER)
             gpu = SharedGpu(job.job_id, at_once, environ, record.note)
-            loop = Loop(spec, job, left, at_once, gpu, record, environ, path)
+            loop = Loop(new_run(spec, job, gpu, record, environ, path), left, at_once)
             loop.run(signals)
         finally:
             if gpu is not None:

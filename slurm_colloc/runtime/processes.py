@@ -9,7 +9,7 @@ one anew.
 import errno
 import os
 import signal
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
@@ -67,24 +67,16 @@ def families_of(
     return found
 
 
-def processes_of(run: str, numbers: Collection[int], roots: Mapping[int, Process] = NO_ROOTS) -> set[int]:
-    """Return the pids of all processes of these tasks."""
-    return {pid for family in families_of(run, numbers, roots).values() for pid in family}
-
-
-def signal_tasks(
-    run: str, numbers: Collection[int], number: signal.Signals, roots: Mapping[int, Process] = NO_ROOTS
-) -> None:
-    """Send a signal to all processes of these tasks, and to none that has come to have the pid of one."""
-    every = {pid: one for family in families_of(run, numbers, roots).values() for pid, one in family.items()}
+def signal_processes(processes: Iterable[Process], number: signal.Signals) -> None:
+    """Send a signal to these processes, and to none that has come to have the pid of one."""
     # Parents first, as a rule: a shell whose child is ended before it takes that for the child's own end.
-    for pid, one in sorted(every.items()):
+    for one in sorted(processes):
         with suppress(OSError):
             try:
-                descriptor = os.pidfd_open(pid)
+                descriptor = os.pidfd_open(one.pid)
             except OSError as error:
                 if error.errno == errno.ENOSYS and _is_still(one):  # before Linux 5.3
-                    os.kill(pid, number)
+                    os.kill(one.pid, number)
                 continue
             try:
                 if _is_still(one):

@@ -126,6 +126,21 @@ def test_a_cancelled_pack_ends_its_loader(alice: Packs) -> None:
     assert [task.outcome for task in alice.told(job).tasks] == [Outcome.STOPPED]
 
 
+def test_a_requeued_pack_starts_its_loader_anew_and_repeats_no_task(alice: Packs) -> None:
+    slow = "echo $CSUB_LOADER_PORT >>ports; echo here; [ -e go ] || sleep 100"
+    spec = a_spec(1, commands=("date >>one", slow), loader=a_loader(f"{alice.python} serve.py"))
+    job = alice.submit(spec, "", "--requeue")
+    assert alice.wait_for("out.2") == "here\n"
+    (alice.home / "go").touch()
+    alice.lab.run(["scontrol", "requeue", job], check=True)
+    code, said = alice.ended(job, timeout=240)
+    assert (code, "1 task: 1 succeeded (1 more had done so before)" in said) == ("0:0", True), said
+    assert len((alice.home / "one").read_text().splitlines()) == 1
+    pids = re.findall(r"serves (\d+)", (alice.home / f"loader.{job}").read_text())
+    assert [gone(pid) for pid in pids] == [True, True]
+    assert len((alice.home / "ports").read_text().splitlines()) == 2
+
+
 def test_two_packs_on_one_node_do_not_meet(alice: Packs) -> None:
     wait = "until [ $(cat port.* 2>/dev/null | wc -l) = 2 ]; do sleep 0.1; done"
     command = f"echo $CSUB_LOADER_PORT >port.$SLURM_JOB_ID; {wait}"

@@ -18,7 +18,7 @@ from slurm_colloc.model import Load
 from slurm_colloc.runtime.files import file_name, last_words, open_output
 from slurm_colloc.runtime.ledger_read import Told, missing, read_ledger
 from slurm_colloc.runtime.pack import read_pack
-from slurm_colloc.runtime.processes import signal_tasks
+from slurm_colloc.runtime.processes import families_of, signal_processes
 from slurm_colloc.runtime.queue import Outcome
 from slurm_colloc.runtime.reach import into_steps
 from slurm_colloc.runtime.shared_gpu import only_device
@@ -232,7 +232,7 @@ def test_a_step_that_does_not_start_is_tried_again(job: Job) -> None:
 
 def test_a_pack_gives_up_when_no_step_starts(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(f"{job.calls}.refuse").touch()
-    patched = "from slurm_colloc.runtime import loop, pack; loop._FIRST_WAIT_S = 0.01; loop._LONGEST_WAIT_S = 0"
+    patched = "from slurm_colloc.runtime import pack, step; step._FIRST_WAIT_S = 0.01; step._LONGEST_WAIT_S = 0"
     patched += "; import os, sys; sys.exit(pack.main(sys.argv[1:], dict(os.environ)))"
     monkeypatch.setattr(Job, "PROGRAM", ("-c", patched))
     status, out, _ = job.run(pack_script("", a_spec(commands=("true",) * 3)))
@@ -549,7 +549,7 @@ def test_only_processes_of_this_run_and_this_job_are_signalled(tmp_path: Path) -
         begun(SLURM_JOB_ID="7", SLURM_CSUB_TASK="2"),
     ]
     try:
-        signal_tasks("7-ab", (2,), signal.SIGKILL)
+        signal_processes(families_of("7-ab", (2,))[2].values(), signal.SIGKILL)
         assert task.wait(10) == -signal.SIGKILL
         assert [one.poll() for one in others] == [None] * 4
     finally:

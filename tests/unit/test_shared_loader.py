@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.runtime import loader as loaders
 from slurm_colloc.runtime.loader import FOR_TASKS, free_ports, listeners
 from slurm_colloc.runtime.queue import Outcome
 from slurm_colloc.runtime.spec import Loader, from_json, to_json
 from tests.cluster.packs import a_spec, pack_script
 from tests.unit.shell import HINT, Shell
 from tests.unit.test_csub_pack import HEAD, lab, packed
-from tests.unit.test_pack import Job, job
+from tests.unit.test_pack import SRUN, Job, job
+from tests.unit.test_pack_clients import FORGETS
 
 __all__ = ["job", "lab"]
 
@@ -176,6 +176,33 @@ def test_one_that_hears_nothing_is_killed_with_all_it_started(job: Job) -> None:
     assert left == []
 
 
+def test_one_that_writes_over_its_environment_hears_of_the_end(job: Job) -> None:
+    """As one does that sets its own title: nothing in its environment says any more whose it is."""
+    loader = serving(job)
+    port = 'int(os.environ["CSUB_LOADER_PORT"])'
+    forgets = f"import os\nport = {port}\n{FORGETS}{SERVE.replace(port, 'port')}"
+    (job.folder / "serve.py").write_text(forgets)
+    # As on a cluster it is no child of srun's that a signal to srun would reach.
+    (job.folder / "bin/srun").write_text(SRUN.replace('exec "$@"', '"$@"'))
+    status, said = pack(job, commands=("true",), loader=loader._replace(command=f"exec {loader.command}"))
+    assert (status, events(job)) == (0, ["serves", "told to end"]), said
+
+
+def test_a_requeued_pack_has_a_loader_of_its_own_and_runs_what_is_not_done(job: Job) -> None:
+    loader = serving(job)
+    second = "echo second >>events; [ -e go ] || { touch began; sleep 60; }"
+    content = pack_script("", a_spec(1, commands=("echo first >>events", second), loader=loader))
+    started = job.start(content)
+    job.wait_for("began")
+    started.send_signal(signal.SIGTERM)
+    started.communicate(timeout=60)
+    (job.folder / "go").touch()
+    status, out, err = job.run(content, SLURM_RESTART_COUNT="1")
+    assert (status, "1 task: 1 succeeded (1 more had done so before)" in out) == (0, True), err
+    assert events(job) == ["serves", "first", "second", "told to end", "serves", "second", "told to end"]
+    assert [task.outcome for task in job.told().tasks] == [Outcome.DONE] * 2
+
+
 def read(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -200,13 +227,12 @@ def test_who_listens_is_known_and_ports_are_free() -> None:
 
 
 def test_what_another_user_serves_is_not_taken_for_the_loader(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loaders, "listeners", lambda _: {os.geteuid() + 1})
-    looked: list[str] = []
-    monkeypatch.setattr(loaders.SharedLoader, "_give_up", lambda _, why: looked.append(why))
-    one = loaders.SharedLoader.__new__(loaders.SharedLoader)
-    one._ports, one._serves, one._began_s = (1,), False, time.monotonic()
-    one._wait_for_it(Loader("true", 1, 60, ""), time.monotonic())
-    assert (one._serves, looked) == (False, [])
+    patched = "import os, sys; from slurm_colloc.runtime import loader, pack"
+    patched += "; loader.listeners = lambda _: {os.geteuid() + 1}; sys.exit(pack.main(sys.argv[1:], dict(os.environ)))"
+    monkeypatch.setattr(Job, "PROGRAM", ("-c", patched))
+    status, said = pack(job, commands=("touch ran",), loader=serving(job, wait_s=1))
+    assert (status, (job.folder / "ran").exists()) == (1, False)
+    assert "did not listen on its port within 1 s" in said
 
 
 def test_a_spec_of_before_has_no_loader() -> None:
