@@ -3,6 +3,7 @@
 
 import os
 import re
+import signal
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -10,17 +11,20 @@ from dataclasses import dataclass
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import PRIVATE_FOLDER, write_atomic
 from slurm_colloc.runtime.clients import Watch
-from slurm_colloc.runtime.faults import TAIL_BYTES
+from slurm_colloc.runtime.faults import TAIL_BYTES, outcome_of
 from slurm_colloc.runtime.files import file_name, last_words
 from slurm_colloc.runtime.queue import Outcome, Start
 from slurm_colloc.runtime.spec import Spec, Task
-from slurm_colloc.runtime.step import Step
+from slurm_colloc.runtime.step import JUDGED_AFTER_S, Step
 from slurm_colloc.runtime.steps import Files, Job
 
 # Slurm's own words about a step, and those of an srun that a task called itself, which tell nothing about the task.
-CANCELLED = re.compile(rb"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT")
+_CANCELLED = re.compile(rb"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT")
 _NAMED_STEP = re.compile(rb"\b(?:STEP |StepId=)(\d+\.\d+)")
 _SRUNS_LINE = re.compile(rb"^(?:srun|slurmstepd)\b[^\n]*", re.MULTILINE)
+_MAY_BE_STOPPED = {
+    code for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT) for code in (-number, 128 + number)
+}
 
 # Of an srun inside a task: Slurm gives its step the node's number of the GPU, and the daemon has but number 0.
 _PROLOG = b"#!/bin/sh\necho export CUDA_VISIBLE_DEVICES=0\n"
@@ -45,6 +49,41 @@ class Attempt(Step):
     ending_s: float = 0.0
     asked: bool = False
     pressed: bool = False
+
+    @property
+    def at_work(self) -> bool:
+        """Return whether it runs, and nobody ends it."""
+        return self.ended_s is None and self.ended_for is None
+
+    def in_doubt(self, now_s: float) -> bool:
+        """Return whether it may have ended because the job is being stopped, of which nobody has told yet."""
+        if self.ended_s is None or now_s - self.ended_s >= JUDGED_AFTER_S:
+            return False
+        if self.status:
+            return self.status in _MAY_BE_STOPPED
+        return _CANCELLED.search(self.srun_said()) is not None
+
+    def judged(self, step: str, srun_said: bytes, shared: Collection[str]) -> tuple[Outcome, str]:
+        """Return what it came to in a job that nobody stopped, and the words that told.
+
+        Args:
+            step: that it was, "" where that is not known.
+            srun_said: the words of its srun.
+            shared: files to which other tasks write too.
+        """
+        status = self.status
+        srun_said = of_step(srun_said, step)
+        # A task that ends well because it was told to end is not done; and srun then ends with 0, whatever it did.
+        if self.ended_for is not None and (self.asked or self.pressed):
+            return self.ended_for
+        if status == 0 and _CANCELLED.search(srun_said):
+            status = 128 + signal.SIGTERM
+        if status != 0 and self.lost:
+            return Outcome.LOST, "the MPS daemon died"
+        by_slurm = outcome_of(status, srun_said)
+        if by_slurm[0] is not Outcome.FAILED:
+            return by_slurm
+        return outcome_of(status, self.said(shared))
 
     def said(self, shared: Collection[str]) -> bytes:
         """Return the last words of the task itself, without those of srun, from files that are not ``shared``."""

@@ -3,14 +3,14 @@
 
 import signal
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 
 from slurm_colloc import clock
 from slurm_colloc.errors import InputError, ProcessError, StoreError
-from slurm_colloc.runtime.attempt import CANCELLED, Attempt, of_step
+from slurm_colloc.runtime.attempt import Attempt
 from slurm_colloc.runtime.clients import Watch, computing, with_gpu_open
-from slurm_colloc.runtime.faults import gpu_is_gone, outcome_of
+from slurm_colloc.runtime.faults import gpu_is_gone
 from slurm_colloc.runtime.files import add_words, open_output
 from slurm_colloc.runtime.loader import SharedLoader
 from slurm_colloc.runtime.queue import Outcome, Queue, Start
@@ -18,15 +18,12 @@ from slurm_colloc.runtime.reach import into_steps
 from slurm_colloc.runtime.run import Run
 from slurm_colloc.runtime.signals import PASSED_ON, STOPPING, Signals
 from slurm_colloc.runtime.spec import Task
-from slurm_colloc.runtime.step import JUDGED_AFTER_S, MOST_REFUSALS, Backoff
+from slurm_colloc.runtime.step import MOST_REFUSALS, Backoff
 from slurm_colloc.runtime.steps import RUN_VARIABLE, command_line, slots, task_variables
 from slurm_colloc.runtime.summary import Result
 
 _TICK_S = 1.0
 _SOON_S = 0.1
-_MAY_BE_STOPPED = {
-    code for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT) for code in (-number, 128 + number)
-}
 # Slurm's default KillWait, after which it kills, is 30 s; before that the daemon has to be quit.
 _GENTLE_S, _FORCED_S = 10.0, 20.0
 _LOST_GRACE_S = 10.0
@@ -205,8 +202,9 @@ class Loop:
         now_s = clock.ticking()
         for attempt in self._running.values():
             attempt.reap(now_s)
-        ended = [one for one in self._running.values() if one.ended_s is not None and not self._in_doubt(one, now_s)]
+        ended = [one for one in self._running.values() if one.ended_s is not None]
         if not self.stopped:  # else they may be saving what they have, though their srun has ended already
+            ended = [one for one in ended if not one.in_doubt(now_s)]
             # What they left behind, as Slurm does after a batch script; not every site's proctrack finds it all.
             self._run.kill(ended)
         for attempt in ended:
@@ -223,35 +221,9 @@ class Loop:
                 self._take_refusal(attempt.start, attempt.began_s, attempt.status, lines[-1])
                 continue
             self._run_s += (attempt.ended_s or now_s) - attempt.began_s
-            outcome, said = self._judged(attempt, step, srun_said)
+            outcome, said = (Outcome.STOPPED, "") if self.stopped else attempt.judged(step, srun_said, self._shared)
             self._gone_in_a_row = self._gone_in_a_row + 1 if gpu_is_gone(said) else 0
             self._take_end(attempt.start, outcome, attempt.status, said, step)
-
-    def _in_doubt(self, attempt: Attempt, now_s: float) -> bool:
-        """Return whether an attempt may have ended because the job is being stopped, of which nobody has told yet."""
-        if self.stopped or attempt.ended_s is None or now_s - attempt.ended_s >= JUDGED_AFTER_S:
-            return False
-        if attempt.status:
-            return attempt.status in _MAY_BE_STOPPED
-        return CANCELLED.search(attempt.srun_said()) is not None
-
-    def _judged(self, attempt: Attempt, step: str, srun_said: bytes) -> tuple[Outcome, str]:
-        """Return what an attempt came to, and the words that told."""
-        status = attempt.status
-        srun_said = of_step(srun_said, step)
-        # A task that ends well because it was told to end is not done; and srun then ends with 0, whatever it did.
-        if self.stopped:
-            return Outcome.STOPPED, ""
-        if attempt.ended_for is not None and (attempt.asked or attempt.pressed):
-            return attempt.ended_for
-        if status == 0 and CANCELLED.search(srun_said):
-            status = 128 + signal.SIGTERM
-        if status != 0 and attempt.lost:
-            return Outcome.LOST, "the MPS daemon died"
-        by_slurm = outcome_of(status, srun_said)
-        if by_slurm[0] is not Outcome.FAILED:
-            return by_slurm
-        return outcome_of(status, attempt.said(self._shared))
 
     def _take_refusal(self, start: Start, began_s: float, status: int, said: str) -> None:
         """Take that Slurm did not start a step: the same attempt is made again later, and counts once."""
@@ -299,61 +271,60 @@ class Loop:
         if not self._running:
             self._loader.all_read()
         if lost := self._loader.look():
-            for attempt in self._running.values():
-                if attempt.ended_s is None and attempt.ended_for is None:
-                    self._end(attempt, Outcome.LOST, lost)
+            self._end([one for one in self._running.values() if one.at_work], Outcome.LOST, lost)
 
     def _look_for_clients(self) -> None:
         """Find the tasks that do not use the GPU through the daemon: they may take all of it, and say nothing."""
         now_s = clock.ticking()
-        watched = {
-            number: (one, one.watch)
-            for number, one in self._running.items()
-            if one.watch is not None and one.ended_for is None and one.ended_s is None
-        }
+        watched = [(one, one.watch) for one in self._running.values() if one.watch is not None and one.at_work]
         if now_s < self._next_look_s or not watched or self._daemon_died_s is not None:
             return
         self._next_look_s = now_s + _LOOK_S
-        families = self._run.families([one for one, _ in watched.values()])
+        families = self._run.families([one for one, _ in watched])
         on_gpu = {number: with_gpu_open(family) for number, family in families.items()}
         clients = self._gpu.clients()
         asked = cache(computing)
-        for number, (attempt, watch) in watched.items():
+        past_mps = []
+        for attempt, watch in watched:
+            number = attempt.number
             if watch.look(families[number], on_gpu[number], clients, asked):
-                self._end(attempt, Outcome.NOT_SHARING, _PAST_MPS)
+                past_mps.append(attempt)
             elif not (attempt.noted or watch.is_client) and now_s - attempt.began_s > _CLIENT_WITHIN_S:
                 attempt.noted = True
                 said = f"task {number} does not use the GPU through MPS, or not at all"
                 if clients is None:
                     said = f"whether task {number} uses the GPU through MPS is not known: the daemon does not answer"
                 self._record.note(said)
+        self._end(past_mps, Outcome.NOT_SHARING, _PAST_MPS)
 
     # --- ending a task ---
 
     def _end_what_must(self) -> None:
         """End tasks whose time is over, before Slurm does, and press those that were asked to end and have not."""
         now_s = clock.ticking()
+        running = [one for one in self._running.values() if one.ended_s is None]
+        pressed = [one for one in running if one.ended_for and not one.pressed and now_s - one.ending_s > _GENTLE_S]
+        for attempt in pressed:
+            attempt.pressed = True
+            if attempt.ended_for and not attempt.asked:
+                self._record.note(f"task {attempt.number} is ended: {attempt.ended_for[1]}")
+        self._run.kill(pressed)
+        for attempt in pressed:
+            attempt.signal_srun(signal.SIGTERM)
         limit_min = self._spec.time_limit_min
-        for attempt in self._running.values():
-            if attempt.ended_s is not None:
-                continue
-            if attempt.ended_for is None:
-                if limit_min is not None and now_s - attempt.began_s >= 60 * limit_min:
-                    self._end(attempt, Outcome.TIME_LIMIT, f"its time limit of {limit_min:g} minutes is over")
-            elif now_s - attempt.ending_s > _GENTLE_S and not attempt.pressed:
-                attempt.pressed = True
-                if not attempt.asked:
-                    self._record.note(f"task {attempt.number} is ended: {attempt.ended_for[1]}")
-                self._run.kill([attempt])
-                attempt.signal_srun(signal.SIGTERM)
+        if limit_min is not None:
+            late = [one for one in running if not one.ended_for and now_s - one.began_s >= 60 * limit_min]
+            self._end(late, Outcome.TIME_LIMIT, f"its time limit of {limit_min:g} minutes is over")
 
-    def _end(self, attempt: Attempt, outcome: Outcome, said: str) -> None:
-        """Ask a task to end; until it is pressed, it has the GPU to save what it has."""
-        attempt.ended_for, attempt.ending_s = (outcome, said), clock.ticking()
-        # One without processes may have ended well already, and its srun not yet.
-        attempt.asked = bool(self._run.signal([attempt], signal.SIGTERM))
-        if attempt.asked:
-            self._record.note(f"task {attempt.number} is ended: {said}")
+    def _end(self, attempts: Collection[Attempt], outcome: Outcome, said: str) -> None:
+        """Ask tasks to end; until they are pressed, they have the GPU to save what they have."""
+        have_processes = self._run.signal(attempts, signal.SIGTERM)
+        for attempt in attempts:
+            attempt.ended_for, attempt.ending_s = (outcome, said), clock.ticking()
+            # One without processes may have ended well already, and its srun not yet.
+            attempt.asked = attempt.number in have_processes
+            if attempt.asked:
+                self._record.note(f"task {attempt.number} is ended: {said}")
 
     # --- being stopped ---
 

@@ -4,12 +4,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from slurm_colloc.runtime import run as runs
 from slurm_colloc.runtime.clients import Watch, strays, with_gpu_open
 from slurm_colloc.runtime.processes import Process, families_of, line_of, parse_stat, process
+from slurm_colloc.runtime.step import Step
+from slurm_colloc.runtime.steps import Files
+from tests.cluster.packs import a_spec
 
 # 10 is the step's shell, 11 its program, 12 and 13 what that forked.
 ALL = range(100)
@@ -141,6 +149,31 @@ def test_a_program_that_forgets_its_environment_is_known_by_its_process(tmp_path
             assert families_of("7-ab", [1], {1: root._replace(began_ticks=root.began_ticks - 1)})[1] == {}
         finally:
             one.kill()
+
+
+def test_several_tasks_are_told_by_one_look_at_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[object] = []
+
+    def counted(*given: Any) -> dict[int, dict[int, Process]]:
+        looks.append(given)
+        return families_of(*given)
+
+    monkeypatch.setattr(runs, "families_of", counted)
+    no: Any = None
+    run = runs.Run(a_spec(), no, no, no, {}, no, "7-ab", "srun", {})
+    files = Files("/nowhere/step", "", "", "")
+    steps = [Step(number=number, files=files, pid=0, srun_output=0, began_s=0.0) for number in (1, 2, 3)]
+    marks = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURM_CSUB_RUN": "7-ab"}
+    tasks = [subprocess.Popen(["sleep", "60"], env=marks | {"SLURM_CSUB_TASK": str(task)}) for task in (1, 3, 4)]
+    try:
+        assert run.signal(steps, signal.SIGTERM) == {1, 3}
+        assert [one.wait(10) for one in tasks[:2]] == [-signal.SIGTERM] * 2
+        assert (tasks[2].poll(), len(looks)) == (None, 1)
+        assert (run.signal([], signal.SIGTERM), len(looks)) == (set(), 1)
+    finally:
+        for one in tasks:
+            one.kill()
+            one.wait()
 
 
 def test_a_line_of_stat_is_a_process_unless_it_has_ended() -> None:
