@@ -13,7 +13,7 @@ from slurm_colloc.errors import CollocError, InputError, StoreError
 from slurm_colloc.files import private_folder, read_bounded, write_atomic
 from slurm_colloc.history.signature import digest
 from slurm_colloc.model import Footprint, JobRequest
-from slurm_colloc.placement.choose import Access
+from slurm_colloc.placement.pieces import Access
 from slurm_colloc.slurm.limits import Limits, from_json, to_json
 
 _LIMIT_BYTES = 16 * 1024 * 1024

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from slurm_colloc.config import Partition, Pool, SiteConfig
 from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Quantiles, SharingMode
-from slurm_colloc.placement.choose import Access, place
+from slurm_colloc.placement.choose import place
+from slurm_colloc.placement.pieces import Access
 from slurm_colloc.slurm.limits import Association, Limits
 from tests.unit.made import H100, MIG_POOL, MPS_POOL, SHARD_POOL, footprint, request, site
 

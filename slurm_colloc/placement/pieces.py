@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which pieces of a GPU a job could have, and why not the others: the pools it may go to, and what fits there."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig
+from slurm_colloc.model import Footprint, Gres, JobRequest, Rejected, SharingMode
+from slurm_colloc.placement.terms import (
+    Kept,
+    asked_limit_min,
+    asked_partitions,
+    kept_when_moved,
+    kept_with_share,
+    suspending,
+    time_needed,
+)
+from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit
+from slurm_colloc.units import demand_units
+
+
+class Access(NamedTuple):
+    """What the accounting says of this user: limits (None where none are enforced), or why they are not known."""
+
+    limits: Limits | None = None
+    unknown: str = ""
+    groups: tuple[str, ...] = ()
+
+
+class Need(NamedTuple):
+    """What a piece has to hold: memory with the site's headroom, q95 of the SM activity; None where not known."""
+
+    memory_mib: int
+    sm_active_pct: float
+    run_time_min: float | None
+    expected_s: float | None
+
+
+class Room(NamedTuple):
+    """A pool, the partition in which the job would use it, and whether that is another than those asked for."""
+
+    pool: Pool
+    partition: Partition
+    moved: bool
+
+
+class Fit(NamedTuple):
+    """A piece that would do, and what has to be asked for beside it; ``what`` is its name for people."""
+
+    room: Room
+    gres: Gres
+    reason: str
+    cpu_option: str = ""
+    mem: str = ""
+    time_limit_min: int | None = None
+    slowdown: float = 1.0
+    what: str = ""
+
+
+class Taken(NamedTuple):
+    """A piece that fits, and all that was rejected before it came to it."""
+
+    mode: SharingMode
+    fit: Fit
+    rejected: tuple[Rejected, ...]
+
+
+def rooms_of(
+    request: JobRequest, footprint: Footprint, config: SiteConfig, access: Access, rejected: list[Rejected]
+) -> Iterator[Room]:
+    """Yield the pools that the job may run in and that its footprint speaks of, those of its own partitions first."""
+    known = {partition.name: partition for partition in config.partition}
+    asked = asked_partitions(request, config)
+    # A component of a heterogeneous job stays where it is: moved, it could wait for a node of another component.
+    others = [] if request.components else list(dict.fromkeys(name for item in asked for name in item.pieces_in))
+    elsewhere = [known.get(name, Partition(name)) for name in others if name not in {item.name for item in asked}]
+    kind = next((gres.type for gres in request.gres if gres.name == "gpu"), "")
+    models = {pool.gpu_model for pool in config.pool if kind and pool.gpu_type == kind}
+    moves = []
+    for pool in config.pool:
+        here = next((item for item in asked if item.name in pool.partitions), None)
+        there = next((item for item in elsewhere if item.name in pool.partitions), None)
+        if here is None and there is None:
+            names = ", ".join(f"'{item.name}'" for item in asked)
+            rejected.append(Rejected(f"pool {pool.name}", f"not in partition {names}"))
+        elif pool.gpu_type and pool.gpu_type in config.sharing.protected_types:
+            rejected.append(Rejected(f"pool {pool.name}", f"the site protects jobs on '{pool.gpu_type}'"))
+        elif kind and pool.gpu_type != kind and pool.gpu_model not in models - {""}:
+            rejected.append(Rejected(f"pool {pool.name}", f"GPU type '{kind}' was asked for"))
+        elif footprint.gpu_model and footprint.gpu_model != pool.gpu_model:
+            rejected.append(Rejected(f"pool {pool.name}", f"the footprint was measured on {footprint.gpu_model}"))
+        elif pool.sm_count is None:
+            rejected.append(Rejected(f"pool {pool.name}", "site.toml does not give its sm_count"))
+        elif crowd := _too_many(request, pool, config):
+            rejected.append(Rejected(f"pool {pool.name}", crowd))
+        elif here is not None:
+            yield Room(pool, here, moved=False)
+        elif there is not None:
+            closed = _closed(request, there, config, access)
+            if closed:
+                rejected.append(Rejected(f"pool {pool.name}", closed))
+            else:
+                moves.append(Room(pool, there, moved=True))
+    yield from moves
+
+
+def pieces_in(
+    request: JobRequest,
+    need: Need,
+    rooms: list[Room],
+    config: SiteConfig,
+    access: Access,
+    rejected: list[Rejected],
+) -> Iterator[Taken]:
+    """Yield the pieces that fit, in the order in which they are taken; ``rejected`` grows by those that do not."""
+    for mode in config.sharing.order:
+        for fit in _MODES[mode](request, need, rooms, config):
+            found = fit if isinstance(fit, Rejected) else _allowed(request, fit, rooms, config, access)
+            if isinstance(found, Fit):
+                yield Taken(SharingMode(mode), found, tuple(rejected))
+            else:
+                rejected.append(found)
+
+
+def _too_many(request: JobRequest, pool: Pool, config: SiteConfig) -> str:
+    """Return why components of one job might wait for each other for ever, for Slurm gives each its own nodes."""
+    rivals = [names for names in request.components if set(names or (config.default_partition,)) & set(pool.partitions)]
+    if len(rivals) < 2:
+        return ""
+    from ClusterShell.NodeSet import NodeSet  # 20 ms, for a kind of job that few submit
+
+    count = len(NodeSet(pool.nodes))
+    if count >= len(rivals):
+        return ""
+    return f"{len(rivals)} components of the job may need a node of it each, and it has {count}"
+
+
+def _closed(request: JobRequest, partition: Partition, config: SiteConfig, access: Access) -> str:
+    """Return why Slurm would not let the job into another partition, empty when it would."""
+    account = request.account or (access.limits.default_account if access.limits else "")
+    for what, name, allowed, denied in (
+        ("account", account, partition.allow_accounts, partition.deny_accounts),
+        ("QOS", request.qos, partition.allow_qos, partition.deny_qos),
+    ):
+        if not name and (allowed or denied):
+            return f"partition '{partition.name}' is not open to every {what}, and the job's is not known"
+        if (allowed and name.lower() not in map(str.lower, allowed)) or name.lower() in map(str.lower, denied):
+            return f"partition '{partition.name}' is closed to {what} '{name}'"
+    if partition.allow_groups and not set(partition.allow_groups) & set(access.groups):
+        return f"partition '{partition.name}' is open to the groups {', '.join(partition.allow_groups)} only"
+    limit_min = asked_limit_min(request, config)
+    if partition.max_time_min is not None and (limit_min is None or limit_min > partition.max_time_min):
+        return f"partition '{partition.name}' allows {partition.max_time_min:g} min, the job's limit is longer"
+    return ""
+
+
+def _allowed(request: JobRequest, fit: Fit, rooms: list[Room], config: SiteConfig, access: Access) -> Fit | Rejected:
+    """Return the fit if Slurm would take it and take it where it is meant to go."""
+    asked = {item.name for item in asked_partitions(request, config)}
+    targets = {fit.room.partition.name} if fit.room.moved else asked
+    weighed = {room.pool.name for room in rooms if room.moved == fit.room.moved}
+    for pool in config.pool:
+        if pool.name not in weighed and targets & set(pool.partitions) and _offers(pool, fit.gres):
+            return Rejected(str(fit.gres), f"Slurm might give it one of pool {pool.name}, where it may not go")
+    if access.limits is None:
+        return fit
+    wanted = {f"gres/{fit.gres.name}": fit.gres.quantity}
+    if fit.gres.type:
+        wanted[f"gres/{fit.gres.name}:{fit.gres.type}"] = fit.gres.quantity
+    if fit.time_limit_min is not None:
+        wanted[MINUTES] = fit.time_limit_min
+    partition = fit.room.partition
+    broken = broken_limit(access.limits, wanted, request.account, request.qos, partition.name, partition.qos)
+    return Rejected(str(fit.gres), broken) if broken else fit
+
+
+def _mig(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig) -> Iterator[Fit | Rejected]:
+    # Slurm knows slices by type only: of two kinds with one type it may give either, so the lesser one counts.
+    kinds: dict[tuple[bool, str], list[tuple[MigSlice, Room]]] = {}
+    for room in rooms:
+        for part in room.pool.slice:
+            if part.quantity:
+                kinds.setdefault((room.moved, part.type), []).append((part, room))
+    lesser = [min(alike, key=lambda pair: (pair[0].mem_mib, pair[0].sm_count)) for alike in kinds.values()]
+    # Of two alike, the one in the job's own partition: sorted() keeps the order of rooms.
+    for part, room in sorted(lesser, key=lambda pair: (pair[0].mem_mib, pair[0].sm_count)):
+        alike = kinds[room.moved, part.type]
+        slowest, its_room = max(alike, key=lambda pair: _slowdown(need, pair[0], pair[1].pool))
+        slowdown = _slowdown(need, slowest, its_room.pool)
+        time = time_needed(request, need.run_time_min, slowdown, room.partition if room.moved else None, config)
+        kept = kept_when_moved(request, room.partition, config) if room.moved else Kept("", "")
+        option = f"gpu:{part.type}"
+        if part.mem_mib < need.memory_mib:
+            yield Rejected(option, f"{part.mem_mib} MiB do not hold {need.memory_mib} MiB")
+        elif slowdown > config.sharing.max_slowdown:
+            yield Rejected(
+                option,
+                f"{slowest.sm_count} of {its_room.pool.sm_count} SMs slow it at least {slowdown:.2f}x; "
+                f"the site's bound is {config.sharing.max_slowdown:g}x",
+            )
+        elif time.too_little or kept.impossible:
+            yield Rejected(option, time.too_little or kept.impossible)
+        else:
+            reason = (
+                f"slice {part.profile} holds {need.memory_mib} of its {part.mem_mib} MiB; "
+                f"slowdown at least {slowdown:.2f}x"
+            )
+            if time.limit_min is not None:
+                reason += f"; time limit {time.limit_min} min"
+            gres = Gres("gpu", part.type, 1)
+            yield Fit(room, gres, reason, kept.cpu_option, kept.mem, time.limit_min, slowdown, f"{part.profile} slice")
+
+
+def _slowdown(need: Need, part: MigSlice, pool: Pool) -> float:
+    return max(1.0, need.sm_active_pct / 100 * (pool.sm_count or 0) / part.sm_count)
+
+
+def _mps(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig) -> Iterator[Fit | Rejected]:
+    vouched = config.sharing.mps_daemon == "site" and config.sharing.mps_single_user
+    no_consent = "" if vouched else "the site runs no shared MPS daemon for one user per GPU"
+    return _shares(request, need, rooms, config, "mps", no_consent)
+
+
+def _shard(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig) -> Iterator[Fit | Rejected]:
+    no_consent = "" if config.sharing.shard_consent else "the site does not accept jobs without isolation"
+    return _shares(request, need, rooms, config, "shard", no_consent)
+
+
+def _shares(
+    request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig, name: str, no_consent: str
+) -> Iterator[Fit | Rejected]:
+    """Yield a share in the job's own partitions and one in each other that is open to it.
+
+    Slurm may take a share from any GPU that has some, so it must be large enough on each: the largest is asked for.
+    """
+    groups: dict[str, list[Room]] = {}
+    for room in rooms:
+        if _per_gpu(room.pool, name):
+            groups.setdefault(room.partition.name if room.moved else "", []).append(room)
+    for group in groups.values():
+        found: list[Fit | Rejected] = []
+        for room in group:
+            option = f"{name} on {room.pool.name}"
+            found.append(Rejected(option, no_consent) if no_consent else _share(request, need, room, config, name))
+        refused = [item for item in found if isinstance(item, Rejected)]
+        fits = [item for item in found if isinstance(item, Fit)]
+        yield from refused
+        if not refused:
+            yield max(fits, key=lambda fit: fit.gres.quantity)
+
+
+def _per_gpu(pool: Pool, name: str) -> int:
+    return pool.mps_per_gpu if name == "mps" else pool.shards_per_gpu
+
+
+def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name: str) -> Fit | Rejected:
+    """Fit a job into equal shares of one GPU, by memory and by SMs, whichever asks for more."""
+    pool, per_gpu = room.pool, _per_gpu(room.pool, name)
+    option = f"{name} on {pool.name}"
+    if request.no_share:
+        return Rejected(option, "; ".join(request.no_share))
+    if not request.sh_like:
+        return Rejected(option, f"its environment cannot be set in a script for '{request.interpreter}'")
+    if suspends := suspending([room.partition] if room.moved else asked_partitions(request, config)):
+        return Rejected(option, suspends)
+    if pool.gpu_mem_mib is None:
+        return Rejected(option, "site.toml does not give its gpu_mem_mib")
+    if need.memory_mib > pool.gpu_mem_mib:
+        return Rejected(option, f"{pool.gpu_mem_mib} MiB do not hold {need.memory_mib} MiB")
+    kept = kept_with_share(request, room.partition if room.moved else None, config)
+    time = time_needed(request, need.run_time_min, 1.0, room.partition if room.moved else None, config)
+    if kept.impossible or time.too_little:
+        return Rejected(option, kept.impossible or time.too_little)
+    units = max(
+        demand_units(need.memory_mib / pool.gpu_mem_mib, per_gpu), demand_units(need.sm_active_pct / 100, per_gpu)
+    )
+    if units * 2 > per_gpu:
+        return Rejected(option, f"{units} of {per_gpu} shares leave no room for a second job like it")
+    reason = f"{units} of {per_gpu} shares hold {need.memory_mib} MiB and {need.sm_active_pct:.0f} % of the SMs"
+    share = Gres(name, "", units)
+    return Fit(room, share, reason, kept.cpu_option, kept.mem, time.limit_min, 1.0, f"share of {name}")
+
+
+def _offers(pool: Pool, gres: Gres) -> bool:
+    if gres.name == "gpu":
+        return any(part.type == gres.type and part.quantity for part in pool.slice)
+    return _per_gpu(pool, gres.name) > 0
+
+
+_MODES = {"mig": _mig, "mps": _mps, "shard": _shard}
