@@ -118,7 +118,7 @@ class Footprint(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What one task is counted for on the GPU: memory with its head-room, and the SMs it keeps busy alone.
+    """What one task is counted for on the GPU: memory with its headroom, and the SMs it keeps busy alone.
 
     ``dram_active_pct`` is how long it keeps the GPU's memory busy; None where that is not known, or not to count.
     """

@@ -42,7 +42,8 @@ from slurm_colloc.submit.join import (
     reason_against_guest,
     srun_line,
 )
-from slurm_colloc.submit.plan import SCRIPT_OPTIONS, Plan, option_table, own_option
+from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, option_table, own_option
+from slurm_colloc.submit.plan import Plan
 
 # A step begins in some tenths of a second; a node's prolog and a slow file system take longer.
 _BEGINS_S = 30.0
@@ -257,7 +258,8 @@ def _answer_of(descriptor: int, stopped: list[int]) -> str:
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return what the step is handed: what Slurm set for a job in which csub is called would be about that one."""
-    names = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_")
+    # What the user set of this is no sign that Slurm gave the step a GPU.
+    names = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "CUDA_VISIBLE_DEVICES")
     return {name: value for name, value in environ.items() if not name.startswith(names) or name == "SLURM_CONF"}
 
 

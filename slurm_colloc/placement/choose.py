@@ -44,6 +44,7 @@ def place(
     )
     rejected: list[Rejected] = []
     rooms = list(rooms_of(request, footprint, config, access, rejected))
+    before = len(rejected)
     pieces = pieces_in(request, need, rooms, config, access, rejected)
     first = next(pieces, None)
     # A job whose run time nobody knows ends nobody knows when.
@@ -55,6 +56,9 @@ def place(
     why = f"no piece of a GPU holds {need.memory_mib} MiB and {need.sm_active_pct:.0f} % of the SMs"
     if not rooms:
         why = "; ".join(sorted({item.reason for item in rejected})) or "site.toml describes no GPUs"
+    elif len(rejected) == before:
+        names = ", ".join(f"'{name}'" for name in dict.fromkeys(room.partition.name for room in rooms))
+        why = f"no GPU in partition {names} has slices or shares that the site lets csub use"
     return as_asked((why,), tuple(rejected))
 
 

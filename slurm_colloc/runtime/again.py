@@ -179,7 +179,7 @@ def _ask(record: Record, config: SiteConfig) -> tuple[Ended, ...]:
         if number:
             clock.pause(_ASK_EVERY_S)
         for question, parse in ((sacct_question, parse_sacct), (scontrol_question, parse_scontrol)):
-            with suppress(ProcessError):
+            with suppress(ProcessError, InputError):
                 said = ask(question(record.job_id), config.timeouts.ask_slurm_s).decode(errors="surrogateescape")
                 known |= {one.task: one for one in parse(said) if one.is_final}
             if expected <= set(known):

@@ -143,6 +143,11 @@ def read_record(folder: str) -> Record:
         raise InputError(f"record in '{folder}' is not of the expected form: {error}") from error
 
 
+def is_recorded(folder: str) -> bool:
+    """Return whether a companion was told what to do, or was to be."""
+    return os.path.lexists(os.path.join(folder, _RECORD))
+
+
 def claim(folder: str, by: str) -> bool:
     """Say for good that ``by`` submits what the record holds; False where that was said before.
 

@@ -66,7 +66,7 @@ class Verdict(NamedTuple):
 def judge(record: Record, found: Iterable[Found], config: SiteConfig) -> Verdict | None:
     """Return what is due, None where no job ran out of GPU memory."""
     ran_out = tuple(
-        one._replace(ended=one.ended._replace(gres=one.ended.gres or _given(record)))
+        one._replace(ended=one.ended._replace(gres=_gres_of(record, one.ended)))
         for one in found
         if one.ended.state == "FAILED" and one.outcome is Outcome.GPU_OOM
     )
@@ -92,11 +92,12 @@ def judge(record: Record, found: Iterable[Found], config: SiteConfig) -> Verdict
     return Verdict(ran_out, offenders, hint, gives_up, said, pieces)
 
 
-def _given(record: Record) -> tuple[Gres, ...]:
-    """Return what was asked of Slurm: what the job had, where Slurm's accounting knows of no GPUs."""
-    with suppress(InputError):
-        return parse_gres(record.given)
-    return ()
+def _gres_of(record: Record, ended: Ended) -> tuple[Gres, ...]:
+    """Return what the job had; where Slurm's accounting knows no GPUs, or not their types, what was asked for."""
+    if all(one == Gres("gpu", "", one.quantity) for one in ended.gres):
+        with suppress(InputError):
+            return parse_gres(record.given) or ended.gres
+    return ended.gres
 
 
 def had_mib(record: Record, found: Found, config: SiteConfig) -> int | None:

@@ -50,7 +50,9 @@ class CliClient:
 
     def __init__(self, timeout_s: float, environment: Mapping[str, str] | None = None) -> None:
         self._timeout_s = timeout_s
-        self._environment = environment
+        given = os.environ if environment is None else environment
+        # By these a user narrows what squeue and sinfo show him: a job that is not shown would not be there.
+        self._environment = {name: one for name, one in given.items() if not name.startswith(("SQUEUE_", "SINFO_"))}
 
     def _ask(self, *argv: str) -> str:
         return ask(argv, self._timeout_s, self._environment).decode(errors="surrogateescape")

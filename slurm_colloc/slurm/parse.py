@@ -16,6 +16,8 @@ FINAL_STATES = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"}
     | {"OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
 )
+# A job's name or folder may hold what else ends a line.
+_LINE = re.compile(r"\n(?=[A-Z][A-Za-z]*=)")
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_:/]*)=")
 
 
@@ -51,8 +53,8 @@ class Partition(NamedTuple):
 
 
 def parse_records(text: str) -> Iterator[dict[str, str]]:
-    """Yield the ``Key=value`` pairs of each line of a ``scontrol -o`` output; values may contain blanks."""
-    for line in filter(str.strip, text.splitlines()):
+    """Yield the ``Key=value`` pairs of each line of a ``scontrol -o`` output; values may hold blanks and newlines."""
+    for line in filter(str.strip, _LINE.split(text)):
         marks = list(_KEY.finditer(line))
         ends = [mark.start() for mark in marks[1:]] + [len(line)]
         yield {mark[1]: line[mark.end() : end].strip() for mark, end in zip(marks, ends, strict=True)}

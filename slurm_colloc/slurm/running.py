@@ -12,7 +12,7 @@ from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres
 from slurm_colloc.units import size_mib, time_span_s
 
 _FIELDS = (
-    *("JobID", "ArrayTaskID", "HetJobID", "NumNodes", "NumCPUs", "tres-alloc", "tres-per-node", "TimeLeft", "TimeUsed"),
+    *("JobID", "JobArrayID", "HetJobID", "NumNodes", "NumCPUs", "tres-alloc", "tres-per-node", "TimeLeft", "TimeUsed"),
     *("Partition", "Account", "QOS", "NodeList"),
 )
 # 22.05 to 26.05 take a suffix in place of a width; none of these values can hold it.
@@ -22,10 +22,13 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)")
 
 
 class Running(NamedTuple):
-    """A running job; ``job_id`` is never an array's, ``left_s`` is infinite without a limit."""
+    """A running job; ``job_id`` is its own, ``name`` of a task of an array "<array>_<task>", else the same.
+
+    ``left_s`` is infinite without a limit.
+    """
 
     job_id: str
-    array_task: bool
+    name: str
     hetjob: bool
     nodes: int
     cpus: int
@@ -37,6 +40,11 @@ class Running(NamedTuple):
     account: str
     qos: str
     node: str
+
+    @property
+    def array_task(self) -> bool:
+        """Return whether it is a task of an array."""
+        return self.name != self.job_id
 
 
 def jobs_question(uid: int) -> tuple[str, ...]:
@@ -73,7 +81,7 @@ def _running(values: Mapping[str, str]) -> Running:
     mem = _mib(memory)
     return Running(
         job_id=values["JobID"],
-        array_task=values["ArrayTaskID"] != "N/A",
+        name=values["JobArrayID"],
         hetjob=values["HetJobID"] not in ("N/A", "0", ""),
         nodes=int(values["NumNodes"]),
         cpus=int(values["NumCPUs"]),

@@ -141,7 +141,7 @@ def choose_host(
         config: the site.
         slurm: answers what has to be asked.
     """
-    named = [job for job in jobs if wanted in ("auto", job.job_id)]
+    named = [job for job in jobs if wanted in ("auto", job.job_id, job.name.partition("_")[0])]
     if not named:
         return Choice(None, (f"job {wanted} is no running job of yours" if wanted != "auto" else "no job runs",))
     found: list[Host] = []
@@ -158,7 +158,7 @@ def choose_host(
         if isinstance(why, Host):
             found.append(why)
         else:
-            reasons.append(f"job {job.job_id}: {why}")
+            reasons.append(f"job {job.name}: {why}")
     return Choice(min(found, key=lambda host: host.load.sm_active_pct, default=None), tuple(reasons))
 
 
@@ -345,4 +345,4 @@ def fit_in_words(host: Host) -> str:
     """Return how the two share the GPU."""
     memory = host.load.memory_mib + host.guest_load.memory_mib
     active = host.load.sm_active_pct + host.guest_load.sm_active_pct
-    return f"together {memory} MiB with head-room and {active:.0f} % of the SMs, taking turns"
+    return f"together {memory} MiB with headroom and {active:.0f} % of the SMs, taking turns"

@@ -21,10 +21,7 @@ from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.access import access_of
 from slurm_colloc.submit.outlook import outlook
 from slurm_colloc.submit.override import overridden, without_sizes
-from slurm_colloc.submit.own_options import SCRIPT_OPTIONS as SCRIPT_OPTIONS  # cli/csub_join.py finds it here
-from slurm_colloc.submit.own_options import option_table as option_table  # as this one
-from slurm_colloc.submit.own_options import own_option as own_option  # and this one
-from slurm_colloc.submit.own_options import wants_pack
+from slurm_colloc.submit.own_options import own_option, wants_pack
 from slurm_colloc.submit.render import Sampling, render_block, render_script
 from slurm_colloc.submit.request import build_request, reason_against_history, reason_to_keep_text
 from slurm_colloc.submit.submission import Submission, read_submission

@@ -174,11 +174,20 @@ def test_what_does_not_fit_is_submitted_as_usual_and_says_why(dave: Joiner) -> N
 
 def test_a_dry_run_shows_the_command_and_starts_nothing(dave: Joiner) -> None:
     host = dave.host()
-    done = dave.run("csub", *LIGHT, "--dry-run", "--explain", dave.script(WORK))
+    narrowed = {"SQUEUE_PARTITION": "mig", "SQUEUE_NAMES": "another"}
+    done = dave.run("csub", *LIGHT, "--dry-run", "--explain", dave.script(WORK), **narrowed)
     assert f"--jobid={host} --overlap --exact" in done.stdout
     assert "together" in done.stderr
     assert not dave.companion(host)
     assert dave.states(f"{host}.0").keys() == {host, f"{host}.batch"}
+
+
+def test_a_task_of_an_array_is_called_as_its_user_calls_it(dave: Joiner) -> None:
+    array = dave.submit(*HOST, "-a", "3", dave.script("#!/bin/sh\nsleep 300\n", "host.sh"))
+    dave.until(lambda: dave.lab.run(["squeue", "-h", "-t", "R", "-j", array]).stdout)
+    for wish in ("--join=auto", f"--join={array}"):
+        done = dave.run("csub", *LIGHT, wish, "--dry-run", dave.script(WORK))
+        assert f"not joined: job {array}_3: it is a task of an array" in done.stderr
 
 
 def test_what_was_decided_is_recorded_and_what_both_use_is_no_evidence(dave: Joiner, site: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.cli.colloc.recovery import recovery_of
 from slurm_colloc.clock import now
 from slurm_colloc.config import MigSlice, Pool
 from slurm_colloc.errors import InputError, StoreError
@@ -118,6 +119,13 @@ def test_what_sacct_says_of_one_step_is_told_in_its_words(release: str) -> None:
     assert parse_step("") == {}
 
 
+def test_a_name_of_several_lines_is_one_jobs() -> None:
+    text = (RECORDED / "slurm-22.05/ended/scontrol.txt").read_text()
+    hostile = text.replace("JobName=", "JobName=a\nb\u2028c\r")
+    assert hostile != text
+    assert parse_scontrol(hostile) == parse_scontrol(text)
+
+
 def test_a_row_that_is_none_is_refused() -> None:
     with pytest.raises(InputError, match="is not a job"):
         parse_sacct("12|12|FAILED\n")
@@ -135,6 +143,7 @@ def test_where_slurm_tracks_no_gpus_a_job_had_what_was_asked_for() -> None:
     """Without gres/gpu in AccountingStorageTRES neither sacct nor scontrol says what a job had of a GPU."""
     verdict = judged(found(None), given=f"gpu:{SMALL}:1")
     assert (verdict.hint_mib, verdict.gives_up, verdict.pieces) == (9985, "", f"gpu:{SMALL}:1")
+    assert judged(found(Gres("gpu", "", 1)), given=f"gpu:{SMALL}:1") == verdict, "its total alone is tracked"
     unknown = judged(found(None))
     assert unknown.gives_up.startswith("what it had of a GPU is not known")
     assert unknown.offenders == ()
@@ -355,12 +364,48 @@ def test_an_array_is_judged_when_all_its_tasks_are_told(shell: Shell) -> None:
     assert (shell.folder / "out.1").read_text() == "ImportError\n"
 
 
+def test_an_answer_that_cannot_be_read_is_asked_for_once_more(followed: Followed) -> None:
+    followed.ended("FAILED", OOM)
+    sacct = followed.shell.folder / "bin/sacct"
+    sacct.write_text(
+        sacct.read_text().replace(
+            "\n", '\n[ -e "$CALLS/../asked" ] || { echo "4711|4711"; touch "$CALLS/../asked"; exit; }\n', 1
+        )
+    )
+    assert followed.companion().returncode == 0
+    assert len(followed.shell.calls()) > 2
+
+
 @pytest.mark.parametrize(("state", "words"), [("FAILED", "ImportError\n"), ("TIMEOUT", OOM), ("COMPLETED", OOM)])
 def test_another_end_is_left_alone(followed: Followed, state: str, words: str) -> None:
     followed.ended(state, words)
     assert followed.companion().returncode == 0
     assert len(followed.shell.calls()) == 2
     assert followed.said == words
+
+
+@pytest.mark.parametrize(
+    ("by", "said"),
+    [
+        ("", "job csub-retry-4711 sees to it; if squeue has no such job, submit it with --gpu-footprint"),
+        (CSUB, "by its own words; submit it with --gpu-footprint with a larger mem"),
+        ("4712", "it is being submitted again, or its companion died over that"),
+    ],
+)
+def test_before_anything_came_of_it_colloc_says_who_sees_to_it(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, by: str, said: str
+) -> None:
+    followed.ended("FAILED", OOM)
+    output = followed.shell.folder / "slurm-4711.out"
+    line = f"JobId=4711 UserId=a({os.geteuid()}) JobState=FAILED ExitCode=1:0 StdOut={output} AllocTRES=cpu=1"
+    scontrol = followed.shell.folder / "bin/scontrol"
+    scontrol.write_text(f"#!/bin/sh\necho '{line}'\n")
+    scontrol.chmod(0o755)
+    for name, value in followed.shell.environment().items():
+        monkeypatch.setenv(name, value)
+    if by:
+        claim(str(followed.folder), by)
+    assert said in recovery_of(SITE._replace(cluster="lab"), "4711")
 
 
 def test_a_companion_that_died_while_it_submitted_leaves_it_at_that(followed: Followed) -> None:

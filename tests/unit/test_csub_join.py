@@ -17,7 +17,7 @@ from slurm_colloc.model import Evidence
 from tests.unit.shell import DEFINITE, Shell
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-HOST = "11|N/A|N/A|1|8|cpu=8,mem=64G,node=1,gres/gpu=1,gres/gpu:h100=1|gres:gpu:1|10:00:00|1:00:00|gpu|ml|normal|h1|\n"
+HOST = "11|11|N/A|1|8|cpu=8,mem=64G,node=1,gres/gpu=1,gres/gpu:h100=1|gres:gpu:1|10:00:00|1:00:00|gpu|ml|normal|h1|\n"
 LIGHT = ("--join=auto", "--gpu-footprint=mem=20G,sm=5", "--mem=8G", "-t", "60")
 PROGRAMS = {
     "squeue": 'case " $* " in *" -s "*) cat "$CALLS/../steps" ;; *) cat "$CALLS/../running" ;; esac',
@@ -122,7 +122,7 @@ def test_a_step_whose_words_are_lost_has_begun_all_the_same(slurm: Shell) -> Non
 )
 def test_a_step_that_does_not_begin_is_submitted_as_usual_once(slurm: Shell, how: str, why: str) -> None:
     (slurm.folder / "srun.how").write_text(how)
-    done = slurm.run(*LIGHT, "job.sh")
+    done = slurm.run(*LIGHT, "job.sh", environ={"CUDA_VISIBLE_DEVICES": "7"})
     assert done.stdout == "Submitted batch job 4711\n"
     assert "csub: not joined: " in done.stderr
     assert why in done.stderr
@@ -172,10 +172,10 @@ def test_what_cannot_join_with_certainty_is_submitted_as_usual(slurm: Shell, arg
     [
         ("running", "", "no job runs"),
         ("running", HOST.replace("gpu=1", "gpu=2").replace("h100=1", "h100=2"), "it has gpu:h100:2"),
-        ("running", HOST.replace("|N/A|N/A|", "|3|N/A|"), "it is a task of an array"),
+        ("running", HOST.replace("|11|N/A|", "|9_3|N/A|"), "job 9_3: it is a task of an array"),
         ("running", HOST.replace("10:00:00|", "30:00|"), "it has 30 min left"),
         ("running", HOST.replace("h100=1|", "b7=1|"), "site.toml does not say how large 'b7'"),
-        ("running", HOST.replace("11|", "13|", 1), "csub has no record of it"),
+        ("running", HOST.replace("11|11|", "13|13|"), "csub has no record of it"),
         ("steps", "11.batch|batch\n11.3|join-x\n", "another job has joined it already"),
     ],
 )

@@ -22,7 +22,10 @@ from slurm_colloc.runtime.spec import Spec, Task, from_json, split_script
 from tests.unit.shell import CSUB, DEFINITE, HINT, SBATCH, Shell
 from tests.unit.test_csub_pack import SCRIPT, site, stored
 
-SQUEUE = '#!/bin/sh\necho "$@" >>"$CALLS/../asked"\ncat "$CALLS/../queue" 2>/dev/null || true\n'
+SQUEUE = """#!/bin/sh
+echo "$@" >>"$CALLS/../asked"
+[ -n "$SQUEUE_PARTITION" ] || cat "$CALLS/../queue" 2>/dev/null || true
+"""
 
 
 @pytest.fixture
@@ -194,7 +197,7 @@ def test_what_may_still_run_is_not_run_twice(lab: Shell, queue: str, said: str) 
     ran(lab, range(9))
     note_resumed("lab", "4711", "4800")
     (lab.folder / "queue").write_text(queue)
-    done = lab.run("pack", "--resume=4711")
+    done = lab.run("pack", "--resume=4711", environ={"SQUEUE_PARTITION": "another"})
     assert (done.returncode, len(lab.calls())) == (2, 1)
     assert said in done.stderr
 

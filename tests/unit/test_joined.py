@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from slurm_colloc.cli.colloc.job_step import step_story
 from slurm_colloc.errors import CollocError
+from slurm_colloc.files import private_folder
 from slurm_colloc.runtime import joined
+from slurm_colloc.runtime.again_record import record_folder
 from slurm_colloc.runtime.joined import Started, Task, begin, files_of, had_its_end, read_started, read_task, write_task
+from tests.unit.made import site
 
 TASK = Task("", ("/bin/sh",), ("a b", "c"), "light", "alice", "", "%x-%j-%J-%u-%N.out", "", "", False)
 # Measured on 22.05: steps that ended by themselves, were cancelled, and were taken along.
@@ -55,6 +59,22 @@ def test_files_are_named_by_the_step() -> None:
     output = "/sweep/light-1.2-1.2-alice-g1.out"
     assert files_of(task, "1.2", "g1") == (output, output, "/dev/null")
     assert files_of(task._replace(error="%5A.err", input="in"), "1.2", "g1")[1:] == ("/sweep/001.2.err", "/sweep/in")
+
+
+@pytest.mark.parametrize("later", ["join-1", "join-2"])
+def test_of_two_steps_of_one_number_the_last_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str
+) -> None:
+    """A job that is requeued numbers its steps anew."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    config = site()
+    for name in ("join-1", "join-2"):
+        folder = record_folder(config.cluster, name)
+        private_folder(folder)
+        write_task(folder, TASK._replace(output=f"{name}.out"))
+        monkeypatch.setattr(joined, "now", lambda name=name: 2.0 if name == later else 1.0)
+        begin(folder, "1.2")
+    assert json.loads(step_story(config, "1.2", "json"))["output"] == f"{later}.out"
 
 
 class Step:

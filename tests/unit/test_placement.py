@@ -62,7 +62,9 @@ def test_no_slice_says_why_of_each() -> None:
 
 def test_slices_that_are_not_there() -> None:
     none = MIG_POOL._replace(slice=tuple(part._replace(quantity=0) for part in MIG_POOL.slice[1:]))
-    assert why(place(request(), footprint(1000, 1), site(none))) == {}
+    found = place(request(), footprint(1000, 1), site(none))
+    assert why(found) == {}
+    assert found.reasons == ("no GPU in partition 'gpu' has slices or shares that the site lets csub use",)
 
 
 # --- shares ---

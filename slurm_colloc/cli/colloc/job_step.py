@@ -60,6 +60,7 @@ def _kept(config: SiteConfig, step: str, node: str) -> tuple[str, str, str]:
     """Return the step's output and error file, and what became of it when its host had ended."""
     above = os.path.dirname(record_folder(config.cluster, "join"))
     names = os.listdir(above) if os.path.isdir(above) else []
+    found = []
     for name in (name for name in names if name.startswith("join-")):
         folder = os.path.join(above, name)
         try:
@@ -70,8 +71,9 @@ def _kept(config: SiteConfig, step: str, node: str) -> tuple[str, str, str]:
             outcome = read_outcome(folder)
         except CollocError:
             continue
-        return output, error, outcome.said if outcome else ""
-    return "", "", ""
+        found.append((started.at_s, (output, error, outcome.said if outcome else "")))
+    # A job that is requeued numbers its steps anew; Slurm and csub's decisions speak of the last one, too.
+    return max(found, default=(0.0, ("", "", "")))[1]
 
 
 def _lines(story: _Story) -> list[str]:

@@ -7,7 +7,13 @@ import stat
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError
 from slurm_colloc.process import ask
-from slurm_colloc.runtime.again_record import is_claimed, read_outcome, record_folder
+from slurm_colloc.runtime.again_record import (
+    is_claimed,
+    is_recorded,
+    is_settled,
+    read_outcome,
+    record_folder,
+)
 from slurm_colloc.runtime.faults import TAIL_BYTES, outcome_of
 from slurm_colloc.runtime.files import last_words
 from slurm_colloc.runtime.queue import Outcome
@@ -22,15 +28,16 @@ def recovery_of(config: SiteConfig, job_id: str) -> str:
         outcome = read_outcome(folder)
         if outcome:
             return outcome.said
-        if is_claimed(folder):
+        # Claimed by csub itself: nobody follows the job.
+        if is_claimed(folder) and not is_settled(folder):
             return "it is being submitted again, or its companion died over that: see squeue"
-        return _advice(config, job_id)
+        return _advice(config, job_id, followed=is_recorded(folder) and not is_claimed(folder))
     except CollocError:
         return ""
 
 
-def _advice(config: SiteConfig, job_id: str) -> str:
-    """Return what to ask for; Slurm names a job's files only as long as it remembers it."""
+def _advice(config: SiteConfig, job_id: str, *, followed: bool) -> str:
+    """Return what to ask for, or who sees to it; Slurm names a job's files only as long as it remembers the job."""
     text = ask(scontrol_question(job_id), config.timeouts.ask_slurm_s).decode(errors="surrogateescape")
     for record, ended in zip(parse_records(text), parse_scontrol(text), strict=True):
         if ended.state != "FAILED" or not record.get("UserId", "").endswith(f"({os.geteuid()})"):
@@ -41,10 +48,11 @@ def _advice(config: SiteConfig, job_id: str) -> str:
             pieces = {part.type: part.mem_mib for pool in config.pool for part in pool.slice}
             held = next((pieces[gres.type] for gres in ended.gres if gres.type in pieces), None)
             more = f"--gpu-footprint=mem={held + 1}M,sm=PERCENT" if held else "--gpu-footprint with a larger mem"
-            return (
-                f"job {ended.job_id} ran out of GPU memory by its own words; submit it with {more}, or with --requeue: "
-                "csub then runs it again with more by itself"
-            )
+            words = f"job {ended.job_id} ran out of GPU memory by its own words; "
+            if followed:
+                name = f"csub-retry-{job_id.partition('_')[0]}"
+                return f"{words}job {name} sees to it; if squeue has no such job, submit it with {more}"
+            return f"{words}submit it with {more}, or with --requeue: csub then runs it again with more by itself"
     return ""
 
 
