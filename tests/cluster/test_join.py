@@ -200,5 +200,5 @@ def test_what_was_decided_is_recorded_and_what_both_use_is_no_evidence(dave: Joi
     assert not unreadable
     last = [one for one in found if one.job_id == host][-1]
     assert last.signature.endswith("-joined")
-    assert list((dave.home / ".local/share/slurm_colloc/evidence").glob(f"*/{host}.json.joined"))
+    assert list((dave.home / ".local/share/slurm_colloc/evidence").glob(f"*/*/{host}.json.joined"))
     assert json.loads(next(folder.glob(f"*-{step}.json")).read_text())["mode"] == "join"
