@@ -46,6 +46,7 @@ bench: env     ## ratios side by side in one run
 	$(ENV)/python -m tests.bench
 	$(ENV)/python -m tests.bench_agent
 	$(ENV)/python -m tests.bench_accounting
+	$(ENV)/python -m tests.bench_history
 
 docs: env-only ## regenerate the reference pages and completion scripts; CI fails when they are stale
 	$(ENV)/colloc site reference > docs/reference/site.toml.md

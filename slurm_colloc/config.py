@@ -87,8 +87,10 @@ class Sharing(NamedTuple):
     protected_types: tuple[str, ...] = ()
     weigh_waits: bool = True
     keep_piece_factor: float = 1.5
+    trust_prior: bool = False
     pack_max_sm_pct: float = 120.0
     pack_max_tasks: int = 48
+    canary: str = "ask"
 
 
 class Recovery(NamedTuple):
@@ -96,6 +98,13 @@ class Recovery(NamedTuple):
 
     companion: bool = True
     partition: str = ""
+
+
+class Probe(NamedTuple):
+    """Short runs that only measure (csub --probe)."""
+
+    partition: str = ""
+    minutes: float = 3.0
 
 
 class Observe(NamedTuple):
@@ -112,6 +121,7 @@ class Observe(NamedTuple):
     keep_raw_days: float = 14.0
     keep_minute_days: float = 180.0
     keep_job_days: float = 1825.0
+    keep_history_runs: int = 100_000
 
 
 class Paths(NamedTuple):
@@ -129,6 +139,13 @@ class Timeouts(NamedTuple):
 
     ask_slurm_s: float = 5.0
     decide_s: float = 2.0
+
+
+class Trace(NamedTuple):
+    """Programs that are run without a GPU on the user's word (csub --trace)."""
+
+    timeout_s: float = 60.0
+    memory_mib: int = 32768
 
 
 class Audit(NamedTuple):
@@ -175,9 +192,11 @@ class SiteConfig(NamedTuple):
     limits: Limits = Limits()
     sharing: Sharing = Sharing()
     recovery: Recovery = Recovery()
+    probe: Probe = Probe()
     observe: Observe = Observe()
     paths: Paths = Paths()
     timeouts: Timeouts = Timeouts()
+    trace: Trace = Trace()
     audit: Audit = Audit()
     prices: Prices = Prices()
     engine: Engine = Engine()
@@ -250,10 +269,16 @@ DOCUMENTATION: dict[str, str] = {
     "sharing.weigh_waits": "false: waits and what is free do not count, and nobody is asked for them",
     "sharing.keep_piece_factor": "the first piece that fits is left for another, or a whole GPU, only where the job "
     "would otherwise take more than so many times as long from submission to end; 1: wherever it would end later",
+    "sharing.trust_prior": "true: a job of which nothing is known is placed by what 49 or more other jobs of its user "
+    "used; one in fifty needs more than foretold",
     "sharing.pack_max_sm_pct": "what the SM activity of a pack's tasks, each measured alone, may come to on one GPU",
     "sharing.pack_max_tasks": "most tasks of a pack at a time on one GPU; MPS takes 48, fewer on a slice; 1: no packs",
+    "sharing.canary": "'ask': the first task of an array is measured before the rest is sized where --canary says so; "
+    "'auto': also where nothing is known of the array and csub is called from a terminal; 'off': never",
     "recovery.companion": "false: no job is run again after it ran out of GPU memory, whatever its user allows",
     "recovery.partition": "partition of the small jobs that see to that; empty: that of the job they follow",
+    "probe.partition": "partition in which 'csub --probe' measures a job; empty: there are no probes",
+    "probe.minutes": "time limit of a probe",
     "observe.agent": "true when 'colloc agent' runs on every GPU node; else jobs are sampled from inside",
     "observe.period_s": "seconds between two samples",
     "observe.gpu_reader": "'nvml', 'nvidia-smi' where only that answers, or 'simulated' on a test cluster",
@@ -265,6 +290,7 @@ DOCUMENTATION: dict[str, str] = {
     "observe.keep_raw_days": "for how long the store keeps every sample; then one row for each job, GPU and minute",
     "observe.keep_minute_days": "for how long it keeps those, at least as long; then one row for each job, GPU and day",
     "observe.keep_job_days": "for how long it keeps those, at least as long",
+    "observe.keep_history_runs": "of how many runs of each user csub is told at most; those of the jobs that ran last",
     "paths.journal": "folder of a node's own journal, on its own disk; empty: below paths.state",
     "paths.state": "folder of journals, store and history; empty: the user's own data folder",
     "paths.decisions": "folder (mode 1777) where csub drops one file per submission; empty: the user's data folder",
@@ -273,6 +299,8 @@ DOCUMENTATION: dict[str, str] = {
     "paths.sbatch": "the real sbatch; empty: the first on PATH that is not csub",
     "timeouts.ask_slurm_s": "bound on one question to Slurm",
     "timeouts.decide_s": "after so many seconds without a decision csub hands the job to sbatch as asked",
+    "trace.timeout_s": "for so many seconds csub --trace runs a job's program on the submit host, without a GPU",
+    "trace.memory_mib": "bound on the address space of that program in MiB, of which torch itself takes some thousands",
     "audit.min_coverage_pct": "nobody is named on numbers with less sampled time than this",
     "audit.zero_use_min_gpu_hours": "GPU-hours at zero use from which COL001 speaks",
     "audit.outside_jobs_min_gpu_hours": "GPU-hours outside any job from which COL002 names a node; 0: never",
@@ -294,6 +322,7 @@ _CHOICES = {
     "policy": ("auto", "shadow", "off"),
     "sharing.order": ("mig", "mps", "shard"),
     "sharing.mps_daemon": ("none", "site"),
+    "sharing.canary": ("off", "ask", "auto"),
     "observe.gpu_reader": ("nvml", "nvidia-smi", "simulated"),
 }
 
@@ -305,14 +334,18 @@ _LEAST = {
     "observe.keep_raw_days": 1,
     "observe.keep_minute_days": 1,
     "observe.keep_job_days": 1,
+    "observe.keep_history_runs": 100,
     "sharing.max_slowdown": 1.0,
     "sharing.max_time_stretch": 1.0,
     "sharing.keep_piece_factor": 1.0,
     # Less is a fraction where a percentage was meant.
     "sharing.pack_max_sm_pct": 10,
     "sharing.pack_max_tasks": 1,
+    "probe.minutes": 1,
     "timeouts.ask_slurm_s": 0.1,
     "timeouts.decide_s": 0.1,
+    "trace.timeout_s": 1,
+    "trace.memory_mib": 1024,
     "engine.cpus_per_job": 1,
     "engine.mem_gib": 0.25,
     "engine.time_min": 1,

@@ -44,7 +44,7 @@ class JobRequest(NamedTuple):
     ``untouchable`` hold the reasons why the job cannot run on a share (MPS, shard), and why the request must reach
     Slurm exactly as it was written. ``components`` are the partitions of each component of a heterogeneous job, this
     one among them; empty for any other job. ``origins`` says of each option where it came from: argv, environment,
-    directive.
+    directive. ``command`` is what past jobs of the same file and arguments are known by whose script is not known.
     """
 
     name: str
@@ -70,6 +70,7 @@ class JobRequest(NamedTuple):
     untouchable: tuple[str, ...]
     components: tuple[tuple[str, ...], ...]
     origins: tuple[tuple[str, str], ...]
+    command: str = ""
 
     @property
     def sh_like(self) -> bool:
@@ -104,7 +105,9 @@ class Footprint(NamedTuple):
     ``sm_active_pct`` is in percent of a whole GPU's SMs, ``dram_active_pct`` in percent of the time in which a whole
     GPU's memory moves data. ``rung`` names the step of the evidence ladder it stands on
     and ``provenance`` says in words what it was taken from. ``gpu_model`` is the GPU it was measured on, empty for a
-    hint. ``run_time_s`` is of runs on a whole GPU. Unknown parts are None.
+    hint. ``run_time_s`` is of runs on a whole GPU. Unknown parts are None. The q99 of memory is the margin of the name
+    ``margin`` times ``expected_mib`` or more, and ``confidence`` the share of such q99s, at least and with 95 percent
+    certainty, that what was then measured kept within; None of a hint.
     """
 
     gpu_mem_peak_mib: Quantiles | None
@@ -115,6 +118,9 @@ class Footprint(NamedTuple):
     evidence_count: int
     provenance: str
     dram_active_pct: Quantiles | None = None
+    margin: str = ""
+    expected_mib: float | None = None
+    confidence: float | None = None
 
 
 class Load(NamedTuple):
@@ -205,7 +211,10 @@ JOINED_SUFFIX = "-joined"
 class Decision(NamedTuple):
     """What csub decided for one submission and why: the ledger's entry.
 
-    ``numbers`` are the names of the numbers in ``signature``, in their order.
+    ``numbers`` are the names of the numbers in ``signature``, in their order; ``command`` is the request's, ``line``
+    the beginning of the script's name and its arguments as they were given. ``gpu_mem_expected_mib`` is what the margin
+    of the name ``margin`` was put on; None and empty where the q99 was not made that way. ``out_of_memory`` says
+    afterwards that what the job was given did not suffice.
     """
 
     job_id: str
@@ -222,6 +231,11 @@ class Decision(NamedTuple):
     sm_active_q95_pct: float | None
     reasons: tuple[str, ...]
     numbers: tuple[str, ...] = ()
+    command: str = ""
+    line: str = ""
+    gpu_mem_expected_mib: float | None = None
+    margin: str = ""
+    out_of_memory: bool = False
 
     @property
     def is_pack(self) -> bool:
@@ -522,7 +536,8 @@ class Evidence(NamedTuple):
     upper bound taken from GPU_UTIL because the driver offers no SM activity. ``dram_active_q95_pct`` is of a run that
     had a whole GPU for itself, None of any other. ``gpu_mem_total_mib`` is what its GPU or slice had in all, and
     ``grew_until_s`` how long after it first held memory that still grew by more than one percent.
-    ``run_count`` is 1, or of how many old runs this one record keeps what matters.
+    ``run_count`` is 1, or of how many old runs this one record keeps what matters. ``source`` names who measured it,
+    empty where we did; who else did says nothing of samples.
     """
 
     job_id: str
@@ -542,6 +557,20 @@ class Evidence(NamedTuple):
     gpu_mem_total_mib: int | None = None
     grew_until_s: float | None = None
     run_count: int = 1
+    source: str = ""
+
+
+class Answered(NamedTuple):
+    """What csub had expected of one job's memory, by which margin, and what one run of it then had at its peak."""
+
+    margin: str
+    user: str
+    job_id: str
+    at_s: float
+    expected_mib: float
+    q99_mib: float
+    measured_mib: float | None
+    state: str
 
 
 class Finding(NamedTuple):

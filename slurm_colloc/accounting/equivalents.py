@@ -109,12 +109,13 @@ def _slice(gres_type: str, part: MigSlice | None, pool: Pool | None, by: str) ->
 def _pools(node_list: str, config: SiteConfig) -> tuple[Pool | None, ...]:
     """Return the pools of these nodes, each once, None for nodes of no pool."""
     nodes = node_names(node_list) if "[" in node_list or "," in node_list else [node_list]
-    found = {node: next((pool for pool in config.pool if node in _nodes(pool)), None) for node in nodes}
+    found = {node: next((pool for pool in config.pool if node in pool_nodes(pool)), None) for node in nodes}
     return tuple(dict.fromkeys(found.values()))
 
 
 @lru_cache
-def _nodes(pool: Pool) -> frozenset[str]:
+def pool_nodes(pool: Pool) -> frozenset[str]:
+    """Return the names of a pool's nodes."""
     return node_names(pool.nodes)
 
 

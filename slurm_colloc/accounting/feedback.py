@@ -8,18 +8,25 @@ file's owner, and the job must be that user's.
 import os
 import pwd
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
+from slurm_colloc.accounting.equivalents import pool_nodes
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.config import Observe, SiteConfig
 from slurm_colloc.errors import CollocError, StoreError
 from slurm_colloc.files import read_bounded
+from slurm_colloc.gpu.mig import model_named
+from slurm_colloc.history.fold import bounded
 from slurm_colloc.history.records import parse_decision
 from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
-from slurm_colloc.model import Decision, Evidence, SharingMode
+from slurm_colloc.model import GPU_OOM, JOINED_SUFFIX, Answered, Decision, Evidence, SharingMode
 
 _LIMIT_BYTES = 256 * 1024
 
 _HIGH = 0.95
+# Fewer samples show no peak.
+_MIN_SAMPLES = 3
 
 # The high value is the least that SM activity stays at or below for so much of the measured time. A mean over a day
 # says nothing of how high it went.
@@ -48,8 +55,9 @@ units AS (
     FROM parts s GROUP BY s.run, s.node, s.uuid, s.pass_s
 ),
 passes AS (
-    SELECT run, max(interval_s) AS interval_s, max(grain_s) AS grain_s, max(gpu_model) AS gpu_model,
-           max(profile) AS profile, CASE WHEN count(*) = count(mib) THEN sum(mib) END AS mib,
+    SELECT run, pass_s, max(interval_s) AS interval_s, max(grain_s) AS grain_s, max(gpu_model) AS gpu_model,
+           max(profile) AS profile, max(node) AS node, count(*) AS devices,
+           CASE WHEN count(*) = count(mib) THEN sum(mib) END AS mib,
            CASE WHEN count(*) = count(sm) THEN sum(sm) END AS sm, bool_or(sm_is_bound) AS sm_is_bound,
            CASE WHEN count(*) = count(dram) THEN max(dram) END AS dram
     FROM units GROUP BY run, node, pass_s
@@ -58,16 +66,31 @@ ranked AS (
     SELECT *, sum(interval_s) FILTER (sm IS NOT NULL) OVER (PARTITION BY run) AS sm_s,
            sum(interval_s) FILTER (sm IS NOT NULL) OVER (PARTITION BY run ORDER BY sm) AS up_to_s,
            sum(interval_s) FILTER (dram IS NOT NULL) OVER (PARTITION BY run) AS dram_s,
-           sum(interval_s) FILTER (dram IS NOT NULL) OVER (PARTITION BY run ORDER BY dram) AS dram_up_to_s
+           sum(interval_s) FILTER (dram IS NOT NULL) OVER (PARTITION BY run ORDER BY dram) AS dram_up_to_s,
+           max(mib) OVER (PARTITION BY run) AS peak_mib
     FROM passes
 )
 SELECT job_id_raw, job_id, "user", state, start_s, end_s, max(gpu_model), max(mib),
        sum(sm * interval_s) / nullif(max(sm_s), 0),
        CASE WHEN max(grain_s) <= 60 THEN min(sm) FILTER (up_to_s >= $high * sm_s AND sm_s > 0) END,
        bool_or(sm_is_bound), count(*), sum(interval_s), max(profile),
-       CASE WHEN max(grain_s) <= 60 THEN min(dram) FILTER (dram_up_to_s >= $high * dram_s AND dram_s > 0) END
-FROM ranked JOIN runs USING (run) GROUP BY run, job_id_raw, job_id, "user", state, start_s, end_s
+       CASE WHEN max(grain_s) <= 60 THEN min(dram) FILTER (dram_up_to_s >= $high * dram_s AND dram_s > 0) END,
+       -- From here on it never grew by more than one percent again.
+       CASE WHEN max(grain_s) <= 60 THEN min(pass_s) FILTER (mib > 0 AND mib * 1.01 >= peak_mib)
+            - min(pass_s) FILTER (mib > 0) END,
+       max(node), max(devices), gres
+FROM ranked JOIN runs USING (run) GROUP BY run, job_id_raw, job_id, "user", state, start_s, end_s, gres
 """
+
+
+class Measured(NamedTuple):
+    """What was sampled of one run; ``gres`` is what it was given, in Slurm's words."""
+
+    user: str
+    shown_id: str
+    start_s: float
+    gres: str
+    run: Evidence
 
 
 class Collected(NamedTuple):
@@ -78,10 +101,14 @@ class Collected(NamedTuple):
 
 
 class History(NamedTuple):
-    """How many runs went into the users' snapshots, and how many users only root could have written one for."""
+    """How many runs went into the users' snapshots, and how many users only root could have written one for.
+
+    ``answers`` are csub's own, of all users, beside what was measured.
+    """
 
     runs: int
     users_skipped: int
+    answers: tuple[Answered, ...] = ()
 
 
 def collect_decisions(folder: str) -> Collected:
@@ -124,47 +151,107 @@ def _entries(folder: str, owner_uid: int | None = None) -> list["os.DirEntry[str
         return []
 
 
-def build_history(store: Store, cluster: str, state_folder: str, collected: Collected) -> History:
-    """Write each user's snapshot from the store and the decisions.
+def measured_runs(store: Store, cluster: str, config: SiteConfig | None = None) -> Iterator[Measured]:
+    """Yield what was sampled of each run that is over, without a signature.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    for row in store.rows(_EVIDENCE, {"cluster": cluster, "high": _HIGH}):
+        job_id, shown_id, user, state, start_s, end_s, model, mib, *use, bound, count, seconds, profile, dram = row[:15]
+        grew_until_s, node, devices, gres = row[15:]
+        total_mib = device_mib(model, profile, node, config)
+        run = Evidence(
+            job_id=job_id,
+            signature="",
+            state=state,
+            # "gpu:1" may land on a slice; the device knows better than the decision.
+            mode=SharingMode.MIG if profile else "",
+            gpu_model=model,
+            gpu_mem_peak_mib=mib,
+            sm_active_mean_pct=use[0],
+            sm_active_q95_pct=use[1],
+            sm_is_bound=bool(bound),
+            sample_count=count,
+            sampled_s=seconds,
+            ended_s=end_s,
+            elapsed_s=end_s - start_s,
+            dram_active_q95_pct=dram,
+            gpu_mem_total_mib=total_mib * devices if total_mib else None,
+            grew_until_s=grew_until_s,
+        )
+        yield Measured(user, shown_id, start_s, gres, run)
+
+
+def device_mib(model: str, profile: str, node: str, config: SiteConfig | None) -> int | None:
+    """Return the memory of a GPU, or of a slice of this profile, as the node's pool says, else as we know the model."""
+    pool = next((one for one in config.pool if node in pool_nodes(one)), None) if config else None
+    if pool and pool.gpu_model == model:
+        size = (
+            next((part.mem_mib for part in pool.slice if part.profile == profile), 0) if profile else pool.gpu_mem_mib
+        )
+        if size:
+            return size
+    known = model_named(model)
+    if known is None:
+        return None
+    return known.profiles.get(profile, (None, 0))[0] if profile else known.mem_total_mib
+
+
+def build_history(
+    store: Store, cluster: str, state_folder: str, collected: Collected, config: SiteConfig | None = None
+) -> History:
+    """Write each user's snapshot from the store and the decisions, and from what 'colloc history bootstrap' found.
 
     Raises:
         StoreError: store or history cannot be read or written.
     """
     by_uid: dict[int, list[Evidence]] = {}
-    rows = store.rows(_EVIDENCE, {"cluster": cluster, "high": _HIGH})
-    for job_id, shown_id, user, state, start_s, end_s, model, mib, *use, bound, count, seconds, profile, dram in rows:
+    answers: list[Answered] = []
+    for user, shown_id, _, _, run in measured_runs(store, cluster, config):
         # csub saw the id of the array, not those of its tasks.
         owned = collected.decisions.get((user, shown_id.partition("_")[0]))
         if owned is None or owned[1].cluster != cluster:
             continue
         uid, decision = owned
-        # "gpu:1" may land on a slice; the device knows better than the decision.
-        mode = SharingMode.MIG if profile else decision.mode
-        by_uid.setdefault(uid, []).append(
-            Evidence(
-                job_id=job_id,
-                signature=decision.signature,
-                state=state,
-                mode=mode,
-                gpu_model=model,
-                gpu_mem_peak_mib=mib,
-                sm_active_mean_pct=use[0],
-                sm_active_q95_pct=use[1],
-                sm_is_bound=bool(bound),
-                sample_count=count,
-                sampled_s=seconds,
-                ended_s=end_s,
-                elapsed_s=end_s - start_s,
-                # Of a piece of a GPU it would be another measure.
-                dram_active_q95_pct=dram if mode == SharingMode.EXCLUSIVE else None,
-            )
-        )
+        mode = run.mode or decision.mode
+        if run.sample_count >= _MIN_SAMPLES and (answered := _answered(user, decision, run)):
+            answers.append(answered)
+        by_uid.setdefault(uid, []).append(as_run_of(run, decision.signature, mode))
+    for uid, past in store_past(store, cluster):
+        known = {run.job_id for run in by_uid.get(uid, ())}
+        by_uid.setdefault(uid, []).extend(run for run in past if run.job_id not in known)
     make_history_folder(state_folder)
     # Only root can give a file to its user; somebody else's would be an error at each of that user's submissions.
     written = {uid: evidence for uid, evidence in by_uid.items() if os.geteuid() in (0, uid)}
+    most = (config.observe if config else Observe()).keep_history_runs
     for uid, evidence in written.items():
-        write_snapshot(snapshot_path(state_folder, uid), evidence, uid if os.geteuid() == 0 else None)
-    return History(sum(map(len, written.values())), len(by_uid) - len(written))
+        kept = bounded(evidence, most)
+        write_snapshot(snapshot_path(state_folder, uid), kept, uid if os.geteuid() == 0 else None)
+    return History(sum(map(len, written.values())), len(by_uid) - len(written), tuple(answers))
+
+
+def _answered(user: str, decision: Decision, run: Evidence) -> Answered | None:
+    """Return what csub had answered, where a margin was part of it and the job had its GPU memory for itself."""
+    expected, q99 = decision.gpu_mem_expected_mib, decision.gpu_mem_q99_mib
+    if not decision.margin or expected is None or q99 is None or decision.signature.endswith(JOINED_SUFFIX):
+        return None
+    end = GPU_OOM if decision.out_of_memory else run.state
+    return Answered(decision.margin, user, decision.job_id, decision.at_s, expected, q99, run.gpu_mem_peak_mib, end)
+
+
+def store_past(store: Store, cluster: str) -> Iterator[tuple[int, list[Evidence]]]:
+    """Yield by uid the past jobs that were taken in for users' histories; users who are gone have none."""
+    for user, runs in store.past(cluster).items():
+        with suppress(KeyError):
+            yield pwd.getpwnam(user).pw_uid, runs
+
+
+def as_run_of(run: Evidence, signature: str, mode: str) -> Evidence:
+    """Return what was measured as a run of this job on this kind of piece."""
+    # Of a piece of a GPU it would be another measure.
+    dram = run.dram_active_q95_pct if mode == SharingMode.EXCLUSIVE else None
+    return run._replace(signature=signature, mode=mode, dram_active_q95_pct=dram)
 
 
 def make_history_folder(state_folder: str) -> None:

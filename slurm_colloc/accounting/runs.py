@@ -181,7 +181,7 @@ def take_means(database: duckdb.DuckDBPyConnection, rows: Rows, release: str, *,
                 found[run] = means
         database.execute('ALTER TABLE taken DROP "AdminComment"')
     if tres_usage.FIELD in rows.form.fields:
-        for run, gres, steps in _steps(database, rows, refused, zoned=zoned):
+        for run, gres, steps in steps_of_runs(database, rows, refused, zoned=zoned):
             try:
                 means = step_means(steps, parse_tres_gres(gres), release)
             except InputError as error:
@@ -200,10 +200,10 @@ def take_means(database: duckdb.DuckDBPyConnection, rows: Rows, release: str, *,
     return refused
 
 
-def _steps(
-    database: duckdb.DuckDBPyConnection, rows: Rows, refused: Counter[str], *, zoned: bool
+def steps_of_runs(
+    database: duckdb.DuckDBPyConnection, rows: Rows, refused: Counter[str], *, zoned: bool = False
 ) -> Iterator[tuple[int, str, list[Step]]]:
-    """Yield each run with GPUs, its gres, and what Slurm's own job accounting saw in its steps."""
+    """Yield of each run with GPUs its rowid in ``taken``, its gres, and what Slurm itself saw in its steps."""
     joins = _joins(("Start", "End")) if zoned else ""
     query = f"""
         SELECT t.rowid, t.gres, s.began_s, s.ended_s,

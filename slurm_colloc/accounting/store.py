@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store: Parquet files that are each written once, whole, by one writer.
 
-``allocations/<source>.parquet`` holds job runs, ``decisions.parquet`` what csub decided, ``ingest/<source>.json`` what
+``allocations/<source>.parquet`` holds job runs, ``decisions.parquet`` what csub decided, ``past.parquet`` what
+'colloc history bootstrap' found of past jobs, ``ingest/<source>.json`` what
 was counted; what was sampled is samples.py's. Writing the same input again replaces
 the same file, and readers drop repeated runs by identity, so that an ingest can be repeated at will.
 """
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import duckdb
 
@@ -25,9 +26,14 @@ from slurm_colloc.accounting.samples import HOSTS, SHARES, TABLES, Samples, trim
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import as_owner, closed_folder, file_mode, read_bounded, whose, write_atomic
-from slurm_colloc.model import AllocationRow, Decision
+from slurm_colloc.model import AllocationRow, Decision, Evidence
 
 T = TypeVar("T")
+_KINDS = {str: "VARCHAR", bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}
+# Whose it was, and the fields of Evidence.
+PAST_COLUMNS = {"cluster": "VARCHAR", "user": "VARCHAR"} | {
+    name: _KINDS[get_args(kind)[0] if get_args(kind) else kind] for name, kind in Evidence.__annotations__.items()
+}
 _MEMORY = "1500MB"
 # A million rows of text take as long with more; what does not fit is spilled.
 _TEXT_MEMORY = "180MB"
@@ -118,6 +124,52 @@ class Store:
                     work,
                     file_mode(self._folder),
                 )
+
+    def write_past(self, cluster: str, found: Iterable[tuple[str, Evidence]]) -> None:
+        """Add past jobs, by the user whose they were, to those that are kept; of one job the latest taken in counts.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        path = self._past_path()
+        with self.samples.work("past") as work:
+            if work is None:
+                raise StoreError("another run takes in past jobs; wait for its end")
+            new = [(cluster, user, *run) for user, run in found]
+            # By cluster, user, job and signature; what comes later counts.
+            rows = {row[:4]: row for row in (*self._past_rows(path), *new)}
+            columns = [list(column) for column in zip(*rows.values(), strict=True)] or [[] for _ in PAST_COLUMNS]
+            with connection(work) as database:
+                names = ", ".join(
+                    f'unnest(${number}::{kind}[]) AS "{name}"'
+                    for number, (name, kind) in enumerate(PAST_COLUMNS.items(), 1)
+                )
+                database.execute(f"CREATE TABLE past AS SELECT {names}", columns)
+                write(database, "SELECT * FROM past ORDER BY ALL", path, {}, work, file_mode(self._folder))
+
+    def past(self, cluster: str) -> dict[str, list[Evidence]]:
+        """Return the past jobs of a cluster that were taken in for histories, by user.
+
+        Raises:
+            StoreError: the file is corrupt.
+        """
+        found: dict[str, list[Evidence]] = {}
+        for of, user, *values in self._past_rows(self._past_path()):
+            if of == cluster:
+                found.setdefault(user, []).append(Evidence(*values))
+        return found
+
+    def _past_path(self) -> str:
+        return os.path.join(self._folder, "past.parquet")
+
+    def _past_rows(self, path: str) -> list[tuple[Any, ...]]:
+        if not os.path.exists(path):
+            return []
+        if why := broken([path]):
+            raise StoreError(why)
+        with connection() as database:
+            names = ", ".join(f'"{name}"' for name in PAST_COLUMNS)
+            return database.execute(f"SELECT {names} FROM {read([path])}").fetchall()
 
     def write_log(self, source: str, log: Mapping[str, Any]) -> None:
         """Keep what a source's last ingest counted, so that reports can name the rows they do not have."""

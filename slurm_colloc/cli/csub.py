@@ -35,6 +35,8 @@ from slurm_colloc.submit.render import remove_script, write_script
 
 # Options of sbatch that end it before it reads a script.
 _NO_SUBMISSION = ("help", "usage", "version")
+# Of the command line, in the decision: enough to know the job again.
+_LONGEST_LINE = 200
 _SILENT = "nothing is to be changed"
 _HELP = ("--help", "-h")
 _COMPLETION = ("--install-completion", "--show-completion")
@@ -122,6 +124,12 @@ def _run(argv: tuple[str, ...]) -> int:
         stdin = _read_stdin(command_line)
         began += time.monotonic() - waiting  # somebody may be typing
         site, plan = _decide(call, command_line, config, problem, stdin, began, again)
+        if plan.trace:
+            from slurm_colloc.cli.csub_trace import trace  # of no use to any other submission
+
+            came_of_it = trace(plan, command_line, call.environ, site)
+            site, plan = _decide(call, command_line, config, problem, stdin, time.monotonic(), again)
+            plan = plan._replace(notes=(*plan.notes, *filter(None, [came_of_it])))
         if own_option("explain", command_line, None) is not None:
             explain(plan)
         # Who runs a job again waits for the id of a job.
@@ -129,6 +137,14 @@ def _run(argv: tuple[str, ...]) -> int:
             from slurm_colloc.cli.csub_join import join  # of no use to any other submission
 
             status = join(plan, command_line, call, site)
+            if status is not None:
+                return status
+        # Of an array the site may want to know one task first.
+        first = plan.first or ("auto" if site.sharing.canary == "auto" and plan.parts[0].request.array else "off")
+        if first != "off" and not again:
+            from slurm_colloc.cli.csub_first import measure_first
+
+            status = measure_first(plan, first, command_line, call, site)
             if status is not None:
                 return status
         if call.dry_run:
@@ -312,7 +328,7 @@ def hand_over(
 
     def submitted(job_id: str, cluster: str) -> None:
         then(job_id)
-        _record(plan, job_id, cluster or config.cluster, config)
+        record(plan, job_id, cluster or config.cluster, config)
         tell(call, (f"job {job_id}: {line}" for line in (*answer(plan), *plan.notes)))
 
     try:
@@ -341,10 +357,13 @@ def _verdict(said: bytes) -> str:
     return said.decode(errors="replace").rpartition("submission failed: ")[2].partition("\n")[0]
 
 
-def _record(plan: Plan, job_id: str, cluster: str, config: SiteConfig) -> None:
+def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig) -> None:
+    """Write down what was decided; a note where that fails, for the job is submitted."""
     from slurm_colloc.history.records import drop_decision
 
     packed = plan.packed
+    words = plan.sbatch_argv[plan.script_at :] if plan.script_at is not None else ()
+    line = " ".join(words)[:_LONGEST_LINE].encode(errors="replace").decode()
     for offset, (request, footprint, placement) in enumerate(plan.parts):
         # What a pack uses must count neither as one task's use nor against what was foretold of one task.
         memory, active = (None, None) if packed else (footprint.gpu_mem_peak_mib, footprint.sm_active_pct)
@@ -363,6 +382,10 @@ def _record(plan: Plan, job_id: str, cluster: str, config: SiteConfig) -> None:
             sm_active_q95_pct=active.q95 if active else None,
             reasons=placement.reasons,
             numbers=() if packed else request.numbers,
+            command="" if packed else request.command,
+            line=line,
+            gpu_mem_expected_mib=None if packed else footprint.expected_mib,
+            margin="" if packed else footprint.margin,
         )
         try:
             drop = partial(drop_decision, config.decisions_folder, decision)

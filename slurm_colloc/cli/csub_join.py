@@ -139,7 +139,7 @@ def _start(ready: _Ready, plan: Plan, command_line: CommandLine, call: csub.Call
     folder = write_record(record, plan.script)
     write_task(folder, _task(ready, record, folder))
     companion = ""
-    with _no_end() as stopped:
+    with no_end() as stopped:
         # From here on there may be a companion, then a step: to submit the job as usual it has to be claimed.
         try:
             companion, why = _companion(record, call, config)
@@ -190,7 +190,7 @@ def _tell(ready: _Ready, step: str, companion: str, call: csub.Call, config: Sit
 
 
 @contextmanager
-def _no_end() -> Iterator[list[int]]:
+def no_end() -> Iterator[list[int]]:
     """Only note what would end csub: a step may be about to begin."""
     told: list[int] = []
 

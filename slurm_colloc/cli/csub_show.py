@@ -32,10 +32,12 @@ def _explain(part: Part) -> Iterator[str]:
     where = f"partition '{','.join(request.partitions)}'" if request.partitions else "the default partition"
     yield f"asked for {request.asked or 'no GPU'} in {where}"
     memory, active, dram = footprint.gpu_mem_peak_mib, footprint.sm_active_pct, footprint.dram_active_pct
+    sure = footprint.confidence
+    held = "" if sure is None else f"; of past answers like it at least {100 * sure:.0f} % held"
     yield (
         f"footprint ({footprint.rung}): memory q99 {f'{memory.q99:.0f} MiB' if memory else 'not known'}, "
         f"SM activity q95 {f'{active.q95:.0f} %' if active else 'not known'}, "
-        f"DRAM activity q95 {f'{dram.q95:.0f} %' if dram else 'not known'}; {footprint.provenance}"
+        f"DRAM activity q95 {f'{dram.q95:.0f} %' if dram else 'not known'}; {footprint.provenance}{held}"
     )
     given = "as asked" if placement.as_asked else f"given {placement.given} ({placement.mode})"
     yield f"{given}: {'; '.join(placement.reasons)}"

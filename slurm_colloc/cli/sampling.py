@@ -15,8 +15,7 @@ from slurm_colloc.cli.colloc.output import run as run_and_exit
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.errors import ConfigError, DeadlineError, InputError, ProcessError, StoreError
 from slurm_colloc.gpu.open import open_reader
-from slurm_colloc.history.lookup import UNKNOWN
-from slurm_colloc.history.records import drop_evidence, was_joined
+from slurm_colloc.history.records import UNKNOWN, drop_evidence, was_joined
 from slurm_colloc.model import Evidence, Round
 from slurm_colloc.observe.evidence import EvidenceBuilder
 from slurm_colloc.observe.journal import append, claim
@@ -160,10 +159,21 @@ class _Kept:
             return
         self._joined = was_joined(folder, signature, job)
         if not self._joined:
+            began = self._last is None
             self._last = self._builder.add(seen)
             drop_evidence(folder, self._last)
+            if began:
+                self._fold()
         elif self._last:
             drop_evidence(folder, self._last._replace(state=UNKNOWN))
+
+    def _fold(self) -> None:
+        from slurm_colloc.history.fold import fold_drops
+
+        try:
+            fold_drops(self._settings.evidence, self._settings.signature)
+        except StoreError as error:
+            say(f"{error}; earlier runs stay as they are")
 
 
 class _Alive:

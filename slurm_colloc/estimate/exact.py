@@ -34,17 +34,19 @@ def from_runs(question: Question) -> Footprint | str:
     model = completed[-1].gpu_model
     peaks = sorted(float(item.gpu_mem_peak_mib or 0) for item in completed)
     count = sum(item.run_count for item in completed)
-    margin = question.calibration.margin("exact-many" if count >= _MANY else "exact-few")
+    name = "exact-many" if count >= _MANY else "exact-few"
+    margin = question.calibration.margin(name)
     grew = _growth(completed)
+    expected = peaks[-1] * grew
     # A bound needs no minimum of samples: a job that ran out of memory at once was seen once or twice.
     bounds = [float(item.gpu_mem_peak_mib or 0) for item in evidence if item.gpu_model in (model, "")]
-    memory = Quantiles(median(peaks), peaks[-1], max(peaks[-1] * margin.factor * grew, max(bounds)))
+    memory = Quantiles(median(peaks), peaks[-1], max(expected * margin.factor, max(bounds)))
     active, how = sm_active(completed)
     if (least := out_of_memory(evidence)) and least.gpu_mem_peak_mib == memory.q99:
         how = f"; {more_than(least)}{how}"
     if grew > 1:
         how = f"; the newest needed {grew - 1:.0%} more than any before, so as much again is added{how}"
-    runs = counted(count, "completed run")
+    runs = counted(count, "completed run") + measured_by(completed)
     return Footprint(
         gpu_mem_peak_mib=memory,
         sm_active_pct=active,
@@ -54,12 +56,16 @@ def from_runs(question: Question) -> Footprint | str:
         evidence_count=count,
         provenance=f"{runs} on {model}, margin {margin} over the largest peak{how}",
         dram_active_pct=dram_active(completed),
+        margin=name,
+        expected_mib=expected,
+        confidence=margin.confidence,
     )
 
 
 def usable(evidence: Sequence[Evidence]) -> list[Evidence] | str:
     """Return the runs that show a peak, all on the GPU model of the newest of them; or why there are none."""
-    enough = [item for item in evidence if item.gpu_mem_peak_mib is not None and item.sample_count >= _MIN_SAMPLES]
+    known = [item for item in evidence if item.gpu_mem_peak_mib is not None]
+    enough = [item for item in known if item.sample_count >= _MIN_SAMPLES or item.source]
     completed = [item for item in enough if item.state == COMPLETED]
     if not completed:
         return f"{_runs(evidence)} known, none of which has completed with {_MIN_SAMPLES} samples"
@@ -109,6 +115,12 @@ def more_than(run: Evidence) -> str:
 
 def _runs(evidence: Sequence[Evidence]) -> str:
     return "1 earlier run is" if len(evidence) == 1 else f"{len(evidence)} earlier runs are"
+
+
+def measured_by(runs: Sequence[Evidence]) -> str:
+    """Return who measured these runs, where it was not us."""
+    sources = sorted({run.source for run in runs if run.source})
+    return f" (measured by {', '.join(sources)})" if sources else ""
 
 
 def median(values: Sequence[float]) -> float:

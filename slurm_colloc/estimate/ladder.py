@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ladder of evidence: the first rung that can carry an answer gives it, and the last one says "not known"."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from slurm_colloc.estimate.command import from_command
+from slurm_colloc.estimate.exact import RUNG as EXACT
 from slurm_colloc.estimate.exact import from_runs, more_than, out_of_memory
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.estimate.near import from_relatives
+from slurm_colloc.estimate.probe import from_cut_runs
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.model import Footprint, Quantiles
+from slurm_colloc.model import COMPLETED, Footprint, Quantiles
 
-UNKNOWN_RUNG = "unknown"
+UNKNOWN_RUNG, CORRECTED_RUNG = "unknown", "corrected"
 # In order of trust; what the user says comes before all of them.
-MEASURED: tuple[Callable[[Question], Footprint | str], ...] = (from_runs, from_relatives)
+MEASURED: tuple[Callable[[Question], Footprint | str], ...] = (
+    from_runs,
+    from_cut_runs,
+    from_relatives,
+    from_command,
+)
 
 
 def estimate(question: Question) -> Footprint:
@@ -21,16 +29,100 @@ def estimate(question: Question) -> Footprint:
         InputError: a hint outside its grammar; an answer in its place would ignore what the user said.
     """
     if question.hint is not None:
-        return _hinted(question.hint, question)
+        return _at_least(_hinted(question.hint, question), question)
+    if question.corrected:
+        found = _hinted(question.corrected, question)
+        said = found.provenance.replace("given by the user", "corrected by the user", 1)
+        return _at_least(found._replace(rung=CORRECTED_RUNG, provenance=said), question)
     reasons = []
+    # A reason why others say nothing is of interest only where there are some.
+    silent = [from_relatives] * (not question.relatives) + [from_command] * (not question.by_command)
+    for rung in _rungs(question):
+        answer = rung(question)
+        if isinstance(answer, Footprint):
+            return _at_least(answer, question)
+        if answer and rung not in silent:
+            reasons.append(answer)
+    return _at_least(Footprint(None, None, None, "", UNKNOWN_RUNG, 0, "; ".join(reasons)), question)
+
+
+def _rungs(question: Question) -> Iterator[Callable[[Question], Footprint | str]]:
+    """Yield the rungs to be asked; what is of use to few submissions is loaded for them alone."""
+    sizes = {run.signature for run in question.relatives if run.state == COMPLETED}
     for rung in MEASURED:
-        found = rung(question)
-        if isinstance(found, Footprint):
-            return found
-        reasons.append(found)
-    # A reason why relatives say nothing is of interest only where there are some.
-    said = "; ".join(reasons if question.relatives else reasons[:1])
-    return Footprint(None, None, None, "", UNKNOWN_RUNG, 0, said)
+        # A line over two sizes is closer than a trace, and a trace closer than what one size bounds.
+        if rung is from_relatives and question.traces and len(sizes) < 2:
+            yield _traced
+        yield rung
+    if question.traces and len(sizes) >= 2:
+        yield _traced
+    if question.families and question.trusts_prior:
+        from slurm_colloc.estimate.prior import from_prior
+
+        yield from_prior
+
+
+def _traced(question: Question) -> Footprint | str:
+    from slurm_colloc.estimate.trace import from_trace
+
+    found = from_trace(question)
+    if isinstance(found, str) or found.sm_active_pct is not None or not question.families:
+        return found
+    from slurm_colloc.estimate.prior import from_prior
+
+    # Tensors say nothing of how busy the GPU is.
+    prior = from_prior(question)
+    if isinstance(prior, str) or prior.sm_active_pct is None:
+        return found
+    said = f"{found.provenance}; SM activity of {prior.evidence_count} other jobs of this user"
+    return found._replace(
+        sm_active_pct=prior.sm_active_pct,
+        dram_active_pct=prior.dram_active_pct,
+        gpu_model=found.gpu_model or prior.gpu_model,
+        provenance=said,
+    )
+
+
+def _at_least(found: Footprint, question: Question) -> Footprint:
+    """Return the footprint, but no less than what the job's files need; what runs of the very job used stands."""
+    least, memory = question.least_mib, found.gpu_mem_peak_mib
+    if not least or found.rung == EXACT:
+        return found
+    if memory is None:
+        return found._replace(provenance=f"{found.provenance}; it needs at least {least:.0f} MiB: {question.least_why}")
+    if memory.q99 >= least:
+        return found
+    said = f"{found.provenance}; raised to {least:.0f} MiB: {question.least_why}"
+    return found._replace(gpu_mem_peak_mib=memory._replace(q99=least), provenance=said)
+
+
+def contradiction(question: Question, footprint: Footprint) -> str:
+    """Return what was measured above what the user has corrected the job's memory to; empty where nothing was."""
+    if footprint.rung != CORRECTED_RUNG:
+        return ""
+    said = parse_hint(question.corrected).gpu_mem_peak_mib
+    most = max(question.runs, key=lambda run: run.gpu_mem_peak_mib or 0, default=None)
+    if most is None or said is None or (most.gpu_mem_peak_mib or 0) <= said.q99:
+        return ""
+    return (
+        f"its memory was corrected to {said.q99:.0f} MiB, and job {most.job_id} used {most.gpu_mem_peak_mib} MiB; "
+        "correct it again by 'colloc history --correct', or take it back by --forget"
+    )
+
+
+def estimate_at_site(question: Question, state_folder: str) -> Footprint:
+    """Return what a job is expected to need, by the site's own margins where it has some.
+
+    Raises:
+        InputError: a hint outside its grammar.
+    """
+    if not state_folder or not (question.runs or question.relatives or question.by_command):
+        return estimate(question)
+    from slurm_colloc.estimate.site_margins import site_calibration  # of no use to a job of which nothing is known
+
+    calibration, note = site_calibration(state_folder)
+    found = estimate(question._replace(calibration=calibration))
+    return found._replace(provenance=f"{found.provenance}; {note}") if note and found.margin else found
 
 
 def _hinted(hint: str, question: Question) -> Footprint:

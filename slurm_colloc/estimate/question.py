@@ -6,7 +6,11 @@ from typing import NamedTuple
 
 from slurm_colloc.estimate.calibration import SHIPPED, Calibration
 from slurm_colloc.history.lookup import Known
+from slurm_colloc.history.snapshot import FamilyUse
 from slurm_colloc.model import Decision, Evidence
+
+# A text with none of these names no model's file; estimate/static.py is loaded for the others alone.
+MARKS = (b".safetensors", b".pt", b".ckpt", b".bin", b"--model", b"pretrained", b"checkpoint", b"weights", b"MODEL")
 
 
 class Question(NamedTuple):
@@ -14,6 +18,10 @@ class Question(NamedTuple):
 
     ``signature`` and ``numbers`` (the names of the numbers in it) are the job's. ``runs`` are earlier runs of the very
     job, ``relatives`` those of jobs that differ from it in numbers, or by an edit of their program; both oldest first.
+    ``families`` is what the user's other jobs used, ``trusts_prior`` that the site lets them speak for a job of which
+    nothing else is known, ``names_gpu_type`` that the request names a type of GPU. ``traces`` are
+    (signature, MiB) of those among them that ran without a GPU; empty where nobody asked for a trace. ``least_mib`` is
+    a bound that the files it names set, and ``least_why`` says which; 0: none.
     """
 
     hint: str | None = None
@@ -22,8 +30,30 @@ class Question(NamedTuple):
     runs: Sequence[Evidence] = ()
     relatives: Sequence[Evidence] = ()
     calibration: Calibration = SHIPPED
+    by_command: Sequence[Evidence] = ()
+    corrected: str = ""
+    families: Sequence[FamilyUse] = ()
+    trusts_prior: bool = False
+    names_gpu_type: bool = False
+    traces: Sequence[tuple[str, float]] = ()
+    least_mib: float = 0.0
+    least_why: str = ""
 
 
 def question_of(decision: Decision, known: Known) -> Question:
     """Return the question about the next submission of a job like this one, which gave no hint."""
-    return Question(None, decision.signature, decision.numbers, known.evidence, known.relatives)
+    return question(decision.signature, decision.numbers, known)
+
+
+def question(signature: str, numbers: tuple[str, ...], known: Known, hint: str | None = None) -> Question:
+    """Return the question about a job of which this is known."""
+    return Question(
+        hint,
+        signature,
+        numbers,
+        known.evidence,
+        known.relatives,
+        by_command=known.by_command,
+        corrected=known.said.hint,
+        families=known.families,
+    )

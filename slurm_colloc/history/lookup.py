@@ -9,14 +9,14 @@ from typing import NamedTuple
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError, StoreError
-from slurm_colloc.history.records import drop_evidence, read_evidence, signatures_of_family
-from slurm_colloc.history.signature import is_relative, is_same, parts_of
-from slurm_colloc.history.snapshot import read_family, read_snapshot, snapshot_path
+from slurm_colloc.history.records import OLDER, UNKNOWN, drop_evidence, read_evidence, signatures_of_family
+from slurm_colloc.history.said import Said, read_said
+from slurm_colloc.history.signature import Parts, is_relative, is_same, parts_of
+from slurm_colloc.history.snapshot import FamilyUse, read_families, read_family, read_snapshot, snapshot_path
 from slurm_colloc.model import COMPLETED, GPU_OOM, Evidence
 from slurm_colloc.slurm.parse import FINAL_STATES
 
-# Of a run whose end Slurm has forgotten; it is asked for no longer than a day.
-UNKNOWN = "UNKNOWN"
+# So long Slurm is asked how a run ended.
 _ASKED_FOR_S = 86400.0
 # Each is a folder to look into.
 _RELATIVES_READ = 40
@@ -25,16 +25,24 @@ _ENDED = FINAL_STATES | {GPU_OOM}
 
 class Known(NamedTuple):
     """Evidence of earlier runs of a job and, where none of those has completed, of its relatives; and notes on what
-    could not be used.
+    could not be used. ``by_command`` are past jobs of the same command, looked for where there is nothing else;
+    ``families`` is what the user's other jobs used, where neither has completed. ``said`` is what the user has said of
+    the job.
     """
 
     evidence: tuple[Evidence, ...]
     notes: tuple[str, ...]
     relatives: tuple[Evidence, ...] = ()
+    by_command: tuple[Evidence, ...] = ()
+    said: Said = Said()
+    families: tuple[FamilyUse, ...] = ()
 
 
 def look_up(
-    config: SiteConfig, signature: str, job_states: Callable[[Sequence[str]], Mapping[str, str]] | None
+    config: SiteConfig,
+    signature: str,
+    job_states: Callable[[Sequence[str]], Mapping[str, str]] | None,
+    command: str = "",
 ) -> Known:
     """Return the evidence for ``signature``; what cannot be read becomes a note, never an error.
 
@@ -43,24 +51,44 @@ def look_up(
         signature: of the job to be submitted.
         job_states: asks Slurm for the states of job ids; called at most once for the job and once for its relatives,
             and only for runs that a sampler left without an end. None: those are left as they are.
+        command: what past jobs whose script is not known are kept under; empty: they are not looked for.
     """
     reader = _Reader(config, job_states)
-    own = reader.read(read_snapshot, signature, [signature])
     parts = parts_of(signature)
-    if parts is None or any(run.state == COMPLETED for run in own):
-        return Known(own, tuple(reader.notes))
-    names: list[str] = []
-    try:
-        names = signatures_of_family(user_data_folder(), parts.family)
-    except StoreError as error:
-        reader.notes.append(str(error))
-    wanted = [name for name in names if name != signature and (other := parts_of(name)) and is_relative(parts, other)]
-    found = reader.read(read_family, parts.family, wanted[:_RELATIVES_READ])
+    # One look tells of most jobs that nothing of theirs is kept here.
+    names = reader.names(parts.family) if parts else [signature]
+    kept = [signature] if signature in names else []
+    said = reader.said(signature) if kept else Said()
+    own = reader.read(read_snapshot, signature, kept)
+    relatives: tuple[Evidence, ...] = ()
+    if parts is not None and not any(run.state == COMPLETED for run in own):
+        own, relatives = _of_family(reader, signature, parts, own, names)
+    by_command: tuple[Evidence, ...] = ()
+    if command and not relatives and not any(run.state == COMPLETED for run in own):
+        by_command = reader.read(read_snapshot, command, [command])
+    nothing = not any(run.state == COMPLETED for run in (*own, *relatives, *by_command))
+    families = reader.families() if nothing else ()
+    return Known(own, reader.noted(), relatives, by_command, said, families)
+
+
+def _of_family(
+    reader: "_Reader", signature: str, parts: Parts, own: Sequence[Evidence], names: Sequence[str]
+) -> tuple[tuple[Evidence, ...], tuple[Evidence, ...]]:
+    """Return the job's runs, those of the same job started elsewhere among them, and those of its relatives."""
+    known = [(name, other) for name in names if name != signature and (other := parts_of(name))]
+    wanted = sorted((_distance(parts, other), name) for name, other in known if is_relative(parts, other))
+    found = reader.read(read_family, parts.family, [name for _, name in wanted[:_RELATIVES_READ]])
     others = [(run, other) for run in found if run.signature != signature and (other := parts_of(run.signature))]
     # The same program started from another folder is the same job.
     same = [run for run, other in others if is_same(parts, other)]
     relatives = [run for run, other in others if not is_same(parts, other) and is_relative(parts, other)]
-    return Known(_in_order([*own, *same]), tuple(reader.notes), _in_order(relatives))
+    return _in_order([*own, *same]), _in_order(relatives)
+
+
+def _distance(one: Parts, other: Parts) -> tuple[int, float]:
+    """Return how many numbers of two relatives differ, and by how much: of many the closest are read."""
+    pairs = [pair for pair in zip(one.values or (), other.values or (), strict=False) if pair[0] != pair[1]]
+    return len(pairs), sum(abs(a - b) / max(abs(a), abs(b)) for a, b in pairs)
 
 
 def _in_order(runs: Iterable[Evidence]) -> tuple[Evidence, ...]:
@@ -74,6 +102,38 @@ class _Reader:
         self._state_folder = config.paths.state
         self._job_states = job_states
         self.notes: list[str] = []
+        self._forgotten_s: dict[str, float] = {}
+
+    def noted(self) -> tuple[str, ...]:
+        """Return the notes, each once: one snapshot is asked several times."""
+        return tuple(dict.fromkeys(self.notes))
+
+    def names(self, family: str) -> list[str]:
+        """Return the signatures of a family of which the user's own folder keeps anything."""
+        try:
+            return signatures_of_family(user_data_folder(), family)
+        except StoreError as error:
+            self.notes.append(str(error))
+            return []
+
+    def said(self, signature: str) -> Said:
+        """Return what the user has said of the jobs of a signature, and keep from when on its runs count."""
+        try:
+            found = read_said(user_data_folder(), signature)
+        except StoreError as error:
+            self.notes.append(str(error))
+            found = Said()
+        self._forgotten_s[signature] = found.forgotten_s
+        return found
+
+    def families(self) -> tuple[FamilyUse, ...]:
+        """Return what the user's other jobs used, as far as the site's snapshot has it."""
+        try:
+            return read_families(snapshot_path(self._state_folder, os.geteuid())) if self._state_folder else ()
+        except StoreError as error:
+            if str(error) not in self.notes:
+                self.notes.append(str(error))
+            return ()
 
     def read(
         self, of_snapshot: Callable[[str, str], tuple[Evidence, ...]], key: str, signatures: Sequence[str]
@@ -97,12 +157,22 @@ class _Reader:
             if unreadable:
                 self.notes.append(f"{unreadable} evidence files of this job could not be used")
             for run in dropped if self._job_states is None else _settle(folder, dropped, self._job_states):
-                # A run whose end nobody could tell does not displace the same run with its end known.
-                if run.state in _ENDED or run.job_id not in evidence:
+                # A run whose end nobody could tell does not displace the same run with its end known; of what stands
+                # for old runs in both places the larger counts.
+                known = evidence.get(run.job_id)
+                is_less = known is not None and run.job_id.startswith(OLDER) and _peak(run) < _peak(known)
+                if known is None or (run.state in _ENDED and not is_less):
                     evidence[run.job_id] = run
         except CollocError as error:
             self.notes.append(str(error))
-        return _in_order(evidence.values())
+        # Only of a job of which something is known may the user have said something.
+        for signature in set(signatures) & {run.signature for run in evidence.values()} - set(self._forgotten_s):
+            self.said(signature)
+        return _in_order(run for run in evidence.values() if run.ended_s > self._forgotten_s.get(run.signature, 0.0))
+
+
+def _peak(run: Evidence) -> int:
+    return run.gpu_mem_peak_mib or 0
 
 
 def _settle(

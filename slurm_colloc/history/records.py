@@ -7,6 +7,7 @@ No lock and no shared file: safe on NFS and Lustre, and what one writer leaves b
 import json
 import os
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from slurm_colloc.errors import InputError, StoreError
@@ -14,10 +15,15 @@ from slurm_colloc.files import open_private_folder, private_folder, read_bounded
 from slurm_colloc.kinds import fits
 from slurm_colloc.model import Decision, Evidence, SharingMode
 
-_LIMIT_BYTES = 256 * 1024
+LIMIT_BYTES = 256 * 1024
 # The newest runs are enough, and with them the newest that had a whole GPU: only such a one shows SM activity.
-_RUNS_KEPT, RUNS_READ = 20, 200
+RUNS_KEPT, RUNS_READ = 20, 200
+# Of a run whose end Slurm has forgotten.
+UNKNOWN = "UNKNOWN"
+# So begins the id of a record that stands for several old runs.
+OLDER = "older-"
 _JOINED = ".joined"
+_NAMES_READ = 3000
 
 
 class EvidenceFound(NamedTuple):
@@ -34,7 +40,7 @@ def evidence_path(folder: str, signature: str, job_id: str) -> str:
 
 
 def signatures_of_family(folder: str, family: str) -> list[str]:
-    """Return the signatures of one family of which there are runs, those that ran last first.
+    """Return the signatures of one family of which anything is kept, in no order.
 
     Raises:
         StoreError: the folder cannot be read.
@@ -42,12 +48,12 @@ def signatures_of_family(folder: str, family: str) -> list[str]:
     path = os.path.join(folder, "evidence", family)
     try:
         with os.scandir(path) as entries:
-            found = sorted(((entry.stat().st_mtime, entry.name) for entry in entries if entry.is_dir()), reverse=True)
+            # No look at any entry itself: each would cost an operation of its own.
+            return [f"{family}.{entry.name}" for entry in islice(entries, _NAMES_READ) if entry.is_dir()]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise StoreError(f"evidence in '{path}' cannot be read: {error.strerror}") from error
-    return [f"{family}.{name}" for _, name in found]
 
 
 def note_joined(folder: str, signature: str, job_id: str) -> None:
@@ -57,7 +63,7 @@ def note_joined(folder: str, signature: str, job_id: str) -> None:
         StoreError: the folder cannot be written.
     """
     path = evidence_path(folder, signature, job_id)
-    _make_folders(folder, path)
+    make_folders(folder, path)
     write_atomic(f"{path}{_JOINED}", b"")
 
 
@@ -73,11 +79,21 @@ def drop_evidence(folder: str, evidence: Evidence) -> None:
         StoreError: the folder cannot be written.
     """
     path = evidence_path(folder, evidence.signature, evidence.job_id)
-    _make_folders(folder, path)
+    make_folders(folder, path)
     write_atomic(path, json.dumps(evidence._asdict()).encode())
 
 
-def _make_folders(folder: str, path: str) -> None:
+def has_evidence(folder: str, signature: str, job_id: str) -> bool:
+    """Return whether there is evidence of one run already."""
+    return os.path.lexists(evidence_path(folder, signature, job_id))
+
+
+def make_folders(folder: str, path: str) -> None:
+    """Make the folders of one signature below the user's own.
+
+    Raises:
+        StoreError: one cannot be made, or is somebody else's.
+    """
     runs = os.path.dirname(path)
     for parent in (folder, os.path.join(folder, "evidence"), os.path.dirname(runs), runs):
         private_folder(parent)
@@ -89,18 +105,21 @@ def read_evidence(folder: str, signature: str) -> EvidenceFound:
     try:
         with os.scandir(runs) as entries:
             # By number, for Slurm counts up: asking each file for its time would cost an operation of its own.
-            newest = sorted((_job_number(entry.name), entry.path) for entry in entries if entry.name.endswith(".json"))
+            names = [entry.name for entry in entries if entry.name.endswith(".json")]
     except FileNotFoundError:
         return EvidenceFound((), 0)
     except OSError as error:
         raise StoreError(f"evidence in '{runs}' cannot be read: {error.strerror}") from error
-    found, unreadable = [], 0
-    for _, path in reversed(newest[-RUNS_READ:]):
+    newest = sorted((name for name in names if not name.startswith(OLDER)), key=_job_number)[-RUNS_READ:]
+    older = [name for name in names if name.startswith(OLDER)]
+    found: list[Evidence] = []
+    unreadable = 0
+    for name in (*older, *reversed(newest)):
         try:
-            found.append(parse_evidence(read_bounded(path, _LIMIT_BYTES)))
+            found.append(parse_evidence(read_bounded(os.path.join(runs, name), LIMIT_BYTES)))
         except (StoreError, InputError):
             unreadable += 1
-        if len(found) >= _RUNS_KEPT and any(map(_shows_sm_activity, found)):
+        if len(found) - len(older) >= RUNS_KEPT and any(map(_shows_sm_activity, found)):
             break
     return EvidenceFound(newest_of(found), unreadable)
 
@@ -111,11 +130,14 @@ def _job_number(name: str) -> int:
 
 
 def newest_of(runs: Sequence[Evidence]) -> tuple[Evidence, ...]:
-    """Return the runs worth knowing, oldest first, from all runs, newest first."""
-    kept, older = list(runs[:_RUNS_KEPT]), runs[_RUNS_KEPT:]
+    """Return the runs worth knowing, oldest first, from all runs, newest first; what stands for several is of them."""
+    folded = [run for run in runs if run.job_id.startswith(OLDER)]
+    whole = [run for run in runs if not run.job_id.startswith(OLDER)]
+    kept, older = [*whole[:RUNS_KEPT], *folded], whole[RUNS_KEPT:]
     if not any(map(_shows_sm_activity, kept)):
         kept += [run for run in older if _shows_sm_activity(run)][:1]
-    return tuple(reversed(kept))
+    kept.reverse()
+    return tuple(sorted(kept, key=lambda run: run.ended_s)) if folded else tuple(kept)
 
 
 def _shows_sm_activity(run: Evidence) -> bool:
@@ -149,14 +171,29 @@ def drop_decision(folder: str, decision: Decision) -> str:
     return os.path.join(folder, name)
 
 
-def read_decisions(folder: str) -> tuple[list[Decision], int]:
+def note_out_of_memory(folder: str, job_id: str, at_s: float) -> None:
+    """Repeat what was decided for a job, saying that its GPU memory did not suffice; nothing where none was kept.
+
+    Raises:
+        StoreError: the folder cannot be read or written.
+    """
+    own = [one for one in read_decisions(folder, f"-{job_id}.json")[0] if not one.notes_a_guest]
+    if own and not own[-1].out_of_memory:
+        drop_decision(folder, own[-1]._replace(at_s=at_s, out_of_memory=True))
+
+
+def read_decisions(folder: str, ending: str = ".json") -> tuple[list[Decision], int]:
     """Return one user's decisions, oldest first, and how many files could not be used; no folder is no decisions.
+
+    Args:
+        folder: the user's.
+        ending: files of other names are passed over.
 
     Raises:
         StoreError: the folder cannot be read.
     """
     try:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
+        names = sorted(name for name in os.listdir(folder) if name.endswith(ending))
     except FileNotFoundError:
         return [], 0
     except OSError as error:
@@ -164,7 +201,7 @@ def read_decisions(folder: str) -> tuple[list[Decision], int]:
     found, unreadable = [], 0
     for name in names:
         try:
-            found.append(parse_decision(read_bounded(os.path.join(folder, name), _LIMIT_BYTES)))
+            found.append(parse_decision(read_bounded(os.path.join(folder, name), LIMIT_BYTES)))
         except (StoreError, InputError):
             unreadable += 1
     return found, unreadable

@@ -8,7 +8,7 @@ numbers the same names, in the same order.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 try:  # what hashlib would give, without the 4 ms that loading OpenSSL costs each submission
@@ -16,6 +16,9 @@ try:  # what hashlib would give, without the 4 ms that loading OpenSSL costs eac
 except ImportError:
     from hashlib import blake2b
 
+# Before the family of what is known by its command alone.
+BY_COMMAND = "command-"
+_NO_QUOTES = str.maketrans("", "", "\"'")
 _PROGRAM_LIMIT_BYTES = 1024 * 1024
 _MOST_NUMBERS, _LONGEST = 24, 140
 _NUMBER = r"[-+]?\d+(?:_\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?"
@@ -113,6 +116,7 @@ def signature(
     told_apart: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     folder: str = "",
+    ran_s: float | None = None,
 ) -> Signature:
     """Return what submissions of one job have in common.
 
@@ -123,6 +127,7 @@ def signature(
         told_apart: whatever else makes it another job.
         environ: what its environment will hold; the variables count that the script names and does not set.
         folder: where it will run; what is below is the same elsewhere.
+        ran_s: when it ran, of a past job: a program that was changed since is not the one that ran, and not known.
     """
     variables = environ or {}
     reader = _Reader((folder, variables.get("HOME", "")))
@@ -131,8 +136,37 @@ def signature(
     words = reader.words(script_args)
     given = [reader.one(f"${name}", variables[name]) for name in _from_outside(body, variables)]
     family = digest(_joined([str(gpu_count), *told_apart, lines, *words, "$", *given, _environment(body, variables)]))
-    program = _program(body, script_args, folder)
-    return Signature(f"{family}.{reader.written()}~{program}~{_short(folder)}", tuple(reader.names))
+    program = _program(body, script_args, folder, ran_s)
+    return Signature(f"{family}.{reader.written()}~{program}~{_folder_key(folder)}", tuple(reader.names))
+
+
+def command_signature(
+    script_path: str, script_args: Sequence[str], gpu_count: int, told_apart: Sequence[str] = (), folder: str = ""
+) -> str:
+    """Return what a past job is known by whose script's text is not: its file, its arguments, and where it ran.
+
+    Accounting keeps a command line with blanks between its words and no quotes, so words are told apart by blanks.
+
+    Args:
+        script_path: as it was given, below ``folder`` where it is relative.
+        script_args: its own arguments.
+        gpu_count: GPUs it asks for.
+        told_apart: whatever else makes it another job.
+        folder: where it was submitted from.
+    """
+    reader = _Reader((folder,))
+    bare = " ".join(script_args).translate(_NO_QUOTES)
+    words = reader.words(bare.split())
+    # Its folder counts: a/run.sh and b/run.sh are two jobs.
+    path = os.path.normpath(os.path.join(folder, script_path))
+    family = digest(_joined([str(gpu_count), *told_apart, path, *words]))
+    return f"{BY_COMMAND}{family}.{reader.written()}~~{_folder_key(folder)}"
+
+
+def names_from_outside(script: bytes) -> list[str]:
+    """Return the variables whose values at the submission make a script another job."""
+    body = _body(script.decode(errors="surrogateescape"))
+    return _from_outside(body, set(_REFERENCE.findall(body)))
 
 
 def parts_of(text: str) -> Parts | None:
@@ -186,6 +220,11 @@ def _short(text: str) -> str:
     return digest(text.encode(errors="surrogateescape"))[:8]
 
 
+def _folder_key(folder: str) -> str:
+    # The same folder, whether it was named with a slash at its end or not.
+    return _short(folder.rstrip("/"))
+
+
 def _joined(parts: Sequence[str]) -> bytes:
     # Length-prefixed, so that moving a character from one argument to the next makes another key.
     encoded = [part.encode(errors="surrogateescape") for part in parts]
@@ -217,7 +256,7 @@ def _body(text: str) -> str:
     return "\n".join(lines)
 
 
-def _from_outside(body: str, variables: Mapping[str, str]) -> list[str]:
+def _from_outside(body: str, variables: Collection[str]) -> list[str]:
     """Return the variables that the script is handed: those it names, does not set, and not everybody has."""
     named = set(_REFERENCE.findall(body)) & set(variables)
     named = {name for name in named - _EVERYBODYS if not name.startswith(("SLURM", "SBATCH", "CONDA", "MODULE"))}
@@ -235,7 +274,7 @@ def _environment(body: str, variables: Mapping[str, str]) -> str:
     return active.rstrip("/").rpartition("/")[2]
 
 
-def _program(body: str, script_args: Sequence[str], folder: str) -> str:
+def _program(body: str, script_args: Sequence[str], folder: str, ran_s: float | None) -> str:
     """Return a short key of the program's text, empty where none can be read."""
     found = _PROGRAM.search(body) or _PROGRAM.search(" ".join(script_args))
     if not found:
@@ -243,6 +282,8 @@ def _program(body: str, script_args: Sequence[str], folder: str) -> str:
     try:
         descriptor = os.open(os.path.join(folder, found[1]), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         try:
+            if ran_s is not None and os.fstat(descriptor).st_mtime > ran_s:
+                return ""
             content = os.read(descriptor, _PROGRAM_LIMIT_BYTES)
         finally:
             os.close(descriptor)

@@ -5,20 +5,45 @@ csub reads it without a lock, so a network file system's locking cannot hang a s
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from slurm_colloc import __version__
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import PRIVATE_FILE, temporary_path
 from slurm_colloc.history.records import RUNS_READ, newest_of
 from slurm_colloc.model import Evidence
 
-SCHEMA = 4
+if TYPE_CHECKING:
+    import sqlite3
+
+SCHEMA = 5
 _COLUMNS = ", ".join(Evidence._fields)
 _FAMILY = "substr(signature, 1, instr(signature, '.'))"
 _IS_BOUND = Evidence._fields.index("sm_is_bound")
 # Of one family; a sweep has as many signatures as tasks.
 _RELATIVES_READ = 400
+# Of one user: so many different jobs are more than enough to know what they are like.
+_FAMILIES_READ = 2000
+# What each family's completed runs used at most, by GPU model; SM and DRAM activity of runs on a whole GPU.
+_FAMILIES = f"""
+CREATE TABLE families AS
+SELECT {_FAMILY} AS family, gpu_model, max(gpu_mem_peak_mib) AS peak_mib,
+       max(CASE WHEN mode = 'exclusive' THEN sm_active_q95_pct END) AS sm,
+       max(CASE WHEN mode = 'exclusive' THEN dram_active_q95_pct END) AS dram, max(ended_s) AS ended_s
+FROM evidence WHERE state = 'COMPLETED' AND sample_count >= 3 AND gpu_mem_peak_mib > 0
+GROUP BY family, gpu_model
+"""  # noqa: S608
+
+
+class FamilyUse(NamedTuple):
+    """What the jobs of one family used at most on GPUs of one model; see Evidence for the terms."""
+
+    gpu_model: str
+    peak_mib: float
+    sm: float | None
+    dram: float | None
 
 
 def snapshot_path(state_folder: str, uid: int) -> str:
@@ -41,12 +66,15 @@ def write_snapshot(path: str, evidence: Iterable[Evidence], uid: int | None = No
         try:
             with connection:
                 connection.execute(f"PRAGMA user_version = {SCHEMA}")
+                connection.execute("CREATE TABLE about (release)")
+                connection.execute("INSERT INTO about VALUES (?)", (__version__,))
                 connection.execute(f"CREATE TABLE evidence ({_COLUMNS})")
                 marks = ", ".join("?" * len(Evidence._fields))
                 connection.executemany(f"INSERT INTO evidence VALUES ({marks})", evidence)  # noqa: S608
                 connection.execute("CREATE INDEX by_signature ON evidence (signature, ended_s)")
                 # Of a signature the part before the dot: what relatives have in common.
                 connection.execute(f"CREATE INDEX by_family ON evidence ({_FAMILY}, ended_s)")
+                connection.execute(_FAMILIES)
         finally:
             connection.close()
         if uid is not None:
@@ -76,7 +104,39 @@ def read_family(path: str, family: str) -> tuple[Evidence, ...]:
     return tuple(reversed(_rows(path, f"{_FAMILY} = ?", f"{family}.", _RELATIVES_READ)))
 
 
+def read_families(path: str) -> tuple[FamilyUse, ...]:
+    """Return what each family of the user's jobs used, those that ran last first; a missing file is none.
+
+    Raises:
+        StoreError: corrupt, unreadable, or from another release.
+    """
+    query = f"SELECT {', '.join(FamilyUse._fields)} FROM families ORDER BY ended_s DESC LIMIT ?"  # noqa: S608
+    return tuple(FamilyUse(*row) for row in _ask(path, query, (_FAMILIES_READ,)))
+
+
+def _other_schema(connection: "sqlite3.Connection", path: str, version: int) -> str:
+    if version < SCHEMA:
+        return f"history '{path}' is of an earlier release (schema {version}, not {SCHEMA}); run 'colloc ingest' again"
+    import sqlite3
+
+    try:
+        (found,) = connection.execute("SELECT release FROM about").fetchone()
+        release = f" {found}"
+    except (sqlite3.Error, TypeError):
+        release = ""
+    return (
+        f"history '{path}' was written by a later release{release} (schema {version}), and this one, {__version__}, "
+        f"reads up to {SCHEMA}; upgrade it here"
+    )
+
+
 def _rows(path: str, condition: str, value: str, most: int) -> list[Evidence]:
+    query = f"SELECT {_COLUMNS} FROM evidence WHERE {condition} ORDER BY ended_s DESC LIMIT ?"  # noqa: S608
+    rows = _ask(path, query, (value, most))
+    return [Evidence(*row)._replace(sm_is_bound=bool(row[_IS_BOUND])) for row in rows]
+
+
+def _ask(path: str, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
     if not os.path.exists(path):
         return []
     # Here, not above: most users of csub have no snapshot, and it costs 4 ms to import.
@@ -89,13 +149,10 @@ def _rows(path: str, condition: str, value: str, most: int) -> list[Evidence]:
         try:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version != SCHEMA:
-                raise StoreError(f"history '{path}' has schema {version}, not {SCHEMA}; run 'colloc ingest' again")
-            rows = connection.execute(
-                f"SELECT {_COLUMNS} FROM evidence WHERE {condition} ORDER BY ended_s DESC LIMIT ?",  # noqa: S608
-                (value, most),
-            ).fetchall()
+                raise StoreError(_other_schema(connection, path, version))
+            rows: list[tuple[Any, ...]] = connection.execute(query, values).fetchall()
         finally:
             connection.close()
     except sqlite3.Error as error:
         raise StoreError(f"history '{path}' cannot be read: {error}; run 'colloc ingest' again") from error
-    return [Evidence(*row)._replace(sm_is_bound=bool(row[_IS_BOUND])) for row in rows]
+    return rows

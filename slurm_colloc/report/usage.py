@@ -14,6 +14,7 @@ import jinja2
 
 from slurm_colloc.config import Prices
 from slurm_colloc.errors import ConfigError
+from slurm_colloc.estimate.bounds import LEVEL, lower_bound
 from slurm_colloc.model import Collocation, GroupUsage, Prediction, StrayUse
 from slurm_colloc.report.text import printable, stamp
 from slurm_colloc.shipped import template_folders
@@ -251,7 +252,8 @@ def _predicted(rung: Prediction) -> str:
         ("SM", rung.sm_known, rung.sm_within, rung.sm_median_ratio, "q95"),
     ]
     known = "; ".join(
-        f"{what} within its {quantile} in {within} of {count} measured, median {100 * ratio:.0f} % of it"
+        f"{what} within its {quantile} in {within} of {count} measured, so in at least "
+        f"{100 * lower_bound(within, count):.0f} % of all ({LEVEL:.0%} certain), median {100 * ratio:.0f} % of it"
         for what, count, within, ratio, quantile in parts
         if count and ratio is not None
     )

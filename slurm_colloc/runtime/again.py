@@ -18,10 +18,11 @@ from slurm_colloc import clock
 from slurm_colloc.config import SiteConfig, find_site_file, load_site, user_data_folder
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError, StoreError, UnansweredError
 from slurm_colloc.files import read_bounded, write_atomic
-from slurm_colloc.history.records import drop_evidence, evidence_path, parse_evidence
+from slurm_colloc.history.records import drop_evidence, evidence_path, note_out_of_memory, parse_evidence
 from slurm_colloc.model import AGAIN_VARIABLE, Evidence
-from slurm_colloc.process import ask, given_environment, run
+from slurm_colloc.process import Finished, ask, given_environment, run
 from slurm_colloc.runtime.again_record import (
+    FIRST,
     UNFINISHED,
     Record,
     claim,
@@ -64,6 +65,11 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _follow(folder: str, record: Record, environ: Mapping[str, str]) -> None:
+    if record.why == FIRST:
+        from slurm_colloc.runtime.first import size_the_rest  # which calls back
+
+        size_the_rest(folder, record, environ)
+        return
     if is_claimed(folder):
         if read_outcome(folder) is None and not is_settled(folder):
             write_outcome(folder, "", "a companion ended while it submitted the job again; whether it did is not known")
@@ -74,8 +80,8 @@ def _follow(folder: str, record: Record, environ: Mapping[str, str]) -> None:
         else:
             _submit(folder, record, (), environ, "its task was not run to its end")
         return
-    config = _site()
-    found = [_found(record, ended) for ended in _ask(record, config)]
+    config = site()
+    found = [_found(record, ended) for ended in how_it_ended(record, config)]
     if not found:
         write_outcome(folder, "", f"how job {record.job_id} ended is not known: neither sacct nor scontrol says")
     verdict = judge(record, found, config)
@@ -84,6 +90,9 @@ def _follow(folder: str, record: Record, environ: Mapping[str, str]) -> None:
     for one in verdict.offenders:
         with suppress(StoreError):  # what is not recorded is learned at the next run
             drop_evidence(user_data_folder(), as_evidence(record, one, config, clock.now()))
+    if verdict.offenders:
+        with suppress(StoreError):  # one answer the less for the site's margins
+            note_out_of_memory(config.decisions_folder, record.job_id, clock.now())
     done = verdict.gives_up
     if not done:
         done = _submit(
@@ -131,7 +140,7 @@ def _submit(
     if not claim(folder, environ.get("SLURM_JOB_ID", "")):
         return ""
     try:
-        job_id = _call_csub(folder, record, arguments or retry_arguments(record, None), environ, marker)
+        job_id = submit_by_csub(folder, record, arguments or retry_arguments(record, None), environ, marker)
         done = f"submitted again as job {job_id}"
     except UnansweredError as error:
         job_id, done = "", f"whether it was submitted again is not known: {error}"
@@ -141,14 +150,16 @@ def _submit(
     return done
 
 
-def _call_csub(folder: str, record: Record, arguments: Sequence[str], environ: Mapping[str, str], marker: str) -> str:
-    os.chdir(record.folder)
-    path = script_path(folder, record)
-    words = () if record.from_stdin else (path, *record.script_args)
-    argv = (sys.executable, "-I", "-m", "slurm_colloc.cli.csub", *arguments, *words)
-    told = {AGAIN_VARIABLE: marker} if marker else {}
-    text = read_bounded(path, 128 * 1024 * 1024) if record.from_stdin else b""
-    done = run(argv, _SUBMIT_TIMEOUT_S, restored(record, environ) | told, text)
+def submit_by_csub(
+    folder: str, record: Record, arguments: Sequence[str], environ: Mapping[str, str], marker: str
+) -> str:
+    """Submit what the record holds by csub with these options, and return the new job's id.
+
+    Raises:
+        UnansweredError: there may be a new job or not.
+        ProcessError: there is none.
+    """
+    done = call_csub(folder, record, arguments, environ, marker)
     submitted = _SUBMITTED.search(done.stdout)
     if done.status or not submitted:
         said = done.stderr.decode(errors="replace").strip().splitlines() or ["no words"]
@@ -157,20 +168,38 @@ def _call_csub(folder: str, record: Record, arguments: Sequence[str], environ: M
     return submitted[1].decode()
 
 
+def call_csub(
+    folder: str, record: Record, arguments: Sequence[str], environ: Mapping[str, str], marker: str
+) -> Finished:
+    """Call csub as the record says it was called, but with these options."""
+    os.chdir(record.folder)
+    path = script_path(folder, record)
+    words = () if record.from_stdin else (path, *record.script_args)
+    argv = (sys.executable, "-I", "-m", "slurm_colloc.cli.csub", *arguments, *words)
+    told = {AGAIN_VARIABLE: marker} if marker else {}
+    text = read_bounded(path, 128 * 1024 * 1024) if record.from_stdin else b""
+    return run(argv, _SUBMIT_TIMEOUT_S, restored(record, environ) | told, text)
+
+
 def restored(record: Record, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of csub's call, without what Slurm, a prolog and the shell put into the companion's."""
     kept = {name: environ[name] for name in record.names if name in environ}
     return kept | dict(record.variables)
 
 
-def _site() -> SiteConfig:
+def site() -> SiteConfig:
+    """Return the site that this node has.
+
+    Raises:
+        ConfigError: there is none, or it cannot be used.
+    """
     path = find_site_file()
     if path is None:
         raise ConfigError("no site.toml on this node; what a piece of a GPU holds is not known")
     return load_site(path)
 
 
-def _ask(record: Record, config: SiteConfig) -> tuple[Ended, ...]:
+def how_it_ended(record: Record, config: SiteConfig) -> tuple[Ended, ...]:
     """Return how the job, or each task of an array, ended; what Slurm does not say in time is missing."""
     # Seconds after an array's end sacct may name only some of its tasks.
     expected = set(parse_array(record.array.partition("%")[0])) if record.array else {None}

@@ -3,7 +3,8 @@
 
 A record is a private folder in the user's data folder: ``record.json``, a copy of the user's script below ``script/``,
 and what the companion adds: ``claimed`` before it submits anything, ``outcome.json`` when it is done. A task that runs
-elsewhere than in a job of its own leaves its exit status in ``finished``.
+elsewhere than in a job of its own leaves its exit status in ``finished``. For a job that is measured first see
+``slurm_colloc.runtime.first``.
 """
 
 import json
@@ -22,6 +23,8 @@ from slurm_colloc.files import PRIVATE_FILE, private_folder, read_bounded, write
 VERSION = 1
 # Why a job may have to be submitted once more: it ran out of GPU memory, or its task was not run to its end elsewhere.
 OUT_OF_MEMORY, UNFINISHED = "out-of-memory", "unfinished"
+# Another job is measured first; what waits for that one is then submitted anew in the size it needs.
+FIRST = "first"
 # Who claims a record, for what its companion would do is done or not to be done any more; else it is a companion's id.
 CSUB = "csub"
 _RECORD, _CLAIM, _OUTCOME, _FINISHED, _SCRIPT = "record.json", "claimed", "outcome.json", "finished", "script"
@@ -40,7 +43,7 @@ class Record(NamedTuple):
     environment has otherwise. ``output`` and ``error`` are sbatch's patterns below ``work_folder``, ``append`` is
     --open-mode, ``begins`` at which byte of a file the job's own part begins. ``array`` is the value of --array.
     ``given`` is the piece that was asked for, ``budget_mib`` what it was sized for, ``sm_active_pct`` how busy a job
-    counts.
+    counts. ``kind`` is by which option a job is measured first.
     """
 
     version: int
@@ -73,6 +76,7 @@ class Record(NamedTuple):
     given: str = ""
     budget_mib: int = 0
     sm_active_pct: float | None = None
+    kind: str = ""
 
 
 class Outcome(NamedTuple):
@@ -106,6 +110,8 @@ def write_record(record: Record, script: bytes) -> str:
     folder = record_folder(record.cluster, record.name)
     _prune(os.path.dirname(folder))
     with suppress(FileNotFoundError):
+        if os.path.islink(folder):  # Job ids come round again
+            os.unlink(folder)
         shutil.rmtree(folder)
     private_folder(os.path.join(folder, _SCRIPT))
     write_atomic(script_path(folder, record), script)
@@ -122,6 +128,21 @@ def script_path(folder: str, record: Record) -> str:
     if record.script in ("", ".", "..") or "/" in record.script:
         raise InputError(f"script '{record.script}' is no name for a file")
     return os.path.join(folder, _SCRIPT, record.script)
+
+
+def name_also(folder: str, name: str) -> None:
+    """Let a record be found by a further name, in place of an earlier one of that name.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    path = os.path.join(os.path.dirname(folder), name)
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        os.symlink(os.path.basename(folder), path)
+    except OSError as error:
+        raise StoreError(f"link '{path}' cannot be made: {error.strerror}") from error
 
 
 def read_record(folder: str) -> Record:
@@ -222,8 +243,12 @@ def finished_path(folder: str) -> str:
 def _prune(folder: str) -> None:
     """Remove records that are old and many; one of which nothing has come yet may still be waited for."""
     with suppress(OSError):
-        found = sorted(((entry.stat().st_mtime, entry.path) for entry in os.scandir(folder)), reverse=True)
-        for changed_s, path in found[_KEPT:]:
+        entries = [(entry.stat(follow_symlinks=False).st_mtime, entry.path) for entry in os.scandir(folder)]
+        for changed_s, path in sorted(entries, reverse=True)[_KEPT:]:
+            if os.path.islink(path):
+                if not os.path.exists(path):
+                    os.unlink(path)
+                continue
             done = is_claimed(path) or os.path.lexists(os.path.join(path, _OUTCOME))
             if now() - changed_s > (_KEPT_S if done else _WAITED_FOR_S):
                 shutil.rmtree(path, ignore_errors=True)

@@ -15,7 +15,7 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import ProcessError
 from slurm_colloc.model import JobRequest
 from slurm_colloc.process import run
-from slurm_colloc.runtime.again_record import VERSION, Record, record_folder
+from slurm_colloc.runtime.again_record import FIRST, VERSION, Record, record_folder
 from slurm_colloc.slurm.options import CommandLine, Given
 from slurm_colloc.submit.render import quote
 
@@ -114,7 +114,7 @@ def _argv(sbatch: str, record: Record, when: str, folder: str, config: SiteConfi
     return [
         sbatch,
         "--parsable",
-        f"--job-name=csub-retry-{record.job_id}",
+        f"--job-name=csub-{'first' if record.why == FIRST else 'retry'}-{record.job_id}",
         f"--dependency={when}",
         "--kill-on-invalid-dep=yes",
         # Preempted, or its node failed: what it submits it claims first.

@@ -38,7 +38,7 @@ _VERDICTS = (
     # What slurm.ERROR of a site's job_submit.lua comes to.
     b"Unspecified error",
 )
-_DEFINITE = re.compile(rb"submission failed: [^\n]*(?:%s)" % b"|".join(re.escape(words) for words in _VERDICTS))
+DEFINITE = re.compile(rb"submission failed: [^\n]*(?:%s)" % b"|".join(re.escape(words) for words in _VERDICTS))
 # A program that would call csub back for ever: csub's own start script under another name, or a script that starts it.
 _NAMES_CSUB = re.compile(rb"^[^#\n]*\bcsub\b", re.MULTILINE)
 STDOUT, STDERR = 1, 2
@@ -107,7 +107,7 @@ def submit(
             write_all(STDERR, f"csub: internal error, please report it: {error!r}\n".encode(errors="replace"))
             _drain(running)
         status = os.waitstatus_to_exitcode(os.waitpid(running.pid, 0)[1])
-    refused = status != 0 and not relay.job_id and _DEFINITE.search(relay.held) is not None
+    refused = status != 0 and not relay.job_id and DEFINITE.search(relay.held) is not None
     if not refused:
         write_all(STDERR, bytes(relay.held))
     return Outcome(status, relay.job_id, relay.cluster, bytes(relay.held) if refused else b"")

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.estimate.ladder import estimate
+from slurm_colloc.estimate.ladder import estimate_at_site
 from slurm_colloc.estimate.question import question_of
 from slurm_colloc.files import read_bounded
 from slurm_colloc.history.lookup import look_up
@@ -265,7 +265,8 @@ def _footprint_of_host(job: Running, decision: Decision, config: SiteConfig, slu
     """Return what the host needs: by its history or what was said of it, and no less than was measured of it so far."""
     known = look_up(config, decision.signature, slurm.job_states)
     own = next((run for run in known.evidence if run.job_id == job.job_id), None)
-    footprint = estimate(question_of(decision, known)._replace(runs=[run for run in known.evidence if run is not own]))
+    question = question_of(decision, known)._replace(runs=[run for run in known.evidence if run is not own])
+    footprint = estimate_at_site(question, config.paths.state)
     said = _said(decision)
     if footprint.gpu_mem_peak_mib is None or decision.rung == "hint":
         footprint = footprint._replace(gpu_mem_peak_mib=said[0] or footprint.gpu_mem_peak_mib)
@@ -336,6 +337,8 @@ def decisions(host: Host, guest: Guest, step: str, cluster: str, at_s: float, us
         signature=f"{host.decision.signature}{JOINED_SUFFIX}",
         gpu_mem_q99_mib=None,
         sm_active_q95_pct=None,
+        gpu_mem_expected_mib=None,
+        margin="",
         reasons=(*host.decision.reasons, f"step {step} shares its GPU, so what it uses is no evidence"),
     )
     return joined, of_host

@@ -18,6 +18,7 @@ from slurm_colloc.runtime.spec import MARK, VERSION, Loader, Spec, to_json
 from slurm_colloc.slurm.directives import Script, effective_components, read_script, without_options
 from slurm_colloc.slurm.options import SBATCH_OPTIONS, CommandLine, Given, Option, read_environment, without
 from slurm_colloc.submit.commands import plain_name
+from slurm_colloc.submit.footprint import footprint_of
 from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, option_table, own_option
 from slurm_colloc.submit.pack_shape import (
     Asked,
@@ -29,7 +30,7 @@ from slurm_colloc.submit.pack_shape import (
     shape_of_array,
     sized_otherwise,
 )
-from slurm_colloc.submit.plan import Packed, Part, Plan, Slurm, footprint_of, reason_switched_off
+from slurm_colloc.submit.plan import Packed, Part, Plan, Slurm, reason_switched_off
 from slurm_colloc.submit.render import pack_block, quote
 from slurm_colloc.submit.request import build_request
 
@@ -173,7 +174,7 @@ def _read(
     if not request.gpu_count:
         raise InputError("a pack needs a GPU; say --gres=gpu:1")
     footprint, notes = footprint_of(
-        request, text, own_option("gpu-footprint", command_line, script), config, slurm, anyway=True
+        request, text, own_option("gpu-footprint", command_line, script), config, slurm.job_states, environ, anyway=True
     )
     return Asked(command_line, environ, given, script, text, request, footprint, switched_off, (), ()), notes
 

@@ -2,28 +2,24 @@
 """From one submission's arguments to what will be handed to sbatch: nothing here starts or submits anything."""
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import DeadlineError, UnsureError
-from slurm_colloc.estimate.ladder import estimate
-from slurm_colloc.estimate.question import Question
-from slurm_colloc.history.lookup import look_up
-from slurm_colloc.model import GPU_OOM, Footprint, JobRequest, Placement, SharingMode
+from slurm_colloc.errors import UnsureError
+from slurm_colloc.model import Footprint, JobRequest, Placement, SharingMode
 from slurm_colloc.placement.choose import as_asked, place
 from slurm_colloc.slurm.directives import Script, read_script
 from slurm_colloc.slurm.free import Free
 from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.access import access_of
+from slurm_colloc.submit.footprint import footprint_of
 from slurm_colloc.submit.outlook import outlook
 from slurm_colloc.submit.override import overridden, without_sizes
 from slurm_colloc.submit.own_options import own_option, wants_pack
 from slurm_colloc.submit.render import Sampling, render_block, render_script
-from slurm_colloc.submit.request import build_request, reason_against_history, reason_to_keep_text
+from slurm_colloc.submit.request import build_request, reason_to_keep_text
 from slurm_colloc.submit.submission import Submission, read_submission
 
 
@@ -69,7 +65,9 @@ class Plan(NamedTuple):
 
     ``sbatch_argv`` are sbatch's arguments; where ``body`` is not None, ``script_at`` is the place in them of the
     script that ``body`` stands in for (None: standard input). ``switched_off`` says who wants nothing changed. ``join``
-    is "auto" or a job's id where the job is to begin inside a running one if it can.
+    is "auto" or a job's id where the job is to begin inside a running one if it can; ``trace`` says that its
+    program is to be run without a GPU first. ``first`` is "canary" or "probe" where it is to be measured before it is
+    sized, "off" where it is not to be; empty where nobody says.
     """
 
     parts: tuple[Part, ...]
@@ -81,6 +79,8 @@ class Plan(NamedTuple):
     switched_off: str
     packed: Packed | None = None
     join: str = ""
+    trace: bool = False
+    first: str = ""
 
     @property
     def text(self) -> str:
@@ -139,11 +139,15 @@ def make_plan(
     for number, given in enumerate(components):
         all_of_them = components if len(components) > 1 else ()
         request = build_request(
-            given, script, text, name, command_line.script_args, config, number, all_of_them, environ
+            *(given, script, text, name, command_line.script_args, config, number, all_of_them, environ),
+            command_line.script,
         )
         hint = own_option("gpu-footprint", command_line, script, number)
         alone = packs and script is not None
-        footprint, said = footprint_of(request, text, hint, config, slurm, anyway=alone)
+        trace = own_option("trace", command_line, script, number) is not None
+        footprint, said = footprint_of(
+            request, text, hint, config, slurm.job_states, environ, anyway=alone, traced=trace
+        )
         notes += said
         access = access_of(request, footprint, config, partial(slurm.limits, config.cluster))
         # A pack has whole GPUs; of a job of several components all parts start at once.
@@ -161,8 +165,9 @@ def make_plan(
     if len(parts) == 1:
         parts[0], body = _rewritten(submission, parts[0], switched_off, fixed, config)
     argv, script_at = overridden(command_line, [(part.request.gpu_style, part.placement) for part in parts], table)
-    join = _join(command_line, script)
-    return Plan(tuple(parts), argv, script_at, text, body, tuple(notes), switched_off, join=join)
+    join, first = _join(command_line, script), _first(command_line, script)
+    plan = Plan(tuple(parts), argv, script_at, text, body, tuple(notes), switched_off)
+    return plan._replace(join=join, trace=trace, first=first)
 
 
 def reason_switched_off(wishes: Collection[str | None], config: SiteConfig) -> str:
@@ -185,6 +190,15 @@ def _join(command_line: CommandLine, script: Script | None) -> str:
     if wish not in ("auto", "off") and not (wish.isascii() and wish.isdigit()):
         raise UnsureError(f"--join='{wish}' is neither auto, off nor the id of a job")
     return "" if wish == "off" else wish
+
+
+def _first(command_line: CommandLine, script: Script | None) -> str:
+    canary, probe = (own_option(name, command_line, script) for name in ("canary", "probe"))
+    if canary not in (None, "", "off"):
+        raise UnsureError(f"--canary='{canary}' is not off")
+    if canary == "" and probe is not None:
+        raise UnsureError("--canary and --probe exclude each other")
+    return "probe" if probe is not None else {None: "", "": "canary", "off": "off"}[canary]
 
 
 def _packed(
@@ -212,32 +226,6 @@ def _packed(
         command_line, environ, components[0], script, text, part.request, part.footprint, switched_off, (), argv
     )
     return plan_array(asked, config, slurm)
-
-
-def footprint_of(
-    request: JobRequest, text: bytes, hint: str | None, config: SiteConfig, slurm: Slurm, *, anyway: bool = False
-) -> tuple[Footprint, tuple[str, ...]]:
-    """Return what the job, or one task of a pack, needs, and what is to be said of its history.
-
-    ``anyway`` asks the history of a job too that can get no piece of a GPU.
-    """
-    if why := reason_against_history(text):
-        footprint = estimate(Question(hint))
-        return (footprint if hint is not None else footprint._replace(provenance=why)), ()
-    if request.untouchable and not anyway:
-        return estimate(Question(hint)), ()
-    if hint is not None and "sm=" in hint:
-        # Where the user says all, only what is known to be too little counts: Slurm is asked for nothing, and a history
-        # that hangs is no reason to decide nothing.
-        step = partial(look_up, config, request.signature, None)
-        with suppress(DeadlineError):
-            known = within(config.timeouts.decide_s / 4, "reading the history", step)
-            runs = [run for run in known.evidence if run.state == GPU_OOM]
-            return estimate(Question(hint, request.signature, request.numbers, runs)), ()
-        return estimate(Question(hint)), ()
-    known = look_up(config, request.signature, slurm.job_states)
-    question = Question(hint, request.signature, request.numbers, known.evidence, known.relatives)
-    return estimate(question), known.notes
 
 
 def _leave(wished: Placement, switched_off: str, fixed: str, config: SiteConfig) -> Placement:

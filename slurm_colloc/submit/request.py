@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, UnsureError
-from slurm_colloc.history.signature import signature
+from slurm_colloc.history.signature import command_signature, signature
 from slurm_colloc.model import Gres, JobRequest
 from slurm_colloc.placement.terms import asked_partitions, suspending
 from slurm_colloc.slurm.directives import Script
@@ -108,6 +108,7 @@ def build_request(
     number: int = 0,
     components: Sequence[Mapping[str, Given]] = (),
     environ: Mapping[str, str] | None = None,
+    script_path: str | None = None,
 ) -> JobRequest:
     """Return the request that decides a component's placement.
 
@@ -121,6 +122,7 @@ def build_request(
         number: which of several components this is.
         components: the options in force of all of them; empty for a job of one.
         environ: of the submission, which the job gets as far as --export says.
+        script_path: as it was given; None where there is none.
 
     Raises:
         UnsureError: the GPU request or the time limit is outside its grammar.
@@ -157,6 +159,7 @@ def build_request(
         untouchable=tuple(_reasons(given, gres, styles, steps, config)),
         components=tuple(_partitions(other) for other in components),
         origins=tuple((option.name, option.origin) for option in given.values()),
+        command=command_signature(script_path, script_args, gpu_count, told_apart, folder) if script_path else "",
     )
 
 

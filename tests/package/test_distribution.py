@@ -25,7 +25,7 @@ assert "site-packages" in folder("templates"), folder("templates")
 request = JobRequest(
     "job", (), "/bin/sh", (), "", "", (Gres("gpu", "", 1),), "gres", None, "", 0,
     None, False, False, False, None, False, "s",
-    (), (), (), (),
+    (), (), (), (), (),
 )
 footprint = Footprint(Quantiles(1, 2, 3), Quantiles(1, 2, 3), None, "", "hint", 0, "given")
 rendered = 0

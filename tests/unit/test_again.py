@@ -334,6 +334,8 @@ def test_a_job_that_ran_out_is_submitted_again_once_with_its_own_environment(fol
     assert {"MARK=1", "SBATCH_COMMENT=c"} <= set(environment)
     assert not any(line.startswith(("CSUB_AGAIN", "SLURM_JOB_ID")) for line in environment)
     assert followed.shell.decisions()[-1]["reasons"][0] == f"again after job 4711 ran out of GPU memory on {piece}"  # type: ignore[index]
+    noted = [one for one in followed.shell.decisions() if one["job_id"] == "4711" and one["out_of_memory"]]
+    assert len(noted) == 1, "the site's margins hear of it"
     outcome = read_outcome(str(followed.folder))
     assert outcome is not None
     assert outcome.job_id == "4713"

@@ -99,7 +99,8 @@ def test_the_host_keeps_what_it_was_given_and_is_one_submission(slurm: Shell) ->
     argv = (sys.executable, "-m", "slurm_colloc.cli.colloc", "history")
     environment = {**slurm.environment(), "PYTHONPATH": str(CHECKOUT)}
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert [line.split()[0] for line in done.stdout.splitlines() if line[0] != " "] == ["11", "11.0", "2"], done.stderr
+    submissions = done.stdout.partition("submissions:\n")[2].splitlines()
+    assert [line.split()[0] for line in submissions if line[0] != " "] == ["11", "11.0", "2"], done.stderr
 
 
 def test_parsable_says_the_step_alone(slurm: Shell) -> None:

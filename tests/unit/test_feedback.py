@@ -11,10 +11,12 @@ import pytest
 from slurm_colloc.accounting.compact import compact
 from slurm_colloc.accounting.feedback import Collected, build_history, collect_decisions
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.config import Observe
+from slurm_colloc.config import MigSlice, Observe, SiteConfig
+from slurm_colloc.estimate.exact import is_greedy
 from slurm_colloc.history.snapshot import read_snapshot, snapshot_path
 from slurm_colloc.model import Decision, Evidence
-from tests.unit.made import H100, decision, device, near, process, run, seen
+from slurm_colloc.observe.evidence import EvidenceBuilder
+from tests.unit.made import H100, MIG_POOL, decision, device, near, process, run, seen, site
 from tests.unit.stored import sampled
 
 UID = os.geteuid()
@@ -153,8 +155,57 @@ def test_measured_use_becomes_evidence(tmp_path: Path) -> None:
     count, (found,) = history(tmp_path, rounds, decided(decision(mode="exclusive")))
     assert count == 1
     assert found == Evidence(
-        "1", "sig", "COMPLETED", "exclusive", H100, 3000, 40.0, 60.0, False, 3, 40.0, 3600.0, 3600.0, 5.0
+        *("1", "sig", "COMPLETED", "exclusive", H100, 3000, 40.0, 60.0, False, 3, 40.0, 3600.0, 3600.0, 5.0),
+        gpu_mem_total_mib=81559,
+        grew_until_s=0.0,
     )
+
+
+def grown(tmp_path: Path, *sizes: int | None, profile: str = "", config: SiteConfig | None = None) -> Evidence:
+    store = Store(str(tmp_path / "store"))
+    store.write_allocations("a", [run(user=NAME)], 1.0)
+    sampled(
+        store,
+        [
+            seen(10.0 * number, [device(profile=profile)], [process(gpu_mem_used_mib=mib)])
+            for number, mib in enumerate(sizes, 1)
+        ],
+    )
+    build_history(store, "c", str(tmp_path / "state"), decided(decision()), config)
+    (found,) = read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sizes", "until_s"),
+    [
+        ((5000, 5000, 5040, 5000), 0.0),
+        ((0, 1000, 3000, 6000, 6001, 2000), 20.0),
+        ((1000, 1000, 1000, 9000), 30.0),
+        ((0, 0), None),
+    ],
+)
+def test_how_long_memory_grew_as_the_sampler_in_the_job_sees_it(
+    tmp_path: Path, sizes: tuple[int, ...], until_s: float | None
+) -> None:
+    assert grown(tmp_path, *sizes).grew_until_s == until_s
+    builder = EvidenceBuilder("1", "sig", "exclusive")
+    for number, mib in enumerate(sizes, 1):
+        inside = builder.add(seen(10.0 * number, [device()], [process(gpu_mem_used_mib=mib)]))
+    assert inside.grew_until_s == until_s
+
+
+def test_a_greedy_run_is_one_in_the_snapshot_too(tmp_path: Path) -> None:
+    assert is_greedy(grown(tmp_path / "a", 100, int(81559 * 0.75), int(81559 * 0.75)))
+    assert not is_greedy(grown(tmp_path / "b", 100, 30_000, 30_000))
+
+
+def test_the_whole_of_a_slice_is_its_own(tmp_path: Path) -> None:
+    assert grown(tmp_path / "known", 100, profile="1g.10gb").gpu_mem_total_mib == 9984
+    ours = MIG_POOL._replace(nodes="g1", slice=(MigSlice("s", "1g.10gb", 9999, 16, 7),))
+    assert grown(tmp_path / "site", 100, profile="1g.10gb", config=site(ours)).gpu_mem_total_mib == 9999
+    assert grown(tmp_path / "gpu", 100, config=site(MIG_POOL._replace(nodes="g1"))).gpu_mem_total_mib == 81559
+    assert grown(tmp_path / "odd", 100, profile="9g.99gb").gpu_mem_total_mib is None
 
 
 def test_the_memorys_activity_is_of_a_whole_gpu_for_itself(tmp_path: Path) -> None:
@@ -262,12 +313,27 @@ def test_tasks_of_an_array_belong_to_the_id_that_sbatch_printed(tmp_path: Path) 
     assert found.job_id == "4"
 
 
+def test_what_csub_had_expected_stands_beside_what_was_measured(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    store.write_allocations("a", [run(user=NAME)], 1.0)
+    sampled(store, [pass_at(at_s, 50.0) for at_s in (10, 20, 30)])
+    expected = decision(margin="exact-few", gpu_mem_expected_mib=2800.0, gpu_mem_q99_mib=3220.0, at_s=7.0)
+    state = str(tmp_path / "state")
+    (found,) = build_history(store, "c", state, decided(expected)).answers
+    assert tuple(found) == ("exact-few", NAME, "1", 7.0, 2800.0, 3220.0, 3000, "COMPLETED")
+    (out,) = build_history(store, "c", state, decided(expected._replace(out_of_memory=True))).answers
+    assert out.state == "GPU_OOM", "accounting does not know it"
+    for without in (decision(), expected._replace(signature="sig-joined"), expected._replace(gpu_mem_q99_mib=None)):
+        assert build_history(store, "c", state, decided(without)).answers == ()
+
+
 def test_without_root_only_ones_own_history_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(str(tmp_path / "store"))
     store.write_allocations("a", [run(user=NAME)], 1.0)
     sampled(store, [pass_at(10, 50.0)])
     monkeypatch.setattr(os, "geteuid", lambda: UID + 1)
-    assert build_history(store, "c", str(tmp_path / "state"), decided(decision())) == (0, 1)
+    written = build_history(store, "c", str(tmp_path / "state"), decided(decision()))
+    assert (written.runs, written.users_skipped) == (0, 1)
     assert os.listdir(tmp_path / "state/history") == []
 
 

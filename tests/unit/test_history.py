@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
-import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,8 +15,10 @@ from slurm_colloc.history.records import (
     drop_decision,
     drop_evidence,
     evidence_path,
+    note_out_of_memory,
     parse_decision,
     parse_evidence,
+    read_decisions,
     read_evidence,
 )
 from slurm_colloc.history.snapshot import read_snapshot, snapshot_path, write_snapshot
@@ -53,6 +54,17 @@ def test_decision_there_and_back(tmp_path: Path) -> None:
     item = decision(gpu_mem_q99_mib=None, reasons=("a", "b"), job_name="\u202e\x1b[31m")
     path = drop_decision(str(tmp_path / "1000"), item)
     assert parse_decision(Path(path).read_bytes()) == item
+
+
+def test_what_did_not_suffice_is_noted_once_beside_what_was_decided(tmp_path: Path) -> None:
+    folder = str(tmp_path / "1000")
+    note_out_of_memory(folder, "1", 5.0)
+    assert not (tmp_path / "1000").exists(), "nothing was decided"
+    for item in (decision("1"), decision("11"), decision("1", signature="sig-joined", at_s=2.0)):
+        drop_decision(folder, item)
+    for _ in range(2):
+        note_out_of_memory(folder, "1", 5.0)
+    assert read_decisions(folder)[0][3:] == [decision("1", at_s=5.0, out_of_memory=True)]
 
 
 def test_evidence_of_an_earlier_release_is_still_of_use() -> None:
@@ -187,15 +199,6 @@ def test_a_snapshot_under_an_odd_name(tmp_path: Path, name: str) -> None:
     path = str(tmp_path / name)
     write_snapshot(path, [evidence()])
     assert read_snapshot(path, "sig") == (evidence(),)
-
-
-def test_newer_snapshot(tmp_path: Path) -> None:
-    path = str(tmp_path / "s")
-    write_snapshot(path, [evidence()])
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 9")
-    with pytest.raises(StoreError, match="has schema 9, not 4"):
-        read_snapshot(path, "sig")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")

@@ -84,16 +84,36 @@ def check_fields(fields: Sequence[str]) -> None:
 
 
 def ask_rows(
-    since_s: float, until_s: float, fields: Sequence[str], timeout_s: float, environment: Mapping[str, str]
+    since_s: float,
+    until_s: float,
+    fields: Sequence[str],
+    timeout_s: float,
+    environment: Mapping[str, str],
+    user: str = "",
+    *,
+    steps: bool = False,
 ) -> bytes:
-    """Ask sacct for every run that overlaps [since, until), with a header.
+    """Ask sacct for every run that overlaps [since, until), with a header; with ``user`` that user's alone.
 
     Raises:
         ProcessError: sacct fails or does not answer in time.
     """
-    argv = ["sacct", "-a", "-D", "-X", "-p", "--noconvert", f"--delimiter=\x1f{secrets.token_hex(8)}\x1f"]
+    argv = ["sacct", *(["-u", user] if user else ["-a"]), "-D", *([] if steps else ["-X"]), "-p", "--noconvert"]
+    argv.append(f"--delimiter=\x1f{secrets.token_hex(8)}\x1f")
     argv += ["-S", _stamp(since_s), "-E", _stamp(until_s), "-o", ",".join(fields)]
     return ask(argv, timeout_s, {**environment, "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"})
+
+
+def ask_script(job_id: str, timeout_s: float, environment: Mapping[str, str]) -> bytes | None:
+    """Return the text of a past job's script, None where accounting has none, or does not show it to this user.
+
+    Raises:
+        ProcessError: sacct fails or does not answer in time.
+    """
+    said = ask(["sacct", "--batch-script", "-j", job_id], timeout_s, environment)
+    _, _, text = said.partition(b"\n-----")
+    script = text.partition(b"\n")[2]
+    return script if script.startswith(b"#!") else None
 
 
 def ask_tracked(timeout_s: float, environment: Mapping[str, str]) -> None:

@@ -96,6 +96,11 @@ def step_means(steps: Sequence[Step], gres: Iterable[Gres], release: str) -> Job
     )
 
 
+def highest_util_pct(steps: Sequence[Step]) -> float | None:
+    """Return the highest reading of GPU_UTIL in steps that ``step_means`` believes; None where one is not known."""
+    return _most_at_once([step for step in steps if _UTIL in step.usage or _MEMORY in step.usage], _UTIL)
+
+
 def _whole_gpus(gres: Iterable[Gres]) -> int:
     given = [one for one in gres if one.quantity]
     if any(parse_profile(one.type) for one in given):

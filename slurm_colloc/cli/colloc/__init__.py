@@ -5,7 +5,20 @@ import sys
 from typing import NoReturn
 
 # In the order of help. Each is a file beside this one with ``app`` (a group) or a function of its own name.
-COMMANDS = ("site", "agent", "sample", "seal", "ingest", "compact", "report", "job", "history", "audit", "demo")
+COMMANDS = (
+    "site",
+    "agent",
+    "sample",
+    "seal",
+    "ingest",
+    "compact",
+    "report",
+    "job",
+    "history",
+    "evaluate",
+    "audit",
+    "demo",
+)
 
 
 def main() -> NoReturn:

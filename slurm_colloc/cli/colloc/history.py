@@ -1,71 +1,196 @@
 # SPDX-License-Identifier: Apache-2.0
-"""colloc history: what csub decided for me, and what it knows of my jobs."""
+"""colloc history: what csub decided for me, what it believes about each of my jobs, and how to set it right."""
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
-from slurm_colloc.cli.colloc.output import site, write
+from slurm_colloc.cli.colloc.history_bootstrap import bootstrap
+from slurm_colloc.cli.colloc.output import say, site, write
+from slurm_colloc.clock import now
+from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError, InputError
-from slurm_colloc.estimate.ladder import estimate
+from slurm_colloc.estimate.exact import out_of_memory
+from slurm_colloc.estimate.hint import parse_hint
+from slurm_colloc.estimate.ladder import contradiction, estimate, estimate_at_site
 from slurm_colloc.estimate.question import Question, question_of
+from slurm_colloc.history.fold import fold_drops
 from slurm_colloc.history.lookup import Known, look_up
 from slurm_colloc.history.records import read_decisions
-from slurm_colloc.model import Decision
+from slurm_colloc.history.said import Said, forget, read_said, write_said
+from slurm_colloc.model import Decision, Evidence, Footprint
 from slurm_colloc.report.pack import pack_summary, read_pack
 from slurm_colloc.report.text import printable, stamp
 from slurm_colloc.slurm.client import CliClient
 
+app = typer.Typer(help="Show what csub decided for me and what it believes about each of my jobs; set it right.")
+app.command()(bootstrap)
 
+
+class Believed(NamedTuple):
+    """One job: its last decision, what is expected of its next run, the newest run known, and a doubt, else empty."""
+
+    decision: Decision
+    footprint: Footprint
+    known: Known
+    doubt: str
+
+    @property
+    def last_run(self) -> Evidence | None:
+        """Return the newest run, of the job itself or of its command."""
+        runs = [*self.known.evidence, *self.known.by_command]
+        return max(runs, key=lambda run: run.ended_s, default=None)
+
+
+@app.callback(invoke_without_command=True)
 def history(
+    context: typer.Context,
     form: Annotated[str, typer.Option("--format", help="text or json")] = "text",
-    last: Annotated[int, typer.Option("--last", min=1, help="so many submissions")] = 20,
+    last: Annotated[int, typer.Option("--last", min=1, help="so many submissions, and so many jobs")] = 20,
+    forgotten: Annotated[
+        str, typer.Option("--forget", help="a job's id, or its signature: what was measured of it counts no more")
+    ] = "",
+    corrected: Annotated[
+        tuple[str, str],
+        typer.Option(
+            "--correct", metavar="JOB mem=SIZE[,sm=PERCENT]", help="what this job needs, whatever was measured"
+        ),
+    ] = ("", ""),
 ) -> None:
     """Show my last submissions by csub, and what is known of each of those jobs."""
+    if context.invoked_subcommand:
+        return
     if form not in ("text", "json"):
         raise InputError(f"--format '{form}' is neither text nor json")
     config = site()
     decisions, unreadable = read_decisions(config.decisions_folder)
-    decisions = [one for one in decisions if not one.notes_a_guest]
-    client = CliClient(config.timeouts.ask_slurm_s)
-    shown = []
-    known_of: dict[str, Known] = {}  # Slurm may be asked at each look
-    for decision in decisions[-last:]:
-        if decision.is_pack:  # what a pack uses tells nothing of one task
-            shown.append((decision, estimate(Question())))
-            continue
-        if decision.signature not in known_of:
-            known_of[decision.signature] = look_up(config, decision.signature, client.job_states)
-        shown.append((decision, estimate(question_of(decision, known_of[decision.signature]))))
-    if form == "json":
-        records = [
-            {"decision": decision._asdict(), "footprint": footprint._asdict(), "pack": decision.is_pack}
-            for decision, footprint in shown
-        ]
-        write(json.dumps({"submissions": records, "unreadable": unreadable}, indent=2) + "\n", "")
+    decisions = [one for one in decisions if not (one.notes_a_guest or one.out_of_memory)]
+    if forgotten:
+        _forget(forgotten, decisions)
         return
-    for decision, footprint in shown:
-        at = datetime.fromtimestamp(decision.at_s).astimezone()
-        write(
-            f"{printable(decision.job_id)}  {printable(decision.job_name)}  {stamp(at)}{'  pack' * decision.is_pack}\n"
-            f"    asked {printable(decision.asked) or 'no GPU'}, given {printable(decision.how)}: "
-            f"{printable('; '.join(decision.reasons))}\n",
-            "",
-        )
-        if decision.is_pack:
-            write(f"    {_how_it_went(decision)}\n", "")
+    if any(corrected):
+        _correct(*corrected, decisions)
+        return
+    believed = _believed(config, decisions, last)
+    if form == "json":
+        _as_json(believed, decisions[-last:], unreadable)
+        return
+    if believed:
+        write("what csub believes about each of these jobs:\n", "")
+    for one in list(believed.values())[-last:]:
+        _show_job(one)
+    if believed:
+        write("submissions:\n", "")
+    for decision in decisions[-last:]:
+        _show_submission(decision, believed.get(decision.signature))
+    write(f"{len(decisions[-last:])} of {len(decisions)} submissions shown, {unreadable} files unreadable\n", "")
+
+
+def _believed(config: SiteConfig, decisions: Sequence[Decision], last: int) -> dict[str, Believed]:
+    """Return by signature what is believed of the jobs that were submitted last, the newest at the end."""
+    newest: dict[str, Decision] = {}
+    for decision in decisions:
+        if not decision.is_pack:  # what a pack uses tells nothing of one task
+            newest.pop(decision.signature, None)
+            newest[decision.signature] = decision
+    shown = {decision.signature for decision in decisions[-last:]}
+    client = CliClient(config.timeouts.ask_slurm_s)
+    found = {}
+    for number, (signature, decision) in enumerate(reversed(newest.items())):
+        if number >= last and signature not in shown:
             continue
-        memory = footprint.gpu_mem_peak_mib
-        active = footprint.sm_active_pct
-        size = f"{memory.q99:.0f} MiB" if memory else "memory not known"
-        size += f", {active.q95:.0f} % of the SMs" if active else ", SM activity not known"
-        write(
-            f"    known for the next submission: {size}; {printable(footprint.provenance)}\n",
-            "",
-        )
-    write(f"{len(shown)} of {len(decisions)} submissions shown, {unreadable} files unreadable\n", "")
+        known = look_up(config, signature, client.job_states, decision.command)
+        # Their ends are known now; csub itself never tidies up.
+        fold_drops(user_data_folder(), signature)
+        question = question_of(decision, known)
+        footprint, doubt = _estimated(question, config.paths.state)
+        found[signature] = Believed(decision, footprint, known, doubt)
+    return dict(reversed(found.items()))
+
+
+def _estimated(question: Question, state_folder: str) -> tuple[Footprint, str]:
+    try:
+        footprint = estimate_at_site(question, state_folder)
+        return footprint, contradiction(question, footprint)
+    except InputError as error:  # a correction that this release does not understand
+        return estimate_at_site(question._replace(corrected=""), state_folder), f"correction ignored: {error}"
+
+
+def _as_json(believed: dict[str, Believed], decisions: Sequence[Decision], unreadable: int) -> None:
+    unknown = estimate(Question())
+    submissions = [
+        {
+            "decision": decision._asdict(),
+            "footprint": (believed[decision.signature].footprint if not decision.is_pack else unknown)._asdict(),
+            "pack": decision.is_pack,
+        }
+        for decision in decisions
+    ]
+    jobs = [
+        {
+            "signature": signature,
+            "name": one.decision.job_name,
+            "line": one.decision.line,
+            "footprint": one.footprint._asdict(),
+            "needs_more_than_mib": _too_little(one),
+            "last_run": run._asdict() if (run := one.last_run) else None,
+            "doubt": one.doubt,
+        }
+        for signature, one in believed.items()
+    ]
+    text = json.dumps({"submissions": submissions, "jobs": jobs, "unreadable": unreadable}, indent=2)
+    write(text + "\n", "")
+
+
+def _too_little(believed: Believed) -> int | None:
+    """Return how much memory did not suffice, where that is all that is known."""
+    run = out_of_memory(believed.known.evidence)
+    return run.gpu_mem_peak_mib if run and believed.footprint.gpu_mem_peak_mib is None else None
+
+
+def _size(believed: Believed) -> str:
+    memory, active = believed.footprint.gpu_mem_peak_mib, believed.footprint.sm_active_pct
+    less = _too_little(believed)
+    size = f"needs more than {less} MiB" if less else "memory not known"
+    size = f"{memory.q50:.0f} MiB expected, {memory.q99:.0f} MiB at most" if memory else size
+    return size + (f", {active.q95:.0f} % of the SMs" if active else ", SM activity not known")
+
+
+def _show_job(believed: Believed) -> None:
+    decision, footprint = believed.decision, believed.footprint
+    counted = f", from {footprint.evidence_count} runs" if footprint.evidence_count else ""
+    run = believed.last_run
+    ended = f"last run {run.job_id} ended {stamp(_at(run.ended_s))} ({run.state})" if run else "no run known"
+    write(
+        f"{printable(decision.job_name)}  {printable(decision.line)}  (last job {printable(decision.job_id)})\n"
+        f"    {footprint.rung}{counted}: {_size(believed)}; {printable(footprint.provenance)}\n"
+        f"    {printable(ended)}\n",
+        "",
+    )
+    for note in (*believed.known.notes, *([believed.doubt] if believed.doubt else [])):
+        write(f"    {printable(note)}\n", "")
+
+
+def _show_submission(decision: Decision, believed: Believed | None) -> None:
+    write(
+        f"{printable(decision.job_id)}  {printable(decision.job_name)}  {stamp(_at(decision.at_s))}"
+        f"{'  pack' * decision.is_pack}\n"
+        f"    asked {printable(decision.asked) or 'no GPU'}, given {printable(decision.how)}: "
+        f"{printable('; '.join(decision.reasons))}\n",
+        "",
+    )
+    if decision.is_pack:
+        write(f"    {_how_it_went(decision)}\n", "")
+    elif believed:
+        said = f"{_size(believed)}; {printable(believed.footprint.provenance)}"
+        write(f"    known for the next submission: {said}\n", "")
+
+
+def _at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds).astimezone()
 
 
 def _how_it_went(decision: Decision) -> str:
@@ -77,3 +202,36 @@ def _how_it_went(decision: Decision) -> str:
     if pack is None:
         return "it has not begun, or wrote nothing down"
     return f"{pack_summary(pack)}; see 'colloc job {printable(decision.job_id)}'"
+
+
+def _job(named: str, decisions: Sequence[Decision]) -> Decision:
+    found = [one for one in decisions if named in (one.job_id, one.signature)]
+    if not found:
+        raise InputError(f"'{named}' is no job of yours that csub submitted, nor the signature of one")
+    if found[-1].is_pack:
+        raise InputError(f"job {named} is a pack, of which nothing is kept; name a job of one of its tasks")
+    return found[-1]
+
+
+def _forget(named: str, decisions: Sequence[Decision]) -> None:
+    decision = _job(named, decisions)
+    folder = user_data_folder()
+    # What is known by the command alone would take its place.
+    gone = sum(forget(folder, one, now()) for one in (decision.signature, decision.command) if one)
+    say(
+        f"'{decision.job_name}' is forgotten: {gone} files of evidence are gone, and what the site knows of its runs "
+        "until now does not count"
+    )
+
+
+def _correct(named: str, hint: str, decisions: Sequence[Decision]) -> None:
+    parse_hint(hint)
+    decision = _job(named, decisions)
+    folder = user_data_folder()
+    try:
+        before = read_said(folder, decision.signature)
+    except CollocError as error:
+        say(str(error))
+        before = Said()
+    write_said(folder, decision.signature, before._replace(hint=hint, at_s=now()))
+    say(f"'{decision.job_name}' is taken to need {hint} from now on; 'colloc history --forget {named}' takes it back")

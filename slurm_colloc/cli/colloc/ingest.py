@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from ClusterShell.NodeSet import NodeSet
 
+from slurm_colloc.accounting.calibration import write_margins
 from slurm_colloc.accounting.feedback import build_history, collect_decisions
 from slurm_colloc.accounting.ingest import (
     Counted,
@@ -266,11 +267,14 @@ def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Cou
 def _history(target: Store, config: SiteConfig) -> None:
     collected = collect_decisions(config.paths.decisions)
     target.write_decisions((user, decision) for (user, _), (_, decision) in collected.decisions.items())
-    written = build_history(target, config.cluster, config.state_folder, collected)
+    written = build_history(target, config.cluster, config.state_folder, collected, config)
     write_waits(target, config.cluster, config.state_folder, now())
+    margins = write_margins(written.answers, config.state_folder, now()).margins
     if written.users_skipped:
         say(f"history: {written.users_skipped} users have none, because only root can write it for them")
     say(
         f"history: {written.runs} measured runs of {len(collected.decisions)} decisions, "
         f"{collected.rejected} decision files rejected"
     )
+    for name, margin in margins.items():
+        say(f"margin '{name}': {margin}, of which at least {margin.confidence or 0:.0%} held")

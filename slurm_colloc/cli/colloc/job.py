@@ -13,7 +13,7 @@ from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.cli.colloc.job_step import STEP, step_story
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window, write
-from slurm_colloc.cli.colloc.recovery import recovery_of
+from slurm_colloc.cli.colloc.recovery import first_of, recovery_of
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError
@@ -47,6 +47,7 @@ def job(
     # What a pack's job wrote down is there at once, before any ingest.
     pack = _pack(config, job_id) if config else None
     again = recovery_of(config, job_id) if config else ""
+    first = first_of(config, job_id) if config else ""
     runs: list[JobUsage] = []
     try:
         usages = job_usage(open_store(folder, config), start.timestamp(), end.timestamp(), now())
@@ -58,7 +59,7 @@ def job(
                 "'colloc ingest' run since it started?"
             )
     except CollocError as error:
-        if pack is None and not again:
+        if pack is None and not again and not first:
             raise
         say(f"what the job used of its GPU is not known: {error}")
     # csub saw the id of an array, not those of its tasks; the sampler saw the task's own.
@@ -74,6 +75,8 @@ def job(
     write(as_text(runs, decision, evidence, start.timestamp()), "")
     if pack:
         write(pack_text(pack), "")
+    if first:
+        write(f"measured first: {printable(first)}\n", "")
     if again:
         write(f"GPU memory: {printable(again)}\n", "")
 

@@ -12,6 +12,7 @@ from slurm_colloc.runtime.again_record import (
     is_recorded,
     is_settled,
     read_outcome,
+    read_record,
     record_folder,
 )
 from slurm_colloc.runtime.faults import TAIL_BYTES, outcome_of
@@ -34,6 +35,22 @@ def recovery_of(config: SiteConfig, job_id: str) -> str:
         return _advice(config, job_id, followed=is_recorded(folder) and not is_claimed(folder))
     except CollocError:
         return ""
+
+
+def first_of(config: SiteConfig, job_id: str) -> str:
+    """Return the story of a job that was measured first, by any of its jobs' ids; empty of any other job."""
+    try:
+        folder = record_folder(config.cluster, f"first-{job_id.partition('_')[0]}")
+        if not os.path.isdir(folder):
+            return ""
+        outcome = read_outcome(folder)
+        if outcome:
+            return outcome.said
+        if is_settled(folder):
+            return "csub could not have it sized: the rest runs as asked"
+        return f"job {read_record(folder).job_id} is to be measured; the rest waits for that"
+    except CollocError as error:
+        return f"what became of it is not known: {error}"
 
 
 def _advice(config: SiteConfig, job_id: str, *, followed: bool) -> str:

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first day: what a site's accounting already tells of past jobs, as evidence for their next submissions.
+
+Of a past job only its command is known, not its script: it is kept under a signature of the command. Where accounting
+stores scripts and a user asks for their own, the job's own signature is made from the text.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.accounting.equivalents import node_names, pool_nodes, worth
+from slurm_colloc.accounting.feedback import Measured, as_run_of, device_mib
+from slurm_colloc.accounting.ingest import take_text
+from slurm_colloc.accounting.parquet import connection
+from slurm_colloc.accounting.runs import steps_of_runs
+from slurm_colloc.accounting.sources import jobstats, tres_usage
+from slurm_colloc.accounting.sources.rows import form_of, read_rows
+from slurm_colloc.config import Pool, SiteConfig
+from slurm_colloc.errors import InputError
+from slurm_colloc.history.signature import command_signature, names_from_outside, signature
+from slurm_colloc.model import COMPLETED, Evidence, SharingMode
+from slurm_colloc.slurm.gres import parse_tres_gres
+from slurm_colloc.slurm.submit_line import STDIN, WRAPPED, parse_submit_line
+
+# What sacct is asked for beyond what an ingest asks.
+MORE_FIELDS = ("AdminComment", "SubmitLine", "WorkDir", tres_usage.FIELD)
+_SOURCES = {jobstats.METHOD: "jobstats", tres_usage.METHOD: "Slurm"}
+# At most one part in twenty of a time can be above twenty times its mean (Markov's inequality).
+_MARKOV = 20.0
+_MIN_SAMPLES = 3
+_WRAPPED = b"# This script was created by sbatch --wrap.\n"
+# Of one command, and of all; each is a question to slurmdbd.
+_SCRIPTS_OF_ONE, _SCRIPTS_ASKED = 3, 200
+
+
+class PastRun(NamedTuple):
+    """One run of sacct, and what it says of the use of its GPU."""
+
+    job_id: str
+    shown_id: str
+    cluster: str
+    user: str
+    state: str
+    start_s: float | None
+    end_s: float | None
+    gres: str
+    node_list: str
+    job_name: str
+    util_pct: float | None
+    mem_mib: int | None
+    method: str
+    submit_line: str
+    work_dir: str
+    util_high_pct: float | None = None
+
+
+class ReadPast(NamedTuple):
+    """The runs in a text; ``rows`` = runs + rejected. ``refused`` counts figures of GPU use that are not believed."""
+
+    runs: Sequence[PastRun]
+    rows: int
+    rejected: Mapping[str, int]
+    refused: Mapping[str, int]
+
+
+class Past(NamedTuple):
+    """What a bootstrap found, by user; ``read`` = used + rejected.
+
+    ``by_source`` says of the runs used who measured them, ``by_script`` how many are known by their script's text, of
+    which there is evidence twice: by the script and by the command.
+    """
+
+    evidence: Sequence[tuple[str, Evidence]]
+    read: int
+    rejected: Mapping[str, int]
+    by_source: Mapping[str, int]
+    by_script: int = 0
+
+
+def read_past(path: str, work: str, now_s: float, release: str) -> ReadPast:
+    """Return the runs in a sacct text with MORE_FIELDS.
+
+    Args:
+        path: the text, its times in epoch seconds (SLURM_TIME_FORMAT=%s).
+        work: a folder for temporaries.
+        now_s: the present.
+        release: of the Slurm that ran the jobs, with its third number.
+
+    Raises:
+        InputError: it is no such text.
+        StoreError: the rows cannot be added up.
+    """
+    with connection(work) as database:
+        taken = take_text(database, path, (), None, now_s, work, os.path.basename(path), release=release, live=True)
+        with open(path, "rb") as stream:
+            form = form_of(stream, ())
+        if "SubmitLine" not in form.fields or "WorkDir" not in form.fields:
+            raise InputError(f"'{path}' lacks SubmitLine or WorkDir, which sacct has since Slurm 21.08")
+        rows = read_rows(path, form, work, each=True)
+        highs = {row: tres_usage.highest_util_pct(steps) for row, _, steps in steps_of_runs(database, rows, Counter())}
+        lines = rows.select(("JobIDRaw", "SubmitLine", "WorkDir"))
+        runs = list(_runs(database, lines, rows.odd, highs))
+    return ReadPast(runs, taken.rows_in - taken.steps, taken.rejected, taken.refused)
+
+
+def _runs(
+    database: DuckDBPyConnection, lines: str, odd: Sequence[Sequence[str]], highs: Mapping[int, float | None]
+) -> Iterator[PastRun]:
+    # A job that ran several times was submitted once.
+    query = f"""
+        SELECT t.rowid, t.job_id_raw, t.job_id, t.cluster, t."user", t.state, t.start_s, t.end_s, t.gres, t.node_list,
+               t.job_name, t.mean_gpu_util_pct, t.mean_gpu_mem_mib, coalesce(t.mean_method, ''),
+               coalesce(l.line, ''), coalesce(l.folder, '')
+        FROM taken t LEFT JOIN (
+            SELECT "JobIDRaw" AS id, any_value("SubmitLine") AS line, any_value("WorkDir") AS folder
+            FROM ({lines}) WHERE misfit IS NULL AND "SubmitLine" != '' GROUP BY ALL
+            HAVING count(DISTINCT "SubmitLine") = 1
+        ) l ON l.id = t.job_id_raw
+        ORDER BY t.start_s
+    """
+    for row, *values in database.execute(query, {"odd": odd}).fetchall():
+        run = PastRun(*values)
+        yield run._replace(util_high_pct=highs.get(row) if run.method == tres_usage.METHOD else None)
+
+
+def past_evidence(
+    runs: Iterable[PastRun],
+    measured: Iterable[Measured],
+    config: SiteConfig,
+    release: str,
+    shortest_s: float,
+    script_of: Callable[[str], bytes | None] | None = None,
+    environ: Mapping[str, str] | None = None,
+    known: frozenset[str] = frozenset(),
+) -> Past:
+    """Return the evidence in past runs, and why there is none in the others.
+
+    Args:
+        runs: from sacct.
+        measured: what was sampled of runs, ours or a Prometheus server's.
+        config: the site.
+        release: of the command lines.
+        shortest_s: a shorter run that others measured shows no peak: they look once in half a minute.
+        script_of: returns the text of a job's script; None: scripts are not asked for.
+        environ: of the user whose scripts those are.
+        known: ids of the jobs that csub submitted: it knows more of them.
+    """
+    sampled: dict[tuple[str, float | None], Measured] = {(one.run.job_id, one.start_s): one for one in measured}
+    rejected: Counter[str] = Counter()
+    used: list[tuple[PastRun, Evidence]] = []
+    read = 0
+    for run in runs:
+        read += 1
+        try:
+            found = _evidence(run, sampled.get((run.job_id, run.start_s)), config, shortest_s, known)
+            used.append((run, found))
+        except InputError as error:
+            rejected[str(error)] += 1
+    scripts = _Scripts(script_of, environ or {}, config.cluster)
+    evidence: list[tuple[str, Evidence]] = []
+    sources: Counter[str] = Counter()
+    # The newest first: of those the script is asked for.
+    for run, found in reversed(used):
+        try:
+            signatures = scripts.signatures(run, release)
+            evidence += [(run.user, found._replace(signature=one)) for one in signatures]
+            sources[found.source or "samples"] += 1
+        except InputError as error:
+            rejected[str(error)] += 1
+    return Past(evidence, read, rejected, sources, scripts.used)
+
+
+def _evidence(
+    run: PastRun, sampled: Measured | None, config: SiteConfig, shortest_s: float, known: frozenset[str]
+) -> Evidence:
+    """Return what was measured of one run, without a signature.
+
+    Raises:
+        InputError: why it shows no peak.
+    """
+    if run.cluster not in ("", config.cluster):
+        raise InputError("it ran on another cluster")
+    gres = tuple(one for one in parse_tres_gres(run.gres) if one.name in ("gpu", "mps", "shard")) if run.gres else ()
+    if not gres:
+        raise InputError("it had no GPU")
+    if run.shown_id.partition("_")[0] in known:
+        raise InputError("csub submitted it, and knows it already")
+    if run.state != COMPLETED or run.start_s is None or run.end_s is None:
+        raise InputError("it did not complete")
+    held = worth(gres, run.node_list, config)
+    if held.devices != 1:
+        raise InputError("it had several GPUs")
+    shares = {one.name for one in gres if one.name != "gpu"}
+    if sampled and sampled.run.sample_count >= _MIN_SAMPLES and sampled.run.gpu_mem_peak_mib is not None:
+        mode = sampled.run.mode or (SharingMode(shares.pop()) if shares else SharingMode.EXCLUSIVE)
+        return as_run_of(sampled.run, "", mode)
+    if not run.method or run.mem_mib is None:
+        raise InputError("nobody measured its peak of GPU memory")
+    if not held.whole:
+        raise InputError("what others measured is of a whole GPU, and it had a piece of one")
+    pool = _pool(run.node_list, config)
+    if pool is None or not pool.gpu_model:
+        raise InputError("site.toml does not say which GPU it had")
+    if run.end_s - run.start_s < shortest_s:
+        raise InputError(f"it ran for less than {shortest_s:g} s, too short for others to see its peak")
+    high = run.util_high_pct
+    if high is None and run.util_pct is not None:
+        high = min(100.0, _MARKOV * run.util_pct)
+    return Evidence(
+        job_id=run.job_id,
+        signature="",
+        state=COMPLETED,
+        mode=SharingMode.EXCLUSIVE,
+        gpu_model=pool.gpu_model,
+        gpu_mem_peak_mib=run.mem_mib,
+        sm_active_mean_pct=run.util_pct if run.util_pct is not None else high,
+        sm_active_q95_pct=high,
+        sm_is_bound=high is not None,
+        sample_count=0,
+        sampled_s=0.0,
+        ended_s=run.end_s,
+        elapsed_s=run.end_s - run.start_s,
+        gpu_mem_total_mib=device_mib(pool.gpu_model, "", next(iter(node_names(run.node_list))), config),
+        source=_SOURCES.get(run.method, run.method),
+    )
+
+
+def _pool(node_list: str, config: SiteConfig) -> Pool | None:
+    nodes = node_names(node_list)
+    return next((pool for pool in config.pool if nodes and nodes <= pool_nodes(pool)), None)
+
+
+class _Scripts:
+    """Signatures of past jobs: by the script's text where that can be had, else by the command."""
+
+    def __init__(
+        self, script_of: Callable[[str], bytes | None] | None, environ: Mapping[str, str], cluster: str
+    ) -> None:
+        self._script_of, self._environ, self._cluster = script_of, environ, cluster
+        self._asked: Counter[tuple[str, str]] = Counter()
+        self._in_vain = 0
+        self.used = 0
+
+    def signatures(self, run: PastRun, release: str) -> list[str]:
+        """Return what a run is known by: the script's text, and the command for the day on which the text changes.
+
+        Raises:
+            InputError: its command line does not say, and neither does its script.
+        """
+        why = ""
+        script = ""
+        arguments: tuple[str, ...] = ()
+        names = (self._cluster, "0")
+        try:
+            script, arguments = parse_submit_line(run.submit_line, run.job_name, release)
+        except InputError as error:
+            why = str(error)
+        text = self._text(run)
+        found = []
+        if text is not None and why in ("", WRAPPED, STDIN):
+            self.used += 1
+            text = text.partition(_WRAPPED)[2] or text
+            found.append(signature(text, arguments, 1, names, self._environ, run.work_dir, run.start_s).text)
+        if not why:
+            found.append(command_signature(script, arguments, 1, names, run.work_dir))
+        if not found:
+            raise InputError(why)
+        return found
+
+    def _text(self, run: PastRun) -> bytes | None:
+        """Return the script's text, None where it is not stored or what it does hangs on variables of that day."""
+        kind = (run.submit_line, run.work_dir)
+        # A site that does not store scripts is not asked for each of them.
+        given_up = self._in_vain >= 5 or self._asked.total() >= _SCRIPTS_ASKED
+        if self._script_of is None or given_up or self._asked[kind] >= _SCRIPTS_OF_ONE:
+            return None
+        self._asked[kind] += 1
+        text = self._script_of(run.shown_id)
+        self._in_vain = 0 if text is not None else self._in_vain + 1
+        return None if text is None or names_from_outside(text) else text

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""csub --canary and --probe: submit what is measured first, its companion, and the rest as it was asked for.
+
+Loaded only where a job is to be measured first. Until the first job is submitted, whatever is in the way lets the
+submission go on as usual; from then on nothing is submitted a second time.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from slurm_colloc.cli import csub
+from slurm_colloc.cli.csub_join import no_end
+from slurm_colloc.clock import within
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import CollocError
+from slurm_colloc.process import Finished, run
+from slurm_colloc.runtime.again_record import CSUB, FIRST, Record, claim, name_also, write_record
+from slurm_colloc.runtime.first import write_rest
+from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.directives import effective_components, read_script
+from slurm_colloc.slurm.options import CommandLine, Given, read_environment, without
+from slurm_colloc.submit.companion import record_of, submit_companion
+from slurm_colloc.submit.first import CANARY, PROBE, First, divide, reason_against
+from slurm_colloc.submit.handover import DEFINITE, STDERR, STDOUT, write_all
+from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, option_table, wants_pack
+from slurm_colloc.submit.plan import Plan, make_plan
+from slurm_colloc.submit.render import remove_script
+
+_JOB_ID = re.compile(rb"^(\d+)(?:;(\S+))?\s*$", re.MULTILINE)
+# sbatch itself gives up long before where the controller does not answer.
+_SUBMIT_S = 600.0
+# About one call of csub, or said anew.
+_DROPPED = ("--canary", "--probe", "--dry-run", "--explain", "--format")
+
+
+class _Ready(NamedTuple):
+    """All that is needed to begin: the division, and the plans of what is measured and of the rest."""
+
+    shape: First
+    given: Mapping[str, Given]
+    first: Plan
+    rest: Plan
+
+
+class _Said(NamedTuple):
+    """What sbatch said: the id of the job it made ("" for none), and whether it is certain that there is none."""
+
+    job_id: str
+    refused: bool
+    done: Finished
+
+
+def measure_first(plan: Plan, wish: str, command_line: CommandLine, call: csub.Call, config: SiteConfig) -> int | None:
+    """Submit it in two parts and return csub's exit status; None where it is to be submitted as usual.
+
+    Args:
+        plan: the submission as it would be without.
+        wish: "canary", "probe", or "auto" where the site wants a canary.
+        command_line: its arguments.
+        call: csub's.
+        config: the site.
+    """
+    unasked = wish == "auto"
+    if unasked and not os.isatty(STDOUT):
+        return None
+    try:
+        step = partial(_prepare, plan, CANARY if unasked else wish, command_line, call, config, unasked)
+        ready = within(config.timeouts.decide_s, "preparing it", step)
+    except CollocError as error:
+        ready = str(error)
+    if isinstance(ready, str):
+        if not unasked:
+            csub.tell(call, [f"not measured first: {ready}"])
+        return None
+    if call.dry_run:
+        csub.say(f"{ready.shape.words} would be measured first, and the rest sized when that has ended")
+        return None
+    with no_end():
+        return _submit(ready, command_line, call, config)
+
+
+def _prepare(
+    plan: Plan, kind: str, command_line: CommandLine, call: csub.Call, config: SiteConfig, unasked: bool
+) -> _Ready | str:
+    release = config.slurm_release
+    table = option_table(release, config)
+    script = read_script(plan.script, table, release, SCRIPT_OPTIONS) if plan.parts[0].request.interpreter else None
+    given = effective_components(script, read_environment(call.environ, table, release), command_line)[0]
+    first = plan
+    if config.observe.agent:
+        # What samplers on the nodes saw is known only after the site's next ingest.
+        inside = config._replace(observe=config.observe._replace(agent=False))
+        client = CliClient(config.timeouts.ask_slurm_s)
+        stdin = plan.script if command_line.script is None else None
+        first = make_plan(command_line, call.environ, stdin, inside, client)
+    why = reason_against(kind, first, given, wants_pack(command_line, script), config, unasked=unasked)
+    return why or _Ready(divide(kind, given, config), given, first, plan)
+
+
+def _submit(ready: _Ready, command_line: CommandLine, call: csub.Call, config: SiteConfig) -> int | None:
+    shape = ready.shape
+    environ = {**call.environ, "CSUB_PROBE": "1"} if shape.kind == PROBE else call.environ
+    first = _sbatch(ready.first, shape.first, command_line, call, environ)
+    if not first.job_id:
+        if first.refused:
+            csub.tell(call, [f"not measured first: its first job was refused: {_last(first.done)}"])
+            return None
+        write_all(STDERR, first.done.stderr)
+        return first.done.status or 1
+    folder, companion, why = "", "", ""
+    try:
+        record = _record(ready, first.job_id, command_line, call, config)
+        keep = partial(write_record, record, ready.rest.script)
+        folder = within(config.timeouts.decide_s, "keeping the script", keep)
+        companion = submit_companion(call.sbatch, record, f"afterany:{first.job_id}", call.environ, config)
+    except Exception as error:  # noqa: BLE001 - a job is submitted: the rest must follow, whatever it is
+        why = str(error)
+        _disown(folder)  # after a time-out there may be a companion all the same
+    rest = _sbatch(ready.rest, _after(shape, companion or first.job_id), command_line, call, call.environ)
+    if not rest.job_id and rest.refused and companion:
+        why = f"the rest was refused behind it: {_last(rest.done)}"
+        _disown(folder)
+        _cancel(call, config, companion)
+        companion = ""
+        rest = _sbatch(ready.rest, _after(shape, first.job_id), command_line, call, call.environ)
+    if not rest.job_id:
+        return _without_rest(rest, first.job_id, companion, folder, shape, call, config)
+    return _done(ready, (first.job_id, companion, rest), folder, why, call, config)
+
+
+def _after(shape: First, job_id: str) -> tuple[str, ...]:
+    waits = ",".join(filter(None, (shape.dependency, f"afterany:{job_id}")))
+    return (*shape.rest, f"--dependency={waits}")
+
+
+def _sbatch(
+    plan: Plan, options: Sequence[str], command_line: CommandLine, call: csub.Call, environ: Mapping[str, str]
+) -> _Said:
+    """Submit a plan that is as asked, with further options behind the user's own."""
+    path = ""
+    try:
+        argv, path = csub.with_body(plan)
+        end = command_line.ends[-1]
+        words = (call.sbatch, *argv[:end], *options, "--parsable", *argv[end:])
+        text = plan.body if plan.body is not None else plan.script
+        done = run(words, _SUBMIT_S, environ, b"" if plan.script_at is not None else text)
+    except CollocError as error:
+        said = f"csub: error: whether a job was made is not known: {error}\n"
+        return _Said("", False, Finished(1, b"", said.encode(errors="replace")))
+    finally:
+        if path:
+            remove_script(path)
+    found = None if done.status else _JOB_ID.search(done.stdout)
+    return _Said(found[1].decode() if found else "", DEFINITE.search(done.stderr) is not None, done)
+
+
+def _record(ready: _Ready, first: str, command_line: CommandLine, call: csub.Call, config: SiteConfig) -> Record:
+    """Return how the rest is to be submitted once it is sized; its dependency was the first job's, and is fulfilled."""
+    [part] = ready.rest.parts
+    told = record_of(
+        FIRST, f"first-{first}", first, part.request, command_line, ready.given, call.environ, config.cluster
+    )
+    table = option_table(config.slurm_release, config)
+    options = without(told.options, table, {"dependency", "kill-on-invalid-dep", "array", "parsable"})
+    options += ready.shape.rest
+    if "singleton" in ready.shape.dependency:
+        options.append("--dependency=singleton")
+    own = (*(word for word in told.own if word.partition("=")[0] not in _DROPPED), "--canary=off")
+    partition = ",".join(part.request.partitions)
+    return told._replace(
+        own=own, options=tuple(options), partition=partition, array=ready.shape.first_array, kind=ready.shape.kind
+    )
+
+
+def _done(
+    ready: _Ready, jobs: tuple[str, str, _Said], folder: str, why: str, call: csub.Call, config: SiteConfig
+) -> int:
+    """Print the job's id as sbatch does, and tell the companion and the user."""
+    first, companion, rest = jobs
+    cluster = (_JOB_ID.findall(rest.done.stdout)[0][1]).decode(errors="replace")
+    parsable = "parsable" in ready.given
+    write_all(STDERR, rest.done.stderr)
+    write_all(STDOUT, rest.done.stdout if parsable else f"Submitted batch job {rest.job_id}\n".encode())
+    try:
+        if companion:
+            for job_id in (rest.job_id, companion):
+                name_also(folder, f"first-{job_id}")
+            write_rest(folder, rest.job_id)
+    except CollocError as error:
+        why, companion = str(error), ""
+    what = ready.shape.words
+    if companion:
+        said = (
+            f"job {first} measures {what} first; then job {companion} has this one submitted anew, under another id, "
+            "for the piece of a GPU that holds it, or lets it run as asked"
+        )
+    else:
+        said = f"job {first} is {what}; this one begins when that has ended, as asked, and is not sized by it: {why}"
+    csub.tell(call, [f"job {rest.job_id}: {said}"])
+    try:
+        csub.record(ready.first, first, cluster or config.cluster, config)
+        csub.record(ready.rest, rest.job_id, cluster or config.cluster, config)
+    except Exception as error:  # noqa: BLE001 - both are submitted
+        csub.say(f"the decisions are not recorded: {error}")
+    return 0
+
+
+def _without_rest(
+    rest: _Said, first: str, companion: str, folder: str, shape: First, call: csub.Call, config: SiteConfig
+) -> int:
+    """Say what there is, where the rest was refused or is not known to be there, and return sbatch's status."""
+    write_all(STDERR, rest.done.stderr)
+    _disown(folder)
+    if rest.refused:
+        _cancel(call, config, first)
+        csub.say(f"error: the rest was refused, and job {first} ({shape.words}) was told to end")
+    else:
+        if companion:
+            _cancel(call, config, companion)
+        csub.say(f"error: job {first} is {shape.words}; whether there is a job of the rest is not known: see squeue")
+    return rest.done.status or 1
+
+
+def _disown(folder: str) -> None:
+    """Keep a companion from submitting anything."""
+    if folder:
+        try:
+            claim(folder, CSUB)
+        except CollocError as error:
+            csub.say(f"its record could not be closed: {error}")
+
+
+def _cancel(call: csub.Call, config: SiteConfig, job_id: str) -> None:
+    try:
+        run(("scancel", job_id), config.timeouts.ask_slurm_s, call.environ)
+    except CollocError as error:
+        csub.say(f"job {job_id} could not be cancelled: {error}")
+
+
+def _last(done: Finished) -> str:
+    return (done.stderr.decode(errors="replace").strip().splitlines() or ["no words"])[-1]

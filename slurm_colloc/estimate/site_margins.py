@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The margins of one site, taken by its ingest from what all users' answers came to, and read by each submission.
+
+One small file beside the users' histories; it names no user and no job.
+"""
+
+import json
+import math
+import os
+
+from slurm_colloc.clock import now
+from slurm_colloc.errors import InputError, StoreError
+from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration, Margin
+from slurm_colloc.files import read_bounded
+from slurm_colloc.kinds import fits
+
+# An ingest that has not come round for so long says nothing of today's jobs.
+MOST_AGE_S = 30 * 86400.0
+_SCHEMA, _LIMIT_BYTES = 1, 256 * 1024
+_INSTEAD = "the shipped margins hold"
+
+
+def calibration_path(state_folder: str) -> str:
+    """Return where a site's margins lie."""
+    return os.path.join(state_folder, "history", "calibration.json")
+
+
+def site_calibration(state_folder: str) -> tuple[Calibration, str]:
+    """Return the margins in force, and why they are not the site's own; empty where none were ever taken."""
+    path = calibration_path(state_folder)
+    if not state_folder or not os.path.lexists(path):
+        return SHIPPED, ""
+    try:
+        at_s, found = from_json(json.loads(read_bounded(path, _LIMIT_BYTES)))
+    except (StoreError, InputError, ValueError, RecursionError) as error:
+        return SHIPPED, f"{_INSTEAD}: the site's own cannot be read ({error})"
+    if not 0 <= now() - at_s <= MOST_AGE_S:
+        return SHIPPED, f"{_INSTEAD}: the site's own are not of the last 30 days; does 'colloc ingest' still run?"
+    return found, ""
+
+
+def to_json(at_s: float, calibration: Calibration) -> dict[str, object]:
+    """Return what ``from_json`` reads."""
+    margins = {name: margin._asdict() for name, margin in sorted(calibration.margins.items())}
+    return {"schema": _SCHEMA, "at_s": at_s, "margins": margins}
+
+
+def from_json(kept: object) -> tuple[float, Calibration]:
+    """Return when margins were taken, and the margins.
+
+    Raises:
+        InputError: of another form, from another release, or a margin out of bounds.
+    """
+    try:
+        if not isinstance(kept, dict) or kept["schema"] != _SCHEMA or not fits(kept["at_s"], float):
+            raise ValueError("not the schema")
+        margins = {str(name): _margin(**of) for name, of in kept["margins"].items()}
+        return float(kept["at_s"]), Calibration(margins)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError("it is not of the expected form; run 'colloc ingest' again") from error
+
+
+def _margin(factor: float, answers: int, confidence: float) -> Margin:
+    if not (fits(factor, float) and 1.0 <= factor <= LARGEST and fits(answers, int) and answers):
+        raise ValueError("not a margin")
+    if not (fits(confidence, float) and math.isfinite(confidence) and confidence <= 1.0):
+        raise ValueError("not a share")
+    return Margin(float(factor), answers, float(confidence))

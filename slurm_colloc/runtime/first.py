@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The companion of a job that is measured first: once that has ended, submit the rest anew, in the size it needs.
+
+The rest waits as job R, as it was asked for, until this companion has ended (afterany). The same work is submitted once
+more as job S, which begins only if R does not end well (afternotok); then R is cancelled, which is the one step that
+commits. R cannot start meanwhile, for this companion runs. Wherever something is not certain S is withdrawn, or not
+submitted at all, and R runs as asked.
+"""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from slurm_colloc import clock
+from slurm_colloc.config import SiteConfig, user_data_folder
+from slurm_colloc.errors import InputError, ProcessError, StoreError
+from slurm_colloc.files import read_bounded, write_atomic
+from slurm_colloc.history.records import drop_evidence, evidence_path, parse_evidence
+from slurm_colloc.process import ask, run
+from slurm_colloc.runtime import again
+from slurm_colloc.runtime.again_record import (
+    Record,
+    claim,
+    is_claimed,
+    is_settled,
+    name_also,
+    read_outcome,
+    read_record,
+    write_outcome,
+)
+from slurm_colloc.runtime.spec import parse_array
+
+_REST, _SIZED, _COMMIT = "rest", "sized", "committed"
+_LIMIT_BYTES = 256 * 1024
+_EVERY_S, _TIMES = 1.0, 30
+_WAITS = "Dependency"
+
+
+class Task(NamedTuple):
+    """One job, or one task of an array, as squeue has it; ``task`` is None for a job of its own."""
+
+    task: int | None
+    state: str
+    reason: str
+    ran: str
+
+    @property
+    def waits(self) -> bool:
+        """Return whether it waits for its dependency, and for nothing that its user did since."""
+        return self.state == "PENDING" and self.reason == _WAITS
+
+    @property
+    def began(self) -> bool:
+        """Return whether it has ever run."""
+        return self.state not in ("PENDING", "CANCELLED") or self.ran.strip("0:") != ""
+
+
+def write_rest(folder: str, job_id: str) -> None:
+    """Tell the companion which job waits for it.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    write_atomic(os.path.join(folder, _REST), job_id.encode(), durable=True)
+
+
+def size_the_rest(folder: str, record: Record, environ: Mapping[str, str]) -> None:
+    """Do what is due for the record of a job that was measured first.
+
+    Raises:
+        CollocError: nothing can be done, and the rest runs as asked.
+    """
+    if is_settled(folder) or read_outcome(folder) is not None:
+        return
+    config = again.site()
+    if is_claimed(folder):
+        _after_interruption(folder, config)
+        return
+    rest = _rest(folder)
+    why = _not_measured(record, config) if rest else "csub did not say which job is the rest"
+    given = ""
+    if not why:
+        told = _marker(folder, record)
+        given, why = _foreseen(folder, record, environ, told)
+    if not why:
+        why = _reason_to_leave(rest, record, config)
+    if why:
+        write_outcome(folder, "", _as_asked(rest, why))
+        return
+    _replace(folder, record, rest, given, told, environ, config)
+
+
+def _as_asked(rest: str, why: str) -> str:
+    return f"job {rest or 'of the rest'} is left as it was asked for: {why}"
+
+
+def _rest(folder: str) -> str:
+    """Return the job that waits, which csub tells after it has submitted the companion; empty where it does not."""
+    for number in range(_TIMES):
+        if number:
+            clock.pause(_EVERY_S)
+        if found := _read(folder, _REST):
+            return found
+    return ""
+
+
+def _read(folder: str, name: str) -> str:
+    path = os.path.join(folder, name)
+    if not os.path.lexists(path):
+        return ""
+    text = read_bounded(path, _LIMIT_BYTES, owners=(os.geteuid(),)).decode(errors="replace")
+    return text if text.isascii() and text.isdigit() else ""
+
+
+def _not_measured(record: Record, config: SiteConfig) -> str:
+    """Return why the first job shows nothing; else keep its evidence with the end it came to."""
+    task = int(record.array) if record.array else None
+    # Shortly after an array's end sacct may also have a row without the task's number.
+    ended = next((one for one in again.how_it_ended(record, config) if one.task == task), None)
+    if ended is None:
+        return f"how job {record.job_id} ended is not known"
+    if ended.state not in (("COMPLETED", "TIMEOUT") if record.kind == "probe" else ("COMPLETED",)):
+        return f"job {record.job_id} ended as {ended.state}"
+    try:
+        path = evidence_path(user_data_folder(), record.signature, ended.raw_id)
+        found = parse_evidence(read_bounded(path, _LIMIT_BYTES))
+        drop_evidence(user_data_folder(), found._replace(state=ended.state))
+    except (StoreError, InputError) as error:
+        return f"nothing was measured of job {record.job_id}: {error}"
+    return ""
+
+
+def _marker(folder: str, record: Record) -> str:
+    reason = f"sized by job {record.job_id}, which was measured first"
+    path = os.path.join(folder, "next.json")
+    write_atomic(path, json.dumps({"job": record.job_id, "attempt": 0, "reason": reason, "begins": {}}).encode())
+    return path
+
+
+def _foreseen(folder: str, record: Record, environ: Mapping[str, str], marker: str) -> tuple[str, str]:
+    """Return the piece of a GPU that the rest would get, or why it would get none."""
+    words = (*record.own, "--dry-run", "--format=json", *record.options)
+    done = again.call_csub(folder, record, words, environ, marker)
+    try:
+        shown = json.loads(done.stdout)
+        gres, reasons = str(shown["placement"]["gres"]), shown["placement"]["reasons"]
+        known = shown["footprint"]["gpu_mem_peak_mib"] is not None
+        why = str(shown["footprint"]["provenance"]) if not known else str(reasons[min(1, len(reasons) - 1)])
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["no words"]
+        return "", f"what it would get is not known: {said[-1]}"
+    return ("", why) if gres == "as asked" else (gres, "")
+
+
+def _tasks(job_id: str, config: SiteConfig) -> tuple[Task, ...]:
+    """Return all tasks of a job.
+
+    Raises:
+        ProcessError: Slurm does not know it any more, or does not answer.
+    """
+    question = ("squeue", "-h", "-a", "-r", "-t", "all", "-j", job_id, "-o", "%K|%T|%M|%r")
+    return parse_tasks(_ask(question, config))
+
+
+def _ask(question: Sequence[str], config: SiteConfig) -> str:
+    return ask(question, config.timeouts.ask_slurm_s, _unfiltered()).decode(errors="surrogateescape")
+
+
+def _scancel(config: SiteConfig, *words: str) -> None:
+    run(("scancel", *words), config.timeouts.ask_slurm_s, _unfiltered())
+
+
+def _unfiltered() -> dict[str, str]:
+    """Return the environment without what lets squeue and scancel pass over jobs (SQUEUE_PARTITION, SCANCEL_NAME)."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("SQUEUE_", "SCANCEL_"))}
+
+
+def parse_tasks(text: str) -> tuple[Task, ...]:
+    """Return the rows of the question for a job's tasks."""
+    found = []
+    for line in filter(str.strip, text.splitlines()):
+        task, state, ran, reason = line.split("|", 3)
+        found.append(Task(int(task) if task.isdigit() else None, state, reason.strip(), ran))
+    return tuple(found)
+
+
+def _array(record: Record) -> set[int | None]:
+    """Return the tasks of the rest."""
+    value = next((word[8:] for word in reversed(record.options) if word.startswith("--array=")), "")
+    return set(parse_array(value.partition("%")[0])) if value else {None}
+
+
+def _reason_to_leave(rest: str, record: Record, config: SiteConfig, sized: str = "") -> str:
+    """Return why the rest must not be touched; empty where it is as csub left it, and nobody goes by its id."""
+    tasks = _tasks(rest, config)
+    if not all(one.waits for one in tasks) or {one.task for one in tasks} != _array(record):
+        return "it was changed or cancelled since, or has begun"
+    question = ("squeue", "-h", "-a", "-u", str(os.geteuid()), "-t", "PENDING", "-o", "%F|%E")
+    rows = _ask(question, config).splitlines()
+    names = re.compile(rf"(?<!\d){rest}(?!\d)")
+    waiting = [row.partition("|")[0] for row in rows if names.search(row.partition("|")[2])]
+    others = sorted(set(waiting) - {rest, sized})
+    return f"job {others[0]} waits for it" if others else ""
+
+
+def _replace(
+    folder: str,
+    record: Record,
+    rest: str,
+    given: str,
+    marker: str,
+    environ: Mapping[str, str],
+    config: SiteConfig,
+) -> None:
+    # What is begun here is brought to its end within Slurm's KillWait: R waits until this process is gone.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if not claim(folder, environ.get("SLURM_JOB_ID", "")):
+        return
+    waits = f"afternotok:{rest}" + (",singleton" if "--dependency=singleton" in record.options else "")
+    options = (*record.own, *record.options, f"--dependency={waits}", "--kill-on-invalid-dep=yes")
+    sized = ""
+    try:
+        sized = again.submit_by_csub(folder, record, options, environ, marker)
+        write_atomic(os.path.join(folder, _SIZED), sized.encode(), durable=True)
+        why = _not_as_foreseen(sized, given, config) or _reason_to_leave(rest, record, config, sized)
+        if not why:
+            write_atomic(os.path.join(folder, _COMMIT), rest.encode(), durable=True)
+    except Exception as error:  # noqa: BLE001 - there may be two jobs now, of which one must go, whatever it is
+        why = str(error)
+    if why:
+        # Where csub could not say what it submitted there may be a job all the same.
+        write_outcome(folder, "", _as_asked(rest, why) + _withdraw(sized or _find_sized(rest, config), config))
+        return
+    _commit(folder, record, rest, sized, given, config)
+
+
+def _not_as_foreseen(sized: str, given: str, config: SiteConfig) -> str:
+    """Return why job S is not what was foreseen: Slurm may have refused the piece, and csub fallen back."""
+    shown = _ask(("scontrol", "show", "job", "-o", sized), config)
+    # Spelled gres:gpu:TYPE:1, gres/gpu:TYPE:1 or gpu:TYPE, by release.
+    asked = " ".join(re.findall(r"\bTresPer\w+=\S+", shown))
+    piece = given.split(":")[1] if given.startswith("gpu:") else given
+    if piece not in asked:
+        return f"{given} was refused"
+    waits = all(one.state == "PENDING" for one in _tasks(sized, config))
+    return "" if waits else f"job {sized} does not wait"
+
+
+def _commit(folder: str, record: Record, rest: str, sized: str, given: str, config: SiteConfig) -> None:
+    """Cancel job R, then see to it that nothing runs twice."""
+    tasks: tuple[Task, ...] = ()
+    for number in range(_TIMES):
+        if number:
+            clock.pause(_EVERY_S)
+        with suppress(ProcessError):
+            _scancel(config, "--state=PENDING", rest)
+            tasks = _tasks(rest, config)
+            if tasks and not any(one.state == "PENDING" for one in tasks):
+                break
+    else:
+        why = "Slurm did not cancel it in time" if tasks else "Slurm does not say whether it is cancelled"
+        # Where nobody knows, job S is left: it dies when R ends well, and else is what is left of the work.
+        withdrawn = _withdraw(sized, config) if tasks and all(one.state == "PENDING" for one in tasks) else ""
+        write_outcome(folder, "", _as_asked(rest, why) + withdrawn)
+        return
+    _settle(folder, record, sized, tasks, given, config)
+
+
+def _settle(folder: str, record: Record, sized: str, tasks: Sequence[Task], given: str, config: SiteConfig) -> None:
+    """Write down that job S does the work of R, but for what began as R after all."""
+    began = [one.task for one in tasks if one.began]
+    for task in began:
+        _scancel(config, sized if task is None else f"{sized}_{task}")
+    with suppress(StoreError):
+        name_also(folder, f"first-{sized}")
+    piece = f" on {given}" if given else ""
+    except_for = f", but for what had begun as asked: {', '.join(map(str, began))}" if began else ""
+    write_outcome(folder, sized, f"job {record.job_id} was measured; the rest runs as job {sized}{piece}{except_for}")
+
+
+def _withdraw(sized: str, config: SiteConfig) -> str:
+    """Cancel job S and say so; nothing where there is none."""
+    if not sized:
+        return ""
+    for number in range(_TIMES):
+        if number:
+            clock.pause(_EVERY_S)
+        with suppress(ProcessError):
+            _scancel(config, sized)
+            if not any(one.state == "PENDING" for one in _tasks(sized, config)):
+                return f"; job {sized}, made in its place, is cancelled"
+    return f"; job {sized}, made in its place, could not be cancelled: cancel it"
+
+
+def _find_sized(rest: str, config: SiteConfig) -> str:
+    """Return the job that waits for R not to end well; empty without one."""
+    question = ("squeue", "-h", "-a", "-u", str(os.geteuid()), "-t", "PENDING", "-o", "%F|%E")
+    mark = re.compile(rf"afternotok:{rest}(?!\d)")
+    for number in range(_TIMES):
+        if number:
+            clock.pause(_EVERY_S)
+        with suppress(ProcessError):
+            rows = _ask(question, config).splitlines()
+            return next((row.partition("|")[0] for row in rows if mark.search(row.partition("|")[2])), "")
+    return ""
+
+
+def _after_interruption(folder: str, config: SiteConfig) -> None:
+    """Bring to an end what an earlier companion began: it ended between the submission of S and its own end."""
+    record, rest = read_record(folder), _read(folder, _REST)
+    sized = _read(folder, _SIZED) or _find_sized(rest, config)
+    tasks: tuple[Task, ...] = ()
+    with suppress(ProcessError):  # forgotten, so over
+        tasks = _tasks(rest, config)
+    if not any(one.state == "PENDING" for one in tasks) and _read(folder, _COMMIT) and sized:
+        _settle(folder, record, sized, tasks, "", config)
+        return
+    why = "its companion ended while it was at work"
+    write_outcome(folder, "", _as_asked(rest, why) + _withdraw(sized, config))

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of a past job, as sacct keeps it: words with blanks between them and without their quotes."""
+
+from slurm_colloc.errors import InputError, UnsureError
+from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
+from slurm_colloc.slurm.options import split_command_line
+
+# Why a line names no script, where its text may be known all the same.
+WRAPPED, STDIN = "it was a command of --wrap", "its script came by standard input"
+_NEWEST = max(SBATCH_OPTIONS)
+
+
+def parse_submit_line(line: str, job_name: str, release: str) -> tuple[str, tuple[str, ...]]:
+    """Return a job's script as it was named, and its arguments, by sbatch's rules.
+
+    Args:
+        line: sacct's SubmitLine (Slurm 21.08 and later).
+        job_name: tells the script from a value with blanks before it (``--comment=a b job.sh``).
+        release: whose options they are; of an unknown one the newest known one's.
+
+    Raises:
+        InputError: it names no script, or it is not certain which.
+    """
+    program, *words = line.split() or [""]
+    if program.rpartition("/")[2] not in ("sbatch", "csub"):
+        raise InputError("it was not submitted by sbatch" if program else "sacct has no SubmitLine of it")
+    if any(word.startswith("--wrap") for word in words):
+        raise InputError(WRAPPED)
+    try:
+        split = split_command_line(words, SBATCH_OPTIONS.get(release, SBATCH_OPTIONS[_NEWEST]))
+    except UnsureError as error:
+        raise InputError("its command line cannot be read with certainty") from error
+    if split.script_at is None:
+        raise InputError(STDIN)
+    at = split.script_at
+    named = any(option.name == "job-name" for option in split.options)
+    if not named and _base(words[at]) != job_name:
+        at = next((later for later in range(at, len(words)) if _base(words[later]) == job_name), at)
+    if not words[at].startswith("/") and any(option.name == "chdir" for option in split.options):
+        raise InputError("its script is relative and --chdir was given")
+    return words[at], tuple(words[at + 1 :])
+
+
+def _base(word: str) -> str:
+    return word.rpartition("/")[2]

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured first and what waits for it: pure functions of one plan. Loaded only where a job is to be measured.
+
+F, a first job, is measured; R, the rest, is submitted at once as it was asked for and waits for a companion of F. The
+companion submits R's work once more, sized by what F showed, and cancels R; until then, and whatever is lost, R runs.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import InputError
+from slurm_colloc.runtime.spec import parse_array
+from slurm_colloc.slurm.options import Given
+from slurm_colloc.submit.plan import Plan
+from slurm_colloc.submit.render import BLOCK_BEGINS
+from slurm_colloc.units import time_limit_min
+
+CANARY, PROBE = "canary", "probe"
+_COUNTS_TASKS = re.compile(rb"\bSLURM_ARRAY_TASK_(?:COUNT|MIN|MAX|STEP)\b")
+_ARRAY_ID = re.compile(rb"\bSLURM_ARRAY_JOB_ID\b")
+_AGAINST = {
+    "wait": "--wait waits for one job",
+    "test-only": "--test-only submits nothing",
+    "hold": "it is held",
+    "begin": "it begins at a time of its own (--begin)",
+    "quiet": "--quiet says no job id",
+    "time-min": "its time limit may be cut (--time-min)",
+}
+PROBE_OUTPUT = "csub-probe-%j.out"
+
+
+class First(NamedTuple):
+    """How a submission is divided.
+
+    ``first`` are sbatch's options of F beyond the user's, ``first_array`` is its --array (empty: no array),
+    ``rest_array`` that of R. ``dependency`` is the user's own, which R has too.
+    """
+
+    kind: str
+    first: tuple[str, ...]
+    first_array: str
+    rest_array: str
+    dependency: str
+
+    @property
+    def rest(self) -> tuple[str, ...]:
+        """Return sbatch's options of R, and of what is submitted in its place, beyond the user's."""
+        return (f"--array={self.rest_array}",) if self.rest_array else ()
+
+    @property
+    def words(self) -> str:
+        """Return in words what is measured."""
+        task = f"task {self.first_array}" if self.first_array else "the job"
+        return f"{task}, for some minutes" if self.kind == PROBE else task
+
+
+def divide(kind: str, given: Mapping[str, Given], config: SiteConfig) -> First:
+    """Return how the submission is divided.
+
+    Raises:
+        InputError: --array is outside its grammar.
+    """
+    tasks, percent, most = _value(given, "array").partition("%")
+    numbers = parse_array(tasks) if tasks else ()
+    first_array = str(numbers[0]) if numbers else ""
+    rest = numbers if kind == PROBE else numbers[1:]
+    options = [f"--array={first_array}"] if numbers else []
+    if kind == PROBE:
+        options += [f"--partition={config.probe.partition}", f"--time={_minutes(config)}"]
+        options += [f"--output={PROBE_OUTPUT}", f"--error={PROBE_OUTPUT}"]
+    rest_array = ranges(rest) + percent + most if rest else ""
+    return First(kind, tuple(options), first_array, rest_array, _value(given, "dependency"))
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Return rising numbers as a value of --array: "1-3,7"."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+
+
+def reason_against(
+    kind: str, plan: Plan, given: Mapping[str, Given], packs: bool, config: SiteConfig, *, unasked: bool
+) -> str:
+    """Return why nothing is measured first, empty where it can be.
+
+    Args:
+        kind: CANARY or PROBE.
+        plan: the submission as it would be without.
+        given: the options in force.
+        packs: a pack is asked for.
+        config: the site.
+        unasked: the site wants it, not the user.
+    """
+    return next(_reasons(kind, plan, given, packs, config, unasked), "")
+
+
+def _reasons(
+    kind: str, plan: Plan, given: Mapping[str, Given], packs: bool, config: SiteConfig, unasked: bool
+) -> Iterator[str]:
+    [part, *others] = plan.parts
+    if plan.switched_off or config.policy == "shadow":
+        yield plan.switched_off or "shadow mode"
+    if others:
+        yield "it is a heterogeneous job"
+    if "wrap" in given:
+        yield "it is a command of --wrap"
+    if packs or plan.packed:
+        yield "it is to be a pack, whose tasks need a footprint before: run one task alone"
+    if not config.recovery.companion:
+        yield "the site wants no companion jobs"
+    yield from (why for name, why in _AGAINST.items() if name in given)
+    if part.request.untouchable:
+        yield part.request.untouchable[0]
+    if part.footprint.gpu_mem_peak_mib is not None or not plan.as_asked:
+        yield f"what it needs is known: {part.footprint.provenance}"
+    if plan.body is None or BLOCK_BEGINS.encode() not in plan.body:
+        yield "no sampler can be put into its script"
+    yield from _of_dependency(_value(given, "dependency"))
+    yield from _of_array(kind, plan, given, config, unasked)
+    if kind == PROBE:
+        yield from _of_probe(given, config)
+    if unasked and ("dependency" in given or "parsable" in given):
+        yield "jobs that go by its id may be about to follow"
+
+
+def _of_dependency(value: str) -> Iterator[str]:
+    if "?" in value:
+        yield "it waits for any of several jobs (--dependency with '?')"
+    if "aftercorr" in value or "expand" in value:
+        yield "its dependency is one of task by task, or makes it part of another job"
+
+
+def _of_array(kind: str, plan: Plan, given: Mapping[str, Given], config: SiteConfig, unasked: bool) -> Iterator[str]:
+    if kind == CANARY and config.sharing.canary == "off":
+        yield "the site wants no canaries (sharing.canary)"
+    if kind == CANARY and "array" not in given:
+        yield "it is no array; --probe measures a job of its own"
+    if "array" not in given:
+        return
+    try:
+        tasks = parse_array(_value(given, "array").partition("%")[0])
+    except InputError as error:
+        yield str(error)
+        return
+    if kind == CANARY and len(tasks) == 1:
+        yield "the array has one task only"
+    if _COUNTS_TASKS.search(plan.script):
+        yield "its tasks count each other (SLURM_ARRAY_TASK_COUNT, _MIN, _MAX or _STEP)"
+    if unasked and _ARRAY_ID.search(plan.script):
+        yield "its tasks go by their array's id (SLURM_ARRAY_JOB_ID)"
+
+
+def _of_probe(given: Mapping[str, Given], config: SiteConfig) -> Iterator[str]:
+    if not config.probe.partition:
+        yield "site.toml names no partition for probes (probe.partition)"
+    if "time" in given and time_limit_min(_value(given, "time")) <= _minutes(config):
+        yield f"its time limit is no longer than a probe's {_minutes(config)} min"
+
+
+def _minutes(config: SiteConfig) -> int:
+    """Return a probe's time limit: Slurm's grain is a minute."""
+    return max(1, round(config.probe.minutes))
+
+
+def _value(given: Mapping[str, Given], name: str) -> str:
+    return (given[name].value or "") if name in given else ""

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a request to what it needs: all that is known of the job is gathered, and the ladder is asked."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+from slurm_colloc.clock import within
+from slurm_colloc.config import SiteConfig, user_data_folder
+from slurm_colloc.errors import DeadlineError, InputError
+from slurm_colloc.estimate.ladder import contradiction, estimate, estimate_at_site
+from slurm_colloc.estimate.question import MARKS, Question, question
+from slurm_colloc.history.lookup import Known, look_up
+from slurm_colloc.model import GPU_OOM, Evidence, Footprint, JobRequest
+from slurm_colloc.submit.request import reason_against_history
+
+JobStates = Callable[[Sequence[str]], Mapping[str, str]]
+
+
+def footprint_of(
+    request: JobRequest,
+    text: bytes,
+    hint: str | None,
+    config: SiteConfig,
+    job_states: JobStates,
+    environ: Mapping[str, str],
+    *,
+    anyway: bool = False,
+    traced: bool = False,
+) -> tuple[Footprint, tuple[str, ...]]:
+    """Return what the job, or one task of a pack, needs, and what is to be said of its history.
+
+    Args:
+        request: the job's.
+        text: its script.
+        hint: what its user says it needs.
+        config: the site.
+        job_states: asks Slurm how jobs ended.
+        environ: of the submission.
+        anyway: ask the history of a job too that can get no piece of a GPU.
+        traced: what was traced of it counts as well.
+
+    Raises:
+        InputError: a hint outside its grammar.
+    """
+    if why := reason_against_history(text):
+        footprint = estimate(Question(hint))
+        return (footprint if hint is not None else footprint._replace(provenance=why)), ()
+    if request.untouchable and not anyway:
+        return estimate(Question(hint)), ()
+    if hint is not None and "sm=" in hint:
+        asked = Question(hint, request.signature, request.numbers, _too_little(request, config))
+        return estimate(_bounded(asked, request, text, environ)), ()
+    known = look_up(config, request.signature, job_states, request.command)
+    named = any(gres.type for gres in request.gres if gres.name == "gpu")
+    asked = question(request.signature, request.numbers, known, hint)
+    asked = asked._replace(names_gpu_type=named, trusts_prior=config.sharing.trust_prior)
+    asked = _bounded(asked, request, text, environ)
+    return _answer(_traced(asked, known) if traced else asked, known, config)
+
+
+def _too_little(request: JobRequest, config: SiteConfig) -> list[Evidence]:
+    """Return the runs that ran out of GPU memory, all that counts where the user says the rest.
+
+    Slurm is asked for nothing, and a history that hangs is no reason to decide nothing.
+    """
+    step = partial(look_up, config, request.signature, None)
+    with suppress(DeadlineError):
+        known = within(config.timeouts.decide_s / 4, "reading the history", step)
+        return [run for run in known.evidence if run.state == GPU_OOM]
+    return []
+
+
+def _answer(asked: Question, known: Known, config: SiteConfig) -> tuple[Footprint, tuple[str, ...]]:
+    notes = known.notes
+    try:
+        footprint = estimate_at_site(asked, config.paths.state)
+    except InputError as error:
+        if asked.hint is not None or not asked.corrected:
+            raise
+        # What stands in a file must not be in the way of every submission.
+        asked = asked._replace(corrected="")
+        footprint = estimate_at_site(asked, config.paths.state)
+        notes = (*notes, f"correction ignored: {error}")
+    doubt = contradiction(asked, footprint)
+    return footprint, (*notes, doubt) if doubt else notes
+
+
+def _traced(asked: Question, known: Known) -> Question:
+    from slurm_colloc.history.traces import read_traces  # of no use to any other submission
+
+    names = [asked.signature, *(run.signature for run in known.relatives)]
+    return asked._replace(traces=read_traces(user_data_folder(), names))
+
+
+def _bounded(asked: Question, request: JobRequest, text: bytes, environ: Mapping[str, str]) -> Question:
+    """Return the question with the least that the files the job names need; most name none."""
+    if not any(mark in text or any(mark.decode() in word for word in request.script_args) for mark in MARKS):
+        return asked
+    from slurm_colloc.estimate.static import least_memory
+
+    least = least_memory(text.decode(errors="surrogateescape"), request.script_args, environ, os.getcwd())
+    return asked._replace(least_mib=least.mib, least_why=least.why) if least else asked

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Day one: what accounting knows of jobs that ran before csub places the first submission of each."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.lab import Lab
+from tests.cluster.site import write_site
+from tests.cluster.user import User
+
+pytestmark = pytest.mark.cluster
+
+SCRIPT = """#!/bin/bash
+#SBATCH --gres=gpu:h100:1 -t 5 -p gpu
+{load}sleep 4
+wait
+"""
+LOAD = "COLLOC_SIMULATED_GPU_LOAD=mem=6G,util=60,sm=11 "
+
+
+def blob(util_pct: float, memory_mib: int) -> str:
+    node = {"gpu_utilization": {"0": util_pct}, "gpu_used_memory": {"0": memory_mib * 2**20}}
+    text = json.dumps({"nodes": {"g1": node}, "total_time": 600, "gpus": 1})
+    return "JS1:" + base64.b64encode(gzip.compress(text.encode())).decode()
+
+
+def run_plain(user: User, *words: str, comment: str = "", folder: Path | None = None) -> str:
+    """Run a job by plain sbatch to its end, as before there was a csub."""
+    where = f'cd {folder or user.home} && exec sbatch "$@"'
+    done = user.run("bash", "-c", where, "sh", *words)
+    job = done.stdout.split()[-1]
+    if comment:
+        user.lab.run(["scontrol", "update", f"jobid={job}", f"admincomment={comment}"], check=True)
+    user.lab.wait_jobs([job])
+    user.lab.wait_accounted([job])
+    return job
+
+
+def explained(user: User, *words: str) -> str:
+    done = user.run("bash", "-c", f'cd {user.home} && exec csub --explain --dry-run "$@"', "sh", *words)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_a_user_fills_their_own(lab: Lab) -> None:
+    """Jobstats' figures of plain jobs, by the script that accounting stored, and by the command alone."""
+    bob = User(lab, "bob", write_site(lab, "bootstrap-own", agent=False))
+    bob.script(SCRIPT.format(load=""), "past.sh")
+    run_plain(bob, "--comment=two words", "past.sh", "--batch", "64", "--n=x y", comment=blob(1.0, 6000))
+    second = run_plain(bob, "past.sh", "--epochs", "3", comment=blob(1.0, 6000))
+    run_plain(bob, "past.sh", "--batch", "99")
+    bootstrap = ("colloc", "history", "bootstrap", "--since", "1h", "--shortest", "0")
+    by_command = bob.run(*bootstrap, "--no-scripts")
+    assert by_command.returncode == 0, by_command.stderr
+    assert "2 runs used (2 measured by jobstats), 0 of them known by their script" in by_command.stderr
+    assert "nobody measured its peak of GPU memory" in by_command.stderr
+    told = explained(bob, "past.sh", "--batch", "64", "--n=x y")
+    assert "footprint (command): memory q99 7500 MiB" in told, told
+    assert "script may have changed since" in told
+    assert "measured by jobstats" in told
+    assert "(command)" not in explained(bob, "past.sh", "--batch", "65", "--n=x y")
+    # Once more, with the scripts: the very job is known, and nothing twice.
+    again = bob.run(*bootstrap)
+    assert "2 of them known by their script" in again.stderr, again.stderr
+    assert "footprint (exact): memory q99 6900 MiB" in explained(bob, "past.sh", "--epochs", "3")
+    # Accounting keeps no quotes, so that of two words and one with a blank nobody knows which it was.
+    assert "footprint (command)" in explained(bob, "past.sh", "--batch", "64", "--n=x y")
+    twice = bob.run(*bootstrap)
+    assert "0 records written" in twice.stderr
+    kept = list((bob.home / ".local/share/slurm_colloc/evidence").rglob(f"{second}.json"))
+    assert len(kept) == 2
+    # An edited script is another job, known by its command alone.
+    bob.script(SCRIPT.format(load="true; "), "past.sh")
+    assert "footprint (command)" in explained(bob, "past.sh", "--epochs", "3")
+
+
+def test_root_fills_everybodys(lab: Lab) -> None:
+    """Agents saw carol's plain jobs; her first csub of the same command takes a share."""
+    site = write_site(lab, "bootstrap-all")
+    environment = {"COLLOC_CONF": str(site / "site.toml")}
+    agents = [
+        lab.spawn(f"agent-{node}", [lab.bin / "colloc", "agent", "--node", node], env=environment)
+        for node in ("g1", "g2", "m1")
+    ]
+    carol = User(lab, "carol", site)
+    carol.script(SCRIPT.format(load=LOAD), "plain.sh")
+    run_plain(carol, "plain.sh", "--epochs", "3")
+    for agent in agents:
+        lab.stop_spawned(agent)
+    ingest = ["colloc", "ingest", "--since", "1h"]
+    lab.run(ingest, env=environment, check=True, timeout=120)
+    assert "footprint (unknown)" in explained(carol, "plain.sh", "--epochs", "3")
+    done = lab.run(["colloc", "history", "bootstrap", "--all", "--since", "1h"], env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "1 measured by samples" in done.stderr
+    for _ in range(2):
+        told = explained(carol, "plain.sh", "--epochs", "3")
+        assert "footprint (command): memory q99 7680 MiB" in told, told
+        assert "--gres=mps:11" in told
+        # An ingest writes the histories anew, and what was found of the past stays.
+        lab.run(ingest, env=environment, check=True, timeout=120)
+    refused = carol.run("colloc", "history", "bootstrap", "--all")
+    assert (refused.returncode, "--all is for root" in refused.stderr) == (2, True)

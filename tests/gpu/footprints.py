@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The project's own table of footprints: `python -m tests.gpu.footprints TABLE.csv [--minutes 9] [--only NAME]`.
+
+One NVIDIA GPU with PyTorch, torchvision, timm and transformers. Every configuration of tests/gpu/footprint_job.py runs
+in a process of its own: the first time alone, where its SM and DRAM activity (GPM) count, and again for its memory
+alone, a few side by side where NVML shows which process is whose. Rows are appended as they come; what is there is not
+run again. peak_mib is the process's memory by NVML, allocator_peak_mib the most that tensors held, traced_mib what
+`csub --trace` says without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from tests.gpu import footprint_job
+
+COLUMNS = (
+    *("at_s", "command", "gpu_model", "state", "peak_mib", "allocator_peak_mib", "sm_active_pct", "dram_active_pct"),
+    "traced_mib",
+)
+REPEATS = 2
+_MEASURED_S, _MEMORY_S, _LONGEST_S = 1.5, 0.3, 60.0
+_WARM_UP = 4
+_SIDE_BY_SIDE, _TRACERS = 4, 8
+_SPARE_MIB = 4096
+_JOB = Path(footprint_job.__file__)
+_TRACER = Path(__file__).resolve().parents[2] / "slurm_colloc/runtime/for_tasks/csub_trace.py"
+# Batch sizes of training and of inference.
+_NETWORKS = {
+    ("torchvision", "resnet18"): ((32, 64, 128, 256), (64, 256, 512)),
+    ("torchvision", "resnet50"): ((16, 32, 64, 128), (32, 128, 256)),
+    ("torchvision", "densenet121"): ((16, 32, 64), (32, 64, 128)),
+    ("torchvision", "mobilenet_v3_large"): ((32, 64, 128), (64, 128, 256)),
+    ("torchvision", "efficientnet_b0"): ((16, 32, 64), (64, 128, 256)),
+    ("torchvision", "vgg16"): ((16, 32, 64), (32, 64, 128)),
+    ("torchvision", "vit_b_16"): ((16, 32, 64), (32, 64, 128)),
+    ("torchvision", "swin_t"): ((16, 32, 64), (32, 64, 128)),
+    ("timm", "convnext_tiny"): ((16, 32, 64), (32, 64, 128)),
+    ("timm", "mixer_b16_224"): ((16, 32, 64), (32, 64, 128)),
+    ("timm", "vit_small_patch16_224"): ((32, 64, 128), (64, 128, 256)),
+    ("timm", "regnety_032"): ((16, 32, 64), (32, 64, 128)),
+    ("transformers", "bert"): ((8, 16, 32), (16, 32, 64)),
+    ("transformers", "bert-small"): ((16, 32, 64), (32, 64, 128)),
+    ("transformers", "gpt2"): ((4, 8, 16), (8, 16, 32)),
+    ("transformers", "gpt2-medium"): ((4, 8, 16), (8, 16, 32)),
+}
+# Too much for any GPU of today.
+_TOO_LARGE = (("torchvision", "vit_l_16", 1024), ("torchvision", "resnet152", 1024))
+
+
+class Config(NamedTuple):
+    """One configuration, as the words of its command behind "python train.py"."""
+
+    words: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        """Return it as a user would write it."""
+        return shlex.join(("python", "train.py", *self.words))
+
+
+class Seen(NamedTuple):
+    """What one run showed; None is not known."""
+
+    state: str
+    gpu_model: str
+    peak_mib: float | None = None
+    allocator_peak_mib: float | None = None
+    sm_active_pct: float | None = None
+    dram_active_pct: float | None = None
+
+
+class Machine(Protocol):
+    """Where configurations run."""
+
+    def alone(self, config: Config) -> Seen:
+        """Run one with the GPU to itself."""
+
+    def together(self, configs: Sequence[Config]) -> list[Seen]:
+        """Run some side by side for their memory."""
+
+    def room_mib(self) -> float:
+        """Return how much memory those that run side by side may need together; 0: none may."""
+
+    def traced(self, config: Config) -> float | None:
+        """Return what a trace says without a GPU."""
+
+
+def _config(library: str, model: str, batch: int, task: str, dtype: str, optimizer: str) -> Config:
+    words = ["--library", library, "--model", model, "--batch-size", str(batch), "--task", task, "--dtype", dtype]
+    return Config((*words, *(["--optimizer", optimizer] if task == "train" else [])))
+
+
+def plan() -> list[Config]:
+    """Return every configuration, the networks taking turns, so that a run cut short has some of each."""
+    ways = [("fp32", "sgd"), ("bf16", "adam"), ("fp32", "adam"), ("bf16", "sgd")]
+    found: list[tuple[int, Config]] = []
+    for number, ((library, model), (train, infer)) in enumerate(_NETWORKS.items()):
+        for place, batch in enumerate(train):
+            found.append((place, _config(library, model, batch, "train", *ways[number % 4])))
+        for place, batch in enumerate(infer):
+            found.append((place, _config(library, model, batch, "infer", ("bf16", "fp32")[number % 2], "none")))
+    ordered = [config for _, config in sorted(found, key=lambda one: one[0])]
+    return [*ordered, *(_config(*one, "train", "fp32", "adam") for one in _TOO_LARGE)]
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """Return the rows that are there; a last line that was cut off is taken out of the file."""
+    if not path.exists():
+        return []
+    text = path.read_text()
+    if text and not text.endswith("\n"):
+        path.write_text(text[: text.rfind("\n") + 1])
+    with path.open(newline="") as stream:
+        reader = csv.DictReader(stream)
+        rows = list(reader)
+    if rows and tuple(reader.fieldnames or ()) != COLUMNS:
+        raise SystemExit(f"'{path}' has other columns; give another name")
+    return rows
+
+
+def missing(configs: Iterable[Config], rows: Iterable[dict[str, str]]) -> tuple[list[Config], list[Config]]:
+    """Return what has not run at all, and what has not run often enough; one run shows that memory does not suffice."""
+    runs = Counter(row["command"] for row in rows)
+    ended = {row["command"] for row in rows if row["state"] != "COMPLETED"}
+    todo = list(configs)
+    first = [one for one in todo if not runs[one.command]]
+    return first, [one for one in todo if runs[one.command] < REPEATS and one.command not in ended]
+
+
+def batches(configs: Sequence[Config], peaks: dict[str, float], room_mib: float) -> list[list[Config]]:
+    """Return the configurations in groups whose memory, known of earlier runs, fits side by side."""
+    groups: list[list[Config]] = []
+    left = 0.0
+    for config in sorted(configs, key=lambda one: peaks.get(one.command, room_mib)):
+        need = peaks.get(config.command, room_mib)
+        if not groups or need > left or len(groups[-1]) >= _SIDE_BY_SIDE:
+            groups.append([])
+            left = room_mib
+        groups[-1].append(config)
+        left -= need
+    return groups
+
+
+class Table:
+    """The rows, on disk as soon as they are known."""
+
+    def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
+        self._path, self._now = path, now
+        self.rows = read_table(path)
+
+    def add(self, config: Config, seen: Seen, traced_mib: float | None) -> None:
+        """Append one run."""
+        values = (self._now(), config.command, seen.gpu_model, seen.state, *seen[2:], traced_mib)
+        written = dict(zip(COLUMNS, map(_written, values), strict=True))
+        is_new = not self._path.exists() or not self._path.stat().st_size
+        with self._path.open("a", newline="") as stream:
+            writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+            if is_new:
+                writer.writeheader()
+            writer.writerow(written)
+        self.rows.append(written)
+
+    def peaks(self) -> dict[str, float]:
+        """Return the largest peak of each command that completed, in MiB."""
+        found: dict[str, float] = {}
+        for row in self.rows:
+            if row["state"] == "COMPLETED" and row["peak_mib"]:
+                found[row["command"]] = max(found.get(row["command"], 0.0), float(row["peak_mib"]))
+        return found
+
+
+def _written(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}".rstrip("0").rstrip(".")
+    return "" if value is None else str(value)
+
+
+def fill(table: Table, configs: Sequence[Config], machine: Machine, time_left: Callable[[], float]) -> int:
+    """Run what is missing as far as the time goes, and return how many runs are still missing."""
+    with ThreadPoolExecutor(_TRACERS) as pool:
+        first, again = missing(configs, table.rows)
+        traces: dict[str, Future[float | None]] = {}
+        known = {row["command"]: row["traced_mib"] for row in table.rows}
+        for config in dict.fromkeys((*first, *again)):
+            if not known.get(config.command):
+                traces[config.command] = pool.submit(machine.traced, config)
+
+        def add(config: Config, seen: Seen) -> None:
+            table.add(
+                config,
+                seen,
+                traces[config.command].result() if config.command in traces else float(known[config.command]),
+            )
+
+        for config in first:
+            if time_left() <= 0:
+                break
+            add(config, machine.alone(config))
+        _, again = missing(configs, table.rows)
+        room = machine.room_mib()
+        peaks = table.peaks()
+        seen_before = [one for one in again if one.command in peaks]
+        for group in batches(seen_before, peaks, room) if room else [[one] for one in seen_before]:
+            if time_left() <= 0:
+                break
+            found = machine.together(group) if len(group) > 1 else [machine.alone(group[0])]
+            for config, seen in zip(group, found, strict=True):
+                add(config, seen)
+        pool.shutdown(cancel_futures=True)
+    first, again = missing(configs, table.rows)
+    return len(first) + len(again)
+
+
+class _Child:
+    """A process of one configuration: it says when it is warm, works for a while, says what it saw, and stays."""
+
+    def __init__(self, config: Config, seconds: float) -> None:
+        self._from, out = os.pipe()
+        stay, self._stay = os.pipe()
+        self._said = b""
+        self.pid = os.fork()
+        if not self.pid:
+            os.close(self._from)
+            os.close(self._stay)
+            _work(config, seconds, out, stay)
+        os.close(out)
+        os.close(stay)
+
+    def says(self) -> dict[str, Any]:
+        """Return its next word; one that ends or hangs says that it failed."""
+        until = time.monotonic() + _LONGEST_S
+        while b"\n" not in self._said:
+            ready, _, _ = select.select([self._from], [], [], max(0.0, until - time.monotonic()))
+            more = os.read(self._from, 65536) if ready else b""
+            if not more:
+                return {"state": "FAILED"}
+            self._said += more
+        line, _, self._said = self._said.partition(b"\n")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def end(self) -> None:
+        """Let it go, and wait for its end: its memory is free then."""
+        os.close(self._stay)
+        os.close(self._from)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+def _work(config: Config, seconds: float, out: int, stay: int) -> None:
+    import torch
+
+    def say(**values: object) -> None:
+        os.write(out, json.dumps(values).encode() + b"\n")
+
+    def peak() -> float:
+        return float(torch.cuda.max_memory_allocated() / 2**20)
+
+    try:
+        step = footprint_job.make_step(footprint_job.parse(config.words))
+        for _ in range(_WARM_UP):
+            step()
+        torch.cuda.synchronize()
+        say(state="WARM")
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            step()
+            torch.cuda.synchronize()
+        say(state="COMPLETED", allocator_peak_mib=peak())
+    except torch.cuda.OutOfMemoryError:
+        say(state="GPU_OOM", allocator_peak_mib=peak())
+    except BaseException as error:  # noqa: BLE001 - the row says that it failed
+        print(f"{config.command}: {error!r}"[:500], file=sys.stderr, flush=True)
+        say(state="FAILED")
+    os.read(stay, 1)
+    os._exit(0)
+
+
+class Gpu:
+    """The first GPU of this machine. CUDA is never begun in this process, so that it can fork."""
+
+    def __init__(self) -> None:
+        from slurm_colloc.gpu.nvml import NvmlReader
+
+        self._reader, self._watch = NvmlReader(), NvmlReader()
+        self._unit = self._reader.units()[0]
+        self._shows_pids = False
+        import timm  # noqa: F401
+        import torch  # noqa: F401
+        import torchvision  # noqa: F401
+        import transformers  # noqa: F401
+
+    def _memory(self, pid: int, alone: bool) -> float | None:
+        """Return a process's memory in MiB by NVML; in a container NVML may not know it, then of all that are there."""
+        _, processes = self._watch.read()
+        here = [one for one in processes if one.uuid == self._unit.uuid and one.gpu_mem_used_mib is not None]
+        own = [one for one in here if one.pid == pid]
+        self._shows_pids = self._shows_pids or bool(own)
+        found = own or (here if alone else [])
+        return float(sum(one.gpu_mem_used_mib or 0 for one in found)) or None
+
+    def alone(self, config: Config) -> Seen:
+        """See Machine."""
+        child = _Child(config, _MEASURED_S)
+        try:
+            said = child.says()
+            reading = None
+            if said["state"] == "WARM":
+                self._reader.read()
+                said = child.says()
+                readings, _ = self._reader.read()
+                reading = next((one for one in readings if one.uuid == self._unit.uuid), None)
+            return Seen(
+                said["state"],
+                self._unit.model,
+                self._memory(child.pid, alone=True) if said["state"] != "FAILED" else None,
+                said.get("allocator_peak_mib"),
+                reading.sm_active_pct if reading else None,
+                reading.dram_active_pct if reading else None,
+            )
+        finally:
+            child.end()
+
+    def together(self, configs: Sequence[Config]) -> list[Seen]:
+        """See Machine."""
+        children = [_Child(config, _MEMORY_S) for config in configs]
+        try:
+            found = []
+            for child in children:
+                said = child.says()
+                said = child.says() if said["state"] == "WARM" else said
+                # Beside others a lack of memory is theirs too.
+                state = "FAILED" if said["state"] == "GPU_OOM" else said["state"]
+                peak = self._memory(child.pid, alone=False) if state == "COMPLETED" else None
+                found.append(Seen(state, self._unit.model, peak, said.get("allocator_peak_mib")))
+            return found
+        finally:
+            for child in children:
+                child.end()
+
+    def room_mib(self) -> float:
+        """See Machine."""
+        return self._unit.mem_total_mib - _SPARE_MIB if self._shows_pids else 0.0
+
+    def traced(self, config: Config) -> float | None:
+        """See Machine."""
+        return traced(config)
+
+
+def traced(config: Config) -> float | None:
+    """Return what `csub --trace` would find of one configuration, in MiB; None with the reason on standard error."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "traced.json"
+        limits = ["--out", str(out), "--seconds", "120", "--memory-mib", "65536"]
+        argv = [sys.executable, "-W", "ignore", str(_TRACER), *limits, "--", str(_JOB), *config.words]
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        subprocess.run(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        found = json.loads(out.read_text()) if out.exists() else {"why_not": "it ended without a word"}
+    if found["why_not"]:
+        print(f"{config.command}: not traced: {found['why_not']}", file=sys.stderr, flush=True)
+        return None
+    return float(found["peak_mib"])
+
+
+def main() -> None:
+    """Run what is missing."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("table", type=Path)
+    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--only", default="", help="configurations whose command holds this")
+    given = parser.parse_args()
+    until = time.monotonic() + given.minutes * 60
+    configs = [one for one in plan() if given.only in one.command]
+    table = Table(given.table)
+    # The longest run so far bounds the next one.
+    left = fill(table, configs, Gpu(), lambda: until - time.monotonic() - 10.0)
+    states = Counter(row["state"] for row in table.rows)
+    print(f"{len(table.rows)} rows: {dict(states)}; {left} runs are missing, call again")
+
+
+if __name__ == "__main__":
+    main()

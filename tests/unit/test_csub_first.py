@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""csub --canary and --probe, unmodified, against a made-up sbatch: what is submitted, and what where one is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.slurm.options import Given
+from slurm_colloc.submit.first import CANARY, PROBE, divide, ranges
+from tests.unit.made import site
+from tests.unit.shell import DEFINITE, DOUBTFUL, HINT, Shell
+
+ARRAY = ("--canary", "--array=2-5%2")
+FAILS = 'echo "{}" >&2\nexit 1\n'
+
+
+@pytest.fixture
+def slurm(shell: Shell) -> Shell:
+    """A site without samplers on its nodes, and an sbatch that counts its jobs."""
+    shell.site('"mig", "mps"', agent=False)
+    sbatch = shell.folder / "bin/sbatch"
+    counted = (
+        'case " $* " in *\' --parsable \'*) echo $((100 + n)) ;; *) echo "Submitted batch job $((100 + n))" ;; esac'
+    )
+    sbatch.write_text(sbatch.read_text().replace('echo "Submitted batch job 4711"', counted))
+    scancel = shell.folder / "bin/scancel"
+    scancel.write_text('#!/bin/sh\necho "$@" >>"$CALLS/../cancelled"\n')
+    scancel.chmod(0o755)
+    return shell
+
+
+def cancelled(slurm: Shell) -> list[str]:
+    path = slurm.folder / "cancelled"
+    return path.read_text().split() if path.exists() else []
+
+
+def folder(slurm: Shell) -> Path:
+    return slurm.folder / "home/.local/share/slurm_colloc/again/lab/first-100"
+
+
+def options(call: list[str], *names: str) -> dict[str, str]:
+    found = dict(word[2:].partition("=")[::2] for word in call if word.startswith("--"))
+    return {name: found[name] for name in names if name in found}
+
+
+def test_three_jobs_are_submitted_each_waiting_for_the_one_before(slurm: Shell) -> None:
+    done = slurm.run(*ARRAY, "--dependency=afterok:7", "job.sh")
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 102\n"), done.stderr
+    assert "csub: job 102: job 100 measures task 2 first; then job 101 has this one submitted anew" in done.stderr
+    first, companion, rest = slurm.calls()
+    assert options(first, "dependency") == {"dependency": "afterok:7"}
+    assert [word for word in first if word.startswith("--array")][-1] == "--array=2"
+    assert options(companion, "dependency", "job-name") == {"dependency": "afterany:100", "job-name": "csub-first-100"}
+    assert [word for word in rest if word.startswith("--array")][-1] == "--array=3-5%2"
+    assert [word for word in rest if word.startswith("--dep")][-1] == "--dependency=afterok:7,afterany:101"
+    scripts = [(slurm.folder / f"script.{number}").read_text() for number in (0, 2)]
+    assert scripts[0] == scripts[1]
+    assert "sampl" in scripts[0]
+    for call in (first, rest):
+        assert call[-1].endswith("job.sh")
+        assert not any(word.startswith(("--gres", "--canary", "--hold")) for word in call)
+    record = json.loads((folder(slurm) / "record.json").read_text())
+    assert record["options"] == ["--array=3-5%2"]
+    assert (record["own"], record["kind"], record["array"]) == (["--canary=off"], "canary", "2")
+    assert (folder(slurm) / "rest").read_text() == "102"
+    assert os.readlink(folder(slurm).parent / "first-102") == "first-100"
+    assert sorted(str(decision["job_id"]) for decision in slurm.decisions()) == ["100", "102"]
+
+
+def test_parsable_says_the_id_of_the_rest_alone(slurm: Shell) -> None:
+    assert slurm.run(*ARRAY, "--parsable", "job.sh").stdout == "102\n"
+
+
+def test_a_probe_is_the_job_with_limits_of_its_own(slurm: Shell) -> None:
+    path = slurm.folder / "site.toml"
+    path.write_text(path.read_text() + '[probe]\npartition = "debug"\nminutes = 2\n')
+    slurm.behave(0, 'echo "[$CSUB_PROBE]" >"$CALLS/../marked"')
+    slurm.behave(2, 'echo "[$CSUB_PROBE]" >>"$CALLS/../marked"')
+    done = slurm.run("--probe", "-o", "mine", "job.sh")
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 102\n"), done.stderr
+    first, _, rest = slurm.calls()
+    mine = {"partition": "debug", "time": "2", "output": "csub-probe-%j.out", "error": "csub-probe-%j.out"}
+    assert options(first, *mine) == mine
+    assert options(rest, *mine, "dependency") == {"dependency": "afterany:101"}
+    assert (slurm.folder / "marked").read_text() == "[1]\n[]\n"
+
+
+def test_standard_input_is_given_to_both(slurm: Shell) -> None:
+    done = slurm.run(*ARRAY, input="#!/bin/bash\n#SBATCH --gres=gpu:1\necho hello\n")
+    assert done.stdout == "Submitted batch job 102\n", done.stderr
+    assert all("echo hello" in (slurm.folder / f"script.{number}").read_text() for number in (0, 2))
+
+
+def test_samplers_on_the_nodes_are_too_late_so_the_first_job_has_its_own(slurm: Shell) -> None:
+    slurm.site('"mig", "mps"', agent=True)
+    assert slurm.run(*ARRAY, "job.sh").stdout == "Submitted batch job 102\n"
+    scripts = [(slurm.folder / f"script.{number}").read_text() for number in (0, 2)]
+    assert ["sampl" in text for text in scripts] == [True, False]
+
+
+def test_a_refused_first_job_leaves_the_array_as_it_is(slurm: Shell) -> None:
+    slurm.behave(0, FAILS.format(DEFINITE))
+    done = slurm.run(*ARRAY, "job.sh")
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 101\n")
+    assert "csub: not measured first: its first job was refused" in done.stderr
+    assert [word for word in slurm.calls()[1] if "array" in word] == ["--array=2-5%2"]
+
+
+def test_after_a_doubtful_answer_nothing_more_is_submitted(slurm: Shell) -> None:
+    slurm.behave(0, FAILS.format(DOUBTFUL))
+    done = slurm.run(*ARRAY, "job.sh")
+    assert (done.returncode, done.stdout, len(slurm.calls())) == (1, "", 1)
+    assert DOUBTFUL in done.stderr
+
+
+@pytest.mark.parametrize("said", [DEFINITE, DOUBTFUL])
+def test_without_a_companion_the_rest_waits_for_the_first_job_as_asked(slurm: Shell, said: str) -> None:
+    slurm.behave(1, FAILS.format(said))
+    done = slurm.run(*ARRAY, "job.sh")
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 102\n")
+    assert options(slurm.calls()[2], "dependency") == {"dependency": "afterany:100"}
+    assert "job 100 is task 2; this one begins when that has ended, as asked, and is not sized by it" in done.stderr
+    assert (folder(slurm) / "claimed").exists(), "there may be a companion all the same"
+
+
+def test_a_rest_that_is_refused_behind_the_companion_is_tried_without(slurm: Shell) -> None:
+    slurm.behave(2, FAILS.format(DEFINITE))
+    done = slurm.run(*ARRAY, "job.sh")
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 103\n")
+    assert options(slurm.calls()[3], "dependency") == {"dependency": "afterany:100"}
+    assert cancelled(slurm) == ["101"]
+
+
+def test_a_rest_that_is_refused_takes_the_first_job_with_it(slurm: Shell) -> None:
+    for number in (2, 3):
+        slurm.behave(number, FAILS.format(DEFINITE))
+    done = slurm.run(*ARRAY, "job.sh")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "csub: error: the rest was refused, and job 100 (task 2) was told to end" in done.stderr
+    assert cancelled(slurm) == ["101", "100"]
+
+
+def test_a_rest_of_which_nobody_knows_whether_it_is_there_is_not_submitted_again(slurm: Shell) -> None:
+    slurm.behave(2, FAILS.format(DOUBTFUL))
+    done = slurm.run(*ARRAY, "job.sh")
+    assert (done.returncode, done.stdout, len(slurm.calls())) == (1, "", 3)
+    assert "whether there is a job of the rest is not known: see squeue" in done.stderr
+    assert "100" not in cancelled(slurm)
+
+
+AGAINST = [
+    (["--canary", "job.sh"], "it is no array"),
+    (["--canary", "--array=3", "job.sh"], "the array has one task only"),
+    ([*ARRAY, "--wait", "job.sh"], "--wait waits for one job"),
+    ([*ARRAY, "--hold", "job.sh"], "it is held"),
+    ([*ARRAY, "--dependency=aftercorr:3", "job.sh"], "task by task"),
+    ([*ARRAY, "--dependency=afterok:3?afterok:4", "job.sh"], "any of several jobs"),
+    ([*ARRAY, "--gres=gpu:1", "--wrap", "true"], "it is a command of --wrap"),
+    ([*ARRAY, "--pack", "job.sh"], "it is to be a pack"),
+    ([*ARRAY, HINT, "job.sh"], "what it needs is known: given by the user"),
+    ([*ARRAY, "--colloc=off", "job.sh"], "--colloc=off was given"),
+    ([*ARRAY, "--gres=gpu:2", "job.sh"], "it asks for GPUs as gpu:2"),
+    (["--probe", "job.sh"], "site.toml names no partition for probes"),
+]
+
+
+@pytest.mark.parametrize(("argv", "why"), AGAINST)
+def test_where_it_cannot_be_it_goes_as_usual_and_says_why(slurm: Shell, argv: list[str], why: str) -> None:
+    done = slurm.run(*argv)
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 100\n"), done.stderr
+    assert len(slurm.calls()) == 1
+    [said] = [line for line in done.stderr.splitlines() if "not measured first: " in line]
+    assert why in said
+
+
+def test_a_script_may_ask_for_it_and_the_command_line_take_it_back(slurm: Shell) -> None:
+    script = slurm.folder / "asks.sh"
+    script.write_text("#!/bin/bash\n#SBATCH --gres=gpu:1 -a 1-3\n#CSUB --canary\necho hello\n")
+    assert slurm.run("--canary=off", "asks.sh").stdout == "Submitted batch job 100\n"
+    assert slurm.run("asks.sh").stdout == "Submitted batch job 103\n"
+    assert len(slurm.calls()) == 4
+
+
+def test_a_dry_run_submits_nothing_and_says_what_would_be_first(slurm: Shell) -> None:
+    done = slurm.run(*ARRAY, "--dry-run", "job.sh")
+    assert (done.returncode, slurm.calls()) == (0, [])
+    assert "csub: task 2 would be measured first" in done.stderr
+
+
+def test_where_the_site_does_it_unasked_a_program_that_reads_ids_is_spared(slurm: Shell) -> None:
+    path = slurm.folder / "site.toml"
+    path.write_text(path.read_text().replace("[sharing]\n", '[sharing]\ncanary = "auto"\n'))
+    done = slurm.run("--array=1-3", "job.sh")
+    assert (done.stdout, len(slurm.calls())) == ("Submitted batch job 100\n", 1)
+    assert "not measured first" not in done.stderr
+
+
+def test_at_a_terminal_the_site_may_have_it_done_unasked(slurm: Shell) -> None:
+    path = slurm.folder / "site.toml"
+    path.write_text(path.read_text().replace("[sharing]\n", '[sharing]\ncanary = "auto"\n'))
+    ours, theirs = pty.openpty()
+    for argv in (("--array=1-3", "job.sh"), ("--array=1-3", "--parsable", "job.sh"), ("job.sh",)):
+        environ = slurm.environment()
+        subprocess.run(slurm.command(*argv), cwd=slurm.folder, env=environ, stdout=theirs, timeout=60, check=True)
+    os.close(theirs)
+    assert [line for line in os.read(ours, 4096).decode().split("\r\n") if line] == [
+        "Submitted batch job 102",
+        "103",
+        "Submitted batch job 104",
+    ]
+
+
+def test_a_site_may_want_no_canaries(slurm: Shell) -> None:
+    path = slurm.folder / "site.toml"
+    path.write_text(path.read_text().replace("[sharing]\n", '[sharing]\ncanary = "off"\n'))
+    done = slurm.run(*ARRAY, "job.sh")
+    assert (done.stdout, len(slurm.calls())) == ("Submitted batch job 100\n", 1)
+    assert "csub: not measured first: the site wants no canaries" in done.stderr
+
+
+def test_numbers_become_ranges() -> None:
+    assert ranges((1, 2, 3, 5, 7, 8)) == "1-3,5,7-8"
+    assert ranges(()) == ""
+
+
+def test_a_probe_of_an_array_is_its_first_task_and_the_rest_is_all_of_it() -> None:
+    given = {"array": Given("array", "4,0-2:2%1", "argv", "")}
+    config = site()._replace(probe=site().probe._replace(partition="debug"))
+    assert divide(PROBE, given, config).rest_array == "0,2,4%1"
+    assert divide(PROBE, given, config).first[0] == "--array=0"
+    assert divide(CANARY, given, config).rest_array == "2,4%1"
+
+
+LISTED = (
+    "import os, sys, slurm_colloc.cli.csub as csub\nos._exit = sys.exit\ntry:\n    csub.main()\nfinally:\n"
+    "    print(*sorted(name for name in sys.modules if name.startswith('slurm_colloc')), file=sys.stderr)\n"
+)
+
+
+def test_a_submission_without_it_loads_nothing_of_it(slurm: Shell) -> None:
+    loaded = slurm.run("--array=1-3", "job.sh", code=LISTED).stderr.splitlines()[-1].split()
+    assert "slurm_colloc.cli.csub" in loaded
+    assert not [name for name in loaded if name.endswith("first") or "again" in name or "companion" in name]

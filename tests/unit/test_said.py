@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user says of a job: forgotten, or corrected; by the real colloc and csub."""
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import StoreError
+from slurm_colloc.estimate.ladder import contradiction, estimate
+from slurm_colloc.estimate.question import Question
+from slurm_colloc.history.lookup import look_up
+from slurm_colloc.history.records import drop_evidence
+from slurm_colloc.history.said import Said, forget, read_said, write_said
+from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
+from slurm_colloc.model import GPU_OOM
+from tests.unit.made import evidence, site
+from tests.unit.shell import Shell
+from tests.unit.test_csub import EVIDENCE
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SiteConfig:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    (tmp_path / "state" / "history").mkdir(parents=True)
+    plain = site()
+    return plain._replace(paths=plain.paths._replace(state=str(tmp_path / "state")))
+
+
+def data() -> str:
+    return os.path.join(os.environ["XDG_DATA_HOME"], "slurm_colloc")
+
+
+def test_said_there_and_back(tmp_path: Path) -> None:
+    assert read_said(str(tmp_path), "fam.64~~f") == Said()
+    said = Said(5.0, "mem=9G", 6.0)
+    write_said(str(tmp_path), "fam.64~~f", said)
+    assert read_said(str(tmp_path), "fam.64~~f") == said
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"forgotten_s": NaN, "hint": "", "at_s": 0}', b"[" * 4000])
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path, content: bytes) -> None:
+    write_said(str(tmp_path), "fam.1", Said())
+    path = next(tmp_path.rglob("said"))
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"cannot be used.*say it again"):
+        read_said(str(tmp_path), "fam.1")
+
+
+def test_what_is_forgotten_counts_no_more_wherever_it_lies(config: SiteConfig) -> None:
+    old, new, other = "fam.64~~f", "fam.64~~f", "fam.32~~f"
+    snapshot = snapshot_path(config.paths.state, os.geteuid())
+    write_snapshot(snapshot, [evidence("1", signature=old, ended_s=10.0), evidence("2", signature=other, ended_s=10.0)])
+    drop_evidence(data(), evidence("3", signature=old, ended_s=11.0))
+    assert len(look_up(config, old, None).evidence) == 2
+    assert forget(data(), old, 12.0) == 1
+    known = look_up(config, old, None)
+    assert (known.evidence, known.notes) == ((), ())
+    assert [run.job_id for run in known.relatives] == ["2"]
+    # Neither as a relative, nor after it was written anew.
+    assert [run.job_id for run in look_up(config, "fam.16~~f", None).relatives] == ["2"]
+    drop_evidence(data(), evidence("4", signature=new, ended_s=13.0))
+    assert [run.job_id for run in look_up(config, old, None).evidence] == ["4"]
+
+
+def test_by_command_is_looked_for_only_where_nothing_else_is_known(config: SiteConfig) -> None:
+    drop_evidence(data(), evidence("1", signature="command-a.1~~f"))
+    assert [run.job_id for run in look_up(config, "fam.64~~f", None, "command-a.1~~f").by_command] == ["1"]
+    assert look_up(config, "fam.64~~f", None).by_command == ()
+    drop_evidence(data(), evidence("2", signature="fam.32~~f"))
+    assert look_up(config, "fam.64~~f", None, "command-a.1~~f").by_command == ()
+
+
+def test_a_command_has_a_rung_and_a_margin_of_its_own() -> None:
+    past = evidence("7", 4000, sample_count=0, source="jobstats")
+    found = estimate(Question(by_command=[past]))
+    assert (found.rung, found.gpu_mem_peak_mib and found.gpu_mem_peak_mib.q99) == ("command", 5000)
+    assert "whose script may have changed since: 1 completed run (measured by jobstats)" in found.provenance
+    out = evidence("8", 9000, state=GPU_OOM, ended_s=2.0)
+    raised = estimate(Question(runs=[out], by_command=[past]))
+    assert raised.gpu_mem_peak_mib
+    assert (raised.rung, raised.gpu_mem_peak_mib.q99) == ("command", 9000)
+    assert estimate(Question(runs=[evidence()], by_command=[past])).rung == "exact"
+
+
+def test_a_correction_stands_below_a_hint_and_above_what_was_measured() -> None:
+    question = Question(runs=[evidence("5", 8000)], corrected="mem=9G,sm=30")
+    found = estimate(question)
+    assert found.gpu_mem_peak_mib
+    assert (found.rung, found.gpu_mem_peak_mib.q99) == ("corrected", 9216)
+    assert found.provenance == "corrected by the user: mem=9G,sm=30"
+    assert estimate(question._replace(hint="mem=1G,sm=5")).rung == "hint"
+    assert contradiction(question, found) == ""
+    less = question._replace(corrected="mem=4G")
+    assert "corrected to 4096 MiB, and job 5 used 8000 MiB" in contradiction(less, estimate(less))
+    out = question._replace(runs=[evidence("6", 20_000, state=GPU_OOM)])
+    assert "raised: at least 20000 MiB" in estimate(out).provenance
+
+
+# --- the real csub and colloc ---
+
+
+def request(shell: Shell, *words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(shell.run("--dry-run", "--format=json", "job.sh", *words).stdout)["request"]
+    return found
+
+
+def history(shell: Shell, *words: str, fails: bool = False) -> str:
+    code = "import sys; sys.argv[0] = 'colloc'; from slurm_colloc.cli.colloc import main; main()"
+    done = shell.run("history", *words, code=code)
+    assert (done.returncode != 0) is fails, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_csub_takes_what_was_corrected_until_it_is_forgotten(shell: Shell) -> None:
+    shell.run("job.sh", "--batch", "64")
+    assert shell.calls()[-1] == ["job.sh", "--batch", "64"]
+    assert "taken to need mem=4G,sm=10" in history(shell, "--correct", "4711", "mem=4G,sm=10")
+    done = shell.run("--explain", "job.sh", "--batch", "64")
+    assert "footprint (corrected): memory q99 4096 MiB, SM activity q95 10 %" in done.stderr
+    assert shell.calls()[-1][0] == "--gres=gpu:h100_1g.10gb:1"
+    shell.run("job.sh", "--batch", "65")
+    assert shell.calls()[-1] == ["job.sh", "--batch", "65"], "another job is not corrected"
+    shell.ran({**EVIDENCE, "signature": request(shell, "--batch", "64")["signature"], "gpu_mem_peak_mib": 5000})
+    done = shell.run("job.sh", "--batch", "64")
+    assert "corrected to 4096 MiB, and job 9 used 5000 MiB" in done.stderr
+    signature = str(request(shell, "--batch", "64")["signature"])
+    assert "1 files of evidence are gone" in history(shell, "--forget", signature)
+    assert "footprint (unknown)" in shell.run("--explain", "--dry-run", "job.sh", "--batch", "64").stderr
+
+
+def test_a_damaged_correction_costs_a_note_and_not_the_submission(shell: Shell) -> None:
+    shell.run("job.sh")
+    history(shell, "--correct", "4711", "mem=4G,sm=10")
+    path = next(shell.folder.rglob("said"))
+    path.write_text(json.dumps({"forgotten_s": 0.0, "hint": "mem=lots", "at_s": 1.0}))
+    done = shell.run("job.sh")
+    assert (done.returncode, shell.calls()[-1]) == (0, ["job.sh"])
+    assert "correction ignored: memory size 'lots'" in done.stderr
+    path.write_bytes(b"\0")
+    done = shell.run("job.sh")
+    assert (done.returncode, shell.calls()[-1]) == (0, ["job.sh"])
+    assert "what was said of this job" in done.stderr
+
+
+def test_what_nobody_can_mean_is_refused(shell: Shell) -> None:
+    shell.run("job.sh")
+    assert "'77' is no job of yours that csub submitted" in history(shell, "--forget", "77", fails=True)
+    assert "is no job of yours" in history(shell, "--forget", "../../..", fails=True)
+    for bad in ("mem=0G", "9G", "mem=-1G", "sm=5"):
+        history(shell, "--correct", "4711", bad, fails=True)
+    assert not list(shell.folder.rglob("said"))
+
+
+def test_history_shows_each_job_once_with_what_is_believed(shell: Shell) -> None:
+    for _ in range(2):
+        shell.run("job.sh", "--batch", "64")
+    found = request(shell, "--batch", "64")
+    shell.ran({**EVIDENCE, "signature": found["signature"]})
+    shell.run("job.sh", "--batch", "8")
+    shell.ran({**EVIDENCE, "signature": request(shell, "--batch", "8")["signature"], "state": GPU_OOM, "job_id": "10"})
+    text = history(shell)
+    jobs, _, submissions = text.partition("submissions:\n")
+    assert jobs.count("job.sh --batch 64") == 1
+    assert "exact, from 1 runs: 4000 MiB expected, 4600 MiB at most, 9 % of the SMs" in jobs
+    assert "last run 9 ended 1970-01-01" in jobs
+    assert submissions.count("4711") == 3
+    told = json.loads(history(shell, "--format=json"))
+    assert [job["line"] for job in told["jobs"]] == ["job.sh --batch 64", "job.sh --batch 8"]
+    assert [job["last_run"]["job_id"] for job in told["jobs"]] == ["9", "10"]
+
+
+def test_what_ran_out_of_memory_is_said_to_need_more(shell: Shell) -> None:
+    shell.run("job.sh")
+    lost = {**EVIDENCE, "signature": request(shell)["signature"], "state": GPU_OOM, "gpu_mem_peak_mib": 4096}
+    shell.ran(lost)
+    text = history(shell)
+    assert text.count("needs more than 4096 MiB") == 2
+    assert "memory not known" not in text
+    assert json.loads(history(shell, "--format=json"))["jobs"][0]["needs_more_than_mib"] == 4096
+
+
+def test_the_first_submission_of_a_command_that_accounting_knows_is_placed(shell: Shell) -> None:
+    shell.ran({**EVIDENCE, "signature": request(shell, "--batch", "64")["command"], "source": "jobstats"})
+    done = shell.run("--explain", "job.sh", "--batch", "64")
+    assert "footprint (command): memory q99 5000 MiB" in done.stderr
+    assert shell.calls()[-1][0] == "--gres=gpu:h100_1g.10gb:1"
+    assert shell.decisions()[-1]["rung"] == "command"
+    shell.run("job.sh", "--batch", "65")
+    assert shell.calls()[-1] == ["job.sh", "--batch", "65"]
+
+
+def test_two_at_once_take_what_was_said_whole(shell: Shell) -> None:
+    shell.run("job.sh")
+    history(shell, "--correct", "4711", "mem=4G,sm=10")
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda _: shell.run("--explain", "job.sh"), range(2)))
+    assert all("footprint (corrected)" in one.stderr for one in done)
+    assert len(shell.decisions()) == 3
