@@ -3,9 +3,9 @@
 
 It stands alone, for the Python of the user, and keeps to what torch 1.13 to 2.15 share. What the program puts on a GPU
 becomes a tensor of the device "meta": it has a shape and a storage of some size, and no bytes. FakeTensorMode itself
-cannot do this: without a GPU no build of torch moves a fake tensor to one, or runs backward there. Tensors of the host
-are real, but those of many numbers hold arbitrary ones. It ends with the second step of the optimizer, or without one
-with the second pass through a module.
+did not do: without a GPU the builds that were tried (1.13 without CUDA, 2.15 with it) moved no module to one. Tensors
+of the host are real, but those of many numbers hold arbitrary ones. It ends with the second step of the optimizer, or
+without one with the second pass through a module.
 """
 
 from __future__ import annotations
