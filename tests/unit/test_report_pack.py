@@ -135,7 +135,7 @@ def test_the_history_marks_packs(tmp_path: Path, capsys: pytest.CaptureFixture[s
         )
         drop_decision(str(tmp_path / "data/slurm_colloc/decisions"), decision)
     assert colloc("history") == 0
-    blocks = capsys.readouterr().out.split("\n")
+    blocks = capsys.readouterr().out.partition("submissions:\n")[2].split("\n")
     assert [line.endswith("  pack") for line in blocks if "sweep" in line] == [True, True, False]
     assert "    3 not run, 1 done; see 'colloc job 7'" in blocks
     assert "    it has not begun, or wrote nothing down" in blocks
