@@ -5,6 +5,7 @@ Decisions are files that users wrote, so nothing in them is believed that the ac
 file's owner, and the job must be that user's.
 """
 
+import math
 import os
 import pwd
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ from slurm_colloc.gpu.mig import model_named
 from slurm_colloc.history.fold import bounded
 from slurm_colloc.history.records import parse_decision
 from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
-from slurm_colloc.model import GPU_OOM, JOINED_SUFFIX, Answered, Decision, Evidence, SharingMode
+from slurm_colloc.model import GPU_OOM, JOINED_SUFFIX, MPS_PEAK_PART, Answered, Decision, Evidence, SharingMode
 
 _LIMIT_BYTES = 256 * 1024
 
@@ -237,7 +238,11 @@ def _answered(user: str, decision: Decision, run: Evidence) -> Answered | None:
     if not decision.margin or expected is None or q99 is None or decision.signature.endswith(JOINED_SUFFIX):
         return None
     end = GPU_OOM if decision.out_of_memory else run.state
-    return Answered(decision.margin, user, decision.job_id, decision.at_s, expected, q99, run.gpu_mem_peak_mib, end)
+    measured = run.gpu_mem_peak_mib
+    if measured is not None and (run.mode or decision.mode) == SharingMode.MPS:
+        # What was expected is what a whole GPU or slice would show.
+        measured = math.ceil(measured / MPS_PEAK_PART)
+    return Answered(decision.margin, user, decision.job_id, decision.at_s, expected, q99, measured, end)
 
 
 def store_past(store: Store, cluster: str) -> Iterator[tuple[int, list[Evidence]]]:

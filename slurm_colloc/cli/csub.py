@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, NoReturn
 
+from slurm_colloc.cli.csub_record import record
 from slurm_colloc.cli.csub_show import answer
-from slurm_colloc.clock import now, within
+from slurm_colloc.clock import within
 from slurm_colloc.config import (
     ENVIRONMENT_VARIABLE,
     SiteConfig,
@@ -24,7 +25,7 @@ from slurm_colloc.config import (
     site_files,
 )
 from slurm_colloc.errors import CollocError, ConfigError, UnsureError
-from slurm_colloc.model import AGAIN_VARIABLE, Decision
+from slurm_colloc.model import AGAIN_VARIABLE
 from slurm_colloc.process import given_environment, keep_ignored, replace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
@@ -35,8 +36,6 @@ from slurm_colloc.submit.render import remove_script, write_script
 
 # Options of sbatch that end it before it reads a script.
 _NO_SUBMISSION = ("help", "usage", "version")
-# Of the command line, in the decision: enough to know the job again.
-_LONGEST_LINE = 200
 _SILENT = "nothing is to be changed"
 _HELP = ("--help", "-h")
 _COMPLETION = ("--install-completion", "--show-completion")
@@ -132,21 +131,9 @@ def _run(argv: tuple[str, ...]) -> int:
             plan = plan._replace(notes=(*plan.notes, *filter(None, [came_of_it])))
         if own_option("explain", command_line, None) is not None:
             explain(plan)
-        # Who runs a job again waits for the id of a job.
-        if plan.join and not again:
-            from slurm_colloc.cli.csub_join import join  # of no use to any other submission
-
-            status = join(plan, command_line, call, site)
-            if status is not None:
-                return status
-        # Of an array the site may want to know one task first.
-        first = plan.first or ("auto" if site.sharing.canary == "auto" and plan.parts[0].request.array else "off")
-        if first != "off" and not again:
-            from slurm_colloc.cli.csub_first import measure_first
-
-            status = measure_first(plan, first, command_line, call, site)
-            if status is not None:
-                return status
+        status = None if again else _otherwise(plan, command_line, call, site)
+        if status is not None:
+            return status
         if call.dry_run:
             return show(plan, command_line, call)
         if plan.decides_nothing:
@@ -166,6 +153,26 @@ def _run(argv: tuple[str, ...]) -> int:
         if path:
             remove_script(path)
     return _fall_open(call, stdin, why) if why else status
+
+
+def _otherwise(plan: Plan, command_line: CommandLine, call: Call, site: SiteConfig) -> int | None:
+    """Submit the job in another way than as one job, where it is to be so; None where it is not, or cannot be.
+
+    Not for who runs a job again, and waits for the id of a job.
+    """
+    if plan.join:
+        from slurm_colloc.cli.csub_join import join  # of no use to any other submission
+
+        status = join(plan, command_line, call, site)
+        if status is not None:
+            return status
+    # Of an array the site may want to know one task first.
+    first = plan.first or ("auto" if site.sharing.canary == "auto" and plan.parts[0].request.array else "off")
+    if first == "off":
+        return None
+    from slurm_colloc.cli.csub_first import measure_first
+
+    return measure_first(plan, first, command_line, call, site)
 
 
 def call_of(sbatch: str, command_line: CommandLine) -> Call:
@@ -328,7 +335,7 @@ def hand_over(
 
     def submitted(job_id: str, cluster: str) -> None:
         then(job_id)
-        record(plan, job_id, cluster or config.cluster, config)
+        record(plan, job_id, cluster or config.cluster, config, say)
         tell(call, (f"job {job_id}: {line}" for line in (*answer(plan), *plan.notes)))
 
     try:
@@ -355,44 +362,6 @@ def _handed_on(plan: Plan, call: Call) -> Mapping[str, str]:
 def _verdict(said: bytes) -> str:
     # Without sbatch's "submission failed", which Snakemake takes for the end of it wherever it stands.
     return said.decode(errors="replace").rpartition("submission failed: ")[2].partition("\n")[0]
-
-
-def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig) -> None:
-    """Write down what was decided; a note where that fails, for the job is submitted."""
-    from slurm_colloc.history.records import drop_decision
-
-    packed = plan.packed
-    words = plan.sbatch_argv[plan.script_at :] if plan.script_at is not None else ()
-    line = " ".join(words)[:_LONGEST_LINE].encode(errors="replace").decode()
-    for offset, (request, footprint, placement) in enumerate(plan.parts):
-        # What a pack uses must count neither as one task's use nor against what was foretold of one task.
-        memory, active = (None, None) if packed else (footprint.gpu_mem_peak_mib, footprint.sm_active_pct)
-        decision = Decision(
-            job_id=str(int(job_id) + offset),  # Slurm numbers the components of a job one after the other
-            cluster=cluster,
-            at_s=now(),
-            user=os.environ.get("USER", ""),
-            job_name=request.name,
-            signature=packed.signature if packed else request.signature,
-            asked=request.asked,
-            given=placement.given,
-            mode=placement.mode,
-            rung=footprint.rung,
-            gpu_mem_q99_mib=memory.q99 if memory else None,
-            sm_active_q95_pct=active.q95 if active else None,
-            reasons=placement.reasons,
-            numbers=() if packed else request.numbers,
-            command="" if packed else request.command,
-            line=line,
-            gpu_mem_expected_mib=None if packed else footprint.expected_mib,
-            margin="" if packed else footprint.margin,
-        )
-        try:
-            drop = partial(drop_decision, config.decisions_folder, decision)
-            within(config.timeouts.decide_s, "writing it", drop)
-        except CollocError as error:
-            say(f"job {job_id} is submitted, but the decision is not recorded: {error}")
-            return
 
 
 def show(plan: Plan, command_line: CommandLine, call: Call) -> int:

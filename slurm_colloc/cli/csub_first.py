@@ -8,11 +8,13 @@ submission go on as usual; from then on nothing is submitted a second time.
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 from slurm_colloc.cli import csub
 from slurm_colloc.cli.csub_join import no_end
+from slurm_colloc.cli.csub_record import record as record_decision
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError
@@ -103,32 +105,45 @@ def _prepare(
 def _submit(ready: _Ready, command_line: CommandLine, call: csub.Call, config: SiteConfig) -> int | None:
     shape = ready.shape
     environ = {**call.environ, "CSUB_PROBE": "1"} if shape.kind == PROBE else call.environ
-    first = _sbatch(ready.first, shape.first, command_line, call, environ)
+    first = _sbatch(ready.first, shape.first, command_line, call, config, environ)
     if not first.job_id:
         if first.refused:
             csub.tell(call, [f"not measured first: its first job was refused: {_last(first.done)}"])
             return None
         write_all(STDERR, first.done.stderr)
-        return first.done.status or 1
+        csub.say(f"error: whether there is a job of {shape.words} is not known: see squeue; no other was submitted")
+        return _status(first.done)
+    try:
+        return _follow(ready, first.job_id, command_line, call, config)
+    except Exception as error:  # noqa: BLE001 - a job is submitted: whoever caught it would submit all of it as well
+        csub.say(f"internal error, please report it: {error!r}")
+        csub.say(f"error: job {first.job_id} is {shape.words}; whether there is a job of the rest: see squeue")
+        return 1
+
+
+def _follow(ready: _Ready, first: str, command_line: CommandLine, call: csub.Call, config: SiteConfig) -> int | None:
+    """Submit what comes behind the first job."""
+    shape = ready.shape
     folder, companion, why = "", "", ""
     try:
-        record = _record(ready, first.job_id, command_line, call, config)
+        record = _record(ready, first, command_line, call, config)
         keep = partial(write_record, record, ready.rest.script)
         folder = within(config.timeouts.decide_s, "keeping the script", keep)
-        companion = submit_companion(call.sbatch, record, f"afterany:{first.job_id}", call.environ, config)
+        companion = submit_companion(call.sbatch, record, f"afterany:{first}", call.environ, config)
     except Exception as error:  # noqa: BLE001 - a job is submitted: the rest must follow, whatever it is
         why = str(error)
         _disown(folder)  # after a time-out there may be a companion all the same
-    rest = _sbatch(ready.rest, _after(shape, companion or first.job_id), command_line, call, call.environ)
+    rest = _sbatch(ready.rest, _after(shape, companion or first), command_line, call, config, call.environ)
     if not rest.job_id and rest.refused and companion:
         why = f"the rest was refused behind it: {_last(rest.done)}"
         _disown(folder)
-        _cancel(call, config, companion)
+        if kept := _cancel(call, config, companion):
+            csub.say(kept)
         companion = ""
-        rest = _sbatch(ready.rest, _after(shape, first.job_id), command_line, call, call.environ)
+        rest = _sbatch(ready.rest, _after(shape, first), command_line, call, config, call.environ)
     if not rest.job_id:
-        return _without_rest(rest, first.job_id, companion, folder, shape, call, config)
-    return _done(ready, (first.job_id, companion, rest), folder, why, call, config)
+        return _without_rest(rest, first, companion, folder, shape, call, config)
+    return _done(ready, (first, companion, rest), folder, why, call, config)
 
 
 def _after(shape: First, job_id: str) -> tuple[str, ...]:
@@ -137,24 +152,37 @@ def _after(shape: First, job_id: str) -> tuple[str, ...]:
 
 
 def _sbatch(
-    plan: Plan, options: Sequence[str], command_line: CommandLine, call: csub.Call, environ: Mapping[str, str]
+    plan: Plan,
+    options: Sequence[str],
+    command_line: CommandLine,
+    call: csub.Call,
+    config: SiteConfig,
+    environ: Mapping[str, str],
 ) -> _Said:
-    """Submit a plan that is as asked, with further options behind the user's own."""
-    path = ""
+    """Submit a plan as asked, with further options behind the user's own; whatever happens, nothing is raised."""
+    path, started = "", False
     try:
-        argv, path = csub.with_body(plan)
+        # TMPDIR may hang as any other folder may.
+        argv, path = within(config.timeouts.decide_s, "writing the script", partial(csub.with_body, plan))
         end = command_line.ends[-1]
         words = (call.sbatch, *argv[:end], *options, "--parsable", *argv[end:])
         text = plan.body if plan.body is not None else plan.script
+        started = True
         done = run(words, _SUBMIT_S, environ, b"" if plan.script_at is not None else text)
-    except CollocError as error:
-        said = f"csub: error: whether a job was made is not known: {error}\n"
-        return _Said("", False, Finished(1, b"", said.encode(errors="replace")))
+    except Exception as error:  # noqa: BLE001 - there may be a job now, and whoever caught it would submit another
+        unknown = "whether a job was made is not known: " if started else ""
+        said = f"csub: error: {unknown}{error}\n"
+        return _Said("", not started, Finished(1, b"", said.encode(errors="replace")))
     finally:
-        if path:
+        with suppress(Exception):
             remove_script(path)
     found = None if done.status else _JOB_ID.search(done.stdout)
     return _Said(found[1].decode() if found else "", DEFINITE.search(done.stderr) is not None, done)
+
+
+def _status(done: Finished) -> int:
+    """Return csub's exit status for an sbatch that made no job for certain; a shell's, where a signal ended it."""
+    return (done.status if done.status >= 0 else 128 - done.status) or 1
 
 
 def _record(ready: _Ready, first: str, command_line: CommandLine, call: csub.Call, config: SiteConfig) -> Record:
@@ -189,8 +217,9 @@ def _done(
             for job_id in (rest.job_id, companion):
                 name_also(folder, f"first-{job_id}")
             write_rest(folder, rest.job_id)
-    except CollocError as error:
+    except Exception as error:  # noqa: BLE001 - all are submitted
         why, companion = str(error), ""
+        _disown(folder)  # it may have been told all the same
     what = ready.shape.words
     if companion:
         said = (
@@ -201,8 +230,8 @@ def _done(
         said = f"job {first} is {what}; this one begins when that has ended, as asked, and is not sized by it: {why}"
     csub.tell(call, [f"job {rest.job_id}: {said}"])
     try:
-        csub.record(ready.first, first, cluster or config.cluster, config)
-        csub.record(ready.rest, rest.job_id, cluster or config.cluster, config)
+        record_decision(ready.first, first, cluster or config.cluster, config, csub.say)
+        record_decision(ready.rest, rest.job_id, cluster or config.cluster, config, csub.say)
     except Exception as error:  # noqa: BLE001 - both are submitted
         csub.say(f"the decisions are not recorded: {error}")
     return 0
@@ -210,18 +239,26 @@ def _done(
 
 def _without_rest(
     rest: _Said, first: str, companion: str, folder: str, shape: First, call: csub.Call, config: SiteConfig
-) -> int:
-    """Say what there is, where the rest was refused or is not known to be there, and return sbatch's status."""
-    write_all(STDERR, rest.done.stderr)
+) -> int | None:
+    """Say what there is, where the rest was refused or is not known to be there, and return csub's exit status.
+
+    None where the job is to be submitted as usual: a probe is one job more than that, perhaps one too many.
+    """
     _disown(folder)
     if rest.refused:
-        _cancel(call, config, first)
-        csub.say(f"error: the rest was refused, and job {first} ({shape.words}) was told to end")
+        why = _cancel(call, config, first)
+        if shape.kind == PROBE and not why:
+            csub.tell(call, [f"not measured first: behind job {first}, which is cancelled, {_last(rest.done)}"])
+            return None
+        write_all(STDERR, rest.done.stderr)
+        became = why or f"job {first} ({shape.words}) was told to end"
+        csub.say(f"error: the rest was refused, and {became}")
     else:
-        if companion:
-            _cancel(call, config, companion)
+        write_all(STDERR, rest.done.stderr)
+        if companion and (why := _cancel(call, config, companion)):
+            csub.say(why)
         csub.say(f"error: job {first} is {shape.words}; whether there is a job of the rest is not known: see squeue")
-    return rest.done.status or 1
+    return _status(rest.done)
 
 
 def _disown(folder: str) -> None:
@@ -229,15 +266,19 @@ def _disown(folder: str) -> None:
     if folder:
         try:
             claim(folder, CSUB)
-        except CollocError as error:
+        except Exception as error:  # noqa: BLE001 - a job is submitted, and others are to follow
             csub.say(f"its record could not be closed: {error}")
 
 
-def _cancel(call: csub.Call, config: SiteConfig, job_id: str) -> None:
+def _cancel(call: csub.Call, config: SiteConfig, job_id: str) -> str:
+    """Cancel a job; return in words why it is still there, empty where it is not."""
+    # What lets scancel pass over jobs (SCANCEL_NAME) or ask its user (SCANCEL_INTERACTIVE) was meant for others.
+    environ = {name: value for name, value in call.environ.items() if not name.startswith("SCANCEL_")}
     try:
-        run(("scancel", job_id), config.timeouts.ask_slurm_s, call.environ)
-    except CollocError as error:
-        csub.say(f"job {job_id} could not be cancelled: {error}")
+        done = run(("scancel", job_id), config.timeouts.ask_slurm_s, environ)
+    except Exception as error:  # noqa: BLE001 - another job is submitted
+        return f"job {job_id} could not be cancelled: {error}"
+    return f"job {job_id} could not be cancelled: {_last(done)}" if done.status else ""
 
 
 def _last(done: Finished) -> str:

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator
 
-from slurm_colloc.model import Weighed
+from slurm_colloc.model import Footprint, Weighed
 from slurm_colloc.submit.plan import Part, Plan
 from slurm_colloc.units import in_words
 
@@ -32,12 +32,10 @@ def _explain(part: Part) -> Iterator[str]:
     where = f"partition '{','.join(request.partitions)}'" if request.partitions else "the default partition"
     yield f"asked for {request.asked or 'no GPU'} in {where}"
     memory, active, dram = footprint.gpu_mem_peak_mib, footprint.sm_active_pct, footprint.dram_active_pct
-    sure = footprint.confidence
-    held = "" if sure is None else f"; of past answers like it at least {100 * sure:.0f} % held"
     yield (
         f"footprint ({footprint.rung}): memory q99 {f'{memory.q99:.0f} MiB' if memory else 'not known'}, "
         f"SM activity q95 {f'{active.q95:.0f} %' if active else 'not known'}, "
-        f"DRAM activity q95 {f'{dram.q95:.0f} %' if dram else 'not known'}; {footprint.provenance}{held}"
+        f"DRAM activity q95 {f'{dram.q95:.0f} %' if dram else 'not known'}; {footprint.provenance}{how_sure(footprint)}"
     )
     given = "as asked" if placement.as_asked else f"given {placement.given} ({placement.mode})"
     yield f"{given}: {'; '.join(placement.reasons)}"
@@ -45,6 +43,12 @@ def _explain(part: Part) -> Iterator[str]:
         yield _weighed(weighed)
     for option in placement.rejected:
         yield f"not {option.option}: {option.reason}"
+
+
+def how_sure(footprint: Footprint) -> str:
+    """Return in words which share of such answers held; empty where nobody has counted them."""
+    sure = footprint.confidence
+    return "" if sure is None else f"; of past answers like it at least {100 * sure:.0f} % held"
 
 
 def _weighed(weighed: Weighed) -> str:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The second rung: what earlier runs of the very same job used."""
 
+import math
 from collections.abc import Sequence
 
-from slurm_colloc.estimate.question import Question
-from slurm_colloc.model import COMPLETED, GPU_OOM, Evidence, Footprint, Quantiles, SharingMode
+from slurm_colloc.estimate.question import Question, most_shown
+from slurm_colloc.model import COMPLETED, GPU_OOM, MPS_PEAK_PART, Evidence, Footprint, Quantiles, SharingMode
 from slurm_colloc.units import counted
 
 RUNG = "exact"
@@ -28,7 +29,7 @@ def from_runs(question: Question) -> Footprint | str:
     evidence = question.runs
     if not evidence:
         return "no earlier run of this job is known"
-    completed = usable(evidence)
+    completed = usable([run._replace(signature="") for run in evidence])
     if isinstance(completed, str):
         return completed
     model = completed[-1].gpu_model
@@ -39,14 +40,13 @@ def from_runs(question: Question) -> Footprint | str:
     grew = _growth(completed)
     expected = peaks[-1] * grew
     # A bound needs no minimum of samples: a job that ran out of memory at once was seen once or twice.
-    bounds = [float(item.gpu_mem_peak_mib or 0) for item in evidence if item.gpu_model in (model, "")]
-    memory = Quantiles(median(peaks), peaks[-1], max(expected * margin.factor, max(bounds)))
+    memory = Quantiles(median(peaks), peaks[-1], max(expected * margin.factor, most_shown(evidence, model)))
     active, how = sm_active(completed)
     if (least := out_of_memory(evidence)) and least.gpu_mem_peak_mib == memory.q99:
         how = f"; {more_than(least)}{how}"
     if grew > 1:
         how = f"; the newest needed {grew - 1:.0%} more than any before, so as much again is added{how}"
-    runs = counted(count, "completed run") + measured_by(completed)
+    runs = counted(count, "completed run") + measured_by(completed) + under_mps(completed)
     return Footprint(
         gpu_mem_peak_mib=memory,
         sm_active_pct=active,
@@ -79,7 +79,31 @@ def usable(evidence: Sequence[Evidence]) -> list[Evidence] | str:
     completed = [item for item in completed if item.gpu_model == completed[-1].gpu_model]
     if not any(item.gpu_mem_peak_mib for item in completed):
         return f"{_runs(completed)} known, all held a GPU and used no memory on it"
-    return completed
+    return whole_need(completed)
+
+
+def whole_need(runs: Sequence[Evidence]) -> list[Evidence]:
+    """Return runs with the peaks that they would have shown without a limit of MPS on their threads.
+
+    Of one signature those under MPS count only where there are no others, and then for more than they showed.
+    """
+    others = {run.signature for run in runs if run.mode != SharingMode.MPS}
+    shown = [run for run in runs if run.mode != SharingMode.MPS or run.signature not in others]
+    return [
+        run._replace(gpu_mem_peak_mib=math.ceil((run.gpu_mem_peak_mib or 0) / MPS_PEAK_PART))
+        if run.mode == SharingMode.MPS
+        else run
+        for run in shown
+    ]
+
+
+def under_mps(runs: Sequence[Evidence]) -> str:
+    """Return what ``whole_need`` has made of the peaks of these runs; empty where it has left them as they were."""
+    shares = [run for run in runs if run.mode == SharingMode.MPS]
+    if not shares:
+        return ""
+    which = "under MPS" if len(shares) == len(runs) else f"{len(shares)} of them under MPS"
+    return f" ({which}, which shows {MPS_PEAK_PART} of what a whole GPU or slice would: peaks / {MPS_PEAK_PART})"
 
 
 def is_greedy(run: Evidence) -> bool:

@@ -3,23 +3,14 @@
 
 from collections.abc import Callable, Iterator
 
-from slurm_colloc.estimate.command import from_command
 from slurm_colloc.estimate.exact import RUNG as EXACT
 from slurm_colloc.estimate.exact import from_runs, more_than, out_of_memory
 from slurm_colloc.estimate.hint import parse_hint
-from slurm_colloc.estimate.near import from_relatives
-from slurm_colloc.estimate.probe import from_cut_runs
 from slurm_colloc.estimate.question import Question
 from slurm_colloc.model import COMPLETED, Footprint, Quantiles
+from slurm_colloc.units import counted
 
 UNKNOWN_RUNG, CORRECTED_RUNG = "unknown", "corrected"
-# In order of trust; what the user says comes before all of them.
-MEASURED: tuple[Callable[[Question], Footprint | str], ...] = (
-    from_runs,
-    from_cut_runs,
-    from_relatives,
-    from_command,
-)
 
 
 def estimate(question: Question) -> Footprint:
@@ -35,25 +26,37 @@ def estimate(question: Question) -> Footprint:
         said = found.provenance.replace("given by the user", "corrected by the user", 1)
         return _at_least(found._replace(rung=CORRECTED_RUNG, provenance=said), question)
     reasons = []
-    # A reason why others say nothing is of interest only where there are some.
-    silent = [from_relatives] * (not question.relatives) + [from_command] * (not question.by_command)
     for rung in _rungs(question):
         answer = rung(question)
         if isinstance(answer, Footprint):
-            return _at_least(answer, question)
-        if answer and rung not in silent:
+            return _at_least(_as_busy_as_relatives(answer, question), question)
+        if answer:
             reasons.append(answer)
     return _at_least(Footprint(None, None, None, "", UNKNOWN_RUNG, 0, "; ".join(reasons)), question)
 
 
 def _rungs(question: Question) -> Iterator[Callable[[Question], Footprint | str]]:
-    """Yield the rungs to be asked; what is of use to few submissions is loaded for them alone."""
+    """Yield the rungs to be asked, in order of trust; what is of use to few submissions is loaded for them alone.
+
+    A reason why others say nothing is of interest only where there are some.
+    """
+    yield from_runs
+    if question.runs:
+        from slurm_colloc.estimate.probe import from_cut_runs
+
+        yield from_cut_runs
+    # A line over two sizes is closer than a trace, and a trace closer than what one size bounds.
     sizes = {run.signature for run in question.relatives if run.state == COMPLETED}
-    for rung in MEASURED:
-        # A line over two sizes is closer than a trace, and a trace closer than what one size bounds.
-        if rung is from_relatives and question.traces and len(sizes) < 2:
-            yield _traced
-        yield rung
+    if question.traces and len(sizes) < 2:
+        yield _traced
+    if question.relatives:
+        from slurm_colloc.estimate.near import from_relatives
+
+        yield from_relatives
+    if question.by_command:
+        from slurm_colloc.estimate.command import from_command
+
+        yield from_command
     if question.traces and len(sizes) >= 2:
         yield _traced
     if question.families and question.trusts_prior:
@@ -83,6 +86,20 @@ def _traced(question: Question) -> Footprint | str:
     )
 
 
+def _as_busy_as_relatives(found: Footprint, question: Question) -> Footprint:
+    """Return the footprint of a job's own runs, with the SM activity of its relatives where those had only shares."""
+    if found.rung != EXACT or found.sm_active_pct is not None or not question.relatives:
+        return found
+    from slurm_colloc.estimate.near import from_relatives
+
+    near = from_relatives(question)
+    if isinstance(near, str) or near.sm_active_pct is None or near.gpu_model != found.gpu_model:
+        return found
+    said = f"{found.provenance}, but of {counted(near.evidence_count, 'run')} with other numbers it is"
+    dram = found.dram_active_pct or near.dram_active_pct
+    return found._replace(sm_active_pct=near.sm_active_pct, dram_active_pct=dram, provenance=said)
+
+
 def _at_least(found: Footprint, question: Question) -> Footprint:
     """Return the footprint, but no less than what the job's files need; what runs of the very job used stands."""
     least, memory = question.least_mib, found.gpu_mem_peak_mib
@@ -106,7 +123,7 @@ def contradiction(question: Question, footprint: Footprint) -> str:
         return ""
     return (
         f"its memory was corrected to {said.q99:.0f} MiB, and job {most.job_id} used {most.gpu_mem_peak_mib} MiB; "
-        "correct it again by 'colloc history --correct', or take it back by --forget"
+        "correct it again by 'colloc history --correct', or forget both by --forget"
     )
 
 
@@ -130,6 +147,7 @@ def _hinted(hint: str, question: Question) -> Footprint:
     found = from_runs(question)
     if isinstance(found, str):
         return given
+    found = _as_busy_as_relatives(found, question)
     # What the user did not say is not unknown when it was measured.
     given = given._replace(run_time_s=found.run_time_s)
     if given.dram_active_pct is None:

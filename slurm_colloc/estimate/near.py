@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from slurm_colloc.estimate.exact import dram_active, sm_active, usable
-from slurm_colloc.estimate.question import Question
+from slurm_colloc.estimate.exact import dram_active, sm_active, under_mps, usable
+from slurm_colloc.estimate.question import Question, most_shown
 from slurm_colloc.history.signature import Parts, grows, is_inert, parts_of
 from slurm_colloc.model import Evidence, Footprint, Quantiles
 from slurm_colloc.units import counted
@@ -37,6 +37,8 @@ _JUMPED = 0.05
 _BEND = 0.05
 # So many are compared each with each, the newest.
 _MOST_COMPARED = 40
+# Numbers outside of these mean something else (-1: no limit, 0: by itself) or nothing.
+_SMALLEST, _LARGEST = 1e-9, 1e12
 # A line that misses the runs it was drawn through by more explains nothing.
 _WORST_FIT = 0.10
 
@@ -72,7 +74,7 @@ def from_relatives(question: Question) -> Footprint | str:
     completed = usable([run for run, _ in runs])
     if isinstance(completed, str):
         return completed
-    runs = [(run, parts) for run, parts in runs if run in completed]
+    runs = [(run, parts) for run in completed if (parts := _comparable(run, own))]
     sizing = _sizing(question.numbers, own, [parts for _, parts in runs])
     points = _points(runs, sizing)
     names = [question.numbers[number] for number in sizing]
@@ -109,6 +111,10 @@ def _answer(target: tuple[float, ...], points: Sequence[_Point], names: Sequence
     for point in points:
         if point.values == target:
             return _Answer(point.peak_mib, "near-same", "numbers that size nothing differ, or its program was edited")
+    for name, value in zip(names, target, strict=True):
+        if not _is_size(value):
+            return f"'{name}' = {value:g} is no size: it may mean all, or as much as there is"
+    points = [point for point in points if all(map(_is_size, point.values))]
     lines = [line for line in _lines(target, points, names) if line.worst <= _WORST_FIT]
     if lines:
         return _on_line(min(lines, key=lambda line: (line.worst, len(line.name))))
@@ -117,6 +123,10 @@ def _answer(target: tuple[float, ...], points: Sequence[_Point], names: Sequence
         return found
     differ = " and ".join(f"'{name}'" for name in names)
     return f"{len(points)} runs with other {differ} do not tell what this one needs"
+
+
+def _is_size(value: float) -> bool:
+    return _SMALLEST <= value <= _LARGEST
 
 
 class _Line(NamedTuple):
@@ -267,11 +277,11 @@ def _footprint(question: Question, answer: _Answer, points: Sequence[_Point]) ->
     runs = sorted((run for point in points for run in point.runs), key=lambda run: run.ended_s)
     model = runs[-1].gpu_model
     margin = question.calibration.margin(answer.margin)
-    bounds = [float(run.gpu_mem_peak_mib or 0) for run in question.runs if run.gpu_model in (model, "")]
-    q99 = max([min(answer.q50_mib * margin.factor, answer.most_mib), *bounds])
+    q99 = max(min(answer.q50_mib * margin.factor, answer.most_mib), most_shown(question.runs, model))
     memory = Quantiles(answer.q50_mib, (answer.q50_mib + q99) / 2, q99)
     active, how = sm_active(runs)
-    said = f"{counted(len(runs), 'run')} on {model} with other numbers: {answer.how}; margin {margin}{how}"
+    counts = f"{counted(len(runs), 'run')}{under_mps(runs)}"
+    said = f"{counts} on {model} with other numbers: {answer.how}; margin {margin}{how}"
     return Footprint(
         gpu_mem_peak_mib=memory,
         sm_active_pct=scaled(active, answer.ratio),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from slurm_colloc.estimate.calibration import conformal
 from slurm_colloc.estimate.exact import median
-from slurm_colloc.estimate.question import Question
+from slurm_colloc.estimate.question import Question, most_shown
 from slurm_colloc.model import Footprint, Quantiles
 
 RUNG = "prior"
@@ -31,9 +31,8 @@ def from_prior(question: Question) -> Footprint | str:
     if peaks is None:
         return f"{len(of_model)} other jobs of this user are known on {model}, {FEWEST} would be enough to go by"
     margin = question.calibration.margin(RUNG)
-    bounds = [float(run.gpu_mem_peak_mib or 0) for run in question.runs]
     return Footprint(
-        gpu_mem_peak_mib=peaks._replace(q99=max([peaks.q99 * margin.factor, *bounds])),
+        gpu_mem_peak_mib=peaks._replace(q99=max(peaks.q99 * margin.factor, most_shown(question.runs, ""))),
         sm_active_pct=_covering([family.sm for family in of_model if family.sm is not None]),
         run_time_s=None,
         gpu_model=model,

@@ -5,14 +5,25 @@ A run that was cut has not shown its peak. Where its memory had stopped growing 
 the job is taken to need not much more: a training step repeats itself. The margin is wider than a completed run's.
 """
 
-from slurm_colloc.estimate.exact import dram_active, is_greedy, median, more_than, out_of_memory, sm_active
-from slurm_colloc.estimate.question import Question
+from slurm_colloc.estimate.exact import (
+    dram_active,
+    is_greedy,
+    median,
+    more_than,
+    out_of_memory,
+    sm_active,
+    under_mps,
+    whole_need,
+)
+from slurm_colloc.estimate.question import Question, most_shown
 from slurm_colloc.model import Evidence, Footprint, Quantiles
 from slurm_colloc.units import counted
 
 RUNG = "probe"
 _MIN_SAMPLES = 3
 _AT_REST_BY = 0.5
+# Whose GPU did nothing all the time (it loads data, it waits for a server) has not begun to need memory.
+_IDLE_PCT = 1.0
 
 
 def from_cut_runs(question: Question) -> Footprint | str:
@@ -24,17 +35,15 @@ def from_cut_runs(question: Question) -> Footprint | str:
     if not at_rest:
         return f"{counted(len(cut), 'run')} cut at a time limit, while memory still grew or too little was seen of it"
     model = at_rest[-1].gpu_model
-    at_rest = [run for run in at_rest if run.gpu_model == model]
+    at_rest = whole_need([run._replace(signature="") for run in at_rest if run.gpu_model == model])
     peaks = sorted(float(run.gpu_mem_peak_mib or 0) for run in at_rest)
     margin = question.calibration.margin(RUNG)
-    bounds = [float(run.gpu_mem_peak_mib or 0) for run in question.runs if run.gpu_model in (model, "")]
-    q99 = max(peaks[-1] * margin.factor, *bounds)
+    q99 = max(peaks[-1] * margin.factor, most_shown(question.runs, model))
     active, how = sm_active(at_rest)
     if (least := out_of_memory(question.runs)) and least.gpu_mem_peak_mib == q99:
         how = f"; {more_than(least)}{how}"
-    said = (
-        f"{counted(len(at_rest), 'run')} on {model} cut at a time limit, memory at rest by half of it, margin {margin}"
-    )
+    runs = f"{counted(len(at_rest), 'run')}{under_mps(at_rest)}"
+    said = f"{runs} on {model} cut at a time limit, memory at rest by half of it, margin {margin}"
     found = Footprint(Quantiles(median(peaks), peaks[-1], q99), active, None, model, RUNG, len(at_rest), f"{said}{how}")
     return found._replace(
         dram_active_pct=dram_active(at_rest), margin=RUNG, expected_mib=peaks[-1], confidence=margin.confidence
@@ -48,4 +57,5 @@ def _was_at_rest(run: Evidence) -> bool:
         and run.grew_until_s is not None
         and run.grew_until_s <= run.sampled_s * _AT_REST_BY
         and not is_greedy(run)
+        and (run.sm_active_q95_pct is None or run.sm_active_q95_pct >= _IDLE_PCT)
     )

@@ -40,6 +40,15 @@ class Question(NamedTuple):
     least_why: str = ""
 
 
+def most_shown(runs: Sequence[Evidence], model: str) -> float:
+    """Return the most memory that any of these runs held on a GPU of that model, or of one not known, in MiB.
+
+    However a run ended, its job needs no less; 0 without such runs. An empty model is any.
+    """
+    shown = (float(run.gpu_mem_peak_mib or 0) for run in runs if not model or run.gpu_model in (model, ""))
+    return max(shown, default=0.0)
+
+
 def question_of(decision: Decision, known: Known) -> Question:
     """Return the question about the next submission of a job like this one, which gave no hint."""
     return question(decision.signature, decision.numbers, known)

@@ -7,9 +7,9 @@ one measured run of a relative says that was traced too; without one the margin 
 
 import math
 
-from slurm_colloc.estimate.exact import dram_active, sm_active, usable
+from slurm_colloc.estimate.exact import dram_active, sm_active, under_mps, usable
 from slurm_colloc.estimate.near import CONTEXT_MIB, scaled
-from slurm_colloc.estimate.question import Question
+from slurm_colloc.estimate.question import Question, most_shown
 from slurm_colloc.model import Evidence, Footprint, Quantiles
 
 RUNG = "trace"
@@ -37,9 +37,13 @@ def _from_one(question: Question, traced: float, known: list[Evidence], traces: 
     active, how = sm_active([nearest])
     said = (
         f"{traced:.0f} MiB of tensors traced, and {offset:+.0f} MiB as job {nearest.job_id} on {nearest.gpu_model} "
-        f"used over its own {traces[nearest.signature]:.0f} MiB; margin {margin}{how}"
+        f"used over its own {traces[nearest.signature]:.0f} MiB{under_mps([nearest])}; margin {margin}{how}"
     )
-    found = _footprint(question, max(traced + offset, 1.0), "trace-one", nearest.gpu_model, said)
+    # Where the trace says more than was used, as large a part of it is too much.
+    least = traced * (nearest.gpu_mem_peak_mib or 0) / traces[nearest.signature] if offset < 0 else 0.0
+    if least > traced + offset:
+        said += "; or as large a part of what was traced, which is more"
+    found = _footprint(question, max(traced + offset, least, 1.0), "trace-one", nearest.gpu_model, said)
     dram = dram_active([nearest])
     return found._replace(sm_active_pct=scaled(active, ratio), dram_active_pct=scaled(dram, ratio), evidence_count=1)
 
@@ -54,8 +58,7 @@ def _alone(question: Question, traced: float) -> Footprint:
 
 def _footprint(question: Question, q50: float, name: str, model: str, said: str) -> Footprint:
     margin = question.calibration.margin(name)
-    bounds = [float(run.gpu_mem_peak_mib or 0) for run in question.runs if not model or run.gpu_model in (model, "")]
-    q99 = max([q50 * margin.factor, *bounds])
+    q99 = max(q50 * margin.factor, most_shown(question.runs, model))
     memory = Quantiles(q50, (q50 + q99) / 2, q99)
     found = Footprint(memory, None, None, model, RUNG, 0, said)
     return found._replace(margin=name, expected_mib=q50, confidence=margin.confidence)

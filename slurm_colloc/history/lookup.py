@@ -13,7 +13,7 @@ from slurm_colloc.history.records import OLDER, UNKNOWN, drop_evidence, read_evi
 from slurm_colloc.history.said import Said, read_said
 from slurm_colloc.history.signature import Parts, is_relative, is_same, parts_of
 from slurm_colloc.history.snapshot import FamilyUse, read_families, read_family, read_snapshot, snapshot_path
-from slurm_colloc.model import COMPLETED, GPU_OOM, Evidence
+from slurm_colloc.model import COMPLETED, GPU_OOM, Evidence, SharingMode
 from slurm_colloc.slurm.parse import FINAL_STATES
 
 # So long Slurm is asked how a run ended.
@@ -24,7 +24,7 @@ _ENDED = FINAL_STATES | {GPU_OOM}
 
 
 class Known(NamedTuple):
-    """Evidence of earlier runs of a job and, where none of those has completed, of its relatives; and notes on what
+    """Evidence of earlier runs of a job and, where none of those tells all of it, of its relatives; and notes on what
     could not be used. ``by_command`` are past jobs of the same command, looked for where there is nothing else;
     ``families`` is what the user's other jobs used, where neither has completed. ``said`` is what the user has said of
     the job.
@@ -61,7 +61,7 @@ def look_up(
     said = reader.said(signature) if kept else Said()
     own = reader.read(read_snapshot, signature, kept)
     relatives: tuple[Evidence, ...] = ()
-    if parts is not None and not any(run.state == COMPLETED for run in own):
+    if parts is not None and not any(_tells_all(run) for run in own):
         own, relatives = _of_family(reader, signature, parts, own, names)
     by_command: tuple[Evidence, ...] = ()
     if command and not relatives and not any(run.state == COMPLETED for run in own):
@@ -69,6 +69,11 @@ def look_up(
     nothing = not any(run.state == COMPLETED for run in (*own, *relatives, *by_command))
     families = reader.families() if nothing else ()
     return Known(own, reader.noted(), relatives, by_command, said, families)
+
+
+def _tells_all(run: Evidence) -> bool:
+    """Return whether a run says all of its job: on a share it does not show how busy it keeps a whole GPU."""
+    return run.state == COMPLETED and run.mode == SharingMode.EXCLUSIVE and run.sm_active_q95_pct is not None
 
 
 def _of_family(

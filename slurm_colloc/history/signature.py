@@ -16,35 +16,51 @@ try:  # what hashlib would give, without the 4 ms that loading OpenSSL costs eac
 except ImportError:
     from hashlib import blake2b
 
+from slurm_colloc.history.named_files import files_of
+
 # Before the family of what is known by its command alone.
 BY_COMMAND = "command-"
 _NO_QUOTES = str.maketrans("", "", "\"'")
-_PROGRAM_LIMIT_BYTES = 1024 * 1024
 _MOST_NUMBERS, _LONGEST = 24, 140
 _NUMBER = r"[-+]?\d+(?:_\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?"
 _IS_NUMBER = re.compile(_NUMBER)
 # "--name value", "--name=value", "NAME=value", "a.b=value", and a short option's "-b 64".
 _ARGUMENT = re.compile(
-    r"(?P<name>(?<![\w-])(?:--?[A-Za-z][\w.-]*|\+{0,2}[A-Za-z_][\w.]*(?==)))(?P<sep>=|[ \t]+)"
+    r"(?P<name>(?<![\w.-])(?:--?[A-Za-z][\w.-]*|\+{0,2}[A-Za-z_][\w.]*(?==)))(?P<sep>=|[ \t]+)"
     r"(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|<>()\"'-][^\s;&|<>()\"']*|-\d[^\s;&|<>()]*)"
 )
 _WORDS_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Za-z][a-z]*|\d+")
-_DATE = re.compile(r"20\d\d[-_./]?[01]\d[-_./]?[0-3]\d(?:[-_T. ]?[0-2]\d[-_:.h]?[0-5]\d(?:[-_:.m]?[0-5]\d)?)?")
-_SAYS = re.compile(r"(?:echo|printf)\b[^>|`(]*$|(?:date|hostname|nvidia-smi|env|pwd|set\s+-[a-z]+)\s*$")
+# Of use to few submissions, and so compiled (100 us each) by the first that needs them.
+_DATE = (
+    r"(?<!\d)20[0-3]\d[-_./]?(?:0[1-9]|1[0-2])[-_./]?(?:0[1-9]|[12]\d|3[01])"
+    r"(?:[-_T. ]?[0-2]\d[-_:.h]?[0-5]\d(?:[-_:.m]?[0-5]\d)?)?(?!\d)"
+)
+# Of a here-document: it starts as a comment does.
+_DEFINES = re.compile(r"#\s*define\s")
+_SAYS = re.compile(r"(?:echo|printf)\b[^>|`(;&]*$|(?:date|hostname|nvidia-smi|env|pwd|set\s+-[a-z]+)\s*$")
 _REFERENCE = re.compile(r"\$\{?([A-Za-z_]\w*)")
-_ASSIGNED = re.compile(
-    r"(?:^|[\s;(])(?:export\s+|local\s+|readonly\s+)?([A-Za-z_]\w*)=|\b(?:for|read(?:\s+-\w+)*)\s+(\w+)"
+_ASSIGNED = r"(?:^|[\s;(])(?:export\s+|local\s+|readonly\s+)?([A-Za-z_]\w*)=|\b(?:for|read(?:\s+-\w+)*)\s+(\w+)"
+_FILE = re.compile(r"(?<![\w./~+-])[\w./~+-]*\w\.\w+")
+# Where something is only put, or looked for: what a copy is made of stays.
+_PUTS = re.compile(
+    r"(?m)>>?\s*[^\s;&|]+|\btee\s+(?:-a\s+)?[^\s;&|]+|\b(?:mkdir|rm|touch)\b[^;&|\n]*"
+    r"|\[\[?\s+!?\s*-[defrswxL]\s+[^\s\]]+"
+    r"|\b(?:cp|mv|rsync|ln)\b(?P<of>[^;&|\n]*?)\s+[^\s;&|]+(?=\s*(?:$|[;&|]))"
 )
-_PROGRAM = re.compile(r"(?<![\w./-])([\w./~+-]*\w\.(?:py|jl|R|lua|m|sh))(?![\w/])")
-_OWN_ENVIRONMENT = re.compile(
-    r"\b(?:activate|apptainer|singularity|enroot|docker|podman|--container-image|conda\s+run)\b"
-)
+_VALUE = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*")
+_LONGER = re.compile(r"\$\{?\w+\}?:(?![-=+?])|:\$\{?\w+\}?")
+_OWN_ENVIRONMENT = r"\b(?:activate|apptainer|singularity|enroot|docker|podman|--container-image|conda\s+run)\b"
+
+_CONFIG_ENDINGS = (".py", ".yaml", ".yml", ".json", ".toml")
 
 # What tells runs of one job apart and nothing else: where its results go, what it is called, its seed and its port.
 _NOISE = frozenset(
     {"out", "output", "outdir", "outputs", "savedir", "logdir", "logfile", "ckptdir", "tag", "tags", "notes", "comment"}
     | {"seed", "seeds", "rng", "port", "timestamp"}
 )
+# Of these, what no other word could make use of.
+_ALWAYS_NOISE = frozenset({"seed", "seeds", "rng", "port", "timestamp"})
+_HOW_MANY = frozenset({"n", "num", "number"})
 # Of these some are switches, and what stands behind them is another word: only a path or a number belongs to them.
 _NOISE_OR_SWITCH = frozenset(
     {"save", "log", "logs", "logging", "logger", "result", "results", "wandb", "tensorboard", "tb", "mlflow"}
@@ -61,8 +77,13 @@ _INERT = frozenset(
     {"lr", "learning", "rate", "epoch", "epochs", "step", "steps", "iter", "iters", "iterations", "decay", "wd"}
     | {"momentum", "dropout", "warmup", "patience", "beta", "beta1", "beta2", "gamma", "eps", "epsilon", "temperature"}
     | {"alpha", "interval", "freq", "frequency", "every", "worker", "workers", "timeout", "fold", "split", "idx"}
-    | {"index", "rank", "threads", "smoothing", "clip", "tol", "lambda", "ratio", "prob", "p", "max_steps"}
+    | {"index", "threads", "smoothing", "clip", "tol", "lambda", "ratio", "prob", "p", "max_steps"}
 )
+# Beside one of these they may: --mask-ratio, --sample-rate, --clip-size.
+_NOT_INERT = frozenset({"mask", "masking", "mlp", "ffn", "expand", "expansion", "sample", "sampling", "frame", "size"})
+_RANKS = frozenset({"node", "local", "global", "machine"})
+# As a whole: of a rollout kept on the GPU, of a low-rank adapter or of anything.
+_MAY_SIZE = tuple(map(frozenset, ({"num", "steps"}, {"n", "steps"}, {"num", "step"}, {"n", "step"}, {"p"})))
 # Numbers of which more never needs less memory.
 _GROWS = frozenset(
     {
@@ -117,6 +138,7 @@ def signature(
     environ: Mapping[str, str] | None = None,
     folder: str = "",
     ran_s: float | None = None,
+    handed: Collection[str] = (),
 ) -> Signature:
     """Return what submissions of one job have in common.
 
@@ -128,16 +150,22 @@ def signature(
         environ: what its environment will hold; the variables count that the script names and does not set.
         folder: where it will run; what is below is the same elsewhere.
         ran_s: when it ran, of a past job: a program that was changed since is not the one that ran, and not known.
+        handed: variables that were set for this job alone, which count although only its program may name them.
     """
     variables = environ or {}
     reader = _Reader((folder, variables.get("HOME", "")))
     body = _body(script.decode(errors="surrogateescape"))
     lines = reader.text(body)
     words = reader.words(script_args)
-    given = [reader.one(f"${name}", variables[name]) for name in _from_outside(body, variables)]
-    family = digest(_joined([str(gpu_count), *told_apart, lines, *words, "$", *given, _environment(body, variables)]))
-    program = _program(body, script_args, folder, ran_s)
-    return Signature(f"{family}.{reader.written()}~{program}~{_folder_key(folder)}", tuple(reader.names))
+    outside = _from_outside(body, variables)
+    alone = sorted(_not_everybodys(handed) & set(variables) - _set_first(body) - set(outside)) if handed else []
+    given = [reader.one(f"${name}", variables[name]) for name in (*outside, *alone)] + alone
+    said = "\n".join([body, " ".join(script_args)])
+    files = files_of(said, reader.reads(said), folder, variables, ran_s, _is_noise)
+    settings = ["settings", files.settings] if files.settings else []
+    known_by = [str(gpu_count), *told_apart, lines, *words, "$", *given, _environment(body, variables), *settings]
+    family = digest(_joined(known_by))
+    return Signature(f"{family}.{reader.written()}~{files.program}~{_folder_key(folder)}", tuple(reader.names))
 
 
 def command_signature(
@@ -163,10 +191,10 @@ def command_signature(
     return f"{BY_COMMAND}{family}.{reader.written()}~~{_folder_key(folder)}"
 
 
-def names_from_outside(script: bytes) -> list[str]:
-    """Return the variables whose values at the submission make a script another job."""
+def names_from_outside(script: bytes, variables: Collection[str] | None = None) -> list[str]:
+    """Return the variables, of these or of any, whose values at the submission make a script another job."""
     body = _body(script.decode(errors="surrogateescape"))
-    return _from_outside(body, set(_REFERENCE.findall(body)))
+    return _from_outside(body, set(_REFERENCE.findall(body)) if variables is None else variables)
 
 
 def parts_of(text: str) -> Parts | None:
@@ -203,7 +231,9 @@ def is_relative(one: Parts, other: Parts) -> bool:
 def is_inert(name: str) -> bool:
     """Return whether a number of this name changes nothing of what a job needs of a GPU."""
     words = _words(name)
-    return bool(words & _INERT) and not words & _GROWS
+    if words & (_GROWS | _NOT_INERT) or words in _MAY_SIZE:
+        return False
+    return bool(words & _INERT or ("rank" in words and words & _RANKS))
 
 
 def grows(name: str) -> bool:
@@ -237,12 +267,17 @@ def _words(name: str) -> frozenset[str]:
 
 def _is_noise(name: str, value: str) -> bool:
     words = _words(name)
-    if words & _SIZES:
+    is_number = bool(_IS_NUMBER.fullmatch(value))
+    if words & _SIZES or (is_number and words & _HOW_MANY):
         return False
     only_a_name = words - {"name", "id"}
     if words & _NOISE or (only_a_name != words and only_a_name <= _ONLY_A_NAME):
         return True
-    return bool(words & _NOISE_OR_SWITCH) and ("/" in value or bool(_IS_NUMBER.fullmatch(value)))
+    # What is to be run, not where it leaves its results: --exp_file exps/large.py, experiment=vision/large.
+    is_choice = value.endswith(_CONFIG_ENDINGS) or (
+        bool(words & {"exp", "experiment"}) and name.islower() and not name.startswith("-") and value[:1] not in "/.~$"
+    )
+    return bool(words & _NOISE_OR_SWITCH) and (is_number or ("/" in value and not is_choice))
 
 
 def _body(text: str) -> str:
@@ -250,7 +285,8 @@ def _body(text: str) -> str:
     lines = []
     for number, line in enumerate(text.replace("\\\n", " ").splitlines()):
         bare = " ".join(line.split())
-        if not bare or _SAYS.match(bare) or (bare.startswith("#") and (number or not bare.startswith("#!"))):
+        is_comment = bare.startswith("#") and not _DEFINES.match(bare) and (number or not bare.startswith("#!"))
+        if not bare or _SAYS.match(bare) or is_comment:
             continue
         lines.append(bare)
     return "\n".join(lines)
@@ -258,38 +294,44 @@ def _body(text: str) -> str:
 
 def _from_outside(body: str, variables: Collection[str]) -> list[str]:
     """Return the variables that the script is handed: those it names, does not set, and not everybody has."""
-    named = set(_REFERENCE.findall(body)) & set(variables)
-    named = {name for name in named - _EVERYBODYS if not name.startswith(("SLURM", "SBATCH", "CONDA", "MODULE"))}
+    named = _not_everybodys(set(_REFERENCE.findall(body)) & set(variables))
     if not named:
         return []
-    assigned = {name for pair in _ASSIGNED.findall(body) for name in pair}
-    return sorted(named - assigned)
+    return sorted(named - _set_first(body))
+
+
+def _not_everybodys(names: Collection[str]) -> set[str]:
+    found = set(names) - _EVERYBODYS
+    return {name for name in found if not name.startswith(("SLURM", "SBATCH", "CONDA", "MODULE"))}
+
+
+def _set_first(body: str) -> set[str]:
+    """Return the variables that a script sets before it asks for them: "BS=${BS:-64}" asks first."""
+    asked: dict[str, int] = {}
+    for found in _REFERENCE.finditer(body):
+        asked.setdefault(found[1], found.start())
+    first: dict[str, re.Match[str]] = {}
+    for found in re.finditer(_ASSIGNED, body):
+        first.setdefault(found[1] or found[2], found)
+    return {
+        name
+        for name, found in first.items()
+        if found.start() < asked.get(name, len(body)) and not _asks_itself(name, body[found.end() : found.end() + 4096])
+    }
+
+
+def _asks_itself(name: str, rest: str) -> bool:
+    """Return whether what a variable is set to hangs on what it was, but for a path that is made longer."""
+    value = _VALUE.match(rest)
+    return value is not None and name in _REFERENCE.findall(_LONGER.sub("", value[0]))
 
 
 def _environment(body: str, variables: Mapping[str, str]) -> str:
     """Return the environment that is active at the submission, where the script chooses none itself."""
-    if _OWN_ENVIRONMENT.search(body):
-        return ""
     active = variables.get("VIRTUAL_ENV") or variables.get("CONDA_DEFAULT_ENV") or ""
+    if not active or re.search(_OWN_ENVIRONMENT, body):
+        return ""
     return active.rstrip("/").rpartition("/")[2]
-
-
-def _program(body: str, script_args: Sequence[str], folder: str, ran_s: float | None) -> str:
-    """Return a short key of the program's text, empty where none can be read."""
-    found = _PROGRAM.search(body) or _PROGRAM.search(" ".join(script_args))
-    if not found:
-        return ""
-    try:
-        descriptor = os.open(os.path.join(folder, found[1]), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        try:
-            if ran_s is not None and os.fstat(descriptor).st_mtime > ran_s:
-                return ""
-            content = os.read(descriptor, _PROGRAM_LIMIT_BYTES)
-        finally:
-            os.close(descriptor)
-    except OSError:
-        return ""
-    return blake2b(content, digest_size=4).hexdigest()
 
 
 class _Reader:
@@ -298,6 +340,7 @@ class _Reader:
     def __init__(self, folders: Sequence[str]) -> None:
         self.names: list[str] = []
         self._values: list[str] = []
+        self._used: frozenset[str] = frozenset()
         self._folders = [folder.rstrip("/") for folder in folders if len(folder.rstrip("/")) > 1]
 
     def written(self) -> str:
@@ -307,7 +350,21 @@ class _Reader:
         return text
 
     def text(self, body: str) -> str:
+        # A name or a folder in a variable may choose what runs: a model, a file; each may be part of another.
+        for _ in range(4):
+            asked = _REFERENCE.findall(_PUTS.sub(r"\g<of>", _ARGUMENT.sub(self._but_noise, body)))
+            if self._used.issuperset(asked):
+                break
+            self._used |= frozenset(asked)
         return self._plain(_ARGUMENT.sub(self._replace, body))
+
+    def reads(self, body: str) -> str:
+        """Return a script's text without its results' places, and without what it writes there and reads again."""
+        bare = _ARGUMENT.sub(self._but_noise, body)
+        put = {os.path.basename(word) for found in _PUTS.finditer(bare) for word in _FILE.findall(found[0])[-1:]}
+        return _FILE.sub(
+            lambda found: "" if os.path.basename(found[0]) in put else found[0], _PUTS.sub(r"\g<of>", bare)
+        )
 
     def words(self, arguments: Sequence[str]) -> list[str]:
         """Return a script's own arguments, of which any number counts, the bare ones by their place."""
@@ -332,13 +389,21 @@ class _Reader:
         """Return what stands for one value in the family."""
         bare = value.strip("\"'")
         if _is_noise(name, bare):
-            return "*"
+            return self._plain(value) if self._is_used(name) else "*"
         if _IS_NUMBER.fullmatch(bare):
             self.names.append(name.lstrip("-+$").encode("ascii", "replace").decode())
             # As a number, so that 64 and 64.0 are one; written shortly.
             self._values.append(f"{float(bare.replace('_', '')):.12g}")
             return "#"
         return self._plain(value)
+
+    def _is_used(self, name: str) -> bool:
+        return name.lstrip("$") in self._used and not _words(name) & _ALWAYS_NOISE
+
+    def _but_noise(self, found: re.Match[str]) -> str:
+        name, value = found["name"], found["value"].strip("\"'")
+        is_noise = _is_noise(name, f"/{value}" if value.startswith("$") else value)
+        return "" if is_noise and not self._is_used(name) else found[0]
 
     def _replace(self, found: re.Match[str]) -> str:
         name, value = found["name"], found["value"]
@@ -347,4 +412,4 @@ class _Reader:
     def _plain(self, text: str) -> str:
         for folder in self._folders:
             text = text.replace(f"{folder}/", "").replace(folder, ".")
-        return _DATE.sub("@", text)
+        return re.sub(_DATE, "@", text) if "20" in text else text

@@ -13,7 +13,7 @@ from slurm_colloc import __version__
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import PRIVATE_FILE, temporary_path
 from slurm_colloc.history.records import RUNS_READ, newest_of
-from slurm_colloc.model import Evidence
+from slurm_colloc.model import MPS_PEAK_PART, Evidence
 
 if TYPE_CHECKING:
     import sqlite3
@@ -29,7 +29,8 @@ _FAMILIES_READ = 2000
 # What each family's completed runs used at most, by GPU model; SM and DRAM activity of runs on a whole GPU.
 _FAMILIES = f"""
 CREATE TABLE families AS
-SELECT {_FAMILY} AS family, gpu_model, max(gpu_mem_peak_mib) AS peak_mib,
+SELECT {_FAMILY} AS family, gpu_model,
+       max(gpu_mem_peak_mib / CASE mode WHEN 'mps' THEN {MPS_PEAK_PART} ELSE 1.0 END) AS peak_mib,
        max(CASE WHEN mode = 'exclusive' THEN sm_active_q95_pct END) AS sm,
        max(CASE WHEN mode = 'exclusive' THEN dram_active_q95_pct END) AS dram, max(ended_s) AS ended_s
 FROM evidence WHERE state = 'COMPLETED' AND sample_count >= 3 AND gpu_mem_peak_mib > 0

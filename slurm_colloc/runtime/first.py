@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from slurm_colloc import clock
 from slurm_colloc.config import SiteConfig, user_data_folder
-from slurm_colloc.errors import InputError, ProcessError, StoreError
+from slurm_colloc.errors import CollocError, InputError, ProcessError, StoreError
 from slurm_colloc.files import read_bounded, write_atomic
 from slurm_colloc.history.records import drop_evidence, evidence_path, parse_evidence
 from slurm_colloc.process import ask, run
@@ -144,7 +144,10 @@ def _marker(folder: str, record: Record) -> str:
 def _foreseen(folder: str, record: Record, environ: Mapping[str, str], marker: str) -> tuple[str, str]:
     """Return the piece of a GPU that the rest would get, or why it would get none."""
     words = (*record.own, "--dry-run", "--format=json", *record.options)
-    done = again.call_csub(folder, record, words, environ, marker)
+    try:
+        done = again.call_csub(folder, record, words, environ, marker)
+    except (CollocError, OSError) as error:  # it did not answer, or the folder that it was called in is not here
+        return "", f"what it would get is not known: {error}"
     try:
         shown = json.loads(done.stdout)
         gres, reasons = str(shown["placement"]["gres"]), shown["placement"]["reasons"]
@@ -170,8 +173,8 @@ def _ask(question: Sequence[str], config: SiteConfig) -> str:
     return ask(question, config.timeouts.ask_slurm_s, _unfiltered()).decode(errors="surrogateescape")
 
 
-def _scancel(config: SiteConfig, *words: str) -> None:
-    run(("scancel", *words), config.timeouts.ask_slurm_s, _unfiltered())
+def _scancel(config: SiteConfig, *words: str) -> bool:
+    return run(("scancel", *words), config.timeouts.ask_slurm_s, _unfiltered()).status == 0
 
 
 def _unfiltered() -> dict[str, str]:
@@ -274,7 +277,12 @@ def _settle(folder: str, record: Record, sized: str, tasks: Sequence[Task], give
     """Write down that job S does the work of R, but for what began as R after all."""
     began = [one.task for one in tasks if one.began]
     for task in began:
-        _scancel(config, sized if task is None else f"{sized}_{task}")
+        for number in range(_TIMES):
+            if number:
+                clock.pause(_EVERY_S)
+            with suppress(ProcessError):
+                if _scancel(config, sized if task is None else f"{sized}_{task}"):
+                    break
     with suppress(StoreError):
         name_also(folder, f"first-{sized}")
     piece = f" on {given}" if given else ""
@@ -313,11 +321,27 @@ def _after_interruption(folder: str, config: SiteConfig) -> None:
     """Bring to an end what an earlier companion began: it ended between the submission of S and its own end."""
     record, rest = read_record(folder), _read(folder, _REST)
     sized = _read(folder, _SIZED) or _find_sized(rest, config)
-    tasks: tuple[Task, ...] = ()
-    with suppress(ProcessError):  # forgotten, so over
-        tasks = _tasks(rest, config)
-    if not any(one.state == "PENDING" for one in tasks) and _read(folder, _COMMIT) and sized:
-        _settle(folder, record, sized, tasks, "", config)
-        return
+    if _read(folder, _COMMIT) and sized:
+        tasks = _tasks_left(rest, config)
+        if tasks is None:
+            # Job S is left: it dies when R ends well, and else is what is left of the work.
+            write_outcome(folder, "", _as_asked(rest, "Slurm does not say whether it is cancelled"))
+            return
+        if not any(one.state == "PENDING" for one in tasks):
+            _settle(folder, record, sized, tasks, "", config)
+            return
     why = "its companion ended while it was at work"
     write_outcome(folder, "", _as_asked(rest, why) + _withdraw(sized, config))
+
+
+def _tasks_left(job_id: str, config: SiteConfig) -> tuple[Task, ...] | None:
+    """Return all tasks of a job, none where it is over and forgotten; None where Slurm does not answer."""
+    for number in range(_TIMES):
+        if number:
+            clock.pause(_EVERY_S)
+        try:
+            return _tasks(job_id, config)
+        except ProcessError as error:
+            if "Invalid job id" in str(error):
+                return ()
+    return None

@@ -36,6 +36,8 @@ def parse_submit_line(line: str, job_name: str, release: str) -> tuple[str, tupl
     named = any(option.name == "job-name" for option in split.options)
     if not named and _base(words[at]) != job_name:
         at = next((later for later in range(at, len(words)) if _base(words[later]) == job_name), at)
+    if any(option.name == "export" and "=" in (option.value or "") for option in split.options):
+        raise InputError("it was handed variables (--export)")
     if not words[at].startswith("/") and any(option.name == "chdir" for option in split.options):
         raise InputError("its script is relative and --chdir was given")
     return words[at], tuple(words[at + 1 :])

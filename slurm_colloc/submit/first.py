@@ -20,6 +20,7 @@ from slurm_colloc.units import time_limit_min
 CANARY, PROBE = "canary", "probe"
 _COUNTS_TASKS = re.compile(rb"\bSLURM_ARRAY_TASK_(?:COUNT|MIN|MAX|STEP)\b")
 _ARRAY_ID = re.compile(rb"\bSLURM_ARRAY_JOB_ID\b")
+_REQUEUES = re.compile(rb"\bscontrol\s+(?:\S+\s+)*?requeue")
 _AGAINST = {
     "wait": "--wait waits for one job",
     "test-only": "--test-only submits nothing",
@@ -28,6 +29,8 @@ _AGAINST = {
     "quiet": "--quiet says no job id",
     "time-min": "its time limit may be cut (--time-min)",
 }
+# slurmctld takes 4096 characters, and its refusal is none that leaves no doubt; behind them stands %n.
+_LONGEST_ARRAY = 4000
 PROBE_OUTPUT = "csub-probe-%j.out"
 
 
@@ -75,14 +78,25 @@ def divide(kind: str, given: Mapping[str, Given], config: SiteConfig) -> First:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Return rising numbers as a value of --array: "1-3,7"."""
+    """Return rising numbers as a value of --array: "1-3,7,10-20:5"."""
     spans: list[list[int]] = []
     for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
+        # One number waits for the next to show the step; two of a larger step may be none.
+        if spans and (len(spans[-1]) == 1 or number - spans[-1][-1] == spans[-1][1] - spans[-1][0]):
+            spans[-1].append(number)
+        elif spans and len(spans[-1]) == 2 and spans[-1][1] - spans[-1][0] > 1:
+            spans.append([spans[-1].pop(), number])
         else:
-            spans.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+            spans.append([number])
+    return ",".join(word for span in spans for word in _words(span))
+
+
+def _words(span: Sequence[int]) -> Iterator[str]:
+    step = span[1] - span[0] if len(span) > 1 else 1
+    if len(span) == 1 or (len(span) == 2 and step > 1):
+        yield from map(str, span)
+    else:
+        yield f"{span[0]}-{span[-1]}" + (f":{step}" if step > 1 else "")
 
 
 def reason_against(
@@ -125,7 +139,7 @@ def _reasons(
     yield from _of_dependency(_value(given, "dependency"))
     yield from _of_array(kind, plan, given, config, unasked)
     if kind == PROBE:
-        yield from _of_probe(given, config)
+        yield from _of_probe(plan, given, config)
     if unasked and ("dependency" in given or "parsable" in given):
         yield "jobs that go by its id may be about to follow"
 
@@ -151,15 +165,19 @@ def _of_array(kind: str, plan: Plan, given: Mapping[str, Given], config: SiteCon
         return
     if kind == CANARY and len(tasks) == 1:
         yield "the array has one task only"
+    if len(ranges(tasks[1:])) > _LONGEST_ARRAY:
+        yield "without its first task the array is too long to be named"
     if _COUNTS_TASKS.search(plan.script):
         yield "its tasks count each other (SLURM_ARRAY_TASK_COUNT, _MIN, _MAX or _STEP)"
     if unasked and _ARRAY_ID.search(plan.script):
         yield "its tasks go by their array's id (SLURM_ARRAY_JOB_ID)"
 
 
-def _of_probe(given: Mapping[str, Given], config: SiteConfig) -> Iterator[str]:
+def _of_probe(plan: Plan, given: Mapping[str, Given], config: SiteConfig) -> Iterator[str]:
     if not config.probe.partition:
         yield "site.toml names no partition for probes (probe.partition)"
+    if "signal" in given or _REQUEUES.search(plan.script):
+        yield "it is told of its end or requeues itself (--signal, scontrol requeue), so a probe of it might never end"
     if "time" in given and time_limit_min(_value(given, "time")) <= _minutes(config):
         yield f"its time limit is no longer than a probe's {_minutes(config)} min"
 

@@ -35,6 +35,9 @@ _VERDICTS = (
     b"Requested time limit is invalid",
     b"More processors requested than permitted",
     b"Memory required by task is not available",
+    b"Invalid job array specification",
+    b"Job dependency problem",
+    b"Pathname of a file, directory or other parameter too long",
     # What slurm.ERROR of a site's job_submit.lua comes to.
     b"Unspecified error",
 )

@@ -195,7 +195,7 @@ def _join(command_line: CommandLine, script: Script | None) -> str:
 def _first(command_line: CommandLine, script: Script | None) -> str:
     canary, probe = (own_option(name, command_line, script) for name in ("canary", "probe"))
     if canary not in (None, "", "off"):
-        raise UnsureError(f"--canary='{canary}' is not off")
+        raise UnsureError(f"--canary='{canary}' is not known; write --canary or --canary=off")
     if canary == "" and probe is not None:
         raise UnsureError("--canary and --probe exclude each other")
     return "probe" if probe is not None else {None: "", "": "canary", "off": "off"}[canary]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, UnsureError
-from slurm_colloc.history.signature import command_signature, signature
+from slurm_colloc.history.signature import command_signature, names_from_outside, signature
 from slurm_colloc.model import Gres, JobRequest
 from slurm_colloc.placement.terms import asked_partitions, suspending
 from slurm_colloc.slurm.directives import Script
@@ -132,9 +132,16 @@ def build_request(
     gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
     steps = _step_gpus(text)
     # Components run the same text and are not the same job; and one home may serve several clusters.
-    told_apart = (config.cluster, str(number))
+    tasks = _count(given, "ntasks") or _count(given, "ntasks-per-node") or None
+    # "srun python train.py" starts so many programs on the GPU, of which the text says nothing.
+    told_apart = (config.cluster, str(number), *([f"{tasks} tasks"] if tasks and tasks > 1 else []))
     folder = os.path.join(os.getcwd(), _value(given, "chdir"))
-    known_by = signature(text, script_args, gpu_count, told_apart, _exported(given, environ or {}), folder)
+    exported, handed = _exported(given, environ or {}), _handed(given)
+    known_by = signature(text, script_args, gpu_count, told_apart, exported, folder, handed=handed)
+    # Which values past jobs of the command found in such variables nobody kept.
+    command = ""
+    if script_path and not handed and not names_from_outside(text, exported):
+        command = command_signature(script_path, script_args, gpu_count, told_apart, folder)
     return JobRequest(
         name=_value(given, "job-name") if "job-name" in given else script_name,
         script_args=tuple(script_args),
@@ -147,7 +154,7 @@ def build_request(
         cpus_per_gpu=_count(given, "cpus-per-gpu") or None,
         mem_per_gpu=_value(given, "mem-per-gpu"),
         min_cpus=_count(given, "mincpus"),
-        tasks=_count(given, "ntasks") or _count(given, "ntasks-per-node") or None,
+        tasks=tasks,
         cpus_given="cpus-per-task" in given,
         cores_unclear=_cores_unclear(given),
         mem_given="mem" in given or "mem-per-cpu" in given,
@@ -159,8 +166,13 @@ def build_request(
         untouchable=tuple(_reasons(given, gres, styles, steps, config)),
         components=tuple(_partitions(other) for other in components),
         origins=tuple((option.name, option.origin) for option in given.values()),
-        command=command_signature(script_path, script_args, gpu_count, told_apart, folder) if script_path else "",
+        command=command,
     )
+
+
+def _handed(given: Mapping[str, Given]) -> list[str]:
+    """Return the variables that --export sets."""
+    return [word.partition("=")[0] for word in _value(given, "export").split(",") if "=" in word]
 
 
 def _exported(given: Mapping[str, Given], environ: Mapping[str, str]) -> dict[str, str]:

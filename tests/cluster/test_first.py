@@ -115,9 +115,12 @@ def test_what_its_user_cancels_is_cancelled_and_nothing_else(
     script = alice.script(HEAD + MARK + LOAD.format(4))
     jobs = alice.measured("--canary", "--array=1-3", script)
     wait_for(lambda: alice.ran() == ["1"])
+    assert alice.told(jobs[0]) == f"job {jobs[0]} is to be measured; the rest waits for that"
     alice.run("scancel", *which(*jobs))
     alice.lab.wait_jobs(jobs, timeout=120)
     assert alice.ran() == ran
+    if jobs[1] in which(*jobs):
+        assert alice.told(jobs[0]) == f"the companion of job {jobs[0]} ended without a word: the rest runs as asked"
     assert alice.made(before) == sorted(jobs, key=int), "nothing was submitted in its place"
 
 
@@ -216,6 +219,15 @@ def test_a_companion_that_is_lost_between_its_two_steps_leaves_no_second_run(ali
     assert set(alice.lab.wait_jobs([rest], timeout=120).values()) == {"COMPLETED"}
     assert set(alice.lab.wait_jobs([sized], timeout=120).values()) == {"CANCELLED"}
     assert alice.ran() == ["1", "2", "3"]
+
+
+def test_an_array_that_is_refused_leaves_nothing_behind(alice: Person) -> None:
+    before = alice.jobs()
+    done = alice.run("csub", "--canary", "--array=1-5000", alice.script(HEAD + MARK + "sleep 60\n"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Batch job submission failed: Invalid job array specification" in done.stderr
+    left = [job for job in alice.jobs() if job not in before]
+    assert set(alice.lab.wait_jobs(left, timeout=60).values()) == {"CANCELLED"}
 
 
 @pytest.mark.parametrize("dependency", ["singleton", "afterany:{}"])

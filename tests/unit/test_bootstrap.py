@@ -88,6 +88,7 @@ def test_slurms_highest_reading_bounds_what_comes_in_one_twentieth_of_the_time()
         ("it was a command of --wrap", {"submit_line": "sbatch --wrap=python a.py"}),
         ("its script came by standard input", {"submit_line": "sbatch -G 1"}),
         ("its script is relative and --chdir was given", {"submit_line": "sbatch -D /d train.sh"}),
+        ("it was handed variables (--export)", {"submit_line": "sbatch --export=ALL,BS=64 train.sh"}),
         ("cannot be read with certainty", {"submit_line": "sbatch --no-such train.sh"}),
     ],
 )

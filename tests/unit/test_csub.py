@@ -197,6 +197,23 @@ def test_history_of_an_earlier_run_places_the_next(shell: Shell) -> None:
         assert json.loads(shell.run("--dry-run", "--format=json", "job.sh").stdout)["placement"]["gres"] == "as asked"
 
 
+def test_what_a_submission_says_of_tasks_and_variables_makes_another_job(shell: Shell) -> None:
+    (shell.folder / "job.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:1\nsrun python t.py\necho $BATCH > b\n")
+
+    def known_by(*options: str) -> tuple[str, str]:
+        found = json.loads(shell.run("--dry-run", "--format=json", *options, "job.sh").stdout)["request"]
+        return found["signature"].partition(".")[0], found["command"]
+
+    plain = known_by()
+    assert known_by("--ntasks=1") == plain
+    for options in (["--ntasks=4"], ["--ntasks-per-node=4"], ["--export=ALL,SIZE=4"], ["--export=ALL,BATCH=4"]):
+        other = known_by(*options)
+        assert other[0] != plain[0]
+        assert other[1] != plain[1]
+    assert known_by("--export=ALL,SIZE=4")[1] == "", "past jobs of the command were handed nobody knows what"
+    assert known_by("--export=ALL,SEED=4")[0] == known_by("--export=ALL,SEED=5")[0]
+
+
 SUBMITIT = """#!/bin/bash
 
 # Parameters

@@ -10,7 +10,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from slurm_colloc.runtime.spec import parse_array
 from slurm_colloc.slurm.options import Given
 from slurm_colloc.submit.first import CANARY, PROBE, divide, ranges
 from tests.unit.made import site
@@ -146,12 +149,101 @@ def test_a_rest_that_is_refused_takes_the_first_job_with_it(slurm: Shell) -> Non
     assert cancelled(slurm) == ["101", "100"]
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["Invalid job array specification", "Job dependency problem", "Pathname of a file, directory or other parameter"],
+)
+def test_an_array_that_slurm_refuses_leaves_no_first_task_behind(slurm: Shell, said: str) -> None:
+    said += " too long" if said.startswith("Path") else ""
+    for number in (2, 3):
+        slurm.behave(number, FAILS.format(f"sbatch: error: Batch job submission failed: {said}"))
+    assert slurm.run("--canary", "--array=1-5000", "job.sh").returncode == 1
+    assert cancelled(slurm) == ["101", "100"]
+
+
+def test_that_a_job_was_told_to_end_is_said_only_where_it_was(slurm: Shell) -> None:
+    for number in (2, 3):
+        slurm.behave(number, FAILS.format(DEFINITE))
+    (slurm.folder / "bin/scancel").write_text('#!/bin/sh\n[ -z "$SCANCEL_NAME" ] && echo "no answer" >&2\nexit 1\n')
+    done = slurm.run(*ARRAY, "job.sh", environ={"SCANCEL_NAME": "other"})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "csub: error: the rest was refused, and job 100 could not be cancelled: no answer" in done.stderr
+
+
+def test_a_probe_that_is_one_job_too_many_is_taken_back_and_the_job_submitted_as_usual(slurm: Shell) -> None:
+    path = slurm.folder / "site.toml"
+    path.write_text(path.read_text() + '[probe]\npartition = "debug"\nminutes = 2\n')
+    for number in (1, 2):
+        slurm.behave(number, FAILS.format(DEFINITE))
+    done = slurm.run("--probe", "job.sh")
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 103\n"), done.stderr
+    assert "csub: not measured first: behind job 100, which is cancelled, sbatch: error: " in done.stderr
+    assert cancelled(slurm) == ["100"]
+    assert options(slurm.calls()[3], "dependency", "partition") == {}
+
+
 def test_a_rest_of_which_nobody_knows_whether_it_is_there_is_not_submitted_again(slurm: Shell) -> None:
     slurm.behave(2, FAILS.format(DOUBTFUL))
     done = slurm.run(*ARRAY, "job.sh")
     assert (done.returncode, done.stdout, len(slurm.calls())) == (1, "", 3)
     assert "whether there is a job of the rest is not known: see squeue" in done.stderr
     assert "100" not in cancelled(slurm)
+
+
+FAULTY = """
+import sys
+import slurm_colloc.cli.csub as csub, slurm_colloc.cli.csub_first as csub_first
+where, name, at, when = sys.argv.pop(1).split(",")
+home, count = globals()[where], [0]
+was = getattr(home, name)
+def faulty(*args, **kwargs):
+    count[0] += 1
+    if count[0] == int(at):
+        if when == "behind":
+            was(*args, **kwargs)
+        raise RuntimeError("made up")
+    return was(*args, **kwargs)
+setattr(home, name, faulty)
+csub.main()
+"""
+FAULTS = [("csub_first", name, at) for name in ("run", "remove_script", "name_also", "write_all") for at in (1, 2)]
+FAULTS += [("csub_first", name, 1) for name in ("_record", "write_record", "submit_companion", "write_rest", "_done")]
+FAULTS += [("csub", name, at) for name, at in (("with_body", 1), ("with_body", 2), ("tell", 1), ("record", 1))]
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+@pytest.mark.parametrize(("where", "name", "at"), FAULTS)
+def test_whatever_fails_the_whole_is_not_submitted_beside_a_part(
+    slurm: Shell, where: str, name: str, at: int, when: str
+) -> None:
+    done = slurm.run(f"{where},{name},{at},{when}", *ARRAY, "job.sh", code=FAULTY)
+    tasks = [word for call in slurm.calls() for word in call if word.startswith("--array")]
+    whole = [call for call in slurm.calls() if [word for word in call if word.startswith("--array")] == [ARRAY[1]]]
+    assert len(slurm.calls()) == 1 if whole else tasks.count("--array=3-5%2") <= 1
+    assert whole or done.returncode == 0 or "csub: error: " in done.stderr
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("signal", ["INT", "TERM", "HUP", "KILL"])
+def test_whatever_ends_csub_no_part_is_submitted_twice(slurm: Shell, signal: str, at: int) -> None:
+    slurm.behave(at, f"kill -{signal} $PPID\nsleep 0.2\n")
+    done = slurm.run(*ARRAY, "job.sh")
+    tasks = [[word for word in call if word.startswith("--array")][-1:] for call in slurm.calls()]
+    assert tasks == [["--array=2"], [], ["--array=3-5%2"]][: at + 1 if signal == "KILL" else 3]
+    assert done.stdout == ("" if signal == "KILL" else "Submitted batch job 102\n")
+
+
+def test_without_room_for_the_script_it_goes_as_it_is(slurm: Shell) -> None:
+    done = slurm.run(*ARRAY, "job.sh", environ={"TMPDIR": str(slurm.folder / "missing")})
+    assert (done.returncode, done.stdout, len(slurm.calls())) == (0, "Submitted batch job 100\n", 1), done.stderr
+    assert ARRAY[1] in slurm.calls()[0]
+
+
+def test_an_sbatch_that_a_signal_ended_is_not_passed_over_in_silence(slurm: Shell) -> None:
+    slurm.behave(0, "kill -INT $$\n")
+    done = slurm.run(*ARRAY, "job.sh")
+    assert (done.returncode, done.stdout, len(slurm.calls())) == (130, "", 1)
+    assert "csub: error: whether there is a job of task 2 is not known: see squeue; no other was" in done.stderr
 
 
 AGAINST = [
@@ -177,6 +269,16 @@ def test_where_it_cannot_be_it_goes_as_usual_and_says_why(slurm: Shell, argv: li
     assert len(slurm.calls()) == 1
     [said] = [line for line in done.stderr.splitlines() if "not measured first: " in line]
     assert why in said
+
+
+@pytest.mark.parametrize(("option", "line"), [("--signal=USR1@90", "train"), ("-v", "scontrol requeue $SLURM_JOB_ID")])
+def test_a_probe_that_might_requeue_itself_for_ever_is_none(slurm: Shell, option: str, line: str) -> None:
+    path = slurm.folder / "site.toml"
+    path.write_text(path.read_text() + '[probe]\npartition = "debug"\nminutes = 2\n')
+    (slurm.folder / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --gres=gpu:1\n{line}\n")
+    done = slurm.run("--probe", option, "job.sh")
+    assert (done.stdout, len(slurm.calls())) == ("Submitted batch job 100\n", 1)
+    assert "not measured first: it is told of its end or requeues itself" in done.stderr
 
 
 def test_a_script_may_ask_for_it_and_the_command_line_take_it_back(slurm: Shell) -> None:
@@ -227,14 +329,35 @@ def test_a_site_may_want_no_canaries(slurm: Shell) -> None:
 def test_numbers_become_ranges() -> None:
     assert ranges((1, 2, 3, 5, 7, 8)) == "1-3,5,7-8"
     assert ranges(()) == ""
+    assert ranges((3,)) == "3"
+    assert ranges((3, 9)) == "3,9"
+    assert ranges((0, 5, 10, 15, 16)) == "0-15:5,16"
+    assert ranges((0, 5, 6, 7, 20, 22, 24)) == "0,5-7,20-24:2"
+
+
+@given(st.sets(st.integers(0, 60), min_size=1))
+def test_ranges_name_each_number(numbers: set[int]) -> None:
+    assert parse_array(ranges(sorted(numbers))) == tuple(sorted(numbers))
+
+
+def test_an_array_with_a_step_stays_as_short_as_it_was(slurm: Shell) -> None:
+    done = slurm.run("--canary", "--array=0-99999:2%5", "job.sh")
+    assert done.stdout == "Submitted batch job 102\n", done.stderr
+    assert [word for word in slurm.calls()[2] if word.startswith("--array")][-1] == "--array=2-99998:2%5"
+
+
+def test_an_array_that_becomes_too_long_goes_as_usual(slurm: Shell) -> None:
+    done = slurm.run("--canary", "--array=0-3000:3,1-3001:3", "job.sh")
+    assert (done.stdout, len(slurm.calls())) == ("Submitted batch job 100\n", 1)
+    assert "not measured first: without its first task the array is too long to be named" in done.stderr
 
 
 def test_a_probe_of_an_array_is_its_first_task_and_the_rest_is_all_of_it() -> None:
-    given = {"array": Given("array", "4,0-2:2%1", "argv", "")}
+    asked = {"array": Given("array", "4,0-2:2%1", "argv", "")}
     config = site()._replace(probe=site().probe._replace(partition="debug"))
-    assert divide(PROBE, given, config).rest_array == "0,2,4%1"
-    assert divide(PROBE, given, config).first[0] == "--array=0"
-    assert divide(CANARY, given, config).rest_array == "2,4%1"
+    assert divide(PROBE, asked, config).rest_array == "0-4:2%1"
+    assert divide(PROBE, asked, config).first[0] == "--array=0"
+    assert divide(CANARY, asked, config).rest_array == "2,4%1"
 
 
 LISTED = (

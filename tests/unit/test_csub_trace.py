@@ -132,6 +132,9 @@ def test_an_ordinary_submission_loads_none_of_it(traced: Shell) -> None:
     for name in (
         "history.traces",
         "estimate.trace",
+        "estimate.near",
+        "estimate.probe",
+        "estimate.command",
         "estimate.prior",
         "estimate.static",
         "submit.tracing",

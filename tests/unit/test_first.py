@@ -271,6 +271,60 @@ def test_killed_behind_the_commit_and_run_again_the_sized_job_is_the_one(slurm: 
     assert slurm.runs == {2: 1, 3: 1}
 
 
+def unanswered() -> None:
+    raise UnansweredError("no answer")
+
+
+def test_a_companion_that_runs_again_takes_no_answer_for_no_job(slurm: Slurm) -> None:
+    slurm.at["scancel --state=PENDING 12"] = dies
+    with pytest.raises(Died):
+        slurm.follow()
+    slurm.at["squeue -h -a -r"] = unanswered
+    leave(slurm, "its companion ended while it was at work; job 13, made in its place, is cancelled")
+
+
+def test_where_slurm_never_says_what_became_of_the_rest_that_is_said(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.at["scancel --state=PENDING 12"] = dies
+    with pytest.raises(Died):
+        slurm.follow()
+
+    def mute(words: Sequence[str], timeout_s: float, environ: Mapping[str, str]) -> bytes:
+        raise ProcessError("'squeue' ended with status 1: Unable to contact slurm controller")
+
+    monkeypatch.setattr(first, "ask", mute)
+    assert slurm.follow() == "job 12 is left as it was asked for: Slurm does not say whether it is cancelled"
+
+
+def test_a_rest_that_slurm_has_forgotten_is_over(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm.at["scancel --state=PENDING 12"] = dies
+    with pytest.raises(Died):
+        slurm.follow()
+
+    def forgetful(words: Sequence[str], timeout_s: float, environ: Mapping[str, str]) -> bytes:
+        raise ProcessError("'squeue' ended with status 1: slurm_load_jobs error: Invalid job id specified")
+
+    monkeypatch.setattr(first, "ask", forgetful)
+    assert slurm.follow() == "job 10 was measured; the rest runs as job 13"
+
+
+def test_a_task_that_began_is_taken_back_although_slurm_answers_late(slurm: Slurm) -> None:
+    slurm.at["scancel --state=PENDING 12"] = lambda: slurm.rest.update({3: "RUNNING"})
+    slurm.at["scancel 13_3"] = unanswered
+    assert slurm.follow().endswith("but for what had begun as asked: 3")
+    assert slurm.runs == {2: 1, 3: 1}
+
+
+def test_a_folder_that_the_companion_does_not_find_is_named(slurm: Slurm) -> None:
+    slurm.at["csub"] = missing
+    leave(slurm, "what it would get is not known: [Errno 2] no folder")
+
+
+def missing() -> None:
+    raise FileNotFoundError(2, "no folder")
+
+
 def test_a_task_that_began_in_the_last_moment_runs_once(slurm: Slurm) -> None:
     slurm.at["scancel --state=PENDING 12"] = lambda: slurm.rest.update({3: "RUNNING"})
     assert slurm.follow().endswith(f"on {GIVEN}, but for what had begun as asked: 3")

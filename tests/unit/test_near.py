@@ -51,6 +51,27 @@ def test_two_batch_sizes_draw_a_line() -> None:
     assert "more than 4 times" in str(from_relatives(asked(300, 0.1)._replace(relatives=runs)))
 
 
+def test_relatives_under_mps_count_for_more_where_nothing_else_is_known() -> None:
+    runs = (run("1", 2000, 32, 0.1), run("2", 1500, 32, 0.1, mode="mps"), run("3", 3040, 64, 0.1, mode="mps"))
+    between = found(asked(48, 0.1)._replace(relatives=runs))
+    assert q(between)[0] == near(3000)
+    assert "2 runs (1 of them under MPS" in between.provenance
+
+
+@pytest.mark.parametrize("value", [-1, 0, 1e-300, 1e300, float("inf")])
+@pytest.mark.parametrize("name", ["batch-size", "level"])
+def test_what_is_no_size_lies_on_no_line(value: float, name: str) -> None:
+    names = (name, "lr")
+    runs = (run("1", 2000, 32, 0.1), run("2", 3000, 64, 0.1))
+    for relatives in (runs, runs[:1]):
+        assert "is no size" in str(from_relatives(asked(value, 0.1, names=names)._replace(relatives=relatives)))
+    odd = run("3", 30000, value, 0.1)
+    assert q(found(asked(48, 0.1, names=names)._replace(relatives=(*runs, odd))))[0] == near(2500)
+    alone = from_relatives(asked(48, 0.1, names=names)._replace(relatives=(odd, run("4", 9, 1.5 * value, 0.1))))
+    assert "do not tell" in str(alone)
+    assert q(found(asked(value, 0.1, names=names)._replace(relatives=(odd,))))[0] == 30000
+
+
 def test_what_sizes_nothing_may_differ() -> None:
     runs = (run("1", 2000, 32, 0.1), run("2", 2100, 32, 0.2))
     same = found(asked(32, 0.5)._replace(relatives=runs))
@@ -158,6 +179,22 @@ def test_the_ladder_takes_runs_of_the_job_itself_first() -> None:
 
 
 GREEDY = {"gpu_mem_total_mib": 81559, "grew_until_s": 5.0}
+
+
+def test_a_job_that_only_ever_had_a_share_is_as_busy_as_its_relatives() -> None:
+    """Placed on a slice by its relatives, it was submitted as asked from the next time on."""
+    asked_for = asked(64, 0.1)
+    own = run("3", 3000, 64, 0.1, mode="mig", sm_active_mean_pct=None, sm_active_q95_pct=None)
+    alone = estimate(asked_for._replace(runs=[own]))
+    assert alone.sm_active_pct is None
+    relatives = [run("1", 1500, 16, 0.1), run("2", 2000, 32, 0.1)]
+    footprint = estimate(asked_for._replace(runs=[own], relatives=relatives))
+    near_one = found(asked_for._replace(relatives=relatives))
+    assert (footprint.rung, footprint.gpu_mem_peak_mib) == ("exact", alone.gpu_mem_peak_mib)
+    assert footprint.sm_active_pct == near_one.sm_active_pct
+    assert "of 2 runs with other numbers" in footprint.provenance
+    hinted = estimate(asked_for._replace(hint="mem=4G", runs=[own], relatives=relatives))
+    assert hinted.sm_active_pct == near_one.sm_active_pct
 
 
 def test_what_a_greedy_framework_took_is_not_what_it_needs() -> None:

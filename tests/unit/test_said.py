@@ -42,6 +42,13 @@ def test_said_there_and_back(tmp_path: Path) -> None:
     assert read_said(str(tmp_path), "fam.64~~f") == said
 
 
+def test_relatives_are_looked_for_where_a_job_only_ever_had_a_share(config: SiteConfig) -> None:
+    runs = [evidence("1", signature="fam.64~~f", mode="mig"), evidence("2", signature="fam.32~~f")]
+    write_snapshot(snapshot_path(config.paths.state, os.geteuid()), runs)
+    assert [run.job_id for run in look_up(config, "fam.64~~f", None).relatives] == ["2"]
+    assert look_up(config, "fam.32~~f", None).relatives == ()
+
+
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"forgotten_s": NaN, "hint": "", "at_s": 0}', b"[" * 4000])
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path, content: bytes) -> None:
     write_said(str(tmp_path), "fam.1", Said())
@@ -129,7 +136,7 @@ def test_csub_takes_what_was_corrected_until_it_is_forgotten(shell: Shell) -> No
     done = shell.run("job.sh", "--batch", "64")
     assert "corrected to 4096 MiB, and job 9 used 5000 MiB" in done.stderr
     signature = str(request(shell, "--batch", "64")["signature"])
-    assert "1 files of evidence are gone" in history(shell, "--forget", signature)
+    assert "1 file of evidence removed" in history(shell, "--forget", signature)
     assert "footprint (unknown)" in shell.run("--explain", "--dry-run", "job.sh", "--batch", "64").stderr
 
 
@@ -151,6 +158,8 @@ def test_what_nobody_can_mean_is_refused(shell: Shell) -> None:
     shell.run("job.sh")
     assert "'77' is no job of yours that csub submitted" in history(shell, "--forget", "77", fails=True)
     assert "is no job of yours" in history(shell, "--forget", "../../..", fails=True)
+    both = history(shell, "--forget", "4711", "--correct", "4711", "mem=4G", fails=True)
+    assert "forget first, then correct" in both
     for bad in ("mem=0G", "9G", "mem=-1G", "sm=5"):
         history(shell, "--correct", "4711", bad, fails=True)
     assert not list(shell.folder.rglob("said"))
@@ -166,7 +175,7 @@ def test_history_shows_each_job_once_with_what_is_believed(shell: Shell) -> None
     text = history(shell)
     jobs, _, submissions = text.partition("submissions:\n")
     assert jobs.count("job.sh --batch 64") == 1
-    assert "exact, from 1 runs: 4000 MiB expected, 4600 MiB at most, 9 % of the SMs" in jobs
+    assert "exact, from 1 run: 4000 MiB expected, 4600 MiB at most, 9 % of the SMs" in jobs
     assert "last run 9 ended 1970-01-01" in jobs
     assert submissions.count("4711") == 3
     told = json.loads(history(shell, "--format=json"))

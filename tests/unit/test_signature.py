@@ -27,6 +27,7 @@ class Job:
         return signature(script, self.args, self.gpus, ("lab", "0"), self.variables, self.folder).text
 
 
+WRITES = "mkdir -p $OUT\ncp t.py $OUT\nt --out $OUT > $OUT/l\nt --log $OUT | tee $OUT/m"
 SAME = [
     ("directives", Job("#SBATCH -t 5\n#CSUB --gpu-footprint=mem=9G\npython train.py"), Job("python train.py")),
     ("comments and blank lines", Job("# mine\n\n  python train.py  "), Job("python train.py")),
@@ -59,6 +60,9 @@ SAME = [
     ("a variable nobody names", Job("python t.py", BS="1"), Job("python t.py", BS="2")),
     ("a variable that it sets itself", Job("BS=3\nt $BS", BS="1"), Job("BS=3\nt $BS", BS="2")),
     ("a script's argument that is a seed", Job("python t.py $@", "--seed", "1"), Job("python t.py $@", "--seed", "2")),
+    ("a folder in a variable", Job(f"OUT=r/a\n{WRITES}"), Job(f"OUT=r/b\n{WRITES}")),
+    ("an experiment's folder", Job("t --exp /s/a"), Job("t --exp /s/b")),
+    ("a longer search path", Job("export LIBS=/x:$LIBS\nt", LIBS="a"), Job("export LIBS=/x:$LIBS\nt", LIBS="b")),
     ("what it activates itself", Job("conda activate a\nt"), Job("conda activate a\nt", VIRTUAL_ENV="/v")),
 ]  # fmt: skip
 RELATIVE = [
@@ -71,6 +75,11 @@ RELATIVE = [
     ("a script's argument", Job("t -b $1", "64"), Job("t -b $1", "32")),
     ("a script's named argument", Job("t $@", "--seq-len", "64"), Job("t $@", "--seq-len", "32")),
     ("a size with a noisy name", Job("t --output-size 10"), Job("t --output-size 1000")),
+    ("a variable with a default", Job("BS=${BS:-8}\nt -b $BS", BS="8"), Job("BS=${BS:-8}\nt -b $BS", BS="64")),
+    ("one set where it is empty", Job('[ "$BS" ] || BS=8\nt $BS', BS="8"), Job('[ "$BS" ] || BS=8\nt $BS', BS="64")),
+    ("how many seeds", Job("t --num-seeds 1"), Job("t --num-seeds 16")),
+    ("how many outputs", Job("t n_out=10"), Job("t n_out=100000")),
+    ("what follows a message", Job("echo a; t --bs 8"), Job("echo a; t --bs 64")),
     ("a negative number", Job("t --shift -1"), Job("t --shift -2")),
 ]
 STRANGERS = [
@@ -88,6 +97,16 @@ STRANGERS = [
     ("an environment", Job("t", CONDA_DEFAULT_ENV="a"), Job("t", CONDA_DEFAULT_ENV="b")),
     ("an image", Job("apptainer exec a.sif t"), Job("apptainer exec b.sif t")),
     ("a list of numbers", Job("t --layers 3,4,6,3"), Job("t --layers 3,4,23,3")),
+    ("a job behind a message", Job("echo a && t --model s"), Job("echo a && t --model l")),
+    ("hydra's experiment", Job("t experiment=vision/small"), Job("t experiment=vision/large")),
+    ("hydra's added experiment", Job("t +experiment=vision/small"), Job("t +experiment=vision/large")),
+    ("an experiment's file", Job("t --exp_file exps/s.py"), Job("t --exp_file exps/l.py")),
+    ("a name that chooses the model", Job("NAME=r18\nt --model $NAME"), Job("NAME=r152\nt --model $NAME")),
+    ("the same from outside", Job("t --model $NAME", NAME="r18"), Job("t --model $NAME", NAME="r152")),
+    ("a number that chooses a file", Job("EXP=3\nt c/exp$EXP.yaml"), Job("EXP=4\nt c/exp$EXP.yaml")),
+    ("a name within another", Job("N_ID=a\nOUT=c/$N_ID\nt --resume $OUT"), Job("N_ID=b\nOUT=c/$N_ID\nt --resume $OUT")),
+    ("a size like a date", Job("t --crop 2048_1024"), Job("t --crop 2048_1536")),
+    ("a macro", Job("cat >p.h <<E\n#define N 8\nE\nmake"), Job("cat >p.h <<E\n#define N 64\nE\nmake")),
     ("one number more", Job("t -b 64"), Job("t -b 64 -w 4")),
     ("no program to be read, elsewhere", Job("gmx mdrun"), Job("gmx mdrun", folder="/home/ann/other")),
 ]
@@ -132,6 +151,71 @@ def test_the_program_makes_the_job_wherever_it_lies(tmp_path: Path) -> None:
     assert (is_same(before, after), is_relative(before, after)) == (False, True), "edited since"
 
 
+LINES = 'P=tasks.txt\nA=$(sed -n "${SLURM_ARRAY_TASK_ID}p" $P)\npython train.py $A'
+HYDRA = '@hydra.main(config_path="conf", config_name="config")'
+
+
+@pytest.mark.parametrize(
+    ("text", "files", "changed", "is_edit"),
+    [
+        ("python train.py --config c.yaml", {"c.yaml": "batch: 8"}, {"c.yaml": "batch: 64"}, False),
+        ("python $HOME/train.py c.json", {"c.json": '{"b": 8}'}, {"c.json": '{"b": 64}'}, False),
+        (LINES, {"tasks.txt": "-b 8"}, {"tasks.txt": "-b 64"}, False),
+        ("source env.sh\npython train.py", {"env.sh": "BS=8"}, {"env.sh": "BS=64"}, False),
+        ("source env.sh\npython train.py", {"env.sh": "BS=8"}, {"train.py": "b"}, True),
+        ("source ~/no/conda.sh\npython train.py", {}, {"train.py": "b"}, True),
+        ("D=lib\npython $D/train.py", {"lib/train.py": "a"}, {"lib/train.py": "b"}, True),
+        ("python -m lib.train", {"lib/train.py": "a"}, {"lib/train.py": "b"}, True),
+        ("python prep.py\npython train.py", {"prep.py": "a"}, {"train.py": "b"}, True),
+        ("python train.py", {"train.py": HYDRA, "conf/config.yaml": "b: 8"}, {"conf/config.yaml": "b: 64"}, False),
+        ("python train.py --config-name=big", {"conf/big.yaml": "b: 8"}, {"conf/big.yaml": "b: 64"}, False),
+        ("python train.py", {"train.py": 'open("c.yaml")', "c.yaml": "b: 8"}, {"c.yaml": "b: 64"}, False),
+    ],
+)
+def test_what_its_files_hold_makes_the_job(
+    tmp_path: Path, text: str, files: dict[str, str], changed: dict[str, str], is_edit: bool
+) -> None:
+    jobs = []
+    for contents in ({"train.py": "a"} | files, changed):
+        for name, content in contents.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(content)
+        found = parts_of(Job(text, folder=str(tmp_path), HOME=str(tmp_path)).signature())
+        assert found
+        jobs.append(found)
+    assert not is_same(*jobs)
+    assert is_relative(*jobs) == is_edit
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "after"),
+    [
+        ("python train.py c.yaml", {"c.yaml": "b: 8\nseed: 1"}, {"c.yaml": "# mine\nb: 8\n\nseed: 2"}),
+        ("python train.py --out r.json > l.conf", {}, {"r.json": "{}", "l.conf": "x"}),
+        ("cat > c.yaml <<E\nb: 8\nE\npython train.py c.yaml", {"c.yaml": "b: 64"}, {"c.yaml": "b: 8"}),
+        ("python train.py $SLURM_ARRAY_TASK_ID | tee l.txt", {}, {"l.txt": "x"}),
+    ],
+)
+def test_what_files_say_of_one_run_makes_no_other_job(
+    tmp_path: Path, text: str, before: dict[str, str], after: dict[str, str]
+) -> None:
+    found = []
+    for contents in ({"train.py": "a"} | before, after):
+        for name, content in contents.items():
+            (tmp_path / name).write_text(content)
+        found.append(Job(text, folder=str(tmp_path)).signature())
+    assert found[0] == found[1]
+
+
+def test_settings_changed_since_a_past_job_ran_are_not_what_it_read(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("b: 8")
+    now_known = signature(b"python t.py c.yaml", (), 1, folder=str(tmp_path))
+    assert signature(b"python t.py c.yaml", (), 1, folder=str(tmp_path), ran_s=4e9) == now_known
+    past = parts_of(signature(b"python t.py c.yaml", (), 1, folder=str(tmp_path), ran_s=1.0).text)
+    assert past
+    assert past.family != (parts_of(now_known.text) or past).family
+
+
 def test_its_numbers_have_names() -> None:
     found = signature(b"BS=64\nt -b $BS --lr=1e-3 x.y=2 --seed 4\n", ["7", "--depth", "50"], 1)
     assert found.names == ("BS", "lr", "x.y", "argument 1", "depth")
@@ -152,6 +236,18 @@ def test_more_numbers_than_a_name_holds_leave_the_job_itself_only() -> None:
 def test_what_is_no_signature_of_this_release(text: str) -> None:
     found = parts_of(text)
     assert found is None or found.folder == "f-joined"
+
+
+@pytest.mark.parametrize(
+    "name", ["lora-rank", "rank", "mask_ratio", "mlp_ratio", "sample-rate", "num-steps", "clip_size", "p"]
+)
+def test_what_may_size_a_job_is_not_inert(name: str) -> None:
+    assert not is_inert(name)
+
+
+@pytest.mark.parametrize("name", ["node_rank", "lora_dropout", "num_train_steps", "num-epochs", "top_p", "max_steps"])
+def test_what_sizes_nothing_is_inert(name: str) -> None:
+    assert is_inert(name)
 
 
 def test_what_numbers_mean() -> None:

@@ -128,6 +128,17 @@ def test_one_measured_run_of_a_relative_says_what_comes_on_top() -> None:
     assert bounded.gpu_mem_peak_mib.q99 == 6000
 
 
+def test_a_trace_that_says_too_much_does_not_make_nothing_of_a_smaller_job() -> None:
+    run = evidence("7", 10000, signature=OTHER)
+    found = estimate(question((OWN, 2000.0), (OTHER, 20000.0), relatives=(run,)))
+    assert found.gpu_mem_peak_mib
+    assert found.gpu_mem_peak_mib.q50 == 1000, "half of it, not 8000 MiB less than nothing"
+    assert "as large a part" in found.provenance
+    larger = estimate(question((OWN, 40000.0), (OTHER, 20000.0), relatives=(run,)))
+    assert larger.gpu_mem_peak_mib
+    assert larger.gpu_mem_peak_mib.q50 == 30000
+
+
 def test_a_line_over_two_sizes_comes_before_a_trace_and_own_runs_before_both() -> None:
     two = (evidence("1", 2000, signature=OTHER), evidence("2", 2500, signature="fam.48~p~f"))
     assert estimate(question((OWN, 4000.0), (OTHER, 2000.0), relatives=two)).rung == "near"

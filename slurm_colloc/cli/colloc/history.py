@@ -10,6 +10,7 @@ import typer
 
 from slurm_colloc.cli.colloc.history_bootstrap import bootstrap
 from slurm_colloc.cli.colloc.output import say, site, write
+from slurm_colloc.cli.csub_show import how_sure
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError, InputError
@@ -25,6 +26,7 @@ from slurm_colloc.model import Decision, Evidence, Footprint
 from slurm_colloc.report.pack import pack_summary, read_pack
 from slurm_colloc.report.text import printable, stamp
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.units import counted
 
 app = typer.Typer(help="Show what csub decided for me and what it believes about each of my jobs; set it right.")
 app.command()(bootstrap)
@@ -65,6 +67,8 @@ def history(
         return
     if form not in ("text", "json"):
         raise InputError(f"--format '{form}' is neither text nor json")
+    if forgotten and any(corrected):
+        raise InputError("--forget forgets a correction too; forget first, then correct")
     config = site()
     decisions, unreadable = read_decisions(config.decisions_folder)
     decisions = [one for one in decisions if not (one.notes_a_guest or one.out_of_memory)]
@@ -161,12 +165,12 @@ def _size(believed: Believed) -> str:
 
 def _show_job(believed: Believed) -> None:
     decision, footprint = believed.decision, believed.footprint
-    counted = f", from {footprint.evidence_count} runs" if footprint.evidence_count else ""
+    runs = f", from {counted(footprint.evidence_count, 'run')}" if footprint.evidence_count else ""
     run = believed.last_run
     ended = f"last run {run.job_id} ended {stamp(_at(run.ended_s))} ({run.state})" if run else "no run known"
     write(
         f"{printable(decision.job_name)}  {printable(decision.line)}  (last job {printable(decision.job_id)})\n"
-        f"    {footprint.rung}{counted}: {_size(believed)}; {printable(footprint.provenance)}\n"
+        f"    {footprint.rung}{runs}: {_size(believed)}; {printable(footprint.provenance)}{how_sure(footprint)}\n"
         f"    {printable(ended)}\n",
         "",
     )
@@ -219,8 +223,8 @@ def _forget(named: str, decisions: Sequence[Decision]) -> None:
     # What is known by the command alone would take its place.
     gone = sum(forget(folder, one, now()) for one in (decision.signature, decision.command) if one)
     say(
-        f"'{decision.job_name}' is forgotten: {gone} files of evidence are gone, and what the site knows of its runs "
-        "until now does not count"
+        f"'{decision.job_name}' is forgotten: {counted(gone, 'file')} of evidence removed, and what the site "
+        "knows of its runs until now does not count"
     )
 
 
@@ -234,4 +238,7 @@ def _correct(named: str, hint: str, decisions: Sequence[Decision]) -> None:
         say(str(error))
         before = Said()
     write_said(folder, decision.signature, before._replace(hint=hint, at_s=now()))
-    say(f"'{decision.job_name}' is taken to need {hint} from now on; 'colloc history --forget {named}' takes it back")
+    say(
+        f"'{decision.job_name}' is taken to need {hint} from now on; 'colloc history --forget {named}' takes "
+        "that back, and forgets what was measured of it"
+    )

@@ -48,9 +48,21 @@ def first_of(config: SiteConfig, job_id: str) -> str:
             return outcome.said
         if is_settled(folder):
             return "csub could not have it sized: the rest runs as asked"
-        return f"job {read_record(folder).job_id} is to be measured; the rest waits for that"
+        first = read_record(folder).job_id
+        if _companion_is_there(config, f"csub-first-{first}"):
+            return f"job {first} is to be measured; the rest waits for that"
+        if is_claimed(folder):
+            return f"the companion of job {first} died as it sized the rest: see squeue for what there is"
+        return f"the companion of job {first} ended without a word: the rest runs as asked"
     except CollocError as error:
         return f"what became of it is not known: {error}"
+
+
+def _companion_is_there(config: SiteConfig, name: str) -> bool:
+    """Return whether Slurm has a job of one's own of that name that has not ended."""
+    question = ("squeue", "-h", "-a", "-u", str(os.geteuid()), "-n", name, "-o", "%i")
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("SQUEUE_")}
+    return bool(ask(question, config.timeouts.ask_slurm_s, environ).strip())
 
 
 def _advice(config: SiteConfig, job_id: str, *, followed: bool) -> str:

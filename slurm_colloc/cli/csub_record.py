@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What csub decided of a job, written down once there is one."""
+
+import os
+from collections.abc import Callable
+from functools import partial
+
+from slurm_colloc.clock import now, within
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import CollocError
+from slurm_colloc.model import Decision
+from slurm_colloc.submit.plan import Plan
+
+# Of the command line, in the decision: enough to know the job again.
+_LONGEST_LINE = 200
+
+
+def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Callable[[str], None]) -> None:
+    """Write down what was decided; a note where that fails, for the job is submitted."""
+    from slurm_colloc.history.records import drop_decision
+
+    packed = plan.packed
+    words = plan.sbatch_argv[plan.script_at :] if plan.script_at is not None else ()
+    line = " ".join(words)[:_LONGEST_LINE].encode(errors="replace").decode()
+    for offset, (request, footprint, placement) in enumerate(plan.parts):
+        # What a pack uses must count neither as one task's use nor against what was foretold of one task.
+        memory, active = (None, None) if packed else (footprint.gpu_mem_peak_mib, footprint.sm_active_pct)
+        decision = Decision(
+            job_id=str(int(job_id) + offset),  # Slurm numbers the components of a job one after the other
+            cluster=cluster,
+            at_s=now(),
+            user=os.environ.get("USER", ""),
+            job_name=request.name,
+            signature=packed.signature if packed else request.signature,
+            asked=request.asked,
+            given=placement.given,
+            mode=placement.mode,
+            rung=footprint.rung,
+            gpu_mem_q99_mib=memory.q99 if memory else None,
+            sm_active_q95_pct=active.q95 if active else None,
+            reasons=placement.reasons,
+            numbers=() if packed else request.numbers,
+            command="" if packed else request.command,
+            line=line,
+            gpu_mem_expected_mib=None if packed else footprint.expected_mib,
+            margin="" if packed else footprint.margin,
+        )
+        try:
+            drop = partial(drop_decision, config.decisions_folder, decision)
+            within(config.timeouts.decide_s, "writing it", drop)
+        except CollocError as error:
+            say(f"job {job_id} is submitted, but the decision is not recorded: {error}")
+            return
