@@ -32,6 +32,9 @@ def from_prior(question: Question) -> Footprint | str:
         return f"{len(of_model)} other jobs of this user are known on {model}, {FEWEST} would be enough to go by"
     margin = question.calibration.margin(RUNG)
     return Footprint(
+        margin=RUNG,
+        expected_mib=peaks.q99,
+        confidence=margin.confidence,
         gpu_mem_peak_mib=peaks._replace(q99=max(peaks.q99 * margin.factor, most_shown(question.runs, ""))),
         sm_active_pct=_covering([family.sm for family in of_model if family.sm is not None]),
         run_time_s=None,

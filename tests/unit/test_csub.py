@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
+from tests.unit.made import evidence
 from tests.unit.shell import DEFINITE, DOUBTFUL, HINT, SCRIPT, Shell
 
 HEAVY = {"pandas", "numpy", "pyarrow", "duckdb", "pynvml", "pyslurm", "typer", "rich", "click", "ClusterShell"}
@@ -336,3 +339,26 @@ def test_a_footprint_without_a_value_does_not_take_the_script_for_one(shell: She
 def test_without_a_site_what_needs_none_is_silent(shell: Shell, argv: list[str]) -> None:
     assert shell.run(*argv, environ={"COLLOC_CONF": "/nonexistent"}).stderr == ""
     assert len(shell.calls()) == 1
+
+
+def test_what_other_jobs_used_counts_where_the_site_says_so(shell: Shell) -> None:
+    shell.site('"mig"', agent=True)
+    state = shell.folder / "state"
+    (state / "history").mkdir(parents=True)
+    path = shell.folder / "site.toml"
+    path.write_text(f'{path.read_text()}\n[paths]\nstate = "{state}"\n')
+    runs = [evidence(str(number), 3000, signature=f"f{number}.~~x", sm_active_q95_pct=9.0) for number in range(49)]
+    write_snapshot(snapshot_path(str(state), os.geteuid()), runs)
+    shell.run("job.sh")
+    path.write_text(path.read_text().replace("[sharing]\n", "[sharing]\ntrust_prior = true\n"))
+    shell.run("job.sh")
+    assert shell.calls() == [["job.sh"], ["--gres=gpu:h100_1g.10gb:1", "job.sh"]]
+    shown = subprocess.run(
+        [sys.executable, "-m", "slurm_colloc.cli.colloc", "history", "--format=json"],
+        env=shell.environment() | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    [job] = json.loads(shown)["jobs"]
+    assert (job["footprint"]["rung"], job["footprint"]["margin"]) == ("prior", "prior")

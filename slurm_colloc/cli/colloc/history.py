@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, NamedTuple
 
@@ -26,6 +27,7 @@ from slurm_colloc.model import Decision, Evidence, Footprint
 from slurm_colloc.report.pack import pack_summary, read_pack
 from slurm_colloc.report.text import printable, stamp
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.units import counted
 
 app = typer.Typer(help="Show what csub decided for me and what it believes about each of my jobs; set it right.")
@@ -109,7 +111,9 @@ def _believed(config: SiteConfig, decisions: Sequence[Decision], last: int) -> d
         known = look_up(config, signature, client.job_states, decision.command)
         # Their ends are known now; csub itself never tidies up.
         fold_drops(user_data_folder(), signature)
-        question = question_of(decision, known)
+        question = question_of(decision, known)._replace(
+            trusts_prior=config.sharing.trust_prior, names_gpu_type=_names_gpu_type(decision)
+        )
         footprint, doubt = _estimated(question, config.paths.state)
         found[signature] = Believed(decision, footprint, known, doubt)
     return dict(reversed(found.items()))
@@ -121,6 +125,12 @@ def _estimated(question: Question, state_folder: str) -> tuple[Footprint, str]:
         return footprint, contradiction(question, footprint)
     except InputError as error:  # a correction that this release does not understand
         return estimate_at_site(question._replace(corrected=""), state_folder), f"correction ignored: {error}"
+
+
+def _names_gpu_type(decision: Decision) -> bool:
+    with suppress(InputError):
+        return any(gres.type for gres in parse_gres(decision.asked) if gres.name == "gpu")
+    return True
 
 
 def _as_json(believed: dict[str, Believed], decisions: Sequence[Decision], unreadable: int) -> None:
