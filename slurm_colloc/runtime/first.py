@@ -264,18 +264,18 @@ def _commit(folder: str, record: Record, rest: str, sized: str, given: str, conf
             tasks = _tasks(rest, config)
             if tasks and not any(one.state == "PENDING" for one in tasks):
                 break
-    else:
+    if not tasks or all(one.state == "PENDING" for one in tasks):
         why = "Slurm did not cancel it in time" if tasks else "Slurm does not say whether it is cancelled"
         # Where nobody knows, job S is left: it dies when R ends well, and else is what is left of the work.
-        withdrawn = _withdraw(sized, config) if tasks and all(one.state == "PENDING" for one in tasks) else ""
-        write_outcome(folder, "", _as_asked(rest, why) + withdrawn)
+        write_outcome(folder, "", _as_asked(rest, why) + (_withdraw(sized, config) if tasks else ""))
         return
     _settle(folder, record, sized, tasks, given, config)
 
 
 def _settle(folder: str, record: Record, sized: str, tasks: Sequence[Task], given: str, config: SiteConfig) -> None:
     """Write down that job S does the work of R, but for what began as R after all."""
-    began = [one.task for one in tasks if one.began]
+    # Slurm may have cancelled some of them alone: what still waits will run as job R.
+    began = [one.task for one in tasks if one.began or one.state == "PENDING"]
     for task in began:
         for number in range(_TIMES):
             if number:

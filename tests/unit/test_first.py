@@ -341,6 +341,21 @@ def test_where_slurm_does_not_cancel_the_rest_the_sized_job_goes(slurm: Slurm, m
     assert slurm.runs == {2: 1, 3: 1}
 
 
+def test_where_slurm_cancels_only_some_of_the_rest_each_task_runs_once(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half_deaf(words: Sequence[str], timeout_s: float, environ: Mapping[str, str]) -> Finished:
+        if words[-1] != "12":
+            return slurm.run(words, timeout_s, environ)
+        slurm.rest[2] = "CANCELLED"
+        return Finished(0, b"", b"")
+
+    monkeypatch.setattr(first, "run", half_deaf)
+    slurm.follow()
+    assert slurm.sized == {2: "PENDING", 3: "CANCELLED"}
+    assert slurm.runs == {2: 1, 3: 1}
+
+
 def test_a_task_is_read_as_squeue_prints_it() -> None:
     assert parse_tasks("N/A|PENDING|0:00|Dependency\n") == (Task(None, "PENDING", "Dependency", "0:00"),)
     [ran] = parse_tasks("3|CANCELLED|1:02|None\n")
