@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ladder of evidence: the first rung that can carry an answer gives it, and the last one says "not known"."""
 
+import math
 from collections.abc import Callable, Iterator
 
 from slurm_colloc.estimate.exact import RUNG as EXACT
 from slurm_colloc.estimate.exact import from_runs, more_than, out_of_memory
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.model import COMPLETED, Footprint, Quantiles
+from slurm_colloc.model import Footprint, Quantiles
 from slurm_colloc.units import counted
 
 UNKNOWN_RUNG, CORRECTED_RUNG = "unknown", "corrected"
@@ -45,24 +46,37 @@ def _rungs(question: Question) -> Iterator[Callable[[Question], Footprint | str]
         from slurm_colloc.estimate.probe import from_cut_runs
 
         yield from_cut_runs
-    # A line over two sizes is closer than a trace, and a trace closer than what one size bounds.
-    sizes = {run.signature for run in question.relatives if run.state == COMPLETED}
-    if question.traces and len(sizes) < 2:
-        yield _traced
-    if question.relatives:
-        from slurm_colloc.estimate.near import from_relatives
-
-        yield from_relatives
-    if question.by_command:
-        from slurm_colloc.estimate.command import from_command
-
-        yield from_command
-    if question.traces and len(sizes) >= 2:
-        yield _traced
+    yield _sharpest
     if question.families and question.trusts_prior:
         from slurm_colloc.estimate.prior import from_prior
 
         yield from_prior
+
+
+def _sharpest(question: Question) -> Footprint | str:
+    """Return the lowest of what relatives, past commands and a trace support.
+
+    Each q99 is to cover the same share of jobs, so that the lowest tells most.
+    """
+    answers = []
+    if question.relatives:
+        from slurm_colloc.estimate.near import from_relatives
+
+        answers.append(from_relatives(question))
+    if question.by_command:
+        from slurm_colloc.estimate.command import from_command
+
+        answers.append(from_command(question))
+    if question.traces:
+        answers.append(_traced(question))
+    found = [answer for answer in answers if isinstance(answer, Footprint)]
+    if found:
+        return min(found, key=_most)
+    return "; ".join(answer for answer in answers if isinstance(answer, str) and answer)
+
+
+def _most(found: Footprint) -> float:
+    return found.gpu_mem_peak_mib.q99 if found.gpu_mem_peak_mib else math.inf
 
 
 def _traced(question: Question) -> Footprint | str:

@@ -16,8 +16,11 @@ from slurm_colloc.estimate.calibration import SHIPPED, Calibration
 from slurm_colloc.estimate.exact import from_runs, median
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.near import from_relatives
+from slurm_colloc.estimate.prior import from_prior
 from slurm_colloc.estimate.question import Question
+from slurm_colloc.estimate.trace import from_trace
 from slurm_colloc.history.signature import Parts, Signature, is_relative, is_same, parts_of
+from slurm_colloc.history.snapshot import FamilyUse
 from slurm_colloc.model import COMPLETED, Evidence, Footprint, Quantiles
 
 # A sampler that watched a whole run saw at least so much.
@@ -78,13 +81,15 @@ class Row(NamedTuple):
 class Case(NamedTuple):
     """One run to be placed, and the earlier runs of the same job and of its relatives that are known, oldest first.
 
-    ``known`` says how much that is, for tables by it; empty in a replay by time.
+    ``families`` is what other jobs used, where nothing of its own family is known. ``known`` says how much is, for
+    tables by it; empty in a replay by time.
     """
 
     row: Row
     runs: tuple[Row, ...]
     relatives: tuple[Row, ...]
     known: str = ""
+    families: tuple[FamilyUse, ...] = ()
 
 
 class Pieces(NamedTuple):
@@ -108,6 +113,13 @@ class Asked(NamedTuple):
     case: Case
     whole_mib: int
 
+    def traced(self) -> Question:
+        """Return the question of a job that is traced, as its relatives were."""
+        rows = (self.case.row, *self.case.runs, *self.case.relatives)
+        return self.question._replace(
+            traces=tuple((row.run.signature, row.traced_mib) for row in rows if row.traced_mib)
+        )
+
 
 class Outcome(NamedTuple):
     """What became of one placement; sizes in MiB, ``chosen_mib`` None where the policy abstained."""
@@ -120,6 +132,7 @@ class Outcome(NamedTuple):
     ideal_mib: int
     margin: str = ""
     expected_mib: float | None = None
+    sm_active_pct: Quantiles | None = None
 
 
 class Replayed(NamedTuple):
@@ -133,7 +146,8 @@ class Score(NamedTuple):
     """How one policy did, or one rung of the ladder; counts are of those answered.
 
     ``exact`` is the piece that the run would have needed, ``out_of_memory`` a smaller one. ``allocated_mib`` and
-    ``ideal_mib`` are sums, ``*_error`` of |q50 / peak - 1|, None without an answer.
+    ``ideal_mib`` are sums, ``*_error`` of |q50 / peak - 1|, None without an answer. ``sm_judged`` are the runs of which
+    SM activity was foretold and measured, ``sm_underestimates`` those that were busier than the q99.
     """
 
     policy: str
@@ -151,6 +165,8 @@ class Score(NamedTuple):
     ideal_mib: int
     median_error: float | None
     p95_error: float | None
+    sm_judged: int
+    sm_underestimates: int
 
 
 def _whole(asked: Asked) -> Footprint | str:
@@ -168,7 +184,8 @@ def _largest(asked: Asked) -> Footprint | str:
     return Footprint(Quantiles(peak, high, high), None, None, "", "largest", len(peaks), "the largest so far")
 
 
-WHOLE, LADDER = "whole GPU always", "ladder"
+WHOLE, LADDER, TRACED_LADDER = "whole GPU always", "ladder", "ladder with --trace"
+_BY_RUNG = (LADDER, TRACED_LADDER)
 # Another policy is another line here.
 POLICIES: Mapping[str, Callable[[Asked], Footprint | str]] = {
     WHOLE: _whole,
@@ -176,6 +193,9 @@ POLICIES: Mapping[str, Callable[[Asked], Footprint | str]] = {
     "exact": lambda asked: from_runs(asked.question),
     "near": lambda asked: from_relatives(asked.question),
     LADDER: lambda asked: estimate(asked.question),
+    "trace": lambda asked: from_trace(asked.traced()),
+    TRACED_LADDER: lambda asked: estimate(asked.traced()),
+    "prior": lambda asked: from_prior(asked.question),
 }
 
 
@@ -188,20 +208,42 @@ def by_time(rows: Sequence[Row]) -> Iterator[Case]:
 
 
 def without_own(rows: Sequence[Row]) -> Iterator[Case]:
-    """Yield each completed run, of whose configuration nothing is known, but one, two or all others of its family."""
-    for family in _families(rows):
+    """Yield each completed run, knowing nothing of its configuration, but one, two or all others of its family.
+
+    And once knowing none of them, but all other families.
+    """
+    families = _families(rows)
+    uses = [_use(family) for family in families]
+    for number, family in enumerate(families):
+        others_use = tuple(use for place, use in enumerate(uses) if use and place != number)
         by_text: dict[str, list[tuple[Row, Parts]]] = defaultdict(list)
         for one in family:
             by_text[one[0].run.signature].append(one)
         for row, parts in family:
             if not row.completed:
                 continue
+            yield Case(row, (), (), "none", others_use)
             others = [runs for text, runs in by_text.items() if text != row.run.signature]
             for count in (1, 2):
                 for some in _spread(list(combinations(others, count))):
                     yield _case(row, parts, [one for runs in some for one in runs], f"{count} other")
             if others:
                 yield _case(row, parts, [one for runs in others for one in runs], "all others")
+
+
+def _use(family: Sequence[tuple[Row, Parts]]) -> FamilyUse | None:
+    """Return what a family used at most; None where no run completed. Of several GPU models the last one counts."""
+    completed = [row for row, _ in family if row.completed]
+    if not completed:
+        return None
+    model = completed[-1].run.gpu_model
+    runs = [row.run for row in completed if row.run.gpu_model == model]
+    return FamilyUse(
+        model,
+        max(float(run.gpu_mem_peak_mib or 0) for run in runs),
+        max((run.sm_active_q95_pct for run in runs if run.sm_active_q95_pct is not None), default=None),
+        max((run.dram_active_q95_pct for run in runs if run.dram_active_q95_pct is not None), default=None),
+    )
 
 
 def repeats(rows: Sequence[Row]) -> Iterator[Case]:
@@ -257,7 +299,7 @@ def scores(outcomes: Sequence[Outcome]) -> list[Score]:
     for one in outcomes:
         groups[one.case.known, one.policy, ""].append(one)
     for one in outcomes:
-        if one.policy == LADDER:
+        if one.policy in _BY_RUNG:
             groups[one.case.known, one.policy, one.rung].append(one)
     order = list(POLICIES)
     known = list(dict.fromkeys(one.case.known for one in outcomes))
@@ -270,6 +312,8 @@ def _score(policy: str, rung: str, known: str, outcomes: Sequence[Outcome]) -> S
     # A whole GPU expects nothing.
     expected = [] if policy == WHOLE else [(one.case.row.peak_mib, memory.q50) for one, memory, _ in answered]
     errors = sorted(abs(q50 / peak - 1) for peak, q50 in expected)
+    busy = [(one.case.row.run.sm_active_mean_pct, one.sm_active_pct.q99) for one in outcomes if one.sm_active_pct]
+    judged = [(measured, q99) for measured, q99 in busy if measured is not None]
     return Score(
         policy=policy,
         rung=rung,
@@ -286,6 +330,8 @@ def _score(policy: str, rung: str, known: str, outcomes: Sequence[Outcome]) -> S
         ideal_mib=sum(one.ideal_mib for one, _, _ in answered),
         median_error=median(errors) if errors else None,
         p95_error=errors[math.ceil(0.95 * len(errors)) - 1] if errors else None,
+        sm_judged=len(judged),
+        sm_underestimates=sum(q99 < measured for measured, q99 in judged),
     )
 
 
@@ -298,6 +344,7 @@ def _outcome(
         runs=tuple(row.run for row in case.runs),
         relatives=tuple(row.run for row in case.relatives),
         calibration=calibration,
+        families=case.families,
     )
     found = POLICIES[policy](Asked(question, case, sizes[-1]))
     if isinstance(found, str):
@@ -307,7 +354,8 @@ def _outcome(
     if memory is None or found.gpu_model not in ("", case.row.run.gpu_model):
         return Outcome(policy, found.rung, case, None, None, ideal)
     chosen = next((size for size in sizes if size >= memory.q99 + headroom), sizes[-1])
-    return Outcome(policy, found.rung, case, memory, chosen, ideal, found.margin, found.expected_mib)
+    sm = found.sm_active_pct
+    return Outcome(policy, found.rung, case, memory, chosen, ideal, found.margin, found.expected_mib, sm)
 
 
 def _families(rows: Sequence[Row]) -> list[list[tuple[Row, Parts]]]:

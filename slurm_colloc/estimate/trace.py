@@ -2,7 +2,8 @@
 """A rung that is asked for: what the job's tensors hold, seen by running its program without a GPU (csub --trace).
 
 Tensors are not all: the context, the libraries' workspaces and what the allocator loses come on top. How much that is,
-one measured run of a relative says that was traced too; without one the margin is wide.
+one measured run of a relative says that was traced too; without one the margin is wide. All but the context is expected
+to grow with the tensors; but a smaller job must have room for as much on top as the larger one had.
 """
 
 import math
@@ -13,8 +14,13 @@ from slurm_colloc.estimate.question import Question, most_shown
 from slurm_colloc.model import Evidence, Footprint, Quantiles
 
 RUNG = "trace"
-# Peak over what was traced, 4,248 runs of 1,017 vision models on an A100 [docs/explanation/estimate.md].
-_SLOPE, _REST_MIB = 0.657, 2560.0
+# Peak over what was traced, without a run to compare with: fitted to 240 configurations of 16 networks on an H200.
+# [measured, tests/gpu/footprints_h200.csv, docs/explanation/estimate.md]
+_SLOPE, _REST_MIB = 1.12, 850.0
+# Further apart nobody has compared two traced runs.
+_FARTHEST = 16.0
+# A job that holds less for being smaller can still hold as much as a larger one: runs differ by so much.
+_CAP = 1.05
 
 
 def from_trace(question: Question) -> Footprint | str:
@@ -24,41 +30,45 @@ def from_trace(question: Question) -> Footprint | str:
     if not traced:
         return "it was not traced"
     completed = usable(question.relatives)
-    known = [run for run in completed if run.signature in traces] if not isinstance(completed, str) else []
+    known = [] if isinstance(completed, str) else [run for run in completed if _near(traced, traces.get(run.signature))]
     return _from_one(question, traced, known, traces) if known else _alone(question, traced)
 
 
+def _near(traced: float, other: float | None) -> bool:
+    return other is not None and 1 / _FARTHEST <= traced / other <= _FARTHEST
+
+
 def _from_one(question: Question, traced: float, known: list[Evidence], traces: dict[str, float]) -> Footprint:
-    """Return what the tensors hold, and what came on top in the measured run that is nearest in size."""
+    """Return what the measured run that is nearest in size held beside its context, in proportion to the tensors."""
     nearest = min(known, key=lambda run: (abs(math.log(traced / traces[run.signature])), -run.ended_s))
-    ratio = traced / traces[nearest.signature]
-    offset = (nearest.gpu_mem_peak_mib or 0) - traces[nearest.signature]
-    margin = question.calibration.margin("trace-one")
+    ratio, peak = traced / traces[nearest.signature], float(nearest.gpu_mem_peak_mib or 0)
+    context = min(CONTEXT_MIB, peak)
     active, how = sm_active([nearest])
+    if ratio >= 1:
+        name, least, most = "trace-one", 0.0, math.inf
+    else:
+        name, least, most = "trace-one-below", traced + peak - traces[nearest.signature], peak * _CAP
+    margin = question.calibration.margin(name)
     said = (
-        f"{traced:.0f} MiB of tensors traced, and {offset:+.0f} MiB as job {nearest.job_id} on {nearest.gpu_model} "
-        f"used over its own {traces[nearest.signature]:.0f} MiB{under_mps([nearest])}; margin {margin}{how}"
+        f"{traced:.0f} MiB of tensors traced, and job {nearest.job_id} on {nearest.gpu_model} used {peak:.0f} MiB with "
+        f"{traces[nearest.signature]:.0f} MiB of them{under_mps([nearest])}; margin {margin}{how}"
     )
-    # Where the trace says more than was used, as large a part of it is too much.
-    least = traced * (nearest.gpu_mem_peak_mib or 0) / traces[nearest.signature] if offset < 0 else 0.0
-    if least > traced + offset:
-        said += "; or as large a part of what was traced, which is more"
-    found = _footprint(question, max(traced + offset, least, 1.0), "trace-one", nearest.gpu_model, said)
+    found = _footprint(question, context + (peak - context) * ratio, name, nearest.gpu_model, said, least, most)
     dram = dram_active([nearest])
     return found._replace(sm_active_pct=scaled(active, ratio), dram_active_pct=scaled(dram, ratio), evidence_count=1)
 
 
 def _alone(question: Question, traced: float) -> Footprint:
     margin = question.calibration.margin("trace-alone")
-    # Less than its tensors and a context it cannot need.
-    expected = max(_SLOPE * traced + _REST_MIB, traced + CONTEXT_MIB)
     said = f"{traced:.0f} MiB of tensors traced, no measured run to compare with; margin {margin}"
-    return _footprint(question, expected, "trace-alone", "", said)
+    return _footprint(question, _SLOPE * traced + _REST_MIB, "trace-alone", "", said)
 
 
-def _footprint(question: Question, q50: float, name: str, model: str, said: str) -> Footprint:
+def _footprint(
+    question: Question, q50: float, name: str, model: str, said: str, least_mib: float = 0.0, most_mib: float = math.inf
+) -> Footprint:
     margin = question.calibration.margin(name)
-    q99 = max(q50 * margin.factor, most_shown(question.runs, model))
+    q99 = max(min(max(q50 * margin.factor, least_mib), most_mib), most_shown(question.runs, model))
     memory = Quantiles(q50, (q50 + q99) / 2, q99)
     found = Footprint(memory, None, None, model, RUNG, 0, said)
     return found._replace(margin=name, expected_mib=q50, confidence=margin.confidence)

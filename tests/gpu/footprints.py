@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The project's own table of footprints: `python -m tests.gpu.footprints TABLE.csv [--minutes 9] [--only NAME]`.
+"""The project's own table of footprints: `python -m tests.gpu.footprints TABLE.csv [--minutes 9] [--traces]`.
 
 One NVIDIA GPU with PyTorch, torchvision, timm and transformers. Every configuration of tests/gpu/footprint_job.py runs
 in a process of its own: the first time alone, where its SM and DRAM activity (GPM) count, and again for its memory
 alone, a few side by side where NVML shows which process is whose. Rows are appended as they come; what is there is not
 run again. peak_mib is the process's memory by NVML, allocator_peak_mib the most that tensors held, traced_mib what
-`csub --trace` says without a GPU.
+`csub --trace` says without a GPU: --traces fills that column in, for which any machine with the same packages does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -33,14 +33,14 @@ COLUMNS = (
     *("at_s", "command", "gpu_model", "state", "peak_mib", "allocator_peak_mib", "sm_active_pct", "dram_active_pct"),
     "traced_mib",
 )
-REPEATS = 2
+REPEATS = 3
 _MEASURED_S, _MEMORY_S, _LONGEST_S = 1.5, 0.3, 60.0
 _WARM_UP = 4
-_SIDE_BY_SIDE, _TRACERS = 4, 8
+_SIDE_BY_SIDE = 6
 _SPARE_MIB = 4096
 _JOB = Path(footprint_job.__file__)
 _TRACER = Path(__file__).resolve().parents[2] / "slurm_colloc/runtime/for_tasks/csub_trace.py"
-# Batch sizes of training and of inference.
+# Batch sizes of training, to which one between the last two is added, and of inference.
 _NETWORKS = {
     ("torchvision", "resnet18"): ((32, 64, 128, 256), (64, 256, 512)),
     ("torchvision", "resnet50"): ((16, 32, 64, 128), (32, 128, 256)),
@@ -59,6 +59,7 @@ _NETWORKS = {
     ("transformers", "gpt2"): ((4, 8, 16), (8, 16, 32)),
     ("transformers", "gpt2-medium"): ((4, 8, 16), (8, 16, 32)),
 }
+_SEQ_LENS = (64, 128, 512)
 # Too much for any GPU of today.
 _TOO_LARGE = (("torchvision", "vit_l_16", 1024), ("torchvision", "resnet152", 1024))
 
@@ -97,13 +98,10 @@ class Machine(Protocol):
     def room_mib(self) -> float:
         """Return how much memory those that run side by side may need together; 0: none may."""
 
-    def traced(self, config: Config) -> float | None:
-        """Return what a trace says without a GPU."""
 
-
-def _config(library: str, model: str, batch: int, task: str, dtype: str, optimizer: str) -> Config:
+def _config(library: str, model: str, batch: int, task: str, dtype: str, optimizer: str, *more: str) -> Config:
     words = ["--library", library, "--model", model, "--batch-size", str(batch), "--task", task, "--dtype", dtype]
-    return Config((*words, *(["--optimizer", optimizer] if task == "train" else [])))
+    return Config((*words, *(["--optimizer", optimizer] if task == "train" else []), *more))
 
 
 def plan() -> list[Config]:
@@ -111,10 +109,14 @@ def plan() -> list[Config]:
     ways = [("fp32", "sgd"), ("bf16", "adam"), ("fp32", "adam"), ("bf16", "sgd")]
     found: list[tuple[int, Config]] = []
     for number, ((library, model), (train, infer)) in enumerate(_NETWORKS.items()):
-        for place, batch in enumerate(train):
-            found.append((place, _config(library, model, batch, "train", *ways[number % 4])))
+        two = (ways[number % 4], ways[(number + 1) % 4])
+        for place, batch in enumerate((*train, (train[-1] + train[-2]) // 2)):
+            found += [(place, _config(library, model, batch, "train", *way)) for way in two]
         for place, batch in enumerate(infer):
-            found.append((place, _config(library, model, batch, "infer", ("bf16", "fp32")[number % 2], "none")))
+            found += [(place, _config(library, model, batch, "infer", dtype, "none")) for dtype in ("bf16", "fp32")]
+        if library == "transformers":
+            for place, length in enumerate(_SEQ_LENS):
+                found.append((place, _config(library, model, train[1], "train", *two[0], "--seq-len", str(length))))
     ordered = [config for _, config in sorted(found, key=lambda one: one[0])]
     return [*ordered, *(_config(*one, "train", "fp32", "adam") for one in _TOO_LARGE)]
 
@@ -164,9 +166,9 @@ class Table:
         self._path, self._now = path, now
         self.rows = read_table(path)
 
-    def add(self, config: Config, seen: Seen, traced_mib: float | None) -> None:
+    def add(self, config: Config, seen: Seen) -> None:
         """Append one run."""
-        values = (self._now(), config.command, seen.gpu_model, seen.state, *seen[2:], traced_mib)
+        values = (self._now(), config.command, seen.gpu_model, seen.state, *seen[2:], None)
         written = dict(zip(COLUMNS, map(_written, values), strict=True))
         is_new = not self._path.exists() or not self._path.stat().st_size
         with self._path.open("a", newline="") as stream:
@@ -175,6 +177,18 @@ class Table:
                 writer.writeheader()
             writer.writerow(written)
         self.rows.append(written)
+
+    def add_trace(self, command: str, traced_mib: float) -> None:
+        """Put what a trace said into every row of a command."""
+        for row in self.rows:
+            if row["command"] == command:
+                row["traced_mib"] = _written(traced_mib)
+        part = self._path.with_suffix(".part")
+        with part.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(self.rows)
+        part.replace(self._path)
 
     def peaks(self) -> dict[str, float]:
         """Return the largest peak of each command that completed, in MiB."""
@@ -192,39 +206,47 @@ def _written(value: object) -> str:
 
 
 def fill(table: Table, configs: Sequence[Config], machine: Machine, time_left: Callable[[], float]) -> int:
-    """Run what is missing as far as the time goes, and return how many runs are still missing."""
-    with ThreadPoolExecutor(_TRACERS) as pool:
-        first, again = missing(configs, table.rows)
-        traces: dict[str, Future[float | None]] = {}
-        known = {row["command"]: row["traced_mib"] for row in table.rows}
-        for config in dict.fromkeys((*first, *again)):
-            if not known.get(config.command):
-                traces[config.command] = pool.submit(machine.traced, config)
-
-        def add(config: Config, seen: Seen) -> None:
-            table.add(
-                config,
-                seen,
-                traces[config.command].result() if config.command in traces else float(known[config.command]),
-            )
-
-        for config in first:
-            if time_left() <= 0:
-                break
-            add(config, machine.alone(config))
-        _, again = missing(configs, table.rows)
-        room = machine.room_mib()
-        peaks = table.peaks()
-        seen_before = [one for one in again if one.command in peaks]
+    """Run what is missing as far as the time goes, and return how many configurations lack a run."""
+    first, _ = missing(configs, table.rows)
+    for config in first:
+        if time_left() <= 0:
+            break
+        table.add(config, machine.alone(config))
+    for _ in range(1, REPEATS):
+        room, peaks = machine.room_mib(), table.peaks()
+        seen_before = [one for one in missing(configs, table.rows)[1] if one.command in peaks]
         for group in batches(seen_before, peaks, room) if room else [[one] for one in seen_before]:
             if time_left() <= 0:
                 break
             found = machine.together(group) if len(group) > 1 else [machine.alone(group[0])]
             for config, seen in zip(group, found, strict=True):
-                add(config, seen)
-        pool.shutdown(cancel_futures=True)
+                table.add(config, seen)
     first, again = missing(configs, table.rows)
-    return len(first) + len(again)
+    return len({config.command for config in (*first, *again)})
+
+
+def fill_traces(
+    table: Table,
+    configs: Sequence[Config],
+    trace: Callable[[Config], float | None],
+    time_left: Callable[[], float],
+    tracers: int,
+) -> int:
+    """Trace what has run and was not traced, as far as the time goes, and return how many are left without."""
+    traced = {row["command"]: bool(row["traced_mib"]) for row in table.rows}
+    todo = [one for one in configs if traced.get(one.command) is False]
+
+    def in_time(config: Config) -> float | None:
+        return trace(config) if time_left() > 0 else None
+
+    left = 0
+    with ThreadPoolExecutor(tracers) as pool:
+        for config, found in zip(todo, pool.map(in_time, todo), strict=True):
+            if found is None:
+                left += 1
+            else:
+                table.add_trace(config.command, found)
+    return left
 
 
 class _Child:
@@ -300,11 +322,13 @@ class Gpu:
 
         self._reader, self._watch = NvmlReader(), NvmlReader()
         self._unit = self._reader.units()[0]
-        self._shows_pids = False
         import timm  # noqa: F401
         import torch  # noqa: F401
         import torchvision  # noqa: F401
         import transformers  # noqa: F401
+
+        self._shows_pids = False
+        self.alone(plan()[0])
 
     def _memory(self, pid: int, alone: bool) -> float | None:
         """Return a process's memory in MiB by NVML; in a container NVML may not know it, then of all that are there."""
@@ -358,10 +382,6 @@ class Gpu:
         """See Machine."""
         return self._unit.mem_total_mib - _SPARE_MIB if self._shows_pids else 0.0
 
-    def traced(self, config: Config) -> float | None:
-        """See Machine."""
-        return traced(config)
-
 
 def traced(config: Config) -> float | None:
     """Return what `csub --trace` would find of one configuration, in MiB; None with the reason on standard error."""
@@ -384,14 +404,22 @@ def main() -> None:
     parser.add_argument("table", type=Path)
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--only", default="", help="configurations whose command holds this")
+    parser.add_argument("--traces", action="store_true", help="needs no GPU")
     given = parser.parse_args()
-    until = time.monotonic() + given.minutes * 60
+    until: float = time.monotonic() + given.minutes * 60
     configs = [one for one in plan() if given.only in one.command]
     table = Table(given.table)
-    # The longest run so far bounds the next one.
-    left = fill(table, configs, Gpu(), lambda: until - time.monotonic() - 10.0)
+
+    def time_left() -> float:
+        # What has begun takes up to so long.
+        return until - time.monotonic() - 10.0
+
+    if given.traces:
+        left = fill_traces(table, configs, traced, time_left, os.cpu_count() or 1)
+    else:
+        left = fill(table, configs, Gpu(), time_left)
     states = Counter(row["state"] for row in table.rows)
-    print(f"{len(table.rows)} rows: {dict(states)}; {left} runs are missing, call again")
+    print(f"{len(table.rows)} rows: {dict(states)}; {left} configurations are left, call again")
 
 
 if __name__ == "__main__":

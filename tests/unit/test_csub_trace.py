@@ -43,7 +43,7 @@ def test_a_program_is_traced_once_and_the_job_submitted_each_time(traced: Shell)
     for time_ in (1, 2):
         done = traced.run("--trace", "--explain", "job.sh", "--lr=1")
         assert (done.returncode, done.stdout) == (0, "Submitted batch job 4711\n"), done.stderr
-        assert "footprint (trace): memory q99 4306 MiB" in done.stderr
+        assert "footprint (trace): memory q99 1664 MiB" in done.stderr
         assert ("traced 2 optimizer steps: 100 MiB of tensors (torch 2.1)" in done.stderr) is (time_ == 1)
         assert "noise" not in done.stderr
         assert traced.calls()[time_ - 1] == ["job.sh", "--lr=1"]

@@ -124,7 +124,7 @@ def test_a_run_knows_only_what_ended_before_it() -> None:
     assert of["ladder", "near", ""].answered == 2
     assert (of["exact", "", ""].answered, of["exact", "", ""].median_error) == (0, None)
     assert of["whole GPU always", "", ""]._replace(configurations=0) == Score(
-        "whole GPU always", "", "", 3, 0, 3, 0, 0, 0, 0, 3, 24000, 5000, None, None
+        "whole GPU always", "", "", 3, 0, 3, 0, 0, 0, 0, 3, 24000, 5000, None, None, 0, 0
     )
 
 

@@ -104,44 +104,62 @@ def test_a_trace_alone_has_the_wide_margin_and_says_nothing_of_sms() -> None:
     small = estimate(question((OWN, 1000.0)))
     assert small.gpu_mem_peak_mib
     assert (small.rung, small.sm_active_pct, small.gpu_model) == ("trace", None, "")
-    assert small.gpu_mem_peak_mib.q50 == near(0.657 * 1000 + 2560)
-    assert small.gpu_mem_peak_mib.q99 == near(1.64 * (0.657 * 1000 + 2560))
-    large = estimate(question((OWN, 30000.0)))
-    assert large.gpu_mem_peak_mib
-    assert large.gpu_mem_peak_mib.q50 == 30700, "its tensors and a context it needs in any case"
+    assert small.gpu_mem_peak_mib.q50 == near(1.12 * 1000 + 850)
+    assert small.gpu_mem_peak_mib.q99 == near(1.73 * (1.12 * 1000 + 850))
     families = tuple(FamilyUse(H100, 1000.0, float(number), None) for number in range(49))
     assert estimate(question((OWN, 1000.0), families=families)).sm_active_pct is not None
 
 
-def test_one_measured_run_of_a_relative_says_what_comes_on_top() -> None:
+def test_what_one_measured_run_of_a_relative_held_beside_its_context_grows_with_the_tensors() -> None:
     run = evidence("7", 2700, signature=OTHER)
-    found = estimate(question((OWN, 4000.0), (OTHER, 2000.0), relatives=(run,)))
+    found = from_trace(question((OWN, 3000.0), (OTHER, 1500.0), relatives=(run,)))
+    assert isinstance(found, Footprint)
     assert found.gpu_mem_peak_mib
-    assert (found.rung, found.gpu_model, found.evidence_count) == ("trace", H100, 1)
-    assert found.gpu_mem_peak_mib.q50 == 4700
-    assert found.gpu_mem_peak_mib.q99 == near(4700 * 1.14)
+    assert (found.rung, found.gpu_model, found.evidence_count, found.margin) == ("trace", H100, 1, "trace-one")
+    assert found.gpu_mem_peak_mib.q50 == 700 + 2 * 2000
+    assert found.gpu_mem_peak_mib.q99 == near(4700 * 1.24)
     assert found.sm_active_pct
     assert found.sm_active_pct.q95 == 60.0, "twice the tensors, at most twice as busy"
     failed = evidence("8", 6000, signature=OWN, state="FAILED")
-    bounded = estimate(question((OWN, 4000.0), (OTHER, 2000.0), relatives=(run,), runs=(failed,)))
+    bounded = from_trace(question((OWN, 3000.0), (OTHER, 1500.0), relatives=(run,), runs=(failed,)))
+    assert isinstance(bounded, Footprint)
     assert bounded.gpu_mem_peak_mib
     assert bounded.gpu_mem_peak_mib.q99 == 6000
 
 
-def test_a_trace_that_says_too_much_does_not_make_nothing_of_a_smaller_job() -> None:
-    run = evidence("7", 10000, signature=OTHER)
-    found = estimate(question((OWN, 2000.0), (OTHER, 20000.0), relatives=(run,)))
-    assert found.gpu_mem_peak_mib
-    assert found.gpu_mem_peak_mib.q50 == 1000, "half of it, not 8000 MiB less than nothing"
-    assert "as large a part" in found.provenance
-    larger = estimate(question((OWN, 40000.0), (OTHER, 20000.0), relatives=(run,)))
-    assert larger.gpu_mem_peak_mib
-    assert larger.gpu_mem_peak_mib.q50 == 30000
+def test_a_smaller_job_has_room_for_as_much_beside_its_tensors_but_for_no_more_than_the_larger_one_held() -> None:
+    def asked(traced: float, peak: int) -> Footprint:
+        found = from_trace(question((OWN, traced), (OTHER, 4000.0), relatives=(evidence("7", peak, signature=OTHER),)))
+        assert isinstance(found, Footprint), found
+        return found
+
+    workspace = asked(1000.0, 8000)
+    assert workspace.gpu_mem_peak_mib
+    assert workspace.gpu_mem_peak_mib.q50 == 700 + 7300 / 4
+    assert workspace.gpu_mem_peak_mib.q99 == 1000 + 4000, "a workspace may not shrink with the batch"
+    assert workspace.margin == "trace-one-below"
+    alike = asked(3990.0, 8000)
+    assert alike.gpu_mem_peak_mib
+    assert alike.gpu_mem_peak_mib.q99 == near(8000 * 1.05)
+    too_much = asked(2000.0, 2700)
+    assert too_much.gpu_mem_peak_mib
+    assert too_much.gpu_mem_peak_mib.q50 == 1700, "half of it, not 1300 MiB less than its tensors"
 
 
-def test_a_line_over_two_sizes_comes_before_a_trace_and_own_runs_before_both() -> None:
+def test_a_run_of_quite_another_size_is_no_measure() -> None:
+    run = evidence("7", 2700, signature=OTHER)
+    found = from_trace(question((OWN, 17000.0), (OTHER, 1000.0), relatives=(run,)))
+    assert isinstance(found, Footprint)
+    assert found.margin == "trace-alone"
+
+
+def test_of_relatives_commands_and_a_trace_the_lowest_answers_and_own_runs_come_before_all() -> None:
     two = (evidence("1", 2000, signature=OTHER), evidence("2", 2500, signature="fam.48~p~f"))
     assert estimate(question((OWN, 4000.0), (OTHER, 2000.0), relatives=two)).rung == "near"
+    assert estimate(question((OWN, 4000.0), (OTHER, 3999.0), relatives=two)).rung == "trace"
+    command = (evidence("4", 1500, signature="other.1~p~f"),)
+    assert estimate(question(relatives=two, by_command=command)).rung == "command"
+    assert estimate(question(relatives=two, by_command=(command[0]._replace(gpu_mem_peak_mib=9000),))).rung == "near"
     own = evidence("3", 3000, signature=OWN)
     assert estimate(question((OWN, 4000.0), runs=(own,))).rung == "exact"
     assert from_trace(question((OTHER, 2000.0))) == "it was not traced"
