@@ -14,7 +14,8 @@ demo: env      ## the whole story on a private real cluster
 	@$(ENV)/python -m tests.cluster demo
 
 test: env      ## the whole suite, the real cluster included
-	$(ENV)/pytest -m "not soak"
+	$(ENV)/pytest -n auto -m "not soak" tests/unit tests/package
+	$(ENV)/pytest -m "not soak" tests/cluster
 
 test-matrix:   ## the tests of the real cluster on every Slurm release that a lab can run, as root
 	@bash tests/cluster/bootstrap.sh --releases
