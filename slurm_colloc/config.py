@@ -2,7 +2,7 @@
 """site.toml -> frozen SiteConfig: every key checked, documented and with a default, none ignored.
 
 The NamedTuples below are the schema: a field's annotation is the key's type, its default is the key's default, and
-``DOCUMENTATION`` says what it means. The reference page is generated from them.
+``config_keys.py`` says what it means. The reference page is generated from both.
 """
 
 import os
@@ -214,110 +214,6 @@ class SiteConfig(NamedTuple):
         return os.path.join(user_data_folder(), "decisions")
 
 
-DOCUMENTATION: dict[str, str] = {
-    "schema": "version of this file's form; 1",
-    "cluster": "ClusterName of slurm.conf",
-    "slurm_release": "Slurm's release as major.minor, e.g. '22.05'; an unknown one makes csub plain sbatch",
-    "default_partition": "the partition of a job that names none",
-    "sbatch_options": "options that SPANK plugins add to sbatch: 'name' (a flag), 'name=' (needs a value), 'name=?'",
-    "policy": "'auto' places jobs, 'shadow' records what it would have done and changes nothing, 'off' is plain sbatch",
-    "pool": "one [[pool]] for the nodes of one shape",
-    "pool.name": "a name for people",
-    "pool.nodes": "the nodes, in Slurm's bracket form",
-    "pool.partitions": "partitions that contain these nodes",
-    "pool.gpu_type": "gres type of the whole GPUs, e.g. 'h100'; empty when all GPUs are cut into slices",
-    "pool.gpu_model": "the GPU's name as the driver gives it; evidence of past jobs is matched by it",
-    "pool.gpus_per_node": "whole GPUs per node",
-    "pool.gpu_mem_mib": "memory of one whole GPU in MiB; without it no share is placed here",
-    "pool.sm_count": "streaming multiprocessors of one whole GPU; without it no job is placed here",
-    "pool.mps_per_gpu": "gres/mps count per GPU (gres.conf), usually 100; 0: none",
-    "pool.shards_per_gpu": "gres/shard count per GPU (gres.conf); 0: none",
-    "pool.slice": "one [[pool.slice]] for each kind of MIG slice",
-    "pool.slice.type": "gres type of the slice, in full, as slurmd -G prints it",
-    "pool.slice.profile": "MIG profile, e.g. '1g.10gb'",
-    "pool.slice.mem_mib": "usable memory of the slice in MiB",
-    "pool.slice.sm_count": "streaming multiprocessors of the slice",
-    "pool.slice.quantity": "slices of this kind per node",
-    "partition": "one [[partition]] for each partition with GPUs, as 'scontrol show partition' has it",
-    "partition.name": "its name",
-    "partition.qos": "its QOS; empty: none",
-    "partition.cpus_per_gpu": "DefCpuPerGPU, its own or slurm.conf's: given to shares in words, which would lose it",
-    "partition.mem_per_gpu_mib": "DefMemPerGPU, likewise",
-    "partition.default_mem": "DefMemPerCPU=... or DefMemPerNode=... of its own; empty: the cluster's",
-    "partition.default_time_min": "DefaultTime in minutes; without it max_time_min",
-    "partition.max_time_min": "MaxTime in minutes; without it none",
-    "partition.pieces_in": "other partitions to which a job of this one may be moved for a piece of a GPU",
-    "partition.allow_accounts": "AllowAccounts; empty: all",
-    "partition.deny_accounts": "DenyAccounts",
-    "partition.allow_qos": "AllowQos; empty: all",
-    "partition.deny_qos": "DenyQos",
-    "partition.allow_groups": "AllowGroups; empty: all",
-    "partition.suspends": "true where PreemptMode has SUSPEND or GANG: suspended jobs keep GPU memory, so no mps, no "
-    "shard and no pack is placed there",
-    "limits.enforced": "true when AccountingStorageEnforce has limits: csub then proposes nothing that breaks one",
-    "limits.max_age_s": "for how long a user's limits are taken as they were; then sacctmgr is asked again",
-    "sharing.order": "sharing modes in the order in which they are tried: 'mig', 'mps', 'shard'",
-    "sharing.mps_daemon": "'site' when prolog or SPANK runs one MPS daemon per (GPU, user), else 'none': no gres/mps",
-    "sharing.mps_single_user": "true when a GPU serves one user at a time under gres/mps; else no gres/mps",
-    "sharing.shard_consent": "true when the site accepts that shard jobs are not isolated from each other",
-    "sharing.pack": "false when MPS must not run inside a job: csub then packs no tasks (--pack)",
-    "sharing.mps_on_mig": "false when MPS must not run on a MIG slice: packs then get whole GPUs only",
-    "sharing.headroom_mib": "memory added to the estimate before a share is chosen",
-    "sharing.max_slowdown": "a slice is refused when its SMs would slow the job beyond this factor",
-    "sharing.max_time_stretch": "how much longer than asked a time limit may become for a slower slice; 1: no longer",
-    "sharing.protected_types": "GPU types whose jobs are never changed",
-    "sharing.weigh_waits": "false: waits and what is free do not count, and nobody is asked for them",
-    "sharing.keep_piece_factor": "the first piece that fits is left for another, or a whole GPU, only where the job "
-    "would otherwise take more than so many times as long from submission to end; 1: wherever it would end later",
-    "sharing.trust_prior": "true: a job of which nothing is known is placed by what 49 or more other jobs of its user "
-    "used; one in fifty needs more than foretold",
-    "sharing.pack_max_sm_pct": "what the SM activity of a pack's tasks, each measured alone, may come to on one GPU",
-    "sharing.pack_max_tasks": "most tasks of a pack at a time on one GPU; MPS takes 48, fewer on a slice; 1: no packs",
-    "sharing.canary": "'ask': the first task of an array is measured before the rest is sized where --canary says so; "
-    "'auto': also where nothing is known of the array and csub is called from a terminal; 'off': never",
-    "recovery.companion": "false: no job is run again after it ran out of GPU memory, whatever its user allows",
-    "recovery.partition": "partition of the small jobs that see to that; empty: that of the job they follow",
-    "probe.partition": "partition in which 'csub --probe' measures a job; empty: there are no probes",
-    "probe.minutes": "time limit of a probe",
-    "observe.agent": "true when 'colloc agent' runs on every GPU node; else jobs are sampled from inside",
-    "observe.period_s": "seconds between two samples",
-    "observe.gpu_reader": "'nvml', 'nvidia-smi' where only that answers, or 'simulated' on a test cluster",
-    "observe.dcgm": "what to ask where NVML has no SM activity: 'http://host:port/path' of a dcgm-exporter, or 'dcgmi'",
-    "observe.simulated_devices": "folder of <node>.json for the simulated reader",
-    "observe.prometheus_port": "port on which the agent answers Prometheus; 0: it does not",
-    "observe.prometheus_address": "address on which it does; any other than the default lets the network see job ids",
-    "observe.keep_journal_days": "for how long a node keeps journal hours that are sealed; 1 at least",
-    "observe.keep_raw_days": "for how long the store keeps every sample; then one row for each job, GPU and minute",
-    "observe.keep_minute_days": "for how long it keeps those, at least as long; then one row for each job, GPU and day",
-    "observe.keep_job_days": "for how long it keeps those, at least as long",
-    "observe.keep_history_runs": "of how many runs of each user csub is told at most; those of the jobs that ran last",
-    "paths.journal": "folder of a node's own journal, on its own disk; empty: below paths.state",
-    "paths.state": "folder of journals, store and history; empty: the user's own data folder",
-    "paths.decisions": "folder (mode 1777) where csub drops one file per submission; empty: the user's data folder",
-    "paths.templates": "folder whose templates are taken before the shipped ones of the same name; keep what "
-    "mps and shard include from exported.sbatch.j2, without which srun steps may take a whole GPU",
-    "paths.sbatch": "the real sbatch; empty: the first on PATH that is not csub",
-    "timeouts.ask_slurm_s": "bound on one question to Slurm",
-    "timeouts.decide_s": "after so many seconds without a decision csub hands the job to sbatch as asked",
-    "trace.timeout_s": "for so many seconds csub --trace runs a job's program on the submit host, without a GPU",
-    "trace.memory_mib": "bound on the address space of that program in MiB, of which torch itself takes some thousands",
-    "audit.min_coverage_pct": "nobody is named on numbers with less sampled time than this",
-    "audit.zero_use_min_gpu_hours": "GPU-hours at zero use from which COL001 speaks",
-    "audit.outside_jobs_min_gpu_hours": "GPU-hours outside any job from which COL002 names a node; 0: never",
-    "engine.partition": "partition of the jobs of 'colloc report --engine slurm'; empty: the cluster's default",
-    "engine.account": "their account; empty: the user's default",
-    "engine.qos": "their QOS; empty: the default",
-    "engine.cpus_per_job": "CPUs of each; a job makes one day",
-    "engine.mem_gib": "memory of each in GiB; what does not fit is spilled below paths.state",
-    "engine.time_min": "time limit of each in minutes",
-    "engine.jobs_at_once": "how many of them may run at a time",
-    "engine.wait_min": "for how many minutes a report waits for all of them, the queue's time included",
-    "prices.currency": "what the prices are in",
-    "prices.gpu_hour": "price of a whole GPU for an hour; reports then say what was allocated in money",
-    "prices.kwh": "price of a kilowatt-hour; reports then say what the measured energy of the GPUs costs",
-    "prices.co2_g_per_kwh": "grams of CO2 for each kilowatt-hour; reports then say how much the measured energy caused",
-}
-
 _CHOICES = {
     "policy": ("auto", "shadow", "off"),
     "sharing.order": ("mig", "mps", "shard"),
@@ -458,6 +354,8 @@ def _section(schema: Any, table: Mapping[str, Any], prefix: str, source: str) ->
         if key in table:
             values[key] = _value(kind, table[key], f"{prefix}{key}", source)
         elif key not in schema._field_defaults:
+            from slurm_colloc.config_keys import DOCUMENTATION  # no submission of a sound site has use for them
+
             raise ConfigError(f"{source}: key '{prefix}{key}' is missing ({DOCUMENTATION[prefix + key]})")
     return values
 
@@ -506,25 +404,3 @@ def _scalar(kind: Any, value: Any, key: str, source: str) -> Any:
 
 def _kind_name(kind: type) -> str:
     return {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
-
-
-def reference() -> str:
-    """Return the reference of site.toml in Markdown, generated from the schema."""
-    lines = ["# site.toml", "", "Generated by `make docs`; the schema is `slurm_colloc/config.py`.", ""]
-    lines += ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
-    lines += _reference_rows(SiteConfig, "")
-    return "\n".join(lines) + "\n"
-
-
-def _reference_rows(schema: Any, prefix: str) -> list[str]:
-    rows = []
-    for key, kind in schema.__annotations__.items():
-        inner = get_args(kind)[0] if get_origin(kind) is tuple else kind
-        if hasattr(inner, "_fields"):
-            rows += [*_reference_rows(inner, f"{prefix}{key}.")]
-            continue
-        default = repr(schema._field_defaults[key]) if key in schema._field_defaults else "required"
-        name = kind.__name__ if isinstance(kind, type) and get_origin(kind) is None else str(kind)
-        shown = name.replace("|", "or")
-        rows.append(f"| `{prefix}{key}` | {shown} | `{default}` | {DOCUMENTATION[prefix + key]} |")
-    return rows

@@ -50,6 +50,7 @@ class JobRequest(NamedTuple):
     Slurm exactly as it was written. ``components`` are the partitions of each component of a heterogeneous job, this
     one among them; empty for any other job. ``origins`` says of each option where it came from: argv, environment,
     directive. ``command`` is what past jobs of the same file and arguments are known by whose script is not known.
+    ``folder`` is where it will run.
     """
 
     name: str
@@ -76,6 +77,7 @@ class JobRequest(NamedTuple):
     components: tuple[tuple[str, ...], ...]
     origins: tuple[tuple[str, str], ...]
     command: str = ""
+    folder: str = ""
 
     @property
     def sh_like(self) -> bool:

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only door to other programs: an argv list, never a shell.
 
-``run`` and ``ask`` ask a question (bounded time, captured output), ``launch`` starts a daemon, ``spawn`` starts a
-program for a caller that reads it to its end, ``replace`` becomes the other program.
+``run`` and ``ask`` ask a question (bounded time, captured output), ``run_itself`` does not wait for what a program
+leaves behind, ``launch`` starts a daemon, ``spawn`` starts a program for a caller that reads it to its end, ``replace``
+becomes the other program.
 """
 
 import os
+import select
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, NoReturn
 
@@ -22,6 +25,10 @@ def given_environment() -> dict[str, str]:
             if not any(entry.startswith(b"LC_CTYPE=") for entry in stream.read().split(b"\0")):
                 del environ["LC_CTYPE"]
     return environ
+
+
+# As large as Linux makes a pipe for whoever is not root (fs.pipe-max-size).
+_PIPE_BYTES = 1024 * 1024
 
 
 class Finished(NamedTuple):
@@ -168,6 +175,85 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str], stdin: int | None
         os.close(out_write)
         os.close(err_write)
     return Running(pid, out_read, err_read)
+
+
+def readable(content: bytes) -> int:
+    """Return a descriptor from which ``content`` can be read, as a program's standard input."""
+    descriptor = os.memfd_create("stdin")
+    with os.fdopen(os.dup(descriptor), "wb") as stream:
+        stream.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def read_all(running: Running, sinks: Mapping[int, Callable[[bytes], object]], timeout_s: float | None = None) -> bool:
+    """Give what a spawned program prints to the sinks of its pipes, until it has ended and nothing is left unread.
+
+    What it leaves in the background may hold the pipes open for ever, and is not waited for. Returns whether the
+    program came to its end within ``timeout_s``.
+    """
+    until = None if timeout_s is None else time.monotonic() + timeout_s
+    left = dict(sinks)
+    poller = select.poll()
+    for descriptor in left:
+        poller.register(descriptor, select.POLLIN)
+    with _ended(running.pid) as ended:
+        if ended is not None:
+            poller.register(ended, select.POLLIN)
+        while left or ended is not None:
+            wait_ms = None if until is None else max(0.0, until - time.monotonic()) * 1000
+            ready = [descriptor for descriptor, _ in poller.poll(wait_ms)]
+            if not ready:
+                return False
+            for descriptor in set(ready) & set(left):
+                # All that a pipe holds: after the program's end no more of it is to come.
+                if content := os.read(descriptor, _PIPE_BYTES):
+                    left[descriptor](content)
+                else:
+                    poller.unregister(descriptor)
+                    del left[descriptor]
+            if ended in ready:
+                return True
+    return True
+
+
+@contextmanager
+def _ended(pid: int) -> Iterator[int | None]:
+    """Give a descriptor that can be read once the process has ended; None before Linux 5.3."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def run_itself(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str], input: bytes = b"") -> Finished:
+    """Run a program as ``run`` does, to its own end: not to that of what it leaves behind with its output still open.
+
+    Raises:
+        ProcessError: as ``run``; ``argv[0]`` is a path.
+    """
+    stdin = readable(input)
+    try:
+        running = spawn(argv, environment, stdin)
+    finally:
+        os.close(stdin)
+    said = {running.stdout: bytearray(), running.stderr: bytearray()}
+    try:
+        in_time = read_all(running, {descriptor: text.extend for descriptor, text in said.items()}, timeout_s)
+        if not in_time:
+            os.kill(running.pid, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(running.pid, 0)[1])
+    finally:
+        os.close(running.stdout)
+        os.close(running.stderr)
+    if not in_time:
+        raise UnansweredError(f"'{argv[0]}' did not answer within {timeout_s:g} s")
+    return Finished(status, bytes(said[running.stdout]), bytes(said[running.stderr]))
 
 
 def spawn_into(argv: Sequence[str], environment: Mapping[str, str], output: int) -> int:

@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import median
 
 from slurm_colloc.config import SiteConfig
+from slurm_colloc.history.digest import digest
 from slurm_colloc.history.lookup import look_up
 from slurm_colloc.history.records import drop_evidence
-from slurm_colloc.history.signature import digest
 from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
 from slurm_colloc.model import Evidence
 from tests.unit.made import evidence, site

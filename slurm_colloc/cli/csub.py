@@ -26,10 +26,10 @@ from slurm_colloc.config import (
 )
 from slurm_colloc.errors import CollocError, ConfigError, UnsureError
 from slurm_colloc.model import AGAIN_VARIABLE
-from slurm_colloc.process import given_environment, keep_ignored, replace
+from slurm_colloc.process import given_environment, keep_ignored, readable, replace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
-from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, stdin_descriptor, submit, write_all
+from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, submit, write_all
 from slurm_colloc.submit.own_options import own_option, parse_arguments, wants_pack, without_own_options
 from slurm_colloc.submit.plan import Plan, make_plan
 from slurm_colloc.submit.render import remove_script, write_script
@@ -139,7 +139,7 @@ def _run(argv: tuple[str, ...]) -> int:
         if plan.decides_nothing:
             tell(call, (*answer(plan), *plan.notes))
             return _fall_open(call, stdin, _SILENT)
-        source = None if stdin is None else stdin_descriptor(plan.body if plan.body is not None else stdin)
+        source = None if stdin is None else readable(plan.body if plan.body is not None else stdin)
         # TMPDIR may hang as any other folder may.
         argv, path = within(site.timeouts.decide_s, "writing the script", partial(with_body, plan))
     except CollocError as error:
@@ -284,7 +284,7 @@ def _fall_open(call: Call, stdin: bytes | None, why: str) -> int:
     if why != _SILENT:
         tell(call, [f"handed to sbatch unchanged: {why}"])
     if stdin is not None:
-        os.dup2(stdin_descriptor(stdin), 0)
+        os.dup2(readable(stdin), 0)
     try:
         replace([call.sbatch, *call.argv], call.environ)
     except CollocError as error:

@@ -19,11 +19,11 @@ from slurm_colloc.files import read_bounded
 from slurm_colloc.runtime.again_record import CSUB, OUT_OF_MEMORY, Record, claim, write_record
 from slurm_colloc.runtime.files import job_file_name
 from slurm_colloc.slurm.directives import effective_components, read_script
-from slurm_colloc.slurm.options import CommandLine, Given, read_environment, without
+from slurm_colloc.slurm.options import CommandLine, Given, read_environment, value_of, without
 from slurm_colloc.submit.companion import record_of, submit_companion
 from slurm_colloc.submit.own_options import option_table, wants_pack
 from slurm_colloc.submit.plan import Plan
-from slurm_colloc.submit.request import reason_to_keep_text
+from slurm_colloc.submit.reasons import reason_to_keep_text
 
 _COUNTS_TASKS = re.compile(rb"\bSLURM_ARRAY_TASK_(?:COUNT|MIN|MAX|STEP)\b")
 _LIMIT_BYTES = 64 * 1024 * 1024
@@ -135,20 +135,16 @@ def _reason_against(plan: Plan, command_line: CommandLine, given: Mapping[str, G
     return ""
 
 
-def _value(given: Mapping[str, Given], name: str) -> str:
-    return (given[name].value or "") if name in given else ""
-
-
 def _appends(given: Mapping[str, Given]) -> bool:
-    return _value(given, "open-mode").startswith("a")
+    return value_of(given, "open-mode").startswith("a")
 
 
 def _output(given: Mapping[str, Given]) -> str:
-    return _value(given, "output") or ("slurm-%A_%a.out" if "array" in given else "slurm-%j.out")
+    return value_of(given, "output") or ("slurm-%A_%a.out" if "array" in given else "slurm-%j.out")
 
 
 def _name(given: Mapping[str, Given], job_id: str, array_job_id: str = "", task: int = 0) -> list[str]:
-    patterns = (_output(given), _value(given, "error") or _output(given))
+    patterns = (_output(given), value_of(given, "error") or _output(given))
     return [
         job_file_name(one, job_id, array_job_id or job_id, task, name="", user="", node="", folder=_work_folder(given))
         for one in patterns
@@ -156,7 +152,7 @@ def _name(given: Mapping[str, Given], job_id: str, array_job_id: str = "", task:
 
 
 def _work_folder(given: Mapping[str, Given]) -> str:
-    return os.path.join(os.getcwd(), _value(given, "chdir"))
+    return os.path.join(os.getcwd(), value_of(given, "chdir"))
 
 
 def _record(
@@ -170,7 +166,7 @@ def _record(
 ) -> Record:
     request, footprint, placement = plan.parts[0]
     options = command_line.sbatch_argv[: command_line.ends[-1]]
-    if _value(given, "dependency") != "singleton":
+    if value_of(given, "dependency") != "singleton":
         # Fulfilled, and Slurm may have forgotten the job by then.
         options = tuple(
             without(options, option_table(config.slurm_release, config), {"dependency", "kill-on-invalid-dep"})
@@ -178,14 +174,14 @@ def _record(
     begins = dict(earlier.begins)
     if _appends(given) and "array" not in given:
         begins |= {path: os.stat(path).st_size for path in _name(given, job_id) if os.path.isfile(path)}
-    told = record_of(OUT_OF_MEMORY, job_id, job_id, request, command_line, given, environ, config.cluster)
+    told = record_of(OUT_OF_MEMORY, job_id, job_id, request, command_line, environ, config.cluster)
     return told._replace(
         attempt=earlier.attempt,
         options=tuple(options),
         partition=placement.partition or ",".join(request.partitions),
-        array=_value(given, "array"),
+        array=value_of(given, "array"),
         output=_output(given),
-        error=_value(given, "error"),
+        error=value_of(given, "error"),
         append=_appends(given),
         begins=begins,
         mode=placement.mode,

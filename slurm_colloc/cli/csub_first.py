@@ -18,7 +18,7 @@ from slurm_colloc.cli.csub_record import record as record_decision
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError
-from slurm_colloc.process import Finished, run
+from slurm_colloc.process import Finished, run, run_itself
 from slurm_colloc.runtime.again_record import CSUB, FIRST, Record, claim, name_also, write_record
 from slurm_colloc.runtime.first import write_rest
 from slurm_colloc.slurm.client import CliClient
@@ -168,7 +168,7 @@ def _sbatch(
         words = (call.sbatch, *argv[:end], *options, "--parsable", *argv[end:])
         text = plan.body if plan.body is not None else plan.script
         started = True
-        done = run(words, _SUBMIT_S, environ, b"" if plan.script_at is not None else text)
+        done = run_itself(words, _SUBMIT_S, environ, b"" if plan.script_at is not None else text)
     except Exception as error:  # noqa: BLE001 - there may be a job now, and whoever caught it would submit another
         unknown = "whether a job was made is not known: " if started else ""
         said = f"csub: error: {unknown}{error}\n"
@@ -188,9 +188,7 @@ def _status(done: Finished) -> int:
 def _record(ready: _Ready, first: str, command_line: CommandLine, call: csub.Call, config: SiteConfig) -> Record:
     """Return how the rest is to be submitted once it is sized; its dependency was the first job's, and is fulfilled."""
     [part] = ready.rest.parts
-    told = record_of(
-        FIRST, f"first-{first}", first, part.request, command_line, ready.given, call.environ, config.cluster
-    )
+    told = record_of(FIRST, f"first-{first}", first, part.request, command_line, call.environ, config.cluster)
     table = option_table(config.slurm_release, config)
     options = without(told.options, table, {"dependency", "kill-on-invalid-dep", "array", "parsable"})
     options += ready.shape.rest

@@ -287,9 +287,7 @@ def _record(ready: _Ready, command_line: CommandLine, call: csub.Call, config: S
     """Return how the job is to be submitted as usual."""
     guest, host = ready.guest, ready.host.job
     name = f"join-{os.urandom(6).hex()}"
-    told = record_of(
-        UNFINISHED, name, host.job_id, guest.request, command_line, guest.given, call.environ, config.cluster
-    )
+    told = record_of(UNFINISHED, name, host.job_id, guest.request, command_line, call.environ, config.cluster)
     # Also against a #CSUB line: once is enough.
     own = (*(word for word in told.own if not word.startswith("--join")), "--join=off")
     return told._replace(own=own, partition=host.partition)

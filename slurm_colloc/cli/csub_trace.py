@@ -36,7 +36,6 @@ def trace(plan: Plan, command_line: CommandLine, environ: Mapping[str, str], con
         return f"not traced: {why}"
     if read_traces(user_data_folder(), [signature]):
         return ""
-    options = {option.name: option.value or "" for option in command_line.options}
     python = own_option("trace-python", command_line, None) or ""
     found = find_program(
         plan.script.decode(errors="surrogateescape"), plan.parts[0].request.script_args, environ, python
@@ -44,7 +43,7 @@ def trace(plan: Plan, command_line: CommandLine, environ: Mapping[str, str], con
     if isinstance(found, str):
         return f"not traced: {found}"
     try:
-        traced = parse_trace(_run(found, options.get("chdir", ""), environ, config))
+        traced = parse_trace(_run(found, plan.parts[0].request.folder, environ, config))
         keep_trace(user_data_folder(), signature, traced)
     except CollocError as error:
         return f"not traced: {error}"
@@ -66,7 +65,7 @@ def _needless(plan: Plan) -> str:
     return ""
 
 
-def _run(program: Program, chdir: str, environ: Mapping[str, str], config: SiteConfig) -> bytes:
+def _run(program: Program, job_folder: str, environ: Mapping[str, str], config: SiteConfig) -> bytes:
     """Run the tracer in the Python of the user and return what it wrote; its words, and the program's, are lost.
 
     Raises:
@@ -80,7 +79,7 @@ def _run(program: Program, chdir: str, environ: Mapping[str, str], config: SiteC
         quiet = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled", "TMPDIR": folder}
         quiet |= {"PYTHONDONTWRITEBYTECODE": "1", "TQDM_DISABLE": "1"}
         limits = ["--seconds", str(seconds), "--memory-mib", str(config.trace.memory_mib)]
-        place = ["--folder", os.path.join(os.getcwd(), chdir)]
+        place = ["--folder", job_folder]
         argv = [program.python, "-W", "ignore", _TRACER, "--out", out, *limits, *place, "--", *program.argv]
         _run_bounded(argv, {**environ, **program.environ, **quiet}, seconds + _GRACE_S)
         return read_bounded(out, _LIMIT_BYTES)

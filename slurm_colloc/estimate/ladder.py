@@ -56,7 +56,8 @@ def _rungs(question: Question) -> Iterator[Callable[[Question], Footprint | str]
 def _sharpest(question: Question) -> Footprint | str:
     """Return the lowest of what relatives, past commands and a trace support.
 
-    Each q99 is to cover the same share of jobs, so that the lowest tells most.
+    Each q99 is to cover the same share of jobs, so that the lowest tells most; but for those that say less than a run
+    held that was no larger: a script was another when its command ran, or a trace did not see all.
     """
     answers = []
     if question.relatives:
@@ -71,8 +72,24 @@ def _sharpest(question: Question) -> Footprint | str:
         answers.append(_traced(question))
     found = [answer for answer in answers if isinstance(answer, Footprint)]
     if found:
-        return min(found, key=_most)
+        stands = [one for one in found if _most(_above_smaller(one, question)) == _most(one)]
+        return min(stands, key=_most) if stands else _above_smaller(max(found, key=_most), question)
     return "; ".join(answer for answer in answers if isinstance(answer, str) and answer)
+
+
+def _above_smaller(found: Footprint, question: Question) -> Footprint:
+    """Return the footprint, but no less than what runs held that were no larger."""
+    memory = found.gpu_mem_peak_mib
+    if memory is None or not question.relatives:
+        return found
+    from slurm_colloc.estimate.smaller import most_of_smaller
+
+    run = most_of_smaller(question, found.gpu_model, memory.q99)
+    if run is None:
+        return found
+    least = float(run.gpu_mem_peak_mib or 0)
+    said = f"{found.provenance}; raised to {least:.0f} MiB: job {run.job_id}, which was no larger, held so much"
+    return found._replace(gpu_mem_peak_mib=memory._replace(q99=least), provenance=said)
 
 
 def _most(found: Footprint) -> float:
@@ -147,7 +164,8 @@ def estimate_at_site(question: Question, state_folder: str) -> Footprint:
     Raises:
         InputError: a hint outside its grammar.
     """
-    if not state_folder or not (question.runs or question.relatives or question.by_command):
+    known = question.runs or question.relatives or question.by_command or question.traces
+    if not state_folder or not (known or (question.families and question.trusts_prior)):
         return estimate(question)
     from slurm_colloc.estimate.site_margins import site_calibration  # of no use to a job of which nothing is known
 

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from slurm_colloc.estimate.exact import dram_active, sm_active, under_mps, usable
 from slurm_colloc.estimate.question import Question, most_shown
-from slurm_colloc.history.signature import Parts, grows, is_inert, parts_of
+from slurm_colloc.history.names import grows, is_inert
+from slurm_colloc.history.signature import Parts, parts_of
 from slurm_colloc.model import Evidence, Footprint, Quantiles
 from slurm_colloc.units import counted
 

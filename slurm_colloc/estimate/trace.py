@@ -42,7 +42,8 @@ def _from_one(question: Question, traced: float, known: list[Evidence], traces: 
     """Return what the measured run that is nearest in size held beside its context, in proportion to the tensors."""
     nearest = min(known, key=lambda run: (abs(math.log(traced / traces[run.signature])), -run.ended_s))
     ratio, peak = traced / traces[nearest.signature], float(nearest.gpu_mem_peak_mib or 0)
-    context = min(CONTEXT_MIB, peak)
+    # What a run held beside its tensors is the most that its context can have been; downwards the larger is the safer.
+    context = min(CONTEXT_MIB, peak if ratio < 1 else max(0.0, peak - traces[nearest.signature]))
     active, how = sm_active([nearest])
     if ratio >= 1:
         name, least, most = "trace-one", 0.0, math.inf

@@ -9,10 +9,18 @@ from typing import NamedTuple
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError, StoreError
-from slurm_colloc.history.records import OLDER, UNKNOWN, drop_evidence, read_evidence, signatures_of_family
+from slurm_colloc.history.records import (
+    OLDER,
+    UNKNOWN,
+    EvidenceFound,
+    drop_evidence,
+    read_evidence,
+    signatures_of_family,
+)
 from slurm_colloc.history.said import Said, read_said
 from slurm_colloc.history.signature import Parts, is_relative, is_same, parts_of
 from slurm_colloc.history.snapshot import FamilyUse, read_families, read_family, read_snapshot, snapshot_path
+from slurm_colloc.history.sound import latest_s
 from slurm_colloc.model import COMPLETED, GPU_OOM, Evidence, SharingMode
 from slurm_colloc.slurm.parse import FINAL_STATES
 
@@ -20,13 +28,14 @@ from slurm_colloc.slurm.parse import FINAL_STATES
 _ASKED_FOR_S = 86400.0
 # Each is a folder to look into.
 _RELATIVES_READ = 40
-_ENDED = FINAL_STATES | {GPU_OOM}
+# How a run ended, by Slurm or by what its sampler saw.
+ENDED = FINAL_STATES | {GPU_OOM}
 
 
 class Known(NamedTuple):
     """Evidence of earlier runs of a job and, where none of those tells all of it, of its relatives; and notes on what
-    could not be used. ``by_command`` are past jobs of the same command, looked for where there is nothing else;
-    ``families`` is what the user's other jobs used, where neither has completed. ``said`` is what the user has said of
+    could not be used. ``by_command`` are past jobs of the same command, looked for where neither has completed;
+    ``families`` is what the user's other jobs used, where none of these has. ``said`` is what the user has said of
     the job.
     """
 
@@ -64,7 +73,7 @@ def look_up(
     if parts is not None and not any(_tells_all(run) for run in own):
         own, relatives = _of_family(reader, signature, parts, own, names)
     by_command: tuple[Evidence, ...] = ()
-    if command and not relatives and not any(run.state == COMPLETED for run in own):
+    if command and not any(run.state == COMPLETED for run in (*own, *relatives)):
         by_command = reader.read(read_snapshot, command, [command])
     nothing = not any(run.state == COMPLETED for run in (*own, *relatives, *by_command))
     families = reader.families() if nothing else ()
@@ -129,6 +138,8 @@ class _Reader:
             self.notes.append(str(error))
             found = Said()
         self._forgotten_s[signature] = found.forgotten_s
+        if found.forgotten_s > latest_s():  # a clock was wrong; to count what is to be forgotten would be worse
+            self.notes.append("runs of this job are forgotten up to a time to come: 'colloc history --forget' it again")
         return found
 
     def families(self) -> tuple[FamilyUse, ...]:
@@ -141,15 +152,18 @@ class _Reader:
             return ()
 
     def read(
-        self, of_snapshot: Callable[[str, str], tuple[Evidence, ...]], key: str, signatures: Sequence[str]
+        self, of_snapshot: Callable[[str, str], EvidenceFound], key: str, signatures: Sequence[str]
     ) -> tuple[Evidence, ...]:
         """Return runs by one query of the snapshot, and the dropped ones of some signatures."""
         evidence: dict[str, Evidence] = {}
         folder = user_data_folder()
         try:
             if self._state_folder:
-                runs: Sequence[Evidence] = of_snapshot(snapshot_path(self._state_folder, os.geteuid()), key)
-                evidence.update({run.job_id: run for run in runs})
+                path = snapshot_path(self._state_folder, os.geteuid())
+                kept = of_snapshot(path, key)
+                evidence.update({run.job_id: run for run in kept.evidence})
+                if kept.unreadable:
+                    self.notes.append(f"{kept.unreadable} runs in history '{path}' cannot be true and are not counted")
         except StoreError as error:
             self.notes.append(str(error))
         try:
@@ -166,7 +180,7 @@ class _Reader:
                 # for old runs in both places the larger counts.
                 known = evidence.get(run.job_id)
                 is_less = known is not None and run.job_id.startswith(OLDER) and _peak(run) < _peak(known)
-                if known is None or (run.state in _ENDED and not is_less):
+                if known is None or (run.state in ENDED and not is_less):
                     evidence[run.job_id] = run
         except CollocError as error:
             self.notes.append(str(error))
@@ -184,13 +198,13 @@ def _settle(
     folder: str, evidence: Sequence[Evidence], job_states: Callable[[Sequence[str]], Mapping[str, str]]
 ) -> list[Evidence]:
     """Give runs that a sampler left open the end state Slurm knows, and keep it so that it is asked for no more."""
-    open_runs = [item.job_id for item in evidence if item.state not in _ENDED and item.state != UNKNOWN]
+    open_runs = [item.job_id for item in evidence if item.state not in ENDED and item.state != UNKNOWN]
     states = job_states(open_runs) if open_runs else {}
     settled = []
     for item in evidence:
         forgotten = item.job_id in open_runs and now() - item.ended_s > _ASKED_FOR_S
         state = states.get(item.job_id, UNKNOWN if forgotten else item.state)
-        if state != item.state and (state in _ENDED or state == UNKNOWN):
+        if state != item.state and (state in ENDED or state == UNKNOWN):
             item = item._replace(state=state)
             # On a full disk the answer is used all the same, and asked for again next time.
             with suppress(StoreError):

@@ -9,10 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-try:  # what hashlib would give, without the 4 ms that loading OpenSSL costs each submission
-    from _blake2 import blake2b
-except ImportError:
-    from hashlib import blake2b
+from slurm_colloc.history.digest import digest
+from slurm_colloc.history.imports import imported_files
 
 _PROGRAM_LIMIT_BYTES, _SETTINGS_LIMIT_BYTES = 1024 * 1024, 256 * 1024
 _MOST_FILES = 8
@@ -71,10 +69,29 @@ def files_of(
             break
         if content:
             programs.append((path, content))
+    imported = _imported(programs, folder, ran_s)
+    if imported is None:
+        programs = []
     lists = _LISTS.findall(text) if _READS_LINES.search(body) else []
     paths = [_path(folder, name, home) for name in (*sourced, *_SETTINGS.findall(text), *lists)]
     paths += _of_programs(text, programs, folder)
-    return Files(_key([content for _, content in programs]), _settings(paths, ran_s, is_noise))
+    return Files(_key([content for _, content in programs] + (imported or [])), _settings(paths, ran_s, is_noise))
+
+
+def _imported(programs: Sequence[tuple[str, bytes]], folder: str, ran_s: float | None) -> list[bytes] | None:
+    """Return what the modules hold that programs of Python import from beside them; None where one changed since."""
+    own = {path for path, _ in programs}
+    found: list[bytes] = []
+    left_bytes = _PROGRAM_LIMIT_BYTES
+    for path, code in programs:
+        for module in imported_files(code, (os.path.dirname(path), folder.rstrip("/"))) if path.endswith(".py") else ():
+            content = _content(module, min(_SETTINGS_LIMIT_BYTES, left_bytes), ran_s) if module not in own else b""
+            if content is None:
+                return None
+            own.add(module)
+            found += [content] if content else []
+            left_bytes -= len(content)
+    return found
 
 
 def _of_programs(text: str, programs: Sequence[tuple[str, bytes]], folder: str) -> Iterator[str]:
@@ -136,6 +153,6 @@ def _content(path: str, most_bytes: int, ran_s: float | None) -> bytes | None:
 
 
 def _key(contents: Sequence[bytes]) -> str:
-    if len(contents) < 2:
-        return blake2b(contents[0], digest_size=4).hexdigest() if contents else ""
-    return blake2b(b"".join(blake2b(one, digest_size=16).digest() for one in contents), digest_size=4).hexdigest()
+    if len(contents) > 1:
+        contents = [bytes.fromhex("".join(map(digest, contents)))]
+    return digest(contents[0], 4) if contents else ""

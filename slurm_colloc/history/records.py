@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import open_private_folder, private_folder, read_bounded, write_atomic
+from slurm_colloc.history.sound import is_sound, latest_s
 from slurm_colloc.kinds import fits
 from slurm_colloc.model import Decision, Evidence, SharingMode
 
@@ -27,7 +28,7 @@ _NAMES_READ = 3000
 
 
 class EvidenceFound(NamedTuple):
-    """Evidence read back; ``unreadable`` counts files that were there and could not be used."""
+    """Evidence read back; ``unreadable`` counts files, or rows, that were there and could not be used."""
 
     evidence: tuple[Evidence, ...]
     unreadable: int
@@ -113,11 +114,16 @@ def read_evidence(folder: str, signature: str) -> EvidenceFound:
     newest = sorted((name for name in names if not name.startswith(OLDER)), key=_job_number)[-RUNS_READ:]
     older = [name for name in names if name.startswith(OLDER)]
     found: list[Evidence] = []
-    unreadable = 0
+    unreadable, until_s = 0, latest_s()
     for name in (*older, *reversed(newest)):
         try:
-            found.append(parse_evidence(read_bounded(os.path.join(runs, name), LIMIT_BYTES)))
+            run = parse_evidence(read_bounded(os.path.join(runs, name), LIMIT_BYTES))
         except (StoreError, InputError):
+            unreadable += 1
+            continue
+        if is_sound(run, until_s):
+            found.append(run)
+        else:
             unreadable += 1
         if len(found) - len(older) >= RUNS_KEPT and any(map(_shows_sm_activity, found)):
             break

@@ -11,25 +11,19 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-try:  # what hashlib would give, without the 4 ms that loading OpenSSL costs each submission
-    from _blake2 import blake2b
-except ImportError:
-    from hashlib import blake2b
-
+from slurm_colloc.history.digest import digest
 from slurm_colloc.history.named_files import files_of
+from slurm_colloc.history.names import IS_NUMBER, is_always_noise, is_noise
 
 # Before the family of what is known by its command alone.
 BY_COMMAND = "command-"
 _NO_QUOTES = str.maketrans("", "", "\"'")
 _MOST_NUMBERS, _LONGEST = 24, 140
-_NUMBER = r"[-+]?\d+(?:_\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?"
-_IS_NUMBER = re.compile(_NUMBER)
 # "--name value", "--name=value", "NAME=value", "a.b=value", and a short option's "-b 64".
 _ARGUMENT = re.compile(
     r"(?P<name>(?<![\w.-])(?:--?[A-Za-z][\w.-]*|\+{0,2}[A-Za-z_][\w.]*(?==)))(?P<sep>=|[ \t]+)"
     r"(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|<>()\"'-][^\s;&|<>()\"']*|-\d[^\s;&|<>()]*)"
 )
-_WORDS_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Za-z][a-z]*|\d+")
 # Of use to few submissions, and so compiled (100 us each) by the first that needs them.
 _DATE = (
     r"(?<!\d)20[0-3]\d[-_./]?(?:0[1-9]|1[0-2])[-_./]?(?:0[1-9]|[12]\d|3[01])"
@@ -51,60 +45,6 @@ _VALUE = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*")
 _LONGER = re.compile(r"\$\{?\w+\}?:(?![-=+?])|:\$\{?\w+\}?")
 _OWN_ENVIRONMENT = r"\b(?:activate|apptainer|singularity|enroot|docker|podman|--container-image|conda\s+run)\b"
 
-_CONFIG_ENDINGS = (".py", ".yaml", ".yml", ".json", ".toml")
-
-# What tells runs of one job apart and nothing else: where its results go, what it is called, its seed and its port.
-_NOISE = frozenset(
-    {"out", "output", "outdir", "outputs", "savedir", "logdir", "logfile", "ckptdir", "tag", "tags", "notes", "comment"}
-    | {"seed", "seeds", "rng", "port", "timestamp"}
-)
-# Of these, what no other word could make use of.
-_ALWAYS_NOISE = frozenset({"seed", "seeds", "rng", "port", "timestamp"})
-_HOW_MANY = frozenset({"n", "num", "number"})
-# Of these some are switches, and what stands behind them is another word: only a path or a number belongs to them.
-_NOISE_OR_SWITCH = frozenset(
-    {"save", "log", "logs", "logging", "logger", "result", "results", "wandb", "tensorboard", "tb", "mlflow"}
-    | {"experiment", "exp", "trial"}
-)
-# A size whose name holds such a word as well: --output-size, --log-alpha.
-_SIZES = frozenset(
-    {"size", "dim", "dims", "channel", "channels", "feature", "features", "class", "classes", "length", "len", "width"}
-    | {"height", "layer", "layers", "unit", "units", "hidden", "token", "tokens", "depth", "batch", "model", "dataset"}
-)
-_ONLY_A_NAME = frozenset({"run", "job", "project", "group", "session", "exp", "experiment", "trial", "wandb"})
-# Numbers that change how long or how well a job runs, not what it needs of a GPU.
-_INERT = frozenset(
-    {"lr", "learning", "rate", "epoch", "epochs", "step", "steps", "iter", "iters", "iterations", "decay", "wd"}
-    | {"momentum", "dropout", "warmup", "patience", "beta", "beta1", "beta2", "gamma", "eps", "epsilon", "temperature"}
-    | {"alpha", "interval", "freq", "frequency", "every", "worker", "workers", "timeout", "fold", "split", "idx"}
-    | {"index", "threads", "smoothing", "clip", "tol", "lambda", "ratio", "prob", "p", "max_steps"}
-)
-# Beside one of these they may: --mask-ratio, --sample-rate, --clip-size.
-_NOT_INERT = frozenset({"mask", "masking", "mlp", "ffn", "expand", "expansion", "sample", "sampling", "frame", "size"})
-_RANKS = frozenset({"node", "local", "global", "machine"})
-# As a whole: of a rollout kept on the GPU, of a low-rank adapter or of anything.
-_MAY_SIZE = tuple(map(frozenset, ({"num", "steps"}, {"n", "steps"}, {"num", "step"}, {"n", "step"}, {"p"})))
-# Numbers of which more never needs less memory.
-_GROWS = frozenset(
-    {
-        "batch",
-        "bs",
-        "b",
-        "bsz",
-        "seq",
-        "sequence",
-        "length",
-        "len",
-        "tokens",
-        "hidden",
-        "dim",
-        "dims",
-        "width",
-        "height",
-    }
-    | {"layers", "depth", "channels", "img", "image", "resolution", "res", "crop", "embed", "embedding", "heads"}
-    | {"atoms", "particles", "grid", "nx", "ny", "nz", "units", "filters", "vocab"}
-)
 # Variables of a session that a script may name without being another job for it.
 _EVERYBODYS = frozenset(
     {"HOME", "USER", "LOGNAME", "PATH", "PWD", "OLDPWD", "SHELL", "TERM", "LANG", "HOSTNAME", "TMPDIR", "TMP", "TEMP"}
@@ -161,7 +101,7 @@ def signature(
     alone = sorted(_not_everybodys(handed) & set(variables) - _set_first(body) - set(outside)) if handed else []
     given = [reader.one(f"${name}", variables[name]) for name in (*outside, *alone)] + alone
     said = "\n".join([body, " ".join(script_args)])
-    files = files_of(said, reader.reads(said), folder, variables, ran_s, _is_noise)
+    files = files_of(said, reader.reads(said), folder, variables, ran_s, is_noise)
     settings = ["settings", files.settings] if files.settings else []
     known_by = [str(gpu_count), *told_apart, lines, *words, "$", *given, _environment(body, variables), *settings]
     family = digest(_joined(known_by))
@@ -228,24 +168,6 @@ def is_relative(one: Parts, other: Parts) -> bool:
     return one.family == other.family and (one.folder == other.folder or one.program == other.program != "")
 
 
-def is_inert(name: str) -> bool:
-    """Return whether a number of this name changes nothing of what a job needs of a GPU."""
-    words = _words(name)
-    if words & (_GROWS | _NOT_INERT) or words in _MAY_SIZE:
-        return False
-    return bool(words & _INERT or ("rank" in words and words & _RANKS))
-
-
-def grows(name: str) -> bool:
-    """Return whether more of a number of this name never needs less memory."""
-    return bool(_words(name) & _GROWS)
-
-
-def digest(text: bytes) -> str:
-    """Return a key of 32 characters for a text."""
-    return blake2b(text, digest_size=16).hexdigest()
-
-
 def _short(text: str) -> str:
     return digest(text.encode(errors="surrogateescape"))[:8]
 
@@ -259,25 +181,6 @@ def _joined(parts: Sequence[str]) -> bytes:
     # Length-prefixed, so that moving a character from one argument to the next makes another key.
     encoded = [part.encode(errors="surrogateescape") for part in parts]
     return b"".join(b"%d:" % len(part) + part for part in encoded)
-
-
-def _words(name: str) -> frozenset[str]:
-    return frozenset(map(str.lower, _WORDS_OF_NAME.findall(name)))
-
-
-def _is_noise(name: str, value: str) -> bool:
-    words = _words(name)
-    is_number = bool(_IS_NUMBER.fullmatch(value))
-    if words & _SIZES or (is_number and words & _HOW_MANY):
-        return False
-    only_a_name = words - {"name", "id"}
-    if words & _NOISE or (only_a_name != words and only_a_name <= _ONLY_A_NAME):
-        return True
-    # What is to be run, not where it leaves its results: --exp_file exps/large.py, experiment=vision/large.
-    is_choice = value.endswith(_CONFIG_ENDINGS) or (
-        bool(words & {"exp", "experiment"}) and name.islower() and not name.startswith("-") and value[:1] not in "/.~$"
-    )
-    return bool(words & _NOISE_OR_SWITCH) and (is_number or ("/" in value and not is_choice))
 
 
 def _body(text: str) -> str:
@@ -372,7 +275,7 @@ class _Reader:
         name = ""
         for number, word in enumerate(arguments, 1):
             flag, equals, value = word.partition("=")
-            if name and not word.startswith("--") and not (word.startswith("-") and not _IS_NUMBER.fullmatch(word)):
+            if name and not word.startswith("--") and not (word.startswith("-") and not IS_NUMBER.fullmatch(word)):
                 found.append(self.one(name, word))
                 name = ""
             elif equals and not value.startswith("="):
@@ -388,9 +291,9 @@ class _Reader:
     def one(self, name: str, value: str) -> str:
         """Return what stands for one value in the family."""
         bare = value.strip("\"'")
-        if _is_noise(name, bare):
+        if is_noise(name, bare):
             return self._plain(value) if self._is_used(name) else "*"
-        if _IS_NUMBER.fullmatch(bare):
+        if IS_NUMBER.fullmatch(bare):
             self.names.append(name.lstrip("-+$").encode("ascii", "replace").decode())
             # As a number, so that 64 and 64.0 are one; written shortly.
             self._values.append(f"{float(bare.replace('_', '')):.12g}")
@@ -398,12 +301,12 @@ class _Reader:
         return self._plain(value)
 
     def _is_used(self, name: str) -> bool:
-        return name.lstrip("$") in self._used and not _words(name) & _ALWAYS_NOISE
+        return name.lstrip("$") in self._used and not is_always_noise(name)
 
     def _but_noise(self, found: re.Match[str]) -> str:
         name, value = found["name"], found["value"].strip("\"'")
-        is_noise = _is_noise(name, f"/{value}" if value.startswith("$") else value)
-        return "" if is_noise and not self._is_used(name) else found[0]
+        only_tells_apart = is_noise(name, f"/{value}" if value.startswith("$") else value)
+        return "" if only_tells_apart and not self._is_used(name) else found[0]
 
     def _replace(self, found: re.Match[str]) -> str:
         name, value = found["name"], found["value"]

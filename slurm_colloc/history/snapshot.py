@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from slurm_colloc import __version__
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import PRIVATE_FILE, temporary_path
-from slurm_colloc.history.records import RUNS_READ, newest_of
+from slurm_colloc.history.records import RUNS_READ, EvidenceFound, newest_of
+from slurm_colloc.history.sound import is_sound, is_use, latest_s
 from slurm_colloc.model import MPS_PEAK_PART, Evidence
 
 if TYPE_CHECKING:
@@ -87,22 +88,24 @@ def write_snapshot(path: str, evidence: Iterable[Evidence], uid: int | None = No
         raise StoreError(f"history '{path}' cannot be written: {error}") from error
 
 
-def read_snapshot(path: str, signature: str) -> tuple[Evidence, ...]:
+def read_snapshot(path: str, signature: str) -> EvidenceFound:
     """Return the newest runs of one signature, oldest first; a missing file is no evidence.
 
     Raises:
         StoreError: corrupt, unreadable, or from another release.
     """
-    return newest_of(_rows(path, "signature = ?", signature, RUNS_READ))
+    found = _rows(path, "signature = ?", signature, RUNS_READ)
+    return found._replace(evidence=newest_of(found.evidence))
 
 
-def read_family(path: str, family: str) -> tuple[Evidence, ...]:
+def read_family(path: str, family: str) -> EvidenceFound:
     """Return the newest runs of all jobs of one family, oldest first; a missing file is no evidence.
 
     Raises:
         StoreError: corrupt, unreadable, or from another release.
     """
-    return tuple(reversed(_rows(path, f"{_FAMILY} = ?", f"{family}.", _RELATIVES_READ)))
+    found = _rows(path, f"{_FAMILY} = ?", f"{family}.", _RELATIVES_READ)
+    return found._replace(evidence=found.evidence[::-1])
 
 
 def read_families(path: str) -> tuple[FamilyUse, ...]:
@@ -112,7 +115,11 @@ def read_families(path: str) -> tuple[FamilyUse, ...]:
         StoreError: corrupt, unreadable, or from another release.
     """
     query = f"SELECT {', '.join(FamilyUse._fields)} FROM families ORDER BY ended_s DESC LIMIT ?"  # noqa: S608
-    return tuple(FamilyUse(*row) for row in _ask(path, query, (_FAMILIES_READ,)))
+    found = tuple(FamilyUse(*row) for row in _ask(path, query, (_FAMILIES_READ,)))
+    # They speak together, so that without one of them they would say something else.
+    if not all(type(use.gpu_model) is str and is_use(use.peak_mib, use.sm, use.dram) for use in found):
+        raise StoreError(f"history '{path}' holds families of jobs with impossible numbers; run 'colloc ingest' again")
+    return found
 
 
 def _other_schema(connection: "sqlite3.Connection", path: str, version: int) -> str:
@@ -131,10 +138,13 @@ def _other_schema(connection: "sqlite3.Connection", path: str, version: int) -> 
     )
 
 
-def _rows(path: str, condition: str, value: str, most: int) -> list[Evidence]:
+def _rows(path: str, condition: str, value: str, most: int) -> EvidenceFound:
+    """Return the newest runs first, and how many rows cannot be true."""
     query = f"SELECT {_COLUMNS} FROM evidence WHERE {condition} ORDER BY ended_s DESC LIMIT ?"  # noqa: S608
     rows = _ask(path, query, (value, most))
-    return [Evidence(*row)._replace(sm_is_bound=bool(row[_IS_BOUND])) for row in rows]
+    until_s = latest_s()
+    runs = tuple(Evidence(*row)._replace(sm_is_bound=bool(row[_IS_BOUND])) for row in rows if is_sound(row, until_s))
+    return EvidenceFound(runs, len(rows) - len(runs))
 
 
 def _ask(path: str, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:

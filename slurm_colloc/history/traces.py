@@ -83,7 +83,7 @@ def parse_trace(content: bytes) -> Traced:
         return Traced(
             sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], _printable(values["what"]), _printable(values["torch"])
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(f"what was traced is not of the expected form: {error}") from error
 
 

@@ -41,5 +41,5 @@ def from_json(kept: object) -> Free:
             raise ValueError("no time")
         units = {(str(partition), str(kind)): int(number) for partition, kind, number in kept["units"]}
         return Free(float(kept["at_s"]), units)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError("what was kept of the free GPUs is not of the expected form") from error

@@ -204,7 +204,7 @@ def from_json(table: object) -> Limits:
         accounts = {str(name): _association(item) for name, item in table["accounts"].items()}
         qos = {str(name): _numbers(item) for name, item in table["qos"].items()}
         return Limits(float(table["at_s"]), str(table["default_account"]), own, accounts, qos)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"kept limits are not of the expected form: {error!r}") from error
 
 

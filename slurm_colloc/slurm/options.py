@@ -46,6 +46,11 @@ class Given(NamedTuple):
     written: str  # "--gres=gpu:1", "SBATCH_GRES", "line 3: --gres=gpu:1"
 
 
+def value_of(given: Mapping[str, Given], name: str) -> str:
+    """Return an option's value; empty where it has none or is not given."""
+    return (given[name].value or "") if name in given else ""
+
+
 class CommandLine(NamedTuple):
     """A command line of csub, split into sbatch's part and csub's own."""
 

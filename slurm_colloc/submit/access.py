@@ -11,7 +11,7 @@ from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, StoreError
 from slurm_colloc.files import private_folder, read_bounded, write_atomic
-from slurm_colloc.history.signature import digest
+from slurm_colloc.history.digest import digest
 from slurm_colloc.model import Footprint, JobRequest
 from slurm_colloc.placement.pieces import Access
 from slurm_colloc.slurm.limits import Limits, from_json, to_json

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import ProcessError
 from slurm_colloc.model import JobRequest
-from slurm_colloc.process import run
+from slurm_colloc.process import run_itself
 from slurm_colloc.runtime.again_record import FIRST, VERSION, Record, record_folder
-from slurm_colloc.slurm.options import CommandLine, Given
+from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.render import quote
 
 # What the environment of a job has otherwise than its submission had it.
@@ -34,7 +34,6 @@ def record_of(
     job_id: str,
     request: JobRequest,
     command_line: CommandLine,
-    given: Mapping[str, Given],
     environ: Mapping[str, str],
     cluster: str,
 ) -> Record:
@@ -46,7 +45,6 @@ def record_of(
         job_id: of the job that the companion follows.
         request: what was asked for.
         command_line: csub's.
-        given: the options in force.
         environ: of the call.
         cluster: where it is.
     """
@@ -74,7 +72,7 @@ def record_of(
         },
         account=request.account,
         qos=request.qos,
-        work_folder=os.path.join(os.getcwd(), (given["chdir"].value or "") if "chdir" in given else ""),
+        work_folder=request.folder,
     )
 
 
@@ -96,7 +94,9 @@ def submit_companion(
     """
     environ = {name: value for name, value in call_environ.items() if not name.startswith("SBATCH_")}
     folder = record_folder(record.cluster, record.name)
-    done = run(_argv(sbatch, record, when, folder, config), config.timeouts.ask_slurm_s, environ, _script(folder))
+    done = run_itself(
+        _argv(sbatch, record, when, folder, config), config.timeouts.ask_slurm_s, environ, _script(folder)
+    )
     found = _JOB_ID.search(done.stdout)
     if done.status or not found:
         said = done.stderr.decode(errors="replace").strip().splitlines() or [f"status {done.status}, and no words"]

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
+from slurm_colloc.placement.terms import asked_limit_min
 from slurm_colloc.runtime.spec import parse_array
-from slurm_colloc.slurm.options import Given
+from slurm_colloc.slurm.options import Given, value_of
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.render import BLOCK_BEGINS
-from slurm_colloc.units import time_limit_min
 
 CANARY, PROBE = "canary", "probe"
 _COUNTS_TASKS = re.compile(rb"\bSLURM_ARRAY_TASK_(?:COUNT|MIN|MAX|STEP)\b")
@@ -65,16 +65,19 @@ def divide(kind: str, given: Mapping[str, Given], config: SiteConfig) -> First:
     Raises:
         InputError: --array is outside its grammar.
     """
-    tasks, percent, most = _value(given, "array").partition("%")
+    tasks, percent, most = value_of(given, "array").partition("%")
     numbers = parse_array(tasks) if tasks else ()
     first_array = str(numbers[0]) if numbers else ""
     rest = numbers if kind == PROBE else numbers[1:]
     options = [f"--array={first_array}"] if numbers else []
     if kind == PROBE:
-        options += [f"--partition={config.probe.partition}", f"--time={_minutes(config)}"]
+        # Also where the job itself would start: no dependency and no --deadline (22.05) ends the wait for a partition
+        # that takes no jobs, and the rest waits behind it.
+        partitions = dict.fromkeys([config.probe.partition, *_partitions(given, config)])
+        options += [f"--partition={','.join(partitions)}", f"--time={_minutes(config)}"]
         options += [f"--output={PROBE_OUTPUT}", f"--error={PROBE_OUTPUT}"]
     rest_array = ranges(rest) + percent + most if rest else ""
-    return First(kind, tuple(options), first_array, rest_array, _value(given, "dependency"))
+    return First(kind, tuple(options), first_array, rest_array, value_of(given, "dependency"))
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -136,7 +139,7 @@ def _reasons(
         yield f"what it needs is known: {part.footprint.provenance}"
     if plan.body is None or BLOCK_BEGINS.encode() not in plan.body:
         yield "no sampler can be put into its script"
-    yield from _of_dependency(_value(given, "dependency"))
+    yield from _of_dependency(value_of(given, "dependency"))
     yield from _of_array(kind, plan, given, config, unasked)
     if kind == PROBE:
         yield from _of_probe(plan, given, config)
@@ -159,7 +162,7 @@ def _of_array(kind: str, plan: Plan, given: Mapping[str, Given], config: SiteCon
     if "array" not in given:
         return
     try:
-        tasks = parse_array(_value(given, "array").partition("%")[0])
+        tasks = parse_array(value_of(given, "array").partition("%")[0])
     except InputError as error:
         yield str(error)
         return
@@ -176,16 +179,20 @@ def _of_array(kind: str, plan: Plan, given: Mapping[str, Given], config: SiteCon
 def _of_probe(plan: Plan, given: Mapping[str, Given], config: SiteConfig) -> Iterator[str]:
     if not config.probe.partition:
         yield "site.toml names no partition for probes (probe.partition)"
+    if not all(_partitions(given, config)):
+        yield "in which partition it would run is not known (default_partition in site.toml)"
     if "signal" in given or _REQUEUES.search(plan.script):
         yield "it is told of its end or requeues itself (--signal, scontrol requeue), so a probe of it might never end"
-    if "time" in given and time_limit_min(_value(given, "time")) <= _minutes(config):
+    limit_min = asked_limit_min(plan.parts[0].request, config)  # where it names none, its partition's
+    if limit_min is not None and limit_min <= _minutes(config):
         yield f"its time limit is no longer than a probe's {_minutes(config)} min"
+
+
+def _partitions(given: Mapping[str, Given], config: SiteConfig) -> list[str]:
+    """Return where the job would run."""
+    return list(filter(None, value_of(given, "partition").split(","))) or [config.default_partition]
 
 
 def _minutes(config: SiteConfig) -> int:
     """Return a probe's time limit: Slurm's grain is a minute."""
     return max(1, round(config.probe.minutes))
-
-
-def _value(given: Mapping[str, Given], name: str) -> str:
-    return (given[name].value or "") if name in given else ""

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a request to what it needs: all that is known of the job is gathered, and the ladder is asked."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -13,7 +12,7 @@ from slurm_colloc.estimate.ladder import contradiction, estimate, estimate_at_si
 from slurm_colloc.estimate.question import MARKS, Question, question
 from slurm_colloc.history.lookup import Known, look_up
 from slurm_colloc.model import GPU_OOM, Evidence, Footprint, JobRequest
-from slurm_colloc.submit.request import reason_against_history
+from slurm_colloc.submit.reasons import reason_against_history
 
 JobStates = Callable[[Sequence[str]], Mapping[str, str]]
 
@@ -100,5 +99,5 @@ def _bounded(asked: Question, request: JobRequest, text: bytes, environ: Mapping
         return asked
     from slurm_colloc.estimate.static import least_memory
 
-    least = least_memory(text.decode(errors="surrogateescape"), request.script_args, environ, os.getcwd())
+    least = least_memory(text.decode(errors="surrogateescape"), request.script_args, environ, request.folder)
     return asked._replace(least_mib=least.mib, least_why=least.why) if least else asked

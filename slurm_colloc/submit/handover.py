@@ -8,7 +8,6 @@ refusal, where sbatch ends with an error and no job exists, lets the caller subm
 
 import os
 import re
-import select
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +15,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from slurm_colloc.errors import ProcessError
-from slurm_colloc.process import Running, spawn
+from slurm_colloc.process import Running, read_all, spawn
 
 _SUBMITTED = re.compile(rb"^(?:Submitted batch job )?(\d+)(?:;(\S+))?(?: on cluster (\S+))?\s*$", re.MULTILINE)
 # What slurmctld says when it has judged the request and made no job. Time-outs and broken connections are not here:
@@ -30,6 +29,7 @@ _VERDICTS = (
     b"Invalid account or account/partition combination specified",
     b"violates accounting/QOS policy",
     b"Requested partition configuration not available now",
+    b"Required partition not available",
     b"User's group not permitted to use this partition",
     b"Access/permission denied",
     b"Requested time limit is invalid",
@@ -80,15 +80,6 @@ def _is_csub(candidate: str, own: str) -> bool:
     except OSError:
         return False
     return head.startswith(b"#!") and _NAMES_CSUB.search(head) is not None
-
-
-def stdin_descriptor(content: bytes) -> int:
-    """Return a descriptor from which ``content`` can be read, as standard input for sbatch."""
-    descriptor = os.memfd_create("csub-stdin")
-    with os.fdopen(os.dup(descriptor), "wb") as stream:
-        stream.write(content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
 
 
 def submit(
@@ -155,28 +146,8 @@ class _Relay:
         self._submitted = submitted
 
     def run(self, running: Running) -> None:
-        """Read until both ends are closed, or sbatch has ended and left nothing unread.
-
-        What sbatch or a site's wrapper of it leaves in the background may hold them open for ever.
-        """
-        sinks = {running.stdout: self._from_stdout, running.stderr: self._from_stderr}
-        poller = select.poll()
-        for descriptor in sinks:
-            poller.register(descriptor, select.POLLIN)
-        with _ended(running.pid) as ended:
-            if ended is not None:
-                poller.register(ended, select.POLLIN)
-            while sinks:
-                ready = [descriptor for descriptor, _ in poller.poll() if descriptor in sinks]
-                if not ready:
-                    return
-                for descriptor in ready:
-                    content = os.read(descriptor, 65536)
-                    if content:
-                        sinks[descriptor](content)
-                    else:
-                        poller.unregister(descriptor)
-                        del sinks[descriptor]
+        """Read what sbatch says until it has ended: what it or a site's wrapper of it left behind may go on."""
+        read_all(running, {running.stdout: self._from_stdout, running.stderr: self._from_stderr})
 
     def _from_stdout(self, content: bytes) -> None:
         write_all(STDOUT, content)
@@ -196,20 +167,6 @@ class _Relay:
             write_all(STDERR, content)
         else:
             self.held += content
-
-
-@contextmanager
-def _ended(pid: int) -> Iterator[int | None]:
-    """Give a descriptor that can be read once the process has ended; None before Linux 5.3."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:
-        yield None
-        return
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def write_all(descriptor: int, content: bytes) -> None:

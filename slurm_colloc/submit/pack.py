@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, UnsureError
-from slurm_colloc.history.signature import digest
+from slurm_colloc.history.digest import digest
 from slurm_colloc.model import JobRequest, Placement, SharingMode
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.runtime.spec import MARK, VERSION, Loader, Spec, to_json

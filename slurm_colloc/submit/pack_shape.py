@@ -21,7 +21,7 @@ from slurm_colloc.slurm.options import CommandLine, Given
 from slurm_colloc.submit.own_options import option_table
 from slurm_colloc.submit.pack_time import jobs_in_time, longest_job_min, time_of, within_limits
 from slurm_colloc.submit.plan import Slurm
-from slurm_colloc.submit.request import reasons_against_pack
+from slurm_colloc.submit.reasons import reasons_against_pack
 from slurm_colloc.units import counted
 
 _RETRIES = 2

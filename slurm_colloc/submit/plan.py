@@ -18,8 +18,9 @@ from slurm_colloc.submit.footprint import footprint_of
 from slurm_colloc.submit.outlook import outlook
 from slurm_colloc.submit.override import overridden, without_sizes
 from slurm_colloc.submit.own_options import own_option, wants_pack
+from slurm_colloc.submit.reasons import reason_to_keep_text
 from slurm_colloc.submit.render import Sampling, render_block, render_script
-from slurm_colloc.submit.request import build_request, reason_to_keep_text
+from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.submission import Submission, read_submission
 
 

@@ -17,7 +17,7 @@ from slurm_colloc import __version__
 from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import ConfigError, StoreError
 from slurm_colloc.files import PRIVATE_FILE, PRIVATE_FOLDER, private_folder, read_bounded, write_atomic
-from slurm_colloc.history.signature import digest
+from slurm_colloc.history.digest import digest
 from slurm_colloc.model import Footprint, JobRequest, Placement, SharingMode
 from slurm_colloc.shipped import template_folders
 

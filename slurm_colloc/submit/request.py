@@ -2,96 +2,19 @@
 """From what sbatch would understand to the JobRequest, with every reason to leave the job alone."""
 
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, UnsureError
-from slurm_colloc.history.signature import command_signature, names_from_outside, signature
+from slurm_colloc.history.signature import Signature, command_signature, names_from_outside, signature
 from slurm_colloc.model import Gres, JobRequest
-from slurm_colloc.placement.terms import asked_partitions, suspending
 from slurm_colloc.slurm.directives import Script
 from slurm_colloc.slurm.gres import parse_gpus, parse_gres
-from slurm_colloc.slurm.options import Given
-from slurm_colloc.submit.render import BLOCK_BEGINS
+from slurm_colloc.slurm.options import Given, value_of
+from slurm_colloc.submit.reasons import reasons_against_share, reasons_untouchable, step_gpus
 from slurm_colloc.units import time_limit_min
 
 _STYLES = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
-PER_GPU = ("cpus-per-gpu", "mem-per-gpu")
-_MIG_TYPE = re.compile(r"\dg\.\d+gb")
-# An inner step that names GPUs must match the allocation. Its options may stand in a variable, so the long ones count
-# wherever a script with an srun has them.
-_STEP = re.compile(rb"\bsrun\b")
-_STEP_OPTION = re.compile(
-    rb"""[\s"'=(,](--(?:gr|gpu)[a-z-]*|--(?:cpus|mem|ntasks)-per-gpu|--tres-per-task)(?:[=\s]\s*([^\s"';)|&]*))?"""
-)
-_STEP_SHORT = re.compile(rb"\bsrun\b[^\n]*?\s(-[A-Za-z]*G)\s*([^\s\"';)|&]*)")
-_STEP_VARIABLE = re.compile(rb"\b(SLURM_(?:GRES|GPUS\w*|CPUS_PER_GPU|MEM_PER_GPU|TRES_PER_TASK))=")
-# One GPU of whatever type: a whole one and a slice alike.
-_ONE_GPU = {
-    b"--gres": (b"gpu", b"gpu:1", b"gres/gpu:1", b"gres:gpu:1"),
-    b"--gpus": (b"1",),
-    b"--gpus-per-node": (b"1",),
-    b"--gpus-per-task": (b"1",),
-    b"-G": (b"1",),
-}
-# What tasks that are one job to Slurm would do to each other.
-_COMMENT = re.compile(rb"^[ \t]*#[^\n]*", re.MULTILINE)
-_JOB_ID = re.compile(rb"\bSLURM_JOB_?ID\b")
-_SAID = re.compile(rb"^\s*(?:echo|printf)\b[^>|`(]*$")
-_ACTS_ON_JOB = re.compile(
-    rb"\b(?:scontrol\s+(?:\S+\s+)*?(?:requeue\w*|update|u?hold|release|suspend)|scancel|sbatch)\b"
-)
-_STEP_EXPORT = re.compile(rb"\s--export\b")
-# A script that reads itself by line number or gives itself to another interpreter, and one that asks where it was
-# submitted from; asking for the name of $0 alone does no harm, and awk's "print $0" is another $0.
-_NAME_OF_SELF = re.compile(rb"\b(?:dirname|basename|realpath|readlink)(?:\s+-\S+)*\s+[\"']?\$\{?(?:0\b|BASH_SOURCE\b)")
-_SELF = re.compile(rb"(?<!print )(\$0\b|\$\{0\b|\bBASH_SOURCE\b)")
-_COMMAND_BY_SQUEUE = re.compile(rb"\bsqueue\b[^\n]*(?:%\.?\d*o\b|[Cc]ommand)")
-# A shell with any other flag may print what it runs, be restricted, or run nothing.
-_SHELL_FLAG = re.compile(r"-[abefhlmpuE]+|--(?:login|noprofile|norc|posix)|-o|pipefail|errexit|nounset")
-# Programs that write the same script whatever it is to run; what runs stands in a file of theirs.
-_LAUNCHER = re.compile(rb"-m (submitit)\.core\._submit\b")
-_DIRECTIVE = re.compile(rb"^#(?:SBATCH|CSUB).*\n?", re.MULTILINE)
-# Options after which "one GPU" no longer means one GPU of any node, or which another cluster must judge.
-_LEAVE_ALONE = {
-    "clusters": "it may go to another cluster",
-    "constraint": "it names node features",
-    "deadline": "it must end by a deadline",
-    "exclude": "it excludes nodes",
-    "exclusive": "it asks for whole nodes",
-    "gid": "it is submitted for another group",
-    "gpu-bind": "it binds to GPUs",
-    "gpu-freq": "it sets GPU clocks, which a share cannot",
-    "gpus-per-socket": "it asks for GPUs per socket",
-    "nodefile": "it names its nodes",
-    "nodelist": "it names its nodes",
-    "ntasks-per-gpu": "it starts tasks per GPU",
-    "ntasks-per-tres": "it starts tasks per GPU",
-    "reservation": "it runs in a reservation",
-    "tres-per-task": "it asks for GPUs per task",
-    "uid": "it is submitted for another user",
-}
-
-
-# Of these the ones that mean the same to a pack, which asks for the GPU that one task asked for.
-_FINE_FOR_PACK = frozenset({"constraint", "exclude", "nodelist", "reservation"})
-
-
-# Options that mean the same to a job on a piece of a GPU. Any other, a new one too, leaves the job alone.
-_HARMLESS = frozenset(
-    {"account", "acctg-freq", "array", "begin", "chdir", "comment", "contiguous", "cores-per-socket", "cpu-freq"}
-    | {"cpus-per-gpu", "cpus-per-task", "delay-boot", "dependency", "distribution", "error", "export", "extra"}
-    | {"extra-node-info", "get-user-env", "gpus", "gpus-per-node", "gpus-per-task", "gres", "hint", "hold"}
-    | {"ignore-pbs", "input", "job-name", "kill-on-invalid-dep", "licenses", "mail-type", "mail-user", "mcs-label"}
-    | {"mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus", "network", "nice", "no-kill", "no-requeue"}
-    | {"nodes", "ntasks", "ntasks-per-core", "ntasks-per-node", "ntasks-per-socket", "oom-kill-step", "open-mode"}
-    | {"output", "overcommit", "oversubscribe", "parsable", "partition", "priority", "profile", "propagate", "qos"}
-    | {"quiet", "requeue", "signal", "sockets-per-node", "spread-job", "stepmgr", "test-only", "threads-per-core"}
-    | {"time", "time-min", "tmp", "use-min-nodes", "verbose", "wait", "wait-all-nodes", "wckey", "wrap"}
-)
-
-
 _SHAPES_CORES = frozenset(
     {"cores-per-socket", "extra-node-info", "hint", "ntasks-per-core", "ntasks-per-socket", "overcommit"}
     | {"sockets-per-node", "threads-per-core"}
@@ -130,29 +53,24 @@ def build_request(
     styles = [style for style in _STYLES if style in given and _gpus(style, given[style].value)]
     gres = tuple(gres for style in styles for gres in _gpus(style, given[style].value))
     gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
-    steps = _step_gpus(text)
-    # Components run the same text and are not the same job; and one home may serve several clusters.
+    steps = step_gpus(text)
     tasks = _count(given, "ntasks") or _count(given, "ntasks-per-node") or None
+    folder = os.path.join(os.getcwd(), value_of(given, "chdir"))
+    # Components run the same text and are not the same job; and one home may serve several clusters.
     # "srun python train.py" starts so many programs on the GPU, of which the text says nothing.
     told_apart = (config.cluster, str(number), *([f"{tasks} tasks"] if tasks and tasks > 1 else []))
-    folder = os.path.join(os.getcwd(), _value(given, "chdir"))
-    exported, handed = _exported(given, environ or {}), _handed(given)
-    known_by = signature(text, script_args, gpu_count, told_apart, exported, folder, handed=handed)
-    # Which values past jobs of the command found in such variables nobody kept.
-    command = ""
-    if script_path and not handed and not names_from_outside(text, exported):
-        command = command_signature(script_path, script_args, gpu_count, told_apart, folder)
+    known_by, command = _known_by(given, text, (script_path, script_args), gpu_count, told_apart, environ or {}, folder)
     return JobRequest(
-        name=_value(given, "job-name") if "job-name" in given else script_name,
+        name=value_of(given, "job-name") if "job-name" in given else script_name,
         script_args=tuple(script_args),
         interpreter=script.interpreter if script else "",
         partitions=_partitions(given),
-        account=_value(given, "account"),
-        qos=_value(given, "qos"),
+        account=value_of(given, "account"),
+        qos=value_of(given, "qos"),
         gres=gres,
         gpu_style=styles[0] if styles else "",
         cpus_per_gpu=_count(given, "cpus-per-gpu") or None,
-        mem_per_gpu=_value(given, "mem-per-gpu"),
+        mem_per_gpu=value_of(given, "mem-per-gpu"),
         min_cpus=_count(given, "mincpus"),
         tasks=tasks,
         cpus_given="cpus-per-task" in given,
@@ -162,23 +80,43 @@ def build_request(
         array="array" in given,
         signature=known_by.text,
         numbers=known_by.names,
-        no_share=tuple(_reasons_against_share(given, text, steps, len(components), config)),
-        untouchable=tuple(_reasons(given, gres, styles, steps, config)),
+        no_share=tuple(reasons_against_share(given, text, steps, len(components), config)),
+        untouchable=tuple(reasons_untouchable(given, gres, styles, steps, config)),
         components=tuple(_partitions(other) for other in components),
         origins=tuple((option.name, option.origin) for option in given.values()),
         command=command,
+        folder=folder,
     )
+
+
+def _known_by(
+    given: Mapping[str, Given],
+    text: bytes,
+    called: tuple[str | None, Sequence[str]],
+    gpu_count: int,
+    told_apart: Sequence[str],
+    environ: Mapping[str, str],
+    folder: str,
+) -> tuple[Signature, str]:
+    """Return what earlier runs of a job are known by, and what those are whose script is not known (empty: none)."""
+    path, arguments = called
+    exported, handed = _exported(given, environ), _handed(given)
+    known_by = signature(text, arguments, gpu_count, told_apart, exported, folder, handed=handed)
+    # Which values past jobs of the command found in such variables nobody kept.
+    if not path or handed or names_from_outside(text, exported):
+        return known_by, ""
+    return known_by, command_signature(path, arguments, gpu_count, told_apart, folder)
 
 
 def _handed(given: Mapping[str, Given]) -> list[str]:
     """Return the variables that --export sets."""
-    return [word.partition("=")[0] for word in _value(given, "export").split(",") if "=" in word]
+    return [word.partition("=")[0] for word in value_of(given, "export").split(",") if "=" in word]
 
 
 def _exported(given: Mapping[str, Given], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the job will find, of those it could be handed at its submission."""
     # A comma inside quotes is part of a value; a split in two then only makes another job of it.
-    words = _value(given, "export").split(",") if "export" in given else ["ALL"]
+    words = value_of(given, "export").split(",") if "export" in given else ["ALL"]
     named = dict(word.split("=", 1) for word in words if "=" in word)
     if "ALL" in words:
         return {**environ, **named}
@@ -186,7 +124,7 @@ def _exported(given: Mapping[str, Given], environ: Mapping[str, str]) -> dict[st
 
 
 def _partitions(given: Mapping[str, Given]) -> tuple[str, ...]:
-    return tuple(filter(None, _value(given, "partition").split(",")))
+    return tuple(filter(None, value_of(given, "partition").split(",")))
 
 
 def _cores_unclear(given: Mapping[str, Given]) -> bool:
@@ -195,12 +133,8 @@ def _cores_unclear(given: Mapping[str, Given]) -> bool:
     return len(tasks) > 1 or bool(_SHAPES_CORES & set(given))
 
 
-def _value(given: Mapping[str, Given], name: str) -> str:
-    return (given[name].value or "") if name in given else ""
-
-
 def _count(given: Mapping[str, Given], name: str) -> int:
-    text = _value(given, name)
+    text = value_of(given, name)
     if text and not (text.isascii() and text.isdigit()):
         raise UnsureError(f"--{name}='{text}' is not a number")
     return int(text or 0)
@@ -210,35 +144,9 @@ def _time(given: Mapping[str, Given]) -> float | None:
     if "time" not in given:
         return None
     try:
-        return time_limit_min(_value(given, "time"))
+        return time_limit_min(value_of(given, "time"))
     except InputError as error:
         raise UnsureError(str(error)) from error
-
-
-def reason_to_keep_text(text: bytes, interpreter: str) -> str:
-    """Return why csub's block must not go into a script of this text; empty when it may."""
-    words = interpreter.split()
-    flags = words[2:] if words and words[0].endswith("/env") else words[1:]
-    if not all(map(_SHELL_FLAG.fullmatch, flags)):
-        return f"its shell is started as '{interpreter}'"
-    if BLOCK_BEGINS.encode() in text:
-        return "the script holds csub's block already"
-    found = _SELF.search(_NAME_OF_SELF.sub(b"", text))
-    if found:
-        return f"the script reads itself ({found[1].decode()})"
-    if (b"Command" in text and b"scontrol" in text) or _COMMAND_BY_SQUEUE.search(text):
-        return "the script asks Slurm for its own path"
-    return ""
-
-
-def reason_against_history(text: bytes) -> str:
-    """Return why earlier runs of the same text say nothing of the next one; empty when they may."""
-    found = _LAUNCHER.search(text)
-    return (
-        f"the scripts of {found[1].decode()} are the same whatever they run, so earlier runs say nothing"
-        if found
-        else ""
-    )
 
 
 def _gpus(style: str, value: str | None) -> tuple[Gres, ...]:
@@ -247,156 +155,3 @@ def _gpus(style: str, value: str | None) -> tuple[Gres, ...]:
     except InputError as error:
         raise UnsureError(str(error)) from error
     return tuple(gres for gres in found if gres.quantity)
-
-
-def _step_gpus(text: bytes) -> tuple[tuple[str, bool], ...]:
-    """Return the GPU options of inner steps, each with whether it means one GPU of whatever type."""
-    steps = _DIRECTIVE.sub(b"", text).replace(b"\\\n", b" ")
-    if not _STEP.search(steps):
-        return ()
-    found = [(name, value) for name, value in _STEP_OPTION.findall(steps)]
-    found += [(b"-G" if name == b"-G" else name, value) for name, value in _STEP_SHORT.findall(steps)]
-    found += [(name, b"") for name in _STEP_VARIABLE.findall(steps)]
-    return tuple((name.decode(), value in _ONE_GPU.get(name, ())) for name, value in found)
-
-
-def reasons_against_pack(
-    given: Mapping[str, Given], request: JobRequest, text: bytes, config: SiteConfig, commands: bool
-) -> list[str]:
-    """Return why tasks may not be run as a pack, in one job that asks for what one of them asks.
-
-    Args:
-        given: the options in force, by canonical name.
-        request: of one task.
-        text: its script.
-        config: the site.
-        commands: the tasks are commands, which were never to be jobs of their own.
-    """
-    return list(_reasons_against_pack(given, request, text, config, commands))
-
-
-def _reasons_against_pack(
-    given: Mapping[str, Given], request: JobRequest, text: bytes, config: SiteConfig, commands: bool
-) -> Iterator[str]:
-    plugins = _plugin_names(config)
-    others = sorted({gres.name for gres in request.gres} - {"gpu"})
-    if others:
-        yield f"it asks for gres/{others[0]}, which would be the whole pack's"
-    if request.gpu_count == 0:
-        yield "it asks for no GPU"
-    elif request.gpu_count > 1 or len(request.gres) > 1:
-        yield f"it asks for GPUs as {' and '.join(map(str, request.gres))}"
-    if protected := [gres.type for gres in request.gres if gres.type in config.sharing.protected_types]:
-        yield f"the site protects jobs on '{protected[0]}'"
-    if suspends := suspending(asked_partitions(request, config)):
-        yield suspends
-    for name in given:
-        if name in plugins:
-            yield f"it uses the site's own --{name}, with which nobody has seen a pack work"
-        elif name in _LEAVE_ALONE and name not in _FINE_FOR_PACK:
-            yield f"{_LEAVE_ALONE[name]} (--{name})"
-        elif name not in _HARMLESS and name not in _LEAVE_ALONE:
-            yield f"it uses --{name}, with which nobody has seen a pack work"
-    if set(",[") & set(_value(given, "nodelist")):
-        yield "it names several nodes (--nodelist)"
-    if "nodes" in given and given["nodes"].value not in ("1", "1-1"):
-        yield f"it asks for nodes '{given['nodes'].value}'"
-    for name in ("ntasks", "ntasks-per-node"):
-        if name in given and given[name].value != "1":
-            yield f"each of its tasks starts {given[name].value} of its own (--{name})"
-    if "time-min" in given:
-        yield "its time limit may be cut (--time-min)"
-    if sum(name in given for name in ("mem", "mem-per-cpu", "mem-per-gpu")) > 1:
-        yield "it sizes its host memory twice"
-    if "mem" in given and _value(given, "mem").strip("0KMGTkmgtBb") == "":
-        yield "it asks for all the memory of its node (--mem=0)"
-    if "cpus-per-gpu" in given and "cpus-per-task" in given:
-        yield "it sizes its cores twice"
-    if "aftercorr" in _value(given, "dependency"):
-        yield "each task waits for another job's of the same number (--dependency=aftercorr)"
-    bare = _COMMENT.sub(b"", text)
-    yield from _reasons_of_text(bare, text, commands)
-
-
-def _reasons_of_text(bare: bytes, text: bytes, commands: bool) -> Iterator[str]:
-    """Yield what a script does that tasks cannot do side by side in one job; ``bare`` is without its comments."""
-    if steps := _step_gpus(bare):
-        yield f"an srun inside it asks for a GPU ({steps[0][0]}), of which the pack has one"
-    if _STEP.search(bare) and _STEP_EXPORT.search(bare):
-        yield "an srun inside it chooses what it exports, perhaps not the variables of sharing"
-    if act := _ACTS_ON_JOB.search(bare):
-        yield f"it acts on its job ({b' '.join(act[0].split()).decode(errors='replace')}), which is the whole pack's"
-    if commands:
-        return
-    if (b"Command" in text and b"scontrol" in text) or _COMMAND_BY_SQUEUE.search(text):
-        yield "it asks Slurm for its own path"
-    for line in bare.replace(b"\\\n", b" ").splitlines():
-        if _JOB_ID.search(line) and b"SLURM_ARRAY_TASK_ID" not in line and not _SAID.match(line):
-            yield "it uses SLURM_JOB_ID, which its tasks would have in common (for a port, a folder)"
-            return
-        if _JOB_ID.search(line) and (b"$((" in line or re.search(rb"\b(?:expr|let|bc)\b", line)):
-            yield "it reckons with SLURM_JOB_ID (for a port), which its tasks would have in common"
-            return
-
-
-def _plugin_names(config: SiteConfig) -> set[str]:
-    return {text.partition("=")[0] for text in config.sbatch_options}
-
-
-def _reasons_against_share(
-    given: Mapping[str, Given], text: bytes, steps: Sequence[tuple[str, bool]], components: int, config: SiteConfig
-) -> Iterator[str]:
-    for name in sorted(_plugin_names(config) & set(given)):
-        yield f"it uses the site's own --{name}, with which nobody has seen a share work"
-    if components > 1:
-        yield "the components of a heterogeneous job have one environment"
-    if steps:
-        yield f"an srun inside it asks for a GPU ({steps[0][0]}), which a share is not"
-    if _STEP.search(text) and _STEP_EXPORT.search(_DIRECTIVE.sub(b"", text)):
-        yield "an srun inside it chooses what it exports, perhaps not the variables of sharing"
-    for name in PER_GPU:
-        if name in given and given[name].origin == "environment":
-            yield f"{given[name].written} sizes its cores or memory per GPU, which a share would lose"
-    if "mem-per-gpu" in given and ("mem" in given or "mem-per-cpu" in given):
-        yield "it sizes its host memory twice"
-    if _value(given, "mem-per-gpu").strip("0KMGTkmgt") == "" and "mem-per-gpu" in given:
-        yield "it asks for all host memory of the node per GPU"
-    if "cpus-per-gpu" in given and "cpus-per-task" in given:
-        yield "it sizes its cores twice"
-
-
-def _reasons(
-    given: Mapping[str, Given],
-    gres: Sequence[Gres],
-    styles: Sequence[str],
-    steps: Sequence[tuple[str, bool]],
-    config: SiteConfig,
-) -> Iterator[str]:
-    plugins = _plugin_names(config)
-    gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
-    others = sorted({item.name for item in gres} - {"gpu"})
-    slices = {part.type for pool in config.pool for part in pool.slice}
-    if others:
-        yield f"it asks for gres/{others[0]} itself"
-    elif gpu_count == 0:
-        yield "it asks for no GPU"
-    elif gpu_count > 1 or len(styles) > 1:
-        yield f"it asks for GPUs as {' and '.join(str(item) for item in gres)}"
-    for item in gres:
-        if item.type in slices or _MIG_TYPE.search(item.type):
-            yield f"it asks for the slice '{item.type}' itself"
-    yield from (f"{why} (--{name})" for name, why in _LEAVE_ALONE.items() if name in given)
-    for name in given:
-        if name not in _HARMLESS and name not in _LEAVE_ALONE and name not in plugins:
-            yield f"it uses --{name}, with which nobody has seen a piece of a GPU work"
-    if _value(given, "mem").rstrip("KMGTkmgt") == "0":
-        yield "it asks for all the memory of its node, beside which no other piece of it could be used (--mem=0)"
-    if "nodes" in given and given["nodes"].value not in ("1", "1-1"):
-        yield f"it asks for nodes '{given['nodes'].value}'"
-    if "ntasks" in given and given["ntasks"].value != "1" and "nodes" not in given:
-        yield f"its {given['ntasks'].value} tasks may spread over nodes"
-    if "gpus-per-task" in styles and ("ntasks" not in given or given["ntasks"].value != "1"):
-        yield "its GPUs follow the number of its tasks"
-    other = [name for name, is_one in steps if not is_one]
-    if other:
-        yield f"an srun inside it asks for GPUs itself ({other[0]})"

@@ -254,7 +254,7 @@ def test_past_jobs_stay_in_the_histories_however_often_they_are_written(tmp_path
     for _ in range(2):
         store.write_past("c", [(NAME, one), ("nobody-of-that-name", one)])
         assert build_history(store, "c", state, Collected({}, 0)).runs == 1
-    assert read_snapshot(snapshot_path(state, UID), COMMAND) == (one,)
+    assert read_snapshot(snapshot_path(state, UID), COMMAND).evidence == (one,)
     store.write_past("c", [(NAME, one._replace(gpu_mem_peak_mib=5000))])
     assert store.past("c")[NAME] == [one._replace(gpu_mem_peak_mib=5000)]
     assert store.past("other") == {}
@@ -268,4 +268,6 @@ def test_a_run_that_csub_decided_about_is_kept_by_its_own_signature(tmp_path: Pa
     store.write_past("c", [(NAME, one)])
     collected = Collected({(NAME, "7"): (UID, decision("7"))}, 0)
     assert build_history(store, "c", str(tmp_path / "state"), collected).runs == 1
-    assert [item.signature for item in read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig")] == ["sig"]
+    assert [item.signature for item in read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig").evidence] == [
+        "sig"
+    ]

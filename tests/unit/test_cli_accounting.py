@@ -315,7 +315,7 @@ def test_what_the_window_cuts(text: str, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--by", "node"], "'--by node' is not one of user, account, partition, qos, gpu"),
+        (["--by", "node"], "--by 'node' is not one of user, account, partition, qos, gpu"),
         (["--equivalents", "price"], "--equivalents 'price' is not one of slices, sms, memory"),
         (["--store", "x"], "--sacct-file is read in place of a store"),
         (["--timezone", "Nowhere/City"], "--timezone 'Nowhere/City' is not a zone"),

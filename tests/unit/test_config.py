@@ -5,7 +5,6 @@ from typing import Any, get_args, get_origin
 import pytest
 
 from slurm_colloc.config import (
-    DOCUMENTATION,
     SCHEMA,
     MigSlice,
     SiteConfig,
@@ -14,9 +13,10 @@ from slurm_colloc.config import (
     load_site,
     parse_exporter_url,
     parse_site,
-    reference,
 )
+from slurm_colloc.config_keys import DOCUMENTATION
 from slurm_colloc.errors import ConfigError
+from slurm_colloc.site.reference import reference
 
 LEAST = {"schema": 1, "cluster": "c", "slurm_release": "22.05"}
 

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,7 @@ def test_a_probe_is_the_job_with_limits_of_its_own(slurm: Shell) -> None:
     done = slurm.run("--probe", "-o", "mine", "job.sh")
     assert (done.returncode, done.stdout) == (0, "Submitted batch job 102\n"), done.stderr
     first, _, rest = slurm.calls()
-    mine = {"partition": "debug", "time": "2", "output": "csub-probe-%j.out", "error": "csub-probe-%j.out"}
+    mine = {"partition": "debug,gpu", "time": "2", "output": "csub-probe-%j.out", "error": "csub-probe-%j.out"}
     assert options(first, *mine) == mine
     assert options(rest, *mine, "dependency") == {"dependency": "afterany:101"}
     assert (slurm.folder / "marked").read_text() == "[1]\n[]\n"
@@ -370,3 +371,66 @@ def test_a_submission_without_it_loads_nothing_of_it(slurm: Shell) -> None:
     loaded = slurm.run("--array=1-3", "job.sh", code=LISTED).stderr.splitlines()[-1].split()
     assert "slurm_colloc.cli.csub" in loaded
     assert not [name for name in loaded if name.endswith("first") or "again" in name or "companion" in name]
+
+
+@pytest.mark.parametrize(
+    ("asked", "tried"),
+    [((), "debug,gpu"), (("-p", "long,debug"), "debug,long"), (("--partition=debug",), "debug")],
+)
+def test_a_probe_may_start_wherever_the_job_may_so_that_it_never_waits_longer(
+    slurm: Shell, asked: tuple[str, ...], tried: str
+) -> None:
+    path = slurm.folder / "site.toml"
+    path.write_text(path.read_text() + '[probe]\npartition = "debug"\n')
+    assert slurm.run("--probe", *asked, "job.sh").returncode == 0
+    assert [word for word in slurm.calls()[0] if word.startswith("--partition")][-1] == f"--partition={tried}"
+    path.write_text(path.read_text().replace('default_partition = "gpu"\n', ""))
+    done = slurm.run("--probe", "job.sh")
+    assert "not measured first: in which partition it would run is not known" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked", "measured"),
+    [
+        ("default_time_min = 2.0", (), False),
+        ("max_time_min = 1.5", (), False),
+        ("max_time_min = 1.5", ("-p", "other,gpu"), True),
+        ("default_time_min = 2.0", ("--time=3",), True),
+        ("default_time_min = 3.0", (), True),
+        ("", (), True),
+    ],
+)
+def test_a_probe_is_shorter_than_what_the_partition_gives_a_job_that_names_no_time(
+    slurm: Shell, limits: str, asked: tuple[str, ...], measured: bool
+) -> None:
+    """It ran whole, at most, and then once more; or waited for ever for a partition that takes no job so long."""
+    path = slurm.folder / "site.toml"
+    text = path.read_text().replace('[[partition]]\nname = "gpu"\n', f'[[partition]]\nname = "gpu"\n{limits}\n')
+    path.write_text(text + '[probe]\npartition = "debug"\nminutes = 2\n')
+    done = slurm.run("--probe", *asked, "job.sh")
+    assert done.returncode == 0
+    assert len(slurm.calls()) == (3 if measured else 1)
+    assert ("its time limit is no longer than a probe's 2 min" in done.stderr) is not measured
+
+
+def test_a_partition_that_is_closed_is_a_definite_refusal(slurm: Shell) -> None:
+    path = slurm.folder / "site.toml"
+    path.write_text(path.read_text() + '[probe]\npartition = "debug"\n')
+    closed = "Required partition not available (inactive or drain)"
+    slurm.behave(0, FAILS.format(f"sbatch: error: Batch job submission failed: {closed}"))
+    done = slurm.run("--probe", "job.sh")
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 101\n"), done.stderr
+    assert "not measured first: its first job was refused" in done.stderr
+
+
+LEAVES = "sleep 20 &\n"
+
+
+def test_what_a_wrapper_of_sbatch_leaves_running_holds_nobody_up(slurm: Shell) -> None:
+    for number in range(3):
+        slurm.behave(number, LEAVES)
+    began_s = time.monotonic()
+    done = slurm.run(*ARRAY, "job.sh")
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 102\n"), done.stderr
+    assert "then job 101 has this one submitted anew" in done.stderr
+    assert time.monotonic() - began_s < 15

@@ -12,7 +12,7 @@ import pytest
 
 from slurm_colloc.config import ENVIRONMENT_VARIABLE, SYSTEM_FILE
 from slurm_colloc.submit.own_options import OWN_OPTIONS
-from slurm_colloc.submit.request import _LEAVE_ALONE
+from slurm_colloc.submit.reasons import _LEAVE_ALONE
 from tests.unit.programs import need_program
 from tests.unit.shell import CSUB, Shell
 

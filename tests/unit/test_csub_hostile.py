@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.submit.request import reason_to_keep_text
+from slurm_colloc.submit.reasons import reason_to_keep_text
 from tests.unit.shell import DEFINITE, HINT, SCRIPT, Shell
 
 PLACED = ["--gres=gpu:h100_1g.10gb:1", "job.sh"]

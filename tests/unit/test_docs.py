@@ -13,7 +13,8 @@ import typer.main
 from slurm_colloc.cli.colloc import COMMANDS
 from slurm_colloc.cli.colloc.app import build
 from slurm_colloc.cli.csub_pack import RESUME
-from slurm_colloc.config import load_site, reference
+from slurm_colloc.config import load_site
+from slurm_colloc.site.reference import reference
 from slurm_colloc.slurm.options import SBATCH_OPTIONS
 from slurm_colloc.submit.own_options import OWN_OPTIONS
 

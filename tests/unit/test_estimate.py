@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,10 +137,30 @@ def test_the_memorys_activity_is_the_highest_seen_on_a_whole_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "sm=30", "mem=9", "mem=9G,mem=9G", "mem=9G,gpu=1", "mem=0G", "mem=9G,sm=0", "9G", "mem=9G,dram=0"]
+    ("text", "why"),
+    [
+        ("", "'' is not one of mem=SIZE"),
+        ("10", "'10' is not one of mem=SIZE"),
+        ("9G", "'9G' is not one of mem=SIZE"),
+        ("mem=9G,gpu=1", "'gpu=1' is not one of"),
+        ("mem=9G,mem=9G", "each at most once"),
+        ("sm=30", "lacks mem=SIZE"),
+        ("mem=9", "'9' is not a number with a unit; write it like '9G'"),
+        ("mem=0", "'0' is not a number with a unit"),
+        ("mem=0G", "'0G' is zero"),
+        ("mem=-1G", "'-1G' is not a number with a unit"),
+        ("mem=nan,sm=1", "'nan' is not a number"),
+        (f"mem={'9' * 400}T", "beyond any GPU"),
+        ("mem=9G,sm=0", "sm '0' lies outside 0 to 100 percent"),
+        ("mem=9G,sm=-5", "sm '-5' lies outside"),
+        ("mem=9G,sm=101", "sm '101' lies outside"),
+        ("mem=9G,sm=nan", "sm 'nan' lies outside"),
+        ("mem=9G,sm=0.3", "may be a fraction or a percentage"),
+        ("mem=9G,dram=0", "dram '0' lies outside"),
+    ],
 )
-def test_no_hint(text: str) -> None:
-    with pytest.raises(InputError):
+def test_no_hint(text: str, why: str) -> None:
+    with pytest.raises(InputError, match=re.escape(why)):
         parse_hint(text)
 
 

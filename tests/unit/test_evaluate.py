@@ -233,12 +233,16 @@ def test_without_slices_the_sites_pools_say_what_there_is(
     path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "slurm_colloc.cli.colloc.evaluate.site", lambda: site(MIG_POOL._replace(gpu_model="A100"), headroom_mib=256)
+        "slurm_colloc.cli.colloc.evaluate.site_or_none",
+        lambda: site(MIG_POOL._replace(gpu_model="A100"), headroom_mib=256),
     )
     evaluate(path)
     assert "A100: 9984, 20090, 40448, 81559 MiB; 256 MiB of each are kept free" in capsys.readouterr().out
-    monkeypatch.setattr("slurm_colloc.cli.colloc.evaluate.site", site)
-    with pytest.raises(InputError, match="give --slices"):
+    monkeypatch.setattr("slurm_colloc.cli.colloc.evaluate.site_or_none", site)
+    with pytest.raises(InputError, match=r"of no pool .* give --slices"):
+        evaluate(path)
+    monkeypatch.setattr("slurm_colloc.cli.colloc.evaluate.site_or_none", lambda: None)
+    with pytest.raises(InputError, match=r"no site.toml .* give --slices"):
         evaluate(path)
 
 

@@ -139,7 +139,7 @@ def history(tmp_path: Path, rounds: list[Any], collected: Collected, *rows: Any)
     store.write_allocations("a", rows or [run(user=NAME)], 1.0)
     sampled(store, rounds)
     written = build_history(store, "c", str(tmp_path / "state"), collected)
-    return written.runs, read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig")
+    return written.runs, read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig").evidence
 
 
 def decided(*items: Decision) -> Collected:
@@ -172,7 +172,7 @@ def grown(tmp_path: Path, *sizes: int | None, profile: str = "", config: SiteCon
         ],
     )
     build_history(store, "c", str(tmp_path / "state"), decided(decision()), config)
-    (found,) = read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig")
+    (found,) = read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig").evidence
     return found
 
 
@@ -239,7 +239,7 @@ def test_a_mean_over_a_day_has_no_high_value(tmp_path: Path) -> None:
     for age_days, high in ((20, near(50.0)), (300, None)):
         assert compact(store.samples, Observe(), age_days * 86_400.0, anyway=True)
         build_history(store, "c", str(tmp_path / "state"), decided(decision()))
-        (found,) = read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig")
+        (found,) = read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig").evidence
         assert (found.sm_active_q95_pct, found.sm_active_mean_pct) == (high, near(100 * 100 / 199))
         assert (found.gpu_mem_peak_mib, found.sampled_s) == (3000, 1990.0)
 
@@ -251,7 +251,7 @@ def test_two_runs_of_a_day_stay_two(tmp_path: Path) -> None:
     sampled(store, [pass_at(10, 50.0), pass_at(4010, 10.0)])
     assert compact(store.samples, Observe(), 300 * 86_400.0, anyway=True)
     assert build_history(store, "c", str(tmp_path / "state"), decided(decision())).runs == 2
-    found = read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig")
+    found = read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig").evidence
     assert [one.sm_active_mean_pct for one in found] == [50.0, 10.0]
 
 

@@ -74,6 +74,7 @@ def test_kept_and_read_again() -> None:
     free = Free(12.5, {("p", "gpu:h100"): 3})
     assert from_json(to_json(free)) == free
     kept: tuple[object, ...] = (None, [], {}, {"at_s": "1", "units": []}, {"at_s": 1.0, "units": [[1]]}, {"at_s": 1.0})
+    kept = (*kept, {"at_s": 1.0, "units": [["p", "gpu", float("inf")]]})
     for broken in kept:
         with pytest.raises(InputError):
             from_json(broken)

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
+import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.history.lookup import Known, look_up
@@ -22,6 +27,8 @@ from slurm_colloc.history.records import (
     read_evidence,
 )
 from slurm_colloc.history.snapshot import read_snapshot, snapshot_path, write_snapshot
+from slurm_colloc.history.sound import is_sound, latest_s
+from slurm_colloc.model import Evidence
 from tests.unit.made import decision, evidence, site
 
 DEEP = b"[" * 100_000
@@ -174,17 +181,17 @@ def test_snapshot_there_and_back(tmp_path: Path) -> None:
     path = str(tmp_path / "odd name?#%.sqlite")
     runs = [evidence(str(number), ended_s=float(number), sm_is_bound=bool(number % 2)) for number in range(25)]
     write_snapshot(path, [*runs[::-1], evidence("x", None, signature="other")])
-    assert read_snapshot(path, "sig") == tuple(runs[5:])
-    assert read_snapshot(path, "other")[0].gpu_mem_peak_mib is None
-    assert read_snapshot(path, "none") == ()
+    assert read_snapshot(path, "sig").evidence == tuple(runs[5:])
+    assert read_snapshot(path, "other").evidence[0].gpu_mem_peak_mib is None
+    assert read_snapshot(path, "none").evidence == ()
     assert os.stat(path).st_mode & 0o777 == 0o600
     assert os.listdir(tmp_path) == ["odd name?#%.sqlite"]
     write_snapshot(path, runs[:1])
-    assert read_snapshot(path, "sig") == (runs[0],)
+    assert read_snapshot(path, "sig").evidence == (runs[0],)
 
 
 def test_no_snapshot_is_no_evidence(tmp_path: Path) -> None:
-    assert read_snapshot(str(tmp_path / "none"), "sig") == ()
+    assert read_snapshot(str(tmp_path / "none"), "sig").evidence == ()
 
 
 @pytest.mark.parametrize("content", [b"", b"junk" * 1000, b"SQLite format 3\0" + b"\xff" * 4096])
@@ -198,7 +205,7 @@ def test_corrupt_snapshot(tmp_path: Path, content: bytes) -> None:
 def test_a_snapshot_under_an_odd_name(tmp_path: Path, name: str) -> None:
     path = str(tmp_path / name)
     write_snapshot(path, [evidence()])
-    assert read_snapshot(path, "sig") == (evidence(),)
+    assert read_snapshot(path, "sig").evidence == (evidence(),)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
@@ -297,7 +304,89 @@ def test_the_newest_run_on_a_whole_gpu_is_not_forgotten(tmp_path: Path, slices: 
         drop_evidence(str(tmp_path), item)
     path = str(tmp_path / "1.sqlite")
     write_snapshot(path, runs)
-    for found in (read_evidence(str(tmp_path), "sig").evidence, read_snapshot(path, "sig")):
+    for found in (read_evidence(str(tmp_path), "sig").evidence, read_snapshot(path, "sig").evidence):
         assert found[0].job_id == "100"
         assert len(found) == min(slices, 20) + 1
         assert found[-1].job_id == str(100 + slices)
+
+
+IMPOSSIBLE: list[tuple[str, object]] = [
+    ("gpu_mem_peak_mib", -1),
+    ("gpu_mem_peak_mib", "much"),
+    ("gpu_mem_peak_mib", 2**60),
+    ("gpu_mem_peak_mib", float("inf")),
+    ("gpu_mem_total_mib", b"\xff"),
+    ("sm_active_q95_pct", -0.1),
+    ("sm_active_mean_pct", float("inf")),
+    ("sm_active_q95_pct", "NaN"),
+    ("dram_active_q95_pct", 1e300),
+    ("mode", "half"),
+    ("state", None),
+    ("job_id", 7),
+    ("sm_is_bound", "yes"),
+    ("sample_count", -3),
+    ("run_count", 0),
+    ("sampled_s", None),
+    ("ended_s", 253402300799.0),
+    ("ended_s", None),
+    ("ended_s", "yesterday"),
+    ("elapsed_s", -5.0),
+    ("grew_until_s", float("-inf")),
+    ("source", None),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), IMPOSSIBLE)
+def test_a_row_that_cannot_be_true_is_not_counted_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, value: object
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    path = snapshot_path(str(tmp_path), os.geteuid())
+    os.mkdir(os.path.dirname(path))
+    name = "ab12.64~c~d"
+    write_snapshot(path, [evidence("1", signature=name), evidence("2", 9000, signature=name)])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE evidence SET {field} = ? WHERE job_id = '2'", (value,))
+    plain = site()
+    config = plain._replace(paths=plain.paths._replace(state=str(tmp_path)))
+    for asked in (name, "ab12.128~c~d"):
+        known = look_up(config, asked, None)
+        assert [run.job_id for run in (*known.evidence, *known.relatives)] == ["1"]
+        assert known.notes == (f"1 runs in history '{path}' cannot be true and are not counted",)
+
+
+@pytest.mark.parametrize("ended_s", [253402300799.0, 1e308])
+def test_a_run_of_the_future_is_not_counted_wherever_it_lies(tmp_path: Path, ended_s: float) -> None:
+    drop_evidence(str(tmp_path), evidence("1", ended_s=ended_s))
+    drop_evidence(str(tmp_path), evidence("2", ended_s=now() + 3600))
+    found = read_evidence(str(tmp_path), "sig")
+    assert ([run.job_id for run in found.evidence], found.unreadable) == (["2"], 1)
+
+
+@pytest.mark.parametrize(("field", "value"), [("peak_mib", -1), ("peak_mib", None), ("sm", "x"), ("gpu_model", None)])
+def test_families_with_impossible_numbers_say_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, value: object
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    path = snapshot_path(str(tmp_path), os.geteuid())
+    os.mkdir(os.path.dirname(path))
+    write_snapshot(path, [evidence("1", signature="ab.1~c~d")])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE families SET {field} = ?", (value,))
+    plain = site()
+    known = look_up(plain._replace(paths=plain.paths._replace(state=str(tmp_path))), "cd.1~c~d", None)
+    assert known.families == ()
+    assert known.notes == (
+        f"history '{path}' holds families of jobs with impossible numbers; run 'colloc ingest' again",
+    )
+
+
+ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary())
+
+
+@given(st.sampled_from(Evidence._fields), ANYTHING)
+def test_what_is_sound_is_what_a_sampler_could_have_dropped(field: str, value: Any) -> None:
+    row = evidence()._replace(**{field: value})
+    if is_sound(row, latest_s()):
+        assert parse_evidence(as_json(row, sm_is_bound=bool(row.sm_is_bound))).job_id == row.job_id
+    assert is_sound(evidence(), latest_s())

@@ -122,7 +122,14 @@ def test_tres() -> None:
 
 def test_json_there_and_back() -> None:
     assert from_json(json.loads(json.dumps(to_json(limits())))) == limits()
-    wrong: list[object] = [None, [], {}, {"at_s": "x"}, {**to_json(limits()), "own": [{}]}]
+    wrong: list[object] = [
+        None,
+        [],
+        {},
+        {"at_s": "x"},
+        {**to_json(limits()), "own": [{}]},
+        {**to_json(limits()), "at_s": 10**400},
+    ]
     for broken in wrong:
         with pytest.raises(InputError):
             from_json(broken)

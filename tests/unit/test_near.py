@@ -162,6 +162,22 @@ def test_what_did_not_suffice_raises_the_answer() -> None:
     assert q(found(asked(48, 0.1)._replace(relatives=runs, runs=(out,)))) == (near(2500), 4000)
 
 
+@pytest.mark.parametrize("state", ["GPU_OOM", "FAILED", "TIMEOUT"])
+def test_what_a_smaller_job_held_raises_the_answer_however_it_ended(state: str) -> None:
+    runs = (run("1", 5500, 8, 0.1), run("2", 6000, 16, 0.1))
+    question = asked(64, 0.1)._replace(relatives=(*runs, run("3", 19968, 32, 0.2, state=state)))
+    assert q(estimate(question)) == (near(9000), 19968)
+    assert "raised to 19968 MiB: job 3, which was no larger, held so much" in estimate(question).provenance
+    low = q(found(asked(64, 0.1)._replace(relatives=runs)))[1]
+    for other in (
+        run("3", 19968, 128, 0.1, state=state),
+        run("3", 19968, 32, 0.1, state=state, program="edited"),
+        run("3", 19968, 32, 0.1, state=state, gpu_model="A100"),
+        run("3", 19968, -1, 0.1, state=state),
+    ):
+        assert q(estimate(question._replace(relatives=(*runs, other))))[1] == low
+
+
 def test_another_gpu_is_another_measure() -> None:
     runs = (run("1", 2000, 32, 0.1, gpu_model="A100"), run("2", 3000, 64, 0.1))
     assert "one run of another size" in found(asked(48, 0.1)._replace(relatives=runs)).provenance

@@ -2,11 +2,12 @@
 import os
 import signal
 import sys
+import time
 
 import pytest
 
-from slurm_colloc.errors import ProcessError
-from slurm_colloc.process import ask, replace, run, spawn
+from slurm_colloc.errors import ProcessError, UnansweredError
+from slurm_colloc.process import ask, replace, run, run_itself, spawn
 from slurm_colloc.shipped import folder
 
 
@@ -57,3 +58,26 @@ def test_shipped_folders() -> None:
     assert folder("templates").endswith("/templates")
     with pytest.raises(KeyError):
         folder("other")
+
+
+LEAVES = "import subprocess, sys; subprocess.Popen(['sleep', '20']); "
+
+
+def test_what_a_program_leaves_behind_is_not_waited_for() -> None:
+    began_s = time.monotonic()
+    done = run_itself(python(LEAVES + "print('a' * 100000); print(sys.stdin.read(), file=sys.stderr)"), 30, {}, b"b")
+    assert done == (0, b"a" * 100000 + b"\n", b"b\n")
+    assert run_itself(python(LEAVES + "sys.exit(3)"), 30, {}).status == 3
+    spams = "subprocess.Popen(['timeout', '20', 'yes'])"
+    assert run_itself(python(LEAVES + spams), 30, dict(os.environ)).status == 0
+    assert time.monotonic() - began_s < 10
+
+
+@pytest.mark.parametrize("code", ["", "import os; os.close(1); os.close(2); "])
+def test_the_time_of_a_program_by_itself_is_bounded(code: str) -> None:
+    began_s = time.monotonic()
+    with pytest.raises(UnansweredError, match=r"did not answer within 0\.5 s"):
+        run_itself(python(code + "import time; time.sleep(60)"), 0.5, {})
+    assert time.monotonic() - began_s < 20
+    with pytest.raises(ProcessError, match="cannot be started"):
+        run_itself(["/no/such/program"], 1, {})

@@ -74,11 +74,14 @@ def test_what_is_forgotten_counts_no_more_wherever_it_lies(config: SiteConfig) -
     assert [run.job_id for run in look_up(config, old, None).evidence] == ["4"]
 
 
-def test_by_command_is_looked_for_only_where_nothing_else_is_known(config: SiteConfig) -> None:
+def test_by_command_is_looked_for_only_where_nothing_else_has_completed(config: SiteConfig) -> None:
     drop_evidence(data(), evidence("1", signature="command-a.1~~f"))
     assert [run.job_id for run in look_up(config, "fam.64~~f", None, "command-a.1~~f").by_command] == ["1"]
     assert look_up(config, "fam.64~~f", None).by_command == ()
-    drop_evidence(data(), evidence("2", signature="fam.32~~f"))
+    drop_evidence(data(), evidence("2", signature="fam.32~~f", state=GPU_OOM))
+    known = look_up(config, "fam.64~~f", None, "command-a.1~~f")
+    assert ([run.job_id for run in known.relatives], [run.job_id for run in known.by_command]) == (["2"], ["1"])
+    drop_evidence(data(), evidence("3", signature="fam.16~~f"))
     assert look_up(config, "fam.64~~f", None, "command-a.1~~f").by_command == ()
 
 
@@ -181,6 +184,14 @@ def test_history_shows_each_job_once_with_what_is_believed(shell: Shell) -> None
     told = json.loads(history(shell, "--format=json"))
     assert [job["line"] for job in told["jobs"]] == ["job.sh --batch 64", "job.sh --batch 8"]
     assert [job["last_run"]["job_id"] for job in told["jobs"]] == ["9", "10"]
+
+
+def test_a_run_that_runs_has_not_ended(shell: Shell) -> None:
+    shell.run("job.sh")
+    shell.ran({**EVIDENCE, "signature": request(shell)["signature"], "state": "RUNNING"})
+    text = history(shell)
+    assert "last run 9 was last seen 1970-01-01" in text
+    assert "ended" not in text
 
 
 def test_what_ran_out_of_memory_is_said_to_need_more(shell: Shell) -> None:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which two submissions are the same job, which are relatives, and which have nothing to do with each other."""
 
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.history.signature import grows, is_inert, is_relative, is_same, parts_of, signature
+from slurm_colloc.history.imports import imported_files
+from slurm_colloc.history.names import grows, is_inert
+from slurm_colloc.history.signature import is_relative, is_same, parts_of, signature
 
 HEAD = "#!/bin/bash\n"
 
@@ -151,6 +155,72 @@ def test_the_program_makes_the_job_wherever_it_lies(tmp_path: Path) -> None:
     assert (is_same(before, after), is_relative(before, after)) == (False, True), "edited since"
 
 
+IMPORTS = [
+    ("import net", "net.py"),
+    ("import os, net as n", "net.py"),
+    ("from net import (\n    Net,\n    Other,\n)", "net.py"),
+    ("from models import net", "models/net.py"),
+    ("from models import big, net  # both", "models/net.py"),
+    ("from models.net import Net", "models/net.py"),
+    ("import models.net", "models/net.py"),
+    ("from models.net import build", "models/net/__init__.py"),
+    ("from models import *", "models/__init__.py"),
+    ("    import net", "net.py"),
+    ("try:\n\tfrom .net import Net\nexcept ImportError:\n\tpass", "net.py"),
+    ("from . import net", "net.py"),
+]
+
+
+@pytest.mark.parametrize(("code", "module"), IMPORTS)
+@pytest.mark.parametrize("command", ["python src/train.py", "python -m src.train"])
+def test_a_module_that_the_program_imports_is_part_of_it(tmp_path: Path, code: str, module: str, command: str) -> None:
+    path = tmp_path / "src" / module
+    path.parent.mkdir(parents=True)
+    (tmp_path / "src/train.py").write_text(f"import torch\n{code}\nnet.Net()\n")
+    path.write_text("hidden = 64\n")
+    found = [parts_of(Job(command, folder=str(tmp_path)).signature())]
+    path.write_text("hidden = 4096\n")
+    found += [parts_of(Job(command, folder=str(tmp_path)).signature())]
+    before, after = found
+    assert before
+    assert after
+    assert (is_same(before, after), is_relative(before, after)) == (False, True), "edited since"
+    long_ago = signature(command.encode(), (), 1, folder=str(tmp_path), ran_s=1.0)
+    assert "~~" in long_ago.text
+
+
+def test_of_what_is_imported_only_so_much_is_looked_at(tmp_path: Path) -> None:
+    def key() -> str:
+        return Job("python train.py", folder=str(tmp_path)).signature()
+
+    (tmp_path / "train.py").write_text("import net, pipe, gone\nfrom net import x\n# import other\n")
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / "net.py").write_text("from deep import x\n")
+    before = key()
+    for name in ("other", "deep", "notes"):
+        (tmp_path / f"{name}.py").write_text("x = 1\n")
+    assert key() == before, "not what is not imported, nor what those import"
+    (tmp_path / "net.py").write_text("#" * 300 * 1024)
+    one = key()
+    (tmp_path / "net.py").write_text("#" * 400 * 1024)
+    assert before != one == key()
+    for number in range(2001):
+        (tmp_path / f"out.{number}").touch()
+    (tmp_path / "net.py").write_text("y = 1\n")
+    full = key()
+    (tmp_path / "net.py").write_text("y = 2\n")
+    assert key() == full, "a folder of so many files is not searched"
+
+
+@pytest.mark.parametrize(
+    "code", [b"from " + b"." * 65000, b"from x import (\n" * 4000, b"import " + b"a," * 32000, b"import" + b" " * 65000]
+)
+def test_what_a_program_imports_is_read_in_little_time(code: bytes) -> None:
+    began_s = time.process_time()
+    imported_files(code, ("",))
+    assert time.process_time() - began_s < 0.5
+
+
 LINES = 'P=tasks.txt\nA=$(sed -n "${SLURM_ARRAY_TASK_ID}p" $P)\npython train.py $A'
 HYDRA = '@hydra.main(config_path="conf", config_name="config")'
 
@@ -248,6 +318,24 @@ def test_what_may_size_a_job_is_not_inert(name: str) -> None:
 @pytest.mark.parametrize("name", ["node_rank", "lora_dropout", "num_train_steps", "num-epochs", "top_p", "max_steps"])
 def test_what_sizes_nothing_is_inert(name: str) -> None:
     assert is_inert(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["hidden_dropout_prob", "embedding-lr", "embed_learning_rate", "batch_norm_momentum", "layers-decay", "crop_prob"],
+)
+def test_a_rate_is_no_size_whatever_it_is_a_rate_of(name: str) -> None:
+    """A tenth of the embedding's learning rate was to need a quarter of the memory."""
+    assert is_inert(name)
+    assert not grows(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["grid_spacing", "img-patch-size", "sequence-parallel-size", "crop_stride", "min-length", "img_downsample"]
+)
+def test_more_of_what_makes_a_size_smaller_does_not_grow(name: str) -> None:
+    assert not grows(name)
+    assert not is_inert(name)
 
 
 def test_what_numbers_mean() -> None:

@@ -15,6 +15,7 @@ from slurm_colloc.estimate.static import least_memory
 from slurm_colloc.history.snapshot import FamilyUse, read_families, write_snapshot
 from slurm_colloc.model import Quantiles
 from tests.unit.made import H100, evidence, near
+from tests.unit.shell import Shell
 
 MIB = 2**20
 
@@ -22,7 +23,7 @@ MIB = 2**20
 def weights(path: Path, mib: int = 4, dtype: str = "F32") -> Path:
     """Write a safetensors file of so many MiB."""
     header = json.dumps({"w": {"dtype": dtype, "shape": [1], "data_offsets": [0, mib * MIB]}}).encode()
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"x" * (mib * MIB))
     return path
 
@@ -174,3 +175,15 @@ def test_a_snapshot_has_one_row_for_each_family(tmp_path: Path) -> None:
     ]
     write_snapshot(path, runs)
     assert read_families(path) == (FamilyUse(H100, 500, 30.0, None), FamilyUse(H100, 3000, 30.0, None))
+
+
+@pytest.mark.parametrize("how", ["option", "directive"])
+def test_names_are_looked_for_where_the_job_will_run(shell: Shell, how: str) -> None:
+    folder = shell.folder / "elsewhere"
+    weights(folder / "llm/model.safetensors")
+    (folder / "llm/config.json").write_text("{}")
+    directive = f"#SBATCH -D {folder}\n" * (how == "directive")
+    (shell.folder / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --gres=gpu:1\n{directive}python run.py --model ./llm\n")
+    argv = ["-D", "elsewhere"] * (how == "option")
+    done = shell.run("--dry-run", "--format=json", *argv, str(shell.folder / "job.sh"))
+    assert "the weights in './llm'" in json.loads(done.stdout)["footprint"]["provenance"], done.stdout

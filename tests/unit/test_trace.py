@@ -146,6 +146,16 @@ def test_a_smaller_job_has_room_for_as_much_beside_its_tensors_but_for_no_more_t
     assert too_much.gpu_mem_peak_mib.q50 == 1700, "half of it, not 1300 MiB less than its tensors"
 
 
+def test_what_held_little_beside_its_tensors_had_no_large_context() -> None:
+    """A job of 16 times the tensors was to need no more than the small one had held."""
+    for peak, expected in ((500, 50 + 450 * 16), (400, 400 * 16)):
+        run = evidence("7", peak, signature=OTHER)
+        found = from_trace(question((OWN, 7200.0), (OTHER, 450.0), relatives=(run,)))
+        assert isinstance(found, Footprint)
+        assert found.gpu_mem_peak_mib
+        assert found.gpu_mem_peak_mib.q50 == expected
+
+
 def test_a_run_of_quite_another_size_is_no_measure() -> None:
     run = evidence("7", 2700, signature=OTHER)
     found = from_trace(question((OWN, 17000.0), (OTHER, 1000.0), relatives=(run,)))
@@ -156,9 +166,15 @@ def test_a_run_of_quite_another_size_is_no_measure() -> None:
 def test_of_relatives_commands_and_a_trace_the_lowest_answers_and_own_runs_come_before_all() -> None:
     two = (evidence("1", 2000, signature=OTHER), evidence("2", 2500, signature="fam.48~p~f"))
     assert estimate(question((OWN, 4000.0), (OTHER, 2000.0), relatives=two)).rung == "near"
-    assert estimate(question((OWN, 4000.0), (OTHER, 3999.0), relatives=two)).rung == "trace"
-    command = (evidence("4", 1500, signature="other.1~p~f"),)
+    assert estimate(question((OWN, 4000.0), (OTHER, 3500.0), relatives=two)).rung == "trace"
+    command = (evidence("4", 2200, signature="other.1~p~f"),)
     assert estimate(question(relatives=two, by_command=command)).rung == "command"
+    # Today's script held more with less to do: it was another when its command ran.
+    lower = (command[0]._replace(gpu_mem_peak_mib=1500),)
+    assert estimate(question(relatives=two, by_command=lower)).rung == "near"
+    only = estimate(question(relatives=(two[1]._replace(state="GPU_OOM"),), by_command=lower))
+    assert only.gpu_mem_peak_mib
+    assert (only.rung, only.gpu_mem_peak_mib.q99) == ("command", 2500), "where nothing else answers it is raised"
     assert estimate(question(relatives=two, by_command=(command[0]._replace(gpu_mem_peak_mib=9000),))).rung == "near"
     own = evidence("3", 3000, signature=OWN)
     assert estimate(question((OWN, 4000.0), runs=(own,))).rung == "exact"
@@ -171,7 +187,14 @@ def test_traces_are_kept_by_signature_and_a_broken_file_is_none(tmp_path: Path) 
     assert read_traces(folder, [OWN]) == ()
     keep_trace(folder, OWN, TRACED)
     assert read_traces(folder, [OTHER, OWN, OWN]) == ((OWN, 100.0),)
-    for content in ("{", "[]", "null", '{"peak_mib": 1}', json.dumps({**TRACED._asdict(), "peak_mib": float("nan")})):
+    for content in (
+        "{",
+        "[]",
+        "null",
+        '{"peak_mib": 1}',
+        json.dumps({**TRACED._asdict(), "peak_mib": float("nan")}),
+        json.dumps({**TRACED._asdict(), "peak_mib": 10**400}),
+    ):
         Path(trace_path(folder, OWN)).write_text(content)
         assert read_traces(folder, [OWN]) == ()
     for number in range(120):

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.cli.colloc.output import site, write
+from slurm_colloc.cli.colloc.output import site_or_none, write
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.replay import MODES, Pieces, replay, scores
@@ -29,7 +29,7 @@ def evaluate(
         raise InputError(f"--format '{form}' is not one of {', '.join(FORMATS)}")
     if mode not in MODES:
         raise InputError(f"--as '{mode}' is not one of {', '.join(MODES)}")
-    pieces = Pieces({"": _sizes(slices)}) if slices else _pieces(site())
+    pieces = Pieces({"": _sizes(slices)}) if slices else _pieces(site_or_none())
     try:
         with open(table, encoding="utf-8", errors="surrogateescape", newline="") as stream:
             found = parse_table(stream.read())
@@ -62,8 +62,10 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-def _pieces(config: SiteConfig) -> Pieces:
+def _pieces(config: SiteConfig | None) -> Pieces:
     """Return what the site's pools have: slices, and the whole GPU of each model."""
+    if config is None:
+        raise InputError("no site.toml found that says which pieces there are; give --slices")
     sizes: dict[str, tuple[int, ...]] = {}
     for pool in config.pool:
         if pool.gpu_mem_mib is not None:

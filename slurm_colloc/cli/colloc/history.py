@@ -20,7 +20,7 @@ from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.estimate.ladder import contradiction, estimate, estimate_at_site
 from slurm_colloc.estimate.question import Question, question_of
 from slurm_colloc.history.fold import fold_drops
-from slurm_colloc.history.lookup import Known, look_up
+from slurm_colloc.history.lookup import ENDED, Known, look_up
 from slurm_colloc.history.records import read_decisions
 from slurm_colloc.history.said import Said, forget, read_said, write_said
 from slurm_colloc.model import Decision, Evidence, Footprint
@@ -177,7 +177,7 @@ def _show_job(believed: Believed) -> None:
     decision, footprint = believed.decision, believed.footprint
     runs = f", from {counted(footprint.evidence_count, 'run')}" if footprint.evidence_count else ""
     run = believed.last_run
-    ended = f"last run {run.job_id} ended {stamp(_at(run.ended_s))} ({run.state})" if run else "no run known"
+    ended = _last_run(run) if run else "no run known"
     write(
         f"{printable(decision.job_name)}  {printable(decision.line)}  (last job {printable(decision.job_id)})\n"
         f"    {footprint.rung}{runs}: {_size(believed)}; {printable(footprint.provenance)}{how_sure(footprint)}\n"
@@ -186,6 +186,12 @@ def _show_job(believed: Believed) -> None:
     )
     for note in (*believed.known.notes, *([believed.doubt] if believed.doubt else [])):
         write(f"    {printable(note)}\n", "")
+
+
+def _last_run(run: Evidence) -> str:
+    """Return when a run ended, and how; of one of which no end is known, until when it was watched."""
+    at = stamp(_at(run.ended_s))
+    return f"last run {run.job_id} " + (f"ended {at} ({run.state})" if run.state in ENDED else f"was last seen {at}")
 
 
 def _show_submission(decision: Decision, believed: Believed | None) -> None:

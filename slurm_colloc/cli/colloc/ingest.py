@@ -3,10 +3,10 @@
 
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from time import sleep
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from ClusterShell.NodeSet import NodeSet
@@ -72,46 +72,90 @@ def ingest(
     ] = "",
 ) -> None:
     """Take in job runs and samples; repeating it changes nothing."""
-    alone = {"--clustercockpit": clustercockpit, "--prometheus": prometheus, "--nvidia-smi": nvidia_smi}
-    if sum(map(bool, alone.values())) + bool(sacct_file or jobcomp or journal) > 1 or (sacct_file and jobcomp):
-        raise InputError(
-            f"{', '.join(alone)}, --sacct-file and --jobcomp are sources of their own; take in each by its own call"
-        )
-    for option, given, needed in (
-        ("--fields", fields, {"--sacct-file": sacct_file, "--nvidia-smi": nvidia_smi}),
-        ("--timezone", timezone, {"--sacct-file": sacct_file, "--jobcomp": jobcomp, "--nvidia-smi": nvidia_smi}),
-        ("--slurm-release", slurm_release, {"--sacct-file": sacct_file}),
-        ("--node", node, {"--nvidia-smi": nvidia_smi}),
-        ("--prometheus-match", prometheus_match, {"--prometheus": prometheus}),
-    ):
-        if given and not any(needed.values()):
-            raise InputError(f"{option} does nothing without {' or '.join(needed)}")
-    whole = {"--sacct-file": sacct_file, "--jobcomp": jobcomp, "--clustercockpit": clustercockpit}
-    if (since or until != "now") and any((*whole.values(), nvidia_smi)):
-        raise InputError("--since and --until are for sacct and --prometheus; a file is taken in whole")
-    if journal and not os.path.isdir(journal):
-        raise InputError(f"journal '{journal}' is no folder")
+    files = _Files(sacct_file, fields, timezone, slurm_release, jobcomp, clustercockpit, nvidia_smi, node)
+    asked = _Asked(files, (since, until), journal, (prometheus, prometheus_match))
+    _check(asked)
     config = site_or_none()
     folder = store or state_folder("store", writing=True)
     say(f"taking into '{folder}'")
     target = Store(folder, config)
-    counted: list[Counted] = []
-    if prometheus:
-        counted.append(_prometheus(target, config, (since, until), (prometheus, prometheus_match)))
-    elif clustercockpit:
-        counted.append(_clustercockpit(target, clustercockpit))
-    elif nvidia_smi:
-        counted.append(_smi_log(target, config, Text(nvidia_smi, fields, timezone), node))
+    _tell(_take_in(target, config, asked))
+    # The users' histories are the site's to write, not those of a user who looks at their own jobs.
+    if config is not None and config.paths.decisions:
+        if os.access(config.state_folder, os.W_OK):
+            _history(target, config)
+            site_parts(config)  # rendered again where a template or site.toml has changed, so that no submission has to
+        elif folder == os.path.join(config.state_folder, "store"):
+            say(f"no histories written: {whose(config.state_folder)}; ingest as root, who gives each user their own")
+
+
+class _Files(NamedTuple):
+    """Files that are taken in whole, and how they are to be read; see the options of the same names."""
+
+    sacct_file: str
+    fields: str
+    timezone: str
+    slurm_release: str
+    jobcomp: str
+    clustercockpit: str
+    nvidia_smi: str
+    node: str
+
+
+class _Asked(NamedTuple):
+    """What is to be taken in: ``span`` is --since and --until, ``prometheus`` the server and its labels."""
+
+    files: _Files
+    span: tuple[str, str]
+    journal: str
+    prometheus: tuple[str, str]
+
+
+def _check(asked: _Asked) -> None:
+    """Raise an InputError for options that contradict each other, or do nothing."""
+    files, (server, labels) = asked.files, asked.prometheus
+    texts = {"--sacct-file": files.sacct_file, "--jobcomp": files.jobcomp, "--nvidia-smi": files.nvidia_smi}
+    alone = {"--clustercockpit": files.clustercockpit, "--prometheus": server, "--nvidia-smi": files.nvidia_smi}
+    with_samples = files.sacct_file or files.jobcomp or asked.journal
+    if sum(map(bool, alone.values())) + bool(with_samples) > 1 or (files.sacct_file and files.jobcomp):
+        raise InputError(
+            f"{', '.join(alone)}, --sacct-file and --jobcomp are sources of their own; take in each by its own call"
+        )
+    for option, given, needed in (
+        ("--fields", files.fields, ("--sacct-file", "--nvidia-smi")),
+        ("--timezone", files.timezone, tuple(texts)),
+        ("--slurm-release", files.slurm_release, ("--sacct-file",)),
+        ("--node", files.node, ("--nvidia-smi",)),
+        ("--prometheus-match", labels, ("--prometheus",)),
+    ):
+        if given and not any({**texts, **alone}[name] for name in needed):
+            raise InputError(f"{option} does nothing without {' or '.join(needed)}")
+    if asked.span != ("", "now") and any((*texts.values(), files.clustercockpit)):
+        raise InputError("--since and --until are for sacct and --prometheus; a file is taken in whole")
+    if asked.journal and not os.path.isdir(asked.journal):
+        raise InputError(f"journal '{asked.journal}' is no folder")
+
+
+def _take_in(target: Store, config: SiteConfig | None, asked: _Asked) -> list[Counted]:
+    files = asked.files
+    if asked.prometheus[0]:
+        return [_prometheus(target, config, asked.span, asked.prometheus)]
+    if files.clustercockpit:
+        return [_clustercockpit(target, files.clustercockpit)]
+    if files.nvidia_smi:
+        return [_smi_log(target, config, Text(files.nvidia_smi, files.fields, files.timezone), files.node)]
+    runs: Iterable[Counted]
+    if files.sacct_file:
+        runs = [_text(target, config, Text(files.sacct_file, files.fields, files.timezone), files.slurm_release)]
+    elif files.jobcomp:
+        runs = [_jobcomp(target, Text(files.jobcomp, "", files.timezone))]
     else:
-        runs: Iterable[Counted]
-        if sacct_file:
-            runs = [_text(target, config, Text(sacct_file, fields, timezone), slurm_release)]
-        elif jobcomp:
-            runs = [_jobcomp(target, Text(jobcomp, "", timezone))]
-        else:
-            runs = _live(target, config, (since, until))
-        counted += runs
-        counted += _samples(target, config, journal)
+        runs = _live(target, config, asked.span)
+    return [*runs, *_samples(target, config, asked.journal)]
+
+
+def _tell(counted: Sequence[Counted]) -> None:
+    """Say of each source what became of its rows."""
     for item in counted:
         if not item.rows_in:
             continue
@@ -127,13 +171,6 @@ def ingest(
     if empty:
         more = f" and {len(empty) - 3} more" if len(empty) > 3 else ""
         say(f"no rows from {', '.join(empty[:3])}{more}")
-    # The users' histories are the site's to write, not those of a user who looks at their own jobs.
-    if config is not None and config.paths.decisions:
-        if os.access(config.state_folder, os.W_OK):
-            _history(target, config)
-            site_parts(config)  # rendered again where a template or site.toml has changed, so that no submission has to
-        elif folder == os.path.join(config.state_folder, "store"):
-            say(f"no histories written: {whose(config.state_folder)}; ingest as root, who gives each user their own")
 
 
 def _read(path: str) -> str:

@@ -51,75 +51,107 @@ def report(
     ] = LOCAL,
 ) -> None:
     """Say how much GPU each user, account or the like was given, and how much of it was really used."""
-    if form not in FORMATS:
-        raise InputError(f"--format '{form}' is not one of {', '.join(FORMATS)}")
-    if equivalents not in CONVENTIONS:
-        raise InputError(f"--equivalents '{equivalents}' is not one of {', '.join(CONVENTIONS)}")
-    if engine not in ENGINES:
-        raise InputError(f"--engine '{engine}' is not one of {', '.join(ENGINES)}")
-    if by not in GROUPINGS:
-        raise InputError(f"'--by {by}' is not one of {', '.join(GROUPINGS)}")
-    if not sacct_file and (fields or timezone):
-        raise InputError("--fields and --timezone do nothing without --sacct-file: a store has times without zones")
-    if sacct_file and by == "signature":
-        raise InputError("a sacct text has no signatures; a store has those of the jobs that went through csub")
-    if sacct_file and runs_csv:
-        raise InputError("--runs writes the runs of a store; take the text in by colloc ingest --sacct-file")
-    if sacct_file and store:
-        raise InputError("--sacct-file is read in place of a store; to add it to one: colloc ingest --sacct-file")
-    if sacct_file and engine == SLURM:
-        raise InputError("--engine slurm spreads the days of samples over jobs, and a sacct text has none")
-    start, end = window(since, until)
-    config = site_or_none()
     text = Text(sacct_file, fields, timezone)
-    opened = _text(text, by, config, equivalents) if sacct_file else _store(store, config, equivalents, start, end)
-    with opened as (source, database, (rows_in, used, steps, rejected)):
-        asked = Window(start.timestamp(), end.timestamp(), now())
-        if engine == SLURM:
+    asked = _Asked(by, form, runs_csv, store, equivalents, text, engine)
+    _check(asked)
+    start, end = window(since, until)
+    write(FORMATS[form](_report(asked, start, end, site_or_none())), output)
+
+
+class _Asked(NamedTuple):
+    """What is to be shown, of a store or of a text; see the options of the same names."""
+
+    by: str
+    form: str
+    runs_csv: str
+    store: str
+    equivalents: str
+    text: Text
+    engine: str
+
+
+def _check(asked: _Asked) -> None:
+    """Raise an InputError for values that are not known, and options that contradict each other or do nothing."""
+    for option, given, known in (
+        ("--format", asked.form, FORMATS),
+        ("--equivalents", asked.equivalents, CONVENTIONS),
+        ("--engine", asked.engine, ENGINES),
+        ("--by", asked.by, GROUPINGS),
+    ):
+        if given not in known:
+            raise InputError(f"{option} '{given}' is not one of {', '.join(known)}")
+    if not asked.text.path:
+        if asked.text.fields or asked.text.timezone:
+            raise InputError("--fields and --timezone do nothing without --sacct-file: a store has times without zones")
+        return
+    if asked.by == "signature":
+        raise InputError("a sacct text has no signatures; a store has those of the jobs that went through csub")
+    if asked.runs_csv:
+        raise InputError("--runs writes the runs of a store; take the text in by colloc ingest --sacct-file")
+    if asked.store:
+        raise InputError("--sacct-file is read in place of a store; to add it to one: colloc ingest --sacct-file")
+    if asked.engine == SLURM:
+        raise InputError("--engine slurm spreads the days of samples over jobs, and a sacct text has none")
+
+
+def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | None) -> UsageReport:
+    of_text = bool(asked.text.path)
+    opened = _text(asked, config) if of_text else _store(asked, config, start, end)
+    with opened as (source, database, rows):
+        span = Window(start.timestamp(), end.timestamp(), now())
+        if asked.engine == SLURM:
             say(f"to go on after an interruption, name this window: {_named(start, end)}")
-            sweep_by_slurm(database, source, asked, config.engine if config else Engine(), say)
+            sweep_by_slurm(database, source, span, config.engine if config else Engine(), say)
         else:
-            sweep(database, source, asked)
-        *groups, total = group_usage(database, by)
-        runs, without_gpu, clusters = count_runs(database)
-        recorded = None if runs else recorded_span(database)
-        runaways = 0 if sacct_file else count_runaways(database, asked.until_s)
-        unaccounted, sampled = unaccounted_hours(database)
-        if runs_csv:
-            _write_runs(database, runs_csv)
-        shared = collocation(database)
-        strays = stray_use(database)
-        predicted = [] if sacct_file else predictions(database)
+            sweep(database, source, span)
+        if asked.runs_csv:
+            _write_runs(database, asked.runs_csv)
+        return _figures(database, asked, (start, end), span, rows, config)
+
+
+def _figures(
+    database: DuckDBPyConnection,
+    asked: _Asked,
+    ends: tuple[datetime, datetime],
+    span: Window,
+    rows: "Rows",
+    config: SiteConfig | None,
+) -> UsageReport:
+    """Return the report of a database whose window is swept."""
+    of_text = bool(asked.text.path)
+    *groups, total = group_usage(database, asked.by)
+    runs, without_gpu, clusters = count_runs(database)
+    recorded = None if runs else recorded_span(database)
+    unaccounted, sampled = unaccounted_hours(database)
     gpus = installed_gpus(config)
-    hours = (min(asked.until_s, asked.now_s) - asked.since_s) / 3600
-    shown = UsageReport(
+    hours = (min(span.until_s, span.now_s) - span.since_s) / 3600
+    return UsageReport(
         cluster=", ".join(clusters) or (config.cluster if config else ""),
-        since=start,
-        until=end,
-        by=by,
-        equivalents=CONVENTIONS[equivalents],
+        since=ends[0],
+        until=ends[1],
+        by=asked.by,
+        equivalents=CONVENTIONS[asked.equivalents],
         groups=tuple(groups),
         total=total,
         runs=runs,
         runs_without_gpu=without_gpu,
-        runaways=runaways,
+        runaways=0 if of_text else count_runaways(database, span.until_s),
         unaccounted_hours=unaccounted,
         sampled_job_hours=sampled,
         installed_gpu_hours=gpus * hours if gpus and hours > 0 else None,
-        collocation=tuple(shared),
-        predictions=tuple(predicted),
+        collocation=tuple(collocation(database)),
+        predictions=() if of_text else tuple(predictions(database)),
         prices=config.prices if config else Prices(),
-        strays=tuple(strays),
-        rows_in=rows_in,
-        rows_used=used,
-        job_steps=steps,
-        rejected=dict(rejected),
+        strays=tuple(stray_use(database)),
+        rows_in=rows.rows_in,
+        rows_used=rows.used,
+        job_steps=rows.steps,
+        rejected=dict(rows.rejected),
         recorded=recorded and _span(*recorded),
-        so_far=asked.until_s > asked.now_s,
-        of_text=bool(sacct_file),
+        so_far=span.until_s > span.now_s,
+        of_text=of_text,
         templates=config.paths.templates if config else "",
     )
-    write(FORMATS[form](shown), output)
 
 
 def _named(start: datetime, end: datetime) -> str:
@@ -157,10 +189,8 @@ class Opened(NamedTuple):
 
 
 @contextmanager
-def _store(
-    folder: str, config: SiteConfig | None, equivalents: str, start: datetime, end: datetime
-) -> Iterator[Opened]:
-    source = open_store(folder or state_folder("store"), config, equivalents)
+def _store(asked: _Asked, config: SiteConfig | None, start: datetime, end: datetime) -> Iterator[Opened]:
+    source = open_store(asked.store or state_folder("store"), config, asked.equivalents)
     since_s, until_s = start.timestamp(), end.timestamp()
     logs = source.logs().values()
     rejected: Counter[str] = Counter()
@@ -174,9 +204,10 @@ def _store(
 
 
 @contextmanager
-def _text(text: Text, by: str, config: SiteConfig | None, equivalents: str) -> Iterator[Opened]:
+def _text(asked: _Asked, config: SiteConfig | None) -> Iterator[Opened]:
     """Make a database of a text alone, and a store with no samples."""
     with TemporaryDirectory(prefix="colloc-") as folder:
-        source = Store(os.path.join(folder, "none"), config, equivalents)
-        with source.over(folder, lambda database: take(database, text, folder, GROUPINGS[by])) as (database, taken):
+        source = Store(os.path.join(folder, "none"), config, asked.equivalents)
+        columns = GROUPINGS[asked.by]
+        with source.over(folder, lambda made: take(made, asked.text, folder, columns)) as (database, taken):
             yield Opened(source, database, Rows(taken.rows_in, taken.used, taken.steps, taken.rejected))

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.cli.colloc.output import say, site, write
-from slurm_colloc.config import file_to_write, find_site_file, parse_site, reference
+from slurm_colloc.config import file_to_write, find_site_file, parse_site
 from slurm_colloc.errors import InputError
 from slurm_colloc.site.discover import Consent, discover, gaps
 from slurm_colloc.site.discover import check as differences
+from slurm_colloc.site.reference import reference
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.submit.render import site_parts
 
