@@ -15,7 +15,8 @@ demo: env      ## the whole story on a private real cluster
 
 test: env      ## the whole suite, the real cluster included
 	$(ENV)/pytest -n auto -m "not soak" tests/unit tests/package
-	$(ENV)/pytest -m "not soak" tests/cluster
+	$(ENV)/pytest -n 2 --dist loadfile -m "not soak and not alone" tests/cluster
+	$(ENV)/pytest -m "alone and not soak" tests/cluster
 
 test-matrix:   ## the tests of the real cluster on every Slurm release that a lab can run, as root
 	@bash tests/cluster/bootstrap.sh --releases
@@ -51,6 +52,7 @@ bench: env     ## ratios side by side in one run
 
 docs: env-only ## regenerate the reference pages and completion scripts; CI fails when they are stale
 	$(ENV)/colloc site reference > docs/reference/site.toml.md
+	$(ENV)/colloc site doctor --list > docs/reference/doctor.md
 	$(ENV)/python -m slurm_colloc.cli.csub_complete bash > docs/completion/csub.bash
 	$(ENV)/python -m slurm_colloc.cli.csub_complete zsh > docs/completion/_csub
 	$(ENV)/python -m slurm_colloc.cli.csub_complete fish > docs/completion/csub.fish

@@ -179,7 +179,8 @@ class Placement(NamedTuple):
     ``memory_mib`` is the GPU memory that the piece was sized for. The other parts are what follows from the change:
     another ``partition`` (empty: as asked), ``cpu_option`` (as "mincpus=4") and host memory ``mem`` (as --mem
     takes it) that so far followed from the GPU, a longer ``time_limit_min``; None or empty where nothing needs saying.
-    ``weighed`` are the options, the job as asked last, whose waits were looked up.
+    ``weighed`` are the options, the job as asked last, whose waits were looked up. ``withheld`` is what the job would
+    have got where the site's policy is shadow.
     """
 
     mode: SharingMode
@@ -193,6 +194,7 @@ class Placement(NamedTuple):
     reasons: tuple[str, ...]
     rejected: tuple[Rejected, ...]
     weighed: tuple[Weighed, ...] = ()
+    withheld: "Placement | None" = None
 
     @property
     def given(self) -> str:
@@ -211,6 +213,15 @@ AGAIN_VARIABLE = "CSUB_AGAIN"
 # The first reason of a decision for a pack begins so.
 PACK_OF = "pack of "
 
+# Why shadow mode would have left a job as asked, in a word of its decision and in words.
+WOULD_NOT = {
+    "off": "--colloc=off was given",
+    "request": "the request rules pieces out: several GPUs, whole nodes, a reservation and the like",
+    "need": "what it needs was not known",
+    "fit": "no piece holds it or may be had, its script cannot be changed, or a whole GPU would have been sooner",
+    "pack": "it would have been one pack with the other tasks of its array",
+}
+
 # So ends the signature under which two jobs are kept that shared a GPU, one having joined the other.
 JOINED_SUFFIX = "-joined"
 
@@ -222,6 +233,11 @@ class Decision(NamedTuple):
     the beginning of the script's name and its arguments as they were given. ``gpu_mem_expected_mib`` is what the margin
     of the name ``margin`` was put on; None and empty where the q99 was not made that way. ``out_of_memory`` says
     afterwards that what the job was given did not suffice.
+
+    Under the policy shadow, ``would`` is the gres that the job would have been given, in ``would_partition`` (empty: as
+    asked) with at most ``would_memory_mib`` where that is limited; empty where it would have been left as asked,
+    because of ``would_not``, one of WOULD_NOT. ``would_wait_s`` is how long it might have waited for that: 0 where it
+    was free, else the median of ``would_wait_runs`` jobs.
     """
 
     job_id: str
@@ -243,6 +259,13 @@ class Decision(NamedTuple):
     gpu_mem_expected_mib: float | None = None
     margin: str = ""
     out_of_memory: bool = False
+    shadow: bool = False
+    would: str = ""
+    would_not: str = ""
+    would_partition: str = ""
+    would_memory_mib: int | None = None
+    would_wait_s: float | None = None
+    would_wait_runs: int | None = None
 
     @property
     def is_pack(self) -> bool:
@@ -526,6 +549,52 @@ class Prediction(NamedTuple):
     sm_within: int
     sm_median_ratio: float | None
     sm_max_ratio: float | None
+
+
+class ShadowPiece(NamedTuple):
+    """What would have become of the runs that shadow mode would have given one kind of piece.
+
+    Of ``runs``, ``fitted`` completed with a measured peak that the piece holds; ``out_of_memory`` had one above it, and
+    ``over_share`` one above a share that nobody enforces; the others cannot be judged. The fitted had
+    ``allocated_gpu_hours``, and would have held ``piece_gpu_hours``; those too large for it up to ``lost_gpu_hours``
+    before they failed. Of the fitted, how long they might have waited is known of
+    ``waits_known``, of ``waits_free`` because a piece was free; ``sooner`` of them waited longer than that, and
+    ``earlier_median_s`` is the median of all differences, negative for later.
+    """
+
+    piece: str
+    runs: int
+    fitted: int
+    out_of_memory: int
+    over_share: int
+    allocated_gpu_hours: float
+    piece_gpu_hours: float
+    lost_gpu_hours: float
+    waits_known: int
+    waits_free: int
+    sooner: int
+    earlier_median_s: float | None
+
+    @property
+    def judged(self) -> int:
+        """Return how many runs it is known of whether the piece holds them."""
+        return self.fitted + self.out_of_memory + self.over_share
+
+    @property
+    def freed_gpu_hours(self) -> float:
+        """Return the GPU-hours by which the fitted would have held less; negative where slower costs more."""
+        return self.allocated_gpu_hours - self.piece_gpu_hours
+
+
+class ShadowLeft(NamedTuple):
+    """Runs that would have been left as asked, or of which nobody knows what they would have had, and why.
+
+    ``allocated_gpu_hours`` is of the runs whose size is known, None where it is of none.
+    """
+
+    why: str
+    runs: int
+    allocated_gpu_hours: float | None
 
 
 # Slurm's word for a run that came to a good end: only its peak is one.

@@ -205,7 +205,8 @@ def read_all(running: Running, sinks: Mapping[int, Callable[[bytes], object]], t
             ready = [descriptor for descriptor, _ in poller.poll(wait_ms)]
             if not ready:
                 return False
-            for descriptor in set(ready) & set(left):
+            # In the order of the sinks: which of two pipes was written first nobody can tell.
+            for descriptor in [one for one in left if one in ready]:
                 # All that a pipe holds: after the program's end no more of it is to come.
                 if content := os.read(descriptor, _PIPE_BYTES):
                     left[descriptor](content)

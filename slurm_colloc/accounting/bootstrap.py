@@ -230,8 +230,10 @@ def _evidence(
 
 
 def _pool(node_list: str, config: SiteConfig) -> Pool | None:
+    """Return the pool that all nodes are in; None where they have pools of several cards, of which any may be meant."""
     nodes = node_names(node_list)
-    return next((pool for pool in config.pool if nodes and nodes <= pool_nodes(pool)), None)
+    found = [pool for pool in config.pool if nodes and nodes <= pool_nodes(pool)]
+    return found[0] if len({pool.gpu_model for pool in found}) == 1 else None
 
 
 class _Scripts:

@@ -20,14 +20,21 @@ COLUMNS = {
     "rung": "VARCHAR",
     "gpu_mem_q99_mib": "DOUBLE",
     "sm_active_q95_pct": "DOUBLE",
+    "shadow": "BOOLEAN",
+    "would": "VARCHAR",
+    "would_not": "VARCHAR",
+    "would_partition": "VARCHAR",
+    "would_memory_mib": "BIGINT",
+    "would_wait_s": "DOUBLE",
+    "would_wait_runs": "BIGINT",
 }
-_OF_JOBS = ("signature", "mode", "rung", "gpu_mem_q99_mib", "sm_active_q95_pct")
+_OF_JOBS = tuple(COLUMNS)[4:]
 _MADE = f"decided_s >= if(start_s > first_s OR submit_s IS NULL, start_s - {366 * 86_400}, submit_s - 600)"
 # csub saw the id of the array, not those of its tasks. Job ids come round again: a decision is of the time before the
 # run, and the latest such; a minute for clocks that differ. It is made when the job is submitted, but a requeue sets
 # that time anew: of a job's later runs nobody knows it.
 OF_RUNS = f"""
-SELECT * EXCLUDE (decided_s, first_s) REPLACE ({", ".join(f"if({_MADE}, {name}, NULL) AS {name}" for name in _OF_JOBS)})
+SELECT * EXCLUDE (decided_s) REPLACE ({", ".join(f"if({_MADE}, {name}, NULL) AS {name}" for name in _OF_JOBS)})
 FROM (
     SELECT u.*, f.first_s, d.at_s AS decided_s, {", ".join(f"d.{name}" for name in _OF_JOBS)}
     FROM usage u ASOF LEFT JOIN decisions d

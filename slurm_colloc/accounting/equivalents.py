@@ -70,19 +70,31 @@ def _sum(each: Sequence[float | None], held: Sequence[Gres]) -> float | None:
     return total
 
 
-def _each(item: Gres, pools: Sequence[Pool | None], by: str) -> float | None:
+def _each(item: Gres, pools: Sequence[Sequence[Pool]], by: str) -> float | None:
     """Return what one unit is worth; None where the nodes' pools do not say, or not the same."""
-    found = {_in_pool(item, pool, by) for pool in pools or (None,)}
+    found = {worth_in_pool(item, pool, by) for of_node in pools or ((),) for pool in _having(item, of_node)}
     return found.pop() if len(found) == 1 else None
 
 
-def _in_pool(item: Gres, pool: Pool | None, by: str) -> float | None:
+def _having(item: Gres, pools: Sequence[Pool]) -> Sequence[Pool | None]:
+    """Return which pools of a node, one for each card, may have given a unit; all where none or any may."""
+    if item.name != "gpu":
+        having = [pool for pool in pools if (pool.mps_per_gpu if item.name == "mps" else pool.shards_per_gpu)]
+    else:
+        having = [pool for pool in pools if item.type in (pool.gpu_type, *(part.type for part in pool.slice))]
+    return (having if item.type or item.name != "gpu" else pools) or pools or (None,)
+
+
+def worth_in_pool(item: Gres, pool: Pool | None, by: str) -> float | None:
+    """Return what one unit is worth in whole GPUs of a pool, by one of CONVENTIONS; None where that is not known."""
     if item.name != "gpu":
         per_gpu = (pool.mps_per_gpu if item.name == "mps" else pool.shards_per_gpu) if pool else 0
         return 1 / per_gpu if per_gpu else None
     if not item.type and pool and pool.slice:
         # AccountingStorageTRES=gres/gpu tells slices from GPUs by nothing but where they are.
-        kinds = {_slice(part.type, part, pool, by) for part in pool.slice} | ({1.0} if pool.gpu_type else set())
+        kinds = {_slice(part.type, part, pool, by) for part in pool.slice} | (
+            {1.0} if pool.gpu_type or pool.gpus_per_node else set()
+        )
         return kinds.pop() if len(kinds) == 1 else None
     part = next((part for part in pool.slice if part.type == item.type), None) if pool else None
     return _slice(item.type, part, pool, by)
@@ -106,11 +118,11 @@ def _slice(gres_type: str, part: MigSlice | None, pool: Pool | None, by: str) ->
     return sm_count / known.sm_count if by == "sms" else mem_mib / known.mem_total_mib
 
 
-def _pools(node_list: str, config: SiteConfig) -> tuple[Pool | None, ...]:
-    """Return the pools of these nodes, each once, None for nodes of no pool."""
+def _pools(node_list: str, config: SiteConfig) -> tuple[tuple[Pool, ...], ...]:
+    """Return the pools of these nodes, one for each card of a node; each combination once."""
     nodes = node_names(node_list) if "[" in node_list or "," in node_list else [node_list]
-    found = {node: next((pool for pool in config.pool if node in pool_nodes(pool)), None) for node in nodes}
-    return tuple(dict.fromkeys(found.values()))
+    found = (tuple(pool for pool in config.pool if node in pool_nodes(pool)) for node in nodes)
+    return tuple(dict.fromkeys(found))
 
 
 @lru_cache

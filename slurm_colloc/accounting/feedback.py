@@ -186,8 +186,10 @@ def measured_runs(store: Store, cluster: str, config: SiteConfig | None = None) 
 
 def device_mib(model: str, profile: str, node: str, config: SiteConfig | None) -> int | None:
     """Return the memory of a GPU, or of a slice of this profile, as the node's pool says, else as we know the model."""
-    pool = next((one for one in config.pool if node in pool_nodes(one)), None) if config else None
-    if pool and pool.gpu_model == model:
+    pools = config.pool if config else ()
+    # A node with two cards has a pool for each.
+    pool = next((one for one in pools if one.gpu_model == model and node in pool_nodes(one)), None)
+    if pool:
         size = (
             next((part.mem_mib for part in pool.slice if part.profile == profile), 0) if profile else pool.gpu_mem_mib
         )

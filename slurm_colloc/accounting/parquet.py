@@ -4,8 +4,9 @@
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import duckdb
 
@@ -96,10 +97,27 @@ def hours_in(paths: Sequence[str]) -> dict[str, Hours]:
         if "schema" not in metadata:  # whose hours are not known would be taken in again and again
             raise StoreError(f"store file '{path}' does not say what is in it; move what is not ours elsewhere")
         if int(metadata["schema"]) > SCHEMA:
-            raise StoreError(f"store file '{path}' has schema {metadata['schema']}, later than {SCHEMA}; upgrade")
+            raise _later(path, metadata["schema"])
         nodes = json.loads(metadata["hours"])
         hours[path] = {(node, hour): (*counts,) for node, of in nodes.items() for hour, counts in of.items()}
     return hours
+
+
+def refuse_later(paths: Sequence[str]) -> None:
+    """Refuse files of a later release, whose columns may mean something else; what is damaged others will name.
+
+    Raises:
+        StoreError: one of them is of a later release.
+    """
+    query = f"SELECT file_name, decode(value)::INTEGER FROM parquet_kv_metadata({listed(paths)})"
+    with duckdb.connect(config={"threads": 1}) as database, suppress(duckdb.Error):
+        for path, schema in database.execute(f"{query} WHERE decode(key) = 'schema'").fetchall() if paths else ():
+            if schema > SCHEMA:
+                raise _later(path, schema)
+
+
+def _later(path: str, schema: int | str) -> StoreError:
+    return StoreError(f"store file '{path}' has schema {schema}, later than {SCHEMA}; upgrade")
 
 
 def broken(paths: Iterable[str]) -> str:
@@ -177,3 +195,12 @@ def remove(path: str) -> None:
             os.unlink(path)
     except OSError as error:
         raise StoreError(f"store file '{path}' cannot be removed: {error.strerror}") from error
+
+
+def make_rows(
+    database: duckdb.DuckDBPyConnection, name: str, kinds: Mapping[str, str], rows: Sequence[Sequence[Any]]
+) -> None:
+    """Make the temporary table ``name`` of rows, with columns of these names and kinds."""
+    columns = [f'unnest(${number}::{kind}[]) AS "{column}"' for number, (column, kind) in enumerate(kinds.items(), 1)]
+    values = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in kinds]
+    database.execute(f"CREATE TEMP TABLE {name} AS SELECT {', '.join(columns)}", values)

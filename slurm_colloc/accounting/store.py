@@ -20,7 +20,16 @@ import duckdb
 from slurm_colloc.accounting.decisions import COLUMNS as DECISION_COLUMNS
 from slurm_colloc.accounting.decisions import make_table
 from slurm_colloc.accounting.equivalents import SLICES, make_worths
-from slurm_colloc.accounting.parquet import broken, connection, entries, open_database, parquet_files, read, write
+from slurm_colloc.accounting.parquet import (
+    broken,
+    connection,
+    entries,
+    open_database,
+    parquet_files,
+    read,
+    refuse_later,
+    write,
+)
 from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, MEANS, RUNAWAY, Means, take_runs
 from slurm_colloc.accounting.samples import HOSTS, SHARES, TABLES, Samples, trimmed
 from slurm_colloc.config import SiteConfig
@@ -81,6 +90,7 @@ class Store:
         with self.samples.work("allocations", name) as work:
             if work is None:
                 raise StoreError(f"another run takes in '{name}'; wait for its end")
+            refuse_later([path] if os.path.exists(path) else [])
             with connection(work, threads=None, memory=_TEXT_MEMORY) as database:
                 result = fill(database, work)
                 columns = ", ".join(f'"{column}"' for column in ALLOCATION_COLUMNS)
@@ -114,6 +124,7 @@ class Store:
                 raise StoreError("another run takes in decisions; wait for its end")
             with connection(work) as database:
                 make_table(database, found)
+                refuse_later([path] if os.path.exists(path) else [])
                 kept = f"SELECT * FROM {read([path])} UNION ALL BY NAME" if os.path.exists(path) else ""
                 write(
                     database,
@@ -167,6 +178,7 @@ class Store:
             return []
         if why := broken([path]):
             raise StoreError(why)
+        refuse_later([path])
         with connection() as database:
             names = ", ".join(f'"{name}"' for name in PAST_COLUMNS)
             return database.execute(f"SELECT {names} FROM {read([path])}").fetchall()
@@ -215,6 +227,7 @@ class Store:
             try:
                 folder = os.path.join(self._folder, "allocations")
                 files = parquet_files(folder)
+                refuse_later(files)
                 empty = ", ".join(f'NULL::{kind} AS "{column}"' for column, kind in ALLOCATION_COLUMNS.items())
                 source = f"SELECT {empty} WHERE false"
                 if files:
@@ -248,8 +261,9 @@ class Store:
         database.execute(f"CREATE VIEW allocations AS {once('readings')}")
         path = os.path.join(self._folder, "decisions.parquet")
         columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in DECISION_COLUMNS.items())
-        kept = f"FROM {read([path])}" if os.path.exists(path) else f"SELECT {columns} WHERE false"
-        database.execute(f"CREATE VIEW decisions AS {kept}")
+        # An earlier release kept fewer columns.
+        kept = f" UNION ALL BY NAME FROM {read([path])}" if os.path.exists(path) else ""
+        database.execute(f"CREATE VIEW decisions AS SELECT {columns} WHERE false{kept}")
         make_worths(database, self._config, self._by)
         self.view_samples(database, since_s, until_s)
 

@@ -106,7 +106,9 @@ def _run(argv: tuple[str, ...]) -> int:
         sbatch = find_sbatch(configured, os.environ, sys.argv[0])
         # Until the arguments are split; where that fails, as with an option that only sbatch knows, it stays at this.
         rest, own = without_own_options(argv)
-        call = Call(sbatch, rest, given_environment(), "--dry-run" in own, "--quiet" in rest or "-Q" in rest)
+        # Whoever calls csub as sbatch is to see sbatch and nothing else, until the site lets csub place jobs.
+        silent = config is not None and config.policy == "shadow" and not own
+        call = Call(sbatch, rest, given_environment(), "--dry-run" in own, silent or "--quiet" in rest or "-Q" in rest)
     except CollocError as error:
         say(f"error: {error}")
         return 1
@@ -114,7 +116,7 @@ def _run(argv: tuple[str, ...]) -> int:
     try:
         # Even a submission that csub will not touch must lose the options that sbatch does not know.
         command_line = parse_arguments(argv, config)
-        call = _split_call(call, command_line)
+        call = _split_call(call, command_line, silent=silent)
         wrong = misused(command_line, call.dry_run)
         if wrong:
             say(f"error: {wrong}; nothing was submitted")
@@ -180,12 +182,12 @@ def call_of(sbatch: str, command_line: CommandLine) -> Call:
     return _split_call(Call(sbatch, (), given_environment(), False, False), command_line)
 
 
-def _split_call(call: Call, command_line: CommandLine) -> Call:
+def _split_call(call: Call, command_line: CommandLine, *, silent: bool = False) -> Call:
     """Return the call with what is known once sbatch's arguments, csub's own and the script's are told apart."""
     return call._replace(
         argv=command_line.sbatch_argv,
         dry_run=own_option("dry-run", command_line, None) is not None,
-        quiet=any(option.name == "quiet" for option in command_line.options),
+        quiet=silent or any(option.name == "quiet" for option in command_line.options),
     )
 
 
@@ -299,6 +301,10 @@ def tell(call: Call, lines: Iterable[str]) -> None:
             say(line)
 
 
+def _note(call: Call, line: str) -> None:
+    tell(call, [line])
+
+
 def _read_as_one() -> bool:
     try:
         both = [os.fstat(descriptor) for descriptor in (STDOUT, STDERR)]
@@ -335,7 +341,8 @@ def hand_over(
 
     def submitted(job_id: str, cluster: str) -> None:
         then(job_id)
-        record(plan, job_id, cluster or config.cluster, config, say)
+        shadow = config.policy == "shadow"
+        record(plan, job_id, cluster or config.cluster, config, partial(_note, call) if shadow else say)
         tell(call, (f"job {job_id}: {line}" for line in (*answer(plan), *plan.notes)))
 
     try:

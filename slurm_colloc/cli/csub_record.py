@@ -4,15 +4,19 @@
 import os
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from slurm_colloc.clock import now, within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError
-from slurm_colloc.model import Decision
+from slurm_colloc.model import Decision, Footprint, JobRequest, Placement, SharingMode
+from slurm_colloc.placement.waits import wait_for
 from slurm_colloc.submit.plan import Plan
 
 # Of the command line, in the decision: enough to know the job again.
 _LONGEST_LINE = 200
+# With these a job waits for more than a GPU, and of an array's tasks one alone is like what was looked up.
+_WAITS_ANYWAY = {"array", "begin", "dependency", "hold"}
 
 
 def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Callable[[str], None]) -> None:
@@ -44,6 +48,7 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
             line=line,
             gpu_mem_expected_mib=None if packed else footprint.expected_mib,
             margin="" if packed else footprint.margin,
+            **(_would(plan, request, footprint, placement) if config.policy == "shadow" else {}),
         )
         try:
             drop = partial(drop_decision, config.decisions_folder, decision)
@@ -51,3 +56,33 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
         except CollocError as error:
             say(f"job {job_id} is submitted, but the decision is not recorded: {error}")
             return
+
+
+def _would(plan: Plan, request: JobRequest, footprint: Footprint, placement: Placement) -> dict[str, Any]:
+    """Return the fields of a decision that say what would have been, were the policy not shadow."""
+    withheld = placement.withheld
+    if withheld is None:
+        return {"shadow": True, "would_not": _would_not(plan, request, footprint)}
+    wait_s, runs = wait_for(withheld)
+    if _WAITS_ANYWAY & {name for name, _ in request.origins}:
+        wait_s, runs = None, None
+    return {
+        "shadow": True,
+        "would": withheld.given,
+        "would_partition": withheld.partition,
+        "would_memory_mib": withheld.memory_mib if withheld.mode == SharingMode.MPS else None,
+        "would_wait_s": wait_s,
+        "would_wait_runs": runs,
+    }
+
+
+def _would_not(plan: Plan, request: JobRequest, footprint: Footprint) -> str:
+    """Return which of WOULD_NOT the job would have been left as asked for."""
+    if plan.switched_off:
+        return "off"
+    if plan.was_pack:
+        return "pack"
+    if request.untouchable:
+        return "request"
+    known = footprint.gpu_mem_peak_mib is not None and footprint.sm_active_pct is not None
+    return "fit" if known else "need"

@@ -27,6 +27,8 @@ COMMANDS = {
     "processes": ("nvidia-smi", f"--query-compute-apps={_PROCESS_FIELDS}", _FORMAT),
     "list": ("nvidia-smi", "-L"),
 }
+# The compute mode by GPU: Default, Exclusive_Process, Prohibited (nvidia-smi --help-query-gpu).
+MODES = ("nvidia-smi", "--query-gpu=uuid,compute_mode", "--format=csv,noheader")
 _TIMEOUT_S = 10.0
 _MINORS = "/proc/driver/nvidia/gpus"
 _LISTED_GPU = re.compile(r"GPU \d+: .*\(UUID: (GPU-[^)\s]+)\)")
@@ -187,9 +189,28 @@ def computing() -> set[int]:
     return {one.pid for one in parse_processes(_ask("processes"))}
 
 
+def compute_modes() -> dict[str, str]:
+    """Return the compute mode of each GPU's uuid, in lower case; a GPU that does not say is not there.
+
+    Raises:
+        GpuError: nvidia-smi could not be asked.
+    """
+    return parse_modes(_answer(MODES))
+
+
+def parse_modes(text: str) -> dict[str, str]:
+    """Return uuid -> compute mode; a line that is no answer is none."""
+    pairs = (line.partition(",")[::2] for line in text.splitlines() if line.startswith("GPU-"))
+    return {uuid.strip(): mode.strip().lower() for uuid, mode in pairs if mode.strip()[:1].isalpha()}
+
+
 def _ask(question: str) -> str:
+    return _answer(COMMANDS[question])
+
+
+def _answer(command: Sequence[str]) -> str:
     try:
-        done = run(COMMANDS[question], _TIMEOUT_S)
+        done = run(command, _TIMEOUT_S)
     except ProcessError as error:
         raise GpuError(f"nvidia-smi could not be asked: {error}") from error
     # With one GPU lost it fails, and yet tells of the others.

@@ -15,7 +15,7 @@ from slurm_colloc.placement.terms import (
     suspending,
     time_needed,
 )
-from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit
+from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit, limit_passed_by
 from slurm_colloc.units import demand_units
 
 
@@ -160,7 +160,7 @@ def _allowed(request: JobRequest, fit: Fit, rooms: list[Room], config: SiteConfi
     targets = {fit.room.partition.name} if fit.room.moved else asked
     weighed = {room.pool.name for room in rooms if room.moved == fit.room.moved}
     for pool in config.pool:
-        if pool.name not in weighed and targets & set(pool.partitions) and _offers(pool, fit.gres):
+        if pool.name not in weighed and targets & set(pool.partitions) and offers(pool, fit.gres):
             return Rejected(str(fit.gres), f"Slurm might give it one of pool {pool.name}, where it may not go")
     if access.limits is None:
         return fit
@@ -171,6 +171,9 @@ def _allowed(request: JobRequest, fit: Fit, rooms: list[Room], config: SiteConfi
         wanted[MINUTES] = fit.time_limit_min
     partition = fit.room.partition
     broken = broken_limit(access.limits, wanted, request.account, request.qos, partition.name, partition.qos)
+    if not broken and fit.gres.name != "gpu":
+        share = f"gres/{fit.gres.name}"
+        broken = limit_passed_by(access.limits, share, request.account, request.qos, partition.name, partition.qos)
     return Rejected(str(fit.gres), broken) if broken else fit
 
 
@@ -235,7 +238,7 @@ def _shares(
     """
     groups: dict[str, list[Room]] = {}
     for room in rooms:
-        if _per_gpu(room.pool, name):
+        if shares_per_gpu(room.pool, name):
             groups.setdefault(room.partition.name if room.moved else "", []).append(room)
     for group in groups.values():
         found: list[Fit | Rejected] = []
@@ -249,13 +252,14 @@ def _shares(
             yield max(fits, key=lambda fit: fit.gres.quantity)
 
 
-def _per_gpu(pool: Pool, name: str) -> int:
+def shares_per_gpu(pool: Pool, name: str) -> int:
+    """Return into how many shares of this name (mps, shard) each GPU of the pool is divided; 0: none."""
     return pool.mps_per_gpu if name == "mps" else pool.shards_per_gpu
 
 
 def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name: str) -> Fit | Rejected:
     """Fit a job into equal shares of one GPU, by memory and by SMs, whichever asks for more."""
-    pool, per_gpu = room.pool, _per_gpu(room.pool, name)
+    pool, per_gpu = room.pool, shares_per_gpu(room.pool, name)
     option = f"{name} on {pool.name}"
     if request.no_share:
         return Rejected(option, "; ".join(request.no_share))
@@ -281,10 +285,11 @@ def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name
     return Fit(room, share, reason, kept.cpu_option, kept.mem, time.limit_min, 1.0, f"share of {name}")
 
 
-def _offers(pool: Pool, gres: Gres) -> bool:
+def offers(pool: Pool, gres: Gres) -> bool:
+    """Return whether the pool has such a slice, or shares of this name."""
     if gres.name == "gpu":
         return any(part.type == gres.type and part.quantity for part in pool.slice)
-    return _per_gpu(pool, gres.name) > 0
+    return shares_per_gpu(pool, gres.name) > 0
 
 
 _MODES = {"mig": _mig, "mps": _mps, "shard": _shard}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.kinds import fits
-from slurm_colloc.model import Weighed
+from slurm_colloc.model import Placement, Weighed
 from slurm_colloc.slurm.free import Free
 from slurm_colloc.units import in_words
 
@@ -120,6 +120,19 @@ def choose(pieces: Sequence[Weighed], whole: Weighed | None, factor: float) -> i
     if whole is not None and whole.turnaround_s is not None and ends_s > factor * whole.turnaround_s:
         return None
     return taken
+
+
+def wait_for(placement: Placement) -> tuple[float | None, int | None]:
+    """Return how long a job may wait for what it is given, in seconds, and of how many jobs that is the median.
+
+    0 s of no job where enough is free now; None where it is not known, or where two options bear the name.
+    """
+    of = [one for one in placement.weighed if one.option == placement.given]
+    if len(of) != 1:
+        return None, None
+    if of[0].free_now:
+        return 0.0, 0
+    return of[0].waited_median_s, of[0].waited_runs or None
 
 
 def outlook_words(weighed: Weighed, name: str) -> str:

@@ -10,14 +10,11 @@ from functools import partial
 from math import fsum
 from typing import NamedTuple
 
-import jinja2
-
 from slurm_colloc.config import Prices
-from slurm_colloc.errors import ConfigError
 from slurm_colloc.estimate.bounds import LEVEL, lower_bound
 from slurm_colloc.model import Collocation, GroupUsage, Prediction, StrayUse
-from slurm_colloc.report.text import printable, stamp
-from slurm_colloc.shipped import template_folders
+from slurm_colloc.report.page import render_page
+from slurm_colloc.report.text import inert, printable, stamp, table_lines
 
 SCHEMA = 2
 
@@ -106,17 +103,7 @@ def as_table(report: UsageReport) -> str:
     """Return the report for a terminal."""
     rows = [[report.by.upper(), *_titles(report)]]
     rows += [[printable(group.name), *_cells(report, group)] for group in (*report.groups, report.total)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        first, *others = (
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join([first, *others]).rstrip())
-    rule = "-" * max(len(line) for line in lines)
-    table = [lines[0], rule, *lines[1:-1], rule, lines[-1]]
-    return "\n".join([heading(report), "", *table, "", *footnotes(report)]) + "\n"
+    return "\n".join([heading(report), "", *table_lines(rows), "", *footnotes(report)]) + "\n"
 
 
 def _titles(report: UsageReport) -> list[str]:
@@ -293,39 +280,27 @@ def as_csv(report: UsageReport) -> str:
     return out.getvalue()
 
 
-def inert(text: str) -> str:
-    """Return ``text`` so that a spreadsheet shows it rather than evaluates it."""
-    return "'" + printable(text) if text[:1] in ("=", "+", "-", "@", "\t", "\r") else printable(text)
-
-
 def as_html(report: UsageReport) -> str:
     """Return one self-contained page.
 
     Raises:
         ConfigError: a site's template that does not render.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template_folders(report.templates)),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["number"] = _number
-    environment.filters["printable"] = printable
     largest = max((group.allocated_gpu_hours or 0.0 for group in report.groups), default=0.0)
-    try:
-        return environment.get_template("report.html.j2").render(
-            report=report,
-            heading=heading(report),
-            footnotes=footnotes(report),
-            titles=_titles(report),
-            cells=partial(_cells, report),
-            largest=largest or 1.0,
-            digits=hours_digits(report),
-            # A bar shows one metric only: SM activity where any run has it.
-            metric="sm" if report.total.sm_used_gpu_hours is not None else "util",
-        )
-    except jinja2.TemplateError as error:
-        raise ConfigError(f"template 'report.html.j2' does not render: {error}") from error
+    return render_page(
+        "report.html.j2",
+        report.templates,
+        number=_number,
+        report=report,
+        heading=heading(report),
+        footnotes=footnotes(report),
+        titles=_titles(report),
+        cells=partial(_cells, report),
+        largest=largest or 1.0,
+        digits=hours_digits(report),
+        # A bar shows one metric only: SM activity where any run has it.
+        metric="sm" if report.total.sm_used_gpu_hours is not None else "util",
+    )
 
 
 FORMATS: dict[str, Callable[[UsageReport], str]] = {

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from slurm_colloc.clock import now
 from slurm_colloc.errors import ProcessError
+from slurm_colloc.model import Gres
 from slurm_colloc.process import ask, ask_all, run
 from slurm_colloc.slurm.free import Free
-from slurm_colloc.slurm.limits import Limits, parse_limits, questions
+from slurm_colloc.slurm.limits import Cap, Limits, caps_questions, parse_caps, parse_limits, questions
 from slurm_colloc.slurm.parse import (
     Node,
     Partition,
@@ -36,10 +37,16 @@ class SlurmClient(Protocol):
         """Return slurm.conf as slurmctld has it."""
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return all nodes."""
+        """Return all nodes, with those of their partitions that are hidden from the user or closed to him."""
 
     def partitions(self) -> tuple[Partition, ...]:
-        """Return all partitions."""
+        """Return all partitions, these too."""
+
+    def shares(self) -> Mapping[str, tuple[tuple[Gres, tuple[int, ...]], ...]]:
+        """Return, by node, each kind of share and how many of it each device has, where Slurm says so."""
+
+    def caps(self, cluster: str) -> tuple[Cap, ...]:
+        """Return the accounting's limits on everybody, as far as the user who asks may see them."""
 
     def further_options(self, known: Collection[str]) -> Mapping[str, str]:
         """Return sbatch's long options beyond the known ones: "required", "optional" or "none" as to their value."""
@@ -67,11 +74,11 @@ class CliClient:
 
     def nodes(self) -> tuple[Node, ...]:
         """Return all nodes."""
-        return parse_nodes(self._ask("scontrol", "show", "node", "-o"))
+        return parse_nodes(self._ask("scontrol", "-a", "show", "node", "-o"))
 
     def partitions(self) -> tuple[Partition, ...]:
         """Return all partitions."""
-        return parse_partitions(self._ask("scontrol", "show", "partition", "-o"))
+        return parse_partitions(self._ask("scontrol", "-a", "show", "partition", "-o"))
 
     def further_options(self, known: Collection[str]) -> Mapping[str, str]:
         """Return sbatch's long options beyond the known ones; nothing is submitted by asking.
@@ -128,6 +135,17 @@ class CliClient:
         user = pwd.getpwuid(os.geteuid()).pw_name
         answers = ask_all(questions(user, cluster), self._timeout_s, self._environment)
         return parse_limits([answer.decode(errors="surrogateescape") for answer in answers], now())
+
+    def shares(self) -> Mapping[str, tuple[tuple[Gres, tuple[int, ...]], ...]]:
+        """Return, by node, each kind of share and how many of it each device has, where Slurm says so."""
+        from slurm_colloc.slurm.sinfo import QUESTION, parse_shares
+
+        return parse_shares(self._ask(*QUESTION))
+
+    def caps(self, cluster: str) -> tuple[Cap, ...]:
+        """Return the accounting's limits on everybody, as far as the user who asks may see them."""
+        answers = ask_all(caps_questions(cluster), self._timeout_s, self._environment)
+        return parse_caps([answer.decode(errors="surrogateescape") for answer in answers])
 
     def free(self) -> Free:
         """Return what is free now, within half the time of other questions: a submission goes on without it."""

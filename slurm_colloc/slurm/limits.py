@@ -7,7 +7,7 @@ for a group holds at each level, those of a partition's QOS and of the job's hol
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slurm_colloc.errors import InputError
@@ -25,6 +25,10 @@ MINUTES = "minutes"
 # Limits on TRES times time: a longer time limit may break them, so where one is set no time limit is made longer.
 WITH_TIME = ("GrpTRESMins", "GrpTRESRunMins", "MaxTRESMins")
 
+# What several jobs come to. To these gres/mps and gres/shard are no gres/gpu, so jobs on shares pass them by; a limit
+# for each job no share passes by, since it is less than the GPU that was asked for.
+_SUMMED = (*TOGETHER, "GrpTRESMins", "GrpTRESRunMins")
+
 _OF_ASSOCIATION = ("GrpTRES", *PER_JOB, *WITH_TIME)
 _OF_QOS = (*_OF_ASSOCIATION, "MaxTRESPerUser", "MaxTRESPerAccount", LEAST)
 
@@ -38,6 +42,15 @@ class Association(NamedTuple):
     default_qos: str
     qos: tuple[str, ...]
     limits: Mapping[str, Tres]
+
+
+class Cap(NamedTuple):
+    """One limit of one level: ``MaxWall`` or a key of sacctmgr's on TRES; ``user`` where it is one user's own."""
+
+    level: str
+    key: str
+    tres: Tres
+    user: bool = False
 
 
 class Limits(NamedTuple):
@@ -92,6 +105,34 @@ def parse_limits(answers: Sequence[str], at_s: float) -> Limits:
     return Limits(at_s, default_account, tuple(own), accounts, qos_limits)
 
 
+def caps_questions(cluster: str) -> tuple[tuple[str, ...], ...]:
+    """Return the two calls of sacctmgr whose answers ``parse_caps`` reads."""
+    *show, _, _ = questions("", cluster)[2]
+    columns = ",".join(_OF_ASSOCIATION)
+    return (
+        (*show, "qos", f"format=Name,{','.join(_OF_QOS)}"),
+        (*show, "association", f"cluster={cluster}", f"format=Account,User,Partition,{columns}"),
+    )
+
+
+def parse_caps(answers: Sequence[str]) -> tuple[Cap, ...]:
+    """Return the limits in what sacctmgr answered to ``caps_questions``.
+
+    Raises:
+        InputError: a line of another form.
+    """
+    of_qos, of_associations = answers
+    found = []
+    for cells in _rows(of_qos, 1 + len(_OF_QOS)):
+        found += [Cap(f"QOS '{cells[0]}'", key, tres) for key, tres in _limits(_OF_QOS, cells[1:]).items() if tres]
+    for account, user, partition, *cells in _rows(of_associations, 3 + len(_OF_ASSOCIATION)):
+        level = (f"user '{user}' in " if user else "") + f"account '{account}'"
+        level += f" in partition '{partition}'" if partition else ""
+        limits = _limits(_OF_ASSOCIATION, cells).items()
+        found += [Cap(level, key, tres, bool(user)) for key, tres in limits if tres]
+    return tuple(found)
+
+
 def _rows(text: str, columns: int) -> Iterator[list[str]]:
     for line in filter(None, text.splitlines()):
         cells = line.split("|")
@@ -138,10 +179,7 @@ def broken_limit(
     chain = _chain(limits, account or limits.default_account, partition)
     if chain is None:
         return f"no association with account '{account or limits.default_account}' is known"
-    names = [qos] if qos else [next((level.default_qos for level in chain if level.default_qos), "")]
-    if names == [""]:
-        names = list(chain[0].qos)  # which of them Slurm takes is not said, so the job must fit all
-    names = [name.lower() for name in (*names, partition_qos) if name]
+    names = _qos_names(chain, qos, partition_qos)
     for name in names:
         if name not in limits.qos:
             return f"QOS '{name}' is not known"
@@ -152,10 +190,7 @@ def broken_limit(
         for name, most in nearest.items():
             if wanted.get(name, 0) > most:
                 return f"{key} of account '{chain[0].account}' allows {most} of {name}"
-    for what, level_limits in (
-        *((f"account '{level.account}'", level.limits) for level in chain),
-        *((f"QOS '{name}'", limits.qos[name]) for name in names),
-    ):
+    for what, level_limits in _levels(limits, chain, names):
         for key in WITH_TIME:
             if MINUTES in wanted and key in level_limits:
                 return f"{key} of {what} may not allow a longer time limit"
@@ -167,6 +202,49 @@ def broken_limit(
             if name.startswith("gres/") and wanted.get(name, 0) < least:
                 return f"{LEAST} of {what} wants at least {least} of {name}"
     return ""
+
+
+def names_tres(names: Iterable[str], tres: str) -> bool:
+    """Return whether ``gres/gpu`` is among names such as ``gres/gpu:h100``."""
+    return any(name.partition(":")[0] == tres for name in names)
+
+
+def passed_by(level: Mapping[str, Tres], share: str) -> str:
+    """Return the limit on GPUs that jobs with ``gres/shard`` pass by; empty where the level limits these, too.
+
+    A limit on billing beside it is held to bound both.
+    """
+    most = [key for key in _SUMMED if key in level]
+    if any(names_tres(level[key], share) or "billing" in level[key] for key in most):
+        return ""
+    return next((key for key in most if names_tres(level[key], "gres/gpu")), "")
+
+
+def limit_passed_by(limits: Limits, share: str, account: str, qos: str, partition: str, partition_qos: str) -> str:
+    """Return the limit on GPUs that a job on ``gres/shard`` would pass by, in words; empty when there is none.
+
+    The arguments are those of ``broken_limit``.
+    """
+    chain = _chain(limits, account or limits.default_account, partition) or []
+    for what, level in _levels(limits, chain, _qos_names(chain, qos, partition_qos) if chain else []):
+        if key := passed_by(level, share):
+            return f"{key} of {what} limits GPUs and nothing there limits {share}, which would pass it by"
+    return ""
+
+
+def _qos_names(chain: Sequence[Association], qos: str, partition_qos: str) -> list[str]:
+    """Return the QOS whose limits may hold, in lower case."""
+    names = [qos] if qos else [next((level.default_qos for level in chain if level.default_qos), "")]
+    if names == [""]:
+        names = list(chain[0].qos)  # which of them Slurm takes is not said, so the job must fit all
+    return [name.lower() for name in (*names, partition_qos) if name]
+
+
+def _levels(
+    limits: Limits, chain: Sequence[Association], names: Sequence[str]
+) -> Iterator[tuple[str, Mapping[str, Tres]]]:
+    yield from ((f"account '{level.account}'", level.limits) for level in chain)
+    yield from ((f"QOS '{name}'", limits.qos[name]) for name in names if name in limits.qos)
 
 
 def _chain(limits: Limits, account: str, partition: str) -> list[Association] | None:

@@ -22,17 +22,26 @@ _KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_:/]*)=")
 
 
 class Node(NamedTuple):
-    """A node as ``scontrol show node -o`` describes it."""
+    """A node as ``scontrol show node -o`` describes it; ``states`` are the words of its State: IDLE, DRAIN.
+
+    ``shares`` is how many of each kind of share its devices have; empty where Slurm does not say.
+    """
 
     name: str
     gres: tuple[Gres, ...]
     partitions: tuple[str, ...]
+    states: tuple[str, ...] = ()
+    reason: str = ""
+    features: tuple[str, ...] = ()
+    shares: tuple[tuple[Gres, tuple[int, ...]], ...] = ()
 
 
 class Partition(NamedTuple):
     """A partition as ``scontrol show partition -o`` describes it; what it leaves open to all is empty.
 
-    ``preempt_mode`` is the cluster's where the partition has none of its own.
+    ``preempt_mode`` is the cluster's where the partition has none of its own; ``billing_weights`` is the text of
+    TRESBillingWeights; ``one_user`` is true where a node serves one user at a time (ExclusiveUser),
+    ``whole_nodes`` where it serves one job at a time.
     """
 
     name: str
@@ -50,30 +59,48 @@ class Partition(NamedTuple):
     allow_groups: tuple[str, ...]
     preempt_mode: tuple[str, ...]
     oversubscribe: str
+    billing_weights: str = ""
+    one_user: bool = False
+    whole_nodes: bool = False
+    max_nodes: str = "UNLIMITED"
+    states: tuple[str, ...] = ("UP",)
 
 
-def parse_records(text: str) -> Iterator[dict[str, str]]:
-    """Yield the ``Key=value`` pairs of each line of a ``scontrol -o`` output; values may hold blanks and newlines."""
-    for line in filter(str.strip, _LINE.split(text)):
+def parse_records(text: str, first: bool = False) -> Iterator[dict[str, str]]:
+    """Yield the ``Key=value`` pairs of each line of a ``scontrol -o`` output; values may hold blanks and newlines.
+
+    Of a key that is there twice the last counts, or the ``first``. A line without any says that there is nothing: ``No
+    partitions in the system``.
+    """
+    for line in _LINE.split(text):
         marks = list(_KEY.finditer(line))
+        if not marks:
+            continue
         ends = [mark.start() for mark in marks[1:]] + [len(line)]
-        yield {mark[1]: line[mark.end() : end].strip() for mark, end in zip(marks, ends, strict=True)}
+        pairs = [(mark[1], line[mark.end() : end].strip()) for mark, end in zip(marks, ends, strict=True)]
+        yield dict(reversed(pairs) if first else pairs)
 
 
 def parse_nodes(text: str) -> tuple[Node, ...]:
     """Return the nodes in the output of ``scontrol show node -o``.
 
+    Of a key that is there twice the first counts: the words of people (Reason, Comment, Extra) come last.
+
     Raises:
         InputError: a node without a name, or a Gres outside its grammar.
     """
     nodes = []
-    for record in parse_records(text):
+    for record in parse_records(text, first=True):
         if "NodeName" not in record:
             raise InputError(
                 f"'scontrol show node -o' printed a line without NodeName: '{next(iter(record.items()), '')}'"
             )
         partitions = tuple(filter(None, record.get("Partitions", "").split(",")))
-        nodes.append(Node(record["NodeName"], parse_gres(record.get("Gres", "")), partitions))
+        # "IDLE+DRAIN", "DOWN*+DRAIN": the mark says that the node does not answer, which 24.11 says in a word.
+        states = tuple(word.rstrip("*~#!%$@^-") for word in record.get("State", "").split("+") if word)
+        features = _names(record.get("AvailableFeatures", ""))
+        gres = parse_gres(record.get("Gres", ""))
+        nodes.append(Node(record["NodeName"], gres, partitions, states, record.get("Reason", ""), features))
     return tuple(nodes)
 
 
@@ -88,6 +115,8 @@ def parse_partitions(text: str) -> tuple[Partition, ...]:
 
 def _partition(record: Mapping[str, str]) -> Partition:
     cpus, mem = parse_job_defaults(record.get("JobDefaults", ""))
+    # 26.05 has folded OverSubscribe=EXCLUSIVE, ExclusiveTopo and ExclusiveUser into this, and shows OverSubscribe=NO.
+    exclusive = record.get("Exclusive", "NO")
     names = {key: _names(record.get(key, "")) for key in ("AllowAccounts", "DenyAccounts", "AllowQos", "DenyQos")}
     return Partition(
         name=record.get("PartitionName", ""),
@@ -107,6 +136,13 @@ def _partition(record: Mapping[str, str]) -> Partition:
         allow_groups=_names(record.get("AllowGroups", "")),
         preempt_mode=tuple(record.get("PreemptMode", "").split(",")),
         oversubscribe=record.get("OverSubscribe", ""),
+        billing_weights=record.get("TRESBillingWeights", "").replace("(null)", ""),
+        one_user=record.get("ExclusiveUser") == "YES" or exclusive == "USER",
+        whole_nodes=exclusive in ("NODE", "TOPO")
+        or record.get("OverSubscribe") == "EXCLUSIVE"
+        or record.get("ExclusiveTopo") == "YES",
+        max_nodes=record.get("MaxNodes", "UNLIMITED"),
+        states=tuple(record.get("State", "UP").split("+")),
     )
 
 

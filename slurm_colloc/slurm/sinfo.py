@@ -44,6 +44,28 @@ def parse_free(text: str) -> dict[tuple[str, str], int]:
     return found
 
 
+def parse_shares(text: str) -> dict[str, tuple[tuple[Gres, tuple[int, ...]], ...]]:
+    """Return, by node, each kind of share and how many of it each device has, of QUESTION's answer.
+
+    22.05 does not say how many: its nodes are left out.
+
+    Raises:
+        InputError: a line of another form.
+    """
+    found = {}
+    for line in filter(None, text.splitlines()):
+        cells = line.split("|")
+        if len(cells) != 5:
+            raise InputError(f"sinfo printed '{line}', which has not 5 columns")
+        used = [entry for entry in _entries(cells[3].strip()) if entry.gres.name in _SHARED]
+        shares = tuple(
+            (entry.gres._replace(quantity=0), tuple(of for _, of in _pieces(entry.detail))) for entry in used
+        )
+        if shares := tuple(pair for pair in shares if any(pair[1])):
+            found[cells[0].strip()] = shares
+    return found
+
+
 def _entries(text: str) -> Iterator[_Entry]:
     if text in ("", "(null)", "N/A", "none"):
         return

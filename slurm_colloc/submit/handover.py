@@ -147,11 +147,12 @@ class _Relay:
 
     def run(self, running: Running) -> None:
         """Read what sbatch says until it has ended: what it or a site's wrapper of it left behind may go on."""
-        read_all(running, {running.stdout: self._from_stdout, running.stderr: self._from_stderr})
+        # sbatch's warnings come before the job's id, which 2>&1 | tail -1 takes for the last line.
+        read_all(running, {running.stderr: self._from_stderr, running.stdout: self._from_stdout})
 
     def _from_stdout(self, content: bytes) -> None:
-        write_all(STDOUT, content)
         if self.job_id:
+            write_all(STDOUT, content)
             return
         whole, newline, begun = (self._seen + content).rpartition(b"\n")
         match = _SUBMITTED.search(whole) if newline else None
@@ -160,6 +161,8 @@ class _Relay:
             self.job_id, self.cluster = match[1].decode(), (match[2] or match[3] or b"").decode(errors="replace")
             write_all(STDERR, bytes(self.held))
             self.held.clear()
+        write_all(STDOUT, content)
+        if match:
             self._submitted(self.job_id, self.cluster)
 
     def _from_stderr(self, content: bytes) -> None:

@@ -206,7 +206,7 @@ def _shadow(asked: Asked, shape: Shape) -> Plan:
     placement = as_asked(("shadow mode", f"would have been a {shape.reasons[0]}"), ())
     line = asked.command_line
     part = Part(asked.request, asked.footprint, placement)
-    return Plan((part,), line.sbatch_argv, line.script_at, asked.text, None, (), "")
+    return Plan((part,), line.sbatch_argv, line.script_at, asked.text, None, (), "", was_pack=True)
 
 
 def _plan(asked: Asked, shape: Shape, wish: Wish, config: SiteConfig) -> Plan:

@@ -68,7 +68,8 @@ class Plan(NamedTuple):
     script that ``body`` stands in for (None: standard input). ``switched_off`` says who wants nothing changed. ``join``
     is "auto" or a job's id where the job is to begin inside a running one if it can; ``trace`` says that its
     program is to be run without a GPU first. ``first`` is "canary" or "probe" where it is to be measured before it is
-    sized, "off" where it is not to be; empty where nobody says.
+    sized, "off" where it is not to be; empty where nobody says. ``was_pack`` says that it is submitted as the array it
+    is, and would have been a pack were the policy not shadow.
     """
 
     parts: tuple[Part, ...]
@@ -82,6 +83,7 @@ class Plan(NamedTuple):
     join: str = ""
     trace: bool = False
     first: str = ""
+    was_pack: bool = False
 
     @property
     def text(self) -> str:
@@ -133,7 +135,9 @@ def make_plan(
     wishes = {own_option("colloc", command_line, script, number) for number in range(len(components))}
     switched_off = reason_switched_off(wishes, config)
     fixed = reason_to_keep_text(text, script.interpreter if script else "")
-    shown = any(own_option(name, command_line, None) is not None for name in ("explain", "dry-run"))
+    # What was free when a job was submitted nobody can tell afterwards.
+    shadow = config.policy == "shadow"
+    shown = shadow or any(own_option(name, command_line, None) is not None for name in ("explain", "dry-run"))
     packs = wants_pack(command_line, script)
     parts: list[Part] = []
     notes: list[str] = []
@@ -153,7 +157,7 @@ def make_plan(
         access = access_of(request, footprint, config, partial(slurm.limits, config.cluster))
         # A pack has whole GPUs; of a job of several components all parts start at once.
         waits = None if alone or switched_off or len(components) > 1 else outlook(config, slurm.free, wanted=shown)
-        placement = _leave(place(request, footprint, config, access, waits), switched_off, fixed, config)
+        placement = _leave(place(request, footprint, config, access, waits), switched_off, fixed)
         if because:
             placement = placement._replace(reasons=(because, *placement.reasons))
         parts.append(Part(request, footprint, placement))
@@ -165,6 +169,8 @@ def make_plan(
     body = None
     if len(parts) == 1:
         parts[0], body = _rewritten(submission, parts[0], switched_off, fixed, config)
+    if shadow:
+        parts = [part._replace(placement=_withheld(part.placement)) for part in parts]
     argv, script_at = overridden(command_line, [(part.request.gpu_style, part.placement) for part in parts], table)
     join, first = _join(command_line, script), _first(command_line, script)
     plan = Plan(tuple(parts), argv, script_at, text, body, tuple(notes), switched_off)
@@ -229,18 +235,25 @@ def _packed(
     return plan_array(asked, config, slurm)
 
 
-def _leave(wished: Placement, switched_off: str, fixed: str, config: SiteConfig) -> Placement:
+def _leave(wished: Placement, switched_off: str, fixed: str) -> Placement:
     """Return the placement in force: as asked when the user or the site says so, or a block is needed and cannot be."""
-    if wished.as_asked:
-        return as_asked((switched_off, *wished.reasons), wished.rejected) if switched_off else wished
-    why = switched_off
-    if not why and config.policy == "shadow":
-        why = "shadow mode"
-    if not why and wished.mode in (SharingMode.MPS, SharingMode.SHARD):
-        why = fixed
+    why = switched_off or (fixed if wished.mode in (SharingMode.MPS, SharingMode.SHARD) else "")
     if not why:
         return wished
-    return as_asked((why, f"would have been {wished.gres}: {wished.reasons[0]}"), wished.rejected)
+    reasons = wished.reasons if wished.as_asked else _would_have_been(wished)
+    return as_asked((why, *reasons), wished.rejected)
+
+
+def _withheld(placement: Placement) -> Placement:
+    """Return the placement of a job in shadow mode: as asked, knowing what it would have been."""
+    if placement.as_asked:
+        return placement
+    reasons = ("shadow mode", *_would_have_been(placement))
+    return as_asked(reasons, placement.rejected)._replace(weighed=placement.weighed, withheld=placement)
+
+
+def _would_have_been(placement: Placement) -> tuple[str, ...]:
+    return (f"would have been {placement.gres}: {placement.reasons[0]}",)
 
 
 def _rewritten(
@@ -253,11 +266,13 @@ def _rewritten(
         return part, None
     placement, text = without_sizes(request, placement, text, table, config.slurm_release)
     part = part._replace(placement=placement)
+    if config.policy == "shadow":
+        return part, None
     rewritten = None if text == submission.text else text
     if fixed:
         return part, rewritten
     sampling = None
-    measured = not (switched_off or request.untouchable or config.policy == "shadow")
+    measured = not (switched_off or request.untouchable)
     if measured and not config.observe.agent and request.sh_like:
         sampling = Sampling(request.signature, placement.mode)
     shared = placement.mode in (SharingMode.MPS, SharingMode.SHARD)

@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.cluster import record as recording
 from tests.cluster.demo import tell
 from tests.cluster.lab import FORMS, Lab, LabError, missing_programs
+from tests.cluster.record_setup import record_setup
 from tests.cluster.releases import HOST, RELEASES, find
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -93,7 +94,7 @@ def root(args: argparse.Namespace) -> int:
 
 def record(args: argparse.Namespace) -> int:
     kept = (recording.record, recording.record_jobcomp, recording.record_free, recording.record_running)
-    for keep in (*kept, recording.record_preemption, recording.record_steps):
+    for keep in (*kept, recording.record_preemption, recording.record_steps, record_setup):
         keep(args.release, CHECKOUT / "tests/recorded", say)
     return 0
 

@@ -21,6 +21,8 @@ from tests.cluster import cgroups, releases
 from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster
 from tests.cluster.lab import Lab
 
+pytestmark = pytest.mark.alone
+
 # Holds 200 MiB and burns a core; at "go" it writes 50 MiB and reads them again.
 WORKER = """\
 import os, pathlib

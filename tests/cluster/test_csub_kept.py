@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,13 @@ pytestmark = pytest.mark.cluster
 ONE = tres(f"gpu:{SLICE}_1g.10gb:1")
 
 
+def moves_to_mig(text: str, partition: str) -> str:
+    """Return a site file whose jobs of a partition may be moved to a slice in the partition "mig"."""
+    changed, count = re.subn(rf'(\[\[partition\]\]\nname = "{partition}".*\n)', r'\1pieces_in = ["mig"]\n', text)
+    assert count == 1
+    return changed
+
+
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Path:
     defaults = "JobDefaults=DefCpuPerGPU=3,DefMemPerGPU=1500"
@@ -31,7 +39,7 @@ def site(lab: Lab) -> Path:
     folder = write_site(lab, "kept-site")
     text = (folder / "site.toml").read_text()
     # Jobs of "gpu" may be moved to a slice in "mig"; where both fit, shares come first in this site.
-    text = text.replace('name = "gpu"\n', 'name = "gpu"\npieces_in = ["mig"]\n')
+    text = moves_to_mig(text, "gpu")
     (folder / "site.toml").write_text(text)
     return folder
 
@@ -261,7 +269,7 @@ def test_a_job_moves_to_the_partition_that_the_site_maps(lab: Lab, alice: User, 
 
 
 def test_a_moved_job_keeps_its_cores_and_memory(lab: Lab, alice: User, site: Path) -> None:
-    text = (site / "site.toml").read_text().replace('name = "giving"\n', 'name = "giving"\npieces_in = ["mig"]\n')
+    text = moves_to_mig((site / "site.toml").read_text(), "giving")
     (site / "giving.toml").write_text(text.replace("[sharing]\n", '[sharing]\norder = ["mig"]\n'))
     (site / "giving.toml").chmod(0o644)
     for size in ("--gres=gpu:1", "--gpus=1 -n1", "--gres=gpu:1 -c 2", "--gres=gpu:1 --mem=300", "--gres=gpu:1 -N1 -n3"):

@@ -48,8 +48,16 @@ def lab() -> Iterator[Lab]:
             ["add", "qos", "whole", "set", "MinTRESPerJob=gres/gpu=1"],
             ["add", "qos", "hasty", "set", "MaxWall=00:20:00"],
             ["add", "qos", "sliceless", "set", f"GrpTRES=gres/gpu:{SLICE}_1g.10gb=0"],
+            ["add", "qos", "counted", "set", "MaxTRESPerUser=gres/gpu=4,gres/shard=8"],
             ["add", "qos", "minutes", "set", "MaxTRESMinsPerJob=cpu=22"],
-            ["modify", "user", "alice", "set", "qos+=narrow,whole,hasty,sliceless,minutes", "defaultqos=normal"],
+            [
+                "modify",
+                "user",
+                "alice",
+                "set",
+                "qos+=narrow,whole,hasty,sliceless,minutes,counted",
+                "defaultqos=normal",
+            ],
             # No default: which of the two Slurm takes is not said.
             ["modify", "user", "bob", "set", "qos=normal,whole"],
             ["modify", "account", "phys", "set", "MaxTRESPerJob=gres/mps=11"],
@@ -78,6 +86,11 @@ GPU_JOB = "#!/bin/sh\n#SBATCH --gres=gpu:1 -t 20\ntrue\n"
         (["-p", "gpu", "-q", "WHOLE"], "gpu:1", "MinTRES of QOS 'whole' wants at least 1 of gres/gpu"),
         (["-q", "minutes", "--gpu-footprint=mem=4G,sm=15"], f"gpu:{SLICE}_2g.20gb:1", "MaxTRESMins of QOS 'minutes'"),
         (["-q", "sliceless"], f"gpu:{SLICE}_2g.20gb:1", f"GrpTRES of QOS 'sliceless' allows 0 of gres/gpu:{SLICE}"),
+        (
+            ["-p", "gpu", "-q", "counted"],
+            "shard:1",
+            "QOS 'counted' limits GPUs and nothing there limits gres/mps",
+        ),
         (["-q", "hasty", "--gpu-footprint=mem=4G,sm=15"], f"gpu:{SLICE}_2g.20gb:1", "MaxWall of QOS 'hasty'"),
     ],
 )

@@ -15,6 +15,7 @@ import pytest
 from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.cluster,
     pytest.mark.skipif(RELEASE != "22.05", reason="the demo runs this machine's own Slurm"),
 ]

@@ -6,10 +6,12 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.fixtures import CHECKOUT, need_cluster, new_lab
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
 from tests.cluster.user import User
@@ -22,6 +24,15 @@ SCRIPT = """#!/bin/bash
 wait
 """
 LOAD = "COLLOC_SIMULATED_GPU_LOAD=mem=6G,util=60,sm=11 "
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """A cluster of its own: no other test is to find in accounting what these leave there."""
+    need_cluster()
+    with new_lab() as lab:
+        lab.install(CHECKOUT)
+        yield lab
 
 
 def blob(util_pct: float, memory_mib: int) -> str:

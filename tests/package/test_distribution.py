@@ -19,6 +19,7 @@ from pathlib import Path
 from slurm_colloc.config import load_site
 from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Quantiles, SharingMode
 from slurm_colloc.shipped import folder
+from slurm_colloc.site.render import Host, render_site
 from slurm_colloc.submit.render import Sampling, render_block
 
 assert "site-packages" in folder("templates"), folder("templates")
@@ -31,13 +32,13 @@ footprint = Footprint(Quantiles(1, 2, 3), Quantiles(1, 2, 3), None, "", "hint", 
 rendered = 0
 for site in sorted(Path(folder("site-configs")).glob("*/site.toml")):
     config = load_site(str(site))
+    assert render_site(config, Host("/opt/slurm_colloc"))[-1].name == "ORDER.md"
     for mode in SharingMode:
         placement = Placement(mode, Gres("mps", "", 10), 300, 256, "", "", "", None, ("why",), ())
         block = render_block(request, footprint, placement, Sampling("s", mode), config)
         assert b"csub" in block and b"slurm_colloc.cli.colloc sample" in block
         rendered += 1
-assert rendered >= 4 * 3, rendered
-assert (Path(folder("site-configs")) / "systemd" / "colloc-agent.service").is_file()
+assert rendered == 4 * 7, rendered
 print(len(list(Path(folder("templates")).glob("*.sbatch.j2"))))
 """
 

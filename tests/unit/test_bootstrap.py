@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from slurm_colloc.accounting.bootstrap import Past, PastRun, past_evidence, read_past
-from slurm_colloc.accounting.feedback import Collected, build_history, measured_runs
+from slurm_colloc.accounting.feedback import Collected, build_history, device_mib, measured_runs
 from slurm_colloc.accounting.sources import jobstats, tres_usage
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.errors import InputError
@@ -94,6 +94,14 @@ def test_slurms_highest_reading_bounds_what_comes_in_one_twentieth_of_the_time()
 )
 def test_what_counts_for_nothing_is_counted_with_its_reason(why: str, fields: dict[str, Any]) -> None:
     assert why in reason(**fields)
+
+
+def test_which_of_two_cards_of_a_node_it_was_is_not_guessed() -> None:
+    other = MPS_POOL._replace(name="other", gpu_type="a100", gpu_model="NVIDIA A100-SXM4-40GB", gpu_mem_mib=40960)
+    for pools in ((MPS_POOL, other), (other, MPS_POOL)):
+        told = past_evidence([past()], (), site(*pools), "22.05", 120.0)
+        assert list(told.rejected) == ["site.toml does not say which GPU it had"]
+        assert device_mib(H100, "", "g1", site(*pools)) == MPS_POOL.gpu_mem_mib
 
 
 def test_what_csub_submitted_is_not_taken_a_second_time() -> None:

@@ -375,6 +375,7 @@ def test_shadow_records_the_pack_and_submits_the_array(lab: Shell) -> None:
     [decision] = lab.decisions()
     assert "would have been a pack of 12 at a time" in str(decision["reasons"])
     assert decision["mode"] == "exclusive"
+    assert (decision["shadow"], decision["would"], decision["would_not"]) == (True, "", "pack")
 
 
 @pytest.mark.parametrize("argv", [["--pack-tasks=0"], ["--pack-tasks=many"], ["--pack", "--pack-retries=-1"]])

@@ -8,9 +8,22 @@ import pytest
 from slurm_colloc.config import Limits as Declared
 from slurm_colloc.config import Paths, SiteConfig
 from slurm_colloc.errors import InputError, ProcessError
-from slurm_colloc.slurm.limits import Limits, broken_limit, from_json, parse_limits, parse_tres, questions, to_json
+from slurm_colloc.slurm.limits import (
+    Cap,
+    Limits,
+    broken_limit,
+    caps_questions,
+    from_json,
+    limit_passed_by,
+    parse_caps,
+    parse_limits,
+    parse_tres,
+    questions,
+    to_json,
+)
 from slurm_colloc.submit import access
 from slurm_colloc.submit.access import limits_of_user
+from tests.unit.made import RECORDED, RELEASES
 
 
 def row(*cells: str, **limits: str) -> str:
@@ -163,3 +176,56 @@ def test_limits_that_cannot_be_asked_for(tmp_path: Path) -> None:
         raise ProcessError("sacctmgr is down")
 
     assert limits_of_user(config, ask) == "sacctmgr is down"
+
+
+@pytest.mark.parametrize(
+    ("share", "account", "qos", "said"),
+    [
+        ("gres/mps", "", "normal", "GrpTRES of account 'ml'"),
+        # A limit for each job is none that a share passes by, and what is above the account holds, too.
+        ("gres/shard", "vision", "low", "GrpTRES of account 'ml'"),
+        ("gres/mps", "old", "small", "GrpTRES of QOS 'small'"),
+        ("gres/mps", "old", "normal", ""),
+        ("gres/mps", "nobody's", "normal", ""),
+    ],
+)
+def test_a_limit_on_gpus_is_not_passed_by_on_shares(share: str, account: str, qos: str, said: str) -> None:
+    found = limit_passed_by(limits(), share, account, qos, "gpu", "")
+    assert found == (f"{said} limits GPUs and nothing there limits {share}, which would pass it by" if said else "")
+
+
+def test_a_level_that_limits_the_share_too_is_not_passed_by() -> None:
+    both = ACCOUNTS.replace("gres/gpu=4", "gres/gpu:h100=4,gres/shard=9")
+    known = parse_limits([USER, both, QOS], 1.0)
+    own = known.own[0]._replace(limits={})
+    known = known._replace(own=(own, *known.own[1:]))
+    assert limit_passed_by(known, "gres/shard", "", "normal", "gpu", "") == ""
+    assert limit_passed_by(known, "gres/mps", "", "normal", "gpu", "").startswith("GrpTRES of account 'ml' limits GPUs")
+
+
+def test_caps_of_everybody() -> None:
+    qos, associations = caps_questions("lab")
+    assert (qos[-2], associations[-3:-1]) == ("qos", ("association", "cluster=lab"))
+    cells = "|".join([""] * 6)
+    text = f"root||||{cells}\nml|||gres/gpu=8|{cells}\nml|ann|gpu|gres/gpu=2|{cells}\n"
+    assert [cap for cap in parse_caps([QOS, text]) if cap.key != "MaxWall"] == [
+        Cap("QOS 'Small'", "GrpTRES", {"gres/gpu:h100": 3}),
+        Cap("QOS 'Small'", "MaxTRES", {"gres/gpu": 1, "gres/mps": 20}),
+        Cap("QOS 'Small'", "MaxTRESPerUser", {"gres/gpu": 2}),
+        Cap("QOS 'Small'", "MinTRES", {"gres/gpu": 1}),
+        Cap("QOS 'low'", "MaxTRESPerUser", {"gres/shard": 1}),
+        Cap("account 'ml'", "GrpTRES", {"gres/gpu": 8}),
+        Cap("user 'ann' in account 'ml' in partition 'gpu'", "GrpTRES", {"gres/gpu": 2}, user=True),
+    ]
+
+
+@pytest.mark.parametrize("slurm", RELEASES)
+def test_recorded_caps_as_a_user_sees_them(slurm: str) -> None:
+    folder = RECORDED / f"slurm-{slurm}/sacctmgr"
+    caps = parse_caps([(folder / f"{name}.txt").read_text() for name in ("qos", "association")])
+    assert caps == (
+        Cap("QOS 'capped'", "MaxTRESPerUser", {"gres/gpu": 4}),
+        Cap("QOS 'capped'", "MaxWall", {"minutes": 1440}),
+        Cap("user 'alice' in account 'ml'", "MaxTRESMins", {"gres/gpu": 600}, user=True),
+        Cap("account 'phys'", "GrpTRES", {"gres/gpu": 8, "gres/shard": 4}),
+    )

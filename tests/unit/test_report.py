@@ -18,7 +18,7 @@ from slurm_colloc.errors import ConfigError
 from slurm_colloc.model import Collocation, GroupUsage, StrayUse
 from slurm_colloc.report.job import as_json as job_json
 from slurm_colloc.report.job import as_text
-from slurm_colloc.report.text import printable
+from slurm_colloc.report.text import inert, printable
 from slurm_colloc.report.usage import (
     FORMATS,
     UsageReport,
@@ -26,7 +26,6 @@ from slurm_colloc.report.usage import (
     as_html,
     as_json,
     as_table,
-    inert,
 )
 from tests.unit.made import decision, evidence, usage
 from tests.unit.stored import grouped

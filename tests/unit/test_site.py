@@ -7,9 +7,13 @@ import pytest
 from slurm_colloc.config import MigSlice, SiteConfig, parse_site
 from slurm_colloc.errors import InputError, ProcessError
 from slurm_colloc.model import Gres
-from slurm_colloc.site.discover import Consent, check, discover, gaps
+from slurm_colloc.site.check import check as differences
+from slurm_colloc.site.cluster import look
+from slurm_colloc.site.discover import Consent, discover
+from slurm_colloc.site.gaps import gaps
 from slurm_colloc.slurm import client as client_module
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.limits import Cap
 from slurm_colloc.slurm.parse import (
     Node,
     Partition,
@@ -20,6 +24,7 @@ from slurm_colloc.slurm.parse import (
     parse_release,
     parse_states,
 )
+from slurm_colloc.slurm.sinfo import parse_shares
 from tests.unit.made import RECORDED, RELEASES
 
 MIG = "nvidia_h100_80gb_hbm3_"
@@ -52,6 +57,13 @@ class FakeClient:
     def partitions(self) -> tuple[Partition, ...]:
         return parse_partitions(self.texts["partition"])
 
+    def shares(self) -> Mapping[str, tuple[tuple[Gres, tuple[int, ...]], ...]]:
+        return parse_shares(self.texts.get("sinfo", ""))
+
+    def caps(self, cluster: str) -> tuple[Cap, ...]:
+        assert cluster == self.config()["ClusterName"]
+        return ()
+
     def further_options(self, known: Collection[str]) -> Mapping[str, str]:
         assert {"gres", "wrap"} <= set(known)
         return self.plugins
@@ -66,8 +78,12 @@ def found(
     consent: Consent | None = None,
     extra: Mapping[str, Mapping[str, object]] | None = None,
 ) -> SiteConfig:
-    text = discover(client or FakeClient(), models or {}, consent or Consent(), extra or {})
+    text = discover(look(client or FakeClient()), models or {}, consent or Consent(), extra or {})
     return parse_site(tomllib.loads(text), "found")
+
+
+def check(config: SiteConfig, client: FakeClient) -> list[str]:
+    return differences(config, look(client))
 
 
 # --- what Slurm prints ---
@@ -76,8 +92,8 @@ def found(
 @pytest.mark.parametrize("slurm", RELEASES)
 def test_recorded_nodes(slurm: str) -> None:
     nodes = {node.name: node for node in parse_nodes(recorded("node", slurm))}
-    assert nodes["c1"] == Node("c1", (), ("all", "cpu"))
-    assert nodes["g1"] == Node("g1", (Gres("gpu", "h100", 2), Gres("mps", "h100", 200)), ("all", "gpu"))
+    assert nodes["c1"] == Node("c1", (), ("all", "cpu"), ("IDLE",))
+    assert nodes["g1"] == Node("g1", (Gres("gpu", "h100", 2), Gres("mps", "h100", 200)), ("all", "gpu"), ("MIXED",))
     assert nodes["g2"].gres == (Gres("gpu", "h100", 2), Gres("shard", "h100", 8))
     assert nodes["m1"].gres == (
         Gres("gpu", f"{MIG}1g.10gb", 2),
@@ -234,7 +250,9 @@ def test_options_of_plugins_are_found() -> None:
     assert config.sbatch_options == ("container-image=", "no-home", "x11=?")
     assert check(config, FakeClient(plugins=plugins)) == []
     (problem,) = check(config, FakeClient(plugins={"x11": "optional"}))
-    assert problem == "sbatch_options is container-image=, no-home, x11=?, the cluster's plugins add x11=?"
+    assert problem.startswith(
+        'sbatch_options is ["container-image=", "no-home", "x11=?"], the cluster\'s is ["x11=?"]: '
+    )
 
 
 def test_limits_are_asked_for_where_they_are_enforced() -> None:
@@ -244,7 +262,7 @@ def test_limits_are_asked_for_where_they_are_enforced() -> None:
         settings = config.replace(line, f"AccountingStorageEnforce = {text}")
         assert found(FakeClient(config=settings)).limits.enforced is enforced, text
     (problem,) = check(found(), FakeClient(config=settings.replace("Enforce = none", "Enforce = limits")))
-    assert problem == "limits.enforced is false, the cluster's is true"
+    assert problem == "limits.enforced is false, the cluster's is true: write limits.enforced = true"
 
 
 def suspending(kind: str, slurm: str) -> FakeClient:
@@ -267,7 +285,7 @@ def test_partitions_whose_jobs_may_be_suspended_are_found(kind: str, not_suspend
     said = "partition 'gpu': its jobs may be suspended and keep their GPU memory: no mps, no shard, no packs"
     assert said in gaps(config)
     older = config._replace(partition=tuple(item._replace(suspends=False) for item in config.partition))
-    assert "partition 'gpu': suspends is False, the cluster's is True" in check(older, client)
+    assert "partition 'gpu': suspends is false, the cluster's is true: write suspends = true" in check(older, client)
 
 
 @pytest.mark.parametrize("slurm", RELEASES)
@@ -285,9 +303,10 @@ def test_check_compares_partitions() -> None:
         )
     )
     assert check(declared, FakeClient()) == [
-        "partition 'all': cpus_per_gpu is 3, the cluster's is 0",
-        "partition 'gpu' has GPUs and no [[partition]] describes it: no share is placed there",
-        "partition 'old' has no GPUs, or does not exist",
+        "partition 'all': cpus_per_gpu is 3, the cluster's is 0: write cpus_per_gpu = 0",
+        "partition 'gpu' has GPUs and no [[partition]] describes it, so no share is placed there: "
+        "add what 'colloc site init -o -' prints of it",
+        "partition 'old' has no GPUs, or does not exist: take its [[partition]] away",
         "partition 'all': pieces_in names 'elsewhere', which no [[partition]] describes",
     ]
 
@@ -295,8 +314,11 @@ def test_check_compares_partitions() -> None:
 def test_two_kinds_of_gpus_on_a_node() -> None:
     node = recorded("node").replace("Gres=gpu:h100:2,mps:h100:200", "Gres=gpu:a100:1,gpu:h100:3,mps:400")
     config = found(FakeClient(node=node))
-    (pool,) = [pool for pool in config.pool if pool.name == "g1"]
-    assert (pool.gpu_type, pool.gpus_per_node, pool.mps_per_gpu) == ("a100", 1, 100)
+    pools = [pool for pool in config.pool if pool.nodes == "g1"]
+    assert [(pool.name, pool.gpu_type, pool.gpus_per_node, pool.mps_per_gpu) for pool in pools] == [
+        ("g1 a100", "a100", 1, 100),
+        ("g1 h100", "h100", 3, 100),
+    ]
     assert check(config, FakeClient(node=node)) == []
 
 
@@ -322,16 +344,20 @@ def test_check_names_every_difference() -> None:
         ),
     )
     assert check(wrong, FakeClient()) == [
-        "slurm_release is '24.11', the cluster runs 22.05",
-        "cluster is 'other', slurm.conf says 'lab'",
-        "pool 'g1', node 'g1': it has 200 of mps, not 50 for each of 2 GPUs",
-        "pool 'g1': node 'g9' does not exist",
-        "pool 'g2', node 'g2': partitions are all, gpu, not gpu",
-        "pool 'g2', node 'g2': it has 2 of gpu:h100, not 4",
-        f"pool 'm1', node 'm1': it has 2 of gpu:{MIG}1g.10gb, not 7",
+        'slurm_release is "24.11", the cluster\'s is "22.05": write slurm_release = "22.05"',
+        'cluster is "other", the cluster\'s is "lab": write cluster = "lab"',
+        "pool 'g1', node 'g1': mps_per_gpu is 50, what Slurm has for each of its GPUs is 100: write mps_per_gpu = 100",
+        "pool 'g1', node 'g9': it does not exist: take it out of nodes",
+        'pool \'g2\', node \'g2\': partitions is ["gpu"], the cluster\'s is ["all", "gpu"]: '
+        'write partitions = ["all", "gpu"]',
+        "pool 'g2', node 'g2': gpus_per_node is 4, its number of gpu:h100 is 2: write gpus_per_node = 2",
+        f"pool 'm1', node 'm1': quantity is 7, its number of gpu:{MIG}1g.10gb is 2: write quantity = 2",
+        f"node 'm1' has gpu:{MIG}2g.20gb, which no pool of it describes: add what 'colloc site init -o -' says",
+        f"node 'm1' has gpu:{MIG}3g.40gb, which no pool of it describes: add what 'colloc site init -o -' says",
     ]
     fewer = config._replace(pool=(mps, mig))
-    assert check(fewer, FakeClient()) == ["node 'g2' has GPUs and no pool describes it"]
+    (missing,) = check(fewer, FakeClient())
+    assert missing.startswith("node 'g2' has GPUs and no pool describes them: ")
 
 
 def test_check_says_so_when_nodes_cannot_be_read() -> None:
@@ -342,7 +368,7 @@ def test_check_says_so_when_nodes_cannot_be_read() -> None:
 
 def test_check_compares_the_default_partition() -> None:
     (problem,) = check(found()._replace(default_partition="gpu"), FakeClient())
-    assert problem == "default_partition is 'gpu', the cluster's is 'all'"
+    assert problem == 'default_partition is "gpu", the cluster\'s is "all": write default_partition = "all"'
 
 
 def test_gaps_say_why_nothing_is_placed() -> None:
@@ -357,6 +383,9 @@ def test_gaps_say_why_nothing_is_placed() -> None:
     ]
     newer = config._replace(slurm_release="99.11", pool=(), observe=config.observe._replace(agent=True))
     assert [what.partition(" is ")[0] for what in gaps(newer)][1:] == ["slurm_release", "observe.agent"]
+    homes = config._replace(pool=(), paths=config.paths._replace(state="/shared/slurm_colloc"))
+    assert [what.partition(":")[0] for what in gaps(homes)][1:] == ["paths.state is set and paths.decisions is not"]
+    assert len(gaps(homes._replace(paths=homes.paths._replace(decisions="/shared/decisions")))) == 1
     sliced = config._replace(pool=(config.pool[2]._replace(gpu_mem_mib=None),))
     assert gaps(sliced) == [], "slices have a size of their own"
 

@@ -234,6 +234,28 @@ def test_the_file_that_is_damaged_is_named(tmp_path: Path) -> None:
         store.rows("FROM decisions", {})
 
 
+def test_a_store_of_a_later_release_is_neither_read_nor_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(parquet, "SCHEMA", parquet.SCHEMA + 1)
+        store.write_allocations("a", [run()], 1.0)
+        store.write_decisions([])
+        store.write_past("c", [])
+    later = (tmp_path / "allocations/a.parquet").read_bytes()
+    for ask in (
+        lambda: store.rows("SELECT * FROM readings", {}),
+        lambda: store.write_allocations("a", [run()], 2.0),
+        lambda: store.write_decisions([]),
+        lambda: store.write_past("c", []),
+        lambda: store.past("c"),
+    ):
+        with pytest.raises(StoreError, match=r"\.parquet' has schema 3, later than 2; upgrade"):
+            ask()
+    assert (tmp_path / "allocations/a.parquet").read_bytes() == later
+
+
 @pytest.mark.parametrize("content", ["{", "[]", "\udcff"])
 def test_a_damaged_log_is_named(tmp_path: Path, content: str) -> None:
     stored(tmp_path, [run()]).write_log("a", {})

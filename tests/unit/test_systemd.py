@@ -11,10 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from slurm_colloc.config import load_site
+from slurm_colloc.site.render import Host, render_site
 from tests.unit.programs import need_program
 
-UNITS = Path(__file__).resolve().parents[2] / "site-configs" / "systemd"
-SERVICES = sorted(path.name for path in UNITS.glob("*.service"))
+SITE = Path(__file__).resolve().parents[2] / "site-configs" / "h100-mig-mps" / "site.toml"
+UNITS = {
+    file.name: file.text
+    for file in render_site(load_site(str(SITE)), Host("/opt/slurm_colloc"))
+    if file.name.endswith((".service", ".timer", ".sysusers.conf"))
+}
+SERVICES = sorted(name for name in UNITS if name.endswith(".service"))
 COMMANDS = {"colloc-agent.service": "agent", "colloc-seal.service": "seal", "colloc-compact.service": "compact"}
 # systemd's own measure, 0 (nothing allowed) to 10; a service without any of these lines has 9.6.
 MOST_EXPOSURE = {"colloc-agent.service": 2.5, "colloc-seal.service": 1.0, "colloc-compact.service": 1.0}
@@ -23,7 +30,7 @@ MOST_EXPOSURE = {"colloc-agent.service": 2.5, "colloc-seal.service": 1.0, "collo
 def _settings(name: str) -> dict[str, list[str]]:
     """Return the lines of a unit file, by key."""
     found: dict[str, list[str]] = {}
-    for line in (UNITS / name).read_text().splitlines():
+    for line in UNITS[name].splitlines():
         key, equals, value = line.partition("=")
         if equals and not line.startswith("#"):
             found.setdefault(key, []).append(value)
@@ -35,8 +42,8 @@ def installed(tmp_path: Path) -> Path:
     """Return a folder with the unit files, whose program exists."""
     (tmp_path / "bin").mkdir()
     os.symlink("/bin/true", tmp_path / "bin" / "colloc")
-    for unit in [*UNITS.glob("*.service"), *UNITS.glob("*.timer")]:
-        (tmp_path / unit.name).write_text(unit.read_text().replace("/opt/slurm_colloc/", f"{tmp_path}/"))
+    for name, text in UNITS.items():
+        (tmp_path / name).write_text(text.replace("/opt/slurm_colloc/", f"{tmp_path}/"))
     return tmp_path
 
 
@@ -46,6 +53,21 @@ def test_systemd_understands_every_line(installed: Path) -> None:
     argv = [need_program("systemd-analyze"), "verify", *units]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_systemd_understands_other_folders_and_another_site_file(tmp_path: Path) -> None:
+    config = load_site(str(SITE))
+    moved = config._replace(paths=config.paths._replace(journal="/local/journal", state="/lustre/colloc"))
+    (tmp_path / "bin").mkdir()
+    os.symlink("/bin/true", tmp_path / "bin" / "colloc")
+    units = [
+        file for file in render_site(moved, Host(str(tmp_path), "/srv/site.toml")) if file.name.startswith("colloc-")
+    ]
+    for file in units:
+        (tmp_path / file.name).write_text(file.text)
+    argv = [need_program("systemd-analyze"), "verify", *(str(tmp_path / file.name) for file in units)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (len(units), done.returncode, done.stderr) == (5, 0, "")
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -65,7 +87,7 @@ def test_every_service_starts_its_own_command() -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_no_service_runs_as_root(name: str) -> None:
-    user = [line.split() for line in (UNITS / "colloc.sysusers.conf").read_text().splitlines() if line[:2] == "u "]
+    user = [line.split() for line in UNITS["colloc.sysusers.conf"].splitlines() if line[:2] == "u "]
     assert [words[1] for words in user] == _settings(name)["User"] == ["colloc"]
 
 

@@ -51,6 +51,17 @@ def test_a_slice_by_each_convention(
         assert found.blocked == (None if gres[0].name != "gpu" else near(slices)), by
 
 
+def test_a_node_with_two_cards_has_a_pool_for_each() -> None:
+    cut = MIG_POOL._replace(name="cut", nodes="x1")
+    whole = SHARD_POOL._replace(name="whole", nodes="x1", gpu_type="a100", gpu_model="", shards_per_gpu=8)
+    for both in (site(whole, cut), site(cut, whole)):
+        assert worth((Gres("gpu", "a100", 2),), "x1", both).gpus == 2.0
+        assert worth(SLICE, "x1", both, "sms").gpus == near(16 / 132)
+        assert worth((Gres("shard", "", 2),), "x1", both).gpus == 0.25
+        # Which of the two it was is not said.
+        assert worth((Gres("gpu", "", 1),), "x1", both).gpus is None
+
+
 def test_a_run_on_nodes_of_two_pools_is_worth_something_where_they_agree() -> None:
     gres = (Gres("shard", "", 2),)
     both = site(SHARD_POOL, SHARD_POOL._replace(name="t", nodes="t[1-2]"))

@@ -20,12 +20,15 @@ from slurm_colloc.accounting.store import REJECTED_LINES, Store, open_store
 from slurm_colloc.accounting.strays import stray_use
 from slurm_colloc.accounting.sweep import Window, count_runaways, count_runs, recorded_span, sweep, unaccounted_hours
 from slurm_colloc.accounting.usage import GROUPINGS, group_usage
-from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window, write
+from slurm_colloc.cli.colloc.output import say, site, site_or_none, state_folder, window, write
+from slurm_colloc.cli.colloc.report_shadow import shadow_report
 from slurm_colloc.cli.colloc.texts import Text, take
 from slurm_colloc.clock import now
 from slurm_colloc.config import Engine, Prices, SiteConfig
 from slurm_colloc.errors import InputError
-from slurm_colloc.report.usage import FORMATS, UsageReport, inert
+from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
+from slurm_colloc.report.text import inert
+from slurm_colloc.report.usage import FORMATS, UsageReport
 
 
 def report(
@@ -49,13 +52,20 @@ def report(
     engine: Annotated[
         str, typer.Option("--engine", help="local, or slurm: a job for each day, by [engine] of site.toml")
     ] = LOCAL,
+    shadow: Annotated[
+        bool, typer.Option("--shadow", help="what csub decided under the policy shadow, and what would have come of it")
+    ] = False,
+    past: Annotated[
+        bool,
+        typer.Option("--past", help="with --shadow: decide now on jobs that 'colloc history bootstrap --all' took in"),
+    ] = False,
 ) -> None:
     """Say how much GPU each user, account or the like was given, and how much of it was really used."""
     text = Text(sacct_file, fields, timezone)
-    asked = _Asked(by, form, runs_csv, store, equivalents, text, engine)
+    asked = _Asked(by, form, runs_csv, store, equivalents, text, engine, shadow, past)
     _check(asked)
     start, end = window(since, until)
-    write(FORMATS[form](_report(asked, start, end, site_or_none())), output)
+    write(_report(asked, start, end, site() if shadow else site_or_none()), output)
 
 
 class _Asked(NamedTuple):
@@ -68,6 +78,8 @@ class _Asked(NamedTuple):
     equivalents: str
     text: Text
     engine: str
+    shadow: bool
+    past: bool
 
 
 def _check(asked: _Asked) -> None:
@@ -80,6 +92,10 @@ def _check(asked: _Asked) -> None:
     ):
         if given not in known:
             raise InputError(f"{option} '{given}' is not one of {', '.join(known)}")
+    if asked.shadow and (asked.text.path or asked.runs_csv or asked.by != "user"):
+        raise InputError("--shadow adds up the pieces of a store's decisions; leave --by, --runs and --sacct-file out")
+    if asked.past and not asked.shadow:
+        raise InputError("--past is for --shadow")
     if not asked.text.path:
         if asked.text.fields or asked.text.timezone:
             raise InputError("--fields and --timezone do nothing without --sacct-file: a store has times without zones")
@@ -94,7 +110,7 @@ def _check(asked: _Asked) -> None:
         raise InputError("--engine slurm spreads the days of samples over jobs, and a sacct text has none")
 
 
-def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | None) -> UsageReport:
+def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | None) -> str:
     of_text = bool(asked.text.path)
     opened = _text(asked, config) if of_text else _store(asked, config, start, end)
     with opened as (source, database, rows):
@@ -106,7 +122,10 @@ def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | 
             sweep(database, source, span)
         if asked.runs_csv:
             _write_runs(database, asked.runs_csv)
-        return _figures(database, asked, (start, end), span, rows, config)
+        if asked.shadow and config:
+            shown = shadow_report(database, source, config, span, asked.equivalents, past=asked.past)
+            return SHADOW_FORMATS[asked.form](shown)
+        return FORMATS[asked.form](_figures(database, asked, (start, end), span, rows, config))
 
 
 def _figures(

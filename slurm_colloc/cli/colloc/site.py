@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""colloc site: write and check the site file."""
+"""colloc site: write and check the site file, and judge the site."""
 
 import os
 import tomllib
@@ -8,16 +8,28 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.cli.colloc.output import say, site, write
+from slurm_colloc.cli.colloc.site_doctor import doctor
+from slurm_colloc.cli.colloc.site_gpus import gpus, look_around
+from slurm_colloc.cli.colloc.site_render import render
 from slurm_colloc.config import file_to_write, find_site_file, parse_site
 from slurm_colloc.errors import InputError
-from slurm_colloc.site.discover import Consent, discover, gaps
-from slurm_colloc.site.discover import check as differences
+from slurm_colloc.report.text import printable
+from slurm_colloc.site.check import check as differences
+from slurm_colloc.site.discover import Consent, discover
+from slurm_colloc.site.gaps import notes
 from slurm_colloc.site.reference import reference
-from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.submit.render import site_parts
 
-app = typer.Typer(no_args_is_help=True, help="Write site.toml from the live cluster, and check it against it.")
-_ASK_TIMEOUT_S = 60.0
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Write site.toml from the live cluster, check it, judge the cluster itself, render what to install.",
+)
+app.command()(gpus)
+app.command()(render)
+app.command()(doctor)
+_GpusFile = Annotated[
+    list[str] | None, typer.Option("--gpus", metavar="FILE", help="what 'colloc site gpus' printed on a GPU node")
+]
 
 
 @app.command()
@@ -32,6 +44,7 @@ def init(
         bool, typer.Option("--mps-daemon", help="vouch: one MPS daemon per GPU, one user at a time on it")
     ] = False,
     shard_consent: Annotated[bool, typer.Option("--shard-consent", help="vouch: shards need no isolation")] = False,
+    gpus_file: _GpusFile = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="a further key, in TOML")
     ] = None,
@@ -41,7 +54,9 @@ def init(
     if path != "-" and os.path.exists(path) and not force:
         raise InputError(f"'{path}' exists; --force replaces it")
     models = dict(_pair(item, "--gpu") for item in gpu or ())
-    text = discover(CliClient(_ASK_TIMEOUT_S), models, Consent(mps_daemon, shard_consent), _settings(setting or []))
+    settings = _settings(setting or [])
+    cluster = look_around(gpus_file or [], settings.get("observe", {}))
+    text = discover(cluster, models, Consent(mps_daemon, shard_consent), settings)
     try:
         config = parse_site(tomllib.loads(text), "the site file to be written")
     except tomllib.TOMLDecodeError as error:
@@ -59,8 +74,12 @@ def init(
         raise InputError(f"'{path}' cannot be written: {error.strerror}{own}") from error
     if config.paths.state:
         site_parts(config)  # renders the templates, so that no submission has to
-    _note(gaps(config))
+    _note(notes(config, cluster))
     say(f"wrote '{path}'; read it, then run 'colloc site check'")
+    _say_whether_in_force(path)
+
+
+def _say_whether_in_force(path: str) -> None:
     in_force = find_site_file()
     if in_force != path:
         instead = f"'{in_force}' is" if in_force else f"none is; 'export COLLOC_CONF={path}' makes it so"
@@ -87,19 +106,20 @@ def _settings(given: list[str]) -> dict[str, dict[str, object]]:
     return sections
 
 
-def _note(gaps: list[str]) -> None:
-    for gap in gaps:
-        say(f"note: {gap}")
+def _note(notes: list[str]) -> None:
+    for text in notes:
+        say(f"note: {text}")
 
 
 @app.command()
-def check() -> None:
+def check(gpus_file: _GpusFile = None) -> None:
     """Compare the site file in force with the live cluster; exit status 1 when they differ."""
     config = site()
-    problems = differences(config, CliClient(_ASK_TIMEOUT_S))
+    cluster = look_around(gpus_file or [], config.observe._asdict())
+    problems = differences(config, cluster)
     for problem in problems:
-        print(problem)
-    _note(gaps(config))
+        print(printable(problem))
+    _note(notes(config, cluster))
     if problems:
         raise typer.Exit(1)
     print(f"'{find_site_file()}' agrees with the cluster: {len(config.pool)} pools")

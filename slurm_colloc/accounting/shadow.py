@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What shadow mode's decisions would have come to, beside what the jobs were then measured to use.
+
+Decisions are files that users wrote: of one is believed the name of the piece, what an MPS client of it would have been
+limited to, how busy it was thought to be (to its disadvantage only) and what would have been waited for it. How large a
+piece is, and what part of a GPU, site.toml says; what a run used and waited, samples and the accounting.
+
+    GPU-hours of a piece = hours of the run x the piece's part of a GPU x slowdown
+    slowdown = max(1, SM activity x SMs of the whole GPU / SMs of the slice)
+
+with the SM activity that csub reckoned with (q95), or the mean that was measured where that is more.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.accounting.decisions import OF_RUNS
+from slurm_colloc.accounting.equivalents import worth_in_pool
+from slurm_colloc.accounting.parquet import make_rows
+from slurm_colloc.accounting.sweep import Window
+from slurm_colloc.config import Pool, SiteConfig
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import COMPLETED, WOULD_NOT, Gres, ShadowLeft, ShadowPiece
+from slurm_colloc.placement.pieces import offers, shares_per_gpu
+from slurm_colloc.slurm.gres import parse_gres
+
+# Of a run of which less was sampled the peak may have been missed.
+COVERED_PCT = 90
+# Others than our sampler look once in half a minute.
+SHORTEST_S = 120
+_NOT_KNOWN_WHY = "by a decision that does not say why"
+
+
+class Piece(NamedTuple):
+    """A piece of a GPU as the site has it: the least that it holds and the most that it takes, of several pools.
+
+    ``sm_part`` is its part of the GPU's SMs, None of a share, which slows nothing down by itself; ``enforced`` says
+    that more memory than ``mem_mib`` cannot be had.
+    """
+
+    gpus: float
+    mem_mib: int
+    sm_part: float | None
+    enforced: bool
+
+
+class Shadow(NamedTuple):
+    """All of a window: by piece and ``total``; runs left as asked; runs with a piece that cannot be judged, by why.
+
+    ``decided`` are all of these runs.
+    """
+
+    decided: int
+    pieces: tuple[ShadowPiece, ...]
+    total: ShadowPiece
+    left: tuple[ShadowLeft, ...]
+    not_judged: tuple[ShadowLeft, ...]
+
+
+# What csub decided when the jobs were submitted.
+DECIDED = f"SELECT * FROM ({OF_RUNS}) WHERE shadow"
+_DECIDED = """
+CREATE TEMP TABLE shadowed AS
+SELECT cluster, would, would_partition, would_not, would_memory_mib, would_wait_s, would_wait_runs, sm_active_q95_pct,
+       coalesce(nullif(would_partition, ''), "partition") AS place,
+       state, start_s, end_s, hours, devices, by_mean, allocated, peak_mib, coverage_pct,
+       sm_hours / nullif(sm_seconds / 3600, 0) AS sm_mean,
+       -- A requeue sets the time of submission anew.
+       if(start_s = first_s AND submit_s IS NOT NULL, start_s - submit_s, NULL) AS waited_s
+FROM ({source})
+"""
+_PIECE_KINDS = {
+    "would": "VARCHAR",
+    "place": "VARCHAR",
+    "gpus": "DOUBLE",
+    "mem_mib": "BIGINT",
+    "sm_part": "DOUBLE",
+    "enforced": "BOOLEAN",
+}
+# Without its end a run's peak is not known, and of one that began earlier only a part lies in the window.
+_JUDGED = f"""
+CREATE TEMP TABLE judged AS
+SELECT *, CASE WHEN gpus IS NULL THEN 'site.toml has no such piece for the partition, or not its size'
+               WHEN start_s < $since THEN 'it began before the window'
+               WHEN end_s IS NULL OR end_s > $until THEN 'it had not ended'
+               WHEN devices != 1 OR allocated IS NULL THEN 'it did not get one GPU'
+               WHEN peak_mib > mem_mib THEN NULL
+               WHEN by_mean AND end_s - start_s < {SHORTEST_S} THEN 'it was too short for others to see its peak'
+               WHEN peak_mib IS NULL THEN 'nobody measured its peak of GPU memory'
+               WHEN state != '{COMPLETED}' THEN 'it did not complete, so that its peak is none'
+               WHEN NOT by_mean AND coverage_pct < {COVERED_PCT} THEN 'less than {COVERED_PCT} % of it was sampled'
+          END AS why,
+       why IS NULL AND peak_mib > mem_mib AS over, why IS NULL AND NOT over AS fitted,
+       if(gpus IS NULL, '(not in site.toml)', concat(would, ' in ' || nullif(would_partition, ''))) AS name,
+       gpus * hours * if(sm_part IS NULL, 1, greatest(1, least(100, coalesce(sm_active_q95_pct, 0)) / 100 / sm_part,
+                                                      coalesce(sm_mean, 0) / sm_part)) AS piece_hours,
+       -- What was free is not waited for: anything else was not written by csub.
+       if(fitted AND (would_wait_runs > 0 OR would_wait_s = 0), waited_s - would_wait_s, NULL) AS earlier_s
+FROM (SELECT s.*, p.gpus, p.sm_part, p.enforced,
+             -- An MPS client is limited to what it was sized for, which is less than its share.
+             if(p.enforced AND p.sm_part IS NULL, least(p.mem_mib, coalesce(s.would_memory_mib, p.mem_mib)), p.mem_mib)
+               AS mem_mib
+      FROM shadowed s LEFT JOIN pieces p ON p.would = s.would AND p.place = s.place AND s.cluster = $cluster
+      WHERE s.would != '')
+"""
+_SUM = "coalesce((sum(({})::DECIMAL(38, 12)) FILTER ({}))::DOUBLE, 0)"
+_PIECES = f"""
+SELECT if(grouping(name) = 1, 'total', name), count(*),
+       count(*) FILTER (fitted), count(*) FILTER (over AND enforced), count(*) FILTER (over AND NOT enforced),
+       {_SUM.format("allocated", "fitted")}, {_SUM.format("piece_hours", "fitted")},
+       {_SUM.format("piece_hours", "over")},
+       count(earlier_s), count(earlier_s) FILTER (would_wait_runs = 0), count(earlier_s) FILTER (earlier_s > 0),
+       median(earlier_s)
+FROM judged GROUP BY GROUPING SETS ((name), ()) ORDER BY grouping(name), count(*) DESC, name
+"""
+_HOURS = "sum(allocated::DECIMAL(38, 12))::DOUBLE"
+
+
+def shadow_use(
+    database: DuckDBPyConnection, config: SiteConfig, window: Window, by: str, source: str = DECIDED
+) -> Shadow:
+    """Return what the decisions of shadow mode would have come to; ``database`` has ``usage`` of the window.
+
+    Args:
+        database: of a store, swept.
+        config: the site, which says what its pieces are.
+        window: that was swept.
+        by: by which of CONVENTIONS a slice is part of a GPU.
+        source: a query of the runs of ``usage`` with what was decided of them.
+    """
+    database.execute(_DECIDED.format(source=source))
+    ((decided,),) = database.execute("SELECT count(*) FROM shadowed").fetchall()
+    asked = database.execute("SELECT DISTINCT would, place FROM shadowed WHERE would != ''").fetchall()
+    found = [(would, place, find_piece(would, place, config, by)) for would, place in asked]
+    make_rows(database, "pieces", _PIECE_KINDS, [(would, place, *piece) for would, place, piece in found if piece])
+    edges = {"since": window.since_s, "until": min(window.until_s, window.now_s)}
+    database.execute(_JUDGED, {**edges, "cluster": config.cluster})
+    *pieces, total = (ShadowPiece(*row) for row in database.execute(_PIECES).fetchall())
+    not_judged = f"SELECT why, count(*), {_HOURS} FROM judged WHERE why IS NOT NULL GROUP BY why ORDER BY 2 DESC, why"
+    left = f"SELECT would_not, count(*), {_HOURS} FROM shadowed WHERE would = '' GROUP BY 1 ORDER BY 2 DESC, 1"
+    return Shadow(
+        decided=decided,
+        pieces=tuple(pieces),
+        total=total,
+        left=_in_words(database.execute(left).fetchall()),
+        not_judged=tuple(ShadowLeft(*row) for row in database.execute(not_judged).fetchall()),
+    )
+
+
+def _in_words(rows: Iterable[tuple[str, int, float | None]]) -> tuple[ShadowLeft, ...]:
+    """Return them with words for why; what is none of our words a user wrote, and it is all one."""
+    found: dict[str, ShadowLeft] = {}
+    for word, runs, hours in rows:
+        why = WOULD_NOT.get(word, _NOT_KNOWN_WHY)
+        before = found.get(why, ShadowLeft(why, 0, None))
+        known = [value for value in (before.allocated_gpu_hours, hours) if value is not None]
+        found[why] = ShadowLeft(why, before.runs + runs, sum(known) if known else None)
+    return tuple(found.values())
+
+
+def find_piece(would: str, partition: str, config: SiteConfig, by: str) -> Piece | None:
+    """Return what the site's pools in a partition give for these gres; None where that is not known.
+
+    Args:
+        would: one slice or shares of one GPU, as --gres has them; whoever wrote it.
+        partition: in which it would have been asked for.
+        config: the site.
+        by: one of CONVENTIONS.
+    """
+    try:
+        found = parse_gres(would)
+    except InputError:
+        return None
+    pools = [
+        pool for pool in config.pool if len(found) == 1 and partition in pool.partitions and offers(pool, found[0])
+    ]
+    each = [_in_pool(found[0], pool, by) for pool in pools]
+    known = [piece for piece in each if piece is not None]
+    if not known or len(known) < len(each):
+        return None
+    return Piece(
+        gpus=max(piece.gpus for piece in known),
+        mem_mib=min(piece.mem_mib for piece in known),
+        sm_part=min((piece.sm_part for piece in known if piece.sm_part is not None), default=None),
+        enforced=known[0].enforced,
+    )
+
+
+def _in_pool(gres: Gres, pool: Pool, by: str) -> Piece | None:
+    gpus = worth_in_pool(gres, pool, by)
+    if gpus is None:
+        return None
+    if gres.name not in ("gpu", "mps", "shard"):
+        return None
+    if gres.name == "gpu":
+        part = next(part for part in pool.slice if part.type == gres.type)
+        if gres.quantity != 1 or not pool.sm_count or not part.sm_count or not part.mem_mib:
+            return None
+        return Piece(gpus, part.mem_mib, part.sm_count / pool.sm_count, enforced=True)
+    share = gres.quantity / shares_per_gpu(pool, gres.name)
+    if pool.gpu_mem_mib is None or not 0 < share <= 1:
+        return None
+    return Piece(share, int(pool.gpu_mem_mib * share), None, enforced=gres.name == "mps")

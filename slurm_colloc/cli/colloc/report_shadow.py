@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc report --shadow: what would have been placed where, and what would have come of it."""
+
+from datetime import datetime
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.accounting.equivalents import CONVENTIONS
+from slurm_colloc.accounting.shadow import COVERED_PCT, DECIDED, shadow_use
+from slurm_colloc.accounting.shadow_past import decide_past
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.sweep import Window, count_runs
+from slurm_colloc.cli.colloc.output import say
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.report.shadow import ShadowReport
+
+
+def shadow_report(
+    database: DuckDBPyConnection, store: Store, config: SiteConfig, window: Window, by: str, *, past: bool
+) -> ShadowReport:
+    """Return what shadow mode would have come to.
+
+    Args:
+        database: of the store, swept.
+        store: has what is known of past jobs.
+        config: the site.
+        window: that was swept.
+        by: one of CONVENTIONS.
+        past: decide now on past jobs, in place of what csub decided.
+    """
+    runs, without_gpu, clusters = count_runs(database)
+    source, skipped = decide_past(database, store, config) if past else (DECIDED, {})
+    found = shadow_use(database, config, window, by, source)
+    if not found.decided:
+        say(
+            "none of these runs is one of a past job with a measured peak: colloc history bootstrap --all"
+            if past
+            else 'none of these runs was decided on in shadow mode: is policy = "shadow" in site.toml, do jobs go '
+            "through csub, and has 'colloc ingest' taken their decisions in? For jobs of before: --past"
+        )
+    return ShadowReport(
+        cluster=", ".join(clusters) or config.cluster,
+        since=datetime.fromtimestamp(window.since_s).astimezone(),
+        until=datetime.fromtimestamp(window.until_s).astimezone(),
+        equivalents=CONVENTIONS[by],
+        covered_pct=COVERED_PCT,
+        runs=runs - without_gpu,
+        decided=found.decided,
+        pieces=found.pieces,
+        total=found.total,
+        left=found.left,
+        not_judged=found.not_judged,
+        replayed=past,
+        skipped=dict(skipped),
+        templates=config.paths.templates,
+    )

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc site doctor: what is wrong with how the live cluster shares its GPUs."""
+
+import json
+import os
+from typing import Annotated
+
+import typer
+
+from slurm_colloc.cli.colloc.output import node_name, write
+from slurm_colloc.errors import InputError
+from slurm_colloc.report.text import printable
+from slurm_colloc.site.doctor.checks import Diagnosis, diagnose, reference
+from slurm_colloc.site.doctor.facts import Site
+from slurm_colloc.site.doctor.gather import gather
+from slurm_colloc.units import counted
+
+SCHEMA = 1
+_FOUND, _UNKNOWN = 1, 3
+
+
+def doctor(
+    form: Annotated[str, typer.Option("--format", help="text or json")] = "text",
+    skip: Annotated[list[str] | None, typer.Option("--skip", metavar="CODE", help="a check to leave out")] = None,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="for each question to Slurm")] = 60.0,
+    listed: Annotated[bool, typer.Option("--list", help="print all checks, in Markdown, and ask nothing")] = False,
+) -> None:
+    """Look for what is wrong with how the cluster shares its GPUs; nothing is changed.
+
+    Exit status 0 nothing found, 1 something found, 2 error, 3 nothing found but not all could be looked at.
+    """
+    if form not in ("text", "json"):
+        raise InputError(f"--format '{form}' is neither text nor json")
+    if listed:
+        write(reference(), "")
+        return
+    node = node_name()
+    site = gather(timeout_s, node, os.environ)
+    if not any(one.gpu_types or one.quantity("gpu") for one in site.nodes):
+        raise InputError("no node of the cluster has a gres called gpu: there is nothing to judge")
+    diagnosis = diagnose(site, skip or ())
+    write(_json(site, diagnosis) if form == "json" else _text(site, diagnosis), "")
+    if diagnosis.faults or diagnosis.unchecked:
+        raise typer.Exit(_FOUND if diagnosis.faults else _UNKNOWN)
+
+
+def _json(site: Site, diagnosis: Diagnosis) -> str:
+    shown = {
+        "schema": SCHEMA,
+        "cluster": site.settings.get("ClusterName", ""),
+        "slurm_release": site.release,
+        "seen_from": site.this_node,
+        "checks": list(diagnosis.codes),
+        "findings": [fault._asdict() for fault in diagnosis.faults],
+        "not_checked": [one._asdict() for one in diagnosis.unchecked],
+    }
+    return json.dumps(shown, indent=2) + "\n"
+
+
+def _text(site: Site, diagnosis: Diagnosis) -> str:
+    lines: list[str] = []
+    before = ""
+    for fault in diagnosis.faults:
+        lines.append(f"{fault.code} {fault.severity}: {printable(fault.subject)}: {printable(fault.evidence)}")
+        if fault.code != before:  # what follows is the same for all of its subjects
+            lines += [f"    so: {fault.consequence}", f"    do: {fault.mend}", f"    see: {fault.source}"]
+        before = fault.code
+    for one in diagnosis.unchecked:
+        subject = f" {printable(one.subject)}:" if one.subject else ""
+        lines.append(f"not checked {one.code}:{subject} {printable(one.why)}")
+    looked = f"{counted(len(diagnosis.codes), 'check')} of Slurm {site.release} from {printable(site.this_node)}"
+    gaps = f", {counted(len(diagnosis.unchecked), 'gap')}" if diagnosis.unchecked else ""
+    lines.append(f"{counted(len(diagnosis.faults), 'finding')}{gaps}, by {looked}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the drivers of GPU nodes say, for site init and site check: from files, and from this node where it has GPUs."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
+
+from slurm_colloc.cli.colloc.output import say, site_or_none, write
+from slurm_colloc.config import Observe
+from slurm_colloc.errors import GpuError
+from slurm_colloc.site.cluster import Cluster, has_gpus, look
+from slurm_colloc.site.driver import load_gpus_file, read_driver, this_node, to_json
+from slurm_colloc.slurm.client import CliClient
+
+_ASK_TIMEOUT_S = 60.0
+
+
+def gpus(
+    reader: Annotated[str, typer.Option("--reader", help="nvml, nvidia-smi or simulated; else the site file's")] = "",
+    node: Annotated[str, typer.Option("--node", help="this node's name in Slurm, where it is not the host's")] = "",
+) -> None:
+    """Print what the driver says of this node's GPUs, for 'site init --gpus' and 'site check --gpus'."""
+    config = site_or_none()
+    observe = config.observe if config else Observe()
+    found = read_driver(
+        node or this_node(os.environ), reader or observe.gpu_reader, observe.simulated_devices, os.environ
+    )
+    write(to_json(found), "")
+
+
+def look_around(files: Sequence[str], observe: Mapping[str, object]) -> Cluster:
+    """Return the cluster with what drivers say of its GPUs: in files, and here where this is one of its GPU nodes.
+
+    Args:
+        files: what ``colloc site gpus`` printed.
+        observe: keys of [observe], by which a driver is read.
+
+    Raises:
+        GpuError: a file cannot be used.
+        ProcessError: Slurm does not answer.
+        InputError: it answers what is not understood.
+    """
+    read = [load_gpus_file(path) for path in files]
+    found = look(CliClient(_ASK_TIMEOUT_S), read)
+    here = this_node(os.environ)
+    if here in {one.node for one in read} or not any(has_gpus(node) and node.name == here for node in found.nodes):
+        return found
+    try:
+        reader = str(observe.get("gpu_reader", Observe().gpu_reader))
+        own = read_driver(here, reader, str(observe.get("simulated_devices", "")), os.environ)
+    except GpuError as error:
+        say(f"note: node '{here}' has GPUs and they were not read: {error}")
+        return found
+    return found._replace(gpus=(*found.gpus, own))

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc site render: the files that an administrator installs, and how they compare with what is installed."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from slurm_colloc.cli.colloc.output import say, site
+from slurm_colloc.config import SYSTEM_FILE, find_site_file
+from slurm_colloc.errors import InputError
+from slurm_colloc.report.text import printable
+from slurm_colloc.site.folder import write_folder
+from slurm_colloc.site.installed import Compared, compare
+from slurm_colloc.site.places import places
+from slurm_colloc.site.render import CRONTAB, DEFAULT_SLURM_CONF, ORDER, Host, Needs, Rendered, render_site
+
+
+def render(
+    output: Annotated[str, typer.Option("--output", "-o", help="folder to write; only what lies in it changes")] = "",
+    diff: Annotated[
+        bool, typer.Option("--diff", help="compare with what is installed; without -o write nothing")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be written, and write nothing")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace files in the folder that were changed")] = False,
+    list_written: Annotated[
+        bool, typer.Option("--list-written", help="list each path that this installation writes or is installed at")
+    ] = False,
+    prefix: Annotated[str, typer.Option("--prefix", help="where it is installed; else this installation")] = "",
+    slurm_conf: Annotated[str, typer.Option("--slurm-conf", help="else $SLURM_CONF or /etc/slurm/slurm.conf")] = "",
+    root: Annotated[str, typer.Option("--root", help="look below this folder for what is installed: an image")] = "/",
+) -> None:
+    """Write the files that an administrator installs for this site, with the order in which to apply them.
+
+    With --diff the exit status is 1 where something differs, is missing or cannot be read.
+    """
+    config = site()
+    host = Host(
+        prefix or sys.prefix,
+        os.path.abspath(find_site_file() or SYSTEM_FILE),
+        slurm_conf or os.environ.get("SLURM_CONF") or DEFAULT_SLURM_CONF,
+    )
+    files = render_site(config, host)
+    if list_written:
+        for place in places(config, host, files):
+            print(f"{printable(place.path)}\t{place.hosts}\t{place.what}")
+        return
+    if not (output or diff):
+        raise InputError("-o FOLDER is missing: where to write, or --diff to compare only")
+    if output:
+        _write(output, files, force=force, dry_run=dry_run)
+    done = [_told(item) for item in compare(files, root)] if diff else []
+    if diff and any(file.name == CRONTAB for file in files):
+        say(f"note: {CRONTAB} is not compared: see 'crontab -l'")
+    if not all(done):
+        raise typer.Exit(1)
+
+
+def _write(output: str, files: tuple[Rendered, ...], *, force: bool, dry_run: bool) -> None:
+    done = write_folder(output, {file.name: file.text for file in files}, force=force, dry_run=dry_run)
+    needs = {file.name: file.needs for file in files}
+    for name in done.written:
+        later = "" if needs[name] == Needs.NOTHING else f"; to apply it: {needs[name]}"
+        print(f"{'would write' if dry_run else 'wrote'} {name}{later}")
+    for name in done.removed:
+        print(f"{'would remove' if dry_run else 'removed'} {name}: this site no longer has it")
+    if done.unchanged:
+        print(f"unchanged: {', '.join(done.unchanged)}")
+    if not dry_run:
+        say(f"nothing is installed yet; read '{os.path.join(output, ORDER)}', which says in which order and why")
+
+
+def _told(item: Compared) -> bool:
+    """Print how a file compares; return whether nothing is left to do."""
+    print(f"{item.name}: {item.state}, {printable(item.path)}")
+    for line in item.lines:
+        print(f"    {printable(line)}")
+    return item.state == "same"

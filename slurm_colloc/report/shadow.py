@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What shadow mode would have done, as a table, JSON, CSV or a page. No I/O but what the caller does with the text."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import NamedTuple
+
+from slurm_colloc.model import ShadowLeft, ShadowPiece
+from slurm_colloc.report.page import render_page
+from slurm_colloc.report.text import inert, printable, stamp, table_lines
+from slurm_colloc.units import counted, in_words
+
+SCHEMA = 1
+
+
+class ShadowReport(NamedTuple):
+    """All that a shadow report says.
+
+    ``runs`` had a GPU, or a share of one, in the window; on ``decided`` of them csub decided in shadow mode, or
+    would have where ``replayed`` says that past jobs were decided on afterwards. ``pieces`` add up to ``total``,
+    ``left`` would have been left as asked, and of ``not_judged``, a part of the total, it is not known whether the
+    piece holds them. ``equivalents`` says by what a slice is part of a GPU; less than ``covered_pct`` sampled shows no
+    peak. ``skipped`` are past jobs that could not be decided on, by reason.
+    """
+
+    cluster: str
+    since: datetime
+    until: datetime
+    equivalents: str
+    covered_pct: int
+    runs: int
+    decided: int
+    pieces: tuple[ShadowPiece, ...]
+    total: ShadowPiece
+    left: tuple[ShadowLeft, ...]
+    not_judged: tuple[ShadowLeft, ...]
+    replayed: bool
+    skipped: dict[str, int]
+    templates: str
+
+
+_TITLES = ("RUNS", "JUDGED", "FIT", "OUT OF MEM", "ALLOC GPU-h", "PIECE GPU-h", "FREED GPU-h", "EARLIER", "OF")
+
+
+def as_table(report: ShadowReport) -> str:
+    """Return the report for a terminal."""
+    rows = [["PIECE", *_TITLES]]
+    rows += [[printable(piece.piece), *_cells(report, piece)] for piece in (*report.pieces, report.total)]
+    return "\n".join([heading(report), "", *table_lines(rows), "", *footnotes(report)]) + "\n"
+
+
+def _cells(report: ShadowReport, piece: ShadowPiece) -> list[str]:
+    hours = [piece.allocated_gpu_hours, piece.piece_gpu_hours, piece.freed_gpu_hours]
+    counts = [piece.runs, piece.judged, piece.fitted, piece.out_of_memory]
+    return [
+        *map(str, counts),
+        *(_number(value if piece.fitted else None, _digits(report)) for value in hours),
+        _signed(piece.earlier_median_s),
+        str(piece.waits_known),
+    ]
+
+
+def _digits(report: ShadowReport) -> int:
+    """Return the digits that all GPU-hours of this report are shown with: its columns must add up as printed."""
+    return 2 if max(report.total.allocated_gpu_hours, report.total.lost_gpu_hours) >= 10 else 4
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _signed(duration_s: float | None) -> str:
+    if duration_s is None:
+        return "-"
+    return in_words(duration_s) if duration_s >= 0 else f"-{in_words(-duration_s)}"
+
+
+def heading(report: ShadowReport) -> str:
+    """Return the one line that says what the figures are about."""
+    where = f"on {printable(report.cluster)}" if report.cluster else "(cluster not named)"
+    how = "past jobs, decided on afterwards" if report.replayed else "jobs as csub decided in shadow mode"
+    return f"What would have shared a GPU {where}, {stamp(report.since)} to {stamp(report.until)}: {how}"
+
+
+def footnotes(report: ShadowReport) -> list[str]:
+    """Return counts, method and what is not known: what a reader needs to trust or doubt the figures."""
+    total = report.total
+    lines = [
+        f"runs with a GPU in window: {report.runs}; decided on: {report.decided}; "
+        f"with a piece: {total.runs}; judged: {total.judged}",
+        *(f"as asked, {one.why}: {_runs(report, one)}" for one in report.left),
+        *(f"not judged, {one.why}: {_runs(report, one)}" for one in report.not_judged),
+        *(f"past job not decided on, {printable(why)}: {count}" for why, count in sorted(report.skipped.items())),
+        "FIT: completed, and the highest sample of its GPU memory is at most what the piece holds by site.toml",
+        f"(of mps: what it would have been limited to), {report.covered_pct} % of its time sampled where it was our "
+        "samplers that looked. OUT OF MEM: a sample is above that, however the run ended.",
+    ]
+    if total.over_share:
+        lines.append(f"above a share (shard) that nobody enforces: {counted(total.over_share, 'run')} of those judged")
+    lines += [
+        f"ALLOC: whole-GPU equivalents (MIG by {report.equivalents}) times hours, of the runs that FIT.",
+        "PIECE: the same hours x the piece's part of a GPU x slowdown, which is at least",
+        "max(1, SM activity x SMs of the GPU / SMs of the slice),",
+        "SM activity by the footprint's q95 or the measured mean, whichever is more.",
+        "FREED: ALLOC less PIECE, and less than that where the slowdown is more.",
+    ]
+    if total.lost_gpu_hours:
+        lines.append(
+            "runs too large for their piece would have had to run again as asked, after holding it for "
+            f"{_number(total.lost_gpu_hours, _digits(report))} GPU-h had they failed at their very end; not in FREED"
+        )
+    return lines + _of_waits(report)
+
+
+def _of_waits(report: ShadowReport) -> list[str]:
+    total = report.total
+    if not total.waits_known:
+        return ["EARLIER: not known of any run: of none was it recorded how long jobs waited for its piece"]
+    return [
+        "EARLIER: median of (wait as run less wait for the piece) over the OF runs that FIT and of which both are "
+        "known.",
+        f"Wait for the piece: 0 where it was free at the submission ({counted(total.waits_free, 'run')}), else the "
+        f"median wait for such a piece in the week before ({counted(total.waits_known - total.waits_free, 'run')}).",
+        f"{total.sooner} of these {total.waits_known} waited longer than that. Each is taken alone: a piece that was "
+        "free counts for every job submitted meanwhile, so that they are not to be added up.",
+    ]
+
+
+def _runs(report: ShadowReport, left: ShadowLeft) -> str:
+    hours = left.allocated_gpu_hours
+    return counted(left.runs, "run") + (f", {_number(hours, _digits(report))} GPU-h" if hours is not None else "")
+
+
+def as_json(report: ShadowReport) -> str:
+    """Return the report as JSON; hours unrounded, null for not known."""
+    shown = {
+        "schema": SCHEMA,
+        **{name: value for name, value in report._asdict().items() if name != "templates"},
+        "since": report.since.isoformat(),
+        "until": report.until.isoformat(),
+        "pieces": [_fields(piece) for piece in report.pieces],
+        "total": _fields(report.total),
+        "left": [one._asdict() for one in report.left],
+        "not_judged": [one._asdict() for one in report.not_judged],
+    }
+    return json.dumps(shown, indent=2) + "\n"
+
+
+def _fields(piece: ShadowPiece) -> dict[str, object]:
+    return {**piece._asdict(), "judged": piece.judged, "freed_gpu_hours": piece.freed_gpu_hours}
+
+
+def as_csv(report: ShadowReport) -> str:
+    """Return one row for each piece."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(_fields(report.total)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({**_fields(piece), "piece": inert(piece.piece)} for piece in report.pieces)
+    return out.getvalue()
+
+
+def as_html(report: ShadowReport) -> str:
+    """Return one self-contained page.
+
+    Raises:
+        ConfigError: a site's template that does not render.
+    """
+    return render_page(
+        "shadow.html.j2",
+        report.templates,
+        number=_number,
+        report=report,
+        heading=heading(report),
+        footnotes=footnotes(report),
+        titles=_TITLES,
+        cells=partial(_cells, report),
+    )
+
+
+FORMATS: dict[str, Callable[[ShadowReport], str]] = {
+    "table": as_table,
+    "json": as_json,
+    "csv": as_csv,
+    "html": as_html,
+}

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare a site.toml with the cluster as it is: each difference with what to write instead.
+
+What the cluster does not say is compared with nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from ClusterShell.NodeSet import NodeSet, NodeSetException
+
+from slurm_colloc.config import MigSlice, Pool, SiteConfig
+from slurm_colloc.config import Partition as DeclaredPartition
+from slurm_colloc.gpu.mig import gres_type_of, parse_profile
+from slurm_colloc.gpu.reader import GpuUnit
+from slurm_colloc.site.cards import Card, Known, card_of, units_of
+from slurm_colloc.site.cluster import Cluster, has_gpus, partition_table, with_gpus
+from slurm_colloc.site.shapes import Shape, shapes_of
+from slurm_colloc.site.toml import value_text
+from slurm_colloc.slurm.parse import Node
+
+# What drivers leave of a card's memory differs by so much from one to the next.
+_OTHER_DRIVER = 0.05
+
+
+def check(config: SiteConfig, cluster: Cluster) -> list[str]:
+    """Return what in ``config`` does not hold on the live cluster; nothing when all does."""
+    return [
+        *_top(config, cluster),
+        *_partitions(config, cluster),
+        *_names(config, cluster),
+        *_pools(config, cluster),
+    ]
+
+
+def _differs(where: str, key: str, declared: object, actual: object, source: str = "the cluster's") -> str:
+    """Return one difference; ``actual`` of None is a key that should not be there."""
+    instead = f"write {key} = {value_text(actual)}" if actual is not None else f"leave {key} out"
+    said = f"{source} is {value_text(actual)}" if actual is not None else f"{source} is none"
+    return f"{where}{key} is {value_text(declared)}, {said}: {instead}"
+
+
+def _top(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
+    for key, declared, actual in (
+        ("slurm_release", config.slurm_release, cluster.release),
+        ("cluster", config.cluster, cluster.name),
+        ("limits.enforced", config.limits.enforced, cluster.enforced),
+        ("sbatch_options", tuple(sorted(config.sbatch_options)), cluster.plugin_options),
+        ("default_partition", config.default_partition, cluster.default_partition),
+    ):
+        if declared != actual:
+            yield _differs("", key, declared, actual)
+
+
+def _partitions(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
+    declared = {partition.name: partition for partition in config.partition}
+    partitions = with_gpus(cluster)
+    for partition in partitions:
+        table = partition_table(partition, cluster.settings)
+        found = declared.get(partition.name)
+        if found is None:
+            yield (
+                f"partition '{partition.name}' has GPUs and no [[partition]] describes it, so no share is placed "
+                "there: add what 'colloc site init -o -' prints of it"
+            )
+            continue
+        for key, default in DeclaredPartition("")._asdict().items():
+            value = table.get(key, default)
+            if key != "pieces_in" and getattr(found, key) != value:
+                yield _differs(f"partition '{partition.name}': ", key, getattr(found, key), value)
+    for name in sorted(set(declared) - {partition.name for partition in partitions}):
+        yield f"partition '{name}' has no GPUs, or does not exist: take its [[partition]] away"
+    for found in config.partition:
+        for name in found.pieces_in:
+            if name not in declared:
+                yield f"partition '{found.name}': pieces_in names '{name}', which no [[partition]] describes"
+
+
+def _names(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
+    """Yield names in the other sections that the cluster does not have."""
+    partitions = {partition.name for partition in cluster.partitions}
+    for key in ("recovery.partition", "probe.partition", "engine.partition"):
+        section, _, field = key.partition(".")
+        name = getattr(getattr(config, section), field)
+        if name and name not in partitions:
+            there = ", ".join(sorted(partitions))
+            yield f"{key} is '{name}', and the cluster has no such partition: write one of {there}"
+    types = {item.type for node in cluster.nodes for item in node.gres if item.name == "gpu"}
+    for name in config.sharing.protected_types:
+        if name not in types:
+            yield f"sharing.protected_types names '{name}', and no node has gpu:{name}: take it away"
+
+
+def _pools(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
+    nodes = {node.name: node for node in cluster.nodes}
+    described: dict[str, list[Pool]] = {}
+    all_read = True
+    for name in sorted({pool.name for pool in config.pool if [one.name for one in config.pool].count(pool.name) > 1}):
+        yield f"pool '{name}': two pools have this name, and csub knows pools by it: give one another name"
+    for pool in config.pool:
+        try:
+            names = list(NodeSet(pool.nodes))
+        except NodeSetException as error:
+            yield f"pool '{pool.name}': nodes '{pool.nodes}' cannot be read: {error}"
+            all_read = False
+            continue
+        said: dict[str, list[str]] = {}
+        for name in names:
+            described.setdefault(name, []).append(pool)
+            found = nodes.get(name)
+            wrong = ["it does not exist: take it out of nodes"] if found is None else _differences(pool, found, cluster)
+            for what in wrong:
+                said.setdefault(what, []).append(name)
+        for what, those in said.items():
+            yield f"pool '{pool.name}', node{'s' if len(those) > 1 else ''} '{NodeSet.fromlist(those)}': {what}"
+    if all_read:
+        yield from _undescribed(described, cluster)
+
+
+def _undescribed(described: Mapping[str, list[Pool]], cluster: Cluster) -> Iterator[str]:
+    missing = [node.name for node in cluster.nodes if has_gpus(node) and node.name not in described]
+    if missing:
+        plural = len(missing) > 1
+        yield (
+            f"node{'s' if plural else ''} '{NodeSet.fromlist(missing)}' {'have' if plural else 'has'} GPUs and no pool "
+            "describes them: add what 'colloc site init -o -' prints of them"
+        )
+    said: dict[str, list[str]] = {}
+    for node in cluster.nodes:
+        types = [kind for pool in described.get(node.name, ()) for kind in _types(pool)]
+        for shape in shapes_of(node) if node.name in described else ():
+            for kind in ([shape.gpu_type] if shape.gpus else []) + [item.type for item in shape.slices]:
+                if kind not in types:
+                    what = f"has {_named(kind)}, which no pool of it describes: add what 'colloc site init -o -' says"
+                    said.setdefault(what, []).append(node.name)
+        for kind in sorted({kind for kind in types if types.count(kind) > 1}):
+            what = f"is in more than one pool with {_named(kind)}: take it out of all but one"
+            said.setdefault(what, []).append(node.name)
+    for what, names in said.items():
+        yield f"node{'s' if len(names) > 1 else ''} '{NodeSet.fromlist(names)}' {what}"
+
+
+def _types(pool: Pool) -> list[str]:
+    return [*([pool.gpu_type] if pool.gpus_per_node else []), *(part.type for part in pool.slice if part.quantity)]
+
+
+def _differences(pool: Pool, node: Node, cluster: Cluster) -> Iterable[str]:
+    if set(pool.partitions) != set(node.partitions):
+        yield _differs("", "partitions", sorted(pool.partitions), sorted(node.partitions))
+    shapes = shapes_of(node)
+    # A pool with slices alone is of the card that these slices are of, or of none that is whole.
+    kinds = {part.type for part in pool.slice}
+    shape = next(
+        (one for one in shapes if (one.gpus > 0 and one.gpu_type == pool.gpu_type and pool.gpus_per_node > 0)),
+        next((one for one in shapes if kinds & {item.type for item in one.slices}), Shape(pool.gpu_type, 0, (), 0, 0)),
+    )
+    count = shape.gpus if shape.gpu_type == pool.gpu_type else 0
+    if count != pool.gpus_per_node:
+        yield _differs("", "gpus_per_node", pool.gpus_per_node, count, f"its number of {_named(pool.gpu_type)}")
+    slices = {item.type: item.quantity for item in shape.slices}
+    for part in pool.slice:
+        if slices.get(part.type, 0) != part.quantity:
+            found = slices.get(part.type, 0)
+            yield _differs("", "quantity", part.quantity, found, f"its number of gpu:{part.type}")
+    for key, declared, actual in (
+        ("mps_per_gpu", pool.mps_per_gpu, shape.mps),
+        ("shards_per_gpu", pool.shards_per_gpu, shape.shard),
+    ):
+        if actual is not None and declared != actual:
+            yield _differs("", key, declared, actual, "what Slurm has for each of its GPUs")
+    yield from _card(pool, shape, node, cluster)
+
+
+def _named(gpu_type: str) -> str:
+    return f"gpu:{gpu_type}" if gpu_type else "GPUs without a type"
+
+
+def _card(pool: Pool, shape: Shape, node: Node, cluster: Cluster) -> Iterator[str]:
+    """Yield where sizes are not those of the driver, or of the card that the pool says it is."""
+    card = card_of(shape, [node.name], {}, cluster)
+    if card.model is None and pool.gpu_model:
+        card = card_of(shape, [node.name], dict.fromkeys(_types(pool), pool.gpu_model), cluster)
+    same = card.model is None or gres_type_of(str(card.model.value)) == gres_type_of(pool.gpu_model)
+    if card.model is not None and not same and pool.gpu_model:
+        yield _unlike("gpu_model", pool.gpu_model, card.model)
+    for key, declared, known in (
+        ("gpu_mem_mib", pool.gpu_mem_mib, card.mem_mib),
+        ("sm_count", pool.sm_count, card.sm_count),
+    ):
+        if declared is not None and known is not None and not _agrees(declared, known):
+            yield _unlike(key, declared, known)
+    for part in pool.slice:
+        yield from _slice(part, card)
+    for item in cluster.gpus:
+        if item.node == node.name and item.complete:
+            yield from _counts(pool, shape, units_of(shape, shapes_of(node), item.units))
+
+
+def _agrees(declared: int, known: Known) -> bool:
+    """Return whether a figure is the known one: as a driver has it, or as near to our table as drivers come."""
+    if known.exact or not isinstance(known.value, int):
+        return declared == known.value
+    return abs(declared - known.value) <= _OTHER_DRIVER * known.value
+
+
+def _unlike(key: str, declared: object, known: Known) -> str:
+    actual = value_text(known.value)
+    return f"{key} is {value_text(declared)}, {known.source} {actual}: write {key} = {actual}"
+
+
+def _slice(part: MigSlice, card: Card) -> Iterator[str]:
+    profile = parse_profile(part.type)
+    if profile and profile.name != part.profile:
+        yield _differs("", "profile", part.profile, profile.name, f"what the type {part.type} says")
+    sizes = card.slices.get(part.profile)
+    for key, declared, known in zip(("mem_mib", "sm_count"), (part.mem_mib, part.sm_count), sizes or (), strict=False):
+        if not _agrees(declared, known):
+            yield f"gpu:{part.type}: {_unlike(key, declared, known)}"
+
+
+def _counts(pool: Pool, shape: Shape, units: list[GpuUnit]) -> Iterator[str]:
+    """Yield where Slurm hands out other GPUs than the driver has: gres.conf and the MIG geometry have come apart."""
+    there: dict[str, int] = {}
+    for unit in units:
+        there[unit.profile] = there.get(unit.profile, 0) + 1
+    told: dict[str, int] = {"": shape.gpus}
+    for item in shape.slices:
+        profile = parse_profile(item.type)
+        name = profile.name if profile else item.type
+        told[name] = told.get(name, 0) + item.quantity
+    for name in sorted(there.keys() | told.keys()):
+        if there.get(name, 0) != told.get(name, 0):
+            what = f"slices {name}" if name else "whole GPUs"
+            yield (
+                f"the driver has {there.get(name, 0)} {what} there and Slurm hands out {told.get(name, 0)} "
+                f"(pool '{pool.name}'): correct gres.conf or the MIG geometry"
+            )

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a live cluster says of itself, asked once: what site.toml is written from and compared with."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_colloc.config import Partition as DeclaredPartition
+from slurm_colloc.errors import InputError, ProcessError
+from slurm_colloc.gpu.reader import GpuUnit
+from slurm_colloc.slurm.client import SlurmClient
+from slurm_colloc.slurm.limits import Cap
+from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
+from slurm_colloc.slurm.parse import Node, Partition, parse_job_defaults
+
+DEVICES = ("gpu", "mps", "shard")
+
+
+class NodeGpus(NamedTuple):
+    """What the driver of one node says of its GPUs; not ``complete`` where it was asked inside a job."""
+
+    node: str
+    units: tuple[GpuUnit, ...]
+    complete: bool = True
+
+
+class Cluster(NamedTuple):
+    """A cluster as it is now.
+
+    ``caps`` are the accounting's limits; None where they are not known, and ``no_caps`` says why. ``gpus`` is what
+    drivers said, of the nodes where one was asked.
+    """
+
+    release: str
+    settings: Mapping[str, str]
+    nodes: tuple[Node, ...]
+    partitions: tuple[Partition, ...]
+    plugin_options: tuple[str, ...]
+    caps: tuple[Cap, ...] | None
+    no_caps: str
+    gpus: tuple[NodeGpus, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return ClusterName."""
+        return self.settings.get("ClusterName", "")
+
+    @property
+    def default_partition(self) -> str:
+        """Return the partition of a job that names none; empty for none."""
+        return next((partition.name for partition in self.partitions if partition.default), "")
+
+    @property
+    def accounts(self) -> bool:
+        """Return whether jobs are accounted for by slurmdbd."""
+        return self.settings.get("AccountingStorageType", "") == "accounting_storage/slurmdbd"
+
+    @property
+    def enforced(self) -> bool:
+        """Return whether slurmctld holds jobs to the accounting's limits; slurm.conf(5), AccountingStorageEnforce."""
+        enforce = set(self.settings.get("AccountingStorageEnforce", "").lower().split(","))
+        return bool(enforce & {"limits", "safe", "all"})
+
+
+def look(client: SlurmClient, gpus: Sequence[NodeGpus] = ()) -> Cluster:
+    """Return the cluster as it is now; ``gpus`` is what drivers said.
+
+    Raises:
+        ProcessError: Slurm does not answer; of the accounting only it is no error that it is silent.
+        InputError: it answers what is not understood, or a driver's node is none of the cluster's.
+    """
+    settings, release = client.config(), client.release()
+    shares = client.shares()
+    nodes = tuple(node._replace(shares=shares.get(node.name, ())) for node in client.nodes())
+    strange = sorted({item.node for item in gpus} - {node.name for node in nodes})
+    if strange:
+        raise InputError(f"the cluster has no node '{strange[0]}', of which GPUs were read")
+    found = Cluster(
+        release, settings, nodes, client.partitions(), _plugin_options(client, release), None, "", tuple(gpus)
+    )
+    if not found.accounts:
+        return found._replace(caps=(), no_caps="the cluster has no accounting, so no limits of it")
+    try:
+        return found._replace(caps=client.caps(found.name))
+    except (ProcessError, InputError) as error:
+        return found._replace(no_caps=f"not known: {error}")
+
+
+def has_gpus(node: Node) -> bool:
+    """Return whether the node has gres/gpu."""
+    return any(gres.name == "gpu" for gres in node.gres)
+
+
+def with_gpus(cluster: Cluster) -> list[Partition]:
+    """Return the partitions with a GPU, in Slurm's order."""
+    names = {name for node in cluster.nodes if has_gpus(node) for name in node.partitions}
+    return [partition for partition in cluster.partitions if partition.name in names]
+
+
+_VALUE = {"required": "=", "optional": "=?", "none": ""}
+
+
+def _plugin_options(client: SlurmClient, release: str) -> tuple[str, ...]:
+    """Return what sbatch knows beyond its release's own options, as site.toml writes it; nothing if it is unknown."""
+    if release not in SBATCH_OPTIONS:
+        return ()
+    options = client.further_options({option.name for option in SBATCH_OPTIONS[release]})
+    return tuple(f"{name}{_VALUE[options[name]]}" for name in sorted(options))
+
+
+def partition_table(partition: Partition, settings: Mapping[str, str]) -> dict[str, object]:
+    """Return the keys of a [[partition]] that are not the default; a partition's own JobDefaults go before all's."""
+    cpus, mem = parse_job_defaults(settings.get("JobDefaults", ""))
+    table = partition._asdict() | {
+        "cpus_per_gpu": (cpus or 0) if partition.cpus_per_gpu is None else partition.cpus_per_gpu,
+        "mem_per_gpu_mib": (mem or 0) if partition.mem_per_gpu_mib is None else partition.mem_per_gpu_mib,
+    }
+    table["suspends"] = _suspends(partition, settings)
+    declared = DeclaredPartition("")
+    return {
+        key: table[key]
+        for key in declared._fields
+        if key in table and (key == "name" or table[key] != getattr(declared, key))
+    }
+
+
+def _suspends(partition: Partition, settings: Mapping[str, str]) -> bool:
+    """Return whether Slurm may suspend a job of this partition by itself; see slurm.conf(5), PreemptMode.
+
+    A partition's own mode goes before the cluster's, but neither do jobs that are preempted by QOS heed it, nor those
+    that take turns on shared resources.
+    """
+    own, of_all = set(partition.preempt_mode), set(settings.get("PreemptMode", "").split(","))
+    by_qos = settings.get("PreemptType") == "preempt/qos"
+    takes_turns = "GANG" in of_all and partition.oversubscribe.startswith(("FORCE", "YES"))
+    return bool({"SUSPEND", "GANG"} & (own | of_all if by_qos or takes_turns else own))

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All checks, and what they say of a site."""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.site.doctor import accounting, cgroup, control, gres, limits, prolog
+from slurm_colloc.site.doctor.facts import Blank, Check, NotReadError, Seen, Site
+
+CHECKS: tuple[Check, ...] = (
+    *prolog.CHECKS,
+    *gres.CHECKS,
+    *cgroup.CHECKS,
+    *accounting.CHECKS,
+    *limits.CHECKS,
+    *control.CHECKS,
+)
+
+
+class Fault(NamedTuple):
+    """What is wrong with one subject."""
+
+    code: str
+    severity: str
+    subject: str
+    evidence: str
+    consequence: str
+    mend: str
+    source: str
+
+
+class Unchecked(NamedTuple):
+    """What was not looked at, and why; ``subject`` is empty where it is all that a check would look at."""
+
+    code: str
+    subject: str
+    why: str
+
+
+class Diagnosis(NamedTuple):
+    """What the checks of ``codes`` came to."""
+
+    codes: tuple[str, ...]
+    faults: tuple[Fault, ...]
+    unchecked: tuple[Unchecked, ...]
+
+
+def diagnose(site: Site, skip: Collection[str] = ()) -> Diagnosis:
+    """Run all checks but those to skip.
+
+    Raises:
+        InputError: there is no check of a code to skip.
+    """
+    known = [check.code for check in CHECKS]
+    if strange := sorted(set(skip) - set(known)):
+        raise InputError(f"there is no check '{strange[0]}'; there are {', '.join(known)}")
+    faults: list[Fault] = []
+    unchecked: list[Unchecked] = []
+    wanted = [check for check in CHECKS if check.code not in skip]
+    for check in wanted:
+        try:
+            for found in check.find(site):
+                if isinstance(found, Seen):
+                    faults.append(_fault(check, found))
+                else:
+                    unchecked.append(_unchecked(check, found))
+        except NotReadError as error:
+            unchecked.append(Unchecked(check.code, "", str(error)))
+    return Diagnosis(tuple(check.code for check in wanted), tuple(faults), tuple(unchecked))
+
+
+def _fault(check: Check, seen: Seen) -> Fault:
+    return Fault(check.code, check.severity, seen.subject, seen.evidence, check.consequence, check.mend, check.source)
+
+
+def _unchecked(check: Check, blank: Blank) -> Unchecked:
+    return Unchecked(check.code, blank.subject, blank.why)
+
+
+def reference() -> str:
+    """Return the page of all checks, in Markdown."""
+    lines = [
+        "# What `colloc site doctor` looks for",
+        "",
+        "Written by `colloc site doctor --list`; how to use it: [the how-to](../how-to/doctor.md).",
+        "",
+    ]
+    for check in CHECKS:
+        lines += [f"## {check.code}: {check.title}", "", f"- {check.severity}: {check.consequence}"]
+        lines += [f"- mend: {check.mend}", f"- rests on: {check.source}", ""]
+    return "\n".join(lines).rstrip() + "\n"

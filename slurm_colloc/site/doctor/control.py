@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DOC070 to DOC072: clocks, and how far the scheduler looks."""
+
+import re
+from collections.abc import Iterator
+
+from slurm_colloc.site.doctor.facts import Blank, Check, Seen, Site, known
+from slurm_colloc.units import counted
+
+# Beyond what asking takes; a few seconds of difference are no harm.
+_AHEAD_S = 5.0
+# slurm.conf(5), SchedulerParameters.
+_WINDOW_MIN = 1440
+
+
+def _clocks(site: Site) -> Iterator[Seen | Blank]:
+    ahead_s, unsure_s = known(site.clock_ahead_s)
+    if abs(ahead_s) > _AHEAD_S + unsure_s:
+        side = "ahead of" if ahead_s > 0 else "behind"
+        yield Seen(f"{site.this_node} (this machine)", f"its clock is {abs(ahead_s):.0f} s {side} slurmctld's")
+    at_s = known(site.queue).at_s
+    for node in site.nodes:
+        if node.slurmd_start_s is not None and node.slurmd_start_s > at_s + _AHEAD_S + unsure_s:
+            ahead = node.slurmd_start_s - at_s
+            yield Seen(node.name, f"its slurmd started {ahead:.0f} s after now: its clock is ahead by that at least")
+
+
+def _depth(site: Site) -> Iterator[Seen | Blank]:
+    if site.settings.get("SchedulerType") != "sched/backfill":
+        return
+    queue = known(site.queue)
+    if queue.depth_jobs is None or queue.queue_jobs is None:
+        if queue.pending_jobs:
+            yield Blank("backfill", f"{counted(queue.pending_jobs, 'job')} wait, and no cycle of it has ended yet")
+        return
+    if queue.depth_jobs < queue.queue_jobs:
+        most = _parameter(site, "bf_max_job_test") or "not set"
+        said = f"of {queue.queue_jobs} that waited the last cycle came to {queue.depth_jobs}; bf_max_job_test is {most}"
+        yield Seen("SchedulerParameters of slurm.conf", said)
+
+
+def _window(site: Site) -> Iterator[Seen]:
+    if site.settings.get("SchedulerType") != "sched/backfill":
+        return
+    given = _parameter(site, "bf_window")
+    window_min = int(given) if given else _WINDOW_MIN
+    longer = [one.name for one in site.partitions if one.max_time_min is not None and one.max_time_min > window_min]
+    if longer:
+        said = f"bf_window is {window_min} minutes{'' if given else ' by default'}"
+        yield Seen("SchedulerParameters of slurm.conf", f"{said}; partition {', '.join(longer)} has a longer MaxTime")
+
+
+def _parameter(site: Site, name: str) -> str:
+    match = re.search(rf"(?:^|,){name}=(\d+)", site.settings.get("SchedulerParameters", ""))
+    return match[1] if match else ""
+
+
+CHECKS = (
+    Check(
+        "DOC070",
+        "error",
+        "clocks that do not agree",
+        "samples fall outside the jobs that they are of; beyond five minutes munge refuses each message, and the node "
+        "is lost",
+        "run chrony or another NTP client on every node",
+        "munge(7): a credential is good for five minutes by default; https://slurm.schedmd.com/quickstart_admin.html",
+        _clocks,
+    ),
+    Check(
+        "DOC071",
+        "warning",
+        "backfill does not come to the end of the queue",
+        "small jobs for a free share wait behind others that cannot begin: sharing makes queues longer",
+        "raise bf_max_job_test and bf_max_time, set bf_continue, and bf_max_job_user for those who queue thousands",
+        "slurm.conf(5), SchedulerParameters; sdiag(1), Last depth cycle and Last queue length",
+        _depth,
+    ),
+    Check(
+        "DOC072",
+        "warning",
+        "backfill looks less far ahead than jobs may run",
+        "a job that is promised GPUs only after that window may be passed by smaller ones without end",
+        "bf_window of at least the longest MaxTime, with a larger bf_resolution",
+        "slurm.conf(5), SchedulerParameters, bf_window",
+        _window,
+    ),
+)

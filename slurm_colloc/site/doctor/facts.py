@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the checks judge: one record of a site, in which everything that could not be read says why."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from slurm_colloc.errors import CollocError
+from slurm_colloc.slurm.setup import GresLine, Limit, NodeSetup, PartitionSetup, Queue
+
+Value = TypeVar("Value")
+SHARED = ("mps", "shard")
+
+
+class NotReadError(CollocError):
+    """A check needs what could not be read; its text says why."""
+
+
+class Unread(NamedTuple):
+    """In the place of a fact: why it is not known."""
+
+    why: str
+
+
+class Script(NamedTuple):
+    """A program that slurm.conf names, by the setting that names it."""
+
+    setting: str
+    path: str
+    text: str | Unread
+
+
+class Device(NamedTuple):
+    """A GPU or slice of the node that this runs on; ``type`` is the gres type that AutoDetect makes of it.
+
+    ``compute_mode`` is nvidia-smi's word in lower case, of a slice its GPU's; empty where it does not say.
+    """
+
+    uuid: str
+    type: str
+    compute_mode: str
+
+
+class Site(NamedTuple):
+    """A live cluster as one person on one machine could read it.
+
+    ``clock_ahead_s`` is this machine's clock minus slurmctld's, and how far off that may be itself.
+    """
+
+    release: str
+    settings: Mapping[str, str]
+    cgroup: Mapping[str, str] | Unread
+    nodes: tuple[NodeSetup, ...]
+    partitions: tuple[PartitionSetup, ...]
+    gres_conf: tuple[GresLine, ...] | Unread
+    scripts: tuple[Script, ...]
+    limits: tuple[Limit, ...] | Unread
+    queue: Queue | Unread
+    clock_ahead_s: tuple[float, float] | Unread
+    this_node: str
+    devices: tuple[Device, ...] | Unread
+
+    def words(self, setting: str) -> frozenset[str]:
+        """Return the comma-separated words of a setting, in lower case."""
+        text = self.settings.get(setting, "")
+        return frozenset() if text == "(null)" else frozenset(filter(None, text.lower().split(",")))
+
+    def shared(self, partition: str = "") -> list[str]:
+        """Return which of mps and shard the nodes have, all of them or a partition's."""
+        nodes = [node for node in self.nodes if not partition or partition in node.partitions]
+        return [name for name in SHARED if any(node.quantity(name) for node in nodes)]
+
+
+class Seen(NamedTuple):
+    """What a check saw to be wrong, and of what."""
+
+    subject: str
+    evidence: str
+
+
+class Blank(NamedTuple):
+    """What a check could not look at, and why."""
+
+    subject: str
+    why: str
+
+
+class Check(NamedTuple):
+    """One thing that may be wrong, and what follows from it wherever it is.
+
+    Attributes:
+        code: DOC and three digits; a code is never used for another thing.
+        severity: ``error`` where jobs break, or take or see what is not theirs; else ``warning``.
+        title: what is wrong.
+        consequence: what comes of it.
+        mend: what to do.
+        source: the documentation that it rests on, or where it was measured.
+        find: looks for it; it may raise NotReadError.
+    """
+
+    code: str
+    severity: str
+    title: str
+    consequence: str
+    mend: str
+    source: str
+    find: Callable[[Site], Iterable[Seen | Blank]]
+
+
+def known(value: Value | Unread) -> Value:
+    """Return a fact.
+
+    Raises:
+        NotReadError: it could not be read.
+    """
+    if isinstance(value, Unread):
+        raise NotReadError(value.why)
+    return value

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks a live cluster, and the machine this runs on, for the facts that the checks judge."""
+
+import glob
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from slurm_colloc import clock
+from slurm_colloc.errors import CollocError, StoreError
+from slurm_colloc.files import read_bounded
+from slurm_colloc.gpu import nvidia_smi
+from slurm_colloc.gpu.mig import gres_type_of
+from slurm_colloc.process import ask
+from slurm_colloc.site.doctor.facts import Device, Script, Site, Unread
+from slurm_colloc.site.doctor.prolog import ON_NODES
+from slurm_colloc.slurm import setup
+from slurm_colloc.slurm.parse import parse_release
+
+Value = TypeVar("Value")
+_SCRIPT_MOST_BYTES = 1 << 20
+# settings by which a script is named once, or once more for each, as Prolog[0]
+_NUMBERED = "{}["
+
+
+def gather(timeout_s: float, this_node: str, environment: Mapping[str, str]) -> Site:
+    """Return what can be known of the cluster from here.
+
+    Args:
+        timeout_s: for each question.
+        this_node: what Slurm calls this machine, if it is a node.
+        environment: of Slurm's commands.
+
+    Raises:
+        ProcessError: slurmctld does not answer what every user may ask.
+        InputError: an answer that is not of the expected form.
+    """
+
+    def said(argv: Sequence[str]) -> str:
+        # PATH, SLURM_CONF and the like are the caller's; times are not.
+        return ask(argv, timeout_s, {**environment, **setup.ENVIRONMENT}).decode(errors="surrogateescape")
+
+    settings, cgroup = setup.parse_config_parts(said(setup.CONFIG))
+    nodes = setup.parse_node_setups(said(setup.NODES))
+    asked_s = clock.now()
+    queue = _tried(lambda: setup.parse_queue(said(setup.QUEUE)))
+    answered_s = clock.now()
+    return Site(
+        release=parse_release(said(("scontrol", "--version"))),
+        settings=settings,
+        cgroup=cgroup if cgroup is not None else Unread("'scontrol show config' has no part on cgroups"),
+        nodes=nodes,
+        partitions=setup.parse_partition_setups(said(setup.PARTITIONS)),
+        gres_conf=_tried(lambda: setup.parse_gres_conf(_gres_conf(settings, environment))),
+        scripts=scripts(settings),
+        limits=_limits(settings, said),
+        queue=queue,
+        clock_ahead_s=queue if isinstance(queue, Unread) else _ahead(queue.at_s, asked_s, answered_s),
+        this_node=this_node,
+        devices=_devices(this_node in {node.name for node in nodes if node.gpu_types or node.quantity("gpu")}),
+    )
+
+
+def _tried(step: Callable[[], Value]) -> Value | Unread:
+    try:
+        return step()
+    except CollocError as error:
+        return Unread(str(error))
+
+
+def _ahead(at_s: float, asked_s: float, answered_s: float) -> tuple[float, float]:
+    """Return by how much this clock is ahead of one that said ``at_s``, in whole seconds, between two times of ours."""
+    return (asked_s + answered_s) / 2 - (at_s + 0.5), (answered_s - asked_s) / 2 + 0.5
+
+
+def _limits(settings: Mapping[str, str], said: Callable[[Sequence[str]], str]) -> tuple[setup.Limit, ...] | Unread:
+    if settings.get("AccountingStorageType") != "accounting_storage/slurmdbd":
+        return ()  # none can be set
+
+    def asked() -> tuple[setup.Limit, ...]:
+        of_qos = setup.parse_qos_limits(said(setup.QOS))
+        return of_qos + setup.parse_association_limits(said(setup.associations_question(settings["ClusterName"])))
+
+    return _tried(asked)
+
+
+def scripts(settings: Mapping[str, str]) -> tuple[Script, ...]:
+    """Return the programs that slurmd runs around jobs, as far as they can be read on this machine."""
+    beside = os.path.dirname(settings.get("SLURM_CONF", ""))
+    found = []
+    for setting in ON_NODES:
+        for key, value in settings.items():
+            if (key == setting or key.startswith(_NUMBERED.format(setting))) and value not in ("", "(null)"):
+                # From 23.02 on a path may be relative to where slurm.conf is.
+                path = os.path.join(beside, value)
+                found += [Script(setting, path, _text(path)) for path in sorted(glob.glob(path)) or [path]]
+    return tuple(found)
+
+
+def _text(path: str) -> str | Unread:
+    """Return a script's or a configuration file's text."""
+    try:
+        content = read_bounded(os.path.realpath(path), _SCRIPT_MOST_BYTES)
+    except StoreError as error:
+        return Unread(str(error))
+    return Unread(f"'{path}' is no script") if b"\0" in content else content.decode(errors="replace")
+
+
+def _gres_conf(settings: Mapping[str, str], environment: Mapping[str, str]) -> str:
+    """Return the gres.conf of this machine: beside its slurm.conf, or what slurmd was sent.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    confs = (environment.get("SLURM_CONF"), settings.get("SLURM_CONF"), "/run/slurm/conf/slurm.conf")
+    paths = [os.path.join(os.path.dirname(conf), "gres.conf") for conf in confs if conf]
+    text = _text(next(filter(os.path.exists, paths), paths[0]))
+    if isinstance(text, Unread):
+        raise StoreError(text.why)
+    return text
+
+
+def _devices(here: bool) -> tuple[Device, ...] | Unread:
+    if not here:
+        return Unread("this machine is no GPU node of the cluster: run 'colloc site doctor' on one")
+
+    def asked() -> tuple[Device, ...]:
+        modes = nvidia_smi.compute_modes()
+        units = nvidia_smi.NvidiaSmiReader().units()
+        found = []
+        for unit in units:
+            kind = gres_type_of(unit.model) + (f"_{unit.profile}" if unit.profile else "")
+            found.append(Device(unit.uuid, kind, modes.get(unit.parent_uuid or unit.uuid, "")))
+        return tuple(found)
+
+    return _tried(asked)

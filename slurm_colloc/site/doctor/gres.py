@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DOC010 to DOC020: what nodes have, what they are said to have, and the mode that their GPUs are in."""
+
+from collections.abc import Iterable, Iterator
+
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+
+from slurm_colloc.gpu.mig import parse_profile
+from slurm_colloc.site.doctor.facts import Blank, Check, Seen, Site, Unread, known
+from slurm_colloc.slurm.setup import GresLine, NodeSetup
+
+# The last release that was tried, and found to be as wrong as the first.
+_SEEN_WRONG = "26.05"
+_TRACKED = "AccountingStorageTRES"
+
+
+def _both_shares(site: Site) -> Iterator[Seen | Blank]:
+    both = [node.name for node in site.nodes if node.quantity("mps") and node.quantity("shard")]
+    if both and _release(site.release) <= _release(_SEEN_WRONG):
+        yield Seen(_fold(both), f"gres/mps and gres/shard on one node of Slurm {site.release}")
+    elif both:
+        yield Blank(_fold(both), f"gres/mps and gres/shard on one node, which was not tried on Slurm {site.release}")
+
+
+def _release(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdecimal())
+
+
+def _fold(names: Iterable[str]) -> str:
+    try:
+        return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
+    except NodeSetException:
+        return ",".join(names)
+
+
+def _types_of_files(site: Site) -> Iterator[Seen | Blank]:
+    lines = _by_node(known(site.gres_conf), site.this_node)
+    not_here = []
+    for node in site.nodes:
+        if not node.gpu_types:
+            continue
+        types = {line.type for line in lines.get(node.name, []) if line.name == "gpu"}
+        if types - {""}:
+            yield from _unmatched(node, types)
+        elif node.name != site.this_node:
+            not_here.append(node.name)
+        if node.name == site.this_node:
+            yield from _unmatched_devices(site, node)
+    if not_here:
+        yield Blank(_fold(not_here), "gres.conf here has no GPU type for these nodes: what they find is theirs to say")
+
+
+def _by_node(lines: Iterable[GresLine], this_node: str) -> dict[str, list[GresLine]]:
+    """Return the lines that hold for each node; those without a NodeName hold for the node that the file lies on."""
+    found: dict[str, list[GresLine]] = {}
+    for line in lines:
+        try:
+            names = list(NodeSet(line.nodes, resolver=RESOLVER_NOGROUP)) if line.nodes else [this_node]
+        except NodeSetException:
+            continue  # slurmctld does not know them either
+        for name in names:
+            found.setdefault(name, []).append(line)
+    return found
+
+
+def _unmatched(node: NodeSetup, types: set[str]) -> Iterator[Seen]:
+    if strange := sorted(node.gpu_types - types):
+        yield Seen(node.name, f"slurm.conf has gpu:{', gpu:'.join(strange)}; gres.conf has only {_words(types)}")
+    if "" not in types and (lost := sorted(types - node.gpu_types)):
+        yield Seen(node.name, f"gres.conf has gpu:{', gpu:'.join(lost)}; slurm.conf has only {_words(node.gpu_types)}")
+
+
+def _unmatched_devices(site: Site, node: NodeSetup) -> Iterator[Seen | Blank]:
+    if isinstance(site.devices, Unread):
+        yield Blank(node.name, f"the slices themselves: {site.devices.why}")
+        return
+    there = {profile.name for device in site.devices if (profile := parse_profile(device.type))}
+    for kind in sorted(node.gpu_types):
+        profile = parse_profile(kind)
+        if profile and profile.name not in there:
+            yield Seen(node.name, f"slurm.conf has gpu:{kind}; the driver has {_words(there) or 'no slices'}")
+
+
+def _words(names: Iterable[str]) -> str:
+    return ", ".join(sorted(name or "GPUs without a type" for name in names))
+
+
+def _fewer(site: Site) -> Iterator[Seen]:
+    for node in site.nodes:
+        if "gres/" in node.reason and "lower than configured" in node.reason:
+            yield Seen(node.name, f"out of service: {node.reason}")
+
+
+def _names_of_nothing(site: Site) -> Iterator[Seen | Blank]:
+    types = {kind for node in site.nodes for kind in node.gpu_types}
+    yield from _strange(f"{_TRACKED} of slurm.conf", site.words(_TRACKED), types)
+    for partition in site.partitions:
+        yield from _strange(f"TRESBillingWeights of partition '{partition.name}'", partition.weights, types)
+    if isinstance(site.limits, Unread):
+        yield Blank("limits of accounts, users and QOS", site.limits.why)
+        return
+    for limit in site.limits:
+        yield from _strange(f"{limit.key} of {limit.holder}", limit.tres, types)
+
+
+def _strange(where: str, names: Iterable[str], types: set[str]) -> Iterator[Seen]:
+    known_types = {kind.lower() for kind in types}
+    strange = [name for name in sorted(names) if name.startswith("gres/gpu:") and _kind(name) not in known_types]
+    if strange:
+        yield Seen(where, f"no node has {', '.join(strange)}")
+
+
+def _kind(tres: str) -> str:
+    return tres.partition(":")[2].lower()
+
+
+def _selection(site: Site) -> Iterator[Seen]:
+    used = site.settings.get("SelectType", "")
+    if used != "select/cons_tres" and any(node.gpu_types or node.quantity("gpu") for node in site.nodes):
+        yield Seen("slurm.conf", f"SelectType is {used or 'not set'}")
+
+
+def _modes(site: Site) -> Iterator[Seen | Blank]:
+    nodes = {node.name: node for node in site.nodes if node.quantity("gpu")}
+    others = sorted(set(nodes) - {site.this_node})
+    if others:
+        yield Blank(_fold(others), "the compute mode is known on the node itself: run 'colloc site doctor' there")
+    node = nodes.get(site.this_node)
+    if node is None:
+        return
+    shares = [name for name in ("mps", "shard") if node.quantity(name)]
+    for device in known(site.devices):
+        if not device.compute_mode:
+            yield Blank(f"{node.name}, {device.uuid}", "nvidia-smi does not say its compute mode")
+        if why := _misfit(device.compute_mode, shares):
+            yield Seen(f"{node.name}, {device.uuid}", f"compute mode is {device.compute_mode}, and {why}")
+
+
+def _misfit(mode: str, shares: list[str]) -> str:
+    if mode == "prohibited":
+        return "no process may use the GPU"
+    if mode == "exclusive_thread":
+        return "drivers of today do not know it"
+    if mode == "exclusive_process" and shares == ["shard"]:
+        return "jobs share it by gres/shard: the second one's processes fail"
+    return ""
+
+
+CHECKS = (
+    Check(
+        "DOC010",
+        "error",
+        "gres/mps and gres/shard on one node",
+        "a GPU is given to a whole-GPU job and to mps jobs at once; where gres.conf has a line for each GPU's mps and "
+        "shard, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is divided by the wrong number as well (625 for mps:25)",
+        "keep one of the two on each node",
+        "gres.conf(5), Count of MPS and Sharding; measured on Slurm 22.05.8, 24.11.5 and 26.05.5",
+        _both_shares,
+    ),
+    Check(
+        "DOC011",
+        "error",
+        "a GPU or MIG type that matches nothing on its node",
+        "the node registers fewer GPUs than slurm.conf has, and is drained; jobs that ask for that type never start",
+        "use the types that 'slurmd -G' prints on the node, in slurm.conf and gres.conf alike; with AutoDetect=nvml a "
+        "part of the name will do in gres.conf",
+        "gres.conf(5), Type and AutoDetect; https://slurm.schedmd.com/gres.html#MIG_Management",
+        _types_of_files,
+    ),
+    Check(
+        "DOC012",
+        "error",
+        "a node has fewer gres than slurm.conf promises",
+        "slurmctld keeps the whole node out of service",
+        "compare 'slurmd -G' on the node with its Gres in slurm.conf; then scontrol update NodeName=NODE State=RESUME",
+        "https://slurm.schedmd.com/gres.html#Configuration: such nodes are drained",
+        _fewer,
+    ),
+    Check(
+        "DOC013",
+        "warning",
+        "a tracked, billed or limited GPU type that no node has",
+        "a limit or price on it holds for nobody: jobs on the type that was meant are free of it",
+        "write the type as 'scontrol show node' prints it in Gres",
+        "slurm.conf(5), AccountingStorageTRES and TRESBillingWeights; https://slurm.schedmd.com/tres.html",
+        _names_of_nothing,
+    ),
+    Check(
+        "DOC014",
+        "error",
+        "SelectType does not know GPUs",
+        "gres/mps, gres/shard and --gpus do not work",
+        "SelectType=select/cons_tres",
+        "gres.conf(5): gres/[mps|shard] requires select/cons_tres",
+        _selection,
+    ),
+    Check(
+        "DOC020",
+        "error",
+        "a compute mode that does not fit how the GPU is shared",
+        "processes of jobs that Slurm put on the GPU cannot use it",
+        "nvidia-smi -i GPU -c DEFAULT",
+        "nvidia-smi(1), -c: DEFAULT lets several processes in, EXCLUSIVE_PROCESS one, PROHIBITED none",
+        _modes,
+    ),
+)

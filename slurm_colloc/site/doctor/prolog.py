@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DOC001 to DOC007: what prologs and epilogs do with MPS daemons and compute modes.
+
+A script is read, not run: what it calls in other files is not followed.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from slurm_colloc.site.doctor.facts import Blank, Check, Script, Seen, Site, Unread
+
+# Run on the node as root or the job's user, and so in reach of a GPU.
+ON_NODES = ("Prolog", "Epilog", "TaskProlog", "TaskEpilog")
+_DEFAULT_PIPE = "/tmp/nvidia-mps"  # noqa: S108 - NVIDIA's default
+_PIPE = "CUDA_MPS_PIPE_DIRECTORY"
+_DEVICES = r"(?:CUDA_VISIBLE_DEVICES|SLURM_JOB_GPUS|SLURM_STEP_GPUS|GPU_DEVICE_ORDINAL|NVIDIA_VISIBLE_DEVICES)"
+_MODE = re.compile(r"""nvidia-smi\b.*?\s(?:-c|--compute-mode)(?:[=\s]+|(?=[0-9]))["']?([^\s"']+)""")
+_ONE_GPU = re.compile(r"nvidia-smi\b.*\s(?:-i|--id)[=\s0-9]")
+_OF_DEVICES = re.compile(rf"\$\{{?{_DEVICES}\b")
+_QUIT = re.compile(r"\bquit\b.*nvidia-cuda-mps-control|nvidia-cuda-mps-control.*\bquit\b")
+_START = re.compile(r"nvidia-cuda-mps-control\b[^|]*\s-(?:d|f)\b")
+_SOUGHT = re.compile(r"(?:\bps\b.*\|.*grep.*|\bpgrep\b.*|\bpidof\b.*|\bpkill\b.*|\bkillall\b.*)nvidia-cuda-mps")
+_MANY_USERS = re.compile(r"nvidia-cuda-mps-control\b.*\s-multiuser-server\b")
+_ASSIGNED = re.compile(r"""(?:^|\s)([A-Za-z_]\w*)=("[^"]*"|'[^']*'|\S*)""")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
+_JOB = re.compile(r"\$\{?SLURM_JOB_?ID\b")
+_SPLIT = re.compile(r"\n|;|&&|\|\|")
+_COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
+_DEPTH = 5
+
+
+class Command(NamedTuple):
+    """A pipeline of a script, and the pipe directory that was set before it or in it; empty for none."""
+
+    text: str
+    pipe: str
+
+
+def commands(text: str) -> list[Command]:
+    """Return the pipelines of a shell script, without comments, in the order of its lines."""
+    values: dict[str, str] = {}
+    found = []
+    for part in _SPLIT.split(_COMMENT.sub("", text).replace("\\\n", " ")):
+        for name, value in _ASSIGNED.findall(part):
+            values[name] = value.strip("\"'")
+        if part.strip():
+            found.append(Command(part.strip(), _resolved(values.get(_PIPE, ""), values)))
+    return found
+
+
+def _resolved(text: str, values: dict[str, str]) -> str:
+    for _ in range(_DEPTH):
+        text = _VARIABLE.sub(lambda match: values.get(match[1], match[0]), text)
+    return text
+
+
+def _in_scripts(wrong: Callable[[Command], bool]) -> Callable[[Site], Iterator[Seen | Blank]]:
+    """Return a check that looks at each command of each script."""
+
+    def find(site: Site) -> Iterator[Seen | Blank]:
+        for script in site.scripts:
+            if isinstance(script.text, Unread):
+                yield Blank(_name(script), script.text.why)
+            else:
+                lines = [command.text for command in commands(script.text) if wrong(command)]
+                if lines:
+                    yield Seen(_name(script), "; ".join(f"'{line}'" for line in lines))
+
+    return find
+
+
+def _name(script: Script) -> str:
+    return f"{script.setting} '{script.path}'"
+
+
+def _mode_of_devices(command: Command) -> bool:
+    match = _MODE.search(command.text)
+    return bool(match and _OF_DEVICES.search(match[1]))
+
+
+def _mode_everywhere(command: Command) -> bool:
+    return bool(_MODE.search(command.text)) and not (_mode_of_devices(command) or _ONE_GPU.search(command.text))
+
+
+def _quits_default(command: Command) -> bool:
+    return bool(_QUIT.search(command.text)) and not command.pipe
+
+
+def _started(site: Site) -> list[tuple[Script, str]]:
+    """Return the scripts that start a daemon, each with its pipe directory."""
+    return [
+        (script, command.pipe)
+        for script in site.scripts
+        if isinstance(script.text, str)
+        for command in commands(script.text)
+        if _START.search(command.text)
+    ]
+
+
+def _pipe_stays(site: Site) -> Iterator[Seen | Blank]:
+    told = [script for script in site.scripts if script.setting == "TaskProlog"]
+    unread = [script for script in told if isinstance(script.text, Unread)]
+    if any(isinstance(script.text, str) and _PIPE in script.text for script in told):
+        return
+    for script, pipe in _started(site):
+        if script.setting == "Prolog" and pipe not in ("", _DEFAULT_PIPE):
+            if unread:
+                yield Blank(_name(script), f"whether its pipe directory reaches jobs: {_why(unread[0])}")
+            else:
+                said = "TaskProlog does not name it" if told else "there is no TaskProlog"
+                yield Seen(_name(script), f"{_PIPE} is '{pipe}' in the prolog alone: {said}")
+    yield from _unread(site)
+
+
+def _one_for_each_job(site: Site) -> Iterator[Seen | Blank]:
+    if "mps" not in site.shared():
+        return
+    started = _started(site)
+    for script, pipe in started:
+        if _JOB.search(pipe):
+            yield Seen(_name(script), f"gres/mps is configured, and the daemon's pipe directory is '{pipe}'")
+    unread = list(_unread(site))
+    yield from unread
+    if not started and not unread:
+        nodes = ",".join(node.name for node in site.nodes if node.quantity("mps"))
+        yield Blank(nodes, "none of the scripts that slurm.conf names starts an MPS daemon; whether a service does, "
+                    "and for whom, is not to be seen from here")  # fmt: skip
+
+
+def _unread(site: Site) -> Iterator[Blank]:
+    return (Blank(_name(script), _why(script)) for script in site.scripts if isinstance(script.text, Unread))
+
+
+def _why(script: Script) -> str:
+    return script.text.why if isinstance(script.text, Unread) else ""
+
+
+_MPS = "NVIDIA Multi-Process Service documentation"
+CHECKS = (
+    Check(
+        "DOC001",
+        "error",
+        "a script gives nvidia-smi -c the job's devices for a mode",
+        "the first digit is taken for a compute mode, and set on every GPU of the node: jobs on others fail to start",
+        "nvidia-smi -i GPU -c EXCLUSIVE_PROCESS, once for each GPU of the job, and -c DEFAULT in the epilog",
+        "nvidia-smi(1), -c and -i",
+        _in_scripts(_mode_of_devices),
+    ),
+    Check(
+        "DOC002",
+        "error",
+        "a script sets the compute mode of all GPUs of the node",
+        "a job that begins or ends changes the mode under its neighbours: their next process fails, or passes MPS by",
+        "name the job's GPUs: nvidia-smi -i GPU -c MODE",
+        "nvidia-smi(1), -i: without it all GPUs are changed; Slurm's own etc/prolog.example does it",
+        _in_scripts(_mode_everywhere),
+    ),
+    Check(
+        "DOC003",
+        "error",
+        "a script ends an MPS daemon without naming its pipe directory",
+        f"it talks to {_DEFAULT_PIPE}: the daemon that was meant lives on, or another user's job loses its own",
+        f"set {_PIPE} to the daemon's directory for the quit as well",
+        f"{_MPS}, environment variables: {_PIPE}; Slurm's own etc/prolog.example does it",
+        _in_scripts(_quits_default),
+    ),
+    Check(
+        "DOC004",
+        "error",
+        "the prolog's MPS pipe directory does not reach the job",
+        "a process that finds no daemon runs without MPS and without a word: no share of it is bounded",
+        f"let TaskProlog print 'export {_PIPE}=DIRECTORY'",
+        "slurm.conf(5), Prolog and TaskProlog: only what TaskProlog prints as 'export NAME=value' becomes the job's; "
+        f"{_MPS}",
+        _pipe_stays,
+    ),
+    Check(
+        "DOC005",
+        "error",
+        "a script looks for any MPS daemon of the node",
+        "it takes another job's daemon for its own: it drains the node, ends that daemon, or starts none",
+        "ask the daemon by its own pipe directory: echo get_server_list | nvidia-cuda-mps-control",
+        f"{_MPS}, nvidia-cuda-mps-control; Slurm's own etc/prolog.example does it",
+        _in_scripts(lambda command: bool(_SOUGHT.search(command.text))),
+    ),
+    Check(
+        "DOC006",
+        "error",
+        "gres/mps has one MPS daemon for each job",
+        "only clients of one server run together: these jobs take turns as without MPS, and in EXCLUSIVE_PROCESS the "
+        "second one cannot start",
+        "one daemon for each GPU and user, counted by the prolog and ended by the epilog of the last job",
+        f"{_MPS}, architecture: one server serves the clients of one user on a GPU",
+        _one_for_each_job,
+    ),
+    Check(
+        "DOC007",
+        "error",
+        "an MPS server serves several users",
+        "it gives up the isolation of users: a fault of one user's job ends the others', through a server of root's",
+        "leave out -multiuser-server: one server for each user",
+        f"{_MPS}, -multiuser-server",
+        _in_scripts(lambda command: bool(_MANY_USERS.search(command.text))),
+    ),
+)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the driver of a node says of its GPUs: read there, written as JSON, read again where site.toml is written."""
+
+import json
+import socket
+from collections.abc import Mapping
+
+from slurm_colloc.errors import GpuError
+from slurm_colloc.gpu.open import open_reader
+from slurm_colloc.gpu.reader import GpuUnit
+from slurm_colloc.kinds import fits
+from slurm_colloc.site.cluster import NodeGpus
+
+
+def this_node(environment: Mapping[str, str]) -> str:
+    """Return what Slurm calls the node that this runs on: its host's short name, where no job says better."""
+    return environment.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+
+
+def read_driver(node: str, reader: str, devices: str, environment: Mapping[str, str]) -> NodeGpus:
+    """Return what the driver says here.
+
+    A job may see only the GPUs that it holds, so what was read inside of one is not complete.
+
+    Args:
+        node: this node's name in Slurm.
+        reader: as observe.gpu_reader has it.
+        devices: folder of simulated devices.
+        environment: this process's.
+
+    Raises:
+        GpuError: the driver does not answer, or this is no GPU node.
+    """
+    opened = open_reader(reader, devices=devices, node=node)
+    try:
+        return NodeGpus(node, opened.units(), complete="SLURM_JOB_ID" not in environment)
+    finally:
+        opened.close()
+
+
+def to_json(gpus: NodeGpus) -> str:
+    """Return the text of a file for ``parse_gpus_file``."""
+    units = [unit._asdict() for unit in gpus.units]
+    return json.dumps({"node": gpus.node, "complete": gpus.complete, "units": units}, indent=1) + "\n"
+
+
+def load_gpus_file(path: str) -> NodeGpus:
+    """Read what ``to_json`` wrote.
+
+    Raises:
+        GpuError: unreadable, or anything else.
+    """
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return parse_gpus_file(stream.read(), path)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise GpuError(f"'{path}' cannot be read: {why}; 'colloc site gpus' on a GPU node writes one") from error
+
+
+def parse_gpus_file(text: str, source: str) -> NodeGpus:
+    """Return what ``to_json`` made.
+
+    Raises:
+        GpuError: anything else.
+    """
+    wrong = f"'{source}' is not what 'colloc site gpus' prints"
+    try:
+        table = json.loads(text)
+        node, complete, units = table["node"], table["complete"], [GpuUnit(**item) for item in table["units"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise GpuError(f"{wrong}: {error!r}") from error
+    if not (fits(node, str) and isinstance(complete, bool)):
+        raise GpuError(f"{wrong}: node '{node}'")
+    for unit in units:
+        for name, kind in GpuUnit.__annotations__.items():
+            value = getattr(unit, name)
+            if not (value is None if kind == int | None and value is None else fits(value, kind)):
+                raise GpuError(f"{wrong}: {name} is '{value}'")
+    return NodeGpus(node, tuple(units), complete)

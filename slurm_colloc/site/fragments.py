@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the pools and partitions of site.toml are in the words of slurm.conf and gres.conf: pure functions."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+
+from slurm_colloc.config import Partition, Pool, SiteConfig
+from slurm_colloc.errors import ConfigError
+from slurm_colloc.gpu.mig import parse_profile, slices_per_gpu
+from slurm_colloc.model import Gres
+
+
+class Alike(NamedTuple):
+    """Nodes of the same pools: one pool for each card that they have."""
+
+    nodes: str
+    pools: tuple[Pool, ...]
+
+
+def alike(pools: Sequence[Pool]) -> list[Alike]:
+    """Return the nodes of all pools, each node once: slurm.conf(5) takes no second line about a node.
+
+    Raises:
+        NodeSetException: nodes that cannot be read.
+    """
+    of_node: dict[str, list[int]] = {}
+    for index, pool in enumerate(pools):
+        for node in NodeSet(pool.nodes, resolver=RESOLVER_NOGROUP):
+            of_node.setdefault(node, []).append(index)
+    nodes: dict[tuple[int, ...], list[str]] = {}
+    for node, indices in of_node.items():
+        nodes.setdefault(tuple(indices), []).append(node)
+    return [
+        Alike(_words_for(names, pools[indices[0]]), tuple(pools[index] for index in indices))
+        for indices, names in sorted(nodes.items())
+    ]
+
+
+def _words_for(names: Sequence[str], pool: Pool) -> str:
+    """Return names of nodes as the pool has them, where it has no others."""
+    whole = len(names) == len(NodeSet(pool.nodes, resolver=RESOLVER_NOGROUP))
+    return pool.nodes if whole else str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
+
+
+def shares(pools: Sequence[Pool]) -> tuple[Gres, ...]:
+    """Return what a node of these pools shares out, as gres: its counts are those of all its whole GPUs together."""
+    counts = (
+        ("mps", sum(pool.mps_per_gpu * pool.gpus_per_node for pool in pools)),
+        ("shard", sum(pool.shards_per_gpu * pool.gpus_per_node for pool in pools)),
+    )
+    return tuple(Gres(name, "", count) for name, count in counts if count)
+
+
+def uneven_shares(pools: Sequence[Pool]) -> tuple[Gres, ...]:
+    """Return those of ``shares`` of which not all GPUs of a node have as many: a bare Count= is spread evenly."""
+    sizes = {
+        "mps": {pool.mps_per_gpu for pool in pools if pool.gpus_per_node},
+        "shard": {pool.shards_per_gpu for pool in pools if pool.gpus_per_node},
+    }
+    return tuple(gres for gres in shares(pools) if len(sizes[gres.name]) > 1)
+
+
+def devices(pool: Pool) -> tuple[Gres, ...]:
+    """Return the GPUs and slices of a node of the pool, as gres."""
+    whole = (Gres("gpu", pool.gpu_type, pool.gpus_per_node),) if pool.gpus_per_node else ()
+    return (*whole, *(Gres("gpu", part.type, part.quantity) for part in pool.slice))
+
+
+def node_gres(pools: Sequence[Pool]) -> str:
+    """Return ``Gres=`` of a node of these pools; the shares stay untyped, as they are in gres.conf."""
+    return ",".join(map(str, (*(gres for pool in pools for gres in devices(pool)), *shares(pools))))
+
+
+def gres_types(config: SiteConfig) -> str:
+    """Return ``GresTypes=`` of a site."""
+    names = (gres.name for pool in config.pool for gres in (*devices(pool), *shares((pool,))))
+    return ",".join(dict.fromkeys(names))
+
+
+def tres(config: SiteConfig) -> str:
+    """Return ``AccountingStorageTRES=``: each gres by name, and each type of GPU, whose use nobody could tell else."""
+    names = (f"gres/{name}" for name in gres_types(config).split(",") if name)
+    types = (f"gres/gpu:{gres.type}" for pool in config.pool for gres in devices(pool) if gres.type)
+    return ",".join(dict.fromkeys((*names, *types)))
+
+
+def gres_conf_lines(pools: Sequence[Pool]) -> list[list[str]]:
+    """Return the words of the lines of gres.conf for a node of these pools, without ``NodeName=``.
+
+    Which device files are slices, and which are whose of two cards, only the driver knows: left to AutoDetect. Shares
+    that are not spread evenly are left out: they need the files.
+    """
+    kinds = [pool for pool in pools if devices(pool)]
+    detected = len(kinds) > 1 or any(pool.slice for pool in kinds)
+    first = ["AutoDetect=nvml"] if detected else ["AutoDetect=off"]
+    for pool in kinds if not detected else ():
+        last = pool.gpus_per_node - 1
+        kind = [f"Type={pool.gpu_type}"] if pool.gpu_type else []
+        first += ["Name=gpu", *kind, f"File=/dev/nvidia{f'[0-{last}]' if last else 0}"]
+    even = [gres for gres in shares(pools) if gres not in uneven_shares(pools)]
+    return [first, *([f"Name={gres.name}", f"Count={gres.quantity}"] for gres in even)]
+
+
+def partition_words(partition: Partition) -> list[str]:
+    """Return what site.toml says of the partition in the words of slurm.conf.
+
+    Raises:
+        ConfigError: ``default_mem`` is none.
+    """
+    return [
+        *(f"{key}={_minutes(value)}" for key, value in _times(partition) if value is not None),
+        *(f"{key}={value}" for key, value in _numbers(partition) if value),
+        *(f"{key}={','.join(value)}" for key, value in _lists(partition) if value),
+    ]
+
+
+def _times(partition: Partition) -> tuple[tuple[str, float | None], ...]:
+    return ("DefaultTime", partition.default_time_min), ("MaxTime", partition.max_time_min)
+
+
+def _numbers(partition: Partition) -> tuple[tuple[str, str | int], ...]:
+    name, _, value = partition.default_mem.partition("=")
+    if name not in ("", "DefMemPerCPU", "DefMemPerNode"):
+        raise ConfigError(
+            f"partition '{partition.name}': default_mem '{partition.default_mem}' is no DefMemPerCPU= or DefMemPerNode="
+        )
+    return (
+        ("QOS", partition.qos),
+        ("DefCpuPerGPU", partition.cpus_per_gpu),
+        ("DefMemPerGPU", partition.mem_per_gpu_mib),
+        (name, value),
+    )
+
+
+def _lists(partition: Partition) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return (
+        ("AllowAccounts", partition.allow_accounts),
+        ("DenyAccounts", partition.deny_accounts),
+        ("AllowQos", partition.allow_qos),
+        ("DenyQos", partition.deny_qos),
+        ("AllowGroups", partition.allow_groups),
+    )
+
+
+def _minutes(value: float) -> str:
+    """Return minutes as slurm.conf takes them: whole, or minutes:seconds."""
+    whole, seconds = divmod(round(value * 60), 60)
+    return f"{whole}:{seconds:02d}" if seconds else str(whole)
+
+
+def billing_weights(config: SiteConfig, partition: Partition) -> str:
+    """Return ``TRESBillingWeights=`` that bill a whole GPU as 1 and a piece as its part of one; empty without GPUs.
+
+    A slice counts by compute slices. By type only: plain gres/gpu is added to each typed one, and would bill it twice.
+    Where pools of one partition cut their GPUs differently, a share is billed by the coarser cut.
+    """
+    weights: dict[str, float] = {}
+    for name, weight in _weights(pool for pool in config.pool if partition.name in pool.partitions):
+        weights[name] = max(weight, weights.get(name, 0.0))
+    return ",".join(f"{name}={weight:.4g}" for name, weight in weights.items())
+
+
+def _weights(pools: Iterable[Pool]) -> Iterable[tuple[str, float]]:
+    for pool in pools:
+        for gres in devices(pool):
+            profile = next((part.profile for part in pool.slice if part.type == gres.type), "")
+            parsed = parse_profile(profile)
+            name = f"GRES/gpu:{gres.type}" if gres.type else "GRES/gpu"
+            yield name, parsed.compute_slices / slices_per_gpu(pool.gpu_model) if parsed else 1.0
+        yield from ((f"GRES/{gres.name}", pool.gpus_per_node / gres.quantity) for gres in shares((pool,)))

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a site.toml keeps csub from placing jobs, and what of the cluster an administrator should know beside it."""
+
+import os
+import shlex
+from collections.abc import Iterable, Iterator
+
+from slurm_colloc.config import Pool, SiteConfig
+from slurm_colloc.site.cluster import Cluster, has_gpus, with_gpus
+from slurm_colloc.site.pools import absent, folded
+from slurm_colloc.site.shapes import shapes_of
+from slurm_colloc.site.shares import free_of_charge, unlimited
+from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
+
+
+def gaps(config: SiteConfig) -> list[str]:
+    """Return where ``config`` keeps csub from placing jobs, by its own words and not by mistake."""
+    found = [] if config.policy == "auto" else [f"policy is '{config.policy}': no job is placed"]
+    if not config.pool:
+        found.append("no pool: no node with GPUs is described, so no job is placed")
+    if config.slurm_release not in SBATCH_OPTIONS:
+        known = ", ".join(SBATCH_OPTIONS)
+        found.append(f"slurm_release is '{config.slurm_release}', csub knows {known}: csub is plain sbatch")
+    if not config.paths.state and config.observe.agent:
+        found.append("observe.agent is set and paths.state is not: the samples of the nodes would lie in root's home")
+    if config.paths.state and not config.paths.decisions:
+        lost = "'colloc ingest' makes no histories of them, and 'report --shadow' knows none"
+        found.append(f"paths.state is set and paths.decisions is not: csub's decisions lie in users' homes: {lost}")
+    found += [
+        f"partition '{partition.name}': its jobs may be suspended and keep their GPU memory: no mps, no shard, no packs"
+        for partition in config.partition
+        if partition.suspends
+    ]
+    for pool in config.pool:
+        shares = pool.mps_per_gpu or pool.shards_per_gpu
+        if pool.sm_count is None or (pool.gpu_mem_mib is None and shares):
+            missing = " and ".join(key for key in ("sm_count", "gpu_mem_mib") if getattr(pool, key) is None)
+            what = "no job" if pool.sm_count is None else "no share"
+            how = "'site init --gpu' may know them, 'site init --gpus' does"
+            found.append(f"pool '{pool.name}': {what} is placed without its {missing}; {how}")
+        elif not (pool.slice or shares):
+            found.append(f"pool '{pool.name}': no slices, mps or shard, so jobs get whole GPUs")
+        else:
+            found += [f"pool '{pool.name}': {why}" for why in _off(pool, config)]
+    return found
+
+
+def _off(pool: Pool, config: SiteConfig) -> Iterable[str]:
+    if pool.mps_per_gpu and not _uses(config, "mps"):
+        yield "gres/mps is not used: nobody vouched for the daemon (--mps-daemon)"
+    if pool.shards_per_gpu and not _uses(config, "shard"):
+        yield "gres/shard is not used: nobody vouched that it is accepted (--shard-consent)"
+
+
+def _uses(config: SiteConfig, share: str) -> bool:
+    """Return whether csub may give shares of this kind."""
+    sharing = config.sharing
+    return sharing.mps_daemon == "site" and sharing.mps_single_user if share == "mps" else sharing.shard_consent
+
+
+def notes(config: SiteConfig, cluster: Cluster) -> list[str]:
+    """Return what is no difference and yet worth knowing: absent nodes, shares that are free, folders not there yet."""
+    return [*gaps(config), *_of_host(config), *_of_cluster(config, cluster)]
+
+
+def _of_host(config: SiteConfig) -> Iterator[str]:
+    """Yield why csub's decisions would be lost here: in shadow mode it loses them without a word."""
+    folder = config.paths.decisions
+    if not folder:
+        return
+    mend = f"as root: install -d -m 1777 {shlex.quote(folder)}"
+    try:
+        seen = os.stat(folder)
+    except OSError as error:
+        yield f"paths.decisions: '{folder}': {error.strerror}; csub's decisions are not recorded, {mend}"
+        return
+    if seen.st_uid == 0 and seen.st_mode & 0o1777 != 0o1777:
+        mode = f"has mode {seen.st_mode & 0o7777:04o}"
+        yield f"paths.decisions: '{folder}' {mode}; decisions of users are not recorded, {mend}"
+
+
+def _of_cluster(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
+    missing = absent([node for node in cluster.nodes if has_gpus(node)])
+    if missing:
+        names = folded([node.name for node in missing])
+        yield f"'{names}': down, drained or silent, so what slurm.conf says of their GPUs is not confirmed"
+    for node in cluster.nodes:
+        for share in ("mps", "shard"):
+            if any(getattr(shape, share) is None for shape in shapes_of(node)):
+                yield (
+                    f"node '{node.name}': its GPUs do not have as many {share} each, so csub knows of none, "
+                    "though Slurm may give a job one of them: write into its pool what gres.conf says"
+                )
+    for partition in with_gpus(cluster):
+        if partition.whole_nodes:
+            yield f"partition '{partition.name}': each job gets whole nodes, so that a piece of a GPU frees nothing"
+    for share in ("mps", "shard"):
+        if any(pool.mps_per_gpu if share == "mps" else pool.shards_per_gpu for pool in config.pool):
+            used = "in use" if _uses(config, share) else "off"
+            yield from (f"gres/{share} ({used}): {why}" for why in free_of_charge(cluster, share))
+            if caps := unlimited(cluster, share):
+                more = f" and {len(caps) - 1} more" if len(caps) > 1 else ""
+                yield f"gres/{share}: {caps[0]}{more} limits GPUs and not it: csub gives no {share} to jobs under it"
+    if cluster.enforced and cluster.caps is None:
+        yield f"the accounting's limits are {cluster.no_caps}"

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every path that an installation is at or writes to: what is left to remove when it goes."""
+
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.site.render import LOG_FOLDER, Host, Rendered, is_site, journal_folder
+
+# Below paths.state; the folder itself may hold other things of the site's.
+STATE_FOLDERS = ("store", "history", "rendered")
+
+
+class Place(NamedTuple):
+    """A path, the hosts that have it, and what it is."""
+
+    path: str
+    hosts: str
+    what: str
+
+
+def places(config: SiteConfig, host: Host, files: Iterable[Rendered]) -> tuple[Place, ...]:
+    """Return each place, those to be emptied first standing first."""
+    return (*_installed(files), *(_of_site(config) if is_site(config) else ()), *_of_users(), *_program(host))
+
+
+def _installed(files: Iterable[Rendered]) -> Iterable[Place]:
+    for file in files:
+        if file.installed:
+            what = f"the lines of {file.name} in it" if file.part else "installed from 'colloc site render'"
+            yield Place(file.installed, file.hosts, what)
+
+
+def _of_site(config: SiteConfig) -> Iterable[Place]:
+    for name in STATE_FOLDERS:
+        yield Place(os.path.join(config.paths.state, name), "shared", "paths.state: what was measured and decided")
+    yield Place(journal_folder(config), "GPU nodes", "the nodes' journals")
+    if config.paths.decisions:
+        yield Place(config.paths.decisions, "shared", "paths.decisions: a folder of each user's")
+    yield Place(LOG_FOLDER, "the one host that ingests", "logs of the cron lines")
+
+
+def _of_users() -> Iterable[Place]:
+    config, data = "${XDG_CONFIG_HOME:-~/.config}", "${XDG_DATA_HOME:-~/.local/share}"
+    yield Place(f"{config}/slurm_colloc", "each user's home", "a site.toml of the user's own")
+    yield Place(f"{data}/slurm_colloc", "each user's home", "decisions, evidence, traces, packs, records of reruns")
+    yield Place("${TMPDIR:-/tmp}/csub-*", "login nodes", "a script on its way to sbatch; gone when csub ends")
+    yield Place("${TMPDIR:-/tmp}/csub-mps-*", "GPU nodes", "a pack's MPS daemon; gone when its job ends")
+
+
+def _program(host: Host) -> Iterable[Place]:
+    yield Place(host.site_file, "every host", "the site file")
+    if os.path.islink(host.prefix):
+        yield Place(host.prefix, "every host", "the link to the release in use")
+        yield Place(os.path.realpath(host.prefix), "every host", "the program; earlier releases lie where you put them")
+    else:
+        yield Place(host.prefix, "every host", "the program")

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files that an administrator copies to where they belong, made from site.toml.
+
+One line of ``FILES`` is one file: its name (of the template too, with ``.j2``), where it belongs, what it takes there,
+on which hosts, and for which sites. Only characters that mean nothing to any of the programs that read these files
+pass from site.toml into them: what a template prints goes through ``_plain``.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+
+from slurm_colloc.config import SYSTEM_FILE, SiteConfig
+from slurm_colloc.errors import ConfigError
+from slurm_colloc.shipped import template_folders
+from slurm_colloc.site.fragments import (
+    Alike,
+    alike,
+    billing_weights,
+    devices,
+    gres_conf_lines,
+    gres_types,
+    node_gres,
+    partition_words,
+    tres,
+    uneven_shares,
+)
+
+DEFAULT_SLURM_CONF = "/etc/slurm/slurm.conf"
+NODE_JOURNAL = "/var/lib/slurm_colloc/journal"
+LOG_FOLDER = "/var/log/slurm_colloc"
+CRONTAB = "colloc.crontab"
+ORDER = "ORDER.md"
+
+
+class Needs(StrEnum):
+    """What a file takes where it is installed."""
+
+    NOTHING = "nothing"
+    RECONFIGURE = "scontrol reconfigure"
+    RESTART_SLURMCTLD = "restart slurmctld"
+    RESTART_SLURMD = "restart slurmd"
+    DRAIN = "drain first"
+
+
+class SiteFile(NamedTuple):
+    """One file. A ``part`` is merged by hand into the installed file, anything else is the whole of it."""
+
+    name: str
+    installed: str
+    hosts: str
+    needs: Needs
+    wanted: Callable[[SiteConfig], bool]
+    part: bool = False
+
+
+class Rendered(NamedTuple):
+    """A file with its text; ``installed`` is the path on its hosts, empty where there is no file to compare with."""
+
+    name: str
+    installed: str
+    hosts: str
+    needs: Needs
+    part: bool
+    text: str
+
+
+class Host(NamedTuple):
+    """What site.toml does not say: where this installation, the site file and slurm.conf lie."""
+
+    prefix: str
+    site_file: str = SYSTEM_FILE
+    slurm_conf: str = DEFAULT_SLURM_CONF
+
+
+def is_site(config: SiteConfig) -> bool:
+    """Return whether an administrator keeps this site; else one user does, who changes nothing of Slurm's."""
+    return bool(config.paths.state)
+
+
+def has_agent(config: SiteConfig) -> bool:
+    """Return whether the services run on the nodes of this site."""
+    return is_site(config) and config.observe.agent
+
+
+def _has_gpus(config: SiteConfig) -> bool:
+    return is_site(config) and bool(config.pool)
+
+
+_UNITS, _NODES, _ONE_HOST = "/etc/systemd/system", "GPU nodes", "the one host that ingests"
+_EVERYWHERE = "every host of Slurm"
+
+# In the order in which they are applied.
+FILES = (
+    SiteFile("colloc.sysusers.conf", "/usr/lib/sysusers.d/colloc.conf", "all hosts", Needs.NOTHING, has_agent),
+    SiteFile("colloc-agent.service", f"{_UNITS}/colloc-agent.service", _NODES, Needs.NOTHING, has_agent),
+    SiteFile("colloc-seal.service", f"{_UNITS}/colloc-seal.service", _NODES, Needs.NOTHING, has_agent),
+    SiteFile("colloc-seal.timer", f"{_UNITS}/colloc-seal.timer", _NODES, Needs.NOTHING, has_agent),
+    SiteFile("colloc-compact.service", f"{_UNITS}/colloc-compact.service", _ONE_HOST, Needs.NOTHING, has_agent),
+    SiteFile("colloc-compact.timer", f"{_UNITS}/colloc-compact.timer", _ONE_HOST, Needs.NOTHING, has_agent),
+    SiteFile("colloc.cron", "/etc/cron.d/colloc", _ONE_HOST, Needs.NOTHING, is_site),
+    SiteFile("colloc.logrotate", "/etc/logrotate.d/colloc", _ONE_HOST, Needs.NOTHING, is_site),
+    SiteFile(CRONTAB, "", "a login node", Needs.NOTHING, lambda config: not is_site(config)),
+    SiteFile("slurm_colloc.lua", "{prefix}/share/modulefiles/slurm_colloc.lua", "login nodes", Needs.NOTHING, bool),
+    SiteFile("gres.conf", "{slurm_folder}/gres.conf", _EVERYWHERE, Needs.DRAIN, _has_gpus, part=True),
+    SiteFile("slurm.conf.nodes", "{slurm}", _EVERYWHERE, Needs.DRAIN, _has_gpus, part=True),
+    # Last: its billing weights name what the one before makes known.
+    SiteFile("slurm.conf.partitions", "{slurm}", _EVERYWHERE, Needs.RECONFIGURE, _has_gpus, part=True),
+)
+
+
+def render_site(config: SiteConfig, host: Host) -> tuple[Rendered, ...]:
+    """Return the files of this site in the order in which they are applied, and ORDER.md as the last.
+
+    Raises:
+        ConfigError: a word of site.toml that may not stand in one of them, or a template that does not render.
+    """
+    _check(config, host)
+    folders = [os.path.join(folder, "site") for folder in template_folders(config.paths.templates)]
+    variables = _variables(config, host)
+    rendered = [
+        Rendered(
+            file.name,
+            _place(file, host),
+            file.hosts,
+            file.needs,
+            file.part,
+            _text(folders, file.name, variables),
+        )
+        for file in FILES
+        if file.wanted(config)
+    ]
+    by_needs = {needs.name.lower(): [file for file in rendered if file.needs == needs] for needs in Needs}
+    order = _text(folders, ORDER, {**variables, "files": rendered, "needs": by_needs})
+    return (*rendered, Rendered(ORDER, "", "", Needs.NOTHING, False, order))
+
+
+def _place(file: SiteFile, host: Host) -> str:
+    folder = os.path.dirname(host.slurm_conf)
+    return file.installed.format(prefix=host.prefix, slurm=host.slurm_conf, slurm_folder=folder)
+
+
+def journal_folder(config: SiteConfig) -> str:
+    """Return where the nodes of a site keep their journals."""
+    return config.paths.journal or os.path.join(config.paths.state, "journal")
+
+
+def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
+    return {
+        "config": config,
+        "prefix": host.prefix,
+        "site_file": "" if host.site_file == SYSTEM_FILE else host.site_file,
+        "slurm_conf": "" if host.slurm_conf == DEFAULT_SLURM_CONF else host.slurm_conf,
+        "state": config.paths.state,
+        "journal": journal_folder(config) if is_site(config) else "",
+        "node_journal": NODE_JOURNAL,
+        "logs": LOG_FOLDER,
+        "agent": has_agent(config),
+        "site": is_site(config),
+        "gres_types": gres_types(config),
+        "tres": tres(config),
+        "alike": alike(config.pool),
+        "node_gres": node_gres,
+        "uneven_shares": uneven_shares,
+        "gres_conf_lines": gres_conf_lines,
+        "partition_words": partition_words,
+        "billing_weights": billing_weights,
+        "slices": any(pool.slice for pool in config.pool),
+    }
+
+
+# No blank, quote, backslash, percent sign (cron's newline, systemd's specifiers), # or $: nothing that separates,
+# escapes or begins a comment in slurm.conf, systemd, cron, Lua or sh.
+_PLAIN = re.compile(r"[A-Za-z0-9._/+:,=@\[\]-]*[A-Za-z0-9._/+\]-]")
+# A word of Gres=name:type:count.
+_TYPE = re.compile(r"[A-Za-z0-9._+-]+")
+_REMARK = re.compile(r"[^A-Za-z0-9 ._/+:,=@()\[\]-]")
+
+
+class _Checked(str):
+    """A text that may pass as it is."""
+
+    __slots__ = ()
+
+
+def _plain(value: object) -> object:
+    """Return ``value`` where it may stand in a configuration file.
+
+    Raises:
+        ConfigError: it may not.
+    """
+    # str() of what a template does not define says so.
+    if isinstance(value, int | float | _Checked) or _PLAIN.fullmatch(str(value)):
+        return value
+    raise ConfigError(
+        f"{value!r} cannot be written into a configuration file: only ASCII letters, digits and . _ / + : , = @ [ ] - "
+        "may stand in it; change it in site.toml"
+    )
+
+
+def _remark(value: object) -> _Checked:
+    """Return ``value`` fit for a comment: one line, and no backslash at its end that would join the next to it."""
+    return _Checked(_REMARK.sub("?", str(value)))
+
+
+def _text(folders: list[str], name: str, variables: Mapping[str, Any]) -> str:
+    import jinja2
+
+    environment = jinja2.Environment(  # noqa: S701 - no HTML
+        loader=jinja2.FileSystemLoader(folders),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_plain,
+    )
+    environment.filters["remark"] = _remark
+    try:
+        return environment.get_template(f"{name}.j2").render(variables)
+    except ConfigError as error:
+        raise ConfigError(f"'{name}': {error}") from error
+    except jinja2.TemplateError as error:
+        raise ConfigError(f"template '{name}.j2' from {' or '.join(folders)} does not render: {error}") from error
+
+
+def _check(config: SiteConfig, host: Host) -> None:
+    for key, path in _paths(config, host):
+        if path and (not os.path.isabs(path) or os.path.normpath(path) != path or path == "/"):
+            raise ConfigError(
+                f"{key} is '{path}': it must begin with '/', and have no '..', no '//' and no '/' at its end"
+            )
+    for pool in config.pool:
+        try:
+            names = NodeSet(pool.nodes, resolver=RESOLVER_NOGROUP)
+        except NodeSetException as error:
+            raise ConfigError(f"pool '{pool.name}': nodes '{pool.nodes}' cannot be read: {error}") from error
+        if not names:
+            raise ConfigError(f"pool '{pool.name}' has no nodes")
+        _no_keyword("node", names, ("DEFAULT", "ALL"))
+    for group in alike(config.pool):
+        _check_node(group)
+    _no_keyword("partition", (partition.name for partition in config.partition), ("DEFAULT",))
+
+
+def _check_node(group: Alike) -> None:
+    whose = f"{'pool' if len(group.pools) == 1 else 'pools'} {', '.join(repr(pool.name) for pool in group.pools)}"
+    if any(pool.mps_per_gpu for pool in group.pools) and any(pool.shards_per_gpu for pool in group.pools):
+        raise ConfigError(
+            f"{whose} of nodes '{group.nodes}': mps_per_gpu and shards_per_gpu are both set, with which Slurm 22.05 "
+            "gives one GPU to a whole-GPU job and to an mps job at once; keep one of them"
+        )
+    types = [gres.type for pool in group.pools for gres in devices(pool)]
+    for kind in types:
+        if kind and not _TYPE.fullmatch(kind):
+            raise ConfigError(
+                f"{whose}: GPU type '{kind}' is more than one word of Gres=; only A-Z a-z 0-9 . _ + - may stand in it"
+            )
+        if types.count(kind) > 1:
+            what = f"gpu:{kind}" if kind else "GPUs without a type"
+            raise ConfigError(f"{whose} of nodes '{group.nodes}' have {what} more than once; keep them in one place")
+
+
+def _paths(config: SiteConfig, host: Host) -> Iterable[tuple[str, str]]:
+    yield from ((f"paths.{key}", getattr(config.paths, key)) for key in ("state", "journal", "decisions"))
+    yield from (("--prefix", host.prefix), ("the site file", host.site_file), ("--slurm-conf", host.slurm_conf))
+
+
+def _no_keyword(what: str, names: Iterable[str], keywords: tuple[str, ...]) -> None:
+    """Refuse the words that mean more than themselves to slurm.conf(5)."""
+    for name in names:
+        if name.upper() in keywords:
+            raise ConfigError(f"{what} '{name}': Slurm takes that word for more than a name")

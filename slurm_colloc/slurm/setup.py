@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a cluster is set up, for those who judge it: the questions to Slurm's commands, and parsers of their answers.
+
+All is asked with TZ=UTC and SLURM_TIME_FORMAT=%s, so that times are seconds since the epoch.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import Gres
+from slurm_colloc.slurm.gres import parse_gres
+from slurm_colloc.slurm.parse import parse_records
+from slurm_colloc.units import time_limit_min
+
+ENVIRONMENT = {"TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
+CONFIG = ("scontrol", "show", "config")
+# With those that are hidden: who may use them runs on the same GPUs.
+NODES = ("scontrol", "show", "node", "-o", "-a")
+PARTITIONS = ("scontrol", "show", "partition", "-o", "-a")
+QUEUE = ("sdiag",)
+# Limits on how much may be had at once or in all; a MinTRES bounds nothing from above.
+_OF_ASSOCIATION = ("GrpTRES", "GrpTRESMins", "GrpTRESRunMins", "MaxTRES", "MaxTRESPerNode", "MaxTRESMins")
+_OF_QOS = (*_OF_ASSOCIATION, "MaxTRESPerUser", "MaxTRESPerAccount")
+_SHOW = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show")
+QOS = (*_SHOW, "qos", f"format=Name,{','.join(_OF_QOS)}")
+# Of the first and the last that every release prints, and of those by whose absence something would be found wrong.
+_ALWAYS = (
+    "AccountingStorageType",
+    "ClusterName",
+    "JobAcctGatherType",
+    "ProctrackType",
+    "SelectType",
+    "TaskPlugin",
+    "WaitTime",
+)
+_CGROUP = "Cgroup Support Configuration"
+# As strtod(3) reads numbers.
+_WEIGHT = re.compile(r"([^=\s]+)=([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?)[KMGTPkmgtp]?")
+_AT = re.compile(r"sdiag output at .*\((\d+)\)")
+
+
+class NodeSetup(NamedTuple):
+    """A node: what it reported, what slurm.conf promises of it, and why it is out of service, if it is.
+
+    ``gres`` lacks what a node did not report; ``configured`` has of that what AccountingStorageTRES tracks.
+    """
+
+    name: str
+    gres: tuple[Gres, ...]
+    configured: tuple[Gres, ...]
+    partitions: tuple[str, ...]
+    reason: str
+    slurmd_start_s: float | None
+
+    def quantity(self, name: str) -> int:
+        """Return how many of a gres the node has, of all types."""
+        return sum(gres.quantity for gres in self.gres if gres.name == name)
+
+    @property
+    def gpu_types(self) -> frozenset[str]:
+        """Return the types of its GPUs and slices, reported or only configured."""
+        return frozenset(gres.type for gres in (*self.gres, *self.configured) if gres.name == "gpu" and gres.type)
+
+
+class PartitionSetup(NamedTuple):
+    """A partition's prices, empty where it has none, and its longest time limit, None where there is no end."""
+
+    name: str
+    weights: Mapping[str, float]
+    max_time_min: float | None
+
+
+class Limit(NamedTuple):
+    """An upper limit on TRES: whose, by which of sacctmgr's names, and on what."""
+
+    holder: str
+    key: str
+    tres: Mapping[str, str]
+
+
+class GresLine(NamedTuple):
+    """A line of gres.conf; ``nodes`` is a host list, empty for the node that the file lies on."""
+
+    nodes: str
+    name: str
+    type: str
+    autodetect: str
+
+
+class Queue(NamedTuple):
+    """What sdiag says of the controller: its clock, and how far the last backfill cycle came down the queue.
+
+    ``depth_jobs`` and ``queue_jobs`` are None before the first cycle.
+    """
+
+    at_s: float
+    pending_jobs: int
+    depth_jobs: int | None
+    queue_jobs: int | None
+
+
+def associations_question(cluster: str) -> tuple[str, ...]:
+    """Return the call of sacctmgr for the limits of all accounts and users of a cluster."""
+    return (*_SHOW, "association", f"cluster={cluster}", f"format=Account,User,Partition,{','.join(_OF_ASSOCIATION)}")
+
+
+def parse_config_parts(text: str) -> tuple[dict[str, str], dict[str, str] | None]:
+    """Return slurm.conf and cgroup.conf as ``scontrol show config`` has them; None for a part that it has not.
+
+    Raises:
+        InputError: the answer is not whole.
+    """
+    main, found, rest = text.partition(_CGROUP)
+    cgroup = rest.partition("\n\n")[0]
+    settings = _pairs(main)
+    lacking = [key for key in _ALWAYS if key not in settings]
+    if lacking:
+        raise InputError(f"'{' '.join(CONFIG)}' printed no {lacking[0]}: its answer is not whole, so nothing is judged")
+    return settings, _pairs(cgroup) if found else None
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def parse_node_setups(text: str) -> tuple[NodeSetup, ...]:
+    """Return the nodes in ``scontrol show node -o``.
+
+    Raises:
+        InputError: a line without a name, or a Gres outside its grammar.
+    """
+    return tuple(_node(record) for record in parse_records(text))
+
+
+def _node(record: Mapping[str, str]) -> NodeSetup:
+    if "NodeName" not in record:
+        raise InputError(f"'scontrol show node -o' printed a line without NodeName: '{next(iter(record.items()), '')}'")
+    started = record.get("SlurmdStartTime", "")
+    return NodeSetup(
+        record["NodeName"],
+        parse_gres(record.get("Gres", "")),
+        _typed(record.get("CfgTRES", "")),
+        tuple(filter(None, record.get("Partitions", "").split(","))),
+        record.get("Reason", ""),
+        float(started) if started.isdecimal() else None,
+    )
+
+
+def _typed(text: str) -> tuple[Gres, ...]:
+    """Return the gres of a CfgTRES as they stand there: a total and its types, not reconciled."""
+    found = []
+    for item in text.split(","):
+        key, _, count = item.partition("=")
+        if key.startswith("gres/") and count.isdecimal():
+            name, _, kind = key[len("gres/") :].partition(":")
+            found.append(Gres(name, kind, int(count)))
+    return tuple(found)
+
+
+def parse_partition_setups(text: str) -> tuple[PartitionSetup, ...]:
+    """Return the partitions in ``scontrol show partition -o``.
+
+    Raises:
+        InputError: weights or a time limit outside their grammar.
+    """
+    found = []
+    for record in parse_records(text):
+        longest = record.get("MaxTime", "UNLIMITED")
+        ends = longest not in ("UNLIMITED", "INFINITE", "NONE", "(null)")
+        weights = parse_weights(record.get("TRESBillingWeights", ""))
+        found.append(
+            PartitionSetup(record.get("PartitionName", ""), weights, time_limit_min(longest) if ends else None)
+        )
+    return tuple(found)
+
+
+def parse_weights(text: str) -> dict[str, float]:
+    """Return TRES name -> weight of a TRESBillingWeights; of cpu, memory and the like as of gres, but without the unit.
+
+    Raises:
+        InputError: an item that is no ``name=weight``.
+    """
+    found = {}
+    for item in filter(None, ("" if text in ("(null)", "N/A") else text).split(",")):
+        match = _WEIGHT.fullmatch(item.strip())
+        if match is None:
+            raise InputError(f"TRESBillingWeights '{text}' has '{item}', which is not of the form name=weight")
+        found[match[1].lower()] = float(match[2])
+    return found
+
+
+def parse_qos_limits(text: str) -> tuple[Limit, ...]:
+    """Return the limits in the answer to QOS.
+
+    Raises:
+        InputError: a line of another form.
+    """
+    return tuple(
+        limit
+        for line in filter(None, text.splitlines())
+        for cells in (_cells(line, 1, _OF_QOS),)
+        for limit in _limits(f"QOS '{cells[0]}'", _OF_QOS, cells[1:])
+    )
+
+
+def parse_association_limits(text: str) -> tuple[Limit, ...]:
+    """Return the limits in the answer to ``associations_question``.
+
+    With PrivateData in slurmdbd.conf others' associations are left out without a word, root's among them.
+
+    Raises:
+        InputError: a line of another form, or root's is not there: the answer may be a part of the whole.
+    """
+    found: list[Limit] = []
+    rows = [_cells(line, 3, _OF_ASSOCIATION) for line in filter(None, text.splitlines())]
+    if not any(account == user == "root" for account, user, *_ in rows):
+        raise InputError("sacctmgr shows no association of root, so it may hide others' (PrivateData): ask as root")
+    for account, user, partition, *limits in rows:
+        who = f"user '{user}' in account '{account}'" if user else f"account '{account}'"
+        where = f" on partition '{partition}'" if partition else ""
+        found += _limits(who + where, _OF_ASSOCIATION, limits)
+    return tuple(found)
+
+
+def _cells(line: str, more: int, keys: tuple[str, ...]) -> list[str]:
+    cells = line.split("|")
+    if len(cells) != more + len(keys):
+        raise InputError(f"sacctmgr printed '{line}', which has not {more + len(keys)} columns")
+    return cells
+
+
+def _limits(holder: str, keys: tuple[str, ...], cells: list[str]) -> list[Limit]:
+    return [
+        Limit(holder, key, dict(item.partition("=")[::2] for item in cell.split(",")))
+        for key, cell in zip(keys, cells, strict=True)
+        if cell
+    ]
+
+
+def parse_gres_conf(text: str) -> tuple[GresLine, ...]:
+    """Return the lines of a gres.conf; see gres.conf(5).
+
+    Raises:
+        InputError: it includes another file, so that it does not say all.
+    """
+    found = []
+    for line in text.replace("\\\n", " ").splitlines():
+        words = line.partition("#")[0].split()
+        if words and words[0].lower() == "include":
+            raise InputError(f"it includes '{' '.join(words[1:])}', which is not followed")
+        given = {key.lower(): value for key, _, value in (word.partition("=") for word in words)}
+        if given:
+            names = (given.get(key, "") for key in ("nodename", "name", "type", "autodetect"))
+            nodes, name, kind, autodetect = names
+            found.append(GresLine(nodes, name.lower(), kind, autodetect.lower()))
+    return tuple(found)
+
+
+def parse_queue(text: str) -> Queue:
+    """Return what sdiag printed.
+
+    Raises:
+        InputError: it does not say when.
+    """
+    at = _AT.search(text)
+    if at is None:
+        raise InputError("sdiag printed no line 'sdiag output at ... (SECONDS)'")
+    pending = _number(text, "Jobs pending") or 0
+    backfill = text.partition("Backfilling stats")[2].partition("Latency")[0]
+    if not _number(backfill, "Total cycles"):
+        return Queue(float(at[1]), pending, None, None)
+    return Queue(float(at[1]), pending, _number(backfill, "Last depth cycle"), _number(backfill, "Last queue length"))
+
+
+def _number(text: str, name: str) -> int | None:
+    match = re.search(rf"^\s*{re.escape(name)}:\s*(\d+)\s*$", text, re.MULTILINE)
+    return int(match[1]) if match else None

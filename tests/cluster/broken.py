@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labs that are set up wrong on purpose, one fault or several of each kind that 'colloc site doctor' looks for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from slurm_colloc.slurm.setup import parse_queue
+from tests.cluster.errors import LabError
+from tests.cluster.lab import Lab
+from tests.cluster.nodes import MIG_TYPE_PREFIX, tracked_tres
+
+# What no job may run into here: there is no GPU, and so neither program.
+PROLOG = """
+if command -v nvidia-cuda-mps-control >/dev/null; then
+    nvidia-smi -c ${CUDA_VISIBLE_DEVICES}
+    nvidia-smi -c EXCLUSIVE_PROCESS
+    pgrep -f nvidia-cuda-mps-control && echo quit | nvidia-cuda-mps-control
+    place=/run/mps
+    export CUDA_MPS_PIPE_DIRECTORY=$place/$SLURM_JOB_ID
+    nvidia-cuda-mps-control -d -multiuser-server
+fi
+"""
+_PRICES = (("1g.10gb", 14), ("2g.20gb", 28), ("3g.40gb", 43))
+_OF_SLICES = ",".join(f"gres/gpu:{MIG_TYPE_PREFIX}{size}={price}" for size, price in _PRICES)
+SLURM_CONF = f"""\
+AccountingStorageEnforce=associations,limits,qos
+AccountingStorageTRES={",".join(tracked_tres())},gres/gpu:a100
+SchedulerParameters=sched_min_interval=0,bf_interval=1,bf_max_job_test=3,default_queue_depth=3
+JobAcctGatherType=jobacct_gather/none
+PartitionName=dear Nodes=g2,m1 TRESBillingWeights=CPU=0.5,Mem=0.25G,GRES/gpu=100
+PartitionName=free Nodes=g1 TRESBillingWeights=gres/gpu=100 MaxTime=3-0
+PartitionName=fair Nodes=g2,m1 TRESBillingWeights=gres/shard=25,gres/gpu:h100=100,{_OF_SLICES}
+"""
+
+
+def shared_wrongly(release: str) -> Lab:
+    """Make a lab in which everything about sharing is wrong, but for the types of slices: see ``lose_a_slice``."""
+    lab = Lab.create(release=release, extra_slurm_conf=SLURM_CONF)
+    _replace(lab.slurm_conf, "mps:200", "mps:200,shard:8")
+    with (lab.root / "etc/gres.conf").open("a") as text:
+        text.write("NodeName=g1 Name=shard Count=8\n")
+    prolog = lab.root / "etc/prolog.sh"
+    prolog.write_text(prolog.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{PROLOG}", 1))
+    return lab
+
+
+def limit(lab: Lab) -> None:
+    """Set limits that shares escape and slices use up."""
+    for argv in (
+        ["add", "qos", "one", "set", "MaxTRESPerUser=gres/gpu=1"],
+        ["modify", "user", "alice", "set", "qos+=one"],
+        ["modify", "account", "phys", "set", "GrpTRES=gres/gpu:h100=4"],
+        ["add", "qos", "sound", "set", "MaxTRESPerUser=billing=100"],
+    ):
+        lab.run(["sacctmgr", "-i", *argv], check=True)
+
+
+def queue_up(lab: Lab, jobs: int = 8) -> None:
+    """Let more jobs wait than backfill looks at."""
+    for _ in range(jobs):
+        lab.run_as("alice", ["sbatch", "-o", "/dev/null", "-w", "g2", "--gres=gpu:2", "--wrap=sleep 300"], check=True)
+
+
+def lose_a_slice(lab: Lab) -> None:
+    """Give a slice a type in gres.conf that is not the one in slurm.conf, and wait until its node is out of service."""
+    _replace(lab.root / "etc/gres.conf", f"Type={MIG_TYPE_PREFIX}2g.20gb", "Type=nvidia_a100_2g.10gb")
+    lab.run(["scontrol", "reconfigure"], check=True)
+    wait_for(
+        lambda: "lower than configured" in lab.run(["scontrol", "show", "node", "m1"]).stdout, "m1 stays in service"
+    )
+
+
+def untracked(release: str) -> Lab:
+    """Make a lab whose accounting neither tracks GPUs nor enforces limits, and hides them from users."""
+    lab = Lab.create(release=release, extra_slurm_conf="AccountingStorageTRES=gres/mps\nProctrackType=proctrack/pgid")
+    with (lab.root / "etc/slurmdbd.conf").open("a") as text:
+        text.write("PrivateData=accounts,users\n")
+    return lab
+
+
+def _replace(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text, (path, old)
+    path.write_text(text.replace(old, new))
+
+
+def wait_for_backfill(lab: Lab) -> None:
+    """Wait until a cycle of backfill has seen more jobs than it looks at."""
+
+    def seen() -> bool:
+        return (parse_queue(lab.run(["sdiag"], check=True).stdout).queue_jobs or 0) > 3
+
+    wait_for(seen, "no cycle of backfill saw the queue")
+
+
+def wait_for(done: Callable[[], bool], otherwise: str, timeout_s: float = 30.0) -> None:
+    """Wait until something is so.
+
+    Raises:
+        LabError: it does not become so in time; ``otherwise`` in words.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() > deadline:
+            raise LabError(otherwise)
+        time.sleep(0.2)

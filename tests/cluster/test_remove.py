@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upgraded or taken away under running and waiting jobs: whose jobs end well, and what is left of us afterwards."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.fixtures import CHECKOUT, need_cluster, new_lab
+from tests.cluster.lab import Lab
+from tests.cluster.site import write_site
+
+pytestmark = pytest.mark.cluster
+
+PLAIN = """#!/bin/bash
+#SBATCH --gres=gpu:1 -t 5 -p gpu
+for n in 1 2 3 4 5 6 7 8; do sleep 1; done
+echo ended well
+"""
+PACK = "#!/bin/bash\n#SBATCH --gres=gpu:1 -t 5 -p gpu --array=0-3\nsleep 4\necho task $SLURM_ARRAY_TASK_ID ended well\n"
+
+
+@pytest.fixture
+def center() -> Iterator[Lab]:
+    """A lab of its own with the project in it: this test takes the project away."""
+    need_cluster()
+    lab = new_lab()
+    try:
+        lab.install(CHECKOUT)
+        lab.up()
+        yield lab
+    finally:
+        lab.down()
+        lab.remove()
+
+
+def _submit(lab: Lab, site: Path, *argv: str) -> str:
+    done = lab.run_as("alice", argv, env={"COLLOC_CONF": str(site / "site.toml")}, cwd=_home(lab), check=True)
+    return str(done.stdout.split()[-1])
+
+
+def _home(lab: Lab) -> Path:
+    return Path(lab.environment("alice")["HOME"])
+
+
+def test_taken_away_under_its_jobs(center: Lab) -> None:
+    """What runs and what waits ends well, but for packs that wait: those need the program, and say so."""
+    lab, home = center, _home(center)
+    site = write_site(lab, agent=False)
+    (home / "plain.sh").write_text(PLAIN)
+    (home / "pack.sh").write_text(PACK)
+    link = lab.root / "current"
+    link.symlink_to(lab.root / "opt")  # as /opt/slurm_colloc leads to the release in use
+    hint = "--gpu-footprint=mem=2G,sm=10"
+    running = _submit(lab, site, f"{link}/bin/csub", hint, "-o", "running.out", "plain.sh")
+    packed = _submit(lab, site, f"{link}/bin/csub", hint, "--pack", "pack.sh")
+    waiting = _submit(lab, site, f"{link}/bin/csub", hint, "--hold", "-o", "waiting.out", "plain.sh")
+    late = _submit(lab, site, f"{link}/bin/csub", hint, "--pack", "--hold", "pack.sh")
+    lab.run(["colloc", "ingest", "--since", "1h"], env={"COLLOC_CONF": str(site / "site.toml")}, timeout=120)
+    script = lab.run(["scontrol", "write", "batch_script", late, "-"]).stdout
+    # A release that is installed beside this one, and the link that then leads to it, change nothing for these jobs.
+    assert f"{lab.root}/opt/bin/python" in script
+    assert str(link) not in script
+    listed = lab.run(
+        ["colloc", "site", "render", "--list-written", "--prefix", lab.root / "opt"],
+        env={"COLLOC_CONF": str(site / "site.toml")},
+        check=True,
+    ).stdout
+    states = lab.run(["squeue", "-h", "-o", "%i %T"]).stdout.split()
+    assert (states[states.index(running) + 1], states[states.index(packed) + 1]) == ("RUNNING", "RUNNING")
+
+    shutil.rmtree(lab.root / "opt")
+    link.unlink()
+    lab.run(["scontrol", "release", waiting, late], check=True)
+    ended = lab.wait_jobs([running, packed, waiting, late], timeout=120)
+
+    assert (ended[int(running)], (home / "running.out").read_text()) == ("COMPLETED", "ended well\n")
+    assert (ended[int(waiting)], (home / "waiting.out").read_text()) == ("COMPLETED", "ended well\n")
+    assert ended[int(packed)] == "COMPLETED", [path.read_text() for path in home.glob(f"slurm-{packed}*")]
+    assert ended[int(late)] == "FAILED"
+    said = {path.name: path.read_text() for path in home.glob(f"*{late}*") if path.is_file()}
+    assert "so the pack cannot run here" in "".join(said.values()), sorted(path.name for path in home.iterdir())
+    assert _resubmitted_as_it_is(lab) == "COMPLETED"
+    _nothing_is_left(lab, listed)
+
+
+def _resubmitted_as_it_is(lab: Lab) -> str:
+    """The user's own script never changed: sbatch takes it."""
+    done = lab.run_as("alice", ["sbatch", "--parsable", "--array=0", "pack.sh"], cwd=_home(lab), check=True)
+    return lab.wait_jobs([done.stdout.strip()])[int(done.stdout)]
+
+
+def _nothing_is_left(lab: Lab, listed: str) -> None:
+    """After all that the list names is gone, no file of ours is left in the lab, nor a process."""
+    for line in listed.splitlines():
+        path, hosts, what = line.split("\t")
+        if hosts == "each user's home":
+            for user in lab.users:
+                home = lab.environment(user)["HOME"]
+                _away(lab, Path(re.sub(r"\$\{\w+:-~(.*)\}", rf"{home}\1", path)))
+        elif not what.startswith("the lines of") and "$" not in path:
+            _away(lab, Path(path))
+    ours = re.compile(r"colloc|csub", re.IGNORECASE)
+    logs = {"run", "log", "state", "spool", "db", "dbrun", "etc", "mrun"}  # Slurm's own memory of what was submitted
+    left = [
+        os.path.join(folder, name)
+        for top in lab.root.iterdir()
+        if top.is_dir() and top.name not in logs
+        for folder, folders, names in os.walk(top)
+        for name in (*folders, *names)
+        if ours.search(name)
+    ]
+    assert left == []
+    assert not any((lab.root / "site").glob("*/*"))
+    running = [
+        path.parent.name
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if f"{lab.root}/opt/bin/python".encode() in _read(path)
+    ]
+    assert running == []
+
+
+def _away(lab: Lab, path: Path) -> None:
+    if not path.is_relative_to(lab.root):
+        assert not path.exists() or path == Path("/etc/slurm"), path
+        return
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_an_earlier_release_refuses_what_a_later_one_wrote(center: Lab) -> None:
+    """A downgrade: the history and the store of a later release are named, and csub goes on without them."""
+    lab, home = center, _home(center)
+    site = write_site(lab, agent=False)
+    environment = {"COLLOC_CONF": str(site / "site.toml")}
+    (home / "short.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:1 -t 5 -p gpu\nsleep 1\n")
+    user = lab.users["alice"]
+    snapshot = site / "history" / f"{user.uid}.sqlite"
+    snapshot.parent.mkdir(mode=0o755)
+    with closing(sqlite3.connect(snapshot)) as later:
+        later.execute("CREATE TABLE meta (key TEXT, value TEXT)")
+        later.execute("PRAGMA user_version = 99")
+    os.chown(snapshot, user.uid, user.gid)
+    snapshot.chmod(0o600)
+    done = lab.run_as("alice", ["csub", "--explain", "short.sh"], env=environment, cwd=home, check=True)
+    assert "was written by a later release" in done.stderr
+    assert lab.wait_jobs([done.stdout.split()[-1]])[int(done.stdout.split()[-1])] == "COMPLETED"

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shadow mode on real Slurm: jobs are as sbatch submits them, and the report says what would have become of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.lab import SYSTEM_PATH, Lab
+from tests.cluster.processes import Record
+from tests.cluster.site import write_site
+from tests.cluster.user import SLICE, User, job_id
+
+pytestmark = pytest.mark.cluster
+
+# Long enough that seconds rounded by Slurm are less than a tenth of it.
+SCRIPT = """#!/bin/bash
+#SBATCH --gres=gpu:h100:1 -t 5
+#CSUB --gpu-footprint=mem=7G,sm=11
+COLLOC_SIMULATED_GPU_LOAD=mem={mem},util=60,sm=11 sleep 25
+"""
+# What tells one submission from the next, and where it ran.
+OWN = {
+    "JobId",
+    "ArrayJobId",
+    "Priority",
+    "SubmitTime",
+    "EligibleTime",
+    "AccrueTime",
+    "StartTime",
+    "EndTime",
+    "LastSchedEval",
+    "Reason",
+}
+OWN |= {"JobState", "StdErr", "StdOut", "BatchHost", "NodeList", "RunTime", "Scheduler", "SuspendTime", "PreemptTime"}
+SMALLEST = f"gpu:{SLICE}_1g.10gb:1"
+
+
+@pytest.fixture
+def site(lab: Lab) -> Path:
+    return write_site(lab, "shadow-site", extra={"policy": '"shadow"', "sharing.order": '["mig"]'})
+
+
+@pytest.fixture
+def alice(lab: Lab, site: Path) -> User:
+    user = User(lab, "alice", site)
+    user.script(SCRIPT.format(mem="6G"), "fits.sh")
+    user.script(SCRIPT.format(mem="12G"), "grew.sh")
+    user.script(SCRIPT.format(mem="6G").replace("#CSUB", "#"), "unknown.sh")
+    return user
+
+
+@pytest.fixture
+def agents(lab: Lab, site: Path) -> Iterator[list[Record]]:
+    environment = {"COLLOC_CONF": str(site / "site.toml")}
+    started = [
+        lab.spawn(f"agent-{node}", [lab.bin / "colloc", "agent", "--node", node], env=environment)
+        for node in ("g1", "g2", "m1")
+    ]
+    yield started
+    for agent in started:
+        lab.stop_spawned(agent)
+
+
+@pytest.mark.parametrize(
+    "words", [["fits.sh", "a b", "--explain"], ["-p", "all", "--array=0-1", "fits.sh"], ["-n2", "grew.sh"]]
+)
+def test_slurm_has_the_job_that_sbatch_would_have_submitted(alice: User, words: list[str]) -> None:
+    by_csub = alice.run("csub", "--hold", *words)
+    by_sbatch = alice.run("sbatch", "--hold", *words)
+    jobs = [job_id(done) for done in (by_csub, by_sbatch)]
+    assert (by_csub.stderr, by_sbatch.stderr) == ("", "")
+    shown = [{name: value for name, value in alice.shown(job).items() if name not in OWN} for job in jobs]
+    # 26.05 shows it: the line as sbatch was called. csub calls the one that it found, by its whole path.
+    lines = [one.pop("SubmitLine", "") for one in shown]
+    assert lines[0] in (lines[1], f"{shutil.which('sbatch', path=SYSTEM_PATH)}{lines[1].removeprefix('sbatch')}")
+    assert shown[0] == shown[1]
+    scripts = [alice.lab.run(["scontrol", "write", "batch_script", job, "-"], check=True).stdout for job in jobs]
+    alice.lab.run(["scancel", *jobs], check=True)
+    assert scripts[0] == scripts[1] == (alice.home / next(word for word in words if word.endswith(".sh"))).read_text()
+
+
+def test_the_report_says_what_would_have_become_of_them(
+    lab: Lab, site: Path, alice: User, agents: list[Record]
+) -> None:
+    environment = {"COLLOC_CONF": str(site / "site.toml")}
+    submitted = {name: alice.run("csub", name) for name in ("fits.sh", "grew.sh", "unknown.sh")}
+    assert [done.stderr for done in submitted.values()] == [""] * 3
+    jobs = {name: job_id(done) for name, done in submitted.items()}
+    # Plain sbatch, one after the other: what one used is known to the next.
+    plain = []
+    for _ in range(2):
+        plain.append(job_id(alice.run("sbatch", "unknown.sh")))
+        lab.wait_jobs([*plain, *jobs.values()], timeout=120)
+        time.sleep(1)  # of what ended in the very second of a submission nobody knows whether it was before
+    lab.wait_accounted([*plain, *jobs.values()])
+    for agent in agents:
+        lab.stop_spawned(agent)
+    assert all("gres/gpu:h100" in alice.allocated(job) for job in (*jobs.values(), *plain))
+    lab.run(["colloc", "ingest", "--since", "1h"], env=environment, check=True, timeout=120)
+
+    shown = _reported(lab, environment)
+    assert [piece["piece"] for piece in shown["pieces"]] == [SMALLEST]
+    total = shown["total"]
+    assert (total["runs"], total["fitted"], total["out_of_memory"]) == (2, 1, 1), shown["not_judged"]
+    # 25 s of a GPU, of which a seventh would have done; 11 % of 132 SMs are fewer than 16.
+    assert 24.9 / 3600 < total["allocated_gpu_hours"] < 60 / 3600
+    assert total["piece_gpu_hours"] == pytest.approx(total["allocated_gpu_hours"] / 7, rel=0.02)
+    assert (total["waits_known"], total["waits_free"]) == (1, 1), "slices were free, and nobody waited for any"
+    assert next((one["why"], one["runs"]) for one in shown["left"]) == ("what it needs was not known", 1)
+    assert "OUT OF MEM" in lab.run(["colloc", "report", "--shadow"], env=environment, check=True).stdout
+
+    lab.run(["colloc", "history", "bootstrap", "--all", "--since", "1h"], env=environment, check=True, timeout=120)
+    past = _reported(lab, environment, "--past")
+    # The other runs of this user's command are those two.
+    assert past["replayed"]
+    assert (past["total"]["runs"], past["total"]["fitted"]) == (1, 1), past
+
+
+def _reported(lab: Lab, environment: dict[str, str], *argv: str) -> dict[str, Any]:
+    done = lab.run(["colloc", "report", "--shadow", "--format=json", *argv], env=environment, check=True, timeout=60)
+    shown: dict[str, Any] = json.loads(done.stdout)
+    return shown

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""csub under the policy shadow: what sbatch gets is what it would have got, nobody hears of it, and it is recorded."""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.unit.shell import DEFINITE, HINT, SCRIPT, Shell
+from tests.unit.test_csub_waits import SLICE_FULL, WHOLE_FULL, sinfo
+
+SLICE = "gpu:h100_1g.10gb:1"
+HINTED = SCRIPT.replace("echo hello", f"#CSUB {HINT}\necho hello")
+# What it was started with; of the shell's own variables these depend on who starts it.
+SEEN = '(env -0 -u _ -u SHLVL -u PPID | sort -z; pwd; umask) > "$CALLS/../env.$n"'
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    shadow = Shell(tmp_path)
+    (tmp_path / "job.sh").write_text(HINTED)
+    switch(shadow, '"mig", "mps"')
+    return shadow
+
+
+def switch(shell: Shell, order: str, *, agent: bool = True) -> None:
+    shell.site(order, agent=agent)
+    path = shell.folder / "site.toml"
+    path.write_text(path.read_text().replace("schema = 1", 'schema = 1\npolicy = "shadow"'))
+
+
+def plain(shell: Shell, argv: Sequence[str], text: str | None) -> subprocess.CompletedProcess[str]:
+    source = {"input": text} if text is not None else {"stdin": subprocess.DEVNULL}
+    return subprocess.run(
+        [str(shell.folder / "bin/sbatch"), *argv], cwd=shell.folder, env=shell.environment(), capture_output=True,
+        text=True, timeout=60, check=False, **source,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        (["job.sh", "a b", "--explain"], None),
+        (["-p", "gpu", "--parsable", "job.sh"], None),
+        (["--array=0-3", "job.sh"], None),
+        (["--gres=gpu:1", "--wrap=hostname"], None),
+        ([], HINTED),
+        (["--no-such-option", "job.sh"], None),
+        (["job.sh", ":", "job.sh"], None),
+        (["missing.sh"], None),
+    ],
+)
+@pytest.mark.parametrize("order", ['"mig"', '"mps"'])
+def test_sbatch_gets_what_it_would_have_got(shell: Shell, argv: list[str], text: str | None, order: str) -> None:
+    switch(shell, order, agent=False)
+    for number in (0, 1):
+        shell.behave(number, SEEN)
+    shadow, bare = shell.run(*argv, input=text), plain(shell, argv, text)
+    assert (shadow.returncode, shadow.stdout, shadow.stderr) == (bare.returncode, bare.stdout, "")
+    # Of no arguments the program of the test keeps an empty one.
+    assert shell.calls() == [argv or [""]] * 2
+    scripts = [path.read_bytes() if path.exists() else None for path in map(shell.folder.joinpath, SCRIPTS)]
+    assert scripts[0] == scripts[1]
+    assert (shell.folder / "env.0").read_bytes() == (shell.folder / "env.1").read_bytes()
+
+
+SCRIPTS = ("script.0", "script.1")
+
+
+@pytest.mark.parametrize("words", [["job.sh"], ["--wait", "job.sh"], ["--parsable", "job.sh"]])
+def test_outputs_read_as_one_are_in_sbatchs_order(shell: Shell, words: list[str]) -> None:
+    """A program that reads both with 2>&1 takes the last line for the job's id."""
+    for number in (0, 1):
+        shell.behave(number, "echo 'sbatch: warning: of a plugin' >&2")
+    argvs = [shell.command(*words), [str(shell.folder / "bin/sbatch"), *words]]
+    seen = [
+        subprocess.run(
+            argv, cwd=shell.folder, env=shell.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, timeout=60, check=False,
+        )
+        for argv in argvs
+    ]  # fmt: skip
+    assert seen[0].stdout == seen[1].stdout
+    assert seen[0].stdout.startswith(b"sbatch: warning")
+
+
+def test_a_refusal_is_sbatchs_own_and_comes_once(shell: Shell) -> None:
+    shell.behave(0, f'echo "{DEFINITE}" >&2; exit 1')
+    done = shell.run("job.sh")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{DEFINITE}\n")
+    assert (len(shell.calls()), shell.decisions()) == (1, [])
+
+
+def test_what_would_have_been_is_recorded(shell: Shell) -> None:
+    shell.run("job.sh")
+    [kept] = shell.decisions()
+    assert (kept["given"], kept["mode"], kept["shadow"]) == ("as asked", "exclusive", True)
+    assert (kept["would"], kept["would_not"], kept["would_partition"]) == (SLICE, "", "")
+    assert kept["would_memory_mib"] is None, "of a slice site.toml says what it holds"
+    switch(shell, '"mps"')
+    shell.run("job.sh")
+    kept = shell.decisions()[-1]
+    assert str(kept["would"]).startswith("mps:")
+    assert kept["would_memory_mib"] == 4096 + 256, "the site's headroom"
+
+
+def test_in_force_nothing_would_have_been(shell: Shell) -> None:
+    shell.site('"mig"', agent=True)
+    shell.run("job.sh")
+    [kept] = shell.decisions()
+    assert (kept["given"], kept["shadow"], kept["would"]) == (SLICE, False, "")
+
+
+@pytest.mark.parametrize(
+    ("argv", "order", "text", "why"),
+    [
+        (["--colloc=off"], '"mig"', HINTED, "off"),
+        (["--exclusive"], '"mig"', HINTED, "request"),
+        ([], '"mig"', SCRIPT, "need"),
+        (["--gpu-footprint=mem=70G,sm=10"], '"mig"', HINTED, "fit"),
+        # A share needs a block, and this script must stay as it is.
+        ([], '"mps"', HINTED.replace("echo hello", 'cat "$0"'), "fit"),
+    ],
+)
+def test_why_nothing_would_have_been_is_recorded(
+    shell: Shell, argv: list[str], order: str, text: str, why: str
+) -> None:
+    switch(shell, order)
+    (shell.folder / "job.sh").write_text(text)
+    shell.run(*argv, "job.sh")
+    [kept] = shell.decisions()
+    assert (kept["shadow"], kept["would"], kept["would_not"]) == (True, "", why)
+
+
+@pytest.mark.parametrize(
+    ("used", "argv", "wait"),
+    [
+        (WHOLE_FULL, [], (0.0, 0)),
+        (SLICE_FULL, [], (None, None)),
+        (WHOLE_FULL, ["--array=0-9"], (None, None)),
+        (WHOLE_FULL, ["--dependency=afterok:1"], (None, None)),
+        (WHOLE_FULL, ["--begin=now+1hour"], (None, None)),
+    ],
+)
+def test_what_was_free_is_recorded_of_a_job_that_waits_for_a_gpu_alone(
+    shell: Shell, used: str, argv: list[str], wait: tuple[float | None, int | None]
+) -> None:
+    sinfo(shell, used)
+    shell.run(*argv, "job.sh")
+    [kept] = shell.decisions()
+    assert (kept["would"], (kept["would_wait_s"], kept["would_wait_runs"])) == (SLICE, wait)
+
+
+def test_a_decision_that_cannot_be_written_is_nobodys_trouble(shell: Shell) -> None:
+    (shell.folder / "home/.local").write_text("no folder")
+    done = shell.run("job.sh")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job 4711\n", "")
+
+
+def test_whoever_asks_csub_is_answered(shell: Shell) -> None:
+    done = shell.run("--explain", "job.sh")
+    assert "shadow mode; would have been gpu:h100_1g.10gb:1" in done.stderr
+    assert "not known" in shell.run("--gpu-footprint=mem=4G", "job.sh").stderr
+    assert shell.calls() == [["job.sh"]] * 2

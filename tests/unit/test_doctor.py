@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each check on a site that is sound in that respect, and on one that is not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ClusterShell.NodeSet import set_std_group_resolver, set_std_group_resolver_config
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import Gres
+from slurm_colloc.site.doctor.checks import CHECKS, Diagnosis, diagnose
+from slurm_colloc.site.doctor.facts import Device, Script
+from slurm_colloc.slurm.setup import GresLine, Queue
+from tests.unit.doctor_sites import (
+    G1,
+    G2,
+    LARGER,
+    M1,
+    SETTINGS,
+    SLICE,
+    SOUND,
+    TRACKED,
+    UNREAD,
+    WHOLE,
+    limited,
+    node,
+    priced,
+    prolog,
+    recorded_site,
+    settings,
+)
+from tests.unit.made import RELEASES
+
+
+def said(diagnosis: Diagnosis) -> dict[str, list[tuple[str, str]]]:
+    found: dict[str, list[tuple[str, str]]] = {}
+    for fault in diagnosis.faults:
+        found.setdefault(fault.code, []).append((fault.subject, fault.evidence))
+    return found
+
+
+def gaps(diagnosis: Diagnosis) -> dict[str, str]:
+    return {one.code: one.why for one in diagnosis.unchecked}
+
+
+def test_a_sound_site_has_no_findings() -> None:
+    found = diagnose(SOUND)
+    assert found.faults == ()
+    assert [(one.code, one.subject) for one in found.unchecked] == [("DOC020", "g2,m1")]
+    assert found.codes == tuple(check.code for check in CHECKS)
+
+
+def test_codes_are_told_apart_and_say_all_that_is_promised() -> None:
+    assert len({check.code for check in CHECKS}) == len(CHECKS)
+    for check in CHECKS:
+        assert check.severity in ("error", "warning")
+        assert all((check.title, check.consequence, check.mend, check.source)), check.code
+
+
+BY_JOB = "export CUDA_MPS_PIPE_DIRECTORY=/run/mps/$SLURM_JOB_ID\nnvidia-cuda-mps-control -d\n"
+BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
+    ("DOC001", prolog('nvidia-smi -c "${CUDA_VISIBLE_DEVICES}"'), "Prolog '/p'", "nvidia-smi -c"),
+    ("DOC001", prolog("nvidia-smi \\\n  --compute-mode=$SLURM_JOB_GPUS"), "Prolog '/p'", "--compute-mode=$SLURM"),
+    ("DOC002", prolog("true && nvidia-smi -c 0"), "Prolog '/p'", "'nvidia-smi -c 0'"),
+    ("DOC002", prolog("nvidia-smi -c EXCLUSIVE_PROCESS # -i 0"), "Prolog '/p'", "'nvidia-smi -c EXCLUSIVE_PROCESS'"),
+    ("DOC003", prolog("echo quit | nvidia-cuda-mps-control"), "Prolog '/p'", "'echo quit | nvidia-cuda-mps-control'"),
+    ("DOC003", prolog("nvidia-cuda-mps-control <<< quit"), "Prolog '/p'", "<<< quit"),
+    ("DOC004", prolog(BY_JOB), "Prolog '/p'", "there is no TaskProlog"),
+    ("DOC004", prolog(BY_JOB, Script("TaskProlog", "/t", "echo")), "Prolog '/p'", "TaskProlog does not name it"),
+    ("DOC005", prolog("ps aux | grep nvidia-cuda-mps | grep -v grep"), "Prolog '/p'", "ps aux"),
+    ("DOC005", prolog("pkill -f nvidia-cuda-mps-control"), "Prolog '/p'", "pkill"),
+    ("DOC006", prolog(BY_JOB), "Prolog '/p'", "'/run/mps/$SLURM_JOB_ID'"),
+    (
+        "DOC006",
+        prolog(f"id=${{SLURM_JOB_ID}}\n{BY_JOB.replace('$SLURM_JOB_ID', '${id}')}"),
+        "Prolog '/p'",
+        "SLURM_JOB_ID",
+    ),
+    ("DOC007", prolog("nvidia-cuda-mps-control -d -multiuser-server"), "Prolog '/p'", "-multiuser-server"),
+    *(
+        (
+            "DOC010",
+            {"nodes": (node("g7", *G1.gres, Gres("shard", "", 4)),), "release": slurm},
+            "g7",
+            f"of Slurm {slurm}",
+        )
+        for slurm in RELEASES
+    ),
+    (
+        "DOC011",
+        {"gres_conf": (GresLine("g1", "gpu", "a100", ""),)},
+        "g1",
+        "slurm.conf has gpu:h100; gres.conf has only a100",
+    ),
+    (
+        "DOC011",
+        {"gres_conf": (GresLine("", "gpu", "a100", ""),)},
+        "g1",
+        "gres.conf has gpu:a100; slurm.conf has only h100",
+    ),
+    ("DOC011", {"this_node": "m1"}, "m1", f"slurm.conf has gpu:{SLICE}; the driver has no slices"),
+    (
+        "DOC012",
+        {"nodes": (M1._replace(reason="gres/gpu count reported lower than configured (3 < 4) [slurm@2026]"),)},
+        "m1",
+        "(3 < 4)",
+    ),
+    (
+        "DOC013",
+        settings(AccountingStorageTRES=f"{TRACKED},gres/gpu:v100"),
+        "AccountingStorageTRES of slurm.conf",
+        "gres/gpu:v100",
+    ),
+    ("DOC013", priced(**{"gres_gpu:v100": 1.0}), "TRESBillingWeights of partition 'gpu'", "no node has gres/gpu:v100"),
+    ("DOC013", limited(**{"gres_gpu:v100": "1"}), "MaxTRESPerUser of QOS 'normal'", "no node has gres/gpu:v100"),
+    ("DOC014", settings(SelectType="select/linear"), "slurm.conf", "select/linear"),
+    ("DOC020", {"devices": (Device("GPU-1", "h", "prohibited"),)}, "g1, GPU-1", "compute mode is prohibited"),
+    ("DOC020", {"this_node": "g2", "devices": (Device("GPU-1", "h", "exclusive_process"),)}, "g2, GPU-1", "gres/shard"),
+    ("DOC030", {"cgroup": {"ConstrainDevices": "no"}}, "cgroup.conf", "ConstrainDevices is no"),
+    ("DOC030", settings(TaskPlugin="task/affinity"), "cgroup.conf", "TaskPlugin is task/affinity"),
+    (
+        "DOC031",
+        {"cgroup": {"ConstrainRAMSpace": "no", "ConstrainSwapSpace": "no"}},
+        "cgroup.conf",
+        "ConstrainRAMSpace is no",
+    ),
+    ("DOC032", settings(ProctrackType="proctrack/linuxproc"), "slurm.conf", "proctrack/linuxproc"),
+    (
+        "DOC040",
+        settings(AccountingStorageTRES="cpu,gres/gpu:h100"),
+        "AccountingStorageTRES of slurm.conf",
+        "it lacks gres/gpu",
+    ),
+    (
+        "DOC041",
+        settings(AccountingStorageTRES="gres/gpu"),
+        "AccountingStorageTRES of slurm.conf",
+        "gres/mps, gres/shard",
+    ),
+    ("DOC042", settings(AccountingStorageTRES="gres/gpu"), "AccountingStorageTRES of slurm.conf", f"gres/gpu:{SLICE}"),
+    ("DOC043", settings(AccountingStorageType="accounting_storage/none"), "slurm.conf", "accounting_storage/none"),
+    (
+        "DOC044",
+        settings(AccountingStorageEnforce="associations"),
+        "AccountingStorageEnforce of slurm.conf",
+        "and 1 more",
+    ),
+    ("DOC045", settings(JobAcctGatherType="jobacct_gather/none"), "slurm.conf", "jobacct_gather/none"),
+    (
+        "DOC050",
+        limited(gres_gpu="1"),
+        "QOS 'normal'",
+        "MaxTRESPerUser=gres/gpu=1 says nothing of gres/mps and gres/shard",
+    ),
+    ("DOC050", limited("MaxTRES", gres_gpu="0"), "QOS 'normal'", "MaxTRES=gres/gpu=0 says nothing of gres/mps"),
+    ("DOC050", limited("GrpTRESMins", gres_gpu="9"), "QOS 'normal'", "GrpTRESMins=gres/gpu=9 says nothing of gres/mps"),
+    ("DOC050", limited(gres_gpu="0", gres_shard="4"), "QOS 'normal'", "says nothing of gres/mps"),
+    (
+        "DOC050",
+        limited("GrpTRES", ("a", "b", "c", "d"), **{"gres_gpu:h100": "1"}),
+        "a, b, c and 1 more",
+        "gres/gpu:h100=1",
+    ),
+    (
+        "DOC051",
+        limited(gres_gpu="1", gres_mps="1", gres_shard="1"),
+        "QOS 'normal'",
+        "MaxTRESPerUser=gres/gpu=1 is used up",
+    ),
+    (
+        "DOC060",
+        priced(gres_gpu=100.0),
+        "partition 'gpu'",
+        f"one costs: gpu:{SLICE} 100, gpu:h100 100; gpu:{LARGER} 100",
+    ),
+    (
+        "DOC060",
+        priced(gres_gpu=100.0, **{f"gres_gpu:{SLICE}": 14.0}),
+        "partition 'gpu'",
+        f"gpu:{SLICE} 114, gpu:h100 100",
+    ),
+    (
+        "DOC060",
+        {**priced(gres_gpu=9.0), "nodes": (M1,)},
+        "partition 'gpu'",
+        f"one costs: gpu:{SLICE} 9, gpu:{LARGER} 9",
+    ),
+    ("DOC061", priced(**{f"gres_gpu:{WHOLE}": 100.0}), "partition 'gpu'", f"gres/mps, gres/shard, gres/gpu:{SLICE}"),
+    ("DOC070", {"clock_ahead_s": (-90.2, 0.5)}, "g1 (this machine)", "its clock is 90 s behind slurmctld's"),
+    ("DOC070", {"nodes": (G1._replace(slurmd_start_s=2100.0),)}, "g1", "its slurmd started 100 s after now"),
+    (
+        "DOC071",
+        {"queue": Queue(2000.0, 90, 50, 80)},
+        "SchedulerParameters of slurm.conf",
+        "of 80 that waited the last cycle came to 50; bf_max_job_test is 50",
+    ),
+    (
+        "DOC072",
+        settings(SchedulerParameters="defer"),
+        "SchedulerParameters of slurm.conf",
+        "1440 minutes by default; partition gpu",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "fields", "subject", "evidence"), BROKEN)
+def test_a_fault_is_found(code: str, fields: dict[str, Any], subject: str, evidence: str) -> None:
+    found = said(diagnose(SOUND._replace(**fields)))[code]
+    assert [one for one in found if one[0] == subject and evidence in one[1]], found
+
+
+def test_every_check_finds_something_somewhere() -> None:
+    assert {code for code, *_ in BROKEN} == {check.code for check in CHECKS}
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        ("DOC001", prolog("nvidia-smi -q -i $CUDA_VISIBLE_DEVICES")),
+        ("DOC002", prolog("nvidia-smi --query-gpu=compute_mode --format=csv")),
+        ("DOC002", prolog("nvidia-smi --id=$gpu --compute-mode 3")),
+        ("DOC004", prolog("export CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps; nvidia-cuda-mps-control -d")),
+        ("DOC004", prolog("nvidia-cuda-mps-control -d")),
+        ("DOC006", {**prolog(BY_JOB), "nodes": (G2,)}),
+        ("DOC010", {"nodes": (G1, G2)}),
+        ("DOC011", {"nodes": (node("g9", Gres("gpu", "", 2)),)}),
+        ("DOC020", {"this_node": "g1", "devices": (Device("GPU-1", "h", "exclusive_process"),)}),
+        ("DOC031", {"cgroup": {"ConstrainRAMSpace": "no", "ConstrainSwapSpace": "yes"}}),
+        ("DOC031", {"cgroup": {}, **settings(SelectTypeParameters="CR_CORE", TaskPlugin="task/none")}),
+        ("DOC040", settings(AccountingStorageTRES="", AccountingStorageType="accounting_storage/none")),
+        ("DOC044", {**settings(AccountingStorageEnforce="associations"), **limited(cpu="3")}),
+        ("DOC050", limited(gres_gpu="1", billing="100")),
+        ("DOC050", limited(gres_gpu="1", gres_mps="50", gres_shard="4")),
+        ("DOC051", {**limited(gres_gpu="1"), "nodes": (G1, G2)}),
+        ("DOC050", limited("MaxTRES", gres_gpu="1")),
+        ("DOC050", limited("MaxTRESPerNode", **{"gres_gpu:h100": "2"})),
+        ("DOC051", limited(gres_gpu="0")),
+        ("DOC060", {**priced(gres_gpu=100.0), "nodes": (G1,)}),
+        ("DOC060", {**priced(gres_gpu=100.0, **{f"gres_gpu:{LARGER}": 9.0}), "nodes": (M1,)}),
+        ("DOC060", priced(cpu=1.0)),
+        ("DOC061", priced(cpu=1.0)),
+        ("DOC071", {"queue": Queue(2000.0, 0, None, None)}),
+        ("DOC071", settings(SchedulerType="sched/builtin")),
+        ("DOC072", settings(SchedulerType="sched/builtin", SchedulerParameters="")),
+    ],
+)
+def test_what_is_sound_is_not_found_wanting(code: str, fields: dict[str, Any]) -> None:
+    assert code not in said(diagnose(SOUND._replace(**fields)))
+    assert code not in gaps(diagnose(SOUND._replace(**fields))) or code == "DOC020"
+
+
+def test_the_largest_of_a_node_is_what_max_tres_bills() -> None:
+    site = SOUND._replace(**priced(**{"gres_gpu": 10.0, f"gres_gpu:{WHOLE}": 20.0, f"gres_gpu:{SLICE}": 10.0}))
+    assert "DOC060" not in said(diagnose(site))
+    largest = site._replace(settings=SETTINGS | {"PriorityFlags": "MAX_TRES"})
+    assert "DOC060" not in said(diagnose(largest))
+    dear = largest._replace(**priced(**{"gres_gpu": 20.0, f"gres_gpu:{WHOLE}": 10.0, f"gres_gpu:{SLICE}": 10.0}))
+    assert said(diagnose(dear))["DOC060"] == [
+        (
+            "partition 'gpu'",
+            f"by TRESBillingWeights one costs: gpu:{SLICE} 20, gpu:h100 20; gpu:{LARGER} 20, gpu:h100 20",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "codes", "why"),
+    [
+        ({"limits": UNREAD}, {"DOC013", "DOC050", "DOC051"}, "it is hidden"),
+        (
+            {"limits": UNREAD, **settings(AccountingStorageEnforce="")},
+            {"DOC013", "DOC044", "DOC050", "DOC051"},
+            "hidden",
+        ),
+        ({"gres_conf": UNREAD}, {"DOC011"}, "it is hidden"),
+        ({"gres_conf": ()}, {"DOC011"}, "gres.conf here has no GPU type for these nodes"),
+        ({"queue": UNREAD, "clock_ahead_s": UNREAD}, {"DOC070", "DOC071"}, "it is hidden"),
+        ({"queue": Queue(2000.0, 4, None, None)}, {"DOC071"}, "4 jobs wait, and no cycle of it has ended yet"),
+        ({"cgroup": UNREAD}, {"DOC030", "DOC031"}, "it is hidden"),
+        ({"cgroup": {}}, {"DOC030", "DOC031"}, "slurmctld does not say what Constrain"),
+        ({"scripts": ()}, {"DOC006"}, "none of the scripts that slurm.conf names starts an MPS daemon"),
+        ({"scripts": (Script("Prolog", "/p", UNREAD),)}, {f"DOC00{number}" for number in range(1, 8)}, "it is hidden"),
+        ({"this_node": "m1", "devices": UNREAD}, {"DOC011"}, "the slices themselves: it is hidden"),
+        (
+            {"nodes": (node("g1", *G1.gres, Gres("shard", "", 4)),), "release": "26.11"},
+            {"DOC010"},
+            "not tried on Slurm 26.11",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_not_called_sound(fields: dict[str, Any], codes: set[str], why: str) -> None:
+    diagnosis = diagnose(SOUND._replace(**fields))
+    found = gaps(diagnosis)
+    assert set(found) - {"DOC020"} == codes
+    assert all(why in found[code] for code in codes), found
+    assert not codes & set(said(diagnosis))
+
+
+def test_of_the_gpus_of_this_node_none_goes_unmentioned() -> None:
+    assert gaps(diagnose(SOUND._replace(devices=UNREAD)))["DOC020"] == "it is hidden"
+    silent = diagnose(SOUND._replace(devices=(Device("GPU-1", "h", ""),)))
+    assert [one.subject for one in silent.unchecked] == ["g2,m1", "g1, GPU-1"]
+
+
+def test_checks_can_be_left_out() -> None:
+    left = diagnose(SOUND, ["DOC020", "DOC001"])
+    assert left.unchecked == ()
+    assert {check.code for check in CHECKS} - set(left.codes) == {"DOC001", "DOC020"}
+    with pytest.raises(InputError, match="there is no check 'DOC999'; there are DOC001, "):
+        diagnose(SOUND, ["DOC999"])
+
+
+@pytest.mark.parametrize("slurm", RELEASES)
+def test_the_recorded_site_that_was_set_up_wrong(slurm: str) -> None:
+    found = said(diagnose(recorded_site(slurm)))
+    assert set(found) == {
+        *(f"DOC00{number}" for number in range(1, 8)),
+        *("DOC010", "DOC011", "DOC012", "DOC013", "DOC030", "DOC031", "DOC032", "DOC045"),
+        *("DOC050", "DOC051", "DOC060", "DOC061", "DOC071", "DOC072"),
+    }
+    assert found["DOC050"] == [
+        ("account 'phys'", "GrpTRES=gres/gpu:h100=4 says nothing of gres/mps and gres/shard"),
+        ("QOS 'one'", "MaxTRESPerUser=gres/gpu=1 says nothing of gres/mps and gres/shard"),
+    ]
+    assert [subject for subject, _ in found["DOC060"]] == ["partition 'dear'"]
+    assert [subject for subject, _ in found["DOC061"]] == ["partition 'dear'", "partition 'free'"]
+
+
+def test_a_name_in_gres_conf_asks_no_group_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ClusterShell would run the command of clustershell's own configuration for it."""
+    (tmp_path / "groups.conf").write_text(f"[Main]\ndefault: x\n[x]\nmap: touch {tmp_path}/ran; echo g1\n")
+    monkeypatch.setenv("CLUSTERSHELL_CFGDIR", str(tmp_path))
+    set_std_group_resolver_config(str(tmp_path / "groups.conf"))
+    try:
+        lines = (GresLine("@all,@x", "gpu", "other", ""), GresLine("@x", "gpu", "more", ""))
+        diagnose(SOUND._replace(gres_conf=lines))
+    finally:
+        set_std_group_resolver(None)
+    assert not (tmp_path / "ran").exists()

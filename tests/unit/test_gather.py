@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""'colloc site doctor' from its arguments to its exit status, over made-up commands of Slurm."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc import clock
+from slurm_colloc.errors import ProcessError
+from slurm_colloc.gpu.nvidia_smi import parse_modes
+from slurm_colloc.site.doctor.checks import CHECKS
+from slurm_colloc.site.doctor.facts import Seen, Unread
+from slurm_colloc.site.doctor.gather import gather, scripts
+from slurm_colloc.slurm.setup import parse_queue
+from tests.unit.made import RECORDED
+from tests.unit.programs import colloc, program
+
+FOLDER = RECORDED / "slurm-22.05/setup"
+AT_S = parse_queue((FOLDER / "queue.txt").read_text()).at_s
+
+
+@pytest.fixture(autouse=True)
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Commands that answer with what was recorded, from a copy of it."""
+    said = tmp_path / "said"
+    said.mkdir()
+    for path in FOLDER.iterdir():
+        (said / path.name).write_text(path.read_text().replace("/lab/etc", str(said)))
+    for name in ("epilog.sh", "taskprolog.sh"):
+        (said / name).write_text("#!/bin/sh\n")
+    scontrol = (
+        '[ "$TZ,$SLURM_TIME_FORMAT" = UTC,%s ] || exit 7\n'
+        f'case "$*" in --version) echo "slurm-wlm 22.05.8";; *) cat {said}/$2.txt;; esac\n'
+    )
+    program(tmp_path, "scontrol", scontrol, monkeypatch)
+    program(
+        tmp_path,
+        "sacctmgr",
+        f'case "$5" in qos) cat {said}/qos.txt;; *) cat {said}/association.txt;; esac\n',
+        monkeypatch,
+    )
+    program(tmp_path, "sdiag", f"cat {said}/queue.txt\n", monkeypatch)
+    monkeypatch.setattr(clock, "now", lambda: AT_S + 0.5)
+    monkeypatch.setenv("SLURMD_NODENAME", "login")
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    return said
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> dict[str, list[dict[str, str]]]:
+    found: dict[str, list[dict[str, str]]] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_what_is_wrong_is_said_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert colloc("site", "doctor") == 1
+    said = capsys.readouterr().out
+    lines = said.splitlines()
+    at = lines.index("DOC050 error: QOS 'one': MaxTRESPerUser=gres/gpu=1 says nothing of gres/mps and gres/shard")
+    assert lines[at - 1].startswith("    see: https://slurm.schedmd.com/"), "once for all subjects of a code"
+    assert "    do: set gres/mps and gres/shard in the same limit" in said
+    assert said.count("    do: set gres/mps") == 1
+    assert "not checked DOC020: g[1-2],m1: the compute mode is known on the node itself" in said
+    assert lines[-1].endswith(f"by {len(CHECKS)} checks of Slurm 22.05 from login")
+
+
+def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert colloc("site", "doctor", "--format", "json") == 1
+    found = shown(capsys)
+    assert set(found) == {"schema", "cluster", "slurm_release", "seen_from", "checks", "findings", "not_checked"}
+    assert set(found["findings"][0]) == {"code", "severity", "subject", "evidence", "consequence", "mend", "source"}
+    assert set(found["not_checked"][0]) == {"code", "subject", "why"}
+
+
+def test_exit_statuses(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert colloc("site", "doctor", *(f"--skip={check.code}" for check in CHECKS)) == 0
+    seen_elsewhere = [f"--skip={check.code}" for check in CHECKS if check.code != "DOC020"]
+    assert colloc("site", "doctor", *seen_elsewhere) == 3
+    assert capsys.readouterr().out.endswith("0 findings, 1 gap, by 1 check of Slurm 22.05 from login\n")
+    assert colloc("site", "doctor", "--skip", "DOC9") == 2
+    assert colloc("site", "doctor", "--format", "csv") == 2
+    assert "there is no check 'DOC9'" in capsys.readouterr().err
+    (slurm / "node.txt").write_text("NodeName=c1 Gres=(null) Partitions=all\n")
+    assert colloc("site", "doctor") == 2
+    assert "no node of the cluster has a gres called gpu" in capsys.readouterr().err
+    (slurm / "config.txt").unlink()
+    assert colloc("site", "doctor") == 2
+    said = capsys.readouterr()
+    assert "'scontrol show config' ended with status 1" in said.err
+    assert said.out == ""
+
+
+def test_what_does_not_answer_is_not_checked(
+    tmp_path: Path, slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program(tmp_path, "sacctmgr", "echo 'sacctmgr: error: slurmdbd is down' >&2; exit 1\n", monkeypatch)
+    program(tmp_path, "sdiag", "exit 1\n", monkeypatch)
+    (slurm / "gres.conf").unlink()
+    assert colloc("site", "doctor", "--format", "json") == 1
+    gaps = {one["code"]: one["why"] for one in shown(capsys)["not_checked"]}
+    assert set(gaps) == {"DOC011", "DOC013", "DOC020", "DOC050", "DOC051", "DOC070", "DOC071"}
+    assert "slurmdbd is down" in gaps["DOC050"]
+    assert "gres.conf' cannot be read" in gaps["DOC011"]
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "said"), [(-40.0, "40 s behind"), (40.0, "40 s ahead of"), (5.25, ""), (-5.25, "")]
+)
+def test_the_clock_of_this_machine(ahead_s: float, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "now", lambda: AT_S + 0.5 + ahead_s)
+    site = gather(10.0, "login", os.environ)
+    assert site.clock_ahead_s == (ahead_s, 0.5)
+    [check] = [check for check in CHECKS if check.code == "DOC070"]
+    found = list(check.find(site))
+    assert [isinstance(seen, Seen) and said in seen.evidence for seen in found] == ([True] if said else [])
+
+
+def test_a_question_that_hangs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "scontrol", "sleep 20\n", monkeypatch)
+    with pytest.raises(ProcessError, match=r"did not answer within 0\.2 s"):
+        gather(0.2, "login", os.environ)
+
+
+def test_scripts_are_found_by_pattern_and_number_and_read_if_they_can_be(tmp_path: Path) -> None:
+    folder = tmp_path / "prolog.d"
+    folder.mkdir()
+    (folder / "10-mps").write_text("#!/bin/sh\n")
+    (folder / "20-binary").write_bytes(b"\x7fELF\0")
+    os.mkfifo(folder / "30-pipe")
+    (tmp_path / "link").symlink_to(folder / "10-mps")
+    found = scripts(
+        {
+            "Prolog[0]": f"{folder}/*",
+            "Prolog[1]": str(tmp_path / "absent"),
+            "PrologFlags": "Alloc",
+            "Epilog": str(tmp_path / "link"),
+            "TaskProlog": "(null)",
+        }
+    )
+    assert [(one.setting, Path(one.path).name) for one in found] == [
+        *(("Prolog", name) for name in ("10-mps", "20-binary", "30-pipe", "absent")),
+        ("Epilog", "link"),
+    ]
+    texts = [one.text.why if isinstance(one.text, Unread) else one.text for one in found]
+    assert texts[0] == texts[4] == "#!/bin/sh\n"
+    assert "20-binary' is no script" in texts[1]
+    assert "is not a regular file" in texts[2]
+    assert "No such file" in texts[3]
+
+
+def test_a_script_may_be_named_from_where_slurm_conf_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for folder, text in ((tmp_path, "#!/bin/sh\n"), (elsewhere, "not this\n")):
+        (folder / "prolog.sh").write_text(text)
+    monkeypatch.chdir(elsewhere)
+    (found,) = scripts({"SLURM_CONF": str(tmp_path / "slurm.conf"), "Prolog": "prolog.sh"})
+    assert (found.path, found.text) == (str(tmp_path / "prolog.sh"), "#!/bin/sh\n")
+
+
+def test_the_driver_is_asked_on_a_gpu_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi = (
+        'case "$*" in *compute_mode*) echo "GPU-1, Exclusive_Process"; echo "GPU-2, [N/A]";;\n'
+        '*query-gpu*) for n in 1 2; do echo "GPU-$n, 0, NVIDIA H100 80GB HBM3, 8, 8, 0, 70.1, Disabled"; done;; esac\n'
+    )
+    program(tmp_path, "nvidia-smi", smi, monkeypatch)
+    site = gather(10.0, "g1", os.environ)
+    assert [tuple(one) for one in site.devices] == [
+        ("GPU-1", "nvidia_h100_80gb_hbm3", "exclusive_process"),
+        ("GPU-2", "nvidia_h100_80gb_hbm3", ""),
+    ]
+    program(tmp_path, "nvidia-smi", "exit 127\n", monkeypatch)
+    assert isinstance(gather(10.0, "g1", os.environ).devices, Unread)
+    elsewhere = gather(10.0, "login", os.environ).devices
+    assert isinstance(elsewhere, Unread)
+    assert "this machine is no GPU node" in elsewhere.why
+
+
+def test_compute_modes() -> None:
+    text = "GPU-1, Default\nGPU-2, Exclusive_Process\nGPU-3, [N/A]\nUnable to determine the device handle\n"
+    assert parse_modes(text) == {"GPU-1": "default", "GPU-2": "exclusive_process"}
+
+
+def test_without_a_database_there_are_no_limits(slurm: Path) -> None:
+    config = slurm / "config.txt"
+    config.write_text(config.read_text().replace("accounting_storage/slurmdbd", "accounting_storage/none"))
+    assert gather(10.0, "login", os.environ).limits == ()

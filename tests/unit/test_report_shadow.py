@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc report --shadow: what it prints, in each format, and what it cannot be asked."""
+
+import csv
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.model import ShadowLeft, ShadowPiece
+from slurm_colloc.report.shadow import FORMATS, ShadowReport, as_csv, as_html, as_json, as_table
+from tests.unit.made import HOUR, decision, run
+from tests.unit.programs import colloc
+from tests.unit.stored import busy, stored
+
+SLICE = ShadowPiece("gpu:h100_1g.10gb:1", 5, 3, 1, 0, 30.0, 10.5, 2.25, 2, 1, 1, -90.0)
+MOVED = ShadowPiece("=HYPERLINK(1)\x1b[31m in mig", 2, 0, 0, 0, 0.0, 0.0, 0.0, 0, 0, 0, None)
+REPORT = ShadowReport(
+    cluster="c",
+    since=datetime(2026, 1, 1, tzinfo=UTC),
+    until=datetime(2026, 1, 8, tzinfo=UTC),
+    equivalents="compute slices",
+    covered_pct=90,
+    runs=20,
+    decided=10,
+    pieces=(SLICE, MOVED),
+    total=SLICE._replace(piece="total", runs=7),
+    left=(ShadowLeft("what it needs was not known", 3, None),),
+    not_judged=(ShadowLeft("nobody measured its peak of GPU memory", 1, 2.0),),
+    replayed=False,
+    skipped={},
+    templates="",
+)
+
+
+def test_the_table_says_counts_and_method() -> None:
+    told = as_table(REPORT)
+    titles, _, first, second, *_ = told.splitlines()[2:]
+    assert titles.split()[:4] == ["PIECE", "RUNS", "JUDGED", "FIT"]
+    assert first.split()[1:] == ["5", "4", "3", "1", "30.00", "10.50", "19.50", "-1.5", "min", "2"]
+    assert second.split()[-9:] == ["2", "0", "0", "0", "-", "-", "-", "-", "0"], "nothing is known of these"
+    assert "\x1b" not in told
+    for said in (
+        "runs with a GPU in window: 20; decided on: 10; with a piece: 7; judged: 4",
+        "as asked, what it needs was not known: 3 runs\n",
+        "not judged, nobody measured its peak of GPU memory: 1 run, 2.00 GPU-h",
+        "for 2.25 GPU-h had they failed at their very end",
+        "1 of these 2 waited longer than that",
+    ):
+        assert said in told
+
+
+def test_of_waits_that_nobody_knows_nothing_is_said() -> None:
+    total = REPORT.total._replace(waits_known=0, earlier_median_s=None, over_share=2)
+    told = as_table(REPORT._replace(total=total))
+    assert "EARLIER: not known of any run" in told
+    assert "nobody enforces: 2 runs of those judged" in told
+
+
+def test_json_and_csv_have_the_figures_unrounded() -> None:
+    shown = json.loads(as_json(REPORT))
+    assert (shown["total"]["judged"], shown["total"]["freed_gpu_hours"]) == (4, 19.5)
+    assert shown["pieces"][1]["earlier_median_s"] is None
+    assert shown["left"] == [{"why": "what it needs was not known", "runs": 3, "allocated_gpu_hours": None}]
+    first, second = csv.DictReader(io.StringIO(as_csv(REPORT)))
+    assert (first["piece"], first["earlier_median_s"], second["earlier_median_s"]) == (SLICE.piece, "-90.0", "")
+    assert second["piece"].startswith("'=HYPERLINK"), "a spreadsheet would run it"
+
+
+def test_the_page_shows_what_the_table_shows() -> None:
+    page = as_html(REPORT._replace(cluster="<b>"))
+    assert "<td>19.50</td>" in page
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+    assert "\x1b" not in page
+
+
+# --- the command ---
+
+SITE = """schema = 1
+cluster = "c"
+slurm_release = "22.05"
+default_partition = "gpu"
+policy = "shadow"
+[[pool]]
+name = "m"
+nodes = "m[1-2]"
+partitions = ["gpu"]
+gpu_model = "NVIDIA H100 80GB HBM3"
+gpu_mem_mib = 81559
+sm_count = 132
+[[pool.slice]]
+type = "h100_1g.10gb"
+profile = "1g.10gb"
+mem_mib = 9984
+sm_count = 16
+quantity = 7
+"""
+WINDOW = ("--since", "1970-01-01T00:00:00+00:00", "--until", "1970-01-02T00:00:00+00:00")
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "site.toml").write_text(SITE)
+    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
+    store = stored(tmp_path / "store", [run(), run("2")], busy(900.0, 1800.0, 2700.0, 3600.0))
+    store.write_decisions([("ann", decision(shadow=True, would=SLICE.piece))])
+    store.write_log("a", {"rows_in": 2, "used": 2, "steps": 0, "rejected": {}})
+    return str(tmp_path / "store")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_each_format_is_to_be_had(kept: str, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    assert colloc("report", "--shadow", "--store", kept, *WINDOW, "--format", form) == 0
+    assert SLICE.piece in capsys.readouterr().out
+
+
+def test_what_was_decided_is_told_from_all_runs(kept: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert colloc("report", "--shadow", "--store", kept, *WINDOW, "--format=json") == 0
+    done = capsys.readouterr()
+    shown = json.loads(done.out)
+    assert (shown["runs"], shown["decided"], shown["total"]["fitted"], done.err) == (2, 1, 1, "")
+    assert shown["total"]["allocated_gpu_hours"] == HOUR / 3600
+
+
+def test_where_nothing_was_decided_it_is_said_what_to_do(kept: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert colloc("report", "--shadow", "--past", "--store", kept, *WINDOW) == 0
+    assert "colloc history bootstrap --all" in capsys.readouterr().err
+    (Path(kept) / "decisions.parquet").unlink()
+    assert colloc("report", "--shadow", "--store", kept, *WINDOW) == 0
+    done = capsys.readouterr()
+    assert 'is policy = "shadow" in site.toml' in done.err
+    assert "decided on: 0; with a piece: 0; judged: 0" in done.out
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (["--past"], "--past is for --shadow"),
+        (["--shadow", "--by=gpu"], "leave --by, --runs and --sacct-file out"),
+        (["--shadow", "--runs=runs.csv"], "leave --by, --runs and --sacct-file out"),
+    ],
+)
+def test_what_it_cannot_be_asked(kept: str, capsys: pytest.CaptureFixture[str], argv: list[str], why: str) -> None:
+    assert colloc("report", "--store", kept, *argv) == 2
+    assert why in capsys.readouterr().err

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What shadow mode would have done: decisions beside what was measured, and past jobs decided on afterwards."""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_colloc.accounting.shadow import Piece, Shadow, find_piece, shadow_use
+from slurm_colloc.accounting.shadow_past import decide_past
+from slurm_colloc.accounting.sources.means import JobMeans
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.sweep import Window, sweep
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration, Margin
+from slurm_colloc.estimate.site_margins import calibration_path, to_json
+from slurm_colloc.history.signature import command_signature
+from slurm_colloc.model import WOULD_NOT, AllocationRow, Decision, Gres, Round, SharingMode, Weighed
+from slurm_colloc.placement.choose import as_asked
+from slurm_colloc.placement.waits import wait_for
+from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, decision, evidence, near, run, site
+from tests.unit.stored import busy, stored
+
+CONFIG = site(MIG_POOL, MPS_POOL, SHARD_POOL)
+SLICE = "gpu:h100_1g.10gb:1"
+HOURS = (900.0, 1800.0, 2700.0, 3600.0)
+# 30 % of 132 SMs on 16 of them, and one seventh of a GPU for an hour.
+SLOWED = 0.3 * 132 / 16
+ON_SLICE = SLOWED / 7
+
+
+def would(job: str = "1", piece: str = SLICE, **fields: Any) -> Decision:
+    return decision(job, given="as asked", shadow=True, would=piece, **fields)
+
+
+def told(
+    folder: Path,
+    rows: Sequence[AllocationRow],
+    decisions: Sequence[Decision],
+    rounds: Sequence[Round] = (),
+    since_s: float = 0,
+    until_s: float = 10 * HOUR,
+) -> Shadow:
+    store = stored(folder, rows, rounds, CONFIG)
+    store.write_decisions([("ann", one) for one in decisions])
+    window = Window(since_s, until_s, 1e9)
+    with store.connect(since_s, until_s) as database:
+        sweep(database, store, window)
+        return shadow_use(database, CONFIG, window, "slices")
+
+
+# --- decisions beside what was measured ---
+
+
+def test_a_run_that_fits_frees_what_the_slice_does_not_hold(tmp_path: Path) -> None:
+    found = told(tmp_path, [run()], [would()], busy(*HOURS, sm=20.0, mib=9984))
+    [piece] = found.pieces
+    assert (piece.piece, piece.runs, piece.fitted, piece.out_of_memory) == (SLICE, 1, 1, 0)
+    assert (piece.allocated_gpu_hours, piece.piece_gpu_hours) == (1.0, near(ON_SLICE))
+    assert piece.freed_gpu_hours == near(1 - ON_SLICE)
+    assert found.total == piece._replace(piece="total")
+    assert (found.decided, found.left, found.not_judged) == (1, (), ())
+
+
+def test_what_was_measured_counts_where_it_was_busier_than_foretold(tmp_path: Path) -> None:
+    found = told(tmp_path, [run()], [would()], busy(*HOURS, sm=60.0))
+    assert found.total.piece_gpu_hours == near(2 * ON_SLICE)
+
+
+def test_nobody_can_foretell_more_than_a_whole_gpu(tmp_path: Path) -> None:
+    found = told(tmp_path, [run()], [would(sm_active_q95_pct=1e300)], busy(*HOURS))
+    assert found.total.piece_gpu_hours == near(132 / 16 / 7)
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED"])
+def test_a_peak_above_the_slice_runs_out_of_memory_however_the_run_ended(tmp_path: Path, state: str) -> None:
+    # Half of it sampled shows enough.
+    found = told(tmp_path, [run(state=state)], [would()], busy(900.0, 1800.0, mib=9985))
+    total = found.total
+    assert (total.judged, total.fitted, total.out_of_memory) == (1, 0, 1)
+    assert (total.allocated_gpu_hours, total.freed_gpu_hours) == (0, 0), "nothing is freed by a run that fails"
+    assert total.lost_gpu_hours == near(ON_SLICE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "rounds", "since_s", "why"),
+    [
+        ({}, (), 0, "nobody measured its peak of GPU memory"),
+        ({}, busy(900.0, 1800.0), 0, "less than 90 % of it was sampled"),
+        ({"state": "FAILED"}, busy(*HOURS), 0, "it did not complete, so that its peak is none"),
+        ({"end_s": None, "state": "RUNNING"}, busy(*HOURS, mib=50000), 0, "it had not ended"),
+        ({"start_s": 0}, busy(*HOURS, mib=50000), 60, "it began before the window"),
+        ({"gres": (Gres("gpu", "h100", 2),)}, busy(*HOURS), 0, "it did not get one GPU"),
+        ({"partition": "other"}, busy(*HOURS), 0, "site.toml has no such piece for the partition, or not its size"),
+    ],
+)
+def test_what_cannot_be_judged_is_counted_by_why(
+    tmp_path: Path, fields: dict[str, Any], rounds: Sequence[Round], since_s: float, why: str
+) -> None:
+    found = told(tmp_path, [run(**fields)], [would()], rounds, since_s=since_s)
+    assert [(one.why, one.runs) for one in found.not_judged] == [(why, 1)]
+    assert (found.total.runs, found.total.judged, found.total.freed_gpu_hours) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(("end_s", "fitted"), [(HOUR, 1), (119, 0)])
+def test_the_peak_of_another_sampler_counts_where_it_had_the_time_to_see_one(
+    tmp_path: Path, end_s: int, fitted: int
+) -> None:
+    """Jobstats and Slurm itself say a job's peak, and nothing of how much of its time they saw."""
+    store = Store(str(tmp_path), CONFIG)
+    mean = JobMeans(None, 4000, 1, "jobstats")
+    store.write_allocations("a", [run(end_s=end_s)], 1e6, [mean])
+    store.write_decisions([("ann", would())])
+    window = Window(0, 10 * HOUR, 1e9)
+    with store.connect() as database:
+        sweep(database, store, window)
+        found = shadow_use(database, CONFIG, window, "slices")
+    assert (found.total.fitted, len(found.not_judged)) == (fitted, 1 - fitted)
+
+
+def test_runs_left_as_asked_are_counted_by_why(tmp_path: Path) -> None:
+    made = [would(str(number), "", would_not=why) for number, why in enumerate([*WOULD_NOT, "need", "\x1b[31m"])]
+    found = told(tmp_path, [run(one.job_id) for one in made], made)
+    assert {one.why: one.runs for one in found.left} == {
+        **dict.fromkeys(WOULD_NOT.values(), 1),
+        WOULD_NOT["need"]: 2,
+        "by a decision that does not say why": 1,
+    }
+    assert (found.decided, found.total.runs) == (len(made), 0)
+    assert sum(one.allocated_gpu_hours or 0 for one in found.left) == len(made)
+
+
+def test_only_decisions_of_shadow_mode_count(tmp_path: Path) -> None:
+    placed = decision("1", would=SLICE)
+    assert told(tmp_path, [run(), run("2")], [placed]).decided == 0
+
+
+def test_a_share_is_its_part_of_the_memory_and_shards_enforce_none(tmp_path: Path) -> None:
+    memory = MPS_POOL.gpu_mem_mib or 0
+    mps = would("1", f"mps:{MPS_POOL.mps_per_gpu // 2}", would_memory_mib=5000)
+    shard = would("2", "shard:1")
+    per_gpu = SHARD_POOL.shards_per_gpu
+    rows = [run("1", partition=MPS_POOL.partitions[0]), run("2", HOUR, 2 * HOUR, partition=SHARD_POOL.partitions[0])]
+    later = busy(*(HOUR + at_s for at_s in HOURS), job="2", mib=memory)
+    found = told(tmp_path, rows, [mps, shard], [*busy(*HOURS, mib=5000), *later])
+    of = {piece.piece: piece for piece in found.pieces}
+    assert (of[mps.would].fitted, of[mps.would].piece_gpu_hours) == (1, near(0.5))
+    assert (of["shard:1"].out_of_memory, of["shard:1"].over_share) == (0, 1)
+    assert of["shard:1"].lost_gpu_hours == near(1 / per_gpu)
+    # What an MPS client is limited to is less than its share, and no decision makes the share larger.
+    over = told(tmp_path / "b", rows[:1], [mps], busy(*HOURS, mib=5001))
+    assert over.total.out_of_memory == 1
+    boasts = told(tmp_path / "c", rows[:1], [mps._replace(would_memory_mib=2**62)], busy(*HOURS, mib=memory))
+    assert boasts.total.out_of_memory == 1
+
+
+def test_how_much_earlier_is_only_said_of_what_is_known(tmp_path: Path) -> None:
+    # Waited one hour each: a free piece, a median of 10 min, one of 2 h, one of which nothing is known.
+    waits = {"1": (0.0, 0), "2": (600.0, 7), "3": (7200.0, 9), "4": (None, None)}
+    rows = [run(job, HOUR, 2 * HOUR) for job in waits]
+    times = [HOUR + at_s for at_s in HOURS]
+    rounds = [one for job in waits for one in busy(*times, job=job, uuid=f"GPU-{job}")]
+    made = [would(job, would_wait_s=wait_s, would_wait_runs=runs) for job, (wait_s, runs) in waits.items()]
+    total = told(tmp_path, rows, made, rounds).total
+    assert (total.fitted, total.waits_known, total.waits_free, total.sooner) == (4, 3, 1, 2)
+    assert total.earlier_median_s == 3000
+    assert told(tmp_path / "b", rows[3:], made[3:], rounds).total.earlier_median_s is None
+
+
+def test_what_csub_never_writes_counts_for_nothing(tmp_path: Path) -> None:
+    """Only of an MPS client is memory limited below its share, and nobody waits for what is free."""
+    lie = would(would_memory_mib=1, would_wait_s=1e308, would_wait_runs=0)
+    found = told(tmp_path, [run(submit_s=-100)], [lie], busy(*HOURS, mib=4000))
+    assert (found.total.fitted, found.total.out_of_memory, found.total.waits_known) == (1, 0, 0)
+
+
+def test_a_requeue_sets_the_time_of_submission_anew(tmp_path: Path) -> None:
+    rows = [run(start_s=0, end_s=60, state="NODE_FAIL"), run(start_s=HOUR, end_s=2 * HOUR, submit_s=60)]
+    found = told(tmp_path, rows, [would(would_wait_s=0.0, would_wait_runs=0)], busy(*(HOUR + at_s for at_s in HOURS)))
+    assert (found.total.runs, found.total.fitted, found.total.waits_known) == (2, 1, 0)
+
+
+def test_a_job_that_would_have_moved_is_shown_with_its_partition(tmp_path: Path) -> None:
+    [piece] = told(tmp_path, [run(partition="far")], [would(would_partition="mig")], busy(*HOURS)).pieces
+    assert (piece.piece, piece.fitted) == (f"{SLICE} in mig", 1)
+
+
+def test_a_store_of_an_earlier_release_has_no_such_decisions(tmp_path: Path) -> None:
+    store = stored(tmp_path, [run()], busy(*HOURS), CONFIG)
+    store.write_decisions([("ann", would())])
+    path = tmp_path / "decisions.parquet"
+    with store.connect() as database:
+        database.execute(f"COPY (SELECT * EXCLUDE (shadow, would) FROM '{path}') TO '{path}.old' (FORMAT parquet)")
+    path.with_suffix(".parquet.old").replace(path)
+    window = Window(0, 10 * HOUR, 1e9)
+    with store.connect() as database:
+        sweep(database, store, window)
+        assert shadow_use(database, CONFIG, window, "slices").decided == 0
+
+
+def test_another_clusters_pieces_are_not_in_this_site_file(tmp_path: Path) -> None:
+    """One store may hold several clusters, and each may call its slices the same."""
+    found = told(tmp_path, [run(cluster="d")], [would(cluster="d")], busy(*HOURS))
+    assert ([piece.piece for piece in found.pieces], found.total.judged) == (["(not in site.toml)"], 0)
+
+
+# --- what a piece is ---
+
+
+@pytest.mark.parametrize("key", ["sm_count", "mem_mib"])
+def test_a_slice_without_its_size_is_none(key: str) -> None:
+    """site.toml takes a 0, by which nothing may be divided."""
+    nothing: dict[str, Any] = {key: 0}
+    pool = MIG_POOL._replace(slice=tuple(part._replace(**nothing) for part in MIG_POOL.slice))
+    assert find_piece(SLICE, pool.partitions[0], site(MIG_POOL), "slices") is not None
+    assert find_piece(SLICE, pool.partitions[0], site(pool), "slices") is None
+
+
+def test_of_pools_that_look_the_same_the_least_counts() -> None:
+    [part] = [one for one in MIG_POOL.slice if one.type == "h100_1g.10gb"]
+    other = MIG_POOL._replace(name="n", nodes="n1", slice=(part._replace(mem_mib=8000, sm_count=14),))
+    assert find_piece(SLICE, "mig", site(MIG_POOL, other), "slices") == Piece(near(1 / 7), 8000, near(14 / 132), True)
+    unknown = other._replace(sm_count=None)
+    assert find_piece(SLICE, "mig", site(MIG_POOL, unknown), "slices") is None
+    assert find_piece(SLICE, "mig", CONFIG, "memory") == Piece(near(9984 / 81559), 9984, near(16 / 132), True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "gpu:h100:1", "gpu:h100_1g.10gb:2", "gpu:two", f"{SLICE},{SLICE}", "mps:1000000", "mps:0", "craynetwork:1",
+     "\x1b[31m", "'; DROP TABLE usage; --"],
+)  # fmt: skip
+def test_what_is_no_piece_of_the_sites_is_none(text: str) -> None:
+    assert [find_piece(text, name, CONFIG, "slices") for name in ("gpu", "mig", "mps", "shard")] == [None] * 4
+
+
+# --- what is recorded of waits ---
+
+
+def weighed(option: str, free: bool | None, median_s: float | None, runs: int) -> Weighed:
+    return Weighed(option, free, median_s, None, runs, 1.0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "wait"),
+    [
+        ([weighed(SLICE, True, 60.0, 7), weighed("as asked", False, 600.0, 9)], (0.0, 0)),
+        ([weighed(SLICE, False, 60.0, 7)], (60.0, 7)),
+        ([weighed(SLICE, None, 60.0, 7)], (60.0, 7)),
+        ([weighed(SLICE, False, None, 0)], (None, None)),
+        ([weighed(SLICE, True, None, 0), weighed(SLICE, False, 60.0, 7)], (None, None)),
+        ([], (None, None)),
+    ],
+)
+def test_wait_for(options: list[Weighed], wait: tuple[float | None, int | None]) -> None:
+    taken = as_asked((), ())._replace(mode=SharingMode.MIG, gres=Gres("gpu", "h100_1g.10gb", 1))
+    assert wait_for(taken._replace(weighed=tuple(options))) == wait
+
+
+# --- past jobs ---
+
+TRAIN = command_signature("train.sh", ["--lr=1"], 1)
+
+
+def test_past_jobs_are_decided_on_by_what_had_ended_before(tmp_path: Path) -> None:
+    """Of the first nothing was known, nor of one submitted while the first still ran."""
+    submitted = {"1": 0, "2": 100, "3": 2 * HOUR, "4": 4 * HOUR}
+    rows = [run(job, at_s + 60, at_s + 60 + HOUR, submit_s=at_s) for job, at_s in submitted.items()]
+    rounds = [
+        one
+        for job, at_s in submitted.items()
+        for one in busy(*(at_s + 60 + each for each in HOURS), job=job, uuid=f"GPU-{job}", sm=9.0, mib=4000)
+    ]
+    store = stored(tmp_path, rows, rounds, CONFIG)
+    known = {"sm_active_mean_pct": 9.0, "sm_active_q95_pct": 9.0, "signature": TRAIN}
+    past = [evidence(job, 4000, ended_s=float(at_s + 60 + HOUR), **known) for job, at_s in submitted.items()]
+    store.write_past("c", [("ann", one) for one in [*past[:3], past[3]._replace(ended_s=9e5)]])
+    found, skipped = _past(store)
+    assert skipped == {"another run of the job was measured, not this one": 1}
+    assert [(one.why, one.runs) for one in found.left] == [(WOULD_NOT["need"], 2)]
+    [piece] = found.pieces
+    assert (piece.piece, piece.runs, piece.fitted, piece.waits_known) == (f"{SLICE}", 1, 1, 0)
+    assert piece.piece_gpu_hours == near(1 / 7), "9 % of 132 SMs are fewer than 16"
+
+
+def test_past_jobs_know_no_margins_of_their_own_future(tmp_path: Path) -> None:
+    """The site's margins are taken from what all runs came to, of those that are decided on among them."""
+    rows = [run("1", 60, HOUR), run("2", 2 * HOUR, 3 * HOUR, submit_s=2 * HOUR - 60)]
+    store = stored(tmp_path / "store", rows, busy(*(2 * HOUR + each for each in HOURS), job="2", mib=4000), CONFIG)
+    known = {"sm_active_mean_pct": 9.0, "sm_active_q95_pct": 9.0, "signature": TRAIN}
+    ends = (("1", HOUR), ("2", 3 * HOUR))
+    store.write_past("c", [("ann", evidence(job, 4000, ended_s=float(end_s), **known)) for job, end_s in ends])
+    own = Calibration({name: Margin(LARGEST, 200, 0.97) for name in SHIPPED.margins})
+    kept = Path(calibration_path(str(tmp_path)))
+    kept.parent.mkdir(parents=True)
+    kept.write_text(json.dumps(to_json(time.time() - 60, own)))
+    state = CONFIG._replace(paths=CONFIG.paths._replace(state=str(tmp_path)))
+    [piece] = _past(store, state)[0].pieces
+    assert piece.piece == SLICE
+    assert _past(store, state)[0] == _past(store)[0]
+
+
+def _past(store: Store, config: SiteConfig = CONFIG) -> tuple[Shadow, dict[str, int]]:
+    window = Window(0, 10 * HOUR, 1e9)
+    with store.connect() as database:
+        sweep(database, store, window)
+        source, skipped = decide_past(database, store, config)
+        return shadow_use(database, config, window, "slices", source), dict(skipped)
+
+
+def test_past_jobs_that_had_a_slice_are_not_decided_on(tmp_path: Path) -> None:
+    store = stored(tmp_path, [run(gres=(Gres("gpu", "h100_1g.10gb", 1),), node_list="m1")], busy(*HOURS), CONFIG)
+    store.write_past("c", [("ann", evidence(ended_s=float(HOUR), signature=TRAIN))])
+    found, skipped = _past(store)
+    assert (found.decided, skipped) == (0, {"it had a piece of a GPU already": 1})

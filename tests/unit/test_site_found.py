@@ -1,0 +1,567 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes of every shape, what drivers say of them, and words of people, through site init and site check."""
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from slurm_colloc.config import SiteConfig, parse_site
+from slurm_colloc.errors import GpuError, InputError, ProcessError
+from slurm_colloc.gpu.nvml import NvmlReader
+from slurm_colloc.gpu.reader import GpuUnit
+from slurm_colloc.model import Gres
+from slurm_colloc.site.check import check
+from slurm_colloc.site.cluster import Cluster, NodeGpus, look
+from slurm_colloc.site.discover import Consent, discover
+from slurm_colloc.site.driver import load_gpus_file, parse_gpus_file, read_driver, this_node, to_json
+from slurm_colloc.site.gaps import notes
+from slurm_colloc.site.shapes import Shape, shapes_of
+from slurm_colloc.site.shares import billed_weights, free_of_charge
+from slurm_colloc.slurm.gres import parse_gres
+from slurm_colloc.slurm.limits import Cap
+from slurm_colloc.slurm.parse import Node, parse_nodes, parse_partitions
+from tests.fakes.devices import gpus, slices_of
+from tests.fakes.driver import Driver
+from tests.unit.made import H100, RECORDED, RELEASES
+from tests.unit.test_site import MIG, FakeClient, recorded
+
+LINE = recorded("node").splitlines()[1]
+
+
+def lab(gres: str = "gpu:h100:2", name: str = "g1", more: str = "", **texts: str) -> FakeClient:
+    """Return the laboratory with one node of these gres; ``more`` stands at the end of its line."""
+    node = LINE.replace("gpu:h100:2,mps:h100:200", gres).replace("NodeName=g1", f"NodeName={name}") + more
+    return FakeClient("22.05", None, node=node, **texts)
+
+
+def text_of(
+    cluster: Cluster,
+    models: Mapping[str, str] | None = None,
+    consent: Consent = Consent(),  # noqa: B008
+    extra: Mapping[str, Mapping[str, object]] | None = None,
+) -> str:
+    return discover(cluster, models or {}, consent, extra or {})
+
+
+def read(text: str) -> SiteConfig:
+    return parse_site(tomllib.loads(text), "found")
+
+
+def billed(weights: str, tracked: str = "gres/gpu,gres/mps,gres/shard") -> FakeClient:
+    config = re.sub(r"(AccountingStorageTRES +=).*", rf"\1 cpu,{tracked}", recorded("config"))
+    partition = recorded("partition").replace("PartitionName=gpu", "PartitionName=gpu " + weights)
+    return FakeClient(config=config, partition=partition)
+
+
+# --- shapes ---
+
+
+@pytest.mark.parametrize(
+    ("gres", "shapes"),
+    [
+        ("gpu:4", [Shape("", 4, (), 0, 0)]),
+        ("gpu:0", []),
+        ("gpu:a100:2,gpu:a100:2", [Shape("a100", 4, (), 0, 0)]),
+        ("gpu:a100:4,mps:100", [Shape("a100", 4, (), 25, 0)]),
+        ("gpu:a100:3,mps:100,shard:6", [Shape("a100", 3, (), None, 2)]),
+        ("gpu:a100:1,gpu:h100:3,mps:h100:300", [Shape("a100", 1, (), 0, 0), Shape("h100", 3, (), 100, 0)]),
+        ("gpu:1g.5gb:7,gpu:a100:1", [Shape("a100", 1, (Gres("gpu", "1g.5gb", 7),), 0, 0)]),
+        (
+            "gpu:a100:1,gpu:h100:1,gpu:nvidia_h100_nvl_1g.12gb:7",
+            [Shape("a100", 1, (), 0, 0), Shape("h100", 1, (Gres("gpu", "nvidia_h100_nvl_1g.12gb", 7),), 0, 0)],
+        ),
+        # Of which of the two they are is not said.
+        (
+            "gpu:a100:1,gpu:h100:1,gpu:1g.12gb:7",
+            [
+                Shape("a100", 1, (), 0, 0),
+                Shape("h100", 1, (), 0, 0),
+                Shape("", 0, (Gres("gpu", "1g.12gb", 7),), 0, 0),
+            ],
+        ),
+        (
+            "gpu:a100_1g.5gb:7,gpu:a30_2g.12gb:2",
+            [
+                Shape("", 0, (Gres("gpu", "a100_1g.5gb", 7),), 0, 0),
+                Shape("", 0, (Gres("gpu", "a30_2g.12gb", 2),), 0, 0),
+            ],
+        ),
+    ],
+)
+def test_which_cards_a_node_has(gres: str, shapes: list[Shape]) -> None:
+    assert shapes_of(Node("n", parse_gres(gres), ())) == shapes
+
+
+@pytest.mark.parametrize(
+    "gres",
+    [
+        "gpu:4",
+        "gpu:h100:4,mps:400",
+        "gpu:a100:1,gpu:h100:2,mps:300",
+        "gpu:h100:2,gpu:nvidia_h100_80gb_hbm3_1g.10gb:7",
+        "gpu:h100:1,gpu:nvidia_a100-sxm4-40gb_1g.5gb:7,shard:4",
+        "gpu:nvidia_h100_80gb_hbm3_1g.10gb:7,gpu:nvidia_a100-sxm4-40gb_3g.20gb:2",
+        "gpu:h100:3,mps:100",
+    ],
+)
+def test_what_init_writes_agrees_with_the_cluster_whatever_the_shape(gres: str) -> None:
+    cluster = look(lab(gres))
+    models = {
+        kind: H100
+        for kind in ("h100", "")
+        if any((item.name, item.type) == ("gpu", kind) for item in cluster.nodes[0].gres)
+    }
+    config = read(text_of(cluster, models))
+    assert check(config, cluster) == []
+    assert (
+        len({pool.name for pool in config.pool}) == len(config.pool) == len(shapes_of(Node("n", parse_gres(gres), ())))
+    )
+
+
+@pytest.mark.parametrize("before", ["gpu:h100:2,mps:200", "gpu:4", "gpu:h100:2,gpu:nvidia_h100_80gb_hbm3_1g.10gb:7"])
+@pytest.mark.parametrize(
+    "after",
+    [
+        "gpu:h100:4,mps:400",
+        "gpu:h100:2,mps:100",
+        "gpu:a100:2,mps:200",
+        "gpu:h100:2,shard:8",
+        "gpu:3",
+        "gpu:h100_1g.10gb:7",
+    ],
+)
+def test_a_node_with_other_gres_is_noticed(before: str, after: str) -> None:
+    config = read(text_of(look(lab(before))))
+    problems = check(config, look(lab(after)))
+    assert problems
+    assert all("'g1'" in problem and ": " in problem for problem in problems)
+
+
+def test_gpus_without_a_type_can_be_named() -> None:
+    pool = read(text_of(look(lab("gpu:4")), {"": H100})).pool[0]
+    assert (pool.gpu_type, pool.gpus_per_node, pool.gpu_model, pool.sm_count) == ("", 4, H100, 132)
+
+
+def test_shares_that_cannot_be_split_are_left_open_and_said() -> None:
+    cluster = look(lab("gpu:h100:3,mps:100"))
+    text = text_of(cluster)
+    assert "# mps_per_gpu is not one number" in text
+    config = read(text)
+    assert config.pool[0].mps_per_gpu == 0
+    assert any(note.startswith("node 'g1': its GPUs do not have as many mps each") for note in notes(config, cluster))
+    by_hand = config._replace(pool=(config.pool[0]._replace(mps_per_gpu=100),))
+    assert check(by_hand, cluster) == [], "who knows gres.conf knows better"
+
+
+@pytest.mark.parametrize("slurm", RELEASES)
+@pytest.mark.parametrize("busy", ["idle", "busy"])
+def test_newer_releases_say_how_many_shares_each_gpu_has(slurm: str, busy: str) -> None:
+    sinfo = (RECORDED / f"slurm-{slurm}/sinfo/{busy}.txt").read_text()
+    text = text_of(look(FakeClient(slurm, None, sinfo=sinfo)))
+    assert [(pool.mps_per_gpu, pool.shards_per_gpu) for pool in read(text).pool] == [(100, 0), (0, 4), (0, 0)]
+    assert ("mps_per_gpu = 100  # sinfo, GresUsed" in text) is (slurm != "22.05")
+
+
+def test_a_twin_that_never_registered_is_of_the_same_pool() -> None:
+    twins = "\n".join(LINE.replace("NodeName=g1", f"NodeName={name}") for name in ("g1", "g2"))
+    sinfo = "g1|gpu|gpu:h100:2,mps:h100:200|gpu:h100:0(IDX:N/A),mps:h100:0(0/100,0/100)|idle\ng2|gpu|||down*\n"
+    (pool,) = read(text_of(look(FakeClient("22.05", None, node=twins, sinfo=sinfo)))).pool
+    assert (pool.nodes, pool.mps_per_gpu) == ("g[1-2]", 100)
+
+
+@pytest.mark.parametrize(
+    ("used", "per_gpu"),
+    [("0/200", 200), ("0/200,0/0", 200), ("-/100,7/100", 100), ("0/50,0/150", None), ("IDX:N/A", 100)],
+)
+def test_shares_that_are_not_on_every_gpu(used: str, per_gpu: int | None) -> None:
+    sinfo = f"g1|gpu|gpu:h100:2,mps:h100:200|gpu:h100:0(IDX:N/A),mps:h100:0({used})|idle\n"
+    cluster = look(lab("gpu:h100:2,mps:h100:200", sinfo=sinfo))
+    config = read(text_of(cluster))
+    assert config.pool[0].mps_per_gpu == (per_gpu or 0)
+    assert check(config, cluster) == []
+    other = config._replace(pool=(config.pool[0]._replace(mps_per_gpu=per_gpu * 2 if per_gpu else 1),))
+    assert bool(check(other, cluster)) is (per_gpu is not None)
+
+
+# --- comments ---
+
+
+@pytest.mark.parametrize("slurm", RELEASES)
+def test_every_value_says_where_it_is_from(slurm: str) -> None:
+    text = text_of(look(FakeClient(slurm)), {"h100": H100})
+    silent = [line for line in text.splitlines() if "=" in line and "#" not in line and '"' not in line]
+    assert {line.partition(" ")[0] for line in silent} <= {"schema"}
+    assert "gpu_mem_mib = 81559  # our table of cards: NVIDIA H100 80GB HBM3" in text
+    assert f"# 1 node with Gres=gpu:{MIG}1g.10gb:2" in text
+
+
+def test_nodes_that_are_down_and_features_are_told() -> None:
+    line = LINE.replace("State=MIXED", "State=DOWN*+DRAIN").replace(
+        "AvailableFeatures=(null)", "AvailableFeatures=ib,new"
+    )
+    cluster = look(FakeClient(node=line + " Reason=fan of rack 3 [root@2026]"))
+    text = text_of(cluster)
+    assert "# Features of g1, for --constraint: ib,new" in text
+    assert "# g1 is DOWN+DRAIN, fan of rack 3 [root@2026]: what is said here of it is what slurm.conf says" in text
+    assert "'g1': down, drained or silent, so what slurm.conf says of their GPUs is not confirmed" in notes(
+        read(text), cluster
+    )
+
+
+def test_partitions_are_told_with_what_is_no_key() -> None:
+    words = "TRESBillingWeights=CPU=1.0,GRES/gpu=8.0 "
+    text = recorded("partition").replace("PartitionName=gpu ", f"PartitionName=gpu {words}")
+    head, tail = text.split("PartitionName=gpu ")
+    tail = tail.replace("ExclusiveUser=NO", "ExclusiveUser=YES", 1).replace(
+        "OverSubscribe=NO", "OverSubscribe=EXCLUSIVE", 1
+    )
+    tail = tail.replace("MaxNodes=UNLIMITED", "MaxNodes=2", 1).replace("State=UP", "State=DOWN", 1)
+    cluster = look(FakeClient(partition=f"{head}PartitionName=gpu {tail}"))
+    written = text_of(cluster)
+    before = written.split('name = "gpu"')[0].split("[[partition]]")[-2]
+    for said in (
+        "TRESBillingWeights=CPU=1.0,GRES/gpu=8.0",
+        "ExclusiveUser",
+        "each job gets whole nodes",
+        "MaxNodes=2",
+        "State=DOWN",
+    ):
+        assert said in before
+    assert "partition 'gpu': each job gets whole nodes, so that a piece of a GPU frees nothing" in notes(
+        read(written), cluster
+    )
+
+
+@pytest.mark.parametrize("slurm", RELEASES)
+def test_exclusive_partitions_of_every_release(slurm: str) -> None:
+    found = parse_partitions((RECORDED / f"slurm-{slurm}/setup/exclusive.txt").read_text())
+    said = {partition.name: (partition.whole_nodes, partition.one_user) for partition in found}
+    topology = {} if slurm == "22.05" else {"block": (True, False)}
+    assert said == dict.fromkeys(("all", "gpu", "mig", "cpu"), (False, False)) | topology | {
+        "whole": (True, False),
+        "single": (False, True),
+        # 26.05 shows one of the two.
+        "both": (True, slurm != "26.05"),
+    }
+
+
+HOSTILE = 'x" \n[sharing]\nshard_consent = true\n# \x1b[2J \u2028 \\'
+
+
+def test_words_of_people_end_no_line() -> None:
+    cluster = look(lab())
+    node = cluster.nodes[0]._replace(reason=HOSTILE, states=("DOWN", HOSTILE), features=(HOSTILE,))
+    partition = cluster.partitions[0]._replace(billing_weights=HOSTILE, max_nodes=HOSTILE, states=(HOSTILE,))
+    caps = (Cap(HOSTILE, "GrpTRES", {"gres/gpu": 1}),)
+    odd = cluster._replace(nodes=(node,), partitions=(partition,), caps=caps, settings={"ClusterName": HOSTILE})
+    text = text_of(odd, {"h100": HOSTILE})
+    config = read(text)
+    assert (config.cluster, config.pool[0].gpu_model) == (HOSTILE, HOSTILE)
+    assert not config.sharing.shard_consent
+    assert all(letter.isprintable() or letter == "\n" for letter in text)
+
+
+def test_a_name_outside_utf_8_is_an_error_that_names_it() -> None:
+    with pytest.raises(InputError, match=r"'gpu\?' has bytes outside UTF-8, so site.toml cannot hold it as cluster"):
+        text_of(look(lab())._replace(settings={"ClusterName": "gpu\udcff"}))
+
+
+def test_a_reason_changes_nothing_of_a_node() -> None:
+    (node,) = parse_nodes(LINE + " Reason=fan Gres=gpu:h100:99 NodeName=other Partitions=root [ann@2026]")
+    assert (node.name, node.gres[0].quantity, node.partitions) == ("g1", 2, ("all", "gpu"))
+
+
+# --- limits and billing ---
+
+
+def test_weights() -> None:
+    assert billed_weights("CPU=1.0,Mem=0.25G,GRES/gpu:a100=8,junk,node=x") == {
+        "cpu": 1.0,
+        "mem": 0.25,
+        "gres/gpu:a100": 8.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("weights", "tracked", "free"),
+    [
+        ("", "gres/gpu,gres/shard", ""),
+        ("TRESBillingWeights=CPU=1.0", "gres/gpu,gres/shard", ""),
+        ("TRESBillingWeights=CPU=1,GRES/gpu=8,GRES/shard=2", "gres/gpu,gres/shard", ""),
+        (
+            "TRESBillingWeights=GRES/gpu:h100=8",
+            "gres/gpu,gres/shard",
+            "partition 'gpu' bills gres/gpu and not gres/shard",
+        ),
+        ("TRESBillingWeights=GRES/gpu=8,GRES/shard=0", "gres/gpu,gres/shard", "partition 'gpu' bills gres/gpu and not"),
+        ("", "gres/gpu:h100", "AccountingStorageTRES names gres/gpu and not gres/shard"),
+        ("", "", ""),
+    ],
+)
+def test_a_share_that_costs_nothing_stays_off(weights: str, tracked: str, free: str) -> None:
+    cluster = look(billed(weights, tracked))
+    found = free_of_charge(cluster, "shard")
+    assert bool(found) == bool(free)
+    assert all(one.startswith(free) for one in found)
+    text = text_of(cluster, consent=Consent(shard=True))
+    assert read(text).sharing.shard_consent is not bool(free)
+    assert f"# gres/shard: {free}" in text if free else "# gres/shard:" not in text
+    insisted = text_of(cluster, consent=Consent(shard=True), extra={"sharing": {"shard_consent": True}})
+    config = read(insisted)
+    assert config.sharing.shard_consent, "who says so twice is believed"
+    assert check(config, cluster) == []
+    assert any(note.startswith(f"gres/shard (in use): {free}") for note in notes(config, cluster)) is bool(free)
+
+
+def test_without_accounting_nothing_is_billed() -> None:
+    config = recorded("config").replace("accounting_storage/slurmdbd", "accounting_storage/none")
+    cluster = look(FakeClient(config=config))
+    assert (cluster.caps, free_of_charge(cluster, "mps")) == ((), [])
+    assert "# the cluster has no accounting, so no limits of it" in text_of(cluster)
+
+
+def limited() -> Cluster:
+    config = re.sub("AccountingStorageEnforce.*", "AccountingStorageEnforce = limits", recorded("config"))
+    caps = (
+        Cap("QOS 'few'", "MaxTRESPerUser", {"gres/gpu": 4}),
+        Cap("account 'ml'", "GrpTRES", {"gres/gpu:h100": 8, "gres/shard": 4}),
+        Cap("user 'ann' in account 'ml'", "GrpTRES", {"gres/gpu": 1}, user=True),
+        Cap("account 'ml'", "GrpTRES", {"cpu": 8}),
+    )
+    return look(FakeClient(config=config))._replace(caps=caps)
+
+
+def test_limits_are_told_and_shares_that_pass_by_them() -> None:
+    cluster = limited()
+    text = text_of(cluster)
+    assert "#   MaxTRESPerUser of QOS 'few': gres/gpu=4" in text
+    assert "#   ... and 1 of single users" in text
+    assert "cpu=8" not in text
+    said = "QOS 'few' and 1 more limits GPUs and not it: csub gives no shard to jobs under it"
+    assert f"gres/shard: MaxTRESPerUser of {said}" in notes(read(text), cluster)
+    quiet = cluster._replace(settings={**cluster.settings, "AccountingStorageEnforce": "associations"})
+    assert not [note for note in notes(read(text), quiet) if "limits GPUs" in note], "nothing holds jobs to them"
+
+
+def test_limits_that_are_not_known_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient()
+
+    def silent(cluster: str) -> tuple[Cap, ...]:
+        raise ProcessError("'sacctmgr' said 'slurmdbd is down'")
+
+    monkeypatch.setattr(client, "caps", silent)
+    cluster = look(client)
+    assert cluster.caps is None
+    assert "# The accounting's limits are not known: 'sacctmgr' said 'slurmdbd is down'" in text_of(cluster)
+    assert read(text_of(cluster)).pool, "and the rest is written"
+
+
+# --- what drivers say ---
+
+
+def units(*profiles: str, count: int = 1, monkeypatch: pytest.MonkeyPatch) -> tuple[GpuUnit, ...]:
+    """Return what the unmodified reader makes of a driver with GPUs, the first cut into these slices."""
+    made = gpus(count)
+    if profiles:
+        made[0].slices = slices_of(made[0], profiles)
+    Driver(made).install(monkeypatch)
+    return NvmlReader().units()
+
+
+def test_the_driver_goes_before_our_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = [
+        unit._replace(mem_total_mib=81000, sm_count=130, whole_sm_count=130)
+        for unit in units(count=2, monkeypatch=monkeypatch)
+    ]
+    cluster = look(FakeClient(), [NodeGpus("g1", tuple(seen))])
+    text = text_of(cluster)
+    own, same_type, _ = read(text).pool
+    assert (own.gpu_model, own.gpu_mem_mib, own.sm_count) == (H100, 81000, 130)
+    assert (same_type.gpu_model, same_type.gpu_mem_mib) == (H100, 81000), "g2 has the same gres type"
+    assert "gpu_mem_mib = 81000  # the driver on g1 says" in text
+    assert check(read(text), cluster) == []
+    by_table = read(text_of(look(FakeClient()), {"h100": H100}))
+    (first, *_) = check(by_table, cluster)
+    assert first == "pool 'g1', node 'g1': gpu_mem_mib is 81559, the driver on g1 says 81000: write gpu_mem_mib = 81000"
+
+
+def test_the_geometry_of_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    profiles = ("1g.10gb", "1g.10gb", "2g.20gb", "3g.40gb")
+    seen = NodeGpus("m1", units(*profiles, monkeypatch=monkeypatch))
+    cluster = look(FakeClient(), [seen])
+    config = read(text_of(cluster))
+    pool = config.pool[2]
+    assert [(part.profile, part.mem_mib, part.sm_count, part.quantity) for part in pool.slice] == [
+        ("1g.10gb", 9984, 16, 2),
+        ("2g.20gb", 20090, 32, 1),
+        ("3g.40gb", 40448, 60, 1),
+    ]
+    assert check(config, cluster) == []
+    other = look(FakeClient(), [NodeGpus("m1", units("4g.40gb", "3g.40gb", monkeypatch=monkeypatch))])
+    assert [problem for problem in check(config, other) if "the driver has" in problem] == [
+        "pool 'm1', node 'm1': the driver has 0 slices 1g.10gb there and Slurm hands out 2 (pool 'm1'): "
+        "correct gres.conf or the MIG geometry",
+        "pool 'm1', node 'm1': the driver has 0 slices 2g.20gb there and Slurm hands out 1 (pool 'm1'): "
+        "correct gres.conf or the MIG geometry",
+        "pool 'm1', node 'm1': the driver has 1 slices 4g.40gb there and Slurm hands out 0 (pool 'm1'): "
+        "correct gres.conf or the MIG geometry",
+    ]
+    inside = look(FakeClient(), [seen._replace(units=seen.units[:1], complete=False)])
+    assert check(config, inside) == [], "a job sees only what it holds"
+
+
+def test_a_card_that_the_driver_contradicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = look(FakeClient(), [NodeGpus("g1", units(count=2, monkeypatch=monkeypatch))])
+    with pytest.raises(InputError, match="--gpu says 'NVIDIA A100' of g1, and the driver on g1 says 'NVIDIA H100 80GB"):
+        text_of(cluster, {"h100": "NVIDIA A100"})
+    config = read(text_of(cluster))
+    wrong = config._replace(pool=(config.pool[0]._replace(gpu_model="NVIDIA A100"), *config.pool[1:]))
+    (problem,) = check(wrong, cluster)
+    assert problem.endswith(f'gpu_model is "NVIDIA A100", the driver on g1 says "{H100}": write gpu_model = "{H100}"')
+
+
+def test_two_cards_in_a_node_are_told_apart_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = units(monkeypatch=monkeypatch)[0]
+    other = one._replace(
+        uuid="GPU-x", model="NVIDIA A100-SXM4-40GB", mem_total_mib=40536, sm_count=108, whole_sm_count=108
+    )
+    cluster = look(lab("gpu:a100:1,gpu:h100:1"), [NodeGpus("g1", (one, other))])
+    found = {pool.gpu_type: (pool.gpu_model, pool.gpu_mem_mib) for pool in read(text_of(cluster)).pool}
+    assert found == {"a100": ("NVIDIA A100-SXM4-40GB", 40536), "h100": (H100, 81559)}
+    untyped = look(lab("gpu:2"), [NodeGpus("g1", (one, other))])
+    assert read(text_of(untyped)).pool[0].gpu_model == "", "which of them a job gets is not known"
+
+
+def test_what_a_driver_does_not_tell_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    blank = units(monkeypatch=monkeypatch)[0]._replace(model="NVIDIA Future", sm_count=0, whole_sm_count=0)
+    text = text_of(look(lab("gpu:h100:1"), [NodeGpus("g1", (blank,))]))
+    assert read(text).pool[0].sm_count is None
+    assert "# sm_count = ...  not known" in text
+
+
+def test_sizes_are_checked_by_our_table_too() -> None:
+    cluster = look(FakeClient())
+    config = read(text_of(cluster, {"h100": H100}))
+    whole, _, mig = config.pool
+    near = config._replace(pool=(whole._replace(gpu_mem_mib=81000), *config.pool[1:]))
+    assert check(near, cluster) == [], "another driver leaves a little more or less"
+    part = mig.slice[0]._replace(mem_mib=99840, sm_count=14, profile="1g.20gb")
+    wrong = config._replace(
+        pool=(
+            whole._replace(gpu_mem_mib=40960, sm_count=108),
+            config.pool[1],
+            mig._replace(slice=(part, *mig.slice[1:])),
+        )
+    )
+    assert [problem.rpartition(": write ")[2] for problem in check(wrong, cluster)] == [
+        "gpu_mem_mib = 81559",
+        "sm_count = 132",
+        'profile = "1g.10gb"',
+        "mem_mib = 20090",
+        "sm_count = 26",
+    ]
+
+
+def test_names_of_other_sections_are_checked() -> None:
+    cluster = look(FakeClient())
+    config = read(text_of(cluster))
+    wrong = config._replace(
+        probe=config.probe._replace(partition="short"),
+        engine=config.engine._replace(partition="cpu"),
+        sharing=config.sharing._replace(protected_types=("h100", "b200")),
+        pool=(*config.pool, config.pool[0]),
+    )
+    assert check(wrong, cluster) == [
+        "probe.partition is 'short', and the cluster has no such partition: write one of all, cpu, gpu, mig",
+        "sharing.protected_types names 'b200', and no node has gpu:b200: take it away",
+        "pool 'g1': two pools have this name, and csub knows pools by it: give one another name",
+        "node 'g1' is in more than one pool with gpu:h100: take it out of all but one",
+    ]
+
+
+# --- the file of a node's GPUs ---
+
+
+def test_a_driver_is_read_where_it_is_and_told_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = units("3g.40gb", "1g.10gb", monkeypatch=monkeypatch)
+    found = read_driver("g1", "nvml", "", {})
+    assert found == NodeGpus("g1", seen)
+    assert not read_driver("g1", "nvml", "", {"SLURM_JOB_ID": "4"}).complete
+    assert parse_gpus_file(to_json(found), "file") == found
+
+
+def test_who_we_are() -> None:
+    assert this_node({"SLURMD_NODENAME": "g7"}) == "g7"
+    assert "." not in this_node({})
+
+
+GOOD = json.loads(to_json(NodeGpus("g1", (GpuUnit("GPU-1", 0, H100, "", 81559, 132, 132),))))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"node": 3},
+        {"node": "a\udcff"},
+        {"complete": 1},
+        {"units": 3},
+        {"units": [{}]},
+        {"units": [{**GOOD["units"][0], "mem_total_mib": "1"}]},
+        {"units": [{**GOOD["units"][0], "sm_count": -1}]},
+        {"units": [{**GOOD["units"][0], "more": 1}]},
+        {"units": [{**GOOD["units"][0], "gpu_instance": "x"}]},
+    ],
+)
+def test_another_file_is_none(change: dict[str, object]) -> None:
+    assert parse_gpus_file(json.dumps(GOOD), "f").units[0].gpu_instance is None
+    with pytest.raises(GpuError, match="'f' is not what 'colloc site gpus' prints"):
+        parse_gpus_file(json.dumps({**GOOD, **change}), "f")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "[" * 100_000, '{"node": "g1"}'])
+def test_no_file_at_all(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.raises(GpuError, match="is not what"):
+        parse_gpus_file(text, "f")
+    with pytest.raises(GpuError, match="cannot be read: No such file"):
+        load_gpus_file(str(tmp_path_factory.mktemp("none") / "g1.json"))
+
+
+def test_gpus_of_a_node_that_the_cluster_lacks() -> None:
+    with pytest.raises(InputError, match="the cluster has no node 'g9', of which GPUs were read"):
+        look(FakeClient(), [NodeGpus("g9", ())])
+
+
+def _roots(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Have ``folder`` be root's, whoever runs the tests."""
+    really = os.stat
+
+    def stat(path: object, *args: object, **kwargs: object) -> object:
+        seen = really(path, *args, **kwargs)  # type: ignore[arg-type]
+        return SimpleNamespace(st_uid=0, st_mode=seen.st_mode) if path == str(folder) else seen
+
+    monkeypatch.setattr("slurm_colloc.site.gaps.os.stat", stat)
+
+
+def test_notes_say_that_decisions_would_be_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In shadow mode csub says nothing: without the folder a week of it would leave nothing to report."""
+    folder = tmp_path / "the decisions"
+    cluster = look(FakeClient())
+    config = read(discover(cluster, {}, Consent(), {"paths": {"decisions": str(folder)}}))
+    told = [note for note in notes(config, cluster) if "paths.decisions" in note]
+    assert told == [
+        f"paths.decisions: '{folder}': No such file or directory; csub's decisions are not recorded, "
+        f"as root: install -d -m 1777 '{folder}'"
+    ]
+    _roots(monkeypatch, folder)
+    folder.mkdir()
+    folder.chmod(0o755)
+    told = [note for note in notes(config, cluster) if "paths.decisions" in note]
+    assert [note.partition(";")[0] for note in told] == [f"paths.decisions: '{folder}' has mode 0755"]
+    folder.chmod(0o1777)
+    assert not [note for note in notes(config, cluster) if "paths.decisions" in note]
