@@ -2,7 +2,7 @@
 # Thin: every line runs as well without make. ENV is the environment that bootstrap.sh builds.
 ENV := .venv/bin
 
-.PHONY: demo test test-matrix check lint mutate bench soak docs env env-only
+.PHONY: demo test test-matrix check lint mutate fuzz bench soak docs env env-only
 
 env:           ## Slurm from Debian's packages (as root) and the Python environment
 	@bash tests/cluster/bootstrap.sh
@@ -43,12 +43,16 @@ mutate: env    ## what the tests of the accounting would not notice, in an hour 
 	$(ENV)/mutmut results
 	$(ENV)/python -m tests.mutate_sql
 
+fuzz: env      ## every parser of what a user controls, for a while
+	$(ENV)/python -m tests.fuzz --seconds 540 --processes 16
+
 bench: env     ## ratios side by side in one run
 	$(ENV)/python -m tests.bench_store
 	$(ENV)/python -m tests.bench
 	$(ENV)/python -m tests.bench_agent
 	$(ENV)/python -m tests.bench_accounting
 	$(ENV)/python -m tests.bench_history
+	$(ENV)/python -m tests.bench_policy
 
 docs: env-only ## regenerate the reference pages and completion scripts; CI fails when they are stale
 	$(ENV)/colloc site reference > docs/reference/site.toml.md

@@ -43,6 +43,8 @@ class Pool(NamedTuple):
     sm_count: int | None = None
     mps_per_gpu: int = 0
     shards_per_gpu: int = 0
+    cpus_per_node: int = 0
+    mem_per_node_mib: int = 0
     slice: tuple[MigSlice, ...] = ()
 
 
@@ -63,6 +65,19 @@ class Partition(NamedTuple):
     deny_qos: tuple[str, ...] = ()
     allow_groups: tuple[str, ...] = ()
     suspends: bool = False
+    one_user: bool = False
+    policy: str = "off"
+    interactive_gres: str = ""
+    interactive_names: tuple[str, ...] = ()
+
+
+class KnownJobs(NamedTuple):
+    """The table of known jobs that job_submit.lua reads."""
+
+    table: str = "/var/lib/slurm_colloc/policy.table"
+    group: str = "slurm"
+    min_runs: int = 3
+    max_age_days: float = 14.0
 
 
 class Limits(NamedTuple):
@@ -79,6 +94,7 @@ class Sharing(NamedTuple):
     mps_daemon: str = "none"
     mps_single_user: bool = False
     shard_consent: bool = False
+    unbilled: tuple[str, ...] = ()
     pack: bool = True
     mps_on_mig: bool = True
     headroom_mib: int = 256
@@ -189,6 +205,7 @@ class SiteConfig(NamedTuple):
     policy: str = "auto"
     pool: tuple[Pool, ...] = ()
     partition: tuple[Partition, ...] = ()
+    known_jobs: KnownJobs = KnownJobs()
     limits: Limits = Limits()
     sharing: Sharing = Sharing()
     recovery: Recovery = Recovery()
@@ -216,8 +233,10 @@ class SiteConfig(NamedTuple):
 
 _CHOICES = {
     "policy": ("auto", "shadow", "off"),
+    "partition.policy": ("off", "shadow", "advise", "default", "enforce"),
     "sharing.order": ("mig", "mps", "shard"),
-    "sharing.mps_daemon": ("none", "site"),
+    "sharing.unbilled": ("mps", "shard"),
+    "sharing.mps_daemon": ("none", "site", "prolog", "spank"),
     "sharing.canary": ("off", "ask", "auto"),
     "observe.gpu_reader": ("nvml", "nvidia-smi", "simulated"),
 }
@@ -238,6 +257,8 @@ _LEAST = {
     "sharing.pack_max_sm_pct": 10,
     "sharing.pack_max_tasks": 1,
     "probe.minutes": 1,
+    "known_jobs.min_runs": 1,
+    "known_jobs.max_age_days": 1,
     "timeouts.ask_slurm_s": 0.1,
     "timeouts.decide_s": 0.1,
     "trace.timeout_s": 1,
@@ -257,7 +278,7 @@ _MOST = {"observe.prometheus_port": 65535, "sharing.pack_max_tasks": 48}
 # Scheme, host, port, and path with query: what parse_exporter_url takes.
 _EXPORTER_URL = r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(/[!-~]*)?"
 # Services would look for them wherever they were started.
-_ABSOLUTE = ("paths.state", "paths.journal")
+_ABSOLUTE = ("paths.state", "paths.journal", "known_jobs.table")
 
 
 def user_data_folder() -> str:
@@ -305,6 +326,11 @@ def load_site(path: str) -> SiteConfig:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise ConfigError(f"site file '{path}' is no file")
+            owner = os.fstat(stream.fileno()).st_uid
+            if path == user_config_file() and owner not in (0, os.geteuid()):  # which programs run stands in it
+                raise ConfigError(
+                    f"site file '{path}' belongs to uid {owner}, neither to you nor to root; move it away"
+                )
             text = stream.read(16 * 1024 * 1024)
         table = tomllib.loads(text.decode())
     except OSError as error:
@@ -385,8 +411,9 @@ def _scalar(kind: Any, value: Any, key: str, source: str) -> Any:
     # bool is an int to Python, not to a person who wrote period_s = true.
     if not isinstance(value, accepted) or (isinstance(value, bool) and plain is not bool):
         raise ConfigError(f"{source}: '{key}' must be {_kind_name(plain)}, not '{value}'")
-    least, most = _LEAST.get(key, 0), _MOST.get(key, float("inf"))
-    if plain in (int, float) and not (least <= value <= most and value < float("inf")):
+    # TOML's numbers have no end; a float's and a cluster's have.
+    least, most = _LEAST.get(key, 0), _MOST.get(key, 2**53)
+    if plain in (int, float) and not least <= value <= most:
         upto = f"to {most}" if key in _MOST else "up"
         raise ConfigError(f"{source}: '{key}' must be a number from {least} {upto}, not '{value}'")
     if key in _ABSOLUTE and value and not os.path.isabs(str(value)):

@@ -19,6 +19,8 @@ DOCUMENTATION: dict[str, str] = {
     "pool.sm_count": "streaming multiprocessors of one whole GPU; without it no job is placed here",
     "pool.mps_per_gpu": "gres/mps count per GPU (gres.conf), usually 100; 0: none",
     "pool.shards_per_gpu": "gres/shard count per GPU (gres.conf); 0: none",
+    "pool.cpus_per_node": "CPUs for jobs on one node; the policy offers no slice to who asks for more; 0: not known",
+    "pool.mem_per_node_mib": "host memory, likewise",
     "pool.slice": "one [[pool.slice]] for each kind of MIG slice",
     "pool.slice.type": "gres type of the slice, in full, as slurmd -G prints it",
     "pool.slice.profile": "MIG profile, e.g. '1g.10gb'",
@@ -41,12 +43,28 @@ DOCUMENTATION: dict[str, str] = {
     "partition.allow_groups": "AllowGroups; empty: all",
     "partition.suspends": "true where PreemptMode has SUSPEND or GANG: suspended jobs keep GPU memory, so no mps, no "
     "shard and no pack is placed there",
+    "partition.one_user": "true where ExclusiveUser=YES: a node serves one user at a time; elsewhere there is no "
+    "gres/mps, for the MPS of a GPU serves one",
+    "partition.policy": "what job_submit.lua does about jobs that ask for a whole GPU and need less: 'off', 'shadow' "
+    "(records it), 'advise', 'default' (moves them to a slice), 'enforce' (refuses them)",
+    "partition.interactive_gres": "what salloc and srun --pty get there instead of one whole GPU, e.g. "
+    "'gpu:h100_1g.10gb:1' or 'shard:1'; empty: as asked",
+    "partition.interactive_names": "names of batch jobs that are interactive, too, e.g. 'spawner-jupyterhub'",
+    "known_jobs": "the table of known jobs that job_submit.lua reads ('colloc policy table')",
+    "known_jobs.table": "its file, on the own disk of slurmctld's host",
+    "known_jobs.group": "SlurmUser's group, which may read it",
+    "known_jobs.min_runs": "how many runs of a job must have completed, measured throughout, before it is known",
+    "known_jobs.max_age_days": "an older table is not used",
     "limits.enforced": "true when AccountingStorageEnforce has limits: csub then proposes nothing that breaks one",
     "limits.max_age_s": "for how long a user's limits are taken as they were; then sacctmgr is asked again",
     "sharing.order": "sharing modes in the order in which they are tried: 'mig', 'mps', 'shard'",
-    "sharing.mps_daemon": "'site' when prolog or SPANK runs one MPS daemon per (GPU, user), else 'none': no gres/mps",
-    "sharing.mps_single_user": "true when a GPU serves one user at a time under gres/mps; else no gres/mps",
+    "sharing.mps_daemon": "who runs one MPS daemon per (GPU, user): 'prolog' or 'spank' (colloc-mps, written by "
+    "'colloc site render'), 'site' (the site's own way), or 'none': no gres/mps",
+    "sharing.mps_single_user": "true: the site vouches that its GPUs serve one user at a time under gres/mps where no "
+    "partition.one_user says so; nobody checks it",
     "sharing.shard_consent": "true when the site accepts that shard jobs are not isolated from each other",
+    "sharing.unbilled": "shares, 'mps' or 'shard', that are given although the cluster tracks or bills GPUs and not "
+    "them: 'site init' then leaves them on, and to 'site check' that is no difference",
     "sharing.pack": "false when MPS must not run inside a job: csub then packs no tasks (--pack)",
     "sharing.mps_on_mig": "false when MPS must not run on a MIG slice: packs then get whole GPUs only",
     "sharing.headroom_mib": "memory added to the estimate before a share is chosen",

@@ -118,12 +118,18 @@ def temporary_path(path: str) -> str:
 
 
 def write_atomic(
-    path: str, content: bytes, mode: int = PRIVATE_FILE, folder: int | None = None, *, durable: bool = False
+    path: str,
+    content: bytes,
+    mode: int = PRIVATE_FILE,
+    folder: int | None = None,
+    *,
+    durable: bool = False,
+    group: int | None = None,
 ) -> None:
     """Write ``content`` to ``path`` so that readers see the old file or the new one, whole.
 
     With ``folder``, an open descriptor, ``path`` is a name in it. What is ``durable`` survives a loss of power,
-    and takes the time of the disk.
+    and takes the time of the disk. With ``group`` it belongs to that one before anybody sees it.
 
     Raises:
         StoreError: the folder is missing or full; nothing of ours is left in it.
@@ -134,6 +140,8 @@ def write_atomic(
         descriptor = os.open(temporary, flags, mode, dir_fd=folder)
         try:
             with os.fdopen(descriptor, "wb") as stream:
+                if group is not None:
+                    os.fchown(descriptor, -1, group)
                 os.fchmod(descriptor, mode)  # not what the umask leaves of it
                 stream.write(content)
                 if durable:
@@ -184,6 +192,17 @@ def sync_folder(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def read_own(path: str, limit_bytes: int) -> bytes:
+    """Return the content of the regular file ``path`` of this very user; see ``read_bounded``.
+
+    What lies in a user's folder is believed, and a parent of that folder may be open to others.
+
+    Raises:
+        StoreError: as ``read_bounded``.
+    """
+    return read_bounded(path, limit_bytes, owners=(os.geteuid(),))
 
 
 def read_bounded(path: str, limit_bytes: int, owners: tuple[int, ...] = ()) -> bytes:

@@ -559,7 +559,7 @@ class ShadowPiece(NamedTuple):
     ``allocated_gpu_hours``, and would have held ``piece_gpu_hours``; those too large for it up to ``lost_gpu_hours``
     before they failed. Of the fitted, how long they might have waited is known of
     ``waits_known``, of ``waits_free`` because a piece was free; ``sooner`` of them waited longer than that, and
-    ``earlier_median_s`` is the median of all differences, negative for later.
+    ``earlier_median_s`` is the median over users of each one's median difference, negative for later.
     """
 
     piece: str

@@ -148,10 +148,11 @@ def keep_ignored(mask: int) -> None:
     _to_default = tuple(number for number in _IGNORED_BY_PYTHON if not mask >> (number - 1) & 1)
 
 
-def spawn(argv: Sequence[str], environment: Mapping[str, str], stdin: int | None) -> Running:
+def spawn(argv: Sequence[str], environment: Mapping[str, str], stdin: int | None, called: str = "") -> Running:
     """Start a program whose standard output and error come back through pipes; the caller reads them to the end.
 
-    It inherits every descriptor that the caller's caller meant it to have: Python's own are never inheritable.
+    ``argv[0]`` is its path, which it is told as its name unless it is to be ``called`` otherwise. It inherits every
+    descriptor that the caller's caller meant it to have: Python's own are never inheritable.
 
     Raises:
         ProcessError: it cannot be started.
@@ -162,7 +163,7 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str], stdin: int | None
     try:
         pid = os.posix_spawn(
             argv[0],
-            list(argv),
+            _named_argv(argv, called),
             environment,
             file_actions=[(os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in doubles],
             setsigdef=_to_default,
@@ -175,6 +176,10 @@ def spawn(argv: Sequence[str], environment: Mapping[str, str], stdin: int | None
         os.close(out_write)
         os.close(err_write)
     return Running(pid, out_read, err_read)
+
+
+def _named_argv(argv: Sequence[str], called: str) -> list[str]:
+    return [called or argv[0], *argv[1:]]
 
 
 def readable(content: bytes) -> int:
@@ -232,15 +237,19 @@ def _ended(pid: int) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def run_itself(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str], input: bytes = b"") -> Finished:
+def run_itself(
+    argv: Sequence[str], timeout_s: float, environment: Mapping[str, str], input: bytes = b"", called: str = ""
+) -> Finished:
     """Run a program as ``run`` does, to its own end: not to that of what it leaves behind with its output still open.
+
+    ``called`` as with ``spawn``.
 
     Raises:
         ProcessError: as ``run``; ``argv[0]`` is a path.
     """
     stdin = readable(input)
     try:
-        running = spawn(argv, environment, stdin)
+        running = spawn(argv, environment, stdin, called)
     finally:
         os.close(stdin)
     said = {running.stdout: bytearray(), running.stderr: bytearray()}
@@ -319,15 +328,15 @@ def leave_running(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def replace(argv: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
-    """Become ``argv``: same process, descriptors and terminal.
+def replace(argv: Sequence[str], environment: Mapping[str, str], called: str = "") -> NoReturn:
+    """Become ``argv``: same process, descriptors and terminal; ``called`` as with ``spawn``.
 
     Raises:
         ProcessError: it cannot be started.
     """
     before = [(number, signal.signal(number, signal.SIG_DFL)) for number in _to_default]
     try:
-        os.execve(argv[0], list(argv), environment)
+        os.execve(argv[0], _named_argv(argv, called), environment)
     except (OSError, ValueError) as error:
         for number, handler in before:  # this process goes on, and must not die of a pipe that somebody closed
             signal.signal(number, handler or signal.SIG_DFL)

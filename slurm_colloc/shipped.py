@@ -15,6 +15,17 @@ def template_folders(of_site: str) -> list[str]:
     return [of_site, folder("templates")] if of_site else [folder("templates")]
 
 
+def plugin_folder() -> str:
+    """Return where what Slurm itself runs lies; no package, and so beside this file in a checkout as in a wheel."""
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), "plugin")
+
+
+def plugin(name: str) -> str:
+    """Return the text of a file of the plugin folder, which is installed as it is."""
+    with open(os.path.join(plugin_folder(), name), encoding="utf-8") as stream:
+        return stream.read()
+
+
 def folder(name: str) -> str:
     """Return the folder ``templates``, ``site-configs`` or ``recorded``.
 

@@ -17,6 +17,14 @@ _TIME = re.compile(r"(?:(?P<days>\d{1,6})-)?(?P<clock>\d{1,9}(?::\d{1,6}){0,2})"
 _MIB_PER_UNIT = {"": 1 / BYTES_PER_MIB, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 
 
+def whole(text: str) -> int | None:
+    """Return the whole number that ASCII digits spell, none beyond 64 bits; None for any other text.
+
+    ``isdigit`` alone takes "²", at which int() fails, and int() fails at more than 4300 digits.
+    """
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
 def demand_mib(text: str) -> int:
     """Return the MiB that hold the size ``text`` asks for, rounded up.
 
@@ -78,6 +86,11 @@ def time_limit_min(text: str) -> float:
     span_s = math.inf if text == "-1" else time_span_s(text)
     # Slurm keeps whole minutes and rounds seconds up.
     return span_s if math.isinf(span_s) else float(math.ceil(span_s / 60)) or math.inf
+
+
+def whole_minutes(duration_min: float) -> int:
+    """Return a time limit as Slurm keeps it, rounded up: under a MaxTime of zero no job ever starts."""
+    return math.ceil(duration_min)
 
 
 def time_span_s(text: str) -> float:

@@ -21,7 +21,7 @@ from slurm_colloc.accounting.sources import jobstats, tres_usage
 from slurm_colloc.accounting.sources.rows import form_of, read_rows
 from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.errors import InputError
-from slurm_colloc.history.signature import command_signature, names_from_outside, signature
+from slurm_colloc.history.signature import apart_by, command_signature, names_from_outside, signature, submitted_text
 from slurm_colloc.model import COMPLETED, Evidence, SharingMode
 from slurm_colloc.slurm.gres import parse_tres_gres
 from slurm_colloc.slurm.submit_line import STDIN, WRAPPED, parse_submit_line
@@ -32,7 +32,6 @@ _SOURCES = {jobstats.METHOD: "jobstats", tres_usage.METHOD: "Slurm"}
 # At most one part in twenty of a time can be above twenty times its mean (Markov's inequality).
 _MARKOV = 20.0
 _MIN_SAMPLES = 3
-_WRAPPED = b"# This script was created by sbatch --wrap.\n"
 # Of one command, and of all; each is a question to slurmdbd.
 _SCRIPTS_OF_ONE, _SCRIPTS_ASKED = 3, 200
 
@@ -256,7 +255,7 @@ class _Scripts:
         why = ""
         script = ""
         arguments: tuple[str, ...] = ()
-        names = (self._cluster, "0")
+        names = apart_by(self._cluster)
         try:
             script, arguments = parse_submit_line(run.submit_line, run.job_name, release)
         except InputError as error:
@@ -265,7 +264,7 @@ class _Scripts:
         found = []
         if text is not None and why in ("", WRAPPED, STDIN):
             self.used += 1
-            text = text.partition(_WRAPPED)[2] or text
+            text = submitted_text(text)
             found.append(signature(text, arguments, 1, names, self._environ, run.work_dir, run.start_s).text)
         if not why:
             found.append(command_signature(script, arguments, 1, names, run.work_dir))

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """How GPUs were shared: the time that each spent with so many jobs, and what the cluster has of GPUs at all."""
 
-from ClusterShell.NodeSet import NodeSet, NodeSetException
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.equivalents import unit_gpus
 from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import InputError
 from slurm_colloc.model import Collocation
+from slurm_colloc.slurm.hostlist import expand
 
 _BY_JOBS = """
 SELECT jobs, count(DISTINCT (cluster, uuid)), sum(us) / 3.6e9,
@@ -25,8 +26,8 @@ def installed_gpus(config: SiteConfig | None) -> float | None:
     total = 0.0
     for pool in config.pool if config else ():
         try:
-            nodes = len(NodeSet(pool.nodes))
-        except NodeSetException:
+            nodes = len(expand(pool.nodes))
+        except InputError:
             return None
         slices = sum(part.quantity * unit_gpus(part.profile, pool.gpu_model) for part in pool.slice)
         total += nodes * (pool.gpus_per_node + slices)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from duckdb import DuckDBPyConnection
 
+from slurm_colloc.accounting.parquet import make_rows
 from slurm_colloc.model import Decision, Prediction
 
 COLUMNS = {
@@ -60,9 +61,7 @@ FROM decided GROUP BY rung ORDER BY rung
 def make_table(database: DuckDBPyConnection, decisions: Iterable[tuple[str, Decision]]) -> None:
     """Make the table ``decided`` of (user, decision); the user is whose file it was, not who it says."""
     rows = [[user if name == "user" else getattr(one, name) for name in COLUMNS] for user, one in decisions]
-    columns = [f'unnest(${number}::{kind}[]) AS "{name}"' for number, (name, kind) in enumerate(COLUMNS.items(), 1)]
-    values = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in COLUMNS]
-    database.execute(f"CREATE TABLE decided AS SELECT {', '.join(columns)}", values)
+    make_rows(database, "decided", COLUMNS, rows)
 
 
 def predictions(database: DuckDBPyConnection) -> list[Prediction]:

@@ -10,13 +10,15 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 from duckdb import DuckDBPyConnection
 
+from slurm_colloc.accounting.parquet import make_rows
 from slurm_colloc.config import MigSlice, Pool, SiteConfig
+from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import model_named, parse_profile, slices_per_gpu
 from slurm_colloc.model import Gres
 from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres
+from slurm_colloc.slurm.hostlist import expand
 
 SLICES = "slices"
 CONVENTIONS: Mapping[str, str] = {SLICES: "compute slices", "sms": "SMs", "memory": "usable memory"}
@@ -134,8 +136,8 @@ def pool_nodes(pool: Pool) -> frozenset[str]:
 def node_names(node_list: str) -> frozenset[str]:
     """Return the nodes of a list in Slurm's words; of one that cannot be read the text, as a node of that name."""
     try:
-        return frozenset(NodeSet(node_list, resolver=RESOLVER_NOGROUP))
-    except NodeSetException:
+        return frozenset(expand(node_list))
+    except InputError:
         return frozenset((node_list,))
 
 
@@ -152,13 +154,7 @@ def make_worths(database: DuckDBPyConnection, config: SiteConfig | None, by: str
     pairs = database.execute("SELECT DISTINCT gres, if(gres IN (FROM placed), node_list, '') FROM readings").fetchall()
     rows = [(text, place, *worth(parsed[text], place, config, by)) for text, place in pairs]
     kinds = ("VARCHAR", "VARCHAR", "DOUBLE", "INTEGER", "DOUBLE", "BOOLEAN", "VARCHAR", "VARCHAR")
-    names = ("text", "place", *Worth._fields)
-    columns = [
-        f"unnest(${number}::{kind}[]) AS {name}"
-        for number, (name, kind) in enumerate(zip(names, kinds, strict=True), 1)
-    ]
-    values = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
-    database.execute(f"CREATE TEMP TABLE worths AS SELECT {', '.join(columns)}", values)
+    make_rows(database, "worths", dict(zip(("text", "place", *Worth._fields), kinds, strict=True)), rows)
 
 
 def _placed(item: Gres, config: SiteConfig) -> bool:

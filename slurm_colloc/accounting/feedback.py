@@ -8,6 +8,7 @@ file's owner, and the job must be that user's.
 import math
 import os
 import pwd
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
@@ -24,6 +25,8 @@ from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
 from slurm_colloc.model import GPU_OOM, JOINED_SUFFIX, MPS_PEAK_PART, Answered, Decision, Evidence, SharingMode
 
 _LIMIT_BYTES = 256 * 1024
+# Of one user's decisions, the newest first: some hundred thousand, and no more memory than that, whoever writes what.
+_MOST_BYTES_OF_USER = 128 * 1024 * 1024
 
 _HIGH = 0.95
 # Fewer samples show no peak.
@@ -116,9 +119,13 @@ def collect_decisions(folder: str) -> Collected:
     """Read the decisions in a spool of one folder for each uid."""
     found: dict[tuple[str, str], tuple[int, Decision]] = {}
     rejected = 0
+    left_bytes: dict[int, int] = {}
     for uid, path in _decision_files(folder):
         try:
-            decision = parse_decision(read_bounded(path, _LIMIT_BYTES, owners=(uid,)))
+            left = left_bytes.get(uid, _MOST_BYTES_OF_USER)
+            content = read_bounded(path, min(_LIMIT_BYTES, left), owners=(uid,))
+            left_bytes[uid] = left - len(content)
+            decision = parse_decision(content)
             key = pwd.getpwuid(uid).pw_name, decision.job_id
         except (CollocError, KeyError):
             rejected += 1
@@ -136,7 +143,8 @@ def _decision_files(folder: str) -> Iterator[tuple[int, str]]:
         if not (entry.name.isascii() and entry.name.isdecimal() and entry.is_dir(follow_symlinks=False)):
             continue
         uid = int(entry.name)
-        for found in _entries(entry.path, uid):
+        # A name begins with the time.
+        for found in reversed(_entries(entry.path, uid)):
             if found.name.endswith(".json"):
                 yield uid, found.path
 
@@ -270,6 +278,11 @@ def make_history_folder(state_folder: str) -> None:
     folder = os.path.dirname(snapshot_path(state_folder, 0))
     try:
         os.makedirs(folder, exist_ok=True)
+        found = os.lstat(folder)
+        if not stat.S_ISDIR(found.st_mode) or (os.geteuid() == 0 and found.st_uid != 0):
+            raise StoreError(
+                f"history folder '{folder}' is a link or somebody else's, uid {found.st_uid}; move it away"
+            )
         os.chmod(folder, 0o711)  # noqa: S103 - whatever the umask: each user reads a file of their own in it
     except OSError as error:
         raise StoreError(f"history folder '{folder}' cannot be made: {error.strerror}") from error

@@ -39,6 +39,7 @@ ALLOCATION_COLUMNS = {
     "node_list": "VARCHAR",
     "job_name": "VARCHAR",
     "gres": "VARCHAR",
+    "work_dir": "VARCHAR",
     "mean_gpu_util_pct": "DOUBLE",
     "mean_gpu_mem_mib": "BIGINT",
     "mean_gpus": "INTEGER",
@@ -54,7 +55,9 @@ _FUTURE_S = 86_400
 _HEADER = "header"
 _CHANGED = "columns change in the middle"
 _TIMES = ("Submit", "Start", "End")
-_READ = (*FIELDS, "ElapsedRaw")
+# Where a job was submitted; only the live sacct is asked for it.
+WORK_DIR = "WorkDir"
+_READ = (*FIELDS, "ElapsedRaw", WORK_DIR)
 _LOCAL = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
 _STATE = """CASE WHEN contains("State", ' ') OR ends_with("State", '+')
     THEN rtrim(split_part("State", ' ', 1), '+') ELSE "State" END"""
@@ -152,7 +155,7 @@ def _record(row: AllocationRow, mean: JobMeans | None) -> tuple[Any, ...]:
     gres = ",".join(f"gres/{item.name}{':' if item.type else ''}{item.type}={item.quantity}" for item in row.gres)
     found = mean or JobMeans(None, None, 0, "")
     return (
-        *(_clean(value) for value in (*row[:12], row.node_list, row.job_name, gres)),
+        *(_clean(value) for value in (*row[:12], row.node_list, row.job_name, gres, "")),
         found.gpu_util_pct,
         found.gpu_mem_peak_mib,
         found.gpus,
@@ -265,7 +268,6 @@ def _take(
 ) -> None:
     times = ",\n".join(f"{_time(name, zoned)} AS {name}_at" for name in _TIMES)
     joins = _joins(_TIMES)
-    own = " AND ".join(f"\"{name}\" = '{name}'" for name in _READ if name in rows.form.fields)
     comment = "AdminComment" in rows.form.fields
     wanted = ", ".join(f'"{name}"' for name in (*columns, *(["AdminComment"] if comment else [])))
     database.execute(
@@ -289,6 +291,7 @@ def _take(
                CASE WHEN start_s IS NULL OR submit_s > end_s THEN start_s ELSE greatest(start_s, submit_s) END
                    AS start_s, end_s, suspended_s,
                coalesce("NodeList", '') AS node_list, coalesce("JobName", '') AS job_name,
+               coalesce("WorkDir", '') AS work_dir,
                -- Energy makes each text another, and says nothing of what was given.
                CASE WHEN NOT contains("AllocTRES", 'gres/') THEN ''
                     WHEN contains("AllocTRES", 'energy=') THEN regexp_replace("AllocTRES", '(^|,)energy=[^,]*', '')
@@ -301,24 +304,31 @@ def _take(
                     THEN least($written::DOUBLE, start_s + TRY_CAST("ElapsedRaw" AS INTEGER) + suspended_s)
                     END AS ingested_s,
                {'"AdminComment",' if comment else ""}
-               CASE WHEN "JobID" IN ('JobID', 'JobIDRaw') THEN if(coalesce({own}, false), '{_HEADER}', '{_CHANGED}')
-                    WHEN misfit IS NOT NULL THEN misfit
-                    WHEN "JobID" = '' THEN 'the row has no JobID'
-                    {" ".join(_time_reason(name, zoned) for name in _TIMES)}
-                    WHEN suspended_s IS NULL
-                        THEN 'duration ''' || left("Suspended", 40) || ''' is not [days-]hours:minutes:seconds'
-                    WHEN twice THEN '{_TWICE}'
-                    WHEN end_s < start_s THEN 'the run ends before it starts'
-                    WHEN "AllocTRES"[1] BETWEEN '0' AND '9'
-                        THEN 'TRES by number, as in a dump of slurmdbd; export with sacct -P'
-                    WHEN NOT contains("AllocTRES", 'gres/')
-                        AND NOT regexp_full_match("AllocTRES", '(?:[^=,]+=[^=,]*(?:,|$))*')
-                        THEN 'AllocTRES is not of the form name=value,name=value'
-               END AS reason
+               {_reason(rows, zoned=zoned)} AS reason
         FROM settled)
         """,
         {"odd": rows.odd, "now": now_s, "written": written_s},
     )
+
+
+def _reason(rows: Rows, *, zoned: bool) -> str:
+    """Return the expression for why a row is not taken; NULL of one that is."""
+    own = " AND ".join(f"\"{name}\" = '{name}'" for name in _READ if name in rows.form.fields)
+    return f"""
+        CASE WHEN "JobID" IN ('JobID', 'JobIDRaw') THEN if(coalesce({own}, false), '{_HEADER}', '{_CHANGED}')
+             WHEN misfit IS NOT NULL THEN misfit
+             WHEN "JobID" = '' THEN 'the row has no JobID'
+             {" ".join(_time_reason(name, zoned) for name in _TIMES)}
+             WHEN suspended_s IS NULL
+                 THEN 'duration ''' || left("Suspended", 40) || ''' is not [days-]hours:minutes:seconds'
+             WHEN twice THEN '{_TWICE}'
+             WHEN end_s < start_s THEN 'the run ends before it starts'
+             WHEN "AllocTRES"[1] BETWEEN '0' AND '9'
+                 THEN 'TRES by number, as in a dump of slurmdbd; export with sacct -P'
+             WHEN NOT contains("AllocTRES", 'gres/')
+                 AND NOT regexp_full_match("AllocTRES", '(?:[^=,]+=[^=,]*(?:,|$))*')
+                 THEN 'AllocTRES is not of the form name=value,name=value'
+        END"""
 
 
 _AS_READ = "SELECT *, Start_at AS start_s, End_at AS end_s, false AS twice FROM timed"

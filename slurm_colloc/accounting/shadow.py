@@ -24,6 +24,7 @@ from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import COMPLETED, WOULD_NOT, Gres, ShadowLeft, ShadowPiece
 from slurm_colloc.placement.pieces import offers, shares_per_gpu
+from slurm_colloc.placement.waits import SPAN_S
 from slurm_colloc.slurm.gres import parse_gres
 
 # Of a run of which less was sampled the peak may have been missed.
@@ -63,7 +64,8 @@ class Shadow(NamedTuple):
 DECIDED = f"SELECT * FROM ({OF_RUNS}) WHERE shadow"
 _DECIDED = """
 CREATE TEMP TABLE shadowed AS
-SELECT cluster, would, would_partition, would_not, would_memory_mib, would_wait_s, would_wait_runs, sm_active_q95_pct,
+SELECT cluster, "user", would, would_partition, would_not, would_memory_mib, would_wait_s, would_wait_runs,
+       sm_active_q95_pct,
        coalesce(nullif(would_partition, ''), "partition") AS place,
        state, start_s, end_s, hours, devices, by_mean, allocated, peak_mib, coverage_pct,
        sm_hours / nullif(sm_seconds / 3600, 0) AS sm_mean,
@@ -96,8 +98,9 @@ SELECT *, CASE WHEN gpus IS NULL THEN 'site.toml has no such piece for the parti
        if(gpus IS NULL, '(not in site.toml)', concat(would, ' in ' || nullif(would_partition, ''))) AS name,
        gpus * hours * if(sm_part IS NULL, 1, greatest(1, least(100, coalesce(sm_active_q95_pct, 0)) / 100 / sm_part,
                                                       coalesce(sm_mean, 0) / sm_part)) AS piece_hours,
-       -- What was free is not waited for: anything else was not written by csub.
-       if(fitted AND (would_wait_runs > 0 OR would_wait_s = 0), waited_s - would_wait_s, NULL) AS earlier_s
+       -- What was free is not waited for, nor anything longer than csub looks back: all else was not written by it.
+       if(fitted AND (would_wait_runs > 0 OR would_wait_s = 0) AND would_wait_s <= {SPAN_S},
+          waited_s - would_wait_s, NULL) AS earlier_s
 FROM (SELECT s.*, p.gpus, p.sm_part, p.enforced,
              -- An MPS client is limited to what it was sized for, which is less than its share.
              if(p.enforced AND p.sm_part IS NULL, least(p.mem_mib, coalesce(s.would_memory_mib, p.mem_mib)), p.mem_mib)
@@ -106,13 +109,18 @@ FROM (SELECT s.*, p.gpus, p.sm_part, p.enforced,
       WHERE s.would != '')
 """
 _SUM = "coalesce((sum(({})::DECIMAL(38, 12)) FILTER ({}))::DOUBLE, 0)"
+# Each user has one voice in what is earlier: how long a piece would have been waited for is the user's own word.
 _PIECES = f"""
+WITH voices AS (
+    SELECT if(grouping(name) = 1, NULL, name) AS whose, median(earlier_s) AS earlier_s
+    FROM judged GROUP BY GROUPING SETS ((name, "user"), ("user"))
+)
 SELECT if(grouping(name) = 1, 'total', name), count(*),
        count(*) FILTER (fitted), count(*) FILTER (over AND enforced), count(*) FILTER (over AND NOT enforced),
        {_SUM.format("allocated", "fitted")}, {_SUM.format("piece_hours", "fitted")},
        {_SUM.format("piece_hours", "over")},
        count(earlier_s), count(earlier_s) FILTER (would_wait_runs = 0), count(earlier_s) FILTER (earlier_s > 0),
-       median(earlier_s)
+       (SELECT median(v.earlier_s) FROM voices v WHERE v.whose IS NOT DISTINCT FROM judged.name)
 FROM judged GROUP BY GROUPING SETS ((name), ()) ORDER BY grouping(name), count(*) DESC, name
 """
 _HOURS = "sum(allocated::DECIMAL(38, 12))::DOUBLE"

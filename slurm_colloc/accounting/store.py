@@ -24,6 +24,7 @@ from slurm_colloc.accounting.parquet import (
     broken,
     connection,
     entries,
+    make_rows,
     open_database,
     parquet_files,
     read,
@@ -149,13 +150,8 @@ class Store:
             new = [(cluster, user, *run) for user, run in found]
             # By cluster, user, job and signature; what comes later counts.
             rows = {row[:4]: row for row in (*self._past_rows(path), *new)}
-            columns = [list(column) for column in zip(*rows.values(), strict=True)] or [[] for _ in PAST_COLUMNS]
             with connection(work) as database:
-                names = ", ".join(
-                    f'unnest(${number}::{kind}[]) AS "{name}"'
-                    for number, (name, kind) in enumerate(PAST_COLUMNS.items(), 1)
-                )
-                database.execute(f"CREATE TABLE past AS SELECT {names}", columns)
+                make_rows(database, "past", PAST_COLUMNS, list(rows.values()))
                 write(database, "SELECT * FROM past ORDER BY ALL", path, {}, work, file_mode(self._folder))
 
     def past(self, cluster: str) -> dict[str, list[Evidence]]:

@@ -108,9 +108,9 @@ def _part(value: str) -> str:
 # Each day's part of the work, table -> columns, and the queries that make them.
 PARTS = {
     "unit_parts": "cluster VARCHAR, job_id_raw VARCHAR, start_s BIGINT, node VARCHAR, uuid VARCHAR, method VARCHAR, "
-    "unit_gpus DOUBLE, us BIGINT, util_us BIGINT, util_fix BIGINT, sm_us BIGINT, sm_fix BIGINT, shared_us BIGINT, "
-    "held_us BIGINT, idle_us BIGINT, energy_uj BIGINT, peak_mib BIGINT, first_s DOUBLE, last_s DOUBLE, "
-    "active_s DOUBLE, grain_s INTEGER",
+    "unit_gpus DOUBLE, us BIGINT, whole_us BIGINT, util_us BIGINT, util_fix BIGINT, sm_us BIGINT, sm_fix BIGINT, "
+    "shared_us BIGINT, held_us BIGINT, idle_us BIGINT, energy_uj BIGINT, peak_mib BIGINT, first_s DOUBLE, "
+    "last_s DOUBLE, active_s DOUBLE, grain_s INTEGER",
     "peak_parts": "cluster VARCHAR, job_id_raw VARCHAR, start_s BIGINT, peak_mib BIGINT",
     "host_parts": "cluster VARCHAR, job_id_raw VARCHAR, start_s BIGINT, node VARCHAR, cpu_us BIGINT, "
     "cpu_used_us BIGINT, read_umib BIGINT, written_umib BIGINT, host_mem_mib BIGINT",
@@ -121,6 +121,8 @@ _DAY = {
     "unit_parts": f"""
         SELECT {_KEY}, p.* EXCLUDE (run) FROM (
             SELECT run, node, uuid, method, max(unit_gpus) AS unit_gpus, sum(us)::BIGINT AS us,
+                   -- Beyond the run's ends, too: they are whole seconds, a reading is for the time since the last.
+                   sum(round((least(at_s, $until) - greatest(at_s - interval_s, $since)) * 1e6))::BIGINT AS whole_us,
                    coalesce(sum(us) FILTER (gpu_util_pct IS NOT NULL), 0)::BIGINT AS util_us,
                    {_over_time("gpu_util_pct")} AS util_fix,
                    coalesce(sum(us) FILTER (sm_active_pct IS NOT NULL), 0)::BIGINT AS sm_us,
@@ -215,8 +217,7 @@ SELECT r.*, gpus * hours AS allocated, devices * span_s AS device_s,
        -- Samples know units by slices; used and allocated must be by one convention.
        sm_hours * coalesce(gpus / nullif(blocked, 0), 1) AS sm_used, sm_hours, sm_seconds,
        CASE WHEN by_mean THEN mean_gpu_mem_mib WHEN several THEN several_peak_mib ELSE unit_peak_mib END AS peak_mib,
-       CASE WHEN NOT by_mean OR mean_gpu_util_pct IS NULL THEN 100 * least(1, coalesce(seconds / device_s, 0))
-            END AS coverage_pct,
+       CASE WHEN NOT by_mean THEN 100 * least(1, coalesce(seconds / device_s, 0)) END AS coverage_pct,
        coalesce(shared_hours, 0) AS shared_hours, held_idle_hours, tail_s, energy_j,
        cores, host_mem_mib, h.read_mib, h.written_mib,
        CASE WHEN by_mean THEN [mean_method] ELSE coalesce(methods, []) END AS methods
@@ -322,7 +323,7 @@ def count_runaways(database: DuckDBPyConnection, until_s: float) -> int:
 def unaccounted_hours(database: DuckDBPyConnection) -> tuple[float, float]:
     """Return the sampled hours of jobs on GPUs and slices while accounting has no run of them, and of how many."""
     query = """
-        SELECT coalesce(sum(jobs_us), 0) / 3.6e9, (SELECT coalesce(sum(us), 0) / 3.6e9 FROM unit_parts)
+        SELECT coalesce(sum(jobs_us), 0) / 3.6e9, (SELECT coalesce(sum(whole_us), 0) / 3.6e9 FROM unit_parts)
         FROM device_parts
     """
     ((seen, matched),) = database.execute(query).fetchall()

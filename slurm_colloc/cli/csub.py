@@ -29,10 +29,11 @@ from slurm_colloc.model import AGAIN_VARIABLE
 from slurm_colloc.process import given_environment, keep_ignored, readable, replace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
-from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, submit, write_all
+from slurm_colloc.submit.handover import CALLED, STDERR, STDOUT, find_sbatch, submit, write_all
 from slurm_colloc.submit.own_options import own_option, parse_arguments, wants_pack, without_own_options
 from slurm_colloc.submit.plan import Plan, make_plan
 from slurm_colloc.submit.render import remove_script, write_script
+from slurm_colloc.submit.told import is_exclusive, told
 
 # Options of sbatch that end it before it reads a script.
 _NO_SUBMISSION = ("help", "usage", "version")
@@ -184,8 +185,11 @@ def call_of(sbatch: str, command_line: CommandLine) -> Call:
 
 def _split_call(call: Call, command_line: CommandLine, *, silent: bool = False) -> Call:
     """Return the call with what is known once sbatch's arguments, csub's own and the script's are told apart."""
+    wish = own_option("colloc", command_line, None)
     return call._replace(
         argv=command_line.sbatch_argv,
+        # Also where nothing else is understood of the submission.
+        environ=told(call.environ, wish) if wish is not None and is_exclusive(wish) else call.environ,
         dry_run=own_option("dry-run", command_line, None) is not None,
         quiet=silent or any(option.name == "quiet" for option in command_line.options),
     )
@@ -207,7 +211,8 @@ def _decide(
     """
     asks_nothing = any(option.name in _NO_SUBMISSION for option in command_line.options)
     off = config is not None and config.policy == "off" and not call.dry_run
-    if asks_nothing or off or (config is None and own_option("colloc", command_line, None) == "off"):
+    wish = own_option("colloc", command_line, None)
+    if asks_nothing or off or (config is None and (wish == "off" or is_exclusive(wish))):
         explained = own_option("explain", command_line, None) is not None or wants_pack(command_line)
         raise UnsureError("the policy is off" if explained and not asks_nothing else _SILENT)
     if config is None:
@@ -288,7 +293,7 @@ def _fall_open(call: Call, stdin: bytes | None, why: str) -> int:
     if stdin is not None:
         os.dup2(readable(stdin), 0)
     try:
-        replace([call.sbatch, *call.argv], call.environ)
+        replace([call.sbatch, *call.argv], call.environ, CALLED)
     except CollocError as error:
         say(f"error: {error}")
         return 1
@@ -346,7 +351,7 @@ def hand_over(
         tell(call, (f"job {job_id}: {line}" for line in (*answer(plan), *plan.notes)))
 
     try:
-        outcome = submit([call.sbatch, *argv], _handed_on(plan, call), source, submitted)
+        outcome = submit([call.sbatch, *argv], _handed_on(plan, call, config), source, submitted)
     except CollocError as error:  # sbatch was not started
         return 1, str(error)
     status = outcome.status if outcome.status >= 0 else 128 - outcome.status
@@ -359,11 +364,14 @@ def hand_over(
     return status, ""
 
 
-def _handed_on(plan: Plan, call: Call) -> Mapping[str, str]:
+def _handed_on(plan: Plan, call: Call, config: SiteConfig) -> Mapping[str, str]:
     """Return sbatch's environment: a pack from within a requeued job must not pass for one that goes on itself."""
-    if plan.packed is None:
-        return call.environ
-    return {name: value for name, value in call.environ.items() if name != "SLURM_RESTART_COUNT"}
+    # Where nobody judges csub's decisions, or it has taken none, not a variable is another.
+    judged = config.policy != "shadow" and any(partition.policy != "off" for partition in config.partition)
+    environ = told(call.environ, plan.wish) if judged or is_exclusive(plan.wish) else dict(call.environ)
+    if plan.packed is not None:
+        environ.pop("SLURM_RESTART_COUNT", None)
+    return environ
 
 
 def _verdict(said: bytes) -> str:

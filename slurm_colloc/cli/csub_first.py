@@ -26,9 +26,9 @@ from slurm_colloc.slurm.directives import effective_components, read_script
 from slurm_colloc.slurm.options import CommandLine, Given, read_environment, without
 from slurm_colloc.submit.companion import record_of, submit_companion
 from slurm_colloc.submit.first import CANARY, PROBE, First, divide, reason_against
-from slurm_colloc.submit.handover import DEFINITE, STDERR, STDOUT, write_all
+from slurm_colloc.submit.handover import CALLED, DEFINITE, STDERR, STDOUT, write_all
 from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, option_table, wants_pack
-from slurm_colloc.submit.plan import Plan, make_plan
+from slurm_colloc.submit.plan import Part, Plan, make_plan
 from slurm_colloc.submit.render import remove_script
 
 _JOB_ID = re.compile(rb"^(\d+)(?:;(\S+))?\s*$", re.MULTILINE)
@@ -168,7 +168,7 @@ def _sbatch(
         words = (call.sbatch, *argv[:end], *options, "--parsable", *argv[end:])
         text = plan.body if plan.body is not None else plan.script
         started = True
-        done = run_itself(words, _SUBMIT_S, environ, b"" if plan.script_at is not None else text)
+        done = run_itself(words, _SUBMIT_S, environ, b"" if plan.script_at is not None else text, CALLED)
     except Exception as error:  # noqa: BLE001 - there may be a job now, and whoever caught it would submit another
         unknown = "whether a job was made is not known: " if started else ""
         said = f"csub: error: {unknown}{error}\n"
@@ -229,10 +229,18 @@ def _done(
     csub.tell(call, [f"job {rest.job_id}: {said}"])
     try:
         record_decision(ready.first, first, cluster or config.cluster, config, csub.say)
-        record_decision(ready.rest, rest.job_id, cluster or config.cluster, config, csub.say)
+        record_decision(_because(ready.rest, said), rest.job_id, cluster or config.cluster, config, csub.say)
     except Exception as error:  # noqa: BLE001 - both are submitted
         csub.say(f"the decisions are not recorded: {error}")
     return 0
+
+
+def _because(plan: Plan, why: str) -> Plan:
+    """Return a plan whose decisions say first why it is submitted as it is."""
+    parts = (
+        (request, needed, placed._replace(reasons=(why, *placed.reasons))) for request, needed, placed in plan.parts
+    )
+    return plan._replace(parts=tuple(Part(*part) for part in parts))
 
 
 def _without_rest(

@@ -64,7 +64,10 @@ def csub(
     colloc: Annotated[
         str,
         typer.Option(
-            "--colloc", metavar="auto|off", help="off: submit as asked", autocompletion=_one_of("auto", "off")
+            "--colloc",
+            metavar="auto|off",
+            help="off|exclusive:WHY: as asked",
+            autocompletion=_one_of("auto", "off"),
         ),
     ] = "auto",
     pack: Annotated[bool, typer.Option("--pack", help="run an array's tasks together on a GPU")] = False,

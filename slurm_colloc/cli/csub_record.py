@@ -2,12 +2,12 @@
 """What csub decided of a job, written down once there is one."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from slurm_colloc.clock import now, within
-from slurm_colloc.config import SiteConfig
+from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError
 from slurm_colloc.model import Decision, Footprint, JobRequest, Placement, SharingMode
 from slurm_colloc.placement.waits import wait_for
@@ -25,7 +25,7 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
 
     packed = plan.packed
     words = plan.sbatch_argv[plan.script_at :] if plan.script_at is not None else ()
-    line = " ".join(words)[:_LONGEST_LINE].encode(errors="replace").decode()
+    line = " ".join(_as_the_user_has_it(words))[:_LONGEST_LINE].encode(errors="replace").decode()
     for offset, (request, footprint, placement) in enumerate(plan.parts):
         # What a pack uses must count neither as one task's use nor against what was foretold of one task.
         memory, active = (None, None) if packed else (footprint.gpu_mem_peak_mib, footprint.sm_active_pct)
@@ -56,6 +56,12 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
         except CollocError as error:
             say(f"job {job_id} is submitted, but the decision is not recorded: {error}")
             return
+
+
+def _as_the_user_has_it(words: Sequence[str]) -> Sequence[str]:
+    """Return script and arguments with the script's own name, where it is the copy kept for who submits it anew."""
+    kept = os.path.join(user_data_folder(), "again", "")
+    return (os.path.basename(words[0]), *words[1:]) if words and words[0].startswith(kept) else words
 
 
 def _would(plan: Plan, request: JobRequest, footprint: Footprint, placement: Placement) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from slurm_colloc.units import BYTES_PER_MIB as MIB
 _MOST_FILES, _MOST_WORDS = 8, 64
 _HEADER_BYTES = 8 * 1024 * 1024
 _WORD = re.compile(r"[^\s\"'=;|&<>()`]+")
-_ASSIGNED = re.compile(r"(?m)^\s*(?:export\s+)?([A-Za-z_]\w*)=[\"']?([^\s\"';|&$`()]+)")
+_ASSIGNED = re.compile(r"(?m)^[^\S\n]*(?:export\s+)?([A-Za-z_]\w*)=[\"']?([^\s\"';|&$`()]+)")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 _WEIGHTS = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}

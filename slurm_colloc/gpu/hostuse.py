@@ -22,7 +22,7 @@ from slurm_colloc.units import BYTES_PER_MIB, used_mib
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_FIGURE = re.compile(r"^(?:(\w+) )?([0-9]+)$", re.MULTILINE)
+_FIGURE = re.compile(r"^(?:(\w+) )?([0-9]{1,20})$", re.MULTILINE)
 _MOVED = re.compile(rb"rchar: ([0-9]+)\nwchar: ([0-9]+)\n")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 

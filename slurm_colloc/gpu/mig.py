@@ -7,7 +7,7 @@ The figures are a fallback for the day a site file is written; the driver on the
 import re
 from typing import NamedTuple
 
-_PROFILE = re.compile(r"(?:(?P<ci>\d)c\.)?(?P<gi>\d)g\.(?P<gb>\d+)gb(?P<extra>(?:[+-](?:me(?:\.all)?|gfx))*)")
+_PROFILE = re.compile(r"(?:(?P<ci>\d)c\.)?(?P<gi>\d)g\.(?P<gb>\d{1,4})gb(?P<extra>(?:[+-](?:me(?:\.all)?|gfx))*)")
 
 
 class Profile(NamedTuple):

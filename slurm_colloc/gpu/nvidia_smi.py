@@ -16,6 +16,7 @@ from slurm_colloc.gpu.proc import sees_host_pids
 from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading, numbered
 from slurm_colloc.model import ProcessKind
 from slurm_colloc.process import run
+from slurm_colloc.units import whole
 
 _FORMAT = "--format=csv,noheader,nounits"
 _GPU_FIELDS = "uuid,index,name,memory.total,memory.used,utilization.gpu,power.draw,mig.mode.current"
@@ -60,7 +61,7 @@ class SmiProcess(NamedTuple):
 def parse_number(text: str) -> float | None:
     """Return a figure; None for ``[N/A]``, ``[Not Supported]``, ``ERR!`` and whatever else is no number."""
     text = text.strip()
-    return float(text) if re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", text) else None
+    return float(text) if re.fullmatch(r"[0-9]{1,18}(?:\.[0-9]{1,18})?", text) else None
 
 
 def _whole(text: str) -> int | None:
@@ -73,7 +74,7 @@ def parse_gpus(text: str) -> tuple[SmiGpu, ...]:
     found = []
     for line in text.splitlines():
         fields = [field.strip() for field in line.split(",")]
-        if len(fields) != len(_GPU_FIELDS.split(",")) or not fields[0].startswith("GPU-") or not fields[1].isdecimal():
+        if len(fields) != len(_GPU_FIELDS.split(",")) or not fields[0].startswith("GPU-") or whole(fields[1]) is None:
             continue
         uuid, place, name, total, used, util, power, mig = fields
         gpu_util = parse_number(util)
@@ -95,9 +96,8 @@ def parse_gpus(text: str) -> tuple[SmiGpu, ...]:
 def parse_processes(text: str) -> tuple[SmiProcess, ...]:
     """Return the processes of the query."""
     lines = [[field.strip() for field in line.split(",")] for line in text.splitlines()]
-    return tuple(
-        SmiProcess(line[0], int(line[1]), _whole(line[2])) for line in lines if len(line) == 3 and line[1].isdecimal()
-    )
+    rows = ((line[0], whole(line[1]), _whole(line[2])) for line in lines if len(line) == 3)
+    return tuple(SmiProcess(uuid, pid, mib) for uuid, pid, mib in rows if pid is not None)
 
 
 def parse_slices(text: str) -> dict[str, tuple[tuple[str, str], ...]]:

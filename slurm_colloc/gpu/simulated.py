@@ -64,7 +64,7 @@ def parse_devices(text: str) -> tuple[GpuUnit, ...]:
         for device in json.loads(text)["devices"]:
             for part in device["slices"] or [device]:
                 units.append(_unit(device, part, len(units)))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise GpuError(f"simulated devices are not of the expected form: {error!r}") from error
     return tuple(units)
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 
 from slurm_colloc.clock import now
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.files import PRIVATE_FILE, read_bounded
+from slurm_colloc.files import PRIVATE_FILE, read_own
 from slurm_colloc.history.records import (
     LIMIT_BYTES,
     OLDER,
@@ -152,7 +152,7 @@ def _fold_folder(folder: str, runs: str) -> int:
     for name in os.listdir(runs):
         if name.endswith(".json"):
             with suppress(StoreError, InputError):  # read_evidence counts what cannot be used
-                found[name] = parse_evidence(read_bounded(os.path.join(runs, name), LIMIT_BYTES))
+                found[name] = parse_evidence(read_own(os.path.join(runs, name), LIMIT_BYTES))
     kept = _but_open(found.values())
     for run in kept:
         if run.job_id.startswith(OLDER):

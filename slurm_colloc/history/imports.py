@@ -10,7 +10,8 @@ from itertools import islice
 _READ_BYTES = 64 * 1024
 _MOST_ENTRIES, _MOST_FILES = 2000, 24
 _IMPORT = re.compile(
-    rb"^[ \t]*(?:from[ \t]+([\w.]*)[ \t]+import[ \t]*(\([^)]{0,4096}\)|[^\n;#]*)|import[ \t]+([^\n;#]+))", re.MULTILINE
+    rb"^[ \t]*(?:from[ \t]++([\w.]++)[ \t]++import[ \t]*(\([^)]{0,4096}\)|[^\n;#]*)|import[ \t]+([^\n;#]+))",
+    re.MULTILINE,
 )
 _NAME = re.compile(r"(?:^|,)\s*([^\W\d][\w.]*)")
 

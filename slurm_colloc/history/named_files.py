@@ -14,19 +14,20 @@ from slurm_colloc.history.imports import imported_files
 
 _PROGRAM_LIMIT_BYTES, _SETTINGS_LIMIT_BYTES = 1024 * 1024, 256 * 1024
 _MOST_FILES = 8
-_PROGRAM = re.compile(r"(?<![\w./-])([\w./~+-]*\w\.(?:py|jl|R|lua|m|sh))(?![\w/])")
+# Behind none of the letters that a path has: where one fails, no later start within it is tried.
+_PROGRAM = re.compile(r"(?<![\w./~+-])([\w./~+-]*\w\.(?:py|jl|R|lua|m|sh))(?![\w/])")
 _MODULE = re.compile(r"\s-m\s+([A-Za-z_][\w.]*)")
 _SOURCED = re.compile(r"(?:^|[\s;&|])(?:source|\.)\s+[\"']?([\w./~+-]+)")
-_SETTINGS = re.compile(r"(?<![\w./-])([\w./~+-]*\w\.(?:ya?ml|toml|ini|cfg|conf|gin|jsonc?))(?![\w/])")
+_SETTINGS = re.compile(r"(?<![\w./~+-])([\w./~+-]*\w\.(?:ya?ml|toml|ini|cfg|conf|gin|jsonc?))(?![\w/])")
 # Whose lines are the tasks of an array.
-_LISTS = re.compile(r"(?<![\w./-])([\w./~+-]*\w\.(?:txt|csv|tsv|list|lst|args|params))(?![\w/])")
+_LISTS = re.compile(r"(?<![\w./~+-])([\w./~+-]*\w\.(?:txt|csv|tsv|list|lst|args|params))(?![\w/])")
 _READS_LINES = re.compile(r"SLURM_ARRAY_TASK_ID|\bread\b|\bxargs\b|\bmapfile\b|\breadarray\b")
 _HYDRA_NAME = re.compile(r"(?:--config-name|-cn)[= ]\s*[\"']?([\w./-]+)|\bconfig_name\s*=\s*[\"']([\w./-]+)")
 _HYDRA_PATH = re.compile(r"(?:--config-path|-cp)[= ]\s*[\"']?([\w./-]+)|\bconfig_path\s*=\s*[\"']([\w./-]+)")
 _LITERAL = re.compile(r"[\"']([\w./-]+\.(?:ya?ml|toml))[\"']")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _CONSTANT = re.compile(r"(?m)(?:^|[;\s])([A-Za-z_]\w*)=[\"']?([\w./~+-]+)")
-_SETTING = re.compile(r"[\"'\s-]*(?:export\s+)?([\w.+-]+)[\"']?\s*[:=]\s*[\"']?(.*?)[\"']?,?$")
+_SETTING = re.compile(r"[\"'\s-]*(?:export\s+)?([\w.+][\w.+-]*)[\"']?\s*[:=]\s*[\"']?(.*?)[\"']?,?$")
 
 
 class Files(NamedTuple):

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.files import open_private_folder, private_folder, read_bounded, write_atomic
+from slurm_colloc.files import open_private_folder, private_folder, read_own, write_atomic
 from slurm_colloc.history.sound import is_sound, latest_s
 from slurm_colloc.kinds import fits
 from slurm_colloc.model import Decision, Evidence, SharingMode
@@ -117,7 +117,7 @@ def read_evidence(folder: str, signature: str) -> EvidenceFound:
     unreadable, until_s = 0, latest_s()
     for name in (*older, *reversed(newest)):
         try:
-            run = parse_evidence(read_bounded(os.path.join(runs, name), LIMIT_BYTES))
+            run = parse_evidence(read_own(os.path.join(runs, name), LIMIT_BYTES))
         except (StoreError, InputError):
             unreadable += 1
             continue
@@ -207,7 +207,7 @@ def read_decisions(folder: str, ending: str = ".json") -> tuple[list[Decision], 
     found, unreadable = [], 0
     for name in names:
         try:
-            found.append(parse_decision(read_bounded(os.path.join(folder, name), LIMIT_BYTES)))
+            found.append(parse_decision(read_own(os.path.join(folder, name), LIMIT_BYTES)))
         except (StoreError, InputError):
             unreadable += 1
     return found, unreadable

@@ -9,7 +9,7 @@ import os
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.files import read_bounded, write_atomic
+from slurm_colloc.files import read_own, write_atomic
 from slurm_colloc.history.records import evidence_path, make_folders
 from slurm_colloc.kinds import fits
 
@@ -37,7 +37,7 @@ def read_said(folder: str, signature: str) -> Said:
     if not os.path.lexists(path):
         return Said()
     try:
-        values = json.loads(read_bounded(path, _LIMIT_BYTES))
+        values = json.loads(read_own(path, _LIMIT_BYTES))
         kinds = Said.__annotations__
         if not isinstance(values, dict) or set(values) != set(kinds):
             raise ValueError("the fields differ from this release's")

@@ -18,6 +18,8 @@ from slurm_colloc.history.names import IS_NUMBER, is_always_noise, is_noise
 # Before the family of what is known by its command alone.
 BY_COMMAND = "command-"
 _NO_QUOTES = str.maketrans("", "", "\"'")
+# What sbatch puts before a command given to --wrap.
+_WRAPPED = b"# This script was created by sbatch --wrap.\n\n"
 _MOST_NUMBERS, _LONGEST = 24, 140
 # "--name value", "--name=value", "NAME=value", "a.b=value", and a short option's "-b 64".
 _ARGUMENT = re.compile(
@@ -39,7 +41,7 @@ _FILE = re.compile(r"(?<![\w./~+-])[\w./~+-]*\w\.\w+")
 _PUTS = re.compile(
     r"(?m)>>?\s*[^\s;&|]+|\btee\s+(?:-a\s+)?[^\s;&|]+|\b(?:mkdir|rm|touch)\b[^;&|\n]*"
     r"|\[\[?\s+!?\s*-[defrswxL]\s+[^\s\]]+"
-    r"|\b(?:cp|mv|rsync|ln)\b(?P<of>[^;&|\n]*?)\s+[^\s;&|]+(?=\s*(?:$|[;&|]))"
+    r"|\b(?:cp|mv|rsync|ln)\b(?P<of>[^;&|\n]*?)\s{1,8}[^\s;&|]+(?=\s*(?:$|[;&|]))"
 )
 _VALUE = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*")
 _LONGER = re.compile(r"\$\{?\w+\}?:(?![-=+?])|:\$\{?\w+\}?")
@@ -129,6 +131,20 @@ def command_signature(
     path = os.path.normpath(os.path.join(folder, script_path))
     family = digest(_joined([str(gpu_count), *told_apart, path, *words]))
     return f"{BY_COMMAND}{family}.{reader.written()}~~{_folder_key(folder)}"
+
+
+def apart_by(cluster: str, component: int = 0, tasks: int | None = None) -> tuple[str, ...]:
+    """Return what makes submissions of one text several jobs.
+
+    Components run the same text and are not the same job; and one home may serve several clusters.
+    "srun python train.py" starts so many programs on the GPU, of which the text says nothing.
+    """
+    return (cluster, str(component), *([f"{tasks} tasks"] if tasks and tasks > 1 else []))
+
+
+def submitted_text(script: bytes) -> bytes:
+    """Return what was submitted of a batch script as Slurm keeps it: of --wrap, the command."""
+    return script.partition(_WRAPPED)[2] or script
 
 
 def names_from_outside(script: bytes, variables: Collection[str] | None = None) -> list[str]:

@@ -5,6 +5,7 @@ csub reads it without a lock, so a network file system's locking cannot hang a s
 """
 
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -148,8 +149,14 @@ def _rows(path: str, condition: str, value: str, most: int) -> EvidenceFound:
 
 
 def _ask(path: str, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-    if not os.path.exists(path):
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
         return []
+    except OSError as error:
+        raise StoreError(f"history '{path}' cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        raise StoreError(f"history '{path}' is no file of uid {os.geteuid()}, and is not believed; move it away")
     # Here, not above: most users of csub have no snapshot, and it costs 4 ms to import.
     import sqlite3
 

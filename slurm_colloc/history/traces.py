@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.files import private_folder, read_bounded, write_atomic
+from slurm_colloc.files import private_folder, read_own, write_atomic
 
 _LIMIT_BYTES = 16 * 1024
 _KEPT = 100
@@ -62,7 +62,7 @@ def read_traces(folder: str, signatures: Iterable[str]) -> tuple[tuple[str, floa
     for signature in dict.fromkeys(signatures):
         first = first or signature
         with suppress(StoreError, InputError):
-            found[signature] = parse_trace(read_bounded(trace_path(folder, signature), _LIMIT_BYTES))
+            found[signature] = parse_trace(read_own(trace_path(folder, signature), _LIMIT_BYTES))
     release = found[first].torch if first in found else None
     return tuple((name, one.peak_mib) for name, one in found.items() if release in (None, one.torch))
 

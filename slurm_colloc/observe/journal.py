@@ -7,6 +7,7 @@ Appending a line is all that happens on the node; a line cut short by a crash fa
 import fcntl
 import json
 import os
+import stat
 import time
 import zlib
 from collections.abc import Iterable, Iterator
@@ -215,7 +216,10 @@ class Hour:
 
     def _lines(self) -> Iterator[bytes]:
         try:
-            with open(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as stream:
+            # O_NONBLOCK: a FIFO in its place must not hang the seal.
+            with open(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+                if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                    raise StoreError(f"journal '{self.path}' is no file; move it away")
                 while line := stream.readline(_LINE_LIMIT_BYTES):
                     self.read_bytes += len(line)
                     yield line.rstrip(b"\n")

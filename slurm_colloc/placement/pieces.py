@@ -12,6 +12,7 @@ from slurm_colloc.placement.terms import (
     asked_partitions,
     kept_when_moved,
     kept_with_share,
+    of_many_users,
     suspending,
     time_needed,
 )
@@ -127,9 +128,9 @@ def _too_many(request: JobRequest, pool: Pool, config: SiteConfig) -> str:
     rivals = [names for names in request.components if set(names or (config.default_partition,)) & set(pool.partitions)]
     if len(rivals) < 2:
         return ""
-    from ClusterShell.NodeSet import NodeSet  # 20 ms, for a kind of job that few submit
+    from slurm_colloc.slurm.hostlist import expand  # 20 ms, for a kind of job that few submit
 
-    count = len(NodeSet(pool.nodes))
+    count = len(expand(pool.nodes))
     if count >= len(rivals):
         return ""
     return f"{len(rivals)} components of the job may need a node of it each, and it has {count}"
@@ -219,8 +220,7 @@ def _slowdown(need: Need, part: MigSlice, pool: Pool) -> float:
 
 
 def _mps(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig) -> Iterator[Fit | Rejected]:
-    vouched = config.sharing.mps_daemon == "site" and config.sharing.mps_single_user
-    no_consent = "" if vouched else "the site runs no shared MPS daemon for one user per GPU"
+    no_consent = "the site runs no shared MPS daemon" if config.sharing.mps_daemon == "none" else ""
     return _shares(request, need, rooms, config, "mps", no_consent)
 
 
@@ -265,8 +265,9 @@ def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name
         return Rejected(option, "; ".join(request.no_share))
     if not request.sh_like:
         return Rejected(option, f"its environment cannot be set in a script for '{request.interpreter}'")
-    if suspends := suspending([room.partition] if room.moved else asked_partitions(request, config)):
-        return Rejected(option, suspends)
+    partitions = [room.partition] if room.moved else asked_partitions(request, config)
+    if unfit := suspending(partitions) or (name == "mps" and of_many_users(partitions, config)):
+        return Rejected(option, unfit)
     if pool.gpu_mem_mib is None:
         return Rejected(option, "site.toml does not give its gpu_mem_mib")
     if need.memory_mib > pool.gpu_mem_mib:

@@ -38,6 +38,12 @@ def suspending(partitions: Iterable[Partition]) -> str:
     return "" if name is None else f"partition '{name}' suspends jobs, which then keep their GPU memory"
 
 
+def of_many_users(partitions: Iterable[Partition], config: SiteConfig) -> str:
+    """Return why a GPU of these partitions may come to serve two users; empty when it may not."""
+    name = "" if config.sharing.mps_single_user else next((item.name for item in partitions if not item.one_user), "")
+    return f"partition '{name}' gives a node to several users (no ExclusiveUser), MPS serves one" if name else ""
+
+
 def asked_limit_min(request: JobRequest, config: SiteConfig) -> float | None:
     """Return the time limit that the job would get as asked; None where it is unlimited or not known."""
     if request.time_limit_min is not None:

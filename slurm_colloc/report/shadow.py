@@ -121,8 +121,8 @@ def _of_waits(report: ShadowReport) -> list[str]:
     if not total.waits_known:
         return ["EARLIER: not known of any run: of none was it recorded how long jobs waited for its piece"]
     return [
-        "EARLIER: median of (wait as run less wait for the piece) over the OF runs that FIT and of which both are "
-        "known.",
+        "EARLIER: median over users of each one's median of (wait as run less wait for the piece), of the OF runs that "
+        "FIT and of which both are known.",
         f"Wait for the piece: 0 where it was free at the submission ({counted(total.waits_free, 'run')}), else the "
         f"median wait for such a piece in the week before ({counted(total.waits_known - total.waits_free, 'run')}).",
         f"{total.sooner} of these {total.waits_known} waited longer than that. Each is taken alone: a piece that was "

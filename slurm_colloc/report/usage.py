@@ -4,7 +4,7 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from math import fsum
@@ -160,33 +160,8 @@ def footnotes(report: UsageReport) -> list[str]:
         lines.append(
             "NOT ONE of these runs was measured: does 'colloc agent' run on the nodes, and may you read its samples?"
         )
-    if total.util_plain_pct is not None:
-        lines.append(f"UTIL as plain mean over the whole-GPU runs measured: {total.util_plain_pct:.2f} %")
-    if total.sm_plain_pct is not None:
-        lines.append(f"SM as plain mean over the runs measured: {total.sm_plain_pct:.2f} %")
-    if total.held_unknown_hours:
-        lines.append(
-            f"shares' time in which nobody saw how many jobs shared, not in HELD: {total.held_unknown_hours:.3g} h"
-        )
-    if report.runaways:
-        lines.append(
-            "runs whose end nobody knows ('sacctmgr show runawayjobs'), counted as far as they were seen: "
-            f"{report.runaways}"
-        )
-    if report.unaccounted_hours > 0.01 * report.sampled_job_hours:
-        lines.append(
-            f"sampled time of jobs while accounting has no run of them: {report.unaccounted_hours:.3g} of "
-            f"{report.sampled_job_hours:.3g} h; does 'colloc ingest' run, and are the nodes' clocks right?"
-        )
-    if total.jobs_without_size:
-        lines.append(
-            f"runs left out of GPU-hours because the size of their share is not known: {total.jobs_without_size}; "
-            "their pool in site.toml needs mps_per_gpu, shards_per_gpu or its slices ('colloc site init' writes them)"
-        )
-    if report.strays:
-        hours = fsum(stray.gpu_hours for stray in report.strays)
-        nodes = ", ".join(printable(stray.node) for stray in report.strays[:5]) + (", ..." if report.strays[5:] else "")
-        lines.append(f"GPUs with processes outside any job, charged to nobody: {hours:.3g} GPU-h on {nodes}")
+    lines += _figures_beside(total)
+    lines += _left_out(report)
     if total.methods or not report.of_text:
         lines.append(f"methods: {', '.join(total.methods) or 'none'}")
     rejected = sum(report.rejected.values())
@@ -196,6 +171,40 @@ def footnotes(report: UsageReport) -> list[str]:
         f"{rejected} rejected{f' ({reasons})' if rejected else ''}"
     )
     return lines
+
+
+def _figures_beside(total: GroupUsage) -> Iterator[str]:
+    """Yield what else was measured than the columns have."""
+    if total.util_plain_pct is not None:
+        yield f"UTIL as plain mean over the whole-GPU runs measured: {total.util_plain_pct:.2f} %"
+    if total.sm_plain_pct is not None:
+        yield f"SM as plain mean over the runs measured: {total.sm_plain_pct:.2f} %"
+    if total.held_unknown_hours:
+        yield f"shares' time in which nobody saw how many jobs shared, not in HELD: {total.held_unknown_hours:.3g} h"
+
+
+def _left_out(report: UsageReport) -> Iterator[str]:
+    """Yield what the figures lack, or have in spite of nobody knowing its end or its job."""
+    total = report.total
+    if report.runaways:
+        yield (
+            "runs whose end nobody knows ('sacctmgr show runawayjobs'), counted as far as they were seen: "
+            f"{report.runaways}"
+        )
+    if report.unaccounted_hours > 0.01 * report.sampled_job_hours:
+        yield (
+            f"sampled time of jobs while accounting has no run of them: {report.unaccounted_hours:.3g} of "
+            f"{report.sampled_job_hours:.3g} h; does 'colloc ingest' run, and are the nodes' clocks right?"
+        )
+    if total.jobs_without_size:
+        yield (
+            f"runs left out of GPU-hours because the size of their share is not known: {total.jobs_without_size}; "
+            "their pool in site.toml needs mps_per_gpu, shards_per_gpu or its slices ('colloc site init' writes them)"
+        )
+    if report.strays:
+        hours = fsum(stray.gpu_hours for stray in report.strays)
+        nodes = ", ".join(printable(stray.node) for stray in report.strays[:5]) + (", ..." if report.strays[5:] else "")
+        yield f"GPUs with processes outside any job, charged to nobody: {hours:.3g} GPU-h on {nodes}"
 
 
 def of_installed(report: UsageReport) -> dict[str, float | None]:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from slurm_colloc import clock
 from slurm_colloc.config import SiteConfig, find_site_file, load_site, user_data_folder
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError, StoreError, UnansweredError
-from slurm_colloc.files import read_bounded, write_atomic
+from slurm_colloc.files import read_bounded, read_own, write_atomic
 from slurm_colloc.history.records import drop_evidence, evidence_path, note_out_of_memory, parse_evidence
 from slurm_colloc.model import AGAIN_VARIABLE, Evidence
 from slurm_colloc.process import Finished, ask, given_environment, run
@@ -229,7 +229,7 @@ def _found(record: Record, ended: Ended) -> Found:
     measured: Evidence | None = None
     with suppress(StoreError, InputError):
         path = evidence_path(user_data_folder(), record.signature, ended.raw_id)
-        measured = parse_evidence(read_bounded(path, _LIMIT_BYTES))
+        measured = parse_evidence(read_own(path, _LIMIT_BYTES))
     return Found(ended, outcome, said, measured)
 
 

@@ -13,12 +13,13 @@ import re
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from slurm_colloc.clock import now
 from slurm_colloc.config import user_data_folder
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import PRIVATE_FILE, private_folder, read_bounded, write_atomic
+from slurm_colloc.kinds import read_as
 
 VERSION = 1
 # Why a job may have to be submitted once more: it ran out of GPU memory, or its task was not run to its end elsewhere.
@@ -154,14 +155,13 @@ def read_record(folder: str) -> Record:
     """
     content = read_bounded(os.path.join(folder, _RECORD), _LIMIT_BYTES, owners=(os.geteuid(),))
     try:
-        found: dict[str, Any] = json.loads(content)
         # Of a release before, with fewer fields: a companion may wait for days.
-        if not set(found) <= set(Record._fields) or found["version"] != VERSION:
+        record: Record = read_as(Record, json.loads(content))
+        if record.version != VERSION:
             raise ValueError("the fields differ from this release's")
-        found = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
-        return Record(**found)
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"record in '{folder}' is not of the expected form: {error}") from error
+    return record
 
 
 def is_recorded(folder: str) -> bool:
@@ -229,10 +229,10 @@ def read_outcome(folder: str) -> Outcome | None:
     if not os.path.lexists(path):
         return None
     try:
-        found: dict[str, Any] = json.loads(read_bounded(path, _LIMIT_BYTES, owners=(os.geteuid(),)))
-        return Outcome(str(found["job_id"]), str(found["said"]), float(found["at_s"]))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        outcome: Outcome = read_as(Outcome, json.loads(read_bounded(path, _LIMIT_BYTES, owners=(os.geteuid(),))))
+    except (ValueError, RecursionError) as error:
         raise InputError(f"file '{path}' is not of the expected form: {error}") from error
+    return outcome
 
 
 def finished_path(folder: str) -> str:

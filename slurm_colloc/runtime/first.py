@@ -18,7 +18,7 @@ from typing import NamedTuple
 from slurm_colloc import clock
 from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError, InputError, ProcessError, StoreError
-from slurm_colloc.files import read_bounded, write_atomic
+from slurm_colloc.files import read_bounded, read_own, write_atomic
 from slurm_colloc.history.records import drop_evidence, evidence_path, parse_evidence
 from slurm_colloc.process import ask, run
 from slurm_colloc.runtime import again
@@ -33,6 +33,7 @@ from slurm_colloc.runtime.again_record import (
     write_outcome,
 )
 from slurm_colloc.runtime.spec import parse_array
+from slurm_colloc.units import whole
 
 _REST, _SIZED, _COMMIT = "rest", "sized", "committed"
 _LIMIT_BYTES = 256 * 1024
@@ -127,7 +128,7 @@ def _not_measured(record: Record, config: SiteConfig) -> str:
         return f"job {record.job_id} ended as {ended.state}"
     try:
         path = evidence_path(user_data_folder(), record.signature, ended.raw_id)
-        found = parse_evidence(read_bounded(path, _LIMIT_BYTES))
+        found = parse_evidence(read_own(path, _LIMIT_BYTES))
         drop_evidence(user_data_folder(), found._replace(state=ended.state))
     except (StoreError, InputError) as error:
         return f"nothing was measured of job {record.job_id}: {error}"
@@ -183,11 +184,18 @@ def _unfiltered() -> dict[str, str]:
 
 
 def parse_tasks(text: str) -> tuple[Task, ...]:
-    """Return the rows of the question for a job's tasks."""
+    """Return the rows of the question for a job's tasks.
+
+    Raises:
+        InputError: a row of another form.
+    """
     found = []
     for line in filter(str.strip, text.splitlines()):
-        task, state, ran, reason = line.split("|", 3)
-        found.append(Task(int(task) if task.isdigit() else None, state, reason.strip(), ran))
+        words = line.split("|", 3)
+        if len(words) < 4:
+            raise InputError(f"squeue printed '{line}', which has not 4 columns")
+        task, state, ran, reason = words
+        found.append(Task(whole(task), state, reason.strip(), ran))
     return tuple(found)
 
 

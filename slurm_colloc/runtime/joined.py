@@ -12,11 +12,12 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from slurm_colloc.clock import now, pause
 from slurm_colloc.errors import CollocError, InputError, ProcessError, StoreError
 from slurm_colloc.files import PRIVATE_FILE, read_bounded, write_atomic
+from slurm_colloc.kinds import read_as
 from slurm_colloc.process import ask, run, wait_for
 from slurm_colloc.runtime.again_record import finished_path
 from slurm_colloc.runtime.files import job_file_name, open_output
@@ -75,11 +76,10 @@ def read_task(folder: str) -> Task:
     """
     content = read_bounded(os.path.join(folder, _TASK), _LIMIT_BYTES, owners=(os.geteuid(),))
     try:
-        found: dict[str, Any] = json.loads(content)
-        lists = {name: tuple(found[name]) for name in ("interpreter", "script_args")}
-        return Task(**{**found, **lists})
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        task: Task = read_as(Task, json.loads(content))
+    except (ValueError, RecursionError) as error:
         raise InputError(f"task in '{folder}' is not of the expected form: {error}") from error
+    return task
 
 
 def begin(folder: str, step: str) -> bool:
@@ -119,10 +119,10 @@ def read_started(folder: str) -> Started | None:
     if not os.path.lexists(path):
         return None
     try:
-        found = json.loads(read_bounded(path, _LIMIT_BYTES, owners=(os.geteuid(),)))
-        return Started(str(found["step"]), float(found["at_s"]))
-    except (ValueError, TypeError, KeyError) as error:
+        started: Started = read_as(Started, json.loads(read_bounded(path, _LIMIT_BYTES, owners=(os.geteuid(),))))
+    except (ValueError, RecursionError) as error:
         raise InputError(f"file '{path}' is not of the expected form: {error}") from error
+    return started
 
 
 def had_its_end(text: str, started: Started) -> bool:

@@ -159,6 +159,6 @@ def missing(told: Iterable[Told]) -> tuple[int, ...]:
     every: set[int] = set()
     done: set[int] = set()
     for one in told:
-        every |= {task.number for job in range(one.spec.jobs) for task in one.spec.tasks(job)}
+        every |= {task.number for task in one.spec._replace(jobs=1).tasks()}
         done |= {task.number for task in one.tasks if task.outcome is Outcome.DONE}
     return tuple(sorted(every - done))

@@ -20,6 +20,7 @@ from slurm_colloc.errors import ProcessError, StoreError
 from slurm_colloc.files import PRIVATE_FOLDER, private_folder, write_atomic
 from slurm_colloc.model import Load
 from slurm_colloc.process import launch, run
+from slurm_colloc.units import whole
 
 CONTROL = "nvidia-cuda-mps-control"
 PREFIX = "csub-mps-"
@@ -333,4 +334,4 @@ class Mps:
 
 def _numbers(answer: bytes) -> set[int]:
     # Refusals come as answers, with status 0, and may have numbers in them: "Server 12 not found".
-    return {int(line) for line in answer.splitlines() if line.strip().isdigit()}
+    return {pid for line in answer.decode(errors="replace").splitlines() if (pid := whole(line.strip())) is not None}

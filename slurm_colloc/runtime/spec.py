@@ -6,9 +6,10 @@ and gives it the script's own path, MARK with the Spec, and behind that line the
 """
 
 import json
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
+from slurm_colloc.kinds import read_as
 from slurm_colloc.model import Load, Room
 
 MARK = b"#csub-pack "
@@ -96,6 +97,7 @@ def parse_array(text: str) -> tuple[int, ...]:
         InputError: outside sbatch's grammar, or more than MOST_TASKS.
     """
     numbers: set[int] = set()
+    written = 0
     for part in text.split(","):
         span, _, step = part.partition(":")
         first, dash, last = span.partition("-")
@@ -105,9 +107,12 @@ def parse_array(text: str) -> tuple[int, ...]:
         low, high, stride = int(first), int(last) if dash else int(first), int(step) if _ else 1
         if high < low or stride < 1:
             raise InputError(f"--array='{text}' names a range that is empty")
-        if len(range(low, high + 1, stride)) + len(numbers) > MOST_TASKS:
+        named = range(low, high + 1, stride)
+        written += len(named)
+        # What is named again and again is no more tasks, but takes as long.
+        if len(named) + len(numbers) > MOST_TASKS or written > 4 * MOST_TASKS:
             raise InputError(f"--array='{text}' names more than {MOST_TASKS} tasks")
-        numbers.update(range(low, high + 1, stride))
+        numbers.update(named)
     return tuple(sorted(numbers))
 
 
@@ -136,13 +141,12 @@ def from_json(text: str | bytes) -> Spec:
         InputError: it is none, or of another version.
     """
     try:
-        found: dict[str, Any] = json.loads(text)
+        found = json.loads(text)
         if found["version"] not in _READ:
             raise InputError(f"the pack was submitted by another release of csub (version {found['version']})")
-        found |= {"load": Load(*found["load"]), "room": Room(*found["room"])}
-        if loader := found.get("loader"):
-            found["loader"] = Loader(*loader)
-        fields: dict[str, Any] = {name: tuple(of) if type(of) is list else of for name, of in found.items()}
-        return Spec(**fields)
-    except (ValueError, KeyError, TypeError) as error:
+        spec: Spec = read_as(Spec, found)
+        if not 1 <= spec.jobs <= MOST_TASKS:
+            raise ValueError(f"{spec.jobs} jobs")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"this is no pack: {error!r}; was the job's script changed?") from error
+    return spec

@@ -6,16 +6,17 @@ What the cluster does not say is compared with nothing.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from ClusterShell.NodeSet import NodeSet, NodeSetException
-
 from slurm_colloc.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.config import Partition as DeclaredPartition
+from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import gres_type_of, parse_profile
 from slurm_colloc.gpu.reader import GpuUnit
 from slurm_colloc.site.cards import Card, Known, card_of, units_of
-from slurm_colloc.site.cluster import Cluster, has_gpus, partition_table, with_gpus
+from slurm_colloc.site.cluster import PARTITION_KEYS, Cluster, has_gpus, partition_table, with_gpus
 from slurm_colloc.site.shapes import Shape, shapes_of
+from slurm_colloc.site.shares import OFF, SHARES, free_of_charge, uses
 from slurm_colloc.site.toml import value_text
+from slurm_colloc.slurm.hostlist import expand, fold
 from slurm_colloc.slurm.parse import Node
 
 # What drivers leave of a card's memory differs by so much from one to the next.
@@ -29,6 +30,7 @@ def check(config: SiteConfig, cluster: Cluster) -> list[str]:
         *_partitions(config, cluster),
         *_names(config, cluster),
         *_pools(config, cluster),
+        *_shares(config, cluster),
     ]
 
 
@@ -63,9 +65,9 @@ def _partitions(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
                 "there: add what 'colloc site init -o -' prints of it"
             )
             continue
-        for key, default in DeclaredPartition("")._asdict().items():
-            value = table.get(key, default)
-            if key != "pieces_in" and getattr(found, key) != value:
+        for key in PARTITION_KEYS:
+            value = table.get(key, getattr(DeclaredPartition(""), key))
+            if getattr(found, key) != value:
                 yield _differs(f"partition '{partition.name}': ", key, getattr(found, key), value)
     for name in sorted(set(declared) - {partition.name for partition in partitions}):
         yield f"partition '{name}' has no GPUs, or does not exist: take its [[partition]] away"
@@ -73,6 +75,16 @@ def _partitions(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
         for name in found.pieces_in:
             if name not in declared:
                 yield f"partition '{found.name}': pieces_in names '{name}', which no [[partition]] describes"
+
+
+def _shares(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
+    """Yield why jobs on shares that csub gives would cost nothing: 'site init' leaves such shares off."""
+    for share in SHARES:
+        given = any(pool.mps_per_gpu if share == "mps" else pool.shards_per_gpu for pool in config.pool)
+        if given and uses(config, share) and share not in config.sharing.unbilled:
+            meant = f'add "{share}" to sharing.unbilled where that is meant'
+            for why in free_of_charge(cluster, share):
+                yield f"gres/{share} is in use: {why}, or write {OFF[share]}, or {meant}"
 
 
 def _names(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
@@ -98,8 +110,8 @@ def _pools(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
         yield f"pool '{name}': two pools have this name, and csub knows pools by it: give one another name"
     for pool in config.pool:
         try:
-            names = list(NodeSet(pool.nodes))
-        except NodeSetException as error:
+            names = expand(pool.nodes)
+        except InputError as error:
             yield f"pool '{pool.name}': nodes '{pool.nodes}' cannot be read: {error}"
             all_read = False
             continue
@@ -111,7 +123,7 @@ def _pools(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
             for what in wrong:
                 said.setdefault(what, []).append(name)
         for what, those in said.items():
-            yield f"pool '{pool.name}', node{'s' if len(those) > 1 else ''} '{NodeSet.fromlist(those)}': {what}"
+            yield f"pool '{pool.name}', node{'s' if len(those) > 1 else ''} '{fold(those)}': {what}"
     if all_read:
         yield from _undescribed(described, cluster)
 
@@ -121,7 +133,7 @@ def _undescribed(described: Mapping[str, list[Pool]], cluster: Cluster) -> Itera
     if missing:
         plural = len(missing) > 1
         yield (
-            f"node{'s' if plural else ''} '{NodeSet.fromlist(missing)}' {'have' if plural else 'has'} GPUs and no pool "
+            f"node{'s' if plural else ''} '{fold(missing)}' {'have' if plural else 'has'} GPUs and no pool "
             "describes them: add what 'colloc site init -o -' prints of them"
         )
     said: dict[str, list[str]] = {}
@@ -136,7 +148,7 @@ def _undescribed(described: Mapping[str, list[Pool]], cluster: Cluster) -> Itera
             what = f"is in more than one pool with {_named(kind)}: take it out of all but one"
             said.setdefault(what, []).append(node.name)
     for what, names in said.items():
-        yield f"node{'s' if len(names) > 1 else ''} '{NodeSet.fromlist(names)}' {what}"
+        yield f"node{'s' if len(names) > 1 else ''} '{fold(names)}' {what}"
 
 
 def _types(pool: Pool) -> list[str]:

@@ -107,6 +107,10 @@ def _plugin_options(client: SlurmClient, release: str) -> tuple[str, ...]:
     return tuple(f"{name}{_VALUE[options[name]]}" for name in sorted(options))
 
 
+# The keys of a [[partition]] of which Slurm speaks; the others are the site's own.
+PARTITION_KEYS = tuple(key for key in DeclaredPartition._fields if key in (*Partition._fields, "suspends"))
+
+
 def partition_table(partition: Partition, settings: Mapping[str, str]) -> dict[str, object]:
     """Return the keys of a [[partition]] that are not the default; a partition's own JobDefaults go before all's."""
     cpus, mem = parse_job_defaults(settings.get("JobDefaults", ""))
@@ -116,11 +120,7 @@ def partition_table(partition: Partition, settings: Mapping[str, str]) -> dict[s
     }
     table["suspends"] = _suspends(partition, settings)
     declared = DeclaredPartition("")
-    return {
-        key: table[key]
-        for key in declared._fields
-        if key in table and (key == "name" or table[key] != getattr(declared, key))
-    }
+    return {key: table[key] for key in PARTITION_KEYS if key == "name" or table[key] != getattr(declared, key)}
 
 
 def _suspends(partition: Partition, settings: Mapping[str, str]) -> bool:

@@ -4,7 +4,7 @@
 Consents are never assumed: sharing by mps or shard stays off until a person with the right to say so says so.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from slurm_colloc.config import SCHEMA
@@ -30,6 +30,7 @@ _SAID = {
     "default_time_min": "DefaultTime",
     "max_time_min": "MaxTime",
     "suspends": "PreemptMode, its own or slurm.conf's",
+    "one_user": "ExclusiveUser: a node serves one user at a time, which gres/mps needs",
 }
 
 
@@ -71,7 +72,8 @@ def discover(
     lines += ["", *_limits(cluster), "[limits]"]
     enforced = cluster.settings.get("AccountingStorageEnforce", "not set")
     lines += _section("limits", {"enforced": (cluster.enforced, f"AccountingStorageEnforce is {enforced}")}, extra)
-    sharing, why_not = _sharing(cluster, consent)
+    meant = extra.get("sharing", {}).get("unbilled")
+    sharing, why_not = _sharing(cluster, consent, meant if isinstance(meant, list) else [])
     lines += ["", *(note(line) for line in why_not), "[sharing]", *_section("sharing", sharing, extra)]
     for name in extra:
         if name not in ("", "limits", "sharing") and extra[name]:
@@ -114,7 +116,6 @@ def _partition(partition: Partition, cluster: Cluster) -> Iterator[str]:
             partition.whole_nodes,
             "Exclusive: each job gets whole nodes, so that a piece of a GPU leaves the rest to nobody",
         ),
-        (partition.one_user, "ExclusiveUser: a node serves one user at a time, as sharing.mps_single_user asks for"),
         (partition.max_nodes not in ("UNLIMITED", ""), f"MaxNodes={partition.max_nodes}"),
         (bool(partition.billing_weights), f"TRESBillingWeights={partition.billing_weights}"),
     ):
@@ -151,23 +152,25 @@ def _cap(cap: Cap) -> str:
     return f"{cap.key} of {cap.level}: " + ", ".join(f"{name}={most}" for name, most in cap.tres.items())
 
 
-def _sharing(cluster: Cluster, consent: Consent) -> tuple[dict[str, tuple[object, str]], list[str]]:
+def _sharing(
+    cluster: Cluster, consent: Consent, unbilled: Collection[object]
+) -> tuple[dict[str, tuple[object, str]], list[str]]:
     """Return the keys of [sharing], and in words why what was vouched for is off, and which limits are passed by."""
     why = {share: free_of_charge(cluster, share) for share in SHARES if _offered(cluster, share)}
-    mps, shard = consent.mps_daemon and not why.get("mps"), consent.shard and not why.get("shard")
+    off = {share for share, reasons in why.items() if reasons and share not in unbilled}
+    mps, shard = consent.mps_daemon and "mps" not in off, consent.shard and "shard" not in off
     lines = [f"gres/{share}: {reason}" for share, reasons in why.items() for reason in reasons]
-    if lines:
-        lines.append("Such a share stays off here, whoever vouched for it; --set sharing.KEY=VALUE goes before this.")
+    if off:
+        lines.append("Such a share stays off here, whoever vouched for it, unless sharing.unbilled names it.")
     for share in why:
         caps = unlimited(cluster, share)
         if caps:
             more = f" (and {len(caps) - 1} more)" if len(caps) > 1 else ""
             lines.append(f"{caps[0]}{more} limits GPUs and not gres/{share}: csub gives no {share} to jobs under it.")
     vouched = "vouched for when this was written"
-    nobody = "on by 'colloc site init --mps-daemon': one MPS daemon for each (GPU, user), one user at a time on a GPU"
+    nobody = "on by 'colloc site init --mps-daemon': one MPS daemon for each (GPU, user); write who runs it"
     return {
         "mps_daemon": ("site" if mps else "none", vouched if mps else nobody),
-        "mps_single_user": (mps, vouched if mps else "likewise"),
         "shard_consent": (
             shard,
             vouched if shard else "on by 'colloc site init --shard-consent': jobs on shards are not isolated",

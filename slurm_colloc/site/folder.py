@@ -64,14 +64,17 @@ def _open(path: str) -> int:
         why = "it is a link, which is not followed" if link else error.strerror
         raise StoreError(f"folder '{path}' cannot be used: {why}") from error
     found = os.fstat(folder)
-    if found.st_uid == os.geteuid() and not found.st_mode & stat.S_IWOTH:
+    others = "everybody" if found.st_mode & stat.S_IWOTH else "its group" if found.st_mode & stat.S_IWGRP else ""
+    if found.st_uid == os.geteuid() and not others:
         return folder
     os.close(folder)
     if found.st_uid != os.geteuid():
         raise StoreError(
             f"folder '{path}' belongs to uid {found.st_uid}, not to uid {os.geteuid()}; name one of your own"
         )
-    raise StoreError(f"everybody may write into folder '{path}', and so change what you install; name another")
+    raise StoreError(
+        f"{others} may write into folder '{path}', and so change what you install: chmod go-w it, or name another"
+    )
 
 
 def _write(path: str, folder: int, contents: Mapping[str, bytes], *, force: bool, dry_run: bool) -> Written:

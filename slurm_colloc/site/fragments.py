@@ -4,12 +4,12 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
-
 from slurm_colloc.config import Partition, Pool, SiteConfig
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.gpu.mig import parse_profile, slices_per_gpu
 from slurm_colloc.model import Gres
+from slurm_colloc.slurm.hostlist import expand, fold
+from slurm_colloc.units import whole_minutes
 
 
 class Alike(NamedTuple):
@@ -23,11 +23,11 @@ def alike(pools: Sequence[Pool]) -> list[Alike]:
     """Return the nodes of all pools, each node once: slurm.conf(5) takes no second line about a node.
 
     Raises:
-        NodeSetException: nodes that cannot be read.
+        InputError: nodes that cannot be read.
     """
     of_node: dict[str, list[int]] = {}
     for index, pool in enumerate(pools):
-        for node in NodeSet(pool.nodes, resolver=RESOLVER_NOGROUP):
+        for node in expand(pool.nodes):
             of_node.setdefault(node, []).append(index)
     nodes: dict[tuple[int, ...], list[str]] = {}
     for node, indices in of_node.items():
@@ -40,8 +40,8 @@ def alike(pools: Sequence[Pool]) -> list[Alike]:
 
 def _words_for(names: Sequence[str], pool: Pool) -> str:
     """Return names of nodes as the pool has them, where it has no others."""
-    whole = len(names) == len(NodeSet(pool.nodes, resolver=RESOLVER_NOGROUP))
-    return pool.nodes if whole else str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
+    whole = len(names) == len(expand(pool.nodes))
+    return pool.nodes if whole else fold(names)
 
 
 def shares(pools: Sequence[Pool]) -> tuple[Gres, ...]:
@@ -110,7 +110,7 @@ def partition_words(partition: Partition) -> list[str]:
         ConfigError: ``default_mem`` is none.
     """
     return [
-        *(f"{key}={_minutes(value)}" for key, value in _times(partition) if value is not None),
+        *(f"{key}={whole_minutes(value)}" for key, value in _times(partition) if value is not None),
         *(f"{key}={value}" for key, value in _numbers(partition) if value),
         *(f"{key}={','.join(value)}" for key, value in _lists(partition) if value),
     ]
@@ -128,6 +128,7 @@ def _numbers(partition: Partition) -> tuple[tuple[str, str | int], ...]:
         )
     return (
         ("QOS", partition.qos),
+        ("ExclusiveUser", "YES" if partition.one_user else ""),
         ("DefCpuPerGPU", partition.cpus_per_gpu),
         ("DefMemPerGPU", partition.mem_per_gpu_mib),
         (name, value),
@@ -142,12 +143,6 @@ def _lists(partition: Partition) -> tuple[tuple[str, tuple[str, ...]], ...]:
         ("DenyQos", partition.deny_qos),
         ("AllowGroups", partition.allow_groups),
     )
-
-
-def _minutes(value: float) -> str:
-    """Return minutes as slurm.conf takes them: whole, or minutes:seconds."""
-    whole, seconds = divmod(round(value * 60), 60)
-    return f"{whole}:{seconds:02d}" if seconds else str(whole)
 
 
 def billing_weights(config: SiteConfig, partition: Partition) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.site.cluster import Cluster, has_gpus, with_gpus
-from slurm_colloc.site.pools import absent, folded
+from slurm_colloc.site.pools import absent
 from slurm_colloc.site.shapes import shapes_of
-from slurm_colloc.site.shares import free_of_charge, unlimited
+from slurm_colloc.site.shares import free_of_charge, unlimited, uses
+from slurm_colloc.slurm.hostlist import fold
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 
 
@@ -46,16 +47,17 @@ def gaps(config: SiteConfig) -> list[str]:
 
 
 def _off(pool: Pool, config: SiteConfig) -> Iterable[str]:
-    if pool.mps_per_gpu and not _uses(config, "mps"):
-        yield "gres/mps is not used: nobody vouched for the daemon (--mps-daemon)"
-    if pool.shards_per_gpu and not _uses(config, "shard"):
-        yield "gres/shard is not used: nobody vouched that it is accepted (--shard-consent)"
-
-
-def _uses(config: SiteConfig, share: str) -> bool:
-    """Return whether csub may give shares of this kind."""
-    sharing = config.sharing
-    return sharing.mps_daemon == "site" and sharing.mps_single_user if share == "mps" else sharing.shard_consent
+    if pool.mps_per_gpu and not uses(config, "mps"):
+        yield "gres/mps is not used: it is off in site.toml; --mps-daemon vouches for the daemon"
+    elif pool.mps_per_gpu:
+        crowded = [item for item in config.partition if item.name in pool.partitions and not item.one_user]
+        names = ", ".join(f"'{item.name}'" for item in crowded)
+        if crowded and config.sharing.mps_single_user:
+            yield f"several users may be on one node in {names}; that GPUs serve one is sharing.mps_single_user's word"
+        elif crowded:
+            yield f"gres/mps is not used in {names}: no ExclusiveUser=YES, and MPS serves one user of a GPU at a time"
+    if pool.shards_per_gpu and not uses(config, "shard"):
+        yield "gres/shard is not used: it is off in site.toml; --shard-consent says that it is accepted"
 
 
 def notes(config: SiteConfig, cluster: Cluster) -> list[str]:
@@ -82,7 +84,7 @@ def _of_host(config: SiteConfig) -> Iterator[str]:
 def _of_cluster(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
     missing = absent([node for node in cluster.nodes if has_gpus(node)])
     if missing:
-        names = folded([node.name for node in missing])
+        names = fold([node.name for node in missing])
         yield f"'{names}': down, drained or silent, so what slurm.conf says of their GPUs is not confirmed"
     for node in cluster.nodes:
         for share in ("mps", "shard"):
@@ -96,8 +98,10 @@ def _of_cluster(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
             yield f"partition '{partition.name}': each job gets whole nodes, so that a piece of a GPU frees nothing"
     for share in ("mps", "shard"):
         if any(pool.mps_per_gpu if share == "mps" else pool.shards_per_gpu for pool in config.pool):
-            used = "in use" if _uses(config, share) else "off"
-            yield from (f"gres/{share} ({used}): {why}" for why in free_of_charge(cluster, share))
+            meant = share in config.sharing.unbilled
+            if meant or not uses(config, share):  # else it is a difference
+                what = "in sharing.unbilled" if meant else "off"
+                yield from (f"gres/{share} ({what}): {why}" for why in free_of_charge(cluster, share))
             if caps := unlimited(cluster, share):
                 more = f" and {len(caps) - 1} more" if len(caps) > 1 else ""
                 yield f"gres/{share}: {caps[0]}{more} limits GPUs and not it: csub gives no {share} to jobs under it"

@@ -4,27 +4,30 @@
 import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import stat
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
-
-from slurm_colloc.errors import StoreError
+from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import read_bounded
 from slurm_colloc.site.render import Rendered
+from slurm_colloc.site.shares import billed_weights
+from slurm_colloc.slurm.hostlist import expand, fold
 
 _LIMIT_BYTES = 16 * 1024 * 1024
 _MOST_LINKS = 40  # as the kernel
-_WORD = re.compile(r"""([A-Za-z]\w*)\s*=\s*("[^"]*"|'[^']*'|\S*)""")
+_WRITABLE = stat.S_IWGRP | stat.S_IWOTH
+_WORD = re.compile(r"""(?<!\w)([A-Za-z]\w*)\s*=\s*("[^"]*"|'[^']*'|\S*)""")
 # Lists of which a site has more words than ours.
-_LISTS = ("grestypes", "accountingstoragetres")
+_LISTS = ("grestypes", "accountingstoragetres", "jobsubmitplugins", "clifilterplugins", "prologflags")
+_WEIGHTS = "tresbillingweights"
 _SUBJECTS = {"nodename": "NodeName", "partitionname": "PartitionName"}
 # What a line is about, and its key -> the value; about a node ("NodeName", "g1").
 Settings = dict[tuple[str, str], dict[str, str]]
 
 
 class Compared(NamedTuple):
-    """One file: ``state`` is 'same', 'differs', 'missing' or 'not readable'; ``lines`` say what differs."""
+    """One file: ``state`` is 'same', 'differs', 'missing', 'not readable' or 'left over'; ``lines`` say how and why."""
 
     name: str
     path: str
@@ -32,12 +35,26 @@ class Compared(NamedTuple):
     lines: tuple[str, ...]
 
 
-def compare(files: Iterable[Rendered], root: str = "/") -> list[Compared]:
-    """Return how each file that has a place compares with what is there, below ``root``."""
-    return [_compare(file, root) for file in files if file.installed]
+def compare(
+    files: Iterable[Rendered], root: str = "/", owners: Collection[int] = (), built: Iterable[Rendered] = ()
+) -> list[Compared]:
+    """Return how each file that has a place compares with what is there, below ``root``.
+
+    With ``owners``, those uids alone may be able to change the file; anybody may be where there are none. Of what was
+    ``built`` nobody knows the contents.
+    """
+    known = [_compare(file, root, owners) for file in files if file.installed]
+    return known + [_compare(file, root, owners, contents=False) for file in built]
 
 
-def _compare(file: Rendered, root: str) -> Compared:
+def left_over(files: Iterable[Rendered], root: str = "/") -> list[Compared]:
+    """Return those of ``files``, which this site does not have, that are there: of an earlier site.toml."""
+    paths = ((file, os.path.join(root, file.installed.lstrip("/"))) for file in files)
+    why = ("this site no longer has it: remove it when nothing calls it any more",)
+    return [Compared(file.name, path, "left over", why) for file, path in paths if os.path.lexists(path)]
+
+
+def _compare(file: Rendered, root: str, owners: Collection[int], *, contents: bool = True) -> Compared:
     path = os.path.join(root, file.installed.lstrip("/"))
     try:
         # What is installed may well be a link to where it is kept.
@@ -45,10 +62,37 @@ def _compare(file: Rendered, root: str) -> Compared:
         if not os.path.lexists(real):
             return Compared(file.name, path, "missing", ())
         text = read_bounded(real, _LIMIT_BYTES).decode(errors="replace")
+        others = _others(real, os.path.realpath(root), owners, part=file.part) if owners else ()
+        compared = _calls if file.installed.endswith(".lua") else differences
+        changed = compared(file.text, text) if file.part else _changes(file, path, text)
+        lines = (*others, *(changed if contents else ()))
     except StoreError as error:
         return Compared(file.name, path, "not readable", (str(error),))
-    lines = tuple(differences(file.text, text) if file.part else _changes(file, path, text))
     return Compared(file.name, path, "differs" if lines else "same", lines)
+
+
+def _others(path: str, top: str, owners: Collection[int], *, part: bool) -> Iterator[str]:
+    """Yield how others than ``owners`` could change what root runs from ``path``: the file, or a folder that it is in.
+
+    Of a ``part`` the file's mode alone counts: slurm.conf may well be kept by the user of slurmctld.
+    """
+    found = os.stat(path)
+    if found.st_mode & _WRITABLE:
+        mode = stat.S_IMODE(found.st_mode)
+        yield f"mode {mode:04o}, so that others than its owner may write it: chmod go-w {path}"
+    if part:
+        return
+    if found.st_uid not in owners:
+        yield f"it belongs to uid {found.st_uid}, not to root: chown root {path}"
+    folder = path
+    while folder != top:
+        folder = os.path.dirname(folder)
+        found = os.stat(folder)
+        mode = stat.S_IMODE(found.st_mode)
+        if mode & _WRITABLE and not mode & stat.S_ISVTX:
+            yield f"folder {folder} has mode {mode:04o}, so that others may replace it: chmod go-w {folder}"
+        if found.st_uid not in owners:
+            yield f"folder {folder} belongs to uid {found.st_uid}, not to root: chown root {folder}"
 
 
 def _real(path: str, root: str) -> str:
@@ -91,6 +135,14 @@ def _changes(file: Rendered, path: str, text: str) -> Iterator[str]:
         yield content
 
 
+def _calls(part: str, installed: str) -> Iterator[str]:
+    """Yield the lines that call ours and are not in a script of the site's; how deep they stand there is its own."""
+    there = {line.strip() for line in installed.splitlines()}
+    for line in map(str.strip, part.splitlines()):
+        if "colloc" in line and not line.startswith("--") and line not in there:
+            yield f"it lacks the line: {line}"
+
+
 def differences(part: str, installed: str) -> Iterator[str]:
     """Return what of ``part`` does not hold in ``installed``, in words; what it has beyond that is its own."""
     wanted, there = parse_settings(part), parse_settings(installed)
@@ -100,20 +152,40 @@ def differences(part: str, installed: str) -> Iterator[str]:
         around = {**there.get(("", ""), {}), **there.get((subject, name), {})}
         found = {key.lower(): value for key, value in around.items()}
         for key, value in keys.items():
-            if key.lower() in _LISTS:
-                have = found.get(key.lower(), "").split(",")
-                value = ",".join(word for word in value.split(",") if word not in have)
-            has = found.get(key.lower(), "")
-            if value and has != value:
-                by_what.setdefault((subject, key, value, has), []).append(name)
+            if lacks := _lacking(key.lower(), value, found):
+                by_what.setdefault((subject, key, lacks, found.get(key.lower(), "")), []).append(name)
     for (subject, key, value, has), names in by_what.items():
-        of = f"{subject}={_fold(names)}: " if subject else ""
-        if key.lower() in _LISTS:
+        of = f"{subject}={fold(names)}: " if subject else ""
+        if key.lower() in (*_LISTS, _WEIGHTS):
             yield f"{of}{key} lacks {value}"
         else:
             yield f"{of}{key}={value} is wanted, {f'{has} is there' if has else 'nothing of it is there'}"
     if re.search(r"^\s*include\s", installed, re.IGNORECASE | re.MULTILINE):
         yield "it includes other files, which are not looked into: what stands there counts as missing here"
+
+
+def _lacking(key: str, wanted: str, found: Mapping[str, str]) -> str:
+    """Return what of ``wanted`` ``found`` does not have: how GPUs are found, and what they cost, is the site's."""
+    has = found.get(key, "")
+    if key in _LISTS:
+        return ",".join(word for word in wanted.split(",") if word.lower() not in has.lower().split(","))
+    if key == "taskprolog":
+        return "" if has else wanted  # the site's own calls ours
+    if key == _WEIGHTS:
+        billed = {name for name, weight in billed_weights(has).items() if weight}
+        return ",".join(word for word in wanted.split(",") if word.lower().partition("=")[0] not in billed)
+    detected = found.get("autodetect", "off").lower() != "off"
+    by_hand = any(re.match(r"gpu(:|$)", name) for name in found)
+    if key == "autodetect":
+        return "" if detected or by_hand else wanted
+    if re.match(r"gpu(:|$)", key) and wanted.startswith("File="):
+        return "" if detected or _files(wanted) == _files(has) else wanted
+    return "" if has == wanted else wanted
+
+
+def _files(value: str) -> int:
+    """Return how many device files a gres has, whatever they are called."""
+    return len(list(_names(value.removeprefix("File=")))) if value.startswith("File=") else 0
 
 
 def parse_settings(text: str) -> Settings:
@@ -154,7 +226,7 @@ def _settings(words: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 def _add(there: dict[str, str], new: Mapping[str, str]) -> None:
     for key, value in new.items():
         if value.startswith("File=") and there.get(key, "").startswith("File="):
-            there[key] = "File=" + _fold([there[key].removeprefix("File="), value.removeprefix("File=")])
+            there[key] = "File=" + fold([there[key].removeprefix("File="), value.removeprefix("File=")])
         elif value.startswith("Count=") and there.get(key, "").startswith("Count="):
             there[key] += f" and {value}"
         else:
@@ -163,19 +235,12 @@ def _add(there: dict[str, str], new: Mapping[str, str]) -> None:
 
 def _value(key: str, value: str) -> str:
     if key.lower() == "file":
-        return _fold([value])
+        return fold([value])
     return ",".join(sorted(value.split(","))) if key.lower() in ("gres", "tresbillingweights") else value
 
 
 def _names(text: str) -> Iterable[str]:
     try:
-        return list(NodeSet(text, resolver=RESOLVER_NOGROUP))
-    except NodeSetException:
+        return expand(text)
+    except InputError:
         return (text,)
-
-
-def _fold(names: Iterable[str]) -> str:
-    try:
-        return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
-    except NodeSetException:
-        return ",".join(names)

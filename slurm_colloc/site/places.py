@@ -6,7 +6,16 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.site.render import LOG_FOLDER, Host, Rendered, is_site, journal_folder
+from slurm_colloc.site.render import (
+    LOG_FOLDER,
+    Host,
+    Rendered,
+    built,
+    is_site,
+    journal_folder,
+    runs_mps,
+    unwanted,
+)
 
 # Below paths.state; the folder itself may hold other things of the site's.
 STATE_FOLDERS = ("store", "history", "rendered")
@@ -22,7 +31,8 @@ class Place(NamedTuple):
 
 def places(config: SiteConfig, host: Host, files: Iterable[Rendered]) -> tuple[Place, ...]:
     """Return each place, those to be emptied first standing first."""
-    return (*_installed(files), *(_of_site(config) if is_site(config) else ()), *_of_users(), *_program(host))
+    own = (*_built(config), *_earlier(config, host), *_of_site(config)) if is_site(config) else ()
+    return (*_installed(files), *own, *_of_users(), *_program(host))
 
 
 def _installed(files: Iterable[Rendered]) -> Iterable[Place]:
@@ -32,12 +42,25 @@ def _installed(files: Iterable[Rendered]) -> Iterable[Place]:
             yield Place(file.installed, file.hosts, what)
 
 
+def _built(config: SiteConfig) -> Iterable[Place]:
+    for file in built(config):
+        yield Place(file.installed, file.hosts, "built by 'colloc site build-plugin'")
+
+
+def _earlier(config: SiteConfig, host: Host) -> Iterable[Place]:
+    for file in unwanted(config, host):
+        yield Place(file.installed, file.hosts, "where an earlier site.toml asked for it")
+
+
 def _of_site(config: SiteConfig) -> Iterable[Place]:
     for name in STATE_FOLDERS:
         yield Place(os.path.join(config.paths.state, name), "shared", "paths.state: what was measured and decided")
     yield Place(journal_folder(config), "GPU nodes", "the nodes' journals")
     if config.paths.decisions:
         yield Place(config.paths.decisions, "shared", "paths.decisions: a folder of each user's")
+    if runs_mps(config):
+        yield Place("/run/colloc", "GPU nodes", "the shared MPS daemons' folders; gone at the next boot")
+    yield Place(config.known_jobs.table, "the host of slurmctld", "what 'colloc policy table' wrote")
     yield Place(LOG_FOLDER, "the one host that ingests", "logs of the cron lines")
 
 

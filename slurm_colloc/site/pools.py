@@ -3,13 +3,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ClusterShell.NodeSet import NodeSet
-
 from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.site.cards import Card, Known, card_of
 from slurm_colloc.site.cluster import DEVICES, Cluster, has_gpus
 from slurm_colloc.site.shapes import Shape, alike, card_of_slice, shapes_of
 from slurm_colloc.site.toml import key_line, note
+from slurm_colloc.slurm.hostlist import fold
 from slurm_colloc.slurm.parse import Node
 
 # A node that a job will not see again soon, or that nobody has seen for long.
@@ -38,11 +37,6 @@ def absent(nodes: Sequence[Node]) -> list[Node]:
     return [node for node in nodes if set(node.states) & set(_ABSENT)]
 
 
-def folded(names: Sequence[str]) -> str:
-    """Return names of nodes in Slurm's bracket form."""
-    return str(NodeSet.fromlist(names))
-
-
 def _about(nodes: Sequence[Node]) -> Iterator[str]:
     """Yield what Slurm says of the nodes that is no key: their gres in Slurm's words, features, who is absent."""
     gres = ",".join(str(item) for item in nodes[0].gres if item.name in DEVICES)
@@ -52,7 +46,7 @@ def _about(nodes: Sequence[Node]) -> Iterator[str]:
         kinds.setdefault(node.features, []).append(node.name)
     for features, names in list(kinds.items())[:_SHOWN]:
         if features:
-            yield note(f"Features of {folded(names)}, for --constraint: {','.join(features)}")
+            yield note(f"Features of {fold(names)}, for --constraint: {','.join(features)}")
     missing = absent(nodes)
     for node in missing[:_SHOWN]:
         why = f", {node.reason}" if node.reason else ""
@@ -62,7 +56,7 @@ def _about(nodes: Sequence[Node]) -> Iterator[str]:
 
 
 def _pool(nodes: Sequence[Node], shape: Shape, card: Card, alone: bool) -> Iterator[str]:
-    names = folded([node.name for node in nodes])
+    names = fold([node.name for node in nodes])
     kind = shape.gpu_type or ("without a type" if shape.gpus else f"slices of {card_of_slice(shape.slices[0].type)}")
     yield key_line("name", names if alone else f"{names} {kind}", "for people; change it as you like")
     yield key_line("nodes", names)
@@ -79,6 +73,13 @@ def _pool(nodes: Sequence[Node], shape: Shape, card: Card, alone: bool) -> Itera
             told = any(of.name == name for node in nodes for of, _ in node.shares)
             evenly = f"the node's {name} over its GPUs, evenly; gres.conf has the last word"
             yield key_line(key, per_gpu, "sinfo, GresUsed" if told else evenly)
+    for key, of_nodes, source in (
+        ("cpus_per_node", [node.cpus for node in nodes], "CPUEfctv"),
+        ("mem_per_node_mib", [node.mem_mib for node in nodes], "RealMemory without MemSpecLimit"),
+    ):
+        least = min((value for value in of_nodes if value), default=0)
+        if least:
+            yield key_line(key, least, f"scontrol show node, {source}; the least of these nodes")
     for item in shape.slices:
         yield from _slice(item.type, item.quantity, card)
 

@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
-
 from slurm_colloc.config import SYSTEM_FILE, SiteConfig
-from slurm_colloc.errors import ConfigError
-from slurm_colloc.shipped import template_folders
+from slurm_colloc.errors import ConfigError, InputError
+from slurm_colloc.shipped import plugin, template_folders
 from slurm_colloc.site.fragments import (
     Alike,
     alike,
@@ -29,10 +27,14 @@ from slurm_colloc.site.fragments import (
     tres,
     uneven_shares,
 )
+from slurm_colloc.site.policy import has_policy, policies
+from slurm_colloc.slurm.hostlist import expand
 
 DEFAULT_SLURM_CONF = "/etc/slurm/slurm.conf"
 NODE_JOURNAL = "/var/lib/slurm_colloc/journal"
 LOG_FOLDER = "/var/log/slurm_colloc"
+# Root runs what lies there, on the node's own disk: whoever may change --prefix may not change it.
+LIBEXEC = "/usr/libexec/slurm_colloc"
 CRONTAB = "colloc.crontab"
 ORDER = "ORDER.md"
 
@@ -48,7 +50,10 @@ class Needs(StrEnum):
 
 
 class SiteFile(NamedTuple):
-    """One file. A ``part`` is merged by hand into the installed file, anything else is the whole of it."""
+    """One file. A ``part`` is merged by hand into the installed file, anything else is the whole of it.
+
+    What is ``verbatim`` is no template: it lies in slurm_colloc/plugin as it is installed.
+    """
 
     name: str
     installed: str
@@ -56,6 +61,7 @@ class SiteFile(NamedTuple):
     needs: Needs
     wanted: Callable[[SiteConfig], bool]
     part: bool = False
+    verbatim: bool = False
 
 
 class Rendered(NamedTuple):
@@ -87,12 +93,36 @@ def has_agent(config: SiteConfig) -> bool:
     return is_site(config) and config.observe.agent
 
 
+def has_spank(config: SiteConfig) -> bool:
+    """Return whether Slurm's programs load the SPANK plugin."""
+    return is_site(config) and config.sharing.mps_daemon == "spank"
+
+
 def _has_gpus(config: SiteConfig) -> bool:
     return is_site(config) and bool(config.pool)
 
 
+def runs_mps(config: SiteConfig) -> bool:
+    """Return whether our program runs the shared MPS daemons, whoever calls it."""
+    return is_site(config) and config.sharing.mps_daemon in ("prolog", "spank")
+
+
+def _mps_by_prolog(config: SiteConfig) -> bool:
+    return is_site(config) and config.sharing.mps_daemon == "prolog"
+
+
+def _is_called(config: SiteConfig) -> bool:
+    return _mps_by_prolog(config) or has_policy(config)
+
+
 _UNITS, _NODES, _ONE_HOST = "/etc/systemd/system", "GPU nodes", "the one host that ingests"
-_EVERYWHERE = "every host of Slurm"
+# What slurm.conf names holds for all nodes: without its TaskProlog jobs fail, by an empty prolog.d a node is drained.
+_EVERYWHERE, _SLURMDS = "every host of Slurm", "each node, without GPUs too"
+PLUGSTACK, SPANK_PLUGIN = "plugstack.conf.colloc", f"{LIBEXEC}/colloc_spank.so"
+_PLUGIN = Rendered("colloc_spank.so", SPANK_PLUGIN, _EVERYWHERE, Needs.RESTART_SLURMD, False, "")
+_PLUGSTACK_PLACE = "{slurm_folder}/plugstack.conf.d/colloc.conf"
+_JOB_SUBMIT, _CLI_FILTER = "{slurm_folder}/job_submit.lua", "{slurm_folder}/cli_filter.lua"
+_LUA, _LUA_HOSTS = "{slurm_folder}/colloc", "hosts of slurmctld and of logins"
 
 # In the order in which they are applied.
 FILES = (
@@ -106,6 +136,18 @@ FILES = (
     SiteFile("colloc.logrotate", "/etc/logrotate.d/colloc", _ONE_HOST, Needs.NOTHING, is_site),
     SiteFile(CRONTAB, "", "a login node", Needs.NOTHING, lambda config: not is_site(config)),
     SiteFile("slurm_colloc.lua", "{prefix}/share/modulefiles/slurm_colloc.lua", "login nodes", Needs.NOTHING, bool),
+    SiteFile("colloc-mps", f"{LIBEXEC}/colloc-mps", _SLURMDS, Needs.NOTHING, runs_mps, verbatim=True),
+    SiteFile("prolog.50-colloc", "{slurm_folder}/prolog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
+    SiteFile("epilog.50-colloc", "{slurm_folder}/epilog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
+    SiteFile("task_prolog", f"{LIBEXEC}/task_prolog", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
+    SiteFile(PLUGSTACK, _PLUGSTACK_PLACE, _EVERYWHERE, Needs.RESTART_SLURMD, has_spank),
+    SiteFile("colloc-policy.cron", "/etc/cron.d/colloc-policy", "the host of slurmctld", Needs.NOTHING, has_policy),
+    SiteFile("colloc_table.lua", f"{_LUA}/colloc_table.lua", _LUA_HOSTS, Needs.NOTHING, has_policy, verbatim=True),
+    SiteFile("colloc_policy.lua", f"{_LUA}/colloc_policy.lua", _LUA_HOSTS, Needs.NOTHING, has_policy, verbatim=True),
+    SiteFile("colloc.lua", f"{_LUA}/colloc.lua", _LUA_HOSTS, Needs.NOTHING, has_policy),
+    SiteFile("job_submit.lua.example", _JOB_SUBMIT, "the host of slurmctld", Needs.NOTHING, has_policy, part=True),
+    SiteFile("cli_filter.lua.example", _CLI_FILTER, _LUA_HOSTS, Needs.NOTHING, has_policy, part=True),
+    SiteFile("slurm.conf.calls", "{slurm}", _EVERYWHERE, Needs.RECONFIGURE, _is_called, part=True),
     SiteFile("gres.conf", "{slurm_folder}/gres.conf", _EVERYWHERE, Needs.DRAIN, _has_gpus, part=True),
     SiteFile("slurm.conf.nodes", "{slurm}", _EVERYWHERE, Needs.DRAIN, _has_gpus, part=True),
     # Last: its billing weights name what the one before makes known.
@@ -125,11 +167,11 @@ def render_site(config: SiteConfig, host: Host) -> tuple[Rendered, ...]:
     rendered = [
         Rendered(
             file.name,
-            _place(file, host),
+            _place(file.installed, host),
             file.hosts,
             file.needs,
             file.part,
-            _text(folders, file.name, variables),
+            plugin(file.name) if file.verbatim else _text(folders, file.name, variables),
         )
         for file in FILES
         if file.wanted(config)
@@ -139,9 +181,26 @@ def render_site(config: SiteConfig, host: Host) -> tuple[Rendered, ...]:
     return (*rendered, Rendered(ORDER, "", "", Needs.NOTHING, False, order))
 
 
-def _place(file: SiteFile, host: Host) -> str:
+def unwanted(config: SiteConfig, host: Host) -> tuple[Rendered, ...]:
+    """Return the whole files that a site does not have, without a text: an earlier site.toml may have had them."""
+    if not is_site(config):
+        return ()
+    files = (file for file in FILES if file.installed and not file.part and not file.wanted(config))
+    others = () if has_spank(config) else (_PLUGIN,)
+    return (
+        *(Rendered(file.name, _place(file.installed, host), file.hosts, file.needs, False, "") for file in files),
+        *others,
+    )
+
+
+def built(config: SiteConfig) -> tuple[Rendered, ...]:
+    """Return what an administrator builds and installs beside the files, without a text."""
+    return (_PLUGIN,) if has_spank(config) else ()
+
+
+def _place(installed: str, host: Host) -> str:
     folder = os.path.dirname(host.slurm_conf)
-    return file.installed.format(prefix=host.prefix, slurm=host.slurm_conf, slurm_folder=folder)
+    return installed.format(prefix=host.prefix, slurm=host.slurm_conf, slurm_folder=folder)
 
 
 def journal_folder(config: SiteConfig) -> str:
@@ -159,7 +218,15 @@ def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
         "journal": journal_folder(config) if is_site(config) else "",
         "node_journal": NODE_JOURNAL,
         "logs": LOG_FOLDER,
+        "libexec": LIBEXEC,
+        "slurm_folder": os.path.dirname(host.slurm_conf),
+        "mps_by_prolog": _mps_by_prolog(config),
+        "runs_mps": runs_mps(config),
         "agent": has_agent(config),
+        "spank": has_spank(config),
+        "spank_plugin": SPANK_PLUGIN,
+        "system_file": SYSTEM_FILE,
+        "plugstack": _place(_PLUGSTACK_PLACE, host),
         "site": is_site(config),
         "gres_types": gres_types(config),
         "tres": tres(config),
@@ -169,6 +236,8 @@ def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
         "gres_conf_lines": gres_conf_lines,
         "partition_words": partition_words,
         "billing_weights": billing_weights,
+        "policies": policies(config),
+        "lua_folder": _place(_LUA, host),
         "slices": any(pool.slice for pool in config.pool),
     }
 
@@ -235,8 +304,8 @@ def _check(config: SiteConfig, host: Host) -> None:
             )
     for pool in config.pool:
         try:
-            names = NodeSet(pool.nodes, resolver=RESOLVER_NOGROUP)
-        except NodeSetException as error:
+            names = expand(pool.nodes)
+        except InputError as error:
             raise ConfigError(f"pool '{pool.name}': nodes '{pool.nodes}' cannot be read: {error}") from error
         if not names:
             raise ConfigError(f"pool '{pool.name}' has no nodes")

@@ -6,10 +6,19 @@ To Slurm gres/mps and gres/shard are no gres/gpu: what is said of GPUs alone, a 
 
 from collections.abc import Mapping
 
+from slurm_colloc.config import SiteConfig
 from slurm_colloc.site.cluster import Cluster, with_gpus
 from slurm_colloc.slurm.limits import Tres, names_tres, passed_by
 
 SHARES = ("mps", "shard")
+# How a site file keeps csub from giving them.
+OFF = {"mps": 'sharing.mps_daemon = "none"', "shard": "sharing.shard_consent = false"}
+
+
+def uses(config: SiteConfig, share: str) -> bool:
+    """Return whether csub may give shares of this kind, as far as the site file goes."""
+    sharing = config.sharing
+    return sharing.mps_daemon != "none" if share == "mps" else sharing.shard_consent
 
 
 def billed_weights(text: str) -> Mapping[str, float]:

@@ -8,6 +8,7 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 from slurm_colloc.slurm.gres import parse_tres_gres
 from slurm_colloc.slurm.parse import FINAL_STATES, parse_records, parse_state
+from slurm_colloc.units import whole
 
 _SACCT_FIELDS = "JobID,JobIDRaw,State,ExitCode,NodeList,AllocTRES"
 _STEP_FIELDS = ("State", "ExitCode", "Start", "End", "MaxRSS", "NodeList")
@@ -94,7 +95,7 @@ def _row(fields: list[str]) -> Ended:
         return Ended(
             job_id=job_id,
             raw_id=raw_id,
-            task=int(task) if task.isdigit() else None,
+            task=whole(task),
             state=parse_state(state),
             status=-int(signal) if int(signal or 0) else int(exit_status),
             node=node,

@@ -2,17 +2,23 @@
 """The GRES and TRES grammar, both ways. Type names contain dots, plus signs, hyphens and underscores."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 
 _TYPE = r"[A-Za-z_0-9.+-]+"
-_ITEM = re.compile(rf"(?:gres[/:])?(?P<name>[a-z_][a-z_0-9]*)(?P<rest>(?::{_TYPE}){{0,3}})(?:\((?:S|IDX):[^)]*\))?")
-_COUNT = re.compile(r"([0-9]{1,15})([KMGT]?)")
+_ITEM = re.compile(
+    rf"(?:gres[/:])?(?P<name>(?!gres[/:])[a-z_][a-z_0-9]*)(?P<rest>(?::{_TYPE}){{0,3}})(?:\((?:S|IDX):[^)]*\))?"
+)
+# No lookahead from each comma on, which takes seconds where there are thousands.
+_UP_TO_COMMA = re.compile(r"[^,(]*(?:\([^)]*(?:\)|\Z)[^,(]*)*")
+_COUNT = re.compile(r"([0-9]+)([KMGT]?)")
 # slurm.h: NO_VAL; INFINITE is one more.
 _NO_VALUE = 0xFFFFFFFE
 _MOST = 2**31 - 1
+# Slurm counts in 64 bits.
+_BEYOND = 2**64
 _DEVICES = ("gpu", "mps", "shard")
 _MULTIPLIER = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 
@@ -22,8 +28,27 @@ SHOWN = 40
 
 
 def _count(text: str) -> int | None:
+    """Return the count that a text spells, _BEYOND at most; None where it is none."""
     match = _COUNT.fullmatch(text)
-    return int(match[1]) * _MULTIPLIER[match[2]] if match else None
+    if match is None:
+        return None
+    digits = match[1].lstrip("0") or "0"
+    return min(_BEYOND, int(digits) * _MULTIPLIER[match[2]]) if len(digits) <= len(str(_BEYOND)) else _BEYOND
+
+
+def _check(count: int, item: str, text: str) -> None:
+    if count == _BEYOND:
+        raise InputError(f"gres '{item[:SHOWN]}' in '{text[:SHOWN]}' has a count beyond reason")
+
+
+def split_items(text: str) -> Iterator[str]:
+    """Yield what stands between the commas of a text, but for those in parentheses."""
+    at = -1
+    while at < len(text):
+        item = _UP_TO_COMMA.match(text, at + 1)
+        assert item is not None
+        yield item[0]
+        at = item.end()
 
 
 def parse_gres(text: str) -> tuple[Gres, ...]:
@@ -37,7 +62,7 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
     if text in ("", "none", "(null)", "N/A"):
         return ()
     found = []
-    for item in re.split(r",(?![^(]*\))", text):
+    for item in split_items(text):
         match = _ITEM.fullmatch(item)
         if match is None:
             raise InputError(f"gres '{item}' in '{text}' is not of the form name[:type][:count]")
@@ -47,6 +72,7 @@ def parse_gres(text: str) -> tuple[Gres, ...]:
         if count is None:
             count = 1
         else:
+            _check(count, item, text)
             words = words[:-1]
         if len(words) > 1:
             raise InputError(f"gres '{item}' in '{text}' has a count that is not a number")
@@ -66,6 +92,7 @@ def parse_gpus(text: str) -> tuple[Gres, ...]:
         count = _count(number)
         if count is None:
             raise InputError(f"number of GPUs '{text}' is not of the form [type:]count")
+        _check(count, item, text)
         found.append(Gres("gpu", kind, count))
     return tuple(found)
 

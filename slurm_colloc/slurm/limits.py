@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.units import time_limit_min
+from slurm_colloc.units import time_limit_min, whole
 
 Tres = dict[str, int]
 
@@ -158,8 +158,9 @@ def parse_tres(text: str) -> Tres:
         name, equals, value = item.partition("=")
         if not equals:
             raise InputError(f"limit '{item}' in '{text}' is not of the form name=value")
-        if value.isascii() and value.isdigit():
-            found[name] = int(value)
+        most = whole(value)
+        if most is not None:
+            found[name] = most
     return found
 
 

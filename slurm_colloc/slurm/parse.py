@@ -24,7 +24,8 @@ _KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_:/]*)=")
 class Node(NamedTuple):
     """A node as ``scontrol show node -o`` describes it; ``states`` are the words of its State: IDLE, DRAIN.
 
-    ``shares`` is how many of each kind of share its devices have; empty where Slurm does not say.
+    ``shares`` is how many of each kind of share its devices have; empty where Slurm does not say. ``cpus`` and
+    ``mem_mib`` are what jobs may have of it.
     """
 
     name: str
@@ -34,6 +35,8 @@ class Node(NamedTuple):
     reason: str = ""
     features: tuple[str, ...] = ()
     shares: tuple[tuple[Gres, tuple[int, ...]], ...] = ()
+    cpus: int | None = None
+    mem_mib: int | None = None
 
 
 class Partition(NamedTuple):
@@ -100,8 +103,17 @@ def parse_nodes(text: str) -> tuple[Node, ...]:
         states = tuple(word.rstrip("*~#!%$@^-") for word in record.get("State", "").split("+") if word)
         features = _names(record.get("AvailableFeatures", ""))
         gres = parse_gres(record.get("Gres", ""))
-        nodes.append(Node(record["NodeName"], gres, partitions, states, record.get("Reason", ""), features))
+        cpus, mem_mib = _for_jobs(record)
+        node = Node(record["NodeName"], gres, partitions, states, record.get("Reason", ""), features)
+        nodes.append(node._replace(cpus=cpus, mem_mib=mem_mib))
     return tuple(nodes)
+
+
+def _for_jobs(record: dict[str, str]) -> tuple[int | None, int | None]:
+    """Return the CPUs and the MiB of a node that are not set aside for the system; None of what is no number."""
+    cpus, mem, kept = (record.get(key, "") for key in ("CPUEfctv", "RealMemory", "MemSpecLimit"))
+    mem_mib = int(mem) - (int(kept) if kept.isdecimal() else 0) if mem.isdecimal() else None
+    return int(cpus) if cpus.isdecimal() else None, mem_mib
 
 
 def parse_partitions(text: str) -> tuple[Partition, ...]:
@@ -201,7 +213,7 @@ def parse_release(text: str) -> str:
     Raises:
         InputError: no release in it.
     """
-    match = re.search(r"(\d+\.\d+)(?:\.\d+|-\w+)", text)
+    match = re.search(r"(?<!\d)(\d{1,4}\.\d{1,4})(?:\.\d|-\w)", text)
     if match is None:
         raise InputError(f"'{text.strip()}' holds no Slurm release of the form 22.05.8")
     return match[1]

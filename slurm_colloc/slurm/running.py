@@ -9,7 +9,7 @@ from typing import NamedTuple
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres
-from slurm_colloc.units import size_mib, time_span_s
+from slurm_colloc.units import size_mib, time_span_s, whole
 
 _FIELDS = (
     *("JobID", "JobArrayID", "HetJobID", "NumNodes", "NumCPUs", "tres-alloc", "tres-per-node", "TimeLeft", "TimeUsed"),
@@ -18,7 +18,7 @@ _FIELDS = (
 # 22.05 to 26.05 take a suffix in place of a width; none of these values can hold it.
 _FORMAT = ",".join(f"{field}:|" for field in _FIELDS)
 _PREFIX = re.compile(r"\bgres[:/]")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)")
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)([KMGTP]?)")
 
 
 class Running(NamedTuple):
@@ -115,8 +115,8 @@ def parse_used_mib(text: str) -> int | None:
     rows: Sequence[list[str]] = [line.split("|") for line in text.splitlines() if line]
     total = 0
     for row in rows:
-        used = _mib(row[2]) if len(row) == 3 and row[1].isdigit() else None
-        if not used:
+        used, tasks = (_mib(row[2]), whole(row[1])) if len(row) == 3 else (None, None)
+        if not used or tasks is None:
             return None
-        total += math.ceil(used) * int(row[1])
+        total += math.ceil(used) * tasks
     return total or None

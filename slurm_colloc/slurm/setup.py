@@ -12,7 +12,7 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.slurm.parse import parse_records
-from slurm_colloc.units import time_limit_min
+from slurm_colloc.units import time_limit_min, whole
 
 ENVIRONMENT = {"TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
 CONFIG = ("scontrol", "show", "config")
@@ -37,8 +37,8 @@ _ALWAYS = (
 )
 _CGROUP = "Cgroup Support Configuration"
 # As strtod(3) reads numbers.
-_WEIGHT = re.compile(r"([^=\s]+)=([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?)[KMGTPkmgtp]?")
-_AT = re.compile(r"sdiag output at .*\((\d+)\)")
+_WEIGHT = re.compile(r"([^=\s]+)=([-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?)[KMGTPkmgtp]?")
+_AT = re.compile(r"sdiag output at .{0,80}?\(([0-9]{1,18})\)")
 
 
 class NodeSetup(NamedTuple):
@@ -138,14 +138,13 @@ def parse_node_setups(text: str) -> tuple[NodeSetup, ...]:
 def _node(record: Mapping[str, str]) -> NodeSetup:
     if "NodeName" not in record:
         raise InputError(f"'scontrol show node -o' printed a line without NodeName: '{next(iter(record.items()), '')}'")
-    started = record.get("SlurmdStartTime", "")
     return NodeSetup(
         record["NodeName"],
         parse_gres(record.get("Gres", "")),
         _typed(record.get("CfgTRES", "")),
         tuple(filter(None, record.get("Partitions", "").split(","))),
         record.get("Reason", ""),
-        float(started) if started.isdecimal() else None,
+        None if (started := whole(record.get("SlurmdStartTime", ""))) is None else float(started),
     )
 
 
@@ -154,9 +153,10 @@ def _typed(text: str) -> tuple[Gres, ...]:
     found = []
     for item in text.split(","):
         key, _, count = item.partition("=")
-        if key.startswith("gres/") and count.isdecimal():
+        quantity = whole(count)
+        if key.startswith("gres/") and quantity is not None:
             name, _, kind = key[len("gres/") :].partition(":")
-            found.append(Gres(name, kind, int(count)))
+            found.append(Gres(name, kind, quantity))
     return tuple(found)
 
 
@@ -276,5 +276,5 @@ def parse_queue(text: str) -> Queue:
 
 
 def _number(text: str, name: str) -> int | None:
-    match = re.search(rf"^\s*{re.escape(name)}:\s*(\d+)\s*$", text, re.MULTILINE)
+    match = re.search(rf"^[ \t]*{re.escape(name)}:[ \t]*([0-9]{{1,18}})[ \t]*$", text, re.MULTILINE)
     return int(match[1]) if match else None

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 from slurm_colloc.slurm.free import kind_of
+from slurm_colloc.slurm.gres import split_items
+from slurm_colloc.units import whole
 
 # One line for each node and partition; a field without a width is printed whole.
 QUESTION = ("sinfo", "-h", "-a", "-N", "-O", "NodeList:|,Partition:|,Gres:|,GresUsed:|,StateCompact:")
@@ -15,7 +17,8 @@ QUESTION = ("sinfo", "-h", "-a", "-N", "-O", "NodeList:|,Partition:|,Gres:|,Gres
 # rebooted or silent, and another state means drained, down, reserved or without a free core.
 _OPEN = ("idle", "mix")
 _SHARED = ("mps", "shard")
-_BETWEEN = re.compile(r",(?![^(]*\))")
+# No node has so many.
+_MOST_DEVICES = 1024
 _ITEM = re.compile(r"(gpu|mps|shard)(?::([A-Za-z_0-9.+-]*[A-Za-z_.+-][A-Za-z_0-9.+-]*))?:(\d{1,9})(?:\(([^()]*)\))?")
 _IGNORED = re.compile(r"(?!(?:gpu|mps|shard)(?::|$))[a-z_][a-z_0-9]*(?::.*)?")
 
@@ -69,7 +72,7 @@ def parse_shares(text: str) -> dict[str, tuple[tuple[Gres, tuple[int, ...]], ...
 def _entries(text: str) -> Iterator[_Entry]:
     if text in ("", "(null)", "N/A", "none"):
         return
-    for item in _BETWEEN.split(text):
+    for item in split_items(text):
         match = _ITEM.fullmatch(item)
         if match is not None:
             yield _Entry(Gres(match[1], match[2] or "", int(match[3])), match[4] or "")
@@ -101,12 +104,12 @@ def _share_of(gres: Gres, used: list[_Entry]) -> _Entry | None:
 def _pieces(detail: str) -> list[tuple[str, int]]:
     """Return (in use, of) for each device, from ``30/100,-/100``; 22.05 names devices in use instead."""
     pairs = [pair.partition("/") for pair in detail.split(",")] if "/" in detail else []
-    return [(used, int(of)) for used, _, of in pairs if of.isdigit()]
+    return [(used, size) for used, _, of in pairs if (size := whole(of)) is not None]
 
 
 def _devices_in_use(entry: _Entry) -> set[int]:
     pieces = _pieces(entry.detail)
-    busy = {index for index, (used, _) in enumerate(pieces) if used.isdigit() and int(used)}
+    busy = {index for index, (used, _) in enumerate(pieces) if whole(used)}
     return busy if pieces else _indices(entry.detail)
 
 
@@ -114,8 +117,8 @@ def _most_left(total: Gres, of: _Entry | None, devices: int, taken: set[int], as
     """Return the most that one device has left of a share."""
     pieces = _pieces(of.detail) if of else []
     if pieces:
-        left = [size - int(used) for index, (used, size) in enumerate(pieces) if index not in as_gpu and used.isdigit()]
-        return max(left, default=0)
+        free = ((whole(used), size) for index, (used, size) in enumerate(pieces) if index not in as_gpu)
+        return max((size - used for used, size in free if used is not None), default=0)
     # 22.05 counts devices, not shares: what a device that somebody shares has left is not known, and not counted.
     return total.quantity // devices if devices > len(taken) else 0
 
@@ -126,6 +129,8 @@ def _indices(detail: str) -> set[int]:
     if detail.startswith("IDX:"):
         for part in detail[len("IDX:") :].split(","):
             first, _, last = part.partition("-")
-            if first.isdigit():
-                found |= set(range(int(first), int(last if last.isdigit() else first) + 1))
+            low = whole(first)
+            if low is not None:
+                high = whole(last)
+                found |= set(range(low, min(low if high is None else high, low + _MOST_DEVICES) + 1))
     return found

@@ -17,6 +17,7 @@ from slurm_colloc.model import JobRequest
 from slurm_colloc.process import run_itself
 from slurm_colloc.runtime.again_record import FIRST, VERSION, Record, record_folder
 from slurm_colloc.slurm.options import CommandLine
+from slurm_colloc.submit.handover import CALLED
 from slurm_colloc.submit.render import quote
 
 # What the environment of a job has otherwise than its submission had it.
@@ -94,9 +95,8 @@ def submit_companion(
     """
     environ = {name: value for name, value in call_environ.items() if not name.startswith("SBATCH_")}
     folder = record_folder(record.cluster, record.name)
-    done = run_itself(
-        _argv(sbatch, record, when, folder, config), config.timeouts.ask_slurm_s, environ, _script(folder)
-    )
+    argv = _argv(sbatch, record, when, folder, config)
+    done = run_itself(argv, config.timeouts.ask_slurm_s, environ, _script(folder), CALLED)
     found = _JOB_ID.search(done.stdout)
     if done.status or not found:
         said = done.stderr.decode(errors="replace").strip().splitlines() or [f"status {done.status}, and no words"]

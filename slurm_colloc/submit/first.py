@@ -20,7 +20,7 @@ from slurm_colloc.submit.render import BLOCK_BEGINS
 CANARY, PROBE = "canary", "probe"
 _COUNTS_TASKS = re.compile(rb"\bSLURM_ARRAY_TASK_(?:COUNT|MIN|MAX|STEP)\b")
 _ARRAY_ID = re.compile(rb"\bSLURM_ARRAY_JOB_ID\b")
-_REQUEUES = re.compile(rb"\bscontrol\s+(?:\S+\s+)*?requeue")
+_REQUEUES = re.compile(rb"\bscontrol\s+(?:(?!\S*\bscontrol\b)\S+\s+)*?requeue")
 _AGAINST = {
     "wait": "--wait waits for one job",
     "test-only": "--test-only submits nothing",

@@ -45,6 +45,8 @@ DEFINITE = re.compile(rb"submission failed: [^\n]*(?:%s)" % b"|".join(re.escape(
 # A program that would call csub back for ever: csub's own start script under another name, or a script that starts it.
 _NAMES_CSUB = re.compile(rb"^[^#\n]*\bcsub\b", re.MULTILINE)
 STDOUT, STDERR = 1, 2
+# What sbatch is told as its own name, and the accounting keeps as SubmitLine: a shell would not tell it the path.
+CALLED = "sbatch"
 
 
 class Outcome(NamedTuple):
@@ -92,7 +94,7 @@ def submit(
     Raises:
         ProcessError: sbatch cannot be started; nothing was submitted.
     """
-    running = spawn(argv, environ, stdin)
+    running = spawn(argv, environ, stdin, CALLED)
     relay = _Relay(submitted)
     with _passing_on_signals(running.pid):
         try:

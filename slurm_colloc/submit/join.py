@@ -14,7 +14,7 @@ from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.estimate.ladder import estimate_at_site
 from slurm_colloc.estimate.question import question_of
-from slurm_colloc.files import read_bounded
+from slurm_colloc.files import read_own
 from slurm_colloc.history.lookup import look_up
 from slurm_colloc.history.records import parse_decision
 from slurm_colloc.model import JOINED_SUFFIX, Decision, Evidence, Footprint, JobRequest, Load, Quantiles, SharingMode
@@ -253,7 +253,7 @@ def decision_of(folder: str, job: Running) -> Decision | None:
     found = []
     for name in sorted(names):
         try:
-            found.append(parse_decision(read_bounded(os.path.join(folder, name), _DECISION_LIMIT_BYTES)))
+            found.append(parse_decision(read_own(os.path.join(folder, name), _DECISION_LIMIT_BYTES)))
         except (StoreError, InputError):
             continue
     # Who joined before left a decision for the host too; what the host needs stands in its own.

@@ -22,6 +22,7 @@ from slurm_colloc.submit.reasons import reason_to_keep_text
 from slurm_colloc.submit.render import Sampling, render_block, render_script
 from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.submission import Submission, read_submission
+from slurm_colloc.submit.told import check_wish, is_exclusive
 
 
 class Slurm(Protocol):
@@ -70,6 +71,7 @@ class Plan(NamedTuple):
     program is to be run without a GPU first. ``first`` is "canary" or "probe" where it is to be measured before it is
     sized, "off" where it is not to be; empty where nobody says. ``was_pack`` says that it is submitted as the array it
     is, and would have been a pack were the policy not shadow.
+    ``wish`` is what the site's policy is told of --colloc.
     """
 
     parts: tuple[Part, ...]
@@ -84,6 +86,7 @@ class Plan(NamedTuple):
     trace: bool = False
     first: str = ""
     was_pack: bool = False
+    wish: str = "auto"
 
     @property
     def text(self) -> str:
@@ -131,8 +134,9 @@ def make_plan(
         CollocError: a hint outside its grammar, or a template that does not render.
     """
     submission = read_submission(command_line, environ, stdin, config)
-    text, name, script, components, table = submission
-    wishes = {own_option("colloc", command_line, script, number) for number in range(len(components))}
+    text, _, script, components, table = submission
+    # In order: of two reasons it is the first that is recorded, whatever the hashes of this run.
+    wishes = [own_option("colloc", command_line, script, number) for number in range(len(components))]
     switched_off = reason_switched_off(wishes, config)
     fixed = reason_to_keep_text(text, script.interpreter if script else "")
     # What was free when a job was submitted nobody can tell afterwards.
@@ -141,18 +145,9 @@ def make_plan(
     packs = wants_pack(command_line, script)
     parts: list[Part] = []
     notes: list[str] = []
-    for number, given in enumerate(components):
-        all_of_them = components if len(components) > 1 else ()
-        request = build_request(
-            *(given, script, text, name, command_line.script_args, config, number, all_of_them, environ),
-            command_line.script,
-        )
-        hint = own_option("gpu-footprint", command_line, script, number)
-        alone = packs and script is not None
-        trace = own_option("trace", command_line, script, number) is not None
-        footprint, said = footprint_of(
-            request, text, hint, config, slurm.job_states, environ, anyway=alone, traced=trace
-        )
+    alone = packs and script is not None
+    for number in range(len(components)):
+        request, footprint, said = _needed(command_line, environ, submission, number, config, slurm, anyway=alone)
         notes += said
         access = access_of(request, footprint, config, partial(slurm.limits, config.cluster))
         # A pack has whole GPUs; of a job of several components all parts start at once.
@@ -164,7 +159,7 @@ def make_plan(
     if packs:
         found = _packed(command_line, environ, submission, parts, switched_off, config, slurm)
         if isinstance(found, Plan):
-            return found._replace(notes=(*notes, *found.notes))
+            return found._replace(notes=(*notes, *found.notes), wish=_told(wishes))
         notes.append(f"not packed: {found}")
     body = None
     if len(parts) == 1:
@@ -173,8 +168,42 @@ def make_plan(
         parts = [part._replace(placement=_withheld(part.placement)) for part in parts]
     argv, script_at = overridden(command_line, [(part.request.gpu_style, part.placement) for part in parts], table)
     join, first = _join(command_line, script), _first(command_line, script)
+    trace = _is_traced(command_line, script, len(components) - 1)
     plan = Plan(tuple(parts), argv, script_at, text, body, tuple(notes), switched_off)
-    return plan._replace(join=join, trace=trace, first=first)
+    return plan._replace(join=join, trace=trace, first=first, wish=_told(wishes))
+
+
+def _needed(
+    command_line: CommandLine,
+    environ: Mapping[str, str],
+    submission: Submission,
+    number: int,
+    config: SiteConfig,
+    slurm: Slurm,
+    *,
+    anyway: bool,
+) -> tuple[JobRequest, Footprint, tuple[str, ...]]:
+    """Return what a component asks for, what it needs, and what there is to say of that."""
+    text, name, script, components, _ = submission
+    all_of_them = components if len(components) > 1 else ()
+    request = build_request(
+        *(components[number], script, text, name, command_line.script_args, config, number, all_of_them, environ),
+        command_line.script,
+    )
+    hint = own_option("gpu-footprint", command_line, script, number)
+    traced = _is_traced(command_line, script, number)
+    found = footprint_of(request, text, hint, config, slurm.job_states, environ, anyway=anyway, traced=traced)
+    return request, *found
+
+
+def _is_traced(command_line: CommandLine, script: Script | None, number: int) -> bool:
+    return own_option("trace", command_line, script, number) is not None
+
+
+def _told(wishes: Collection[str | None]) -> str:
+    """Return the wish that asks for most."""
+    reasons = [wish for wish in wishes if wish is not None and is_exclusive(wish)]
+    return reasons[0] if reasons else "off" if "off" in wishes else "auto"
 
 
 def reason_switched_off(wishes: Collection[str | None], config: SiteConfig) -> str:
@@ -185,11 +214,14 @@ def reason_switched_off(wishes: Collection[str | None], config: SiteConfig) -> s
         config: the site.
 
     Raises:
-        UnsureError: it says something else than "auto" or "off".
+        UnsureError: it says something else than "auto", "off" or "exclusive:REASON".
     """
-    for wish in set(wishes) - {None, "auto", "off"}:
-        raise UnsureError(f"--colloc='{wish}' is neither auto nor off")
-    return "--colloc=off was given" if "off" in wishes else "the site's policy is off" * (config.policy == "off")
+    for wish in wishes:
+        check_wish(wish)
+    for wish in wishes:
+        if wish == "off" or is_exclusive(wish):
+            return f"--colloc={wish} was given"
+    return "the site's policy is off" * (config.policy == "off")
 
 
 def _join(command_line: CommandLine, script: Script | None) -> str:

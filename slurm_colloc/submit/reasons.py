@@ -18,7 +18,8 @@ _STEP = re.compile(rb"\bsrun\b")
 _STEP_OPTION = re.compile(
     rb"""[\s"'=(,](--(?:gr|gpu)[a-z-]*|--(?:cpus|mem|ntasks)-per-gpu|--tres-per-task)(?:[=\s]\s*([^\s"';)|&]*))?"""
 )
-_STEP_SHORT = re.compile(rb"\bsrun\b[^\n]*?\s(-[A-Za-z]*G)\s*([^\s\"';)|&]*)")
+# From the nearest srun on: from each one to the end of its line takes seconds where a line has thousands.
+_STEP_SHORT = re.compile(rb"\bsrun\b(?:(?!\bsrun\b)[^\n])*?\s(-[A-Za-z]*G)\s*([^\s\"';)|&]*)")
 _STEP_VARIABLE = re.compile(rb"\b(SLURM_(?:GRES|GPUS\w*|CPUS_PER_GPU|MEM_PER_GPU|TRES_PER_TASK))=")
 # One GPU of whatever type: a whole one and a slice alike.
 _ONE_GPU = {
@@ -33,14 +34,14 @@ _COMMENT = re.compile(rb"^[ \t]*#[^\n]*", re.MULTILINE)
 _JOB_ID = re.compile(rb"\bSLURM_JOB_?ID\b")
 _SAID = re.compile(rb"^\s*(?:echo|printf)\b[^>|`(]*$")
 _ACTS_ON_JOB = re.compile(
-    rb"\b(?:scontrol\s+(?:\S+\s+)*?(?:requeue\w*|update|u?hold|release|suspend)|scancel|sbatch)\b"
+    rb"\b(?:scontrol\s+(?:(?!\S*\bscontrol\b)\S+\s+)*?(?:requeue\w*|update|u?hold|release|suspend)|scancel|sbatch)\b"
 )
 _STEP_EXPORT = re.compile(rb"\s--export\b")
 # A script that reads itself by line number or gives itself to another interpreter, and one that asks where it was
 # submitted from; asking for the name of $0 alone does no harm, and awk's "print $0" is another $0.
 _NAME_OF_SELF = re.compile(rb"\b(?:dirname|basename|realpath|readlink)(?:\s+-\S+)*\s+[\"']?\$\{?(?:0\b|BASH_SOURCE\b)")
 _SELF = re.compile(rb"(?<!print )(\$0\b|\$\{0\b|\bBASH_SOURCE\b)")
-_COMMAND_BY_SQUEUE = re.compile(rb"\bsqueue\b[^\n]*(?:%\.?\d*o\b|[Cc]ommand)")
+_COMMAND_BY_SQUEUE = re.compile(rb"\bsqueue\b(?:(?!\bsqueue\b)[^\n])*(?:%\.?\d*o\b|[Cc]ommand)")
 # A shell with any other flag may print what it runs, be restricted, or run nothing.
 _SHELL_FLAG = re.compile(r"-[abefhlmpuE]+|--(?:login|noprofile|norc|posix)|-o|pipefail|errexit|nounset")
 # Programs that write the same script whatever it is to run; what runs stands in a file of theirs.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, UnsureError
-from slurm_colloc.history.signature import Signature, command_signature, names_from_outside, signature
+from slurm_colloc.history.signature import Signature, apart_by, command_signature, names_from_outside, signature
 from slurm_colloc.model import Gres, JobRequest
 from slurm_colloc.slurm.directives import Script
 from slurm_colloc.slurm.gres import parse_gpus, parse_gres
@@ -56,10 +56,8 @@ def build_request(
     steps = step_gpus(text)
     tasks = _count(given, "ntasks") or _count(given, "ntasks-per-node") or None
     folder = os.path.join(os.getcwd(), value_of(given, "chdir"))
-    # Components run the same text and are not the same job; and one home may serve several clusters.
-    # "srun python train.py" starts so many programs on the GPU, of which the text says nothing.
-    told_apart = (config.cluster, str(number), *([f"{tasks} tasks"] if tasks and tasks > 1 else []))
-    known_by, command = _known_by(given, text, (script_path, script_args), gpu_count, told_apart, environ or {}, folder)
+    names = apart_by(config.cluster, number, tasks)
+    known_by, command = _known_by(given, text, (script_path, script_args), gpu_count, names, environ or {}, folder)
     return JobRequest(
         name=value_of(given, "job-name") if "job-name" in given else script_name,
         script_args=tuple(script_args),
@@ -94,18 +92,18 @@ def _known_by(
     text: bytes,
     called: tuple[str | None, Sequence[str]],
     gpu_count: int,
-    told_apart: Sequence[str],
+    names: Sequence[str],
     environ: Mapping[str, str],
     folder: str,
 ) -> tuple[Signature, str]:
     """Return what earlier runs of a job are known by, and what those are whose script is not known (empty: none)."""
     path, arguments = called
     exported, handed = _exported(given, environ), _handed(given)
-    known_by = signature(text, arguments, gpu_count, told_apart, exported, folder, handed=handed)
+    known_by = signature(text, arguments, gpu_count, names, exported, folder, handed=handed)
     # Which values past jobs of the command found in such variables nobody kept.
     if not path or handed or names_from_outside(text, exported):
         return known_by, ""
-    return known_by, command_signature(path, arguments, gpu_count, told_apart, folder)
+    return known_by, command_signature(path, arguments, gpu_count, names, folder)
 
 
 def _handed(given: Mapping[str, Given]) -> list[str]:

@@ -5,7 +5,7 @@
 set -euo pipefail
 
 packages=(
-    slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin
+    slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin libslurm-dev
     mariadb-server mariadb-client munge libnss-wrapper gcc libc6-dev zsh fish mandoc systemd prometheus
 )
 readonly guard=/usr/sbin/policy-rc.d

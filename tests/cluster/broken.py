@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from slurm_colloc.slurm.setup import parse_queue
+from tests.cluster import daemons
 from tests.cluster.errors import LabError
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import MIG_TYPE_PREFIX, tracked_tres
+from tests.fakes import build_preload
 
 # What no job may run into here: there is no GPU, and so neither program.
 PROLOG = """
@@ -30,6 +33,7 @@ AccountingStorageEnforce=associations,limits,qos
 AccountingStorageTRES={",".join(tracked_tres())},gres/gpu:a100
 SchedulerParameters=sched_min_interval=0,bf_interval=1,bf_max_job_test=3,default_queue_depth=3
 JobAcctGatherType=jobacct_gather/none
+PrologEpilogTimeout=16
 PartitionName=dear Nodes=g2,m1 TRESBillingWeights=CPU=0.5,Mem=0.25G,GRES/gpu=100
 PartitionName=free Nodes=g1 TRESBillingWeights=gres/gpu=100 MaxTime=3-0
 PartitionName=fair Nodes=g2,m1 TRESBillingWeights=gres/shard=25,gres/gpu:h100=100,{_OF_SLICES}
@@ -79,6 +83,42 @@ def untracked(release: str) -> Lab:
     with (lab.root / "etc/slurmdbd.conf").open("a") as text:
         text.write("PrivateData=accounts,users\n")
     return lab
+
+
+def without_database(lab: Lab) -> None:
+    """Take the accounting away from a lab that is up: one without a database could not be set up."""
+    text = "".join(line for line in _lines(lab.slurm_conf) if not line.startswith("AccountingStorage"))
+    lab.slurm_conf.write_text(f"{text}AccountingStorageType=accounting_storage/none\n")
+    _restart_slurmctld(lab)
+
+
+def whole_nodes_only(lab: Lab) -> None:
+    """Select nodes by a plugin that knows no GPUs; with gres/mps or gres/shard slurmctld does not start on it."""
+    for path in (lab.slurm_conf, lab.root / "etc/gres.conf"):
+        kept = (line for line in _lines(path) if not re.search("Name=(mps|shard) ", line))
+        path.write_text(re.sub(r",(mps|shard)\b(:\d+)?", "", "".join(kept)))
+    _replace(lab.slurm_conf, "SelectType=select/cons_tres", "SelectType=select/linear")
+    _replace(lab.slurm_conf, "CR_Core_Memory", "CR_Memory")
+    _restart_slurmctld(lab)
+
+
+def ahead_of_time(lab: Lab, node: str, ahead_s: int) -> dict[str, str]:
+    """Start a node's slurmd with a clock that is ahead; return by which environment any program has one."""
+    library = build_preload("skew", lab.root / "etc")
+    lab.book.stop([next(record for record in lab.book.records() if record.name == f"slurmd-{node}")])
+    skewed = {"LD_PRELOAD": str(library), "SKEW_S": str(ahead_s)}
+    argv = ["env", *(f"{name}={value}" for name, value in skewed.items()), "slurmd", "-N", node, "-D"]
+    lab.start_daemon(f"slurmd-{node}", argv, None)
+    return skewed
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines(keepends=True)
+
+
+def _restart_slurmctld(lab: Lab) -> None:
+    lab.book.stop([record for record in lab.book.records() if record.name == "slurmctld"])
+    daemons.start_slurmctld(lab)
 
 
 def _replace(path: Path, old: str, new: str) -> None:

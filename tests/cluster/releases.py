@@ -31,6 +31,7 @@ PACKAGES = (
     "slurm-client",
     "slurm-wlm-basic-plugins",
     "slurm-wlm-mysql-plugin",
+    "libslurm-dev",
     "python3",
 )
 # Debian's debootstrap knows no suite younger than itself; sid's script serves all of them.

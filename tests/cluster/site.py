@@ -33,6 +33,8 @@ def write_site(lab: Lab, name: str = "site", *, agent: bool = True, extra: Mappi
         "paths.state": f'"{site}"',
         "paths.decisions": f'"{site / "spool"}"',
         "audit.zero_use_min_gpu_hours": "0.001",
+        # The lab's partitions serve several users at once; no test looks for MPS on its made-up GPUs.
+        "sharing.mps_single_user": "true",
         **(extra or {}),
     }
     argv = ["colloc", "site", "init", "--force", "-o", str(site / "site.toml"), "--gpu", f"h100={MODEL}"]

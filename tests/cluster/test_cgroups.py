@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from slurm_colloc.observe.sampler import Sampler
 from tests.cluster import cgroups, releases
 from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster
 from tests.cluster.lab import Lab
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.alone
 
@@ -88,13 +89,6 @@ class Jobs:
         path = self.home(user) / f"{name}.pid"
         wait_for(lambda: path.exists() and path.read_text().endswith("\n"))
         return int(path.read_text())
-
-
-def wait_for(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
-    until = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < until, "it did not come to pass"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")

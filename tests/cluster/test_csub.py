@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
-from tests.cluster.user import SLICE, SMALL, User, tres
+from tests.cluster.user import SLICE, SMALL, User, job_id, tres
 
 pytestmark = pytest.mark.cluster
 
@@ -73,6 +74,21 @@ def test_output_and_exit_code_are_those_of_sbatch(alice: User) -> None:
         by_sbatch.stderr,
     )
     assert alice.run("csub", "--quiet", SMALL, script).stderr == ""
+
+
+@pytest.mark.parametrize("line", ["--wrap=true", "--gres=gpu:1 -J moved"], ids=["as asked", "changed"])
+def test_the_accounting_shows_the_line_as_sbatch_would_have_it(lab: Lab, alice: User, line: str) -> None:
+    """SubmitLine, which people and tools read; not the path at which csub found sbatch."""
+    words = [*line.split(), *([] if "--wrap" in line else [SMALL, alice.script(GPU_JOB)])]
+    plain = job_id(alice.run("sbatch", *(word for word in words if word != SMALL)))
+    jobs = [plain, alice.submit(*words)]
+    lab.wait_jobs(jobs)
+    lab.wait_accounted(jobs)
+    argv = ["sacct", "-X", "-n", "-P", "-j", ",".join(jobs), "-o", "SubmitLine"]
+    by_sbatch, by_csub = lab.run(argv, check=True).stdout.splitlines()
+    assert by_sbatch.startswith("sbatch ")
+    assert by_csub.startswith("sbatch "), by_csub
+    assert line.startswith("--gres") or by_csub == by_sbatch
 
 
 def test_the_scripts_own_arguments_are_never_touched(lab: Lab, alice: User) -> None:
@@ -236,6 +252,8 @@ def test_unknown_gpu_type_and_corrupt_history(lab: Lab, alice: User, site: Path)
     (site / "history").mkdir(exist_ok=True)
     (site / "history" / f"{uid}.sqlite").write_text("not a database")
     (site / "history" / f"{uid}.sqlite").chmod(0o644)
+    # Another one's is not even opened.
+    os.chown(site / "history" / f"{uid}.sqlite", uid, -1)
     done = alice.run("csub", "-H", alice.script(GPU_JOB))
     (site / "history" / f"{uid}.sqlite").unlink()
     assert alice.shown(_id(done))["TresPerNode"] == tres("gpu:1")

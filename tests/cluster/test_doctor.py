@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from tests.cluster import broken, cgroups, jobs
 from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster
 from tests.cluster.lab import Lab
-from tests.cluster.nodes import MIG_TYPE_PREFIX
+from tests.cluster.nodes import MIG_TYPE_PREFIX, PARTITIONS
 
 pytestmark = pytest.mark.cluster
 
@@ -67,6 +68,8 @@ def test_a_sound_cluster_has_no_findings() -> None:
         lab = cgroups.new_lab(RELEASE, version)
         with lab:
             lab.install(CHECKOUT)
+            for name in PARTITIONS:
+                lab.run(["scontrol", "update", f"PartitionName={name}", "MaxTime=1-0"], check=True)
             for user in (None, "alice", "dave"):
                 findings, gaps, status = found(lab, user=user)
                 expected = {"DOC031": [("cgroup.conf", "ConstrainRAMSpace is no")]} if version == "v2" else {}
@@ -114,7 +117,7 @@ def test_everything_that_is_wrong_is_found(wrong: Lab) -> None:
     wrong.run(["scancel", "-u", "alice"], check=True)
     broken.lose_a_slice(wrong)
     findings, gaps, status = found(wrong)
-    expected = {f"DOC00{number}" for number in range(1, 8)} | {
+    expected = {f"DOC00{number}" for number in range(1, 9)} | {
         "DOC010",
         "DOC011",
         "DOC012",
@@ -156,7 +159,7 @@ def test_what_is_hidden_from_a_user_is_not_called_sound() -> None:
         lab.install(CHECKOUT)
         lab.run(["sacctmgr", "-i", "modify", "account", "ml", "set", "MaxTRES=gres/mps=10"], check=True)
         findings, gaps, status = found(lab)
-        assert set(findings) == {"DOC030", "DOC031", "DOC032", "DOC040", "DOC041", "DOC042", "DOC044"}
+        assert set(findings) == {"DOC030", "DOC031", "DOC032", "DOC040", "DOC041", "DOC042", "DOC044", "DOC072"}
         assert findings["DOC041"] == [("AccountingStorageTRES of slurm.conf", "it lacks gres/shard")]
         assert (set(gaps), status) == (NOT_TO_BE_SEEN, 1)
         of_bob, gaps_of_bob, _ = found(lab, user="bob")
@@ -167,4 +170,32 @@ def test_what_is_hidden_from_a_user_is_not_called_sound() -> None:
         gone = ask(lab)
         assert (gone.returncode, gone.stdout) == (2, "")
         assert "'scontrol show config' ended with status 1" in gone.stderr
+    lab.remove()
+
+
+def test_a_cluster_without_accounting_or_a_plugin_that_knows_gpus_or_one_time() -> None:
+    need_cluster()
+    lab = Lab.create(release=RELEASE)
+    with lab:
+        lab.install(CHECKOUT)
+        skewed = broken.ahead_of_time(lab, "g2", 300)
+
+        def clocks(env: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+            return found(lab, env=env)[0].get("DOC070", [])
+
+        broken.wait_for(lambda: [subject for subject, _ in clocks()] == ["g2"], "g2's clock is not found to be ahead")
+        assert re.fullmatch(r"its slurmd started (2\d\d|300) s after now: .*", clocks()[0][1])
+        (subject, evidence), *_ = clocks({**skewed, "SKEW_S": "-90"})
+        assert subject.endswith(" (this machine)")
+        assert re.fullmatch(r"its clock is (89|90|91) s behind slurmctld's", evidence)
+        sound = found(lab)[0]
+        assert not {"DOC014", "DOC043"} & set(sound)
+        broken.without_database(lab)
+        findings, _, status = found(lab)
+        assert [subject for subject, _ in findings["DOC043"]] == ["slurm.conf"]
+        assert ("DOC014" in findings, status) == (False, 1)
+        broken.whole_nodes_only(lab)
+        assert found(lab, user="alice")[0]["DOC014"] == [("slurm.conf", "SelectType is select/linear")]
+        refused = lab.run_as("alice", ["sbatch", "--gpus=1", "--wrap=true"])
+        assert "GRES option unsupported by configured SelectType plugin" in refused.stderr
     lab.remove()

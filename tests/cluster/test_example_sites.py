@@ -64,7 +64,6 @@ def _smaller(text: str, lab: Lab, name: str) -> str:
         (r'^nodes = ".*"', lambda _: f'nodes = "{next(there)}"'),
         (r'^cluster = ".*"', f'cluster = "{_cluster(lab)}"'),
         (r'^slurm_release = ".*"', f'slurm_release = "{RELEASE}"'),
-        (r'^policy = ".*"', 'policy = "auto"'),
         (r"^cpus_per_gpu = .*", "cpus_per_gpu = 1"),
         (r"^mem_per_gpu_mib = .*", "mem_per_gpu_mib = 500"),
         (r"^enforced = .*", "enforced = false"),
@@ -73,7 +72,8 @@ def _smaller(text: str, lab: Lab, name: str) -> str:
     ]
     for pattern, value in changes:
         text = re.sub(pattern, value, text, flags=re.MULTILINE)
-    return text
+    # The first is csub's own; those of partitions are slurmctld's.
+    return re.sub(r'^policy = ".*"', 'policy = "auto"', text, count=1, flags=re.MULTILINE)
 
 
 def _cluster(lab: Lab) -> str:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
 from tests.cluster.user import SLICE, User
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -122,14 +122,6 @@ def test_what_its_user_cancels_is_cancelled_and_nothing_else(
     if jobs[1] in which(*jobs):
         assert alice.told(jobs[0]) == f"the companion of job {jobs[0]} ended without a word: the rest runs as asked"
     assert alice.made(before) == sorted(jobs, key=int), "nothing was submitted in its place"
-
-
-def wait_for(true: Callable[[], bool]) -> None:
-    for _ in range(150):
-        if true():
-            return
-        time.sleep(0.2)
-    raise AssertionError("it did not come to be in time")
 
 
 def test_a_probe_that_was_cut_sizes_the_job_and_writes_to_a_file_of_its_own(alice: Person) -> None:

@@ -131,6 +131,7 @@ def test_open_attaches(bare_lab: Lab) -> None:
         again.run_as("eve", ["true"])
 
 
+@pytest.mark.alone  # it looks at the whole machine, where other labs' tests make things, too
 def test_down_leaves_nothing(bare_lab: Lab) -> None:
     before = _listing()
     lab = fixtures.new_lab()

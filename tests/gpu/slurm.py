@@ -52,6 +52,7 @@ GresTypes=gpu,mps
 NodeName=n1 NodeAddr=127.0.0.1 Port=7818 CPUs=16 Gres=gpu:h100:1,mps:100
 PartitionName=all Nodes=n1 Default=YES MaxTime=30
 """
+CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
 
 
 def unpack(packages: Path) -> None:
@@ -78,7 +79,7 @@ def start(root: Path) -> None:
     Path("/etc/slurm/gres.conf").write_text(
         "AutoDetect=off\nName=gpu Type=h100 File=/dev/nvidia0\nName=mps Count=100\n"
     )
-    Path("/etc/slurm/cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+    Path("/etc/slurm/cgroup.conf").write_text(CGROUP_CONF)
     subprocess.run(["slurmctld"], check=True)
     subprocess.run(["slurmd", "-N", "n1"], check=True)
     deadline = time.monotonic() + 30

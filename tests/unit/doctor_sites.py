@@ -61,7 +61,7 @@ SOUND = Site(
     settings=SETTINGS,
     cgroup={"ConstrainDevices": "yes", "ConstrainRAMSpace": "yes"},
     nodes=(G1, G2, M1, node("c1", gres=(), configured=())),
-    partitions=(PartitionSetup("gpu", FAIR, 10080.0), PartitionSetup("all", {}, None)),
+    partitions=(PartitionSetup("gpu", FAIR, 10080.0), PartitionSetup("all", {}, 60.0)),
     gres_conf=(
         GresLine("", "", "", "off"),
         GresLine("g[1-2]", "gpu", WHOLE, ""),

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -82,7 +83,7 @@ def test_nested_tables() -> None:
         ({"sharing": {"max_slowdown": 0.5}}, "from 1.0 up"),
         ({"sharing": {"order": ["mig", "mpi"]}}, "'sharing.order' must be one of mig, mps, shard, not 'mpi'"),
         ({"sharing": {"order": "mig"}}, "'sharing.order' must be a list"),
-        ({"sharing": {"mps_daemon": "yes"}}, "one of none, site"),
+        ({"sharing": {"mps_daemon": "yes"}}, "one of none, site, prolog, spank"),
         ({"policy": "on"}, "one of auto, shadow, off"),
         ({"observe": {"dcgm": "localhost:9400"}}, "'observe.dcgm' must be 'http://host:port/path'"),
         ({"observe": {"dcgm": "http://host:65536/metrics"}}, "or 'dcgmi', not 'http://host:65536"),
@@ -169,3 +170,25 @@ def test_init_writes_what_would_be_in_force(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("COLLOC_CONF", "/x/site.toml")
     assert file_to_write(user=False) == "/x/site.toml"
     assert file_to_write(user=True).endswith("/.config/slurm_colloc/site.toml")
+
+
+def test_a_users_own_site_file_is_the_users_or_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else who was first in a shared XDG_CONFIG_HOME, or whose HOME sudo kept, says which programs run."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    path = tmp_path / "slurm_colloc/site.toml"
+    path.parent.mkdir()
+    path.write_text('schema = 1\ncluster = "c"\nslurm_release = "22.05"\n')
+    real = os.fstat
+
+    def somebodys(descriptor: int) -> os.stat_result:
+        found = list(real(descriptor))
+        found[4] = os.geteuid() + 1
+        return os.stat_result(found)
+
+    assert load_site(str(path)).cluster == "c"
+    monkeypatch.setattr(os, "fstat", somebodys)
+    with pytest.raises(ConfigError, match="neither to you nor to root"):
+        load_site(str(path))
+    # One that was named is taken at its word.
+    (tmp_path / "named.toml").write_text(path.read_text())
+    assert load_site(str(tmp_path / "named.toml")).cluster == "c"

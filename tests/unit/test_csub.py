@@ -176,6 +176,53 @@ def test_shadow_and_off_change_nothing(shell: Shell) -> None:
     assert "--colloc=off was given" in str(off["reasons"])
 
 
+TELL = 'echo "told=$SLURM_COLLOC" >&2; echo "Submitted batch job 4711"'
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        ([HINT], "0 auto"),
+        (["--colloc=off"], "0 off"),
+        (["--colloc=exclusive:all of the HBM"], "0 exclusive:all of the HBM"),
+        (["--colloc=exclusive:a\nb\x1b"], "0 exclusive:a?b?"),
+        # Not understood, and handed on as it is.
+        (["--colloc=exclusive:why", "--gres=gpu:x:y:z:1"], "0 exclusive:why"),
+    ],
+)
+def test_the_sites_policy_is_told_what_was_wished(shell: Shell, argv: list[str], told: str) -> None:
+    with (shell.folder / "site.toml").open("a") as stream:
+        stream.write('\n[[partition]]\nname = "judged"\npolicy = "shadow"\n')
+    shell.behave(0, TELL)
+    assert f"told={told}\n" in shell.run(*argv, "job.sh").stderr
+    [call] = shell.calls()
+    assert not any("colloc" in word for word in call)
+    shell.behave(1, TELL)
+    inside = shell.run(*argv, "job.sh", environ={"SLURM_JOB_ID": "7", "SLURM_COLLOC": "0 exclusive:inherited"}).stderr
+    assert f"told=7{told[1:]}\n" in inside
+
+
+def test_a_whole_gpu_for_a_reason_is_left_whole_and_one_without_is_no_reason(shell: Shell) -> None:
+    shell.run(HINT, "--colloc=exclusive:timing", "job.sh")
+    assert "--colloc=exclusive:timing was given" in str(shell.decisions()[0]["reasons"])
+    for wish in ("exclusive", "exclusive:", "exclusive:  ", "exclusively:x"):
+        shell.behave(len(shell.calls()), TELL)
+        done = shell.run(HINT, f"--colloc={wish}", "job.sh")
+        assert "told=\n" in done.stderr
+        assert "exclusive:REASON" in done.stderr
+    assert shell.calls() == [["job.sh"]] * 5
+
+
+@pytest.mark.parametrize("policy", ["shadow", "auto"])
+def test_where_nothing_is_decided_or_judged_not_a_variable_is_another(shell: Shell, policy: str) -> None:
+    path = shell.folder / "site.toml"
+    path.write_text(path.read_text().replace("schema = 1", f'schema = 1\npolicy = "{policy}"'))
+    if policy == "shadow":
+        path.write_text(path.read_text() + '\n[[partition]]\nname = "judged"\npolicy = "enforce"\n')
+    shell.behave(0, TELL)
+    assert "told=\n" in shell.run(HINT, "job.sh").stderr
+
+
 EVIDENCE = {
     "job_id": "9", "state": "COMPLETED", "mode": "exclusive", "gpu_model": "NVIDIA H100 80GB HBM3",
     "gpu_mem_peak_mib": 4000, "sm_active_mean_pct": 5.0, "sm_active_q95_pct": 9.0, "sm_is_bound": False,

@@ -74,7 +74,10 @@ def test_three_jobs_are_submitted_each_waiting_for_the_one_before(slurm: Shell) 
     assert (record["own"], record["kind"], record["array"]) == (["--canary=off"], "canary", "2")
     assert (folder(slurm) / "rest").read_text() == "102"
     assert os.readlink(folder(slurm).parent / "first-102") == "first-100"
-    assert sorted(str(decision["job_id"]) for decision in slurm.decisions()) == ["100", "102"]
+    noted = {str(decision["job_id"]): decision for decision in slurm.decisions()}
+    assert sorted(noted) == ["100", "102"]
+    assert noted["102"]["given"] == "as asked"
+    assert noted["102"]["reasons"][0].startswith("job 100 measures task 2 first; then job 101 has this one"), noted  # type: ignore[index]
 
 
 def test_parsable_says_the_id_of_the_rest_alone(slurm: Shell) -> None:
@@ -434,3 +437,12 @@ def test_what_a_wrapper_of_sbatch_leaves_running_holds_nobody_up(slurm: Shell) -
     assert (done.returncode, done.stdout) == (0, "Submitted batch job 102\n"), done.stderr
     assert "then job 101 has this one submitted anew" in done.stderr
     assert time.monotonic() - began_s < 15
+
+
+def test_a_job_submitted_anew_is_listed_under_its_users_own_script(slurm: Shell) -> None:
+    """Not under the path of the copy that is kept for the companion."""
+    slurm.run(*ARRAY, "job.sh")
+    copy = folder(slurm) / "script/job.sh"
+    assert copy.exists()
+    slurm.run(str(copy), "--epochs", "3")
+    assert [one["line"] for one in slurm.decisions()][-1] == "job.sh --epochs 3"

@@ -21,7 +21,8 @@ PAGE = CHECKOUT / "docs" / "man" / "csub.1"
 TEXT = PAGE.read_text().replace("\\-", "-")
 PROGRAM = [
     *(CHECKOUT / "slurm_colloc" / "cli").glob("csub*.py"),
-    *(CHECKOUT / "slurm_colloc" / "submit").glob("*.py"),
+    # What plain.py reads is a running job's, and not the one's who calls csub.
+    *(path for path in (CHECKOUT / "slurm_colloc" / "submit").glob("*.py") if path.name != "plain.py"),
     CHECKOUT / "slurm_colloc" / "config.py",
 ]
 # Typer's, and the one that Python may have added.

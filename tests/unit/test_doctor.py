@@ -32,6 +32,8 @@ from tests.unit.doctor_sites import (
 )
 from tests.unit.made import RELEASES
 
+CHECKOUT = Path(__file__).resolve().parents[2]
+
 
 def said(diagnosis: Diagnosis) -> dict[str, list[tuple[str, str]]]:
     found: dict[str, list[tuple[str, str]]] = {}
@@ -78,6 +80,12 @@ BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
         "SLURM_JOB_ID",
     ),
     ("DOC007", prolog("nvidia-cuda-mps-control -d -multiuser-server"), "Prolog '/p'", "-multiuser-server"),
+    (
+        "DOC008",
+        {"settings": {**SETTINGS, "PrologEpilogTimeout": "16"}},
+        "PrologEpilogTimeout of slurm.conf",
+        "it is 16 s",
+    ),
     *(
         (
             "DOC010",
@@ -199,7 +207,13 @@ BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
         "DOC072",
         settings(SchedulerParameters="defer"),
         "SchedulerParameters of slurm.conf",
-        "1440 minutes by default; partition gpu",
+        "1440 minutes by default; partition gpu has a longer MaxTime",
+    ),
+    (
+        "DOC072",
+        {"partitions": (SOUND.partitions[1], SOUND.partitions[1]._replace(name="long", max_time_min=None))},
+        "SchedulerParameters of slurm.conf",
+        "minutes; partition long has no MaxTime (UNLIMITED)",
     ),
 ]
 
@@ -210,6 +224,36 @@ def test_a_fault_is_found(code: str, fields: dict[str, Any], subject: str, evide
     assert [one for one in found if one[0] == subject and evidence in one[1]], found
 
 
+OURS = tuple(
+    Script(setting, f"/{name}", (CHECKOUT / f"tests/golden/site/h100-mig-mps/{name}").read_text())
+    for setting, name in (("Prolog", "prolog.50-colloc"), ("Epilog", "epilog.50-colloc"), ("TaskProlog", "task_prolog"))
+)
+# Nobody's, with the defects of the prolog that is copied most: see docs/explanation/sharing.md.
+COPIED = """\
+gpu=${CUDA_VISIBLE_DEVICES}
+nvidia-smi -c ${CUDA_VISIBLE_DEVICES}
+echo quit | nvidia-cuda-mps-control
+ps aux | grep nvidia-cuda-mps-control | grep -v grep && scontrol update nodename=$SLURMD_NODENAME state=down
+export CUDA_MPS_PIPE_DIRECTORY=/tmp/mps_$gpu
+nvidia-cuda-mps-control -d && sleep 1
+"""
+
+
+def test_our_own_prolog_is_sound_and_the_one_that_is_copied_most_is_not() -> None:
+    mps = {f"DOC00{number}" for number in range(1, 8)}
+    ours = diagnose(SOUND._replace(scripts=OURS))
+    assert mps.isdisjoint(said(ours))
+    assert mps.isdisjoint(gaps(ours))
+    untold = diagnose(SOUND._replace(scripts=OURS[:2]))
+    (found,) = said(untold)["DOC004"]
+    assert found == (
+        "Prolog '/prolog.50-colloc'",
+        "colloc-mps starts daemons, and no TaskProlog calls 'colloc-mps task'",
+    )
+    copied = diagnose(SOUND._replace(**prolog(COPIED)))
+    assert mps & said(copied).keys() == {"DOC001", "DOC003", "DOC004", "DOC005"}
+
+
 def test_every_check_finds_something_somewhere() -> None:
     assert {code for code, *_ in BROKEN} == {check.code for check in CHECKS}
 
@@ -218,6 +262,8 @@ def test_every_check_finds_something_somewhere() -> None:
     ("code", "fields"),
     [
         ("DOC001", prolog("nvidia-smi -q -i $CUDA_VISIBLE_DEVICES")),
+        ("DOC008", {"settings": {**SETTINGS, "PrologEpilogTimeout": "65534"}}),
+        ("DOC008", {"settings": {**SETTINGS, "PrologEpilogTimeout": "16"}, "nodes": (G2,)}),
         ("DOC002", prolog("nvidia-smi --query-gpu=compute_mode --format=csv")),
         ("DOC002", prolog("nvidia-smi --id=$gpu --compute-mode 3")),
         ("DOC004", prolog("export CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps; nvidia-cuda-mps-control -d")),

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.accounting import feedback
 from slurm_colloc.accounting.compact import compact
 from slurm_colloc.accounting.feedback import Collected, build_history, collect_decisions
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.config import MigSlice, Observe, SiteConfig
 from slurm_colloc.estimate.exact import is_greedy
+from slurm_colloc.history.records import drop_decision
 from slurm_colloc.history.snapshot import read_snapshot, snapshot_path
 from slurm_colloc.model import Decision, Evidence
 from slurm_colloc.observe.evidence import EvidenceBuilder
@@ -344,3 +346,14 @@ def test_users_reach_their_history_whatever_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "state/history").stat().st_mode & 0o777 == 0o711
+
+
+def test_no_user_fills_the_memory_of_the_ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest decisions of a user count, so many bytes of them; another user's are not touched by that."""
+    folder = tmp_path / str(os.geteuid())
+    for number in range(9):
+        drop_decision(str(folder), decision(str(number), at_s=float(number)))
+    monkeypatch.setattr(feedback, "_MOST_BYTES_OF_USER", 4 * max(path.stat().st_size for path in folder.iterdir()))
+    found = collect_decisions(str(tmp_path))
+    assert sorted(job for _, job in found.decisions) == ["5", "6", "7", "8"]
+    assert found.rejected == 5

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.errors import StoreError
-from slurm_colloc.files import file_mode, private_folder, read_bounded, write_atomic
+from slurm_colloc.files import file_mode, private_folder, read_bounded, read_own, write_atomic
 
 
 def test_write_replaces_whole_and_private(tmp_path: Path) -> None:
@@ -114,3 +114,12 @@ def test_files_are_open_to_whom_the_folder_is(tmp_path: Path, folder: int, file:
     finally:
         os.umask(before)
     assert (tmp_path / "f").stat().st_mode & 0o777 == file
+
+
+def test_what_is_somebody_elses_is_not_read_as_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"words")
+    assert read_own(str(path), 10) == b"words"
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    with pytest.raises(StoreError, match="belongs to uid"):
+        read_own(str(path), 10)

@@ -100,10 +100,25 @@ def test_no_share_where_jobs_are_suspended_and_a_slice_all_the_same() -> None:
     assert why(place(request(partitions=("own",)), footprint(), moving_in))["mps on g"] == said
 
 
-@pytest.mark.parametrize("missing", [{"mps_daemon": "none"}, {"mps_single_user": False}])
-def test_mps_needs_daemon_and_single_user(missing: dict[str, object]) -> None:
-    found = why(place(request(), footprint(), site(MPS_POOL, **{**MPS, **missing})))
-    assert found == {"mps on g": "the site runs no shared MPS daemon for one user per GPU"}
+def test_mps_needs_a_daemon() -> None:
+    found = why(place(request(), footprint(), site(MPS_POOL, mps_single_user=True)))
+    assert found == {"mps on g": "the site runs no shared MPS daemon"}
+
+
+@pytest.mark.parametrize("daemon", ["site", "prolog", "spank"])
+def test_mps_needs_partitions_that_give_a_node_to_one_user(daemon: str) -> None:
+    config = site(MPS_POOL, mps_daemon=daemon)
+    said = "partition 'gpu' gives a node to several users (no ExclusiveUser), MPS serves one"
+    assert why(place(request(), footprint(), config)) == {"mps on g": said}
+    one, many = Partition("gpu", one_user=True), Partition("mig")
+    assert place(request(), footprint(), config._replace(partition=(one, many))).mode == "mps"
+    # Of several partitions nobody knows which it will be.
+    both = why(place(request(partitions=("gpu", "mig")), footprint(), config._replace(partition=(one, many))))
+    assert both["mps on g"] == said.replace("gpu", "mig")
+    # Into another one: that one counts.
+    for target, mode in ((one, "mps"), (Partition("gpu"), "exclusive")):
+        moving = config._replace(partition=(Partition("own", pieces_in=("gpu",)), target))
+        assert place(request(partitions=("own",)), footprint(), moving).mode == mode
 
 
 def test_shard_needs_consent() -> None:

@@ -81,3 +81,13 @@ def test_the_time_of_a_program_by_itself_is_bounded(code: str) -> None:
     assert time.monotonic() - began_s < 20
     with pytest.raises(ProcessError, match="cannot be started"):
         run_itself(["/no/such/program"], 1, {})
+
+
+def test_a_program_may_be_called_by_another_name_than_its_path() -> None:
+    shell = ["/bin/sh", "-c", 'tr "\\0" "\\n" <"/proc/$$/cmdline" | head -1']
+    child = spawn(shell, dict(os.environ), None, "sbatch")
+    assert os.read(child.stdout, 100) == b"sbatch\n"
+    os.waitpid(child.pid, 0)
+    assert run_itself(shell, 30, dict(os.environ), called="sbatch").stdout == b"sbatch\n"
+    code = f"import os; from slurm_colloc.process import replace; replace({shell}, os.environ, 'sbatch')"
+    assert run(python(code), 30).stdout == b"sbatch\n"

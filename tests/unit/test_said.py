@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a user says of a job: forgotten, or corrected; by the real colloc and csub."""
 
+import contextlib
 import json
 import os
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -221,3 +223,18 @@ def test_two_at_once_take_what_was_said_whole(shell: Shell) -> None:
         done = list(pool.map(lambda _: shell.run("--explain", "job.sh"), range(2)))
     assert all("footprint (corrected)" in one.stderr for one in done)
     assert len(shell.decisions()) == 3
+
+
+def test_a_history_of_a_later_release_is_said_in_both_formats(shell: Shell) -> None:
+    state = shell.folder / "state"
+    (state / "history").mkdir(parents=True)
+    site_file = shell.folder / "site.toml"
+    site_file.write_text(f'{site_file.read_text()}\n[paths]\nstate = "{state}"\n')
+    shell.run("job.sh")
+    path = snapshot_path(str(state), os.geteuid())
+    write_snapshot(path, [])
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA user_version = 99")
+    assert "was written by a later release" in history(shell)
+    [job] = json.loads(history(shell, "--format", "json").partition("\ncolloc:")[0])["jobs"]
+    assert "was written by a later release" in job["notes"][0]

@@ -45,7 +45,8 @@ def told(
     until_s: float = 10 * HOUR,
 ) -> Shadow:
     store = stored(folder, rows, rounds, CONFIG)
-    store.write_decisions([("ann", one) for one in decisions])
+    owners = {row.job_id: row.user for row in rows}
+    store.write_decisions([(owners.get(one.job_id, "ann"), one) for one in decisions])
     window = Window(since_s, until_s, 1e9)
     with store.connect(since_s, until_s) as database:
         sweep(database, store, window)
@@ -205,6 +206,18 @@ def test_another_clusters_pieces_are_not_in_this_site_file(tmp_path: Path) -> No
     """One store may hold several clusters, and each may call its slices the same."""
     found = told(tmp_path, [run(cluster="d")], [would(cluster="d")], busy(*HOURS))
     assert ([piece.piece for piece in found.pieces], found.total.judged) == (["(not in site.toml)"], 0)
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 6 * 86400.0, 1e300])
+def test_one_user_with_many_jobs_does_not_say_what_all_would_have_waited(tmp_path: Path, wait_s: float) -> None:
+    honest, many = (("1", "ann"), ("2", "bob"), ("3", "cyd")), [(str(job), "eve") for job in range(10, 20)]
+    rows = [run(job, HOUR, 2 * HOUR, user=user, submit_s=0) for job, user in (*honest, *many)]
+    made = [would(job, would_wait_s=600.0, would_wait_runs=5) for job, _ in honest]
+    made += [would(job, would_wait_s=wait_s, would_wait_runs=0 if wait_s == 0 else 5) for job, _ in many]
+    rounds = [one for job, _ in (*honest, *many) for one in busy(*(HOUR + at_s for at_s in HOURS), job=job, uuid=job)]
+    found = told(tmp_path, rows, made, rounds).total
+    assert found.earlier_median_s == HOUR - 600
+    assert found.waits_known == (3 if wait_s == 1e300 else 13), "what nobody waits for in a week is not believed"
 
 
 # --- what a piece is ---

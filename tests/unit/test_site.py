@@ -92,8 +92,10 @@ def check(config: SiteConfig, client: FakeClient) -> list[str]:
 @pytest.mark.parametrize("slurm", RELEASES)
 def test_recorded_nodes(slurm: str) -> None:
     nodes = {node.name: node for node in parse_nodes(recorded("node", slurm))}
-    assert nodes["c1"] == Node("c1", (), ("all", "cpu"), ("IDLE",))
-    assert nodes["g1"] == Node("g1", (Gres("gpu", "h100", 2), Gres("mps", "h100", 200)), ("all", "gpu"), ("MIXED",))
+    assert nodes["c1"] == Node("c1", (), ("all", "cpu"), ("IDLE",), cpus=8, mem_mib=8000)
+    assert nodes["g1"] == Node(
+        "g1", (Gres("gpu", "h100", 2), Gres("mps", "h100", 200)), ("all", "gpu"), ("MIXED",), cpus=8, mem_mib=8000
+    )
     assert nodes["g2"].gres == (Gres("gpu", "h100", 2), Gres("shard", "h100", 8))
     assert nodes["m1"].gres == (
         Gres("gpu", f"{MIG}1g.10gb", 2),
@@ -205,7 +207,7 @@ def test_what_nobody_vouched_for_stays_off() -> None:
     sharing = found().sharing
     assert (sharing.mps_daemon, sharing.mps_single_user, sharing.shard_consent) == ("none", False, False)
     consented = found(consent=Consent(mps_daemon=True, shard=True)).sharing
-    assert (consented.mps_daemon, consented.mps_single_user, consented.shard_consent) == ("site", True, True)
+    assert (consented.mps_daemon, consented.mps_single_user, consented.shard_consent) == ("site", False, True)
 
 
 def test_an_unknown_card_is_left_open() -> None:
@@ -293,11 +295,31 @@ def test_a_cluster_without_preemption_suspends_nothing(slurm: str) -> None:
     assert not any(item.suspends for item in found(FakeClient(slurm)).partition)
 
 
+@pytest.mark.parametrize("slurm", RELEASES)
+def test_a_partition_that_gives_nodes_to_one_user_is_found_and_compared(slurm: str) -> None:
+    # 26.05 has one word for all that is exclusive.
+    old, new = ("Exclusive=NO", "Exclusive=USER") if slurm == "26.05" else ("ExclusiveUser=NO", "ExclusiveUser=YES")
+    text = recorded("partition", slurm).replace(old, new, 1)
+    client = FakeClient(slurm, partition=text)
+    config = found(client)
+    assert [item.name for item in config.partition if item.one_user] == ["all"]
+    assert check(config, client) == []
+    said = "partition 'all': one_user is true, the cluster's is false: write one_user = false"
+    assert said in check(config, FakeClient(slurm))
+
+
 def test_check_compares_partitions() -> None:
     config = found()
     declared = config._replace(
         partition=(
-            config.partition[0]._replace(cpus_per_gpu=3, pieces_in=("elsewhere",)),
+            # Of the latter keys Slurm says nothing: they are the site's own.
+            config.partition[0]._replace(
+                cpus_per_gpu=3,
+                pieces_in=("elsewhere",),
+                policy="shadow",
+                interactive_gres="shard:1",
+                interactive_names=("spawner-jupyterhub",),
+            ),
             config.partition[1]._replace(name="old"),
             config.partition[2],
         )
@@ -372,7 +394,12 @@ def test_check_compares_the_default_partition() -> None:
 
 
 def test_gaps_say_why_nothing_is_placed() -> None:
-    assert gaps(found(models={"h100": "NVIDIA H100 80GB HBM3"}, consent=Consent(mps_daemon=True, shard=True))) == []
+    vouched = found(models={"h100": "NVIDIA H100 80GB HBM3"}, consent=Consent(mps_daemon=True, shard=True))
+    (crowded,) = gaps(vouched)
+    assert crowded.startswith("pool 'g1': gres/mps is not used in 'all', 'gpu': no ExclusiveUser=YES")
+    (by_word,) = gaps(vouched._replace(sharing=vouched.sharing._replace(mps_single_user=True)))
+    assert "sharing.mps_single_user's word" in by_word
+    assert gaps(vouched._replace(partition=tuple(one._replace(one_user=True) for one in vouched.partition))) == []
     unknown = gaps(found())
     assert unknown[0].startswith("pool 'g1': no job is placed without its sm_count and gpu_mem_mib")
     config = found(models={"h100": "NVIDIA H100 80GB HBM3"})

@@ -227,12 +227,12 @@ def test_partitions_are_told_with_what_is_no_key() -> None:
     before = written.split('name = "gpu"')[0].split("[[partition]]")[-2]
     for said in (
         "TRESBillingWeights=CPU=1.0,GRES/gpu=8.0",
-        "ExclusiveUser",
         "each job gets whole nodes",
         "MaxNodes=2",
         "State=DOWN",
     ):
         assert said in before
+    assert "one_user = true  # ExclusiveUser: a node serves one user at a time" in written
     assert "partition 'gpu': each job gets whole nodes, so that a piece of a GPU frees nothing" in notes(
         read(written), cluster
     )
@@ -315,8 +315,26 @@ def test_a_share_that_costs_nothing_stays_off(weights: str, tracked: str, free: 
     insisted = text_of(cluster, consent=Consent(shard=True), extra={"sharing": {"shard_consent": True}})
     config = read(insisted)
     assert config.sharing.shard_consent, "who says so twice is believed"
+    # As where it was billed once and is no more: csub goes by the file, so somebody must hear of it.
+    ways = 'or write sharing.shard_consent = false, or add "shard" to sharing.unbilled where that is meant'
+    assert check(config, cluster) == [f"gres/shard is in use: {one}, {ways}" for one in found]
+    off = config._replace(sharing=config.sharing._replace(shard_consent=False))
+    assert check(off, cluster) == []
+    assert any(note.startswith(f"gres/shard (off): {free}") for note in notes(off, cluster)) is bool(free)
+
+
+def test_a_share_that_is_meant_to_cost_nothing_is_no_difference() -> None:
+    """Else a site that decided so hears of it from cron each day, and of nothing that differs beside it."""
+    cluster = look(billed("TRESBillingWeights=GRES/gpu=8", "gres/gpu,gres/shard"))
+    text = text_of(cluster, consent=Consent(shard=True), extra={"sharing": {"unbilled": ["shard"]}})
+    config = read(text)
+    assert config.sharing.shard_consent
     assert check(config, cluster) == []
-    assert any(note.startswith(f"gres/shard (in use): {free}") for note in notes(config, cluster)) is bool(free)
+    assert any(
+        note.startswith("gres/shard (in sharing.unbilled): partition 'gpu' bills") for note in notes(config, cluster)
+    )
+    other = config._replace(sharing=config.sharing._replace(unbilled=("mps",)))
+    assert len(check(other, cluster)) == 1
 
 
 def test_without_accounting_nothing_is_billed() -> None:

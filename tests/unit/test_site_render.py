@@ -3,21 +3,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig, load_site
-from slurm_colloc.errors import ConfigError, InputError, StoreError
+from slurm_colloc.errors import ConfigError
 from slurm_colloc.site.folder import MANIFEST, write_folder
 from slurm_colloc.site.fragments import billing_weights, gres_conf_lines, node_gres, partition_words
-from slurm_colloc.site.installed import compare, differences
 from slurm_colloc.site.places import places
-from slurm_colloc.site.render import FILES, ORDER, Host, Needs, Rendered, render_site
+from slurm_colloc.site.render import FILES, ORDER, Host, Needs, render_site
 from tests.unit.programs import colloc
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -54,7 +53,9 @@ def test_the_folder_of_a_release_is_listed_beside_the_link_to_it(tmp_path: Path)
 @pytest.mark.parametrize("name", ["h100-mig-mps", "user-mode"])
 def test_the_whole_folder_is_as_it_was(name: str) -> None:
     """COLLOC_GOLDEN=1 writes them anew, to be read before they are committed."""
-    rendered = texts(example(name))
+    # What is no template is compared elsewhere.
+    plain = {file.name for file in FILES if file.verbatim}
+    rendered = {name: text for name, text in texts(example(name)).items() if name not in plain}
     if os.environ.get("COLLOC_GOLDEN") == "1":
         write_folder(str(GOLDEN / name), rendered, force=True)
         (GOLDEN / name / MANIFEST).unlink()
@@ -74,13 +75,67 @@ def test_every_example_renders_and_says_what_it_is(site: Path) -> None:
 
 def test_each_line_of_the_table_has_its_template_and_is_wanted_by_some_example() -> None:
     templates = {path.name for path in (CHECKOUT / "templates/site").iterdir()}
-    assert templates == {f"{file.name}.j2" for file in FILES} | {f"{ORDER}.j2"}
+    assert templates == {f"{file.name}.j2" for file in FILES if not file.verbatim} | {f"{ORDER}.j2"}
     configs = [load_site(str(site)) for site in SITES]
     assert [file.name for file in FILES if not any(file.wanted(config) for config in configs)] == []
 
 
+@pytest.mark.parametrize(
+    ("daemon", "ours"),
+    [
+        ("none", set()),
+        ("site", set()),
+        ("spank", {"colloc-mps"}),
+        ("prolog", {"colloc-mps", "prolog.50-colloc", "epilog.50-colloc", "task_prolog"}),
+    ],
+)
+def test_who_runs_the_mps_daemons_decides_what_root_runs(daemon: str, ours: set[str]) -> None:
+    config = example("h100-mps")
+    config = config._replace(sharing=config.sharing._replace(mps_daemon=daemon))
+    rendered = {file.name: file for file in render_site(config, HOST)}
+    scripts = {name for name, file in rendered.items() if file.text.startswith("#!")}
+    assert scripts == ours
+    for name in scripts:
+        assert f" {name} " in rendered[ORDER].text, "with the command that installs it"
+        assert "/opt/slurm_colloc" not in rendered[name].text, "root runs nothing of the prefix"
+    if ours:
+        assert rendered["colloc-mps"].text == (CHECKOUT / "slurm_colloc/plugin/colloc-mps").read_text()
+        assert rendered["colloc-mps"].installed == "/usr/libexec/slurm_colloc/colloc-mps"
+    # What slurm.conf names is looked for on every node (tests/cluster/test_mps_daemon.py).
+    assert {rendered[name].hosts for name in scripts} <= {"each node, without GPUs too"}
+    assert ("slurm.conf.calls" in rendered) is (daemon == "prolog")
+    assert (
+        daemon != "prolog" or "TaskProlog=/usr/libexec/slurm_colloc/task_prolog\n" in rendered["slurm.conf.calls"].text
+    )
+
+
+def test_the_scripts_end_well_where_the_program_is_missing(tmp_path: Path) -> None:
+    rendered = texts(example("h100-mps"))
+    for name in ("prolog.50-colloc", "epilog.50-colloc", "task_prolog"):
+        script = tmp_path / name
+        script.write_text(rendered[name].replace("/usr/libexec/slurm_colloc", str(tmp_path / "none")))
+        assert subprocess.run(["sh", script], capture_output=True, check=False).returncode == 0
+
+
 def test_one_user_gets_nothing_that_needs_root() -> None:
     assert set(texts(example("user-mode"))) == {"colloc.crontab", "slurm_colloc.lua", ORDER}
+
+
+def test_the_plugin_is_loaded_where_it_runs_the_daemons_and_samples_where_no_agent_does() -> None:
+    config = example("v100-a100-h100")
+    assert config.sharing.mps_daemon == "spank"
+    rendered = texts(config)
+    line = "optional /usr/libexec/slurm_colloc/colloc_spank.so mps=/usr/libexec/slurm_colloc/colloc-mps"
+    assert rendered["plugstack.conf.colloc"].splitlines()[-1] == line
+    assert "## The SPANK plugin" in rendered[ORDER]
+    files = render_site(config, HOST)
+    assert "/usr/libexec/slurm_colloc/colloc_spank.so" in [place.path for place in places(config, HOST, files)]
+    alone = config._replace(observe=config.observe._replace(agent=False))
+    sampled = f"{line} sampler=/opt/slurm_colloc/bin/python site=/etc/slurm_colloc/site.toml"
+    assert texts(alone)["plugstack.conf.colloc"].splitlines()[-1] == sampled
+    other = config._replace(sharing=config.sharing._replace(mps_daemon="site"))
+    assert "plugstack.conf.colloc" not in texts(other)
+    assert "SPANK" not in texts(other)[ORDER]
 
 
 def test_a_share_is_counted_over_the_nodes_gpus_and_a_slice_is_left_to_the_driver() -> None:
@@ -161,12 +216,18 @@ def test_a_partition_in_the_words_of_slurm_conf() -> None:
         "gpu", "gpuqos", 8, 64000, "DefMemPerCPU=4000", 90.5, 2880, (), ("a", "b"), ("c",), ("q",), ("r",), ("g",)
     )
     assert " ".join(partition_words(partition)) == (
-        "DefaultTime=90:30 MaxTime=2880 QOS=gpuqos DefCpuPerGPU=8 DefMemPerGPU=64000 DefMemPerCPU=4000 "
+        "DefaultTime=91 MaxTime=2880 QOS=gpuqos DefCpuPerGPU=8 DefMemPerGPU=64000 DefMemPerCPU=4000 "
         "AllowAccounts=a,b DenyAccounts=c AllowQos=q DenyQos=r AllowGroups=g"
     )
     assert partition_words(Partition("gpu")) == []
     with pytest.raises(ConfigError, match="no DefMemPerCPU= or DefMemPerNode="):
         partition_words(Partition("gpu", default_mem="State=DOWN"))
+
+
+@pytest.mark.parametrize(("value", "said"), [(0.001, "1"), (0.5, "1"), (1.0, "1"), (60.01, "61"), (0.0, "0")])
+def test_a_time_limit_is_whole_minutes_and_never_rounded_to_none(value: float, said: str) -> None:
+    """MaxTime=0 keeps every job waiting, and of 0:30 Slurm makes a minute itself: 22.05 to 26.05, seen."""
+    assert partition_words(Partition("gpu", max_time_min=value)) == [f"MaxTime={said}"]
 
 
 def test_what_needs_a_drain_stands_before_what_names_its_tres() -> None:
@@ -299,206 +360,7 @@ def test_a_centers_own_template_comes_first_and_is_named_when_it_is_broken(tmp_p
         texts(own)
 
 
-# --- the folder ---
-
-
-def test_files_are_written_for_everybody_to_read_whatever_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0o077)
-    try:
-        done = write_folder(str(tmp_path / "out"), {"a": "1\n", "b": "2\n"})
-    finally:
-        os.umask(before)
-    assert done.written == ("a", "b")
-    assert {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()} == {
-        "a": 0o644,
-        "b": 0o644,
-        MANIFEST: 0o644,
-    }
-    argv = ["sha256sum", "-c", MANIFEST]
-    assert subprocess.run(argv, cwd=tmp_path / "out", capture_output=True, check=False).returncode == 0
-
-
-def test_again_changes_what_changed_and_takes_away_what_is_no_more(tmp_path: Path) -> None:
-    out = str(tmp_path / "out")
-    write_folder(out, {"a": "1", "b": "2", "c": "3", "d": "4"})
-    (tmp_path / "out/d").write_text("mine")
-    done = write_folder(out, {"a": "1", "b": "22"})
-    assert done == (("b",), ("a",), ("c",))
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"a", "b", "d", MANIFEST}
-
-
-def test_a_file_that_is_not_ours_stays(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    write_folder(str(out), {"a": "1", "b": "2"})
-    (out / "b").write_text("changed by hand")
-    (out / "c").write_text("foreign")
-    for name in ("b", "c"):
-        kept = (out / name).read_text()
-        with pytest.raises(InputError, match=f"{name}' is not as 'colloc site render' wrote it"):
-            write_folder(str(out), {"a": "11", name: "new"})
-        assert ((out / "a").read_text(), (out / name).read_text()) == ("1", kept)
-    write_folder(str(out), {"a": "11", "c": "new"}, force=True)
-    assert ((out / "a").read_text(), (out / "c").read_text()) == ("11", "new")
-
-
-@pytest.mark.parametrize("what", ["link", "dangling", "folder", "fifo"])
-def test_nothing_is_followed_out_of_the_folder(tmp_path: Path, what: str) -> None:
-    out, outside = tmp_path / "out", tmp_path / "outside"
-    write_folder(str(out), {"a": "1"})
-    outside.write_text("secret")
-    if what == "link":
-        (out / "b").symlink_to(outside)
-    elif what == "dangling":
-        (out / "b").symlink_to(tmp_path / "absent")
-    elif what == "folder":
-        (out / "b").mkdir()
-    else:
-        os.mkfifo(out / "b")
-    with pytest.raises(InputError, match=r"out/b' (cannot be replaced|is no regular file)"):
-        write_folder(str(out), {"a": "2", "b": "2"}, force=True)
-    assert ((out / "a").read_text(), outside.read_text()) == ("1", "secret")
-    assert not (tmp_path / "absent").exists()
-
-
-def test_a_hostile_manifest_names_nothing_outside(tmp_path: Path) -> None:
-    out, outside = tmp_path / "out", tmp_path / "outside"
-    write_folder(str(out), {"a": "1"})
-    outside.write_text("x")
-    (out / MANIFEST).write_text(f"{hashlib.sha256(b'x').hexdigest()}  ../outside\n")
-    write_folder(str(out), {"a": "1"})
-    assert outside.read_text() == "x"
-
-
-def test_a_folder_that_is_a_link_or_open_to_all_or_not_there_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    for end in ("", "/", "//", "/."):
-        with pytest.raises(StoreError, match="is a link, which is not followed"):
-            write_folder(f"{tmp_path}/link{end}", {"a": "1"})
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o1777)
-    with pytest.raises(StoreError, match="everybody may write into"):
-        write_folder(str(tmp_path / "open"), {"a": "1"})
-    with pytest.raises(StoreError, match="No such file"):
-        write_folder(str(tmp_path / "absent/out"), {"a": "1"})
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
-def test_somebody_elses_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    os.chown(tmp_path / "out", 4201, -1)
-    with pytest.raises(StoreError, match="belongs to uid 4201"):
-        write_folder(str(tmp_path / "out"), {"a": "1"})
-
-
-def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert write_folder(str(out), {"a": "1"}, dry_run=True).written == ("a",)
-    assert not out.exists()
-    write_folder(str(out), {"a": "1", "b": "1"})
-    assert write_folder(str(out), {"a": "2"}, dry_run=True) == (("a",), (), ("b",))
-    assert ((out / "a").read_text(), (out / "b").read_text()) == ("1", "1")
-
-
-# --- what is installed ---
-
-PART = "GresTypes=gpu,mps\nNodeName=n[1-3] Gres=gpu:h100:4,mps:400\nPartitionName=gpu MaxTime=60\n"
-
-
-@pytest.mark.parametrize(
-    ("installed", "lines"),
-    [
-        (
-            "grestypes=gpu\nNodeName=n[1-2] CPUs=8 \\\n  Gres=mps:400,gpu:h100:4\n"
-            "NodeName=n3 CPUs=8 Gres=gpu:h100:4 # no\n"
-            "PartitionName=DEFAULT MaxTime=60\nPartitionName=gpu Nodes=ALL\n",
-            ["GresTypes lacks mps", "NodeName=n3: Gres=gpu:h100:4,mps:400 is wanted, gpu:h100:4 is there"],
-        ),
-        (
-            "GresTypes=mps,gpu,bandwidth\nNodeName=DEFAULT Gres=gpu:h100:4,mps:400\nNodeName=n[1-4]\n"
-            "PartitionName=gpu MaxTime=90\n",
-            ["PartitionName=gpu: MaxTime=60 is wanted, 90 is there"],
-        ),
-        (
-            "Include gpus.conf\nGresTypes=gpu,mps\nPartitionName=gpu MaxTime=60\n",
-            [
-                "NodeName=n[1-3]: Gres=gpu:h100:4,mps:400 is wanted, nothing of it is there",
-                "it includes other files, which are not looked into: what stands there counts as missing here",
-            ],
-        ),
-    ],
-)
-def test_a_part_is_compared_by_meaning(installed: str, lines: list[str]) -> None:
-    assert list(differences(PART, installed)) == lines
-
-
-def test_a_second_line_of_shares_is_not_passed_over() -> None:
-    part = "NodeName=n1 Name=mps Count=400\n"
-    assert list(differences(part, part)) == []
-    more = list(differences(part, f"NodeName=n1 Name=mps Count=200\n{part}"))
-    assert more == ["NodeName=n1: mps=Count=400 is wanted, Count=200 and Count=400 is there"]
-
-
-def test_device_files_may_be_written_in_any_way() -> None:
-    part = "NodeName=n1 AutoDetect=off Name=gpu Type=h100 File=/dev/nvidia[0-1]\nNodeName=n1 Name=mps Count=200\n"
-    one = "NodeName=n1 Name=gpu Type=h100 File=/dev/nvidia"
-    assert list(differences(part, f"AutoDetect=off\n{one}0\n{one}1\nName=mps Count=200\n")) == []
-    assert list(differences(part, f"AutoDetect=off\n{one}0\n")) == [
-        "NodeName=n1: gpu:h100=File=/dev/nvidia[0-1] is wanted, File=/dev/nvidia0 is there",
-        "NodeName=n1: mps=Count=200 is wanted, nothing of it is there",
-    ]
-
-
-@pytest.mark.parametrize(
-    "ends", [(b"\n", b"\r\n"), (b"X\n", b"X"), (b"X\n", b"\x0cX\n")], ids=["CRLF", "none", "a page"]
-)
-def test_how_a_line_ends_is_a_difference(tmp_path: Path, ends: tuple[bytes, bytes]) -> None:
-    """To cron a line that has no end is none, and a carriage return is part of a command."""
-    text = "27 * * * * root X\n"
-    (tmp_path / "cron").write_bytes(text.encode().replace(*ends))
-    (found,) = compare([Rendered("cron", "/cron", "", Needs.NOTHING, False, text)], str(tmp_path))
-    assert found.state == "differs"
-    (tmp_path / "cron").write_text(text)
-    (found,) = compare([Rendered("cron", "/cron", "", Needs.NOTHING, False, text)], str(tmp_path))
-    assert found.state == "same"
-
-
-def test_links_of_an_image_stay_in_the_image(tmp_path: Path) -> None:
-    here, image = tmp_path / "shared", tmp_path / "image"
-    (image / "etc").mkdir(parents=True)
-    here.mkdir()
-    (here / "cron").write_text("text\n")
-    (image / "etc/cron").symlink_to(here / "cron")
-    file = Rendered("cron", "/etc/cron", "", Needs.NOTHING, False, "text\n")
-    assert [one.state for one in compare([file], str(image))] == ["missing"]
-    inside = image / here.relative_to("/")
-    inside.mkdir(parents=True)
-    (inside / "cron").write_text("text\n")
-    assert [one.state for one in compare([file], str(image))] == ["same"]
-    (image / "etc/cron").unlink()
-    (image / "etc/cron").symlink_to("../../../" + str(here.relative_to("/")) + "/cron")
-    assert [one.state for one in compare([file], str(image))] == ["same"]
-    (image / "etc/cron").unlink()
-    (image / "etc/cron").symlink_to("cron")
-    assert [one.state for one in compare([file], str(image))] == ["not readable"]
-
-
-def test_what_cannot_be_read_is_said_and_not_taken_for_missing(tmp_path: Path) -> None:
-    files = [
-        Rendered(name, f"/etc/{name}", "", Needs.NOTHING, False, "1\n2\n") for name in ("same", "old", "none", "dir")
-    ]
-    etc = tmp_path / "etc"
-    etc.mkdir()
-    (etc / "kept").write_text("1\n2\n")
-    (etc / "same").symlink_to("/etc/kept")
-    (etc / "old").write_text("1\n\x1b[2J\n")
-    (etc / "dir").mkdir()
-    same, old, none, unreadable = compare(files, str(tmp_path))
-    assert (same.state, old.state, none.state, unreadable.state) == ("same", "differs", "missing", "not readable")
-    assert old.lines[-2:] == ("-\x1b[2J", "+2")
-    assert "cannot be read" in unreadable.lines[0] or "not a regular file" in unreadable.lines[0]
+# --- the command ---
 
 
 def test_the_command_writes_compares_and_lists(
@@ -525,6 +387,7 @@ def test_the_command_writes_compares_and_lists(
             with open(image / file.installed.lstrip("/"), "a") as stream:
                 stream.write((out / file.name).read_text())
     assert colloc(*argv, "--diff", "--root", str(image)) == 0, capsys.readouterr().out
+    assert "nothing to do" in capsys.readouterr().err
     (image / "etc/cron.d/colloc").write_text("# \x1b[2J\n")
     (image / "etc/logrotate.d/colloc").unlink()
     capsys.readouterr()
@@ -538,6 +401,51 @@ def test_the_command_writes_compares_and_lists(
     listed = capsys.readouterr().out.splitlines()
     assert [line for line in listed if line.startswith("/opt/slurm_colloc\t")]
     assert {"/shared/slurm_colloc/store", "/var/log/slurm_colloc"} <= {line.split("\t")[0] for line in listed}
+
+
+def test_what_an_earlier_site_file_installed_is_left_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prolog scripts stay on the nodes when the plugin takes their place, and both would run the daemons."""
+    text = (CHECKOUT / "site-configs/h100-mps/site.toml").read_text()
+    assert 'mps_daemon = "prolog"' in text
+    image, prolog = tmp_path / "image", "etc/slurm/prolog.d/50-colloc"
+    (image / prolog).parent.mkdir(parents=True)
+    (image / prolog).write_text("#!/bin/sh\n")
+    (tmp_path / "site.toml").write_text(text.replace('mps_daemon = "prolog"', 'mps_daemon = "spank"'))
+    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    assert colloc("site", "render", "--diff", "--root", str(image)) == 1
+    told = capsys.readouterr().out
+    assert f"prolog.50-colloc: left over, {image}/{prolog}\n    this site no longer has it" in told
+    assert "task_prolog" not in told
+    assert colloc("site", "render", "--list-written") == 0
+    listed = capsys.readouterr().out
+    assert f"/{prolog}\teach node, without GPUs too\twhere an earlier site.toml asked for it\n" in listed
+    assert "/var/lib/slurm_colloc/policy.table\tthe host of slurmctld\t" in listed
+    assert f"colloc_spank.so: missing, {image}/usr/libexec/slurm_colloc/colloc_spank.so\n" in told, (
+        "plugstack.conf names it"
+    )
+    (image / prolog).unlink()
+    (image / "usr/libexec/slurm_colloc").mkdir(parents=True)
+    (image / "usr/libexec/slurm_colloc/colloc_spank.so").write_bytes(b"\x7fELF\xff")
+    assert colloc("site", "render", "--diff", "--root", str(image)) == 1
+    told = capsys.readouterr().out
+    assert "left over" not in told
+    assert "colloc_spank.so: same" in told
+
+
+def test_files_keep_the_link_that_the_command_was_called_through(tmp_path: Path) -> None:
+    """An upgrade turns the link: units and cron lines that name the release behind it would end with that."""
+    environment = os.environ | {"COLLOC_CONF": str(CHECKOUT / "site-configs/teaching-shard/site.toml")}
+    link, other = tmp_path / "current", tmp_path / "other/bin"
+    link.symlink_to(sys.prefix)
+    other.mkdir(parents=True)
+    (other / "colloc").symlink_to(Path(sys.prefix) / "bin/colloc")
+    for called, prefix in ((link / "bin", link), (other, Path(sys.prefix))):
+        argv: list[str | Path] = [called / "colloc", "site", "render", "--list-written"]
+        told = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout
+        assert f"\n{prefix}\tevery host\tthe" in told
 
 
 def test_a_users_comparison_says_what_it_left_out(

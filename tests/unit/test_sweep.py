@@ -150,6 +150,22 @@ def test_jobs_that_were_sampled_and_have_no_run(tmp_path: Path) -> None:
     assert unaccounted("e", busy(900, job="")) == (0.0, 0.0), "nobody's time is no job's"
 
 
+def test_a_reading_that_reaches_over_an_end_of_its_run_is_accounted_for(tmp_path: Path) -> None:
+    """Slurm's times are whole seconds, and a reading stands for the time since the one before."""
+
+    def unaccounted(folder: str, *at_s: float) -> tuple[float, float]:
+        store = stored(tmp_path / folder, [run(start_s=1000, end_s=1059)], busy(*at_s, interval_s=10.0))
+        with store.connect() as database:
+            sweep(database, store, Window(0, 3600, 1e9))
+            hours, sampled = unaccounted_hours(database)
+            return round(hours * 3600, 3), round(sampled * 3600, 3)
+
+    # It ran from 1000.6 to 1059.9.
+    assert unaccounted("short", 1000.9, *(1010.9 + 10 * n for n in range(5)), 1059.8) == (0.0, 68.9)
+    # A clock that is wrong, or the next run of this job that is not known yet.
+    assert unaccounted("after", 1059.8, 1069.8, 1079.8) == (20.0, 30.0)
+
+
 def test_suspended_time_is_not_allocated(tmp_path: Path) -> None:
     assert only(stored(tmp_path, [run(suspended_s=900)])).allocated_gpu_hours == 0.75
     assert only(stored(tmp_path, [run(start_s=HOUR, end_s=2 * HOUR, suspended_s=900)])).allocated_gpu_hours == 0.75
@@ -239,14 +255,14 @@ def test_a_mean_of_nothing_measures_nothing(tmp_path: Path) -> None:
     assert (usage.util_measured_gpu_hours, usage.util_used_gpu_hours, usage.gpu_mem_peak_mib) == (0.0, None, 5000)
 
 
-def test_a_mean_of_a_slice_is_not_one_of_a_gpu_and_a_peak_alone_covers_nothing(tmp_path: Path) -> None:
+def test_a_mean_of_a_slice_is_not_one_of_a_gpu_and_neither_says_what_was_sampled(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     rows = [run(gres=(Gres("gpu", "h100_1g.10gb", 1),)), run("2")]
     means = [JobMeans(10.0, None, 1, "job mean by source"), JobMeans(None, 5000, 0, "job mean by source")]
     store.write_allocations("a", rows, 1.0, means)
     part, peak = job_usage(store, 0, 1e5, 1e5)
     assert (part.util_measured_gpu_hours, part.util_used_gpu_hours, part.coverage_pct) == (0.0, None, None)
-    assert (peak.util_used_gpu_hours, peak.coverage_pct, peak.gpu_mem_peak_mib) == (None, 0.0, 5000)
+    assert (peak.util_used_gpu_hours, peak.coverage_pct, peak.gpu_mem_peak_mib) == (None, None, 5000)
 
 
 @pytest.mark.parametrize("newest_ends_s", [HOUR, 3 * HOUR])

@@ -24,7 +24,10 @@ def parse_jobs(text: str) -> Parsed:
         InputError: a column that is needed is missing.
     """
     reader = csv.DictReader(io.StringIO(text))
-    missing = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
+    try:
+        missing = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
+    except csv.Error as error:
+        raise InputError(f"ClusterCockpit table, in its first line: {error}") from error
     if missing:
         raise InputError(f"ClusterCockpit columns {', '.join(missing)} are missing")
     rows, means, rows_in = [], [], 0

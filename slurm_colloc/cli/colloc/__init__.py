@@ -15,6 +15,7 @@ COMMANDS = (
     "report",
     "job",
     "history",
+    "policy",
     "evaluate",
     "audit",
     "demo",

@@ -152,6 +152,7 @@ def _as_json(believed: dict[str, Believed], decisions: Sequence[Decision], unrea
             "needs_more_than_mib": _too_little(one),
             "last_run": run._asdict() if (run := one.last_run) else None,
             "doubt": one.doubt,
+            "notes": one.known.notes,
         }
         for signature, one in believed.items()
     ]

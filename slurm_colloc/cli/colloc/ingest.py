@@ -9,7 +9,6 @@ from time import sleep
 from typing import Annotated, NamedTuple
 
 import typer
-from ClusterShell.NodeSet import NodeSet
 
 from slurm_colloc.accounting.calibration import write_margins
 from slurm_colloc.accounting.feedback import build_history, collect_decisions
@@ -21,6 +20,7 @@ from slurm_colloc.accounting.ingest import (
     keep_smi_log,
     keep_text,
 )
+from slurm_colloc.accounting.runs import WORK_DIR
 from slurm_colloc.accounting.sources import controller, nvidia_smi_csv, sacct
 from slurm_colloc.accounting.sources.clustercockpit import parse_jobs
 from slurm_colloc.accounting.sources.jobcomp import parse_jobcomp
@@ -38,6 +38,7 @@ from slurm_colloc.model import JobShare, Round
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.journal import hours
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.hostlist import expand
 from slurm_colloc.submit.render import site_parts
 
 _SACCT_TIMEOUT_S = 600.0
@@ -198,7 +199,7 @@ def _jobcomp(target: Store, text: Text) -> Counted:
 def _smi_log(target: Store, config: SiteConfig | None, text: Text, node: str) -> Counted:
     if config is None or not node:
         raise InputError("a log of nvidia-smi names neither cluster nor node; give a site.toml, and --node")
-    if config.pool and not any(node in NodeSet(pool.nodes) for pool in config.pool):
+    if config.pool and not any(node in expand(pool.nodes) for pool in config.pool):
         raise InputError(
             f"--node '{node}' is in no pool of site.toml; name it as Slurm does, or run 'colloc site check'"
         )
@@ -244,7 +245,7 @@ def _live(target: Store, config: SiteConfig | None, asked: tuple[str, str]) -> I
     gapless = last_s is None or start.timestamp() <= last_s
     try:
         sacct.ask_tracked(_SACCT_TIMEOUT_S, os.environ)
-        fields = sacct.ask_fields(_SACCT_TIMEOUT_S, os.environ, ["AdminComment"])
+        fields = sacct.ask_fields(_SACCT_TIMEOUT_S, os.environ, ["AdminComment", WORK_DIR])
     except ProcessError as error:
         if shutil.which("sacct") is None:
             raise ProcessError(f"{error} without Slurm here, --sacct-file takes a text exported elsewhere") from error

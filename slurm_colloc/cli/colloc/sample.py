@@ -8,7 +8,9 @@ import typer
 
 from slurm_colloc.cli import sampling
 from slurm_colloc.cli.colloc.output import node_name, site_or_none, state_folder
+from slurm_colloc.config import user_data_folder
 from slurm_colloc.errors import ConfigError, InputError
+from slurm_colloc.submit.plain import known_by
 
 
 def sample(
@@ -26,9 +28,21 @@ def sample(
         bool, typer.Option("--mlflow", help="log this job's metrics to the run in $MLFLOW_RUN_ID")
     ] = False,
     count: Annotated[int, typer.Option("--count", help="end after so many samples; 0: go on")] = 0,
+    script: Annotated[
+        str, typer.Option("--script", help="of that job, submitted without csub: keep its evidence for csub")
+    ] = "",
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="the script's own, after '--'", show_default=False)
+    ] = None,
 ) -> None:
     """Sample GPUs until told to stop: into the node's journal, or into one job's evidence."""
     config = site_or_none()
+    if arguments and not script:
+        raise InputError(f"argument '{arguments[0]}' is left over: only with --script are there any")
+    if script:
+        cluster = config.cluster if config else os.environ.get("SLURM_CLUSTER_NAME", "")
+        signature, mode = known_by(script, arguments or (), os.environ, cluster)
+        evidence = user_data_folder()
     period_s = period or (config.observe.period_s if config else 10.0)
     name = node or node_name()
     if evidence and not (job and signature):

@@ -10,9 +10,11 @@ import typer
 from slurm_colloc.cli.colloc.output import say, site, write
 from slurm_colloc.cli.colloc.site_doctor import doctor
 from slurm_colloc.cli.colloc.site_gpus import gpus, look_around
+from slurm_colloc.cli.colloc.site_plugin import build_plugin
 from slurm_colloc.cli.colloc.site_render import render
 from slurm_colloc.config import file_to_write, find_site_file, parse_site
-from slurm_colloc.errors import InputError
+from slurm_colloc.errors import CollocError, InputError
+from slurm_colloc.files import write_atomic
 from slurm_colloc.report.text import printable
 from slurm_colloc.site.check import check as differences
 from slurm_colloc.site.discover import Consent, discover
@@ -27,6 +29,7 @@ app = typer.Typer(
 app.command()(gpus)
 app.command()(render)
 app.command()(doctor)
+app.command()(build_plugin)
 _GpusFile = Annotated[
     list[str] | None, typer.Option("--gpus", metavar="FILE", help="what 'colloc site gpus' printed on a GPU node")
 ]
@@ -41,7 +44,7 @@ def init(
         list[str] | None, typer.Option("--gpu", metavar="TYPE=NAME", help="the card behind a gres type")
     ] = None,
     mps_daemon: Annotated[
-        bool, typer.Option("--mps-daemon", help="vouch: one MPS daemon per GPU, one user at a time on it")
+        bool, typer.Option("--mps-daemon", help="vouch: one MPS daemon for each GPU and user, under gres/mps")
     ] = False,
     shard_consent: Annotated[bool, typer.Option("--shard-consent", help="vouch: shards need no isolation")] = False,
     gpus_file: _GpusFile = None,
@@ -66,17 +69,31 @@ def init(
         write(text, "")
         return
     try:
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as stream:
-            stream.write(text)
-    except OSError as error:
+        _replace(path, text)
+    except CollocError as error:
         own = "" if user or output else "; 'colloc site init --user' writes one of your own"
-        raise InputError(f"'{path}' cannot be written: {error.strerror}{own}") from error
+        raise InputError(f"{error}{own}") from error
     if config.paths.state:
         site_parts(config)  # renders the templates, so that no submission has to
-    _note(notes(config, cluster))
+    _note([*differences(config, cluster), *notes(config, cluster)])
     say(f"wrote '{path}'; read it, then run 'colloc site check'")
     _say_whether_in_force(path)
+
+
+def _replace(path: str, text: str) -> None:
+    """Write a file that everybody may read; where it is a link, what that leads to: it may be kept elsewhere.
+
+    Raises:
+        CollocError: it cannot be written.
+    """
+    real = os.path.realpath(path)
+    if os.path.lexists(real) and not os.path.isfile(real):
+        raise InputError(f"'{path}' is no regular file; name another")
+    try:
+        os.makedirs(os.path.dirname(real), exist_ok=True)
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be written: {error.strerror}") from error
+    write_atomic(real, text.encode(), 0o644)
 
 
 def _say_whether_in_force(path: str) -> None:

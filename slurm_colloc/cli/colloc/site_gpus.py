@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.cli.colloc.output import say, site_or_none, write
-from slurm_colloc.config import Observe
+from slurm_colloc.cli.colloc.output import say, write
+from slurm_colloc.config import Observe, find_site_file, load_site
 from slurm_colloc.errors import GpuError
 from slurm_colloc.site.cluster import Cluster, has_gpus, look
 from slurm_colloc.site.driver import load_gpus_file, read_driver, this_node, to_json
@@ -22,7 +22,9 @@ def gpus(
     node: Annotated[str, typer.Option("--node", help="this node's name in Slurm, where it is not the host's")] = "",
 ) -> None:
     """Print what the driver says of this node's GPUs, for 'site init --gpus' and 'site check --gpus'."""
-    config = site_or_none()
+    path = find_site_file()
+    # Before there is a site file $COLLOC_CONF may name the one to be written, with what this prints.
+    config = load_site(path) if path and os.path.lexists(path) else None
     observe = config.observe if config else Observe()
     found = read_driver(
         node or this_node(os.environ), reader or observe.gpu_reader, observe.simulated_devices, os.environ

@@ -8,13 +8,24 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.cli.colloc.output import say, site
-from slurm_colloc.config import SYSTEM_FILE, find_site_file
+from slurm_colloc.config import SYSTEM_FILE, SiteConfig, find_site_file
 from slurm_colloc.errors import InputError
 from slurm_colloc.report.text import printable
 from slurm_colloc.site.folder import write_folder
-from slurm_colloc.site.installed import Compared, compare
+from slurm_colloc.site.installed import Compared, compare, left_over
 from slurm_colloc.site.places import places
-from slurm_colloc.site.render import CRONTAB, DEFAULT_SLURM_CONF, ORDER, Host, Needs, Rendered, render_site
+from slurm_colloc.site.render import (
+    CRONTAB,
+    DEFAULT_SLURM_CONF,
+    ORDER,
+    Host,
+    Needs,
+    Rendered,
+    built,
+    is_site,
+    render_site,
+    unwanted,
+)
 
 
 def render(
@@ -27,7 +38,9 @@ def render(
     list_written: Annotated[
         bool, typer.Option("--list-written", help="list each path that this installation writes or is installed at")
     ] = False,
-    prefix: Annotated[str, typer.Option("--prefix", help="where it is installed; else this installation")] = "",
+    prefix: Annotated[
+        str, typer.Option("--prefix", help="where it is installed; else where this command was called")
+    ] = "",
     slurm_conf: Annotated[str, typer.Option("--slurm-conf", help="else $SLURM_CONF or /etc/slurm/slurm.conf")] = "",
     root: Annotated[str, typer.Option("--root", help="look below this folder for what is installed: an image")] = "/",
 ) -> None:
@@ -37,7 +50,7 @@ def render(
     """
     config = site()
     host = Host(
-        prefix or sys.prefix,
+        prefix or _prefix(),
         os.path.abspath(find_site_file() or SYSTEM_FILE),
         slurm_conf or os.environ.get("SLURM_CONF") or DEFAULT_SLURM_CONF,
     )
@@ -50,11 +63,28 @@ def render(
         raise InputError("-o FOLDER is missing: where to write, or --diff to compare only")
     if output:
         _write(output, files, force=force, dry_run=dry_run)
-    done = [_told(item) for item in compare(files, root)] if diff else []
+    others = unwanted(config, host)
+    compared = [*compare(files, root, _owners(config, root), built(config)), *left_over(others, root)] if diff else []
+    done = [_told(item) for item in compared]
     if diff and any(file.name == CRONTAB for file in files):
         say(f"note: {CRONTAB} is not compared: see 'crontab -l'")
     if not all(done):
         raise typer.Exit(1)
+    if diff:
+        say("nothing to do: all of it is installed on this host")
+
+
+def _prefix() -> str:
+    """Return this installation, by the link that it was called through: an upgrade turns that, and files keep it."""
+    called = os.path.dirname(os.path.dirname(os.path.abspath(sys.argv[0])))
+    return called if os.path.realpath(called) == os.path.realpath(sys.prefix) else sys.prefix
+
+
+def _owners(config: SiteConfig, root: str) -> tuple[int, ...]:
+    """Return who may own what root runs; an image may be whoever's who makes it, and one user installs nothing."""
+    if not is_site(config):
+        return ()
+    return (0,) if os.path.realpath(root) == "/" else (0, os.geteuid())
 
 
 def _write(output: str, files: tuple[Rendered, ...], *, force: bool, dry_run: bool) -> None:

@@ -45,9 +45,11 @@ def _window(site: Site) -> Iterator[Seen]:
     given = _parameter(site, "bf_window")
     window_min = int(given) if given else _WINDOW_MIN
     longer = [one.name for one in site.partitions if one.max_time_min is not None and one.max_time_min > window_min]
-    if longer:
-        said = f"bf_window is {window_min} minutes{'' if given else ' by default'}"
-        yield Seen("SchedulerParameters of slurm.conf", f"{said}; partition {', '.join(longer)} has a longer MaxTime")
+    endless = [one.name for one in site.partitions if one.max_time_min is None]
+    said = f"bf_window is {window_min} minutes{'' if given else ' by default'}"
+    for names, has in ((longer, "a longer MaxTime"), (endless, "no MaxTime (UNLIMITED)")):
+        if names:
+            yield Seen("SchedulerParameters of slurm.conf", f"{said}; partition {', '.join(names)} has {has}")
 
 
 def _parameter(site: Site, name: str) -> str:
@@ -80,7 +82,7 @@ CHECKS = (
         "warning",
         "backfill looks less far ahead than jobs may run",
         "a job that is promised GPUs only after that window may be passed by smaller ones without end",
-        "bf_window of at least the longest MaxTime, with a larger bf_resolution",
+        "a MaxTime for each partition, and bf_window of at least the longest, with a larger bf_resolution",
         "slurm.conf(5), SchedulerParameters, bf_window",
         _window,
     ),

@@ -3,10 +3,10 @@
 
 from collections.abc import Iterable, Iterator
 
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
-
+from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.site.doctor.facts import Blank, Check, Seen, Site, Unread, known
+from slurm_colloc.slurm.hostlist import expand, fold
 from slurm_colloc.slurm.setup import GresLine, NodeSetup
 
 # The last release that was tried, and found to be as wrong as the first.
@@ -17,20 +17,13 @@ _TRACKED = "AccountingStorageTRES"
 def _both_shares(site: Site) -> Iterator[Seen | Blank]:
     both = [node.name for node in site.nodes if node.quantity("mps") and node.quantity("shard")]
     if both and _release(site.release) <= _release(_SEEN_WRONG):
-        yield Seen(_fold(both), f"gres/mps and gres/shard on one node of Slurm {site.release}")
+        yield Seen(fold(both), f"gres/mps and gres/shard on one node of Slurm {site.release}")
     elif both:
-        yield Blank(_fold(both), f"gres/mps and gres/shard on one node, which was not tried on Slurm {site.release}")
+        yield Blank(fold(both), f"gres/mps and gres/shard on one node, which was not tried on Slurm {site.release}")
 
 
 def _release(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdecimal())
-
-
-def _fold(names: Iterable[str]) -> str:
-    try:
-        return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
-    except NodeSetException:
-        return ",".join(names)
 
 
 def _types_of_files(site: Site) -> Iterator[Seen | Blank]:
@@ -47,7 +40,7 @@ def _types_of_files(site: Site) -> Iterator[Seen | Blank]:
         if node.name == site.this_node:
             yield from _unmatched_devices(site, node)
     if not_here:
-        yield Blank(_fold(not_here), "gres.conf here has no GPU type for these nodes: what they find is theirs to say")
+        yield Blank(fold(not_here), "gres.conf here has no GPU type for these nodes: what they find is theirs to say")
 
 
 def _by_node(lines: Iterable[GresLine], this_node: str) -> dict[str, list[GresLine]]:
@@ -55,8 +48,8 @@ def _by_node(lines: Iterable[GresLine], this_node: str) -> dict[str, list[GresLi
     found: dict[str, list[GresLine]] = {}
     for line in lines:
         try:
-            names = list(NodeSet(line.nodes, resolver=RESOLVER_NOGROUP)) if line.nodes else [this_node]
-        except NodeSetException:
+            names = expand(line.nodes) if line.nodes else (this_node,)
+        except InputError:
             continue  # slurmctld does not know them either
         for name in names:
             found.setdefault(name, []).append(line)
@@ -124,7 +117,7 @@ def _modes(site: Site) -> Iterator[Seen | Blank]:
     nodes = {node.name: node for node in site.nodes if node.quantity("gpu")}
     others = sorted(set(nodes) - {site.this_node})
     if others:
-        yield Blank(_fold(others), "the compute mode is known on the node itself: run 'colloc site doctor' there")
+        yield Blank(fold(others), "the compute mode is known on the node itself: run 'colloc site doctor' there")
     node = nodes.get(site.this_node)
     if node is None:
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DOC001 to DOC007: what prologs and epilogs do with MPS daemons and compute modes.
+"""DOC001 to DOC008: what prologs and epilogs do with MPS daemons and compute modes.
 
 A script is read, not run: what it calls in other files is not followed.
 """
@@ -20,10 +20,15 @@ _ONE_GPU = re.compile(r"nvidia-smi\b.*\s(?:-i|--id)[=\s0-9]")
 _OF_DEVICES = re.compile(rf"\$\{{?{_DEVICES}\b")
 _QUIT = re.compile(r"\bquit\b.*nvidia-cuda-mps-control|nvidia-cuda-mps-control.*\bquit\b")
 _START = re.compile(r"nvidia-cuda-mps-control\b[^|]*\s-(?:d|f)\b")
+# The project's own program, and how a TaskProlog passes on what it says.
+_OURS = re.compile(r"\bcolloc-mps\b.*\sstart\b")
+_TOLD = re.compile(r"\bcolloc-mps\b.*\stask\b|slurm_colloc/task_prolog\b")
 _SOUGHT = re.compile(r"(?:\bps\b.*\|.*grep.*|\bpgrep\b.*|\bpidof\b.*|\bpkill\b.*|\bkillall\b.*)nvidia-cuda-mps")
 _MANY_USERS = re.compile(r"nvidia-cuda-mps-control\b.*\s-multiuser-server\b")
 _ASSIGNED = re.compile(r"""(?:^|\s)([A-Za-z_]\w*)=("[^"]*"|'[^']*'|\S*)""")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
+# What colloc-mps is given by the scripts around it, and by the SPANK plugin.
+_MOST_S = 17
 _JOB = re.compile(r"\$\{?SLURM_JOB_?ID\b")
 _SPLIT = re.compile(r"\n|;|&&|\|\|")
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
@@ -87,6 +92,13 @@ def _quits_default(command: Command) -> bool:
     return bool(_QUIT.search(command.text)) and not command.pipe
 
 
+def _impatient(site: Site) -> Iterator[Seen]:
+    match = re.match(r"\d+", site.settings.get("PrologEpilogTimeout", ""))
+    if match and int(match[0]) < _MOST_S and "mps" in site.shared():
+        said = f"it is {match[0]} s; a daemon that hangs is waited for {_MOST_S} s"
+        yield Seen("PrologEpilogTimeout of slurm.conf", said)
+
+
 def _started(site: Site) -> list[tuple[Script, str]]:
     """Return the scripts that start a daemon, each with its pipe directory."""
     return [
@@ -101,8 +113,13 @@ def _started(site: Site) -> list[tuple[Script, str]]:
 def _pipe_stays(site: Site) -> Iterator[Seen | Blank]:
     told = [script for script in site.scripts if script.setting == "TaskProlog"]
     unread = [script for script in told if isinstance(script.text, Unread)]
-    if any(isinstance(script.text, str) and _PIPE in script.text for script in told):
+    if any(isinstance(script.text, str) and (_PIPE in script.text or _TOLD.search(script.text)) for script in told):
         return
+    for script in _ours(site):
+        if unread:
+            yield Blank(_name(script), f"whether its pipe directory reaches jobs: {_why(unread[0])}")
+        else:
+            yield Seen(_name(script), "colloc-mps starts daemons, and no TaskProlog calls 'colloc-mps task'")
     for script, pipe in _started(site):
         if script.setting == "Prolog" and pipe not in ("", _DEFAULT_PIPE):
             if unread:
@@ -122,10 +139,16 @@ def _one_for_each_job(site: Site) -> Iterator[Seen | Blank]:
             yield Seen(_name(script), f"gres/mps is configured, and the daemon's pipe directory is '{pipe}'")
     unread = list(_unread(site))
     yield from unread
-    if not started and not unread:
+    if not started and not unread and not _ours(site):
         nodes = ",".join(node.name for node in site.nodes if node.quantity("mps"))
         yield Blank(nodes, "none of the scripts that slurm.conf names starts an MPS daemon; whether a service does, "
                     "and for whom, is not to be seen from here")  # fmt: skip
+
+
+def _ours(site: Site) -> list[Script]:
+    """Return the scripts that call the project's own program: one daemon for each GPU and user."""
+    scripts = [script for script in site.scripts if isinstance(script.text, str)]
+    return [script for script in scripts if any(_OURS.search(command.text) for command in commands(str(script.text)))]
 
 
 def _unread(site: Site) -> Iterator[Blank]:
@@ -202,5 +225,14 @@ CHECKS = (
         "leave out -multiuser-server: one server for each user",
         f"{_MPS}, -multiuser-server",
         _in_scripts(lambda command: bool(_MANY_USERS.search(command.text))),
+    ),
+    Check(
+        "DOC008",
+        "warning",
+        "slurmd ends a prolog before the MPS daemon's start has run out of time",
+        "it counts as failed, and the node is drained (seen on 22.05), where a job would only have run without MPS",
+        f"PrologEpilogTimeout above {_MOST_S} s, or none",
+        "slurm.conf(5), PrologEpilogTimeout",
+        _impatient,
     ),
 )

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc policy: what slurmctld is told of known jobs."""
+
+import grp
+import os
+from typing import Annotated
+
+import typer
+
+from slurm_colloc.accounting.known_jobs import known_jobs
+from slurm_colloc.accounting.store import open_store
+from slurm_colloc.cli.colloc.output import say, site
+from slurm_colloc.clock import now
+from slurm_colloc.errors import ConfigError, StoreError
+from slurm_colloc.estimate.site_margins import site_calibration
+from slurm_colloc.files import whose, write_atomic
+from slurm_colloc.history.policy_table import MOST_RECORDS, table_text
+
+_MODE = 0o640
+app = typer.Typer(no_args_is_help=True, help="What job_submit.lua of this project knows of jobs.")
+
+
+@app.command("table")
+def table(
+    output: Annotated[str, typer.Option("--output", "-o", help="file to write; else known_jobs.table")] = "",
+    group: Annotated[str, typer.Option("--group", help="who may read it; else known_jobs.group")] = "",
+    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+) -> None:
+    """Write the table of known jobs, whole or not at all, for root and SlurmUser's group alone."""
+    config = site()
+    path = os.path.abspath(output or config.known_jobs.table)
+    calibration, why = site_calibration(config.paths.state)
+    if why:
+        say(why)
+    source = open_store(store or os.path.join(config.state_folder, "store"), config)
+    jobs = list(known_jobs(source, config, calibration))
+    if len(jobs) > MOST_RECORDS:
+        say(f"{len(jobs)} jobs are known, more than slurmctld reads; the {MOST_RECORDS} with the most runs are kept")
+    reader = _group(group or config.known_jobs.group)
+    _make_folder(os.path.dirname(path))
+    write_atomic(path, table_text(jobs, now()), _MODE, durable=True, group=reader)
+    say(f"{min(len(jobs), MOST_RECORDS)} known jobs in '{path}'")
+
+
+def _group(name: str) -> int:
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise ConfigError(f"group '{name}' is not known here; name SlurmUser's by --group") from None
+
+
+def _make_folder(path: str) -> None:
+    """Make the folder where it is missing; one that others may write to is no place for what slurmctld reads."""
+    try:
+        if not os.path.isdir(path):
+            os.makedirs(path)
+            os.chmod(path, 0o755)  # noqa: S103 - whatever the umask: slurmctld is no root
+        found = os.stat(path)
+    except OSError as error:
+        raise StoreError(f"folder '{path}' cannot be made: {error.strerror}; {whose(path)}") from error
+    if found.st_mode & 0o022 or found.st_uid not in (0, os.geteuid()):
+        raise StoreError(f"others may write into folder '{path}', and so tell slurmctld what they like; name another")

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lab whose node g1 has colloc-mps, by its prologs or by SPANK, with a control program that needs no GPU."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from tests.cluster import spank
+from tests.cluster.lab import Lab
+from tests.fakes.mps_jobs import Node, new_root
+from tests.waiting import wait_for
+
+SLURM_CONF = """\
+PartitionName=one Nodes=g1 ExclusiveUser=YES OverSubscribe=FORCE:4 MaxTime=INFINITE DefaultTime=10
+PartitionName=hidden Nodes=g1 Hidden=YES OverSubscribe=FORCE:4 MaxTime=INFINITE DefaultTime=10
+"""
+# Says what it was told, and lives until its file is made.
+JOB = 'env >"$HOME/$SLURM_JOB_ID.env"; while [ ! -e "$HOME/go.$SLURM_JOB_ID" ]; do sleep 0.1; done'
+
+
+class MpsLab:
+    """The lab, its node's folders, and its jobs."""
+
+    def __init__(self, lab: Lab, *, by_spank: bool = False) -> None:
+        """Put colloc-mps into the scripts of a lab that is not up yet, or into its plugstack.conf."""
+        self.lab = lab
+        self.node = Node(new_root())
+        self.node.ask_slurm()
+        conf = lab.slurm_conf
+        conf.write_text(conf.read_text().replace("PartitionName=gpu ", "PartitionName=gpu OverSubscribe=FORCE:4 "))
+        if by_spank:
+            self._load_plugin()
+            return
+        for script, command in (("prolog", "start"), ("epilog", "stop"), ("taskprolog", "task")):
+            self._append(lab.root / f"etc/{script}.sh", command)
+
+    def _load_plugin(self) -> None:
+        helper = self.lab.root / "helper"
+        call = shlex.join(self.node.argv("")[:-1])
+        helper.write_text(f'#!/bin/sh\n[ "$SLURMD_NODENAME" != g1 ] || exec {call} "$1"\n')
+        helper.chmod(0o755)
+        done = spank.build(self.lab)
+        assert done.returncode == 0, done.stderr
+        spank.write_plugstack(self.lab, f"mps_state={self.node.state}")
+
+    def _append(self, path: Path, command: str) -> None:
+        text = path.read_text().replace("|| exit 0\n", "|| true\n")
+        call = f"timeout -k 2 15 {shlex.join(self.node.argv(command))}"
+        path.write_text(f'{text}[ "$SLURMD_NODENAME" != g1 ] || {call}\nexit 0\n')
+
+    def remove(self) -> None:
+        """End what is left and remove the node's folders."""
+        self.node.remove()
+
+    def user(self, name: str) -> tuple[int, int]:
+        """Return uid and gid."""
+        return self.lab.users[name].uid, self.lab.users[name].gid
+
+    def submit(self, user: str, *options: str, gres: str = "mps:14") -> int:
+        """Submit a job that lives until it is let go."""
+        argv = ["sbatch", "--parsable", "-p", "gpu", "-w", "g1", "-o", f"{self.lab.root}/out/%j", f"--gres={gres}"]
+        done = self.lab.run_as(user, [*argv, *options, "--wrap", JOB])
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout)
+
+    def told(self, user: str, job: int) -> dict[str, str]:
+        """Return the environment that a job says it has, once it runs."""
+        path = Path(self.lab.environment(user)["HOME"]) / f"{job}.env"
+        wait_for(lambda: path.exists() and path.stat().st_size, f"job {job} does not run: {self.queue()}", 90)
+        return dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
+
+    def pipe(self, user: str, job: int) -> str:
+        """Return the pipe folder that a job was given; empty for none."""
+        return self.told(user, job).get("CUDA_MPS_PIPE_DIRECTORY", "")
+
+    def let_go(self, user: str, *jobs: int) -> None:
+        """Let jobs end, and wait for it."""
+        for job in jobs:
+            (Path(self.lab.environment(user)["HOME"]) / f"go.{job}").touch()
+        self.lab.wait_jobs(jobs)
+
+    def output(self, job: int) -> str:
+        """Return what the job's task wrote."""
+        return (self.lab.root / f"out/{job}").read_text()
+
+    def state(self, job: int) -> str:
+        """Return squeue's word for it."""
+        return self.lab.run(["squeue", "-h", "-t", "all", "-j", str(job), "-o", "%T"]).stdout.strip()
+
+    def queue(self) -> str:
+        """Return what squeue says of all."""
+        return self.lab.run(["squeue", "--all"]).stdout
+
+    def node_state(self) -> str:
+        """Return sinfo's word for g1 and its reason."""
+        return self.lab.run(["sinfo", "-h", "-p", "one", "-o", "%T %E"]).stdout.strip()
+
+    def end_all(self) -> None:
+        """Cancel all jobs, and wait until no epilog runs; forget what the control program was."""
+        self.lab.run(["scancel", "-u", "alice"])
+        self.lab.run(["scancel", "-u", "bob"])
+        wait_for(lambda: not self.lab.run(["squeue", "-h", "--all"]).stdout, "jobs do not end")
+        self.node.well()

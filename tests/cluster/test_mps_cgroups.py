@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shared MPS daemon where jobs end with their cgroups: it belongs to none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import cgroups
+from tests.cluster.fixtures import RELEASE, need_cluster
+from tests.cluster.mps_nodes import SLURM_CONF, MpsLab
+from tests.cluster.releases import HOST
+from tests.cluster.test_mps_daemon import mps as mps
+from tests.cluster.test_mps_daemon import started_within_a_job, the_daemon
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.alone
+
+VERSION = "v1" if HOST.name == RELEASE else "v2"
+# From 24.05 on a prolog may run in its job's own cgroup.
+FLAGS = "Alloc,Contain" if HOST.name == RELEASE else "Alloc,Contain,RunInJob"
+
+
+@pytest.fixture(scope="module")
+def running(request: pytest.FixtureRequest) -> Iterator[MpsLab]:
+    need_cluster()
+    if reason := cgroups.missing(VERSION):
+        pytest.skip(reason)
+    failed_before = request.session.testsfailed
+    with cgroups.swept():
+        lab = cgroups.new_lab(RELEASE, VERSION)
+        conf = lab.slurm_conf
+        conf.write_text(conf.read_text().replace("PrologFlags=Alloc,Contain", f"PrologFlags={FLAGS}") + SLURM_CONF)
+        containers = lab.root / "containers"
+        containers.mkdir()
+        if HOST.name == RELEASE:
+            conf.write_text(conf.read_text() + "JobContainerType=job_container/tmpfs\n")
+            (lab.root / "etc/job_container.conf").write_text(f"AutoBasePath=true\nBasePath={containers}/%n\n")
+        made = MpsLab(lab)
+        try:
+            lab.up()
+            yield made
+        finally:
+            lab.down()
+            made.remove()
+    if request.session.testsfailed == failed_before:
+        lab.remove()
+
+
+def test_it_is_in_no_jobs_cgroup_though_its_prolog_may_be(mps: MpsLab) -> None:
+    jobs = [mps.submit("alice") for _ in range(2)]
+    (pipe,) = {mps.pipe("alice", job) for job in jobs}
+    pid = the_daemon(pipe)
+    folders = Path(f"/proc/{pid}/cgroup").read_text()
+    assert "/job_" not in folders
+    assert "/colloc.slice/colloc-mps-" in folders
+    mps.let_go("alice", jobs[0])
+    assert mps.node.daemons() == {pid}
+    mps.let_go("alice", jobs[1])
+    wait_for(lambda: not mps.node.daemons(), "it outlives its last job")
+    leaf = f"colloc.slice/colloc-mps-{mps.node.folder(mps.user('alice')).name}-*"
+    found = [Path(mount) for mount in cgroups.mounts().values()]
+    wait_for(lambda: not [path for mount in found for path in mount.glob(leaf)], "its cgroups are left")
+
+
+def test_it_does_not_end_with_the_job_that_began_it(mps: MpsLab) -> None:
+    started_within_a_job(mps)
+
+
+@pytest.mark.skipif(HOST.name != RELEASE, reason="the lab has job_container/tmpfs on its own release only")
+def test_a_job_with_a_tmp_of_its_own_finds_it(mps: MpsLab) -> None:
+    marker = Path("/tmp") / f"colloc-{mps.lab.root.name}"
+    marker.touch()
+    try:
+        job = mps.submit("alice")
+        pipe = mps.pipe("alice", job)
+        out = mps.lab.root / "out/looked"
+        look = f"ls {marker}; ls {pipe}"
+        argv = ["sbatch", "-W", "-p", "gpu", "-w", "g1", "--gres=mps:14", "-o", str(out), "--wrap", look]
+        mps.lab.run_as("alice", argv)
+    finally:
+        marker.unlink()
+    said = out.read_text()
+    assert "No such file" in said, "its /tmp is the node's"
+    assert "nvidia-cuda-mps-control.pid" in said

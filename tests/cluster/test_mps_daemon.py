@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shared MPS daemon of real prologs and epilogs: one for each GPU and user, while one of his jobs runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.fixtures import need_cluster, new_lab
+from tests.cluster.mps_nodes import SLURM_CONF, MpsLab
+from tests.fakes.mps_control import NAME
+from tests.waiting import wait_for
+
+
+@pytest.fixture(scope="module")
+def running(request: pytest.FixtureRequest) -> Iterator[MpsLab]:
+    need_cluster()
+    lab = new_lab(SLURM_CONF)
+    failed_before = request.session.testsfailed
+    made = MpsLab(lab)
+    try:
+        lab.up()
+        yield made
+    finally:
+        lab.down()
+        made.remove()
+    if request.session.testsfailed == failed_before:
+        lab.remove()
+
+
+@pytest.fixture
+def mps(running: MpsLab) -> Iterator[MpsLab]:
+    yield running
+    running.end_all()
+    assert running.node.daemons() == set()
+    assert list(running.node.state.glob("[0-9]*")) == []
+    assert "drain" not in running.node_state()
+    assert "down" not in running.node_state()
+
+
+def the_daemon(pipe: str) -> int:
+    return int((Path(pipe) / f"{NAME}.pid").read_text())
+
+
+def test_seven_jobs_share_one_daemon_that_ends_with_the_last(mps: MpsLab) -> None:
+    jobs = [mps.submit("alice") for _ in range(7)]
+    (pipe,) = {mps.pipe("alice", job) for job in jobs}
+    assert Path(pipe) == mps.node.folder(mps.user("alice")) / "pipe"
+    told = mps.told("alice", jobs[0])
+    assert told["CUDA_VISIBLE_DEVICES"] == "0"
+    assert told["CUDA_MPS_LOG_DIRECTORY"] == pipe.removesuffix("pipe") + "log"
+    pid = the_daemon(pipe)
+    assert mps.node.daemons() == {pid}
+    assert mps.node.jobs(mps.user("alice")) == set(jobs)
+    assert Path(pipe).stat().st_uid == mps.lab.users["alice"].uid
+    mps.let_go("alice", *jobs[:6])
+    assert mps.node.daemons() == {pid}
+    mps.let_go("alice", jobs[6])
+    wait_for(lambda: not mps.node.daemons(), "the daemon outlives its last job")
+    assert not Path(pipe).exists()
+
+
+def test_the_second_gpu_has_its_own(mps: MpsLab) -> None:
+    whole = mps.submit("alice", gres="gpu:1")
+    assert mps.told("alice", whole)["CUDA_VISIBLE_DEVICES"] == "0"
+    job = mps.submit("alice")
+    pipe = mps.pipe("alice", job)
+    assert Path(pipe) == mps.node.folder(mps.user("alice"), 1) / "pipe"
+    assert mps.told("alice", job)["CUDA_VISIBLE_DEVICES"] == "0", "to the daemon's clients its one GPU is number 0"
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in mps.told("alice", whole)
+
+
+def test_steps_are_clients_too(mps: MpsLab) -> None:
+    out = mps.lab.root / "out/steps"
+    argv = ["sbatch", "-W", "-p", "gpu", "-w", "g1", "--gres=mps:14", "-o", str(out), "--wrap"]
+    done = mps.lab.run_as("alice", [*argv, "srun printenv CUDA_MPS_PIPE_DIRECTORY"])
+    assert done.returncode == 0, out.read_text()
+    assert out.read_text() == f"{mps.node.folder(mps.user('alice'))}/pipe\n"
+
+
+def test_a_component_of_a_het_job_is_a_client_that_does_not_lead_it(mps: MpsLab) -> None:
+    out = mps.lab.root / "out/het"
+    ask = "srun --het-group=1 printenv CUDA_MPS_PIPE_DIRECTORY SLURM_JOB_ID; sleep 1"
+    argv = ["sbatch", "-W", "-o", str(out), "-p", "cpu", "--wrap", ask, ":", "-p", "gpu", "-w", "g1", "--gres=mps:14"]
+    done = mps.lab.run_as("alice", argv, timeout=90)
+    assert done.returncode == 0, (done.stderr, out.read_text())
+    assert out.read_text().splitlines()[0] == f"{mps.node.folder(mps.user('alice'))}/pipe", out.read_text()
+
+
+def test_twenty_jobs_begin_and_end_at_once(mps: MpsLab) -> None:
+    jobs = [mps.submit("alice", "--mem=10M", gres="mps:5") for _ in range(20)]
+    (pipe,) = {mps.pipe("alice", job) for job in jobs}
+    assert mps.node.daemons() == {the_daemon(pipe)}
+    assert mps.node.jobs(mps.user("alice")) == set(jobs)
+    mps.let_go("alice", *jobs)
+    wait_for(lambda: not mps.node.daemons(), "the daemon outlives its last job")
+
+
+def test_a_daemon_that_is_killed_is_started_anew_by_the_next_job(mps: MpsLab) -> None:
+    first = mps.submit("alice")
+    old = the_daemon(mps.pipe("alice", first))
+    os.kill(old, signal.SIGKILL)
+    second = mps.submit("alice")
+    pipe = mps.pipe("alice", second)
+    new = the_daemon(pipe)
+    assert new != old
+    mps.let_go("alice", second)
+    assert mps.node.daemons() == {new}, "the first job has it still"
+
+
+def test_another_user_waits_where_a_node_serves_one_at_a_time(mps: MpsLab) -> None:
+    alices = mps.submit("alice", "-p", "one")
+    pipe = mps.pipe("alice", alices)
+    bobs = mps.submit("bob", "-p", "one")
+    time.sleep(3)
+    assert mps.state(bobs) == "PENDING"
+    mps.let_go("alice", alices)
+    assert mps.pipe("bob", bobs) == str(mps.node.folder(mps.user("bob")) / "pipe")
+    assert not Path(pipe).exists()
+    assert len(mps.node.daemons()) == 1
+
+
+def test_another_user_runs_without_where_it_does_not(mps: MpsLab) -> None:
+    alices = mps.submit("alice")
+    pipe = mps.pipe("alice", alices)
+    bobs = mps.submit("bob")
+    assert mps.pipe("bob", bobs) == ""
+    assert mps.output(bobs) == f"colloc: job {bobs} runs without MPS: it has no daemon on its GPU\n"
+    assert mps.node.daemons() == {the_daemon(pipe)}
+    mps.let_go("bob", bobs)
+    assert mps.node.daemons() == {the_daemon(pipe)}
+    assert mps.lab.run_as("bob", ["ls", pipe]).returncode != 0
+    ask = f"echo get_server_list | {mps.node.bin}/{NAME}"
+    assert mps.lab.run_as("bob", ["sh", "-c", ask], env={"CUDA_MPS_PIPE_DIRECTORY": pipe}).returncode != 0
+
+
+def test_jobs_that_had_no_epilog_hold_nothing_against_the_next_user(mps: MpsLab) -> None:
+    """Slurm is asked from within the prolog, on the node's own slurmd."""
+    first = mps.submit("alice")
+    pipe = mps.pipe("alice", first)
+    (mps.node.folder(mps.user("alice")) / "jobs/999999").mkdir()
+    mps.let_go("alice", first)
+    assert mps.node.daemons() == {the_daemon(pipe)}, "somebody seems to have it"
+    bobs = mps.submit("bob")
+    assert mps.pipe("bob", bobs) == str(mps.node.folder(mps.user("bob")) / "pipe")
+    assert not Path(pipe).exists()
+
+
+def test_a_requeued_job_has_it_again(mps: MpsLab) -> None:
+    job = mps.submit("alice", "--requeue")
+    pipe = mps.pipe("alice", job)
+    (Path(mps.lab.environment("alice")["HOME"]) / f"{job}.env").unlink()
+    assert mps.lab.run(["scontrol", "requeue", str(job)]).returncode == 0
+    assert mps.pipe("alice", job) == pipe
+    assert mps.told("alice", job)["SLURM_RESTART_COUNT"] == "1"
+    assert mps.node.daemons() == {the_daemon(pipe)}
+    assert mps.node.jobs(mps.user("alice")) == {job}
+
+
+def test_slurmd_is_killed_and_comes_back(mps: MpsLab) -> None:
+    first = mps.submit("alice")
+    pipe = mps.pipe("alice", first)
+    pid = the_daemon(pipe)
+    lab = mps.lab
+    (record,) = [one for one in lab.book.records() if one.name == "slurmd-g1"][-1:]
+    lab.book.stop([record], 0)
+    assert mps.node.daemons() == {pid}
+    lab.start_daemon("slurmd-g1", ["slurmd", "-N", "g1", "-D"], None)
+    second = mps.submit("alice")
+    assert mps.pipe("alice", second) == pipe
+    assert the_daemon(pipe) == pid
+    mps.let_go("alice", first, second)
+
+
+def test_an_epilog_without_its_prolog(mps: MpsLab) -> None:
+    """As after a reboot of the node, whose /run is empty then."""
+    job = mps.submit("alice")
+    assert mps.pipe("alice", job)
+    mps.node.reboot()
+    mps.let_go("alice", job)
+    assert not mps.node.state.exists()
+
+
+def test_a_control_program_that_hangs_delays_a_job_and_no_more(mps: MpsLab) -> None:
+    mps.node.script("trap '' TERM; sleep 100")
+    began = time.monotonic()
+    job = mps.submit("alice")
+    assert mps.pipe("alice", job) == ""
+    assert time.monotonic() - began < 25
+    assert "runs without MPS" in mps.output(job)
+    assert not mps.node.folder(mps.user("alice")).exists()
+    mps.let_go("alice", job)
+
+
+def test_a_daemon_that_does_not_quit_delays_the_next_job_and_no_more(mps: MpsLab) -> None:
+    mps.node.script(
+        f"case $1 in -d) exec {mps.node.root}/fake/{NAME} -d;; esac; read -r asked; "
+        f"case $asked in quit*) trap '' TERM; sleep 100;; esac; echo $asked | {mps.node.root}/fake/{NAME}"
+    )
+    job = mps.submit("alice")
+    assert mps.pipe("alice", job)
+    mps.let_go("alice", job)
+    wait_for(lambda: not mps.node.daemons(), "it was not killed")
+
+
+def started_within_a_job(mps: MpsLab) -> None:
+    """Let a job of root's do what a prolog would that runs inside its job; the daemon must outlive that job."""
+    uid, gid = mps.user("alice")
+    inner = f"SLURM_JOB_ID=999999 SLURM_JOB_UID={uid} SLURM_JOB_GID={gid} SLURM_JOB_GPUS=0 "
+    inner += f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=14 {' '.join(mps.node.argv('start'))}; echo $$ >>{mps.lab.root}/out/in"
+    argv = ["sbatch", "--parsable", "-p", "gpu", "-w", "g1", "-o", f"{mps.lab.root}/out/root", "--wrap"]
+    done = mps.lab.run([*argv, f"{inner}; cat /proc/self/cgroup; sleep 600"])
+    assert done.returncode == 0, done.stderr
+    folder = mps.node.folder((uid, gid))
+    wait_for(lambda: (folder / "jobs/999999").exists(), f"nothing was started: {mps.queue()}")
+    pid = the_daemon(str(folder / "pipe"))
+    cgroups = Path(f"/proc/{pid}/cgroup").read_text()
+    mps.lab.run(["scancel", done.stdout.strip()])
+    mps.lab.wait_jobs([int(done.stdout)])
+    wait_for(lambda: not mps.lab.run(["squeue", "-h", "--all"]).stdout, "root's job does not end")
+    time.sleep(1)
+    assert mps.node.daemons() == {pid}
+    assert "/job_" not in cgroups
+    job = mps.submit("alice")
+    assert the_daemon(mps.pipe("alice", job)) == pid
+    (folder / "jobs/999999").rmdir()
+    mps.let_go("alice", job)
+    wait_for(lambda: not mps.node.daemons(), "it does not end")
+
+
+def test_it_does_not_end_with_the_job_that_began_it(mps: MpsLab) -> None:
+    started_within_a_job(mps)
+
+
+@pytest.mark.parametrize(
+    ("setting", "node_state", "job_state"),
+    [("Prolog", "drained", "PENDING"), ("TaskProlog", "idle", "FAILED")],
+)
+def test_a_node_that_lacks_what_slurm_conf_names_is_drained_or_fails_its_jobs(
+    setting: str, node_state: str, job_state: str
+) -> None:
+    """So ORDER.md has the scripts installed on nodes without GPUs, too, and before slurm.conf names them."""
+    need_cluster()
+    lab = new_lab()
+    missing = {"Prolog": f"{lab.root}/prolog.d/*", "TaskProlog": f"{lab.root}/task_prolog"}[setting]
+    (lab.root / "prolog.d").mkdir()
+    lines = lab.slurm_conf.read_text().splitlines()
+    kept = [line for line in lines if not line.startswith(f"{setting}=")]
+    assert len(kept) == len(lines) - 1
+    lab.slurm_conf.write_text("\n".join([*kept, f"{setting}={missing}", ""]))
+    with lab:
+        done = lab.run_as("alice", ["sbatch", "--parsable", "-p", "all", "-w", "c1", "--wrap", "true"], check=True)
+        job = done.stdout.strip()
+
+        def states() -> list[str]:
+            of_node = lab.run(["sinfo", "-h", "-p", "all", "-n", "c1", "-o", "%T"])
+            return (of_node.stdout + lab.run(["squeue", "-h", "-t", "all", "-j", job, "-o", "%T"]).stdout).split()
+
+        wait_for(lambda: states() == [node_state, job_state], f"not {node_state}, {job_state}")
+    lab.remove()

@@ -1,0 +1,53 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- From site.toml, by 'colloc site render': what job_submit.lua and cli_filter.lua of this site call (docs/how-to/policy.md).
+local site = {
+   default_partition = "batch",
+   headroom_mib = 256,
+   max_slowdown = 1.25,
+   table_path = "/var/lib/slurm_colloc/policy.table",
+   max_age_days = 14.0,
+   partitions = {
+      ["batch"] = {
+         policy = "shadow",
+         whole = { "h100", },
+         names = { "spawner-jupyterhub", },
+         interactive = "gpu:nvidia_h100_80gb_hbm3_1g.10gb:1",
+         default_min = 60.0,
+         pieces = {
+            {
+               gres = "gpu:nvidia_h100_80gb_hbm3_1g.10gb:1", mem_mib = 9984, sm = 16, whole_sm = 132,
+               model = "9f0ea6d7",
+            },
+            {
+               gres = "gpu:nvidia_h100_80gb_hbm3_2g.20gb:1", mem_mib = 20090, sm = 32, whole_sm = 132,
+               model = "9f0ea6d7",
+            },
+            {
+               gres = "gpu:nvidia_h100_80gb_hbm3_3g.40gb:1", mem_mib = 40448, sm = 60, whole_sm = 132,
+               model = "9f0ea6d7",
+            },
+         },
+      },
+      ["gpu"] = {
+         policy = "advise",
+         whole = { "h100", },
+         names = { },
+         default_min = 60.0,
+         pieces = {
+            {
+               gres = "gpu:nvidia_h100_80gb_hbm3_1g.10gb:1", mem_mib = 9984, sm = 16, whole_sm = 132,
+               model = "9f0ea6d7", partition = "mig", max_min = 2880.0,
+            },
+            {
+               gres = "gpu:nvidia_h100_80gb_hbm3_2g.20gb:1", mem_mib = 20090, sm = 32, whole_sm = 132,
+               model = "9f0ea6d7", partition = "mig", max_min = 2880.0,
+            },
+            {
+               gres = "gpu:nvidia_h100_80gb_hbm3_3g.40gb:1", mem_mib = 40448, sm = 60, whole_sm = 132,
+               model = "9f0ea6d7", partition = "mig", max_min = 2880.0,
+            },
+         },
+      },
+   },
+}
+return dofile("/etc/slurm/colloc/colloc_policy.lua").new(site, dofile("/etc/slurm/colloc/colloc_table.lua"))

@@ -1,0 +1,630 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc-mps itself, as root, with a control program that needs no GPU: who gets which daemon, and what is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import mps_control
+from tests.fakes.mps_control import Ill
+from tests.fakes.mps_jobs import PROGRAM, UUIDS, Node, new_root, working
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="it runs as root")
+
+ALICE, BOB = (85410, 85410), (85411, 85411)
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    made = Node(new_root())
+    yield made
+    made.remove()
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    items = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return dict(item.split("=", 1) for item in items if "=" in item)
+
+
+def the_daemon(node: Node, user: tuple[int, int] = ALICE, gpu: int | str = 0) -> int:
+    return int((node.folder(user, gpu) / "pipe" / f"{mps_control.NAME}.pid").read_text())
+
+
+# --- one for each GPU and user ---
+
+
+def test_jobs_of_one_user_share_a_daemon_and_the_last_one_ends_it(node: Node) -> None:
+    for job in range(1, 8):
+        assert node.run("start", job, ALICE) == ""
+    pid = the_daemon(node)
+    assert node.daemons() == {pid}
+    assert node.jobs(ALICE) == set(range(1, 8))
+    told = {node.run("task", job, ALICE) for job in range(1, 8)}
+    pipe = node.folder(ALICE) / "pipe"
+    log = node.folder(ALICE) / "log"
+    assert told == {
+        f"export CUDA_MPS_PIPE_DIRECTORY={pipe}\nexport CUDA_MPS_LOG_DIRECTORY={log}\nexport CUDA_VISIBLE_DEVICES=0\n"
+    }
+    for job in range(1, 7):
+        node.run("stop", job, ALICE)
+        assert node.daemons() == {pid}
+    node.run("stop", 7, ALICE)
+    assert node.daemons() == set()
+    assert not node.folder(ALICE).exists()
+
+
+def test_each_gpu_has_its_own(node: Node) -> None:
+    node.run("start", 1, ALICE)
+    node.run("start", 2, ALICE, "1")
+    assert len(node.daemons()) == 2
+    assert [environment_of(the_daemon(node, gpu=gpu))["CUDA_VISIBLE_DEVICES"] for gpu in (0, 1)] == list(UUIDS)
+    node.run("stop", 1, ALICE)
+    assert node.daemons() == {the_daemon(node, gpu=1)}
+
+
+def test_the_daemon_is_its_users_and_has_nothing_of_its_starters(node: Node) -> None:
+    # The descriptor stands for one that slurmd, or the lock, left open.
+    left_open = os.open(os.devnull, os.O_RDONLY)
+    os.set_inheritable(left_open, True)
+    high = os.dup2(left_open, 200, inheritable=True)
+    done = subprocess.run(
+        node.argv("start"),
+        env={
+            "SLURM_JOB_ID": "1",
+            "SLURM_JOB_UID": "85410",
+            "SLURM_JOB_GID": "85410",
+            "SLURM_JOB_GPUS": "0",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "14",
+            "SECRET": "of slurmd",
+            "SECONDS": "1000",
+        },
+        pass_fds=(left_open, high),
+        check=True,
+        timeout=20,
+    )
+    os.close(left_open)
+    os.close(high)
+    assert done.returncode == 0
+    pid = the_daemon(node)
+    status = Path(f"/proc/{pid}/status").read_text()
+    assert "Uid:\t85410\t85410\t85410\t85410" in status
+    assert "Gid:\t85410\t85410\t85410\t85410" in status
+    assert "CapEff:\t0000000000000000" in status
+    named = environment_of(pid)
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in named, "it would be every client's"
+    assert "SECRET" not in named
+    assert named["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    held = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+    assert [path for path in held if path != os.devnull and not path.startswith("socket:")] == []
+    assert os.getsid(pid) != os.getsid(0)
+    assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "0\n"
+
+
+def test_it_has_a_cgroup_of_its_own_and_what_its_user_made_of_it_ends_with_it(node: Node) -> None:
+    """Whoever may trace his own processes may make anything of one: nothing of it outlives the last job."""
+    node.run("start", 1, ALICE)
+    folders = [line.split(":", 2)[2] for line in Path(f"/proc/{the_daemon(node)}/cgroup").read_text().splitlines()]
+    own = {folder for folder in folders if f"/colloc.slice/colloc-mps-85410-{UUIDS[0]}-" in folder}
+    if not own:
+        pytest.skip("no cgroup can be made here")
+    (name,) = own
+    procs = next(path for path in Path("/sys/fs/cgroup").glob(f"**{name}/cgroup.procs"))
+    hidden = subprocess.Popen(["setsid", "sleep", "60"], user=85410, group=85410, extra_groups=[], env={})
+    procs.write_text(str(hidden.pid))
+    node.run("stop", 1, ALICE)
+    assert hidden.wait(5) == -signal.SIGKILL
+    assert not procs.parent.exists()
+
+
+def test_under_systemd_a_scope_holds_it(node: Node) -> None:
+    node.with_systemd('while [ "$1" != -- ]; do shift; done; shift; exec "$@"')
+    node.run("start", 1, ALICE)
+    pid = the_daemon(node)
+    words = (node.root / "scopes").read_text().split()
+    name = f"colloc-mps-85410-{UUIDS[0]}-{(node.folder(ALICE) / 'unit').stat().st_ino}"
+    assert words[:5] == ["--quiet", "--scope", "--collect", "--slice=colloc", f"--unit={name}"]
+    in_v2 = [line for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines() if line.startswith("0::")]
+    assert not any("colloc" in line for line in in_v2), "only systemd makes cgroups there"
+    node.run("stop", 1, ALICE)
+    assert node.daemons() == set()
+
+
+@pytest.mark.parametrize("does", ["exit 1", "trap '' TERM; sleep 60"])
+def test_where_systemd_does_not_help_it_starts_all_the_same(node: Node, does: str) -> None:
+    node.with_systemd(does)
+    assert node.run("start", 1, ALICE) == ""
+    assert node.daemons() == {the_daemon(node)}
+
+
+# --- two users ---
+
+
+def test_a_second_user_gets_none_while_the_first_ones_jobs_run(node: Node) -> None:
+    node.squeue([1, 2])
+    node.run("start", 1, ALICE)
+    pid = the_daemon(node)
+    said = node.run("start", 2, BOB)
+    assert f"job 2 of uid 85411 runs without MPS: GPU {UUIDS[0]} serves jobs of uid 85410 by MPS" in said
+    assert node.daemons() == {pid}
+    assert node.run("task", 2, BOB) == "print colloc: job 2 runs without MPS: it has no daemon on its GPU\n"
+    assert node.run("task", 2, BOB, SLURM_LOCALID="1") == ""
+    assert not node.folder(BOB).exists()
+    node.run("stop", 2, BOB)
+    node.run("stop", 1, ALICE)
+    node.run("start", 3, BOB)
+    assert node.jobs(BOB) == {3}
+
+
+@pytest.mark.parametrize(("running", "freed"), [([7], True), ([1], False), (None, False)])
+def test_jobs_that_ended_without_an_epilog_hold_nothing_once_slurm_says_so(
+    node: Node, running: list[int] | None, freed: bool
+) -> None:
+    """Asked only when another user gets the GPU; if Slurm does not answer they count as running."""
+    node.run("start", 1, ALICE)
+    assert not (node.root / "asked").exists()
+    node.squeue(running)
+    node.run("start", 2, BOB)
+    assert node.folder(ALICE).exists() is not freed
+    assert node.jobs(BOB) == ({2} if freed else set())
+    assert (node.root / "asked").read_text() == "-h -w g1 -o %A\n"
+
+
+def test_a_job_with_the_whole_gpu_frees_it_of_what_is_left(node: Node) -> None:
+    node.run("start", 1, ALICE)
+    node.run("start", 2, ALICE, "1")
+    node.squeue([2])
+    assert node.run("start", 9, BOB, "0", CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="") == ""
+    assert node.daemons() == {the_daemon(node, gpu=1)}
+    said = node.run("start", 10, BOB, "0,1", CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="")
+    assert "job 10 has the GPU of the MPS daemon" in said
+    assert node.jobs(ALICE, 1) == {2}
+
+
+def test_other_jobs_are_none_of_its_business(node: Node) -> None:
+    for command in ("start", "task", "stop"):
+        assert node.run(command, 1, ALICE, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="") == ""
+    assert not node.state.exists()
+
+
+def test_a_component_of_a_het_job_takes_its_own_daemon_or_none(node: Node) -> None:
+    """Its SLURM_JOB_ID is the leader's; of two on one node nobody can tell which of the daemons is whose."""
+    het = {"SLURM_JOB_ID_HET_GROUP_0": "1", "SLURM_JOB_ID_HET_GROUP_1": "2"}
+    node.run("start", 2, ALICE)
+    assert f"export CUDA_MPS_PIPE_DIRECTORY={node.folder(ALICE)}/pipe\n" in node.run("task", 1, ALICE, **het)
+    assert "without MPS" in node.run("task", 1, ALICE, **{**het, "SLURM_JOB_ID_HET_GROUP_1": "../../2"})
+    node.run("start", 1, ALICE, "1")
+    assert "without MPS" in node.run("task", 1, ALICE, **het)
+    assert f"{node.folder(ALICE, 1)}/pipe" in node.run("task", 1, ALICE)
+
+
+def test_nobody_joins_another_ones_daemon(node: Node) -> None:
+    node.run("start", 1, ALICE)
+    assert "without MPS" in node.run("task", 1, BOB)
+
+
+# --- again and again ---
+
+
+def test_start_and_stop_may_come_twice_or_alone(node: Node) -> None:
+    node.run("stop", 1, ALICE)
+    node.run("start", 1, ALICE)
+    pid = the_daemon(node)
+    node.run("start", 1, ALICE)
+    assert node.daemons() == {pid}
+    node.run("stop", 5, ALICE)
+    assert node.daemons() == {pid}
+    node.run("stop", 1, ALICE)
+    node.run("stop", 1, ALICE)
+    assert node.daemons() == set()
+
+
+def test_twenty_at_once(node: Node) -> None:
+    with ThreadPoolExecutor(20) as pool:
+        said = list(pool.map(lambda job: node.run("start", job, ALICE), range(20)))
+        assert said == [""] * 20
+        assert node.daemons() == {the_daemon(node)}
+        assert node.jobs(ALICE) == set(range(20))
+        said = list(pool.map(lambda job: node.run("stop", job, ALICE), range(20)))
+    assert said == [""] * 20
+    assert node.daemons() == set()
+    assert not node.folder(ALICE).exists()
+
+
+def test_after_a_crash_the_next_job_starts_another_for_all(node: Node) -> None:
+    node.run("start", 1, ALICE)
+    old = the_daemon(node)
+    os.kill(old, signal.SIGKILL)
+    wait_for(lambda: node.daemons() == set())
+    assert "runs without MPS" in node.run("task", 1, ALICE)
+    node.run("start", 2, ALICE)
+    assert the_daemon(node) != old
+    assert node.jobs(ALICE) == {1, 2}
+    assert "export" in node.run("task", 1, ALICE)
+
+
+def test_a_server_that_outlives_its_daemon_is_killed_by_its_pipe_folder_and_not_by_its_name(node: Node) -> None:
+    node.run("start", 1, ALICE)
+    os.kill(the_daemon(node), signal.SIGKILL)
+    pipe = node.folder(ALICE) / "pipe"
+    program = node.root / "nvidia-cuda-mps-server"
+    program.write_bytes(Path("/bin/sleep").read_bytes())
+    program.chmod(0o755)
+    hers, elsewhere, bobs = (
+        subprocess.Popen(
+            [program, "60"], env={"CUDA_MPS_PIPE_DIRECTORY": str(folder)}, user=user, group=user, extra_groups=[]
+        )
+        for user, folder in ((85410, pipe), (85410, "/x"), (85411, pipe))
+    )
+    try:
+        node.run("start", 2, ALICE)
+        assert hers.wait(5) == -signal.SIGKILL
+        assert (elsewhere.poll(), bobs.poll()) == (None, None)
+    finally:
+        for one in (hers, elsewhere, bobs):
+            one.kill()
+            one.wait()
+
+
+# --- a control program that misbehaves ---
+
+
+@pytest.mark.parametrize("ill", [Ill.FAILS, Ill.NO_PID_FILE, Ill.DEAF, Ill.DIES])
+def test_what_does_not_start_leaves_nothing(node: Node, ill: Ill) -> None:
+    node.well(ill)
+    began = time.monotonic()
+    said = node.run("start", 1, ALICE)
+    assert time.monotonic() - began < 12
+    if ill != Ill.DIES:  # it answers once
+        assert f"job 1 of uid 85410 runs without MPS: no MPS daemon on GPU {UUIDS[0]}" in said
+        assert not node.folder(ALICE).exists()
+    assert node.daemons() == set()
+    assert "runs without MPS" in node.run("task", 1, ALICE)
+
+
+def test_a_program_that_hangs_is_given_a_few_seconds(node: Node) -> None:
+    node.script("trap '' TERM; sleep 60")
+    began = time.monotonic()
+    assert "runs without MPS" in node.run("start", 1, ALICE)
+    assert time.monotonic() - began < 12
+    assert not node.folder(ALICE).exists()
+    assert subprocess.run(["pgrep", "-u", "85410", "-f", str(node.bin)], check=False).returncode == 1
+
+
+def test_none_is_installed(node: Node) -> None:
+    (node.bin / mps_control.NAME).unlink()
+    assert f"is {mps_control.NAME} installed" in node.run("start", 1, ALICE)
+
+
+def test_a_daemon_that_does_not_quit_is_killed(node: Node) -> None:
+    node.well(Ill.HANGS)
+    node.run("start", 1, ALICE)
+    began = time.monotonic()
+    node.run("stop", 1, ALICE)
+    assert time.monotonic() - began < 12
+    assert node.daemons() == set()
+    assert not node.folder(ALICE).exists()
+
+
+def test_a_daemon_that_is_only_slow_is_not_taken_from_the_jobs_that_have_it(node: Node) -> None:
+    node.run("start", 1, ALICE)
+    pid = the_daemon(node)
+    os.kill(pid, signal.SIGSTOP)
+    said = node.run("start", 2, ALICE)
+    os.kill(pid, signal.SIGCONT)
+    assert "job 2 of uid 85410 runs without MPS" in said
+    assert (node.daemons(), node.jobs(ALICE)) == ({pid}, {1})
+
+
+def test_a_lock_that_is_not_let_go_holds_nobody_up_for_long(node: Node) -> None:
+    node.run("start", 1, ALICE)
+    with subprocess.Popen(["flock", node.state / f"{UUIDS[0]}.lock", "sleep", "30"], start_new_session=True) as other:
+        time.sleep(0.3)
+        began = time.monotonic()
+        assert f"GPU {UUIDS[0]} is locked" in node.run("start", 2, ALICE)
+        assert "it ends when its GPU is needed" in node.run("stop", 1, ALICE)
+        assert time.monotonic() - began < 16
+        os.killpg(other.pid, signal.SIGKILL)
+    node.run("start", 3, BOB)
+    assert node.jobs(BOB) == {3}, "alice's daemon was in nobody's hands"
+    assert not node.folder(ALICE).exists()
+
+
+# --- which GPU ---
+
+
+def test_gpus_are_counted_as_pci_does_without_those_that_are_excluded(node: Node) -> None:
+    node.card("0000:0a:00.0", "GPU-cccccccc-2222-4222-8222-222222222222", excluded="Yes")
+    node.run("start", 1, ALICE, "1")
+    assert node.jobs(ALICE, 1) == {1}
+
+
+@pytest.mark.parametrize("uuid", ["GPU-????????-????-????-????-????????????", "../../../etc", ""])
+def test_what_has_no_uuid_has_its_number(node: Node, uuid: str) -> None:
+    node.card("0000:00:00.0", uuid)
+    node.run("start", 1, ALICE, "0")
+    assert environment_of(the_daemon(node, gpu="0"))["CUDA_VISIBLE_DEVICES"] == "0"
+    node.run("start", 2, ALICE, "9")
+    assert node.jobs(ALICE, "9") == {2}
+
+
+@pytest.mark.parametrize("gpu", ["0,1", "", "../x", "$(id)", "-1", "01", "1 2"])
+def test_only_one_number_is_a_gpu(node: Node, gpu: str) -> None:
+    said = node.run("start", 1, ALICE, gpu)
+    assert "it has not one GPU but" in said
+    assert "$(" not in said
+    assert node.daemons() == set()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"SLURM_JOB_ID": "../../x"}, {"SLURM_JOB_ID": ""}, {"SLURM_JOB_UID": "alice"}, {"SLURM_JOB_UID": "085410"}],
+)
+def test_ids_are_numbers(node: Node, wrong: dict[str, str]) -> None:
+    assert "nothing is done" in node.run("start", 1, ALICE, **wrong)
+    assert not node.state.exists()
+
+
+def test_root_gets_none(node: Node) -> None:
+    assert "a daemon of root's would serve everybody" in node.run("start", 1, (0, 0))
+
+
+def test_a_path_too_long_for_a_socket_is_not_tried(node: Node) -> None:
+    node.state = node.root / ("x" * 40) / "mps"
+    assert "has more than 80 bytes" in node.run("start", 1, ALICE)
+
+
+def test_the_usual_pipe_folder_is_short_enough() -> None:
+    assert "state=/run/colloc/mps" in PROGRAM.read_text()
+    assert len(f"/run/colloc/mps/{2**32 - 2}-{UUIDS[0]}/pipe") <= 80
+
+
+# --- what others may do ---
+
+
+def test_modes_and_owners(node: Node) -> None:
+    node.run("start", 1, ALICE)
+    folder = node.folder(ALICE)
+    seen = {
+        str(path.relative_to(node.state.parent)): (path.stat().st_uid, oct(stat.S_IMODE(path.stat().st_mode)))
+        for path in (
+            node.state.parent,
+            node.state,
+            *node.state.iterdir(),
+            *folder.iterdir(),
+            *(folder / "jobs").iterdir(),
+        )
+    }
+    name = f"mps/{folder.name}"
+    assert seen == {
+        ".": (0, "0o755"),
+        "mps": (0, "0o755"),
+        f"mps/{UUIDS[0]}.lock": (0, "0o600"),
+        name: (0, "0o755"),
+        f"{name}/unit": (0, "0o700"),
+        f"{name}/pipe": (85410, "0o700"),
+        f"{name}/log": (85410, "0o700"),
+        f"{name}/jobs": (0, "0o755"),
+        f"{name}/jobs/1": (0, "0o755"),
+    }
+
+
+def as_user(user: int, script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", "-c", script], user=user, group=user, extra_groups=[], capture_output=True, text=True, check=False
+    )
+
+
+def test_another_user_reads_nothing_and_changes_nothing(node: Node) -> None:
+    node.run("start", 1, ALICE)
+    folder, lock = node.folder(ALICE), node.state / f"{UUIDS[0]}.lock"
+    for tried in (
+        f"ls {folder}/pipe",
+        f"ls {folder}/log",
+        f"cat {folder}/log/control.log",
+        f"rmdir {folder}/jobs/1",
+        f"mkdir {folder}/jobs/2",
+        f"mkdir {node.state}/85411-{UUIDS[0]}",
+        f"mv {folder} {folder}x",
+        f"flock -n {lock} true",
+        f"echo quit | CUDA_MPS_PIPE_DIRECTORY={folder}/pipe {node.root}/fake/{mps_control.NAME}",
+    ):
+        assert as_user(85411, tried).returncode != 0, tried
+    assert as_user(85410, f"mkdir {folder}/jobs/2").returncode != 0, "its own user counts no jobs either"
+    assert node.jobs(ALICE) == {1}
+
+
+@pytest.mark.parametrize("level", ["c", "c/mps"])
+@pytest.mark.parametrize("how", ["link", "owner", "mode", "file"])
+def test_a_folder_that_is_not_roots_alone_is_not_used(node: Node, level: str, how: str, tmp_path: Path) -> None:
+    path = node.root / level
+    path.parent.mkdir(mode=0o755, exist_ok=True)
+    if how == "link":
+        path.symlink_to(tmp_path)
+    elif how == "file":
+        path.touch()
+    else:
+        path.mkdir()
+        path.chmod(0o777 if how == "mode" else 0o755)
+        os.chown(path, 85410 if how == "owner" else 0, 0)
+    assert "is not a folder of root's alone" in node.run("start", 1, ALICE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_user_plants_in_his_own_folders_harms_nobody(node: Node) -> None:
+    """Links out of them, a FIFO and another one's pid for the pid file: root neither follows, nor waits, nor kills."""
+    victim = subprocess.Popen(["sleep", "60"], user=85411, group=85411, extra_groups=[])
+    precious = node.root / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("kept")
+    pipe, log = node.folder(ALICE) / "pipe", node.folder(ALICE) / "log"
+    for planted in (
+        f"ln -s {precious} {log}/d; ln -s {precious}/file {pipe}/f",
+        f"rm {pipe}/*.pid; mkfifo {pipe}/{mps_control.NAME}.pid",
+        f"echo {victim.pid} >{pipe}/{mps_control.NAME}.pid",
+        f"rm {pipe}/*.pid; ln -s /etc/shadow {pipe}/{mps_control.NAME}.pid",
+        f"chmod 0 {pipe}",
+    ):
+        node.run("start", 1, ALICE)
+        assert as_user(85410, planted).returncode == 0, planted
+        began = time.monotonic()
+        node.run("start", 2, ALICE)
+        node.run("stop", 1, ALICE)
+        node.run("stop", 2, ALICE)
+        assert time.monotonic() - began < 24, planted
+        assert not node.folder(ALICE).exists(), planted
+        assert node.daemons() == set(), planted
+    assert victim.poll() is None
+    assert (precious / "file").read_text() == "kept"
+    victim.kill()
+    victim.wait()
+
+
+def test_only_root_starts_and_stops(node: Node) -> None:
+    done = subprocess.run(
+        node.argv("start"),
+        env={"SLURM_JOB_ID": "1", "SLURM_JOB_UID": "85410"},
+        user=85410,
+        group=85410,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "it needs to be root" in done.stderr
+    assert subprocess.run([PROGRAM, "restart"], capture_output=True, check=False).returncode == 2
+
+
+def test_functions_and_files_of_the_environment_are_not_run(node: Node, tmp_path: Path) -> None:
+    evil = tmp_path / "evil"
+    evil.write_text(f"touch {tmp_path}/seen\n")
+    node.run("start", 1, ALICE, **{"BASH_ENV": str(evil), "ENV": str(evil), "BASH_FUNC_stat%%": f"() {{ . {evil}; }}"})
+    assert node.jobs(ALICE) == {1}
+    assert not (tmp_path / "seen").exists()
+
+
+def test_shellcheck() -> None:
+    try:
+        done = subprocess.run(["shellcheck", PROGRAM], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("no shellcheck here")
+    assert done.returncode == 0, done.stdout
+
+
+def test_nothing_of_another_node_is_touched(node: Node) -> None:
+    """Two state folders on one machine: as two nodes of a test cluster have."""
+    other = Node(new_root())
+    try:
+        node.run("start", 1, ALICE)
+        other.run("start", 2, ALICE)
+        node.run("stop", 1, ALICE)
+        assert [pid for pid, _ in working(str(other.state))] == [the_daemon(other)]
+        other.run("stop", 2, ALICE)
+    finally:
+        other.remove()
+
+
+# --- who would keep a GPU from others, or get out of his job ---------------------------------------------------------
+
+
+def of_user(user: int, script: str, *more: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["python3", "-c", script, *more], user=user, group=user, extra_groups=[], cwd="/")
+
+
+def test_who_keeps_filling_his_folder_keeps_nobody_from_the_gpu(node: Node) -> None:
+    """A process of another job of his has the folder as its own, and makes files faster than anybody removes them."""
+    node.squeue([])
+    node.run("start", 1, ALICE)
+    fill = "import os, sys\nos.chdir(sys.argv[1])\nwhile True:\n for n in range(200): open(f'f{n}', 'w').close()"
+    filling = [of_user(85410, fill, str(node.folder(ALICE) / "pipe")) for _ in range(2)]
+    try:
+        time.sleep(0.5)
+        assert node.run("start", 2, BOB) == ""
+        assert node.jobs(BOB) == {2}
+        assert not node.folder(ALICE).exists()
+    finally:
+        for one in filling:
+            one.kill()
+            one.wait()
+    node.run("stop", 2, BOB)
+    assert list((node.state / ".gone").iterdir()) == [], "what was left goes with the next"
+
+
+def test_what_is_mounted_on_his_folder_hides_nothing_of_his(node: Node) -> None:
+    """As FUSE lets any user do who owns a folder."""
+    node.run("start", 1, ALICE)
+    pid, pipe = the_daemon(node), node.folder(ALICE) / "pipe"
+    if "/colloc.slice/" not in Path(f"/proc/{pid}/cgroup").read_text():
+        pytest.skip("no cgroup can be made here")
+    subprocess.run(["mount", "-t", "tmpfs", "none", pipe], check=True)
+    try:
+        (leaf,) = {line.split(":", 2)[2] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+                   if "/colloc.slice/" in line}  # fmt: skip
+        procs = next(path for path in Path("/sys/fs/cgroup").glob(f"**{leaf}/cgroup.procs"))
+        hidden = subprocess.Popen(["setsid", "sleep", "60"], user=85410, group=85410, extra_groups=[], env={})
+        procs.write_text(str(hidden.pid))
+        node.run("stop", 1, ALICE)
+        assert hidden.wait(5) == -signal.SIGKILL
+        assert node.daemons() == set()
+        assert not node.folder(ALICE).exists()
+        node.run("start", 2, BOB)
+        assert node.jobs(BOB) == {2}
+    finally:
+        subprocess.run(["umount", "-l", *node.state.glob(".gone/*/pipe"), *node.state.glob("85410-*/pipe")], check=True)
+
+
+def test_others_with_the_daemons_name_make_nobody_wait(node: Node) -> None:
+    """A name is any process's to have; each one that was looked at as its owner took a dozen milliseconds."""
+    crowd = (
+        "import ctypes, os, signal, sys\nctypes.CDLL(None).prctl(15, b'nvidia-cuda-mps')\n"
+        "for _ in range(300):\n if not os.fork():\n  ctypes.CDLL(None).prctl(1, 9); signal.pause()\n"
+        "print('.', flush=True)\nsignal.pause()"
+    )
+    with subprocess.Popen(
+        ["python3", "-c", crowd], user=85411, group=85411, extra_groups=[], stdout=subprocess.PIPE
+    ) as others:
+        assert others.stdout is not None
+        others.stdout.read(1)
+        began = time.monotonic()
+        assert node.run("start", 1, ALICE) == ""
+        node.run("stop", 1, ALICE)
+        took_s = time.monotonic() - began
+        others.kill()
+    assert took_s < 4
+
+
+@pytest.mark.parametrize("planted", ["a fifo", "a daemon that does not answer"])
+def test_nothing_runs_as_the_user_outside_of_the_daemons_cgroup(node: Node, planted: str) -> None:
+    """Whoever may trace his processes may make anything of one: it must end with the daemon, as all in its cgroup."""
+    node.run("start", 1, ALICE)
+    pid, pipe = the_daemon(node), node.folder(ALICE) / "pipe"
+    if "/colloc.slice/" not in Path(f"/proc/{pid}/cgroup").read_text():
+        pytest.skip("no cgroup can be made here")
+    if planted == "a fifo":
+        assert as_user(85410, f"cd {pipe}; rm *.pid; mkfifo {mps_control.NAME}.pid").returncode == 0
+    else:
+        os.kill(pid, signal.SIGSTOP)
+    outside = set()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(node.run, "start", 2, ALICE)
+        while not running.done():
+            for status in Path("/proc").glob("[0-9]*/status"):
+                try:
+                    if "Uid:\t85410\t" in status.read_text() and "colloc.slice" not in (
+                        status.with_name("cgroup").read_text()
+                    ):
+                        outside.add(status.with_name("cmdline").read_bytes())
+                except OSError:
+                    continue
+    if planted != "a fifo":
+        os.kill(pid, signal.SIGCONT)
+    assert outside == set()

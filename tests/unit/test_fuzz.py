@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A short run of `python -m tests.fuzz` with a fixed seed, and what longer ones found, one smallest input for each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.accounting.sources import clustercockpit
+from slurm_colloc.config import parse_site
+from slurm_colloc.errors import ConfigError, GpuError, InputError
+from slurm_colloc.estimate.static import least_memory
+from slurm_colloc.gpu import hostuse, mig, nvidia_smi, simulated
+from slurm_colloc.history.imports import imported_files
+from slurm_colloc.history.named_files import _lines
+from slurm_colloc.history.names import is_noise
+from slurm_colloc.history.signature import signature
+from slurm_colloc.model import Footprint, Gres, Placement, SharingMode
+from slurm_colloc.runtime import again_record, joined, ledger_read, spec
+from slurm_colloc.runtime.first import parse_tasks
+from slurm_colloc.site.installed import parse_settings
+from slurm_colloc.slurm import gres, parse, running, setup, sinfo
+from slurm_colloc.submit import reasons
+from slurm_colloc.submit.render import pack_block
+from tests import fuzz, fuzz_submit, fuzz_targets
+
+TARGETS, PASSED_OVER = fuzz_targets.targets()
+LARGE = 64 * 1024
+DIGITS = "9" * 5000
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> None:
+    fuzz.prepare()
+
+
+def test_nothing_is_passed_over_here() -> None:
+    assert PASSED_OVER == []
+    names = [target.name for target in TARGETS]
+    assert len(names) == len(set(names)) > 90
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_a_short_run_finds_nothing(target: fuzz.Target) -> None:
+    hunt = fuzz.Hunt(target, seed=1)
+    hunt.run(inputs=len(target.seeds) + (5 if target.name == "sacct-taken" else 120))
+    assert {key: one.said for key, one in hunt.findings.items()} == {}
+    assert hunt.tally().inputs > 5
+
+
+def test_the_seeds_are_read_as_what_they_are() -> None:
+    """Else the fuzzer would only ever see refusals."""
+
+    def is_read(target: fuzz.Target, content: bytes) -> bool:
+        try:
+            target.call(content)
+        except target.refusals:
+            return False
+        return True
+
+    assert [one.name for one in TARGETS if not any(is_read(one, content) for content in one.seeds)] == []
+
+
+def test_findings_are_told_apart_and_kept(tmp_path: Path) -> None:
+    """A parser with a bug, one that is slow, one that breaks its word: each is found, and its smallest input kept."""
+
+    def bad(content: bytes) -> int:
+        if b"\0" in content:
+            raise KeyError("nul")
+        if content[:1] == b"x":
+            raise InputError("a clean refusal")
+        assert not content.startswith(b"b"), "a property"
+        return len(content)
+
+    hunt = fuzz.Hunt(fuzz.Target("bad", bad, (b"abc", b"xyz", b"bcd"), (InputError,)), seed=3)
+    hunt.run(inputs=4000)
+    assert {key.split()[0] for key in hunt.findings} == {"KeyError", "AssertionError"}
+    said = fuzz.save(tmp_path, list(hunt.findings.values()))
+    assert len(said) == 2
+    again = fuzz.Hunt(fuzz.Target("bad", bad, (b"abc", b"xyz", b"bcd"), (InputError,)), seed=3)
+    again.run(inputs=4000)
+    assert again.findings.keys() == hunt.findings.keys()
+    assert [one.content for one in again.findings.values()] == [one.content for one in hunt.findings.values()]
+
+
+# --- what was found ---
+
+
+def blown_up(piece: str) -> str:
+    return piece * (LARGE // len(piece))
+
+
+def keep(text: str) -> object:
+    return reasons.step_gpus(text.encode()), reasons.reason_to_keep_text(text.encode(), "/bin/sh")
+
+
+def refused(parse_it: Callable[[str], object]) -> Callable[[str], object]:
+    def call(text: str) -> None:
+        with pytest.raises(InputError):
+            parse_it(text)
+
+    return call
+
+
+SLOW: tuple[tuple[str, Callable[[str], object], str], ...] = (
+    ("weights", lambda text: least_memory(text, (), {}, "/nonexistent"), "\n"),
+    ("weights", lambda text: least_memory(text, (), {}, "/nonexistent"), "\f"),
+    ("signature", lambda text: signature(text.encode(), (), 1, folder="/nonexistent"), "~"),
+    ("signature", lambda text: signature(text.encode(), (), 1, folder="/nonexistent"), "+"),
+    ("signature", lambda text: signature(b"#!/bin/sh\ncp", (f"cp {text}", "|"), 1, folder="/nonexistent"), " "),
+    ("settings", lambda text: _lines(text.encode(), is_noise), "-" * 998 + "\n"),
+    ("reasons", keep, "srun "),
+    ("reasons", keep, "squeue "),
+    ("reasons", lambda text: reasons._ACTS_ON_JOB.search(text.encode()), "scontrol a "),
+    ("release", refused(parse.parse_release), "9"),
+    ("weights of TRES", refused(lambda text: setup.parse_weights(f"a={text}x")), "9"),
+    ("slurm.conf", parse_settings, "a"),
+    ("gres", refused(gres.parse_gres), ","),
+    ("gres", refused(gres.parse_gres), "(,"),
+    ("sinfo", refused(lambda text: sinfo.parse_shares(f"g1|a|gpu:1|{text}|idle")), ","),
+    ("sdiag", refused(setup.parse_queue), "\n"),
+    ("sdiag", lambda text: setup.parse_queue(f"sdiag output at x (1)\n{text}"), "\n"),
+)
+
+
+@pytest.mark.parametrize(("parse_it", "piece"), [one[1:] for one in SLOW], ids=[f"{a}-{c[:9]!r}" for a, _, c in SLOW])
+def test_no_text_takes_long(parse_it: Callable[[str], object], piece: str) -> None:
+    """A pattern that is quadratic holds the interpreter's lock, and with it csub's own time limit."""
+    began_s = time.thread_time()
+    parse_it(blown_up(piece))
+    assert time.thread_time() - began_s < 1.0
+
+
+def test_digits_that_int_does_not_take() -> None:
+    assert mig.parse_profile(f"1g.{DIGITS}gb") is None
+    assert nvidia_smi.parse_number(DIGITS) is None
+    assert nvidia_smi.parse_processes(f"GPU-1, {DIGITS}, 5\nGPU-1, ², 5\n") == ()
+    assert hostuse.parse_figures(f"anon {DIGITS}\n", ("anon",)) is None
+    assert running.parse_used_mib(f"1.0|1|{DIGITS}K\n") is None
+    assert running.parse_used_mib("1.0|²|5K\n") is None
+    assert sinfo.parse_shares("g1|a|gpu:1|mps:1(1/10²,0/100)|idle\n") == {"g1": ((Gres("mps", "", 0), (100,)),)}
+    assert sinfo.parse_free("g1|a|gpu:1|gpu:1(IDX:0-99999999999)|idle\n")[("a", "gpu")] == 0
+    assert setup.parse_node_setups(f"NodeName=g1 CfgTRES=gres/gpu={DIGITS},gres/gpu=² SlurmdStartTime=²")[0][2:] == (
+        *((), (), "", None),
+    )
+    with pytest.raises(InputError, match="has not 4 columns"):
+        parse_tasks("1|RUNNING\n")
+    assert parse_tasks("²|RUNNING|1|None\n")[0].task is None
+    assert parse_settings(f"Name=gpu File=/dev/x{DIGITS}")
+
+
+@pytest.mark.parametrize("text", [f"gpu:{2**64}", f"gpu:{10**21}", "me:559086326542G", "gpu:" + "9" * 16 + "T"])
+def test_a_count_beyond_reason_is_no_type(text: str) -> None:
+    """One of 16 digits was taken for a type, and one GPU of it for what was asked."""
+    with pytest.raises(InputError, match="beyond reason"):
+        gres.parse_gres(text)
+
+
+def test_a_large_count_is_one() -> None:
+    (one,) = gres.parse_gres("bandwidth:lustre:9999999999999999")
+    assert one.quantity == 9999999999999999
+    assert gres.parse_gres(str(one)) == (one,)
+
+
+def test_a_gres_named_gres_is_none() -> None:
+    """Its own text would be read as another's."""
+    with pytest.raises(InputError, match="not of the form"):
+        gres.parse_gres("gres:gres:g")
+
+
+def test_devices_nested_too_deep() -> None:
+    with pytest.raises(GpuError, match="not of the expected form"):
+        simulated.parse_devices("[" * 100_000)
+
+
+def test_a_csv_that_breaks_in_its_header() -> None:
+    with pytest.raises(InputError, match="first line"):
+        clustercockpit.parse_jobs("job_id\rx,cluster\n")
+
+
+SPEC = json.loads(next(target for target in TARGETS if target.name == "spec").seeds[0])
+RECORD = json.loads(next(target for target in TARGETS if target.name == "companion").seeds[0])
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *(
+            {"commands": True},
+            {"commands": [None]},
+            {"jobs": 0},
+            {"jobs": 1.5},
+            {"jobs": 977436738534},
+            {"array": None},
+        ),
+        *({"load": [HUGE, 1]}, {"load": ["", 1]}, {"room": []}, {"only": ["1"]}, {"loader": {"cpus": 1}}, {"more": 1}),
+    ],
+    ids=str,
+)
+def test_a_pack_that_is_none(changed: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="no pack"):
+        spec.from_json(json.dumps({**SPEC, **changed}))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "null", "{}", '{"version": 2}'])
+def test_a_text_that_is_no_pack(text: str) -> None:
+    with pytest.raises(InputError, match="no pack"):
+        spec.from_json(text)
+
+
+def test_the_tasks_of_many_jobs_are_counted_at_once() -> None:
+    whole = spec.from_json(json.dumps({**SPEC, "array": "0-99999", "jobs": 100_000}))
+    told = ledger_read.Told(whole, {}, (), (), "", 0.0, 0.0, 0, 0)
+    assert len(ledger_read.missing([told])) == 100_000
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"version": None}, {"script": 5}, {"own": [1]}, {"own": "--explain"}, {"variables": {"A": 1}}, {"attempt": HUGE}],
+    ids=str,
+)
+def test_a_companions_record_that_is_none(changed: dict[str, object], tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    for content in (json.dumps({**RECORD, **changed}), "{}", "[" * 100_000):
+        with open(f"{folder}/record.json", "w") as stream:
+            stream.write(content)
+        with pytest.raises(InputError, match="not of the expected form"):
+            again_record.read_record(folder)
+
+
+def test_a_time_that_no_float_holds(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    for name, read in (("outcome.json", again_record.read_outcome), ("started", joined.read_started)):
+        with open(f"{folder}/{name}", "w") as stream:
+            json.dump({"job_id": "1", "said": "", "step": "", "at_s": HUGE}, stream)
+        with pytest.raises(InputError, match="not of the expected form"):
+            read(folder)
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="no sh")
+@pytest.mark.parametrize("words", ["a\ntouch x", "'; touch x; '", "$(touch x)", "\\", "\u2028touch x", "`x`", "a\0b\r"])
+def test_the_block_is_sh_and_runs_nothing(words: str) -> None:
+    """What the fuzzer asks of the block's form, asked of a shell."""
+    placement = Placement(SharingMode.MPS, Gres("mps", "", 5), 1, 2, "", "", "", None, (words,), ())
+    block = pack_block(fuzz_submit.REQUEST, Footprint(None, None, None, words, words, 0, words), placement)
+    done = subprocess.run(["sh", "-c", block + b"exit 7\n"], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (7, b"", b"")
+
+
+def test_what_a_long_run_found() -> None:
+    """Each held the interpreter for seconds, or raised what nobody catches."""
+    began = time.process_time()
+    with pytest.raises(InputError, match="more than"):
+        spec.parse_array(",".join(["0-99999"] * 9000))
+    imported_files(b"import a.b, c\nfrom" + b" " * 60_000 + b"x", ("/nowhere",))
+    assert time.process_time() - began < 0.5
+    with pytest.raises(ConfigError, match="must be a number"):
+        parse_site({"schema": 1, "cluster": "c", "slurm_release": "22.05", "prices": {"kwh": 10**400}}, "site.toml")
