@@ -586,7 +586,7 @@ def test_others_with_the_daemons_name_make_nobody_wait(node: Node) -> None:
     """A name is any process's to have; each one that was looked at as its owner took a dozen milliseconds."""
     crowd = (
         "import ctypes, os, signal, sys\nctypes.CDLL(None).prctl(15, b'nvidia-cuda-mps')\n"
-        "for _ in range(300):\n if not os.fork():\n  ctypes.CDLL(None).prctl(1, 9); signal.pause()\n"
+        "for _ in range(800):\n if not os.fork():\n  ctypes.CDLL(None).prctl(1, 9); signal.pause()\n"
         "print('.', flush=True)\nsignal.pause()"
     )
     with subprocess.Popen(
@@ -599,7 +599,7 @@ def test_others_with_the_daemons_name_make_nobody_wait(node: Node) -> None:
         node.run("stop", 1, ALICE)
         took_s = time.monotonic() - began
         others.kill()
-    assert took_s < 4
+    assert took_s < 6, "two looks at 800 processes"
 
 
 @pytest.mark.parametrize("planted", ["a fifo", "a daemon that does not answer"])
@@ -617,14 +617,16 @@ def test_nothing_runs_as_the_user_outside_of_the_daemons_cgroup(node: Node, plan
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(node.run, "start", 2, ALICE)
         while not running.done():
-            for status in Path("/proc").glob("[0-9]*/status"):
+            for number in filter(str.isdigit, os.listdir("/proc")):
+                process = Path("/proc", number)
                 try:
-                    if "Uid:\t85410\t" in status.read_text() and "colloc.slice" not in (
-                        status.with_name("cgroup").read_text()
+                    if (
+                        "Uid:\t85410\t" in (process / "status").read_text()
+                        and "colloc.slice" not in (process / "cgroup").read_text()
                     ):
-                        outside.add(status.with_name("cmdline").read_bytes())
+                        outside.add((process / "cmdline").read_bytes())
                 except OSError:
                     continue
     if planted != "a fifo":
         os.kill(pid, signal.SIGCONT)
-    assert outside == set()
+    assert outside - {b""} == set(), "one that has ended is in no cgroup, and has no words"
