@@ -153,7 +153,10 @@ def _answer(tls: bool, host: str, port: int, path: str) -> bytes:
             if left_s <= 0:
                 raise TimeoutError(f"no whole answer in {_ANSWER_S:g} s")
             connection.settimeout(left_s)
-            piece = connection.recv(65536)
+            try:
+                piece = connection.recv(65536)
+            except TimeoutError:
+                continue  # so is the time for the whole
             if not piece:
                 return b"".join(pieces)
             pieces.append(piece)

@@ -18,6 +18,7 @@ from slurm_colloc.runtime.processes import Process, families_of, line_of, parse_
 from slurm_colloc.runtime.step import Step
 from slurm_colloc.runtime.steps import Files
 from tests.cluster.packs import a_spec
+from tests.waiting import wait_for
 
 # 10 is the step's shell, 11 its program, 12 and 13 what that forked.
 ALL = range(100)
@@ -111,9 +112,10 @@ def test_processes_without_marks_are_their_parents(tmp_path: Path) -> None:
     stripped = begun(1, f"env -i sh -c '{cuda} & wait'")
     monitor = begun(2, "exec 8<dev/nvidiactl; echo $$; sleep 60 & wait")
     try:
+        # The shell that was waited for may not have its sleep yet.
+        wait_for(lambda: len(families_of("7-ab", (1,))[1]) == 3, "the family is not complete")
         families = families_of("7-ab", (1, 2, 3))
         assert stripped.pid in families[1]
-        assert len(families[1]) == 3
         assert families[3] == {}
         assert with_gpu_open(families[2]) == set()
         assert with_gpu_open(families[1]) == families[1].keys() - {stripped.pid}
