@@ -18,6 +18,10 @@ from slurm_colloc.errors import ConfigError
 SCHEMA = 1
 ENVIRONMENT_VARIABLE = "COLLOC_CONF"
 SYSTEM_FILE = "/etc/slurm_colloc/site.toml"
+# tomllib takes time and memory by the square of a key's parts, and a longer number cannot be printed in an error.
+_ABSURD = re.compile(
+    rb"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32}|(?<!\w)(?:\d|0[xob])\w{999}"""
+)
 
 
 class MigSlice(NamedTuple):
@@ -332,6 +336,8 @@ def load_site(path: str) -> SiteConfig:
                     f"site file '{path}' belongs to uid {owner}, neither to you nor to root; move it away"
                 )
             text = stream.read(16 * 1024 * 1024)
+        if _ABSURD.search(text):
+            raise ValueError("a key of more than 32 parts, or a number of more than 1000 digits")
         table = tomllib.loads(text.decode())
     except OSError as error:
         by = f" (named by ${ENVIRONMENT_VARIABLE})" if path == os.environ.get(ENVIRONMENT_VARIABLE) else ""

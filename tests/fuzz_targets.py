@@ -221,7 +221,7 @@ def _kept() -> Iterator[Target]:
 
 def _of_slurm() -> Iterator[Target]:
     from slurm_colloc.runtime.first import parse_tasks
-    from slurm_colloc.slurm import ended, limits, parse, running, setup, sinfo
+    from slurm_colloc.slurm import ended, hostlist, limits, parse, running, setup, sinfo
 
     def every(name: str) -> tuple[bytes, ...]:
         return recorded(*(f"recorded/slurm-*/{one}" for one in name.split()))
@@ -233,6 +233,7 @@ def _of_slurm() -> Iterator[Target]:
     yield of_text("partitions", parse.parse_partitions, *partitions)
     yield of_text("partition-setups", setup.parse_partition_setups, *partitions)
     yield of_text("config", lambda text: (parse.parse_config(text), setup.parse_config_parts(text)), *configs)
+    yield of_text("hostlist", lambda text: _names(hostlist, text), b"g[1-3,7],m1", b"n[098-100]x[1-2],r1n08,r1n[09-10]")
     yield of_text("release", parse.parse_release, *every("scontrol/version.txt"))
     yield of_text("states", parse.parse_states, b"1|RUNNING\n2|CANCELLED by 1001\n")
     yield of_text("sinfo-free", sinfo.parse_free, *every("sinfo/*.txt"))
@@ -258,6 +259,12 @@ def _of_slurm() -> Iterator[Target]:
     yield of_text("sdiag", setup.parse_queue, *every("setup/queue.txt"))
 
 
+def _names(hostlist: Any, text: str) -> object:
+    names = hostlist.expand(text)
+    assert set(hostlist.expand(hostlist.fold(names))) == set(names), "a name is lost"
+    return names[:24], len(names)
+
+
 # --- files of administrators ---
 
 
@@ -274,7 +281,7 @@ def _configured() -> Iterator[Target]:
     )
     confs = recorded("recorded/slurm-*/setup/gres.conf", "../site-configs/*/*.conf*", "golden/site/**/*.conf*")
     yield of_text("gres-conf", setup.parse_gres_conf, *confs)
-    yield of_text("slurm-conf", parse_settings, *confs, refusals=())
+    yield of_text("slurm-conf", parse_settings, *confs)
     yield of_text("weights-conf", setup.parse_weights, b"CPU=1.0,Mem=0.25G,GRES/gpu=2e1")
     units = {"uuid": "GPU-1", "gres_index": 0, "model": "H100", "profile": "", "mem_total_mib": 80000, "sm_count": 132}
     gpus = {"node": "g1", "complete": True, "units": [{**units, "whole_sm_count": 132, "parent_uuid": ""}]}

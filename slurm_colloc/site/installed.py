@@ -12,10 +12,12 @@ from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import read_bounded
 from slurm_colloc.site.render import Rendered
 from slurm_colloc.site.shares import billed_weights
-from slurm_colloc.slurm.hostlist import expand, fold
+from slurm_colloc.slurm.hostlist import count, expand, fold
 
 _LIMIT_BYTES = 16 * 1024 * 1024
 _MOST_LINKS = 40  # as the kernel
+# Of all nodes together; 30,000 nodes of 15 settings are fewer.
+_MOST_SETTINGS = 2**19
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 _WORD = re.compile(r"""(?<!\w)([A-Za-z]\w*)\s*=\s*("[^"]*"|'[^']*'|\S*)""")
 # Lists of which a site has more words than ours.
@@ -24,6 +26,7 @@ _WEIGHTS = "tresbillingweights"
 _SUBJECTS = {"nodename": "NodeName", "partitionname": "PartitionName"}
 # What a line is about, and its key -> the value; about a node ("NodeName", "g1").
 Settings = dict[tuple[str, str], dict[str, str]]
+_FILES = re.compile(r"File=(\S*)(.*)", re.DOTALL)
 
 
 class Compared(NamedTuple):
@@ -66,7 +69,7 @@ def _compare(file: Rendered, root: str, owners: Collection[int], *, contents: bo
         compared = _calls if file.installed.endswith(".lua") else differences
         changed = compared(file.text, text) if file.part else _changes(file, path, text)
         lines = (*others, *(changed if contents else ()))
-    except StoreError as error:
+    except (StoreError, InputError) as error:
         return Compared(file.name, path, "not readable", (str(error),))
     return Compared(file.name, path, "differs" if lines else "same", lines)
 
@@ -192,9 +195,13 @@ def parse_settings(text: str) -> Settings:
     """Return what each node, each partition and the whole cluster is told, from slurm.conf or gres.conf.
 
     A list of gres or device files is brought into one order; lines of one gres are added up.
+
+    Raises:
+        InputError: it tells more than any cluster's files do.
     """
-    found: Settings = {}
-    defaults: dict[str, dict[str, str]] = {}
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    defaults: dict[str, dict[str, list[str]]] = {}
+    room = _MOST_SETTINGS
     for line in re.sub(r"\\\n", " ", text).splitlines():
         words = {key: value.strip("\"'") for key, value in _WORD.findall(re.split(r"(?<!\\)#", line)[0])}
         if not words:
@@ -202,13 +209,20 @@ def parse_settings(text: str) -> Settings:
         first = next(iter(words))
         subject = _SUBJECTS.get(first.lower(), "")
         name = words.pop(first) if subject else ""
+        of_all = defaults.get(subject, {})
+        is_nodes = subject == "NodeName"
+        room -= (_count(name) if is_nodes else 1) * (1 + len(of_all) + _weight(words))
+        if room < 0:
+            raise InputError(f"it tells nodes more than {_MOST_SETTINGS} settings by line '{line[:80]}'")
         settings = dict(_settings(words))
         if name.upper() == "DEFAULT":
-            defaults.setdefault(subject, {}).update(settings)
+            defaults.setdefault(subject, {}).update({key: [value] for key, value in settings.items()})
             continue
-        for each in _names(name) if subject == "NodeName" else (name,):
-            _add(found.setdefault((subject, each), dict(defaults.get(subject, {}))), settings)
-    return found
+        for each in _names(name) if is_nodes else (name,):
+            there = found.setdefault((subject, each), {key: [*values] for key, values in of_all.items()})
+            for key, value in settings.items():
+                there.setdefault(key, []).append(value)
+    return {what: {key: _together(values) for key, values in told.items()} for what, told in found.items()}
 
 
 def _settings(words: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -223,20 +237,33 @@ def _settings(words: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     yield f"{name}:{kind}" if kind else name, " ".join(f"{key.title()}={value}" for key, value in sorted(told.items()))
 
 
-def _add(there: dict[str, str], new: Mapping[str, str]) -> None:
-    for key, value in new.items():
-        if value.startswith("File=") and there.get(key, "").startswith("File="):
-            there[key] = "File=" + fold([there[key].removeprefix("File="), value.removeprefix("File=")])
-        elif value.startswith("Count=") and there.get(key, "").startswith("Count="):
-            there[key] += f" and {value}"
-        else:
-            there[key] = value
+def _together(values: list[str]) -> str:
+    """Return what lines about one thing come to: files and counts of a gres add up, else the last line counts."""
+    files = [match for value in values if (match := _FILES.match(value))]
+    if len(files) == len(values) > 1 and len({match[2] for match in files}) == 1:
+        return f"File={fold(match[1] for match in files)}{files[0][2]}"
+    if all(value.startswith("Count=") for value in values):
+        return " and ".join(values)
+    return values[-1]
 
 
 def _value(key: str, value: str) -> str:
     if key.lower() == "file":
         return fold([value])
     return ",".join(sorted(value.split(","))) if key.lower() in ("gres", "tresbillingweights") else value
+
+
+def _weight(words: Mapping[str, str]) -> int:
+    """Return how many settings a line counts as: a device file takes as long as six of another kind."""
+    return sum(6 * _count(value) if key.lower() == "file" else 1 for key, value in words.items())
+
+
+def _count(text: str) -> int:
+    """Return how many names a value may be a list of; 1 where it is none."""
+    try:
+        return count(text)
+    except InputError:
+        return 1
 
 
 def _names(text: str) -> Iterable[str]:

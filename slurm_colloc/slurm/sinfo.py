@@ -8,7 +8,7 @@ from typing import NamedTuple
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 from slurm_colloc.slurm.free import kind_of
-from slurm_colloc.slurm.gres import split_items
+from slurm_colloc.slurm.gres import SHOWN, split_items
 from slurm_colloc.units import whole
 
 # One line for each node and partition; a field without a width is printed whole.
@@ -17,9 +17,9 @@ QUESTION = ("sinfo", "-h", "-a", "-N", "-O", "NodeList:|,Partition:|,Gres:|,Gres
 # rebooted or silent, and another state means drained, down, reserved or without a free core.
 _OPEN = ("idle", "mix")
 _SHARED = ("mps", "shard")
-# No node has so many.
-_MOST_DEVICES = 1024
-_ITEM = re.compile(r"(gpu|mps|shard)(?::([A-Za-z_0-9.+-]*[A-Za-z_.+-][A-Za-z_0-9.+-]*))?:(\d{1,9})(?:\(([^()]*)\))?")
+# No node has so many devices, or kinds of them.
+_MOST_DEVICES, _MOST_KINDS = 1024, 64
+_ITEM = re.compile(r"(gpu|mps|shard)(?::((?![0-9]+:)[A-Za-z_0-9.+-]++))?:(\d{1,9})(?:\(([^()]*)\))?")
 _IGNORED = re.compile(r"(?!(?:gpu|mps|shard)(?::|$))[a-z_][a-z_0-9]*(?::.*)?")
 
 
@@ -72,12 +72,17 @@ def parse_shares(text: str) -> dict[str, tuple[tuple[Gres, tuple[int, ...]], ...
 def _entries(text: str) -> Iterator[_Entry]:
     if text in ("", "(null)", "N/A", "none"):
         return
-    for item in split_items(text):
+    for number, item in enumerate(split_items(text)):
+        if number >= _MOST_KINDS:
+            raise InputError(f"sinfo printed '{text[:SHOWN]}', more kinds of gres than a node has")
         match = _ITEM.fullmatch(item)
         if match is not None:
-            yield _Entry(Gres(match[1], match[2] or "", int(match[3])), match[4] or "")
+            detail = match[4] or ""
+            if detail.count(",") >= _MOST_DEVICES:
+                raise InputError(f"sinfo printed '{item[:SHOWN]}', more devices than a node has")
+            yield _Entry(Gres(match[1], match[2] or "", int(match[3])), detail)
         elif not _IGNORED.fullmatch(item):
-            raise InputError(f"sinfo printed the gres '{item}', which is not of the form name[:type]:count")
+            raise InputError(f"sinfo printed the gres '{item[:SHOWN]}', which is not of the form name[:type]:count")
 
 
 def _free_on(there: list[_Entry], used: list[_Entry]) -> dict[str, int]:
@@ -125,12 +130,12 @@ def _most_left(total: Gres, of: _Entry | None, devices: int, taken: set[int], as
 
 def _indices(detail: str) -> set[int]:
     """Return {0, 1, 3} from ``IDX:0-1,3``."""
-    found: set[int] = set()
+    found: list[int] = []
     if detail.startswith("IDX:"):
         for part in detail[len("IDX:") :].split(","):
             first, _, last = part.partition("-")
             low = whole(first)
-            if low is not None:
+            if low is not None and len(found) < _MOST_DEVICES:
                 high = whole(last)
-                found |= set(range(low, min(low if high is None else high, low + _MOST_DEVICES) + 1))
-    return found
+                found += range(low, min(low if high is None else high, low + _MOST_DEVICES) + 1)
+    return set(found)

@@ -41,7 +41,10 @@ _VERDICTS = (
     # What slurm.ERROR of a site's job_submit.lua comes to.
     b"Unspecified error",
 )
-DEFINITE = re.compile(rb"submission failed: [^\n]*(?:%s)" % b"|".join(re.escape(words) for words in _VERDICTS))
+# The first of a line is not taken back: sbatch quotes options, in which the words may stand thousands of times.
+DEFINITE = re.compile(
+    rb"^(?>[^\n]*?submission failed: )[^\n]*(?:%s)" % b"|".join(re.escape(words) for words in _VERDICTS), re.MULTILINE
+)
 # A program that would call csub back for ever: csub's own start script under another name, or a script that starts it.
 _NAMES_CSUB = re.compile(rb"^[^#\n]*\bcsub\b", re.MULTILINE)
 STDOUT, STDERR = 1, 2

@@ -8,11 +8,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from datetime import UTC
 from pathlib import Path
 
 import pytest
 
 from slurm_colloc.accounting.sources import clustercockpit
+from slurm_colloc.accounting.sources.controller import parse_jobs
+from slurm_colloc.accounting.sources.jobcomp import parse_jobcomp
 from slurm_colloc.config import parse_site
 from slurm_colloc.errors import ConfigError, GpuError, InputError
 from slurm_colloc.estimate.static import least_memory
@@ -24,9 +27,10 @@ from slurm_colloc.history.signature import signature
 from slurm_colloc.model import Footprint, Gres, Placement, SharingMode
 from slurm_colloc.runtime import again_record, joined, ledger_read, spec
 from slurm_colloc.runtime.first import parse_tasks
+from slurm_colloc.runtime.spec import parse_array
 from slurm_colloc.site.installed import parse_settings
 from slurm_colloc.slurm import gres, parse, running, setup, sinfo
-from slurm_colloc.submit import reasons
+from slurm_colloc.submit import handover, reasons
 from slurm_colloc.submit.render import pack_block
 from tests import fuzz, fuzz_submit, fuzz_targets
 
@@ -100,6 +104,11 @@ def keep(text: str) -> object:
     return reasons.step_gpus(text.encode()), reasons.reason_to_keep_text(text.encode(), "/bin/sh")
 
 
+def keys(text: str) -> str:
+    """Return as many keys as there is room for."""
+    return " ".join(f"k{number}=1" for number in range(len(text) // 8))
+
+
 def refused(parse_it: Callable[[str], object]) -> Callable[[str], object]:
     def call(text: str) -> None:
         with pytest.raises(InputError):
@@ -108,12 +117,45 @@ def refused(parse_it: Callable[[str], object]) -> Callable[[str], object]:
     return call
 
 
+JOB = (
+    "JobId=5 JobName=x UserId=u(1) GroupId=g(1) MCS_label=N/A Account=a QOS=q JobState=RUNNING Reason=None"
+    " SubmitTime=1970-01-01T01:00:00 A=1 StartTime=1970-01-01T01:00:00 EndTime=Unknown A=1 Partition=p A=1 NodeList=g1"
+)
+BEGIN = "UserId=u(1) GroupId=g(1) a Account=a QOS=q JobState=RUNNING a SubmitTime=1 a "
+
+
+OF_JOBCOMP = (
+    " JobState=R Partition=p TimeLimit=1 StartTime=1 EndTime=1 NodeList=n NodeCnt=1 ProcCnt=1 WorkDir="
+    " ReservationName= Tres= Account= QOS= WcKey="
+)
+
+
+def completed(text: str) -> None:
+    assert parse_jobcomp(f"JobId=1 UserId=u(1) GroupId=g(1) Name={text}", UTC).rows == ()
+
+
+def refused_job(text: str) -> None:
+    assert parse_jobs(f"JobId=5 JobName=x UserId=u(1) GroupId=g(1) {text}", "c", UTC).rows == ()
+
+
+MPS = ",".join(["mps:1"] * 60)
 SLOW: tuple[tuple[str, Callable[[str], object], str], ...] = (
     ("weights", lambda text: least_memory(text, (), {}, "/nonexistent"), "\n"),
     ("weights", lambda text: least_memory(text, (), {}, "/nonexistent"), "\f"),
     ("signature", lambda text: signature(text.encode(), (), 1, folder="/nonexistent"), "~"),
     ("signature", lambda text: signature(text.encode(), (), 1, folder="/nonexistent"), "+"),
     ("signature", lambda text: signature(b"#!/bin/sh\ncp", (f"cp {text}", "|"), 1, folder="/nonexistent"), " "),
+    ("sbatch's words", lambda text: handover.DEFINITE.search(text.encode()), "submission failed: "),
+    ("imports", lambda text: imported_files(f"import a.b, c\nfrom{text}".encode(), ()), " "),
+    ("imports", lambda text: imported_files(f"import a\nimport{text}".encode(), ()), "\t"),
+    ("array", refused(parse_array), "90-99995:4,"),
+    ("scontrol jobs", refused_job, "a UserId="),
+    ("scontrol jobs", refused_job, "a UserId=u(1) GroupId=g(1) "),
+    ("scontrol jobs", refused_job, "a Account=a QOS=q JobState="),
+    ("scontrol jobs", refused_job, BEGIN),
+    ("scontrol jobs", refused_job, f"{BEGIN} StartTime=1 EndTime=1 a Partition=p "),
+    ("scontrol jobs", lambda text: parse_jobs(text, "c", UTC), f"{JOB} "),
+    ("jobcomp", completed, OF_JOBCOMP),
     ("settings", lambda text: _lines(text.encode(), is_noise), "-" * 998 + "\n"),
     ("reasons", keep, "srun "),
     ("reasons", keep, "squeue "),
@@ -121,9 +163,18 @@ SLOW: tuple[tuple[str, Callable[[str], object], str], ...] = (
     ("release", refused(parse.parse_release), "9"),
     ("weights of TRES", refused(lambda text: setup.parse_weights(f"a={text}x")), "9"),
     ("slurm.conf", parse_settings, "a"),
+    ("slurm.conf", refused(parse_settings), "NodeName=n[1-60000] A=1\n"),
+    ("slurm.conf", refused(parse_settings), "Name=gpu File=/dev/n[0-60000]\n"),
+    ("slurm.conf", refused(lambda text: parse_settings(f"NodeName=DEFAULT {keys(text)}\nNodeName=n[1-60000]")), "a"),
+    ("slurm.conf", refused(lambda text: parse_settings(f"NodeName=n[{text}0] File={text}")), "1-2,"),
+    ("slurm.conf", lambda text: parse_settings(f"Name=gpu File={text}"), "/dev/a1b2,/dev/a2b1,"),
     ("gres", refused(gres.parse_gres), ","),
     ("gres", refused(gres.parse_gres), "(,"),
     ("sinfo", refused(lambda text: sinfo.parse_shares(f"g1|a|gpu:1|{text}|idle")), ","),
+    ("sinfo", refused(lambda text: sinfo.parse_shares(f"g1|a|gpu:1|gpu:{text}|idle")), "a1"),
+    ("sinfo", refused(lambda text: sinfo.parse_free(f"g1|a|{text}mps:1|{text}mps:1|idle")), "gpu:a1:1,"),
+    ("sinfo", refused(lambda text: sinfo.parse_free(f"g1|a|{MPS}|mps:1({text}1/2)|idle")), "1/2,"),
+    ("sinfo", refused(lambda text: sinfo.parse_free(f"g1|a|{MPS}|mps:1(IDX:{text}1)|idle")), "0-1023,"),
     ("sdiag", refused(setup.parse_queue), "\n"),
     ("sdiag", lambda text: setup.parse_queue(f"sdiag output at x (1)\n{text}"), "\n"),
 )

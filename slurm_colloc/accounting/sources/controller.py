@@ -16,17 +16,23 @@ from slurm_colloc.model import AllocationRow
 from slurm_colloc.slurm.gres import parse_gres
 
 # The keys come in a fixed order; JobName is the user's words and may hold "Key=value" too, so the order is the grammar.
-_JOB = re.compile(
-    r"JobId=(?P<raw>\d+) (?:ArrayJobId=(?P<array>\d+) ArrayTaskId=(?P<task>\S+) )?"
-    r"(?:HetJobId=(?P<het>\d+) HetJobOffset=(?P<offset>\d+) )?JobName=(?P<name>.*?) UserId=(?P<user>[^(]*)\(\d+\) "
-    r"GroupId=\S+ .*? Account=(?P<account>\S*)"
-    r" QOS=(?P<qos>\S*) .*?JobState=(?P<state>\S+) .*? SubmitTime=(?P<submit>\S+) .*? StartTime=(?P<start>\S+)"
-    r" EndTime=(?P<end>\S+) .*? Partition=(?P<partition>\S*) .*? NodeList=(?P<nodes>\S*) (?:.*?JOB_GRES=(?P<gres>\S+))?"
+# Each part takes the first place that fits and is not taken back: a later one leaves no more room for what follows, and
+# trying all of them takes hours for a line of 64 KiB.
+_FROM_USER = (
+    r" UserId=(?P<user>[^(]{0,256}+)\(\d++\) GroupId=\S++ )"
+    r"(?>.*? Account=(?P<account>\S*+) QOS=(?P<qos>\S*+) )(?>.*?(?<!\S)JobState=(?P<state>\S++) )"
+    r"(?>.*? SubmitTime=(?P<submit>\S++) )(?>.*? StartTime=(?P<start>\S++) EndTime=(?P<end>\S++) )"
+    r"(?>.*? Partition=(?P<partition>\S*+) )(?>.*? NodeList=(?P<nodes>\S*+) )"
+    r"(?:.*?(?<!\S)JOB_GRES=(?P<gres>\S++))?"
 )
+_JOB = re.compile(
+    r"JobId=(?P<raw>\d++) (?:ArrayJobId=(?P<array>\d++) ArrayTaskId=(?P<task>\S++) )?"
+    rf"(?:HetJobId=(?P<het>\d++) HetJobOffset=(?P<offset>\d++) )?JobName=(?>(?P<name>.*?){_FROM_USER}"
+)
+# A name such as "x UserId=other(1) GroupId=..." makes a line with two readings; this is the other one.
+_LONGER_NAME = re.compile(rf"(?>.*?{_FROM_USER}")
 # What Slurm itself prints behind the name, read as part of it: 26.05 an id of the submission.
 _BEHIND_NAME = re.compile(r"(?: SLUID=s[0-9A-Z]{13})?(?: HetJobIdSet=\d[\d,-]*)?$")
-# A name such as "x UserId=other(1) GroupId=..." makes a line with two readings; this is the other one.
-_JOB_LONGEST_NAME = re.compile(_JOB.pattern.replace("<name>.*?", "<name>.*"))
 _NEVER_RAN = ("PENDING", "CONFIGURING")
 
 
@@ -51,8 +57,7 @@ def parse_jobs(text: str, cluster: str, zone: tzinfo | None = None, known: Colle
         try:
             if match is None:
                 raise InputError("not a line of 'scontrol show job -d -o'")
-            other = _JOB_LONGEST_NAME.match(line)
-            if other is None or other.groups() != match.groups():
+            if _LONGER_NAME.match(line, match.end("name") + 1):
                 raise InputError("a name in the line imitates its keys")
             if known is not None and (match["raw"] not in known or times[match["raw"]] > 1):
                 raise InputError("the line is of a job that does not exist or has another line; a name may imitate one")

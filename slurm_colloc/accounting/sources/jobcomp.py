@@ -15,18 +15,28 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.model import AllocationRow
 from slurm_colloc.slurm.gres import parse_tres_gres
 
-# Name, WorkDir and WcKey are the user's words and may hold "Key=value" too, so the keys' order is the grammar.
-_JOB = re.compile(
-    r"JobId=(?P<raw>\d+) UserId=(?P<user>[^(]*)\(\d+\) GroupId=[^(]*\(\d+\) Name=(?P<name>.*?)"
-    r" JobState=(?P<state>\S+) Partition=(?P<partition>\S*) TimeLimit=\S+ StartTime=(?P<start>\S+)"
-    r" EndTime=(?P<end>\S+) NodeList=(?P<nodes>\S*) NodeCnt=\d+ ProcCnt=\d+ WorkDir=(?P<folder>.*?)"
-    r" ReservationName=\S* Tres=(?P<tres>\S*) Account=(?P<account>\S*) QOS=(?P<qos>\S*) WcKey=(?P<wckey>.*?)"
-    r" Cluster=(?P<cluster>\S*) SubmitTime=(?P<submit>\S+) EligibleTime=\S+"
+# Name, WorkDir and WcKey are the user's words and may hold "Key=value" too, so the keys' order is the grammar. What
+# stands behind each is taken where it first fits and is not taken back: a later place leaves no more room for the rest.
+_FROM_WCKEY = (
+    r" Cluster=(?P<cluster>\S*+) SubmitTime=(?P<submit>\S++) EligibleTime=\S++"
     r"(?: ArrayJobId=(?P<array>\d+) ArrayTaskId=(?P<task>\d+))?(?: HetJobId=(?P<het>\d+) HetJobOffset=(?P<offset>\d+))?"
-    r" DerivedExitCode=\S+ ExitCode=\S+ ?"
+    r" DerivedExitCode=\S++ ExitCode=\S++ ?"
 )
-# Where the longest of the user's words give what the shortest give, a line has one reading.
-_JOB_LONGEST = re.compile(_JOB.pattern.replace(".*?", ".*"))
+_FROM_FOLDER = (
+    r" ReservationName=\S*+ Tres=(?P<tres>\S*+) Account=(?P<account>\S*+) QOS=(?P<qos>\S*+) WcKey=)"
+    rf"(?P<wckey>.*?){_FROM_WCKEY}"
+)
+_FROM_NAME = (
+    r" JobState=(?P<state>\S++) Partition=(?P<partition>\S*+) TimeLimit=\S++ StartTime=(?P<start>\S++)"
+    r" EndTime=(?P<end>\S++) NodeList=(?P<nodes>\S*+) NodeCnt=\d++ ProcCnt=\d++ WorkDir=)"
+    rf"(?>(?P<folder>.*?){_FROM_FOLDER}"
+)
+_JOB = re.compile(
+    r"JobId=(?P<raw>\d++) UserId=(?P<user>[^(]*+)\(\d++\) GroupId=[^(]*+\(\d++\) Name="
+    rf"(?>(?P<name>.*?){_FROM_NAME}"
+)
+# Where a line can also be read with a longer name or folder, it has no one reading.
+_LONGER_NAME, _LONGER_FOLDER = re.compile(rf"(?>.*?{_FROM_NAME}"), re.compile(rf"(?>.*?{_FROM_FOLDER}")
 
 
 def parse_jobcomp(text: str, zone: tzinfo | None = None) -> Parsed:
@@ -57,10 +67,11 @@ def parse_jobcomp(text: str, zone: tzinfo | None = None) -> Parsed:
 
 
 def _row(line: str, zone: tzinfo | None) -> AllocationRow:
-    match, other = _JOB.fullmatch(line), _JOB_LONGEST.fullmatch(line)
-    if match is None or other is None:
+    match = _JOB.fullmatch(line)
+    if match is None:
         raise InputError("not a line of jobcomp/filetxt")
-    if match.groups() != other.groups():
+    ends = ((_LONGER_NAME, match.end("name")), (_LONGER_FOLDER, match.end("folder")))
+    if any(longer.fullmatch(line, end + 1) for longer, end in ends):
         raise InputError("a name in the line imitates its keys")
     if match["state"] == "RESIZING":
         raise InputError("the part of a run before its size changed: the line has no start")
