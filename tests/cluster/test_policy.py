@@ -90,12 +90,12 @@ def reload(lab: Lab, folder: str) -> None:
     for name in ("job_submit", "cli_filter"):
         path = lab.root / f"etc/{name}.lua"
         path.write_text(with_ours(name, folder))
-        # slurmctld compares whole seconds.
-        reload.mtime += 10  # type: ignore[attr-defined]
+        # slurmctld compares whole seconds, and takes an older file for the one that it has.
+        reload.mtime = max(reload.mtime, time.time()) + 10  # type: ignore[attr-defined]
         os.utime(path, (reload.mtime, reload.mtime))  # type: ignore[attr-defined]
 
 
-reload.mtime = time.time()  # type: ignore[attr-defined]
+reload.mtime = 0.0  # type: ignore[attr-defined]
 
 
 def know(lab: Lab, *names: str, mem_mib: int = 3000, user: str = "alice") -> Path:

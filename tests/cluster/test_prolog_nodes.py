@@ -82,7 +82,7 @@ def test_a_node_without_gpu_has_our_files_and_not_our_program(lab: Lab) -> None:
     config = load_site(str(CHECKOUT / "site-configs/h100-mps/site.toml"))
     files = {file.name: file for file in render_site(config, Host("/opt/slurm_colloc"))}
     names = ("prolog.50-colloc", "epilog.50-colloc", "task_prolog")
-    assert {files[name].hosts for name in names} == {"every node, with a GPU or without"}
+    assert {files[name].hosts for name in names} == {"each node, without GPUs too"}
     for name in names:
         place = lab.root / "etc" / name.partition(".")[0] / "50-colloc"
         place.parent.mkdir()
