@@ -15,7 +15,7 @@ demo: env      ## the whole story on a private real cluster
 
 test: env      ## the whole suite, the real cluster included
 	$(ENV)/pytest -n auto -m "not soak" tests/unit tests/package
-	$(ENV)/pytest -n 2 --dist loadfile -m "not soak and not alone" tests/cluster
+	$(ENV)/pytest -n 4 --dist loadfile -m "not soak and not alone" tests/cluster
 	$(ENV)/pytest -m "alone and not soak" tests/cluster
 
 test-matrix:   ## the tests of the real cluster on every Slurm release that a lab can run, as root
@@ -51,12 +51,14 @@ bench: env     ## ratios side by side in one run
 	$(ENV)/python -m tests.bench
 	$(ENV)/python -m tests.bench_agent
 	$(ENV)/python -m tests.bench_accounting
+	$(ENV)/python -m tests.bench_report
 	$(ENV)/python -m tests.bench_history
 	$(ENV)/python -m tests.bench_policy
 
 docs: env-only ## regenerate the reference pages and completion scripts; CI fails when they are stale
 	$(ENV)/colloc site reference > docs/reference/site.toml.md
 	$(ENV)/colloc site doctor --list > docs/reference/doctor.md
+	$(ENV)/colloc report --json-schema > docs/reference/report.schema.json
 	$(ENV)/python -m slurm_colloc.cli.csub_complete bash > docs/completion/csub.bash
 	$(ENV)/python -m slurm_colloc.cli.csub_complete zsh > docs/completion/_csub
 	$(ENV)/python -m slurm_colloc.cli.csub_complete fish > docs/completion/csub.fish

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, get_args, get_origin
 
 from slurm_colloc.errors import ConfigError
+from slurm_colloc.files import is_not_own_folder
 
 SCHEMA = 1
 ENVIRONMENT_VARIABLE = "COLLOC_CONF"
@@ -185,6 +186,13 @@ class Prices(NamedTuple):
     co2_g_per_kwh: float | None = None
 
 
+class Mail(NamedTuple):
+    """The mails that slurmctld sends about jobs (MailProg)."""
+
+    program: str = ""
+    timeout_s: int = 10
+
+
 class Engine(NamedTuple):
     """The jobs that make a report with --engine slurm."""
 
@@ -221,6 +229,7 @@ class SiteConfig(NamedTuple):
     audit: Audit = Audit()
     prices: Prices = Prices()
     engine: Engine = Engine()
+    mail: Mail = Mail()
 
     @property
     def state_folder(self) -> str:
@@ -229,10 +238,17 @@ class SiteConfig(NamedTuple):
 
     @property
     def decisions_folder(self) -> str:
-        """Return where this user's decisions are dropped: in a folder of their own in the site's spool, or at home."""
-        if self.paths.decisions:
-            return os.path.join(self.paths.decisions, str(os.geteuid()))
-        return os.path.join(user_data_folder(), "decisions")
+        """Return where this user's decisions are dropped: in a folder of their own in the site's spool, or at home.
+
+        Everybody may write into the spool, and so be the first to have a folder of that name.
+        """
+        own = self.own_spool
+        return own if own and not is_not_own_folder(own) else os.path.join(user_data_folder(), "decisions")
+
+    @property
+    def own_spool(self) -> str:
+        """Return this user's folder in the site's spool, whoever made it; empty where the site has none."""
+        return os.path.join(self.paths.decisions, str(os.geteuid())) if self.paths.decisions else ""
 
 
 _CHOICES = {
@@ -267,6 +283,7 @@ _LEAST = {
     "timeouts.decide_s": 0.1,
     "trace.timeout_s": 1,
     "trace.memory_mib": 1024,
+    "mail.timeout_s": 1,
     "engine.cpus_per_job": 1,
     "engine.mem_gib": 0.25,
     "engine.time_min": 1,
@@ -278,11 +295,11 @@ _LEAST = {
     "pool.slice.mem_mib": 1,
 }
 # MPS takes 48 clients on one GPU since Volta.
-_MOST = {"observe.prometheus_port": 65535, "sharing.pack_max_tasks": 48}
+_MOST = {"mail.timeout_s": 60, "observe.prometheus_port": 65535, "sharing.pack_max_tasks": 48}
 # Scheme, host, port, and path with query: what parse_exporter_url takes.
 _EXPORTER_URL = r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(/[!-~]*)?"
 # Services would look for them wherever they were started.
-_ABSOLUTE = ("paths.state", "paths.journal", "known_jobs.table")
+_ABSOLUTE = ("paths.state", "paths.journal", "known_jobs.table", "mail.program")
 
 
 def user_data_folder() -> str:

@@ -109,6 +109,9 @@ DOCUMENTATION: dict[str, str] = {
     "audit.min_coverage_pct": "nobody is named on numbers with less sampled time than this",
     "audit.zero_use_min_gpu_hours": "GPU-hours at zero use from which COL001 speaks",
     "audit.outside_jobs_min_gpu_hours": "GPU-hours outside any job from which COL002 names a node; 0: never",
+    "mail.program": "the mail program of slurmctld's host, e.g. '/usr/bin/mail', behind the MailProg that "
+    "'colloc site render' then writes, which says on a job's end what its GPUs were used for; empty: none is written",
+    "mail.timeout_s": "for so many seconds a mail waits for that",
     "engine.partition": "partition of the jobs of 'colloc report --engine slurm'; empty: the cluster's default",
     "engine.account": "their account; empty: the user's default",
     "engine.qos": "their QOS; empty: the default",

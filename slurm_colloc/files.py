@@ -10,6 +10,7 @@ from slurm_colloc.errors import StoreError
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
+PASSABLE_FOLDER = 0o711
 
 
 def private_folder(path: str) -> str:
@@ -58,6 +59,37 @@ def open_private_folder(path: str) -> int:
     return descriptor
 
 
+def passable_folder(path: str, folder: int | None = None) -> int:
+    """Return a descriptor of the folder ``path``, which others may pass through and neither list nor write (0711).
+
+    It is made where it is missing; with ``folder``, an open descriptor, ``path`` is a name in it.
+
+    Raises:
+        StoreError: it cannot be made, is a link or no folder, belongs to somebody else, or others may write there.
+    """
+    # With a slash behind it a link would be followed.
+    path = path.rstrip("/") or "/"
+    made = False
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(path, PRIVATE_FOLDER, dir_fd=folder)
+            made = True
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except OSError as error:
+        raise StoreError(f"folder '{path}' cannot be made or opened: {error.strerror}") from error
+    found = os.fstat(descriptor)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        os.close(descriptor)
+        mode = stat.S_IMODE(found.st_mode)
+        raise StoreError(
+            f"folder '{path}' belongs to uid {found.st_uid}, mode {mode:04o}; it must be uid {os.geteuid()}'s, and "
+            "nobody else may write there"
+        )
+    if made:
+        os.fchmod(descriptor, PASSABLE_FOLDER)  # not what the umask leaves of it
+    return descriptor
+
+
 def closed_folder(path: str) -> None:
     """Create ``path`` closed to others (0700) and the folders above it as the umask says; leave one that is there.
 
@@ -96,6 +128,15 @@ def as_owner(folder: str) -> Iterator[None]:
         os.setegid(group)
 
 
+def is_not_own_folder(path: str) -> bool:
+    """Return whether something is there that is no folder of this user's own."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid()
+
+
 def whose(path: str) -> str:
     """Return in words what stands in the way at ``path``: the nearest that is there, its owner, and who asks."""
     while not os.path.lexists(path) and os.path.dirname(path) != path:
@@ -120,16 +161,18 @@ def temporary_path(path: str) -> str:
 def write_atomic(
     path: str,
     content: bytes,
-    mode: int = PRIVATE_FILE,
+    mode: int | None = PRIVATE_FILE,
     folder: int | None = None,
     *,
     durable: bool = False,
     group: int | None = None,
+    owner: int | None = None,
 ) -> None:
     """Write ``content`` to ``path`` so that readers see the old file or the new one, whole.
 
-    With ``folder``, an open descriptor, ``path`` is a name in it. What is ``durable`` survives a loss of power,
-    and takes the time of the disk. With ``group`` it belongs to that one before anybody sees it.
+    Without a ``mode`` it is as the umask says. With ``folder``, an open descriptor, ``path`` is a name in it. What is
+    ``durable`` survives a loss of power, and takes the time of the disk. With ``group`` and ``owner`` it belongs to
+    those before anybody sees it.
 
     Raises:
         StoreError: the folder is missing or full; nothing of ours is left in it.
@@ -137,12 +180,13 @@ def write_atomic(
     temporary = temporary_path(path)
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        descriptor = os.open(temporary, flags, mode, dir_fd=folder)
+        descriptor = os.open(temporary, flags, 0o666 if mode is None else mode, dir_fd=folder)
         try:
             with os.fdopen(descriptor, "wb") as stream:
-                if group is not None:
-                    os.fchown(descriptor, -1, group)
-                os.fchmod(descriptor, mode)  # not what the umask leaves of it
+                if group is not None or owner is not None:
+                    os.fchown(descriptor, -1 if owner is None else owner, -1 if group is None else group)
+                if mode is not None:
+                    os.fchmod(descriptor, mode)  # not what the umask leaves of it
                 stream.write(content)
                 if durable:
                     stream.flush()
@@ -192,6 +236,29 @@ def sync_folder(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def own_secret(path: str, length_bytes: int) -> bytes:
+    """Return the secret in the file ``path``, which is for this very user; it is made where there is none.
+
+    Raises:
+        StoreError: as ``read_own``, or others may read it, or it is of another length.
+    """
+    if not os.path.lexists(path):
+        made = temporary_path(path)
+        write_atomic(made, os.urandom(length_bytes), durable=True)
+        try:
+            # Of two who make one at a time, one is first.
+            with suppress(FileExistsError):
+                os.link(made, path)
+        except OSError as error:
+            raise StoreError(f"file '{path}' cannot be made: {error.strerror}") from error
+        finally:
+            os.unlink(made)
+    secret = read_own(path, length_bytes)
+    if len(secret) != length_bytes or os.lstat(path).st_mode & 0o077:
+        raise StoreError(f"file '{path}' is no secret of {length_bytes} bytes of mode 0600; move it away, or mend it")
+    return secret
 
 
 def read_own(path: str, limit_bytes: int) -> bytes:

@@ -166,3 +166,10 @@ def in_words(duration_s: float) -> str:
             number = duration_s / size_s
             return f"{number:.2g} {unit}" if number < 99.5 else f"{number:.0f} {unit}"
     return f"{duration_s:.0f} s"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """Return a figure to so many significant digits, and never by a power of ten."""
+    if 0 < abs(value) < 0.0001:
+        return "<0.0001" if value > 0 else "just below 0"
+    return f"{value:.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"

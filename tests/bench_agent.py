@@ -24,7 +24,7 @@ from slurm_colloc.gpu import nvml, proc
 from slurm_colloc.gpu.hostuse import HostUse
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.proc import ProcessTable, Status
-from slurm_colloc.model import HostSample
+from slurm_colloc.measured import HostSample
 from slurm_colloc.observe.journal import append
 from slurm_colloc.observe.sampler import Sampler
 from tests.fakes.devices import Load, Process, gpus

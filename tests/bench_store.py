@@ -21,7 +21,7 @@ from slurm_colloc.accounting.compact import compact
 from slurm_colloc.accounting.samples import Samples
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.config import Observe
-from slurm_colloc.model import DeviceSample, HostSample, ProcessSample, Round
+from slurm_colloc.measured import DeviceSample, HostSample, ProcessSample, Round
 from slurm_colloc.observe.journal import append
 from tests.unit.made import HOUR, device, process, seen
 from tests.unit.stored import sampled

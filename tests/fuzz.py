@@ -11,6 +11,7 @@ as a file. The standard library, the project and ClusterShell suffice; targets t
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import multiprocessing
 import random
@@ -22,6 +23,7 @@ import time
 import traceback
 import zlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -30,7 +32,7 @@ import slurm_colloc
 
 LARGEST_BYTES = 64 * 1024
 SLOW_S, HANGS_S = 1.0, 20.0
-GREW_MIB = 256
+GREW_MIB, MOST_MIB = 256, 16_384
 SLICE_S = 0.1
 _KEPT = 400
 _LARGE_EVERY = 64
@@ -345,6 +347,11 @@ def _work(job: tuple[int, float, str]) -> tuple[dict[str, Tally], list[Finding]]
     from tests.fuzz_texts import FOLDERS
 
     seed, until_s, only = job
+    # What waits for ever takes no CPU time: where it does is shown, or where an interpreter dies, and the whole ends.
+    faulthandler.enable()
+    faulthandler.dump_traceback_later(until_s - time.monotonic() + 2 * HANGS_S, exit=True)
+    # Who asks for all memory shall be refused it, not end the machine.
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MIB << 20, MOST_MIB << 20))
     prepare()
     watch_lines()
     hunts = [Hunt(target, seed) for target in fuzz_targets.targets()[0] if only in target.name]
@@ -352,6 +359,7 @@ def _work(job: tuple[int, float, str]) -> tuple[dict[str, Tally], list[Finding]]
         for hunt in hunts:
             hunt.run(until_s=min(until_s, time.monotonic() + SLICE_S))
     FOLDERS.remove()
+    faulthandler.cancel_dump_traceback_later()
     return {hunt.target.name: hunt.tally() for hunt in hunts}, [f for hunt in hunts for f in hunt.findings.values()]
 
 
@@ -398,8 +406,8 @@ def main() -> int:
     _, passed_over = fuzz_targets.targets()
     until_s = time.monotonic() + given.seconds
     jobs = [(given.seed + number, until_s, given.only) for number in range(given.processes)]
-    with multiprocessing.get_context("fork").Pool(given.processes) as pool:
-        done = pool.map(_work, jobs, chunksize=1)
+    with ProcessPoolExecutor(given.processes, multiprocessing.get_context("fork")) as pool:
+        done = list(pool.map(_work, jobs))
     findings = [one for _, found in done for one in found]
     print("\n".join(table([tallies for tallies, _ in done], findings)))
     print("\n".join([*(f"passed over: {name}" for name in passed_over), *save(given.out, findings)]))

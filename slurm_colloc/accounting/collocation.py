@@ -6,7 +6,7 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.accounting.equivalents import unit_gpus
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import Collocation
+from slurm_colloc.measured import Collocation
 from slurm_colloc.slurm.hostlist import expand
 
 _BY_JOBS = """

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.parquet import make_rows
-from slurm_colloc.model import Decision, Prediction
+from slurm_colloc.measured import Prediction
+from slurm_colloc.model import Decision
 
 COLUMNS = {
     "cluster": "VARCHAR",
@@ -34,23 +35,30 @@ _MADE = f"decided_s >= if(start_s > first_s OR submit_s IS NULL, start_s - {366 
 # csub saw the id of the array, not those of its tasks. Job ids come round again: a decision is of the time before the
 # run, and the latest such; a minute for clocks that differ. It is made when the job is submitted, but a requeue sets
 # that time anew: of a job's later runs nobody knows it.
-OF_RUNS = f"""
+_OF = f"""
 SELECT * EXCLUDE (decided_s) REPLACE ({", ".join(f"if({_MADE}, {name}, NULL) AS {name}" for name in _OF_JOBS)})
 FROM (
     SELECT u.*, f.first_s, d.at_s AS decided_s, {", ".join(f"d.{name}" for name in _OF_JOBS)}
-    FROM usage u ASOF LEFT JOIN decisions d
+    FROM {{runs}} u ASOF LEFT JOIN decisions d
       ON d.cluster = u.cluster AND d."user" = u."user" AND d.job_id = split_part(u.job_id, '_', 1)
      AND d.at_s <= u.start_s + 60
     LEFT JOIN (SELECT cluster, job_id_raw, min(start_s) AS first_s FROM readings GROUP BY ALL) f
       ON f.cluster = u.cluster AND f.job_id_raw = u.job_id_raw
 )
 """
+OF_RUNS = _OF.format(runs="usage")
+# Of those of whose jobs csub decided anything: most runs did not go through it.
+OF_DECIDED_RUNS = _OF.format(
+    runs="""(
+        FROM usage u SEMI JOIN decisions d
+          ON d.cluster = u.cluster AND d."user" = u."user" AND d.job_id = split_part(u.job_id, '_', 1))"""
+)
 # Only of a run that completed is the peak a peak; of others it is what it had so far.
 _PREDICTIONS = f"""
 WITH decided AS (
     SELECT rung, if(state = 'COMPLETED', peak_mib / nullif(gpu_mem_q99_mib, 0), NULL) AS mem,
            100 * sm_hours / nullif(sm_seconds / 3600, 0) / nullif(sm_active_q95_pct, 0) AS sm
-    FROM ({OF_RUNS}) WHERE rung IS NOT NULL
+    FROM ({OF_DECIDED_RUNS}) WHERE rung IS NOT NULL
 )
 SELECT rung, count(*), count(mem), count(*) FILTER (mem <= 1), median(mem), max(mem),
        count(sm), count(*) FILTER (sm <= 1), median(sm), max(sm)

@@ -24,11 +24,12 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting import samples, sweep
+from slurm_colloc.accounting import over_time, samples, sweep
+from slurm_colloc.accounting.over_time import Bins, make_bins
 from slurm_colloc.accounting.parquet import broken, connection, entries, parquet_files, read, write
 from slurm_colloc.accounting.samples import ANY_DAY, TABLES
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import PARTS, Window, day_parts, find_runs, make_parts, merge
+from slurm_colloc.accounting.sweep import Window, day_parts, find_runs, make_parts, merge, parts_of
 from slurm_colloc.clock import now, ticking
 from slurm_colloc.config import Engine
 from slurm_colloc.errors import InputError, ProcessError, StoreError
@@ -60,6 +61,7 @@ class Task(NamedTuple):
     folder: str
     threads: int
     memory_mib: int
+    bins: Bins | None = None
 
     @property
     def days(self) -> str:
@@ -93,8 +95,10 @@ def part_of_day(task: Task, day: str) -> str:
         try:
             with connection(work, task.threads, f"{task.memory_mib}MiB") as database:
                 database.execute(f"CREATE TEMP TABLE runs AS FROM {read([_runs_file(task)])}")
-                day_parts(database, Store(task.store), task.window, day)
-                for name in PARTS:
+                if task.bins:
+                    make_bins(database, task.bins)
+                day_parts(database, Store(task.store), task.window, day, task.bins)
+                for name in parts_of(task.bins):
                     write(database, f"FROM day_{name}", _part_file(parts, name), {}, work, PRIVATE_FILE, level=1)
         except StoreError as error:
             raise StoreError(broken(_inputs(Store(task.store), task.window, day)) or str(error)) from error
@@ -108,7 +112,9 @@ def part_of_day(task: Task, day: str) -> str:
     return made
 
 
-def sweep_by_slurm(database: DuckDBPyConnection, store: Store, window: Window, engine: Engine, tell: Tell) -> None:
+def sweep_by_slurm(
+    database: DuckDBPyConnection, store: Store, window: Window, engine: Engine, tell: Tell, bins: Bins | None = None
+) -> None:
     """Make what ``sweep`` makes, each day by a job of Slurm's, but for those that an earlier call has made.
 
     Raises:
@@ -127,21 +133,21 @@ def sweep_by_slurm(database: DuckDBPyConnection, store: Store, window: Window, e
         )
     with store.samples.work("sweep") as above:
         _forget(above or "")
-    key = _key(database, store, window)
+    key = _key(database, store, window, bins)
     with store.samples.work("sweep", key) as folder:
         if folder is None:
             raise StoreError("another run has this report made by jobs; wait for its end, or use --engine local")
         os.utime(folder)
         memory_mib = int(mib_of_gib(engine.mem_gib) * _FOR_BUFFERS)
-        task = Task(os.path.abspath(store.samples.folder), window, folder, engine.cpus_per_job, memory_mib)
+        task = Task(os.path.abspath(store.samples.folder), window, folder, engine.cpus_per_job, memory_mib, bins)
         _fix_runs(database, task)
-        make_parts(database)
+        make_parts(database, bins)
         days = store.samples.days(window.since_s, window.until_s)
         _make_days(task, days, engine, tell)
-        for name in PARTS if days else ():
+        for name in parts_of(bins) if days else ():
             files = [_part_file(task.of_day(day), name) for day in days]
             database.execute(f"INSERT INTO {name} FROM {read(files)}")
-    merge(database)
+    merge(database, bins)
 
 
 def _fix_runs(database: DuckDBPyConnection, task: Task) -> None:
@@ -161,14 +167,14 @@ def _part_file(folder: str, name: str) -> str:
     return os.path.join(folder, f"{name}.parquet")
 
 
-def _key(database: DuckDBPyConnection, store: Store, window: Window) -> str:
+def _key(database: DuckDBPyConnection, store: Store, window: Window, bins: Bins | None) -> str:
     """Return what tells this work from other work: ``now`` is not in it, since whoever asked first has fixed that."""
     paths = [*_inputs(store, window), *parquet_files(os.path.join(store.samples.folder, "allocations"))]
     found = [(path, os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in sorted(paths)]
     worths = database.execute("FROM worths ORDER BY ALL").fetchall()
-    told = hashlib.sha256(repr((window[:2], found, worths)).encode(errors="surrogateescape"))
+    told = hashlib.sha256(repr((window[:2], bins, found, worths)).encode(errors="surrogateescape"))
     # Those that a day's part is made by: which rows there are of it is the store's to say.
-    for module in (samples, sweep, getmodule(Store)):
+    for module in (samples, sweep, over_time, getmodule(Store)):
         assert module is not None
         told.update(getsource(module).encode())
     return told.hexdigest()[:16]

@@ -9,9 +9,11 @@ import math
 import os
 import pwd
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
+
+from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.equivalents import pool_nodes
 from slurm_colloc.accounting.store import Store
@@ -37,6 +39,7 @@ _MIN_SAMPLES = 3
 _EVIDENCE = """
 WITH runs AS (
     SELECT *, row_number() OVER () AS run FROM allocations WHERE cluster = $cluster AND end_s IS NOT NULL
+    AND ($job = '' OR job_id_raw = $job) AND ($user = '' OR "user" = $user)
 ),
 parts AS (
     SELECT r.run, s.*, coalesce(s.sm_active_pct, s.gpu_util_pct) * s.whole_sm_part AS value,
@@ -98,10 +101,14 @@ class Measured(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """Decisions by (user, job id); ``rejected`` counts files that were not a user's own decision."""
+    """Decisions by (user, job id); ``rejected`` counts files that were not a user's own decision.
+
+    ``foreign`` says in words what lies in the place of users' folders and is not theirs: nothing of it is read.
+    """
 
     decisions: Mapping[tuple[str, str], tuple[int, Decision]]
     rejected: int
+    foreign: tuple[str, ...] = ()
 
 
 class History(NamedTuple):
@@ -120,7 +127,8 @@ def collect_decisions(folder: str) -> Collected:
     found: dict[tuple[str, str], tuple[int, Decision]] = {}
     rejected = 0
     left_bytes: dict[int, int] = {}
-    for uid, path in _decision_files(folder):
+    own, foreign = _folders(folder)
+    for uid, path in _decision_files(own):
         try:
             left = left_bytes.get(uid, _MOST_BYTES_OF_USER)
             content = read_bounded(path, min(_LIMIT_BYTES, left), owners=(uid,))
@@ -133,18 +141,32 @@ def collect_decisions(folder: str) -> Collected:
         # Job ids come round again: the later decision counts, whatever order the folder is listed in.
         if key not in found or found[key][1].at_s <= decision.at_s:
             found[key] = (uid, decision)
-    return Collected(found, rejected)
+    return Collected(found, rejected, tuple(foreign))
 
 
-def _decision_files(folder: str) -> Iterator[tuple[int, str]]:
-    """Yield each JSON file with the uid it should belong to; folders that are not a user's own are passed over."""
-    for entry in _entries(folder):
+def _folders(spool: str) -> tuple[list[tuple[int, str]], list[str]]:
+    """Return the users' folders with their uids, and what lies in the place of one and is not that user's, in words."""
+    own, foreign = [], []
+    for entry in _entries(spool):
         # isdecimal alone takes digits of every script, which int() reads too, as somebody else's uid.
-        if not (entry.name.isascii() and entry.name.isdecimal() and entry.is_dir(follow_symlinks=False)):
+        if not (entry.name.isascii() and entry.name.isdecimal()):
             continue
-        uid = int(entry.name)
+        with suppress(OSError):  # gone meanwhile
+            found = entry.stat(follow_symlinks=False)
+            if not stat.S_ISDIR(found.st_mode):
+                foreign.append(f"'{entry.path}' is no folder")
+            elif found.st_uid != int(entry.name):
+                foreign.append(f"'{entry.path}' belongs to uid {found.st_uid}")
+            else:
+                own.append((int(entry.name), entry.path))
+    return own, foreign
+
+
+def _decision_files(folders: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Yield each JSON file of these folders with the uid it should belong to."""
+    for uid, folder in folders:
         # A name begins with the time.
-        for found in reversed(_entries(entry.path, uid)):
+        for found in reversed(_entries(folder, uid)):
             if found.name.endswith(".json"):
                 yield uid, found.path
 
@@ -166,7 +188,16 @@ def measured_runs(store: Store, cluster: str, config: SiteConfig | None = None) 
     Raises:
         StoreError: the store cannot be read.
     """
-    for row in store.rows(_EVIDENCE, {"cluster": cluster, "high": _HIGH}):
+    with store.connect() as database:
+        yield from measured_in(database, cluster, config)
+
+
+def measured_in(
+    database: DuckDBPyConnection, cluster: str, config: SiteConfig | None = None, job_id: str = "", user: str = ""
+) -> Iterator[Measured]:
+    """Yield the same from a database of ``store.connect``; of one job, by its raw id, or one user only, if given."""
+    asked = {"cluster": cluster, "high": _HIGH, "job": job_id, "user": user}
+    for row in database.execute(_EVIDENCE, asked).fetchall():
         job_id, shown_id, user, state, start_s, end_s, model, mib, *use, bound, count, seconds, profile, dram = row[:15]
         grew_until_s, node, devices, gres = row[15:]
         total_mib = device_mib(model, profile, node, config)

@@ -7,7 +7,7 @@ import pandas as pd
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.sweep import usages_of
-from slurm_colloc.model import JobUsage
+from slurm_colloc.measured import JobUsage
 
 
 def runs_frame(database: DuckDBPyConnection) -> pd.DataFrame:

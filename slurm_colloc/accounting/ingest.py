@@ -20,7 +20,7 @@ from slurm_colloc.accounting.sources.rows import form_of
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.clock import now
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.model import JobShare, Round
+from slurm_colloc.measured import JobShare, Round
 
 HOUR_S = 3600
 

@@ -20,7 +20,7 @@ from slurm_colloc.accounting.sources.rows import Form, Rows, read_rows
 from slurm_colloc.accounting.sources.sacct import FIELDS, bounded
 from slurm_colloc.accounting.sources.tres_usage import Step, parse_tres_usage, step_means
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import AllocationRow
+from slurm_colloc.measured import AllocationRow
 from slurm_colloc.slurm.gres import parse_tres_gres
 
 ALLOCATION_COLUMNS = {

@@ -38,7 +38,7 @@ from slurm_colloc.accounting.parquet import (
 )
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import as_owner, closed_folder, file_mode, locked, private_folder, whose
-from slurm_colloc.model import ADDITIVE, JobShare, Round
+from slurm_colloc.measured import ADDITIVE, JobShare, Round
 
 RAW, MINUTE, DAY = 0, 60, 86_400
 GRAINS = {MINUTE: "minute.parquet", DAY: "day.parquet"}

@@ -22,7 +22,8 @@ from slurm_colloc.accounting.parquet import make_rows
 from slurm_colloc.accounting.sweep import Window
 from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import COMPLETED, WOULD_NOT, Gres, ShadowLeft, ShadowPiece
+from slurm_colloc.measured import ShadowLeft, ShadowPiece
+from slurm_colloc.model import COMPLETED, WOULD_NOT, Gres
 from slurm_colloc.placement.pieces import offers, shares_per_gpu
 from slurm_colloc.placement.waits import SPAN_S
 from slurm_colloc.slurm.gres import parse_gres

@@ -9,7 +9,6 @@ known of what was free.
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from math import inf
 from typing import Any, NamedTuple
 
 from duckdb import DuckDBPyConnection
@@ -17,14 +16,13 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.accounting.parquet import make_rows
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.question import Question
 from slurm_colloc.history.records import RUNS_KEPT
 from slurm_colloc.history.signature import BY_COMMAND
-from slurm_colloc.model import Evidence, Gres, JobRequest
+from slurm_colloc.model import Evidence, JobRequest
 from slurm_colloc.placement.choose import place
-from slurm_colloc.slurm.gres import parse_gres
+from slurm_colloc.placement.fitted import past_request
 
 _NOT_KNOWN = "what the script of a past job does is not known"
 _COLUMNS = {
@@ -130,36 +128,4 @@ def _decide(run: _Run, earlier: Sequence[Evidence], config: SiteConfig) -> tuple
 
 
 def _request(run: _Run) -> JobRequest:
-    """Return the request of a past job, as far as its allocation tells it."""
-    return JobRequest(
-        name="",
-        script_args=(),
-        interpreter="",
-        partitions=(run.partition,),
-        account=run.account,
-        qos=run.qos,
-        gres=_asked(run.shown),
-        gpu_style="gres",
-        cpus_per_gpu=None,
-        mem_per_gpu="",
-        min_cpus=0,
-        tasks=None,
-        cpus_given=True,
-        cores_unclear=False,
-        mem_given=True,
-        time_limit_min=inf,
-        array=False,
-        signature="",
-        numbers=(),
-        no_share=(_NOT_KNOWN,),
-        untouchable=(),
-        components=(),
-        origins=(),
-    )
-
-
-def _asked(shown: str) -> tuple[Gres, ...]:
-    try:
-        return tuple(gres for gres in parse_gres(shown) if gres.name == "gpu")
-    except InputError:  # of an odd source: any GPU
-        return (Gres("gpu", "", 1),)
+    return past_request(run.shown, run.partition, run.account, run.qos, (_NOT_KNOWN,))

@@ -33,10 +33,13 @@ from slurm_colloc.accounting.parquet import (
 )
 from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, MEANS, RUNAWAY, Means, take_runs
 from slurm_colloc.accounting.samples import HOSTS, SHARES, TABLES, Samples, trimmed
+from slurm_colloc.accounting.seen import visible_runs, visible_samples
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import as_owner, closed_folder, file_mode, read_bounded, whose, write_atomic
-from slurm_colloc.model import AllocationRow, Decision, Evidence
+from slurm_colloc.measured import AllocationRow
+from slurm_colloc.model import Decision, Evidence
+from slurm_colloc.slurm.visible import EVERYBODY, Visible
 
 T = TypeVar("T")
 _KINDS = {str: "VARCHAR", bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}
@@ -67,12 +70,18 @@ _RENAMED = "SELECT cluster, uuid FROM shares GROUP BY ALL HAVING min(node) != ma
 
 
 class Store:
-    """A folder of Parquet files; what a share is worth there, ``config`` and the convention ``by`` say."""
+    """A folder of Parquet files; what a share is worth there, ``config`` and the convention ``by`` say.
 
-    def __init__(self, folder: str, config: SiteConfig | None = None, by: str = SLICES) -> None:
+    Of runs, and of samples, only those that are ``visible`` are read.
+    """
+
+    def __init__(
+        self, folder: str, config: SiteConfig | None = None, by: str = SLICES, visible: Visible = EVERYBODY
+    ) -> None:
         self._folder = folder
         self._config = config
         self._by = by
+        self.visible = visible
         self.samples = Samples(folder)
 
     def take(self, name: str, fill: Callable[[duckdb.DuckDBPyConnection, str], T], *, keep: bool = False) -> T:
@@ -228,7 +237,8 @@ class Store:
                 source = f"SELECT {empty} WHERE false"
                 if files:
                     source += f" UNION ALL BY NAME SELECT * FROM {read(files)}"
-                database.execute(f"CREATE VIEW readings AS SELECT * REPLACE ({_MEAN}) FROM ({source})")
+                shown = visible_runs(self.visible)
+                database.execute(f"CREATE VIEW readings AS SELECT * REPLACE ({_MEAN}) FROM ({source}) WHERE {shown}")
                 self.ready(database, since_s, until_s)
                 yield database
             except duckdb.Error as error:
@@ -271,7 +281,7 @@ class Store:
         Of a day, what a job had of a GPU is there once, also where two samplers call the GPU's node by two names.
         """
         for name, table in (("hosts", HOSTS), ("shares", SHARES)):
-            query = self.samples.select(table, since_s, until_s, day)
+            query = visible_samples(self.visible, self.samples.select(table, since_s, until_s, day))
             database.execute(f"CREATE OR REPLACE VIEW {name} AS {query}")
         if day is None or not self.samples.several_nodes(since_s, until_s, day):
             return
@@ -351,13 +361,13 @@ def _log_in(path: str) -> dict[str, Any]:
     return log
 
 
-def open_store(folder: str, config: SiteConfig | None = None, by: str = SLICES) -> Store:
-    """Return the store in ``folder`` to read from.
+def open_store(folder: str, config: SiteConfig | None = None, by: str = SLICES, visible: Visible = EVERYBODY) -> Store:
+    """Return the store in ``folder`` to read from, of which only what is ``visible`` is shown.
 
     Raises:
         StoreError: nothing was ever taken in, so that every figure of it would say "nothing" of something.
     """
-    store = Store(folder, config, by)
+    store = Store(folder, config, by, visible)
     if not store.logs():
         raise StoreError(f"store '{folder}' holds nothing; run 'colloc ingest' first, or name another with --store")
     return store

@@ -3,7 +3,7 @@
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.model import StrayUse
+from slurm_colloc.measured import StrayUse
 
 _STRAYS = """
 SELECT cluster, node, count(DISTINCT uuid), sum(stray_us) / 3.6e9 AS hours, max(stray_last_s)

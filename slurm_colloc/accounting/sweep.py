@@ -8,17 +8,31 @@ so that splitting a window never changes a sum. The work is cut by the days of t
 a sum.
 """
 
+import os
+from collections.abc import Callable
 from string import Template
 from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
+from slurm_colloc.accounting.over_time import TIME_PARTS, Bins, cut_query, make_bins, make_pieces, time_queries
+from slurm_colloc.accounting.parquet import sql
 from slurm_colloc.accounting.runs import RUNAWAY
 from slurm_colloc.accounting.store import SEVERAL, Store, once
-from slurm_colloc.model import JobUsage
+from slurm_colloc.measured import JobUsage
 
 _FIX = 65_536
 _KEY = "cluster, job_id_raw, start_s"
+# For what a page asks of a file; twice as much is no faster.
+_PAGE_MEMORY = "200MB"
+
+
+# Is told how many pieces of the work are done, of how many.
+Step = Callable[[int, int], None]
+
+
+def ignore(done: int, of: int) -> None:
+    """Tell nobody."""
 
 
 class Window(NamedTuple):
@@ -176,6 +190,8 @@ _DAY = {
     """,
 }
 
+_DAY |= time_queries(_FIX)
+
 # DECIMAL, because sums of it do not depend on their order.
 _HOURS = "sum(CAST({} * unit_gpus / 3.6e9 AS DECIMAL(38, 12)))::DOUBLE"
 _USAGE = f"""
@@ -225,25 +241,42 @@ FROM runs r LEFT JOIN used u USING ({_KEY}) LEFT JOIN peaks p USING ({_KEY}) LEF
 WHERE devices > 0
 """
 
-_JOB_USAGE = """
+_OF_JOB = """
 SELECT cluster, job_id, job_id_raw, "user", account, "partition", qos, state, job_name, shown, kind, from_s, to_s,
        allocated, held, held_unknown, util_measured, util_used, sm_measured, sm_used, peak_mib, coverage_pct,
        shared_hours, held_idle_hours, tail_s, energy_j, cores, host_mem_mib, read_mib, written_mib, methods
-FROM usage ORDER BY start_s, job_id, cluster, end_s, submit_s
+"""
+_ORDER = "start_s, job_id, cluster, end_s, submit_s"
+_JOB_USAGE = f"{_OF_JOB} FROM usage ORDER BY {_ORDER}"
+_LAST = f"""
+{_OF_JOB} FROM usage
+QUALIFY row_number() OVER (PARTITION BY "user" ORDER BY start_s DESC, job_id, cluster, submit_s) <= $runs
+ORDER BY "user", start_s DESC, job_id, cluster, submit_s
 """
 
 
-def sweep(database: DuckDBPyConnection, store: Store, window: Window) -> None:
-    """Make ``runs``, the parts of all days and ``usage`` in a database of ``store.connect``."""
+def sweep(
+    database: DuckDBPyConnection, store: Store, window: Window, bins: Bins | None = None, *, step: Step = ignore
+) -> None:
+    """Make ``runs``, the parts of all days and ``usage`` in a database of ``store.connect``; tell ``step`` of days.
+
+    With ``bins`` the parts are by time, too.
+    """
     days = store.samples.days(window.since_s, window.until_s)
     # Where no sample asks for runs again and again, they are added up as they are read.
-    find_runs(database, window, kind="TABLE" if days else "VIEW")
-    make_parts(database)
-    for day in days:
-        day_parts(database, store, window, day)
-        for name in PARTS:
+    find_runs(database, window, kind="TABLE" if days or bins else "VIEW")
+    make_parts(database, bins)
+    for done, day in enumerate(days):
+        step(done, len(days))
+        day_parts(database, store, window, day, bins)
+        for name in parts_of(bins):
             database.execute(f"INSERT INTO {name} FROM day_{name}")
-    merge(database)
+    merge(database, bins)
+
+
+def parts_of(bins: Bins | None) -> dict[str, str]:
+    """Return the tables of a day's parts, table -> columns: PARTS, and with ``bins`` those by time."""
+    return PARTS | (TIME_PARTS if bins else {})
 
 
 def find_runs(database: DuckDBPyConnection, window: Window, kind: str = "TABLE") -> None:
@@ -254,23 +287,50 @@ def find_runs(database: DuckDBPyConnection, window: Window, kind: str = "TABLE")
         database.execute(Template(query).substitute(values, kind=kind))
 
 
-def make_parts(database: DuckDBPyConnection) -> None:
-    """Make the tables of PARTS, empty."""
-    for name, columns in PARTS.items():
+def make_parts(database: DuckDBPyConnection, bins: Bins | None = None) -> None:
+    """Make the tables of ``parts_of``, empty, and those of the bins."""
+    for name, columns in parts_of(bins).items():
         database.execute(f"CREATE TEMP TABLE {name} ({columns})")
+    if bins:
+        make_bins(database, bins)
 
 
-def day_parts(database: DuckDBPyConnection, store: Store, window: Window, day: str) -> None:
-    """Make the tables of PARTS, with ``day_`` before their names, of what was sampled on ``day``."""
+def day_parts(database: DuckDBPyConnection, store: Store, window: Window, day: str, bins: Bins | None = None) -> None:
+    """Make the tables of ``parts_of``, with ``day_`` before their names, of what was sampled on ``day``.
+
+    ``bins`` are those that ``make_parts`` was given.
+    """
     store.view_samples(database, window.since_s, window.until_s, day)
-    for name in PARTS:
+    if bins:
+        database.execute(cut_query(_INSIDE.format(view="shares"), _FIX))
+    for name in parts_of(bins):
         edges = {"since": window.since_s, "until": window.until_s} if "$since" in _DAY[name] else {}
         database.execute(f"CREATE OR REPLACE TEMP TABLE day_{name} AS {_DAY[name]}", edges)
 
 
-def merge(database: DuckDBPyConnection) -> None:
+def merge(database: DuckDBPyConnection, bins: Bins | None = None) -> None:
     """Make the view ``usage`` of runs with a GPU, or a share of one, from the parts of all days."""
     database.execute(_USAGE)
+    if bins:
+        _settle(database, bins)
+
+
+def _settle(database: DuckDBPyConnection, bins: Bins) -> None:
+    """Put all that was made into a file beside what the database spills, and there, too, what runs had by bin.
+
+    A page asks for every run again and again: in the file they are added up and compressed, and out of memory.
+    """
+    ((folder,),) = database.execute("SELECT current_setting('temp_directory')").fetchall()
+    database.execute(f"ATTACH '{sql(os.path.join(folder, 'swept'))}' AS swept")
+    for name in ("runs", *parts_of(bins)):
+        database.execute(f"CREATE TABLE swept.{name} AS FROM temp.{name}")
+        database.execute(f"DROP TABLE temp.{name}")
+        database.execute(f"CREATE TEMP VIEW {name} AS FROM swept.{name}")
+    database.execute("CREATE TABLE swept.usage AS SELECT row_number() OVER () AS run, * FROM usage")
+    database.execute("DROP VIEW usage")
+    database.execute("CREATE TEMP VIEW usage AS FROM swept.usage")
+    make_pieces(database)
+    database.execute(f"SET memory_limit = '{_PAGE_MEMORY}'")
 
 
 def job_usage(store: Store, since_s: float, until_s: float, now_s: float) -> list[JobUsage]:
@@ -282,6 +342,12 @@ def job_usage(store: Store, since_s: float, until_s: float, now_s: float) -> lis
     with store.connect(since_s, until_s) as database:
         sweep(database, store, Window(since_s, until_s, now_s))
         return usages_of(database)
+
+
+def last_usages(database: DuckDBPyConnection, runs: int) -> list[JobUsage]:
+    """Return of each user in ``usage`` the runs that began last, at most so many, the last first."""
+    rows = database.execute(_LAST, {"runs": runs}).fetchall()
+    return [JobUsage(*row)._replace(methods=tuple(row[-1])) for row in rows]
 
 
 def usages_of(database: DuckDBPyConnection) -> list[JobUsage]:

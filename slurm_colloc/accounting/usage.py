@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs added up by user, account and the like, where they lie."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.decisions import OF_RUNS
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import GroupUsage
+from slurm_colloc.measured import GroupUsage
 
 # What reports group by -> the column of a run.
 GROUPINGS = {
@@ -33,13 +36,13 @@ def _plain(used: str, of: str) -> str:
 _SIZED = "allocated IS NOT NULL"
 _GROUPS = f"""
 WITH sized AS (
-    SELECT coalesce({{key}}, '(not by csub)') AS name,
+    SELECT {{key}} AS name,
            * REPLACE (if({_SIZED}, util_used, NULL) AS util_used, if({_SIZED}, sm_used, NULL) AS sm_used),
            util_used IS NOT NULL OR sm_used IS NOT NULL AS measured
     FROM {{runs}}
 ),
 added AS (
-    SELECT name, grouping(name) AS whole, count(*) AS jobs, count(*) FILTER (measured) AS measured,
+    SELECT {{names}}, count(*) AS jobs, count(*) FILTER (measured) AS measured,
            count(*) FILTER (NOT ({_SIZED})) AS unsized, {_hours("allocated")} AS allocated,
            {_hours("held", _SIZED)} AS held,
            coalesce({_hours("held_unknown")}, 0) AS held_unknown,
@@ -54,15 +57,16 @@ added AS (
            {_hours("energy_j / 3.6e6")} AS energy_kwh,
            {_hours("allocated * coverage_pct", "coverage_pct IS NOT NULL")}
                / nullif({_hours("allocated", "coverage_pct IS NOT NULL")}, 0) AS coverage_pct,
-           list_sort(list_distinct(flatten(list(methods)))) AS methods
-    FROM sized GROUP BY GROUPING SETS ((name), ())
+           coalesce({_hours("allocated", "coverage_pct IS NOT NULL")}, 0) AS coverage_known,
+           list_sort(list_distinct(flatten(list(DISTINCT methods)))) AS methods
+    FROM sized GROUP BY {{sets}}
 )
-SELECT if(whole = 1, $total, name), jobs, measured, unsized,
+SELECT {{titles}}, jobs, measured, unsized,
        if(jobs > 0 AND jobs = unsized, NULL, coalesce(allocated, 0)), if(jobs = 0, 0, held), held_unknown,
        util_measured, util_used, util_idle, 100 * util_used / nullif(util_measured, 0), util_plain,
        sm_measured, sm_used, sm_idle, 100 * sm_used / nullif(sm_measured, 0), sm_plain,
-       held_idle, peak_mib, energy_kwh, coverage_pct, coalesce(methods, [])
-FROM added ORDER BY whole, coalesce(sm_idle, util_idle, 0) DESC, allocated DESC, name
+       held_idle, peak_mib, energy_kwh, coverage_pct, coverage_known, coalesce(methods, [])
+FROM added ORDER BY {{order}}, coalesce(sm_idle, util_idle, 0) DESC, allocated DESC, {{last}}
 """
 
 
@@ -72,8 +76,46 @@ def group_usage(database: DuckDBPyConnection, by: str) -> list[GroupUsage]:
     Raises:
         InputError: ``by`` is not one of GROUPINGS.
     """
+    key, runs = source(by)
+    query = _GROUPS.format(
+        names="name, grouping(name) AS whole",
+        sets="GROUPING SETS ((name), ())",
+        titles="if(whole = 1, $total, name)",
+        order="whole",
+        last="name",
+        key=key,
+        runs=runs,
+    )
+    return [_usage(row) for row in database.execute(query, {"total": "total"}).fetchall()]
+
+
+def kind_usage(database: DuckDBPyConnection, by: str) -> dict[str, list[GroupUsage]]:
+    """Return for each value of ``by`` a GroupUsage for each kind of GPU, those with most idle first.
+
+    Raises:
+        InputError: ``by`` is not one of GROUPINGS.
+    """
+    key, runs = source(by)
+    query = _GROUPS.format(
+        names="name, kind", sets="name, kind", titles="name, kind", order="name", last="kind", key=key, runs=runs
+    )
+    found: dict[str, list[GroupUsage]] = {}
+    for name, *row in database.execute(query).fetchall():
+        found.setdefault(name, []).append(_usage(row))
+    return found
+
+
+def source(by: str) -> tuple[str, str]:
+    """Return SQL for the name of a run's group, and for the runs that have it.
+
+    Raises:
+        InputError: ``by`` is not one of GROUPINGS.
+    """
     if by not in GROUPINGS:
         raise InputError(f"'--by {by}' is not one of {', '.join(GROUPINGS)}")
     runs = f"({OF_RUNS})" if by == "signature" else "usage"
-    rows = database.execute(_GROUPS.format(key=f'"{GROUPINGS[by]}"', runs=runs), {"total": "total"}).fetchall()
-    return [GroupUsage(*row)._replace(methods=tuple(row[-1])) for row in rows]
+    return f"coalesce(\"{GROUPINGS[by]}\", '(not by csub)')", runs
+
+
+def _usage(row: Sequence[Any]) -> GroupUsage:
+    return GroupUsage(*row)._replace(methods=tuple(row[-1]))

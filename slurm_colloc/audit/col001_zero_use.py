@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from math import fsum
 
 from slurm_colloc.config import Audit
-from slurm_colloc.model import Finding, JobUsage
+from slurm_colloc.measured import JobUsage
+from slurm_colloc.model import Finding
+from slurm_colloc.units import significant
 
 CODE = "COL001"
 _MEASURED = {"measured"}
@@ -35,7 +37,7 @@ def find(usages: Iterable[JobUsage], bounds: Audit) -> list[Finding]:
                 code=CODE,
                 severity="warning",
                 subject=user,
-                evidence=f"{held:.3g} sampled GPU-h in {count} (job {jobs}) without one kernel seen, "
+                evidence=f"{significant(held)} sampled GPU-h in {count} (job {jobs}) without one kernel seen, "
                 f"sampled for at least {lowest:.0f} % of the time; "
                 f"the site's bound is {bounds.zero_use_min_gpu_hours:g} GPU-h",
                 remedy="end jobs that wait at a prompt or failed early; ask for no GPU where none is used",

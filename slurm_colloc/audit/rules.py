@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from slurm_colloc.audit import col001_zero_use, col002_outside_jobs
 from slurm_colloc.config import Audit
-from slurm_colloc.model import Finding, JobUsage, StrayUse
+from slurm_colloc.measured import JobUsage, StrayUse
+from slurm_colloc.model import Finding
 
 
 class Rule(NamedTuple):

@@ -19,11 +19,12 @@ from types import FrameType
 from typing import NamedTuple
 
 from slurm_colloc.cli import csub
+from slurm_colloc.cli.csub_record import drop
 from slurm_colloc.clock import now, ticking, within
 from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError, UnsureError
 from slurm_colloc.files import locked, private_folder
-from slurm_colloc.history.records import drop_decision, note_joined
+from slurm_colloc.history.records import note_joined
 from slurm_colloc.process import leave_running, run, spawn_into
 from slurm_colloc.runtime.again_record import CSUB, UNFINISHED, Record, claim, script_path, write_record
 from slurm_colloc.runtime.joined import BEGAN, REFUSED, Task, begin, read_started, write_task
@@ -183,7 +184,8 @@ def _tell(ready: _Ready, step: str, companion: str, call: csub.Call, config: Sit
     ]
     try:
         for one in decisions(ready.host, ready.guest, step, config.cluster, now(), call.environ.get("USER", "")):
-            within(config.timeouts.decide_s, "writing it", partial(drop_decision, config.decisions_folder, one))
+            elsewhere = within(config.timeouts.decide_s, "writing it", partial(drop, config, one))
+            lines += [elsewhere] if elsewhere and elsewhere not in lines else []
     except Exception as error:  # noqa: BLE001 - it has begun: nothing may let it be submitted as well
         lines.append(f"the decision is not recorded: {error}")
     csub.tell(call, (f"step {step}: {line}" for line in lines))

@@ -21,10 +21,9 @@ _WAITS_ANYWAY = {"array", "begin", "dependency", "hold"}
 
 def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Callable[[str], None]) -> None:
     """Write down what was decided; a note where that fails, for the job is submitted."""
-    from slurm_colloc.history.records import drop_decision
-
     packed = plan.packed
     words = plan.sbatch_argv[plan.script_at :] if plan.script_at is not None else ()
+    elsewhere = ""
     line = " ".join(_as_the_user_has_it(words))[:_LONGEST_LINE].encode(errors="replace").decode()
     for offset, (request, footprint, placement) in enumerate(plan.parts):
         # What a pack uses must count neither as one task's use nor against what was foretold of one task.
@@ -51,11 +50,29 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
             **(_would(plan, request, footprint, placement) if config.policy == "shadow" else {}),
         )
         try:
-            drop = partial(drop_decision, config.decisions_folder, decision)
-            within(config.timeouts.decide_s, "writing it", drop)
+            elsewhere = within(config.timeouts.decide_s, "writing it", partial(drop, config, decision))
         except CollocError as error:
             say(f"job {job_id} is submitted, but the decision is not recorded: {error}")
             return
+    if elsewhere:
+        say(f"job {job_id}: {elsewhere}")
+
+
+def drop(config: SiteConfig, decision: Decision) -> str:
+    """Write down one decision, and return what is to be said where that is not in the site's spool; empty else.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    from slurm_colloc.history.records import drop_decision
+
+    folder = os.path.dirname(drop_decision(config.decisions_folder, decision))
+    if folder == config.own_spool or not config.own_spool:
+        return ""
+    return (
+        f"what was decided is kept in '{folder}': '{config.own_spool}' is not this user's own folder; tell the "
+        "administrators of the site"
+    )
 
 
 def _as_the_user_has_it(words: Sequence[str]) -> Sequence[str]:

@@ -16,7 +16,8 @@ from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.errors import ConfigError, DeadlineError, InputError, ProcessError, StoreError
 from slurm_colloc.gpu.open import open_reader
 from slurm_colloc.history.records import UNKNOWN, drop_evidence, was_joined
-from slurm_colloc.model import Evidence, Round
+from slurm_colloc.measured import Round
+from slurm_colloc.model import Evidence
 from slurm_colloc.observe.evidence import EvidenceBuilder
 from slurm_colloc.observe.journal import append, claim
 from slurm_colloc.observe.loop import Pace, Sink, follow

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.gpu.proc import ProcessTable
-from slurm_colloc.model import HostSample
+from slurm_colloc.measured import HostSample
 from slurm_colloc.units import BYTES_PER_MIB, used_mib
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

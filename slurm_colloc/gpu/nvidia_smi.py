@@ -14,7 +14,7 @@ from slurm_colloc.errors import GpuError, ProcessError
 from slurm_colloc.gpu.mig import model_named, parse_profile
 from slurm_colloc.gpu.proc import sees_host_pids
 from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading, numbered
-from slurm_colloc.model import ProcessKind
+from slurm_colloc.measured import ProcessKind
 from slurm_colloc.process import run
 from slurm_colloc.units import whole
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from slurm_colloc.errors import GpuError, InputError
 from slurm_colloc.gpu.proc import ProcessTable, parse_indices
 from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading
-from slurm_colloc.model import ProcessKind
+from slurm_colloc.measured import ProcessKind
 from slurm_colloc.units import demand_mib
 
 LOAD_VARIABLE = "COLLOC_SIMULATED_GPU_LOAD"

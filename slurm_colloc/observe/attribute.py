@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from math import fsum
 
 from slurm_colloc.errors import StoreError
-from slurm_colloc.model import ADDITIVE, DeviceSample, Holder, JobShare, ProcessKind, ProcessSample, Round
+from slurm_colloc.measured import ADDITIVE, DeviceSample, Holder, JobShare, ProcessKind, ProcessSample, Round
 
 MEASURED = "measured"
 BY_GPU_TIME = "split by GPU time"

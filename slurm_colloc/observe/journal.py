@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import closed_folder, file_mode, whose
 from slurm_colloc.kinds import fits
-from slurm_colloc.model import DeviceSample, Holder, HostSample, ProcessKind, ProcessSample, Round
+from slurm_colloc.measured import DeviceSample, Holder, HostSample, ProcessKind, ProcessSample, Round
 
 SUFFIX = ".journal"
 _LOCK = "sampler.lock"
@@ -27,6 +27,8 @@ _HOUR = "%Y%m%dT%H"
 _HOUR_S = 3600
 # A longer line is no line of ours, and must not be held in memory.
 _LINE_LIMIT_BYTES = 64 * 1024 * 1024
+# The last lines of an hour: a node of 8 GPUs in 56 slices writes 30 KiB at a time.
+_TAIL_BYTES = 1024 * 1024
 # A line is a list that begins with its form; those of the first form began with the time and had seven fields.
 FORM = 2
 # By a name's last word, which is its unit: a line that says more would spoil every sum that it is in.
@@ -250,3 +252,18 @@ def hours(folder: str) -> Iterator[Hour]:
             with suppress(ValueError):  # not a file of ours
                 began = datetime.strptime(name, _HOUR + SUFFIX).replace(tzinfo=UTC)
                 yield Hour(os.path.join(parent, name), os.path.basename(parent), int(began.timestamp()))
+
+
+def newest(folder: str, since_s: float) -> Iterator[Round]:
+    """Yield the last Round of each node whose journal lies under ``folder``, those from ``since_s`` on.
+
+    Raises:
+        StoreError: a folder cannot be read.
+    """
+    last = {hour.node: hour for hour in hours(folder) if hour.began_s >= since_s - 2 * _HOUR_S}
+    for hour in last.values():
+        with suppress(OSError), open(os.open(hour.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL_BYTES))
+            rounds = [seen for seen in _decoded(stream.read(_TAIL_BYTES).splitlines()) if seen]
+            if rounds and rounds[-1].node == hour.node and rounds[-1].at_s >= since_s:
+                yield rounds[-1]

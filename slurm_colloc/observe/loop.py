@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from slurm_colloc import clock
 from slurm_colloc.errors import CollocError, DeadlineError, GpuError
-from slurm_colloc.model import Round
+from slurm_colloc.measured import Round
 from slurm_colloc.observe.sampler import Sampler
 
 Sink = Callable[[Round], object]

@@ -14,7 +14,7 @@ from threading import Thread
 from typing import NamedTuple
 
 from slurm_colloc.errors import CollocError, InputError, StoreError
-from slurm_colloc.model import ADDITIVE, HostSample, Round
+from slurm_colloc.measured import ADDITIVE, HostSample, Round
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.sampler import only_job
 

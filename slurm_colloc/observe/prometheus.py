@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import slurm_colloc
 from slurm_colloc.errors import ConfigError
-from slurm_colloc.model import JobShare, Round
+from slurm_colloc.measured import JobShare, Round
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.units import BYTES_PER_MIB
 

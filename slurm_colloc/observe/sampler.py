@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from slurm_colloc.gpu.hostuse import HostUse
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.gpu.reader import GpuProcess, GpuReader, GpuUnit, UnitReading
-from slurm_colloc.model import DeviceSample, Holder, ProcessKind, ProcessSample, Round
+from slurm_colloc.measured import DeviceSample, Holder, ProcessKind, ProcessSample, Round
 
 # A reading stands for the time since the one before it, but a pause longer than this is a gap.
 _VALID_PERIODS = 2.5

@@ -107,10 +107,12 @@ end
 -- Fields that say where a job may run, or tie more to its GPU: a job with any of them is not understood.
 local TIES = {
    "tres_per_socket", "tres_freq", "cpus_per_tres", "mem_per_tres", "features", "prefer", "req_nodes", "exc_nodes",
-   "reservation", "gres_flags", "burst_buffer",
+   "reservation", "burst_buffer",
 }
 -- What --exclusive makes of the field "shared": the node is wanted, not a part of it.
 local WHOLE_NODE = 0
+-- What --gres-flags=enforce-binding makes of the field "bitflags", on each release: cores near that GPU are wanted.
+local ENFORCE_BINDING = 16
 
 -- Return the CPUs and the MiB of a node that a job asks for by number.
 local function of_node(job_desc)
@@ -133,6 +135,8 @@ function M.read_job(job_desc, site)
       if given(field(job_desc, name)) then return nil end
    end
    if field(job_desc, "shared") == WHOLE_NODE then return nil end
+   local flags = field(job_desc, "bitflags")
+   if type(flags) == "number" and math.floor(flags / ENFORCE_BINDING) % 2 == 1 then return nil end
    -- Since 23.02 --cpus-per-task is told as a TRES, too.
    local per_task = field(job_desc, "tres_per_task")
    if given(per_task) and not string.find(per_task, "^cpu[:=]%d+$") then return nil end

@@ -192,11 +192,24 @@ static void detach(void) {
     if (open_ones) closedir(open_ones);
 }
 
-/* Root starts what nobody but root can have written. */
-static bool is_roots_program(const char *path) {
+static bool is_roots(const struct stat *is) {
+    return !is->st_uid && !(is->st_mode & (S_IWGRP | S_IWOTH));
+}
+
+/*
+ * Root starts what nobody but root can have written, nor put in its place: no folder on its way is another's, nor open
+ * to others but for a sticky one, and none is a link, which may lead by one that is.
+ */
+bool colloc_is_roots_program(const char *path) {
+    char folder[PATH_MAX];
     struct stat is;
-    return !stat(path, &is) && S_ISREG(is.st_mode) && !is.st_uid && !(is.st_mode & (S_IWGRP | S_IWOTH)) &&
-           is.st_mode & S_IXUSR;
+    if (*path != '/' || strlen(path) >= sizeof folder) return false;
+    for (const char *slash = path; slash; slash = strchr(slash + 1, '/')) {
+        snprintf(folder, sizeof folder, "%.*s", (int)(slash == path ? 1 : slash - path), path);
+        if (lstat(folder, &is) || !S_ISDIR(is.st_mode)) return false;
+        if (!is_roots(&is) && (is.st_uid || !(is.st_mode & S_ISVTX))) return false;
+    }
+    return !lstat(path, &is) && S_ISREG(is.st_mode) && is_roots(&is) && is.st_mode & S_IXUSR;
 }
 
 static volatile sig_atomic_t told_to_end;
@@ -269,9 +282,9 @@ static bool take(size_t which, char text[PATH_MAX]) {
 /* A job with a whole GPU has its start told too: a daemon that was left on that GPU has to go. */
 static int run_helper(spank_t spank, int count, char **words, char *verb, bool shares_only) {
     struct settings settings = read_settings(count, words);
-    char job[TEXT_BYTES], user[TEXT_BYTES], given[GIVEN_COUNT][PATH_MAX], program[PATH_MAX];
+    char job[TEXT_BYTES], user[TEXT_BYTES], given[GIVEN_COUNT][PATH_MAX];
     static char path[] = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
-    char *environment[GIVEN_COUNT + 4] = {path, job, user}, *argv[] = {program, verb, NULL};
+    char *environment[GIVEN_COUNT + 4] = {path, job, user}, *argv[] = {(char *)settings.helper, verb, NULL};
     uint32_t job_id;
     uid_t uid;
     bool has[GIVEN_COUNT];
@@ -283,14 +296,14 @@ static int run_helper(spank_t spank, int count, char **words, char *verb, bool s
         slurm_error("colloc: Slurm does not say whose job this is; it runs without MPS");
         return ESPANK_SUCCESS;
     }
-    if (!is_roots_program(settings.helper)) {
-        slurm_error("colloc: %s is no program that only root can write; the job runs without MPS", settings.helper);
+    if (!colloc_is_roots_program(settings.helper)) {
+        slurm_error("colloc: %s is no program that only root can write or replace, by its path without links; the job runs "
+                    "without MPS", settings.helper);
         return ESPANK_SUCCESS;
     }
     snprintf(job, sizeof job, "SLURM_JOB_ID=%lu", (unsigned long)job_id); /* at most 33 of 64 bytes */
     snprintf(user, sizeof user, "SLURM_JOB_UID=%lu", (unsigned long)uid);
-    int length = snprintf(program, sizeof program, "%s", settings.helper);
-    if (length > 0 && (size_t)length < sizeof program) run_bounded(argv, environment, settings.timeout_s);
+    run_bounded(argv, environment, settings.timeout_s);
     return ESPANK_SUCCESS;
 }
 
@@ -377,29 +390,22 @@ static bool has_gpu(char *const environment[]) {
 static void become_sampler(const struct settings *settings, int count, char **script, char **environment,
                            uint32_t job_id, pid_t pid) {
     const char *const words[] = {settings->sampler, "-I", "-m", "slurm_colloc.cli.colloc", "sample"};
-    char job[TEXT_BYTES], watched[TEXT_BYTES], file[PATH_MAX], site[PATH_MAX];
-    size_t variables = 0, kept = 0, used = 0, fixed = sizeof words / sizeof *words;
-    while (environment[variables]) variables++;
+    char job[TEXT_BYTES], watched[TEXT_BYTES], file[PATH_MAX];
+    size_t used = 0, fixed = sizeof words / sizeof *words;
     const char **argv = calloc(fixed + (size_t)count + 4, sizeof *argv);
-    char **own = calloc(variables + 2, sizeof *own);
     snprintf(job, sizeof job, "--job=%lu", (unsigned long)job_id);
     snprintf(watched, sizeof watched, "--watch-pid=%ld", (long)pid);
     int length = snprintf(file, sizeof file, "--script=%s", script[0]);
-    if (!argv || !own || length < 0 || (size_t)length >= sizeof file) return;
+    if (!argv || length < 0 || (size_t)length >= sizeof file) return;
     for (size_t i = 0; i < fixed; i++) argv[used++] = words[i];
     argv[used++] = job;
     argv[used++] = watched;
     argv[used++] = file;
     argv[used++] = "--";
     for (int i = 1; i < count; i++) argv[used++] = script[i];
-    for (size_t i = 0; i < variables; i++)
-        if (!settings->site || strncmp(environment[i], "COLLOC_CONF=", 12)) own[kept++] = environment[i];
-    if (settings->site) {
-        length = snprintf(site, sizeof site, "COLLOC_CONF=%s", settings->site);
-        if (length < 0 || (size_t)length >= sizeof site) return;
-        own[kept++] = site;
-    }
-    execve(settings->sampler, (char *const *)argv, own);
+    environ = environment; /* this process has no other use for its own */
+    if (settings->site && setenv("COLLOC_CONF", settings->site, 1)) return;
+    execv(settings->sampler, (char *const *)argv);
 }
 
 /* A grandchild of the batch script: its own `wait` does not see it, and the task's cgroup ends it at the latest. */

@@ -1,55 +1,188 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job's story: what it asked, got and used."""
+"""One job's story: what it asked, got and used, what it would have fitted, and how to submit it next time."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from math import isinf
+from typing import Any, NamedTuple
 
-from slurm_colloc.model import Decision, Evidence, JobUsage
+from slurm_colloc.charted import JobTimeline
+from slurm_colloc.measured import JobUsage
+from slurm_colloc.model import Decision, Evidence
+from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, titled
+from slurm_colloc.report.sparkline import ASCII, BLOCKS, sparkline
 from slurm_colloc.report.text import printable, stamp
-from slurm_colloc.units import kilowatt_hours
+from slurm_colloc.slurm.accounted import Accounted
+from slurm_colloc.units import counted, in_words, kilowatt_hours, significant
+
+SCHEMA = 1
+_SO_FAR = ("RUNNING", "SUSPENDED")
 
 
-def as_text(
-    runs: Sequence[JobUsage], decision: Decision | None, evidence: Mapping[str, Evidence], since_s: float = 0.0
-) -> str:
-    """Return the story of a job's runs from ``since_s`` on, for a terminal; ``evidence`` is by raw job id."""
-    stories = [_lines(run, decision, evidence.get(run.job_id_raw), since_s) for run in runs]
-    return "\n".join(line for story in stories for line in [*story, ""])
+class Advice(NamedTuple):
+    """What a run would have fitted, and what to do next time; empty where the evidence supports nothing.
+
+    ``fit`` is the piece of a GPU that holds what was measured, or in words why none is named. ``command`` is a line to
+    submit the job by, ``expected`` what csub would make of it.
+    """
+
+    fit: str = ""
+    command: str = ""
+    expected: str = ""
 
 
-def _lines(run: JobUsage, decision: Decision | None, evidence: Evidence | None, since_s: float) -> list[str]:
-    start, end = (datetime.fromtimestamp(at_s).astimezone() for at_s in (run.start_s, run.end_s))
-    cut = "since before " if run.start_s <= since_s else ""
-    so_far = " so far" if run.state == "RUNNING" else ""
-    lines = [
-        f"job {printable(run.job_id)} '{printable(run.job_name)}' of {printable(run.user)}, {printable(run.state)}",
-        f"  ran        {cut}{stamp(start)} to {stamp(end)}{so_far} in partition {printable(run.partition)}",
-        f"  given      {printable(run.gres)}",
-        f"  allocated  {_hours(run.allocated_gpu_hours)} in whole-GPU equivalents",
-        *(_by_evidence(run, decision, evidence) if evidence and not run.methods else _by_samples(run, decision)),
-    ]
+class RunStory(NamedTuple):
+    """One run: ``usage`` is the store's, ``slurm`` what Slurm itself says; one of them may be None."""
+
+    usage: JobUsage | None
+    slurm: Accounted | None = None
+    timeline: JobTimeline | None = None
+    evidence: Evidence | None = None
+    advice: Advice = Advice()
+
+
+class JobStory(NamedTuple):
+    """All that is known of a job; ``not_shown`` runs of a long array come before those of ``runs``.
+
+    ``since_s`` is how far back was looked. ``pack`` is what is to be said of a pack's tasks (text, record), ``again``
+    of GPU memory run out, ``first`` of a job measured first.
+    """
+
+    runs: Sequence[RunStory]
+    decision: Decision | None = None
+    since_s: float = 0.0
+    not_shown: int = 0
+    pack: tuple[str, dict[str, Any]] | None = None
+    again: str = ""
+    first: str = ""
+
+
+def as_text(story: JobStory, terminal: Terminal = NO_TERMINAL) -> str:
+    """Return the story for a terminal, or for what is none: lines are as long as they are."""
+    lines: list[str] = []
+    signs = ASCII if terminal.only_ascii else BLOCKS
+    if story.not_shown:
+        lines += [f"{counted(story.not_shown, 'earlier run')} not shown; name a task, such as 4711_7, to see it", ""]
+    for run in story.runs:
+        lines += [*_run_lines(run, story, signs), ""]
+    if story.pack:
+        lines += story.pack[0].splitlines()
+    if story.first:
+        lines.append(f"measured first: {printable(story.first)}")
+    if story.again:
+        lines.append(f"GPU memory: {printable(story.again)}")
+    return "".join(f"{line}\n" for text in lines for line in folded(text, terminal.columns, TEXT_INDENT))
+
+
+def _run_lines(story: RunStory, of: JobStory, signs: str) -> Iterator[str]:
+    run, slurm, decision = story.usage, story.slurm, of.decision
+    known: Any = run or slurm
+    state = slurm.state if slurm else known.state
+    yield f"job {printable(known.job_id)} '{printable(known.job_name)}' of {printable(known.user)}, {printable(state)}"
+    yield titled("ran", _ran(run, slurm, of.since_s, state))
+    if slurm:
+        yield from _of_slurm(slurm)
+    if slurm and not decision:
+        yield titled("asked", ",".join(str(gres) for gres in slurm.asked) or "no GPU")
+    if run:
+        yield titled("given", printable(run.gres))
+        yield titled("allocated", f"{_hours(run.allocated_gpu_hours)} in whole-GPU equivalents")
+        if story.evidence and not run.methods:
+            yield from _by_evidence(run, decision, story.evidence)
+        else:
+            yield from _by_samples(story, run, decision, signs)
+    elif slurm:
+        given = ",".join(str(gres) for gres in slurm.given)
+        yield titled("given", given or ("nothing yet" if slurm.start_s is None else "no GPU"))
+        if given:
+            yield titled("used", "not known yet: the samples of its nodes come with the next 'colloc ingest'")
+    if story.advice.fit:
+        yield titled("would fit", printable(story.advice.fit))
     if decision:
         given = f"{decision.how}, footprint: {decision.rung}"
-        lines += [
-            f"  asked      {printable(decision.asked) or 'no GPU'}",
-            f"  csub       {printable(given)}: {printable('; '.join(decision.reasons))}",
-        ]
-    return lines
+        yield titled("asked", printable(decision.asked) or "no GPU")
+        yield titled("csub", f"{printable(given)}: {printable('; '.join(decision.reasons))}")
+    if story.advice.expected:
+        yield titled("next time", printable(story.advice.expected))
+    if story.advice.command:
+        yield f"{' ' * TEXT_INDENT}$ {printable(story.advice.command)}"
 
 
-def _by_samples(run: JobUsage, decision: Decision | None) -> list[str]:
+def _ran(run: JobUsage | None, slurm: Accounted | None, since_s: float, state: str) -> str:
+    if run is None and (slurm is None or slurm.start_s is None):
+        reason = f": {printable(slurm.reason)}" if slurm and slurm.reason else ""
+        return f"not started{reason}" if state == "PENDING" else "never"
+    start_s = run.start_s if run else float((slurm and slurm.start_s) or 0)
+    end_s = run.end_s if run else slurm.end_s if slurm else None
+    cut = "since before " if run and run.start_s <= since_s else ""
+    until = stamp(_at(end_s)) if end_s is not None else "now"
+    so_far = " so far" if state in _SO_FAR else ""
+    place = slurm.node_list if slurm else ""
+    where = f"in partition {printable(slurm.partition if slurm else run.partition if run else '')}"
+    return f"{cut}{stamp(_at(start_s))} to {until}{so_far} {where}{f' on {printable(place)}' if place else ''}"
+
+
+def _at(at_s: float) -> datetime:
+    return datetime.fromtimestamp(at_s).astimezone()
+
+
+def _of_slurm(slurm: Accounted) -> Iterator[str]:
+    """Yield what seff would say: time, cores and host memory against what was asked."""
+    waited = ""
+    if slurm.submit_s is not None and slurm.start_s is not None:
+        waited = f"waited {in_words(max(0, slurm.start_s - slurm.submit_s))}"
+    limit = ""
+    if slurm.time_limit_min is not None:
+        limit = "no time limit" if isinf(slurm.time_limit_min) else f"limit {in_words(60 * slurm.time_limit_min)}"
+    ended = slurm.end_s is not None and slurm.start_s is not None
+    elapsed_s = float((slurm.end_s or 0) - (slurm.start_s or 0)) if ended else 0.0
+    took = f"took {in_words(elapsed_s)}" if ended else ""
+    said = ", ".join(filter(None, (waited, took, limit, f"exit code {slurm.exit_code}" if ended else "")))
+    if said:
+        yield titled("time", printable(said))
+    if slurm.cpus and elapsed_s and slurm.cpu_time_s is not None:
+        used = slurm.cpu_time_s / elapsed_s
+        yield titled("cores", f"{used:.2f} of {slurm.cpus} used on average (sacct)")
+    if slurm.mem_mib and slurm.host_mem_peak_mib is not None:
+        most = f"{slurm.host_mem_peak_mib} of {slurm.mem_mib} MiB, the largest task's peak (sacct)"
+        yield titled("host mem", most)
+
+
+def _by_samples(story: RunStory, run: JobUsage, decision: Decision | None, signs: str) -> Iterator[str]:
     covered = "not recorded" if run.coverage_pct is None else f"{run.coverage_pct:.0f} % of its device time"
-    return [
-        f"  GPU_UTIL   {_share(run.util_used_gpu_hours, run.util_measured_gpu_hours)}",
-        f"  SM active  {_share(run.sm_used_gpu_hours, run.sm_measured_gpu_hours)}",
-        f"  memory     {_memory(run.gpu_mem_peak_mib, decision)}",
-        f"  coverage   {covered} ({', '.join(run.methods) or 'no samples'})",
-        f"  held idle  {_hours(run.held_idle_gpu_hours)}; {_tail(run.idle_tail_s)}",
-        f"  energy     {_energy(run.energy_j)}",
-        f"  host       {_host(run)}",
-    ]
+    pieces = story.timeline.pieces if story.timeline else ()
+    yield titled("GPU_UTIL", _share(run.util_used_gpu_hours, run.util_measured_gpu_hours))
+    yield from _drawn([piece.gpu_util_pct for piece in pieces], 100.0, "100 %", signs)
+    yield titled("SM active", _share(run.sm_used_gpu_hours, run.sm_measured_gpu_hours))
+    yield from _drawn([piece.sm_active_pct for piece in pieces], 100.0, "100 %", signs)
+    yield titled("memory", _memory(run.gpu_mem_peak_mib, decision))
+    held = [None if piece.gpu_mem_mib is None else float(piece.gpu_mem_mib) for piece in pieces]
+    top = max((value for value in held if value is not None), default=0.0)
+    yield from _drawn(held, top, f"{top:.0f} MiB", signs)
+    if story.timeline and pieces:
+        span_s = story.timeline.until_s - story.timeline.since_s
+        yield titled("", f"from start to end, {in_words(span_s)}; blank where nothing was sampled")
+    yield titled("coverage", f"{covered} ({printable(', '.join(run.methods)) or 'no samples'})")
+    yield titled("held idle", f"{_hours(run.held_idle_gpu_hours)}; {_tail(run.idle_tail_s)}")
+    if story.timeline:
+        yield from _devices(story.timeline, run.shared_hours)
+    yield titled("energy", _energy(run.energy_j))
+    yield titled("host", _host(run))
+
+
+def _drawn(values: Sequence[float | None], top: float, most: str, signs: str) -> Iterator[str]:
+    if any(value is not None for value in values):
+        yield f"{' ' * TEXT_INDENT}|{sparkline(values, top, signs)}| 0 to {most}"
+
+
+def _devices(timeline: JobTimeline, shared_hours: float) -> Iterator[str]:
+    if timeline.devices_unused:
+        of = f"{timeline.devices_unused} of its {timeline.devices} GPUs or slices"
+        yield titled("not used", f"{of}: no activity in any sample")
+    if timeline.neighbours:
+        most = f"at most {counted(timeline.neighbours, 'other job')} at a time on its GPU"
+        yield titled("neighbours", f"{most}; {significant(shared_hours)} device hours shared")
 
 
 def _tail(idle_tail_s: float | None) -> str:
@@ -79,11 +212,12 @@ def _by_evidence(run: JobUsage, decision: Decision | None, evidence: Evidence) -
         active = f"{bound}{evidence.sm_active_mean_pct:.1f} % of a whole GPU"
     ran_s = run.end_s - run.start_s
     covered = f" of {ran_s:.0f} s" if run.state != "RUNNING" else ""
+    seconds = f"{evidence.sampled_s:.0f} s{covered}, {evidence.sample_count} samples (evidence kept for csub)"
     return [
-        "  GPU_UTIL   not kept",
-        f"  SM active  {active}",
-        f"  memory     {_memory(evidence.gpu_mem_peak_mib, decision)}",
-        f"  coverage   {evidence.sampled_s:.0f} s{covered}, {evidence.sample_count} samples (evidence kept for csub)",
+        titled("GPU_UTIL", "not kept"),
+        titled("SM active", active),
+        titled("memory", _memory(evidence.gpu_mem_peak_mib, decision)),
+        titled("coverage", seconds),
     ]
 
 
@@ -105,21 +239,36 @@ def _share(used: float | None, of: float) -> str:
     )
 
 
-def as_json(
-    runs: Sequence[JobUsage],
-    decision: Decision | None,
-    evidence: Mapping[str, Evidence],
-    pack: Mapping[str, Any] | None = None,
-    again: str = "",
-) -> str:
-    """Return the same as JSON; ``pack`` is what is to be said of a pack's tasks, ``again`` of GPU memory run out."""
+def as_json(story: JobStory) -> str:
+    """Return the same as JSON, null for what is not known; an infinite time limit is "UNLIMITED", as Slurm has it."""
     shown: dict[str, Any] = {
-        "runs": [run._asdict() for run in runs],
-        "decision": decision._asdict() if decision else None,
-        "evidence": [evidence[run.job_id_raw]._asdict() for run in runs if run.job_id_raw in evidence],
+        "schema": SCHEMA,
+        "runs": [run.usage._asdict() for run in story.runs if run.usage],
+        "stories": [_run_record(run) for run in story.runs],
+        "not_shown": story.not_shown,
+        "decision": story.decision._asdict() if story.decision else None,
+        "evidence": [run.evidence._asdict() for run in story.runs if run.evidence],
     }
-    if pack is not None:
-        shown["pack"] = pack
-    if again:
-        shown["gpu_memory"] = again
+    if story.pack:
+        shown["pack"] = story.pack[1]
+    if story.again:
+        shown["gpu_memory"] = story.again
+    if story.first:
+        shown["measured_first"] = story.first
     return json.dumps(shown, indent=2) + "\n"
+
+
+def _run_record(run: RunStory) -> dict[str, Any]:
+    slurm: dict[str, Any] | None = None
+    if run.slurm:
+        limit = run.slurm.time_limit_min
+        slurm = run.slurm._asdict() | {
+            "time_limit_min": "UNLIMITED" if limit is not None and isinf(limit) else limit,
+            "asked": [str(gres) for gres in run.slurm.asked],
+            "given": [str(gres) for gres in run.slurm.given],
+        }
+    timeline = None
+    if run.timeline:
+        timeline = run.timeline._asdict() | {"pieces": [piece._asdict() for piece in run.timeline.pieces]}
+    known: Any = run.usage or run.slurm
+    return {"job_id": known.job_id, "slurm": slurm, "timeline": timeline, "advice": run.advice._asdict()}

@@ -1,14 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages: one self-contained file of HTML each, from a template that a site may replace."""
 
+import base64
+import hashlib
+import json
 from collections.abc import Callable
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.report.text import printable
 from slurm_colloc.shipped import template_folders
+
+
+def page_environment(templates: str) -> jinja2.Environment:
+    """Return what renders pages, by a site's own templates where ``templates`` is a folder of them."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(template_folders(templates)),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["printable"] = printable
+    return environment
 
 
 def render_page(template: str, templates: str, number: Callable[..., str], **values: Any) -> str:
@@ -23,14 +40,36 @@ def render_page(template: str, templates: str, number: Callable[..., str], **val
     Raises:
         ConfigError: a site's template that does not render.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template_folders(templates)),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["number"] = number
-    environment.filters["printable"] = printable
+    environment = page_environment(templates)
+    environment.filters |= {"number": number, "in_script": in_script}
+    environment.globals |= {"asset": _asset(environment), "hashed": hashed, "inline": inline}
     try:
         return environment.get_template(template).render(**values)
     except jinja2.TemplateError as error:
         raise ConfigError(f"template '{template}' does not render: {error}") from error
+
+
+def in_script(value: object) -> Markup:
+    """Return ``value`` as JSON that a script element may hold: nothing in it ends the element or opens a comment."""
+    text = json.dumps(value, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)  # noqa: S704 (what HTML would act on is escaped above, the rest is ASCII)
+
+
+def inline(text: str) -> Markup:
+    """Return our own style or script as it is, for the element of that name."""
+    return Markup(text)  # noqa: S704 (from a file of ours, of the site's, or of the installed Vega)
+
+
+def hashed(text: str) -> Markup:
+    """Return the source by which a Content-Security-Policy lets just this text in."""
+    return Markup(f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'")  # noqa: S704
+
+
+def _asset(environment: jinja2.Environment) -> Callable[[str], str]:
+    def asset(name: str) -> str:
+        assert environment.loader
+        return environment.loader.get_source(environment, name)[0]
+
+    return asset

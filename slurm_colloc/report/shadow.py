@@ -9,9 +9,10 @@ from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
-from slurm_colloc.model import ShadowLeft, ShadowPiece
+from slurm_colloc.measured import ShadowLeft, ShadowPiece
+from slurm_colloc.report.layout import table_lines
 from slurm_colloc.report.page import render_page
-from slurm_colloc.report.text import inert, printable, stamp, table_lines
+from slurm_colloc.report.text import inert, printable, stamp
 from slurm_colloc.units import counted, in_words
 
 SCHEMA = 1

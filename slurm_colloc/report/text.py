@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Words for a terminal. Nothing is imported here that a sampler should not carry."""
 
-from collections.abc import Sequence
 from datetime import datetime
+
+# Those of full width are the same to a spreadsheet that is set to Japanese.
+_FORMULA = tuple("=+-@\t\r＝＋－＠")
 
 
 def printable(text: str) -> str:
     """Return ``text`` with what a terminal would act on made visible: escapes, direction marks, newlines."""
-    return "".join(character if character.isprintable() else "?" for character in text)
+    # Most texts are, and a page has many.
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def stamp(moment: datetime) -> str:
@@ -17,18 +20,4 @@ def stamp(moment: datetime) -> str:
 
 def inert(text: str) -> str:
     """Return ``text`` so that a spreadsheet shows it rather than evaluates it."""
-    return "'" + printable(text) if text[:1] in ("=", "+", "-", "@", "\t", "\r") else printable(text)
-
-
-def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a table's lines with rules below its titles and above its last row, which is the sum of the others."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        first, *others = (
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join([first, *others]).rstrip())
-    rule = "-" * max(len(line) for line in lines)
-    return [lines[0], rule, *lines[1:-1], rule, lines[-1]]
+    return "'" + printable(text) if text[:1] in _FORMULA else printable(text)

@@ -12,7 +12,14 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import gres_type_of, parse_profile
 from slurm_colloc.gpu.reader import GpuUnit
 from slurm_colloc.site.cards import Card, Known, card_of, units_of
-from slurm_colloc.site.cluster import PARTITION_KEYS, Cluster, has_gpus, partition_table, with_gpus
+from slurm_colloc.site.cluster import (
+    PARTITION_KEYS,
+    Cluster,
+    has_gpus,
+    least_for_jobs,
+    partition_table,
+    with_gpus,
+)
 from slurm_colloc.site.shapes import Shape, shapes_of
 from slurm_colloc.site.shares import OFF, SHARES, free_of_charge, uses
 from slurm_colloc.site.toml import value_text
@@ -124,8 +131,22 @@ def _pools(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
                 said.setdefault(what, []).append(name)
         for what, those in said.items():
             yield f"pool '{pool.name}', node{'s' if len(those) > 1 else ''} '{fold(those)}': {what}"
+        yield from _for_jobs(pool, [nodes[name] for name in names if name in nodes], config)
     if all_read:
         yield from _undescribed(described, cluster)
+
+
+def _for_jobs(pool: Pool, nodes: list[Node], config: SiteConfig) -> Iterator[str]:
+    """Yield where the policy would weigh requests by other CPUs and host memory than jobs may have there.
+
+    A key that is not there is missed only where there is such a policy.
+    """
+    judged = any(one.policy != "off" and one.name in pool.partitions for one in config.partition)
+    for key, actual, source in least_for_jobs(nodes):
+        declared = getattr(pool, key)
+        if actual and declared != actual and (declared or judged):
+            said = f"the least of its nodes by scontrol show node, {source},"
+            yield _differs(f"pool '{pool.name}': ", key, declared, actual, said)
 
 
 def _undescribed(described: Mapping[str, list[Pool]], cluster: Cluster) -> Iterator[str]:

@@ -133,3 +133,14 @@ def _suspends(partition: Partition, settings: Mapping[str, str]) -> bool:
     by_qos = settings.get("PreemptType") == "preempt/qos"
     takes_turns = "GANG" in of_all and partition.oversubscribe.startswith(("FORCE", "YES"))
     return bool({"SUSPEND", "GANG"} & (own | of_all if by_qos or takes_turns else own))
+
+
+def least_for_jobs(nodes: Sequence[Node]) -> tuple[tuple[str, int, str], ...]:
+    """Return key, value and source of what jobs may have of each of these nodes; 0 where Slurm does not say."""
+    return tuple(
+        (key, min((value for value in of_nodes if value), default=0), source)
+        for key, of_nodes, source in (
+            ("cpus_per_node", [node.cpus for node in nodes], "CPUEfctv"),
+            ("mem_per_node_mib", [node.mem_mib for node in nodes], "RealMemory without MemSpecLimit"),
+        )
+    )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.site.cards import Card, Known, card_of
-from slurm_colloc.site.cluster import DEVICES, Cluster, has_gpus
+from slurm_colloc.site.cluster import DEVICES, Cluster, has_gpus, least_for_jobs
 from slurm_colloc.site.shapes import Shape, alike, card_of_slice, shapes_of
 from slurm_colloc.site.toml import key_line, note
 from slurm_colloc.slurm.hostlist import fold
@@ -73,11 +73,7 @@ def _pool(nodes: Sequence[Node], shape: Shape, card: Card, alone: bool) -> Itera
             told = any(of.name == name for node in nodes for of, _ in node.shares)
             evenly = f"the node's {name} over its GPUs, evenly; gres.conf has the last word"
             yield key_line(key, per_gpu, "sinfo, GresUsed" if told else evenly)
-    for key, of_nodes, source in (
-        ("cpus_per_node", [node.cpus for node in nodes], "CPUEfctv"),
-        ("mem_per_node_mib", [node.mem_mib for node in nodes], "RealMemory without MemSpecLimit"),
-    ):
-        least = min((value for value in of_nodes if value), default=0)
+    for key, least, source in least_for_jobs(nodes):
         if least:
             yield key_line(key, least, f"scontrol show node, {source}; the least of these nodes")
     for item in shape.slices:

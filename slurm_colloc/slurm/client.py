@@ -24,7 +24,10 @@ from slurm_colloc.slurm.parse import (
 from slurm_colloc.slurm.site_options import listed_options
 
 if TYPE_CHECKING:
-    from slurm_colloc.slurm.running import Running
+    from slurm_colloc.slurm.accounted import Accounted
+    from slurm_colloc.slurm.comments import Commented
+    from slurm_colloc.slurm.running import Held, Running
+    from slurm_colloc.slurm.visible import Rights
 
 
 class SlurmClient(Protocol):
@@ -121,6 +124,12 @@ class CliClient:
         jobs, steps = (answer.decode(errors="surrogateescape") for answer in answers)
         return parse_running(jobs), parse_steps(steps)
 
+    def holders(self) -> tuple[tuple["Held", ...], int]:
+        """Return the running jobs with GPUs, or shares of them, and how many lines of squeue could not be read."""
+        from slurm_colloc.slurm.running import holders_question, parse_holders
+
+        return parse_holders(self._ask(*holders_question()))
+
     def used_mib(self, job_id: str) -> int | None:
         """Return what the steps of a running job use of their node's memory; None where it is not measured."""
         from slurm_colloc.slurm.running import memory_question, parse_used_mib
@@ -142,6 +151,37 @@ class CliClient:
 
         return parse_shares(self._ask(*QUESTION))
 
+    def gres_of(self, job_id: str) -> tuple[Gres, ...]:
+        """Return the GPUs and shares that slurmctld gave a job, or one task of an array; none where it had none."""
+        from slurm_colloc.slurm.ended import parse_scontrol, scontrol_question
+
+        found = parse_scontrol(self._ask(*scontrol_question(job_id)))
+        return next((job.gres for job in found if job.gres), ())
+
+    def comments(self, raw_ids: Sequence[str]) -> "Mapping[str, Commented]":
+        """Return the AdminComment of jobs in the accounting, by raw id."""
+        from slurm_colloc.slurm.comments import comments_question, parse_comments
+
+        environment = {**self._environment, "SLURM_TIME_FORMAT": "%s"}
+        text = ask(comments_question(raw_ids), self._timeout_s, environment)
+        return parse_comments(text.decode(errors="surrogateescape"))
+
+    def write_comments(self, comments: Mapping[str, str]) -> None:
+        """Set the AdminComment of jobs, by job id; what came of it is to be asked, for one refusal hides in many."""
+        from slurm_colloc.slurm.comments import comment_commands
+
+        run(("sacctmgr", "-i", "-Q"), self._timeout_s, self._environment, comment_commands(comments).encode())
+
+    def rights(self, name: str) -> "Rights":
+        """Return what Slurm says of privacy and of the user ``name``."""
+        from slurm_colloc.slurm.visible import has_database, parse_rights, rights_questions
+
+        config = self.config()
+        if not has_database(config):
+            return parse_rights(config, "", "")
+        answers = ask_all(rights_questions(name), self._timeout_s, self._environment)
+        return parse_rights(config, *(answer.decode(errors="surrogateescape") for answer in answers))
+
     def caps(self, cluster: str) -> tuple[Cap, ...]:
         """Return the accounting's limits on everybody, as far as the user who asks may see them."""
         answers = ask_all(caps_questions(cluster), self._timeout_s, self._environment)
@@ -153,6 +193,36 @@ class CliClient:
 
         text = ask(QUESTION, self._timeout_s / 2, self._environment).decode(errors="surrogateescape")
         return Free(now(), parse_free(text))
+
+    def accounted(self, job_id: str) -> tuple["Accounted", ...]:
+        """Return the runs of a job, a task or a component, by accounting, else by slurmctld; none where neither knows.
+
+        Raises:
+            InputError: ``job_id`` is none.
+            ProcessError: neither answers.
+        """
+        from slurm_colloc.slurm.accounted import (
+            accounted_question,
+            parse_accounted,
+            parse_controller,
+            with_controllers,
+        )
+
+        argv, delimiter = accounted_question(job_id)
+        times = {**self._environment, "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
+        rows: tuple[Accounted, ...] = ()
+        failed: ProcessError | None = None
+        try:
+            rows = parse_accounted(ask(argv, self._timeout_s, times).decode(errors="surrogateescape"), delimiter)
+        except ProcessError as error:  # no accounting on this cluster
+            failed = error
+        if rows and all(row.end_s is not None for row in rows):
+            return rows
+        # Of a job of this moment accounting knows nothing yet, or half of it.
+        done = run(("scontrol", "show", "job", "-o", job_id), self._timeout_s, times)
+        if done.status and failed and b"Invalid job id" not in done.stderr:
+            raise failed
+        return with_controllers(rows, () if done.status else parse_controller(done.stdout.decode(errors="replace")))
 
     def job_states(self, job_ids: Sequence[str]) -> Mapping[str, str]:
         """Return the states of those jobs that Slurm knows: from accounting, else from slurmctld's memory."""

@@ -17,14 +17,14 @@ _NO_GROUPS = {"resolver": RESOLVER_NOGROUP}
 _MOST_NAMES = 2**20
 _ITEM = re.compile(r"(?:[^][,]|\[[^][]*+\])++")
 _RANGES = re.compile(r"\[([^][]*+)\]")
-_RANGE = re.compile(r"([0-9]{1,15})-([0-9]{1,15})")
+_RANGE = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,15}))?(?:/[0-9]{1,15})?")
 
 
 def count(text: str) -> int:
     """Return how many names a list has at most, without making any of them.
 
     Raises:
-        InputError: more than any cluster has.
+        InputError: more than any cluster has, or numbers that are none to Slurm.
     """
     names = 0
     for item in _ITEM.findall(text):
@@ -35,8 +35,11 @@ def count(text: str) -> int:
 
 
 def _size(text: str) -> int:
-    match = _RANGE.match(text)
-    return max(1, int(match[2]) - int(match[1]) + 1) if match else 1 if len(text) < 16 else _MOST_NAMES + 1
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        # ClusterShell takes blanks, signs, underscores and the digits of other scripts, too, and counts on.
+        raise InputError(f"'{text[:80]}' is no range of numbers")
+    return max(1, int(match[2]) - int(match[1]) + 1) if match[2] else 1
 
 
 def expand(text: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ _FIELDS = (
 )
 # 22.05 to 26.05 take a suffix in place of a width; none of these values can hold it.
 _FORMAT = ",".join(f"{field}:|" for field in _FIELDS)
+_HOLDER_FIELDS = ("JobID", "JobArrayID", "UserName", "tres-alloc", "tres-per-node", "TimeUsed", "Partition", "NodeList")
 _PREFIX = re.compile(r"\bgres[:/]")
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)([KMGTP]?)")
 
@@ -45,6 +46,43 @@ class Running(NamedTuple):
     def array_task(self) -> bool:
         """Return whether it is a task of an array."""
         return self.name != self.job_id
+
+
+class Held(NamedTuple):
+    """A running job of anybody's and what it holds; ``name`` as of ``Running``."""
+
+    job_id: str
+    name: str
+    user: str
+    gres: tuple[Gres, ...]
+    ran_s: float
+    partition: str
+    node_list: str
+
+
+def holders_question() -> tuple[str, ...]:
+    """Return the command that lists all running jobs that the user who asks may see."""
+    return ("squeue", "-h", "-a", "-t", "R", "-O", ",".join(f"{field}:|" for field in _HOLDER_FIELDS))
+
+
+def parse_holders(text: str) -> tuple[tuple[Held, ...], int]:
+    """Return the jobs that hold gres in squeue's answer, and how many lines were not of the expected form."""
+    found, rejected = [], 0
+    for line in text.splitlines():
+        values = line.split("|")
+        try:
+            job_id, name, user, tres, asked, ran, partition, nodes, rest = values
+            if rest:
+                raise ValueError(rest)
+            # Where Slurm's accounting knows of no GPUs it still knows what was asked for.
+            gres = parse_tres_gres(tres) or parse_gres(_PREFIX.sub("", asked))
+            held = Held(job_id, name, user, gres, time_span_s(ran), partition, nodes)
+        except (InputError, ValueError):
+            rejected += 1
+            continue
+        if any(one.name in ("gpu", "mps", "shard") for one in gres):
+            found.append(held)
+    return tuple(found), rejected
 
 
 def jobs_question(uid: int) -> tuple[str, ...]:

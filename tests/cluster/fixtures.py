@@ -3,18 +3,35 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster import releases
+from tests.cluster import install, releases
 from tests.cluster.lab import Lab, missing_programs
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 # Which Slurm the labs of the tests run.
 RELEASE = os.environ.get("COLLOC_TEST_RELEASE") or releases.HOST.name
+# The folder in which the processes of one test run tell each other which lab has the checkout installed.
+SHARED = "COLLOC_TEST_SHARED"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the folder that the whole run shares; its workers inherit the name."""
+    if not hasattr(config, "workerinput"):
+        os.environ[SHARED] = tempfile.mkdtemp(prefix="colloc-shared-", dir="/var/tmp")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the folder that the whole run shared."""
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(SHARED))
 
 
 def reason_for_none() -> str:
@@ -42,6 +59,19 @@ def new_lab(extra_slurm_conf: str = "") -> Lab:
     return Lab.create(release=RELEASE, extra_slurm_conf=extra_slurm_conf)
 
 
+def install_checkout(lab: Lab) -> None:
+    """Install the checkout's wheel into a lab; only the first of a test run waits for pip, all have the same files."""
+    shared = Path(os.environ[SHARED])
+    ours, kept = lab.root / "opt", shared / "opt"
+    with (shared / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            lab.install(CHECKOUT)
+            install.copy(ours, kept)
+            return
+    install.copy(kept, ours)
+
+
 @pytest.fixture(scope="session")
 def bare_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A running cluster without the project in it; its folder stays when a test failed."""
@@ -62,5 +92,5 @@ def bare_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
 @pytest.fixture(scope="session")
 def lab(bare_lab: Lab) -> Lab:
     """A running cluster with the checkout's wheel installed, its commands on every user's PATH."""
-    bare_lab.install(CHECKOUT)
+    install_checkout(bare_lab)
     return bare_lab

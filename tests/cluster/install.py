@@ -52,6 +52,17 @@ def install(lab: Lab, checkout: Path, say: Callable[[str], None]) -> float:
     return seconds
 
 
+def copy(installed: Path, venv: Path) -> None:
+    """Give a lab what another one has installed: its files are linked, those that name their folder are rewritten."""
+    shutil.copytree(installed, venv, symlinks=True, copy_function=os.link)
+    for path in (venv / "pyvenv.cfg", *(venv / "bin").iterdir()):
+        if path.is_file() and not path.is_symlink():
+            mode, text = path.stat().st_mode, path.read_bytes()
+            path.unlink()
+            path.write_bytes(text.replace(os.fsencode(installed), os.fsencode(venv)))
+            path.chmod(mode)
+
+
 def build_wheel(checkout: Path, temp: Path) -> Path:
     source, dist = temp / "source", temp / "dist"
     source.mkdir()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from slurm_colloc.slurm import setup
 from slurm_colloc.slurm.limits import caps_questions
+from slurm_colloc.slurm.visible import rights_questions
 from tests.cluster import broken, cgroups
 from tests.cluster.config import cluster_name
 from tests.cluster.lab import Lab
@@ -78,6 +79,10 @@ def _record_asked_by_a_user(release: str, recorded: Path, say: Callable[[str], N
             ("sacctmgr/association.txt", of_associations),
         ):
             _keep(lab, folder / name, question, say, "carol")
+        for argv in (["add", "account", "subacct", "parent=ml"], ["add", "coordinator", "account=ml", "names=bob"]):
+            lab.run(["sacctmgr", "-i", *argv], check=True)
+        for name, question in zip(("config", "user"), rights_questions("bob"), strict=True):
+            _keep(lab, folder / f"sacctmgr/{name}.txt", question, say, "bob")
     lab.remove()
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from slurm_colloc.gpu.proc import ProcessTable, parse_cgroup_folders
 from slurm_colloc.gpu.simulated import SimulatedReader
-from slurm_colloc.model import HostSample, Round
+from slurm_colloc.measured import HostSample, Round
 from slurm_colloc.observe.sampler import Sampler
 from tests.cluster import cgroups, releases
 from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster

@@ -123,6 +123,7 @@ def test_history_on_a_hung_mount(lab: Lab, alice: User, slowfs: str, ends: Ends)
     mine = alice.home / ".local/share/slurm_colloc"
     alice.run("mkdir", "-p", str(mine))
     preload = f"{slowfs} {lab.names.get('LD_PRELOAD', '')}"
+    write_site(lab, "fault-site", extra={"timeouts.decide_s": "6"})
     begun = time.monotonic()
     done = ends("env", f"SLOWFS_UNDER={mine}", f"SLOWFS_MS={HUNG_MS}", f"LD_PRELOAD={preload}")
     assert "instead of" in done.stderr, "the hint needs no history"
@@ -275,7 +276,7 @@ def test_odd_job_names(lab: Lab, alice: User, name: str) -> None:
     assert new == job_id(done)
     assert ONE in lab.run(["scontrol", "show", "job", "-o", new]).stdout
     plain = job_id(alice.run("sbatch", f"--job-name={name}", "train.sh"))
-    said = [lab.run(["squeue", "-h", "-j", job, "-o", "%j"]).stdout for job in (new, plain)]
+    said = [lab.run(["squeue", "-h", "-t", "all", "-j", job, "-o", "%j"]).stdout for job in (new, plain)]
     assert said[0] == said[1]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster
+from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
 from tests.cluster.user import SLICE, SMALL, User, job_id, tres
@@ -63,7 +63,7 @@ def lab() -> Iterator[Lab]:
             ["modify", "account", "phys", "set", "MaxTRESPerJob=gres/mps=11"],
         ):
             lab.run([*change, *argv], check=True)
-        lab.install(CHECKOUT)
+        install_checkout(lab)
         yield lab
     lab.remove()
 

@@ -13,7 +13,7 @@ import pytest
 from slurm_colloc.runtime.ledger_read import missing
 from slurm_colloc.runtime.queue import Outcome
 from tests.cluster import cgroups, releases
-from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster
+from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
 from tests.cluster.lab import Lab
 from tests.cluster.packs import Packs
 from tests.cluster.site import write_site
@@ -223,7 +223,7 @@ def carol(request: pytest.FixtureRequest) -> Iterator[Packer]:
         lab = cgroups.new_lab(RELEASE, VERSION)
         try:
             lab.up()
-            lab.install(CHECKOUT)
+            install_checkout(lab)
             yield Packer(lab, "carol", write_site(lab, "pack-site", agent=False))
         finally:
             lab.down()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import broken, cgroups, jobs
-from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster
+from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import MIG_TYPE_PREFIX, PARTITIONS
 
@@ -53,7 +53,7 @@ def wrong() -> Iterator[Lab]:
     need_cluster()
     lab = broken.shared_wrongly(RELEASE)
     with lab:
-        lab.install(CHECKOUT)
+        install_checkout(lab)
         broken.limit(lab)
         yield lab
     lab.remove()
@@ -67,7 +67,7 @@ def test_a_sound_cluster_has_no_findings() -> None:
     with cgroups.swept():
         lab = cgroups.new_lab(RELEASE, version)
         with lab:
-            lab.install(CHECKOUT)
+            install_checkout(lab)
             for name in PARTITIONS:
                 lab.run(["scontrol", "update", f"PartitionName={name}", "MaxTime=1-0"], check=True)
             for user in (None, "alice", "dave"):
@@ -156,7 +156,7 @@ def test_what_is_hidden_from_a_user_is_not_called_sound() -> None:
     need_cluster()
     lab = broken.untracked(RELEASE)
     with lab:
-        lab.install(CHECKOUT)
+        install_checkout(lab)
         lab.run(["sacctmgr", "-i", "modify", "account", "ml", "set", "MaxTRES=gres/mps=10"], check=True)
         findings, gaps, status = found(lab)
         assert set(findings) == {"DOC030", "DOC031", "DOC032", "DOC040", "DOC041", "DOC042", "DOC044", "DOC072"}
@@ -177,7 +177,7 @@ def test_a_cluster_without_accounting_or_a_plugin_that_knows_gpus_or_one_time() 
     need_cluster()
     lab = Lab.create(release=RELEASE)
     with lab:
-        lab.install(CHECKOUT)
+        install_checkout(lab)
         skewed = broken.ahead_of_time(lab, "g2", 300)
 
         def clocks(env: Mapping[str, str] | None = None) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ import pytest
 from slurm_colloc.config import SiteConfig, load_site
 from slurm_colloc.site.fragments import devices, node_gres, shares
 from slurm_colloc.site.installed import parse_settings
-from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster, new_lab
+from tests.cluster.fixtures import CHECKOUT, RELEASE, install_checkout, need_cluster, new_lab
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import NODES, NVIDIA_MAJOR
 
@@ -49,7 +49,7 @@ def center() -> Iterator[Lab]:
     need_cluster()
     lab = new_lab()
     try:
-        lab.install(CHECKOUT)
+        install_checkout(lab)
         yield lab
     finally:
         lab.down()
@@ -64,6 +64,8 @@ def _smaller(text: str, lab: Lab, name: str) -> str:
         (r'^nodes = ".*"', lambda _: f'nodes = "{next(there)}"'),
         (r'^cluster = ".*"', f'cluster = "{_cluster(lab)}"'),
         (r'^slurm_release = ".*"', f'slurm_release = "{RELEASE}"'),
+        (r"^cpus_per_node = .*", "cpus_per_node = 8"),
+        (r"^mem_per_node_mib = .*", "mem_per_node_mib = 8000"),
         (r"^cpus_per_gpu = .*", "cpus_per_gpu = 1"),
         (r"^mem_per_gpu_mib = .*", "mem_per_gpu_mib = 500"),
         (r"^enforced = .*", "enforced = false"),

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.cluster
 HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:h100:1 -t 5\n"
 LOAD = "COLLOC_SIMULATED_GPU_LOAD=mem=6G,util=60,sm=11 sleep {}\n"
 MARK = 'echo "$SLURM_ARRAY_TASK_ID" >>ran\n'
+# A first task is still there when something is done to it, however slow the machine.
+STAYS = "until [ -e go ]; do sleep 0.1; done\n"
 SMALL = f"gres/gpu:{SLICE}_1g.10gb"
 
 
@@ -63,7 +65,7 @@ def site(lab: Lab) -> Path:
 @pytest.fixture
 def alice(lab: Lab, site: Path) -> Iterator[Person]:
     user = Person(lab, "alice", site)
-    user.run("rm", "-rf", ".local/share/slurm_colloc", "ran")
+    user.run("rm", "-rf", ".local/share/slurm_colloc", "ran", "go")
     yield user
     lab.run(["scancel", "-u", "alice"])
 
@@ -112,11 +114,12 @@ def test_what_its_user_cancels_is_cancelled_and_nothing_else(
     alice: Person, which: Callable[[str, str, str], list[str]], ran: list[str]
 ) -> None:
     before = alice.jobs()
-    script = alice.script(HEAD + MARK + LOAD.format(4))
+    script = alice.script(HEAD + MARK + LOAD.format(4) + STAYS)
     jobs = alice.measured("--canary", "--array=1-3", script)
     wait_for(lambda: alice.ran() == ["1"])
     assert alice.told(jobs[0]) == f"job {jobs[0]} is to be measured; the rest waits for that"
     alice.run("scancel", *which(*jobs))
+    alice.run("touch", "go")
     alice.lab.wait_jobs(jobs, timeout=120)
     assert alice.ran() == ran
     if jobs[1] in which(*jobs):
@@ -159,9 +162,10 @@ def test_a_probe_does_not_wait_for_a_partition_that_takes_no_jobs(lab: Lab) -> N
 
 
 def test_a_rest_for_which_another_job_waits_keeps_its_id(alice: Person) -> None:
-    script = alice.script(HEAD + MARK + LOAD.format(4))
+    script = alice.script(HEAD + MARK + LOAD.format(4) + STAYS)
     first, companion, rest = alice.measured("--canary", "--array=1-3", script)
     after = alice.submit(f"--dependency=afterok:{rest}", "--wrap", "true")
+    alice.run("touch", "go")
     alice.lab.wait_jobs([companion], timeout=120)
     assert alice.told(first) == f"job {rest} is left as it was asked for: job {after} waits for it"
     assert alice.lab.wait_jobs([after], timeout=120) == {int(after): "COMPLETED"}
@@ -169,7 +173,7 @@ def test_a_rest_for_which_another_job_waits_keeps_its_id(alice: Person) -> None:
 
 
 def test_a_companion_that_is_killed_before_the_commit_and_runs_again_leaves_the_rest_as_asked(alice: Person) -> None:
-    script = alice.script(HEAD + MARK + LOAD.format(4))
+    script = alice.script(HEAD + MARK + LOAD.format(4) + STAYS)
     first, companion, rest = alice.measured("--canary", "--array=1-3", script)
     before = alice.jobs()
     sized = died_of_its_scancel(alice, first, companion, before, "kill -9 $PPID")
@@ -182,7 +186,7 @@ def test_a_companion_that_is_killed_before_the_commit_and_runs_again_leaves_the_
 
 
 def test_a_companion_that_is_killed_behind_the_commit_and_runs_again_leaves_the_sized_job(alice: Person) -> None:
-    script = alice.script(HEAD + MARK + LOAD.format(4))
+    script = alice.script(HEAD + MARK + LOAD.format(4) + STAYS)
     first, companion, rest = alice.measured("--canary", "--array=1-3", script)
     sized = died_of_its_scancel(alice, first, companion, alice.jobs(), '/usr/bin/scancel "$@"; kill -9 $PPID')
     alice.lab.run(["scontrol", "release", companion], check=True)
@@ -195,6 +199,7 @@ def test_a_companion_that_is_killed_behind_the_commit_and_runs_again_leaves_the_
 def died_of_its_scancel(alice: Person, first: str, companion: str, before: list[str], code: str) -> str:
     """Run the companion's program, which dies as it calls scancel, and return the sized job."""
     alice.lab.run(["scontrol", "hold", companion], check=True)
+    alice.run("touch", "go")
     alice.lab.wait_jobs([first])
     folder = alice.home / "bin"
     folder.mkdir(exist_ok=True)
@@ -221,7 +226,7 @@ def test_where_no_companion_can_be_submitted_all_runs_as_asked(lab: Lab) -> None
 
 def test_a_companion_that_is_lost_between_its_two_steps_leaves_no_second_run(alice: Person) -> None:
     """Nobody is left to withdraw the sized job: it goes when the rest, which runs as asked, has ended well."""
-    script = alice.script(HEAD + MARK + LOAD.format(4))
+    script = alice.script(HEAD + MARK + LOAD.format(4) + STAYS)
     first, companion, rest = alice.measured("--canary", "--array=1-3", script)
     sized = died_of_its_scancel(alice, first, companion, alice.jobs(), "kill -9 $PPID")
     alice.run("/usr/bin/scancel", companion)

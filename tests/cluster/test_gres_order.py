@@ -16,10 +16,12 @@ from tests.cluster.daemons import ids_of
 from tests.cluster.fixtures import RELEASE, need_cluster, new_lab
 from tests.cluster.lab import Lab
 from tests.cluster.ports import answers
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
-WAIT_S = 20.0
+WAIT_S = 60.0
+STAYS = "touch began; until [ -e go ]; do sleep 0.1; done"
 
 
 @pytest.fixture
@@ -82,9 +84,11 @@ def _apply(lab: Lab, wanted: dict[str, str]) -> None:
 
 def test_slurmd_first(bare: tuple[Lab, dict[str, str]]) -> None:
     lab, wanted = bare
-    argv = ["sbatch", "--parsable", "--gres=gpu:1", "-w", "g1", "--wrap", "sleep 15"]
-    job = lab.run_as("alice", argv, cwd=lab.root / "out", check=True).stdout.strip()
-    _node(lab, "AllocTRES=.*gres/gpu")
+    out = lab.root / "out"
+    argv = ["sbatch", "--parsable", "--gres=gpu:1", "-w", "g1", "--wrap", STAYS]
+    job = lab.run_as("alice", argv, cwd=out, check=True).stdout.strip()
+    # Slurm calls it running before its slurmd has launched it, which would then fail.
+    wait_for((out / "began").exists, "the job does not begin")
     _apply(lab, wanted)
     lab.run(["scontrol", "reconfigure"], check=True)
     time.sleep(2)
@@ -97,6 +101,7 @@ def test_slurmd_first(bare: tuple[Lab, dict[str, str]]) -> None:
     assert "Gres=gpu:h100:2,mps:h100:200" in told
     assert "DRAIN" not in told
     assert "gres/mps" in _tracked(lab)
+    (out / "go").touch()
     assert lab.wait_jobs([job])[int(job)] == "COMPLETED"
     argv = ["sbatch", "--parsable", "--gres=mps:50", "-w", "g1", "--wrap", "true"]
     share = lab.run_as("alice", argv, cwd=lab.root / "out", check=True).stdout.strip()

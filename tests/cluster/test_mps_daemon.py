@@ -94,9 +94,16 @@ def test_a_component_of_a_het_job_is_a_client_that_does_not_lead_it(mps: MpsLab)
 
 def test_twenty_jobs_begin_and_end_at_once(mps: MpsLab) -> None:
     jobs = [mps.submit("alice", "--mem=10M", gres="mps:5") for _ in range(20)]
-    (pipe,) = {mps.pipe("alice", job) for job in jobs}
+    pipes = {job: mps.pipe("alice", job) for job in jobs}
+    without = [job for job, pipe in pipes.items() if not pipe]
+    # On a busy machine the last ones wait for longer than a job's start may: they run without MPS, and say so.
+    told = mps.node.root / "said"
+    said = told.read_text() if told.exists() else ""
+    assert all(f"job {job} of uid" in said for job in without), (pipes, said)
+    assert len(without) < 10, (pipes, said)
+    (pipe,) = {pipe for pipe in pipes.values() if pipe}
     assert mps.node.daemons() == {the_daemon(pipe)}
-    assert mps.node.jobs(mps.user("alice")) == set(jobs)
+    assert mps.node.jobs(mps.user("alice")) == set(jobs) - set(without)
     mps.let_go("alice", *jobs)
     wait_for(lambda: not mps.node.daemons(), "the daemon outlives its last job")
 

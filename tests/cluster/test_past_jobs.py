@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.fixtures import CHECKOUT, need_cluster, new_lab
+from tests.cluster.fixtures import install_checkout, need_cluster, new_lab
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
 from tests.cluster.user import User
@@ -31,7 +31,7 @@ def lab() -> Iterator[Lab]:
     """A cluster of its own: no other test is to find in accounting what these leave there."""
     need_cluster()
     with new_lab() as lab:
-        lab.install(CHECKOUT)
+        install_checkout(lab)
         yield lab
 
 

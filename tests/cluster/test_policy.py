@@ -20,7 +20,7 @@ import pytest
 from slurm_colloc.config import load_site
 from slurm_colloc.history.policy_table import KnownJob, table_text
 from slurm_colloc.site.render import Host, render_site
-from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster
+from tests.cluster.fixtures import CHECKOUT, RELEASE, install_checkout, need_cluster
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import MIG_TYPE_PREFIX, MODEL
 from tests.cluster.site import write_site
@@ -39,7 +39,7 @@ def lab() -> Iterator[Lab]:
     lab = Lab.create(release=RELEASE, extra_slurm_conf=LUA, files=scripts_without_ours())
     make_smaller(lab)
     with lab:
-        lab.install(CHECKOUT)
+        install_checkout(lab)
         write_site(lab, agent=False, extra={"known_jobs.table": f'"{lab.root}/table/policy.table"'})
         yield lab
     lab.remove()
@@ -395,7 +395,14 @@ def test_the_table_is_replaced_while_jobs_are_submitted(lab: Lab) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("--exclude=m1",), ("--exclusive",), ("--ntasks-per-gpu=2",), ("--ntasks-per-node=2",), ("--ntasks=2", "-N1")],
+    [
+        ("--exclude=m1",),
+        ("--exclusive",),
+        ("--ntasks-per-gpu=2",),
+        ("--ntasks-per-node=2",),
+        ("--ntasks=2", "-N1"),
+        ("--gres-flags=enforce-binding",),
+    ],
     ids=lambda words: words[0],
 )
 def test_who_says_more_about_his_node_keeps_it(lab: Lab, words: tuple[str, ...]) -> None:

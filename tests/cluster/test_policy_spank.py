@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster import spank
-from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster
+from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
 from tests.cluster.test_policy import DESK, LUA, SLICE, install, know, log, say, scripts_without_ours, shown
@@ -28,7 +28,7 @@ def lab() -> Iterator[Lab]:
     assert done.returncode == 0, done.stderr
     (lab.root / "etc/plugstack.conf").write_text(f"optional {lab.root}/colloc_spank.so\n")
     with lab:
-        lab.install(CHECKOUT)
+        install_checkout(lab)
         write_site(lab, agent=False, extra={"known_jobs.table": f'"{lab.root}/table/policy.table"'})
         know(lab, "known", "spawner")
         yield lab

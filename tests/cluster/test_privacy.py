@@ -220,7 +220,7 @@ def submit(lab: Lab, **env: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bob_was_first_at_her_folder_of_decisions(lab: Lab, site: Site, kind: str) -> None:
-    """The job is submitted, nothing is written into what he made, and root's ingest takes nothing of it for hers."""
+    """Hers is kept at home, nothing is written into what he made, and root's ingest takes nothing of it for hers."""
     uid = lab.users["alice"].uid
     secret = lab.users["alice"].home / "secret"
     secret.write_text("hers")
@@ -229,8 +229,12 @@ def test_bob_was_first_at_her_folder_of_decisions(lab: Lab, site: Site, kind: st
     os.rename(at, aside)
     try:
         planted(lab, kind, at, secret)
-        submit(lab, **site.environment)
+        kept = lab.users["alice"].home / ".local/share/slurm_colloc/decisions"
+        before = set(kept.glob("*.json"))
+        done = submit(lab, **site.environment)
         assert secret.read_text() == "hers"
+        assert len(set(kept.glob("*.json")) - before) == 1
+        assert done.stderr.count(f"kept in '{kept}': '{at}' is not this user's own folder") == 1
         trap = lab.users["bob"].home / "trap"
         for folder in (at, trap):
             assert not folder.is_dir() or not any(folder.iterdir())
@@ -239,6 +243,8 @@ def test_bob_was_first_at_her_folder_of_decisions(lab: Lab, site: Site, kind: st
             (forged / "1.json").write_bytes(next(aside.glob("*.json")).read_bytes())
             os.chown(forged / "1.json", lab.users["bob"].uid, -1)
         assert python(lab, None, TAKE_IN, site.spool).stdout.strip() == "{}"
+        said = lab.run(["colloc", "ingest"], env=site.environment, check=True).stderr
+        assert f"decisions are not taken in: '{at}' " in said
     finally:
         lab.run(["rm", "-rf", str(at), str(lab.users["bob"].home / "trap")], check=True)
         os.rename(aside, at)

@@ -21,7 +21,7 @@ import pytest
 from slurm_colloc.accounting.sources.prometheus import Imported, names_there, read_rounds
 from slurm_colloc.accounting.sources.prometheus_server import Server
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.model import Holder, HostSample
+from slurm_colloc.measured import Holder, HostSample
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.prometheus import Endpoint
 from tests.cluster.ports import Ports, answers

@@ -17,7 +17,7 @@ from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.slurm.gres import parse_gres
 from tests.cluster import jobs, rollup
-from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster, new_lab
+from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster, new_lab
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import MIG_TYPE_PREFIX, tracked_tres
 from tests.cluster.site import write_site
@@ -77,7 +77,7 @@ def past() -> Iterator[Past]:
     lab = new_lab()
     try:
         lab.up()
-        lab.install(CHECKOUT)
+        install_checkout(lab)
         template = _run_jobs(lab)
         midnight = _midnight(datetime.now().astimezone())
         begin_s = rollup.move(lab, FACTOR, int(midnight.timestamp()) - 2222, COPIES)
@@ -118,8 +118,8 @@ def _run_jobs(lab: Lab) -> int:
 
     lab.run(["sacctmgr", "-i", "add", "user", "alice", "account=phys"], check=True)
     running = submit("alice", "-A", "phys", "-p", "mig", f"--gres=gpu:{MIG_TYPE_PREFIX}2g.20gb:1", script="sleep 600")
-    suspended = submit("bob", "-p", "mig", f"--gres=gpu:{MIG_TYPE_PREFIX}3g.40gb:1", script="sleep 4")
-    requeued = submit("alice", "-w", "g1", "--gres=gpu:1", "--requeue", script="sleep 3")
+    suspended = submit("bob", "-p", "mig", f"--gres=gpu:{MIG_TYPE_PREFIX}3g.40gb:1", script="sleep 10")
+    requeued = submit("alice", "-w", "g1", "--gres=gpu:1", "--requeue", script="sleep 10")
     cancelled = submit("carol", "-w", "g2", "--gres=gpu:h100:1", script="sleep 60")
     never = submit("carol", "-H", "--gres=gpu:1")
     shared = [submit("carol", "-w", "g1", "--gres=mps:25"), submit("alice", "-w", "g1", "--gres=mps:50")]

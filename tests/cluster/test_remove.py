@@ -13,18 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.fixtures import CHECKOUT, need_cluster, new_lab
+from tests.cluster.fixtures import install_checkout, need_cluster, new_lab
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
-PLAIN = """#!/bin/bash
-#SBATCH --gres=gpu:1 -t 5 -p gpu
-for n in 1 2 3 4 5 6 7 8; do sleep 1; done
-echo ended well
-"""
-PACK = "#!/bin/bash\n#SBATCH --gres=gpu:1 -t 5 -p gpu --array=0-3\nsleep 4\necho task $SLURM_ARRAY_TASK_ID ended well\n"
+STAYS = "until [ -e go ]; do sleep 0.2; done"
+HEAD = "#!/bin/bash\n#SBATCH --gres=gpu:1 -t 5 -p gpu"
+PLAIN = f"{HEAD}\ntouch plain.began\n{STAYS}\necho ended well\n"
+PACK = f"{HEAD} --array=0-3\ntouch pack.began\n{STAYS}\necho task $SLURM_ARRAY_TASK_ID ended well\n"
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def center() -> Iterator[Lab]:
     need_cluster()
     lab = new_lab()
     try:
-        lab.install(CHECKOUT)
+        install_checkout(lab)
         lab.up()
         yield lab
     finally:
@@ -73,11 +72,12 @@ def test_taken_away_under_its_jobs(center: Lab) -> None:
         env={"COLLOC_CONF": str(site / "site.toml")},
         check=True,
     ).stdout
-    states = lab.run(["squeue", "-h", "-o", "%i %T"]).stdout.split()
-    assert (states[states.index(running) + 1], states[states.index(packed) + 1]) == ("RUNNING", "RUNNING")
+    wait_for((home / "plain.began").exists, "the plain job does not begin")
+    wait_for((home / "pack.began").exists, "no task of the pack begins")
 
     shutil.rmtree(lab.root / "opt")
     link.unlink()
+    (home / "go").touch()
     lab.run(["scontrol", "release", waiting, late], check=True)
     ended = lab.wait_jobs([running, packed, waiting, late], timeout=120)
 

@@ -38,9 +38,13 @@ numbers = torch.arange(4 * 41)
 Producer(DataLoader(TensorDataset(numbers, -numbers), batch_size=4, shuffle=True)).serve()
 """
 # Keeps the numbers of each epoch in a line; $1: epochs, $2: seconds for a batch, $3: after so many of which to do what.
+# It waits for $TOGETHER of its kind: on a busy machine one may have read all before the next has loaded torch.
 CONSUME = """
-import os, sys, time
+import glob, os, sys, time
 from csub_loader import Consumer
+open("here." + os.environ["CSUB_PACK_TASK"], "w").close()
+while len(glob.glob("here.*")) < int(os.environ.get("TOGETHER", 0)):
+    time.sleep(0.05)
 epochs, pause_s = int(sys.argv[1]), float(sys.argv[2])
 batches = Consumer(batch_size=4)
 out = open("read." + os.environ["CSUB_PACK_TASK"], "w")
@@ -151,7 +155,7 @@ def test_two_packs_on_one_node_do_not_meet(alice: Packs) -> None:
 
 
 def test_all_consumers_read_the_same_batches_also_one_that_comes_late(alice: Packs, torch_python: str) -> None:
-    read = f"{torch_python} consumer.py 3 0.01"
+    read = f"TOGETHER=3 {torch_python} consumer.py 3 0.01"
     spec = a_spec(3, commands=(read,) * 4, loader=a_loader(f"{torch_python} producer.py"))
     code, said = alice.ended(alice.submit(spec), timeout=120)
     assert (code, "4 tasks: 4 succeeded" in said) == ("0:0", True), said

@@ -13,7 +13,7 @@ import pytest
 
 from slurm_colloc.config import SiteConfig, parse_site
 from tests.cluster import daemons
-from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster
+from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import MEM_TOTAL_MIB, MODEL, SM_COUNT
 
@@ -40,9 +40,11 @@ def lab() -> Iterator[Lab]:
             ["sacctmgr", "-i", "add", "qos", "few", "set", "MaxTRESPerUser=gres/gpu=4"],
             ["sacctmgr", "-i", "modify", "account", "phys", "set", "GrpTRES=gres/gpu=8,gres/shard=4"],
             ["scontrol", "update", "nodename=x[1-2]", "state=down", "reason=fan Gres=gpu:h100:9 \x1b[31m"],
+            # At once, and not in the midst of a test, when the controller comes to see it.
+            ["scontrol", "update", "nodename=x[1-2]", "state=noresp"],
         ):
             lab.run(argv, check=True)
-        lab.install(CHECKOUT)
+        install_checkout(lab)
         yield lab
     lab.remove()
 

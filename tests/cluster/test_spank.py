@@ -235,7 +235,7 @@ def test_a_helper_that_goes_wrong_holds_no_job_up(lab: Lab, mood: str) -> None:
         assert f"{lab.root}/helper start did not end within its timeout_s and is killed" in logs
 
 
-@pytest.mark.parametrize("what", ["missing", "not roots", "writable"])
+@pytest.mark.parametrize("what", ["missing", "not roots", "writable", "replaceable"])
 def test_a_helper_that_root_may_not_run_is_not_run(lab: Lab, what: str) -> None:
     helper = lab.root / "helper"
     text = helper.read_bytes()
@@ -243,6 +243,8 @@ def test_a_helper_that_root_may_not_run_is_not_run(lab: Lab, what: str) -> None:
         helper.unlink()
     elif what == "not roots":
         os.chown(helper, lab.users["alice"].uid, -1)
+    elif what == "replaceable":
+        lab.root.chmod(0o775)
     else:
         helper.chmod(0o775)
     try:
@@ -251,6 +253,7 @@ def test_a_helper_that_root_may_not_run_is_not_run(lab: Lab, what: str) -> None:
         helper.unlink(missing_ok=True)
         helper.write_bytes(text)
         helper.chmod(0o755)
+        lab.root.chmod(0o755)
     assert "CUDA_MPS_PIPE_DIRECTORY" not in seen
     assert spank.called(lab, "start", job) is None
 

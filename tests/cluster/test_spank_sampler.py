@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import spank
-from tests.cluster.fixtures import CHECKOUT, RELEASE, need_cluster
+from tests.cluster import jobs, spank
+from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
 from tests.cluster.user import User, job_id
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -30,7 +31,7 @@ def lab() -> Iterator[Lab]:
     lab = Lab.create(release=RELEASE, extra_slurm_conf=spank.SLURM_CONF, files=spank.SCRIPTS)
     spank.prepare(lab)
     with lab:
-        lab.install(CHECKOUT)
+        install_checkout(lab)
         yield lab
     lab.remove()
 
@@ -62,11 +63,11 @@ def _is_of(pid: int, lab: Lab, job: str) -> bool:
     return named and str(lab.root) in words
 
 
-def _running(lab: Lab, job: str) -> None:
-    deadline = time.monotonic() + 20
-    while lab.run(["squeue", "-h", "-j", job, "-o", "%T"]).stdout.strip() != "RUNNING":
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+def _settled(lab: Lab, job: str) -> list[int]:
+    """Return the samplers of a job some seconds after the first one is there: a second one would be, too."""
+    wait_for(lambda: _samplers(lab, job), f"no sampler of job {job}")
+    time.sleep(2)
+    return _samplers(lab, job)
 
 
 def test_csub_learns_from_plain_sbatch(lab: Lab, carol: User) -> None:
@@ -81,10 +82,9 @@ def test_csub_learns_from_plain_sbatch(lab: Lab, carol: User) -> None:
 
 
 def test_it_runs_as_the_user_and_ends_with_the_job(lab: Lab, carol: User) -> None:
-    job = job_id(carol.run("sbatch", "-o", "/dev/null", "--gres=gpu:1", "--wrap", "sleep 6 & wait"))
-    _running(lab, job)
-    time.sleep(2)
-    samplers = _samplers(lab, job)
+    wait = "until [ -e go ]; do sleep 0.1; done"
+    job = job_id(carol.run("sbatch", "-o", "/dev/null", "--gres=gpu:1", "--wrap", wait))
+    samplers = _settled(lab, job)
     assert len(samplers) == 1
     status = Path(f"/proc/{samplers[0]}/status").read_text()
     uid = lab.users["carol"].uid
@@ -94,37 +94,34 @@ def test_it_runs_as_the_user_and_ends_with_the_job(lab: Lab, carol: User) -> Non
         "1": "/dev/null",
         "2": "/dev/null",
     }
+    carol.run("touch", "go")
     assert lab.wait_jobs([job])[int(job)] == "COMPLETED"
-    time.sleep(1)
-    assert _samplers(lab, job) == []
+    wait_for(lambda: not _samplers(lab, job), "it outlives the job")
 
 
 def test_a_killed_job_leaves_no_sampler(lab: Lab, carol: User) -> None:
     job = job_id(carol.run("sbatch", "-o", "/dev/null", "--gres=gpu:1", "--wrap", "sleep 60"))
-    _running(lab, job)
-    time.sleep(1.5)
-    assert len(_samplers(lab, job)) == 1
+    assert len(_settled(lab, job)) == 1
     lab.run(["scancel", "-s", "KILL", "-b", job])
     lab.wait_jobs([job])
-    time.sleep(1)
-    assert _samplers(lab, job) == []
+    wait_for(lambda: not _samplers(lab, job), "it outlives the job")
 
 
 def test_a_job_of_csub_is_measured_once(lab: Lab, carol: User) -> None:
-    script = carol.script("#!/bin/bash\n#SBATCH --gres=gpu:1 -o /dev/null\nsleep 6\n", "own.sh")
+    script = carol.script("#!/bin/bash\n#SBATCH --gres=gpu:1 -o /dev/null\nsleep 60\n", "own.sh")
     job = carol.submit(script)
-    _running(lab, job)
-    time.sleep(3)
-    words = [Path(f"/proc/{pid}/cmdline").read_text() for pid in _samplers(lab, job)]
-    assert len(words) == 1
-    assert "slurm_script" not in words[0]
+    _settled(lab, job)
+    # The plugin's own finds out that it is not wanted, which takes a Python's start.
+    wait_for(lambda: len(_samplers(lab, job)) == 1, "two measure it")
+    [pid] = _samplers(lab, job)
+    assert "slurm_script" not in Path(f"/proc/{pid}/cmdline").read_text()
     lab.run(["scancel", job])
 
 
 @pytest.mark.parametrize("option", ["--gres=none", "--gres=gpu:2"])
 def test_others_are_not_measured(lab: Lab, carol: User, option: str) -> None:
-    job = job_id(carol.run("sbatch", "-o", "/dev/null", "-p", "all", option, "--wrap", "sleep 5"))
-    _running(lab, job)
+    job = job_id(carol.run("sbatch", "-o", "/dev/null", "-p", "all", option, "--wrap", "sleep 60"))
+    wait_for(lambda: jobs.states(lab)[int(job)] == "RUNNING", "it does not run")
     time.sleep(2.5)
     assert _samplers(lab, job) == []
     lab.run(["scancel", job])

@@ -35,7 +35,7 @@ class Node:
         mps_control.install(root / "fake")
         self.well()
         self.squeue(None)
-        self._program("logger", f'echo "$*" >>{root}/said; exit 1')  # so that what it says is seen
+        self.program("logger", f'echo "$*" >>{root}/said; exit 1')  # so that what it says is seen
         for number, uuid in enumerate(UUIDS):
             self.card(f"0000:{number}b:00.0", uuid)
         for folder in (root, *root.rglob("*")):
@@ -52,27 +52,28 @@ class Node:
     def well(self, *words: Ill) -> None:
         """Let the control program work, or misbehave by these words."""
         told = ",".join(words)
-        self._program(NAME, f"FAKE_MPS='{told}' exec {self.root}/fake/{NAME} \"$@\"")
+        self.program(NAME, f"FAKE_MPS='{told}' exec {self.root}/fake/{NAME} \"$@\"")
 
     def script(self, text: str) -> None:
         """Make the control program another one."""
-        self._program(NAME, text)
+        self.program(NAME, text)
 
     def squeue(self, jobs: Sequence[int] | None) -> None:
         """Let Slurm say that these jobs run on the node, or not answer."""
         said = "exit 1" if jobs is None else "\n".join(f"echo {job}" for job in jobs)
-        self._program("squeue", f'echo "$*" >>{self.root}/asked\n{said}')
+        self.program("squeue", f'echo "$*" >>{self.root}/asked\n{said}')
 
     def with_systemd(self, does: str) -> None:
         """Let systemd run the node; ``does`` is what systemd-run does."""
         self.systemd.mkdir()
-        self._program("systemd-run", f'echo "$*" >>{self.root}/scopes\n{does}')
+        self.program("systemd-run", f'echo "$*" >>{self.root}/scopes\n{does}')
 
     def ask_slurm(self) -> None:
         """Let the real Slurm be asked."""
         (self.bin / "squeue").unlink()
 
-    def _program(self, name: str, text: str) -> None:
+    def program(self, name: str, text: str) -> None:
+        """Put a program of this name and text before the machine's own."""
         path = self.bin / name
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from slurm_colloc.gpu.nvml import NvmlReader
-from slurm_colloc.model import Round
+from slurm_colloc.measured import Round
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.sampler import Sampler
 from tests.gpu.loads import Job, running

@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from slurm_colloc.model import Round
+from slurm_colloc.measured import Round
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.journal import hours
 from tests.gpu.cost import SITE

@@ -8,21 +8,8 @@ from typing import Any
 import pytest
 
 from slurm_colloc.config import MigSlice, Partition, Pool, Sharing, SiteConfig
-from slurm_colloc.model import (
-    AllocationRow,
-    Decision,
-    DeviceSample,
-    Evidence,
-    Footprint,
-    Gres,
-    Holder,
-    HostSample,
-    JobRequest,
-    JobUsage,
-    ProcessSample,
-    Quantiles,
-    Round,
-)
+from slurm_colloc.measured import AllocationRow, DeviceSample, Holder, HostSample, JobUsage, ProcessSample, Round
+from slurm_colloc.model import Decision, Evidence, Footprint, Gres, JobRequest, Quantiles
 
 RECORDED = Path(__file__).resolve().parents[1] / "recorded"
 # Of Slurm, recorded by `python -m tests.cluster record`.

@@ -15,7 +15,7 @@ from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import Window, count_runs, find_runs, job_usage
 from slurm_colloc.accounting.usage import group_usage
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.model import AllocationRow, GroupUsage, JobUsage, Round
+from slurm_colloc.measured import AllocationRow, GroupUsage, JobUsage, Round
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.slurm.gres import parse_tres_gres
 from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, device, process, seen, site

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from slurm_colloc.accounting.sources.sacct import FIELDS
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.model import Round
+from slurm_colloc.measured import Round
 from tests.unit.doors import at_site, ingest, report, shown
 from tests.unit.made import device, near, process, seen
 from tests.unit.stored import sampled

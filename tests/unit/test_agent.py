@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.model import Round
+from slurm_colloc.measured import Round
 from slurm_colloc.observe.journal import decode, hours
 
 SITE = """schema = 1

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.model import ADDITIVE, DeviceSample, Holder, JobShare, ProcessSample
+from slurm_colloc.measured import ADDITIVE, DeviceSample, Holder, JobShare, ProcessSample
 from slurm_colloc.observe.attribute import attribute_device as attribute
 from slurm_colloc.observe.attribute import attribute_round, balanced
 from tests.unit.made import device, process, seen

@@ -10,7 +10,7 @@ from slurm_colloc.accounting.sweep import Window, sweep
 from slurm_colloc.audit.col001_zero_use import find
 from slurm_colloc.audit.rules import RULES, run_rules
 from slurm_colloc.config import Audit
-from slurm_colloc.model import JobUsage, StrayUse
+from slurm_colloc.measured import JobUsage, StrayUse
 from tests.unit.made import device, near, process, run, seen, usage
 from tests.unit.stored import stored
 

@@ -3,7 +3,8 @@
 
 import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,18 @@ def test_slurmdbd_rests_as_long_as_it_worked(cluster: Site, monkeypatch: pytest.
         monkeypatch.setattr(ingest, "sleep", slept.append)
         assert cluster.ingest(*SINCE) == 0
         assert slept == [0.0, rest_s, rest_s], "no rest before the first question"
+
+
+def test_days_are_told_of(cluster: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, int, int]] = []
+
+    @contextmanager
+    def recorded(what: str) -> Iterator[Callable[[int, int], None]]:
+        yield lambda done, of: told.append((what, done, of))
+
+    monkeypatch.setattr(ingest, "progress", recorded)
+    assert cluster.ingest(*SINCE) == 0
+    assert told == [("asking sacct, day by day", done, 3) for done in range(3)]
 
 
 def test_a_day_that_fails_leaves_the_others_and_the_watermark(
@@ -320,6 +333,7 @@ def test_what_the_window_cuts(text: str, capsys: pytest.CaptureFixture[str]) -> 
         (["--store", "x"], "--sacct-file is read in place of a store"),
         (["--timezone", "Nowhere/City"], "--timezone 'Nowhere/City' is not a zone"),
         (["--format", "pdf"], "--format 'pdf' is not one of"),
+        (["--format", "json", "--charts"], "--charts adds to --format json of a store"),
         (["--since", "2026-01-02", "--until", "2026-01-01"], "is empty"),
     ],
 )
@@ -336,6 +350,7 @@ def test_what_a_report_cannot_be_asked(
     [
         ("report --fields JobID", "do nothing without --sacct-file"),
         ("report --timezone UTC", "do nothing without --sacct-file"),
+        ("report --charts", "--charts adds to --format json of a store"),
         ("ingest --fields JobID", "--fields does nothing without --sacct-file or --nvidia-smi"),
         ("ingest --jobcomp x --fields JobID", "--fields does nothing without"),
         ("ingest --clustercockpit x --timezone UTC", "--timezone does nothing without"),
@@ -396,7 +411,7 @@ def test_a_log_of_nvidia_smi_says_what_it_was_taken_for(
 def test_texts_that_say_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for content, said in (
         ("JobID|User\n1|ann\n", "sacct columns State, Start, End, AllocTRES are missing"),
-        ("JobID|User|State|Start|End|AllocTRES|User\n", "a column is named twice"),
+        ("JobID|User|State|Start|End|AllocTRES|User\n", "column 'User' is named twice"),
         ("", "is empty, without even a header: export it again"),
         ("some|other|text\n", "has no header; name its columns with --fields"),
         ("|".join(FIELDS) + "\n1|2|3\n", "none of 1 rows of"),

@@ -9,7 +9,7 @@ from slurm_colloc.accounting.sources.clustercockpit import METHOD, parse_jobs
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import JobUsage
+from slurm_colloc.measured import JobUsage
 from tests.unit.made import RECORDED
 from tests.unit.stored import grouped, runs_in_window
 

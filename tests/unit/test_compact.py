@@ -24,7 +24,7 @@ from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.config import Observe
 from slurm_colloc.errors import StoreError
-from slurm_colloc.model import Holder, JobUsage, Round
+from slurm_colloc.measured import Holder, JobUsage, Round
 from slurm_colloc.observe import attribute
 from tests.unit.made import HOUR, RECORDED, device, host, near, process, run, seen
 from tests.unit.stored import MadeHour, at, busy, only, sampled, stored
@@ -451,7 +451,8 @@ def test_a_reading_after_the_end_takes_nothing_from_the_run(tmp_path: Path) -> N
 
     def found() -> tuple[Any, ...]:
         usage = only(store)
-        ((mib, count_s),) = [(row[7], row[12]) for row in store.rows(_EVIDENCE, {"cluster": "c", "high": 0.95})]
+        asked = {"cluster": "c", "high": 0.95, "job": "", "user": ""}
+        ((mib, count_s),) = [(row[7], row[12]) for row in store.rows(_EVIDENCE, asked)]
         return usage.gpu_mem_peak_mib, usage.host_mem_peak_mib, usage.idle_tail_s, mib, count_s
 
     assert found() == (50000, 4000, 0, 50000, 1790)

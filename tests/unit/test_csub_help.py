@@ -85,6 +85,7 @@ def test_the_page_names_every_option_variable_and_file() -> None:
         " instead of ",
         "the footprint changes nothing: ",
         "is submitted, but the decision is not recorded: ",
+        "what was decided is kept in ",
         "; nothing was submitted",
     ],
 )

@@ -66,6 +66,38 @@ def test_a_full_disk_behind_standard_output_changes_nothing(shell: Shell) -> Non
     assert len(shell.decisions()) == 1
 
 
+@pytest.mark.parametrize("planted", ["file", "link", "another's"])
+def test_who_was_first_at_the_folder_of_decisions_does_not_keep_them_away(shell: Shell, planted: str) -> None:
+    """They lie in the user's home then, and csub says so once."""
+    shell.site('"mps"', agent=True)
+    spool = shell.folder / "spool"
+    spool.mkdir()
+    site = shell.folder / "site.toml"
+    site.write_text(f'{site.read_text()}\n[paths]\ndecisions = "{spool}"\n')
+    own = spool / str(os.geteuid())
+    if planted == "file":
+        own.touch()
+    elif planted == "link":
+        own.symlink_to(shell.folder)
+    else:
+        own.mkdir()
+        if os.geteuid() != 0:
+            pytest.skip("needs root: another user's folder")
+        os.chown(own, 1234, -1)
+    done = shell.run(HINT, "job.sh")
+    assert done.returncode == 0, done.stderr
+    assert len(shell.decisions()) == 1
+    home = shell.folder / "home/.local/share/slurm_colloc/decisions"
+    said = [line for line in done.stderr.splitlines() if "decided" in line]
+    assert said == [
+        f"csub: job 4711: what was decided is kept in '{home}': '{own}' is not this user's own folder; tell the "
+        "administrators of the site"
+    ]
+    own.rename(spool / "aside")
+    done = shell.run(HINT, "job.sh")
+    assert ("decided" in done.stderr, len(list(own.glob("*.json")))) == (False, 1)
+
+
 def test_the_environment_is_handed_on_as_it_was(shell: Shell) -> None:
     shell.behave(0, 'cat /proc/$$/environ > "$CALLS/../env"')
     environ = {"LANG": "C", "ODD": "a\nb=\x01", "SLURM_CONF": "/x"}

@@ -301,7 +301,7 @@ def test_what_goes_wrong_after_it_began_submits_nothing(slurm: Shell) -> None:
     code = (
         "import slurm_colloc.cli.csub_join as module\n"
         "def fault(*_): raise RuntimeError('no thread')\n"
-        "module.drop_decision = fault\nfrom slurm_colloc.cli.csub import main; main()"
+        "module.drop = fault\nfrom slurm_colloc.cli.csub import main; main()"
     )
     done = slurm.run(*LIGHT, "job.sh", code=code)
     assert done.stdout == "Joined job 11 as step 11.0\n"

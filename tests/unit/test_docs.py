@@ -14,6 +14,7 @@ from slurm_colloc.cli.colloc import COMMANDS
 from slurm_colloc.cli.colloc.app import build
 from slurm_colloc.cli.csub_pack import RESUME
 from slurm_colloc.config import load_site
+from slurm_colloc.report.formats import json_schema
 from slurm_colloc.site.doctor.checks import CHECKS
 from slurm_colloc.site.doctor.checks import reference as doctor_reference
 from slurm_colloc.site.reference import reference
@@ -32,6 +33,10 @@ def test_the_checks_of_the_doctor_are_all_documented() -> None:
     assert (CHECKOUT / "docs/reference/doctor.md").read_text() == doctor_reference(), "run 'make docs'"
     rows = re.findall(r"^\| (DOC\d+) \| (.*) \|$", (CHECKOUT / "docs/how-to/doctor.md").read_text(), re.MULTILINE)
     assert rows == [(check.code, check.title) for check in CHECKS]
+
+
+def test_the_schema_of_reports_is_not_stale() -> None:
+    assert (CHECKOUT / "docs/reference/report.schema.json").read_text() == json_schema(), "run 'make docs'"
 
 
 def test_readme_is_short() -> None:

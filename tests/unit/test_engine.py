@@ -18,7 +18,8 @@ from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import PARTS, Window, job_usage, usages_of
 from slurm_colloc.config import Engine
 from slurm_colloc.errors import ProcessError, StoreError
-from slurm_colloc.model import Gres, JobUsage
+from slurm_colloc.measured import JobUsage
+from slurm_colloc.model import Gres
 from tests.unit.made import HOUR, host, run
 from tests.unit.programs import colloc, program
 from tests.unit.stored import busy, sampled
@@ -108,6 +109,18 @@ def by_jobs(store: Store, now_s: float = 1e6, wait_min: float = 5.0) -> list[Job
     with store.connect(*EDGES_S) as database:
         sweep_by_slurm(database, store, Window(*EDGES_S, now_s), Engine(wait_min=wait_min), lambda _: None)
         return usages_of(database)
+
+
+def test_charts_are_the_same_to_the_last_byte(store: Store, queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
+    local = reported(store, "--charts", capsys=capsys)
+    assert local[0] == 0, local[2]
+    assert reported(store, "--engine", "slurm", capsys=capsys)[:2] == reported(store, capsys=capsys)[:2]
+    status, out, _ = reported(store, "--charts", "--engine", "slurm", capsys=capsys)
+    assert (status, out) == (0, local[1])
+    assert queue.submitted == 2, "days that were made without charts have none"
+    shown = json.loads(out)
+    used = [piece["util_used_gpu_hours"] or 0.0 for piece in shown["charts"]["over_time"]]
+    assert sum(used) == pytest.approx(shown["total"]["util_used_gpu_hours"])
 
 
 def damage(store: Store) -> None:

@@ -13,6 +13,7 @@ from slurm_colloc.accounting.compact import compact
 from slurm_colloc.accounting.feedback import Collected, build_history, collect_decisions
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.config import MigSlice, Observe, SiteConfig
+from slurm_colloc.errors import StoreError
 from slurm_colloc.estimate.exact import is_greedy
 from slurm_colloc.history.records import drop_decision
 from slurm_colloc.history.snapshot import read_snapshot, snapshot_path
@@ -82,7 +83,13 @@ def test_a_hostile_file_costs_only_itself(tmp_path: Path, kind: str) -> None:
     assert (list(found.decisions), found.rejected) == ([(NAME, "5")], 1)
 
 
-@pytest.mark.parametrize("name", ["\u00b2", "\u0661", "notauid", "-1", "1" * 200, "99999999999999999999"])
+# What int() takes for our own uid, too.
+IN_OTHER_DIGITS = "".join(chr(0x660 + int(digit)) for digit in str(UID))
+
+
+@pytest.mark.parametrize(
+    "name", ["\u00b2", "\u0661", IN_OTHER_DIGITS, "notauid", "-1", "1" * 200, "99999999999999999999"]
+)
 def test_hostile_folder_names(tmp_path: Path, name: str) -> None:
     drop(tmp_path, "good.json", decision("5"))
     (tmp_path / name).mkdir()
@@ -95,7 +102,20 @@ def test_a_link_in_place_of_a_folder(tmp_path: Path) -> None:
     drop(tmp_path / "elsewhere", "x.json", decision("6"))
     spool.mkdir()
     (spool / str(UID)).symlink_to(tmp_path / "elsewhere" / str(UID))
-    assert collect_decisions(str(spool)) == Collected({}, 0)
+    assert collect_decisions(str(spool)) == Collected({}, 0, (f"'{spool}/{UID}' is no folder",))
+
+
+def test_folders_that_are_not_their_users_are_said(tmp_path: Path) -> None:
+    drop(tmp_path, "good.json", decision("5"))
+    drop(tmp_path, "bad.json", decision("6"), owner=UID + 1)
+    (tmp_path / str(UID + 2)).write_text("")
+    (tmp_path / "readme").mkdir()
+    found = collect_decisions(str(tmp_path))
+    assert list(found.decisions) == [(NAME, "5")]
+    assert found.foreign == (
+        f"'{tmp_path}/{UID + 1}' belongs to uid {UID}",
+        f"'{tmp_path}/{UID + 2}' is no folder",
+    )
 
 
 @pytest.mark.skipif(UID != 0, reason="only root can play two users")
@@ -103,9 +123,10 @@ def test_a_folder_planted_for_somebody_else(tmp_path: Path) -> None:
     """Neither another user's folder by my uid, nor another user's file in mine, speaks for me."""
     other = 54321
     drop(tmp_path, "x.json", decision("6"), owner=other)
-    assert collect_decisions(str(tmp_path)) == Collected({}, 0)
+    foreign = (f"'{tmp_path}/{other}' belongs to uid {UID}",)
+    assert collect_decisions(str(tmp_path)) == Collected({}, 0, foreign)
     os.chown(drop(tmp_path, "theirs.json", decision("7")), other, other)
-    assert collect_decisions(str(tmp_path)) == Collected({}, 1)
+    assert collect_decisions(str(tmp_path)) == Collected({}, 1, foreign)
     # The folder's owner matches its name, and a file of root lies in it: a link made by its user.
     os.chown(tmp_path / str(other), other, other)
     found = collect_decisions(str(tmp_path))
@@ -346,6 +367,21 @@ def test_users_reach_their_history_whatever_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "state/history").stat().st_mode & 0o777 == 0o711
+
+
+@pytest.mark.parametrize("how", ["link", "somebody else's"])
+def test_a_history_folder_that_is_not_roots_own_is_not_opened_to_all(tmp_path: Path, how: str) -> None:
+    (tmp_path / "closed").mkdir(mode=0o700)
+    if how == "link":
+        (tmp_path / "history").symlink_to(tmp_path / "closed")
+    elif UID != 0:
+        pytest.skip("only root can give a folder away")
+    else:
+        (tmp_path / "closed").rename(tmp_path / "history")
+        os.chown(tmp_path / "history", 54321, 54321)
+    with pytest.raises(StoreError, match="is a link or somebody else's"):
+        feedback.make_history_folder(str(tmp_path))
+    assert (tmp_path / "history").stat().st_mode & 0o777 == 0o700
 
 
 def test_no_user_fills_the_memory_of_the_ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

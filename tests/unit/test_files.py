@@ -5,7 +5,19 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.errors import StoreError
-from slurm_colloc.files import file_mode, private_folder, read_bounded, read_own, write_atomic
+from slurm_colloc.files import (
+    as_owner,
+    closed_folder,
+    file_mode,
+    locked,
+    open_private_folder,
+    private_folder,
+    read_bounded,
+    read_own,
+    write_atomic,
+)
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can plant a folder of somebody else")
 
 
 def test_write_replaces_whole_and_private(tmp_path: Path) -> None:
@@ -33,16 +45,20 @@ def test_write_goes_through_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write_atomic(str(tmp_path / "f"), b"new")
     assert (victim.read_bytes(), (tmp_path / "f").read_bytes()) == (b"mine", b"new")
     monkeypatch.setattr(os, "urandom", lambda size: b"x" * size)
-    (tmp_path / f"g.{b'xxxxxx'.hex()}.new").symlink_to(victim)
-    with pytest.raises(StoreError):
-        write_atomic(str(tmp_path / "g"), b"new")
-    assert victim.read_bytes() == b"mine"
+    for name, plant in (("g", os.symlink), ("h", os.link)):
+        plant(victim, tmp_path / f"{name}.{b'xxxxxx'.hex()}.new")
+        with pytest.raises(StoreError):
+            write_atomic(str(tmp_path / name), b"new")
+        assert victim.read_bytes() == b"mine"
 
 
 def test_read_bounds(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"12345")
     assert read_bounded(str(path), 5) == b"12345"
+    with pytest.raises(StoreError, match="larger than 4 bytes"):
+        read_bounded(str(path), 4)
+    os.truncate(path, 1 << 40)  # of which no more is read than that
     with pytest.raises(StoreError, match="larger than 4 bytes"):
         read_bounded(str(path), 4)
     with pytest.raises(StoreError, match="No such file"):
@@ -91,12 +107,60 @@ def test_planted_folder(tmp_path: Path) -> None:
         private_folder(str(tmp_path / "file" / "below"))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can plant a folder of somebody else")
+@needs_root
 def test_folder_of_somebody_else(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     os.chown(tmp_path / "theirs", 12345, 12345)
-    with pytest.raises(StoreError, match="belongs to uid 12345"):
-        private_folder(str(tmp_path / "theirs"))
+    before = len(os.listdir("/proc/self/fd"))
+    for use in (private_folder, open_private_folder):
+        with pytest.raises(StoreError, match="belongs to uid 12345"):
+            use(str(tmp_path / "theirs"))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_open_folder_is_the_one_at_its_path_and_no_link_to_another_of_the_users_own(tmp_path: Path) -> None:
+    made = open_private_folder(str(tmp_path / "a/b"))
+    assert os.path.samestat(os.fstat(made), os.stat(tmp_path / "a/b"))
+    os.close(made)
+    assert (tmp_path / "a/b").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "link").symlink_to(tmp_path / "a/b")
+    (tmp_path / "file").touch()
+    for name in ("link", "file"):
+        with pytest.raises(StoreError, match="cannot be opened"):
+            open_private_folder(str(tmp_path / name))
+
+
+def test_a_folder_made_closed_is_closed_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        closed_folder(str(tmp_path / "a/b"))
+        with locked(str(tmp_path / "lock")) as held:
+            assert held
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b", "lock")]
+    assert modes == [0o777, 0o700, 0o600]
+
+
+def test_a_lock_is_no_link(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="cannot be opened"), locked(str(tmp_path / "lock")):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@needs_root
+def test_root_makes_files_as_the_folders_owner_and_is_root_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # what is above it is root's alone
+    os.chown(tmp_path, 12345, 23456)
+    before = os.geteuid(), os.getegid()
+    with as_owner(str(tmp_path)):
+        write_atomic("f", b"")
+    assert (os.geteuid(), os.getegid()) == before
+    made = (tmp_path / "f").stat()
+    assert (made.st_uid, made.st_gid) == (12345, 23456)
 
 
 def test_what_a_killed_writer_left_stops_nobody(tmp_path: Path) -> None:

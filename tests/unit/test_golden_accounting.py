@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.model import Round
+from slurm_colloc.measured import Round
 from tests.unit.doors import GOLDEN, SITE, at_site, ingest, report, shown
 from tests.unit.made import H100, device, near, process, seen
 from tests.unit.stored import sampled

@@ -32,9 +32,18 @@ def test_no_file_of_groups_is_asked() -> None:
 )
 def test_what_is_longer_than_any_cluster_is_refused_before_it_is_made(text: str) -> None:
     """A job's name stands in the lines that are read, too, and anybody may write that."""
-    with pytest.raises(InputError, match="names more than"):
+    with pytest.raises(InputError, match=r"names more than|is no range of numbers"):
         expand(text)
     assert fold([text, "g1"]) == f"{text},g1"
+
+
+@pytest.mark.parametrize("span", [" 1-3", "1 -3", "1- 3", "1-0_3", "+1-3", "1-+3", "-1-3", "1-٣", "1-3\t", "a-c"])
+def test_numbers_are_slurms(span: str) -> None:
+    """What Python takes for a number beyond that would pass by the bound."""
+    with pytest.raises(InputError, match="is no range of numbers"):
+        expand(f"n[{span}]")
+    with pytest.raises(InputError, match="is no range of numbers"):
+        count(f"n[{span}]x[1-2]")
 
 
 def test_a_list_is_counted_without_its_names() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from slurm_colloc.accounting.sources.jobcomp import parse_jobcomp
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import AllocationRow, Gres
+from slurm_colloc.measured import AllocationRow
+from slurm_colloc.model import Gres
 from tests.unit.made import DELIMITER, RECORDED, RELEASES
 from tests.unit.stored import taken
 

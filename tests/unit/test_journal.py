@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from slurm_colloc.errors import StoreError
-from slurm_colloc.model import DeviceSample, Holder, HostSample, ProcessSample, Round
+from slurm_colloc.measured import DeviceSample, Holder, HostSample, ProcessSample, Round
 from slurm_colloc.observe.journal import append, decode, encode, hours
 from tests.unit.made import device, process, seen
 

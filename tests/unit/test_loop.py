@@ -10,7 +10,7 @@ import pytest
 
 from slurm_colloc import clock
 from slurm_colloc.errors import CollocError, DeadlineError, GpuError, StoreError
-from slurm_colloc.model import Round
+from slurm_colloc.measured import Round
 from slurm_colloc.observe import loop
 from slurm_colloc.observe.loop import Pace, follow
 from tests.unit.made import seen

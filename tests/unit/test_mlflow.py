@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.model import HostSample, Round
+from slurm_colloc.measured import HostSample, Round
 from slurm_colloc.observe import mlflow as outlet_module
 from slurm_colloc.observe.mlflow import CPU_NAME, DEVICE_NAMES, MlflowOutlet, points
 from slurm_colloc.observe.sampler import Sampler

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.proc import ProcessTable
-from slurm_colloc.model import ADDITIVE, DeviceSample, Round
+from slurm_colloc.measured import ADDITIVE, DeviceSample, Round
 from slurm_colloc.observe.attribute import attribute_round, balanced
 from slurm_colloc.observe.journal import decode, encode
 from slurm_colloc.observe.sampler import Sampler

@@ -169,6 +169,7 @@ def test_elsewhere_off_is_enough_and_csub_is_not_second_guessed(
         {"req_nodes": "g1"},
         {"exc_nodes": "m1"},
         {"shared": 0},
+        {"bitflags": 503316496},  # --gres-flags=enforce-binding, as 22.05, 24.11 and 26.05 have it
         {"reservation": "course"},
         {"num_tasks": 2},
         {"ntasks_per_node": 2},
@@ -194,7 +195,12 @@ def test_what_is_not_plainly_one_whole_gpu_of_a_known_job_stays(
     assert loaded.said == []
 
 
-@pytest.mark.parametrize("fields", [{"array_inx": "1-9"}, {"tres_per_task": "cpu=4"}, {"time_limit": 30}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    # Any job that sbatch submits has flags, most of them of its own.
+    [{"array_inx": "1-9"}, {"tres_per_task": "cpu=4"}, {"time_limit": 30}, {"bitflags": 550259130368}],
+    ids=str,
+)
 def test_arrays_and_cores_are_fine(loaded: Loaded, table: str, fields: dict[str, Any]) -> None:
     assert submit(loaded, table, "default", **fields)[1].tres_per_node == f"gres:{ONE}"
 

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from slurm_colloc import __version__
 from slurm_colloc.errors import ConfigError
-from slurm_colloc.model import HostSample
+from slurm_colloc.measured import HostSample
 from slurm_colloc.observe import prometheus
 from slurm_colloc.observe.prometheus import JOBS_MOST, Endpoint
 from tests.unit.made import device, near, process, seen

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from slurm_colloc.accounting.sources.prometheus import EXPORTERS, Imported, fold, hours, names_there
 from slurm_colloc.accounting.sources.prometheus_server import Series, Server, parse_names, parse_series
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import DeviceSample, Holder
+from slurm_colloc.measured import DeviceSample, Holder
 from slurm_colloc.observe.attribute import attribute_round
 from tests.unit.made import H100, RECORDED, near
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from slurm_colloc.accounting.sources.controller import parse_jobs
-from slurm_colloc.model import ADDITIVE, JobShare
+from slurm_colloc.measured import ADDITIVE, JobShare
 from slurm_colloc.observe.attribute import attribute_round, balanced
 from slurm_colloc.observe.journal import decode
 from tests.unit.made import RECORDED

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.model import ShadowLeft, ShadowPiece
+from slurm_colloc.measured import ShadowLeft, ShadowPiece
 from slurm_colloc.report.shadow import FORMATS, ShadowReport, as_csv, as_html, as_json, as_table
 from tests.unit.made import HOUR, decision, run
 from tests.unit.programs import colloc

@@ -413,3 +413,8 @@ def test_what_the_controller_does_not_know_is_a_runaway() -> None:
         marked = database.execute("SELECT job_id, ingested_s FROM taken WHERE state = ? ORDER BY ALL", [RUNAWAY])
         # It counts as far as it was seen to run before.
         assert marked.fetchall() == [("2", 0.0), ("5", 50.0)]
+
+
+def test_a_column_twice_is_refused() -> None:
+    with pytest.raises(InputError, match="column 'End' is named twice"):
+        parse_header(b"JobID|End|User|End\n")

@@ -20,7 +20,8 @@ from slurm_colloc.accounting.sources.sacct import (
     parse_time,
 )
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import AllocationRow, Gres
+from slurm_colloc.measured import AllocationRow
+from slurm_colloc.model import Gres
 from slurm_colloc.slurm.gres import parse_tres_gres
 from slurm_colloc.slurm.parse import parse_state
 from tests.unit.made import DELIMITER, RECORDED, RELEASES, run
@@ -139,7 +140,7 @@ def test_name_that_is_not_last_is_counted_when_it_holds_the_delimiter() -> None:
 def test_missing_columns() -> None:
     with pytest.raises(InputError, match="sacct columns State, AllocTRES are missing; export with -o JobIDRaw,"):
         check_fields(("JobID", "User", "Start", "End"))
-    with pytest.raises(InputError, match="a column is named twice"):
+    with pytest.raises(InputError, match="column 'User' is named twice"):
         check_fields((*FIELDS, "User"))
 
 

@@ -6,7 +6,7 @@ import pytest
 from slurm_colloc.errors import GpuError
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading
-from slurm_colloc.model import Holder
+from slurm_colloc.measured import Holder
 from slurm_colloc.observe.sampler import Sampler, boot_id, only_job
 from tests.unit import fake_proc
 from tests.unit.made import device, host, process, seen

@@ -19,7 +19,7 @@ from slurm_colloc.accounting.samples import SHARES, Samples
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli.colloc import main, seal
 from slurm_colloc.config import Observe
-from slurm_colloc.model import Round
+from slurm_colloc.measured import Round
 from slurm_colloc.observe.journal import append, encode, hours
 from tests.unit.made import HOUR, device, host, process, seen
 from tests.unit.stored import at, sampled

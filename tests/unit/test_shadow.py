@@ -18,7 +18,8 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration, Margin
 from slurm_colloc.estimate.site_margins import calibration_path, to_json
 from slurm_colloc.history.signature import command_signature
-from slurm_colloc.model import WOULD_NOT, AllocationRow, Decision, Gres, Round, SharingMode, Weighed
+from slurm_colloc.measured import AllocationRow, Round
+from slurm_colloc.model import WOULD_NOT, Decision, Gres, SharingMode, Weighed
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.placement.waits import wait_for
 from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, decision, evidence, near, run, site

@@ -140,6 +140,37 @@ def test_strangers(one: Job, other: Job) -> None:
     assert _parts(one, other) == (False, False)
 
 
+KNOWN = {
+    "python train.py --lr 0.1 --batch-size 64 --seed 7": "c54103dbc85e58dc3bf66f64a05bfb42.0.1_64~~827a20ad",
+    "srun python -um lab.train --data $DATA --epochs ${EPOCHS:-90} --out runs/a": (
+        "53f332c8734a7923f1a2abc3129dbe21.~~827a20ad"
+    ),
+    "BS=32\nfor lr in 0.1 0.01; do\n  python t.py --lr $lr -b $BS > logs/$lr.txt\ndone": (
+        "1eb1c037b8ec5e52cf31e7c663694b8c.32~~827a20ad"
+    ),
+    "cp -r $HOME/data          $TMPDIR/\ngmx mdrun -s md.tpr -nsteps 50000": (
+        "4c33815ea9cfd0d4392c339339e6b520.50000~~827a20ad"
+    ),
+    "apptainer exec --nv pytorch.sif torchrun --nproc-per-node=1 --master-port=29500 main.py": (
+        "da44b2ec5a2402a1f6c31c3af853cb63.1~~827a20ad"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", KNOWN)
+def test_jobs_stay_known_by_what_they_are_known_by(text: str) -> None:
+    """Another signature, and nothing that a site has measured of such jobs is found again: change none unasked."""
+    assert Job(text, DATA="/data/cifar").signature() == KNOWN[text]
+
+
+def test_so_do_those_whose_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import net\nfrom . import other\nprint(1)\n")
+    (tmp_path / "net.py").write_text("LAYERS = 4\n")
+    (tmp_path / "c.yaml").write_text("# mine\nmodel:\n  - --depth: 4\nseed: 3\noutput_dir: runs/a\n")
+    job = Job("cd $PWD && python ./train.py --config c.yaml ~/d.json -b 64", folder=str(tmp_path))
+    assert job.signature().rpartition("~")[0] == "9b95d3d61bf267c9be360835382a3b22.64~f4f3947b"
+
+
 def test_the_program_makes_the_job_wherever_it_lies(tmp_path: Path) -> None:
     for name, text in (("a", "import resnet\n"), ("b", "import resnet\n"), ("c", "import bert\n")):
         (tmp_path / name).mkdir()

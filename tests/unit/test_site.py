@@ -382,6 +382,36 @@ def test_check_names_every_difference() -> None:
     assert missing.startswith("node 'g2' has GPUs and no pool describes them: ")
 
 
+def test_check_compares_what_jobs_may_have_of_a_node() -> None:
+    """By the least of a pool's nodes, as init writes it."""
+    config = found(models={"h100": "NVIDIA H100 80GB HBM3"})
+    pool = config.pool[0]
+    assert (pool.cpus_per_node, pool.mem_per_node_mib) == (8, 8000)
+    client = FakeClient(node=recorded("node").replace("RealMemory=8000", "RealMemory=8000 MemSpecLimit=500"))
+    wrong = config._replace(pool=(pool._replace(cpus_per_node=16), *config.pool[1:]))
+    told = [one for one in check(wrong, client) if one.startswith(f"pool '{pool.name}': ")]
+    assert told == [
+        f"pool '{pool.name}': cpus_per_node is 16, the least of its nodes by scontrol show node, CPUEfctv, is 8: "
+        "write cpus_per_node = 8",
+        f"pool '{pool.name}': mem_per_node_mib is 8000, the least of its nodes by scontrol show node, RealMemory "
+        "without MemSpecLimit, is 7500: write mem_per_node_mib = 7500",
+    ]
+
+
+def test_what_is_not_said_of_a_node_is_missed_where_there_is_a_policy() -> None:
+    config = found(models={"h100": "NVIDIA H100 80GB HBM3"})
+    silent = config._replace(pool=tuple(one._replace(cpus_per_node=0, mem_per_node_mib=0) for one in config.pool))
+    assert check(silent, FakeClient()) == []
+    judged = tuple(one._replace(policy="shadow" if one.name == "mig" else "off") for one in silent.partition)
+    told = check(silent._replace(partition=judged), FakeClient())
+    assert [one.partition(" is 0")[0] for one in told] == [
+        "pool 'm1': cpus_per_node",
+        "pool 'm1': mem_per_node_mib",
+    ]
+    mute = FakeClient(node=recorded("node").replace("CPUEfctv=", "Effective=").replace("RealMemory=", "Memory="))
+    assert check(silent._replace(partition=judged), mute) == []
+
+
 def test_check_says_so_when_nodes_cannot_be_read() -> None:
     config = found()
     (problem,) = check(config._replace(pool=(config.pool[0]._replace(nodes="g[1-"),)), FakeClient())

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -246,6 +247,18 @@ def test_another_site_file_and_slurm_conf_reach_those_who_need_them() -> None:
     assert 'setenv("COLLOC_CONF", "/srv/site.toml")' in rendered["slurm_colloc.lua"]
 
 
+@pytest.mark.parametrize("site_file", ["", "/srv/site.toml"])
+def test_each_command_of_ours_in_the_order_names_another_site_file(site_file: str) -> None:
+    config = example("h100-mps")
+    judged = (config.partition[0]._replace(policy="shadow"), *config.partition[1:])
+    spank = config._replace(partition=judged, sharing=config.sharing._replace(mps_daemon="spank"))
+    order = texts(spank, Host("/opt/x", *([site_file] if site_file else [])))["ORDER.md"]
+    named = "COLLOC_CONF=/srv/site.toml " if site_file else ""
+    for command in ("site build-plugin", "site check", "site render --diff", "ingest", "policy table"):
+        assert re.search(rf"(`|^|&& ){named}/opt/x/bin/colloc {command}", order, re.MULTILINE), command
+    assert ("COLLOC_CONF" in order) == bool(site_file)
+
+
 def test_a_journal_elsewhere_is_written_to_and_not_made_by_systemd() -> None:
     config = example("h100-mps")
     moved = config._replace(paths=config.paths._replace(journal="/local/journal"))
@@ -379,7 +392,7 @@ def test_the_command_writes_compares_and_lists(
     assert colloc(*argv, "-o", str(out)) == 0
     said = capsys.readouterr()
     assert "wrote slurm.conf.partitions; to apply it: scontrol reconfigure\n" in said.out
-    assert "nothing is installed yet; read" in said.err
+    assert "nothing was installed; read" in said.err
     files = {file.name: file for file in render_site(load_site(os.environ["COLLOC_CONF"]), HOST)}
     for file in files.values():
         if file.installed:

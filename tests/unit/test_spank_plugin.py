@@ -6,6 +6,8 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -107,6 +109,59 @@ def test_any_bytes_are_judged_and_none_of_them_is_repeated(library: ctypes.CDLL,
 def test_modes(library: ctypes.CDLL, text: bytes, fault: str) -> None:
     assert fault in mode_fault(library, text)
     assert bool(mode_fault(library, text)) == bool(fault)
+
+
+@pytest.fixture
+def helper() -> Iterator[Path]:
+    """A program in a folder that every user can reach."""
+    root = Path(tempfile.mkdtemp(prefix="colloc-helper-", dir="/var/tmp"))
+    root.chmod(0o755)
+    path = root / "libexec/colloc-mps"
+    path.parent.mkdir(mode=0o755)
+    _program(path, "exit 0")
+    yield path
+    shutil.rmtree(root)
+
+
+def _is_roots(library: ctypes.CDLL, path: Path) -> bool:
+    library.colloc_is_roots_program.restype = ctypes.c_bool
+    return bool(library.colloc_is_roots_program(str(path).encode()))
+
+
+def _link_to(path: Path) -> None:
+    path.rename(path.with_name("real"))
+    path.symlink_to(path.with_name("real"))
+
+
+_OPENED: dict[str, Callable[[Path], None]] = {
+    "another's": lambda path: os.chown(path, 1234, -1),
+    "writable": lambda path: path.chmod(0o775),
+    "not executable": lambda path: path.chmod(0o644),
+    "a link": _link_to,
+    "in another's folder": lambda path: os.chown(path.parent, 1234, -1),
+    "in a folder of a group's": lambda path: path.parent.chmod(0o775),
+    "below a folder of everybody's": lambda path: path.parents[1].chmod(0o777),
+    "in a folder that is a link": lambda path: _link_to(path.parent),
+}
+
+
+@needs_headers
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: another user's files")
+@pytest.mark.parametrize("how", _OPENED)
+def test_root_runs_no_helper_that_others_can_change_or_replace(library: ctypes.CDLL, helper: Path, how: str) -> None:
+    assert _is_roots(library, helper)
+    _OPENED[how](helper)
+    assert not _is_roots(library, helper)
+
+
+@needs_headers
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: another user's files")
+def test_a_sticky_folder_above_is_no_matter_and_a_path_too_long_is_no_program(
+    library: ctypes.CDLL, helper: Path
+) -> None:
+    helper.parent.chmod(0o1777)
+    assert _is_roots(library, helper)
+    assert not _is_roots(library, Path("/" + "x/" * 5000 + "y"))
 
 
 def _headers(folder: Path, number: str, *names: str) -> str:

@@ -15,7 +15,8 @@ from slurm_colloc.accounting.sources.sacct import Parsed
 from slurm_colloc.accounting.store import Store, open_store
 from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.errors import StoreError
-from slurm_colloc.model import AllocationRow, Gres
+from slurm_colloc.measured import AllocationRow
+from slurm_colloc.model import Gres
 from tests.unit.made import HOUR, MIG_POOL, near, run, site
 from tests.unit.stored import SHARES, at, busy, grouped, only, runs_in_window, sampled, stored, taken
 

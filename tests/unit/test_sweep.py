@@ -24,7 +24,8 @@ from slurm_colloc.accounting.sweep import (
 )
 from slurm_colloc.config import Observe
 from slurm_colloc.errors import StoreError
-from slurm_colloc.model import AllocationRow, Gres, Holder, JobUsage, Round
+from slurm_colloc.measured import AllocationRow, Holder, JobUsage, Round
+from slurm_colloc.model import Gres
 from tests.unit.made import HOUR, device, host, near, process, run, seen
 from tests.unit.stored import INGESTED_S, SHARES, busy, only, runs_in_window, sampled, stored
 

@@ -15,6 +15,7 @@ from slurm_colloc.units import (
     kilowatt_hours,
     mib_of_gib,
     percent,
+    significant,
     time_limit_min,
     time_span_s,
     used_mib,
@@ -133,3 +134,18 @@ def test_not_a_time_limit(text: str) -> None:
     for read in (time_limit_min, time_span_s):
         with pytest.raises(InputError, match=f"time limit '{text}' is none of"):
             read(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0, "0"),
+        (0.00001, "<0.0001"),
+        (-0.00001, "just below 0"),
+        (0.01234, "0.0123"),
+        (12.345, "12.3"),
+        (1234567.8, "1234568"),
+    ],
+)
+def test_figures_are_never_by_a_power_of_ten(value: float, words: str) -> None:
+    assert significant(value) == words

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from slurm_colloc.accounting.sweep import Window, sweep
 from slurm_colloc.accounting.usage import group_usage
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import GroupUsage, JobUsage
+from slurm_colloc.measured import GroupUsage, JobUsage
 from tests.unit.made import decision, near, run, usage
 from tests.unit.stored import grouped, stored
 
@@ -204,3 +204,11 @@ def test_used_idle_and_not_sampled_are_the_allocation(runs: list[JobUsage]) -> N
     used_or_idle = (whole.util_used_gpu_hours or 0) + (whole.util_idle_gpu_hours or 0)
     assert used_or_idle == pytest.approx(whole.util_measured_gpu_hours, abs=1e-10)
     assert used_or_idle <= (whole.allocated_gpu_hours or 0) + 1e-10
+
+
+def test_coverage_has_its_denominator() -> None:
+    whole = total(
+        [usage(coverage_pct=50.0), usage(coverage_pct=None), usage(coverage_pct=80.0, allocated_gpu_hours=3.0)]
+    )
+    assert (whole.coverage_pct, whole.coverage_known_gpu_hours) == (72.5, 4.0)
+    assert total([usage(coverage_pct=None)]).coverage_known_gpu_hours == 0

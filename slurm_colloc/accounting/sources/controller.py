@@ -12,7 +12,7 @@ from datetime import tzinfo
 
 from slurm_colloc.accounting.sources.sacct import Parsed, bounded, checked, parse_time
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import AllocationRow
+from slurm_colloc.measured import AllocationRow
 from slurm_colloc.slurm.gres import parse_gres
 
 # The keys come in a fixed order; JobName is the user's words and may hold "Key=value" too, so the order is the grammar.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import model_named
-from slurm_colloc.model import DeviceSample, Holder, Round
+from slurm_colloc.measured import DeviceSample, Holder, Round
 
 # What a log without a header is taken to have, in this order, unless said otherwise.
 FIELDS = ("timestamp", "index", "uuid", "name", "utilization.gpu", "memory.used", "memory.total", "power.draw")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from slurm_colloc.accounting.sources.prometheus_server import Series, Server
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import model_named, parse_profile, slices_per_gpu
-from slurm_colloc.model import DeviceSample, Holder, Round
+from slurm_colloc.measured import DeviceSample, Holder, Round
 from slurm_colloc.units import BYTES_PER_MIB
 
 _HOUR_S = 3600

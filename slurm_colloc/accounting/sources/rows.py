@@ -97,7 +97,7 @@ def parse_header(line: bytes) -> Form | None:
     """Return what a header says of its text, None where ``line`` (with its newline) is none.
 
     Raises:
-        InputError: its columns cannot be told apart by what it has between them.
+        InputError: its columns cannot be told apart by what it has between them, or one is there twice.
     """
     end = b"\r\n" if line.endswith(b"\r\n") else b"\n"
     text = line.removesuffix(end).removeprefix(BOM_UTF8).decode(errors="replace")
@@ -119,6 +119,9 @@ def parse_header(line: bytes) -> Form | None:
                     f"columns with '{delimiter}' between them cannot be told apart, because it is in times, AllocTRES "
                     "or names, too: use | or the delimiter of docs/how-to/accounting.md"
                 )
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise InputError(f"column '{twice[0]}' is named twice; export each one once")
             between = delimiter.encode()
             return Form(tuple(names), between, between + end if terminated else end, line)
     return None

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import AllocationRow
+from slurm_colloc.measured import AllocationRow
 from slurm_colloc.process import ask
 from slurm_colloc.slurm.gres import SHOWN
 
@@ -79,8 +79,9 @@ def check_fields(fields: Sequence[str]) -> None:
     missing = [name for name in NEEDED if name not in fields]
     if missing:
         raise InputError(f"sacct columns {', '.join(missing)} are missing; export with -o {','.join(_EXPORT)}")
-    if len(set(fields)) < len(fields):
-        raise InputError("a column is named twice; export each one once")
+    twice = sorted({name for name in fields if fields.count(name) > 1})
+    if twice:
+        raise InputError(f"column '{twice[0]}' is named twice; export each one once")
 
 
 def ask_rows(

@@ -7,16 +7,17 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.strays import stray_use
 from slurm_colloc.accounting.sweep import Window, sweep, usages_of
 from slurm_colloc.accounting.usage import group_usage
 from slurm_colloc.audit.rules import RULES, run_rules
-from slurm_colloc.cli.colloc.output import site_or_none, state_folder, window, write
+from slurm_colloc.cli.colloc.output import site_or_none, window, write
+from slurm_colloc.cli.colloc.seen import seen_store
 from slurm_colloc.clock import now
 from slurm_colloc.config import Audit
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.model import Finding, GroupUsage
+from slurm_colloc.measured import GroupUsage
+from slurm_colloc.model import Finding
 from slurm_colloc.report.text import printable, stamp
 
 SCHEMA = 1
@@ -36,7 +37,7 @@ def run_audit(
     start, end = window(since, until)
     config = site_or_none()
     bounds = config.audit if config else Audit()
-    source = open_store(store or state_folder("store"), config)
+    source = seen_store(store, config)
     with source.connect(start.timestamp(), end.timestamp()) as database:
         sweep(database, source, Window(start.timestamp(), end.timestamp(), now()))
         usages = usages_of(database)
@@ -58,6 +59,7 @@ def run_audit(
             "runs_judged": audited.runs_judged,
             "coverage_pct": whole.coverage_pct,
             "rules": list(RULES),
+            "visible": source.visible.whose,
             "findings": [finding._asdict() for finding in findings],
         }
         write(json.dumps(shown, indent=2) + "\n", "")
@@ -69,6 +71,8 @@ def run_audit(
             f"{stamp(start)} to {stamp(end)}\n",
             "",
         )
+        if source.visible.whose:
+            write(f"{printable(source.visible.whose)}\n", "")
     if findings:
         raise typer.Exit(1)
 

@@ -3,10 +3,10 @@
 
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from time import sleep
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 import typer
 
@@ -28,22 +28,26 @@ from slurm_colloc.accounting.sources.prometheus_server import TOKEN_VARIABLE, Se
 from slurm_colloc.accounting.store import REJECTED_LINES, Store
 from slurm_colloc.accounting.waits import write_waits
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
+from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.seal import seal_hours
 from slurm_colloc.cli.colloc.texts import Text, content_name, log_name, source_name
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, ProcessError, StoreError
 from slurm_colloc.files import whose
-from slurm_colloc.model import JobShare, Round
+from slurm_colloc.measured import JobShare, Round
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.journal import hours
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.hostlist import expand
 from slurm_colloc.submit.render import site_parts
 
+_Piece = TypeVar("_Piece")
 _SACCT_TIMEOUT_S = 600.0
 _FIRST_SPAN = "2d"
 _LONGEST_REST_S = 10.0
+# Anybody may make names in the spool.
+_MOST_FOREIGN = 10
 # What sacct and sacctmgr say of a cluster without a database.
 _NO_ACCOUNTING = ("accounting storage is disabled", "only 'accounting_storage/slurmdbd' is supported")
 
@@ -257,11 +261,19 @@ def _live(target: Store, config: SiteConfig | None, asked: tuple[str, str]) -> I
     # A run that was not over when sacct was last asked of it, and of which the days asked now will not tell.
     open_days = [day_s for day_s in target.open_days(days[0]) if day_s not in days]
     took_s = 0.0
-    for day_s in [*open_days, *days]:
-        sleep(min(took_s, _LONGEST_REST_S))
-        began_s = now()
-        yield keep_day(target, day_s, fields, began_s, _SACCT_TIMEOUT_S, os.environ, _running, gapless)
-        took_s = max(0.0, now() - began_s)
+    with progress("asking sacct, day by day") as step:
+        for day_s in _told([*open_days, *days], step):
+            sleep(min(took_s, _LONGEST_REST_S))
+            began_s = now()
+            yield keep_day(target, day_s, fields, began_s, _SACCT_TIMEOUT_S, os.environ, _running, gapless)
+            took_s = max(0.0, now() - began_s)
+
+
+def _told(pieces: Sequence[_Piece], step: Callable[[int, int], None]) -> Iterator[_Piece]:
+    """Yield pieces of work; tell ``step`` how many of them are done."""
+    for done, piece in enumerate(pieces):
+        step(done, len(pieces))
+        yield piece
 
 
 def _running() -> Collection[str] | None:
@@ -293,7 +305,8 @@ def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Cou
         raise InputError("samples do not name their cluster; give a site.toml, or no --journal")
     if config is None:
         return [Counted("samples", 0, 0, 0, {})]
-    done = seal_hours(target.samples, config.cluster, hours(folder))
+    with progress("sealing hours of samples") as step:
+        done = seal_hours(target.samples, config.cluster, _told(list(hours(folder)), step))
     for node in done.busy:
         say(f"another run is sealing the journal of {node}")
     if done.errors:
@@ -304,6 +317,10 @@ def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Cou
 
 def _history(target: Store, config: SiteConfig) -> None:
     collected = collect_decisions(config.paths.decisions)
+    for foreign in collected.foreign[:_MOST_FOREIGN]:
+        say(f"decisions are not taken in: {foreign}; its name is another user's uid: move it away as root")
+    if len(collected.foreign) > _MOST_FOREIGN:
+        say(f"and {len(collected.foreign) - _MOST_FOREIGN} more in '{config.paths.decisions}'")
     target.write_decisions((user, decision) for (user, _), (_, decision) in collected.decisions.items())
     written = build_history(target, config.cluster, config.state_folder, collected, config)
     write_waits(target, config.cluster, config.state_folder, now())

@@ -2,31 +2,40 @@
 """colloc job: one job's story."""
 
 import os
-import pwd
 import re
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from slurm_colloc.accounting.feedback import collect_decisions
+from slurm_colloc.accounting.one_job import RunFound, find_job
 from slurm_colloc.accounting.store import open_store
-from slurm_colloc.accounting.sweep import job_usage
+from slurm_colloc.accounting.sweep import Window
+from slurm_colloc.cli.colloc.job_next import advise
 from slurm_colloc.cli.colloc.job_step import STEP, step_story
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window, write
 from slurm_colloc.cli.colloc.recovery import first_of, recovery_of
+from slurm_colloc.cli.colloc.seen import own_name, visible_here
+from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.clock import now
-from slurm_colloc.config import SiteConfig
+from slurm_colloc.config import SiteConfig, Timeouts
 from slurm_colloc.errors import CollocError, InputError
-from slurm_colloc.history.lookup import look_up
+from slurm_colloc.history.lookup import Known, look_up
 from slurm_colloc.history.records import read_decisions
-from slurm_colloc.model import Decision, Evidence, JobUsage
-from slurm_colloc.report.job import as_json, as_text
+from slurm_colloc.model import Decision
+from slurm_colloc.report.job import Advice, JobStory, RunStory, as_json, as_text
 from slurm_colloc.report.pack import Pack, pack_record, pack_text, read_pack
-from slurm_colloc.report.text import printable, stamp
+from slurm_colloc.report.text import stamp
+from slurm_colloc.slurm.accounted import JOB_ID, Accounted
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.visible import Visible
 
 # A heterogeneous job ("4711+0") is never one.
 _PACKS = re.compile(r"\d+(?:_\d+)?", re.ASCII)
+# Of a long array the last runs are shown.
+_SHOWN = 20
+_FEWEST_PIECES, _MOST_PIECES = 20, 60
 
 
 def job(
@@ -35,50 +44,94 @@ def job(
     form: Annotated[str, typer.Option("--format", help="text or json")] = "text",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
 ) -> None:
-    """Say what one job asked for, got and used."""
-    start, end = window(since, "now")
+    """Say what one job asked for, got and used, and how to submit it next time."""
+    start, _ = window(since, "now")
     if form not in ("text", "json"):
         raise InputError(f"--format '{form}' is not one of text, json")
     config = site_or_none()
     if config and STEP.fullmatch(job_id):
         write(step_story(config, job_id, form), "")
         return
+    if not JOB_ID.fullmatch(job_id):
+        raise InputError(
+            f"'{job_id}' is no id of a job: ask for 4711, 4711_2 (a task of an array), 4711+1 (a component) or 4711.3 "
+            "(a step that joined another job)"
+        )
     folder = store or state_folder("store")
+    visible = visible_here(folder, config)
+    shown_on = terminal()
+    runs, trouble = _in_store(folder, job_id, start.timestamp(), config, visible, shown_on.columns)
+    rows = _by_slurm(config, job_id, visible)
     # What a pack's job wrote down is there at once, before any ingest.
     pack = _pack(config, job_id) if config else None
     again = recovery_of(config, job_id) if config else ""
     first = first_of(config, job_id) if config else ""
-    runs: list[JobUsage] = []
+    if not runs:
+        shown = "" if visible.everybody else f", {visible.whose}"
+        trouble = trouble or (
+            f"job '{job_id}' is not in the store '{folder}' with a GPU since {stamp(start)}{shown}; has it one, and "
+            "has 'colloc ingest' run since it started?"
+        )
+        if not rows and pack is None and not again and not first:
+            raise InputError(f"Slurm shows you no such job, and {trouble}")
+        if any(row.given for row in rows) or not rows:
+            say(f"what the job used of its GPU is not known: {trouble}")
+    stories, decision = _stories(config, job_id, runs, rows)
+    packed = (pack_text(pack), pack_record(pack)) if pack else None
+    earlier = max(0, len(stories) - _SHOWN)
+    story = JobStory(stories[earlier:], decision, start.timestamp(), earlier, packed, again, first)
+    write(as_json(story) if form == "json" else as_text(story, shown_on), "")
+
+
+def _in_store(
+    folder: str, job_id: str, since_s: float, config: SiteConfig | None, visible: Visible, columns: int | None
+) -> tuple[list[RunFound], str]:
+    """Return the runs in the store, and why there can be none."""
+    pieces = min(_MOST_PIECES, max(_FEWEST_PIECES, columns - 35)) if columns else _MOST_PIECES
     try:
-        usages = job_usage(open_store(folder, config), start.timestamp(), end.timestamp(), now())
-        # The id of an array stands for its tasks, as with sacct.
-        runs = [usage for usage in usages if job_id in (usage.job_id, usage.job_id.partition("_")[0])]
-        if not runs:
-            raise InputError(
-                f"job '{job_id}' is not in the store '{folder}' with a GPU since {stamp(start)}; has it one, and has "
-                "'colloc ingest' run since it started?"
-            )
+        present_s = now()
+        asked = Window(since_s, present_s, present_s)
+        return find_job(open_store(folder, config, visible=visible), job_id, asked, config, pieces), ""
     except CollocError as error:
-        if pack is None and not again and not first:
-            raise
-        say(f"what the job used of its GPU is not known: {error}")
+        return [], str(error)
+
+
+def _by_slurm(config: SiteConfig | None, job_id: str, visible: Visible) -> tuple[Accounted, ...]:
+    """Return what Slurm says of the job, as far as it may be shown; nothing where it does not answer."""
+    try:
+        rows = CliClient((config.timeouts if config else Timeouts()).ask_slurm_s).accounted(job_id)
+    except CollocError:  # the store may know it all the same, on a host without Slurm
+        return ()
+    return tuple(row for row in rows if visible.shows(row.user, row.account))
+
+
+def _stories(
+    config: SiteConfig | None, job_id: str, runs: Sequence[RunFound], rows: Sequence[Accounted]
+) -> tuple[list[RunStory], Decision | None]:
+    """Return each run's story, in the order in which they started, and what csub had decided."""
+    user = runs[-1].usage.user if runs else rows[-1].user if rows else own_name()
     # csub saw the id of an array, not those of its tasks; the sampler saw the task's own.
-    user = runs[-1].user if runs else _own_name()
     decision = _decision(config, user, job_id.partition("_")[0]) if config else None
-    evidence: dict[str, Evidence] = {}
+    known: Known | None = None
     if config and decision:
         known = look_up(config, decision.signature, CliClient(config.timeouts.ask_slurm_s).job_states)
-        evidence = {item.job_id: item for item in known.evidence}
-    if form == "json":
-        write(as_json(runs, decision, evidence, pack_record(pack) if pack else None, again), "")
-        return
-    write(as_text(runs, decision, evidence, start.timestamp()), "")
-    if pack:
-        write(pack_text(pack), "")
-    if first:
-        write(f"measured first: {printable(first)}\n", "")
-    if again:
-        write(f"GPU memory: {printable(again)}\n", "")
+    kept = {item.job_id: item for item in known.evidence} if known else {}
+    of_slurm = {(row.raw_id, row.start_s): row for row in rows}
+    stories = []
+    for found in runs:
+        usage = found.usage
+        row = of_slurm.pop((usage.job_id_raw, int(usage.start_s)), None)
+        evidence = found.evidence if usage.methods else kept.get(usage.job_id_raw)
+        advice = advise(usage, evidence, row, decision, known, config) if config else Advice()
+        stories.append(RunStory(usage, row, found.timeline, kept.get(usage.job_id_raw) or evidence, advice))
+    stories += [RunStory(None, row) for row in of_slurm.values()]
+    return sorted(stories, key=_began), decision
+
+
+def _began(story: RunStory) -> float:
+    if story.usage:
+        return story.usage.start_s
+    return float("inf") if story.slurm is None or story.slurm.start_s is None else float(story.slurm.start_s)
 
 
 def _pack(config: SiteConfig, job_id: str) -> Pack | None:
@@ -95,7 +148,7 @@ def _pack(config: SiteConfig, job_id: str) -> Pack | None:
 def _decision(config: SiteConfig, user: str, job_id: str) -> Decision | None:
     """Return what csub decided: from one's own decisions, or from the site's where they are open to us."""
     own, _ = read_decisions(config.decisions_folder)
-    if user == _own_name():
+    if user == own_name():
         found = next((item for item in reversed(own) if item.job_id == job_id), None)
         if found:
             return found
@@ -103,10 +156,3 @@ def _decision(config: SiteConfig, user: str, job_id: str) -> Decision | None:
     spool = config.paths.decisions
     owned = collect_decisions(spool).decisions.get((user, job_id)) if spool and os.access(spool, os.R_OK) else None
     return owned[1] if owned else None
-
-
-def _own_name() -> str:
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:  # a container without this user
-        return ""

@@ -4,6 +4,7 @@
 import io
 import os
 import socket
+import stat
 import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -12,7 +13,7 @@ from typing import Any, NoReturn
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, find_site_file, how_to_write_one, load_site, user_data_folder
 from slurm_colloc.errors import CollocError, ConfigError, InputError, StoreError
-from slurm_colloc.files import whose
+from slurm_colloc.files import whose, write_atomic
 from slurm_colloc.report.text import printable, stamp
 
 
@@ -144,17 +145,29 @@ def window(since: str, until: str) -> tuple[datetime, datetime]:
     return start, end
 
 
-def write(text: str, path: str) -> None:
-    """Print ``text``, or write it to ``path``.
+def write(content: str | bytes, path: str) -> None:
+    """Print ``content``, or write it to ``path``, whole or not at all; what is no text needs a path.
+
+    A file that is there keeps its mode and group, a new one has the one that the umask says.
 
     Raises:
         InputError: the file cannot be written.
     """
     if not path:
-        sys.stdout.write(text)
+        assert isinstance(content, str)
+        sys.stdout.write(content)
         return
+    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     try:
-        with open(path, "w", encoding="utf-8", errors="backslashreplace") as stream:
-            stream.write(text)
+        found = os.stat(path) if os.path.exists(path) else None
+        if found and not stat.S_ISREG(found.st_mode):  # a pipe, or /dev/stdout
+            with open(path, "wb") as stream:
+                stream.write(data)
+            return
+        # A link stays one, as with a shell. A mode is for some group: of another one it would let others in.
+        mode, group = (found.st_mode & 0o777, found.st_gid) if found else (None, None)
+        write_atomic(os.path.realpath(path), data, mode, group=group)
     except OSError as error:
         raise InputError(f"'{path}' cannot be written: {error.strerror}") from error
+    except StoreError as error:
+        raise InputError(str(error)) from error

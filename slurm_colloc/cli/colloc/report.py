@@ -14,29 +14,46 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.collocation import collocation, installed_gpus
 from slurm_colloc.accounting.decisions import predictions
+from slurm_colloc.accounting.details import charts_of
 from slurm_colloc.accounting.engine import ENGINES, LOCAL, SLURM, sweep_by_slurm
 from slurm_colloc.accounting.equivalents import CONVENTIONS, SLICES
-from slurm_colloc.accounting.store import REJECTED_LINES, Store, open_store
+from slurm_colloc.accounting.fits import fits_of
+from slurm_colloc.accounting.over_time import Bins, bins_of
+from slurm_colloc.accounting.store import REJECTED_LINES, Store
 from slurm_colloc.accounting.strays import stray_use
 from slurm_colloc.accounting.sweep import Window, count_runaways, count_runs, recorded_span, sweep, unaccounted_hours
 from slurm_colloc.accounting.usage import GROUPINGS, group_usage
-from slurm_colloc.cli.colloc.output import say, site, site_or_none, state_folder, window, write
+from slurm_colloc.cli.colloc.names import check_names, keep_names_out, without_jobs
+from slurm_colloc.cli.colloc.output import say, site, site_or_none, window, write
+from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.report_shadow import shadow_report
+from slurm_colloc.cli.colloc.report_shown import shown_as
+from slurm_colloc.cli.colloc.seen import of_visible, seen_store
 from slurm_colloc.cli.colloc.texts import Text, take
 from slurm_colloc.clock import now
 from slurm_colloc.config import Engine, Prices, SiteConfig
 from slurm_colloc.errors import InputError
+from slurm_colloc.report.formats import FORMATS, PARQUET, SHORTENED, json_schema
 from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
 from slurm_colloc.report.text import inert
-from slurm_colloc.report.usage import FORMATS, UsageReport
+from slurm_colloc.report.usage import UsageReport
+from slurm_colloc.slurm.visible import Visible
 
 
 def report(
     by: Annotated[str, typer.Option("--by", help="user, account, partition, qos, gpu or signature")] = "user",
     since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "30d",
     until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
-    form: Annotated[str, typer.Option("--format", help="table, json, csv or html")] = "table",
+    form: Annotated[
+        str, typer.Option("--format", help="table, csv, json (see --json-schema), markdown, parquet or html")
+    ] = "table",
     output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
+    top: Annotated[
+        int | None,
+        typer.Option(
+            "--top", min=0, help="so many rows, the others summed; 0 for all [default: 20 on a terminal, else all]"
+        ),
+    ] = None,
     runs_csv: Annotated[str, typer.Option("--runs", help="also write each run, as CSV, to this file")] = "",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
     equivalents: Annotated[
@@ -52,6 +69,9 @@ def report(
     engine: Annotated[
         str, typer.Option("--engine", help="local, or slurm: a job for each day, by [engine] of site.toml")
     ] = LOCAL,
+    charts: Annotated[
+        bool, typer.Option("--charts", help="with --format json: use over time and all else that a page draws")
+    ] = False,
     shadow: Annotated[
         bool, typer.Option("--shadow", help="what csub decided under the policy shadow, and what would have come of it")
     ] = False,
@@ -59,10 +79,22 @@ def report(
         bool,
         typer.Option("--past", help="with --shadow: decide now on jobs that 'colloc history bootstrap --all' took in"),
     ] = False,
+    pseudonyms: Annotated[
+        bool, typer.Option("--pseudonyms", help="in place of names; the same in each report from one key")
+    ] = False,
+    min_group: Annotated[
+        int, typer.Option("--min-group", help="groups of fewer users than that are added up to one", min=0)
+    ] = 0,
+    schema: Annotated[bool, typer.Option("--json-schema", help="print the JSON Schema of --format json")] = False,
 ) -> None:
     """Say how much GPU each user, account or the like was given, and how much of it was really used."""
+    if schema:
+        write(json_schema(), output)
+        return
     text = Text(sacct_file, fields, timezone)
-    asked = _Asked(by, form, runs_csv, store, equivalents, text, engine, shadow, past)
+    asked = _Asked(
+        by, form, output, top, runs_csv, store, equivalents, text, engine, charts, shadow, past, pseudonyms, min_group
+    )
     _check(asked)
     start, end = window(since, until)
     write(_report(asked, start, end, site() if shadow else site_or_none()), output)
@@ -73,29 +105,53 @@ class _Asked(NamedTuple):
 
     by: str
     form: str
+    output: str
+    top: int | None
     runs_csv: str
     store: str
     equivalents: str
     text: Text
     engine: str
+    charts: bool
     shadow: bool
     past: bool
+    pseudonyms: bool
+    min_group: int
+
+    @property
+    def draws(self) -> bool:
+        """Return whether the report has charts."""
+        return (self.form == "html" or self.charts) and not self.shadow and self.details
+
+    @property
+    def details(self) -> bool:
+        """Return whether it has what a text does not tell, and what may be of fewer users than any group."""
+        return not self.text.path and not self.min_group
 
 
 def _check(asked: _Asked) -> None:
     """Raise an InputError for values that are not known, and options that contradict each other or do nothing."""
     for option, given, known in (
-        ("--format", asked.form, FORMATS),
+        ("--format", asked.form, tuple(SHADOW_FORMATS) if asked.shadow else FORMATS),
         ("--equivalents", asked.equivalents, CONVENTIONS),
         ("--engine", asked.engine, ENGINES),
         ("--by", asked.by, GROUPINGS),
     ):
         if given not in known:
             raise InputError(f"{option} '{given}' is not one of {', '.join(known)}")
+    if asked.top is not None and (asked.form not in SHORTENED or asked.shadow):
+        raise InputError(f"--top is for --format {' and '.join(SHORTENED)}; the others always have all rows")
+    if asked.form == PARQUET and not asked.output:
+        raise InputError("--format parquet is no text; name a file by --output")
     if asked.shadow and (asked.text.path or asked.runs_csv or asked.by != "user"):
         raise InputError("--shadow adds up the pieces of a store's decisions; leave --by, --runs and --sacct-file out")
+    check_names(
+        asked.by, asked.pseudonyms, asked.min_group, shadow=asked.shadow, runs=bool(asked.runs_csv), charts=asked.charts
+    )
     if asked.past and not asked.shadow:
         raise InputError("--past is for --shadow")
+    if asked.charts and (asked.form != "json" or asked.shadow or asked.text.path):
+        raise InputError("--charts adds to --format json of a store; --format html has them")
     if not asked.text.path:
         if asked.text.fields or asked.text.timezone:
             raise InputError("--fields and --timezone do nothing without --sacct-file: a store has times without zones")
@@ -110,22 +166,32 @@ def _check(asked: _Asked) -> None:
         raise InputError("--engine slurm spreads the days of samples over jobs, and a sacct text has none")
 
 
-def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | None) -> str:
+def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | None) -> str | bytes:
     of_text = bool(asked.text.path)
     opened = _text(asked, config) if of_text else _store(asked, config, start, end)
     with opened as (source, database, rows):
         span = Window(start.timestamp(), end.timestamp(), now())
+        bins = bins_of(source.samples, span.since_s, span.until_s) if asked.draws else None
         if asked.engine == SLURM:
             say(f"to go on after an interruption, name this window: {_named(start, end)}")
-            sweep_by_slurm(database, source, span, config.engine if config else Engine(), say)
+            sweep_by_slurm(database, source, span, config.engine if config else Engine(), say, bins)
         else:
-            sweep(database, source, span)
+            with progress("adding up days") as step:
+                sweep(database, source, span, bins, step=step)
+        names = keep_names_out(database, source, asked.by, asked.pseudonyms, asked.min_group)
         if asked.runs_csv:
-            _write_runs(database, asked.runs_csv)
+            _write_runs(database, asked.runs_csv, named=not asked.pseudonyms)
         if asked.shadow and config:
+            if source.visible.whose:
+                say(source.visible.whose)
             shown = shadow_report(database, source, config, span, asked.equivalents, past=asked.past)
             return SHADOW_FORMATS[asked.form](shown)
-        return FORMATS[asked.form](_figures(database, asked, (start, end), span, rows, config))
+        found = _figures(database, asked, (start, end), span, rows, config, bins, source.visible)
+    found = of_visible(found, source.visible, named=not asked.pseudonyms)
+    found = found._replace(names=names)
+    found = without_jobs(found) if asked.pseudonyms else found
+    # Without the database, whose memory a page can use.
+    return shown_as(found, asked.form, asked.top, asked.output)
 
 
 def _figures(
@@ -135,6 +201,8 @@ def _figures(
     span: Window,
     rows: "Rows",
     config: SiteConfig | None,
+    bins: Bins | None,
+    visible: Visible,
 ) -> UsageReport:
     """Return the report of a database whose window is swept."""
     of_text = bool(asked.text.path)
@@ -142,7 +210,8 @@ def _figures(
     runs, without_gpu, clusters = count_runs(database)
     recorded = None if runs else recorded_span(database)
     unaccounted, sampled = unaccounted_hours(database)
-    gpus = installed_gpus(config)
+    # A part of the runs is no part of what all GPUs could have done, nor are those of another cluster.
+    gpus = installed_gpus(config) if config and visible.everybody and set(clusters) <= {config.cluster, ""} else None
     hours = (min(span.until_s, span.now_s) - span.since_s) / 3600
     return UsageReport(
         cluster=", ".join(clusters) or (config.cluster if config else ""),
@@ -158,8 +227,8 @@ def _figures(
         unaccounted_hours=unaccounted,
         sampled_job_hours=sampled,
         installed_gpu_hours=gpus * hours if gpus and hours > 0 else None,
-        collocation=tuple(collocation(database)),
-        predictions=() if of_text else tuple(predictions(database)),
+        collocation=tuple(collocation(database)) if asked.details else (),
+        predictions=tuple(predictions(database)) if asked.details else (),
         prices=config.prices if config else Prices(),
         strays=tuple(stray_use(database)),
         rows_in=rows.rows_in,
@@ -170,6 +239,8 @@ def _figures(
         so_far=span.until_s > span.now_s,
         of_text=of_text,
         templates=config.paths.templates if config else "",
+        charts=charts_of(database, asked.by, span, bins, gpus) if bins else None,
+        fits=fits_of(database, asked.by, config, asked.equivalents) if config and asked.details else (),
     )
 
 
@@ -181,11 +252,13 @@ def _span(first_s: float, last_s: float) -> tuple[datetime, datetime]:
     return datetime.fromtimestamp(first_s).astimezone(), datetime.fromtimestamp(last_s).astimezone()
 
 
-def _write_runs(database: DuckDBPyConnection, path: str) -> None:
+def _write_runs(database: DuckDBPyConnection, path: str, *, named: bool) -> None:
     # Only an analyst's export needs pandas, which takes a quarter of a second to import.
     from slurm_colloc.accounting.frames import runs_frame
 
     frame = runs_frame(database)
+    if not named:
+        frame = frame.drop(columns=["job_id", "job_id_raw", "job_name"])
     frame = frame.map(lambda value: inert(value) if isinstance(value, str) else value)
     write(frame.to_csv(index=False), path)
 
@@ -209,7 +282,7 @@ class Opened(NamedTuple):
 
 @contextmanager
 def _store(asked: _Asked, config: SiteConfig | None, start: datetime, end: datetime) -> Iterator[Opened]:
-    source = open_store(asked.store or state_folder("store"), config, asked.equivalents)
+    source = seen_store(asked.store, config, asked.equivalents)
     since_s, until_s = start.timestamp(), end.timestamp()
     logs = source.logs().values()
     rejected: Counter[str] = Counter()
@@ -227,6 +300,6 @@ def _text(asked: _Asked, config: SiteConfig | None) -> Iterator[Opened]:
     """Make a database of a text alone, and a store with no samples."""
     with TemporaryDirectory(prefix="colloc-") as folder:
         source = Store(os.path.join(folder, "none"), config, asked.equivalents)
-        columns = GROUPINGS[asked.by]
+        columns = (GROUPINGS[asked.by], *(["user"] if asked.min_group else []))
         with source.over(folder, lambda made: take(made, asked.text, folder, columns)) as (database, taken):
             yield Opened(source, database, Rows(taken.rows_in, taken.used, taken.steps, taken.rejected))

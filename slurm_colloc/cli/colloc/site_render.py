@@ -98,7 +98,7 @@ def _write(output: str, files: tuple[Rendered, ...], *, force: bool, dry_run: bo
     if done.unchanged:
         print(f"unchanged: {', '.join(done.unchanged)}")
     if not dry_run:
-        say(f"nothing is installed yet; read '{os.path.join(output, ORDER)}', which says in which order and why")
+        say(f"nothing was installed; read '{os.path.join(output, ORDER)}', which says in which order and why")
 
 
 def _told(item: Compared) -> bool:

@@ -3,6 +3,7 @@
 
 import hashlib
 import os
+from collections.abc import Collection
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -56,9 +57,9 @@ class Text(NamedTuple):
             raise InputError(f"'{self.path}' cannot be read: {error.strerror}") from error
 
 
-def take(database: DuckDBPyConnection, text: Text, work: str, by: str) -> Taken:
-    """Make the table ``taken`` of the text, with what a report by the column ``by`` needs; see ``keep_text``."""
-    columns = [name for name in ALLOCATION_COLUMNS if name in (*_NEEDED, by)]
+def take(database: DuckDBPyConnection, text: Text, work: str, by: Collection[str]) -> Taken:
+    """Make the table ``taken`` of the text, with what a report by the columns ``by`` needs; see ``keep_text``."""
+    columns = [name for name in ALLOCATION_COLUMNS if name in (*_NEEDED, *by)]
     source = os.path.basename(text.path)
     return take_text(database, text.path, text.columns, text.zone, text.written_s, work, source, columns)
 

@@ -16,15 +16,15 @@ local site = {
          pieces = {
             {
                gres = "gpu:nvidia_h100_80gb_hbm3_1g.10gb:1", mem_mib = 9984, sm = 16, whole_sm = 132,
-               model = "9f0ea6d7",
+               model = "9f0ea6d7", cpus = 96, host_mib = 1000000,
             },
             {
                gres = "gpu:nvidia_h100_80gb_hbm3_2g.20gb:1", mem_mib = 20090, sm = 32, whole_sm = 132,
-               model = "9f0ea6d7",
+               model = "9f0ea6d7", cpus = 96, host_mib = 1000000,
             },
             {
                gres = "gpu:nvidia_h100_80gb_hbm3_3g.40gb:1", mem_mib = 40448, sm = 60, whole_sm = 132,
-               model = "9f0ea6d7",
+               model = "9f0ea6d7", cpus = 96, host_mib = 1000000,
             },
          },
       },
@@ -36,15 +36,15 @@ local site = {
          pieces = {
             {
                gres = "gpu:nvidia_h100_80gb_hbm3_1g.10gb:1", mem_mib = 9984, sm = 16, whole_sm = 132,
-               model = "9f0ea6d7", partition = "mig", max_min = 2880.0,
+               model = "9f0ea6d7", cpus = 96, host_mib = 1000000, partition = "mig", max_min = 2880.0,
             },
             {
                gres = "gpu:nvidia_h100_80gb_hbm3_2g.20gb:1", mem_mib = 20090, sm = 32, whole_sm = 132,
-               model = "9f0ea6d7", partition = "mig", max_min = 2880.0,
+               model = "9f0ea6d7", cpus = 96, host_mib = 1000000, partition = "mig", max_min = 2880.0,
             },
             {
                gres = "gpu:nvidia_h100_80gb_hbm3_3g.40gb:1", mem_mib = 40448, sm = 60, whole_sm = 132,
-               model = "9f0ea6d7", partition = "mig", max_min = 2880.0,
+               model = "9f0ea6d7", cpus = 96, host_mib = 1000000, partition = "mig", max_min = 2880.0,
             },
          },
       },

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that a page draws beside its table, from the database of a window that was swept with bins."""
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.accounting.decisions import OF_DECIDED_RUNS
+from slurm_colloc.accounting.over_time import Bins, use_over_time, use_over_week
+from slurm_colloc.accounting.sweep import Window
+from slurm_colloc.accounting.usage import kind_usage, source
+from slurm_colloc.charted import Charts, GroupDetail, IdleRun, PredictedAgainstUsed, UtilAgainstSm
+from slurm_colloc.model import COMPLETED
+
+_CELL_PCT, _CELL_RATIO = 5.0, 0.1
+# A peak of so many times what was predicted, or more.
+_LAST_RATIO = 2.0
+_IDLEST = 5
+
+# Each metric over its own covered time, as the samples have it.
+_UTIL_AGAINST_SM = f"""
+SELECT {{util}} AS util_from, {{sm}} AS sm_from, {_CELL_PCT}::DOUBLE, count(*), sum(allocated::DECIMAL(38, 18))::DOUBLE
+FROM usage WHERE whole AND util_measured > 0 AND util_used IS NOT NULL AND sm_measured > 0 AND sm_used IS NOT NULL
+GROUP BY ALL ORDER BY util_from, sm_from
+"""
+
+
+def _cell(part: str, width: float, last: float) -> str:
+    """Return SQL for where the cell of a ratio begins, on whose edge floating point leaves nobody below it."""
+    return f"({width} * least(floor(round({part} / {width}, 9)), {last / width}))::DOUBLE"
+
+
+# As in decisions.py: only of a run that completed is the peak a peak.
+_PREDICTED = f"""
+SELECT rung, round({_cell("peak_mib / gpu_mem_q99_mib", _CELL_RATIO, _LAST_RATIO)}, 9) AS ratio_from,
+       {_CELL_RATIO}::DOUBLE, count(*)
+FROM ({OF_DECIDED_RUNS})
+WHERE rung IS NOT NULL AND state = '{COMPLETED}' AND peak_mib IS NOT NULL AND gpu_mem_q99_mib > 0
+GROUP BY ALL ORDER BY rung, ratio_from
+"""
+# Of each group's runs only those that may be among its idlest are sorted.
+_RUNS_BY_IDLE = f"""
+WITH idle AS (
+    SELECT {{key}} AS name, job_id, job_name, shown, allocated, start_s, cluster,
+           coalesce(sm_measured - sm_used, util_measured - util_used) AS hours
+    FROM {{runs}} WHERE allocated IS NOT NULL AND coalesce(sm_measured - sm_used, util_measured - util_used) > 0
+),
+least_of AS (SELECT name, list_min(max(hours, {_IDLEST})) AS least_hours FROM idle GROUP BY name)
+SELECT name, job_id, job_name, shown, allocated, hours FROM idle JOIN least_of USING (name) WHERE hours >= least_hours
+QUALIFY row_number() OVER (PARTITION BY name ORDER BY hours DESC, job_id, cluster, start_s) <= {_IDLEST}
+ORDER BY name, hours DESC, job_id, cluster, start_s
+"""
+
+
+def charts_of(
+    database: DuckDBPyConnection, by: str, window: Window, bins: Bins, installed_gpus: float | None
+) -> Charts:
+    """Return what there is to draw of a database that was swept with ``bins``.
+
+    Args:
+        database: swept, of a store.
+        by: one of GROUPINGS, what the details are of.
+        window: that was swept.
+        bins: the same.
+        installed_gpus: what the site has of GPUs, None where that is not known.
+    """
+    so_far_s = min(window.until_s, window.now_s)
+    key, runs = source(by)
+    whole, by_group = use_over_time(database, key, runs, installed_gpus, so_far_s)
+    kinds = kind_usage(database, by)
+    idlest: dict[str, list[IdleRun]] = {}
+    for name, *run in database.execute(_RUNS_BY_IDLE.format(key=key, runs=runs)).fetchall():
+        idlest.setdefault(name, []).append(IdleRun(*run))
+    return Charts(
+        over_time=whole,
+        week=tuple(use_over_week(database, window.since_s, window.until_s, so_far_s)),
+        zone=bins.zone,
+        util_against_sm=_util_against_sm(database),
+        predicted_against_used=_predicted(database),
+        details=tuple(
+            GroupDetail(name, tuple(by_group.get(name, ())), tuple(of), tuple(idlest.get(name, ())))
+            for name, of in kinds.items()
+        ),
+    )
+
+
+def _util_against_sm(database: DuckDBPyConnection) -> tuple[UtilAgainstSm, ...]:
+    cells = {
+        name: _cell(f"round(100 * {name}_used / {name}_measured, 6)", _CELL_PCT, 100 - _CELL_PCT)
+        for name in ("util", "sm")
+    }
+    return tuple(UtilAgainstSm(*row) for row in database.execute(_UTIL_AGAINST_SM.format(**cells)).fetchall())
+
+
+def _predicted(database: DuckDBPyConnection) -> tuple[PredictedAgainstUsed, ...]:
+    if not database.execute("SELECT 1 FROM decisions LIMIT 1").fetchone():
+        return ()
+    return tuple(PredictedAgainstUsed(*row) for row in database.execute(_PREDICTED).fetchall())

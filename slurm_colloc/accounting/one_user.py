@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One user's runs, from the store, or from what sacct says where the user may not read the store."""
+
+import os
+from collections.abc import Mapping
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.accounting.feedback import measured_in
+from slurm_colloc.accounting.ingest import take_text
+from slurm_colloc.accounting.one_job import RunFound, swept
+from slurm_colloc.accounting.sources import sacct
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.sweep import Window
+from slurm_colloc.config import SiteConfig
+
+_OWN = '"user" = $user'
+_WITHOUT_GPU = "SELECT count(*) FROM runs WHERE devices = 0"
+
+
+class UserRuns(NamedTuple):
+    """A user's runs with a GPU, and how many had none."""
+
+    runs: tuple[RunFound, ...]
+    without_gpu: int
+
+
+def user_in_store(store: Store, user: str, window: Window, config: SiteConfig | None) -> UserRuns:
+    """Return the runs of one user in the store.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    with store.connect(window.until_s, window.until_s) as database:
+        return _found(database, store, user, window, config)
+
+
+def user_by_sacct(
+    store: Store,
+    user: str,
+    window: Window,
+    config: SiteConfig | None,
+    timeout_s: float,
+    environment: Mapping[str, str],
+) -> UserRuns:
+    """Return the runs of one user by one question to sacct, with the samples of ``store``, if it has any.
+
+    Raises:
+        ProcessError: sacct fails or does not answer in time.
+        InputError: it does not track GPUs, or says nothing that can be read.
+        StoreError: the samples cannot be read.
+    """
+    sacct.ask_tracked(timeout_s, environment)
+    fields = sacct.ask_fields(timeout_s, environment)
+    with TemporaryDirectory(prefix="colloc-") as work:
+        path = os.path.join(work, "sacct.txt")
+        with open(path, "wb") as out:
+            out.write(sacct.ask_rows(window.since_s, window.until_s, fields, timeout_s, environment, user))
+
+        def fill(database: DuckDBPyConnection) -> object:
+            return take_text(database, path, (), None, window.now_s, work, "sacct", live=True)
+
+        with store.over(work, fill) as (database, _):
+            return _found(database, store, user, window, config)
+
+
+def _found(
+    database: DuckDBPyConnection, store: Store, user: str, window: Window, config: SiteConfig | None
+) -> UserRuns:
+    usages = swept(database, store, window, _OWN, {"user": user})
+    ((without_gpu,),) = database.execute(_WITHOUT_GPU).fetchall()
+    measured = {}
+    if any(usage.methods for usage in usages):
+        store.view_samples(database, window.since_s, window.until_s)
+        for cluster in {usage.cluster for usage in usages}:
+            for one in measured_in(database, cluster, config, user=user):
+                measured[cluster, one.run.job_id, one.start_s] = one.run
+    runs = [RunFound(one, None, measured.get((one.cluster, one.job_id_raw, one.start_s))) for one in usages]
+    return UserRuns(tuple(runs), without_gpu)

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where in a window runs had and used their GPU-hours: cut into bins of time, and into the hours of the week.
+
+Both are cut at multiples of a quarter of an hour, on which the clocks of all zones change and turn to the next hour.
+What a run comes to is split by what of its time, or of its samples, lies in a bin; the parts are differences of
+rounded sums so far, so that they add up to the run's figure exactly.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import pairwise
+from typing import NamedTuple
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.accounting.parquet import make_rows
+from slurm_colloc.accounting.samples import DAY, SHARES, Samples
+from slurm_colloc.charted import TimeUsage, WeekHour
+
+QUARTER_S, _HOUR_S = 900, 3600
+# Up to so long a window is cut into hours, and into days; beyond, into weeks.
+_HOURS_S, _DAYS_S = 3 * 86_400, 120 * 86_400
+_WEEK_HOURS = 7 * 24
+
+
+class Bins(NamedTuple):
+    """How a window is cut: at ``edges_s``, its own among them, and by the local clock of ``zone``.
+
+    ``zone`` has the names that the zone goes by in the window. ``offsets`` are (from when on, seconds that the clock is
+    ahead of UTC), the first from before the window on.
+    """
+
+    edges_s: tuple[float, ...]
+    offsets: tuple[tuple[int, int], ...]
+    zone: str
+
+
+def bins_of(samples: Samples, since_s: float, until_s: float, zone: tzinfo | None = None) -> Bins:
+    """Return how to cut [since, until): by hours, days or weeks of ``zone`` (None: this machine's), by its length.
+
+    Of days that are rolled up to a row nobody knows the hours: with one of those it is days at least.
+
+    Raises:
+        StoreError: a folder of samples cannot be read.
+    """
+    span_s = until_s - since_s
+    hourly = span_s <= _HOURS_S and not samples.files(SHARES, since_s, until_s)[DAY]
+    days = 0 if hourly else 1 if span_s <= _DAYS_S else 7
+    inner = _hours(since_s, until_s) if hourly else _midnights(since_s, until_s, zone, days)
+    edges = (since_s, *(at_s for at_s in inner if since_s < at_s < until_s), until_s)
+    offsets = tuple(_offsets(since_s, until_s, zone))
+    names = (_local(max(since_s, at_s), zone).tzname() or "" for at_s, _ in offsets if at_s < until_s)
+    return Bins(edges, offsets, "/".join(dict.fromkeys(names)))
+
+
+def _local(at_s: float, zone: tzinfo | None) -> datetime:
+    return datetime.fromtimestamp(at_s, UTC).astimezone(zone)
+
+
+def _hours(since_s: float, until_s: float) -> Iterator[float]:
+    yield from (float(at_s) for at_s in range(int(since_s // _HOUR_S) * _HOUR_S, int(until_s) + 1, _HOUR_S))
+
+
+def _midnights(since_s: float, until_s: float, zone: tzinfo | None, days: int) -> Iterator[float]:
+    """Yield when local days begin, or every seventh from a Monday on."""
+    day = _local(since_s, zone).replace(tzinfo=None, hour=0, minute=0, second=0, microsecond=0, fold=0)
+    day -= timedelta(days=day.weekday() if days == 7 else 0)
+    while (at_s := _began_s(day, zone)) < until_s:
+        yield at_s
+        day += timedelta(days=days)
+
+
+def _began_s(day: datetime, zone: tzinfo | None) -> float:
+    """Return the first moment of a local day; where clocks leave midnight out, that in which they do."""
+    at = day.replace(tzinfo=zone).timestamp() if zone else day.timestamp()
+    return float(at // QUARTER_S * QUARTER_S)
+
+
+def _offsets(since_s: float, until_s: float, zone: tzinfo | None) -> Iterator[tuple[int, int]]:
+    def ahead_s(at_s: int) -> int:
+        return int((_local(at_s, zone).utcoffset() or timedelta()).total_seconds())
+
+    days = range(int(since_s // 86_400) * 86_400, int(until_s) + 2 * 86_400, 86_400)
+    yield days[0], ahead_s(days[0])
+    for before, after in pairwise(days):
+        if ahead_s(before) != ahead_s(after):
+            changes = range(before + QUARTER_S, after + 1, QUARTER_S)
+            changed = next(at_s for at_s in changes if ahead_s(at_s) == ahead_s(after))
+            yield changed, ahead_s(changed)
+
+
+# What bin and which hour of the week (from Monday's first on) a quarter of an hour is in, and when that hour began.
+_QUARTERS = f"""
+CREATE TEMP TABLE quarters AS
+WITH edges AS (SELECT unnest($edges::DOUBLE[]) AS edge_s),
+bins AS (SELECT edge_s, row_number() OVER (ORDER BY edge_s) - 1 AS bin FROM edges),
+counted AS (SELECT unnest(range(floor($since / {QUARTER_S})::BIGINT, ceil($until / {QUARTER_S})::BIGINT)) AS quarter),
+local AS (
+    SELECT quarter, (quarter * {QUARTER_S} + offset_s)::BIGINT AS local_s
+    FROM counted ASOF JOIN clock ON quarter * {QUARTER_S} >= clock.from_s
+)
+-- 1970 began on a Thursday.
+SELECT quarter::INTEGER AS quarter, coalesce(bin, 0)::INTEGER AS bin,
+       ((local_s // {_HOUR_S} + 72) % {_WEEK_HOURS})::INTEGER AS cell,
+       quarter * {QUARTER_S} - local_s % {_HOUR_S} AS hour_s
+FROM local ASOF LEFT JOIN bins ON quarter * {QUARTER_S} >= bins.edge_s
+"""
+_BINS = """
+CREATE TEMP TABLE bins AS
+SELECT (row_number() OVER (ORDER BY since_s) - 1)::INTEGER AS bin, since_s, until_s
+FROM (SELECT unnest($edges[:-2]::DOUBLE[]) AS since_s, unnest($edges[2:]::DOUBLE[]) AS until_s)
+"""
+
+
+def make_bins(database: DuckDBPyConnection, bins: Bins) -> None:
+    """Make the tables ``bins`` and ``quarters`` by which all is cut."""
+    make_rows(database, "clock", {"from_s": "BIGINT", "offset_s": "BIGINT"}, bins.offsets)
+    edges = list(bins.edges_s)
+    database.execute(_QUARTERS, {"edges": edges, "since": edges[0], "until": edges[-1]})
+    database.execute(_BINS, {"edges": edges})
+
+
+# More of each day's parts, where it is asked for; ``cut`` is what of a day's samples is of a run in an hour.
+TIME_PARTS = {
+    "bin_parts": "cluster VARCHAR, job_id_raw VARCHAR, start_s BIGINT, bin INTEGER, util_us BIGINT, util_hours DOUBLE, "
+    "sm_us BIGINT, sm_hours DOUBLE",
+    "week_parts": "cell INTEGER, util_measured DOUBLE, util_used DOUBLE, sm_measured DOUBLE, sm_used DOUBLE",
+}
+_CUT = """
+CREATE OR REPLACE TEMP TABLE cut AS
+SELECT run, unit_gpus, bin, cell, hour_s, grain_s,
+       coalesce(sum(us) FILTER (gpu_util_pct IS NOT NULL), 0)::BIGINT AS util_us, {util_fix} AS util_fix,
+       coalesce(sum(us) FILTER (sm_active_pct IS NOT NULL), 0)::BIGINT AS sm_us, {sm_fix} AS sm_fix
+FROM (
+    SELECT * REPLACE (
+        -- Differences of what is so far: the parts of a sample add up to it.
+        round((least(ended_s, (quarter + 1) * {quarter_s}) - began_s) * 1e6)::BIGINT
+            - round((greatest(began_s, quarter * {quarter_s}) - began_s) * 1e6)::BIGINT AS us)
+    FROM (SELECT *, unnest(range(floor(began_s / {quarter_s})::BIGINT, ceil(ended_s / {quarter_s})::BIGINT)) AS quarter
+          FROM ({inside}))
+) JOIN quarters USING (quarter)
+GROUP BY ALL HAVING sum(us) > 0
+"""
+_FIX_SUM = "coalesce(sum(us::HUGEINT * round({}::DOUBLE * {})::BIGINT), 0)"
+_CUT_HOURS = "sum(CAST({} * unit_gpus / {} / 3.6e9 AS DECIMAL(38, 12)))"
+_SUM = "sum(({})::DECIMAL(38, 18))"
+
+
+def cut_query(inside: str, fix: int) -> str:
+    """Return the query that makes the table ``cut`` of what of a day's samples lies ``inside`` runs.
+
+    Args:
+        inside: a query of samples with ``run``, from when to when of each counts, and its microseconds ``us``.
+        fix: into how many parts a percent is cut, for whole numbers.
+    """
+    sums = {f"{name}_fix": _FIX_SUM.format(f"{name}_pct", fix) for name in ("gpu_util", "sm_active")}
+    return _CUT.format(util_fix=sums["gpu_util_fix"], sm_fix=sums["sm_active_fix"], quarter_s=QUARTER_S, inside=inside)
+
+
+def time_queries(fix: int) -> dict[str, str]:
+    """Return the queries of TIME_PARTS, of the table ``cut``; ``fix`` as in ``cut_query``."""
+    util, sm = (_CUT_HOURS.format(f"{name}_fix", fix * 100) for name in ("util", "sm"))
+    return {
+        "bin_parts": f"""
+            SELECT cluster, job_id_raw, start_s, p.* EXCLUDE (run) FROM (
+                SELECT run, bin, sum(util_us)::BIGINT AS util_us, {util}::DOUBLE AS util_hours,
+                       sum(sm_us)::BIGINT AS sm_us, {sm}::DOUBLE AS sm_hours
+                FROM cut GROUP BY run, bin
+            ) p JOIN runs r ON r.rowid = p.run
+        """,
+        # A day's row says nothing of its hours, and a share may be seen on more GPUs than it has.
+        "week_parts": f"""
+            WITH hourly AS (
+                SELECT run, cell, hour_s, sum(util_us) / 1e6 AS util_s, {util} AS util_hours,
+                       sum(sm_us) / 1e6 AS sm_s, {sm} AS sm_hours
+                FROM cut WHERE grain_s < {DAY} GROUP BY run, cell, hour_s
+            ),
+            worth AS (
+                SELECT h.*, r.whole, gpus * hours / (devices * span_s) AS rate,
+                       devices * (least(to_s, hour_s + {_HOUR_S}) - greatest(from_s, hour_s)) AS device_s,
+                       sm_hours::DOUBLE * coalesce(gpus / nullif(blocked, 0), 1) AS sm_used
+                FROM hourly h JOIN runs r ON r.rowid = h.run WHERE gpus IS NOT NULL
+            )
+            SELECT cell,
+                   ({_SUM.format("rate * least(util_s, device_s)")} FILTER (whole))::DOUBLE AS util_measured,
+                   ({_SUM.format("util_hours")} FILTER (whole AND util_s > 0))::DOUBLE AS util_used,
+                   {_SUM.format("rate * least(sm_s, device_s)")}::DOUBLE AS sm_measured,
+                   ({_SUM.format("sm_used")} FILTER (sm_s > 0))::DOUBLE AS sm_used
+            FROM worth GROUP BY cell
+        """,
+    }
+
+
+# A run's figures by bin: the allocated by its time, the measured by its samples' time, the used by what they say; of a
+# run that only a mean is known of, all by its time.
+_SAMPLED = """
+CREATE TEMP TABLE sampled AS
+SELECT run, bin, sum(util_us)::BIGINT AS util_us, sum(util_hours::DECIMAL(38, 12)) AS util_hours,
+       sum(sm_us)::BIGINT AS sm_us, sum(sm_hours::DECIMAL(38, 12)) AS sm_hours
+FROM bin_parts JOIN (
+    SELECT run, cluster, job_id_raw, start_s FROM usage WHERE allocated IS NOT NULL AND NOT by_mean
+) USING (cluster, job_id_raw, start_s)
+GROUP BY run, bin
+"""
+_PIECES = f"""
+CREATE TABLE swept.pieces AS
+WITH by_time AS (
+    SELECT u.*, bin, (least(to_s, b.until_s) - from_s) / span_s AS until_part,
+           (greatest(from_s, b.since_s) - from_s) / span_s AS since_part
+    FROM (SELECT u.*, unnest(range(first.bin, last.bin + 1))::INTEGER AS bin
+          FROM (SELECT run, from_s, to_s, span_s, by_mean, allocated, util_measured, util_used FROM usage) u
+          JOIN quarters first ON first.quarter = floor(from_s / {QUARTER_S})::INTEGER
+          JOIN quarters last ON last.quarter = ceil(to_s / {QUARTER_S})::INTEGER - 1
+          WHERE allocated IS NOT NULL AND span_s > 0) u
+    JOIN bins b USING (bin)
+),
+-- Most runs are in one bin, which has all of theirs.
+several AS (SELECT run FROM sampled GROUP BY run HAVING count(*) > 1),
+so_far AS (
+    SELECT run, bin, util_us, sm_us, {{so_far}}
+    FROM sampled SEMI JOIN several USING (run)
+    WINDOW whole AS (PARTITION BY run), before AS (PARTITION BY run ORDER BY bin ROWS UNBOUNDED PRECEDING)
+),
+cut_samples AS (
+    SELECT run, bin, util_us, sm_us, {{whole}} FROM sampled ANTI JOIN several USING (run)
+    UNION ALL FROM so_far
+)
+SELECT run, bin, {{allocated}} AS allocated,
+       if(by_mean AND util_used IS NOT NULL, {{mean_measured}}, NULL) AS util_measured,
+       if(by_mean, {{mean_used}}, NULL) AS util_used,
+       NULL::DECIMAL(38, 18) AS sm_measured, NULL::DECIMAL(38, 18) AS sm_used
+FROM by_time
+UNION ALL
+SELECT run, bin, NULL, util_measured, if(util_us > 0, util_used, NULL), sm_measured, if(sm_us > 0, sm_used, NULL)
+FROM (SELECT run, bin, util_us, sm_us, {{by_samples}} FROM cut_samples JOIN (
+          SELECT run, if(util_used IS NULL, 0, util_measured) AS util_measured, util_used,
+                 if(sm_used IS NULL, 0, sm_measured) AS sm_measured, sm_used
+          FROM usage) USING (run))
+"""
+_FIGURES = ("allocated", "util_measured", "util_used", "sm_measured", "sm_used")
+_OF = {"util_measured": "util_us", "util_used": "util_hours", "sm_measured": "sm_us", "sm_used": "sm_hours"}
+
+
+def _between(figure: str, before: str, until: str) -> str:
+    """Return SQL for the part of a figure from one fraction of it to the next."""
+    return f"(({figure} * ({until}))::DECIMAL(38, 18) - ({figure} * ({before}))::DECIMAL(38, 18))"
+
+
+def make_pieces(database: DuckDBPyConnection) -> None:
+    """Make the table ``pieces`` of what each run had and used in each bin; ``database`` has ``usage``, in a file."""
+    so_far: list[str] = []
+    for of in _OF.values():
+        for name, value in (("until", f"sum({of}) OVER before"), ("before", f"(sum({of}) OVER before - {of})")):
+            so_far.append(f"coalesce({value} / nullif(sum({of}) OVER whole, 0), 0)::DOUBLE AS {of}_{name}")
+    database.execute(_SAMPLED)
+    query = _PIECES.format(
+        so_far=", ".join(so_far),
+        whole=", ".join(f"1::DOUBLE AS {of}_until, 0::DOUBLE AS {of}_before" for of in _OF.values()),
+        by_samples=", ".join(f"{_between(name, f'{of}_before', f'{of}_until')} AS {name}" for name, of in _OF.items()),
+        allocated=_between("allocated", "since_part", "until_part"),
+        mean_measured=_between("util_measured", "since_part", "until_part"),
+        mean_used=_between("util_used", "since_part", "until_part"),
+    )
+    database.execute(query)
+    database.execute("DROP TABLE sampled")
+
+
+_GROUP_PIECES = f"""
+CREATE OR REPLACE TEMP TABLE group_pieces AS
+SELECT name, bin, {", ".join(f"sum({name}) AS {name}" for name in _FIGURES)}
+FROM swept.pieces JOIN (SELECT run, {{key}} AS name FROM {{runs}}) USING (run) GROUP BY name, bin
+"""
+_OVER_TIME = f"""
+SELECT {{name}}, since_s, until_s,
+       {{installed}} * greatest(0, least(until_s, $so_far) - since_s) / 3600,
+       coalesce(allocated, 0), coalesce(util_measured, 0), util_used, coalesce(sm_measured, 0), sm_used
+FROM bins {{join}} (
+    SELECT {{name}} AS name, bin, {", ".join(f"sum({name})::DOUBLE AS {name}" for name in _FIGURES)}
+    FROM group_pieces GROUP BY ALL
+) USING (bin) ORDER BY 1, bin
+"""
+
+
+def use_over_time(
+    database: DuckDBPyConnection, key: str, runs: str, installed_gpus: float | None, so_far_s: float
+) -> tuple[tuple[TimeUsage, ...], dict[str, list[TimeUsage]]]:
+    """Return the use of all bins, and by group of those in which it had anything.
+
+    Args:
+        database: swept with bins.
+        key: SQL for the name of a run's group.
+        runs: the query, or the name, of the runs.
+        installed_gpus: what the site has; None where that is not known.
+        so_far_s: up to when they are there: what is to come is not known.
+    """
+    database.execute(_GROUP_PIECES.format(key=key, runs=runs))
+    query = _OVER_TIME.format(name="NULL", installed="$gpus::DOUBLE", join="LEFT JOIN")
+    rows = database.execute(query, {"gpus": installed_gpus, "so_far": so_far_s}).fetchall()
+    whole = tuple(TimeUsage(*figures) for _, *figures in rows)
+    found: dict[str, list[TimeUsage]] = {}
+    query = _OVER_TIME.format(name="name", installed="NULL::DOUBLE", join="JOIN")
+    for name, *figures in database.execute(query, {"so_far": so_far_s}).fetchall():
+        found.setdefault(name, []).append(TimeUsage(*figures))
+    return whole, found
+
+
+# What began and ended in a quarter counts there for the rest of it, and all through those that follow.
+_WEEK = f"""
+WITH rates AS (
+    SELECT from_s, to_s, (allocated / span_s)::DECIMAL(38, 18) AS rate
+    FROM usage WHERE allocated IS NOT NULL AND span_s > 0
+),
+turns AS (
+    SELECT quarter::INTEGER AS quarter, sum(rate) AS rate,
+           sum((rate::DOUBLE * ((quarter + 1) * {QUARTER_S} - at_s))::DECIMAL(38, 12)) AS there
+    FROM (SELECT floor(from_s / {QUARTER_S}) AS quarter, from_s AS at_s, rate FROM rates
+          UNION ALL SELECT floor(to_s / {QUARTER_S}), to_s, -rate FROM rates)
+    GROUP BY ALL
+),
+allocated AS (
+    SELECT cell, sum(greatest(0, least((quarter + 1) * {QUARTER_S}, $until, $so_far)
+                                 - greatest(quarter * {QUARTER_S}, $since))) / {_HOUR_S} AS hours,
+           sum(coalesce(there, 0) + ({QUARTER_S} * before)::DECIMAL(38, 12))::DOUBLE AS gpu_hours
+    FROM (SELECT cell, quarter, there, coalesce(sum(rate) OVER (ORDER BY quarter ROWS BETWEEN UNBOUNDED PRECEDING
+                                                                AND 1 PRECEDING), 0)::DOUBLE AS before
+          FROM quarters LEFT JOIN turns USING (quarter))
+    GROUP BY cell
+),
+seen AS (
+    SELECT cell, {", ".join(f"{_SUM.format(name)}::DOUBLE AS {name}" for name in _OF)} FROM week_parts GROUP BY cell
+)
+SELECT cell // 24, cell % 24, hours, greatest(0, gpu_hours) / hours,
+       coalesce(sm_measured, 0) / hours, sm_used / hours, coalesce(util_measured, 0) / hours, util_used / hours
+FROM allocated LEFT JOIN seen USING (cell) WHERE hours > 0 ORDER BY cell
+"""
+
+
+def use_over_week(database: DuckDBPyConnection, since_s: float, until_s: float, so_far_s: float) -> list[WeekHour]:
+    """Return the use of each hour of the week that [since, until) has had so far; ``database`` is swept with bins."""
+    edges = {"since": since_s, "until": until_s, "so_far": so_far_s}
+    return [WeekHour(*row) for row in database.execute(_WEEK, edges).fetchall()]

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job would have fitted and how to submit it next time, by the code that csub itself decides by."""
+
+import math
+import os
+import shlex
+from collections.abc import Sequence
+
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import CollocError, InputError, UnsureError
+from slurm_colloc.estimate.ladder import estimate, estimate_at_site
+from slurm_colloc.estimate.question import Question, question_of
+from slurm_colloc.history.lookup import Known
+from slurm_colloc.measured import JobUsage
+from slurm_colloc.model import Decision, Evidence, Footprint, Placement, SharingMode
+from slurm_colloc.placement.choose import place
+from slurm_colloc.placement.fitted import had_piece, not_judged, past_request, would_have_fitted
+from slurm_colloc.report.job import Advice
+from slurm_colloc.slurm.accounted import Accounted
+from slurm_colloc.slurm.options import split_command_line
+from slurm_colloc.slurm.submit_line import parse_submit_line
+from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table
+
+_ALLOWING = "as far as limits and what is free allow: 'csub --dry-run --explain' tells"
+
+
+def advise(
+    run: JobUsage,
+    evidence: Evidence | None,
+    slurm: Accounted | None,
+    decision: Decision | None,
+    known: Known | None,
+    config: SiteConfig,
+) -> Advice:
+    """Return what a measured run would have fitted, and the line to submit it by.
+
+    Args:
+        run: what the store has of it.
+        evidence: what was sampled of it, where that is enough to size anything by.
+        slurm: what Slurm says, of which the line of its submission counts.
+        decision: what csub decided for it, None where it was submitted without.
+        known: what csub knows of the job, where there is a decision.
+        config: the site.
+    """
+    expected = _next_by_csub(decision, known, run, config) if decision and known and not decision.is_pack else ""
+    if evidence is None or run.state in ("RUNNING", "SUSPENDED"):
+        return Advice(expected=expected)
+    # csub's own word for how it was placed must not hide that it had a whole GPU.
+    whole = not run.methods and evidence.mode == SharingMode.EXCLUSIVE
+    measured = evidence._replace(mode="") if whole else evidence
+    if had_piece(measured, run.gres):
+        return Advice(expected=expected)
+    if why := not_judged(measured, run.gres, config.audit.min_coverage_pct):
+        return Advice(f"not known: {why}", expected=expected)
+    request = past_request(run.gres, run.partition, run.account, run.qos)
+    fit = _in_words(would_have_fitted(measured, request, config), measured)
+    if decision:
+        return Advice(fit, "", expected)
+    footprint = estimate(Question(runs=[measured._replace(mode=SharingMode.EXCLUSIVE)]))
+    placement = place(request, footprint, config)
+    if slurm is None or placement.as_asked or config.policy != "auto":
+        return Advice(fit)
+    command = _command(slurm, footprint, config)
+    return Advice(fit, command, _gets("submitted so", placement, footprint) if command else "")
+
+
+def _next_by_csub(decision: Decision, known: Known, run: JobUsage, config: SiteConfig) -> str:
+    """Return what csub would make of the next submission of a job that it knows."""
+    footprint = _believed(decision, known, config)
+    placement = place(past_request(decision.asked, run.partition, run.account, run.qos), footprint, config)
+    how = "submitted by csub again" + (", without a hint" if decision.rung == "hint" else "")
+    if config.policy != "auto":
+        return ""
+    if placement.as_asked:
+        return f"{how} it gets what it asks for: {'; '.join(placement.reasons)}"
+    return _gets(how, placement, footprint)
+
+
+def _gets(how: str, placement: Placement, footprint: Footprint) -> str:
+    memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
+    by = f"{memory.q99:.0f} MiB, {active.q95:.0f} % of the SMs" if memory and active else "not known"
+    return f"{how} it gets {placement.given} ({placement.mode}; footprint {footprint.rung}: {by}), {_ALLOWING}"
+
+
+def _in_words(placement: Placement, run: Evidence) -> str:
+    used = f"by {run.gpu_mem_peak_mib} MiB at peak and {run.sm_active_q95_pct:.0f} % of the SMs (95th percentile)"
+    if placement.as_asked:
+        return f"no smaller piece, {used}: {'; '.join(placement.reasons)}"
+    where = f" in partition '{placement.partition}'" if placement.partition else ""
+    return f"{placement.given} ({placement.mode}){where}, {used}"
+
+
+def _believed(decision: Decision, known: Known, config: SiteConfig) -> Footprint:
+    question = question_of(decision, known)._replace(trusts_prior=config.sharing.trust_prior)
+    try:
+        return estimate_at_site(question, config.paths.state)
+    except InputError:  # a correction that this release does not understand; csub leaves it out, too
+        return estimate_at_site(question._replace(corrected=""), config.paths.state)
+
+
+def _command(slurm: Accounted, footprint: Footprint, config: SiteConfig) -> str:
+    """Return the line that submits a plain job again by csub; empty where nobody can be sure that it would."""
+    memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
+    if memory is None or active is None:
+        return ""
+    hint = f"mem={math.ceil(memory.q99)}M,sm={min(100, max(1, math.ceil(active.q95)))}"
+    words = slurm.submit_line.split()[1:]
+    try:
+        script, arguments = parse_submit_line(slurm.submit_line, slurm.job_name, config.slurm_release)
+        at = split_command_line(words, option_table(config.slurm_release, config)).script_at
+    except (CollocError, UnsureError):
+        return ""
+    # Words with blanks are kept without their quotes, a script of csub's is a copy that is gone.
+    if at != len(words) - len(arguments) - 1 or not _is_there(slurm.work_dir, script):
+        return ""
+    if any(word.partition("=")[0] in {f"--{option.name}" for option in OWN_OPTIONS} for word in words[:at]):
+        return ""
+    line = _joined(["csub", f"--gpu-footprint={hint}", *words])
+    return f"cd {shlex.quote(slurm.work_dir)} && {line}" if line.isprintable() and slurm.work_dir.isprintable() else ""
+
+
+def _joined(words: Sequence[str]) -> str:
+    # "a=b,c=d" needs no quotes, and people read it more easily without.
+    return " ".join(
+        word if "=" in word and shlex.quote(word.replace("=", "")) == word.replace("=", "") else shlex.quote(word)
+        for word in words
+    )
+
+
+def _is_there(folder: str, script: str) -> bool:
+    path = os.path.join(folder, script)
+    return os.path.isfile(path) and os.access(path, os.R_OK)

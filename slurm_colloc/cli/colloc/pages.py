@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc pages: a page for each user, which nobody else may read, for a portal such as Open OnDemand."""
+
+import os
+import pwd
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from slurm_colloc.accounting.store import open_store
+from slurm_colloc.accounting.sweep import Window, count_runs, last_usages, sweep
+from slurm_colloc.accounting.usage import group_usage
+from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
+from slurm_colloc.cli.colloc.seen import own_name
+from slurm_colloc.clock import now
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import StoreError
+from slurm_colloc.files import PRIVATE_FILE, passable_folder, write_atomic
+from slurm_colloc.report.user_page import UserPage, by_user, page_maker
+from slurm_colloc.slurm.visible import EVERYBODY, Visible
+from slurm_colloc.units import counted
+
+# A page of so many of a user's runs; more are what 'colloc report' is for.
+_RUNS = 20
+_FILE = "index.html"
+
+
+def pages(
+    folder: Annotated[str, typer.Argument(help="has USER/index.html afterwards")],
+    since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "30d",
+    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+) -> None:
+    """Write a static page for each user with a GPU, which that user alone may read; who is not root, only the own one.
+
+    Exit status 1: some pages were not written.
+    """
+    start, end = window(since, "now")
+    config = site_or_none()
+    made = _pages(config, store or state_folder("store"), start, end)
+    make = page_maker(config.paths.templates if config else "")
+    written, unknown, failed = 0, 0, 0
+    top = passable_folder(folder)
+    try:
+        for name, page in made.items():
+            uid = _uid(name)
+            if uid is None:
+                unknown += 1
+                continue
+            try:
+                _give(top, name, make(page), uid)
+                written += 1
+            except StoreError as error:
+                say(f"error: {error}")
+                failed += 1
+    finally:
+        os.close(top)
+    gone = f", {counted(unknown, 'user')} without an account here" if unknown else ""
+    say(f"{counted(written, 'page')} written in '{folder}'{gone}{f', {failed} not' if failed else ''}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _pages(config: SiteConfig | None, folder: str, start: datetime, end: datetime) -> dict[str, UserPage]:
+    visible = EVERYBODY if is_root() else Visible(False, own_name())
+    source = open_store(folder, config, visible=visible)
+    with source.connect(start.timestamp(), end.timestamp()) as database:
+        sweep(database, source, Window(start.timestamp(), end.timestamp(), now()))
+        *groups, _ = group_usage(database, "user")
+        runs = by_user(last_usages(database, _RUNS))
+        cluster = ", ".join(count_runs(database).clusters)
+    made = datetime.fromtimestamp(now()).astimezone()
+    return {group.name: UserPage(cluster, start, end, made, group, runs[group.name]) for group in groups}
+
+
+def is_root() -> bool:
+    """Return whether this can give files away."""
+    return os.geteuid() == 0
+
+
+def _uid(name: str) -> int | None:
+    """Return whose name it is, None for nobody's and for what is no name of a folder."""
+    if not name or "/" in name or "\0" in name or name.startswith("."):
+        return None
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, UnicodeEncodeError):
+        return None
+
+
+def _give(top: int, name: str, text: str, uid: int) -> None:
+    """Write one page: the folder stays ours, so that nothing can be planted in it; the file is the user's alone.
+
+    A group's right to read would be everybody's in it, and many sites have one for all users.
+    """
+    folder = passable_folder(name, top)
+    try:
+        owner = uid if uid != os.geteuid() else None
+        write_atomic(_FILE, text.encode(errors="backslashreplace"), PRIVATE_FILE, folder, owner=owner)
+    finally:
+        os.close(folder)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bar for a person who waits: on a terminal, for work of more than two seconds, gone when it is done."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Timer
+
+_AFTER_S = 2.0
+
+
+@contextmanager
+def progress(what: str, after_s: float = _AFTER_S) -> Iterator[Callable[[int, int], None]]:
+    """Show how far work has come, on standard error where that is a terminal; else show nothing.
+
+    Args:
+        what: is done, in a word or two.
+        after_s: how long it may take without a bar.
+
+    Yields:
+        What is told how many pieces are done, of how many.
+    """
+    if not sys.stderr.isatty():
+        yield lambda done, of: None
+        return
+    # Not imported for the many reports that are made for no terminal.
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    parts = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*parts, console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=None)
+    # By a clock of its own: the first piece may be the long one.
+    timer = Timer(after_s, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+    finally:
+        timer.cancel()
+        timer.join()
+        if bar.live.is_started:
+            bar.stop()

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc report: what is shown of it, by the format and by what it is shown on."""
+
+from slurm_colloc.accounting.export import parquet_bytes
+from slurm_colloc.cli.colloc.terminal import terminal
+from slurm_colloc.report.formats import MARKDOWN, PARQUET, TABLE, TEXTS, about, as_markdown, flat
+from slurm_colloc.report.layout import NO_TERMINAL
+from slurm_colloc.report.usage import UsageReport
+from slurm_colloc.report.usage_text import as_table
+
+ROWS_ON_TERMINAL = 20
+
+
+def shown_as(report: UsageReport, form: str, top: int | None, output: str) -> str | bytes:
+    """Return a report in one of FORMATS.
+
+    Args:
+        report: all of it.
+        form: one of FORMATS.
+        top: so many rows of those that are read by people, 0 for all, None for what suits where they are read.
+        output: the file that it goes to; empty for standard output.
+
+    Raises:
+        ConfigError: a site's template that does not render.
+        StoreError: there is no room for a file of Parquet.
+    """
+    if form == TABLE:
+        shown_on = NO_TERMINAL if output else terminal()
+        usual = 0 if shown_on.columns is None else ROWS_ON_TERMINAL
+        return as_table(report, shown_on, usual if top is None else top)
+    if form == MARKDOWN:
+        return as_markdown(report, top or 0)
+    if form == PARQUET:
+        return parquet_bytes(*flat(report), about(report))
+    return TEXTS[form](report)

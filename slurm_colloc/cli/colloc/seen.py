@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store as whoever asks may see it."""
+
+import os
+import pwd
+
+from slurm_colloc.accounting.equivalents import SLICES
+from slurm_colloc.accounting.store import Store, open_store
+from slurm_colloc.cli.colloc.output import say, state_folder
+from slurm_colloc.config import SiteConfig, Timeouts
+from slurm_colloc.errors import CollocError
+from slurm_colloc.report.usage import UsageReport
+from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.visible import Rights, Visible, visible_to
+
+
+def seen_store(folder: str, config: SiteConfig | None, by: str = SLICES) -> Store:
+    """Return the store in ``folder``, or where that is empty the site's, to show to whoever runs this.
+
+    Raises:
+        StoreError: nothing was ever taken in.
+    """
+    chosen = folder or state_folder("store")
+    return open_store(chosen, config, by, visible_here(chosen, config))
+
+
+def visible_here(folder: str, config: SiteConfig | None) -> Visible:
+    """Return whose runs of the store in ``folder`` whoever runs this may see; Slurm is asked where it matters."""
+    uid = os.geteuid()
+    try:
+        keeps = os.stat(folder).st_uid == uid
+    except OSError:  # whoever opens it says what is wrong with it
+        keeps = True
+    name = own_name()
+    rights = None if uid == 0 or keeps else _rights(name, config)
+    return visible_to(name, uid, keeps_store=keeps, rights=rights)
+
+
+def _rights(name: str, config: SiteConfig | None) -> Rights | None:
+    timeouts = config.timeouts if config else Timeouts()
+    try:
+        return CliClient(timeouts.ask_slurm_s).rights(name)
+    except CollocError as error:
+        say(f"whose runs you may see is not known, so only your own are shown: {error}")
+        return None
+
+
+def own_name() -> str:
+    """Return the name of whoever runs this, empty for a uid without one."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a container without this user
+        return ""
+
+
+def of_visible(report: UsageReport, visible: Visible, *, named: bool) -> UsageReport:
+    """Return the report with what is to be said of the runs shown, without a name where it is not to be ``named``."""
+    if visible.everybody:
+        return report
+    return report._replace(visible=visible.whose if named else visible.nameless)

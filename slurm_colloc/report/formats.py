@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The usage report as data and as pages. No I/O but what the caller does with the text."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+from slurm_colloc.charted import Fit
+from slurm_colloc.measured import GroupUsage
+from slurm_colloc.report.plain import object_of, plain
+from slurm_colloc.report.text import inert, printable
+from slurm_colloc.report.usage import (
+    Money,
+    OfInstalled,
+    UsageReport,
+    hours_digits,
+    money,
+    number,
+    of_installed,
+    shortened,
+)
+from slurm_colloc.report.usage_notes import footnotes, heading
+from slurm_colloc.report.usage_text import cells_of, columns, rows_of
+
+SCHEMA = 3
+_OF_FIT = {
+    "fit_known_gpu_hours": "known_gpu_hours",
+    "fit_gpu_hours": "fits_gpu_hours",
+    "fit_freed_gpu_hours": "freed_gpu_hours",
+    "fit_unit": "unit",
+}
+_NO_FIGURES = ("templates", "of_text")
+# What Markdown, its tables or HTML would act on; addresses, since most renderers make links of them.
+_MARKUP = re.compile(r"[&<>`*_\[\]{}|\\~$@!#^]|(?<=:)/(?=/)|(?i:(?<=www)\.)")
+
+
+def as_json(report: UsageReport) -> str:
+    """Return the report as JSON, as ``json_schema`` has it: unrounded, null for not known."""
+    shown = {
+        "schema": SCHEMA,
+        **{name: plain(value) for name, value in report._asdict().items() if name not in _NO_FIGURES},
+        "groups": [_priced(report, group) for group in report.groups],
+        "total": _priced(report, report.total),
+        "of_installed": plain(of_installed(report)),
+    }
+    return json.dumps(shown, indent=2) + "\n"
+
+
+def _priced(report: UsageReport, group: GroupUsage) -> dict[str, Any]:
+    return {**plain(group), **plain(money(group, report.prices))}
+
+
+def json_schema() -> str:
+    """Return the JSON Schema of ``as_json``."""
+    fields = {name: kind for name, kind in get_type_hints(UsageReport).items() if name not in _NO_FIGURES}
+    nouns: dict[str, Any] = {}
+    whole = object_of({"schema": int, **fields, "of_installed": OfInstalled}, UsageReport, nouns)
+    nouns["Group"] = object_of(get_type_hints(GroupUsage) | get_type_hints(Money), GroupUsage, nouns)
+    group = {"$ref": "#/$defs/Group"}
+    whole["properties"] |= {"schema": {"const": SCHEMA}, "groups": {"type": "array", "items": group}, "total": group}
+    about = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "colloc report --format json",
+        **whole,
+        "$defs": dict(sorted(nouns.items())),
+    }
+    return json.dumps(about, indent=2) + "\n"
+
+
+def flat(report: UsageReport) -> tuple[dict[str, type], list[list[Any]]]:
+    """Return the groups as a table of values, column -> type, and its rows; None is not known.
+
+    Names are as they are; whoever writes them says what is done about their letters.
+    """
+    fits = {fit.name: fit for fit in report.fits[:-1]}
+    kinds = {
+        report.by: str,
+        **{name: kind for name, kind in get_type_hints(GroupUsage).items() if name != "name"},
+        **get_type_hints(Money),
+        **{title: get_type_hints(Fit)[field] for title, field in _OF_FIT.items()},
+    }
+    rows = [
+        [
+            *(";".join(value) if isinstance(value, tuple) else value for value in group),
+            *money(group, report.prices),
+            *(getattr(fits.get(group.name), field, None) for field in _OF_FIT.values()),
+        ]
+        for group in report.groups
+    ]
+    return kinds, rows
+
+
+def about(report: UsageReport) -> dict[str, str]:
+    """Return what a file of figures says of itself."""
+    return {
+        "schema": str(SCHEMA),
+        "cluster": report.cluster,
+        "since": report.since.isoformat(),
+        "until": report.until.isoformat(),
+        "group_by": report.by,
+        "mig_by": report.equivalents,
+    }
+
+
+def as_csv(report: UsageReport) -> str:
+    """Return one row for each group; names that a spreadsheet would run as a formula are quoted with an apostrophe."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    kinds, rows = flat(report)
+    writer.writerow(kinds)
+    writer.writerows([inert(value) if isinstance(value, str) else value for value in row] for row in rows)
+    return out.getvalue()
+
+
+def as_markdown(report: UsageReport, top: int = 0) -> str:
+    """Return the report for a wiki or a ticket; ``top`` groups and the others as one, 0 for all."""
+    short = shortened(report, top) if top else report
+    titles, *rows, total = [[marked(cell) for cell in row] for row in rows_of(short)]
+    lines = [
+        titles,
+        ["---", *["---:"] * (len(titles) - 1)],
+        *rows,
+        [f"**{cell}**" for cell in total],
+    ]
+    return "\n".join(
+        [
+            f"**{marked(heading(report))}**",
+            "",
+            *(f"| {' | '.join(line)} |" for line in lines),
+            "",
+            *(f"- {marked(note)}" for note in footnotes(short)),
+            "",
+        ]
+    )
+
+
+def marked(text: str) -> str:
+    """Return ``text`` so that Markdown shows it rather than acts on it."""
+    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", printable(text)).strip() or "&nbsp;"
+
+
+def as_html(report: UsageReport) -> str:
+    """Return one self-contained page.
+
+    Raises:
+        ConfigError: a site's template that does not render.
+    """
+    # jinja2 takes 44 ms to import, and only a page needs it.
+    from slurm_colloc.report.usage_page import Table, usage_page
+
+    titles, digits = [column.title for column in columns(report)], hours_digits(report)
+    return usage_page(report, Table(titles, cells_of(report), number, digits, heading(report), footnotes(report)))
+
+
+# Those that are the same wherever they are shown.
+TEXTS: dict[str, Callable[[UsageReport], str]] = {"csv": as_csv, "json": as_json, "html": as_html}
+TABLE, MARKDOWN, PARQUET = "table", "markdown", "parquet"
+FORMATS = (TABLE, "csv", "json", MARKDOWN, PARQUET, "html")
+# What somebody reads from its beginning to its end.
+SHORTENED = (TABLE, MARKDOWN)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text laid out for a terminal of some width, or for none; a name is as wide as it looks, not as it has letters."""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len
+
+BOLD, DIM, BLUE, YELLOW, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[34m", "\x1b[33m", "\x1b[0m"
+_DRAWN = "▁▂▃▄▅▆▇█▒░…"
+_INDENT, TEXT_INDENT = 2, 13
+_WORDS = re.compile("( *)([^ ]+)")
+
+
+class Terminal(NamedTuple):
+    """What a text is shown on. Without ``columns`` it is no terminal: the same text every time, and all of it."""
+
+    columns: int | None = None
+    colour: bool = False
+    encoding: str = "utf-8"
+
+    @property
+    def only_ascii(self) -> bool:
+        """Return whether it lacks the letters of bars and sparklines."""
+        return self.written(_DRAWN) != _DRAWN
+
+    def written(self, text: str) -> str:
+        """Return ``text`` as it comes out there: a letter that it lacks takes the room of its number."""
+        return text.encode(self.encoding, errors="backslashreplace").decode(self.encoding)
+
+    @property
+    def ellipsis(self) -> str:
+        """Return what stands for letters that were left out."""
+        return "..." if self.only_ascii else "…"
+
+    def bold(self, text: str) -> str:
+        """Return ``text`` in bold letters where there are any."""
+        return f"{BOLD}{text}{PLAIN}" if self.colour else text
+
+    def dim(self, text: str) -> str:
+        """Return ``text`` in faint letters where there are any."""
+        return f"{DIM}{text}{PLAIN}" if self.colour else text
+
+
+NO_TERMINAL = Terminal()
+
+
+def cut(text: str, columns: int, ellipsis: str) -> str:
+    """Return ``text``, without its middle where it is wider than ``columns``."""
+    # Marks that take no room are letters all the same: a name of nothing else is cut, too.
+    if cell_len(text) <= columns and len(text) <= 4 * columns:
+        return text
+    room = max(0, columns - cell_len(ellipsis))
+    start, end = max(0, len(text) - 2 * columns), 2 * columns
+    while cell_len(text[start:]) > room // 2 or (start < len(text) and not cell_len(text[start])):
+        start += 1  # a mark without its letter would sit on the ellipsis
+    while cell_len(text[:end]) > room - cell_len(text[start:]):
+        end -= 1
+    return text[:end] + ellipsis[:columns] + text[start:]
+
+
+def folded(line: str, columns: int | None, indent: int = _INDENT) -> list[str]:
+    """Return ``line`` as lines of at most so many columns, those after the first indented where there is room."""
+    # A row of signs is no text, and a command must be copied whole.
+    if columns is None or cell_len(line) <= columns or line.lstrip().startswith(("|", "$ ")):
+        return [line]
+    pad = " " * (indent if columns > indent + 10 else _INDENT)
+    lines = [""]
+    for blanks, word in _WORDS.findall(line):
+        if cell_len(lines[-1] + blanks + word) <= columns:
+            lines[-1] += blanks + word
+        elif cell_len(pad + word) <= columns:
+            lines.append(pad + word)
+        else:
+            lines[-1] += blanks
+            for letter in word:
+                if cell_len(lines[-1] + letter) > columns:
+                    lines[-1] = lines[-1].rstrip()
+                    lines.append(pad)
+                lines[-1] += letter
+    return lines
+
+
+def titled(title: str, text: str) -> str:
+    """Return a line of a story: its title, and what it says, from the column TEXT_INDENT on."""
+    return f"  {title:<{TEXT_INDENT - 2}}{text}"
+
+
+def fitting(widths: Sequence[int], ranks: Sequence[int], room: int | None) -> list[int]:
+    """Return which columns fit beside each other, two blanks before each; those of low rank are taken first."""
+    chosen: list[int] = []
+    for index in sorted(range(len(widths)), key=ranks.__getitem__):
+        if room is not None and sum(widths[other] + 2 for other in [*chosen, index]) > room:
+            break
+        chosen.append(index)
+    return sorted(chosen)
+
+
+def widths_of(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return how wide each column of a table is."""
+    return [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+
+
+def table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table's lines with rules below its titles and above its last row, which is the sum of the others."""
+    widths = widths_of(rows)
+    lines = []
+    for row in rows:
+        name, *figures = (cell_len(cell) for cell in row)
+        pads = [" " * (width - used) for width, used in zip(widths[1:], figures, strict=True)]
+        first = row[0] + " " * (widths[0] - name)
+        others = (pad + cell for pad, cell in zip(pads, row[1:], strict=True))
+        lines.append("  ".join([first, *others]).rstrip())
+    rule = "-" * max(map(cell_len, lines))
+    return [lines[0], rule, *lines[1:-1], rule, lines[-1]]

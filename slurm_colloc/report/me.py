@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One's own last days: runs, what they had and used, what they would have fitted, and what to do about it."""
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from math import fsum
+from typing import Any, NamedTuple
+
+from slurm_colloc.charted import Fit
+from slurm_colloc.measured import JobUsage
+from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, titled
+from slurm_colloc.report.text import printable, stamp
+from slurm_colloc.units import counted, in_words, significant
+
+SCHEMA = 1
+IDLEST = 5
+_ADVICE = 3
+# Less is not worth a line.
+_LEAST_GPU_HOURS = 0.01
+# A GPU that waits this long at a run's end waits for nobody.
+_LEAST_TAIL_S = 600.0
+
+
+class Hint(NamedTuple):
+    """What to do, the evidence for it, a command, and the GPU-hours that it is about."""
+
+    what: str
+    evidence: str
+    command: str
+    gpu_hours: float
+
+
+class MyReport(NamedTuple):
+    """A user's runs in [since, until), with the hints that they support.
+
+    ``source`` says where it is from, ``without_gpu`` counts the other runs, ``fit`` is None where nothing is known of
+    what any of the runs would have fitted.
+    """
+
+    user: str
+    cluster: str
+    since: datetime
+    until: datetime
+    source: str
+    runs: Sequence[JobUsage]
+    without_gpu: int
+    fit: Fit | None
+    hints: Sequence[Hint]
+
+
+class Sums(NamedTuple):
+    """What runs come to: GPU-hours in whole-GPU equivalents; see GroupUsage for the terms."""
+
+    runs: int
+    running: int
+    without_size: int
+    allocated_gpu_hours: float | None
+    sm_measured_gpu_hours: float
+    sm_used_gpu_hours: float | None
+    util_measured_gpu_hours: float
+    util_used_gpu_hours: float | None
+    coverage_pct: float | None
+    methods: tuple[str, ...]
+
+
+def sums_of(runs: Sequence[JobUsage]) -> Sums:
+    """Return runs added up; those whose share's size is not known are counted and not in the hours.
+
+    Where it is known of none, the allocated hours are None.
+    """
+    sized = [run for run in runs if run.allocated_gpu_hours is not None]
+    sm = [run for run in sized if run.sm_used_gpu_hours is not None]
+    util = [run for run in sized if run.util_used_gpu_hours is not None]
+    covered = [run for run in sized if run.coverage_pct is not None and run.allocated_gpu_hours]
+    of = fsum(run.allocated_gpu_hours or 0.0 for run in covered)
+    return Sums(
+        runs=len(runs),
+        running=sum(run.state == "RUNNING" for run in runs),
+        without_size=len(runs) - len(sized),
+        allocated_gpu_hours=fsum(run.allocated_gpu_hours or 0.0 for run in sized) if sized or not runs else None,
+        sm_measured_gpu_hours=fsum(run.sm_measured_gpu_hours for run in sm),
+        sm_used_gpu_hours=fsum(run.sm_used_gpu_hours or 0.0 for run in sm) if sm else None,
+        util_measured_gpu_hours=fsum(run.util_measured_gpu_hours for run in util),
+        util_used_gpu_hours=fsum(run.util_used_gpu_hours or 0.0 for run in util) if util else None,
+        coverage_pct=fsum((run.allocated_gpu_hours or 0.0) * (run.coverage_pct or 0.0) for run in covered) / of
+        if of
+        else None,
+        methods=tuple(sorted({method for run in runs for method in run.methods})),
+    )
+
+
+def idle_hours(run: JobUsage) -> float | None:
+    """Return the measured but unused GPU-hours, by SM activity, else by GPU_UTIL; None where nothing was measured."""
+    for used, of in (
+        (run.sm_used_gpu_hours, run.sm_measured_gpu_hours),
+        (run.util_used_gpu_hours, run.util_measured_gpu_hours),
+    ):
+        if used is not None and of > 0:
+            return of - used
+    return None
+
+
+def idlest(runs: Sequence[JobUsage]) -> list[tuple[JobUsage, float]]:
+    """Return the runs that left most idle, the first the most."""
+    found = [(run, idle) for run in runs if (idle := idle_hours(run)) is not None and idle > 0]
+    return sorted(found, key=lambda one: (-one[1], one[0].job_id))[:IDLEST]
+
+
+def idle_hints(runs: Sequence[JobUsage], min_coverage_pct: float) -> Iterator[Hint]:
+    """Yield what is to be said of GPUs that nobody used, on enough coverage only."""
+    enough = [run for run in runs if (run.coverage_pct or 0.0) >= min_coverage_pct and run.allocated_gpu_hours]
+    unused = [run for run in enough if _never_used(run)]
+    if unused:
+        hours = fsum(run.allocated_gpu_hours or 0.0 for run in unused)
+        yield Hint(
+            "submit without a GPU what does not use one",
+            f"{counted(len(unused), 'run')} held {significant(hours)} GPU-h and no sample saw any activity: "
+            f"{_ids(unused)}",
+            f"colloc job {_largest(unused)}",
+            hours,
+        )
+    tails = [run for run in enough if run not in unused and (run.idle_tail_s or 0.0) >= _LEAST_TAIL_S]
+    if tails:
+        hours = fsum(_tail_hours(run) for run in tails)
+        longest = max(run.idle_tail_s or 0.0 for run in tails)
+        yield Hint(
+            "let the job end when its work on the GPU does",
+            f"{counted(len(tails), 'run')} held their GPUs for {significant(hours)} GPU-h, up to {in_words(longest)}, "
+            f"after the last activity: {_ids(tails)}",
+            f"colloc job {_largest(tails)}",
+            hours,
+        )
+
+
+def _never_used(run: JobUsage) -> bool:
+    known = [used for used in (run.util_used_gpu_hours, run.sm_used_gpu_hours) if used is not None]
+    return bool(known) and not any(known)
+
+
+def _tail_hours(run: JobUsage) -> float:
+    span_s = run.end_s - run.start_s
+    return (run.allocated_gpu_hours or 0.0) * min(1.0, (run.idle_tail_s or 0.0) / span_s) if span_s > 0 else 0.0
+
+
+def _largest(runs: Sequence[JobUsage]) -> str:
+    return max(runs, key=lambda run: run.allocated_gpu_hours or 0.0).job_id
+
+
+def _ids(runs: Sequence[JobUsage]) -> str:
+    ids = list(dict.fromkeys(run.job_id for run in runs))
+    return f"{', '.join(ids[:5])}{', ...' if ids[5:] else ''}"
+
+
+def best(hints: Sequence[Hint]) -> list[Hint]:
+    """Return the hints worth a line, those about most GPU-hours first."""
+    return sorted((one for one in hints if one.gpu_hours >= _LEAST_GPU_HOURS), key=lambda one: -one.gpu_hours)[:_ADVICE]
+
+
+def as_text(report: MyReport, terminal: Terminal = NO_TERMINAL) -> str:
+    """Return the report for a terminal, or for what is none: lines are as long as they are."""
+    where = f" on {printable(report.cluster)}" if report.cluster else ""
+    lines = [f"{printable(report.user)}{where}, {stamp(report.since)} to {stamp(report.until)}"]
+    lines += _body(report) if report.runs else _nothing(report)
+    return "".join(f"{line}\n" for text in lines for line in folded(text, terminal.columns, _indent(text)))
+
+
+def _indent(line: str) -> int:
+    """Return where the text of a line begins, and so the later pieces of it: that of a hint, or behind a title."""
+    return 5 if line.startswith("     ") else TEXT_INDENT
+
+
+def _nothing(report: MyReport) -> list[str]:
+    others = f" ({counted(report.without_gpu, 'run')} without one)" if report.without_gpu else ""
+    return [
+        f"no run of yours had a GPU in this time{others}: nothing was wasted.",
+        "look further back by --since; submit by 'csub' in place of sbatch, and what a job needs is known from then on",
+        f"source: {printable(report.source)}",
+    ]
+
+
+def _body(report: MyReport) -> Iterator[str]:
+    sums = sums_of(report.runs)
+    running = f", {sums.running} of them running" if sums.running else ""
+    yield titled("runs", f"{sums.runs} with a GPU{running}, {report.without_gpu} without")
+    left_out = f"; the share's size is not known of {counted(sums.without_size, 'run')}" if sums.without_size else ""
+    hours = sums.allocated_gpu_hours
+    held = "not known" if hours is None else f"{significant(hours, 4)} GPU-h in whole-GPU equivalents"
+    yield titled("allocated", f"{held}{left_out}")
+    yield titled("SM active", _share(sums.sm_used_gpu_hours, sums.sm_measured_gpu_hours))
+    yield titled("GPU_UTIL", _share(sums.util_used_gpu_hours, sums.util_measured_gpu_hours))
+    if report.fit:
+        yield titled("would fit", _fit(report.fit))
+    covered = "not recorded" if sums.coverage_pct is None else f"{sums.coverage_pct:.0f} % of the device time"
+    yield titled("coverage", f"{covered} ({printable(', '.join(sums.methods)) or 'no samples'})")
+    yield titled("source", printable(report.source))
+    if not sums.methods:
+        yield "  none of these runs was measured for you: submit by 'csub', and its sampler keeps what they use"
+    for number, hint in enumerate(best(report.hints), 1):
+        yield ""
+        yield f"  {number}. {printable(hint.what)}"
+        yield f"     {printable(hint.evidence)}"
+        yield f"     $ {printable(hint.command)}"
+    most = idlest(report.runs)
+    if most:
+        yield ""
+        yield "the runs that left most idle, measured and unused GPU-h of those allocated"
+        for run, idle in most:
+            what = f"{printable(run.job_id)}  '{printable(run.job_name)}'  {printable(run.gres)}"
+            yield f"  {significant(idle, 4):>9} of {significant(run.allocated_gpu_hours or 0.0, 4)}  {what}"
+
+
+def _share(used: float | None, of: float) -> str:
+    if used is None or of <= 0:
+        return "not measured"
+    hours, idle = f"{significant(used, 4)} of {significant(of, 4)} covered GPU-h", significant(of - used, 4)
+    return f"{hours} used, {100 * used / of:.1f} %; {idle} idle"
+
+
+def _fit(fit: Fit) -> str:
+    fits, known, freed = (
+        significant(hours, 4) for hours in (fit.fits_gpu_hours, fit.known_gpu_hours, fit.freed_gpu_hours)
+    )
+    of = f"{fits} of the {known} GPU-h of whole-GPU runs measured well enough"
+    return f"{of}; {freed} would have been left, most on {printable(fit.unit)}" if fit.unit else of
+
+
+def as_json(report: MyReport) -> str:
+    """Return the same as JSON, null for what is not known."""
+    shown: dict[str, Any] = {
+        "schema": SCHEMA,
+        "user": report.user,
+        "cluster": report.cluster,
+        "since": report.since.isoformat(),
+        "until": report.until.isoformat(),
+        "source": report.source,
+        "runs_without_gpu": report.without_gpu,
+        "total": sums_of(report.runs)._asdict(),
+        "fit": report.fit._asdict() if report.fit else None,
+        "advice": [hint._asdict() for hint in best(report.hints)],
+        "idlest": [run._asdict() | {"idle_gpu_hours": idle} for run, idle in idlest(report.runs)],
+    }
+    return json.dumps(shown, indent=2) + "\n"

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster now: who holds GPUs, and what they do with them where that is known."""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+
+from slurm_colloc.charted import LiveUse
+from slurm_colloc.report.layout import NO_TERMINAL, Terminal, table_lines
+from slurm_colloc.report.text import printable, stamp
+from slurm_colloc.slurm.running import Held
+from slurm_colloc.units import clock_time, counted, significant
+
+SCHEMA = 1
+
+
+class TopJob(NamedTuple):
+    """A running job, the whole-GPU equivalents it holds, and its use; None where that is not known."""
+
+    held: Held
+    gpus: float | None
+    live: LiveUse | None
+
+
+class Top(NamedTuple):
+    """The cluster at ``at_s``; ``installed_gpus`` is None where no site file says, ``source`` says who saw the use.
+
+    ``rejected`` is how many lines of squeue could not be read.
+    """
+
+    cluster: str
+    at_s: float
+    installed_gpus: float | None
+    jobs: Sequence[TopJob]
+    source: str
+    rejected: int
+
+
+class _User(NamedTuple):
+    name: str
+    jobs: int
+    gpus: float | None
+    unsized: int
+    live: Sequence[LiveUse]
+
+
+def as_text(top: Top, terminal: Terminal = NO_TERMINAL, height: int = 0) -> str:
+    """Return the picture for a terminal, or for what is none; ``height`` 0: all of its lines."""
+    lines = [_cut(line, terminal.columns) for line in _lines(top)]
+    if height and len(lines) > height:
+        left = len(lines) - height + 1
+        lines = [
+            *lines[: height - 1],
+            _cut(f"... {counted(left, 'more line')}: 'colloc top --once' has all", terminal.columns),
+        ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _cut(line: str, columns: int | None) -> str:
+    return line if columns is None or cell_len(line) <= columns else set_cell_size(line, columns)
+
+
+def _lines(top: Top) -> list[str]:
+    users = _users(top.jobs)
+    gpus, unsized = _gpus(top.jobs)
+    installed = f" of {top.installed_gpus:g} installed (site.toml)" if top.installed_gpus is not None else ""
+    at = stamp(datetime.fromtimestamp(top.at_s).astimezone())
+    seen = sum(job.live is not None for job in top.jobs)
+    lines = [
+        f"{printable(top.cluster) or 'cluster not named'}, {at}: {counted(len(top.jobs), 'job')} with GPUs of "
+        f"{counted(len(users), 'user')}, {_size(gpus, unsized)} GPUs{installed} in whole-GPU equivalents",
+        f"use known of {seen} of {counted(len(top.jobs), 'job')}: {printable(top.source)}",
+    ]
+    if top.rejected:
+        lines.append(f"{counted(top.rejected, 'line')} of squeue could not be read")
+    if not top.jobs:
+        return [*lines, "no job holds a GPU"]
+    rows = [["USER", "JOBS", "GPUS", "SM %", "UTIL %", "MEM MiB"]]
+    for user in users:
+        rows.append([printable(user.name), str(user.jobs), _size(user.gpus, user.unsized), *_cells(user.live)])
+    every = [job.live for job in top.jobs if job.live]
+    rows.append(["all", str(len(top.jobs)), _size(gpus, unsized), *_cells(every)])
+    jobs = [["JOB", "USER", "PARTITION", "NODES", "GRES", "TIME", "SM %", "UTIL %", "MEM MiB"]]
+    for job in sorted(top.jobs, key=_least_used):
+        one = job.held
+        words = (one.name, one.user, one.partition, one.node_list, ",".join(str(gres) for gres in one.gres))
+        jobs.append([*map(printable, words), clock_time(one.ran_s), *_cells([job.live] if job.live else [])])
+    # The rule of the last row is for sums, and jobs have none.
+    listed = table_lines([*jobs, jobs[0]])[:-2]
+    return [*lines, "", *table_lines(rows), "", *listed]
+
+
+def _users(jobs: Sequence[TopJob]) -> list[_User]:
+    of: dict[str, list[TopJob]] = defaultdict(list)
+    for job in jobs:
+        of[job.held.user].append(job)
+    found = [_User(name, len(own), *_gpus(own), [job.live for job in own if job.live]) for name, own in of.items()]
+    return sorted(found, key=lambda user: (-(user.gpus or 0.0), user.name))
+
+
+def _gpus(jobs: Sequence[TopJob]) -> tuple[float | None, int]:
+    """Return what jobs hold, None where that is known of none of them, and of how many it is not known."""
+    known = [job.gpus for job in jobs if job.gpus is not None]
+    return sum(known) if known or not jobs else None, len(jobs) - len(known)
+
+
+def _size(gpus: float | None, unsized: int) -> str:
+    return "?" if gpus is None else f"{significant(gpus, 4)}{'+?' if unsized else ''}"
+
+
+def _least_used(job: TopJob) -> tuple[bool, float, float, str]:
+    """Return what sorts the jobs that use least of most first; those of which nothing is known come last."""
+    active = None if job.live is None else _first(job.live.sm_active_pct, job.live.gpu_util_pct)
+    return active is None, active or 0.0, -(job.gpus or 0.0), job.held.name
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _cells(lives: Sequence[LiveUse]) -> list[str]:
+    """Return means over units and the sum of the memory; "-" where that is not known."""
+    known = [live.gpu_mem_mib for live in lives if live.gpu_mem_mib is not None]
+    means = [
+        _mean([(getattr(live, field), live.units) for live in lives]) for field in ("sm_active_pct", "gpu_util_pct")
+    ]
+    return [
+        *("-" if mean is None else f"{mean:.0f}" for mean in means),
+        str(sum(known)) if known and len(known) == len(lives) else "-",
+    ]
+
+
+def _mean(values: Sequence[tuple[float | None, int]]) -> float | None:
+    known = [(value, units) for value, units in values if value is not None and units]
+    return sum(value * units for value, units in known) / sum(units for _, units in known) if known else None
+
+
+def as_json(top: Top) -> str:
+    """Return the same as JSON, null for what is not known."""
+    jobs: list[dict[str, Any]] = [
+        {
+            **job.held._asdict(),
+            "gres": [str(gres) for gres in job.held.gres],
+            "gpus": job.gpus,
+            "live": job.live._asdict() if job.live else None,
+        }
+        for job in top.jobs
+    ]
+    shown = {
+        "schema": SCHEMA,
+        "cluster": top.cluster,
+        "at_s": top.at_s,
+        "installed_gpus": top.installed_gpus,
+        "source": top.source,
+        "rejected": top.rejected,
+        "users": [
+            {"name": user.name, "jobs": user.jobs, "gpus": user.gpus, "jobs_without_size": user.unsized}
+            for user in _users(top.jobs)
+        ],
+        "jobs": jobs,
+    }
+    return json.dumps(shown, indent=2) + "\n"

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands above and below the figures of a usage report: what they are about, and what they rest on."""
+
+from collections.abc import Collection, Iterator, Sequence
+from math import fsum
+
+from slurm_colloc.estimate.bounds import LEVEL, lower_bound
+from slurm_colloc.measured import Collocation, GroupUsage, Prediction
+from slurm_colloc.report.text import printable, stamp
+from slurm_colloc.report.usage import METRICS, UsageReport, metric_of, of_installed, saved_gpu_hours
+from slurm_colloc.units import significant
+
+
+def heading(report: UsageReport) -> str:
+    """Return the one line that says what the figures are about."""
+    where = f"on {printable(report.cluster)}" if report.cluster else "(cluster not named)"
+    until = f"{stamp(report.until)}{' so far' if report.so_far else ''}"
+    seen = ", of what you may see" if report.visible else ""
+    return f"GPU use {where}, {stamp(report.since)} to {until}, by {report.by}{seen}"
+
+
+def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> list[str]:
+    """Return method, denominators and counts: what a reader needs to trust or doubt the figures.
+
+    With ``titles`` only these columns are explained.
+    """
+    total = report.total
+    shown = None if titles is None else {title.split()[0] for title in titles}
+    lines = [
+        *map(printable, filter(None, (report.visible, *report.names))),
+        *(line for words, line in _definitions(report) if shown is None or shown & set(words.split())),
+        f"runs in window: {report.runs}; without GPU: {report.runs_without_gpu}; "
+        f"with GPU: {total.jobs}, of them measured: {total.jobs_measured}",
+        *_of_cluster(report),
+        *_shared(report.collocation),
+        *map(_predicted, report.predictions),
+    ]
+    if report.runs and not total.jobs:
+        lines.append("NOT ONE run had a GPU: does AccountingStorageTRES in slurm.conf name gres/gpu?")
+    if report.recorded and not report.runs:
+        first, last = map(stamp, report.recorded)
+        lines.append(f"the {'text' if report.of_text else 'store'} has runs from {first} to {last}; give --since")
+    if report.of_text and not total.methods:
+        lines.append("a text says what was allocated and no more; for use: colloc ingest, agents")
+    elif total.jobs and not total.jobs_measured:
+        lines.append(
+            "NOT ONE of these runs was measured: does 'colloc agent' run on the nodes, and may you read its samples?"
+        )
+    lines += _figures_beside(total)
+    lines += _left_out(report)
+    if total.methods or not report.of_text:
+        lines.append(f"methods: {', '.join(total.methods) or 'none'}")
+    rejected = sum(report.rejected.values())
+    reasons = "; ".join(f"{printable(why)}: {count}" for why, count in sorted(report.rejected.items()))
+    lines.append(
+        f"rows in {report.rows_in}: {report.rows_used} used, {report.job_steps} job steps, "
+        f"{rejected} rejected{f' ({reasons})' if rejected else ''}"
+    )
+    return lines
+
+
+def _definitions(report: UsageReport) -> Iterator[tuple[str, str]]:
+    """Yield what columns mean, by the first words of their titles."""
+    yield "ALLOC", f"ALLOC (allocated): whole-GPU equivalents, MIG by {report.equivalents}, times hours in the window."
+    yield (
+        "HELD",
+        "HELD: GPU time kept from others: suspended time counts, a share counts one nth of a GPU that n jobs share.",
+    )
+    yield (
+        "COV UTIL SM",
+        "COV (covered): the part of ALLOC that was sampled. UTIL % and SM %: used over covered GPU-hours.",
+    )
+    yield (
+        "UTIL SM",
+        "UTIL (GPU_UTIL): time with any kernel running, whole GPUs only. SM (SM active): SMs with work, all runs.",
+    )
+    by = METRICS[metric_of(report)]
+    yield "IDLE", f"IDLE: covered less used GPU-hours, by {by}. Most idle first (by GPU_UTIL if that is all)."
+    if report.fits:
+        known = report.fits[-1].known_gpu_hours
+        yield (
+            "FITS",
+            f"FITS %: of whole-GPU runs measured well enough to tell ({significant(known, 4)} GPU-h in all), the part "
+            "on one GPU whose memory peak (with headroom) and mean SM activity a slice of that model would hold.",
+        )
+        yield "IN FREED", "IN: the smallest slice that most of it fits. FREED: what that would have left for others."
+    yield "EMPTY kWh", "EMPTY: sampled, and no process of the job on it. kWh: of what was sampled."
+
+
+def _figures_beside(total: GroupUsage) -> Iterator[str]:
+    """Yield what else was measured than the columns have."""
+    if total.util_plain_pct is not None:
+        yield f"UTIL as plain mean over the whole-GPU runs measured: {total.util_plain_pct:.2f} %"
+    if total.sm_plain_pct is not None:
+        yield f"SM as plain mean over the runs measured: {total.sm_plain_pct:.2f} %"
+    if total.held_unknown_hours:
+        unknown = significant(total.held_unknown_hours)
+        yield f"shares' time in which nobody saw how many jobs shared, not in HELD: {unknown} h"
+
+
+def _left_out(report: UsageReport) -> Iterator[str]:
+    """Yield what the figures lack, or have in spite of nobody knowing its end or its job."""
+    total = report.total
+    if report.runaways:
+        yield (
+            "runs whose end nobody knows ('sacctmgr show runawayjobs'), counted as far as they were seen: "
+            f"{report.runaways}"
+        )
+    if report.unaccounted_hours > 0.01 * report.sampled_job_hours:
+        yield (
+            f"sampled time of jobs while accounting has no run of them: {significant(report.unaccounted_hours)} of "
+            f"{significant(report.sampled_job_hours)} h; does 'colloc ingest' run, and are the nodes' clocks right?"
+        )
+    if total.jobs_without_size:
+        yield (
+            f"runs left out of GPU-hours because the size of their share is not known: {total.jobs_without_size}; "
+            "their pool in site.toml needs mps_per_gpu, shards_per_gpu or its slices ('colloc site init' writes them)"
+        )
+    if report.strays:
+        hours = fsum(stray.gpu_hours for stray in report.strays)
+        nodes = ", ".join(printable(stray.node) for stray in report.strays[:5]) + (", ..." if report.strays[5:] else "")
+        yield f"GPUs with processes outside any job, charged to nobody: {significant(hours)} GPU-h on {nodes}"
+
+
+def _of_cluster(report: UsageReport) -> list[str]:
+    shares = of_installed(report)
+    if report.installed_gpu_hours is None or shares.allocated_pct is None:
+        return []
+    known = [("GPU_UTIL", shares.util_at_least_pct), ("SM active", shares.sm_at_least_pct)]
+    used = "".join(f", really used by {name} at least {value:.1f} %" for name, value in known if value is not None)
+    return [
+        f"of the {significant(report.installed_gpu_hours, 4)} GPU-h installed "
+        f"(by site.toml, nodes that were down included): allocated {shares.allocated_pct:.1f} %{used}"
+    ]
+
+
+def _shared(times: Sequence[Collocation]) -> list[str]:
+    if not any(time.jobs > 1 or time.unit_hours > time.gpu_hours for time in times):
+        return []
+    hours = ", ".join(f"{significant(time.gpu_hours)} with {time.jobs}" for time in times)
+    if saved := saved_gpu_hours(times):
+        hours += f"; a whole GPU for each job, for as long, would have taken {significant(saved)} GPU-h more"
+    return [f"sampled GPU-h by the number of jobs on a GPU or slice: {hours}"]
+
+
+def _predicted(rung: Prediction) -> str:
+    parts = [
+        ("memory", rung.mem_known, rung.mem_within, rung.mem_median_ratio, "q99"),
+        ("SM", rung.sm_known, rung.sm_within, rung.sm_median_ratio, "q95"),
+    ]
+    known = "; ".join(
+        f"{what} within its {quantile} in {within} of {count} measured, so in at least "
+        f"{100 * lower_bound(within, count):.0f} % of all ({LEVEL:.0%} certain), median {100 * ratio:.0f} % of it"
+        for what, count, within, ratio, quantile in parts
+        if count and ratio is not None
+    )
+    return f"csub's footprints by {printable(rung.rung)}, {rung.jobs} runs: {known or 'none measured'}"

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The usage report as one page: what the template is handed, and the data that the page's script reads."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from slurm_colloc.charted import Fit, GroupDetail, TimeUsage
+from slurm_colloc.measured import GroupUsage
+from slurm_colloc.report.charts import figures
+from slurm_colloc.report.charts_of_time import coarser
+from slurm_colloc.report.figure import Figure, methods, rounded, short, wall_ms, why_not, zone_of
+from slurm_colloc.report.page import render_page
+from slurm_colloc.report.text import printable
+from slurm_colloc.report.usage import METRICS, UsageReport, metric_of
+
+# Vega is 0.9 MB of the 3 MB that a page may have, the table of 2,000 users 0.5; what all details together may have:
+_PIECES, _LEAST_PIECES = 24_000, 4
+_IDLEST, _LEAST_IDLEST = 6_000, 1
+# A job's name may have a thousand.
+_NAME_CHARACTERS = 40
+
+# What a column's figures are of, by its title's first words; the notes at the end say more.
+HELP = {
+    "RUNS": "runs with a GPU in the window",
+    "ALLOC GPU-h": "allocated: whole-GPU equivalents times hours in the window",
+    "HELD GPU-h": "GPU time kept from others, suspended time included",
+    "COV %": "the part of ALLOC that was sampled",
+    "UTIL GPU-h": "measured GPU-hours of whole GPUs times GPU_UTIL, the time with any kernel running",
+    "UTIL %": "UTIL GPU-h over the GPU-hours measured by GPU_UTIL",
+    "SM GPU-h": "measured GPU-hours times SM activity, the part of the SMs with work",
+    "SM %": "SM GPU-h over the GPU-hours measured by SM activity",
+    "IDLE GPU-h": "measured less used GPU-hours, by the metric of the bars",
+    "FITS %": "of the hours of whole GPUs of which enough was measured, those that a slice of the site would have held",
+    "IN": "the smallest slice that most of them fit",
+    "FREED GPU-h": "what that would have left for others",
+    "EMPTY GPU-h": "sampled, and no process of the job on the GPU",
+    "kWh": "energy of what was sampled of the GPUs",
+}
+
+
+# From when to when by the wall's clock (ms), and how many hours that is: not always the difference.
+_Spans = dict[tuple[int, int, float], int]
+
+
+class Table(NamedTuple):
+    """The columns of the report's table, as every format has them, and its words."""
+
+    titles: Sequence[str]
+    cells: Callable[[GroupUsage], Sequence[str]]
+    number: Callable[..., str]
+    digits: int
+    heading: str
+    footnotes: Sequence[str]
+
+
+class Headline(NamedTuple):
+    """One of the figures on top; ``value`` is empty where it is not measured, and ``words`` say why."""
+
+    value: str
+    words: str
+    method: str
+
+
+def usage_page(report: UsageReport, table: Table) -> str:
+    """Return one self-contained page.
+
+    Without the extra 'html' the page has its charts' figures as tables, and says what to install.
+
+    Raises:
+        ConfigError: a site's template that does not render.
+    """
+    shown = list(figures(report))
+    drawn = all(find_spec(name) for name in ("altair", "vl_convert"))
+    library, charts = _drawings(shown) if drawn else ("", {})
+    details = {detail.name: detail for detail in (report.charts.details if report.charts else ())}
+    largest = max((group.allocated_gpu_hours or 0.0 for group in report.groups), default=0.0)
+    return render_page(
+        "report.html.j2",
+        report.templates,
+        number=table.number,
+        report=report,
+        heading=table.heading,
+        footnotes=table.footnotes,
+        titles=table.titles,
+        help=HELP,
+        cells=table.cells,
+        digits=table.digits,
+        metric_name=METRICS[metric_of(report)],
+        bars=partial(bars, metric_of(report), largest or 1.0),
+        headlines=_headlines(report, table),
+        figures=shown,
+        library=library,
+        detailed=details.keys(),
+        data={"charts": charts, "metric": METRICS[metric_of(report)], "by": report.by} | _rows(report, details),
+    )
+
+
+def _drawings(shown: Sequence[Figure]) -> tuple[str, dict[str, Any]]:
+    # Half a second, and only for a page.
+    from slurm_colloc.report import vega
+
+    over_time = next(figure for figure in shown if figure.drawing == "over_time")
+    charts = {
+        figure.name: {"spec": vega.specification(figure), "rows": figure.rows} for figure in shown if not figure.missing
+    }
+    # Of one user nobody says what is installed.
+    bare = over_time._replace(rows=tuple(row | {"installed": None} for row in over_time.rows))
+    detail = vega.specification(bare) | {"height": 150}
+    return vega.library(), {"config": vega.CONFIG, "rows": vega.ROWS, "detail": detail, "figures": charts}
+
+
+def bars(metric: str, largest: float, group: GroupUsage) -> tuple[float, float, float]:
+    """Return how far the three parts of a row's bar reach, in percent of the longest: allocated, sampled, used."""
+    used, idle = (getattr(group, f"{metric}_{part}_gpu_hours") or 0.0 for part in ("used", "idle"))
+    whole = group.allocated_gpu_hours or 0.0
+    used = min(whole, used)
+    return 100 * whole / largest, 100 * min(whole, used + max(idle, 0.0)) / largest, 100 * used / largest
+
+
+def _headlines(report: UsageReport, table: Table) -> list[Headline]:
+    total, method = report.total, f"Method: {methods(report)}."
+    allocated = total.allocated_gpu_hours
+    of = f" of {short(report.installed_gpu_hours)} installed" if report.installed_gpu_hours else ""
+    heads = [
+        Headline(
+            "" if allocated is None else short(allocated),
+            f"GPU-hours allocated{of}" if allocated is not None else "GPU-hours allocated: no share's size is known",
+            f"Whole-GPU equivalents, MIG by {report.equivalents}, times hours in the window; from accounting.",
+        )
+    ]
+    for metric, what in (("util", "covered whole-GPU hours with a kernel running (GPU_UTIL)"),
+                         ("sm", "covered GPU-hours with work on the SMs")):  # fmt: skip
+        value, measured = (getattr(total, f"{metric}_{name}") for name in ("weighted_pct", "measured_gpu_hours"))
+        heads.append(
+            Headline("", f"{METRICS[metric]}: {why_not(report, metric)}", method)
+            if value is None
+            else Headline(f"{table.number(value, 1)} %", f"of {short(measured)} {what}", method)
+        )
+    cover = total.coverage_pct
+    # Some sources tell what was used and not of how much of the time.
+    why = "coverage: not recorded by the source" if total.jobs_measured else f"coverage: {why_not(report)}"
+    heads.append(
+        Headline("", why, method)
+        if cover is None
+        else Headline(f"{table.number(cover, 0)} %", "of allocated time sampled", method)
+    )
+    return heads
+
+
+def _rows(report: UsageReport, details: dict[str, GroupDetail]) -> dict[str, Any]:
+    """Return what the script says of each row beside what the table has: denominators, methods and details."""
+    known = sorted({method for group in report.groups for method in group.methods})
+    fits = {fit.name: fit for fit in report.fits}
+    spans: _Spans = {}
+    count = max(len(details), 1)
+    most = max(_LEAST_PIECES, _PIECES // count), max(_LEAST_IDLEST, _IDLEST // count)
+    rows = [
+        [
+            rounded(group.util_measured_gpu_hours),
+            rounded(group.sm_measured_gpu_hours),
+            [known.index(method) for method in group.methods],
+            _detail(report, details[group.name], most, spans) if group.name in details else None,
+            _fit(fits[group.name]) if group.name in fits else None,
+        ]
+        for group in report.groups
+    ]
+    return {"methods": [printable(method) for method in known], "spans": list(spans), "rows": rows}
+
+
+def _detail(report: UsageReport, detail: GroupDetail, most: tuple[int, int], spans: _Spans) -> dict[str, Any]:
+    """Return one row's details; ``spans`` gathers when the pieces of all of them begin and end."""
+    zone, metric = zone_of(report), metric_of(report)
+
+    def had(group: GroupUsage | TimeUsage) -> list[float | None]:
+        fields = ("allocated_gpu_hours", f"{metric}_measured_gpu_hours", f"{metric}_used_gpu_hours")
+        return [rounded(getattr(group, field)) for field in fields]
+
+    def span(piece: TimeUsage) -> int:
+        hours = (piece.until_s - piece.since_s) / 3600
+        return spans.setdefault((wall_ms(piece.since_s, zone), wall_ms(piece.until_s, zone), hours), len(spans))
+
+    pieces = coarser(detail.over_time, most[0], report.since.timestamp(), report.until.timestamp())
+    return {
+        "time": [[span(piece), *had(piece)] for piece in pieces],
+        "kinds": [[printable(kind.name), kind.jobs, *had(kind)] for kind in detail.kinds],
+        "idlest": [
+            [*(_cut(printable(word)) for word in words), rounded(held), rounded(idle)]
+            for *words, held, idle in detail.idlest[: most[1]]
+        ],
+    }
+
+
+def _fit(fit: Fit) -> list[float | str | None]:
+    return [*map(rounded, (fit.known_gpu_hours, fit.fits_gpu_hours, fit.freed_gpu_hours)), printable(fit.unit)]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _NAME_CHARACTERS else text[: _NAME_CHARACTERS - 3] + "..."

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The usage report on a terminal, and the columns that every table of it has."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from slurm_colloc.measured import GroupUsage
+from slurm_colloc.report.layout import (
+    BLUE,
+    DIM,
+    NO_TERMINAL,
+    PLAIN,
+    YELLOW,
+    Terminal,
+    cut,
+    fitting,
+    folded,
+    table_lines,
+    widths_of,
+)
+from slurm_colloc.report.text import printable
+from slurm_colloc.report.usage import METRICS, UsageReport, hours_digits, metric_of, money, number, percent, shortened
+from slurm_colloc.report.usage_notes import footnotes, heading
+
+_NAME_COLUMNS = 16  # a longer name is cut before a column is left out
+_LEAST_NAME_COLUMNS = 5  # where not one figure would be left
+_BAR_COLUMNS, _LONGEST_BAR = 10, 24
+_BAR_RANK = 6
+# Used, sampled and idle, not sampled.
+_BLOCKS, _ASCII_BLOCKS = "█▒░", "#=."
+_BARS = re.compile(r"(?<=  )(█*|#*)(▒*|=*)(░*|\.*)$")
+_COLOURS = (BLUE, YELLOW, DIM)
+
+
+class Column(NamedTuple):
+    """A column: its title, the figure in it, the digits after the point (None: a text), and what is left out first.
+
+    Where there is no room for all, those of the highest ``rank`` are left out.
+    """
+
+    title: str
+    figure: str
+    digits: int | None
+    rank: int
+
+
+def columns(report: UsageReport) -> list[Column]:
+    """Return the columns beside the name: those that this site has prices for, and what is known to fit, among them."""
+    hours, by_sm = hours_digits(report), metric_of(report) == "sm"
+    fits = [
+        Column("FITS %", "fits_pct", 0, 3),
+        Column("IN", "fit_unit", None, 7),
+        Column("FREED GPU-h", "freed_gpu_hours", hours, 8),
+    ]
+    currency = printable(report.prices.currency)
+    priced = [
+        (Column(f"GPU {currency}", "gpu_cost", 2, 16), report.prices.gpu_hour),
+        (Column(f"kWh {currency}", "energy_cost", 2, 17), report.prices.kwh),
+        (Column("CO2 kg", "co2_kg", 2, 18), report.prices.co2_g_per_kwh),
+    ]
+    return [
+        Column("RUNS", "jobs", 0, 5),
+        Column("ALLOC GPU-h", "allocated_gpu_hours", hours, 0),
+        Column("HELD GPU-h", "held_gpu_hours", hours, 11),
+        Column("COV %", "coverage_pct", 0, 4),
+        Column("UTIL GPU-h", "util_used_gpu_hours", hours, 13),
+        Column("UTIL %", "util_weighted_pct", 1, 9 if by_sm else 1),
+        Column("SM GPU-h", "sm_used_gpu_hours", hours, 12),
+        Column("SM %", "sm_weighted_pct", 1, 1 if by_sm else 14),
+        Column("IDLE GPU-h", "idle_gpu_hours", hours, 2),
+        *(fits if report.fits else ()),
+        Column("EMPTY GPU-h", "held_idle_gpu_hours", hours, 10),
+        Column("kWh", "energy_kwh", hours, 15),
+        *(column for column, price in priced if price is not None),
+    ]
+
+
+def cells_of(report: UsageReport) -> Callable[[GroupUsage], list[str]]:
+    """Return what says a group's figures in words, as in ``columns``."""
+    shown, fits = columns(report), {fit.name: fit for fit in report.fits[:-1]}
+
+    def cells(group: GroupUsage) -> list[str]:
+        # Somebody may be called total.
+        fit = report.fits[-1] if report.fits and group is report.total else fits.get(group.name)
+        known = fit if fit and fit.known_gpu_hours else None
+        figures: dict[str, Any] = {
+            **group._asdict(),
+            **money(group, report.prices)._asdict(),
+            "idle_gpu_hours": getattr(group, f"{metric_of(report)}_idle_gpu_hours"),
+            "fits_pct": known and percent(known.fits_gpu_hours, known.known_gpu_hours),
+            "freed_gpu_hours": known and known.freed_gpu_hours,
+            "fit_unit": printable(known.unit) if known and known.fits_gpu_hours else "",
+        }
+        return [
+            figures[figure] or "-" if digits is None else number(figures[figure], digits)
+            for _, figure, digits, _ in shown
+        ]
+
+    return cells
+
+
+def rows_of(report: UsageReport) -> list[list[str]]:
+    """Return the table: titles, groups, and their sum."""
+    cells = cells_of(report)
+    return [
+        [report.by.upper(), *(column.title for column in columns(report))],
+        *([printable(group.name), *cells(group)] for group in (*report.groups, report.total)),
+    ]
+
+
+def as_table(report: UsageReport, terminal: Terminal = NO_TERMINAL, top: int = 0) -> str:
+    """Return the report for a terminal, or for what is none.
+
+    Args:
+        report: what is shown.
+        terminal: where; without columns nothing is left out.
+        top: that many groups, and the others as one; 0 for all.
+    """
+    short = shortened(report, top) if top else report
+    rows, notes = rows_of(short), footnotes(short)
+    if terminal.columns is not None:
+        rows = [[terminal.written(name), *row] for name, *row in rows]
+        fit = _fit(report, rows, terminal.columns)
+        rows = [[cut(name, fit.name_columns, terminal.ellipsis), *(row[i] for i in fit.figures)] for name, *row in rows]
+        notes = footnotes(short, rows[0][1:])
+        if fit.bar_columns:
+            # The others are no one of them: beside their bar no other would be seen.
+            groups = short.groups if short is report else short.groups[:-1]
+            blocks = _ASCII_BLOCKS if terminal.only_ascii else _BLOCKS
+            bars = ["USE".ljust(fit.bar_columns), *_bars(groups, metric_of(report), fit.bar_columns, blocks)]
+            rows = [[*row, bar] for row, bar in zip_longest(rows, bars, fillvalue="")]
+            notes.insert(0, _legend(report, blocks))
+    first, *lines, last = table_lines(rows)
+    shown = [
+        *folded(heading(report), terminal.columns),
+        "",
+        terminal.bold(first),
+        *(_BARS.sub(_coloured, line) if terminal.colour else line for line in lines),
+        terminal.bold(last),
+        "",
+        *(terminal.dim(line) for note in notes for line in folded(note, terminal.columns)),
+    ]
+    return "\n".join(shown) + "\n"
+
+
+class _Fit(NamedTuple):
+    """Which figures fit on a terminal beside a name so wide, and the bar that there is room for; 0 for none."""
+
+    name_columns: int
+    figures: list[int]
+    bar_columns: int
+
+
+def _fit(report: UsageReport, rows: Sequence[Sequence[str]], room: int) -> _Fit:
+    longest, *widths = widths_of(rows)
+    ranks = [column.rank for column in columns(report)]
+    chosen = fitting([*widths, _BAR_COLUMNS], [*ranks, _BAR_RANK], room - min(longest, _NAME_COLUMNS))
+    first = ranks.index(min(ranks))
+    if not chosen and widths[first] + 2 + _LEAST_NAME_COLUMNS <= room:
+        chosen = [first]
+    figures = [index for index in chosen if index < len(widths)]
+    left = room - sum(widths[index] + 2 for index in figures)
+    if figures == chosen:
+        return _Fit(min(longest, left), figures, 0)
+    name_columns = min(longest, left - _BAR_COLUMNS - 2)
+    return _Fit(name_columns, figures, min(_LONGEST_BAR, left - name_columns - 2))
+
+
+def _bars(groups: Sequence[GroupUsage], by: str, width: int, blocks: str) -> Iterator[str]:
+    """Yield for each group how much it used, had idle, and had unseen, beside the largest group."""
+    largest = max((group.allocated_gpu_hours or 0 for group in groups), default=0)
+    for group in groups:
+        allocated = group.allocated_gpu_hours or 0
+        used, idle = (getattr(group, f"{by}_{what}_gpu_hours") or 0 for what in ("used", "idle"))
+        whole, seen, busy = (
+            round(width * min(allocated, hours) / largest) if largest else 0
+            for hours in (allocated, used + max(0, idle), used)
+        )
+        bar = blocks[0] * busy + blocks[1] * (seen - busy) + blocks[2] * (whole - seen)
+        # What is there is seen, however small.
+        yield (bar or (blocks[2] if allocated else "")).ljust(width)
+
+
+def _legend(report: UsageReport, blocks: str) -> str:
+    by = METRICS[metric_of(report)]
+    return f"USE: ALLOC, as {blocks[0]} used ({by}), {blocks[1]} covered and idle, {blocks[2]} not covered."
+
+
+def _coloured(bar: re.Match[str]) -> str:
+    return "".join(f"{colour}{part}{PLAIN}" for colour, part in zip(_COLOURS, bar.groups(), strict=True) if part)

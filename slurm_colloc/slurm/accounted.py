@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sacct, or where there is none scontrol, says of one job: what it asked for, was given and came to."""
+
+import math
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import Gres
+from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres
+from slurm_colloc.slurm.parse import parse_records, parse_state
+from slurm_colloc.units import size_mib, time_limit_min, time_span_s, whole
+
+# A job, a task of an array, a component of a heterogeneous job; nothing else is put to sacct.
+JOB_ID = re.compile(r"[0-9]{1,18}(?:[_+][0-9]{1,18})?", re.ASCII)
+# What users write comes last.
+_FIELDS = (
+    *("JobID", "JobIDRaw", "User", "Account", "Partition", "QOS", "State", "ExitCode", "Submit", "Start", "End"),
+    *("Timelimit", "AllocCPUS", "ReqTRES", "AllocTRES", "NodeList", "MaxRSS", "TotalCPU", "Reason"),
+    *("WorkDir", "SubmitLine", "JobName"),
+)
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)([KMGTP]?)", re.ASCII)
+
+
+class Accounted(NamedTuple):
+    """One run of a job as Slurm has it; times in UTC epoch seconds, empty or None where Slurm does not say.
+
+    ``time_limit_min`` is infinite without a limit. ``host_mem_peak_mib`` is the largest of a task of its steps,
+    ``cpu_time_s`` what they computed in all. ``reason`` is why it waits.
+    """
+
+    job_id: str
+    raw_id: str
+    user: str
+    account: str
+    partition: str
+    qos: str
+    state: str
+    exit_code: str
+    submit_s: int | None
+    start_s: int | None
+    end_s: int | None
+    time_limit_min: float | None
+    cpus: int | None
+    mem_mib: int | None
+    asked: tuple[Gres, ...]
+    given: tuple[Gres, ...]
+    node_list: str
+    host_mem_peak_mib: int | None
+    cpu_time_s: float | None
+    reason: str
+    work_dir: str
+    submit_line: str
+    job_name: str
+
+
+def accounted_question(job_id: str) -> tuple[tuple[str, ...], str]:
+    """Return the command that asks sacct for all runs of a job with their steps, and its delimiter.
+
+    The command is for SLURM_TIME_FORMAT=%s; nobody can guess the delimiter, which a name then cannot hold.
+
+    Raises:
+        InputError: ``job_id`` is none.
+    """
+    if not JOB_ID.fullmatch(job_id):
+        raise InputError(f"'{job_id}' is no id of a job, such as 4711, 4711_2 or 4711+0")
+    delimiter = f"\x1f{secrets.token_hex(8)}\x1f"
+    words = ("sacct", "-D", "-n", "-p", "--noconvert", f"--delimiter={delimiter}", "-j", job_id)
+    return (*words, "-o", ",".join(_FIELDS)), delimiter
+
+
+def parse_accounted(text: str, delimiter: str) -> tuple[Accounted, ...]:
+    """Return the runs in sacct's answer, in its order; rows outside its form are left out."""
+    found: list[Accounted] = []
+    for row in text.split(f"{delimiter}\n"):
+        cells = row.split(delimiter)
+        if len(cells) != len(_FIELDS):
+            continue
+        values = dict(zip(_FIELDS, cells, strict=True))
+        if "." not in values["JobID"]:
+            found.append(_of_sacct(values))
+        elif found and values["JobID"].startswith(f"{found[-1].job_id}."):
+            peak_mib = _mib(values["MaxRSS"])
+            known = [size for size in (found[-1].host_mem_peak_mib, peak_mib) if size is not None]
+            found[-1] = found[-1]._replace(host_mem_peak_mib=max(known, default=None))
+    return tuple(found)
+
+
+def _of_sacct(values: Mapping[str, str]) -> Accounted:
+    given = values["AllocTRES"]
+    state = parse_state(values["State"])
+    cpu_s = _seconds(values["TotalCPU"])
+    return Accounted(
+        job_id=values["JobID"],
+        raw_id=values["JobIDRaw"],
+        user=values["User"],
+        account=values["Account"],
+        partition=values["Partition"],
+        qos=values["QOS"],
+        state=state,
+        exit_code=values["ExitCode"],
+        submit_s=whole(values["Submit"]),
+        start_s=whole(values["Start"]),
+        end_s=whole(values["End"]),
+        time_limit_min=_minutes(values["Timelimit"]),
+        cpus=whole(values["AllocCPUS"]) or None,
+        mem_mib=_mib(_part(given, "mem")),
+        asked=_gres(values["ReqTRES"]),
+        given=_gres(given),
+        node_list="" if values["NodeList"] == "None assigned" else values["NodeList"],
+        host_mem_peak_mib=None,
+        # Slurm adds it up when a step ends.
+        cpu_time_s=cpu_s if cpu_s and state != "RUNNING" else None,
+        reason="" if values["Reason"] == "None" else values["Reason"],
+        work_dir=values["WorkDir"],
+        submit_line=values["SubmitLine"],
+        job_name=values["JobName"],
+    )
+
+
+def parse_controller(text: str) -> tuple[Accounted, ...]:
+    """Return the jobs in the answer to ``scontrol show job -o`` under SLURM_TIME_FORMAT=%s."""
+    return tuple(_of_controller(record) for record in parse_records(text, first=True) if "JobId" in record)
+
+
+def with_controllers(rows: Sequence[Accounted], live: Sequence[Accounted]) -> tuple[Accounted, ...]:
+    """Return accounting's runs, those without an end as slurmctld has them, and what it alone knows."""
+    left = {job.raw_id: job for job in live}
+    found = []
+    for row in rows:
+        job = left.get(row.raw_id)
+        if row.end_s is None and job is not None:
+            found.append(job._replace(submit_line=row.submit_line, asked=row.asked or job.asked))
+            del left[row.raw_id]
+        else:
+            found.append(row)
+            if job is not None and job.start_s == row.start_s:
+                del left[row.raw_id]
+    return (*found, *left.values())
+
+
+def _of_controller(record: Mapping[str, str]) -> Accounted:
+    def known(key: str) -> str:
+        value = record.get(key, "")
+        return "" if value in ("(null)", "None", "N/A", "Unknown") else value
+
+    raw_id, tasks = record["JobId"], known("ArrayTaskId")
+    het = known("HetJobOffset")
+    job_id = f"{record.get('ArrayJobId', raw_id)}_{tasks}" if tasks else raw_id
+    # 22.05 calls it TRES, of a job that waits too.
+    given = known("AllocTRES") or (known("TRES") if known("NodeList") else "")
+    state = parse_state(known("JobState"))
+    running = state in ("RUNNING", "SUSPENDED", "COMPLETING")
+    return Accounted(
+        job_id=f"{known('HetJobId')}+{het}" if het else job_id,
+        raw_id=raw_id,
+        user=known("UserId").partition("(")[0],
+        account=known("Account"),
+        partition=known("Partition"),
+        qos=known("QOS"),
+        state=state,
+        exit_code=known("ExitCode"),
+        submit_s=whole(known("SubmitTime")),
+        start_s=None if state == "PENDING" else whole(known("StartTime")),
+        # Of a job that runs it is when its time limit is over.
+        end_s=None if running or state == "PENDING" else whole(known("EndTime")),
+        time_limit_min=_minutes(known("TimeLimit")),
+        cpus=whole(known("NumCPUs")) if given else None,
+        mem_mib=_mib(_part(given, "mem")),
+        asked=_gres(known("ReqTRES")) or _gres(known("TRES")) or _asked(known("TresPerNode") or known("TresPerJob")),
+        given=_gres(given),
+        node_list=known("NodeList"),
+        host_mem_peak_mib=None,
+        cpu_time_s=None,
+        reason=known("Reason"),
+        work_dir=known("WorkDir"),
+        submit_line=known("SubmitLine"),
+        job_name=known("JobName"),
+    )
+
+
+def _gres(tres: str) -> tuple[Gres, ...]:
+    try:
+        return parse_tres_gres(tres)
+    except InputError:
+        return ()
+
+
+def _asked(text: str) -> tuple[Gres, ...]:
+    try:
+        return parse_gres(re.sub(r"\bgres[:/]", "", text))
+    except InputError:
+        return ()
+
+
+def _part(tres: str, name: str) -> str:
+    return next((value for key, _, value in (item.partition("=") for item in tres.split(",")) if key == name), "")
+
+
+def _mib(text: str) -> int | None:
+    match = _SIZE.fullmatch(text)
+    return math.ceil(size_mib(float(match[1]), match[2])) if match else None
+
+
+def _minutes(text: str) -> float | None:
+    with suppress(InputError):
+        return time_limit_min(text)
+    return None
+
+
+def _seconds(text: str) -> float | None:
+    """Return sacct's TotalCPU: ``[days-]hours:minutes:seconds`` or ``minutes:seconds.thousandths``."""
+    with suppress(InputError):
+        return time_span_s(text.partition(".")[0])
+    return None

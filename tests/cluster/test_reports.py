@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc job, me and top on a real cluster: real sacct, scontrol and squeue, agents with simulated GPUs."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.lab import Lab
+from tests.cluster.site import write_site
+from tests.cluster.user import User
+
+pytestmark = pytest.mark.cluster
+
+SCRIPT = """#!/bin/bash
+#SBATCH --gres=gpu:h100:1 -t 5 -p gpu
+COLLOC_SIMULATED_GPU_LOAD=mem=6G,util=60,sm=11 sleep {load_s}
+sleep 4
+"""
+
+
+@pytest.fixture(scope="module")
+def site(lab: Lab) -> Iterator[Path]:
+    folder = write_site(lab, "reports")
+    environment = {"COLLOC_CONF": str(folder / "site.toml")}
+    agents = [
+        lab.spawn(f"reports-{node}", [lab.bin / "colloc", "agent", "--node", node], env=environment)
+        for node in ("g1", "g2", "m1")
+    ]
+    yield folder
+    for agent in agents:
+        lab.stop_spawned(agent)
+
+
+def plain(user: User, *words: str) -> str:
+    """Submit by sbatch, without csub."""
+    done = user.run("bash", "-c", f'cd {user.home} && exec sbatch "$@"', "sh", *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()[-1]
+
+
+def wait_running(user: User, job: str) -> None:
+    for _ in range(100):
+        if user.shown(job).get("JobState") == "RUNNING":
+            return
+        time.sleep(0.2)
+    pytest.fail(f"job {job} does not run: {user.shown(job)}")
+
+
+def test_a_jobs_story_from_its_first_second_to_the_next_submission(lab: Lab, site: Path) -> None:
+    alice, bob = User(lab, "alice", site), User(lab, "bob", site)
+    as_root = {"COLLOC_CONF": str(site / "site.toml")}
+    # Long enough for several looks on a busy machine.
+    alice.script(SCRIPT.format(load_s=30), "story.sh")
+    job = plain(alice, "story.sh", "--epochs", "3")
+    wait_running(alice, job)
+
+    fresh = alice.run("colloc", "job", job)
+    assert fresh.returncode == 0, fresh.stderr
+    assert f"job {job} 'story.sh' of alice, RUNNING\n" in fresh.stdout
+    assert " to now so far in partition gpu on g" in fresh.stdout
+    assert "  given      gpu:h100:1\n  used       not known yet" in fresh.stdout
+    _top_sees(lab, alice, job, as_root)
+
+    lab.wait_jobs([job])
+    lab.wait_accounted([job])
+    lab.run(["colloc", "ingest", "--since", "1h"], env=as_root, check=True, timeout=120)
+    text = lab.run(["colloc", "job", job], env=as_root, check=True).stdout
+    assert "exit code 0:0" in text, text
+    assert re.search(r"^ {13}\|[▁▂▃▄▅▆▇█ ]{60}\| 0 to 6144 MiB$", text, re.MULTILINE), text
+    # After the load nothing was used; that is no gap.
+    assert re.search(r"^ {13}\|[ ▁▂]*▂▁+ *\| 0 to 100 %$", text, re.MULTILINE), text
+    assert "  would fit  gpu:nvidia_h100_80gb_hbm3_1g.10gb:1 (mig), by 6144 MiB at peak and 11 %" in text or (
+        "  would fit  mps:" in text
+    ), text
+
+    (command,) = re.findall(r"^ {13}\$ (.*)$", text, re.MULTILINE)
+    (expected,) = re.findall(r"submitted so it gets (\S+) ", text)
+    tried = alice.run("bash", "-c", command.replace(" csub ", " csub --dry-run --explain "))
+    assert tried.returncode == 0, tried.stderr
+    assert f"given {expected} " in tried.stderr
+    done = alice.run("bash", "-c", command)
+    assert done.stdout.startswith("Submitted batch job "), done.stderr
+    lab.run(["scancel", done.stdout.split()[-1]], check=True)
+
+    # This Slurm hides nobody's jobs, but the store is closed: bob sees what sacct tells him, and no use.
+    others = bob.run("colloc", "job", job)
+    assert others.returncode == 0, others.stderr
+    assert "  used       not known yet" in others.stdout
+    assert "SM active" not in others.stdout
+    assert bob.run("colloc", "job", "999999").returncode == 2
+
+
+def _top_sees(lab: Lab, alice: User, job: str, as_root: dict[str, str]) -> None:
+    """What the agents see is root's to know; who holds what, squeue tells everybody."""
+    for _ in range(30):
+        shown = json.loads(lab.run(["colloc", "top", "--once", "--format=json"], env=as_root, check=True).stdout)
+        (found,) = [one for one in shown["jobs"] if one["job_id"] == job]
+        if found["live"] and found["live"]["sm_active_pct"]:
+            break
+        time.sleep(0.3)
+    assert (found["user"], found["gpus"], found["gres"]) == ("alice", 1.0, ["gpu:h100:1"])
+    assert found["live"]["sm_active_pct"] == pytest.approx(11, abs=1)
+    assert found["live"]["gpu_mem_mib"] == 6144
+    # Without a terminal it looks once.
+    own = alice.run("colloc", "top")
+    assert own.returncode == 0, own.stderr
+    assert "the nodes' journals are not open to you" in own.stdout
+    assert re.search(rf"^{job} +alice +gpu +g\d +gpu:h100:1 +0:00:\d\d +- +- +-$", own.stdout, re.MULTILINE), own.stdout
+
+
+def test_an_array_and_a_job_without_a_gpu_have_stories(lab: Lab, site: Path) -> None:
+    carol = User(lab, "carol", site)
+    array = plain(carol, "--array=0-1", "--gres=gpu:h100:1", "-p", "gpu", "--wrap", "sleep 1")
+    cpu = plain(carol, "--wrap", "sleep 1")
+    lab.wait_jobs([array, cpu])
+    lab.wait_accounted([array, cpu])
+    stories = json.loads(carol.run("colloc", "job", array, "--format=json").stdout)["stories"]
+    assert [one["job_id"] for one in stories] == [f"{array}_0", f"{array}_1"]
+    text = carol.run("colloc", "job", cpu).stdout
+    assert "  asked      no GPU\n  given      no GPU\n" in text
+    assert "exit code 0:0" in text
+
+
+def test_my_last_month(lab: Lab, site: Path) -> None:
+    bob = User(lab, "bob", site)
+    since = ("--since", datetime.now(UTC).isoformat(timespec="seconds"))
+    time.sleep(1.1)
+    nothing = bob.run("colloc", "me", *since)
+    assert nothing.returncode == 0, nothing.stderr
+    assert "nothing was wasted" in nothing.stdout
+    bob.script(SCRIPT.format(load_s=6), "mine.sh")
+    first = bob.submit("mine.sh")
+    lab.wait_jobs([first])
+    lab.wait_accounted([first])
+    as_root = {"COLLOC_CONF": str(site / "site.toml")}
+    lab.run(["colloc", "ingest", "--since", "1h"], env=as_root, check=True, timeout=120)
+    # Bob may not read the store: his runs are from sacct, their use from the history that the site keeps for him.
+    shown = json.loads(bob.run("colloc", "me", *since, "--format", "json").stdout)
+    assert shown["total"]["runs"] == 1
+    assert shown["total"]["methods"] == ["evidence kept for csub"]
+    assert shown["idlest"][0]["job_id"] == first
+    assert shown["idlest"][0]["gpu_mem_peak_mib"] == 6144
+    text = bob.run("colloc", "me", *since).stdout
+    assert "source     sacct, and what is kept of one's own jobs for csub\n" in text
+    assert first in text

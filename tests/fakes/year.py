@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A year of 1,000 GPUs and slices as a store has it: runs of 2,000 users, and rolled-up days of samples.
+
+Each unit has one run after the other, of minutes to nine hours. The last days are by the minute, those before by the
+day, as after compaction. Figures of runs are drawn by the hash of their number, so that they are always the same.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.accounting import decisions, parquet
+from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS
+from slurm_colloc.accounting.samples import DAY, GRAINS, MINUTE, SHARES, day_and_hour, typed
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.observe.attribute import MEASURED
+
+CLUSTER, UNITS = "bench", 1000
+A100, H100 = "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"
+SITE = f"""schema = 1
+cluster = "{CLUSTER}"
+slurm_release = "24.11"
+[[pool]]
+name = "a"
+nodes = "a[000-087]"
+partitions = ["gpu"]
+gpu_type = "a100"
+gpu_model = "{A100}"
+gpus_per_node = 8
+gpu_mem_mib = 40448
+sm_count = 108
+[[pool]]
+name = "h"
+nodes = "h[088-112]"
+partitions = ["gpu"]
+gpu_type = "h100"
+gpu_model = "{H100}"
+gpus_per_node = 8
+gpu_mem_mib = 81079
+sm_count = 132
+[[pool]]
+name = "m"
+nodes = "m[113-125]"
+partitions = ["gpu"]
+gpu_model = "{A100}"
+gpu_mem_mib = 40448
+sm_count = 108
+[[pool.slice]]
+type = "a100_1g.5gb"
+profile = "1g.5gb"
+mem_mib = 4864
+sm_count = 14
+quantity = 4
+[[pool.slice]]
+type = "a100_3g.20gb"
+profile = "3g.20gb"
+mem_mib = 19968
+sm_count = 42
+quantity = 4
+"""
+# By unit: 700 A100s, 200 H100s, 100 slices.
+_NODE = "if(unit < 700, 'a', if(unit < 900, 'h', 'm')) || printf('%03d', unit // 8)"
+_GRES = """CASE WHEN unit < 700 THEN 'gres/gpu:a100=1,gres/gpu=1' WHEN unit < 900 THEN 'gres/gpu:h100=1,gres/gpu=1'
+    ELSE 'gres/gpu:a100_1g.5gb=1,gres/gpu=1' END"""
+_NAMES = "['train', 'sweep lr=3e-4,bs=8', 'bash', 'lammps-scan-014', 'eval|b', 'résumé 2']"
+
+
+class Size(NamedTuple):
+    """How much there is; the last ``minute_days`` are in rows of a minute."""
+
+    runs: int
+    users: int
+    days: int
+    minute_days: int
+
+
+def make_runs(database: DuckDBPyConnection, size: Size, since_s: int) -> None:
+    """Make the table ``ran`` of runs that come one after the other on each unit."""
+    slot_s = size.days * DAY * UNITS // size.runs
+    database.execute(f"""
+        CREATE TABLE ran AS
+        SELECT number, number % {UNITS} AS unit, 1000000 + number AS id, {_NODE} AS node,
+               printf('u%04d', ({size.users} * (hash(number, 1) % 10000 / 10000.0) ** 2)::INTEGER) AS user,
+               {since_s} + number // {UNITS} * {slot_s} + (hash(number, 2) % {slot_s // 10})::BIGINT AS start_s,
+               start_s + 60 + (hash(number, 3) % {slot_s * 8 // 10})::BIGINT AS end_s
+        FROM (SELECT unnest(range({size.runs})) AS number)
+    """)
+
+
+def write_year(folder: Path, size: Size, since_s: int) -> int:
+    """Write the store, and return how many rows of samples it has."""
+    store = Store(str(folder))
+
+    def fill(database: DuckDBPyConnection, _: str) -> None:
+        make_runs(database, size, since_s)
+        known = {
+            "cluster": f"'{CLUSTER}'",
+            **dict.fromkeys(("job_id", "job_id_raw"), "id::VARCHAR"),
+            "user": '"user"',
+            "account": "printf('lab%03d', hash(\"user\") % 300)",
+            "partition": "'gpu'",
+            "qos": "'normal'",
+            "state": "if(hash(number, 4) % 5 = 0, 'FAILED', 'COMPLETED')",
+            "submit_s": "start_s - 60",
+            "start_s": "start_s",
+            "end_s": "end_s",
+            "suspended_s": "0",
+            "node_list": "node",
+            "job_name": f"{_NAMES}[1 + (hash(number, 5) % 6)::BIGINT]",
+            "gres": _GRES,
+            "work_dir": "''",
+            "ingested_s": str(since_s + size.days * DAY),
+        }
+        columns = (f'{known.get(name, "NULL")}::{kind} AS "{name}"' for name, kind in ALLOCATION_COLUMNS.items())
+        database.execute(f"CREATE TABLE taken AS SELECT {', '.join(columns)} FROM ran")
+
+    store.take("sacct", fill)
+    store.write_log("sacct", {"rows_in": size.runs, "used": size.runs, "steps": 0, "rejected": {}})
+    with store.samples.work("bench") as work, parquet.connection(work or "", None, "1GB") as database:
+        assert work is not None
+        make_runs(database, size, since_s)
+        _write_decisions(database, folder, work)
+        ranges = range(since_s, since_s + size.days * DAY, DAY)
+        return sum(
+            _write_day(database, folder, day_s, MINUTE if number >= size.days - size.minute_days else DAY, work)
+            for number, day_s in enumerate(ranges)
+        )
+
+
+def _write_day(database: DuckDBPyConnection, folder: Path, day_s: int, grain_s: int, work: str) -> int:
+    """Write a day of samples in rows of a minute or a day, and how often they are."""
+    day = day_and_hour(day_s)[0]
+    path = os.path.join(folder, SHARES.name, CLUSTER, day, GRAINS[grain_s])
+    parquet.write(database, _rows(day_s, grain_s), path, {("a000", "00"): (1000, 0)}, work, 0o600)
+    (found,) = database.execute(f"SELECT count(*) FROM {parquet.read([path])}").fetchall()
+    return int(found[0])
+
+
+def _rows(day_s: int, grain_s: int) -> str:
+    """Return a query of a day's rows, those of nobody's time among them."""
+    until_s = day_s + DAY
+
+    def around(salt: int, least: int, most: int) -> str:
+        return f"({least * 128} + hash(number, at_s // 3600, {salt}) % {(most - least) * 128}) / 128.0"
+
+    columns = {
+        "cluster": f"'{CLUSTER}'",
+        "node": "node",
+        "at_s": "at_s",
+        "interval_s": "at_s - from_s",
+        "uuid": "printf('GPU-%04dc2d5-9f1e-4a67-b3d4-000000000000', unit)",
+        "job_id": "job_id",
+        "unit_gpus": "if(unit < 900, 1, 1 / 7)",
+        "whole_sm_part": "if(unit < 900, 1, 14 / 108)",
+        "gpu_model": f"if(unit < 700 OR unit >= 900, '{A100}', '{H100}')",
+        "profile": "if(unit < 900, '', '1g.5gb')",
+        "process_count": "(job_id != '')::INTEGER",
+        "gpu_util_pct": f"if(unit < 900, {around(1, 10, 100)}, NULL)",
+        "sm_active_pct": around(2, 2, 70),
+        "energy_j": "100.0 * (at_s - from_s)",
+        "gpu_mem_used_mib": "1000 + hash(number, 3) % 39000",
+        "method": f"'{MEASURED}'",
+        "sharers": "1",
+    }
+    chosen = ", ".join(f"{columns.get(name, 'NULL')} AS {name}" for name in SHARES.columns)
+    return f"""
+        SELECT {typed(SHARES)} FROM (SELECT {chosen} FROM (
+            SELECT *, greatest(start_s, {day_s}, (slot - 1) * {grain_s}) AS from_s,
+                   least(end_s, {until_s}, slot * {grain_s}) AS at_s, unnest([id::VARCHAR, '']) AS job_id
+            FROM (SELECT *, unnest(range(greatest(start_s, {day_s}) // {grain_s} + 1,
+                                         (least(end_s, {until_s}) - 1) // {grain_s} + 2)) AS slot
+                  FROM ran WHERE start_s < {until_s} AND end_s > {day_s})
+        )) ORDER BY node, uuid, job_id, at_s
+    """
+
+
+def _write_decisions(database: DuckDBPyConnection, folder: Path, work: str) -> None:
+    """Write what csub decided of each fiftieth run."""
+    known = {
+        "cluster": f"'{CLUSTER}'",
+        "user": '"user"',
+        "job_id": "id::VARCHAR",
+        "at_s": "start_s - 60",
+        "signature": "printf('sig%04d', number % 3000)",
+        "mode": "'exclusive'",
+        "rung": "['hint', 'history', 'probe'][1 + number % 3]",
+        "gpu_mem_q99_mib": "20000 + number % 20000",
+        "sm_active_q95_pct": "50",
+        "shadow": "false",
+        "would": "''",
+    }
+    columns = (f'{known.get(name, "NULL")}::{kind} AS "{name}"' for name, kind in decisions.COLUMNS.items())
+    select = f"SELECT {', '.join(columns)} FROM ran WHERE number % 50 = 0"
+    parquet.write(database, select, os.path.join(folder, "decisions.parquet"), {}, work, 0o600)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc job at a shell: whose jobs are shown, and what is said where a program or the store is silent."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.cli.colloc import job as command
+from slurm_colloc.slurm.accounted import _FIELDS
+from slurm_colloc.slurm.visible import Visible
+from tests.unit.made import DELIMITER, run
+from tests.unit.programs import colloc, program
+from tests.unit.stored import INGESTED_S, busy, stored
+from tests.unit.test_accounted import row
+
+SACCT = r"""
+echo "$*" >> "{folder}/calls"
+for word; do case $word in --delimiter=*) end=${word#--delimiter=} ;; esac; done
+[ -e "{folder}/rows" ] && sed "s/|/$end/g" "{folder}/rows"
+exit 0
+"""
+
+
+class Site:
+    """A store of ann's and bob's jobs, and a Slurm that knows what is in the file ``rows``."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.store = str(folder / "store")
+        monkeypatch.setattr(command, "now", lambda: INGESTED_S)
+        monkeypatch.setattr("slurm_colloc.cli.colloc.output.now", lambda: INGESTED_S)
+        monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+        # Not a terminal's, here: lines stay whole.
+        monkeypatch.setenv("COLUMNS", "40")
+        program(folder, "sacct", SACCT.replace("{folder}", str(folder)), monkeypatch)
+        program(folder, "scontrol", "echo 'Invalid job id specified' >&2\nexit 1\n", monkeypatch)
+        stored(self.store, [run("61"), run("62", user="bob")], busy(900, 1800, 2700, 3600, job="61")).write_log("a", {})
+
+    def rows(self, *rows: str) -> None:
+        text = "".join(rows).replace(DELIMITER, "|")
+        (self.folder / "rows").write_text(text)
+
+    def told(self, capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = colloc("job", "--store", self.store, *argv)
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+
+@pytest.fixture
+def as_ann(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setattr(command, "own_name", lambda: "ann")
+    monkeypatch.setattr(command, "visible_here", lambda folder, config: Visible(False, "ann", (), "PrivateData=jobs"))
+    return Site(tmp_path, monkeypatch)
+
+
+def test_store_and_slurm_tell_one_story(as_ann: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    as_ann.rows(row("61", Submit="-60", Start="0", End="3600", JobName="train"))
+    status, out, err = as_ann.told(capsys, "61")
+    assert (status, err) == (0, "")
+    assert "  time       took 1 h, limit 2 h, exit code 0:0\n" in out
+    assert "  GPU_UTIL   0.5000 of 1.0000 covered GPU-h, 50.0 %\n" in out
+    assert out.count("\njob ") + out.startswith("job ") == 1
+    assert len((as_ann.folder / "calls").read_text().splitlines()) == 1
+
+
+def test_somebody_elses_job_is_not_there(as_ann: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    unknown = as_ann.told(capsys, "77")
+    as_ann.rows(row("62", User="bob", Submit="0", Start="0", End="3600"))
+    others = as_ann.told(capsys, "62")
+    assert (others[0], others[1]) == (2, "")
+    assert others[2].replace("'62'", "") == unknown[2].replace("'77'", "")
+    assert "bob" not in others[2]
+
+
+def test_what_keeps_a_job_out_of_sight_is_said(as_ann: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "of what you may see: the runs of ann (PrivateData=jobs)" in as_ann.told(capsys, "62")[2]
+
+
+def test_without_a_store_the_message_is_whole(as_ann: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    as_ann.rows(row("63", User="ann", State="COMPLETED"))
+    status, _, err = as_ann.told(capsys, "63", "--store", str(tmp_path / "none"))
+    assert status == 0
+    assert err.rstrip().endswith("or name another with --store")
+
+
+def test_whoever_keeps_the_store_sees_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                          capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    site = Site(tmp_path, monkeypatch)
+    assert site.told(capsys, "62")[1].startswith("job 62 'train' of bob, ")
+
+
+def test_a_fresh_job_has_a_story_without_the_store(as_ann: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    as_ann.rows(row("63", User="ann", State="COMPLETED"))
+    status, out, err = as_ann.told(capsys, "63")
+    assert status == 0
+    assert "  used       not known yet: the samples of its nodes come with the next 'colloc ingest'\n" in out
+    assert "what the job used of its GPU is not known: job '63' is not in the store" in err
+    shown = json.loads(as_ann.told(capsys, "63", "--format", "json")[1])
+    assert (shown["runs"], shown["stories"][0]["slurm"]["user"]) == ([], "ann")
+
+
+def test_a_host_without_slurm_has_the_stores_story(
+    as_ann: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("sacct", "scontrol"):
+        program(as_ann.folder, name, "exit 1\n", monkeypatch)
+    status, out, _ = as_ann.told(capsys, "61")
+    assert status == 0
+    assert "took" not in out
+
+
+@pytest.mark.parametrize("job", ["61;62", "-x", "61.batch", "*", "\x1b[2J", "abc", "61_[1-3]"])
+def test_what_is_no_job_is_not_asked_for(as_ann: Site, job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = as_ann.told(capsys, "--", job) if job.startswith("-") else as_ann.told(capsys, job)
+    assert (status, out) == (2, "")
+    assert "is no id of a job: ask for 4711, 4711_2 (a task" in err
+    assert "\x1b" not in err
+    assert not (as_ann.folder / "calls").exists()
+
+
+def test_the_row_of_the_fake_is_that_of_sacct() -> None:
+    assert row().count(DELIMITER) == len(_FIELDS)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a page draws beside its table: metric against metric, predicted against used, and each group's idlest runs."""
+
+from pathlib import Path
+
+from slurm_colloc.accounting.details import charts_of
+from slurm_colloc.accounting.over_time import bins_of
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.sweep import Window, sweep
+from slurm_colloc.charted import Charts, PredictedAgainstUsed, UtilAgainstSm
+from slurm_colloc.model import Gres
+from tests.unit.made import HOUR, decision, run
+from tests.unit.stored import busy, stored
+
+WINDOW = Window(0, 24 * HOUR, 1e6)
+
+
+def charts(store: Store, by: str = "user") -> Charts:
+    bins = bins_of(store.samples, WINDOW.since_s, WINDOW.until_s)
+    with store.connect(WINDOW.since_s, WINDOW.until_s) as database:
+        sweep(database, store, WINDOW, bins)
+        return charts_of(database, by, WINDOW, bins, None)
+
+
+def test_gpu_util_against_sm_activity_is_of_whole_gpus_with_both(tmp_path: Path) -> None:
+    rows = [run(str(job)) for job in range(5)] + [run("5", gres=(Gres("gpu", "h100_1g.10gb", 1),))]
+    rounds = [
+        *busy(900.0, job="0", uuid="GPU-0", util=100.0, sm=4.75),
+        *busy(900.0, 1800.0, job="1", uuid="GPU-1", util=100.0, sm=4.0),
+        *busy(900.0, job="2", uuid="GPU-2", util=50.0, sm=100.0),
+        *busy(900.0, job="3", uuid="GPU-3", util=None, sm=10.0),
+        *busy(900.0, job="5", uuid="MIG-5", util=10.0, sm=10.0),
+    ]
+    found = charts(stored(tmp_path, rows, rounds)).util_against_sm
+    assert found == (UtilAgainstSm(50.0, 95.0, 5.0, 1, 1.0), UtilAgainstSm(95.0, 0.0, 5.0, 2, 2.0))
+
+
+def test_predicted_against_used_is_of_completed_runs(tmp_path: Path) -> None:
+    rows = [run(str(job), submit_s=0) for job in range(1, 6)] + [run("6", state="FAILED"), run("7")]
+    store = stored(tmp_path, rows)
+    rounds = [
+        one
+        for job, mib in (("1", 3000), ("2", 2999), ("3", 10_000), ("4", 90_000), ("6", 3000), ("7", 3000))
+        for one in busy(900.0, job=job, uuid=f"GPU-{job}", mib=mib)
+    ]
+    store = stored(tmp_path, rows, rounds)
+    store.write_decisions([("ann", decision(str(job), gpu_mem_q99_mib=10_000.0, rung="hint")) for job in range(1, 7)])
+    assert charts(store).predicted_against_used == (
+        PredictedAgainstUsed("hint", 0.2, 0.1, 1),
+        PredictedAgainstUsed("hint", 0.3, 0.1, 1),
+        PredictedAgainstUsed("hint", 1.0, 0.1, 1),
+        PredictedAgainstUsed("hint", 2.0, 0.1, 1),
+    )
+    assert charts(store, "signature").details[0].name == "(not by csub)"
+
+
+def test_the_idlest_runs_of_each_group_by_sm_activity_else_gpu_util(tmp_path: Path) -> None:
+    rows = [run(str(job), job_name=f"n{job}") for job in range(1, 8)]
+    rows += [run("8", user="bob"), run("9", user="eve"), run("10", user="eve", gres=(Gres("mps", "", 5),))]
+    rounds = [one for job in range(1, 8) for one in busy(900.0, job=str(job), uuid=f"GPU-{job}", sm=job * 10.0)]
+    rounds += busy(900.0, job="8", uuid="GPU-8", sm=None, util=60.0)
+    rounds += busy(900.0, job="9", uuid="GPU-9", sm=100.0)
+    by_name = {detail.name: detail for detail in charts(stored(tmp_path, rows, rounds)).details}
+    assert [(job, name) for job, name, *_ in by_name["ann"].idlest] == [(str(job), f"n{job}") for job in range(1, 6)]
+    assert by_name["ann"].idlest[0] == ("1", "n1", "gpu:h100:1", 1.0, 0.225)
+    assert by_name["bob"].idlest == (("8", "train", "gpu:h100:1", 1.0, 0.1),)
+    assert by_name["eve"].idlest == ()
+    assert [(kind.name, kind.allocated_gpu_hours) for kind in by_name["eve"].kinds] == [("h100", 1.0), ("mps", None)]

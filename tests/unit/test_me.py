@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc me: one's own last month."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_colloc.accounting.one_job import RunFound
+from slurm_colloc.accounting.one_user import user_in_store
+from slurm_colloc.accounting.sources.sacct import FIELDS
+from slurm_colloc.accounting.sweep import Window
+from slurm_colloc.charted import Fit
+from slurm_colloc.cli.colloc.me import _fit_of, _fitting, _with_evidence
+from slurm_colloc.cli.colloc.seen import own_name
+from slurm_colloc.measured import JobUsage
+from slurm_colloc.report.layout import Terminal
+from slurm_colloc.report.me import Hint, MyReport, as_json, as_text, best, idle_hints, idlest, sums_of
+from tests.unit.hostile import HOSTILE
+from tests.unit.made import HOUR, MIG_POOL, evidence, near, run, site, usage
+from tests.unit.programs import colloc, program
+from tests.unit.stored import busy, stored
+
+SITE = site(MIG_POOL._replace(gpu_type="h100", gpus_per_node=2))
+BEGAN, ENDED = (datetime.fromtimestamp(at_s, UTC) for at_s in (0, 86400))
+
+
+def mine(*runs: JobUsage, **fields: Any) -> MyReport:
+    return MyReport("ann", "c", BEGAN, ENDED, "the store", runs, 4, None, ())._replace(**fields)
+
+
+def text_of(report: MyReport) -> Sequence[str]:
+    return as_text(report).splitlines()
+
+
+def test_a_month() -> None:
+    second = usage(job_id="2", allocated_gpu_hours=3.0, sm_measured_gpu_hours=1.5, sm_used_gpu_hours=0.0,
+                   coverage_pct=50.0, state="RUNNING")  # fmt: skip
+    fit = Fit("ann", 3.0, 2.0, 1.5, "gpu:1g.10gb:1")
+    lines = text_of(mine(usage(), second, fit=fit))
+    assert lines[1:8] == [
+        "  runs       2 with a GPU, 1 of them running, 4 without",
+        "  allocated  4 GPU-h in whole-GPU equivalents",
+        "  SM active  0.25 of 2.5 covered GPU-h used, 10.0 %; 2.25 idle",
+        "  GPU_UTIL   1 of 2 covered GPU-h used, 50.0 %; 1 idle",
+        "  would fit  2 of the 3 GPU-h of whole-GPU runs measured well enough; 1.5 would have been left, most on "
+        "gpu:1g.10gb:1",
+        "  coverage   62 % of the device time (measured)",
+        "  source     the store",
+    ]
+    assert lines[-2:] == [
+        "        1.5 of 3  2  'train'  gpu:h100:1",
+        "       0.75 of 1  1  'train'  gpu:h100:1",
+    ]
+
+
+def test_shares_of_unknown_size_alone_are_not_nothing() -> None:
+    report = mine(usage(allocated_gpu_hours=None))
+    assert "  allocated  not known; the share's size is not known of 1 run" in text_of(report)
+    assert json.loads(as_json(report))["total"]["allocated_gpu_hours"] is None
+    assert sums_of([]).allocated_gpu_hours == 0.0
+
+
+def test_nothing_is_a_friendly_answer() -> None:
+    text = as_text(mine())
+    assert "no run of yours had a GPU in this time (4 runs without one): nothing was wasted." in text
+    assert "source: the store" in text
+    assert json.loads(as_json(mine()))["total"]["sm_used_gpu_hours"] is None
+
+
+def test_what_was_not_measured_is_not_nothing() -> None:
+    blank = usage(sm_used_gpu_hours=None, util_used_gpu_hours=None, coverage_pct=None, methods=())
+    unsized = blank._replace(allocated_gpu_hours=None)
+    lines = text_of(mine(blank, unsized))
+    assert lines[2].endswith("; the share's size is not known of 1 run")
+    assert [line.endswith("not measured") for line in lines[3:5]] == [True, True]
+    assert lines[-1].startswith("  none of these runs was measured for you: submit by 'csub'")
+
+
+def test_sums_are_of_runs_whose_size_is_known() -> None:
+    sums = sums_of([usage(), usage(allocated_gpu_hours=None)])
+    assert (sums.runs, sums.without_size, sums.allocated_gpu_hours, sums.sm_used_gpu_hours) == (2, 1, 1.0, 0.25)
+
+
+def test_the_idlest_are_by_sm_activity_else_by_gpu_util() -> None:
+    runs = [usage(job_id=str(number), sm_used_gpu_hours=number / 10) for number in range(7)]
+    found = idlest([*runs, usage(job_id="u", sm_used_gpu_hours=None, util_used_gpu_hours=0.0)])
+    assert [(one.job_id, idle) for one, idle in found] == [
+        ("0", 1.0),
+        ("u", 1.0),
+        ("1", near(0.9)),
+        ("2", near(0.8)),
+        ("3", near(0.7)),
+    ]
+
+
+def test_gpus_that_nobody_used_and_idle_tails_are_said() -> None:
+    unused = usage(job_id="7", sm_used_gpu_hours=0.0, util_used_gpu_hours=0.0, allocated_gpu_hours=5.0)
+    tail = usage(job_id="8", idle_tail_s=1800.0)
+    hints = list(idle_hints([unused, tail, usage()], 60.0))
+    assert [(one.command, one.gpu_hours) for one in hints] == [("colloc job 7", 5.0), ("colloc job 8", 0.5)]
+    assert "held 5 GPU-h and no sample saw any activity: 7" in hints[0].evidence
+    assert "for 0.5 GPU-h, up to 30 min, after the last activity: 8" in hints[1].evidence
+    thin = [one._replace(coverage_pct=50.0) for one in (unused, tail)]
+    assert list(idle_hints(thin, 60.0)) == []
+
+
+def test_the_best_advice_comes_first_and_there_are_three() -> None:
+    hints = [Hint(str(hours), "", "colloc job 1", hours) for hours in (0.5, 3.0, 0.001, 2.0, 1.0)]
+    assert [one.what for one in best(hints)] == ["3.0", "2.0", "1.0"]
+    lines = text_of(mine(usage(), hints=hints))
+    assert lines[lines.index("  1. 3.0") + 2] == "     $ colloc job 1"
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_month(text: str) -> None:
+    report = mine(usage(job_name=text, job_id=text, gres=text), user=text, cluster=text, source=text,
+                  hints=[Hint(text, text, text, 1.0)])  # fmt: skip
+    shown = as_text(report, Terminal(60))
+    assert [character for character in shown if not character.isprintable() and character != "\n"] == []
+    assert json.loads(as_json(report))["idlest"][0]["job_name"] == text
+
+
+# --- where it is from ---
+
+
+def test_only_ones_own_runs_are_taken(tmp_path: Path) -> None:
+    rows = [run(), run("2", user="bob"), run("3", gres=())]
+    found = user_in_store(stored(tmp_path, rows, busy(900, 1800, 2700, 3600)), "ann", Window(0, 1e5, 1e5), SITE)
+    assert ([one.usage.job_id for one in found.runs], found.without_gpu) == (["1"], 1)
+    (one,) = found.runs
+    assert one.evidence is not None
+    assert one.evidence.gpu_mem_peak_mib == 3000
+
+
+def test_what_the_runs_would_have_fitted(tmp_path: Path) -> None:
+    store = stored(tmp_path, [run()], busy(900, 1800, 2700, 3600, sm=10.0, mib=6000))
+    runs = user_in_store(store, "ann", Window(0, 1e5, 1e5), SITE).runs
+    fit = _fit_of("ann", list(_fitting(runs, SITE)))
+    assert fit == Fit("ann", 1.0, 1.0, near(6 / 7), "gpu:h100_1g.10gb:1")
+    assert list(_fitting([one._replace(evidence=None) for one in runs], SITE)) == []
+
+
+def test_kept_evidence_gives_a_run_its_figures() -> None:
+    blank = usage(util_used_gpu_hours=None, sm_used_gpu_hours=None, gpu_mem_peak_mib=None, methods=())
+    kept = evidence(sampled_s=1800.0, sm_active_mean_pct=20.0)
+    shown = _with_evidence(RunFound(blank, None, kept)).usage
+    assert (shown.sm_measured_gpu_hours, shown.sm_used_gpu_hours) == (0.5, 0.1)
+    assert (shown.coverage_pct, shown.methods, shown.gpu_mem_peak_mib) == (50.0, ("evidence kept for csub",), 8000)
+    bound = _with_evidence(RunFound(blank, None, kept._replace(sm_is_bound=True))).usage
+    assert (bound.sm_measured_gpu_hours, bound.sm_used_gpu_hours) == (0.0, None)
+    assert _with_evidence(RunFound(usage(), None, kept)).usage == usage()
+
+
+SACCT = r"""
+[ "$1" = -e ] && { echo "{fields}"; exit 0; }
+for word; do
+    case $before in -o) names=$word ;; -u) user=$word ;; esac
+    case $word in --delimiter=*) end=${word#--delimiter=} ;; esac
+    before=$word
+done
+[ "$user" = "{user}" ] || exit 3
+echo "$names," | sed "s/,/$end/g"
+echo "{row}" | sed "s/|/$end/g; s/\$/$end/"
+"""
+
+
+def test_without_a_store_slurm_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
+    (tmp_path / "site.toml").write_text('schema = 1\ncluster = "c"\nslurm_release = "22.05"\n')
+    now_s = int(datetime.now(UTC).timestamp())
+    times = f"{now_s - 2 * HOUR}|{now_s - 2 * HOUR}|{now_s - HOUR}"
+    row = f"61|61|c|{own_name()}|lab|gpu|normal|COMPLETED|{times}|00:00:00|gres/gpu=1|n1|train"
+    script = SACCT.replace("{row}", row).replace("{user}", own_name()).replace("{fields}", " ".join(FIELDS))
+    program(tmp_path, "sacct", script, monkeypatch)
+    program(tmp_path, "sacctmgr", "echo 'gres|gpu'\n", monkeypatch)
+    assert colloc("me") == 0
+    said = capsys.readouterr().out
+    assert "  allocated  1 GPU-h in whole-GPU equivalents\n  SM active  not measured\n" in said
+    assert "  source     sacct, and what is kept of one's own jobs for csub\n" in said
+    program(tmp_path, "sacct", "echo 'slurmdbd: Connection refused' >&2\nexit 1\n", monkeypatch)
+    assert colloc("me") == 2
+    assert "Connection refused; and in its place: store '" in capsys.readouterr().err

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of a usage report in a real browser: what it draws, does, loads, and is without sight or mouse."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_core_python.selenium import Axe
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+from slurm_colloc.report import usage_page
+from slurm_colloc.report.formats import as_html
+from slurm_colloc.report.usage import UsageReport
+from tests.unit.charts_made import made_report
+from tests.unit.hostile import HOSTILE
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+CHARTS = ("over-time", "week-allocated", "week-used", "groups", "util-sm", "collocation", "predicted", "coverage")
+DARK = [{"name": "prefers-color-scheme", "value": "dark"}]
+
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER) and not os.environ.get("COLLOC_REQUIRE_CLUSTER"),
+    reason="needs Debian's chromium and chromium-driver",
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM or ""
+    profile = tmp_path_factory.mktemp("profile")
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", f"--user-data-dir={profile}"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def five(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("pages"), made_report(5, 30))
+
+
+def written(folder: Path, report: UsageReport) -> Path:
+    path = folder / "report.html"
+    path.write_text(as_html(report))
+    return path
+
+
+def show(browser: webdriver.Chrome, page: Path, width: int = 1280, media: str = "", features: Any = ()) -> None:
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": list(features)})
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    for kind in ("browser", "performance"):
+        browser.get_log(kind)
+    browser.get(page.as_uri())
+    drawn(browser, ".chart", len(browser.find_elements(By.CSS_SELECTOR, "[data-figure]")))
+
+
+def drawn(browser: webdriver.Chrome, what: str, count: int) -> None:
+    def all_drawn(driver: webdriver.Chrome) -> bool:
+        return len(driver.find_elements(By.CSS_SELECTOR, f"{what} svg.marks")) == count
+
+    WebDriverWait(browser, 60).until(all_drawn)
+
+
+def run(browser: webdriver.Chrome, script: str, *values: Any) -> Any:
+    return browser.execute_script(script, *values)
+
+
+def names(browser: webdriver.Chrome) -> list[str]:
+    found: list[str] = run(
+        browser, "return [...document.querySelectorAll('#table tbody tr:not([hidden]) th')].map(h => h.textContent)"
+    )
+    return found  # fmt: skip
+
+
+def test_it_draws_everything_without_network_or_complaint(browser: webdriver.Chrome, five: Path) -> None:
+    show(browser, five)
+    assert [one.get_attribute("data-figure") for one in browser.find_elements(By.CSS_SELECTOR, ".chart")] == list(
+        CHARTS
+    )
+    assert browser.get_log("browser") == []
+    asked = re.findall(r'"method":"Network.requestWillBeSent".*?"url":"([^"]*)"', str(
+        [entry["message"] for entry in browser.get_log("performance")]))  # fmt: skip
+    assert asked, "the browser reports what it loads"
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    # No other code than the page's own may run.
+    added = (
+        "const one = document.createElement('script'); one.textContent = 'window.ran = 1'; document.body.append(one)"
+    )
+    assert run(browser, f"{added}; return window.ran") is None
+    assert "Content Security Policy" in browser.get_log("browser")[0]["message"]
+
+
+def test_sorts_by_key_and_says_so(browser: webdriver.Chrome, five: Path) -> None:
+    show(browser, five)
+    header = browser.find_elements(By.CSS_SELECTOR, "#table thead th")[2]
+    assert header.text == "RUNS"
+    header.find_element(By.TAG_NAME, "button").send_keys(Keys.ENTER)
+    script = "return [...document.querySelectorAll('#table tbody tr')].map(row => Number(row.cells[2].textContent))"
+    assert header.get_attribute("aria-sort") == "descending"
+    falling = run(browser, script)
+    assert falling == sorted(falling, reverse=True)
+    header.find_element(By.TAG_NAME, "button").send_keys(Keys.ENTER)
+    assert (header.get_attribute("aria-sort"), run(browser, script)) == ("ascending", falling[::-1])
+    assert browser.find_element(By.ID, "found").text == "sorted by RUNS, ascending"
+    browser.find_element(By.CSS_SELECTOR, "#table thead button").send_keys(Keys.ENTER)
+    assert names(browser) == ["ann", "bob", "carol", "dave", "erin"]
+    assert len(browser.find_elements(By.CSS_SELECTOR, "[aria-sort]")) == 1
+
+
+def test_searches(browser: webdriver.Chrome, five: Path) -> None:
+    show(browser, five)
+    browser.find_element(By.ID, "search").send_keys("AN")
+    assert names(browser) == ["ann"]
+    assert browser.find_element(By.ID, "found").text == "1 of 5 shown; the last row is of all"
+
+
+def test_a_rows_details_open_by_key_and_close_by_escape(browser: webdriver.Chrome, five: Path) -> None:
+    show(browser, five)
+    button = browser.find_element(By.CSS_SELECTOR, "#table tbody button")
+    button.send_keys(Keys.ENTER)
+    dialog = browser.find_element(By.ID, "detail")
+    drawn(browser, "#detail", 1)
+    assert browser.find_element(By.ID, "detail-name").text == button.text == "bob"
+    for said in ("ALLOC GPU-h", "By kind of GPU", "a100_1g.10gb", "not measured", "train_0", "would have fitted"):
+        assert said in dialog.text
+    browser.switch_to.active_element.send_keys(Keys.ESCAPE)
+    assert not dialog.is_displayed()
+    assert browser.switch_to.active_element == button, "the focus goes back to where it was"
+
+
+def test_what_is_under_the_pointer_has_denominator_and_method(browser: webdriver.Chrome, five: Path) -> None:
+    show(browser, five)
+    webdriver.ActionChains(browser).move_to_element(
+        browser.find_element(By.CSS_SELECTOR, "#table tbody td:nth-child(10)")
+    ).perform()
+    said = browser.find_element(By.ID, "tip").text
+    assert re.search(
+        r"SM % [\d.]+\n.*over the GPU-hours measured.*\nmeasured: \d.* GPU-h by SM.*\nmethod: measured", said
+    )
+    chart = browser.find_element(By.CSS_SELECTOR, "[data-figure=collocation] svg")
+    run(browser, "arguments[0].scrollIntoView({block: 'center'})", chart)
+    webdriver.ActionChains(browser).move_to_element_with_offset(chart, -150, -30).pause(0.5).move_by_offset(
+        2, 1
+    ).perform()
+    assert re.search("at a time\n.* of 103 sampled GPU-h", browser.find_element(By.ID, "tip").text)
+
+
+@pytest.mark.parametrize(("width", "features"), [(1280, ()), (1280, DARK), (375, ()), (375, DARK)])
+def test_accessible_and_never_wider_than_the_screen(
+    browser: webdriver.Chrome, five: Path, width: int, features: Any
+) -> None:
+    show(browser, five, width, features=features)
+    assert run(browser, "return document.documentElement.scrollWidth") <= width
+    found = Axe().run(browser)["violations"]
+    assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found] == []
+    for chart in browser.find_elements(By.CSS_SELECTOR, ".chart"):
+        assert len(chart.get_attribute("aria-label") or "") > 30
+    browser.find_element(By.CSS_SELECTOR, "#table tbody button").send_keys(Keys.ENTER)
+    drawn(browser, "#detail", 1)
+    assert [one["id"] for one in Axe().run(browser)["violations"]] == []
+
+
+def test_dark_differs_and_print_is_light_with_all_rows(browser: webdriver.Chrome, five: Path) -> None:
+    def seen(what: str) -> str:
+        script = "return getComputedStyle(document.querySelector(arguments[0]))[arguments[1]]"
+        value: str = run(browser, script, *what.rsplit(" ", 1))
+        return value
+
+    show(browser, five)
+    light = (seen("body backgroundColor"), seen("[data-figure=collocation] text fill"))
+    show(browser, five, features=DARK)
+    dark = (seen("body backgroundColor"), seen("[data-figure=collocation] text fill"))
+    assert all(a != b for a, b in zip(light, dark, strict=True))
+    show(browser, five, media="print", features=DARK)
+    assert seen("body backgroundColor") == "rgb(255, 255, 255)"
+    assert seen(".scroll.tall overflow") == "visible"
+    assert seen("tbody tr breakInside") == "avoid"
+    assert (seen("details display"), seen("figcaption display"), seen(".tools display")) == ("none", "block", "none")
+
+
+def test_without_what_draws_tables_stand_for_the_charts(
+    browser: webdriver.Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_page, "find_spec", lambda name: None)
+    page = written(tmp_path, made_report(5, 30))
+    show(browser, page, media="print")
+    assert {item.get_attribute("id") for item in browser.find_elements(By.TAG_NAME, "figure")} == {*CHARTS} - {"groups"}
+    for figure in browser.find_elements(By.TAG_NAME, "figure"):
+        assert figure.find_element(By.TAG_NAME, "table").is_displayed()
+        assert not figure.find_elements(By.CLASS_NAME, "legend")
+
+
+def test_hours_have_no_letters_that_are_read_as_minutes(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    report = made_report(5, 30)
+    small = (group._replace(allocated_gpu_hours=(group.allocated_gpu_hours or 0.0) / 1e5) for group in report.groups)
+    show(browser, written(tmp_path, report._replace(groups=tuple(small))))
+    labels = browser.find_elements(By.CSS_SELECTOR, "[data-figure=groups] .role-axis-label text")
+    said = [label.get_attribute("textContent") or "" for label in labels]
+    assert any(text.startswith("0.0") for text in said), said
+    assert not [text for text in said if re.search("[a-zµ]", text)]
+
+
+@pytest.mark.parametrize("with_charts", [True, False])
+def test_hostile_names_are_words(browser: webdriver.Chrome, tmp_path: Path, with_charts: bool) -> None:
+    odd = (*HOSTILE, "</script><script>document.title='x'</script>", "<!--", "javascript:alert(1)")
+    report = made_report(20, 30, odd)._replace(cluster=odd[0])
+    report = report if with_charts else report._replace(charts=None)
+    show(browser, written(tmp_path, report))
+    assert browser.title.startswith("GPU use on <script>alert(1)</script>")
+    assert browser.get_log("browser") == []
+    shown = names(browser)
+    assert {"<script>alert(1)</script>", "<!--", "abc?gpj.exe"} <= set(shown)
+    assert all(character.isprintable() for name in shown for character in name)
+    for button in browser.find_elements(By.CSS_SELECTOR, "#table tbody button"):
+        run(browser, "arguments[0].click()", button)
+        assert browser.find_element(By.ID, "detail-name").text == " ".join(button.text.split())
+        run(browser, "document.getElementById('close').click()")
+    assert browser.get_log("browser") == []
+
+
+def test_two_thousand_users_and_a_year(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    page = written(tmp_path, made_report(2000, 365))
+    assert page.stat().st_size <= 3_000_000
+    show(browser, page)
+    assert browser.get_log("browser") == []
+    assert len(names(browser)) == 2000
+    run(browser, "document.querySelectorAll('#table thead button')[3].click()")
+    browser.find_element(By.ID, "search").send_keys("heidi0231")
+    assert names(browser) == ["heidi0231"]
+    show(browser, page, 375)
+    assert run(browser, "return document.documentElement.scrollWidth") <= 375

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The usage report as data: what each format says, and that no name in it does anything."""
+
+import csv
+import io
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import jsonschema
+import pytest
+from markdown_it import MarkdownIt
+
+from slurm_colloc.accounting.export import parquet_bytes
+from slurm_colloc.report.formats import (
+    FORMATS,
+    SCHEMA,
+    TEXTS,
+    about,
+    as_csv,
+    as_json,
+    as_markdown,
+    flat,
+    json_schema,
+)
+from slurm_colloc.report.text import inert, printable
+from slurm_colloc.report.usage import UsageReport
+from tests.unit.hostile import HOSTILE
+from tests.unit.reports import NOTHING, cells_of, full, group, page, report
+
+ALL_HOSTILE = pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+
+
+def test_formats() -> None:
+    assert FORMATS == ("table", "csv", "json", "markdown", "parquet", "html")
+    assert set(TEXTS) | {"table", "markdown", "parquet"} == set(FORMATS)
+
+
+# --- JSON ---
+
+
+@cache
+def validator() -> jsonschema.Draft202012Validator:
+    schema = json.loads(json_schema())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())
+
+
+@pytest.mark.parametrize("shown", [report(), report(group(), NOTHING), full()], ids=["empty", "bare", "full"])
+def test_json_is_as_its_schema_says(shown: UsageReport) -> None:
+    validator().validate(json.loads(as_json(shown)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema": SCHEMA - 1},
+        {"groups": [{"name": "ann"}]},
+        {"runs": 1.5},
+        {"more": 1},
+        {"since": 0},
+        {"rejected": {"why": "many"}},
+        {"recorded": ["2026-01-01T00:00:00+00:00"]},
+        {"charts": {}},
+    ],
+)
+def test_what_is_not_a_report_is_not_taken_for_one(change: dict[str, Any]) -> None:
+    assert not validator().is_valid(json.loads(as_json(full())) | change)
+
+
+def test_the_schema_describes_every_noun() -> None:
+    about_it = json.loads(json_schema())
+    assert about_it["properties"]["schema"] == {"const": SCHEMA}
+    assert all(noun["description"] for noun in about_it["$defs"].values())
+    assert {"Group", "GroupUsage", "Fit", "TimeUsage", "StrayUse"} <= set(about_it["$defs"])
+    assert about_it["$defs"]["Collocation"]["properties"]["saved_gpu_hours"] == {"type": "number"}
+    assert not {"templates", "of_text"} & set(about_it["properties"])
+
+
+# --- Markdown ---
+
+
+def rendered(text: str) -> tuple[list[str], list[list[str]]]:
+    """Return the tags that a renderer makes of ``text``, and the words in its table."""
+    tokens = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(text)
+    tags, rows = [], list[list[str]]()
+    for token in tokens:
+        tags += [
+            token.type,
+            *(child.type for child in token.children or [] if child.type not in ("text", "text_special")),
+        ]
+        if token.type == "tr_open":
+            rows.append([])
+        elif token.type == "inline" and rows:
+            rows[-1].append("".join(child.content for child in token.children or []))
+    return tags, rows
+
+
+def test_markdown() -> None:
+    lines = as_markdown(full()).splitlines()
+    assert lines[0].startswith("**GPU use on c, 2026-11-01 00:00:00+00:00 to ")
+    assert lines[2].startswith("| USER | RUNS | ALLOC GPU-h | ")
+    assert lines[3].startswith("| --- | ---: | ---: |")
+    assert [line.split(" | ")[0] for line in lines[4:7]] == ["| ann", "| ann", "| **total**"]
+    assert lines[-1].startswith("- rows in 5: 5 used")
+    _, rows = rendered(as_markdown(report(group("b"), group("a"))))
+    assert [row[0] for row in rows[:4]] == ["USER", "b", "a", "total"]
+    assert len({len(row) for row in rows[:3]}) == 1
+
+
+def test_markdown_sums_up_what_is_beyond_the_top() -> None:
+    _, rows = rendered(as_markdown(report(*(group(f"u{n}") for n in range(5))), 2))
+    assert [row[0] for row in rows[:5]] == ["USER", "u0", "u1", "(3 others)", "total"]
+
+
+@ALL_HOSTILE
+def test_a_name_in_markdown_is_only_shown(name: str) -> None:
+    made = as_markdown(report(group(name), cluster=name, rejected={name: 1}))
+    usual = as_markdown(report(group("ann"), cluster="c", rejected={"why": 1}))
+    tags, rows = rendered(made)
+    assert tags == rendered(usual)[0]
+    assert rows[1][0].strip("\N{NO-BREAK SPACE}") == printable(name).strip()
+    assert not re.search(r"(?i)://|www\.", made), "many renderers make links of these"
+
+
+# --- Parquet ---
+
+
+def parquet(shown: UsageReport, folder: Path) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
+    """Return the first row, the columns' types, and what the file says of itself."""
+    path = folder / "report.parquet"
+    path.write_bytes(parquet_bytes(*flat(shown), about(shown)))
+    with duckdb.connect() as database:
+        found = database.execute("FROM read_parquet($path)", {"path": str(path)})
+        kinds = {column[0]: str(column[1]) for column in found.description}
+        row = found.fetchone() or (None,) * len(kinds)
+        known = database.execute("SELECT key, value FROM parquet_kv_metadata($path)", {"path": str(path)}).fetchall()
+    return dict(zip(kinds, row, strict=True)), kinds, {key.decode(): value.decode() for key, value in known}
+
+
+def test_parquet(tmp_path: Path) -> None:
+    row, kinds, said = parquet(full(), tmp_path)
+    assert (row["user"], row["jobs"], row["allocated_gpu_hours"], row["gpu_cost"]) == ("ann", 1, 1.0, 2.0)
+    assert (row["fit_unit"], row["fit_gpu_hours"], row["methods"]) == ("1g.10gb", 0.5, "measured")
+    assert [kinds[name] for name in ("user", "jobs", "gpu_mem_peak_mib", "sm_weighted_pct", "methods", "co2_kg")] == [
+        *("VARCHAR", "BIGINT", "BIGINT", "DOUBLE", "VARCHAR", "DOUBLE")
+    ]
+    assert said == {
+        "schema": str(SCHEMA),
+        "cluster": "c",
+        "group_by": "user",
+        "mig_by": "compute slices",
+        "since": "2026-11-01T00:00:00+00:00",
+        "until": "2026-11-02T00:00:00+00:00",
+    }
+    blank, _, _ = parquet(report(NOTHING), tmp_path)
+    assert [blank[name] for name in ("sm_used_gpu_hours", "coverage_pct", "fit_unit", "co2_kg")] == [None] * 4
+    assert parquet(report(), tmp_path)[1] == kinds, "an empty one has the same columns"
+
+
+@ALL_HOSTILE
+def test_a_name_in_parquet_is_itself(name: str, tmp_path: Path) -> None:
+    row, _, said = parquet(report(group(name), cluster=name), tmp_path)
+    whole = name.encode(errors="backslashreplace").decode()
+    assert (row["user"], said["cluster"]) == (whole, whole)
+
+
+# --- CSV, JSON, HTML ---
+
+
+def _ours(text: str) -> str:
+    """Return a page without Vega, whose text has tabs."""
+    return re.sub(r'<script type="module">.*?</script>', "", text, flags=re.DOTALL)
+
+
+@ALL_HOSTILE
+@pytest.mark.parametrize("form", TEXTS)
+def test_hostile_names_are_harmless(form: str, name: str) -> None:
+    text = _ours(TEXTS[form](report(group(name), cluster=name, rejected={name: 1})))
+    text.encode()
+    assert [letter for letter in text if not letter.isprintable() and letter != "\n"] == []
+    plain = _ours(TEXTS[form](report(group("x"), cluster="x", rejected={"x": 1})))
+    assert text.count("\n") == plain.count("\n")
+    if form == "html":
+        assert page(text).tags == page(plain).tags
+        assert page(text).attributes == page(plain).attributes
+        assert printable(name).strip() in cells_of(text)
+    if form == "json":
+        assert json.loads(text)["groups"][0]["name"] == name
+        validator().validate(json.loads(text))
+
+
+@ALL_HOSTILE
+def test_no_formula_in_csv(name: str) -> None:
+    (_, row) = csv.reader(io.StringIO(as_csv(report(group(name)))))
+    assert row[0] == inert(name)
+    assert row[0][:1] not in ("=", "+", "-", "@", "\t", "\r", "\n")

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc top: who holds GPUs now, what is known of their use, and a terminal that is left as it was."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from slurm_colloc.accounting.live import live_by_prometheus, live_use
+from slurm_colloc.accounting.sources.prometheus_server import Series, Server
+from slurm_colloc.charted import LiveUse
+from slurm_colloc.cli.colloc import top as command
+from slurm_colloc.cli.colloc.top import _by_journals
+from slurm_colloc.errors import InputError, ProcessError
+from slurm_colloc.model import Gres
+from slurm_colloc.observe.journal import append, newest
+from slurm_colloc.report.layout import Terminal
+from slurm_colloc.report.top import Top, TopJob, as_json, as_text
+from slurm_colloc.slurm.running import Held, holders_question, parse_holders
+from tests.unit.hostile import HOSTILE
+from tests.unit.made import device, near, process, seen
+from tests.unit.programs import colloc, program
+
+LINE = "61|60_1|ann|cpu=4,gres/gpu=1,gres/gpu:h100=1|gres:gpu:1|1:02:03|gpu|g1|"
+
+
+def held(name: str = "61", user: str = "ann", **fields: object) -> Held:
+    return Held(name, name, user, (Gres("gpu", "h100", 1),), 60.0, "gpu", "g1")._replace(**fields)  # type: ignore[arg-type]
+
+
+def live(sm: float | None = 10.0, **fields: object) -> LiveUse:
+    return LiveUse(0.0, 1, 50.0, sm, 3000)._replace(**fields)  # type: ignore[arg-type]
+
+
+def picture(*jobs: TopJob) -> Top:
+    return Top("c", 0.0, 16.0, jobs, "the agents", 0)
+
+
+# --- what squeue says ---
+
+
+def test_holders_are_jobs_with_gpus_or_shares() -> None:
+    lines = [LINE, "62|62|bob|cpu=1|N/A|0:01|cpu|c1|", "63|63|eve|cpu=1,gres/shard=2||0:01|gpu|g2|",
+             "64|64|bob|cpu=1|gres:mps:30|0:01|gpu|g2|", "torn|line", "65|65|a|b|cpu=1|N/A|0:01|cpu|c1|"]  # fmt: skip
+    found, rejected = parse_holders("\n".join(lines))
+    assert [(one.name, one.user, [str(gres) for gres in one.gres]) for one in found] == [
+        ("60_1", "ann", ["gpu:h100:1"]),
+        ("63", "eve", ["shard:2"]),
+        ("64", "bob", ["mps:30"]),
+    ]
+    assert rejected == 2
+    assert holders_question()[:5] == ("squeue", "-h", "-a", "-t", "R")
+
+
+# --- what is known of their use ---
+
+
+class Known(Server):
+    """A Prometheus server with these series."""
+
+    def __init__(self, series: Mapping[str, Sequence[Series]]) -> None:
+        super().__init__("http://prometheus:9090")
+        self._series = series
+
+    def names(self, wanted: object, since_s: float, until_s: float) -> frozenset[str]:
+        return frozenset(self._series) & frozenset(wanted)  # type: ignore[call-overload, no-any-return]
+
+    def samples(self, metric: str, since_s: float, until_s: float) -> tuple[Series, ...]:
+        return tuple(
+            (labels, [point for point in points if since_s <= point[0] < until_s])
+            for labels, points in self._series[metric]
+        )
+
+
+def test_an_agents_metrics_by_a_prometheus_server() -> None:
+    def of(job: str, uuid: str, *points: tuple[float, float]) -> Series:
+        return {"job_id": job, "uuid": uuid, "method": "measured"}, points
+
+    server = Known(
+        {
+            "colloc_job_gpu_sm_active_ratio": [
+                of("1", "GPU-0", (900, 0.5), (990, 0.1)),
+                of("1", "GPU-1", (990, 0.3)),
+                of("2", "GPU-2", (100, 0.9)),
+                of("", "GPU-3", (990, 0.9)),
+            ],
+            "colloc_job_gpu_memory_used_bytes": [of("1", "GPU-0", (990, 2**30)), of("1", "GPU-1", (990, 2**30))],
+        }
+    )
+    found = live_by_prometheus(server, 1000.0)
+    assert list(found) == ["1"]
+    assert found["1"] == LiveUse(990, 2, None, near(20.0), 2048)
+
+
+def test_an_exporters_figure_of_a_shared_gpu_is_nobodys() -> None:
+    def of(job: str, uuid: str, *points: tuple[float, float]) -> Series:
+        return {"hpc_job": job, "UUID": uuid, "gpu": "0", "Hostname": "g1", "modelName": "H100"}, points
+
+    twice = ((930, 40.0), (960, 40.0), (990, 40.0))
+    series = [of("1", "GPU-0", *twice), of("2", "GPU-1", *twice), of("3", "GPU-1", *twice)]
+    found = live_by_prometheus(Known({"DCGM_FI_DEV_GPU_UTIL": series}), 1000.0)
+    assert {job: one.gpu_util_pct for job, one in found.items()} == {"1": 40.0}
+    with pytest.raises(InputError, match="has no metric of dcgm-exporter"):
+        live_by_prometheus(Known({}), 1000.0)
+
+
+def test_the_newest_round_of_each_node_speaks(tmp_path: Path) -> None:
+    folder = str(tmp_path / "journal")
+    for at_s, util in ((1000.0, 90.0), (1010.0, 40.0)):
+        append(folder, seen(at_s, [device(gpu_util_pct=util)], [process()]))
+    append(folder, seen(500.0, [device("GPU-9")], [process("9", uuid="GPU-9")], node="g2"))
+    with open(tmp_path / "journal/g1/19700101T00.journal", "ab") as stream:
+        stream.write(b"torn")
+    assert [one.at_s for one in newest(folder, 950.0)] == [1010.0]
+    found = _by_journals(folder, 950.0)
+    assert list(found) == ["1"]
+    assert (found["1"].gpu_util_pct, found["1"].gpu_mem_mib) == (40.0, 3000)
+
+
+def test_memory_of_which_a_part_is_not_known_is_not_known() -> None:
+    assert live_use([{"gpu_mem_mib": 1.0}, {"gpu_mem_mib": None}], 0.0).gpu_mem_mib is None
+    assert live_use([{}], 0.0) == LiveUse(0.0, 1, None, None, None)
+
+
+# --- the picture ---
+
+
+def test_the_picture() -> None:
+    jobs = [
+        TopJob(held(), 1.0, live()),
+        TopJob(held("62"), 2.0, None),
+        TopJob(held("63", "bob"), None, live(None, gpu_mem_mib=None)),
+    ]
+    lines = as_text(picture(*jobs)).splitlines()
+    assert lines[0].endswith(
+        ": 3 jobs with GPUs of 2 users, 3+? GPUs of 16 installed (site.toml) in whole-GPU equivalents"
+    )
+    assert lines[1] == "use known of 2 of 3 jobs: the agents"
+    assert [line.split() for line in lines[5:7]] == [
+        ["ann", "2", "3", "10", "50", "3000"],
+        ["bob", "1", "?", "-", "50", "-"],
+    ]
+    # The least used first; of which nothing is known, last.
+    assert [line.split()[0] for line in lines[-3:]] == ["61", "63", "62"]
+    assert lines[-1].split()[-3:] == ["-", "-", "-"]
+
+
+def test_what_is_not_known_of_any_or_of_a_part_is_not_nothing() -> None:
+    top = picture(
+        TopJob(held("1"), None, live(gpu_mem_mib=None)),
+        TopJob(held("2"), None, live()),
+        TopJob(held("3", "bob"), 2.0, live()),
+    )
+    lines = as_text(top).splitlines()
+    assert ", 2+? GPUs of 16 installed" in lines[0]
+    rows = {line.split()[0]: line.split()[1:] for line in lines if line}
+    assert rows["ann"] == ["2", "?", "10", "50", "-"]
+    assert rows["bob"] == ["1", "2", "10", "50", "3000"]
+    assert rows["all"] == ["3", "2+?", "10", "50", "-"]
+    assert [one["gpus"] for one in json.loads(as_json(top))["users"]] == [2.0, None]
+    assert ", 0 GPUs" in as_text(picture())
+
+
+def test_the_picture_fits_the_terminal() -> None:
+    jobs = [TopJob(held(str(number))._replace(user="日本語" * 9), 1.0, None) for number in range(100)]
+    text = as_text(picture(*jobs), Terminal(50), 20)
+    assert max(map(cell_len, text.splitlines())) <= 50, "a wide letter takes two columns"
+    assert len(text.splitlines()) == 20
+    assert "more lines" in text
+
+
+def test_an_empty_cluster() -> None:
+    assert "no job holds a GPU" in as_text(picture())
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_picture(text: str) -> None:
+    top = picture(TopJob(held(text, text, partition=text, node_list=text), 1.0, None))._replace(source=text)
+    shown = as_text(top)
+    assert [character for character in shown if not character.isprintable() and character != "\n"] == []
+    assert json.loads(as_json(top))["jobs"][0]["user"] == text
+
+
+# --- the program ---
+
+
+@pytest.fixture
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    program(tmp_path, "squeue", f"echo x >> '{tmp_path}/calls'\n[ -e '{tmp_path}/fails' ] && {{ echo 'slurmctld is down' >&2; exit 1; }}\necho '{LINE}'\n", monkeypatch)  # fmt: skip  # noqa: E501
+    (tmp_path / "site.toml").write_text('schema = 1\ncluster = "c"\nslurm_release = "22.05"\n')
+    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path
+
+
+def test_without_a_terminal_it_looks_once(queue: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert colloc("top") == 0
+    assert "1 job with GPUs of 1 user, 1 GPUs" in capsys.readouterr().out
+    assert colloc("top", "--format", "json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["schema"], shown["jobs"][0]["live"], shown["installed_gpus"]) == (1, None, None)
+    assert (queue / "calls").read_text() == "x\nx\n"
+    (queue / "fails").touch()
+    assert colloc("top", "--once") == CODE
+    assert "slurmctld is down" in capsys.readouterr().err
+
+
+CODE = ProcessError.exit_status
+
+
+@pytest.mark.parametrize("argv", [("--every", "1"), ("--format", "csv"), ("--prometheus", "ftp://x")])
+def test_what_top_refuses(queue: Path, argv: tuple[str, ...]) -> None:
+    assert colloc("top", *argv) == 2
+    assert not (queue / "calls").exists()
+
+
+def test_a_queue_that_fails_is_asked_ever_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    def pressed(wait_s: float) -> bool:
+        waits.append(wait_s)
+        return len(waits) == 9
+
+    def look() -> Top:
+        if len(waits) == 7:
+            return picture()
+        raise ProcessError("slurmctld is down")
+
+    monkeypatch.setattr(command, "_pressed", pressed)
+    command._refresh(look, 10.0)
+    assert waits == [20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 300.0, 10.0, 20.0]
+
+
+def _until(terminal: int, wanted: Callable[[str], bool]) -> str:
+    text = ""
+    end_s = time.monotonic() + 60
+    while time.monotonic() < end_s and not wanted(text):
+        if select.select([terminal], [], [], 0.2)[0]:
+            try:
+                text += os.read(terminal, 65536).decode()
+            except OSError:  # the other end is closed
+                break
+    return text
+
+
+@pytest.mark.parametrize("end", ["q", "\x03", signal.SIGTERM])
+def test_the_terminal_is_left_as_it_was(queue: Path, end: str | signal.Signals) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "slurm_colloc.cli.colloc", "top"])
+    before = termios.tcgetattr(terminal)
+    shown = _until(terminal, lambda text: "q ends" in text)
+    assert "1 job with GPUs" in shown
+    assert termios.tcgetattr(terminal) != before
+    if isinstance(end, str):
+        os.write(terminal, end.encode())
+    else:
+        os.kill(pid, end)
+    left = _until(terminal, lambda text: "\x1b[?1049l" in text)
+    assert re.search(r"\x1b\[\?25h\x1b\[\?1049l", left)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status == (0 if end == "q" else 130)
+    assert termios.tcgetattr(terminal) == before
+    os.close(terminal)

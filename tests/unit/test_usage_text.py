@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The usage report on terminals of all widths."""
+
+import re
+
+import pytest
+from rich.cells import cell_len
+
+from slurm_colloc.charted import Fit
+from slurm_colloc.measured import GroupUsage
+from slurm_colloc.report.layout import Terminal
+from slurm_colloc.report.text import printable
+from slurm_colloc.report.usage import UsageReport, added, shortened
+from slurm_colloc.report.usage_text import as_table, columns
+from tests.unit.hostile import HOSTILE
+from tests.unit.made import near
+from tests.unit.reports import NOTHING, full, group, report
+
+ESSENTIAL = ["USER", "RUNS", "ALLOC GPU-h", "COV %", "SM %", "IDLE GPU-h", "FITS %", "USE"]
+
+
+def holding(name: str, hours: float, **fields: float | None) -> GroupUsage:
+    """Return a group whose hours are half sampled, and a quarter of that used."""
+    half = {"util_measured_gpu_hours": hours / 2, "sm_measured_gpu_hours": hours / 2}
+    used = {"sm_used_gpu_hours": hours / 8, "sm_idle_gpu_hours": 3 * hours / 8, "sm_weighted_pct": 25.0}
+    base = {"allocated_gpu_hours": hours, "coverage_pct": 50.0, "coverage_known_gpu_hours": hours}
+    return group(name, **{**half, **used, **base, **fields})
+
+
+def many(count: int) -> UsageReport:
+    groups = [holding(f"somebody_no_{number:04}", 100.0 + number) for number in range(count, 0, -1)]
+    fits = [Fit(one.name, 10.0, 5.0, 4.0, "1g.10gb") for one in groups]
+    whole = Fit("total", 10.0 * count, 5.0 * count, 4.0 * count, "1g.10gb")
+    return report(*groups, total=added("total", groups), fits=(*fits, whole))
+
+
+def table_of(text: str) -> list[list[str]]:
+    """Return the cells of the titles, and of the rows."""
+    lines = text.split("\n\n")[1].splitlines()
+    return [re.split(r"  +", line.strip()) for line in lines if set(line) != {"-"}]
+
+
+@pytest.mark.parametrize("width", range(12, 241, 12))
+@pytest.mark.parametrize("name", ["ann", "日本語の利用者" * 4, "e\u0301" * 40, "x" * 70])
+def test_no_line_is_wider_than_the_terminal(width: int, name: str) -> None:
+    shown = report(*many(3).groups, group(name), fits=many(3).fits, cluster=name, rejected={name: 1})
+    assert max(map(cell_len, as_table(shown, Terminal(width)).splitlines())) <= width
+
+
+def test_eighty_columns_have_what_matters_and_a_bar() -> None:
+    titles, *rows = table_of(as_table(many(3), Terminal(80)))
+    assert titles == ESSENTIAL
+    assert rows[0][:-1] == ["somebody_no_0003", "1", "103.00", "50", "25.0", "38.62", "50"]
+    assert re.fullmatch("█+▒+░+", rows[0][-1])
+    assert rows[-1][0] == "total"
+
+
+def test_what_there_is_more_room_for_is_shown() -> None:
+    shown = many(3)
+    everything = ["USER", *(column.title for column in columns(shown)), "USE"]
+    assert table_of(as_table(shown, Terminal(300)))[0] == everything
+    assert table_of(as_table(shown))[0] == everything[:-1], "where it goes no person looks at a bar"
+    seen = [len(table_of(as_table(shown, Terminal(width)))[0]) for width in range(20, 300, 5)]
+    assert seen == sorted(seen)
+    assert seen[0] < len(ESSENTIAL)
+
+
+def test_without_a_terminal_nothing_is_cut_folded_or_summed() -> None:
+    shown = report(*(group("x" * 70 + str(number)) for number in range(30)), rejected={"y " * 100: 1})
+    text = as_table(shown)
+    assert len([line for line in text.splitlines() if line.startswith("x" * 70)]) == 30
+    assert "y " * 100 in text
+    assert not re.search("[█▒░…\x1b]", text)
+
+
+def test_columns_of_what_nobody_knows_are_left_out() -> None:
+    bare = many(2)._replace(fits=())
+    assert not {"FITS %", "IN", "FREED GPU-h"} & {column.title for column in columns(bare)}
+    assert "FITS" not in as_table(bare, Terminal(300))
+    priced = {column.title for column in columns(full())}
+    assert {"GPU EUR", "kWh EUR", "CO2 kg"} <= priced
+    assert "CO2 kg" not in {column.title for column in columns(bare)}
+
+
+def test_only_columns_that_are_shown_are_explained() -> None:
+    narrow, wide = as_table(many(2), Terminal(80)), as_table(many(2), Terminal(300))
+    for words in ("HELD: GPU time", "EMPTY: sampled", "FREED: what"):
+        assert words in wide
+        assert words not in narrow
+    assert "USE: ALLOC, as █ used (SM activity), ▒ covered and idle, ░ not covered." in narrow
+
+
+def test_the_metric_that_was_measured_is_the_one_shown() -> None:
+    unknown = dict.fromkeys(("sm_used_gpu_hours", "sm_idle_gpu_hours", "sm_weighted_pct"))
+    old = [holding("ann", 4.0, util_used_gpu_hours=1.0, util_idle_gpu_hours=1.0, util_weighted_pct=50.0, **unknown)]
+    titles, row, _ = table_of(as_table(report(*old, total=old[0]._replace(name="total")), Terminal(70)))
+    assert titles[4:6] == ["UTIL %", "IDLE GPU-h"]
+    assert row[4:6] == ["50.0", "1.0000"]
+
+
+def test_bars_are_as_long_as_what_was_allocated() -> None:
+    groups = [holding("big", 80.0), holding("half", 40.0), holding("tiny", 0.01), NOTHING._replace(name="unseen")]
+    shown = report(*groups, total=added("total", groups))
+    _, *rows = table_of(as_table(shown, Terminal(76)))
+    bars = [row[-1] for row in rows[:4]]
+    assert bars[0] == "█" * 2 + "▒" * 6 + "░" * 8
+    assert bars[1] == "█" + "▒" * 3 + "░" * 4
+    assert bars[2:] == ["░", "░"]
+    assert not re.search("[█▒░]", rows[4][-1]), "nobody's is as long as all of them"
+    over = holding("share", 8.0, sm_used_gpu_hours=9.0, sm_idle_gpu_hours=-5.0)
+    assert table_of(as_table(report(over, total=over), Terminal(76)))[1][-1] == "█" * 17
+
+
+def test_letters_and_colours_are_those_of_the_terminal() -> None:
+    plain = as_table(many(30), Terminal(80), 20)
+    coloured = as_table(many(30), Terminal(80, colour=True), 20)
+    assert "\x1b" not in plain
+    assert "\x1b[34m█" in coloured
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == plain
+    assert coloured.count("\x1b[0m") == len(re.findall(r"\x1b\[[1-9]\d*m", coloured))
+    ascii_only = as_table(
+        many(3)._replace(groups=(holding("x" * 90, 1.0), holding("日本", 1.0))), Terminal(80, encoding="ascii")
+    )
+    assert ascii_only.isascii()
+    assert "xxx...xxx" in ascii_only
+    assert r"\u65e5\u672c " in ascii_only
+    assert max(map(len, ascii_only.splitlines())) <= 80
+    assert "# used (SM activity), = covered and idle, . not covered" in ascii_only
+
+
+def test_two_thousand_users_are_twenty_and_the_others() -> None:
+    whole = many(2000)
+    short = shortened(whole, 20)
+    assert [one.name for one in short.groups[18:]] == ["somebody_no_1982", "somebody_no_1981", "(1980 others)"]
+    for field in ("jobs", "allocated_gpu_hours", "sm_used_gpu_hours", "sm_idle_gpu_hours", "held_idle_gpu_hours"):
+        assert sum(getattr(one, field) for one in short.groups) == near(getattr(whole.total, field))
+    assert sum(fit.freed_gpu_hours for fit in short.fits[:-1]) == near(whole.fits[-1].freed_gpu_hours)
+    rows = table_of(as_table(whole, Terminal(80), 20))
+    assert len(rows) == 23
+    assert rows[-2][:5] == ["(1980 others)", "1980", "2159190.00", "50", "25.0"]
+    assert shortened(many(21), 20) == many(21), "the others of one are that one"
+
+
+def test_the_others_are_not_known_where_none_of_them_is() -> None:
+    others = added("others", [NOTHING, NOTHING])
+    assert (others.jobs, others.allocated_gpu_hours, others.methods) == (2, 4.0, ())
+    unknown = ("util_used_gpu_hours", "sm_weighted_pct", "coverage_pct", "energy_kwh", "held_idle_gpu_hours")
+    assert [getattr(others, field) for field in unknown] == [None] * 5
+    # jobstats does not say how much of a job it saw: its hours are no part of the denominator.
+    some = added("others", [holding("a", 30.0, coverage_pct=40.0), holding("b", 10.0, coverage_pct=80.0), NOTHING])
+    assert some.coverage_pct == near(50.0)
+    assert some.sm_weighted_pct == near(25.0)
+    assert (some.sm_plain_pct, some.gpu_mem_peak_mib) == (None, 3000)
+
+
+def test_units_of_others_are_named_where_it_is_one() -> None:
+    fits = (Fit("a", 1.0, 1.0, 0.5, "1g"), Fit("b", 1.0, 1.0, 0.5, "1g"), Fit("c", 1.0, 0.0, 0.0, "7g"))
+    groups, whole = [holding(name, 1.0) for name in "xabc"], Fit("total", 3.0, 2.0, 1.0, "1g")
+    assert shortened(report(*groups, fits=(*fits, whole)), 1).fits == (Fit("(3 others)", 3.0, 2.0, 1.0, "1g"), whole)
+    mixed = (*fits[:2], Fit("c", 1.0, 1.0, 0.0, "2g"), whole)
+    assert shortened(report(*groups, fits=mixed), 1).fits[0].unit == ""
+
+
+def test_somebody_called_total_has_figures_of_their_own() -> None:
+    mine, whole = holding("total", 1.0), holding("total", 2.0)
+    fits = (Fit("total", 1.0, 0.25, 0.1, "1g"), Fit("total", 2.0, 1.0, 0.5, "2g"))
+    _, row, last = table_of(as_table(report(mine, total=whole, fits=fits), Terminal(80)))
+    assert (row[6], last[6]) == ("25", "50")
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("width", [None, 40, 80, 200])
+def test_no_name_acts_on_a_terminal(name: str, width: int | None) -> None:
+    fits = (Fit(name, 1.0, 0.5, 0.5, name), Fit("total", 1.0, 0.5, 0.5, name))
+    shown = report(group(name), cluster=name, rejected={name: 1}, fits=fits)
+    text = as_table(shown, Terminal(width))
+    assert [letter for letter in text if not letter.isprintable() and letter != "\n"] == []
+    assert len(table_of(text)) == 3
+    assert len(name) > 16 or printable(name) in text
+
+
+def test_a_narrow_terminal_shows_a_figure_rather_than_a_whole_name() -> None:
+    titles, first, *_ = table_of(as_table(many(3), Terminal(20)))
+    assert titles == ["USER", "ALLOC GPU-h"]
+    assert first[1] == "103.00"

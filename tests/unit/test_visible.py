@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose runs somebody may see: what Slurm says, what follows from it, and that nothing else is read."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.accounting.collocation import collocation
+from slurm_colloc.accounting.strays import stray_use
+from slurm_colloc.accounting.sweep import Window, sweep, unaccounted_hours
+from slurm_colloc.accounting.usage import group_usage
+from slurm_colloc.cli.colloc import seen
+from slurm_colloc.errors import ProcessError
+from slurm_colloc.report.formats import TEXTS, as_markdown
+from slurm_colloc.report.usage import UsageReport
+from slurm_colloc.report.usage_text import as_table
+from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.parse import parse_config
+from slurm_colloc.slurm.visible import EVERYBODY, Rights, Visible, parse_rights, visible_to
+from tests.unit.made import HOUR, RECORDED, RELEASES, device, process, run
+from tests.unit.made import seen as round_of
+from tests.unit.reports import group, report
+from tests.unit.stored import busy, stored
+
+NOBODY = Rights(64030, frozenset({"jobs"}), "None", ())
+
+
+def test_whoever_keeps_the_store_and_root_see_all_of_it_without_slurm() -> None:
+    assert visible_to("root", 0, keeps_store=False, rights=None) == EVERYBODY
+    assert visible_to("colloc", 990, keeps_store=True, rights=None) == EVERYBODY
+
+
+def test_without_an_answer_of_slurm_only_ones_own_runs_are_shown_and_it_is_said() -> None:
+    found = visible_to("ann", 1000, keeps_store=False, rights=None)
+    assert (found.everybody, found.user, found.accounts) == (False, "ann", ())
+    assert "of what you may see: the runs of ann (Slurm could not be asked" in found.whose
+
+
+@pytest.mark.parametrize("hidden", ["jobs", "usage", "users"])
+def test_private_data_leaves_a_user_with_his_own_runs_and_a_coordinator_with_those_of_his_accounts(hidden: str) -> None:
+    rights = NOBODY._replace(private=frozenset({hidden, "nodes"}))
+    assert visible_to("ann", 1000, keeps_store=False, rights=rights)[:3] == (False, "ann", ())
+    found = visible_to("ann", 1000, keeps_store=False, rights=rights._replace(accounts=("lab", "sub")))
+    assert found[:3] == (False, "ann", ("lab", "sub"))
+    assert found.whose.endswith(
+        f"the runs of ann, and of the accounts lab, sub (PrivateData={hidden}, and you are no operator in Slurm)"
+    )
+
+
+@pytest.mark.parametrize(
+    "rights",
+    [
+        NOBODY._replace(private=frozenset()),
+        NOBODY._replace(private=frozenset({"nodes", "reservations"})),
+        NOBODY._replace(level="Operator"),
+        NOBODY._replace(level="Administrator"),
+        NOBODY._replace(slurm_uid=1000),
+    ],
+)
+def test_what_slurm_shows_is_shown(rights: Rights) -> None:
+    assert visible_to("ann", 1000, keeps_store=False, rights=rights) == EVERYBODY
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_rights_are_read_from_what_each_release_answers(release: str) -> None:
+    folder = RECORDED / f"slurm-{release}/sacctmgr"
+    database, user = (folder / "config.txt").read_text(), (folder / "user.txt").read_text()
+    slurm = parse_config((RECORDED / f"slurm-{release}/setup/config.txt").read_text())
+    found = parse_rights(slurm, database, user)
+    assert found.slurm_uid is not None
+    assert (found.private, found.level, found.accounts) == (frozenset(), "None", ("ml", "subacct"))
+    hidden = database.replace("PrivateData            = none", "PrivateData            = jobs,Users")
+    of_database = "PrivateData = none\nSlurmDBD configuration:" + hidden.partition("SlurmDBD configuration:")[2]
+    assert parse_rights(slurm, of_database, "").private == {"jobs", "users"}
+    assert parse_rights({**slurm, "PrivateData": "usage"}, database, "").private == {"usage"}
+
+
+def test_a_user_whom_the_accounting_does_not_know_has_no_level_and_no_account() -> None:
+    assert parse_rights({}, "", "") == Rights(None, frozenset(), "", ())
+
+
+def test_what_is_not_visible_is_in_no_figure(tmp_path: Path) -> None:
+    rows = [run("1"), run("2", user="bob", account="other"), run("3", user="cy", account="led"), run("4", user="")]
+    stray = round_of(HOUR, [device("GPU-9")], [process("", uuid="GPU-9")], interval_s=900.0)
+    rounds = [*busy(900, 1800, job="1"), *busy(900, job="2", uuid="GPU-1"), *busy(900, job="3", uuid="GPU-2"), stray]
+    store = stored(tmp_path, rows, rounds)
+
+    def figures(visible: Visible) -> tuple[dict[str, float | None], object]:
+        store.visible = visible
+        with store.connect(0, 2 * HOUR) as database:
+            sweep(database, store, Window(0, 2 * HOUR, 1e10))
+            hours = {group.name: group.allocated_gpu_hours for group in group_usage(database, "user")}
+            around = stray_use(database), [one for one in collocation(database) if one.jobs != 1]
+            return hours, (*around, unaccounted_hours(database)[0])
+
+    assert figures(EVERYBODY)[0] == {"ann": 1, "bob": 1, "cy": 1, "": 1, "total": 4}
+    assert figures(EVERYBODY)[1] != ([], [], 0.0)
+    assert figures(Visible(False, "ann")) == ({"ann": 1, "total": 1}, ([], [], 0.0))
+    assert figures(Visible(False, "ann", ("led",)))[0] == {"ann": 1, "cy": 1, "total": 2}
+    for nobody in ("", "x' OR '1'='1", "\udcff"):
+        assert figures(Visible(False, nobody))[0] == {"total": 0}
+
+
+def test_a_report_of_some_runs_says_so_and_without_names_where_it_has_none() -> None:
+    whole = report(group())
+    assert seen.of_visible(whole, EVERYBODY, named=True) == whole
+    own = Visible(False, "zoe-q", ("lab-q",), "PrivateData=jobs")
+    texts: dict[str, Callable[[UsageReport], str]] = {"table": as_table, "markdown": as_markdown, **TEXTS}
+    for form, text in texts.items():
+        named = text(seen.of_visible(whole, own, named=True))
+        nameless = text(seen.of_visible(whole, own, named=False))
+        assert ("zoe-q, and of the accounts lab-q (PrivateData=jobs)" in named) is (form != "csv")
+        assert not re.search("zoe-q|lab-q", nameless)
+        if form in ("table", "html"):
+            assert ", by user, of what you may see" in nameless
+
+
+def test_who_asks_is_asked_of_slurm_only_where_it_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def rights(_: CliClient, name: str) -> Rights:
+        asked.append(name)
+        raise ProcessError("slurmctld is away")
+
+    monkeypatch.setattr(CliClient, "rights", rights)
+    monkeypatch.setattr("slurm_colloc.cli.colloc.seen.own_name", lambda: "ann")
+    uid = tmp_path.stat().st_uid
+    monkeypatch.setattr("os.geteuid", lambda: uid)
+    assert seen.visible_here(str(tmp_path), None) == EVERYBODY
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert seen.visible_here(str(tmp_path), None) == EVERYBODY
+    assert asked == []
+    monkeypatch.setattr("os.geteuid", lambda: uid + 1)
+    assert seen.visible_here(str(tmp_path), None).user == "ann"
+    assert asked == ["ann"]
