@@ -30,8 +30,8 @@ keep_raw_days = {keep}
 def test_killed_while_rounds_are_appended(tmp_path: Path, kills: int) -> None:
     today_s = int(time.time()) // DAY * DAY
     draw = random.Random(kills)
-    # In any order: lines that come late, too, and hours that grow.
-    hours = [today_s - day * DAY + hour * HOUR for day in (1, 2, 4, 5) for hour in (0, 23)]
+    # In any order: lines that come late, too, and hours that grow. Just after midnight yesterday's last is still open.
+    hours = [today_s - day * DAY + hour * HOUR for day in (1, 2, 4, 5) for hour in (0, 22)]
     times = [began_s + 10 * number for began_s in hours for number in range(180)]
     draw.shuffle(times)
     used: dict[int, float] = {}
@@ -89,5 +89,5 @@ def test_killed_while_rounds_are_appended(tmp_path: Path, kills: int) -> None:
     ((cpu_s,),) = store.rows("SELECT sum(cpu_s) FROM hosts", {})
     assert cpu_s == pytest.approx(percent_s / 10, rel=1e-6)
     left = [path.name for path in (tmp_path / "store/samples/c").rglob("*.parquet")]
-    assert sorted(left) == ["00.parquet", "23.parquet", "minute.parquet", "minute.parquet", "raw.parquet"]
+    assert sorted(left) == ["00.parquet", "22.parquet", "minute.parquet", "minute.parquet", "raw.parquet"]
     assert [path.name for path in (tmp_path / "store/work").rglob("*") if path.is_file()] == ["lock", "lock"]
