@@ -59,7 +59,7 @@ class UtilAgainstSm(NamedTuple):
 class PredictedAgainstUsed(NamedTuple):
     """The completed runs of one rung whose measured memory peak is so large a part of the q99 that csub counted on.
 
-    A cell reaches from ``ratio_from`` on for ``cell_ratio``; the last has all that is above.
+    A cell is of what is above ``ratio_from``, up to ``cell_ratio`` more and that included; the last has all above it.
     """
 
     rung: str
@@ -102,11 +102,12 @@ class Charts(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What whole-GPU runs would have fitted, by the memory and SM activity that was measured of them.
+    """What whole-GPU runs would have fitted: the pieces that csub, had it known what was measured, would have given.
 
-    ``known_gpu_hours`` is the allocated time of the whole-GPU runs of which enough was measured to tell, the
-    denominator of ``fits_gpu_hours``, the allocated time of those that would have fitted a smaller unit of the site's
-    pools; ``freed_gpu_hours`` is what would have been left for others. ``unit`` is the smallest that most of it fits.
+    ``known_gpu_hours`` is the allocated time of the ``judged_runs``: completed, of one GPU, and measured well enough to
+    tell. It is the denominator of ``fits_gpu_hours``, the allocated time of the ``fitting_runs`` among them, which
+    would have fitted a smaller piece; ``freed_gpu_hours`` is what would have been left for others. ``unit`` is the
+    smallest piece that most of that time fits, in Slurm's words. ``not_judged_runs`` are the other whole-GPU runs.
     """
 
     name: str
@@ -114,6 +115,9 @@ class Fit(NamedTuple):
     fits_gpu_hours: float
     freed_gpu_hours: float
     unit: str
+    judged_runs: int
+    fitting_runs: int
+    not_judged_runs: int
 
 
 class JobPiece(NamedTuple):

@@ -12,6 +12,8 @@ from slurm_colloc.errors import InputError
 
 BYTES_PER_MIB = 1024 * 1024
 
+# Keeps 0.25 * 100 = 25.000000000000004 from asking for 26 units.
+_UNIT_SLACK = 1e-9
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
 _TIME = re.compile(r"(?:(?P<days>\d{1,6})-)?(?P<clock>\d{1,9}(?::\d{1,6}){0,2})", re.ASCII)
 _MIB_PER_UNIT = {"": 1 / BYTES_PER_MIB, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
@@ -73,8 +75,12 @@ def mib_of_gib(size_gib: float) -> int:
 
 def demand_units(fraction: float, units_per_whole: int) -> int:
     """Return how many of ``units_per_whole`` shares (mps, shards) hold ``fraction`` of a GPU; rounds up."""
-    # The small subtrahend keeps 0.25 * 100 = 25.000000000000004 from asking for 26.
-    return max(1, math.ceil(fraction * units_per_whole - 1e-9))
+    return max(1, math.ceil(fraction * units_per_whole - _UNIT_SLACK))
+
+
+def most_of_whole(units: int, units_per_whole: int) -> float:
+    """Return the largest fraction of a GPU for which ``demand_units`` asks for no more than ``units`` shares."""
+    return (units + _UNIT_SLACK) / units_per_whole
 
 
 def time_limit_min(text: str) -> float:

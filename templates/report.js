@@ -109,6 +109,17 @@ body.addEventListener("pointermove", event => {
 });
 body.addEventListener("pointerleave", () => say(""));
 
+// --- tables that are wider than the window ---
+function watch(scroll, words) {
+  const look = () => {
+    scroll.classList.toggle("more", scroll.scrollWidth - scroll.clientWidth - scroll.scrollLeft > 1);
+    if (words) words.hidden = scroll.scrollWidth - scroll.clientWidth <= 1;
+  };
+  scroll.addEventListener("scroll", look, { passive: true });
+  new ResizeObserver(look).observe(scroll);
+}
+document.querySelectorAll(".scroll").forEach(scroll => watch(scroll, scroll.contains(table) && document.getElementById("sideways")));
+
 // --- details of one row ---
 const dialog = document.getElementById("detail");
 const inside = document.getElementById("detail-body");
@@ -123,9 +134,10 @@ function listed(caption, heads, lines) {
   scroll.tabIndex = 0;
   scroll.setAttribute("role", "region");
   scroll.setAttribute("aria-label", caption);
+  watch(scroll);
   return [make("h3", caption), scroll];
 }
-const stamp = ms => new Date(ms).toISOString().replace("T", " ").slice(0, 16);
+const stamp = ms => new Date(ms).toISOString().replace("T", " ").slice(0, ms % 60000 ? 19 : 16);
 function piece([span, held, measured, used]) {
   const [a, b, hours] = data.spans[span];
   const seen = Math.min(measured, held);
@@ -149,8 +161,8 @@ function open(index) {
   if (fit) {
     const [known, fits, freed, unit] = fit;
     parts.push(make("p", fits
-      ? `Of ${short(known)} GPU-h of whole GPUs of which enough was measured, ${short(fits)} would have fitted a smaller unit, most of it ${unit}; ${short(freed)} GPU-h would have been left for others.`
-      : `Of ${short(known)} GPU-h of whole GPUs of which enough was measured, none would have fitted a smaller unit.`));
+      ? `Of ${short(known)} GPU-h of whole GPUs of which enough was measured, ${short(fits)} would have fitted a smaller piece, most of it ${unit}; ${short(freed)} GPU-h would have been left for others.`
+      : `Of ${short(known)} GPU-h of whole GPUs of which enough was measured, none would have fitted a smaller piece.`));
   }
   const chart = make("div");
   chart.className = "chart";

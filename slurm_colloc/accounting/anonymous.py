@@ -19,8 +19,10 @@ from slurm_colloc.errors import InputError
 _NAMES = ("user", "account", "qos", "signature")
 # A group of one user each time, or nearly.
 OF_ONE = ("user", "signature")
-# Known of some runs only: of those users alone the figure is.
-_MEASURED = ("util_used", "sm_used", "peak_mib", "coverage_pct", "held_idle_hours", "energy_j")
+# Known of some runs only: of those users alone the figure is. Runs of whose share nobody knows the size have no
+# GPU-hours.
+_OF_SIZED = ("allocated", "held", "util_used", "sm_used", "coverage_pct", "held_idle_hours")
+_FIGURES = (*_OF_SIZED, "peak_mib", "energy_j")
 _SHOWN = {"kept": "VARCHAR", "shown": "VARCHAR"}
 
 
@@ -54,7 +56,7 @@ class AddedUp(NamedTuple):
 
 
 def add_up_small(database: DuckDBPyConnection, by: str, least_users: int) -> AddedUp:
-    """Let ``usage`` show the groups of fewer than ``least_users`` users as one, and no measured figure of fewer.
+    """Let ``usage`` show the groups of fewer than ``least_users`` users as one, and no figure known of fewer.
 
     Raises:
         InputError: all of them together are fewer.
@@ -71,15 +73,17 @@ def add_up_small(database: DuckDBPyConnection, by: str, least_users: int) -> Add
 
 def _leave_out_few(database: DuckDBPyConnection, column: str, least_users: int) -> int:
     """Let ``usage`` not know what is known of fewer users of a group, in the total neither; return how many figures."""
-    counts = ", ".join(f'count(DISTINCT "user") FILTER ({name} IS NOT NULL) AS {name}' for name in _MEASURED)
+    sized = dict.fromkeys(_OF_SIZED, "allocated IS NOT NULL")
+    known = {name: f"{name} IS NOT NULL AND {sized.get(name, 'true')}" for name in _FIGURES}
+    counts = ", ".join(f'count(DISTINCT "user") FILTER ({condition}) AS {name}' for name, condition in known.items())
     database.execute("CREATE TEMP TABLE shown_groups AS FROM usage")
     database.execute(f'CREATE TEMP TABLE known_of AS SELECT "{column}" AS name, {counts} FROM shown_groups GROUP BY 1')
-    columns = ", ".join(f"if(f.{name} >= {least_users}, u.{name}, NULL) AS {name}" for name in _MEASURED)
+    columns = ", ".join(f"if(f.{name} >= {least_users}, u.{name}, NULL) AS {name}" for name in _FIGURES)
     database.execute(
         f"CREATE OR REPLACE TEMP VIEW usage AS SELECT u.* REPLACE ({columns}) "
         f'FROM shown_groups u JOIN known_of f ON f.name IS NOT DISTINCT FROM u."{column}"'
     )
-    few = " + ".join(f"count(*) FILTER ({name} BETWEEN 1 AND {least_users - 1})" for name in _MEASURED)
+    few = " + ".join(f"count(*) FILTER ({name} BETWEEN 1 AND {least_users - 1})" for name in _FIGURES)
     ((left_out,),) = database.execute(f"SELECT {few} FROM known_of").fetchall()
     return int(left_out)
 

@@ -48,17 +48,22 @@ FROM (
 """
 OF_RUNS = _OF.format(runs="usage")
 # Of those of whose jobs csub decided anything: most runs did not go through it.
-OF_DECIDED_RUNS = _OF.format(
+_OF_DECIDED_RUNS = _OF.format(
     runs="""(
         FROM usage u SEMI JOIN decisions d
           ON d.cluster = u.cluster AND d."user" = u."user" AND d.job_id = split_part(u.job_id, '_', 1))"""
 )
+_PREDICTED = f"""
+CREATE TEMP TABLE IF NOT EXISTS predicted AS
+SELECT rung, state, peak_mib, gpu_mem_q99_mib, sm_hours, sm_seconds, sm_active_q95_pct
+FROM ({_OF_DECIDED_RUNS}) WHERE rung IS NOT NULL
+"""
 # Only of a run that completed is the peak a peak; of others it is what it had so far.
-_PREDICTIONS = f"""
+_PREDICTIONS = """
 WITH decided AS (
     SELECT rung, if(state = 'COMPLETED', peak_mib / nullif(gpu_mem_q99_mib, 0), NULL) AS mem,
            100 * sm_hours / nullif(sm_seconds / 3600, 0) / nullif(sm_active_q95_pct, 0) AS sm
-    FROM ({OF_DECIDED_RUNS}) WHERE rung IS NOT NULL
+    FROM predicted
 )
 SELECT rung, count(*), count(mem), count(*) FILTER (mem <= 1), median(mem), max(mem),
        count(sm), count(*) FILTER (sm <= 1), median(sm), max(sm)
@@ -72,6 +77,12 @@ def make_table(database: DuckDBPyConnection, decisions: Iterable[tuple[str, Deci
     make_rows(database, "decided", COLUMNS, rows)
 
 
+def make_predicted(database: DuckDBPyConnection) -> None:
+    """Make the table ``predicted`` of the runs whose use csub reckoned with, once; ``database`` has ``usage``."""
+    database.execute(_PREDICTED)
+
+
 def predictions(database: DuckDBPyConnection) -> list[Prediction]:
     """Return for each rung how what it said compares with what was measured; ``database`` has ``usage``."""
+    make_predicted(database)
     return [Prediction(*row) for row in database.execute(_PREDICTIONS).fetchall()]

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """All that a page draws beside its table, from the database of a window that was swept with bins."""
 
+from collections.abc import Mapping, Sequence
+
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.decisions import OF_DECIDED_RUNS
+from slurm_colloc.accounting.decisions import make_predicted
 from slurm_colloc.accounting.over_time import Bins, use_over_time, use_over_week
 from slurm_colloc.accounting.sweep import Window
-from slurm_colloc.accounting.usage import kind_usage, source
+from slurm_colloc.accounting.usage import source
 from slurm_colloc.charted import Charts, GroupDetail, IdleRun, PredictedAgainstUsed, UtilAgainstSm
+from slurm_colloc.measured import GroupUsage
 from slurm_colloc.model import COMPLETED
 
 _CELL_PCT, _CELL_RATIO = 5.0, 0.1
-# A peak of so many times what was predicted, or more.
+# Peaks of more than so many times what was predicted are in one cell.
 _LAST_RATIO = 2.0
 _IDLEST = 5
 
@@ -28,12 +31,12 @@ def _cell(part: str, width: float, last: float) -> str:
     return f"({width} * least(floor(round({part} / {width}, 9)), {last / width}))::DOUBLE"
 
 
-# As in decisions.py: only of a run that completed is the peak a peak.
+# As in decisions.py: only of a run that completed is the peak a peak, and one that is the q99 itself lies within it.
+_RATIO = f"ceil(round(peak_mib / gpu_mem_q99_mib / {_CELL_RATIO}, 9)) - 1"
 _PREDICTED = f"""
-SELECT rung, round({_cell("peak_mib / gpu_mem_q99_mib", _CELL_RATIO, _LAST_RATIO)}, 9) AS ratio_from,
+SELECT rung, round({_CELL_RATIO} * greatest(0, least({_RATIO}, {_LAST_RATIO / _CELL_RATIO})), 9)::DOUBLE AS ratio_from,
        {_CELL_RATIO}::DOUBLE, count(*)
-FROM ({OF_DECIDED_RUNS})
-WHERE rung IS NOT NULL AND state = '{COMPLETED}' AND peak_mib IS NOT NULL AND gpu_mem_q99_mib > 0
+FROM predicted WHERE state = '{COMPLETED}' AND peak_mib IS NOT NULL AND gpu_mem_q99_mib > 0
 GROUP BY ALL ORDER BY rung, ratio_from
 """
 # Of each group's runs only those that may be among its idlest are sorted.
@@ -51,7 +54,12 @@ ORDER BY name, hours DESC, job_id, cluster, start_s
 
 
 def charts_of(
-    database: DuckDBPyConnection, by: str, window: Window, bins: Bins, installed_gpus: float | None
+    database: DuckDBPyConnection,
+    by: str,
+    window: Window,
+    bins: Bins,
+    installed_gpus: float | None,
+    kinds: Mapping[str, Sequence[GroupUsage]],
 ) -> Charts:
     """Return what there is to draw of a database that was swept with ``bins``.
 
@@ -61,11 +69,11 @@ def charts_of(
         window: that was swept.
         bins: the same.
         installed_gpus: what the site has of GPUs, None where that is not known.
+        kinds: of ``group_and_kind_usage``.
     """
     so_far_s = min(window.until_s, window.now_s)
     key, runs = source(by)
     whole, by_group = use_over_time(database, key, runs, installed_gpus, so_far_s)
-    kinds = kind_usage(database, by)
     idlest: dict[str, list[IdleRun]] = {}
     for name, *run in database.execute(_RUNS_BY_IDLE.format(key=key, runs=runs)).fetchall():
         idlest.setdefault(name, []).append(IdleRun(*run))
@@ -91,6 +99,5 @@ def _util_against_sm(database: DuckDBPyConnection) -> tuple[UtilAgainstSm, ...]:
 
 
 def _predicted(database: DuckDBPyConnection) -> tuple[PredictedAgainstUsed, ...]:
-    if not database.execute("SELECT 1 FROM decisions LIMIT 1").fetchone():
-        return ()
+    make_predicted(database)
     return tuple(PredictedAgainstUsed(*row) for row in database.execute(_PREDICTED).fetchall())

@@ -24,7 +24,9 @@ def parquet_bytes(kinds: Mapping[str, Any], rows: Sequence[Sequence[Any]], about
         StoreError: there is no room for it.
     """
     columns = {name: _KINDS.get(next(iter(get_args(kind)), kind), "VARCHAR") for name, kind in kinds.items()}
-    metadata = ", ".join(f"{name}: '{sql(_text(value))}'" for name, value in about.items())
+    # Metadata is a text in a query, and not every release of DuckDB takes one with a NUL.
+    shown = {name: _text(value).replace("\0", "\\x00") for name, value in about.items()}
+    metadata = ", ".join(f"{name}: '{sql(value)}'" for name, value in shown.items())
     with TemporaryDirectory(prefix="colloc-") as folder, connection(folder) as database:
         path = os.path.join(folder, "report.parquet")
         make_rows(database, "report", columns, [[_text(v) if isinstance(v, str) else v for v in row] for row in rows])

@@ -25,12 +25,13 @@ from slurm_colloc.history.fold import bounded
 from slurm_colloc.history.records import parse_decision
 from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
 from slurm_colloc.model import GPU_OOM, JOINED_SUFFIX, MPS_PEAK_PART, Answered, Decision, Evidence, SharingMode
+from slurm_colloc.placement.fitted import HIGH_PCT
 
 _LIMIT_BYTES = 256 * 1024
 # Of one user's decisions, the newest first: some hundred thousand, and no more memory than that, whoever writes what.
 _MOST_BYTES_OF_USER = 128 * 1024 * 1024
 
-_HIGH = 0.95
+_HIGH = HIGH_PCT / 100
 # Fewer samples show no peak.
 _MIN_SAMPLES = 3
 
@@ -51,7 +52,7 @@ parts AS (
 units AS (
     SELECT s.run, s.node, s.uuid, s.pass_s, sum(s.seconds) AS interval_s, max(s.grain_s) AS grain_s,
            max(s.gpu_model) AS gpu_model, max(s.profile) AS profile,
-           CASE WHEN count(*) = count(s.gpu_mem_used_mib) THEN max(s.gpu_mem_used_mib) END AS mib,
+           max(s.gpu_mem_used_mib) AS mib,
            -- A split among neighbours is good enough for a report, not for sizing the next run.
            CASE WHEN count(*) = count(s.value) AND bool_and(s.method = 'measured')
                 THEN coalesce(sum(s.value * s.seconds) / nullif(sum(s.seconds), 0), max(s.value)) END AS sm,
@@ -85,19 +86,23 @@ SELECT job_id_raw, job_id, "user", state, start_s, end_s, max(gpu_model), max(mi
        -- From here on it never grew by more than one percent again.
        CASE WHEN max(grain_s) <= 60 THEN min(pass_s) FILTER (mib > 0 AND mib * 1.01 >= peak_mib)
             - min(pass_s) FILTER (mib > 0) END,
-       max(node), max(devices), gres
+       max(node), max(devices), gres, coalesce(max(sm_s), 0)
 FROM ranked JOIN runs USING (run) GROUP BY run, job_id_raw, job_id, "user", state, start_s, end_s, gres
 """
 
 
 class Measured(NamedTuple):
-    """What was sampled of one run; ``gres`` is what it was given, in Slurm's words."""
+    """What was sampled of one run; ``gres`` is what it was given, in Slurm's words.
+
+    ``alone_s`` is for how long its SM activity, or a bound on it, was measured alone on the GPU.
+    """
 
     user: str
     shown_id: str
     start_s: float
     gres: str
     run: Evidence
+    alone_s: float
 
 
 class Collected(NamedTuple):
@@ -199,7 +204,7 @@ def measured_in(
     asked = {"cluster": cluster, "high": _HIGH, "job": job_id, "user": user}
     for row in database.execute(_EVIDENCE, asked).fetchall():
         job_id, shown_id, user, state, start_s, end_s, model, mib, *use, bound, count, seconds, profile, dram = row[:15]
-        grew_until_s, node, devices, gres = row[15:]
+        grew_until_s, node, devices, gres, alone_s = row[15:]
         total_mib = device_mib(model, profile, node, config)
         run = Evidence(
             job_id=job_id,
@@ -220,7 +225,7 @@ def measured_in(
             gpu_mem_total_mib=total_mib * devices if total_mib else None,
             grew_until_s=grew_until_s,
         )
-        yield Measured(user, shown_id, start_s, gres, run)
+        yield Measured(user, shown_id, start_s, gres, run, alone_s)
 
 
 def device_mib(model: str, profile: str, node: str, config: SiteConfig | None) -> int | None:
@@ -250,7 +255,7 @@ def build_history(
     """
     by_uid: dict[int, list[Evidence]] = {}
     answers: list[Answered] = []
-    for user, shown_id, _, _, run in measured_runs(store, cluster, config):
+    for user, shown_id, _, _, run, _ in measured_runs(store, cluster, config):
         # csub saw the id of the array, not those of its tasks.
         owned = collected.decisions.get((user, shown_id.partition("_")[0]))
         if owned is None or owned[1].cluster != cluster:

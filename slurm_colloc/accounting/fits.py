@@ -1,56 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs of whole GPUs would have fitted, by what was measured of them: a smaller slice of the same GPU, or none.
+"""What runs of whole GPUs would have fitted, by the rule of placement/fitted.py: of many runs at once, or of one.
 
-A run on one GPU would have fitted a slice that holds its memory peak with the site's headroom, and that has as many SMs
-as it kept busy on average, so that it would have taken no longer. One on several GPUs fits no slice.
+Of many, where they lie: what decides is the ladder of pieces, which is the same for all runs of one model, partition,
+account and QOS, so each ladder is made once and the database picks the first step that holds a run.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import fsum
 from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.equivalents import worth_in_pool
+from slurm_colloc.accounting.equivalents import SLICES, worth_in_pool
+from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.accounting.parquet import make_rows
 from slurm_colloc.accounting.usage import source
 from slurm_colloc.charted import Fit
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.model import Gres
+from slurm_colloc.placement.fitted import (
+    HIGH_PCT,
+    Step,
+    first_that_holds,
+    had_whole,
+    known_names,
+    ladder,
+    not_judged,
+    past_request,
+    sm_edges,
+)
 
 TOTAL = "total"
-_SLICE_KINDS = {"model": "VARCHAR", "type": "VARCHAR", "gpus": "DOUBLE", "mem_mib": "BIGINT", "sm_pct": "DOUBLE"}
-_HOURS = "sum(({})::DECIMAL(38, 18))::DOUBLE"
-# Floating point leaves a little above the 100 % of a slice that a run filled.
+_RUN = "cluster, job_id_raw, start_s"
+_WHERE = ("partition", "account", "qos", "shown", "model")
+_PLACES = {**dict.fromkeys(_WHERE, "VARCHAR"), "ladder": "INTEGER"}
+_STEPS = {"ladder": "INTEGER", "step": "INTEGER", "unit": "VARCHAR", "gpus": "DOUBLE", "most_mib": "BIGINT",
+          "edge": "INTEGER"}  # fmt: skip
+# Names are taken from ``runs``: those of ``usage`` may be pseudonyms, by which no partition is open or closed.
+_MEASURED = f"""
+CREATE OR REPLACE TEMP TABLE measured_alone AS
+SELECT {_RUN}, a.edge, a.model, r."partition", r.account, r.qos, r.shown
+FROM (
+    SELECT {_RUN}, max(model) AS model, sum(us) AS us, min(edge) FILTER (so_far * 100 >= total * $high_pct) AS edge
+    FROM (
+        SELECT *, sum(us) OVER (PARTITION BY {_RUN}) AS total,
+               sum(us) OVER (PARTITION BY {_RUN} ORDER BY edge) AS so_far
+        FROM alone_parts
+    )
+    GROUP BY {_RUN} HAVING sum(us) > 0 AND count(*) = count(edge)
+) a JOIN runs r USING ({_RUN})
+WHERE a.us >= $least_pct * 1e4 * (r.end_s - r.start_s)
+"""
+_HOURS = "coalesce(sum(({})::DECIMAL(38, 18)), 0)::DOUBLE"
 _FITS = f"""
-WITH measured AS (
-    SELECT {{key}} AS name, allocated, devices, model, peak_mib, round(100 * sm_used / sm_measured, 6) AS sm_pct
-    FROM {{runs}}
-    WHERE whole AND peak_mib IS NOT NULL AND sm_used IS NOT NULL AND sm_measured > 0
-      AND coverage_pct >= $least_pct AND 100 * sm_measured >= $least_pct * allocated AND (devices > 1 OR model != '')
+WITH ladders AS (
+    SELECT ladder, list({{{{'unit': unit, 'gpus': gpus, 'most_mib': most_mib, 'edge': edge}}}} ORDER BY step) AS steps
+    FROM fit_steps GROUP BY ladder
 ),
-fitted AS (
-    SELECT name, allocated, CASE WHEN devices = 1 THEN list_filter(slices, lambda one:
-               one.mem_mib >= peak_mib + $headroom AND one.sm_pct >= m.sm_pct)[1] END AS slice
-    FROM measured m LEFT JOIN (
-        SELECT model, list({{{{'type': type, 'gpus': gpus, 'mem_mib': mem_mib, 'sm_pct': sm_pct}}}}
-                           ORDER BY gpus, mem_mib, type) AS slices
-        FROM slices GROUP BY model
-    ) s USING (model)
-)
-SELECT name, slice.type, slice.gpus, slice.mem_mib, {_HOURS.format("allocated")},
-       coalesce({_HOURS.format("allocated * (1 - slice.gpus)")}, 0)
-FROM fitted GROUP BY ALL ORDER BY ALL
+held AS (
+    SELECT u.name, u.allocated, m.edge IS NOT NULL AND u.peak_mib IS NOT NULL AS measured,
+           list_filter(l.steps, lambda one: one.most_mib >= u.peak_mib AND one.edge >= m.edge)[1] AS step
+    FROM (SELECT {{key}} AS name, {_RUN}, allocated, peak_mib FROM {{runs}} WHERE whole AND allocated IS NOT NULL) u
+    LEFT JOIN measured_alone m USING ({_RUN})
+    LEFT JOIN fit_places p ON p."partition" = m."partition" AND p.account = m.account AND p.qos = m.qos
+                          AND p.shown = m.shown AND p.model = m.model
+    LEFT JOIN ladders l USING (ladder)
+),
+judged AS (SELECT *, measured AND (step IS NULL OR step.gpus IS NOT NULL) AS known FROM held)
+SELECT name, known, if(known, step.unit, NULL), if(known, step.gpus, NULL), if(known, step.most_mib, NULL), count(*),
+       {_HOURS.format("allocated")}, {_HOURS.format("allocated * greatest(0, 1 - step.gpus)")}
+FROM judged GROUP BY ALL ORDER BY ALL
 """
 
 
 class _Fitted(NamedTuple):
-    """The runs of one group whose smallest slice is of one kind; ``unit`` is None of those that fit none."""
+    """Runs of one group that would have had the same piece; ``unit`` is None of those that fit none."""
 
     name: str
+    known: bool
     unit: str | None
     gpus: float | None
-    mem_mib: int | None
+    most_mib: int | None
+    runs: int
     allocated_gpu_hours: float
     freed_gpu_hours: float
 
@@ -58,59 +89,138 @@ class _Fitted(NamedTuple):
 def fits_of(database: DuckDBPyConnection, by: str, config: SiteConfig, convention: str) -> tuple[Fit, ...]:
     """Return for each group what its runs would have fitted, those first of which most would be left, then "total".
 
-    Groups of which too little was measured are not among them, and nobody is where the site has no slices.
+    Groups of which too little was measured are not among them, and nobody is where the site has no pieces.
 
     Args:
-        database: swept, of a store.
+        database: swept by the edges of this site, ``sm_edges``.
         by: one of GROUPINGS.
-        config: says what slices there are, how much of a run must be measured, and the headroom of memory.
+        config: says what pieces there are, how much of a run must be measured, and what a piece must hold.
         convention: one of CONVENTIONS, by which a slice is part of its GPU.
     """
-    slices = _slices(config, convention)
-    if not slices:
+    if not sm_edges(config):
         return ()
-    make_rows(database, "slices", _SLICE_KINDS, slices)
+    asked = {"high_pct": HIGH_PCT, "least_pct": config.audit.min_coverage_pct}
+    database.execute(_MEASURED, asked)
+    _make_ladders(database, config, convention)
     key, runs = source(by)
-    bounds = {"least_pct": config.audit.min_coverage_pct, "headroom": config.sharing.headroom_mib}
-    rows = [_Fitted(*row) for row in database.execute(_FITS.format(key=key, runs=runs), bounds).fetchall()]
-    if not rows:
-        return ()
+    rows = [_Fitted(*row) for row in database.execute(_FITS.format(key=key, runs=runs)).fetchall()]
     by_name: dict[str, list[_Fitted]] = {}
     for row in rows:
         by_name.setdefault(row.name, []).append(row)
-    groups = [_fit(name, of) for name, of in by_name.items()]
-    return (*sorted(groups, key=lambda fit: (-fit.freed_gpu_hours, fit.name)), _fit(TOTAL, rows))
+    groups = [_added(name, of) for name, of in by_name.items() if any(row.known for row in of)]
+    if not groups:
+        return ()
+    return (*sorted(groups, key=lambda fit: (-fit.freed_gpu_hours, fit.name)), _added(TOTAL, rows))
 
 
-def _slices(config: SiteConfig, convention: str) -> list[tuple[str, str, float, int, float]]:
-    """Return the slices of all pools by model of their GPU; of two kinds with one type Slurm may give the lesser."""
-    found: dict[tuple[str, str], tuple[float, int, float]] = {}
-    for pool in config.pool:
-        for part in pool.slice:
-            gpus = worth_in_pool(Gres("gpu", part.type, 1), pool, convention)
-            if not (pool.gpu_model and pool.sm_count and part.quantity and part.sm_count and part.mem_mib and gpus):
-                continue
-            sm_pct = 100 * part.sm_count / pool.sm_count
-            before = found.get((pool.gpu_model, part.type), (gpus, part.mem_mib, sm_pct))
-            lesser = (max(gpus, before[0]), min(part.mem_mib, before[1]), min(sm_pct, before[2]))
-            found[pool.gpu_model, part.type] = lesser
-    return [(*which, *what) for which, what in found.items()]
+def _make_ladders(database: DuckDBPyConnection, config: SiteConfig, convention: str) -> None:
+    """Make the tables of the ladders, and of which of them the runs in ``measured_alone`` have."""
+    names, edges = known_names(config), {edge: number for number, edge in enumerate(sm_edges(config))}
+    columns = ", ".join(f'"{name}"' for name in _WHERE)
+    places, steps = [], []
+    made: dict[tuple[str, ...], int] = {}
+    for where in database.execute(f"SELECT DISTINCT {columns} FROM measured_alone ORDER BY ALL").fetchall():
+        partition, account, qos, shown, model = map(str, where)
+        # Accounts and QOS of which no partition speaks are all alike: a site has more of them than ladders.
+        account, qos = (name if name.lower() in names else "?" if name else "" for name in (account, qos))
+        alike = partition, account, qos, shown, model
+        if alike not in made:
+            made[alike] = len(made)
+            found = ladder(past_request(shown, partition, account, qos), model, config)
+            steps += [
+                (made[alike], number, str(one.gres), step_gpus(one, convention), one.most_peak_mib,
+                 edges[one.most_sm_pct])
+                for number, one in enumerate(found)
+            ]  # fmt: skip
+        places.append((*where, made[alike]))
+    for name, kinds, rows in (("fit_places", _PLACES, places), ("fit_steps", _STEPS, steps)):
+        database.execute(f"DROP TABLE IF EXISTS {name}")
+        make_rows(database, name, kinds, rows)
 
 
-def _fit(name: str, rows: Sequence[_Fitted]) -> Fit:
-    fitted = [row for row in rows if row.unit is not None]
+def step_gpus(step: Step, convention: str = SLICES) -> float | None:
+    """Return what a piece is worth in whole GPUs, at most; None where a pool that may give it does not say."""
+    unit = Gres(step.gres.name, step.gres.type, 1)
+    found = [worth_in_pool(unit, pool, convention) for pool in step.pools]
+    known = [one for one in found if one is not None]
+    return max(known) * step.gres.quantity if known and len(known) == len(found) else None
+
+
+class RunFit(NamedTuple):
+    """One run of whole GPUs: why nothing is said of what it would have fitted, or the piece, None where none holds it.
+
+    ``gpus`` is what the piece is worth in whole GPUs.
+    """
+
+    found: RunFound
+    why: str = ""
+    step: Step | None = None
+    gpus: float | None = None
+
+    @property
+    def unit(self) -> str:
+        """Return the piece in Slurm's words; empty without one."""
+        return str(self.step.gres) if self.step else ""
+
+    @property
+    def freed_gpu_hours(self) -> float:
+        """Return what the piece would have left for others."""
+        allocated = self.found.usage.allocated_gpu_hours
+        return 0.0 if allocated is None or self.gpus is None else allocated * max(0.0, 1.0 - self.gpus)
+
+
+def judge(found: RunFound, config: SiteConfig) -> RunFit | None:
+    """Return what one run would have fitted; None of a run that had no whole GPU, or of which nobody knows what."""
+    usage, run = found.usage, found.evidence
+    if usage.allocated_gpu_hours is None or not had_whole(usage.gres):
+        return None
+    if run is None:
+        return RunFit(found, "nothing was measured of it")
+    if why := not_judged(run, usage.gres, config.audit.min_coverage_pct, found.alone_s):
+        return RunFit(found, why)
+    steps = ladder(past_request(usage.gres, usage.partition, usage.account, usage.qos), run.gpu_model, config)
+    step = first_that_holds(steps, run.gpu_mem_peak_mib or 0, run.sm_active_q95_pct or 0.0)
+    gpus = step_gpus(step) if step else None
+    if step and gpus is None:
+        return RunFit(found, f"site.toml does not tell what part of a GPU {step.gres} is")
+    return RunFit(found, "", step, gpus)
+
+
+def judged(runs: Iterable[RunFound], config: SiteConfig) -> Iterator[RunFit]:
+    """Yield what each run of a whole GPU would have fitted."""
+    yield from (one for run in runs if (one := judge(run, config)))
+
+
+def fit_of(name: str, runs: Iterable[RunFit]) -> Fit | None:
+    """Return what these runs would have fitted together; None where nothing can be said of any."""
+    rows = [_row(name, one) for one in runs]
+    return _added(name, rows) if any(row.known for row in rows) else None
+
+
+def _row(name: str, one: RunFit) -> _Fitted:
+    hours = one.found.usage.allocated_gpu_hours or 0.0
+    most_mib = one.step.most_peak_mib if one.step else None
+    return _Fitted(name, not one.why, one.unit or None, one.gpus, most_mib, 1, hours, one.freed_gpu_hours)
+
+
+def _added(name: str, rows: Sequence[_Fitted]) -> Fit:
+    known = [row for row in rows if row.known]
+    fitted = [row for row in known if row.unit is not None]
     return Fit(
         name,
-        known_gpu_hours=fsum(row.allocated_gpu_hours for row in rows),
+        known_gpu_hours=fsum(row.allocated_gpu_hours for row in known),
         fits_gpu_hours=fsum(row.allocated_gpu_hours for row in fitted),
         freed_gpu_hours=fsum(row.freed_gpu_hours for row in fitted),
         unit=_smallest_of_most(fitted),
+        judged_runs=sum(row.runs for row in known),
+        fitting_runs=sum(row.runs for row in fitted),
+        not_judged_runs=sum(row.runs for row in rows if not row.known),
     )
 
 
 def _smallest_of_most(fitted: Iterable[_Fitted]) -> str:
-    """Return the smallest slice that at least half of the time fits, as it or a smaller one; empty where none fits."""
-    ordered = sorted(fitted, key=lambda row: (row.gpus or 0.0, row.mem_mib or 0, row.unit or ""))
+    """Return the smallest piece that at least half of the time fits, as it or a smaller one; empty where none fits."""
+    ordered = sorted(fitted, key=lambda row: (row.gpus or 0.0, row.most_mib or 0, row.unit or ""))
     half, so_far = fsum(row.allocated_gpu_hours for row in ordered) / 2, 0.0
     for row in ordered:
         so_far += row.allocated_gpu_hours

@@ -37,7 +37,7 @@ def known_jobs(store: Store, config: SiteConfig, calibration: Calibration) -> It
     rows = store.rows(_NAMES, {"cluster": config.cluster})
     names = {(job_id, start_s): (name, folder) for job_id, start_s, _, name, folder in rows if name and folder}
     runs: dict[tuple[str, str, str], list[Evidence]] = {}
-    for user, shown_id, start_s, gres, run in measured_runs(store, config.cluster, config):
+    for user, shown_id, start_s, gres, run, _ in measured_runs(store, config.cluster, config):
         named = names.get((shown_id, start_s))
         mode = mode_of(run, gres)
         if named is not None and mode:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from slurm_colloc.accounting.sources.prometheus import names_there, read_rounds
 from slurm_colloc.accounting.sources.prometheus_server import Server
 from slurm_colloc.charted import LiveUse
+from slurm_colloc.errors import InputError
 from slurm_colloc.measured import DeviceSample
 from slurm_colloc.units import used_mib
 
@@ -47,7 +48,10 @@ def _by_agents(server: Server, there: Iterable[str], now_s: float) -> dict[str, 
 
 
 def _by_exporters(server: Server, now_s: float) -> dict[str, LiveUse]:
-    names = names_there(server, now_s - VALID_S, now_s + 1)
+    try:
+        names = names_there(server, now_s - VALID_S, now_s + 1)
+    except InputError as error:
+        raise InputError(f"no metric of the agents, and {error}") from error
     units: dict[str, dict[str, _Reading]] = defaultdict(dict)
     newest: dict[str, float] = {}
     for seen in read_rounds(server, names, now_s - VALID_S, now_s + 1).rounds:

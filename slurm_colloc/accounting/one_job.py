@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.feedback import measured_in
+from slurm_colloc.accounting.feedback import Measured, measured_in
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import PARTS as DAY_PARTS
 from slurm_colloc.accounting.sweep import Window, day_parts, find_runs, make_parts, merge, usages_of
@@ -17,8 +17,11 @@ from slurm_colloc.model import Evidence
 
 # Of a long array so many runs have their time drawn.
 DRAWN = 20
-# The id of an array stands for its tasks, that of a heterogeneous job for its components, as with sacct.
-_ITS_OWN = "(job_id = $job OR split_part(job_id, '_', 1) = $job OR split_part(job_id, '+', 1) = $job)"
+# The id of an array stands for its tasks, that of a heterogeneous job for its components, as with sacct; a raw id is of
+# one of them.
+_ITS_OWN = """
+(job_id = $job OR job_id_raw = $job OR split_part(job_id, '_', 1) = $job OR split_part(job_id, '+', 1) = $job)
+"""
 _SPAN = f"""
 SELECT min(start_s), max(coalesce(end_s, $now)) FROM allocations
 WHERE {_ITS_OWN} AND start_s < $until AND coalesce(end_s, $now) > $since
@@ -61,11 +64,15 @@ SELECT count(*), count(*) FILTER (idle), coalesce(max(sharers), 1) FROM (
 
 
 class RunFound(NamedTuple):
-    """One run; ``timeline`` is None where there are no samples of it, ``evidence`` also while it runs."""
+    """One run; ``timeline`` is None where there are no samples of it, ``evidence`` also while it runs.
+
+    ``alone_s`` is for how long its SM activity was measured alone on the GPU; None where the evidence does not say.
+    """
 
     usage: JobUsage
     timeline: JobTimeline | None
     evidence: Evidence | None
+    alone_s: float | None = None
 
 
 def find_job(store: Store, job_id: str, window: Window, config: SiteConfig | None, pieces: int) -> list[RunFound]:
@@ -88,7 +95,8 @@ def find_job(store: Store, job_id: str, window: Window, config: SiteConfig | Non
         for usage in usages[-DRAWN:]:
             store.view_samples(database, usage.start_s, usage.end_s)
             timeline = _timeline(database, usage, pieces)
-            found.append(RunFound(usage, timeline, _evidence(database, usage, config) if timeline else None))
+            measured = _measured(database, usage, config) if timeline else None
+            found.append(RunFound(usage, timeline, *((measured.run, measured.alone_s) if measured else (None, None))))
         return found
 
 
@@ -125,8 +133,6 @@ def _timeline(database: DuckDBPyConnection, run: JobUsage, pieces: int) -> JobTi
     return JobTimeline(run.start_s, run.end_s, tuple(drawn) if found else (), devices, unused, max(0, sharers - 1))
 
 
-def _evidence(database: DuckDBPyConnection, run: JobUsage, config: SiteConfig | None) -> Evidence | None:
-    for measured in measured_in(database, run.cluster, config, run.job_id_raw):
-        if measured.start_s == run.start_s:
-            return measured.run
-    return None
+def _measured(database: DuckDBPyConnection, run: JobUsage, config: SiteConfig | None) -> Measured | None:
+    found = measured_in(database, run.cluster, config, run.job_id_raw)
+    return next((one for one in found if one.start_s == run.start_s), None)

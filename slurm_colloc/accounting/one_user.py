@@ -15,7 +15,9 @@ from slurm_colloc.accounting.sources import sacct
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import Window
 from slurm_colloc.config import SiteConfig
+from slurm_colloc.model import Evidence
 
+_KEPT = "evidence kept for csub"
 _OWN = '"user" = $user'
 _WITHOUT_GPU = "SELECT count(*) FROM runs WHERE devices = 0"
 
@@ -76,6 +78,32 @@ def _found(
         store.view_samples(database, window.since_s, window.until_s)
         for cluster in {usage.cluster for usage in usages}:
             for one in measured_in(database, cluster, config, user=user):
-                measured[cluster, one.run.job_id, one.start_s] = one.run
-    runs = [RunFound(one, None, measured.get((one.cluster, one.job_id_raw, one.start_s))) for one in usages]
+                measured[cluster, one.run.job_id, one.start_s] = one
+    runs = []
+    for usage in usages:
+        known = measured.get((usage.cluster, usage.job_id_raw, usage.start_s))
+        runs.append(RunFound(usage, None, *((known.run, known.alone_s) if known else (None, None))))
     return UserRuns(tuple(runs), without_gpu)
+
+
+def with_evidence(run: RunFound, kept: Evidence | None) -> RunFound:
+    """Return a run without samples with what is kept of it for csub, and its figures of the time that this covers."""
+    usage = run.usage
+    if usage.methods:
+        return run
+    span_s = usage.end_s - usage.start_s
+    if kept is None or span_s <= 0:
+        return run._replace(evidence=kept)
+    part = min(1.0, kept.sampled_s / span_s)
+    measured = None if usage.allocated_gpu_hours is None else usage.allocated_gpu_hours * part
+    # GPU_UTIL in place of SM activity is a bound, and no measurement.
+    active = None if kept.sm_is_bound else kept.sm_active_mean_pct
+    used = None if measured is None or active is None else kept.sampled_s / 3600 * active / 100
+    figures = usage._replace(
+        sm_measured_gpu_hours=measured if measured is not None and used is not None else 0.0,
+        sm_used_gpu_hours=used,
+        gpu_mem_peak_mib=kept.gpu_mem_peak_mib,
+        coverage_pct=100 * part,
+        methods=(_KEPT,),
+    )
+    return run._replace(usage=figures, evidence=kept)

@@ -128,6 +128,8 @@ TIME_PARTS = {
 }
 _CUT = """
 CREATE OR REPLACE TEMP TABLE cut AS
+-- Put down before it is cut: unnest right above a join makes DuckDB 2.0.0 fail ("dictionary column changed identity").
+WITH inside AS MATERIALIZED ({inside})
 SELECT run, unit_gpus, bin, cell, hour_s, grain_s,
        coalesce(sum(us) FILTER (gpu_util_pct IS NOT NULL), 0)::BIGINT AS util_us, {util_fix} AS util_fix,
        coalesce(sum(us) FILTER (sm_active_pct IS NOT NULL), 0)::BIGINT AS sm_us, {sm_fix} AS sm_fix
@@ -137,7 +139,7 @@ FROM (
         round((least(ended_s, (quarter + 1) * {quarter_s}) - began_s) * 1e6)::BIGINT
             - round((greatest(began_s, quarter * {quarter_s}) - began_s) * 1e6)::BIGINT AS us)
     FROM (SELECT *, unnest(range(floor(began_s / {quarter_s})::BIGINT, ceil(ended_s / {quarter_s})::BIGINT)) AS quarter
-          FROM ({inside}))
+          FROM inside)
 ) JOIN quarters USING (quarter)
 GROUP BY ALL HAVING sum(us) > 0
 """

@@ -1,8 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What of a store may be shown, as SQL: before anything is added up, so that totals are of what is visible, too."""
 
+from collections.abc import Sequence
+from math import inf
+from typing import TYPE_CHECKING
+
 from slurm_colloc.accounting.parquet import sql
 from slurm_colloc.slurm.visible import Visible
+
+if TYPE_CHECKING:
+    from slurm_colloc.accounting.store import Store
+
+_NEWEST = 20
+_OF_OTHERS = """
+SELECT job_id_raw FROM readings
+WHERE NOT {own} AND "user" != '' AND start_s IS NOT NULL AND (cluster = $cluster OR $cluster = '')
+GROUP BY job_id_raw ORDER BY max(start_s) DESC, job_id_raw LIMIT $newest
+"""
 
 
 def visible_runs(visible: Visible) -> str:
@@ -20,6 +34,23 @@ def visible_samples(visible: Visible, query: str) -> str:
     if visible.everybody:
         return query
     return f"SELECT s.* FROM ({query}) s SEMI JOIN readings r ON s.cluster = r.cluster AND s.job_id = r.job_id_raw"
+
+
+def jobs_of_others(store: "Store", cluster: str, user: str, accounts: Sequence[str]) -> list[str]:
+    """Return the raw ids of the newest jobs in a store that are neither this user's nor of these accounts.
+
+    Args:
+        store: all of it.
+        cluster: whose jobs; empty for all clusters.
+        user: whose jobs are left out.
+        accounts: whose jobs are left out, too.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    own = visible_runs(Visible(False, user, tuple(accounts)))
+    asked = {"cluster": cluster, "newest": _NEWEST}
+    return [raw_id for (raw_id,) in store.rows(_OF_OTHERS.format(own=own), asked, inf, inf)]
 
 
 def _quoted(name: str) -> str:

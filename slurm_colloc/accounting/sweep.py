@@ -9,12 +9,13 @@ a sum.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from string import Template
 from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
+from slurm_colloc.accounting.alone import ALONE_PARTS, alone_queries
 from slurm_colloc.accounting.over_time import TIME_PARTS, Bins, cut_query, make_bins, make_pieces, time_queries
 from slurm_colloc.accounting.parquet import sql
 from slurm_colloc.accounting.runs import RUNAWAY
@@ -232,6 +233,7 @@ SELECT r.*, gpus * hours AS allocated, devices * span_s AS device_s,
        coalesce(allocated * least(1, coalesce(sm_seconds / device_s, 0)), 0) AS sm_measured,
        -- Samples know units by slices; used and allocated must be by one convention.
        sm_hours * coalesce(gpus / nullif(blocked, 0), 1) AS sm_used, sm_hours, sm_seconds,
+       util_used IS NOT NULL OR sm_used IS NOT NULL AS measured,
        CASE WHEN by_mean THEN mean_gpu_mem_mib WHEN several THEN several_peak_mib ELSE unit_peak_mib END AS peak_mib,
        CASE WHEN NOT by_mean THEN 100 * least(1, coalesce(seconds / device_s, 0)) END AS coverage_pct,
        coalesce(shared_hours, 0) AS shared_hours, held_idle_hours, tail_s, energy_j,
@@ -256,27 +258,34 @@ ORDER BY "user", start_s DESC, job_id, cluster, submit_s
 
 
 def sweep(
-    database: DuckDBPyConnection, store: Store, window: Window, bins: Bins | None = None, *, step: Step = ignore
+    database: DuckDBPyConnection,
+    store: Store,
+    window: Window,
+    bins: Bins | None = None,
+    edges: Sequence[float] = (),
+    *,
+    step: Step = ignore,
 ) -> None:
     """Make ``runs``, the parts of all days and ``usage`` in a database of ``store.connect``; tell ``step`` of days.
 
-    With ``bins`` the parts are by time, too.
+    With ``bins`` the parts are by time, too, and with ``edges`` of SM activity by those, for what runs would have
+    fitted.
     """
     days = store.samples.days(window.since_s, window.until_s)
     # Where no sample asks for runs again and again, they are added up as they are read.
     find_runs(database, window, kind="TABLE" if days or bins else "VIEW")
-    make_parts(database, bins)
+    make_parts(database, bins, edges)
     for done, day in enumerate(days):
         step(done, len(days))
-        day_parts(database, store, window, day, bins)
-        for name in parts_of(bins):
+        day_parts(database, store, window, day, bins, edges)
+        for name in parts_of(bins, edges):
             database.execute(f"INSERT INTO {name} FROM day_{name}")
-    merge(database, bins)
+    merge(database, bins, edges)
 
 
-def parts_of(bins: Bins | None) -> dict[str, str]:
-    """Return the tables of a day's parts, table -> columns: PARTS, and with ``bins`` those by time."""
-    return PARTS | (TIME_PARTS if bins else {})
+def parts_of(bins: Bins | None, edges: Sequence[float] = ()) -> dict[str, str]:
+    """Return the tables of a day's parts, table -> columns: PARTS, and those that ``bins`` and ``edges`` ask for."""
+    return PARTS | (TIME_PARTS if bins else {}) | (ALONE_PARTS if edges else {})
 
 
 def find_runs(database: DuckDBPyConnection, window: Window, kind: str = "TABLE") -> None:
@@ -287,42 +296,50 @@ def find_runs(database: DuckDBPyConnection, window: Window, kind: str = "TABLE")
         database.execute(Template(query).substitute(values, kind=kind))
 
 
-def make_parts(database: DuckDBPyConnection, bins: Bins | None = None) -> None:
+def make_parts(database: DuckDBPyConnection, bins: Bins | None = None, edges: Sequence[float] = ()) -> None:
     """Make the tables of ``parts_of``, empty, and those of the bins."""
-    for name, columns in parts_of(bins).items():
+    for name, columns in parts_of(bins, edges).items():
         database.execute(f"CREATE TEMP TABLE {name} ({columns})")
     if bins:
         make_bins(database, bins)
 
 
-def day_parts(database: DuckDBPyConnection, store: Store, window: Window, day: str, bins: Bins | None = None) -> None:
+def day_parts(
+    database: DuckDBPyConnection,
+    store: Store,
+    window: Window,
+    day: str,
+    bins: Bins | None = None,
+    edges: Sequence[float] = (),
+) -> None:
     """Make the tables of ``parts_of``, with ``day_`` before their names, of what was sampled on ``day``.
 
-    ``bins`` are those that ``make_parts`` was given.
+    ``bins`` and ``edges`` are those that ``make_parts`` was given.
     """
     store.view_samples(database, window.since_s, window.until_s, day)
     if bins:
         database.execute(cut_query(_INSIDE.format(view="shares"), _FIX))
-    for name in parts_of(bins):
-        edges = {"since": window.since_s, "until": window.until_s} if "$since" in _DAY[name] else {}
-        database.execute(f"CREATE OR REPLACE TEMP TABLE day_{name} AS {_DAY[name]}", edges)
+    queries = _DAY | alone_queries(_INSIDE.format(view="shares"), edges)
+    for name in parts_of(bins, edges):
+        ends = {"since": window.since_s, "until": window.until_s} if "$since" in queries[name] else {}
+        database.execute(f"CREATE OR REPLACE TEMP TABLE day_{name} AS {queries[name]}", ends)
 
 
-def merge(database: DuckDBPyConnection, bins: Bins | None = None) -> None:
+def merge(database: DuckDBPyConnection, bins: Bins | None = None, edges: Sequence[float] = ()) -> None:
     """Make the view ``usage`` of runs with a GPU, or a share of one, from the parts of all days."""
     database.execute(_USAGE)
     if bins:
-        _settle(database, bins)
+        _settle(database, parts_of(bins, edges))
 
 
-def _settle(database: DuckDBPyConnection, bins: Bins) -> None:
+def _settle(database: DuckDBPyConnection, parts: Iterable[str]) -> None:
     """Put all that was made into a file beside what the database spills, and there, too, what runs had by bin.
 
     A page asks for every run again and again: in the file they are added up and compressed, and out of memory.
     """
     ((folder,),) = database.execute("SELECT current_setting('temp_directory')").fetchall()
     database.execute(f"ATTACH '{sql(os.path.join(folder, 'swept'))}' AS swept")
-    for name in ("runs", *parts_of(bins)):
+    for name in ("runs", *parts):
         database.execute(f"CREATE TABLE swept.{name} AS FROM temp.{name}")
         database.execute(f"DROP TABLE temp.{name}")
         database.execute(f"CREATE TEMP VIEW {name} AS FROM swept.{name}")

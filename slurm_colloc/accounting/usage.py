@@ -25,48 +25,68 @@ _SUM = "sum(({})::DECIMAL(38, 18))"
 
 
 def _hours(value: str, condition: str = "true") -> str:
-    return f"({_SUM.format(value)} FILTER ({condition}))::DOUBLE"
+    return f"{_SUM.format(value)} FILTER ({condition})"
 
 
-def _plain(used: str, of: str) -> str:
+def _of_metric(metric: str) -> dict[str, str]:
+    used, of = f"{metric}_used", f"{metric}_measured"
     known = f"{used} IS NOT NULL AND {of} > 0"
-    return f"({_SUM.format(f'100 * {used} / nullif({of}, 0)')} FILTER ({known}) / count(*) FILTER ({known}))::DOUBLE"
+    return {
+        of: _hours(of, f"{used} IS NOT NULL"),
+        used: _hours(used),
+        f"{metric}_idle": _hours(f"{of} - {used}", f"{used} IS NOT NULL"),
+        f"{metric}_pcts": _hours(f"100 * {used} / nullif({of}, 0)", known),
+        f"{metric}_known": f"count(*) FILTER ({known})",
+    }
 
 
-_SIZED = "allocated IS NOT NULL"
+_SIZED, _COVERED = "allocated IS NOT NULL", "coverage_pct IS NOT NULL"
+# What is added up over runs; plain means and coverage are quotients of two of them.
+_SUMS = {
+    "jobs": "count(*)",
+    "measured": "count(*) FILTER (measured)",
+    "unsized": "count(*) FILTER (gpus IS NULL)",
+    "allocated": _hours("allocated"),
+    "held": _hours("held", _SIZED),
+    "held_unknown": _hours("held_unknown"),
+    **_of_metric("util"),
+    **_of_metric("sm"),
+    "held_idle": _hours("held_idle_hours", _SIZED),
+    "energy_kwh": _hours("energy_j / 3.6e6"),
+    "covered": _hours("allocated * coverage_pct", _COVERED),
+    "coverage_known": _hours("allocated", _COVERED),
+}
+_RUNS_ADDED = ", ".join(f"{value} AS {name}" for name, value in _SUMS.items())
+_KINDS_ADDED = ", ".join(
+    f"coalesce(sum({name}), 0)::BIGINT AS {name}" if value.startswith("count") else f"sum({name})::DOUBLE AS {name}"
+    for name, value in _SUMS.items()
+)
+# A million values are made DECIMAL once: a group's sums, and those of all, are of the sums of its kinds of GPU.
 _GROUPS = f"""
 WITH sized AS (
-    SELECT {{key}} AS name,
-           * REPLACE (if({_SIZED}, util_used, NULL) AS util_used, if({_SIZED}, sm_used, NULL) AS sm_used),
-           util_used IS NOT NULL OR sm_used IS NOT NULL AS measured
+    SELECT {{key}} AS name, {{kind}} AS of_kind,
+           * REPLACE (if({_SIZED}, util_used, NULL) AS util_used, if({_SIZED}, sm_used, NULL) AS sm_used)
     FROM {{runs}}
 ),
+of_kinds AS MATERIALIZED (
+    SELECT name, of_kind, {_RUNS_ADDED}, max(peak_mib) AS peak_mib, list(DISTINCT methods) AS methods
+    FROM sized GROUP BY name, of_kind
+),
 added AS (
-    SELECT {{names}}, count(*) AS jobs, count(*) FILTER (measured) AS measured,
-           count(*) FILTER (NOT ({_SIZED})) AS unsized, {_hours("allocated")} AS allocated,
-           {_hours("held", _SIZED)} AS held,
-           coalesce({_hours("held_unknown")}, 0) AS held_unknown,
-           coalesce({_hours("util_measured", "util_used IS NOT NULL")}, 0) AS util_measured,
-           {_hours("util_used")} AS util_used,
-           {_hours("util_measured - util_used", "util_used IS NOT NULL")} AS util_idle,
-           {_plain("util_used", "util_measured")} AS util_plain,
-           coalesce({_hours("sm_measured", "sm_used IS NOT NULL")}, 0) AS sm_measured, {_hours("sm_used")} AS sm_used,
-           {_hours("sm_measured - sm_used", "sm_used IS NOT NULL")} AS sm_idle,
-           {_plain("sm_used", "sm_measured")} AS sm_plain,
-           {_hours("held_idle_hours", _SIZED)} AS held_idle, max(peak_mib) AS peak_mib,
-           {_hours("energy_j / 3.6e6")} AS energy_kwh,
-           {_hours("allocated * coverage_pct", "coverage_pct IS NOT NULL")}
-               / nullif({_hours("allocated", "coverage_pct IS NOT NULL")}, 0) AS coverage_pct,
-           coalesce({_hours("allocated", "coverage_pct IS NOT NULL")}, 0) AS coverage_known,
-           list_sort(list_distinct(flatten(list(DISTINCT methods)))) AS methods
-    FROM sized GROUP BY {{sets}}
+    SELECT name, of_kind, grouping(name) AS whole, grouping(of_kind) AS all_kinds, {_KINDS_ADDED},
+           max(peak_mib) AS peak_mib, list_sort(list_distinct(flatten(flatten(list(methods))))) AS methods
+    FROM of_kinds GROUP BY GROUPING SETS ((name, of_kind), (name), ())
 )
-SELECT {{titles}}, jobs, measured, unsized,
-       if(jobs > 0 AND jobs = unsized, NULL, coalesce(allocated, 0)), if(jobs = 0, 0, held), held_unknown,
-       util_measured, util_used, util_idle, 100 * util_used / nullif(util_measured, 0), util_plain,
-       sm_measured, sm_used, sm_idle, 100 * sm_used / nullif(sm_measured, 0), sm_plain,
-       held_idle, peak_mib, energy_kwh, coverage_pct, coverage_known, coalesce(methods, [])
-FROM added ORDER BY {{order}}, coalesce(sm_idle, util_idle, 0) DESC, allocated DESC, {{last}}
+SELECT whole, all_kinds, name, if(whole = 1, $total, if(all_kinds = 1, name, of_kind)), jobs, measured, unsized,
+       if(jobs = 0, 0, allocated), if(jobs = 0, 0, held), coalesce(held_unknown, 0),
+       coalesce(util_measured, 0), util_used, util_idle, 100 * util_used / nullif(util_measured, 0),
+       util_pcts / nullif(util_known, 0),
+       coalesce(sm_measured, 0), sm_used, sm_idle, 100 * sm_used / nullif(sm_measured, 0),
+       sm_pcts / nullif(sm_known, 0),
+       held_idle, peak_mib, energy_kwh, covered / nullif(coverage_known, 0), coalesce(coverage_known, 0),
+       coalesce(methods, [])
+FROM added
+ORDER BY whole, if(all_kinds = 1, NULL, name), coalesce(sm_idle, util_idle, 0) DESC, allocated DESC, name, of_kind
 """
 
 
@@ -76,33 +96,27 @@ def group_usage(database: DuckDBPyConnection, by: str) -> list[GroupUsage]:
     Raises:
         InputError: ``by`` is not one of GROUPINGS.
     """
-    key, runs = source(by)
-    query = _GROUPS.format(
-        names="name, grouping(name) AS whole",
-        sets="GROUPING SETS ((name), ())",
-        titles="if(whole = 1, $total, name)",
-        order="whole",
-        last="name",
-        key=key,
-        runs=runs,
-    )
-    return [_usage(row) for row in database.execute(query, {"total": "total"}).fetchall()]
+    return _added_up(database, by, "NULL")[0]
 
 
-def kind_usage(database: DuckDBPyConnection, by: str) -> dict[str, list[GroupUsage]]:
-    """Return for each value of ``by`` a GroupUsage for each kind of GPU, those with most idle first.
+def group_and_kind_usage(database: DuckDBPyConnection, by: str) -> tuple[list[GroupUsage], dict[str, list[GroupUsage]]]:
+    """Return what ``group_usage`` does, and by group one GroupUsage for each kind of GPU, those with most idle first.
 
     Raises:
         InputError: ``by`` is not one of GROUPINGS.
     """
+    return _added_up(database, by, "kind")
+
+
+def _added_up(database: DuckDBPyConnection, by: str, kind: str) -> tuple[list[GroupUsage], dict[str, list[GroupUsage]]]:
     key, runs = source(by)
-    query = _GROUPS.format(
-        names="name, kind", sets="name, kind", titles="name, kind", order="name", last="kind", key=key, runs=runs
-    )
-    found: dict[str, list[GroupUsage]] = {}
-    for name, *row in database.execute(query).fetchall():
-        found.setdefault(name, []).append(_usage(row))
-    return found
+    groups: list[GroupUsage] = []
+    kinds: dict[str, list[GroupUsage]] = {}
+    rows = database.execute(_GROUPS.format(key=key, kind=kind, runs=runs), {"total": "total"}).fetchall()
+    for _, all_kinds, name, *row in rows:
+        of = groups if all_kinds else kinds.setdefault(name, [])
+        of.append(_usage(row))
+    return groups, kinds
 
 
 def source(by: str) -> tuple[str, str]:
@@ -114,7 +128,8 @@ def source(by: str) -> tuple[str, str]:
     if by not in GROUPINGS:
         raise InputError(f"'--by {by}' is not one of {', '.join(GROUPINGS)}")
     runs = f"({OF_RUNS})" if by == "signature" else "usage"
-    return f"coalesce(\"{GROUPINGS[by]}\", '(not by csub)')", runs
+    column = f'"{GROUPINGS[by]}"'
+    return f"CASE WHEN {column} = '' THEN '(none)' ELSE coalesce({column}, '(not by csub)') END", runs
 
 
 def _usage(row: Sequence[Any]) -> GroupUsage:

@@ -31,7 +31,7 @@ def place(
     Without an ``outlook`` it gets the first piece that fits, by the site's order and the smallest slice first; with
     one, that is left for another or for a whole GPU where the job would end much sooner (placement/waits.py).
     """
-    reasons = _reasons_to_leave(request, footprint, config, access)
+    reasons = reasons_to_leave(request, footprint, config, access)
     if reasons or footprint.gpu_mem_peak_mib is None or footprint.sm_active_pct is None:
         return as_asked(reasons, ())
     headroom = config.sharing.headroom_mib
@@ -53,11 +53,12 @@ def place(
         return _placed(first, need, headroom)
     if first is not None and known is not None:
         return _weighed([first, *pieces], request, need, config, known)
-    why = f"no piece of a GPU holds {need.memory_mib} MiB and {need.sm_active_pct:.0f} % of the SMs"
+    names = ", ".join(f"'{name}'" for name in dict.fromkeys(room.partition.name for room in rooms))
+    held = f"{need.memory_mib} MiB and {need.sm_active_pct:.0f} % of the SMs"
+    why = f"no piece of a GPU in partition {names} holds {held}"
     if not rooms:
         why = "; ".join(sorted({item.reason for item in rejected})) or "site.toml describes no GPUs"
     elif len(rejected) == before:
-        names = ", ".join(f"'{name}'" for name in dict.fromkeys(room.partition.name for room in rooms))
         why = f"no GPU in partition {names} has slices or shares that the site lets csub use"
     return as_asked((why,), tuple(rejected))
 
@@ -154,7 +155,10 @@ def _placed(taken: Taken, need: Need, headroom: int) -> Placement:
     )
 
 
-def _reasons_to_leave(request: JobRequest, footprint: Footprint, config: SiteConfig, access: Access) -> tuple[str, ...]:
+def reasons_to_leave(
+    request: JobRequest, footprint: Footprint, config: SiteConfig, access: Access = _ANYTHING
+) -> tuple[str, ...]:
+    """Return why a job keeps its request, whatever pieces there are; empty where it need not."""
     if request.untouchable:
         return request.untouchable
     protected = [gres.type for gres in request.gres if gres.type in config.sharing.protected_types]

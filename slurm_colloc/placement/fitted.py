@@ -1,18 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a past run would have fitted, and what csub would give the next one, by what was measured of it.
+"""What a past run would have fitted: the piece that csub, had it known what was measured, would have given it.
+
+The one rule of reports, pages and advice. A completed run of one whole GPU is judged if enough of its time was measured
+alone on the GPU: by its memory peak, and by the SM activity that it stayed at or below for 95 % of that time.
 
 What accounting does not keep is not made up: the script, cores, host memory and the time limit are taken to allow a
 piece, and so are the user's limits; nothing is known of what will be free.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
+from typing import NamedTuple
 
-from slurm_colloc.config import SiteConfig
+from slurm_colloc.config import Partition, Pool, SiteConfig
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import COMPLETED, Evidence, Footprint, Gres, JobRequest, Placement, Quantiles
-from slurm_colloc.placement.choose import place
+from slurm_colloc.gpu.mig import parse_profile
+from slurm_colloc.model import COMPLETED, Evidence, Footprint, Gres, JobRequest, Placement, Quantiles, SharingMode
+from slurm_colloc.placement.choose import place, reasons_to_leave
+from slurm_colloc.placement.pieces import (
+    Access,
+    Need,
+    Taken,
+    most_sm_of_share,
+    most_sm_of_slice,
+    offers,
+    pieces_in,
+    rooms_of,
+    shares_per_gpu,
+)
 from slurm_colloc.slurm.gres import parse_gres
+
+# The activity that counts is the least that a run stays at or below for so much of its time.
+HIGH_PCT = 95
+# Of an SM activity in percent: a billionth of a GPU is noise of sums.
+SM_DIGITS = 6
+_LEAST_SM_PCT = 10.0**-SM_DIGITS
 
 
 def past_request(shown: str, partition: str, account: str, qos: str, no_share: Sequence[str] = ()) -> JobRequest:
@@ -51,13 +73,27 @@ def _gpus(shown: str) -> tuple[Gres, ...]:
         return (Gres("gpu", "", 1),)
 
 
+def had_whole(shown: str) -> bool:
+    """Return whether an allocation (``shown``, in Slurm's words) is of whole GPUs, as far as its words tell."""
+    gpus = _gpus(shown)
+    return bool(gpus) and not any(parse_profile(gres.type) for gres in gpus)
+
+
 def had_piece(run: Evidence, shown: str) -> bool:
     """Return whether a run had a slice or a share of a GPU."""
-    return bool(run.mode) or not _gpus(shown)
+    # A device that is no slice has no mode; csub's own word for having left a job as asked is one.
+    return run.mode not in ("", SharingMode.EXCLUSIVE) or not had_whole(shown)
 
 
-def not_judged(run: Evidence, shown: str, min_coverage_pct: float) -> str:
-    """Return why nothing is said of what a run would have fitted; empty where something can be."""
+def not_judged(run: Evidence, shown: str, min_coverage_pct: float, alone_s: float | None = None) -> str:
+    """Return why nothing is said of what a run would have fitted; empty where something can be.
+
+    Args:
+        run: what was measured of it.
+        shown: its allocation, in Slurm's words.
+        min_coverage_pct: of so much of its time its activity must have been measured.
+        alone_s: for how long that was, alone on the GPU; None where only the time of all its samples is known.
+    """
     if had_piece(run, shown):
         return "it had a piece of a GPU already"
     if sum(gres.quantity for gres in _gpus(shown)) != 1:
@@ -66,15 +102,17 @@ def not_judged(run: Evidence, shown: str, min_coverage_pct: float) -> str:
         return f"it ended as {run.state}, so that its peak may be less than it needs"
     if run.gpu_mem_peak_mib is None or run.sm_active_q95_pct is None:
         return "its memory or its SM activity was not measured alone on the GPU"
-    if run.elapsed_s and 100 * run.sampled_s / run.elapsed_s < min_coverage_pct:
+    known_s = run.sampled_s if alone_s is None else alone_s
+    if run.elapsed_s and 100 * known_s / run.elapsed_s < min_coverage_pct:
         return f"less than {min_coverage_pct:.0f} % of its time was sampled"
     return ""
 
 
-def would_have_fitted(run: Evidence, request: JobRequest, config: SiteConfig) -> Placement:
-    """Return the piece that holds what was measured of a run, with the site's headroom and within its slowdown."""
-    peak_mib, active_pct = float(run.gpu_mem_peak_mib or 0), run.sm_active_q95_pct or 0.0
-    measured = Footprint(
+def measured_footprint(run: Evidence) -> Footprint:
+    """Return the footprint of a run as it was, without a margin."""
+    # What percentages are summed from leaves a little above a bound that the run just filled.
+    peak_mib, active_pct = float(run.gpu_mem_peak_mib or 0), round(run.sm_active_q95_pct or 0.0, SM_DIGITS)
+    return Footprint(
         Quantiles(peak_mib, peak_mib, peak_mib),
         Quantiles(active_pct, active_pct, active_pct),
         None,
@@ -83,4 +121,77 @@ def would_have_fitted(run: Evidence, request: JobRequest, config: SiteConfig) ->
         1,
         "measured",
     )
-    return place(request, measured, config)
+
+
+def would_have_fitted(run: Evidence, request: JobRequest, config: SiteConfig) -> Placement:
+    """Return the piece that holds what was measured of a run, with the site's headroom and within its slowdown."""
+    return place(request, measured_footprint(run), config)
+
+
+class Step(NamedTuple):
+    """A piece, the largest memory peak and SM activity (in percent of a whole GPU) it holds, and whose it may be."""
+
+    gres: Gres
+    most_peak_mib: int
+    most_sm_pct: float
+    pools: tuple[Pool, ...]
+
+
+def ladder(request: JobRequest, gpu_model: str, config: SiteConfig) -> tuple[Step, ...]:
+    """Return the pieces that a past run could have had, in the order in which csub gives them.
+
+    The first that holds peak and SM activity is the one that ``would_have_fitted`` names.
+    """
+    nothing = Quantiles(0.0, 0.0, 0.0)
+    footprint = Footprint(nothing, nothing, None, gpu_model, "measured", 1, "measured")
+    if reasons_to_leave(request, footprint, config):
+        return ()
+    rooms = list(rooms_of(request, footprint, config, Access(), []))
+
+    def given(sm_active_pct: float) -> Iterator[Taken]:
+        return pieces_in(request, Need(0, sm_active_pct, None, None), rooms, config, Access(), [])
+
+    def steps() -> Iterator[Step]:
+        for first in given(0.0):
+            taken: Taken | None = first
+            while taken is not None:
+                fit = taken.fit
+                where = [room.pool for room in rooms if room.moved == fit.room.moved]
+                pools = [pool for pool in where if offers(pool, fit.gres)]
+                most_peak_mib = fit.most.memory_mib - config.sharing.headroom_mib
+                yield Step(fit.gres, most_peak_mib, fit.most.sm_active_pct, tuple(pools))
+                # Of shares the next larger number is given for the least that so many do not hold.
+                above = given(fit.most.sm_active_pct + _LEAST_SM_PCT) if fit.gres.name != "gpu" else ()
+                taken = next((one for one in above if _alike(one, first)), None)
+
+    return tuple(steps())
+
+
+def _alike(one: Taken, other: Taken) -> bool:
+    """Return whether two are shares of one kind in one place."""
+    same_room = one.fit.room.partition == other.fit.room.partition and one.fit.room.moved == other.fit.room.moved
+    return same_room and one.fit.gres.name == other.fit.gres.name
+
+
+def first_that_holds(steps: Sequence[Step], peak_mib: int, sm_active_pct: float) -> Step | None:
+    """Return the first step that holds a peak and an SM activity; None where none does."""
+    active_pct = round(sm_active_pct, SM_DIGITS)
+    return next((one for one in steps if peak_mib <= one.most_peak_mib and active_pct <= one.most_sm_pct), None)
+
+
+def sm_edges(config: SiteConfig) -> tuple[float, ...]:
+    """Return each SM activity, in percent of a whole GPU, that may be the most that a step of this site holds."""
+    slices = {most_sm_of_slice(part, pool, config) for pool in config.pool for part in pool.slice if pool.sm_count}
+    consented = {"mps": config.sharing.mps_daemon != "none", "shard": config.sharing.shard_consent}
+    counts = {shares_per_gpu(pool, name) for pool in config.pool for name, may in consented.items() if may}
+    shares = {most_sm_of_share(units, count) for count in counts for units in range(1, count // 2 + 1)}
+    return tuple(sorted(slices | shares))
+
+
+def known_names(config: SiteConfig) -> frozenset[str]:
+    """Return the accounts and QOS, in small letters, that some partition is open or closed to: others are all alike."""
+
+    def lists(of: Partition) -> Sequence[str]:
+        return (*of.allow_accounts, *of.deny_accounts, *of.allow_qos, *of.deny_qos)
+
+    return frozenset(name.lower() for partition in config.partition for name in lists(partition))

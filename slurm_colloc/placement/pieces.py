@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which pieces of a GPU a job could have, and why not the others: the pools it may go to, and what fits there."""
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from slurm_colloc.placement.terms import (
     time_needed,
 )
 from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit, limit_passed_by
-from slurm_colloc.units import demand_units
+from slurm_colloc.units import demand_units, most_of_whole
 
 
 class Access(NamedTuple):
@@ -45,12 +46,20 @@ class Room(NamedTuple):
     moved: bool
 
 
+class Most(NamedTuple):
+    """The largest need that a piece holds: memory with the site's headroom, SM activity in percent of a whole GPU."""
+
+    memory_mib: int
+    sm_active_pct: float
+
+
 class Fit(NamedTuple):
     """A piece that would do, and what has to be asked for beside it; ``what`` is its name for people."""
 
     room: Room
     gres: Gres
     reason: str
+    most: Most
     cpu_option: str = ""
     mem: str = ""
     time_limit_min: int | None = None
@@ -189,14 +198,15 @@ def _mig(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig)
     # Of two alike, the one in the job's own partition: sorted() keeps the order of rooms.
     for part, room in sorted(lesser, key=lambda pair: (pair[0].mem_mib, pair[0].sm_count)):
         alike = kinds[room.moved, part.type]
-        slowest, its_room = max(alike, key=lambda pair: _slowdown(need, pair[0], pair[1].pool))
+        slowest, its_room = min(alike, key=lambda pair: pair[0].sm_count / (pair[1].pool.sm_count or 1))
         slowdown = _slowdown(need, slowest, its_room.pool)
+        most = Most(part.mem_mib, most_sm_of_slice(slowest, its_room.pool, config))
         time = time_needed(request, need.run_time_min, slowdown, room.partition if room.moved else None, config)
         kept = kept_when_moved(request, room.partition, config) if room.moved else Kept("", "")
         option = f"gpu:{part.type}"
-        if part.mem_mib < need.memory_mib:
+        if need.memory_mib > most.memory_mib:
             yield Rejected(option, f"{part.mem_mib} MiB do not hold {need.memory_mib} MiB")
-        elif slowdown > config.sharing.max_slowdown:
+        elif need.sm_active_pct > most.sm_active_pct:
             yield Rejected(
                 option,
                 f"{slowest.sm_count} of {its_room.pool.sm_count} SMs slow it at least {slowdown:.2f}x; "
@@ -212,11 +222,22 @@ def _mig(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig)
             if time.limit_min is not None:
                 reason += f"; time limit {time.limit_min} min"
             gres = Gres("gpu", part.type, 1)
-            yield Fit(room, gres, reason, kept.cpu_option, kept.mem, time.limit_min, slowdown, f"{part.profile} slice")
+            what = f"{part.profile} slice"
+            yield Fit(room, gres, reason, most, kept.cpu_option, kept.mem, time.limit_min, slowdown, what)
 
 
 def _slowdown(need: Need, part: MigSlice, pool: Pool) -> float:
     return max(1.0, need.sm_active_pct / 100 * (pool.sm_count or 0) / part.sm_count)
+
+
+def most_sm_of_slice(part: MigSlice, pool: Pool, config: SiteConfig) -> float:
+    """Return the SM activity, in percent of a whole GPU, that a slice slows no more than the site allows."""
+    return 100 * config.sharing.max_slowdown * part.sm_count / (pool.sm_count or math.inf)
+
+
+def most_sm_of_share(units: int, per_gpu: int) -> float:
+    """Return the SM activity, in percent of a whole GPU, that so many shares hold."""
+    return 100 * most_of_whole(units, per_gpu)
 
 
 def _mps(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig) -> Iterator[Fit | Rejected]:
@@ -249,7 +270,18 @@ def _shares(
         fits = [item for item in found if isinstance(item, Fit)]
         yield from refused
         if not refused:
-            yield max(fits, key=lambda fit: fit.gres.quantity)
+            largest = max(fits, key=lambda fit: fit.gres.quantity)
+            yield largest._replace(most=_most_of_all(largest.gres.quantity, [room.pool for room in group], name))
+
+
+def _most_of_all(units: int, pools: list[Pool], name: str) -> Most:
+    """Return what so many shares hold on whichever of these pools; more than half of a GPU is no share to give."""
+    sizes = [(pool.gpu_mem_mib or 0, shares_per_gpu(pool, name)) for pool in pools]
+    held = [(mem_mib, min(units, per_gpu // 2), per_gpu) for mem_mib, per_gpu in sizes]
+    return Most(
+        min(math.floor(mem_mib * most_of_whole(count, per_gpu)) for mem_mib, count, per_gpu in held),
+        min(most_sm_of_share(count, per_gpu) for _, count, per_gpu in held),
+    )
 
 
 def shares_per_gpu(pool: Pool, name: str) -> int:
@@ -283,7 +315,8 @@ def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name
         return Rejected(option, f"{units} of {per_gpu} shares leave no room for a second job like it")
     reason = f"{units} of {per_gpu} shares hold {need.memory_mib} MiB and {need.sm_active_pct:.0f} % of the SMs"
     share = Gres(name, "", units)
-    return Fit(room, share, reason, kept.cpu_option, kept.mem, time.limit_min, 1.0, f"share of {name}")
+    most = _most_of_all(units, [pool], name)
+    return Fit(room, share, reason, most, kept.cpu_option, kept.mem, time.limit_min, 1.0, f"share of {name}")
 
 
 def offers(pool: Pool, gres: Gres) -> bool:

@@ -145,7 +145,7 @@ def _predicted(report: UsageReport) -> Figure:
     limits = limits_over_decades(float(cell.runs) for cell in cells)
 
     def reach(low: float, width: float) -> str:
-        return f"{100 * low:.0f} % and more" if low == last else f"{100 * low:.0f} to {100 * (low + width):.0f} %"
+        return f"above {100 * low:.0f} %" if low == last else f"{100 * low:.0f} to {100 * (low + width):.0f} %"
 
     return figure._replace(
         says=f"Of {runs} completed runs with a measured peak, {above} used more memory than the q99 predicted.",

@@ -30,7 +30,8 @@ _BARS = 122
 def _when(piece: TimeUsage, zone: tzinfo) -> str:
     first, last = (datetime.fromtimestamp(at_s, zone) for at_s in (piece.since_s, piece.until_s))
     days = {first.timetz(), last.timetz()} == {first.timetz().replace(hour=0, minute=0, second=0, microsecond=0)}
-    form = "%Y-%m-%d" if days else "%Y-%m-%d %H:%M"
+    clock = " %H:%M:%S" if first.second or last.second else " %H:%M"
+    form = "%Y-%m-%d" + ("" if days else clock)
     return f"{first:{form}}" if days and (last - first).days == 1 else f"{first:{form}} to {last:{form}}"
 
 
@@ -209,10 +210,10 @@ def coarser(pieces: Iterable[TimeUsage], most: int, since_s: float, until_s: flo
 
 
 def _joined(pieces: Sequence[TimeUsage], since_s: float, until_s: float) -> TimeUsage:
-    def added(field: str) -> float | None:
-        values = [_of(piece, field) for piece in pieces]
-        known = [value for value in values if value is not None]
-        return fsum(known) if known else None
+    _, _, *figures = zip(*pieces, strict=True)
+    return TimeUsage(since_s, until_s, *map(_added, figures))  # type: ignore[arg-type]
 
-    sums = {field: added(field) for field in TimeUsage._fields[2:]}
-    return TimeUsage(since_s, until_s, **sums)  # type: ignore[arg-type]
+
+def _added(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fsum(known) if known else None

@@ -25,12 +25,15 @@ from slurm_colloc.report.usage import (
 from slurm_colloc.report.usage_notes import footnotes, heading
 from slurm_colloc.report.usage_text import cells_of, columns, rows_of
 
-SCHEMA = 3
+SCHEMA = 4
 _OF_FIT = {
     "fit_known_gpu_hours": "known_gpu_hours",
     "fit_gpu_hours": "fits_gpu_hours",
     "fit_freed_gpu_hours": "freed_gpu_hours",
     "fit_unit": "unit",
+    "fit_judged_runs": "judged_runs",
+    "fit_fitting_runs": "fitting_runs",
+    "fit_not_judged_runs": "not_judged_runs",
 }
 _NO_FIGURES = ("templates", "of_text")
 # What Markdown, its tables or HTML would act on; addresses, since most renderers make links of them.

@@ -89,13 +89,16 @@ def _run_lines(story: RunStory, of: JobStory, signs: str) -> Iterator[str]:
         yield titled("given", printable(run.gres))
         yield titled("allocated", f"{_hours(run.allocated_gpu_hours)} in whole-GPU equivalents")
         if story.evidence and not run.methods:
-            yield from _by_evidence(run, decision, story.evidence)
+            span_s = run.end_s - run.start_s
+            yield from _by_evidence(None if run.state == "RUNNING" else span_s, decision, story.evidence)
         else:
             yield from _by_samples(story, run, decision, signs)
     elif slurm:
         given = ",".join(str(gres) for gres in slurm.given)
         yield titled("given", given or ("nothing yet" if slurm.start_s is None else "no GPU"))
-        if given:
+        if story.evidence and slurm.start_s is not None and slurm.end_s is not None:
+            yield from _by_evidence(slurm.end_s - slurm.start_s, decision, story.evidence)
+        elif given:
             yield titled("used", "not known yet: the samples of its nodes come with the next 'colloc ingest'")
     if story.advice.fit:
         yield titled("would fit", printable(story.advice.fit))
@@ -204,14 +207,13 @@ def _host(run: JobUsage) -> str:
     return ", ".join(text.format(value) for value, text in known if value is not None) or "not known"
 
 
-def _by_evidence(run: JobUsage, decision: Decision | None, evidence: Evidence) -> list[str]:
-    """Return what is kept of the run for the next submission, where the samples themselves are not at hand."""
+def _by_evidence(ran_s: float | None, decision: Decision | None, evidence: Evidence) -> list[str]:
+    """Return what is kept of a run for the next submission, where the samples themselves are not at hand."""
     active = "not known"
     if evidence.sm_active_mean_pct is not None:
         bound = "at most " if evidence.sm_is_bound else ""
         active = f"{bound}{evidence.sm_active_mean_pct:.1f} % of a whole GPU"
-    ran_s = run.end_s - run.start_s
-    covered = f" of {ran_s:.0f} s" if run.state != "RUNNING" else ""
+    covered = "" if ran_s is None else f" of {ran_s:.0f} s"
     seconds = f"{evidence.sampled_s:.0f} s{covered}, {evidence.sample_count} samples (evidence kept for csub)"
     return [
         titled("GPU_UTIL", "not kept"),

@@ -221,7 +221,8 @@ def _fit(fit: Fit) -> str:
     fits, known, freed = (
         significant(hours, 4) for hours in (fit.fits_gpu_hours, fit.known_gpu_hours, fit.freed_gpu_hours)
     )
-    of = f"{fits} of the {known} GPU-h of whole-GPU runs measured well enough"
+    of = f"{fits} of the {known} GPU-h of {counted(fit.judged_runs, 'whole-GPU run')} measured well enough"
+    of += f" ({fit.not_judged_runs} not judged)" if fit.not_judged_runs else ""
     return f"{of}; {freed} would have been left, most on {printable(fit.unit)}" if fit.unit else of
 
 

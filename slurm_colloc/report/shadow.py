@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from slurm_colloc.measured import ShadowLeft, ShadowPiece
-from slurm_colloc.report.layout import table_lines
+from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, fitting, folded, table_lines, widths_of
 from slurm_colloc.report.page import render_page
 from slurm_colloc.report.text import inert, printable, stamp
 from slurm_colloc.units import counted, in_words
@@ -25,7 +25,8 @@ class ShadowReport(NamedTuple):
     would have where ``replayed`` says that past jobs were decided on afterwards. ``pieces`` add up to ``total``,
     ``left`` would have been left as asked, and of ``not_judged``, a part of the total, it is not known whether the
     piece holds them. ``equivalents`` says by what a slice is part of a GPU; less than ``covered_pct`` sampled shows no
-    peak. ``skipped`` are past jobs that could not be decided on, by reason.
+    peak. ``skipped`` are past jobs that could not be decided on, by reason. ``visible`` says whose runs these are where
+    they are not everybody's.
     """
 
     cluster: str
@@ -42,16 +43,49 @@ class ShadowReport(NamedTuple):
     replayed: bool
     skipped: dict[str, int]
     templates: str
+    visible: str = ""
 
 
-_TITLES = ("RUNS", "JUDGED", "FIT", "OUT OF MEM", "ALLOC GPU-h", "PIECE GPU-h", "FREED GPU-h", "EARLIER", "OF")
+# With ranks: on a narrow terminal the last are left out.
+_RANKS = {
+    "RUNS": 3,
+    "JUDGED": 4,
+    "FIT": 1,
+    "OUT OF MEM": 2,
+    "ALLOC GPU-h": 7,
+    "PIECE GPU-h": 8,
+    "FREED GPU-h": 0,
+    "EARLIER": 5,
+    "OF": 6,
+}
+_TITLES = tuple(_RANKS)
+# A piece's name leaves room for the figures that matter, but is never less than that.
+_NAME_COLUMNS, _LEAST_NAME_COLUMNS = 40, 8
 
 
-def as_table(report: ShadowReport) -> str:
-    """Return the report for a terminal."""
+def as_table(report: ShadowReport, terminal: Terminal = NO_TERMINAL) -> str:
+    """Return the report for a terminal, or for what is none: then nothing is left out."""
     rows = [["PIECE", *_TITLES]]
     rows += [[printable(piece.piece), *_cells(report, piece)] for piece in (*report.pieces, report.total)]
-    return "\n".join([heading(report), "", *table_lines(rows), "", *footnotes(report)]) + "\n"
+    if terminal.columns is not None:
+        rows = [[terminal.written(name), *row] for name, *row in rows]
+        longest, *widths = widths_of(rows)
+        ranks = list(_RANKS.values())
+        room = terminal.columns - min(longest, _NAME_COLUMNS)
+        chosen = fitting(widths, ranks, room) or [ranks.index(min(ranks))]
+        room = max(_LEAST_NAME_COLUMNS, terminal.columns - sum(widths[index] + 2 for index in chosen))
+        rows = [[cut(name, room, terminal.ellipsis), *(row[index] for index in chosen)] for name, *row in rows]
+    first, *lines, last = table_lines(rows)
+    shown = [
+        *folded(heading(report), terminal.columns),
+        "",
+        terminal.bold(first),
+        *lines,
+        terminal.bold(last),
+        "",
+        *(terminal.dim(line) for note in footnotes(report) for line in folded(note, terminal.columns)),
+    ]
+    return "\n".join(shown) + "\n"
 
 
 def _cells(report: ShadowReport, piece: ShadowPiece) -> list[str]:
@@ -91,22 +125,22 @@ def footnotes(report: ShadowReport) -> list[str]:
     """Return counts, method and what is not known: what a reader needs to trust or doubt the figures."""
     total = report.total
     lines = [
+        *map(printable, filter(None, [report.visible])),
         f"runs with a GPU in window: {report.runs}; decided on: {report.decided}; "
         f"with a piece: {total.runs}; judged: {total.judged}",
         *(f"as asked, {one.why}: {_runs(report, one)}" for one in report.left),
         *(f"not judged, {one.why}: {_runs(report, one)}" for one in report.not_judged),
         *(f"past job not decided on, {printable(why)}: {count}" for why, count in sorted(report.skipped.items())),
-        "FIT: completed, and the highest sample of its GPU memory is at most what the piece holds by site.toml",
-        f"(of mps: what it would have been limited to), {report.covered_pct} % of its time sampled where it was our "
+        "FIT: completed, and the highest sample of its GPU memory is at most what the piece holds by site.toml (of "
+        f"mps: what it would have been limited to), {report.covered_pct} % of its time sampled where it was our "
         "samplers that looked. OUT OF MEM: a sample is above that, however the run ended.",
     ]
     if total.over_share:
         lines.append(f"above a share (shard) that nobody enforces: {counted(total.over_share, 'run')} of those judged")
     lines += [
         f"ALLOC: whole-GPU equivalents (MIG by {report.equivalents}) times hours, of the runs that FIT.",
-        "PIECE: the same hours x the piece's part of a GPU x slowdown, which is at least",
-        "max(1, SM activity x SMs of the GPU / SMs of the slice),",
-        "SM activity by the footprint's q95 or the measured mean, whichever is more.",
+        "PIECE: the same hours x the piece's part of a GPU x slowdown, which is at least max(1, SM activity x SMs of "
+        "the GPU / SMs of the slice), SM activity by the footprint's q95 or the measured mean, whichever is more.",
         "FREED: ALLOC less PIECE, and less than that where the slowdown is more.",
     ]
     if total.lost_gpu_hours:

@@ -70,9 +70,11 @@ def _lines(top: Top) -> list[str]:
     installed = f" of {top.installed_gpus:g} installed (site.toml)" if top.installed_gpus is not None else ""
     at = stamp(datetime.fromtimestamp(top.at_s).astimezone())
     seen = sum(job.live is not None for job in top.jobs)
+    holders = f"{counted(len(top.jobs), 'job')} with GPUs of {counted(len(users), 'user')}"
     lines = [
-        f"{printable(top.cluster) or 'cluster not named'}, {at}: {counted(len(top.jobs), 'job')} with GPUs of "
-        f"{counted(len(users), 'user')}, {_size(gpus, unsized)} GPUs{installed} in whole-GPU equivalents",
+        # To whom Slurm hides others' jobs, squeue shows some.
+        f"{printable(top.cluster) or 'cluster not named'}, {at}: squeue shows {holders}, "
+        f"{_size(gpus, unsized)} GPUs{installed} in whole-GPU equivalents",
         f"use known of {seen} of {counted(len(top.jobs), 'job')}: {printable(top.source)}",
     ]
     if top.rejected:

@@ -19,10 +19,10 @@ class UsageReport(NamedTuple):
 
     ``equivalents`` says by what a slice is part of a GPU. ``installed_gpu_hours`` is what the site's GPUs come to in
     the window so far, None where no site file says. ``rows_in`` = ``rows_used`` + ``job_steps`` + ``rejected``, which
-    is by reason. ``recorded`` is from when to when there are runs at all, where the window has none. ``templates`` is
-    the site's own folder of them. ``charts`` are there where they were asked for; ``fits`` are by group, the last one
-    is of all, where site.toml knows of smaller units than GPUs. ``visible`` says whose runs these are where they are
-    not everybody's, ``names`` what became of the names.
+    is by reason; None where they are not to be seen, being everybody's. ``recorded`` is from when to when there are
+    runs at all, where the window has none. ``templates`` is the site's own folder of them. ``charts`` are there where
+    they were asked for; ``fits`` are by group, the last one is of all, where site.toml knows of pieces of GPUs.
+    ``visible`` says whose runs these are where they are not everybody's, ``names`` what became of the names.
     """
 
     cluster: str
@@ -42,9 +42,9 @@ class UsageReport(NamedTuple):
     predictions: tuple[Prediction, ...]
     prices: Prices
     strays: tuple[StrayUse, ...]
-    rows_in: int
-    rows_used: int
-    job_steps: int
+    rows_in: int | None
+    rows_used: int | None
+    job_steps: int | None
     rejected: dict[str, int]
     recorded: tuple[datetime, datetime] | None
     so_far: bool
@@ -174,4 +174,7 @@ def _fits_added(name: str, fits: Sequence[Fit]) -> Iterator[Fit]:
             fsum(fit.fits_gpu_hours for fit in fits),
             fsum(fit.freed_gpu_hours for fit in fits),
             units.pop() if len(units) == 1 else "",
+            sum(fit.judged_runs for fit in fits),
+            sum(fit.fitting_runs for fit in fits),
+            sum(fit.not_judged_runs for fit in fits),
         )

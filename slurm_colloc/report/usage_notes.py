@@ -8,7 +8,7 @@ from slurm_colloc.estimate.bounds import LEVEL, lower_bound
 from slurm_colloc.measured import Collocation, GroupUsage, Prediction
 from slurm_colloc.report.text import printable, stamp
 from slurm_colloc.report.usage import METRICS, UsageReport, metric_of, of_installed, saved_gpu_hours
-from slurm_colloc.units import significant
+from slurm_colloc.units import counted, significant
 
 
 def heading(report: UsageReport) -> str:
@@ -42,6 +42,8 @@ def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> lis
         lines.append(f"the {'text' if report.of_text else 'store'} has runs from {first} to {last}; give --since")
     if report.of_text and not total.methods:
         lines.append("a text says what was allocated and no more; for use: colloc ingest, agents")
+    elif total.jobs and not total.jobs_measured and total.methods:
+        lines.append("of NOT ONE of these runs GPU_UTIL or SM activity is known: those samples do not have them")
     elif total.jobs and not total.jobs_measured:
         lines.append(
             "NOT ONE of these runs was measured: does 'colloc agent' run on the nodes, and may you read its samples?"
@@ -50,13 +52,18 @@ def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> lis
     lines += _left_out(report)
     if total.methods or not report.of_text:
         lines.append(f"methods: {', '.join(total.methods) or 'none'}")
+    if report.rows_in is not None:
+        lines.append(_rows(report))
+    return lines
+
+
+def _rows(report: UsageReport) -> str:
     rejected = sum(report.rejected.values())
     reasons = "; ".join(f"{printable(why)}: {count}" for why, count in sorted(report.rejected.items()))
-    lines.append(
+    return (
         f"rows in {report.rows_in}: {report.rows_used} used, {report.job_steps} job steps, "
         f"{rejected} rejected{f' ({reasons})' if rejected else ''}"
     )
-    return lines
 
 
 def _definitions(report: UsageReport) -> Iterator[tuple[str, str]]:
@@ -66,24 +73,21 @@ def _definitions(report: UsageReport) -> Iterator[tuple[str, str]]:
         "HELD",
         "HELD: GPU time kept from others: suspended time counts, a share counts one nth of a GPU that n jobs share.",
     )
-    yield (
-        "COV UTIL SM",
-        "COV (covered): the part of ALLOC that was sampled. UTIL % and SM %: used over covered GPU-hours.",
-    )
-    yield (
-        "UTIL SM",
-        "UTIL (GPU_UTIL): time with any kernel running, whole GPUs only. SM (SM active): SMs with work, all runs.",
-    )
+    yield "COV", "COV (covered): the part of ALLOC that was sampled."
+    yield "UTIL", "UTIL (GPU_UTIL): time with any kernel running, whole GPUs only; %: used over covered GPU-hours."
+    yield "SM", "SM (SM active): SMs with work, all runs; %: used over covered GPU-hours."
     by = METRICS[metric_of(report)]
     yield "IDLE", f"IDLE: covered less used GPU-hours, by {by}. Most idle first (by GPU_UTIL if that is all)."
     if report.fits:
-        known = report.fits[-1].known_gpu_hours
+        whole = report.fits[-1]
+        known = f"{counted(whole.judged_runs, 'run')}, {significant(whole.known_gpu_hours, 4)} GPU-h"
         yield (
             "FITS",
-            f"FITS %: of whole-GPU runs measured well enough to tell ({significant(known, 4)} GPU-h in all), the part "
-            "on one GPU whose memory peak (with headroom) and mean SM activity a slice of that model would hold.",
+            f"FITS %: of completed runs of one whole GPU measured well enough to tell ({known}; whole-GPU runs not "
+            f"judged: {whole.not_judged_runs}), the part that csub, had it known memory peak and SM activity (95th "
+            "percentile), would have given a piece of a GPU.",
         )
-        yield "IN FREED", "IN: the smallest slice that most of it fits. FREED: what that would have left for others."
+        yield "IN FREED", "IN: the smallest piece that most of it fits. FREED: what that would have left for others."
     yield "EMPTY kWh", "EMPTY: sampled, and no process of the job on it. kWh: of what was sampled."
 
 

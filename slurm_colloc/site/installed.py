@@ -16,8 +16,8 @@ from slurm_colloc.slurm.hostlist import count, expand, fold
 
 _LIMIT_BYTES = 16 * 1024 * 1024
 _MOST_LINKS = 40  # as the kernel
-# Of all nodes together; 30,000 nodes of 15 settings are fewer.
-_MOST_SETTINGS = 2**19
+# Of all nodes together; 15,000 nodes of 15 settings are fewer.
+_MOST_SETTINGS = 2**18
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 _WORD = re.compile(r"""(?<!\w)([A-Za-z]\w*)\s*=\s*("[^"]*"|'[^']*'|\S*)""")
 # Lists of which a site has more words than ours.

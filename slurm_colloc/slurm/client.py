@@ -182,6 +182,12 @@ class CliClient:
         answers = ask_all(rights_questions(name), self._timeout_s, self._environment)
         return parse_rights(config, *(answer.decode(errors="surrogateescape") for answer in answers))
 
+    def shown(self, raw_ids: Sequence[str]) -> frozenset[str]:
+        """Return which of these jobs accounting shows to the user who runs this."""
+        from slurm_colloc.slurm.visible import shown_question
+
+        return frozenset(self._ask(*shown_question(raw_ids)).split()) & frozenset(raw_ids)
+
     def caps(self, cluster: str) -> tuple[Cap, ...]:
         """Return the accounting's limits on everybody, as far as the user who asks may see them."""
         answers = ask_all(caps_questions(cluster), self._timeout_s, self._environment)

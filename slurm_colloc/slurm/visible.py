@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose jobs somebody may see, as Slurm itself has it: PrivateData, admin levels, coordinators of accounts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.slurm.parse import parse_config
@@ -44,13 +44,23 @@ class Rights(NamedTuple):
     """What Slurm says of privacy and of one user.
 
     ``private`` is what PrivateData names in slurm.conf or slurmdbd.conf, ``accounts`` are those that the user
-    coordinates, what is below them included.
+    coordinates, what is below them included, ``in_database`` that a slurmdbd keeps the jobs.
     """
 
     slurm_uid: int | None
     private: frozenset[str]
     level: str
     accounts: tuple[str, ...]
+    in_database: bool = False
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """Return what of PrivateData hides runs."""
+        return self.private & _HIDING
+
+    def sees_all(self, uid: int) -> bool:
+        """Return whether nothing is hidden from this user, whatever PrivateData says."""
+        return uid == self.slurm_uid or self.level in _LEVELS
 
 
 def visible_to(name: str, uid: int, *, keeps_store: bool, rights: Rights | None) -> Visible:
@@ -66,9 +76,9 @@ def visible_to(name: str, uid: int, *, keeps_store: bool, rights: Rights | None)
         return EVERYBODY
     if rights is None:
         return Visible(False, name, (), "Slurm could not be asked whether you may see more")
-    if uid == rights.slurm_uid or rights.level in _LEVELS or not rights.private & _HIDING:
+    if rights.sees_all(uid) or not rights.hidden:
         return EVERYBODY
-    hidden = ",".join(sorted(rights.private & _HIDING))
+    hidden = ",".join(sorted(rights.hidden))
     return Visible(False, name, rights.accounts, f"PrivateData={hidden}, and you are no operator in Slurm")
 
 
@@ -84,6 +94,11 @@ def rights_questions(name: str) -> tuple[tuple[str, ...], ...]:
     return ("sacctmgr", "--readonly", "show", "config"), (*show, "user", f"name={name}", "withcoord", columns)
 
 
+def shown_question(raw_ids: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that asks accounting which of these jobs it shows."""
+    return ("sacct", "-a", "-X", "-n", "-P", "-j", ",".join(raw_ids), "-o", "JobIDRaw")
+
+
 def parse_rights(config: Mapping[str, str], of_database: str, of_user: str) -> Rights:
     """Return what ``scontrol show config`` and the answers to ``rights_questions`` say; empty without a slurmdbd."""
     # Its first part repeats slurm.conf.
@@ -97,4 +112,5 @@ def parse_rights(config: Mapping[str, str], of_database: str, of_user: str) -> R
         private=frozenset(filter(None, private.split(","))) - {"none"},
         level=level,
         accounts=tuple(filter(None, accounts.split(","))),
+        in_database=bool(of_database),
     )

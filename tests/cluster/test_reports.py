@@ -123,6 +123,21 @@ def test_an_array_and_a_job_without_a_gpu_have_stories(lab: Lab, site: Path) -> 
     lab.wait_accounted([array, cpu])
     stories = json.loads(carol.run("colloc", "job", array, "--format=json").stdout)["stories"]
     assert [one["job_id"] for one in stories] == [f"{array}_0", f"{array}_1"]
+    # The raw id of a task is that task, with what csub decided of the array.
+    by_csub = carol.run(
+        "csub", "--parsable", "--array=0-1", "--gres=gpu:h100:1", "-p", "gpu", "-t", "5", "--wrap", "true"
+    )
+    array = by_csub.stdout.strip()
+    lab.wait_jobs([array])
+    lab.wait_accounted([array])
+    raw = next(
+        row["slurm"]["raw_id"]
+        for row in json.loads(carol.run("colloc", "job", array, "--format=json").stdout)["stories"]
+        if row["slurm"]["raw_id"] != array
+    )
+    told = carol.run("colloc", "job", raw).stdout
+    assert told.startswith(f"job {array}_")
+    assert "\n  csub       " in told
     text = carol.run("colloc", "job", cpu).stdout
     assert "  asked      no GPU\n  given      no GPU\n" in text
     assert "exit code 0:0" in text

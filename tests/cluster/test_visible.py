@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -74,6 +75,36 @@ def test_a_job_of_somebody_else_is_not_there(private: Lab) -> None:
     none = private.run_as("alice", ["colloc", "job", "999999", "--since", "2020-01-01"], env=env)
     assert done.stderr.replace("job '2'", "") == none.stderr.replace("job '999999'", "")
     assert private.run_as("alice", ["colloc", "job", "1"], env=env).returncode == 0
+
+
+def test_no_word_of_others_comes_by_any_other_way(private: Lab) -> None:
+    """Alice calls what slurmctld calls, and all else that reads the store."""
+    env = {"COLLOC_CONF": str(private.root / "site/site.toml")}
+    mail = {"SLURM_JOB_ID": "2", "SLURM_JOB_USER": "bob", "SLURM_JOB_RUN_TIME": "1-00:00:00"}
+    summary = {**mail, "SLURM_ARRAY_JOB_ID": "2"}
+    calls = [
+        (["mail", "alice@here", "-s", "Slurm Job_id=2"], mail),
+        (["mail", "alice@here", "-s", "Slurm Array Summary Job_id=2"], summary),
+        *((["report", "--since", "1d", "--by", by, "--format", form], {})
+          for by in ("account", "signature") for form in ("table", "csv", "json", "markdown", "html")),
+        (["report", "--since", "1d", "--format", "json", "--charts"], {}),
+        (["report", "--since", "1d", "--shadow", "--past"], {}),
+        (["report", "--since", "1d", "--runs", "/dev/stdout"], {}),
+        (["audit", "run", "--since", "1d"], {}),
+        (["comment", "--dry-run", "--since", "1d"], {}),
+        (["me"], {}), (["top", "--format", "json"], {}), (["history"], {}),
+    ]  # fmt: skip
+    for words, more in calls:
+        done = private.run_as("alice", ["colloc", *words], env={**env, **more})
+        assert not re.search("bob|carol|phys", done.stdout + done.stderr), words
+    own = private.run_as(
+        "alice", ["colloc", "mail", "a@b"], env={**env, **mail, "SLURM_JOB_ID": "1", "SLURM_JOB_USER": "alice"}
+    )
+    assert "of alice, COMPLETED" in own.stdout
+    shown = json.loads(
+        private.run_as("alice", ["colloc", "report", "--since", "1d", "--format", "json"], env=env).stdout
+    )
+    assert (shown["rows_in"], shown["runs"]) == (None, 1)
 
 
 def test_without_an_answer_of_slurm_ones_own_runs_are_shown_and_it_is_said(private: Lab) -> None:

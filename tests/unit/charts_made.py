@@ -20,7 +20,7 @@ from slurm_colloc.charted import (
 from slurm_colloc.config import Prices
 from slurm_colloc.measured import Collocation, GroupUsage, Prediction
 from slurm_colloc.report.usage import UsageReport
-from tests.unit.made import usage
+from tests.unit.made import fit_of, usage
 from tests.unit.stored import grouped
 
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
@@ -172,4 +172,4 @@ def _detail(group: GroupUsage, chance: random.Random, days: int) -> GroupDetail:
 
 def _fit(group: GroupUsage) -> Fit:
     held = group.allocated_gpu_hours or 0.0
-    return Fit(group.name, held * 0.8, held * 0.5, held * 0.35, "gpu:a100_1g.10gb:1")
+    return fit_of(group.name, held * 0.8, held * 0.5, held * 0.35, "gpu:a100_1g.10gb:1")

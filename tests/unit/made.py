@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.charted import Fit
 from slurm_colloc.config import MigSlice, Partition, Pool, Sharing, SiteConfig
 from slurm_colloc.measured import AllocationRow, DeviceSample, Holder, HostSample, JobUsage, ProcessSample, Round
 from slurm_colloc.model import Decision, Evidence, Footprint, Gres, JobRequest, Quantiles
@@ -87,6 +88,11 @@ def run(job_id: str = "1", start_s: int | None = 0, end_s: int | None = HOUR, **
         job_name="train",
     )
     return row._replace(**fields)
+
+
+def fit_of(name: str, known: float, fits: float, freed: float, unit: str, *runs: int) -> Fit:
+    """Return a Fit of one judged run, or of so many, fitting and not judged ones."""
+    return Fit(name, known, fits, freed, unit, *(runs or (1, int(fits > 0), 0)))
 
 
 def usage(**fields: Any) -> JobUsage:

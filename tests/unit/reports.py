@@ -8,7 +8,6 @@ from typing import Any
 
 from slurm_colloc.charted import (
     Charts,
-    Fit,
     GroupDetail,
     IdleRun,
     PredictedAgainstUsed,
@@ -19,7 +18,7 @@ from slurm_colloc.charted import (
 from slurm_colloc.config import Prices
 from slurm_colloc.measured import Collocation, GroupUsage, Prediction, StrayUse
 from slurm_colloc.report.usage import UsageReport
-from tests.unit.made import usage
+from tests.unit.made import fit_of, usage
 from tests.unit.stored import grouped
 
 NOTHING = grouped([usage(allocated_gpu_hours=2.0, held_gpu_hours=2.0, util_measured_gpu_hours=0.0, methods=(),
@@ -90,7 +89,7 @@ def full(name: str = "ann") -> UsageReport:
         rejected={"why": 1},
         recorded=(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)),
         charts=charts,
-        fits=(Fit(name, 1.0, 0.5, 0.25, "1g.10gb"), Fit("total", 1.0, 0.5, 0.25, "1g.10gb")),
+        fits=(fit_of(name, 1.0, 0.5, 0.25, "gpu:1g.10gb:1"), fit_of("total", 1.0, 0.5, 0.25, "gpu:1g.10gb:1")),
     )
 
 

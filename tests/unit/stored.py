@@ -112,7 +112,9 @@ def grouped(usages: Sequence[JobUsage], by: str = "user") -> list[GroupUsage]:
             f'unnest(${number}::{kind}[]) AS "{name}"' for number, (name, (_, kind)) in enumerate(columns.items(), 1)
         )
         values = [[getattr(usage, field) for usage in usages] for field, _ in columns.values()]
-        database.execute(f"CREATE TABLE usage AS SELECT {names}", values)
+        database.execute(f"CREATE TABLE given AS SELECT {names}", values)
+        more = "allocated AS gpus, util_used IS NOT NULL OR sm_used IS NOT NULL AS measured"
+        database.execute(f"CREATE TABLE usage AS SELECT *, {more} FROM given")
         return group_usage(database, by)
 
 

@@ -16,7 +16,7 @@ from slurm_colloc.charted import Charts, GroupDetail, IdleRun
 from slurm_colloc.cli.colloc.names import without_jobs
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import own_secret
-from slurm_colloc.model import Decision
+from slurm_colloc.model import Decision, Gres
 from slurm_colloc.report.formats import FORMATS, PARQUET
 from tests.unit.made import decision, run
 from tests.unit.programs import colloc
@@ -143,7 +143,7 @@ def test_small_groups_are_one_row_in_which_all_is_counted(store: str, capsys: py
     assert report["predictions"] == []
     assert report["names"] == [
         "in '(fewer than 2 users)' are 2 groups: those, and the next larger where they would still be too few",
-        "5 figures of use are left out, of their group and of the total: they were measured of fewer than 2 users",
+        "5 figures are left out, of their group and of the total: they are known of fewer than 2 users",
     ]
     assert (report["groups"][0]["gpu_mem_peak_mib"], report["total"]["sm_used_gpu_hours"]) == (None, None)
     assert colloc(*asked, "--min-group", "6") == 2
@@ -190,6 +190,30 @@ def test_no_figure_is_of_fewer_users_not_even_one_that_only_they_have(
     assert (few["charts"], few["fits"], few["collocation"]) == (None, [], [])
     assert colloc(*asked, "--format", "html", "--min-group", "3") == 0
     assert "this report was made without it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("sized", "shown"), [(1, False), (2, True)])
+def test_gpu_hours_known_of_fewer_users_are_left_out_and_nothing_else_is_said_of_the_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sized: int, *, shown: bool
+) -> None:
+    """Without a site.toml nobody knows what part of a GPU gres/mps is: its users have no GPU-hours."""
+    share = (Gres("mps", "", 50),)
+    rows = [run(str(number), user=f"u{number}") for number in range(1, 5)]
+    rows[sized:] = [row._replace(gres=share) for row in rows[sized:]]
+    samples = [one for row in rows for one in busy(900, 1800, job=row.job_id, uuid=f"GPU-{row.job_id}")]
+    stored(tmp_path / "store", rows, samples).write_log("a", {"rows_in": 4, "used": 4, "steps": 0, "rejected": {}})
+    asked = ("report", "--store", str(tmp_path / "store"), "--by", "account", *WINDOW, "--min-group", "2")
+    assert colloc(*asked, "--format", "json") == 0
+    report = json.loads(capsys.readouterr().out)
+    for group in (*report["groups"], report["total"]):
+        of_sized = ("allocated_gpu_hours", "held_gpu_hours", "sm_used_gpu_hours", "sm_weighted_pct", "coverage_pct")
+        assert [group[name] is not None for name in of_sized] == [shown] * len(of_sized)
+        assert (group["jobs"], group["jobs_measured"], group["jobs_without_size"]) == (4, 4, 4 - sized)
+        assert group["gpu_mem_peak_mib"] == 3000
+    assert colloc(*asked) == 0
+    text = capsys.readouterr().out
+    assert ("figures are left out" in text) is not shown
+    assert "NOT ONE" not in text
 
 
 def test_charts_name_no_single_job() -> None:

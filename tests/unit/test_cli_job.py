@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.cli.colloc import job as command
+from slurm_colloc.history.records import drop_decision, drop_evidence
 from slurm_colloc.slurm.accounted import _FIELDS
 from slurm_colloc.slurm.visible import Visible
-from tests.unit.made import DELIMITER, run
+from tests.unit.made import DELIMITER, decision, evidence, run
 from tests.unit.programs import colloc, program
+from tests.unit.shell import SITE
 from tests.unit.stored import INGESTED_S, busy, stored
 from tests.unit.test_accounted import row
 
@@ -41,6 +43,14 @@ class Site:
     def rows(self, *rows: str) -> None:
         text = "".join(rows).replace(DELIMITER, "|")
         (self.folder / "rows").write_text(text)
+
+    def by_csub(self, job_id: str, *ran: str, **fields: str) -> None:
+        """Let ann, at a site, have submitted this job by csub; of the runs ``ran`` there is evidence."""
+        (self.folder / "site.toml").write_text(SITE.format(order='"mig"', agent="false"))
+        data = self.folder / "data/slurm_colloc"
+        drop_decision(str(data / "decisions"), decision(job_id, cluster="lab", rung="exact", **fields))
+        for raw_id in ran:
+            drop_evidence(str(data), evidence(raw_id, 6000, sm_active_q95_pct=10.0, sampled_s=3500.0))
 
     def told(self, capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -110,6 +120,50 @@ def test_a_host_without_slurm_has_the_stores_story(
     status, out, _ = as_ann.told(capsys, "61")
     assert status == 0
     assert "took" not in out
+
+
+@pytest.fixture
+def at_site(as_ann: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setenv("COLLOC_CONF", str(as_ann.folder / "site.toml"))
+    return as_ann
+
+
+def test_the_raw_id_of_a_task_is_that_task(at_site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    at_site.by_csub("70")
+    stored(at_site.store, [run(f"70_{task}", job_id_raw=raw) for task, raw in (("1", "71"), ("2", "70"))])
+    at_site.rows(row("70_1", JobIDRaw="71", Start="0", End="3600"))
+    status, by_raw, _ = at_site.told(capsys, "71")
+    assert (status, by_raw) == (0, at_site.told(capsys, "70_1")[1])
+    assert "  csub       gpu:1" in by_raw
+    at_site.rows()
+    assert [line for line in at_site.told(capsys, "70")[1].splitlines() if line.startswith("job 70")] == [
+        "job 70_1 'train' of ann, COMPLETED", "job 70_2 'train' of ann, COMPLETED",
+    ]  # fmt: skip
+
+
+def test_without_the_sites_store_ones_own_evidence_speaks(at_site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    at_site.by_csub("80", "80")
+    at_site.rows(row("80", Start="0", End="3600"))
+    status, out, err = at_site.told(capsys, "80", "--store", str(at_site.folder / "none"))
+    assert (status, err) == (0, "")
+    assert "  memory     6000 MiB at peak\n" in out
+    assert "  would fit  gpu:h100_1g.10gb:1 (mig), by 6000 MiB at peak and 10 % of the SMs" in out
+    assert "  next time  submitted by csub again it gets gpu:h100_1g.10gb:1 (mig; footprint exact" in out
+    stored(at_site.store, [run("80", cluster="lab")])
+    assert "  next time  submitted by csub again it gets gpu:h100_1g.10gb:1" in at_site.told(capsys, "80")[1]
+
+
+def test_ones_own_history_says_nothing_of_others_jobs(
+    at_site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at_site.by_csub("80", "80")
+    found = decision("80", cluster="lab", rung="exact")
+    monkeypatch.setattr(command, "_decision", lambda *_: found)
+    monkeypatch.setattr(command, "own_name", lambda: "root")
+    at_site.rows(row("80", Start="0", End="3600"))
+    out = at_site.told(capsys, "80", "--store", str(at_site.folder / "none"))[1]
+    assert "  next time  not known here: csub goes by what it keeps for ann alone\n" in out
+    assert "6000 MiB" not in out
 
 
 @pytest.mark.parametrize("job", ["61;62", "-x", "61.batch", "*", "\x1b[2J", "abc", "61_[1-3]"])

@@ -241,3 +241,7 @@ def test_what_is_installed_is_the_denominator_of_all_runs_of_its_own_cluster_onl
     shown = json.loads(capsys.readouterr().out)
     installed = [shown["installed_gpu_hours"], *(one["installed_gpu_hours"] for one in shown["charts"]["over_time"])]
     assert [value is not None for value in (*installed, shown["of_installed"]["allocated_pct"])] == [known] * 4
+    # What was taken in is everybody's, too.
+    assert [shown[name] is not None for name in ("rows_in", "rows_used", "job_steps")] == [visible.everybody] * 3
+    assert colloc(*asked) == 0
+    assert ("rows in" in capsys.readouterr().out) is visible.everybody

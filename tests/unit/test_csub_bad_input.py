@@ -34,8 +34,8 @@ def known(shell: Shell) -> Path:
         ("mem=-3G,sm=10", "memory size '-3G' is not a number with a unit"),
         ("10", "footprint '10': '10' is not one of mem=SIZE"),
         ("mem=4G,sm=0", "sm '0' lies outside 0 to 100 percent"),
-        ("mem=500G,sm=10", "no piece of a GPU holds 512256 MiB"),
-        ("mem=9999999999999T,sm=10", "no piece of a GPU holds "),
+        ("mem=500G,sm=10", "no piece of a GPU in partition 'gpu' holds 512256 MiB"),
+        ("mem=9999999999999T,sm=10", "no piece of a GPU in partition 'gpu' holds "),
     ],
 )
 @pytest.mark.parametrize("line", [False, True])

@@ -7,6 +7,7 @@ from slurm_colloc.accounting.details import charts_of
 from slurm_colloc.accounting.over_time import bins_of
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import Window, sweep
+from slurm_colloc.accounting.usage import group_and_kind_usage
 from slurm_colloc.charted import Charts, PredictedAgainstUsed, UtilAgainstSm
 from slurm_colloc.model import Gres
 from tests.unit.made import HOUR, decision, run
@@ -19,7 +20,7 @@ def charts(store: Store, by: str = "user") -> Charts:
     bins = bins_of(store.samples, WINDOW.since_s, WINDOW.until_s)
     with store.connect(WINDOW.since_s, WINDOW.until_s) as database:
         sweep(database, store, WINDOW, bins)
-        return charts_of(database, by, WINDOW, bins, None)
+        return charts_of(database, by, WINDOW, bins, None, group_and_kind_usage(database, by)[1])
 
 
 def test_gpu_util_against_sm_activity_is_of_whole_gpus_with_both(tmp_path: Path) -> None:
@@ -46,9 +47,9 @@ def test_predicted_against_used_is_of_completed_runs(tmp_path: Path) -> None:
     store = stored(tmp_path, rows, rounds)
     store.write_decisions([("ann", decision(str(job), gpu_mem_q99_mib=10_000.0, rung="hint")) for job in range(1, 7)])
     assert charts(store).predicted_against_used == (
-        PredictedAgainstUsed("hint", 0.2, 0.1, 1),
-        PredictedAgainstUsed("hint", 0.3, 0.1, 1),
-        PredictedAgainstUsed("hint", 1.0, 0.1, 1),
+        # A peak that is three tenths, or all, of the q99 lies within.
+        PredictedAgainstUsed("hint", 0.2, 0.1, 2),
+        PredictedAgainstUsed("hint", 0.9, 0.1, 1),
         PredictedAgainstUsed("hint", 2.0, 0.1, 1),
     )
     assert charts(store, "signature").details[0].name == "(not by csub)"

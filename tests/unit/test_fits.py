@@ -7,21 +7,26 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.accounting.anonymous import give_pseudonyms
+from slurm_colloc.accounting.compact import compact
 from slurm_colloc.accounting.fits import fits_of
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import Window, sweep
 from slurm_colloc.charted import Fit
-from slurm_colloc.config import Audit, Pool, SiteConfig
+from slurm_colloc.config import Audit, Observe, Partition, Pool, SiteConfig
 from slurm_colloc.measured import AllocationRow, Round
 from slurm_colloc.model import Gres
+from slurm_colloc.placement.fitted import sm_edges
 from tests.unit.made import H100, HOUR, MIG_POOL, near, run, site
 from tests.unit.stored import busy, stored
 
 WHOLE = Pool("w", "w[1-9]", ("gpu",), "h100", H100, gpus_per_node=2, gpu_mem_mib=80000, sm_count=132)
 OTHER = WHOLE._replace(name="a", nodes="a1", gpu_type="a100", gpu_model="NVIDIA A100-SXM4-80GB")
-BOTH = site(WHOLE, MIG_POOL, OTHER)
+# No slowdown: what a slice holds is its own part of the SMs.
+BOTH = site(WHOLE, MIG_POOL, OTHER, max_slowdown=1.0)
 TWO = (Gres("gpu", "h100", 2),)
+DAY = 86_400
 ALL_OF_IT = (900.0, 1800.0, 2700.0, 3600.0)
 
 
@@ -35,7 +40,7 @@ def fits(folder: Path, rows: Sequence[AllocationRow], rounds: Sequence[Round], c
 
 def of_store(store: Store, config: SiteConfig, by: str = "user", convention: str = "slices") -> list[Fit]:
     with store.connect() as database:
-        sweep(database, store, Window(0, 10 * HOUR, 1e6))
+        sweep(database, store, Window(0, 10 * HOUR, 1e6), edges=sm_edges(config))
         return list(fits_of(database, by, config, convention))
 
 
@@ -43,26 +48,26 @@ def of_store(store: Store, config: SiteConfig, by: str = "user", convention: str
     ("mib", "sm", "unit", "freed"),
     [
         # 16, 26, 32 and 60 of 132 SMs are 12.1, 19.7, 24.2 and 45.5 %; the site's headroom is 256 MiB.
-        (9728, 12.0, "h100_1g.10gb", 6 / 7),
-        (9729, 12.0, "h100_1g.20gb", 6 / 7),
-        (9000, 12.5, "h100_1g.20gb", 6 / 7),
-        (9000, 20.0, "h100_2g.20gb", 5 / 7),
-        (30000, 1.0, "h100_3g.40gb", 4 / 7),
-        (9000, 45.0, "h100_3g.40gb", 4 / 7),
+        (9728, 12.0, "gpu:h100_1g.10gb:1", 6 / 7),
+        (9729, 12.0, "gpu:h100_1g.20gb:1", 6 / 7),
+        (9000, 12.5, "gpu:h100_1g.20gb:1", 6 / 7),
+        (9000, 20.0, "gpu:h100_2g.20gb:1", 5 / 7),
+        (30000, 1.0, "gpu:h100_3g.40gb:1", 4 / 7),
+        (9000, 45.0, "gpu:h100_3g.40gb:1", 4 / 7),
         (9000, 46.0, "", 0),
         (40193, 1.0, "", 0),
-        (1, 0.0, "h100_1g.10gb", 6 / 7),
+        (1, 0.0, "gpu:h100_1g.10gb:1", 6 / 7),
     ],
 )
 def test_the_smallest_slice_that_holds_memory_and_sms(
     mib: int, sm: float, unit: str, freed: float, tmp_path: Path
 ) -> None:
     (mine, total) = fits(tmp_path, [on()], busy(*ALL_OF_IT, mib=mib, sm=sm))
-    assert mine == Fit("ann", near(1.0), near(1.0 if unit else 0.0), near(freed), unit)
+    assert mine == Fit("ann", near(1.0), near(1.0 if unit else 0.0), near(freed), unit, 1, int(bool(unit)), 0)
     assert total == mine._replace(name="total")
 
 
-def test_unknown_stays_out_of_the_denominator(tmp_path: Path) -> None:
+def test_unknown_is_counted_and_stays_out_of_the_denominator(tmp_path: Path) -> None:
     rows = [
         on(job="1"),
         on(job="2", user="unseen"),
@@ -70,28 +75,78 @@ def test_unknown_stays_out_of_the_denominator(tmp_path: Path) -> None:
         on(job="4", user="blind"),
         on(job="5", user="mean"),
         on("m1", "6", user="slice", gres=(Gres("gpu", "h100_1g.10gb", 1),)),
-        on("elsewhere", "7", user="lost", gres=(Gres("gpu", "v100", 1),)),
+        on(job="7", user="two", gres=TWO),
+        on(job="8", user="failed", state="FAILED"),
+        on(job="9", user="long", end_s=100 * HOUR),
     ]
     rounds = [
         *busy(*ALL_OF_IT),
         *busy(*ALL_OF_IT[:2], job="3", uuid="GPU-3"),
-        *busy(*ALL_OF_IT, job="4", uuid="GPU-4", sm=None),
+        *busy(*ALL_OF_IT, job="4", uuid="GPU-4", sm=None, util=None),
         *busy(*ALL_OF_IT, job="6", uuid="MIG-6"),
         *busy(*ALL_OF_IT, job="7", uuid="GPU-7"),
+        *busy(*ALL_OF_IT, job="7", uuid="GPU-8"),
+        *busy(*ALL_OF_IT, job="8", uuid="GPU-9"),
+        *busy(*(900.0 * count for count in range(1, 41)), job="9", uuid="GPU-10"),
     ]
     store = stored(tmp_path, [], rounds, BOTH)
     means = [JobMeans(5.0, 1000, 1, "job mean by jobstats") if row.user == "mean" else None for row in rows]
     store.write_allocations("a", rows, 1e6, means)
-    assert [(fit.name, fit.known_gpu_hours) for fit in of_store(store, BOTH)] == [("ann", 1.0), ("total", 1.0)]
-    # With less asked of the samples, half a run is enough.
+    ann, total = of_store(store, BOTH)
+    assert (ann.name, ann.known_gpu_hours, ann.judged_runs, ann.not_judged_runs) == ("ann", 1.0, 1, 0)
+    assert (total.known_gpu_hours, total.judged_runs, total.not_judged_runs) == (1.0, 1, 7)
+    # With less asked of the samples, half a run is enough; of the long one it is the time in the window that counts.
     lenient = BOTH._replace(audit=Audit(min_coverage_pct=50))
     assert [fit.name for fit in of_store(store, lenient)] == ["ann", "half", "total"]
+    assert [fit.name for fit in of_store(store, BOTH._replace(audit=Audit(min_coverage_pct=10)))] == [
+        "long", "ann", "half", "total"
+    ]  # fmt: skip
 
 
-def test_runs_on_several_gpus_fit_none(tmp_path: Path) -> None:
-    rounds = [*busy(*ALL_OF_IT), *busy(*ALL_OF_IT, uuid="GPU-1")]
-    found = fits(tmp_path, [on(gres=TWO)], rounds)
-    assert found == [Fit("ann", near(2.0), 0.0, 0.0, ""), Fit("total", near(2.0), 0.0, 0.0, "")]
+def test_a_bound_stands_in_for_sm_activity_as_it_does_for_csub(tmp_path: Path) -> None:
+    (mine, _) = fits(tmp_path, [on()], busy(*ALL_OF_IT, sm=None, util=12.0))
+    assert mine.unit == "gpu:h100_1g.10gb:1"
+
+
+def test_it_is_what_a_run_stayed_below_for_most_of_its_time(tmp_path: Path) -> None:
+    times = [180.0 * count for count in range(1, 21)]
+    calm = busy(*times[:19], interval_s=180.0, sm=10.0)
+    burst = busy(times[19], interval_s=180.0, sm=100.0)
+    (mine, _) = fits(tmp_path / "5 %", [on()], [*calm, *burst])
+    assert mine.unit == "gpu:h100_1g.10gb:1"
+    more = busy(times[18], times[19], interval_s=180.0, sm=100.0)
+    (mine, _) = fits(tmp_path / "10 %", [on()], [*calm[:18], *more])
+    assert (mine.unit, mine.judged_runs) == ("", 1)
+
+
+def test_a_days_row_says_nothing_of_how_high_it_went(tmp_path: Path) -> None:
+    store = stored(tmp_path, [on(), on(job="2", user="bob", start_s=50 * DAY, end_s=50 * DAY + HOUR)],
+                   [*busy(*ALL_OF_IT), *busy(*(50 * DAY + at_s for at_s in ALL_OF_IT), job="2")], BOTH)  # fmt: skip
+    compact(store.samples, Observe(keep_raw_days=1, keep_minute_days=20), 51 * DAY)
+    with store.connect() as database:
+        sweep(database, store, Window(0, 60 * DAY, 1e9), edges=sm_edges(BOTH))
+        found = fits_of(database, "user", BOTH, "slices")
+    assert [(fit.name, fit.judged_runs, fit.not_judged_runs) for fit in found] == [("bob", 1, 0), ("total", 1, 1)]
+
+
+def test_what_a_partition_is_closed_to_fits_nothing_there_under_whatever_name(tmp_path: Path) -> None:
+    partitions = (Partition("gpu", pieces_in=("mig",)), Partition("mig", allow_accounts=("Lab",)))
+    config = site(WHOLE, MIG_POOL._replace(partitions=("mig",)))._replace(partition=partitions)
+    rows = [on(), on(job="2", user="bob", account="other")]
+    store = stored(tmp_path, rows, [*busy(*ALL_OF_IT), *busy(*ALL_OF_IT, job="2", uuid="GPU-2")], config)
+    with store.connect() as database:
+        sweep(database, store, Window(0, 10 * HOUR, 1e6), edges=sm_edges(config))
+        give_pseudonyms(database, b"key")
+        found = fits_of(database, "account", config, "slices")
+    assert [(fit.judged_runs, fit.unit) for fit in found] == [
+        (1, "gpu:h100_1g.20gb:1"), (1, ""), (2, "gpu:h100_1g.20gb:1")
+    ]  # fmt: skip
+
+
+def test_shares_are_pieces_too(tmp_path: Path) -> None:
+    config = site(WHOLE._replace(shards_per_gpu=8), shard_consent=True)
+    (mine, _) = fits(tmp_path, [on()], busy(*ALL_OF_IT, mib=15000, sm=3.0), config)
+    assert (mine.unit, mine.freed_gpu_hours) == ("shard:2", near(0.75))
 
 
 def test_slices_of_another_model_do_not_count(tmp_path: Path) -> None:
@@ -100,8 +155,8 @@ def test_slices_of_another_model_do_not_count(tmp_path: Path) -> None:
     bob, ann, total = fits(tmp_path, rows, rounds)
     assert (ann.name, ann.known_gpu_hours, ann.fits_gpu_hours) == ("ann", 1.0, 0.0)
     # Of an untyped GPU the node says the model.
-    assert (bob.name, bob.fits_gpu_hours, bob.unit) == ("bob", 1.0, "h100_1g.10gb")
-    assert (total.known_gpu_hours, total.fits_gpu_hours, total.unit) == (2.0, 1.0, "h100_1g.10gb")
+    assert (bob.name, bob.fits_gpu_hours, bob.unit) == ("bob", 1.0, "gpu:h100_1g.10gb:1")
+    assert (total.known_gpu_hours, total.fits_gpu_hours, total.unit) == (2.0, 1.0, "gpu:h100_1g.10gb:1")
 
 
 def test_the_unit_is_the_smallest_that_most_of_it_fits(tmp_path: Path) -> None:
@@ -113,7 +168,7 @@ def test_the_unit_is_the_smallest_that_most_of_it_fits(tmp_path: Path) -> None:
         *busy(*later, job="3", uuid="GPU-3", mib=30000, sm=1.0),
     ]
     bob, ann, total = fits(tmp_path, rows, rounds)
-    assert (ann.unit, bob.unit, total.unit) == ("h100_1g.10gb", "h100_3g.40gb", "h100_3g.40gb")
+    assert (ann.unit, bob.unit, total.unit) == ("gpu:h100_1g.10gb:1", "gpu:h100_3g.40gb:1", "gpu:h100_3g.40gb:1")
     assert ann.freed_gpu_hours == near(6 / 7 + 4 / 7)
     assert total.freed_gpu_hours == near(ann.freed_gpu_hours + bob.freed_gpu_hours)
 

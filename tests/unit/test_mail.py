@@ -15,6 +15,7 @@ from slurm_colloc.errors import ConfigError, InputError
 from slurm_colloc.process import run
 from slurm_colloc.site.render import Host, render_site
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.visible import Visible
 from tests.unit.made import run as made_run
 from tests.unit.made import site, usage
 from tests.unit.stored import stored
@@ -153,6 +154,20 @@ def test_a_mail_is_about_a_job_of_this_cluster(tmp_path: Path, monkeypatch: pyte
     text = _story(config, Ended("4711", "ann", 3600.0, False))
     assert "'of-c'" in text
     assert "of-other" not in text
+
+
+@pytest.mark.parametrize("seen", [Visible(False, "bob"), Visible(False, "bob", ("lab",)), Visible(False)])
+def test_whoever_calls_it_is_told_no_more_than_slurm_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Visible
+) -> None:
+    config = site()._replace(paths=Paths(state=str(tmp_path)))
+    stored(tmp_path / "store", [made_run("4711", user="ann", account="lab")]).write_log("a", {})
+    monkeypatch.setattr(command, "now", lambda: 3700.0)
+    monkeypatch.setattr(command, "visible_here", lambda *_: seen)
+    monkeypatch.setattr(CliClient, "gres_of", lambda *_: ())
+    assert _story(config, Ended("4711", "ann", 3600.0, False)) == ""
+    monkeypatch.setattr(command, "visible_here", lambda *_: Visible(False, "ann"))
+    assert "job 4711" in _story(config, Ended("4711", "ann", 3600.0, False))
 
 
 def test_no_line_of_a_mail_is_a_command_to_the_mail_program() -> None:

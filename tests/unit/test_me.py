@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.accounting.fits import fit_of, judged
 from slurm_colloc.accounting.one_job import RunFound
-from slurm_colloc.accounting.one_user import user_in_store
+from slurm_colloc.accounting.one_user import user_in_store, with_evidence
 from slurm_colloc.accounting.sources.sacct import FIELDS
 from slurm_colloc.accounting.sweep import Window
 from slurm_colloc.charted import Fit
-from slurm_colloc.cli.colloc.me import _fit_of, _fitting, _with_evidence
 from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.measured import JobUsage
 from slurm_colloc.report.layout import Terminal
@@ -39,15 +39,15 @@ def text_of(report: MyReport) -> Sequence[str]:
 def test_a_month() -> None:
     second = usage(job_id="2", allocated_gpu_hours=3.0, sm_measured_gpu_hours=1.5, sm_used_gpu_hours=0.0,
                    coverage_pct=50.0, state="RUNNING")  # fmt: skip
-    fit = Fit("ann", 3.0, 2.0, 1.5, "gpu:1g.10gb:1")
+    fit = Fit("ann", 3.0, 2.0, 1.5, "gpu:1g.10gb:1", 3, 2, 1)
     lines = text_of(mine(usage(), second, fit=fit))
     assert lines[1:8] == [
         "  runs       2 with a GPU, 1 of them running, 4 without",
         "  allocated  4 GPU-h in whole-GPU equivalents",
         "  SM active  0.25 of 2.5 covered GPU-h used, 10.0 %; 2.25 idle",
         "  GPU_UTIL   1 of 2 covered GPU-h used, 50.0 %; 1 idle",
-        "  would fit  2 of the 3 GPU-h of whole-GPU runs measured well enough; 1.5 would have been left, most on "
-        "gpu:1g.10gb:1",
+        "  would fit  2 of the 3 GPU-h of 3 whole-GPU runs measured well enough (1 not judged); 1.5 would have "
+        "been left, most on gpu:1g.10gb:1",
         "  coverage   62 % of the device time (measured)",
         "  source     the store",
     ]
@@ -139,20 +139,21 @@ def test_only_ones_own_runs_are_taken(tmp_path: Path) -> None:
 def test_what_the_runs_would_have_fitted(tmp_path: Path) -> None:
     store = stored(tmp_path, [run()], busy(900, 1800, 2700, 3600, sm=10.0, mib=6000))
     runs = user_in_store(store, "ann", Window(0, 1e5, 1e5), SITE).runs
-    fit = _fit_of("ann", list(_fitting(runs, SITE)))
-    assert fit == Fit("ann", 1.0, 1.0, near(6 / 7), "gpu:h100_1g.10gb:1")
-    assert list(_fitting([one._replace(evidence=None) for one in runs], SITE)) == []
+    fit = fit_of("ann", judged(runs, SITE))
+    assert fit == Fit("ann", 1.0, 1.0, near(6 / 7), "gpu:h100_1g.10gb:1", 1, 1, 0)
+    blank = list(judged([one._replace(evidence=None) for one in runs], SITE))
+    assert ([one.why for one in blank], fit_of("ann", blank)) == (["nothing was measured of it"], None)
 
 
 def test_kept_evidence_gives_a_run_its_figures() -> None:
     blank = usage(util_used_gpu_hours=None, sm_used_gpu_hours=None, gpu_mem_peak_mib=None, methods=())
     kept = evidence(sampled_s=1800.0, sm_active_mean_pct=20.0)
-    shown = _with_evidence(RunFound(blank, None, kept)).usage
+    shown = with_evidence(RunFound(blank, None, None), kept).usage
     assert (shown.sm_measured_gpu_hours, shown.sm_used_gpu_hours) == (0.5, 0.1)
     assert (shown.coverage_pct, shown.methods, shown.gpu_mem_peak_mib) == (50.0, ("evidence kept for csub",), 8000)
-    bound = _with_evidence(RunFound(blank, None, kept._replace(sm_is_bound=True))).usage
+    bound = with_evidence(RunFound(blank, None, None), kept._replace(sm_is_bound=True)).usage
     assert (bound.sm_measured_gpu_hours, bound.sm_used_gpu_hours) == (0.0, None)
-    assert _with_evidence(RunFound(usage(), None, kept)).usage == usage()
+    assert with_evidence(RunFound(usage(), None, None), kept).usage == usage()
 
 
 SACCT = r"""

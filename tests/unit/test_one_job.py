@@ -115,7 +115,7 @@ def test_a_small_run_would_have_fitted_a_slice_and_has_a_line_for_it(tmp_path: P
     one = measured(tmp_path, sm=10.0, mib=6000)
     (tmp_path / "train.sh").write_text("#!/bin/sh\n")
     row = ROW._replace(work_dir=str(tmp_path), submit_line="sbatch --gres=gpu:h100:1 train.sh --epochs 3")
-    advice = advise(one.usage, one.evidence, row, None, None, SITE)
+    advice = advise(one, row, None, None, SITE)
     assert advice.fit == "gpu:h100_1g.10gb:1 (mig), by 6000 MiB at peak and 10 % of the SMs (95th percentile)"
     words = "--gres=gpu:h100:1 train.sh --epochs 3"
     assert advice.command == f"cd {tmp_path} && csub --gpu-footprint=mem=6900M,sm=10 {words}"
@@ -139,14 +139,14 @@ def test_a_line_that_may_not_work_is_not_given(tmp_path: Path, line: str) -> Non
     one = measured(tmp_path, sm=10.0, mib=6000)
     (tmp_path / "train.sh").write_text("#!/bin/sh\n")
     row = ROW._replace(work_dir=str(tmp_path), submit_line=line, job_name="train.sh")
-    advice = advise(one.usage, one.evidence, row, None, None, SITE)
+    advice = advise(one, row, None, None, SITE)
     assert advice.fit.startswith("gpu:h100_1g.10gb:1")
     assert (advice.command, advice.expected) == ("", "")
 
 
 def test_a_large_run_is_told_why_no_piece_holds_it(tmp_path: Path) -> None:
     one = measured(tmp_path, sm=95.0, mib=60000)
-    advice = advise(one.usage, one.evidence, ROW, None, None, SITE)
+    advice = advise(one, ROW, None, None, SITE)
     assert advice.fit.startswith("no smaller piece, by 60000 MiB at peak and 95 % of the SMs")
     assert advice.command == ""
 
@@ -162,7 +162,7 @@ def test_a_large_run_is_told_why_no_piece_holds_it(tmp_path: Path) -> None:
 def test_nothing_is_said_on_thin_evidence(tmp_path: Path, fields: dict[str, Any], why: str) -> None:
     one = measured(tmp_path, sm=10.0, mib=6000)
     assert one.evidence is not None
-    advice = advise(one.usage, one.evidence._replace(**fields), ROW, None, None, SITE)
+    advice = advise(one._replace(evidence=one.evidence._replace(**fields), alone_s=None), ROW, None, None, SITE)
     assert advice.fit.startswith("not known: ")
     assert why in advice.fit
     assert advice.command == ""
@@ -170,26 +170,26 @@ def test_nothing_is_said_on_thin_evidence(tmp_path: Path, fields: dict[str, Any]
 
 def test_runs_of_several_gpus_or_of_shares_are_not_judged(tmp_path: Path) -> None:
     one = measured(tmp_path, sm=10.0, mib=6000)
-    advice = advise(usage(gres="gpu:h100:2"), one.evidence, ROW, None, None, SITE)
+    advice = advise(RunFound(usage(gres="gpu:h100:2"), None, one.evidence), ROW, None, None, SITE)
     assert advice == Advice("not known: only runs of one GPU are judged")
     for gres in ("mps:30", "shard:1"):
-        assert advise(usage(gres=gres), one.evidence, ROW, None, None, SITE) == Advice()
+        assert advise(RunFound(usage(gres=gres), None, one.evidence), ROW, None, None, SITE) == Advice()
     assert one.evidence is not None
     on_slice = one.evidence._replace(mode="mig")
-    assert advise(usage(gres="gpu:h100_1g.10gb:1"), on_slice, ROW, None, None, SITE) == Advice()
-    assert advise(one.usage, None, ROW, None, None, SITE) == Advice()
-    assert advise(one.usage._replace(state="RUNNING"), one.evidence, ROW, None, None, SITE) == Advice()
+    assert advise(RunFound(usage(gres="gpu:h100_1g.10gb:1"), None, on_slice), ROW, None, None, SITE) == Advice()
+    assert advise(one._replace(evidence=None), ROW, None, None, SITE) == Advice()
+    assert advise(one._replace(usage=one.usage._replace(state="RUNNING")), ROW, None, None, SITE) == Advice()
 
 
 def test_a_job_that_csub_submitted_gets_csubs_own_word(tmp_path: Path) -> None:
     one = measured(tmp_path, sm=10.0, mib=6000)
     assert one.evidence is not None
     known = Known((one.evidence._replace(mode="exclusive", signature="sig"),), ())
-    advice = advise(one.usage, one.evidence, ROW, decision(), known, SITE)
+    advice = advise(one, ROW, decision(), known, SITE)
     assert advice.command == ""
     assert advice.expected.startswith("submitted by csub again, without a hint it gets gpu:h100_1g.10gb:1 (mig; f")
     # One that csub put on a slice, and one of which nothing is known.
-    later = advise(usage(gres="gpu:h100_1g.10gb:1"), None, ROW, decision(rung="exact"), known, SITE)
+    later = advise(RunFound(usage(gres="gpu:h100_1g.10gb:1"), None, None), ROW, decision(rung="exact"), known, SITE)
     assert later.expected.startswith("submitted by csub again it gets gpu:h100_1g.10gb:1 (mig; footprint exact: 6900")
-    unknown = advise(one.usage, one.evidence, ROW, decision(), Known((), ()), SITE)
+    unknown = advise(one, ROW, decision(), Known((), ()), SITE)
     assert "it gets what it asks for: no earlier run of this job is known" in unknown.expected

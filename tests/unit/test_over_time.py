@@ -22,7 +22,7 @@ from slurm_colloc.accounting.samples import DAY, Samples
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import Window, sweep, usages_of
-from slurm_colloc.accounting.usage import group_usage
+from slurm_colloc.accounting.usage import group_and_kind_usage, group_usage
 from slurm_colloc.charted import Charts, TimeUsage
 from slurm_colloc.config import Observe
 from slurm_colloc.measured import AllocationRow, JobUsage, Round
@@ -89,7 +89,7 @@ def swept(store: Store, window: Window, zone: ZoneInfo, by: str = "user") -> Swe
             "SELECT cluster, job_id, at_s, interval_s, unit_gpus, gpu_util_pct, sm_active_pct, grain_s FROM shares"
         ).fetchall()
         sweep(database, store, window, found)
-        charts = charts_of(database, by, window, found, 4.0)
+        charts = charts_of(database, by, window, found, 4.0, group_and_kind_usage(database, by)[1])
         return Swept(charts, found, usages_of(database), rows, *sums(database))
 
 

@@ -121,6 +121,21 @@ def test_sorts_by_key_and_says_so(browser: webdriver.Chrome, five: Path) -> None
     assert len(browser.find_elements(By.CSS_SELECTOR, "[aria-sort]")) == 1
 
 
+def test_a_table_wider_than_the_window_says_so(browser: webdriver.Chrome, five: Path) -> None:
+    faded = "return getComputedStyle(document.querySelector('.scroll.tall')).maskImage !== 'none'"
+    show(browser, five)
+    hint = browser.find_element(By.ID, "sideways")
+    WebDriverWait(browser, 20).until(lambda _: hint.is_displayed())
+    assert run(browser, faded)
+    run(browser, "document.querySelector('.scroll.tall').scrollLeft = 1e6")
+    WebDriverWait(browser, 20).until(lambda _: not run(browser, faded))
+    show(browser, five, 3000)
+    run(browser, "document.querySelector('main').style.maxWidth = 'none'")
+    hint = browser.find_element(By.ID, "sideways")
+    WebDriverWait(browser, 20).until(lambda _: not hint.is_displayed())
+    assert not run(browser, faded)
+
+
 def test_searches(browser: webdriver.Chrome, five: Path) -> None:
     show(browser, five)
     browser.find_element(By.ID, "search").send_keys("AN")

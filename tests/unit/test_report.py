@@ -44,6 +44,7 @@ def test_unknown_is_a_dash_and_never_zero() -> None:
         *GroupUsage._fields,
         *costs,
         *(f"fit_{what}" for what in ("known_gpu_hours", "gpu_hours", "freed_gpu_hours", "unit")),
+        *(f"fit_{which}_runs" for which in ("judged", "fitting", "not_judged")),
     ]
     named = dict(zip(fields, cells, strict=True))
     assert [named[cost] for cost in costs] == ["", "", ""]
@@ -61,7 +62,7 @@ def test_true_zero_and_little_are_told_apart() -> None:
 
 def test_json_is_unrounded() -> None:
     shown = json.loads(as_json(report(group(util_weighted_pct=71.85612345), rejected={"why": 3})))
-    assert (shown["schema"], shown["by"], shown["cluster"]) == (3, "user", "c")
+    assert (shown["schema"], shown["by"], shown["cluster"]) == (4, "user", "c")
     assert shown["groups"][0]["util_weighted_pct"] == 71.85612345
     assert (shown["since"], shown["rejected"]) == ("2026-11-01T00:00:00+00:00", {"why": 3})
 
@@ -81,6 +82,9 @@ def test_footnotes_name_what_is_left_out() -> None:
     assert "methods: none" in bare
     assert "NOT ONE of these runs was measured" in bare
     assert "NOT ONE" not in text
+    sampled = as_table(report(NOTHING, total=NOTHING._replace(methods=("whole device",))))
+    assert "of NOT ONE of these runs GPU_UTIL or SM activity is known" in sampled
+    assert "does 'colloc agent' run" not in sampled
 
 
 def test_bars_tell_used_from_idle_from_not_sampled() -> None:
@@ -103,6 +107,14 @@ def test_a_little_idle_is_no_negative_idle() -> None:
 @pytest.mark.parametrize("name", ["＝1+1", "＋1", "－1", "＠x"])
 def test_formulas_of_full_width_are_inert_too(name: str) -> None:
     assert inert(name) == f"'{name}"
+
+
+def test_a_piece_of_less_than_a_minute_begins_and_ends_at_seconds() -> None:
+    whole = full()
+    assert whole.charts
+    short = TimeUsage(0.0, 30.0, None, 0.01, 0.01, 0.005, 0.01, None)
+    text = as_html(whole._replace(charts=whole.charts._replace(over_time=(short,), details=())))
+    assert "1970-01-01 01:00:00 to 1970-01-01 01:00:30" in text
 
 
 def test_a_piece_in_which_clocks_are_set_back_has_its_hours() -> None:

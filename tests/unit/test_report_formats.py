@@ -144,7 +144,7 @@ def parquet(shown: UsageReport, folder: Path) -> tuple[dict[str, Any], dict[str,
 def test_parquet(tmp_path: Path) -> None:
     row, kinds, said = parquet(full(), tmp_path)
     assert (row["user"], row["jobs"], row["allocated_gpu_hours"], row["gpu_cost"]) == ("ann", 1, 1.0, 2.0)
-    assert (row["fit_unit"], row["fit_gpu_hours"], row["methods"]) == ("1g.10gb", 0.5, "measured")
+    assert (row["fit_unit"], row["fit_gpu_hours"], row["methods"]) == ("gpu:1g.10gb:1", 0.5, "measured")
     assert [kinds[name] for name in ("user", "jobs", "gpu_mem_peak_mib", "sm_weighted_pct", "methods", "co2_kg")] == [
         *("VARCHAR", "BIGINT", "BIGINT", "DOUBLE", "VARCHAR", "DOUBLE")
     ]
@@ -165,7 +165,7 @@ def test_parquet(tmp_path: Path) -> None:
 def test_a_name_in_parquet_is_itself(name: str, tmp_path: Path) -> None:
     row, _, said = parquet(report(group(name), cluster=name), tmp_path)
     whole = name.encode(errors="backslashreplace").decode()
-    assert (row["user"], said["cluster"]) == (whole, whole)
+    assert (row["user"], said["cluster"]) == (whole, whole.replace("\0", "\\x00"))
 
 
 # --- CSV, JSON, HTML ---

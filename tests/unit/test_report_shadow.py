@@ -8,8 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from slurm_colloc.measured import ShadowLeft, ShadowPiece
+from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.shadow import FORMATS, ShadowReport, as_csv, as_html, as_json, as_table
 from tests.unit.made import HOUR, decision, run
 from tests.unit.programs import colloc
@@ -50,6 +52,26 @@ def test_the_table_says_counts_and_method() -> None:
         "1 of these 2 waited longer than that",
     ):
         assert said in told
+
+
+@pytest.mark.parametrize("columns", [24, 40, 80, 120, 200])
+def test_the_table_fits_the_terminal(columns: int) -> None:
+    hostile = REPORT._replace(pieces=(SLICE, MOVED._replace(piece="gpu:" + "界" * 60)))
+    told = as_table(hostile, Terminal(columns))
+    assert max(map(cell_len, told.splitlines())) <= columns
+    titles = next(line for line in told.splitlines() if line.startswith("PIECE"))
+    assert "FREED GPU-h" in titles
+    assert ("ALLOC GPU-h" in titles) is (columns >= 120)
+    words = as_table(hostile, Terminal(200)).split()
+    assert words[words.index("runs") :] == " ".join(as_table(hostile).split("\n\n")[2].split()).split()
+
+
+def test_a_report_of_some_runs_says_so_in_each_format() -> None:
+    whose = "of what you may see: the runs of <ann>\x1b[2J"
+    shown = {form: text(REPORT._replace(visible=whose)) for form, text in FORMATS.items() if form != "csv"}
+    assert all("of what you may see: the runs of" in text for text in shown.values())
+    assert not any("\x1b" in text for text in shown.values())
+    assert "<ann>" not in shown["html"]
 
 
 def test_of_waits_that_nobody_knows_nothing_is_said() -> None:

@@ -1,56 +1,130 @@
 # SPDX-License-Identifier: Apache-2.0
-"""colloc report, job and me say of one steady run that the same slice holds it, where no slowdown is allowed."""
+"""colloc report, job and me say of each run that the same piece would have held it, or that nobody can tell."""
 
+from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from slurm_colloc.accounting.fits import fits_of
+from slurm_colloc.accounting.compact import compact
+from slurm_colloc.accounting.fits import fit_of, fits_of, judged
 from slurm_colloc.accounting.one_job import find_job
 from slurm_colloc.accounting.one_user import user_in_store
+from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import Window, sweep
+from slurm_colloc.charted import Fit
 from slurm_colloc.cli.colloc.job_next import advise
-from slurm_colloc.cli.colloc.me import _fit_of, _fitting
-from tests.unit.made import MIG_POOL, near, run, site
+from slurm_colloc.config import Observe, SiteConfig
+from slurm_colloc.measured import AllocationRow, Round
+from slurm_colloc.model import Gres
+from slurm_colloc.placement.fitted import sm_edges
+from tests.unit.made import MIG_POOL, SHARD_POOL, near, process, run, site
 from tests.unit.stored import busy, stored
 
 POOL = MIG_POOL._replace(gpu_type="h100", gpus_per_node=2)
-SITE = site(POOL, max_slowdown=1.0)
-WINDOW = Window(0, 1e5, 1e5)
+SITE = site(POOL)
+SHARED = site(
+    POOL, SHARD_POOL._replace(shards_per_gpu=16), shard_consent=True, order=("shard", "mig"), max_slowdown=1.1
+)
+WINDOW = Window(0, 1e6, 1e6)
+DAY = 86_400.0
+
+
+def reported(store: Store, config: SiteConfig) -> Fit | None:
+    with store.connect() as database:
+        sweep(database, store, WINDOW, edges=sm_edges(config))
+        return next(iter(fits_of(database, "user", config, "slices")), None)
+
+
+def own(store: Store, config: SiteConfig) -> Fit | None:
+    return fit_of("ann", judged(user_in_store(store, "ann", WINDOW, config).runs, config))
+
+
+def close(fit: Fit | None) -> Any:
+    """Return what equals a Fit, but for the last digits of its hours."""
+    return fit and fit._replace(**{
+        name: near(getattr(fit, name)) for name in ("known_gpu_hours", "fits_gpu_hours", "freed_gpu_hours")
+    })  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("mib", "sm", "slice_type"),
+    ("mib", "sm", "unit"),
     [
-        (9728, 12.0, "h100_1g.10gb"),
-        (9729, 12.0, "h100_1g.20gb"),
-        (9000, 20.0, "h100_2g.20gb"),
-        (30000, 1.0, "h100_3g.40gb"),
+        (9728, 15.0, "gpu:h100_1g.10gb:1"),
+        (9729, 12.0, "gpu:h100_1g.20gb:1"),
+        # 26 of 132 SMs are 19.7 %, and the site lets a slice slow a job by a quarter.
+        (9000, 20.0, "gpu:h100_1g.20gb:1"),
+        (9000, 25.0, "gpu:h100_2g.20gb:1"),
+        (30000, 1.0, "gpu:h100_3g.40gb:1"),
         (40193, 1.0, ""),
     ],
 )
-def test_one_run_fits_one_slice(mib: int, sm: float, slice_type: str, tmp_path: Path) -> None:
+def test_one_run_fits_one_slice(mib: int, sm: float, unit: str, tmp_path: Path) -> None:
     store = stored(tmp_path, [run(node_list="m1")], busy(900, 1800, 2700, 3600, mib=mib, sm=sm), SITE)
-    with store.connect() as database:
-        sweep(database, store, WINDOW)
-        reported, _ = fits_of(database, "user", SITE, "slices")
-    own = _fit_of("ann", list(_fitting(user_in_store(store, "ann", WINDOW, SITE).runs, SITE)))
+    found = reported(store, SITE)
     (one,) = find_job(store, "1", WINDOW, SITE, 4)
-    told = advise(one.usage, one.evidence, None, None, None, SITE).fit
+    told = advise(one, None, None, None, SITE).fit
 
-    assert reported.unit == slice_type
-    assert told.startswith(f"gpu:{slice_type}:1 (mig)" if slice_type else "no smaller piece")
-    assert own is not None
-    assert own == reported._replace(
-        unit=f"gpu:{slice_type}:1" if slice_type else "",
-        known_gpu_hours=near(reported.known_gpu_hours),
-        freed_gpu_hours=near(reported.freed_gpu_hours),
-    )
+    assert found == Fit("ann", near(1.0), near(float(bool(unit))), near(found.freed_gpu_hours if found else 0), unit,
+                        1, int(bool(unit)), 0)  # fmt: skip
+    assert told.startswith(f"{unit} (mig)" if unit else "no smaller piece")
+    assert "in partition 'gpu'" in told or unit
+    assert close(own(store, SITE)) == found
 
 
-def test_only_the_report_has_no_slowdown(tmp_path: Path) -> None:
-    store = stored(tmp_path, [run(node_list="m1")], busy(900, 1800, 2700, 3600, mib=9000, sm=20.0), SITE)
-    (one,) = find_job(store, "1", WINDOW, SITE, 4)
-    # 26 of 132 SMs are 19.7 %.
-    slower = site(POOL, max_slowdown=1.25)
-    assert advise(one.usage, one.evidence, None, None, None, slower).fit.startswith("gpu:h100_1g.20gb:1 (mig)")
+SAMPLES = st.fixed_dictionaries(
+    {
+        "interval_s": st.sampled_from((30.0, 60.0, 100.0, 180.0)),
+        "sm": st.none() | st.sampled_from((0.0, 6.0, 12.0, 15.0, 20.0, 30.0, 90.0)) | st.floats(0, 100),
+        "util": st.none() | st.floats(0, 100),
+        "mib": st.none() | st.sampled_from((1, 4744, 4745, 9728, 9729, 30000)) | st.integers(0, 60000),
+    }
+)
+RUNS = st.fixed_dictionaries(
+    {
+        "state": st.sampled_from(("COMPLETED",) * 5 + ("FAILED", "RUNNING")),
+        "gres": st.sampled_from((("h100", 1),) * 5 + (("h100", 2), ("h100_1g.10gb", 1))),
+        "left_out_s": st.sampled_from((0.0, 0.0, 100.0, 1000.0)),
+        "together": st.booleans(),
+        "samples": st.lists(SAMPLES, min_size=1, max_size=12),
+    }
+)
+
+
+def made(job: str, began_s: float, how: Mapping[str, Any]) -> tuple[AllocationRow, list[Round]]:
+    """Return a run on a GPU of its own, or for a part of its time with another job's process, and its samples."""
+    ends = list(accumulate((one["interval_s"] for one in how["samples"]), initial=began_s))
+    rounds = []
+    for number, (at_s, one) in enumerate(zip(ends[1:], how["samples"], strict=True)):
+        (seen,) = busy(at_s, job=job, uuid=f"GPU-{job}", **one)
+        if how["together"] and number == 0:
+            seen = seen._replace(processes=(*seen.processes, process("99", uuid=f"GPU-{job}", gpu_mem_used_mib=10)))
+        rounds.append(seen)
+    end_s = None if how["state"] == "RUNNING" else int(ends[-1] + how["left_out_s"])
+    gres = (Gres("gpu", *how["gres"]),)
+    return run(job, int(began_s), end_s, state=how["state"], gres=gres, node_list="m1"), rounds
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(RUNS, min_size=1, max_size=4), st.sampled_from((SITE, SHARED)), st.sampled_from((0, 60)))
+def test_all_say_the_same_of_any_runs(hows: list[Mapping[str, Any]], config: SiteConfig, grain_s: int) -> None:
+    pairs = [made(str(number), 7200.0 * number, how) for number, how in enumerate(hows, 1)]
+    with TemporaryDirectory() as folder:
+        store = stored(folder, [row for row, _ in pairs], [one for _, rounds in pairs for one in rounds], config)
+        if grain_s:
+            compact(store.samples, Observe(keep_raw_days=1), 3 * DAY, anyway=True)
+        found = reported(store, config)
+        assert close(own(store, config)) == found
+        for row, _ in pairs:
+            jobs = find_job(store, row.job_id, WINDOW, config, 4)
+            (one,) = judged(jobs, config) if row.gres[0].type == "h100" else [None]
+            told = advise(jobs[0], None, None, None, config).fit
+            if one and one.unit:
+                assert told.startswith(f"{one.unit} (")
+            elif told:
+                assert told.startswith("no smaller piece" if one and not one.why else "not known: ")

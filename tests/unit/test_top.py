@@ -110,7 +110,7 @@ def test_an_exporters_figure_of_a_shared_gpu_is_nobodys() -> None:
     series = [of("1", "GPU-0", *twice), of("2", "GPU-1", *twice), of("3", "GPU-1", *twice)]
     found = live_by_prometheus(Known({"DCGM_FI_DEV_GPU_UTIL": series}), 1000.0)
     assert {job: one.gpu_util_pct for job, one in found.items()} == {"1": 40.0}
-    with pytest.raises(InputError, match="has no metric of dcgm-exporter"):
+    with pytest.raises(InputError, match=r"no metric of the agents, and .* has no metric of dcgm-exporter"):
         live_by_prometheus(Known({}), 1000.0)
 
 
@@ -143,7 +143,7 @@ def test_the_picture() -> None:
     ]
     lines = as_text(picture(*jobs)).splitlines()
     assert lines[0].endswith(
-        ": 3 jobs with GPUs of 2 users, 3+? GPUs of 16 installed (site.toml) in whole-GPU equivalents"
+        ": squeue shows 3 jobs with GPUs of 2 users, 3+? GPUs of 16 installed (site.toml) in whole-GPU equivalents"
     )
     assert lines[1] == "use known of 2 of 3 jobs: the agents"
     assert [line.split() for line in lines[5:7]] == [
@@ -253,7 +253,21 @@ def _until(terminal: int, wanted: Callable[[str], bool]) -> str:
     return text
 
 
-@pytest.mark.parametrize("end", ["q", "\x03", signal.SIGTERM])
+def test_ctrl_c_while_squeue_is_slow(queue: Path) -> None:
+    (queue / "squeue").write_text("#!/bin/sh\nexec sleep 60\n")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "slurm_colloc.cli.colloc", "top"])
+    assert "squeue is asked ..." in _until(terminal, lambda text: "asked" in text)
+    os.write(terminal, b"\x03")
+    left = _until(terminal, lambda text: "\x1b[?1049l" in text)
+    assert "Traceback" not in left
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    os.close(terminal)
+
+
+# Ctrl-Z and Ctrl-\ do nothing.
+@pytest.mark.parametrize("end", ["q", "\x03", "\x1a\x1cq", signal.SIGTERM, signal.SIGHUP])
 def test_the_terminal_is_left_as_it_was(queue: Path, end: str | signal.Signals) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
@@ -269,6 +283,6 @@ def test_the_terminal_is_left_as_it_was(queue: Path, end: str | signal.Signals) 
     left = _until(terminal, lambda text: "\x1b[?1049l" in text)
     assert re.search(r"\x1b\[\?25h\x1b\[\?1049l", left)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert status == (0 if end == "q" else 130)
+    assert status == (0 if isinstance(end, str) and end.endswith("q") else 130)
     assert termios.tcgetattr(terminal) == before
     os.close(terminal)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_colloc.accounting.sweep import Window, sweep
-from slurm_colloc.accounting.usage import group_usage
+from slurm_colloc.accounting.usage import group_and_kind_usage, group_usage
 from slurm_colloc.errors import InputError
 from slurm_colloc.measured import GroupUsage, JobUsage
 from tests.unit.made import decision, near, run, usage
@@ -212,3 +212,13 @@ def test_coverage_has_its_denominator() -> None:
     )
     assert (whole.coverage_pct, whole.coverage_known_gpu_hours) == (72.5, 4.0)
     assert total([usage(coverage_pct=None)]).coverage_known_gpu_hours == 0
+
+
+def test_a_group_without_a_name_has_one(tmp_path: Path) -> None:
+    store = stored(tmp_path, [run("1", account=""), run("2", account="lab")])
+    window = Window(0, 1e10, 1e10)
+    with store.connect() as database:
+        sweep(database, store, window)
+        assert {group.name for group in group_usage(database, "account")} == {"(none)", "lab", "total"}
+        groups, kinds = group_and_kind_usage(database, "account")
+    assert {group.name for group in groups[:-1]} == kinds.keys()

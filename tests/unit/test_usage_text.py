@@ -6,14 +6,13 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from slurm_colloc.charted import Fit
 from slurm_colloc.measured import GroupUsage
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.text import printable
 from slurm_colloc.report.usage import UsageReport, added, shortened
 from slurm_colloc.report.usage_text import as_table, columns
 from tests.unit.hostile import HOSTILE
-from tests.unit.made import near
+from tests.unit.made import fit_of, near
 from tests.unit.reports import NOTHING, full, group, report
 
 ESSENTIAL = ["USER", "RUNS", "ALLOC GPU-h", "COV %", "SM %", "IDLE GPU-h", "FITS %", "USE"]
@@ -29,8 +28,8 @@ def holding(name: str, hours: float, **fields: float | None) -> GroupUsage:
 
 def many(count: int) -> UsageReport:
     groups = [holding(f"somebody_no_{number:04}", 100.0 + number) for number in range(count, 0, -1)]
-    fits = [Fit(one.name, 10.0, 5.0, 4.0, "1g.10gb") for one in groups]
-    whole = Fit("total", 10.0 * count, 5.0 * count, 4.0 * count, "1g.10gb")
+    fits = [fit_of(one.name, 10.0, 5.0, 4.0, "gpu:1g.10gb:1") for one in groups]
+    whole = fit_of("total", 10.0 * count, 5.0 * count, 4.0 * count, "gpu:1g.10gb:1")
     return report(*groups, total=added("total", groups), fits=(*fits, whole))
 
 
@@ -87,6 +86,9 @@ def test_only_columns_that_are_shown_are_explained() -> None:
     for words in ("HELD: GPU time", "EMPTY: sampled", "FREED: what"):
         assert words in wide
         assert words not in narrow
+    assert "UTIL (GPU_UTIL): time" in wide
+    assert not re.search(r"UTIL [%(]", narrow)
+    assert "SM (SM active): SMs with work" in narrow
     assert "USE: ALLOC, as █ used (SM activity), ▒ covered and idle, ░ not covered." in narrow
 
 
@@ -154,16 +156,17 @@ def test_the_others_are_not_known_where_none_of_them_is() -> None:
 
 
 def test_units_of_others_are_named_where_it_is_one() -> None:
-    fits = (Fit("a", 1.0, 1.0, 0.5, "1g"), Fit("b", 1.0, 1.0, 0.5, "1g"), Fit("c", 1.0, 0.0, 0.0, "7g"))
-    groups, whole = [holding(name, 1.0) for name in "xabc"], Fit("total", 3.0, 2.0, 1.0, "1g")
-    assert shortened(report(*groups, fits=(*fits, whole)), 1).fits == (Fit("(3 others)", 3.0, 2.0, 1.0, "1g"), whole)
-    mixed = (*fits[:2], Fit("c", 1.0, 1.0, 0.0, "2g"), whole)
+    fits = (fit_of("a", 1.0, 1.0, 0.5, "1g"), fit_of("b", 1.0, 1.0, 0.5, "1g"), fit_of("c", 1.0, 0.0, 0.0, "7g"))
+    groups, whole = [holding(name, 1.0) for name in "xabc"], fit_of("total", 3.0, 2.0, 1.0, "1g")
+    others = fit_of("(3 others)", 3.0, 2.0, 1.0, "1g", 3, 2, 0)
+    assert shortened(report(*groups, fits=(*fits, whole)), 1).fits == (others, whole)
+    mixed = (*fits[:2], fit_of("c", 1.0, 1.0, 0.0, "2g"), whole)
     assert shortened(report(*groups, fits=mixed), 1).fits[0].unit == ""
 
 
 def test_somebody_called_total_has_figures_of_their_own() -> None:
     mine, whole = holding("total", 1.0), holding("total", 2.0)
-    fits = (Fit("total", 1.0, 0.25, 0.1, "1g"), Fit("total", 2.0, 1.0, 0.5, "2g"))
+    fits = (fit_of("total", 1.0, 0.25, 0.1, "1g"), fit_of("total", 2.0, 1.0, 0.5, "2g"))
     _, row, last = table_of(as_table(report(mine, total=whole, fits=fits), Terminal(80)))
     assert (row[6], last[6]) == ("25", "50")
 
@@ -171,7 +174,7 @@ def test_somebody_called_total_has_figures_of_their_own() -> None:
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize("width", [None, 40, 80, 200])
 def test_no_name_acts_on_a_terminal(name: str, width: int | None) -> None:
-    fits = (Fit(name, 1.0, 0.5, 0.5, name), Fit("total", 1.0, 0.5, 0.5, name))
+    fits = (fit_of(name, 1.0, 0.5, 0.5, name), fit_of("total", 1.0, 0.5, 0.5, name))
     shown = report(group(name), cluster=name, rejected={name: 1}, fits=fits)
     text = as_table(shown, Terminal(width))
     assert [letter for letter in text if not letter.isprintable() and letter != "\n"] == []

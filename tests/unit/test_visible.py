@@ -2,12 +2,14 @@
 """Whose runs somebody may see: what Slurm says, what follows from it, and that nothing else is read."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from slurm_colloc.accounting.collocation import collocation
+from slurm_colloc.accounting.seen import jobs_of_others
+from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.strays import stray_use
 from slurm_colloc.accounting.sweep import Window, sweep, unaccounted_hours
 from slurm_colloc.accounting.usage import group_usage
@@ -135,3 +137,40 @@ def test_who_asks_is_asked_of_slurm_only_where_it_matters(tmp_path: Path, monkey
     monkeypatch.setattr("os.geteuid", lambda: uid + 1)
     assert seen.visible_here(str(tmp_path), None).user == "ann"
     assert asked == ["ann"]
+
+
+def test_where_accounting_shows_nobody_elses_jobs_reports_do_not_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm 26.05 says PrivateData=none of a slurmdbd.conf that has it, and hides jobs all the same."""
+    rows = [run(str(number), number, user=user, account="lab") for number, user in enumerate(("bob", "cy", "ann"), 1)]
+    stored(tmp_path, [*rows, run("4", 4, user="led", account="led"), run("5", 5, user="")])
+    folder, uid = str(tmp_path), tmp_path.stat().st_uid + 1
+    open_to_all = Rights(64030, frozenset(), "None", ("led",), in_database=True)
+    asked: list[Sequence[str]] = []
+
+    def visible(rights: Rights, *shown: str) -> Visible:
+        def answer(_: CliClient, raw_ids: Sequence[str]) -> frozenset[str]:
+            asked.append(raw_ids)
+            return frozenset(shown) & frozenset(raw_ids)
+
+        monkeypatch.setattr(CliClient, "rights", lambda *_: rights)
+        monkeypatch.setattr(CliClient, "shown", answer)
+        return seen.visible_here(folder, None)
+
+    monkeypatch.setattr("slurm_colloc.cli.colloc.seen.own_name", lambda: "ann")
+    monkeypatch.setattr("os.geteuid", lambda: uid)
+    assert visible(open_to_all, "1", "2") == EVERYBODY
+    assert visible(open_to_all, "2") == EVERYBODY  # the other is too old for it
+    hidden = visible(open_to_all, "3", "4")
+    assert (hidden.everybody, hidden.user, hidden.accounts) == (False, "ann", ("led",))
+    assert asked == [["2", "1"]] * 3
+    for rights in (open_to_all._replace(level="Operator"), open_to_all._replace(slurm_uid=uid),
+                   open_to_all._replace(in_database=False)):  # fmt: skip
+        assert visible(rights) == EVERYBODY
+    assert not visible(open_to_all._replace(private=frozenset({"usage"}))).everybody
+    assert len(asked) == 3
+    rows_of = ("bob", "ann'; --", "")
+    assert [jobs_of_others(Store(folder), "c", user, ()) for user in rows_of] == [
+        ["4", "3", "2"], ["4", "3", "2", "1"], ["4", "3", "2", "1"],
+    ]  # fmt: skip

@@ -33,7 +33,12 @@ def main() -> NoReturn:
     asked = sys.argv[1:2]
     names = asked if asked and asked[0] in COMMANDS else COMMANDS
     # Here and not above: the agent uses this package for years without typer.
-    from slurm_colloc.cli.colloc.app import build
     from slurm_colloc.cli.colloc.output import run
 
-    run(build(names))
+    def ready() -> None:
+        from slurm_colloc.cli.colloc.app import build
+
+        build(names)()
+
+    # Most of the time before the first word goes into imports: Ctrl-C ends them, too, without a traceback.
+    run(ready)

@@ -62,21 +62,21 @@ def job(
     shown_on = terminal()
     runs, trouble = _in_store(folder, job_id, start.timestamp(), config, visible, shown_on.columns)
     rows = _by_slurm(config, job_id, visible)
+    shown_id = _shown_id(job_id, runs, rows)
     # What a pack's job wrote down is there at once, before any ingest.
-    pack = _pack(config, job_id) if config else None
-    again = recovery_of(config, job_id) if config else ""
-    first = first_of(config, job_id) if config else ""
-    if not runs:
-        shown = "" if visible.everybody else f", {visible.whose}"
-        trouble = trouble or (
-            f"job '{job_id}' is not in the store '{folder}' with a GPU since {stamp(start)}{shown}; has it one, and "
-            "has 'colloc ingest' run since it started?"
-        )
-        if not rows and pack is None and not again and not first:
-            raise InputError(f"Slurm shows you no such job, and {trouble}")
-        if any(row.given for row in rows) or not rows:
-            say(f"what the job used of its GPU is not known: {trouble}")
-    stories, decision = _stories(config, job_id, runs, rows)
+    pack = _pack(config, shown_id) if config else None
+    again = recovery_of(config, shown_id) if config else ""
+    first = first_of(config, shown_id) if config else ""
+    shown = "" if visible.everybody else f", {visible.whose}"
+    trouble = trouble or (
+        f"job '{job_id}' is not in the store '{folder}' with a GPU since {stamp(start)}{shown}; has it one, and "
+        "has 'colloc ingest' run since it started?"
+    )
+    if not runs and not rows and pack is None and not again and not first:
+        raise InputError(f"Slurm shows you no such job, and {trouble}")
+    stories, decision = _stories(config, shown_id, runs, rows)
+    if not runs and (not rows or any(one.slurm and one.slurm.given and not one.evidence for one in stories)):
+        say(f"what the job used of its GPU is not known: {trouble}")
     packed = (pack_text(pack), pack_record(pack)) if pack else None
     earlier = max(0, len(stories) - _SHOWN)
     story = JobStory(stories[earlier:], decision, start.timestamp(), earlier, packed, again, first)
@@ -105,15 +105,29 @@ def _by_slurm(config: SiteConfig | None, job_id: str, visible: Visible) -> tuple
     return tuple(row for row in rows if visible.shows(row.user, row.account))
 
 
+def _shown_id(job_id: str, runs: Sequence[RunFound], rows: Sequence[Accounted]) -> str:
+    """Return the id that Slurm prints for a job; all but Slurm's tables know a task of an array by that alone."""
+    named = [(found.usage.job_id_raw, found.usage.job_id) for found in runs]
+    named += [(row.raw_id, row.job_id) for row in rows]
+    # The id of an array is the raw one of a task as well.
+    return next((name for raw_id, name in named if raw_id == job_id != _of_all(name)), job_id)
+
+
+def _of_all(job_id: str) -> str:
+    """Return the id of the array or heterogeneous job that this is one of, else its own."""
+    return re.split("[_+]", job_id)[0]
+
+
 def _stories(
     config: SiteConfig | None, job_id: str, runs: Sequence[RunFound], rows: Sequence[Accounted]
 ) -> tuple[list[RunStory], Decision | None]:
     """Return each run's story, in the order in which they started, and what csub had decided."""
     user = runs[-1].usage.user if runs else rows[-1].user if rows else own_name()
     # csub saw the id of an array, not those of its tasks; the sampler saw the task's own.
-    decision = _decision(config, user, job_id.partition("_")[0]) if config else None
+    decision = _decision(config, user, _of_all(job_id)) if config else None
     known: Known | None = None
-    if config and decision:
+    # What is kept of one's own jobs says nothing of anybody else's.
+    if config and decision and user == own_name():
         known = look_up(config, decision.signature, CliClient(config.timeouts.ask_slurm_s).job_states)
     kept = {item.job_id: item for item in known.evidence} if known else {}
     of_slurm = {(row.raw_id, row.start_s): row for row in rows}
@@ -122,9 +136,13 @@ def _stories(
         usage = found.usage
         row = of_slurm.pop((usage.job_id_raw, int(usage.start_s)), None)
         evidence = found.evidence if usage.methods else kept.get(usage.job_id_raw)
-        advice = advise(usage, evidence, row, decision, known, config) if config else Advice()
+        judged = found if usage.methods else found._replace(evidence=evidence, alone_s=None)
+        advice = advise(judged, row, decision, known, config) if config else Advice()
         stories.append(RunStory(usage, row, found.timeline, kept.get(usage.job_id_raw) or evidence, advice))
-    stories += [RunStory(None, row) for row in of_slurm.values()]
+    for row in of_slurm.values():
+        evidence = kept.get(row.raw_id) if row.end_s is not None else None
+        advice = advise(row, row, decision, known, config, evidence) if config and row.end_s is not None else Advice()
+        stories.append(RunStory(None, row, None, evidence, advice))
     return sorted(stories, key=_began), decision
 
 

@@ -6,6 +6,8 @@ import os
 import shlex
 from collections.abc import Sequence
 
+from slurm_colloc.accounting.fits import judge
+from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, UnsureError
 from slurm_colloc.estimate.ladder import estimate, estimate_at_site
@@ -25,38 +27,36 @@ _ALLOWING = "as far as limits and what is free allow: 'csub --dry-run --explain'
 
 
 def advise(
-    run: JobUsage,
-    evidence: Evidence | None,
+    found: RunFound | Accounted,
     slurm: Accounted | None,
     decision: Decision | None,
     known: Known | None,
     config: SiteConfig,
+    kept: Evidence | None = None,
 ) -> Advice:
     """Return what a measured run would have fitted, and the line to submit it by.
 
     Args:
-        run: what the store has of it.
-        evidence: what was sampled of it, where that is enough to size anything by.
+        found: what the store has of it, with what was sampled where that is enough to size anything by, else Slurm.
         slurm: what Slurm says, of which the line of its submission counts.
         decision: what csub decided for it, None where it was submitted without.
-        known: what csub knows of the job, where there is a decision.
+        known: what csub knows of the job, where there is a decision and the job is one's own.
         config: the site.
+        kept: what was sampled of a run that the store does not have.
     """
-    expected = _next_by_csub(decision, known, run, config) if decision and known and not decision.is_pack else ""
-    if evidence is None or run.state in ("RUNNING", "SUSPENDED"):
+    evidence = found.evidence if isinstance(found, RunFound) else kept
+    run = found.usage if isinstance(found, RunFound) else found
+    gres = run.gres if isinstance(run, JobUsage) else ",".join(map(str, run.given))
+    expected = _next_by_csub(decision, known, run, config) if decision and not decision.is_pack else ""
+    if evidence is None or run.state in ("RUNNING", "SUSPENDED") or had_piece(evidence, gres):
         return Advice(expected=expected)
-    # csub's own word for how it was placed must not hide that it had a whole GPU.
-    whole = not run.methods and evidence.mode == SharingMode.EXCLUSIVE
-    measured = evidence._replace(mode="") if whole else evidence
-    if had_piece(measured, run.gres):
-        return Advice(expected=expected)
-    if why := not_judged(measured, run.gres, config.audit.min_coverage_pct):
+    if why := _not_judged(found, evidence, gres, config):
         return Advice(f"not known: {why}", expected=expected)
-    request = past_request(run.gres, run.partition, run.account, run.qos)
-    fit = _in_words(would_have_fitted(measured, request, config), measured)
+    request = past_request(gres, run.partition, run.account, run.qos)
+    fit = _in_words(would_have_fitted(evidence, request, config), evidence)
     if decision:
         return Advice(fit, "", expected)
-    footprint = estimate(Question(runs=[measured._replace(mode=SharingMode.EXCLUSIVE)]))
+    footprint = estimate(Question(runs=[evidence._replace(mode=SharingMode.EXCLUSIVE)]))
     placement = place(request, footprint, config)
     if slurm is None or placement.as_asked or config.policy != "auto":
         return Advice(fit)
@@ -64,8 +64,17 @@ def advise(
     return Advice(fit, command, _gets("submitted so", placement, footprint) if command else "")
 
 
-def _next_by_csub(decision: Decision, known: Known, run: JobUsage, config: SiteConfig) -> str:
+def _not_judged(found: RunFound | Accounted, evidence: Evidence, gres: str, config: SiteConfig) -> str:
+    if isinstance(found, Accounted):
+        return not_judged(evidence, gres, config.audit.min_coverage_pct)
+    fitted = judge(found, config)
+    return fitted.why if fitted else "what part of a GPU it had is not known"
+
+
+def _next_by_csub(decision: Decision, known: Known | None, run: JobUsage | Accounted, config: SiteConfig) -> str:
     """Return what csub would make of the next submission of a job that it knows."""
+    if known is None:
+        return f"not known here: csub goes by what it keeps for {run.user} alone" if config.policy == "auto" else ""
     footprint = _believed(decision, known, config)
     placement = place(past_request(decision.asked, run.partition, run.account, run.qos), footprint, config)
     how = "submitted by csub again" + (", without a hint" if decision.rung == "hint" else "")
@@ -83,7 +92,8 @@ def _gets(how: str, placement: Placement, footprint: Footprint) -> str:
 
 
 def _in_words(placement: Placement, run: Evidence) -> str:
-    used = f"by {run.gpu_mem_peak_mib} MiB at peak and {run.sm_active_q95_pct:.0f} % of the SMs (95th percentile)"
+    active = f"{run.sm_active_q95_pct:.0f} % of the SMs (95th percentile{', GPU_UTIL' if run.sm_is_bound else ''})"
+    used = f"by {run.gpu_mem_peak_mib} MiB at peak and {'at most ' if run.sm_is_bound else ''}{active}"
     if placement.as_asked:
         return f"no smaller piece, {used}: {'; '.join(placement.reasons)}"
     where = f" in partition '{placement.partition}'" if placement.partition else ""

@@ -11,6 +11,7 @@ import typer
 from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.cli.colloc.output import site, write
+from slurm_colloc.cli.colloc.seen import visible_here
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError
@@ -69,8 +70,12 @@ def _story(config: SiteConfig, job: Ended) -> str:
     until_s = now()
     since_s = until_s - job.ran_s - _AROUND_S
     try:
+        folder = os.path.join(config.state_folder, "store")
+        # Anybody can call this as slurmctld does, with anybody's name.
+        if not visible_here(folder, config).shows(job.user, ""):
+            return of_slurm(config, job)
         # Whatever else is known of jobs of that number, a mail is about its user's.
-        store = open_store(os.path.join(config.state_folder, "store"), config, visible=Visible(False, job.user))
+        store = open_store(folder, config, visible=Visible(False, job.user))
         found = job_usage(store, since_s, until_s, until_s)
         # A store may have another cluster's job of that number.
         runs = [run for run in found if run.cluster == config.cluster and _is(run, job) and run.state != "RUNNING"]

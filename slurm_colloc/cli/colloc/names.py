@@ -51,8 +51,8 @@ def keep_names_out(
             )
         if figures:
             said.append(
-                f"{figures} figures of use are left out, of their group and of the total: they were measured of fewer "
-                f"than {min_group} users"
+                f"{figures} figures are left out, of their group and of the total: they are known of fewer than "
+                f"{min_group} users"
             )
     return tuple(said)
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, find_site_file, how_to_write_one, load_site, user_data_folder
 from slurm_colloc.errors import CollocError, ConfigError, InputError, StoreError
-from slurm_colloc.files import whose, write_atomic
+from slurm_colloc.files import write_atomic
 from slurm_colloc.report.text import printable, stamp
 
 
@@ -84,7 +84,7 @@ def state_folder(name: str, *, writing: bool = False) -> str:
     wanted = os.R_OK | os.X_OK | (os.W_OK if writing else 0)
     if os.access(shared, wanted) or (not os.path.exists(shared) and os.access(os.path.dirname(shared), os.W_OK)):
         return shared
-    say(f"the site's {name} is not open to you ({whose(shared)}); using your own '{own}'")
+    say(f"the site's {name} is not open to you; using your own")
     return own
 
 

@@ -70,7 +70,7 @@ def _pages(config: SiteConfig | None, folder: str, start: datetime, end: datetim
         runs = by_user(last_usages(database, _RUNS))
         cluster = ", ".join(count_runs(database).clusters)
     made = datetime.fromtimestamp(now()).astimezone()
-    return {group.name: UserPage(cluster, start, end, made, group, runs[group.name]) for group in groups}
+    return {group.name: UserPage(cluster, start, end, made, group, runs.get(group.name, ())) for group in groups}
 
 
 def is_root() -> bool:

@@ -22,17 +22,18 @@ from slurm_colloc.accounting.over_time import Bins, bins_of
 from slurm_colloc.accounting.store import REJECTED_LINES, Store
 from slurm_colloc.accounting.strays import stray_use
 from slurm_colloc.accounting.sweep import Window, count_runaways, count_runs, recorded_span, sweep, unaccounted_hours
-from slurm_colloc.accounting.usage import GROUPINGS, group_usage
+from slurm_colloc.accounting.usage import GROUPINGS, group_and_kind_usage, group_usage
 from slurm_colloc.cli.colloc.names import check_names, keep_names_out, without_jobs
 from slurm_colloc.cli.colloc.output import say, site, site_or_none, window, write
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.report_shadow import shadow_report
-from slurm_colloc.cli.colloc.report_shown import shown_as
+from slurm_colloc.cli.colloc.report_shown import shadow_shown_as, shown_as
 from slurm_colloc.cli.colloc.seen import of_visible, seen_store
 from slurm_colloc.cli.colloc.texts import Text, take
 from slurm_colloc.clock import now
 from slurm_colloc.config import Engine, Prices, SiteConfig
 from slurm_colloc.errors import InputError
+from slurm_colloc.placement.fitted import sm_edges
 from slurm_colloc.report.formats import FORMATS, PARQUET, SHORTENED, json_schema
 from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
 from slurm_colloc.report.text import inert
@@ -172,20 +173,19 @@ def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | 
     with opened as (source, database, rows):
         span = Window(start.timestamp(), end.timestamp(), now())
         bins = bins_of(source.samples, span.since_s, span.until_s) if asked.draws else None
+        edges = sm_edges(config) if config and asked.details and not asked.shadow else ()
         if asked.engine == SLURM:
             say(f"to go on after an interruption, name this window: {_named(start, end)}")
-            sweep_by_slurm(database, source, span, config.engine if config else Engine(), say, bins)
+            sweep_by_slurm(database, source, span, config.engine if config else Engine(), say, bins, edges)
         else:
             with progress("adding up days") as step:
-                sweep(database, source, span, bins, step=step)
+                sweep(database, source, span, bins, edges, step=step)
         names = keep_names_out(database, source, asked.by, asked.pseudonyms, asked.min_group)
         if asked.runs_csv:
             _write_runs(database, asked.runs_csv, named=not asked.pseudonyms)
         if asked.shadow and config:
-            if source.visible.whose:
-                say(source.visible.whose)
-            shown = shadow_report(database, source, config, span, asked.equivalents, past=asked.past)
-            return SHADOW_FORMATS[asked.form](shown)
+            shadowed = shadow_report(database, source, config, span, asked.equivalents, past=asked.past)
+            return shadow_shown_as(shadowed, asked.form, asked.output)
         found = _figures(database, asked, (start, end), span, rows, config, bins, source.visible)
     found = of_visible(found, source.visible, named=not asked.pseudonyms)
     found = found._replace(names=names)
@@ -206,7 +206,8 @@ def _figures(
 ) -> UsageReport:
     """Return the report of a database whose window is swept."""
     of_text = bool(asked.text.path)
-    *groups, total = group_usage(database, asked.by)
+    added, kinds = group_and_kind_usage(database, asked.by) if bins else (group_usage(database, asked.by), {})
+    *groups, total = added
     runs, without_gpu, clusters = count_runs(database)
     recorded = None if runs else recorded_span(database)
     unaccounted, sampled = unaccounted_hours(database)
@@ -239,7 +240,7 @@ def _figures(
         so_far=span.until_s > span.now_s,
         of_text=of_text,
         templates=config.paths.templates if config else "",
-        charts=charts_of(database, asked.by, span, bins, gpus) if bins else None,
+        charts=charts_of(database, asked.by, span, bins, gpus, kinds) if bins else None,
         fits=fits_of(database, asked.by, config, asked.equivalents) if config and asked.details else (),
     )
 
@@ -264,11 +265,11 @@ def _write_runs(database: DuckDBPyConnection, path: str, *, named: bool) -> None
 
 
 class Rows(NamedTuple):
-    """What was counted of the rows behind a report: rows in = used + steps + rejected."""
+    """What was counted of the rows behind a report: rows in = used + steps + rejected; None where not to be seen."""
 
-    rows_in: int
-    used: int
-    steps: int
+    rows_in: int | None
+    used: int | None
+    steps: int | None
     rejected: Mapping[str, int]
 
 
@@ -284,6 +285,14 @@ class Opened(NamedTuple):
 def _store(asked: _Asked, config: SiteConfig | None, start: datetime, end: datetime) -> Iterator[Opened]:
     source = seen_store(asked.store, config, asked.equivalents)
     since_s, until_s = start.timestamp(), end.timestamp()
+    with source.connect(since_s, until_s) as database:
+        yield Opened(source, database, _counted(source, since_s, until_s))
+
+
+def _counted(source: Store, since_s: float, until_s: float) -> Rows:
+    """Return what was counted as the store was filled: everybody's rows, a rejected one is nobody's."""
+    if not source.visible.everybody:
+        return Rows(None, None, None, {})
     logs = source.logs().values()
     rejected: Counter[str] = Counter()
     for log in logs:
@@ -291,8 +300,7 @@ def _store(asked: _Asked, config: SiteConfig | None, start: datetime, end: datet
     lines = source.samples.rejected(since_s, until_s)
     rejected += Counter({REJECTED_LINES: lines})
     rows_in, used, steps = (sum(log[name] for log in logs) for name in ("rows_in", "used", "steps"))
-    with source.connect(since_s, until_s) as database:
-        yield Opened(source, database, Rows(rows_in + lines, used, steps, rejected))
+    return Rows(rows_in + lines, used, steps, rejected)
 
 
 @contextmanager

@@ -53,4 +53,5 @@ def shadow_report(
         replayed=past,
         skipped=dict(skipped),
         templates=config.paths.templates,
+        visible=store.visible.whose,
     )

@@ -4,7 +4,10 @@
 from slurm_colloc.accounting.export import parquet_bytes
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.report.formats import MARKDOWN, PARQUET, TABLE, TEXTS, about, as_markdown, flat
-from slurm_colloc.report.layout import NO_TERMINAL
+from slurm_colloc.report.layout import NO_TERMINAL, Terminal
+from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
+from slurm_colloc.report.shadow import ShadowReport
+from slurm_colloc.report.shadow import as_table as shadow_table
 from slurm_colloc.report.usage import UsageReport
 from slurm_colloc.report.usage_text import as_table
 
@@ -25,7 +28,7 @@ def shown_as(report: UsageReport, form: str, top: int | None, output: str) -> st
         StoreError: there is no room for a file of Parquet.
     """
     if form == TABLE:
-        shown_on = NO_TERMINAL if output else terminal()
+        shown_on = _shown_on(output)
         usual = 0 if shown_on.columns is None else ROWS_ON_TERMINAL
         return as_table(report, shown_on, usual if top is None else top)
     if form == MARKDOWN:
@@ -33,3 +36,16 @@ def shown_as(report: UsageReport, form: str, top: int | None, output: str) -> st
     if form == PARQUET:
         return parquet_bytes(*flat(report), about(report))
     return TEXTS[form](report)
+
+
+def shadow_shown_as(report: ShadowReport, form: str, output: str) -> str:
+    """Return a report on shadow mode in one of its FORMATS; ``output`` as of ``shown_as``.
+
+    Raises:
+        ConfigError: a site's template that does not render.
+    """
+    return shadow_table(report, _shown_on(output)) if form == TABLE else SHADOW_FORMATS[form](report)
+
+
+def _shown_on(output: str) -> Terminal:
+    return NO_TERMINAL if output else terminal()

@@ -5,10 +5,11 @@ import os
 import pwd
 
 from slurm_colloc.accounting.equivalents import SLICES
+from slurm_colloc.accounting.seen import jobs_of_others
 from slurm_colloc.accounting.store import Store, open_store
 from slurm_colloc.cli.colloc.output import say, state_folder
 from slurm_colloc.config import SiteConfig, Timeouts
-from slurm_colloc.errors import CollocError
+from slurm_colloc.errors import CollocError, StoreError
 from slurm_colloc.report.usage import UsageReport
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.visible import Rights, Visible, visible_to
@@ -32,14 +33,21 @@ def visible_here(folder: str, config: SiteConfig | None) -> Visible:
     except OSError:  # whoever opens it says what is wrong with it
         keeps = True
     name = own_name()
-    rights = None if uid == 0 or keeps else _rights(name, config)
+    rights = None if uid == 0 or keeps else _rights(name, uid, folder, config)
     return visible_to(name, uid, keeps_store=keeps, rights=rights)
 
 
-def _rights(name: str, config: SiteConfig | None) -> Rights | None:
-    timeouts = config.timeouts if config else Timeouts()
+def _rights(name: str, uid: int, folder: str, config: SiteConfig | None) -> Rights | None:
+    client = CliClient((config.timeouts if config else Timeouts()).ask_slurm_s)
     try:
-        return CliClient(timeouts.ask_slurm_s).rights(name)
+        rights = client.rights(name)
+        if rights.hidden or rights.sees_all(uid) or not rights.in_database:
+            return rights
+        others = jobs_of_others(Store(folder, config), config.cluster if config else "", name, rights.accounts)
+        # Of its own PrivateData slurmdbd 26.05 says "none" whatever it is, and goes by it.
+        return rights if not others or client.shown(others) else rights._replace(private=frozenset({"jobs"}))
+    except StoreError:  # whoever opens it says what is wrong with it
+        return rights
     except CollocError as error:
         say(f"whose runs you may see is not known, so only your own are shown: {error}")
         return None

@@ -119,6 +119,9 @@ def _by_journals(folder: str, since_s: float) -> dict[str, LiveUse]:
 def _refresh(look: Callable[[], Top], every_s: float) -> None:
     """Show picture after picture until q is pressed; what fails is asked for ever less often."""
     wait_s, shown, trouble = every_s, "", ""
+    # Until then a slow squeue leaves nothing to look at.
+    sys.stdout.write(f"{_HOME}squeue is asked ...{_BELOW}")
+    sys.stdout.flush()
     while True:
         shown_on = terminal()
         try:
@@ -156,6 +159,7 @@ def _screen() -> Iterator[None]:
     handlers = {number: signal.signal(number, _interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         tty.setcbreak(descriptor)
+        _without_keys(descriptor)
         sys.stdout.write(_ENTER)
         yield
     finally:
@@ -164,6 +168,13 @@ def _screen() -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def _without_keys(descriptor: int) -> None:
+    """Take Ctrl-Z and Ctrl-\\ from the terminal: both would leave it on the other screen and without a cursor."""
+    attributes = termios.tcgetattr(descriptor)
+    attributes[6][termios.VSUSP] = attributes[6][termios.VQUIT] = b"\0"
+    termios.tcsetattr(descriptor, termios.TCSANOW, attributes)
 
 
 def _interrupt(_number: int, _frame: object) -> None:
