@@ -129,7 +129,7 @@ def source(by: str) -> tuple[str, str]:
         raise InputError(f"'--by {by}' is not one of {', '.join(GROUPINGS)}")
     runs = f"({OF_RUNS})" if by == "signature" else "usage"
     column = f'"{GROUPINGS[by]}"'
-    return f"CASE WHEN {column} = '' THEN '(none)' ELSE coalesce({column}, '(not by csub)') END", runs
+    return f"CASE WHEN {column} = '' THEN '(not known)' ELSE coalesce({column}, '(not by csub)') END", runs
 
 
 def _usage(row: Sequence[Any]) -> GroupUsage:

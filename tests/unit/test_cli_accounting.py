@@ -209,7 +209,9 @@ def test_a_sacct_without_a_column_that_is_only_good_to_have(cluster: Site, capsy
     cluster.day("2026-01-03", "|".join([*cells[:6], *cells[7:11], *cells[12:]]))
     assert cluster.ingest(*SINCE) == 0
     assert hours(reported(capsys, "--store", cluster.store)) == {"ann": 1.0}
-    assert [group["name"] for group in reported(capsys, "--store", cluster.store, "--by", "qos")["groups"]] == [""]
+    assert [group["name"] for group in reported(capsys, "--store", cluster.store, "--by", "qos")["groups"]] == [
+        "(not known)"
+    ]
 
 
 def test_rows_that_cannot_be_read_leave_a_day_as_it_was(cluster: Site, capsys: pytest.CaptureFixture[str]) -> None:

@@ -201,11 +201,12 @@ def test_the_id_of_an_array_stands_for_its_tasks(
     rows = [FINISHED.replace("{job}|{job}", f"{raw}|60_{task}") for raw, task in ((61, 0), (60, 1))]
     (tmp_path / "sacct").write_text("".join(row.format(cluster="c", user="ann") for row in rows))
     assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 0
-    for asked, shown in (("60", ["60_0", "60_1"]), ("60_1", ["60_1"])):
+    # The raw id of one task is the array's; that of another one is its own.
+    for asked, shown in (("60", ["60_0", "60_1"]), ("60_1", ["60_1"]), ("61", ["60_0"])):
         capsys.readouterr()
         assert colloc("job", asked, "--store", store, "--format", "json") == 0
         assert [run["job_id"] for run in json.loads(capsys.readouterr().out)["runs"]] == shown
-    assert colloc("job", "61", "--store", store) == 2
+    assert colloc("job", "62", "--store", store) == 2
 
 
 def test_an_ingest_seals_the_journal_that_it_can_reach(

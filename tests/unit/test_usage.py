@@ -219,6 +219,6 @@ def test_a_group_without_a_name_has_one(tmp_path: Path) -> None:
     window = Window(0, 1e10, 1e10)
     with store.connect() as database:
         sweep(database, store, window)
-        assert {group.name for group in group_usage(database, "account")} == {"(none)", "lab", "total"}
+        assert {group.name for group in group_usage(database, "account")} == {"(not known)", "lab", "total"}
         groups, kinds = group_and_kind_usage(database, "account")
     assert {group.name for group in groups[:-1]} == kinds.keys()

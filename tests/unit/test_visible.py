@@ -97,7 +97,7 @@ def test_what_is_not_visible_is_in_no_figure(tmp_path: Path) -> None:
             around = stray_use(database), [one for one in collocation(database) if one.jobs != 1]
             return hours, (*around, unaccounted_hours(database)[0])
 
-    assert figures(EVERYBODY)[0] == {"ann": 1, "bob": 1, "cy": 1, "": 1, "total": 4}
+    assert figures(EVERYBODY)[0] == {"ann": 1, "bob": 1, "cy": 1, "(not known)": 1, "total": 4}
     assert figures(EVERYBODY)[1] != ([], [], 0.0)
     assert figures(Visible(False, "ann")) == ({"ann": 1, "total": 1}, ([], [], 0.0))
     assert figures(Visible(False, "ann", ("led",)))[0] == {"ann": 1, "cy": 1, "total": 2}
