@@ -52,12 +52,16 @@ bench: env     ## ratios side by side in one run
 	$(ENV)/python -m tests.bench_agent
 	$(ENV)/python -m tests.bench_accounting
 	$(ENV)/python -m tests.bench_report
+	$(ENV)/python -m tests.bench_audit
 	$(ENV)/python -m tests.bench_history
 	$(ENV)/python -m tests.bench_policy
 
 docs: env-only ## regenerate the reference pages and completion scripts; CI fails when they are stale
 	$(ENV)/colloc site reference > docs/reference/site.toml.md
 	$(ENV)/colloc site doctor --list > docs/reference/doctor.md
+	$(ENV)/python -c 'from slurm_colloc.audit.rules import RULES; \
+	    from slurm_colloc.report.rules_page import rules_page; print(rules_page(RULES.values()), end="")' \
+	    > docs/reference/audit-rules.md
 	$(ENV)/colloc report --json-schema > docs/reference/report.schema.json
 	$(ENV)/python -m slurm_colloc.cli.csub_complete bash > docs/completion/csub.bash
 	$(ENV)/python -m slurm_colloc.cli.csub_complete zsh > docs/completion/_csub

@@ -13,6 +13,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple, get_args, get_origin
 
+from slurm_colloc.config_audit import Audit, Notices
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.files import is_not_own_folder
 
@@ -169,14 +170,6 @@ class Trace(NamedTuple):
     memory_mib: int = 32768
 
 
-class Audit(NamedTuple):
-    """Bounds of the audit rules."""
-
-    min_coverage_pct: float = 60.0
-    zero_use_min_gpu_hours: float = 24.0
-    outside_jobs_min_gpu_hours: float = 1.0
-
-
 class Prices(NamedTuple):
     """What reports reckon with; without a price they name no money."""
 
@@ -227,6 +220,7 @@ class SiteConfig(NamedTuple):
     timeouts: Timeouts = Timeouts()
     trace: Trace = Trace()
     audit: Audit = Audit()
+    notices: Notices = Notices()
     prices: Prices = Prices()
     engine: Engine = Engine()
     mail: Mail = Mail()
@@ -251,6 +245,12 @@ class SiteConfig(NamedTuple):
         return os.path.join(self.paths.decisions, str(os.geteuid())) if self.paths.decisions else ""
 
 
+class Proposed(NamedTuple):
+    """Audit rules that are in force nowhere yet."""
+
+    audit: Audit
+
+
 _CHOICES = {
     "policy": ("auto", "shadow", "off"),
     "partition.policy": ("off", "shadow", "advise", "default", "enforce"),
@@ -258,6 +258,10 @@ _CHOICES = {
     "sharing.unbilled": ("mps", "shard"),
     "sharing.mps_daemon": ("none", "site", "prolog", "spank"),
     "sharing.canary": ("off", "ask", "auto"),
+    "notices.mode": ("off", "admins", "users"),
+    "notices.smtp_tls": ("none", "starttls", "tls"),
+    "notices.workdays": ("mon", "tue", "wed", "thu", "fri", "sat", "sun"),
+    "notices.action": ("none", "hold", "cancel"),
     "observe.gpu_reader": ("nvml", "nvidia-smi", "simulated"),
 }
 
@@ -284,6 +288,15 @@ _LEAST = {
     "trace.timeout_s": 1,
     "trace.memory_mib": 1024,
     "mail.timeout_s": 1,
+    "notices.smtp_port": 1,
+    "notices.timeout_s": 1,
+    "notices.deadline_min": 1,
+    "notices.window_days": 0.04,
+    # Who is to be told twice must have time to read it.
+    "notices.quiet_days": 1,
+    "notices.job_quiet_min": 10,
+    "notices.job_deadline_min": 10,
+    "notices.min_group": 1,
     "engine.cpus_per_job": 1,
     "engine.mem_gib": 0.25,
     "engine.time_min": 1,
@@ -295,11 +308,22 @@ _LEAST = {
     "pool.slice.mem_mib": 1,
 }
 # MPS takes 48 clients on one GPU since Volta.
-_MOST = {"mail.timeout_s": 60, "observe.prometheus_port": 65535, "sharing.pack_max_tasks": 48}
+_MOST = {
+    "mail.timeout_s": 60,
+    "observe.prometheus_port": 65535,
+    "notices.smtp_port": 65535,
+    "sharing.pack_max_tasks": 48,
+}
 # Scheme, host, port, and path with query: what parse_exporter_url takes.
 _EXPORTER_URL = r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(/[!-~]*)?"
 # Services would look for them wherever they were started.
-_ABSOLUTE = ("paths.state", "paths.journal", "known_jobs.table", "mail.program")
+_ABSOLUTE = (
+    "paths.state",
+    "paths.journal",
+    "known_jobs.table",
+    "mail.program",
+    *(f"notices.{name}" for name in ("smtp_password_file", "holidays", "textfile", "json_lines")),
+)
 
 
 def user_data_folder() -> str:
@@ -342,6 +366,24 @@ def load_site(path: str) -> SiteConfig:
     Raises:
         ConfigError: unreadable, not TOML, an unknown key, a value of the wrong type or outside its choices.
     """
+    return parse_site(_read(path), path)
+
+
+def load_audit(path: str) -> Audit:
+    """Read and check proposed rules: a whole site.toml, or a file with nothing but its [audit].
+
+    Raises:
+        ConfigError: see load_site.
+    """
+    table = _read(path)
+    if "schema" in table:
+        return parse_site(table, path).audit
+    if not table:
+        raise ConfigError(f"{path}: no rules in it; write them as [[audit.rule]]")
+    return Proposed(**_section(Proposed, table, "", path)).audit
+
+
+def _read(path: str) -> dict[str, Any]:
     try:
         # O_NONBLOCK: a FIFO in its place must not hang a submission.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
@@ -364,7 +406,7 @@ def load_site(path: str) -> SiteConfig:
     schema = table.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
         raise ConfigError(f"site file '{path}' has schema {schema}, newer than this release's {SCHEMA}; upgrade")
-    return parse_site(table, path)
+    return table
 
 
 def parse_exporter_url(text: str) -> tuple[bool, str, int, str] | None:
@@ -421,6 +463,10 @@ def _value(kind: Any, value: Any, key: str, source: str) -> Any:
         if not isinstance(value, dict):
             raise ConfigError(f"{source}: '{key}' must be a table, not '{value}'")
         return kind(**_section(kind, value, f"{key}.", source))
+    if get_origin(kind) is Mapping:
+        if not isinstance(value, dict):
+            raise ConfigError(f"{source}: '{key}' must be a table, not '{value}'")
+        return {name: _value(get_args(kind)[1], item, f"{key}.{name}", source) for name, item in value.items()}
     if get_origin(kind) is tuple:
         if not isinstance(value, list):
             raise ConfigError(f"{source}: '{key}' must be a list, not '{value}'")

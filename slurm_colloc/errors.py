@@ -24,6 +24,12 @@ class UnsureError(CollocError):
     """A submission that is not understood with certainty; csub answers it by handing over to sbatch unchanged."""
 
 
+class UnknownError(CollocError):
+    """What there is does not suffice to say anything: neither that all is well, nor that it is not."""
+
+    exit_status = 3
+
+
 class ProcessError(CollocError):
     """A program that could not be started, took too long, or failed."""
 

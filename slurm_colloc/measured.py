@@ -49,8 +49,9 @@ class DeviceSample(NamedTuple):
 
 
 class ProcessKind(StrEnum):
-    """How a process came onto the GPU."""
+    """How a process came onto the GPU; COMPUTE has a context of its own, of UNKNOWN that is not known."""
 
+    UNKNOWN = "unknown"
     COMPUTE = "compute"
     MPS_CLIENT = "client"
     MPS_SERVER = "server"
@@ -109,13 +110,15 @@ class Round(NamedTuple):
 class JobShare(NamedTuple):
     """What of one device's reading belongs to one job; ``job_id`` is empty for the unattributed rest.
 
-    ``process_count`` is of its processes on the device: 0 is a device held idle, None is not known. ``method`` is one
-    of those that ``observe/attribute.py`` names, and holds for all figures of ADDITIVE; memory is the processes' own.
+    ``process_count`` is of its processes on the device: 0 is a device held idle, None is not known. ``direct_count`` is
+    of those among them that are no clients of MPS; None where that is not known of each. ``method`` is one of those
+    that ``observe/attribute.py`` names, and holds for all figures of ADDITIVE; memory is the processes' own.
     """
 
     uuid: str
     job_id: str
     process_count: int | None
+    direct_count: int | None
     gpu_util_pct: float | None
     gr_active_pct: float | None
     sm_active_pct: float | None
@@ -128,7 +131,10 @@ class JobShare(NamedTuple):
 
 
 class AllocationRow(NamedTuple):
-    """One run of one job in the accounting, from whatever source; times in UTC epoch seconds."""
+    """One run of one job in the accounting, from whatever source; times in UTC epoch seconds.
+
+    ``limit_min`` is its time limit, None where there is none or it is not known.
+    """
 
     cluster: str
     job_id: str
@@ -145,6 +151,7 @@ class AllocationRow(NamedTuple):
     gres: tuple[Gres, ...]
     node_list: str
     job_name: str
+    limit_min: int | None = None
 
 
 class JobUsage(NamedTuple):

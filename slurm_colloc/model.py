@@ -333,14 +333,3 @@ class Answered(NamedTuple):
     q99_mib: float
     measured_mib: float | None
     state: str
-
-
-class Finding(NamedTuple):
-    """What an audit rule says of one subject."""
-
-    code: str
-    severity: str
-    subject: str
-    evidence: str
-    remedy: str
-    reproduce: str

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (root / "site.toml").write_text(year.SITE + f'[paths]\nstate = "{root}/state"\n')
         (root / "command.py").write_text(COMMAND)
         began = time.perf_counter()
-        rows = _apart(root, size)
+        rows = apart(root, size)
         size_bytes = sum(path.stat().st_size for path in root.rglob("*.parquet"))
         print(
             f"{size.runs:,} runs of {size.users:,} users, {size.days} days, {rows:,} rows of samples, "
@@ -98,7 +98,7 @@ def _line(root: Path, form: str, days: int) -> str:
     )
 
 
-def _apart(root: Path, size: year.Size) -> int:
+def apart(root: Path, size: year.Size) -> int:
     """Write the store in a process of its own: the memory that it takes would count for all that start after it."""
     answer: SimpleQueue[int] = SimpleQueue()
     writer = Process(target=_write, args=(root, size, answer))

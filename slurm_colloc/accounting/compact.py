@@ -38,6 +38,7 @@ from slurm_colloc.accounting.samples import (
     first_release_rows,
     joined,
     rolled_up,
+    rows_in,
     trimmed,
     typed,
 )
@@ -55,7 +56,14 @@ METHODS = (
     "whole device",
     "unattributed",
 )
-_LARGEST = ("process_count", "sharers", "gpu_mem_used_mib", "host_mem_mib")
+# Of these on and off, rows are not merged: sums are taken by them.
+_APART = (
+    "process_count = 0",
+    "process_count = 0 AND (gpu_util_pct > 0 OR sm_active_pct > 0)",
+    "direct_count > 0",
+    "sharers > 1",
+)
+_LARGEST = ("process_count", "direct_count", "sharers", "gpu_mem_used_mib", "host_mem_mib")
 # Two readings follow each other if no more lies between them than what rounding and a sampler's own time leave.
 _ROUNDING_S, _TOUCHING = 0.01, 0.01
 # Samples come every day, so that a clock further past the last of them is ahead, or sampling has stopped.
@@ -76,15 +84,16 @@ def rolled(table: Table, select: str, grain_s: int) -> str:
 
     A merged row stands for (at_s - interval_s, at_s] as any row does: nothing is merged over a gap, and a reading that
     spans the edge of a minute or day is cut there, so that the sums of whole minutes (days) stay what they were. What
-    sums are taken under a condition of stays apart: time with and without a process, with and without neighbours, with
-    and without a value of each counter. The first of readings that follow each other stays as it is, because it may
-    reach back before the start of its job and counts from there on.
+    sums are taken under a condition of stays apart: time with and without a process (and without one, yet at work),
+    with and without one that is no client of MPS, with and without neighbours, with and without a value of each
+    counter. The first of readings that follow each other stays as it is, because it may reach back before the start of
+    its job and counts from there on.
     """
     names = [name for name in table.columns if name not in ("at_s", "interval_s")]
     values = [name for name in names if name.endswith("_pct") or name in table.sums or name in _LARGEST]
     who = [name for name in names if name not in values and name != "method"]
     state = [f"{name} IS NULL" for name in values]
-    state += ["process_count = 0", "sharers > 1"] if table is SHARES else []
+    state += list(_APART) if table is SHARES else []
     merged = {name: _merged(table, name) for name in values}
     if "method" in names:
         merged["method"] = f"arg_max(method, coalesce(list_position({list(METHODS)}, method), {len(METHODS) + 1}))"
@@ -243,7 +252,7 @@ class _Run:
         if fresh:
             hours = whole | {key: counts for path in fresh for key, counts in known[path].items()}
             with connection(self._work) as database:
-                database.execute(f"CREATE VIEW newer AS SELECT * FROM {read(fresh)}")
+                database.execute(f"CREATE VIEW newer AS {rows_in(table, fresh)}")
                 write(database, joined(table, "newer", list(held)), target, hours, self._work, self._mode)
             self._written += 1
 
@@ -282,10 +291,10 @@ class _Run:
         if coarse:
             nodes = database.execute(f"SELECT DISTINCT node FROM {read([coarse])} ORDER BY 1").fetchall()
             for (node,) in nodes or [("",)]:  # a day of unusable lines has its list of hours, too
-                yield f"SELECT * FROM {read([coarse])} WHERE node = '{sql(node)}'"
+                yield f"SELECT * FROM ({rows_in(table, [coarse])}) WHERE node = '{sql(node)}'"
         for folder in sorted({os.path.dirname(path) for path in fresh}):
-            files = read([path for path in fresh if os.path.dirname(path) == folder])
-            yield trimmed(table, f"SELECT * FROM {files}")
+            of_node = [path for path in fresh if os.path.dirname(path) == folder]
+            yield trimmed(table, rows_in(table, of_node))
 
     def _remove(self, paths: Sequence[str]) -> None:
         for path in paths:

@@ -42,13 +42,16 @@ FROM (
     FROM {{runs}} u ASOF LEFT JOIN decisions d
       ON d.cluster = u.cluster AND d."user" = u."user" AND d.job_id = split_part(u.job_id, '_', 1)
      AND d.at_s <= u.start_s + 60
-    LEFT JOIN (SELECT cluster, job_id_raw, min(start_s) AS first_s FROM readings GROUP BY ALL) f
+    LEFT JOIN (
+        SELECT cluster, job_id_raw, min(start_s) AS first_s FROM readings r SEMI JOIN decisions d
+          ON d.cluster = r.cluster AND d.job_id = split_part(r.job_id, '_', 1) GROUP BY ALL
+    ) f
       ON f.cluster = u.cluster AND f.job_id_raw = u.job_id_raw
 )
 """
 OF_RUNS = _OF.format(runs="usage")
 # Of those of whose jobs csub decided anything: most runs did not go through it.
-_OF_DECIDED_RUNS = _OF.format(
+OF_DECIDED_RUNS = _OF.format(
     runs="""(
         FROM usage u SEMI JOIN decisions d
           ON d.cluster = u.cluster AND d."user" = u."user" AND d.job_id = split_part(u.job_id, '_', 1))"""
@@ -56,7 +59,7 @@ _OF_DECIDED_RUNS = _OF.format(
 _PREDICTED = f"""
 CREATE TEMP TABLE IF NOT EXISTS predicted AS
 SELECT rung, state, peak_mib, gpu_mem_q99_mib, sm_hours, sm_seconds, sm_active_q95_pct
-FROM ({_OF_DECIDED_RUNS}) WHERE rung IS NOT NULL
+FROM ({OF_DECIDED_RUNS}) WHERE rung IS NOT NULL
 """
 # Only of a run that completed is the peak a peak; of others it is what it had so far.
 _PREDICTIONS = """

@@ -18,11 +18,13 @@ from slurm_colloc.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import model_named, parse_profile, slices_per_gpu
 from slurm_colloc.model import Gres
-from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres
+from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres, parse_tres_host
 from slurm_colloc.slurm.hostlist import expand
 
 SLICES = "slices"
 CONVENTIONS: Mapping[str, str] = {SLICES: "compute slices", "sms": "SMs", "memory": "usable memory"}
+# What a run was given of its nodes, all of them together.
+_GIVEN = ("cpus", "mem_given_mib", "nodes")
 
 
 class Worth(NamedTuple):
@@ -156,7 +158,7 @@ def node_names(node_list: str) -> frozenset[str]:
 
 
 def make_worths(database: DuckDBPyConnection, config: SiteConfig | None, by: str) -> None:
-    """Make the table ``worths`` of what the gres of ``readings`` come to.
+    """Make the table ``worths`` of what the gres of ``readings`` come to, and what was given beside them.
 
     By the text of the gres and, for those in ``placed``, by the nodes: what a share, an untyped GPU or a slice of the
     site's is worth depends on where it is.
@@ -166,9 +168,10 @@ def make_worths(database: DuckDBPyConnection, config: SiteConfig | None, by: str
     placed = [text for text, gres in parsed.items() if any(_placed(item, config) for item in gres)] if config else []
     database.execute("CREATE TEMP TABLE placed AS SELECT unnest($texts::VARCHAR[]) AS text", {"texts": placed})
     pairs = database.execute("SELECT DISTINCT gres, if(gres IN (FROM placed), node_list, '') FROM readings").fetchall()
-    rows = [(text, place, *worth(parsed[text], place, config, by)) for text, place in pairs]
+    rows = [(text, place, *worth(parsed[text], place, config, by), *parse_tres_host(text)) for text, place in pairs]
     kinds = ("VARCHAR", "VARCHAR", "DOUBLE", "INTEGER", "DOUBLE", "BOOLEAN", "VARCHAR", "VARCHAR", "VARCHAR")
-    make_rows(database, "worths", dict(zip(("text", "place", *Worth._fields), kinds, strict=True)), rows)
+    columns = dict(zip(("text", "place", *Worth._fields), kinds, strict=True))
+    make_rows(database, "worths", columns | dict.fromkeys(_GIVEN, "BIGINT"), rows)
 
 
 def _placed(item: Gres, config: SiteConfig) -> bool:

@@ -52,24 +52,30 @@ FROM (
 WHERE a.us >= $least_pct * 1e4 * (r.end_s - r.start_s)
 """
 _HOURS = "coalesce(sum(({})::DECIMAL(38, 18)), 0)::DOUBLE"
-_FITS = f"""
+_RUN_FITS = f"""
+CREATE OR REPLACE TEMP TABLE run_fits AS
 WITH ladders AS (
     SELECT ladder, list({{{{'unit': unit, 'gpus': gpus, 'most_mib': most_mib, 'edge': edge}}}} ORDER BY step) AS steps
     FROM fit_steps GROUP BY ladder
 ),
 held AS (
-    SELECT u.name, u.allocated, m.edge IS NOT NULL AND u.peak_mib IS NOT NULL AS measured,
+    SELECT {_RUN}, m.edge IS NOT NULL AND u.peak_mib IS NOT NULL AS measured,
            list_filter(l.steps, lambda one: one.most_mib >= u.peak_mib AND one.edge >= m.edge)[1] AS step
-    FROM (SELECT {{key}} AS name, {_RUN}, allocated, peak_mib FROM {{runs}} WHERE whole AND allocated IS NOT NULL) u
+    FROM (SELECT {_RUN}, peak_mib FROM {{runs}} WHERE whole AND allocated IS NOT NULL) u
     LEFT JOIN measured_alone m USING ({_RUN})
     LEFT JOIN fit_places p ON p."partition" = m."partition" AND p.account = m.account AND p.qos = m.qos
                           AND p.shown = m.shown AND p.model = m.model
     LEFT JOIN ladders l USING (ladder)
-),
-judged AS (SELECT *, measured AND (step IS NULL OR step.gpus IS NOT NULL) AS known FROM held)
-SELECT name, known, if(known, step.unit, NULL), if(known, step.gpus, NULL), if(known, step.most_mib, NULL), count(*),
-       {_HOURS.format("allocated")}, {_HOURS.format("allocated * greatest(0, 1 - step.gpus)")}
-FROM judged GROUP BY ALL ORDER BY ALL
+)
+SELECT {_RUN}, measured AND (step IS NULL OR step.gpus IS NOT NULL) AS fit_judged,
+       if(fit_judged, step.unit, NULL) AS fit_unit, if(fit_judged, step.gpus, NULL) AS fit_gpus,
+       if(fit_judged, step.most_mib, NULL) AS fit_most_mib
+FROM held
+"""
+_FITS = f"""
+SELECT {{key}} AS name, fit_judged, fit_unit, fit_gpus, fit_most_mib, count(*),
+       {_HOURS.format("allocated")}, {_HOURS.format("allocated * greatest(0, 1 - fit_gpus)")}
+FROM {{runs}} JOIN run_fits USING ({_RUN}) GROUP BY ALL ORDER BY ALL
 """
 
 
@@ -99,9 +105,7 @@ def fits_of(database: DuckDBPyConnection, by: str, config: SiteConfig, conventio
     """
     if not sm_edges(config):
         return ()
-    asked = {"high_pct": HIGH_PCT, "least_pct": config.audit.min_coverage_pct}
-    database.execute(_MEASURED, asked)
-    _make_ladders(database, config, convention)
+    make_run_fits(database, config, convention)
     key, runs = source(by)
     rows = [_Fitted(*row) for row in database.execute(_FITS.format(key=key, runs=runs)).fetchall()]
     by_name: dict[str, list[_Fitted]] = {}
@@ -111,6 +115,25 @@ def fits_of(database: DuckDBPyConnection, by: str, config: SiteConfig, conventio
     if not groups:
         return ()
     return (*sorted(groups, key=lambda fit: (-fit.freed_gpu_hours, fit.name)), _added(TOTAL, rows))
+
+
+def make_run_fits(
+    database: DuckDBPyConnection, config: SiteConfig, convention: str = SLICES, runs: str = "usage"
+) -> None:
+    """Make the table ``run_fits`` of what each run of whole GPUs would have fitted.
+
+    It has whether that can be judged (``fit_judged``), and if so the first piece that holds the run, NULL where none
+    does: its unit, its worth in whole GPUs, and the largest memory peak in MiB that it holds.
+
+    Args:
+        database: swept by the edges of this site, ``sm_edges``, of which there must be some.
+        config: as in ``fits_of``.
+        convention: as in ``fits_of``.
+        runs: the table of the runs, with the columns of ``usage`` that it goes by.
+    """
+    database.execute(_MEASURED, {"high_pct": HIGH_PCT, "least_pct": config.audit.min_coverage_pct})
+    _make_ladders(database, config, convention)
+    database.execute(_RUN_FITS.format(runs=runs))
 
 
 def _make_ladders(database: DuckDBPyConnection, config: SiteConfig, convention: str) -> None:

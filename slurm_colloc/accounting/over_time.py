@@ -127,7 +127,6 @@ TIME_PARTS = {
     "week_parts": "cell INTEGER, util_measured DOUBLE, util_used DOUBLE, sm_measured DOUBLE, sm_used DOUBLE",
 }
 _CUT = """
-CREATE OR REPLACE TEMP TABLE cut AS
 -- Put down before it is cut: unnest right above a join makes DuckDB 2.0.0 fail ("dictionary column changed identity").
 WITH inside AS MATERIALIZED ({inside})
 SELECT run, unit_gpus, bin, cell, hour_s, grain_s,

@@ -17,7 +17,7 @@ from slurm_colloc.accounting.sources import tres_usage
 from slurm_colloc.accounting.sources.jobstats import parse_blob
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.sources.rows import Form, Rows, read_rows
-from slurm_colloc.accounting.sources.sacct import FIELDS, bounded
+from slurm_colloc.accounting.sources.sacct import FIELDS, LIMIT, bounded
 from slurm_colloc.accounting.sources.tres_usage import Step, parse_tres_usage, step_means
 from slurm_colloc.errors import InputError
 from slurm_colloc.measured import AllocationRow
@@ -40,6 +40,7 @@ ALLOCATION_COLUMNS = {
     "job_name": "VARCHAR",
     "gres": "VARCHAR",
     "work_dir": "VARCHAR",
+    "limit_min": "INTEGER",
     "mean_gpu_util_pct": "DOUBLE",
     "mean_gpu_mem_mib": "BIGINT",
     "mean_gpus": "INTEGER",
@@ -57,7 +58,7 @@ _CHANGED = "columns change in the middle"
 _TIMES = ("Submit", "Start", "End")
 # Where a job was submitted; only the live sacct is asked for it.
 WORK_DIR = "WorkDir"
-_READ = (*FIELDS, "ElapsedRaw", WORK_DIR)
+_READ = (*FIELDS, LIMIT, "ElapsedRaw", WORK_DIR)
 _LOCAL = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
 _STATE = """CASE WHEN contains("State", ' ') OR ends_with("State", '+')
     THEN rtrim(split_part("State", ' ', 1), '+') ELSE "State" END"""
@@ -156,6 +157,7 @@ def _record(row: AllocationRow, mean: JobMeans | None) -> tuple[Any, ...]:
     found = mean or JobMeans(None, None, 0, "")
     return (
         *(_clean(value) for value in (*row[:12], row.node_list, row.job_name, gres, "")),
+        row.limit_min,
         found.gpu_util_pct,
         found.gpu_mem_peak_mib,
         found.gpus,
@@ -296,6 +298,8 @@ def _take(
                CASE WHEN NOT contains("AllocTRES", 'gres/') THEN ''
                     WHEN contains("AllocTRES", 'energy=') THEN regexp_replace("AllocTRES", '(^|,)energy=[^,]*', '')
                     ELSE "AllocTRES" END AS gres,
+               -- Others are UNLIMITED and Partition_Limit.
+               nullif(TRY_CAST(regexp_extract("TimelimitRaw", '^[0-9]{{1,9}}$') AS INTEGER), 0) AS limit_min,
                NULL::DOUBLE AS mean_gpu_util_pct, NULL::BIGINT AS mean_gpu_mem_mib,
                NULL::INTEGER AS mean_gpus, NULL::VARCHAR AS mean_method,
                CASE WHEN $written IS NULL THEN $now::DOUBLE

@@ -85,6 +85,7 @@ SHARES = Table(
         "gpu_model": "VARCHAR",
         "profile": "VARCHAR",
         "process_count": "INTEGER",
+        "direct_count": "INTEGER",
         **dict.fromkeys(ADDITIVE, "FLOAT"),
         "gpu_mem_used_mib": "BIGINT",
         "method": "VARCHAR",
@@ -371,11 +372,15 @@ def trimmed(table: Table, select: str, of: Sequence[str] = ()) -> str:
     )
 
 
+def rows_in(table: Table, paths: Sequence[str]) -> str:
+    """Return a query of the rows in these files; a column that an earlier release did not keep is NULL."""
+    return f"{_none(table)} UNION ALL BY NAME SELECT * FROM {read(paths)}"
+
+
 def first_release_rows(paths: Sequence[str]) -> str:
     """Return a query of what release 0.1 wrote, in today's columns."""
-    rows = f"{_none(SHARES)} UNION ALL BY NAME SELECT * FROM {read(paths)}"
     times = "round(at_s, 3) AS at_s, round(interval_s, 3) AS interval_s"
-    return trimmed(SHARES, f"SELECT * REPLACE ({times}) FROM ({rows})")
+    return trimmed(SHARES, f"SELECT * REPLACE ({times}) FROM ({rows_in(SHARES, paths)})")
 
 
 def _none(table: Table, more: str = "") -> str:
@@ -423,6 +428,7 @@ def _shares(cluster: str, seen: Round, shares: Sequence[JobShare]) -> Iterator[t
             device.model,
             device.profile,
             share.process_count,
+            share.direct_count,
             *(_stepped(sums, (share.uuid, name), getattr(share, name)) for name in ADDITIVE),
             share.gpu_mem_used_mib,
             share.method,

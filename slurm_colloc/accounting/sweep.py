@@ -10,6 +10,8 @@ a sum.
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from math import inf
 from string import Template
 from typing import NamedTuple
 
@@ -19,13 +21,16 @@ from slurm_colloc.accounting.alone import ALONE_PARTS, alone_queries
 from slurm_colloc.accounting.over_time import TIME_PARTS, Bins, cut_query, make_bins, make_pieces, time_queries
 from slurm_colloc.accounting.parquet import sql
 from slurm_colloc.accounting.runs import RUNAWAY
+from slurm_colloc.accounting.samples import DAY
 from slurm_colloc.accounting.store import SEVERAL, Store, once
 from slurm_colloc.measured import JobUsage
 
 _FIX = 65_536
 _KEY = "cluster, job_id_raw, start_s"
-# For what a page asks of a file; twice as much is no faster.
-_PAGE_MEMORY = "200MB"
+# For what a page, or an audit, asks of a file; twice as much is no faster.
+_FILE_MEMORY = "200MB"
+# Runs are added up in as many parts: what is added up of all at once would not fit.
+_PARTS_OF_RUNS = 8
 
 
 # Is told how many pieces of the work are done, of how many.
@@ -81,7 +86,7 @@ UNION ALL FROM outdated
 """
 _SEVERAL = f"CREATE TEMP TABLE several AS {SEVERAL.format(source='near')}"
 _RUNS = f"""
-CREATE TEMP $kind runs AS
+CREATE $kind runs AS
 WITH picked AS NOT MATERIALIZED ({once("near", several="several")}),
 ends AS NOT MATERIALIZED (
     SELECT p.*, coalesce(p.end_s, least($now, p.ingested_s, o.next_s)) AS last_s,
@@ -105,8 +110,11 @@ _INSIDE = """
            round((ended_s - began_s) * 1e6)::BIGINT AS us
     FROM {view} s JOIN runs r ON s.job_id = r.job_id_raw AND s.cluster = r.cluster
     WHERE r.devices > 0 AND s.at_s > r.from_s AND s.at_s - s.interval_s < r.to_s
+      AND r.from_s < $day_until AND r.to_s > $day_since
 """
 _ACTIVE = "gpu_util_pct > 0 OR sm_active_pct > 0"
+# Whoever else profiles a GPU takes its counters away: they read 0 while kernels run.
+_BLACKOUT = "sm_active_pct = 0 AND gpu_util_pct >= 10"
 _COUNTED = "inside AND coalesce(gpu_util_pct, sm_active_pct) IS NOT NULL"
 
 
@@ -124,8 +132,8 @@ def _part(value: str) -> str:
 PARTS = {
     "unit_parts": "cluster VARCHAR, job_id_raw VARCHAR, start_s BIGINT, node VARCHAR, uuid VARCHAR, method VARCHAR, "
     "unit_gpus DOUBLE, us BIGINT, whole_us BIGINT, util_us BIGINT, util_fix BIGINT, sm_us BIGINT, sm_fix BIGINT, "
-    "shared_us BIGINT, held_us BIGINT, idle_us BIGINT, energy_uj BIGINT, peak_mib BIGINT, first_s DOUBLE, "
-    "last_s DOUBLE, active_s DOUBLE, grain_s INTEGER",
+    "shared_us BIGINT, held_us BIGINT, idle_us BIGINT, direct_us BIGINT, blackout_us BIGINT, "
+    "energy_uj BIGINT, peak_mib BIGINT, first_s DOUBLE, last_s DOUBLE, active_s DOUBLE, grain_s INTEGER",
     "peak_parts": "cluster VARCHAR, job_id_raw VARCHAR, start_s BIGINT, peak_mib BIGINT",
     "host_parts": "cluster VARCHAR, job_id_raw VARCHAR, start_s BIGINT, node VARCHAR, cpu_us BIGINT, "
     "cpu_used_us BIGINT, read_umib BIGINT, written_umib BIGINT, host_mem_mib BIGINT",
@@ -144,7 +152,11 @@ _DAY = {
                    {_over_time("sm_active_pct")} AS sm_fix,
                    coalesce(sum(us) FILTER (sharers > 1), 0)::BIGINT AS shared_us,
                    sum(round(us / greatest(sharers, 1)))::BIGINT AS held_us,
-                   sum(if(process_count = 0, us, 0)) FILTER (process_count IS NOT NULL)::BIGINT AS idle_us,
+                   -- A device that worked had a process, which was gone when the list was read.
+                   sum(if(process_count = 0 AND NOT coalesce({_ACTIVE}, false), us, 0))
+                       FILTER (process_count IS NOT NULL)::BIGINT AS idle_us,
+                   sum(if(direct_count > 0, us, 0)) FILTER (direct_count IS NOT NULL)::BIGINT AS direct_us,
+                   sum(if({_BLACKOUT}, us, 0))::BIGINT AS blackout_us,
                    {_part("energy_j")} AS energy_uj,
                    max(gpu_mem_used_mib) FILTER (inside) AS peak_mib,
                    min(began_s) FILTER ({_COUNTED}) AS first_s, max(ended_s) FILTER ({_COUNTED}) AS last_s,
@@ -196,20 +208,21 @@ _DAY |= time_queries(_FIX)
 # DECIMAL, because sums of it do not depend on their order.
 _HOURS = "sum(CAST({} * unit_gpus / 3.6e9 AS DECIMAL(38, 12)))::DOUBLE"
 _USAGE = f"""
-CREATE TEMP VIEW usage AS
 WITH used AS (
     SELECT {_KEY}, sum(us) / 1e6 AS seconds, sum(util_us) / 1e6 AS util_seconds, sum(sm_us) / 1e6 AS sm_seconds,
            {_HOURS.format(f"util_fix / {_FIX * 100}")} AS util_hours,
            {_HOURS.format(f"sm_fix / {_FIX * 100}")} AS sm_hours,
            sum(shared_us) / 3.6e9 AS shared_hours, {_HOURS.format("held_us")} AS seen_held_hours,
-           {_HOURS.format("idle_us")} AS held_idle_hours, sum(energy_uj) / 1e6 AS energy_j,
+           {_HOURS.format("idle_us")} AS held_idle_hours, sum(direct_us) / 1e6 AS direct_s,
+           sum(blackout_us) / 1e6 AS blackout_s, sum(energy_uj) / 1e6 AS energy_j,
            max(peak_mib) AS unit_peak_mib,
            CASE WHEN max(grain_s) <= 60 THEN max(last_s) - coalesce(max(active_s), min(first_s)) END AS tail_s,
+           max(last_s) AS last_seen_s,
            list_sort(list_distinct(list(method))) AS methods
-    FROM unit_parts GROUP BY ALL
+    FROM unit_parts WHERE {{part}} GROUP BY ALL
 ),
 peaks AS (
-    SELECT {_KEY}, max(peak_mib) AS several_peak_mib, true AS several FROM peak_parts GROUP BY ALL
+    SELECT {_KEY}, max(peak_mib) AS several_peak_mib, true AS several FROM peak_parts WHERE {{part}} GROUP BY ALL
 ),
 host_used AS (
     SELECT {_KEY}, sum(cores)::DOUBLE AS cores, sum(read_mib)::DOUBLE AS read_mib,
@@ -217,7 +230,7 @@ host_used AS (
     FROM (SELECT {_KEY}, (sum(cpu_used_us) / nullif(sum(cpu_us), 0))::DECIMAL(38, 9) AS cores,
                  (sum(read_umib) / 1e6)::DECIMAL(38, 9) AS read_mib,
                  (sum(written_umib) / 1e6)::DECIMAL(38, 9) AS written_mib, max(host_mem_mib) AS mib
-          FROM host_parts GROUP BY {_KEY}, node)
+          FROM host_parts WHERE {{part}} GROUP BY {_KEY}, node)
     GROUP BY ALL
 )
 SELECT r.*, gpus * hours AS allocated, devices * span_s AS device_s,
@@ -236,11 +249,12 @@ SELECT r.*, gpus * hours AS allocated, devices * span_s AS device_s,
        util_used IS NOT NULL OR sm_used IS NOT NULL AS measured,
        CASE WHEN by_mean THEN mean_gpu_mem_mib WHEN several THEN several_peak_mib ELSE unit_peak_mib END AS peak_mib,
        CASE WHEN NOT by_mean THEN 100 * least(1, coalesce(seconds / device_s, 0)) END AS coverage_pct,
-       coalesce(shared_hours, 0) AS shared_hours, held_idle_hours, tail_s, energy_j,
+       coalesce(shared_hours, 0) AS shared_hours, held_idle_hours, direct_s, blackout_s, tail_s,
+       to_s - last_seen_s AS unseen_s, energy_j,
        cores, host_mem_mib, h.read_mib, h.written_mib,
        CASE WHEN by_mean THEN [mean_method] ELSE coalesce(methods, []) END AS methods
 FROM runs r LEFT JOIN used u USING ({_KEY}) LEFT JOIN peaks p USING ({_KEY}) LEFT JOIN host_used h USING ({_KEY})
-WHERE devices > 0
+WHERE devices > 0 AND {{part}}
 """
 
 _OF_JOB = """
@@ -273,14 +287,45 @@ def sweep(
     """
     days = store.samples.days(window.since_s, window.until_s)
     # Where no sample asks for runs again and again, they are added up as they are read.
-    find_runs(database, window, kind="TABLE" if days or bins else "VIEW")
+    find_runs(database, window, kind="TEMP TABLE" if days or bins else "TEMP VIEW")
     make_parts(database, bins, edges)
+    _add_days(database, store, window, days, bins, edges, step)
+    merge(database, bins, edges)
+
+
+def sweep_to_file(
+    database: DuckDBPyConnection, store: Store, window: Window, edges: Sequence[float] = (), *, step: Step = ignore
+) -> None:
+    """Make what ``sweep`` makes in little memory, for those who ask for every run again and again.
+
+    It lies in a file beside what the database spills, and ``usage`` is a table there, added up once.
+    """
+    _attach(database)
+    # Here is made what is made from now on, and looked for first.
+    database.execute("SET search_path = 'swept,memory'")
+    database.execute(f"SET memory_limit = '{_FILE_MEMORY}'")
+    find_runs(database, window, kind="TABLE")
+    make_parts(database, edges=edges, kind="TABLE")
+    _add_days(database, store, window, store.samples.days(window.since_s, window.until_s), None, edges, step)
+    for number in range(_PARTS_OF_RUNS):
+        query = _USAGE.format(part=f"hash(job_id_raw) % {_PARTS_OF_RUNS} = {number}")
+        database.execute(f"{'INSERT INTO usage' if number else 'CREATE TABLE usage AS'} {query}")
+
+
+def _add_days(
+    database: DuckDBPyConnection,
+    store: Store,
+    window: Window,
+    days: Sequence[str],
+    bins: Bins | None,
+    edges: Sequence[float],
+    step: Step,
+) -> None:
     for done, day in enumerate(days):
         step(done, len(days))
         day_parts(database, store, window, day, bins, edges)
         for name in parts_of(bins, edges):
             database.execute(f"INSERT INTO {name} FROM day_{name}")
-    merge(database, bins, edges)
 
 
 def parts_of(bins: Bins | None, edges: Sequence[float] = ()) -> dict[str, str]:
@@ -288,7 +333,7 @@ def parts_of(bins: Bins | None, edges: Sequence[float] = ()) -> dict[str, str]:
     return PARTS | (TIME_PARTS if bins else {}) | (ALONE_PARTS if edges else {})
 
 
-def find_runs(database: DuckDBPyConnection, window: Window, kind: str = "TABLE") -> None:
+def find_runs(database: DuckDBPyConnection, window: Window, kind: str = "TEMP TABLE") -> None:
     """Make the table, or the view, ``runs`` of what overlaps ``window``."""
     # A view takes no parameters.
     values = {name: f"'{value}'::DOUBLE" for name, value in window.parameters.items()}
@@ -296,10 +341,12 @@ def find_runs(database: DuckDBPyConnection, window: Window, kind: str = "TABLE")
         database.execute(Template(query).substitute(values, kind=kind))
 
 
-def make_parts(database: DuckDBPyConnection, bins: Bins | None = None, edges: Sequence[float] = ()) -> None:
+def make_parts(
+    database: DuckDBPyConnection, bins: Bins | None = None, edges: Sequence[float] = (), kind: str = "TEMP TABLE"
+) -> None:
     """Make the tables of ``parts_of``, empty, and those of the bins."""
     for name, columns in parts_of(bins, edges).items():
-        database.execute(f"CREATE TEMP TABLE {name} ({columns})")
+        database.execute(f"CREATE {kind} {name} ({columns})")
     if bins:
         make_bins(database, bins)
 
@@ -317,19 +364,40 @@ def day_parts(
     ``bins`` and ``edges`` are those that ``make_parts`` was given.
     """
     store.view_samples(database, window.since_s, window.until_s, day)
+    since_s, until_s = _day_span(day)
+    known = {"since": window.since_s, "until": window.until_s, "day_since": since_s, "day_until": until_s}
+    every = _DAY | alone_queries(_INSIDE.format(view="shares"), edges)
+    queries = {f"day_{name}": every[name] for name in parts_of(bins, edges)}
     if bins:
-        database.execute(cut_query(_INSIDE.format(view="shares"), _FIX))
-    queries = _DAY | alone_queries(_INSIDE.format(view="shares"), edges)
-    for name in parts_of(bins, edges):
-        ends = {"since": window.since_s, "until": window.until_s} if "$since" in queries[name] else {}
-        database.execute(f"CREATE OR REPLACE TEMP TABLE day_{name} AS {queries[name]}", ends)
+        queries = {"cut": cut_query(_INSIDE.format(view="shares"), _FIX), **queries}
+    for name, query in queries.items():
+        ends = {end: at_s for end, at_s in known.items() if f"${end}" in query}
+        database.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}", ends)
+
+
+def _day_span(day: str) -> tuple[float, float]:
+    """Return a time outside of which no reading in the files of ``day`` reaches, a day wider than it is on each side.
+
+    Of a month or a year of runs only those near a day are then looked up in for its samples.
+    """
+    try:
+        began_s = datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
+    except ValueError:  # files of release 0.1 have no day
+        return -inf, inf
+    # An interval is a day long at most, and ends in the day of its file.
+    return began_s - 2 * DAY, began_s + 2 * DAY
 
 
 def merge(database: DuckDBPyConnection, bins: Bins | None = None, edges: Sequence[float] = ()) -> None:
     """Make the view ``usage`` of runs with a GPU, or a share of one, from the parts of all days."""
-    database.execute(_USAGE)
+    database.execute(f"CREATE TEMP VIEW usage AS {_USAGE.format(part='true')}")
     if bins:
         _settle(database, parts_of(bins, edges))
+
+
+def _attach(database: DuckDBPyConnection) -> None:
+    ((folder,),) = database.execute("SELECT current_setting('temp_directory')").fetchall()
+    database.execute(f"ATTACH '{sql(os.path.join(folder, 'swept'))}' AS swept")
 
 
 def _settle(database: DuckDBPyConnection, parts: Iterable[str]) -> None:
@@ -337,8 +405,7 @@ def _settle(database: DuckDBPyConnection, parts: Iterable[str]) -> None:
 
     A page asks for every run again and again: in the file they are added up and compressed, and out of memory.
     """
-    ((folder,),) = database.execute("SELECT current_setting('temp_directory')").fetchall()
-    database.execute(f"ATTACH '{sql(os.path.join(folder, 'swept'))}' AS swept")
+    _attach(database)
     for name in ("runs", *parts):
         database.execute(f"CREATE TABLE swept.{name} AS FROM temp.{name}")
         database.execute(f"DROP TABLE temp.{name}")
@@ -347,7 +414,7 @@ def _settle(database: DuckDBPyConnection, parts: Iterable[str]) -> None:
     database.execute("DROP VIEW usage")
     database.execute("CREATE TEMP VIEW usage AS FROM swept.usage")
     make_pieces(database)
-    database.execute(f"SET memory_limit = '{_PAGE_MEMORY}'")
+    database.execute(f"SET memory_limit = '{_FILE_MEMORY}'")
 
 
 def job_usage(store: Store, since_s: float, until_s: float, now_s: float) -> list[JobUsage]:

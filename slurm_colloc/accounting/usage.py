@@ -96,7 +96,12 @@ def group_usage(database: DuckDBPyConnection, by: str) -> list[GroupUsage]:
     Raises:
         InputError: ``by`` is not one of GROUPINGS.
     """
-    return _added_up(database, by, "NULL")[0]
+    return _added_up(database, *source(by), "NULL")[0]
+
+
+def whole_usage(database: DuckDBPyConnection) -> GroupUsage:
+    """Return what all runs of ``usage`` come to, as the last of ``group_usage`` does."""
+    return _added_up(database, "''", "usage", "NULL")[0][-1]
 
 
 def group_and_kind_usage(database: DuckDBPyConnection, by: str) -> tuple[list[GroupUsage], dict[str, list[GroupUsage]]]:
@@ -105,11 +110,12 @@ def group_and_kind_usage(database: DuckDBPyConnection, by: str) -> tuple[list[Gr
     Raises:
         InputError: ``by`` is not one of GROUPINGS.
     """
-    return _added_up(database, by, "kind")
+    return _added_up(database, *source(by), "kind")
 
 
-def _added_up(database: DuckDBPyConnection, by: str, kind: str) -> tuple[list[GroupUsage], dict[str, list[GroupUsage]]]:
-    key, runs = source(by)
+def _added_up(
+    database: DuckDBPyConnection, key: str, runs: str, kind: str
+) -> tuple[list[GroupUsage], dict[str, list[GroupUsage]]]:
     groups: list[GroupUsage] = []
     kinds: dict[str, list[GroupUsage]] = {}
     rows = database.execute(_GROUPS.format(key=key, kind=kind, runs=runs), {"total": "total"}).fetchall()

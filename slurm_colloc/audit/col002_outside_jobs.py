@@ -5,28 +5,34 @@ What they do is charged to nobody, and while one is on a GPU nothing is said of 
 names the node, and no person: whose process it was is not recorded.
 """
 
-from collections.abc import Iterable
-
-from slurm_colloc.config import Audit
-from slurm_colloc.measured import StrayUse
-from slurm_colloc.model import Finding
-from slurm_colloc.units import significant
-
-CODE = "COL002"
+from slurm_colloc.audit.rule import NODES, Bound, Bounds, Rule, Said
+from slurm_colloc.audit.words import hours
+from slurm_colloc.audited import NODE, Subject
 
 
-def find(strays: Iterable[StrayUse], bounds: Audit) -> list[Finding]:
-    """Return one finding for each node above the site's bound."""
-    return [
-        Finding(
-            code=CODE,
-            severity="warning",
-            subject=stray.node,
-            evidence=f"processes outside any job for {significant(stray.gpu_hours)} GPU-h on {stray.gpus} of its GPUs "
-            f"(slices); the site's bound is {bounds.outside_jobs_min_gpu_hours:g} GPU-h",
-            remedy="look for logins past Slurm (pam_slurm_adopt), containers of a daemon, monitors that hold a context",
-            reproduce="nvidia-smi on that node, and /proc/PID/cgroup of what it lists",
-        )
-        for stray in strays
-        if stray.gpu_hours >= bounds.outside_jobs_min_gpu_hours > 0
-    ]
+def _say(subject: Subject, bounds: Bounds) -> Said | None:
+    if not subject.gpu_hours >= bounds["min_gpu_hours"] > 0:
+        return None
+    return Said(
+        f"processes outside any job for {hours(subject.gpu_hours)} on {subject.figures['gpus']:g} of its GPUs "
+        f"(slices); the site's bound is {hours(bounds['min_gpu_hours'])}",
+        "look for logins past Slurm (pam_slurm_adopt), containers of a daemon, monitors that hold a context: "
+        "nvidia-smi on that node, and /proc/PID/cgroup of what it lists",
+    )
+
+
+RULE = Rule(
+    code="COL002",
+    name="outside jobs",
+    title="GPU processes outside any job",
+    documentation=__doc__ or "",
+    bounds={"min_gpu_hours": Bound(1.0, "hours of GPUs and slices in the window, on one node; 0: never")},
+    judged="stray_hours IS NOT NULL",
+    found="stray_hours > 0",
+    hours="stray_hours",
+    figures={"gpus": "sum(gpus)"},
+    say=_say,
+    about=NODE,
+    source=NODES,
+    subject="node",
+)

@@ -159,7 +159,7 @@ class NvidiaSmiReader:
         known = {unit.uuid for unit in self._units}
         # The query tells neither a server of MPS nor its clients.
         return readings, tuple(
-            GpuProcess(one.uuid, one.pid if self._host_pids else 0, ProcessKind.COMPUTE, one.mem_used_mib, None)
+            GpuProcess(one.uuid, one.pid if self._host_pids else 0, ProcessKind.UNKNOWN, one.mem_used_mib, None)
             for one in processes
             if one.uuid in known
         )

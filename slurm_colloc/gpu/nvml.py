@@ -372,9 +372,9 @@ def _processes(opened: _Unit, host_pids: bool) -> list[GpuProcess] | None:
     if running is None:
         return None
     graphics = _or_none(lambda: pynvml.nvmlDeviceGetGraphicsRunningProcesses(opened.handle)) or []
-    clients = {
-        item.pid for item in _or_none(lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses(opened.handle)) or []
-    }
+    served = _or_none(lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses(opened.handle))
+    clients = {item.pid for item in served or ()}
+    others = ProcessKind.UNKNOWN if served is None else ProcessKind.COMPUTE
     # A PID can be in both lists. Under MPS the compute list also has the server.
     found = {item.pid: item for item in [*graphics, *running] if item.pid != _NO_PID}
     # Only where there is something to split: the call takes the driver 2 ms.
@@ -386,7 +386,7 @@ def _processes(opened: _Unit, host_pids: bool) -> list[GpuProcess] | None:
         GpuProcess(
             uuid=opened.unit.uuid,
             pid=pid if host_pids else 0,
-            kind=ProcessKind.MPS_CLIENT if pid in clients else ProcessKind.COMPUTE,
+            kind=ProcessKind.MPS_CLIENT if pid in clients else others,
             gpu_mem_used_mib=_memory(item),
             sm_util_pct=sm_util.get(pid, 0.0) if known else None,
         )

@@ -48,7 +48,7 @@ def attribute_device(
     """
     given = {holder.job_id: holder.weight for holder in sorted(holders, key=lambda one: (one.job_id, one.weight or 0))}
     own = [process for process in processes if process.kind != ProcessKind.MPS_SERVER]
-    counts = {owner: sum(process.job_id == owner for process in own) for owner in {one.job_id for one in own}}
+    counts = _counts(own)
     active = any(getattr(device, name) for name in ("gpu_util_pct", "gr_active_pct", "sm_active_pct"))
     weights, method = _split(device, own, given)
     # A reading that is partly nobody's says nothing of the jobs that seem to have no process.
@@ -58,7 +58,7 @@ def attribute_device(
         _share(
             device,
             job_id,
-            counts.get(job_id, 0),
+            counts.get(job_id, (0, 0)),
             [_part(getattr(device, name), weight) for name in ADDITIVE],
             _memory(job_id, own, device, len(weights)),
             method if job_id in weights else MEASURED,
@@ -72,6 +72,17 @@ def attribute_device(
             f"the jobs' parts of GPU '{device.uuid}' do not add up to its reading: a fault of colloc's own"
         )
     return tuple(rows)
+
+
+def _counts(own: Sequence[ProcessSample]) -> dict[str, tuple[int, int | None]]:
+    """Return of each owner how many processes there are, and how many of them are no clients of MPS."""
+    kinds: dict[str, list[str]] = {}
+    for process in own:
+        kinds.setdefault(process.job_id, []).append(process.kind)
+    return {
+        owner: (len(of), None if ProcessKind.UNKNOWN in of else len(of) - of.count(ProcessKind.MPS_CLIENT))
+        for owner, of in kinds.items()
+    }
 
 
 def balanced(device: DeviceSample, shares: Sequence[JobShare]) -> bool:
@@ -151,7 +162,7 @@ def _memory(job_id: str, own: Sequence[ProcessSample], device: DeviceSample, own
     return device.gpu_mem_used_mib if owners == 1 else None
 
 
-def _rest(device: DeviceSample, rows: Sequence[JobShare], counts: dict[str, int]) -> JobShare:
+def _rest(device: DeviceSample, rows: Sequence[JobShare], counts: dict[str, tuple[int, int | None]]) -> JobShare:
     """Return what no job accounts for: strangers' work, the memory of MPS and of the driver."""
     rest = []
     for name in ADDITIVE:
@@ -162,16 +173,16 @@ def _rest(device: DeviceSample, rows: Sequence[JobShare], counts: dict[str, int]
     known = [size for size in held if size is not None]
     total = device.gpu_mem_used_mib
     memory = None if total is None or len(known) < len(held) else max(0, total - sum(known))
-    return _share(device, "", counts.get("", 0), rest, memory, UNATTRIBUTED)
+    return _share(device, "", counts.get("", (0, 0)), rest, memory, UNATTRIBUTED)
 
 
 def _share(
     device: DeviceSample,
     job_id: str,
-    process_count: int,
+    counts: tuple[int, int | None],
     additive: Sequence[float | None],
     memory_mib: int | None,
     method: str,
 ) -> JobShare:
-    count = process_count if device.process_list else None
-    return JobShare._make((device.uuid, job_id, count, *additive, memory_mib, method))
+    known = counts if device.process_list else (None, None)
+    return JobShare._make((device.uuid, job_id, *known, *additive, memory_mib, method))

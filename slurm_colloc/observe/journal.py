@@ -108,7 +108,7 @@ def _from_form_1(values: list[Any]) -> list[Any]:
             [*unit, True, util, None, active, None, None, dram, mib, watts, None]
             for *unit, util, active, dram, mib, watts in devices
         ],
-        [[uuid, pid, None, ProcessKind.COMPUTE, job, mib, active] for uuid, pid, job, mib, active in processes],
+        [[uuid, pid, None, ProcessKind.UNKNOWN, job, mib, active] for uuid, pid, job, mib, active in processes],
         [[uuid, job, None] for uuid, job in holders],
         [],
     ]

@@ -19,7 +19,7 @@ def page_environment(templates: str) -> jinja2.Environment:
     """Return what renders pages, by a site's own templates where ``templates`` is a folder of them."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(template_folders(templates)),
-        autoescape=True,
+        autoescape=jinja2.select_autoescape((), ("txt.j2",), default=True),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,

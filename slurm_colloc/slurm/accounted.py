@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What sacct, or where there is none scontrol, says of one job: what it asked for, was given and came to."""
 
-import math
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -10,9 +9,9 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
-from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres
+from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres, tres_mib, tres_value
 from slurm_colloc.slurm.parse import parse_records, parse_state
-from slurm_colloc.units import size_mib, time_limit_min, time_span_s, whole
+from slurm_colloc.units import time_limit_min, time_span_s, whole
 
 # A job, a task of an array, a component of a heterogeneous job; nothing else is put to sacct.
 JOB_ID = re.compile(r"[0-9]{1,18}(?:[_+][0-9]{1,18})?", re.ASCII)
@@ -22,7 +21,6 @@ _FIELDS = (
     *("Timelimit", "AllocCPUS", "ReqTRES", "AllocTRES", "NodeList", "MaxRSS", "TotalCPU", "Reason"),
     *("WorkDir", "SubmitLine", "JobName"),
 )
-_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)([KMGTP]?)", re.ASCII)
 
 
 class Accounted(NamedTuple):
@@ -83,7 +81,7 @@ def parse_accounted(text: str, delimiter: str) -> tuple[Accounted, ...]:
         if "." not in values["JobID"]:
             found.append(_of_sacct(values))
         elif found and values["JobID"].startswith(f"{found[-1].job_id}."):
-            peak_mib = _mib(values["MaxRSS"])
+            peak_mib = tres_mib(values["MaxRSS"])
             known = [size for size in (found[-1].host_mem_peak_mib, peak_mib) if size is not None]
             found[-1] = found[-1]._replace(host_mem_peak_mib=max(known, default=None))
     return tuple(found)
@@ -107,7 +105,7 @@ def _of_sacct(values: Mapping[str, str]) -> Accounted:
         end_s=whole(values["End"]),
         time_limit_min=_minutes(values["Timelimit"]),
         cpus=whole(values["AllocCPUS"]) or None,
-        mem_mib=_mib(_part(given, "mem")),
+        mem_mib=tres_mib(tres_value(given, "mem")),
         asked=_gres(values["ReqTRES"]),
         given=_gres(given),
         node_list="" if values["NodeList"] == "None assigned" else values["NodeList"],
@@ -169,7 +167,7 @@ def _of_controller(record: Mapping[str, str]) -> Accounted:
         end_s=None if running or state == "PENDING" else whole(known("EndTime")),
         time_limit_min=_minutes(known("TimeLimit")),
         cpus=whole(known("NumCPUs")) if given else None,
-        mem_mib=_mib(_part(given, "mem")),
+        mem_mib=tres_mib(tres_value(given, "mem")),
         asked=_gres(known("ReqTRES")) or _gres(known("TRES")) or _asked(known("TresPerNode") or known("TresPerJob")),
         given=_gres(given),
         node_list=known("NodeList"),
@@ -194,15 +192,6 @@ def _asked(text: str) -> tuple[Gres, ...]:
         return parse_gres(re.sub(r"\bgres[:/]", "", text))
     except InputError:
         return ()
-
-
-def _part(tres: str, name: str) -> str:
-    return next((value for key, _, value in (item.partition("=") for item in tres.split(",")) if key == name), "")
-
-
-def _mib(text: str) -> int | None:
-    match = _SIZE.fullmatch(text)
-    return math.ceil(size_mib(float(match[1]), match[2])) if match else None
 
 
 def _minutes(text: str) -> float | None:

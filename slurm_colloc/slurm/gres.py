@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GRES and TRES grammar, both ways. Type names contain dots, plus signs, hyphens and underscores."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
+from slurm_colloc.units import size_mib, whole
 
 _TYPE = r"[A-Za-z_0-9.+-]+"
 _ITEM = re.compile(
@@ -14,6 +17,7 @@ _ITEM = re.compile(
 # No lookahead from each comma on, which takes seconds where there are thousands.
 _UP_TO_COMMA = re.compile(r"[^,(]*(?:\([^)]*(?:\)|\Z)[^,(]*)*")
 _COUNT = re.compile(r"([0-9]+)([KMGT]?)")
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)([KMGTP]?)", re.ASCII)
 # slurm.h: NO_VAL; INFINITE is one more.
 _NO_VALUE = 0xFFFFFFFE
 _MOST = 2**31 - 1
@@ -128,6 +132,33 @@ def parse_tres_gres(text: str) -> tuple[Gres, ...]:
         else:
             totals[name] = count
     return tuple(_reconcile(totals, typed))
+
+
+class HostTres(NamedTuple):
+    """What an allocation has of its nodes, all of them together; None where Slurm does not say."""
+
+    cpus: int | None
+    mem_mib: int | None
+    nodes: int | None
+
+
+def parse_tres_host(text: str) -> HostTres:
+    """Return what an AllocTRES value says of CPUs, host memory and nodes."""
+    cpus, nodes = (whole(tres_value(text, name)) or None for name in ("cpu", "node"))
+    memory = tres_value(text, "mem")
+    # Slurm writes its unit; a bare number may be of any.
+    return HostTres(cpus, (tres_mib(memory) or None) if memory[-1:].isalpha() else None, nodes)
+
+
+def tres_value(tres: str, name: str) -> str:
+    """Return what a TRES text says of one kind, empty where it says nothing."""
+    return next((value for key, _, value in (item.partition("=") for item in tres.split(",")) if key == name), "")
+
+
+def tres_mib(text: str) -> int | None:
+    """Return the MiB of a size as Slurm prints it (``100M``, ``1.50T``, bytes without a letter), rounded up."""
+    match = _SIZE.fullmatch(text)
+    return math.ceil(size_mib(float(match[1]), match[2])) if match else None
 
 
 def _reconcile(totals: dict[str, int], typed: dict[str, list[Gres]]) -> Iterable[Gres]:

@@ -158,18 +158,19 @@ def test_a_cluster_of_this_shape(center: Lab, name: str) -> None:
             tres = lab.run(["sacct", "-a", "-X", "-n", "-P", "-j", job, "-o", "AllocTRES"]).stdout
             assert placed in tres, lab.run_as("bob", ["csub", "--dry-run", "--explain", *partition, "job.sh"]).stderr
         if config.paths.state:
-            _cron_lines_run(lab, out)
+            _cron_lines_run(lab, out, agent=config.observe.agent)
     finally:
         lab.down()
 
 
-def _cron_lines_run(lab: Lab, out: Path) -> None:
+def _cron_lines_run(lab: Lab, out: Path, *, agent: bool) -> None:
     """Each line of the rendered crontab does its work, in cron's poor environment; its log is the lab's."""
     lines = (out / "colloc.cron").read_text().replace("/var/log/slurm_colloc", f"{lab.root}/log").splitlines()
     variables = dict(line.split("=", 1) for line in lines if re.match(r"[A-Z_]+=", line))
     commands = [line.split(maxsplit=6)[6] for line in lines if " root " in line and not line.startswith("#")]
-    assert [re.findall(r"colloc ([a-z]+)", command)[0] for command in commands if "compact" not in command] == [
+    assert [re.findall(r"colloc ([a-z]+)", command)[0] for command in commands] == [
         "ingest",
+        *([] if agent else ["compact", "audit"]),
         "site",
         "report",
     ]
@@ -178,7 +179,8 @@ def _cron_lines_run(lab: Lab, out: Path) -> None:
         argv = ["env", "-i", *(f"{name}={value}" for name, value in variables.items()), "/bin/sh", "-c", command]
         done = lab.run(argv, timeout=120)
         log = Path(command.split(">>")[1].split()[0]).read_text()
-        assert done.returncode == 0, (command, log)
+        # What it finds in a minute of one cluster, if it can judge anything, is another test's.
+        assert done.returncode in ((0, 1, 3) if " audit " in command else (0,)), (command, log)
     assert "bob" in (lab.root / "log/report.html").read_text()
 
 

@@ -120,6 +120,20 @@ def test_round_keeps_devices_apart() -> None:
     assert found == {("A", "1"): 40.0, ("B", "2"): 40.0, ("B", "3"): 0.0}
 
 
+@pytest.mark.parametrize(
+    ("kinds", "direct"),
+    [(["client", "client"], 0), (["client", "compute"], 1), (["client", "unknown"], None), (["server", "client"], 0)],
+)
+def test_processes_that_are_no_clients_of_mps(kinds: list[str], direct: int | None) -> None:
+    running = [process("1", 5 + number, kind=kind) for number, kind in enumerate(kinds)]
+    mine, _ = attribute_device(device(), running, ["1"])
+    assert (mine.process_count, mine.direct_count) == (2 - kinds.count("server"), direct)
+    mine, _ = attribute_device(device(process_list=False), running, ["1"])
+    assert (mine.process_count, mine.direct_count) == (None, None)
+    idle, _ = attribute_device(QUIET, [], ["1"])
+    assert (idle.process_count, idle.direct_count) == (0, 0)
+
+
 def test_the_server_of_mps_is_nobodys() -> None:
     clients = [
         process("1", 5, kind="client", gpu_mem_used_mib=1000),

@@ -4,104 +4,185 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.accounting.audited import answer, make_audited
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.strays import stray_use
-from slurm_colloc.accounting.sweep import Window, sweep
-from slurm_colloc.audit.col001_zero_use import find
-from slurm_colloc.audit.rules import RULES, run_rules
-from slurm_colloc.config import Audit
-from slurm_colloc.measured import JobUsage, StrayUse
-from tests.unit.made import device, near, process, run, seen, usage
+from slurm_colloc.accounting.sweep import Window, sweep, sweep_to_file
+from slurm_colloc.accounting.usage import group_usage, whole_usage
+from slurm_colloc.audit.rules import RULES, choose, entries, findings, question
+from slurm_colloc.audited import Finding
+from slurm_colloc.config_audit import Audit, AuditRule
+from slurm_colloc.errors import ConfigError, InputError
+from tests.unit.asked import IDLE, ask, none, one
+from tests.unit.made import decision, device, process, run, seen
 from tests.unit.stored import stored
-
-BOUNDS = Audit(min_coverage_pct=60.0, zero_use_min_gpu_hours=24.0)
-
-
-def idle(**fields: Any) -> JobUsage:
-    zero = usage(allocated_gpu_hours=24.0, util_measured_gpu_hours=24.0, util_used_gpu_hours=0.0)
-    return zero._replace(sm_measured_gpu_hours=24.0, sm_used_gpu_hours=0.0)._replace(**fields)
 
 
 def test_a_finding() -> None:
-    found_all = run_rules([idle(job_id="7")], [], BOUNDS)
-    assert found_all.runs_judged == 1
-    (found,) = found_all.findings
-    assert (found.code, found.severity, found.subject, found.reproduce) == ("COL001", "warning", "ann", "colloc job 7")
+    answered, (found,) = ask("COL001", IDLE, {"user": "bob"})
+    assert (answered.rows, answered.judged) == (2, 2)
+    assert (found.rule, found.code, found.severity, found.about) == ("COL001", "COL001", "warning", "user")
+    assert (found.subject, found.user, found.cluster, found.gpu_hours) == ("ann", "ann", "c", 24.0)
     assert found.evidence == (
-        "24 sampled GPU-h in 1 run (job 7) without one kernel seen, sampled for at least 100 % of the time; "
+        "24 GPU-h in 1 run (job 1) without one kernel seen, sampled for at least 100 % of the time, measured; "
         "the site's bound is 24 GPU-h"
     )
-    assert list(RULES) == ["COL001", "COL002"]
+    assert found.reproduce == "colloc audit run --rule COL001 --user ann --since A --until B"
+    assert [(line.job_id, line.gres, line.gpu_hours) for line in found.jobs] == [("1", "gpu:h100:1", 24.0)]
 
 
-def test_hours_of_a_user_add_up_and_users_stay_apart() -> None:
-    half = idle(allocated_gpu_hours=16.0, util_measured_gpu_hours=12.0, sm_measured_gpu_hours=8.0, coverage_pct=75.0)
-    runs = [half, half._replace(job_id="2"), half._replace(user="bob")]
-    (found,) = find(runs, BOUNDS)
-    assert found.subject == "ann"
-    assert found.evidence == (
-        "24 sampled GPU-h in 2 runs (job 1, 2) without one kernel seen, sampled for at least 75 % of the time; "
-        "the site's bound is 24 GPU-h"
-    )
+def test_hours_of_a_user_add_up_and_users_and_clusters_stay_apart() -> None:
+    half = {**IDLE, "allocated": 16.0, "util_measured": 12.0, "sm_measured": 8.0, "coverage_pct": 75.0}
+    found = one("COL001", half, half, half | {"user": "bob"}, half | {"cluster": "d"})
+    assert (found.subject, found.cluster, found.gpu_hours, found.coverage_pct) == ("ann", "c", 24.0, 75.0)
+    assert found.evidence.startswith("24 GPU-h in 2 runs (job 2, 1) without one kernel seen, sampled for at least 75 %")
 
 
-def test_many_jobs_are_cut() -> None:
-    (found,) = find([idle(job_id=str(number)) for number in range(7)], BOUNDS)
-    assert "in 7 runs (job 0, 1, 2, 3, 4, ...)" in found.evidence
+def test_the_worst_are_named_first_and_the_others_counted() -> None:
+    found = one("COL001", *(IDLE | {"util_measured": 10.0 + number} for number in range(7)))
+    assert "in 7 runs (job 7, 6, 5, 4, 3, ...)" in one("COL001", *[IDLE] * 7).evidence
+    assert [line.job_id for line in found.jobs] == ["7", "6", "5", "4", "3"]
+
+
+def test_a_digest_is_of_which_runs_and_not_of_their_order() -> None:
+    two = [IDLE | {"job_id": "7"}, IDLE | {"job_id": "8"}]
+    assert one("COL001", *two).digest == one("COL001", *reversed(two)).digest
+    assert one("COL001", *two).digest != one("COL001", two[0]).digest
+    assert one("COL001", two[0]).digest != one("COL001", two[0] | {"start_s": 5}).digest
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"util_used_gpu_hours": 0.0001},
-        {"sm_used_gpu_hours": 0.0001},
+        {"util_used": 0.0001},
+        {"sm_used": 0.0001},
         # not measured at all is not zero
-        {"util_used_gpu_hours": None, "sm_used_gpu_hours": None, "methods": ()},
+        {"util_used": None, "sm_used": None, "methods": [], "strong": False},
         # weaker than a measurement
-        {"methods": ("split by memory",)},
-        {"methods": ("measured", "split equally")},
-        {"methods": ("job mean by source",), "coverage_pct": None},
+        {"strong": False},
+        {"coverage_pct": None},
         # too little seen
-        {"util_measured_gpu_hours": 14.0, "sm_measured_gpu_hours": 14.0, "coverage_pct": 58.3},
+        {"util_measured": 14.0, "sm_measured": 14.0, "coverage_pct": 58.3},
         # sampled all the time, but the counters were there for a minute of it only
-        {
-            "util_measured_gpu_hours": 0.5,
-            "sm_measured_gpu_hours": 0.0,
-            "sm_used_gpu_hours": None,
-            "coverage_pct": 100.0,
-        },
+        {"util_measured": 0.5, "sm_measured": 0.0, "sm_used": None},
         # not enough of what was held was sampled to say "24 hours"
-        {"allocated_gpu_hours": 25.0, "util_measured_gpu_hours": 23.0, "sm_measured_gpu_hours": 20.0},
+        {"allocated": 25.0, "util_measured": 23.0, "sm_measured": 20.0},
         # too little held, or of a size that nobody knows
-        {"allocated_gpu_hours": 23.9, "util_measured_gpu_hours": 23.9, "sm_measured_gpu_hours": 23.9},
-        {"allocated_gpu_hours": None},
-        {"allocated_gpu_hours": 0.0},
+        {"allocated": 23.9, "util_measured": 23.9, "sm_measured": 23.9},
+        {"allocated": None},
+        {"allocated": 0.0},
+        # a model that waits for requests
+        {"peak_mib": 30_000},
     ],
 )
 def test_nobody_is_named_on_weak_evidence(fields: dict[str, Any]) -> None:
-    assert find([idle(**fields)], BOUNDS) == []
+    assert none("COL001", IDLE | fields)
 
 
 def test_one_counter_is_enough() -> None:
-    assert len(find([idle(util_used_gpu_hours=None, util_measured_gpu_hours=0.0)], BOUNDS)) == 1
-    assert len(find([idle(sm_used_gpu_hours=None, sm_measured_gpu_hours=0.0)], BOUNDS)) == 1
+    one("COL001", IDLE | {"util_used": None, "util_measured": 0.0})
+    one("COL001", IDLE | {"sm_used": None, "sm_measured": 0.0})
 
 
 def test_bounds_of_zero_name_nobody_without_hours() -> None:
-    assert find([idle(allocated_gpu_hours=0.0)], Audit(0.0, 0.0)) == []
+    assert none("COL001", IDLE | {"allocated": 0.0}, coverage_pct=0.0, bounds={"min_gpu_hours": 0.0})
 
 
 def test_what_can_be_judged_is_counted() -> None:
-    busy = idle(util_used_gpu_hours=5.0)
-    unseen = idle(methods=(), util_used_gpu_hours=None, sm_used_gpu_hours=None)
-    by_mean = idle(methods=("job mean by source",))
-    assert run_rules([busy, unseen, by_mean], [], BOUNDS) == ((), 1)
+    answered, _ = ask("COL001", {}, {"strong": False}, {"util_used": None, "sm_used": None})
+    assert (answered.rows, answered.judged) == (3, 1)
 
 
-def strays(store: Store, since_s: float) -> list[StrayUse]:
-    with store.connect(since_s, 1e6) as database:
-        sweep(database, store, Window(since_s, 1e6, 1e6))
-        return stray_use(database)
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"partitions": ("gpu", "long")}, 1),
+        ({"partitions": ("long",)}, 0),
+        ({"clusters": ("d",)}, 0),
+        ({"gpu_types": ("a100",)}, 0),
+        ({"excluded_users": ("ann",)}, 0),
+        ({"excluded_users": ("bob",)}, 1),
+        ({"excluded_accounts": ("lab",)}, 0),
+        ({"excluded_partitions": ("gpu",)}, 0),
+        ({"excluded_qos": ("normal",)}, 0),
+        ({"min_run_min": 1440.0}, 1),
+        ({"min_run_min": 1441.0}, 0),
+        ({"running": False}, 1),
+    ],
+)
+def test_what_an_entry_looks_at(settings: dict[str, Any], found: int) -> None:
+    answered, said = ask("COL001", IDLE, **settings)
+    assert (answered.rows, len(said)) == (found, found)
+    assert none("COL001", IDLE | {"end_s": None}, running=False)
+
+
+def test_a_rule_may_run_twice_by_two_names_and_not_at_all() -> None:
+    audit = Audit(
+        rule=(
+            AuditRule("COL003", name="long ones", min_run_min=600.0),
+            AuditRule("COL003"),
+            AuditRule("COL002", enabled=False),
+        )
+    )
+    names = [entry.name for entry in entries(audit)]
+    assert names == ["COL001", "long ones", *(code for code in RULES if code not in ("COL001", "COL002"))]
+    assert [entry.name for entry in choose(entries(audit), ["COL003"])] == ["long ones", "COL003"]
+    assert [entry.name for entry in choose(entries(audit), ["long ones"])] == ["long ones"]
+    with pytest.raises(InputError, match="no rule in force is called 'COL0033'; did you mean 'COL003'"):
+        choose(entries(audit), ["COL0033"])
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ([AuditRule("COL0022")], "has code 'COL0022'; did you mean 'COL002'?"),
+        ([AuditRule("COL001"), AuditRule("COL001")], "two .* are called 'COL001'; give each a 'name' of its own"),
+        (
+            [AuditRule("COL001", bounds={"min_gpu_hour": 1.0})],
+            "has no bound 'min_gpu_hour'; did you mean 'min_gpu_hours'?",
+        ),
+        ([AuditRule("COL001", bounds={"min_gpu_hours": -1.0})], "must be 0 or more, not '-1'"),
+        ([AuditRule("COL001", bounds={"min_gpu_hours": float("nan")})], "must be 0 or more"),
+    ],
+)
+def test_mistakes_in_entries(rules: list[AuditRule], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        entries(Audit(rule=tuple(rules)))
+
+
+def test_every_rule_is_documented() -> None:
+    for code, rule in RULES.items():
+        assert rule.code == code
+        assert rule.documentation.startswith(f"{code}: ")
+        assert all(bound.meaning and bound.default >= 0 for bound in rule.bounds.values())
+    assert list(RULES) == sorted(RULES)
+
+
+def test_low_use_is_weighted_by_time() -> None:
+    # 4.8 of 24 GPU-h and 1 of 48: 8 % over 72 h.
+    long = {"allocated": 48.0, "sm_measured": 48.0, "sm_used": 1.0, "coverage_pct": 80.0}
+    found = one("COL003", {}, long, IDLE)
+    assert (found.gpu_hours, [line.job_id for line in found.jobs]) == (72.0, ["2", "1"])
+    assert found.evidence.startswith(
+        "SM activity of 8 % over 72 GPU-h of 2 runs (job 2, 1) (75 % of what can be judged)"
+    )
+    assert none("COL003", {}, long, bounds={"below_pct": 8.0})
+    assert none("COL003", {}, long, bounds={"min_gpu_hours": 72.5})
+
+
+@pytest.mark.parametrize("fields", [{"blackout_s": 30.0}, {"sm_used": None}, {"sm_measured": 14.0}, {"strong": False}])
+def test_low_use_needs_sm_activity_that_is_true(fields: dict[str, Any]) -> None:
+    busy = {"allocated": 100.0, "util_measured": 100.0, "sm_measured": 100.0, "sm_used": 1.0}
+    one("COL003", busy)
+    assert none("COL003", busy | {"allocated": 24.0 if "sm_measured" in fields else 100.0} | fields)
+
+
+def audited(store: Store, code: str, since_s: float, until_s: float, **settings: Any) -> list[Finding]:
+    config = Audit(rule=(AuditRule(code, **settings),))
+    (entry,) = choose(entries(config), [code])
+    with store.connect(since_s, until_s) as database:
+        sweep(database, store, Window(since_s, until_s, until_s))
+        make_audited(database)
+        return findings(entry, answer(database, question(entry, config)), "")
 
 
 def test_processes_outside_any_job_name_their_node(tmp_path: Path) -> None:
@@ -109,14 +190,96 @@ def test_processes_outside_any_job_name_their_node(tmp_path: Path) -> None:
     rounds = [seen(at_s, [device(), device("GPU-1")], stranger, interval_s=900.0) for at_s in (900.0, 1800.0, 2700.0)]
     rounds += [seen(3600.0, [device(), device("GPU-1")], [process("1", 8)], interval_s=900.0)]
     store = stored(tmp_path, [run()], rounds)
-    (stray,) = strays(store, 450.0)
-    assert stray == StrayUse("c", "g1", 1, near((450 + 900 + 900) / 3600), 2700.0)
-    assert strays(store, 2700.0) == []
-    bounds = BOUNDS._replace(outside_jobs_min_gpu_hours=0.5)
-    (found,) = run_rules([], [stray], bounds).findings
-    assert (found.code, found.subject) == ("COL002", "g1")
+    (found,) = audited(store, "COL002", 450.0, 1e6, bounds={"min_gpu_hours": 0.5})
+    assert (found.code, found.subject, found.user, found.about) == ("COL002", "g1", "", "node")
     assert found.evidence == (
         "processes outside any job for 0.625 GPU-h on 1 of its GPUs (slices); the site's bound is 0.5 GPU-h"
     )
+    assert audited(store, "COL002", 2700.0, 1e6, bounds={"min_gpu_hours": 0.5}) == []
     for bound in (0.7, 0.0):
-        assert run_rules([], [stray], bounds._replace(outside_jobs_min_gpu_hours=bound)).findings == ()
+        assert audited(store, "COL002", 450.0, 1e6, bounds={"min_gpu_hours": bound}) == []
+
+
+def test_runs_of_a_store_are_judged_by_what_was_sampled_of_them(tmp_path: Path) -> None:
+    idle = device(gpu_util_pct=0.0, sm_active_pct=0.0, gpu_mem_used_mib=500)
+    dark = device("GPU-1", gpu_util_pct=50.0, sm_active_pct=0.0)
+    rounds = [
+        seen(at_s, [idle, dark], [process("1", 7, gpu_mem_used_mib=500), process("2", 8, "GPU-1")], interval_s=900.0)
+        for at_s in (900.0, 1800.0, 2700.0, 3600.0)
+    ]
+    store = stored(tmp_path, [run("1"), run("2", user="bob")], rounds)
+    low = {"min_gpu_hours": 0.5}
+    assert [one.subject for one in audited(store, "COL001", 0.0, 3600.0, bounds=low)] == ["ann"]
+    # While the counters were taken away, 0 is no measurement.
+    assert audited(store, "COL003", 0.0, 3600.0, bounds=low | {"below_pct": 100.0}) == []
+
+
+def test_what_csub_decided_of_a_run_stands_beside_it(tmp_path: Path) -> None:
+    store = stored(tmp_path, [run("1"), run("2_7", job_id_raw="3"), run("4"), run("5", user="bob")])
+    columns = "signature, mode, gpu_mem_q99_mib"
+
+    def known() -> list[tuple[Any, ...]]:
+        with store.connect() as database:
+            sweep(database, store, Window(0.0, 1e6, 1e6))
+            make_audited(database)
+            return database.execute(f"SELECT job_id, {columns} FROM audited_runs ORDER BY 1").fetchall()
+
+    assert known() == [(job, None, None, None) for job in ("1", "2_7", "4", "5")]
+    array = decision("2", signature="array", mode="mps", gpu_mem_q99_mib=None)
+    store.write_decisions([("ann", decision("1")), ("ann", array), ("ann", decision("5")), ("ann", decision("9"))])
+    assert known() == [
+        ("1", "sig", "mig", 9000.0),
+        ("2_7", "array", "mps", None),
+        ("4", None, None, None),
+        ("5", None, None, None),
+    ]
+
+
+def test_in_little_memory_the_same_is_found(tmp_path: Path) -> None:
+    idle = device(gpu_util_pct=0.0, sm_active_pct=0.0, gpu_mem_used_mib=500)
+    busy = device("GPU-1", gpu_util_pct=50.0, sm_active_pct=3.0)
+    rounds = [
+        seen(
+            at_s,
+            [idle, busy],
+            [process(str(day), 7, gpu_mem_used_mib=500), process(str(day + 10), 8, "GPU-1")],
+            interval_s=900.0,
+        )
+        for day in range(1, 4)
+        for at_s in (day * 86_400 + 900.0 * number for number in range(1, 97))
+    ]
+    runs = [
+        run(str(day + more), day * 86_400, (day + 1) * 86_400, user=user)
+        for day in range(1, 4)
+        for more, user in ((0, "ann"), (10, "bob"))
+    ]
+    store = stored(tmp_path, runs, rounds)
+    store.write_decisions([("ann", decision("2", at_s=2 * 86_400.0))])
+    config = Audit()
+    found = []
+    for make in (sweep, sweep_to_file):
+        with store.connect(0.0, 1e6) as database:
+            make(database, store, Window(100_000.0, 1e6, 1e6))
+            make_audited(database)
+            rows = database.execute("SELECT * FROM audited_runs ORDER BY run").fetchall()
+            answers = {entry.name: answer(database, question(entry, config)) for entry in entries(config)}
+            *_, last = group_usage(database, "user")
+            assert whole_usage(database) == last
+            said = [one for entry in entries(config) for one in findings(entry, answers[entry.name], "")]
+            found.append((rows, answers, said, last))
+    assert found[0] == found[1]
+    assert {one.code for one in found[0][2]} >= {"COL001", "COL003"}
+
+
+def test_a_window_of_the_past_is_judged_as_it_was_at_its_end(tmp_path: Path) -> None:
+    idle = device(gpu_util_pct=0.0, sm_active_pct=0.0, gpu_mem_used_mib=500)
+    rounds = [
+        seen(at_s, [idle], [process("1", 7, gpu_mem_used_mib=500)], interval_s=900.0)
+        for at_s in (900.0, 1800.0, 2700.0, 3600.0)
+    ]
+    store = stored(tmp_path, [run("1")], rounds)
+    low = {"min_gpu_hours": 0.1}
+    # It has ended since; then it ran.
+    assert len(audited(store, "COL001", 0.0, 1800.0, bounds=low)) == 1
+    assert audited(store, "COL001", 0.0, 1800.0, bounds=low, running=False) == []
+    assert len(audited(store, "COL001", 0.0, 3600.0, bounds=low, running=False)) == 1

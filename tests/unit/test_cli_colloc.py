@@ -4,6 +4,7 @@
 import fcntl
 import json
 import os
+import shlex
 import time
 from pathlib import Path
 
@@ -56,9 +57,9 @@ def test_an_audit_that_can_judge_nothing_is_an_error(
     capsys.readouterr()
     why = "not one was measured" if util == "" else "2 were measured, none by samples of enough of its time"
     for window, reason in ((WINDOW, why), (("--since", "1h"), "there is none; does 'colloc ingest' still run?")):
-        assert colloc("audit", "run", "--store", store, *window) == 2
+        assert colloc("audit", "run", "--store", store, *window) == 3
         said = capsys.readouterr()
-        assert said.out == ""
+        assert "0 findings" in said.out
         assert reason in said.err
 
 
@@ -72,9 +73,14 @@ def test_an_audit_says_how_much_it_could_judge(
     argv = ["--store", str(tmp_path / "store"), "--since", about["since"], "--until", about["until"]]
     assert colloc("audit", "run", "--format", "json", *argv) == 1
     shown = json.loads(capsys.readouterr().out)
-    assert shown["runs"] == shown["runs_measured"] >= shown["runs_judged"] > 0
-    assert (shown["schema"], shown["rules"], len(shown["findings"])) == (1, ["COL001", "COL002"], 1)
-    assert shown["findings"][0]["reproduce"].endswith(f"--store {tmp_path / 'store'}")
+    judged = shown["rules"]["COL001"]
+    assert shown["runs"] == shown["runs_measured"] == judged["rows"] >= judged["judged"] > 0
+    assert shown["schema"] == 2
+    (idle,) = (finding for finding in shown["findings"] if finding["code"] == "COL001")
+    assert idle["reproduce"].endswith(f"--store {tmp_path / 'store'}")
+    # What a finding says is how it is found again.
+    assert colloc(*shlex.split(idle["reproduce"])[1:]) == 1
+    assert f"COL001 warning: {idle['subject']}: " in capsys.readouterr().out
 
 
 def test_the_store_is_closed_to_others_unless_opened(tmp_path: Path, store: str) -> None:

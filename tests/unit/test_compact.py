@@ -21,7 +21,7 @@ from slurm_colloc.accounting.compact import METHODS, Compacted, compact
 from slurm_colloc.accounting.feedback import _EVIDENCE
 from slurm_colloc.accounting.samples import DAY, MINUTE, Samples
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import job_usage
+from slurm_colloc.accounting.sweep import Window, job_usage, sweep
 from slurm_colloc.config import Observe
 from slurm_colloc.errors import StoreError
 from slurm_colloc.measured import Holder, JobUsage, Round
@@ -69,6 +69,45 @@ def test_hours_of_a_closed_day_become_one_file(tmp_path: Path) -> None:
     ]
     assert rows(store) == before
     assert passed_days(store, AGES["joined"]) == (0, 0, (), ())
+
+
+@pytest.mark.parametrize("age", ["joined", "minute", "day"])
+def test_time_beside_the_daemon_of_mps_stays_apart(tmp_path: Path, age: str) -> None:
+    kinds = ["client"] * 3 + ["compute"] * 2 + ["unknown"]
+    rounds = [
+        seen(NOON + 10.0 * number, [device()], [process(kind=kind)], interval_s=10.0)
+        for number, kind in enumerate(kinds, 1)
+    ]
+    store = stored(tmp_path, [run(start_s=NOON, end_s=NOON + 60)], rounds)
+
+    def direct_s() -> list[tuple[Any, ...]]:
+        with store.connect() as database:
+            sweep(database, store, Window(NOON, NOON + 60, NOON + 60))
+            return database.execute("SELECT direct_s FROM usage").fetchall()
+
+    assert direct_s() == [(20.0,)]
+    passed_days(store, AGES[age], 2)
+    assert direct_s() == [(20.0,)]
+
+
+@pytest.mark.parametrize("age", ["joined", "minute", "day"])
+def test_files_of_a_release_that_knew_no_clients_of_mps(tmp_path: Path, age: str) -> None:
+    store = stored(tmp_path, [], steady(*range(NOON + 10, NOON + 131, 10)))
+    for name in files(store):
+        path = tmp_path / name
+        if name.startswith("samples"):
+            with duckdb.connect() as database:
+                ((value,),) = database.execute(
+                    f"SELECT decode(value) FROM parquet_kv_metadata('{path}') WHERE decode(key) = 'hours'"
+                ).fetchall()
+                database.execute(
+                    f"COPY (SELECT * EXCLUDE (direct_count) FROM '{path}') TO '{path}.new' "
+                    f"(FORMAT parquet, KV_METADATA {{schema: '2', hours: '{value}'}})"
+                )
+            os.replace(f"{path}.new", path)
+    passed = passed_days(store, AGES[age], 2)
+    assert passed.errors == ()
+    assert {direct for (direct,) in rows(store, "direct_count")} == {None}
 
 
 def test_rolled_up_by_minute(tmp_path: Path) -> None:
@@ -140,15 +179,19 @@ def test_a_slow_samplers_own_time_is_no_gap(tmp_path: Path) -> None:
 def test_what_sums_are_taken_under_stays_apart(tmp_path: Path) -> None:
     held = tuple(seen(0, holders=[("GPU-0", "1")]).holders)
     idle = [one._replace(processes=(), holders=held) for one in steady(NOON + 30, NOON + 40, util=0.0, sm=0.0)]
+    quick = [one._replace(processes=(), holders=held) for one in steady(NOON + 25, util=9.0)]
+    quick = [one._replace(interval_s=5.0) for one in quick]
+    idle[0] = idle[0]._replace(interval_s=5.0)
     blind = steady(NOON + 50, util=None)
     shared = [one._replace(processes=(*one.processes, process("2", 7))) for one in steady(NOON + 60, util=None)]
-    store = stored(tmp_path, [], [*steady(NOON + 10, NOON + 20), *idle, *blind, *shared])
+    store = stored(tmp_path, [], [*steady(NOON + 10, NOON + 20), *quick, *idle, *blind, *shared])
     passed_days(store, AGES["day"])
     what = f"at_s - {NOON}, interval_s, process_count, gpu_util_pct, sharers, job_id"
     assert rows(store, what) == [
         (10, 10, 1, 50.0, 1, "1"),
         (20, 10, 1, 50.0, 1, "1"),
-        (40, 20, 0, 0.0, 1, "1"),
+        (25, 5, 0, 9.0, 1, "1"),
+        (40, 15, 0, 0.0, 1, "1"),
         (50, 10, 1, None, 1, "1"),
         (60, 10, 1, None, 2, "1"),
         (60, 10, 1, None, 2, "2"),

@@ -11,6 +11,7 @@ from tests.unit.stored import taken
 LINE = (
     "JobId={job} {array}JobName={name} UserId=ann(1001) GroupId=ann(1001) MCS_label=N/A Priority=1 Nice=0"
     " Account=(null) QOS=normal JobState={state} Reason=None Dependency=(null) Requeue=1 RunTime=00:00:10"
+    " TimeLimit={limit} TimeMin=N/A"
     " SubmitTime=1970-01-01T01:00:00 EligibleTime=1970-01-01T01:00:00 AccrueTime=Unknown"
     " StartTime=1970-01-01T02:00:00 EndTime=1970-01-01T03:00:00 Deadline=N/A Scheduler=Main Partition=gpu"
     " AllocNode:Sid=h:1 ReqNodeList=(null) ExcNodeList=(null) NodeList=g1 BatchHost=g1 NumNodes=1"
@@ -19,8 +20,15 @@ LINE = (
 )
 
 
-def line(job: str = "5", name: str = "train", state: str = "COMPLETED", array: str = "", comment: str = "") -> str:
-    return LINE.format(job=job, name=name, state=state, array=array, comment=comment) + "\n"
+def line(
+    job: str = "5",
+    name: str = "train",
+    state: str = "COMPLETED",
+    array: str = "",
+    comment: str = "",
+    limit: str = "10:00",
+) -> str:
+    return LINE.format(job=job, name=name, state=state, array=array, comment=comment, limit=limit) + "\n"
 
 
 def test_a_run() -> None:
@@ -43,6 +51,14 @@ def test_states() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("limit", "minutes"),
+    [("7-00:00:00", 10_080), ("00:10:01", 11), ("UNLIMITED", None), ("Partition_Limit", None), ("INVALID", None)],
+)
+def test_time_limits(limit: str, minutes: int | None) -> None:
+    assert [row.limit_min for row in parse_jobs(line(limit=limit), "c", UTC).rows] == [minutes]
+
+
 def test_array_tasks() -> None:
     (row,) = parse_jobs(line(array="ArrayJobId=3 ArrayTaskId=7 "), "c", UTC).rows
     assert (row.job_id, row.job_id_raw) == ("3_7", "5")
@@ -59,7 +75,9 @@ def test_recorded_jobs_are_those_of_sacct(release: str) -> None:
     by_sacct = taken((folder / "sacct/terminated.txt").read_text(), end=DELIMITER).rows
     # slurmctld remembers a requeued job's last run only, and no suspension.
     expected = {row for row in by_sacct if row.state != "REQUEUED" and row.job_name != "new\nline"}
-    assert set(rows) == {row._replace(suspended_s=0) for row in expected}
+    # These rows were asked for without the time limit.
+    assert {row.limit_min for row in rows} == {10}
+    assert {row._replace(limit_min=None) for row in rows} == {row._replace(suspended_s=0) for row in expected}
 
 
 @pytest.mark.parametrize("name", ["x SLUID=mine", "x SLUID=s0123456789ABC y", "x HetJobIdSet=", "SLUID="])

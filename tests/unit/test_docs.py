@@ -10,11 +10,13 @@ import pytest
 import typer.core
 import typer.main
 
+from slurm_colloc.audit.rules import RULES
 from slurm_colloc.cli.colloc import COMMANDS
 from slurm_colloc.cli.colloc.app import build
 from slurm_colloc.cli.csub_pack import RESUME
 from slurm_colloc.config import load_site
 from slurm_colloc.report.formats import json_schema
+from slurm_colloc.report.rules_page import rules_page
 from slurm_colloc.site.doctor.checks import CHECKS
 from slurm_colloc.site.doctor.checks import reference as doctor_reference
 from slurm_colloc.site.reference import reference
@@ -33,6 +35,17 @@ def test_the_checks_of_the_doctor_are_all_documented() -> None:
     assert (CHECKOUT / "docs/reference/doctor.md").read_text() == doctor_reference(), "run 'make docs'"
     rows = re.findall(r"^\| (DOC\d+) \| (.*) \|$", (CHECKOUT / "docs/how-to/doctor.md").read_text(), re.MULTILINE)
     assert rows == [(check.code, check.title) for check in CHECKS]
+
+
+def test_the_reference_of_audit_rules_is_not_stale() -> None:
+    page = (CHECKOUT / "docs/reference/audit-rules.md").read_text()
+    assert page == rules_page(RULES.values()), "run 'make docs'"
+    anchors = {
+        re.sub(r"[^a-z0-9 -]", "", line[3:].lower()).replace(" ", "-")
+        for line in page.splitlines()
+        if line[:3] == "## "
+    }
+    assert set(re.findall(r"\]\(#([^)]+)\)", page)) == anchors
 
 
 def test_the_schema_of_reports_is_not_stale() -> None:

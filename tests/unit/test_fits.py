@@ -14,7 +14,8 @@ from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import Window, sweep
 from slurm_colloc.charted import Fit
-from slurm_colloc.config import Audit, Observe, Partition, Pool, SiteConfig
+from slurm_colloc.config import Observe, Partition, Pool, SiteConfig
+from slurm_colloc.config_audit import Audit
 from slurm_colloc.measured import AllocationRow, Round
 from slurm_colloc.model import Gres
 from slurm_colloc.placement.fitted import sm_edges

@@ -119,9 +119,10 @@ def refused(parse_it: Callable[[str], object]) -> Callable[[str], object]:
 
 JOB = (
     "JobId=5 JobName=x UserId=u(1) GroupId=g(1) MCS_label=N/A Account=a QOS=q JobState=RUNNING Reason=None"
-    " SubmitTime=1970-01-01T01:00:00 A=1 StartTime=1970-01-01T01:00:00 EndTime=Unknown A=1 Partition=p A=1 NodeList=g1"
+    " TimeLimit=1 SubmitTime=1970-01-01T01:00:00 A=1"
+    " StartTime=1970-01-01T01:00:00 EndTime=Unknown A=1 Partition=p A=1 NodeList=g1"
 )
-BEGIN = "UserId=u(1) GroupId=g(1) a Account=a QOS=q JobState=RUNNING a SubmitTime=1 a "
+BEGIN = "UserId=u(1) GroupId=g(1) a Account=a QOS=q JobState=RUNNING a TimeLimit=1 SubmitTime=1 a "
 
 
 OF_JOBCOMP = (

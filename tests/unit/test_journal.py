@@ -180,7 +180,7 @@ def test_lines_of_the_first_form_are_read() -> None:
     (unit,) = passed.devices
     assert (unit.process_list, unit.gpu_util_pct, unit.sm_active_pct, unit.dram_active_pct) == (True, 10.0, 20.0, 30.0)
     assert (unit.gpu_mem_used_mib, unit.power_w, unit.energy_j, unit.sm_occupancy_pct) == (4, 50.0, None, None)
-    assert passed.processes == (ProcessSample("GPU-0", 5, None, "compute", "42", 100, 3.0),)
+    assert passed.processes == (ProcessSample("GPU-0", 5, None, "unknown", "42", 100, 3.0),)
     assert (passed.holders, passed.hosts) == ((Holder("GPU-0", "42", None),), ())
 
 

@@ -150,8 +150,8 @@ def test_whole_gpus(smi: Smi) -> None:
         UnitReading("GPU-11111111-ad93", True, gpu_mem_used_mib=3),
     )
     assert processes == (
-        GpuProcess("GPU-8c092671-ad93", 4242, "compute", 872, None),
-        GpuProcess("GPU-8c092671-ad93", 4243, "compute", None, None),
+        GpuProcess("GPU-8c092671-ad93", 4242, "unknown", 872, None),
+        GpuProcess("GPU-8c092671-ad93", 4243, "unknown", None, None),
     )
     reader.close()
 
@@ -181,7 +181,7 @@ def test_a_programs_name_decides_nothing(smi: Smi) -> None:
     """A user's program called nvidia-cuda-mps-server would make its use nobody's, and its neighbours pay for it."""
     smi.says(GPUS, PROCESSES + "GPU-8c092671-ad93, 99, 66, nvidia-cuda-mps-server\n")
     found = smi.reader().read()[1]
-    assert [(one.pid, one.kind) for one in found] == [(4242, "compute"), (4243, "compute")]
+    assert [(one.pid, one.kind) for one in found] == [(4242, "unknown"), (4243, "unknown")]
     assert "name" not in " ".join(COMMANDS["processes"])
 
 

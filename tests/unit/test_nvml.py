@@ -247,7 +247,8 @@ def test_what_is_not_offered_is_none(driver: Driver, call: str, code: int) -> No
     lacking: dict[str, Any] = {name: False if name == "process_list" else None for name in missing}
     assert seen["GPU-0"] == full._replace(**lacking)
     assert seen["GPU-1"].sm_active_pct == 0.0, "the other GPU has all"
-    assert len(seen.processes) == (0 if "process_list" in missing else 1)
+    kinds = ["unknown" if call == "nvmlDeviceGetMPSComputeRunningProcesses" else "compute"]
+    assert [process.kind for process in seen.processes] == ([] if "process_list" in missing else kinds)
 
 
 def test_gpm_for_root_alone_until_it_is_allowed(driver: Driver) -> None:

@@ -11,6 +11,7 @@ import pytest
 from slurm_colloc.accounting.sources import sacct
 from slurm_colloc.accounting.sources.sacct import (
     FIELDS,
+    LIMIT,
     Parsed,
     check_fields,
     check_tracked,
@@ -283,6 +284,8 @@ def test_sonar_2025() -> None:
         assert (ours.user, ours.account, ours.state) == (job["user_name"], job["account"], job["job_state"].split()[0])
         assert (ours.partition, ours.job_name) == (job["partition"], job["job_name"])
         assert ours.submit_s == epoch(job["submit_time"])
+        # Sonar writes seconds, and two more: 0 and 1 have a meaning of their own there.
+        assert ours.limit_min == (job["time_limit"] - 2) // 60
         assert ours.start_s == epoch(job.get("start_time"))
         assert ours.end_s == epoch(job.get("end_time"))
         tres = job.get("allocated_resources", "")
@@ -294,6 +297,17 @@ def test_sonar_2025() -> None:
     unstarted = [row for row in parsed.rows if row.start_s is None]
     assert {row.state for row in unstarted} >= {"PENDING"}
     assert all(row.gres == () for row in unstarted)
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [("2880", 2880), ("UNLIMITED", None), ("Partition_Limit", None), ("", None), ("0", None), ("x", None)],
+)
+def test_time_limits(text: str, minutes: int | None) -> None:
+    fields = (*FIELDS[:-1], LIMIT, FIELDS[-1])
+    row = [*line()[:-1], text, "train"]
+    (found,) = taken(terminated(row), fields, end=END).rows
+    assert found.limit_min == minutes
 
 
 def test_sonar_2024() -> None:

@@ -231,6 +231,14 @@ def test_a_time_limit_is_whole_minutes_and_never_rounded_to_none(value: float, s
     assert partition_words(Partition("gpu", max_time_min=value)) == [f"MaxTime={said}"]
 
 
+def test_without_an_agent_cron_does_what_timers_would() -> None:
+    config = example("h100-mig-mps")
+    cron = texts(config._replace(observe=config.observe._replace(agent=False)))["colloc.cron"]
+    assert "\n47 5 * * * root /opt/slurm_colloc/bin/colloc audit run --notify >>" in cron
+    assert "compact" in cron
+    assert "audit run" not in texts(config)["colloc.cron"]
+
+
 def test_what_needs_a_drain_stands_before_what_names_its_tres() -> None:
     order = texts(example("h100-mig-mps"))[ORDER]
     assert order.index("## Drain") < order.index("## `scontrol reconfigure`")
@@ -242,7 +250,7 @@ def test_what_needs_a_drain_stands_before_what_names_its_tres() -> None:
 def test_another_site_file_and_slurm_conf_reach_those_who_need_them() -> None:
     rendered = texts(example("h100-mps"), Host("/opt/x", "/srv/site.toml", "/opt/slurm/etc/slurm.conf"))
     assert "\nCOLLOC_CONF=/srv/site.toml\nSLURM_CONF=/opt/slurm/etc/slurm.conf\n" in rendered["colloc.cron"]
-    for name in ("colloc-agent.service", "colloc-seal.service", "colloc-compact.service"):
+    for name in ("colloc-agent.service", "colloc-seal.service", "colloc-compact.service", "colloc-audit.service"):
         assert "\nEnvironment=COLLOC_CONF=/srv/site.toml\n" in rendered[name]
     assert 'setenv("COLLOC_CONF", "/srv/site.toml")' in rendered["slurm_colloc.lua"]
 

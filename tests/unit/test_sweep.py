@@ -435,6 +435,14 @@ def test_time_without_a_process_is_held_idle(tmp_path: Path) -> None:
     assert only(stored(tmp_path / "d", [run()], sliced)).held_idle_gpu_hours == near(1 / 7)
 
 
+def test_a_gpu_at_work_whose_process_was_gone_when_the_list_was_read_was_not_held_idle(tmp_path: Path) -> None:
+    held = (Holder("GPU-0", "1", None),)
+    quick = [one._replace(processes=(), holders=held) for one in busy(900, 1800, util=30.0, sm=None)]
+    idle = [one._replace(processes=(), holders=held) for one in busy(2700, 3600, util=0.0, sm=0.0)]
+    store = stored(tmp_path, [run()], [*quick, *idle])
+    assert only(store).held_idle_gpu_hours == 0.5
+
+
 def test_the_idle_tail_is_of_all_the_runs_devices(tmp_path: Path) -> None:
     two = run(gres=(Gres("gpu", "h100", 2),))
     first = busy(900, 1800, 2700, util=0.0, sm=0.0)

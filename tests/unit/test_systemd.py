@@ -22,9 +22,19 @@ UNITS = {
     if file.name.endswith((".service", ".timer", ".sysusers.conf"))
 }
 SERVICES = sorted(name for name in UNITS if name.endswith(".service"))
-COMMANDS = {"colloc-agent.service": "agent", "colloc-seal.service": "seal", "colloc-compact.service": "compact"}
+COMMANDS = {
+    "colloc-agent.service": "agent",
+    "colloc-seal.service": "seal",
+    "colloc-compact.service": "compact",
+    "colloc-audit.service": "audit run --notify",
+}
 # systemd's own measure, 0 (nothing allowed) to 10; a service without any of these lines has 9.6.
-MOST_EXPOSURE = {"colloc-agent.service": 2.5, "colloc-seal.service": 1.0, "colloc-compact.service": 1.0}
+MOST_EXPOSURE = {
+    "colloc-agent.service": 2.5,
+    "colloc-seal.service": 1.0,
+    "colloc-compact.service": 1.0,
+    "colloc-audit.service": 2.0,
+}
 
 
 def _settings(name: str) -> dict[str, list[str]]:
@@ -49,7 +59,7 @@ def installed(tmp_path: Path) -> Path:
 
 def test_systemd_understands_every_line(installed: Path) -> None:
     units = [str(path) for path in sorted(installed.glob("colloc-*"))]
-    assert len(units) == 5
+    assert len(units) == 7
     argv = [need_program("systemd-analyze"), "verify", *units]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -66,7 +76,7 @@ def test_systemd_understands_other_folders_and_another_site_file(tmp_path: Path)
         (tmp_path / file.name).write_text(file.text)
     argv = [need_program("systemd-analyze"), "verify", *(str(tmp_path / file.name) for file in units)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert (len(units), done.returncode, done.stderr) == (5, 0, "")
+    assert (len(units), done.returncode, done.stderr) == (7, 0, "")
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -94,9 +104,24 @@ def test_the_agent_sees_processes_and_the_others_have_no_right_at_all() -> None:
     agent = _settings("colloc-agent.service")
     assert not {"ProtectProc", "ProcSubset", "PrivatePIDs", "PrivateUsers", "PrivateDevices"} & agent.keys()
     assert agent["AmbientCapabilities"] == agent["CapabilityBoundingSet"] == ["CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"]
-    for name in ("colloc-seal.service", "colloc-compact.service"):
+    for name in ("colloc-seal.service", "colloc-compact.service", "colloc-audit.service"):
         assert _settings(name)["CapabilityBoundingSet"] == [""]
         assert "AmbientCapabilities" not in _settings(name)
+
+
+def test_findings_are_no_failure_and_errors_are() -> None:
+    assert _settings("colloc-audit.service")["SuccessExitStatus"] == ["1"]
+
+
+def test_the_audit_writes_to_its_own_folder_alone() -> None:
+    settings = _settings("colloc-audit.service")
+    (folder,) = settings["RequiresMountsFor"]
+    assert settings["ReadWritePaths"] == [f"-{folder}"]
+    assert settings["ReadOnlyPaths"] == [f"-{folder.removesuffix('/audit')}"]
+    config = load_site(str(SITE))
+    asked = config._replace(notices=config.notices._replace(textfile="/var/lib/node/colloc.prom"))
+    (unit,) = (file.text for file in render_site(asked, Host("/opt/x")) if file.name == "colloc-audit.service")
+    assert "\nReadWritePaths=-/var/lib/node\n" in unit
 
 
 FILES = ("cgroup", "stat", "cmdline", "status", "environ", "io")

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection
 from datetime import tzinfo
 
-from slurm_colloc.accounting.sources.sacct import Parsed, bounded, checked, parse_time
+from slurm_colloc.accounting.sources.sacct import Parsed, bounded, checked, parse_limit, parse_time
 from slurm_colloc.errors import InputError
 from slurm_colloc.measured import AllocationRow
 from slurm_colloc.slurm.gres import parse_gres
@@ -21,7 +21,8 @@ from slurm_colloc.slurm.gres import parse_gres
 _FROM_USER = (
     r" UserId=(?P<user>[^(]{0,256}+)\(\d++\) GroupId=\S++ )"
     r"(?>.*? Account=(?P<account>\S*+) QOS=(?P<qos>\S*+) )(?>.*?(?<!\S)JobState=(?P<state>\S++) )"
-    r"(?>.*? SubmitTime=(?P<submit>\S++) )(?>.*? StartTime=(?P<start>\S++) EndTime=(?P<end>\S++) )"
+    r"(?>.*? TimeLimit=(?P<limit>\S++) )(?>.*? SubmitTime=(?P<submit>\S++) )"
+    r"(?>.*? StartTime=(?P<start>\S++) EndTime=(?P<end>\S++) )"
     r"(?>.*? Partition=(?P<partition>\S*+) )(?>.*? NodeList=(?P<nodes>\S*+) )"
     r"(?:.*?(?<!\S)JOB_GRES=(?P<gres>\S++))?"
 )
@@ -93,6 +94,7 @@ def _row(match: re.Match[str], cluster: str, zone: tzinfo | None) -> AllocationR
             gres=() if state in _NEVER_RAN else parse_gres(match["gres"] or ""),
             node_list=match["nodes"],
             job_name=_BEHIND_NAME.sub("", match["name"], count=1),
+            limit_min=parse_limit(match["limit"]),
         )
     )
 

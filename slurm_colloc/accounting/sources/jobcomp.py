@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from datetime import tzinfo
 
-from slurm_colloc.accounting.sources.sacct import Parsed, bounded, checked, parse_time
+from slurm_colloc.accounting.sources.sacct import Parsed, bounded, checked, parse_limit, parse_time
 from slurm_colloc.errors import InputError
 from slurm_colloc.measured import AllocationRow
 from slurm_colloc.slurm.gres import parse_tres_gres
@@ -27,7 +27,7 @@ _FROM_FOLDER = (
     rf"(?P<wckey>.*?){_FROM_WCKEY}"
 )
 _FROM_NAME = (
-    r" JobState=(?P<state>\S++) Partition=(?P<partition>\S*+) TimeLimit=\S++ StartTime=(?P<start>\S++)"
+    r" JobState=(?P<state>\S++) Partition=(?P<partition>\S*+) TimeLimit=(?P<limit>\S++) StartTime=(?P<start>\S++)"
     r" EndTime=(?P<end>\S++) NodeList=(?P<nodes>\S*+) NodeCnt=\d++ ProcCnt=\d++ WorkDir=)"
     rf"(?>(?P<folder>.*?){_FROM_FOLDER}"
 )
@@ -100,6 +100,7 @@ def _row(line: str, zone: tzinfo | None) -> AllocationRow:
             gres=parse_tres_gres(match["tres"]) if ran else (),
             node_list=match["nodes"] if ran else "",
             job_name=match["name"],
+            limit_min=parse_limit(match["limit"]),
         )
     )
 

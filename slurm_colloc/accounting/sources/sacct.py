@@ -7,9 +7,11 @@ pipes and newlines stay whole. The header says what the delimiter is, so that a 
 (docs/how-to/accounting.md) is read as live rows are.
 """
 
+import math
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, tzinfo
 from typing import NamedTuple
 
@@ -18,6 +20,7 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.measured import AllocationRow
 from slurm_colloc.process import ask
 from slurm_colloc.slurm.gres import SHOWN
+from slurm_colloc.units import time_limit_min
 
 # JobName comes last: in text with an ordinary delimiter it may hold that delimiter, and then the rest is the name.
 FIELDS = (
@@ -29,7 +32,9 @@ DAY_S = 86400
 _EPOCH_DIGITS = 11  # until the year 5138
 _MOST_REASONS = 20
 # Without ElapsedRaw nobody knows of a copied text how long its unfinished runs had run.
-_EXPORT = (*FIELDS[:-1], "ElapsedRaw", FIELDS[-1])
+# TimelimitRaw is of no use to reports, and a text without it is read as before.
+LIMIT = "TimelimitRaw"
+_EXPORT = (*FIELDS[:-1], LIMIT, "ElapsedRaw", FIELDS[-1])
 
 
 class Parsed(NamedTuple):
@@ -165,6 +170,14 @@ def checked(row: AllocationRow) -> AllocationRow:
     if row.start_s is not None and row.end_s is not None and row.end_s < row.start_s:
         raise InputError("the run ends before it starts")
     return row
+
+
+def parse_limit(text: str) -> int | None:
+    """Return the minutes of a time limit as Slurm prints it; None where there is none (UNLIMITED), or it says none."""
+    with suppress(InputError):
+        limit_min = time_limit_min(text)
+        return None if math.isinf(limit_min) else int(limit_min)
+    return None
 
 
 def parse_time(text: str, zone: tzinfo | None) -> int | None:

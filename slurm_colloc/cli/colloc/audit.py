@@ -1,27 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc audit: rules over measured use."""
 
-import json
 import shlex
-from typing import Annotated
+import sys
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from slurm_colloc.accounting.strays import stray_use
-from slurm_colloc.accounting.sweep import Window, sweep, usages_of
-from slurm_colloc.accounting.usage import group_usage
-from slurm_colloc.audit.rules import RULES, run_rules
-from slurm_colloc.cli.colloc.output import site_or_none, window, write
+from slurm_colloc.accounting.audited import answer, make_audited
+from slurm_colloc.accounting.sweep import Window, sweep_to_file
+from slurm_colloc.accounting.usage import whole_usage
+from slurm_colloc.audit.rules import Entry, choose, entries, findings, question
+from slurm_colloc.audited import Finding
+from slurm_colloc.cli.colloc.audit_backtest import backtest
+from slurm_colloc.cli.colloc.audit_calendar import calendar
+from slurm_colloc.cli.colloc.audit_explain import explain
+from slurm_colloc.cli.colloc.audit_import import import_
+from slurm_colloc.cli.colloc.audit_notify import notify
+from slurm_colloc.cli.colloc.audit_outbox import ack, optout, outbox
+from slurm_colloc.cli.colloc.output import site, site_or_none, window, write
 from slurm_colloc.cli.colloc.seen import seen_store
 from slurm_colloc.clock import now
-from slurm_colloc.config import Audit
-from slurm_colloc.errors import InputError, StoreError
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.config_audit import Audit
+from slurm_colloc.errors import InputError, UnknownError
 from slurm_colloc.measured import GroupUsage
-from slurm_colloc.model import Finding
-from slurm_colloc.report.text import printable, stamp
+from slurm_colloc.placement.fitted import sm_edges
+from slurm_colloc.report.findings import Audited, as_json, as_text
+from slurm_colloc.units import counted
 
-SCHEMA = 1
 app = typer.Typer(no_args_is_help=True, help="Rules over measured use; they name nobody on weak evidence.")
+app.command("import")(import_)
+for _command in (explain, backtest, calendar, ack, optout, outbox):
+    app.command()(_command)
+_FORMS = ("text", "json")
+_WINDOW = ("7d", "now")
 
 
 @app.command("run")
@@ -29,77 +44,89 @@ def run_audit(
     since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "7d",
     until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
     form: Annotated[str, typer.Option("--format", help="text or json")] = "text",
+    rule: Annotated[list[str] | None, typer.Option("--rule", help="only these, by name or code")] = None,
+    user: Annotated[str, typer.Option("--user", help="only findings about this user")] = "",
+    subject: Annotated[str, typer.Option("--subject", help="only findings about this node, job or application")] = "",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+    tell: Annotated[bool, typer.Option("--notify", help="for cron: do what site.toml's [notices] says")] = False,
+    textfile: Annotated[str, typer.Option("--textfile", help="with it: file for Prometheus")] = "",
+    json_lines: Annotated[str, typer.Option("--json-lines", help="with it: file to add findings to")] = "",
+    webhook: Annotated[str, typer.Option("--webhook", help="with it: URL to post counts to")] = "",
 ) -> None:
-    """Print findings; exit status 0 clean, 1 findings, 2 error."""
-    if form not in ("text", "json"):
+    """Print findings; exit status 0 clean, 1 findings, 2 error, 3 nothing could be judged."""
+    if form not in _FORMS:
         raise InputError(f"--format '{form}' is neither text nor json")
-    start, end = window(since, until)
-    config = site_or_none()
-    bounds = config.audit if config else Audit()
-    source = seen_store(store, config)
+    outlets = {"textfile": textfile, "json_lines": json_lines, "webhook": webhook}
+    given: dict[str, Any] = {name: value for name, value in outlets.items() if value}
+    if not tell:
+        if given:
+            raise InputError("--textfile, --json-lines and --webhook are for --notify")
+        asked = _Asked(site_or_none(), tuple(rule or ()), user, subject, store, form)
+        seen, found = _look(asked, *window(since, until))
+        _end(seen, 1 if found else 0)
+    if (since, until) != _WINDOW or user or subject:
+        raise InputError("--notify looks at everybody, by 'notices.window_days'; leave the other options out")
+    config = site()
+    config = config._replace(notices=config.notices._replace(**given))
+    asked = _Asked(config, tuple(rule or ()), "", "", store, form)
+    show = sys.stdout.write if form == "text" else len
+    status, noticed = notify(config, asked.entries, partial(_look, asked), show)
+    _end(noticed.seen, status)
+
+
+class _Asked(NamedTuple):
+    config: SiteConfig | None
+    rules: tuple[str, ...]
+    user: str
+    subject: str
+    store: str
+    form: str
+
+    @property
+    def audit(self) -> Audit:
+        return self.config.audit if self.config else Audit()
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return choose(entries(self.audit), self.rules)
+
+
+def _look(asked: _Asked, start: datetime, end: datetime) -> tuple[Audited, list[Finding]]:
+    """Print and return what is found in [start, end)."""
+    chosen = asked.entries
+    options = f"--since {start.isoformat()} --until {end.isoformat()}"
+    if asked.store:
+        options += f" --store {shlex.quote(asked.store)}"
+    source = seen_store(asked.store, asked.config)
     with source.connect(start.timestamp(), end.timestamp()) as database:
-        sweep(database, source, Window(start.timestamp(), end.timestamp(), now()))
-        usages = usages_of(database)
-        *_, whole = group_usage(database, "user")
-        strays = stray_use(database)
-    audited = run_rules(usages, strays, bounds)
-    if not audited.runs_judged:
-        raise StoreError(
-            f"nothing can be said of {_count(whole.jobs, 'GPU run')} from {stamp(start)} to {stamp(end)}: {_why(whole)}"
-        )
-    findings = [_with_store(finding, store) for finding in audited.findings]
-    if form == "json":
-        shown = {
-            "schema": SCHEMA,
-            "since": start.isoformat(),
-            "until": end.isoformat(),
-            "runs": whole.jobs,
-            "runs_measured": whole.jobs_measured,
-            "runs_judged": audited.runs_judged,
-            "coverage_pct": whole.coverage_pct,
-            "rules": list(RULES),
-            "visible": source.visible.whose,
-            "findings": [finding._asdict() for finding in findings],
-        }
-        write(json.dumps(shown, indent=2) + "\n", "")
-    else:
-        write("".join(_lines(finding) for finding in findings), "")
-        write(
-            f"{_count(len(findings), 'finding')} by {_count(len(RULES), 'rule')} over {_count(whole.jobs, 'GPU run')}, "
-            f"{audited.runs_judged} of them measured well enough to be judged{_coverage(whole.coverage_pct)}, "
-            f"{stamp(start)} to {stamp(end)}\n",
-            "",
-        )
-        if source.visible.whose:
-            write(f"{printable(source.visible.whose)}\n", "")
-    if findings:
-        raise typer.Exit(1)
+        config = asked.config
+        edges = sm_edges(config) if config else ()
+        sweep_to_file(database, source, Window(start.timestamp(), end.timestamp(), now()), edges)
+        make_audited(database, config)
+        answers = [(entry, answer(database, question(entry, asked.audit))) for entry in chosen]
+        whole = whole_usage(database)
+    found = [
+        one
+        for entry, of in answers
+        for one in findings(entry, of, options)
+        if asked.user in ("", one.user) and asked.subject in ("", one.subject)
+    ]
+    judged = {entry.name: (of.rows, of.judged) for entry, of in answers}
+    accounted = tuple(entry.name for entry in chosen if entry.rule.accounted)
+    seen = Audited(start, end, whole, judged, source.visible.whose, accounted)
+    write(as_json(seen, found) if asked.form == "json" else as_text(seen, found), "")
+    return seen, found
 
 
-def _why(whole: GroupUsage) -> str:
+def _end(seen: Audited, status: int) -> NoReturn:
+    if not seen.judged:
+        raise UnknownError(f"nothing can be said of {counted(seen.whole.jobs, 'GPU run')}: {_why_not(seen.whole)}")
+    raise typer.Exit(status)
+
+
+def _why_not(whole: GroupUsage) -> str:
     if not whole.jobs:
         return "there is none; does 'colloc ingest' still run?"
     if not whole.jobs_measured:
         return "not one was measured; does 'colloc agent' run on the nodes?"
     return f"{whole.jobs_measured} were measured, none by samples of enough of its time"
-
-
-def _with_store(finding: Finding, store: str) -> Finding:
-    ours = store and finding.reproduce.startswith("colloc ")
-    return finding._replace(reproduce=f"{finding.reproduce} --store {shlex.quote(store)}") if ours else finding
-
-
-def _lines(finding: Finding) -> str:
-    return (
-        f"{finding.code} {finding.severity}: {printable(finding.subject)}: {printable(finding.evidence)}\n"
-        f"    do: {finding.remedy}\n    see: {printable(finding.reproduce)}\n"
-    )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _coverage(percent: float | None) -> str:
-    return "" if percent is None else f" ({percent:.0f} % of all GPU-hours sampled)"

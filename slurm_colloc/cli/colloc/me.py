@@ -20,7 +20,8 @@ from slurm_colloc.cli.colloc.output import site_or_none, state_folder, window, w
 from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.clock import now
-from slurm_colloc.config import Audit, SiteConfig, user_data_folder
+from slurm_colloc.config import SiteConfig, user_data_folder
+from slurm_colloc.config_audit import Audit
 from slurm_colloc.errors import CollocError, InputError
 from slurm_colloc.history.lookup import look_up
 from slurm_colloc.history.records import read_decisions

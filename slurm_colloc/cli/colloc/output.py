@@ -120,16 +120,34 @@ def _moment(text: str, present: datetime) -> datetime:
     Raises:
         InputError: anything else.
     """
-    units = {"d": "days", "h": "hours", "m": "minutes"}
     if text == "now":
         return present
-    if text[-1:] in units and text[:-1].isascii() and text[:-1].isdigit() and len(text) < 7:
-        return present - timedelta(**{units[text[-1]]: int(text[:-1])})
+    if (back := _span(text)) is not None:
+        return present - back
     try:
         found = datetime.fromisoformat(text)
         return found if found.tzinfo else found.astimezone()
     except (ValueError, OverflowError):
         raise InputError(f"time '{text}' is neither ISO 8601, 'now', nor a span such as 7d or 12h") from None
+
+
+def _span(text: str) -> timedelta | None:
+    units = {"d": "days", "h": "hours", "m": "minutes"}
+    if text[-1:] in units and text[:-1].isascii() and text[:-1].isdigit() and len(text) < 7:
+        return timedelta(**{units[text[-1]]: int(text[:-1])})
+    return None
+
+
+def span(option: str, text: str) -> timedelta:
+    """Return a length of time given as ``7d`` or ``12h``.
+
+    Raises:
+        InputError: it is none, or 0.
+    """
+    found = _span(text)
+    if not found:
+        raise InputError(f"{option} '{text}' is no span such as 7d or 12h")
+    return found
 
 
 def window(since: str, until: str) -> tuple[datetime, datetime]:

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs and nodes as audit rules see them, and the answers to what they ask: all of it where it lies."""
+
+import re
+from typing import Any
+
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.accounting import node_shapes
+from slurm_colloc.accounting.decisions import OF_DECIDED_RUNS
+from slurm_colloc.accounting.fits import make_run_fits
+from slurm_colloc.accounting.parquet import make_rows
+from slurm_colloc.audited import Answer, JobLine, Question, Subject
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.placement.fitted import sm_edges
+
+# What rules may use of a run, column -> meaning. NULL is not known.
+RUN_COLUMNS = {
+    "cluster": "ClusterName",
+    "user": "who ran it",
+    "account": "account",
+    "partition": "partition",
+    "qos": "QOS",
+    "state": "Slurm's state of the run, as it was at the window's end",
+    "job_id": "as users write it, with the array's task",
+    "job_name": "its name",
+    "kind": "gres types",
+    "shown": "the gres in Slurm's words",
+    "model": "the driver's name of its whole GPUs, empty where not known",
+    "whole": "it had whole GPUs only",
+    "devices": "GPUs and slices",
+    "gpus": "whole-GPU equivalents, NULL where a share's size is not known",
+    "blocked": "GPUs that nobody else could have meanwhile, by compute slices, NULL for a share",
+    "cpus": "CPUs given, over all nodes, NULL where not known",
+    "mem_given_mib": "host memory given, over all nodes, NULL where not known",
+    "nodes": "nodes given, NULL where not known",
+    "limit_min": "its time limit in minutes, NULL where there is none or it is not known",
+    "start_s": "when it began",
+    "end_s": "when it ended, NULL while it runs: of a past window, as it was at its end",
+    "from_s": "from when it is inside the window",
+    "to_s": "until when it is inside the window, or was known to run",
+    "span_s": "seconds inside the window",
+    "suspended_s": "seconds of all of it in which it was suspended; nobody knows which",
+    "allocated": "GPU-hours inside the window, suspensions left out",
+    "held": "GPU-hours kept from others, NULL where not known",
+    "util_measured": "allocated GPU-hours for which GPU_UTIL is known",
+    "util_used": "GPU_UTIL over these, in GPU-hours",
+    "sm_measured": "allocated GPU-hours for which SM activity is known",
+    "sm_used": "SM activity over these, in GPU-hours",
+    "peak_mib": "peak of GPU memory of the run, over its devices of one node at one time",
+    "coverage_pct": "sampled part of its device time, NULL where the source records none",
+    "shared_hours": "device-hours that it was seen to share",
+    "held_idle_hours": "GPU-hours, by compute slices, sampled without a process of the run or work on its device; "
+    "of a share hours of its whole GPU",
+    "direct_s": "device-seconds sampled with a process of the run that was no client of MPS, NULL where not known",
+    "blackout_s": "seconds in which SM activity read 0 beside a GPU_UTIL of 10 % or more: its counters were taken away",
+    "tail_s": "seconds from its last activity to its last reading, NULL where readings are coarser than a minute",
+    "unseen_s": "seconds from its last reading to to_s, NULL where it has none",
+    "cores": "CPU cores kept busy on average while sampled",
+    "host_mem_mib": "peak of host memory on one node",
+    "read_mib": "bytes read while sampled",
+    "written_mib": "bytes written while sampled",
+    "methods": "how its use was told from others'",
+    "strong": "each of these is a measurement of this run alone",
+    "signature": "what csub knows its job by, NULL where csub decided nothing",
+    "mode": "the sharing mode that csub chose, NULL where it decided nothing",
+    "gpu_mem_q99_mib": "the GPU memory that csub took it to need, NULL where it decided nothing or did not know",
+    "csub_asked": "csub decided of a job of its user's with its id, at any time",
+    "csub_there": "csub decided of some job of its cluster, at any time",
+    "fit_judged": "whole GPUs, and it is known what it would have fitted, by the rule of 'colloc report'",
+    "fit_unit": "the piece of a GPU that it would have fitted, NULL where none holds it, or where that is not known",
+    "fit_gpus": "what that piece is worth in whole GPUs",
+    **node_shapes.COLUMNS,
+}
+# Of what csub decided, which few runs have, column -> type.
+_KEY_KINDS = {"cluster": "VARCHAR", "job_id_raw": "VARCHAR", "start_s": "BIGINT"}
+_KEY = ", ".join(_KEY_KINDS)
+_DECIDED = {"signature": "VARCHAR", "mode": "VARCHAR", "gpu_mem_q99_mib": "DOUBLE"}
+_FITTED = {"fit_judged": "BOOLEAN", "fit_unit": "VARCHAR", "fit_gpus": "DOUBLE"}
+# What rules may use of a node.
+NODE_COLUMNS = {
+    "cluster": "ClusterName",
+    "node": "its name",
+    "gpus": "GPUs and slices that it is about",
+    "stray_hours": "hours of GPUs and slices with processes outside any job",
+}
+_STRONG = """
+len(methods) > 0 AND len(list_filter(methods, lambda one: one NOT IN ('measured', 'whole device'))) = 0
+AND (shared_hours = 0 OR NOT list_contains(methods, 'whole device'))
+"""
+_MADE = ("strong", "csub_asked", "csub_there", *_DECIDED, *_FITTED)
+_RUNS = f"""
+CREATE TEMP VIEW audited_runs AS
+SELECT {", ".join(f'"{name}"' for name in RUN_COLUMNS if name not in _MADE)},
+       {_STRONG} AS strong, {", ".join(_DECIDED)},
+       {", ".join(f"if(fit_judged, {name}, NULL) AS {name}" for name in _FITTED)},
+       cluster IN (SELECT cluster FROM decisions) AS csub_there,
+       (cluster, "user", split_part(job_id, '_', 1)) IN (SELECT (cluster, "user", job_id) FROM decisions) AS csub_asked,
+       job_id_raw || '@' || start_s AS run
+FROM (SELECT * REPLACE (if(end_s > to_s, NULL, end_s) AS end_s, if(end_s > to_s, 'RUNNING', state) AS state) FROM usage)
+LEFT JOIN node_shapes USING (cluster, kind, "partition")
+LEFT JOIN decided USING ({_KEY}) LEFT JOIN run_fits USING ({_KEY})
+"""
+_MADE_DECIDED = f"CREATE TEMP TABLE decided AS SELECT {_KEY}, {', '.join(_DECIDED)} FROM ({OF_DECIDED_RUNS})"
+_NODES = """
+CREATE TEMP TABLE audited_nodes AS
+SELECT cluster, node, '' AS "user", '' AS account, '' AS "partition", '' AS qos, '' AS job_id, '' AS job_name,
+       '' AS shown, '' AS kind, min(stray_last_s) AS start_s, NULL AS end_s, max(stray_last_s) AS to_s,
+       NULL::DOUBLE AS span_s, NULL::DOUBLE AS coverage_pct, []::VARCHAR[] AS methods,
+       count(DISTINCT uuid) FILTER (stray_us > 0) AS gpus, sum(stray_us) / 3.6e9 AS stray_hours,
+       stray_hours AS allocated, node || '@' || floor(max(stray_last_s) / 86400) AS run
+FROM device_parts GROUP BY cluster, node
+"""
+_WORST = 5
+_ASK = f"""
+WITH totals AS (
+    SELECT count(*) AS rows_in, count(*) FILTER ({{judged}}) AS rows_judged FROM {{source}} WHERE {{scope}}
+),
+marked AS (
+    SELECT *, {{subject}} AS subject, coalesce(({{found}}), false) AS found
+    FROM {{source}} WHERE ({{scope}}) AND ({{judged}})
+),
+hours AS (SELECT *, if(found, coalesce(({{hours}})::DOUBLE, 0), 0) AS found_hours FROM marked),
+subjects AS (
+    SELECT cluster, subject, max("user") AS "user", count(*) AS judged, count(*) FILTER (found) AS found,
+           sum(found_hours::DECIMAL(38, 12))::DOUBLE AS gpu_hours,
+           coalesce(sum(allocated::DECIMAL(38, 12)), 0)::DOUBLE AS judged_hours,
+           min(coverage_pct) FILTER (found) AS coverage_pct,
+           list_sort(list_distinct(flatten(list(DISTINCT methods) FILTER (found)))) AS methods,
+           -- Which runs, whatever their order.
+           to_hex(bit_xor(md5_number_lower(run)) FILTER (found)) AS evidence,
+           max_by({{{{'job_id': job_id, 'job_name': job_name, 'gres': shown, 'partition': "partition",
+                      'start_s': start_s::DOUBLE, 'gpu_hours': found_hours}}}},
+                  (found_hours, -start_s, job_id), {_WORST}) FILTER (found) AS runs,
+           ({{label}})::VARCHAR AS label,
+           max(if(end_s IS NULL, to_s, start_s)) FILTER (found)::DOUBLE AS newest_s
+           {{figures}}
+    FROM hours GROUP BY cluster, subject HAVING count(*) FILTER (found) > 0
+)
+SELECT t.rows_in, t.rows_judged, s.*
+FROM totals t LEFT JOIN subjects s ON true ORDER BY s.gpu_hours DESC, s.cluster, s.subject
+"""
+_BEFORE_FIGURES = 15
+
+
+def make_audited(database: DuckDBPyConnection, config: SiteConfig | None = None) -> None:
+    """Make ``audited_runs`` and ``audited_nodes`` of a database that was swept, and what they are made of.
+
+    With ``config`` it must have been swept by that site's edges, ``sm_edges``.
+    """
+    node_shapes.make_node_shapes(database, config)
+    if database.execute("SELECT 1 FROM decisions LIMIT 1").fetchone():
+        database.execute(_MADE_DECIDED)
+    else:
+        make_rows(database, "decided", _KEY_KINDS | _DECIDED, [])
+    if config and sm_edges(config):
+        make_run_fits(database, config)
+    else:
+        make_rows(database, "run_fits", _KEY_KINDS | _FITTED, [])
+    database.execute(_RUNS)
+    database.execute(_NODES)
+
+
+def answer(database: DuckDBPyConnection, question: Question) -> Answer:
+    """Return what a rule's question finds, those subjects first of which most GPU-hours are."""
+    figures = "".join(f', ({sql}) AS "{name}"' for name, sql in question.figures.items())
+    query = _ASK.format(
+        source=question.source,
+        scope=question.scope or "true",
+        judged=question.judged,
+        subject=question.subject,
+        found=question.found,
+        hours=question.hours,
+        figures=figures,
+        label=question.label,
+    )
+    used = {name: value for name, value in question.parameters.items() if re.search(rf"\${name}\b", query)}
+    rows = database.execute(query, used).fetchall()
+    subjects = [_subject(row, tuple(question.figures)) for row in rows if row[3] is not None]
+    return Answer(int(rows[0][0]), int(rows[0][1]), tuple(subjects))
+
+
+def _subject(row: tuple[Any, ...], figures: tuple[str, ...]) -> Subject:
+    _, _, cluster, name, user, judged, found, hours, judged_hours, coverage_pct, methods, evidence, runs, *last = row[
+        :_BEFORE_FIGURES
+    ]
+    label, newest_s = last
+    return Subject(
+        cluster=cluster,
+        name=name,
+        user=user,
+        judged=judged,
+        found=found,
+        gpu_hours=hours,
+        judged_gpu_hours=judged_hours,
+        coverage_pct=coverage_pct,
+        methods=tuple(methods or ()),
+        evidence=evidence,
+        worst=tuple(JobLine(**run) for run in runs),
+        label=label or "",
+        newest_s=newest_s,
+        figures=dict(zip(figures, row[_BEFORE_FIGURES:], strict=True)),
+    )

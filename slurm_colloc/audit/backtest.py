@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules over past windows as cron would have run them: whom they would have named, and who would have had mail.
+
+All of it is pure: each run's findings come in, what would have gone out comes back.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from itertools import chain, pairwise
+from math import fsum
+from typing import NamedTuple
+
+from slurm_colloc.audit.ladder import ACCEPTED, ACTION, DONE, FIRST, NOTHING, SECOND, Key, Told, key_of, plan
+from slurm_colloc.audit.rule import RUNS
+from slurm_colloc.audit.rules import Entry
+from slurm_colloc.audited import Finding
+from slurm_colloc.backtested import Step, Tally
+from slurm_colloc.config_audit import Notices
+from slurm_colloc.errors import ConfigError
+
+Works = Callable[[date], bool]
+
+
+class Ran(NamedTuple):
+    """One run: its window, what there was, what each rule had (rows in its scope, rows judged), and what it found.
+
+    ``found`` has for each finding a number for each run behind it.
+    """
+
+    since: datetime
+    until: datetime
+    runs: int
+    runs_measured: int
+    coverage_pct: float | None
+    judged: Mapping[str, tuple[int, int]]
+    findings: tuple[Finding, ...]
+    found: Mapping[Key, frozenset[int]]
+
+
+class Notice(NamedTuple):
+    """A step of the ladder that would have been taken: FIRST and SECOND by that day's mail, or ACTION."""
+
+    key: Key
+    user: str
+    step: int
+    day: date
+
+
+def windows(since: datetime, until: datetime, step: timedelta, window: timedelta) -> list[tuple[datetime, datetime]]:
+    """Return the windows of the runs in (since, until], the last of which ends ``until``, in whole seconds.
+
+    The first of them may reach back before ``since``.
+    """
+    last = until.replace(microsecond=0)
+    count = -(-(last - since) // step)
+    ends = [last - number * step for number in reversed(range(count))]
+    return [(end - window, end) for end in ends if end > since]
+
+
+def mail_day(at: datetime, step: timedelta, works: Works) -> date | None:
+    """Return the day on which a run's mails go: its own, or of a day without mails the next that has them.
+
+    None where a run comes before that: what was found then is told by that one.
+
+    Raises:
+        ConfigError: there is no such day within a year.
+    """
+    for days in range(366):
+        day = at.date() + timedelta(days=days)
+        if works(day):
+            return None if days and (at + step).date() <= day else day
+    raise ConfigError("'notices.workdays' and 'notices.holidays' leave no day of a year on which mails go")
+
+
+def would_notify(ran: Sequence[Ran], step: timedelta, settings: Notices, works: Works) -> list[list[Notice]]:
+    """Return whom each run would have told of what, if every mail was accepted and nobody waived anything."""
+    told: dict[Key, list[Told]] = {}
+    notices = []
+    for run in ran:
+        day, at_s = mail_day(run.until, step, works), run.until.timestamp()
+        due = plan(run.findings, chain.from_iterable(told.values()), (), at_s, settings, works=day is not None)
+        made = [one for one in due if one.step != NOTHING]
+        for finding in run.findings:
+            before = told.get(key_of(finding))
+            if before:
+                told[key_of(finding)] = [one._replace(last_seen_s=at_s) for one in before]
+        for one in made:
+            key = key_of(one.finding)
+            state = DONE if one.step == ACTION else ACCEPTED
+            step_told = Told(*key, one.finding.digest, one.step, at_s, at_s, "", state)
+            told.setdefault(key, []).append(step_told)
+        notices.append([Notice(key_of(one.finding), one.finding.user, one.step, day) for one in made if day])
+    return notices
+
+
+def steps_of(
+    ran: Sequence[Ran], notices: Sequence[Sequence[Notice]], known: Sequence[Entry], step: timedelta, works: Works
+) -> tuple[Step, ...]:
+    """Return what came of each run."""
+    return tuple(
+        Step(
+            run.since,
+            run.until,
+            mail_day(run.until, step, works),
+            run.runs,
+            run.runs_measured,
+            run.coverage_pct,
+            _all_rules([run], [made], known),
+            tuple(_tally([run], [made], entry) for entry in known),
+        )
+        for run, made in zip(ran, notices, strict=True)
+    )
+
+
+def in_all(
+    ran: Sequence[Ran], notices: Sequence[Sequence[Notice]], known: Sequence[Entry]
+) -> tuple[tuple[Tally, ...], Tally]:
+    """Return what came of all runs, by rule and of all rules."""
+    return tuple(_tally(ran, notices, entry) for entry in known), _all_rules(ran, notices, known)
+
+
+def _tally(ran: Sequence[Ran], notices: Sequence[Sequence[Notice]], entry: Entry) -> Tally:
+    apart = all(before.until <= after.since for before, after in pairwise(ran))
+    return _counted(ran, notices, (entry,), entry.name, entry.rule.code, summed=apart)
+
+
+def _all_rules(ran: Sequence[Ran], notices: Sequence[Sequence[Notice]], known: Sequence[Entry]) -> Tally:
+    return _counted(ran, notices, known, "", "", summed=False)
+
+
+def _counted(
+    ran: Sequence[Ran], notices: Sequence[Sequence[Notice]], of: Sequence[Entry], name: str, code: str, *, summed: bool
+) -> Tally:
+    names, jobs_of = {entry.name for entry in of}, {entry.name for entry in of if entry.rule.source == RUNS}
+    judged = sum(any(_could_judge(run, one) for one in names) for run in ran)
+    if not judged:
+        return Tally(name, code, len(ran), 0, *[None] * 8)
+    found = [(run, finding) for run in ran for finding in run.findings if finding.rule in names]
+    made = [notice for of_run in notices for notice in of_run if notice.key[0] in names]
+    jobs = (run.found[key_of(finding)] for run, finding in found if finding.rule in jobs_of)
+    return Tally(
+        rule=name,
+        code=code,
+        steps=len(ran),
+        steps_judged=judged,
+        findings=len(found),
+        users=len({finding.user for _, finding in found if finding.user}),
+        jobs=len(frozenset().union(*jobs)) if jobs_of else None,
+        gpu_hours=fsum(finding.gpu_hours for _, finding in found) if summed else None,
+        first_notices=sum(notice.step == FIRST for notice in made),
+        second_notices=sum(notice.step == SECOND for notice in made),
+        mails=len({(notice.user, notice.day) for notice in made if notice.step != ACTION}),
+        actions=sum(notice.step == ACTION for notice in made),
+    )
+
+
+def _could_judge(run: Ran, name: str) -> bool:
+    """Return whether a rule could have found something, or had nothing to look at while others had."""
+    rows, judged = run.judged.get(name, (0, 0))
+    return judged > 0 or (rows == 0 and any(count > 0 for _, count in run.judged.values()))

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""COL003: low use of GPUs.
+
+Over the window a user's GPUs were busy for less than a bound: SM activity over the allocated hours for which it is
+known (used over measured GPU-hours, so that a long run counts for more than a short one). A run without SM activity
+counts by GPU_UTIL for none of it: GPU_UTIL says that a kernel ran, not how much of the GPU it used, and so may be high
+where this is low; both are named.
+
+Runs at zero use are COL001's and COL006's, and are left out; so are runs in which the profiling counters were taken
+away, suspended ones, and short ones, whose readings are in good part of the time before and after them.
+job_defense_shield calls it low-gpu-efficiency, and judges it by GPU_UTIL.
+"""
+
+from slurm_colloc.audit.rule import AWAKE, LONG, SHORTEST, SM_SURE, Bound, Bounds, Rule, Said
+from slurm_colloc.audit.words import hours, runs, seen
+from slurm_colloc.audited import Subject
+
+
+def _say(subject: Subject, bounds: Bounds) -> Said | None:
+    used, util_pct = subject.figures["used"], subject.figures["util_pct"]
+    if used is None or subject.gpu_hours < bounds["min_gpu_hours"] or subject.gpu_hours <= 0:
+        return None
+    busy_pct, share_pct = 100 * used / subject.gpu_hours, 100 * subject.gpu_hours / subject.judged_gpu_hours
+    if busy_pct >= bounds["below_pct"]:
+        return None
+    beside = "" if util_pct is None else f", while a kernel, however small, ran {util_pct:.0f} % of the time (GPU_UTIL)"
+    return Said(
+        f"SM activity of {busy_pct:.0f} % over {hours(subject.gpu_hours)} of {runs(subject)} ({share_pct:.0f} % of "
+        f"what can be judged){beside}, {seen(subject)}; the site's bound is {bounds['below_pct']:g} % of at least "
+        f"{hours(bounds['min_gpu_hours'])}",
+        "look at one of them with 'colloc job'; csub shares a GPU among jobs that leave most of it idle",
+    )
+
+
+RULE = Rule(
+    code="COL003",
+    name="low use",
+    title="GPUs used little",
+    documentation=__doc__ or "",
+    bounds={
+        "below_pct": Bound(25.0, "SM activity in percent, weighted by time, below which it speaks"),
+        "min_gpu_hours": Bound(50.0, "measured GPU-hours in the window, of one user, from which it speaks"),
+        "shortest_min": SHORTEST,
+    },
+    judged=f"{SM_SURE} AND {AWAKE} AND {LONG} AND allocated > 0",
+    found="sm_used > 0",
+    hours="sm_measured",
+    figures={
+        "used": "sum(sm_used::DECIMAL(38, 12)) FILTER (found)::DOUBLE",
+        "util_pct": "100 * sum(util_used::DECIMAL(38, 12)) FILTER (found)::DOUBLE "
+        "/ nullif(sum(util_measured::DECIMAL(38, 12)) FILTER (found AND util_used IS NOT NULL)::DOUBLE, 0)",
+    },
+    say=_say,
+)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rule says of itself, and what a site made of it."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from slurm_colloc.audit.rules import RULES, Entry
+from slurm_colloc.errors import InputError
+
+
+def listed(known: Sequence[Entry]) -> str:
+    """Return a line for each entry: its code, the rule's name, whether it is on, and its own name where it has one."""
+    widest = max(len(entry.rule.name) for entry in known)
+    lines = []
+    for entry in known:
+        own = f"  ({entry.name})" if entry.name != entry.rule.code else ""
+        state = "on " if entry.settings.enabled else "off"
+        lines.append(f"{entry.rule.code}  {entry.rule.name:{widest}}  {state}  {entry.rule.title}{own}")
+    return "\n".join(lines) + "\n"
+
+
+def explained(known: Sequence[Entry], wanted: str) -> str:
+    """Return the documentation of a rule, and its bounds: what they mean, their defaults, and what the site says.
+
+    Args:
+        known: all entries, those that are off, too.
+        wanted: a code, a rule's name, or an entry's.
+
+    Raises:
+        InputError: it is none of them.
+    """
+    chosen = [entry for entry in known if wanted in (entry.name, entry.rule.code, entry.rule.name)]
+    if not chosen:
+        names = dict.fromkeys((*RULES, *(entry.rule.name for entry in known), *(entry.name for entry in known)))
+        near = get_close_matches(wanted, list(names), n=1)
+        meant = f"did you mean '{near[0]}'?" if near else "'colloc audit explain' lists all"
+        raise InputError(f"no rule is called '{wanted}'; {meant}")
+    rule = chosen[0].rule
+    lines = [rule.documentation.strip(), "", "Bounds, in site.toml's [[audit.rule]]:"]
+    for key, bound in rule.bounds.items():
+        set_to = [f"{entry.bounds[key]:g} by '{entry.name}'" for entry in chosen if key in entry.settings.bounds]
+        here = f"; here {', '.join(set_to)}" if set_to else ""
+        lines.append(f"  {key} = {bound.default:g}{here}\n      {bound.meaning}")
+    lines += ["", *(_state(entry) for entry in chosen)]
+    return "\n".join(lines) + "\n"
+
+
+def _state(entry: Entry) -> str:
+    """Return whether an entry is on, and which runs it looks at."""
+    shown = {key: value for key, value in entry.settings._asdict().items() if key not in ("code", "name", "enabled")}
+    defaults = type(entry.settings)._field_defaults
+    scope = [
+        f"{key} = {', '.join(value) if isinstance(value, tuple) else str(value).lower()}"
+        for key, value in shown.items()
+        if key != "bounds" and value != defaults[key]
+    ]
+    return f"'{entry.name}' is {'on' if entry.settings.enabled else 'off'}{'; ' * bool(scope)}{'; '.join(scope)}"

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is told of what, for the first time or again, and which jobs are acted on: pure, of what was found and told.
+
+A finding is told when it is new. It is told again, as a second notice, after the quiet period, where something is newer
+than the first: a run that began since, or one that still runs. What was not found for a quiet period and a day begins
+anew. Nothing counts as told that no mail server has accepted.
+
+Of a running job both notices are about one idle spell of this run of it: when it was not found for longer than a quiet
+period of jobs, it worked meanwhile, and all begins anew. After the second notice's deadline the job is acted on, where
+the site says so, if it is found idle then as well.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_colloc.audited import JOB, Finding
+from slurm_colloc.config_audit import Notices
+
+NOTHING, FIRST, SECOND, ACTION = range(4)
+# What becomes of a message. DOUBT: it may have been taken, nobody knows; it is not sent again by itself.
+QUEUED, TRYING, ACCEPTED, REFUSED, DOUBT, DROPPED = "queued", "trying", "accepted", "refused", "in doubt", "dropped"
+# What becomes of an action: begun, and then one of these.
+BEGUN, DONE, FAILED = "begun", "done", "failed"
+DAY_S = 86_400.0
+
+Key = tuple[str, str, str]
+
+
+class Told(NamedTuple):
+    """A step that was taken: which, of what evidence, by which message, and what became of that.
+
+    ``since_s`` is when it was accepted, or else when it was queued; of an action, when it was taken.
+    """
+
+    rule: str
+    cluster: str
+    subject: str
+    digest: str
+    step: int
+    last_seen_s: float
+    since_s: float
+    message: str
+    state: str
+
+
+class Waiver(NamedTuple):
+    """Why a user is not told: of one rule or (empty) of all, of one subject or of all; ``until_s`` None: for good."""
+
+    user: str
+    rule: str
+    subject: str
+    until_s: float | None
+    by: str
+    why: str
+
+
+class Due(NamedTuple):
+    """What is to be done about a finding now; ``why`` says why nothing is, or what the step rests on."""
+
+    finding: Finding
+    step: int
+    why: str
+
+
+def key_of(finding: Finding | Told) -> Key:
+    """Return what notices of a finding are kept by."""
+    return finding.rule, finding.cluster, finding.subject
+
+
+def plan(
+    findings: Iterable[Finding],
+    told: Iterable[Told],
+    waivers: Sequence[Waiver],
+    now_s: float,
+    settings: Notices,
+    *,
+    works: bool = True,
+) -> list[Due]:
+    """Return what is due for each finding; ``works`` says whether people are told today at all."""
+    by_key: dict[Key, list[Told]] = {}
+    for one in told:
+        by_key.setdefault(key_of(one), []).append(one)
+    return [_due(finding, by_key, waivers, now_s, settings, works) for finding in findings]
+
+
+def _due(
+    finding: Finding,
+    told: Mapping[Key, Sequence[Told]],
+    waivers: Sequence[Waiver],
+    now_s: float,
+    settings: Notices,
+    works: bool,
+) -> Due:
+    if not finding.user:
+        return Due(finding, NOTHING, "nobody is answerable for it")
+    for waiver in waivers:
+        if _waives(waiver, finding, now_s):
+            return Due(finding, NOTHING, f"waived by {waiver.by}: {waiver.why}")
+    if not works:
+        return Due(finding, NOTHING, "no workday")
+    before = told.get(key_of(finding), ())
+    series = _series(finding, before, now_s, settings)
+    if finding.about == JOB:  # each spell has evidence of its own
+        spells = {one.digest for one in before if _of_run(one, finding)} - {one.digest for one in series}
+        finding = finding._replace(digest=f"{finding.digest}+{len(spells)}" if spells else finding.digest)
+    if not series:
+        return Due(finding, FIRST, "new")
+    last = series[-1]
+    if last.step == ACTION:
+        return Due(finding, NOTHING, f"acted on: {last.message}")
+    if last.state in (QUEUED, TRYING):
+        return Due(finding, NOTHING, "its notice waits in the outbox")
+    if last.state != ACCEPTED:
+        return _untold(finding, last, now_s, settings)
+    return _after(finding, series, now_s, settings)
+
+
+def _waives(waiver: Waiver, finding: Finding, now_s: float) -> bool:
+    return (
+        waiver.user == finding.user
+        and waiver.rule in ("", finding.rule, finding.code)
+        and waiver.subject in ("", finding.subject)
+        and (waiver.until_s is None or now_s < waiver.until_s)
+    )
+
+
+def _series(finding: Finding, told: Sequence[Told], now_s: float, settings: Notices) -> list[Told]:
+    """Return the steps that this finding goes on from, the last one last."""
+    since_s = spell_since_s(finding, now_s, settings)
+    if finding.about == JOB:  # a job that was requeued is a new one
+        told = [one for one in told if _of_run(one, finding) and one.last_seen_s >= since_s]
+    if all(one.last_seen_s < since_s for one in told):
+        return []
+    # An action that failed, or was cut short, is none.
+    return sorted(
+        (one for one in told if one.step != ACTION or one.state == DONE), key=lambda one: (one.since_s, one.step)
+    )
+
+
+def _of_run(one: Told, finding: Finding) -> bool:
+    return one.digest.partition("+")[0] == finding.digest.partition("+")[0]
+
+
+def spell_since_s(finding: Finding, now_s: float, settings: Notices) -> float:
+    """Return since when a finding must have been found to be the same still.
+
+    Twice, or a day more: runs of cron a quiet period apart are no pause.
+    """
+    if finding.about == JOB:
+        return now_s - 2 * 60 * settings.job_quiet_min
+    return now_s - (settings.quiet_days + 1) * DAY_S
+
+
+def _untold(finding: Finding, last: Told, now_s: float, settings: Notices) -> Due:
+    """Return what follows a notice that was refused, dropped, or came in doubt: the same step, of newer evidence."""
+    if finding.digest == last.digest or now_s < last.since_s + settings.quiet_days * DAY_S:
+        return Due(finding, NOTHING, f"its notice is {last.state}: {last.message}")
+    return Due(finding, last.step, f"the one before is {last.state}")
+
+
+def _after(finding: Finding, series: Sequence[Told], now_s: float, settings: Notices) -> Due:
+    """Return what follows a notice that was accepted."""
+    last = series[-1]
+    job = finding.about == JOB
+    if job:
+        wait_s = 60 * (settings.job_quiet_min if last.step == FIRST else settings.job_deadline_min)
+    else:
+        wait_s = settings.quiet_days * DAY_S
+    if now_s < last.since_s + wait_s:
+        return Due(finding, NOTHING, "told, and the quiet period is not over")
+    newer = finding.digest != last.digest if finding.newest_s is None else finding.newest_s > last.since_s
+    if not newer:
+        return Due(finding, NOTHING, "told, and nothing newer was found")
+    if not job or last.step == FIRST:
+        return Due(finding, SECOND, "still found after the quiet period")
+    if settings.action == "none" or finding.rule not in settings.action_rules:
+        return Due(finding, NOTHING, "told twice")
+    if {one.step for one in series if one.state == ACCEPTED} != {FIRST, SECOND}:
+        return Due(finding, NOTHING, "not both of its notices are accepted")
+    return Due(finding, ACTION, "told twice, and the deadline is over")

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mails as they are sent: headers that no user writes in, and one id for one content."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from email.policy import SMTP
+from email.utils import format_datetime
+from typing import NamedTuple
+
+from slurm_colloc.audit.ladder import Due, key_of
+from slurm_colloc.config_audit import Notices
+from slurm_colloc.errors import ConfigError
+
+# No quoted local part, no comment, no list: what a header and an envelope take as it is.
+_LOCAL = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,62}"
+_HOST = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*"
+_ADDRESS = re.compile(f"{_LOCAL}@{_HOST}", re.ASCII)
+_USER = re.compile(_LOCAL, re.ASCII)
+
+
+class Texts(NamedTuple):
+    """A mail's subject, which no word of a user is in, and its two bodies."""
+
+    subject: str
+    plain: str
+    html: str
+
+
+def check_settings(settings: Notices) -> None:
+    """Look at what the configuration's types do not say.
+
+    Raises:
+        ConfigError: an address that is none, or something that a mode needs and has not.
+    """
+    template = settings.address.replace("{user}", "u")
+    named = [("sender", settings.sender), ("reply_to", settings.reply_to), ("address", template)]
+    for key, address in (*named, *(("admins", one) for one in settings.admins)):
+        if address and not _ADDRESS.fullmatch(address):
+            raise ConfigError(f"'notices.{key}': '{address}' is no plain address such as 'hpc@example.org'")
+    if settings.address and "{user}" not in settings.address:
+        raise ConfigError(f"'notices.address': '{settings.address}' is one address for all; write {{user}} in it")
+    needed = {"off": (), "admins": ("sender", "admins"), "users": ("sender", "admins", "address")}[settings.mode]
+    for key in needed:
+        if not getattr(settings, key):
+            raise ConfigError(f"'notices.mode' is '{settings.mode}', which needs 'notices.{key}'")
+    if settings.smtp_user and settings.smtp_tls == "none" and settings.smtp_host not in ("localhost", "127.0.0.1"):
+        raise ConfigError("'notices.smtp_user' would send its password in the clear; set 'notices.smtp_tls'")
+    if settings.action != "none" and settings.mode == "users" and not settings.action_rules:
+        raise ConfigError(f"'notices.action' is '{settings.action}', by no rule; name some in 'notices.action_rules'")
+
+
+def address_of(user: str, settings: Notices) -> str | None:
+    """Return a user's address; None where the name makes none that is surely one."""
+    address = settings.address.replace("{user}", user)
+    return address if _USER.fullmatch(user) and _ADDRESS.fullmatch(address) else None
+
+
+def digest_id(recipient: str, steps: Iterable[Due], settings: Notices) -> str:
+    """Return the Message-ID of a digest, always the same of the same steps on the same evidence to the same address."""
+    keys = sorted([*key_of(due.finding), due.finding.digest, due.step] for due in steps)
+    return message_id([recipient, *keys], settings)
+
+
+def message_id(content: object, settings: Notices) -> str:
+    """Return an id that only the same content has."""
+    key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:40]
+    return f"<colloc-{key}@{settings.sender.rpartition('@')[2] or 'localhost'}>"
+
+
+def mail(message: str, recipient: str, texts: Texts, settings: Notices, now_s: float) -> bytes:
+    """Return a mail as it goes over the wire."""
+    reply_to = settings.reply_to or settings.sender
+    made = EmailMessage(policy=SMTP)
+    made["From"] = settings.sender
+    made["To"] = recipient
+    made["Reply-To"] = reply_to
+    made["Subject"] = texts.subject
+    made["Date"] = format_datetime(datetime.fromtimestamp(now_s, UTC))
+    made["Message-ID"] = message
+    # So that nobody's absence notice answers (RFC 3834).
+    made["Auto-Submitted"] = "auto-generated"
+    made["Precedence"] = "bulk"
+    made["List-Unsubscribe"] = f"<mailto:{reply_to}?subject=no%20more%20notices>"
+    made.set_content(texts.plain, cte="quoted-printable")
+    made.add_alternative(texts.html, subtype="html", cte="quoted-printable")
+    return made.as_bytes()

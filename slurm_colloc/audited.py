@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What audit rules ask of the accounting, and what they say of it.
+
+As in model.py, units are the last word of a name, and None means not known and is never 0.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+# Whom a finding is about.
+USER, NODE, APPLICATION, JOB = "user", "node", "application", "job"
+
+
+class Question(NamedTuple):
+    """What a rule asks of the table ``source``, as SQL over its columns; ``$name`` stands for a parameter.
+
+    Of the rows within ``scope``, those that are ``judged`` can be said to be, or not to be, what the rule is about;
+    those ``found`` are. ``hours`` is what a found row adds to the finding, in GPU-hours. ``subject`` names what
+    findings are of. ``figures`` are aggregates over the judged rows of one subject, in which ``found`` is a column, and
+    ``label`` is one that is a text.
+    """
+
+    source: str
+    subject: str
+    scope: str
+    judged: str
+    found: str
+    hours: str
+    figures: Mapping[str, str]
+    parameters: Mapping[str, object]
+    label: str = "NULL"
+
+
+class JobLine(NamedTuple):
+    """One run among those that a finding is about; ``gpu_hours`` is what the rule counts of it."""
+
+    job_id: str
+    job_name: str
+    gres: str
+    partition: str
+    start_s: float
+    gpu_hours: float
+
+
+class Subject(NamedTuple):
+    """What was found of one subject of one cluster.
+
+    ``user`` is empty where nobody is answerable. ``gpu_hours`` is of the found, ``judged_gpu_hours`` what was allocated
+    to all that could be judged. ``coverage_pct`` is the least of a found run, None where the source of a rule knows
+    none. ``evidence`` is a digest of which runs they were. ``worst`` are the first by hours. ``newest_s`` is
+    when the last of the found runs began, of one that still runs until when it was seen.
+    """
+
+    cluster: str
+    name: str
+    user: str
+    judged: int
+    found: int
+    gpu_hours: float
+    judged_gpu_hours: float
+    coverage_pct: float | None
+    methods: tuple[str, ...]
+    evidence: str
+    worst: tuple[JobLine, ...]
+    newest_s: float | None
+    figures: Mapping[str, float | None]
+    label: str = ""
+
+
+class Answer(NamedTuple):
+    """What one question found: ``rows`` were within its scope, ``judged`` of them could be judged."""
+
+    rows: int
+    judged: int
+    subjects: tuple[Subject, ...]
+
+
+class Finding(NamedTuple):
+    """What one entry of [[audit.rule]] says of one subject.
+
+    ``rule`` is the entry's name, ``code`` the rule's. ``evidence`` says what was seen, over what, how surely, and the
+    site's bound; ``reproduce`` is a command that shows it. ``digest`` changes when the runs behind it do;
+    ``newest_s`` as of a Subject.
+    """
+
+    rule: str
+    code: str
+    severity: str
+    about: str
+    cluster: str
+    subject: str
+    user: str
+    title: str
+    gpu_hours: float
+    evidence: str
+    remedy: str
+    reproduce: str
+    coverage_pct: float | None
+    methods: tuple[str, ...]
+    jobs: tuple[JobLine, ...]
+    digest: str
+    newest_s: float | None = None

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc audit ack, optout and outbox: a person's word on what is told to whom."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from slurm_colloc.audit.ladder import ACCEPTED, DROPPED, QUEUED, Waiver
+from slurm_colloc.audit.rules import choose, entries
+from slurm_colloc.audit.state import WEBHOOK, State, alone, audit_folder, opened
+from slurm_colloc.cli.colloc.output import site, write
+from slurm_colloc.cli.colloc.seen import own_name
+from slurm_colloc.clock import now
+from slurm_colloc.errors import InputError, StoreError
+from slurm_colloc.report.text import printable, stamp
+from slurm_colloc.units import counted
+
+Name = Annotated[str, typer.Argument(help="whose findings these are")]
+Until = Annotated[str, typer.Option("--until", help="ISO 8601, or a span such as 30d")]
+Why = Annotated[str, typer.Option("--why", help="for whoever looks at it later")]
+End = Annotated[bool, typer.Option("--end", help="tell again from now on")]
+
+
+def ack(
+    user: Name,
+    rule: Annotated[str, typer.Option("--rule", help="of this rule, by name or code")] = "",
+    subject: Annotated[str, typer.Option("--subject", help="only about this job or application")] = "",
+    until: Until = "30d",
+    why: Why = "acknowledged",
+    end: End = False,
+) -> None:
+    """Leave what is known alone for a while: a user is not told of a rule's findings."""
+    if not rule:
+        raise InputError("--rule says what is acknowledged; 'colloc audit optout' is for all of it")
+    _waive(Waiver(user, rule, subject, _until(until), own_name(), why), end=end)
+
+
+def optout(
+    user: Annotated[str, typer.Argument(help="who gets no mails; without a name, all are listed")] = "",
+    rule: Annotated[str, typer.Option("--rule", help="only of this rule, by name or code")] = "",
+    until: Until = "",
+    why: Why = "wants none",
+    end: End = False,
+) -> None:
+    """Send a user no more notices; without a name, list who gets none of what."""
+    if not user:
+        with _state() as state:
+            write("".join(_line(waiver) for waiver in state.waivers()), "")
+        return
+    _waive(Waiver(user, rule, "", _until(until) if until else None, own_name(), why), end=end)
+
+
+def outbox(
+    resend: Annotated[str, typer.Option("--resend", metavar="ID", help="send this one again, with the next run")] = "",
+    drop: Annotated[str, typer.Option("--drop", metavar="ID", help="never send this one; it does not count")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="also what was accepted or dropped")] = False,
+) -> None:
+    """List messages that wait, were refused, or are in doubt: the mail server may have them, or not."""
+    if resend or drop:
+        _settle(resend or drop, QUEUED if resend else DROPPED)
+        return
+    with _state() as state:
+        for one in state.outbox():
+            if everything or one.state not in (ACCEPTED, DROPPED):
+                recipient = "the webhook" if one.channel == WEBHOOK else one.recipient
+                write(
+                    f"{one.state} since {_at(one.changed_s)}: {printable(recipient)}, "
+                    f"{counted(state.carried(one.id), 'finding')}, {counted(one.attempts, 'attempt')}\n"
+                    f"    {one.id}\n" + (f"    {printable(one.reply)}\n" if one.reply else ""),
+                    "",
+                )
+
+
+@contextmanager
+def _state() -> Iterator[State]:
+    with opened(audit_folder(site().state_folder)) as state:
+        yield state
+
+
+def _waive(waiver: Waiver, *, end: bool) -> None:
+    if waiver.rule:
+        choose(entries(site().audit), [waiver.rule])
+    with _state() as state:
+        if not end:
+            state.waive(waiver, now())
+            write(_line(waiver), "")
+        elif not state.end_waiver(waiver.user, waiver.rule, waiver.subject):
+            raise InputError("there is no such waiver; 'colloc audit optout' lists them")
+
+
+def _settle(message: str, wanted: str) -> None:
+    folder = audit_folder(site().state_folder)
+    with alone(folder) as held:
+        if not held:
+            raise StoreError(f"a run of the audit holds '{folder}/lock'; try again when it has ended")
+        with opened(folder) as state:
+            if not state.settle(message, wanted, now()):
+                raise InputError(f"no message '{message}' waits, was refused or is in doubt; see 'colloc audit outbox'")
+    write(f"{wanted}: {message}\n", "")
+
+
+def _line(waiver: Waiver) -> str:
+    until = "for good" if waiver.until_s is None else f"until {_at(waiver.until_s)}"
+    subject = f" about {printable(waiver.subject)}" if waiver.subject else ""
+    return (
+        f"{printable(waiver.user)} is not told of {waiver.rule or 'anything'}{subject} {until}, "
+        f"says {printable(waiver.by)}: {printable(waiver.why)}\n"
+    )
+
+
+def _at(seconds: float) -> str:
+    return stamp(datetime.fromtimestamp(seconds).astimezone())
+
+
+def _until(text: str) -> float:
+    """Return a time to come.
+
+    Raises:
+        InputError: it is none.
+    """
+    present = datetime.fromtimestamp(now()).astimezone()
+    try:
+        if text.endswith("d") and text[:-1].isdecimal():
+            until = present + timedelta(days=int(text[:-1]))
+        else:
+            until = datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise InputError(f"--until '{text}' is neither ISO 8601 nor a span such as 30d") from None
+    if until <= present:
+        raise InputError(f"--until '{text}' is over already")
+    return until.timestamp()

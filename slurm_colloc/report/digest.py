@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mails about findings, for a user and for the site's admins, from templates that a site may replace.
+
+Each is made twice: as plain text, in which nothing that a user wrote can act on a terminal or end a line, and as HTML,
+in which it is escaped as well.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import jinja2
+
+from slurm_colloc.audited import Finding
+from slurm_colloc.errors import ConfigError
+from slurm_colloc.report.findings import Audited
+from slurm_colloc.report.page import page_environment
+from slurm_colloc.report.text import printable, stamp
+from slurm_colloc.units import in_words, significant
+
+USER, ADMIN = "digest", "admin"
+_SHOWN = 40
+
+
+class Item(NamedTuple):
+    """A finding in a user's mail.
+
+    ``again`` says that it is the second notice of it, ``meaning`` what its rule looks at, and ``next`` what is done
+    when nothing changes, empty where nothing is.
+    """
+
+    finding: Finding
+    again: bool
+    meaning: str
+    next: str
+
+
+class Digest(NamedTuple):
+    """A user's mail: what was found in [since, until), and whom to answer."""
+
+    cluster: str
+    user: str
+    since: datetime
+    until: datetime
+    items: tuple[Item, ...]
+    quiet_days: float
+    reply_to: str
+    footer: str
+
+
+class Fate(NamedTuple):
+    """A finding in the admins' mail, and what was done about it or why nothing was."""
+
+    finding: Finding
+    what: str
+
+
+class Letter(NamedTuple):
+    """A message of the outbox in the admins' mail; ``at`` is when it came to be in its state."""
+
+    id: str
+    recipient: str
+    state: str
+    at: datetime
+    reply: str
+    findings: int
+
+
+class Summary(NamedTuple):
+    """The admins' mail: all that was found, who was told, and what of the outbox needs a person.
+
+    ``sent`` are messages by what became of them in this run; ``troubled`` those that were refused, or are in doubt,
+    and ``waiting`` those that are still to be sent. ``errors`` say what else went wrong.
+    """
+
+    cluster: str
+    seen: Audited
+    fates: tuple[Fate, ...]
+    sent: Mapping[str, int]
+    troubled: tuple[Letter, ...]
+    waiting: tuple[Letter, ...]
+    errors: tuple[str, ...]
+    mode: str
+
+
+def digest_maker(templates: str) -> Callable[[str, Any], tuple[str, str]]:
+    """Return what makes the two bodies, plain and HTML, of the mail USER or ADMIN from what it says.
+
+    Raises:
+        ConfigError: a site's template that cannot be read; when a mail is made, one that does not render.
+    """
+    environment = page_environment(templates)
+    environment.filters |= {
+        "stamp": stamp,
+        "hours": _hours,
+        "at": _at,
+        "short": _short,
+        "table": _table,
+        "days": lambda days: in_words(days * 86_400),
+    }
+
+    def rendered(name: str, mail: Any) -> str:
+        try:
+            return environment.get_template(name).render(mail=mail)
+        except jinja2.TemplateError as error:
+            raise ConfigError(f"template '{name}' does not render: {error}") from error
+
+    return lambda name, mail: (rendered(f"audit/{name}.txt.j2", mail), rendered(f"audit/{name}.html.j2", mail))
+
+
+def _short(text: str) -> str:
+    """Return a name that somebody chose so that no mail becomes unreadable by it."""
+    shown = printable(text)
+    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."
+
+
+def _hours(value: float) -> str:
+    return significant(value)
+
+
+def _at(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="minutes")
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as lines with columns side by side, the first of them the heads."""
+    widths = [max(len(row[number]) for row in rows) for number in range(len(rows[0]))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(f"    {line}" for line in lines)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rule asked of made-up runs: each has all columns of accounting/audited.py, and a test names those it is about."""
+
+from typing import Any
+
+import duckdb
+
+from slurm_colloc.accounting.audited import RUN_COLUMNS, answer
+from slurm_colloc.audit.rules import entries, findings, question
+from slurm_colloc.audited import Answer, Finding
+from slurm_colloc.config_audit import Audit, AuditRule
+from tests.unit.hostile import HOSTILE
+
+# A day of one H100, all of it sampled, a fifth of its SMs busy.
+RUN: dict[str, Any] = {
+    "cluster": "c",
+    "user": "ann",
+    "account": "lab",
+    "partition": "gpu",
+    "qos": "normal",
+    "state": "COMPLETED",
+    "job_id": "1",
+    "job_name": "train",
+    "kind": "h100",
+    "shown": "gpu:h100:1",
+    "model": "NVIDIA H100 80GB HBM3",
+    "whole": True,
+    "devices": 1,
+    "gpus": 1.0,
+    "blocked": 1.0,
+    "cpus": 16,
+    "mem_given_mib": 128_000,
+    "nodes": 1,
+    "limit_min": 2880,
+    "start_s": 0,
+    "end_s": 86_400,
+    "from_s": 0.0,
+    "to_s": 86_400.0,
+    "span_s": 86_400.0,
+    "suspended_s": 0,
+    "allocated": 24.0,
+    "held": 24.0,
+    "util_measured": 24.0,
+    "util_used": 12.0,
+    "sm_measured": 24.0,
+    "sm_used": 4.8,
+    "peak_mib": 20_000,
+    "coverage_pct": 100.0,
+    "shared_hours": 0.0,
+    "held_idle_hours": 0.0,
+    "direct_s": 86_400.0,
+    "blackout_s": 0.0,
+    "tail_s": 0.0,
+    "unseen_s": 0.0,
+    "cores": 4.0,
+    "host_mem_mib": 10_000,
+    "read_mib": 1_000.0,
+    "written_mib": 100.0,
+    "methods": ["measured"],
+    "strong": True,
+    "signature": "sig",
+    "mode": "mig",
+    "gpu_mem_q99_mib": 24_000.0,
+    "csub_asked": True,
+    "csub_there": True,
+    "fit_judged": True,
+    "fit_unit": "gpu:h100_1g.10gb:1",
+    "fit_gpus": 0.125,
+    "node_gpus": 8.0,
+    "node_cpus": 96.0,
+    "node_mem_mib": 1_000_000.0,
+    "cpus_per_gpu": 12.0,
+    "mem_per_gpu_mib": 125_000.0,
+}
+IDLE = {"util_used": 0.0, "sm_used": 0.0, "peak_mib": 400}
+_KINDS = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", str: "VARCHAR", list: "VARCHAR[]"}
+assert set(RUN) == set(RUN_COLUMNS)
+
+
+def ask(code: str, *runs: dict[str, Any], coverage_pct: float = 60.0, **settings: Any) -> tuple[Answer, list[Finding]]:
+    """Return what the rule with this code, set like this, finds in runs that differ from RUN like these."""
+    config = Audit(coverage_pct, (AuditRule(code, **settings),))
+    (entry,) = (known for known in entries(config) if known.rule.code == code)
+    rows = [{**RUN, "job_id": str(number), **fields} for number, fields in enumerate(runs, 1)]
+    assert all(set(row) == set(RUN) for row in rows)
+    kinds = ", ".join(f'"{name}" {_KINDS[type(value)]}' for name, value in RUN.items())
+    with duckdb.connect() as database:
+        query = (
+            f"SELECT *, job_id || '@' || start_s AS run FROM (SELECT unnest($rows::STRUCT({kinds})[], max_depth := 2))"
+        )
+        database.execute(f"CREATE TABLE audited_runs AS {query}", {"rows": rows})
+        found = answer(database, question(entry, config))
+    return found, findings(entry, found, "--since A --until B")
+
+
+def one(code: str, *runs: dict[str, Any], **settings: Any) -> Finding:
+    """Return the one finding."""
+    (finding,) = ask(code, *runs, **settings)[1]
+    return finding
+
+
+def none(code: str, *runs: dict[str, Any], **settings: Any) -> bool:
+    """Return whether nothing is found."""
+    return not ask(code, *runs, **settings)[1]
+
+
+def harmless(code: str, run: dict[str, Any]) -> bool:
+    """Return whether whoever ran it is named by the finding, and no name of his is in its words."""
+    names = {name for name in HOSTILE if len(name) > 3 and name.isascii() and "\0" not in name}
+    fields = ("user", "account", "job_name", "partition", "qos")
+    _, found = ask(code, *(run | dict.fromkeys(fields, name) for name in names))
+    words = "".join(one.evidence + one.remedy + one.title for one in found)
+    return {one.user for one in found} == names and not any(name in words for name in names)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is done to a job that idles on, with programs in Slurm's place."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_colloc.audit.act import act
+from slurm_colloc.audit.rules import entries
+from slurm_colloc.audit.state import opened
+from slurm_colloc.audited import JOB
+from slurm_colloc.cli.colloc.audit_notify import notify
+from slurm_colloc.clock import now
+from slurm_colloc.config import Paths
+from slurm_colloc.config_audit import Audit, AuditRule, Notices
+from slurm_colloc.report.findings import Audited
+from tests.unit.made import site, usage
+from tests.unit.mail_server import mail_server, plain
+from tests.unit.noticed import finding
+from tests.unit.programs import program
+from tests.unit.stored import grouped
+
+SQUEUE = """test "$SLURM_TIME_FORMAT" = %s || exit 1
+test -n "$SQUEUE_USERS" && exit 1
+test -s "$FOLDER/ran" || cat "$FOLDER/squeue"
+"""
+
+
+def acts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, action: str, shown: str, scancel: str = "", **fields: Any
+) -> tuple[str, list[tuple[str, str]], str]:
+    """Return what is said of acting on job 12_3, what is recorded, and what was run."""
+    monkeypatch.setenv("FOLDER", str(folder))
+    monkeypatch.setenv("SQUEUE_USERS", "bob")
+    (folder / "squeue").write_text(shown)
+    (folder / "ran").write_text("")
+    program(folder, "squeue", SQUEUE, monkeypatch)
+    for name in ("scancel", "scontrol"):
+        program(folder, name, f'echo {name} "$@" >> "$FOLDER/ran"\n{scancel}', monkeypatch)
+    config = site()._replace(notices=Notices(action=action))
+    job = finding(about=JOB, subject="12_3")._replace(**fields)
+    (folder / "state.sqlite").unlink(missing_ok=True)
+    with opened(str(folder)) as state:
+        said = act(state, job, config)
+        return said, [(one.message, one.state) for one in state.told()], (folder / "ran").read_text()
+
+
+def test_what_is_done_to_a_job_is_recorded_and_done_to_that_run_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = "12_3|ann|RUNNING|1767225600\n"
+    done = [("cancel", "done")]
+    assert acts(tmp_path, monkeypatch, "cancel", runs) == ("cancel: done", done, "scancel 12_3\n")
+    held = ("hold: done", [("hold", "done")], "scontrol requeuehold 12_3\n")
+    assert acts(tmp_path, monkeypatch, "hold", runs) == held
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("12_3|ann|RUNNING|1767999999\n", {}, "does not run any more, or was started anew"),
+        ("12_3|bob|RUNNING|1767225600\n", {}, "does not run any more"),
+        ("12_3|ann|COMPLETING|1767225600\n", {}, "does not run any more"),
+        ("12_3|ann|PENDING|N/A\n", {}, "does not run any more"),
+        ("", {}, "does not run any more"),
+        ("nonsense\n", {}, "squeue printed 'nonsense', which is no job"),
+        (runs, {"cluster": "d"}, "is of the cluster 'd'"),
+    ]
+    for shown, fields, why in cases:
+        said, recorded, ran = acts(tmp_path, monkeypatch, "cancel", shown, **fields)
+        assert said.startswith("cancel failed: ")
+        assert why in said
+        assert (recorded, ran) == ([("cancel", "failed")], "")
+    assert acts(tmp_path, monkeypatch, "cancel", runs, ': > "$FOLDER/ran"')[0].startswith(
+        "cancel failed: job 12_3 runs on"
+    )
+    said, recorded, _ = acts(tmp_path, monkeypatch, "cancel", runs, "echo no >&2; exit 1")
+    assert (said, recorded) == ("cancel failed: 'scancel 12_3' ended with status 1: no", [("cancel", "failed")])
+
+
+class Story:
+    """Runs of the audit at times of a test's choice, that find what the test says."""
+
+    def __init__(self, folder: Path, port: int, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        self.now_s = now()
+        for module in ("cli.colloc.audit_notify", "audit.post", "audit.act"):
+            monkeypatch.setattr(f"slurm_colloc.{module}.now", lambda: self.now_s)
+        given = Notices("users", "127.0.0.1", port, sender="hpc@x", admins=("root@x",), address="{user}@x")
+        week = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+        self.config = site()._replace(
+            paths=Paths(state=str(folder)), notices=given._replace(workdays=week, timeout_s=2.0, **settings)
+        )
+        self.known = entries(Audit(rule=(AuditRule("COL001", name="idle now"),)))
+
+    def run(self, after_min: float, **fields: Any) -> list[str]:
+        """Run so many minutes later, find job 12_3 idle, and return what was done."""
+        self.now_s += 60 * after_min
+        job = finding(rule="idle now", about=JOB, subject="12_3", newest_s=self.now_s - 30)._replace(**fields)
+        said: list[str] = []
+        *_, whole = grouped([usage()])
+        notify(
+            self.config,
+            self.known,
+            lambda since, until: (Audited(since, until, whole, {"idle now": (1, 1)}, ""), [job]),
+            said.append,
+        )
+        return [line.strip().removeprefix("idle now 12_3: ") for line in said]
+
+
+def test_a_job_is_cancelled_after_two_notices_that_a_mail_server_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    (tmp_path / "squeue").write_text("12_3|ann|RUNNING|1767225600\n")
+    program(tmp_path, "squeue", SQUEUE, monkeypatch)
+    program(tmp_path, "scancel", 'echo "$@" >> "$FOLDER/ran"\n', monkeypatch)
+    quiet = "not told: told, and the quiet period is not over"
+    with mail_server() as (port, taken):
+        story = Story(tmp_path / "state", port, monkeypatch, action="cancel", action_rules=("idle now",))
+        assert story.run(0) == ["notice accepted"]
+        assert story.run(15) == [quiet]
+        assert story.run(46) == ["second notice accepted"]
+        assert story.run(50) == [quiet]
+        assert story.run(50) == [quiet]
+        assert not (tmp_path / "ran").exists()
+        assert story.run(21) == ["cancel: done"]
+        assert (tmp_path / "ran").read_text() == "12_3\n"
+        assert story.run(15) == ["not told: acted on: cancel"]
+        first, second = map(plain, taken.to("ann@x"))
+        assert "Then:     if it is still found after 1 h, you are told again" in first
+        assert "Then:     if it is still found then, it is cancelled, not before 2 h after this mail was" in second
+        assert (tmp_path / "ran").read_text() == "12_3\n"
+
+
+def test_a_job_is_not_cancelled_while_a_notice_is_refused_or_in_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path, "scancel", f'echo "$@" >> {tmp_path}/ran\n', monkeypatch)
+    for number, what in enumerate(("no", "take and hang up", "later")):
+        with mail_server() as (port, taken):
+            taken.odd["ann@x"] = what
+            settings = {"action": "cancel", "action_rules": ("idle now",)}
+            story = Story(tmp_path / f"state{number}", port, monkeypatch, **settings)
+            for _ in range(10):
+                story.run(90)
+            assert len(taken.to("ann@x")) == (what == "take and hang up")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_without_a_word_of_the_site_nothing_is_done_to_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "scancel", f'echo "$@" >> {tmp_path}/ran\n', monkeypatch)
+    with mail_server() as (port, _):
+        story = Story(tmp_path / "state", port, monkeypatch)
+        assert [story.run(after_min)[0] for after_min in (0, 61, 61, 61, 61)][3:] == ["not told: told twice"] * 2
+        story.config = story.config._replace(
+            notices=story.config.notices._replace(mode="off", action="cancel", action_rules=("idle now",))
+        )
+        assert story.run(1)[-1] == "would get: cancel (told twice, and the deadline is over)"
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is told of what and when: the ladder, without a clock, a store or a mail server."""
+
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_colloc.audit.ladder import ACTION, FIRST, NOTHING, SECOND, Told, Waiver, plan
+from slurm_colloc.audit.workdays import is_workday, parse_holidays, works_by
+from slurm_colloc.audited import JOB, Finding
+from slurm_colloc.config_audit import Notices
+from slurm_colloc.errors import ConfigError
+from tests.unit.noticed import finding
+
+DAY = 86_400.0
+NOW = 100 * DAY
+QUIET = Notices(quiet_days=14)
+CANCELS = Notices(action="cancel", action_rules=("COL016",), job_quiet_min=60, job_deadline_min=120)
+
+
+def told(ago_s: float = 20 * DAY, step: int = FIRST, state: str = "accepted", **fields: Any) -> Told:
+    one = Told("COL001", "c", "ann", "old", step, NOW - DAY, NOW - ago_s, "<1@x>", state)
+    return one._replace(**fields)
+
+
+def step(found: Finding, *before: Told, settings: Notices = QUIET, **more: Any) -> tuple[int, str]:
+    (due,) = plan([found], before, more.pop("waivers", ()), NOW, settings, **more)
+    return due.step, due.why
+
+
+def about_job(**fields: Any) -> Finding:
+    return finding(rule="COL016", code="COL016", about=JOB, subject="7", newest_s=NOW - 60, digest="run")._replace(
+        **fields
+    )
+
+
+def of_job(ago_s: float, step: int = FIRST, state: str = "accepted") -> Told:
+    return told(ago_s, step, state, rule="COL016", subject="7", digest="run", last_seen_s=NOW - 900)
+
+
+def test_what_is_new_is_told_and_not_again_within_the_quiet_period() -> None:
+    assert step(finding()) == (FIRST, "new")
+    assert step(finding(), told(13.9 * DAY)) == (NOTHING, "told, and the quiet period is not over")
+    # Other evidence is no other finding: it is the subject that is told.
+    assert step(finding(digest="new"), told(13.9 * DAY))[0] == NOTHING
+    for other in ({"rule": "long ones"}, {"cluster": "d"}, {"subject": "bob"}):
+        assert step(finding(**other), told(DAY))[0] == FIRST
+
+
+def test_the_second_notice_needs_something_newer_than_the_first() -> None:
+    assert step(finding(newest_s=NOW - 19 * DAY), told()) == (SECOND, "still found after the quiet period")
+    # Fewer of the same runs make another digest, and nobody has done anything since.
+    assert step(finding(newest_s=NOW - 21 * DAY, digest="fewer"), told())[0] == NOTHING
+    assert step(finding(newest_s=None, digest="other"), told())[0] == SECOND
+    assert step(finding(newest_s=None, digest="old"), told())[0] == NOTHING
+    assert step(finding(newest_s=NOW - DAY), told(40 * DAY), told(15 * DAY, SECOND))[0] == SECOND
+
+
+def test_what_was_not_found_for_a_quiet_period_begins_anew() -> None:
+    assert step(finding(), told(40 * DAY, last_seen_s=NOW - 15.1 * DAY)) == (FIRST, "new")
+    assert step(finding(), told(40 * DAY, SECOND, last_seen_s=NOW - 15.1 * DAY))[0] == FIRST
+
+
+@pytest.mark.parametrize("state", ["refused", "in doubt", "dropped"])
+def test_nobody_counts_as_told_whose_mail_was_not_accepted(state: str) -> None:
+    assert step(finding(digest="old"), told(state=state)) == (NOTHING, f"its notice is {state}: <1@x>")
+    assert step(finding(digest="new"), told(DAY, state=state))[0] == NOTHING
+    assert step(finding(digest="new"), told(state=state)) == (FIRST, f"the one before is {state}")
+
+
+@pytest.mark.parametrize("state", ["queued", "trying"])
+def test_what_waits_in_the_outbox_is_not_queued_again(state: str) -> None:
+    assert step(finding(digest="new"), told(40 * DAY, state=state)) == (NOTHING, "its notice waits in the outbox")
+
+
+def test_nobody_answerable_a_waiver_and_a_holiday() -> None:
+    assert step(finding(user="", subject="node7"))[0] == NOTHING
+    assert step(finding(), works=False) == (NOTHING, "no workday")
+    for rule, subject, until_s, expected in (
+        ("", "", None, NOTHING),
+        ("COL001", "", NOW + 1, NOTHING),
+        ("COL001", "", NOW, FIRST),
+        ("COL003", "", None, FIRST),
+        ("", "other", None, FIRST),
+    ):
+        waiver = Waiver("ann", rule, subject, until_s, "root", "a course")
+        assert step(finding(), waivers=[waiver])[0] == expected
+    assert step(finding(), waivers=[Waiver("bob", "", "", None, "root", "")])[0] == FIRST
+
+
+def test_a_job_is_acted_on_after_two_accepted_notices_and_a_deadline() -> None:
+    hour = 3600.0
+    first, second = of_job(4 * hour), of_job(2 * hour, SECOND)
+    assert step(about_job(), settings=CANCELS)[0] == FIRST
+    assert step(about_job(), of_job(0.9 * hour), settings=CANCELS)[0] == NOTHING
+    assert step(about_job(), of_job(hour), settings=CANCELS)[0] == SECOND
+    assert step(about_job(), first, of_job(1.9 * hour, SECOND), settings=CANCELS)[0] == NOTHING
+    assert step(about_job(), first, second, settings=CANCELS) == (ACTION, "told twice, and the deadline is over")
+    done = of_job(hour, ACTION, "done")._replace(message="cancel")
+    assert step(about_job(), first, second, done, settings=CANCELS) == (NOTHING, "acted on: cancel")
+    for state in ("begun", "failed"):
+        assert step(about_job(), first, second, of_job(hour, ACTION, state), settings=CANCELS)[0] == ACTION
+
+
+def test_a_job_is_not_acted_on_otherwise() -> None:
+    hour = 3600.0
+    first, second = of_job(4 * hour), of_job(2 * hour, SECOND)
+    for settings in (QUIET, CANCELS._replace(action_rules=()), CANCELS._replace(action="none")):
+        assert step(about_job(), first, second, settings=settings) == (NOTHING, "told twice")
+    for one, two in (("in doubt", "accepted"), ("accepted", "in doubt"), ("refused", "accepted"), ("queued", "queued")):
+        before = (of_job(4 * hour, state=one), of_job(2 * hour, SECOND, state=two))
+        assert step(about_job(), *before, settings=CANCELS)[0] == NOTHING
+    assert step(about_job(), second, settings=CANCELS)[0] == NOTHING
+    # It has not been seen idle since the second notice.
+    assert step(about_job(newest_s=NOW - 3 * hour), first, second, settings=CANCELS)[0] == NOTHING
+    # It was requeued: this run has had no notice yet.
+    assert step(about_job(digest="next run"), first, second, settings=CANCELS) == (FIRST, "new")
+    assert step(about_job(), first, second, settings=CANCELS, works=False)[0] == NOTHING
+    # Only what is about a job has a job to act on.
+    user = finding(rule="COL016", newest_s=NOW)
+    settings = CANCELS._replace(quiet_days=1.0)
+    before = (told(4 * DAY, rule="COL016"), told(2 * DAY, SECOND, rule="COL016"))
+    assert step(user, *before, settings=settings)[0] == SECOND
+
+
+def test_a_job_that_worked_meanwhile_begins_anew() -> None:
+    hour = 3600.0
+    old = [one._replace(last_seen_s=NOW - 2.1 * hour) for one in (of_job(9 * hour), of_job(7 * hour, SECOND))]
+    (due,) = plan([about_job()], old, (), NOW, CANCELS)
+    assert (due.step, due.finding.digest) == (FIRST, "run+1")
+    again = of_job(4 * hour)._replace(digest="run+1")
+    (due,) = plan([about_job()], [*old, again], (), NOW, CANCELS)
+    assert (due.step, due.finding.digest) == (SECOND, "run+1")
+    second = of_job(2 * hour, SECOND)._replace(digest="run+1")
+    assert step(about_job(), *old, again, second, settings=CANCELS)[0] == ACTION
+    assert step(about_job(), *old, second, settings=CANCELS)[0] == NOTHING
+
+
+def test_workdays(tmp_path: Path) -> None:
+    week = Notices().workdays
+    assert is_workday(date(2026, 12, 24), week, ())
+    assert not is_workday(date(2026, 12, 26), week, ())
+    file = tmp_path / "holidays"
+    file.write_text("# of the university\n2026-12-24  # closed\n\n")
+    works = works_by(Notices(holidays=str(file)))
+    assert [works(date(2026, 12, day)) for day in (23, 24, 26)] == [True, False, False]
+    with pytest.raises(ConfigError, match=r"line 2: '24\.12\.2026' is no day such as 2026-12-25"):
+        parse_holidays("\n24.12.2026", "f")
+    with pytest.raises(ConfigError, match=r"'notices.holidays': file '.*' cannot be read"):
+        works_by(Notices(holidays=str(tmp_path / "none")))

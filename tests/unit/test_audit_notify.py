@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc audit run --notify from its arguments to the mail server, also when it is killed."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.audit.rules import RULES
+from slurm_colloc.audit.state import alone, opened
+from slurm_colloc.clock import now
+from tests.unit.hostile import HOSTILE
+from tests.unit.made import HOUR, device, process, run, seen
+from tests.unit.mail_server import Taken, html, mail_server, plain
+from tests.unit.programs import colloc
+from tests.unit.stored import stored
+
+DAY = 86_400
+IDLE = device(gpu_util_pct=0.0, sm_active_pct=0.0, gpu_mem_used_mib=500)
+SITE = """
+schema = 1
+cluster = "c"
+slurm_release = "22.05"
+[paths]
+state = "{state}"
+[[audit.rule]]
+code = "COL001"
+bounds = {{ min_gpu_hours = 0.5 }}
+{others}
+[notices]
+mode = "{mode}"
+smtp_host = "127.0.0.1"
+smtp_port = {port}
+sender = "hpc@example.org"
+admins = ["root@example.org"]
+address = "{{user}}@example.org"
+workdays = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+timeout_s = 5.0
+"""
+OTHERS = "\n".join(f'[[audit.rule]]\ncode = "{code}"\nenabled = false' for code in RULES if code != "COL001")
+Began = Callable[..., None]
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[int, Taken]]:
+    with mail_server() as one:
+        yield one
+
+
+@pytest.fixture
+def site(tmp_path: Path, served: tuple[int, Taken], monkeypatch: pytest.MonkeyPatch) -> Began:
+    """Write a site.toml whose mails go to the server, and a store in which these users' jobs idled."""
+    return lambda *users, **more: made_site(tmp_path, served[0], monkeypatch, *users, **more)
+
+
+def made_site(
+    folder: Path,
+    port: int,
+    monkeypatch: pytest.MonkeyPatch,
+    *users: str,
+    mode: str = "users",
+    more: str = "",
+    job: str = "x",
+) -> None:
+    (folder / "site.toml").write_text(SITE.format(others=OTHERS, state=folder / "state", mode=mode, port=port) + more)
+    monkeypatch.setenv("COLLOC_CONF", str(folder / "site.toml"))
+    idle_runs(folder, *users, job=job)
+
+
+def idle_runs(folder: Path, *users: str, began_s: int | None = None, first: int = 1, job: str = "x") -> None:
+    start_s = began_s or int(now() - 2 * DAY)
+    rows, rounds = [], []
+    for number, user in enumerate(users, first):
+        node, id = f"g{number}", str(number)
+        rows.append(run(id, start_s, start_s + HOUR, user=user, node_list=node, job_name=job))
+        rounds += [
+            seen(start_s + at_s, [IDLE], [process(id, 7, gpu_mem_used_mib=500)], interval_s=900.0, node=node)
+            for at_s in (900, 1800, 2700, 3600)
+        ]
+    stored(folder / "state/store", rows, rounds).write_log("a", {})
+
+
+def test_everybody_gets_one_mail_and_the_admins_know_who(
+    site: Began, served: tuple[int, Taken], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, taken = served
+    taken.odd["bob@example.org"] = "no"
+    site("ann", "bob", "eve")
+    assert colloc("audit", "run", "--notify") == 2  # one was refused
+    assert (
+        "COL001 ann: notice accepted\nCOL001 bob: notice refused\nCOL001 eve: notice accepted\n"
+        in capsys.readouterr().out
+    )
+    (mail,) = taken.to("ann@example.org")
+    text = plain(mail)
+    for said in (
+        "Hello ann,",
+        "1. GPUs held at zero use\n",
+        "without one kernel seen, sampled for at least 100 % of the time, measured",
+        "  Coverage: at least 100 % of the time was sampled\n  Method:   measured\n",
+        "  The rule: A user's runs held GPUs",
+        "  See it:   colloc audit run --rule COL001 --user ann --since ",
+        "    Job  Name  GPU         Partition  Began",
+        "answer this mail (hpc@example.org)",
+        "before 14 d have passed",
+    ):
+        assert said in text, said
+    (summary,) = taken.to("root@example.org")
+    text = plain(summary)
+    assert summary["Subject"] == "[c] audit: 3 findings, 2 problems"
+    assert "COL001  bob    bob   1      notice refused" in text
+    assert "refused since" in text
+    assert "550 5.1.1 no such user" in text
+    assert "2 accepted, 1 refused, 0 in doubt, 0 to be tried again" in text
+    # Nobody is told again, and the admins not of the same.
+    assert colloc("audit", "run", "--notify") == 1
+    assert colloc("audit", "run", "--notify") == 1
+    assert [len(taken.to(f"{one}@example.org")) for one in ("ann", "bob", "eve", "root")] == [1, 0, 1, 2]
+    assert "not told: told, and the quiet period is not over" in plain(taken.to("root@example.org")[1])
+    assert len(taken.ids()) == len(set(taken.ids()))
+
+
+def test_the_second_notice_and_what_is_left_alone(
+    site: Began, served: tuple[int, Taken], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, taken = served
+    site("ann", "bob")
+    assert colloc("audit", "run", "--notify") == 1
+    later = now() + 15 * DAY - HOUR
+    for name in ("slurm_colloc.clock.now", "slurm_colloc.cli.colloc.audit_notify.now", "slurm_colloc.audit.post.now"):
+        monkeypatch.setattr(name, lambda: later)
+    monkeypatch.setattr("slurm_colloc.cli.colloc.audit.now", lambda: later)
+    idle_runs(tmp_path, "ann", "bob", began_s=int(later - DAY), first=11)
+    assert colloc("audit", "ack", "bob", "--rule", "COL001", "--why", "a course") == 0
+    assert colloc("audit", "run", "--notify") == 1
+    first, second = taken.to("ann@example.org")
+    assert "(second notice)" not in plain(first)
+    assert "1. GPUs held at zero use (second notice)" in plain(second)
+    assert len(taken.to("bob@example.org")) == 1
+
+
+def test_nothing_is_sent_unless_a_site_says_so(
+    site: Began, served: tuple[int, Taken], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site("ann", mode="off", more=f'json_lines = "{tmp_path}/lines"\n')
+    assert colloc("audit", "run", "--notify") == 1
+    said = capsys.readouterr().out
+    assert "would be sent to ann (ann@example.org): [c] 1 finding about your use of GPUs\n    Hello ann," in said
+    assert "COL001 ann: would be told (new)\n" in said
+    site("ann", mode="admins")
+    assert colloc("audit", "run", "--notify") == 1
+    _, taken = served
+    (summary,) = taken.mails
+    assert summary["To"] == "root@example.org"
+    assert "Nobody but you is told: 'notices.mode' is 'admins'." in plain(summary)
+    # Who was not told is told when mails are switched on.
+    site("ann")
+    assert colloc("audit", "run", "--notify") == 1
+    assert len(taken.to("ann@example.org")) == 1
+
+
+def test_waivers_and_the_outbox(site: Began, served: tuple[int, Taken], capsys: pytest.CaptureFixture[str]) -> None:
+    _, taken = served
+    site("ann", "bob")
+    assert colloc("audit", "optout", "bob") == 0
+    capsys.readouterr()
+    assert colloc("audit", "optout") == 0
+    assert capsys.readouterr().out.startswith("bob is not told of anything for good, says ")
+    taken.odd["ann@example.org"] = "take and hang up"
+    assert colloc("audit", "run", "--notify") == 2
+    capsys.readouterr()
+    assert colloc("audit", "outbox") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("in doubt since ")
+    assert lines[0].endswith(": ann@example.org, 1 finding, 1 attempt")
+    (id,) = taken.ids()[:1]
+    assert lines[1] == f"    {id}"
+    assert id in plain(taken.to("root@example.org")[0])
+    taken.odd.clear()
+    assert colloc("audit", "run", "--notify") == 1
+    assert taken.to("bob@example.org") == []
+    assert len(taken.to("ann@example.org")) == 1
+    assert colloc("audit", "outbox", "--resend", id) == 0
+    assert colloc("audit", "run", "--notify") == 1
+    assert len(taken.to("ann@example.org")) == 2
+    assert colloc("audit", "outbox", "--drop", id) == 2  # it was accepted
+    assert colloc("audit", "optout", "bob", "--end") == 0
+    assert colloc("audit", "optout", "bob", "--end") == 2
+    for argv in (["ack", "ann"], ["ack", "ann", "--rule", "COL1"], ["optout", "ann", "--until", "2020-01-01"]):
+        assert colloc("audit", *argv) == 2
+
+
+def test_two_runs_at_once(
+    site: Began, served: tuple[int, Taken], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site("ann")
+    assert colloc("audit", "outbox") == 0
+    with alone(str(tmp_path / "state/audit")) as held:
+        assert held
+        assert colloc("audit", "run", "--notify") == 2
+        assert "another run of the audit holds" in capsys.readouterr().err
+        assert colloc("audit", "outbox", "--drop", "<x>") == 2
+    assert served[1].mails == []
+    assert colloc("audit", "run", "--notify") == 1
+
+
+def test_names_that_act_on_nothing(site: Began, served: tuple[int, Taken], tmp_path: Path) -> None:
+    _, taken = served
+    names = [name for name in HOSTILE if name and "\0" not in name and "\udcff" not in name]
+    site("ann", *names, job="<script>\x1b[31m\u202e\r\nBcc: eve@example.org")
+    assert colloc("audit", "run", "--notify") in (1, 2)
+    assert {mail["To"] for mail in taken.mails} == {"ann@example.org", "root@example.org"}
+    for mail in taken.mails:
+        assert mail["Bcc"] is None
+        for text in (plain(mail), html(mail)):
+            assert all(letter.isprintable() or letter in "\r\n" for letter in text)
+            assert "\nBcc" not in text
+        assert "<script" not in html(mail)
+        assert "<img" not in html(mail)
+        assert "{{ 7 * 7 }}" not in html(mail) or mail["To"] == "root@example.org"
+        assert "49" not in mail["Subject"]
+    assert "not told: no address can be made of this name" in plain(taken.to("root@example.org")[0])
+
+
+def test_outlets(site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site("ann", "bob")
+    lines, metrics = tmp_path / "lines", tmp_path / "colloc.prom"
+    outlets = ["--json-lines", str(lines), "--textfile", str(metrics)]
+    lines.write_text('{"half of a li')
+    assert colloc("audit", "run", "--notify", *outlets) == 1
+    _, *whole = lines.read_text().splitlines()
+    assert [(one["user"], one["done"], one["code"]) for one in map(json.loads, whole)] == [
+        ("ann", "notice accepted", "COL001"),
+        ("bob", "notice accepted", "COL001"),
+    ]
+    assert metrics.stat().st_mode & 0o777 == 0o644
+    values = dict(line.rsplit(" ", 1) for line in metrics.read_text().splitlines() if not line.startswith("#"))
+    assert values['colloc_audit_findings{rule="COL001"}'] == "2"
+    assert values['colloc_audit_outbox_messages{state="accepted"}'] == "3"
+    assert (values["colloc_audit_exit_status"], values["colloc_audit_errors"]) == ("1", "0")
+    success = values["colloc_audit_last_success_timestamp_seconds"]
+    # A run that fails says so, and not that all is well.
+    capsys.readouterr()
+    assert colloc("audit", "run", "--notify", "--store", str(tmp_path / "none"), *outlets) == 2
+    values = dict(line.rsplit(" ", 1) for line in metrics.read_text().splitlines() if not line.startswith("#"))
+    assert values["colloc_audit_exit_status"] == "2"
+    assert values["colloc_audit_last_success_timestamp_seconds"] == success
+    assert not any(name.startswith("colloc_audit_findings") for name in values)
+    for argv in (["--textfile", "x"], ["--notify", "--since", "3d"], ["--notify", "--user", "ann"]):
+        assert colloc("audit", "run", *argv) == 2
+
+
+def test_after_missed_runs_the_window_reaches_back(
+    site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site("ann")
+    with opened(str(tmp_path / "state")):
+        pass
+    for ago_days, since_days in ((1, 7), (9, 9), (30, 14)):
+        assert colloc("audit", "outbox") == 0
+        with opened(str(tmp_path / "state/audit")) as state:
+            state._do("DELETE FROM runs")
+            until_s = now() - ago_days * DAY
+            state.end(state.begin("users", "COL001", 0.0, until_s, until_s), 1, until_s)
+        lines = tmp_path / "lines"
+        lines.unlink(missing_ok=True)
+        assert colloc("audit", "run", "--notify", "--json-lines", str(lines)) == 1
+        first = json.loads(lines.read_text().splitlines()[0])
+        assert first["until_s"] - first["since_s"] == pytest.approx(since_days * DAY, abs=30)
+    capsys.readouterr()
+
+
+# The whole command, killed at any instant, with a server that is slow enough to be cut short.
+def kill_and_look(folder: Path, monkeypatch: pytest.MonkeyPatch, kills: int, seed: int) -> None:
+    users = [f"user{number}" for number in range(6)]
+    with mail_server(slow_s=0.01) as (port, taken):
+        made_site(folder, port, monkeypatch, *users)
+        command = [sys.executable, "-m", "slurm_colloc.cli.colloc", "audit", "run", "--notify"]
+        chance = random.Random(seed)
+        for number in range(kills):
+            # Each story begins anew after a while, so that there is something to kill.
+            if number % 5 == 0:
+                forget(folder)
+                taken.mails.clear()
+            told = len(taken.events)
+            running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            if number % 2:  # while mails go
+                events, limit_s, delay_s = chance.randrange(1, 16), 15.0, chance.random() * 0.02
+            else:  # at any time
+                events, limit_s, delay_s = 10**6, chance.random() * 2, 0.0
+            until = time.monotonic() + limit_s
+            while len(taken.events) - told < events and time.monotonic() < until and running.poll() is None:
+                time.sleep(0.001)
+            time.sleep(delay_s)
+            running.send_signal(signal.SIGKILL)
+            running.wait()
+            assert len(taken.ids()) == len(set(taken.ids())), "a mail came twice"
+            if number % 5 == 4 or number == kills - 1:
+                assert colloc("audit", "run", "--notify") in (1, 2)
+                settled(folder, taken, users)
+
+
+def forget(folder: Path) -> None:
+    for path in (folder / "state/audit").glob("state.sqlite*"):
+        path.unlink()
+
+
+def settled(folder: Path, taken: Taken, users: list[str]) -> None:
+    """Check that everybody was told once, or is named to the admins as in doubt, and that the state says the same."""
+    assert len(taken.ids()) == len(set(taken.ids())), "a mail came twice"
+    with opened(str(folder / "state/audit")) as state:
+        assert state._all("PRAGMA integrity_check") == [("ok",)]
+        letters = {one.user: one for one in state.outbox() if one.user}
+        doubtful = {one.id for one in state.outbox("in doubt")}
+    assert set(letters) == set(users)
+    named = "".join(map(plain, taken.to("root@example.org")))
+    for letter in letters.values():
+        assert letter.state in ("accepted", "in doubt"), letter
+        if letter.state == "accepted":
+            assert taken.ids().count(letter.id) == 1, letter
+        else:
+            # Each summary names all that is in doubt, unless it is in doubt itself.
+            assert letter.id in named or doubtful - {one.id for one in letters.values()}, letter
+
+
+def test_a_run_that_is_killed_sends_nothing_twice_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_and_look(tmp_path, monkeypatch, 20, 7)
+
+
+@pytest.mark.soak
+def test_two_hundred_runs_that_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_and_look(tmp_path, monkeypatch, 200, int(os.environ.get("COLLOC_SEED", "11")))

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What audits remember, and where they may keep it."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc import files
+from slurm_colloc.audit import state as state_module
+from slurm_colloc.audit.ladder import ACTION, FIRST, Due, Waiver
+from slurm_colloc.audit.state import MAIL, SCHEMA, Message, alone, audit_folder, opened
+from slurm_colloc.config_audit import Notices
+from slurm_colloc.errors import StoreError
+from slurm_colloc.files import network_file_system
+from tests.unit.noticed import finding
+
+
+def message(id: str = "<1@x>", user: str = "ann") -> Message:
+    return Message(id, MAIL, user, f"{user}@x", b"text", 0.0)
+
+
+def test_a_message_and_what_it_carries_are_there_together(tmp_path: Path) -> None:
+    with opened(str(tmp_path)) as state:
+        assert state.queue(message(), [Due(finding(), FIRST, "new")], 10.0)
+        (told,) = state.told()
+        assert told == ("COL001", "c", "ann", "new", FIRST, 10.0, 10.0, "<1@x>", "queued")
+        assert state.carried("<1@x>") == 1
+        # The same again is the same.
+        assert not state.queue(message(), [Due(finding(), FIRST, "new")], 11.0)
+        assert len(state.told()) == len(state.outbox()) == 1
+    with opened(str(tmp_path)) as state:
+        state.mark("<1@x>", "trying", 12.0)
+        state.mark("<1@x>", "accepted", 13.0, "250 ok")
+        assert [(one.since_s, one.state) for one in state.told()] == [(13.0, "accepted")]
+        assert [(one.attempts, one.reply) for one in state.outbox("accepted")] == [(1, "250 ok")]
+        state.seen([finding(digest="other")], 20.0, Notices())
+        assert [one.last_seen_s for one in state.told()] == [20.0]
+
+
+def test_what_was_being_tried_is_queued_again_and_what_is_in_doubt_is_not(tmp_path: Path) -> None:
+    with opened(str(tmp_path)) as state:
+        for number, became in enumerate(("trying", "in doubt", "accepted", "refused")):
+            state.queue(message(f"<{number}@x>"), (), 1.0)
+            state.mark(f"<{number}@x>", became, 2.0)
+        state.put_back(3.0)
+        assert [one.state for one in state.outbox()] == ["queued", "in doubt", "accepted", "refused"]
+        assert state.settle("<1@x>", "queued", 4.0)
+        assert state.settle("<3@x>", "dropped", 4.0)
+        assert not state.settle("<2@x>", "queued", 4.0)
+        assert not state.settle("<9@x>", "dropped", 4.0)
+        assert [one.state for one in state.outbox()] == ["queued", "queued", "accepted", "dropped"]
+
+
+def test_an_action_is_recorded_before_and_after(tmp_path: Path) -> None:
+    job = finding(subject="7")
+    with opened(str(tmp_path)) as state:
+        state.act(job, "cancel", "begun", "", 1.0)
+        state.act(job, "cancel", "done", "", 2.0)
+        assert [(one.step, one.message, one.state) for one in state.told()] == [(ACTION, "cancel", "done")]
+
+
+def test_waivers(tmp_path: Path) -> None:
+    with opened(str(tmp_path)) as state:
+        for until_s in (1.0, None):
+            state.waive(Waiver("ann", "", "", until_s, "root", "why"), 0.0)
+        assert state.waivers() == [Waiver("ann", "", "", None, "root", "why")]
+        assert state.end_waiver("ann", "", "")
+        assert not state.end_waiver("ann", "", "")
+
+
+def test_runs_and_what_is_forgotten(tmp_path: Path) -> None:
+    day = 86_400.0
+    with opened(str(tmp_path)) as state:
+        first = state.begin("users", "A", 0.0, 100.0, 100.0)
+        assert state.last_good("users", "A") is None
+        state.end(first, 1, 110.0)
+        state.end(state.begin("users", "A", 0.0, 200.0, 200.0), 2, 210.0)
+        assert state.last_good("users", "A") == 100.0
+        assert state.last_good("users", "B") is None
+        assert state.last_success() == 110.0
+        for number, became in enumerate(("accepted", "in doubt")):
+            state.queue(message(f"<{number}@x>"), [Due(finding(digest=str(number)), FIRST, "")], 0.0)
+            state.mark(f"<{number}@x>", became, 0.0)
+        state.begin("users", "A", 0.0, 401 * day, 401 * day)
+        assert state.told() == []
+        assert [one.id for one in state.outbox()] == ["<1@x>"]
+
+
+def test_the_folder_is_closed_and_of_one_run_at_a_time(tmp_path: Path) -> None:
+    folder = audit_folder(str(tmp_path))
+    with opened(folder):
+        assert {os.stat(path).st_mode & 0o077 for path in (folder, f"{folder}/state.sqlite")} == {0}
+    with alone(folder) as first, alone(folder) as second:
+        assert (first, second) == (True, False)
+
+
+def test_a_state_of_a_newer_release_is_left_alone(tmp_path: Path) -> None:
+    with opened(str(tmp_path)):
+        pass
+    with sqlite3.connect(tmp_path / "state.sqlite") as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        connection.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    connection.close()
+    with pytest.raises(StoreError, match="newer than this release's; upgrade"), opened(str(tmp_path)):
+        pass
+
+
+def test_an_older_state_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(str(tmp_path)) as state:
+        state.waive(Waiver("ann", "", "", None, "root", "why"), 0.0)
+    monkeypatch.setattr(
+        state_module, "_MIGRATIONS", (*state_module._MIGRATIONS, ("ALTER TABLE runs ADD COLUMN note TEXT",))
+    )
+    monkeypatch.setattr(state_module, "SCHEMA", SCHEMA + 1)
+    with opened(str(tmp_path)) as state:
+        assert len(state.waivers()) == 1
+    with sqlite3.connect(tmp_path / "state.sqlite") as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA + 1,)
+        assert "note" in [row[1] for row in connection.execute("PRAGMA table_info(runs)")]
+    connection.close()
+
+
+def test_a_damaged_state_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "state.sqlite").write_bytes(b"no database" * 1000)
+    with (
+        pytest.raises(StoreError, match=r"state\.sqlite' cannot be used: file is not a database"),
+        opened(str(tmp_path)),
+    ):
+        pass
+
+
+def test_no_network_file_system_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert network_file_system(str(tmp_path)) == ""
+    magic = {0x9FA0: "proc for this test"}
+    monkeypatch.setattr(files, "_NETWORK", magic)
+    assert network_file_system("/proc") == "proc for this test"
+    with pytest.raises(OSError, match="No such file"):
+        network_file_system(str(tmp_path / "none"))
+    monkeypatch.setattr(state_module, "network_file_system", lambda path: "NFS")
+    with pytest.raises(StoreError, match=r"is on NFS, .* set 'paths.state' to, or mount there, a disk of this host"):
+        audit_folder(str(tmp_path))

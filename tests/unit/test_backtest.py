@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules tried on the past: whom cron would have told of what, and when."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.audit.backtest import Ran, in_all, mail_day, steps_of, windows, would_notify
+from slurm_colloc.audit.calendar import tried_by_day
+from slurm_colloc.audit.ladder import ACCEPTED, ACTION, FIRST, SECOND, Due, key_of
+from slurm_colloc.audit.rules import entries
+from slurm_colloc.audit.state import MAIL, Message, audit_folder, opened
+from slurm_colloc.audit.workdays import works_by
+from slurm_colloc.audited import JOB, Finding
+from slurm_colloc.backtested import Backtest
+from slurm_colloc.config_audit import Audit, AuditRule, Notices
+from slurm_colloc.errors import ConfigError
+from slurm_colloc.report.backtest import as_csv, as_table
+from slurm_colloc.report.layout import Terminal
+from tests.unit.made import device, process, run, seen
+from tests.unit.programs import colloc
+from tests.unit.stored import at, sampled
+from tests.unit.terminals import screen
+
+DAY = timedelta(days=1)
+WORKS = works_by(Notices())
+MONDAY = datetime(2026, 1, 5, 6, tzinfo=UTC)
+KNOWN = entries(Audit(rule=(AuditRule("COL001"), AuditRule("COL002"), AuditRule("COL003", name="low"))))[:3]
+HOSTILE = '=cmd|"\r\n\x1b[31m<b>\u202e'
+
+
+def finding(user: str = "ann", digest: str = "a", rule: str = "COL001") -> Finding:
+    subject = user or "g1"
+    return Finding(
+        rule, rule, "warning", "user", "c", subject, user, "", 24.0, "", "", "", 100.0, ("measured",), (), digest
+    )
+
+
+def ran(day: int, *found: Finding, jobs: Sequence[int] = (1,), days: int = 1, judged: int = 1) -> Ran:
+    until = MONDAY + day * DAY
+    counts = {entry.name: (1, judged) for entry in KNOWN}
+    behind = {key_of(one): frozenset(jobs) for one in found}
+    return Ran(until - days * DAY, until, 1, 1, 100.0, counts, found, behind)
+
+
+def told(runs: Sequence[Ran], quiet: int = 14) -> list[tuple[int, str, bool]]:
+    """Return the notices as (number of the run, user, whether it is the first)."""
+    notices = would_notify(runs, DAY, Notices(quiet_days=quiet), WORKS)
+    return [(number, one.user, one.step == FIRST) for number, of in enumerate(notices) for one in of]
+
+
+def tried(runs: Sequence[Ran], quiet: int = 14, window: int = 1) -> Backtest:
+    notices = would_notify(runs, DAY, Notices(quiet_days=quiet), WORKS)
+    rules, total = in_all(runs, notices, KNOWN)
+    ends = runs[0].since, runs[-1].until
+    steps = steps_of(runs, notices, KNOWN, DAY, WORKS)
+    return Backtest(*ends, 86_400, window * 86_400, quiet * 86_400, "", "", steps, rules, total)
+
+
+def test_windows_end_with_the_last_and_are_of_whole_seconds() -> None:
+    until = MONDAY.replace(microsecond=7)
+    found = windows(until - 20 * DAY, until, 7 * DAY, 14 * DAY)
+    assert [end for _, end in found] == [MONDAY - 14 * DAY, MONDAY - 7 * DAY, MONDAY]
+    assert all(end - start == 14 * DAY for start, end in found)
+    assert len(windows(MONDAY - 21 * DAY, MONDAY, 7 * DAY, 7 * DAY)) == 3, "an end at its beginning is no run of it"
+    assert len(windows(MONDAY - 5 * DAY, MONDAY, 7 * DAY, 7 * DAY)) == 1
+
+
+def test_a_user_is_told_once_in_a_quiet_period() -> None:
+    daily = [ran(day, finding(digest=str(day))) for day in range(30)]
+    assert told(daily) == [(0, "ann", True), (14, "ann", False), (28, "ann", False)]
+    assert told(daily, quiet=30) == [(0, "ann", True)]
+    # What a weekend finds waits for Monday's run.
+    assert [day for day, _, _ in told(daily, quiet=5)] == [0, 7, 14, 21, 28]
+
+
+def test_the_same_runs_are_not_told_of_twice() -> None:
+    assert told([ran(day, finding()) for day in range(30)]) == [(0, "ann", True)]
+    later = [ran(day, finding(digest="a" if day < 22 else "b")) for day in range(30)]
+    assert told(later) == [(0, "ann", True), (22, "ann", False)]
+
+
+def test_what_was_gone_for_a_quiet_period_is_new_again() -> None:
+    runs = [ran(0, finding()), *(ran(day) for day in range(1, 16)), ran(16, finding(digest="b"))]
+    assert told(runs) == [(0, "ann", True), (16, "ann", True)]
+    assert told([runs[0], ran(14, finding(digest="b"))]) == [(0, "ann", True), (1, "ann", False)]
+    assert told(runs, quiet=16) == [(0, "ann", True), (16, "ann", False)]
+
+
+def test_rules_users_and_clusters_are_told_apart_and_nodes_are_nobody() -> None:
+    others = [finding(), finding("bob"), finding(rule="COL002"), finding()._replace(cluster="d"), finding("")]
+    assert len(told([ran(0, *others)])) == 4
+
+
+def test_what_a_weekend_finds_is_told_on_the_monday_after_it() -> None:
+    saturday, holidays = MONDAY + 5 * DAY, {date(2026, 1, 12)}
+    assert mail_day(MONDAY, DAY, WORKS) == date(2026, 1, 5)
+    assert mail_day(saturday, DAY, WORKS) is None, "Monday's run tells it"
+    assert mail_day(saturday, 7 * DAY, WORKS) == date(2026, 1, 12), "no run comes before"
+    assert mail_day(saturday, 7 * DAY, lambda day: WORKS(day) and day not in holidays) == date(2026, 1, 13)
+    with pytest.raises(ConfigError, match="leave no day of a year"):
+        mail_day(MONDAY, DAY, lambda _: False)
+    both = [finding(), finding(rule="low")]
+    shown = tried([ran(5, *both), ran(6, *both), ran(7, *both), ran(8, *both)])
+    assert [step.mailed for step in shown.steps] == [None, None, date(2026, 1, 12), date(2026, 1, 13)]
+    assert [step.total.mails for step in shown.steps] == [0, 0, 1, 0]
+    assert (shown.total.findings, shown.total.first_notices, shown.total.mails) == (8, 2, 1)
+    assert [(one.rule, one.mails) for one in shown.rules] == [("COL001", 1), ("COL002", 0), ("low", 1)]
+
+
+def test_jobs_are_acted_on_only_where_the_site_says_so() -> None:
+    runs = [ran(day, finding()._replace(about=JOB, newest_s=(MONDAY + day * DAY).timestamp())) for day in range(4)]
+    daily = Notices(job_quiet_min=1440.0)
+    asked = daily._replace(action="cancel", action_rules=("COL001",))
+    for settings, last in ((daily, []), (asked, [ACTION])):
+        notices = would_notify(runs, DAY, settings, WORKS)
+        assert [one.step for of in notices for one in of] == [FIRST, SECOND, *last]
+    _, total = in_all(runs, notices, KNOWN)
+    assert (total.mails, total.actions) == (2, 1)
+
+
+def test_runs_and_users_count_once_in_all() -> None:
+    shown = tried([ran(0, finding(), finding("bob"), jobs=(1, 2)), ran(1, finding(digest="b"), jobs=(2, 3))])
+    (zero, *_), total = shown.rules, shown.total
+    assert (zero.findings, zero.users, zero.jobs, zero.gpu_hours) == (3, 2, 3, 72.0)
+    assert (zero.first_notices, zero.second_notices, zero.mails) == (2, 0, 2)
+    assert (total.findings, total.users, total.jobs, total.gpu_hours) == (3, 2, 3, None)
+    assert [step.total.findings for step in shown.steps] == [2, 1]
+
+
+def test_hours_of_windows_that_overlap_are_not_added_up() -> None:
+    shown = tried([ran(day, finding(), days=7) for day in range(3)], window=7)
+    assert shown.rules[0].gpu_hours is None
+    assert [step.rules[0].gpu_hours for step in shown.steps] == [24.0] * 3
+    assert "GPU-h: not added up, the windows overlap" in as_table(shown)
+
+
+def test_what_could_not_be_judged_is_not_known() -> None:
+    shown = tried([ran(0, judged=0), ran(1, judged=0)])
+    assert shown.total[3:] == (0, *[None] * 8)
+    assert "nothing could be judged by COL001, COL002, low" in as_table(shown)
+    half = tried([ran(0, judged=0), ran(1)])
+    assert (half.rules[0].steps_judged, half.rules[0].findings) == (1, 0)
+    assert half.rules[1].jobs is None, "a rule about nodes has no jobs"
+    nothing_there = dict.fromkeys((entry.name for entry in KNOWN), (0, 0))
+    assert tried([ran(0)._replace(judged=nothing_there)]).total.findings is None
+    of_others = tried([ran(0)._replace(judged=nothing_there | {"low": (1, 1)})])
+    assert of_others.rules[0].findings == 0
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80, 200])
+def test_the_table_fits_a_terminal(columns: int) -> None:
+    hostile = finding(rule="low")._replace(user=HOSTILE, subject=HOSTILE)
+    text = as_table(tried([ran(0, hostile), ran(1, judged=0)])._replace(file=HOSTILE), Terminal(columns))
+    # The first column alone may be wider than a very narrow one.
+    assert all(cell_len(line) <= max(columns, 25) for line in text.splitlines())
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+def test_hostile_names_of_rules_are_harmless() -> None:
+    shown = tried([ran(0, finding())])
+    bad = shown._replace(rules=(shown.rules[0]._replace(rule=HOSTILE), *shown.rules[1:]))
+    assert "'=cmd|" in as_csv(bad)
+    assert "\x1b" not in as_csv(bad) + as_table(bad)
+
+
+# --- the command ---
+
+WEEKS = ("--until", "2026-02-02T00:00:00+00:00", "--since", "2026-01-05T00:00:00+00:00")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """Return a store of four weeks: each Monday ann holds a GPU at zero use for a quarter of an hour, bob on one."""
+    kept = Store(str(tmp_path / "store"))
+    rows, rounds = [], []
+    idle = device(gpu_util_pct=0.0, sm_active_pct=0.0, gpu_mem_used_mib=500)
+    for week in range(4):
+        start_s = at("2026-01-05T12:00") + week * 7 * 86_400
+        user = "bob" if week == 2 else "ann"
+        rows.append(run(str(week), start_s=start_s, end_s=start_s + 900, user=user, submit_s=start_s))
+        rounds.append(seen(start_s + 900, [idle], [process(str(week), 7, gpu_mem_used_mib=500)], interval_s=900.0))
+    kept.write_allocations("a", rows, at("2026-02-02T00:00"))
+    kept.write_log("a", {"rows_in": 4, "used": 4, "steps": 0, "rejected": {}})
+    sampled(kept, rounds)
+    return str(tmp_path / "store")
+
+
+@pytest.fixture
+def proposed(tmp_path: Path) -> str:
+    path = tmp_path / "proposed.toml"
+    path.write_text('[[audit.rule]]\ncode = "COL001"\nbounds = { min_gpu_hours = 0.2 }\n')
+    return str(path)
+
+
+def test_rules_over_weeks(store: str, proposed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ("audit", "backtest", "--store", store, *WEEKS, "--rules", proposed)
+    assert colloc(*argv, "--format", "json") == 0
+    first = capsys.readouterr()
+    shown = json.loads(first.out)
+    assert first.err == ""
+    assert (shown["schema"], len(shown["steps"]), shown["window_s"], shown["quiet_s"]) == (1, 4, 604_800, 1_209_600)
+    zero = next(one for one in shown["rules"] if one["rule"] == "COL001")
+    assert zero == {
+        "rule": "COL001",
+        "code": "COL001",
+        "steps": 4,
+        "steps_judged": 4,
+        "findings": 4,
+        "users": 2,
+        "jobs": 4,
+        "gpu_hours": 1.0,
+        # ann in the first week; in the second it is too early, in the fourth it is again; bob in the third.
+        "first_notices": 2,
+        "second_notices": 1,
+        "mails": 3,
+        "actions": 0,
+    }
+    assert [step["total"]["mails"] for step in shown["steps"]] == [1, 0, 1, 1]
+    assert [step["mailed"] for step in shown["steps"]] == ["2026-01-12", "2026-01-19", "2026-01-26", "2026-02-02"]
+    assert colloc(*argv, "--format", "json") == 0
+    assert capsys.readouterr().out == first.out, "the same each time"
+
+
+def test_a_quiet_period_and_a_window_are_two_figures(
+    store: str, proposed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ("audit", "backtest", "--store", store, *WEEKS, "--rules", proposed, "--rule", "COL001", "--format", "json")
+    assert colloc(*argv, "--quiet", "7d") == 0
+    assert json.loads(capsys.readouterr().out)["total"]["mails"] == 4
+    assert colloc(*argv, "--window", "28d", "--quiet", "7d") == 0
+    (zero,) = json.loads(capsys.readouterr().out)["rules"]
+    assert (zero["jobs"], zero["findings"], zero["gpu_hours"]) == (4, 6, None)
+
+
+def test_as_a_table_and_as_csv(
+    store: str, proposed: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ("audit", "backtest", "--store", store, *WEEKS, "--rules", proposed)
+    assert colloc(*argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert next(line.split() for line in lines if line.startswith("COL001")) == [
+        *("COL001", "4/4", "4", "2", "4", "1", "2", "1", "3"),
+        *("1", "0", "1", "1"),
+    ]
+    assert colloc(*argv, "--format", "csv") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["mails"] for row in rows if row["rule"] == "COL001"] == ["1", "0", "1", "1", "3"]
+    with screen(monkeypatch, "stdout", 60) as shown:
+        assert colloc(*argv) == 0
+    assert "COL001" in shown.text
+    assert all(cell_len(line) <= 60 + line.count("\x1b") * 4 for line in shown.text.splitlines())
+
+
+def test_weeks_without_measurements_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = Store(str(tmp_path / "store"))
+    kept.write_allocations("a", [run("1", start_s=at("2026-01-12T00:00"), end_s=at("2026-01-13T00:00"))], 1e10)
+    kept.write_log("a", {"rows_in": 1, "used": 1, "steps": 0, "rejected": {}})
+    assert colloc("audit", "backtest", "--store", str(tmp_path / "store"), *WEEKS, "--rule", "COL001") == 3
+    said = capsys.readouterr()
+    assert "nothing can be said" in said.err
+    assert next(line.split() for line in said.out.splitlines() if line.startswith("COL001"))[1:4] == ["0/4", "-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("--step", "0d"), "--step '0d' is no span"),
+        (("--quiet", "week"), "--quiet 'week' is no span"),
+        (("--format", "html"), "not one of table, json, csv"),
+        (("--rule", "COL01"), "no rule in force is called 'COL01'"),
+        (("--rules", "/nowhere.toml"), "cannot be read"),
+    ],
+)
+def test_mistakes(store: str, argv: tuple[str, str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert colloc("audit", "backtest", "--store", store, *WEEKS, *argv) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[[audit.rules]]\ncode = "COL001"\n', "unknown key 'audit.rules'; did you mean 'rule'?"),
+        ('[[rule]]\ncode = "COL001"\n', "unknown key 'rule'"),
+        ('[[audit.rule]]\ncode = "COL99"\n', "has code 'COL99'"),
+        ("", "no rules in it; write them as [[audit.rule]]"),
+    ],
+)
+def test_mistakes_in_proposed_rules(
+    store: str, tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.toml").write_text(text)
+    assert colloc("audit", "backtest", "--store", store, *WEEKS, "--rules", str(tmp_path / "bad.toml")) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_whole_site_file_may_be_proposed(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text(
+        'schema = 1\ncluster = "c"\nslurm_release = "24.11"\n[audit]\nrule = [{code = "COL001", name = "x"}]\n'
+    )
+    argv = ("--rules", str(site), "--rule", "x")
+    assert colloc("audit", "backtest", "--store", store, *WEEKS, *argv, "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)["total"]["findings"] == 0
+
+
+# --- day by day ---
+
+
+def days_of(text: str) -> dict[str, list[int | None]]:
+    return {day["day"]: [day["notices"], day["mails"]] for day in json.loads(text)["days"]}
+
+
+def test_days_of_a_backtest(store: str, proposed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ("audit", "calendar", "--backtest", "--store", store, *WEEKS, "--rules", proposed, "--step", "7d")
+    assert colloc(*argv, "--format", "json") == 0
+    days = days_of(capsys.readouterr().out)
+    assert (days["2026-01-12"], days["2026-01-19"], days["2026-01-13"]) == ([1, 1], [0, 0], [None, None])
+    assert colloc(*argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun", "mails"]
+    assert lines[1].split() == ["2026-01-12", "1", "in", "1", ".", ".", ".", ".", "(.)", "(.)", "1"]
+    assert lines[2].split() == ["2026-01-19", "0", ".", ".", ".", ".", "(.)", "(.)", "0"]
+    assert colloc(*argv, "--format", "csv") == 0
+    assert "2026-01-12,True,1,1\n2026-01-13,True,,\n" in capsys.readouterr().out
+
+
+def test_days_on_which_nothing_was_judged_are_not_known() -> None:
+    shown = tried([ran(0, finding()), ran(1, judged=0)])
+    assert [day.mails for day in tried_by_day(shown.steps, WORKS)] == [1, None]
+
+
+def test_days_of_what_was_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text(f'schema = 1\ncluster = "c"\nslurm_release = "24.11"\n[paths]\nstate = "{tmp_path}"\n')
+    monkeypatch.setenv("COLLOC_CONF", str(site))
+    argv = ("audit", "calendar", *WEEKS, "--format", "json")
+    assert colloc(*argv) == 3
+    assert "nothing was ever sent from here" in capsys.readouterr().err
+    noon_s = at("2026-01-07T12:00")
+    with opened(audit_folder(str(tmp_path))) as state:
+        for user, status in (("ann", ACCEPTED), ("bob", "in doubt"), ("", ACCEPTED)):
+            message = Message(f"<{user}@c>", MAIL, user, "x@y", b"", noon_s)
+            due = [Due(finding(user), FIRST, "")] if user else []
+            assert state.queue(message, due, noon_s)
+            state.mark(message.id, status, noon_s)
+        state.end(state.begin("users", "", 0.0, 1.0, noon_s + 86_400), 0, noon_s + 86_400)
+    assert colloc(*argv) == 0
+    days = days_of(capsys.readouterr().out)
+    assert (days["2026-01-07"], days["2026-01-08"], days["2026-01-09"]) == ([1, 1], [0, 0], [None, None])
+    assert colloc(*argv, "--quiet", "7d") == 2
+    assert "are for --backtest" in capsys.readouterr().err

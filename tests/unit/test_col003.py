@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.asked import none, one
+from tests.unit.made import device, process, run, seen
+from tests.unit.stored import stored
+from tests.unit.test_audit import audited
+
+LOW: dict[str, Any] = {
+    "allocated": 100.0,
+    "util_measured": 100.0,
+    "sm_measured": 100.0,
+    "util_used": 95.0,
+    "sm_used": 0.1,
+}
+
+
+def test_both_counters_are_named_for_they_may_say_the_opposite() -> None:
+    found = one("COL003", LOW)
+    assert found.evidence.startswith("SM activity of 0 % over 100 GPU-h of 1 run (job 1) (100 % of what can be judged)")
+    assert ", while a kernel, however small, ran 95 % of the time (GPU_UTIL), sampled " in found.evidence
+    assert "GPU_UTIL" not in one("COL003", LOW | {"util_used": None, "util_measured": 0.0}).evidence
+
+
+def test_gpu_util_of_runs_without_it_is_not_zero() -> None:
+    found = one("COL003", LOW, LOW | {"util_used": None})
+    assert "ran 95 % of the time" in found.evidence
+
+
+@pytest.mark.parametrize("fields", [{"suspended_s": 1}, {"span_s": 599.0}])
+def test_edges_and_suspensions_make_nobody_low(fields: dict[str, Any]) -> None:
+    assert none("COL003", LOW | fields)
+    one("COL003", LOW | {"span_s": 599.0}, bounds={"shortest_min": 9.0})
+
+
+def test_a_neighbours_load_counts_for_nobody(tmp_path: Path) -> None:
+    shared = [device(sm_active_pct=2.0)]
+    rounds = [
+        seen(at_s, shared, [process("1", 7), process("2", 8)], interval_s=900.0)
+        for at_s in (900.0, 1800.0, 2700.0, 3600.0)
+    ]
+    alone = [seen(one.at_s, shared, [process("1", 7)], interval_s=900.0) for one in rounds]
+    low = {"min_gpu_hours": 0.5}
+    both = stored(tmp_path / "a", [run("1"), run("2", user="bob")], rounds)
+    assert audited(both, "COL003", 0.0, 3600.0, bounds=low) == []
+    assert len(audited(stored(tmp_path / "b", [run("1")], alone), "COL003", 0.0, 3600.0, bounds=low)) == 1

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.asked import ask, none, one
+from tests.unit.audited_site import day_of, found, sacct_text
+from tests.unit.made import MIG_POOL, site
+
+FITS = {"peak_mib": 9216}
+LARGER = {"fit_unit": "gpu:h100_3g.40gb:1", "fit_gpus": 0.5}
+NONE = {"fit_unit": None, "fit_gpus": None}
+
+
+def test_runs_that_would_have_fitted_a_piece() -> None:
+    answered, (finding,) = ask("COL007", FITS, FITS, LARGER, NONE)
+    assert (answered.judged, finding.gpu_hours, finding.subject) == (4, 72.0, "ann")
+    assert finding.evidence == (
+        "72 GPU-h of whole GPUs in 3 runs (job 3, 2, 1) that would have fitted a piece of one, half of them "
+        "gpu:h100_1g.10gb:1 or a smaller one (peaks of GPU memory up to 19.5 GiB), which leaves 54 GPU-h to others; "
+        "25 % of 4 that can be judged would have fitted none; sampled for at least 100 % of the time, measured; "
+        "the site's bound is 24 GPU-h"
+    )
+    assert "half of them gpu:h100_3g.40gb:1 or a smaller" in one("COL007", FITS, LARGER, LARGER).evidence
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings"),
+    [
+        ({"allocated": 23.9}, {}),
+        ({}, {"min_gpu_hours": 24.1}),
+        (NONE, {}),
+        # as much as a whole one
+        ({"fit_gpus": 1.0}, {}),
+    ],
+)
+def test_bounds(fields: dict[str, Any], settings: dict[str, float]) -> None:
+    one("COL007", FITS)
+    assert none("COL007", FITS | fields, bounds=settings)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"fit_judged": False}, {"fit_judged": None}, {"allocated": None}, {"allocated": 0.0}]
+)
+def test_nobody_is_named_on_weak_evidence(fields: dict[str, Any]) -> None:
+    answered, said = ask("COL007", FITS | fields)
+    assert (answered.judged, said) == (0, [])
+
+
+def test_names_of_users_stay_what_they_are() -> None:
+    name = "=cmd|'<b>\r\n\u202e\x1b[31m"
+    finding = one("COL007", FITS | {"user": name, "job_name": name})
+    assert (finding.subject, finding.user) == (name, name)
+    assert name not in finding.evidence
+
+
+def test_runs_of_a_store(tmp_path: Path) -> None:
+    config = site(MIG_POOL._replace(gpu_type="h100", gpus_per_node=2))
+    text = sacct_text({}, {"State": "FAILED", "User": "bob"})
+    # 20 % of the SMs, in 3000 MiB.
+    (finding,) = found(tmp_path, "COL007", text, day_of("1", 1.0, 1000), config=config)
+    assert (finding.user, finding.gpu_hours) == ("ann", 24.0)
+    assert "half of them gpu:h100_1g.20gb:1 or a smaller one (peaks of GPU memory up to 2.93 GiB)" in finding.evidence
+    # Of a site without pieces, or without a description, nothing is said.
+    assert found(tmp_path, "COL007", text, config=site(MIG_POOL._replace(slice=()))) == []
+    assert found(tmp_path, "COL007", text, config=None) == []

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.asked import ask, none, one
+from tests.unit.audited_site import day_of, found, sacct_text, tres
+
+# A day of one GPU and half of a node's memory.
+GREEDY = {"mem_given_mib": 512_000, "host_mem_mib": 40_960}
+
+
+def test_memory_that_was_held_and_never_used() -> None:
+    answered, (finding,) = ask("COL009", GREEDY, {})
+    assert (answered.judged, finding.gpu_hours, finding.subject) == (2, 24.0, "ann")
+    assert finding.evidence == (
+        "up to 500 GiB of host memory for each GPU, of which at most 40 GiB were used (sampled for at least 100 % of "
+        "the time, measured), over 24 GPU-h in 1 run (job 1); the bound is 134 GiB for each GPU, over 24 GPU-h"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings"),
+    [
+        # a node's share and a tenth of it
+        ({"mem_given_mib": 137_500}, {}),
+        ({"gpus": 4.0, "devices": 4, "allocated": 96.0}, {}),
+        ({"allocated": 23.9}, {}),
+        ({}, {"min_gpu_hours": 24.1}),
+        ({}, {"mem_per_gpu_mib": 512_000.0}),
+        ({}, {"over_node_pct": 500.0}),
+        ({"host_mem_mib": 409_600}, {}),
+        # the fullest of two nodes, as if both were as full
+        ({"nodes": 2, "host_mem_mib": 204_800}, {}),
+        ({}, {"used_below_pct": 8.0}),
+    ],
+)
+def test_bounds(fields: dict[str, Any], settings: dict[str, float]) -> None:
+    one("COL009", GREEDY)
+    assert none("COL009", GREEDY | fields, bounds=settings)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"host_mem_mib": None},
+        {"coverage_pct": 59.0},
+        {"coverage_pct": None},
+        {"mem_given_mib": None},
+        {"nodes": None},
+        {"mem_per_gpu_mib": None},
+        {"gpus": None, "allocated": None},
+        {"allocated": 0.0},
+        {"whole": False, "gpus": 1 / 7},
+    ],
+)
+def test_nobody_is_named_on_weak_evidence(fields: dict[str, Any]) -> None:
+    answered, said = ask("COL009", GREEDY | fields)
+    assert (answered.judged, said) == (0, [])
+
+
+def test_a_site_may_ask_for_what_was_held_alone() -> None:
+    blind: dict[str, Any] = GREEDY | {"host_mem_mib": None, "coverage_pct": None, "methods": [], "strong": False}
+    finding = one("COL009", blind, bounds={"used_below_pct": 100.0, "mem_per_gpu_mib": 256_000.0})
+    assert finding.evidence.startswith("up to 500 GiB of host memory for each GPU, over 24 GPU-h in 1 run")
+    assert "the bound is 250 GiB" in finding.evidence
+
+
+def test_names_of_users_stay_what_they_are() -> None:
+    name = "=cmd|'<b>\r\n\u202e\x1b[31m"
+    finding = one("COL009", GREEDY | {"user": name, "job_name": name})
+    assert (finding.subject, finding.user) == (name, name)
+    assert name not in finding.evidence
+
+
+def test_runs_of_a_store(tmp_path: Path) -> None:
+    text = sacct_text({"AllocTRES": tres(12, "512G")}, {"AllocTRES": tres(12, "64G"), "User": "bob"})
+    (finding,) = found(tmp_path, "COL009", text, day_of("1", 4.0, 30_000))
+    assert (finding.user, finding.gpu_hours) == ("ann", 24.0)
+    assert finding.evidence.startswith("up to 512 GiB of host memory for each GPU, of which at most 29.3 GiB were used")
+    # Used once, it was needed.
+    assert found(tmp_path, "COL009", text, day_of("1", 4.0, 500_000)) == []

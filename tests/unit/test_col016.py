@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.asked import IDLE, ask, harmless, none, one
+from tests.unit.made import HOUR, near, run
+from tests.unit.stored import busy, stored
+from tests.unit.test_audit import audited
+from tests.unit.test_col005 import hours
+
+# An hour, and no kernel yet; and a day that worked until four hours ago.
+NEVER: dict[str, Any] = IDLE | {
+    "end_s": None,
+    "to_s": 3600.0,
+    "span_s": 3600.0,
+    "tail_s": 3600.0,
+    "allocated": 1.0,
+    "util_measured": 1.0,
+    "sm_measured": 1.0,
+}
+ONCE: dict[str, Any] = {"end_s": None, "tail_s": 14_400.0}
+
+
+def test_what_it_says() -> None:
+    found = one("COL016", NEVER | {"job_id": "4711_2"})
+    assert (found.subject, found.user, found.about, found.gpu_hours) == ("4711_2", "ann", "job", 1.0)
+    assert found.evidence == (
+        "no kernel for the last 1 h up to a reading 0 s before it was known to run (1 GPU-h), nor any before in the "
+        "window, sampled for at least 100 % of the time, measured; the site's bound is 60 min"
+    )
+    assert found.reproduce == "colloc audit run --rule COL016 --subject 4711_2 --since A --until B"
+    found = one("COL016", ONCE | {"unseen_s": 1800.0})
+    assert found.evidence.startswith(
+        "no kernel for the last 4 h up to a reading 30 min before it was known to run (4 GPU-h), after it had worked,"
+    )
+    assert found.evidence.endswith("the site's bound is 240 min")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"end_s": 3600},
+        {"tail_s": 3599.0},
+        {"tail_s": None, "unseen_s": None},
+        # its last reading is old
+        {"unseen_s": 7201.0},
+        # a minute of it was not seen
+        {"util_measured": 0.98, "sm_measured": 0.98},
+        {"util_used": None, "sm_used": None},
+        {"strong": False},
+        {"coverage_pct": 59.0},
+        {"coverage_pct": None},
+        {"allocated": None},
+        {"allocated": 0.0},
+        {"suspended_s": 1},
+        # a slice has one counter only, which others can take away
+        {"whole": False, "util_used": None, "util_measured": 0.0},
+        # it worked, or loaded something to wait with: the longer bound
+        {"util_used": 0.001},
+        {"sm_used": 0.001},
+        {"peak_mib": 30_000},
+    ],
+)
+def test_no_job_is_named_on_weak_evidence_or_below_a_bound(fields: dict[str, Any]) -> None:
+    one("COL016", NEVER)
+    assert none("COL016", NEVER | fields)
+
+
+def test_a_share_of_a_gpu_is_judged_by_its_sms() -> None:
+    # GPU_UTIL of the whole GPU tells whether they can be believed.
+    share = {"whole": False, "blocked": None, "util_used": None, "util_measured": 0.0}
+    one("COL016", NEVER | share)
+
+
+def test_a_job_that_worked_or_waits_for_requests_has_longer() -> None:
+    one("COL016", ONCE)
+    assert none("COL016", ONCE | {"tail_s": 14_399.0})
+    waits = IDLE | ONCE | {"peak_mib": 30_000}
+    assert "nor any before in the window" in one("COL016", waits).evidence
+    assert none("COL016", waits | {"tail_s": 14_399.0})
+    assert none("COL016", waits, bounds={"sliding_warning_min": 300.0})
+    one("COL016", NEVER | {"tail_s": 1800.0}, bounds={"first_warning_min": 30.0})
+    assert none("COL016", {"end_s": None}, bounds={"sliding_warning_min": 0.0, "first_warning_min": 0.0})
+
+
+def test_each_job_is_a_finding_of_its_own() -> None:
+    _, found = ask("COL016", NEVER, NEVER | {"user": "bob"}, NEVER | {"end_s": 3600}, NEVER | {"cluster": "d"})
+    assert [(one.cluster, one.subject, one.user) for one in found] == [
+        ("c", "1", "ann"),
+        ("c", "2", "bob"),
+        ("d", "4", "ann"),
+    ]
+
+
+def test_hostile_names_are_not_in_its_words() -> None:
+    assert harmless("COL016", NEVER)
+
+
+def test_a_store(tmp_path: Path) -> None:
+    running = [run("1", end_s=None, state="RUNNING")]
+    store = stored(tmp_path / "a", running, hours(1, 2, 3))
+    (found,) = audited(store, "COL016", 0.0, 8.0 * HOUR)
+    assert (found.subject, found.gpu_hours) == ("1", near(5.0))
+    assert found.evidence.startswith("no kernel for the last 5 h up to a reading 0 s before")
+    # Until the seventh hour it is four hours, until the sixth three; nine hours later nobody knows.
+    assert len(audited(store, "COL016", 0.0, 7.0 * HOUR)) == 1
+    assert audited(store, "COL016", 0.0, 6.0 * HOUR) == []
+    assert audited(store, "COL016", 0.0, 10.5 * HOUR) == []
+    # A run that began before the window: what it did then is not known here, that it is idle is.
+    (found,) = audited(store, "COL016", 4.0 * HOUR, 8.0 * HOUR)
+    assert found.gpu_hours == pytest.approx(4.0)
+    # It works again.
+    store = stored(tmp_path / "b", running, [*hours(1, 2, 3), *busy(8.25 * HOUR)])
+    assert audited(store, "COL016", 0.0, 8.25 * HOUR) == []
+    # Its first run was requeued, and idle; the second has just begun.
+    again = [run("1", end_s=7 * HOUR, state="REQUEUED"), run("1", start_s=7 * HOUR + 900, end_s=None, state="RUNNING")]
+    assert audited(stored(tmp_path / "c", again, hours(1, 2, 3)), "COL016", 0.0, 8.0 * HOUR) == []
