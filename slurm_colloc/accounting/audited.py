@@ -106,7 +106,7 @@ _NODES = """
 CREATE TEMP TABLE audited_nodes AS
 SELECT cluster, node, '' AS "user", '' AS account, '' AS "partition", '' AS qos, '' AS job_id, '' AS job_name,
        '' AS shown, '' AS kind, min(stray_last_s) AS start_s, NULL AS end_s, max(stray_last_s) AS to_s,
-       NULL::DOUBLE AS span_s, NULL::DOUBLE AS coverage_pct, []::VARCHAR[] AS methods,
+       NULL::DOUBLE AS span_s, 0::DOUBLE AS unseen_s, NULL::DOUBLE AS coverage_pct, []::VARCHAR[] AS methods,
        count(DISTINCT uuid) FILTER (stray_us > 0) AS gpus, sum(stray_us) / 3.6e9 AS stray_hours,
        stray_hours AS allocated, node || '@' || floor(max(stray_last_s) / 86400) AS run
 FROM device_parts GROUP BY cluster, node
@@ -133,7 +133,7 @@ subjects AS (
                       'start_s': start_s::DOUBLE, 'gpu_hours': found_hours}}}},
                   (found_hours, -start_s, job_id), {_WORST}) FILTER (found) AS runs,
            ({{label}})::VARCHAR AS label,
-           max(if(end_s IS NULL, to_s, start_s)) FILTER (found)::DOUBLE AS newest_s
+           max(if(end_s IS NULL, to_s - coalesce(unseen_s, 0), start_s)) FILTER (found)::DOUBLE AS newest_s
            {{figures}}
     FROM hours GROUP BY cluster, subject HAVING count(*) FILTER (found) > 0
 )

@@ -47,7 +47,8 @@ RULE = Rule(
     },
     judged="whole AND mem_given_mib IS NOT NULL AND gpus > 0 AND allocated > 0 "
     "AND ($mem_per_gpu_mib > 0 OR mem_per_gpu_mib IS NOT NULL) "
-    "AND ($used_below_pct >= 100 OR host_mem_mib IS NOT NULL AND nodes > 0 AND coverage_pct >= $min_coverage_pct)",
+    "AND ($used_below_pct >= 100 OR state = 'COMPLETED' AND from_s <= start_s AND host_mem_mib IS NOT NULL "
+    "AND nodes > 0 AND coverage_pct >= $min_coverage_pct)",
     found=f"mem_given_mib > gpus * {_LIMIT} "
     "AND ($used_below_pct >= 100 OR 100 * host_mem_mib * nodes < $used_below_pct * mem_given_mib)",
     hours="allocated",

@@ -52,6 +52,7 @@ RULE = Rule(
         "below_pct": Bound(50.0, "percent of the q99 below which a peak is far below; it speaks of more than half"),
     },
     judged=f"{SURE} AND signature != '' AND mode IS NOT NULL AND gpu_mem_q99_mib > 0 AND peak_mib > 0 AND devices = 1 "
+    f"AND from_s <= start_s "
     f"AND (state = 'COMPLETED' OR {_ABOVE})",
     found=f"{_ABOVE} OR {_BELOW}",
     hours="allocated",

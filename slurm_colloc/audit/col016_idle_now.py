@@ -34,6 +34,8 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     )
 
 
+# A model that waits for requests is no forgotten shell, and where no memory is known it may be one.
+_NEVER_WORKED = f"{UNUSED} AND peak_mib IS NOT NULL AND NOT {PARKED}"
 RULE = Rule(
     code="COL016",
     name="idle now",
@@ -46,13 +48,13 @@ RULE = Rule(
     },
     judged=f"{COUNTED_SURE} AND end_s IS NULL AND tail_s IS NOT NULL AND unseen_s <= 60 * $reading_age_min "
     "AND (util_used IS NOT NULL OR blocked IS NULL)",
-    found=f"{IDLE_S} > 0 AND {IDLE_S} >= 60 * if({UNUSED} AND NOT {PARKED}, $first_warning_min, $sliding_warning_min)",
+    found=f"{IDLE_S} > 0 AND {IDLE_S} >= 60 * if({_NEVER_WORKED}, $first_warning_min, $sliding_warning_min)",
     hours=IDLE_HOURS,
     figures={
         "idle_s": f"max({IDLE_S}) FILTER (found)",
         "age_s": "max(unseen_s) FILTER (found)",
         "worked": f"count(*) FILTER (found AND NOT ({UNUSED}))",
-        "sliding": f"count(*) FILTER (found AND NOT ({UNUSED} AND NOT {PARKED}))",
+        "sliding": f"count(*) FILTER (found AND NOT ({_NEVER_WORKED}))",
     },
     say=_say,
     about=JOB,

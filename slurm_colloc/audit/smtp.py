@@ -135,7 +135,10 @@ def _transaction(
     for command in (f"MAIL FROM:<{sender}>", f"RCPT TO:<{recipient}>", "DATA"):
         code, said = smtp.docmd(command)
         if code // 100 not in (2, 3):
-            return _outcome(code, said)
+            outcome = _outcome(code, said)
+            # The sender, or who we are, is nothing that a message can help.
+            ours = command.startswith("MAIL") or code in (503, 530)
+            return outcome._replace(state=QUEUED) if ours else outcome
     assert smtp.sock is not None
     try:
         smtp.sock.sendall(_LEADING_DOT.sub(b"..", content if content.endswith(b"\r\n") else content + b"\r\n"))

@@ -177,6 +177,7 @@ def _readings(node: str, from_s: int, to_s: int) -> str:
         "gpu_model": "'NVIDIA A100-SXM4-40GB'",
         "profile": "''",
         "process_count": "(job_id != '')::INTEGER",
+        "direct_count": "(job_id != '')::INTEGER",
         **{name: f"if(job_id = '', 0, {value})" for name, value in of_job.items()},
         "method": f"'{MEASURED}'",
         "sharers": "sharers",

@@ -29,6 +29,7 @@ class Taken:
         self.events: list[float] = []
         self.slow_s = slow_s
         self.odd: dict[str, str] = {}
+        self.no_sender = ""
 
     def ids(self) -> list[str]:
         return [str(one["Message-ID"]) for one in self.mails]
@@ -39,6 +40,10 @@ class Taken:
     async def _pause(self) -> None:
         self.events.append(time.monotonic())
         await asyncio.sleep(self.slow_s)
+
+    async def handle_MAIL(self, server: Any, session: Any, envelope: Any, address: str, options: Any) -> str:
+        envelope.mail_from = None if self.no_sender else address
+        return self.no_sender or "250 OK"
 
     async def handle_RCPT(self, server: Any, session: Any, envelope: Any, address: str, options: Any) -> str:
         await self._pause()

@@ -257,6 +257,33 @@ def test_outlets(site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert colloc("audit", "run", *argv) == 2
 
 
+def test_nobody_is_told_of_another_cluster(
+    site: Began, served: tuple[int, Taken], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site("ann")
+    text = (tmp_path / "site.toml").read_text()
+    (tmp_path / "site.toml").write_text(text.replace('cluster = "c"', 'cluster = "d"'))
+    assert colloc("audit", "run", "--notify") == 1
+    assert "COL001 ann: not told: of cluster 'c'\n" in capsys.readouterr().out
+    assert served[1].to("ann@example.org") == []
+
+
+def test_an_action_by_no_rule_about_jobs_is_refused(site: Began, capsys: pytest.CaptureFixture[str]) -> None:
+    site("ann", more='action = "cancel"\naction_rules = ["COL001"]\n')
+    assert colloc("audit", "run", "--notify") == 2
+    assert "'COL001' is no rule in force about jobs; there are none" in capsys.readouterr().err
+
+
+def test_a_refused_sender_costs_no_mail(site: Began, served: tuple[int, Taken]) -> None:
+    _, taken = served
+    taken.no_sender = "550 5.7.1 who are you"
+    site("ann")
+    assert colloc("audit", "run", "--notify") in (1, 2)
+    with opened(os.environ["COLLOC_CONF"].replace("site.toml", "state/audit")) as state:
+        assert {message.state for message in state.outbox()} == {"queued"}
+    assert taken.mails == []
+
+
 def test_after_missed_runs_the_window_reaches_back(
     site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,6 +60,12 @@ def test_nobody_is_named_on_weak_evidence(fields: dict[str, Any]) -> None:
     assert (answered.judged, said) == (0, [])
 
 
+@pytest.mark.parametrize("fields", [{"state": "FAILED"}, {"state": "RUNNING", "end_s": None}, {"start_s": -9}])
+def test_what_may_have_used_more_before_or_later_is_not_judged(fields: dict[str, Any]) -> None:
+    assert none("COL009", GREEDY | fields)
+    one("COL009", GREEDY | fields, bounds={"used_below_pct": 100.0})
+
+
 def test_a_site_may_ask_for_what_was_held_alone() -> None:
     blind: dict[str, Any] = GREEDY | {"host_mem_mib": None, "coverage_pct": None, "methods": [], "strong": False}
     finding = one("COL009", blind, bounds={"used_below_pct": 100.0, "mem_per_gpu_mib": 256_000.0})

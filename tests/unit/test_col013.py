@@ -79,6 +79,11 @@ def test_a_run_that_did_not_complete_may_only_be_above(state: str) -> None:
     assert (answered.judged, said) == (0, [])
 
 
+def test_a_run_that_began_before_the_window_may_have_peaked_before() -> None:
+    one("COL013", *[BELOW] * 5)
+    assert none("COL013", *[BELOW] * 4, BELOW | {"start_s": -9})
+
+
 def test_a_client_of_mps_is_never_below() -> None:
     assert none("COL013", *[BELOW | {"mode": "mps"}] * 9)
     one("COL013", *[ABOVE | {"mode": "mps"}] * 9)

@@ -85,6 +85,16 @@ def test_a_job_that_worked_or_waits_for_requests_has_longer() -> None:
     assert none("COL016", {"end_s": None}, bounds={"sliding_warning_min": 0.0, "first_warning_min": 0.0})
 
 
+def test_where_no_memory_is_known_it_may_wait_for_requests() -> None:
+    one("COL016", NEVER)
+    assert none("COL016", NEVER | {"peak_mib": None})
+
+
+def test_its_evidence_is_as_old_as_its_last_reading() -> None:
+    assert one("COL016", NEVER).newest_s == 3600.0
+    assert one("COL016", NEVER | {"tail_s": 9000.0, "unseen_s": 600.0}).newest_s == 3000.0
+
+
 def test_each_job_is_a_finding_of_its_own() -> None:
     _, found = ask("COL016", NEVER, NEVER | {"user": "bob"}, NEVER | {"end_s": 3600}, NEVER | {"cluster": "d"})
     assert [(one.cluster, one.subject, one.user) for one in found] == [

@@ -11,14 +11,14 @@ from slurm_colloc.audit.ladder import ACTION, DAY_S, DOUBT, FIRST, NOTHING, QUEU
 from slurm_colloc.audit.message import Texts, address_of, check_settings, digest_id, mail, message_id
 from slurm_colloc.audit.outlets import Metrics, append, json_lines, prometheus, webhook
 from slurm_colloc.audit.post import Posted, deliver, parse_webhook
-from slurm_colloc.audit.rules import Entry
+from slurm_colloc.audit.rules import Entry, entries
 from slurm_colloc.audit.state import MAIL, WEBHOOK, Message, State, alone, audit_folder, opened
 from slurm_colloc.audit.workdays import works_by
 from slurm_colloc.audited import JOB, Finding
 from slurm_colloc.clock import now, ticking
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Notices
-from slurm_colloc.errors import CollocError, StoreError
+from slurm_colloc.errors import CollocError, ConfigError, StoreError
 from slurm_colloc.files import write_atomic
 from slurm_colloc.report.digest import ADMIN, USER, Digest, Fate, Item, Letter, Summary, digest_maker
 from slurm_colloc.report.findings import Audited
@@ -62,6 +62,13 @@ class _Run:
     def notice(self, seen: Audited, found: Sequence[Finding]) -> list[tuple[Finding, str]]:
         """Tell who is to be told, and return what was done about each finding."""
         works = works_by(self.settings)(_local(self.began_s).date())
+        # A name is a person's on one cluster; the others have audits of their own.
+        others = [one for one in found if one.cluster != self.config.cluster]
+        elsewhere = [(one, f"not told: of cluster '{one.cluster}'") for one in others]
+        found = [one for one in found if one.cluster == self.config.cluster]
+        return [*self._notice(seen, found, works=works), *elsewhere]
+
+    def _notice(self, seen: Audited, found: Sequence[Finding], *, works: bool) -> list[tuple[Finding, str]]:
         dues = [
             self._addressed(due)
             for due in plan(found, self.state.told(), self.state.waivers(), now(), self.settings, works=works)
@@ -210,7 +217,7 @@ class _Run:
         write_atomic(self.settings.textfile, prometheus(metrics).encode(), 0o644)
 
 
-def notify(config: SiteConfig, entries: Sequence[Entry], look: Look, show: Show) -> tuple[int, Noticed]:
+def notify(config: SiteConfig, chosen: Sequence[Entry], look: Look, show: Show) -> tuple[int, Noticed]:
     """Run the audit alone, tell who is to be told, and return the exit status: 0 clean, 1 findings, 2 error, 3 unknown.
 
     Raises:
@@ -218,6 +225,7 @@ def notify(config: SiteConfig, entries: Sequence[Entry], look: Look, show: Show)
         StoreError: another run is at it, or the state or the store cannot be used.
     """
     check_settings(config.notices)
+    check_action(config)
     if config.notices.webhook:
         parse_webhook(config.notices.webhook)
     folder = audit_folder(config.state_folder)
@@ -225,7 +233,18 @@ def notify(config: SiteConfig, entries: Sequence[Entry], look: Look, show: Show)
         if not held:
             raise StoreError(f"another run of the audit holds '{folder}/lock'; nothing was done by this one")
         with opened(folder) as state:
-            return _alone(_Run(state, config, entries, show), look)
+            return _alone(_Run(state, config, chosen, show), look)
+
+
+def check_action(config: SiteConfig) -> None:
+    """Raise ConfigError where a job shall be acted on by what is no rule about jobs: it never would be."""
+    known = [entry.name for entry in entries(config.audit) if entry.rule.about == JOB]
+    for name in config.notices.action_rules:
+        if name not in known:
+            raise ConfigError(
+                f"'notices.action_rules': '{name}' is no rule in force about jobs; "
+                f"there are {', '.join(known) or 'none'}"
+            )
 
 
 def _alone(run: _Run, look: Look) -> tuple[int, Noticed]:
@@ -244,7 +263,7 @@ def _alone(run: _Run, look: Look) -> tuple[int, Noticed]:
         done = run.notice(seen, found)
         run.outlets(number, seen, done)
         noticed = Noticed(seen, tuple(found), tuple(run.errors))
-        status = 2 if run.errors else 3 if not seen.judged else 1 if found else 0
+        status = 2 if run.errors else 1 if found else 0 if seen.judged else 3
         for finding, what in done:
             run.show(f"{finding.rule} {printable(finding.subject)}: {printable(what)}\n")
     finally:
