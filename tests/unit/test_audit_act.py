@@ -85,9 +85,11 @@ class Story:
         given = Notices("users", "127.0.0.1", port, sender="hpc@x", admins=("root@x",), address="{user}@x")
         week = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
         self.config = site()._replace(
-            paths=Paths(state=str(folder)), notices=given._replace(workdays=week, timeout_s=2.0, **settings)
+            paths=Paths(state=str(folder)),
+            notices=given._replace(workdays=week, timeout_s=2.0, **settings),
+            audit=Audit(rule=(AuditRule("COL016", name="idle now"),)),
         )
-        self.known = entries(Audit(rule=(AuditRule("COL001", name="idle now"),)))
+        self.known = entries(self.config.audit)
 
     def run(self, after_min: float, **fields: Any) -> list[str]:
         """Run so many minutes later, find job 12_3 idle, and return what was done."""
