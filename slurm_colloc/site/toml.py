@@ -4,7 +4,12 @@
 Names of nodes, partitions and features, reasons and limits come from outside: none of them ends a line.
 """
 
+import re
+from collections.abc import Mapping
+
 from slurm_colloc.errors import InputError
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def key_line(key: str, value: object, source: str = "") -> str:
@@ -37,6 +42,10 @@ def value_text(value: object, key: str = "value") -> str:
         return "true" if value else "false"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(value_text(item, key) for item in value) + "]"
+    if isinstance(value, Mapping):
+        names = (name if _BARE.fullmatch(name) else value_text(name, key) for name in value)
+        pairs = (f"{name} = {value_text(item, key)}" for name, item in zip(names, value.values(), strict=True))
+        return "{ " + ", ".join(pairs) + " }"
     if value is None:
         return "not set"
     if isinstance(value, float) and value.is_integer():
