@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 import time
+import tomllib
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -19,6 +20,7 @@ from slurm_colloc.config import (
 from slurm_colloc.config_keys import DOCUMENTATION
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.site.reference import reference
+from slurm_colloc.site.toml import value_text
 
 LEAST = {"schema": 1, "cluster": "c", "slurm_release": "22.05"}
 
@@ -217,3 +219,8 @@ def test_a_users_own_site_file_is_the_users_or_roots(tmp_path: Path, monkeypatch
     # One that was named is taken at its word.
     (tmp_path / "named.toml").write_text(path.read_text())
     assert load_site(str(tmp_path / "named.toml")).cluster == "c"
+
+
+def test_what_is_written_as_toml_is_read_as_it_was() -> None:
+    value = [{"code": "COL001", "bounds": {"min_gpu_hours": 0.5}, "we ird": ['a"b\n', True, 7]}, {}]
+    assert tomllib.loads(f"value = {value_text(value)}") == {"value": value}
