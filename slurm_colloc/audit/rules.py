@@ -156,6 +156,8 @@ def question(entry: Entry, audit: Audit) -> Question:
 
 def findings(entry: Entry, answer: Answer, window: str) -> list[Finding]:
     """Return what an entry says of an answer; ``window`` are the options of a command for the same window."""
+    # How much of the runs was sampled says nothing of what the accounting alone tells.
+    measured = not entry.rule.accounted or "coverage_pct" in entry.rule.judged
     said = ((subject, entry.rule.say(subject, entry.bounds)) for subject in answer.subjects)
     return [
         Finding(
@@ -171,8 +173,8 @@ def findings(entry: Entry, answer: Answer, window: str) -> list[Finding]:
             evidence=words.evidence,
             remedy=words.remedy,
             reproduce=_reproduce(entry, subject, window),
-            coverage_pct=subject.coverage_pct,
-            methods=subject.methods,
+            coverage_pct=subject.coverage_pct if measured else None,
+            methods=subject.methods if measured else (),
             jobs=subject.worst,
             digest=subject.evidence,
             newest_s=subject.newest_s,

@@ -87,3 +87,8 @@ def test_of_nodes_that_differ_the_smallest_counts(tmp_path: Path) -> None:
     for other, expected in ({"cpus_per_node": 0}, 0), ({"gpu_type": "a100"}, 1), ({"partitions": ("far",)}, 1):
         config = site(*SITE.pool, small._replace(**other))
         assert len(found(tmp_path, "COL010", text, config=config)) == expected
+
+
+def test_what_the_accounting_alone_tells_has_no_coverage() -> None:
+    finding = one("COL010", SPREAD)
+    assert (finding.coverage_pct, finding.methods) == (None, ())
