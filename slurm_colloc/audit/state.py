@@ -86,16 +86,6 @@ class Message(NamedTuple):
     reply: str = ""
 
 
-class Action(NamedTuple):
-    """A job that was acted on: ``what`` was done, and what came of it."""
-
-    subject: str
-    user: str
-    what: str
-    state: str
-    reply: str
-
-
 def audit_folder(state_folder: str) -> str:
     """Return the folder of the audits' state, made where it is missing.
 

@@ -7,7 +7,20 @@ from datetime import datetime
 from typing import NamedTuple
 
 from slurm_colloc.audit.act import act
-from slurm_colloc.audit.ladder import ACTION, DAY_S, DOUBT, FIRST, NOTHING, QUEUED, REFUSED, SECOND, TRYING, Due, plan
+from slurm_colloc.audit.ladder import (
+    ACTION,
+    DAY_S,
+    DOUBT,
+    FIRST,
+    NOTHING,
+    QUEUED,
+    REFUSED,
+    SECOND,
+    TRYING,
+    Due,
+    key_of,
+    plan,
+)
 from slurm_colloc.audit.message import Texts, address_of, check_settings, digest_id, mail, message_id
 from slurm_colloc.audit.outlets import Metrics, append, json_lines, prometheus, webhook
 from slurm_colloc.audit.post import Posted, deliver, parse_webhook
@@ -138,7 +151,7 @@ class _Run:
         if self.settings.webhook and found:
             ends = seen.since.timestamp(), seen.until.timestamp()
             content = webhook(self.config.cluster, *ends, found, self.settings.min_group)
-            id = message_id(["webhook", sorted([*_key(one), one.digest] for one in found)], self.settings)
+            id = message_id(["webhook", sorted([*key_of(one), one.digest] for one in found)], self.settings)
             self.state.queue(Message(id, WEBHOOK, "", self.settings.webhook, content, now()), (), now())
 
     def _tell_admins(self, seen: Audited, done: Sequence[tuple[Finding, str]], posted: Posted) -> None:
@@ -164,7 +177,7 @@ class _Run:
         # The same again is told once a day: cron may run every few minutes.
         same = [
             seen.until.date().isoformat(),
-            sorted([*_key(one), one.digest, what] for one, what in done),
+            sorted([*key_of(one), one.digest, what] for one, what in done),
             [(letter.id, letter.state) for letter in troubled],
             self.errors,
         ]
@@ -284,10 +297,6 @@ def _by_user(dues: Sequence[Due]) -> dict[str, list[Due]]:
         if due.step in (FIRST, SECOND):
             found.setdefault(due.finding.user, []).append(due)
     return found
-
-
-def _key(finding: Finding) -> tuple[str, str, str]:
-    return finding.rule, finding.cluster, finding.subject
 
 
 def _local(seconds: float) -> datetime:
