@@ -2,7 +2,7 @@
 # Thin: every line runs as well without make. ENV is the environment that bootstrap.sh builds.
 ENV := .venv/bin
 
-.PHONY: demo test test-matrix check lint mutate fuzz bench soak docs env env-only
+.PHONY: demo test test-matrix test-oldest test-python check ci quick slow lint mutate fuzz bench soak docs html sbom env env-only
 
 env:           ## Slurm from Debian's packages (as root) and the Python environment
 	@bash tests/cluster/bootstrap.sh
@@ -26,9 +26,34 @@ test-matrix:   ## the tests of the real cluster on every Slurm release that a la
 	        || failed="$$failed $$release"; \
 	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
-check: lint test ## what must hold at every commit
+test-oldest: env-only ## the unit tests with the oldest versions that pyproject.toml allows
+	$(ENV)/pip install --quiet uv
+	$(ENV)/uv venv --quiet --clear --python $(ENV)/python build/oldest
+	$(ENV)/uv pip compile --quiet --python build/oldest/bin/python --resolution lowest-direct --all-extras \
+	    -o build/oldest.txt pyproject.toml
+	$(ENV)/uv pip install --quiet --python build/oldest/bin/python --constraint build/oldest.txt \
+	    --editable '.[all]' --group dev hatchling pip
+	build/oldest/bin/pytest -n auto -m "not soak" tests/unit
 
-lint: env
+PYTHON ?= python3.13
+test-python: env-only ## the unit tests with another Python, PYTHON=python3.13
+	$(ENV)/pip install --quiet uv
+	$(ENV)/uv venv --quiet --clear --python $(PYTHON) build/$(notdir $(PYTHON))
+	$(ENV)/uv pip install --quiet --python build/$(notdir $(PYTHON))/bin/python \
+	    --editable '.[all]' --group dev hatchling pip
+	build/$(notdir $(PYTHON))/bin/pytest -n auto -m "not soak" tests/unit
+
+check: lint quick ## what must hold at every commit
+
+ci: lint test  ## what must hold before others get it: all but the matrix and the soak
+
+quick: env-only ## the unit tests but the slow ones
+	$(ENV)/pytest -n auto -m "not slow and not soak" tests/unit
+
+slow: env      ## measure which unit tests are slow
+	$(ENV)/pytest -n auto -m "not soak" -p tests.rings tests/unit
+
+lint: env-only
 	$(ENV)/ruff check .
 	$(ENV)/ruff format --check .
 	$(ENV)/mypy
@@ -56,13 +81,11 @@ bench: env     ## ratios side by side in one run
 	$(ENV)/python -m tests.bench_history
 	$(ENV)/python -m tests.bench_policy
 
-docs: env-only ## regenerate the reference pages and completion scripts; CI fails when they are stale
-	$(ENV)/colloc site reference > docs/reference/site.toml.md
-	$(ENV)/colloc site doctor --list > docs/reference/doctor.md
-	$(ENV)/python -c 'from slurm_colloc.audit.rules import RULES; \
-	    from slurm_colloc.report.rules_page import rules_page; print(rules_page(RULES.values()), end="")' \
-	    > docs/reference/audit-rules.md
-	$(ENV)/colloc report --json-schema > docs/reference/report.schema.json
-	$(ENV)/python -m slurm_colloc.cli.csub_complete bash > docs/completion/csub.bash
-	$(ENV)/python -m slurm_colloc.cli.csub_complete zsh > docs/completion/_csub
-	$(ENV)/python -m slurm_colloc.cli.csub_complete fish > docs/completion/csub.fish
+docs: env-only ## regenerate what is made of the code: reference, manual pages, completion; a test fails when they are stale
+	$(ENV)/python -m tests.pages
+
+html: env-only ## the documentation as a site, in docs/_build/html; a warning is an error
+	$(ENV)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+
+sbom:          ## dist/*.cdx.json: what a package for administrators is made of
+	packages/build sbom

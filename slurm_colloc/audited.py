@@ -7,6 +7,8 @@ As in model.py, units are the last word of a name, and None means not known and 
 from collections.abc import Mapping
 from typing import NamedTuple
 
+# What questions are asked of.
+RUNS, NODES = "audited_runs", "audited_nodes"
 # Whom a finding is about.
 USER, NODE, APPLICATION, JOB = "user", "node", "application", "job"
 
@@ -14,21 +16,28 @@ USER, NODE, APPLICATION, JOB = "user", "node", "application", "job"
 class Question(NamedTuple):
     """What a rule asks of the table ``source``, as SQL over its columns; ``$name`` stands for a parameter.
 
-    Of the rows within ``scope``, those that are ``judged`` can be said to be, or not to be, what the rule is about;
-    those ``found`` are. ``hours`` is what a found row adds to the finding, in GPU-hours. ``subject`` names what
-    findings are of. ``figures`` are aggregates over the judged rows of one subject, in which ``found`` is a column, and
-    ``label`` is one that is a text.
+    Of the rows within ``scope``, those that have all that it ``needs`` (why a row without it cannot be judged -> a
+    condition) can be said to be, or not to be, what the rule is about; those ``found`` are. ``hours`` is what a found
+    row adds to the finding, in GPU-hours. ``subject`` names what findings are of. ``figures`` are aggregates over the
+    judged rows of one subject, in which ``found`` is a column, and ``label`` is one that is a text. ``coverage`` is how
+    much of a row's time was sampled, in percent.
     """
 
     source: str
     subject: str
     scope: str
-    judged: str
+    needs: Mapping[str, str]
     found: str
     hours: str
     figures: Mapping[str, str]
     parameters: Mapping[str, object]
     label: str = "NULL"
+    coverage: str = "coverage_pct"
+
+    @property
+    def judged(self) -> str:
+        """Return the condition that a row can be judged."""
+        return " AND ".join(f"({condition})" for condition in self.needs.values())
 
 
 class JobLine(NamedTuple):
@@ -40,6 +49,7 @@ class JobLine(NamedTuple):
     partition: str
     start_s: float
     gpu_hours: float
+    account: str = ""
 
 
 class Subject(NamedTuple):
@@ -48,7 +58,8 @@ class Subject(NamedTuple):
     ``user`` is empty where nobody is answerable. ``gpu_hours`` is of the found, ``judged_gpu_hours`` what was allocated
     to all that could be judged. ``coverage_pct`` is the least of a found run, None where the source of a rule knows
     none. ``evidence`` is a digest of which runs they were. ``worst`` are the first by hours. ``newest_s`` is
-    when the last of the found runs began, of one that still runs until when it was seen.
+    when the last of the found runs began, of one that still runs until when it was seen. ``excluded`` says how many of
+    the subject's rows could not be judged, by why, most first.
     """
 
     cluster: str
@@ -65,6 +76,7 @@ class Subject(NamedTuple):
     newest_s: float | None
     figures: Mapping[str, float | None]
     label: str = ""
+    excluded: tuple[tuple[str, int], ...] = ()
 
 
 class Answer(NamedTuple):
@@ -80,7 +92,8 @@ class Finding(NamedTuple):
 
     ``rule`` is the entry's name, ``code`` the rule's. ``evidence`` says what was seen, over what, how surely, and the
     site's bound; ``reproduce`` is a command that shows it. ``digest`` changes when the runs behind it do;
-    ``newest_s`` as of a Subject.
+    ``newest_s`` as of a Subject. ``judged`` of the subject's rows could be judged, ``excluded`` could not, by why.
+    ``idle_since_s`` is when the idleness of a job that runs began, at the latest.
     """
 
     rule: str
@@ -100,3 +113,6 @@ class Finding(NamedTuple):
     jobs: tuple[JobLine, ...]
     digest: str
     newest_s: float | None = None
+    judged: int | None = None
+    excluded: tuple[tuple[str, int], ...] = ()
+    idle_since_s: float | None = None

@@ -14,7 +14,7 @@ class Tally(NamedTuple):
     Of ``steps`` runs it could judge something in ``steps_judged``; where that is none, nothing else is known.
     ``users`` and ``jobs`` are each counted once. ``jobs`` is None of what is no job. ``gpu_hours`` is None where a sum
     would count an hour twice: of several rules, and of windows that overlap. ``mails`` are digests, one for each user
-    and day on which mails go; ``actions`` are jobs that would have been held or cancelled.
+    and run; ``actions`` are jobs that would have been held or cancelled.
     """
 
     rule: str
@@ -51,7 +51,7 @@ class Backtest(NamedTuple):
     """Rules over past windows, each ``window_s`` long and ``step_s`` after the one before; ``quiet_s`` between notices.
 
     ``file`` is where the rules are from, empty for the site's. ``visible`` says whose jobs these are, where they are
-    not everybody's.
+    not everybody's. ``left_out`` names rules about running jobs, which have runs of their own.
     """
 
     since: datetime
@@ -64,6 +64,7 @@ class Backtest(NamedTuple):
     steps: tuple[Step, ...]
     rules: tuple[Tally, ...]
     total: Tally
+    left_out: tuple[str, ...] = ()
 
 
 class Day(NamedTuple):

@@ -9,11 +9,11 @@ import os
 import re
 import stat
 import tomllib
-import types
 from collections.abc import Mapping
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, NamedTuple
 
 from slurm_colloc.config_audit import Audit, Notices
+from slurm_colloc.config_check import section
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.files import is_not_own_folder
 
@@ -231,6 +231,11 @@ class SiteConfig(NamedTuple):
         return self.paths.state or user_data_folder()
 
     @property
+    def audit_folder(self) -> str:
+        """Return the folder of what audits remember."""
+        return self.notices.state or os.path.join(self.state_folder, "audit")
+
+    @property
     def decisions_folder(self) -> str:
         """Return where this user's decisions are dropped: in a folder of their own in the site's spool, or at home.
 
@@ -249,81 +254,6 @@ class Proposed(NamedTuple):
     """Audit rules that are in force nowhere yet."""
 
     audit: Audit
-
-
-_CHOICES = {
-    "policy": ("auto", "shadow", "off"),
-    "partition.policy": ("off", "shadow", "advise", "default", "enforce"),
-    "sharing.order": ("mig", "mps", "shard"),
-    "sharing.unbilled": ("mps", "shard"),
-    "sharing.mps_daemon": ("none", "site", "prolog", "spank"),
-    "sharing.canary": ("off", "ask", "auto"),
-    "notices.mode": ("off", "admins", "users"),
-    "notices.smtp_tls": ("none", "starttls", "tls"),
-    "notices.workdays": ("mon", "tue", "wed", "thu", "fri", "sat", "sun"),
-    "notices.action": ("none", "hold", "cancel"),
-    "observe.gpu_reader": ("nvml", "nvidia-smi", "simulated"),
-}
-
-# Below these a value is a mistake with consequences: a sampler that never rests, a question that never gets an answer.
-_LEAST = {
-    "observe.period_s": 0.05,
-    # None of these may mean "keep nothing": what is deleted has often not been read yet.
-    "observe.keep_journal_days": 1,
-    "observe.keep_raw_days": 1,
-    "observe.keep_minute_days": 1,
-    "observe.keep_job_days": 1,
-    "observe.keep_history_runs": 100,
-    "sharing.max_slowdown": 1.0,
-    "sharing.max_time_stretch": 1.0,
-    "sharing.keep_piece_factor": 1.0,
-    # Less is a fraction where a percentage was meant.
-    "sharing.pack_max_sm_pct": 10,
-    "sharing.pack_max_tasks": 1,
-    "probe.minutes": 1,
-    "known_jobs.min_runs": 1,
-    "known_jobs.max_age_days": 1,
-    "timeouts.ask_slurm_s": 0.1,
-    "timeouts.decide_s": 0.1,
-    "trace.timeout_s": 1,
-    "trace.memory_mib": 1024,
-    "mail.timeout_s": 1,
-    "notices.smtp_port": 1,
-    "notices.timeout_s": 1,
-    "notices.deadline_min": 1,
-    "notices.window_days": 0.04,
-    # Who is to be told twice must have time to read it.
-    "notices.quiet_days": 1,
-    "notices.job_quiet_min": 10,
-    "notices.job_deadline_min": 10,
-    "notices.min_group": 1,
-    "engine.cpus_per_job": 1,
-    "engine.mem_gib": 0.25,
-    "engine.time_min": 1,
-    "engine.jobs_at_once": 1,
-    "engine.wait_min": 1,
-    "pool.sm_count": 1,
-    "pool.gpu_mem_mib": 1,
-    "pool.slice.sm_count": 1,
-    "pool.slice.mem_mib": 1,
-}
-# MPS takes 48 clients on one GPU since Volta.
-_MOST = {
-    "mail.timeout_s": 60,
-    "observe.prometheus_port": 65535,
-    "notices.smtp_port": 65535,
-    "sharing.pack_max_tasks": 48,
-}
-# Scheme, host, port, and path with query: what parse_exporter_url takes.
-_EXPORTER_URL = r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(/[!-~]*)?"
-# Services would look for them wherever they were started.
-_ABSOLUTE = (
-    "paths.state",
-    "paths.journal",
-    "known_jobs.table",
-    "mail.program",
-    *(f"notices.{name}" for name in ("smtp_password_file", "holidays", "textfile", "json_lines")),
-)
 
 
 def user_data_folder() -> str:
@@ -380,7 +310,7 @@ def load_audit(path: str) -> Audit:
         return parse_site(table, path).audit
     if not table:
         raise ConfigError(f"{path}: no rules in it; write them as [[audit.rule]]")
-    return Proposed(**_section(Proposed, table, "", path)).audit
+    return Proposed(**section(Proposed, table, "", path)).audit
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -388,7 +318,9 @@ def _read(path: str) -> dict[str, Any]:
         # O_NONBLOCK: a FIFO in its place must not hang a submission.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise ConfigError(f"site file '{path}' is no file")
+                raise ConfigError(
+                    f"site file '{path}' is no file; put a site.toml there, or name one in ${ENVIRONMENT_VARIABLE}"
+                )
             owner = os.fstat(stream.fileno()).st_uid
             if path == user_config_file() and owner not in (0, os.geteuid()):  # which programs run stands in it
                 raise ConfigError(
@@ -409,23 +341,13 @@ def _read(path: str) -> dict[str, Any]:
     return table
 
 
-def parse_exporter_url(text: str) -> tuple[bool, str, int, str] | None:
-    """Return whether TLS is asked for, host, port and path of an exporter's URL; None when it is none."""
-    match = re.fullmatch(_EXPORTER_URL, text)
-    if match is None:
-        return None
-    tls = match[1] == "https"
-    port = int(match[3] or (443 if tls else 80))
-    return (tls, match[2].strip("[]"), port, match[4] or "/metrics") if 0 < port < 65536 else None
-
-
 def parse_site(table: Mapping[str, Any], source: str) -> SiteConfig:
     """Return the SiteConfig that ``table`` declares; ``source`` names it in errors.
 
     Raises:
         ConfigError: see load_site.
     """
-    site = SiteConfig(**_section(SiteConfig, table, "", source))
+    site = SiteConfig(**section(SiteConfig, table, "", source))
     kept = site.observe
     if not kept.keep_raw_days <= kept.keep_minute_days <= kept.keep_job_days:
         raise ConfigError(
@@ -433,70 +355,3 @@ def parse_site(table: Mapping[str, Any], source: str) -> SiteConfig:
             f"but are {kept.keep_raw_days:g}, {kept.keep_minute_days:g} and {kept.keep_job_days:g}"
         )
     return site
-
-
-def _section(schema: Any, table: Mapping[str, Any], prefix: str, source: str) -> dict[str, Any]:
-    fields: dict[str, Any] = schema.__annotations__
-    for key in table:
-        if key not in fields:
-            raise ConfigError(f"{source}: unknown key '{prefix}{key}'{_nearest(key, fields)}")
-    values = {}
-    for key, kind in fields.items():
-        if key in table:
-            values[key] = _value(kind, table[key], f"{prefix}{key}", source)
-        elif key not in schema._field_defaults:
-            from slurm_colloc.config_keys import DOCUMENTATION  # no submission of a sound site has use for them
-
-            raise ConfigError(f"{source}: key '{prefix}{key}' is missing ({DOCUMENTATION[prefix + key]})")
-    return values
-
-
-def _nearest(key: str, fields: Mapping[str, Any]) -> str:
-    import difflib  # costs csub 5 ms, needed only on the way to an error
-
-    near = difflib.get_close_matches(key, list(fields), n=1)
-    return f"; did you mean '{near[0]}'?" if near else f"; valid keys: {', '.join(fields)}"
-
-
-def _value(kind: Any, value: Any, key: str, source: str) -> Any:
-    if hasattr(kind, "_fields"):
-        if not isinstance(value, dict):
-            raise ConfigError(f"{source}: '{key}' must be a table, not '{value}'")
-        return kind(**_section(kind, value, f"{key}.", source))
-    if get_origin(kind) is Mapping:
-        if not isinstance(value, dict):
-            raise ConfigError(f"{source}: '{key}' must be a table, not '{value}'")
-        return {name: _value(get_args(kind)[1], item, f"{key}.{name}", source) for name, item in value.items()}
-    if get_origin(kind) is tuple:
-        if not isinstance(value, list):
-            raise ConfigError(f"{source}: '{key}' must be a list, not '{value}'")
-        return tuple(_value(get_args(kind)[0], item, key, source) for item in value)
-    return _scalar(kind, value, key, source)
-
-
-def _scalar(kind: Any, value: Any, key: str, source: str) -> Any:
-    plain = get_args(kind)[0] if isinstance(kind, types.UnionType) else kind
-    accepted = (int, float) if plain is float else (plain,)
-    # bool is an int to Python, not to a person who wrote period_s = true.
-    if not isinstance(value, accepted) or (isinstance(value, bool) and plain is not bool):
-        raise ConfigError(f"{source}: '{key}' must be {_kind_name(plain)}, not '{value}'")
-    # TOML's numbers have no end; a float's and a cluster's have.
-    least, most = _LEAST.get(key, 0), _MOST.get(key, 2**53)
-    if plain in (int, float) and not least <= value <= most:
-        upto = f"to {most}" if key in _MOST else "up"
-        raise ConfigError(f"{source}: '{key}' must be a number from {least} {upto}, not '{value}'")
-    if key in _ABSOLUTE and value and not os.path.isabs(str(value)):
-        raise ConfigError(f"{source}: '{key}' must be an absolute path, not '{value}'")
-    if key == "observe.dcgm" and value not in ("", "dcgmi") and parse_exporter_url(str(value)) is None:
-        raise ConfigError(
-            f"{source}: '{key}' must be 'http://host:port/path' of a dcgm-exporter or 'dcgmi', not '{value}'"
-        )
-    if key == "observe.prometheus_address" and not value:
-        raise ConfigError(f"{source}: '{key}' must not be empty; '0.0.0.0' is every address of the node")
-    if key in _CHOICES and value not in _CHOICES[key]:
-        raise ConfigError(f"{source}: '{key}' must be one of {', '.join(_CHOICES[key])}, not '{value}'")
-    return float(value) if plain is float else value
-
-
-def _kind_name(kind: type) -> str:
-    return {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}[kind]

@@ -21,6 +21,7 @@ class AuditRule(NamedTuple):
     excluded_qos: tuple[str, ...] = ()
     min_run_min: float = 0.0
     running: bool = True
+    tell: str = "users"
     bounds: Mapping[str, float] = MappingProxyType({})
 
 
@@ -30,6 +31,7 @@ class Audit(NamedTuple):
     min_coverage_pct: float = 60.0
     rule: tuple[AuditRule, ...] = ()
     parked_mib: float = 2048.0
+    idle_pct: float = 0.1
 
 
 class Notices(NamedTuple):
@@ -43,12 +45,16 @@ class Notices(NamedTuple):
     smtp_password_file: str = ""
     timeout_s: float = 30.0
     deadline_min: float = 30.0
+    expire_days: float = 5.0
+    state: str = ""
     sender: str = ""
     reply_to: str = ""
     address: str = ""
     admins: tuple[str, ...] = ()
+    summary_hours: float = 24.0
     footer: str = ""
     window_days: float = 7.0
+    job_window_days: float = 1.0
     quiet_days: float = 14.0
     workdays: tuple[str, ...] = ("mon", "tue", "wed", "thu", "fri")
     holidays: str = ""
@@ -58,5 +64,5 @@ class Notices(NamedTuple):
     action_rules: tuple[str, ...] = ()
     textfile: str = ""
     json_lines: str = ""
-    webhook: str = ""
+    webhook_file: str = ""
     min_group: int = 1

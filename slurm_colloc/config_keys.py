@@ -107,6 +107,7 @@ DOCUMENTATION: dict[str, str] = {
     "trace.timeout_s": "for so many seconds csub --trace runs a job's program on the submit host, without a GPU",
     "trace.memory_mib": "bound on the address space of that program in MiB, of which torch itself takes some thousands",
     "audit.min_coverage_pct": "nobody is named on numbers with less sampled time than this",
+    "audit.idle_pct": "a run whose GPUs were at work for at most so much of its time, in percent, is at zero use",
     "audit.parked_mib": "runs at zero use whose GPUs held at least this each, at peak, are parked (COL006), not idle",
     "audit.rule": "one [[audit.rule]] for each rule that runs with bounds, or on runs, of the site's choice; those "
     "that are not named run once with their own ('colloc audit explain')",
@@ -122,6 +123,7 @@ DOCUMENTATION: dict[str, str] = {
     "audit.rule.excluded_qos": "nor those in these QOS",
     "audit.rule.min_run_min": "shorter runs are not looked at, in minutes",
     "audit.rule.running": "false: runs that have not ended are not looked at",
+    "audit.rule.tell": "'users', or 'admins': its findings are in their summary, and nobody else is told of them",
     "audit.rule.bounds": "the rule's own bounds, e.g. { min_gpu_hours = 50 }; 'colloc audit explain' lists them",
     "notices.mode": "'off': nothing is sent, 'colloc audit run --notify' prints what would be; 'admins': only the "
     "summary for them is; 'users': people are told, too",
@@ -132,23 +134,30 @@ DOCUMENTATION: dict[str, str] = {
     "notices.smtp_password_file": "file with that password, of root or of whoever runs the audit, closed to others",
     "notices.timeout_s": "for so many seconds one mail, or one step towards the server, waits",
     "notices.deadline_min": "after so many minutes a run sends no further mails; the next one does",
+    "notices.expire_days": "what could not be sent for so many days is not; what is still found then is told anew",
+    "notices.state": "folder of what audits remember, and of mails that wait, on a disk of this host; empty: the "
+    "folder audit in paths.state",
     "notices.sender": "address that the mails are from",
     "notices.reply_to": "address for answers and for who wants no more of them; empty: the sender",
     "notices.address": "a user's address, in which {user} stands for the name: '{user}@example.org'",
     "notices.admins": "addresses that get the summary of what was found and who was told",
+    "notices.summary_hours": "they get one summary in so many hours, of what one command's rules find, and one more "
+    "where a message was refused or came in doubt since",
     "notices.footer": "what stands at a mail's end, e.g. whom to ask",
-    "notices.window_days": "how far a run looks back; after missed runs to the last good one, at most as far again",
+    "notices.window_days": "how far a run looks back; for missed runs there are windows of that length before",
+    "notices.job_window_days": "the same of runs of the rules about running jobs (--about jobs); they make up for none",
     "notices.quiet_days": "for so long nobody is told of the same again; who is not found for so long begins anew",
     "notices.workdays": "days on which people are told and jobs are acted on",
     "notices.holidays": "file of days on which they are not, one a line as 2026-12-25; '#' begins a comment",
     "notices.job_quiet_min": "minutes between the two notices about a job that runs; "
-    "not found for twice as long, it begins anew",
+    "where it worked in between, it begins anew",
     "notices.job_deadline_min": "minutes from the second one's acceptance by the mail server until the job is acted on",
     "notices.action": "what then is done to it: 'none', 'hold' (stopped, requeued and held) or 'cancel'",
     "notices.action_rules": "names of the rules about jobs by which that is done; empty: by none",
     "notices.textfile": "file that is written for Prometheus (textfile collector); empty: none is",
     "notices.json_lines": "file to which a line is added for each finding of each run; empty: none",
-    "notices.webhook": "URL to which what was found is posted, without names; empty: none",
+    "notices.webhook_file": "file with the URL, a secret, to which what was found is posted, without names; of root "
+    "or of whoever runs the audit, closed to others; empty: none",
     "notices.min_group": "what concerns fewer users than this is not posted there",
     "mail.program": "the mail program of slurmctld's host, e.g. '/usr/bin/mail', behind the MailProg that "
     "'colloc site render' then writes, which says on a job's end what its GPUs were used for; empty: none is written",

@@ -5,6 +5,19 @@ Every message says what was tried, what came back and what to do, in lower case 
 cli/ prints the chain of causes and turns the class into an exit status.
 """
 
+from collections.abc import Iterable
+
+
+def nearest(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """Return the end of a message about a word that is not known: which is near it, ``otherwise`` or all that are."""
+    import difflib  # costs csub 5 ms, needed only on the way to an error
+
+    all_known = list(known)
+    near = difflib.get_close_matches(word, all_known, n=1)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; there are {', '.join(all_known)}" if otherwise is None else otherwise
+
 
 class CollocError(Exception):
     """Anything this project raises on purpose."""

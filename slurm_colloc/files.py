@@ -34,8 +34,15 @@ def private_folder(path: str) -> str:
     if not stat.S_ISDIR(found.st_mode):
         raise StoreError(f"'{path}' is no folder; move it away")
     if found.st_uid != os.geteuid():
-        raise StoreError(f"folder '{path}' belongs to uid {found.st_uid}, not to uid {os.geteuid()}")
+        raise StoreError(_foreign_folder(path, found.st_uid))
     return path
+
+
+def _foreign_folder(path: str, owner: int) -> str:
+    return (
+        f"folder '{path}' belongs to uid {owner}, not to uid {os.geteuid()}; call this as its owner, or give the "
+        "folder away by chown"
+    )
 
 
 def open_private_folder(path: str) -> int:
@@ -55,7 +62,7 @@ def open_private_folder(path: str) -> int:
     owner = os.fstat(descriptor).st_uid
     if owner != os.geteuid():
         os.close(descriptor)
-        raise StoreError(f"folder '{path}' belongs to uid {owner}, not to uid {os.geteuid()}")
+        raise StoreError(_foreign_folder(path, owner))
     return descriptor
 
 
@@ -316,10 +323,13 @@ def read_bounded(path: str, limit_bytes: int, owners: tuple[int, ...] = ()) -> b
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
-                raise StoreError(f"file '{path}' is not a regular file")
+                raise StoreError(f"file '{path}' is not a regular file, and is not read; put one there")
             if owners and found.st_uid not in owners:
                 wanted = " or ".join(map(str, owners))
-                raise StoreError(f"file '{path}' belongs to uid {found.st_uid}, not to uid {wanted}")
+                raise StoreError(
+                    f"file '{path}' belongs to uid {found.st_uid}, not to uid {wanted}, and is not read; move it away, "
+                    "or give it to that uid by chown"
+                )
             with os.fdopen(descriptor, "rb", closefd=False) as stream:
                 content = stream.read(limit_bytes + 1)
         finally:
@@ -327,5 +337,8 @@ def read_bounded(path: str, limit_bytes: int, owners: tuple[int, ...] = ()) -> b
     except OSError as error:
         raise StoreError(f"file '{path}' cannot be read: {error.strerror}") from error
     if len(content) > limit_bytes:
-        raise StoreError(f"file '{path}' is larger than {limit_bytes} bytes")
+        raise StoreError(
+            f"file '{path}' is larger than {limit_bytes} bytes, more than is read of such a file; shorten it, or move "
+            "it away"
+        )
     return content

@@ -174,6 +174,19 @@ def in_words(duration_s: float) -> str:
     return f"{duration_s:.0f} s"
 
 
+def at_least(percentage: float) -> str:
+    """Return a percentage as a whole number that it reaches."""
+    return f"{math.floor(percentage + 1e-9)}"
+
+
+def at_most(value: float, digits: int = 3) -> str:
+    """Return a figure as ``significant`` does, of 0 or more, by one that it does not pass."""
+    if value < 0.0001:
+        return significant(value, digits)
+    unit = 10.0 ** min(0, math.floor(math.log10(value)) + 1 - digits)
+    return significant(round(math.ceil(value / unit - 1e-9) * unit, 12), digits)
+
+
 def significant(value: float, digits: int = 3) -> str:
     """Return a figure to so many significant digits, and never by a power of ten."""
     if 0 < abs(value) < 0.0001:

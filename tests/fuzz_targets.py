@@ -269,7 +269,8 @@ def _names(hostlist: Any, text: str) -> object:
 
 
 def _configured() -> Iterator[Target]:
-    from slurm_colloc.config import load_site, parse_exporter_url
+    from slurm_colloc.config import load_site
+    from slurm_colloc.config_check import parse_exporter_url
     from slurm_colloc.site.driver import parse_gpus_file
     from slurm_colloc.site.installed import parse_settings
     from slurm_colloc.slurm import setup

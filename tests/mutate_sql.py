@@ -3,7 +3,7 @@
 
 Mutation testing tools change Python and leave strings alone. Here a string that holds SQL is changed where it stands in
 the source, f-string or not, and a process of its own runs the tests with the changed module in place of the module:
-``python -m tests.mutate_sql [--every N] [--quick] [--at LINE:COLUMN,...] [sweep usage runs]``.
+``python -m tests.mutate_sql [--every N] [--quick] [--at LINE:COLUMN,...] [sweep day_queries usage runs]``.
 """
 
 import argparse
@@ -28,6 +28,7 @@ PACKAGE = "slurm_colloc.accounting"
 # Those that take a second or two; the golden suite, a minute, comes last.
 TESTS = {
     "sweep": ("test_sweep", "test_worth"),
+    "day_queries": ("test_sweep", "test_worth"),
     "usage": ("test_usage", "test_cli_accounting"),
     "runs": ("test_rows", "test_sacct", "test_jobstats", "test_tres_usage"),
 }

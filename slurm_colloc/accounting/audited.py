@@ -2,6 +2,7 @@
 """Runs and nodes as audit rules see them, and the answers to what they ask: all of it where it lies."""
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 from duckdb import DuckDBPyConnection
@@ -10,7 +11,8 @@ from slurm_colloc.accounting import node_shapes
 from slurm_colloc.accounting.decisions import OF_DECIDED_RUNS
 from slurm_colloc.accounting.fits import make_run_fits
 from slurm_colloc.accounting.parquet import make_rows
-from slurm_colloc.audited import Answer, JobLine, Question, Subject
+from slurm_colloc.accounting.sweep import parts_of_runs
+from slurm_colloc.audited import RUNS, Answer, JobLine, Question, Subject
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.placement.fitted import sm_edges
 
@@ -26,7 +28,6 @@ RUN_COLUMNS = {
     "job_name": "its name",
     "kind": "gres types",
     "shown": "the gres in Slurm's words",
-    "model": "the driver's name of its whole GPUs, empty where not known",
     "whole": "it had whole GPUs only",
     "devices": "GPUs and slices",
     "gpus": "whole-GPU equivalents, NULL where a share's size is not known",
@@ -53,30 +54,34 @@ RUN_COLUMNS = {
     "held_idle_hours": "GPU-hours, by compute slices, sampled without a process of the run or work on its device; "
     "of a share hours of its whole GPU",
     "direct_s": "device-seconds sampled with a process of the run that was no client of MPS, NULL where not known",
-    "blackout_s": "seconds in which SM activity read 0 beside a GPU_UTIL of 10 % or more: its counters were taken away",
+    "blackout_s": "seconds in which SM activity read 0 beside a GPU_UTIL of 10 % or more: its counters were taken "
+    "away; NULL where it read 0 and no GPU_UTIL told whether that is so, as on a slice",
     "tail_s": "seconds from its last activity to its last reading, NULL where readings are coarser than a minute",
     "unseen_s": "seconds from its last reading to to_s, NULL where it has none",
     "cores": "CPU cores kept busy on average while sampled",
     "host_mem_mib": "peak of host memory on one node",
     "read_mib": "bytes read while sampled",
     "written_mib": "bytes written while sampled",
+    "host_pct": "part of its time for which the host was sampled, on the node where that is least; NULL unless on all",
     "methods": "how its use was told from others'",
     "strong": "each of these is a measurement of this run alone",
     "signature": "what csub knows its job by, NULL where csub decided nothing",
     "mode": "the sharing mode that csub chose, NULL where it decided nothing",
     "gpu_mem_q99_mib": "the GPU memory that csub took it to need, NULL where it decided nothing or did not know",
     "csub_asked": "csub decided of a job of its user's with its id, at any time",
-    "csub_there": "csub decided of some job of its cluster, at any time",
+    "csub_there": "csub had decided of a job of its cluster when it began, and gives pieces: the site's policy is auto",
     "fit_judged": "whole GPUs, and it is known what it would have fitted, by the rule of 'colloc report'",
     "fit_unit": "the piece of a GPU that it would have fitted, NULL where none holds it, or where that is not known",
     "fit_gpus": "what that piece is worth in whole GPUs",
+    "fit_sm_pct": "SM activity in percent that it stayed at or below for 95 % of its time, rounded up to what some "
+    "piece holds, NULL above all of them",
     **node_shapes.COLUMNS,
 }
 # Of what csub decided, which few runs have, column -> type.
 _KEY_KINDS = {"cluster": "VARCHAR", "job_id_raw": "VARCHAR", "start_s": "BIGINT"}
 _KEY = ", ".join(_KEY_KINDS)
 _DECIDED = {"signature": "VARCHAR", "mode": "VARCHAR", "gpu_mem_q99_mib": "DOUBLE"}
-_FITTED = {"fit_judged": "BOOLEAN", "fit_unit": "VARCHAR", "fit_gpus": "DOUBLE"}
+_FITTED = {"fit_judged": "BOOLEAN", "fit_unit": "VARCHAR", "fit_gpus": "DOUBLE", "fit_sm_pct": "DOUBLE"}
 # What rules may use of a node.
 NODE_COLUMNS = {
     "cluster": "ClusterName",
@@ -88,18 +93,30 @@ _STRONG = """
 len(methods) > 0 AND len(list_filter(methods, lambda one: one NOT IN ('measured', 'whole device'))) = 0
 AND (shared_hours = 0 OR NOT list_contains(methods, 'whole device'))
 """
-_MADE = ("strong", "csub_asked", "csub_there", *_DECIDED, *_FITTED)
-_RUNS = f"""
-CREATE TEMP VIEW audited_runs AS
-SELECT {", ".join(f'"{name}"' for name in RUN_COLUMNS if name not in _MADE)},
-       {_STRONG} AS strong, {", ".join(_DECIDED)},
-       {", ".join(f"if(fit_judged, {name}, NULL) AS {name}" for name in _FITTED)},
-       cluster IN (SELECT cluster FROM decisions) AS csub_there,
-       (cluster, "user", split_part(job_id, '_', 1)) IN (SELECT (cluster, "user", job_id) FROM decisions) AS csub_asked,
-       job_id_raw || '@' || start_s AS run
-FROM (SELECT * REPLACE (if(end_s > to_s, NULL, end_s) AS end_s, if(end_s > to_s, 'RUNNING', state) AS state) FROM usage)
-LEFT JOIN node_shapes USING (cluster, kind, "partition")
-LEFT JOIN decided USING ({_KEY}) LEFT JOIN run_fits USING ({_KEY})
+# What of a run is not in ``usage``, column -> how it is made.
+_MADE = {
+    "strong": _STRONG,
+    "csub_there": "coalesce(start_s >= csub_since_s, false)",
+    "csub_asked": """(cluster, "user", regexp_extract(job_id, '^[^_+]*')) IN
+        (SELECT (cluster, "user", job_id) FROM decisions)""",
+}
+# Other columns of it, and the table that they are joined from: a million runs are looked up only for who asks.
+_JOINED = (
+    (node_shapes.COLUMNS, 'node_shapes USING (cluster, kind, "partition")'),
+    (_DECIDED, f"decided USING ({_KEY})"),
+    ({"csub_there": "BOOLEAN"}, "csub_since USING (cluster)"),
+    (_FITTED, "audited_fits USING (run)"),
+)
+_RUNS = """(
+    SELECT {columns}, job_id_raw || '@' || start_s AS run
+    FROM (SELECT * REPLACE (if(end_s > to_s, NULL, end_s) AS end_s, if(end_s > to_s, 'RUNNING', state) AS state)
+          FROM usage)
+    {joins}
+)"""
+# From when on csub gave pieces, where it does.
+_MADE_SINCE = """
+CREATE TEMP TABLE csub_since AS
+SELECT cluster, min(at_s) AS csub_since_s FROM decisions WHERE {places} AND shadow IS NOT true GROUP BY cluster
 """
 _MADE_DECIDED = f"CREATE TEMP TABLE decided AS SELECT {_KEY}, {', '.join(_DECIDED)} FROM ({OF_DECIDED_RUNS})"
 _NODES = """
@@ -113,8 +130,16 @@ FROM device_parts GROUP BY cluster, node
 """
 _WORST = 5
 _ASK = f"""
-WITH totals AS (
-    SELECT count(*) AS rows_in, count(*) FILTER ({{judged}}) AS rows_judged FROM {{source}} WHERE {{scope}}
+WITH counted AS (
+    SELECT cluster, {{subject}} AS subject, {{why}} AS why, count(*) AS rows
+    FROM {{source}} WHERE {{scope}} GROUP BY ALL
+),
+totals AS (
+    SELECT coalesce(sum(rows), 0) AS rows_in, coalesce(sum(rows) FILTER (why IS NULL), 0) AS rows_judged FROM counted
+),
+excluded AS (
+    SELECT cluster, subject, map_from_entries(list((why, rows) ORDER BY rows DESC, why)) AS excluded
+    FROM counted WHERE why IS NOT NULL GROUP BY cluster, subject
 ),
 marked AS (
     SELECT *, {{subject}} AS subject, coalesce(({{found}}), false) AS found
@@ -125,26 +150,26 @@ subjects AS (
     SELECT cluster, subject, max("user") AS "user", count(*) AS judged, count(*) FILTER (found) AS found,
            sum(found_hours::DECIMAL(38, 12))::DOUBLE AS gpu_hours,
            coalesce(sum(allocated::DECIMAL(38, 12)), 0)::DOUBLE AS judged_hours,
-           min(coverage_pct) FILTER (found) AS coverage_pct,
+           (min({{coverage}}) FILTER (found))::DOUBLE AS coverage_pct,
            list_sort(list_distinct(flatten(list(DISTINCT methods) FILTER (found)))) AS methods,
            -- Which runs, whatever their order.
            to_hex(bit_xor(md5_number_lower(run)) FILTER (found)) AS evidence,
            max_by({{{{'job_id': job_id, 'job_name': job_name, 'gres': shown, 'partition': "partition",
-                      'start_s': start_s::DOUBLE, 'gpu_hours': found_hours}}}},
+                      'start_s': start_s::DOUBLE, 'gpu_hours': found_hours, 'account': account}}}},
                   (found_hours, -start_s, job_id), {_WORST}) FILTER (found) AS runs,
            ({{label}})::VARCHAR AS label,
-           max(if(end_s IS NULL, to_s - coalesce(unseen_s, 0), start_s)) FILTER (found)::DOUBLE AS newest_s
-           {{figures}}
+           max(if(end_s IS NULL, to_s - coalesce(unseen_s, 0), start_s)) FILTER (found)::DOUBLE AS newest_s,
+           {{figures}} AS figures
     FROM hours GROUP BY cluster, subject HAVING count(*) FILTER (found) > 0
 )
-SELECT t.rows_in, t.rows_judged, s.*
-FROM totals t LEFT JOIN subjects s ON true ORDER BY s.gpu_hours DESC, s.cluster, s.subject
+SELECT t.rows_in, t.rows_judged, e.excluded, s.*
+FROM totals t LEFT JOIN subjects s ON true LEFT JOIN excluded e ON e.cluster = s.cluster AND e.subject = s.subject
+ORDER BY s.gpu_hours DESC, s.cluster, s.subject
 """
-_BEFORE_FIGURES = 15
 
 
 def make_audited(database: DuckDBPyConnection, config: SiteConfig | None = None) -> None:
-    """Make ``audited_runs`` and ``audited_nodes`` of a database that was swept, and what they are made of.
+    """Make what questions of runs and of nodes are answered from, of a database that was swept.
 
     With ``config`` it must have been swept by that site's edges, ``sm_edges``.
     """
@@ -153,38 +178,50 @@ def make_audited(database: DuckDBPyConnection, config: SiteConfig | None = None)
         database.execute(_MADE_DECIDED)
     else:
         make_rows(database, "decided", _KEY_KINDS | _DECIDED, [])
+    make_rows(database, "audited_fits", {"run": "BIGINT"} | _FITTED, [])
     if config and sm_edges(config):
-        make_run_fits(database, config)
-    else:
-        make_rows(database, "run_fits", _KEY_KINDS | _FITTED, [])
-    database.execute(_RUNS)
+        for part in parts_of_runs(database):
+            make_run_fits(database, config, part=part)
+            database.execute(
+                f"INSERT INTO audited_fits SELECT run, {', '.join(_FITTED)} FROM run_fits WHERE fit_judged"
+            )
+    places = config is not None and config.policy == "auto"
+    database.execute(_MADE_SINCE.format(places=str(places).lower()))
     database.execute(_NODES)
 
 
 def answer(database: DuckDBPyConnection, question: Question) -> Answer:
     """Return what a rule's question finds, those subjects first of which most GPU-hours are."""
-    figures = "".join(f', ({sql}) AS "{name}"' for name, sql in question.figures.items())
-    query = _ASK.format(
-        source=question.source,
-        scope=question.scope or "true",
-        judged=question.judged,
-        subject=question.subject,
-        found=question.found,
-        hours=question.hours,
-        figures=figures,
-        label=question.label,
-    )
-    used = {name: value for name, value in question.parameters.items() if re.search(rf"\${name}\b", query)}
-    rows = database.execute(query, used).fetchall()
-    subjects = [_subject(row, tuple(question.figures)) for row in rows if row[3] is not None]
+    figures = ", ".join(f"'{name}': ({sql})" for name, sql in question.figures.items())
+    why = "".join(f" WHEN ({condition}) IS NOT true THEN '{reason}'" for reason, condition in question.needs.items())
+    more = {"figures": f"{{{figures}}}" if figures else "NULL", "why": f"CASE{why} END"}
+    rows = ask(database, _ASK, question, **more)
+    subjects = [_subject(row) for row in rows if row[4] is not None]
     return Answer(int(rows[0][0]), int(rows[0][1]), tuple(subjects))
 
 
-def _subject(row: tuple[Any, ...], figures: tuple[str, ...]) -> Subject:
-    _, _, cluster, name, user, judged, found, hours, judged_hours, coverage_pct, methods, evidence, runs, *last = row[
-        :_BEFORE_FIGURES
-    ]
-    label, newest_s = last
+def ask(database: DuckDBPyConnection, template: str, question: Question, **more: str) -> list[tuple[Any, ...]]:
+    """Return the rows of a query in which the names of a question's parts, and ``more``, stand in braces."""
+    parts = {name: part for name, part in question._asdict().items() if isinstance(part, str)}
+    parts |= {"scope": question.scope or "true", "judged": question.judged, **more}
+    if question.source == RUNS:
+        parts["source"] = all_runs(set(re.findall(r"\w+", template.format(**parts))))
+    query = template.format(**parts)
+    used = {name: value for name, value in question.parameters.items() if re.search(rf"\${name}\b", query)}
+    return database.execute(query, used).fetchall()
+
+
+def all_runs(words: Collection[str] = tuple(RUN_COLUMNS)) -> str:
+    """Return SQL for all runs, with those of RUN_COLUMNS that are among the words of a query."""
+    made = {name: f'"{name}"' for name in RUN_COLUMNS} | _MADE
+    columns = (f'{made[name]} AS "{name}"' for name in RUN_COLUMNS if name in words)
+    joins = (f"LEFT JOIN {table}" for names, table in _JOINED if not names.keys().isdisjoint(words))
+    return _RUNS.format(columns=", ".join(columns), joins=" ".join(joins))
+
+
+def _subject(row: tuple[Any, ...]) -> Subject:
+    _, _, excluded, cluster, name, user, judged, found, hours, judged_hours, coverage_pct, *last = row
+    methods, evidence, runs, label, newest_s, figures = last
     return Subject(
         cluster=cluster,
         name=name,
@@ -199,5 +236,6 @@ def _subject(row: tuple[Any, ...], figures: tuple[str, ...]) -> Subject:
         worst=tuple(JobLine(**run) for run in runs),
         label=label or "",
         newest_s=newest_s,
-        figures=dict(zip(figures, row[_BEFORE_FIGURES:], strict=True)),
+        figures=figures or {},
+        excluded=tuple((excluded or {}).items()),
     )

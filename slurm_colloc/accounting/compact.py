@@ -25,23 +25,18 @@ from slurm_colloc.accounting.parquet import (
     sql,
     write,
 )
-from slurm_colloc.accounting.samples import (
-    DAY,
-    GRAINS,
-    MINUTE,
-    RAW_DAY,
+from slurm_colloc.accounting.sample_tables import (
     SHARES,
     TABLES,
-    Samples,
     Table,
-    day_and_hour,
     first_release_rows,
     joined,
-    rolled_up,
     rows_in,
     trimmed,
     typed,
 )
+from slurm_colloc.accounting.samples import DAY, GRAINS, MINUTE, RAW_DAY, Samples, day_and_hour, rolled_up
+from slurm_colloc.accounting.sweep import Step, ignore
 from slurm_colloc.config import Observe
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import file_mode
@@ -138,8 +133,12 @@ def _merged(table: Table, name: str) -> str:
     return f"coalesce(sum({name} * piece_s) / nullif(sum(piece_s), 0), max({name}))"
 
 
-def compact(store: Samples, keep: Observe, now_s: float, anyway: bool = False) -> Compacted | None:
+def compact(
+    store: Samples, keep: Observe, now_s: float, anyway: bool = False, *, step: Step = ignore
+) -> Compacted | None:
     """Bring every day of the store to the form that it has at its age; None where another run does so already.
+
+    ``step`` is told how many days are done, of how many.
 
     Raises:
         StoreError: the store cannot be written at all; what fails with one day is in ``errors``, and so is a clock
@@ -149,7 +148,7 @@ def compact(store: Samples, keep: Observe, now_s: float, anyway: bool = False) -
     if doubt:
         return Compacted(0, 0, (), (doubt,))
     with store.work("compact") as work:
-        return None if work is None else _Run(store, work).all_days(keep, now_s)
+        return None if work is None else _Run(store, work).all_days(keep, now_s, step)
 
 
 def _clock_doubt(store: Samples, now_s: float) -> str:
@@ -193,14 +192,16 @@ class _Run:
         self._written = self._removed = 0
         self._refused: list[str] = []
 
-    def all_days(self, keep: Observe, now_s: float) -> Compacted:
+    def all_days(self, keep: Observe, now_s: float, step: Step) -> Compacted:
         errors = []
         for path in self._store.first_release():
             try:
                 self._adopt(path)
             except StoreError as error:
                 errors.append(str(error))
-        for table, folder in _days(self._store):
+        days = _days(self._store)
+        for done, (table, folder) in enumerate(days):
+            step(done, len(days))
             try:
                 self._day(table, folder, keep, now_s)
             except StoreError as error:

@@ -24,17 +24,20 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting import alone, over_time, samples, sweep
+from slurm_colloc.accounting import alone, day_queries, over_time, sample_tables, samples, sweep
+from slurm_colloc.accounting.day_queries import make_parts, parts_of
 from slurm_colloc.accounting.over_time import Bins, make_bins
 from slurm_colloc.accounting.parquet import broken, connection, entries, parquet_files, read, write
-from slurm_colloc.accounting.samples import ANY_DAY, TABLES
+from slurm_colloc.accounting.sample_tables import TABLES
+from slurm_colloc.accounting.samples import ANY_DAY
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window, day_parts, find_runs, make_parts, merge, parts_of
+from slurm_colloc.accounting.sweep import Window, day_parts, find_runs, merge
 from slurm_colloc.clock import now, ticking
 from slurm_colloc.config import Engine
 from slurm_colloc.errors import InputError, ProcessError, StoreError
 from slurm_colloc.files import PRIVATE_FILE, locked, private_folder, sync_folder
 from slurm_colloc.process import ask
+from slurm_colloc.slurm.unfiltered import unfiltered
 from slurm_colloc.units import mib_of_gib
 
 # Local is ``sweep`` itself, with DuckDB's threads: 12 days (10 million rows) on two cores took them 2.9 s and 2.1 s of
@@ -130,7 +133,7 @@ def sweep_by_slurm(
         ProcessError: sbatch refuses the jobs, days fail again and again, or they are not made in time.
     """
     if find_spec("submitit") is None:
-        raise InputError("--engine slurm submits by submitit, which is not here; install 'slurm-colloc[slurm-engine]'")
+        raise InputError("--engine slurm submits by submitit, which is not here; install 'slurm-colloc[scale-out]'")
     owner = os.stat(store.samples.folder).st_uid
     if owner != os.geteuid():
         # Results are pickles: whoever can write there could run anything as whoever reads them.
@@ -183,7 +186,7 @@ def _key(
     worths = database.execute("FROM worths ORDER BY ALL").fetchall()
     told = hashlib.sha256(repr((window[:2], bins, edges, found, worths)).encode(errors="surrogateescape"))
     # Those that a day's part is made by: which rows there are of it is the store's to say.
-    for module in (samples, sweep, over_time, alone, getmodule(Store)):
+    for module in (samples, sample_tables, sweep, day_queries, over_time, alone, getmodule(Store)):
         assert module is not None
         told.update(getsource(module).encode())
     return told.hexdigest()[:16]
@@ -268,14 +271,16 @@ def _queued(task: Task) -> int | None:
     """Return how many jobs may still make a day (completing ones have ended), None where slurmctld does not say."""
     states = "PENDING,CONFIGURING,RUNNING,SUSPENDED"
     try:
-        return len(ask(["squeue", "-h", "-r", "-t", states, "-o", "%i", *_mine(task)], _ASK_S).split())
+        return len(
+            ask(["squeue", "-h", "-r", "-t", states, "-o", "%i", *_mine(task)], _ASK_S, unfiltered(os.environ)).split()
+        )
     except ProcessError:  # it may be restarted meanwhile
         return None
 
 
 def _cancel(task: Task) -> None:
     # By name, since an interrupt may come between the submission and the answer to it.
-    ask(["scancel", *_mine(task)], _ASK_S)
+    ask(["scancel", *_mine(task)], _ASK_S, unfiltered(os.environ))
 
 
 def _mine(task: Task) -> tuple[str, str]:

@@ -8,7 +8,6 @@ shards.
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import product
 from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
@@ -33,7 +32,6 @@ class Worth(NamedTuple):
     ``gpus`` are whole-GPU equivalents, None where a share's size is not known; ``devices`` the units (GPUs, slices)
     that it lies on; ``blocked`` the part of GPUs that nobody else can have meanwhile, by slices, None for a share.
     ``whole`` says that it has whole GPUs only, ``kind`` names the gres types, ``shown`` is all of it in Slurm's words.
-    ``model`` is that of its whole GPUs, empty where site.toml does not say, or there are several.
     """
 
     gpus: float | None
@@ -42,7 +40,6 @@ class Worth(NamedTuple):
     whole: bool
     kind: str
     shown: str
-    model: str
 
 
 def unit_gpus(profile: str, model: str) -> float:
@@ -66,17 +63,7 @@ def worth(gres: Sequence[Gres], node_list: str, config: SiteConfig | None, by: s
         whole=whole,
         kind="+".join(sorted({item.type or ("untyped" if item.name == "gpu" else item.name) for item in held})),
         shown=",".join(str(item) for item in gres),
-        model=_model(held, pools if node_list else (config.pool,)) if config and whole else "",
     )
-
-
-def _model(held: Sequence[Gres], pools: Sequence[Sequence[Pool]]) -> str:
-    """Return the model of all of these GPUs; empty where it is not known, or not one."""
-    found: set[str] = set()
-    for item, of_node in product(held, pools):
-        having = (pool for pool in of_node if (pool.gpu_type == item.type if item.type else pool.gpus_per_node))
-        found |= {pool.gpu_model for pool in having} or {""}
-    return found.pop() if len(found) == 1 else ""
 
 
 def _sum(each: Sequence[float | None], held: Sequence[Gres]) -> float | None:
@@ -169,7 +156,7 @@ def make_worths(database: DuckDBPyConnection, config: SiteConfig | None, by: str
     database.execute("CREATE TEMP TABLE placed AS SELECT unnest($texts::VARCHAR[]) AS text", {"texts": placed})
     pairs = database.execute("SELECT DISTINCT gres, if(gres IN (FROM placed), node_list, '') FROM readings").fetchall()
     rows = [(text, place, *worth(parsed[text], place, config, by), *parse_tres_host(text)) for text, place in pairs]
-    kinds = ("VARCHAR", "VARCHAR", "DOUBLE", "INTEGER", "DOUBLE", "BOOLEAN", "VARCHAR", "VARCHAR", "VARCHAR")
+    kinds = ("VARCHAR", "VARCHAR", "DOUBLE", "INTEGER", "DOUBLE", "BOOLEAN", "VARCHAR", "VARCHAR")
     columns = dict(zip(("text", "place", *Worth._fields), kinds, strict=True))
     make_rows(database, "worths", columns | dict.fromkeys(_GIVEN, "BIGINT"), rows)
 

@@ -31,51 +31,51 @@ from slurm_colloc.placement.fitted import (
 )
 
 TOTAL = "total"
-_RUN = "cluster, job_id_raw, start_s"
 _WHERE = ("partition", "account", "qos", "shown", "model")
 _PLACES = {**dict.fromkeys(_WHERE, "VARCHAR"), "ladder": "INTEGER"}
 _STEPS = {"ladder": "INTEGER", "step": "INTEGER", "unit": "VARCHAR", "gpus": "DOUBLE", "most_mib": "BIGINT",
           "edge": "INTEGER"}  # fmt: skip
 # Names are taken from ``runs``: those of ``usage`` may be pseudonyms, by which no partition is open or closed.
-_MEASURED = f"""
+_MEASURED = """
 CREATE OR REPLACE TEMP TABLE measured_alone AS
-SELECT {_RUN}, a.edge, a.model, r."partition", r.account, r.qos, r.shown
+SELECT run, a.edge, a.model, r."partition", r.account, r.qos, r.shown
 FROM (
-    SELECT {_RUN}, max(model) AS model, sum(us) AS us, min(edge) FILTER (so_far * 100 >= total * $high_pct) AS edge
+    SELECT run, max(model) AS model, sum(us) AS us, min(edge) FILTER (so_far * 100 >= total * $high_pct) AS edge
     FROM (
-        SELECT *, sum(us) OVER (PARTITION BY {_RUN}) AS total,
-               sum(us) OVER (PARTITION BY {_RUN} ORDER BY edge) AS so_far
-        FROM alone_parts
+        SELECT *, sum(us) OVER (PARTITION BY run) AS total,
+               sum(us) OVER (PARTITION BY run ORDER BY edge) AS so_far
+        FROM alone_parts WHERE {part}
     )
-    GROUP BY {_RUN} HAVING sum(us) > 0 AND count(*) = count(edge)
-) a JOIN runs r USING ({_RUN})
-WHERE a.us >= $least_pct * 1e4 * (r.end_s - r.start_s)
+    GROUP BY run HAVING sum(us) > 0 AND count(*) = count(edge)
+) a JOIN runs r USING (run)
+WHERE {part} AND a.us >= $least_pct * 1e4 * (r.end_s - r.start_s)
 """
 _HOURS = "coalesce(sum(({})::DECIMAL(38, 18)), 0)::DOUBLE"
-_RUN_FITS = f"""
+_RUN_FITS = """
 CREATE OR REPLACE TEMP TABLE run_fits AS
 WITH ladders AS (
-    SELECT ladder, list({{{{'unit': unit, 'gpus': gpus, 'most_mib': most_mib, 'edge': edge}}}} ORDER BY step) AS steps
+    SELECT ladder, list({{'unit': unit, 'gpus': gpus, 'most_mib': most_mib, 'edge': edge}} ORDER BY step) AS steps
     FROM fit_steps GROUP BY ladder
 ),
 held AS (
-    SELECT {_RUN}, m.edge IS NOT NULL AND u.peak_mib IS NOT NULL AS measured,
-           list_filter(l.steps, lambda one: one.most_mib >= u.peak_mib AND one.edge >= m.edge)[1] AS step
-    FROM (SELECT {_RUN}, peak_mib FROM {{runs}} WHERE whole AND allocated IS NOT NULL) u
-    LEFT JOIN measured_alone m USING ({_RUN})
+    SELECT run, m.edge IS NOT NULL AND u.peak_mib IS NOT NULL AS measured,
+           list_filter(l.steps, lambda one: one.most_mib >= u.peak_mib AND one.edge >= m.edge)[1] AS step,
+           {edges}[m.edge + 1] AS sm_pct
+    FROM (SELECT run, peak_mib FROM {runs} WHERE whole AND allocated IS NOT NULL AND {part}) u
+    LEFT JOIN measured_alone m USING (run)
     LEFT JOIN fit_places p ON p."partition" = m."partition" AND p.account = m.account AND p.qos = m.qos
                           AND p.shown = m.shown AND p.model = m.model
     LEFT JOIN ladders l USING (ladder)
 )
-SELECT {_RUN}, measured AND (step IS NULL OR step.gpus IS NOT NULL) AS fit_judged,
+SELECT run, measured AND (step IS NULL OR step.gpus IS NOT NULL) AS fit_judged,
        if(fit_judged, step.unit, NULL) AS fit_unit, if(fit_judged, step.gpus, NULL) AS fit_gpus,
-       if(fit_judged, step.most_mib, NULL) AS fit_most_mib
+       if(fit_judged, step.most_mib, NULL) AS fit_most_mib, if(fit_judged, sm_pct, NULL) AS fit_sm_pct
 FROM held
 """
 _FITS = f"""
 SELECT {{key}} AS name, fit_judged, fit_unit, fit_gpus, fit_most_mib, count(*),
        {_HOURS.format("allocated")}, {_HOURS.format("allocated * greatest(0, 1 - fit_gpus)")}
-FROM {{runs}} JOIN run_fits USING ({_RUN}) GROUP BY ALL ORDER BY ALL
+FROM {{runs}} JOIN run_fits USING (run) GROUP BY ALL ORDER BY ALL
 """
 
 
@@ -118,22 +118,24 @@ def fits_of(database: DuckDBPyConnection, by: str, config: SiteConfig, conventio
 
 
 def make_run_fits(
-    database: DuckDBPyConnection, config: SiteConfig, convention: str = SLICES, runs: str = "usage"
+    database: DuckDBPyConnection, config: SiteConfig, convention: str = SLICES, runs: str = "usage", part: str = "true"
 ) -> None:
-    """Make the table ``run_fits`` of what each run of whole GPUs would have fitted.
+    """Make the table ``run_fits`` of what each run of whole GPUs would have fitted, of that ``part`` of runs.
 
     It has whether that can be judged (``fit_judged``), and if so the first piece that holds the run, NULL where none
-    does: its unit, its worth in whole GPUs, and the largest memory peak in MiB that it holds.
+    does: its unit, its worth in whole GPUs, and the largest memory peak in MiB that it holds; and the SM activity in
+    percent at or below which the run was for 95 % of its time, rounded up to an edge, NULL above the last.
 
     Args:
         database: swept by the edges of this site, ``sm_edges``, of which there must be some.
         config: as in ``fits_of``.
         convention: as in ``fits_of``.
         runs: the table of the runs, with the columns of ``usage`` that it goes by.
+        part: a condition on ``run``.
     """
-    database.execute(_MEASURED, {"high_pct": HIGH_PCT, "least_pct": config.audit.min_coverage_pct})
+    database.execute(_MEASURED.format(part=part), {"high_pct": HIGH_PCT, "least_pct": config.audit.min_coverage_pct})
     _make_ladders(database, config, convention)
-    database.execute(_RUN_FITS.format(runs=runs))
+    database.execute(_RUN_FITS.format(runs=runs, part=part, edges=[*map(float, sm_edges(config))]))
 
 
 def _make_ladders(database: DuckDBPyConnection, config: SiteConfig, convention: str) -> None:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which runs are behind what a question found, so that runs of several windows can be counted once."""
 
-import re
-
 from duckdb import DuckDBPyConnection
 
+from slurm_colloc.accounting.audited import ask
 from slurm_colloc.audited import Question
 
 _FOUND = """
@@ -16,12 +15,4 @@ FROM judged WHERE coalesce(({found}), false) GROUP BY ALL
 
 def found_runs(database: DuckDBPyConnection, question: Question) -> dict[tuple[str, str], frozenset[int]]:
     """Return for each (cluster, subject) of ``answer`` a number for each run found; equal ones are of one run."""
-    query = _FOUND.format(
-        source=question.source,
-        scope=question.scope or "true",
-        judged=question.judged,
-        subject=question.subject,
-        found=question.found,
-    )
-    used = {name: value for name, value in question.parameters.items() if re.search(rf"\${name}\b", query)}
-    return {(cluster, subject): frozenset(runs) for cluster, subject, runs in database.execute(query, used).fetchall()}
+    return {(cluster, subject): frozenset(runs) for cluster, subject, runs in ask(database, _FOUND, question)}

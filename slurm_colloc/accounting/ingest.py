@@ -18,6 +18,7 @@ from slurm_colloc.accounting.sources import nvidia_smi_csv, prometheus, sacct
 from slurm_colloc.accounting.sources.prometheus_server import Server
 from slurm_colloc.accounting.sources.rows import form_of
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.sweep import Step, ignore
 from slurm_colloc.clock import now
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.measured import JobShare, Round
@@ -167,7 +168,8 @@ def keep_runs(store: Store, source: str, parsed: sacct.Parsed, now_s: float, *, 
     """
     _check_any(source, parsed.rows_in, len(parsed.rows) + parsed.steps, parsed.rejected)
     store.write_allocations(source, parsed.rows, now_s, parsed.means, keep=keep)
-    return _log(store, Counted(source, parsed.rows_in, len(parsed.rows), parsed.steps, dict(parsed.rejected)))
+    known = {"seen_until_s": now_s} if keep else {}  # a live source, which knows of no run may be right
+    return _log(store, Counted(source, parsed.rows_in, len(parsed.rows), parsed.steps, dict(parsed.rejected)), **known)
 
 
 def _check_any(source: str, rows_in: int, readable: int, rejected: Mapping[str, int]) -> None:
@@ -255,11 +257,13 @@ def keep_history(
     since_s: float,
     until_s: float,
     attribute: Callable[[Round], tuple[JobShare, ...]],
+    step: Step = ignore,
 ) -> Counted:
     """Write what a Prometheus server knows of the hours that [since, until) touches, hour by hour.
 
-    Hours of which it knows nothing stay as they are in the store: a server forgets. So do those in which an agent
-    sampled the node or one of its GPUs, whatever the node is called there: a GPU would be read by two.
+    ``step`` is told how many hours are done. Hours of which it knows nothing stay as they are in the store: a server
+    forgets. So do those in which an agent sampled the node or one of its GPUs, whatever the node is called there: a GPU
+    would be read by two.
 
     Raises:
         InputError: the server does not answer, or has nothing that can be read.
@@ -273,7 +277,8 @@ def keep_history(
     with store.samples.work(source) as work:
         if work is None:
             raise StoreError(f"another run takes in what '{server.url}' knows; wait for its end")
-        for start_s, end_s in hours:
+        for done, (start_s, end_s) in enumerate(hours):
+            step(done, len(hours))
             found = prometheus.read_rounds(server, names, start_s, end_s)
             points += found.points
             rejected.update(found.rejected)

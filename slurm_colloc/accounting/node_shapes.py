@@ -26,11 +26,12 @@ _KINDS = {"cluster": "VARCHAR", "kind": "VARCHAR", "partition": "VARCHAR"} | dic
 def make_node_shapes(database: DuckDBPyConnection, config: SiteConfig | None) -> None:
     """Make the table ``node_shapes``, one row for each cluster, kind of GPU and partition that site.toml describes."""
     found: dict[tuple[str, str, str], list[Pool]] = {}
-    for pool in config.pool if config else ():
+    cluster, pools = (config.cluster, config.pool) if config else ("", ())
+    for pool in pools:
         # AccountingStorageTRES=gres/gpu alone tells no types.
         for kind in {pool.gpu_type or "untyped", "untyped"} if pool.gpus_per_node else ():
             for partition in pool.partitions:
-                found.setdefault((config.cluster if config else "", kind, partition), []).append(pool)
+                found.setdefault((cluster, kind, partition), []).append(pool)
     make_rows(database, "node_shapes", _KINDS, [(*which, *_shape(pools)) for which, pools in found.items()])
 
 

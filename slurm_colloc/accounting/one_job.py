@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
+from slurm_colloc.accounting.day_queries import PARTS as DAY_PARTS
+from slurm_colloc.accounting.day_queries import make_parts
 from slurm_colloc.accounting.feedback import Measured, measured_in
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import PARTS as DAY_PARTS
-from slurm_colloc.accounting.sweep import Window, day_parts, find_runs, make_parts, merge, usages_of
+from slurm_colloc.accounting.sweep import Window, day_parts, find_runs, merge, usages_of
 from slurm_colloc.charted import JobPiece, JobTimeline
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.measured import JobUsage

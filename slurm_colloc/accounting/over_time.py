@@ -14,7 +14,8 @@ from typing import NamedTuple
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.parquet import make_rows
-from slurm_colloc.accounting.samples import DAY, SHARES, Samples
+from slurm_colloc.accounting.sample_tables import SHARES
+from slurm_colloc.accounting.samples import DAY, Samples
 from slurm_colloc.charted import TimeUsage, WeekHour
 
 QUARTER_S, _HOUR_S = 900, 3600
@@ -116,14 +117,16 @@ def make_bins(database: DuckDBPyConnection, bins: Bins) -> None:
     """Make the tables ``bins`` and ``quarters`` by which all is cut."""
     make_rows(database, "clock", {"from_s": "BIGINT", "offset_s": "BIGINT"}, bins.offsets)
     edges = list(bins.edges_s)
+    # DuckDB takes what unnest makes for a single row, and would compare each quarter with each edge.
+    database.execute("SET asof_loop_join_threshold = 0")
     database.execute(_QUARTERS, {"edges": edges, "since": edges[0], "until": edges[-1]})
+    database.execute("RESET asof_loop_join_threshold")
     database.execute(_BINS, {"edges": edges})
 
 
 # More of each day's parts, where it is asked for; ``cut`` is what of a day's samples is of a run in an hour.
 TIME_PARTS = {
-    "bin_parts": "cluster VARCHAR, job_id_raw VARCHAR, start_s BIGINT, bin INTEGER, util_us BIGINT, util_hours DOUBLE, "
-    "sm_us BIGINT, sm_hours DOUBLE",
+    "bin_parts": "run BIGINT, bin INTEGER, util_us BIGINT, util_hours DOUBLE, sm_us BIGINT, sm_hours DOUBLE",
     "week_parts": "cell INTEGER, util_measured DOUBLE, util_used DOUBLE, sm_measured DOUBLE, sm_used DOUBLE",
 }
 _CUT = """
@@ -163,11 +166,9 @@ def time_queries(fix: int) -> dict[str, str]:
     util, sm = (_CUT_HOURS.format(f"{name}_fix", fix * 100) for name in ("util", "sm"))
     return {
         "bin_parts": f"""
-            SELECT cluster, job_id_raw, start_s, p.* EXCLUDE (run) FROM (
-                SELECT run, bin, sum(util_us)::BIGINT AS util_us, {util}::DOUBLE AS util_hours,
-                       sum(sm_us)::BIGINT AS sm_us, {sm}::DOUBLE AS sm_hours
-                FROM cut GROUP BY run, bin
-            ) p JOIN runs r ON r.rowid = p.run
+            SELECT run, bin, sum(util_us)::BIGINT AS util_us, {util}::DOUBLE AS util_hours,
+                   sum(sm_us)::BIGINT AS sm_us, {sm}::DOUBLE AS sm_hours
+            FROM cut GROUP BY run, bin
         """,
         # A day's row says nothing of its hours, and a share may be seen on more GPUs than it has.
         "week_parts": f"""
@@ -180,7 +181,7 @@ def time_queries(fix: int) -> dict[str, str]:
                 SELECT h.*, r.whole, gpus * hours / (devices * span_s) AS rate,
                        devices * (least(to_s, hour_s + {_HOUR_S}) - greatest(from_s, hour_s)) AS device_s,
                        sm_hours::DOUBLE * coalesce(gpus / nullif(blocked, 0), 1) AS sm_used
-                FROM hourly h JOIN runs r ON r.rowid = h.run WHERE gpus IS NOT NULL
+                FROM hourly h JOIN runs r USING (run) WHERE gpus IS NOT NULL
             )
             SELECT cell,
                    ({_SUM.format("rate * least(util_s, device_s)")} FILTER (whole))::DOUBLE AS util_measured,
@@ -198,9 +199,7 @@ _SAMPLED = """
 CREATE TEMP TABLE sampled AS
 SELECT run, bin, sum(util_us)::BIGINT AS util_us, sum(util_hours::DECIMAL(38, 12)) AS util_hours,
        sum(sm_us)::BIGINT AS sm_us, sum(sm_hours::DECIMAL(38, 12)) AS sm_hours
-FROM bin_parts JOIN (
-    SELECT run, cluster, job_id_raw, start_s FROM usage WHERE allocated IS NOT NULL AND NOT by_mean
-) USING (cluster, job_id_raw, start_s)
+FROM bin_parts SEMI JOIN (SELECT run FROM usage WHERE allocated IS NOT NULL AND NOT by_mean) USING (run)
 GROUP BY run, bin
 """
 _PIECES = f"""

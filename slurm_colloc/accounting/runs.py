@@ -7,12 +7,25 @@ local minutes) is read by the parsers that everything else uses, each text once.
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import duckdb
 
+from slurm_colloc.accounting.run_times import (
+    AS_READ,
+    NO_ZONE,
+    SETTLED,
+    TIMES,
+    TWICE,
+    duration,
+    later,
+    make_zones,
+    time_of,
+    time_reason,
+    zone_joins,
+)
 from slurm_colloc.accounting.sources import tres_usage
 from slurm_colloc.accounting.sources.jobstats import parse_blob
 from slurm_colloc.accounting.sources.means import JobMeans
@@ -49,20 +62,33 @@ ALLOCATION_COLUMNS = {
 }
 MEANS = ("mean_gpu_util_pct", "mean_gpu_mem_mib", "mean_gpus", "mean_method")
 RUNAWAY = "RUNAWAY"
-NO_ZONE = "times without a zone; say which zone with --timezone"
-_NEVER = "local time does not exist, because clocks went forward; is --timezone right?"
-_TWICE = "local time is ambiguous, because clocks went back; export with SLURM_TIME_FORMAT=%s, or with ElapsedRaw"
 _FUTURE_S = 86_400
 _HEADER = "header"
 _CHANGED = "columns change in the middle"
-_TIMES = ("Submit", "Start", "End")
 # Where a job was submitted; only the live sacct is asked for it.
 WORK_DIR = "WorkDir"
 _READ = (*FIELDS, LIMIT, "ElapsedRaw", WORK_DIR)
-_LOCAL = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
 _STATE = """CASE WHEN contains("State", ' ') OR ends_with("State", '+')
     THEN rtrim(split_part("State", ' ', 1), '+') ELSE "State" END"""
-_DURATION = r"(?:(\d{1,6})-)?(?:(?:(\d{1,6}):)?(\d{1,6}):)?(\d{1,9})(?:\.\d+)?"
+# What needs neither a clock nor the columns that a text has.
+_PLAIN = f"""coalesce("Cluster", '') AS cluster, "JobID" AS job_id,
+    coalesce(nullif("JobIDRaw", ''), "JobID") AS job_id_raw,
+    "User" AS "user", coalesce("Account", '') AS account, coalesce("Partition", '') AS "partition",
+    coalesce("QOS", '') AS qos, {_STATE} AS state,
+    if(Submit_other IS NULL, Submit_at, NULL) AS submit_s,
+    -- Of a resized job 22.05 gives the last run the start of the first, and its own as Submit.
+    CASE WHEN start_s IS NULL OR submit_s > end_s THEN start_s ELSE greatest(start_s, submit_s) END
+        AS start_s, end_s, suspended_s,
+    coalesce("NodeList", '') AS node_list, coalesce("JobName", '') AS job_name,
+    coalesce("WorkDir", '') AS work_dir,
+    -- Energy makes each text another, and says nothing of what was given.
+    CASE WHEN NOT contains("AllocTRES", 'gres/') THEN ''
+         WHEN contains("AllocTRES", 'energy=') THEN regexp_replace("AllocTRES", '(^|,)energy=[^,]*', '')
+         ELSE "AllocTRES" END AS gres,
+    -- Others are UNLIMITED and Partition_Limit.
+    nullif(TRY_CAST(regexp_extract("TimelimitRaw", '^[0-9]{{1,9}}$') AS INTEGER), 0) AS limit_min,
+    NULL::DOUBLE AS mean_gpu_util_pct, NULL::BIGINT AS mean_gpu_mem_mib,
+    NULL::INTEGER AS mean_gpus, NULL::VARCHAR AS mean_method"""
 
 Means = Sequence[JobMeans | None]
 
@@ -117,11 +143,18 @@ def take_rows(
     local = database.execute("SELECT 1 FROM taken WHERE reason = ? LIMIT 1", [NO_ZONE]).fetchone()
     zoned = zone is not None and local is not None
     if zone is not None and zoned:
-        _zones(database, rows, zone)
+        make_zones(database, rows, zone)
         _take(database, rows, now_s, columns, written_s, zoned=True)
     if database.execute("SELECT 1 FROM taken WHERE reason = ? LIMIT 1", [_CHANGED]).fetchone():
         raise InputError(f"'{path}': {_CHANGED}; take the files in one by one")
     _check_gres(database)
+    _date(database, path, now_s, written_s)
+    counted = _count(database, rows)
+    return counted._replace(refused=bounded(take_means(database, rows, release, zoned=zoned)))
+
+
+def _date(database: duckdb.DuckDBPyConnection, path: str, now_s: float, written_s: float | None) -> None:
+    """Say of when those rows are that do not say it, and refuse what is yet to come."""
     database.execute(
         "UPDATE taken SET ingested_s = least($1, (SELECT max(greatest(submit_s, start_s, end_s)) FROM taken "
         "WHERE reason IS NULL)) WHERE ingested_s IS NULL",
@@ -133,8 +166,6 @@ def take_rows(
         raise InputError(
             f"'{path}' has a run of {there}, and the clock of this machine says {here}: set the clock right"
         )
-    counted = _count(database, rows)
-    return counted._replace(refused=bounded(take_means(database, rows, release, zoned=zoned)))
 
 
 def take_runs(
@@ -209,12 +240,12 @@ def steps_of_runs(
     database: duckdb.DuckDBPyConnection, rows: Rows, refused: Counter[str], *, zoned: bool = False
 ) -> Iterator[tuple[int, str, list[Step]]]:
     """Yield of each run with GPUs its rowid in ``taken``, its gres, and what Slurm itself saw in its steps."""
-    joins = _joins(("Start", "End")) if zoned else ""
+    steps = rows.select(("JobID", "JobIDRaw", "Start", "End", tres_usage.FIELD))
     query = f"""
         SELECT t.rowid, t.gres, s.began_s, s.ended_s,
                if(regexp_matches(t.node_list, '[,[]'), 2, 1), s."{tres_usage.FIELD}"
-        FROM (SELECT r.*, {_time("Start", zoned)} AS began_s, {_time("End", zoned)} AS ended_s
-              FROM ({rows.select(("JobID", "JobIDRaw", "Start", "End", tres_usage.FIELD))}) r{joins}) s
+        FROM (SELECT r.*, {time_of("Start", zoned)} AS began_s, {time_of("End", zoned)} AS ended_s
+              FROM ({steps}) r{zone_joins(("Start", "End"), zoned)}) s
         JOIN taken t ON t.job_id_raw = split_part(coalesce(nullif(s."JobIDRaw", ''), s."JobID"), '.', 1)
              AND s.began_s >= t.start_s AND (t.end_s IS NULL OR s.began_s <= t.end_s)
         WHERE contains(s."JobID", '.') AND contains(s."{tres_usage.FIELD}", 'gres/gpu') AND t.gres != ''
@@ -222,13 +253,13 @@ def steps_of_runs(
     """
     found = database.execute(query, {"odd": rows.odd}).fetchall()
     for (run, gres), group in groupby(found, key=lambda row: (row[0], row[1])):
-        steps = []
+        of_run = []
         for _, _, began_s, ended_s, nodes, usage in group:
             try:
-                steps.append(Step(began_s, ended_s or began_s, nodes, parse_tres_usage(usage)))
+                of_run.append(Step(began_s, ended_s or began_s, nodes, parse_tres_usage(usage)))
             except InputError as error:
                 refused[str(error)] += 1
-        yield run, gres, steps
+        yield run, gres, of_run
 
 
 def mark_runaways(database: duckdb.DuckDBPyConnection, known: Collection[str]) -> None:
@@ -268,8 +299,7 @@ def _take(
     *,
     zoned: bool,
 ) -> None:
-    times = ",\n".join(f"{_time(name, zoned)} AS {name}_at" for name in _TIMES)
-    joins = _joins(_TIMES)
+    times = ",\n".join(f"{time_of(name, zoned)} AS {name}_at" for name in TIMES)
     comment = "AdminComment" in rows.form.fields
     wanted = ", ".join(f'"{name}"' for name in (*columns, *(["AdminComment"] if comment else [])))
     database.execute(
@@ -278,30 +308,13 @@ def _take(
         WITH rows_in AS ({rows.select((*_READ, "AdminComment") if comment else _READ)}),
         timed AS (
             SELECT r.*, {times},
-                   {", ".join(f"{_later(name, zoned)} AS {name}_other" for name in _TIMES)},
-                   {_duration('"Suspended"')} AS suspended_s
-            FROM rows_in r{joins if zoned else ""}
+                   {", ".join(f"{later(name, zoned)} AS {name}_other" for name in TIMES)},
+                   {duration('"Suspended"')} AS suspended_s
+            FROM rows_in r{zone_joins(TIMES, zoned)}
             WHERE misfit IS NOT NULL OR NOT contains("JobID", '.')
         ),
-        settled AS ({_SETTLED if zoned else _AS_READ})
-        SELECT {wanted}, reason FROM (SELECT coalesce("Cluster", '') AS cluster, "JobID" AS job_id,
-               coalesce(nullif("JobIDRaw", ''), "JobID") AS job_id_raw,
-               "User" AS "user", coalesce("Account", '') AS account, coalesce("Partition", '') AS "partition",
-               coalesce("QOS", '') AS qos, {_STATE} AS state,
-               if(Submit_other IS NULL, Submit_at, NULL) AS submit_s,
-               -- Of a resized job 22.05 gives the last run the start of the first, and its own as Submit.
-               CASE WHEN start_s IS NULL OR submit_s > end_s THEN start_s ELSE greatest(start_s, submit_s) END
-                   AS start_s, end_s, suspended_s,
-               coalesce("NodeList", '') AS node_list, coalesce("JobName", '') AS job_name,
-               coalesce("WorkDir", '') AS work_dir,
-               -- Energy makes each text another, and says nothing of what was given.
-               CASE WHEN NOT contains("AllocTRES", 'gres/') THEN ''
-                    WHEN contains("AllocTRES", 'energy=') THEN regexp_replace("AllocTRES", '(^|,)energy=[^,]*', '')
-                    ELSE "AllocTRES" END AS gres,
-               -- Others are UNLIMITED and Partition_Limit.
-               nullif(TRY_CAST(regexp_extract("TimelimitRaw", '^[0-9]{{1,9}}$') AS INTEGER), 0) AS limit_min,
-               NULL::DOUBLE AS mean_gpu_util_pct, NULL::BIGINT AS mean_gpu_mem_mib,
-               NULL::INTEGER AS mean_gpus, NULL::VARCHAR AS mean_method,
+        settled AS ({SETTLED if zoned else AS_READ})
+        SELECT {wanted}, reason FROM (SELECT {_PLAIN},
                CASE WHEN $written IS NULL THEN $now::DOUBLE
                     WHEN end_s IS NOT NULL OR start_s IS NULL THEN $written::DOUBLE
                     WHEN TRY_CAST("ElapsedRaw" AS INTEGER) IS NOT NULL
@@ -322,10 +335,10 @@ def _reason(rows: Rows, *, zoned: bool) -> str:
         CASE WHEN "JobID" IN ('JobID', 'JobIDRaw') THEN if(coalesce({own}, false), '{_HEADER}', '{_CHANGED}')
              WHEN misfit IS NOT NULL THEN misfit
              WHEN "JobID" = '' THEN 'the row has no JobID'
-             {" ".join(_time_reason(name, zoned) for name in _TIMES)}
+             {" ".join(time_reason(name, zoned) for name in TIMES)}
              WHEN suspended_s IS NULL
                  THEN 'duration ''' || left("Suspended", 40) || ''' is not [days-]hours:minutes:seconds'
-             WHEN twice THEN '{_TWICE}'
+             WHEN twice THEN '{TWICE}'
              WHEN end_s < start_s THEN 'the run ends before it starts'
              WHEN "AllocTRES"[1] BETWEEN '0' AND '9'
                  THEN 'TRES by number, as in a dump of slurmdbd; export with sacct -P'
@@ -333,103 +346,6 @@ def _reason(rows: Rows, *, zoned: bool) -> str:
                  AND NOT regexp_full_match("AllocTRES", '(?:[^=,]+=[^=,]*(?:,|$))*')
                  THEN 'AllocTRES is not of the form name=value,name=value'
         END"""
-
-
-_AS_READ = "SELECT *, Start_at AS start_s, End_at AS end_s, false AS twice FROM timed"
-# Of two moments that a local time may mean, those that fit the length of the run; where both do, none.
-_SETTLED = """
-    SELECT * EXCLUDE (fits), len(fits) != 1 AND (Start_other IS NOT NULL OR End_other IS NOT NULL) AS twice,
-           fits[1][1] AS start_s, fits[1][2] AS end_s
-    FROM (SELECT *, CASE
-              WHEN Start_other IS NULL AND End_other IS NULL THEN [[Start_at, End_at]]
-              ELSE list_filter(list_distinct(
-                  [[Start_at, End_at], [coalesce(Start_other, Start_at), End_at],
-                   [Start_at, coalesce(End_other, End_at)],
-                   [coalesce(Start_other, Start_at), coalesce(End_other, End_at)]]),
-                  lambda pair: pair[2] - pair[1] - suspended_s = TRY_CAST("ElapsedRaw" AS BIGINT))
-              END AS fits FROM timed)
-"""
-
-
-def _joins(names: Sequence[str]) -> str:
-    return "".join(f' LEFT JOIN zones at_{name} ON at_{name}.minute = left(r."{name}", 16)' for name in names)
-
-
-def _none(name: str) -> str:
-    return f"coalesce(r.\"{name}\", '') IN ('', 'Unknown', 'None', '0')"
-
-
-def _time(name: str, zoned: bool) -> str:
-    """Return SQL for epoch seconds of a column: digits, ISO with an offset, or ISO of a known zone."""
-    text = f'r."{name}"'
-    local = f"epoch(TRY_CAST(left({text}, 19) AS TIMESTAMP))::BIGINT"
-    sign, hours, minutes = f"if({text}[20] = '-', -1, 1)", f"{text}[21:22]", f"right({text}, 2)"
-    offset = (
-        f"if({text}[20] = 'Z', 0, {sign} * (TRY_CAST({hours} AS BIGINT) * 3600 + TRY_CAST({minutes} AS BIGINT) * 60))"
-    )
-    return f"""CASE WHEN {_none(name)} THEN NULL
-        WHEN regexp_full_match({text}, '[0-9]{{1,11}}') THEN TRY_CAST({text} AS BIGINT)
-        WHEN regexp_full_match({text}, '{_LOCAL}(?:Z|[+-]\\d\\d:?\\d\\d)') THEN {local} - {offset}
-        {f"WHEN regexp_full_match({text}, '{_LOCAL}') THEN {local} - at_{name}.offset_s" if zoned else ""} END"""
-
-
-def _later(name: str, zoned: bool) -> str:
-    local = f'epoch(TRY_CAST(r."{name}" AS TIMESTAMP))::BIGINT'
-    return (
-        f"CASE WHEN at_{name}.later_offset_s IS NOT NULL THEN {local} - at_{name}.later_offset_s END"
-        if zoned
-        else "NULL"
-    )
-
-
-def _time_reason(name: str, zoned: bool) -> str:
-    text = f'"{name}"'
-    unread = f"{name}_at IS NULL AND NOT ({_none(name).replace('r.', '')})"
-    local = f"{unread} AND regexp_full_match({text}, '{_LOCAL}') AND TRY_CAST({text} AS TIMESTAMP) IS NOT NULL"
-    return f"""WHEN {local} THEN '{_NEVER if zoned else NO_ZONE}'
-        WHEN {unread} THEN 'time ''' || left({text}, 40) || ''' is neither epoch seconds nor ISO 8601'"""
-
-
-def _duration(text: str) -> str:
-    parts = f"regexp_extract({text}, '^{_DURATION}$', ['d', 'h', 'm', 's'])"
-    number = "coalesce(TRY_CAST(nullif({}, '') AS BIGINT), 0)"
-    of = [number.format(f"{parts}.{part}") for part in "dhms"]
-    return f"""CASE WHEN coalesce({text}, '') IN ('', '00:00:00') THEN 0
-        WHEN regexp_full_match({text}, '{_DURATION}')
-            THEN ((({of[0]} * 24) + {of[1]}) * 60 + {of[2]}) * 60 + {of[3]} END"""
-
-
-def _zones(database: duckdb.DuckDBPyConnection, rows: Rows, zone: tzinfo) -> None:
-    """Make the table of what the local minutes in ``rows`` are in ``zone``."""
-    times = " UNION ALL ".join(f'SELECT "{name}" AS local FROM rows_in' for name in _TIMES)
-    minutes = database.execute(
-        f"WITH rows_in AS MATERIALIZED ({rows.select(_TIMES)}) SELECT DISTINCT left(local, 16) FROM ({times}) "
-        f"WHERE regexp_full_match(local, '{_LOCAL}')",
-        {"odd": rows.odd},
-    ).fetchall()
-    found = [(minute, *local_offsets_s(minute, zone)) for (minute,) in minutes]
-    database.execute("CREATE OR REPLACE TABLE zones (minute VARCHAR, offset_s BIGINT, later_offset_s BIGINT)")
-    if found:
-        columns = [list(column) for column in zip(*found, strict=True)]
-        database.execute(
-            "INSERT INTO zones SELECT unnest(?::VARCHAR[]), unnest(?::BIGINT[]), unnest(?::BIGINT[])", columns
-        )
-
-
-def local_offsets_s(minute: str, zone: tzinfo) -> tuple[int | None, int | None]:
-    """Return how far a local minute is ahead of UTC, and the other choice where clocks show it twice, else None.
-
-    (None, None) is a minute that clocks leave out, or no minute at all.
-    """
-    try:
-        local = datetime.fromisoformat(minute)
-        first, later = (local.replace(tzinfo=zone, fold=fold).utcoffset() or timedelta() for fold in (0, 1))
-        shown = (local - first).replace(tzinfo=UTC).astimezone(zone).replace(tzinfo=None)
-    except (ValueError, OverflowError):
-        return None, None
-    if shown != local:
-        return None, None
-    return int(first.total_seconds()), int(later.total_seconds()) if later != first else None
 
 
 def _check_gres(database: duckdb.DuckDBPyConnection) -> None:

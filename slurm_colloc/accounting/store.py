@@ -32,7 +32,8 @@ from slurm_colloc.accounting.parquet import (
     write,
 )
 from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, MEANS, RUNAWAY, Means, take_runs
-from slurm_colloc.accounting.samples import HOSTS, SHARES, TABLES, Samples, trimmed
+from slurm_colloc.accounting.sample_tables import HOSTS, SHARES, TABLES, trimmed
+from slurm_colloc.accounting.samples import Samples
 from slurm_colloc.accounting.seen import visible_runs, visible_samples
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import StoreError

@@ -11,27 +11,28 @@ a sum.
 import os
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from math import inf
+from math import ceil, inf
 from string import Template
 from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.alone import ALONE_PARTS, alone_queries
-from slurm_colloc.accounting.over_time import TIME_PARTS, Bins, cut_query, make_bins, make_pieces, time_queries
+from slurm_colloc.accounting.day_queries import FIX, day_queries, make_parts, parts_of
+from slurm_colloc.accounting.over_time import Bins, make_pieces
 from slurm_colloc.accounting.parquet import sql
 from slurm_colloc.accounting.runs import RUNAWAY
 from slurm_colloc.accounting.samples import DAY
 from slurm_colloc.accounting.store import SEVERAL, Store, once
 from slurm_colloc.measured import JobUsage
 
-_FIX = 65_536
-_KEY = "cluster, job_id_raw, start_s"
-# For what a page, or an audit, asks of a file; twice as much is no faster.
+# For what a page asks of a file; twice as much is no faster.
 _FILE_MEMORY = "200MB"
-# Runs are added up in as many parts: what is added up of all at once would not fit.
-_PARTS_OF_RUNS = 8
+_RUNS_MEMORY = "220MB"
+# So many runs at most are added up at once: 230,000 do not fit into that memory.
+_RUNS_AT_ONCE = 125_000
 
+
+_KEY = "cluster, job_id_raw, start_s"
 
 # Is told how many pieces of the work are done, of how many.
 Step = Callable[[int, int], None]
@@ -85,6 +86,7 @@ SELECT * FROM readings WHERE start_s < $until AND (end_s IS NULL OR end_s > $sin
 UNION ALL FROM outdated
 """
 _SEVERAL = f"CREATE TEMP TABLE several AS {SEVERAL.format(source='near')}"
+# ``run`` is a run's number in this sweep, by which the parts of days are joined to it: joins by three names cost more.
 _RUNS = f"""
 CREATE $kind runs AS
 WITH picked AS NOT MATERIALIZED ({once("near", several="several")}),
@@ -94,7 +96,7 @@ ends AS NOT MATERIALIZED (
     FROM picked p LEFT JOIN open o USING (cluster, job_id_raw, start_s) LEFT JOIN placed d ON d.text = p.gres
     WHERE p.end_s IS NOT NULL OR o.ended IS NOT true
 )
-SELECT e.* EXCLUDE (gres, node_list, last_s, place), w.* EXCLUDE (text, place),
+SELECT $number AS run, e.* EXCLUDE (gres, node_list, last_s, place), w.* EXCLUDE (text, place),
        greatest(start_s, $since)::DOUBLE AS from_s, least(last_s, $until)::DOUBLE AS to_s,
        to_s - from_s AS span_s,
        span_s * greatest(0, 1 - coalesce(suspended_s / nullif(last_s - start_s, 0), 0)) / 3600 AS hours
@@ -102,119 +104,17 @@ FROM ends e JOIN worths w ON w.text = e.gres AND w.place = e.place
 WHERE (last_s > $since OR start_s >= $since) AND last_s >= start_s
 """
 
-# What of a day's rows lies inside a run and the window. A reading after the run's end may be the next run's: it counts
-# for sums as far as it reaches into the run, and for no peak; of merged rows that reach beyond it a part is this run's.
-_INSIDE = """
-    SELECT r.rowid AS run, s.*, s.at_s <= r.to_s OR s.grain_s > 0 AS inside,
-           greatest(s.at_s - s.interval_s, r.from_s) AS began_s, least(s.at_s, r.to_s) AS ended_s,
-           round((ended_s - began_s) * 1e6)::BIGINT AS us
-    FROM {view} s JOIN runs r ON s.job_id = r.job_id_raw AND s.cluster = r.cluster
-    WHERE r.devices > 0 AND s.at_s > r.from_s AND s.at_s - s.interval_s < r.to_s
-      AND r.from_s < $day_until AND r.to_s > $day_since
-"""
-_ACTIVE = "gpu_util_pct > 0 OR sm_active_pct > 0"
-# Whoever else profiles a GPU takes its counters away: they read 0 while kernels run.
-_BLACKOUT = "sm_active_pct = 0 AND gpu_util_pct >= 10"
-_COUNTED = "inside AND coalesce(gpu_util_pct, sm_active_pct) IS NOT NULL"
-
-
-def _over_time(value: str) -> str:
-    """Return SQL for the sum of ``value``, a percentage, over time."""
-    return f"sum(us * round({value}::DOUBLE * {_FIX})::BIGINT)::BIGINT"
-
-
-def _part(value: str) -> str:
-    """Return SQL for the millionths of ``value``, which a whole interval came to, in the part of it that counts."""
-    return f"sum(round({value}::DOUBLE * us / nullif(interval_s, 0)))::BIGINT"
-
-
-# Each day's part of the work, table -> columns, and the queries that make them.
-PARTS = {
-    "unit_parts": "cluster VARCHAR, job_id_raw VARCHAR, start_s BIGINT, node VARCHAR, uuid VARCHAR, method VARCHAR, "
-    "unit_gpus DOUBLE, us BIGINT, whole_us BIGINT, util_us BIGINT, util_fix BIGINT, sm_us BIGINT, sm_fix BIGINT, "
-    "shared_us BIGINT, held_us BIGINT, idle_us BIGINT, direct_us BIGINT, blackout_us BIGINT, "
-    "energy_uj BIGINT, peak_mib BIGINT, first_s DOUBLE, last_s DOUBLE, active_s DOUBLE, grain_s INTEGER",
-    "peak_parts": "cluster VARCHAR, job_id_raw VARCHAR, start_s BIGINT, peak_mib BIGINT",
-    "host_parts": "cluster VARCHAR, job_id_raw VARCHAR, start_s BIGINT, node VARCHAR, cpu_us BIGINT, "
-    "cpu_used_us BIGINT, read_umib BIGINT, written_umib BIGINT, host_mem_mib BIGINT",
-    "device_parts": "cluster VARCHAR, node VARCHAR, uuid VARCHAR, unit_gpus DOUBLE, gpu_model VARCHAR, "
-    "profile VARCHAR, jobs INTEGER, us BIGINT, stray_us BIGINT, stray_last_s DOUBLE, jobs_us BIGINT",
-}
-_DAY = {
-    "unit_parts": f"""
-        SELECT {_KEY}, p.* EXCLUDE (run) FROM (
-            SELECT run, node, uuid, method, max(unit_gpus) AS unit_gpus, sum(us)::BIGINT AS us,
-                   -- Beyond the run's ends, too: they are whole seconds, a reading is for the time since the last.
-                   sum(round((least(at_s, $until) - greatest(at_s - interval_s, $since)) * 1e6))::BIGINT AS whole_us,
-                   coalesce(sum(us) FILTER (gpu_util_pct IS NOT NULL), 0)::BIGINT AS util_us,
-                   {_over_time("gpu_util_pct")} AS util_fix,
-                   coalesce(sum(us) FILTER (sm_active_pct IS NOT NULL), 0)::BIGINT AS sm_us,
-                   {_over_time("sm_active_pct")} AS sm_fix,
-                   coalesce(sum(us) FILTER (sharers > 1), 0)::BIGINT AS shared_us,
-                   sum(round(us / greatest(sharers, 1)))::BIGINT AS held_us,
-                   -- A device that worked had a process, which was gone when the list was read.
-                   sum(if(process_count = 0 AND NOT coalesce({_ACTIVE}, false), us, 0))
-                       FILTER (process_count IS NOT NULL)::BIGINT AS idle_us,
-                   sum(if(direct_count > 0, us, 0)) FILTER (direct_count IS NOT NULL)::BIGINT AS direct_us,
-                   sum(if({_BLACKOUT}, us, 0))::BIGINT AS blackout_us,
-                   {_part("energy_j")} AS energy_uj,
-                   max(gpu_mem_used_mib) FILTER (inside) AS peak_mib,
-                   min(began_s) FILTER ({_COUNTED}) AS first_s, max(ended_s) FILTER ({_COUNTED}) AS last_s,
-                   max(ended_s) FILTER ({_COUNTED} AND ({_ACTIVE})) AS active_s, max(grain_s) AS grain_s
-            FROM ({_INSIDE.format(view="shares")}) GROUP BY run, node, uuid, method HAVING sum(us) > 0
-        ) p JOIN runs r ON r.rowid = p.run
-    """,
-    # Of a run on several devices: what they held at one time, or in one minute or day where no more is left.
-    "peak_parts": f"""
-        WITH several AS (
-            SELECT run, node, uuid, pass_s, grain_s, gpu_mem_used_mib AS mib
-            FROM ({_INSIDE.format(view="shares")}) WHERE inside AND run IN (
-                SELECT r.rowid FROM day_unit_parts JOIN runs r USING ({_KEY})
-                GROUP BY 1 HAVING count(DISTINCT (node, uuid)) > 1)
-        ),
-        passes AS (
-            SELECT run, CASE WHEN count(*) = count(mib) THEN sum(mib) END AS mib FROM (
-                SELECT run, node, pass_s, mib FROM several WHERE grain_s = 0
-                UNION ALL
-                SELECT run, node, pass_s, max(mib) FROM several WHERE grain_s > 0 GROUP BY run, node, pass_s, uuid)
-            GROUP BY run, node, pass_s
-        )
-        SELECT {_KEY}, max(mib)::BIGINT AS peak_mib FROM passes p JOIN runs r ON r.rowid = p.run GROUP BY ALL
-    """,
-    "host_parts": f"""
-        SELECT {_KEY}, p.* EXCLUDE (run) FROM (
-            SELECT run, node, coalesce(sum(us) FILTER (cpu_s IS NOT NULL), 0)::BIGINT AS cpu_us,
-                   {_part("cpu_s")} AS cpu_used_us, {_part("read_mib")} AS read_umib,
-                   {_part("written_mib")} AS written_umib,
-                   max(host_mem_mib) FILTER (inside) AS host_mem_mib
-            FROM ({_INSIDE.format(view="hosts")}) GROUP BY run, node HAVING sum(us) > 0
-        ) p JOIN runs r ON r.rowid = p.run
-    """,
-    # Each reading of a device has one row of nobody's.
-    "device_parts": """
-        SELECT cluster, node, uuid, max(unit_gpus) AS unit_gpus, max(gpu_model) AS gpu_model, max(profile) AS profile,
-               sharers AS jobs, coalesce(sum(us) FILTER (job_id = ''), 0)::BIGINT AS us,
-               coalesce(sum(us) FILTER (job_id = '' AND process_count > 0), 0)::BIGINT AS stray_us,
-               max(at_s) FILTER (job_id = '' AND process_count > 0) AS stray_last_s,
-               coalesce(sum(us) FILTER (job_id != ''), 0)::BIGINT AS jobs_us
-        FROM (SELECT *, round((least(at_s, $until) - greatest(at_s - interval_s, $since)) * 1e6)::BIGINT AS us
-              FROM shares WHERE at_s > $since AND at_s - interval_s < $until)
-        GROUP BY cluster, node, uuid, sharers
-    """,
-}
-
-_DAY |= time_queries(_FIX)
-
 # DECIMAL, because sums of it do not depend on their order.
 _HOURS = "sum(CAST({} * unit_gpus / 3.6e9 AS DECIMAL(38, 12)))::DOUBLE"
 _USAGE = f"""
 WITH used AS (
-    SELECT {_KEY}, sum(us) / 1e6 AS seconds, sum(util_us) / 1e6 AS util_seconds, sum(sm_us) / 1e6 AS sm_seconds,
-           {_HOURS.format(f"util_fix / {_FIX * 100}")} AS util_hours,
-           {_HOURS.format(f"sm_fix / {_FIX * 100}")} AS sm_hours,
+    SELECT run, sum(us) / 1e6 AS seconds, sum(util_us) / 1e6 AS util_seconds, sum(sm_us) / 1e6 AS sm_seconds,
+           {_HOURS.format(f"util_fix / {FIX * 100}")} AS util_hours,
+           {_HOURS.format(f"sm_fix / {FIX * 100}")} AS sm_hours,
            sum(shared_us) / 3.6e9 AS shared_hours, {_HOURS.format("held_us")} AS seen_held_hours,
            {_HOURS.format("idle_us")} AS held_idle_hours, sum(direct_us) / 1e6 AS direct_s,
-           sum(blackout_us) / 1e6 AS blackout_s, sum(energy_uj) / 1e6 AS energy_j,
+           if(count(*) = count(blackout_us), sum(blackout_us) / 1e6, NULL) AS blackout_s,
+           sum(energy_uj) / 1e6 AS energy_j,
            max(peak_mib) AS unit_peak_mib,
            CASE WHEN max(grain_s) <= 60 THEN max(last_s) - coalesce(max(active_s), min(first_s)) END AS tail_s,
            max(last_s) AS last_seen_s,
@@ -222,15 +122,17 @@ WITH used AS (
     FROM unit_parts WHERE {{part}} GROUP BY ALL
 ),
 peaks AS (
-    SELECT {_KEY}, max(peak_mib) AS several_peak_mib, true AS several FROM peak_parts WHERE {{part}} GROUP BY ALL
+    SELECT run, max(peak_mib) AS several_peak_mib, true AS several FROM peak_parts WHERE {{part}} GROUP BY ALL
 ),
 host_used AS (
-    SELECT {_KEY}, sum(cores)::DOUBLE AS cores, sum(read_mib)::DOUBLE AS read_mib,
-           sum(written_mib)::DOUBLE AS written_mib, max(mib) AS host_mem_mib
-    FROM (SELECT {_KEY}, (sum(cpu_used_us) / nullif(sum(cpu_us), 0))::DECIMAL(38, 9) AS cores,
+    SELECT run, sum(cores)::DOUBLE AS cores, sum(read_mib)::DOUBLE AS read_mib,
+           sum(written_mib)::DOUBLE AS written_mib, max(mib) AS host_mem_mib,
+           count(*) AS host_nodes, min(cpu_us) / 1e6 AS host_s
+    FROM (SELECT run, (sum(cpu_used_us) / nullif(sum(cpu_us), 0))::DECIMAL(38, 9) AS cores,
                  (sum(read_umib) / 1e6)::DECIMAL(38, 9) AS read_mib,
-                 (sum(written_umib) / 1e6)::DECIMAL(38, 9) AS written_mib, max(host_mem_mib) AS mib
-          FROM host_parts WHERE {{part}} GROUP BY {_KEY}, node)
+                 (sum(written_umib) / 1e6)::DECIMAL(38, 9) AS written_mib, max(host_mem_mib) AS mib,
+                 sum(cpu_us) AS cpu_us
+          FROM host_parts WHERE {{part}} GROUP BY run, node)
     GROUP BY ALL
 )
 SELECT r.*, gpus * hours AS allocated, devices * span_s AS device_s,
@@ -252,8 +154,9 @@ SELECT r.*, gpus * hours AS allocated, devices * span_s AS device_s,
        coalesce(shared_hours, 0) AS shared_hours, held_idle_hours, direct_s, blackout_s, tail_s,
        to_s - last_seen_s AS unseen_s, energy_j,
        cores, host_mem_mib, h.read_mib, h.written_mib,
+       CASE WHEN host_nodes >= nodes THEN 100 * least(1, host_s / nullif(span_s, 0)) END AS host_pct,
        CASE WHEN by_mean THEN [mean_method] ELSE coalesce(methods, []) END AS methods
-FROM runs r LEFT JOIN used u USING ({_KEY}) LEFT JOIN peaks p USING ({_KEY}) LEFT JOIN host_used h USING ({_KEY})
+FROM runs r LEFT JOIN used u USING (run) LEFT JOIN peaks p USING (run) LEFT JOIN host_used h USING (run)
 WHERE devices > 0 AND {{part}}
 """
 
@@ -303,13 +206,21 @@ def sweep_to_file(
     _attach(database)
     # Here is made what is made from now on, and looked for first.
     database.execute("SET search_path = 'swept,memory'")
-    database.execute(f"SET memory_limit = '{_FILE_MEMORY}'")
+    database.execute(f"SET memory_limit = '{_RUNS_MEMORY}'")
     find_runs(database, window, kind="TABLE")
     make_parts(database, edges=edges, kind="TABLE")
     _add_days(database, store, window, store.samples.days(window.since_s, window.until_s), None, edges, step)
-    for number in range(_PARTS_OF_RUNS):
-        query = _USAGE.format(part=f"hash(job_id_raw) % {_PARTS_OF_RUNS} = {number}")
+    for number, part in enumerate(parts_of_runs(database)):
+        query = _USAGE.format(part=part)
         database.execute(f"{'INSERT INTO usage' if number else 'CREATE TABLE usage AS'} {query}")
+
+
+def parts_of_runs(database: DuckDBPyConnection) -> list[str]:
+    """Return conditions on ``run``, each for another part of ``runs`` that can be added up in memory."""
+    ((runs,),) = database.execute("SELECT count(*) FROM runs").fetchall()
+    parts = max(1, ceil(int(runs) / _RUNS_AT_ONCE))
+    size = int(runs) // parts + 1
+    return [f"run > {number * size} AND run <= {(number + 1) * size}" for number in range(parts)]
 
 
 def _add_days(
@@ -328,27 +239,14 @@ def _add_days(
             database.execute(f"INSERT INTO {name} FROM day_{name}")
 
 
-def parts_of(bins: Bins | None, edges: Sequence[float] = ()) -> dict[str, str]:
-    """Return the tables of a day's parts, table -> columns: PARTS, and those that ``bins`` and ``edges`` ask for."""
-    return PARTS | (TIME_PARTS if bins else {}) | (ALONE_PARTS if edges else {})
-
-
 def find_runs(database: DuckDBPyConnection, window: Window, kind: str = "TEMP TABLE") -> None:
     """Make the table, or the view, ``runs`` of what overlaps ``window``."""
     # A view takes no parameters.
     values = {name: f"'{value}'::DOUBLE" for name, value in window.parameters.items()}
+    # A view would count anew each time that it is read; there are no parts of its runs.
+    values["number"] = "NULL::BIGINT" if kind.endswith("VIEW") else "row_number() OVER ()"
     for query in (_OPEN, _OUTDATED, _NEAR, _SEVERAL, _RUNS):
         database.execute(Template(query).substitute(values, kind=kind))
-
-
-def make_parts(
-    database: DuckDBPyConnection, bins: Bins | None = None, edges: Sequence[float] = (), kind: str = "TEMP TABLE"
-) -> None:
-    """Make the tables of ``parts_of``, empty, and those of the bins."""
-    for name, columns in parts_of(bins, edges).items():
-        database.execute(f"CREATE {kind} {name} ({columns})")
-    if bins:
-        make_bins(database, bins)
 
 
 def day_parts(
@@ -366,11 +264,7 @@ def day_parts(
     store.view_samples(database, window.since_s, window.until_s, day)
     since_s, until_s = _day_span(day)
     known = {"since": window.since_s, "until": window.until_s, "day_since": since_s, "day_until": until_s}
-    every = _DAY | alone_queries(_INSIDE.format(view="shares"), edges)
-    queries = {f"day_{name}": every[name] for name in parts_of(bins, edges)}
-    if bins:
-        queries = {"cut": cut_query(_INSIDE.format(view="shares"), _FIX), **queries}
-    for name, query in queries.items():
+    for name, query in day_queries(bins, edges).items():
         ends = {end: at_s for end, at_s in known.items() if f"${end}" in query}
         database.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}", ends)
 
@@ -410,7 +304,7 @@ def _settle(database: DuckDBPyConnection, parts: Iterable[str]) -> None:
         database.execute(f"CREATE TABLE swept.{name} AS FROM temp.{name}")
         database.execute(f"DROP TABLE temp.{name}")
         database.execute(f"CREATE TEMP VIEW {name} AS FROM swept.{name}")
-    database.execute("CREATE TABLE swept.usage AS SELECT row_number() OVER () AS run, * FROM usage")
+    database.execute("CREATE TABLE swept.usage AS FROM usage")
     database.execute("DROP VIEW usage")
     database.execute("CREATE TEMP VIEW usage AS FROM swept.usage")
     make_pieces(database)

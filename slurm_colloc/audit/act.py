@@ -2,19 +2,27 @@
 """Jobs that idle on after two notices: stopped and held, or cancelled, where the site says so."""
 
 import os
+from collections.abc import Callable
 from typing import NamedTuple
 
-from slurm_colloc.audit.ladder import BEGUN, DONE, FAILED
-from slurm_colloc.audit.state import State
+from slurm_colloc.audit.ladder import BEGUN, DONE, FAILED, UNABLE, key_of
+from slurm_colloc.audit.state import Acted, Message, State
 from slurm_colloc.audited import Finding
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, ProcessError
 from slurm_colloc.process import ask, run
+from slurm_colloc.slurm.unfiltered import unfiltered
 
 # 'scontrol hold' is for jobs that wait; a running one is stopped, and waits until its user releases it.
 _COMMANDS = {"hold": ("scontrol", "requeuehold"), "cancel": ("scancel",)}
+# Of jobs that may not be requeued, and of interactive ones (slurm_strerror: ESLURM_DISABLED, ESLURM_BATCH_ONLY).
+_NEVER = ("Requested operation is presently disabled", "Only batch jobs are accepted or processed")
 _QUESTION = ("squeue", "-h", "-a", "-r", "-o", "%i|%u|%T|%S", "-j")
+
+
+# The mail that tells a user what was done, None where nobody can be told.
+Letter = Callable[[Acted], tuple[Message, bytes] | None]
 
 
 class Runs(NamedTuple):
@@ -26,13 +34,15 @@ class Runs(NamedTuple):
     start_s: float | None
 
 
-def act(state: State, finding: Finding, config: SiteConfig) -> str:
-    """Do to the job that a finding is about what the site says, and return in words what came of it.
+def act(state: State, finding: Finding, config: SiteConfig, letter: Letter) -> Acted:
+    """Do to the job that a finding is about what the site says, and return what came of it.
 
-    It is done only to the very run that the finding is about, and recorded before and after.
+    It is done only to the very run that the finding is about, and recorded before and after; with its success, the
+    mail that tells its user.
     """
     what = config.notices.action
-    state.act(finding, what, BEGUN, "", now())
+    acted = Acted(*key_of(finding), finding.digest, finding.user, what, BEGUN)
+    state.act(acted, now())
     try:
         if finding.cluster != config.cluster:
             raise InputError(f"job {finding.subject} is of the cluster '{finding.cluster}'")
@@ -43,10 +53,37 @@ def act(state: State, finding: Finding, config: SiteConfig) -> str:
         if _still_runs(finding, config):
             raise ProcessError(f"job {finding.subject} runs on, although Slurm reported no error")
     except (ProcessError, InputError) as error:
-        state.act(finding, what, FAILED, str(error), now())
-        return f"{what} failed: {error}"
-    state.act(finding, what, DONE, "", now())
-    return f"{what}: done"
+        never = any(text in str(error) for text in _NEVER)
+        return _end(state, acted, UNABLE if never else FAILED, str(error), letter)
+    return _end(state, acted, DONE, "", letter)
+
+
+def finish(state: State, config: SiteConfig, letter: Letter) -> list[Acted]:
+    """Settle what a run began and was killed over, and return what came of it.
+
+    Raises:
+        InputError: squeue's answer is of another form.
+        ProcessError: Slurm does not answer; it is settled later.
+    """
+    ended = []
+    for acted in state.actions(BEGUN):
+        runs = any((one.job_id, one.user) == (acted.subject, acted.user) for one in _running(acted.subject, config))
+        became, reply = (FAILED, "cut short, and the job runs") if runs else (DONE, "cut short, and the job is stopped")
+        ended.append(_end(state, acted, became, reply, letter))
+    return ended
+
+
+def in_words(acted: Acted) -> str:
+    """Return what came of an action."""
+    never = " is impossible for this job, and not tried again"
+    said = {BEGUN: " begun", DONE: ": done", FAILED: " failed", UNABLE: never}[acted.state]
+    return f"{acted.what}{said}" + (f": {acted.reply}" if acted.reply else "")
+
+
+def _end(state: State, acted: Acted, became: str, reply: str, letter: Letter) -> Acted:
+    acted = acted._replace(state=became, reply=reply)
+    state.act(acted, now(), letter(acted) if became == DONE else None)
+    return acted
 
 
 def _still_runs(finding: Finding, config: SiteConfig) -> bool:
@@ -56,15 +93,19 @@ def _still_runs(finding: Finding, config: SiteConfig) -> bool:
         InputError: squeue's answer is of another form.
         ProcessError: Slurm does not answer.
     """
-    done = run((*_QUESTION, finding.subject), config.timeouts.ask_slurm_s, _environment())
-    if done.status and b"Invalid job id" not in done.stderr:
-        raise ProcessError(f"'squeue' ended with status {done.status}: {done.stderr.decode(errors='replace').strip()}")
     began = [line.start_s for line in finding.jobs if line.job_id == finding.subject]
     return any(
-        (job.job_id, job.user, job.state) == (finding.subject, finding.user, "RUNNING")
+        (job.job_id, job.user) == (finding.subject, finding.user)
         and any(job.start_s is not None and abs(job.start_s - at_s) <= 1 for at_s in began)
-        for job in parse_runs(done.stdout.decode(errors="surrogateescape"))
+        for job in _running(finding.subject, config)
     )
+
+
+def _running(subject: str, config: SiteConfig) -> list[Runs]:
+    done = run((*_QUESTION, subject), config.timeouts.ask_slurm_s, _environment())
+    if done.status and b"Invalid job id" not in done.stderr:
+        raise ProcessError(f"'squeue' ended with status {done.status}: {done.stderr.decode(errors='replace').strip()}")
+    return [job for job in parse_runs(done.stdout.decode(errors="surrogateescape")) if job.state == "RUNNING"]
 
 
 def parse_runs(text: str) -> list[Runs]:
@@ -85,5 +126,4 @@ def parse_runs(text: str) -> list[Runs]:
 
 def _environment() -> dict[str, str]:
     """Return the environment without what lets these programs pass over jobs, and with times in seconds."""
-    kept = {name: one for name, one in os.environ.items() if not name.startswith(("SQUEUE_", "SCANCEL_"))}
-    return kept | {"SLURM_TIME_FORMAT": "%s"}
+    return unfiltered(os.environ) | {"SLURM_TIME_FORMAT": "%s"}

@@ -10,7 +10,20 @@ from itertools import chain, pairwise
 from math import fsum
 from typing import NamedTuple
 
-from slurm_colloc.audit.ladder import ACCEPTED, ACTION, DONE, FIRST, NOTHING, SECOND, Key, Told, key_of, plan
+from slurm_colloc.audit.ladder import (
+    ACCEPTED,
+    ACTION,
+    DONE,
+    FIRST,
+    NOTHING,
+    SECOND,
+    Key,
+    Told,
+    key_of,
+    plan,
+    seen_s,
+    still,
+)
 from slurm_colloc.audit.rule import RUNS
 from slurm_colloc.audit.rules import Entry
 from slurm_colloc.audited import Finding
@@ -81,14 +94,12 @@ def would_notify(ran: Sequence[Ran], step: timedelta, settings: Notices, works: 
         due = plan(run.findings, chain.from_iterable(told.values()), (), at_s, settings, works=day is not None)
         made = [one for one in due if one.step != NOTHING]
         for finding in run.findings:
-            before = told.get(key_of(finding))
-            if before:
-                told[key_of(finding)] = [one._replace(last_seen_s=at_s) for one in before]
+            before = told.get(key_of(finding), ())
+            told[key_of(finding)] = [still(one, finding, at_s, settings) for one in before]
         for one in made:
             key = key_of(one.finding)
             state = DONE if one.step == ACTION else ACCEPTED
-            step_told = Told(*key, one.finding.digest, one.step, at_s, at_s, "", state)
-            told.setdefault(key, []).append(step_told)
+            told[key].append(Told(*key, one.finding.digest, one.step, seen_s(one.finding, at_s), at_s, "", state))
         notices.append([Notice(key_of(one.finding), one.finding.user, one.step, day) for one in made if day])
     return notices
 
@@ -136,7 +147,7 @@ def _counted(
     if not judged:
         return Tally(name, code, len(ran), 0, *[None] * 8)
     found = [(run, finding) for run in ran for finding in run.findings if finding.rule in names]
-    made = [notice for of_run in notices for notice in of_run if notice.key[0] in names]
+    made = [(run, notice) for run, of in zip(ran, notices, strict=True) for notice in of if notice.key[0] in names]
     jobs = (run.found[key_of(finding)] for run, finding in found if finding.rule in jobs_of)
     return Tally(
         rule=name,
@@ -147,10 +158,10 @@ def _counted(
         users=len({finding.user for _, finding in found if finding.user}),
         jobs=len(frozenset().union(*jobs)) if jobs_of else None,
         gpu_hours=fsum(finding.gpu_hours for _, finding in found) if summed else None,
-        first_notices=sum(notice.step == FIRST for notice in made),
-        second_notices=sum(notice.step == SECOND for notice in made),
-        mails=len({(notice.user, notice.day) for notice in made if notice.step != ACTION}),
-        actions=sum(notice.step == ACTION for notice in made),
+        first_notices=sum(notice.step == FIRST for _, notice in made),
+        second_notices=sum(notice.step == SECOND for _, notice in made),
+        mails=len({(notice.user, run.until) for run, notice in made if notice.step != ACTION}),
+        actions=sum(notice.step == ACTION for _, notice in made),
     )
 
 

@@ -7,11 +7,30 @@ counts by GPU_UTIL for none of it: GPU_UTIL says that a kernel ran, not how much
 where this is low; both are named.
 
 Runs at zero use are COL001's and COL006's, and are left out; so are runs in which the profiling counters were taken
-away, suspended ones, and short ones, whose readings are in good part of the time before and after them.
-job_defense_shield calls it low-gpu-efficiency, and judges it by GPU_UTIL.
+away or may have been (a slice that read 0 at any time), suspended ones, those that have just begun, and short ones,
+whose readings are in good part of the time before and after them. job_defense_shield calls it low-gpu-efficiency, and
+judges it by GPU_UTIL.
 """
 
-from slurm_colloc.audit.rule import AWAKE, LONG, SHORTEST, SM_SURE, Bound, Bounds, Rule, Said
+from slurm_colloc.audit.rule import (
+    ASLEEP,
+    AWAKE,
+    HELD,
+    LONG,
+    RUNNING,
+    SETTLED,
+    SHORT,
+    SHORTEST,
+    SM_SURE,
+    UNHELD,
+    UNSAMPLED,
+    UNUSED,
+    YOUNG,
+    Bound,
+    Bounds,
+    Rule,
+    Said,
+)
 from slurm_colloc.audit.words import hours, runs, seen
 from slurm_colloc.audited import Subject
 
@@ -41,9 +60,10 @@ RULE = Rule(
         "below_pct": Bound(25.0, "SM activity in percent, weighted by time, below which it speaks"),
         "min_gpu_hours": Bound(50.0, "measured GPU-hours in the window, of one user, from which it speaks"),
         "shortest_min": SHORTEST,
+        "running_min": RUNNING,
     },
-    judged=f"{SM_SURE} AND {AWAKE} AND {LONG} AND allocated > 0",
-    found="sm_used > 0",
+    judged={ASLEEP: AWAKE, SHORT: LONG, YOUNG: SETTLED, UNSAMPLED: SM_SURE, UNHELD: HELD},
+    found=f"NOT ({UNUSED})",
     hours="sm_measured",
     figures={
         "used": "sum(sm_used::DECIMAL(38, 12)) FILTER (found)::DOUBLE",

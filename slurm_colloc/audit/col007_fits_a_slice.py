@@ -7,28 +7,32 @@ slowdown that the site allows. It says how many of all runs that can be judged t
 would have left to others, and how many runs would have fitted none.
 
 It is the rule of 'colloc report' and 'colloc job': what csub, had it known what was measured, would have given. Judged
-are completed runs of one whole GPU, measured alone on it for enough of their time, where site.toml has pieces. It never
-says that a run would have taken no longer, or that a piece was free.
+are completed runs of one whole GPU, inside the window from their beginning on (of part of a run the peak is not known),
+measured alone on it for enough of their time, where site.toml has pieces; those at zero use are COL001's and COL006's.
+It never says that a run would have taken no longer, or that a piece was free.
 
 job_defense_shield's gpu-model-too-powerful is its like, by GPU_UTIL and memory against bounds of the site's.
 """
 
-from slurm_colloc.audit.rule import Bound, Bounds, Rule, Said
+from slurm_colloc.audit.rule import FIT_NEEDS, USED, Bound, Bounds, Rule, Said
 from slurm_colloc.audit.words import gib, hours, runs, seen
 from slurm_colloc.audited import Subject
+from slurm_colloc.units import at_most
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:
-    freed, peak_mib = subject.figures["freed"], subject.figures["peak_mib"]
+    freed, peak_mib, sm_pct, csub = (subject.figures[name] for name in ("freed", "peak_mib", "sm_pct", "csub"))
     if subject.gpu_hours <= 0 or subject.gpu_hours < bounds["min_gpu_hours"] or not freed or peak_mib is None:
         return None
+    active = "" if sm_pct is None else f", SM activity of at most {at_most(sm_pct)} % for 95 % of the time"
+    by_csub = ", or submit by csub, which gives it" if csub else ""
     none_pct = 100 * (subject.judged - subject.found) / subject.judged
     return Said(
         f"{hours(subject.gpu_hours)} of whole GPUs in {runs(subject)} that would have fitted a piece of one, half of "
-        f"them {subject.label} or a smaller one (peaks of GPU memory up to {gib(peak_mib)}), which leaves "
+        f"them {subject.label} or a smaller one (peaks of GPU memory up to {gib(peak_mib)}{active}), which leaves "
         f"{hours(freed)} to others; {none_pct:.0f} % of {subject.judged} that can be judged would have fitted none; "
         f"{seen(subject)}; the site's bound is {hours(bounds['min_gpu_hours'])}",
-        "submit by csub, which gives such a piece, or look at one of them with 'colloc job' and ask for it",
+        f"look at one of them with 'colloc job' and ask for such a piece{by_csub}",
     )
 
 
@@ -38,12 +42,14 @@ RULE = Rule(
     title="whole GPUs for runs that would have fitted a piece of one",
     documentation=__doc__ or "",
     bounds={"min_gpu_hours": Bound(24.0, "GPU-hours of such runs in the window, of one user, from which it speaks")},
-    judged="fit_judged AND allocated > 0",
+    judged={**FIT_NEEDS, **USED},
     found="fit_unit IS NOT NULL AND fit_gpus < 1",
     hours="allocated",
     figures={
         "freed": "sum(allocated * (1 - fit_gpus)) FILTER (found)",
         "peak_mib": "max(peak_mib) FILTER (found)",
+        "sm_pct": "max(fit_sm_pct) FILTER (found)",
+        "csub": "count(*) FILTER (found AND csub_there)",
     },
     say=_say,
     label="(quantile_disc({'gpus': fit_gpus, 'unit': fit_unit}, 0.5) FILTER (found)).unit",

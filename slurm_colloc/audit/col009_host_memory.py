@@ -5,16 +5,28 @@ A user's runs held more host memory for each GPU than the site's bound, or than 
 never used it. While they ran, GPUs of their nodes may have had too little memory left for anybody else's job.
 
 What was held is from the accounting; what was used is the highest reading of one node, taken as if every node of the
-run had used as much. Runs that were sampled too little, of a partition or GPU type that site.toml does not describe
-(where the site sets no bound of its own), and those on slices and shares are not judged. A peak between two readings is
-not seen. It never says that another job did wait.
+run had used as much. Runs whose host was sampled too little, or not on each of their nodes, of a partition or GPU type
+that site.toml does not describe (where the site sets no bound of its own), and those on slices and shares are not
+judged. A peak between two readings is not seen. It never says that another job did wait.
 
 job_defense_shield calls it too-much-cpu-mem-per-gpu.
 """
 
-from slurm_colloc.audit.rule import Bound, Bounds, Rule, Said
-from slurm_colloc.audit.words import gib, hours, runs, seen
+from slurm_colloc.audit.rule import (
+    HELD,
+    HOST,
+    PIECE,
+    UNDESCRIBED,
+    UNHELD,
+    UNSAMPLED_HOST,
+    Bound,
+    Bounds,
+    Rule,
+    Said,
+)
+from slurm_colloc.audit.words import gib, hours, runs, sampled
 from slurm_colloc.audited import Subject
+from slurm_colloc.units import at_most
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:
@@ -23,11 +35,14 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     held, used, limit = (subject.figures[name] for name in ("held_mib", "used_mib", "limit_mib"))
     if held is None or limit is None:
         return None
-    peak = "" if used is None else f", of which at most {gib(used)} were used ({seen(subject)})"
+    peak = (
+        "" if used is None else f", of which at most {at_most(used / 1024)} GiB were seen in use ({sampled(subject)})"
+    )
     return Said(
         f"up to {gib(held)} of host memory for each GPU{peak}, over {hours(subject.gpu_hours)} in {runs(subject)}; the "
         f"bound is {gib(limit)} for each GPU, over {hours(bounds['min_gpu_hours'])}",
-        "ask for what it needs and some more (--mem, --mem-per-gpu), so that the node's other GPUs can be used",
+        "ask for what it needs and some more (--mem, --mem-per-gpu; --mem=0 is all of a node), so that the node's "
+        "other GPUs can be used",
     )
 
 
@@ -45,10 +60,14 @@ RULE = Rule(
         ),
         "min_gpu_hours": Bound(24.0, "GPU-hours of such runs in the window, of one user, from which it speaks"),
     },
-    judged="whole AND mem_given_mib IS NOT NULL AND gpus > 0 AND allocated > 0 "
-    "AND ($mem_per_gpu_mib > 0 OR mem_per_gpu_mib IS NOT NULL) "
-    "AND ($used_below_pct >= 100 OR state = 'COMPLETED' AND from_s <= start_s AND host_mem_mib IS NOT NULL "
-    "AND nodes > 0 AND coverage_pct >= $min_coverage_pct)",
+    judged={
+        PIECE: "whole",
+        UNHELD: f"mem_given_mib IS NOT NULL AND gpus > 0 AND nodes > 0 AND {HELD}",
+        UNDESCRIBED: "$mem_per_gpu_mib > 0 OR mem_per_gpu_mib IS NOT NULL",
+        "not completed, or begun before the window": "$used_below_pct >= 100 "
+        "OR state = 'COMPLETED' AND from_s <= start_s",
+        UNSAMPLED_HOST: "$used_below_pct >= 100 OR host_mem_mib IS NOT NULL AND host_pct >= $min_coverage_pct",
+    },
     found=f"mem_given_mib > gpus * {_LIMIT} "
     "AND ($used_below_pct >= 100 OR 100 * host_mem_mib * nodes < $used_below_pct * mem_given_mib)",
     hours="allocated",
@@ -59,4 +78,6 @@ RULE = Rule(
     },
     say=_say,
     accounted=True,
+    coverage="host_pct",
+    methods=HOST,
 )

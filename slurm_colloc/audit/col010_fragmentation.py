@@ -13,7 +13,7 @@ job_defense_shield calls it multinode-gpu-fragmentation, counts GPUs alone, and 
 than it has even where fewer nodes would not have held them.
 """
 
-from slurm_colloc.audit.rule import Bound, Bounds, Rule, Said
+from slurm_colloc.audit.rule import HELD, PIECE, UNDESCRIBED, UNHELD, Bound, Bounds, Rule, Said
 from slurm_colloc.audit.words import hours, runs
 from slurm_colloc.audited import Subject
 
@@ -40,11 +40,15 @@ RULE = Rule(
         "gpus_per_node": Bound(0.0, "GPUs of a node; 0: as site.toml has it"),
         "min_gpu_hours": Bound(24.0, "GPU-hours of such runs in the window, of one user, from which it speaks"),
     },
-    judged=f"whole AND allocated > 0 AND devices > 0 AND nodes > 0 AND {_GPUS} > 0 "
-    "AND node_cpus > 0 AND node_mem_mib > 0 AND cpus IS NOT NULL AND mem_given_mib IS NOT NULL",
+    judged={
+        PIECE: "whole",
+        UNHELD: f"{HELD} AND devices > 0 AND nodes > 0 AND cpus IS NOT NULL AND mem_given_mib IS NOT NULL",
+        UNDESCRIBED: f"{_GPUS} > 0 AND node_cpus > 0 AND node_mem_mib > 0",
+    },
     found=f"nodes > {_NEEDED}",
     hours="allocated",
     figures={"nodes": "sum(nodes) FILTER (found)", "needed": f"sum({_NEEDED}) FILTER (found)"},
     say=_say,
     accounted=True,
+    coverage="NULL",
 )

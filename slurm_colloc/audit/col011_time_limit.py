@@ -12,7 +12,7 @@ are GPU-hours of limits that were not needed; nobody had them.
 job_defense_shield calls it excessive-time-gpu.
 """
 
-from slurm_colloc.audit.rule import Bound, Bounds, Rule, Said
+from slurm_colloc.audit.rule import UNHELD, Bound, Bounds, Rule, Said
 from slurm_colloc.audit.words import hours, runs
 from slurm_colloc.audited import Subject
 
@@ -45,7 +45,11 @@ RULE = Rule(
         "mean_pct": Bound(20.0, "mean over runs of percent of the limit taken, up to which it speaks; 100: any"),
         "median_pct": Bound(20.0, "the same by the median"),
     },
-    judged="state = 'COMPLETED' AND end_s <= to_s AND end_s > start_s AND gpus > 0 AND limit_min > 0",
+    judged={
+        "not completed in the window": "state = 'COMPLETED' AND end_s <= to_s AND end_s > start_s",
+        "no time limit known": "limit_min > 0",
+        UNHELD: "gpus > 0",
+    },
     found=f"{_RUN_S} < {_LIMIT_S}",
     hours=f"gpus * ({_LIMIT_S} - {_RUN_S}) / 3600",
     figures={
@@ -55,4 +59,5 @@ RULE = Rule(
     },
     say=_say,
     accounted=True,
+    coverage="NULL",
 )

@@ -9,13 +9,33 @@ Cores are those that the job was given, busy by its own processes; bytes read ar
 cache and sockets included, files in memory maps not. A GPU at work nearly all of the time is not waiting, however
 little of it is used: a program that turns in a loop while it waits for the GPU keeps a core busy, too. Nothing is said
 of slices, for which the driver has no GPU_UTIL, of runs whose profiling counters were taken away meanwhile, of short
-and of suspended runs, or where nobody knows what the host did. Figures are means over a run: one that prepares its data
-on all cores before it begins on the GPU is named, too, and better split in two.
+and of suspended runs, of those that have just begun, or where nobody knows what the host did on each of their nodes.
+Figures are means over a run: one that prepares its data on all cores before it begins on the GPU is named, too, and
+better split in two.
 """
 
 from collections.abc import Iterator, Mapping
 
-from slurm_colloc.audit.rule import AWAKE, LONG, SHORTEST, SM_SURE, UTIL_SURE, Bound, Bounds, Rule, Said
+from slurm_colloc.audit.rule import (
+    ASLEEP,
+    AWAKE,
+    HELD,
+    LONG,
+    RUNNING,
+    SETTLED,
+    SHORT,
+    SHORTEST,
+    SM_SURE,
+    UNHELD,
+    UNSAMPLED,
+    UNSAMPLED_HOST,
+    UTIL_SURE,
+    YOUNG,
+    Bound,
+    Bounds,
+    Rule,
+    Said,
+)
 from slurm_colloc.audit.words import hours, runs, seen
 from slurm_colloc.audited import Subject
 from slurm_colloc.units import counted, significant
@@ -62,9 +82,17 @@ RULE = Rule(
         "cores_pct": Bound(90.0, "percent of its cores kept busy on average, from which they are the narrow place"),
         "read_mib_s": Bound(500.0, "MiB read per second on each node, from which reading is"),
         "shortest_min": SHORTEST,
+        "running_min": RUNNING,
     },
-    judged=f"{SM_SURE} AND {UTIL_SURE} AND {AWAKE} AND {LONG} AND allocated > 0 "
-    "AND (cores IS NOT NULL AND cpus > 0 OR read_mib IS NOT NULL AND nodes > 0)",
+    judged={
+        ASLEEP: AWAKE,
+        SHORT: LONG,
+        YOUNG: SETTLED,
+        UNSAMPLED: f"{SM_SURE} AND {UTIL_SURE}",
+        UNSAMPLED_HOST: "host_pct >= $min_coverage_pct "
+        "AND (cores IS NOT NULL AND cpus > 0 OR read_mib IS NOT NULL AND nodes > 0)",
+        UNHELD: HELD,
+    },
     found="sm_used > 0 AND 100 * sm_used < $below_pct * sm_measured "
     f"AND 100 * util_used < $util_below_pct * util_measured AND ({_CORES} OR {_READ})",
     hours="sm_measured",

@@ -11,7 +11,7 @@ less memory than the same run on a whole GPU, and is never said to be below. A p
 is nobody's fault where csub guessed; where the user said what it needs (--gpu-footprint), that is what is wrong.
 """
 
-from slurm_colloc.audit.rule import SURE, Bound, Bounds, Rule, Said
+from slurm_colloc.audit.rule import SURE, UNSAMPLED, Bound, Bounds, Rule, Said
 from slurm_colloc.audit.words import gib, runs, seen
 from slurm_colloc.audited import APPLICATION, Subject
 from slurm_colloc.units import counted
@@ -51,9 +51,13 @@ RULE = Rule(
         "min_above": Bound(2.0, "and at least so many runs above"),
         "below_pct": Bound(50.0, "percent of the q99 below which a peak is far below; it speaks of more than half"),
     },
-    judged=f"{SURE} AND signature != '' AND mode IS NOT NULL AND gpu_mem_q99_mib > 0 AND peak_mib > 0 AND devices = 1 "
-    f"AND from_s <= start_s "
-    f"AND (state = 'COMPLETED' OR {_ABOVE})",
+    judged={
+        "no estimate of its GPU memory": "signature != '' AND mode IS NOT NULL AND gpu_mem_q99_mib > 0",
+        "on several GPUs": "devices = 1",
+        "begun before the window": "from_s <= start_s",
+        UNSAMPLED: f"{SURE} AND peak_mib > 0",
+        "not completed": f"state = 'COMPLETED' OR {_ABOVE}",
+    },
     found=f"{_ABOVE} OR {_BELOW}",
     hours="allocated",
     figures={

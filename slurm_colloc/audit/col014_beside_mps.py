@@ -11,10 +11,10 @@ all runs of everybody are named, the nodes have no daemon, and that is the site'
 than the site's is not told from one of it.
 """
 
-from slurm_colloc.audit.rule import Bound, Bounds, Rule, Said
+from slurm_colloc.audit.rule import UNSAMPLED, Bound, Bounds, Rule, Said
 from slurm_colloc.audit.words import runs
 from slurm_colloc.audited import Subject
-from slurm_colloc.units import counted, significant
+from slurm_colloc.units import at_least, counted, significant
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:
@@ -23,8 +23,8 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     return Said(
         f"programs outside MPS for {significant(subject.gpu_hours)} h of GPUs shared by MPS, in {runs(subject)} of "
         f"{counted(subject.judged, 'run')} with gres/mps that could be judged, sampled for at least "
-        f"{subject.coverage_pct or 0:.0f} % of the time; the site's bound is {significant(bounds['min_hours'])} h of "
-        f"runs with at least {bounds['direct_min']:g} min",
+        f"{at_least(subject.coverage_pct or 0)} % of the time; the site's bound is {significant(bounds['min_hours'])} "
+        f"h of runs with at least {bounds['direct_min']:g} min",
         "keep CUDA_MPS_PIPE_DIRECTORY as the job has it: scripts and 'env -i' may lose it, and a container needs that "
         "folder and the host's IPC; if it is not set at all, or all jobs do so, ask the site for its daemon",
     )
@@ -39,7 +39,11 @@ RULE = Rule(
         "min_hours": Bound(1.0, "hours of GPUs in the window, of one user, from which it speaks"),
         "direct_min": Bound(10.0, "minutes of a run with a program outside MPS, from which the run counts"),
     },
-    judged="regexp_matches(shown, '(^|,)mps:') AND direct_s IS NOT NULL AND coverage_pct >= $min_coverage_pct",
+    judged={
+        "no share of MPS": "regexp_matches(shown, '(^|,)mps:')",
+        "not known which processes were clients": "direct_s IS NOT NULL",
+        UNSAMPLED: "coverage_pct >= $min_coverage_pct",
+    },
     found="direct_s > 0 AND direct_s >= 60 * $direct_min",
     hours="direct_s / 3600",
     say=_say,

@@ -7,15 +7,28 @@ the site has switched that on, held or cancelled.
 
 A job that worked before, or put something into GPU memory, gets the longer bound: it may go on, or wait for requests.
 Counted is what was seen: time for which no reading tells is taken off, wherever it was, and where the last reading is
-old nothing is said. Nor is it of jobs that were suspended, share a GPU without a measurement of their own, or whose
-samples are only means, nor of slices: they have one counter, which another program on the card can take away for hours,
-and somebody may lose a job by this. Readings and accounting are hours old at times: whoever acts on it looks again
+old when the audit looks nothing is said: accounting that nobody takes in any more knows of no end. Nor is it of jobs
+that were suspended, share a GPU without a measurement of their own, or whose samples are only means, nor of slices:
+they have one counter, which another program on the card can take away for hours, and somebody may lose a job by this.
+Readings and accounting are hours old at times: whoever acts on it looks again
 before.
 
 job_defense_shield calls it cancel-zero-gpu-jobs, and counts from the start of the job.
 """
 
-from slurm_colloc.audit.rule import COUNTED_SURE, IDLE_HOURS, IDLE_S, PARKED, UNUSED, Bound, Bounds, Rule, Said
+from slurm_colloc.audit.rule import (
+    COUNTED_SURE,
+    FRESH,
+    IDLE_HOURS,
+    IDLE_S,
+    NEVER_USED,
+    PARKED,
+    READ_S,
+    Bound,
+    Bounds,
+    Rule,
+    Said,
+)
 from slurm_colloc.audit.words import hours, seen
 from slurm_colloc.audited import JOB, Subject
 from slurm_colloc.units import in_words
@@ -27,7 +40,7 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
         return None
     bound_min = bounds["sliding_warning_min" if subject.figures["sliding"] else "first_warning_min"]
     return Said(
-        f"no kernel for the last {in_words(idle_s)} up to a reading {in_words(age_s or 0)} before it was known to run "
+        f"no kernel for the last {in_words(idle_s)} up to a reading {in_words(age_s or 0)} before the audit looked "
         f"({hours(subject.gpu_hours)}), {'after it had worked' if worked else 'nor any before in the window'}, "
         f"{seen(subject)}; the site's bound is {bound_min:g} min",
         "cancel it with 'scancel' if it waits for nothing; 'colloc job' shows when it worked last",
@@ -35,7 +48,7 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
 
 
 # A model that waits for requests is no forgotten shell, and where no memory is known it may be one.
-_NEVER_WORKED = f"{UNUSED} AND peak_mib IS NOT NULL AND NOT {PARKED}"
+_NEVER_WORKED = f"{NEVER_USED} AND peak_mib IS NOT NULL AND NOT {PARKED}"
 RULE = Rule(
     code="COL016",
     name="idle now",
@@ -44,16 +57,16 @@ RULE = Rule(
     bounds={
         "first_warning_min": Bound(60.0, "minutes idle of a job that never worked, from which it speaks"),
         "sliding_warning_min": Bound(240.0, "the same of one that worked before, or has its GPU memory filled"),
-        "reading_age_min": Bound(120.0, "minutes that its last reading may be older than what is known of the job"),
+        "reading_age_min": Bound(120.0, "minutes that its last reading may be old when the audit looks"),
     },
-    judged=f"{COUNTED_SURE} AND end_s IS NULL AND tail_s IS NOT NULL AND unseen_s <= 60 * $reading_age_min "
-    "AND (util_used IS NOT NULL OR blocked IS NULL)",
+    judged=f"{COUNTED_SURE} AND tail_s IS NOT NULL AND {FRESH} AND (util_used IS NOT NULL OR blocked IS NULL)",
     found=f"{IDLE_S} > 0 AND {IDLE_S} >= 60 * if({_NEVER_WORKED}, $first_warning_min, $sliding_warning_min)",
     hours=IDLE_HOURS,
     figures={
         "idle_s": f"max({IDLE_S}) FILTER (found)",
-        "age_s": "max(unseen_s) FILTER (found)",
-        "worked": f"count(*) FILTER (found AND NOT ({UNUSED}))",
+        "age_s": f"max($until_s - {READ_S}) FILTER (found)",
+        "idle_since_s": f"max({READ_S} - {IDLE_S}) FILTER (found)",
+        "worked": f"count(*) FILTER (found AND NOT ({NEVER_USED}))",
         "sliding": f"count(*) FILTER (found AND NOT ({_NEVER_WORKED}))",
     },
     say=_say,

@@ -2,10 +2,9 @@
 """What a rule says of itself, and what a site made of it."""
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from slurm_colloc.audit.rules import RULES, Entry
-from slurm_colloc.errors import InputError
+from slurm_colloc.errors import InputError, nearest
 
 
 def listed(known: Sequence[Entry]) -> str:
@@ -32,9 +31,8 @@ def explained(known: Sequence[Entry], wanted: str) -> str:
     chosen = [entry for entry in known if wanted in (entry.name, entry.rule.code, entry.rule.name)]
     if not chosen:
         names = dict.fromkeys((*RULES, *(entry.rule.name for entry in known), *(entry.name for entry in known)))
-        near = get_close_matches(wanted, list(names), n=1)
-        meant = f"did you mean '{near[0]}'?" if near else "'colloc audit explain' lists all"
-        raise InputError(f"no rule is called '{wanted}'; {meant}")
+        all_listed = "; 'colloc audit explain' lists all"
+        raise InputError(f"no rule is called '{wanted}'{nearest(wanted, names, all_listed)}")
     rule = chosen[0].rule
     lines = [rule.documentation.strip(), "", "Bounds, in site.toml's [[audit.rule]]:"]
     for key, bound in rule.bounds.items():

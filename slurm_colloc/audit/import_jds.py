@@ -5,12 +5,14 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from slurm_colloc.audit.jds_alerts import ALERTS, COMMON, GLOBAL, OUTSIDE, Alert
+from slurm_colloc.audit.jds_notices import LADDER_KEYS, Section, lines_of, section
+from slurm_colloc.audit.rules import RULES
+from slurm_colloc.audited import JOB
 from slurm_colloc.config_audit import AuditRule
-from slurm_colloc.errors import InputError
+from slurm_colloc.errors import InputError, nearest
 
 _RENAMED = "partition-renamings"
 _NAMES = {
@@ -39,10 +41,11 @@ class Note(NamedTuple):
 
 
 class Imported(NamedTuple):
-    """What a configuration becomes."""
+    """What a configuration becomes; rules that it does not have are switched off."""
 
     rules: tuple[AuditRule, ...]
     notes: tuple[Note, ...]
+    notices: Section
 
 
 def convert(text: str) -> Imported:
@@ -56,33 +59,52 @@ def convert(text: str) -> Imported:
         raise InputError("a configuration of job_defense_shield is a table of settings and alerts, and this is none")
     renamed = _renamed(table.pop(_RENAMED, {}))
     rules, notes = [], _notes("", GLOBAL, table)
+    cancelling: dict[str, Mapping[Any, Any]] = {}
     for name, settings in table.items():
         kind = re.sub(r"-\d+$", "", name) if isinstance(name, str) else ""
         if name in GLOBAL:
             continue
         if kind not in ALERTS:
             wanted = f"unknown key {json.dumps(name, default=str)}"
-            raise InputError(f"{wanted}{_nearest(kind, (*GLOBAL, _RENAMED, *ALERTS))}")
+            raise InputError(f"{wanted}{nearest(kind, (*GLOBAL, _RENAMED, *ALERTS), '')}")
         if not isinstance(settings, dict):
             raise InputError(f"alert '{name}' has no settings")
         rule, of_rule = _alert(name, ALERTS[kind], settings, renamed)
         rules += [rule] if rule else []
         notes += of_rule
-    return Imported(tuple(rules), tuple(notes))
+        if rule and rule.code == "COL016" and rule.enabled:
+            cancelling[name] = settings
+    others = (AuditRule(code, enabled=False) for code in RULES if code not in {rule.code for rule in rules})
+    return Imported((*rules, *others), tuple(notes), section(table, cancelling))
 
 
 def as_toml(imported: Imported) -> str:
-    """Return entries of [[audit.rule]] with what was not carried over in comments."""
-    lines = ["# From a configuration of job_defense_shield. Rules that are not named run, too, with their own bounds."]
-    made = {rule.name for rule in imported.rules}
+    """Return entries of [[audit.rule]] and a [notices], with what was not carried over in comments."""
+    lines = ["# From a configuration of job_defense_shield."]
+    named, others = ([rule for rule in imported.rules if bool(rule.name) is of_file] for of_file in (True, False))
+    made = {rule.name for rule in named}
     lines += [f"# {note}" for note in imported.notes if note.alert not in made]
-    for rule in imported.rules:
-        lines += ["", "[[audit.rule]]"]
-        lines += [f"# {note}" for note in imported.notes if note.alert == rule.name]
-        for key, value in rule._asdict().items():
-            if value != AuditRule._field_defaults.get(key):
-                lines.append(f"{key} = {_toml(value)}")
-    return "\n".join(lines) + "\n"
+    for rule in named:
+        lines += _entry(rule, (str(note) for note in imported.notes if note.alert == rule.name))
+    lines += [
+        "",
+        "# No alert of its file is one of these. Without such an entry a rule runs by its own bounds.",
+    ] * bool(others)
+    for rule in others:
+        lines += _entry(rule, [RULES[rule.code].title])
+    of = imported.notices
+    settings, action = ({key: _toml(value) for key, value in keys.items()} for keys in (of.settings, of.action))
+    lines += ["", *lines_of(of, settings, action)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _entry(rule: AuditRule, comments: Iterable[str]) -> list[str]:
+    keys = (pair for pair in rule._asdict().items() if pair[1] != AuditRule._field_defaults.get(pair[0]))
+    return [
+        *("", "[[audit.rule]]"),
+        *(f"# {comment}" for comment in comments),
+        *(f"{key} = {_toml(value)}" for key, value in keys),
+    ]
 
 
 def _notes(alert: str, reasons: Mapping[str, str], keys: Collection[Any]) -> list[Note]:
@@ -99,7 +121,7 @@ def _toml(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, float):
         return f"{int(value)}" if value.is_integer() else repr(value)
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return f"[{', '.join(_toml(one) for one in value)}]"
     if isinstance(value, Mapping):
         return f"{{ {', '.join(f'{key} = {_toml(one)}' for key, one in value.items())} }}"
@@ -114,15 +136,22 @@ def _alert(
     known = (*_OWN, *COMMON, *alert.carried, *alert.dropped)
     for key, value in settings.items():
         if key not in known:
-            raise InputError(f"alert '{name}': unknown key {json.dumps(key, default=str)}{_nearest(str(key), known)}")
+            raise InputError(
+                f"alert '{name}': unknown key {json.dumps(key, default=str)}{nearest(str(key), known, '')}"
+            )
         if value is None:
             raise InputError(f"alert '{name}': '{key}' has no value; give it one, or remove the line")
     if not alert.code:
         return None, [Note(name, (), OUTSIDE)]
     names = {field: _names(name, key, settings[key], renamed) for key, field in _NAMES.items() if key in settings}
-    given = {key: _number(name, key, settings[key]) for key in alert.carried if key in settings}
+    given = {key: _number(name, key, settings[key]) for key in (*alert.carried, *LADDER_KEYS) if key in settings}
+    for key in alert.over_zero:
+        if given.get(key) == 0:
+            raise InputError(
+                f"alert '{name}': '{key}' is 0, which here would be another bound; remove the alert, or it"
+            )
     bounds = dict(alert.absent) | {
-        alert.carried[key][0]: round(value * alert.carried[key][1], 9) for key, value in given.items()
+        of[0]: round(given[key] * of[1], 9) for key, of in alert.carried.items() if key in given
     }
     if alert.code == "COL016":
         bounds |= _idle(settings, bounds)
@@ -131,11 +160,13 @@ def _alert(
     rule = AuditRule(
         code=alert.code,
         name=name,
-        # Without its nodes it would be about more runs than before.
-        enabled=_truth(name, "enabled", settings, True) and "nodelist" not in settings,
+        # Without its nodes it would be about more runs than before, and by our own bound about others.
+        enabled=_truth(name, "enabled", settings, True) and "nodelist" not in settings and not alert.anew,
         min_run_min=_number(name, "min_run_time", settings.get("min_run_time", 0)),
-        running=_truth(name, "include_running_jobs", settings, alert.code == "COL016"),
+        # A rule about jobs that run cannot do without them, nor could that program's alert.
+        running=_truth(name, "include_running_jobs", settings, False) or RULES[alert.code].about == JOB,
         bounds=bounds,
+        tell="users",
         **names,
     )
     return rule, notes
@@ -162,6 +193,8 @@ def _names(alert: str, key: str, value: object, renamed: Mapping[str, tuple[str,
     found = [value] if isinstance(value, str) and key.startswith("cluster") else value
     if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
         raise InputError(f"alert '{alert}': '{key}' must be a list of names; put each in quotes where it is a number")
+    if "*" in found if key.startswith("excluded") else not found:
+        raise InputError(f"alert '{alert}': '{key}' leaves nothing to look at; remove the alert, or name what is meant")
     if "*" in found:
         return ()
     old = renamed if key.endswith("partitions") else {}
@@ -179,11 +212,6 @@ def _truth(alert: str, key: str, settings: Mapping[Any, Any], default: bool) -> 
     if not isinstance(value, bool):
         raise InputError(f"alert '{alert}': '{key}' must be True or False")
     return value
-
-
-def _nearest(key: str, known: Iterable[str]) -> str:
-    near = get_close_matches(key, list(known), n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def _load(text: str) -> object:

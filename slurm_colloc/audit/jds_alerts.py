@@ -22,7 +22,8 @@ class Alert(NamedTuple):
 
     ``carried`` says which bound a key is, and by what its value is multiplied; ``absent`` are bounds that stand for a
     key which is not there, by that program's own default. ``dropped`` says why a key has no counterpart, ``remark``
-    where the rule differs from the alert.
+    where the rule differs from the alert. A key of ``over_zero`` is carried to a bound that means another one at 0.
+    ``anew`` is a bound that cannot be carried over and without which the rule would be another: it is switched off.
     """
 
     code: str
@@ -30,6 +31,8 @@ class Alert(NamedTuple):
     absent: Mapping[str, float] = {}
     dropped: Mapping[str, str] = {}
     remark: str = ""
+    over_zero: tuple[str, ...] = ()
+    anew: str = ""
 
 
 # Keys of every alert that are keys of [[audit.rule]] are import_jds.py's; these are keys of every alert, too.
@@ -88,6 +91,7 @@ ALERTS: Mapping[str, Alert] = {
             "util_thres": "idle is no kernel at all",
             "unlimited": "there is no limit to how often a job is looked at",
         },
+        over_zero=("first_warning_minutes", "sliding_warning_minutes"),
         remark="minutes count from the last activity that was seen, or from the start where there was none",
     ),
     "zero-util-gpu-hours": Alert(
@@ -108,7 +112,8 @@ ALERTS: Mapping[str, Alert] = {
             "proportion_thres_pct": "the bound is in hours alone, whatever others used",
             "gpu_mem_eff_pct": "memory is no part of it: a run at zero use with its memory filled is COL006's",
         },
-        remark="runs without SM activity are not judged",
+        remark="runs without SM activity are not judged; choose bounds.below_pct, then switch it on",
+        anew="below_pct",
     ),
     "gpu-model-too-powerful": Alert(
         "COL007",
@@ -138,6 +143,7 @@ ALERTS: Mapping[str, Alert] = {
             "cpu_mem_per_gpu_target": _TARGET,
         },
         remark="slices and shares are not judged",
+        over_zero=("cpu_mem_per_gpu_limit",),
     ),
     "too-many-cores-per-gpu": Alert(
         "COL008",
@@ -152,11 +158,13 @@ ALERTS: Mapping[str, Alert] = {
             "cores_per_gpu_target": _TARGET,
         },
         remark="slices and shares are not judged",
+        over_zero=("cores_per_gpu_limit",),
     ),
     "multinode-gpu-fragmentation": Alert(
         "COL010",
         carried={"gpus_per_node": ("gpus_per_node", 1.0)},
         absent={"min_gpu_hours": 0.0},
+        over_zero=("gpus_per_node",),
         remark="a run counts where fewer nodes hold its GPUs, cores and memory, by cpus_per_node and mem_per_node_mib "
         "of site.toml's pools",
     ),

@@ -5,9 +5,10 @@ A finding is told when it is new. It is told again, as a second notice, after th
 than the first: a run that began since, or one that still runs. What was not found for a quiet period and a day begins
 anew. Nothing counts as told that no mail server has accepted.
 
-Of a running job both notices are about one idle spell of this run of it: when it was not found for longer than a quiet
-period of jobs, it worked meanwhile, and all begins anew. After the second notice's deadline the job is acted on, where
-the site says so, if it is found idle then as well.
+Of a running job both notices are about one idle spell of this run of it. Each finding says since when the job idles:
+where that is later than the last reading by which it was found before, it worked in between, or nobody knows, and all
+begins anew. After the second notice's deadline the job is acted on, where the site says so, if a reading from after it
+shows it idle still.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +20,11 @@ from slurm_colloc.config_audit import Notices
 NOTHING, FIRST, SECOND, ACTION = range(4)
 # What becomes of a message. DOUBT: it may have been taken, nobody knows; it is not sent again by itself.
 QUEUED, TRYING, ACCEPTED, REFUSED, DOUBT, DROPPED = "queued", "trying", "accepted", "refused", "in doubt", "dropped"
-# What becomes of an action: begun, and then one of these.
-BEGUN, DONE, FAILED = "begun", "done", "failed"
+# It waited, and was taken back before any of it was sent: nobody was told.
+WITHDRAWN = "withdrawn"
+STATES = (QUEUED, TRYING, ACCEPTED, REFUSED, DOUBT, DROPPED, WITHDRAWN)
+# What becomes of an action: begun, and then one of these. What FAILED is tried again, what Slurm never does is not.
+BEGUN, DONE, FAILED, UNABLE = "begun", "done", "failed", "impossible"
 DAY_S = 86_400.0
 
 Key = tuple[str, str, str]
@@ -29,7 +33,8 @@ Key = tuple[str, str, str]
 class Told(NamedTuple):
     """A step that was taken: which, of what evidence, by which message, and what became of that.
 
-    ``since_s`` is when it was accepted, or else when it was queued; of an action, when it was taken.
+    ``last_seen_s`` is as ``seen_s`` of what was found last. ``since_s`` is when it was accepted, or else when it was
+    queued; of an action, when it was taken.
     """
 
     rule: str
@@ -94,7 +99,7 @@ def _due(
     if not finding.user:
         return Due(finding, NOTHING, "nobody is answerable for it")
     for waiver in waivers:
-        if _waives(waiver, finding, now_s):
+        if _waives(waiver, finding.user, finding, finding.code, now_s):
             return Due(finding, NOTHING, f"waived by {waiver.by}: {waiver.why}")
     if not works:
         return Due(finding, NOTHING, "no workday")
@@ -107,7 +112,8 @@ def _due(
         return Due(finding, FIRST, "new")
     last = series[-1]
     if last.step == ACTION:
-        return Due(finding, NOTHING, f"acted on: {last.message}")
+        what = f"acted on: {last.message}" if last.state == DONE else f"{last.message} is impossible for this job"
+        return Due(finding, NOTHING, what)
     if last.state in (QUEUED, TRYING):
         return Due(finding, NOTHING, "its notice waits in the outbox")
     if last.state != ACCEPTED:
@@ -115,40 +121,76 @@ def _due(
     return _after(finding, series, now_s, settings)
 
 
-def _waives(waiver: Waiver, finding: Finding, now_s: float) -> bool:
+def _waives(waiver: Waiver, user: str, one: Finding | Told, code: str, now_s: float) -> bool:
     return (
-        waiver.user == finding.user
-        and waiver.rule in ("", finding.rule, finding.code)
-        and waiver.subject in ("", finding.subject)
+        waiver.user == user
+        and waiver.rule in ("", one.rule, code)
+        and waiver.subject in ("", one.subject)
         and (waiver.until_s is None or now_s < waiver.until_s)
     )
 
 
+def stale(
+    user: str,
+    carried: Iterable[Told],
+    in_force: Mapping[str, tuple[str, float | None]],
+    waivers: Sequence[Waiver],
+    now_s: float,
+    settings: Notices,
+) -> str:
+    """Return why a message that waits is not to be sent any more, by what it carries; empty where it is.
+
+    ``in_force`` has of each rule that tells users its code and, of one about jobs, how many minutes a reading by which
+    it finds one may be old: a job is lost once its last one is older, and the run that looked must be over.
+    """
+    for one in carried:
+        code, age_min = in_force.get(one.rule, ("", None))
+        if not code:
+            return f"rule '{one.rule}' tells users no more"
+        for waiver in waivers:
+            if _waives(waiver, user, one, code, now_s):
+                return f"waived by {waiver.by}: {waiver.why}"
+        if age_min is not None and one.last_seen_s < now_s - 60 * (age_min + settings.deadline_min):
+            return f"job {one.subject} is not found any more"
+    return ""
+
+
 def _series(finding: Finding, told: Sequence[Told], now_s: float, settings: Notices) -> list[Told]:
     """Return the steps that this finding goes on from, the last one last."""
-    since_s = spell_since_s(finding, now_s, settings)
+    since_s = same_since_s(finding, now_s, settings)
     if finding.about == JOB:  # a job that was requeued is a new one
         told = [one for one in told if _of_run(one, finding) and one.last_seen_s >= since_s]
     if all(one.last_seen_s < since_s for one in told):
         return []
     # An action that failed, or was cut short, is none.
-    return sorted(
-        (one for one in told if one.step != ACTION or one.state == DONE), key=lambda one: (one.since_s, one.step)
-    )
+    taken = (one for one in told if one.step != ACTION or one.state in (DONE, UNABLE))
+    return sorted(taken, key=lambda one: (one.since_s, one.step))
 
 
 def _of_run(one: Told, finding: Finding) -> bool:
     return one.digest.partition("+")[0] == finding.digest.partition("+")[0]
 
 
-def spell_since_s(finding: Finding, now_s: float, settings: Notices) -> float:
-    """Return since when a finding must have been found to be the same still.
+def seen_s(finding: Finding, now_s: float) -> float:
+    """Return when it was so: now, or of a job that runs at its last reading."""
+    return finding.newest_s if finding.about == JOB and finding.newest_s is not None else now_s
 
-    Twice, or a day more: runs of cron a quiet period apart are no pause.
+
+def same_since_s(finding: Finding, now_s: float, settings: Notices) -> float:
+    """Return when it must have been found, or later, to be the same still.
+
+    That is since a job idles. Else a day more than the quiet period: runs of cron so far apart are no pause.
     """
-    if finding.about == JOB:
-        return now_s - 2 * 60 * settings.job_quiet_min
+    if finding.idle_since_s is not None:
+        return finding.idle_since_s
     return now_s - (settings.quiet_days + 1) * DAY_S
+
+
+def still(told: Told, finding: Finding, now_s: float, settings: Notices) -> Told:
+    """Return a step that was taken, of the same subject, with when that was found last."""
+    if told.last_seen_s < same_since_s(finding, now_s, settings):
+        return told
+    return told._replace(last_seen_s=seen_s(finding, now_s))
 
 
 def _untold(finding: Finding, last: Told, now_s: float, settings: Notices) -> Due:
@@ -177,4 +219,6 @@ def _after(finding: Finding, series: Sequence[Told], now_s: float, settings: Not
         return Due(finding, NOTHING, "told twice")
     if {one.step for one in series if one.state == ACCEPTED} != {FIRST, SECOND}:
         return Due(finding, NOTHING, "not both of its notices are accepted")
+    if finding.newest_s is None or finding.newest_s <= last.since_s + wait_s:
+        return Due(finding, NOTHING, "told twice, and no reading is from after the deadline")
     return Due(finding, ACTION, "told twice, and the deadline is over")

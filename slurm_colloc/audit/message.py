@@ -46,7 +46,7 @@ def check_settings(settings: Notices) -> None:
     needed = {"off": (), "admins": ("sender", "admins"), "users": ("sender", "admins", "address")}[settings.mode]
     for key in needed:
         if not getattr(settings, key):
-            raise ConfigError(f"'notices.mode' is '{settings.mode}', which needs 'notices.{key}'")
+            raise ConfigError(f"mails to {settings.mode} need 'notices.{key}', which site.toml does not set")
     if settings.smtp_user and settings.smtp_tls == "none" and settings.smtp_host not in ("localhost", "127.0.0.1"):
         raise ConfigError("'notices.smtp_user' would send its password in the clear; set 'notices.smtp_tls'")
     if settings.action != "none" and settings.mode == "users" and not settings.action_rules:

@@ -4,6 +4,7 @@
 import fcntl
 import json
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -16,7 +17,10 @@ SCHEMA = 1
 
 
 class Metrics(NamedTuple):
-    """What a run came to; ``findings`` and ``judged`` by rule, None where it got no answer."""
+    """What a run came to; ``findings`` and ``judged`` by rule, None where it got no answer.
+
+    ``about`` says which rules it asked: those about running jobs, the others, or (empty) all.
+    """
 
     ended_s: float
     duration_s: float
@@ -26,33 +30,45 @@ class Metrics(NamedTuple):
     findings: Mapping[str, int] | None
     judged: Mapping[str, int]
     outbox: Mapping[str, int]
+    about: str = ""
+
+
+def textfile_of_jobs(path: str) -> str:
+    """Return where a run of the rules about running jobs writes its metrics, beside those of the other run."""
+    stem, ending = os.path.splitext(path)
+    return f"{stem}-jobs{ending}"
 
 
 def prometheus(metrics: Metrics) -> str:
     """Return the text that a textfile collector takes."""
     lines: list[str] = []
 
-    def add(name: str, meaning: str, values: Iterable[tuple[str, float]]) -> None:
+    of = {"about": metrics.about} if metrics.about else {}
+
+    def add(name: str, meaning: str, values: Iterable[tuple[dict[str, str], float]]) -> None:
         lines.append(f"# HELP colloc_audit_{name} {meaning}")
         lines.append(f"# TYPE colloc_audit_{name} gauge")
-        lines.extend(f"colloc_audit_{name}{labels} {value!r}" for labels, value in values)
+        lines.extend(f"colloc_audit_{name}{_labels(of | labels)} {value!r}" for labels, value in values)
 
-    add("last_run_timestamp_seconds", "When the last run ended.", [("", metrics.ended_s)])
+    add("last_run_timestamp_seconds", "When the last run ended.", [({}, metrics.ended_s)])
     if metrics.last_success_s is not None:
-        add("last_success_timestamp_seconds", "When the last good one did.", [("", metrics.last_success_s)])
-    add("exit_status", "Of the last run: 0 clean, 1 findings, 2 error, 3 unknown.", [("", metrics.status)])
-    add("duration_seconds", "How long it took.", [("", round(metrics.duration_s, 3))])
-    add("errors", "What went wrong in it.", [("", metrics.errors)])
+        add("last_success_timestamp_seconds", "When the last good one did.", [({}, metrics.last_success_s)])
+    add("exit_status", "Of the last run: 0 clean, 1 findings, 2 error, 3 unknown.", [({}, metrics.status)])
+    add("duration_seconds", "How long it took.", [({}, round(metrics.duration_s, 3))])
+    add("errors", "What went wrong in it.", [({}, metrics.errors)])
     if metrics.findings is not None:
-        add("findings", "Findings of a rule.", [(_label("rule", name), n) for name, n in metrics.findings.items()])
-        add("judged", "What a rule could judge.", [(_label("rule", name), n) for name, n in metrics.judged.items()])
-    add("outbox_messages", "Messages by state.", [(_label("state", name), n) for name, n in metrics.outbox.items()])
+        add("findings", "Findings of a rule.", [({"rule": name}, n) for name, n in metrics.findings.items()])
+        add("judged", "What a rule could judge.", [({"rule": name}, n) for name, n in metrics.judged.items()])
+    add("outbox_messages", "Messages by state.", [({"state": name}, n) for name, n in metrics.outbox.items()])
     return "\n".join(lines) + "\n"
 
 
-def _label(name: str, value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'{{{name}="{escaped}"}}'
+def _labels(labels: Mapping[str, str]) -> str:
+    pairs = (
+        '{}="{}"'.format(name, value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"))
+        for name, value in labels.items()
+    )
+    return f"{{{','.join(pairs)}}}" if labels else ""
 
 
 def json_lines(run: int, at_s: float, since_s: float, until_s: float, done: Sequence[tuple[Finding, str]]) -> bytes:
@@ -69,11 +85,12 @@ def append(path: str, lines: bytes) -> None:
     """Add whole lines to a file, behind what another run is adding; on the disk when this returns.
 
     Raises:
-        StoreError: it cannot be written.
+        StoreError: it cannot be written, or others may write to it.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "r+b", buffering=0) as stream:
+            _own_alone(path, os.fstat(descriptor))
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             size = stream.seek(0, os.SEEK_END)
             # A writer that was killed left half a line.
@@ -82,6 +99,15 @@ def append(path: str, lines: bytes) -> None:
             os.fsync(descriptor)
     except OSError as error:
         raise StoreError(f"file '{path}' cannot be written: {error.strerror}") from error
+
+
+def _own_alone(path: str, found: os.stat_result) -> None:
+    """Raise StoreError where what is open is no file, or others than whoever runs this, or root, may write to it."""
+    if not stat.S_ISREG(found.st_mode) or found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+        raise StoreError(
+            f"file '{path}' belongs to uid {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}; it must be a file "
+            f"of uid {os.geteuid()} or root to which nobody else may write"
+        )
 
 
 def webhook(cluster: str, since_s: float, until_s: float, findings: Sequence[Finding], min_group: int) -> bytes:

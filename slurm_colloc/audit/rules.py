@@ -3,51 +3,20 @@
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import NamedTuple
 
-from slurm_colloc.audit import (
-    col001_zero_use,
-    col002_outside_jobs,
-    col003_low_use,
-    col004_held_empty,
-    col005_idle_tail,
-    col006_parked_memory,
-    col007_fits_a_slice,
-    col008_cores,
-    col009_host_memory,
-    col010_fragmentation,
-    col011_time_limit,
-    col012_starved,
-    col013_estimate,
-    col014_beside_mps,
-    col015_past_csub,
-    col016_idle_now,
-)
-from slurm_colloc.audit.rule import Rule
+import slurm_colloc.audit
+from slurm_colloc.audit.rule import NODES, RUNS_ON, Rule
 from slurm_colloc.audited import JOB, NODE, Answer, Finding, Question, Subject
 from slurm_colloc.config_audit import Audit, AuditRule
-from slurm_colloc.errors import ConfigError, InputError
+from slurm_colloc.errors import ConfigError, InputError, nearest
 
-_MODULES = (
-    col001_zero_use,
-    col002_outside_jobs,
-    col003_low_use,
-    col004_held_empty,
-    col005_idle_tail,
-    col006_parked_memory,
-    col007_fits_a_slice,
-    col008_cores,
-    col009_host_memory,
-    col010_fragmentation,
-    col011_time_limit,
-    col012_starved,
-    col013_estimate,
-    col014_beside_mps,
-    col015_past_csub,
-    col016_idle_now,
-)
-RULES: Mapping[str, Rule] = {module.RULE.code: module.RULE for module in _MODULES}
+# Each rule is a file of its own.
+_FILES = sorted(one.name for one in iter_modules(slurm_colloc.audit.__path__) if one.name.startswith("col"))
+_EACH: Iterable[Rule] = (import_module(f"slurm_colloc.audit.{name}").RULE for name in _FILES)
+RULES: Mapping[str, Rule] = {rule.code: rule for rule in _EACH}
 # Keys of an entry that name values of a column, and whether the run must have one of them or none.
 _NAMED = {
     "clusters": ("cluster", True),
@@ -58,6 +27,8 @@ _NAMED = {
     "excluded_partitions": ('"partition"', False),
     "excluded_qos": ("qos", False),
 }
+# Keys that say something of runs and nothing of nodes.
+_OF_RUNS = (*(key for key in _NAMED if key != "clusters"), "min_run_min", "running")
 
 
 class Entry(NamedTuple):
@@ -82,7 +53,8 @@ def all_entries(audit: Audit) -> tuple[Entry, ...]:
     """Return all rules, those that the site switched off, too.
 
     Raises:
-        ConfigError: an unknown code or bound, a bound below 0, or a name that two entries have.
+        ConfigError: an unknown code or bound, a bound below 0, a key with which a rule could judge nothing, or a name
+            that two entries have.
     """
     found: dict[str, Entry] = {}
     for settings in (*audit.rule, *(AuditRule(code) for code in RULES if code not in {one.code for one in audit.rule})):
@@ -102,7 +74,7 @@ def choose(known: Sequence[Entry], wanted: Sequence[str]) -> tuple[Entry, ...]:
     for text in wanted:
         if not any(text in (entry.name, entry.rule.code) for entry in known):
             names = dict.fromkeys((*(entry.name for entry in known), *(entry.rule.code for entry in known)))
-            raise InputError(f"no rule in force is called '{text}'{_nearest(text, names)}")
+            raise InputError(f"no rule in force is called '{text}'{nearest(text, names)}")
     return tuple(entry for entry in known if not wanted or entry.name in wanted or entry.rule.code in wanted)
 
 
@@ -110,27 +82,33 @@ def _entry(settings: AuditRule) -> Entry:
     rule = RULES.get(settings.code)
     name = settings.name or settings.code
     if rule is None:
-        raise ConfigError(f"[[audit.rule]] has code '{settings.code}'{_nearest(settings.code, RULES)}")
+        raise ConfigError(f"[[audit.rule]] has code '{settings.code}'{nearest(settings.code, RULES)}")
     for key, value in settings.bounds.items():
         if key not in rule.bounds:
-            raise ConfigError(f"[[audit.rule]] '{name}': {rule.code} has no bound '{key}'{_nearest(key, rule.bounds)}")
+            raise ConfigError(f"[[audit.rule]] '{name}': {rule.code} has no bound '{key}'{nearest(key, rule.bounds)}")
         if not value >= 0:
             raise ConfigError(f"[[audit.rule]] '{name}': 'bounds.{key}' must be 0 or more, not '{value:g}'")
+    for key in _OF_RUNS if rule.source == NODES else ("running",) * (rule.about == JOB):
+        if getattr(settings, key) != AuditRule._field_defaults[key]:
+            at = "nodes" if rule.source == NODES else "jobs that run"
+            raise ConfigError(
+                f"[[audit.rule]] '{name}': {rule.code} looks at {at}, of which '{key}' says nothing; remove it"
+            )
+    if settings.partitions and set(settings.partitions) <= set(settings.excluded_partitions):
+        raise ConfigError(
+            f"[[audit.rule]] '{name}': each of its 'partitions' is in 'excluded_partitions', too; remove one key"
+        )
     defaults = {key: bound.default for key, bound in rule.bounds.items()}
     return Entry(name, rule, settings, {**defaults, **settings.bounds})
 
 
-def _nearest(key: str, known: Iterable[str]) -> str:
-    near = get_close_matches(key, list(known), n=1)
-    return f"; did you mean '{near[0]}'?" if near else f"; there are {', '.join(known)}"
-
-
-def question(entry: Entry, audit: Audit) -> Question:
-    """Return what an entry asks of the accounting."""
+def question(entry: Entry, audit: Audit, until_s: float) -> Question:
+    """Return what an entry asks of the accounting of a window that ends ``until_s``."""
     rule, settings = entry.rule, entry.settings
     scope = []
-    parameters: dict[str, object] = {**entry.bounds, "min_coverage_pct": audit.min_coverage_pct}
+    parameters: dict[str, object] = {**entry.bounds, "min_coverage_pct": audit.min_coverage_pct, "until_s": until_s}
     parameters["parked_mib"] = audit.parked_mib
+    parameters["idle_pct"] = audit.idle_pct
     for key, (column, one_of) in _NAMED.items():
         names = getattr(settings, key)
         if names:
@@ -139,25 +117,26 @@ def question(entry: Entry, audit: Audit) -> Question:
     if settings.min_run_min:
         scope.append("to_s - start_s >= 60 * $scope_min_run_min")
         parameters["scope_min_run_min"] = settings.min_run_min
+    if rule.about == JOB:
+        scope.append(RUNS_ON)
     if not settings.running:
         scope.append("end_s IS NOT NULL")
     return Question(
         rule.source,
         rule.subject,
         " AND ".join(scope),
-        rule.judged,
+        rule.needs,
         rule.found,
         rule.hours,
         rule.figures,
         parameters,
         rule.label,
+        rule.coverage,
     )
 
 
 def findings(entry: Entry, answer: Answer, window: str) -> list[Finding]:
     """Return what an entry says of an answer; ``window`` are the options of a command for the same window."""
-    # How much of the runs was sampled says nothing of what the accounting alone tells.
-    measured = not entry.rule.accounted or "coverage_pct" in entry.rule.judged
     said = ((subject, entry.rule.say(subject, entry.bounds)) for subject in answer.subjects)
     return [
         Finding(
@@ -173,11 +152,14 @@ def findings(entry: Entry, answer: Answer, window: str) -> list[Finding]:
             evidence=words.evidence,
             remedy=words.remedy,
             reproduce=_reproduce(entry, subject, window),
-            coverage_pct=subject.coverage_pct if measured else None,
-            methods=subject.methods if measured else (),
+            coverage_pct=subject.coverage_pct,
+            methods=entry.rule.methods or (subject.methods if entry.rule.coverage == "coverage_pct" else ()),
             jobs=subject.worst,
             digest=subject.evidence,
             newest_s=subject.newest_s,
+            judged=subject.judged,
+            excluded=subject.excluded,
+            idle_since_s=subject.figures.get("idle_since_s"),
         )
         for subject, words in said
         if words is not None

@@ -5,22 +5,17 @@ The server may take a mail as soon as it has the dot on a line of its own, and n
 from all before it, and by then it is recorded that nobody knows.
 """
 
-import os
 import re
 import select
 import smtplib
 import socket
 import ssl
-import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from threading import Timer
+from collections.abc import Callable
 from typing import NamedTuple
 
 from slurm_colloc.audit.ladder import ACCEPTED, DOUBT, QUEUED, REFUSED
+from slurm_colloc.audit.wire import ServerError, bounded, dial, read_secret
 from slurm_colloc.config_audit import Notices
-from slurm_colloc.errors import CollocError, ConfigError, StoreError
-from slurm_colloc.files import read_bounded
 
 _LEADING_DOT = re.compile(rb"^\.", re.MULTILINE)
 
@@ -32,8 +27,16 @@ class Outcome(NamedTuple):
     reply: str
 
 
-class ServerError(CollocError):
-    """The server cannot be used at all: what is wrong is no single message's fault."""
+class _Smtp(smtplib.SMTP):
+    """A client over a connection that is there already."""
+
+    def __init__(self, sock: socket.socket, host: str, timeout_s: float) -> None:
+        super().__init__(timeout=timeout_s)
+        # Its own constructor would not say which host a certificate is of.
+        self._host, self._given = host, sock
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        return self._given
 
 
 class MailServer:
@@ -66,7 +69,8 @@ class MailServer:
             beyond = True
 
         try:
-            with _bounded(smtp, self._settings.timeout_s):
+            assert smtp.sock is not None
+            with bounded(smtp.sock, self._settings.timeout_s):
                 outcome = _transaction(smtp, self._settings.sender, recipient, content, now_in_doubt)
         except _LostError as error:  # before the dot was out
             outcome = Outcome(QUEUED, str(error))
@@ -83,7 +87,8 @@ class MailServer:
         """Make the connection ready for the next mail, or end it."""
         assert self._smtp is not None
         try:
-            with _bounded(self._smtp, self._settings.timeout_s):
+            assert self._smtp.sock is not None
+            with bounded(self._smtp.sock, self._settings.timeout_s):
                 ready = self._smtp.rset()[0] == 250
         except (OSError, smtplib.SMTPException):
             ready = False
@@ -99,19 +104,17 @@ class MailServer:
     def _connect(self) -> smtplib.SMTP:
         settings = self._settings
         where = f"mail server '{settings.smtp_host}:{settings.smtp_port}'"
-        password = _password(settings.smtp_password_file) if settings.smtp_user else ""
-        smtp: smtplib.SMTP | None = None
+        key = "notices.smtp_password_file"
+        password = read_secret(settings.smtp_password_file, key) if settings.smtp_user else ""
+        sock: socket.socket | None = None
+        smtp: _Smtp | None = None
         try:
-            if settings.smtp_tls == "tls":
-                smtp = smtplib.SMTP_SSL(timeout=settings.timeout_s, context=ssl.create_default_context())
-            else:
-                smtp = smtplib.SMTP(timeout=settings.timeout_s)
-            # Its own constructor would not say which host a certificate is of.
-            smtp._host = settings.smtp_host  # type: ignore[attr-defined]
-            code, said = smtp.connect(settings.smtp_host, settings.smtp_port)
-            if code != 220:
-                raise smtplib.SMTPConnectError(code, said)
-            with _bounded(smtp, settings.timeout_s):
+            sock = dial(settings.smtp_host, settings.smtp_port, settings.timeout_s, tls=settings.smtp_tls == "tls")
+            smtp = _Smtp(sock, settings.smtp_host, settings.timeout_s)
+            with bounded(sock, settings.timeout_s):
+                code, said = smtp.connect(settings.smtp_host, settings.smtp_port)
+                if code != 220:
+                    raise smtplib.SMTPConnectError(code, said)
                 smtp.ehlo_or_helo_if_needed()
                 if settings.smtp_tls == "starttls":
                     smtp.starttls(context=ssl.create_default_context())
@@ -119,9 +122,13 @@ class MailServer:
                 if settings.smtp_user:
                     smtp.login(settings.smtp_user, password)
         except (OSError, smtplib.SMTPException) as error:
-            if smtp is not None:
-                smtp.close()
-            raise ServerError(f"{where} cannot be used: {type(error).__name__}: {error}") from error
+            for one in (smtp, sock):  # after STARTTLS they are two
+                if one is not None:
+                    one.close()
+            raise ServerError(
+                f"{where} cannot be used: {type(error).__name__}: {error}; "
+                "it is the one that notices.smtp_host and notices.smtp_port name"
+            ) from error
         return smtp
 
 
@@ -158,33 +165,3 @@ def _transaction(
 def _outcome(code: int, said: bytes) -> Outcome:
     reply = f"{code} {said.decode('ascii', 'replace')}".replace("\n", " ")[:500]
     return Outcome({2: ACCEPTED, 5: REFUSED}.get(code // 100, QUEUED), reply)
-
-
-@contextmanager
-def _bounded(smtp: smtplib.SMTP, timeout_s: float) -> Iterator[None]:
-    """End the connection when all of what is done in here takes too long: a socket's own bound is for each line."""
-    assert smtp.sock is not None
-    with socket.socket(fileno=os.dup(smtp.sock.fileno())) as same:
-
-        def end() -> None:
-            with suppress(OSError):
-                same.shutdown(socket.SHUT_RDWR)
-
-        timer = Timer(timeout_s, end)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            timer.join()
-
-
-def _password(path: str) -> str:
-    try:
-        secret = read_bounded(path, 4096, owners=(0, os.geteuid()))
-        if stat.S_IMODE(os.lstat(path).st_mode) & 0o077:
-            raise StoreError(f"file '{path}' can be read by others; chmod 0600 it")
-        return secret.decode("ascii").strip("\r\n")
-    except (StoreError, OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"'notices.smtp_password_file': {error}") from error

@@ -6,79 +6,58 @@ instant. Whoever sends holds the lock beside it.
 """
 
 import os
+import pwd
 import sqlite3
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from slurm_colloc.audit.ladder import (
     ACCEPTED,
     ACTION,
-    DOUBT,
-    DROPPED,
     QUEUED,
-    REFUSED,
+    STATES,
     TRYING,
+    WITHDRAWN,
     Due,
     Told,
     Waiver,
     key_of,
-    spell_since_s,
+    same_since_s,
+    seen_s,
 )
+from slurm_colloc.audit.state_schema import migrate
 from slurm_colloc.audited import Finding
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import StoreError
-from slurm_colloc.files import PRIVATE_FILE, PRIVATE_FOLDER, locked, network_file_system, private_folder
+from slurm_colloc.files import PRIVATE_FILE, PRIVATE_FOLDER, as_owner, locked, network_file_system, private_folder
 
 MAIL, WEBHOOK = "mail", "webhook"
+_TOLD = """
+    SELECT n.rule, n.cluster, n.subject, n.digest, n.step, n.last_seen_s,
+        CASE WHEN m.state = 'accepted' THEN m.changed_s ELSE n.first_seen_s END,
+        n.message, coalesce(m.state, n.state)
+    FROM notices n LEFT JOIN messages m ON m.id = n.message
+"""
+# By its whole path, because sudo has a PATH of its own.
+_PROGRAM = os.path.join(sys.prefix, "bin", "colloc")
 _KEPT_S = 400 * 86_400.0
-# Each brings the file from the version before to the next; none is ever changed.
-_MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    (
-        """
-        CREATE TABLE messages (
-            id TEXT PRIMARY KEY, channel TEXT NOT NULL, user TEXT NOT NULL, recipient TEXT NOT NULL,
-            content BLOB NOT NULL, queued_s REAL NOT NULL, attempts INTEGER NOT NULL DEFAULT 0, next_s REAL NOT NULL,
-            state TEXT NOT NULL CHECK (state IN ('queued', 'trying', 'accepted', 'refused', 'in doubt', 'dropped')),
-            changed_s REAL NOT NULL, reply TEXT NOT NULL DEFAULT ''
-        ) STRICT
-        """,
-        """
-        CREATE TABLE notices (
-            rule TEXT NOT NULL, cluster TEXT NOT NULL, subject TEXT NOT NULL, digest TEXT NOT NULL,
-            step INTEGER NOT NULL, message TEXT NOT NULL, user TEXT NOT NULL,
-            first_seen_s REAL NOT NULL, last_seen_s REAL NOT NULL,
-            state TEXT NOT NULL DEFAULT '', reply TEXT NOT NULL DEFAULT '',
-            PRIMARY KEY (rule, cluster, subject, digest, step, message)
-        ) STRICT
-        """,
-        "CREATE INDEX notices_by_message ON notices (message)",
-        """
-        CREATE TABLE waivers (
-            user TEXT NOT NULL, rule TEXT NOT NULL, subject TEXT NOT NULL, until_s REAL, by TEXT NOT NULL,
-            why TEXT NOT NULL, made_s REAL NOT NULL, PRIMARY KEY (user, rule, subject)
-        ) STRICT
-        """,
-        """
-        CREATE TABLE runs (
-            id INTEGER PRIMARY KEY, mode TEXT NOT NULL, rules TEXT NOT NULL, started_s REAL NOT NULL,
-            since_s REAL NOT NULL, until_s REAL NOT NULL, ended_s REAL, exit INTEGER
-        ) STRICT
-        """,
-    ),
-)
-SCHEMA = len(_MIGRATIONS)
 
 
 class Message(NamedTuple):
-    """A message in the outbox; ``next_s`` is when it may be tried again, ``reply`` the last that came back."""
+    """A message in the outbox, without its content.
+
+    ``topic`` is what it is one of several of, ``next_s`` when it may be tried again, ``reply`` the last that came back.
+    """
 
     id: str
     channel: str
     user: str
     recipient: str
-    content: bytes
-    queued_s: float
+    topic: str = ""
+    queued_s: float = 0.0
     attempts: int = 0
     next_s: float = 0.0
     state: str = QUEUED
@@ -86,13 +65,28 @@ class Message(NamedTuple):
     reply: str = ""
 
 
-def audit_folder(state_folder: str) -> str:
+class Acted(NamedTuple):
+    """What was done to a job, ``what`` being "hold" or "cancel": BEGUN, DONE, FAILED or UNABLE, and Slurm's reply."""
+
+    rule: str
+    cluster: str
+    subject: str
+    digest: str
+    user: str
+    what: str
+    state: str
+    reply: str = ""
+    changed_s: float = 0.0
+
+
+def audit_folder(folder: str) -> str:
     """Return the folder of the audits' state, made where it is missing.
 
     Raises:
         StoreError: it cannot be made, is somebody else's, or lies on a network file system.
     """
-    folder = private_folder(os.path.join(state_folder, "audit"))
+    _of_this_user(folder)
+    private_folder(folder)
     try:
         os.chmod(folder, PRIVATE_FOLDER)
         network = network_file_system(folder)
@@ -101,9 +95,21 @@ def audit_folder(state_folder: str) -> str:
     if network:
         raise StoreError(
             f"folder '{folder}' is on {network}, where a crash or another host can lose what was sent; "
-            "set 'paths.state' to, or mount there, a disk of this host"
+            "set 'notices.state' to a folder on a disk of this host"
         )
     return folder
+
+
+def _of_this_user(folder: str) -> None:
+    try:
+        owner = os.lstat(folder).st_uid
+        name = pwd.getpwuid(owner).pw_name
+    except (OSError, KeyError):  # it is made, or whoever makes it says what is wrong
+        return
+    if owner != os.geteuid():
+        raise StoreError(
+            f"folder '{folder}' belongs to {name}; call this as that user: sudo -u {name} {_PROGRAM} audit ..."
+        )
 
 
 @contextmanager
@@ -125,15 +131,7 @@ class State:
 
     def told(self) -> list[Told]:
         """Return every step that was taken, with what became of its message."""
-        rows = self._all(
-            """
-            SELECT n.rule, n.cluster, n.subject, n.digest, n.step, n.last_seen_s,
-                   CASE WHEN m.state = 'accepted' THEN m.changed_s ELSE n.first_seen_s END,
-                   n.message, coalesce(m.state, n.state)
-            FROM notices n LEFT JOIN messages m ON m.id = n.message
-            """
-        )
-        return [Told(*row) for row in rows]
+        return [Told(*row) for row in self._all(_TOLD)]
 
     def waivers(self) -> list[Waiver]:
         """Return who is not told of what."""
@@ -152,66 +150,110 @@ class State:
         with self._together():
             return self._do("DELETE FROM waivers WHERE (user, rule, subject) = (?, ?, ?)", (user, rule, subject)) > 0
 
-    def queue(self, message: Message, steps: Iterable[Due], now_s: float) -> bool:
-        """Put a message and the steps that it takes into the outbox, both or neither; False where it was there."""
+    def queue(self, message: Message, content: bytes, steps: Iterable[Due], now_s: float) -> bool:
+        """Put a message and the steps that it takes into the outbox, both or neither; False where it was there.
+
+        One that was withdrawn was never sent, and is there no more.
+        """
         with self._together():
-            new = self._do(
-                f"INSERT OR IGNORE INTO messages VALUES ({', '.join('?' * len(Message._fields))})",  # noqa: S608
-                message._replace(queued_s=now_s, next_s=now_s, changed_s=now_s),
-            )
-            for due in steps:
-                self._note(due.finding, due.step, message.id, now_s)
+            return self._queue(message, content, steps, now_s)
+
+    def _queue(self, message: Message, content: bytes, steps: Iterable[Due], now_s: float) -> bool:
+        new = self._do(
+            "INSERT INTO messages (id, channel, user, recipient, topic, content, queued_s, next_s, state, changed_s) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET content = excluded.content, "
+            "queued_s = excluded.queued_s, next_s = excluded.next_s, changed_s = excluded.changed_s, attempts = 0, "
+            "state = excluded.state, reply = '' WHERE messages.state = ?",
+            (*message[:5], content, now_s, now_s, QUEUED, now_s, WITHDRAWN),
+        )
+        for due in steps:
+            self._note(due.finding, due.step, message.id, now_s)
         return new > 0
 
     def seen(self, findings: Iterable[Finding], now_s: float, settings: Notices) -> None:
-        """Record that these are found still; what was not for too long, is not the same still."""
+        """Record that these are found still, those that are the same; as ladder.still says of one."""
         with self._together():
             for finding in findings:
                 self._do(
                     "UPDATE notices SET last_seen_s = ? "
                     "WHERE (rule, cluster, subject) = (?, ?, ?) AND last_seen_s >= ?",
-                    (now_s, *key_of(finding), spell_since_s(finding, now_s, settings)),
+                    (seen_s(finding, now_s), *key_of(finding), same_since_s(finding, now_s, settings)),
                 )
 
-    def act(self, finding: Finding, what: str, state: str, reply: str, now_s: float) -> None:
-        """Record that a job is about to be acted on, or what came of it."""
+    def act(self, acted: Acted, now_s: float, mail: tuple[Message, bytes] | None = None) -> None:
+        """Record that a job is about to be acted on, or what came of it, together with the mail that says so."""
+        key = (acted.rule, acted.cluster, acted.subject, acted.digest, ACTION, acted.what)
         with self._together():
-            self._note(finding, ACTION, what, now_s)
             self._do(
-                "UPDATE notices SET state = ?, reply = ? "
-                "WHERE (rule, cluster, subject) = (?, ?, ?) AND digest = ? AND step = ? AND message = ?",
-                (state, reply, *key_of(finding), finding.digest, ACTION, what),
+                "INSERT INTO notices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                "last_seen_s = excluded.last_seen_s, state = excluded.state, reply = excluded.reply, "
+                "changed_s = excluded.changed_s",
+                (*key, acted.user, now_s, now_s, acted.state, acted.reply, now_s),
             )
+            if mail:
+                self._queue(*mail, (), now_s)
+
+    def actions(self, state: str = "", since_s: float = 0.0) -> list[Acted]:
+        """Return what was done to jobs and came to be in this state (else any) since then, the oldest first."""
+        rows = self._all(
+            "SELECT rule, cluster, subject, digest, user, message, state, reply, changed_s FROM notices "
+            "WHERE step = ? AND changed_s >= ? AND ? IN ('', state) ORDER BY changed_s, rowid",
+            (ACTION, since_s, state),
+        )
+        return [Acted(*row) for row in rows]
 
     def _note(self, finding: Finding, step: int, message: str, now_s: float) -> None:
         self._do(
-            "INSERT INTO notices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, '', '') "
+            "INSERT INTO notices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, '', '', 0) "
             "ON CONFLICT DO UPDATE SET last_seen_s = excluded.last_seen_s",
-            (*key_of(finding), finding.digest, step, message, finding.user, now_s, now_s),
+            (*key_of(finding), finding.digest, step, message, finding.user, now_s, seen_s(finding, now_s)),
         )
 
     def outbox(self, *states: str, since_s: float = 0.0) -> list[Message]:
         """Return the messages in these states (else all) that changed since then, the oldest first."""
-        chosen = states or (QUEUED, TRYING, ACCEPTED, REFUSED, DOUBT, DROPPED)
+        chosen = states or STATES
         rows = self._all(
-            f"SELECT * FROM messages WHERE state IN ({', '.join('?' * len(chosen))}) AND changed_s >= ? "  # noqa: S608
-            "ORDER BY queued_s, rowid",
+            f"SELECT {', '.join(Message._fields)} FROM messages "  # noqa: S608
+            f"WHERE state IN ({', '.join('?' * len(chosen))}) AND changed_s >= ? ORDER BY queued_s, rowid",
             (*chosen, since_s),
         )
         return [Message(*row) for row in rows]
 
-    def carried(self, message: str) -> int:
-        """Return how many findings a message carries."""
-        return int(self._all("SELECT count(*) FROM notices WHERE message = ?", (message,))[0][0])
+    def content(self, message: str) -> bytes:
+        """Return what a message says; nothing once it was accepted or withdrawn."""
+        return bytes(self._all("SELECT content FROM messages WHERE id = ?", (message,))[0][0])
+
+    def counts(self) -> dict[str, int]:
+        """Return how many messages are in each state."""
+        return dict(self._all("SELECT state, count(*) FROM messages GROUP BY state"))
+
+    def last_accepted(self, topic: str) -> float | None:
+        """Return when the last message on this topic was made that was accepted; None where there is none."""
+        rows = self._all("SELECT max(queued_s) FROM messages WHERE (topic, state) = (?, ?)", (topic, ACCEPTED))
+        return None if rows[0][0] is None else float(rows[0][0])
+
+    def carried(self, message: str) -> list[Told]:
+        """Return the steps that a message takes."""
+        return [Told(*row) for row in self._all(f"{_TOLD} WHERE n.message = ?", (message,))]
 
     def mark(self, message: str, state: str, now_s: float, reply: str = "", next_s: float | None = None) -> None:
         """Record what became of a message; an attempt begins with TRYING."""
         with self._together():
             self._do(
                 "UPDATE messages SET state = ?, changed_s = ?, reply = ?, next_s = coalesce(?, next_s), "
-                "attempts = attempts + ? WHERE id = ?",
-                (state, now_s, reply, next_s, state == TRYING, message),
+                "attempts = attempts + ?, content = iif(?, x'', content) WHERE id = ?",
+                (state, now_s, reply, next_s, state == TRYING, state == ACCEPTED, message),
             )
+
+    def withdraw(self, message: str, why: str, now_s: float) -> None:
+        """Take back a message that waits, as if what it carries had never been told: it was sent to nobody."""
+        with self._together():
+            gone = self._do(
+                "UPDATE messages SET state = ?, content = x'', changed_s = ?, reply = ? WHERE id = ? AND state = ?",
+                (WITHDRAWN, now_s, why, message, QUEUED),
+            )
+            if gone:
+                self._do("DELETE FROM notices WHERE message = ?", (message,))
 
     def put_back(self, now_s: float) -> None:
         """Queue again what was being tried when a run was killed: before the last word of it nothing was sent."""
@@ -222,8 +264,9 @@ class State:
         """Queue a message again, or drop it, by a person's word; False where there is none that is not accepted."""
         with self._together():
             done = self._do(
-                "UPDATE messages SET state = ?, changed_s = ?, next_s = ? WHERE id = ? AND state NOT IN (?, ?)",
-                (state, now_s, now_s, message, ACCEPTED, TRYING),
+                "UPDATE messages SET state = ?, changed_s = ?, queued_s = iif(?, ?, queued_s), next_s = ? "
+                "WHERE id = ? AND state NOT IN (?, ?, ?)",
+                (state, now_s, state == QUEUED, now_s, now_s, message, ACCEPTED, TRYING, WITHDRAWN),
             )
         return done > 0
 
@@ -260,9 +303,9 @@ class State:
         """Return when runs ended that ended well."""
         return [float(ended_s) for (ended_s,) in self._all("SELECT ended_s FROM runs WHERE exit IN (0, 1)")]
 
-    def last_success(self) -> float | None:
-        """Return when the last run that ended well did so; None where there is none."""
-        value = self._all("SELECT max(ended_s) FROM runs WHERE exit IN (0, 1)")[0][0]
+    def last_success(self, rules: str) -> float | None:
+        """Return when the last run of these rules that ended well did so; None where there is none."""
+        value = self._all("SELECT max(ended_s) FROM runs WHERE exit IN (0, 1) AND rules = ?", (rules,))[0][0]
         return None if value is None else float(value)
 
     def _all(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
@@ -276,10 +319,11 @@ class State:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._connection.execute("COMMIT")
         except BaseException:
-            self._connection.execute("ROLLBACK")
+            if self._connection.in_transaction:  # of a full disk SQLite has done it already
+                self._connection.execute("ROLLBACK")
             raise
-        self._connection.execute("COMMIT")
 
 
 @contextmanager
@@ -300,26 +344,44 @@ def opened(folder: str) -> Iterator[State]:
         raise StoreError(f"state of the audits '{path}' cannot be used: {error}") from error
 
 
+@contextmanager
+def copied(folder: str) -> Iterator[State]:
+    """Give a copy of the state in ``folder``, which is made by nobody and changed by nobody; it is in memory.
+
+    Raises:
+        StoreError: it cannot be read, or is of a newer release.
+    """
+    path = os.path.join(folder, "state.sqlite")
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        with as_owner(folder):
+            if _is_there(path):
+                with closing(sqlite3.connect(f"file:{quote(path)}?mode=rw", timeout=30, uri=True)) as kept:
+                    kept.backup(connection)
+        migrate(connection, path)
+        yield State(connection)
+    except (sqlite3.Error, OSError) as error:
+        raise StoreError(f"state of the audits '{path}' cannot be read: {error}") from error
+    finally:
+        connection.close()
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _connected(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=30, isolation_level=None)
     try:
         os.chmod(path, PRIVATE_FILE)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        _migrate(connection, path)
+        migrate(connection, path)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _migrate(connection: sqlite3.Connection, path: str) -> None:
-    connection.execute("BEGIN IMMEDIATE")  # two first runs at once
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > SCHEMA:
-        raise StoreError(f"state of the audits '{path}' has schema {version}, newer than this release's; upgrade")
-    for step in _MIGRATIONS[version:]:
-        for statement in step:
-            connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {SCHEMA}")
-    connection.execute("COMMIT")

@@ -9,47 +9,36 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
+from slurm_colloc.cli.csub_call import Call, find_site, found_call, say, split_call, tell
 from slurm_colloc.cli.csub_record import record
 from slurm_colloc.cli.csub_show import answer
 from slurm_colloc.clock import within
-from slurm_colloc.config import (
-    ENVIRONMENT_VARIABLE,
-    SiteConfig,
-    Timeouts,
-    how_to_write_one,
-    load_site,
-    site_files,
-)
-from slurm_colloc.errors import CollocError, ConfigError, UnsureError
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import CollocError, UnsureError
 from slurm_colloc.model import AGAIN_VARIABLE
-from slurm_colloc.process import given_environment, keep_ignored, readable, replace
+from slurm_colloc.process import keep_ignored, readable, replace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
-from slurm_colloc.submit.handover import CALLED, STDERR, STDOUT, find_sbatch, submit, write_all
-from slurm_colloc.submit.own_options import own_option, parse_arguments, wants_pack, without_own_options
+from slurm_colloc.submit.handover import CALLED, STDERR, submit, write_all
+from slurm_colloc.submit.own_options import (
+    NO_SUBMISSION,
+    misused,
+    own_option,
+    parse_arguments,
+    reads_stdin,
+    wants_pack,
+)
 from slurm_colloc.submit.plan import Plan, make_plan
 from slurm_colloc.submit.render import remove_script, write_script
 from slurm_colloc.submit.told import is_exclusive, told
 
-# Options of sbatch that end it before it reads a script.
-_NO_SUBMISSION = ("help", "usage", "version")
 _SILENT = "nothing is to be changed"
 _HELP = ("--help", "-h")
 _COMPLETION = ("--install-completion", "--show-completion")
-
-
-class Call(NamedTuple):
-    """One invocation: what to fall back on at any time."""
-
-    sbatch: str
-    argv: tuple[str, ...]
-    environ: Mapping[str, str]
-    dry_run: bool
-    quiet: bool
 
 
 def main(called: str = "csub", ignored: int = 0) -> NoReturn:
@@ -103,13 +92,7 @@ def _run(argv: tuple[str, ...]) -> int:
     began = time.monotonic()
     again = os.environ.pop(AGAIN_VARIABLE, "")
     try:
-        configured, config, problem = find_site()
-        sbatch = find_sbatch(configured, os.environ, sys.argv[0])
-        # Until the arguments are split; where that fails, as with an option that only sbatch knows, it stays at this.
-        rest, own = without_own_options(argv)
-        # Whoever calls csub as sbatch is to see sbatch and nothing else, until the site lets csub place jobs.
-        silent = config is not None and config.policy == "shadow" and not own
-        call = Call(sbatch, rest, given_environment(), "--dry-run" in own, silent or "--quiet" in rest or "-Q" in rest)
+        call, silent, config, problem = found_call(argv)
     except CollocError as error:
         say(f"error: {error}")
         return 1
@@ -117,7 +100,7 @@ def _run(argv: tuple[str, ...]) -> int:
     try:
         # Even a submission that csub will not touch must lose the options that sbatch does not know.
         command_line = parse_arguments(argv, config)
-        call = _split_call(call, command_line, silent=silent)
+        call = split_call(call, command_line, silent=silent)
         wrong = misused(command_line, call.dry_run)
         if wrong:
             say(f"error: {wrong}; nothing was submitted")
@@ -125,13 +108,10 @@ def _run(argv: tuple[str, ...]) -> int:
         waiting = time.monotonic()
         stdin = _read_stdin(command_line)
         began += time.monotonic() - waiting  # somebody may be typing
-        site, plan = _decide(call, command_line, config, problem, stdin, began, again)
+        decide = partial(_decide, call, command_line, config, problem, stdin, again)
+        site, plan = decide(began)
         if plan.trace:
-            from slurm_colloc.cli.csub_trace import trace  # of no use to any other submission
-
-            came_of_it = trace(plan, command_line, call.environ, site)
-            site, plan = _decide(call, command_line, config, problem, stdin, time.monotonic(), again)
-            plan = plan._replace(notes=(*plan.notes, *filter(None, [came_of_it])))
+            site, plan = _traced(plan, command_line, call, site, decide)
         if own_option("explain", command_line, None) is not None:
             explain(plan)
         status = None if again else _otherwise(plan, command_line, call, site)
@@ -143,6 +123,7 @@ def _run(argv: tuple[str, ...]) -> int:
             tell(call, (*answer(plan), *plan.notes))
             return _fall_open(call, stdin, _SILENT)
         source = None if stdin is None else readable(plan.body if plan.body is not None else stdin)
+        then = _then(plan, command_line, call, site, again)
         # TMPDIR may hang as any other folder may.
         argv, path = within(site.timeouts.decide_s, "writing the script", partial(with_body, plan))
     except CollocError as error:
@@ -150,12 +131,23 @@ def _run(argv: tuple[str, ...]) -> int:
     except Exception as error:  # noqa: BLE001 - a fault of csub's own must not cost the user the submission
         return _fall_open(call, stdin, f"internal error, please report it: {error!r}")
     # Outside of what falls open above: once sbatch was started a job may exist.
-    try:
-        status, why = hand_over(plan, argv, source, call, site, _then(plan, command_line, call, site, again))
-    finally:
-        if path:
-            remove_script(path)
+    status, why = hand_over(plan, argv, path, source, call, site, then)
     return _fall_open(call, stdin, why) if why else status
+
+
+def _traced(
+    plan: Plan,
+    command_line: CommandLine,
+    call: Call,
+    site: SiteConfig,
+    decide: Callable[[float], tuple[SiteConfig, Plan]],
+) -> tuple[SiteConfig, Plan]:
+    """Trace the job's program, which takes as long as it takes, and decide anew."""
+    from slurm_colloc.cli.csub_trace import trace  # of no use to any other submission
+
+    came_of_it = trace(plan, command_line, call.environ, site)
+    site, plan = decide(time.monotonic())
+    return site, plan._replace(notes=(*plan.notes, *filter(None, [came_of_it])))
 
 
 def _otherwise(plan: Plan, command_line: CommandLine, call: Call, site: SiteConfig) -> int | None:
@@ -178,38 +170,21 @@ def _otherwise(plan: Plan, command_line: CommandLine, call: Call, site: SiteConf
     return measure_first(plan, first, command_line, call, site)
 
 
-def call_of(sbatch: str, command_line: CommandLine) -> Call:
-    """Return the call of an invocation whose arguments are split."""
-    return _split_call(Call(sbatch, (), given_environment(), False, False), command_line)
-
-
-def _split_call(call: Call, command_line: CommandLine, *, silent: bool = False) -> Call:
-    """Return the call with what is known once sbatch's arguments, csub's own and the script's are told apart."""
-    wish = own_option("colloc", command_line, None)
-    return call._replace(
-        argv=command_line.sbatch_argv,
-        # Also where nothing else is understood of the submission.
-        environ=told(call.environ, wish) if wish is not None and is_exclusive(wish) else call.environ,
-        dry_run=own_option("dry-run", command_line, None) is not None,
-        quiet=silent or any(option.name == "quiet" for option in command_line.options),
-    )
-
-
 def _decide(
     call: Call,
     command_line: CommandLine,
     config: SiteConfig | None,
     problem: str,
     stdin: bytes | None,
-    began: float,
     again: str,
+    began: float,
 ) -> tuple[SiteConfig, Plan]:
     """Return the site and what to submit, decided within the site's time from ``began``.
 
     Raises:
         CollocError: the submission is to go to sbatch as it is.
     """
-    asks_nothing = any(option.name in _NO_SUBMISSION for option in command_line.options)
+    asks_nothing = any(option.name in NO_SUBMISSION for option in command_line.options)
     off = config is not None and config.policy == "off" and not call.dry_run
     wish = own_option("colloc", command_line, None)
     if asks_nothing or off or (config is None and (wish == "off" or is_exclusive(wish))):
@@ -242,45 +217,12 @@ def _then(plan: Plan, command_line: CommandLine, call: Call, config: SiteConfig,
     return follow(plan, command_line, call.sbatch, call.environ, config, again, lambda line: tell(call, [line]))
 
 
-def misused(command_line: CommandLine, dry_run: bool) -> str:
-    """Return what is wrong with csub's own options where going on would do what nobody meant."""
-    form, hint = (own_option(name, command_line, None) for name in ("format", "gpu-footprint"))
-    # With no script left the next step would be to wait for one on standard input.
-    if hint is not None and "=" not in hint and _from_stdin(command_line):
-        return f"--gpu-footprint took '{hint}' as its value; write --gpu-footprint=mem=9G,sm=30"
-    if form not in (None, "json", "script"):
-        return f"--format={form} is not known; choose script or json"
-    return "--format is for --dry-run" if form and not dry_run else ""
-
-
-def find_site() -> tuple[str, SiteConfig | None, str]:
-    """Return (configured sbatch, site, problem); without a usable site.toml the problem says why."""
-    problem = f"no site.toml found; '{how_to_write_one()}' writes one"
-    for path in site_files():
-        try:
-            config = within(Timeouts().decide_s, f"reading '{path}'", partial(load_site, path))
-        except ConfigError as error:
-            missing = isinstance(error.__cause__, FileNotFoundError) and path != os.environ.get(ENVIRONMENT_VARIABLE)
-            if not missing:
-                return "", None, str(error)
-        except Exception as error:  # noqa: BLE001 - a fault of csub's own must not cost the user the submission
-            return "", None, f"site file '{path}' cannot be used: {error}"
-        else:
-            return config.paths.sbatch, config, ""
-    return "", None, problem
-
-
 def _read_stdin(command_line: CommandLine) -> bytes | None:
     """Return the script on standard input; None where sbatch would not read one."""
-    if not _from_stdin(command_line):
+    if not reads_stdin(command_line):
         return None
     with open(0, "rb", closefd=False) as stream:
         return stream.read()
-
-
-def _from_stdin(command_line: CommandLine) -> bool:
-    elsewhere = any(option.name in ("wrap", *_NO_SUBMISSION) for option in command_line.options)
-    return command_line.script is None and not elsewhere
 
 
 def _fall_open(call: Call, stdin: bytes | None, why: str) -> int:
@@ -299,27 +241,8 @@ def _fall_open(call: Call, stdin: bytes | None, why: str) -> int:
         return 1
 
 
-def tell(call: Call, lines: Iterable[str]) -> None:
-    """Say what is no error, unless nobody wants it, or a program reads both outputs as one: $(csub job.sh 2>&1)."""
-    if not call.quiet and not _read_as_one():
-        for line in lines:
-            say(line)
-
-
 def _note(call: Call, line: str) -> None:
     tell(call, [line])
-
-
-def _read_as_one() -> bool:
-    try:
-        both = [os.fstat(descriptor) for descriptor in (STDOUT, STDERR)]
-        return os.path.samestat(*both) and not os.isatty(STDERR)
-    except OSError:
-        return False
-
-
-def say(text: str) -> None:
-    write_all(STDERR, f"csub: {text}\n".encode(errors="backslashreplace"))
 
 
 def with_body(plan: Plan) -> tuple[tuple[str, ...], str]:
@@ -334,6 +257,7 @@ def with_body(plan: Plan) -> tuple[tuple[str, ...], str]:
 def hand_over(
     plan: Plan,
     argv: tuple[str, ...],
+    script: str,
     source: int | None,
     call: Call,
     config: SiteConfig,
@@ -341,7 +265,7 @@ def hand_over(
 ) -> tuple[int, str]:
     """Run sbatch once and return its status, and a reason where nothing was submitted and plain sbatch is to follow.
 
-    ``then`` is called with the job's id as soon as there is one.
+    ``then`` is called with the job's id as soon as there is one; a rendered ``script`` is removed at the end.
     """
 
     def submitted(job_id: str, cluster: str) -> None:
@@ -354,6 +278,9 @@ def hand_over(
         outcome = submit([call.sbatch, *argv], _handed_on(plan, call, config), source, submitted)
     except CollocError as error:  # sbatch was not started
         return 1, str(error)
+    finally:
+        if script:
+            remove_script(script)
     status = outcome.status if outcome.status >= 0 else 128 - outcome.status
     has_original = plan.packed is None or plan.packed.has_original
     if outcome.refused and not plan.as_asked and has_original:

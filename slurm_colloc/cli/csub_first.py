@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from slurm_colloc.cli import csub
+from slurm_colloc.cli.csub_call import Call, say, tell
 from slurm_colloc.cli.csub_join import no_end
 from slurm_colloc.cli.csub_record import record as record_decision
 from slurm_colloc.clock import within
@@ -24,6 +25,7 @@ from slurm_colloc.runtime.first import write_rest
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.directives import effective_components, read_script
 from slurm_colloc.slurm.options import CommandLine, Given, read_environment, without
+from slurm_colloc.slurm.unfiltered import unfiltered
 from slurm_colloc.submit.companion import record_of, submit_companion
 from slurm_colloc.submit.first import CANARY, PROBE, First, divide, reason_against
 from slurm_colloc.submit.handover import CALLED, DEFINITE, STDERR, STDOUT, write_all
@@ -55,7 +57,7 @@ class _Said(NamedTuple):
     done: Finished
 
 
-def measure_first(plan: Plan, wish: str, command_line: CommandLine, call: csub.Call, config: SiteConfig) -> int | None:
+def measure_first(plan: Plan, wish: str, command_line: CommandLine, call: Call, config: SiteConfig) -> int | None:
     """Submit it in two parts and return csub's exit status; None where it is to be submitted as usual.
 
     Args:
@@ -75,17 +77,17 @@ def measure_first(plan: Plan, wish: str, command_line: CommandLine, call: csub.C
         ready = str(error)
     if isinstance(ready, str):
         if not unasked:
-            csub.tell(call, [f"not measured first: {ready}"])
+            tell(call, [f"not measured first: {ready}"])
         return None
     if call.dry_run:
-        csub.say(f"{ready.shape.words} would be measured first, and the rest sized when that has ended")
+        say(f"{ready.shape.words} would be measured first, and the rest sized when that has ended")
         return None
     with no_end():
         return _submit(ready, command_line, call, config)
 
 
 def _prepare(
-    plan: Plan, kind: str, command_line: CommandLine, call: csub.Call, config: SiteConfig, unasked: bool
+    plan: Plan, kind: str, command_line: CommandLine, call: Call, config: SiteConfig, unasked: bool
 ) -> _Ready | str:
     release = config.slurm_release
     table = option_table(release, config)
@@ -102,26 +104,26 @@ def _prepare(
     return why or _Ready(divide(kind, given, config), given, first, plan)
 
 
-def _submit(ready: _Ready, command_line: CommandLine, call: csub.Call, config: SiteConfig) -> int | None:
+def _submit(ready: _Ready, command_line: CommandLine, call: Call, config: SiteConfig) -> int | None:
     shape = ready.shape
     environ = {**call.environ, "CSUB_PROBE": "1"} if shape.kind == PROBE else call.environ
     first = _sbatch(ready.first, shape.first, command_line, call, config, environ)
     if not first.job_id:
         if first.refused:
-            csub.tell(call, [f"not measured first: its first job was refused: {_last(first.done)}"])
+            tell(call, [f"not measured first: its first job was refused: {_last(first.done)}"])
             return None
         write_all(STDERR, first.done.stderr)
-        csub.say(f"error: whether there is a job of {shape.words} is not known: see squeue; no other was submitted")
+        say(f"error: whether there is a job of {shape.words} is not known: see squeue; no other was submitted")
         return _status(first.done)
     try:
         return _follow(ready, first.job_id, command_line, call, config)
     except Exception as error:  # noqa: BLE001 - a job is submitted: whoever caught it would submit all of it as well
-        csub.say(f"internal error, please report it: {error!r}")
-        csub.say(f"error: job {first.job_id} is {shape.words}; whether there is a job of the rest: see squeue")
+        say(f"internal error, please report it: {error!r}")
+        say(f"error: job {first.job_id} is {shape.words}; whether there is a job of the rest: see squeue")
         return 1
 
 
-def _follow(ready: _Ready, first: str, command_line: CommandLine, call: csub.Call, config: SiteConfig) -> int | None:
+def _follow(ready: _Ready, first: str, command_line: CommandLine, call: Call, config: SiteConfig) -> int | None:
     """Submit what comes behind the first job."""
     shape = ready.shape
     folder, companion, why = "", "", ""
@@ -138,7 +140,7 @@ def _follow(ready: _Ready, first: str, command_line: CommandLine, call: csub.Cal
         why = f"the rest was refused behind it: {_last(rest.done)}"
         _disown(folder)
         if kept := _cancel(call, config, companion):
-            csub.say(kept)
+            say(kept)
         companion = ""
         rest = _sbatch(ready.rest, _after(shape, first), command_line, call, config, call.environ)
     if not rest.job_id:
@@ -155,7 +157,7 @@ def _sbatch(
     plan: Plan,
     options: Sequence[str],
     command_line: CommandLine,
-    call: csub.Call,
+    call: Call,
     config: SiteConfig,
     environ: Mapping[str, str],
 ) -> _Said:
@@ -185,7 +187,7 @@ def _status(done: Finished) -> int:
     return (done.status if done.status >= 0 else 128 - done.status) or 1
 
 
-def _record(ready: _Ready, first: str, command_line: CommandLine, call: csub.Call, config: SiteConfig) -> Record:
+def _record(ready: _Ready, first: str, command_line: CommandLine, call: Call, config: SiteConfig) -> Record:
     """Return how the rest is to be submitted once it is sized; its dependency was the first job's, and is fulfilled."""
     [part] = ready.rest.parts
     told = record_of(FIRST, f"first-{first}", first, part.request, command_line, call.environ, config.cluster)
@@ -201,9 +203,7 @@ def _record(ready: _Ready, first: str, command_line: CommandLine, call: csub.Cal
     )
 
 
-def _done(
-    ready: _Ready, jobs: tuple[str, str, _Said], folder: str, why: str, call: csub.Call, config: SiteConfig
-) -> int:
+def _done(ready: _Ready, jobs: tuple[str, str, _Said], folder: str, why: str, call: Call, config: SiteConfig) -> int:
     """Print the job's id as sbatch does, and tell the companion and the user."""
     first, companion, rest = jobs
     cluster = (_JOB_ID.findall(rest.done.stdout)[0][1]).decode(errors="replace")
@@ -226,12 +226,12 @@ def _done(
         )
     else:
         said = f"job {first} is {what}; this one begins when that has ended, as asked, and is not sized by it: {why}"
-    csub.tell(call, [f"job {rest.job_id}: {said}"])
+    tell(call, [f"job {rest.job_id}: {said}"])
     try:
-        record_decision(ready.first, first, cluster or config.cluster, config, csub.say)
-        record_decision(_because(ready.rest, said), rest.job_id, cluster or config.cluster, config, csub.say)
+        record_decision(ready.first, first, cluster or config.cluster, config, say)
+        record_decision(_because(ready.rest, said), rest.job_id, cluster or config.cluster, config, say)
     except Exception as error:  # noqa: BLE001 - both are submitted
-        csub.say(f"the decisions are not recorded: {error}")
+        say(f"the decisions are not recorded: {error}")
     return 0
 
 
@@ -244,7 +244,7 @@ def _because(plan: Plan, why: str) -> Plan:
 
 
 def _without_rest(
-    rest: _Said, first: str, companion: str, folder: str, shape: First, call: csub.Call, config: SiteConfig
+    rest: _Said, first: str, companion: str, folder: str, shape: First, call: Call, config: SiteConfig
 ) -> int | None:
     """Say what there is, where the rest was refused or is not known to be there, and return csub's exit status.
 
@@ -254,16 +254,16 @@ def _without_rest(
     if rest.refused:
         why = _cancel(call, config, first)
         if shape.kind == PROBE and not why:
-            csub.tell(call, [f"not measured first: behind job {first}, which is cancelled, {_last(rest.done)}"])
+            tell(call, [f"not measured first: behind job {first}, which is cancelled, {_last(rest.done)}"])
             return None
         write_all(STDERR, rest.done.stderr)
         became = why or f"job {first} ({shape.words}) was told to end"
-        csub.say(f"error: the rest was refused, and {became}")
+        say(f"error: the rest was refused, and {became}")
     else:
         write_all(STDERR, rest.done.stderr)
         if companion and (why := _cancel(call, config, companion)):
-            csub.say(why)
-        csub.say(f"error: job {first} is {shape.words}; whether there is a job of the rest is not known: see squeue")
+            say(why)
+        say(f"error: job {first} is {shape.words}; whether there is a job of the rest is not known: see squeue")
     return _status(rest.done)
 
 
@@ -273,15 +273,13 @@ def _disown(folder: str) -> None:
         try:
             claim(folder, CSUB)
         except Exception as error:  # noqa: BLE001 - a job is submitted, and others are to follow
-            csub.say(f"its record could not be closed: {error}")
+            say(f"its record could not be closed: {error}")
 
 
-def _cancel(call: csub.Call, config: SiteConfig, job_id: str) -> str:
+def _cancel(call: Call, config: SiteConfig, job_id: str) -> str:
     """Cancel a job; return in words why it is still there, empty where it is not."""
-    # What lets scancel pass over jobs (SCANCEL_NAME) or ask its user (SCANCEL_INTERACTIVE) was meant for others.
-    environ = {name: value for name, value in call.environ.items() if not name.startswith("SCANCEL_")}
     try:
-        done = run(("scancel", job_id), config.timeouts.ask_slurm_s, environ)
+        done = run(("scancel", job_id), config.timeouts.ask_slurm_s, unfiltered(call.environ))
     except Exception as error:  # noqa: BLE001 - another job is submitted
         return f"job {job_id} could not be cancelled: {error}"
     return f"job {job_id} could not be cancelled: {_last(done)}" if done.status else ""

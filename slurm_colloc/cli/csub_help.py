@@ -7,19 +7,22 @@ from typing import Annotated, Any, NoReturn
 import typer
 import typer.core
 
+from slurm_colloc import __version__
+
 # Completed, and left out of the list: the last lines name them.
 _HIDDEN = (
     *("--install-completion", "--show-completion", "--pack-tasks", "--pack-jobs", "--pack-retries", "--join"),
     *("--canary", "--probe", "--shared-loader", "--loader-cpus", "--loader-wait", "--trace", "--trace-python"),
 )
 # One screen of 24 lines and 80 columns; \b keeps click from filling the lines of a paragraph anew.
-_EPILOG = """
+# "csub --version" is sbatch's, whose output programs read.
+_EPILOG = f"""
 \b
 Packs:        csub pack -h; --pack-tasks=K --pack-jobs=N --pack-retries=N
               --shared-loader=COMMAND --loader-cpus=N --loader-wait=SECONDS
 Also:         --canary --probe --trace --trace-python=PATH --join=auto|JOB
 In a script:  #CSUB --gpu-footprint=mem=9G,sm=30 or #CSUB --colloc=off
-Read more:    man csub; sbatch --help; what it decided for you: colloc history
+{f"csub {__version__}:":<13} man csub; sbatch --help; what it decided for you: colloc history
 """
 
 

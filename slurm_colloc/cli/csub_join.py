@@ -18,7 +18,7 @@ from functools import partial
 from types import FrameType
 from typing import NamedTuple
 
-from slurm_colloc.cli import csub
+from slurm_colloc.cli.csub_call import Call, say, tell
 from slurm_colloc.cli.csub_record import drop
 from slurm_colloc.clock import now, ticking, within
 from slurm_colloc.config import SiteConfig, user_data_folder
@@ -31,6 +31,7 @@ from slurm_colloc.runtime.joined import BEGAN, REFUSED, Task, begin, read_starte
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.directives import effective_components, read_script
 from slurm_colloc.slurm.options import CommandLine, read_environment
+from slurm_colloc.slurm.unfiltered import unfiltered
 from slurm_colloc.submit.companion import record_of, submit_companion
 from slurm_colloc.submit.handover import STDOUT, write_all
 from slurm_colloc.submit.join import (
@@ -65,7 +66,7 @@ class _Ready(NamedTuple):
     scancel: str
 
 
-def join(plan: Plan, command_line: CommandLine, call: csub.Call, config: SiteConfig) -> int | None:
+def join(plan: Plan, command_line: CommandLine, call: Call, config: SiteConfig) -> int | None:
     """Begin the job inside a running one and return csub's exit status; None where it is to be submitted as usual."""
     explained = own_option("explain", command_line, None) is not None
     why: tuple[str, ...]
@@ -86,12 +87,12 @@ def join(plan: Plan, command_line: CommandLine, call: csub.Call, config: SiteCon
                 why = (found,)
     except CollocError as error:
         why = (str(error),)
-    csub.tell(call, (f"not joined: {reason}" for reason in why))
+    tell(call, (f"not joined: {reason}" for reason in why))
     return None
 
 
 def _prepare(
-    plan: Plan, command_line: CommandLine, call: csub.Call, config: SiteConfig
+    plan: Plan, command_line: CommandLine, call: Call, config: SiteConfig
 ) -> tuple[_Ready | None, tuple[str, ...]]:
     """Return what is needed to join a job, None where there is none, and why not the others."""
     release = config.slurm_release
@@ -121,20 +122,20 @@ def _prepare(
 
 def _explain(ready: _Ready, reasons: tuple[str, ...]) -> None:
     for reason in reasons:
-        csub.say(f"not joined: {reason}")
-    csub.say(f"joins job {ready.host.job.job_id}: {fit_in_words(ready.host)}")
+        say(f"not joined: {reason}")
+    say(f"joins job {ready.host.job.job_id}: {fit_in_words(ready.host)}")
     for note in ready.host.notes:
-        csub.say(f"  {note}")
+        say(f"  {note}")
 
 
-def _show(ready: _Ready, call: csub.Call) -> int:
+def _show(ready: _Ready, call: Call) -> int:
     line = shlex.join(srun_line(ready.srun, ready.host, ready.guest, sys.executable, "FOLDER"))
-    csub.say(f"would join job {ready.host.job.job_id}; FOLDER would hold the script")
+    say(f"would join job {ready.host.job.job_id}; FOLDER would hold the script")
     write_all(STDOUT, f"{line}\n".encode(errors="surrogateescape"))
     return 0
 
 
-def _start(ready: _Ready, plan: Plan, command_line: CommandLine, call: csub.Call, config: SiteConfig) -> int | str:
+def _start(ready: _Ready, plan: Plan, command_line: CommandLine, call: Call, config: SiteConfig) -> int | str:
     """Return csub's exit status, or why nothing has begun and nothing will."""
     record = _record(ready, command_line, call, config)
     folder = write_record(record, plan.script)
@@ -150,21 +151,19 @@ def _start(ready: _Ready, plan: Plan, command_line: CommandLine, call: csub.Call
             if not step and not claim(folder, CSUB):
                 raise UnsureError("its companion has taken it already")
         except Exception as error:  # noqa: BLE001 - whatever it is, the job may be in other hands by now
-            csub.say(f"error: whether it has begun inside job {record.job_id} is not known: {error}")
-            csub.say(
-                f"if it has not, job {companion or '(its companion)'} submits it when job {record.job_id} has ended"
-            )
+            say(f"error: whether it has begun inside job {record.job_id} is not known: {error}")
+            say(f"if it has not, job {companion or '(its companion)'} submits it when job {record.job_id} has ended")
             return 1
         if not step:
             if companion:
                 with suppress(CollocError):  # else it finds the claim, and submits nothing
-                    run((ready.scancel, companion), config.timeouts.ask_slurm_s)
+                    run((ready.scancel, companion), config.timeouts.ask_slurm_s, unfiltered(call.environ))
             return 128 + stopped[0] if stopped else why
     _tell(ready, step, companion, call, config)
     return 0
 
 
-def _companion(record: Record, call: csub.Call, config: SiteConfig) -> tuple[str, str]:
+def _companion(record: Record, call: Call, config: SiteConfig) -> tuple[str, str]:
     """Return the companion's job id, or why there is none; after a time-out there may be one all the same."""
     try:
         return submit_companion(call.sbatch, record, f"afterany:{record.job_id}", call.environ, config), ""
@@ -172,7 +171,7 @@ def _companion(record: Record, call: csub.Call, config: SiteConfig) -> tuple[str
         return "", f"what submits it if job {record.job_id} ends first could not be submitted: {error}"
 
 
-def _tell(ready: _Ready, step: str, companion: str, call: csub.Call, config: SiteConfig) -> None:
+def _tell(ready: _Ready, step: str, companion: str, call: Call, config: SiteConfig) -> None:
     """Print which step it is, as sbatch would print a job, and record what was decided."""
     job_id = ready.host.job.job_id
     parsable = "parsable" in ready.guest.given
@@ -188,7 +187,7 @@ def _tell(ready: _Ready, step: str, companion: str, call: csub.Call, config: Sit
             lines += [elsewhere] if elsewhere and elsewhere not in lines else []
     except Exception as error:  # noqa: BLE001 - it has begun: nothing may let it be submitted as well
         lines.append(f"the decision is not recorded: {error}")
-    csub.tell(call, (f"step {step}: {line}" for line in lines))
+    tell(call, (f"step {step}: {line}" for line in lines))
 
 
 @contextmanager
@@ -209,7 +208,7 @@ def no_end() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _begun(ready: _Ready, folder: str, call: csub.Call, stopped: list[int]) -> tuple[str, str]:
+def _begun(ready: _Ready, folder: str, call: Call, stopped: list[int]) -> tuple[str, str]:
     """Start the step and return its id once it has begun, else why it has not; then it will not begin any more.
 
     Raises:
@@ -285,7 +284,7 @@ def _task(ready: _Ready, record: Record, folder: str) -> Task:
     )
 
 
-def _record(ready: _Ready, command_line: CommandLine, call: csub.Call, config: SiteConfig) -> Record:
+def _record(ready: _Ready, command_line: CommandLine, call: Call, config: SiteConfig) -> Record:
     """Return how the job is to be submitted as usual."""
     guest, host = ready.guest, ready.host.job
     name = f"join-{os.urandom(6).hex()}"

@@ -9,6 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from slurm_colloc.cli import csub
+from slurm_colloc.cli.csub_call import Call, call_of, find_site, say
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError
@@ -17,10 +18,9 @@ from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine, Option, scan
 from slurm_colloc.submit.commands import expand, plain_name, read_commands, read_file
 from slurm_colloc.submit.handover import find_sbatch, write_all
-from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table, own_option, parse_arguments
+from slurm_colloc.submit.own_options import OWN_OPTIONS, misused, option_table, own_option, parse_arguments
 from slurm_colloc.submit.pack import plan_commands, plan_missing
 from slurm_colloc.submit.plan import Plan
-from slurm_colloc.submit.render import remove_script
 from slurm_colloc.submit.resume import Earlier, merged_options, read_earlier, resuming
 
 _USAGE = """\
@@ -51,7 +51,7 @@ RESUME = Option("resume", "", "required", "")
 class _Ready(NamedTuple):
     plan: Plan
     command_line: CommandLine
-    call: csub.Call
+    call: Call
     config: SiteConfig
     then: Callable[[str], None]
 
@@ -85,7 +85,7 @@ def _run(argv: tuple[str, ...], held: ExitStack) -> int:
     try:
         ready = _prepare(argv, held)
         if isinstance(ready, str):
-            csub.say(ready)
+            say(ready)
             return 0
         if ready.call.dry_run:
             return csub.show(ready.plan, ready.command_line, ready.call)
@@ -93,24 +93,21 @@ def _run(argv: tuple[str, ...], held: ExitStack) -> int:
             ready.config.timeouts.decide_s, "writing the script", partial(csub.with_body, ready.plan)
         )
     except CollocError as error:
-        csub.say(f"error: {error}; nothing was submitted")
+        say(f"error: {error}; nothing was submitted")
         return 2
     except Exception as error:  # noqa: BLE001 - a fault of csub's own, before sbatch was started
-        csub.say(f"error: internal error, please report it: {error!r}; nothing was submitted")
+        say(f"error: internal error, please report it: {error!r}; nothing was submitted")
         return 2
     # Outside of what says that nothing was submitted: once sbatch was started a job may exist.
-    try:
-        status, why = csub.hand_over(ready.plan, sbatch_argv, None, ready.call, ready.config, ready.then)
-    finally:
-        remove_script(path)
+    status, why = csub.hand_over(ready.plan, sbatch_argv, path, None, ready.call, ready.config, ready.then)
     if why:
-        csub.say(f"error: {why}")
+        say(f"error: {why}")
     return status
 
 
 def _prepare(argv: tuple[str, ...], held: ExitStack) -> _Ready | str:
     """Return what is to be submitted, or why there is nothing to submit."""
-    configured, config, problem = csub.find_site()
+    configured, config, problem = find_site()
     if config is None:
         raise ConfigError(problem)
     sbatch = find_sbatch(configured, os.environ, sys.argv[0])
@@ -125,8 +122,8 @@ def _prepare(argv: tuple[str, ...], held: ExitStack) -> _Ready | str:
         taken = 1 if argv[at] == written else 2
         return _prepare_missing(job_id, (*argv[1:at], *argv[at + taken :]), sbatch, config, held)
     command_line = parse_arguments(argv[1 : found.end + 1], config)
-    call = csub.call_of(sbatch, command_line)
-    if wrong := csub.misused(command_line, call.dry_run):
+    call = call_of(sbatch, command_line)
+    if wrong := misused(command_line, call.dry_run):
         raise InputError(wrong)
     tasks = _tasks(argv[found.stop + 1 :], found.stop > found.end)
     allowed_s = config.timeouts.decide_s
@@ -152,12 +149,12 @@ def _prepare_missing(
     client = CliClient(config.timeouts.ask_slurm_s)
     _refuse_unfinished(earlier, client)
     for problem in earlier.unreadable:
-        csub.say(f"{problem}: what it says of tasks is not used")
+        say(f"{problem}: what it says of tasks is not used")
     if not earlier.left:
         return f"job {earlier.job_id}: all of its {earlier.tasks} tasks are done; nothing was submitted"
     asked = parse_arguments(further, config)
-    call = csub.call_of(sbatch, asked)
-    if wrong := csub.misused(asked, call.dry_run):
+    call = call_of(sbatch, asked)
+    if wrong := misused(asked, call.dry_run):
         raise InputError(wrong)
     words, rest = merged_options(earlier, further, config)
     command_line = parse_arguments(words, config)
@@ -176,7 +173,7 @@ def _prepare_missing(
         try:
             note_resumed(cluster, earlier.job_id, new_id)
         except CollocError as error:
-            csub.say(f"job {new_id} is submitted, but not that it resumes job {earlier.job_id}: {error}")
+            say(f"job {new_id} is submitted, but not that it resumes job {earlier.job_id}: {error}")
         held.close()  # with --wait sbatch goes on for as long as the job does
 
     return _Ready(plan, command_line, call, config, then)

@@ -7,6 +7,8 @@ from slurm_colloc.model import Footprint, Weighed
 from slurm_colloc.submit.plan import Part, Plan
 from slurm_colloc.units import in_words
 
+SCHEMA = 1
+
 
 def answer(plan: Plan) -> Iterator[str]:
     """Yield what the user must know of a submission: one line for each component that is not simply as asked."""
@@ -96,6 +98,7 @@ def as_json(plan: Plan, sbatch: str) -> str:
         for part in plan.parts
     ]
     shown = {
+        "schema": SCHEMA,
         **components[0],
         "components": components,
         **({"pack": plan.packed._asdict()} if plan.packed else {}),

@@ -99,7 +99,10 @@ def sample(settings: Settings) -> None:
             say(f"error: {error}; ending, so that a new process can try")
             os._exit(error.exit_status)
     if not kept and not settings.agent:
-        raise StoreError("not one sample could be taken or kept")
+        raise StoreError(
+            "not one sample could be taken or kept, for the reasons above; 'colloc site gpus' shows whether the driver "
+            "answers, --journal names another folder"
+        )
 
 
 def _sinks(settings: Settings, sampler: Sampler, ending: ExitStack) -> list[Sink]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from slurm_colloc import __version__, clock
-from slurm_colloc.config import parse_exporter_url
+from slurm_colloc.config_check import parse_exporter_url
 from slurm_colloc.errors import CollocError, ConfigError, GpuError
 from slurm_colloc.gpu.reader import GpuProcess, GpuReader, GpuUnit, UnitReading, activity_pct, stands_still
 from slurm_colloc.process import ask
@@ -129,7 +129,10 @@ def exporter(url: str) -> Source:
         try:
             answer = _answer(tls, host, port, path)
         except (OSError, UnicodeError) as error:  # the latter of a name too long for DNS
-            raise GpuError(f"dcgm-exporter '{url}' does not answer: {error}") from error
+            raise GpuError(
+                f"dcgm-exporter '{url}' does not answer: {error}; start it or correct observe.dcgm, until "
+                f"'curl {url}' prints figures"
+            ) from error
         head, _, body = answer.partition(b"\r\n\r\n")
         status = _STATUS.match(head)
         if status is None or b"\ntransfer-encoding:" in head.lower():

@@ -74,10 +74,12 @@ def notes(tried: Backtest) -> list[str]:
         "USERS, JOBS: each counted once in a row, however often found. JOBS: none where a rule is about no jobs.",
         "FIRST, SECOND: notices, the second after the quiet period where something newer is still found; as if "
         "every mail had been accepted, and nobody had waived one.",
-        "MAILS: digests, one for each user and day: one of two rules counts in both rows, and once in the last. "
+        "MAILS: digests, one for each user and run: one of two rules counts in both rows, and once in the last. "
         "They go on the site's workdays. The admins' summary is not counted.",
         "Windows are judged by what is known of them now: what was taken in later, cron would have seen later.",
     ]
+    if tried.left_out:
+        lines.append(f"not tried here: {', '.join(map(printable, tried.left_out))}, about running jobs; --about jobs")
     if tried.step_s < tried.window_s:
         lines.append("GPU-h: not added up, the windows overlap.")
     if tried.total.actions:

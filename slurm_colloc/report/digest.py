@@ -5,34 +5,36 @@ Each is made twice: as plain text, in which nothing that a user wrote can act on
 in which it is escaped as well.
 """
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import jinja2
 
-from slurm_colloc.audited import Finding
+from slurm_colloc.audited import JOB, Finding
 from slurm_colloc.errors import ConfigError
-from slurm_colloc.report.findings import Audited
+from slurm_colloc.report.findings import Audited, judged_of
 from slurm_colloc.report.page import page_environment
 from slurm_colloc.report.text import printable, stamp
-from slurm_colloc.units import in_words, significant
+from slurm_colloc.units import at_least, in_words, significant
 
-USER, ADMIN = "digest", "admin"
-_SHOWN = 40
+USER, ADMIN, DEED = "digest", "admin", "deed"
+_SHOWN, _SEEN_JOBS = 40, 3
 
 
 class Item(NamedTuple):
     """A finding in a user's mail.
 
     ``again`` says that it is the second notice of it, ``meaning`` what its rule looks at, and ``next`` what is done
-    when nothing changes, empty where nothing is.
+    when nothing changes, empty where nothing is. ``see`` are commands by which its reader sees it.
     """
 
     finding: Finding
     again: bool
     meaning: str
     next: str
+    see: tuple[str, ...]
 
 
 class Digest(NamedTuple):
@@ -46,6 +48,30 @@ class Digest(NamedTuple):
     quiet_days: float
     reply_to: str
     footer: str
+
+
+class Notice(NamedTuple):
+    """A user's mail about a job that was acted on by a ``rule``: ``held``, it waits for its user's release."""
+
+    cluster: str
+    user: str
+    job: str
+    done: str
+    rule: str
+    meaning: str
+    held: bool
+    reply_to: str
+    footer: str
+
+
+class Deed(NamedTuple):
+    """What was done to a job, and when, in the admins' mail."""
+
+    at: datetime
+    rule: str
+    job: str
+    user: str
+    what: str
 
 
 class Fate(NamedTuple):
@@ -69,22 +95,33 @@ class Letter(NamedTuple):
 class Summary(NamedTuple):
     """The admins' mail: all that was found, who was told, and what of the outbox needs a person.
 
-    ``sent`` are messages by what became of them in this run; ``troubled`` those that were refused, or are in doubt,
-    and ``waiting`` those that are still to be sent. ``errors`` say what else went wrong.
+    ``sent`` are messages to users by what became of them since ``last``, when the admins were last told; ``deeds``
+    likewise. ``troubled`` are those that were refused, or are in doubt, and ``waiting`` those that are still to be
+    sent. ``errors`` say what else went wrong, and ``missed`` which windows of missed runs were judged as well.
     """
 
     cluster: str
     seen: Audited
     fates: tuple[Fate, ...]
+    last: datetime
+    deeds: tuple[Deed, ...]
     sent: Mapping[str, int]
     troubled: tuple[Letter, ...]
     waiting: tuple[Letter, ...]
     errors: tuple[str, ...]
     mode: str
+    missed: str = ""
+
+
+def see_it(finding: Finding, since: datetime) -> tuple[str, ...]:
+    """Return commands by which the user whom a finding is about sees it, who may be shut out of the site's store."""
+    jobs = dict.fromkeys(line.job_id for line in finding.jobs)
+    shown = tuple(f"colloc job {shlex.quote(job)}" for job in list(jobs)[:_SEEN_JOBS])
+    return shown if finding.about == JOB else (*shown, f"colloc me --since {since.isoformat(timespec='minutes')}")
 
 
 def digest_maker(templates: str) -> Callable[[str, Any], tuple[str, str]]:
-    """Return what makes the two bodies, plain and HTML, of the mail USER or ADMIN from what it says.
+    """Return what makes the two bodies, plain and HTML, of the mail USER, ADMIN or DEED from what it says.
 
     Raises:
         ConfigError: a site's template that cannot be read; when a mail is made, one that does not render.
@@ -96,6 +133,8 @@ def digest_maker(templates: str) -> Callable[[str, Any], tuple[str, str]]:
         "at": _at,
         "short": _short,
         "table": _table,
+        "judged": judged_of,
+        "at_least": at_least,
         "days": lambda days: in_words(days * 86_400),
     }
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What audit rules found, for people and for programs."""
 
+import csv
+import io
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -8,7 +10,7 @@ from typing import NamedTuple
 
 from slurm_colloc.audited import Finding
 from slurm_colloc.measured import GroupUsage
-from slurm_colloc.report.text import printable, stamp
+from slurm_colloc.report.text import inert, printable, stamp
 from slurm_colloc.units import counted
 
 SCHEMA = 2
@@ -18,7 +20,8 @@ class Audited(NamedTuple):
     """What was looked at: the window, all runs with a GPU in it, and for each rule (rows in its scope, rows judged).
 
     ``accounted`` names rules that judge by the accounting, without a measurement. ``visible`` says whose jobs these
-    are, where they are not everybody's.
+    are, where they are not everybody's. ``running`` names rules about jobs that run, and ``stale`` says why it is
+    not known which do, empty where it is.
     """
 
     since: datetime
@@ -27,6 +30,8 @@ class Audited(NamedTuple):
     rules: Mapping[str, tuple[int, int]]
     visible: str
     accounted: tuple[str, ...] = ()
+    running: tuple[str, ...] = ()
+    stale: str = ""
 
     @property
     def judged(self) -> int:
@@ -35,15 +40,28 @@ class Audited(NamedTuple):
         return max(measured or [judged for _, judged in self.rules.values()], default=0)
 
     @property
+    def unknown(self) -> bool:
+        """Return whether that nothing was found would say nothing; that no job runs is known, unless ``stale``."""
+        idle = bool(self.rules) and all(name in self.running and not rows for name, (rows, _) in self.rules.items())
+        return bool(self.stale) or not (self.judged or idle)
+
+    @property
     def blind(self) -> list[str]:
         """Return the rules that could judge nothing of what was in their scope."""
         return [name for name, (rows, judged) in self.rules.items() if rows and not judged]
 
 
-def as_json(seen: Audited, findings: Sequence[Finding]) -> str:
-    """Return findings as JSON, with what they are of."""
-    shown = {
-        "schema": SCHEMA,
+def as_json(looks: Sequence[tuple[Audited, Sequence[Finding]]]) -> str:
+    """Return findings as JSON, with what they are of; windows of missed runs, before the last one, stand apart."""
+    *missed, (seen, findings) = looks
+    shown = {"schema": SCHEMA, **_shown(seen, findings)}
+    if missed:
+        shown["missed"] = [_shown(*look) for look in missed]
+    return json.dumps(shown, indent=2) + "\n"
+
+
+def _shown(seen: Audited, findings: Sequence[Finding]) -> dict[str, object]:
+    return {
         "since": seen.since.isoformat(),
         "until": seen.until.isoformat(),
         "runs": seen.whole.jobs,
@@ -51,9 +69,9 @@ def as_json(seen: Audited, findings: Sequence[Finding]) -> str:
         "coverage_pct": seen.whole.coverage_pct,
         "rules": {name: {"rows": rows, "judged": judged} for name, (rows, judged) in seen.rules.items()},
         "visible": seen.visible,
+        "stale": seen.stale,
         "findings": [{**finding._asdict(), "jobs": [line._asdict() for line in finding.jobs]} for finding in findings],
     }
-    return json.dumps(shown, indent=2) + "\n"
 
 
 def as_text(seen: Audited, findings: Sequence[Finding]) -> str:
@@ -68,13 +86,45 @@ def as_text(seen: Audited, findings: Sequence[Finding]) -> str:
     )
     if seen.blind:
         lines.append(f"nothing could be judged by {', '.join(seen.blind)}\n")
+    if seen.stale:
+        lines.append(f"{seen.stale}\n")
     if seen.visible:
         lines.append(f"{printable(seen.visible)}\n")
     return "".join(lines)
 
 
+def as_csv(looks: Sequence[tuple[Audited, Sequence[Finding]]]) -> str:
+    """Return a row for each finding; what a spreadsheet would run as a formula is quoted with an apostrophe."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["since", "until", *Finding._fields])
+    for seen, findings in looks:
+        ends = [seen.since.isoformat(), seen.until.isoformat()]
+        writer.writerows([*ends, *_cells(finding)] for finding in findings)
+    return out.getvalue()
+
+
+def _cells(finding: Finding) -> list[object]:
+    excluded = "; ".join(f"{number} {why}" for why, number in finding.excluded)
+    jobs = " ".join(line.job_id for line in finding.jobs)
+    row = finding._asdict() | {"methods": " and ".join(finding.methods), "excluded": excluded, "jobs": jobs}
+    return [inert(value) if isinstance(value, str) else value for value in row.values()]
+
+
+def judged_of(finding: Finding) -> str:
+    """Return of how many runs a finding's subject had enough is known, and why of the others it is not."""
+    if finding.judged is None:
+        return ""
+    others = "; ".join(f"{number} not: {why}" for why, number in finding.excluded)
+    return f"{finding.judged} of {finding.judged + sum(number for _, number in finding.excluded)}" + (
+        f" ({others})" if others else ""
+    )
+
+
 def _lines(finding: Finding) -> str:
+    judged = judged_of(finding)
     return (
         f"{finding.rule} {finding.severity}: {printable(finding.subject)}: {printable(finding.evidence)}\n"
-        f"    do: {printable(finding.remedy)}\n    see: {printable(finding.reproduce)}\n"
+        + f"    judged: {judged}\n" * bool(judged)
+        + f"    do: {printable(finding.remedy)}\n    see: {printable(finding.reproduce)}\n"
     )

@@ -99,7 +99,7 @@ def _run_lines(story: RunStory, of: JobStory, signs: str) -> Iterator[str]:
         if story.evidence and slurm.start_s is not None and slurm.end_s is not None:
             yield from _by_evidence(slurm.end_s - slurm.start_s, decision, story.evidence)
         elif given:
-            yield titled("used", "not known yet: the samples of its nodes come with the next 'colloc ingest'")
+            yield titled("used", "not known here: samples of its nodes, where there are any, come with 'colloc ingest'")
     if story.advice.fit:
         yield titled("would fit", printable(story.advice.fit))
     if decision:

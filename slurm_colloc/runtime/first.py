@@ -33,6 +33,7 @@ from slurm_colloc.runtime.again_record import (
     write_outcome,
 )
 from slurm_colloc.runtime.spec import parse_array
+from slurm_colloc.slurm.unfiltered import unfiltered
 from slurm_colloc.units import whole
 
 _REST, _SIZED, _COMMIT = "rest", "sized", "committed"
@@ -171,16 +172,11 @@ def _tasks(job_id: str, config: SiteConfig) -> tuple[Task, ...]:
 
 
 def _ask(question: Sequence[str], config: SiteConfig) -> str:
-    return ask(question, config.timeouts.ask_slurm_s, _unfiltered()).decode(errors="surrogateescape")
+    return ask(question, config.timeouts.ask_slurm_s, unfiltered(os.environ)).decode(errors="surrogateescape")
 
 
 def _scancel(config: SiteConfig, *words: str) -> bool:
-    return run(("scancel", *words), config.timeouts.ask_slurm_s, _unfiltered()).status == 0
-
-
-def _unfiltered() -> dict[str, str]:
-    """Return the environment without what lets squeue and scancel pass over jobs (SQUEUE_PARTITION, SCANCEL_NAME)."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("SQUEUE_", "SCANCEL_"))}
+    return run(("scancel", *words), config.timeouts.ask_slurm_s, unfiltered(os.environ)).status == 0
 
 
 def parse_tasks(text: str) -> tuple[Task, ...]:

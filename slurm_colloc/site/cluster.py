@@ -73,7 +73,10 @@ def look(client: SlurmClient, gpus: Sequence[NodeGpus] = ()) -> Cluster:
     nodes = tuple(node._replace(shares=shares.get(node.name, ())) for node in client.nodes())
     strange = sorted({item.node for item in gpus} - {node.name for node in nodes})
     if strange:
-        raise InputError(f"the cluster has no node '{strange[0]}', of which GPUs were read")
+        raise InputError(
+            f"the cluster has no node '{strange[0]}', of which GPUs were read; say by --node what Slurm calls it "
+            "('sinfo -N'), and read them again"
+        )
     found = Cluster(
         release, settings, nodes, client.partitions(), _plugin_options(client, release), None, "", tuple(gpus)
     )

@@ -11,6 +11,8 @@ from slurm_colloc.gpu.reader import GpuUnit
 from slurm_colloc.kinds import fits
 from slurm_colloc.site.cluster import NodeGpus
 
+SCHEMA = 1
+
 
 def this_node(environment: Mapping[str, str]) -> str:
     """Return what Slurm calls the node that this runs on: its host's short name, where no job says better."""
@@ -41,7 +43,8 @@ def read_driver(node: str, reader: str, devices: str, environment: Mapping[str, 
 def to_json(gpus: NodeGpus) -> str:
     """Return the text of a file for ``parse_gpus_file``."""
     units = [unit._asdict() for unit in gpus.units]
-    return json.dumps({"node": gpus.node, "complete": gpus.complete, "units": units}, indent=1) + "\n"
+    table = {"schema": SCHEMA, "node": gpus.node, "complete": gpus.complete, "units": units}
+    return json.dumps(table, indent=1) + "\n"
 
 
 def load_gpus_file(path: str) -> NodeGpus:
@@ -70,6 +73,8 @@ def parse_gpus_file(text: str, source: str) -> NodeGpus:
         node, complete, units = table["node"], table["complete"], [GpuUnit(**item) for item in table["units"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise GpuError(f"{wrong}: {error!r}") from error
+    if table.get("schema", SCHEMA) != SCHEMA:  # without one: before it was numbered
+        raise GpuError(f"{wrong} in this release: schema '{table['schema']}' and not {SCHEMA}; print it anew")
     if not (fits(node, str) and isinstance(complete, bool)):
         raise GpuError(f"{wrong}: node '{node}'")
     for unit in units:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from slurm_colloc.config import Pool, SiteConfig
+from slurm_colloc.gpu.mig import model_named
 from slurm_colloc.site.cluster import Cluster, has_gpus, with_gpus
 from slurm_colloc.site.pools import absent
 from slurm_colloc.site.shapes import shapes_of
@@ -37,7 +38,10 @@ def gaps(config: SiteConfig) -> list[str]:
         if pool.sm_count is None or (pool.gpu_mem_mib is None and shares):
             missing = " and ".join(key for key in ("sm_count", "gpu_mem_mib") if getattr(pool, key) is None)
             what = "no job" if pool.sm_count is None else "no share"
-            how = "'site init --gpu' may know them, 'site init --gpus' does"
+            if pool.gpu_model and not model_named(pool.gpu_model):
+                how = f"no card in our table is named '{pool.gpu_model}'; give the driver's, or use --gpus FILE"
+            else:
+                how = "'site init --gpu' may know them, 'site init --gpus' does"
             found.append(f"pool '{pool.name}': {what} is placed without its {missing}; {how}")
         elif not (pool.slice or shares):
             found.append(f"pool '{pool.name}': no slices, mps or shard, so jobs get whole GPUs")

@@ -55,6 +55,10 @@ def _earlier(config: SiteConfig, host: Host) -> Iterable[Place]:
 def _of_site(config: SiteConfig) -> Iterable[Place]:
     for name in STATE_FOLDERS:
         yield Place(os.path.join(config.paths.state, name), "shared", "paths.state: what was measured and decided")
+    yield Place(config.audit_folder, "the one host that ingests", "what audits remember, and mails that wait")
+    for outlet in (config.notices.json_lines, config.notices.textfile):
+        if outlet:
+            yield Place(outlet, "the one host that ingests", "what 'colloc audit run --notify' writes")
     yield Place(journal_folder(config), "GPU nodes", "the nodes' journals")
     if config.paths.decisions:
         yield Place(config.paths.decisions, "shared", "paths.decisions: a folder of each user's")

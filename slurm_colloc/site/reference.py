@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reference of site.toml, from the schema."""
 
+from collections.abc import Mapping
 from typing import Any, get_args, get_origin
 
 from slurm_colloc.config import SiteConfig
@@ -20,10 +21,24 @@ def _reference_rows(schema: Any, prefix: str) -> list[str]:
     for key, kind in schema.__annotations__.items():
         inner = get_args(kind)[0] if get_origin(kind) is tuple else kind
         if hasattr(inner, "_fields"):
+            if said := DOCUMENTATION.get(prefix + key):
+                section = f"[{prefix}{key}]" if inner is kind else f"[[{prefix}{key}]]"
+                rows.append(f"| `{section}` | section | | {said} |")
             rows += [*_reference_rows(inner, f"{prefix}{key}.")]
             continue
-        default = repr(schema._field_defaults[key]) if key in schema._field_defaults else "required"
-        name = kind.__name__ if isinstance(kind, type) and get_origin(kind) is None else str(kind)
-        shown = name.replace("|", "or")
-        rows.append(f"| `{prefix}{key}` | {shown} | `{default}` | {DOCUMENTATION[prefix + key]} |")
+        default = _shown(schema._field_defaults[key]) if key in schema._field_defaults else "required"
+        # What stands in angle brackets would be HTML to Markdown.
+        meaning = DOCUMENTATION[prefix + key].replace("<", "\\<")
+        rows.append(f"| `{prefix}{key}` | {_kind(kind)} | `{default}` | {meaning} |")
     return rows
+
+
+def _kind(kind: Any) -> str:
+    if get_origin(kind) is Mapping:
+        return f"table of {_kind(get_args(kind)[1])}"
+    name = kind.__name__ if isinstance(kind, type) and get_origin(kind) is None else str(kind)
+    return name.replace("|", "or")
+
+
+def _shown(default: Any) -> str:
+    return repr(dict(default)) if isinstance(default, Mapping) else repr(default)

@@ -138,6 +138,8 @@ FILES = (
     SiteFile("colloc-compact.timer", f"{_UNITS}/colloc-compact.timer", _ONE_HOST, Needs.NOTHING, has_agent),
     SiteFile("colloc-audit.service", f"{_UNITS}/colloc-audit.service", _ONE_HOST, Needs.NOTHING, has_agent),
     SiteFile("colloc-audit.timer", f"{_UNITS}/colloc-audit.timer", _ONE_HOST, Needs.NOTHING, has_agent),
+    SiteFile("colloc-audit-jobs.service", f"{_UNITS}/colloc-audit-jobs.service", _ONE_HOST, Needs.NOTHING, has_agent),
+    SiteFile("colloc-audit-jobs.timer", f"{_UNITS}/colloc-audit-jobs.timer", _ONE_HOST, Needs.NOTHING, has_agent),
     SiteFile("colloc.cron", "/etc/cron.d/colloc", _ONE_HOST, Needs.NOTHING, is_site),
     SiteFile("colloc.logrotate", "/etc/logrotate.d/colloc", _ONE_HOST, Needs.NOTHING, is_site),
     SiteFile(CRONTAB, "", "a login node", Needs.NOTHING, lambda config: not is_site(config)),
@@ -230,6 +232,7 @@ def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
         "mps_by_prolog": _mps_by_prolog(config),
         "runs_mps": runs_mps(config),
         "agent": has_agent(config),
+        "audit": config.audit_folder,
         "audit_files": [path for path in (config.notices.textfile, config.notices.json_lines) if path],
         "spank": has_spank(config),
         "spank_plugin": SPANK_PLUGIN,
@@ -345,7 +348,7 @@ def _check_node(group: Alike) -> None:
 def _paths(config: SiteConfig, host: Host) -> Iterable[tuple[str, str]]:
     yield from ((f"paths.{key}", getattr(config.paths, key)) for key in ("state", "journal", "decisions"))
     yield "mail.program", config.mail.program
-    yield from ((f"notices.{key}", getattr(config.notices, key)) for key in ("textfile", "json_lines"))
+    yield from ((f"notices.{key}", getattr(config.notices, key)) for key in ("state", "textfile", "json_lines"))
     yield from (("--prefix", host.prefix), ("the site file", host.site_file), ("--slurm-conf", host.slurm_conf))
 
 

@@ -22,6 +22,7 @@ from slurm_colloc.slurm.parse import (
     parse_states,
 )
 from slurm_colloc.slurm.site_options import listed_options
+from slurm_colloc.slurm.unfiltered import unfiltered
 
 if TYPE_CHECKING:
     from slurm_colloc.slurm.accounted import Accounted
@@ -60,9 +61,8 @@ class CliClient:
 
     def __init__(self, timeout_s: float, environment: Mapping[str, str] | None = None) -> None:
         self._timeout_s = timeout_s
-        given = os.environ if environment is None else environment
-        # By these a user narrows what squeue and sinfo show him: a job that is not shown would not be there.
-        self._environment = {name: one for name, one in given.items() if not name.startswith(("SQUEUE_", "SINFO_"))}
+        # A job that is not shown would not be there.
+        self._environment = unfiltered(os.environ if environment is None else environment)
 
     def _ask(self, *argv: str) -> str:
         return ask(argv, self._timeout_s, self._environment).decode(errors="surrogateescape")

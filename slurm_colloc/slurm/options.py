@@ -7,7 +7,7 @@ The scanner is GNU getopt_long with sbatch's own option string ("+..."): it stop
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.errors import UnsureError
+from slurm_colloc.errors import UnsureError, nearest
 from slurm_colloc.slurm.option_tables import (
     DEADLY_VARIABLES,
     EARLY_VARIABLES,
@@ -101,11 +101,12 @@ def unsure(what: str) -> UnsureError:
     return UnsureError(what)
 
 
-def match_long(name: str, word: str, table: tuple[Option, ...]) -> Option:
+def match_long(name: str, word: str, table: tuple[Option, ...], own: Collection[str] = ()) -> Option:
     """Find the option meant by a long name or by a unique beginning of it.
 
     getopt_long forgives an abbreviation that fits only spellings of one option; no table holds such a pair (a unit test
-    says so), hence more than one fit is ambiguous.
+    says so), hence more than one fit is ambiguous. Of csub's ``own``, which are written out in full, the one that was
+    meant is named.
     """
     fits = []
     for option in table:
@@ -116,7 +117,7 @@ def match_long(name: str, word: str, table: tuple[Option, ...]) -> Option:
     if len(fits) == 1:
         return fits[0]
     if not fits:
-        raise unsure(f"option '{word}' is unknown")
+        raise unsure(f"option '{word}' is unknown{nearest(f'--{name}', (f'--{one}' for one in own), '')}")
     raise unsure(f"option '{word}' is ambiguous: " + ", ".join(f"'--{option.name}'" for option in fits))
 
 
@@ -142,7 +143,7 @@ def _long(cursor: _Words, table: tuple[Option, ...], own: dict[str, Option]) -> 
     word = cursor.words[index]
     cursor.at += 1
     name, equals, rest = word[2:].partition("=")
-    option = own.get(name) or match_long(name, cursor.where(index) + word, table)
+    option = own.get(name) or match_long(name, cursor.where(index) + word, table, own)
     if option.argument == "none" and equals:
         raise unsure(f"option '{cursor.where(index)}{word}' does not take a value")
     if equals:  # sbatch takes "--nice=" for "--nice"

@@ -31,6 +31,8 @@ OWN_OPTIONS = (
     Option("explain", "", "none", ""),
     Option("format", "", "required", ""),
 )
+# Options of sbatch that end it before it reads a script.
+NO_SUBMISSION = ("help", "usage", "version")
 _NEWEST_RELEASE = max(SBATCH_OPTIONS)
 
 
@@ -99,3 +101,20 @@ def wants_pack(command_line: CommandLine, script: Script | None = None) -> bool:
     """Return whether the tasks of the array are to be packed."""
     asking = ("pack", "pack-tasks", "pack-jobs", "shared-loader")
     return any(own_option(name, command_line, script) is not None for name in asking)
+
+
+def misused(command_line: CommandLine, dry_run: bool) -> str:
+    """Return what is wrong with csub's own options where going on would do what nobody meant."""
+    form, hint = (own_option(name, command_line, None) for name in ("format", "gpu-footprint"))
+    # With no script left the next step would be to wait for one on standard input.
+    if hint is not None and "=" not in hint and reads_stdin(command_line):
+        return f"--gpu-footprint took '{hint}' as its value; write --gpu-footprint=mem=9G,sm=30"
+    if form not in (None, "json", "script"):
+        return f"--format={form} is not known; choose script or json"
+    return "--format is for --dry-run" if form and not dry_run else ""
+
+
+def reads_stdin(command_line: CommandLine) -> bool:
+    """Return whether sbatch would read the script on standard input."""
+    elsewhere = any(option.name in ("wrap", *NO_SUBMISSION) for option in command_line.options)
+    return command_line.script is None and not elsewhere

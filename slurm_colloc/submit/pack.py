@@ -33,6 +33,7 @@ from slurm_colloc.submit.pack_shape import (
 from slurm_colloc.submit.plan import Packed, Part, Plan, Slurm, reason_switched_off
 from slurm_colloc.submit.render import pack_block, quote
 from slurm_colloc.submit.request import build_request
+from slurm_colloc.submit.submission import Submission
 
 # What sbatch calls the output of an array's task.
 _OUTPUT = "slurm-%A_%a.out"
@@ -165,18 +166,18 @@ def _read(
         raise UnsureError(f"sbatch of Slurm '{release}' is not known to this release of csub")
     table = option_table(release, config)
     script = read_script(text, table, release, SCRIPT_OPTIONS)
-    components = effective_components(script, read_environment(environ, table, release), command_line)
-    [given, *others] = components
-    if others:
+    components = tuple(effective_components(script, read_environment(environ, table, release), command_line))
+    if len(components) > 1:
         raise UnsureError("a pack has no heterogeneous components")
     switched_off = reason_switched_off([own_option("colloc", command_line, script)], config)
-    request = build_request(given, script, text, name, script_args, config, environ=environ)
+    submission = Submission(text, name, script, components, table)
+    request = build_request(submission, 0, (None, script_args), config, environ)
     if not request.gpu_count:
         raise InputError("a pack needs a GPU; say --gres=gpu:1")
     footprint, notes = footprint_of(
         request, text, own_option("gpu-footprint", command_line, script), config, slurm.job_states, environ, anyway=True
     )
-    return Asked(command_line, environ, given, script, text, request, footprint, switched_off, (), ()), notes
+    return Asked(command_line, environ, components[0], script, text, request, footprint, switched_off, (), ()), notes
 
 
 def _plan_anyway(asked: Asked, tasks: int, most: int, notes: tuple[str, ...], config: SiteConfig, slurm: Slurm) -> Plan:

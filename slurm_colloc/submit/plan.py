@@ -111,6 +111,16 @@ class Plan(NamedTuple):
         return all(part.placement.as_asked for part in self.parts)
 
 
+class _Case(NamedTuple):
+    """A submission, and what decides about it."""
+
+    command_line: CommandLine
+    environ: Mapping[str, str]
+    submission: Submission
+    config: SiteConfig
+    slurm: Slurm
+
+
 def make_plan(
     command_line: CommandLine,
     environ: Mapping[str, str],
@@ -135,36 +145,27 @@ def make_plan(
     """
     submission = read_submission(command_line, environ, stdin, config)
     text, _, script, components, table = submission
+    case = _Case(command_line, environ, submission, config, slurm)
     # In order: of two reasons it is the first that is recorded, whatever the hashes of this run.
     wishes = [own_option("colloc", command_line, script, number) for number in range(len(components))]
     switched_off = reason_switched_off(wishes, config)
     fixed = reason_to_keep_text(text, script.interpreter if script else "")
-    # What was free when a job was submitted nobody can tell afterwards.
-    shadow = config.policy == "shadow"
-    shown = shadow or any(own_option(name, command_line, None) is not None for name in ("explain", "dry-run"))
     packs = wants_pack(command_line, script)
     parts: list[Part] = []
     notes: list[str] = []
-    alone = packs and script is not None
     for number in range(len(components)):
-        request, footprint, said = _needed(command_line, environ, submission, number, config, slurm, anyway=alone)
+        part, said = _part(case, number, switched_off, fixed, because, alone=packs and script is not None)
+        parts.append(part)
         notes += said
-        access = access_of(request, footprint, config, partial(slurm.limits, config.cluster))
-        # A pack has whole GPUs; of a job of several components all parts start at once.
-        waits = None if alone or switched_off or len(components) > 1 else outlook(config, slurm.free, wanted=shown)
-        placement = _leave(place(request, footprint, config, access, waits), switched_off, fixed)
-        if because:
-            placement = placement._replace(reasons=(because, *placement.reasons))
-        parts.append(Part(request, footprint, placement))
     if packs:
-        found = _packed(command_line, environ, submission, parts, switched_off, config, slurm)
+        found = _packed(case, parts, switched_off)
         if isinstance(found, Plan):
             return found._replace(notes=(*notes, *found.notes), wish=_told(wishes))
         notes.append(f"not packed: {found}")
     body = None
     if len(parts) == 1:
         parts[0], body = _rewritten(submission, parts[0], switched_off, fixed, config)
-    if shadow:
+    if config.policy == "shadow":
         parts = [part._replace(placement=_withheld(part.placement)) for part in parts]
     argv, script_at = overridden(command_line, [(part.request.gpu_style, part.placement) for part in parts], table)
     join, first = _join(command_line, script), _first(command_line, script)
@@ -173,27 +174,32 @@ def make_plan(
     return plan._replace(join=join, trace=trace, first=first, wish=_told(wishes))
 
 
-def _needed(
-    command_line: CommandLine,
-    environ: Mapping[str, str],
-    submission: Submission,
-    number: int,
-    config: SiteConfig,
-    slurm: Slurm,
-    *,
-    anyway: bool,
-) -> tuple[JobRequest, Footprint, tuple[str, ...]]:
-    """Return what a component asks for, what it needs, and what there is to say of that."""
-    text, name, script, components, _ = submission
-    all_of_them = components if len(components) > 1 else ()
-    request = build_request(
-        *(components[number], script, text, name, command_line.script_args, config, number, all_of_them, environ),
-        command_line.script,
+def _part(
+    case: _Case, number: int, switched_off: str, fixed: str, because: str, *, alone: bool
+) -> tuple[Part, tuple[str, ...]]:
+    """Return a component's part of the plan, and what there is to say of what it needs.
+
+    ``alone`` says that it is to be a pack, which has whole GPUs.
+    """
+    command_line, environ, submission, config, slurm = case
+    called = command_line.script, command_line.script_args
+    request = build_request(submission, number, called, config, environ)
+    hint = own_option("gpu-footprint", command_line, submission.script, number)
+    traced = _is_traced(command_line, submission.script, number)
+    footprint, said = footprint_of(
+        request, submission.text, hint, config, slurm.job_states, environ, anyway=alone, traced=traced
     )
-    hint = own_option("gpu-footprint", command_line, script, number)
-    traced = _is_traced(command_line, script, number)
-    found = footprint_of(request, text, hint, config, slurm.job_states, environ, anyway=anyway, traced=traced)
-    return request, *found
+    access = access_of(request, footprint, config, partial(slurm.limits, config.cluster))
+    # What was free when a job was submitted nobody can tell afterwards.
+    asks = any(own_option(name, command_line, None) is not None for name in ("explain", "dry-run"))
+    shown = config.policy == "shadow" or asks
+    # Of a job of several components all parts start at once.
+    whole = alone or switched_off or len(submission.components) > 1
+    waits = None if whole else outlook(config, slurm.free, wanted=shown)
+    placement = _leave(place(request, footprint, config, access, waits), switched_off, fixed)
+    if because:
+        placement = placement._replace(reasons=(because, *placement.reasons))
+    return Part(request, footprint, placement), said
 
 
 def _is_traced(command_line: CommandLine, script: Script | None, number: int) -> bool:
@@ -240,16 +246,9 @@ def _first(command_line: CommandLine, script: Script | None) -> str:
     return "probe" if probe is not None else {None: "", "": "canary", "off": "off"}[canary]
 
 
-def _packed(
-    command_line: CommandLine,
-    environ: Mapping[str, str],
-    submission: Submission,
-    parts: Sequence[Part],
-    switched_off: str,
-    config: SiteConfig,
-    slurm: Slurm,
-) -> Plan | str:
+def _packed(case: _Case, parts: Sequence[Part], switched_off: str) -> Plan | str:
     """Return the plan of the tasks as a pack, or why they go as the array they are."""
+    command_line, environ, submission, config, slurm = case
     text, _, script, components, _ = submission
     if script is None:
         return "it is a command of --wrap"

@@ -8,10 +8,10 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, UnsureError
 from slurm_colloc.history.signature import Signature, apart_by, command_signature, names_from_outside, signature
 from slurm_colloc.model import Gres, JobRequest
-from slurm_colloc.slurm.directives import Script
 from slurm_colloc.slurm.gres import parse_gpus, parse_gres
 from slurm_colloc.slurm.options import Given, value_of
 from slurm_colloc.submit.reasons import reasons_against_share, reasons_untouchable, step_gpus
+from slurm_colloc.submit.submission import Submission
 from slurm_colloc.units import time_limit_min
 
 _STYLES = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
@@ -22,45 +22,32 @@ _SHAPES_CORES = frozenset(
 
 
 def build_request(
-    given: Mapping[str, Given],
-    script: Script | None,
-    text: bytes,
-    script_name: str,
-    script_args: Sequence[str],
+    submission: Submission,
+    number: int,
+    called: tuple[str | None, Sequence[str]],
     config: SiteConfig,
-    number: int = 0,
-    components: Sequence[Mapping[str, Given]] = (),
-    environ: Mapping[str, str] | None = None,
-    script_path: str | None = None,
+    environ: Mapping[str, str],
 ) -> JobRequest:
-    """Return the request that decides a component's placement.
+    """Return the request that decides the placement of component ``number`` of a submission.
 
-    Args:
-        given: the options in force, by canonical name.
-        script: the script as read; None for --wrap, whose text sbatch makes itself.
-        text: the script's bytes, or the command given to --wrap.
-        script_name: what sbatch will call the job unless told otherwise.
-        script_args: the script's own arguments.
-        config: the site.
-        number: which of several components this is.
-        components: the options in force of all of them; empty for a job of one.
-        environ: of the submission, which the job gets as far as --export says.
-        script_path: as it was given; None where there is none.
+    ``called`` are the script's path as it was given (None where there is none) and its own arguments.
 
     Raises:
         UnsureError: the GPU request or the time limit is outside its grammar.
     """
+    text, name, script, components, _ = submission
+    given = components[number]
+    all_of_them = components if len(components) > 1 else ()
     styles = [style for style in _STYLES if style in given and _gpus(style, given[style].value)]
     gres = tuple(gres for style in styles for gres in _gpus(style, given[style].value))
-    gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
     steps = step_gpus(text)
     tasks = _count(given, "ntasks") or _count(given, "ntasks-per-node") or None
     folder = os.path.join(os.getcwd(), value_of(given, "chdir"))
     names = apart_by(config.cluster, number, tasks)
-    known_by, command = _known_by(given, text, (script_path, script_args), gpu_count, names, environ or {}, folder)
+    known_by, command = _known_by(given, text, called, gres, names, environ, folder)
     return JobRequest(
-        name=value_of(given, "job-name") if "job-name" in given else script_name,
-        script_args=tuple(script_args),
+        name=value_of(given, "job-name") if "job-name" in given else name,
+        script_args=tuple(called[1]),
         interpreter=script.interpreter if script else "",
         partitions=_partitions(given),
         account=value_of(given, "account"),
@@ -78,9 +65,9 @@ def build_request(
         array="array" in given,
         signature=known_by.text,
         numbers=known_by.names,
-        no_share=tuple(reasons_against_share(given, text, steps, len(components), config)),
+        no_share=tuple(reasons_against_share(given, text, steps, len(all_of_them), config)),
         untouchable=tuple(reasons_untouchable(given, gres, styles, steps, config)),
-        components=tuple(_partitions(other) for other in components),
+        components=tuple(_partitions(other) for other in all_of_them),
         origins=tuple((option.name, option.origin) for option in given.values()),
         command=command,
         folder=folder,
@@ -91,13 +78,14 @@ def _known_by(
     given: Mapping[str, Given],
     text: bytes,
     called: tuple[str | None, Sequence[str]],
-    gpu_count: int,
+    gres: Sequence[Gres],
     names: Sequence[str],
     environ: Mapping[str, str],
     folder: str,
 ) -> tuple[Signature, str]:
     """Return what earlier runs of a job are known by, and what those are whose script is not known (empty: none)."""
     path, arguments = called
+    gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
     exported, handed = _exported(given, environ), _handed(given)
     known_by = signature(text, arguments, gpu_count, names, exported, folder, handed=handed)
     # Which values past jobs of the command found in such variables nobody kept.

@@ -45,7 +45,7 @@ def install(lab: Lab, checkout: Path, say: Callable[[str], None]) -> float:
             do(lab.command([interpreter(lab), "-m", "venv", "--without-pip", venv]))
         argv = pip_install(lab, venv)
         do([*argv, "--force-reinstall", "--no-deps", str(wheel)])
-        do([*argv, f"{wheel}[slurm-engine]"])
+        do([*argv, f"{wheel}[scale-out]"])
     let_all_read(venv)
     seconds = time.monotonic() - began
     say(f"installed in {venv} in {seconds:.1f} s")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.audit.act import act
+from slurm_colloc.audit.act import act, in_words
 from slurm_colloc.audit.state import opened
 from slurm_colloc.audited import JOB, Finding
 from slurm_colloc.config_audit import Notices
@@ -45,25 +45,32 @@ def test_the_run_that_was_found_is_acted_on_and_no_other(
     def running(job: str) -> None:
         wait_for(lambda: told(job, "%T") == ["RUNNING"], f"job {job} does not run")
 
-    single, array, held = submit(), submit("--array=1-2"), submit("--requeue")
-    for job in (single, f"{array}_1", f"{array}_2", held):
+    single, array, held, fixed = submit(), submit("--array=1-2"), submit("--requeue"), submit("--no-requeue")
+    for job in (single, f"{array}_1", f"{array}_2", held, fixed):
         running(job)
     with opened(str(tmp_path)) as state:
+
+        def acts(one: Finding) -> str:
+            return in_words(act(state, one, config, lambda acted: None))
+
         for other in (
             found(single, user="bob"),
             found(single, cluster="another"),
             found(single)._replace(jobs=(found(single).jobs[0]._replace(start_s=1.0),)),
         ):
-            assert "failed" in act(state, other, config)
+            assert "failed" in acts(other)
         assert told(single, "%T") == ["RUNNING"]
-        assert act(state, found(f"{array}_1"), config) == "cancel: done"
+        assert acts(found(f"{array}_1")) == "cancel: done"
         wait_for(lambda: told(f"{array}_1", "%T")[:1] == ["CANCELLED"])
         assert told(f"{array}_2", "%T") == ["RUNNING"]
-        assert act(state, found(single), config) == "cancel: done"
+        assert acts(found(single)) == "cancel: done"
         wait_for(lambda: told(single, "%T") == ["CANCELLED"])
-        assert "does not run any more" in act(state, found(f"{array}_2", subject=single), config)
+        assert "does not run any more" in acts(found(f"{array}_2", subject=single))
         config = config._replace(notices=Notices(action="hold"))
-        assert act(state, found(held), config) == "hold: done"
+        assert acts(found(held)) == "hold: done"
         wait_for(lambda: told(held, "%T") == ["PENDING"])
+        # Slurm requeues no job that forbids it; that is known, and not tried at each run.
+        assert "is impossible for this job, and not tried again" in acts(found(fixed))
+        assert told(fixed, "%T") == ["RUNNING"]
         assert "HELD" in told(held, "%r")[0].upper() or "held" in " ".join(told(held, "%r"))
-    lab.run(["scancel", array, held], check=True)
+    lab.run(["scancel", array, held, fixed], check=True)

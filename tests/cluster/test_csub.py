@@ -152,7 +152,7 @@ def test_what_is_left_alone_and_why(alice: User, lines: str, reason: str) -> Non
 def test_a_dry_run_submits_nothing(alice: User) -> None:
     before = alice.jobs()
     shown = json.loads(alice.run("csub", SMALL, "--dry-run", "--format=json", alice.script(GPU_JOB)).stdout)
-    assert set(shown) == {"request", "footprint", "placement", "components", "script", "sbatch_argv"}
+    assert set(shown) == {"schema", "request", "footprint", "placement", "components", "script", "sbatch_argv"}
     assert shown["placement"]["gres"] == f"gpu:{SLICE}_1g.10gb:1"
     assert shown["script"] == GPU_JOB
     assert alice.run("csub", "--dry-run", "--no-such-option", "train.sh").returncode == 2

@@ -200,7 +200,7 @@ def test_what_a_pack_uses_is_nobodys_evidence(lab: Lab) -> None:
         assert run["allocated_gpu_hours"] == pytest.approx(run["held_gpu_hours"], rel=0.2)
         assert "no earlier run of this job is known" in bob.run("csub", "--dry-run", "--explain", script).stderr
         assert "no earlier run of this job is known" in bob.run("csub", "--dry-run", "--pack", script).stderr
-        assert "known for the next submission" not in bob.run("colloc", "history").stdout
+        assert "exact, from" not in bob.run("colloc", "history").stdout
         report = lab.run(["colloc", "report"], env=as_root, check=True).stdout
         assert "csub's footprints by hint, 1 runs: none measured" in report
     finally:

@@ -170,7 +170,7 @@ def _cron_lines_run(lab: Lab, out: Path, *, agent: bool) -> None:
     commands = [line.split(maxsplit=6)[6] for line in lines if " root " in line and not line.startswith("#")]
     assert [re.findall(r"colloc ([a-z]+)", command)[0] for command in commands] == [
         "ingest",
-        *([] if agent else ["compact", "audit"]),
+        *([] if agent else ["compact", "audit", "audit"]),
         "site",
         "report",
     ]

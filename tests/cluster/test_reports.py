@@ -65,7 +65,7 @@ def test_a_jobs_story_from_its_first_second_to_the_next_submission(lab: Lab, sit
     assert fresh.returncode == 0, fresh.stderr
     assert f"job {job} 'story.sh' of alice, RUNNING\n" in fresh.stdout
     assert " to now so far in partition gpu on g" in fresh.stdout
-    assert "  given      gpu:h100:1\n  used       not known yet" in fresh.stdout
+    assert "  given      gpu:h100:1\n  used       not known here" in fresh.stdout
     _top_sees(lab, alice, job, as_root)
 
     lab.wait_jobs([job])
@@ -92,7 +92,7 @@ def test_a_jobs_story_from_its_first_second_to_the_next_submission(lab: Lab, sit
     # This Slurm hides nobody's jobs, but the store is closed: bob sees what sacct tells him, and no use.
     others = bob.run("colloc", "job", job)
     assert others.returncode == 0, others.stderr
-    assert "  used       not known yet" in others.stdout
+    assert "  used       not known here" in others.stdout
     assert "SM active" not in others.stdout
     assert bob.run("colloc", "job", "999999").returncode == 2
 

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import duckdb
 
 from slurm_colloc.accounting import parquet
-from slurm_colloc.accounting.samples import RAW_DAY, SHARES, Samples, day_and_hour, typed
+from slurm_colloc.accounting.sample_tables import SHARES, typed
+from slurm_colloc.accounting.samples import RAW_DAY, Samples, day_and_hour
 from slurm_colloc.observe.attribute import MEASURED
 from tests.fakes.sacct_rows import DAY_S, GPU_NODES, PARTS, SHARDS_PER_GPU, Made
 

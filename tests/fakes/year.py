@@ -8,6 +8,7 @@ day, as after compaction. Figures of runs are drawn by the hash of their number,
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,8 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting import decisions, parquet
 from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS
-from slurm_colloc.accounting.samples import DAY, GRAINS, MINUTE, SHARES, day_and_hour, typed
+from slurm_colloc.accounting.sample_tables import HOSTS, SHARES, Table, typed
+from slurm_colloc.accounting.samples import DAY, GRAINS, MINUTE, day_and_hour
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.observe.attribute import MEASURED
 
@@ -63,7 +65,7 @@ sm_count = 42
 quantity = 4
 """
 # By unit: 700 A100s, 200 H100s, 100 slices.
-_NODE = "if(unit < 700, 'a', if(unit < 900, 'h', 'm')) || printf('%03d', unit // 8)"
+NODE = "if(unit < 700, 'a', if(unit < 900, 'h', 'm')) || printf('%03d', unit // 8)"
 _GRES = """CASE WHEN unit < 700 THEN 'gres/gpu:a100=1,gres/gpu=1' WHEN unit < 900 THEN 'gres/gpu:h100=1,gres/gpu=1'
     ELSE 'gres/gpu:a100_1g.5gb=1,gres/gpu=1' END"""
 _NAMES = "['train', 'sweep lr=3e-4,bs=8', 'bash', 'lammps-scan-014', 'eval|b', 'résumé 2']"
@@ -83,7 +85,7 @@ def make_runs(database: DuckDBPyConnection, size: Size, since_s: int) -> None:
     slot_s = size.days * DAY * UNITS // size.runs
     database.execute(f"""
         CREATE TABLE ran AS
-        SELECT number, number % {UNITS} AS unit, 1000000 + number AS id, {_NODE} AS node,
+        SELECT number, number % {UNITS} AS unit, 1000000 + number AS id, {NODE} AS node,
                printf('u%04d', ({size.users} * (hash(number, 1) % 10000 / 10000.0) ** 2)::INTEGER) AS user,
                {since_s} + number // {UNITS} * {slot_s} + (hash(number, 2) % {slot_s // 10})::BIGINT AS start_s,
                start_s + 60 + (hash(number, 3) % {slot_s * 8 // 10})::BIGINT AS end_s
@@ -91,12 +93,30 @@ def make_runs(database: DuckDBPyConnection, size: Size, since_s: int) -> None:
     """)
 
 
-def write_year(folder: Path, size: Size, since_s: int) -> int:
+class Kind(NamedTuple):
+    """Where a store differs from a plain year: who makes ``ran``, and SQL for columns of its tables.
+
+    ``on_units`` is ``ran`` with a row for each unit. Without ``hosts`` there are no rows of what jobs did besides.
+    """
+
+    make_runs: Callable[[DuckDBPyConnection, Size, int], None] = make_runs
+    on_units: str = "ran"
+    runs: Mapping[str, str] = {}
+    samples: Mapping[str, str] = {}
+    hosts: Mapping[str, str] = {}
+    decided: str = "number % 50 = 0"
+    decisions: Mapping[str, str] = {}
+
+
+PLAIN = Kind()
+
+
+def write_year(folder: Path, size: Size, since_s: int, kind: Kind = PLAIN) -> int:
     """Write the store, and return how many rows of samples it has."""
     store = Store(str(folder))
 
     def fill(database: DuckDBPyConnection, _: str) -> None:
-        make_runs(database, size, since_s)
+        kind.make_runs(database, size, since_s)
         known = {
             "cluster": f"'{CLUSTER}'",
             **dict.fromkeys(("job_id", "job_id_raw"), "id::VARCHAR"),
@@ -114,72 +134,85 @@ def write_year(folder: Path, size: Size, since_s: int) -> int:
             "gres": _GRES,
             "work_dir": "''",
             "ingested_s": str(since_s + size.days * DAY),
+            **kind.runs,
         }
-        columns = (f'{known.get(name, "NULL")}::{kind} AS "{name}"' for name, kind in ALLOCATION_COLUMNS.items())
+        columns = (f'{known.get(name, "NULL")}::{of} AS "{name}"' for name, of in ALLOCATION_COLUMNS.items())
         database.execute(f"CREATE TABLE taken AS SELECT {', '.join(columns)} FROM ran")
 
     store.take("sacct", fill)
     store.write_log("sacct", {"rows_in": size.runs, "used": size.runs, "steps": 0, "rejected": {}})
     with store.samples.work("bench") as work, parquet.connection(work or "", None, "1GB") as database:
         assert work is not None
-        make_runs(database, size, since_s)
-        _write_decisions(database, folder, work)
-        ranges = range(since_s, since_s + size.days * DAY, DAY)
-        return sum(
-            _write_day(database, folder, day_s, MINUTE if number >= size.days - size.minute_days else DAY, work)
-            for number, day_s in enumerate(ranges)
-        )
+        kind.make_runs(database, size, since_s)
+        _write_decisions(database, folder, work, kind)
+        tables = [(SHARES, kind.on_units, "[id::VARCHAR, '']", {**_SAMPLED, **kind.samples})]
+        if kind.hosts:
+            tables.append((HOSTS, "ran", "[id::VARCHAR]", {**_SAMPLED, **kind.hosts}))
+        rows = 0
+        for number, day_s in enumerate(range(since_s, since_s + size.days * DAY, DAY)):
+            grain_s = MINUTE if number >= size.days - size.minute_days else DAY
+            for table, source, owners, columns in tables:
+                query = _rows(day_s, grain_s, table, source, owners, columns)
+                rows += _write_day(database, folder, day_s, grain_s, work, table, query)
+        return rows
 
 
-def _write_day(database: DuckDBPyConnection, folder: Path, day_s: int, grain_s: int, work: str) -> int:
-    """Write a day of samples in rows of a minute or a day, and how often they are."""
+def _write_day(
+    database: DuckDBPyConnection, folder: Path, day_s: int, grain_s: int, work: str, table: Table, query: str
+) -> int:
+    """Write a day of samples in rows of a minute or a day, and return how many they are."""
     day = day_and_hour(day_s)[0]
-    path = os.path.join(folder, SHARES.name, CLUSTER, day, GRAINS[grain_s])
-    parquet.write(database, _rows(day_s, grain_s), path, {("a000", "00"): (1000, 0)}, work, 0o600)
+    path = os.path.join(folder, table.name, CLUSTER, day, GRAINS[grain_s])
+    parquet.write(database, query, path, {("a000", "00"): (1000, 0)}, work, 0o600)
     (found,) = database.execute(f"SELECT count(*) FROM {parquet.read([path])}").fetchall()
     return int(found[0])
 
 
-def _rows(day_s: int, grain_s: int) -> str:
-    """Return a query of a day's rows, those of nobody's time among them."""
+def around(salt: int, least: int, most: int) -> str:
+    """Return SQL for a figure of a run, another one in each hour."""
+    return f"({least * 128} + hash(number, at_s // 3600, {salt}) % {(most - least) * 128}) / 128.0"
+
+
+# Column -> SQL over the runs on a unit, of both tables.
+_SAMPLED = {
+    "cluster": f"'{CLUSTER}'",
+    "node": "node",
+    "at_s": "at_s",
+    "interval_s": "at_s - from_s",
+    "uuid": "printf('GPU-%04dc2d5-9f1e-4a67-b3d4-000000000000', unit)",
+    "job_id": "job_id",
+    "unit_gpus": "if(unit < 900, 1, 1 / 7)",
+    "whole_sm_part": "if(unit < 900, 1, 14 / 108)",
+    "gpu_model": f"if(unit < 700 OR unit >= 900, '{A100}', '{H100}')",
+    "profile": "if(unit < 900, '', '1g.5gb')",
+    "process_count": "(job_id != '')::INTEGER",
+    "gpu_util_pct": f"if(unit < 900, {around(1, 10, 100)}, NULL)",
+    "sm_active_pct": around(2, 2, 70),
+    "energy_j": "100.0 * (at_s - from_s)",
+    "gpu_mem_used_mib": "1000 + hash(number, 3) % 39000",
+    "method": f"'{MEASURED}'",
+    "sharers": "1",
+}
+
+
+def _rows(day_s: int, grain_s: int, table: Table, source: str, owners: str, columns: Mapping[str, str]) -> str:
+    """Return a query of a day's rows, each of them once for each of its owners."""
     until_s = day_s + DAY
-
-    def around(salt: int, least: int, most: int) -> str:
-        return f"({least * 128} + hash(number, at_s // 3600, {salt}) % {(most - least) * 128}) / 128.0"
-
-    columns = {
-        "cluster": f"'{CLUSTER}'",
-        "node": "node",
-        "at_s": "at_s",
-        "interval_s": "at_s - from_s",
-        "uuid": "printf('GPU-%04dc2d5-9f1e-4a67-b3d4-000000000000', unit)",
-        "job_id": "job_id",
-        "unit_gpus": "if(unit < 900, 1, 1 / 7)",
-        "whole_sm_part": "if(unit < 900, 1, 14 / 108)",
-        "gpu_model": f"if(unit < 700 OR unit >= 900, '{A100}', '{H100}')",
-        "profile": "if(unit < 900, '', '1g.5gb')",
-        "process_count": "(job_id != '')::INTEGER",
-        "gpu_util_pct": f"if(unit < 900, {around(1, 10, 100)}, NULL)",
-        "sm_active_pct": around(2, 2, 70),
-        "energy_j": "100.0 * (at_s - from_s)",
-        "gpu_mem_used_mib": "1000 + hash(number, 3) % 39000",
-        "method": f"'{MEASURED}'",
-        "sharers": "1",
-    }
-    chosen = ", ".join(f"{columns.get(name, 'NULL')} AS {name}" for name in SHARES.columns)
+    chosen = ", ".join(f"{columns.get(name, 'NULL')} AS {name}" for name in table.columns)
+    order = ", ".join(name for name in ("node", "uuid", "job_id", "at_s") if name in table.columns)
     return f"""
-        SELECT {typed(SHARES)} FROM (SELECT {chosen} FROM (
+        SELECT {typed(table)} FROM (SELECT {chosen} FROM (
             SELECT *, greatest(start_s, {day_s}, (slot - 1) * {grain_s}) AS from_s,
-                   least(end_s, {until_s}, slot * {grain_s}) AS at_s, unnest([id::VARCHAR, '']) AS job_id
+                   least(end_s, {until_s}, slot * {grain_s}) AS at_s, unnest({owners}) AS job_id
             FROM (SELECT *, unnest(range(greatest(start_s, {day_s}) // {grain_s} + 1,
                                          (least(end_s, {until_s}) - 1) // {grain_s} + 2)) AS slot
-                  FROM ran WHERE start_s < {until_s} AND end_s > {day_s})
-        )) ORDER BY node, uuid, job_id, at_s
+                  FROM {source} WHERE start_s < {until_s} AND end_s > {day_s})
+        )) ORDER BY {order}
     """
 
 
-def _write_decisions(database: DuckDBPyConnection, folder: Path, work: str) -> None:
-    """Write what csub decided of each fiftieth run."""
+def _write_decisions(database: DuckDBPyConnection, folder: Path, work: str, kind: Kind) -> None:
+    """Write what csub decided of one run in fifty."""
     known = {
         "cluster": f"'{CLUSTER}'",
         "user": '"user"',
@@ -192,7 +225,8 @@ def _write_decisions(database: DuckDBPyConnection, folder: Path, work: str) -> N
         "sm_active_q95_pct": "50",
         "shadow": "false",
         "would": "''",
+        **kind.decisions,
     }
-    columns = (f'{known.get(name, "NULL")}::{kind} AS "{name}"' for name, kind in decisions.COLUMNS.items())
-    select = f"SELECT {', '.join(columns)} FROM ran WHERE number % 50 = 0"
+    columns = (f'{known.get(name, "NULL")}::{of} AS "{name}"' for name, of in decisions.COLUMNS.items())
+    select = f"SELECT {', '.join(columns)} FROM ran WHERE {kind.decided}"
     parquet.write(database, select, os.path.join(folder, "decisions.parquet"), {}, work, 0o600)

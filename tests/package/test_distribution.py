@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -10,6 +13,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from slurm_colloc import __version__
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -47,19 +52,41 @@ print(len(list(Path(folder("templates")).glob("*.sbatch.j2"))))
 SHARED = {
     "share/bash-completion/completions/csub",
     "share/fish/vendor_completions.d/csub.fish",
+    "share/man/man1/colloc.1",
     "share/man/man1/csub.1",
+    "share/man/man5/slurm_colloc.toml.5",
     "share/zsh/site-functions/_csub",
 }
 
 
+def build(checkout: Path, target: Path) -> Path:
+    # No --wheel: the wheel is then built from the sdist, so whatever the sdist lacks is missing here too.
+    argv: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation", "--outdir", target, checkout]
+    subprocess.run(argv, check=True, capture_output=True, env=os.environ | {"SOURCE_DATE_EPOCH": "1795000000"})
+    return target
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("dist")
-    # No --wheel: the wheel is then built from the sdist, so whatever the sdist lacks is missing here too.
-    subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", target, CHECKOUT], check=True, capture_output=True
-    )
-    return target
+    return build(CHECKOUT, tmp_path_factory.mktemp("dist"))
+
+
+def test_another_build_is_the_same_to_the_byte(built: Path, tmp_path: Path) -> None:
+    """From another folder, with other times and modes, without git."""
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listing, cwd=CHECKOUT, check=True, capture_output=True, text=True).stdout
+    for name in reversed(names.rstrip("\0").split("\0")):
+        ours, copied = CHECKOUT / name, tmp_path / "elsewhere" / name
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ours, copied)
+        copied.chmod(0o700 if os.access(ours, os.X_OK) else 0o600)
+    again = build(tmp_path / "elsewhere", tmp_path / "dist")
+    sums = [
+        {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+        for folder in (built, again)
+    ]
+    assert set(sums[0]) == {f"slurm_colloc-{__version__}.tar.gz", f"slurm_colloc-{__version__}-py3-none-any.whl"}
+    assert sums[0] == sums[1]
 
 
 def test_the_wheel_from_the_sdist_has_every_shipped_file(built: Path) -> None:
@@ -79,7 +106,7 @@ def test_the_wheel_from_the_sdist_has_every_shipped_file(built: Path) -> None:
 def test_the_sdist_can_run_the_tests(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
-    wanted = {"Makefile", "LICENSE", "README.md", "CHANGELOG.md", "tests/conftest.py", "tests/cluster/bootstrap.sh"}
+    wanted = {"Makefile", "LICENSE", "README.md", "CHANGELOG.md", "packages/build", "tests/conftest.py"}
     assert wanted <= names
 
 
@@ -90,6 +117,8 @@ def test_an_installed_wheel_renders_everything_and_tells_the_demo(built: Path, t
     wheel = next(built.glob("*.whl"))
     subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True, capture_output=True)
     assert all((environment / path).is_file() for path in SHARED)
+    version = subprocess.run([environment / "bin" / "colloc", "--version"], capture_output=True, text=True, check=True)
+    assert version.stdout == f"colloc {__version__}\n"
     rendered = subprocess.run([python, "-I", "-c", RENDER], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert rendered.returncode == 0, rendered.stderr
     assert rendered.stdout.strip() == "6"

@@ -23,7 +23,6 @@ RUN: dict[str, Any] = {
     "job_name": "train",
     "kind": "h100",
     "shown": "gpu:h100:1",
-    "model": "NVIDIA H100 80GB HBM3",
     "whole": True,
     "devices": 1,
     "gpus": 1.0,
@@ -56,6 +55,7 @@ RUN: dict[str, Any] = {
     "host_mem_mib": 10_000,
     "read_mib": 1_000.0,
     "written_mib": 100.0,
+    "host_pct": 100.0,
     "methods": ["measured"],
     "strong": True,
     "signature": "sig",
@@ -66,6 +66,7 @@ RUN: dict[str, Any] = {
     "fit_judged": True,
     "fit_unit": "gpu:h100_1g.10gb:1",
     "fit_gpus": 0.125,
+    "fit_sm_pct": 14.0,
     "node_gpus": 8.0,
     "node_cpus": 96.0,
     "node_mem_mib": 1_000_000.0,
@@ -77,9 +78,19 @@ _KINDS = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", str: "VARCHAR", list:
 assert set(RUN) == set(RUN_COLUMNS)
 
 
-def ask(code: str, *runs: dict[str, Any], coverage_pct: float = 60.0, **settings: Any) -> tuple[Answer, list[Finding]]:
-    """Return what the rule with this code, set like this, finds in runs that differ from RUN like these."""
-    config = Audit(coverage_pct, (AuditRule(code, **settings),))
+def ask(
+    code: str,
+    *runs: dict[str, Any],
+    coverage_pct: float = 60.0,
+    idle_pct: float = 0.1,
+    until_s: float | None = None,
+    **settings: Any,
+) -> tuple[Answer, list[Finding]]:
+    """Return what the rule with this code, set like this, finds in runs that differ from RUN like these.
+
+    The window ends ``until_s``, else when the last of them was known to run.
+    """
+    config = Audit(coverage_pct, (AuditRule(code, **settings),), idle_pct=idle_pct)
     (entry,) = (known for known in entries(config) if known.rule.code == code)
     rows = [{**RUN, "job_id": str(number), **fields} for number, fields in enumerate(runs, 1)]
     assert all(set(row) == set(RUN) for row in rows)
@@ -88,8 +99,9 @@ def ask(code: str, *runs: dict[str, Any], coverage_pct: float = 60.0, **settings
         query = (
             f"SELECT *, job_id || '@' || start_s AS run FROM (SELECT unnest($rows::STRUCT({kinds})[], max_depth := 2))"
         )
-        database.execute(f"CREATE TABLE audited_runs AS {query}", {"rows": rows})
-        found = answer(database, question(entry, config))
+        database.execute(f"CREATE TABLE made_runs AS {query}", {"rows": rows})
+        asked = question(entry, config, until_s or max(row["to_s"] for row in rows))
+        found = answer(database, asked._replace(source="made_runs"))
     return found, findings(entry, found, "--since A --until B")
 
 

@@ -71,6 +71,7 @@ def found(
     **settings: Any,
 ) -> list[Finding]:
     """Return what the rule, set like this, finds in the two days that begin with the run."""
+    folder.mkdir(exist_ok=True)
     when = datetime(2026, 1, 1, tzinfo=UTC)
     assert ingest(folder / "store", folder / "runs", text, when, "--timezone", "UTC").status == 0
     store = Store(str(folder / "store"), config)
@@ -81,4 +82,4 @@ def found(
     with store.connect(DAY, 3 * DAY) as database:
         sweep(database, store, Window(DAY, 3 * DAY, 3 * DAY), edges=sm_edges(config) if config else ())
         make_audited(database, config)
-        return findings(entry, answer(database, question(entry, audit)), "")
+        return findings(entry, answer(database, question(entry, audit, 3 * DAY)), "")

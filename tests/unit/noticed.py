@@ -19,7 +19,7 @@ def finding(**fields: Any) -> Finding:
         user="ann",
         title="GPUs held at zero use",
         gpu_hours=24.0,
-        evidence="24 GPU-h in 1 run (job 12_3) without one kernel seen",
+        evidence="24 GPU-h in 1 run (job 12_3) with no kernel seen",
         remedy="end jobs that wait at a prompt",
         reproduce="colloc audit run --rule COL001 --user ann",
         coverage_pct=97.0,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.accounting.audited import answer, make_audited
+from slurm_colloc.accounting.audited import all_runs, answer, make_audited
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import Window, sweep, sweep_to_file
 from slurm_colloc.accounting.usage import group_usage, whole_usage
@@ -23,18 +23,29 @@ def test_a_finding() -> None:
     assert (found.rule, found.code, found.severity, found.about) == ("COL001", "COL001", "warning", "user")
     assert (found.subject, found.user, found.cluster, found.gpu_hours) == ("ann", "ann", "c", 24.0)
     assert found.evidence == (
-        "24 GPU-h in 1 run (job 1) without one kernel seen, sampled for at least 100 % of the time, measured; "
-        "the site's bound is 24 GPU-h"
+        "24 GPU-h in 1 run (job 1) with no kernel seen (GPU_UTIL 0, SM activity 0), sampled for at least 100 % of "
+        "the time, measured; the site's bound is 24 GPU-h"
     )
     assert found.reproduce == "colloc audit run --rule COL001 --user ann --since A --until B"
     assert [(line.job_id, line.gres, line.gpu_hours) for line in found.jobs] == [("1", "gpu:h100:1", 24.0)]
+
+
+def test_what_a_program_shows_that_only_opens_its_gpu_is_no_use() -> None:
+    opened = {"util_used": 0.0001, "sm_used": 0.024}
+    found = one("COL001", IDLE | opened, IDLE)
+    assert (
+        "in 2 runs (job 2, 1) with hardly a kernel seen (GPU_UTIL at most 0.000417 %, SM activity at most 0.1 %)"
+        in (found.evidence)
+    )
+    assert none("COL001", IDLE | opened, idle_pct=0.05)
 
 
 def test_hours_of_a_user_add_up_and_users_and_clusters_stay_apart() -> None:
     half = {**IDLE, "allocated": 16.0, "util_measured": 12.0, "sm_measured": 8.0, "coverage_pct": 75.0}
     found = one("COL001", half, half, half | {"user": "bob"}, half | {"cluster": "d"})
     assert (found.subject, found.cluster, found.gpu_hours, found.coverage_pct) == ("ann", "c", 24.0, 75.0)
-    assert found.evidence.startswith("24 GPU-h in 2 runs (job 2, 1) without one kernel seen, sampled for at least 75 %")
+    assert found.evidence.startswith("24 GPU-h in 2 runs (job 2, 1) with no kernel seen (GPU_UTIL")
+    assert ", sampled for at least 75 %" in found.evidence
 
 
 def test_the_worst_are_named_first_and_the_others_counted() -> None:
@@ -53,8 +64,8 @@ def test_a_digest_is_of_which_runs_and_not_of_their_order() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"util_used": 0.0001},
-        {"sm_used": 0.0001},
+        {"util_used": 0.0241},
+        {"sm_used": 0.0241},
         # not measured at all is not zero
         {"util_used": None, "sm_used": None, "methods": [], "strong": False},
         # weaker than a measurement
@@ -134,6 +145,16 @@ def test_a_rule_may_run_twice_by_two_names_and_not_at_all() -> None:
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
+        ([AuditRule("COL002", running=False)], "COL002 looks at nodes, of which 'running' says nothing; remove it"),
+        ([AuditRule("COL002", partitions=("gpu",))], "'partitions' says nothing"),
+        ([AuditRule("COL002", gpu_types=("h100",))], "'gpu_types' says nothing"),
+        ([AuditRule("COL002", excluded_users=("ann",))], "'excluded_users' says nothing"),
+        ([AuditRule("COL002", min_run_min=10.0)], "'min_run_min' says nothing"),
+        ([AuditRule("COL016", running=False)], "COL016 looks at jobs that run, of which 'running' says nothing"),
+        (
+            [AuditRule("COL001", partitions=("a", "b"), excluded_partitions=("b", "a"))],
+            "'COL001': each of its 'partitions' is in 'excluded_partitions', too; remove one key",
+        ),
         ([AuditRule("COL0022")], "has code 'COL0022'; did you mean 'COL002'?"),
         ([AuditRule("COL001"), AuditRule("COL001")], "two .* are called 'COL001'; give each a 'name' of its own"),
         (
@@ -182,7 +203,7 @@ def audited(store: Store, code: str, since_s: float, until_s: float, **settings:
     with store.connect(since_s, until_s) as database:
         sweep(database, store, Window(since_s, until_s, until_s))
         make_audited(database)
-        return findings(entry, answer(database, question(entry, config)), "")
+        return findings(entry, answer(database, question(entry, config, until_s)), "")
 
 
 def test_processes_outside_any_job_name_their_node(tmp_path: Path) -> None:
@@ -222,7 +243,7 @@ def test_what_csub_decided_of_a_run_stands_beside_it(tmp_path: Path) -> None:
         with store.connect() as database:
             sweep(database, store, Window(0.0, 1e6, 1e6))
             make_audited(database)
-            return database.execute(f"SELECT job_id, {columns} FROM audited_runs ORDER BY 1").fetchall()
+            return database.execute(f"SELECT job_id, {columns} FROM {all_runs()} ORDER BY 1").fetchall()
 
     assert known() == [(job, None, None, None) for job in ("1", "2_7", "4", "5")]
     array = decision("2", signature="array", mode="mps", gpu_mem_q99_mib=None)
@@ -261,8 +282,8 @@ def test_in_little_memory_the_same_is_found(tmp_path: Path) -> None:
         with store.connect(0.0, 1e6) as database:
             make(database, store, Window(100_000.0, 1e6, 1e6))
             make_audited(database)
-            rows = database.execute("SELECT * FROM audited_runs ORDER BY run").fetchall()
-            answers = {entry.name: answer(database, question(entry, config)) for entry in entries(config)}
+            rows = database.execute(f"SELECT * FROM {all_runs()} ORDER BY run").fetchall()
+            answers = {entry.name: answer(database, question(entry, config, 1e6)) for entry in entries(config)}
             *_, last = group_usage(database, "user")
             assert whole_usage(database) == last
             said = [one for entry in entries(config) for one in findings(entry, answers[entry.name], "")]
@@ -278,7 +299,7 @@ def test_a_window_of_the_past_is_judged_as_it_was_at_its_end(tmp_path: Path) -> 
         for at_s in (900.0, 1800.0, 2700.0, 3600.0)
     ]
     store = stored(tmp_path, [run("1")], rounds)
-    low = {"min_gpu_hours": 0.1}
+    low = {"min_gpu_hours": 0.1, "running_min": 30.0}
     # It has ended since; then it ran.
     assert len(audited(store, "COL001", 0.0, 1800.0, bounds=low)) == 1
     assert audited(store, "COL001", 0.0, 1800.0, bounds=low, running=False) == []

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is done to a job that idles on, with programs in Slurm's place."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slurm_colloc.audit.act import act
+from slurm_colloc.audit.act import act, in_words
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.state import opened
+from slurm_colloc.audit.timing import JOBS, Asked
 from slurm_colloc.audited import JOB
-from slurm_colloc.cli.colloc.audit_notify import notify
+from slurm_colloc.cli.colloc.audit_look import Looked
+from slurm_colloc.cli.colloc.audit_notify import Piece, notify
 from slurm_colloc.clock import now
 from slurm_colloc.config import Paths
 from slurm_colloc.config_audit import Audit, AuditRule, Notices
@@ -42,7 +45,7 @@ def acts(
     job = finding(about=JOB, subject="12_3")._replace(**fields)
     (folder / "state.sqlite").unlink(missing_ok=True)
     with opened(str(folder)) as state:
-        said = act(state, job, config)
+        said = in_words(act(state, job, config, lambda acted: None))
         return said, [(one.message, one.state) for one in state.told()], (folder / "ran").read_text()
 
 
@@ -80,7 +83,8 @@ class Story:
 
     def __init__(self, folder: Path, port: int, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
         self.now_s = now()
-        for module in ("cli.colloc.audit_notify", "audit.post", "audit.act"):
+        self.idle_s = self.now_s - 7200
+        for module in ("cli.colloc.audit_notify", "cli.colloc.audit_mails", "audit.post", "audit.act"):
             monkeypatch.setattr(f"slurm_colloc.{module}.now", lambda: self.now_s)
         given = Notices("users", "127.0.0.1", port, sender="hpc@x", admins=("root@x",), address="{user}@x")
         week = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -94,15 +98,16 @@ class Story:
     def run(self, after_min: float, **fields: Any) -> list[str]:
         """Run so many minutes later, find job 12_3 idle, and return what was done."""
         self.now_s += 60 * after_min
-        job = finding(rule="idle now", about=JOB, subject="12_3", newest_s=self.now_s - 30)._replace(**fields)
+        job = finding(rule="idle now", about=JOB, subject="12_3", newest_s=self.now_s - 30, idle_since_s=self.idle_s)
+        job = job._replace(**fields)
         said: list[str] = []
         *_, whole = grouped([usage()])
-        notify(
-            self.config,
-            self.known,
-            lambda since, until: (Audited(since, until, whole, {"idle now": (1, 1)}, ""), [job]),
-            said.append,
-        )
+
+        def look(pieces: Sequence[Piece]) -> list[Looked]:
+            ((_, since, until),) = pieces
+            return [Looked(Audited(since, until, whole, {"idle now": (1, 1)}, ""), (job,), {})]
+
+        notify(self.config, Asked(self.known, JOBS, 0.0), look, said.append)
         return [line.strip().removeprefix("idle now 12_3: ") for line in said]
 
 
@@ -125,7 +130,8 @@ def test_a_job_is_cancelled_after_two_notices_that_a_mail_server_took(
         assert story.run(21) == ["cancel: done"]
         assert (tmp_path / "ran").read_text() == "12_3\n"
         assert story.run(15) == ["not told: acted on: cancel"]
-        first, second = map(plain, taken.to("ann@x"))
+        first, second, third = map(plain, taken.to("ann@x"))
+        assert "your job 12_3 on the cluster c was cancelled, as two notices had said." in third
         assert "Then:     if it is still found after 1 h, you are told again" in first
         assert "Then:     if it is still found then, it is cancelled, not before 2 h after this mail was" in second
         assert (tmp_path / "ran").read_text() == "12_3\n"
@@ -156,3 +162,71 @@ def test_without_a_word_of_the_site_nothing_is_done_to_a_job(tmp_path: Path, mon
         )
         assert story.run(1)[-1] == "would get: cancel (told twice, and the deadline is over)"
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_notice_by_a_reading_that_the_rule_takes_is_sent_however_short_the_quiet_period(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mail_server() as (port, taken):
+        story = Story(tmp_path / "state", port, monkeypatch, job_quiet_min=10.0)
+        assert story.run(0, newest_s=story.now_s - 110 * 60, idle_since_s=story.now_s - 300 * 60) == ["notice accepted"]
+        assert len(taken.to("ann@x")) == 1
+
+
+def held_site(folder: Path, port: int, monkeypatch: pytest.MonkeyPatch, scontrol: str) -> Story:
+    """Return a story whose job is told of twice, and is to be held by this program."""
+    monkeypatch.setenv("FOLDER", str(folder))
+    (folder / "squeue").write_text("12_3|ann|RUNNING|1767225600\n")
+    program(folder, "squeue", SQUEUE, monkeypatch)
+    program(folder, "scontrol", f'echo "$@" >> "$FOLDER/tried"\n{scontrol}', monkeypatch)
+    story = Story(folder / "state", port, monkeypatch, action="hold", action_rules=("idle now",))
+    assert story.run(0) == ["notice accepted"]
+    assert story.run(61) == ["second notice accepted"]
+    story.run(100)
+    return story
+
+
+def test_what_slurm_never_does_to_a_job_is_tried_once_and_said_to_the_admins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = "echo 'Requested operation is presently disabled for job 12_3' >&2; exit 1"
+    with mail_server() as (port, taken):
+        story = held_site(tmp_path, port, monkeypatch, never)
+        (said,) = story.run(21)
+        assert said.startswith(
+            "hold is impossible for this job, and not tried again: 'scontrol requeuehold 12_3' ended"
+        )
+        assert story.run(15) == story.run(15) == ["not told: hold is impossible for this job"]
+        assert (tmp_path / "tried").read_text() == "requeuehold 12_3\n"
+        story.idle_s = story.now_s + 60 * 60
+        story.run(24 * 60 - 30)
+        assert len(taken.to("ann@x")) == 3  # two of the first spell, one of the next
+        assert "hold is impossible for this job, and not tried again" in plain(taken.to("root@x")[-1])
+    # What went wrong for once is tried again.
+    with mail_server() as (port, _):
+        (tmp_path / "b").mkdir()
+        story = held_site(tmp_path / "b", port, monkeypatch, "echo 'Unable to contact slurm controller' >&2; exit 1")
+        for _ in range(2):
+            assert story.run(21)[0].startswith("hold failed: ")
+        assert (tmp_path / "b/tried").read_text() == "requeuehold 12_3\n" * 2
+
+
+def test_a_user_is_told_of_what_a_killed_run_did_to_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with mail_server() as (port, taken):
+        story = held_site(tmp_path, port, monkeypatch, 'echo x >> "$FOLDER/ran"')
+
+        def killed(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as cut:
+            cut.setattr("slurm_colloc.audit.act._end", killed)
+            with pytest.raises(KeyboardInterrupt):
+                story.run(21)
+        assert len(taken.to("ann@x")) == 2
+        # The job is found no more: it is held.
+        story.run(15, user="bob", subject="99")
+        _, _, told = map(plain, taken.to("ann@x"))
+        assert "your job 12_3 on the cluster c was stopped, requeued and held, as two notices had said." in told
+        assert "scontrol release 12_3" in told
+        story.run(15, user="bob", subject="99")
+        assert len(taken.to("ann@x")) == 3

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.audit.ladder import ACTION, FIRST, NOTHING, SECOND, Told, Waiver, plan
+from slurm_colloc.audit.ladder import ACTION, FIRST, NOTHING, SECOND, Told, Waiver, plan, still
 from slurm_colloc.audit.workdays import is_workday, parse_holidays, works_by
 from slurm_colloc.audited import JOB, Finding
 from slurm_colloc.config_audit import Notices
@@ -31,9 +31,8 @@ def step(found: Finding, *before: Told, settings: Notices = QUIET, **more: Any) 
 
 
 def about_job(**fields: Any) -> Finding:
-    return finding(rule="COL016", code="COL016", about=JOB, subject="7", newest_s=NOW - 60, digest="run")._replace(
-        **fields
-    )
+    one = finding(rule="COL016", code="COL016", about=JOB, subject="7", newest_s=NOW - 60, digest="run")
+    return one._replace(**{"idle_since_s": NOW - 9 * 3600.0} | fields)
 
 
 def of_job(ago_s: float, step: int = FIRST, state: str = "accepted") -> Told:
@@ -92,7 +91,7 @@ def test_nobody_answerable_a_waiver_and_a_holiday() -> None:
 
 def test_a_job_is_acted_on_after_two_accepted_notices_and_a_deadline() -> None:
     hour = 3600.0
-    first, second = of_job(4 * hour), of_job(2 * hour, SECOND)
+    first, second = of_job(4 * hour), of_job(2.1 * hour, SECOND)
     assert step(about_job(), settings=CANCELS)[0] == FIRST
     assert step(about_job(), of_job(0.9 * hour), settings=CANCELS)[0] == NOTHING
     assert step(about_job(), of_job(hour), settings=CANCELS)[0] == SECOND
@@ -113,8 +112,13 @@ def test_a_job_is_not_acted_on_otherwise() -> None:
         before = (of_job(4 * hour, state=one), of_job(2 * hour, SECOND, state=two))
         assert step(about_job(), *before, settings=CANCELS)[0] == NOTHING
     assert step(about_job(), second, settings=CANCELS)[0] == NOTHING
-    # It has not been seen idle since the second notice.
+    # It has not been seen idle since the second notice, or since the deadline: it may be at work.
     assert step(about_job(newest_s=NOW - 3 * hour), first, second, settings=CANCELS)[0] == NOTHING
+    why = "told twice, and no reading is from after the deadline"
+    second_before = of_job(4 * hour, SECOND)
+    for newest_s in (NOW - 3 * hour, NOW - 2 * hour):
+        assert step(about_job(newest_s=newest_s), of_job(6 * hour), second_before, settings=CANCELS) == (NOTHING, why)
+    assert step(about_job(newest_s=NOW - 1.9 * hour), of_job(6 * hour), second_before, settings=CANCELS)[0] == ACTION
     # It was requeued: this run has had no notice yet.
     assert step(about_job(digest="next run"), first, second, settings=CANCELS) == (FIRST, "new")
     assert step(about_job(), first, second, settings=CANCELS, works=False)[0] == NOTHING
@@ -127,15 +131,32 @@ def test_a_job_is_not_acted_on_otherwise() -> None:
 
 def test_a_job_that_worked_meanwhile_begins_anew() -> None:
     hour = 3600.0
-    old = [one._replace(last_seen_s=NOW - 2.1 * hour) for one in (of_job(9 * hour), of_job(7 * hour, SECOND))]
-    (due,) = plan([about_job()], old, (), NOW, CANCELS)
+    old = [one._replace(last_seen_s=NOW - 6 * hour) for one in (of_job(9 * hour), of_job(7 * hour, SECOND))]
+    # Seen idle six hours ago, and idle since five: it worked in between, however soon that was.
+    job = about_job(idle_since_s=NOW - 5 * hour)
+    (due,) = plan([job], old, (), NOW, CANCELS)
     assert (due.step, due.finding.digest) == (FIRST, "run+1")
     again = of_job(4 * hour)._replace(digest="run+1")
-    (due,) = plan([about_job()], [*old, again], (), NOW, CANCELS)
+    (due,) = plan([job], [*old, again], (), NOW, CANCELS)
     assert (due.step, due.finding.digest) == (SECOND, "run+1")
-    second = of_job(2 * hour, SECOND)._replace(digest="run+1")
-    assert step(about_job(), *old, again, second, settings=CANCELS)[0] == ACTION
-    assert step(about_job(), *old, second, settings=CANCELS)[0] == NOTHING
+    second = of_job(2.1 * hour, SECOND)._replace(digest="run+1")
+    assert step(job, *old, again, second, settings=CANCELS)[0] == ACTION
+    assert step(job, *old, second, settings=CANCELS)[0] == NOTHING
+
+
+def test_a_spell_ends_by_what_the_job_did_and_not_by_the_calendar() -> None:
+    hour = 3600.0
+    # Nobody looked for a day: it was idle all the while.
+    night = of_job(24 * hour)._replace(last_seen_s=NOW - 24 * hour)
+    assert step(about_job(idle_since_s=NOW - 30 * hour), night)[0] == SECOND
+    # It was seen idle a quarter of an hour ago, and worked for a minute since.
+    assert step(about_job(idle_since_s=NOW - 840), of_job(4 * hour)) == (FIRST, "new")
+    # What counts is the reading by which it was found, not when the run looked at it.
+    stale = of_job(2 * hour)._replace(last_seen_s=NOW - 4 * hour)
+    assert step(about_job(idle_since_s=NOW - 3 * hour), stale) == (FIRST, "new")
+    seen = still(stale, about_job(idle_since_s=NOW - 5 * hour), NOW, CANCELS)
+    assert seen.last_seen_s == NOW - 60
+    assert still(stale, about_job(idle_since_s=NOW - 3 * hour), NOW, CANCELS) == stale
 
 
 def test_workdays(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ import pytest
 
 from slurm_colloc import files
 from slurm_colloc.audit import state as state_module
+from slurm_colloc.audit import state_schema
 from slurm_colloc.audit.ladder import ACTION, FIRST, Due, Waiver
-from slurm_colloc.audit.state import MAIL, SCHEMA, Message, alone, audit_folder, opened
+from slurm_colloc.audit.state import MAIL, Acted, Message, alone, audit_folder, opened
+from slurm_colloc.audit.state_schema import SCHEMA
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import network_file_system
@@ -18,17 +20,17 @@ from tests.unit.noticed import finding
 
 
 def message(id: str = "<1@x>", user: str = "ann") -> Message:
-    return Message(id, MAIL, user, f"{user}@x", b"text", 0.0)
+    return Message(id, MAIL, user, f"{user}@x")
 
 
 def test_a_message_and_what_it_carries_are_there_together(tmp_path: Path) -> None:
     with opened(str(tmp_path)) as state:
-        assert state.queue(message(), [Due(finding(), FIRST, "new")], 10.0)
+        assert state.queue(message(), b"text", [Due(finding(), FIRST, "new")], 10.0)
         (told,) = state.told()
         assert told == ("COL001", "c", "ann", "new", FIRST, 10.0, 10.0, "<1@x>", "queued")
-        assert state.carried("<1@x>") == 1
+        assert [one.subject for one in state.carried("<1@x>")] == ["ann"]
         # The same again is the same.
-        assert not state.queue(message(), [Due(finding(), FIRST, "new")], 11.0)
+        assert not state.queue(message(), b"text", [Due(finding(), FIRST, "new")], 11.0)
         assert len(state.told()) == len(state.outbox()) == 1
     with opened(str(tmp_path)) as state:
         state.mark("<1@x>", "trying", 12.0)
@@ -42,7 +44,7 @@ def test_a_message_and_what_it_carries_are_there_together(tmp_path: Path) -> Non
 def test_what_was_being_tried_is_queued_again_and_what_is_in_doubt_is_not(tmp_path: Path) -> None:
     with opened(str(tmp_path)) as state:
         for number, became in enumerate(("trying", "in doubt", "accepted", "refused")):
-            state.queue(message(f"<{number}@x>"), (), 1.0)
+            state.queue(message(f"<{number}@x>"), b"text", (), 1.0)
             state.mark(f"<{number}@x>", became, 2.0)
         state.put_back(3.0)
         assert [one.state for one in state.outbox()] == ["queued", "in doubt", "accepted", "refused"]
@@ -50,14 +52,19 @@ def test_what_was_being_tried_is_queued_again_and_what_is_in_doubt_is_not(tmp_pa
         assert state.settle("<3@x>", "dropped", 4.0)
         assert not state.settle("<2@x>", "queued", 4.0)
         assert not state.settle("<9@x>", "dropped", 4.0)
-        assert [one.state for one in state.outbox()] == ["queued", "queued", "accepted", "dropped"]
+        assert [one.state for one in sorted(state.outbox())] == ["queued", "queued", "accepted", "dropped"]
 
 
 def test_an_action_is_recorded_before_and_after(tmp_path: Path) -> None:
-    job = finding(subject="7")
+    job = Acted("COL001", "c", "7", "new", "ann", "cancel", "begun")
     with opened(str(tmp_path)) as state:
-        state.act(job, "cancel", "begun", "", 1.0)
-        state.act(job, "cancel", "done", "", 2.0)
+        state.act(job, 1.0)
+        assert state.actions("begun") == [job._replace(changed_s=1.0)]
+        # Together with the mail that says so.
+        state.act(job._replace(state="done"), 2.0, (message(), b"text"))
+        assert [one.state for one in state.actions(since_s=2.0)] == ["done"]
+        assert state.actions("begun") == state.actions(since_s=3.0) == []
+        assert state.content("<1@x>") == b"text"
         assert [(one.step, one.message, one.state) for one in state.told()] == [(ACTION, "cancel", "done")]
 
 
@@ -79,9 +86,9 @@ def test_runs_and_what_is_forgotten(tmp_path: Path) -> None:
         state.end(state.begin("users", "A", 0.0, 200.0, 200.0), 2, 210.0)
         assert state.last_good("users", "A") == 100.0
         assert state.last_good("users", "B") is None
-        assert state.last_success() == 110.0
+        assert (state.last_success("A"), state.last_success("B")) == (110.0, None)
         for number, became in enumerate(("accepted", "in doubt")):
-            state.queue(message(f"<{number}@x>"), [Due(finding(digest=str(number)), FIRST, "")], 0.0)
+            state.queue(message(f"<{number}@x>"), b"text", [Due(finding(digest=str(number)), FIRST, "")], 0.0)
             state.mark(f"<{number}@x>", became, 0.0)
         state.begin("users", "A", 0.0, 401 * day, 401 * day)
         assert state.told() == []
@@ -111,15 +118,62 @@ def test_an_older_state_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytes
     with opened(str(tmp_path)) as state:
         state.waive(Waiver("ann", "", "", None, "root", "why"), 0.0)
     monkeypatch.setattr(
-        state_module, "_MIGRATIONS", (*state_module._MIGRATIONS, ("ALTER TABLE runs ADD COLUMN note TEXT",))
+        state_schema, "MIGRATIONS", (*state_schema.MIGRATIONS, ("ALTER TABLE runs ADD COLUMN note TEXT",))
     )
-    monkeypatch.setattr(state_module, "SCHEMA", SCHEMA + 1)
+    monkeypatch.setattr(state_schema, "SCHEMA", SCHEMA + 1)
     with opened(str(tmp_path)) as state:
         assert len(state.waivers()) == 1
     with sqlite3.connect(tmp_path / "state.sqlite") as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA + 1,)
         assert "note" in [row[1] for row in connection.execute("PRAGMA table_info(runs)")]
     connection.close()
+
+
+def test_a_filled_state_of_the_first_release_is_brought_up_to_date(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "state.sqlite") as connection:
+        for statement in state_schema.MIGRATIONS[0]:
+            connection.execute(statement)
+        rows = [
+            ("<1@x>", "mail", "ann", "ann@x", b"told", "accepted"),
+            ("<2@x>", "mail", "bob", "bob@x", b"waits", "queued"),
+            ("<3@x>", "webhook", "", "https://x/secret", b"{}", "in doubt"),
+        ]
+        for id, channel, user, recipient, content, became in rows:
+            connection.execute(
+                "INSERT INTO messages (id, channel, user, recipient, content, queued_s, next_s, state, changed_s) "
+                "VALUES (?, ?, ?, ?, ?, 1, 1, ?, 2)",
+                (id, channel, user, recipient, content, became),
+            )
+            notice = ("COL001", "c", user, "run", 1, id, user, 1.0, 3.0, "", "")
+            connection.execute(f"INSERT INTO notices VALUES ({', '.join('?' * 11)})", notice)
+        action = ("COL016", "c", "7", "run", 3, "cancel", "ann", 1.0, 3.0, "begun", "")
+        connection.execute(f"INSERT INTO notices VALUES ({', '.join('?' * 11)})", action)
+        connection.execute("INSERT INTO runs VALUES (1, 'users', 'COL001', 1, 0, 5, 6, 1)")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    with opened(str(tmp_path)) as state:
+        kept = [(one.id, one.recipient, one.topic, one.state, state.content(one.id)) for one in state.outbox()]
+        assert kept == [
+            ("<1@x>", "ann@x", "", "accepted", b""),
+            ("<2@x>", "bob@x", "", "queued", b"waits"),
+            ("<3@x>", "the webhook", "", "in doubt", b"{}"),
+        ]
+        assert [(one.state, one.since_s) for one in state.carried("<1@x>")] == [("accepted", 2.0)]
+        assert [one.subject for one in state.actions("begun")] == ["7"]
+        assert state.last_good("users", "COL001") == 5.0
+        # What the first release could not do.
+        state.withdraw("<2@x>", "waived", 9.0)
+        assert (state.counts()["withdrawn"], state.carried("<2@x>")) == (1, [])
+
+
+def test_a_full_disk_is_called_that(tmp_path: Path) -> None:
+    with opened(str(tmp_path)) as state:
+        (pages,) = state._all("PRAGMA page_count")[0]
+        state._all(f"PRAGMA max_page_count = {pages + 2}")
+        with pytest.raises(sqlite3.Error, match="database or disk is full"):
+            state.queue(message(), bytes(100_000), (), 0.0)
+    with opened(str(tmp_path)) as state:
+        assert state.outbox() == []
 
 
 def test_a_damaged_state_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -139,5 +193,5 @@ def test_no_network_file_system_holds_it(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(OSError, match="No such file"):
         network_file_system(str(tmp_path / "none"))
     monkeypatch.setattr(state_module, "network_file_system", lambda path: "NFS")
-    with pytest.raises(StoreError, match=r"is on NFS, .* set 'paths.state' to, or mount there, a disk of this host"):
+    with pytest.raises(StoreError, match=r"is on NFS, .* set 'notices.state' to a folder on a disk of this host"):
         audit_folder(str(tmp_path))

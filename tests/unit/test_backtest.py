@@ -115,15 +115,31 @@ def test_what_a_weekend_finds_is_told_on_the_monday_after_it() -> None:
     assert [(one.rule, one.mails) for one in shown.rules] == [("COL001", 1), ("COL002", 0), ("low", 1)]
 
 
+def idle(day: int, since: int = 0) -> Ran:
+    read_s, since_s = ((MONDAY + one * DAY).timestamp() for one in (day, since))
+    return ran(day, finding()._replace(about=JOB, newest_s=read_s, idle_since_s=since_s - 3600))
+
+
 def test_jobs_are_acted_on_only_where_the_site_says_so() -> None:
-    runs = [ran(day, finding()._replace(about=JOB, newest_s=(MONDAY + day * DAY).timestamp())) for day in range(4)]
-    daily = Notices(job_quiet_min=1440.0)
+    runs = [idle(day) for day in range(4)]
+    # A second is what it takes from a notice to the next run's reading.
+    daily = Notices(job_quiet_min=1439.0, job_deadline_min=1439.0)
     asked = daily._replace(action="cancel", action_rules=("COL001",))
     for settings, last in ((daily, []), (asked, [ACTION])):
         notices = would_notify(runs, DAY, settings, WORKS)
         assert [one.step for of in notices for one in of] == [FIRST, SECOND, *last]
     _, total = in_all(runs, notices, KNOWN)
     assert (total.mails, total.actions) == (2, 1)
+    # It worked after the second notice.
+    worked = [*runs[:2], *(idle(day, since=2) for day in (2, 3))]
+    assert [one.step for of in would_notify(worked, DAY, asked, WORKS) for one in of] == [FIRST, SECOND, FIRST, SECOND]
+
+
+def test_runs_of_one_day_send_a_mail_each() -> None:
+    hourly = [ran(0, finding()), ran(0, finding(rule="low"))]
+    hourly[1] = hourly[1]._replace(until=hourly[1].until + timedelta(hours=1))
+    notices = would_notify(hourly, timedelta(hours=1), Notices(), WORKS)
+    assert in_all(hourly, notices, KNOWN)[1].mails == 2
 
 
 def test_runs_and_users_count_once_in_all() -> None:
@@ -276,6 +292,8 @@ def test_weeks_without_measurements_are_an_error(tmp_path: Path, capsys: pytest.
         (("--step", "0d"), "--step '0d' is no span"),
         (("--quiet", "week"), "--quiet 'week' is no span"),
         (("--format", "html"), "not one of table, json, csv"),
+        (("--rule", "COL016"), "--about others leaves out COL016; give --about jobs"),
+        (("--about", "jobs", "--window", "4h"), "'bounds.sliding_warning_min' of 240 min is not shorter"),
         (("--rule", "COL01"), "no rule in force is called 'COL01'"),
         (("--rules", "/nowhere.toml"), "cannot be read"),
     ],
@@ -310,6 +328,35 @@ def test_a_whole_site_file_may_be_proposed(store: str, tmp_path: Path, capsys: p
     argv = ("--rules", str(site), "--rule", "x")
     assert colloc("audit", "backtest", "--store", store, *WEEKS, *argv, "--format", "json") == 0
     assert json.loads(capsys.readouterr().out)["total"]["findings"] == 0
+
+
+def test_rules_about_jobs_are_tried_by_runs_as_their_timer_has_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began_s, minute = at("2026-01-05T12:00"), 60
+    kept = Store(str(tmp_path / "store"))
+    kept.write_allocations("a", [run("1", start_s=began_s, end_s=began_s + 10 * 3600)], at("2026-01-06T00:00"))
+    kept.write_log("a", {})
+    # Idle until four, at work for ten minutes, and idle again.
+    rounds = []
+    for after_s in range(minute, 10 * 3600, minute):
+        used = 50.0 if 4 * 3600 <= after_s < 4 * 3600 + 600 else 0.0
+        unit = device(gpu_util_pct=used, sm_active_pct=used, gpu_mem_used_mib=500)
+        rounds.append(seen(began_s + after_s, [unit], [process("1", 7, gpu_mem_used_mib=500)], interval_s=60.0))
+    sampled(kept, rounds)
+    argv = ("audit", "backtest", "--store", str(tmp_path / "store"))
+    hours = ("--since", "2026-01-05T12:15:00+00:00", "--until", "2026-01-05T21:45:00+00:00")
+    assert colloc(*argv, *hours, "--format", "json", "--about", "jobs") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["step_s"], shown["window_s"], shown["quiet_s"], shown["left_out"]) == (1800, 86_400, 3600, [])
+    (tally,) = shown["rules"]
+    assert [tally[name] for name in ("first_notices", "second_notices", "mails", "jobs")] == [2, 2, 4, 1]
+    told = [step["until"][11:16] for step in shown["steps"] if step["total"]["mails"]]
+    # An hour of idleness, an hour of quiet; then four hours, since it had worked.
+    assert told == ["13:15", "14:15", "20:15", "21:15"]
+    # By runs a day apart nothing would be known of it, and nothing is said.
+    assert colloc(*argv, *WEEKS, "--rule", "COL001", "--rule", "COL016") in (0, 3)
+    assert "not tried here: COL016, about running jobs; --about jobs\n" in capsys.readouterr().out
 
 
 # --- day by day ---
@@ -348,11 +395,11 @@ def test_days_of_what_was_sent(
     assert colloc(*argv) == 3
     assert "nothing was ever sent from here" in capsys.readouterr().err
     noon_s = at("2026-01-07T12:00")
-    with opened(audit_folder(str(tmp_path))) as state:
+    with opened(audit_folder(f"{tmp_path}/audit")) as state:
         for user, status in (("ann", ACCEPTED), ("bob", "in doubt"), ("", ACCEPTED)):
-            message = Message(f"<{user}@c>", MAIL, user, "x@y", b"", noon_s)
+            message = Message(f"<{user}@c>", MAIL, user, "x@y")
             due = [Due(finding(user), FIRST, "")] if user else []
-            assert state.queue(message, due, noon_s)
+            assert state.queue(message, b"", due, noon_s)
             state.mark(message.id, status, noon_s)
         state.end(state.begin("users", "", 0.0, 1.0, noon_s + 86_400), 0, noon_s + 86_400)
     assert colloc(*argv) == 0

@@ -106,7 +106,7 @@ def test_a_fresh_job_has_a_story_without_the_store(as_ann: Site, capsys: pytest.
     as_ann.rows(row("63", User="ann", State="COMPLETED"))
     status, out, err = as_ann.told(capsys, "63")
     assert status == 0
-    assert "  used       not known yet: the samples of its nodes come with the next 'colloc ingest'\n" in out
+    assert "  used       not known here: samples of its nodes, where there are any, come with 'colloc ingest'\n" in out
     assert "what the job used of its GPU is not known: job '63' is not in the store" in err
     shown = json.loads(as_ann.told(capsys, "63", "--format", "json")[1])
     assert (shown["runs"], shown["stories"][0]["slurm"]["user"]) == ([], "ann")

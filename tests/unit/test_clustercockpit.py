@@ -85,7 +85,9 @@ def test_malformed_rows_are_counted_and_keep_their_neighbours_means() -> None:
 
 
 def test_missing_columns_and_monstrous_fields() -> None:
-    with pytest.raises(InputError, match="ClusterCockpit columns num_acc, state are missing"):
+    with pytest.raises(
+        InputError, match="ClusterCockpit columns num_acc, state are missing; its first line must name job_id,"
+    ):
         parse_jobs("job_id,cluster,user,start_time,duration_s,acc_utilization_avg\n")
     with pytest.raises(InputError, match="columns job_id"):
         parse_jobs("")

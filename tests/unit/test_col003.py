@@ -14,7 +14,7 @@ LOW: dict[str, Any] = {
     "util_measured": 100.0,
     "sm_measured": 100.0,
     "util_used": 95.0,
-    "sm_used": 0.1,
+    "sm_used": 0.11,
 }
 
 

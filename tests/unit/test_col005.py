@@ -27,8 +27,9 @@ def test_what_it_says() -> None:
     found = one("COL005", TAIL)
     assert (found.gpu_hours, found.user) == (24.0, "ann")
     assert found.evidence == (
-        "24 GPU-h without a kernel after the last activity of 1 run (job 1), the longest for 24 h, sampled for at "
-        "least 100 % of the time, measured; the site's bound is 24 GPU-h of tails from 120 min"
+        "24 GPU-h without a kernel (GPU_UTIL 0, SM activity 0) after the last activity of 1 run (job 1), "
+        "the longest for 24 h, sampled for at least 100 % of the time, measured; the site's bound is 24 GPU-h of "
+        "tails from 120 min"
     )
     running = one("COL005", TAIL | {"end_s": None})
     assert "of 1 run (job 1), 1 of them running at its last reading, the longest" in running.evidence
@@ -47,6 +48,8 @@ def test_what_it_says() -> None:
         {"allocated": 0.0},
         {"suspended_s": 1},
         {"util_used": None, "sm_used": None},
+        # a slice, whose one counter may have been taken away
+        {"whole": False, "util_used": None, "blackout_s": None},
         # no kernel at all is COL001's and COL006's
         IDLE,
         # readings, but hardly one with a counter

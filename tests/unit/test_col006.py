@@ -16,16 +16,16 @@ def test_what_it_says() -> None:
     found = one("COL006", PARKED)
     assert (found.gpu_hours, found.user) == (24.0, "ann")
     assert found.evidence == (
-        "24 GPU-h in 1 run (job 1) with up to 30 GiB of GPU memory filled and no kernel seen, sampled for at least "
-        "100 % of the time, measured; the site's bound is 24 GPU-h"
+        "24 GPU-h in 1 run (job 1) with up to 30 GiB of GPU memory filled and no kernel seen (GPU_UTIL 0, SM activity "
+        "0), sampled for at least 100 % of the time, measured; the site's bound is 24 GPU-h"
     )
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"util_used": 0.0001},
-        {"sm_used": 0.0001},
+        {"util_used": 0.0241},
+        {"sm_used": 0.0241},
         {"util_used": None, "sm_used": None},
         {"strong": False},
         {"coverage_pct": 59.0},

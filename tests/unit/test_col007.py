@@ -18,7 +18,8 @@ def test_runs_that_would_have_fitted_a_piece() -> None:
     assert (answered.judged, finding.gpu_hours, finding.subject) == (4, 72.0, "ann")
     assert finding.evidence == (
         "72 GPU-h of whole GPUs in 3 runs (job 3, 2, 1) that would have fitted a piece of one, half of them "
-        "gpu:h100_1g.10gb:1 or a smaller one (peaks of GPU memory up to 19.5 GiB), which leaves 54 GPU-h to others; "
+        "gpu:h100_1g.10gb:1 or a smaller one (peaks of GPU memory up to 19.5 GiB, SM activity of at most 14 % for 95 % "
+        "of the time), which leaves 54 GPU-h to others; "
         "25 % of 4 that can be judged would have fitted none; sampled for at least 100 % of the time, measured; "
         "the site's bound is 24 GPU-h"
     )
@@ -41,7 +42,7 @@ def test_bounds(fields: dict[str, Any], settings: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"fit_judged": False}, {"fit_judged": None}, {"allocated": None}, {"allocated": 0.0}]
+    "fields", [{"fit_judged": False}, {"fit_judged": None}, {"allocated": None}, {"allocated": 0.0}, {"from_s": 1.0}]
 )
 def test_nobody_is_named_on_weak_evidence(fields: dict[str, Any]) -> None:
     answered, said = ask("COL007", FITS | fields)
@@ -61,7 +62,8 @@ def test_runs_of_a_store(tmp_path: Path) -> None:
     # 20 % of the SMs, in 3000 MiB.
     (finding,) = found(tmp_path, "COL007", text, day_of("1", 1.0, 1000), config=config)
     assert (finding.user, finding.gpu_hours) == ("ann", 24.0)
-    assert "half of them gpu:h100_1g.20gb:1 or a smaller one (peaks of GPU memory up to 2.93 GiB)" in finding.evidence
+    assert "half of them gpu:h100_1g.20gb:1 or a smaller one (peaks of GPU memory up to 2.93 GiB, "
+    assert "SM activity of at most " in finding.evidence
     # Of a site without pieces, or without a description, nothing is said.
     assert found(tmp_path, "COL007", text, config=site(MIG_POOL._replace(slice=()))) == []
     assert found(tmp_path, "COL007", text, config=None) == []

@@ -15,8 +15,8 @@ def test_cores_that_were_held_and_left_idle() -> None:
     answered, (finding,) = ask("COL008", GREEDY, {})
     assert (answered.judged, finding.gpu_hours, finding.subject, finding.about) == (2, 24.0, "ann", "user")
     assert finding.evidence == (
-        "48 cores for each GPU, of which 4 were kept busy, over 24 GPU-h in 1 run (job 1); the bound is 18 for each "
-        "GPU, over 24 GPU-h"
+        "48 CPUs for each GPU, of which 4 were kept busy (sampled for at least 100 % of the time), over 24 GPU-h in "
+        "1 run (job 1); the bound is 18 for each GPU, over 24 GPU-h"
     )
 
 
@@ -32,7 +32,7 @@ def test_cores_that_were_held_and_left_idle() -> None:
         ({}, {"over_node_pct": 400.0}),
         # what was used, and what nobody saw, which may have been
         ({"cores": 38.4}, {}),
-        ({"cores": 20.0, "coverage_pct": 61.0}, {}),
+        ({"cores": 20.0, "host_pct": 61.0}, {}),
         ({}, {"busy_below_pct": 8.0}),
     ],
 )
@@ -45,8 +45,11 @@ def test_bounds(fields: dict[str, Any], settings: dict[str, float]) -> None:
     "fields",
     [
         {"cores": None},
-        {"coverage_pct": 59.0},
-        {"coverage_pct": None},
+        {"host_pct": 59.0},
+        # not on each of its nodes
+        {"host_pct": None},
+        # it has just begun
+        {"end_s": None, "span_s": 600.0},
         {"cpus": None},
         {"cpus_per_gpu": None},
         {"gpus": None, "allocated": None},
@@ -62,9 +65,15 @@ def test_nobody_is_named_on_weak_evidence(fields: dict[str, Any]) -> None:
 
 
 def test_a_site_may_ask_for_what_was_held_alone() -> None:
-    blind: dict[str, Any] = GREEDY | {"cores": None, "coverage_pct": None, "methods": [], "strong": False}
+    blind: dict[str, Any] = GREEDY | {
+        "cores": None,
+        "host_pct": None,
+        "coverage_pct": None,
+        "methods": [],
+        "strong": False,
+    }
     finding = one("COL008", blind, bounds={"busy_below_pct": 100.0})
-    assert finding.evidence.startswith("48 cores for each GPU, over 24 GPU-h in 1 run")
+    assert finding.evidence.startswith("48 CPUs for each GPU, over 24 GPU-h in 1 run")
     assert none("COL008", blind)
 
 
@@ -76,7 +85,9 @@ def test_a_bound_of_the_site_needs_no_pool() -> None:
 def test_hours_weigh() -> None:
     # 48 for a day and 24 for three days.
     finding = one("COL008", GREEDY, GREEDY | {"cpus": 24, "cores": 0.0, "allocated": 72.0})
-    assert finding.evidence.startswith("30 cores for each GPU, of which 1 were kept busy, over 96 GPU-h in 2 runs")
+    assert finding.evidence.startswith(
+        "30 CPUs for each GPU, of which 1 were kept busy (sampled for at least 100 % of the time), over 96 GPU-h in "
+    )
 
 
 def test_bounds_of_zero_name_nobody_without_hours() -> None:
@@ -90,9 +101,22 @@ def test_names_of_users_stay_what_they_are() -> None:
     assert name not in finding.evidence
 
 
+def test_cores_of_a_node_that_nobody_looked_at_may_have_been_busy(tmp_path: Path) -> None:
+    text = sacct_text({"AllocTRES": tres(96, "64G", gpus=2, nodes=2), "NodeList": "g[1-2]"})
+    first = day_of("1", 4.0, 1000)
+    second = [one._replace(node="g2", devices=(one.devices[0]._replace(uuid="GPU-2"),)) for one in first]
+    second = [one._replace(processes=(one.processes[0]._replace(uuid="GPU-2"),)) for one in second]
+    (finding,) = found(tmp_path / "both", "COL008", text, [*first, *second])
+    assert "of which 4 were kept busy" in finding.evidence
+    blind = [one._replace(hosts=()) for one in second]
+    assert found(tmp_path / "one", "COL008", text, [*first, *blind]) == []
+    # Nor is a node known by the first ten of its hours.
+    assert found(tmp_path / "part", "COL008", text, [*first, *second[:20], *blind[20:]]) == []
+
+
 def test_runs_of_a_store(tmp_path: Path) -> None:
     text = sacct_text({"AllocTRES": tres(48, "64G")}, {"AllocTRES": tres(12, "64G"), "User": "bob"})
     (finding,) = found(tmp_path, "COL008", text, [*day_of("1", 4.0, 1000), *day_of("2", 4.0, 1000)][:48])
     assert (finding.user, finding.gpu_hours) == ("ann", 24.0)
-    assert finding.evidence.startswith("48 cores for each GPU, of which 4 were kept busy")
+    assert finding.evidence.startswith("48 CPUs for each GPU, of which 4 were kept busy")
     assert found(tmp_path, "COL008", text, config=None) == []

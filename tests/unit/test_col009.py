@@ -15,8 +15,8 @@ def test_memory_that_was_held_and_never_used() -> None:
     answered, (finding,) = ask("COL009", GREEDY, {})
     assert (answered.judged, finding.gpu_hours, finding.subject) == (2, 24.0, "ann")
     assert finding.evidence == (
-        "up to 500 GiB of host memory for each GPU, of which at most 40 GiB were used (sampled for at least 100 % of "
-        "the time, measured), over 24 GPU-h in 1 run (job 1); the bound is 134 GiB for each GPU, over 24 GPU-h"
+        "up to 500 GiB of host memory for each GPU, of which at most 40 GiB were seen in use (sampled for at least 100 "
+        "% of the time), over 24 GPU-h in 1 run (job 1); the bound is 134 GiB for each GPU, over 24 GPU-h"
     )
 
 
@@ -45,8 +45,8 @@ def test_bounds(fields: dict[str, Any], settings: dict[str, float]) -> None:
     "fields",
     [
         {"host_mem_mib": None},
-        {"coverage_pct": 59.0},
-        {"coverage_pct": None},
+        {"host_pct": 59.0},
+        {"host_pct": None},
         {"mem_given_mib": None},
         {"nodes": None},
         {"mem_per_gpu_mib": None},
@@ -67,7 +67,13 @@ def test_what_may_have_used_more_before_or_later_is_not_judged(fields: dict[str,
 
 
 def test_a_site_may_ask_for_what_was_held_alone() -> None:
-    blind: dict[str, Any] = GREEDY | {"host_mem_mib": None, "coverage_pct": None, "methods": [], "strong": False}
+    blind: dict[str, Any] = GREEDY | {
+        "host_mem_mib": None,
+        "coverage_pct": None,
+        "host_pct": None,
+        "methods": [],
+        "strong": False,
+    }
     finding = one("COL009", blind, bounds={"used_below_pct": 100.0, "mem_per_gpu_mib": 256_000.0})
     assert finding.evidence.startswith("up to 500 GiB of host memory for each GPU, over 24 GPU-h in 1 run")
     assert "the bound is 250 GiB" in finding.evidence
@@ -84,6 +90,8 @@ def test_runs_of_a_store(tmp_path: Path) -> None:
     text = sacct_text({"AllocTRES": tres(12, "512G")}, {"AllocTRES": tres(12, "64G"), "User": "bob"})
     (finding,) = found(tmp_path, "COL009", text, day_of("1", 4.0, 30_000))
     assert (finding.user, finding.gpu_hours) == ("ann", 24.0)
-    assert finding.evidence.startswith("up to 512 GiB of host memory for each GPU, of which at most 29.3 GiB were used")
+    assert finding.evidence.startswith(
+        "up to 512 GiB of host memory for each GPU, of which at most 29.3 GiB were seen in use"
+    )
     # Used once, it was needed.
     assert found(tmp_path, "COL009", text, day_of("1", 4.0, 500_000)) == []

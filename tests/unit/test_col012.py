@@ -51,6 +51,9 @@ def test_what_it_says() -> None:
         {"sm_used": 0.0, "util_used": 0.0},
         {"strong": False},
         {"coverage_pct": 59.0},
+        # the host was not looked at for as long, or not on each node
+        {"host_pct": 59.0},
+        {"host_pct": None},
         {"coverage_pct": None},
         {"sm_used": None},
         {"util_used": None, "util_measured": 0.0},

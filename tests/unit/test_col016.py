@@ -27,13 +27,13 @@ def test_what_it_says() -> None:
     found = one("COL016", NEVER | {"job_id": "4711_2"})
     assert (found.subject, found.user, found.about, found.gpu_hours) == ("4711_2", "ann", "job", 1.0)
     assert found.evidence == (
-        "no kernel for the last 1 h up to a reading 0 s before it was known to run (1 GPU-h), nor any before in the "
+        "no kernel for the last 1 h up to a reading 0 s before the audit looked (1 GPU-h), nor any before in the "
         "window, sampled for at least 100 % of the time, measured; the site's bound is 60 min"
     )
     assert found.reproduce == "colloc audit run --rule COL016 --subject 4711_2 --since A --until B"
     found = one("COL016", ONCE | {"unseen_s": 1800.0})
     assert found.evidence.startswith(
-        "no kernel for the last 4 h up to a reading 30 min before it was known to run (4 GPU-h), after it had worked,"
+        "no kernel for the last 4 h up to a reading 30 min before the audit looked (4 GPU-h), after it had worked,"
     )
     assert found.evidence.endswith("the site's bound is 240 min")
 
@@ -93,6 +93,22 @@ def test_where_no_memory_is_known_it_may_wait_for_requests() -> None:
 def test_its_evidence_is_as_old_as_its_last_reading() -> None:
     assert one("COL016", NEVER).newest_s == 3600.0
     assert one("COL016", NEVER | {"tail_s": 9000.0, "unseen_s": 600.0}).newest_s == 3000.0
+
+
+def test_its_idleness_began_no_later_than_it_says() -> None:
+    assert one("COL016", NEVER).idle_since_s == 0.0
+    # An hour without readings, wherever it was, may have been one of work.
+    late = ONCE | {"tail_s": 20_000.0, "util_measured": 23.0, "sm_measured": 23.0, "unseen_s": 600.0}
+    assert one("COL016", late).idle_since_s == near(86_400.0 - 600 - 20_000 + 3600 - 600)
+
+
+def test_what_was_last_taken_in_long_ago_is_not_now() -> None:
+    one("COL016", NEVER, until_s=3600.0 + 7200)
+    answered, found = ask("COL016", NEVER, until_s=3600.0 + 7201)
+    assert (answered.rows, answered.judged, found) == (1, 0, [])
+    assert none("COL016", NEVER | {"unseen_s": 600.0}, until_s=3600.0 + 6601)
+    # Jobs that ended are none of its business.
+    assert ask("COL016", NEVER | {"end_s": 3600})[0].rows == 0
 
 
 def test_each_job_is_a_finding_of_its_own() -> None:

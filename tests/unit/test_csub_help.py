@@ -17,8 +17,8 @@ from tests.unit.programs import need_program
 from tests.unit.shell import CSUB, Shell
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-PAGE = CHECKOUT / "docs" / "man" / "csub.1"
-TEXT = PAGE.read_text().replace("\\-", "-")
+MAN = CHECKOUT / "docs" / "man"
+TEXT = " ".join(re.sub(r"\\f[BIP]", "", (MAN / "csub.1").read_text()).replace("\\-", "-").replace("\\(ti", "~").split())
 PROGRAM = [
     *(CHECKOUT / "slurm_colloc" / "cli").glob("csub*.py"),
     # What plain.py reads is a running job's, and not the one's who calls csub.
@@ -94,14 +94,15 @@ def test_what_the_page_quotes_is_what_csub_says(words: str) -> None:
     assert any(words in path.read_text() for path in PROGRAM)
 
 
-def test_the_page_renders_without_a_warning() -> None:
+@pytest.mark.parametrize("page", sorted(MAN.iterdir()), ids=lambda path: path.name)
+def test_each_page_renders_without_a_warning(page: Path) -> None:
     program = need_program("mandoc", "man")
-    lint = [program, *(["-Tlint"] if program.endswith("mandoc") else ["--warnings", "-l"]), str(PAGE)]
+    lint = [program, *(["-Tlint"] if program.endswith("mandoc") else ["--warnings", "-l"]), str(page)]
     done = subprocess.run(lint, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     if program.endswith("mandoc"):
         assert done.stdout == ""
-        done = subprocess.run([program, "-Tutf8", PAGE], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run([program, "-Tutf8", page], capture_output=True, text=True, timeout=60, check=True)
     shown = re.sub(r".\x08", "", done.stdout)
-    for heading in re.findall(r'^\.SH "?([^"\n]+)', PAGE.read_text(), re.MULTILINE):
+    for heading in re.findall(r'^\.SH "?([^"\n]+)', page.read_text(), re.MULTILINE):
         assert heading in shown

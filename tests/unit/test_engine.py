@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.accounting import engine as engine_module
+from slurm_colloc.accounting.day_queries import PARTS
 from slurm_colloc.accounting.engine import Task, part_of_day, sweep_by_slurm
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import PARTS, Window, job_usage, sweep, usages_of
+from slurm_colloc.accounting.sweep import Window, job_usage, sweep, usages_of
 from slurm_colloc.config import Engine
 from slurm_colloc.errors import ProcessError, StoreError
 from slurm_colloc.measured import JobUsage
@@ -71,8 +72,12 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
     program(tmp_path, "sbatch", SBATCH, monkeypatch)
     program(tmp_path, "srun", "exit 1\n", monkeypatch)  # submitit only looks whether there is one
-    program(tmp_path, "squeue", 'ls "$QUEUE/jobs"\n', monkeypatch)
-    program(tmp_path, "scancel", 'echo "$@" >>"$QUEUE/cancelled"; rm -f "$QUEUE"/jobs/*\n', monkeypatch)
+    # What the user set for what he types himself hides these jobs.
+    monkeypatch.setenv("SQUEUE_PARTITION", "another")
+    monkeypatch.setenv("SCANCEL_NAME", "another")
+    program(tmp_path, "squeue", '[ -n "$SQUEUE_PARTITION" ] || ls "$QUEUE/jobs"\n', monkeypatch)
+    cancel = '[ -n "$SCANCEL_NAME" ] || { echo "$@" >>"$QUEUE/cancelled"; rm -f "$QUEUE"/jobs/*; }\n'
+    program(tmp_path, "scancel", cancel, monkeypatch)
     yield made
     deadline = time.monotonic() + 60
     while made.jobs() and not (made.folder / "stay").exists() and time.monotonic() < deadline:
@@ -107,7 +112,7 @@ def reported(store: Store, *more: str, capsys: pytest.CaptureFixture[str], form:
 
 def by_jobs(store: Store, now_s: float = 1e6, wait_min: float = 5.0) -> list[JobUsage]:
     with store.connect(*EDGES_S) as database:
-        sweep_by_slurm(database, store, Window(*EDGES_S, now_s), Engine(wait_min=wait_min), lambda _: None)
+        sweep_by_slurm(database, store, Window(*EDGES_S, now_s), Engine(wait_min=wait_min), print)
         return usages_of(database)
 
 
@@ -122,7 +127,11 @@ def test_what_runs_did_alone_is_the_same(store: Store, queue: Queue) -> None:
                 sweep_by_slurm(database, store, window, Engine(wait_min=5.0), lambda _: None, None, edges)
             else:
                 sweep(database, store, window, edges=edges)
-            found.append(database.execute("SELECT job_id_raw, edge, us FROM alone_parts ORDER BY ALL").fetchall())
+            found.append(
+                database.execute(
+                    "SELECT job_id_raw, edge, us FROM alone_parts JOIN runs USING (run) ORDER BY ALL"
+                ).fetchall()
+            )
     assert found[0] == found[1] == [("4", 1, 900_000_000)] * 2
 
 
@@ -335,7 +344,7 @@ def test_without_the_library(store: Store, monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setitem(sys.modules, "submitit", None)
     status, _, told = reported(store, "--engine", "slurm", capsys=capsys)
     assert status == 2
-    assert "install 'slurm-colloc[slurm-engine]'" in told
+    assert "install 'slurm-colloc[scale-out]'" in told
 
 
 def test_only_the_stores_owner_has_jobs_work_in_it(

@@ -56,10 +56,10 @@ def test_read_bounds(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"12345")
     assert read_bounded(str(path), 5) == b"12345"
-    with pytest.raises(StoreError, match="larger than 4 bytes"):
+    with pytest.raises(StoreError, match="larger than 4 bytes, more than is read of such a file; shorten it"):
         read_bounded(str(path), 4)
     os.truncate(path, 1 << 40)  # of which no more is read than that
-    with pytest.raises(StoreError, match="larger than 4 bytes"):
+    with pytest.raises(StoreError, match="larger than 4 bytes, more than is read of such a file; shorten it"):
         read_bounded(str(path), 4)
     with pytest.raises(StoreError, match="No such file"):
         read_bounded(str(tmp_path / "none"), 4)
@@ -74,9 +74,9 @@ def test_read_refuses_what_is_no_file_and_leaks_nothing(tmp_path: Path) -> None:
     for name in ("link", "fifo", "folder"):
         with pytest.raises(StoreError):
             read_bounded(str(tmp_path / name), 10)
-    with pytest.raises(StoreError, match="not a regular file"):
+    with pytest.raises(StoreError, match="not a regular file, and is not read; put one there"):
         read_bounded(str(tmp_path / "folder"), 10)
-    with pytest.raises(StoreError, match="not a regular file"):
+    with pytest.raises(StoreError, match="not a regular file, and is not read; put one there"):
         read_bounded("/dev/null", 10)
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -85,7 +85,7 @@ def test_read_of_the_owner(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"x")
     assert read_bounded(str(path), 10, owners=(os.geteuid(),)) == b"x"
-    with pytest.raises(StoreError, match=f"belongs to uid {os.geteuid()}, not to uid 424242"):
+    with pytest.raises(StoreError, match=f"belongs to uid {os.geteuid()}, not to uid 424242, and is not read; move"):
         read_bounded(str(path), 10, owners=(424242,))
 
 
@@ -113,7 +113,7 @@ def test_folder_of_somebody_else(tmp_path: Path) -> None:
     os.chown(tmp_path / "theirs", 12345, 12345)
     before = len(os.listdir("/proc/self/fd"))
     for use in (private_folder, open_private_folder):
-        with pytest.raises(StoreError, match="belongs to uid 12345"):
+        with pytest.raises(StoreError, match="belongs to uid 12345, not to uid 0; call this as its owner"):
             use(str(tmp_path / "theirs"))
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -124,7 +124,7 @@ def test_text_folds_at_the_terminals_width(width: int) -> None:
         (ROW._replace(state="PENDING", start_s=None, end_s=None, given=(), node_list="", reason="Priority"),
          ["  ran        not started: Priority", "  given      nothing yet"]),
         (ROW._replace(given=(), asked=()), ["  asked      no GPU", "  given      no GPU"]),
-        (ROW, ["  used       not known yet: the samples of its nodes come with the next 'colloc ingest'"]),
+        (ROW, ["  used       not known here: samples of its nodes, where there are any, come with 'colloc ingest'"]),
     ],
 )  # fmt: skip
 def test_a_job_that_only_slurm_knows_has_a_story(row: Accounted, lines: list[str]) -> None:

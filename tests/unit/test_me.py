@@ -182,9 +182,14 @@ def test_without_a_store_slurm_is_asked(
     program(tmp_path, "sacct", script, monkeypatch)
     program(tmp_path, "sacctmgr", "echo 'gres|gpu'\n", monkeypatch)
     assert colloc("me") == 0
-    said = capsys.readouterr().out
+    said, notes = capsys.readouterr()
+    assert "no site.toml" not in notes
     assert "  allocated  1 GPU-h in whole-GPU equivalents\n  SM active  not measured\n" in said
     assert "  source     sacct, and what is kept of one's own jobs for csub\n" in said
+    monkeypatch.delenv("COLLOC_CONF")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
+    assert colloc("me") == 0
+    assert "note: no site.toml, so what is kept of your jobs is not looked at" in capsys.readouterr().err
     program(tmp_path, "sacct", "echo 'slurmdbd: Connection refused' >&2\nexit 1\n", monkeypatch)
     assert colloc("me") == 2
     assert "Connection refused; and in its place: store '" in capsys.readouterr().err

@@ -80,6 +80,21 @@ def test_table_covers_usage(release: str) -> None:
     assert said - known == REFUSED[release]
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("--gpu-footprin=mem=9G", "option '--gpu-footprin=mem=9G' is unknown; did you mean '--gpu-footprint'?"),
+        ("--dryrun", "option '--dryrun' is unknown; did you mean '--dry-run'?"),
+        ("--nothing-like-it", "option '--nothing-like-it' is unknown"),
+    ],
+)
+def test_a_misspelt_option_of_csub_is_named(word: str, said: str) -> None:
+    own = (Option("gpu-footprint", "", "required", ""), Option("dry-run", "", "none", ""))
+    with pytest.raises(UnsureError) as raised:
+        split_command_line([word, "job.sh"], SBATCH_OPTIONS["24.11"], own)
+    assert str(raised.value) == said
+
+
 def test_every_release_is_known_and_no_other() -> None:
     assert list(SBATCH_OPTIONS) == sorted(RELEASES) == list(RELEASES)
     assert [len(SBATCH_OPTIONS[release]) for release in RELEASES] == [106, 110, 110, 113, 114, 115, 118, 120]

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
+import shutil
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.cli.colloc.progress import progress
+from tests.unit.programs import colloc
 from tests.unit.terminals import screen
 from tests.waiting import wait_for
 
+RECORDED = Path(__file__).resolve().parents[1] / "recorded/demo"
 HIDDEN, SHOWN = "\x1b[?25l", "\x1b[?25h"  # the cursor
 
 
@@ -46,3 +53,48 @@ def test_nothing_is_shown_to_a_file(capfd: pytest.CaptureFixture[str]) -> None:
     with progress("x", after_s=0) as step:
         step(1, 2)
     assert capfd.readouterr() == ("", "")
+
+
+Told = dict[str, list[tuple[int, int]]]
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    """Return what commands tell of their progress: work -> (done, of)."""
+    found: Told = {}
+
+    @contextmanager
+    def noted(what: str) -> Iterator[Callable[[int, int], None]]:
+        steps = found.setdefault(what, [])
+        yield lambda done, of: steps.append((done, of))
+
+    for name in ("audit_look", "compact", "ingest", "report", "seal"):
+        monkeypatch.setattr(import_module(f"slurm_colloc.cli.colloc.{name}"), "progress", noted)
+    return found
+
+
+def test_what_may_take_long_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
+    text, journal, store = (str(RECORDED / "sacct.txt"), str(tmp_path / "journal"), str(tmp_path / "store"))
+    shutil.copytree(RECORDED / "journal", journal)
+    Path(store).mkdir(mode=0o700)
+    monkeypatch.setenv("COLLOC_CONF", str(RECORDED / "site.toml"))
+    node = next(Path(journal).iterdir()).name
+    assert colloc("seal", "--journal", journal, "--store", store, "--node", node) == 0
+    assert colloc("ingest", "--store", store, "--sacct-file", text, "--journal", journal) == 0
+    assert colloc("report", "--store", store, "--since", "2020-01-01") == 0
+    assert colloc("audit", "run", "--store", store, "--since", "2020-01-01") in (0, 1)
+    assert colloc("compact", "--store", store, "--anyway") == 0
+    assert colloc("report", "--sacct-file", text, "--since", "2020-01-01") == 0
+    assert set(told) == {
+        "sealing hours of samples",
+        "taking in the text",
+        "adding up days",
+        "applying rules",
+        "compacting days of samples",
+    }
+    assert told.pop("taking in the text") == [], "one piece"
+    for what, steps in told.items():
+        assert steps, what
+        assert all(0 <= done <= of for done, of in steps), what
+        assert steps[0][0] == 0, what
+        assert steps[-1][0] >= steps[-1][1] - 1, what

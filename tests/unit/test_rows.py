@@ -10,7 +10,8 @@ import duckdb
 import pytest
 
 from slurm_colloc.accounting import runs
-from slurm_colloc.accounting.runs import MEANS, RUNAWAY, local_offsets_s, mark_runaways, take_rows, take_runs
+from slurm_colloc.accounting.run_times import local_offsets_s
+from slurm_colloc.accounting.runs import MEANS, RUNAWAY, mark_runaways, take_rows, take_runs
 from slurm_colloc.accounting.sources import rows
 from slurm_colloc.accounting.sources.jobstats import METHOD as JOBSTATS
 from slurm_colloc.accounting.sources.rows import Form, form_of, parse_header, read_rows

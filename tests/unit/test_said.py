@@ -183,6 +183,7 @@ def test_history_shows_each_job_once_with_what_is_believed(shell: Shell) -> None
     assert "exact, from 1 run: 4000 MiB expected, 4600 MiB at most, 9 % of the SMs" in jobs
     assert "last run 9 ended 1970-01-01" in jobs
     assert submissions.count("4711") == 3
+    assert "expected" not in submissions  # once for each job, not again for each submission
     told = json.loads(history(shell, "--format=json"))
     assert [job["line"] for job in told["jobs"]] == ["job.sh --batch 64", "job.sh --batch 8"]
     assert [job["last_run"]["job_id"] for job in told["jobs"]] == ["9", "10"]
@@ -201,7 +202,7 @@ def test_what_ran_out_of_memory_is_said_to_need_more(shell: Shell) -> None:
     lost = {**EVIDENCE, "signature": request(shell)["signature"], "state": GPU_OOM, "gpu_mem_peak_mib": 4096}
     shell.ran(lost)
     text = history(shell)
-    assert text.count("needs more than 4096 MiB") == 2
+    assert text.count("needs more than 4096 MiB") == 1
     assert "memory not known" not in text
     assert json.loads(history(shell, "--format=json"))["jobs"][0]["needs_more_than_mib"] == 4096
 

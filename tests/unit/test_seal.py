@@ -15,11 +15,14 @@ import pytest
 from slurm_colloc import clock
 from slurm_colloc.accounting import parquet
 from slurm_colloc.accounting.compact import compact
-from slurm_colloc.accounting.samples import SHARES, Samples
+from slurm_colloc.accounting.sample_tables import SHARES
+from slurm_colloc.accounting.samples import Samples
+from slurm_colloc.accounting.sealing import Sealed, seal_hours
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli.colloc import main, seal
 from slurm_colloc.config import Observe
 from slurm_colloc.measured import Round
+from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.journal import append, encode, hours
 from tests.unit.made import HOUR, device, host, process, seen
 from tests.unit.stored import at, sampled
@@ -132,9 +135,12 @@ def test_a_line_that_comes_while_the_journal_is_read_is_sealed_by_the_next_run(s
             keep(site, one(NOON + 30))
             return count
 
-    assert seal.seal_hours(Slow(str(site / "store")), "c", hours(str(site / "journal"))).rounds == 3
+    def sealed(store: Samples) -> Sealed:
+        return seal_hours(store, "c", hours(str(site / "journal")), attribute_round)
+
+    assert sealed(Slow(str(site / "store"))).rounds == 3
     assert times(site) == [NOON, NOON + 10, NOON + 20]
-    again = seal.seal_hours(Samples(str(site / "store")), "c", hours(str(site / "journal")))
+    again = sealed(Samples(str(site / "store")))
     assert (again.rounds, times(site)[-1]) == (4, NOON + 30)
 
 

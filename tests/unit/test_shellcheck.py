@@ -12,7 +12,13 @@ from slurm_colloc.config import load_site
 from slurm_colloc.site.render import Host, render_site
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-SCRIPTS = (".ci/run", "tests/cluster/bootstrap.sh", "slurm_colloc/front/csub", "slurm_colloc/plugin/colloc-mps")
+SCRIPTS = (
+    ".ci/run",
+    "packages/build",
+    "tests/cluster/bootstrap.sh",
+    "slurm_colloc/front/csub",
+    "slurm_colloc/plugin/colloc-mps",
+)
 SITES = sorted((CHECKOUT / "site-configs").glob("*/site.toml"))
 
 pytestmark = pytest.mark.skipif(

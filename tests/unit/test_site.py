@@ -432,6 +432,8 @@ def test_gaps_say_why_nothing_is_placed() -> None:
     assert gaps(vouched._replace(partition=tuple(one._replace(one_user=True) for one in vouched.partition))) == []
     unknown = gaps(found())
     assert unknown[0].startswith("pool 'g1': no job is placed without its sm_count and gpu_mem_mib")
+    assert unknown[0].endswith("'site init --gpu' may know them, 'site init --gpus' does")
+    assert "no card in our table is named 'H1000'; give the driver's" in gaps(found(models={"h100": "H1000"}))[0]
     config = found(models={"h100": "NVIDIA H100 80GB HBM3"})
     assert [what.partition(":")[0] for what in gaps(config)] == ["pool 'g1'", "pool 'g2'"]
     assert gaps(config._replace(policy="shadow", pool=())) == [

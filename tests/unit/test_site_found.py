@@ -511,7 +511,9 @@ def test_a_driver_is_read_where_it_is_and_told_elsewhere(monkeypatch: pytest.Mon
     found = read_driver("g1", "nvml", "", {})
     assert found == NodeGpus("g1", seen)
     assert not read_driver("g1", "nvml", "", {"SLURM_JOB_ID": "4"}).complete
-    assert parse_gpus_file(to_json(found), "file") == found
+    text = to_json(found)
+    assert parse_gpus_file(text, "file") == found
+    assert parse_gpus_file(json.dumps({**json.loads(text), "schema": 1}), "file") == found
 
 
 def test_who_we_are() -> None:
@@ -528,6 +530,7 @@ GOOD = json.loads(to_json(NodeGpus("g1", (GpuUnit("GPU-1", 0, H100, "", 81559, 1
         {"node": 3},
         {"node": "a\udcff"},
         {"complete": 1},
+        {"schema": 2},
         {"units": 3},
         {"units": [{}]},
         {"units": [{**GOOD["units"][0], "mem_total_mib": "1"}]},
@@ -551,7 +554,7 @@ def test_no_file_at_all(text: str, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_gpus_of_a_node_that_the_cluster_lacks() -> None:
-    with pytest.raises(InputError, match="the cluster has no node 'g9', of which GPUs were read"):
+    with pytest.raises(InputError, match="the cluster has no node 'g9', of which GPUs were read; say by --node"):
         look(FakeClient(), [NodeGpus("g9", ())])
 
 

@@ -234,7 +234,8 @@ def test_a_time_limit_is_whole_minutes_and_never_rounded_to_none(value: float, s
 def test_without_an_agent_cron_does_what_timers_would() -> None:
     config = example("h100-mig-mps")
     cron = texts(config._replace(observe=config.observe._replace(agent=False)))["colloc.cron"]
-    assert "\n47 5 * * * root /opt/slurm_colloc/bin/colloc audit run --notify >>" in cron
+    assert "\n47 5 * * * root /opt/slurm_colloc/bin/colloc audit run --notify --about others --wait 30m >>" in cron
+    assert "\n12,42 * * * * root /opt/slurm_colloc/bin/colloc audit run --notify --about jobs --wait 20m >>" in cron
     assert "compact" in cron
     assert "audit run" not in texts(config)["colloc.cron"]
 
@@ -250,7 +251,7 @@ def test_what_needs_a_drain_stands_before_what_names_its_tres() -> None:
 def test_another_site_file_and_slurm_conf_reach_those_who_need_them() -> None:
     rendered = texts(example("h100-mps"), Host("/opt/x", "/srv/site.toml", "/opt/slurm/etc/slurm.conf"))
     assert "\nCOLLOC_CONF=/srv/site.toml\nSLURM_CONF=/opt/slurm/etc/slurm.conf\n" in rendered["colloc.cron"]
-    for name in ("colloc-agent.service", "colloc-seal.service", "colloc-compact.service", "colloc-audit.service"):
+    for name in ("colloc-agent.service", "colloc-seal.service", "colloc-compact.service", "colloc-audit-jobs.service"):
         assert "\nEnvironment=COLLOC_CONF=/srv/site.toml\n" in rendered[name]
     assert 'setenv("COLLOC_CONF", "/srv/site.toml")' in rendered["slurm_colloc.lua"]
 
@@ -421,7 +422,8 @@ def test_the_command_writes_compares_and_lists(
     assert colloc(*argv, "--list-written") == 0
     listed = capsys.readouterr().out.splitlines()
     assert [line for line in listed if line.startswith("/opt/slurm_colloc\t")]
-    assert {"/shared/slurm_colloc/store", "/var/log/slurm_colloc"} <= {line.split("\t")[0] for line in listed}
+    written = {"/shared/slurm_colloc/store", "/shared/slurm_colloc/audit", "/var/log/slurm_colloc"}
+    assert written <= {line.split("\t")[0] for line in listed}
 
 
 def test_what_an_earlier_site_file_installed_is_left_over(

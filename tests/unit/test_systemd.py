@@ -26,7 +26,8 @@ COMMANDS = {
     "colloc-agent.service": "agent",
     "colloc-seal.service": "seal",
     "colloc-compact.service": "compact",
-    "colloc-audit.service": "audit run --notify",
+    "colloc-audit.service": "audit run --notify --about others --wait 30m",
+    "colloc-audit-jobs.service": "audit run --notify --about jobs --wait 20m",
 }
 # systemd's own measure, 0 (nothing allowed) to 10; a service without any of these lines has 9.6.
 MOST_EXPOSURE = {
@@ -34,6 +35,7 @@ MOST_EXPOSURE = {
     "colloc-seal.service": 1.0,
     "colloc-compact.service": 1.0,
     "colloc-audit.service": 2.0,
+    "colloc-audit-jobs.service": 2.0,
 }
 
 
@@ -59,7 +61,7 @@ def installed(tmp_path: Path) -> Path:
 
 def test_systemd_understands_every_line(installed: Path) -> None:
     units = [str(path) for path in sorted(installed.glob("colloc-*"))]
-    assert len(units) == 7
+    assert len(units) == 9
     argv = [need_program("systemd-analyze"), "verify", *units]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -76,7 +78,7 @@ def test_systemd_understands_other_folders_and_another_site_file(tmp_path: Path)
         (tmp_path / file.name).write_text(file.text)
     argv = [need_program("systemd-analyze"), "verify", *(str(tmp_path / file.name) for file in units)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert (len(units), done.returncode, done.stderr) == (7, 0, "")
+    assert (len(units), done.returncode, done.stderr) == (9, 0, "")
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -104,13 +106,21 @@ def test_the_agent_sees_processes_and_the_others_have_no_right_at_all() -> None:
     agent = _settings("colloc-agent.service")
     assert not {"ProtectProc", "ProcSubset", "PrivatePIDs", "PrivateUsers", "PrivateDevices"} & agent.keys()
     assert agent["AmbientCapabilities"] == agent["CapabilityBoundingSet"] == ["CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"]
-    for name in ("colloc-seal.service", "colloc-compact.service", "colloc-audit.service"):
+    for name in set(SERVICES) - {"colloc-agent.service"}:
         assert _settings(name)["CapabilityBoundingSet"] == [""]
         assert "AmbientCapabilities" not in _settings(name)
 
 
 def test_findings_are_no_failure_and_errors_are() -> None:
     assert _settings("colloc-audit.service")["SuccessExitStatus"] == ["1"]
+    # At some hours no running job can be judged; who no longer ingests is told by 2.
+    assert _settings("colloc-audit-jobs.service")["SuccessExitStatus"] == ["1 3"]
+
+
+def test_the_two_audits_differ_by_what_they_ask_alone() -> None:
+    nightly, jobs = (UNITS[f"colloc-audit{name}.service"].splitlines() for name in ("", "-jobs"))
+    differ = {line.partition("=")[0] for line in set(nightly) ^ set(jobs) if line[:1] != "#"}
+    assert differ == {"Description", "ExecStart", "SuccessExitStatus"}
 
 
 def test_the_audit_writes_to_its_own_folder_alone() -> None:

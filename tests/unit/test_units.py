@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.units import (
+    at_least,
+    at_most,
     capacity_mib,
     demand_mib,
     demand_units,
@@ -149,3 +151,18 @@ def test_not_a_time_limit(text: str) -> None:
 )
 def test_figures_are_never_by_a_power_of_ten(value: float, words: str) -> None:
     assert significant(value) == words
+
+
+def test_a_bound_is_never_rounded_to_what_does_not_hold() -> None:
+    assert [at_least(value) for value in (100.0, 100 - 1e-12, 99.6, 59.5, 0.4)] == ["100", "100", "99", "59", "0"]
+    values = (0.0, 0.00001, 0.1, 0.1 + 1e-15, 0.01234, 0.0999, 0.09991, 0.9999, 57.14, 999.2, 1024.0)
+    assert [at_most(value) for value in values] == [
+        *("0", "<0.0001", "0.1", "0.1", "0.0124", "0.0999", "0.1", "1", "57.2", "1000", "1024"),
+    ]
+
+
+@given(st.floats(0.0001, 1e7), st.integers(2, 4))
+def test_what_is_at_most_so_much_is(value: float, digits: int) -> None:
+    shown = float(at_most(value, digits))
+    assert value <= shown * (1 + 1e-6)
+    assert shown <= value * (1 + 10.0 ** (1 - digits)) + 1e-6

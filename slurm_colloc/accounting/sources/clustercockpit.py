@@ -30,7 +30,9 @@ def parse_jobs(text: str) -> Parsed:
     except csv.Error as error:
         raise InputError(f"ClusterCockpit table, in its first line: {error}") from error
     if missing:
-        raise InputError(f"ClusterCockpit columns {', '.join(missing)} are missing")
+        raise InputError(
+            f"ClusterCockpit columns {', '.join(missing)} are missing; its first line must name {', '.join(_NEEDED)}"
+        )
     rows, means, rows_in = [], [], 0
     rejected: Counter[str] = Counter()
     try:

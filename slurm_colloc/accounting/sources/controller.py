@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection
 from datetime import tzinfo
 
-from slurm_colloc.accounting.sources.sacct import Parsed, bounded, checked, parse_limit, parse_time
+from slurm_colloc.accounting.sources.sacct import Parsed, bounded, checked, parse_limit, parse_time, shown_id
 from slurm_colloc.errors import InputError
 from slurm_colloc.measured import AllocationRow
 from slurm_colloc.slurm.gres import parse_gres
@@ -72,15 +72,10 @@ def _row(match: re.Match[str], cluster: str, zone: tzinfo | None) -> AllocationR
     state = match["state"]
     # Of a job that has not ended, EndTime is when its limit will be reached.
     ended = state not in ("RUNNING", "SUSPENDED", "COMPLETING", *_NEVER_RAN)
-    job_id = match["raw"]
-    if match["array"]:
-        job_id = f"{match['array']}_{match['task']}"
-    elif match["het"]:
-        job_id = f"{match['het']}+{match['offset']}"
     return checked(
         AllocationRow(
             cluster=cluster,
-            job_id=job_id,
+            job_id=shown_id(match),
             job_id_raw=match["raw"],
             user=match["user"],
             account=_known(match["account"]),

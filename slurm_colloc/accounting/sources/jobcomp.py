@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from datetime import tzinfo
 
-from slurm_colloc.accounting.sources.sacct import Parsed, bounded, checked, parse_limit, parse_time
+from slurm_colloc.accounting.sources.sacct import Parsed, bounded, checked, parse_limit, parse_time, shown_id
 from slurm_colloc.errors import InputError
 from slurm_colloc.measured import AllocationRow
 from slurm_colloc.slurm.gres import parse_tres_gres
@@ -77,15 +77,10 @@ def _row(line: str, zone: tzinfo | None) -> AllocationRow:
         raise InputError("the part of a run before its size changed: the line has no start")
     # Of one that never ran, Start is when it was cancelled and Tres what it would have got.
     ran = match["nodes"] != "(null)"
-    job_id = match["raw"]
-    if match["array"]:
-        job_id = f"{match['array']}_{match['task']}"
-    elif match["het"]:
-        job_id = f"{match['het']}+{match['offset']}"
     return checked(
         AllocationRow(
             cluster=match["cluster"],
-            job_id=job_id,
+            job_id=shown_id(match),
             job_id_raw=match["raw"],
             user=match["user"],
             account=match["account"],

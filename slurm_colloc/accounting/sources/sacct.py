@@ -8,6 +8,7 @@ pipes and newlines stay whole. The header says what the delimiter is, so that a 
 """
 
 import math
+import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -159,6 +160,13 @@ def day_windows(since_s: float, until_s: float) -> Iterator[tuple[float, float]]
 def day_name(at_s: float) -> str:
     """Return the UTC day of ``at_s``, the name of that day's slice in the store."""
     return time.strftime("%Y-%m-%d", time.gmtime(at_s))
+
+
+def shown_id(match: re.Match[str]) -> str:
+    """Return the id that users write, of a line that names an array's task or a component beside the raw id."""
+    if match["array"]:
+        return f"{match['array']}_{match['task']}"
+    return f"{match['het']}+{match['offset']}" if match["het"] else match["raw"]
 
 
 def checked(row: AllocationRow) -> AllocationRow:

@@ -3,40 +3,35 @@
 
 import shlex
 import sys
-from datetime import datetime
-from functools import partial
-from typing import Annotated, Any, NamedTuple, NoReturn
+from collections.abc import Sequence
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from slurm_colloc.accounting.audited import answer, make_audited
-from slurm_colloc.accounting.sweep import Window, sweep_to_file
-from slurm_colloc.accounting.usage import whole_usage
-from slurm_colloc.audit.rule import RUNS
-from slurm_colloc.audit.rules import Entry, choose, entries, findings, question
-from slurm_colloc.audited import Finding
+from slurm_colloc.audit.outlets import textfile_of_jobs
+from slurm_colloc.audit.rules import choose, entries
+from slurm_colloc.audit.timing import JOBS, Asked, of_about
 from slurm_colloc.cli.colloc.audit_backtest import backtest
 from slurm_colloc.cli.colloc.audit_calendar import calendar
 from slurm_colloc.cli.colloc.audit_explain import explain
 from slurm_colloc.cli.colloc.audit_import import import_
-from slurm_colloc.cli.colloc.audit_notify import notify
+from slurm_colloc.cli.colloc.audit_look import Looked, Looking
+from slurm_colloc.cli.colloc.audit_notify import Piece, notify
 from slurm_colloc.cli.colloc.audit_outbox import ack, optout, outbox
-from slurm_colloc.cli.colloc.output import site, site_or_none, window, write
+from slurm_colloc.cli.colloc.output import site, site_or_none, span, window, write
 from slurm_colloc.cli.colloc.seen import seen_store
-from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Audit
 from slurm_colloc.errors import InputError, UnknownError
 from slurm_colloc.measured import GroupUsage
-from slurm_colloc.placement.fitted import sm_edges
-from slurm_colloc.report.findings import Audited, as_json, as_text
+from slurm_colloc.report.findings import Audited, as_csv, as_json, as_text
 from slurm_colloc.units import counted
 
 app = typer.Typer(no_args_is_help=True, help="Rules over measured use; they name nobody on weak evidence.")
 app.command("import")(import_)
 for _command in (explain, backtest, calendar, ack, optout, outbox):
     app.command()(_command)
-_FORMS = ("text", "json")
+_FORMS = ("text", "json", "csv")
 _WINDOW = ("7d", "now")
 
 
@@ -44,84 +39,74 @@ _WINDOW = ("7d", "now")
 def run_audit(
     since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "7d",
     until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
-    form: Annotated[str, typer.Option("--format", help="text or json")] = "text",
+    form: Annotated[str, typer.Option("--format", help="text, json or csv")] = "text",
     rule: Annotated[list[str] | None, typer.Option("--rule", help="only these, by name or code")] = None,
+    about: Annotated[str, typer.Option("--about", help="only rules about running 'jobs', or only the 'others'")] = "",
     user: Annotated[str, typer.Option("--user", help="only findings about this user")] = "",
     subject: Annotated[str, typer.Option("--subject", help="only findings about this node, job or application")] = "",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
     tell: Annotated[bool, typer.Option("--notify", help="for cron: do what site.toml's [notices] says")] = False,
+    wait: Annotated[str, typer.Option("--wait", help="with it: so long for another run's end, e.g. 20m")] = "",
     textfile: Annotated[str, typer.Option("--textfile", help="with it: file for Prometheus")] = "",
     json_lines: Annotated[str, typer.Option("--json-lines", help="with it: file to add findings to")] = "",
-    webhook: Annotated[str, typer.Option("--webhook", help="with it: URL to post counts to")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="with it: print what it would do, and do nothing")] = False,
 ) -> None:
     """Print findings; exit status 0 clean, 1 findings, 2 error, 3 nothing could be judged."""
     if form not in _FORMS:
-        raise InputError(f"--format '{form}' is neither text nor json")
-    outlets = {"textfile": textfile, "json_lines": json_lines, "webhook": webhook}
+        raise InputError(f"--format '{form}' is not one of {', '.join(_FORMS)}")
+    outlets = {"textfile": textfile, "json_lines": json_lines}
     given: dict[str, Any] = {name: value for name, value in outlets.items() if value}
-    if not tell:
-        if given:
-            raise InputError("--textfile, --json-lines and --webhook are for --notify")
-        asked = _Asked(site_or_none(), tuple(rule or ()), user, subject, store, form)
-        seen, found = _look(asked, *window(since, until))
-        _end(seen, 1 if found else 0)
-    if (since, until) != _WINDOW or user or subject:
-        raise InputError("--notify looks at everybody, by 'notices.window_days'; leave the other options out")
+    if tell:
+        if (since, until) != _WINDOW or user or subject:
+            raise InputError("--notify looks at everybody, by 'notices.window_days'; leave the other options out")
+        _notify(tuple(rule or ()), about, store, form, wait, given, dry=dry_run)
+    if given or wait or dry_run:
+        raise InputError("--wait, --textfile, --json-lines and --dry-run are for --notify")
+    config = site_or_none()
+    chosen = of_about(choose(entries(config.audit if config else Audit()), rule or ()), about)
+    looked = _looking(config, store).look(chosen, *window(since, until))
+    found = [one for one in looked.findings if user in ("", one.user) and subject in ("", one.subject)]
+    _show([looked._replace(findings=tuple(found))], form)
+    _end(looked.seen, 1 if found else 0)
+
+
+def _notify(
+    rules: tuple[str, ...], about: str, store: str, form: str, wait: str, given: dict[str, Any], *, dry: bool
+) -> NoReturn:
     config = site()
+    if about == JOBS and config.notices.textfile:
+        given = {"textfile": textfile_of_jobs(config.notices.textfile), **given}
     config = config._replace(notices=config.notices._replace(**given))
-    asked = _Asked(config, tuple(rule or ()), "", "", store, form)
+
+    def look(pieces: Sequence[Piece]) -> list[Looked]:
+        looking = _looking(config, store)
+        looks = [looking.look(*piece) for piece in pieces]
+        _show(looks, form)
+        return looks
+
+    chosen = of_about(choose(entries(config.audit), rules), about)
+    wait_s = span("--wait", wait).total_seconds() if wait else 0.0
     show = sys.stdout.write if form == "text" else len
-    status, noticed = notify(config, asked.entries, partial(_look, asked), show)
-    _end(noticed.seen, status)
+    status, seen = notify(config, Asked(chosen, about, wait_s), look, show, dry=dry)
+    _end(seen, status)
 
 
-class _Asked(NamedTuple):
-    config: SiteConfig | None
-    rules: tuple[str, ...]
-    user: str
-    subject: str
-    store: str
-    form: str
-
-    @property
-    def audit(self) -> Audit:
-        return self.config.audit if self.config else Audit()
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        return choose(entries(self.audit), self.rules)
+def _looking(config: SiteConfig | None, store: str) -> Looking:
+    options = f" --store {shlex.quote(store)}" if store else ""
+    return Looking(seen_store(store, config), config, config.audit if config else Audit(), options, watched=True)
 
 
-def _look(asked: _Asked, start: datetime, end: datetime) -> tuple[Audited, list[Finding]]:
-    """Print and return what is found in [start, end)."""
-    chosen = asked.entries
-    options = f"--since {start.isoformat()} --until {end.isoformat()}"
-    if asked.store:
-        options += f" --store {shlex.quote(asked.store)}"
-    source = seen_store(asked.store, asked.config)
-    with source.connect(start.timestamp(), end.timestamp()) as database:
-        config = asked.config
-        edges = sm_edges(config) if config else ()
-        sweep_to_file(database, source, Window(start.timestamp(), end.timestamp(), now()), edges)
-        make_audited(database, config)
-        answers = [(entry, answer(database, question(entry, asked.audit))) for entry in chosen]
-        whole = whole_usage(database)
-    found = [
-        one
-        for entry, of in answers
-        for one in findings(entry, of, options)
-        if asked.user in ("", one.user) and asked.subject in ("", one.subject)
-    ]
-    judged = {entry.name: (of.rows, of.judged) for entry, of in answers}
-    accounted = tuple(entry.name for entry in chosen if entry.rule.accounted or entry.rule.source != RUNS)
-    seen = Audited(start, end, whole, judged, source.visible.whose, accounted)
-    write(as_json(seen, found) if asked.form == "json" else as_text(seen, found), "")
-    return seen, found
+def _show(looks: Sequence[Looked], form: str) -> None:
+    shown = [(one.seen, one.findings) for one in looks]
+    whole = {"json": as_json, "csv": as_csv}.get(form)
+    write(whole(shown) if whole else "".join(as_text(*one) for one in shown), "")
 
 
 def _end(seen: Audited, status: int) -> NoReturn:
-    if not seen.judged and status in (0, 3):
-        raise UnknownError(f"nothing can be said of {counted(seen.whole.jobs, 'GPU run')}: {_why_not(seen.whole)}")
+    if seen.unknown and status in (0, 3):
+        raise UnknownError(
+            seen.stale or f"nothing can be said of {counted(seen.whole.jobs, 'GPU run')}: {_why_not(seen.whole)}"
+        )
     raise typer.Exit(status)
 
 
@@ -130,4 +115,7 @@ def _why_not(whole: GroupUsage) -> str:
         return "there is none; does 'colloc ingest' still run?"
     if not whole.jobs_measured:
         return "not one was measured; does 'colloc agent' run on the nodes?"
-    return f"{whole.jobs_measured} were measured, none by samples of enough of its time"
+    return (
+        f"{whole.jobs_measured} were measured, none for as long, or in as much of its time, as the rules ask; "
+        "'colloc audit explain CODE' has their bounds"
+    )

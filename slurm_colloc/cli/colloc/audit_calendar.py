@@ -8,13 +8,27 @@ import typer
 
 from slurm_colloc.audit.calendar import sent_by_day, tried_by_day
 from slurm_colloc.audit.state import audit_folder, opened
+from slurm_colloc.audit.timing import OTHERS
 from slurm_colloc.audit.workdays import works_by
 from slurm_colloc.backtested import Calendar
-from slurm_colloc.cli.colloc.audit_backtest import Asked, Kept, Length, Only, Quiet, Rules, Step, try_rules
+from slurm_colloc.cli.colloc.audit_backtest import (
+    About,
+    Asked,
+    Chosen,
+    Kept,
+    Length,
+    Only,
+    Quiet,
+    Rules,
+    Step,
+    step_of,
+    try_rules,
+)
 from slurm_colloc.cli.colloc.output import site, site_or_none, window, write
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import InputError, UnknownError
+from slurm_colloc.files import as_owner
 from slurm_colloc.report.backtest import heading
 from slurm_colloc.report.calendar import as_csv, as_json, as_text
 from slurm_colloc.report.layout import NO_TERMINAL
@@ -26,13 +40,14 @@ def calendar(
     since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 90d")] = "90d",
     until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
     backtest: Annotated[
-        bool, typer.Option("--backtest", help="what rules would have sent; the next five are of it")
+        bool, typer.Option("--backtest", help="what rules would have sent; the next six are of it")
     ] = False,
-    step: Step = "1d",
+    step: Step = "",
     length: Length = "",
     quiet: Quiet = "",
     rules: Rules = "",
     rule: Only = None,
+    about: About = OTHERS,
     form: Annotated[str, typer.Option("--format", help="table, json or csv")] = "table",
     output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
     store: Kept = "",
@@ -40,7 +55,8 @@ def calendar(
     """Say how many notices and mails went to people on each day."""
     if form not in _FORMS:
         raise InputError(f"--format '{form}' is not one of {', '.join(_FORMS)}")
-    asked = Asked(*window(since, until), step, length, quiet, rules, tuple(rule or ()), store)
+    chosen = Chosen(rules, tuple(rule or ()), about)
+    asked = Asked(*window(since, until), step or step_of(about, "1d"), length, quiet, chosen, store)
     shown = _tried(asked) if backtest else _sent(asked)
     if form == "table":
         write(as_text(shown, NO_TERMINAL if output else terminal()), output)
@@ -55,13 +71,13 @@ def _tried(asked: Asked) -> Calendar:
 
 
 def _sent(asked: Asked) -> Calendar:
-    if asked.file or asked.rules or asked.length or asked.quiet:
-        raise InputError("--window, --quiet, --rules and --rule are for --backtest; what was sent, was sent")
+    if asked.rules != Chosen("", (), OTHERS) or asked.length or asked.quiet:
+        raise InputError("--window, --quiet, --rules, --rule and --about are for --backtest; what was sent, was sent")
     config = site()
-    if not os.path.isdir(os.path.join(config.state_folder, "audit")):
+    if not os.path.isdir(config.audit_folder):
         raise UnknownError(
             "nothing was ever sent from here: 'colloc audit run --notify' has not run; --backtest says what it would"
         )
-    with opened(audit_folder(config.state_folder)) as state:
+    with as_owner(config.audit_folder), opened(audit_folder(config.audit_folder)) as state:
         days = sent_by_day(state, asked.since, asked.until, works_by(config.notices))
     return Calendar("what mail servers accepted, by local days", days)

@@ -2,120 +2,203 @@
 """colloc audit run --notify: an audit that cron runs, and what is done about what it finds."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
-from slurm_colloc.audit.act import act
+from slurm_colloc.audit.act import act, finish, in_words
 from slurm_colloc.audit.ladder import (
+    ACCEPTED,
     ACTION,
     DAY_S,
+    DONE,
     DOUBT,
-    FIRST,
     NOTHING,
     QUEUED,
     REFUSED,
-    SECOND,
-    TRYING,
+    STATES,
+    WITHDRAWN,
     Due,
+    Key,
     key_of,
     plan,
+    stale,
 )
-from slurm_colloc.audit.message import Texts, address_of, check_settings, digest_id, mail, message_id
+from slurm_colloc.audit.message import address_of, check_settings, message_id
 from slurm_colloc.audit.outlets import Metrics, append, json_lines, prometheus, webhook
-from slurm_colloc.audit.post import Posted, deliver, parse_webhook
+from slurm_colloc.audit.post import deliver, webhook_url
 from slurm_colloc.audit.rules import Entry, entries
-from slurm_colloc.audit.state import MAIL, WEBHOOK, Message, State, alone, audit_folder, opened
+from slurm_colloc.audit.state import WEBHOOK, Acted, Message, State, alone, audit_folder, copied, opened
+from slurm_colloc.audit.timing import OTHERS, Asked, check_bounds, latest, names_of, window_days, windows
 from slurm_colloc.audit.workdays import works_by
 from slurm_colloc.audited import JOB, Finding
-from slurm_colloc.clock import now, ticking
+from slurm_colloc.cli.colloc.audit_look import Looked
+from slurm_colloc.cli.colloc.audit_mails import Mails, by_user, deed, did, for_a_person, letter, local, would
+from slurm_colloc.cli.colloc.output import say
+from slurm_colloc.clock import now, pause, ticking
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.config_audit import Notices
-from slurm_colloc.errors import CollocError, ConfigError, StoreError
+from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError, StoreError
 from slurm_colloc.files import write_atomic
-from slurm_colloc.report.digest import ADMIN, USER, Digest, Fate, Item, Letter, Summary, digest_maker
+from slurm_colloc.report.digest import Fate, Summary
 from slurm_colloc.report.findings import Audited
-from slurm_colloc.report.text import printable
-from slurm_colloc.units import counted, in_words
+from slurm_colloc.report.text import printable, stamp
+from slurm_colloc.units import counted
+from slurm_colloc.units import in_words as time_in_words
 
-Look = Callable[[datetime, datetime], tuple[Audited, list[Finding]]]
+Piece = tuple[tuple[Entry, ...], datetime, datetime]
+Look = Callable[[Sequence[Piece]], list[Looked]]
 Show = Callable[[str], object]
-_NO_POST = Posted(0, 0, 0, 0, "")
 
 
 class Noticed(NamedTuple):
-    """What a run came to."""
+    """What a run came to; ``seen`` is of its own window, ``findings`` of those before it, too."""
 
     seen: Audited
     findings: tuple[Finding, ...]
-    errors: tuple[str, ...]
 
 
 class _Run:
-    """One run, which holds the lock."""
+    """One run, which holds the lock; a ``dry`` one has a copy of the state, and does nothing."""
 
-    def __init__(self, state: State, config: SiteConfig, entries: Sequence[Entry], show: Show) -> None:
-        self.state, self.config, self.settings, self.show = state, config, config.notices, show
-        self.meanings = {entry.name: _meaning(entry.rule.documentation) for entry in entries}
-        self.rules = ",".join(sorted(self.meanings))
-        self.make = digest_maker(config.paths.templates)
+    def __init__(self, state: State, config: SiteConfig, asked: Asked, show: Show, *, dry: bool) -> None:
+        self.state, self.config, self.settings, self.show, self.dry = state, config, config.notices, show, dry
+        self.asked, self.missed = asked, ""
+        # Of each finding, since when it was looked for.
+        self.looked_since: dict[Key, datetime] = {}
+        self.mode = "off" if dry else self.settings.mode
+        known = entries(config.audit)
+        users = [one for one in known if one.settings.tell == "users"]
+        self.told = {one.name: (one.rule.code, one.bounds.get("reading_age_min")) for one in users}
+        self.mails = Mails(config, known)
+        # Until the file of holidays is read, which may fail: what waits is sent then nevertheless.
+        self.works: Callable[[date], bool] = works_by(self.settings._replace(holidays=""))
         self.until = ticking() + 60 * self.settings.deadline_min
         self.began_s, self.began = now(), ticking()
         self.errors: list[str] = []
 
-    def window(self) -> tuple[datetime, datetime]:
-        """Return what is looked at: back to the last good run, where that is longer ago than a window."""
-        length_s = self.settings.window_days * DAY_S
-        last_s = self.state.last_good(self.settings.mode, self.rules)
-        since_s = self.began_s - length_s
-        if last_s is not None:
-            since_s = max(min(since_s, last_s), since_s - length_s)
-        return _local(since_s), _local(self.began_s)
+    def pieces(self) -> list[Piece]:
+        """Return what is looked at: the run's own window as the last, before it those of missed runs."""
+        entries, until_s = self.asked.entries, self.began_s
+        last_s = self.state.last_good(self.settings.mode, self.asked.names)
+        # A job that ran then runs no more, or is found now.
+        others = tuple(entry for entry in entries if entry.rule.about != JOB)
+        days = window_days(self.asked.about, self.settings)
+        *before, own = windows(until_s, days, last_s if others else None)
+        ends = [(local(since_s), local(until_s)) for since_s, until_s in before]
+        if before and last_s is not None:
+            judged = "; ".join(f"{stamp(since)} to {stamp(until)}" for since, until in ends)
+            self.missed = (
+                f"The last good run was until {stamp(local(last_s))}. Judged as well, each on its own: {judged}"
+            )
+        return [*((others, *one) for one in ends), (entries, local(own[0]), local(own[1]))]
 
     def notice(self, seen: Audited, found: Sequence[Finding]) -> list[tuple[Finding, str]]:
         """Tell who is to be told, and return what was done about each finding."""
-        works = works_by(self.settings)(_local(self.began_s).date())
-        # A name is a person's on one cluster; the others have audits of their own.
-        others = [one for one in found if one.cluster != self.config.cluster]
-        elsewhere = [(one, f"not told: of cluster '{one.cluster}'") for one in others]
-        found = [one for one in found if one.cluster == self.config.cluster]
-        return [*self._notice(seen, found, works=works), *elsewhere]
-
-    def _notice(self, seen: Audited, found: Sequence[Finding], *, works: bool) -> list[tuple[Finding, str]]:
+        self._check_jobs_run()
+        left = [(one, why) for one in found if (why := self._left(one))]
+        found = [one for one in found if not self._left(one)]
+        if self.mode == "users":
+            self.state.seen(found, now(), self.settings)
+        if self.mode == "users" or self.dry:
+            for message in self.state.outbox(QUEUED):
+                if not self._withdrawn(message) and self.dry:
+                    sent = ", and would be sent" if self._would_go(message) else ""
+                    self.show(f"waits{sent}: {printable(message.recipient)}, {message.id}\n")
         dues = [
             self._addressed(due)
-            for due in plan(found, self.state.told(), self.state.waivers(), now(), self.settings, works=works)
+            for due in plan(
+                found, self.state.told(), self.state.waivers(), now(), self.settings, works=self._works_today()
+            )
         ]
-        if self.settings.mode != "users":
-            done = [(due.finding, _would(due, self.settings)) for due in dues]
-            if self.settings.mode == "off":
-                self._print_mails(seen, dues)
-            else:
-                self._tell_admins(seen, done, _NO_POST)
-            return done
-        self.state.seen(found, now(), self.settings)
+        done = self._do(seen, dues)
+        if self.mode != "off":
+            self._tell_admins(seen, [*done, *left])
+        return [*done, *left]
+
+    def _check_jobs_run(self) -> None:
+        """Say where jobs shall be acted on, and this run leaves the rules about them to another that does not come."""
+        settings = self.settings
+        if self.asked.about != OTHERS or settings.mode != "users" or settings.action == "none":
+            return
+        jobs = names_of(entry for entry in entries(self.config.audit) if entry.rule.about == JOB)
+        last_s = self.state.last_good(settings.mode, jobs)
+        if settings.action_rules and (last_s is None or self.began_s - last_s > DAY_S):
+            self.errors.append(
+                f"'notices.action' is '{settings.action}', and no 'colloc audit run --notify --about jobs' ended well "
+                f"in the last day: no job gets as far as that; does colloc-audit-jobs.timer run?"
+            )
+
+    def _left(self, one: Finding) -> str:
+        """Return why nobody but the admins is told of a finding, whatever was told before."""
+        # A name is a person's on one cluster; the others have audits of their own.
+        if one.cluster != self.config.cluster:
+            return f"not told: of cluster '{one.cluster}'"
+        return "" if one.rule in self.told else "not told: 'audit.rule.tell' is 'admins'"
+
+    def _do(self, seen: Audited, dues: Sequence[Due]) -> list[tuple[Finding, str]]:
+        if self.mode == "off":
+            self._print_mails(seen, dues)
+        if self.mode != "users":
+            return [(due.finding, would(due, self.settings)) for due in dues]
         messages = self._queue_digests(seen, dues)
-        self._queue_webhook(seen, found)
-        acted = {due.finding: act(self.state, due.finding, self.config) for due in dues if due.step == ACTION}
-        self.errors += [f"job {one.subject}: {what}" for one, what in acted.items() if "failed" in what]
-        posted = self.post()
+        acted = {
+            due.finding: act(self.state, due.finding, self.config, self.mails.deed)
+            for due in dues
+            if due.step == ACTION
+        }
+        self._say(list(acted.values()))
+        try:
+            self._say(finish(self.state, self.config, self.mails.deed))
+        except (ProcessError, InputError) as error:
+            self.errors.append(f"what a run was killed over is not settled yet: {error}")
+        self.post()
         states = {message.id: message.state for message in self.state.outbox()}
-        done = [
-            (due.finding, acted.get(due.finding) or _did(due, states.get(messages.get(due.finding, ""), "")))
+        return [
+            (
+                due.finding,
+                in_words(acted[due.finding])
+                if due.finding in acted
+                else did(due, states.get(messages.get(due.finding, ""), "")),
+            )
             for due in dues
         ]
-        self._tell_admins(seen, done, posted)
-        return done
 
-    def post(self) -> Posted:
+    def _say(self, acted: Sequence[Acted]) -> None:
+        self.errors += [f"job {printable(one.subject)}: {in_words(one)}" for one in acted if one.state != DONE]
+
+    def post(self) -> None:
         """Send what waits, and keep in mind what went wrong."""
-        posted = deliver(self.state, self.settings, self.until, self.settings.mode == "users")
+        users = self.mode == "users" and self._works_today()
+        posted = deliver(self.state, self.settings, self.until, users, self._withdrawn)
         for count, what in ((posted.refused, "refused"), (posted.in_doubt, "in doubt")):
             if count:
                 self.errors.append(f"{counted(count, 'message')} {what}; see 'colloc audit outbox'")
-        if posted.why:
+        if posted.why and posted.why not in self.errors:
             self.errors.append(posted.why)
-        return posted
+
+    def _works_today(self) -> bool:
+        return self.works(local(now()).date())
+
+    def _would_go(self, message: Message) -> bool:
+        """Return whether a run that is not dry would try a message that waits."""
+        goes = self.settings.mode == "users" and self._works_today() if message.user else self.settings.mode != "off"
+        return goes and message.next_s <= now()
+
+    def _withdrawn(self, message: Message) -> bool:
+        """Take back a message that waits where it is not to be sent any more; return whether it was."""
+        why = ""
+        if now() - message.queued_s > self.settings.expire_days * DAY_S:
+            why = f"not sent for {self.settings.expire_days:g} days: {message.reply or 'not tried'}"
+            self.errors.append(f"a message to {printable(message.recipient)} was {why}")
+        elif message.channel == WEBHOOK:
+            why = "" if self.settings.webhook_file else "'notices.webhook_file' is empty"
+        elif message.user:
+            carried, waivers = self.state.carried(message.id), self.state.waivers()
+            why = stale(message.user, carried, self.told, waivers, now(), self.settings)
+        if why:
+            self.state.withdraw(message.id, why, now())
+        return bool(why)
 
     def _addressed(self, due: Due) -> Due:
         if due.step in (NOTHING, ACTION) or self.settings.mode != "users":
@@ -124,94 +207,89 @@ class _Run:
             return Due(due.finding, NOTHING, "no address can be made of this name")
         return due
 
-    def _digest(self, seen: Audited, user: str, dues: Sequence[Due]) -> Texts:
-        items = tuple(
-            Item(due.finding, due.step == SECOND, self.meanings[due.finding.rule], _next(due, self.settings))
-            for due in dues
-        )
-        cluster, settings = self.config.cluster, self.settings
-        reply_to = settings.reply_to or settings.sender
-        page = Digest(cluster, user, seen.since, seen.until, items, settings.quiet_days, reply_to, settings.footer)
-        subject = f"[{printable(cluster)}] {counted(len(items), 'finding')} about your use of GPUs"
-        return Texts(subject, *self.make(USER, page))
-
     def _queue_digests(self, seen: Audited, dues: Sequence[Due]) -> dict[Finding, str]:
-        """Put one mail for each user who is to be told into the outbox; return which message carries a finding."""
+        """Put one mail for each user who is to be told into the outbox; return which new message carries a finding."""
         carried: dict[Finding, str] = {}
-        for user, of in _by_user(dues).items():
-            recipient = address_of(user, self.settings)
-            assert recipient is not None
-            id = digest_id(recipient, of, self.settings)
-            content = mail(id, recipient, self._digest(seen, user, of), self.settings, now())
-            self.state.queue(Message(id, MAIL, user, recipient, content, now()), of, now())
-            carried.update((due.finding, id) for due in of)
+        for user, of in by_user(dues).items():
+            message, content = self.mails.queued_digest(self._of(seen, [due.finding for due in of]), user, of)
+            if self.state.queue(message, content, of, now()):
+                carried.update((due.finding, message.id) for due in of)
         return carried
 
-    def _queue_webhook(self, seen: Audited, found: Sequence[Finding]) -> None:
-        if self.settings.webhook and found:
-            ends = seen.since.timestamp(), seen.until.timestamp()
-            content = webhook(self.config.cluster, *ends, found, self.settings.min_group)
-            id = message_id(["webhook", sorted([*key_of(one), one.digest] for one in found)], self.settings)
-            self.state.queue(Message(id, WEBHOOK, "", self.settings.webhook, content, now()), (), now())
-
-    def _tell_admins(self, seen: Audited, done: Sequence[tuple[Finding, str]], posted: Posted) -> None:
-        troubled = self._letters(REFUSED, DOUBT)
-        if not (done or troubled or self.errors):
-            return
-        sent = {"accepted": posted.accepted, REFUSED: posted.refused, DOUBT: posted.in_doubt, QUEUED: posted.again}
-        fates = tuple(Fate(finding, what) for finding, what in done)
-        page = Summary(
-            self.config.cluster,
-            seen,
-            fates,
-            sent,
-            troubled,
-            self._letters(QUEUED),
-            tuple(self.errors),
-            self.settings.mode,
-        )
-        title = f"[{printable(self.config.cluster)}] audit: {counted(len(done), 'finding')}"
-        if troubled or self.errors:
-            title += f", {counted(len(troubled) + len(self.errors), 'problem')}"
-        texts = Texts(title, *self.make(ADMIN, page))
-        # The same again is told once a day: cron may run every few minutes.
-        same = [
-            seen.until.date().isoformat(),
-            sorted([*key_of(one), one.digest, what] for one, what in done),
-            [(letter.id, letter.state) for letter in troubled],
-            self.errors,
-        ]
-        for recipient in self.settings.admins:
-            id = message_id([recipient, *same], self.settings)
-            content = mail(id, recipient, texts, self.settings, now())
-            self.state.queue(Message(id, MAIL, "", recipient, content, now()), (), now())
+    def _tell_admins(self, seen: Audited, done: Sequence[tuple[Finding, str]]) -> None:
+        """Post counts and send the admins' mail, once in a period each: cron may run every few minutes."""
+        topic = f"{self.mode} {self.asked.names}"
+        length_s = 3600 * self.settings.summary_hours
+        period = (now() + (local(now()).utcoffset() or timedelta()).total_seconds()) // length_s
+        self._queue_webhook(seen, [finding for finding, _ in done], [topic, period])
+        last_s = self.state.last_accepted(topic)
+        last = seen.since if last_s is None else local(last_s)
+        of_users = [one for one in self.state.outbox(since_s=last.timestamp()) if one.user]
+        sent = Counter(one.state for one in of_users)
+        troubled = self._for_persons(REFUSED, DOUBT)
+        deeds = tuple(deed(one) for one in self.state.actions(since_s=last.timestamp()))
+        if done or troubled or deeds or self.errors:
+            page = Summary(
+                self.config.cluster,
+                seen,
+                tuple(Fate(finding, what) for finding, what in done),
+                last,
+                deeds,
+                {state: sent[state] for state in (ACCEPTED, REFUSED, DOUBT, QUEUED, WITHDRAWN)},
+                tuple(letter(one, self.state.carried(one.id)) for one in troubled),
+                tuple(letter(one, self.state.carried(one.id)) for one in self._for_persons(QUEUED)),
+                tuple(self.errors),
+                self.mode,
+                self.missed,
+            )
+            # What needs them they hear of at once.
+            key = [period, max((one.changed_s for one in troubled), default=0.0)]
+            for recipient in self.settings.admins:
+                self._queue_summary(*self.mails.summary(key, topic, recipient, page))
         self.post()
 
-    def _letters(self, *states: str) -> tuple[Letter, ...]:
-        return tuple(
-            Letter(one.id, _shown(one), one.state, _local(one.changed_s), one.reply, self.state.carried(one.id))
-            for one in self.state.outbox(*states)
-            if one.user or one.channel == WEBHOOK
-        )
+    def _queue_summary(self, message: Message, content: bytes) -> None:
+        if self.state.queue(message, content, (), now()):
+            for older in self.state.outbox(QUEUED):
+                if (older.topic, older.recipient) == (message.topic, message.recipient) and older.id != message.id:
+                    self.state.withdraw(older.id, "a newer one says it", now())
+
+    def _queue_webhook(self, seen: Audited, found: Sequence[Finding], key: Sequence[object]) -> None:
+        if self.settings.webhook_file and found:
+            looked = self._of(seen, found)
+            ends = looked.since.timestamp(), looked.until.timestamp()
+            content = webhook(self.config.cluster, *ends, found, self.settings.min_group)
+            id = message_id(["webhook", *key], self.settings)
+            self.state.queue(Message(id, WEBHOOK, "", "the webhook"), content, (), now())
+
+    def _for_persons(self, *states: str) -> list[Message]:
+        return [one for one in self.state.outbox(*states) if for_a_person(one)]
 
     def _print_mails(self, seen: Audited, dues: Sequence[Due]) -> None:
-        for user, of in _by_user(dues).items():
+        for user, of in by_user(dues).items():
             address = address_of(user, self.settings) or "no address: see 'notices.address'"
-            texts = self._digest(seen, user, of)
+            texts = self.mails.digest(self._of(seen, [due.finding for due in of]), user, of)
             lines = [f"would be sent to {printable(user)} ({address}): {texts.subject}", *texts.plain.splitlines()]
             self.show("\n    ".join(lines) + "\n")
 
-    def outlets(self, number: int, seen: Audited, done: Sequence[tuple[Finding, str]]) -> None:
-        """Add to the file of findings."""
-        if self.settings.json_lines:
+    def _of(self, seen: Audited, found: Sequence[Finding]) -> Audited:
+        """Return what was looked at for these findings: windows of missed runs as well, where one is from there."""
+        return seen._replace(since=min(self.looked_since[key_of(one)] for one in found))
+
+    def outlets(self, number: int, looks: Sequence[Looked], done: Sequence[tuple[Finding, str]]) -> None:
+        """Add to the file of findings, each with the window that it is of."""
+        if not self.settings.json_lines or self.dry:
+            return
+        for seen, *_ in looks:
+            of = [one for one in done if self.looked_since[key_of(one[0])] == seen.since]
             ends = seen.since.timestamp(), seen.until.timestamp()
-            append(self.settings.json_lines, json_lines(number, now(), *ends, done))
+            append(self.settings.json_lines, json_lines(number, now(), *ends, of))
 
     def metrics(self, status: int, noticed: Noticed | None) -> None:
         """Write the metrics, of a run that failed as well."""
-        if not self.settings.textfile:
+        if self.dry or not self.settings.textfile:
             return
-        outbox = Counter(message.state for message in self.state.outbox())
+        outbox = self.state.counts()
         counts = judged = None
         if noticed:
             by_rule = Counter(one.rule for one in noticed.findings)
@@ -221,17 +299,20 @@ class _Run:
             ended_s=now(),
             duration_s=ticking() - self.began,
             status=status,
-            last_success_s=self.state.last_success(),
+            last_success_s=self.state.last_success(self.asked.names),
             errors=len(self.errors) + (noticed is None),
             findings=counts,
             judged=judged or {},
-            outbox={state: outbox[state] for state in (QUEUED, TRYING, "accepted", REFUSED, DOUBT, "dropped")},
+            about=self.asked.about,
+            outbox={state: outbox.get(state, 0) for state in STATES},
         )
         write_atomic(self.settings.textfile, prometheus(metrics).encode(), 0o644)
 
 
-def notify(config: SiteConfig, chosen: Sequence[Entry], look: Look, show: Show) -> tuple[int, Noticed]:
+def notify(config: SiteConfig, asked: Asked, look: Look, show: Show, *, dry: bool = False) -> tuple[int, Audited]:
     """Run the audit alone, tell who is to be told, and return the exit status: 0 clean, 1 findings, 2 error, 3 unknown.
+
+    A ``dry`` run shows what a run would do now, and leaves no trace.
 
     Raises:
         ConfigError: [notices] cannot be used.
@@ -239,97 +320,76 @@ def notify(config: SiteConfig, chosen: Sequence[Entry], look: Look, show: Show) 
     """
     check_settings(config.notices)
     check_action(config)
-    if config.notices.webhook:
-        parse_webhook(config.notices.webhook)
-    folder = audit_folder(config.state_folder)
-    with alone(folder) as held:
+    check_bounds(asked.entries, window_days(asked.about, config.notices))
+    if dry:
+        with copied(config.audit_folder) as state:
+            return _alone(_Run(state, config, asked, show, dry=True), look)
+    if config.notices.webhook_file:
+        webhook_url(config.notices)
+    folder = audit_folder(config.audit_folder)
+    with _alone_within(folder, asked.wait_s) as held:
         if not held:
-            raise StoreError(f"another run of the audit holds '{folder}/lock'; nothing was done by this one")
+            raise StoreError(
+                f"another run of the audit holds '{folder}/lock', after {time_in_words(asked.wait_s)} still; "
+                "nothing was done by this one"
+            )
         with opened(folder) as state:
-            return _alone(_Run(state, config, chosen, show), look)
+            return _alone(_Run(state, config, asked, show, dry=False), look)
+
+
+@contextmanager
+def _alone_within(folder: str, wait_s: float) -> Iterator[bool]:
+    """Hold the lock of whoever sends, once it is free; False when another run has it after ``wait_s`` still."""
+    until = ticking() + wait_s
+    while True:
+        with alone(folder) as held:
+            if held or ticking() >= until:
+                yield held
+                return
+        pause(1.0)
 
 
 def check_action(config: SiteConfig) -> None:
-    """Raise ConfigError where a job shall be acted on by what is no rule about jobs: it never would be."""
-    known = [entry.name for entry in entries(config.audit) if entry.rule.about == JOB]
+    """Raise ConfigError where a job shall be acted on by what is no rule about jobs, or tells no user: it never is."""
+    of_jobs = [entry for entry in entries(config.audit) if entry.rule.about == JOB]
+    known = [entry.name for entry in of_jobs if entry.settings.tell == "users"]
     for name in config.notices.action_rules:
         if name not in known:
             raise ConfigError(
-                f"'notices.action_rules': '{name}' is no rule in force about jobs; "
+                f"'notices.action_rules': '{name}' is no rule in force about jobs that tells users; "
                 f"there are {', '.join(known) or 'none'}"
             )
 
 
-def _alone(run: _Run, look: Look) -> tuple[int, Noticed]:
+def _alone(run: _Run, look: Look) -> tuple[int, Audited]:
     state = run.state
     state.put_back(now())
-    since, until = run.window()
-    number = state.begin(run.settings.mode, run.rules, since.timestamp(), until.timestamp(), now())
+    pieces = run.pieces()
+    ends = pieces[0][1].timestamp(), pieces[-1][2].timestamp()
+    number = state.begin(run.settings.mode, run.asked.names, *ends, now())
     status, noticed = 2, None
     try:
         try:
-            seen, found = look(since, until)
+            run.works = works_by(run.settings)
+            looks = look(pieces)
         except CollocError:
-            if run.settings.mode == "users":  # what waits does not wait for the store
+            if run.mode != "off":  # what waits does not wait for the store
                 run.post()
             raise
+        seen = looks[-1].seen
+        told_once = latest([(one.seen.since, one.findings) for one in looks])
+        run.looked_since = {key: since for key, (since, _) in told_once.items()}
+        found = [finding for _, finding in told_once.values()]
+        run.errors += [seen.stale] if seen.stale else []
         done = run.notice(seen, found)
-        run.outlets(number, seen, done)
-        noticed = Noticed(seen, tuple(found), tuple(run.errors))
-        status = 2 if run.errors else 1 if found else 0 if seen.judged else 3
+        run.outlets(number, looks, done)
+        noticed = Noticed(seen, tuple(found))
+        status = 2 if run.errors else 1 if found else 3 if seen.unknown else 0
         for finding, what in done:
             run.show(f"{finding.rule} {printable(finding.subject)}: {printable(what)}\n")
     finally:
+        for error in run.errors:
+            say(error)
         state.end(number, status, now())
         run.metrics(status, noticed)
-    return status, noticed
-
-
-def _meaning(documentation: str) -> str:
-    """Return what a rule looks at: the paragraph behind its title."""
-    paragraphs = documentation.strip().split("\n\n")
-    return " ".join(paragraphs[min(1, len(paragraphs) - 1)].split())
-
-
-def _by_user(dues: Sequence[Due]) -> dict[str, list[Due]]:
-    found: dict[str, list[Due]] = {}
-    for due in dues:
-        if due.step in (FIRST, SECOND):
-            found.setdefault(due.finding.user, []).append(due)
-    return found
-
-
-def _local(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds).astimezone()
-
-
-def _shown(message: Message) -> str:
-    # A webhook's URL is a secret.
-    return "the webhook" if message.channel == WEBHOOK else message.recipient
-
-
-def _would(due: Due, settings: Notices) -> str:
-    if due.step == NOTHING:
-        return f"not told: {due.why}"
-    if due.step == ACTION:
-        return f"would get: {settings.action} ({due.why})"
-    return f"would be told{' again' if due.step == SECOND else ''} ({due.why})"
-
-
-def _did(due: Due, state: str) -> str:
-    if due.step == NOTHING:
-        return f"not told: {due.why}"
-    return f"{'second notice' if due.step == SECOND else 'notice'} {state}"
-
-
-def _next(due: Due, settings: Notices) -> str:
-    """Return what a notice about a job says is done next."""
-    if due.finding.about != JOB:
-        return ""
-    if due.step == FIRST:
-        return f"if it is still found after {in_words(60 * settings.job_quiet_min)}, you are told again"
-    if settings.action == "none" or due.finding.rule not in settings.action_rules:
-        return ""
-    done = {"hold": "stopped, requeued and held", "cancel": "cancelled"}[settings.action]
-    wait = in_words(60 * settings.job_deadline_min)
-    return f"if it is still found then, it is {done}, not before {wait} after this mail was handed over"
+    return status, seen

@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc audit ack, optout and outbox: a person's word on what is told to whom."""
 
+import html
+import os
+import pwd
 from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import datetime, timedelta
+from contextlib import closing, contextmanager
+from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from slurm_colloc.audit.ladder import ACCEPTED, DROPPED, QUEUED, Waiver
+from slurm_colloc.audit.ladder import ACCEPTED, DROPPED, QUEUED, WITHDRAWN, Waiver
+from slurm_colloc.audit.message import Texts, check_settings, mail, message_id
 from slurm_colloc.audit.rules import choose, entries
-from slurm_colloc.audit.state import WEBHOOK, State, alone, audit_folder, opened
-from slurm_colloc.cli.colloc.output import site, write
+from slurm_colloc.audit.smtp import MailServer
+from slurm_colloc.audit.state import State, alone, audit_folder, opened
+from slurm_colloc.audit.wire import ServerError
+from slurm_colloc.cli.colloc.output import moment, site, write
 from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.clock import now
 from slurm_colloc.errors import InputError, StoreError
+from slurm_colloc.files import as_owner
 from slurm_colloc.report.text import printable, stamp
 from slurm_colloc.units import counted
 
@@ -35,7 +42,7 @@ def ack(
     """Leave what is known alone for a while: a user is not told of a rule's findings."""
     if not rule:
         raise InputError("--rule says what is acknowledged; 'colloc audit optout' is for all of it")
-    _waive(Waiver(user, rule, subject, _until(until), own_name(), why), end=end)
+    _waive(Waiver(user, rule, subject, _until(until), _says(), why), end=end)
 
 
 def optout(
@@ -50,38 +57,58 @@ def optout(
         with _state() as state:
             write("".join(_line(waiver) for waiver in state.waivers()), "")
         return
-    _waive(Waiver(user, rule, "", _until(until) if until else None, own_name(), why), end=end)
+    _waive(Waiver(user, rule, "", _until(until) if until else None, _says(), why), end=end)
 
 
 def outbox(
     resend: Annotated[str, typer.Option("--resend", metavar="ID", help="send this one again, with the next run")] = "",
     drop: Annotated[str, typer.Option("--drop", metavar="ID", help="never send this one; it does not count")] = "",
-    everything: Annotated[bool, typer.Option("--all", help="also what was accepted or dropped")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="also what was accepted, dropped or withdrawn")] = False,
+    test: Annotated[str, typer.Option("--test", metavar="ADDRESS", help="send a mail there now, to try it")] = "",
 ) -> None:
     """List messages that wait, were refused, or are in doubt: the mail server may have them, or not."""
+    if test:
+        _try_mail(test)
+        return
     if resend or drop:
         _settle(resend or drop, QUEUED if resend else DROPPED)
         return
     with _state() as state:
         for one in state.outbox():
-            if everything or one.state not in (ACCEPTED, DROPPED):
-                recipient = "the webhook" if one.channel == WEBHOOK else one.recipient
+            if everything or one.state not in (ACCEPTED, DROPPED, WITHDRAWN):
                 write(
-                    f"{one.state} since {_at(one.changed_s)}: {printable(recipient)}, "
-                    f"{counted(state.carried(one.id), 'finding')}, {counted(one.attempts, 'attempt')}\n"
+                    f"{one.state} since {_at(one.changed_s)}: {printable(one.recipient)}, "
+                    f"{counted(len(state.carried(one.id)), 'finding')}, {counted(one.attempts, 'attempt')}\n"
                     f"    {one.id}\n" + (f"    {printable(one.reply)}\n" if one.reply else ""),
                     "",
                 )
 
 
 @contextmanager
+def _folder() -> Iterator[str]:
+    """Give the folder of the state, as its owner where root asks."""
+    folder = site().audit_folder
+    with as_owner(folder):
+        yield audit_folder(folder)
+
+
+@contextmanager
 def _state() -> Iterator[State]:
-    with opened(audit_folder(site().state_folder)) as state:
+    with _folder() as folder, opened(folder) as state:
         yield state
 
 
+def _says() -> str:
+    """Return the name of the person who calls: whom sudo let in, not who they are by it."""
+    name, uid = os.environ.get("SUDO_USER", ""), os.environ.get("SUDO_UID", "")
+    try:
+        return name if name and str(pwd.getpwnam(name).pw_uid) == uid else own_name()
+    except KeyError:
+        return own_name()
+
+
 def _waive(waiver: Waiver, *, end: bool) -> None:
-    if waiver.rule:
+    if waiver.rule and not end:  # of a rule that is off there may be waivers still
         choose(entries(site().audit), [waiver.rule])
     with _state() as state:
         if not end:
@@ -92,14 +119,37 @@ def _waive(waiver: Waiver, *, end: bool) -> None:
 
 
 def _settle(message: str, wanted: str) -> None:
-    folder = audit_folder(site().state_folder)
-    with alone(folder) as held:
+    with _folder() as folder, alone(folder) as held:
         if not held:
             raise StoreError(f"a run of the audit holds '{folder}/lock'; try again when it has ended")
         with opened(folder) as state:
             if not state.settle(message, wanted, now()):
                 raise InputError(f"no message '{message}' waits, was refused or is in doubt; see 'colloc audit outbox'")
     write(f"{wanted}: {message}\n", "")
+
+
+def _try_mail(address: str) -> None:
+    """Send one mail by the settings in force, of which nothing is kept.
+
+    Raises:
+        ConfigError: [notices] cannot be used, or ``address`` is none.
+        ServerError: the mail server cannot be used, or did not take it.
+    """
+    config = site()
+    settings = config.notices._replace(mode="admins", admins=(address,))
+    check_settings(settings)
+    cluster = printable(config.cluster)
+    text = f"This is a test: the audits of the cluster {cluster} can send mails to this address.\n"
+    id = message_id([address, os.urandom(16).hex()], settings)
+    content = mail(
+        id, address, Texts(f"[{cluster}] test of notices", text, f"<p>{html.escape(text)}</p>"), settings, now()
+    )
+    server = MailServer(settings)
+    with as_owner(config.audit_folder), closing(server):
+        outcome = server.send(address, content, lambda: None)
+    if outcome.state != ACCEPTED:
+        raise ServerError(f"the mail to '{address}' is {outcome.state}: {printable(outcome.reply)}")
+    write(f"{outcome.state}: {printable(outcome.reply)}\n    {id}\n", "")
 
 
 def _line(waiver: Waiver) -> str:
@@ -122,13 +172,7 @@ def _until(text: str) -> float:
         InputError: it is none.
     """
     present = datetime.fromtimestamp(now()).astimezone()
-    try:
-        if text.endswith("d") and text[:-1].isdecimal():
-            until = present + timedelta(days=int(text[:-1]))
-        else:
-            until = datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError):
-        raise InputError(f"--until '{text}' is neither ISO 8601 nor a span such as 30d") from None
+    until = moment(text, present, ahead=True)
     if until <= present:
         raise InputError(f"--until '{text}' is over already")
     return until.timestamp()

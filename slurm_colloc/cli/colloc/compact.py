@@ -8,8 +8,10 @@ import typer
 from slurm_colloc.accounting import compact as compaction
 from slurm_colloc.accounting.samples import Samples
 from slurm_colloc.cli.colloc.output import say, service_folder, site_or_none
+from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.clock import now
 from slurm_colloc.config import Observe
+from slurm_colloc.units import counted
 
 
 def compact(
@@ -23,16 +25,21 @@ def compact(
     """
     config = site_or_none()
     folder = service_folder("store", store)
-    done = compaction.compact(Samples(folder), config.observe if config else Observe(), now(), anyway)
+    keep = config.observe if config else Observe()
+    with progress("compacting days of samples") as step:
+        done = compaction.compact(Samples(folder), keep, now(), anyway, step=step)
     if done is None:
         say(f"another run is compacting '{folder}'")
         return
     say(f"{done.written} files written, {done.removed} removed in '{folder}'")
     if done.refused:
         say(
-            f"error: {len(done.refused)} files of hours came after their day was rolled up with less of them, and are "
-            f"not counted: {done.refused[0]}{' ...' if done.refused[1:] else ''}"
+            f"error: {counted(len(done.refused), 'file')} of hours came after their day was rolled up with less of "
+            "them, and what they have more is not counted. The day stays as it is; move them out of the store, or each "
+            "run says so again:"
         )
+        for path in done.refused:
+            say(f"    {path}")
     for error in done.errors:
         say(f"error: {error}")
     if done.refused or done.errors:

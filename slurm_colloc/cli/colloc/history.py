@@ -30,6 +30,8 @@ from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.units import counted
 
+SCHEMA = 1
+
 app = typer.Typer(help="Show what csub decided for me and what it believes about each of my jobs; set it right.")
 app.command()(bootstrap)
 
@@ -91,7 +93,7 @@ def history(
     if believed:
         write("submissions:\n", "")
     for decision in decisions[-last:]:
-        _show_submission(decision, believed.get(decision.signature))
+        _show_submission(decision)
     write(f"{len(decisions[-last:])} of {len(decisions)} submissions shown, {unreadable} files unreadable\n", "")
 
 
@@ -156,8 +158,8 @@ def _as_json(believed: dict[str, Believed], decisions: Sequence[Decision], unrea
         }
         for signature, one in believed.items()
     ]
-    text = json.dumps({"submissions": submissions, "jobs": jobs, "unreadable": unreadable}, indent=2)
-    write(text + "\n", "")
+    whole = {"schema": SCHEMA, "submissions": submissions, "jobs": jobs, "unreadable": unreadable}
+    write(json.dumps(whole, indent=2) + "\n", "")
 
 
 def _too_little(believed: Believed) -> int | None:
@@ -195,7 +197,7 @@ def _last_run(run: Evidence) -> str:
     return f"last run {run.job_id} " + (f"ended {at} ({run.state})" if run.state in ENDED else f"was last seen {at}")
 
 
-def _show_submission(decision: Decision, believed: Believed | None) -> None:
+def _show_submission(decision: Decision) -> None:
     write(
         f"{printable(decision.job_id)}  {printable(decision.job_name)}  {stamp(_at(decision.at_s))}"
         f"{'  pack' * decision.is_pack}\n"
@@ -205,9 +207,6 @@ def _show_submission(decision: Decision, believed: Believed | None) -> None:
     )
     if decision.is_pack:
         write(f"    {_how_it_went(decision)}\n", "")
-    elif believed:
-        said = f"{_size(believed)}; {printable(believed.footprint.provenance)}"
-        write(f"    known for the next submission: {said}\n", "")
 
 
 def _at(seconds: float) -> datetime:

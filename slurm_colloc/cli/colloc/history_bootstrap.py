@@ -5,7 +5,7 @@ import os
 import pwd
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,23 +59,10 @@ def bootstrap(
     known = frozenset[str]()
     if not everybody:
         known = frozenset(one.job_id for one in read_decisions(config.decisions_folder)[0])
-    rejected: Counter[str] = Counter()
-    refused: Counter[str] = Counter()
-    runs: list[PastRun] = []
-    rows = 0
-    for found in _read(sacct_file, (start.timestamp(), end.timestamp()), user, release):
-        own = [run for run in found.runs if user in ("", run.user)]
-        runs += own
-        rejected.update(found.rejected)
-        rejected["it is somebody else's"] += len(found.runs) - len(own)
-        refused.update(found.refused)
-        rows += found.rows
-    once = {(run.job_id, run.start_s): run for run in runs}
-    if len(once) < len(runs):
-        rejected["a run of two days, told twice"] += len(runs) - len(once)
+    found = _merged(_read(sacct_file, (start.timestamp(), end.timestamp()), user, release), user)
     measured = list(measured_runs(store, config.cluster, config)) if store.logs() else []
     past = past_evidence(
-        once.values(),
+        found.runs,
         measured,
         config,
         config.slurm_release,
@@ -85,7 +72,7 @@ def bootstrap(
         known,
     )
     _keep(store, config, past, everybody=everybody)
-    _say(past, rows, rejected + Counter(past.rejected), refused)
+    _say(past, found.rows, Counter(found.rejected) + Counter(past.rejected), Counter(found.refused))
 
 
 def _release() -> str:
@@ -118,6 +105,26 @@ def _read(path: str, asked: tuple[float, float], user: str, release: str) -> Ite
             with open(text, "wb") as out:
                 out.write(sacct.ask_rows(day_s, next_s, fields, _SACCT_TIMEOUT_S, os.environ, user, steps=True))
             yield read_past(text, work, now(), release)
+
+
+def _merged(texts: Iterable["ReadPast"], user: str) -> "ReadPast":
+    """Return what several texts say of the runs of a user (empty: of everybody), each run once."""
+    from slurm_colloc.accounting.bootstrap import ReadPast
+
+    once: dict[tuple[str, float | None], PastRun] = {}
+    rejected: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
+    rows = 0
+    for found in texts:
+        own = [run for run in found.runs if user in ("", run.user)]
+        rejected["it is somebody else's"] += len(found.runs) - len(own)
+        rejected["a run of two days, told twice"] += len(own)
+        once.update({(run.job_id, run.start_s): run for run in own})
+        rejected.update(found.rejected)
+        refused.update(found.refused)
+        rows += found.rows
+    rejected["a run of two days, told twice"] -= len(once)
+    return ReadPast(tuple(once.values()), rows, rejected, refused)
 
 
 def _keep(store: "Store", config: SiteConfig, past: "Past", *, everybody: bool) -> None:

@@ -3,10 +3,10 @@
 
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from time import sleep
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -21,6 +21,7 @@ from slurm_colloc.accounting.ingest import (
     keep_text,
 )
 from slurm_colloc.accounting.runs import WORK_DIR
+from slurm_colloc.accounting.sealing import seal_hours
 from slurm_colloc.accounting.sources import controller, nvidia_smi_csv, sacct
 from slurm_colloc.accounting.sources.clustercockpit import parse_jobs
 from slurm_colloc.accounting.sources.jobcomp import parse_jobcomp
@@ -28,8 +29,7 @@ from slurm_colloc.accounting.sources.prometheus_server import TOKEN_VARIABLE, Se
 from slurm_colloc.accounting.store import REJECTED_LINES, Store
 from slurm_colloc.accounting.waits import write_waits
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
-from slurm_colloc.cli.colloc.progress import progress
-from slurm_colloc.cli.colloc.seal import seal_hours
+from slurm_colloc.cli.colloc.progress import progress, told
 from slurm_colloc.cli.colloc.texts import Text, content_name, log_name, source_name
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
@@ -42,7 +42,6 @@ from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.hostlist import expand
 from slurm_colloc.submit.render import site_parts
 
-_Piece = TypeVar("_Piece")
 _SACCT_TIMEOUT_S = 600.0
 _FIRST_SPAN = "2d"
 _LONGEST_REST_S = 10.0
@@ -88,7 +87,8 @@ def ingest(
     # The users' histories are the site's to write, not those of a user who looks at their own jobs.
     if config is not None and config.paths.decisions:
         if os.access(config.state_folder, os.W_OK):
-            _history(target, config)
+            with progress("writing histories"):
+                _history(target, config)
             site_parts(config)  # rendered again where a template or site.toml has changed, so that no submission has to
         elif folder == os.path.join(config.state_folder, "store"):
             say(f"no histories written: {whose(config.state_folder)}; ingest as root, who gives each user their own")
@@ -146,17 +146,22 @@ def _take_in(target: Store, config: SiteConfig | None, asked: _Asked) -> list[Co
     if asked.prometheus[0]:
         return [_prometheus(target, config, asked.span, asked.prometheus)]
     if files.clustercockpit:
-        return [_clustercockpit(target, files.clustercockpit)]
+        with progress("taking in the table"):
+            return [_clustercockpit(target, files.clustercockpit)]
     if files.nvidia_smi:
-        return [_smi_log(target, config, Text(files.nvidia_smi, files.fields, files.timezone), files.node)]
-    runs: Iterable[Counted]
-    if files.sacct_file:
-        runs = [_text(target, config, Text(files.sacct_file, files.fields, files.timezone), files.slurm_release)]
-    elif files.jobcomp:
-        runs = [_jobcomp(target, Text(files.jobcomp, "", files.timezone))]
-    else:
-        runs = _live(target, config, asked.span)
-    return [*runs, *_samples(target, config, asked.journal)]
+        with progress("taking in the log"):
+            return [_smi_log(target, config, Text(files.nvidia_smi, files.fields, files.timezone), files.node)]
+    return [*_runs(target, config, asked), *_samples(target, config, asked.journal)]
+
+
+def _runs(target: Store, config: SiteConfig | None, asked: _Asked) -> Iterable[Counted]:
+    files = asked.files
+    if not (files.sacct_file or files.jobcomp):
+        return _live(target, config, asked.span)
+    with progress("taking in the text"):
+        if files.jobcomp:
+            return [_jobcomp(target, Text(files.jobcomp, "", files.timezone))]
+        return [_text(target, config, Text(files.sacct_file, files.fields, files.timezone), files.slurm_release)]
 
 
 def _tell(counted: Sequence[Counted]) -> None:
@@ -232,7 +237,8 @@ def _prometheus(target: Store, config: SiteConfig | None, asked: tuple[str, str]
         raise InputError("a Prometheus server does not name the cluster; give a site.toml")
     start, end = window(asked[0] or _FIRST_SPAN, asked[1])
     known = Server(*server, token=os.environ.get(TOKEN_VARIABLE, ""))
-    return keep_history(target, known, config.cluster, start.timestamp(), end.timestamp(), attribute_round)
+    with progress("asking Prometheus, hour by hour") as step:
+        return keep_history(target, known, config.cluster, start.timestamp(), end.timestamp(), attribute_round, step)
 
 
 def _text(target: Store, config: SiteConfig | None, text: Text, release: str) -> Counted:
@@ -262,18 +268,11 @@ def _live(target: Store, config: SiteConfig | None, asked: tuple[str, str]) -> I
     open_days = [day_s for day_s in target.open_days(days[0]) if day_s not in days]
     took_s = 0.0
     with progress("asking sacct, day by day") as step:
-        for day_s in _told([*open_days, *days], step):
+        for day_s in told([*open_days, *days], step):
             sleep(min(took_s, _LONGEST_REST_S))
             began_s = now()
             yield keep_day(target, day_s, fields, began_s, _SACCT_TIMEOUT_S, os.environ, _running, gapless)
             took_s = max(0.0, now() - began_s)
-
-
-def _told(pieces: Sequence[_Piece], step: Callable[[int, int], None]) -> Iterator[_Piece]:
-    """Yield pieces of work; tell ``step`` how many of them are done."""
-    for done, piece in enumerate(pieces):
-        step(done, len(pieces))
-        yield piece
 
 
 def _running() -> Collection[str] | None:
@@ -306,7 +305,7 @@ def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Cou
     if config is None:
         return [Counted("samples", 0, 0, 0, {})]
     with progress("sealing hours of samples") as step:
-        done = seal_hours(target.samples, config.cluster, _told(list(hours(folder)), step))
+        done = seal_hours(target.samples, config.cluster, told(list(hours(folder)), step), attribute_round)
     for node in done.busy:
         say(f"another run is sealing the journal of {node}")
     if done.errors:

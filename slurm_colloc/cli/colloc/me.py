@@ -16,7 +16,7 @@ from slurm_colloc.accounting.one_user import UserRuns, user_by_sacct, user_in_st
 from slurm_colloc.accounting.store import Store, open_store
 from slurm_colloc.accounting.sweep import Window
 from slurm_colloc.cli.colloc.job_next import advise
-from slurm_colloc.cli.colloc.output import site_or_none, state_folder, window, write
+from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window, write
 from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.clock import now
@@ -53,6 +53,8 @@ def me(
     present_s = now()
     asked = Window(start.timestamp(), present_s, present_s)
     found, source = _runs(store or state_folder("store"), user, asked, config)
+    if not config:
+        say("note: no site.toml, so what is kept of your jobs is not looked at; 'colloc site init --user' writes one")
     kept = _kept(config) if config and any(not run.usage.methods for run in found.runs) else {}
     runs = [with_evidence(run, kept.get(run.usage.job_id_raw)) for run in found.runs]
     fitting = list(judged(runs, config)) if config else []

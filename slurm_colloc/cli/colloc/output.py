@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Printing and exiting for every colloc command, and the place where a site file and a store are found."""
 
-import io
 import os
 import socket
 import stat
 import sys
+import traceback
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
+from slurm_colloc.cli.colloc.letters import set_letters
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, find_site_file, how_to_write_one, load_site, user_data_folder
 from slurm_colloc.errors import CollocError, ConfigError, InputError, StoreError
@@ -19,10 +20,8 @@ from slurm_colloc.report.text import printable, stamp
 
 def run(main: Callable[[], Any]) -> NoReturn:
     """Run ``main``; an error of ours becomes one line with its causes, a reader who went away is no error."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that lacks a letter of a job's name
-            stream.reconfigure(errors="backslashreplace")
     try:
+        set_letters()
         main()
         sys.stdout.flush()
     except CollocError as error:
@@ -38,6 +37,9 @@ def run(main: Callable[[], Any]) -> NoReturn:
         sys.exit(CollocError.exit_status)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception:  # noqa: BLE001 - a fault of ours: Python's own status of it, 1, is one of findings
+        traceback.print_exc()
+        sys.exit(CollocError.exit_status)
     sys.exit(0)
 
 
@@ -114,8 +116,10 @@ def service_folder(name: str, given: str) -> str:
     return folder
 
 
-def _moment(text: str, present: datetime) -> datetime:
+def moment(text: str, present: datetime, *, ahead: bool = False) -> datetime:
     """Return a time given as ISO 8601 (the machine's zone without an offset), ``now``, or ``7d``/``12h`` ago.
+
+    With ``ahead`` such a span is from now on.
 
     Raises:
         InputError: anything else.
@@ -123,7 +127,7 @@ def _moment(text: str, present: datetime) -> datetime:
     if text == "now":
         return present
     if (back := _span(text)) is not None:
-        return present - back
+        return present + back if ahead else present - back
     try:
         found = datetime.fromisoformat(text)
         return found if found.tzinfo else found.astimezone()
@@ -157,7 +161,7 @@ def window(since: str, until: str) -> tuple[datetime, datetime]:
         InputError: a time that cannot be read, or an empty window.
     """
     present = datetime.fromtimestamp(now()).astimezone()
-    start, end = _moment(since, present), _moment(until, present)
+    start, end = moment(since, present), moment(until, present)
     if start >= end:
         raise InputError(f"the window from {stamp(start)} to {stamp(end)} is empty")
     return start, end

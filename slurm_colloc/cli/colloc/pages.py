@@ -12,6 +12,7 @@ from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.sweep import Window, count_runs, last_usages, sweep
 from slurm_colloc.accounting.usage import group_usage
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
+from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
@@ -65,7 +66,8 @@ def _pages(config: SiteConfig | None, folder: str, start: datetime, end: datetim
     visible = EVERYBODY if is_root() else Visible(False, own_name())
     source = open_store(folder, config, visible=visible)
     with source.connect(start.timestamp(), end.timestamp()) as database:
-        sweep(database, source, Window(start.timestamp(), end.timestamp(), now()))
+        with progress("adding up days") as step:
+            sweep(database, source, Window(start.timestamp(), end.timestamp(), now()), step=step)
         *groups, _ = group_usage(database, "user")
         runs = by_user(last_usages(database, _RUNS))
         cluster = ", ".join(count_runs(database).clusters)

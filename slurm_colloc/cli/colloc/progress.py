@@ -2,11 +2,13 @@
 """A bar for a person who waits: on a terminal, for work of more than two seconds, gone when it is done."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Timer
+from typing import TypeVar
 
 _AFTER_S = 2.0
+_Piece = TypeVar("_Piece")
 
 
 @contextmanager
@@ -18,7 +20,7 @@ def progress(what: str, after_s: float = _AFTER_S) -> Iterator[Callable[[int, in
         after_s: how long it may take without a bar.
 
     Yields:
-        What is told how many pieces are done, of how many.
+        What is told how many pieces are done, of how many; of work in one piece, it need not be told.
     """
     if not sys.stderr.isatty():
         yield lambda done, of: None
@@ -41,3 +43,17 @@ def progress(what: str, after_s: float = _AFTER_S) -> Iterator[Callable[[int, in
         timer.join()
         if bar.live.is_started:
             bar.stop()
+
+
+@contextmanager
+def unwatched(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show nothing, where somebody else shows how far all of it is."""
+    yield lambda done, of: None
+
+
+def told(pieces: Sequence[_Piece], step: Callable[[int, int], None]) -> Iterator[_Piece]:
+    """Yield pieces of work; tell ``step`` how many of them are done."""
+    for done, piece in enumerate(pieces):
+        step(done, len(pieces))
+        yield piece
+    step(len(pieces), len(pieces))

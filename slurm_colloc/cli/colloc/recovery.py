@@ -20,6 +20,7 @@ from slurm_colloc.runtime.files import last_words
 from slurm_colloc.runtime.queue import Outcome
 from slurm_colloc.slurm.ended import parse_scontrol, scontrol_question
 from slurm_colloc.slurm.parse import parse_records
+from slurm_colloc.slurm.unfiltered import unfiltered
 
 
 def recovery_of(config: SiteConfig, job_id: str) -> str:
@@ -61,8 +62,7 @@ def first_of(config: SiteConfig, job_id: str) -> str:
 def _companion_is_there(config: SiteConfig, name: str) -> bool:
     """Return whether Slurm has a job of one's own of that name that has not ended."""
     question = ("squeue", "-h", "-a", "-u", str(os.geteuid()), "-n", name, "-o", "%i")
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("SQUEUE_")}
-    return bool(ask(question, config.timeouts.ask_slurm_s, environ).strip())
+    return bool(ask(question, config.timeouts.ask_slurm_s, unfiltered(os.environ)).strip())
 
 
 def _advice(config: SiteConfig, job_id: str, *, followed: bool) -> str:

@@ -19,6 +19,7 @@ from slurm_colloc.accounting.engine import ENGINES, LOCAL, SLURM, sweep_by_slurm
 from slurm_colloc.accounting.equivalents import CONVENTIONS, SLICES
 from slurm_colloc.accounting.fits import fits_of
 from slurm_colloc.accounting.over_time import Bins, bins_of
+from slurm_colloc.accounting.runs import Taken
 from slurm_colloc.accounting.store import REJECTED_LINES, Store
 from slurm_colloc.accounting.strays import stray_use
 from slurm_colloc.accounting.sweep import Window, count_runaways, count_runs, recorded_span, sweep, unaccounted_hours
@@ -309,5 +310,10 @@ def _text(asked: _Asked, config: SiteConfig | None) -> Iterator[Opened]:
     with TemporaryDirectory(prefix="colloc-") as folder:
         source = Store(os.path.join(folder, "none"), config, asked.equivalents)
         columns = (GROUPINGS[asked.by], *(["user"] if asked.min_group else []))
-        with source.over(folder, lambda made: take(made, asked.text, folder, columns)) as (database, taken):
+
+        def taking(database: DuckDBPyConnection) -> Taken:
+            with progress("taking in the text"):
+                return take(database, asked.text, folder, columns)
+
+        with source.over(folder, taking) as (database, taken):
             yield Opened(source, database, Rows(taken.rows_in, taken.used, taken.steps, taken.rejected))

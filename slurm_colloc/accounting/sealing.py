@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hours of journals into the store: which of them it does not have in full, one node after the other."""
+
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import NamedTuple, Protocol
+
+from slurm_colloc.accounting.samples import Samples, SealedHour, Source, day_and_hour
+from slurm_colloc.errors import StoreError
+from slurm_colloc.measured import JobShare, Round
+
+
+class JournalHour(Source, Protocol):
+    """An hour of a node's journal as a file that may still grow."""
+
+    path: str
+
+    def size_bytes(self) -> int:
+        """Return how long it is now."""
+        ...
+
+
+class Sealed(NamedTuple):
+    """What was done: hours written with their Rounds and unusable lines; ``kept`` are hours sealed by earlier runs.
+
+    An hour that was sealed beside a day that had been rolled up with less of it is in neither: its journal must stay.
+    ``busy`` are nodes whose journal another run is sealing, ``errors`` says of the rest why it is not sealed.
+    """
+
+    hours: int
+    rounds: int
+    rejected: int
+    kept: tuple[JournalHour, ...]
+    busy: tuple[str, ...]
+    errors: tuple[str, ...]
+
+
+def seal_hours(
+    store: Samples, cluster: str, journal: Iterable[JournalHour], attribute: Callable[[Round], tuple[JobShare, ...]]
+) -> Sealed:
+    """Write the hours of a journal, by node, that the store does not have in full.
+
+    ``attribute`` splits a Round over its jobs.
+    """
+    hour_count = rounds = rejected = 0
+    kept: list[JournalHour] = []
+    busy: list[str] = []
+    errors: list[str] = []
+    for node, group in groupby(journal, key=lambda hour: hour.node):
+        there: dict[str, dict[tuple[str, str], SealedHour]] = {}
+        try:
+            with store.work("seal", cluster, node) as work:
+                if work is None:
+                    busy.append(node)
+                    continue
+                for hour in group:
+                    day = day_and_hour(hour.began_s)[0]
+                    try:
+                        # A damaged file stops its own day only.
+                        if day not in there:
+                            there[day] = store.sealed(cluster, node, [day])
+                        known = there[day].get(day_and_hour(hour.began_s))
+                        if known and known.size_bytes == hour.size_bytes():
+                            kept += [hour] if known.counts else []
+                            continue
+                        rounds += store.seal(cluster, hour, attribute, work)
+                    except StoreError as error:
+                        errors.append(str(error))
+                        continue
+                    hour_count, rejected = hour_count + 1, rejected + hour.rejected
+        except StoreError as error:
+            errors.append(str(error))
+    return Sealed(hour_count, rounds, rejected, tuple(kept), tuple(busy), tuple(errors))

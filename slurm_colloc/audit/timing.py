@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rules a run asks, and over which windows.
+
+Rules about running jobs have a timer of their own: they look at now, every half an hour, and the others at days, every
+night.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from math import ceil
+from typing import NamedTuple
+
+from slurm_colloc.audit.ladder import DAY_S, Key, key_of
+from slurm_colloc.audit.rules import Entry
+from slurm_colloc.audited import JOB, Finding
+from slurm_colloc.config_audit import Notices
+from slurm_colloc.errors import ConfigError, InputError
+from slurm_colloc.units import in_words
+
+JOBS, OTHERS = "jobs", "others"
+# After a longer pause nobody remembers what they did in its first weeks.
+_MOST_WINDOWS = 4
+
+
+class Asked(NamedTuple):
+    """Which rules, whether they are those about running jobs or the others, and how long another run may take yet."""
+
+    entries: tuple[Entry, ...]
+    about: str
+    wait_s: float
+
+    @property
+    def names(self) -> str:
+        """Return what runs of these rules are remembered by."""
+        return names_of(self.entries)
+
+
+def names_of(entries: Iterable[Entry]) -> str:
+    """Return the names of rules, whatever their order."""
+    return ",".join(sorted(entry.name for entry in entries))
+
+
+def of_about(known: Sequence[Entry], about: str) -> tuple[Entry, ...]:
+    """Return the rules about running ``jobs``, the ``others``, or (empty) all.
+
+    Raises:
+        InputError: it is another word, or no rule is left.
+    """
+    if about not in ("", JOBS, OTHERS):
+        raise InputError(f"--about '{about}' is neither {JOBS} nor {OTHERS}")
+    chosen = tuple(entry for entry in known if not about or (entry.rule.about == JOB) == (about == JOBS))
+    if known and not chosen:
+        names = ", ".join(entry.name for entry in known)
+        other = OTHERS if about == JOBS else JOBS
+        raise InputError(f"--about {about} leaves out {names}; give --about {other}")
+    return chosen
+
+
+def window_days(about: str, settings: Notices) -> float:
+    """Return how far a run looks back."""
+    return settings.job_window_days if about == JOBS else settings.window_days
+
+
+def check_bounds(chosen: Sequence[Entry], length_days: float) -> None:
+    """Raise ConfigError where a job cannot idle in a window for as long as a rule about jobs asks."""
+    for entry in chosen:
+        if entry.rule.about != JOB:
+            continue
+        name, bound_min = max(entry.bounds.items(), key=lambda one: one[1])
+        if 60 * bound_min >= length_days * DAY_S:
+            raise ConfigError(
+                f"[[audit.rule]] '{entry.name}': it would find nothing: 'bounds.{name}' of {bound_min:g} min is "
+                f"not shorter than the window of {in_words(length_days * DAY_S)}; raise 'notices.job_window_days'"
+            )
+
+
+def windows(until_s: float, length_days: float, last_good_s: float | None) -> list[tuple[float, float]]:
+    """Return the windows of a run, its own as the last.
+
+    Where the last good run ended longer ago than one reaches, there are more before it, end to end and each as long as
+    the bounds of rules mean it, back to that run; at most four in all.
+    """
+    length_s = length_days * DAY_S
+    count = 1 if last_good_s is None else min(_MOST_WINDOWS, max(1, ceil((until_s - last_good_s) / length_s)))
+    return [(until_s - (back + 1) * length_s, until_s - back * length_s) for back in reversed(range(count))]
+
+
+def latest(found: Sequence[tuple[datetime, Sequence[Finding]]]) -> dict[Key, tuple[datetime, Finding]]:
+    """Return what was found in several windows, given with their beginnings, each finding once: as the last said it."""
+    return {key_of(one): (since, one) for since, of in found for one in of}

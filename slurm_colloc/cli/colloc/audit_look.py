@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What rules find in one window of a store."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from slurm_colloc.accounting.audited import answer, make_audited
+from slurm_colloc.accounting.found_runs import found_runs
+from slurm_colloc.accounting.freshness import known_until_s
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.sweep import Window, sweep_to_file
+from slurm_colloc.accounting.usage import whole_usage
+from slurm_colloc.audit.ladder import Key, key_of
+from slurm_colloc.audit.rule import RUNS
+from slurm_colloc.audit.rules import Entry, findings, question
+from slurm_colloc.audited import JOB, Answer, Finding
+from slurm_colloc.cli.colloc.progress import progress, told, unwatched
+from slurm_colloc.clock import now
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.config_audit import Audit
+from slurm_colloc.placement.fitted import sm_edges
+from slurm_colloc.report.findings import Audited
+from slurm_colloc.report.text import stamp
+
+_NOTHING = Answer(0, 0, ())
+
+
+class Looked(NamedTuple):
+    """What was found; ``behind`` has for each finding a number for each run behind it, where that was asked."""
+
+    seen: Audited
+    findings: tuple[Finding, ...]
+    behind: Mapping[Key, frozenset[int]]
+
+
+class Looking(NamedTuple):
+    """What rules look at: a store, by a site's words; ``options`` are those of a command that looks at it again.
+
+    Of one that is ``watched`` a person on a terminal sees how far it is.
+    """
+
+    source: Store
+    config: SiteConfig | None
+    audit: Audit
+    options: str = ""
+    watched: bool = False
+
+    def look(self, chosen: Sequence[Entry], start: datetime, end: datetime, *, behind: bool = False) -> Looked:
+        """Return what these rules find in [start, end).
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        span = Window(start.timestamp(), end.timestamp(), now())
+        options = f"--since {start.isoformat()} --until {end.isoformat()}{self.options}"
+        judged: dict[str, tuple[int, int]] = {}
+        found: list[Finding] = []
+        runs: dict[Key, frozenset[int]] = {}
+        bar = progress if self.watched else unwatched
+        with self.source.connect(span.since_s, span.until_s) as database:
+            with bar("adding up days") as step:
+                edges = sm_edges(self.config) if self.config else ()
+                sweep_to_file(database, self.source, span, edges, step=step)
+                make_audited(database, self.config)
+            known_s = known_until_s(self.source, database)
+            stale = [entry for entry in chosen if _is_stale(entry, known_s, span.until_s)]
+            with bar("applying rules") as step:
+                for entry in told(chosen, step):
+                    asked = question(entry, self.audit, span.until_s)
+                    of = _NOTHING if entry in stale else answer(database, asked)
+                    judged[entry.name] = of.rows, of.judged
+                    said = findings(entry, of, options)
+                    found += said
+                    of_subject = found_runs(database, asked) if behind and said else {}
+                    runs |= {key_of(one): of_subject[one.cluster, one.subject] for one in said if of_subject}
+            whole = whole_usage(database)
+        accounted = tuple(entry.name for entry in chosen if entry.rule.accounted or entry.rule.source != RUNS)
+        running = tuple(entry.name for entry in chosen if entry.rule.about == JOB)
+        why = _why_stale(stale, known_s)
+        seen = Audited(start, end, whole, judged, self.source.visible.whose, accounted, running, why)
+        return Looked(seen, tuple(found), runs)
+
+
+def _is_stale(entry: Entry, known_s: float | None, until_s: float) -> bool:
+    """Return whether a rule about running jobs cannot know which run."""
+    return entry.rule.about == JOB and (known_s is None or until_s - known_s > 60 * entry.bounds["reading_age_min"])
+
+
+def _why_stale(stale: Sequence[Entry], known_s: float | None) -> str:
+    if not stale:
+        return ""
+    names = ", ".join(entry.name for entry in stale)
+    when = "never" if known_s is None else f"last at {stamp(datetime.fromtimestamp(known_s).astimezone())}"
+    bound_min = max(entry.bounds["reading_age_min"] for entry in stale)
+    return (
+        f"which jobs run is not known to {names}: runs were taken in {when}, and {bound_min:g} min may be between; "
+        "does 'colloc ingest' still run?"
+    )

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The messages of a run of the audit, and in words what was done about each finding."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from slurm_colloc.audit.act import in_words as deed_in_words
+from slurm_colloc.audit.ladder import ACTION, FIRST, NOTHING, SECOND, Due, Told
+from slurm_colloc.audit.message import Texts, address_of, digest_id, mail, message_id
+from slurm_colloc.audit.rules import Entry
+from slurm_colloc.audit.state import MAIL, WEBHOOK, Acted, Message
+from slurm_colloc.audited import JOB
+from slurm_colloc.clock import now
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.config_audit import Notices
+from slurm_colloc.report.digest import (
+    ADMIN,
+    DEED,
+    USER,
+    Deed,
+    Digest,
+    Item,
+    Letter,
+    Notice,
+    Summary,
+    digest_maker,
+    see_it,
+)
+from slurm_colloc.report.findings import Audited
+from slurm_colloc.report.text import printable
+from slurm_colloc.units import counted, in_words
+
+_DONE = {"hold": "stopped, requeued and held", "cancel": "cancelled"}
+
+
+class Mails:
+    """What makes the mails of a site."""
+
+    def __init__(self, config: SiteConfig, known: Sequence[Entry]) -> None:
+        self._cluster, self._settings = config.cluster, config.notices
+        self._meanings = {entry.name: _meaning(entry.rule.documentation) for entry in known}
+        self._make = digest_maker(config.paths.templates)
+        self._reply_to = self._settings.reply_to or self._settings.sender
+
+    def digest(self, seen: Audited, user: str, dues: Sequence[Due]) -> Texts:
+        """Return what a user is told of these findings."""
+        items = tuple(
+            Item(
+                due.finding,
+                due.step == SECOND,
+                self._meanings[due.finding.rule],
+                _next(due, self._settings),
+                see_it(due.finding, seen.since),
+            )
+            for due in dues
+        )
+        settings = self._settings
+        page = Digest(
+            self._cluster, user, seen.since, seen.until, items, settings.quiet_days, self._reply_to, settings.footer
+        )
+        return Texts(self._subject(f"{counted(len(items), 'finding')} about your use of GPUs"), *self._make(USER, page))
+
+    def queued_digest(self, seen: Audited, user: str, dues: Sequence[Due]) -> tuple[Message, bytes]:
+        """Return the mail to a user who has an address."""
+        recipient = address_of(user, self._settings)
+        assert recipient is not None
+        id = digest_id(recipient, dues, self._settings)
+        return self._message(id, user, recipient, self.digest(seen, user, dues))
+
+    def deed(self, acted: Acted) -> tuple[Message, bytes] | None:
+        """Return the mail that tells a user what was done to a job; None where the name makes no address."""
+        recipient = address_of(acted.user, self._settings)
+        if recipient is None:
+            return None
+        id = message_id([recipient, *acted[:4], acted.what], self._settings)
+        done, why = _DONE[acted.what], self._meanings.get(acted.rule, "")
+        held = acted.what == "hold"
+        page = Notice(
+            self._cluster, acted.user, acted.subject, done, acted.rule, why, held, self._reply_to, self._settings.footer
+        )
+        return self._message(
+            id, acted.user, recipient, Texts(self._subject(f"a job of yours was {done}"), *self._make(DEED, page))
+        )
+
+    def summary(self, key: Sequence[object], topic: str, recipient: str, page: Summary) -> tuple[Message, bytes]:
+        """Return the admins' mail, of which there is one of a ``key``."""
+        title = f"audit: {counted(len(page.fates), 'finding')}"
+        problems = len(page.troubled) + len(page.errors)
+        if problems:
+            title += f", {counted(problems, 'problem')}"
+        texts = Texts(self._subject(title), *self._make(ADMIN, page))
+        return self._message(message_id([recipient, topic, *key], self._settings), "", recipient, texts, topic)
+
+    def _subject(self, text: str) -> str:
+        return f"[{printable(self._cluster)}] {text}"
+
+    def _message(self, id: str, user: str, recipient: str, texts: Texts, topic: str = "") -> tuple[Message, bytes]:
+        content = mail(id, recipient, texts, self._settings, now())
+        return Message(id, MAIL, user, recipient, topic), content
+
+
+def by_user(dues: Sequence[Due]) -> dict[str, list[Due]]:
+    """Return what each user is to be told of."""
+    found: dict[str, list[Due]] = {}
+    for due in dues:
+        if due.step in (FIRST, SECOND):
+            found.setdefault(due.finding.user, []).append(due)
+    return found
+
+
+def local(seconds: float) -> datetime:
+    """Return a time of this host's zone."""
+    return datetime.fromtimestamp(seconds).astimezone()
+
+
+def letter(message: Message, carried: Sequence[Told]) -> Letter:
+    """Return a message as the admins' mail shows it."""
+    return Letter(message.id, message.recipient, message.state, local(message.changed_s), message.reply, len(carried))
+
+
+def deed(acted: Acted) -> Deed:
+    """Return an action as the admins' mail shows it."""
+    return Deed(local(acted.changed_s), acted.rule, acted.subject, acted.user, deed_in_words(acted))
+
+
+def for_a_person(message: Message) -> bool:
+    """Return whether it is none of the admins' mails, which do not speak of themselves."""
+    return bool(message.user) or message.channel == WEBHOOK
+
+
+def would(due: Due, settings: Notices) -> str:
+    """Return what would be done about a finding."""
+    if due.step == NOTHING:
+        return f"not told: {due.why}"
+    if due.step == ACTION:
+        return f"would get: {settings.action} ({due.why})"
+    return f"would be told{' again' if due.step == SECOND else ''} ({due.why})"
+
+
+def did(due: Due, became: str) -> str:
+    """Return what was done about a finding; ``became`` is the state of this run's mail, empty where it made none."""
+    if due.step == NOTHING:
+        return f"not told: {due.why}"
+    if not became:
+        return "not told: the very mail was made by a run before; see 'colloc audit outbox --all'"
+    return f"{'second notice' if due.step == SECOND else 'notice'} {became}"
+
+
+def _next(due: Due, settings: Notices) -> str:
+    """Return what a notice about a job says is done next."""
+    if due.finding.about != JOB:
+        return ""
+    if due.step == FIRST:
+        return f"if it is still found after {in_words(60 * settings.job_quiet_min)}, you are told again"
+    if settings.action == "none" or due.finding.rule not in settings.action_rules:
+        return ""
+    done, wait = _DONE[settings.action], in_words(60 * settings.job_deadline_min)
+    return f"if it is still found then, it is {done}, not before {wait} after this mail was handed over"
+
+
+def _meaning(documentation: str) -> str:
+    """Return what a rule looks at: the paragraph behind its title."""
+    paragraphs = documentation.strip().split("\n\n")
+    return " ".join(paragraphs[min(1, len(paragraphs) - 1)].split())

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One invocation of csub: the sbatch and the site that it found, how it is split, and what its user is told."""
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from slurm_colloc.clock import within
+from slurm_colloc.config import ENVIRONMENT_VARIABLE, SiteConfig, Timeouts, how_to_write_one, load_site, site_files
+from slurm_colloc.errors import ConfigError
+from slurm_colloc.process import given_environment
+from slurm_colloc.slurm.options import CommandLine
+from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, write_all
+from slurm_colloc.submit.own_options import own_option, without_own_options
+from slurm_colloc.submit.told import is_exclusive, told
+
+
+class Call(NamedTuple):
+    """One invocation: what to fall back on at any time."""
+
+    sbatch: str
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+    dry_run: bool
+    quiet: bool
+
+
+def found_call(argv: tuple[str, ...]) -> tuple[Call, bool, SiteConfig | None, str]:
+    """Return the call before its arguments are split, whether csub is to be silent, the site, and why there is none.
+
+    Raises:
+        CollocError: there is no sbatch.
+    """
+    configured, config, problem = find_site()
+    sbatch = find_sbatch(configured, os.environ, sys.argv[0])
+    # Where splitting fails, as with an option that only sbatch knows, it stays at this.
+    rest, own = without_own_options(argv)
+    # Whoever calls csub as sbatch is to see sbatch and nothing else, until the site lets csub place jobs.
+    silent = config is not None and config.policy == "shadow" and not own
+    quiet = silent or "--quiet" in rest or "-Q" in rest
+    return Call(sbatch, rest, given_environment(), "--dry-run" in own, quiet), silent, config, problem
+
+
+def call_of(sbatch: str, command_line: CommandLine) -> Call:
+    """Return the call of an invocation whose arguments are split."""
+    return split_call(Call(sbatch, (), given_environment(), False, False), command_line)
+
+
+def split_call(call: Call, command_line: CommandLine, *, silent: bool = False) -> Call:
+    """Return the call with what is known once sbatch's arguments, csub's own and the script's are told apart."""
+    wish = own_option("colloc", command_line, None)
+    return call._replace(
+        argv=command_line.sbatch_argv,
+        # Also where nothing else is understood of the submission.
+        environ=told(call.environ, wish) if wish is not None and is_exclusive(wish) else call.environ,
+        dry_run=own_option("dry-run", command_line, None) is not None,
+        quiet=silent or any(option.name == "quiet" for option in command_line.options),
+    )
+
+
+def find_site() -> tuple[str, SiteConfig | None, str]:
+    """Return (configured sbatch, site, problem); without a usable site.toml the problem says why."""
+    problem = f"no site.toml found; '{how_to_write_one()}' writes one"
+    for path in site_files():
+        try:
+            config = within(Timeouts().decide_s, f"reading '{path}'", partial(load_site, path))
+        except ConfigError as error:
+            missing = isinstance(error.__cause__, FileNotFoundError) and path != os.environ.get(ENVIRONMENT_VARIABLE)
+            if not missing:
+                return "", None, str(error)
+        except Exception as error:  # noqa: BLE001 - a fault of csub's own must not cost the user the submission
+            return "", None, f"site file '{path}' cannot be used: {error}"
+        else:
+            return config.paths.sbatch, config, ""
+    return "", None, problem
+
+
+def tell(call: Call, lines: Iterable[str]) -> None:
+    """Say what is no error, unless nobody wants it, or a program reads both outputs as one: $(csub job.sh 2>&1)."""
+    if not call.quiet and not _read_as_one():
+        for line in lines:
+            say(line)
+
+
+def _read_as_one() -> bool:
+    try:
+        both = [os.fstat(descriptor) for descriptor in (STDOUT, STDERR)]
+        return os.path.samestat(*both) and not os.isatty(STDERR)
+    except OSError:
+        return False
+
+
+def say(text: str) -> None:
+    write_all(STDERR, f"csub: {text}\n".encode(errors="backslashreplace"))

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference of JSON: what stands at the top of each output, and the fields of the nouns in it."""
+
+from typing import Any
+
+from slurm_colloc.audited import Finding, JobLine
+from slurm_colloc.backtested import Backtest, Tally
+from slurm_colloc.charted import Fit, LiveUse
+from slurm_colloc.measured import JobUsage
+from slurm_colloc.model import Decision, Evidence, Footprint, JobRequest, Placement
+from slurm_colloc.report.evaluation import Evaluation
+from slurm_colloc.report.me import Hint, Sums
+from slurm_colloc.report.shadow import ShadowReport
+from slurm_colloc.site.doctor.checks import Fault, Unchecked
+
+# Of each command that prints JSON what is at the top; a test compares it with what the command prints.
+TOP_LEVEL: dict[str, tuple[str, ...]] = {
+    "colloc audit backtest --format json": ("schema", *Backtest._fields),
+    "colloc audit calendar --format json": ("schema", "source", "days"),
+    "colloc audit run --format json": (
+        *("schema", "since", "until", "runs", "runs_measured", "coverage_pct", "rules", "visible", "stale"),
+        "findings",
+    ),
+    "colloc evaluate --format json": ("schema", "level", *Evaluation._fields),
+    "colloc history --format json": ("schema", "submissions", "jobs", "unreadable"),
+    "colloc job --format json": ("schema", "runs", "stories", "not_shown", "decision", "evidence"),
+    "colloc me --format json": (
+        *("schema", "user", "cluster", "since", "until", "source", "runs_without_gpu", "total", "fit", "advice"),
+        "idlest",
+    ),
+    "colloc report --shadow --format json": (
+        "schema",
+        *(name for name in ShadowReport._fields if name != "templates"),
+    ),
+    "colloc site doctor --format json": (
+        *("schema", "cluster", "slurm_release", "seen_from", "checks", "findings", "not_checked"),
+    ),
+    "colloc site gpus": ("schema", "node", "complete", "units"),
+    "colloc top --format json": (
+        *("schema", "cluster", "at_s", "installed_gpus", "source", "rejected", "users", "jobs"),
+    ),
+    "csub --dry-run --format=json": (
+        *("schema", "request", "footprint", "placement", "components", "script", "sbatch_argv"),
+    ),
+}
+# What is there only where there is something to say.
+SOMETIMES = {
+    "colloc job --format json": ("pack", "gpu_memory", "measured_first"),
+    "csub --dry-run --format=json": ("pack",),
+}
+_NOUNS: dict[str, Any] = {
+    "findings of colloc audit run, and of notices.json_lines": Finding,
+    "jobs of a finding": JobLine,
+    "rules, total and steps of colloc audit backtest": Tally,
+    "runs of colloc job": JobUsage,
+    "decision of colloc job and colloc history": Decision,
+    "evidence of colloc job": Evidence,
+    "request of csub": JobRequest,
+    "footprint of csub and colloc history": Footprint,
+    "placement of csub": Placement,
+    "total of colloc me": Sums,
+    "fit of colloc me": Fit,
+    "advice of colloc me": Hint,
+    "live of colloc top": LiveUse,
+    "findings of colloc site doctor": Fault,
+    "not_checked of colloc site doctor": Unchecked,
+}
+
+
+def top_level() -> str:
+    """Return a row of Markdown for each command."""
+    rows = []
+    for command, keys in TOP_LEVEL.items():
+        sometimes = SOMETIMES.get(command, ())
+        rows.append(f"| `{command}` | {_code(keys)} | {_code(sometimes)} |\n")
+    return "| command | always | where there is one |\n| --- | --- | --- |\n" + "".join(rows)
+
+
+def nouns() -> str:
+    """Return a row of Markdown for each noun."""
+    rows = (f"| {of} | {_code(noun._fields)} |\n" for of, noun in _NOUNS.items())
+    return "| | fields |\n| --- | --- |\n" + "".join(rows)
+
+
+def _code(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

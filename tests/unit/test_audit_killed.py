@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs killed at any instant: second notices, what is done to jobs, and posts, none twice and none lost."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.audit.state import opened
+from tests.unit.mail_server import Taken, mail_server, plain
+from tests.unit.programs import program
+from tests.unit.test_audit_post import receiver, secret
+
+USERS = tuple(f"user{number}" for number in range(4))
+# A whole run on a clock of the test's choice, that finds what the test says: argv are folder, port, secret and time.
+RUN = """
+import sys, slurm_colloc
+from tests.unit.noticed import finding
+from tests.unit.made import site, usage
+from tests.unit.stored import grouped
+from slurm_colloc.audit.rules import entries
+from slurm_colloc.audit.timing import JOBS, Asked
+from slurm_colloc.audited import JOB
+from slurm_colloc.cli.colloc import audit_mails, audit_notify
+from slurm_colloc.cli.colloc.audit_look import Looked
+from slurm_colloc.audit import act, post
+from slurm_colloc.config import Paths
+from slurm_colloc.config_audit import Audit, AuditRule, Notices
+from slurm_colloc.report.findings import Audited
+
+folder, port, secret, at_s, users = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4]), sys.argv[5:]
+for module in (audit_notify, audit_mails, act, post):
+    module.now = lambda: at_s
+given = Notices("users", "127.0.0.1", port, sender="hpc@x", admins=("root@x",), address="{user}@x", timeout_s=5.0)
+week = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+given = given._replace(workdays=week, webhook_file=secret, action="cancel", action_rules=("idle now",))
+audit = Audit(rule=(AuditRule("COL016", name="idle now"),))
+config = site()._replace(paths=Paths(state=folder), notices=given, audit=audit)
+jobs = [
+    finding(rule="idle now", about=JOB, subject=str(at), user=user, newest_s=at_s - 30, digest=f"of {at}",
+            jobs=(finding().jobs[0]._replace(job_id=str(at)),))
+    for at, user in enumerate(users, 1) if user
+]
+*_, whole = grouped([usage()])
+open(folder.removesuffix("state") + "at work", "w").close()
+def look(pieces):
+    ((_, since, until),) = pieces
+    return [Looked(Audited(since, until, whole, {"idle now": (1, 1)}, ""), tuple(jobs), {})]
+sys.exit(audit_notify.notify(config, Asked(entries(audit), JOBS, 0.0), look, len)[0])
+"""
+# A job is a file, that is there or is not; as in slurmctld, nothing is in between.
+SCANCEL = 'mv "$FOLDER/jobs/$1" "$FOLDER/cancelled/"\n'
+SQUEUE = 'for last; do :; done; cat "$FOLDER/jobs/$last" 2>/dev/null || :\n'
+
+
+class Story:
+    """Runs that are killed, in a folder of their own, at one time after the other."""
+
+    def __init__(self, folder: Path, port: int, url: str, chance: random.Random) -> None:
+        self.folder, self.chance, self.at_s = folder, chance, 1_800_000_000.0
+        folder.mkdir()
+        for name in ("jobs", "cancelled"):
+            (folder / name).mkdir()
+        for number, user in enumerate(USERS, 1):
+            (folder / f"jobs/{number}").write_text(f"{number}|{user}|RUNNING|1767225600\n")
+        self.argv = [str(folder / "state"), str(port), secret(folder, url)]
+        self.environment = os.environ | {"FOLDER": str(folder)}
+
+    def run(self, kill: bool) -> int:
+        """Run, or be killed in it, with the jobs that still run."""
+        users = [user if (self.folder / f"jobs/{at}").exists() else "" for at, user in enumerate(USERS, 1)]
+        (self.folder / "at work").unlink(missing_ok=True)
+        argv = [sys.executable, "-c", RUN, *self.argv, str(self.at_s), *users]
+        running = subprocess.Popen(argv, env=self.environment, stderr=subprocess.PIPE)
+        if kill:
+            self.wait(running)
+            running.send_signal(signal.SIGKILL)
+        said = running.communicate()[1].decode()
+        assert "Traceback" not in said, said
+        return running.returncode
+
+    def wait(self, running: "subprocess.Popen[bytes]") -> None:
+        """Wait until the run is at work, its imports take most of the time, and then for some of it."""
+        at_work = self.folder / "at work"
+        while not at_work.exists() and running.poll() is None:
+            time.sleep(0.005)
+        time.sleep(self.chance.random() * 1.2)
+
+    def step(self, after_min: float, kills: int) -> None:
+        """Let time pass; be killed so often, and then run to the end."""
+        self.at_s += 60 * after_min
+        for _ in range(kills):
+            self.run(kill=True)
+        assert self.run(kill=False) in (0, 1, 2)
+
+
+def kill_and_look(folder: Path, monkeypatch: pytest.MonkeyPatch, stories: int, kills: int, seed: int) -> None:
+    program(folder, "squeue", SQUEUE, monkeypatch)
+    program(folder, "scancel", SCANCEL, monkeypatch)
+    chance = random.Random(seed)
+    for number in range(stories):
+        with mail_server(slow_s=0.02) as (port, taken), receiver() as (url, got):
+            story = Story(folder / f"story{number}", port, f"{url}/200", chance)
+            for after_min in (0, 61, 61, 61, 1):
+                story.step(after_min, kills)
+            settled(story, taken)
+            keys = [key for key, _ in got]
+            assert len(keys) == len(set(keys)), "a post came twice"
+
+
+def settled(story: Story, taken: Taken) -> None:
+    """Check that each user had both notices before their job was cancelled, once, and was told of that."""
+    assert len(taken.ids()) == len(set(taken.ids())), "a mail came twice"
+    cancelled = {path.name for path in (story.folder / "cancelled").iterdir()}
+    with opened(str(story.folder / "state/audit")) as state:
+        assert state._all("PRAGMA integrity_check") == [("ok",)]
+        doubtful = {one.user for one in state.outbox("in doubt")}
+        assert state.actions("begun") == []
+        waiting = state.outbox("queued", "trying")
+    assert waiting == []
+    for number, user in enumerate(USERS, 1):
+        texts = [plain(mail) for mail in taken.to(f"{user}@x")]
+        told = ["was cancelled, as two notices" in text for text in texts]
+        if user not in doubtful:
+            assert (told, str(number) in cancelled) == ([False, False, True], True), user
+        elif str(number) in cancelled:
+            # One in doubt is no warning: both that are counted were accepted, and only its end can be in doubt.
+            assert told[:2] == [False, False]
+
+
+def test_second_notices_and_actions_of_runs_that_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_and_look(tmp_path, monkeypatch, 1, 1, 5)
+
+
+@pytest.mark.soak
+def test_second_notices_and_actions_of_two_hundred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_and_look(tmp_path, monkeypatch, 10, 5, int(os.environ.get("COLLOC_SEED", "13")))

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When audits run, and over what: two timers, one lock, missed runs, an ingest that has died."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.audit.state import alone, opened
+from slurm_colloc.clock import now
+from tests.unit.made import HOUR, process, run, seen
+from tests.unit.mail_server import Taken, mail_server, plain
+from tests.unit.programs import colloc
+from tests.unit.stored import sampled, stored
+from tests.unit.test_audit_notify import DAY, IDLE, Began, made_site
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[int, Taken]]:
+    with mail_server() as one:
+        yield one
+
+
+@pytest.fixture
+def site(tmp_path: Path, served: tuple[int, Taken], monkeypatch: pytest.MonkeyPatch) -> Began:
+    """Write a site.toml whose mails go to the server, and a store in which these users' jobs idled."""
+    return lambda *users, **more: made_site(tmp_path, served[0], monkeypatch, *users, **more)
+
+
+def last_good_run(folder: Path, ago_days: float, rules: str = "COL001") -> None:
+    assert colloc("audit", "outbox") == 0
+    with opened(str(folder / "state/audit")) as state:
+        state._do("DELETE FROM runs")
+        until_s = now() - ago_days * DAY
+        state.end(state.begin("users", rules, 0.0, until_s, until_s), 1, until_s)
+
+
+def test_missed_runs_are_judged_each_on_its_own_and_told_of_once(
+    site: Began, served: tuple[int, Taken], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, taken = served
+    bounds = "min_gpu_hours = 1.5"
+    site("ann", more=f'json_lines = "{tmp_path}/lines"\n')
+    text = (tmp_path / "site.toml").read_text().replace("min_gpu_hours = 0.5", bounds)
+    (tmp_path / "site.toml").write_text(text)
+    # ann held one hour ten days ago and one two days ago: neither week has as much as the bound, both together had.
+    # bob held two hours ten days ago.
+    began = {"1": int(now() - 2 * DAY)} | dict.fromkeys("234", int(now() - 10 * DAY))
+    users = {"1": "ann", "2": "ann", "3": "bob", "4": "bob"}
+    runs = [run(job, at_s, at_s + HOUR, user=users[job], node_list=f"g{job}") for job, at_s in began.items()]
+    rounds = [
+        seen(began_s + at_s, [IDLE], [process(job, 7, gpu_mem_used_mib=500)], interval_s=900.0, node=f"g{job}")
+        for job, began_s in began.items()
+        for at_s in (900, 1800, 2700, 3600)
+    ]
+    stored(tmp_path / "state/store", runs, rounds).write_log("a", {})
+    last_good_run(tmp_path, 6.9)
+    assert colloc("audit", "run", "--notify") == 0
+    last_good_run(tmp_path, 9)
+    capsys.readouterr()
+    assert colloc("audit", "run", "--notify", "--format", "json") == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert ([one["user"] for one in shown["findings"]], len(shown["missed"])) == ([], 1)
+    assert [one["user"] for one in shown["missed"][0]["findings"]] == ["bob"]
+    assert taken.to("ann@example.org") == []
+    (mail,) = taken.to("bob@example.org")
+    (line,) = map(json.loads, (tmp_path / "lines").read_text().splitlines())
+    assert line["until_s"] - line["since_s"] == pytest.approx(7 * DAY, abs=1)
+    assert line["until_s"] == pytest.approx(now() - 7 * DAY, abs=60)
+    assert "            colloc me --since " in plain(mail)
+    (summary,) = taken.to("root@example.org")
+    assert "Judged as well, each on its own: " in plain(summary)
+    # The next run has missed none.
+    assert colloc("audit", "run", "--notify") == 0
+
+
+def idles_now(folder: Path, taken_in_s: float, *, over: bool = False) -> None:
+    """Make a store as an ingest made it then, in which ann's job idles for five hours, unless that is over."""
+    start_s = int(taken_in_s - 5 * HOUR)
+    ended = {"end_s": start_s + 60, "state": "COMPLETED"} if over else {"end_s": None, "state": "RUNNING"}
+    store = Store(str(folder / "state/store"))
+    store.write_allocations("a", [run("1", start_s, **ended)], taken_in_s)
+    store.write_log("a", {})
+    every = range(start_s + 60, int(taken_in_s), 60)
+    sampled(store, [seen(at_s, [IDLE], [process("1", 7, gpu_mem_used_mib=500)], interval_s=60.0) for at_s in every])
+
+
+def jobs_site(site: Began, folder: Path, **settings: Any) -> None:
+    site(**settings)
+    path = folder / "site.toml"
+    path.write_text(path.read_text().replace('code = "COL016"\nenabled = false', 'code = "COL016"'))
+    shutil.rmtree(folder / "state/store")
+
+
+def test_running_jobs_have_a_run_of_their_own(
+    site: Began, served: tuple[int, Taken], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, taken = served
+    metrics = tmp_path / "colloc.prom"
+    jobs_site(site, tmp_path, more=f'textfile = "{metrics}"\naction = "hold"\naction_rules = ["COL016"]\n')
+    idles_now(tmp_path, now() - 600)
+    # The nightly run leaves them out, and knows that nobody else looks at them.
+    assert colloc("audit", "run", "--notify", "--about", "others") == 2
+    assert ["no kernel for the last" in plain(mail) for mail in taken.to("ann@example.org")] == [False]
+    assert "no 'colloc audit run --notify --about jobs' ended well in the last day" in plain(
+        taken.to("root@example.org")[0]
+    )
+    assert colloc("audit", "run", "--notify", "--about", "jobs") == 1
+    assert "COL016 1: notice accepted\n" in capsys.readouterr().out
+    assert "COL001" not in plain(taken.to("root@example.org")[-1])
+    assert ["no kernel for the last" in plain(mail) for mail in taken.to("ann@example.org")] == [False, True]
+    assert colloc("audit", "run", "--notify", "--about", "others") == 1
+    # Each writes metrics of its own, and neither hides the other's.
+    night, jobs = metrics.read_text(), (tmp_path / "colloc-jobs.prom").read_text()
+    assert 'colloc_audit_judged{about="others",rule="COL001"}' in night
+    assert 'colloc_audit_findings{about="jobs",rule="COL016"} 1' in jobs
+    assert "COL016" not in night
+    assert colloc("audit", "run", "--about", "jobs", "--rule", "COL001") == 2
+
+
+def test_who_is_not_known_to_run_is_told_nothing(
+    site: Began, served: tuple[int, Taken], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs_site(site, tmp_path)
+    idles_now(tmp_path, now() - 2.1 * HOUR)
+    assert colloc("audit", "run", "--notify", "--about", "jobs") == 2
+    said = "which jobs run is not known to COL016: runs were taken in last at "
+    assert said in capsys.readouterr().out
+    assert said in plain(served[1].to("root@example.org")[0])
+    assert served[1].to("ann@example.org") == []
+    assert colloc("audit", "run", "--about", "jobs") == 3
+    assert said in capsys.readouterr().err
+    # The past is judged as it was.
+    looked = ("--until", "5h", "--since", "9h")
+    assert colloc("audit", "run", "--about", "jobs", *looked) in (0, 1)
+
+
+def test_that_no_job_runs_is_clean(site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs_site(site, tmp_path)
+    idles_now(tmp_path, now() - 600, over=True)
+    assert colloc("audit", "run", "--notify", "--about", "jobs") == 0
+    # An ingest that found nothing new has looked, too.
+    idles_now(tmp_path, now() - 9 * HOUR, over=True)
+    assert colloc("audit", "run", "--about", "jobs") == 3
+    Store(str(tmp_path / "state/store")).write_log("sacct", {"asked_until_s": now() - 60})
+    assert colloc("audit", "run", "--about", "jobs") == 0
+    capsys.readouterr()
+
+
+def test_a_run_waits_for_another_one(site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site("ann")
+    assert colloc("audit", "outbox") == 0
+    with alone(str(tmp_path / "state/audit")) as held:
+        assert held
+        command = [sys.executable, "-m", "slurm_colloc.cli.colloc", "audit", "run", "--notify", "--wait", "5m"]
+        waits = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        with pytest.raises(subprocess.TimeoutExpired):
+            waits.wait(timeout=8)
+    assert waits.wait(timeout=120) == 1
+    assert colloc("audit", "run", "--wait", "5m") == 2
+    assert "--wait, --textfile, --json-lines and --dry-run are for --notify" in capsys.readouterr().err
+
+
+def test_holidays_are_read_before_anything_else_and_what_waits_goes_nevertheless(
+    site: Began, served: tuple[int, Taken], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, taken = served
+    site("ann", more=f'holidays = "{tmp_path}/holidays"\n')
+    (tmp_path / "holidays").write_text("")
+    taken.odd["ann@example.org"] = "later"
+    assert colloc("audit", "run", "--notify") in (1, 2)
+    with opened(str(tmp_path / "state/audit")) as state:
+        assert [one.user for one in state.outbox("queued")] == ["ann"]
+        state._do("UPDATE messages SET next_s = 0")
+    taken.odd.clear()
+    (tmp_path / "holidays").write_text("Christmas\n")
+    capsys.readouterr()
+    assert colloc("audit", "run", "--notify") == 2
+    said = capsys.readouterr()
+    assert "line 1: 'Christmas' is no day such as 2026-12-25" in said.err
+    assert said.out == "", "nothing was looked at"
+    assert len(taken.to("ann@example.org")) == 1
+
+
+def test_what_goes_wrong_unforeseen_is_an_error_and_no_finding(
+    site: Began, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site("ann")
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("what nobody thought of")
+
+    monkeypatch.setattr("slurm_colloc.cli.colloc.audit_look.make_audited", broken)
+    for more in ((), ("--notify",)):
+        assert colloc("audit", "run", *more) == 2
+        assert "ZeroDivisionError: what nobody thought of" in capsys.readouterr().err

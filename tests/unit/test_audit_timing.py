@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rules a run asks over which windows, and what of it a site.toml cannot mean."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from slurm_colloc.audit.rule import FRESH
+from slurm_colloc.audit.rules import RULES, entries
+from slurm_colloc.audit.timing import check_bounds, latest, of_about, window_days, windows
+from slurm_colloc.audited import JOB
+from slurm_colloc.config_audit import Audit, AuditRule, Notices
+from slurm_colloc.errors import ConfigError, InputError
+from tests.unit.noticed import finding
+
+DAY = 86_400.0
+KNOWN = entries(Audit())
+
+
+def test_each_rule_is_asked_by_one_of_the_two_timers() -> None:
+    jobs, others = of_about(KNOWN, "jobs"), of_about(KNOWN, "others")
+    assert sorted([*jobs, *others]) == sorted(of_about(KNOWN, ""))
+    assert "COL016" in {entry.name for entry in jobs}
+    assert (window_days("jobs", Notices()), window_days("others", Notices())) == (1.0, 7.0)
+    for about, said in (("job", "neither jobs nor others"), ("others", "leaves out COL016; give --about jobs")):
+        with pytest.raises(InputError, match=said):
+            of_about(jobs, about)
+
+
+@pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.about == JOB])
+def test_a_rule_about_jobs_says_since_when_and_looks_at_no_old_reading(code: str) -> None:
+    rule = RULES[code]
+    assert "idle_since_s" in rule.figures
+    assert "reading_age_min" in rule.bounds
+    assert FRESH in rule.judged
+
+
+def test_a_bound_that_no_window_holds_is_refused() -> None:
+    known = entries(Audit(rule=(AuditRule("COL016", bounds={"sliding_warning_min": 1440.0}),)))
+    check_bounds(known, 1.1)
+    with pytest.raises(ConfigError, match=r"sliding_warning_min. of 1440 min is not shorter than the window of 24 h"):
+        check_bounds(known, 1.0)
+    check_bounds(of_about(known, "others"), 0.1)
+
+
+def test_missed_runs_are_made_up_for_window_by_window() -> None:
+    until = 100 * DAY
+    assert windows(until, 7, None) == [(93 * DAY, until)]
+    assert windows(until, 7, 93 * DAY) == [(93 * DAY, until)]
+    assert windows(until, 7, 92.9 * DAY) == [(86 * DAY, 93 * DAY), (93 * DAY, until)]
+    assert windows(until, 7, 70 * DAY)[0] == windows(until, 7, 0.0)[0] == (72 * DAY, 79 * DAY)
+    assert windows(until, 7, 101 * DAY) == [(93 * DAY, until)], "a clock that was set back"
+
+
+def test_what_several_windows_found_is_said_once() -> None:
+    first, last = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 8, tzinfo=UTC)
+    then, now, bob = finding(evidence="then"), finding(evidence="now"), finding(subject="bob")
+    assert [*latest([(first, [then, bob]), (last, [now])]).values()] == [(last, now), (first, bob)]

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every example of the documentation is read by the program itself, and runs where no live Slurm is needed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tomllib
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from slurm_colloc.cli.colloc import COMMANDS
+from slurm_colloc.cli.colloc.app import build
+from slurm_colloc.cli.csub_pack import RESUME
+from slurm_colloc.config import load_site, parse_site
+from slurm_colloc.estimate.hint import parse_hint
+from slurm_colloc.submit.own_options import parse_arguments
+from tests.doc_examples import CHECKOUT, ONLY_READ, Block, Example, blocks, examples, kept_as, once, runs_here
+from tests.pages.json_output import TOP_LEVEL
+from tests.unit.programs import colloc
+from tests.unit.shell import SCRIPT, Shell
+
+DEMO = CHECKOUT / "tests/recorded/demo"
+# The recording is of the past: an example's "last 30 days" are those before its end.
+NOW_S = datetime.fromisoformat(json.loads((DEMO / "recording.json").read_text())["until"]).timestamp() + 3600
+TABLE = CHECKOUT / "tests/gpu/footprints_h200.csv"
+SITE = 'schema = 1\ncluster = "c"\nslurm_release = "24.11"\n'
+PROGRAM: Any = typer.main.get_command(build(COMMANDS))
+EXAMPLES = examples()
+RUN = once(one for one in EXAMPLES if runs_here(one))
+
+
+@pytest.mark.parametrize("example", once(EXAMPLES), ids=str)
+def test_each_call_is_one_that_the_program_takes(example: Example) -> None:
+    program, *words = (re.sub(r"\$(\$|\w+)", "1", word) for word in example.words)
+    if program == "csub":
+        # A pack's words without "pack" and --resume, which csub takes away first, too.
+        own = [word for word in words[words[0] == "pack" :] if not word.startswith(f"--{RESUME.name}=")]
+        line = parse_arguments(tuple(own), None)
+        for option in line.own:
+            if option.name == "gpu-footprint":
+                parse_hint(option.value or "")
+        return
+    command = PROGRAM
+    while inner := getattr(command, "commands", {}):
+        if not words or words[0].startswith("-"):
+            break
+        command = inner[words.pop(0)]
+    # Fails as the program does: an option or an argument that there is not, or one that is missing.
+    command.make_context("colloc", words, resilient_parsing=words in (["--version"],))
+
+
+@pytest.mark.parametrize("key", ONLY_READ, ids=" ".join)
+def test_what_is_only_read_is_there(key: tuple[str, ...]) -> None:
+    assert any(kept_as(example, [key]) for example in EXAMPLES)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the store of the demo's recording, once for all examples."""
+    folder = tmp_path_factory.mktemp("recorded")
+    (folder / "site.toml").write_text((DEMO / "site.toml").read_text() + f'\n[paths]\nstate = "{folder}"\n')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLLOC_CONF", str(folder / "site.toml"))
+        sources = ("--sacct-file", str(DEMO / "sacct.txt"), "--journal", str(DEMO / "journal"))
+        assert colloc("ingest", "--store", str(folder / "store"), *sources) == 0
+    return folder
+
+
+def moved(words: tuple[str, ...], folders: Mapping[str, str]) -> list[str]:
+    """Return words with a test's own folders in the place of the example's."""
+    for before, after in folders.items():
+        words = tuple(word.replace(before, after) for word in words)
+    return list(words)
+
+
+@pytest.mark.parametrize("example", [one for one in RUN if one.words[0] == "colloc"], ids=str)
+def test_each_call_of_colloc_runs_on_a_recording(
+    example: Example,
+    recorded: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shutil.copytree(recorded, tmp_path / "state")
+    site = tmp_path / "state/site.toml"
+    site.write_text(site.read_text().replace(str(recorded), str(tmp_path / "state")))
+    for name in ("sacct.txt", "jobs.txt"):
+        shutil.copy(DEMO / "sacct.txt", tmp_path / name)
+    shutil.copy(TABLE, tmp_path / "TABLE.csv")
+    (tmp_path / "state/journal").mkdir()
+    monkeypatch.setenv("COLLOC_CONF", str(site))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.time", lambda: NOW_S)
+    before = set(tmp_path.iterdir())
+    folders = {"/root/colloc-files": str(tmp_path / "files"), "/srv/colloc/pages": str(tmp_path / "pages")}
+    status = colloc(*moved(example.words[1:], folders))
+    printed = capsys.readouterr()
+    # The recording has three users: no figure of a group of five is shown.
+    assert status in ((2,) if "--min-group" in example.words else (0, 1)), printed.err
+    # A timer's command says nothing where there is nothing to do.
+    assert printed.out or printed.err or set(tmp_path.iterdir()) - before or example.words[1] == "seal"
+
+
+@pytest.mark.parametrize("example", [one for one in RUN if one.words[0] == "csub"], ids=str)
+def test_each_call_of_csub_submits_once(example: Example, shell: Shell) -> None:
+    for name in ("train.sh", "dlrm.sh"):
+        (shell.folder / name).write_text(SCRIPT)
+    (shell.folder / "sweep.sh").write_text(SCRIPT.replace("gpu:1", "gpu:1 --array=0-9 --time=10"))
+    (shell.folder / "commands.txt").write_text("#SBATCH --time=10\npython train.py 1\npython train.py 2\n")
+    (shell.folder / "producer.py").write_text("")
+    done = shell.run(*example.words[1:])
+    assert done.returncode == 0, done.stderr
+    assert len(shell.calls()) == (0 if "--dry-run" in example.words else 1), done.stderr
+    assert "unchanged" not in done.stderr
+    assert "error" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("colloc audit run --format json", "--since=1d"),
+        ("colloc audit backtest --format json", "--since=1d --step=1d --window=1d"),
+        ("colloc audit calendar --format json", "--since=1d --backtest --window=1d"),
+        ("colloc evaluate --format json", f"{TABLE} --slices 4864,9856,19968,40192"),
+        ("colloc history --format json", ""),
+        ("colloc report --shadow --format json", "--since=1d"),
+    ],
+)
+def test_json_has_what_its_reference_says(
+    command: str, options: str, recorded: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLLOC_CONF", str(recorded / "site.toml"))
+    monkeypatch.setattr("time.time", lambda: NOW_S)
+    assert colloc(*command.split()[1:], *options.split()) in (0, 1), capsys.readouterr().err
+    assert json.loads(capsys.readouterr().out).keys() == set(TOP_LEVEL[command])
+
+
+def test_json_of_csub_has_what_its_reference_says(shell: Shell) -> None:
+    command = "csub --dry-run --format=json"
+    assert json.loads(shell.run(*command.split()[1:], "job.sh").stdout).keys() == set(TOP_LEVEL[command])
+
+
+@pytest.mark.parametrize(
+    "block", [one for one in blocks() if one.kind == "toml"], ids=lambda one: f"{one.page}:{one.line}"
+)
+def test_each_part_of_site_toml_is_valid(block: Block) -> None:
+    text = block.text if "schema =" in block.text else SITE + block.text
+    assert parse_site(tomllib.loads(text), block.page)
+
+
+@pytest.mark.parametrize(
+    "block", [one for one in blocks() if one.kind == "python"], ids=lambda one: f"{one.page}:{one.line}"
+)
+def test_each_program_in_python_can_be_read(block: Block) -> None:
+    compile(block.text, f"{block.page}:{block.line}", "exec")
+
+
+@pytest.mark.parametrize(
+    "site", sorted((CHECKOUT / "site-configs").glob("*/site.toml")), ids=lambda path: path.parent.name
+)
+def test_example_sites_are_valid(site: Path) -> None:
+    assert load_site(str(site)).pool

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What audit rules found, as text and as CSV, and of how many runs too little was known."""
+
+import csv
+import io
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from slurm_colloc.audit.rules import RULES
+from slurm_colloc.report.findings import Audited, as_csv, as_text, judged_of
+from tests.unit.asked import IDLE, RUN, ask, one
+from tests.unit.hostile import HOSTILE
+from tests.unit.noticed import finding
+from tests.unit.reports import group
+
+SEEN = Audited(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 8, tzinfo=UTC), group(), {"COL001": (9, 4)}, "")
+# A run that each rule can say nothing of, and why.
+UNKNOWN: list[tuple[str, dict[str, Any], str]] = [
+    ("COL001", {"suspended_s": 1}, "suspended, or its node failed"),
+    ("COL001", {"state": "NODE_FAIL"}, "suspended, or its node failed"),
+    ("COL001", {"end_s": None, "span_s": 60.0}, "only just begun"),
+    ("COL001", {"coverage_pct": None}, "too little measured of it alone"),
+    ("COL006", {"peak_mib": None}, "GPU memory not known"),
+    ("COL007", {"from_s": 1.0}, "begun before the window"),
+    ("COL007", {"fit_judged": False}, "no completed run of one GPU measured alone on it"),
+    ("COL008", {"host_pct": None}, "too little measured of it on its nodes"),
+    ("COL010", {"node_gpus": None}, "its nodes not in site.toml"),
+    ("COL011", {"limit_min": None}, "no time limit known"),
+    ("COL015", {"csub_there": False}, "csub gave nothing on its cluster yet"),
+]
+
+
+@pytest.mark.parametrize(("code", "fields", "why"), UNKNOWN)
+def test_why_a_run_is_not_judged(code: str, fields: dict[str, Any], why: str) -> None:
+    by_code: dict[str, dict[str, Any]] = {
+        "COL001": IDLE,
+        "COL006": IDLE | {"peak_mib": 30_000},
+        "COL008": {"cpus": 48},
+        "COL010": {"devices": 8, "gpus": 8.0, "nodes": 8, "cpus": 64, "allocated": 192.0},
+        "COL011": {"limit_min": 600_000},
+        "COL015": {"csub_asked": False},
+    }
+    found = by_code.get(code, {})
+    known = one(code, found, found | fields)
+    assert (known.judged, known.excluded) == (1, ((why, 1),))
+    # Nobody else's.
+    assert one(code, found, found | fields | {"user": "bob"}).excluded == ()
+    assert ask(code, found | fields)[1] == []
+
+
+def test_each_reason_is_words_and_no_query() -> None:
+    reasons = {why for rule in RULES.values() for why in rule.needs}
+    assert not any(set("'{};") & set(why) for why in reasons)
+
+
+def test_those_that_are_not_judged_are_counted_by_the_first_reason() -> None:
+    asleep, unknown = IDLE | {"suspended_s": 9, "coverage_pct": None}, IDLE | {"coverage_pct": None}
+    known = one("COL001", IDLE, asleep, asleep, unknown)
+    assert known.excluded == (("suspended, or its node failed", 2), ("too little measured of it alone", 1))
+    assert judged_of(known) == "1 of 4 (2 not: suspended, or its node failed; 1 not: too little measured of it alone)"
+    assert f"\n    judged: {judged_of(known)}\n    do: " in as_text(SEEN, [known])
+    assert judged_of(one("COL001", IDLE)) == "1 of 1"
+    assert judged_of(finding()) == ""
+
+
+def test_csv_has_a_row_for_each_finding() -> None:
+    known = one("COL001", IDLE, IDLE, IDLE | {"suspended_s": 9})
+    text = as_csv([(SEEN, [known, finding(coverage_pct=None, methods=())])])
+    first, second = csv.DictReader(io.StringIO(text))
+    assert (first["since"], first["until"]) == ("2026-01-01T00:00:00+00:00", "2026-01-08T00:00:00+00:00")
+    assert (first["rule"], first["user"], first["gpu_hours"], first["coverage_pct"]) == (
+        "COL001",
+        "ann",
+        "48.0",
+        "100.0",
+    )
+    assert (first["judged"], first["excluded"], first["jobs"]) == ("2", "1 suspended, or its node failed", "2 1")
+    # What is not known is empty, and no 0.
+    assert (second["coverage_pct"], second["methods"], second["judged"]) == ("", "", "")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_do_nothing_in_csv(name: str) -> None:
+    text = as_csv([(SEEN, [finding(user=name, subject=name, rule=name, jobs=())])])
+    (row,) = csv.DictReader(io.StringIO(text))
+    for shown in (row["user"], row["subject"], row["rule"]):
+        assert not shown.startswith(("=", "+", "-", "@", "\t", "\r"))
+        assert shown.isprintable()
+    assert RUN["job_id"] not in row["jobs"]
