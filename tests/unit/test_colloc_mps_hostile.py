@@ -436,9 +436,10 @@ def test_others_with_the_daemons_name_make_nobody_wait(node: Node) -> None:
         node.run("stop", 1, ALICE)
         others.kill()
         others.communicate()
-        ran.append(sorted((node.root / "ran").read_text().split()))
+        ran.append(len((node.root / "ran").read_text().split()))
         (node.root / "ran").unlink()
-    assert ran[0] == ran[1]
+    # One for each of the crowd would be 30 more; how often a daemon is asked until it answers is the machine's.
+    assert ran[1] < ran[0] + 30
 
 
 @pytest.mark.parametrize("planted", ["a fifo", "a daemon that does not answer"])
