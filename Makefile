@@ -29,7 +29,7 @@ test-matrix:   ## the tests of the real cluster on every Slurm release that a la
 test-oldest: env-only ## the unit tests with the oldest versions that pyproject.toml allows
 	$(ENV)/pip install --quiet uv
 	$(ENV)/uv venv --quiet --clear --python $(ENV)/python build/oldest
-	$(ENV)/uv pip compile --quiet --python build/oldest/bin/python --resolution lowest-direct --all-extras \
+	$(ENV)/uv pip compile --quiet --python build/oldest/bin/python --resolution lowest-direct --extra all \
 	    -o build/oldest.txt pyproject.toml
 	$(ENV)/uv pip install --quiet --python build/oldest/bin/python --constraint build/oldest.txt \
 	    --editable '.[all]' --group dev hatchling pip

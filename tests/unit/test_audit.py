@@ -206,21 +206,6 @@ def audited(store: Store, code: str, since_s: float, until_s: float, **settings:
         return findings(entry, answer(database, question(entry, config, until_s)), "")
 
 
-def test_processes_outside_any_job_name_their_node(tmp_path: Path) -> None:
-    stranger = [process("", 7, "GPU-1"), process("1", 8)]
-    rounds = [seen(at_s, [device(), device("GPU-1")], stranger, interval_s=900.0) for at_s in (900.0, 1800.0, 2700.0)]
-    rounds += [seen(3600.0, [device(), device("GPU-1")], [process("1", 8)], interval_s=900.0)]
-    store = stored(tmp_path, [run()], rounds)
-    (found,) = audited(store, "COL002", 450.0, 1e6, bounds={"min_gpu_hours": 0.5})
-    assert (found.code, found.subject, found.user, found.about) == ("COL002", "g1", "", "node")
-    assert found.evidence == (
-        "processes outside any job for 0.625 GPU-h on 1 of its GPUs (slices); the site's bound is 0.5 GPU-h"
-    )
-    assert audited(store, "COL002", 2700.0, 1e6, bounds={"min_gpu_hours": 0.5}) == []
-    for bound in (0.7, 0.0):
-        assert audited(store, "COL002", 450.0, 1e6, bounds={"min_gpu_hours": bound}) == []
-
-
 def test_runs_of_a_store_are_judged_by_what_was_sampled_of_them(tmp_path: Path) -> None:
     idle = device(gpu_util_pct=0.0, sm_active_pct=0.0, gpu_mem_used_mib=500)
     dark = device("GPU-1", gpu_util_pct=50.0, sm_active_pct=0.0)

@@ -35,7 +35,7 @@ EDGES_S = (600.0, 4.0 * DAY_S)
 SBATCH = """
 [ ! -e "$QUEUE/refuse" ] || { echo "sbatch: error: invalid partition specified: nope" >&2; exit 1; }
 job=$(($(cat "$QUEUE/last") + 1)); echo $job >"$QUEUE/last"
-cp "$1" "$QUEUE/script.$job"  # as sbatch does: submitit renames its file once it has the answer
+script=$QUEUE/script.$job; cp "$1" "$script"  # as sbatch does: submitit renames its file once it has the answer
 last=$(sed -n 's/^#SBATCH --array=0-\\([0-9]*\\).*/\\1/p' "$1")
 for task in $(seq 0 "${last:-0}"); do
     name=$job${last:+_$task}
@@ -43,7 +43,7 @@ for task in $(seq 0 "${last:-0}"); do
     : >"$QUEUE/jobs/$name"
     [ ! -e "$QUEUE/stay" ] || continue
     [ -z "$last" ] || export SLURM_ARRAY_JOB_ID=$job SLURM_ARRAY_TASK_ID=$task
-    (SLURM_JOB_ID=$job bash "$QUEUE/script.$job" >"$QUEUE/log.$name" 2>&1; rm -f "$QUEUE/jobs/$name") >/dev/null 2>&1 </dev/null &
+    (SLURM_JOB_ID=$job bash "$script" >"$QUEUE/log.$name" 2>&1; rm -f "$QUEUE/jobs/$name") >/dev/null 2>&1 </dev/null &
 done
 echo "Submitted batch job $job"
 """

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What CONTRIBUTING.md asks of whoever adds something: nothing else would notice that it is missing."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.audit.rules import RULES
+from slurm_colloc.model import SharingMode
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PACKAGE = CHECKOUT / "slurm_colloc"
+SOURCES = [path.stem for path in sorted((PACKAGE / "accounting/sources").glob("*.py")) if path.stem != "__init__"]
+
+
+def called(path: Path) -> set[str]:
+    """Return the names that are used in a file: of functions, attributes and what it imports."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+
+
+@pytest.mark.parametrize("code", sorted(RULES))
+def test_every_rule_has_tests_of_its_own(code: str) -> None:
+    tests = (CHECKOUT / f"tests/unit/test_{code.lower()}.py").read_text()
+    assert "def test_" in tests
+    assert "tmp_path" in tests, "none asks a real store"
+
+
+def test_every_parser_of_a_source_is_attacked() -> None:
+    parsers = {
+        node.name
+        for source in SOURCES
+        for node in ast.parse((PACKAGE / f"accounting/sources/{source}.py").read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("parse_")
+    }
+    assert len(parsers) > 8
+    assert parsers - called(CHECKOUT / "tests/fuzz_targets.py") == {"parse_limit"}  # by sacct-taken, as a column
+
+
+def test_every_template_of_a_script_is_rendered() -> None:
+    shared = {"sample", "exported"}  # with any mode, and by the templates of two
+    templates = {path.name.removesuffix(".sbatch.j2") for path in (CHECKOUT / "templates").glob("*.sbatch.j2")}
+    assert templates == {*map(str, SharingMode), *shared}
+    for name in sorted(shared):
+        users = [*(CHECKOUT / "templates").glob("*.j2"), PACKAGE / "submit/render.py"]
+        assert any(f'"{name}' in path.read_text() for path in users), name
