@@ -6,6 +6,17 @@ cli/ prints the chain of causes and turns the class into an exit status.
 """
 
 from collections.abc import Iterable
+from enum import IntEnum
+
+
+class Status(IntEnum):
+    """How a command of colloc ends; docs/reference/exit-status.md has the words."""
+
+    DONE = 0
+    FOUND = 1
+    ERROR = 2
+    UNKNOWN = 3
+    INTERRUPTED = 130
 
 
 def nearest(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
@@ -22,7 +33,7 @@ def nearest(word: str, known: Iterable[str], otherwise: str | None = None) -> st
 class CollocError(Exception):
     """Anything this project raises on purpose."""
 
-    exit_status = 2
+    exit_status = Status.ERROR
 
 
 class ConfigError(CollocError):
@@ -40,7 +51,7 @@ class UnsureError(CollocError):
 class UnknownError(CollocError):
     """What there is does not suffice to say anything: neither that all is well, nor that it is not."""
 
-    exit_status = 3
+    exit_status = Status.UNKNOWN
 
 
 class ProcessError(CollocError):

@@ -142,6 +142,15 @@ _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _to_default: tuple[signal.Signals, ...] = _IGNORED_BY_PYTHON
 
 
+def open_standard_descriptors() -> None:
+    """Put /dev/null in place of closed standard descriptors, lest a file of ours come to stand there."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
 def keep_ignored(mask: int) -> None:
     """Leave those signals ignored that were so before Python started: ``mask`` is SigIgn of /proc/PID/status."""
     global _to_default

@@ -18,6 +18,7 @@ job_defense_shield calls it cancel-zero-gpu-jobs, and counts from the start of t
 
 from slurm_colloc.audit.rule import (
     COUNTED_SURE,
+    COUNTERS,
     FRESH,
     IDLE_HOURS,
     IDLE_S,
@@ -29,7 +30,7 @@ from slurm_colloc.audit.rule import (
     Rule,
     Said,
 )
-from slurm_colloc.audit.words import hours, seen
+from slurm_colloc.audit.words import hours, seen, zeros
 from slurm_colloc.audited import JOB, Subject
 from slurm_colloc.units import in_words
 
@@ -39,10 +40,11 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     if idle_s is None or subject.gpu_hours <= 0:
         return None
     bound_min = bounds["sliding_warning_min" if subject.figures["sliding"] else "first_warning_min"]
+    before = "after it had worked" if worked else "nor any before in the window"
     return Said(
-        f"no kernel for the last {in_words(idle_s)} up to a reading {in_words(age_s or 0)} before the audit looked "
-        f"({hours(subject.gpu_hours)}), {'after it had worked' if worked else 'nor any before in the window'}, "
-        f"{seen(subject)}; the site's bound is {bound_min:g} min",
+        f"no kernel for the last {in_words(idle_s)} ({zeros(subject)}) up to a reading {in_words(age_s or 0)} before "
+        f"the audit looked ({hours(subject.gpu_hours)}), {before}, {seen(subject)}; "
+        f"the site's bound is {bound_min:g} min",
         "cancel it with 'scancel' if it waits for nothing; 'colloc job' shows when it worked last",
     )
 
@@ -68,6 +70,7 @@ RULE = Rule(
         "idle_since_s": f"max({READ_S} - {IDLE_S}) FILTER (found)",
         "worked": f"count(*) FILTER (found AND NOT ({NEVER_USED}))",
         "sliding": f"count(*) FILTER (found AND NOT ({_NEVER_WORKED}))",
+        **COUNTERS,
     },
     say=_say,
     about=JOB,

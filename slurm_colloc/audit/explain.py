@@ -3,8 +3,8 @@
 
 from collections.abc import Sequence
 
-from slurm_colloc.audit.rules import RULES, Entry
-from slurm_colloc.errors import InputError, nearest
+from slurm_colloc.audit.rules import Entry, called, suggested
+from slurm_colloc.errors import InputError
 
 
 def listed(known: Sequence[Entry]) -> str:
@@ -28,11 +28,9 @@ def explained(known: Sequence[Entry], wanted: str) -> str:
     Raises:
         InputError: it is none of them.
     """
-    chosen = [entry for entry in known if wanted in (entry.name, entry.rule.code, entry.rule.name)]
+    chosen = called(known, wanted)
     if not chosen:
-        names = dict.fromkeys((*RULES, *(entry.rule.name for entry in known), *(entry.name for entry in known)))
-        all_listed = "; 'colloc audit explain' lists all"
-        raise InputError(f"no rule is called '{wanted}'{nearest(wanted, names, all_listed)}")
+        raise InputError(f"no rule is called '{wanted}'{suggested(known, wanted)}")
     rule = chosen[0].rule
     lines = [rule.documentation.strip(), "", "Bounds, in site.toml's [[audit.rule]]:"]
     for key, bound in rule.bounds.items():

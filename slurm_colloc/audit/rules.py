@@ -72,10 +72,30 @@ def choose(known: Sequence[Entry], wanted: Sequence[str]) -> tuple[Entry, ...]:
         InputError: one is neither.
     """
     for text in wanted:
-        if not any(text in (entry.name, entry.rule.code) for entry in known):
-            names = dict.fromkeys((*(entry.name for entry in known), *(entry.rule.code for entry in known)))
-            raise InputError(f"no rule in force is called '{text}'{nearest(text, names)}")
-    return tuple(entry for entry in known if not wanted or entry.name in wanted or entry.rule.code in wanted)
+        if not called(known, text):
+            raise InputError(f"no rule in force is called '{text}'{suggested(known, text)}")
+    chosen = {entry.name for text in wanted for entry in called(known, text)}
+    return tuple(entry for entry in known if not wanted or entry.name in chosen)
+
+
+def called(known: Sequence[Entry], text: str) -> list[Entry]:
+    """Return the entries of this name or code, else those of a rule of this name; its code may be in small letters."""
+    own = [entry for entry in known if text in (entry.name, entry.rule.code)]
+    rule = text.casefold()
+    return own or [one for one in known if rule in (one.rule.code.casefold(), one.rule.name.casefold())]
+
+
+def suggested(known: Sequence[Entry], text: str) -> str:
+    """Return the end of a message about a rule that is not known."""
+    names = dict.fromkeys(name for one in known for name in (one.name, one.rule.code, one.rule.name))
+    return nearest(text, names, "; 'colloc audit explain' lists all")
+
+
+def kept_name(known: Sequence[Entry], text: str) -> str:
+    """Return the name by which the state knows what ``text`` names: an entry's own, else the code of a rule."""
+    if text in (entry.name for entry in known):
+        return text
+    return next((entry.rule.code for entry in called(known, text)), text)
 
 
 def _entry(settings: AuditRule) -> Entry:

@@ -20,7 +20,7 @@ from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, UnsureError
 from slurm_colloc.model import AGAIN_VARIABLE
-from slurm_colloc.process import keep_ignored, readable, replace
+from slurm_colloc.process import keep_ignored, open_standard_descriptors, readable, replace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.handover import CALLED, STDERR, submit, write_all
@@ -48,7 +48,7 @@ def main(called: str = "csub", ignored: int = 0) -> NoReturn:
         called: the name it was called by; a program that asks "sbatch --help" must see sbatch's.
         ignored: the mask of signals that were ignored before Python started.
     """
-    _open_standard_descriptors()
+    open_standard_descriptors()
     keep_ignored(ignored)
     argv = tuple(sys.argv[1:])
     # The shell's completion calls csub without arguments; that is no submission.
@@ -77,15 +77,6 @@ def _pack(argv: tuple[str, ...]) -> int:
     from slurm_colloc.cli.csub_pack import run
 
     return run(argv)
-
-
-def _open_standard_descriptors() -> None:
-    """Put /dev/null in place of closed standard descriptors, lest a file of csub's own come to stand there."""
-    for descriptor in (0, 1, 2):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _run(argv: tuple[str, ...]) -> int:

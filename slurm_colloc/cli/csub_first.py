@@ -119,7 +119,7 @@ def _submit(ready: _Ready, command_line: CommandLine, call: Call, config: SiteCo
         return _follow(ready, first.job_id, command_line, call, config)
     except Exception as error:  # noqa: BLE001 - a job is submitted: whoever caught it would submit all of it as well
         say(f"internal error, please report it: {error!r}")
-        say(f"error: job {first.job_id} is {shape.words}; whether there is a job of the rest: see squeue")
+        say(f"error: job {first.job_id} is {shape.words}; whether there is a job of the rest is not known: see squeue")
         return 1
 
 

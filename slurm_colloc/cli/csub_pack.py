@@ -25,7 +25,8 @@ from slurm_colloc.submit.resume import Earlier, merged_options, read_earlier, re
 
 _USAGE = """\
 Usage: csub pack [OPTIONS OF csub AND sbatch] FILE
-       csub pack [OPTIONS OF csub AND sbatch] -- COMMAND [ARGUMENTS] [::: NAME=V1,V2 NAME=1..5 NAME=@FILE]
+       csub pack [OPTIONS OF csub AND sbatch] -- COMMAND [ARGUMENTS]
+                 [::: NAME=V1,V2 NAME=1..5 NAME=@FILE]
        csub pack --resume=JOB [OPTIONS OF csub AND sbatch]
 
   FILE holds one line of sh for each task, and may begin with #SBATCH and #CSUB
@@ -34,13 +35,15 @@ Usage: csub pack [OPTIONS OF csub AND sbatch] FILE
   csub --pack made; options win over those it was submitted with.
 
   --gpu-footprint mem=SIZE[,sm=PERCENT][,dram=PERCENT]
-                                         what one task needs of the GPU
-  --pack-tasks K                         tasks at a time on a GPU
-  --pack-jobs N                          over so many GPUs
-  --pack-retries N                       runs again after a lost GPU or its memory [default: 2]
-  --shared-loader COMMAND                what the tasks read their batches from: a line of sh or FILE.py [ARGUMENTS]
-  --loader-cpus N                        its cores [default: as many as a task's]
-  --loader-wait SECONDS                  until it must serve [default: 300]
+                           what one task needs of the GPU
+  --pack-tasks K           tasks at a time on a GPU
+  --pack-jobs N            over so many GPUs
+  --pack-retries N         runs again after a lost GPU or its memory
+                           [default: 2]
+  --shared-loader COMMAND  what the tasks read their batches from: a line of sh
+                           or FILE.py [ARGUMENTS]
+  --loader-cpus N          its cores [default: as many as a task's]
+  --loader-wait SECONDS    until it must serve [default: 300]
 """
 
 
@@ -203,7 +206,8 @@ def _tasks(words: Sequence[str], is_command: bool) -> _Tasks:
     if len(words) > 1:
         raise InputError(f"'{words[1]}' behind the file; write a command as 'csub pack [OPTIONS] -- COMMAND'")
     name = plain_name(words[0]) if words[0] != "-" else "pack"
+    text = read_file(words[0])
     try:
-        return _Tasks(*read_commands(read_file(words[0])), name)
+        return _Tasks(*read_commands(text), name)
     except InputError as error:
         raise InputError(f"'{words[0]}': {error}") from error

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from math import fsum
 
 from slurm_colloc.estimate.bounds import LEVEL, lower_bound
+from slurm_colloc.estimate.ladder import UNKNOWN_RUNG
 from slurm_colloc.measured import Collocation, GroupUsage, Prediction
 from slurm_colloc.report.text import printable, stamp
 from slurm_colloc.report.usage import METRICS, UsageReport, metric_of, of_installed, saved_gpu_hours
@@ -158,4 +159,7 @@ def _predicted(rung: Prediction) -> str:
         for what, count, within, ratio, quantile in parts
         if count and ratio is not None
     )
-    return f"csub's footprints by {printable(rung.rung)}, {rung.jobs} runs: {known or 'none measured'}"
+    runs = counted(rung.jobs, "run")
+    if rung.rung == UNKNOWN_RUNG:
+        return f"csub decided without a footprint, knowing nothing of what they need: {runs}"
+    return f"csub's footprints by {printable(rung.rung)}, {runs}: {known or 'none completed with a measurement'}"

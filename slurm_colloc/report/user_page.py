@@ -72,5 +72,4 @@ def _used_pct(run: JobUsage, metric: str) -> float | None:
 
 
 def _at(seconds: float) -> str:
-    # The page says once what zone that is, when it was made.
-    return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="minutes")[:16]
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="minutes")

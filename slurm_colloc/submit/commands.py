@@ -33,8 +33,10 @@ def read_commands(text: bytes) -> tuple[bytes, tuple[str, ...]]:
     Raises:
         InputError: no commands, too many, or a line that goes on in the next.
     """
-    if b"\0" in text or b"\r\n" in text:
-        raise InputError("the file holds NUL bytes or DOS line ends")
+    if b"\0" in text:
+        raise InputError("the file holds NUL bytes, so it is no text")
+    if b"\r\n" in text:
+        raise InputError("the file has DOS line ends; dos2unix converts it")
     directives: list[bytes] = []
     commands: list[bytes] = []
     for number, line in enumerate(text.split(b"\n"), 1):

@@ -9,7 +9,7 @@ from slurm_colloc import __version__
 from slurm_colloc.audit.rules import RULES
 from slurm_colloc.audit.rules_page import rules_page
 from slurm_colloc.cli.csub_complete import script
-from slurm_colloc.errors import CollocError
+from slurm_colloc.errors import Status
 from slurm_colloc.report.formats import json_schema
 from slurm_colloc.site.doctor.checks import reference as doctor_reference
 from slurm_colloc.site.reference import reference
@@ -68,18 +68,17 @@ def _filled(name: str, **generated: str) -> str:
 
 
 def _statuses() -> str:
-    kinds: list[type[CollocError]] = [CollocError, *CollocError.__subclasses__()]
-    assert {kind.exit_status for kind in kinds} == {2, 3}, kinds
-    return "\n".join(f"- `{status}`\n\n  {meaning}\n" for status, meaning in _MEANS.items())
+    assert list(_MEANS) == list(Status)
+    return "\n".join(f"- `{status:d}`\n\n  {meaning}\n" for status, meaning in _MEANS.items())
 
 
 _MEANS = {
-    0: "It was done, and nothing was found where something is looked for.",
-    1: "It was done, and there is something: findings, differences, or a part that could not be done.",
-    2: "An error: what was tried and what came back stands on standard error, in a line that starts with `colloc:`. "
-    "Also a command, an option or a value that there is not.",
-    3: "What there is does not suffice to say anything: neither that all is well, nor that it is not.",
-    130: "Interrupted.",
+    Status.DONE: "It was done, and nothing was found where something is looked for.",
+    Status.FOUND: "It was done, and there is something: findings, differences, or a part that could not be done.",
+    Status.ERROR: "An error: what was tried and what came back stands on standard error, in a line that starts with "
+    "`colloc:`. Also a command, an option or a value that there is not.",
+    Status.UNKNOWN: "What there is does not suffice to say anything: neither that all is well, nor that it is not.",
+    Status.INTERRUPTED: "Interrupted.",
 }
 
 

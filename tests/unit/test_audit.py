@@ -8,7 +8,7 @@ from slurm_colloc.accounting.audited import all_runs, answer, make_audited
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import Window, sweep, sweep_to_file
 from slurm_colloc.accounting.usage import group_usage, whole_usage
-from slurm_colloc.audit.rules import RULES, choose, entries, findings, question
+from slurm_colloc.audit.rules import RULES, choose, entries, findings, kept_name, question
 from slurm_colloc.audited import Finding
 from slurm_colloc.config_audit import Audit, AuditRule
 from slurm_colloc.errors import ConfigError, InputError
@@ -138,8 +138,21 @@ def test_a_rule_may_run_twice_by_two_names_and_not_at_all() -> None:
     assert names == ["COL001", "long ones", *(code for code in RULES if code not in ("COL001", "COL002"))]
     assert [entry.name for entry in choose(entries(audit), ["COL003"])] == ["long ones", "COL003"]
     assert [entry.name for entry in choose(entries(audit), ["long ones"])] == ["long ones"]
+    assert [entry.name for entry in choose(entries(audit), ["Low use", "col001"])] == ["COL001", "long ones", "COL003"]
     with pytest.raises(InputError, match="no rule in force is called 'COL0033'; did you mean 'COL003'"):
         choose(entries(audit), ["COL0033"])
+    with pytest.raises(InputError, match="no rule in force is called 'x'; 'colloc audit explain' lists all"):
+        choose(entries(audit), ["x"])
+
+
+def test_an_entrys_own_name_comes_before_a_rules() -> None:
+    audit = Audit(rule=(AuditRule("COL003", name="zero use"),))
+    assert [entry.name for entry in choose(entries(audit), ["zero use"])] == ["zero use"]
+    assert [kept_name(entries(audit), text) for text in ("zero use", "Idle Tail", "gone")] == [
+        "zero use",
+        "COL005",
+        "gone",
+    ]
 
 
 @pytest.mark.parametrize(

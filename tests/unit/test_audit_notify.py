@@ -214,6 +214,45 @@ def test_waivers_and_the_outbox(site: Began, served: tuple[int, Taken], capsys: 
         assert colloc("audit", *argv) == 2
 
 
+def test_an_empty_list_says_that_it_is_empty(site: Began, capsys: pytest.CaptureFixture[str]) -> None:
+    site("ann")
+    assert colloc("audit", "outbox") == colloc("audit", "optout") == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == [
+        "colloc: no message waits, was refused or is in doubt",
+        "colloc: nobody has opted out, and nothing is acknowledged: everybody is told",
+    ]
+    assert colloc("audit", "run", "--notify") == 1
+    capsys.readouterr()
+    assert colloc("audit", "outbox") == 0
+    assert capsys.readouterr().err.endswith("; --all lists 2 messages that came to an end\n")
+
+
+def test_a_rules_name_stands_for_its_code_in_a_waiver(site: Began, capsys: pytest.CaptureFixture[str]) -> None:
+    site("ann")
+    assert colloc("audit", "ack", "ann", "--rule", "zero use") == 0
+    assert capsys.readouterr().out.startswith("ann is not told of COL001 until ")
+    assert colloc("audit", "ack", "ann", "--rule", "Zero Use", "--end") == 0
+    assert colloc("audit", "ack", "ann", "--rule", "COL001", "--end") == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (["optout", "--rule", "COL001"], "are of one user; name who is meant"),
+        (["outbox", "--resend", "<x>", "--drop", "<y>"], "are each a call of its own"),
+        (["outbox", "--test", "x"], "--test 'x' cannot be sent: "),
+    ],
+)
+def test_what_was_half_meant_is_not_half_done(
+    site: Began, argv: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site("ann")
+    assert colloc("audit", *argv) == 2
+    assert why in capsys.readouterr().err
+
+
 def test_two_runs_at_once(
     site: Began, served: tuple[int, Taken], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,8 @@ import fcntl
 import json
 import os
 import shlex
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -175,6 +177,54 @@ def test_a_stores_path_is_only_a_path(tmp_path: Path, name: str, capsys: pytest.
     (tmp_path / "sacct").write_text(FINISHED.format(job=1, cluster="c", user="ann"))
     assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 0
     assert hours(store, capsys) == {"ann": 1.0}
+
+
+@pytest.mark.parametrize("argv", [["--since", "never"], ["--sacct-file", "/nonexistent"], ["--nvidia-smi", "/x"]])
+def test_only_what_was_taken_in_is_said_to_be(store: str, argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert colloc("ingest", "--store", store, *argv) == 2
+    assert "into" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("id", ["1234", "1234_5", "1234+1"])
+def test_a_job_asked_of_the_history_is_sent_to_where_it_is_shown(id: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert colloc("history", id) == 2
+    assert capsys.readouterr().err.startswith(f"colloc: error: '{id}' is a job; 'colloc job {id}' shows it")
+
+
+def test_a_store_that_is_not_there_is_not_compacted(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert colloc("compact", "--store", store) == 2
+    assert f"store '{store}' is not there; is its file system mounted?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("group", [[], ["site"], ["history"], ["policy"], ["audit"]])
+def test_the_list_of_commands_cuts_none_of_them_short(
+    group: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert colloc(*group, "--help") == 0
+    listed = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
+    assert listed
+    assert [line for line in listed if line.endswith("...") or line.startswith("   ")] == []
+
+
+@pytest.mark.parametrize(
+    ("where", "status", "said"),
+    [
+        (">&-", 0, ""),
+        ("<&-", 0, ""),
+        (">/dev/full", 2, "colloc: error: standard output cannot be written: No space left on device\n"),
+    ],
+)
+def test_a_standard_stream_that_takes_nothing(where: str, status: int, said: str) -> None:
+    argv = ["/bin/sh", "-c", f'exec "$0" audit explain {where}', str(Path(sys.executable).with_name("colloc"))]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (status, said)
+
+
+@pytest.mark.parametrize("seconds", ["nan", "0", "inf"])
+def test_the_doctor_waits_for_some_time(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert colloc("site", "doctor", "--timeout", seconds) == 2
+    assert "Invalid value for '--timeout'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,15 @@ def test_what_it_says() -> None:
     found = one("COL016", NEVER | {"job_id": "4711_2"})
     assert (found.subject, found.user, found.about, found.gpu_hours) == ("4711_2", "ann", "job", 1.0)
     assert found.evidence == (
-        "no kernel for the last 1 h up to a reading 0 s before the audit looked (1 GPU-h), nor any before in the "
-        "window, sampled for at least 100 % of the time, measured; the site's bound is 60 min"
+        "no kernel for the last 1 h (GPU_UTIL 0, SM activity 0) up to a reading 0 s before the audit looked "
+        "(1 GPU-h), nor any before in the window, sampled for at least 100 % of the time, measured; the site's bound "
+        "is 60 min"
     )
     assert found.reproduce == "colloc audit run --rule COL016 --subject 4711_2 --since A --until B"
     found = one("COL016", ONCE | {"unseen_s": 1800.0})
     assert found.evidence.startswith(
-        "no kernel for the last 4 h up to a reading 30 min before the audit looked (4 GPU-h), after it had worked,"
+        "no kernel for the last 4 h (GPU_UTIL 0, SM activity 0) up to a reading 30 min before the audit looked "
+        "(4 GPU-h), after it had worked,"
     )
     assert found.evidence.endswith("the site's bound is 240 min")
 
@@ -71,7 +73,7 @@ def test_no_job_is_named_on_weak_evidence_or_below_a_bound(fields: dict[str, Any
 def test_a_share_of_a_gpu_is_judged_by_its_sms() -> None:
     # GPU_UTIL of the whole GPU tells whether they can be believed.
     share = {"whole": False, "blocked": None, "util_used": None, "util_measured": 0.0}
-    one("COL016", NEVER | share)
+    assert "(SM activity 0)" in one("COL016", NEVER | share).evidence
 
 
 def test_a_job_that_worked_or_waits_for_requests_has_longer() -> None:
@@ -129,7 +131,9 @@ def test_a_store(tmp_path: Path) -> None:
     store = stored(tmp_path / "a", running, hours(1, 2, 3))
     (found,) = audited(store, "COL016", 0.0, 8.0 * HOUR)
     assert (found.subject, found.gpu_hours) == ("1", near(5.0))
-    assert found.evidence.startswith("no kernel for the last 5 h up to a reading 0 s before")
+    assert found.evidence.startswith(
+        "no kernel for the last 5 h (GPU_UTIL 0, SM activity 0) up to a reading 0 s before"
+    )
     # Until the seventh hour it is four hours, until the sixth three; nine hours later nobody knows.
     assert len(audited(store, "COL016", 0.0, 7.0 * HOUR)) == 1
     assert audited(store, "COL016", 0.0, 6.0 * HOUR) == []

@@ -90,3 +90,9 @@ def test_several_csub_at_once_use_and_keep_one_history(shell: Shell, known: Path
     assert len(shell.decisions()) == before + 6
     assert json.loads(known.read_text())["state"] == "COMPLETED"
     assert [path.name for path in known.parent.iterdir()] == [known.name]
+
+
+def test_what_a_terminal_would_act_on_is_only_shown(shell: Shell) -> None:
+    said = shell.run("--dry-run", "--gpu-footprint=mem=\x1b[2J", "job.sh").stderr
+    assert "memory size '?[2J'" in said
+    assert "\x1b" not in said

@@ -29,6 +29,12 @@ PROGRAM = [
 NOBODYS = {"COMP_WORDS", "COMP_CWORD", "_TYPER_COMPLETE_ARGS", "LC_CTYPE"}
 
 
+def test_help_of_packs_fits_one_screen(shell: Shell) -> None:
+    lines = shell.run("pack", "--help").stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
 @pytest.mark.parametrize("option", ["--help", "-h"])
 def test_help_fits_one_screen(shell: Shell, option: str) -> None:
     done = shell.run(option, environ={"COLUMNS": "80"})

@@ -488,7 +488,7 @@ def test_a_command_that_no_program_can_be_given_submits_nothing(lab: Shell, argv
         (["--gres=gpu:1", "--", "run", "{a}", ":::", "a=@gone"], "'gone' cannot be read"),
         (["--gres=gpu:1", "--", "run", "{a}", ":::", "a=1..999999"], "takes 100000 at most"),
         (["--gres=gpu:1", "--"], "no FILE and no command"),
-        (["--gres=gpu:1", "gone"], "'gone' cannot be read"),
+        (["--gres=gpu:1", "gone"], "csub: error: file 'gone' cannot be read: No such file or directory; nothing"),
         (["--gres=gpu:1", "empty"], "holds no commands"),
         (["--gres=gpu:1", "tasks", "more"], "'more' behind the file"),
         (["--gres=gpu:1", "--array=1-3", "tasks"], "beside commands"),

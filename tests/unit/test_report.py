@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slurm_colloc.charted import TimeUsage
 from slurm_colloc.config import Prices
 from slurm_colloc.errors import ConfigError
-from slurm_colloc.measured import Collocation, GroupUsage, StrayUse
+from slurm_colloc.measured import Collocation, GroupUsage, Prediction, StrayUse
 from slurm_colloc.report.formats import as_csv, as_html, as_json
 from slurm_colloc.report.text import inert, printable
 from slurm_colloc.report.usage import Money, UsageReport, number
@@ -250,3 +250,15 @@ def test_without_what_draws_charts_the_page_has_their_tables_and_says_so(monkeyp
     assert 'data-figure="' not in text
     assert "<details open>" in text
     assert "jobs at a time" in text
+
+
+@pytest.mark.parametrize(
+    ("rung", "said"),
+    [
+        ("unknown", "csub decided without a footprint, knowing nothing of what they need: 3 runs"),
+        ("hint", "csub's footprints by hint, 3 runs: none completed with a measurement"),
+    ],
+)
+def test_runs_of_which_nothing_is_to_be_compared(rung: str, said: str) -> None:
+    nobody = Prediction(rung, 3, 0, 0, None, None, 0, 0, None, None)
+    assert said in as_table(full()._replace(predictions=(nobody,)))

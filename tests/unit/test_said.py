@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import StoreError
 from slurm_colloc.estimate.ladder import contradiction, estimate
@@ -22,6 +23,7 @@ from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
 from slurm_colloc.model import GPU_OOM
 from tests.unit.made import evidence, site
 from tests.unit.shell import Shell
+from tests.unit.terminals import screen
 from tests.unit.test_csub import EVIDENCE
 
 
@@ -239,3 +241,14 @@ def test_a_history_of_a_later_release_is_said_in_both_formats(shell: Shell) -> N
     assert "was written by a later release" in history(shell)
     [job] = json.loads(history(shell, "--format", "json").partition("\ncolloc:")[0])["jobs"]
     assert "was written by a later release" in job["notes"][0]
+
+
+def test_a_text_fits_the_terminal_and_a_command_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    with screen(monkeypatch, "stdout", columns=40) as shown:
+        put(f"    exact, from 3 runs: {'4000 MiB expected, ' * 5}9 % of the SMs\n")
+        put(f"    see: colloc audit run {'--rule COL001 ' * 5}\n")
+    *lines, command = shown.text.splitlines()
+    assert len(command) > 70
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= 40
+    assert [line[:6].isspace() for line in lines] == [False] + [True] * (len(lines) - 1)

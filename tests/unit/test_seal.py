@@ -112,6 +112,18 @@ def test_what_is_sealed_is_left_alone_until_it_grows(site: Path, monkeypatch: py
     assert times(site) == [NOON, NOON + 10]
 
 
+def test_a_run_that_finds_nothing_to_do_says_so(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(site, one(NOON + HOUR))
+    nothing = f"colloc: g1: nothing to seal of the journal '{site}/journal': "
+    assert colloc(monkeypatch, "seal") == 0
+    assert capsys.readouterr().err == f"{nothing}it holds no hour that is over\n"
+    keep(site, one(NOON))
+    assert colloc(monkeypatch, "seal") == colloc(monkeypatch, "seal") == 0
+    assert capsys.readouterr().err.endswith(f"{nothing}all 1 h of it are in the store\n")
+
+
 def test_only_this_nodes_journal(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(site, one(NOON), one(NOON, node="g2"))
     colloc(monkeypatch, "seal")

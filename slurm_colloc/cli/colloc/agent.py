@@ -16,9 +16,9 @@ def agent(
     node: Annotated[str, typer.Option("--node", help="this node's name in Slurm; else the host's")] = "",
     period: Annotated[float | None, typer.Option("--period", min=0.05, help="seconds between two samples")] = None,
     journal: Annotated[str, typer.Option("--journal", help="folder to keep every sample in; else the site's")] = "",
-    count: Annotated[int, typer.Option("--count", help="end after so many samples; 0: go on")] = 0,
+    count: Annotated[int, typer.Option("--count", min=0, help="end after so many samples; 0: go on")] = 0,
 ) -> None:
-    """Sample this node's GPUs into its journal until told to stop; a driver that is away is waited for."""
+    """Sample this node's GPUs into its journal until told to stop. A driver that is away is waited for."""
     config = site_or_none()
     if config is None:
         raise ConfigError(

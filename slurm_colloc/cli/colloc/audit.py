@@ -18,11 +18,12 @@ from slurm_colloc.cli.colloc.audit_import import import_
 from slurm_colloc.cli.colloc.audit_look import Looked, Looking
 from slurm_colloc.cli.colloc.audit_notify import Piece, notify
 from slurm_colloc.cli.colloc.audit_outbox import ack, optout, outbox
-from slurm_colloc.cli.colloc.output import site, site_or_none, span, window, write
+from slurm_colloc.cli.colloc.output import one_of, site, site_or_none, span, window, write
 from slurm_colloc.cli.colloc.seen import seen_store
+from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Audit
-from slurm_colloc.errors import InputError, UnknownError
+from slurm_colloc.errors import InputError, Status, UnknownError
 from slurm_colloc.measured import GroupUsage
 from slurm_colloc.report.findings import Audited, as_csv, as_json, as_text
 from slurm_colloc.units import counted
@@ -51,9 +52,8 @@ def run_audit(
     json_lines: Annotated[str, typer.Option("--json-lines", help="with it: file to add findings to")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="with it: print what it would do, and do nothing")] = False,
 ) -> None:
-    """Print findings; exit status 0 clean, 1 findings, 2 error, 3 nothing could be judged."""
-    if form not in _FORMS:
-        raise InputError(f"--format '{form}' is not one of {', '.join(_FORMS)}")
+    """Print findings. Exit status 0 clean, 1 findings, 2 error, 3 nothing could be judged."""
+    one_of("--format", form, _FORMS)
     outlets = {"textfile": textfile, "json_lines": json_lines}
     given: dict[str, Any] = {name: value for name, value in outlets.items() if value}
     if tell:
@@ -67,7 +67,7 @@ def run_audit(
     looked = _looking(config, store).look(chosen, *window(since, until))
     found = [one for one in looked.findings if user in ("", one.user) and subject in ("", one.subject)]
     _show([looked._replace(findings=tuple(found))], form)
-    _end(looked.seen, 1 if found else 0)
+    _end(looked.seen, Status.FOUND if found else Status.DONE)
 
 
 def _notify(
@@ -99,11 +99,14 @@ def _looking(config: SiteConfig | None, store: str) -> Looking:
 def _show(looks: Sequence[Looked], form: str) -> None:
     shown = [(one.seen, one.findings) for one in looks]
     whole = {"json": as_json, "csv": as_csv}.get(form)
-    write(whole(shown) if whole else "".join(as_text(*one) for one in shown), "")
+    if whole:
+        write(whole(shown), "")
+    else:
+        put("".join(as_text(*one) for one in shown))
 
 
-def _end(seen: Audited, status: int) -> NoReturn:
-    if seen.unknown and status in (0, 3):
+def _end(seen: Audited, status: Status) -> NoReturn:
+    if seen.unknown and status in (Status.DONE, Status.UNKNOWN):
         raise UnknownError(
             seen.stale or f"nothing can be said of {counted(seen.whole.jobs, 'GPU run')}: {_why_not(seen.whole)}"
         )

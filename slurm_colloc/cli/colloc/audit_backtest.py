@@ -13,13 +13,13 @@ from slurm_colloc.audit.workdays import works_by
 from slurm_colloc.audited import JOB
 from slurm_colloc.backtested import Backtest
 from slurm_colloc.cli.colloc.audit_look import Looked, Looking
-from slurm_colloc.cli.colloc.output import site_or_none, span, window, write
+from slurm_colloc.cli.colloc.output import one_of, site_or_none, span, window, write
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.seen import seen_store
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.config import load_audit
 from slurm_colloc.config_audit import Audit, Notices
-from slurm_colloc.errors import InputError, UnknownError
+from slurm_colloc.errors import UnknownError
 from slurm_colloc.report.backtest import as_csv, as_json, as_table
 from slurm_colloc.report.layout import NO_TERMINAL
 
@@ -47,9 +47,8 @@ def backtest(
     output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
     store: Kept = "",
 ) -> None:
-    """Say whom rules would have named, and how many mails they would have made. Nothing is sent."""
-    if form not in _FORMS:
-        raise InputError(f"--format '{form}' is not one of {', '.join(_FORMS)}")
+    """Say whom rules would have named, and in how many mails. Nothing is sent."""
+    one_of("--format", form, _FORMS)
     chosen = Chosen(rules, tuple(rule or ()), about)
     tried = try_rules(Asked(*window(since, until), step or step_of(about, "7d"), length, quiet, chosen, store))
     if form == "table":

@@ -24,7 +24,7 @@ from slurm_colloc.cli.colloc.audit_backtest import (
     step_of,
     try_rules,
 )
-from slurm_colloc.cli.colloc.output import site, site_or_none, window, write
+from slurm_colloc.cli.colloc.output import one_of, site, site_or_none, window, write
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import InputError, UnknownError
@@ -53,8 +53,7 @@ def calendar(
     store: Kept = "",
 ) -> None:
     """Say how many notices and mails went to people on each day."""
-    if form not in _FORMS:
-        raise InputError(f"--format '{form}' is not one of {', '.join(_FORMS)}")
+    one_of("--format", form, _FORMS)
     chosen = Chosen(rules, tuple(rule or ()), about)
     asked = Asked(*window(since, until), step or step_of(about, "1d"), length, quiet, chosen, store)
     shown = _tried(asked) if backtest else _sent(asked)

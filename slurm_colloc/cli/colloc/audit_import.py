@@ -13,9 +13,12 @@ _MOST_BYTES = 1 << 20
 
 
 def import_(file: Annotated[str, typer.Argument(metavar="FILE.yaml", help="its config.yaml")]) -> None:
-    """Print a job_defense_shield configuration as [[audit.rule]] of site.toml, and say what has no counterpart."""
-    with open(file, "rb") as stream:
-        data = stream.read(_MOST_BYTES + 1)
+    """Print a job_defense_shield configuration as [[audit.rule]]. What has no counterpart in site.toml is said."""
+    try:
+        with open(file, "rb") as stream:
+            data = stream.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"'{file}' cannot be read: {error.strerror}") from error
     if len(data) > _MOST_BYTES:
         raise InputError(f"'{file}' is larger than any configuration")
     try:

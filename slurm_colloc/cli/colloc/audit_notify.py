@@ -38,7 +38,7 @@ from slurm_colloc.cli.colloc.audit_mails import Mails, by_user, deed, did, for_a
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.clock import now, pause, ticking
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError, StoreError
+from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError, Status, StoreError
 from slurm_colloc.files import write_atomic
 from slurm_colloc.report.digest import Fate, Summary
 from slurm_colloc.report.findings import Audited
@@ -285,7 +285,7 @@ class _Run:
             ends = seen.since.timestamp(), seen.until.timestamp()
             append(self.settings.json_lines, json_lines(number, now(), *ends, of))
 
-    def metrics(self, status: int, noticed: Noticed | None) -> None:
+    def metrics(self, status: Status, noticed: Noticed | None) -> None:
         """Write the metrics, of a run that failed as well."""
         if self.dry or not self.settings.textfile:
             return
@@ -309,7 +309,7 @@ class _Run:
         write_atomic(self.settings.textfile, prometheus(metrics).encode(), 0o644)
 
 
-def notify(config: SiteConfig, asked: Asked, look: Look, show: Show, *, dry: bool = False) -> tuple[int, Audited]:
+def notify(config: SiteConfig, asked: Asked, look: Look, show: Show, *, dry: bool = False) -> tuple[Status, Audited]:
     """Run the audit alone, tell who is to be told, and return the exit status: 0 clean, 1 findings, 2 error, 3 unknown.
 
     A ``dry`` run shows what a run would do now, and leaves no trace.
@@ -361,13 +361,13 @@ def check_action(config: SiteConfig) -> None:
             )
 
 
-def _alone(run: _Run, look: Look) -> tuple[int, Audited]:
+def _alone(run: _Run, look: Look) -> tuple[Status, Audited]:
     state = run.state
     state.put_back(now())
     pieces = run.pieces()
     ends = pieces[0][1].timestamp(), pieces[-1][2].timestamp()
     number = state.begin(run.settings.mode, run.asked.names, *ends, now())
-    status, noticed = 2, None
+    status, noticed = Status.ERROR, None
     try:
         try:
             run.works = works_by(run.settings)
@@ -384,7 +384,8 @@ def _alone(run: _Run, look: Look) -> tuple[int, Audited]:
         done = run.notice(seen, found)
         run.outlets(number, looks, done)
         noticed = Noticed(seen, tuple(found))
-        status = 2 if run.errors else 1 if found else 3 if seen.unknown else 0
+        unknown = Status.UNKNOWN if seen.unknown else Status.DONE
+        status = Status.ERROR if run.errors else Status.FOUND if found else unknown
         for finding, what in done:
             run.show(f"{finding.rule} {printable(finding.subject)}: {printable(what)}\n")
     finally:

@@ -13,14 +13,15 @@ import typer
 
 from slurm_colloc.audit.ladder import ACCEPTED, DROPPED, QUEUED, WITHDRAWN, Waiver
 from slurm_colloc.audit.message import Texts, check_settings, mail, message_id
-from slurm_colloc.audit.rules import choose, entries
+from slurm_colloc.audit.rules import all_entries, choose, entries, kept_name
 from slurm_colloc.audit.smtp import MailServer
 from slurm_colloc.audit.state import State, alone, audit_folder, opened
 from slurm_colloc.audit.wire import ServerError
-from slurm_colloc.cli.colloc.output import moment, site, write
+from slurm_colloc.cli.colloc.output import moment, say, site, write
 from slurm_colloc.cli.colloc.seen import own_name
+from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.clock import now
-from slurm_colloc.errors import InputError, StoreError
+from slurm_colloc.errors import ConfigError, InputError, StoreError
 from slurm_colloc.files import as_owner
 from slurm_colloc.report.text import printable, stamp
 from slurm_colloc.units import counted
@@ -39,7 +40,7 @@ def ack(
     why: Why = "acknowledged",
     end: End = False,
 ) -> None:
-    """Leave what is known alone for a while: a user is not told of a rule's findings."""
+    """Tell a user nothing of one rule's findings for a while."""
     if not rule:
         raise InputError("--rule says what is acknowledged; 'colloc audit optout' is for all of it")
     _waive(Waiver(user, rule, subject, _until(until), _says(), why), end=end)
@@ -52,10 +53,15 @@ def optout(
     why: Why = "wants none",
     end: End = False,
 ) -> None:
-    """Send a user no more notices; without a name, list who gets none of what."""
+    """Send a user no more notices. Without a name, list who gets none of what."""
     if not user:
+        if rule or until or end:
+            raise InputError("--rule, --until and --end are of one user; name who is meant")
         with _state() as state:
-            write("".join(_line(waiver) for waiver in state.waivers()), "")
+            waivers = state.waivers()
+        put("".join(map(_line, waivers)))
+        if not waivers:
+            say("nobody has opted out, and nothing is acknowledged: everybody is told")
         return
     _waive(Waiver(user, rule, "", _until(until) if until else None, _says(), why), end=end)
 
@@ -66,7 +72,9 @@ def outbox(
     everything: Annotated[bool, typer.Option("--all", help="also what was accepted, dropped or withdrawn")] = False,
     test: Annotated[str, typer.Option("--test", metavar="ADDRESS", help="send a mail there now, to try it")] = "",
 ) -> None:
-    """List messages that wait, were refused, or are in doubt: the mail server may have them, or not."""
+    """List messages that wait, were refused, or are in doubt. Those in doubt the mail server may have, or not."""
+    if sum(map(bool, (resend, drop, test, everything))) > 1:
+        raise InputError("--resend, --drop, --test and --all are each a call of its own")
     if test:
         _try_mail(test)
         return
@@ -74,14 +82,18 @@ def outbox(
         _settle(resend or drop, QUEUED if resend else DROPPED)
         return
     with _state() as state:
-        for one in state.outbox():
-            if everything or one.state not in (ACCEPTED, DROPPED, WITHDRAWN):
-                write(
-                    f"{one.state} since {_at(one.changed_s)}: {printable(one.recipient)}, "
-                    f"{counted(len(state.carried(one.id)), 'finding')}, {counted(one.attempts, 'attempt')}\n"
-                    f"    {one.id}\n" + (f"    {printable(one.reply)}\n" if one.reply else ""),
-                    "",
-                )
+        messages = state.outbox()
+        listed = [one for one in messages if everything or one.state not in (ACCEPTED, DROPPED, WITHDRAWN)]
+        for one in listed:
+            write(
+                f"{one.state} since {_at(one.changed_s)}: {printable(one.recipient)}, "
+                f"{counted(len(state.carried(one.id)), 'finding')}, {counted(one.attempts, 'attempt')}\n"
+                f"    {one.id}\n" + (f"    {printable(one.reply)}\n" if one.reply else ""),
+                "",
+            )
+    if not listed:
+        settled = f"; --all lists {counted(len(messages), 'message')} that came to an end" if messages else ""
+        say(f"no message waits, was refused or is in doubt{settled}")
 
 
 @contextmanager
@@ -108,8 +120,10 @@ def _says() -> str:
 
 
 def _waive(waiver: Waiver, *, end: bool) -> None:
+    audit = site().audit
     if waiver.rule and not end:  # of a rule that is off there may be waivers still
-        choose(entries(site().audit), [waiver.rule])
+        choose(entries(audit), [waiver.rule])
+    waiver = waiver._replace(rule=kept_name(all_entries(audit), waiver.rule))
     with _state() as state:
         if not end:
             state.waive(waiver, now())
@@ -132,12 +146,15 @@ def _try_mail(address: str) -> None:
     """Send one mail by the settings in force, of which nothing is kept.
 
     Raises:
-        ConfigError: [notices] cannot be used, or ``address`` is none.
+        InputError: [notices] cannot be used, or ``address`` is none.
         ServerError: the mail server cannot be used, or did not take it.
     """
     config = site()
     settings = config.notices._replace(mode="admins", admins=(address,))
-    check_settings(settings)
+    try:
+        check_settings(settings)
+    except ConfigError as error:
+        raise InputError(f"--test '{address}' cannot be sent: {error}") from error
     cluster = printable(config.cluster)
     text = f"This is a test: the audits of the cluster {cluster} can send mails to this address.\n"
     id = message_id([address, os.urandom(16).hex()], settings)

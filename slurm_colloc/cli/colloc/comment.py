@@ -11,6 +11,7 @@ from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.cli.colloc.output import say, site, window, write
 from slurm_colloc.cli.colloc.seen import seen_store
 from slurm_colloc.clock import now
+from slurm_colloc.errors import Status
 from slurm_colloc.measured import JobUsage
 from slurm_colloc.report.comment import comment_line, may_write
 from slurm_colloc.slurm.client import CliClient
@@ -28,7 +29,7 @@ def comment(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the lines, write none")] = False,
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
 ) -> None:
-    """Write a line on what each ended job used of its GPUs into its AdminComment, where nobody else's is.
+    """Write what ended jobs used of GPUs into their AdminComment. A line for each, where nobody else's is.
 
     Slurm takes it of root, SlurmUser, operators and administrators only. Exit status 1: some were not taken.
     """
@@ -59,7 +60,7 @@ def comment(
     settled = f"measured jobs that ended {_SETTLED_S // 60:.0f} min ago or earlier"
     say(f"AdminComment of {len(lines)} {settled}: {said or 'nothing to do'}")
     if counts["not taken by Slurm"]:
-        raise typer.Exit(1)
+        raise typer.Exit(Status.FOUND)
 
 
 def _lines(runs: Iterable[JobUsage], cluster: str, since_s: float) -> Iterator[tuple[JobUsage, str]]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc compact: fewer files, fewer rows, and nothing older than the site wants."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from slurm_colloc.cli.colloc.output import say, service_folder, site_or_none
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.clock import now
 from slurm_colloc.config import Observe
+from slurm_colloc.errors import Status, StoreError
 from slurm_colloc.units import counted
 
 
@@ -18,13 +20,15 @@ def compact(
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
     anyway: Annotated[bool, typer.Option("--anyway", help="though nothing was sampled for two days")] = False,
 ) -> None:
-    """Join the files of closed days, roll old days up, delete the oldest; once a day, on the host that ingests.
+    """Join files of closed days, roll old days up, delete the oldest. Once a day, on the host that ingests.
 
     Exit status 1: some of it could not be done; the rest was. Nothing is done where the last sampled day is over for
     more than two days: then this host's clock is ahead, or sampling has stopped (--anyway).
     """
     config = site_or_none()
     folder = service_folder("store", store)
+    if not os.path.isdir(folder):
+        raise StoreError(f"store '{folder}' is not there; is its file system mounted? name another with --store")
     keep = config.observe if config else Observe()
     with progress("compacting days of samples") as step:
         done = compaction.compact(Samples(folder), keep, now(), anyway, step=step)
@@ -43,4 +47,4 @@ def compact(
     for error in done.errors:
         say(f"error: {error}")
     if done.refused or done.errors:
-        raise typer.Exit(1)
+        raise typer.Exit(Status.FOUND)

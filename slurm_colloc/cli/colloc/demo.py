@@ -19,7 +19,7 @@ from slurm_colloc.shipped import folder
 def demo(
     output: Annotated[str, typer.Option("--output", "-o", help="folder for what is made; else a fresh one")] = "",
 ) -> None:
-    """Mine the recording of a small real cluster and report it per user."""
+    """Report the recording of a small real cluster per user."""
     recorded = folder("recorded")
     target = output or tempfile.mkdtemp(prefix="colloc-demo-")
     os.makedirs(target, exist_ok=True)

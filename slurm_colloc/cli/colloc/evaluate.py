@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.cli.colloc.output import site_or_none, write
+from slurm_colloc.cli.colloc.output import one_of, site_or_none, write
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.replay import MODES, Pieces, replay, scores
@@ -24,11 +24,9 @@ def evaluate(
     form: Annotated[str, typer.Option("--format", help="text, json or csv")] = "text",
     output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
 ) -> None:
-    """Replay a table of runs through csub's rungs, and count how each would have placed them."""
-    if form not in FORMATS:
-        raise InputError(f"--format '{form}' is not one of {', '.join(FORMATS)}")
-    if mode not in MODES:
-        raise InputError(f"--as '{mode}' is not one of {', '.join(MODES)}")
+    """Replay a table of runs through csub's rungs. Counted is how each would have placed them."""
+    one_of("--format", form, FORMATS)
+    one_of("--as", mode, MODES)
     pieces = Pieces({"": _sizes(slices)}) if slices else _pieces(site_or_none())
     try:
         with open(table, encoding="utf-8", errors="surrogateescape", newline="") as stream:

@@ -5,12 +5,14 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
+import typer.core
 
 from slurm_colloc.cli.colloc.history_bootstrap import bootstrap
-from slurm_colloc.cli.colloc.output import say, site, write
+from slurm_colloc.cli.colloc.output import one_of, say, site, write
+from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.cli.csub_show import how_sure
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, user_data_folder
@@ -26,13 +28,27 @@ from slurm_colloc.history.said import Said, forget, read_said, write_said
 from slurm_colloc.model import Decision, Evidence, Footprint
 from slurm_colloc.report.pack import pack_summary, read_pack
 from slurm_colloc.report.text import printable, stamp
+from slurm_colloc.slurm.accounted import JOB_ID
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.units import counted
 
 SCHEMA = 1
 
-app = typer.Typer(help="Show what csub decided for me and what it believes about each of my jobs; set it right.")
+
+class _Group(typer.core.TyperGroup):
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is called; a job is none, and another command shows it."""
+        if JOB_ID.fullmatch(args[0]):
+            raise InputError(
+                f"'{args[0]}' is a job; 'colloc job {args[0]}' shows it, and this lists what you submitted"
+            )
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Group, help="Show what csub decided for me and believes of my jobs. --forget and --correct set it right."
+)
 app.command()(bootstrap)
 
 
@@ -69,8 +85,7 @@ def history(
     """Show my last submissions by csub, and what is known of each of those jobs."""
     if context.invoked_subcommand:
         return
-    if form not in ("text", "json"):
-        raise InputError(f"--format '{form}' is neither text nor json")
+    one_of("--format", form, ("text", "json"))
     if forgotten and any(corrected):
         raise InputError("--forget forgets a correction too; forget first, then correct")
     config = site()
@@ -87,14 +102,14 @@ def history(
         _as_json(believed, decisions[-last:], unreadable)
         return
     if believed:
-        write("what csub believes about each of these jobs:\n", "")
+        put("what csub believes about each of these jobs:\n")
     for one in list(believed.values())[-last:]:
         _show_job(one)
     if believed:
-        write("submissions:\n", "")
+        put("submissions:\n")
     for decision in decisions[-last:]:
         _show_submission(decision)
-    write(f"{len(decisions[-last:])} of {len(decisions)} submissions shown, {unreadable} files unreadable\n", "")
+    put(f"{len(decisions[-last:])} of {len(decisions)} submissions shown, {unreadable} files unreadable\n")
 
 
 def _believed(config: SiteConfig, decisions: Sequence[Decision], last: int) -> dict[str, Believed]:
@@ -181,14 +196,13 @@ def _show_job(believed: Believed) -> None:
     runs = f", from {counted(footprint.evidence_count, 'run')}" if footprint.evidence_count else ""
     run = believed.last_run
     ended = _last_run(run) if run else "no run known"
-    write(
+    put(
         f"{printable(decision.job_name)}  {printable(decision.line)}  (last job {printable(decision.job_id)})\n"
         f"    {footprint.rung}{runs}: {_size(believed)}; {printable(footprint.provenance)}{how_sure(footprint)}\n"
-        f"    {printable(ended)}\n",
-        "",
+        f"    {printable(ended)}\n"
     )
     for note in (*believed.known.notes, *([believed.doubt] if believed.doubt else [])):
-        write(f"    {printable(note)}\n", "")
+        put(f"    {printable(note)}\n")
 
 
 def _last_run(run: Evidence) -> str:
@@ -198,15 +212,14 @@ def _last_run(run: Evidence) -> str:
 
 
 def _show_submission(decision: Decision) -> None:
-    write(
+    put(
         f"{printable(decision.job_id)}  {printable(decision.job_name)}  {stamp(_at(decision.at_s))}"
         f"{'  pack' * decision.is_pack}\n"
         f"    asked {printable(decision.asked) or 'no GPU'}, given {printable(decision.how)}: "
-        f"{printable('; '.join(decision.reasons))}\n",
-        "",
+        f"{printable('; '.join(decision.reasons))}\n"
     )
     if decision.is_pack:
-        write(f"    {_how_it_went(decision)}\n", "")
+        put(f"    {_how_it_went(decision)}\n")
 
 
 def _at(seconds: float) -> datetime:

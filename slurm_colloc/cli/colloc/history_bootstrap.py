@@ -44,7 +44,10 @@ def bootstrap(
         bool, typer.Option("--scripts/--no-scripts", help="ask for your jobs' scripts, where accounting stores them")
     ] = True,
 ) -> None:
-    """Fill the evidence from jobs that ran before csub: jobstats, Slurm's own figures, Prometheus, samples."""
+    """Fill the evidence from jobs that ran before csub.
+
+    What they used is from jobstats, Slurm's own figures, Prometheus or samples.
+    """
     from slurm_colloc.accounting.bootstrap import past_evidence
     from slurm_colloc.accounting.feedback import measured_runs
     from slurm_colloc.accounting.store import Store

@@ -81,9 +81,10 @@ def ingest(
     _check(asked)
     config = site_or_none()
     folder = store or state_folder("store", writing=True)
-    say(f"taking into '{folder}'")
     target = Store(folder, config)
-    _tell(_take_in(target, config, asked))
+    taken = _take_in(target, config, asked)
+    say(f"taken into '{folder}':")
+    _tell(taken)
     # The users' histories are the site's to write, not those of a user who looks at their own jobs.
     if config is not None and config.paths.decisions:
         if os.access(config.state_folder, os.W_OK):

@@ -14,7 +14,7 @@ from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.sweep import Window
 from slurm_colloc.cli.colloc.job_next import advise
 from slurm_colloc.cli.colloc.job_step import STEP, step_story
-from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window, write
+from slurm_colloc.cli.colloc.output import one_of, say, site_or_none, state_folder, window, write
 from slurm_colloc.cli.colloc.recovery import first_of, recovery_of
 from slurm_colloc.cli.colloc.seen import own_name, visible_here
 from slurm_colloc.cli.colloc.terminal import terminal
@@ -44,10 +44,9 @@ def job(
     form: Annotated[str, typer.Option("--format", help="text or json")] = "text",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
 ) -> None:
-    """Say what one job asked for, got and used, and how to submit it next time."""
+    """Say what one job got and used, and how to submit it next time."""
     start, _ = window(since, "now")
-    if form not in ("text", "json"):
-        raise InputError(f"--format '{form}' is not one of text, json")
+    one_of("--format", form, ("text", "json"))
     config = site_or_none()
     if config and STEP.fullmatch(job_id):
         write(step_story(config, job_id, form), "")

@@ -6,20 +6,22 @@ import socket
 import stat
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
 from slurm_colloc.cli.colloc.letters import set_letters
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, find_site_file, how_to_write_one, load_site, user_data_folder
-from slurm_colloc.errors import CollocError, ConfigError, InputError, StoreError
+from slurm_colloc.errors import CollocError, ConfigError, InputError, Status, StoreError
 from slurm_colloc.files import write_atomic
+from slurm_colloc.process import open_standard_descriptors
 from slurm_colloc.report.text import printable, stamp
 
 
 def run(main: Callable[[], Any]) -> NoReturn:
     """Run ``main``; an error of ours becomes one line with its causes, a reader who went away is no error."""
+    _open_standard_streams()
     try:
         set_letters()
         main()
@@ -30,17 +32,25 @@ def run(main: Callable[[], Any]) -> NoReturn:
     except BrokenPipeError:
         # The interpreter would flush again on its way out and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(0)
+        sys.exit(Status.DONE)
     except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        say(f"error: {error.strerror or error}{where}")
-        sys.exit(CollocError.exit_status)
+        where = f"'{error.filename}' cannot be used: " if error.filename else ""
+        say(f"error: {where}{error.strerror or error}")
+        sys.exit(Status.ERROR)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(Status.INTERRUPTED)
     except Exception:  # noqa: BLE001 - a fault of ours: Python's own status of it, 1, is one of findings
         traceback.print_exc()
-        sys.exit(CollocError.exit_status)
-    sys.exit(0)
+        sys.exit(Status.ERROR)
+    sys.exit(Status.DONE)
+
+
+def _open_standard_streams() -> None:
+    """Have those streams lead nowhere that were closed when Python started, of which it has none."""
+    open_standard_descriptors()
+    for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(descriptor, mode, closefd=False))
 
 
 def say(text: str) -> None:
@@ -154,6 +164,17 @@ def span(option: str, text: str) -> timedelta:
     return found
 
 
+def one_of(option: str, given: str, known: Iterable[str]) -> None:
+    """Check the value of an option that takes one of some words.
+
+    Raises:
+        InputError: it is none of them.
+    """
+    words = tuple(known)
+    if given not in words:
+        raise InputError(f"{option} '{given}' is not one of {', '.join(words)}")
+
+
 def window(since: str, until: str) -> tuple[datetime, datetime]:
     """Return the half-open window [since, until).
 
@@ -163,7 +184,7 @@ def window(since: str, until: str) -> tuple[datetime, datetime]:
     present = datetime.fromtimestamp(now()).astimezone()
     start, end = moment(since, present), moment(until, present)
     if start >= end:
-        raise InputError(f"the window from {stamp(start)} to {stamp(end)} is empty")
+        raise InputError(f"the window from {stamp(start)} to {stamp(end)} is empty: --since must be the earlier one")
     return start, end
 
 
@@ -173,11 +194,17 @@ def write(content: str | bytes, path: str) -> None:
     A file that is there keeps its mode and group, a new one has the one that the umask says.
 
     Raises:
-        InputError: the file cannot be written.
+        InputError: the file, or standard output, cannot be written.
     """
     if not path:
         assert isinstance(content, str)
-        sys.stdout.write(content)
+        try:
+            sys.stdout.write(content)
+            sys.stdout.flush()
+        except BrokenPipeError:  # its reader has read enough
+            raise
+        except OSError as error:
+            raise InputError(f"standard output cannot be written: {error.strerror}") from error
         return
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     try:

@@ -16,7 +16,7 @@ from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import StoreError
+from slurm_colloc.errors import Status, StoreError
 from slurm_colloc.files import PRIVATE_FILE, passable_folder, write_atomic
 from slurm_colloc.report.user_page import UserPage, by_user, page_maker
 from slurm_colloc.slurm.visible import EVERYBODY, Visible
@@ -32,7 +32,7 @@ def pages(
     since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "30d",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
 ) -> None:
-    """Write a static page for each user with a GPU, which that user alone may read; who is not root, only the own one.
+    """Write each user with a GPU a page that they alone can read. Who is not root writes only the own one.
 
     Exit status 1: some pages were not written.
     """
@@ -59,7 +59,7 @@ def pages(
     gone = f", {counted(unknown, 'user')} without an account here" if unknown else ""
     say(f"{counted(written, 'page')} written in '{folder}'{gone}{f', {failed} not' if failed else ''}")
     if failed:
-        raise typer.Exit(1)
+        raise typer.Exit(Status.FOUND)
 
 
 def _pages(config: SiteConfig | None, folder: str, start: datetime, end: datetime) -> dict[str, UserPage]:

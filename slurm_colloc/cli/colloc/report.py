@@ -25,7 +25,7 @@ from slurm_colloc.accounting.strays import stray_use
 from slurm_colloc.accounting.sweep import Window, count_runaways, count_runs, recorded_span, sweep, unaccounted_hours
 from slurm_colloc.accounting.usage import GROUPINGS, group_and_kind_usage, group_usage
 from slurm_colloc.cli.colloc.names import check_names, keep_names_out, without_jobs
-from slurm_colloc.cli.colloc.output import say, site, site_or_none, window, write
+from slurm_colloc.cli.colloc.output import one_of, say, site, site_or_none, window, write
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.report_shadow import shadow_report
 from slurm_colloc.cli.colloc.report_shown import shadow_shown_as, shown_as
@@ -89,7 +89,7 @@ def report(
     ] = 0,
     schema: Annotated[bool, typer.Option("--json-schema", help="print the JSON Schema of --format json")] = False,
 ) -> None:
-    """Say how much GPU each user, account or the like was given, and how much of it was really used."""
+    """Say how much GPU each user was given, and really used. Or each account, partition and so on, with --by."""
     if schema:
         write(json_schema(), output)
         return
@@ -139,8 +139,7 @@ def _check(asked: _Asked) -> None:
         ("--engine", asked.engine, ENGINES),
         ("--by", asked.by, GROUPINGS),
     ):
-        if given not in known:
-            raise InputError(f"{option} '{given}' is not one of {', '.join(known)}")
+        one_of(option, given, known)
     if asked.top is not None and (asked.form not in SHORTENED or asked.shadow):
         raise InputError(f"--top is for --format {' and '.join(SHORTENED)}; the others always have all rows")
     if asked.form == PARQUET and not asked.output:

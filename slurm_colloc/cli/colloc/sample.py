@@ -27,7 +27,7 @@ def sample(
     mlflow: Annotated[
         bool, typer.Option("--mlflow", help="log this job's metrics to the run in $MLFLOW_RUN_ID")
     ] = False,
-    count: Annotated[int, typer.Option("--count", help="end after so many samples; 0: go on")] = 0,
+    count: Annotated[int, typer.Option("--count", min=0, help="end after so many samples; 0: go on")] = 0,
     script: Annotated[
         str, typer.Option("--script", help="of that job, submitted without csub: keep its evidence for csub")
     ] = "",
@@ -35,7 +35,7 @@ def sample(
         list[str] | None, typer.Argument(help="the script's own, after '--'", show_default=False)
     ] = None,
 ) -> None:
-    """Sample GPUs until told to stop: into the node's journal, or into one job's evidence."""
+    """Sample GPUs into a node's journal, or into one job's evidence. It goes on until told to stop."""
     config = site_or_none()
     if arguments and not script:
         raise InputError(f"argument '{arguments[0]}' is left over: only with --script are there any")

@@ -13,7 +13,7 @@ from slurm_colloc.accounting.sealing import seal_hours
 from slurm_colloc.cli.colloc.output import node_name, say, service_folder, site
 from slurm_colloc.cli.colloc.progress import progress, told
 from slurm_colloc.clock import now
-from slurm_colloc.errors import StoreError
+from slurm_colloc.errors import Status, StoreError
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.journal import hours
 
@@ -28,7 +28,7 @@ def seal(
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
     open_hour: Annotated[bool, typer.Option("--open", help="the hour that is still running, too")] = False,
 ) -> None:
-    """Write the closed hours of this node's journal into the store, and drop old ones that it has.
+    """Write closed hours of this node's journal into the store. Old ones that it has are dropped.
 
     Exit status 1: the store could not be written; the next run catches up.
     """
@@ -50,12 +50,15 @@ def seal(
     if done.errors:
         more = f" (and {len(done.errors) - 1} more)" if len(done.errors) > 1 else ""
         say(f"error: {done.errors[0]}{more}; the journal stays, the next run catches up")
-        raise typer.Exit(1)
+        raise typer.Exit(Status.FOUND)
     oldest_s = now() - _HOUR_S - config.observe.keep_journal_days * _DAY_S
     old = [hour for hour in done.kept if hour.began_s < oldest_s]
     for hour in old:
         with suppress(FileNotFoundError):
             os.unlink(hour.path)
-    if done.hours or old:
+    if not (done.hours or old):
+        there = f"all {len(mine)} h of it are in the store" if mine else "it holds no hour that is over"
+        say(f"{node}: nothing to seal of the journal '{folder}': {there}")
+    else:
         rejected = f", {done.rejected} lines rejected" if done.rejected else ""
         say(f"{node}: sealed {done.hours} h with {done.rounds} samples{rejected}; dropped {len(old)} h sealed before")

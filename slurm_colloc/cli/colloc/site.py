@@ -13,7 +13,7 @@ from slurm_colloc.cli.colloc.site_gpus import gpus, look_around
 from slurm_colloc.cli.colloc.site_plugin import build_plugin
 from slurm_colloc.cli.colloc.site_render import render
 from slurm_colloc.config import file_to_write, find_site_file, parse_site
-from slurm_colloc.errors import CollocError, InputError
+from slurm_colloc.errors import CollocError, InputError, Status
 from slurm_colloc.files import write_atomic
 from slurm_colloc.report.text import printable
 from slurm_colloc.site.check import check as differences
@@ -24,7 +24,7 @@ from slurm_colloc.submit.render import site_parts
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Write site.toml from the live cluster, check it, judge the cluster itself, render what to install.",
+    help="Write and check site.toml, judge the cluster, render its files.",
 )
 app.command()(gpus)
 app.command()(render)
@@ -56,7 +56,7 @@ def init(
     path = output or file_to_write(user)
     if path != "-" and os.path.exists(path) and not force:
         raise InputError(f"'{path}' exists; --force replaces it")
-    models = dict(_pair(item, "--gpu") for item in gpu or ())
+    models = dict(_pair(item, "--gpu", "TYPE=NAME") for item in gpu or ())
     settings = _settings(setting or [])
     cluster = look_around(gpus_file or [], settings.get("observe", {}))
     text = discover(cluster, models, Consent(mps_daemon, shard_consent), settings)
@@ -103,17 +103,17 @@ def _say_whether_in_force(path: str) -> None:
         say(f"note: this site file is not in force, {instead}")
 
 
-def _pair(text: str, option: str) -> tuple[str, str]:
+def _pair(text: str, option: str, form: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise InputError(f"{option} '{text}' is not of the form KEY=VALUE")
+        raise InputError(f"{option} '{text}' is not of the form {form}")
     return key, value
 
 
 def _settings(given: list[str]) -> dict[str, dict[str, object]]:
     sections: dict[str, dict[str, object]] = {}
     for text in given:
-        key, value = _pair(text, "--set")
+        key, value = _pair(text, "--set", "SECTION.KEY=VALUE")
         try:
             table = tomllib.loads(f"value = {value}")
         except tomllib.TOMLDecodeError as error:
@@ -130,7 +130,7 @@ def _note(notes: list[str]) -> None:
 
 @app.command()
 def check(gpus_file: _GpusFile = None) -> None:
-    """Compare the site file in force with the live cluster; exit status 1 when they differ."""
+    """Compare the site file in force with the live cluster. Exit status 1 when they differ."""
     config = site()
     cluster = look_around(gpus_file or [], config.observe._asdict())
     problems = differences(config, cluster)
@@ -138,7 +138,7 @@ def check(gpus_file: _GpusFile = None) -> None:
         print(printable(problem))
     _note(notes(config, cluster))
     if problems:
-        raise typer.Exit(1)
+        raise typer.Exit(Status.FOUND)
     print(f"'{find_site_file()}' agrees with the cluster: {len(config.pool)} pools")
 
 

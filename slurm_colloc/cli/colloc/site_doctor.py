@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.cli.colloc.output import node_name, write
-from slurm_colloc.errors import InputError
+from slurm_colloc.cli.colloc.output import node_name, one_of, write
+from slurm_colloc.cli.colloc.terminal import put
+from slurm_colloc.errors import InputError, Status
 from slurm_colloc.report.text import printable
 from slurm_colloc.site.doctor.checks import Diagnosis, diagnose, reference
 from slurm_colloc.site.doctor.facts import Site
@@ -16,21 +17,21 @@ from slurm_colloc.site.doctor.gather import gather
 from slurm_colloc.units import counted
 
 SCHEMA = 1
-_FOUND, _UNKNOWN = 1, 3
 
 
 def doctor(
     form: Annotated[str, typer.Option("--format", help="text or json")] = "text",
     skip: Annotated[list[str] | None, typer.Option("--skip", metavar="CODE", help="a check to leave out")] = None,
-    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="for each question to Slurm")] = 60.0,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=1.0, max=3600.0, help="for each question to Slurm")
+    ] = 60.0,
     listed: Annotated[bool, typer.Option("--list", help="print all checks, in Markdown, and ask nothing")] = False,
 ) -> None:
-    """Look for what is wrong with how the cluster shares its GPUs; nothing is changed.
+    """Look for what is wrong with how the cluster shares its GPUs. Nothing is changed.
 
     Exit status 0 nothing found, 1 something found, 2 error, 3 nothing found but not all could be looked at.
     """
-    if form not in ("text", "json"):
-        raise InputError(f"--format '{form}' is neither text nor json")
+    one_of("--format", form, ("text", "json"))
     if listed:
         write(reference(), "")
         return
@@ -39,9 +40,12 @@ def doctor(
     if not any(one.gpu_types or one.quantity("gpu") for one in site.nodes):
         raise InputError("no node of the cluster has a gres called gpu: there is nothing to judge")
     diagnosis = diagnose(site, skip or ())
-    write(_json(site, diagnosis) if form == "json" else _text(site, diagnosis), "")
+    if form == "json":
+        write(_json(site, diagnosis), "")
+    else:
+        put(_text(site, diagnosis))
     if diagnosis.faults or diagnosis.unchecked:
-        raise typer.Exit(_FOUND if diagnosis.faults else _UNKNOWN)
+        raise typer.Exit(Status.FOUND if diagnosis.faults else Status.UNKNOWN)
 
 
 def _json(site: Site, diagnosis: Diagnosis) -> str:

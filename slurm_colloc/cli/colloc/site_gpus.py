@@ -21,7 +21,7 @@ def gpus(
     reader: Annotated[str, typer.Option("--reader", help="nvml, nvidia-smi or simulated; else the site file's")] = "",
     node: Annotated[str, typer.Option("--node", help="this node's name in Slurm, where it is not the host's")] = "",
 ) -> None:
-    """Print what the driver says of this node's GPUs, for 'site init --gpus' and 'site check --gpus'."""
+    """Print what the driver says of this node's GPUs. It is for 'site init --gpus' and 'site check --gpus'."""
     path = find_site_file()
     # Before there is a site file $COLLOC_CONF may name the one to be written, with what this prints.
     config = load_site(path) if path and os.path.lexists(path) else None

@@ -9,7 +9,7 @@ import typer
 
 from slurm_colloc.cli.colloc.output import say, site
 from slurm_colloc.config import SYSTEM_FILE, SiteConfig, find_site_file
-from slurm_colloc.errors import InputError
+from slurm_colloc.errors import InputError, Status
 from slurm_colloc.report.text import printable
 from slurm_colloc.site.folder import write_folder
 from slurm_colloc.site.installed import Compared, compare, left_over
@@ -44,7 +44,7 @@ def render(
     slurm_conf: Annotated[str, typer.Option("--slurm-conf", help="else $SLURM_CONF or /etc/slurm/slurm.conf")] = "",
     root: Annotated[str, typer.Option("--root", help="look below this folder for what is installed: an image")] = "/",
 ) -> None:
-    """Write the files that an administrator installs for this site, with the order in which to apply them.
+    """Write the files that an administrator installs. In which order to apply them stands in ORDER.md.
 
     With --diff the exit status is 1 where something differs, is missing or cannot be read.
     """
@@ -69,7 +69,7 @@ def render(
     if diff and any(file.name == CRONTAB for file in files):
         say(f"note: {CRONTAB} is not compared: see 'crontab -l'")
     if not all(done):
-        raise typer.Exit(1)
+        raise typer.Exit(Status.FOUND)
     if diff:
         say("nothing to do: all of it is installed on this host")
 

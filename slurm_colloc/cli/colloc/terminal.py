@@ -4,7 +4,8 @@
 import os
 import sys
 
-from slurm_colloc.report.layout import Terminal
+from slurm_colloc.cli.colloc.output import write
+from slurm_colloc.report.layout import Terminal, folded
 
 _USUAL_COLUMNS = 80
 
@@ -21,3 +22,12 @@ def terminal() -> Terminal:
     columns = int(asked) if asked.isascii() and asked.isdigit() else os.get_terminal_size(sys.stdout.fileno()).columns
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
     return Terminal(columns or _USUAL_COLUMNS, colour, encoding)
+
+
+def put(text: str, indent: int = 6) -> None:
+    """Print lines, folded where they are too long for the terminal, but for commands, which are there to be copied."""
+    columns = terminal().columns
+    lines = (
+        [line] if line.lstrip().startswith("see: ") else folded(line, columns, indent) for line in text.splitlines()
+    )
+    write("".join(f"{line}\n" for some in lines for line in some), "")

@@ -21,11 +21,11 @@ from slurm_colloc.accounting.equivalents import worth
 from slurm_colloc.accounting.live import VALID_S, live_by_prometheus, live_use
 from slurm_colloc.accounting.sources.prometheus_server import TOKEN_VARIABLE, Server
 from slurm_colloc.charted import LiveUse
-from slurm_colloc.cli.colloc.output import site_or_none, write
+from slurm_colloc.cli.colloc.output import one_of, site_or_none, write
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, Timeouts
-from slurm_colloc.errors import CollocError, InputError
+from slurm_colloc.errors import CollocError
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.journal import newest
 from slurm_colloc.report.text import printable
@@ -50,8 +50,7 @@ def top(
     ] = "",
 ) -> None:
     """Show who holds GPUs now, and what is known of their use; q ends."""
-    if form not in ("text", "json"):
-        raise InputError(f"--format '{form}' is not one of text, json")
+    one_of("--format", form, ("text", "json"))
     looking = _Looking(site_or_none(), _server(prometheus))
     if once or form == "json" or not (sys.stdin.isatty() and sys.stdout.isatty()):
         shown = looking.look()
