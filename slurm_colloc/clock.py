@@ -3,7 +3,7 @@
 
 import _thread
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from slurm_colloc.errors import DeadlineError
@@ -24,6 +24,14 @@ def ticking() -> float:
 def pause(duration_s: float) -> None:
     """Do nothing for a while."""
     time.sleep(duration_s)
+
+
+def tries(most: int, every_s: float) -> Iterator[None]:
+    """Yield so many times, at once and then each time after a pause: until whoever asks has an answer."""
+    for number in range(most):
+        if number:
+            pause(every_s)
+        yield
 
 
 def within(timeout_s: float, what: str, step: Callable[[], _Result]) -> _Result:

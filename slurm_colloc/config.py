@@ -231,6 +231,16 @@ class SiteConfig(NamedTuple):
         return self.paths.state or user_data_folder()
 
     @property
+    def journal_folder(self) -> str:
+        """Return the folder of the nodes' journals."""
+        return self.paths.journal or os.path.join(self.state_folder, "journal")
+
+    @property
+    def store_folder(self) -> str:
+        """Return the folder of the store."""
+        return os.path.join(self.state_folder, "store")
+
+    @property
     def audit_folder(self) -> str:
         """Return the folder of what audits remember."""
         return self.notices.state or os.path.join(self.state_folder, "audit")

@@ -37,14 +37,12 @@ class Gres(NamedTuple):
 class JobRequest(NamedTuple):
     """What decides a job's placement, as sbatch would understand it.
 
-    ``untouchable`` holds the reasons why the request must reach Slurm exactly as it was written.
     ``gpu_style`` is the option that asks for the GPU: gres, gpus, gpus-per-node or gpus-per-task. ``partitions`` are
     those named, in the user's order; none: the default one. ``cpus_per_gpu`` and ``mem_per_gpu`` (as --mem takes it)
     are what the user asked for each GPU; ``min_cpus`` what --mincpus asks; ``tasks`` what --ntasks or --ntasks-per-node
-    asks, None without them. ``cpus_given`` and ``mem_given`` say that
-    cores per task or host memory are asked for otherwise, so that a partition's defaults per GPU do not hold.
-    ``cores_unclear`` says that other options have a say in the number of cores.
-    ``numbers`` are the names of the numbers in ``signature``, in their order.
+    asks, None without them. ``cpus_given`` and ``mem_given`` say that cores per task or host memory are asked for
+    otherwise, so that a partition's defaults per GPU do not hold. ``cores_unclear`` says that other options have a say
+    in the number of cores. ``numbers`` are the names of the numbers in ``signature``, in their order.
     ``time_limit_min`` is None where none was asked, and infinite where it was asked for. ``no_share`` and
     ``untouchable`` hold the reasons why the job cannot run on a share (MPS, shard), and why the request must reach
     Slurm exactly as it was written. ``components`` are the partitions of each component of a heterogeneous job, this
@@ -289,17 +287,21 @@ COMPLETED = "COMPLETED"
 GPU_OOM = "GPU_OOM"
 
 
+# Of so many samples the largest is a peak; of fewer it is a bound.
+LEAST_SAMPLES = 3
+
+
 class Evidence(NamedTuple):
     """What one past run used: the input of the estimate.
 
     ``gpu_mem_peak_mib`` is a peak only where ``state`` is COMPLETED; otherwise it is a lower bound.
     ``elapsed_s`` is the run's time from start to end, for an unfinished one so far; None where it is not known.
-    ``sm_active_pct`` are (mean, 95th percentile) in percent of a whole GPU; ``sm_is_bound`` says that they are an
-    upper bound taken from GPU_UTIL because the driver offers no SM activity. ``dram_active_q95_pct`` is of a run that
-    had a whole GPU for itself, None of any other. ``gpu_mem_total_mib`` is what its GPU or slice had in all, and
-    ``grew_until_s`` how long after it first held memory that still grew by more than one percent.
-    ``run_count`` is 1, or of how many old runs this one record keeps what matters. ``source`` names who measured it,
-    empty where we did; who else did says nothing of samples.
+    ``sm_active_*_pct`` are in percent of a whole GPU; ``sm_is_bound`` says that they are an upper bound taken from
+    GPU_UTIL because the driver offers no SM activity. ``dram_active_q95_pct`` is of a run that had a whole GPU for
+    itself, None of any other. ``gpu_mem_total_mib`` is what its GPU or slice had in all, and ``grew_until_s`` how long
+    after it first held memory that still grew by more than one percent. ``run_count`` is 1, or of how many old runs
+    this one record keeps what matters. ``source`` names who measured it, empty where we did; who else did says nothing
+    of samples.
     """
 
     job_id: str

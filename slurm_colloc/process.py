@@ -38,6 +38,11 @@ class Finished(NamedTuple):
     stdout: bytes
     stderr: bytes
 
+    @property
+    def last_words(self) -> str:
+        """Return the last line on its standard error."""
+        return (self.stderr.decode(errors="replace").strip().splitlines() or ["nothing on standard error"])[-1]
+
 
 def run(
     argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None, input: bytes = b""
@@ -110,8 +115,7 @@ def ask(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | 
     """
     done = run(argv, timeout_s, environment)
     if done.status != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing on standard error"]
-        raise ProcessError(f"'{' '.join(argv)}' ended with status {done.status}: {said[-1]}")
+        raise ProcessError(f"'{' '.join(argv)}' ended with status {done.status}: {done.last_words}")
     return done.stdout
 
 

@@ -159,6 +159,11 @@ def clock_time(duration_s: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
 
 
+def printable(text: str) -> str:
+    """Return a text as one line, with what a terminal or a shell would act on made visible."""
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 def counted(count: int, what: str) -> str:
     """Return a number of things for people: ``1 task``, ``2 tasks``."""
     return f"{count} {what}{'' if count == 1 else 's'}"

@@ -205,7 +205,7 @@ def _then(plan: Plan, command_line: CommandLine, call: Call, config: SiteConfig,
         return lambda job_id: None
     from slurm_colloc.cli.csub_again import follow
 
-    return follow(plan, command_line, call.sbatch, call.environ, config, again, lambda line: tell(call, [line]))
+    return follow(plan, command_line, call.sbatch, call.environ, config, again, partial(_note, call))
 
 
 def _read_stdin(command_line: CommandLine) -> bytes | None:

@@ -7,7 +7,6 @@ here is a note: the job is submitted already.
 
 import json
 import os
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -15,17 +14,15 @@ from typing import NamedTuple
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, StoreError
-from slurm_colloc.files import read_bounded
+from slurm_colloc.files import read_own
 from slurm_colloc.runtime.again_record import CSUB, OUT_OF_MEMORY, Record, claim, write_record
 from slurm_colloc.runtime.files import job_file_name
-from slurm_colloc.slurm.directives import effective_components, read_script
-from slurm_colloc.slurm.options import CommandLine, Given, read_environment, value_of, without
+from slurm_colloc.slurm.options import CommandLine, Given, value_of, without
 from slurm_colloc.submit.companion import record_of, submit_companion
-from slurm_colloc.submit.own_options import option_table, wants_pack
+from slurm_colloc.submit.own_options import option_table
 from slurm_colloc.submit.plan import Plan
-from slurm_colloc.submit.reasons import reason_to_keep_text
+from slurm_colloc.submit.reasons import reason_of_counting, reason_to_keep_text
 
-_COUNTS_TASKS = re.compile(rb"\bSLURM_ARRAY_TASK_(?:COUNT|MIN|MAX|STEP)\b")
 _LIMIT_BYTES = 64 * 1024 * 1024
 _AGAINST = {
     "wait": "--wait waits for this job alone",
@@ -45,7 +42,7 @@ class Earlier(NamedTuple):
 def read_marker(path: str) -> Earlier:
     """Return what the file that a companion names says; nothing where somebody else set the variable."""
     try:
-        told = json.loads(read_bounded(path, _LIMIT_BYTES, owners=(os.geteuid(),)))
+        told = json.loads(read_own(path, _LIMIT_BYTES))
         begins = {str(path): int(size) for path, size in told["begins"].items()}
         return Earlier(int(told["attempt"]), str(told["reason"]), begins)
     except (StoreError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -76,12 +73,11 @@ def follow(
 
     def submitted(job_id: str) -> None:
         try:
-            given = _given(plan, command_line, environ, config)
-            if "requeue" not in given:
+            if "requeue" not in plan.given:
                 return
-            why = _reason_against(plan, command_line, given, config)
+            why = _reason_against(plan, config)
             if not why:
-                record = _record(plan, command_line, given, environ, config, job_id, earlier)
+                record = _record(plan, command_line, environ, config, job_id, earlier)
                 companion = _companion(record, plan.script, sbatch, environ, config)
                 answer(f"job {job_id}: should it run out of GPU memory, job {companion} sees to it (--requeue)")
                 return
@@ -102,21 +98,13 @@ def _companion(record: Record, script: bytes, sbatch: str, environ: Mapping[str,
         raise
 
 
-def _given(
-    plan: Plan, command_line: CommandLine, environ: Mapping[str, str], config: SiteConfig
-) -> Mapping[str, Given]:
-    release = config.slurm_release
-    table = option_table(release, config)
-    script = read_script(plan.script, table, release) if plan.parts[0].request.interpreter else None
-    return effective_components(script, read_environment(environ, table, release), command_line)[0]
-
-
-def _reason_against(plan: Plan, command_line: CommandLine, given: Mapping[str, Given], config: SiteConfig) -> str:
+def _reason_against(plan: Plan, config: SiteConfig) -> str:
+    given = plan.given
     if not config.recovery.companion:
         return "the site wants no companion jobs"
     if "wrap" in given:
         return "it is a command of --wrap"
-    if wants_pack(command_line) or (b"#CSUB" in plan.script and b"--pack" in plan.script):
+    if plan.wants_pack:
         return "it was to be a pack"
     if found := [why for name, why in _AGAINST.items() if name in given]:
         return found[0]
@@ -125,8 +113,8 @@ def _reason_against(plan: Plan, command_line: CommandLine, given: Mapping[str, G
     dependency = given.get("dependency")
     if dependency and dependency.origin == "directive" and dependency.value != "singleton":
         return "its script names a dependency that is fulfilled by then"
-    if "array" in given and _COUNTS_TASKS.search(plan.script):
-        return "its tasks count each other (SLURM_ARRAY_TASK_COUNT, _MIN, _MAX or _STEP)"
+    if "array" in given and (why := reason_of_counting(plan.script)):
+        return why
     tasks = (_name(given, str(task), "0", task) for task in (0, 1))
     if "array" in given and any(one == other != os.devnull for one, other in zip(*tasks, strict=True)):
         return "its tasks write to one output file, so which of them ran out could not be told"
@@ -158,12 +146,12 @@ def _work_folder(given: Mapping[str, Given]) -> str:
 def _record(
     plan: Plan,
     command_line: CommandLine,
-    given: Mapping[str, Given],
     environ: Mapping[str, str],
     config: SiteConfig,
     job_id: str,
     earlier: Earlier,
 ) -> Record:
+    given = plan.given
     request, footprint, placement = plan.parts[0]
     options = command_line.sbatch_argv[: command_line.ends[-1]]
     if value_of(given, "dependency") != "singleton":

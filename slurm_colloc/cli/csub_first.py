@@ -6,7 +6,6 @@ submission go on as usual; from then on nothing is submitted a second time.
 """
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,17 +22,16 @@ from slurm_colloc.process import Finished, run, run_itself
 from slurm_colloc.runtime.again_record import CSUB, FIRST, Record, claim, name_also, write_record
 from slurm_colloc.runtime.first import write_rest
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.directives import effective_components, read_script
-from slurm_colloc.slurm.options import CommandLine, Given, read_environment, without
+from slurm_colloc.slurm.options import CommandLine, without
+from slurm_colloc.slurm.parse import parse_submitted
 from slurm_colloc.slurm.unfiltered import unfiltered
 from slurm_colloc.submit.companion import record_of, submit_companion
 from slurm_colloc.submit.first import CANARY, PROBE, First, divide, reason_against
 from slurm_colloc.submit.handover import CALLED, DEFINITE, STDERR, STDOUT, write_all
-from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, option_table, wants_pack
+from slurm_colloc.submit.own_options import option_table
 from slurm_colloc.submit.plan import Part, Plan, make_plan
 from slurm_colloc.submit.render import remove_script
 
-_JOB_ID = re.compile(rb"^(\d+)(?:;(\S+))?\s*$", re.MULTILINE)
 # sbatch itself gives up long before where the controller does not answer.
 _SUBMIT_S = 600.0
 # About one call of csub, or said anew.
@@ -44,15 +42,15 @@ class _Ready(NamedTuple):
     """All that is needed to begin: the division, and the plans of what is measured and of the rest."""
 
     shape: First
-    given: Mapping[str, Given]
     first: Plan
     rest: Plan
 
 
 class _Said(NamedTuple):
-    """What sbatch said: the id of the job it made ("" for none), and whether it is certain that there is none."""
+    """What sbatch said: the job it made and its cluster ("" for none), and whether it is certain that there is none."""
 
     job_id: str
+    cluster: str
     refused: bool
     done: Finished
 
@@ -89,10 +87,6 @@ def measure_first(plan: Plan, wish: str, command_line: CommandLine, call: Call, 
 def _prepare(
     plan: Plan, kind: str, command_line: CommandLine, call: Call, config: SiteConfig, unasked: bool
 ) -> _Ready | str:
-    release = config.slurm_release
-    table = option_table(release, config)
-    script = read_script(plan.script, table, release, SCRIPT_OPTIONS) if plan.parts[0].request.interpreter else None
-    given = effective_components(script, read_environment(call.environ, table, release), command_line)[0]
     first = plan
     if config.observe.agent:
         # What samplers on the nodes saw is known only after the site's next ingest.
@@ -100,8 +94,8 @@ def _prepare(
         client = CliClient(config.timeouts.ask_slurm_s)
         stdin = plan.script if command_line.script is None else None
         first = make_plan(command_line, call.environ, stdin, inside, client)
-    why = reason_against(kind, first, given, wants_pack(command_line, script), config, unasked=unasked)
-    return why or _Ready(divide(kind, given, config), given, first, plan)
+    why = reason_against(kind, first, config, unasked=unasked)
+    return why or _Ready(divide(kind, first.given, config), first, plan)
 
 
 def _submit(ready: _Ready, command_line: CommandLine, call: Call, config: SiteConfig) -> int | None:
@@ -110,7 +104,7 @@ def _submit(ready: _Ready, command_line: CommandLine, call: Call, config: SiteCo
     first = _sbatch(ready.first, shape.first, command_line, call, config, environ)
     if not first.job_id:
         if first.refused:
-            tell(call, [f"not measured first: its first job was refused: {_last(first.done)}"])
+            tell(call, [f"not measured first: its first job was refused: {first.done.last_words}"])
             return None
         write_all(STDERR, first.done.stderr)
         say(f"error: whether there is a job of {shape.words} is not known: see squeue; no other was submitted")
@@ -137,7 +131,7 @@ def _follow(ready: _Ready, first: str, command_line: CommandLine, call: Call, co
         _disown(folder)  # after a time-out there may be a companion all the same
     rest = _sbatch(ready.rest, _after(shape, companion or first), command_line, call, config, call.environ)
     if not rest.job_id and rest.refused and companion:
-        why = f"the rest was refused behind it: {_last(rest.done)}"
+        why = f"the rest was refused behind it: {rest.done.last_words}"
         _disown(folder)
         if kept := _cancel(call, config, companion):
             say(kept)
@@ -174,12 +168,12 @@ def _sbatch(
     except Exception as error:  # noqa: BLE001 - there may be a job now, and whoever caught it would submit another
         unknown = "whether a job was made is not known: " if started else ""
         said = f"csub: error: {unknown}{error}\n"
-        return _Said("", not started, Finished(1, b"", said.encode(errors="replace")))
+        return _Said("", "", not started, Finished(1, b"", said.encode(errors="replace")))
     finally:
         with suppress(Exception):
             remove_script(path)
-    found = None if done.status else _JOB_ID.search(done.stdout)
-    return _Said(found[1].decode() if found else "", DEFINITE.search(done.stderr) is not None, done)
+    submitted = None if done.status else parse_submitted(done.stdout)
+    return _Said(*(submitted or ("", "")), DEFINITE.search(done.stderr) is not None, done)
 
 
 def _status(done: Finished) -> int:
@@ -206,8 +200,8 @@ def _record(ready: _Ready, first: str, command_line: CommandLine, call: Call, co
 def _done(ready: _Ready, jobs: tuple[str, str, _Said], folder: str, why: str, call: Call, config: SiteConfig) -> int:
     """Print the job's id as sbatch does, and tell the companion and the user."""
     first, companion, rest = jobs
-    cluster = (_JOB_ID.findall(rest.done.stdout)[0][1]).decode(errors="replace")
-    parsable = "parsable" in ready.given
+    cluster = rest.cluster or config.cluster
+    parsable = "parsable" in ready.rest.given
     write_all(STDERR, rest.done.stderr)
     write_all(STDOUT, rest.done.stdout if parsable else f"Submitted batch job {rest.job_id}\n".encode())
     try:
@@ -228,8 +222,8 @@ def _done(ready: _Ready, jobs: tuple[str, str, _Said], folder: str, why: str, ca
         said = f"job {first} is {what}; this one begins when that has ended, as asked, and is not sized by it: {why}"
     tell(call, [f"job {rest.job_id}: {said}"])
     try:
-        record_decision(ready.first, first, cluster or config.cluster, config, say)
-        record_decision(_because(ready.rest, said), rest.job_id, cluster or config.cluster, config, say)
+        record_decision(ready.first, first, cluster, config, say)
+        record_decision(_because(ready.rest, said), rest.job_id, cluster, config, say)
     except Exception as error:  # noqa: BLE001 - both are submitted
         say(f"the decisions are not recorded: {error}")
     return 0
@@ -254,7 +248,7 @@ def _without_rest(
     if rest.refused:
         why = _cancel(call, config, first)
         if shape.kind == PROBE and not why:
-            tell(call, [f"not measured first: behind job {first}, which is cancelled, {_last(rest.done)}"])
+            tell(call, [f"not measured first: behind job {first}, which is cancelled, {rest.done.last_words}"])
             return None
         write_all(STDERR, rest.done.stderr)
         became = why or f"job {first} ({shape.words}) was told to end"
@@ -282,8 +276,4 @@ def _cancel(call: Call, config: SiteConfig, job_id: str) -> str:
         done = run(("scancel", job_id), config.timeouts.ask_slurm_s, unfiltered(call.environ))
     except Exception as error:  # noqa: BLE001 - another job is submitted
         return f"job {job_id} could not be cancelled: {error}"
-    return f"job {job_id} could not be cancelled: {_last(done)}" if done.status else ""
-
-
-def _last(done: Finished) -> str:
-    return (done.stderr.decode(errors="replace").strip().splitlines() or ["no words"])[-1]
+    return f"job {job_id} could not be cancelled: {done.last_words}" if done.status else ""

@@ -29,8 +29,7 @@ from slurm_colloc.process import leave_running, run, spawn_into
 from slurm_colloc.runtime.again_record import CSUB, UNFINISHED, Record, claim, script_path, write_record
 from slurm_colloc.runtime.joined import BEGAN, REFUSED, Task, begin, read_started, write_task
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.directives import effective_components, read_script
-from slurm_colloc.slurm.options import CommandLine, read_environment
+from slurm_colloc.slurm.options import CommandLine, value_of
 from slurm_colloc.slurm.unfiltered import unfiltered
 from slurm_colloc.submit.companion import record_of, submit_companion
 from slurm_colloc.submit.handover import STDOUT, write_all
@@ -44,7 +43,7 @@ from slurm_colloc.submit.join import (
     reason_against_guest,
     srun_line,
 )
-from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, option_table, own_option
+from slurm_colloc.submit.own_options import own_option
 from slurm_colloc.submit.plan import Plan
 
 # A step begins in some tenths of a second; a node's prolog and a slow file system take longer.
@@ -95,29 +94,25 @@ def _prepare(
     plan: Plan, command_line: CommandLine, call: Call, config: SiteConfig
 ) -> tuple[_Ready | None, tuple[str, ...]]:
     """Return what is needed to join a job, None where there is none, and why not the others."""
-    release = config.slurm_release
-    table = option_table(release, config)
     if plan.switched_off or len(plan.parts) != 1 or any(one.name == "wrap" for one in command_line.options):
         return None, (plan.switched_off or "it is a command of --wrap, or has several components",)
     if config.policy == "shadow":
         return None, ("shadow mode",)
-    script = read_script(plan.script, table, release, SCRIPT_OPTIONS)
-    [given] = effective_components(script, read_environment(call.environ, table, release), command_line)
     [part] = plan.parts
     if not config.recovery.companion:
         return None, ("the site wants no companion jobs, without which it would be lost if the other job ended first",)
-    if why := reason_against_guest(given, part.request, plan.script):
+    if why := reason_against_guest(plan.given, part.request, plan.script):
         return None, (why,)
     programs = [shutil.which(name, path=call.environ.get("PATH")) for name in ("srun", "scancel")]
     if None in programs:
         return None, ("there is no srun or no scancel on PATH",)
-    guest = guest_of(given, part.request, part.footprint)
+    guest = guest_of(plan.given, part.request, part.footprint)
     client = CliClient(config.timeouts.ask_slurm_s)
     jobs, steps = client.running()
     host, reasons = choose_host(guest, jobs, steps, plan.join, config, client)
     if host is None:
         return None, reasons
-    return _Ready(host, guest, tuple(script.interpreter.split(None, 1)), *map(str, programs)), reasons
+    return _Ready(host, guest, tuple(part.request.interpreter.split(None, 1)), *map(str, programs)), reasons
 
 
 def _explain(ready: _Ready, reasons: tuple[str, ...]) -> None:
@@ -266,10 +261,6 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _task(ready: _Ready, record: Record, folder: str) -> Task:
     given = ready.guest.given
-
-    def value(name: str) -> str:
-        return (given[name].value or "") if name in given else ""
-
     return Task(
         script=script_path(folder, record),
         interpreter=ready.interpreter,
@@ -277,10 +268,10 @@ def _task(ready: _Ready, record: Record, folder: str) -> Task:
         name=record.job_name,
         user=record.user,
         folder=record.work_folder,
-        output=value("output") or _DEFAULT_OUTPUT,
-        error=value("error"),
-        input=value("input"),
-        append=value("open-mode").startswith("a"),
+        output=value_of(given, "output") or _DEFAULT_OUTPUT,
+        error=value_of(given, "error"),
+        input=value_of(given, "input"),
+        append=value_of(given, "open-mode").startswith("a"),
     )
 
 

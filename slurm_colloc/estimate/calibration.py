@@ -16,8 +16,6 @@ COVERAGE = 0.99
 # No margin is larger: by twice what was expected a job is of the next size of slice, and a rung that is off by more is
 # no guide, which its confidence says and no margin mends. None is below 1: what was needed once may be again.
 LARGEST = 2.5
-# Fewer ratios hold no order statistic for the coverage; the shipped margin stands.
-_FEWEST = math.ceil(COVERAGE / (1 - COVERAGE))
 
 
 class Margin(NamedTuple):

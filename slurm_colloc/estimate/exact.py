@@ -5,11 +5,19 @@ import math
 from collections.abc import Sequence
 
 from slurm_colloc.estimate.question import Question, most_shown
-from slurm_colloc.model import COMPLETED, GPU_OOM, MPS_PEAK_PART, Evidence, Footprint, Quantiles, SharingMode
+from slurm_colloc.model import (
+    COMPLETED,
+    GPU_OOM,
+    LEAST_SAMPLES,
+    MPS_PEAK_PART,
+    Evidence,
+    Footprint,
+    Quantiles,
+    SharingMode,
+)
 from slurm_colloc.units import counted
 
 RUNG = "exact"
-_MIN_SAMPLES = 3
 # From so many completed runs on the smaller margin holds (docs/explanation/estimate.md).
 _MANY = 3
 # A run that is cut off at its time limit has lost everything; the sampler inside a job also starts after the job.
@@ -65,10 +73,10 @@ def from_runs(question: Question) -> Footprint | str:
 def usable(evidence: Sequence[Evidence]) -> list[Evidence] | str:
     """Return the runs that show a peak, all on the GPU model of the newest of them; or why there are none."""
     known = [item for item in evidence if item.gpu_mem_peak_mib is not None]
-    enough = [item for item in known if item.sample_count >= _MIN_SAMPLES or item.source]
+    enough = [item for item in known if item.sample_count >= LEAST_SAMPLES or item.source]
     completed = [item for item in enough if item.state == COMPLETED]
     if not completed:
-        return f"{_runs(evidence)} known, none of which has completed with {_MIN_SAMPLES} samples"
+        return f"{_runs(evidence)} known, none of which has completed with {LEAST_SAMPLES} samples"
     if greedy := [item for item in completed if is_greedy(item)]:
         if len(greedy) == len(completed):
             return (

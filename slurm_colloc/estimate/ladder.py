@@ -4,6 +4,7 @@
 import math
 from collections.abc import Callable, Iterator
 
+from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.exact import RUNG as EXACT
 from slurm_colloc.estimate.exact import from_runs, more_than, out_of_memory
 from slurm_colloc.estimate.hint import parse_hint
@@ -144,7 +145,25 @@ def _at_least(found: Footprint, question: Question) -> Footprint:
     return found._replace(gpu_mem_peak_mib=memory._replace(q99=least), provenance=said)
 
 
-def contradiction(question: Question, footprint: Footprint) -> str:
+def believed(question: Question, state_folder: str) -> tuple[Footprint, str]:
+    """Return what a job is expected to need, and a doubt about its user's correction; empty for none.
+
+    A correction that this release does not understand is left out: what stands in a file must not be in the way of
+    every submission.
+
+    Raises:
+        InputError: a hint outside its grammar.
+    """
+    try:
+        footprint = estimate_at_site(question, state_folder)
+    except InputError as error:
+        if question.hint is not None or not question.corrected:
+            raise
+        return estimate_at_site(question._replace(corrected=""), state_folder), f"correction ignored: {error}"
+    return footprint, _contradiction(question, footprint)
+
+
+def _contradiction(question: Question, footprint: Footprint) -> str:
     """Return what was measured above what the user has corrected the job's memory to; empty where nothing was."""
     if footprint.rung != CORRECTED_RUNG:
         return ""

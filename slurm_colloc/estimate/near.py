@@ -29,7 +29,7 @@ CONTEXT_MIB = 700.0
 # [measured, 1,017 models, docs/explanation/estimate.md]
 _FIXED_ABOVE, _FIXED_BELOW = 0.35, 0.20
 # A job that holds less for being smaller can still hold as much as a larger one: runs differ by so much.
-_CAP = 1.05
+CAP = 1.05
 # The part of what the largest run held that had grown with the number: below that a line drawn on is no guide, or a
 # poor one.
 _NO_GROWTH, _LITTLE_GROWTH = 0.1, 0.5
@@ -217,7 +217,7 @@ def _on_line(line: _Line) -> _Answer | str:
             line, least, least_mib, line.margin("near-jump" if jumped else "near-below", "near-straight-on"), how
         )
     if line.at <= most:
-        cap = high_mib * _CAP if line.grows else math.inf
+        cap = high_mib * CAP if line.grows else math.inf
         margin = line.margin("near-jump" if jumped else "near-within", "near-straight")
         return _Answer(line.value(line.at), margin, how, most_mib=cap)
     ratio = line.at / most if most > 0 else math.inf
@@ -238,7 +238,7 @@ def _below(line: _Line, least: float, least_mib: float, margin: str, how: str) -
         return _Answer(line.value(least), "near-within", f"{how}, as much as at {least:g}")
     part = max(line.at / least, 1 / _FARTHEST)
     value = min(max(line.value(part * least), _scaled_mib(least_mib, part, 0.0)), least_mib)
-    return _Answer(value, margin, how, most_mib=least_mib * _CAP)
+    return _Answer(value, margin, how, most_mib=least_mib * CAP)
 
 
 def _scaled_mib(peak_mib: float, ratio: float, fixed: float) -> float:
@@ -265,7 +265,7 @@ def _from_one(target: tuple[float, ...], points: Sequence[_Point], names: Sequen
     if ratio > 1:
         return _Answer(_scaled_mib(peak, ratio, _FIXED_ABOVE), "near-one", how, ratio)
     value = _scaled_mib(peak, max(ratio, 1 / _FARTHEST), _FIXED_BELOW)
-    return _Answer(value, "near-one-below", how, most_mib=peak * _CAP)
+    return _Answer(value, "near-one-below", how, most_mib=peak * CAP)
 
 
 def _belies(smaller: _Point, larger: _Point) -> bool:

@@ -16,11 +16,10 @@ from slurm_colloc.estimate.exact import (
     whole_need,
 )
 from slurm_colloc.estimate.question import Question, most_shown
-from slurm_colloc.model import Evidence, Footprint, Quantiles
+from slurm_colloc.model import LEAST_SAMPLES, Evidence, Footprint, Quantiles
 from slurm_colloc.units import counted
 
 RUNG = "probe"
-_MIN_SAMPLES = 3
 _AT_REST_BY = 0.5
 # Whose GPU did nothing all the time (it loads data, it waits for a server) has not begun to need memory.
 _IDLE_PCT = 1.0
@@ -53,7 +52,7 @@ def from_cut_runs(question: Question) -> Footprint | str:
 def _was_at_rest(run: Evidence) -> bool:
     return (
         bool(run.gpu_mem_peak_mib)
-        and run.sample_count >= _MIN_SAMPLES
+        and run.sample_count >= LEAST_SAMPLES
         and run.grew_until_s is not None
         and run.grew_until_s <= run.sampled_s * _AT_REST_BY
         and not is_greedy(run)

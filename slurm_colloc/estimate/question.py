@@ -2,12 +2,15 @@
 """What a rung of the ladder is asked, and what it answers: a Footprint, or in words why it has none."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
+from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.calibration import SHIPPED, Calibration
 from slurm_colloc.history.lookup import Known
 from slurm_colloc.history.snapshot import FamilyUse
 from slurm_colloc.model import Decision, Evidence
+from slurm_colloc.slurm.gres import parse_gres
 
 # A text with none of these names no model's file; estimate/static.py is loaded for the others alone.
 MARKS = (b".safetensors", b".pt", b".ckpt", b".bin", b"--model", b"pretrained", b"checkpoint", b"weights", b"MODEL")
@@ -49,9 +52,16 @@ def most_shown(runs: Sequence[Evidence], model: str) -> float:
     return max(shown, default=0.0)
 
 
-def question_of(decision: Decision, known: Known) -> Question:
+def question_of(decision: Decision, known: Known, *, trusts_prior: bool = False) -> Question:
     """Return the question about the next submission of a job like this one, which gave no hint."""
-    return question(decision.signature, decision.numbers, known)
+    asked = question(decision.signature, decision.numbers, known)
+    return asked._replace(trusts_prior=trusts_prior, names_gpu_type=_names_gpu_type(decision))
+
+
+def _names_gpu_type(decision: Decision) -> bool:
+    with suppress(InputError):
+        return any(gres.type for gres in parse_gres(decision.asked) if gres.name == "gpu")
+    return True
 
 
 def question(signature: str, numbers: tuple[str, ...], known: Known, hint: str | None = None) -> Question:

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.units import BYTES_PER_MIB as MIB
+from slurm_colloc.units import printable
 
-_MOST_FILES, _MOST_WORDS = 8, 64
+_MOST_FILES, _MOST_WORDS, _MOST_LETTERS = 8, 64, 120
 _HEADER_BYTES = 8 * 1024 * 1024
 _WORD = re.compile(r"[^\s\"'=;|&<>()`]+")
 _ASSIGNED = re.compile(r"(?m)^[^\S\n]*(?:export\s+)?([A-Za-z_]\w*)=[\"']?([^\s\"';|&$`()]+)")
@@ -59,7 +60,7 @@ def least_memory(text: str, arguments: Sequence[str], environ: Mapping[str, str]
         left -= len(files)
         size = sum(_least_bytes(path, said) for path in files)
         if size and (best is None or size / MIB > best.mib):
-            best = Floor(size / MIB, f"the weights in '{_printable(name)}'")
+            best = Floor(size / MIB, f"the weights in '{printable(name)[:_MOST_LETTERS]}'")
         if left <= 0:
             break
     return best and _trained(best, said)
@@ -152,7 +153,3 @@ def _of_header(descriptor: int, size: int, least: float) -> float:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return 0.0
     return total if stored <= size else 0.0
-
-
-def _printable(text: str) -> str:
-    return "".join(one if one.isprintable() else "?" for one in text)[:120]

@@ -9,7 +9,7 @@ to grow with the tensors; but a smaller job must have room for as much on top as
 import math
 
 from slurm_colloc.estimate.exact import dram_active, sm_active, under_mps, usable
-from slurm_colloc.estimate.near import CONTEXT_MIB, scaled
+from slurm_colloc.estimate.near import CAP, CONTEXT_MIB, scaled
 from slurm_colloc.estimate.question import Question, most_shown
 from slurm_colloc.model import Evidence, Footprint, Quantiles
 
@@ -19,8 +19,6 @@ RUNG = "trace"
 _SLOPE, _REST_MIB = 1.12, 850.0
 # Further apart nobody has compared two traced runs.
 _FARTHEST = 16.0
-# A job that holds less for being smaller can still hold as much as a larger one: runs differ by so much.
-_CAP = 1.05
 
 
 def from_trace(question: Question) -> Footprint | str:
@@ -48,7 +46,7 @@ def _from_one(question: Question, traced: float, known: list[Evidence], traces: 
     if ratio >= 1:
         name, least, most = "trace-one", 0.0, math.inf
     else:
-        name, least, most = "trace-one-below", traced + peak - traces[nearest.signature], peak * _CAP
+        name, least, most = "trace-one-below", traced + peak - traces[nearest.signature], peak * CAP
     margin = question.calibration.margin(name)
     said = (
         f"{traced:.0f} MiB of tensors traced, and job {nearest.job_id} on {nearest.gpu_model} used {peak:.0f} MiB with "

@@ -22,7 +22,7 @@ from slurm_colloc.history.records import (
     evidence_path,
     parse_evidence,
 )
-from slurm_colloc.model import COMPLETED, GPU_OOM, Evidence
+from slurm_colloc.model import COMPLETED, GPU_OOM, LEAST_SAMPLES, Evidence
 from slurm_colloc.slurm.parse import FINAL_STATES
 
 _ENDED = FINAL_STATES | {GPU_OOM, UNKNOWN}
@@ -31,8 +31,6 @@ _ENDED = FINAL_STATES | {GPU_OOM, UNKNOWN}
 _OPEN_KEPT = RUNS_READ
 # Who folds a folder's files marks it so; after so long it was left behind.
 _MARK, _STALE_S = "folding", 3600.0
-# So many samples a peak needs; with fewer it is a bound.
-_MIN_SAMPLES = 3
 
 
 def fold(runs: Iterable[Evidence]) -> list[Evidence]:
@@ -54,7 +52,7 @@ def _group(run: Evidence) -> str:
     if run.job_id.startswith(OLDER):
         return run.job_id
     is_peak = run.state == COMPLETED and run.gpu_mem_peak_mib is not None
-    state = run.state if not is_peak or run.sample_count >= _MIN_SAMPLES or run.source else "bound"
+    state = run.state if not is_peak or run.sample_count >= LEAST_SAMPLES or run.source else "bound"
     model = "".join(letter if letter.isalnum() else "-" for letter in run.gpu_model)
     return f"{OLDER}{state}-{run.mode}-{model}"[:120]
 

@@ -14,7 +14,7 @@ from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import open_private_folder, private_folder, read_own, write_atomic
 from slurm_colloc.history.sound import is_sound, latest_s
 from slurm_colloc.kinds import fits
-from slurm_colloc.model import Decision, Evidence, SharingMode
+from slurm_colloc.model import COMPLETED, Decision, Evidence, SharingMode
 
 LIMIT_BYTES = 256 * 1024
 # The newest runs are enough, and with them the newest that had a whole GPU: only such a one shows SM activity.
@@ -147,7 +147,17 @@ def newest_of(runs: Sequence[Evidence]) -> tuple[Evidence, ...]:
 
 
 def _shows_sm_activity(run: Evidence) -> bool:
-    return run.mode == SharingMode.EXCLUSIVE and run.state == "COMPLETED" and run.sm_active_q95_pct is not None
+    return run.mode == SharingMode.EXCLUSIVE and run.state == COMPLETED and run.sm_active_q95_pct is not None
+
+
+def evidence_of_run(folder: str, signature: str, job_id: str) -> Evidence:
+    """Return the evidence of one run.
+
+    Raises:
+        StoreError: there is none, or it cannot be read.
+        InputError: not JSON, a field is missing, or of the wrong kind.
+    """
+    return parse_evidence(read_own(evidence_path(folder, signature, job_id), LIMIT_BYTES))
 
 
 def parse_evidence(content: bytes) -> Evidence:
@@ -183,9 +193,19 @@ def note_out_of_memory(folder: str, job_id: str, at_s: float) -> None:
     Raises:
         StoreError: the folder cannot be read or written.
     """
+    own = own_decision(folder, job_id)
+    if own and not own.out_of_memory:
+        drop_decision(folder, own._replace(at_s=at_s, out_of_memory=True))
+
+
+def own_decision(folder: str, job_id: str) -> Decision | None:
+    """Return what was decided for a job itself, None where nothing is recorded; who joined it noted that there, too.
+
+    Raises:
+        StoreError: the folder cannot be read.
+    """
     own = [one for one in read_decisions(folder, f"-{job_id}.json")[0] if not one.notes_a_guest]
-    if own and not own[-1].out_of_memory:
-        drop_decision(folder, own[-1]._replace(at_s=at_s, out_of_memory=True))
+    return own[-1] if own else None
 
 
 def read_decisions(folder: str, ending: str = ".json") -> tuple[list[Decision], int]:

@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import private_folder, read_own, write_atomic
+from slurm_colloc.units import printable
 
 _LIMIT_BYTES = 16 * 1024
 _KEPT = 100
 # More than any GPU has.
 _MOST_MIB = 1e7
+_MOST_LETTERS = 300
 _PARTS = ("parameters", "gradients", "optimizer", "activations", "peak")
 
 
@@ -76,16 +78,14 @@ def parse_trace(content: bytes) -> Traced:
     try:
         values = json.loads(content)
         if values.get("why_not"):
-            raise InputError(_printable(values["why_not"]))
+            raise InputError(_said(values["why_not"]))
         sizes = [float(values[f"{name}_mib"]) for name in _PARTS]
         if not all(math.isfinite(size) and 0 <= size <= _MOST_MIB for size in sizes) or not sizes[-1]:
             raise ValueError("a size is none")
-        return Traced(
-            sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], _printable(values["what"]), _printable(values["torch"])
-        )
+        return Traced(sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], _said(values["what"]), _said(values["torch"]))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(f"what was traced is not of the expected form: {error}") from error
 
 
-def _printable(text: object) -> str:
-    return "".join(one if one.isprintable() else "?" for one in str(text))[:300]
+def _said(text: object) -> str:
+    return printable(str(text))[:_MOST_LETTERS]

@@ -8,7 +8,6 @@ Whatever it finds it ends with status 0, but for a record that cannot be used; w
 
 import json
 import os
-import re
 import stat
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,8 +16,8 @@ from contextlib import suppress
 from slurm_colloc import clock
 from slurm_colloc.config import SiteConfig, find_site_file, load_site, user_data_folder
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError, StoreError, UnansweredError
-from slurm_colloc.files import read_bounded, read_own, write_atomic
-from slurm_colloc.history.records import drop_evidence, evidence_path, note_out_of_memory, parse_evidence
+from slurm_colloc.files import read_bounded, write_atomic
+from slurm_colloc.history.records import drop_evidence, evidence_of_run, note_out_of_memory
 from slurm_colloc.model import AGAIN_VARIABLE, Evidence
 from slurm_colloc.process import Finished, ask, given_environment, run
 from slurm_colloc.runtime.again_record import (
@@ -40,12 +39,12 @@ from slurm_colloc.runtime.joined import ran_its_course
 from slurm_colloc.runtime.queue import Outcome
 from slurm_colloc.runtime.spec import parse_array
 from slurm_colloc.slurm.ended import Ended, parse_sacct, parse_scontrol, sacct_question, scontrol_question
+from slurm_colloc.slurm.parse import parse_submitted
 
-_SUBMITTED = re.compile(rb"^(?:Submitted batch job )?(\d+)(?:;\S+)?(?: on cluster \S+)?\s*$", re.MULTILINE)
 # slurmdbd hears of an end some seconds later than the controller.
 _ASK_EVERY_S, _ASKED_TIMES = 3.0, 20
 _SUBMIT_TIMEOUT_S = 180.0
-_LIMIT_BYTES = 256 * 1024
+_SCRIPT_LIMIT_BYTES = 128 * 1024 * 1024
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -160,12 +159,11 @@ def submit_by_csub(
         ProcessError: there is none.
     """
     done = call_csub(folder, record, arguments, environ, marker)
-    submitted = _SUBMITTED.search(done.stdout)
+    submitted = parse_submitted(done.stdout)
     if done.status or not submitted:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["no words"]
         kind = ProcessError if done.status else UnansweredError
-        raise kind(f"csub ended with status {done.status}: {said[-1]}")
-    return submitted[1].decode()
+        raise kind(f"csub ended with status {done.status}: {done.last_words}")
+    return submitted.job_id
 
 
 def call_csub(
@@ -177,7 +175,7 @@ def call_csub(
     words = () if record.from_stdin else (path, *record.script_args)
     argv = (sys.executable, "-I", "-m", "slurm_colloc.cli.csub", *arguments, *words)
     told = {AGAIN_VARIABLE: marker} if marker else {}
-    text = read_bounded(path, 128 * 1024 * 1024) if record.from_stdin else b""
+    text = read_bounded(path, _SCRIPT_LIMIT_BYTES) if record.from_stdin else b""
     return run(argv, _SUBMIT_TIMEOUT_S, restored(record, environ) | told, text)
 
 
@@ -204,9 +202,7 @@ def how_it_ended(record: Record, config: SiteConfig) -> tuple[Ended, ...]:
     # Seconds after an array's end sacct may name only some of its tasks.
     expected = set(parse_array(record.array.partition("%")[0])) if record.array else {None}
     known: dict[int | None, Ended] = {}
-    for number in range(_ASKED_TIMES):
-        if number:
-            clock.pause(_ASK_EVERY_S)
+    for _ in clock.tries(_ASKED_TIMES, _ASK_EVERY_S):
         for question, parse in ((sacct_question, parse_sacct), (scontrol_question, parse_scontrol)):
             with suppress(ProcessError, InputError):
                 said = ask(question(record.job_id), config.timeouts.ask_slurm_s).decode(errors="surrogateescape")
@@ -228,8 +224,7 @@ def _found(record: Record, ended: Ended) -> Found:
     outcome = _outcome(ended.status, said)
     measured: Evidence | None = None
     with suppress(StoreError, InputError):
-        path = evidence_path(user_data_folder(), record.signature, ended.raw_id)
-        measured = parse_evidence(read_own(path, _LIMIT_BYTES))
+        measured = evidence_of_run(user_data_folder(), record.signature, ended.raw_id)
     return Found(ended, outcome, said, measured)
 
 

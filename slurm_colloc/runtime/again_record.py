@@ -18,7 +18,7 @@ from typing import NamedTuple
 from slurm_colloc.clock import now
 from slurm_colloc.config import user_data_folder
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.files import PRIVATE_FILE, private_folder, read_bounded, write_atomic
+from slurm_colloc.files import PRIVATE_FILE, private_folder, read_own, write_atomic
 from slurm_colloc.kinds import read_as
 
 VERSION = 1
@@ -153,7 +153,7 @@ def read_record(folder: str) -> Record:
         StoreError: missing, unreadable or somebody else's.
         InputError: another release's, or cut short.
     """
-    content = read_bounded(os.path.join(folder, _RECORD), _LIMIT_BYTES, owners=(os.geteuid(),))
+    content = read_own(os.path.join(folder, _RECORD), _LIMIT_BYTES)
     try:
         # Of a release before, with fewer fields: a companion may wait for days.
         record: Record = read_as(Record, json.loads(content))
@@ -203,7 +203,7 @@ def is_claimed(folder: str) -> bool:
 def is_settled(folder: str) -> bool:
     """Return whether csub claimed it and told its user what it did."""
     try:
-        return read_bounded(os.path.join(folder, _CLAIM), _LIMIT_BYTES, owners=(os.geteuid(),)) == f"{CSUB}\n".encode()
+        return read_own(os.path.join(folder, _CLAIM), _LIMIT_BYTES) == f"{CSUB}\n".encode()
     except StoreError:
         return False
 
@@ -229,7 +229,7 @@ def read_outcome(folder: str) -> Outcome | None:
     if not os.path.lexists(path):
         return None
     try:
-        outcome: Outcome = read_as(Outcome, json.loads(read_bounded(path, _LIMIT_BYTES, owners=(os.geteuid(),))))
+        outcome: Outcome = read_as(Outcome, json.loads(read_own(path, _LIMIT_BYTES)))
     except (ValueError, RecursionError) as error:
         raise InputError(f"file '{path}' is not of the expected form: {error}") from error
     return outcome

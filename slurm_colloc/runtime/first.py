@@ -18,8 +18,8 @@ from typing import NamedTuple
 from slurm_colloc import clock
 from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError, InputError, ProcessError, StoreError
-from slurm_colloc.files import read_bounded, read_own, write_atomic
-from slurm_colloc.history.records import drop_evidence, evidence_path, parse_evidence
+from slurm_colloc.files import read_own, write_atomic
+from slurm_colloc.history.records import drop_evidence, evidence_of_run
 from slurm_colloc.process import ask, run
 from slurm_colloc.runtime import again
 from slurm_colloc.runtime.again_record import (
@@ -37,7 +37,7 @@ from slurm_colloc.slurm.unfiltered import unfiltered
 from slurm_colloc.units import whole
 
 _REST, _SIZED, _COMMIT = "rest", "sized", "committed"
-_LIMIT_BYTES = 256 * 1024
+_LIMIT_BYTES = 4096
 _EVERY_S, _TIMES = 1.0, 30
 _WAITS = "Dependency"
 
@@ -93,7 +93,7 @@ def size_the_rest(folder: str, record: Record, environ: Mapping[str, str]) -> No
     if why:
         write_outcome(folder, "", _as_asked(rest, why))
         return
-    _replace(folder, record, rest, given, told, environ, config)
+    _submit_sized(folder, record, rest, given, told, environ, config)
 
 
 def _as_asked(rest: str, why: str) -> str:
@@ -102,9 +102,7 @@ def _as_asked(rest: str, why: str) -> str:
 
 def _rest(folder: str) -> str:
     """Return the job that waits, which csub tells after it has submitted the companion; empty where it does not."""
-    for number in range(_TIMES):
-        if number:
-            clock.pause(_EVERY_S)
+    for _ in clock.tries(_TIMES, _EVERY_S):
         if found := _read(folder, _REST):
             return found
     return ""
@@ -114,7 +112,7 @@ def _read(folder: str, name: str) -> str:
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
         return ""
-    text = read_bounded(path, _LIMIT_BYTES, owners=(os.geteuid(),)).decode(errors="replace")
+    text = read_own(path, _LIMIT_BYTES).decode(errors="replace")
     return text if text.isascii() and text.isdigit() else ""
 
 
@@ -128,8 +126,7 @@ def _not_measured(record: Record, config: SiteConfig) -> str:
     if ended.state not in (("COMPLETED", "TIMEOUT") if record.kind == "probe" else ("COMPLETED",)):
         return f"job {record.job_id} ended as {ended.state}"
     try:
-        path = evidence_path(user_data_folder(), record.signature, ended.raw_id)
-        found = parse_evidence(read_own(path, _LIMIT_BYTES))
+        found = evidence_of_run(user_data_folder(), record.signature, ended.raw_id)
         drop_evidence(user_data_folder(), found._replace(state=ended.state))
     except (StoreError, InputError) as error:
         return f"nothing was measured of job {record.job_id}: {error}"
@@ -156,8 +153,7 @@ def _foreseen(folder: str, record: Record, environ: Mapping[str, str], marker: s
         known = shown["footprint"]["gpu_mem_peak_mib"] is not None
         why = str(shown["footprint"]["provenance"]) if not known else str(reasons[min(1, len(reasons) - 1)])
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["no words"]
-        return "", f"what it would get is not known: {said[-1]}"
+        return "", f"what it would get is not known: {done.last_words}"
     return ("", why) if gres == "as asked" else (gres, "")
 
 
@@ -206,15 +202,18 @@ def _reason_to_leave(rest: str, record: Record, config: SiteConfig, sized: str =
     tasks = _tasks(rest, config)
     if not all(one.waits for one in tasks) or {one.task for one in tasks} != _array(record):
         return "it was changed or cancelled since, or has begun"
-    question = ("squeue", "-h", "-a", "-u", str(os.geteuid()), "-t", "PENDING", "-o", "%F|%E")
-    rows = _ask(question, config).splitlines()
-    names = re.compile(rf"(?<!\d){rest}(?!\d)")
-    waiting = [row.partition("|")[0] for row in rows if names.search(row.partition("|")[2])]
-    others = sorted(set(waiting) - {rest, sized})
+    others = sorted(set(_waiting(rf"(?<!\d){rest}(?!\d)", config)) - {rest, sized})
     return f"job {others[0]} waits for it" if others else ""
 
 
-def _replace(
+def _waiting(dependency: str, config: SiteConfig) -> list[str]:
+    """Return the user's jobs that wait and in whose dependency this pattern is found."""
+    question = ("squeue", "-h", "-a", "-u", str(os.geteuid()), "-t", "PENDING", "-o", "%F|%E")
+    rows = (row.partition("|") for row in _ask(question, config).splitlines())
+    return [job_id for job_id, _, waits_for in rows if re.search(dependency, waits_for)]
+
+
+def _submit_sized(
     folder: str,
     record: Record,
     rest: str,
@@ -223,6 +222,7 @@ def _replace(
     environ: Mapping[str, str],
     config: SiteConfig,
 ) -> None:
+    """Submit job S, which gets the piece foreseen, and cancel R for it; withdraw S where anything is not certain."""
     # What is begun here is brought to its end within Slurm's KillWait: R waits until this process is gone.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if not claim(folder, environ.get("SLURM_JOB_ID", "")):
@@ -260,9 +260,7 @@ def _not_as_foreseen(sized: str, given: str, config: SiteConfig) -> str:
 def _commit(folder: str, record: Record, rest: str, sized: str, given: str, config: SiteConfig) -> None:
     """Cancel job R, then see to it that nothing runs twice."""
     tasks: tuple[Task, ...] = ()
-    for number in range(_TIMES):
-        if number:
-            clock.pause(_EVERY_S)
+    for _ in clock.tries(_TIMES, _EVERY_S):
         with suppress(ProcessError):
             _scancel(config, "--state=PENDING", rest)
             tasks = _tasks(rest, config)
@@ -281,9 +279,7 @@ def _settle(folder: str, record: Record, sized: str, tasks: Sequence[Task], give
     # Slurm may have cancelled some of them alone: what still waits will run as job R.
     began = [one.task for one in tasks if one.began or one.state == "PENDING"]
     for task in began:
-        for number in range(_TIMES):
-            if number:
-                clock.pause(_EVERY_S)
+        for _ in clock.tries(_TIMES, _EVERY_S):
             with suppress(ProcessError):
                 if _scancel(config, sized if task is None else f"{sized}_{task}"):
                     break
@@ -298,9 +294,7 @@ def _withdraw(sized: str, config: SiteConfig) -> str:
     """Cancel job S and say so; nothing where there is none."""
     if not sized:
         return ""
-    for number in range(_TIMES):
-        if number:
-            clock.pause(_EVERY_S)
+    for _ in clock.tries(_TIMES, _EVERY_S):
         with suppress(ProcessError):
             _scancel(config, sized)
             if not any(one.state == "PENDING" for one in _tasks(sized, config)):
@@ -310,14 +304,9 @@ def _withdraw(sized: str, config: SiteConfig) -> str:
 
 def _find_sized(rest: str, config: SiteConfig) -> str:
     """Return the job that waits for R not to end well; empty without one."""
-    question = ("squeue", "-h", "-a", "-u", str(os.geteuid()), "-t", "PENDING", "-o", "%F|%E")
-    mark = re.compile(rf"afternotok:{rest}(?!\d)")
-    for number in range(_TIMES):
-        if number:
-            clock.pause(_EVERY_S)
+    for _ in clock.tries(_TIMES, _EVERY_S):
         with suppress(ProcessError):
-            rows = _ask(question, config).splitlines()
-            return next((row.partition("|")[0] for row in rows if mark.search(row.partition("|")[2])), "")
+            return next(iter(_waiting(rf"afternotok:{rest}(?!\d)", config)), "")
     return ""
 
 
@@ -340,9 +329,7 @@ def _after_interruption(folder: str, config: SiteConfig) -> None:
 
 def _tasks_left(job_id: str, config: SiteConfig) -> tuple[Task, ...] | None:
     """Return all tasks of a job, none where it is over and forgotten; None where Slurm does not answer."""
-    for number in range(_TIMES):
-        if number:
-            clock.pause(_EVERY_S)
+    for _ in clock.tries(_TIMES, _EVERY_S):
         try:
             return _tasks(job_id, config)
         except ProcessError as error:

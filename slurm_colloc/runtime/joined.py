@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from slurm_colloc.clock import now, pause
+from slurm_colloc.clock import now, pause, tries
 from slurm_colloc.errors import CollocError, InputError, ProcessError, StoreError
-from slurm_colloc.files import PRIVATE_FILE, read_bounded, write_atomic
+from slurm_colloc.files import PRIVATE_FILE, read_own, write_atomic
 from slurm_colloc.kinds import read_as
 from slurm_colloc.process import ask, run, wait_for
 from slurm_colloc.runtime.again_record import finished_path
@@ -74,7 +74,7 @@ def read_task(folder: str) -> Task:
     Raises:
         CollocError: it is missing or not of the expected form.
     """
-    content = read_bounded(os.path.join(folder, _TASK), _LIMIT_BYTES, owners=(os.geteuid(),))
+    content = read_own(os.path.join(folder, _TASK), _LIMIT_BYTES)
     try:
         task: Task = read_as(Task, json.loads(content))
     except (ValueError, RecursionError) as error:
@@ -119,7 +119,7 @@ def read_started(folder: str) -> Started | None:
     if not os.path.lexists(path):
         return None
     try:
-        started: Started = read_as(Started, json.loads(read_bounded(path, _LIMIT_BYTES, owners=(os.geteuid(),))))
+        started: Started = read_as(Started, json.loads(read_own(path, _LIMIT_BYTES)))
     except (ValueError, RecursionError) as error:
         raise InputError(f"file '{path}' is not of the expected form: {error}") from error
     return started
@@ -158,14 +158,13 @@ def ran_its_course(folder: str) -> bool:
         return False
     argv = ("sacct", "-n", "-P", "-j", started.step.partition(".")[0], "-o", "JobIDRaw,Start,End")
     text = ""
-    for _ in range(_ASKED_TIMES):
+    for _ in tries(_ASKED_TIMES, _ASK_EVERY_S):
         # Without an accounting nothing says that the step ended of its own.
         with suppress(ProcessError):
             environ = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
             text = ask(argv, _ASK_SLURM_S, environ).decode(errors="replace")
         if all_ended(text, started):
             break
-        pause(_ASK_EVERY_S)
     return had_its_end(text, started)
 
 

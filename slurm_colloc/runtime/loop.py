@@ -19,7 +19,7 @@ from slurm_colloc.runtime.run import Run
 from slurm_colloc.runtime.signals import PASSED_ON, STOPPING, Signals
 from slurm_colloc.runtime.spec import Task
 from slurm_colloc.runtime.step import MOST_REFUSALS, Backoff
-from slurm_colloc.runtime.steps import RUN_VARIABLE, command_line, slots, task_variables
+from slurm_colloc.runtime.steps import RUN_VARIABLE, Files, command_line, slots, task_variables
 from slurm_colloc.runtime.summary import Result
 
 _TICK_S = 1.0
@@ -140,18 +140,10 @@ class Loop:
     def _begin(self, start: Start) -> None:
         run, files = self._run, self._run.files.of(start.task)
         self._record.start(start)
-        try:
-            error_at = output_at = open_output(files.output, append=self._spec.append)
-            if files.error != files.output:
-                error_at = open_output(files.error, append=self._spec.append)
-        except InputError as error:
-            self._take_end(start, Outcome.FAILED, 1, str(error), "")
+        opened = self._opened(start, files)
+        if opened is None:
             return
-        try:
-            srun_output = run.files.make_private(files)
-        except (OSError, StoreError) as error:
-            self._take_end(start, Outcome.LOST, 1, f"the pack's private files cannot be written: {error}", "")
-            return
+        output_at, error_at, srun_output = opened
         variables = self._variables(start)
         slot = self._free.popleft()
         argv = command_line(
@@ -185,6 +177,24 @@ class Loop:
         if self._gpu.under_mps and not self._queue.alone(number):
             attempt.watch = Watch()
         self._running[number] = attempt
+
+    def _opened(self, start: Start, files: Files) -> tuple[int, int, int] | None:
+        """Return where a task's output and errors begin in their files, and the file for its srun's words.
+
+        None where one of these cannot be written: that is the end of the attempt.
+        """
+        try:
+            error_at = output_at = open_output(files.output, append=self._spec.append)
+            if files.error != files.output:
+                error_at = open_output(files.error, append=self._spec.append)
+        except InputError as error:
+            self._take_end(start, Outcome.FAILED, 1, str(error), "")
+            return None
+        try:
+            return output_at, error_at, self._run.files.make_private(files)
+        except (OSError, StoreError) as error:
+            self._take_end(start, Outcome.LOST, 1, f"the pack's private files cannot be written: {error}", "")
+            return None
 
     def _variables(self, start: Start) -> dict[str, str]:
         environ = self._run.environ

@@ -45,10 +45,27 @@ class Given(NamedTuple):
     origin: str  # "argv" | "environment" | "directive"
     written: str  # "--gres=gpu:1", "SBATCH_GRES", "line 3: --gres=gpu:1"
 
+    @property
+    def word(self) -> str:
+        """Return it as one word of a command line."""
+        return f"--{self.name}" if self.value is None else f"--{self.name}={self.value}"
+
 
 def value_of(given: Mapping[str, Given], name: str) -> str:
     """Return an option's value; empty where it has none or is not given."""
     return (given[name].value or "") if name in given else ""
+
+
+def count_of(given: Mapping[str, Given], name: str) -> int:
+    """Return the number that an option gives; 0 where it is not given.
+
+    Raises:
+        UnsureError: it is no number.
+    """
+    text = value_of(given, name)
+    if name in given and not (text.isascii() and text.isdigit()):
+        raise unsure(f"--{name}='{text}' is not a number")
+    return int(text or 0)
 
 
 class CommandLine(NamedTuple):

@@ -19,6 +19,14 @@ FINAL_STATES = frozenset(
 # A job's name or folder may hold what else ends a line.
 _LINE = re.compile(r"\n(?=[A-Z][A-Za-z]*=)")
 _KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_:/]*)=")
+_SUBMITTED = re.compile(rb"^(?:Submitted batch job )?(\d+)(?:;(\S+))?(?: on cluster (\S+))?\s*$", re.MULTILINE)
+
+
+class Submitted(NamedTuple):
+    """The job that sbatch has made, and its cluster where that was named."""
+
+    job_id: str
+    cluster: str
 
 
 class Node(NamedTuple):
@@ -217,3 +225,9 @@ def parse_release(text: str) -> str:
     if match is None:
         raise InputError(f"'{text.strip()}' holds no Slurm release of the form 22.05.8")
     return match[1]
+
+
+def parse_submitted(said: bytes | bytearray) -> Submitted | None:
+    """Return the job in sbatch's answer, None where it names none; other lines are those of a site's wrapper."""
+    match = _SUBMITTED.search(said)
+    return match and Submitted(match[1].decode(), (match[2] or match[3] or b"").decode(errors="replace"))

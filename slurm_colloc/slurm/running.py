@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
-from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres
-from slurm_colloc.units import size_mib, time_span_s, whole
+from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres, printed_mib, tres_mib, tres_value
+from slurm_colloc.units import time_span_s, whole
 
 _FIELDS = (
     *("JobID", "JobArrayID", "HetJobID", "NumNodes", "NumCPUs", "tres-alloc", "tres-per-node", "TimeLeft", "TimeUsed"),
@@ -19,7 +19,6 @@ _FIELDS = (
 _FORMAT = ",".join(f"{field}:|" for field in _FIELDS)
 _HOLDER_FIELDS = ("JobID", "JobArrayID", "UserName", "tres-alloc", "tres-per-node", "TimeUsed", "Partition", "NodeList")
 _PREFIX = re.compile(r"\bgres[:/]")
-_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)([KMGTP]?)")
 
 
 class Running(NamedTuple):
@@ -115,15 +114,14 @@ def parse_running(text: str) -> tuple[Running, ...]:
 
 def _running(values: Mapping[str, str]) -> Running:
     tres = values["tres-alloc"]
-    memory = dict(item.partition("=")[::2] for item in tres.split(",")).get("mem", "")
-    mem = _mib(memory)
+    mem_mib = printed_mib(tres_value(tres, "mem"))
     return Running(
         job_id=values["JobID"],
         name=values["JobArrayID"],
         hetjob=values["HetJobID"] not in ("N/A", "0", ""),
         nodes=int(values["NumNodes"]),
         cpus=int(values["NumCPUs"]),
-        mem_mib=None if mem is None else math.floor(mem),
+        mem_mib=None if mem_mib is None else math.floor(mem_mib),
         # Where Slurm's accounting knows of no GPUs it still knows what was asked for.
         gres=parse_tres_gres(tres) or parse_gres(_PREFIX.sub("", values["tres-per-node"])),
         left_s=time_span_s(values["TimeLeft"]),
@@ -133,11 +131,6 @@ def _running(values: Mapping[str, str]) -> Running:
         qos=values["QOS"],
         node=values["NodeList"],
     )
-
-
-def _mib(text: str) -> float | None:
-    match = _SIZE.fullmatch(text)
-    return size_mib(float(match[1]), match[2]) if match else None
 
 
 def parse_steps(text: str) -> tuple[tuple[str, str], ...]:
@@ -153,8 +146,8 @@ def parse_used_mib(text: str) -> int | None:
     rows: Sequence[list[str]] = [line.split("|") for line in text.splitlines() if line]
     total = 0
     for row in rows:
-        used, tasks = (_mib(row[2]), whole(row[1])) if len(row) == 3 else (None, None)
-        if not used or tasks is None:
+        used_mib, tasks = (tres_mib(row[2]), whole(row[1])) if len(row) == 3 else (None, None)
+        if not used_mib or tasks is None:
             return None
-        total += math.ceil(used) * tasks
+        total += used_mib * tasks
     return total or None

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 from slurm_colloc.slurm.gres import parse_gres
-from slurm_colloc.slurm.parse import parse_records
+from slurm_colloc.slurm.parse import parse_config, parse_records
 from slurm_colloc.units import time_limit_min, whole
 
 ENVIRONMENT = {"TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
@@ -114,16 +114,11 @@ def parse_config_parts(text: str) -> tuple[dict[str, str], dict[str, str] | None
     """
     main, found, rest = text.partition(_CGROUP)
     cgroup = rest.partition("\n\n")[0]
-    settings = _pairs(main)
+    settings = parse_config(main)
     lacking = [key for key in _ALWAYS if key not in settings]
     if lacking:
         raise InputError(f"'{' '.join(CONFIG)}' printed no {lacking[0]}: its answer is not whole, so nothing is judged")
-    return settings, _pairs(cgroup) if found else None
-
-
-def _pairs(text: str) -> dict[str, str]:
-    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
-    return {key.strip(): value.strip() for key, _, value in pairs}
+    return settings, parse_config(cgroup) if found else None
 
 
 def parse_node_setups(text: str) -> tuple[NodeSetup, ...]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, StoreError
-from slurm_colloc.files import private_folder, read_bounded, write_atomic
+from slurm_colloc.files import private_folder, read_own, write_atomic
 from slurm_colloc.history.digest import digest
 from slurm_colloc.model import Footprint, JobRequest
 from slurm_colloc.placement.pieces import Access
@@ -44,7 +44,7 @@ def limits_of_user(config: SiteConfig, ask: Callable[[], Limits]) -> Limits | st
     # No ".json": the ingest takes those in this folder for decisions. One home may serve several clusters.
     path = os.path.join(config.decisions_folder, f"limits-{digest(config.cluster.encode())}")
     try:
-        kept = from_json(json.loads(read_bounded(path, _LIMIT_BYTES, owners=(os.geteuid(),))))
+        kept = from_json(json.loads(read_own(path, _LIMIT_BYTES)))
         if 0 <= now() - kept.at_s <= config.limits.max_age_s:
             return kept
     except (StoreError, InputError, ValueError):

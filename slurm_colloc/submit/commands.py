@@ -51,8 +51,12 @@ def read_commands(text: bytes) -> tuple[bytes, tuple[str, ...]]:
         raise InputError("the file holds no commands")
     _check_count(len(commands))
     _check_sizes(commands)
-    script = b"\n".join((b"#!/bin/sh", *directives, *commands)) + b"\n"
-    return script, tuple(line.decode(errors="surrogateescape") for line in commands)
+    return script_of(directives, commands), tuple(line.decode(errors="surrogateescape") for line in commands)
+
+
+def script_of(directives: Iterable[bytes], commands: Iterable[bytes]) -> bytes:
+    """Return the script that stands for commands: by its text their pack is told from others, a resumed one too."""
+    return b"".join(line + b"\n" for line in (b"#!/bin/sh", *directives, *commands))
 
 
 def expand(words: Sequence[str]) -> tuple[bytes, tuple[str, ...]]:
@@ -87,8 +91,7 @@ def expand(words: Sequence[str]) -> tuple[bytes, tuple[str, ...]]:
     if any("\n" in line for line in commands):
         raise InputError("a word of the command holds a newline; put it into a script")
     _check_sizes(line.encode(errors="surrogateescape") for line in commands)
-    template = shlex.join(command)
-    return f"#!/bin/sh\n{template}\n".encode(errors="surrogateescape"), tuple(commands)
+    return script_of((), [shlex.join(command).encode(errors="surrogateescape")]), tuple(commands)
 
 
 def _values(name: str, text: str) -> Iterator[str]:

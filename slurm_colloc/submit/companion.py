@@ -7,7 +7,6 @@ It lives outside the job it follows, needs no rights, and costs one core for a s
 
 import os
 import pwd
-import re
 import sys
 from collections.abc import Mapping
 
@@ -17,6 +16,7 @@ from slurm_colloc.model import JobRequest
 from slurm_colloc.process import run_itself
 from slurm_colloc.runtime.again_record import FIRST, VERSION, Record, record_folder
 from slurm_colloc.slurm.options import CommandLine
+from slurm_colloc.slurm.parse import parse_submitted
 from slurm_colloc.submit.handover import CALLED
 from slurm_colloc.submit.render import quote
 
@@ -26,7 +26,6 @@ _CHANGED_BY_SLURM = frozenset(
     | {"TMPDIR", "ZE_AFFINITY_MASK"}
 )
 _REPLACED = set("%\\")
-_JOB_ID = re.compile(rb"^(\d+)(?:;\S+)?\s*$", re.MULTILINE)
 
 
 def record_of(
@@ -59,22 +58,22 @@ def record_of(
         user=pwd.getpwuid(os.geteuid()).pw_name,
         job_name=request.name,
         signature=request.signature,
-        own=tuple(f"--{one.name}" + ("" if one.value is None else f"={one.value}") for one in command_line.own),
+        own=tuple(one.word for one in command_line.own),
         options=command_line.sbatch_argv[: command_line.ends[-1]],
         script=os.path.basename(command_line.script) if command_line.script else "sbatch",
         from_stdin=command_line.script is None,
         script_args=command_line.script_args,
         folder=os.getcwd(),
         names=tuple(environ),
-        variables={
-            name: value
-            for name, value in environ.items()
-            if name.startswith(("SLURM", "SBATCH", "SRUN_")) or name in _CHANGED_BY_SLURM
-        },
+        variables={name: value for name, value in environ.items() if _is_slurms(name)},
         account=request.account,
         qos=request.qos,
         work_folder=request.folder,
     )
+
+
+def _is_slurms(name: str) -> bool:
+    return name.startswith(("SLURM", "SBATCH", "SRUN_")) or name in _CHANGED_BY_SLURM
 
 
 def submit_companion(
@@ -97,11 +96,10 @@ def submit_companion(
     folder = record_folder(record.cluster, record.name)
     argv = _argv(sbatch, record, when, folder, config)
     done = run_itself(argv, config.timeouts.ask_slurm_s, environ, _script(folder), CALLED)
-    found = _JOB_ID.search(done.stdout)
-    if done.status or not found:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"status {done.status}, and no words"]
-        raise ProcessError(f"its companion job was refused: {said[-1]}")
-    return found[1].decode()
+    submitted = parse_submitted(done.stdout)
+    if done.status or not submitted:
+        raise ProcessError(f"its companion job was refused (status {done.status}): {done.last_words}")
+    return submitted.job_id
 
 
 def _argv(sbatch: str, record: Record, when: str, folder: str, config: SiteConfig) -> list[str]:

@@ -15,10 +15,10 @@ from slurm_colloc.placement.terms import asked_limit_min
 from slurm_colloc.runtime.spec import parse_array
 from slurm_colloc.slurm.options import Given, value_of
 from slurm_colloc.submit.plan import Plan
+from slurm_colloc.submit.reasons import reason_of_counting
 from slurm_colloc.submit.render import BLOCK_BEGINS
 
 CANARY, PROBE = "canary", "probe"
-_COUNTS_TASKS = re.compile(rb"\bSLURM_ARRAY_TASK_(?:COUNT|MIN|MAX|STEP)\b")
 _ARRAY_ID = re.compile(rb"\bSLURM_ARRAY_JOB_ID\b")
 _REQUEUES = re.compile(rb"\bscontrol\s+(?:(?!\S*\bscontrol\b)\S+\s+)*?requeue")
 _AGAINST = {
@@ -102,33 +102,27 @@ def _words(span: Sequence[int]) -> Iterator[str]:
         yield f"{span[0]}-{span[-1]}" + (f":{step}" if step > 1 else "")
 
 
-def reason_against(
-    kind: str, plan: Plan, given: Mapping[str, Given], packs: bool, config: SiteConfig, *, unasked: bool
-) -> str:
+def reason_against(kind: str, plan: Plan, config: SiteConfig, *, unasked: bool) -> str:
     """Return why nothing is measured first, empty where it can be.
 
     Args:
         kind: CANARY or PROBE.
         plan: the submission as it would be without.
-        given: the options in force.
-        packs: a pack is asked for.
         config: the site.
         unasked: the site wants it, not the user.
     """
-    return next(_reasons(kind, plan, given, packs, config, unasked), "")
+    return next(_reasons(kind, plan, config, unasked), "")
 
 
-def _reasons(
-    kind: str, plan: Plan, given: Mapping[str, Given], packs: bool, config: SiteConfig, unasked: bool
-) -> Iterator[str]:
-    [part, *others] = plan.parts
+def _reasons(kind: str, plan: Plan, config: SiteConfig, unasked: bool) -> Iterator[str]:
+    given, [part, *others] = plan.given, plan.parts
     if plan.switched_off or config.policy == "shadow":
         yield plan.switched_off or "shadow mode"
     if others:
         yield "it is a heterogeneous job"
     if "wrap" in given:
         yield "it is a command of --wrap"
-    if packs or plan.packed:
+    if plan.wants_pack or plan.packed:
         yield "it is to be a pack, whose tasks need a footprint before: run one task alone"
     if not config.recovery.companion:
         yield "the site wants no companion jobs"
@@ -140,9 +134,9 @@ def _reasons(
     if plan.body is None or BLOCK_BEGINS.encode() not in plan.body:
         yield "no sampler can be put into its script"
     yield from _of_dependency(value_of(given, "dependency"))
-    yield from _of_array(kind, plan, given, config, unasked)
+    yield from _of_array(kind, plan, config, unasked)
     if kind == PROBE:
-        yield from _of_probe(plan, given, config)
+        yield from _of_probe(plan, config)
     if unasked and ("dependency" in given or "parsable" in given):
         yield "jobs that go by its id may be about to follow"
 
@@ -154,7 +148,8 @@ def _of_dependency(value: str) -> Iterator[str]:
         yield "its dependency is one of task by task, or makes it part of another job"
 
 
-def _of_array(kind: str, plan: Plan, given: Mapping[str, Given], config: SiteConfig, unasked: bool) -> Iterator[str]:
+def _of_array(kind: str, plan: Plan, config: SiteConfig, unasked: bool) -> Iterator[str]:
+    given = plan.given
     if kind == CANARY and config.sharing.canary == "off":
         yield "the site wants no canaries (sharing.canary)"
     if kind == CANARY and "array" not in given:
@@ -170,13 +165,14 @@ def _of_array(kind: str, plan: Plan, given: Mapping[str, Given], config: SiteCon
         yield "the array has one task only"
     if len(ranges(tasks[1:])) > _LONGEST_ARRAY:
         yield "without its first task the array is too long to be named"
-    if _COUNTS_TASKS.search(plan.script):
-        yield "its tasks count each other (SLURM_ARRAY_TASK_COUNT, _MIN, _MAX or _STEP)"
+    if why := reason_of_counting(plan.script):
+        yield why
     if unasked and _ARRAY_ID.search(plan.script):
         yield "its tasks go by their array's id (SLURM_ARRAY_JOB_ID)"
 
 
-def _of_probe(plan: Plan, given: Mapping[str, Given], config: SiteConfig) -> Iterator[str]:
+def _of_probe(plan: Plan, config: SiteConfig) -> Iterator[str]:
+    given = plan.given
     if not config.probe.partition:
         yield "site.toml names no partition for probes (probe.partition)"
     if not all(_partitions(given, config)):

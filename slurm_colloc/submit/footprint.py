@@ -7,8 +7,8 @@ from functools import partial
 
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig, user_data_folder
-from slurm_colloc.errors import DeadlineError, InputError
-from slurm_colloc.estimate.ladder import contradiction, estimate, estimate_at_site
+from slurm_colloc.errors import DeadlineError
+from slurm_colloc.estimate.ladder import believed, estimate
 from slurm_colloc.estimate.question import MARKS, Question, question
 from slurm_colloc.history.lookup import Known, look_up
 from slurm_colloc.model import GPU_OOM, Evidence, Footprint, JobRequest
@@ -56,7 +56,8 @@ def footprint_of(
     asked = question(request.signature, request.numbers, known, hint)
     asked = asked._replace(names_gpu_type=named, trusts_prior=config.sharing.trust_prior)
     asked = _bounded(asked, request, text, environ)
-    return _answer(_traced(asked, known) if traced else asked, known, config)
+    footprint, doubt = believed(_traced(asked, known) if traced else asked, config.paths.state)
+    return footprint, (*known.notes, *filter(None, [doubt]))
 
 
 def _too_little(request: JobRequest, config: SiteConfig) -> list[Evidence]:
@@ -69,21 +70,6 @@ def _too_little(request: JobRequest, config: SiteConfig) -> list[Evidence]:
         known = within(config.timeouts.decide_s / 4, "reading the history", step)
         return [run for run in known.evidence if run.state == GPU_OOM]
     return []
-
-
-def _answer(asked: Question, known: Known, config: SiteConfig) -> tuple[Footprint, tuple[str, ...]]:
-    notes = known.notes
-    try:
-        footprint = estimate_at_site(asked, config.paths.state)
-    except InputError as error:
-        if asked.hint is not None or not asked.corrected:
-            raise
-        # What stands in a file must not be in the way of every submission.
-        asked = asked._replace(corrected="")
-        footprint = estimate_at_site(asked, config.paths.state)
-        notes = (*notes, f"correction ignored: {error}")
-    doubt = contradiction(asked, footprint)
-    return footprint, (*notes, doubt) if doubt else notes
 
 
 def _traced(asked: Question, known: Known) -> Question:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import ProcessError
 from slurm_colloc.process import Running, read_all, spawn
+from slurm_colloc.slurm.parse import parse_submitted
 
-_SUBMITTED = re.compile(rb"^(?:Submitted batch job )?(\d+)(?:;(\S+))?(?: on cluster (\S+))?\s*$", re.MULTILINE)
 # What slurmctld says when it has judged the request and made no job. Time-outs and broken connections are not here:
 # after those nobody knows whether a job exists. Only as sbatch's last word on the submission: the same words may stand
 # in what --wait says of a job that exists.
@@ -160,14 +160,14 @@ class _Relay:
             write_all(STDOUT, content)
             return
         whole, newline, begun = (self._seen + content).rpartition(b"\n")
-        match = _SUBMITTED.search(whole) if newline else None
+        submitted = parse_submitted(whole) if newline else None
         self._seen = begun
-        if match:
-            self.job_id, self.cluster = match[1].decode(), (match[2] or match[3] or b"").decode(errors="replace")
+        if submitted:
+            self.job_id, self.cluster = submitted
             write_all(STDERR, bytes(self.held))
             self.held.clear()
         write_all(STDOUT, content)
-        if match:
+        if submitted:
             self._submitted(self.job_id, self.cluster)
 
     def _from_stderr(self, content: bytes) -> None:

@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from slurm_colloc.config import Pool, SiteConfig
-from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.estimate.ladder import estimate_at_site
+from slurm_colloc.estimate.ladder import believed
 from slurm_colloc.estimate.question import question_of
-from slurm_colloc.files import read_own
 from slurm_colloc.history.lookup import look_up
-from slurm_colloc.history.records import parse_decision
+from slurm_colloc.history.records import own_decision
 from slurm_colloc.model import JOINED_SUFFIX, Decision, Evidence, Footprint, JobRequest, Load, Quantiles, SharingMode
 from slurm_colloc.placement.join import (
     Node,
@@ -28,14 +26,14 @@ from slurm_colloc.placement.join import (
     reason_of_time,
     step_limit_s,
 )
-from slurm_colloc.slurm.options import Given
+from slurm_colloc.slurm.options import Given, count_of, value_of
 from slurm_colloc.slurm.running import Running
+from slurm_colloc.submit.reasons import without_comments
 from slurm_colloc.units import demand_mib, in_words
 
 STEP_NAME = "join-"
 _MODE = "join"
 _MOST_LOOKED_AT = 8
-_DECISION_LIMIT_BYTES = 256 * 1024
 # What a step of another job can honour as sbatch would. Any other option, a new one too, is submitted as usual.
 _HONOURED = frozenset(
     {"account", "chdir", "comment", "cpus-per-gpu", "cpus-per-task", "error", "export", "gpus", "gpus-per-node"}
@@ -44,7 +42,6 @@ _HONOURED = frozenset(
 )
 _ONE = {"nodes": ("1", "1-1"), "ntasks": ("1",), "ntasks-per-node": ("1",), "export": ("ALL",)}
 _ACTS_ON_JOB = re.compile(rb"\b(?:scontrol|scancel|srun|sbcast|mpirun|mpiexec)\b")
-_COMMENT = re.compile(rb"^[ \t]*#[^\n]*", re.MULTILINE)
 
 
 class Slurm(Protocol):
@@ -96,7 +93,7 @@ def reason_against_guest(given: Mapping[str, Given], request: JobRequest, text: 
             return f"'{option.written}': a joined job is one task with csub's own environment"
     if request.array or request.components or request.gpu_count != 1 or len(request.gres) != 1:
         return "it does not ask for just one GPU"
-    if found := _ACTS_ON_JOB.search(_COMMENT.sub(b"", text)):
+    if found := _ACTS_ON_JOB.search(without_comments(text)):
         return f"its script calls {found[0].decode()}, which would act on the other job"
     return ""
 
@@ -105,22 +102,16 @@ def guest_of(given: Mapping[str, Given], request: JobRequest, footprint: Footpri
     """Return what the job needs.
 
     Raises:
-        InputError: a number that is none.
+        UnsureError: a number that is none.
+        InputError: a size that is none.
     """
-    cpus = _number(given, "cpus-per-task") or _number(given, "cpus-per-gpu") or 1
+    cpus = count_of(given, "cpus-per-task") or count_of(given, "cpus-per-gpu") or 1
     size = next((name for name in ("mem", "mem-per-gpu", "mem-per-cpu") if name in given), "")
     mem = None
     if size:
-        value = given[size].value or ""
+        value = value_of(given, size)
         mem = demand_mib(f"{value}M" if value.isdigit() else value) * (cpus if size == "mem-per-cpu" else 1)
     return Guest(given, request, footprint, cpus, mem)
-
-
-def _number(given: Mapping[str, Given], name: str) -> int:
-    text = (given[name].value or "") if name in given else "0"
-    if not (text.isascii() and text.isdigit()):
-        raise InputError(f"--{name}='{text}' is not a number")
-    return int(text)
 
 
 def choose_host(
@@ -191,7 +182,7 @@ def _host(job: Running, guest: Guest, config: SiteConfig, slurm: Slurm) -> Host 
     if isinstance(found, str):
         return found
     pool, unit = found
-    decision = decision_of(config.decisions_folder, job)
+    decision = own_decision(config.decisions_folder, job.job_id)
     if decision is None:
         return "csub has no record of it, so what it needs is not known"
     if decision.is_pack:
@@ -244,29 +235,12 @@ def _unit(job: Running, config: SiteConfig) -> tuple[Pool, Unit] | str:
     return min(units, key=lambda one: one[1].memory_mib)
 
 
-def decision_of(folder: str, job: Running) -> Decision | None:
-    """Return what csub decided when it submitted a job; None where nothing is recorded."""
-    try:
-        names = [name for name in os.listdir(folder) if name.endswith(f"-{job.job_id}.json")]
-    except OSError:
-        return None
-    found = []
-    for name in sorted(names):
-        try:
-            found.append(parse_decision(read_own(os.path.join(folder, name), _DECISION_LIMIT_BYTES)))
-        except (StoreError, InputError):
-            continue
-    # Who joined before left a decision for the host too; what the host needs stands in its own.
-    own = [one for one in found if not one.notes_a_guest]
-    return own[-1] if own else None
-
-
 def _footprint_of_host(job: Running, decision: Decision, config: SiteConfig, slurm: Slurm) -> tuple[Footprint, str]:
     """Return what the host needs: by its history or what was said of it, and no less than was measured of it so far."""
     known = look_up(config, decision.signature, slurm.job_states)
     own = next((run for run in known.evidence if run.job_id == job.job_id), None)
     question = question_of(decision, known)._replace(runs=[run for run in known.evidence if run is not own])
-    footprint = estimate_at_site(question, config.paths.state)
+    footprint, _ = believed(question, config.paths.state)
     said = _said(decision)
     if footprint.gpu_mem_peak_mib is None or decision.rung == "hint":
         footprint = footprint._replace(gpu_mem_peak_mib=said[0] or footprint.gpu_mem_peak_mib)

@@ -10,7 +10,7 @@ from functools import partial
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, StoreError
-from slurm_colloc.files import private_folder, read_bounded, write_atomic
+from slurm_colloc.files import private_folder, read_bounded, read_own, write_atomic
 from slurm_colloc.history.digest import digest
 from slurm_colloc.placement.waits import MOST_AGE_S, Outlook, Waits, from_json, waits_path
 from slurm_colloc.slurm import free as known
@@ -50,7 +50,7 @@ def _free(config: SiteConfig, ask: Callable[[], Free]) -> Free | str:
     # No ".json": the ingest takes those in this folder for decisions. One home may serve several clusters.
     path = os.path.join(config.decisions_folder, f"free-{digest(config.cluster.encode())}")
     try:
-        kept = json.loads(read_bounded(path, _LIMIT_BYTES, owners=(os.geteuid(),)))
+        kept = json.loads(read_own(path, _LIMIT_BYTES))
         found = known.from_json(kept)
         if 0 <= now() - found.at_s <= _KEPT_S:
             return str(kept["failed"]) if kept.get("failed") else found

@@ -7,7 +7,7 @@ commands have no other form, so those that cannot share run one at a time.
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, UnsureError
@@ -16,7 +16,7 @@ from slurm_colloc.model import JobRequest, Placement, SharingMode
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.runtime.spec import MARK, VERSION, Loader, Spec, to_json
 from slurm_colloc.slurm.directives import Script, effective_components, read_script, without_options
-from slurm_colloc.slurm.options import SBATCH_OPTIONS, CommandLine, Given, Option, read_environment, without
+from slurm_colloc.slurm.options import SBATCH_OPTIONS, CommandLine, Given, Option, read_environment, value_of, without
 from slurm_colloc.submit.commands import plain_name
 from slurm_colloc.submit.footprint import footprint_of
 from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, option_table, own_option
@@ -144,7 +144,7 @@ def plan_missing(
         CollocError: it cannot be submitted, or is not understood with certainty.
     """
     asked, notes = _read(command_line, environ, text, spec.name, spec.script_args, config, slurm)
-    numbers, _, most = ((asked.given["array"].value or "") if "array" in asked.given else "").partition("%")
+    numbers, _, most = value_of(asked.given, "array").partition("%")
     if "wrap" in asked.given or numbers != spec.array or "SBATCH_ARRAY_INX" in asked.environ:
         raise InputError(f"the tasks are those of job {resumes}; leave --array, SBATCH_ARRAY_INX and --wrap out")
     asked = asked._replace(commands=spec.commands, argv=tuple(argv), only=spec.only, resumes=resumes)
@@ -213,37 +213,12 @@ def _shadow(asked: Asked, shape: Shape) -> Plan:
 def _plan(asked: Asked, shape: Shape, wish: Wish, config: SiteConfig) -> Plan:
     given, line, request = asked.given, asked.command_line, asked.request
     table = option_table(config.slurm_release, config)
-    gres = request.gres[0]
-    placement = Placement(
-        mode=SharingMode.MPS,
-        gres=gres,
-        memory_mib=shape.packing.load.memory_mib or None,
-        headroom_mib=config.sharing.headroom_mib,
-        partition="",
-        cpu_option="" if shape.cores.asked is None else f"cpus-per-task={shape.cores.asked}",
-        mem=shape.mem,
-        time_limit_min=shape.time_min,
-        reasons=shape.reasons,
-        rejected=(),
-    )
-    if shape.at_once == 1:
-        placement = placement._replace(mode=SharingMode.EXCLUSIVE)
+    placement = _placement(request, shape, config)
     spec = _spec(asked, shape, wish)
     names = ({"array"} if "array" in given else set()) | (sized_otherwise(given) if shape.mem else set())
     text = without_options(asked.text, table, config.slurm_release, names) if names else asked.text
     body = _script(asked, text, spec, placement, table, config)
-    own = _own_output(given, _OWN_OUTPUT)
-    options = [
-        *without(line.sbatch_argv[: line.ends[-1]], table, names),
-        *([] if shape.jobs == 1 else [f"--array=0-{shape.jobs - 1}"]),
-        "--ntasks=1",
-        *([f"--{placement.cpu_option}"] if placement.cpu_option else []),
-        *([f"--mem={shape.mem}"] if shape.mem else []),
-        *([f"--time={shape.time_min}"] if shape.time_min is not None else []),
-        f"--output={own}",
-        *([f"--error={own}"] if "error" in given else []),
-        *(["--input=/dev/null"] if "input" in given else []),
-    ]
+    options = [*without(line.sbatch_argv[: line.ends[-1]], table, names), *_options(given, shape, placement)]
     rest = line.sbatch_argv[line.ends[-1] :]
     if not asked.is_array:
         rest = (plain_name(request.name.replace("/", "_")), *request.script_args)
@@ -261,9 +236,43 @@ def _plan(asked: Asked, shape: Shape, wish: Wish, config: SiteConfig) -> Plan:
     return Plan((part,), (*options, *rest), script_at, asked.text, body, (), "", packed)
 
 
+def _placement(request: JobRequest, shape: Shape, config: SiteConfig) -> Placement:
+    return Placement(
+        mode=SharingMode.EXCLUSIVE if shape.at_once == 1 else SharingMode.MPS,
+        gres=request.gres[0],
+        memory_mib=shape.packing.load.memory_mib or None,
+        headroom_mib=config.sharing.headroom_mib,
+        partition="",
+        cpu_option="" if shape.cores.asked is None else f"cpus-per-task={shape.cores.asked}",
+        mem=shape.mem,
+        time_limit_min=shape.time_min,
+        reasons=shape.reasons,
+        rejected=(),
+    )
+
+
+def _options(given: Mapping[str, Given], shape: Shape, placement: Placement) -> Iterator[str]:
+    """Yield sbatch's options of the pack beyond the user's, over which they win."""
+    if shape.jobs > 1:
+        yield f"--array=0-{shape.jobs - 1}"
+    yield "--ntasks=1"
+    if placement.cpu_option:
+        yield f"--{placement.cpu_option}"
+    if shape.mem:
+        yield f"--mem={shape.mem}"
+    if shape.time_min is not None:
+        yield f"--time={shape.time_min}"
+    output = _own_output(given, _OWN_OUTPUT)
+    yield f"--output={output}"
+    if "error" in given:
+        yield f"--error={output}"
+    if "input" in given:
+        yield "--input=/dev/null"
+
+
 def _own_output(given: Mapping[str, Given], name: str) -> str:
     """Return where the pack, or its loader, writes: beside its tasks' output where that is a folder of one name."""
-    folder = os.path.dirname((given["output"].value or "") if "output" in given else "")
+    folder = os.path.dirname(value_of(given, "output"))
     plain = folder and not folder.startswith("/dev") and not set("%\\") & set(folder)
     return os.path.join(folder, name) if plain else name
 
@@ -277,14 +286,10 @@ def _loader(wish: Wish, shape: Shape, given: Mapping[str, Given]) -> Loader | No
 
 def _spec(asked: Asked, shape: Shape, wish: Wish) -> Spec:
     given, request = asked.given, asked.request
-
-    def pattern(name: str, otherwise: str) -> str:
-        return (given[name].value or otherwise) if name in given else otherwise
-
     return Spec(
         version=VERSION,
         name=request.name,
-        array="" if asked.commands else (given["array"].value or "").partition("%")[0],
+        array="" if asked.commands else value_of(given, "array").partition("%")[0],
         commands=asked.commands,
         only=asked.only,
         jobs=shape.jobs,
@@ -295,10 +300,10 @@ def _spec(asked: Asked, shape: Shape, wish: Wish) -> Spec:
         room=shape.packing.room,
         cpus_per_task=shape.cores.per_task,
         time_limit_min=shape.limit_min,
-        output=pattern("output", _OUTPUT),
-        error=pattern("error", ""),
-        input=pattern("input", ""),
-        append=pattern("open-mode", "").startswith("a"),
+        output=value_of(given, "output") or _OUTPUT,
+        error=value_of(given, "error"),
+        input=value_of(given, "input"),
+        append=value_of(given, "open-mode").startswith("a"),
         retries=retries_of(wish, given),
         argv=asked.argv,
         loader=_loader(wish, shape, given),

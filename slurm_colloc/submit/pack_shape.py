@@ -17,9 +17,9 @@ from slurm_colloc.placement.packing import Packing, expected_slowdown, pack
 from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
 from slurm_colloc.runtime.spec import parse_array
 from slurm_colloc.slurm.directives import Script, without_options
-from slurm_colloc.slurm.options import CommandLine, Given
+from slurm_colloc.slurm.options import CommandLine, Given, value_of
 from slurm_colloc.submit.own_options import option_table
-from slurm_colloc.submit.pack_time import jobs_in_time, longest_job_min, time_of, within_limits
+from slurm_colloc.submit.pack_time import Time, jobs_in_time, longest_job_min, time_of, within_limits
 from slurm_colloc.submit.plan import Slurm
 from slurm_colloc.submit.reasons import reasons_against_pack
 from slurm_colloc.units import counted
@@ -100,9 +100,9 @@ def shape_of_array(asked: Asked, wish: Wish, config: SiteConfig, slurm: Slurm) -
         return "it is no array (--array)"
     if "SBATCH_ARRAY_INX" in asked.environ:
         return "SBATCH_ARRAY_INX is set, which would make an array of the pack"
-    numbers, percent, most = (given["array"].value or "").partition("%")
+    numbers, percent, most = value_of(given, "array").partition("%")
     if percent and not (most.isascii() and most.isdigit() and len(most) < 10):
-        return f"--array='{given['array'].value}' is not understood"
+        return f"--array='{value_of(given, 'array')}' is not understood"
     tasks = len(parse_array(numbers))
     if tasks < 2:
         return "the array has one task"
@@ -112,33 +112,18 @@ def shape_of_array(asked: Asked, wish: Wish, config: SiteConfig, slurm: Slurm) -
 def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig, slurm: Slurm) -> Shape | str:
     """Return how the tasks are packed, or why they are not; ``most`` of them may run at a time, 0: any number."""
     request, given = asked.request, asked.given
-    against = [asked.switched_off, "" if config.sharing.pack else "the site runs no packs (sharing.pack)"]
-    against += reasons_against_pack(given, request, asked.text, config, len(asked.commands) > 0)
-    if config.policy == "shadow" and not asked.is_array:
-        against.append("the site's policy is shadow")
-    if why := next(filter(None, against), ""):
-        return why
-    packing = (
-        _beside_loader(asked, wish, config) if wish.loader else _least(request, asked.footprint, wish.at_once, config)
-    )
+    packing = _reason_against(asked, config) or _packing(asked, wish, config)
     if isinstance(packing, str):
         return packing
     jobs = min(wish.jobs or 1, tasks, most or tasks)
-    at_once = min(packing.at_once, -(-tasks // jobs))
-    if most:
-        at_once = min(at_once, most // jobs)
+    at_once = min(packing.at_once, -(-tasks // jobs), most // jobs if most else packing.at_once)
     if at_once < 2 and tasks > 1 and asked.is_array:
         return f"the array runs one task at a time (%{most})" if most == 1 else "no two of its tasks fit on its GPU"
-    reasons = list(packing.reasons)
-    if at_once < packing.at_once:
-        packing = packing._replace(slowdown=expected_slowdown(at_once, packing.load.sm_active_pct))
-        reasons = [f"{packing.at_once} would fit", f"each takes about {packing.slowdown:.2f}x as long as alone"]
+    packing = _of_fewer(packing, at_once)
     time = time_of(request, asked.footprint.run_time_s, tasks, jobs, at_once, most, packing.time_factor, config)
     if isinstance(time, str):
         return time
-    if wish.loader and time.time_min is not None:
-        longest_min = longest_job_min(request, config) or math.inf
-        time = time._replace(time_min=math.floor(min(time.time_min + math.ceil(wish.loader_wait_s / 60), longest_min)))
+    time = _with_loader(time, wish, request, config)
     jobs, at_once = time.jobs, time.at_once
     if jobs > 1 and re.search(rb"\bsrun\b", asked.text):
         return "an srun inside its tasks would get the array numbers of the pack's jobs"
@@ -146,28 +131,63 @@ def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig
     try:
         mem = _mem(given, request, cores, at_once + wish.beside, config)
         if mem:  # it has to stand alone
-            without_options(
-                asked.text, option_table(config.slurm_release, config), config.slurm_release, sized_otherwise(given)
-            )
+            table = option_table(config.slurm_release, config)
+            without_options(asked.text, table, config.slurm_release, sized_otherwise(given))
     except UnsureError as error:
         return str(error)
     spare_min = time.spare_min if retries_of(wish, given) else 0
-    wanted = {"gres/gpu": 1, "cpu": cores.asked or 1} | ({f"gres/gpu:{_kind(request)}": 1} if _kind(request) else {})
-    allowed = within_limits(request, wanted, time.time_min, spare_min, config, slurm)
+    allowed = within_limits(request, _tres(request, cores), time.time_min, spare_min, config, slurm)
     if isinstance(allowed, str):
         return allowed
     time_min, cut = allowed
-    room = packing.room._replace(tasks=at_once)
-    packing = packing._replace(at_once=at_once, room=room)
-    reasons = [f"{PACK_OF}{at_once} at a time: {_where(tasks, jobs, request, config)}", *reasons]
+    reasons = [f"{PACK_OF}{at_once} at a time: {_where(tasks, jobs, request, config)}", *packing.reasons]
     reasons += [_shared_mem(request, at_once, config), time.said]
     if time_min is not None:
         reasons.append(f"time limit {time_min} min{cut and f', none of it for tasks that are run again: {cut}'}")
-    reasons = list(filter(None, reasons))
-    return Shape(tasks, jobs, at_once, packing, cores, mem, time_min, time.limit_min, tuple(reasons))
+    packing = packing._replace(at_once=at_once, room=packing.room._replace(tasks=at_once))
+    return Shape(tasks, jobs, at_once, packing, cores, mem, time_min, time.limit_min, tuple(filter(None, reasons)))
+
+
+def _reason_against(asked: Asked, config: SiteConfig) -> str:
+    """Return why the tasks may not be packed, whatever they need; empty where they may."""
+    against = [asked.switched_off, "" if config.sharing.pack else "the site runs no packs (sharing.pack)"]
+    against += reasons_against_pack(asked.given, asked.request, asked.text, config, len(asked.commands) > 0)
+    if config.policy == "shadow" and not asked.is_array:
+        against.append("the site's policy is shadow")
+    return next(filter(None, against), "")
+
+
+def _packing(asked: Asked, wish: Wish, config: SiteConfig) -> Packing | str:
+    if wish.loader:
+        return _beside_loader(asked, wish, config)
+    return _least(asked.request, asked.footprint, wish.at_once, config)
+
+
+def _of_fewer(packing: Packing, at_once: int) -> Packing:
+    """Return the packing with so many tasks at a time, where more would fit."""
+    if at_once == packing.at_once:
+        return packing
+    slowdown = expected_slowdown(at_once, packing.load.sm_active_pct)
+    reasons = (f"{packing.at_once} would fit", f"each takes about {slowdown:.2f}x as long as alone")
+    return packing._replace(slowdown=slowdown, reasons=reasons)
+
+
+def _with_loader(time: Time, wish: Wish, request: JobRequest, config: SiteConfig) -> Time:
+    """Return the time with as much as the loader may take until it serves."""
+    if not wish.loader or time.time_min is None:
+        return time
+    longest_min = longest_job_min(request, config) or math.inf
+    return time._replace(time_min=math.floor(min(time.time_min + math.ceil(wish.loader_wait_s / 60), longest_min)))
+
+
+def _tres(request: JobRequest, cores: Cores) -> dict[str, int]:
+    """Return what a job of the pack asks for, by which limits may bound it."""
+    kind = _kind(request)
+    return {"gres/gpu": 1, "cpu": cores.asked or 1} | ({f"gres/gpu:{kind}": 1} if kind else {})
 
 
 def retries_of(wish: Wish, given: Mapping[str, Given]) -> int:
+    """Return how often a task is run again: as wished, else not where the user wants no job requeued."""
     return wish.retries if wish.retries is not None else (0 if "no-requeue" in given else _RETRIES)
 
 
@@ -285,7 +305,7 @@ def _cores(given: Mapping[str, Given], request: JobRequest, at_once: int, wish: 
         return dealt(per_gpu, None)
     own = 1
     if "cpus-per-task" in given:
-        text = given["cpus-per-task"].value or ""
+        text = value_of(given, "cpus-per-task")
         if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
             raise UnsureError(f"'{given['cpus-per-task'].written}' is not a number")
         own = max(1, int(text))
@@ -305,7 +325,7 @@ def _mem(given: Mapping[str, Given], request: JobRequest, cores: Cores, at_once:
     if not names:
         return ""
     [name] = names  # more than one is a reason against any pack
-    match = _MEM.fullmatch(given[name].value or "")
+    match = _MEM.fullmatch(value_of(given, name))
     if match is None:
         raise UnsureError(f"'{given[name].written}' is not understood")
     if name == "mem":

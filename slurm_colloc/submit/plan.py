@@ -12,7 +12,7 @@ from slurm_colloc.placement.choose import as_asked, place
 from slurm_colloc.slurm.directives import Script, read_script
 from slurm_colloc.slurm.free import Free
 from slurm_colloc.slurm.limits import Limits
-from slurm_colloc.slurm.options import CommandLine
+from slurm_colloc.slurm.options import CommandLine, Given
 from slurm_colloc.submit.access import access_of
 from slurm_colloc.submit.footprint import footprint_of
 from slurm_colloc.submit.outlook import outlook
@@ -70,8 +70,8 @@ class Plan(NamedTuple):
     is "auto" or a job's id where the job is to begin inside a running one if it can; ``trace`` says that its
     program is to be run without a GPU first. ``first`` is "canary" or "probe" where it is to be measured before it is
     sized, "off" where it is not to be; empty where nobody says. ``was_pack`` says that it is submitted as the array it
-    is, and would have been a pack were the policy not shadow.
-    ``wish`` is what the site's policy is told of --colloc.
+    is, and would have been a pack were the policy not shadow. ``wish`` is what the site's policy is told of --colloc.
+    ``given`` are the options in force of the first component, ``wants_pack`` says that its tasks were to be packed.
     """
 
     parts: tuple[Part, ...]
@@ -87,6 +87,8 @@ class Plan(NamedTuple):
     first: str = ""
     was_pack: bool = False
     wish: str = "auto"
+    given: Mapping[str, Given] = {}
+    wants_pack: bool = False
 
     @property
     def text(self) -> str:
@@ -160,7 +162,9 @@ def make_plan(
     if packs:
         found = _packed(case, parts, switched_off)
         if isinstance(found, Plan):
-            return found._replace(notes=(*notes, *found.notes), wish=_told(wishes))
+            return found._replace(
+                notes=(*notes, *found.notes), wish=_told(wishes), given=components[0], wants_pack=True
+            )
         notes.append(f"not packed: {found}")
     body = None
     if len(parts) == 1:
@@ -171,7 +175,7 @@ def make_plan(
     join, first = _join(command_line, script), _first(command_line, script)
     trace = _is_traced(command_line, script, len(components) - 1)
     plan = Plan(tuple(parts), argv, script_at, text, body, tuple(notes), switched_off)
-    return plan._replace(join=join, trace=trace, first=first, wish=_told(wishes))
+    return plan._replace(join=join, trace=trace, first=first, wish=_told(wishes), given=components[0], wants_pack=packs)
 
 
 def _part(
@@ -257,8 +261,7 @@ def _packed(case: _Case, parts: Sequence[Part], switched_off: str) -> Plan | str
     from slurm_colloc.submit.pack import plan_array  # of no use to any other submission
     from slurm_colloc.submit.pack_shape import Asked
 
-    own = tuple(f"--{one.name}={one.value}" if one.value is not None else f"--{one.name}" for one in command_line.own)
-    argv = (*own, *command_line.sbatch_argv)
+    argv = (*(one.word for one in command_line.own), *command_line.sbatch_argv)
     [part] = parts
     asked = Asked(
         command_line, environ, components[0], script, text, part.request, part.footprint, switched_off, (), argv

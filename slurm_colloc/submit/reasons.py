@@ -31,6 +31,7 @@ _ONE_GPU = {
 }
 # What tasks that are one job to Slurm would do to each other.
 _COMMENT = re.compile(rb"^[ \t]*#[^\n]*", re.MULTILINE)
+_COUNTS_TASKS = re.compile(rb"\bSLURM_ARRAY_TASK_(?:COUNT|MIN|MAX|STEP)\b")
 _JOB_ID = re.compile(rb"\bSLURM_JOB_?ID\b")
 _SAID = re.compile(rb"^\s*(?:echo|printf)\b[^>|`(]*$")
 _ACTS_ON_JOB = re.compile(
@@ -97,19 +98,31 @@ def reason_to_keep_text(text: bytes, interpreter: str) -> str:
     found = _SELF.search(_NAME_OF_SELF.sub(b"", text))
     if found:
         return f"the script reads itself ({found[1].decode()})"
-    if (b"Command" in text and b"scontrol" in text) or _COMMAND_BY_SQUEUE.search(text):
+    if _asks_for_its_path(text):
         return "the script asks Slurm for its own path"
     return ""
 
 
+def _asks_for_its_path(text: bytes) -> bool:
+    return (b"Command" in text and b"scontrol" in text) or _COMMAND_BY_SQUEUE.search(text) is not None
+
+
+def without_comments(text: bytes) -> bytes:
+    """Return a script without its lines of comments."""
+    return _COMMENT.sub(b"", text)
+
+
+def reason_of_counting(text: bytes) -> str:
+    """Return why some tasks of an array cannot be an array of their own; empty where they may."""
+    counts = _COUNTS_TASKS.search(text)
+    return "its tasks count each other (SLURM_ARRAY_TASK_COUNT, _MIN, _MAX or _STEP)" if counts else ""
+
+
 def reason_against_history(text: bytes) -> str:
     """Return why earlier runs of the same text say nothing of the next one; empty when they may."""
-    found = _LAUNCHER.search(text)
-    return (
-        f"the scripts of {found[1].decode()} are the same whatever they run, so earlier runs say nothing"
-        if found
-        else ""
-    )
+    if found := _LAUNCHER.search(text):
+        return f"the scripts of {found[1].decode()} are the same whatever they run, so earlier runs say nothing"
+    return ""
 
 
 def step_gpus(text: bytes) -> tuple[tuple[str, bool], ...]:
@@ -177,8 +190,7 @@ def _reasons_against_pack(
         yield "it sizes its cores twice"
     if "aftercorr" in value_of(given, "dependency"):
         yield "each task waits for another job's of the same number (--dependency=aftercorr)"
-    bare = _COMMENT.sub(b"", text)
-    yield from _reasons_of_text(bare, text, commands)
+    yield from _reasons_of_text(without_comments(text), text, commands)
 
 
 def _reasons_of_text(bare: bytes, text: bytes, commands: bool) -> Iterator[str]:
@@ -191,7 +203,7 @@ def _reasons_of_text(bare: bytes, text: bytes, commands: bool) -> Iterator[str]:
         yield f"it acts on its job ({b' '.join(act[0].split()).decode(errors='replace')}), which is the whole pack's"
     if commands:
         return
-    if (b"Command" in text and b"scontrol" in text) or _COMMAND_BY_SQUEUE.search(text):
+    if _asks_for_its_path(text):
         yield "it asks Slurm for its own path"
     for line in bare.replace(b"\\\n", b" ").splitlines():
         if _JOB_ID.search(line) and b"SLURM_ARRAY_TASK_ID" not in line and not _SAID.match(line):

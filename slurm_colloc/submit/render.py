@@ -20,6 +20,7 @@ from slurm_colloc.files import PRIVATE_FILE, PRIVATE_FOLDER, private_folder, rea
 from slurm_colloc.history.digest import digest
 from slurm_colloc.model import Footprint, JobRequest, Placement, SharingMode
 from slurm_colloc.shipped import template_folders
+from slurm_colloc.units import printable
 
 BLOCK_BEGINS = "# --- csub: this block was added"
 _FIRST_LINE = f"{BLOCK_BEGINS} at submission; every line of yours stands unchanged around it ---"
@@ -78,14 +79,16 @@ def pack_block(request: JobRequest, footprint: Footprint, placement: Placement) 
 
 
 def _header(request: JobRequest, footprint: Footprint, placement: Placement) -> list[str]:
-    return [
+    lines = [
         _FIRST_LINE,
-        f"# asked:     {_comment(request.asked or 'no GPU')}",
-        f"# given:     {_comment(placement.given)} ({placement.mode})",
-        *(f"# because:   {_comment(reason)}" for reason in placement.reasons),
-        f"# footprint: {_comment(footprint.rung)}: {_comment(footprint.provenance)}",
+        f"# asked:     {request.asked or 'no GPU'}",
+        f"# given:     {placement.given} ({placement.mode})",
+        *(f"# because:   {reason}" for reason in placement.reasons),
+        f"# footprint: {footprint.rung}: {footprint.provenance}",
         "# to switch this off: csub --colloc=off, or plain sbatch",
     ]
+    # A newline in what a user wrote would end the comment and be run.
+    return [printable(line) for line in lines]
 
 
 def site_parts(config: SiteConfig) -> dict[str, str]:
@@ -153,11 +156,6 @@ def _keep(path: str, parts: dict[str, str], config: SiteConfig) -> None:
     kept = sorted((item.stat().st_mtime, item.path) for item in os.scandir(folder) if item.name.endswith(".json"))
     for _, old in kept[:-_KEPT]:
         os.unlink(old)
-
-
-def _comment(text: object) -> str:
-    """Return ``text`` fit for one line of a shell comment: a newline in it would end the comment and be run."""
-    return "".join(character if character.isprintable() else "?" for character in str(text))
 
 
 def quote(text: object) -> str:

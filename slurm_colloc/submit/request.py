@@ -9,7 +9,7 @@ from slurm_colloc.errors import InputError, UnsureError
 from slurm_colloc.history.signature import Signature, apart_by, command_signature, names_from_outside, signature
 from slurm_colloc.model import Gres, JobRequest
 from slurm_colloc.slurm.gres import parse_gpus, parse_gres
-from slurm_colloc.slurm.options import Given, value_of
+from slurm_colloc.slurm.options import Given, count_of, value_of
 from slurm_colloc.submit.reasons import reasons_against_share, reasons_untouchable, step_gpus
 from slurm_colloc.submit.submission import Submission
 from slurm_colloc.units import time_limit_min
@@ -38,10 +38,10 @@ def build_request(
     text, name, script, components, _ = submission
     given = components[number]
     all_of_them = components if len(components) > 1 else ()
-    styles = [style for style in _STYLES if style in given and _gpus(style, given[style].value)]
-    gres = tuple(gres for style in styles for gres in _gpus(style, given[style].value))
+    by_style = {style: found for style in _STYLES if style in given and (found := _gpus(style, value_of(given, style)))}
+    styles, gres = list(by_style), tuple(one for found in by_style.values() for one in found)
     steps = step_gpus(text)
-    tasks = _count(given, "ntasks") or _count(given, "ntasks-per-node") or None
+    tasks = count_of(given, "ntasks") or count_of(given, "ntasks-per-node") or None
     folder = os.path.join(os.getcwd(), value_of(given, "chdir"))
     names = apart_by(config.cluster, number, tasks)
     known_by, command = _known_by(given, text, called, gres, names, environ, folder)
@@ -54,9 +54,9 @@ def build_request(
         qos=value_of(given, "qos"),
         gres=gres,
         gpu_style=styles[0] if styles else "",
-        cpus_per_gpu=_count(given, "cpus-per-gpu") or None,
+        cpus_per_gpu=count_of(given, "cpus-per-gpu") or None,
         mem_per_gpu=value_of(given, "mem-per-gpu"),
-        min_cpus=_count(given, "mincpus"),
+        min_cpus=count_of(given, "mincpus"),
         tasks=tasks,
         cpus_given="cpus-per-task" in given,
         cores_unclear=_cores_unclear(given),
@@ -115,15 +115,8 @@ def _partitions(given: Mapping[str, Given]) -> tuple[str, ...]:
 
 def _cores_unclear(given: Mapping[str, Given]) -> bool:
     """Return whether more than tasks and --cpus-per-task has a say in how many cores the job gets."""
-    tasks = {_count(given, name) for name in ("ntasks", "ntasks-per-node") if name in given}
+    tasks = {count_of(given, name) for name in ("ntasks", "ntasks-per-node") if name in given}
     return len(tasks) > 1 or bool(_SHAPES_CORES & set(given))
-
-
-def _count(given: Mapping[str, Given], name: str) -> int:
-    text = value_of(given, name)
-    if text and not (text.isascii() and text.isdigit()):
-        raise UnsureError(f"--{name}='{text}' is not a number")
-    return int(text or 0)
 
 
 def _time(given: Mapping[str, Given]) -> float | None:
@@ -135,9 +128,9 @@ def _time(given: Mapping[str, Given]) -> float | None:
         raise UnsureError(str(error)) from error
 
 
-def _gpus(style: str, value: str | None) -> tuple[Gres, ...]:
+def _gpus(style: str, value: str) -> tuple[Gres, ...]:
     try:
-        found = parse_gres(value or "") if style == "gres" else parse_gpus(value or "")
+        found = parse_gres(value) if style == "gres" else parse_gpus(value)
     except InputError as error:
         raise UnsureError(str(error)) from error
     return tuple(gres for gres in found if gres.quantity)

@@ -12,6 +12,7 @@ from slurm_colloc.runtime.ledger_files import first_of, kept_script, ledger_fold
 from slurm_colloc.runtime.ledger_read import missing, read_ledgers
 from slurm_colloc.runtime.spec import Spec, from_json, split_script
 from slurm_colloc.slurm.options import scan, without
+from slurm_colloc.submit.commands import script_of
 from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table, parse_arguments
 
 # About one call of csub or one place in the queue, not about the tasks.
@@ -66,21 +67,11 @@ def read_earlier(cluster: str, job_id: str) -> Earlier:
     kin = dict.fromkeys((first, *others))
     kin.pop(job_id, None)
     later, also = read_ledgers(path for other in kin for path in ledgers_of(cluster, other))
-    try:
-        head, line, script = split_script(kept_script(cluster, job_id))
-        spec = from_json(line)
-    except (InputError, StoreError) as error:
-        raise StoreError(
-            f"job {job_id} cannot be resumed: its script is not to be had ({error}); submit it anew"
-        ) from error
-    if spec.commands:
-        directives = (part for part in head.split(b"\n") if part.startswith((b"#SBATCH", b"#CSUB")))
-        commands = (command.encode(errors="surrogateescape") for command in spec.commands)
-        script = b"\n".join((b"#!/bin/sh", *directives, *commands)) + b"\n"
+    spec, text = _submitted(cluster, job_id)
     return Earlier(
         job_id=job_id,
         spec=spec,
-        text=script,
+        text=text,
         folder=max(own, key=lambda told: told.last_s).job.get("folder", ""),
         tasks=sum(len(spec.tasks(job)) for job in range(spec.jobs)),
         left=missing([*own, *later]),
@@ -88,6 +79,21 @@ def read_earlier(cluster: str, job_id: str) -> Earlier:
         resumed_by=others,
         unreadable=(*unreadable, *also),
     )
+
+
+def _submitted(cluster: str, job_id: str) -> tuple[Spec, bytes]:
+    """Return a pack as it was submitted, and the user's script, or the one that stands for its commands."""
+    try:
+        head, line, script = split_script(kept_script(cluster, job_id))
+        spec = from_json(line)
+    except (InputError, StoreError) as error:
+        raise StoreError(
+            f"job {job_id} cannot be resumed: its script is not to be had ({error}); submit it anew"
+        ) from error
+    if not spec.commands:
+        return spec, script
+    directives = (part for part in head.split(b"\n") if part.startswith((b"#SBATCH", b"#CSUB")))
+    return spec, script_of(directives, (command.encode(errors="surrogateescape") for command in spec.commands))
 
 
 @contextmanager
@@ -129,8 +135,7 @@ def merged_options(
     else:
         line = parse_arguments(words, config)
         rest = line.sbatch_argv[line.ends[-1] :]
-    said = [one for one in line.own if one.name not in _OWN_OF_THAT_CALL]
-    own = [f"--{one.name}" if one.value is None else f"--{one.name}={one.value}" for one in said]
+    own = [one.word for one in line.own if one.name not in _OWN_OF_THAT_CALL]
     dropped = _OF_THAT_CALL | ({"chdir"} if earlier.folder else set())
     kept = without(line.sbatch_argv[: line.ends[-1]], table, dropped)
     chdir = [f"--chdir={earlier.folder}"] if earlier.folder else []

@@ -9,6 +9,7 @@ what that one says in its turn, with another id around it, is nobody's word.
 from collections.abc import Mapping
 
 from slurm_colloc.errors import UnsureError
+from slurm_colloc.units import printable
 
 VARIABLE = "SLURM_COLLOC"
 EXCLUSIVE = "exclusive"
@@ -32,5 +33,4 @@ def is_exclusive(wish: str | None) -> bool:
 
 def told(environ: Mapping[str, str], wish: str) -> dict[str, str]:
     """Return the environment that hands a wish on; it is one line, whatever the user wrote."""
-    line = "".join(letter if letter.isprintable() else "?" for letter in wish)
-    return {**environ, VARIABLE: f"{environ.get('SLURM_JOB_ID') or '0'} {line}"}
+    return {**environ, VARIABLE: f"{environ.get('SLURM_JOB_ID') or '0'} {printable(wish)}"}

@@ -473,7 +473,7 @@ def test_a_refused_companion_is_a_note_and_the_status_is_sbatchs(shell: Shell) -
     shell.behave(1, "echo 'sbatch: error: no such partition' >&2; exit 1\n")
     done = shell.run(REQUEUE, HINT, "job.sh")
     assert (done.returncode, done.stdout) == (0, "Submitted batch job 4711\n")
-    assert "its companion job was refused: sbatch: error: no such partition" in done.stderr
+    assert "its companion job was refused (status 1): sbatch: error: no such partition" in done.stderr
 
 
 LISTED = (

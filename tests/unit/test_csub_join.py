@@ -13,6 +13,7 @@ import pytest
 
 from slurm_colloc.cli.sampling import Settings, _Kept
 from slurm_colloc.history.records import note_joined, read_evidence
+from slurm_colloc.history.said import Said, write_said
 from slurm_colloc.model import Evidence
 from tests.unit.shell import DEFINITE, Shell
 
@@ -92,6 +93,11 @@ def test_a_light_job_becomes_a_step_with_a_companion_behind_it(slurm: Shell) -> 
     assert not claimed(slurm)
     given = {decision["job_id"]: decision["given"] for decision in slurm.decisions()}
     assert given == {"11": DECISION["given"], "11.0": "joined job 11"}
+
+
+def test_a_damaged_correction_of_a_running_job_keeps_nobody_out(slurm: Shell) -> None:
+    write_said(str(slurm.folder / "home/.local/share/slurm_colloc"), str(DECISION["signature"]), Said(hint="mem=lots"))
+    assert slurm.run(*LIGHT, "job.sh").stdout == "Joined job 11 as step 11.0\n"
 
 
 def test_the_host_keeps_what_it_was_given_and_is_one_submission(slurm: Shell) -> None:

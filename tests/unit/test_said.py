@@ -14,7 +14,7 @@ import pytest
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import StoreError
-from slurm_colloc.estimate.ladder import contradiction, estimate
+from slurm_colloc.estimate.ladder import believed, estimate
 from slurm_colloc.estimate.question import Question
 from slurm_colloc.history.lookup import look_up
 from slurm_colloc.history.records import drop_evidence
@@ -108,9 +108,9 @@ def test_a_correction_stands_below_a_hint_and_above_what_was_measured() -> None:
     assert (found.rung, found.gpu_mem_peak_mib.q99) == ("corrected", 9216)
     assert found.provenance == "corrected by the user: mem=9G,sm=30"
     assert estimate(question._replace(hint="mem=1G,sm=5")).rung == "hint"
-    assert contradiction(question, found) == ""
+    assert believed(question, "") == (found, "")
     less = question._replace(corrected="mem=4G")
-    assert "corrected to 4096 MiB, and job 5 used 8000 MiB" in contradiction(less, estimate(less))
+    assert "corrected to 4096 MiB, and job 5 used 8000 MiB" in believed(less, "")[1]
     out = question._replace(runs=[evidence("6", 20_000, state=GPU_OOM)])
     assert "raised: at least 20000 MiB" in estimate(out).provenance
 

@@ -312,7 +312,3 @@ def test_what_cannot_be_traced_is_said(tmp_path: Path, program: str, why: str) -
 
 def test_a_program_without_end_is_ended(tmp_path: Path) -> None:
     assert trace(tmp_path, "while True: pass", seconds=4) == {}
-
-
-def test_the_footprint_of_a_trace_is_a_footprint() -> None:
-    assert isinstance(from_trace(question((OWN, 10.0))), Footprint)

@@ -32,7 +32,7 @@ def agent(
         reader=config.observe.gpu_reader,
         devices=config.observe.simulated_devices,
         dcgm=config.observe.dcgm,
-        journal=journal or config.paths.journal or os.path.join(config.state_folder, "journal"),
+        journal=journal or config.journal_folder,
         samples=count,
         prometheus_address=config.observe.prometheus_address,
         prometheus_port=config.observe.prometheus_port,

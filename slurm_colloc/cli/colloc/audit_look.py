@@ -15,6 +15,7 @@ from slurm_colloc.audit.ladder import Key, key_of
 from slurm_colloc.audit.rule import RUNS
 from slurm_colloc.audit.rules import Entry, findings, question
 from slurm_colloc.audited import JOB, Answer, Finding
+from slurm_colloc.cli.colloc.output import local
 from slurm_colloc.cli.colloc.progress import progress, told, unwatched
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
@@ -91,7 +92,7 @@ def _why_stale(stale: Sequence[Entry], known_s: float | None) -> str:
     if not stale:
         return ""
     names = ", ".join(entry.name for entry in stale)
-    when = "never" if known_s is None else f"last at {stamp(datetime.fromtimestamp(known_s).astimezone())}"
+    when = "never" if known_s is None else f"last at {stamp(local(known_s))}"
     bound_min = max(entry.bounds["reading_age_min"] for entry in stale)
     return (
         f"which jobs run is not known to {names}: runs were taken in {when}, and {bound_min:g} min may be between; "

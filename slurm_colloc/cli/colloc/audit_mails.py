@@ -2,7 +2,6 @@
 """The messages of a run of the audit, and in words what was done about each finding."""
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from slurm_colloc.audit.act import in_words as deed_in_words
 from slurm_colloc.audit.ladder import ACTION, FIRST, NOTHING, SECOND, Due, Told
@@ -10,6 +9,7 @@ from slurm_colloc.audit.message import Texts, address_of, digest_id, mail, messa
 from slurm_colloc.audit.rules import Entry
 from slurm_colloc.audit.state import MAIL, WEBHOOK, Acted, Message
 from slurm_colloc.audited import JOB
+from slurm_colloc.cli.colloc.output import local
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Notices
@@ -106,11 +106,6 @@ def by_user(dues: Sequence[Due]) -> dict[str, list[Due]]:
         if due.step in (FIRST, SECOND):
             found.setdefault(due.finding.user, []).append(due)
     return found
-
-
-def local(seconds: float) -> datetime:
-    """Return a time of this host's zone."""
-    return datetime.fromtimestamp(seconds).astimezone()
 
 
 def letter(message: Message, carried: Sequence[Told]) -> Letter:

@@ -34,8 +34,8 @@ from slurm_colloc.audit.timing import OTHERS, Asked, check_bounds, latest, names
 from slurm_colloc.audit.workdays import works_by
 from slurm_colloc.audited import JOB, Finding
 from slurm_colloc.cli.colloc.audit_look import Looked
-from slurm_colloc.cli.colloc.audit_mails import Mails, by_user, deed, did, for_a_person, letter, local, would
-from slurm_colloc.cli.colloc.output import say
+from slurm_colloc.cli.colloc.audit_mails import Mails, by_user, deed, did, for_a_person, letter, would
+from slurm_colloc.cli.colloc.output import local, say
 from slurm_colloc.clock import now, pause, ticking
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError, Status, StoreError

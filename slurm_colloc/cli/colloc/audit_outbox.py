@@ -6,7 +6,6 @@ import os
 import pwd
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -17,7 +16,7 @@ from slurm_colloc.audit.rules import all_entries, choose, entries, kept_name
 from slurm_colloc.audit.smtp import MailServer
 from slurm_colloc.audit.state import State, alone, audit_folder, opened
 from slurm_colloc.audit.wire import ServerError
-from slurm_colloc.cli.colloc.output import moment, say, site, write
+from slurm_colloc.cli.colloc.output import local, moment, say, site, write
 from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.clock import now
@@ -179,7 +178,7 @@ def _line(waiver: Waiver) -> str:
 
 
 def _at(seconds: float) -> str:
-    return stamp(datetime.fromtimestamp(seconds).astimezone())
+    return stamp(local(seconds))
 
 
 def _until(text: str) -> float:
@@ -188,7 +187,7 @@ def _until(text: str) -> float:
     Raises:
         InputError: it is none.
     """
-    present = datetime.fromtimestamp(now()).astimezone()
+    present = local(now())
     until = moment(text, present, ahead=True)
     if until <= present:
         raise InputError(f"--until '{text}' is over already")

@@ -3,15 +3,13 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
-from datetime import datetime
 from typing import Annotated, Any, NamedTuple
 
 import typer
 import typer.core
 
 from slurm_colloc.cli.colloc.history_bootstrap import bootstrap
-from slurm_colloc.cli.colloc.output import one_of, say, site, write
+from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, local, one_of, say, site, write
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.cli.csub_show import how_sure
 from slurm_colloc.clock import now
@@ -19,7 +17,7 @@ from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError, InputError
 from slurm_colloc.estimate.exact import out_of_memory
 from slurm_colloc.estimate.hint import parse_hint
-from slurm_colloc.estimate.ladder import contradiction, estimate, estimate_at_site
+from slurm_colloc.estimate.ladder import believed, estimate
 from slurm_colloc.estimate.question import Question, question_of
 from slurm_colloc.history.fold import fold_drops
 from slurm_colloc.history.lookup import ENDED, Known, look_up
@@ -30,7 +28,6 @@ from slurm_colloc.report.pack import pack_summary, read_pack
 from slurm_colloc.report.text import printable, stamp
 from slurm_colloc.slurm.accounted import JOB_ID
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.units import counted
 
 SCHEMA = 1
@@ -85,7 +82,7 @@ def history(
     """Show my last submissions by csub, and what is known of each of those jobs."""
     if context.invoked_subcommand:
         return
-    one_of("--format", form, ("text", "json"))
+    one_of("--format", form, TEXT_OR_JSON)
     if forgotten and any(corrected):
         raise InputError("--forget forgets a correction too; forget first, then correct")
     config = site()
@@ -97,22 +94,22 @@ def history(
     if any(corrected):
         _correct(*corrected, decisions)
         return
-    believed = _believed(config, decisions, last)
+    jobs = _jobs(config, decisions, last)
     if form == "json":
-        _as_json(believed, decisions[-last:], unreadable)
+        _as_json(jobs, decisions[-last:], unreadable)
         return
-    if believed:
+    if jobs:
         put("what csub believes about each of these jobs:\n")
-    for one in list(believed.values())[-last:]:
+    for one in list(jobs.values())[-last:]:
         _show_job(one)
-    if believed:
+    if jobs:
         put("submissions:\n")
     for decision in decisions[-last:]:
         _show_submission(decision)
     put(f"{len(decisions[-last:])} of {len(decisions)} submissions shown, {unreadable} files unreadable\n")
 
 
-def _believed(config: SiteConfig, decisions: Sequence[Decision], last: int) -> dict[str, Believed]:
+def _jobs(config: SiteConfig, decisions: Sequence[Decision], last: int) -> dict[str, Believed]:
     """Return by signature what is believed of the jobs that were submitted last, the newest at the end."""
     newest: dict[str, Decision] = {}
     for decision in decisions:
@@ -128,26 +125,10 @@ def _believed(config: SiteConfig, decisions: Sequence[Decision], last: int) -> d
         known = look_up(config, signature, client.job_states, decision.command)
         # Their ends are known now; csub itself never tidies up.
         fold_drops(user_data_folder(), signature)
-        question = question_of(decision, known)._replace(
-            trusts_prior=config.sharing.trust_prior, names_gpu_type=_names_gpu_type(decision)
-        )
-        footprint, doubt = _estimated(question, config.paths.state)
+        question = question_of(decision, known, trusts_prior=config.sharing.trust_prior)
+        footprint, doubt = believed(question, config.paths.state)
         found[signature] = Believed(decision, footprint, known, doubt)
     return dict(reversed(found.items()))
-
-
-def _estimated(question: Question, state_folder: str) -> tuple[Footprint, str]:
-    try:
-        footprint = estimate_at_site(question, state_folder)
-        return footprint, contradiction(question, footprint)
-    except InputError as error:  # a correction that this release does not understand
-        return estimate_at_site(question._replace(corrected=""), state_folder), f"correction ignored: {error}"
-
-
-def _names_gpu_type(decision: Decision) -> bool:
-    with suppress(InputError):
-        return any(gres.type for gres in parse_gres(decision.asked) if gres.name == "gpu")
-    return True
 
 
 def _as_json(believed: dict[str, Believed], decisions: Sequence[Decision], unreadable: int) -> None:
@@ -207,23 +188,19 @@ def _show_job(believed: Believed) -> None:
 
 def _last_run(run: Evidence) -> str:
     """Return when a run ended, and how; of one of which no end is known, until when it was watched."""
-    at = stamp(_at(run.ended_s))
+    at = stamp(local(run.ended_s))
     return f"last run {run.job_id} " + (f"ended {at} ({run.state})" if run.state in ENDED else f"was last seen {at}")
 
 
 def _show_submission(decision: Decision) -> None:
     put(
-        f"{printable(decision.job_id)}  {printable(decision.job_name)}  {stamp(_at(decision.at_s))}"
+        f"{printable(decision.job_id)}  {printable(decision.job_name)}  {stamp(local(decision.at_s))}"
         f"{'  pack' * decision.is_pack}\n"
         f"    asked {printable(decision.asked) or 'no GPU'}, given {printable(decision.how)}: "
         f"{printable('; '.join(decision.reasons))}\n"
     )
     if decision.is_pack:
         put(f"    {_how_it_went(decision)}\n")
-
-
-def _at(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds).astimezone()
 
 
 def _how_it_went(decision: Decision) -> str:

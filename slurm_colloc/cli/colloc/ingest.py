@@ -91,7 +91,7 @@ def ingest(
             with progress("writing histories"):
                 _history(target, config)
             site_parts(config)  # rendered again where a template or site.toml has changed, so that no submission has to
-        elif folder == os.path.join(config.state_folder, "store"):
+        elif folder == config.store_folder:
             say(f"no histories written: {whose(config.state_folder)}; ingest as root, who gives each user their own")
 
 

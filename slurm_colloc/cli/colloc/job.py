@@ -14,7 +14,7 @@ from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.sweep import Window
 from slurm_colloc.cli.colloc.job_next import advise
 from slurm_colloc.cli.colloc.job_step import STEP, step_story
-from slurm_colloc.cli.colloc.output import one_of, say, site_or_none, state_folder, window, write
+from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, say, site_or_none, state_folder, window, write
 from slurm_colloc.cli.colloc.recovery import first_of, recovery_of
 from slurm_colloc.cli.colloc.seen import own_name, visible_here
 from slurm_colloc.cli.colloc.terminal import terminal
@@ -46,7 +46,7 @@ def job(
 ) -> None:
     """Say what one job got and used, and how to submit it next time."""
     start, _ = window(since, "now")
-    one_of("--format", form, ("text", "json"))
+    one_of("--format", form, TEXT_OR_JSON)
     config = site_or_none()
     if config and STEP.fullmatch(job_id):
         write(step_story(config, job_id, form), "")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from slurm_colloc.accounting.fits import judge
 from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, InputError, UnsureError
-from slurm_colloc.estimate.ladder import estimate, estimate_at_site
+from slurm_colloc.errors import CollocError, UnsureError
+from slurm_colloc.estimate.ladder import believed, estimate
 from slurm_colloc.estimate.question import Question, question_of
 from slurm_colloc.history.lookup import Known
 from slurm_colloc.measured import JobUsage
@@ -75,7 +75,8 @@ def _next_by_csub(decision: Decision, known: Known | None, run: JobUsage | Accou
     """Return what csub would make of the next submission of a job that it knows."""
     if known is None:
         return f"not known here: csub goes by what it keeps for {run.user} alone" if config.policy == "auto" else ""
-    footprint = _believed(decision, known, config)
+    question = question_of(decision, known, trusts_prior=config.sharing.trust_prior)
+    footprint, _ = believed(question, config.paths.state)
     placement = place(past_request(decision.asked, run.partition, run.account, run.qos), footprint, config)
     how = "submitted by csub again" + (", without a hint" if decision.rung == "hint" else "")
     if config.policy != "auto":
@@ -98,14 +99,6 @@ def _in_words(placement: Placement, run: Evidence) -> str:
         return f"no smaller piece, {used}: {'; '.join(placement.reasons)}"
     where = f" in partition '{placement.partition}'" if placement.partition else ""
     return f"{placement.given} ({placement.mode}){where}, {used}"
-
-
-def _believed(decision: Decision, known: Known, config: SiteConfig) -> Footprint:
-    question = question_of(decision, known)._replace(trusts_prior=config.sharing.trust_prior)
-    try:
-        return estimate_at_site(question, config.paths.state)
-    except InputError:  # a correction that this release does not understand; csub leaves it out, too
-        return estimate_at_site(question._replace(corrected=""), config.paths.state)
 
 
 def _command(slurm: Accounted, footprint: Footprint, config: SiteConfig) -> str:

@@ -70,7 +70,7 @@ def _story(config: SiteConfig, job: Ended) -> str:
     until_s = now()
     since_s = until_s - job.ran_s - _AROUND_S
     try:
-        folder = os.path.join(config.state_folder, "store")
+        folder = config.store_folder
         # Anybody can call this as slurmctld does, with anybody's name.
         if not visible_here(folder, config).shows(job.user, ""):
             return of_slurm(config, job)

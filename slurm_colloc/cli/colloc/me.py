@@ -16,7 +16,7 @@ from slurm_colloc.accounting.one_user import UserRuns, user_by_sacct, user_in_st
 from slurm_colloc.accounting.store import Store, open_store
 from slurm_colloc.accounting.sweep import Window
 from slurm_colloc.cli.colloc.job_next import advise
-from slurm_colloc.cli.colloc.output import one_of, say, site_or_none, state_folder, window, write
+from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, say, site_or_none, state_folder, window, write
 from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.clock import now
@@ -46,7 +46,7 @@ def me(
 ) -> None:
     """Say what my jobs used of their GPUs, and what would have done."""
     start, end = window(since, "now")
-    one_of("--format", form, ("text", "json"))
+    one_of("--format", form, TEXT_OR_JSON)
     config = site_or_none()
     user = own_name() or str(os.geteuid())
     present_s = now()

@@ -18,6 +18,8 @@ from slurm_colloc.files import write_atomic
 from slurm_colloc.process import open_standard_descriptors
 from slurm_colloc.report.text import printable, stamp
 
+TEXT_OR_JSON = ("text", "json")
+
 
 def run(main: Callable[[], Any]) -> NoReturn:
     """Run ``main``; an error of ours becomes one line with its causes, a reader who went away is no error."""
@@ -115,9 +117,7 @@ def service_folder(name: str, given: str) -> str:
     if given:
         return given
     config = site()
-    folder = os.path.join(config.state_folder, name)
-    if name == "journal" and config.paths.journal:
-        folder = config.paths.journal
+    folder = config.journal_folder if name == "journal" else os.path.join(config.state_folder, name)
     if not os.path.isdir(folder) and (config.paths.state or config.paths.journal):
         raise StoreError(
             f"{name} '{folder}' is not there; is its file system mounted? the first time, make it for the user whom "
@@ -152,6 +152,11 @@ def _span(text: str) -> timedelta | None:
     return None
 
 
+def local(seconds: float) -> datetime:
+    """Return a time of this machine's zone."""
+    return datetime.fromtimestamp(seconds).astimezone()
+
+
 def span(option: str, text: str) -> timedelta:
     """Return a length of time given as ``7d`` or ``12h``.
 
@@ -181,7 +186,7 @@ def window(since: str, until: str) -> tuple[datetime, datetime]:
     Raises:
         InputError: a time that cannot be read, or an empty window.
     """
-    present = datetime.fromtimestamp(now()).astimezone()
+    present = local(now())
     start, end = moment(since, present), moment(until, present)
     if start >= end:
         raise InputError(f"the window from {stamp(start)} to {stamp(end)} is empty: --since must be the earlier one")

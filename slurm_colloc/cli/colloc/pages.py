@@ -11,7 +11,7 @@ import typer
 from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.sweep import Window, count_runs, last_usages, sweep
 from slurm_colloc.accounting.usage import group_usage
-from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
+from slurm_colloc.cli.colloc.output import local, say, site_or_none, state_folder, window
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.clock import now
@@ -71,7 +71,7 @@ def _pages(config: SiteConfig | None, folder: str, start: datetime, end: datetim
         *groups, _ = group_usage(database, "user")
         runs = by_user(last_usages(database, _RUNS))
         cluster = ", ".join(count_runs(database).clusters)
-    made = datetime.fromtimestamp(now()).astimezone()
+    made = local(now())
     return {group.name: UserPage(cluster, start, end, made, group, runs.get(group.name, ())) for group in groups}
 
 

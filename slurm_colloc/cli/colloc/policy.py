@@ -32,7 +32,7 @@ def table(
     calibration, why = site_calibration(config.paths.state)
     if why:
         say(why)
-    source = open_store(store or os.path.join(config.state_folder, "store"), config)
+    source = open_store(store or config.store_folder, config)
     jobs = list(known_jobs(source, config, calibration))
     if len(jobs) > MOST_RECORDS:
         say(f"{len(jobs)} jobs are known, more than slurmctld reads; the {MOST_RECORDS} with the most runs are kept")

@@ -25,7 +25,7 @@ from slurm_colloc.accounting.strays import stray_use
 from slurm_colloc.accounting.sweep import Window, count_runaways, count_runs, recorded_span, sweep, unaccounted_hours
 from slurm_colloc.accounting.usage import GROUPINGS, group_and_kind_usage, group_usage
 from slurm_colloc.cli.colloc.names import check_names, keep_names_out, without_jobs
-from slurm_colloc.cli.colloc.output import one_of, say, site, site_or_none, window, write
+from slurm_colloc.cli.colloc.output import local, one_of, say, site, site_or_none, window, write
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.report_shadow import shadow_report
 from slurm_colloc.cli.colloc.report_shown import shadow_shown_as, shown_as
@@ -236,7 +236,7 @@ def _figures(
         rows_used=rows.used,
         job_steps=rows.steps,
         rejected=dict(rows.rejected),
-        recorded=recorded and _span(*recorded),
+        recorded=recorded and (local(recorded[0]), local(recorded[1])),
         so_far=span.until_s > span.now_s,
         of_text=of_text,
         templates=config.paths.templates if config else "",
@@ -247,10 +247,6 @@ def _figures(
 
 def _named(start: datetime, end: datetime) -> str:
     return f"--since {start.isoformat()} --until {end.isoformat()}"
-
-
-def _span(first_s: float, last_s: float) -> tuple[datetime, datetime]:
-    return datetime.fromtimestamp(first_s).astimezone(), datetime.fromtimestamp(last_s).astimezone()
 
 
 def _write_runs(database: DuckDBPyConnection, path: str, *, named: bool) -> None:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc report --shadow: what would have been placed where, and what would have come of it."""
 
-from datetime import datetime
-
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.equivalents import CONVENTIONS
@@ -10,7 +8,7 @@ from slurm_colloc.accounting.shadow import COVERED_PCT, DECIDED, shadow_use
 from slurm_colloc.accounting.shadow_past import decide_past
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import Window, count_runs
-from slurm_colloc.cli.colloc.output import say
+from slurm_colloc.cli.colloc.output import local, say
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.report.shadow import ShadowReport
 
@@ -40,8 +38,8 @@ def shadow_report(
         )
     return ShadowReport(
         cluster=", ".join(clusters) or config.cluster,
-        since=datetime.fromtimestamp(window.since_s).astimezone(),
-        until=datetime.fromtimestamp(window.until_s).astimezone(),
+        since=local(window.since_s),
+        until=local(window.until_s),
         equivalents=CONVENTIONS[by],
         covered_pct=COVERED_PCT,
         runs=runs - without_gpu,

@@ -8,7 +8,7 @@ import typer
 
 from slurm_colloc.cli import sampling
 from slurm_colloc.cli.colloc.output import node_name, site_or_none, state_folder
-from slurm_colloc.config import user_data_folder
+from slurm_colloc.config import Observe, user_data_folder
 from slurm_colloc.errors import ConfigError, InputError
 from slurm_colloc.submit.plain import known_by
 
@@ -43,22 +43,21 @@ def sample(
         cluster = config.cluster if config else os.environ.get("SLURM_CLUSTER_NAME", "")
         signature, mode = known_by(script, arguments or (), os.environ, cluster)
         evidence = user_data_folder()
-    period_s = period or (config.observe.period_s if config else 10.0)
-    name = node or node_name()
     if evidence and not (job and signature):
         raise InputError("--evidence needs --job and --signature")
     if not journal and not evidence and not mlflow:
         if config is None:
             raise ConfigError("no folder for samples: give --journal, or a site.toml with paths.state")
         journal = state_folder("journal", writing=True)
+    observe = config.observe if config else Observe()
     sampling.sample(
         sampling.Settings(
-            node=name,
+            node=node or node_name(),
             cluster=os.environ.get("SLURM_CLUSTER_NAME") or (config.cluster if config else ""),
-            period_s=period_s,
-            reader=reader or (config.observe.gpu_reader if config else "nvml"),
-            devices=devices or (config.observe.simulated_devices if config else ""),
-            dcgm=config.observe.dcgm if config else "",
+            period_s=period or observe.period_s,
+            reader=reader or observe.gpu_reader,
+            devices=devices or observe.simulated_devices,
+            dcgm=observe.dcgm,
             journal=journal,
             evidence=evidence,
             job=job,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.cli.colloc.output import node_name, one_of, write
+from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, node_name, one_of, write
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.errors import InputError, Status
 from slurm_colloc.report.text import printable
@@ -31,7 +31,7 @@ def doctor(
 
     Exit status 0 nothing found, 1 something found, 2 error, 3 nothing found but not all could be looked at.
     """
-    one_of("--format", form, ("text", "json"))
+    one_of("--format", form, TEXT_OR_JSON)
     if listed:
         write(reference(), "")
         return

@@ -21,7 +21,7 @@ from slurm_colloc.accounting.equivalents import worth
 from slurm_colloc.accounting.live import VALID_S, live_by_prometheus, live_use
 from slurm_colloc.accounting.sources.prometheus_server import TOKEN_VARIABLE, Server
 from slurm_colloc.charted import LiveUse
-from slurm_colloc.cli.colloc.output import one_of, site_or_none, write
+from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, site_or_none, write
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, Timeouts
@@ -50,7 +50,7 @@ def top(
     ] = "",
 ) -> None:
     """Show who holds GPUs now, and what is known of their use; q ends."""
-    one_of("--format", form, ("text", "json"))
+    one_of("--format", form, TEXT_OR_JSON)
     looking = _Looking(site_or_none(), _server(prometheus))
     if once or form == "json" or not (sys.stdin.isatty() and sys.stdout.isatty()):
         shown = looking.look()
@@ -94,7 +94,7 @@ class _Looking(NamedTuple):
         if self.config is None:
             return {}, "no site.toml, and no --prometheus"
         period_s = self.config.observe.period_s
-        folder = self.config.paths.journal or os.path.join(self.config.state_folder, "journal")
+        folder = self.config.journal_folder
         if not os.access(folder, os.R_OK | os.X_OK):
             return {}, "the nodes' journals are not open to you, or not here; a Prometheus server knows: --prometheus"
         try:
