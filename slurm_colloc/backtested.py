@@ -51,7 +51,8 @@ class Backtest(NamedTuple):
     """Rules over past windows, each ``window_s`` long and ``step_s`` after the one before; ``quiet_s`` between notices.
 
     ``file`` is where the rules are from, empty for the site's. ``visible`` says whose jobs these are, where they are
-    not everybody's. ``left_out`` names rules about running jobs, which have runs of their own.
+    not everybody's. ``left_out`` names rules about running jobs, which have runs of their own, ``admins_only`` those of
+    whose findings no user is told.
     """
 
     since: datetime
@@ -65,6 +66,7 @@ class Backtest(NamedTuple):
     rules: tuple[Tally, ...]
     total: Tally
     left_out: tuple[str, ...] = ()
+    admins_only: tuple[str, ...] = ()
 
 
 class Day(NamedTuple):

@@ -19,6 +19,11 @@ ADDITIVE = (
     "dram_active_pct",
     "energy_j",
 )
+# How it is known what of a device's reading is a job's; the most certain first.
+MEASURED = "measured"
+BY_GPU_TIME, BY_MEMORY, BY_SHARES, EQUALLY = "split by GPU time", "split by memory", "split by shares", "split equally"
+WHOLE_DEVICE, UNATTRIBUTED = "whole device", "unattributed"
+METHODS = (MEASURED, BY_GPU_TIME, BY_MEMORY, BY_SHARES, EQUALLY, WHOLE_DEVICE, UNATTRIBUTED)
 
 
 class DeviceSample(NamedTuple):
@@ -111,8 +116,8 @@ class JobShare(NamedTuple):
     """What of one device's reading belongs to one job; ``job_id`` is empty for the unattributed rest.
 
     ``process_count`` is of its processes on the device: 0 is a device held idle, None is not known. ``direct_count`` is
-    of those among them that are no clients of MPS; None where that is not known of each. ``method`` is one of those
-    that ``observe/attribute.py`` names, and holds for all figures of ADDITIVE; memory is the processes' own.
+    of those among them that are no clients of MPS; None where that is not known of each. ``method`` is one of
+    METHODS, and holds for all figures of ADDITIVE; memory is the processes' own.
     """
 
     uuid: str

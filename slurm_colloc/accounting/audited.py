@@ -14,6 +14,7 @@ from slurm_colloc.accounting.parquet import make_rows
 from slurm_colloc.accounting.sweep import parts_of_runs
 from slurm_colloc.audited import RUNS, Answer, JobLine, Question, Subject
 from slurm_colloc.config import SiteConfig
+from slurm_colloc.measured import MEASURED, WHOLE_DEVICE
 from slurm_colloc.placement.fitted import sm_edges
 
 # What rules may use of a run, column -> meaning. NULL is not known.
@@ -89,9 +90,9 @@ NODE_COLUMNS = {
     "gpus": "GPUs and slices that it is about",
     "stray_hours": "hours of GPUs and slices with processes outside any job",
 }
-_STRONG = """
-len(methods) > 0 AND len(list_filter(methods, lambda one: one NOT IN ('measured', 'whole device'))) = 0
-AND (shared_hours = 0 OR NOT list_contains(methods, 'whole device'))
+_STRONG = f"""
+len(methods) > 0 AND len(list_filter(methods, lambda one: one NOT IN ('{MEASURED}', '{WHOLE_DEVICE}'))) = 0
+AND (shared_hours = 0 OR NOT list_contains(methods, '{WHOLE_DEVICE}'))
 """
 # What of a run is not in ``usage``, column -> how it is made.
 _MADE = {

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.equivalents import node_names, pool_nodes, worth
+from slurm_colloc.accounting.decisions import asked_id
+from slurm_colloc.accounting.equivalents import Worth, node_names, pool_nodes, worth
 from slurm_colloc.accounting.feedback import Measured, as_run_of, device_mib
 from slurm_colloc.accounting.ingest import take_text
 from slurm_colloc.accounting.parquet import connection
@@ -186,7 +187,7 @@ def _evidence(
     gres = tuple(one for one in parse_tres_gres(run.gres) if one.name in ("gpu", "mps", "shard")) if run.gres else ()
     if not gres:
         raise InputError("it had no GPU")
-    if run.shown_id.partition("_")[0] in known:
+    if asked_id(run.shown_id, run.job_id) in known:
         raise InputError("csub submitted it, and knows it already")
     if run.state != COMPLETED or run.start_s is None or run.end_s is None:
         raise InputError("it did not complete")
@@ -197,6 +198,17 @@ def _evidence(
     if sampled and sampled.run.sample_count >= _MIN_SAMPLES and sampled.run.gpu_mem_peak_mib is not None:
         mode = sampled.run.mode or (SharingMode(shares.pop()) if shares else SharingMode.EXCLUSIVE)
         return as_run_of(sampled.run, "", mode)
+    return _by_others(run, run.start_s, run.end_s, held, config, shortest_s)
+
+
+def _by_others(
+    run: PastRun, start_s: float, end_s: float, held: Worth, config: SiteConfig, shortest_s: float
+) -> Evidence:
+    """Return what somebody else's program measured of one run that completed, without a signature.
+
+    Raises:
+        InputError: why it shows no peak.
+    """
     if not run.method or run.mem_mib is None:
         raise InputError("nobody measured its peak of GPU memory")
     if not held.whole:
@@ -204,7 +216,7 @@ def _evidence(
     pool = _pool(run.node_list, config)
     if pool is None or not pool.gpu_model:
         raise InputError("site.toml does not say which GPU it had")
-    if run.end_s - run.start_s < shortest_s:
+    if end_s - start_s < shortest_s:
         raise InputError(f"it ran for less than {shortest_s:g} s, too short for others to see its peak")
     high = run.util_high_pct
     if high is None and run.util_pct is not None:
@@ -221,8 +233,8 @@ def _evidence(
         sm_is_bound=high is not None,
         sample_count=0,
         sampled_s=0.0,
-        ended_s=run.end_s,
-        elapsed_s=run.end_s - run.start_s,
+        ended_s=end_s,
+        elapsed_s=end_s - start_s,
         gpu_mem_total_mib=device_mib(pool.gpu_model, "", next(iter(node_names(run.node_list))), config),
         source=_SOURCES.get(run.method, run.method),
     )

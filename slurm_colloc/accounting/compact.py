@@ -40,17 +40,8 @@ from slurm_colloc.accounting.sweep import Step, ignore
 from slurm_colloc.config import Observe
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import file_mode
+from slurm_colloc.measured import METHODS
 
-# The most certain first; the names are those of observe/attribute.py.
-METHODS = (
-    "measured",
-    "split by GPU time",
-    "split by memory",
-    "split by shares",
-    "split equally",
-    "whole device",
-    "unattributed",
-)
 # Of these on and off, rows are not merged: sums are taken by them.
 _APART = (
     "process_count = 0",
@@ -60,7 +51,32 @@ _APART = (
 )
 _LARGEST = ("process_count", "direct_count", "sharers", "gpu_mem_used_mib", "host_mem_mib")
 # Two readings follow each other if no more lies between them than what rounding and a sampler's own time leave.
-_ROUNDING_S, _TOUCHING = 0.01, 0.01
+_TOUCH = "0.01 + 0.01 * interval_s"
+# ``head`` begins what follows each other, ``slot`` numbers the minutes (days), an ``island`` becomes one row.
+_ROLLED = f"""
+WITH apart AS (
+    SELECT *, at_s - interval_s AS from_s,
+           coalesce(at_s - interval_s - lag(at_s) OVER ({{one}}) > {_TOUCH}, true) AS head
+    FROM ({{select}})
+),
+slots AS (
+    SELECT *, unnest(CASE WHEN head THEN [{{last}} - 1] ELSE range({{first}}, {{last}}) END) AS slot FROM apart
+),
+pieces AS (
+    SELECT * REPLACE (least(at_s, (slot + 1) * {{grain_s}}) AS at_s),
+           least(at_s, (slot + 1) * {{grain_s}}) - if(head, from_s, greatest(from_s, slot * {{grain_s}})) AS piece_s,
+           ({{state}}) AS state
+    FROM slots
+),
+islands AS (
+    SELECT *, sum(begins::INT) OVER ({{one}} ROWS UNBOUNDED PRECEDING) AS island
+    FROM (SELECT *, head OR coalesce(lag(head) OVER ({{one}}), true) OR slot != lag(slot) OVER ({{one}})
+                    OR state IS DISTINCT FROM lag(state) OVER ({{one}}) AS begins FROM pieces)
+)
+SELECT {{typed}} FROM (
+    SELECT {{who}}, max(at_s) AS at_s, sum(piece_s) AS interval_s, {{merged}} FROM islands GROUP BY {{who}}, island
+) ORDER BY {{order}}
+"""
 # Samples come every day, so that a clock further past the last of them is ahead, or sampling has stopped.
 _LONGEST_SILENCE_DAYS = 2
 
@@ -92,37 +108,19 @@ def rolled(table: Table, select: str, grain_s: int) -> str:
     merged = {name: _merged(table, name) for name in values}
     if "method" in names:
         merged["method"] = f"arg_max(method, coalesce(list_position({list(METHODS)}, method), {len(METHODS) + 1}))"
-    touch = f"{_ROUNDING_S} + {_TOUCHING} * interval_s"
-    one = f"PARTITION BY {', '.join(table.one)} ORDER BY at_s"
     last = f"ceil(at_s / {grain_s})::BIGINT"
-    first = f"least(floor(from_s / {grain_s})::BIGINT, {last} - 1)"
-    return f"""
-        WITH apart AS (
-            SELECT *, at_s - interval_s AS from_s,
-                   coalesce(at_s - interval_s - lag(at_s) OVER ({one}) > {touch}, true) AS head
-            FROM ({select})
-        ),
-        slots AS (
-            SELECT *, unnest(CASE WHEN head THEN [{last} - 1] ELSE range({first}, {last}) END) AS slot FROM apart
-        ),
-        pieces AS (
-            SELECT * REPLACE (least(at_s, (slot + 1) * {grain_s}) AS at_s),
-                   least(at_s, (slot + 1) * {grain_s})
-                       - if(head, from_s, greatest(from_s, slot * {grain_s})) AS piece_s,
-                   ({", ".join(state)}) AS state
-            FROM slots
-        ),
-        islands AS (
-            SELECT *, sum(begins::INT) OVER ({one} ROWS UNBOUNDED PRECEDING) AS island
-            FROM (SELECT *, head OR coalesce(lag(head) OVER ({one}), true) OR slot != lag(slot) OVER ({one})
-                            OR state IS DISTINCT FROM lag(state) OVER ({one}) AS begins FROM pieces)
-        )
-        SELECT {typed(table)} FROM (
-            SELECT {", ".join(who)}, max(at_s) AS at_s, sum(piece_s) AS interval_s,
-                   {", ".join(f"{how} AS {name}" for name, how in merged.items())}
-            FROM islands GROUP BY {", ".join(who)}, island
-        ) ORDER BY node, {", ".join(table.one)}, at_s
-    """
+    return _ROLLED.format(
+        select=select,
+        grain_s=grain_s,
+        one=f"PARTITION BY {', '.join(table.one)} ORDER BY at_s",
+        last=last,
+        first=f"least(floor(from_s / {grain_s})::BIGINT, {last} - 1)",
+        state=", ".join(state),
+        typed=typed(table),
+        who=", ".join(who),
+        merged=", ".join(f"{how} AS {name}" for name, how in merged.items()),
+        order=", ".join(("node", *table.one, "at_s")),
+    )
 
 
 def _merged(table: Table, name: str) -> str:

@@ -10,7 +10,7 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.parquet import make_rows
 from slurm_colloc.measured import Prediction
-from slurm_colloc.model import Decision
+from slurm_colloc.model import COMPLETED, Decision
 
 COLUMNS = {
     "cluster": "VARCHAR",
@@ -32,19 +32,23 @@ COLUMNS = {
 }
 _OF_JOBS = tuple(COLUMNS)[4:]
 _MADE = f"decided_s >= if(start_s > first_s OR submit_s IS NULL, start_s - {366 * 86_400}, submit_s - 600)"
-# csub saw the id of the array, not those of its tasks. Job ids come round again: a decision is of the time before the
-# run, and the latest such; a minute for clocks that differ. It is made when the job is submitted, but a requeue sets
-# that time anew: of a job's later runs nobody knows it.
+# csub saw the id of an array, not those of its tasks; of a heterogeneous job it decided on each component, by the id
+# that is the raw one of that.
+_ASKED_ID = "if(contains({0}.job_id, '_'), split_part({0}.job_id, '_', 1), {0}.job_id_raw)"
+_OF_USAGE, _OF_READING = _ASKED_ID.format("u"), _ASKED_ID.format("r")
+# Job ids come round again: a decision is of the time before the run, and the latest such; a minute for clocks that
+# differ. It is made when the job is submitted, but a requeue sets that time anew: of a job's later runs nobody knows
+# it.
 _OF = f"""
 SELECT * EXCLUDE (decided_s) REPLACE ({", ".join(f"if({_MADE}, {name}, NULL) AS {name}" for name in _OF_JOBS)})
 FROM (
     SELECT u.*, f.first_s, d.at_s AS decided_s, {", ".join(f"d.{name}" for name in _OF_JOBS)}
     FROM {{runs}} u ASOF LEFT JOIN decisions d
-      ON d.cluster = u.cluster AND d."user" = u."user" AND d.job_id = split_part(u.job_id, '_', 1)
+      ON d.cluster = u.cluster AND d."user" = u."user" AND d.job_id = {_OF_USAGE}
      AND d.at_s <= u.start_s + 60
     LEFT JOIN (
         SELECT cluster, job_id_raw, min(start_s) AS first_s FROM readings r SEMI JOIN decisions d
-          ON d.cluster = r.cluster AND d.job_id = split_part(r.job_id, '_', 1) GROUP BY ALL
+          ON d.cluster = r.cluster AND d.job_id = {_OF_READING} GROUP BY ALL
     ) f
       ON f.cluster = u.cluster AND f.job_id_raw = u.job_id_raw
 )
@@ -52,9 +56,9 @@ FROM (
 OF_RUNS = _OF.format(runs="usage")
 # Of those of whose jobs csub decided anything: most runs did not go through it.
 OF_DECIDED_RUNS = _OF.format(
-    runs="""(
+    runs=f"""(
         FROM usage u SEMI JOIN decisions d
-          ON d.cluster = u.cluster AND d."user" = u."user" AND d.job_id = split_part(u.job_id, '_', 1))"""
+          ON d.cluster = u.cluster AND d."user" = u."user" AND d.job_id = {_OF_USAGE})"""
 )
 _PREDICTED = f"""
 CREATE TEMP TABLE IF NOT EXISTS predicted AS
@@ -62,9 +66,9 @@ SELECT rung, state, peak_mib, gpu_mem_q99_mib, sm_hours, sm_seconds, sm_active_q
 FROM ({OF_DECIDED_RUNS}) WHERE rung IS NOT NULL
 """
 # Only of a run that completed is the peak a peak; of others it is what it had so far.
-_PREDICTIONS = """
+_PREDICTIONS = f"""
 WITH decided AS (
-    SELECT rung, if(state = 'COMPLETED', peak_mib / nullif(gpu_mem_q99_mib, 0), NULL) AS mem,
+    SELECT rung, if(state = '{COMPLETED}', peak_mib / nullif(gpu_mem_q99_mib, 0), NULL) AS mem,
            100 * sm_hours / nullif(sm_seconds / 3600, 0) / nullif(sm_active_q95_pct, 0) AS sm
     FROM predicted
 )
@@ -72,6 +76,11 @@ SELECT rung, count(*), count(mem), count(*) FILTER (mem <= 1), median(mem), max(
        count(sm), count(*) FILTER (sm <= 1), median(sm), max(sm)
 FROM decided GROUP BY rung ORDER BY rung
 """
+
+
+def asked_id(shown_id: str, raw_id: str) -> str:
+    """Return the id that csub knows the job of a run by."""
+    return shown_id.partition("_")[0] if "_" in shown_id else raw_id
 
 
 def make_table(database: DuckDBPyConnection, decisions: Iterable[tuple[str, Decision]]) -> None:

@@ -17,6 +17,7 @@ from slurm_colloc.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import model_named, parse_profile, slices_per_gpu
 from slurm_colloc.model import Gres
+from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres, parse_tres_host
 from slurm_colloc.slurm.hostlist import expand
 
@@ -84,7 +85,7 @@ def _each(item: Gres, pools: Sequence[Sequence[Pool]], by: str) -> float | None:
 def _having(item: Gres, pools: Sequence[Pool]) -> Sequence[Pool | None]:
     """Return which pools of a node, one for each card, may have given a unit; all where none or any may."""
     if item.name != "gpu":
-        having = [pool for pool in pools if (pool.mps_per_gpu if item.name == "mps" else pool.shards_per_gpu)]
+        having = [pool for pool in pools if shares_per_gpu(pool, item.name)]
     else:
         having = [pool for pool in pools if item.type in (pool.gpu_type, *(part.type for part in pool.slice))]
     return (having if item.type or item.name != "gpu" else pools) or pools or (None,)
@@ -93,7 +94,7 @@ def _having(item: Gres, pools: Sequence[Pool]) -> Sequence[Pool | None]:
 def worth_in_pool(item: Gres, pool: Pool | None, by: str) -> float | None:
     """Return what one unit is worth in whole GPUs of a pool, by one of CONVENTIONS; None where that is not known."""
     if item.name != "gpu":
-        per_gpu = (pool.mps_per_gpu if item.name == "mps" else pool.shards_per_gpu) if pool else 0
+        per_gpu = shares_per_gpu(pool, item.name) if pool else 0
         return 1 / per_gpu if per_gpu else None
     if not item.type and pool and pool.slice:
         # AccountingStorageTRES=gres/gpu tells slices from GPUs by nothing but where they are.

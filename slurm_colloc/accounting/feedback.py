@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
+from slurm_colloc.accounting.decisions import asked_id
 from slurm_colloc.accounting.equivalents import pool_nodes
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.config import Observe, SiteConfig
@@ -24,6 +25,7 @@ from slurm_colloc.gpu.mig import model_named
 from slurm_colloc.history.fold import bounded
 from slurm_colloc.history.records import parse_decision
 from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
+from slurm_colloc.measured import MEASURED
 from slurm_colloc.model import GPU_OOM, JOINED_SUFFIX, MPS_PEAK_PART, Answered, Decision, Evidence, SharingMode
 from slurm_colloc.placement.fitted import HIGH_PCT
 
@@ -37,7 +39,7 @@ _MIN_SAMPLES = 3
 
 # The high value is the least that SM activity stays at or below for so much of the measured time. A mean over a day
 # says nothing of how high it went.
-_EVIDENCE = """
+_EVIDENCE = f"""
 WITH runs AS (
     SELECT *, row_number() OVER () AS run FROM allocations WHERE cluster = $cluster AND end_s IS NOT NULL
     AND ($job = '' OR job_id_raw = $job) AND ($user = '' OR "user" = $user)
@@ -54,9 +56,9 @@ units AS (
            max(s.gpu_model) AS gpu_model, max(s.profile) AS profile,
            max(s.gpu_mem_used_mib) AS mib,
            -- A split among neighbours is good enough for a report, not for sizing the next run.
-           CASE WHEN count(*) = count(s.value) AND bool_and(s.method = 'measured')
+           CASE WHEN count(*) = count(s.value) AND bool_and(s.method = '{MEASURED}')
                 THEN coalesce(sum(s.value * s.seconds) / nullif(sum(s.seconds), 0), max(s.value)) END AS sm,
-           CASE WHEN count(*) = count(s.dram_active_pct) AND bool_and(s.method = 'measured')
+           CASE WHEN count(*) = count(s.dram_active_pct) AND bool_and(s.method = '{MEASURED}')
                 THEN coalesce(sum(s.dram_active_pct * s.seconds) / nullif(sum(s.seconds), 0), max(s.dram_active_pct))
                 END AS dram,
            bool_or(s.sm_active_pct IS NULL AND s.gpu_util_pct IS NOT NULL) AS sm_is_bound
@@ -256,8 +258,7 @@ def build_history(
     by_uid: dict[int, list[Evidence]] = {}
     answers: list[Answered] = []
     for user, shown_id, _, _, run, _ in measured_runs(store, cluster, config):
-        # csub saw the id of the array, not those of its tasks.
-        owned = collected.decisions.get((user, shown_id.partition("_")[0]))
+        owned = collected.decisions.get((user, asked_id(shown_id, run.job_id)))
         if owned is None or owned[1].cluster != cluster:
             continue
         uid, decision = owned

@@ -35,15 +35,19 @@ def live_by_prometheus(server: Server, now_s: float) -> dict[str, LiveUse]:
 
 def _by_agents(server: Server, there: Iterable[str], now_s: float) -> dict[str, LiveUse]:
     units: dict[str, dict[str, _Reading]] = defaultdict(lambda: defaultdict(dict))
-    newest: dict[str, float] = {}
+    # A series is of one method: when that changes there are two of them, and one has ended.
+    read_s: dict[tuple[str, str, str], float] = {}
     for name in sorted(there):
         field, factor = _OURS[name]
         for labels, points in server.samples(name, now_s - VALID_S, now_s + 1):
             job_id, uuid = labels.get("job_id", ""), labels.get("uuid", "")
-            if job_id and uuid and points:
+            if job_id and uuid and points and points[-1][0] > read_s.get((job_id, uuid, field), 0.0):
                 at_s, value = points[-1]
                 units[job_id][uuid][field] = used_mib(int(value)) if field == "gpu_mem_mib" else factor * value
-                newest[job_id] = max(newest.get(job_id, 0.0), at_s)
+                read_s[job_id, uuid, field] = at_s
+    newest: dict[str, float] = {}
+    for (job_id, _, _), at_s in read_s.items():
+        newest[job_id] = max(newest.get(job_id, 0.0), at_s)
     return {job_id: live_use(of.values(), newest[job_id]) for job_id, of in units.items()}
 
 

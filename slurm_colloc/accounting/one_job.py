@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """One job's runs: what each had and used, its time in pieces, and the evidence that it is for the next one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.day_queries import PARTS as DAY_PARTS
-from slurm_colloc.accounting.day_queries import make_parts
 from slurm_colloc.accounting.feedback import Measured, measured_in
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window, day_parts, find_runs, merge, usages_of
+from slurm_colloc.accounting.sweep import Window, sweep_some
 from slurm_colloc.charted import JobPiece, JobTimeline
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.measured import JobUsage
@@ -91,7 +89,7 @@ def find_job(store: Store, job_id: str, window: Window, config: SiteConfig | Non
             return []
         # A job that ran for an hour asks for the samples of that hour's days.
         near = Window(max(since_s, first_s), min(until_s, last_s + 1), now_s)
-        usages = swept(database, store, near, _ITS_OWN, {"job": job_id})
+        usages = sweep_some(database, store, near, _ITS_OWN, {"job": job_id})
         found = [RunFound(usage, None, None) for usage in usages[:-DRAWN]]
         for usage in usages[-DRAWN:]:
             store.view_samples(database, usage.start_s, usage.end_s)
@@ -99,21 +97,6 @@ def find_job(store: Store, job_id: str, window: Window, config: SiteConfig | Non
             measured = _measured(database, usage, config) if timeline else None
             found.append(RunFound(usage, timeline, *((measured.run, measured.alone_s) if measured else (None, None))))
         return found
-
-
-def swept(
-    database: DuckDBPyConnection, store: Store, window: Window, condition: str, asked: Mapping[str, str]
-) -> list[JobUsage]:
-    """Return the runs in ``window`` that a condition on runs holds for; of all others nothing is added up."""
-    find_runs(database, window)
-    database.execute(f"DELETE FROM runs WHERE NOT ({condition})", asked)
-    make_parts(database)
-    for day in store.samples.days(window.since_s, window.until_s):
-        day_parts(database, store, window, day)
-        for name in DAY_PARTS:
-            database.execute(f"INSERT INTO {name} FROM day_{name}")
-    merge(database)
-    return usages_of(database)
 
 
 def _timeline(database: DuckDBPyConnection, run: JobUsage, pieces: int) -> JobTimeline | None:

@@ -10,10 +10,10 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.feedback import measured_in
 from slurm_colloc.accounting.ingest import take_text
-from slurm_colloc.accounting.one_job import RunFound, swept
+from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.accounting.sources import sacct
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window
+from slurm_colloc.accounting.sweep import Window, sweep_some
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.model import Evidence
 
@@ -71,7 +71,7 @@ def user_by_sacct(
 def _found(
     database: DuckDBPyConnection, store: Store, user: str, window: Window, config: SiteConfig | None
 ) -> UserRuns:
-    usages = swept(database, store, window, _OWN, {"user": user})
+    usages = sweep_some(database, store, window, _OWN, {"user": user})
     ((without_gpu,),) = database.execute(_WITHOUT_GPU).fetchall()
     measured = {}
     if any(usage.methods for usage in usages):

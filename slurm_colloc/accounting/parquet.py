@@ -15,7 +15,7 @@ from slurm_colloc.files import sync_folder, temporary_path, whose
 
 SCHEMA = 2  # 1: shares/ of release 0.1, without metadata
 SUFFIX = ".parquet"
-_PATTERN, _ITSELF = re.compile(r"[*?[]"), r"[\g<0>]"
+_PATTERN = re.compile(r"[*?[]")
 
 # (node, hour) -> (bytes of its journal, lines of it that were unusable)
 Hours = dict[tuple[str, str], tuple[int, int]]
@@ -140,8 +140,14 @@ def read(paths: Sequence[str]) -> str:
 
 
 def listed(paths: Sequence[str]) -> str:
-    """Return paths as a list in SQL, none of them a pattern."""
-    return "[" + ", ".join(f"'{sql(_PATTERN.sub(_ITSELF, path))}'" for path in paths) + "]"
+    """Return paths as a list in SQL."""
+    return f"[{', '.join(map(quoted_path, paths))}]"
+
+
+def quoted_path(path: str) -> str:
+    """Return a path as a text in SQL that names this file alone, whatever letters of patterns are in it."""
+    alone = _PATTERN.sub(r"[\g<0>]", path)
+    return f"'{sql(alone)}'"
 
 
 def sql(text: str) -> str:

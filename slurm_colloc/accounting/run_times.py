@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 import duckdb
 
+from slurm_colloc.accounting.parquet import make_rows
 from slurm_colloc.accounting.sources.rows import Rows
 
 NO_ZONE = "times without a zone; say which zone with --timezone"
@@ -93,12 +94,7 @@ def make_zones(database: duckdb.DuckDBPyConnection, rows: Rows, zone: tzinfo) ->
         {"odd": rows.odd},
     ).fetchall()
     found = [(minute, *local_offsets_s(minute, zone)) for (minute,) in minutes]
-    database.execute("CREATE OR REPLACE TABLE zones (minute VARCHAR, offset_s BIGINT, later_offset_s BIGINT)")
-    if found:
-        columns = [list(column) for column in zip(*found, strict=True)]
-        database.execute(
-            "INSERT INTO zones SELECT unnest(?::VARCHAR[]), unnest(?::BIGINT[]), unnest(?::BIGINT[])", columns
-        )
+    make_rows(database, "zones", {"minute": "VARCHAR", "offset_s": "BIGINT", "later_offset_s": "BIGINT"}, found)
 
 
 def local_offsets_s(minute: str, zone: tzinfo) -> tuple[int | None, int | None]:

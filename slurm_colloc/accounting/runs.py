@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import duckdb
 
+from slurm_colloc.accounting.parquet import make_rows
 from slurm_colloc.accounting.run_times import (
     AS_READ,
     NO_ZONE,
@@ -172,15 +173,8 @@ def take_runs(
     database: duckdb.DuckDBPyConnection, rows: Sequence[AllocationRow], now_s: float, means: Means = ()
 ) -> None:
     """Make the table ``taken`` of runs that another source has read, with their means where it brings some."""
-    records = [_record(row, mean) for row, mean in zip(rows, means or [None] * len(rows), strict=True)]
-    columns = [list(column) for column in zip(*records, strict=True)]
-    fields = [
-        f'unnest(${number}::{kind}[]) AS "{name}"'
-        for number, (name, kind) in enumerate(list(ALLOCATION_COLUMNS.items())[:-1], 1)
-    ]
-    values = columns or [[] for _ in fields]
-    query = f"CREATE TABLE taken AS SELECT {', '.join(fields)}, {float(now_s)}::DOUBLE AS ingested_s"
-    database.execute(query, values)
+    records = [(*_record(row, mean), now_s) for row, mean in zip(rows, means or [None] * len(rows), strict=True)]
+    make_rows(database, "taken", ALLOCATION_COLUMNS, records)
 
 
 def _record(row: AllocationRow, mean: JobMeans | None) -> tuple[Any, ...]:
@@ -226,13 +220,10 @@ def take_means(database: duckdb.DuckDBPyConnection, rows: Rows, release: str, *,
             if means:
                 found.setdefault(run, means)
     if found:
-        known = [(run, one.gpu_util_pct, one.gpu_mem_peak_mib, one.gpus, one.method) for run, one in found.items()]
-        database.execute(
-            "UPDATE taken SET mean_gpu_util_pct = util, mean_gpu_mem_mib = mib, mean_gpus = gpus, mean_method = method "
-            "FROM (SELECT unnest($1::BIGINT[]) AS run, unnest($2::DOUBLE[]) AS util, unnest($3::BIGINT[]) AS mib, "
-            "unnest($4::INTEGER[]) AS gpus, unnest($5::VARCHAR[]) AS method) WHERE run = taken.rowid",
-            [list(column) for column in zip(*known, strict=True)],
-        )
+        kinds = {"run": "BIGINT"} | {name: ALLOCATION_COLUMNS[name] for name in MEANS}
+        make_rows(database, "found_means", kinds, [(run, *means) for run, means in found.items()])
+        changes = ", ".join(f"{name} = f.{name}" for name in MEANS)
+        database.execute(f"UPDATE taken SET {changes} FROM found_means f WHERE f.run = taken.rowid")
     return refused
 
 
@@ -357,8 +348,5 @@ def _check_gres(database: duckdb.DuckDBPyConnection) -> None:
         except InputError as error:
             bad.append((text, str(error)))
     if bad:
-        database.execute(
-            "UPDATE taken SET reason = why FROM (SELECT unnest($1::VARCHAR[]) AS bad, unnest($2::VARCHAR[]) AS why) "
-            "WHERE gres = bad AND reason IS NULL",
-            [list(column) for column in zip(*bad, strict=True)],
-        )
+        make_rows(database, "bad_gres", {"bad": "VARCHAR", "why": "VARCHAR"}, bad)
+        database.execute("UPDATE taken SET reason = why FROM bad_gres WHERE gres = bad AND reason IS NULL")

@@ -17,6 +17,7 @@ SELECT job_id_raw FROM readings
 WHERE NOT {own} AND "user" != '' AND start_s IS NOT NULL AND (cluster = $cluster OR $cluster = '')
 GROUP BY job_id_raw ORDER BY max(start_s) DESC, job_id_raw LIMIT $newest
 """
+_OF_USER = 'SELECT 1 FROM readings WHERE "user" = $user LIMIT 1'
 
 
 def visible_runs(visible: Visible) -> str:
@@ -53,6 +54,19 @@ def jobs_of_others(store: "Store", cluster: str, user: str, accounts: Sequence[s
     return [raw_id for (raw_id,) in store.rows(_OF_OTHERS.format(own=own), asked, inf, inf)]
 
 
+def knows_user(store: "Store", user: str) -> bool:
+    """Return whether the store has a run of this user, whenever and with a GPU or without.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    return bool(store.rows(_OF_USER, {"user": _kept(user)}, inf, inf))
+
+
 def _quoted(name: str) -> str:
+    return f"'{sql(_kept(name))}'"
+
+
+def _kept(name: str) -> str:
     # The store has no bytes outside UTF-8, so a name with one names nobody in it.
-    return f"'{sql(name.encode(errors='replace').decode())}'"
+    return name.encode(errors="replace").decode()

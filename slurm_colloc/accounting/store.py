@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store: Parquet files that are each written once, whole, by one writer.
 
-``allocations/<source>.parquet`` holds job runs, ``decisions.parquet`` what csub decided, ``past.parquet`` what
-'colloc history bootstrap' found of past jobs, ``ingest/<source>.json`` what
-was counted; what was sampled is samples.py's. Writing the same input again replaces
-the same file, and readers drop repeated runs by identity, so that an ingest can be repeated at will.
+``allocations/<source>.parquet`` holds job runs, ``decisions.parquet`` what csub decided, ``past.parquet`` what 'colloc
+history bootstrap' found of past jobs, ``ingest/<source>.json`` what was counted; what was sampled is samples.py's.
+Writing the same input again replaces the same file, and readers drop repeated runs by identity, so that an ingest can
+be repeated at will.
 """
 
 import json

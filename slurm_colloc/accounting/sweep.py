@@ -9,7 +9,7 @@ a sum.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import ceil, inf
 from string import Template
@@ -194,6 +194,18 @@ def sweep(
     make_parts(database, bins, edges)
     _add_days(database, store, window, days, bins, edges, step)
     merge(database, bins, edges)
+
+
+def sweep_some(
+    database: DuckDBPyConnection, store: Store, window: Window, condition: str, asked: Mapping[str, str]
+) -> list[JobUsage]:
+    """Return the runs in ``window`` that a condition on runs holds for; of all others nothing is added up."""
+    find_runs(database, window)
+    database.execute(f"DELETE FROM runs WHERE NOT ({condition})", asked)
+    make_parts(database)
+    _add_days(database, store, window, store.samples.days(window.since_s, window.until_s), None, (), ignore)
+    merge(database)
+    return usages_of(database)
 
 
 def sweep_to_file(

@@ -25,7 +25,7 @@ _QUESTION = ("squeue", "-h", "-a", "-r", "-o", "%i|%u|%T|%S", "-j")
 Letter = Callable[[Acted], tuple[Message, bytes] | None]
 
 
-class Runs(NamedTuple):
+class QueuedJob(NamedTuple):
     """A job, or a task of an array, as squeue has it; ``start_s`` None where it has not begun."""
 
     job_id: str
@@ -101,14 +101,14 @@ def _still_runs(finding: Finding, config: SiteConfig) -> bool:
     )
 
 
-def _running(subject: str, config: SiteConfig) -> list[Runs]:
+def _running(subject: str, config: SiteConfig) -> list[QueuedJob]:
     done = run((*_QUESTION, subject), config.timeouts.ask_slurm_s, _environment())
     if done.status and b"Invalid job id" not in done.stderr:
         raise ProcessError(f"'squeue' ended with status {done.status}: {done.stderr.decode(errors='replace').strip()}")
-    return [job for job in parse_runs(done.stdout.decode(errors="surrogateescape")) if job.state == "RUNNING"]
+    return [job for job in parse_queued(done.stdout.decode(errors="surrogateescape")) if job.state == "RUNNING"]
 
 
-def parse_runs(text: str) -> list[Runs]:
+def parse_queued(text: str) -> list[QueuedJob]:
     """Return the jobs in squeue's answer, in which times are seconds.
 
     Raises:
@@ -120,7 +120,7 @@ def parse_runs(text: str) -> list[Runs]:
         if len(fields) != 4:
             raise InputError(f"squeue printed '{line}', which is no job")
         start = fields[3]
-        found.append(Runs(fields[0], fields[1], fields[2], float(start) if start.isdecimal() else None))
+        found.append(QueuedJob(fields[0], fields[1], fields[2], float(start) if start.isdecimal() else None))
     return found
 
 

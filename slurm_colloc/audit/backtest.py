@@ -19,14 +19,14 @@ from slurm_colloc.audit.ladder import (
     SECOND,
     Key,
     Told,
+    kept_from_users,
     key_of,
     plan,
     seen_s,
     still,
 )
-from slurm_colloc.audit.rule import RUNS
 from slurm_colloc.audit.rules import Entry
-from slurm_colloc.audited import Finding
+from slurm_colloc.audited import RUNS, Finding
 from slurm_colloc.backtested import Step, Tally
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import ConfigError
@@ -85,15 +85,22 @@ def mail_day(at: datetime, step: timedelta, works: Works) -> date | None:
     raise ConfigError("'notices.workdays' and 'notices.holidays' leave no day of a year on which mails go")
 
 
-def would_notify(ran: Sequence[Ran], step: timedelta, settings: Notices, works: Works) -> list[list[Notice]]:
-    """Return whom each run would have told of what, if every mail was accepted and nobody waived anything."""
+def would_notify(
+    ran: Sequence[Ran], known: Sequence[Entry], cluster: str, step: timedelta, settings: Notices, works: Works
+) -> list[list[Notice]]:
+    """Return whom each run would have told of what, if every mail was accepted and nobody waived anything.
+
+    ``known`` are the rules; ``cluster`` is the site's own, whose users alone are told, empty where that is not known.
+    """
+    telling = {entry.name for entry in known if entry.tells_users}
     told: dict[Key, list[Told]] = {}
     notices = []
     for run in ran:
+        findings = [one for one in run.findings if not kept_from_users(one, cluster, telling)]
         day, at_s = mail_day(run.until, step, works), run.until.timestamp()
-        due = plan(run.findings, chain.from_iterable(told.values()), (), at_s, settings, works=day is not None)
+        due = plan(findings, chain.from_iterable(told.values()), (), at_s, settings, works=day is not None)
         made = [one for one in due if one.step != NOTHING]
-        for finding in run.findings:
+        for finding in findings:
             before = told.get(key_of(finding), ())
             told[key_of(finding)] = [still(one, finding, at_s, settings) for one in before]
         for one in made:
@@ -147,7 +154,7 @@ def _counted(
     if not judged:
         return Tally(name, code, len(ran), 0, *[None] * 8)
     found = [(run, finding) for run in ran for finding in run.findings if finding.rule in names]
-    made = [(run, notice) for run, of in zip(ran, notices, strict=True) for notice in of if notice.key[0] in names]
+    made = [(run, one) for run, of_run in zip(ran, notices, strict=True) for one in of_run if one.key[0] in names]
     jobs = (run.found[key_of(finding)] for run, finding in found if finding.rule in jobs_of)
     return Tally(
         rule=name,

@@ -37,9 +37,7 @@ from slurm_colloc.audit.words import hours, kernels, runs, seen
 from slurm_colloc.audited import Subject
 
 
-def _say(subject: Subject, bounds: Bounds) -> Said | None:
-    if subject.gpu_hours <= 0 or subject.gpu_hours < bounds["min_gpu_hours"]:
-        return None
+def _say(subject: Subject, bounds: Bounds) -> Said:
     return Said(
         f"{hours(subject.gpu_hours)} in {runs(subject)} with {kernels(subject)}, "
         f"{seen(subject)}; the site's bound is {hours(bounds['min_gpu_hours'])}",

@@ -5,13 +5,13 @@ What they do is charged to nobody, and while one is on a GPU nothing is said of 
 names the node, and no person: whose process it was is not recorded.
 """
 
-from slurm_colloc.audit.rule import NODES, Bound, Bounds, Rule, Said
+from slurm_colloc.audit.rule import Bound, Bounds, Rule, Said
 from slurm_colloc.audit.words import hours
-from slurm_colloc.audited import NODE, Subject
+from slurm_colloc.audited import NODE, NODES, Subject
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:
-    if not subject.gpu_hours >= bounds["min_gpu_hours"] > 0:
+    if not bounds["min_gpu_hours"]:
         return None
     return Said(
         f"processes outside any job for {hours(subject.gpu_hours)} on {subject.figures['gpus']:g} of its GPUs "

@@ -37,7 +37,7 @@ from slurm_colloc.audited import Subject
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:
     used, util_pct = subject.figures["used"], subject.figures["util_pct"]
-    if used is None or subject.gpu_hours < bounds["min_gpu_hours"] or subject.gpu_hours <= 0:
+    if used is None:
         return None
     busy_pct, share_pct = 100 * used / subject.gpu_hours, 100 * subject.gpu_hours / subject.judged_gpu_hours
     if busy_pct >= bounds["below_pct"]:

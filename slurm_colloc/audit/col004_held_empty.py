@@ -43,7 +43,7 @@ _BEFORE = f"greatest(0, {_EMPTY} - if(blackout_s IS NULL, 0, coalesce(tail_s, 0)
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:
     allocated = subject.figures["allocated"]
-    if allocated is None or subject.gpu_hours <= 0 or subject.gpu_hours < bounds["min_gpu_hours"]:
+    if allocated is None:
         return None
     return Said(
         f"{hours(subject.gpu_hours)} of {hours(allocated)} without a process of the job on the GPU, in "

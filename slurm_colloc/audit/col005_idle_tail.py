@@ -33,7 +33,7 @@ from slurm_colloc.units import in_words
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:
     longest_s, running = subject.figures["longest_s"], subject.figures["running"]
-    if longest_s is None or subject.gpu_hours <= 0 or subject.gpu_hours < bounds["min_gpu_hours"]:
+    if longest_s is None:
         return None
     still = f", {running:g} of them running at its last reading" if running else ""
     return Said(

@@ -36,7 +36,7 @@ from slurm_colloc.units import significant
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:
     peak_mib = subject.figures["peak_mib"]
-    if peak_mib is None or subject.gpu_hours <= 0 or subject.gpu_hours < bounds["min_gpu_hours"]:
+    if peak_mib is None:
         return None
     return Said(
         f"{hours(subject.gpu_hours)} in {runs(subject)} with up to {significant(peak_mib / 1024)} GiB of GPU memory "

@@ -22,7 +22,7 @@ from slurm_colloc.units import at_most
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:
     freed, peak_mib, sm_pct, csub = (subject.figures[name] for name in ("freed", "peak_mib", "sm_pct", "csub"))
-    if subject.gpu_hours <= 0 or subject.gpu_hours < bounds["min_gpu_hours"] or not freed or peak_mib is None:
+    if not freed or peak_mib is None:
         return None
     active = "" if sm_pct is None else f", SM activity of at most {at_most(sm_pct)} % for 95 % of the time"
     by_csub = ", or submit by csub, which gives it" if csub else ""

@@ -35,8 +35,6 @@ from slurm_colloc.units import significant
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:
-    if subject.gpu_hours <= 0 or subject.gpu_hours < bounds["min_gpu_hours"]:
-        return None
     held, busy, limit = (subject.figures[name] for name in ("held", "busy", "limit"))
     if held is None or limit is None:
         return None

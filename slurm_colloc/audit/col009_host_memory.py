@@ -30,8 +30,6 @@ from slurm_colloc.units import at_most
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:
-    if subject.gpu_hours <= 0 or subject.gpu_hours < bounds["min_gpu_hours"]:
-        return None
     held, used, limit = (subject.figures[name] for name in ("held_mib", "used_mib", "limit_mib"))
     if held is None or limit is None:
         return None

@@ -18,9 +18,7 @@ from slurm_colloc.audit.words import hours, runs
 from slurm_colloc.audited import Subject
 
 
-def _say(subject: Subject, bounds: Bounds) -> Said | None:
-    if subject.gpu_hours <= 0 or subject.gpu_hours < bounds["min_gpu_hours"]:
-        return None
+def _say(subject: Subject, bounds: Bounds) -> Said:
     nodes, needed = subject.figures["nodes"], subject.figures["needed"]
     return Said(
         f"{hours(subject.gpu_hours)} in {runs(subject)} on {nodes:g} nodes in all, where {needed:g} hold as many GPUs, "

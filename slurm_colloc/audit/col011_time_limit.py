@@ -18,8 +18,6 @@ from slurm_colloc.audited import Subject
 
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:
-    if subject.gpu_hours <= 0 or subject.gpu_hours < bounds["min_unused_gpu_hours"]:
-        return None
     found = {name: subject.figures[name] for name in ("overall_pct", "mean_pct", "median_pct")}
     if any(value is None or value > bounds[name] for name, value in found.items()):
         return None
@@ -51,6 +49,7 @@ RULE = Rule(
         UNHELD: "gpus > 0",
     },
     found=f"{_RUN_S} < {_LIMIT_S}",
+    least="min_unused_gpu_hours",
     hours=f"gpus * ({_LIMIT_S} - {_RUN_S}) / 3600",
     figures={
         "overall_pct": f"100 * sum(gpus * {_RATIO} * limit_min) / sum(gpus * limit_min)",

@@ -47,10 +47,10 @@ _READ = "coalesce(read_mib >= $read_mib_s * span_s * nodes AND read_mib > 0, fal
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:
     used, util = subject.figures["sm_used"], subject.figures["util_pct"]
-    if None in (used, util) or subject.gpu_hours <= 0 or subject.gpu_hours < bounds["min_gpu_hours"]:
+    if used is None or util is None:
         return None
     return Said(
-        f"SM activity of {significant(100 * (used or 0) / subject.gpu_hours, 2)} % and GPU_UTIL of {util:.0f} % over "
+        f"SM activity of {significant(100 * used / subject.gpu_hours, 2)} % and GPU_UTIL of {util:.0f} % over "
         f"{hours(subject.gpu_hours)} of {runs(subject)}, while {' and '.join(_busy(subject.figures, bounds))}, "
         f"{seen(subject)}; the site's bound is {hours(bounds['min_gpu_hours'])} below {bounds['below_pct']:g} % and "
         f"{bounds['util_below_pct']:g} %",

@@ -60,6 +60,7 @@ RULE = Rule(
     },
     found=f"{_ABOVE} OR {_BELOW}",
     hours="allocated",
+    least="",
     figures={
         "above": f"count(*) FILTER ({_ABOVE})",
         "below": f"count(*) FILTER ({_BELOW})",

@@ -17,9 +17,7 @@ from slurm_colloc.audited import Subject
 from slurm_colloc.units import at_least, counted, significant
 
 
-def _say(subject: Subject, bounds: Bounds) -> Said | None:
-    if subject.gpu_hours <= 0 or subject.gpu_hours < bounds["min_hours"]:
-        return None
+def _say(subject: Subject, bounds: Bounds) -> Said:
     return Said(
         f"programs outside MPS for {significant(subject.gpu_hours)} h of GPUs shared by MPS, in {runs(subject)} of "
         f"{counted(subject.judged, 'run')} with gres/mps that could be judged, sampled for at least "
@@ -46,5 +44,6 @@ RULE = Rule(
     },
     found="direct_s > 0 AND direct_s >= 60 * $direct_min",
     hours="direct_s / 3600",
+    least="min_hours",
     say=_say,
 )

@@ -17,7 +17,7 @@ from slurm_colloc.audited import Subject
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:
     freed = subject.figures["freed"]
-    if subject.gpu_hours <= 0 or subject.gpu_hours < bounds["min_gpu_hours"] or not freed:
+    if not freed:
         return None
     return Said(
         f"{hours(subject.gpu_hours)} in {runs(subject)} of which csub has no record and that would have fitted a "

@@ -37,7 +37,7 @@ from slurm_colloc.units import in_words
 
 def _say(subject: Subject, bounds: Bounds) -> Said | None:
     idle_s, worked, age_s = (subject.figures[name] for name in ("idle_s", "worked", "age_s"))
-    if idle_s is None or subject.gpu_hours <= 0:
+    if idle_s is None:
         return None
     bound_min = bounds["sliding_warning_min" if subject.figures["sliding"] else "first_warning_min"]
     before = "after it had worked" if worked else "nor any before in the window"

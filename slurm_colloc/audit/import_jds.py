@@ -13,6 +13,7 @@ from slurm_colloc.audit.rules import RULES
 from slurm_colloc.audited import JOB
 from slurm_colloc.config_audit import AuditRule
 from slurm_colloc.errors import InputError, nearest
+from slurm_colloc.toml_text import value_text
 
 _RENAMED = "partition-renamings"
 _NAMES = {
@@ -93,7 +94,7 @@ def as_toml(imported: Imported) -> str:
     for rule in others:
         lines += _entry(rule, [RULES[rule.code].title])
     of = imported.notices
-    settings, action = ({key: _toml(value) for key, value in keys.items()} for keys in (of.settings, of.action))
+    settings, action = ({key: value_text(value) for key, value in keys.items()} for keys in (of.settings, of.action))
     lines += ["", *lines_of(of, settings, action)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -103,7 +104,7 @@ def _entry(rule: AuditRule, comments: Iterable[str]) -> list[str]:
     return [
         *("", "[[audit.rule]]"),
         *(f"# {comment}" for comment in comments),
-        *(f"{key} = {_toml(value)}" for key, value in keys),
+        *(f"{key} = {value_text(value)}" for key, value in keys),
     ]
 
 
@@ -114,19 +115,6 @@ def _notes(alert: str, reasons: Mapping[str, str], keys: Collection[Any]) -> lis
         if key in keys:
             by_reason.setdefault(why, []).append(key)
     return [Note(alert, tuple(of), why) for why, of in by_reason.items()]
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return f"{int(value)}" if value.is_integer() else repr(value)
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(_toml(one) for one in value)}]"
-    if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{key} = {_toml(one)}' for key, one in value.items())} }}"
-    # TOML's basic strings are JSON's, but for what lies beyond 16 bits and the delete character.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _alert(

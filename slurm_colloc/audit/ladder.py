@@ -11,7 +11,7 @@ begins anew. After the second notice's deadline the job is acted on, where the s
 shows it idle still.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.audited import JOB, Finding
@@ -70,6 +70,17 @@ class Due(NamedTuple):
 def key_of(finding: Finding | Told) -> Key:
     """Return what notices of a finding are kept by."""
     return finding.rule, finding.cluster, finding.subject
+
+
+def kept_from_users(finding: Finding, cluster: str, telling: Collection[str]) -> str:
+    """Return why nobody but the admins is told of a finding, whatever was told before; empty where its user may be.
+
+    ``telling`` names the rules that tell users. A name is a person's on one cluster; the others have audits of their
+    own. Without a ``cluster`` none is another.
+    """
+    if cluster and finding.cluster != cluster:
+        return f"not told: of cluster '{finding.cluster}'"
+    return "" if finding.rule in telling else "not told: 'audit.rule.tell' is 'admins'"
 
 
 def plan(

@@ -9,9 +9,7 @@ depend on anything but what is documented. Its words are a pure function of what
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from slurm_colloc.audited import NODES as NODES
-from slurm_colloc.audited import RUNS as RUNS
-from slurm_colloc.audited import USER, Subject
+from slurm_colloc.audited import RUNS, USER, Subject
 
 # Why a run is not judged, where a condition has no words of its own.
 UNKNOWN = "too little known of it"
@@ -105,10 +103,12 @@ Bounds = Mapping[str, float]
 class Rule(NamedTuple):
     """One rule; see audited.Question for the conditions (a ``judged`` without reasons has one), and for ``coverage``.
 
-    ``say`` returns None where the site's bounds are not reached; it is asked only of subjects with something found. A
-    rule that is ``accounted`` can judge runs that nobody measured. ``methods`` say how it was measured where that is
-    not how the GPUs of the runs were; of a rule without ``coverage`` nothing was measured. One about a JOB is of runs
-    that go on, is judged by FRESH readings (its bound ``reading_age_min``), and has the figure ``idle_since_s``.
+    ``say`` is asked only of subjects with as many hours found as the bound ``least`` says, and more than none; a rule
+    without that bound of any hours, one whose ``least`` is empty even of none. It returns None where other bounds of
+    the site are not reached. A rule that is ``accounted`` can judge runs that nobody measured. ``methods`` say how it
+    was measured where that is not how the GPUs of the runs were; of a rule without ``coverage`` nothing was measured.
+    One about a JOB is of runs that go on, is judged by FRESH readings (its bound ``reading_age_min``), and has the
+    figure ``idle_since_s``.
     """
 
     code: str
@@ -129,6 +129,7 @@ class Rule(NamedTuple):
     coverage: str = "coverage_pct"
     methods: tuple[str, ...] = ()
     label: str = "NULL"
+    least: str = "min_gpu_hours"
 
     @property
     def needs(self) -> Mapping[str, str]:

@@ -8,8 +8,8 @@ from pkgutil import iter_modules
 from typing import NamedTuple
 
 import slurm_colloc.audit
-from slurm_colloc.audit.rule import NODES, RUNS_ON, Rule
-from slurm_colloc.audited import JOB, NODE, Answer, Finding, Question, Subject
+from slurm_colloc.audit.rule import RUNS_ON, Rule
+from slurm_colloc.audited import JOB, NODE, NODES, Answer, Finding, Question, Subject
 from slurm_colloc.config_audit import Audit, AuditRule
 from slurm_colloc.errors import ConfigError, InputError, nearest
 
@@ -38,6 +38,11 @@ class Entry(NamedTuple):
     rule: Rule
     settings: AuditRule
     bounds: Mapping[str, float]
+
+    @property
+    def tells_users(self) -> bool:
+        """Return whether users are told of its findings, and not the admins alone."""
+        return self.settings.tell == "users"
 
 
 def entries(audit: Audit) -> tuple[Entry, ...]:
@@ -157,7 +162,8 @@ def question(entry: Entry, audit: Audit, until_s: float) -> Question:
 
 def findings(entry: Entry, answer: Answer, window: str) -> list[Finding]:
     """Return what an entry says of an answer; ``window`` are the options of a command for the same window."""
-    said = ((subject, entry.rule.say(subject, entry.bounds)) for subject in answer.subjects)
+    known = (subject for subject in answer.subjects if _has_enough(subject, entry))
+    said = ((subject, entry.rule.say(subject, entry.bounds)) for subject in known)
     return [
         Finding(
             rule=entry.name,
@@ -184,6 +190,11 @@ def findings(entry: Entry, answer: Answer, window: str) -> list[Finding]:
         for subject, words in said
         if words is not None
     ]
+
+
+def _has_enough(subject: Subject, entry: Entry) -> bool:
+    least = entry.rule.least
+    return not least or (subject.gpu_hours > 0 and subject.gpu_hours >= entry.bounds.get(least, 0.0))
 
 
 def _reproduce(entry: Entry, subject: Subject, window: str) -> str:

@@ -9,15 +9,22 @@ from collections.abc import Iterable, Sequence
 from math import fsum
 
 from slurm_colloc.errors import StoreError
-from slurm_colloc.measured import ADDITIVE, DeviceSample, Holder, JobShare, ProcessKind, ProcessSample, Round
-
-MEASURED = "measured"
-BY_GPU_TIME = "split by GPU time"
-BY_MEMORY = "split by memory"
-BY_SHARES = "split by shares"
-EQUALLY = "split equally"
-WHOLE_DEVICE = "whole device"
-UNATTRIBUTED = "unattributed"
+from slurm_colloc.measured import (
+    ADDITIVE,
+    BY_GPU_TIME,
+    BY_MEMORY,
+    BY_SHARES,
+    EQUALLY,
+    MEASURED,
+    UNATTRIBUTED,
+    WHOLE_DEVICE,
+    DeviceSample,
+    Holder,
+    JobShare,
+    ProcessKind,
+    ProcessSample,
+    Round,
+)
 
 
 def attribute_round(seen: Round) -> tuple[JobShare, ...]:

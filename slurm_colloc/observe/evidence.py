@@ -6,9 +6,9 @@ The sampler dies with the job without warning, so there is no "at the end": each
 
 from collections.abc import Sequence
 
-from slurm_colloc.measured import JobShare, Round
+from slurm_colloc.measured import MEASURED, JobShare, Round
 from slurm_colloc.model import Evidence, SharingMode
-from slurm_colloc.observe.attribute import MEASURED, attribute_round
+from slurm_colloc.observe.attribute import attribute_round
 
 # Slurm's word for a job that is still going; the true end state is asked for when the evidence is next needed.
 RUNNING = "RUNNING"

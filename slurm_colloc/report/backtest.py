@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What audit rules would have said of the past, as a table, JSON or CSV."""
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 
 from slurm_colloc.backtested import Backtest, Step, Tally
+from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, fitting, folded, table_lines, widths_of
 from slurm_colloc.report.plain import plain
 from slurm_colloc.report.sparkline import ASCII, BLOCKS, sparkline
-from slurm_colloc.report.text import inert, printable, stamp
+from slurm_colloc.report.text import printable, stamp
 from slurm_colloc.units import counted, in_words, significant
 
 SCHEMA = 1
@@ -60,10 +59,16 @@ def as_table(tried: Backtest, terminal: Terminal = NO_TERMINAL) -> str:
 def heading(tried: Backtest) -> str:
     """Return the one line that says what was tried on what."""
     rules = f"the rules of {printable(tried.file)}" if tried.file else "the rules in force"
+    admins_only = ", ".join(map(printable, tried.admins_only))
     return (
         f"What {rules} would have said in {counted(len(tried.steps), 'run')} from {stamp(tried.since)} to "
         f"{stamp(tried.until)}: every {in_words(tried.step_s)}, of the last {in_words(tried.window_s)}, "
         f"{in_words(tried.quiet_s)} between notices"
+        + (
+            f"; no mails about what {admins_only} finds, of which 'tell' lets the admins alone know"
+            if admins_only
+            else ""
+        )
     )
 
 
@@ -72,8 +77,8 @@ def notes(tried: Backtest) -> list[str]:
     lines = [
         "JUDGED: runs of the rule in which it could judge anything, of all; '-' is not known.",
         "USERS, JOBS: each counted once in a row, however often found. JOBS: none where a rule is about no jobs.",
-        "FIRST, SECOND: notices, the second after the quiet period where something newer is still found; as if "
-        "every mail had been accepted, and nobody had waived one.",
+        "FIRST, SECOND: notices to users of the site's cluster, the second after the quiet period where something "
+        "newer is still found; as if every mail had been accepted, and nobody had waived one.",
         "MAILS: digests, one for each user and run: one of two rules counts in both rows, and once in the last. "
         "They go on the site's workdays. The admins' summary is not counted.",
         "Windows are judged by what is known of them now: what was taken in later, cron would have seen later.",
@@ -147,16 +152,11 @@ def as_json(tried: Backtest) -> str:
 
 def as_csv(tried: Backtest) -> str:
     """Return a row for each run and rule, then one for each rule in all; an empty rule is all of them."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["since", "until", "mailed", *Tally._fields])
-    for step in tried.steps:
-        when = [step.since.isoformat(), step.until.isoformat(), _day(step) or ""]
-        writer.writerows([*when, *_flat(one)] for one in (*step.rules, step.total))
-    whole = [tried.since.isoformat(), tried.until.isoformat(), ""]
-    writer.writerows([*whole, *_flat(one)] for one in (*tried.rules, tried.total))
-    return out.getvalue()
-
-
-def _flat(one: Tally) -> list[object]:
-    return [inert(value) if isinstance(value, str) else value for value in one]
+    parts = [(step.since, step.until, _day(step), (*step.rules, step.total)) for step in tried.steps]
+    parts.append((tried.since, tried.until, None, (*tried.rules, tried.total)))
+    rows = (
+        [since.isoformat(), until.isoformat(), mailed, *one]
+        for since, until, mailed, tallies in parts
+        for one in tallies
+    )
+    return spreadsheet.as_csv(["since", "until", "mailed", *Tally._fields], rows)

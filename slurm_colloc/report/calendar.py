@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mails day by day, as weeks from Monday on, JSON or CSV."""
 
-import csv
-import io
 import json
 from datetime import timedelta
 
 from slurm_colloc.backtested import Calendar, Day
+from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, folded
 from slurm_colloc.report.text import printable
 
@@ -55,8 +54,4 @@ def as_json(calendar: Calendar) -> str:
 
 def as_csv(calendar: Calendar) -> str:
     """Return a row for each day."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(Day._fields)
-    writer.writerows((day.day.isoformat(), *day[1:]) for day in calendar.days)
-    return out.getvalue()
+    return spreadsheet.as_csv(Day._fields, ((day.day.isoformat(), *day[1:]) for day in calendar.days))

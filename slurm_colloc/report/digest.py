@@ -16,7 +16,7 @@ from slurm_colloc.audited import JOB, Finding
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.report.findings import Audited, judged_of
 from slurm_colloc.report.page import page_environment
-from slurm_colloc.report.text import printable, stamp
+from slurm_colloc.report.text import local, printable, stamp
 from slurm_colloc.units import at_least, in_words, significant
 
 USER, ADMIN, DEED = "digest", "admin", "deed"
@@ -129,7 +129,7 @@ def digest_maker(templates: str) -> Callable[[str, Any], tuple[str, str]]:
     environment = page_environment(templates)
     environment.filters |= {
         "stamp": stamp,
-        "hours": _hours,
+        "hours": significant,
         "at": _at,
         "short": _short,
         "table": _table,
@@ -153,12 +153,8 @@ def _short(text: str) -> str:
     return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."
 
 
-def _hours(value: float) -> str:
-    return significant(value)
-
-
 def _at(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="minutes")
+    return local(seconds).isoformat(sep=" ", timespec="minutes")
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

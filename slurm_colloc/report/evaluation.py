@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """How each policy would have placed past runs, as a table for people or machines."""
 
-import csv
-import io
 import json
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from slurm_colloc.estimate.bounds import LEVEL, lower_bound, upper_bound
 from slurm_colloc.estimate.replay import Score
+from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.text import printable
 
 SCHEMA = 1
@@ -115,13 +114,8 @@ def as_json(shown: Evaluation) -> str:
 
 def as_csv(shown: Evaluation) -> str:
     """Return one row for each score."""
-    out = io.StringIO()
     rows = [{**score._asdict(), **rates(score)} for score in shown.scores]
-    names = [*Score._fields, *(name for name in (rows[0] if rows else {}) if name not in Score._fields)]
-    writer = csv.DictWriter(out, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+    return spreadsheet.as_csv(rows[0] if rows else Score._fields, (row.values() for row in rows))
 
 
 FORMATS: Mapping[str, Callable[[Evaluation], str]] = {"text": as_text, "json": as_json, "csv": as_csv}

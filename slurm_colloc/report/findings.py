@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What audit rules found, for people and for programs."""
 
-import csv
-import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from slurm_colloc.audited import Finding
 from slurm_colloc.measured import GroupUsage
-from slurm_colloc.report.text import inert, printable, stamp
+from slurm_colloc.report import spreadsheet
+from slurm_colloc.report.text import printable, stamp
 from slurm_colloc.units import counted
 
 SCHEMA = 2
@@ -94,21 +93,20 @@ def as_text(seen: Audited, findings: Sequence[Finding]) -> str:
 
 
 def as_csv(looks: Sequence[tuple[Audited, Sequence[Finding]]]) -> str:
-    """Return a row for each finding; what a spreadsheet would run as a formula is quoted with an apostrophe."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["since", "until", *Finding._fields])
-    for seen, findings in looks:
-        ends = [seen.since.isoformat(), seen.until.isoformat()]
-        writer.writerows([*ends, *_cells(finding)] for finding in findings)
-    return out.getvalue()
+    """Return a row for each finding."""
+    rows = (
+        [seen.since.isoformat(), seen.until.isoformat(), *_cells(finding)]
+        for seen, findings in looks
+        for finding in findings
+    )
+    return spreadsheet.as_csv(["since", "until", *Finding._fields], rows)
 
 
-def _cells(finding: Finding) -> list[object]:
+def _cells(finding: Finding) -> Iterable[object]:
     excluded = "; ".join(f"{number} {why}" for why, number in finding.excluded)
     jobs = " ".join(line.job_id for line in finding.jobs)
-    row = finding._asdict() | {"methods": " and ".join(finding.methods), "excluded": excluded, "jobs": jobs}
-    return [inert(value) if isinstance(value, str) else value for value in row.values()]
+    texts = {"methods": " and ".join(finding.methods), "excluded": excluded, "jobs": jobs}
+    return (finding._asdict() | texts).values()
 
 
 def judged_of(finding: Finding) -> str:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The usage report as data and as pages. No I/O but what the caller does with the text."""
 
-import csv
-import io
 import json
 import re
 from collections.abc import Callable
@@ -10,20 +8,12 @@ from typing import Any, get_type_hints
 
 from slurm_colloc.charted import Fit
 from slurm_colloc.measured import GroupUsage
+from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.plain import object_of, plain
-from slurm_colloc.report.text import inert, printable
-from slurm_colloc.report.usage import (
-    Money,
-    OfInstalled,
-    UsageReport,
-    hours_digits,
-    money,
-    number,
-    of_installed,
-    shortened,
-)
+from slurm_colloc.report.text import printable
+from slurm_colloc.report.usage import Money, OfInstalled, UsageReport, fits_by_group, money, of_installed, shortened
 from slurm_colloc.report.usage_notes import footnotes, heading
-from slurm_colloc.report.usage_text import cells_of, columns, rows_of
+from slurm_colloc.report.usage_text import rows_of
 
 SCHEMA = 4
 _OF_FIT = {
@@ -78,7 +68,7 @@ def flat(report: UsageReport) -> tuple[dict[str, type], list[list[Any]]]:
 
     Names are as they are; whoever writes them says what is done about their letters.
     """
-    fits = {fit.name: fit for fit in report.fits[:-1]}
+    fits = fits_by_group(report)
     kinds = {
         report.by: str,
         **{name: kind for name, kind in get_type_hints(GroupUsage).items() if name != "name"},
@@ -109,13 +99,8 @@ def about(report: UsageReport) -> dict[str, str]:
 
 
 def as_csv(report: UsageReport) -> str:
-    """Return one row for each group; names that a spreadsheet would run as a formula are quoted with an apostrophe."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    kinds, rows = flat(report)
-    writer.writerow(kinds)
-    writer.writerows([inert(value) if isinstance(value, str) else value for value in row] for row in rows)
-    return out.getvalue()
+    """Return one row for each group."""
+    return spreadsheet.as_csv(*flat(report))
 
 
 def as_markdown(report: UsageReport, top: int = 0) -> str:
@@ -152,10 +137,9 @@ def as_html(report: UsageReport) -> str:
         ConfigError: a site's template that does not render.
     """
     # jinja2 takes 44 ms to import, and only a page needs it.
-    from slurm_colloc.report.usage_page import Table, usage_page
+    from slurm_colloc.report.usage_page import usage_page
 
-    titles, digits = [column.title for column in columns(report)], hours_digits(report)
-    return usage_page(report, Table(titles, cells_of(report), number, digits, heading(report), footnotes(report)))
+    return usage_page(report)
 
 
 # Those that are the same wherever they are shown.

@@ -3,7 +3,6 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from math import isinf
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ from slurm_colloc.measured import JobUsage
 from slurm_colloc.model import Decision, Evidence
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, titled
 from slurm_colloc.report.sparkline import ASCII, BLOCKS, sparkline
-from slurm_colloc.report.text import printable, stamp
+from slurm_colloc.report.text import local, printable, stamp
 from slurm_colloc.slurm.accounted import Accounted
 from slurm_colloc.units import counted, in_words, kilowatt_hours, significant
 
@@ -119,15 +118,11 @@ def _ran(run: JobUsage | None, slurm: Accounted | None, since_s: float, state: s
     start_s = run.start_s if run else float((slurm and slurm.start_s) or 0)
     end_s = run.end_s if run else slurm.end_s if slurm else None
     cut = "since before " if run and run.start_s <= since_s else ""
-    until = stamp(_at(end_s)) if end_s is not None else "now"
+    until = stamp(local(end_s)) if end_s is not None else "now"
     so_far = " so far" if state in _SO_FAR else ""
     place = slurm.node_list if slurm else ""
     where = f"in partition {printable(slurm.partition if slurm else run.partition if run else '')}"
-    return f"{cut}{stamp(_at(start_s))} to {until}{so_far} {where}{f' on {printable(place)}' if place else ''}"
-
-
-def _at(at_s: float) -> datetime:
-    return datetime.fromtimestamp(at_s).astimezone()
+    return f"{cut}{stamp(local(start_s))} to {until}{so_far} {where}{f' on {printable(place)}' if place else ''}"
 
 
 def _of_slurm(slurm: Accounted) -> Iterator[str]:

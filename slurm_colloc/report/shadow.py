@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What shadow mode would have done, as a table, JSON, CSV or a page. No I/O but what the caller does with the text."""
 
-import csv
-import io
 import json
 from collections.abc import Callable
 from datetime import datetime
@@ -10,9 +8,10 @@ from functools import partial
 from typing import NamedTuple
 
 from slurm_colloc.measured import ShadowLeft, ShadowPiece
+from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, fitting, folded, table_lines, widths_of
 from slurm_colloc.report.page import render_page
-from slurm_colloc.report.text import inert, printable, stamp
+from slurm_colloc.report.text import printable, stamp
 from slurm_colloc.units import counted, in_words
 
 SCHEMA = 1
@@ -191,11 +190,7 @@ def _fields(piece: ShadowPiece) -> dict[str, object]:
 
 def as_csv(report: ShadowReport) -> str:
     """Return one row for each piece."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(_fields(report.total)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({**_fields(piece), "piece": inert(piece.piece)} for piece in report.pieces)
-    return out.getvalue()
+    return spreadsheet.as_csv(_fields(report.total), (_fields(piece).values() for piece in report.pieces))
 
 
 def as_html(report: ShadowReport) -> str:

@@ -13,6 +13,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
+def local(at_s: float) -> datetime:
+    """Return a time as the clocks of this machine have it."""
+    return datetime.fromtimestamp(at_s).astimezone()
+
+
 def stamp(moment: datetime) -> str:
     """Return a time with its offset."""
     return moment.isoformat(sep=" ", timespec="seconds")

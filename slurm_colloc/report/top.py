@@ -4,14 +4,13 @@
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
 from slurm_colloc.charted import LiveUse
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, table_lines
-from slurm_colloc.report.text import printable, stamp
+from slurm_colloc.report.text import local, printable, stamp
 from slurm_colloc.slurm.running import Held
 from slurm_colloc.units import clock_time, counted, significant
 
@@ -68,7 +67,7 @@ def _lines(top: Top) -> list[str]:
     users = _users(top.jobs)
     gpus, unsized = _gpus(top.jobs)
     installed = f" of {top.installed_gpus:g} installed (site.toml)" if top.installed_gpus is not None else ""
-    at = stamp(datetime.fromtimestamp(top.at_s).astimezone())
+    at = stamp(local(top.at_s))
     seen = sum(job.live is not None for job in top.jobs)
     holders = f"{counted(len(top.jobs), 'job')} with GPUs of {counted(len(users), 'user')}"
     lines = [

@@ -126,6 +126,11 @@ def number(value: float | None, digits: int) -> str:
     return f"<{10**-digits:.{digits}f}" if 0 < value < 10**-digits else f"{value:.{digits}f}"
 
 
+def fits_by_group(report: UsageReport) -> dict[str, Fit]:
+    """Return what each group would have fitted, without that of all of them: a group may be called total, too."""
+    return {fit.name: fit for fit in report.fits[:-1]}
+
+
 def shortened(report: UsageReport, top: int) -> UsageReport:
     """Return the report with its first ``top`` groups, and all others as one, so that the rows still add up."""
     others = report.groups[top:]

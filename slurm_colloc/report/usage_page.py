@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The usage report as one page: what the template is handed, and the data that the page's script reads."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -13,7 +13,9 @@ from slurm_colloc.report.charts_of_time import coarser
 from slurm_colloc.report.figure import Figure, methods, rounded, short, wall_ms, why_not, zone_of
 from slurm_colloc.report.page import render_page
 from slurm_colloc.report.text import printable
-from slurm_colloc.report.usage import METRICS, UsageReport, metric_of
+from slurm_colloc.report.usage import METRICS, UsageReport, fits_by_group, hours_digits, metric_of, number
+from slurm_colloc.report.usage_notes import footnotes, heading
+from slurm_colloc.report.usage_text import cells_of, columns
 
 # Vega is 0.9 MB of the 3 MB that a page may have, the table of 2,000 users 0.5; what all details together may have:
 _PIECES, _LEAST_PIECES = 24_000, 4
@@ -44,17 +46,6 @@ HELP = {
 _Spans = dict[tuple[int, int, float], int]
 
 
-class Table(NamedTuple):
-    """The columns of the report's table, as every format has them, and its words."""
-
-    titles: Sequence[str]
-    cells: Callable[[GroupUsage], Sequence[str]]
-    number: Callable[..., str]
-    digits: int
-    heading: str
-    footnotes: Sequence[str]
-
-
 class Headline(NamedTuple):
     """One of the figures on top; ``value`` is empty where it is not measured, and ``words`` say why."""
 
@@ -63,7 +54,7 @@ class Headline(NamedTuple):
     method: str
 
 
-def usage_page(report: UsageReport, table: Table) -> str:
+def usage_page(report: UsageReport) -> str:
     """Return one self-contained page.
 
     Without the extra 'html' the page has its charts' figures as tables, and says what to install.
@@ -79,17 +70,17 @@ def usage_page(report: UsageReport, table: Table) -> str:
     return render_page(
         "report.html.j2",
         report.templates,
-        number=table.number,
+        number=number,
         report=report,
-        heading=table.heading,
-        footnotes=table.footnotes,
-        titles=table.titles,
+        heading=heading(report),
+        footnotes=footnotes(report),
+        titles=[column.title for column in columns(report)],
         help=HELP,
-        cells=table.cells,
-        digits=table.digits,
+        cells=cells_of(report),
+        digits=hours_digits(report),
         metric_name=METRICS[metric_of(report)],
         bars=partial(bars, metric_of(report), largest or 1.0),
-        headlines=_headlines(report, table),
+        headlines=_headlines(report),
         figures=shown,
         library=library,
         detailed=details.keys(),
@@ -119,7 +110,7 @@ def bars(metric: str, largest: float, group: GroupUsage) -> tuple[float, float, 
     return 100 * whole / largest, 100 * min(whole, used + max(idle, 0.0)) / largest, 100 * used / largest
 
 
-def _headlines(report: UsageReport, table: Table) -> list[Headline]:
+def _headlines(report: UsageReport) -> list[Headline]:
     total, method = report.total, f"Method: {methods(report)}."
     allocated = total.allocated_gpu_hours
     of = f" of {short(report.installed_gpu_hours)} installed" if report.installed_gpu_hours else ""
@@ -136,7 +127,7 @@ def _headlines(report: UsageReport, table: Table) -> list[Headline]:
         heads.append(
             Headline("", f"{METRICS[metric]}: {why_not(report, metric)}", method)
             if value is None
-            else Headline(f"{table.number(value, 1)} %", f"of {short(measured)} {what}", method)
+            else Headline(f"{number(value, 1)} %", f"of {short(measured)} {what}", method)
         )
     cover = total.coverage_pct
     # Some sources tell what was used and not of how much of the time.
@@ -144,7 +135,7 @@ def _headlines(report: UsageReport, table: Table) -> list[Headline]:
     heads.append(
         Headline("", why, method)
         if cover is None
-        else Headline(f"{table.number(cover, 0)} %", "of allocated time sampled", method)
+        else Headline(f"{number(cover, 0)} %", "of allocated time sampled", method)
     )
     return heads
 
@@ -152,7 +143,7 @@ def _headlines(report: UsageReport, table: Table) -> list[Headline]:
 def _rows(report: UsageReport, details: dict[str, GroupDetail]) -> dict[str, Any]:
     """Return what the script says of each row beside what the table has: denominators, methods and details."""
     known = sorted({method for group in report.groups for method in group.methods})
-    fits = {fit.name: fit for fit in report.fits}
+    fits = fits_by_group(report)
     spans: _Spans = {}
     count = max(len(details), 1)
     most = max(_LEAST_PIECES, _PIECES // count), max(_LEAST_IDLEST, _IDLEST // count)

@@ -21,7 +21,17 @@ from slurm_colloc.report.layout import (
     widths_of,
 )
 from slurm_colloc.report.text import printable
-from slurm_colloc.report.usage import METRICS, UsageReport, hours_digits, metric_of, money, number, percent, shortened
+from slurm_colloc.report.usage import (
+    METRICS,
+    UsageReport,
+    fits_by_group,
+    hours_digits,
+    metric_of,
+    money,
+    number,
+    percent,
+    shortened,
+)
 from slurm_colloc.report.usage_notes import footnotes, heading
 
 _NAME_COLUMNS = 16  # a longer name is cut before a column is left out
@@ -79,10 +89,9 @@ def columns(report: UsageReport) -> list[Column]:
 
 def cells_of(report: UsageReport) -> Callable[[GroupUsage], list[str]]:
     """Return what says a group's figures in words, as in ``columns``."""
-    shown, fits = columns(report), {fit.name: fit for fit in report.fits[:-1]}
+    shown, fits = columns(report), fits_by_group(report)
 
     def cells(group: GroupUsage) -> list[str]:
-        # Somebody may be called total.
         fit = report.fits[-1] if report.fits and group is report.total else fits.get(group.name)
         known = fit if fit and fit.known_gpu_hours else None
         figures: dict[str, Any] = {

@@ -10,7 +10,7 @@ import jinja2
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.measured import GroupUsage, JobUsage
 from slurm_colloc.report.page import page_environment
-from slurm_colloc.report.text import stamp
+from slurm_colloc.report.text import local, stamp
 from slurm_colloc.report.usage import number, percent
 
 _TEMPLATE = "user.html.j2"
@@ -72,4 +72,4 @@ def _used_pct(run: JobUsage, metric: str) -> float | None:
 
 
 def _at(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="minutes")
+    return local(seconds).isoformat(sep=" ", timespec="minutes")

@@ -11,6 +11,7 @@ from slurm_colloc.config import Partition as DeclaredPartition
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import gres_type_of, parse_profile
 from slurm_colloc.gpu.reader import GpuUnit
+from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.site.cards import Card, Known, card_of, units_of
 from slurm_colloc.site.cluster import (
     PARTITION_KEYS,
@@ -22,9 +23,9 @@ from slurm_colloc.site.cluster import (
 )
 from slurm_colloc.site.shapes import Shape, shapes_of
 from slurm_colloc.site.shares import OFF, SHARES, free_of_charge, uses
-from slurm_colloc.site.toml import value_text
 from slurm_colloc.slurm.hostlist import expand, fold
 from slurm_colloc.slurm.parse import Node
+from slurm_colloc.toml_text import value_text
 
 # What drivers leave of a card's memory differs by so much from one to the next.
 _OTHER_DRIVER = 0.05
@@ -87,7 +88,7 @@ def _partitions(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
 def _shares(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
     """Yield why jobs on shares that csub gives would cost nothing: 'site init' leaves such shares off."""
     for share in SHARES:
-        given = any(pool.mps_per_gpu if share == "mps" else pool.shards_per_gpu for pool in config.pool)
+        given = any(shares_per_gpu(pool, share) for pool in config.pool)
         if given and uses(config, share) and share not in config.sharing.unbilled:
             meant = f'add "{share}" to sharing.unbilled where that is meant'
             for why in free_of_charge(cluster, share):

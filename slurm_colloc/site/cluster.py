@@ -8,7 +8,7 @@ from slurm_colloc.config import Partition as DeclaredPartition
 from slurm_colloc.errors import InputError, ProcessError
 from slurm_colloc.gpu.reader import GpuUnit
 from slurm_colloc.slurm.client import SlurmClient
-from slurm_colloc.slurm.limits import Cap
+from slurm_colloc.slurm.limits import Cap, has_database, holds_to_limits
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.slurm.parse import Node, Partition, parse_job_defaults
 
@@ -52,13 +52,12 @@ class Cluster(NamedTuple):
     @property
     def accounts(self) -> bool:
         """Return whether jobs are accounted for by slurmdbd."""
-        return self.settings.get("AccountingStorageType", "") == "accounting_storage/slurmdbd"
+        return has_database(self.settings)
 
     @property
     def enforced(self) -> bool:
-        """Return whether slurmctld holds jobs to the accounting's limits; slurm.conf(5), AccountingStorageEnforce."""
-        enforce = set(self.settings.get("AccountingStorageEnforce", "").lower().split(","))
-        return bool(enforce & {"limits", "safe", "all"})
+        """Return whether slurmctld holds jobs to the accounting's limits."""
+        return holds_to_limits(self.settings)
 
 
 def look(client: SlurmClient, gpus: Sequence[NodeGpus] = ()) -> Cluster:

@@ -12,10 +12,10 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.site.cluster import Cluster, partition_table, with_gpus
 from slurm_colloc.site.pools import pool_lines
 from slurm_colloc.site.shares import SHARES, free_of_charge, unlimited
-from slurm_colloc.site.toml import key_line, note
 from slurm_colloc.slurm.limits import Cap
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.slurm.parse import Partition
+from slurm_colloc.toml_text import key_line, note
 
 # What a limit names that concerns jobs with GPUs, or all jobs.
 _OF_INTEREST = ("gres/", "minutes", "billing")

@@ -8,6 +8,8 @@ from slurm_colloc.config import Partition, Pool, SiteConfig
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.gpu.mig import parse_profile, slices_per_gpu
 from slurm_colloc.model import Gres
+from slurm_colloc.placement.pieces import shares_per_gpu
+from slurm_colloc.site.shares import SHARES
 from slurm_colloc.slurm.hostlist import expand, fold
 from slurm_colloc.units import whole_minutes
 
@@ -46,20 +48,14 @@ def _words_for(names: Sequence[str], pool: Pool) -> str:
 
 def shares(pools: Sequence[Pool]) -> tuple[Gres, ...]:
     """Return what a node of these pools shares out, as gres: its counts are those of all its whole GPUs together."""
-    counts = (
-        ("mps", sum(pool.mps_per_gpu * pool.gpus_per_node for pool in pools)),
-        ("shard", sum(pool.shards_per_gpu * pool.gpus_per_node for pool in pools)),
-    )
+    counts = ((name, sum(shares_per_gpu(pool, name) * pool.gpus_per_node for pool in pools)) for name in SHARES)
     return tuple(Gres(name, "", count) for name, count in counts if count)
 
 
 def uneven_shares(pools: Sequence[Pool]) -> tuple[Gres, ...]:
     """Return those of ``shares`` of which not all GPUs of a node have as many: a bare Count= is spread evenly."""
-    sizes = {
-        "mps": {pool.mps_per_gpu for pool in pools if pool.gpus_per_node},
-        "shard": {pool.shards_per_gpu for pool in pools if pool.gpus_per_node},
-    }
-    return tuple(gres for gres in shares(pools) if len(sizes[gres.name]) > 1)
+    having = [pool for pool in pools if pool.gpus_per_node]
+    return tuple(gres for gres in shares(pools) if len({shares_per_gpu(pool, gres.name) for pool in having}) > 1)
 
 
 def devices(pool: Pool) -> tuple[Gres, ...]:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 
 from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.gpu.mig import model_named
+from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.site.cluster import Cluster, has_gpus, with_gpus
 from slurm_colloc.site.pools import absent
 from slurm_colloc.site.shapes import shapes_of
-from slurm_colloc.site.shares import free_of_charge, unlimited, uses
+from slurm_colloc.site.shares import SHARES, free_of_charge, unlimited, uses
 from slurm_colloc.slurm.hostlist import fold
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 
@@ -91,7 +92,7 @@ def _of_cluster(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
         names = fold([node.name for node in missing])
         yield f"'{names}': down, drained or silent, so what slurm.conf says of their GPUs is not confirmed"
     for node in cluster.nodes:
-        for share in ("mps", "shard"):
+        for share in SHARES:
             if any(getattr(shape, share) is None for shape in shapes_of(node)):
                 yield (
                     f"node '{node.name}': its GPUs do not have as many {share} each, so csub knows of none, "
@@ -100,8 +101,8 @@ def _of_cluster(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
     for partition in with_gpus(cluster):
         if partition.whole_nodes:
             yield f"partition '{partition.name}': each job gets whole nodes, so that a piece of a GPU frees nothing"
-    for share in ("mps", "shard"):
-        if any(pool.mps_per_gpu if share == "mps" else pool.shards_per_gpu for pool in config.pool):
+    for share in SHARES:
+        if any(shares_per_gpu(pool, share) for pool in config.pool):
             meant = share in config.sharing.unbilled
             if meant or not uses(config, share):  # else it is a difference
                 what = "in sharing.unbilled" if meant else "off"

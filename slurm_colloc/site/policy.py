@@ -7,6 +7,7 @@ from typing import NamedTuple
 from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig
 from slurm_colloc.errors import ConfigError, InputError
 from slurm_colloc.history.policy_table import model_hash
+from slurm_colloc.site.shares import SHARES
 from slurm_colloc.slurm.gres import parse_gres
 
 
@@ -66,7 +67,7 @@ def _check(partition: Partition) -> None:
         gres = parse_gres(partition.interactive_gres)
     except InputError as error:
         raise ConfigError(f"partition '{partition.name}': interactive_gres: {error}") from error
-    piece = len(gres) == 1 and (gres[0].type if gres[0].name == "gpu" else gres[0].name in ("mps", "shard"))
+    piece = len(gres) == 1 and (gres[0].type if gres[0].name == "gpu" else gres[0].name in SHARES)
     if not piece or str(gres[0]) != partition.interactive_gres:
         raise ConfigError(
             f"partition '{partition.name}': interactive_gres is '{partition.interactive_gres}': write one piece of a "

@@ -7,9 +7,9 @@ from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.site.cards import Card, Known, card_of
 from slurm_colloc.site.cluster import DEVICES, Cluster, has_gpus, least_for_jobs
 from slurm_colloc.site.shapes import Shape, alike, card_of_slice, shapes_of
-from slurm_colloc.site.toml import key_line, note
 from slurm_colloc.slurm.hostlist import fold
 from slurm_colloc.slurm.parse import Node
+from slurm_colloc.toml_text import key_line, note
 
 # A node that a job will not see again soon, or that nobody has seen for long.
 _ABSENT = ("DOWN", "FAIL", "ERROR", "UNKNOWN", "NOT_RESPONDING", "INVALID_REG", "DRAIN")

@@ -63,6 +63,17 @@ class Limits(NamedTuple):
     qos: Mapping[str, Mapping[str, Tres]]
 
 
+def has_database(settings: Mapping[str, str]) -> bool:
+    """Return whether jobs are accounted for by slurmdbd, by the settings of slurm.conf."""
+    return settings.get("AccountingStorageType") == "accounting_storage/slurmdbd"
+
+
+def holds_to_limits(settings: Mapping[str, str]) -> bool:
+    """Return whether slurmctld holds jobs to the accounting's limits; slurm.conf(5), AccountingStorageEnforce."""
+    enforce = settings.get("AccountingStorageEnforce", "").lower().split(",")
+    return not {"limits", "safe", "all"}.isdisjoint(enforce)
+
+
 def questions(user: str, cluster: str) -> tuple[tuple[str, ...], ...]:
     """Return the three calls of sacctmgr whose answers ``parse_limits`` reads."""
     show = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show")

@@ -11,9 +11,10 @@ import pytest
 from tests.cluster import cgroups
 from tests.cluster.fixtures import RELEASE, need_cluster
 from tests.cluster.mps_nodes import SLURM_CONF, MpsLab
+from tests.cluster.mps_scenes import the_daemon
 from tests.cluster.releases import HOST
 from tests.cluster.test_mps_daemon import mps as mps
-from tests.cluster.test_mps_daemon import started_within_a_job, the_daemon
+from tests.cluster.test_mps_daemon import started_within_a_job
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.alone

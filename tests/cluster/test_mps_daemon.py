@@ -12,25 +12,22 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.fixtures import need_cluster, new_lab
-from tests.cluster.mps_nodes import SLURM_CONF, MpsLab
+from tests.cluster.mps_nodes import MpsLab
+from tests.cluster.mps_scenes import (
+    a_component_of_a_het_job_is_a_client,
+    a_requeued_job_has_it_again,
+    mps_lab,
+    seven_jobs_share_one_daemon,
+    the_daemon,
+)
 from tests.fakes.mps_control import NAME
 from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
 def running(request: pytest.FixtureRequest) -> Iterator[MpsLab]:
-    need_cluster()
-    lab = new_lab(SLURM_CONF)
-    failed_before = request.session.testsfailed
-    made = MpsLab(lab)
-    try:
-        lab.up()
+    with mps_lab(request) as made:
         yield made
-    finally:
-        lab.down()
-        made.remove()
-    if request.session.testsfailed == failed_before:
-        lab.remove()
 
 
 @pytest.fixture
@@ -43,26 +40,8 @@ def mps(running: MpsLab) -> Iterator[MpsLab]:
     assert "down" not in running.node_state()
 
 
-def the_daemon(pipe: str) -> int:
-    return int((Path(pipe) / f"{NAME}.pid").read_text())
-
-
 def test_seven_jobs_share_one_daemon_that_ends_with_the_last(mps: MpsLab) -> None:
-    jobs = [mps.submit("alice") for _ in range(7)]
-    (pipe,) = {mps.pipe("alice", job) for job in jobs}
-    assert Path(pipe) == mps.node.folder(mps.user("alice")) / "pipe"
-    told = mps.told("alice", jobs[0])
-    assert told["CUDA_VISIBLE_DEVICES"] == "0"
-    assert told["CUDA_MPS_LOG_DIRECTORY"] == pipe.removesuffix("pipe") + "log"
-    pid = the_daemon(pipe)
-    assert mps.node.daemons() == {pid}
-    assert mps.node.jobs(mps.user("alice")) == set(jobs)
-    assert Path(pipe).stat().st_uid == mps.lab.users["alice"].uid
-    mps.let_go("alice", *jobs[:6])
-    assert mps.node.daemons() == {pid}
-    mps.let_go("alice", jobs[6])
-    wait_for(lambda: not mps.node.daemons(), "the daemon outlives its last job")
-    assert not Path(pipe).exists()
+    seven_jobs_share_one_daemon(mps)
 
 
 def test_the_second_gpu_has_its_own(mps: MpsLab) -> None:
@@ -84,12 +63,7 @@ def test_steps_are_clients_too(mps: MpsLab) -> None:
 
 
 def test_a_component_of_a_het_job_is_a_client_that_does_not_lead_it(mps: MpsLab) -> None:
-    out = mps.lab.root / "out/het"
-    ask = "srun --het-group=1 printenv CUDA_MPS_PIPE_DIRECTORY SLURM_JOB_ID; sleep 1"
-    argv = ["sbatch", "-W", "-o", str(out), "-p", "cpu", "--wrap", ask, ":", "-p", "gpu", "-w", "g1", "--gres=mps:14"]
-    done = mps.lab.run_as("alice", argv, timeout=90)
-    assert done.returncode == 0, (done.stderr, out.read_text())
-    assert out.read_text().splitlines()[0] == f"{mps.node.folder(mps.user('alice'))}/pipe", out.read_text()
+    a_component_of_a_het_job_is_a_client(mps)
 
 
 def test_twenty_jobs_begin_and_end_at_once(mps: MpsLab) -> None:
@@ -159,14 +133,8 @@ def test_jobs_that_had_no_epilog_hold_nothing_against_the_next_user(mps: MpsLab)
 
 
 def test_a_requeued_job_has_it_again(mps: MpsLab) -> None:
-    job = mps.submit("alice", "--requeue")
-    pipe = mps.pipe("alice", job)
-    (Path(mps.lab.environment("alice")["HOME"]) / f"{job}.env").unlink()
-    assert mps.lab.run(["scontrol", "requeue", str(job)]).returncode == 0
-    assert mps.pipe("alice", job) == pipe
+    job = a_requeued_job_has_it_again(mps)
     assert mps.told("alice", job)["SLURM_RESTART_COUNT"] == "1"
-    assert mps.node.daemons() == {the_daemon(pipe)}
-    assert mps.node.jobs(mps.user("alice")) == {job}
 
 
 def test_slurmd_is_killed_and_comes_back(mps: MpsLab) -> None:

@@ -8,26 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.fixtures import need_cluster, new_lab
-from tests.cluster.mps_nodes import SLURM_CONF, MpsLab
-from tests.fakes.mps_control import NAME
+from tests.cluster.mps_nodes import MpsLab
+from tests.cluster.mps_scenes import (
+    a_component_of_a_het_job_is_a_client,
+    a_requeued_job_has_it_again,
+    mps_lab,
+    seven_jobs_share_one_daemon,
+    the_daemon,
+)
 from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
 def running(request: pytest.FixtureRequest) -> Iterator[MpsLab]:
-    need_cluster()
-    lab = new_lab(SLURM_CONF)
-    failed_before = request.session.testsfailed
-    made = MpsLab(lab, by_spank=True)
-    try:
-        lab.up()
+    with mps_lab(request, by_spank=True) as made:
         yield made
-    finally:
-        lab.down()
-        made.remove()
-    if request.session.testsfailed == failed_before:
-        lab.remove()
 
 
 @pytest.fixture
@@ -40,46 +35,17 @@ def mps(running: MpsLab) -> Iterator[MpsLab]:
     assert "down" not in running.node_state()
 
 
-def the_daemon(pipe: str) -> int:
-    return int((Path(pipe) / f"{NAME}.pid").read_text())
-
-
 def test_seven_jobs_share_one_daemon_that_ends_with_the_last(mps: MpsLab) -> None:
-    jobs = [mps.submit("alice") for _ in range(7)]
-    (pipe,) = {mps.pipe("alice", job) for job in jobs}
-    assert Path(pipe) == mps.node.folder(mps.user("alice")) / "pipe"
-    told = mps.told("alice", jobs[0])
-    assert told["CUDA_VISIBLE_DEVICES"] == "0"
-    assert told["CUDA_MPS_LOG_DIRECTORY"] == pipe.removesuffix("pipe") + "log"
-    pid = the_daemon(pipe)
-    assert mps.node.daemons() == {pid}
-    assert mps.node.jobs(mps.user("alice")) == set(jobs)
-    mps.let_go("alice", *jobs[:6])
-    wait_for(lambda: mps.node.jobs(mps.user("alice")) == {jobs[6]}, "the references stay")
-    assert mps.node.daemons() == {pid}
-    mps.let_go("alice", jobs[6])
-    wait_for(lambda: not mps.node.daemons(), "the daemon outlives its last job")
-    wait_for(lambda: not Path(pipe).exists(), "its folder outlives its last job")
+    seven_jobs_share_one_daemon(mps)
 
 
 def test_a_component_of_a_het_job_is_told_that_does_not_lead_it(mps: MpsLab) -> None:
     """Its reference has its own id, whatever SLURM_JOB_ID its step has."""
-    out = mps.lab.root / "out/het"
-    ask = "srun --het-group=1 printenv CUDA_MPS_PIPE_DIRECTORY SLURM_JOB_ID; sleep 1"
-    argv = ["sbatch", "-W", "-o", str(out), "-p", "cpu", "--wrap", ask, ":", "-p", "gpu", "-w", "g1", "--gres=mps:14"]
-    done = mps.lab.run_as("alice", argv, timeout=90)
-    assert done.returncode == 0, (done.stderr, out.read_text())
-    assert out.read_text().splitlines()[0] == f"{mps.node.folder(mps.user('alice'))}/pipe", out.read_text()
+    a_component_of_a_het_job_is_a_client(mps)
 
 
 def test_a_requeued_job_has_it_again(mps: MpsLab) -> None:
-    job = mps.submit("alice", "--requeue")
-    pipe = mps.pipe("alice", job)
-    (Path(mps.lab.environment("alice")["HOME"]) / f"{job}.env").unlink()
-    assert mps.lab.run(["scontrol", "requeue", str(job)]).returncode == 0
-    assert mps.pipe("alice", job) == pipe
-    assert mps.node.daemons() == {the_daemon(pipe)}
-    assert mps.node.jobs(mps.user("alice")) == {job}
+    a_requeued_job_has_it_again(mps)
 
 
 @pytest.mark.parametrize("how", ["suspended", "hidden"])

@@ -18,7 +18,7 @@ import duckdb
 from slurm_colloc.accounting import parquet
 from slurm_colloc.accounting.sample_tables import SHARES, typed
 from slurm_colloc.accounting.samples import RAW_DAY, Samples, day_and_hour
-from slurm_colloc.observe.attribute import MEASURED
+from slurm_colloc.measured import MEASURED
 from tests.fakes.sacct_rows import DAY_S, GPU_NODES, PARTS, SHARDS_PER_GPU, Made
 
 CLUSTER = "bench"

@@ -19,7 +19,7 @@ from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS
 from slurm_colloc.accounting.sample_tables import HOSTS, SHARES, Table, typed
 from slurm_colloc.accounting.samples import DAY, GRAINS, MINUTE, day_and_hour
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.observe.attribute import MEASURED
+from slurm_colloc.measured import MEASURED
 
 CLUSTER, UNITS = "bench", 1000
 A100, H100 = "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"

@@ -253,6 +253,28 @@ def test_what_was_half_meant_is_not_half_done(
     assert why in capsys.readouterr().err
 
 
+def test_a_name_that_no_run_has_is_taken_and_doubted(site: Began, capsys: pytest.CaptureFixture[str]) -> None:
+    site("ann")
+    doubt = "colloc: no run of 'anna' is in the store: is the name right? It is taken as it is\n"
+    for user, said in (("ann", ""), ("anna", doubt)):
+        assert colloc("audit", "optout", user) == 0
+        done = capsys.readouterr()
+        assert done.out.startswith(f"{user} is not told of anything for good")
+        assert done.err == said
+    # Whoever is excused no more was once.
+    assert colloc("audit", "optout", "anna", "--end") == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_without_a_store_nobody_knows_whose_name_it_is(
+    site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site("ann")
+    (tmp_path / "state/store").rename(tmp_path / "gone")
+    assert colloc("audit", "optout", "ann") == 0
+    assert "colloc: whether 'ann' ever had a run is not known: store '" in capsys.readouterr().err
+
+
 def test_two_runs_at_once(
     site: Began, served: tuple[int, Taken], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -52,12 +52,12 @@ def ran(day: int, *found: Finding, jobs: Sequence[int] = (1,), days: int = 1, ju
 
 def told(runs: Sequence[Ran], quiet: int = 14) -> list[tuple[int, str, bool]]:
     """Return the notices as (number of the run, user, whether it is the first)."""
-    notices = would_notify(runs, DAY, Notices(quiet_days=quiet), WORKS)
+    notices = would_notify(runs, KNOWN, "", DAY, Notices(quiet_days=quiet), WORKS)
     return [(number, one.user, one.step == FIRST) for number, of in enumerate(notices) for one in of]
 
 
 def tried(runs: Sequence[Ran], quiet: int = 14, window: int = 1) -> Backtest:
-    notices = would_notify(runs, DAY, Notices(quiet_days=quiet), WORKS)
+    notices = would_notify(runs, KNOWN, "c", DAY, Notices(quiet_days=quiet), WORKS)
     rules, total = in_all(runs, notices, KNOWN)
     ends = runs[0].since, runs[-1].until
     steps = steps_of(runs, notices, KNOWN, DAY, WORKS)
@@ -115,6 +115,16 @@ def test_what_a_weekend_finds_is_told_on_the_monday_after_it() -> None:
     assert [(one.rule, one.mails) for one in shown.rules] == [("COL001", 1), ("COL002", 0), ("low", 1)]
 
 
+def test_no_user_is_told_of_what_the_nightly_run_keeps_for_the_admins() -> None:
+    silent = entries(Audit(rule=(AuditRule("COL001", tell="admins"), AuditRule("COL003", name="low"))))
+    runs = [ran(0, finding(), finding("bob", rule="low"), finding("cy", rule="low")._replace(cluster="other"))]
+    for cluster, users in (("c", ["bob"]), ("", ["bob", "cy"])):
+        notices = would_notify(runs, silent, cluster, DAY, Notices(), WORKS)
+        assert [one.user for of in notices for one in of] == users
+    _, total = in_all(runs, notices, silent)
+    assert (total.findings, total.first_notices, total.mails) == (3, 2, 2), "it is found all the same"
+
+
 def idle(day: int, since: int = 0) -> Ran:
     read_s, since_s = ((MONDAY + one * DAY).timestamp() for one in (day, since))
     return ran(day, finding()._replace(about=JOB, newest_s=read_s, idle_since_s=since_s - 3600))
@@ -126,19 +136,20 @@ def test_jobs_are_acted_on_only_where_the_site_says_so() -> None:
     daily = Notices(job_quiet_min=1439.0, job_deadline_min=1439.0)
     asked = daily._replace(action="cancel", action_rules=("COL001",))
     for settings, last in ((daily, []), (asked, [ACTION])):
-        notices = would_notify(runs, DAY, settings, WORKS)
+        notices = would_notify(runs, KNOWN, "c", DAY, settings, WORKS)
         assert [one.step for of in notices for one in of] == [FIRST, SECOND, *last]
     _, total = in_all(runs, notices, KNOWN)
     assert (total.mails, total.actions) == (2, 1)
     # It worked after the second notice.
     worked = [*runs[:2], *(idle(day, since=2) for day in (2, 3))]
-    assert [one.step for of in would_notify(worked, DAY, asked, WORKS) for one in of] == [FIRST, SECOND, FIRST, SECOND]
+    notices = would_notify(worked, KNOWN, "c", DAY, asked, WORKS)
+    assert [one.step for of in notices for one in of] == [FIRST, SECOND, FIRST, SECOND]
 
 
 def test_runs_of_one_day_send_a_mail_each() -> None:
     hourly = [ran(0, finding()), ran(0, finding(rule="low"))]
     hourly[1] = hourly[1]._replace(until=hourly[1].until + timedelta(hours=1))
-    notices = would_notify(hourly, timedelta(hours=1), Notices(), WORKS)
+    notices = would_notify(hourly, KNOWN, "c", timedelta(hours=1), Notices(), WORKS)
     assert in_all(hourly, notices, KNOWN)[1].mails == 2
 
 
@@ -318,6 +329,22 @@ def test_mistakes_in_proposed_rules(
     (tmp_path / "bad.toml").write_text(text)
     assert colloc("audit", "backtest", "--store", store, *WEEKS, "--rules", str(tmp_path / "bad.toml")) == 2
     assert said in capsys.readouterr().err
+
+
+def test_rules_that_tell_the_admins_alone_make_no_mails(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "silent.toml").write_text(
+        '[[audit.rule]]\ncode = "COL001"\ntell = "admins"\nbounds = { min_gpu_hours = 0.2 }\n'
+    )
+    argv = ("--store", store, *WEEKS, "--rules", str(tmp_path / "silent.toml"), "--rule", "COL001", "--step", "7d")
+    assert colloc("audit", "backtest", *argv, "--format", "json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["admins_only"], shown["total"]["findings"], shown["total"]["mails"]) == (["COL001"], 4, 0)
+    for command in (("backtest",), ("calendar", "--backtest")):
+        assert colloc("audit", *command, *argv) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert "; no mails about what COL001 finds, of which 'tell' lets the admins alone know" in said
 
 
 def test_a_whole_site_file_may_be_proposed(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

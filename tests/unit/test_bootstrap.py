@@ -105,8 +105,9 @@ def test_which_of_two_cards_of_a_node_it_was_is_not_guessed() -> None:
 
 
 def test_what_csub_submitted_is_not_taken_a_second_time() -> None:
-    told = found(past(), past(job_id="8", shown_id="9_1"), known=frozenset({"7", "9"}))
-    assert (told.evidence, told.rejected) == ([], {"csub submitted it, and knows it already": 2})
+    task, component = past(job_id="8", shown_id="9_1"), past(job_id="7", shown_id="6+1")
+    told = found(past(), task, component, known=frozenset({"7", "9"}))
+    assert (told.evidence, told.rejected) == ([], {"csub submitted it, and knows it already": 3})
 
 
 def test_our_own_samples_go_before_what_others_measured(tmp_path: Path) -> None:

@@ -112,3 +112,12 @@ def test_runs_of_a_store(tmp_path: Path) -> None:
     assert finding.subject == "ann:train.sh"
     assert finding.evidence.startswith("of 1 run with an estimate of GPU memory of 8.79 GiB or more 1 peaked above")
     assert [line.job_id for line in finding.jobs] == ["7_0"]
+
+
+def test_the_second_component_of_a_heterogeneous_job_has_an_estimate_of_its_own(tmp_path: Path) -> None:
+    parts = [{"JobID": f"7+{part}", "JobIDRaw": str(7 + part)} for part in range(2)]
+    rounds = [*day_of("8", 1.0, 1000, gpu_mem_mib=9_100)]
+    asked = [decision(one, at_s=float(DAY), signature=f"part-{one}") for one in ("7", "8")]
+    bounds = {"min_runs": 1.0, "min_above": 1.0}
+    (finding,) = found(tmp_path, "COL013", sacct_text(*parts), rounds, asked, bounds=bounds)
+    assert (finding.subject, [line.job_id for line in finding.jobs]) == ("ann:part-8", ["7+1"])

@@ -20,7 +20,7 @@ from slurm_colloc.config_check import parse_exporter_url
 from slurm_colloc.config_keys import DOCUMENTATION
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.site.reference import reference
-from slurm_colloc.site.toml import value_text
+from slurm_colloc.toml_text import value_text
 
 LEAST = {"schema": 1, "cluster": "c", "slurm_release": "22.05"}
 

@@ -336,6 +336,14 @@ def test_tasks_of_an_array_belong_to_the_id_that_sbatch_printed(tmp_path: Path) 
     assert found.job_id == "4"
 
 
+def test_components_of_a_heterogeneous_job_belong_each_to_its_own_decision(tmp_path: Path) -> None:
+    parts = [run(user=NAME, job_id=f"1+{part}")._replace(job_id_raw=str(1 + part)) for part in range(2)]
+    asked = decided(decision("1", signature="first"), decision("2"))
+    rounds = [seen(10 * part, [device()], [process(str(part))]) for part in (1, 2)]
+    count, (found,) = history(tmp_path, rounds, asked, *parts)
+    assert (count, found.job_id, found.signature) == (2, "2", "sig")
+
+
 def test_what_csub_had_expected_stands_beside_what_was_measured(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     store.write_allocations("a", [run(user=NAME)], 1.0)

@@ -10,7 +10,8 @@ import pytest
 from slurm_colloc.accounting.sources.nvidia_smi_csv import GpuRun, holders_by_accounting, parse_csv
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.nvidia_smi import COMMANDS
-from slurm_colloc.observe.attribute import WHOLE_DEVICE, attribute_round
+from slurm_colloc.measured import WHOLE_DEVICE
+from slurm_colloc.observe.attribute import attribute_round
 from tests.unit.made import H100, RECORDED
 
 # As `nvidia-smi --query-gpu=... --format=csv` heads its columns; nvidia-smi --help-query-gpu documents them.

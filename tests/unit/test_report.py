@@ -5,6 +5,7 @@ import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from slurm_colloc.report.formats import as_csv, as_html, as_json
 from slurm_colloc.report.text import inert, printable
 from slurm_colloc.report.usage import Money, UsageReport, number
 from slurm_colloc.report.usage_text import as_table
-from tests.unit.made import usage
+from tests.unit.made import fit_of, usage
 from tests.unit.reports import NOTHING, cells_of, full, group, page, report
 from tests.unit.stored import grouped
 
@@ -117,6 +118,20 @@ def test_a_piece_of_less_than_a_minute_begins_and_ends_at_seconds() -> None:
     assert "1970-01-01 01:00:00 to 1970-01-01 01:00:30" in text
 
 
+def data_of(shown: UsageReport) -> dict[str, Any]:
+    """Return what the page's script is handed."""
+    found = re.search(r'id="data">(.*?)</script>', as_html(shown), re.DOTALL)
+    assert found
+    return dict(json.loads(found[1]))
+
+
+def test_a_group_called_total_has_its_own_fit_on_the_page() -> None:
+    whole = fit_of("total", 4.0, 3.0, 2.0, "all")
+    for name, of_total in (("total", [1, 0.5, 0.25, "own"]), ("another", None)):
+        shown = full("total")._replace(fits=(fit_of(name, 1.0, 0.5, 0.25, "own"), whole))
+        assert [row[-1] for row in data_of(shown)["rows"]] == [of_total, None]
+
+
 def test_a_piece_in_which_clocks_are_set_back_has_its_hours() -> None:
     since_s = datetime(2026, 10, 25, 0, tzinfo=UTC).timestamp()
     pieces = tuple(
@@ -126,9 +141,7 @@ def test_a_piece_in_which_clocks_are_set_back_has_its_hours() -> None:
     whole = full()
     assert whole.charts
     charts = whole.charts._replace(over_time=pieces, details=(whole.charts.details[0]._replace(over_time=pieces),))
-    found = re.search(r'id="data">(.*?)</script>', as_html(whole._replace(charts=charts)), re.DOTALL)
-    assert found
-    (first, second) = json.loads(found[1])["spans"]
+    (first, second) = data_of(whole._replace(charts=charts))["spans"]
     # Both are from 2 to 3 by the wall's clock, the first one to 2 once more.
     assert (first[1] - first[0], first[2], second[1] - second[0], second[2]) == (0, 1.0, 3_600_000, 1.0)
 

@@ -102,6 +102,16 @@ def test_an_agents_metrics_by_a_prometheus_server() -> None:
     assert found["1"] == LiveUse(990, 2, None, near(20.0), 2048)
 
 
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_of_two_series_of_a_job_the_one_that_goes_on_counts(newest_first: bool) -> None:
+    labels = {"job_id": "61", "uuid": "GPU-0"}
+    ended = labels | {"method": "split by GPU time"}, [(900.0, 0.9)]
+    goes_on = labels | {"method": "measured"}, [(960.0, 0.2), (990.0, 0.1)]
+    series = (goes_on, ended) if newest_first else (ended, goes_on)
+    found = live_by_prometheus(Known({"colloc_job_gpu_utilization_ratio": series}), 1000.0)
+    assert (found["61"].gpu_util_pct, found["61"].at_s) == (10.0, 990.0)
+
+
 def test_an_exporters_figure_of_a_shared_gpu_is_nobodys() -> None:
     def of(job: str, uuid: str, *points: tuple[float, float]) -> Series:
         return {"hpc_job": job, "UUID": uuid, "gpu": "0", "Hostname": "g1", "modelName": "H100"}, points

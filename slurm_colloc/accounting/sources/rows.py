@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import BinaryIO, NamedTuple
 
-from slurm_colloc.accounting.parquet import sql
+from slurm_colloc.accounting.parquet import quoted_path
 from slurm_colloc.accounting.sources.sacct import FIELDS
 from slurm_colloc.errors import InputError
 
@@ -32,7 +32,6 @@ _LONGEST_PLAIN_BYTES = 1024 * 1024
 _PLAIN = b"\x1f"
 _PRINTABLE = re.compile(rb"[\t\x1f-\x7e]*")
 _PRINTABLE_TEXT = re.compile("[\t\x1f-\x7e\xa0-\U0010ffff]*")
-_PATTERN = re.compile(r"[*?[]")
 # What stands in the columns themselves cannot stand between them.
 _NO_DELIMITER = re.compile(r"[A-Za-z0-9,=/:.+_ \[\]-]+")
 
@@ -76,14 +75,12 @@ class Rows(NamedTuple):
         too_many = "false" if self.form.open_end else "spare0 IS NOT NULL"
         if self.form.open_end and "JobName" in columns:
             here[columns.index("JobName")] = f"""concat_ws('|', "JobName", {", ".join(spare)}) AS "JobName\""""
-        # A path is no pattern of several files.
-        plain = sql(_PATTERN.sub(r"[\g<0>]", self.plain))
         # An empty column is empty. What stands for NULL must be nobody's name.
         return (
             f'SELECT {", ".join(here)}, CASE WHEN "{fields[-1]}" IS NULL OR {too_many} '
             f"THEN {count} || ' columns instead of {len(fields)}' END AS misfit "
-            f"FROM read_csv('{plain}', hive_partitioning = false, delim = '{self.delimiter.decode()}', quote = '', "
-            f"escape = '', comment = '', header = false, skip = {self.skip}, auto_detect = false, "
+            f"FROM read_csv({quoted_path(self.plain)}, hive_partitioning = false, delim = '{self.delimiter.decode()}', "
+            f"quote = '', escape = '', comment = '', header = false, skip = {self.skip}, auto_detect = false, "
             f"columns = {{{kinds}}}, null_padding = true, nullstr = '{secrets.token_hex()}') "
             f"UNION ALL SELECT {', '.join(split)}, NULL FROM (SELECT unnest($odd::VARCHAR[][]) AS odd)"
         )

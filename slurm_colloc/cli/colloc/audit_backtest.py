@@ -110,7 +110,7 @@ def try_rules(asked: Asked) -> Backtest:
         for number, ends in enumerate(over):
             tell(number, len(over))
             ran.append(_ran(looking.look(chosen, *ends, behind=True)))
-    notices = would_notify(ran, step, settings, works)
+    notices = would_notify(ran, chosen, config.cluster if config else "", step, settings, works)
     by_rule, total = in_all(ran, notices, chosen)
     return Backtest(
         since=asked.since,
@@ -124,6 +124,7 @@ def try_rules(asked: Asked) -> Backtest:
         rules=by_rule,
         total=total,
         left_out=tuple(entry.name for entry in known if entry not in chosen and entry.rule.about == JOB),
+        admins_only=tuple(entry.name for entry in chosen if not entry.tells_users),
     )
 
 

@@ -12,9 +12,8 @@ from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import Window, sweep_to_file
 from slurm_colloc.accounting.usage import whole_usage
 from slurm_colloc.audit.ladder import Key, key_of
-from slurm_colloc.audit.rule import RUNS
 from slurm_colloc.audit.rules import Entry, findings, question
-from slurm_colloc.audited import JOB, Answer, Finding
+from slurm_colloc.audited import JOB, RUNS, Answer, Finding
 from slurm_colloc.cli.colloc.output import local
 from slurm_colloc.cli.colloc.progress import progress, told, unwatched
 from slurm_colloc.clock import now

@@ -21,6 +21,7 @@ from slurm_colloc.audit.ladder import (
     WITHDRAWN,
     Due,
     Key,
+    kept_from_users,
     key_of,
     plan,
     stale,
@@ -68,7 +69,7 @@ class _Run:
         self.looked_since: dict[Key, datetime] = {}
         self.mode = "off" if dry else self.settings.mode
         known = entries(config.audit)
-        users = [one for one in known if one.settings.tell == "users"]
+        users = [one for one in known if one.tells_users]
         self.told = {one.name: (one.rule.code, one.bounds.get("reading_age_min")) for one in users}
         self.mails = Mails(config, known)
         # Until the file of holidays is read, which may fail: what waits is sent then nevertheless.
@@ -96,8 +97,9 @@ class _Run:
     def notice(self, seen: Audited, found: Sequence[Finding]) -> list[tuple[Finding, str]]:
         """Tell who is to be told, and return what was done about each finding."""
         self._check_jobs_run()
-        left = [(one, why) for one in found if (why := self._left(one))]
-        found = [one for one in found if not self._left(one)]
+        kept = [(one, kept_from_users(one, self.config.cluster, self.told)) for one in found]
+        left = [(one, why) for one, why in kept if why]
+        found = [one for one, why in kept if not why]
         if self.mode == "users":
             self.state.seen(found, now(), self.settings)
         if self.mode == "users" or self.dry:
@@ -128,13 +130,6 @@ class _Run:
                 f"'notices.action' is '{settings.action}', and no 'colloc audit run --notify --about jobs' ended well "
                 f"in the last day: no job gets as far as that; does colloc-audit-jobs.timer run?"
             )
-
-    def _left(self, one: Finding) -> str:
-        """Return why nobody but the admins is told of a finding, whatever was told before."""
-        # A name is a person's on one cluster; the others have audits of their own.
-        if one.cluster != self.config.cluster:
-            return f"not told: of cluster '{one.cluster}'"
-        return "" if one.rule in self.told else "not told: 'audit.rule.tell' is 'admins'"
 
     def _do(self, seen: Audited, dues: Sequence[Due]) -> list[tuple[Finding, str]]:
         if self.mode == "off":
@@ -352,7 +347,7 @@ def _alone_within(folder: str, wait_s: float) -> Iterator[bool]:
 def check_action(config: SiteConfig) -> None:
     """Raise ConfigError where a job shall be acted on by what is no rule about jobs, or tells no user: it never is."""
     of_jobs = [entry for entry in entries(config.audit) if entry.rule.about == JOB]
-    known = [entry.name for entry in of_jobs if entry.settings.tell == "users"]
+    known = [entry.name for entry in of_jobs if entry.tells_users]
     for name in config.notices.action_rules:
         if name not in known:
             raise ConfigError(

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from slurm_colloc.accounting.seen import knows_user
 from slurm_colloc.audit.ladder import ACCEPTED, DROPPED, QUEUED, WITHDRAWN, Waiver
 from slurm_colloc.audit.message import Texts, check_settings, mail, message_id
 from slurm_colloc.audit.rules import all_entries, choose, entries, kept_name
@@ -17,7 +18,7 @@ from slurm_colloc.audit.smtp import MailServer
 from slurm_colloc.audit.state import State, alone, audit_folder, opened
 from slurm_colloc.audit.wire import ServerError
 from slurm_colloc.cli.colloc.output import local, moment, say, site, write
-from slurm_colloc.cli.colloc.seen import own_name
+from slurm_colloc.cli.colloc.seen import own_name, seen_store
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.clock import now
 from slurm_colloc.errors import ConfigError, InputError, StoreError
@@ -123,12 +124,25 @@ def _waive(waiver: Waiver, *, end: bool) -> None:
     if waiver.rule and not end:  # of a rule that is off there may be waivers still
         choose(entries(audit), [waiver.rule])
     waiver = waiver._replace(rule=kept_name(all_entries(audit), waiver.rule))
+    if not end:
+        _check_name(waiver.user)
     with _state() as state:
         if not end:
             state.waive(waiver, now())
             write(_line(waiver), "")
         elif not state.end_waiver(waiver.user, waiver.rule, waiver.subject):
             raise InputError("there is no such waiver; 'colloc audit optout' lists them")
+
+
+def _check_name(user: str) -> None:
+    """Say so where the store has no run of this user: a misspelt name is excused, and whoever was meant is not."""
+    try:
+        store = seen_store("", site())
+        if not knows_user(store, user):
+            seen = f" ({store.visible.whose})" if store.visible.whose else ""
+            say(f"no run of '{user}' is in the store{seen}: is the name right? It is taken as it is")
+    except StoreError as error:
+        say(f"whether '{user}' ever had a run is not known: {error}")
 
 
 def _settle(message: str, wanted: str) -> None:

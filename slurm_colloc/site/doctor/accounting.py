@@ -5,17 +5,14 @@ from collections.abc import Iterable, Iterator
 
 from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.site.doctor.facts import Blank, Check, Seen, Site, Unread
+from slurm_colloc.slurm.limits import has_database, holds_to_limits
 
 _WHERE = "AccountingStorageTRES of slurm.conf"
 
 
-def _has_database(site: Site) -> bool:
-    return site.settings.get("AccountingStorageType") == "accounting_storage/slurmdbd"
-
-
 def _missing(site: Site, wanted: list[str]) -> Iterator[Seen]:
     missing = sorted(set(wanted) - site.words("AccountingStorageTRES"))
-    if missing and _has_database(site):  # else DOC043, and slurmctld tracks no gres at all
+    if missing and has_database(site.settings):  # else DOC043, and slurmctld tracks no gres at all
         yield Seen(_WHERE, f"it lacks {', '.join(missing)}")
 
 
@@ -34,13 +31,12 @@ def _slices(site: Site) -> Iterator[Seen]:
 
 
 def _database(site: Site) -> Iterator[Seen]:
-    if not _has_database(site):
+    if not has_database(site.settings):
         yield Seen("slurm.conf", f"AccountingStorageType is {site.settings.get('AccountingStorageType', 'not set')}")
 
 
 def _enforcement(site: Site) -> Iterator[Seen | Blank]:
-    enforced = site.words("AccountingStorageEnforce")
-    if not _has_database(site) or enforced & {"limits", "safe", "all"}:
+    if not has_database(site.settings) or holds_to_limits(site.settings):
         return
     if isinstance(site.limits, Unread):
         yield Blank("limits of accounts, users and QOS", site.limits.why)

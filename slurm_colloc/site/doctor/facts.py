@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from slurm_colloc.errors import CollocError
+from slurm_colloc.site.shares import SHARES
 from slurm_colloc.slurm.setup import GresLine, Limit, NodeSetup, PartitionSetup, Queue
 
 Value = TypeVar("Value")
-SHARED = ("mps", "shard")
 
 
 class NotReadError(CollocError):
@@ -67,7 +67,7 @@ class Site(NamedTuple):
     def shared(self, partition: str = "") -> list[str]:
         """Return which of mps and shard the nodes have, all of them or a partition's."""
         nodes = [node for node in self.nodes if not partition or partition in node.partitions]
-        return [name for name in SHARED if any(node.quantity(name) for node in nodes)]
+        return [name for name in SHARES if any(node.quantity(name) for node in nodes)]
 
 
 class Seen(NamedTuple):

@@ -15,6 +15,7 @@ from slurm_colloc.process import ask
 from slurm_colloc.site.doctor.facts import Device, Script, Site, Unread
 from slurm_colloc.site.doctor.prolog import ON_NODES
 from slurm_colloc.slurm import setup
+from slurm_colloc.slurm.limits import has_database
 from slurm_colloc.slurm.parse import parse_release
 
 Value = TypeVar("Value")
@@ -74,7 +75,7 @@ def _ahead(at_s: float, asked_s: float, answered_s: float) -> tuple[float, float
 
 
 def _limits(settings: Mapping[str, str], said: Callable[[Sequence[str]], str]) -> tuple[setup.Limit, ...] | Unread:
-    if settings.get("AccountingStorageType") != "accounting_storage/slurmdbd":
+    if not has_database(settings):
         return ()  # none can be set
 
     def asked() -> tuple[setup.Limit, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.site.doctor.facts import Blank, Check, Seen, Site, Unread, known
+from slurm_colloc.site.shares import SHARES
 from slurm_colloc.slurm.hostlist import expand, fold
 from slurm_colloc.slurm.setup import GresLine, NodeSetup
 
@@ -121,7 +122,7 @@ def _modes(site: Site) -> Iterator[Seen | Blank]:
     node = nodes.get(site.this_node)
     if node is None:
         return
-    shares = [name for name in ("mps", "shard") if node.quantity(name)]
+    shares = [name for name in SHARES if node.quantity(name)]
     for device in known(site.devices):
         if not device.compute_mode:
             yield Blank(f"{node.name}, {device.uuid}", "nvidia-smi does not say its compute mode")

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds of the shared MPS daemon whoever calls colloc-mps: prologs and epilogs, or the SPANK plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.fixtures import need_cluster, new_lab
+from tests.cluster.mps_nodes import SLURM_CONF, MpsLab
+from tests.fakes.mps_control import NAME
+from tests.waiting import wait_for
+
+
+@contextmanager
+def mps_lab(request: pytest.FixtureRequest, *, by_spank: bool = False) -> Iterator[MpsLab]:
+    """Give a lab with colloc-mps; its folder stays where a test failed meanwhile."""
+    need_cluster()
+    lab = new_lab(SLURM_CONF)
+    failed_before = request.session.testsfailed
+    made = MpsLab(lab, by_spank=by_spank)
+    try:
+        lab.up()
+        yield made
+    finally:
+        lab.down()
+        made.remove()
+    if request.session.testsfailed == failed_before:
+        lab.remove()
+
+
+def the_daemon(pipe: str) -> int:
+    return int((Path(pipe) / f"{NAME}.pid").read_text())
+
+
+def seven_jobs_share_one_daemon(mps: MpsLab) -> None:
+    jobs = [mps.submit("alice") for _ in range(7)]
+    (pipe,) = {mps.pipe("alice", job) for job in jobs}
+    assert Path(pipe) == mps.node.folder(mps.user("alice")) / "pipe"
+    told = mps.told("alice", jobs[0])
+    assert told["CUDA_VISIBLE_DEVICES"] == "0"
+    assert told["CUDA_MPS_LOG_DIRECTORY"] == pipe.removesuffix("pipe") + "log"
+    pid = the_daemon(pipe)
+    assert mps.node.daemons() == {pid}
+    assert mps.node.jobs(mps.user("alice")) == set(jobs)
+    mps.let_go("alice", *jobs[:6])
+    wait_for(lambda: mps.node.jobs(mps.user("alice")) == {jobs[6]}, "the references stay")
+    assert mps.node.daemons() == {pid}
+    assert Path(pipe).stat().st_uid == mps.lab.users["alice"].uid
+    mps.let_go("alice", jobs[6])
+    wait_for(lambda: not mps.node.daemons(), "the daemon outlives its last job")
+    wait_for(lambda: not Path(pipe).exists(), "its folder outlives its last job")
+
+
+def a_component_of_a_het_job_is_a_client(mps: MpsLab) -> None:
+    """Let a component that does not lead its job say what it was told."""
+    out = mps.lab.root / "out/het"
+    ask = "srun --het-group=1 printenv CUDA_MPS_PIPE_DIRECTORY SLURM_JOB_ID; sleep 1"
+    argv = ["sbatch", "-W", "-o", str(out), "-p", "cpu", "--wrap", ask, ":", "-p", "gpu", "-w", "g1", "--gres=mps:14"]
+    done = mps.lab.run_as("alice", argv, timeout=90)
+    assert done.returncode == 0, (done.stderr, out.read_text())
+    assert out.read_text().splitlines()[0] == f"{mps.node.folder(mps.user('alice'))}/pipe", out.read_text()
+
+
+def a_requeued_job_has_it_again(mps: MpsLab) -> int:
+    """Return the job, which runs."""
+    job = mps.submit("alice", "--requeue")
+    pipe = mps.pipe("alice", job)
+    (Path(mps.lab.environment("alice")["HOME"]) / f"{job}.env").unlink()
+    assert mps.lab.run(["scontrol", "requeue", str(job)]).returncode == 0
+    assert mps.pipe("alice", job) == pipe
+    assert mps.node.daemons() == {the_daemon(pipe)}
+    assert mps.node.jobs(mps.user("alice")) == {job}
+    return job
