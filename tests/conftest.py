@@ -4,24 +4,13 @@
 import pytest
 from hypothesis import settings
 
-from tests.rings import function, slow
-
 # The same examples at every run and no clock: what fails must fail again, also on a slow machine. New ones are the
 # soak's to find.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("soak", deadline=None)
 settings.load_profile("same")
 
-pytest_plugins = ["tests.cluster.fixtures"]
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what tests/slow.txt lists."""
-    listed = slow()
-    for item in items:
-        if function(item.nodeid) in listed:
-            item.add_marker("slow")
+pytest_plugins = ["tests.cluster.fixtures", "tests.rings"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -251,6 +251,16 @@ def test_a_queue_that_fails_is_asked_ever_less_often(monkeypatch: pytest.MonkeyP
     assert waits == [20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 300.0, 10.0, 20.0]
 
 
+def _top() -> tuple[int, int]:
+    """Start colloc top on a terminal of its own; return its process and the terminal."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        # A shell without job control ignores it for what it starts in the background, such as these tests.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.execv(sys.executable, [sys.executable, "-m", "slurm_colloc.cli.colloc", "top"])
+    return pid, terminal
+
+
 def _until(terminal: int, wanted: Callable[[str], bool]) -> str:
     text = ""
     end_s = time.monotonic() + 60
@@ -264,10 +274,8 @@ def _until(terminal: int, wanted: Callable[[str], bool]) -> str:
 
 
 def test_ctrl_c_while_squeue_is_slow(queue: Path) -> None:
-    (queue / "squeue").write_text("#!/bin/sh\nexec sleep 60\n")
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-m", "slurm_colloc.cli.colloc", "top"])
+    (queue / "bin/squeue").write_text("#!/bin/sh\nexec sleep 60\n")
+    pid, terminal = _top()
     assert "squeue is asked ..." in _until(terminal, lambda text: "asked" in text)
     os.write(terminal, b"\x03")
     left = _until(terminal, lambda text: "\x1b[?1049l" in text)
@@ -279,9 +287,7 @@ def test_ctrl_c_while_squeue_is_slow(queue: Path) -> None:
 # Ctrl-Z and Ctrl-\ do nothing.
 @pytest.mark.parametrize("end", ["q", "\x03", "\x1a\x1cq", signal.SIGTERM, signal.SIGHUP])
 def test_the_terminal_is_left_as_it_was(queue: Path, end: str | signal.Signals) -> None:
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-m", "slurm_colloc.cli.colloc", "top"])
+    pid, terminal = _top()
     before = termios.tcgetattr(terminal)
     shown = _until(terminal, lambda text: "q ends" in text)
     assert "1 job with GPUs" in shown
