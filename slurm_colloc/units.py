@@ -160,7 +160,8 @@ def clock_time(duration_s: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text as one line, with what a terminal or a shell would act on made visible."""
+    """Return a text as one line, with what a terminal or a shell would act on made visible, such as an escape."""
+    # Most texts are, and a page has many.
     return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
 
 

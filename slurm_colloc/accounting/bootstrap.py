@@ -23,7 +23,7 @@ from slurm_colloc.accounting.sources.rows import form_of, read_rows
 from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.history.signature import apart_by, command_signature, names_from_outside, signature, submitted_text
-from slurm_colloc.model import COMPLETED, Evidence, SharingMode
+from slurm_colloc.model import COMPLETED, LEAST_SAMPLES, Evidence, SharingMode
 from slurm_colloc.slurm.gres import parse_tres_gres
 from slurm_colloc.slurm.submit_line import STDIN, WRAPPED, parse_submit_line
 
@@ -32,7 +32,6 @@ MORE_FIELDS = ("AdminComment", "SubmitLine", "WorkDir", tres_usage.FIELD)
 _SOURCES = {jobstats.METHOD: "jobstats", tres_usage.METHOD: "Slurm"}
 # At most one part in twenty of a time can be above twenty times its mean (Markov's inequality).
 _MARKOV = 20.0
-_MIN_SAMPLES = 3
 # Of one command, and of all; each is a question to slurmdbd.
 _SCRIPTS_OF_ONE, _SCRIPTS_ASKED = 3, 200
 
@@ -195,7 +194,7 @@ def _evidence(
     if held.devices != 1:
         raise InputError("it had several GPUs")
     shares = {one.name for one in gres if one.name != "gpu"}
-    if sampled and sampled.run.sample_count >= _MIN_SAMPLES and sampled.run.gpu_mem_peak_mib is not None:
+    if sampled and sampled.run.sample_count >= LEAST_SAMPLES and sampled.run.gpu_mem_peak_mib is not None:
         mode = sampled.run.mode or (SharingMode(shares.pop()) if shares else SharingMode.EXCLUSIVE)
         return as_run_of(sampled.run, "", mode)
     return _by_others(run, run.start_s, run.end_s, held, config, shortest_s)

@@ -26,7 +26,16 @@ from slurm_colloc.history.fold import bounded
 from slurm_colloc.history.records import parse_decision
 from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
 from slurm_colloc.measured import MEASURED
-from slurm_colloc.model import GPU_OOM, JOINED_SUFFIX, MPS_PEAK_PART, Answered, Decision, Evidence, SharingMode
+from slurm_colloc.model import (
+    GPU_OOM,
+    JOINED_SUFFIX,
+    LEAST_SAMPLES,
+    MPS_PEAK_PART,
+    Answered,
+    Decision,
+    Evidence,
+    SharingMode,
+)
 from slurm_colloc.placement.fitted import HIGH_PCT
 
 _LIMIT_BYTES = 256 * 1024
@@ -35,7 +44,6 @@ _MOST_BYTES_OF_USER = 128 * 1024 * 1024
 
 _HIGH = HIGH_PCT / 100
 # Fewer samples show no peak.
-_MIN_SAMPLES = 3
 
 # The high value is the least that SM activity stays at or below for so much of the measured time. A mean over a day
 # says nothing of how high it went.
@@ -263,7 +271,7 @@ def build_history(
             continue
         uid, decision = owned
         mode = run.mode or decision.mode
-        if run.sample_count >= _MIN_SAMPLES and (answered := _answered(user, decision, run)):
+        if run.sample_count >= LEAST_SAMPLES and (answered := _answered(user, decision, run)):
             answers.append(answered)
         by_uid.setdefault(uid, []).append(as_run_of(run, decision.signature, mode))
     for uid, past in store_past(store, cluster):

@@ -103,14 +103,14 @@ def hours_in(paths: Sequence[str]) -> dict[str, Hours]:
     return hours
 
 
-def refuse_later(paths: Sequence[str]) -> None:
+def refuse_later(database: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> None:
     """Refuse files of a later release, whose columns may mean something else; what is damaged others will name.
 
     Raises:
         StoreError: one of them is of a later release.
     """
     query = f"SELECT file_name, decode(value)::INTEGER FROM parquet_kv_metadata({listed(paths)})"
-    with duckdb.connect(config={"threads": 1}) as database, suppress(duckdb.Error):
+    with suppress(duckdb.Error):
         for path, schema in database.execute(f"{query} WHERE decode(key) = 'schema'").fetchall() if paths else ():
             if schema > SCHEMA:
                 raise _later(path, schema)

@@ -101,8 +101,8 @@ class Store:
         with self.samples.work("allocations", name) as work:
             if work is None:
                 raise StoreError(f"another run takes in '{name}'; wait for its end")
-            refuse_later([path] if os.path.exists(path) else [])
             with connection(work, threads=None, memory=_TEXT_MEMORY) as database:
+                refuse_later(database, [path] if os.path.exists(path) else [])
                 result = fill(database, work)
                 columns = ", ".join(f'"{column}"' for column in ALLOCATION_COLUMNS)
                 rows = f"SELECT {columns} FROM taken"
@@ -135,7 +135,7 @@ class Store:
                 raise StoreError("another run takes in decisions; wait for its end")
             with connection(work) as database:
                 make_table(database, found)
-                refuse_later([path] if os.path.exists(path) else [])
+                refuse_later(database, [path] if os.path.exists(path) else [])
                 kept = f"SELECT * FROM {read([path])} UNION ALL BY NAME" if os.path.exists(path) else ""
                 write(
                     database,
@@ -184,8 +184,8 @@ class Store:
             return []
         if why := broken([path]):
             raise StoreError(why)
-        refuse_later([path])
         with connection() as database:
+            refuse_later(database, [path])
             names = ", ".join(f'"{name}"' for name in PAST_COLUMNS)
             return database.execute(f"SELECT {names} FROM {read([path])}").fetchall()
 
@@ -233,7 +233,7 @@ class Store:
             try:
                 folder = os.path.join(self._folder, "allocations")
                 files = parquet_files(folder)
-                refuse_later(files)
+                refuse_later(database, files)
                 empty = ", ".join(f'NULL::{kind} AS "{column}"' for column, kind in ALLOCATION_COLUMNS.items())
                 source = f"SELECT {empty} WHERE false"
                 if files:

@@ -53,7 +53,7 @@ def prometheus(metrics: Metrics) -> str:
     add("last_run_timestamp_seconds", "When the last run ended.", [({}, metrics.ended_s)])
     if metrics.last_success_s is not None:
         add("last_success_timestamp_seconds", "When the last good one did.", [({}, metrics.last_success_s)])
-    add("exit_status", "Of the last run: 0 clean, 1 findings, 2 error, 3 unknown.", [({}, metrics.status)])
+    add("exit_status", "Of the last run: 0 clean, 1 findings, 2 error, 3 unknown.", [({}, int(metrics.status))])
     add("duration_seconds", "How long it took.", [({}, round(metrics.duration_s, 3))])
     add("errors", "What went wrong in it.", [({}, metrics.errors)])
     if metrics.findings is not None:

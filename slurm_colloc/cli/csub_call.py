@@ -95,7 +95,7 @@ def _read_as_one() -> bool:
 def say(text: str) -> None:
     """Tell the user; what a terminal would act on is made visible: words of a script, or of sbatch, may hold it."""
     if not text.isprintable():
-        from slurm_colloc.report.text import printable  # of no use to nearly all submissions
+        from slurm_colloc.units import printable  # of no use to nearly all submissions
 
         text = "\n".join(map(printable, text.split("\n")))
     write_all(STDERR, f"csub: {text}\n".encode(errors="backslashreplace"))

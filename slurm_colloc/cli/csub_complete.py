@@ -15,7 +15,7 @@ import typer
 from slurm_colloc.cli.csub_help import app
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import ConfigError
-from slurm_colloc.slurm.options import SBATCH_OPTIONS, Option
+from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
 from slurm_colloc.submit.own_options import option_table
 
 VARIABLE = "_CSUB_COMPLETE"

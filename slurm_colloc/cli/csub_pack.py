@@ -15,7 +15,8 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError
 from slurm_colloc.runtime.ledger_files import note_resumed
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.options import CommandLine, Option, scan
+from slurm_colloc.slurm.option_tables import Option
+from slurm_colloc.slurm.options import CommandLine, scan
 from slurm_colloc.submit.commands import expand, plain_name, read_commands, read_file
 from slurm_colloc.submit.handover import find_sbatch, write_all
 from slurm_colloc.submit.own_options import OWN_OPTIONS, misused, option_table, own_option, parse_arguments

@@ -7,15 +7,14 @@ The figures are a fallback for the day a site file is written; the driver on the
 import re
 from typing import NamedTuple
 
-_PROFILE = re.compile(r"(?:(?P<ci>\d)c\.)?(?P<gi>\d)g\.(?P<gb>\d{1,4})gb(?P<extra>(?:[+-](?:me(?:\.all)?|gfx))*)")
+_PROFILE = re.compile(r"(?:\dc\.)?(?P<gi>\d)g\.\d{1,4}gb(?:[+-](?:me(?:\.all)?|gfx))*")
 
 
 class Profile(NamedTuple):
-    """A MIG profile: compute slices of the GPU instance and nominal memory."""
+    """A MIG profile, and how many compute slices its GPU instance has."""
 
     name: str
     compute_slices: int
-    nominal_gb: int
 
 
 class GpuModel(NamedTuple):
@@ -64,7 +63,7 @@ MODELS = (
 def parse_profile(text: str) -> Profile | None:
     """Return the profile named anywhere in ``text`` (a profile, or a gres type ending in one), None without one."""
     match = _PROFILE.search(text)
-    return Profile(match[0], int(match["gi"]), int(match["gb"])) if match else None
+    return Profile(match[0], int(match["gi"])) if match else None
 
 
 def slices_per_gpu(gres_type: str) -> int:

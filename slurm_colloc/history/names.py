@@ -55,24 +55,9 @@ _RANKS = frozenset({"node", "local", "global", "machine"})
 _MAY_SIZE = tuple(map(frozenset, ({"num", "steps"}, {"n", "steps"}, {"num", "step"}, {"n", "step"}, {"p"})))
 # Numbers of which more never needs less memory.
 _GROWS = frozenset(
-    {
-        "batch",
-        "bs",
-        "b",
-        "bsz",
-        "seq",
-        "sequence",
-        "length",
-        "len",
-        "tokens",
-        "hidden",
-        "dim",
-        "dims",
-        "width",
-        "height",
-    }
-    | {"layers", "depth", "channels", "img", "image", "resolution", "res", "crop", "embed", "embedding", "heads"}
-    | {"atoms", "particles", "grid", "nx", "ny", "nz", "units", "filters", "vocab"}
+    {"batch", "bs", "b", "bsz", "seq", "sequence", "length", "len", "tokens", "hidden", "dim", "dims", "width"}
+    | {"height", "layers", "depth", "channels", "img", "image", "resolution", "res", "crop", "embed", "embedding"}
+    | {"heads", "atoms", "particles", "grid", "nx", "ny", "nz", "units", "filters", "vocab"}
 )
 
 

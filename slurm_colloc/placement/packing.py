@@ -85,7 +85,6 @@ def pack(
     sharing: Sharing,
     wanted: int | None,
     *,
-    tasks: int | None = None,
     part: MigSlice | None = None,
 ) -> Packing | str:
     """Return how the tasks of a pack share one GPU, or why they are not packed.
@@ -96,7 +95,6 @@ def pack(
         sharing: the site's bounds.
         wanted: the user's own number of tasks at a time, which GPU memory bounds and how busy they keep it does not;
             None: by the footprint.
-        tasks: how many there are; None: more than enough.
         part: the MIG slice of ``pool`` that holds the pack; None: a whole GPU.
     """
     unit = _unit(pool, part, sharing)
@@ -110,7 +108,6 @@ def pack(
         if _is_busy(need.dram_active_pct):
             return f"one task fills a {name}: it keeps the memory busy for {need.dram_active_pct:.0f} % of the time"
     bounds = [_Bound(unit.most, f"no more than {unit.most} may share it")]
-    bounds += [] if tasks is None else [_Bound(tasks, f"the pack has {tasks}")]
     bounds += [] if wanted is None else [_Bound(wanted, f"{wanted} were asked for")]
     if need.memory_mib is not None:
         held = unit.memory_mib // need.memory_mib

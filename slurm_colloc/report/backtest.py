@@ -9,8 +9,8 @@ from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, fitting, folded, table_lines, widths_of
 from slurm_colloc.report.plain import plain
 from slurm_colloc.report.sparkline import ASCII, BLOCKS, sparkline
-from slurm_colloc.report.text import printable, stamp
-from slurm_colloc.units import counted, in_words, significant
+from slurm_colloc.report.text import stamp
+from slurm_colloc.units import counted, in_words, printable, significant
 
 SCHEMA = 1
 _NAME_COLUMNS = 25

@@ -7,7 +7,7 @@ from datetime import timedelta
 from slurm_colloc.backtested import Calendar, Day
 from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, folded
-from slurm_colloc.report.text import printable
+from slurm_colloc.units import printable
 
 SCHEMA = 1
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")

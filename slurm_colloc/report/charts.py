@@ -19,8 +19,8 @@ from slurm_colloc.report.figure import (
     short,
     why_not,
 )
-from slurm_colloc.report.text import printable
 from slurm_colloc.report.usage import METRICS, UsageReport, metric_of, percent, saved_gpu_hours
+from slurm_colloc.units import printable
 
 
 def figures(report: UsageReport) -> Iterator[Figure]:

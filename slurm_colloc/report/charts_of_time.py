@@ -18,8 +18,8 @@ from slurm_colloc.report.figure import (
     why_not,
     zone_of,
 )
-from slurm_colloc.report.text import printable
 from slurm_colloc.report.usage import METRICS, UsageReport, metric_of, percent
+from slurm_colloc.units import printable
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _PARTS = (("used", "used"), ("idle", "sampled and idle"), ("unseen", "not sampled"))

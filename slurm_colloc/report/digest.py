@@ -16,8 +16,8 @@ from slurm_colloc.audited import JOB, Finding
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.report.findings import Audited, judged_of
 from slurm_colloc.report.page import page_environment
-from slurm_colloc.report.text import local, printable, stamp
-from slurm_colloc.units import at_least, in_words, significant
+from slurm_colloc.report.text import local, stamp
+from slurm_colloc.units import at_least, in_words, printable, significant
 
 USER, ADMIN, DEED = "digest", "admin", "deed"
 _SHOWN, _SEEN_JOBS = 40, 3

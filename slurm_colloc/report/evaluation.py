@@ -8,7 +8,7 @@ from typing import NamedTuple
 from slurm_colloc.estimate.bounds import LEVEL, lower_bound, upper_bound
 from slurm_colloc.estimate.replay import Score
 from slurm_colloc.report import spreadsheet
-from slurm_colloc.report.text import printable
+from slurm_colloc.units import printable
 
 SCHEMA = 1
 # Of those answered; what fails is bounded from above, what is as it should be from below, too.

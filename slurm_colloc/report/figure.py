@@ -7,8 +7,8 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from slurm_colloc.measured import GroupUsage
-from slurm_colloc.report.text import printable
 from slurm_colloc.report.usage import UsageReport
+from slurm_colloc.units import printable
 
 Rows = tuple[dict[str, float | str | None], ...]
 

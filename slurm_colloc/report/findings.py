@@ -9,8 +9,8 @@ from typing import NamedTuple
 from slurm_colloc.audited import Finding
 from slurm_colloc.measured import GroupUsage
 from slurm_colloc.report import spreadsheet
-from slurm_colloc.report.text import printable, stamp
-from slurm_colloc.units import counted
+from slurm_colloc.report.text import stamp
+from slurm_colloc.units import counted, printable
 
 SCHEMA = 2
 

@@ -10,10 +10,10 @@ from slurm_colloc.charted import Fit
 from slurm_colloc.measured import GroupUsage
 from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.plain import object_of, plain
-from slurm_colloc.report.text import printable
 from slurm_colloc.report.usage import Money, OfInstalled, UsageReport, fits_by_group, money, of_installed, shortened
 from slurm_colloc.report.usage_notes import footnotes, heading
 from slurm_colloc.report.usage_text import rows_of
+from slurm_colloc.units import printable
 
 SCHEMA = 4
 _OF_FIT = {

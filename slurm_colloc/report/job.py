@@ -11,9 +11,9 @@ from slurm_colloc.measured import JobUsage
 from slurm_colloc.model import Decision, Evidence
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, titled
 from slurm_colloc.report.sparkline import ASCII, BLOCKS, sparkline
-from slurm_colloc.report.text import local, printable, stamp
+from slurm_colloc.report.text import local, stamp
 from slurm_colloc.slurm.accounted import Accounted
-from slurm_colloc.units import counted, in_words, kilowatt_hours, significant
+from slurm_colloc.units import counted, in_words, kilowatt_hours, printable, significant
 
 SCHEMA = 1
 _SO_FAR = ("RUNNING", "SUSPENDED")

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from slurm_colloc.charted import Fit
 from slurm_colloc.measured import JobUsage
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, titled
-from slurm_colloc.report.text import printable, stamp
-from slurm_colloc.units import counted, in_words, significant
+from slurm_colloc.report.text import stamp
+from slurm_colloc.units import counted, in_words, printable, significant
 
 SCHEMA = 1
 IDLEST = 5

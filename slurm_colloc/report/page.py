@@ -11,8 +11,8 @@ import jinja2
 from markupsafe import Markup
 
 from slurm_colloc.errors import ConfigError
-from slurm_colloc.report.text import printable
 from slurm_colloc.shipped import template_folders
+from slurm_colloc.units import printable
 
 
 def page_environment(templates: str) -> jinja2.Environment:

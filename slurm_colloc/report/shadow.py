@@ -11,8 +11,8 @@ from slurm_colloc.measured import ShadowLeft, ShadowPiece
 from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, fitting, folded, table_lines, widths_of
 from slurm_colloc.report.page import render_page
-from slurm_colloc.report.text import printable, stamp
-from slurm_colloc.units import counted, in_words
+from slurm_colloc.report.text import stamp
+from slurm_colloc.units import counted, in_words, printable
 
 SCHEMA = 1
 

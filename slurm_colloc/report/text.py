@@ -3,14 +3,10 @@
 
 from datetime import datetime
 
+from slurm_colloc.units import printable
+
 # Those of full width are the same to a spreadsheet that is set to Japanese.
 _FORMULA = tuple("=+-@\t\r＝＋－＠")
-
-
-def printable(text: str) -> str:
-    """Return ``text`` with what a terminal would act on made visible: escapes, direction marks, newlines."""
-    # Most texts are, and a page has many.
-    return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def local(at_s: float) -> datetime:

@@ -10,9 +10,9 @@ from rich.cells import cell_len, set_cell_size
 
 from slurm_colloc.charted import LiveUse
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, table_lines
-from slurm_colloc.report.text import local, printable, stamp
+from slurm_colloc.report.text import local, stamp
 from slurm_colloc.slurm.running import Held
-from slurm_colloc.units import clock_time, counted, significant
+from slurm_colloc.units import clock_time, counted, printable, significant
 
 SCHEMA = 1
 

@@ -7,9 +7,9 @@ from math import fsum
 from slurm_colloc.estimate.bounds import LEVEL, lower_bound
 from slurm_colloc.estimate.ladder import UNKNOWN_RUNG
 from slurm_colloc.measured import Collocation, GroupUsage, Prediction
-from slurm_colloc.report.text import printable, stamp
+from slurm_colloc.report.text import stamp
 from slurm_colloc.report.usage import METRICS, UsageReport, metric_of, of_installed, saved_gpu_hours
-from slurm_colloc.units import counted, significant
+from slurm_colloc.units import counted, printable, significant
 
 
 def heading(report: UsageReport) -> str:

@@ -12,10 +12,10 @@ from slurm_colloc.report.charts import figures
 from slurm_colloc.report.charts_of_time import coarser
 from slurm_colloc.report.figure import Figure, methods, rounded, short, wall_ms, why_not, zone_of
 from slurm_colloc.report.page import render_page
-from slurm_colloc.report.text import printable
 from slurm_colloc.report.usage import METRICS, UsageReport, fits_by_group, hours_digits, metric_of, number
 from slurm_colloc.report.usage_notes import footnotes, heading
 from slurm_colloc.report.usage_text import cells_of, columns
+from slurm_colloc.units import printable
 
 # Vega is 0.9 MB of the 3 MB that a page may have, the table of 2,000 users 0.5; what all details together may have:
 _PIECES, _LEAST_PIECES = 24_000, 4

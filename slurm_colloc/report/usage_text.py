@@ -20,7 +20,6 @@ from slurm_colloc.report.layout import (
     table_lines,
     widths_of,
 )
-from slurm_colloc.report.text import printable
 from slurm_colloc.report.usage import (
     METRICS,
     UsageReport,
@@ -33,6 +32,7 @@ from slurm_colloc.report.usage import (
     shortened,
 )
 from slurm_colloc.report.usage_notes import footnotes, heading
+from slurm_colloc.units import printable
 
 _NAME_COLUMNS = 16  # a longer name is cut before a column is left out
 _LEAST_NAME_COLUMNS = 5  # where not one figure would be left

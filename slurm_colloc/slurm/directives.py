@@ -13,9 +13,10 @@ from slurm_colloc.slurm.option_tables import (
     PER_COMPONENT,
     SAME_VALUE,
     TROUBLES_NEXT_COMPONENT,
+    Option,
     is_slurms_own,
 )
-from slurm_colloc.slurm.options import RESET, CommandLine, Environment, Given, Option, scan, unsure, without
+from slurm_colloc.slurm.options import RESET, CommandLine, Environment, Given, scan, without
 
 _BLANKS = b" \t\n\v\f\r"  # isspace() in the C locale; str.isspace() knows more
 _FOREIGN_REACH = 100  # sbatch looks for #BSUB and #PBS until more lines than this did not start with "#"
@@ -42,13 +43,13 @@ class _Word(NamedTuple):
 def _check_file(text: bytes) -> None:
     """Refuse what sbatch refuses before it reads a line."""
     if not text.strip(_BLANKS):
-        raise unsure("the script is empty or only white space")
+        raise UnsureError("the script is empty or only white space")
     if not text.startswith(b"#!"):
-        raise unsure("the script does not start with '#!'")
+        raise UnsureError("the script does not start with '#!'")
     if b"\0" in text:
-        raise unsure("the script holds a NUL byte")
+        raise UnsureError("the script holds a NUL byte")
     if b"\r\n" in text:
-        raise unsure("the script has DOS line ends")
+        raise UnsureError("the script has DOS line ends")
 
 
 def _is_second_job(rest: bytes) -> bool:
@@ -86,7 +87,7 @@ def _one_word(rest: bytes, number: int, release: str) -> tuple[bytes, int]:
         else:
             word.append(byte)
     if quote:
-        raise unsure(f"line {number}: a quote is not closed")
+        raise UnsureError(f"line {number}: a quote is not closed")
     return bytes(word), at
 
 
@@ -107,7 +108,7 @@ def split_directive(rest: bytes, number: int, release: str) -> list[_Word]:
         if not rest or _is_second_job(rest):
             return words
         if rest.startswith(b":"):
-            raise unsure(f"line {number}: a word that starts with ':'")
+            raise UnsureError(f"line {number}: a word that starts with ':'")
         word, used = _one_word(rest, number, release)
         if not word:  # a comment, or an empty pair of quotes: sbatch reads neither that word nor the rest of the line
             return words
@@ -123,7 +124,7 @@ def _read_vector(words: list[_Word], table: tuple[Option, ...], own: tuple[Optio
 
     result = scan([word.text for word in words], table, own, where)
     if result.stop < len(words):
-        raise unsure(f"{where(result.stop)}'{words[result.stop].text}' is no option")
+        raise UnsureError(f"{where(result.stop)}'{words[result.stop].text}' is no option")
     found = result.own if own else result.found
     return tuple(
         Given(option.canonical, value, "directive", where(index) + text)
@@ -194,7 +195,7 @@ def read_script(text: bytes, table: tuple[Option, ...], release: str, own: tuple
                 own_vectors.append([])
             vectors[-1].extend(split_directive(rest, number, release))
         elif line.startswith(b"#SLURM"):
-            raise unsure(f"line {number}: '#SLURM', about which sbatch complains")
+            raise UnsureError(f"line {number}: '#SLURM', about which sbatch complains")
         elif own and _own_directive(line):
             own_vectors[-1].extend(split_directive(line[5:], number, release))
         elif line.strip(_BLANKS) and not line.lstrip(_BLANKS).startswith(b"#"):
@@ -221,7 +222,7 @@ def without_options(text: bytes, table: tuple[Option, ...], release: str, names:
     before, after = (read_script(one, table, release).components for one in (text, result))
     wanted = tuple(tuple((one.name, one.value) for one in part if one.name not in names) for part in before)
     if tuple(tuple((one.name, one.value) for one in part) for part in after) != wanted:
-        raise unsure("the script would be read differently without " + " and ".join(f"--{name}" for name in names))
+        raise UnsureError("the script would be read differently without " + " and ".join(f"--{name}" for name in names))
     return result
 
 
@@ -239,7 +240,7 @@ def _line_without(line: bytes, number: int, table: tuple[Option, ...], release: 
         return b"#" + line
     plain = " ".join(words).encode(errors="surrogateescape")
     if b" ".join(line[7:].split()) != plain or set(b"\"'\\#") & set(plain):
-        raise unsure(f"line {number}: '{plain.decode(errors='replace')}' cannot be taken apart with certainty")
+        raise UnsureError(f"line {number}: '{plain.decode(errors='replace')}' cannot be taken apart with certainty")
     return b"#SBATCH " + " ".join(left).encode(errors="surrogateescape")
 
 
@@ -284,9 +285,9 @@ def effective_components(
     for one in components:
         for name, given in one.items():
             if name in NO_SCRIPT:
-                raise unsure(f"'{given.written}', with which sbatch takes no script")
+                raise UnsureError(f"'{given.written}', with which sbatch takes no script")
             if len(components) > 1 and (name in TROUBLES_NEXT_COMPONENT or not is_slurms_own(name)):
-                raise unsure(f"'{given.written}' in a heterogeneous job")
+                raise UnsureError(f"'{given.written}' in a heterogeneous job")
         if len(components) > 1 and len(one.keys() & ONE_OF_MEMORY) > 1:
-            raise unsure("memory asked for in two ways in a heterogeneous job")
+            raise UnsureError("memory asked for in two ways in a heterogeneous job")
     return tuple(components)

@@ -13,23 +13,8 @@ from slurm_colloc.slurm.option_tables import (
     EARLY_VARIABLES,
     ENVIRONMENT_ONLY,
     ENVIRONMENT_ORDER,
-    SBATCH_OPTIONS,
     Option,
 )
-
-__all__ = [
-    "RESET",
-    "SBATCH_OPTIONS",
-    "CommandLine",
-    "Environment",
-    "Given",
-    "Option",
-    "Scan",
-    "read_environment",
-    "scan",
-    "split_command_line",
-    "unsure",
-]
 
 # The value of a flag whose variable takes it back (SBATCH_OVERCOMMIT=0): a NUL, which no variable or argument can hold.
 RESET = "\0"
@@ -64,7 +49,7 @@ def count_of(given: Mapping[str, Given], name: str) -> int:
     """
     text = value_of(given, name)
     if name in given and not (text.isascii() and text.isdigit()):
-        raise unsure(f"--{name}='{text}' is not a number")
+        raise UnsureError(f"--{name}='{text}' is not a number")
     return int(text or 0)
 
 
@@ -113,11 +98,6 @@ class Scan(NamedTuple):
     stop: int  # index of the first word that is no option; the vector's length if there is none
 
 
-def unsure(what: str) -> UnsureError:
-    """Return the error that makes csub stand aside."""
-    return UnsureError(what)
-
-
 def match_long(name: str, word: str, table: tuple[Option, ...], own: Collection[str] = ()) -> Option:
     """Find the option meant by a long name or by a unique beginning of it.
 
@@ -134,8 +114,8 @@ def match_long(name: str, word: str, table: tuple[Option, ...], own: Collection[
     if len(fits) == 1:
         return fits[0]
     if not fits:
-        raise unsure(f"option '{word}' is unknown{nearest(f'--{name}', (f'--{one}' for one in own), '')}")
-    raise unsure(f"option '{word}' is ambiguous: " + ", ".join(f"'--{option.name}'" for option in fits))
+        raise UnsureError(f"option '{word}' is unknown{nearest(f'--{name}', (f'--{one}' for one in own), '')}")
+    raise UnsureError(f"option '{word}' is ambiguous: " + ", ".join(f"'--{option.name}'" for option in fits))
 
 
 class _Words:
@@ -149,7 +129,7 @@ class _Words:
     def value_after(self, written: str, index: int) -> str:
         """Take the next word as a value, whatever it looks like, as getopt does."""
         if self.at >= len(self.words):
-            raise unsure(f"option '{self.where(index)}{written}' has no value")
+            raise UnsureError(f"option '{self.where(index)}{written}' has no value")
         self.at += 1
         return self.words[self.at - 1]
 
@@ -162,7 +142,7 @@ def _long(cursor: _Words, table: tuple[Option, ...], own: dict[str, Option]) -> 
     name, equals, rest = word[2:].partition("=")
     option = own.get(name) or match_long(name, cursor.where(index) + word, table, own)
     if option.argument == "none" and equals:
-        raise unsure(f"option '{cursor.where(index)}{word}' does not take a value")
+        raise UnsureError(f"option '{cursor.where(index)}{word}' does not take a value")
     if equals:  # sbatch takes "--nice=" for "--nice"
         return option, None if option.argument == "optional" and not rest else rest, word
     if option.argument == "required":
@@ -180,7 +160,7 @@ def _bundle(cursor: _Words, shorts: dict[str, Option]) -> list[tuple[Option, str
     for at, letter in enumerate(word[1:], start=2):
         option = shorts.get(letter)
         if option is None:
-            raise unsure(f"option '-{letter}' in '{cursor.where(index)}{word}' is unknown")
+            raise UnsureError(f"option '-{letter}' in '{cursor.where(index)}{word}' is unknown")
         if option.argument == "none":
             found.append((option, None, f"-{letter}"))
             continue
@@ -264,7 +244,7 @@ def _components(words: Sequence[str], table: tuple[Option, ...]) -> tuple[list[t
         if start >= len(words) or words[start] != ":":
             return parts, ends
         if result.end < result.stop:  # options inserted behind it would name the script in sbatch's first reading
-            raise unsure("a ':' behind '--'")
+            raise UnsureError("a ':' behind '--'")
         start += 1
 
 
@@ -286,10 +266,10 @@ def split_command_line(argv: Sequence[str], table: tuple[Option, ...], own: tupl
     script_at = rest.index(kept[result.stop]) if result.stop < len(kept) else None
     options = _givens(result)
     if script_at is not None and any(given.name == "wrap" for given in options):
-        raise unsure(f"a script ('{argv[kept[result.stop]]}') beside --wrap")
+        raise UnsureError(f"a script ('{argv[kept[result.stop]]}') beside --wrap")
     parts, ends = _components(sbatch_argv[: len(sbatch_argv) - (len(kept) - result.stop)], table)
     if tuple(given for part in parts for given in part) != options:
-        raise unsure("a ':' where an option's value is expected")
+        raise UnsureError("a ':' where an option's value is expected")
     return CommandLine(
         options=options,
         own=tuple(Given(option.name, value, "argv", text) for option, value, _, text in result.own),
@@ -320,7 +300,7 @@ def read_environment(environ: Mapping[str, str], table: tuple[Option, ...], rele
     """
     for variable, since in DEADLY_VARIABLES.items():
         if variable in environ and release >= since:
-            raise unsure(f"{variable} is set, with which sbatch ends")
+            raise UnsureError(f"{variable} is set, with which sbatch ends")
     by_variable = {option.environment: option for option in (*ENVIRONMENT_ONLY, *table) if option.environment}
     early: list[Given] = []
     late: list[Given] = []

@@ -35,11 +35,7 @@ def parse_free(text: str) -> dict[tuple[str, str], int]:
         InputError: a line of another form.
     """
     found: dict[tuple[str, str], int] = {}
-    for line in filter(None, text.splitlines()):
-        cells = line.split("|")
-        if len(cells) != 5:
-            raise InputError(f"sinfo printed '{line}', which has not 5 columns")
-        _, partition, gres, used, state = (cell.strip() for cell in cells)
+    for _, partition, gres, used, state in _rows(text):
         name = partition.removesuffix("*")
         for kind, units in _free_on(list(_entries(gres)), list(_entries(used))).items():
             here, before = units if state in _OPEN else 0, found.get((name, kind), 0)
@@ -56,17 +52,20 @@ def parse_shares(text: str) -> dict[str, tuple[tuple[Gres, tuple[int, ...]], ...
         InputError: a line of another form.
     """
     found = {}
+    for node, _, _, used, _ in _rows(text):
+        entries = [entry for entry in _entries(used) if entry.gres.name in _SHARED]
+        each = ((entry.gres._replace(quantity=0), tuple(of for _, of in _pieces(entry.detail))) for entry in entries)
+        if shares := tuple(pair for pair in each if any(pair[1])):
+            found[node] = shares
+    return found
+
+
+def _rows(text: str) -> Iterator[list[str]]:
     for line in filter(None, text.splitlines()):
-        cells = line.split("|")
+        cells = [cell.strip() for cell in line.split("|")]
         if len(cells) != 5:
             raise InputError(f"sinfo printed '{line}', which has not 5 columns")
-        used = [entry for entry in _entries(cells[3].strip()) if entry.gres.name in _SHARED]
-        shares = tuple(
-            (entry.gres._replace(quantity=0), tuple(of for _, of in _pieces(entry.detail))) for entry in used
-        )
-        if shares := tuple(pair for pair in shares if any(pair[1])):
-            found[cells[0].strip()] = shares
-    return found
+        yield cells
 
 
 def _entries(text: str) -> Iterator[_Entry]:

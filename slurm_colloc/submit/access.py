@@ -2,7 +2,6 @@
 """What the user may ask for, kept from one submission to the next so that Slurm is not asked at each."""
 
 import grp
-import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,13 +9,12 @@ from contextlib import suppress
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, StoreError
-from slurm_colloc.files import private_folder, read_own, write_atomic
-from slurm_colloc.history.digest import digest
 from slurm_colloc.model import Footprint, JobRequest
 from slurm_colloc.placement.pieces import Access
 from slurm_colloc.slurm.limits import Limits, from_json, to_json
+from slurm_colloc.submit.kept import keep, read_kept
 
-_LIMIT_BYTES = 16 * 1024 * 1024
+_KIND = "limits"
 
 
 def access_of(request: JobRequest, footprint: Footprint, config: SiteConfig, ask: Callable[[], Limits]) -> Access:
@@ -41,19 +39,13 @@ def _group_name(gid: int) -> str:
 
 def limits_of_user(config: SiteConfig, ask: Callable[[], Limits]) -> Limits | str:
     """Return the user's limits, or why they are not known; ``ask`` is called when those kept are too old."""
-    # No ".json": the ingest takes those in this folder for decisions. One home may serve several clusters.
-    path = os.path.join(config.decisions_folder, f"limits-{digest(config.cluster.encode())}")
-    try:
-        kept = from_json(json.loads(read_own(path, _LIMIT_BYTES)))
+    with suppress(StoreError, InputError):  # none kept, or unreadable
+        kept = from_json(read_kept(config, _KIND))
         if 0 <= now() - kept.at_s <= config.limits.max_age_s:
             return kept
-    except (StoreError, InputError, ValueError):
-        pass  # none kept, or unreadable: asked for as if there were none
     try:
         asked = ask()
     except CollocError as error:
         return str(error)
-    with suppress(StoreError):  # asked for again at the next submission
-        private_folder(config.decisions_folder)
-        write_atomic(path, json.dumps(to_json(asked)).encode())
+    keep(config, _KIND, to_json(asked))
     return asked

@@ -2,7 +2,6 @@
 """Waits and free GPUs as a submission finds them: a file of the ingest, and one question that is kept for a minute."""
 
 import json
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -10,14 +9,14 @@ from functools import partial
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, StoreError
-from slurm_colloc.files import private_folder, read_bounded, read_own, write_atomic
-from slurm_colloc.history.digest import digest
+from slurm_colloc.files import read_bounded
 from slurm_colloc.placement.waits import MOST_AGE_S, Outlook, Waits, from_json, waits_path
 from slurm_colloc.slurm import free as known
 from slurm_colloc.slurm.free import Free
+from slurm_colloc.submit.kept import keep, read_kept
 
 _LIMIT_BYTES = 4 * 1024 * 1024
-_KEPT_S = 60.0
+_KIND, _KEPT_S = "free", 60.0
 _NOTHING = Waits(0.0, {})
 
 
@@ -47,15 +46,11 @@ def _waits(config: SiteConfig) -> Waits:
 
 def _free(config: SiteConfig, ask: Callable[[], Free]) -> Free | str:
     """Return what is free now, or why that is not known; both are kept, lest each submission wait for a time-out."""
-    # No ".json": the ingest takes those in this folder for decisions. One home may serve several clusters.
-    path = os.path.join(config.decisions_folder, f"free-{digest(config.cluster.encode())}")
-    try:
-        kept = json.loads(read_own(path, _LIMIT_BYTES))
+    with suppress(StoreError, InputError):  # none kept, or unreadable
+        kept = read_kept(config, _KIND)
         found = known.from_json(kept)
-        if 0 <= now() - found.at_s <= _KEPT_S:
+        if isinstance(kept, dict) and 0 <= now() - found.at_s <= _KEPT_S:
             return str(kept["failed"]) if kept.get("failed") else found
-    except (StoreError, InputError, ValueError, RecursionError):
-        pass  # none kept, or unreadable: asked for as if there were none
     answer: Free | str
     try:
         answer = ask()
@@ -63,7 +58,5 @@ def _free(config: SiteConfig, ask: Callable[[], Free]) -> Free | str:
     except CollocError as error:
         answer = str(error)
         content = {**known.to_json(Free(now(), {})), "failed": answer}
-    with suppress(StoreError):  # asked for again at the next submission
-        private_folder(config.decisions_folder)
-        write_atomic(path, json.dumps(content).encode())
+    keep(config, _KIND, content)
     return answer

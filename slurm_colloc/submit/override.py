@@ -7,7 +7,8 @@ from slurm_colloc.errors import UnsureError
 from slurm_colloc.model import JobRequest, Placement, SharingMode
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.slurm.directives import without_options
-from slurm_colloc.slurm.options import CommandLine, Option, without
+from slurm_colloc.slurm.option_tables import Option
+from slurm_colloc.slurm.options import CommandLine, without
 from slurm_colloc.submit.reasons import PER_GPU
 
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.slurm.directives import Script
-from slurm_colloc.slurm.options import SBATCH_OPTIONS, CommandLine, Option, split_command_line
+from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
+from slurm_colloc.slurm.options import CommandLine, split_command_line
 from slurm_colloc.slurm.site_options import join_options
 
 # What a #CSUB line may say; the others are about one call of csub, not about the job.

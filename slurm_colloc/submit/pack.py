@@ -16,7 +16,8 @@ from slurm_colloc.model import JobRequest, Placement, SharingMode
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.runtime.spec import MARK, VERSION, Loader, Spec, to_json
 from slurm_colloc.slurm.directives import Script, effective_components, read_script, without_options
-from slurm_colloc.slurm.options import SBATCH_OPTIONS, CommandLine, Given, Option, read_environment, value_of, without
+from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
+from slurm_colloc.slurm.options import CommandLine, Given, read_environment, value_of, without
 from slurm_colloc.submit.commands import plain_name
 from slurm_colloc.submit.footprint import footprint_of
 from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, option_table, own_option

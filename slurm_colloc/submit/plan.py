@@ -153,18 +153,14 @@ def make_plan(
     switched_off = reason_switched_off(wishes, config)
     fixed = reason_to_keep_text(text, script.interpreter if script else "")
     packs = wants_pack(command_line, script)
-    parts: list[Part] = []
-    notes: list[str] = []
-    for number in range(len(components)):
-        part, said = _part(case, number, switched_off, fixed, because, alone=packs and script is not None)
-        parts.append(part)
-        notes += said
+    alone = packs and script is not None
+    decided = [_part(case, number, switched_off, fixed, because, alone=alone) for number in range(len(components))]
+    parts, notes = [part for part, _ in decided], [note for _, said in decided for note in said]
     if packs:
         found = _packed(case, parts, switched_off)
         if isinstance(found, Plan):
-            return found._replace(
-                notes=(*notes, *found.notes), wish=_told(wishes), given=components[0], wants_pack=True
-            )
+            notes += found.notes
+            return found._replace(notes=tuple(notes), wish=_told(wishes), given=components[0], wants_pack=True)
         notes.append(f"not packed: {found}")
     body = None
     if len(parts) == 1:
@@ -172,10 +168,15 @@ def make_plan(
     if config.policy == "shadow":
         parts = [part._replace(placement=_withheld(part.placement)) for part in parts]
     argv, script_at = overridden(command_line, [(part.request.gpu_style, part.placement) for part in parts], table)
-    join, first = _join(command_line, script), _first(command_line, script)
-    trace = _is_traced(command_line, script, len(components) - 1)
     plan = Plan(tuple(parts), argv, script_at, text, body, tuple(notes), switched_off)
-    return plan._replace(join=join, trace=trace, first=first, wish=_told(wishes), given=components[0], wants_pack=packs)
+    return plan._replace(
+        join=_join(command_line, script),
+        trace=_is_traced(command_line, script, len(components) - 1),
+        first=_first(command_line, script),
+        wish=_told(wishes),
+        given=components[0],
+        wants_pack=packs,
+    )
 
 
 def _part(

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import UnsureError
 from slurm_colloc.slurm.directives import Script, effective_components, read_script
-from slurm_colloc.slurm.options import SBATCH_OPTIONS, CommandLine, Given, Option, read_environment
+from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
+from slurm_colloc.slurm.options import CommandLine, Given, read_environment
 from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, option_table
 
 _SCRIPT_LIMIT_BYTES = 64 * 1024 * 1024

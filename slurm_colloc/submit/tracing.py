@@ -15,22 +15,9 @@ _CHOOSES = re.compile(r"^(?:source|\.|conda|mamba|micromamba|module|ml|spack|loa
 _CONTAINER = re.compile(r"\b(?:apptainer|singularity|enroot|docker|podman|charliecloud|ch-run|shifter)\b|--container-")
 _FLOW = frozenset({"for", "while", "until", "if", "case", "function", "select", "eval", "cd", "pushd", "exec", "trap"})
 _SILENT = frozenset(
-    {
-        "echo",
-        "printf",
-        "set",
-        "export",
-        "mkdir",
-        "hostname",
-        "date",
-        "nvidia-smi",
-        "ulimit",
-        "pwd",
-        "env",
-        "true",
-        "wait",
-    }
-    | {"sleep", "unset", "umask", "cat", "ls", "rm", "cp", "touch", "time", "free", "lscpu", "nproc", "sync", "exit"}
+    {"echo", "printf", "set", "export", "mkdir", "hostname", "date", "nvidia-smi", "ulimit", "pwd", "env", "true"}
+    | {"wait", "sleep", "unset", "umask", "cat", "ls", "rm", "cp", "touch", "time", "free", "lscpu", "nproc", "sync"}
+    | {"exit"}
 )
 _PYTHON = re.compile(r"(?:^|/)python(?:3(?:\.\d+)?)?$")
 _ASSIGNS = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.errors import UnsureError
 from slurm_colloc.slurm.directives import Script, effective_components, read_script
-from slurm_colloc.slurm.option_tables import ENVIRONMENT_ONLY, SAME_VALUE
-from slurm_colloc.slurm.options import SBATCH_OPTIONS, Given, read_environment, split_command_line
+from slurm_colloc.slurm.option_tables import ENVIRONMENT_ONLY, SAME_VALUE, SBATCH_OPTIONS
+from slurm_colloc.slurm.options import Given, read_environment, split_command_line
 from tests.cluster.releases import Release
 
 SHEBANG = "#!/bin/sh\n"

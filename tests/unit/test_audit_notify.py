@@ -240,6 +240,7 @@ def test_a_rules_name_stands_for_its_code_in_a_waiver(site: Began, capsys: pytes
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
+        (["ack", "", "--rule", "COL001"], "the user is an empty word"),
         (["optout", "--rule", "COL001"], "are of one user; name who is meant"),
         (["outbox", "--resend", "<x>", "--drop", "<y>"], "are each a call of its own"),
         (["outbox", "--test", "x"], "--test 'x' cannot be sent: "),
@@ -264,6 +265,15 @@ def test_a_name_that_no_run_has_is_taken_and_doubted(site: Began, capsys: pytest
     # Whoever is excused no more was once.
     assert colloc("audit", "optout", "anna", "--end") == 0
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("argv", [("a\udcff",), ("a\udcff", "--end"), ("ann", "--why", "\udcff")])
+def test_what_no_file_can_keep_is_refused(
+    site: Began, argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    site("ann")
+    assert colloc("audit", "optout", *argv) == 2
+    assert "has bytes outside UTF-8" in capsys.readouterr().err
 
 
 def test_without_a_store_nobody_knows_whose_name_it_is(

@@ -4,6 +4,7 @@
 import csv
 import io
 import json
+import shutil
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -204,10 +205,11 @@ def test_hostile_names_of_rules_are_harmless() -> None:
 WEEKS = ("--until", "2026-02-02T00:00:00+00:00", "--since", "2026-01-05T00:00:00+00:00")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def four_weeks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a store of four weeks: each Monday ann holds a GPU at zero use for a quarter of an hour, bob on one."""
-    kept = Store(str(tmp_path / "store"))
+    folder = tmp_path_factory.mktemp("four-weeks") / "store"
+    kept = Store(str(folder))
     rows, rounds = [], []
     idle = device(gpu_util_pct=0.0, sm_active_pct=0.0, gpu_mem_used_mib=500)
     for week in range(4):
@@ -218,7 +220,13 @@ def store(tmp_path: Path) -> str:
     kept.write_allocations("a", rows, at("2026-02-02T00:00"))
     kept.write_log("a", {"rows_in": 4, "used": 4, "steps": 0, "rejected": {}})
     sampled(kept, rounds)
-    return str(tmp_path / "store")
+    return folder
+
+
+@pytest.fixture
+def store(four_weeks: Path, tmp_path: Path) -> str:
+    """Return a test's own copy of the store of four weeks."""
+    return str(shutil.copytree(four_weeks, tmp_path / "store"))
 
 
 @pytest.fixture

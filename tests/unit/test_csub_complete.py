@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.cli.csub_complete import script
-from slurm_colloc.slurm.options import SBATCH_OPTIONS
+from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.submit.own_options import OWN_OPTIONS
 from tests.unit.programs import need_program
 from tests.unit.shell import CSUB, Shell

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.slurm.options import SBATCH_OPTIONS
+from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
+from slurm_colloc.submit.own_options import OWN_OPTIONS, without_own_options
 from tests.unit.shell import CSUB, HINT, SCRIPT, Shell
 
 FRONT = Path(__file__).parents[2] / "slurm_colloc" / "front" / "csub"
@@ -86,6 +87,25 @@ def test_an_interpreter_that_does_not_start_leaves_plain_sbatch(shell: Shell, ki
 def test_a_broken_interpreter_takes_csubs_own_options_with_it(shell: Shell, argv: list[str], left: list[str]) -> None:
     run(shell, installed(shell, "/nonexistent/python3"), *argv)
     assert shell.calls() == [left]
+
+
+@pytest.mark.parametrize("option", OWN_OPTIONS, ids=lambda option: option.name)
+def test_behind_a_flag_of_the_sites_own_each_of_csubs_options_is_seen(shell: Shell, option: Option) -> None:
+    word, value = f"--{option.name}", "json" if option.name == "format" else "1"
+    ways = {
+        "none": [[word]],
+        "optional": [[word], [f"{word}={value}"]],
+        "required": [[f"{word}={value}"], [word, value]],
+    }
+    csub = installed(shell, "/nonexistent/python3")
+    for way in ways[option.argument]:
+        argv = ["--no-such", *way, "job.sh"]
+        assert without_own_options(argv) == (("--no-such", "job.sh"), tuple(way))
+        done = run(shell, csub, *argv)
+        if option.name in ("dry-run", "format"):
+            assert (done.returncode, shell.calls()) == (1, [])
+        else:
+            assert shell.calls()[-1] == ["--no-such", "job.sh"]
 
 
 def test_an_interpreter_without_the_package_leaves_plain_sbatch(shell: Shell) -> None:

@@ -5,14 +5,8 @@ from hypothesis import strategies as st
 
 from slurm_colloc.errors import UnsureError
 from slurm_colloc.slurm.directives import Script, effective_components, read_script
-from slurm_colloc.slurm.options import (
-    SBATCH_OPTIONS,
-    Environment,
-    Given,
-    Option,
-    read_environment,
-    split_command_line,
-)
+from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
+from slurm_colloc.slurm.options import Environment, Given, read_environment, split_command_line
 from slurm_colloc.slurm.site_options import join_options
 
 TABLE = SBATCH_OPTIONS["22.05"]

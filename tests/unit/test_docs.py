@@ -16,7 +16,7 @@ from slurm_colloc.cli.colloc import COMMANDS
 from slurm_colloc.cli.colloc.app import build
 from slurm_colloc.cli.csub_pack import RESUME
 from slurm_colloc.site.doctor.checks import CHECKS
-from slurm_colloc.slurm.options import SBATCH_OPTIONS
+from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.submit.own_options import OWN_OPTIONS
 from tests.doc_examples import CHECKOUT, PAGES, tokens
 from tests.pages import DOCS, pages

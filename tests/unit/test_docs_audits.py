@@ -16,6 +16,7 @@ from slurm_colloc.audit.state import audit_folder, opened
 from slurm_colloc.cli.colloc import audit_backtest
 from slurm_colloc.config import parse_site
 from tests.unit.programs import colloc
+from tests.unit.test_backtest import four_weeks as four_weeks
 from tests.unit.test_backtest import store as store
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/how-to/audits.md").read_text()

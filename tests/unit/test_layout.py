@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from slurm_colloc.report.layout import Terminal, cut, fitting, folded, table_lines
-from slurm_colloc.report.text import printable
+from slurm_colloc.units import printable
 
 
 @pytest.mark.parametrize(

@@ -164,9 +164,10 @@ def test_limits_are_kept_for_their_time(tmp_path: Path, monkeypatch: pytest.Monk
         assert isinstance(found, Limits)
         assert len(asked) == times
     (kept,) = (tmp_path / str(os.geteuid())).iterdir()
-    kept.write_text("{")
-    assert isinstance(limits_of_user(config, ask), Limits)
-    assert len(asked) == 4
+    for number, damaged in enumerate(("{", "[" * 100_000), 4):
+        kept.write_text(damaged)
+        assert isinstance(limits_of_user(config, ask), Limits)
+        assert len(asked) == number
 
 
 def test_limits_that_cannot_be_asked_for(tmp_path: Path) -> None:

@@ -181,10 +181,19 @@ def test_a_run_that_is_not_there_is_said_once_and_given_up(store: dict[str, str]
     outlet.close()
 
 
+def refuses_files() -> bool:
+    """Return whether this release of MLflow takes a folder for a server only where it is told to."""
+    from mlflow import environment_variables
+
+    return hasattr(environment_variables, "MLFLOW_ALLOW_FILE_STORE")
+
+
 @pytest.mark.parametrize("server", ["bogus:///x", "http://[::1", "file:///nowhere", " "])
 def test_a_setting_that_means_nothing_is_one_line_and_sampling_goes_on(
     server: str, store: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if server in ("file:///nowhere", " ") and not refuses_files():
+        pytest.skip("before MLflow 3 a folder is as good as a server")
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE")
     outlet = MlflowOutlet(store | {"MLFLOW_TRACKING_URI": server})
     outlet._thread.join(30)

@@ -18,17 +18,10 @@ from slurm_colloc.slurm.option_tables import (
     PER_COMPONENT,
     RELEASES,
     SAME_VALUE,
-)
-from slurm_colloc.slurm.options import (
-    RESET,
     SBATCH_OPTIONS,
-    CommandLine,
     Option,
-    read_environment,
-    scan,
-    split_command_line,
-    without,
 )
+from slurm_colloc.slurm.options import RESET, CommandLine, read_environment, scan, split_command_line, without
 
 TABLE = SBATCH_OPTIONS["22.05"]
 RECORDED = Path(__file__).parent.parent / "recorded"

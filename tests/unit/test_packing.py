@@ -43,7 +43,7 @@ def refused(found: Packing | str) -> str:
 
 
 def test_seven_small_trainings_share_an_h100() -> None:
-    found = packed(pack(footprint(2_000, 16.7), WHOLE, SITE, None, tasks=100))
+    found = packed(pack(footprint(2_000, 16.7), WHOLE, SITE, None))
     assert (found.at_once, found.load, found.room) == (7, Load(2_256, 16.7), Room(80_000, 120.0, 7))
     assert found.slowdown == pytest.approx(1.24, abs=0.01)
     assert found.reasons == (
@@ -84,15 +84,6 @@ def test_bounds_that_make_no_sense_are_refused(key: str, value: float) -> None:
         parse_site(table, "site.toml")
 
 
-def test_no_more_than_there_are_tasks() -> None:
-    assert packed(pack(footprint(100, 10), WHOLE, SITE, None, tasks=3)).reasons[0] == (
-        "3 tasks at a time: the pack has 3"
-    )
-    assert refused(pack(footprint(100, 10), WHOLE, SITE, None, tasks=1)) == (
-        "one task at a time shares nothing: the pack has 1"
-    )
-
-
 # --- the user's own number ---
 
 
@@ -108,8 +99,6 @@ def test_a_wanted_number_that_memory_does_not_hold_is_refused() -> None:
         "80000 MiB of GPU memory hold 3 tasks at a time, not 4: "
         "the footprint said 20000 MiB, and 256 MiB are added to each"
     )
-    # What is not there need not fit.
-    assert packed(pack(footprint(20_000, 10), WHOLE, SITE, 4, tasks=3)).at_once == 3
 
 
 def test_a_wanted_number_above_what_the_sms_hold_is_allowed_and_said() -> None:
@@ -326,15 +315,12 @@ def test_the_number_of_jobs_is_the_least_that_ends_in_time(
     memory=st.floats(0, 90_000),
     sm=st.floats(0, 100),
     wanted=st.none() | st.integers(1, 60),
-    tasks=st.none() | st.integers(1, 60),
     part=st.sampled_from([None, SLICE, HALF]),
 )
-def test_whatever_is_packed_fits(
-    memory: float, sm: float, wanted: int | None, tasks: int | None, part: MigSlice | None
-) -> None:
-    found = pack(footprint(memory, sm), WHOLE, SITE, wanted, tasks=tasks, part=part)
+def test_whatever_is_packed_fits(memory: float, sm: float, wanted: int | None, part: MigSlice | None) -> None:
+    found = pack(footprint(memory, sm), WHOLE, SITE, wanted, part=part)
     if isinstance(found, Packing):
-        assert 2 <= found.at_once <= min(48, wanted or 48, tasks or 48)
+        assert 2 <= found.at_once <= min(48, wanted or 48)
         assert found.room.tasks == found.at_once
         assert may_share([found.load] * found.at_once, found.room.memory_mib, found.room.sm_active_pct) == ""
         assert found.slowdown >= 1

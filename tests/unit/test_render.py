@@ -15,7 +15,7 @@ from slurm_colloc.config import Observe, Paths, SiteConfig
 from slurm_colloc.errors import ConfigError, StoreError
 from slurm_colloc.model import Gres, Placement, Rejected, SharingMode
 from slurm_colloc.slurm.directives import read_script
-from slurm_colloc.slurm.options import SBATCH_OPTIONS
+from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.submit.render import Sampling, render_block, render_script, site_parts, write_script
 from tests.unit.made import footprint, request, site
 

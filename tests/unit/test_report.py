@@ -16,9 +16,10 @@ from slurm_colloc.config import Prices
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.measured import Collocation, GroupUsage, Prediction, StrayUse
 from slurm_colloc.report.formats import as_csv, as_html, as_json
-from slurm_colloc.report.text import inert, printable
+from slurm_colloc.report.text import inert
 from slurm_colloc.report.usage import Money, UsageReport, number
 from slurm_colloc.report.usage_text import as_table
+from slurm_colloc.units import printable
 from tests.unit.made import fit_of, usage
 from tests.unit.reports import NOTHING, cells_of, full, group, page, report
 from tests.unit.stored import grouped

@@ -26,8 +26,9 @@ from slurm_colloc.report.formats import (
     flat,
     json_schema,
 )
-from slurm_colloc.report.text import inert, printable
+from slurm_colloc.report.text import inert
 from slurm_colloc.report.usage import UsageReport
+from slurm_colloc.units import printable
 from tests.unit.hostile import HOSTILE
 from tests.unit.reports import NOTHING, cells_of, full, group, page, report
 

@@ -97,12 +97,12 @@ def test_index_beyond_the_devices(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "profile"),
     [
-        ("1g.10gb", Profile("1g.10gb", 1, 10)),
-        ("nvidia_h100_80gb_hbm3_3g.40gb", Profile("3g.40gb", 3, 40)),
-        ("a100_1g.10gb+me", Profile("1g.10gb+me", 1, 10)),
-        ("1c.3g.20gb", Profile("1c.3g.20gb", 3, 20)),
-        ("7g.141gb", Profile("7g.141gb", 7, 141)),
-        ("2g.24gb-me", Profile("2g.24gb-me", 2, 24)),
+        ("1g.10gb", Profile("1g.10gb", 1)),
+        ("nvidia_h100_80gb_hbm3_3g.40gb", Profile("3g.40gb", 3)),
+        ("a100_1g.10gb+me", Profile("1g.10gb+me", 1)),
+        ("1c.3g.20gb", Profile("1c.3g.20gb", 3)),
+        ("7g.141gb", Profile("7g.141gb", 7)),
+        ("2g.24gb-me", Profile("2g.24gb-me", 2)),
         ("a100", None),
         ("", None),
         ("h100_80gb", None),

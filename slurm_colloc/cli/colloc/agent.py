@@ -14,7 +14,9 @@ from slurm_colloc.errors import ConfigError
 
 def agent(
     node: Annotated[str, typer.Option("--node", help="this node's name in Slurm; else the host's")] = "",
-    period: Annotated[float | None, typer.Option("--period", min=0.05, help="seconds between two samples")] = None,
+    period: Annotated[
+        float | None, typer.Option("--period", min=0.05, max=3600.0, help="seconds between two samples")
+    ] = None,
     journal: Annotated[str, typer.Option("--journal", help="folder to keep every sample in; else the site's")] = "",
     count: Annotated[int, typer.Option("--count", min=0, help="end after so many samples; 0: go on")] = 0,
 ) -> None:

@@ -10,7 +10,7 @@ from slurm_colloc.audit.rules import all_entries
 from slurm_colloc.cli.colloc.output import site_or_none
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.config_audit import Audit
-from slurm_colloc.report.text import printable
+from slurm_colloc.units import printable
 
 
 def explain(

@@ -14,14 +14,13 @@ from slurm_colloc.accounting.usage import whole_usage
 from slurm_colloc.audit.ladder import Key, key_of
 from slurm_colloc.audit.rules import Entry, findings, question
 from slurm_colloc.audited import JOB, RUNS, Answer, Finding
-from slurm_colloc.cli.colloc.output import local
 from slurm_colloc.cli.colloc.progress import progress, told, unwatched
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Audit
 from slurm_colloc.placement.fitted import sm_edges
 from slurm_colloc.report.findings import Audited
-from slurm_colloc.report.text import stamp
+from slurm_colloc.report.text import local, stamp
 
 _NOTHING = Answer(0, 0, ())
 

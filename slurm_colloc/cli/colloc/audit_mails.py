@@ -9,7 +9,6 @@ from slurm_colloc.audit.message import Texts, address_of, digest_id, mail, messa
 from slurm_colloc.audit.rules import Entry
 from slurm_colloc.audit.state import MAIL, WEBHOOK, Acted, Message
 from slurm_colloc.audited import JOB
-from slurm_colloc.cli.colloc.output import local
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Notices
@@ -27,8 +26,8 @@ from slurm_colloc.report.digest import (
     see_it,
 )
 from slurm_colloc.report.findings import Audited
-from slurm_colloc.report.text import printable
-from slurm_colloc.units import counted, in_words
+from slurm_colloc.report.text import local
+from slurm_colloc.units import counted, in_words, printable
 
 _DONE = {"hold": "stopped, requeued and held", "cancel": "cancelled"}
 

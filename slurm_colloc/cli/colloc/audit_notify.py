@@ -36,15 +36,15 @@ from slurm_colloc.audit.workdays import works_by
 from slurm_colloc.audited import JOB, Finding
 from slurm_colloc.cli.colloc.audit_look import Looked
 from slurm_colloc.cli.colloc.audit_mails import Mails, by_user, deed, did, for_a_person, letter, would
-from slurm_colloc.cli.colloc.output import local, say
+from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.clock import now, pause, ticking
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError, Status, StoreError
 from slurm_colloc.files import write_atomic
 from slurm_colloc.report.digest import Fate, Summary
 from slurm_colloc.report.findings import Audited
-from slurm_colloc.report.text import printable, stamp
-from slurm_colloc.units import counted
+from slurm_colloc.report.text import local, stamp
+from slurm_colloc.units import counted, printable
 from slurm_colloc.units import in_words as time_in_words
 
 Piece = tuple[tuple[Entry, ...], datetime, datetime]

@@ -17,14 +17,14 @@ from slurm_colloc.audit.rules import all_entries, choose, entries, kept_name
 from slurm_colloc.audit.smtp import MailServer
 from slurm_colloc.audit.state import State, alone, audit_folder, opened
 from slurm_colloc.audit.wire import ServerError
-from slurm_colloc.cli.colloc.output import local, moment, say, site, write
+from slurm_colloc.cli.colloc.output import moment, say, site, write
 from slurm_colloc.cli.colloc.seen import own_name, seen_store
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.clock import now
 from slurm_colloc.errors import ConfigError, InputError, StoreError
 from slurm_colloc.files import as_owner
-from slurm_colloc.report.text import printable, stamp
-from slurm_colloc.units import counted
+from slurm_colloc.report.text import local, stamp
+from slurm_colloc.units import counted, printable
 
 Name = Annotated[str, typer.Argument(help="whose findings these are")]
 Until = Annotated[str, typer.Option("--until", help="ISO 8601, or a span such as 30d")]
@@ -41,6 +41,8 @@ def ack(
     end: End = False,
 ) -> None:
     """Tell a user nothing of one rule's findings for a while."""
+    if not user:
+        raise InputError("the user is an empty word; name whose findings are acknowledged")
     if not rule:
         raise InputError("--rule says what is acknowledged; 'colloc audit optout' is for all of it")
     _waive(Waiver(user, rule, subject, _until(until), _says(), why), end=end)
@@ -120,6 +122,9 @@ def _says() -> str:
 
 
 def _waive(waiver: Waiver, *, end: bool) -> None:
+    for text in (waiver.user, waiver.rule, waiver.subject, waiver.why):
+        if text != text.encode(errors="replace").decode():
+            raise InputError(f"'{text}' has bytes outside UTF-8, which no name in the store has; write it without")
     audit = site().audit
     if waiver.rule and not end:  # of a rule that is off there may be waivers still
         choose(entries(audit), [waiver.rule])

@@ -24,7 +24,7 @@ def evaluate(
     form: Annotated[str, typer.Option("--format", help="text, json or csv")] = "text",
     output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
 ) -> None:
-    """Replay a table of runs through csub's rungs, and count how each would have placed them."""
+    """Replay a table of runs through csub's rungs, and score them."""
     one_of("--format", form, FORMATS)
     one_of("--as", mode, MODES)
     pieces = Pieces({"": _sizes(slices)}) if slices else _pieces(site_or_none())

@@ -9,7 +9,7 @@ import typer
 import typer.core
 
 from slurm_colloc.cli.colloc.history_bootstrap import bootstrap
-from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, local, one_of, say, site, write
+from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, say, site, write
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.cli.csub_show import how_sure
 from slurm_colloc.clock import now
@@ -25,10 +25,10 @@ from slurm_colloc.history.records import read_decisions
 from slurm_colloc.history.said import Said, forget, read_said, write_said
 from slurm_colloc.model import Decision, Evidence, Footprint
 from slurm_colloc.report.pack import pack_summary, read_pack
-from slurm_colloc.report.text import printable, stamp
+from slurm_colloc.report.text import local, stamp
 from slurm_colloc.slurm.accounted import JOB_ID
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.units import counted
+from slurm_colloc.units import counted, printable
 
 SCHEMA = 1
 
@@ -217,7 +217,9 @@ def _how_it_went(decision: Decision) -> str:
 def _job(named: str, decisions: Sequence[Decision]) -> Decision:
     found = [one for one in decisions if named in (one.job_id, one.signature)]
     if not found:
-        raise InputError(f"'{named}' is no job of yours that csub submitted, nor the signature of one")
+        raise InputError(
+            f"'{named}' is no job of yours that csub submitted, nor the signature of one; 'colloc history' lists them"
+        )
     if found[-1].is_pack:
         raise InputError(f"job {named} is a pack, of which nothing is kept; name a job of one of its tasks")
     return found[-1]

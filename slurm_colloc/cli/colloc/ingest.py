@@ -202,8 +202,9 @@ def _say_zone(text: Text) -> None:
 
 
 def _jobcomp(target: Store, text: Text) -> Counted:
+    counted = keep_runs(target, log_name(text.path), parse_jobcomp(_read(text.path), text.zone), text.written_s)
     _say_zone(text)
-    return keep_runs(target, log_name(text.path), parse_jobcomp(_read(text.path), text.zone), text.written_s)
+    return counted
 
 
 def _smi_log(target: Store, config: SiteConfig | None, text: Text, node: str) -> Counted:
@@ -214,7 +215,6 @@ def _smi_log(target: Store, config: SiteConfig | None, text: Text, node: str) ->
             f"--node '{node}' is in no pool of site.toml; name it as Slurm does, or run 'colloc site check'"
         )
     columns = tuple(text.fields.split(",")) if text.fields else nvidia_smi_csv.FIELDS
-    _say_zone(text)
     log = nvidia_smi_csv.parse_csv(_read(text.path), text.zone, node, columns)
     if log.rejected and not log.rounds:
         why = "; ".join(sorted(log.rejected)[:3])
@@ -229,6 +229,7 @@ def _smi_log(target: Store, config: SiteConfig | None, text: Text, node: str) ->
         return attribute_round(seen)
 
     counted = keep_smi_log(target, source_name(text.path), log, config.cluster, attribute)
+    _say_zone(text)
     say(f"{counted.source}: {held} of {counted.used} readings counted for a run that had all GPUs of '{node}'")
     return counted
 

@@ -11,10 +11,10 @@ from slurm_colloc.errors import CollocError, InputError, ProcessError
 from slurm_colloc.history.records import read_decisions
 from slurm_colloc.model import Decision
 from slurm_colloc.process import ask
-from slurm_colloc.report.text import printable
 from slurm_colloc.runtime.again_record import read_outcome, record_folder
 from slurm_colloc.runtime.joined import files_of, read_started, read_task
 from slurm_colloc.slurm.ended import parse_step, step_question
+from slurm_colloc.units import printable
 
 STEP = re.compile(r"\d+\.\d+", re.ASCII)
 

@@ -17,10 +17,9 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError
 from slurm_colloc.measured import JobUsage
 from slurm_colloc.report.job import JobStory, RunStory, as_text
-from slurm_colloc.report.text import printable
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.visible import Visible
-from slurm_colloc.units import time_span_s
+from slurm_colloc.units import printable, time_span_s
 
 # A mail tells of so many tasks of an array.
 _TASKS = 3

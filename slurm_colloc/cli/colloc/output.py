@@ -16,7 +16,8 @@ from slurm_colloc.config import SiteConfig, find_site_file, how_to_write_one, lo
 from slurm_colloc.errors import CollocError, ConfigError, InputError, Status, StoreError
 from slurm_colloc.files import write_atomic
 from slurm_colloc.process import open_standard_descriptors
-from slurm_colloc.report.text import printable, stamp
+from slurm_colloc.report.text import local, stamp
+from slurm_colloc.units import printable
 
 TEXT_OR_JSON = ("text", "json")
 
@@ -150,11 +151,6 @@ def _span(text: str) -> timedelta | None:
     if text[-1:] in units and text[:-1].isascii() and text[:-1].isdigit() and len(text) < 7:
         return timedelta(**{units[text[-1]]: int(text[:-1])})
     return None
-
-
-def local(seconds: float) -> datetime:
-    """Return a time of this machine's zone."""
-    return datetime.fromtimestamp(seconds).astimezone()
 
 
 def span(option: str, text: str) -> timedelta:

@@ -11,13 +11,14 @@ import typer
 from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.sweep import Window, count_runs, last_usages, sweep
 from slurm_colloc.accounting.usage import group_usage
-from slurm_colloc.cli.colloc.output import local, say, site_or_none, state_folder, window
+from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import Status, StoreError
 from slurm_colloc.files import PRIVATE_FILE, passable_folder, write_atomic
+from slurm_colloc.report.text import local
 from slurm_colloc.report.user_page import UserPage, by_user, page_maker
 from slurm_colloc.slurm.visible import EVERYBODY, Visible
 from slurm_colloc.units import counted

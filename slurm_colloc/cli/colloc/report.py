@@ -25,7 +25,7 @@ from slurm_colloc.accounting.strays import stray_use
 from slurm_colloc.accounting.sweep import Window, count_runaways, count_runs, recorded_span, sweep, unaccounted_hours
 from slurm_colloc.accounting.usage import GROUPINGS, group_and_kind_usage, group_usage
 from slurm_colloc.cli.colloc.names import check_names, keep_names_out, without_jobs
-from slurm_colloc.cli.colloc.output import local, one_of, say, site, site_or_none, window, write
+from slurm_colloc.cli.colloc.output import one_of, say, site, site_or_none, window, write
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.cli.colloc.report_shadow import shadow_report
 from slurm_colloc.cli.colloc.report_shown import shadow_shown_as, shown_as
@@ -37,7 +37,7 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.placement.fitted import sm_edges
 from slurm_colloc.report.formats import FORMATS, PARQUET, SHORTENED, json_schema
 from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
-from slurm_colloc.report.text import inert
+from slurm_colloc.report.text import inert, local
 from slurm_colloc.report.usage import UsageReport
 from slurm_colloc.slurm.visible import Visible
 

@@ -15,7 +15,9 @@ from slurm_colloc.submit.plain import known_by
 
 def sample(
     node: Annotated[str, typer.Option("--node", help="this node's name in Slurm; else the host's")] = "",
-    period: Annotated[float | None, typer.Option("--period", min=0.05, help="seconds between two samples")] = None,
+    period: Annotated[
+        float | None, typer.Option("--period", min=0.05, max=3600.0, help="seconds between two samples")
+    ] = None,
     reader: Annotated[str, typer.Option("--reader", help="nvml, nvidia-smi, or simulated on a test cluster")] = "",
     devices: Annotated[str, typer.Option("--devices", help="folder of simulated devices")] = "",
     journal: Annotated[str, typer.Option("--journal", help="folder to keep every sample in")] = "",

@@ -15,12 +15,12 @@ from slurm_colloc.cli.colloc.site_render import render
 from slurm_colloc.config import file_to_write, find_site_file, parse_site
 from slurm_colloc.errors import CollocError, InputError, Status
 from slurm_colloc.files import write_atomic
-from slurm_colloc.report.text import printable
 from slurm_colloc.site.check import check as differences
 from slurm_colloc.site.discover import Consent, discover
 from slurm_colloc.site.gaps import notes
 from slurm_colloc.site.reference import reference
 from slurm_colloc.submit.render import site_parts
+from slurm_colloc.units import printable
 
 app = typer.Typer(
     no_args_is_help=True,

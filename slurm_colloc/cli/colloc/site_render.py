@@ -10,7 +10,6 @@ import typer
 from slurm_colloc.cli.colloc.output import say, site
 from slurm_colloc.config import SYSTEM_FILE, SiteConfig, find_site_file
 from slurm_colloc.errors import InputError, Status
-from slurm_colloc.report.text import printable
 from slurm_colloc.site.folder import write_folder
 from slurm_colloc.site.installed import Compared, compare, left_over
 from slurm_colloc.site.places import places
@@ -26,6 +25,7 @@ from slurm_colloc.site.render import (
     render_site,
     unwanted,
 )
+from slurm_colloc.units import printable
 
 
 def render(

@@ -28,9 +28,9 @@ from slurm_colloc.config import SiteConfig, Timeouts
 from slurm_colloc.errors import CollocError
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.journal import newest
-from slurm_colloc.report.text import printable
 from slurm_colloc.report.top import Top, TopJob, as_json, as_text
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.units import printable
 
 # slurmctld answers everybody's squeue one after the other.
 _LEAST_S, _EVERY_S, _SLOWEST_S = 5.0, 10.0, 300.0
