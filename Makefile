@@ -3,6 +3,8 @@
 ENV := .venv/bin
 # Where a machine sets it, as images of containers do, each program that a test starts would compile all of ours anew.
 unexport PYTHONDONTWRITEBYTECODE
+# Unit tests wait as much as they work: for programs to end, for time to pass.
+WORKERS := $(shell echo $$(($$(nproc) * 3 / 2)))
 
 .PHONY: demo test test-matrix test-oldest test-python check ci quick slow lint mutate fuzz bench soak docs html sbom env env-only
 
@@ -16,7 +18,7 @@ demo: env      ## the whole story on a private real cluster
 	@$(ENV)/python -m tests.cluster demo
 
 test: env      ## the whole suite, the real cluster included
-	$(ENV)/pytest -n auto -m "not soak" tests/unit tests/package
+	$(ENV)/pytest -n $(WORKERS) -m "not soak" tests/unit tests/package
 	$(ENV)/pytest -n 4 --dist loadfile -m "not soak and not alone" tests/cluster
 	$(ENV)/pytest -m "alone and not soak" tests/cluster
 
@@ -50,7 +52,7 @@ check: lint quick ## what must hold at every commit
 ci: lint test  ## what must hold before others get it: all but the matrix and the soak
 
 quick: env-only ## the unit tests but the slow ones
-	$(ENV)/pytest -n auto -m "not slow and not soak" tests/unit
+	$(ENV)/pytest -n $(WORKERS) -m "not slow and not soak" tests/unit
 
 slow: env      ## measure which unit tests are slow
 	$(ENV)/pytest -n auto -m "not soak" --slow-list tests/unit
