@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from slurm_colloc.config_audit import Notices
 from tests.cluster.lab import Lab
 from tests.unit.made import site
 from tests.unit.noticed import finding
+from tests.unit.programs import program
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -25,6 +27,14 @@ def test_the_run_that_was_found_is_acted_on_and_no_other(
 ) -> None:
     for name, value in lab.environment().items():
         monkeypatch.setenv(name, value)
+    # Those of the lab's release, whatever this machine's are.
+    for name in ("squeue", "scontrol", "scancel"):
+        program(
+            tmp_path,
+            name,
+            f'PATH={lab.environment()["PATH"]} exec {shlex.join(lab.command([name]))} "$@"\n',
+            monkeypatch,
+        )
     cluster = lab.run(["scontrol", "show", "config"], check=True).stdout.split("ClusterName", 1)[1].split()[1]
     config = site()._replace(cluster=cluster, notices=Notices(action="cancel"))
     config = config._replace(timeouts=config.timeouts._replace(ask_slurm_s=30.0))
