@@ -86,11 +86,11 @@ def mail_day(at: datetime, step: timedelta, works: Works) -> date | None:
 
 
 def would_notify(
-    ran: Sequence[Ran], known: Sequence[Entry], cluster: str, step: timedelta, settings: Notices, works: Works
+    ran: Sequence[Ran], known: Sequence[Entry], cluster: str | None, step: timedelta, settings: Notices, works: Works
 ) -> list[list[Notice]]:
     """Return whom each run would have told of what, if every mail was accepted and nobody waived anything.
 
-    ``known`` are the rules; ``cluster`` is the site's own, whose users alone are told, empty where that is not known.
+    ``known`` are the rules; ``cluster`` is the site's own, whose users alone are told, None where that is not known.
     """
     telling = {entry.name for entry in known if entry.tells_users}
     told: dict[Key, list[Told]] = {}

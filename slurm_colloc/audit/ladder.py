@@ -72,13 +72,13 @@ def key_of(finding: Finding | Told) -> Key:
     return finding.rule, finding.cluster, finding.subject
 
 
-def kept_from_users(finding: Finding, cluster: str, telling: Collection[str]) -> str:
+def kept_from_users(finding: Finding, cluster: str | None, telling: Collection[str]) -> str:
     """Return why nobody but the admins is told of a finding, whatever was told before; empty where its user may be.
 
     ``telling`` names the rules that tell users. A name is a person's on one cluster; the others have audits of their
-    own. Without a ``cluster`` none is another.
+    own. Where ``cluster`` is not known none is another.
     """
-    if cluster and finding.cluster != cluster:
+    if cluster is not None and finding.cluster != cluster:
         return f"not told: of cluster '{finding.cluster}'"
     return "" if finding.rule in telling else "not told: 'audit.rule.tell' is 'admins'"
 

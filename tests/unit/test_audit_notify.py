@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -345,15 +346,37 @@ def test_outlets(site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert colloc("audit", "run", *argv) == 2
 
 
+@pytest.mark.parametrize("name", ["d", ""])
 def test_nobody_is_told_of_another_cluster(
-    site: Began, served: tuple[int, Taken], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    site: Began, served: tuple[int, Taken], tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     site("ann")
     text = (tmp_path / "site.toml").read_text()
-    (tmp_path / "site.toml").write_text(text.replace('cluster = "c"', 'cluster = "d"'))
+    (tmp_path / "site.toml").write_text(text.replace('cluster = "c"', f'cluster = "{name}"'))
     assert colloc("audit", "run", "--notify") == 1
     assert "COL001 ann: not told: of cluster 'c'\n" in capsys.readouterr().out
     assert served[1].to("ann@example.org") == []
+
+
+def unread() -> BinaryIO:
+    """Return a pipe whose reader has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "wb")
+
+
+@pytest.mark.parametrize("where", ["/dev/full", ""], ids=["full", "unread"])
+def test_who_is_to_be_told_is_told_where_nothing_can_be_printed(
+    site: Began, served: tuple[int, Taken], where: str
+) -> None:
+    site("ann")
+    argv = [str(Path(sys.executable).with_name("colloc")), "audit", "run", "--notify"]
+    environ = {**os.environ, "PYTHONUNBUFFERED": ""}
+    with open(where, "wb") if where else unread() as stdout:
+        done = subprocess.run(argv, stdout=stdout, stderr=subprocess.PIPE, timeout=60, check=False, env=environ)
+    full = b"colloc: error: standard output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == ((2, full) if where else (1, b""))
+    assert len(served[1].to("ann@example.org")) == 1
 
 
 def test_an_action_by_no_rule_about_jobs_is_refused(site: Began, capsys: pytest.CaptureFixture[str]) -> None:

@@ -191,6 +191,19 @@ def test_a_job_asked_of_the_history_is_sent_to_where_it_is_shown(id: str, capsys
     assert capsys.readouterr().err.startswith(f"colloc: error: '{id}' is a job; 'colloc job {id}' shows it")
 
 
+def test_a_job_on_a_line_to_complete_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (
+        ("_COLLOC_COMPLETE", "complete_bash"),
+        ("COMP_WORDS", "colloc history 1234 "),
+        ("COMP_CWORD", "3"),
+    ):
+        monkeypatch.setenv(name, value)
+    assert colloc("history") == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_store_that_is_not_there_is_not_compacted(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert colloc("compact", "--store", store) == 2
     assert f"store '{store}' is not there; is its file system mounted?" in capsys.readouterr().err
@@ -215,9 +228,11 @@ def test_the_list_of_commands_cuts_none_of_them_short(
         (">/dev/full", 2, "colloc: error: standard output cannot be written: No space left on device\n"),
     ],
 )
-def test_a_standard_stream_that_takes_nothing(where: str, status: int, said: str) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_standard_stream_that_takes_nothing(where: str, status: int, said: str, unbuffered: str) -> None:
     argv = ["/bin/sh", "-c", f'exec "$0" audit explain {where}', str(Path(sys.executable).with_name("colloc"))]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    environ = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=environ)
     assert (done.returncode, done.stderr) == (status, said)
 
 

@@ -110,7 +110,7 @@ def try_rules(asked: Asked) -> Backtest:
         for number, ends in enumerate(over):
             tell(number, len(over))
             ran.append(_ran(looking.look(chosen, *ends, behind=True)))
-    notices = would_notify(ran, chosen, config.cluster if config else "", step, settings, works)
+    notices = would_notify(ran, chosen, config.cluster if config else None, step, settings, works)
     by_rule, total = in_all(ran, notices, chosen)
     return Backtest(
         since=asked.since,

@@ -36,7 +36,7 @@ SCHEMA = 1
 class _Group(typer.core.TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is called; a job is none, and another command shows it."""
-        if JOB_ID.fullmatch(args[0]):
+        if JOB_ID.fullmatch(args[0]) and not ctx.resilient_parsing:
             raise InputError(
                 f"'{args[0]}' is a job; 'colloc job {args[0]}' shows it, and this lists what you submitted"
             )

@@ -27,14 +27,15 @@ def run(main: Callable[[], Any]) -> NoReturn:
     _open_standard_streams()
     try:
         set_letters()
-        main()
+        try:
+            main()
+        finally:
+            _flush()
         sys.stdout.flush()
     except CollocError as error:
         say(f"error: {error}")
         sys.exit(error.exit_status)
     except BrokenPipeError:
-        # The interpreter would flush again on its way out and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(Status.DONE)
     except OSError as error:
         where = f"'{error.filename}' cannot be used: " if error.filename else ""
@@ -54,6 +55,27 @@ def _open_standard_streams() -> None:
     for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(descriptor, mode, closefd=False))
+
+
+def _flush() -> None:
+    """Write what is left of the output, whatever the command ended by; its reader may have read enough.
+
+    Raises:
+        InputError: standard output cannot be written.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # The interpreter would flush again on its way out, complain, and end with a status of its own.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        if not isinstance(error, BrokenPipeError):
+            raise _unwritable(error) from error
+
+
+def _unwritable(error: OSError) -> InputError:
+    return InputError(f"standard output cannot be written: {error.strerror}")
 
 
 def say(text: str) -> None:
@@ -200,12 +222,12 @@ def write(content: str | bytes, path: str) -> None:
     if not path:
         assert isinstance(content, str)
         try:
+            # No more than that: an audit that cannot print what it found shall send its mails all the same.
             sys.stdout.write(content)
-            sys.stdout.flush()
         except BrokenPipeError:  # its reader has read enough
             raise
         except OSError as error:
-            raise InputError(f"standard output cannot be written: {error.strerror}") from error
+            raise _unwritable(error) from error
         return
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     try:
