@@ -133,7 +133,7 @@ def sweep_by_slurm(
         ProcessError: sbatch refuses the jobs, days fail again and again, or they are not made in time.
     """
     if find_spec("submitit") is None:
-        raise InputError("--engine slurm submits by submitit, which is not here; install 'slurm-colloc[scale-out]'")
+        raise InputError("--engine slurm submits by submitit, which is not here: pip install submitit")
     owner = os.stat(store.samples.folder).st_uid
     if owner != os.geteuid():
         # Results are pickles: whoever can write there could run anything as whoever reads them.

@@ -211,7 +211,7 @@ def _load(text: str) -> object:
     try:
         import yaml
     except ImportError as error:
-        raise InputError("PyYAML reads such files, and is missing: pip install 'slurm-colloc[audit]'") from error
+        raise InputError("PyYAML reads such files, and is missing: pip install PyYAML") from error
 
     class Loader(yaml.SafeLoader):
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:

@@ -98,7 +98,7 @@ class MlflowOutlet:
         if missing:
             raise InputError(f"no MLflow run of a job to log to: {', '.join(missing)} not set")
         if find_spec("mlflow") is None:
-            raise InputError("metrics for MLflow need its client; install 'slurm-colloc[mlflow]'")
+            raise InputError("metrics for MLflow need its client: pip install mlflow-skinny")
         self._waiting: SimpleQueue[list[Point] | None] = SimpleQueue()
         self._problem: CollocError | None = None
         self._thread = Thread(target=self._work, name="mlflow", daemon=True)

@@ -78,8 +78,7 @@ class Endpoint:
             from prometheus_client.exposition import CONTENT_TYPE_LATEST
         except ImportError as error:
             raise ConfigError(
-                "observe.prometheus_port is set and the library is missing: "
-                "run \"pip install 'slurm-colloc[prometheus]'\", or set it to 0"
+                "observe.prometheus_port is set, its library is missing: pip install prometheus-client, or set it to 0"
             ) from error
         self._period_s = period_s
         self._ticking = ticking

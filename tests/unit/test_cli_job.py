@@ -120,6 +120,9 @@ def test_a_host_without_slurm_has_the_stores_story(
     status, out, _ = as_ann.told(capsys, "61")
     assert status == 0
     assert "took" not in out
+    unknown = as_ann.told(capsys, "77")
+    assert unknown[0] == 2
+    assert "error: Slurm does not answer ('sacct -j 77' says why), and job '77' is not in the store" in unknown[2]
 
 
 @pytest.fixture

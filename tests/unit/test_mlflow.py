@@ -166,7 +166,7 @@ def test_without_a_run_it_says_what_is_missing(missing: str) -> None:
 def test_without_the_client_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outlet_module, "find_spec", lambda _: None)
     environment = {"MLFLOW_TRACKING_URI": "file:///nowhere", "MLFLOW_RUN_ID": "r", "SLURM_JOB_ID": JOB}
-    with pytest.raises(InputError, match="install 'slurm-colloc"):
+    with pytest.raises(InputError, match="pip install mlflow-skinny"):
         MlflowOutlet(environment)
 
 

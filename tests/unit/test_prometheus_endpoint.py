@@ -194,7 +194,7 @@ def test_an_address_that_is_none(address: str) -> None:
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(ConfigError, match=r"slurm-colloc\[prometheus\]"):
+    with pytest.raises(ConfigError, match="pip install prometheus-client"):
         Endpoint("127.0.0.1", 0, 10.0)
 
 

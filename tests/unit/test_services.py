@@ -56,6 +56,18 @@ def test_with_the_store_away_nothing_is_written_elsewhere_and_nothing_dropped(
     assert not (site / "shared/store").exists()
 
 
+@pytest.mark.parametrize("mode", [None, 0o700])
+def test_a_store_that_is_away_is_not_said_to_be_closed(
+    site: Path, mode: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if mode:
+        (site / "shared/store").mkdir(parents=True)
+        monkeypatch.setattr(os, "access", lambda path, wanted: False)
+    assert colloc("report") == 2
+    why = "open to you" if mode else "there"
+    assert f"the site's store '{site}/shared/store' is not {why}; using your own" in capsys.readouterr().err
+
+
 def test_a_node_that_has_no_journal_is_an_error(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (site / "shared/store").mkdir(parents=True)
     assert colloc("seal", "--node", "vm") == 2

@@ -60,7 +60,7 @@ def job(
     visible = visible_here(folder, config)
     shown_on = terminal()
     runs, trouble = _in_store(folder, job_id, start.timestamp(), config, visible, shown_on.columns)
-    rows = _by_slurm(config, job_id, visible)
+    rows, unseen = _by_slurm(config, job_id, visible)
     shown_id = _shown_id(job_id, runs, rows)
     # What a pack's job wrote down is there at once, before any ingest.
     pack = _pack(config, shown_id) if config else None
@@ -72,7 +72,7 @@ def job(
         "has 'colloc ingest' run since it started?"
     )
     if not runs and not rows and pack is None and not again and not first:
-        raise InputError(f"Slurm shows you no such job, and {trouble}")
+        raise InputError(f"{unseen}, and {trouble}")
     stories, decision = _stories(config, shown_id, runs, rows)
     if not runs and (not rows or any(one.slurm and one.slurm.given and not one.evidence for one in stories)):
         say(f"what the job used of its GPU is not known: {trouble}")
@@ -95,13 +95,13 @@ def _in_store(
         return [], str(error)
 
 
-def _by_slurm(config: SiteConfig | None, job_id: str, visible: Visible) -> tuple[Accounted, ...]:
-    """Return what Slurm says of the job, as far as it may be shown; nothing where it does not answer."""
+def _by_slurm(config: SiteConfig | None, job_id: str, visible: Visible) -> tuple[tuple[Accounted, ...], str]:
+    """Return what Slurm says of the job, as far as it may be shown, and why that can be nothing."""
     try:
         rows = CliClient((config.timeouts if config else Timeouts()).ask_slurm_s).accounted(job_id)
     except CollocError:  # the store may know it all the same, on a host without Slurm
-        return ()
-    return tuple(row for row in rows if visible.shows(row.user, row.account))
+        return (), f"Slurm does not answer ('sacct -j {job_id}' says why)"
+    return tuple(row for row in rows if visible.shows(row.user, row.account)), "Slurm shows you no such job"
 
 
 def _shown_id(job_id: str, runs: Sequence[RunFound], rows: Sequence[Accounted]) -> str:

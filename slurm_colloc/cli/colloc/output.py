@@ -121,8 +121,18 @@ def state_folder(name: str, *, writing: bool = False) -> str:
     wanted = os.R_OK | os.X_OK | (os.W_OK if writing else 0)
     if os.access(shared, wanted) or (not os.path.exists(shared) and os.access(os.path.dirname(shared), os.W_OK)):
         return shared
-    say(f"the site's {name} is not open to you; using your own")
+    say(f"the site's {name} '{shared}' is {_why_unused(shared)}; using your own")
     return own
+
+
+def _why_unused(folder: str) -> str:
+    try:
+        os.stat(folder)
+    except FileNotFoundError:
+        return "not there"
+    except OSError as error:
+        return f"not open to you ({error.strerror})"
+    return "not open to you"
 
 
 def node_name() -> str:

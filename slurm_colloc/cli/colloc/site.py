@@ -26,10 +26,6 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Write and check site.toml, judge the cluster, render its files.",
 )
-app.command()(gpus)
-app.command()(render)
-app.command()(doctor)
-app.command()(build_plugin)
 _GpusFile = Annotated[
     list[str] | None, typer.Option("--gpus", metavar="FILE", help="what 'colloc site gpus' printed on a GPU node")
 ]
@@ -140,6 +136,13 @@ def check(gpus_file: _GpusFile = None) -> None:
     if problems:
         raise typer.Exit(Status.FOUND)
     print(f"'{find_site_file()}' agrees with the cluster: {len(config.pool)} pools")
+
+
+# As they are needed, and so in the help.
+app.command()(gpus)
+app.command()(doctor)
+app.command()(render)
+app.command()(build_plugin)
 
 
 @app.command("reference", hidden=True)
