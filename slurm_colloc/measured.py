@@ -4,6 +4,7 @@
 As in model.py, units are the last word of a name, and None means not known and is never 0.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -51,6 +52,30 @@ class DeviceSample(NamedTuple):
     gpu_mem_used_mib: int | None
     power_w: float | None
     energy_j: float | None
+
+
+class Lost(NamedTuple):
+    """What rejected rows may have been: at most so many GPU-hours, beside those of the rows used.
+
+    ``unknown_rows`` are rejected rows that name a GPU and of which nobody can tell; ``used_rows`` are those with one.
+    """
+
+    gpu_hours: float = 0.0
+    unknown_rows: int = 0
+    used_gpu_hours: float = 0.0
+    used_rows: int = 0
+
+    @property
+    def too_many(self) -> bool:
+        """Return whether more than one in a hundred GPU-hours, or rows with a GPU, may be lost."""
+        return self.gpu_hours > 0.01 * (self.gpu_hours + self.used_gpu_hours) or self.unknown_rows > 0.01 * (
+            self.unknown_rows + self.used_rows
+        )
+
+
+def lost_of_all(lost: Iterable[Lost]) -> Lost:
+    """Return what the rejected rows of several sources may have been."""
+    return Lost(*(sum(values) for values in zip(*lost, strict=True)))
 
 
 class ProcessKind(StrEnum):

@@ -21,7 +21,7 @@ from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import Step, ignore
 from slurm_colloc.clock import now
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.measured import JobShare, Round
+from slurm_colloc.measured import JobShare, Lost, Round
 
 HOUR_S = 3600
 
@@ -30,6 +30,7 @@ class Counted(NamedTuple):
     """What one ingest took in: rows in = used + steps + rejected.
 
     ``refused`` counts figures of GPU use beside the rows that cannot be believed; the rows are used without them.
+    ``lost`` and ``named`` are as in Taken.
     """
 
     source: str
@@ -38,6 +39,8 @@ class Counted(NamedTuple):
     steps: int
     rejected: Mapping[str, int]
     refused: Mapping[str, int] = MappingProxyType({})
+    lost: Lost = Lost()
+    named: tuple[str, ...] = ()
 
 
 def keep_text(
@@ -308,6 +311,8 @@ def _readings(seen: Round) -> int:
 
 
 def _log(store: Store, counted: Counted, **more: float) -> Counted:
-    log = {**counted._asdict(), "rejected": dict(counted.rejected), "refused": dict(counted.refused), **more}
-    store.write_log(os.path.basename(counted.source), log)
+    kept: dict[str, object] = counted._asdict()
+    del kept["named"]  # of reports from a store nobody asks for it
+    kept |= {"rejected": dict(counted.rejected), "refused": dict(counted.refused), "lost": list(counted.lost)}
+    store.write_log(os.path.basename(counted.source), kept | more)
     return counted

@@ -7,12 +7,13 @@ local minutes) is read by the parsers that everything else uses, each text once.
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, tzinfo
+from datetime import tzinfo
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import duckdb
 
+from slurm_colloc.accounting.lost import HEADER, add_up_lost
 from slurm_colloc.accounting.parquet import make_rows
 from slurm_colloc.accounting.run_times import (
     AS_READ,
@@ -34,7 +35,7 @@ from slurm_colloc.accounting.sources.rows import Form, Rows, read_rows
 from slurm_colloc.accounting.sources.sacct import FIELDS, LIMIT, bounded
 from slurm_colloc.accounting.sources.tres_usage import Step, parse_tres_usage, step_means
 from slurm_colloc.errors import InputError
-from slurm_colloc.measured import AllocationRow
+from slurm_colloc.measured import AllocationRow, Lost
 from slurm_colloc.slurm.gres import parse_tres_gres
 
 ALLOCATION_COLUMNS = {
@@ -64,13 +65,14 @@ ALLOCATION_COLUMNS = {
 MEANS = ("mean_gpu_util_pct", "mean_gpu_mem_mib", "mean_gpus", "mean_method")
 RUNAWAY = "RUNAWAY"
 _FUTURE_S = 86_400
-_HEADER = "header"
+_FUTURE = "the run is of a time after this machine's clock: the time is damaged, or the clock is to be set right"
 _CHANGED = "columns change in the middle"
 # Where a job was submitted; only the live sacct is asked for it.
 WORK_DIR = "WorkDir"
 _READ = (*FIELDS, LIMIT, "ElapsedRaw", WORK_DIR)
 _STATE = """CASE WHEN contains("State", ' ') OR ends_with("State", '+')
     THEN rtrim(split_part("State", ' ', 1), '+') ELSE "State" END"""
+_MISFITS = "SELECT 1 FROM taken WHERE regexp_full_match(reason, '[0-9]+ columns instead of [0-9]+') LIMIT 1"
 # What needs neither a clock nor the columns that a text has.
 _PLAIN = f"""coalesce("Cluster", '') AS cluster, "JobID" AS job_id,
     coalesce(nullif("JobIDRaw", ''), "JobID") AS job_id_raw,
@@ -98,6 +100,7 @@ class Taken(NamedTuple):
     """What the table ``taken`` was made of: rows in = used + steps + rejected.
 
     ``refused`` counts what a site's rows say of the use of GPUs and cannot be believed; the rows themselves are used.
+    ``lost`` is what the rejected rows may have been, ``named`` says which the largest of them are, and why.
     """
 
     rows_in: int
@@ -105,6 +108,8 @@ class Taken(NamedTuple):
     steps: int
     rejected: Mapping[str, int]
     refused: Mapping[str, int]
+    lost: Lost = Lost()
+    named: tuple[str, ...] = ()
 
 
 def take_rows(
@@ -133,12 +138,15 @@ def take_rows(
             runs is older where its rows say so: copying a file makes it new.
 
     Raises:
-        InputError: the text cannot be read as rows of sacct at all; or it is of a time that is yet to come.
+        InputError: the text cannot be read as rows of sacct at all.
     """
     rows = read_rows(path, form, work)
     try:
         _take(database, rows, now_s, columns, written_s, zoned=False)
-    except duckdb.Error:  # a count took odd rows for plain ones
+        each = database.execute(_MISFITS).fetchone() is not None
+    except duckdb.Error:
+        each = True
+    if each:  # a count took odd rows for plain ones
         rows = read_rows(path, form, work, each=True)
         _take(database, rows, now_s, columns, written_s, zoned=False)
     local = database.execute("SELECT 1 FROM taken WHERE reason = ? LIMIT 1", [NO_ZONE]).fetchone()
@@ -149,24 +157,18 @@ def take_rows(
     if database.execute("SELECT 1 FROM taken WHERE reason = ? LIMIT 1", [_CHANGED]).fetchone():
         raise InputError(f"'{path}': {_CHANGED}; take the files in one by one")
     _check_gres(database)
-    _date(database, path, now_s, written_s)
-    counted = _count(database, rows)
+    _date(database, now_s, written_s)
+    counted = _count(database, rows, now_s)
     return counted._replace(refused=bounded(take_means(database, rows, release, zoned=zoned)))
 
 
-def _date(database: duckdb.DuckDBPyConnection, path: str, now_s: float, written_s: float | None) -> None:
-    """Say of when those rows are that do not say it, and refuse what is yet to come."""
+def _date(database: duckdb.DuckDBPyConnection, now_s: float, written_s: float | None) -> None:
+    """Say of when those rows are that do not say it."""
     database.execute(
         "UPDATE taken SET ingested_s = least($1, (SELECT max(greatest(submit_s, start_s, end_s)) FROM taken "
         "WHERE reason IS NULL)) WHERE ingested_s IS NULL",
         [now_s if written_s is None else written_s],
     )
-    latest_s = database.execute("SELECT max(greatest(start_s, end_s)) FROM taken").fetchone()
-    if latest_s and latest_s[0] is not None and latest_s[0] > now_s + _FUTURE_S:
-        there, here = (datetime.fromtimestamp(at_s, UTC).isoformat(" ", "seconds") for at_s in (latest_s[0], now_s))
-        raise InputError(
-            f"'{path}' has a run of {there}, and the clock of this machine says {here}: set the clock right"
-        )
 
 
 def take_runs(
@@ -262,14 +264,16 @@ def mark_runaways(database: duckdb.DuckDBPyConnection, known: Collection[str]) -
     )
 
 
-def _count(database: duckdb.DuckDBPyConnection, rows: Rows) -> Taken:
+def _count(database: duckdb.DuckDBPyConnection, rows: Rows, now_s: float) -> Taken:
     """Leave only runs in ``taken``, and say how many of what there were."""
     counts = dict(database.execute("SELECT coalesce(reason, ''), count(*) FROM taken GROUP BY 1").fetchall())
-    runs, headers = counts.pop("", 0), counts.pop(_HEADER, 0)
+    runs, headers = counts.pop("", 0), counts.pop(HEADER, 0)
+    rejected = Counter(rows.rejected) + Counter(counts)
+    lost = add_up_lost(database, rows.lost, now_s) if rejected else Lost()
     if counts or headers:
         database.execute("DELETE FROM taken WHERE reason IS NOT NULL")
-    database.execute("ALTER TABLE taken DROP reason")
-    rejected = Counter(rows.rejected) + Counter(counts)
+    for column in ("reason", "elapsed_s"):
+        database.execute(f"ALTER TABLE taken DROP {column}")
     rest = rows.rows_in - headers - runs - rejected.total()
     query = f"SELECT count(*) FROM ({rows.select(('JobID',))}) WHERE misfit IS NULL AND contains(\"JobID\", '.')"
     (steps,) = (rest and database.execute(query, {"odd": rows.odd}).fetchone()) or (0,)
@@ -278,7 +282,7 @@ def _count(database: duckdb.DuckDBPyConnection, rows: Rows) -> Taken:
             f"of {rows.rows_in} rows of '{rows.plain}' {rows.rows_in - rest} were read beside {steps} job steps: it "
             "changed meanwhile, or is damaged; export it again"
         )
-    return Taken(rows.rows_in - headers, runs, steps, bounded(rejected), {})
+    return Taken(rows.rows_in - headers, runs, steps, bounded(rejected), {}, lost, rows.lost.named)
 
 
 def _take(
@@ -305,11 +309,11 @@ def _take(
             WHERE misfit IS NOT NULL OR NOT contains("JobID", '.')
         ),
         settled AS ({SETTLED if zoned else AS_READ})
-        SELECT {wanted}, reason FROM (SELECT {_PLAIN},
+        SELECT {wanted}, reason, elapsed_s FROM (SELECT {_PLAIN}, TRY_CAST("ElapsedRaw" AS BIGINT) AS elapsed_s,
                CASE WHEN $written IS NULL THEN $now::DOUBLE
                     WHEN end_s IS NOT NULL OR start_s IS NULL THEN $written::DOUBLE
-                    WHEN TRY_CAST("ElapsedRaw" AS INTEGER) IS NOT NULL
-                    THEN least($written::DOUBLE, start_s + TRY_CAST("ElapsedRaw" AS INTEGER) + suspended_s)
+                    WHEN elapsed_s IS NOT NULL
+                    THEN least($written::DOUBLE, start_s + elapsed_s + suspended_s)
                     END AS ingested_s,
                {'"AdminComment",' if comment else ""}
                {_reason(rows, zoned=zoned)} AS reason
@@ -323,16 +327,17 @@ def _reason(rows: Rows, *, zoned: bool) -> str:
     """Return the expression for why a row is not taken; NULL of one that is."""
     own = " AND ".join(f"\"{name}\" = '{name}'" for name in _READ if name in rows.form.fields)
     return f"""
-        CASE WHEN "JobID" IN ('JobID', 'JobIDRaw') THEN if(coalesce({own}, false), '{_HEADER}', '{_CHANGED}')
+        CASE WHEN "JobID" IN ('JobID', 'JobIDRaw') THEN if(coalesce({own}, false), '{HEADER}', '{_CHANGED}')
              WHEN misfit IS NOT NULL THEN misfit
              WHEN "JobID" = '' THEN 'the row has no JobID'
              {" ".join(time_reason(name, zoned) for name in TIMES)}
              WHEN suspended_s IS NULL
                  THEN 'duration ''' || left("Suspended", 40) || ''' is not [days-]hours:minutes:seconds'
              WHEN twice THEN '{TWICE}'
+             WHEN greatest(start_s, end_s) > $now + {_FUTURE_S} THEN '{_FUTURE.replace("'", "''")}'
              WHEN end_s < start_s THEN 'the run ends before it starts'
              WHEN "AllocTRES"[1] BETWEEN '0' AND '9'
-                 THEN 'TRES by number, as in a dump of slurmdbd; export with sacct -P'
+                 THEN 'TRES by number, as in a dump of slurmdbd; export with sacct'
              WHEN NOT contains("AllocTRES", 'gres/')
                  AND NOT regexp_full_match("AllocTRES", '(?:[^=,]+=[^=,]*(?:,|$))*')
                  THEN 'AllocTRES is not of the form name=value,name=value'

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.charted import Charts, Fit
 from slurm_colloc.config import Prices
-from slurm_colloc.measured import Collocation, GroupUsage, Prediction, StrayUse
+from slurm_colloc.measured import Collocation, GroupUsage, Lost, Prediction, StrayUse
 
 
 class UsageReport(NamedTuple):
@@ -19,10 +19,11 @@ class UsageReport(NamedTuple):
 
     ``equivalents`` says by what a slice is part of a GPU. ``installed_gpu_hours`` is what the site's GPUs come to in
     the window so far, None where no site file says. ``rows_in`` = ``rows_used`` + ``job_steps`` + ``rejected``, which
-    is by reason; None where they are not to be seen, being everybody's. ``recorded`` is from when to when there are
-    runs at all, where the window has none. ``templates`` is the site's own folder of them. ``charts`` are there where
-    they were asked for; ``fits`` are by group, the last one is of all, where site.toml knows of pieces of GPUs.
-    ``visible`` says whose runs these are where they are not everybody's, ``names`` what became of the names.
+    is by reason; None where they are not to be seen, being everybody's. ``lost`` says what those may have been.
+    ``recorded`` is from when to when there are runs at all, where the window has none. ``templates`` is the site's own
+    folder of them. ``charts`` are there where they were asked for; ``fits`` are by group, the last one is of all, where
+    site.toml knows of pieces of GPUs. ``visible`` says whose runs these are where they are not everybody's, ``names``
+    what became of the names.
     """
 
     cluster: str
@@ -54,6 +55,7 @@ class UsageReport(NamedTuple):
     fits: tuple[Fit, ...] = ()
     visible: str = ""
     names: tuple[str, ...] = ()
+    lost: Lost = Lost()
 
 
 METRICS = {"sm": "SM activity", "util": "GPU_UTIL"}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What stands above and below the figures of a usage report: what they are about, and what they rest on."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import fsum
 
 from slurm_colloc.estimate.bounds import LEVEL, lower_bound
 from slurm_colloc.estimate.ladder import UNKNOWN_RUNG
-from slurm_colloc.measured import Collocation, GroupUsage, Prediction
+from slurm_colloc.measured import Collocation, GroupUsage, Lost, Prediction
 from slurm_colloc.report.text import stamp
 from slurm_colloc.report.usage import METRICS, UsageReport, metric_of, of_installed, saved_gpu_hours
 from slurm_colloc.units import counted, printable, significant
@@ -59,12 +59,22 @@ def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> lis
 
 
 def _rows(report: UsageReport) -> str:
-    rejected = sum(report.rejected.values())
-    reasons = "; ".join(f"{printable(why)}: {count}" for why, count in sorted(report.rejected.items()))
     return (
         f"rows in {report.rows_in}: {report.rows_used} used, {report.job_steps} job steps, "
-        f"{rejected} rejected{f' ({reasons})' if rejected else ''}"
+        f"{rejected_rows(report.rejected, report.lost)}"
     )
+
+
+def rejected_rows(rejected: Mapping[str, int], lost: Lost) -> str:
+    """Return how many rows are rejected, what they may have been, and why they are."""
+    reasons = "; ".join(f"{printable(why)}: {count}" for why, count in sorted(rejected.items()))
+    said = f"{sum(rejected.values())} rejected"
+    if lost.gpu_hours:
+        of = significant(lost.gpu_hours + lost.used_gpu_hours)
+        said += f", which may have been {significant(lost.gpu_hours)} of {of} GPU-h"
+    if lost.unknown_rows:
+        said += f", of which nobody can tell in {counted(lost.unknown_rows, 'row')} how many GPU-h"
+    return f"{said} ({reasons})" if reasons else said
 
 
 def _definitions(report: UsageReport) -> Iterator[tuple[str, str]]:

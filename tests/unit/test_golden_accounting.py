@@ -119,7 +119,8 @@ def test_golden(case: Case, tmp_path: Path) -> None:
                 assert said.err.splitlines()[-1].startswith("colloc: error: ")
                 assert contents(store) == before
             else:
-                assert said.status == 0, said
+                # What may be lost is a status of its own.
+                assert said.status in ((0, 3) if case.rejected else (0,)), said
         assert case.said in said.err
         if case.runs is None:
             assert case.error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of text with a delimiter, as ``sacct -P`` prints them, for DuckDB to read.
+"""Rows of text with a delimiter, as ``sacct`` prints them, for DuckDB to read.
 
 Nearly all rows of such a text are plain, and DuckDB reads those fast. Others (a name with the delimiter or a newline,
 bytes outside UTF-8) are split here, one by one.
@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import BinaryIO, NamedTuple
 
+from slurm_colloc.accounting.lost import LostRows, row_of_misfit
 from slurm_colloc.accounting.parquet import quoted_path
 from slurm_colloc.accounting.sources.sacct import FIELDS
 from slurm_colloc.errors import InputError
@@ -32,6 +33,7 @@ _LONGEST_PLAIN_BYTES = 1024 * 1024
 _PLAIN = b"\x1f"
 _PRINTABLE = re.compile(rb"[\t\x1f-\x7e]*")
 _PRINTABLE_TEXT = re.compile("[\t\x1f-\x7e\xa0-\U0010ffff]*")
+_NEWLINE = "a newline within a row"
 # What stands in the columns themselves cannot stand between them.
 _NO_DELIMITER = re.compile(r"[A-Za-z0-9,=/:.+_ \[\]-]+")
 
@@ -51,7 +53,10 @@ class Form(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What a text holds: ``plain`` is a file of plain rows after its first ``skip``, ``odd`` are the others, split."""
+    """What a text holds: ``plain`` is a file of plain rows after its first ``skip``, ``odd`` are the others, split.
+
+    ``lost`` is what those may have been that are ``rejected``.
+    """
 
     form: Form
     plain: str
@@ -60,6 +65,7 @@ class Rows(NamedTuple):
     odd: Sequence[Sequence[str]]
     rows_in: int
     rejected: Mapping[str, int]
+    lost: LostRows
 
     def select(self, columns: Sequence[str]) -> str:
         """Return a query of these columns of all rows, NULL where the text has none; ``$odd`` are the odd rows.
@@ -172,7 +178,9 @@ def _as_it_stands(path: str, form: Form, stream: BinaryIO) -> Rows | None:
             return None
         rows_in += chunk.count(b"\n")
         last = chunk[-1:]
-    return Rows(form, path, form.delimiter, 1 if form.header else 0, (), rows_in, {}) if last == b"\n" else None
+    if last != b"\n":
+        return None
+    return Rows(form, path, form.delimiter, 1 if form.header else 0, (), rows_in, {}, LostRows())
 
 
 def _is_binary(chunk: bytes) -> bool:
@@ -184,6 +192,7 @@ def _sorted_out(path: str, form: Form, stream: BinaryIO, target: str) -> Rows:
     """Write the plain rows to ``target``, each looked at, and split the odd ones."""
     odd: list[tuple[str, ...]] = []
     rejected: Counter[str] = Counter()
+    lost = LostRows()
     rows_in = 0
     inner = len(form.fields) - 1
     most = inner if form.open_end else -1
@@ -196,19 +205,19 @@ def _sorted_out(path: str, form: Form, stream: BinaryIO, target: str) -> Rows:
             for row in rows:
                 plain = row.replace(form.delimiter, _PLAIN)
                 fits = row.count(form.delimiter) == plain.count(_PLAIN) == inner and len(plain) < _LONGEST_PLAIN_BYTES
-                if form.terminator == b"\r\n" and b"\n" in row:
-                    rejected["a newline within a row"] += 1
-                    continue
-                if fits and (_PRINTABLE.fullmatch(plain) or _is_text(plain)):
+                newline = form.terminator == b"\r\n" and b"\n" in row
+                if not newline and fits and (_PRINTABLE.fullmatch(plain) or _is_text(plain)):
                     out.write(plain + b"\n")
                     continue
                 # What is no UTF-8 becomes its escapes: a column of text holds nothing else.
                 values = tuple(value.decode(errors="backslashreplace") for value in row.split(form.delimiter, most))
-                if len(values) == inner + 1:
+                if len(values) == inner + 1 and not newline:
                     odd.append(values)
                 else:
-                    rejected[f"{len(values)} columns instead of {inner + 1}"] += 1
-    return Rows(form, target, _PLAIN, 0, odd, rows_in, rejected)
+                    why = _NEWLINE if newline else f"{len(values)} columns instead of {inner + 1}"
+                    rejected[why] += 1
+                    lost.add(row_of_misfit(values, form.fields, why))
+    return Rows(form, target, _PLAIN, 0, odd, rows_in, rejected, lost)
 
 
 def _is_text(row: bytes) -> bool:
@@ -223,13 +232,13 @@ def _chunks(path: str, stream: BinaryIO, terminator: bytes) -> Iterator[bytes]:
     rest = b""
     while more := stream.read(_CHUNK_BYTES):
         if _is_binary(more):
-            raise InputError(f"'{path}' is no text but binary; export with sacct -P")
+            raise InputError(f"'{path}' is no text but binary; export it by docs/how-to/accounting.md")
         text = rest + more
         first = text.find(terminator)
         if (first if first >= 0 else len(text)) > LONGEST_ROW_BYTES:
             raise InputError(
                 f"'{path}' has a row of more than {LONGEST_ROW_BYTES >> 20} MiB: it is damaged, or rows end otherwise; "
-                "export it again with sacct -P"
+                "export it again by docs/how-to/accounting.md"
             )
         whole, end, rest = text.rpartition(terminator)
         if end:

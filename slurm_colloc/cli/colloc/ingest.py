@@ -33,11 +33,12 @@ from slurm_colloc.cli.colloc.progress import progress, told
 from slurm_colloc.cli.colloc.texts import Text, content_name, log_name, source_name
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import InputError, ProcessError, StoreError
+from slurm_colloc.errors import InputError, ProcessError, Status, StoreError
 from slurm_colloc.files import whose
-from slurm_colloc.measured import JobShare, Round
+from slurm_colloc.measured import JobShare, Round, lost_of_all
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.journal import hours
+from slurm_colloc.report.usage_notes import rejected_rows
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.hostlist import expand
 from slurm_colloc.submit.render import site_parts
@@ -57,7 +58,7 @@ def ingest(
     ] = "",
     until: Annotated[str, typer.Option("--until", help="ask sacct up to here")] = "now",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
-    sacct_file: Annotated[str, typer.Option("--sacct-file", help="sacct -P text instead of the live sacct")] = "",
+    sacct_file: Annotated[str, typer.Option("--sacct-file", help="text of sacct instead of the live one")] = "",
     fields: Annotated[str, typer.Option("--fields", help="columns of that text, by comma")] = "",
     timezone: Annotated[str, typer.Option("--timezone", help="zone of times without one in that text")] = "",
     slurm_release: Annotated[
@@ -75,7 +76,10 @@ def ingest(
         str, typer.Option("--prometheus-match", help="labels of this cluster's series there, as 'cluster=\"a\"'")
     ] = "",
 ) -> None:
-    """Take in job runs and samples; repeating it changes nothing."""
+    """Take in job runs and samples; repeating it changes nothing.
+
+    Exit status 3: it was done, and more than 1 % of the GPU-hours may be in rows that were rejected.
+    """
     files = _Files(sacct_file, fields, timezone, slurm_release, jobcomp, clustercockpit, nvidia_smi, node)
     asked = _Asked(files, (since, until), journal, (prometheus, prometheus_match))
     _check(asked)
@@ -85,6 +89,7 @@ def ingest(
     taken = _take_in(target, config, asked)
     say(f"taken into '{folder}':")
     _tell(taken)
+    lost = lost_of_all(one.lost for one in taken)
     # The users' histories are the site's to write, not those of a user who looks at their own jobs.
     if config is not None and config.paths.decisions:
         if os.access(config.state_folder, os.W_OK):
@@ -93,6 +98,8 @@ def ingest(
             site_parts(config)  # rendered again where a template or site.toml has changed, so that no submission has to
         elif folder == config.store_folder:
             say(f"no histories written: {whose(config.state_folder)}; ingest as root, who gives each user their own")
+    if lost.too_many:
+        raise typer.Exit(Status.UNKNOWN)
 
 
 class _Files(NamedTuple):
@@ -170,11 +177,12 @@ def _tell(counted: Sequence[Counted]) -> None:
     for item in counted:
         if not item.rows_in:
             continue
-        rejected = "; ".join(f"{why}: {number}" for why, number in sorted(item.rejected.items()))
         say(
             f"{item.source}: {item.rows_in} rows in, {item.used} used, {item.steps} job steps, "
-            f"{sum(item.rejected.values())} rejected{f' ({rejected})' if rejected else ''}"
+            f"{rejected_rows(item.rejected, item.lost)}"
         )
+        for named in item.named:
+            say(f"{item.source}: rejected: {named}")
         if item.refused:
             refused = "; ".join(f"{why}: {number}" for why, number in sorted(item.refused.items()))
             say(f"{item.source}: figures of GPU use that cannot be believed: {refused}")

@@ -33,7 +33,8 @@ from slurm_colloc.cli.colloc.seen import of_visible, seen_store
 from slurm_colloc.cli.colloc.texts import Text, take
 from slurm_colloc.clock import now
 from slurm_colloc.config import Engine, Prices, SiteConfig
-from slurm_colloc.errors import InputError
+from slurm_colloc.errors import InputError, Status
+from slurm_colloc.measured import Lost, lost_of_all
 from slurm_colloc.placement.fitted import sm_edges
 from slurm_colloc.report.formats import FORMATS, PARQUET, SHORTENED, json_schema
 from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
@@ -62,7 +63,7 @@ def report(
         str, typer.Option("--equivalents", help="a MIG slice's part of its GPU by slices, sms or memory")
     ] = SLICES,
     sacct_file: Annotated[
-        str, typer.Option("--sacct-file", help="sacct -P text, in place of a store: what was allocated, and no more")
+        str, typer.Option("--sacct-file", help="text of sacct, in place of a store: what was allocated, and no more")
     ] = "",
     fields: Annotated[
         str, typer.Option("--fields", help="columns of that text, by comma, where it has no header")
@@ -89,7 +90,10 @@ def report(
     ] = 0,
     schema: Annotated[bool, typer.Option("--json-schema", help="print the JSON Schema of --format json")] = False,
 ) -> None:
-    """Say how much GPU each user was given, and really used. Or each account, partition and so on, with --by."""
+    """Say how much GPU each user was given, and really used. Or each account, partition and so on, with --by.
+
+    Exit status 3: more than 1 % of the GPU-hours of a --sacct-file may be in rows that were rejected.
+    """
     if schema:
         write(json_schema(), output)
         return
@@ -99,7 +103,11 @@ def report(
     )
     _check(asked)
     start, end = window(since, until)
-    write(_report(asked, start, end, site() if shadow else site_or_none()), output)
+    shown, lost = _report(asked, start, end, site() if shadow else site_or_none())
+    write(shown, output)
+    # Of a store those who took the rows in were told.
+    if text.path and lost.too_many:
+        raise typer.Exit(Status.UNKNOWN)
 
 
 class _Asked(NamedTuple):
@@ -167,7 +175,7 @@ def _check(asked: _Asked) -> None:
         raise InputError("--engine slurm spreads the days of samples over jobs, and a sacct text has none")
 
 
-def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | None) -> str | bytes:
+def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | None) -> tuple[str | bytes, Lost]:
     of_text = bool(asked.text.path)
     opened = _text(asked, config) if of_text else _store(asked, config, start, end)
     with opened as (source, database, rows):
@@ -185,13 +193,13 @@ def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | 
             _write_runs(database, asked.runs_csv, named=not asked.pseudonyms)
         if asked.shadow and config:
             shadowed = shadow_report(database, source, config, span, asked.equivalents, past=asked.past)
-            return shadow_shown_as(shadowed, asked.form, asked.output)
+            return shadow_shown_as(shadowed, asked.form, asked.output), rows.lost
         found = _figures(database, asked, (start, end), span, rows, config, bins, source.visible)
     found = of_visible(found, source.visible, named=not asked.pseudonyms)
     found = found._replace(names=names)
     found = without_jobs(found) if asked.pseudonyms else found
     # Without the database, whose memory a page can use.
-    return shown_as(found, asked.form, asked.top, asked.output)
+    return shown_as(found, asked.form, asked.top, asked.output), rows.lost
 
 
 def _figures(
@@ -236,6 +244,7 @@ def _figures(
         rows_used=rows.used,
         job_steps=rows.steps,
         rejected=dict(rows.rejected),
+        lost=rows.lost,
         recorded=recorded and (local(recorded[0]), local(recorded[1])),
         so_far=span.until_s > span.now_s,
         of_text=of_text,
@@ -261,12 +270,16 @@ def _write_runs(database: DuckDBPyConnection, path: str, *, named: bool) -> None
 
 
 class Rows(NamedTuple):
-    """What was counted of the rows behind a report: rows in = used + steps + rejected; None where not to be seen."""
+    """What was counted of the rows behind a report: rows in = used + steps + rejected; None where not to be seen.
+
+    ``lost`` is what those rejected may have been.
+    """
 
     rows_in: int | None
     used: int | None
     steps: int | None
     rejected: Mapping[str, int]
+    lost: Lost
 
 
 class Opened(NamedTuple):
@@ -288,7 +301,7 @@ def _store(asked: _Asked, config: SiteConfig | None, start: datetime, end: datet
 def _counted(source: Store, since_s: float, until_s: float) -> Rows:
     """Return what was counted as the store was filled: everybody's rows, a rejected one is nobody's."""
     if not source.visible.everybody:
-        return Rows(None, None, None, {})
+        return Rows(None, None, None, {}, Lost())
     logs = source.logs().values()
     rejected: Counter[str] = Counter()
     for log in logs:
@@ -296,7 +309,9 @@ def _counted(source: Store, since_s: float, until_s: float) -> Rows:
     lines = source.samples.rejected(since_s, until_s)
     rejected += Counter({REJECTED_LINES: lines})
     rows_in, used, steps = (sum(log[name] for log in logs) for name in ("rows_in", "used", "steps"))
-    return Rows(rows_in + lines, used, steps, rejected)
+    # Release 0.1 did not ask what rejected rows may have been.
+    lost = lost_of_all(Lost(*log.get("lost", ())) for log in logs)
+    return Rows(rows_in + lines, used, steps, rejected, lost)
 
 
 @contextmanager
@@ -311,4 +326,7 @@ def _text(asked: _Asked, config: SiteConfig | None) -> Iterator[Opened]:
                 return take(database, asked.text, folder, columns)
 
         with source.over(folder, taking) as (database, taken):
-            yield Opened(source, database, Rows(taken.rows_in, taken.used, taken.steps, taken.rejected))
+            for named in () if asked.pseudonyms else taken.named:
+                say(f"rejected: {named}")
+            rows = Rows(taken.rows_in, taken.used, taken.steps, taken.rejected, taken.lost)
+            yield Opened(source, database, rows)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that cannot be used: how many GPU-hours they may have been, and what that does to the exit status."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.accounting.sources.sacct import _EXPORT
+from tests.pages import DOCS
+from tests.unit.made import near
+from tests.unit.programs import colloc
+from tests.unit.stored import at
+
+# As ``sacct -o ALL`` has them: a job's name in the middle, its start after it.
+FIELDS = "AllocTRES|Cluster|ElapsedRaw|End|JobID|JobIDRaw|JobName|Start|State|Submit|User|WorkDir"
+START_S = at("2026-01-03T00:00")
+WINDOW = ("--since", "2026-01-01T00:00:00+00:00", "--until", "2026-01-11T00:00:00+00:00")
+
+
+def row(job: str, name: str = "train", hours: float = 1, gpus: int = 1, end: str = "", **fields: str) -> str:
+    gres = f"cpu=4,gres/gpu={gpus},mem=8G" if gpus else "cpu=4,mem=8G"
+    length = f"{3600 * hours:.0f}"
+    end = end or f"{START_S + 3600 * hours:.0f}"
+    start = fields.get("start", str(START_S))
+    return f"{gres}|c|{length}|{end}|{job}|{job}|{name}|{start}|COMPLETED|{START_S}|ann|/home/ann"
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    return tmp_path / "sacct.txt"
+
+
+def write(text: Path, *rows: str, fields: str = FIELDS) -> None:
+    text.write_text("".join(f"{one}\n" for one in (fields, *rows)))
+
+
+def test_rejected_rows_say_how_many_gpu_hours_they_may_have_been(
+    text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(text, row("1"), row("2", "a|b", 4), row("3", "a\nb", 2, gpus=2), row("4", "a|b|c"), row("4.0", "a|b", 9))
+    assert colloc("report", *WINDOW, "--sacct-file", str(text), "--format", "json") == 3
+    out, err = capsys.readouterr()
+    shown = json.loads(out)
+    assert (shown["total"]["allocated_gpu_hours"], shown["rows_in"], shown["rows_used"]) == (1.0, 6, 1)
+    assert shown["lost"] == {
+        "gpu_hours": near(9.0), "unknown_rows": 0, "used_gpu_hours": near(1.0), "used_rows": 1, "too_many": True,
+    }  # fmt: skip
+    assert "job 2: 13 columns instead of 12" in err
+    assert colloc("report", *WINDOW, "--sacct-file", str(text)) == 3
+    assert "5 rejected, which may have been 9 of 10 GPU-h" in capsys.readouterr().out
+    assert colloc("ingest", "--store", str(text.parent / "store"), "--sacct-file", str(text)) == 3
+    assert "5 rejected, which may have been 9 of 10 GPU-h" in capsys.readouterr().err
+    # What was lost long ago is said, and is no news.
+    assert colloc("report", *WINDOW, "--store", str(text.parent / "store")) == 0
+    assert "5 rejected, which may have been 9 of 10 GPU-h" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("hours", "status"), [(99, 0), (98, 3)])
+def test_more_than_one_percent_is_the_status(hours: int, status: int, text: Path) -> None:
+    write(text, row("1", hours=hours), row("2", "a|b"), row("3", "a|b", 1000, gpus=0))
+    assert colloc("report", *WINDOW, "--sacct-file", str(text)) == status
+    assert colloc("ingest", "--store", str(text.parent / "store"), "--sacct-file", str(text)) == status
+
+
+def test_of_rows_whose_length_nobody_can_tell_none_is_made_up(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fields = FIELDS.replace("ElapsedRaw", "Elapsed")
+    broken = row("2", "a|b").replace(str(START_S), "Unknown")
+    write(text, row("1"), broken, fields=fields)
+    assert colloc("report", *WINDOW, "--sacct-file", str(text)) == 3
+    assert "1 rejected, of which nobody can tell in 1 row how many GPU-h" in capsys.readouterr().out
+
+
+def test_one_impossible_time_costs_its_own_row(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(text, row("1", hours=1000), row("2", end="4294967294"), row("3", start="4294967294"))
+    assert colloc("report", *WINDOW, "--sacct-file", str(text), "--format", "json") == 0
+    out, err = capsys.readouterr()
+    shown = json.loads(out)
+    assert shown["total"]["allocated_gpu_hours"] == near(192.0)
+    ((reason, count),) = shown["rejected"].items()
+    assert ("clock" in reason, count, shown["rows_used"]) == (True, 2, 1)
+    assert shown["lost"]["gpu_hours"] == near(2.0)
+    assert f"job 2: {reason}" in err
+    assert f"job 3: {reason}" in err
+
+
+def test_names_of_jobs_are_not_said_where_there_are_pseudonyms(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(text, row("1", hours=1000), row("2", end="4294967294"))
+    assert colloc("report", *WINDOW, "--sacct-file", str(text), "--pseudonyms") == 0
+    assert "job 2" not in "".join(capsys.readouterr())
+
+
+def test_all_pages_export_in_one_form() -> None:
+    commands = [
+        command
+        for page in (DOCS.parent / "README.md", *DOCS.rglob("*.md"))
+        for command in re.findall(r"sacct -a (?:\\\n|.)*> \S+", page.read_text())
+    ]
+    assert len(commands) >= 2
+    for command in commands:
+        assert " -D -X -p --noconvert " in command
+        assert """--delimiter="$(printf '\\037')" """ in command
+        assert f"-o {','.join(_EXPORT)} >" in command
+    assert not [page for page in (DOCS.parent / "README.md", *DOCS.rglob("*.md")) if "-o ALL" in page.read_text()]
