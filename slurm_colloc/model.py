@@ -91,6 +91,11 @@ class JobRequest(NamedTuple):
         return ",".join(str(gres) for gres in self.gres)
 
     @property
+    def names_no_type(self) -> bool:
+        """Return whether no type of GPU is asked for."""
+        return not any(gres.type for gres in self.gres)
+
+    @property
     def gpu_count(self) -> int:
         """Return how many entries of gres/gpu (whole GPUs or slices) are asked for."""
         return sum(gres.quantity for gres in self.gres if gres.name == "gpu")

@@ -19,7 +19,7 @@ from slurm_colloc.submit.outlook import outlook
 from slurm_colloc.submit.override import overridden, without_sizes
 from slurm_colloc.submit.own_options import own_option, wants_pack
 from slurm_colloc.submit.reasons import reason_to_keep_text
-from slurm_colloc.submit.render import Sampling, render_block, render_script
+from slurm_colloc.submit.render import Sampling, names_slice, render_block, render_script
 from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.submission import Submission, read_submission
 from slurm_colloc.submit.told import check_wish, is_exclusive
@@ -313,7 +313,7 @@ def _rewritten(
     shared = placement.mode in (SharingMode.MPS, SharingMode.SHARD)
     # Even of a script that needs no block, sbatch's rules are held against what is left of it.
     insert_at = read_script(text, table, config.slurm_release).insert_at
-    if sampling is None and not shared:
+    if sampling is None and not shared and not names_slice(request, placement):
         return part, rewritten
     block = render_block(request, footprint, placement, sampling, config)
     return part, render_script(text, insert_at, block)

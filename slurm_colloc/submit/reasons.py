@@ -21,6 +21,17 @@ _STEP_OPTION = re.compile(
 # From the nearest srun on: from each one to the end of its line takes seconds where a line has thousands.
 _STEP_SHORT = re.compile(rb"\bsrun\b(?:(?!\bsrun\b)[^\n])*?\s(-[A-Za-z]*G)\s*([^\s\"';)|&]*)")
 _STEP_VARIABLE = re.compile(rb"\b(SLURM_(?:GRES|GPUS\w*|CPUS_PER_GPU|MEM_PER_GPU|TRES_PER_TASK))=")
+# What Slurm tells a job of its own request, by the option that asks: with a piece of a GPU it would be told otherwise.
+_TOLD = {
+    "gpus": ("SLURM_GPUS",),
+    "gpus-per-node": ("SLURM_GPUS_PER_NODE",),
+    "gpus-per-task": ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_TRES_BIND"),
+    "cpus-per-gpu": ("SLURM_CPUS_PER_GPU",),
+    "mem-per-gpu": ("SLURM_MEM_PER_GPU",),
+}
+_NAMES_TOLD = re.compile(
+    rb"\bSLURM_(?:GPUS(?:_PER_NODE|_PER_TASK|_ON_NODE)?|(?:CPUS|MEM)_PER_GPU|TRES_PER_TASK|TRES_BIND)(?![A-Z])"
+)
 # One GPU of whatever type: a whole one and a slice alike.
 _ONE_GPU = {
     b"--gres": (b"gpu", b"gpu:1", b"gres/gpu:1", b"gres:gpu:1"),
@@ -136,6 +147,13 @@ def step_gpus(text: bytes) -> tuple[tuple[str, bool], ...]:
     return tuple((name.decode(), value in _ONE_GPU.get(name, ())) for name, value in found)
 
 
+def variables_read(given: Mapping[str, Given], text: bytes) -> tuple[str, ...]:
+    """Return the variables that a script names of those that tell of its request; ON_NODE does of every one."""
+    named = {name.decode() for name in _NAMES_TOLD.findall(without_comments(text))}
+    told = [name for option, names in _TOLD.items() if option in given for name in names]
+    return tuple(name for name in (*told, "SLURM_GPUS_ON_NODE") if name in named)
+
+
 def reasons_against_pack(
     given: Mapping[str, Given], request: JobRequest, text: bytes, config: SiteConfig, commands: bool
 ) -> list[str]:
@@ -219,15 +237,29 @@ def _plugin_names(config: SiteConfig) -> set[str]:
 
 
 def reasons_against_share(
-    given: Mapping[str, Given], text: bytes, steps: Sequence[tuple[str, bool]], components: int, config: SiteConfig
+    given: Mapping[str, Given],
+    text: bytes,
+    steps: Sequence[tuple[str, bool]],
+    read: Sequence[str],
+    components: int,
+    config: SiteConfig,
 ) -> Iterator[str]:
-    """Yield why a job cannot run on a share (MPS, shard); for the arguments see ``build_request``, ``step_gpus``."""
+    """Yield why a job cannot run on a share (MPS, shard).
+
+    For the arguments see ``build_request``, ``step_gpus``, ``variables_read``.
+    """
     for name in sorted(_plugin_names(config) & set(given)):
         yield f"it uses the site's own --{name}, with which nobody has seen a share work"
     if components > 1:
         yield "the components of a heterogeneous job have one environment"
     if steps:
         yield f"an srun inside it asks for a GPU ({steps[0][0]}), which a share is not"
+    for name in read:
+        # srun takes the others for its own options, so csub's block cannot set them; its steps lose this one.
+        if name != "SLURM_GPUS_ON_NODE":
+            yield f"it reads {name}, which Slurm sets right for whole GPUs and slices alone"
+        elif "mps" in config.sharing.order and _STEP.search(text):
+            yield f"it reads {name}, which an srun inside it lacks under MPS"
     if _STEP.search(text) and _STEP_EXPORT.search(_DIRECTIVE.sub(b"", text)):
         yield "an srun inside it chooses what it exports, perhaps not the variables of sharing"
     for name in PER_GPU:

@@ -47,6 +47,11 @@ def render_script(text: bytes, insert_at: int, block: bytes) -> bytes:
     return head + joint + block + text[insert_at:]
 
 
+def names_slice(request: JobRequest, placement: Placement) -> bool:
+    """Return whether Slurm names the slice in a variable of a job that asked for a GPU of no type (SLURM_GPUS)."""
+    return placement.mode is SharingMode.MIG and request.gpu_style != "gres" and request.names_no_type
+
+
 def render_block(
     request: JobRequest, footprint: Footprint, placement: Placement, sampling: Sampling | None, config: SiteConfig
 ) -> bytes:
@@ -56,7 +61,9 @@ def render_block(
         ConfigError: a site's template that does not render.
     """
     parts = site_parts(config)
+    named = placement.gres if names_slice(request, placement) else None
     variables = {"csub_gpu_mem_mib": str(placement.memory_mib or "")}
+    variables["csub_named"] = f"{named.type}:{named.quantity}" if named else ""
     body = [parts[placement.mode]]
     if sampling is not None:
         variables |= {"csub_signature": sampling.signature, "csub_mode": sampling.mode}

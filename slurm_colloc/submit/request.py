@@ -2,7 +2,7 @@
 """From what sbatch would understand to the JobRequest, with every reason to leave the job alone."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, UnsureError
@@ -10,7 +10,13 @@ from slurm_colloc.history.signature import Signature, apart_by, command_signatur
 from slurm_colloc.model import Gres, JobRequest
 from slurm_colloc.slurm.gres import parse_gpus, parse_gres
 from slurm_colloc.slurm.options import Given, count_of, value_of
-from slurm_colloc.submit.reasons import reasons_against_share, reasons_untouchable, step_gpus
+from slurm_colloc.submit.reasons import (
+    reason_to_keep_text,
+    reasons_against_share,
+    reasons_untouchable,
+    step_gpus,
+    variables_read,
+)
 from slurm_colloc.submit.submission import Submission
 from slurm_colloc.units import time_limit_min
 
@@ -40,12 +46,12 @@ def build_request(
     all_of_them = components if len(components) > 1 else ()
     by_style = {style: found for style in _STYLES if style in given and (found := _gpus(style, value_of(given, style)))}
     styles, gres = list(by_style), tuple(one for found in by_style.values() for one in found)
-    steps = step_gpus(text)
+    steps, read = step_gpus(text), variables_read(given, text)
     tasks = count_of(given, "ntasks") or count_of(given, "ntasks-per-node") or None
     folder = os.path.join(os.getcwd(), value_of(given, "chdir"))
     names = apart_by(config.cluster, number, tasks)
     known_by, command = _known_by(given, text, called, gres, names, environ, folder)
-    return JobRequest(
+    request = JobRequest(
         name=value_of(given, "job-name") if "job-name" in given else name,
         script_args=tuple(called[1]),
         interpreter=script.interpreter if script else "",
@@ -65,13 +71,26 @@ def build_request(
         array="array" in given,
         signature=known_by.text,
         numbers=known_by.names,
-        no_share=tuple(reasons_against_share(given, text, steps, len(all_of_them), config)),
+        no_share=tuple(reasons_against_share(given, text, steps, read, len(all_of_them), config)),
         untouchable=tuple(reasons_untouchable(given, gres, styles, steps, config)),
         components=tuple(_partitions(other) for other in all_of_them),
         origins=tuple((option.name, option.origin) for option in given.values()),
         command=command,
         folder=folder,
     )
+    return request._replace(untouchable=(*request.untouchable, *_reads_slice(request, text, read)))
+
+
+def _reads_slice(request: JobRequest, text: bytes, read: Sequence[str]) -> Iterator[str]:
+    """Yield the variables that a script reads and in which Slurm would name a slice, unless csub's block puts it right.
+
+    srun takes them for its own options: what names no type fits a slice, what names the GPU's is refused.
+    """
+    has_block = request.sh_like and not request.components and not reason_to_keep_text(text, request.interpreter)
+    for name in read:
+        can = has_block and request.names_no_type and not name.startswith("SLURM_TRES")
+        if name.startswith(("SLURM_GPUS", "SLURM_TRES")) and name != "SLURM_GPUS_ON_NODE" and not can:
+            yield f"it reads {name}, in which Slurm would name the slice"
 
 
 def _known_by(

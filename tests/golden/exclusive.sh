@@ -10,7 +10,8 @@
 # footprint: hint: given by the user
 # to switch this off: csub --colloc=off, or plain sbatch
 csub_gpu_mem_mib='9472'
-unset csub_gpu_mem_mib
+csub_named=''
+unset csub_gpu_mem_mib csub_named
 # --- end of csub's block ---
 module load cuda
 srun python train.py "$@"

@@ -11,7 +11,14 @@
 # footprint: hint: given by the user
 # to switch this off: csub --colloc=off, or plain sbatch
 csub_gpu_mem_mib='9472'
-unset csub_gpu_mem_mib
+csub_named=''
+# Slurm names the slice in these. You named no type of GPU, so the script finds 1, as it would have.
+if [ -n "$csub_named" ]; then
+  [ "${SLURM_GPUS-}" != "$csub_named" ] || SLURM_GPUS=1
+  [ "${SLURM_GPUS_PER_NODE-}" != "$csub_named" ] || SLURM_GPUS_PER_NODE=1
+  [ "${SLURM_GPUS_PER_TASK-}" != "$csub_named" ] || SLURM_GPUS_PER_TASK=1
+fi
+unset csub_gpu_mem_mib csub_named
 # --- end of csub's block ---
 module load cuda
 srun python train.py "$@"

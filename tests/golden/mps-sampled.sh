@@ -11,6 +11,7 @@
 # footprint: hint: given by the user
 # to switch this off: csub --colloc=off, or plain sbatch
 csub_gpu_mem_mib='9472'
+csub_named=''
 csub_signature='0123456789abcdef'
 csub_mode='mps'
 csub_evidence='/home/ann/.local/share/slurm_colloc'
@@ -35,11 +36,16 @@ if [ -d "${CUDA_MPS_PIPE_DIRECTORY-}" ]; then
   export SINGULARITY_BIND="${SINGULARITY_BIND:+$SINGULARITY_BIND,}$csub_folders"
   unset csub_name csub_folders
 fi
+# Slurm says 0 in these for a share; absent, srun takes what the job has.
+[ "${SLURM_GPUS-}" != 0 ] || unset SLURM_GPUS
+[ "${SLURM_GPUS_PER_NODE-}" != 0 ] || unset SLURM_GPUS_PER_NODE
+[ "${SLURM_GPUS_PER_TASK-}" != 0 ] || unset SLURM_GPUS_PER_TASK
+: "${SLURM_GPUS_ON_NODE:=1}"; export SLURM_GPUS_ON_NODE
 # Measures this job's GPU use for its next submission. The subshell keeps it out of the script's own "wait".
 if [ -x '/opt/slurm_colloc/bin/python3' ]; then
   ( '/opt/slurm_colloc/bin/python3' -I -m slurm_colloc.cli.colloc sample --period 10.0 --reader nvml --signature "$csub_signature" --mode "$csub_mode" --evidence "$csub_evidence" --job "${SLURM_JOB_ID:-}" --watch-pid "$$" </dev/null >/dev/null 2>&1 & )
 fi
-unset csub_gpu_mem_mib csub_signature csub_mode csub_evidence
+unset csub_gpu_mem_mib csub_named csub_signature csub_mode csub_evidence
 # --- end of csub's block ---
 module load cuda
 srun python train.py "$@"

@@ -11,6 +11,7 @@
 # footprint: hint: given by the user
 # to switch this off: csub --colloc=off, or plain sbatch
 csub_gpu_mem_mib='9472'
+csub_named=''
 # Shares a GPU under MPS: the limit caps this job's memory, the others keep frameworks from taking the whole card.
 : "${CUDA_MPS_PINNED_DEVICE_MEM_LIMIT:=0=${csub_gpu_mem_mib}M}"; export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
 : "${XLA_PYTHON_CLIENT_PREALLOCATE:=false}"; export XLA_PYTHON_CLIENT_PREALLOCATE
@@ -32,7 +33,12 @@ if [ -d "${CUDA_MPS_PIPE_DIRECTORY-}" ]; then
   export SINGULARITY_BIND="${SINGULARITY_BIND:+$SINGULARITY_BIND,}$csub_folders"
   unset csub_name csub_folders
 fi
-unset csub_gpu_mem_mib
+# Slurm says 0 in these for a share; absent, srun takes what the job has.
+[ "${SLURM_GPUS-}" != 0 ] || unset SLURM_GPUS
+[ "${SLURM_GPUS_PER_NODE-}" != 0 ] || unset SLURM_GPUS_PER_NODE
+[ "${SLURM_GPUS_PER_TASK-}" != 0 ] || unset SLURM_GPUS_PER_TASK
+: "${SLURM_GPUS_ON_NODE:=1}"; export SLURM_GPUS_ON_NODE
+unset csub_gpu_mem_mib csub_named
 # --- end of csub's block ---
 module load cuda
 srun python train.py "$@"

@@ -362,6 +362,44 @@ def test_a_step_that_asks_for_one_gpu_gets_a_slice_and_no_share(shell: Shell, st
     assert shell.calls() == [PLACED, ["job.sh"]]
 
 
+# What is asked, what the script does, and on what it goes where there are slices, and where there are shares by MPS.
+READING = [
+    ("--gres=gpu:1", "torchrun --nproc_per_node=$SLURM_GPUS_ON_NODE a.py", True, True),
+    ("--gres=gpu:1", "srun torchrun --nproc_per_node=$SLURM_GPUS_ON_NODE a.py", True, False),
+    ("--gres=gpu:1", "echo ${SLURM_GPUS:-1}", True, True),
+    ("--gpus=1", "echo of one", True, True),
+    ("--gpus=1", "# SLURM_GPUS is 1", True, True),
+    ("--gpus=1", "torchrun --nproc_per_node=$SLURM_GPUS a.py", True, False),
+    ("--gpus=h100:1", "torchrun --nproc_per_node=${SLURM_GPUS#*:} a.py", False, False),
+    ("--gpus=1", "echo $0 $SLURM_GPUS", False, False),
+    ("--gpus-per-node=1", "python3 <<E\nos.environ['SLURM_GPUS_PER_NODE']\nE", True, False),
+    ("-n1 --gpus-per-task=1", "echo $SLURM_GPUS_PER_TASK", True, False),
+    ("-n1 --gpus-per-task=1", "echo $SLURM_TRES_PER_TASK", False, False),
+    ("--gres=gpu:1 --cpus-per-gpu=2", "export OMP_NUM_THREADS=$SLURM_CPUS_PER_GPU", True, False),
+    ("--gres=gpu:1 --mem-per-gpu=2G", "echo $SLURM_MEM_PER_GPU", True, False),
+]
+
+
+@pytest.mark.parametrize(("asked", "line", "slice_too", "share_too"), READING)
+def test_a_script_that_reads_what_a_piece_would_change(
+    shell: Shell, asked: str, line: str, slice_too: bool, share_too: bool
+) -> None:
+    (shell.folder / "job.sh").write_text(f"#!/bin/sh\n{line}\n")
+    given = []
+    for order in ('"mig"', '"mps"'):
+        shell.site(order, agent=True)
+        shell.run(HINT, *asked.split(), "job.sh")
+        given.append(any(word in str(shell.calls()[-1]) for word in ("h100_1g.10gb", "mps:")))
+    assert given == [slice_too, share_too]
+
+
+def test_a_program_that_is_no_shell_and_reads_what_a_slice_would_change_is_left_alone(shell: Shell) -> None:
+    (shell.folder / "job.py").write_text("#!/usr/bin/python3\nimport os\nos.environ['SLURM_GPUS']\n")
+    shell.run(HINT, "--gres=gpu:1", "job.py")
+    shell.run(HINT, "--gpus=1", "job.py")
+    assert [len(call) for call in shell.calls()] == [3, 2]
+
+
 EXPORTS = ["--export=NONE", "--export=A,B", "--export=NIL", "--export=ALL", "--export=ALL,A=1"]
 
 

@@ -116,6 +116,22 @@ def test_steps_inside_are_handed_the_variables_of_sharing_and_nothing_else(mode:
     assert {value: ran(text, SLURM_EXPORT_ENV=value)["SLURM_EXPORT_ENV"] for value in kept} == kept
 
 
+@pytest.mark.parametrize("style", ["gpus", "gpus-per-node", "gpus-per-task"])
+def test_a_script_is_told_of_one_gpu_where_slurm_tells_of_a_piece(style: str) -> None:
+    name = f"SLURM_{style.upper().replace('-', '_')}"
+    slice_name = f"{PLACEMENTS[SharingMode.MIG][0]}".removeprefix("gpu:")
+    typed, untyped = ((Gres("gpu", kind, 1),) for kind in ("h100", ""))
+    for gres, told in ((untyped, "1"), (typed, slice_name)):
+        asked = request(gpu_style=style, gres=gres)
+        text = render_block(asked, footprint(9216.0, 12.0), placement(SharingMode.MIG), None, site())
+        assert ran(text, **{name: slice_name})[name] == told
+        assert name not in ran(text)
+    for mode in (SharingMode.MPS, SharingMode.SHARD):
+        found = ran(block(mode, sampled=False), **{name: "0"})
+        assert (name in found, found.get("SLURM_GPUS_ON_NODE")) == (False, "1" if mode is SharingMode.MPS else None)
+    assert ran(block(SharingMode.SHARD, sampled=False), SLURM_GPUS_ON_NODE="1")["SLURM_GPUS_ON_NODE"] == "1"
+
+
 def test_containers_are_handed_the_sites_daemon(tmp_path: Path) -> None:
     pipe, log = tmp_path / "p", tmp_path / "l"
     text = block(SharingMode.MPS, sampled=False)
