@@ -57,6 +57,17 @@ def left_over(files: Iterable[Rendered], root: str = "/") -> list[Compared]:
     return [Compared(file.name, path, "left over", why) for file, path in paths if os.path.lexists(path)]
 
 
+def opened(folder: str, root: str = "/") -> list[Compared]:
+    """Return the folder of logs and reports, below ``root``, if others may look into it: ORDER.md once had it so."""
+    path = os.path.join(root, folder.lstrip("/"))
+    try:
+        mode = stat.S_IMODE(os.stat(_real(folder, root)).st_mode)
+    except (OSError, StoreError):
+        return []
+    why = f"mode {mode:04o}, so that others may read of everybody's jobs: chmod 0700 {path}"
+    return [Compared("logs and reports", path, "differs", (why,))] if mode & 0o077 else []
+
+
 def _compare(file: Rendered, root: str, owners: Collection[int], *, contents: bool = True) -> Compared:
     path = os.path.join(root, file.installed.lstrip("/"))
     try:

@@ -410,6 +410,11 @@ def test_the_command_writes_compares_and_lists(
                 stream.write((out / file.name).read_text())
     assert colloc(*argv, "--diff", "--root", str(image)) == 0, capsys.readouterr().out
     assert "nothing to do" in capsys.readouterr().err
+    (logs := image / "var/log/slurm_colloc").mkdir(mode=0o755, parents=True)
+    assert colloc(*argv, "--diff", "--root", str(image)) == 1
+    assert f"logs and reports: differs, {logs}\n    mode 0755, so that others may read" in capsys.readouterr().out
+    logs.chmod(0o700)
+    assert colloc(*argv, "--diff", "--root", str(image)) == 0
     (image / "etc/cron.d/colloc").write_text("# \x1b[2J\n")
     (image / "etc/logrotate.d/colloc").unlink()
     capsys.readouterr()

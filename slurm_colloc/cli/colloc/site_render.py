@@ -11,11 +11,12 @@ from slurm_colloc.cli.colloc.output import say, site
 from slurm_colloc.config import SYSTEM_FILE, SiteConfig, find_site_file
 from slurm_colloc.errors import InputError, Status
 from slurm_colloc.site.folder import write_folder
-from slurm_colloc.site.installed import Compared, compare, left_over
+from slurm_colloc.site.installed import Compared, compare, left_over, opened
 from slurm_colloc.site.places import places
 from slurm_colloc.site.render import (
     CRONTAB,
     DEFAULT_SLURM_CONF,
+    LOG_FOLDER,
     ORDER,
     Host,
     Needs,
@@ -65,6 +66,8 @@ def render(
         _write(output, files, force=force, dry_run=dry_run)
     others = unwanted(config, host)
     compared = [*compare(files, root, _owners(config, root), built(config)), *left_over(others, root)] if diff else []
+    if diff and is_site(config):
+        compared += opened(LOG_FOLDER, root)
     done = [_told(item) for item in compared]
     if diff and any(file.name == CRONTAB for file in files):
         say(f"note: {CRONTAB} is not compared: see 'crontab -l'")
