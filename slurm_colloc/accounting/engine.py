@@ -31,7 +31,7 @@ from slurm_colloc.accounting.parquet import broken, connection, entries, parquet
 from slurm_colloc.accounting.sample_tables import TABLES
 from slurm_colloc.accounting.samples import ANY_DAY
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window, day_parts, find_runs, merge
+from slurm_colloc.accounting.sweep import Window, day_parts, find_near, find_runs, merge
 from slurm_colloc.clock import now, ticking
 from slurm_colloc.config import Engine
 from slurm_colloc.errors import InputError, ProcessError, StoreError
@@ -162,7 +162,9 @@ def sweep_by_slurm(
 
 def _fix_runs(database: DuckDBPyConnection, task: Task) -> None:
     path = _runs_file(task)
-    if not os.path.exists(path):
+    if os.path.exists(path):
+        find_near(database, task.window)
+    else:
         find_runs(database, task.window)
         write(database, "FROM runs", path, {}, task.folder, PRIVATE_FILE)
         database.execute("DROP TABLE runs")

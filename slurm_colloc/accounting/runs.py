@@ -157,18 +157,10 @@ def take_rows(
     if database.execute("SELECT 1 FROM taken WHERE reason = ? LIMIT 1", [_CHANGED]).fetchone():
         raise InputError(f"'{path}': {_CHANGED}; take the files in one by one")
     _check_gres(database)
-    _date(database, now_s, written_s)
+    # Of a run without an end nobody knows how long it ran, unless its row says so.
+    database.execute("UPDATE taken SET ingested_s = start_s WHERE ingested_s IS NULL")
     counted = _count(database, rows, now_s)
     return counted._replace(refused=bounded(take_means(database, rows, release, zoned=zoned)))
-
-
-def _date(database: duckdb.DuckDBPyConnection, now_s: float, written_s: float | None) -> None:
-    """Say of when those rows are that do not say it."""
-    database.execute(
-        "UPDATE taken SET ingested_s = least($1, (SELECT max(greatest(submit_s, start_s, end_s)) FROM taken "
-        "WHERE reason IS NULL)) WHERE ingested_s IS NULL",
-        [now_s if written_s is None else written_s],
-    )
 
 
 def take_runs(

@@ -56,11 +56,30 @@ class Window(NamedTuple):
 
 
 class RunCount(NamedTuple):
-    """Runs in a window, those without a GPU among them, and the clusters of those with one."""
+    """Runs in a window, those without a GPU among them, and the clusters of those with one.
+
+    ``begun_before`` are those with a GPU that the window before has, too.
+    """
 
     runs: int
     without_gpu: int
     clusters: tuple[str, ...]
+    begun_before: int
+
+
+class OtherRows(NamedTuple):
+    """Rows known that are no runs of the window: they repeat one, are of a job before its start, or lie outside."""
+
+    repeated: int
+    not_started: int
+    outside: int
+
+
+class Endless(NamedTuple):
+    """Runs without an end: those that Slurm knows nothing of any more, and those with no word on their length."""
+
+    runaways: int
+    without_length: int
 
 
 # A run without an end counts as far as it was known to run: up to the ingest that saw it, or until it began anew.
@@ -253,12 +272,21 @@ def _add_days(
 
 def find_runs(database: DuckDBPyConnection, window: Window, kind: str = "TEMP TABLE") -> None:
     """Make the table, or the view, ``runs`` of what overlaps ``window``."""
-    # A view takes no parameters.
-    values = {name: f"'{value}'::DOUBLE" for name, value in window.parameters.items()}
+    find_near(database, window)
     # A view would count anew each time that it is read; there are no parts of its runs.
-    values["number"] = "NULL::BIGINT" if kind.endswith("VIEW") else "row_number() OVER ()"
-    for query in (_OPEN, _OUTDATED, _NEAR, _SEVERAL, _RUNS):
-        database.execute(Template(query).substitute(values, kind=kind))
+    number = "NULL::BIGINT" if kind.endswith("VIEW") else "row_number() OVER ()"
+    database.execute(Template(_RUNS).substitute(_literal(window), kind=kind, number=number))
+
+
+def find_near(database: DuckDBPyConnection, window: Window) -> None:
+    """Make what ``runs`` are made of: the readings near ``window``, and which of them have no end or are repeated."""
+    for query in (_OPEN, _OUTDATED, _NEAR, _SEVERAL):
+        database.execute(Template(query).substitute(_literal(window)))
+
+
+def _literal(window: Window) -> dict[str, str]:
+    # A view takes no parameters.
+    return {name: f"'{value}'::DOUBLE" for name, value in window.parameters.items()}
 
 
 def day_parts(
@@ -350,11 +378,23 @@ def count_runs(database: DuckDBPyConnection) -> RunCount:
     """Return how many runs there are in ``runs``, how many of them have no GPU, and whose the others are."""
     query = """
         SELECT count(*), count(*) FILTER (devices = 0),
-               coalesce(list_sort(list(DISTINCT cluster) FILTER (devices > 0)), [])
+               coalesce(list_sort(list(DISTINCT cluster) FILTER (devices > 0)), []),
+               count(*) FILTER (devices > 0 AND start_s < from_s)
         FROM runs
     """
-    ((runs, without_gpu, clusters),) = database.execute(query).fetchall()
-    return RunCount(int(runs), int(without_gpu), tuple(clusters))
+    ((runs, without_gpu, clusters, begun_before),) = database.execute(query).fetchall()
+    return RunCount(int(runs), int(without_gpu), tuple(clusters), int(begun_before))
+
+
+def count_other_rows(database: DuckDBPyConnection, runs: int) -> OtherRows:
+    """Return what the rows are, as they were read, that are none of the ``runs`` of the window."""
+    query = f"""
+        SELECT (SELECT count(*) FROM near SEMI JOIN several USING ({_KEY})) - (SELECT count(*) FROM several),
+               count(*) FILTER (start_s IS NULL), count(*)
+        FROM readings
+    """
+    ((repeated, not_started, known),) = database.execute(query).fetchall()
+    return OtherRows(int(repeated), int(not_started), int(known) - int(repeated) - int(not_started) - runs)
 
 
 def recorded_span(database: DuckDBPyConnection) -> tuple[float, float] | None:
@@ -364,16 +404,19 @@ def recorded_span(database: DuckDBPyConnection) -> tuple[float, float] | None:
     return None if first_s is None else (float(first_s), float(last_s))
 
 
-def count_runaways(database: DuckDBPyConnection, until_s: float) -> int:
-    """Return of how many runs that began before ``until_s`` nobody knows the end."""
-    query = f"""
-        SELECT count(DISTINCT (cluster, job_id_raw, start_s)) FROM readings r
-        WHERE state = '{RUNAWAY}' AND start_s < $until AND NOT EXISTS (
-            SELECT 1 FROM readings e WHERE e.cluster = r.cluster AND e.job_id_raw = r.job_id_raw
-            AND e.start_s = r.start_s AND e.end_s IS NOT NULL)
+def count_endless(database: DuckDBPyConnection, *, of_text: bool) -> Endless:
+    """Return how many runs have no end, of those that began before the end of the window.
+
+    A text has no runaways, and not the column that says so.
     """
-    ((runaways,),) = database.execute(query, {"until": until_s}).fetchall()
-    return int(runaways)
+    query = f"""
+        SELECT count(*) FILTER (runaway), count(*) FILTER (NOT runaway AND seen_s <= start_s AND held)
+        FROM (SELECT start_s, bool_or({"false" if of_text else f"state = '{RUNAWAY}'"}) AS runaway,
+                     max(ingested_s) AS seen_s, bool_or(gres != '') AS held
+              FROM readings JOIN open USING ({_KEY}) WHERE end_s IS NULL AND ended IS NOT true GROUP BY {_KEY})
+    """
+    ((runaways, without_length),) = database.execute(query).fetchall()
+    return Endless(int(runaways), int(without_length))
 
 
 def unaccounted_hours(database: DuckDBPyConnection) -> tuple[float, float]:

@@ -23,7 +23,10 @@ class UsageReport(NamedTuple):
     ``recorded`` is from when to when there are runs at all, where the window has none. ``templates`` is the site's own
     folder of them. ``charts`` are there where they were asked for; ``fits`` are by group, the last one is of all, where
     site.toml knows of pieces of GPUs. ``visible`` says whose runs these are where they are not everybody's, ``names``
-    what became of the names.
+    what became of the names. ``runs_begun_before`` of those with a GPU are in the window before, too;
+    ``runs_without_length`` have neither an end nor a word on how long they have run, and no hours. What is known of
+    runs are rows: those of the window's ``runs``, those that repeat one, those of jobs that had not started, and those
+    outside the window.
     """
 
     cluster: str
@@ -56,6 +59,11 @@ class UsageReport(NamedTuple):
     visible: str = ""
     names: tuple[str, ...] = ()
     lost: Lost = Lost()
+    runs_begun_before: int = 0
+    runs_without_length: int = 0
+    rows_repeated: int = 0
+    rows_not_started: int = 0
+    rows_outside: int = 0
 
 
 METRICS = {"sm": "SM activity", "util": "GPU_UTIL"}

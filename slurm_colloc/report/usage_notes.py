@@ -31,7 +31,7 @@ def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> lis
         *map(printable, filter(None, (report.visible, *report.names))),
         *(line for words, line in _definitions(report) if shown is None or shown & set(words.split())),
         f"runs in window: {report.runs}; without GPU: {report.runs_without_gpu}; "
-        f"with GPU: {total.jobs}, of them measured: {total.jobs_measured}",
+        f"with GPU: {total.jobs}, of them measured: {total.jobs_measured}{_begun_before(report)}",
         *_of_cluster(report),
         *_shared(report.collocation),
         *map(_predicted, report.predictions),
@@ -53,9 +53,24 @@ def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> lis
     lines += _left_out(report)
     if total.methods or not report.of_text:
         lines.append(f"methods: {', '.join(total.methods) or 'none'}")
+    lines += _no_runs(report)
     if report.rows_in is not None:
         lines.append(_rows(report))
     return lines
+
+
+def _begun_before(report: UsageReport) -> str:
+    before = report.runs_begun_before
+    return f", begun before the window, and so in the one before, too: {before}" if before else ""
+
+
+def _no_runs(report: UsageReport) -> Iterator[str]:
+    if report.rows_repeated or report.rows_not_started or report.rows_outside:
+        yield (
+            f"rows {'used' if report.of_text else 'in the store'}: {counted(report.runs, 'run')} in the window, "
+            f"{counted(report.rows_repeated, 'repeat')} of them, {report.rows_not_started} of jobs that had not "
+            f"started, {report.rows_outside} outside the window"
+        )
 
 
 def _rows(report: UsageReport) -> str:
@@ -120,6 +135,11 @@ def _left_out(report: UsageReport) -> Iterator[str]:
         yield (
             "runs whose end nobody knows ('sacctmgr show runawayjobs'), counted as far as they were seen: "
             f"{report.runaways}"
+        )
+    if report.runs_without_length:
+        yield (
+            "runs without an end, of which no row says how long they have run (ElapsedRaw), and which count no hours: "
+            f"{report.runs_without_length}"
         )
     if report.unaccounted_hours > 0.01 * report.sampled_job_hours:
         yield (

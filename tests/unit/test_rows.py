@@ -320,7 +320,7 @@ def test_only_energy_is_energy() -> None:
     }
 
 
-@pytest.mark.parametrize(("elapsed", "until_s"), [("600", 4200), ("9999999", 9000), ("", 7200)])
+@pytest.mark.parametrize(("elapsed", "until_s"), [("600", 4200), ("9999999", 9000), ("", 3600)])
 def test_a_copied_text_knows_of_unfinished_runs_what_it_knew(elapsed: str, until_s: int, tmp_path: Path) -> None:
     path = tmp_path / "jobs.txt"
     running = line("1", End="Unknown")

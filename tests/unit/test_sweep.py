@@ -17,7 +17,8 @@ from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import (
     Window,
-    count_runaways,
+    count_endless,
+    find_near,
     job_usage,
     sweep,
     unaccounted_hours,
@@ -130,7 +131,13 @@ def test_runs_whose_end_nobody_knows(tmp_path: Path) -> None:
     ended = [run("3", 0, 900), run("5", 0, 900), run("1", 7, 900), run("1", 0, 900, cluster="e")]
     store.write_allocations("b", [lost, *ended], 2.0)
     with store.connect() as database:
-        assert [count_runaways(database, until_s) for until_s in (0, 1, 2000, 2001, 5000, 5001)] == [0, 2, 2, 3, 3, 4]
+        counts = []
+        for until_s in (0, 1, 2000, 2001, 5000, 5001):
+            find_near(database, Window(0, until_s, 1e9))
+            counts.append(count_endless(database, of_text=False).runaways)
+            for kind, name in (("VIEW", "near"), ("TABLE", "several"), ("TABLE", "outdated"), ("TABLE", "open")):
+                database.execute(f"DROP {kind} {name}")
+        assert counts == [0, 2, 2, 3, 3, 4]
 
 
 def test_runs_without_a_gpu_are_counted(tmp_path: Path) -> None:

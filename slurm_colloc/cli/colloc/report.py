@@ -22,7 +22,15 @@ from slurm_colloc.accounting.over_time import Bins, bins_of
 from slurm_colloc.accounting.runs import Taken
 from slurm_colloc.accounting.store import REJECTED_LINES, Store
 from slurm_colloc.accounting.strays import stray_use
-from slurm_colloc.accounting.sweep import Window, count_runaways, count_runs, recorded_span, sweep, unaccounted_hours
+from slurm_colloc.accounting.sweep import (
+    Window,
+    count_endless,
+    count_other_rows,
+    count_runs,
+    recorded_span,
+    sweep,
+    unaccounted_hours,
+)
 from slurm_colloc.accounting.usage import GROUPINGS, group_and_kind_usage, group_usage
 from slurm_colloc.cli.colloc.names import check_names, keep_names_out, without_jobs
 from slurm_colloc.cli.colloc.output import one_of, say, site, site_or_none, window, write
@@ -216,7 +224,9 @@ def _figures(
     of_text = bool(asked.text.path)
     added, kinds = group_and_kind_usage(database, asked.by) if bins else (group_usage(database, asked.by), {})
     *groups, total = added
-    runs, without_gpu, clusters = count_runs(database)
+    runs, without_gpu, clusters, begun_before = count_runs(database)
+    others = count_other_rows(database, runs)
+    endless = count_endless(database, of_text=of_text)
     recorded = None if runs else recorded_span(database)
     unaccounted, sampled = unaccounted_hours(database)
     # A part of the runs is no part of what all GPUs could have done, nor are those of another cluster.
@@ -232,7 +242,9 @@ def _figures(
         total=total,
         runs=runs,
         runs_without_gpu=without_gpu,
-        runaways=0 if of_text else count_runaways(database, span.until_s),
+        runs_begun_before=begun_before,
+        runs_without_length=endless.without_length,
+        runaways=endless.runaways,
         unaccounted_hours=unaccounted,
         sampled_job_hours=sampled,
         installed_gpu_hours=gpus * hours if gpus and hours > 0 else None,
@@ -245,6 +257,9 @@ def _figures(
         job_steps=rows.steps,
         rejected=dict(rows.rejected),
         lost=rows.lost,
+        rows_repeated=others.repeated,
+        rows_not_started=others.not_started,
+        rows_outside=others.outside,
         recorded=recorded and (local(recorded[0]), local(recorded[1])),
         so_far=span.until_s > span.now_s,
         of_text=of_text,

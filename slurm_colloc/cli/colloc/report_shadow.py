@@ -27,7 +27,7 @@ def shadow_report(
         by: one of CONVENTIONS.
         past: decide now on past jobs, in place of what csub decided.
     """
-    runs, without_gpu, clusters = count_runs(database)
+    runs, without_gpu, clusters, _ = count_runs(database)
     source, skipped = decide_past(database, store, config) if past else (DECIDED, {})
     found = shadow_use(database, config, window, by, source)
     if not found.decided:

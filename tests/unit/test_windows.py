@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of each row, and of each run, when a report looks at a window."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.programs import colloc
+from tests.unit.stored import at
+
+FIELDS = "JobID|JobIDRaw|Cluster|User|State|Submit|Start|End|AllocTRES"
+DAYS = ("2026-01-03T00:00:00+00:00", "2026-01-04T00:00:00+00:00", "2026-01-05T00:00:00+00:00")
+LEDGER = ("rows_repeated", "rows_not_started", "rows_outside")
+
+
+def row(job: str, start: str, end: str, state: str = "COMPLETED") -> str:
+    submit, start, end = (str(at(time)) if time[0] == "2" else time for time in ("2026-01-01T00:00", start, end))
+    return f"{job}|{job}|c|ann|{state}|{submit}|{start}|{end}|gres/gpu=2"
+
+
+ROWS = (
+    row("1", "2026-01-03T01:00", "2026-01-03T03:00"),
+    row("1", "2026-01-03T01:00", "2026-01-03T03:00"),
+    row("2", "2026-01-03T22:00", "2026-01-04T02:00"),
+    row("3", "Unknown", "Unknown", "PENDING"),
+    row("4", "Unknown", "2026-01-03T03:00", "CANCELLED"),
+    row("5", "2026-01-01T22:00", "2026-01-02T02:00"),
+)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "sacct.txt"
+    path.write_text("".join(f"{one}\n" for one in (FIELDS, *ROWS)))
+    return path
+
+
+def reported(capsys: pytest.CaptureFixture[str], since: str, until: str, *argv: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert colloc("report", "--since", since, "--until", until, "--format", "json", *argv) == 0
+    shown: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return shown
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_each_row_used_is_accounted_for(stored: bool, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = ("--sacct-file", str(text))
+    if stored:
+        store = ("--store", str(text.parent / "store"))
+        assert colloc("ingest", *store, *source) == 0
+        source = store
+    shown = reported(capsys, *DAYS[:2], *source)
+    assert (shown["rows_used"], shown["runs"]) == (6, 2)
+    assert {name: shown[name] for name in LEDGER} == {"rows_repeated": 1, "rows_not_started": 2, "rows_outside": 1}
+    assert shown["rows_used"] == shown["runs"] + sum(shown[name] for name in LEDGER)
+    assert colloc("report", "--since", DAYS[0], "--until", DAYS[1], *source) == 0
+    said = capsys.readouterr().out
+    assert "2 runs in the window, 1 repeat of them, 2 of jobs that had not started, 1 outside the window" in said
+
+
+def test_runs_add_up_over_windows_less_those_that_began_before(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = reported(capsys, DAYS[0], DAYS[2], "--sacct-file", str(text))
+    each = [reported(capsys, *window, "--sacct-file", str(text)) for window in (DAYS[:2], DAYS[1:])]
+    assert [one["total"]["jobs"] for one in (both, *each)] == [2, 2, 1]
+    assert [one["runs_begun_before"] for one in (both, *each)] == [0, 0, 1]
+    assert both["total"]["jobs"] == sum(one["total"]["jobs"] - one["runs_begun_before"] for one in each)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_run_of_which_no_length_is_known_has_a_line_and_no_hours(
+    stored: bool, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = [row("6", start, "Unknown", "RUNNING") for start in ("2025-01-01T00:00", "2026-01-03T05:00")]
+    text.write_text("".join(f"{one}\n" for one in (FIELDS, *ROWS, running[0], running[1].replace("6|6", "7|7", 1))))
+    source = ("--sacct-file", str(text))
+    if stored:
+        store = ("--store", str(text.parent / "store"))
+        assert colloc("ingest", *store, *source) == 0
+        source = store
+    shown = reported(capsys, *DAYS[:2], *source)
+    assert (shown["total"]["allocated_gpu_hours"], shown["runs_without_length"]) == (8.0, 2)
+    assert colloc("report", "--since", DAYS[0], "--until", DAYS[1], *source) == 0
+    assert "no hours: 2" in capsys.readouterr().out
+    if stored:  # and what knows more counts
+        text.write_text(f"{FIELDS}\n{row('6', '2025-01-01T00:00', '2026-01-03T01:00')}\n")
+        assert colloc("ingest", *store, "--sacct-file", str(text)) == 0
+        shown = reported(capsys, *DAYS[:2], *source)
+        assert (shown["total"]["allocated_gpu_hours"], shown["runs_without_length"]) == (10.0, 1)
