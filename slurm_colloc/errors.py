@@ -48,6 +48,10 @@ class UnsureError(CollocError):
     """A submission that is not understood with certainty; csub answers it by handing over to sbatch unchanged."""
 
 
+class MisusedError(CollocError):
+    """An option of csub's own that cannot be what its user meant: nothing is submitted, least of all without it."""
+
+
 class UnknownError(CollocError):
     """What there is does not suffice to say anything: neither that all is well, nor that it is not."""
 

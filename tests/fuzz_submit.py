@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 
-from slurm_colloc.errors import ConfigError, InputError, UnsureError
+from slurm_colloc.errors import ConfigError, InputError, MisusedError, UnsureError
 from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, SharingMode
 from tests.fuzz import Target
 from tests.fuzz_texts import NOWHERE, TESTS, of_text, recorded, text_of
@@ -48,10 +48,10 @@ def submitting() -> Iterator[Target]:
 
     scripts = _scripts()
     arguments = _argument_seeds()
-    yield Target("script", _script, scripts, (UnsureError,))
-    yield Target("script-without", _script_without, scripts, (UnsureError,))
+    yield Target("script", _script, scripts, (UnsureError, MisusedError))
+    yield Target("script-without", _script_without, scripts, (UnsureError, MisusedError))
     yield Target("script-reasons", _reasons, scripts, ())
-    yield Target("command-line", _command_line, arguments, (UnsureError,))
+    yield Target("command-line", _command_line, arguments, (UnsureError, MisusedError))
     yield Target("command-line-unsure", lambda content: _nothing_lost(content, without_own_options), arguments, ())
     yield Target(
         "environment", _environment, (b"SBATCH_GRES=gpu:1\0SBATCH_OVERCOMMIT=0\0SBATCH_WAIT=",), (UnsureError,)

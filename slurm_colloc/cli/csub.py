@@ -18,7 +18,7 @@ from slurm_colloc.cli.csub_record import record
 from slurm_colloc.cli.csub_show import answer
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, UnsureError
+from slurm_colloc.errors import CollocError, MisusedError, UnsureError
 from slurm_colloc.model import AGAIN_VARIABLE
 from slurm_colloc.process import keep_ignored, open_standard_descriptors, readable, replace
 from slurm_colloc.slurm.client import CliClient
@@ -26,7 +26,7 @@ from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.handover import CALLED, STDERR, submit, write_all
 from slurm_colloc.submit.own_options import (
     NO_SUBMISSION,
-    misused,
+    check_call,
     own_option,
     parse_arguments,
     reads_stdin,
@@ -92,10 +92,7 @@ def _run(argv: tuple[str, ...]) -> int:
         # Even a submission that csub will not touch must lose the options that sbatch does not know.
         command_line = parse_arguments(argv, config)
         call = split_call(call, command_line, silent=silent)
-        wrong = misused(command_line, call.dry_run)
-        if wrong:
-            say(f"error: {wrong}; nothing was submitted")
-            return 2
+        check_call(command_line)
         waiting = time.monotonic()
         stdin = _read_stdin(command_line)
         began += time.monotonic() - waiting  # somebody may be typing
@@ -117,6 +114,9 @@ def _run(argv: tuple[str, ...]) -> int:
         then = _then(plan, command_line, call, site, again)
         # TMPDIR may hang as any other folder may.
         argv, path = within(site.timeouts.decide_s, "writing the script", partial(with_body, plan))
+    except MisusedError as error:
+        say(f"error: {error}; nothing was submitted")
+        return 2
     except CollocError as error:
         return _fall_open(call, stdin, str(error))
     except Exception as error:  # noqa: BLE001 - a fault of csub's own must not cost the user the submission

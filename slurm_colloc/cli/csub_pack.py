@@ -19,7 +19,7 @@ from slurm_colloc.slurm.option_tables import Option
 from slurm_colloc.slurm.options import CommandLine, scan
 from slurm_colloc.submit.commands import expand, plain_name, read_commands, read_file
 from slurm_colloc.submit.handover import find_sbatch, write_all
-from slurm_colloc.submit.own_options import OWN_OPTIONS, misused, option_table, own_option, parse_arguments
+from slurm_colloc.submit.own_options import OWN_OPTIONS, check_call, option_table, own_option, parse_arguments
 from slurm_colloc.submit.pack import plan_commands, plan_missing
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.resume import Earlier, merged_options, read_earlier, resuming
@@ -127,8 +127,7 @@ def _prepare(argv: tuple[str, ...], held: ExitStack) -> _Ready | str:
         return _prepare_missing(job_id, (*argv[1:at], *argv[at + taken :]), sbatch, config, held)
     command_line = parse_arguments(argv[1 : found.end + 1], config)
     call = call_of(sbatch, command_line)
-    if wrong := misused(command_line, call.dry_run):
-        raise InputError(wrong)
+    check_call(command_line)
     tasks = _tasks(argv[found.stop + 1 :], found.stop > found.end)
     allowed_s = config.timeouts.decide_s
     client = CliClient(min(config.timeouts.ask_slurm_s, allowed_s / 3))
@@ -158,8 +157,7 @@ def _prepare_missing(
         return f"job {earlier.job_id}: all of its {earlier.tasks} tasks are done; nothing was submitted"
     asked = parse_arguments(further, config)
     call = call_of(sbatch, asked)
-    if wrong := misused(asked, call.dry_run):
-        raise InputError(wrong)
+    check_call(asked)
     words, rest = merged_options(earlier, further, config)
     command_line = parse_arguments(words, config)
     spec = earlier.spec._replace(only=earlier.left)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read a batch script as sbatch does: its checks of the file, the #SBATCH lines, and what wins over what."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from slurm_colloc.errors import UnsureError
+from slurm_colloc.errors import MisusedError, UnsureError
 from slurm_colloc.slurm.option_tables import (
     COMMAND_LINE_ONLY,
     ESCAPED_SPACE_SINCE,
@@ -138,6 +139,15 @@ def _own_directive(line: bytes) -> bool:
     return line.startswith(b"#CSUB") and (len(line) == 5 or line[5] in b" \t-")
 
 
+@contextmanager
+def _of_csub() -> Iterator[None]:
+    """Tell what is wrong with #CSUB lines, which are comments to sbatch, from what sbatch may read differently."""
+    try:
+        yield
+    except UnsureError as error:
+        raise MisusedError(str(error)) from error
+
+
 def _lines(text: bytes) -> list[tuple[int, bytes]]:
     """Return each line of the comment block with its offset, and the line that ends the block, if any, as the last."""
     lines: list[tuple[int, bytes]] = []
@@ -181,6 +191,7 @@ def read_script(text: bytes, table: tuple[Option, ...], release: str, own: tuple
 
     Raises:
         UnsureError: For all that sbatch refuses or calls an error, and for what the table does not know.
+        MisusedError: A #CSUB line that is none of csub's own options.
     """
     _check_file(text)
     lines = _lines(text)
@@ -197,14 +208,17 @@ def read_script(text: bytes, table: tuple[Option, ...], release: str, own: tuple
         elif line.startswith(b"#SLURM"):
             raise UnsureError(f"line {number}: '#SLURM', about which sbatch complains")
         elif own and _own_directive(line):
-            own_vectors[-1].extend(split_directive(line[5:], number, release))
+            with _of_csub():
+                own_vectors[-1].extend(split_directive(line[5:], number, release))
         elif line.strip(_BLANKS) and not line.lstrip(_BLANKS).startswith(b"#"):
             insert_at = at
+    with _of_csub():
+        own_directives = tuple(_read_vector(words, (), own) if words else () for words in own_vectors)
     return Script(
         interpreter=lines[0][1][2:].strip(_BLANKS).decode("utf-8", "surrogateescape"),
         components=tuple(_read_vector(words, table, ()) for words in vectors),
         insert_at=insert_at,
-        own_directives=tuple(_read_vector(words, (), own) if words else () for words in own_vectors),
+        own_directives=own_directives,
         foreign=_foreign(text),
     )
 

@@ -7,7 +7,7 @@ The scanner is GNU getopt_long with sbatch's own option string ("+..."): it stop
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.errors import UnsureError, nearest
+from slurm_colloc.errors import MisusedError, UnsureError, nearest
 from slurm_colloc.slurm.option_tables import (
     DEADLY_VARIABLES,
     EARLY_VARIABLES,
@@ -126,10 +126,10 @@ class _Words:
         self.where = where
         self.at = 0
 
-    def value_after(self, written: str, index: int) -> str:
+    def value_after(self, written: str, index: int, wrong: type[Exception] = UnsureError) -> str:
         """Take the next word as a value, whatever it looks like, as getopt does."""
         if self.at >= len(self.words):
-            raise UnsureError(f"option '{self.where(index)}{written}' has no value")
+            raise wrong(f"option '{self.where(index)}{written}' has no value")
         self.at += 1
         return self.words[self.at - 1]
 
@@ -141,12 +141,13 @@ def _long(cursor: _Words, table: tuple[Option, ...], own: dict[str, Option]) -> 
     cursor.at += 1
     name, equals, rest = word[2:].partition("=")
     option = own.get(name) or match_long(name, cursor.where(index) + word, table, own)
+    wrong = MisusedError if name in own else UnsureError
     if option.argument == "none" and equals:
-        raise UnsureError(f"option '{cursor.where(index)}{word}' does not take a value")
+        raise wrong(f"option '{cursor.where(index)}{word}' does not take a value")
     if equals:  # sbatch takes "--nice=" for "--nice"
         return option, None if option.argument == "optional" and not rest else rest, word
     if option.argument == "required":
-        value = cursor.value_after(word, index)
+        value = cursor.value_after(word, index, wrong)
         return option, value, f"{word} {value}"
     return option, None, word
 

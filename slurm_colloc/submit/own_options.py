@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """csub's own options: which there are, and how they are told from sbatch's on a command line and in a script."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import InputError, MisusedError
+from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.slurm.directives import Script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
-from slurm_colloc.slurm.options import CommandLine, split_command_line
+from slurm_colloc.slurm.options import CommandLine, Given, split_command_line
 from slurm_colloc.slurm.site_options import join_options
+from slurm_colloc.submit.told import wrong_wish
 
 # What a #CSUB line may say; the others are about one call of csub, not about the job.
 SCRIPT_OPTIONS = (
@@ -32,6 +35,8 @@ OWN_OPTIONS = (
     Option("explain", "", "none", ""),
     Option("format", "", "required", ""),
 )
+# The least that each number may be.
+_NUMBERS = {"pack-tasks": 1, "pack-jobs": 1, "pack-retries": 0, "loader-cpus": 1, "loader-wait": 1}
 # Options of sbatch that end it before it reads a script.
 NO_SUBMISSION = ("help", "usage", "version")
 _NEWEST_RELEASE = max(SBATCH_OPTIONS)
@@ -50,6 +55,7 @@ def parse_arguments(argv: Sequence[str], config: SiteConfig | None) -> CommandLi
 
     Raises:
         UnsureError: anything sbatch might read differently.
+        MisusedError: an option of csub's own without its value, or with one that it does not take.
         ConfigError: an option of the site's plugins outside its grammar.
     """
     return split_command_line(argv, option_table(config.slurm_release if config else "", config), OWN_OPTIONS)
@@ -104,15 +110,62 @@ def wants_pack(command_line: CommandLine, script: Script | None = None) -> bool:
     return any(own_option(name, command_line, script) is not None for name in asking)
 
 
-def misused(command_line: CommandLine, dry_run: bool) -> str:
-    """Return what is wrong with csub's own options where going on would do what nobody meant."""
+def check_call(command_line: CommandLine) -> None:
+    """Check csub's own options of a command line, where going on would do what nobody meant.
+
+    Raises:
+        MisusedError: one of them is outside its grammar, or stands where it means nothing.
+    """
     form, hint = (own_option(name, command_line, None) for name in ("format", "gpu-footprint"))
     # With no script left the next step would be to wait for one on standard input.
     if hint is not None and "=" not in hint and reads_stdin(command_line):
-        return f"--gpu-footprint took '{hint}' as its value; write --gpu-footprint=mem=9G,sm=30"
-    if form not in (None, "json", "script"):
-        return f"--format={form} is not known; choose script or json"
-    return "--format is for --dry-run" if form and not dry_run else ""
+        raise MisusedError(f"--gpu-footprint took '{hint}' as its value; write --gpu-footprint=mem=9G,sm=30")
+    if form is not None and own_option("dry-run", command_line, None) is None:
+        raise MisusedError("--format is for --dry-run")
+    check_values(command_line.own)
+
+
+def check_values(options: Iterable[Given]) -> None:
+    """Check the value of each of csub's own options.
+
+    Raises:
+        MisusedError: one is outside its grammar; without it the job would get what its user did not want.
+    """
+    for option in options:
+        try:
+            wrong = _wrong(option.name, option.value or "")
+        except InputError as error:
+            wrong = str(error)
+        if wrong:
+            where = option.written.partition(": ")[0] + ": " if option.origin == "directive" else ""
+            raise MisusedError(f"{where}{wrong}")
+
+
+def check_without_pack(command_line: CommandLine, script: Script | None) -> None:
+    """Raise MisusedError where something is said of a pack, and no pack is asked for."""
+    for name, of in (("pack-retries", "pack"), ("loader-cpus", "shared-loader"), ("loader-wait", "shared-loader")):
+        if own_option(name, command_line, script) is not None:
+            raise MisusedError(f"--{name} without --{of}")
+
+
+def _wrong(name: str, value: str) -> str:
+    """Return what is wrong with an option's value; empty where nothing is."""
+    if name == "gpu-footprint":
+        parse_hint(value)
+    if name == "colloc":
+        return wrong_wish(value)
+    if name == "format" and value not in ("json", "script"):
+        return f"--format={value} is not known; choose script or json"
+    if name == "canary" and value not in ("", "off"):
+        return f"--canary='{value}' is not known; write --canary or --canary=off"
+    if name == "join" and value not in ("auto", "off") and not (value.isascii() and value.isdigit()):
+        return f"--join='{value}' is neither auto, off nor the id of a job"
+    if name == "shared-loader" and (not value.strip() or not value.isprintable()):
+        return f"--shared-loader='{value}' is no line of sh"
+    least = _NUMBERS.get(name)
+    if least is not None and not (value.isascii() and value.isdigit() and len(value) < 10 and int(value) >= least):
+        return f"--{name}='{value}' is not a whole number from {least} up"
+    return ""
 
 
 def reads_stdin(command_line: CommandLine) -> bool:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, InputError, UnsureError
+from slurm_colloc.errors import CollocError, InputError, MisusedError, UnsureError
 from slurm_colloc.history.digest import digest
 from slurm_colloc.model import JobRequest, Placement, SharingMode
 from slurm_colloc.placement.choose import as_asked
@@ -20,7 +20,7 @@ from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
 from slurm_colloc.slurm.options import CommandLine, Given, read_environment, value_of, without
 from slurm_colloc.submit.commands import plain_name
 from slurm_colloc.submit.footprint import footprint_of
-from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, option_table, own_option
+from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, check_values, option_table, own_option
 from slurm_colloc.submit.pack_shape import (
     Asked,
     Shape,
@@ -46,21 +46,14 @@ def read_wish(command_line: CommandLine, script: Script | None) -> Wish:
     """Return what the options and #CSUB lines say of the pack.
 
     Raises:
-        UnsureError: a number that is none, or what is said of a loader that there is not.
+        MisusedError: something is said of a loader that there is not.
     """
-    found = []
-    numbers = (("pack-tasks", 1), ("pack-jobs", 1), ("pack-retries", 0), ("loader-cpus", 1), ("loader-wait", 1))
-    for name, least in numbers:
-        text = own_option(name, command_line, script)
-        if text is not None and not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= least):
-            raise UnsureError(f"--{name}='{text}' is not a whole number from {least} up")
-        found.append(None if text is None else int(text))
+    names = ("pack-tasks", "pack-jobs", "pack-retries", "loader-cpus", "loader-wait")
+    found = [own_option(name, command_line, script) for name in names]
+    at_once, jobs, retries, cpus, wait_s = (None if text is None else int(text) for text in found)
     loader = own_option("shared-loader", command_line, script)
-    if loader is not None and (not loader.strip() or not loader.isprintable()):
-        raise UnsureError(f"--shared-loader='{loader}' is no line of sh")
-    at_once, jobs, retries, cpus, wait_s = found
     if loader is None and (cpus is not None or wait_s is not None):
-        raise UnsureError("--loader-cpus or --loader-wait without --shared-loader")
+        raise MisusedError("--loader-cpus or --loader-wait without --shared-loader")
     return Wish(at_once, jobs, retries, loader, cpus, wait_s or _LOADER_WAIT_S)
 
 
@@ -68,7 +61,7 @@ def plan_array(asked: Asked, config: SiteConfig, slurm: Slurm) -> Plan | str:
     """Return the plan of an array's tasks as a pack, or why they are submitted as the array they are.
 
     Raises:
-        UnsureError: an option outside its grammar.
+        MisusedError: options that say nothing together.
     """
     wish = read_wish(asked.command_line, asked.script)
     try:
@@ -167,6 +160,8 @@ def _read(
         raise UnsureError(f"sbatch of Slurm '{release}' is not known to this release of csub")
     table = option_table(release, config)
     script = read_script(text, table, release, SCRIPT_OPTIONS)
+    for own in script.own_directives:
+        check_values(own)
     components = tuple(effective_components(script, read_environment(environ, table, release), command_line))
     if len(components) > 1:
         raise UnsureError("a pack has no heterogeneous components")

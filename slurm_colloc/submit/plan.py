@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import UnsureError
+from slurm_colloc.errors import MisusedError, UnsureError
 from slurm_colloc.model import Footprint, JobRequest, Placement, SharingMode
 from slurm_colloc.placement.choose import as_asked, place
 from slurm_colloc.slurm.directives import Script, read_script
@@ -17,12 +17,12 @@ from slurm_colloc.submit.access import access_of
 from slurm_colloc.submit.footprint import footprint_of
 from slurm_colloc.submit.outlook import outlook
 from slurm_colloc.submit.override import overridden, without_sizes
-from slurm_colloc.submit.own_options import own_option, wants_pack
+from slurm_colloc.submit.own_options import check_without_pack, own_option, wants_pack
 from slurm_colloc.submit.reasons import reason_to_keep_text
 from slurm_colloc.submit.render import Sampling, names_slice, render_block, render_script
 from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.submission import Submission, read_submission
-from slurm_colloc.submit.told import check_wish, is_exclusive
+from slurm_colloc.submit.told import is_exclusive
 
 
 class Slurm(Protocol):
@@ -143,9 +143,28 @@ def make_plan(
 
     Raises:
         UnsureError: something is not understood with certainty.
-        CollocError: a hint outside its grammar, or a template that does not render.
+        MisusedError: an option or #CSUB line of csub's own that cannot be what was meant.
+        CollocError: a template that does not render.
     """
-    submission = read_submission(command_line, environ, stdin, config)
+    try:
+        submission = read_submission(command_line, environ, stdin, config)
+        return _made(command_line, environ, submission, config, slurm, because)
+    except MisusedError as error:
+        # A site that only looks on refuses nothing: to sbatch a #CSUB line is a comment.
+        if config.policy == "shadow":
+            raise UnsureError(str(error)) from error
+        raise
+
+
+def _made(
+    command_line: CommandLine,
+    environ: Mapping[str, str],
+    submission: Submission,
+    config: SiteConfig,
+    slurm: Slurm,
+    because: str,
+) -> Plan:
+    """Return the plan of a submission that was read; the arguments are as for make_plan."""
     text, _, script, components, table = submission
     case = _Case(command_line, environ, submission, config, slurm)
     # In order: of two reasons it is the first that is recorded, whatever the hashes of this run.
@@ -156,7 +175,9 @@ def make_plan(
     alone = packs and script is not None
     decided = [_part(case, number, switched_off, fixed, because, alone=alone) for number in range(len(components))]
     parts, notes = [part for part, _ in decided], [note for _, said in decided for note in said]
-    if packs:
+    if not packs:
+        check_without_pack(command_line, script)
+    else:
         found = _packed(case, parts, switched_off)
         if isinstance(found, Plan):
             notes += found.notes
@@ -223,12 +244,7 @@ def reason_switched_off(wishes: Collection[str | None], config: SiteConfig) -> s
     Args:
         wishes: what --colloc says, None where it is not given; of each component of the job.
         config: the site.
-
-    Raises:
-        UnsureError: it says something else than "auto", "off" or "exclusive:REASON".
     """
-    for wish in wishes:
-        check_wish(wish)
     for wish in wishes:
         if wish == "off" or is_exclusive(wish):
             return f"--colloc={wish} was given"
@@ -237,18 +253,14 @@ def reason_switched_off(wishes: Collection[str | None], config: SiteConfig) -> s
 
 def _join(command_line: CommandLine, script: Script | None) -> str:
     wish = own_option("join", command_line, script) or "off"
-    if wish not in ("auto", "off") and not (wish.isascii() and wish.isdigit()):
-        raise UnsureError(f"--join='{wish}' is neither auto, off nor the id of a job")
     return "" if wish == "off" else wish
 
 
 def _first(command_line: CommandLine, script: Script | None) -> str:
     canary, probe = (own_option(name, command_line, script) for name in ("canary", "probe"))
-    if canary not in (None, "", "off"):
-        raise UnsureError(f"--canary='{canary}' is not known; write --canary or --canary=off")
     if canary == "" and probe is not None:
-        raise UnsureError("--canary and --probe exclude each other")
-    return "probe" if probe is not None else {None: "", "": "canary", "off": "off"}[canary]
+        raise MisusedError("--canary and --probe exclude each other")
+    return "probe" if probe is not None else "" if canary is None else canary or "canary"
 
 
 def _packed(case: _Case, parts: Sequence[Part], switched_off: str) -> Plan | str:

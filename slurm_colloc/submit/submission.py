@@ -10,7 +10,7 @@ from slurm_colloc.errors import UnsureError
 from slurm_colloc.slurm.directives import Script, effective_components, read_script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
 from slurm_colloc.slurm.options import CommandLine, Given, read_environment
-from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, option_table
+from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, check_values, option_table
 
 _SCRIPT_LIMIT_BYTES = 64 * 1024 * 1024
 
@@ -35,6 +35,7 @@ def read_submission(
 
     Raises:
         UnsureError: something is not understood with certainty.
+        MisusedError: a #CSUB line that is not what csub takes there.
     """
     release = config.slurm_release
     if release not in SBATCH_OPTIONS:
@@ -45,6 +46,8 @@ def read_submission(
     wrapped = next((option.value for option in command_line.options if option.name == "wrap"), None)
     text, name = _read(command_line, stdin, wrapped)
     script = None if wrapped is not None else read_script(text, table, release, SCRIPT_OPTIONS)
+    for own in script.own_directives if script else ():
+        check_values(own)
     components = effective_components(script, read_environment(environ, table, release), command_line)
     if script and script.foreign and "ignore-pbs" not in components[0]:
         raise UnsureError(f"the script also holds directives of another scheduler ({script.foreign[0]})")

@@ -8,21 +8,19 @@ what that one says in its turn, with another id around it, is nobody's word.
 
 from collections.abc import Mapping
 
-from slurm_colloc.errors import UnsureError
 from slurm_colloc.units import printable
 
 VARIABLE = "SLURM_COLLOC"
 EXCLUSIVE = "exclusive"
-_WISHES = (None, "auto", "off")
 
 
-def check_wish(wish: str | None) -> None:
-    """Raise UnsureError where a value of --colloc is none of auto, off and exclusive:REASON."""
-    word, _, reason = (wish or "").partition(":")
-    if word == EXCLUSIVE and not reason.strip():
-        raise UnsureError("--colloc=exclusive needs a reason: --colloc=exclusive:REASON")
-    if wish not in _WISHES and word != EXCLUSIVE:
-        raise UnsureError(f"--colloc='{wish}' is none of auto, off and exclusive:REASON")
+def wrong_wish(wish: str) -> str:
+    """Return what is wrong with a value of --colloc; empty of one of auto, off and exclusive:REASON."""
+    if wish in ("auto", "off") or is_exclusive(wish):
+        return ""
+    if wish.partition(":")[0] == EXCLUSIVE:
+        return "--colloc=exclusive needs a reason: --colloc=exclusive:REASON"
+    return f"--colloc='{wish}' is none of auto, off and exclusive:REASON"
 
 
 def is_exclusive(wish: str | None) -> bool:

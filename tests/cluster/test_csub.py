@@ -185,10 +185,13 @@ def test_faults_end_in_one_plain_submission(alice: User, fault: str) -> None:
         assert "handed to sbatch unchanged" in done.stderr
 
 
-def test_a_bad_hint_is_said_and_the_job_goes_as_asked(alice: User) -> None:
-    done = alice.run("csub", "-H", "--gpu-footprint=mem=10", alice.script(GPU_JOB))
-    assert alice.shown(_id(done))["TresPerNode"] == tres("gpu:1")
-    assert "'10' is not a number with a unit" in done.stderr
+@pytest.mark.parametrize("option", ["--gpu-footprint=mem=10", "--gpu-footprnt=mem=9G", "--probe=yes"])
+def test_a_misused_option_of_csubs_own_submits_nothing(alice: User, option: str) -> None:
+    before = alice.jobs()
+    done = alice.run("csub", "-H", option, alice.script(GPU_JOB))
+    assert done.returncode != 0
+    assert option.partition("=")[0] in done.stderr or "'10' is not a number with a unit" in done.stderr
+    assert alice.jobs() == before
 
 
 def test_a_refused_placement_is_submitted_once_as_asked(lab: Lab, alice: User) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.clock import now
+from slurm_colloc.submit.own_options import OWN_OPTIONS
 from tests.unit.made import H100, evidence
 from tests.unit.shell import Shell
 
@@ -30,21 +31,100 @@ def known(shell: Shell) -> Path:
 @pytest.mark.parametrize(
     ("hint", "why"),
     [
+        ("9G", "footprint '9G': '9G' is not one of mem=SIZE"),
         ("mem=0", "memory size '0' is not a number with a unit"),
         ("mem=-3G,sm=10", "memory size '-3G' is not a number with a unit"),
         ("10", "footprint '10': '10' is not one of mem=SIZE"),
         ("mem=4G,sm=0", "sm '0' lies outside 0 to 100 percent"),
-        ("mem=500G,sm=10", "no piece of a GPU in partition 'gpu' holds 512256 MiB"),
-        ("mem=9999999999999T,sm=10", "no piece of a GPU in partition 'gpu' holds "),
     ],
 )
-@pytest.mark.parametrize("line", [False, True])
-def test_an_absurd_hint_leaves_the_job_as_asked_and_says_why(shell: Shell, hint: str, why: str, line: bool) -> None:
-    if line:
-        (shell.folder / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --gres=gpu:1\n#CSUB --gpu-footprint={hint}\necho\n")
-    done = shell.run(*([] if line else [f"--gpu-footprint={hint}"]), "job.sh")
-    assert (done.returncode, done.stdout) == (0, "Submitted batch job 4711\n")
+@pytest.mark.parametrize("how", ["argument", "line", "wrap", "dry"])
+def test_a_hint_outside_its_grammar_submits_nothing(shell: Shell, hint: str, why: str, how: str) -> None:
+    """The job would get a whole GPU, and its user would think otherwise."""
+    asked = [f"--gpu-footprint={hint}", *{"wrap": ["--wrap=true"], "dry": ["--dry-run", "job.sh"]}.get(how, ["job.sh"])]
+    if how == "line":
+        script(shell, f"#CSUB {asked.pop(0)}")
+    refused(shell, why, *asked)
+
+
+@pytest.mark.parametrize("hint", ["mem=500G,sm=10", "mem=9999999999999T,sm=10"])
+def test_a_hint_that_no_piece_holds_leaves_the_job_as_asked_and_says_why(shell: Shell, hint: str) -> None:
+    done = shell.run(f"--gpu-footprint={hint}", "job.sh")
+    assert (done.returncode, shell.calls()) == (0, [["job.sh"]])
+    assert "no piece of a GPU in partition 'gpu' holds " in done.stderr
+
+
+def script(shell: Shell, line: str) -> None:
+    (shell.folder / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --gres=gpu:1\n{line}\necho\n")
+
+
+def refused(shell: Shell, why: str, *argv: str) -> None:
+    done = shell.run(*argv)
+    assert (done.returncode, done.stdout, shell.calls()) == (2, "", [])
     assert why in done.stderr
+    assert done.stderr.endswith("; nothing was submitted\n")
+
+
+# Of each of csub's own options at least one misuse, and of options together.
+MISUSED = {
+    "--gpu-footprint": "has no value",
+    "--colloc=on": "is none of auto, off",
+    "--pack-tasks=0": "is not a whole number from 1 up",
+    "--pack-jobs=two": "is not a whole number",
+    "--pack-retries=-1": "is not a whole number from 0 up",
+    "--pack=4": "does not take a value",
+    "--shared-loader=": "is no line of sh",
+    "--shared-loader=x --loader-cpus=none": "is not a whole number",
+    "--shared-loader=x --loader-wait=1m": "is not a whole number",
+    "--loader-cpus=1": "without --shared-loader",
+    "--loader-wait=1": "without --shared-loader",
+    "--pack --loader-wait=1": "without --shared-loader",
+    "--pack-retries=1": "without --pack",
+    "--join=maybe": "is neither auto, off nor the id of a job",
+    "--canary=2": "is not known",
+    "--canary --probe": "exclude each other",
+    "--probe=1": "does not take a value",
+    "--trace=cpu": "does not take a value",
+    "--trace-python": "has no value",
+}
+NOT_IN_LINES = {
+    "--format=xml --dry-run": "is not known",
+    "--format=json": "is for --dry-run",
+    "--explain=all": "does not take a value",
+    "--dry-run=yes": "does not take a value",
+}
+ONLY_IN_LINES = {
+    "--gpu-footprnt=mem=9G": "did you mean '--gpu-footprint'",
+    "--gres=gpu:1": "is unknown",
+    "--dry-run": "is unknown",
+    "-p gpu": "is unknown",
+    "mem=9G": "is no option",
+    '--colloc="off': "a quote is not closed",
+}
+
+
+@pytest.mark.parametrize("words", [*MISUSED, *NOT_IN_LINES])
+def test_an_own_option_that_is_misused_submits_nothing(shell: Shell, words: str) -> None:
+    why = (MISUSED | NOT_IN_LINES)[words]
+    refused(shell, why, *words.split(), *([] if "no value" in why else ["--array=1-3", "job.sh"]))
+
+
+@pytest.mark.parametrize("words", [*MISUSED, *ONLY_IN_LINES])
+def test_a_line_that_is_misused_submits_nothing(shell: Shell, words: str) -> None:
+    script(shell, f"#CSUB {words}")
+    refused(shell, (MISUSED | ONLY_IN_LINES)[words], "--array=1-3", "job.sh")
+
+
+def test_each_own_option_is_misused_by_a_test() -> None:
+    tried = {word.partition("=")[0] for words in (*MISUSED, *NOT_IN_LINES) for word in words.split()}
+    assert {f"--{option.name}" for option in OWN_OPTIONS} - tried == set()
+
+
+def test_a_line_is_a_comment_where_the_site_only_looks_on(shell: Shell) -> None:
+    script(shell, "#CSUB --gpu-footprint=9G")
+    site = shell.folder / "site.toml"
+    site.write_text(site.read_text().replace("schema = 1", 'schema = 1\npolicy = "shadow"'))
+    assert shell.run("job.sh").returncode == 0
     assert shell.calls() == [["job.sh"]]
 
 

@@ -284,5 +284,5 @@ def test_a_single_task_at_a_time_may_have_a_loader_too(lab: Shell) -> None:
 )
 def test_what_is_said_of_a_loader_must_make_sense(lab: Shell, argv: list[str]) -> None:
     done = lab.run(HINT, *argv, "job.sh")
-    assert "job.sh" in lab.calls()[-1]
+    assert (done.returncode, lab.calls()) == (2, [])
     assert "loader" in done.stderr
