@@ -6,11 +6,13 @@ All is asked with TZ=UTC and SLURM_TIME_FORMAT=%s, so that times are seconds sin
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 from slurm_colloc.slurm.gres import parse_gres
+from slurm_colloc.slurm.limits import LEAST
 from slurm_colloc.slurm.parse import parse_config, parse_records
 from slurm_colloc.units import time_limit_min, whole
 
@@ -20,9 +22,10 @@ CONFIG = ("scontrol", "show", "config")
 NODES = ("scontrol", "show", "node", "-o", "-a")
 PARTITIONS = ("scontrol", "show", "partition", "-o", "-a")
 QUEUE = ("sdiag",)
-# Limits on how much may be had at once or in all; a MinTRES bounds nothing from above.
+# Limits on how much may be had at once or in all ...
 _OF_ASSOCIATION = ("GrpTRES", "GrpTRESMins", "GrpTRESRunMins", "MaxTRES", "MaxTRESPerNode", "MaxTRESMins")
-_OF_QOS = (*_OF_ASSOCIATION, "MaxTRESPerUser", "MaxTRESPerAccount")
+# ... and, of a QOS, on what a job must have.
+_OF_QOS = (*_OF_ASSOCIATION, "MaxTRESPerUser", "MaxTRESPerAccount", LEAST)
 _SHOW = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show")
 QOS = (*_SHOW, "qos", f"format=Name,{','.join(_OF_QOS)}")
 # Of the first and the last that every release prints, and of those by whose absence something would be found wrong.
@@ -53,6 +56,8 @@ class NodeSetup(NamedTuple):
     partitions: tuple[str, ...]
     reason: str
     slurmd_start_s: float | None
+    cpus: int | None = None
+    mem_mib: int | None = None
 
     def quantity(self, name: str) -> int:
         """Return how many of a gres the node has, of all types."""
@@ -65,15 +70,19 @@ class NodeSetup(NamedTuple):
 
 
 class PartitionSetup(NamedTuple):
-    """A partition's prices, empty where it has none, and its longest time limit, None where there is no end."""
+    """A partition's prices, empty where it has none, and its longest time limit, None where there is no end.
+
+    ``record`` is all that scontrol says of it, by its words.
+    """
 
     name: str
     weights: Mapping[str, float]
     max_time_min: float | None
+    record: Mapping[str, str] = MappingProxyType({})
 
 
 class Limit(NamedTuple):
-    """An upper limit on TRES: whose, by which of sacctmgr's names, and on what."""
+    """A limit on TRES, an upper one but for LEAST: whose, by which of sacctmgr's names, and on what."""
 
     holder: str
     key: str
@@ -87,6 +96,7 @@ class GresLine(NamedTuple):
     name: str
     type: str
     autodetect: str
+    flags: frozenset[str] = frozenset()
 
 
 class Queue(NamedTuple):
@@ -140,6 +150,8 @@ def _node(record: Mapping[str, str]) -> NodeSetup:
         tuple(filter(None, record.get("Partitions", "").split(","))),
         record.get("Reason", ""),
         None if (started := whole(record.get("SlurmdStartTime", ""))) is None else float(started),
+        whole(record.get("CPUEfctv") or record.get("CPUTot", "")),
+        whole(record.get("RealMemory", "")),
     )
 
 
@@ -166,9 +178,8 @@ def parse_partition_setups(text: str) -> tuple[PartitionSetup, ...]:
         longest = record.get("MaxTime", "UNLIMITED")
         ends = longest not in ("UNLIMITED", "INFINITE", "NONE", "(null)")
         weights = parse_weights(record.get("TRESBillingWeights", ""))
-        found.append(
-            PartitionSetup(record.get("PartitionName", ""), weights, time_limit_min(longest) if ends else None)
-        )
+        longest_min = time_limit_min(longest) if ends else None
+        found.append(PartitionSetup(record.get("PartitionName", ""), weights, longest_min, record))
     return tuple(found)
 
 
@@ -248,9 +259,10 @@ def parse_gres_conf(text: str) -> tuple[GresLine, ...]:
             raise InputError(f"it includes '{' '.join(words[1:])}', which is not followed")
         given = {key.lower(): value for key, _, value in (word.partition("=") for word in words)}
         if given:
-            names = (given.get(key, "") for key in ("nodename", "name", "type", "autodetect"))
-            nodes, name, kind, autodetect = names
-            found.append(GresLine(nodes, name.lower(), kind, autodetect.lower()))
+            names = (given.get(key, "") for key in ("nodename", "name", "type", "autodetect", "flags"))
+            nodes, name, kind, autodetect, flags = names
+            marks = frozenset(filter(None, flags.lower().split(",")))
+            found.append(GresLine(nodes, name.lower(), kind, autodetect.lower(), marks))
     return tuple(found)
 
 

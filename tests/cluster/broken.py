@@ -43,7 +43,7 @@ PartitionName=fair Nodes=g2,m1 TRESBillingWeights=gres/shard=25,gres/gpu:h100=10
 def shared_wrongly(release: str) -> Lab:
     """Make a lab in which everything about sharing is wrong, but for the types of slices: see ``lose_a_slice``."""
     lab = Lab.create(release=release, extra_slurm_conf=SLURM_CONF)
-    _replace(lab.slurm_conf, "mps:200", "mps:200,shard:8")
+    replace(lab.slurm_conf, "mps:200", "mps:200,shard:8")
     with (lab.root / "etc/gres.conf").open("a") as text:
         text.write("NodeName=g1 Name=shard Count=8\n")
     prolog = lab.root / "etc/prolog.sh"
@@ -58,6 +58,7 @@ def limit(lab: Lab) -> None:
         ["modify", "user", "alice", "set", "qos+=one"],
         ["modify", "account", "phys", "set", "GrpTRES=gres/gpu:h100=4"],
         ["add", "qos", "sound", "set", "MaxTRESPerUser=billing=100"],
+        ["add", "qos", "must", "set", "MinTRES=gres/gpu=1"],
     ):
         lab.run(["sacctmgr", "-i", *argv], check=True)
 
@@ -70,7 +71,7 @@ def queue_up(lab: Lab, jobs: int = 8) -> None:
 
 def lose_a_slice(lab: Lab) -> None:
     """Give a slice a type in gres.conf that is not the one in slurm.conf, and wait until its node is out of service."""
-    _replace(lab.root / "etc/gres.conf", f"Type={MIG_TYPE_PREFIX}2g.20gb", "Type=nvidia_a100_2g.10gb")
+    replace(lab.root / "etc/gres.conf", f"Type={MIG_TYPE_PREFIX}2g.20gb", "Type=nvidia_a100_2g.10gb")
     lab.run(["scontrol", "reconfigure"], check=True)
     wait_for(
         lambda: "lower than configured" in lab.run(["scontrol", "show", "node", "m1"]).stdout, "m1 stays in service"
@@ -97,8 +98,8 @@ def whole_nodes_only(lab: Lab) -> None:
     for path in (lab.slurm_conf, lab.root / "etc/gres.conf"):
         kept = (line for line in _lines(path) if not re.search("Name=(mps|shard) ", line))
         path.write_text(re.sub(r",(mps|shard)\b(:\d+)?", "", "".join(kept)))
-    _replace(lab.slurm_conf, "SelectType=select/cons_tres", "SelectType=select/linear")
-    _replace(lab.slurm_conf, "CR_Core_Memory", "CR_Memory")
+    replace(lab.slurm_conf, "SelectType=select/cons_tres", "SelectType=select/linear")
+    replace(lab.slurm_conf, "CR_Core_Memory", "CR_Memory")
     _restart_slurmctld(lab)
 
 
@@ -121,7 +122,8 @@ def _restart_slurmctld(lab: Lab) -> None:
     daemons.start_slurmctld(lab)
 
 
-def _replace(path: Path, old: str, new: str) -> None:
+def replace(path: Path, old: str, new: str) -> None:
+    """Change what a file of a lab says."""
     text = path.read_text()
     assert old in text, (path, old)
     path.write_text(text.replace(old, new))

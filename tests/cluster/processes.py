@@ -116,7 +116,7 @@ def send(record: Record, sig: signal.Signals) -> bool:
     """Signal the recorded process and no other; False when it is gone."""
     try:
         fd = os.pidfd_open(record.pid)
-    except ProcessLookupError:
+    except (ProcessLookupError, FileNotFoundError):  # the latter where the number is some thread's by now
         return False
     try:
         if not is_alive(record):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from slurm_colloc.model import Gres
-from slurm_colloc.site.doctor.facts import Device, Script, Site, Unread
+from slurm_colloc.site.doctor.facts import Device, Script, Site, Unread, known
 from slurm_colloc.slurm import setup
 from slurm_colloc.slurm.setup import GresLine, Limit, NodeSetup, PartitionSetup, Queue
 from tests.unit.made import RECORDED
@@ -17,7 +17,7 @@ UNREAD = Unread("it is hidden")
 
 def node(name: str = "g1", *gres: Gres, **fields: Any) -> NodeSetup:
     has = gres or (Gres("gpu", WHOLE, 2),)
-    return NodeSetup(name, has, has, ("gpu",), "", 1000.0)._replace(**fields)
+    return NodeSetup(name, has, has, ("gpu",), "", 1000.0, 16, 64000)._replace(**fields)
 
 
 G1 = node("g1", Gres("gpu", WHOLE, 2), Gres("mps", WHOLE, 200))
@@ -30,8 +30,11 @@ SETTINGS = {
     "AccountingStorageEnforce": "associations,limits,qos",
     "AccountingStorageTRES": f"cpu,mem,{TRACKED}",
     "AccountingStorageType": "accounting_storage/slurmdbd",
+    "DefMemPerCPU": "4000",
+    "GresTypes": "gpu,mps,shard",
     "JobAcctGatherType": "jobacct_gather/cgroup",
     "ProctrackType": "proctrack/cgroup",
+    "PrologFlags": "Alloc",
     "SchedulerParameters": "bf_window=10080,bf_max_job_test=50",
     "SchedulerType": "sched/backfill",
     "SelectType": "select/cons_tres",
@@ -65,6 +68,8 @@ SOUND = Site(
     gres_conf=(
         GresLine("", "", "", "off"),
         GresLine("g[1-2]", "gpu", WHOLE, ""),
+        GresLine("g1", "mps", "", "", frozenset({"all_sharing"})),
+        GresLine("g2", "shard", "", ""),
         GresLine("m1", "gpu", SLICE, ""),
         GresLine("m1", "gpu", LARGER, ""),
     ),
@@ -93,6 +98,17 @@ def priced(**weights: float) -> dict[str, Any]:
     return {
         "partitions": (PartitionSetup("gpu", {name.replace("_", "/", 1): one for name, one in weights.items()}, 60.0),)
     }
+
+
+def parted(**words: str) -> dict[str, Any]:
+    """Return a partition with further words of scontrol's."""
+    return {"partitions": (PartitionSetup("gpu", FAIR, 60.0, words),)}
+
+
+def marked(name: str, *flags: str) -> dict[str, Any]:
+    """Return a gres.conf that has these flags for a gres of g1 and g2."""
+    others = tuple(line for line in known(SOUND.gres_conf) if line.name != name)
+    return {"gres_conf": (*others, GresLine("g[1-2]", name, WHOLE if name == "gpu" else "", "", frozenset(flags)))}
 
 
 def limited(key: str = "MaxTRESPerUser", holders: Sequence[str] = ("QOS 'normal'",), **tres: str) -> dict[str, Any]:

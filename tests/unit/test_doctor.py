@@ -11,8 +11,9 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 from slurm_colloc.site.doctor.checks import CHECKS, Diagnosis, diagnose
 from slurm_colloc.site.doctor.facts import Device, Script
-from slurm_colloc.slurm.setup import GresLine, Queue
+from slurm_colloc.slurm.setup import GresLine, PartitionSetup, Queue
 from tests.unit.doctor_sites import (
+    FAIR,
     G1,
     G2,
     LARGER,
@@ -24,7 +25,9 @@ from tests.unit.doctor_sites import (
     UNREAD,
     WHOLE,
     limited,
+    marked,
     node,
+    parted,
     priced,
     prolog,
     recorded_site,
@@ -61,6 +64,15 @@ def test_codes_are_told_apart_and_say_all_that_is_promised() -> None:
 
 
 BY_JOB = "export CUDA_MPS_PIPE_DIRECTORY=/run/mps/$SLURM_JOB_ID\nnvidia-cuda-mps-control -d\n"
+
+
+UNCONFINED = {"ConstrainRAMSpace": "no", "ConstrainSwapSpace": "no"}
+
+
+def program(setting: str = "Prolog", **fields: Any) -> dict[str, Any]:
+    return {"scripts": (Script(setting, "/p", "")._replace(**fields),)}
+
+
 BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
     ("DOC001", prolog('nvidia-smi -c "${CUDA_VISIBLE_DEVICES}"'), "Prolog '/p'", "nvidia-smi -c"),
     ("DOC001", prolog("nvidia-smi \\\n  --compute-mode=$SLURM_JOB_GPUS"), "Prolog '/p'", "--compute-mode=$SLURM"),
@@ -85,6 +97,15 @@ BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
         {"settings": {**SETTINGS, "PrologEpilogTimeout": "16"}},
         "PrologEpilogTimeout of slurm.conf",
         "it is 16 s",
+    ),
+    *(
+        (
+            "DOC009",
+            {**prolog("nvidia-cuda-mps-control -d"), **settings(**{key: kind})},
+            "Prolog '/p'",
+            f"'/tmp/nvidia-mps', and {kind}",
+        )
+        for key, kind in (("JobContainerType", "job_container/tmpfs"), ("NamespaceType", "namespace/tmpfs"))
     ),
     *(
         (
@@ -123,15 +144,31 @@ BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
     ("DOC013", priced(**{"gres_gpu:v100": 1.0}), "TRESBillingWeights of partition 'gpu'", "no node has gres/gpu:v100"),
     ("DOC013", limited(**{"gres_gpu:v100": "1"}), "MaxTRESPerUser of QOS 'normal'", "no node has gres/gpu:v100"),
     ("DOC014", settings(SelectType="select/linear"), "slurm.conf", "select/linear"),
+    (
+        "DOC015",
+        settings(GresTypes="gpu"),
+        "GresTypes of slurm.conf",
+        "it lacks mps, shard, of which gres.conf has lines",
+    ),
+    ("DOC016", marked("mps"), "g1", "gres.conf has no Flags=all_sharing for mps, of 2 GPUs"),
+    ("DOC016", marked("shard", "one_sharing"), "g2", "gres.conf has Flags=one_sharing for shard, of 2 GPUs"),
+    ("DOC017", marked("gpu", "no_gpu_env"), "g[1-2]", "gres.conf has Flags=no_gpu_env for gpu h100"),
+    ("DOC018", {"nodes": (G1, G2._replace(partitions=()))}, "g2", "no partition has it"),
     ("DOC020", {"devices": (Device("GPU-1", "h", "prohibited"),)}, "g1, GPU-1", "compute mode is prohibited"),
     ("DOC020", {"this_node": "g2", "devices": (Device("GPU-1", "h", "exclusive_process"),)}, "g2, GPU-1", "gres/shard"),
     ("DOC030", {"cgroup": {"ConstrainDevices": "no"}}, "cgroup.conf", "ConstrainDevices is no"),
     ("DOC030", settings(TaskPlugin="task/affinity"), "cgroup.conf", "TaskPlugin is task/affinity"),
     (
         "DOC031",
-        {"cgroup": {"ConstrainRAMSpace": "no", "ConstrainSwapSpace": "no"}},
+        {"cgroup": UNCONFINED},
         "cgroup.conf",
         "ConstrainRAMSpace is no",
+    ),
+    (
+        "DOC031",
+        {"cgroup": UNCONFINED, **settings(SelectTypeParameters="CR_CORE")},
+        "cgroup.conf",
+        "no",
     ),
     ("DOC032", settings(ProctrackType="proctrack/linuxproc"), "slurm.conf", "proctrack/linuxproc"),
     (
@@ -177,6 +214,12 @@ BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
         "MaxTRESPerUser=gres/gpu=1 is used up",
     ),
     (
+        "DOC052",
+        limited("MinTRES", gres_gpu="1"),
+        "QOS 'normal'",
+        "MinTRES=gres/gpu=1, and nodes have mps, shard",
+    ),
+    (
         "DOC060",
         priced(gres_gpu=100.0),
         "partition 'gpu'",
@@ -195,6 +238,12 @@ BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
         f"one costs: gpu:{SLICE} 9, gpu:{LARGER} 9",
     ),
     ("DOC061", priced(**{f"gres_gpu:{WHOLE}": 100.0}), "partition 'gpu'", f"gres/mps, gres/shard, gres/gpu:{SLICE}"),
+    (
+        "DOC062",
+        settings(PriorityWeightTRES="CPU=1,GRES/gpu=1000,GRES/mps=10"),
+        "PriorityWeightTRES of slurm.conf",
+        "it weighs GPUs and not gres/shard",
+    ),
     ("DOC070", {"clock_ahead_s": (-90.2, 0.5)}, "g1 (this machine)", "its clock is 90 s behind slurmctld's"),
     ("DOC070", {"nodes": (G1._replace(slurmd_start_s=2100.0),)}, "g1", "its slurmd started 100 s after now"),
     (
@@ -215,6 +264,68 @@ BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
         "SchedulerParameters of slurm.conf",
         "minutes; partition long has no MaxTime (UNLIMITED)",
     ),
+    ("DOC073", settings(SchedulerType="sched/builtin"), "slurm.conf", "SchedulerType is sched/builtin"),
+    (
+        "DOC074",
+        {"partitions": (PartitionSetup("gpu", FAIR, None, {"DefaultTime": "NONE", "MaxTime": "UNLIMITED"}),)},
+        "partition 'gpu'",
+        "no DefaultTime; MaxTime=UNLIMITED",
+    ),
+    ("DOC080", parted(OverSubscribe="EXCLUSIVE"), "partition 'gpu'", "OverSubscribe=EXCLUSIVE, and its nodes have mps"),
+    (
+        "DOC080",
+        parted(Exclusive="NODE"),
+        "partition 'gpu'",
+        "Exclusive=NODE, and its nodes have mps, shard, MIG slices",
+    ),
+    ("DOC081", parted(OverSubscribe="FORCE:4"), "partition 'gpu'", "OverSubscribe=FORCE:4"),
+    ("DOC082", {**parted(ExclusiveUser="YES"), "nodes": (G2,)}, "partition 'gpu'", "its nodes have shard"),
+    ("DOC082", {**parted(Exclusive="USER"), "nodes": (M1,)}, "partition 'gpu'", "its nodes have MIG slices"),
+    ("DOC083", parted(MinNodes="2"), "partition 'gpu'", "MinNodes=2"),
+    ("DOC084", settings(SelectTypeParameters="CR_SOCKET_MEMORY"), "SelectTypeParameters of slurm.conf", "CR_SOCKET"),
+    ("DOC085", settings(SelectTypeParameters="CR_CPU_MEMORY,CR_LLN"), "SelectTypeParameters of slurm.conf", "CR_LLN"),
+    ("DOC085", parted(LLN="YES"), "partition 'gpu'", "LLN=YES"),
+    (
+        "DOC086",
+        settings(SelectTypeParameters="CR_CORE_MEMORY,MULTIPLE_SHARING_GRES_PJ"),
+        "SelectTypeParameters of slurm.conf",
+        "it has MULTIPLE_SHARING_GRES_PJ, and nodes have mps",
+    ),
+    ("DOC087", settings(PreemptMode="GANG,SUSPEND"), "PreemptMode of slurm.conf", "it has GANG,SUSPEND"),
+    (
+        "DOC088",
+        parted(JobDefaults="DefCpuPerGPU=9"),
+        "m1 in partition 'gpu'",
+        "DefCpuPerGPU=9 by 3 GPUs is 27, and a job may have 16 CPUs of a node",
+    ),
+    ("DOC088", {**parted(), **settings(JobDefaults="DefCpuPerGPU=9")}, "g[1-2] in partition 'gpu'", "by 2 GPUs is 18"),
+    (
+        "DOC088",
+        parted(JobDefaults="DefCpuPerGPU=4", MaxCPUsPerNode="3"),
+        "g[1-2] in partition 'gpu'",
+        "DefCpuPerGPU=4 by 2 GPUs is 8, and a job may have 3 CPUs of a node",
+    ),
+    ("DOC089", parted(JobDefaults="DefMemPerGPU=40000"), "g[1-2] in partition 'gpu'", "may have 64000 MiB of a node"),
+    ("DOC090", settings(SelectTypeParameters="CR_CORE"), "SelectTypeParameters of slurm.conf", "it is CR_CORE"),
+    ("DOC091", {**parted(), **settings(DefMemPerCPU="")}, "partition 'gpu'", "neither DefMemPerCPU nor DefMemPerNode"),
+    (
+        "DOC091",
+        {**parted(JobDefaults="DefMemPerGPU=9"), **settings(DefMemPerCPU="UNLIMITED"), "nodes": (G2, M1)},
+        "partition 'gpu'",
+        "and shard, MIG slices",
+    ),
+    ("DOC091", parted(DefMemPerNode="40000"), "partition 'gpu'", "DefMemPerNode=40000, of 64000 MiB of a node"),
+    ("DOC100", program(mode=0o644), "Prolog '/p'", "its mode is 0644, and root runs it"),
+    ("DOC100", program("TaskProlog", mode=0o750), "TaskProlog '/p'", "its mode is 0750, and every user runs it"),
+    ("DOC100", program(mode=None), "Prolog '/p'", "there is none on this node"),
+    ("DOC101", program(mode=0o777), "Prolog '/p'", "its mode is 0777"),
+    ("DOC101", program(folder_mode=0o777), "Prolog '/p'", "the mode of its folder is 0777"),
+    ("DOC101", program(owner=1001), "Prolog '/p'", "it belongs to uid 1001"),
+    ("DOC102", prolog("colloc-mps start"), "Prolog '/p'", "'colloc-mps start', and there is no Epilog"),
+    ("DOC102", prolog(BY_JOB, Script("Epilog", "/e", "true")), "Prolog '/p'", "no Epilog ends what it starts"),
+    ("DOC103", settings(PrologFlags="Alloc,NoHold"), "PrologFlags of slurm.conf", "it is Alloc,NoHold"),
+    ("DOC103", settings(PrologFlags="(null)"), "PrologFlags of slurm.conf", "it is (null)"),
+    ("DOC104", {"nodes": (G1._replace(reason="Prolog error [root@2026]"),)}, "g1", "Prolog error [root@2026]"),
 ]
 
 
@@ -269,11 +380,16 @@ def test_every_check_finds_something_somewhere() -> None:
         ("DOC004", prolog("export CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps; nvidia-cuda-mps-control -d")),
         ("DOC004", prolog("nvidia-cuda-mps-control -d")),
         ("DOC006", {**prolog(BY_JOB), "nodes": (G2,)}),
+        ("DOC009", {**prolog(BY_JOB), **settings(JobContainerType="job_container/tmpfs")}),
+        ("DOC009", {**prolog("nvidia-cuda-mps-control -d"), **settings(JobContainerType="(null)")}),
         ("DOC010", {"nodes": (G1, G2)}),
+        ("DOC016", {"nodes": (node("g1", Gres("gpu", WHOLE, 1), Gres("mps", WHOLE, 100)),), "gres_conf": ()}),
+        ("DOC016", marked("shard")),
+        ("DOC017", marked("gpu", "nvidia_gpu_env", "opencl_env")),
+        ("DOC018", {"nodes": (G1, node("c9", Gres("nic", "", 1), partitions=()))}),
         ("DOC011", {"nodes": (node("g9", Gres("gpu", "", 2)),)}),
         ("DOC020", {"this_node": "g1", "devices": (Device("GPU-1", "h", "exclusive_process"),)}),
         ("DOC031", {"cgroup": {"ConstrainRAMSpace": "no", "ConstrainSwapSpace": "yes"}}),
-        ("DOC031", {"cgroup": {}, **settings(SelectTypeParameters="CR_CORE", TaskPlugin="task/none")}),
         ("DOC040", settings(AccountingStorageTRES="", AccountingStorageType="accounting_storage/none")),
         ("DOC044", {**settings(AccountingStorageEnforce="associations"), **limited(cpu="3")}),
         ("DOC050", limited(gres_gpu="1", billing="100")),
@@ -282,10 +398,36 @@ def test_every_check_finds_something_somewhere() -> None:
         ("DOC050", limited("MaxTRES", gres_gpu="1")),
         ("DOC050", limited("MaxTRESPerNode", **{"gres_gpu:h100": "2"})),
         ("DOC051", limited(gres_gpu="0")),
+        ("DOC052", {**limited("MinTRES", gres_gpu="1"), **settings(AccountingStorageEnforce="associations")}),
+        ("DOC052", {**limited("MinTRES", gres_gpu="1"), "nodes": (M1,)}),
+        ("DOC052", limited("MinTRES", cpu="1")),
+        ("DOC050", limited("MinTRES", gres_gpu="1")),
+        ("DOC051", limited("MinTRES", gres_gpu="1")),
         ("DOC060", {**priced(gres_gpu=100.0), "nodes": (G1,)}),
         ("DOC060", {**priced(gres_gpu=100.0, **{f"gres_gpu:{LARGER}": 9.0}), "nodes": (M1,)}),
         ("DOC060", priced(cpu=1.0)),
         ("DOC061", priced(cpu=1.0)),
+        ("DOC062", settings(PriorityWeightTRES="cpu=9")),
+        ("DOC062", settings(PriorityWeightTRES="gres/gpu=9,gres/mps=1,gres/shard=1")),
+        ("DOC074", parted(DefaultTime="NONE", MaxTime="01:00:00")),
+        ("DOC081", parted(OverSubscribe="FORCE:1")),
+        ("DOC080", {**parted(OverSubscribe="EXCLUSIVE"), "nodes": (node("g9"),)}),
+        ("DOC082", parted(ExclusiveUser="YES")),
+        ("DOC083", parted(MinNodes="1")),
+        ("DOC087", {**settings(PreemptMode="GANG,SUSPEND"), "nodes": (M1,)}),
+        ("DOC088", parted(JobDefaults="DefCpuPerGPU=5", MaxCPUsPerNode="UNLIMITED")),
+        ("DOC088", parted(MaxCPUsPerNode="1")),
+        ("DOC089", parted(JobDefaults="DefMemPerGPU=20000")),
+        ("DOC090", {**settings(SelectTypeParameters="CR_CORE"), "nodes": (node("g9"),)}),
+        ("DOC091", {**parted(), **settings(SelectTypeParameters="CR_CORE", DefMemPerCPU="")}),
+        ("DOC091", {**parted(JobDefaults="DefMemPerGPU=9"), **settings(DefMemPerCPU=""), "nodes": (M1,)}),
+        ("DOC091", {**parted(DefMemPerCPU="9"), **settings(DefMemPerCPU="")}),
+        ("DOC091", parted(DefMemPerNode="30000")),
+        ("DOC100", program("TaskProlog", mode=0o755)),
+        ("DOC101", program(owner=64030) | settings(SlurmUser="slurm(64030)")),
+        ("DOC101", program(folder_mode=0o1777)),
+        ("DOC102", prolog("true")),
+        ("DOC103", settings(PrologFlags="Contain")),
         ("DOC071", {"queue": Queue(2000.0, 0, None, None)}),
         ("DOC071", settings(SchedulerType="sched/builtin")),
         ("DOC072", settings(SchedulerType="sched/builtin", SchedulerParameters="")),
@@ -313,23 +455,31 @@ def test_the_largest_of_a_node_is_what_max_tres_bills() -> None:
 @pytest.mark.parametrize(
     ("fields", "codes", "why"),
     [
-        ({"limits": UNREAD}, {"DOC013", "DOC050", "DOC051"}, "it is hidden"),
+        ({"limits": UNREAD}, {"DOC013", "DOC050", "DOC051", "DOC052"}, "it is hidden"),
         (
             {"limits": UNREAD, **settings(AccountingStorageEnforce="")},
             {"DOC013", "DOC044", "DOC050", "DOC051"},
             "hidden",
         ),
-        ({"gres_conf": UNREAD}, {"DOC011"}, "it is hidden"),
-        ({"gres_conf": ()}, {"DOC011"}, "gres.conf here has no GPU type for these nodes"),
+        ({"gres_conf": UNREAD}, {"DOC011", "DOC015", "DOC016", "DOC017"}, "it is hidden"),
+        ({"gres_conf": ()}, {"DOC011", "DOC016"}, "gres.conf here has no "),
         ({"queue": UNREAD, "clock_ahead_s": UNREAD}, {"DOC070", "DOC071"}, "it is hidden"),
         ({"queue": Queue(2000.0, 4, None, None)}, {"DOC071"}, "4 jobs wait, and no cycle of it has ended yet"),
         ({"cgroup": UNREAD}, {"DOC030", "DOC031"}, "it is hidden"),
         ({"cgroup": {}}, {"DOC030", "DOC031"}, "slurmctld does not say what Constrain"),
         ({"scripts": ()}, {"DOC006"}, "none of the scripts that slurm.conf names starts an MPS daemon"),
-        ({"scripts": (Script("Prolog", "/p", UNREAD),)}, {f"DOC00{number}" for number in range(1, 8)}, "it is hidden"),
+        (
+            {"scripts": (Script("Prolog", "/p", UNREAD),)},
+            {*(f"DOC00{number}" for number in range(1, 8)), "DOC102"},
+            "it is hidden",
+        ),
+        ({**program(mode=None), "this_node": "login", "nodes": (G2, M1)}, {"DOC100"}, "there is none on this machine"),
         ({"this_node": "m1", "devices": UNREAD}, {"DOC011"}, "the slices themselves: it is hidden"),
         (
-            {"nodes": (node("g1", *G1.gres, Gres("shard", "", 4)),), "release": "26.11"},
+            {
+                "nodes": (node("g1", Gres("gpu", WHOLE, 1), Gres("mps", "", 9), Gres("shard", "", 4)),),
+                "release": "26.11",
+            },
             {"DOC010"},
             "not tried on Slurm 26.11",
         ),
@@ -362,8 +512,8 @@ def test_the_recorded_site_that_was_set_up_wrong(slurm: str) -> None:
     found = said(diagnose(recorded_site(slurm)))
     assert set(found) == {
         *(f"DOC00{number}" for number in range(1, 8)),
-        *("DOC010", "DOC011", "DOC012", "DOC013", "DOC030", "DOC031", "DOC032", "DOC045"),
-        *("DOC050", "DOC051", "DOC060", "DOC061", "DOC071", "DOC072"),
+        *("DOC010", "DOC011", "DOC012", "DOC013", "DOC016", "DOC030", "DOC031", "DOC032", "DOC045"),
+        *("DOC050", "DOC051", "DOC052", "DOC060", "DOC061", "DOC071", "DOC072", "DOC074", "DOC102"),
     }
     assert found["DOC050"] == [
         ("account 'phys'", "GrpTRES=gres/gpu:h100=4 says nothing of gres/mps and gres/shard"),

@@ -199,7 +199,7 @@ def test_digits_that_int_does_not_take() -> None:
     assert sinfo.parse_shares("g1|a|gpu:1|mps:1(1/10²,0/100)|idle\n") == {"g1": ((Gres("mps", "", 0), (100,)),)}
     assert sinfo.parse_free("g1|a|gpu:1|gpu:1(IDX:0-99999999999)|idle\n")[("a", "gpu")] == 0
     assert setup.parse_node_setups(f"NodeName=g1 CfgTRES=gres/gpu={DIGITS},gres/gpu=² SlurmdStartTime=²")[0][2:] == (
-        *((), (), "", None),
+        *((), (), "", None, None, None),
     )
     with pytest.raises(InputError, match="has not 4 columns"):
         parse_tasks("1|RUNNING\n")

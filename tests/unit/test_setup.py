@@ -121,6 +121,7 @@ def test_limits_of_qos_and_associations(slurm: str) -> None:
     assert parse_qos_limits(text("qos.txt", slurm)) == (
         Limit("QOS 'one'", "MaxTRESPerUser", {"gres/gpu": "1"}),
         Limit("QOS 'sound'", "MaxTRESPerUser", {"billing": "100"}),
+        Limit("QOS 'must'", "MinTRES", {"gres/gpu": "1"}),
     )
     assert parse_association_limits(text("association.txt", slurm)) == (
         Limit("account 'phys'", "GrpTRES", {"gres/gpu:h100": "4"}),
@@ -136,7 +137,7 @@ def test_an_answer_that_hides_others_is_none() -> None:
         parse_association_limits("ml|ann|||||||\n")
     with pytest.raises(InputError, match="which has not 9 columns"):
         parse_association_limits("root|root|\n")
-    with pytest.raises(InputError, match="which has not 9 columns"):
+    with pytest.raises(InputError, match="which has not 10 columns"):
         parse_qos_limits("normal|a|b\n")
 
 

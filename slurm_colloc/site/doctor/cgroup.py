@@ -12,8 +12,6 @@ def _devices(site: Site) -> Iterator[Seen]:
 
 
 def _memory(site: Site) -> Iterator[Seen]:
-    if not any("memory" in word for word in site.words("SelectTypeParameters")):
-        return  # nobody is given memory, so nobody is to be kept within it
     why = _off(site, "ConstrainRAMSpace")
     if why and _off(site, "ConstrainSwapSpace"):
         yield Seen("cgroup.conf", why)

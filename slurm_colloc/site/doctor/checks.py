@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.site.doctor import accounting, cgroup, control, gres, limits, prolog
+from slurm_colloc.site.doctor import accounting, cgroup, control, gres, limits, programs, prolog, sharing
 from slurm_colloc.site.doctor.facts import Blank, Check, NotReadError, Seen, Site
 
 CHECKS: tuple[Check, ...] = (
@@ -15,6 +15,8 @@ CHECKS: tuple[Check, ...] = (
     *accounting.CHECKS,
     *limits.CHECKS,
     *control.CHECKS,
+    *sharing.CHECKS,
+    *programs.CHECKS,
 )
 
 

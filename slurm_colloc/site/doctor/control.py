@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DOC070 to DOC072: clocks, and how far the scheduler looks."""
+"""DOC070 to DOC074: clocks, and how far the scheduler looks."""
 
 import re
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ from slurm_colloc.units import counted
 _AHEAD_S = 5.0
 # slurm.conf(5), SchedulerParameters.
 _WINDOW_MIN = 1440
+_DAY_MIN = 1440
 
 
 def _clocks(site: Site) -> Iterator[Seen | Blank]:
@@ -52,6 +53,19 @@ def _window(site: Site) -> Iterator[Seen]:
             yield Seen("SchedulerParameters of slurm.conf", f"{said}; partition {', '.join(names)} has {has}")
 
 
+def _in_order(site: Site) -> Iterator[Seen]:
+    used = site.settings.get("SchedulerType", "sched/backfill")
+    if used != "sched/backfill":
+        yield Seen("slurm.conf", f"SchedulerType is {used}")
+
+
+def _no_default(site: Site) -> Iterator[Seen]:
+    for partition in site.partitions:
+        endless = partition.max_time_min is None or partition.max_time_min > _DAY_MIN
+        if partition.record.get("DefaultTime") == "NONE" and endless and site.pieces(partition.name):
+            yield Seen(f"partition '{partition.name}'", f"no DefaultTime; MaxTime={partition.record.get('MaxTime')}")
+
+
 def _parameter(site: Site, name: str) -> str:
     match = re.search(rf"(?:^|,){name}=(\d+)", site.settings.get("SchedulerParameters", ""))
     return match[1] if match else ""
@@ -85,5 +99,23 @@ CHECKS = (
         "a MaxTime for each partition, and bf_window of at least the longest, with a larger bf_resolution",
         "slurm.conf(5), SchedulerParameters, bf_window",
         _window,
+    ),
+    Check(
+        "DOC073",
+        "warning",
+        "there is no backfill",
+        "a job on a free share waits behind a larger one that cannot begin yet",
+        "SchedulerType=sched/backfill",
+        "slurm.conf(5), SchedulerType; seen on Slurm 22.05.8 and 26.05.5",
+        _in_order,
+    ),
+    Check(
+        "DOC074",
+        "warning",
+        "jobs that name no time are planned for longer than a day",
+        "backfill cannot put them before a larger job that waits: a free share stays free",
+        "DefaultTime=01:00:00 or the like",
+        "slurm.conf(5), DefaultTime; seen on Slurm 22.05.8 and 26.05.5",
+        _no_default,
     ),
 )

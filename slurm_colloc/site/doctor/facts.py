@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from slurm_colloc.errors import CollocError
+from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.site.shares import SHARES
 from slurm_colloc.slurm.setup import GresLine, Limit, NodeSetup, PartitionSetup, Queue
 
 Value = TypeVar("Value")
+# On what the newer checks were tried: each fault was made in a real cluster of these, and what came of it was seen.
+TRIED = "Slurm 22.05.8, 24.11.5 and 26.05.5"
 
 
 class NotReadError(CollocError):
@@ -22,11 +25,17 @@ class Unread(NamedTuple):
 
 
 class Script(NamedTuple):
-    """A program that slurm.conf names, by the setting that names it."""
+    """A program that slurm.conf names, by the setting that names it.
+
+    ``mode`` is None where there is none; ``folder_mode`` is that of the folder it lies in.
+    """
 
     setting: str
     path: str
     text: str | Unread
+    mode: int | None = 0o755
+    owner: int = 0
+    folder_mode: int = 0o755
 
 
 class Device(NamedTuple):
@@ -64,10 +73,18 @@ class Site(NamedTuple):
         text = self.settings.get(setting, "")
         return frozenset() if text == "(null)" else frozenset(filter(None, text.lower().split(",")))
 
+    def within(self, partition: str = "") -> list[NodeSetup]:
+        """Return the nodes of a partition, or all."""
+        return [node for node in self.nodes if not partition or partition in node.partitions]
+
     def shared(self, partition: str = "") -> list[str]:
         """Return which of mps and shard the nodes have, all of them or a partition's."""
-        nodes = [node for node in self.nodes if not partition or partition in node.partitions]
-        return [name for name in SHARES if any(node.quantity(name) for node in nodes)]
+        return [name for name in SHARES if any(node.quantity(name) for node in self.within(partition))]
+
+    def pieces(self, partition: str = "") -> list[str]:
+        """Return what parts of GPUs the nodes have: of mps, shard and MIG slices."""
+        types = {kind for node in self.within(partition) for kind in node.gpu_types}
+        return self.shared(partition) + (["MIG slices"] if any(map(parse_profile, types)) else [])
 
 
 class Seen(NamedTuple):

@@ -94,8 +94,18 @@ def scripts(settings: Mapping[str, str]) -> tuple[Script, ...]:
             if (key == setting or key.startswith(_NUMBERED.format(setting))) and value not in ("", "(null)"):
                 # From 23.02 on a path may be relative to where slurm.conf is.
                 path = os.path.join(beside, value)
-                found += [Script(setting, path, _text(path)) for path in sorted(glob.glob(path)) or [path]]
+                found += [_script(setting, path) for path in sorted(glob.glob(path)) or [path]]
     return tuple(found)
+
+
+def _script(setting: str, path: str) -> Script:
+    try:
+        there, folder = os.stat(path), os.stat(os.path.dirname(os.path.realpath(path)))
+    except PermissionError as error:
+        return Script(setting, path, Unread(f"'{path}' cannot be read: {error.strerror}"))
+    except OSError:
+        return Script(setting, path, _text(path), None)
+    return Script(setting, path, _text(path), there.st_mode, there.st_uid, folder.st_mode)
 
 
 def _text(path: str) -> str | Unread:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DOC010 to DOC020: what nodes have, what they are said to have, and the mode that their GPUs are in."""
+"""DOC010 to DOC020: what nodes have, what they are said to have, how it is shared, and the mode of their GPUs."""
 
 from collections.abc import Iterable, Iterator
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import parse_profile
-from slurm_colloc.site.doctor.facts import Blank, Check, Seen, Site, Unread, known
+from slurm_colloc.site.doctor.facts import TRIED, Blank, Check, Seen, Site, Unread, known
 from slurm_colloc.site.shares import SHARES
 from slurm_colloc.slurm.hostlist import expand, fold
 from slurm_colloc.slurm.setup import GresLine, NodeSetup
@@ -114,6 +114,44 @@ def _selection(site: Site) -> Iterator[Seen]:
         yield Seen("slurm.conf", f"SelectType is {used or 'not set'}")
 
 
+def _unknown_names(site: Site) -> Iterator[Seen]:
+    there = {line.name for line in known(site.gres_conf)}
+    if lacking := [name for name in SHARES if name in there and name not in site.words("GresTypes")]:
+        yield Seen("GresTypes of slurm.conf", f"it lacks {', '.join(lacking)}, of which gres.conf has lines")
+
+
+def _one_at_a_time(site: Site) -> Iterator[Seen | Blank]:
+    lines = _by_node(known(site.gres_conf), site.this_node)
+    unsaid = []
+    for node in site.nodes:
+        for name in SHARES if node.quantity("gpu") > 1 else ():
+            of_share = [line for line in lines.get(node.name, []) if line.name == name]
+            flags = {flag for line in of_share for flag in line.flags}
+            if not node.quantity(name) or "all_sharing" in flags:
+                continue
+            if not of_share:
+                unsaid.append(node.name)
+            elif name == "mps" or "one_sharing" in flags:
+                given = "Flags=one_sharing" if "one_sharing" in flags else "no Flags=all_sharing"
+                yield Seen(node.name, f"gres.conf has {given} for {name}, of {node.quantity('gpu')} GPUs")
+    if unsaid:
+        yield Blank(fold(unsaid), "gres.conf here has no line on the shares of these nodes")
+
+
+def _without_variables(site: Site) -> Iterator[Seen]:
+    for line in known(site.gres_conf):
+        flags = sorted(flag for flag in line.flags if flag.endswith("_env"))
+        if line.name == "gpu" and flags and "nvidia_gpu_env" not in flags:
+            yield Seen(
+                line.nodes or site.this_node, f"gres.conf has Flags={','.join(flags)} for gpu {line.type}".rstrip()
+            )
+
+
+def _out_of_reach(site: Site) -> Iterator[Seen]:
+    if names := [node.name for node in site.nodes if node.quantity("gpu") and not node.partitions]:
+        yield Seen(fold(names), "no partition has it")
+
+
 def _modes(site: Site) -> Iterator[Seen | Blank]:
     nodes = {node.name: node for node in site.nodes if node.quantity("gpu")}
     others = sorted(set(nodes) - {site.this_node})
@@ -187,6 +225,42 @@ CHECKS = (
         "SelectType=select/cons_tres",
         "gres.conf(5): gres/[mps|shard] requires select/cons_tres",
         _selection,
+    ),
+    Check(
+        "DOC015",
+        "error",
+        "gres.conf has shares that slurm.conf does not know",
+        "slurmctld and slurmd leave them out with a line in their logs: a job on a share is refused",
+        "GresTypes=gpu,mps or gpu,shard; then restart slurmctld and each slurmd",
+        f"slurm.conf(5), GresTypes; seen on {TRIED}",
+        _unknown_names,
+    ),
+    Check(
+        "DOC016",
+        "warning",
+        "one GPU of a node is shared at a time",
+        "of mps:60 twice on a node of two GPUs the second job waits, while a GPU is free: that is the default for mps",
+        "Flags=all_sharing on each line of mps in gres.conf; then restart slurmctld and each slurmd",
+        f"gres.conf(5), Flags: one_sharing and all_sharing; seen on {TRIED}",
+        _one_at_a_time,
+    ),
+    Check(
+        "DOC017",
+        "error",
+        "jobs are not told which GPU is theirs",
+        "without CUDA_VISIBLE_DEVICES each job of the node takes the first GPU, on top of its neighbours",
+        "no such flag, or nvidia_gpu_env",
+        f"gres.conf(5), Flags: no_gpu_env and the like; seen on {TRIED}",
+        _without_variables,
+    ),
+    Check(
+        "DOC018",
+        "warning",
+        "a node with GPUs in no partition",
+        "no job reaches them: 'Requested node configuration is not available'",
+        "add the node to a partition, or take it out of slurm.conf",
+        f"slurm.conf(5), PartitionName, Nodes; seen on {TRIED}",
+        _out_of_reach,
     ),
     Check(
         "DOC020",

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DOC050 to DOC061: limits and prices of GPUs that shares of one escape, or that take a slice for a whole one."""
+"""DOC050 to DOC062: limits and prices of GPUs that shares of one escape, or that take a slice for a whole one."""
 
 from collections.abc import Iterator, Mapping
 
 from slurm_colloc.gpu.mig import parse_profile, slices_per_gpu
-from slurm_colloc.site.doctor.facts import Check, Seen, Site, known
-from slurm_colloc.slurm.setup import Limit, PartitionSetup
+from slurm_colloc.site.doctor.facts import TRIED, Check, Seen, Site, known
+from slurm_colloc.slurm.limits import LEAST, holds_to_limits
+from slurm_colloc.slurm.setup import Limit, PartitionSetup, parse_weights
 
 _GPU = "gres/gpu"
 _BILLING = "billing"
@@ -16,7 +17,7 @@ _OF_ONE_JOB = ("MaxTRES", "MaxTRESPerNode")
 def _escaped(site: Site) -> Iterator[Seen]:
     shares = [f"gres/{name}" for name in site.shared()]
     by_gap: dict[tuple[str, str], list[str]] = {}
-    for limit in known(site.limits):
+    for limit in _upper(site):
         lacking = [share for share in shares if share not in limit.tres]
         if _bounds_gpus(limit) and _BILLING not in limit.tres and lacking:
             gap = (f"{limit.key}={_shown(limit)}", " and ".join(lacking))
@@ -29,11 +30,23 @@ def _slices_count_whole(site: Site) -> Iterator[Seen]:
     if not _slices(site):
         return
     by_limit: dict[str, list[str]] = {}
-    for limit in known(site.limits):
+    for limit in _upper(site):
         if limit.tres.get(_GPU, "0") != "0":
             by_limit.setdefault(f"{limit.key}={_GPU}={limit.tres[_GPU]}", []).append(limit.holder)
     for what, holders in sorted(by_limit.items()):
         yield Seen(_some(holders), f"{what} is used up by as many slices as by whole GPUs")
+
+
+def _upper(site: Site) -> list[Limit]:
+    return [limit for limit in known(site.limits) if limit.key != LEAST]
+
+
+def _must_have_gpus(site: Site) -> Iterator[Seen]:
+    shares = site.shared()
+    for limit in known(site.limits) if shares and holds_to_limits(site.settings) else ():
+        least = [name for name in limit.tres if limit.key == LEAST and _names_gpu(name)]
+        if least:
+            yield Seen(limit.holder, f"{LEAST}={_shown(limit)}, and nodes have {', '.join(shares)}")
 
 
 def _bounds_gpus(limit: Limit) -> bool:
@@ -53,8 +66,7 @@ def _some(holders: list[str]) -> str:
 
 def _types(site: Site, partition: str = "") -> set[str]:
     """Return the GPU types of a partition's nodes, or of all."""
-    nodes = [node for node in site.nodes if not partition or partition in node.partitions]
-    return {kind for node in nodes for kind in node.gpu_types}
+    return {kind for node in site.within(partition) for kind in node.gpu_types}
 
 
 def _slices(site: Site, partition: str = "") -> set[str]:
@@ -121,6 +133,13 @@ def _free(site: Site) -> Iterator[Seen]:
                 yield Seen(f"partition '{partition.name}'", said)
 
 
+def _late(site: Site) -> Iterator[Seen]:
+    weights = parse_weights(site.settings.get("PriorityWeightTRES", ""))
+    lacking = [f"gres/{share}" for share in site.shared() if not weights.get(f"gres/{share}")]
+    if lacking and any(weight > 0 for name, weight in weights.items() if _names_gpu(name)):
+        yield Seen("PriorityWeightTRES of slurm.conf", f"it weighs GPUs and not {', '.join(lacking)}")
+
+
 def _names_gpu(name: str) -> bool:
     return name == _GPU or name.startswith(f"{_GPU}:")
 
@@ -147,6 +166,15 @@ CHECKS = (
         _slices_count_whole,
     ),
     Check(
+        "DOC052",
+        "error",
+        "a QOS that asks each job for a GPU",
+        "a job on gres/mps or gres/shard has no gres/gpu: it waits for good (QOSMinGRES), or is refused (DenyOnLimit)",
+        "no MinTRES on gres/gpu where there are shares; keep jobs without a GPU away in job_submit.lua",
+        f"sacctmgr(1), MinTRES; seen on {TRIED}",
+        _must_have_gpus,
+    ),
+    Check(
         "DOC060",
         "warning",
         "a slice as dear as a whole GPU",
@@ -165,5 +193,14 @@ CHECKS = (
         "type at its own; track them first, for slurmctld does not start with a weight on what is not tracked",
         "slurm.conf(5), TRESBillingWeights; the fatal error was seen on Slurm 22.05.8, 24.11.5 and 26.05.5",
         _free,
+    ),
+    Check(
+        "DOC062",
+        "warning",
+        "jobs on shares rank behind jobs on GPUs",
+        "a job on a share gets none of the priority that a GPU brings: who asks for less waits longer",
+        "gres/mps and gres/shard in PriorityWeightTRES, each at the weight of gres/gpu",
+        f"slurm.conf(5), PriorityWeightTRES; seen in sprio on {TRIED}",
+        _late,
     ),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DOC001 to DOC008: what prologs and epilogs do with MPS daemons and compute modes.
+"""DOC001 to DOC009: what prologs and epilogs do with MPS daemons and compute modes.
 
 A script is read, not run: what it calls in other files is not followed.
 """
@@ -22,6 +22,7 @@ _QUIT = re.compile(r"\bquit\b.*nvidia-cuda-mps-control|nvidia-cuda-mps-control.*
 _START = re.compile(r"nvidia-cuda-mps-control\b[^|]*\s-(?:d|f)\b")
 # The project's own program, and how a TaskProlog passes on what it says.
 _OURS = re.compile(r"\bcolloc-mps\b.*\sstart\b")
+_OURS_ENDED = re.compile(r"\bcolloc-mps\b.*\sstop\b")
 _TOLD = re.compile(r"\bcolloc-mps\b.*\stask\b|slurm_colloc/task_prolog\b")
 _SOUGHT = re.compile(r"(?:\bps\b.*\|.*grep.*|\bpgrep\b.*|\bpidof\b.*|\bpkill\b.*|\bkillall\b.*)nvidia-cuda-mps")
 _MANY_USERS = re.compile(r"nvidia-cuda-mps-control\b.*\s-multiuser-server\b")
@@ -33,6 +34,9 @@ _JOB = re.compile(r"\$\{?SLURM_JOB_?ID\b")
 _SPLIT = re.compile(r"\n|;|&&|\|\|")
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
 _DEPTH = 5
+# The second since 26.05. By default it takes these two folders (job_container.conf, Dirs).
+_NAMESPACES = ("JobContainerType", "NamespaceType")
+_OWN_FOLDERS = ("/tmp/", "/dev/shm/")  # noqa: S108
 
 
 class Command(NamedTuple):
@@ -66,16 +70,16 @@ def _in_scripts(wrong: Callable[[Command], bool]) -> Callable[[Site], Iterator[S
     def find(site: Site) -> Iterator[Seen | Blank]:
         for script in site.scripts:
             if isinstance(script.text, Unread):
-                yield Blank(_name(script), script.text.why)
+                yield Blank(name_of(script), script.text.why)
             else:
                 lines = [command.text for command in commands(script.text) if wrong(command)]
                 if lines:
-                    yield Seen(_name(script), "; ".join(f"'{line}'" for line in lines))
+                    yield Seen(name_of(script), "; ".join(f"'{line}'" for line in lines))
 
     return find
 
 
-def _name(script: Script) -> str:
+def name_of(script: Script) -> str:
     return f"{script.setting} '{script.path}'"
 
 
@@ -90,6 +94,26 @@ def _mode_everywhere(command: Command) -> bool:
 
 def _quits_default(command: Command) -> bool:
     return bool(_QUIT.search(command.text)) and not command.pipe
+
+
+def takes(command: Command) -> bool:
+    """Return whether a command leaves something behind on a GPU: a daemon, or a compute mode."""
+    return any(pattern.search(command.text) for pattern in (_START, _OURS, _MODE))
+
+
+def gives_back(command: Command) -> bool:
+    """Return whether a command takes such a thing away."""
+    return any(pattern.search(command.text) for pattern in (_QUIT, _OURS_ENDED, _MODE))
+
+
+def _hidden(site: Site) -> Iterator[Seen]:
+    kind = next(
+        (site.settings[key] for key in _NAMESPACES if site.settings.get(key, "").partition("/")[2] == "tmpfs"), ""
+    )
+    for script, pipe in _started(site) if kind else ():
+        place = pipe or _DEFAULT_PIPE
+        if script.setting == "Prolog" and place.startswith(_OWN_FOLDERS):
+            yield Seen(name_of(script), f"{_PIPE} is '{place}', and {kind} gives each job a folder of its own there")
 
 
 def _impatient(site: Site) -> Iterator[Seen]:
@@ -117,16 +141,16 @@ def _pipe_stays(site: Site) -> Iterator[Seen | Blank]:
         return
     for script in _ours(site):
         if unread:
-            yield Blank(_name(script), f"whether its pipe directory reaches jobs: {_why(unread[0])}")
+            yield Blank(name_of(script), f"whether its pipe directory reaches jobs: {_why(unread[0])}")
         else:
-            yield Seen(_name(script), "colloc-mps starts daemons, and no TaskProlog calls 'colloc-mps task'")
+            yield Seen(name_of(script), "colloc-mps starts daemons, and no TaskProlog calls 'colloc-mps task'")
     for script, pipe in _started(site):
         if script.setting == "Prolog" and pipe not in ("", _DEFAULT_PIPE):
             if unread:
-                yield Blank(_name(script), f"whether its pipe directory reaches jobs: {_why(unread[0])}")
+                yield Blank(name_of(script), f"whether its pipe directory reaches jobs: {_why(unread[0])}")
             else:
                 said = "TaskProlog does not name it" if told else "there is no TaskProlog"
-                yield Seen(_name(script), f"{_PIPE} is '{pipe}' in the prolog alone: {said}")
+                yield Seen(name_of(script), f"{_PIPE} is '{pipe}' in the prolog alone: {said}")
     yield from _unread(site)
 
 
@@ -136,7 +160,7 @@ def _one_for_each_job(site: Site) -> Iterator[Seen | Blank]:
     started = _started(site)
     for script, pipe in started:
         if _JOB.search(pipe):
-            yield Seen(_name(script), f"gres/mps is configured, and the daemon's pipe directory is '{pipe}'")
+            yield Seen(name_of(script), f"gres/mps is configured, and the daemon's pipe directory is '{pipe}'")
     unread = list(_unread(site))
     yield from unread
     if not started and not unread and not _ours(site):
@@ -152,7 +176,7 @@ def _ours(site: Site) -> list[Script]:
 
 
 def _unread(site: Site) -> Iterator[Blank]:
-    return (Blank(_name(script), _why(script)) for script in site.scripts if isinstance(script.text, Unread))
+    return (Blank(name_of(script), _why(script)) for script in site.scripts if isinstance(script.text, Unread))
 
 
 def _why(script: Script) -> str:
@@ -234,5 +258,14 @@ CHECKS = (
         f"PrologEpilogTimeout above {_MOST_S} s, or none",
         "slurm.conf(5), PrologEpilogTimeout",
         _impatient,
+    ),
+    Check(
+        "DOC009",
+        "error",
+        "the MPS pipe directory is hidden from jobs",
+        "a process that finds no daemon runs without MPS and without a word: no share of it is bounded",
+        "a pipe directory elsewhere, such as below /run",
+        "job_container.conf(5), Dirs; seen with a folder in /tmp on Slurm 22.05.8 and 26.05.5",
+        _hidden,
     ),
 )

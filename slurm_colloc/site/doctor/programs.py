@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DOC100 to DOC104: how slurmd runs the site's programs around jobs."""
+
+import re
+from collections.abc import Iterator
+
+from slurm_colloc.site.doctor.facts import TRIED, Blank, Check, Seen, Site, Unread
+from slurm_colloc.site.doctor.prolog import commands, gives_back, name_of, takes
+
+_BY_ROOT = ("Prolog", "Epilog")
+_ANY_X, _OTHERS_X, _OTHERS_W, _STICKY = 0o111, 0o001, 0o002, 0o1000
+_FAILED = re.compile(r"(?:Prolog|Epilog) error")
+
+
+def _unrunnable(site: Site) -> Iterator[Seen | Blank]:
+    here = any(node.name == site.this_node for node in site.nodes)
+    for script in site.scripts:
+        wanted = _ANY_X if script.setting in _BY_ROOT else _OTHERS_X
+        if script.mode is not None and not script.mode & wanted:
+            who = "root" if script.setting in _BY_ROOT else "every user"
+            yield Seen(name_of(script), f"its mode is {script.mode & 0o7777:04o}, and {who} runs it")
+        elif script.mode is None and here:
+            yield Seen(name_of(script), "there is none on this node")
+        elif script.mode is None:
+            yield Blank(name_of(script), "there is none on this machine, which is no node: look on one")
+
+
+def _open_to_others(site: Site) -> Iterator[Seen]:
+    trusted = {0} | {int(found[1]) for key in ("SlurmUser", "SlurmdUser")
+                     if (found := re.search(r"\((\d+)\)", site.settings.get(key, "")))}  # fmt: skip
+    for script in site.scripts:
+        if script.mode is None:
+            continue
+        if script.mode & _OTHERS_W:
+            yield Seen(name_of(script), f"its mode is {script.mode & 0o7777:04o}")
+        elif script.folder_mode & _OTHERS_W and not script.folder_mode & _STICKY:
+            yield Seen(name_of(script), f"the mode of its folder is {script.folder_mode & 0o7777:04o}")
+        elif script.owner not in trusted:
+            yield Seen(name_of(script), f"it belongs to uid {script.owner}")
+
+
+def _unpaired(site: Site) -> Iterator[Seen | Blank]:
+    epilogs = [script for script in site.scripts if script.setting == "Epilog"]
+    if any(isinstance(one.text, str) and any(map(gives_back, commands(one.text))) for one in epilogs):
+        return
+    for script in site.scripts:
+        if script.setting != "Prolog":
+            continue
+        if isinstance(script.text, Unread):
+            yield Blank(name_of(script), script.text.why)
+        elif taken := [command.text for command in commands(script.text) if takes(command)]:
+            unread = next((one.text.why for one in epilogs if isinstance(one.text, Unread)), "")
+            said = "no Epilog ends what it starts" if epilogs else "there is no Epilog"
+            if unread:
+                yield Blank(name_of(script), f"whether an Epilog undoes what it does: {unread}")
+            else:
+                yield Seen(name_of(script), f"'{taken[0]}', and {said}")
+
+
+def _too_late(site: Site) -> Iterator[Seen]:
+    flags = site.words("PrologFlags")
+    there = [script.setting for script in site.scripts]
+    if site.shared() and "Prolog" in there and ("nohold" in flags or not flags & {"alloc", "contain", "x11"}):
+        yield Seen("PrologFlags of slurm.conf", f"it is {site.settings.get('PrologFlags', '(null)')}")
+
+
+def _failed(site: Site) -> Iterator[Seen]:
+    for node in site.nodes:
+        if _FAILED.search(node.reason):
+            yield Seen(node.name, f"out of service: {node.reason}")
+
+
+CHECKS = (
+    Check(
+        "DOC100",
+        "error",
+        "a program that slurmd cannot run",
+        "by a Prolog or Epilog the first job drains the node, by a TaskProlog each job fails; so does a README that a "
+        "pattern like prolog.d/* takes in",
+        "chmod 0755, on every node; nothing but programs in the folder",
+        f"slurm.conf(5), Prolog; seen on {TRIED}, also for a pattern that matches nothing",
+        _unrunnable,
+    ),
+    Check(
+        "DOC101",
+        "error",
+        "others may write a program that slurmd runs",
+        "whoever writes into a Prolog or Epilog is root at the next job; into a TaskProlog, is any user who has one",
+        "chown root, chmod 0755, the file and its folder",
+        f"slurm.conf(5), Prolog: it is run as root; so was a line that another user had added, on {TRIED}",
+        _open_to_others,
+    ),
+    Check(
+        "DOC102",
+        "error",
+        "a Prolog without its Epilog",
+        "what it starts or sets for a job outlives it: a daemon holds the GPU, a compute mode keeps the next job out",
+        "an Epilog that ends the daemon of the job, and sets the mode back",
+        f"slurm.conf(5), Epilog; what a Prolog had made was there after the job on {TRIED}",
+        _unpaired,
+    ),
+    Check(
+        "DOC103",
+        "warning",
+        "a job may begin before its Prolog",
+        "in salloc a user's commands run while there is no MPS daemon yet, or none is ever started",
+        "PrologFlags=Alloc, without NoHold",
+        f"slurm.conf(5), PrologFlags; seen with salloc on {TRIED}",
+        _too_late,
+    ),
+    Check(
+        "DOC104",
+        "error",
+        "a node is out of service because a program failed on it",
+        "no job starts there; the job whose Prolog failed is held",
+        "look for 'prolog' in slurmd's log on the node; then scontrol update NodeName=NODE State=RESUME, and scontrol "
+        "release JOB",
+        f"slurm.conf(5), Prolog; seen on {TRIED}",
+        _failed,
+    ),
+)
