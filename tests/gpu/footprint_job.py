@@ -1,17 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job of tests/gpu/footprints.py: trains or infers with one network on made-up data, for as long as it is told."""
+"""The job of tests/gpu/footprints.py and slowdowns.py: trains or infers with one network on made-up data.
+
+Library "own" has what the others lack: a U-Net, a DLRM, an LSTM, a perceptron and the discriminator of a GAN.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-CLASSES, TOKENS = 1000, 30000
+# Labels are among the first SEGMENTS classes, as many as a U-Net tells apart.
+CLASSES, SEGMENTS, TOKENS = 1000, 21, 30000
 # Layers, width, heads, of networks with random weights.
-TEXT = {"bert": (12, 768, 12), "bert-small": (4, 512, 8), "gpt2": (12, 768, 12), "gpt2-medium": (24, 1024, 16)}
+TEXT = {
+    "bert": (12, 768, 12),
+    "bert-small": (4, 512, 8),
+    "gpt2": (12, 768, 12),
+    "gpt2-medium": (24, 1024, 16),
+    "gpt2-large": (36, 1280, 20),
+    "xlnet": (12, 768, 12),
+}
+# Rows and width of each of a DLRM's embedding tables, and their number; steps of an LSTM; features of a perceptron.
+TABLE_ROWS, TABLE_WIDTH, TABLES, STEPS, FEATURES = 400_000, 64, 26, 128, 512
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -20,20 +34,29 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--library", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--batch-size", type=int, required=True)
-    parser.add_argument("--task", choices=("train", "infer"), required=True)
+    parser.add_argument("--task", choices=("train", "infer", "generate"), required=True)
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--optimizer", choices=("sgd", "adam", "none"), default="none")
     parser.add_argument("--seq-len", type=int, default=256)
     parser.add_argument("--image-size", type=int, default=224)
+    parser.add_argument("--host-ms", type=float, default=0.0, help="what the host does for each batch")
+    parser.add_argument("--loader", choices=("serial", "ahead"), default="serial", help="when it does that")
+    parser.add_argument("--sync-every", type=int, default=1, help="steps after which the loss is looked at")
     parser.add_argument("--seconds", type=float, default=5.0)
     return parser.parse_args(list(words))
 
 
-def _network(given: argparse.Namespace) -> Any:
+def network(given: argparse.Namespace) -> Any:
+    """Build the network on the host."""
+    if given.library == "own":
+        return _OWN[given.model]()
     if given.library == "torchvision":
         import torchvision
 
-        return getattr(torchvision.models, given.model)(num_classes=CLASSES)
+        if given.model.startswith("maskrcnn"):
+            return torchvision.models.detection.__dict__[given.model](weights=None, weights_backbone=None)
+        options = {"aux_logits": False, "init_weights": False} if given.model == "inception_v3" else {}
+        return getattr(torchvision.models, given.model)(num_classes=CLASSES, **options)
     if given.library == "timm":
         import timm
 
@@ -51,34 +74,172 @@ def _network(given: argparse.Namespace) -> Any:
                 intermediate_size=4 * width,
             )
         )
+    if given.model == "xlnet":
+        return transformers.XLNetLMHeadModel(
+            transformers.XLNetConfig(vocab_size=TOKENS, n_layer=layers, d_model=width, n_head=heads, d_inner=4 * width)
+        )
+    use_cache = given.task == "generate"
     return transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(vocab_size=TOKENS, n_layer=layers, n_embd=width, n_head=heads, use_cache=False)
+        transformers.GPT2Config(vocab_size=TOKENS, n_layer=layers, n_embd=width, n_head=heads, use_cache=use_cache)
     )
 
 
-def make_step(given: argparse.Namespace) -> Callable[[], None]:
+def _unet() -> Any:
+    from torch import nn
+
+    def block(inward: int, outward: int) -> Any:
+        layers = []
+        for channels in (inward, outward):
+            layers += [nn.Conv2d(channels, outward, 3, padding=1), nn.BatchNorm2d(outward), nn.ReLU(inplace=True)]
+        return nn.Sequential(*layers)
+
+    class UNet(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            widths = (64, 128, 256, 512, 1024)
+            self.down = nn.ModuleList(block(i, o) for i, o in zip((3, *widths), widths, strict=False))
+            pairs = list(zip(widths[:0:-1], widths[-2::-1], strict=True))
+            self.grow = nn.ModuleList(nn.ConvTranspose2d(i, o, 2, stride=2) for i, o in pairs)
+            self.up = nn.ModuleList(block(i, o) for i, o in pairs)
+            self.last = nn.Conv2d(widths[0], SEGMENTS, 1)
+
+        def forward(self, values: Any) -> Any:
+            kept = []
+            for layer in self.down:
+                values = layer(values)
+                kept.append(values)
+                values = nn.functional.max_pool2d(values, 2) if layer is not self.down[-1] else values
+            for grow, layer, other in zip(self.grow, self.up, kept[-2::-1], strict=True):
+                values = layer(_joined(grow(values), other))
+            return self.last(values).mean((2, 3))
+
+    return UNet()
+
+
+def _joined(one: Any, other: Any) -> Any:
+    import torch
+
+    return torch.cat((one, other), 1)
+
+
+def _dlrm() -> Any:
+    import torch
+    from torch import nn
+
+    class Dlrm(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.tables = nn.ModuleList(nn.EmbeddingBag(TABLE_ROWS, TABLE_WIDTH, sparse=True) for _ in range(TABLES))
+            self.bottom = nn.Sequential(nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, TABLE_WIDTH), nn.ReLU())
+            pairs = (TABLES + 1) * TABLES // 2
+            self.top = nn.Sequential(nn.Linear(TABLE_WIDTH + pairs, 1024), nn.ReLU(), nn.Linear(1024, CLASSES))
+
+        def forward(self, values: Any) -> Any:
+            dense, sparse = values[:, :13].float(), values[:, 13:]
+            low = self.bottom(dense)
+            rows = torch.stack([low, *(table(sparse[:, i : i + 1]) for i, table in enumerate(self.tables))], 1)
+            row, column = torch.triu_indices(TABLES + 1, TABLES + 1, 1, device=values.device)
+            return self.top(torch.cat((low, torch.bmm(rows, rows.transpose(1, 2))[:, row, column]), 1))
+
+    return Dlrm()
+
+
+def _lstm() -> Any:
+    from torch import nn
+
+    class Lstm(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.read, self.lstm = nn.Embedding(TOKENS, 256), nn.LSTM(256, 512, num_layers=2, batch_first=True)
+            self.say = nn.Linear(512, CLASSES)
+
+        def forward(self, values: Any) -> Any:
+            return self.say(self.lstm(self.read(values))[0][:, -1])
+
+    return Lstm()
+
+
+def _mlp() -> Any:
+    from torch import nn
+
+    widths = (FEATURES, 1024, 1024)
+    hidden = [nn.Sequential(nn.Linear(i, o), nn.ReLU()) for i, o in itertools.pairwise(widths)]
+    return nn.Sequential(*hidden, nn.Linear(widths[-1], CLASSES))
+
+
+def _dcgan() -> Any:
+    from torch import nn
+
+    widths = (3, 64, 128, 256, 512)
+    layers = [
+        nn.Sequential(nn.Conv2d(i, o, 4, 2, 1), nn.BatchNorm2d(o), nn.LeakyReLU(0.2))
+        for i, o in itertools.pairwise(widths)
+    ]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, CLASSES))
+
+
+_OWN = {"unet": _unet, "dlrm": _dlrm, "lstm": _lstm, "mlp": _mlp, "dcgan": _dcgan}
+
+
+def _inputs(given: argparse.Namespace, device: str) -> Any:
+    import torch
+
+    if given.library == "transformers":
+        return torch.randint(TOKENS, (given.batch_size, given.seq_len), device=device)
+    if given.model == "dlrm":
+        return torch.randint(TABLE_ROWS, (given.batch_size, 13 + TABLES), device=device)
+    if given.model == "lstm":
+        return torch.randint(TOKENS, (given.batch_size, STEPS), device=device)
+    if given.model == "mlp":
+        return torch.randn(given.batch_size, FEATURES, device=device)
+    return torch.randn(given.batch_size, 3, given.image_size, given.image_size, device=device)
+
+
+def _boxes(given: argparse.Namespace, device: str) -> list[dict[str, Any]]:
+    """Return what a detector learns from: eight boxes with masks in each image."""
+    import torch
+
+    size = given.image_size
+    corner = torch.randint(0, size // 2, (8, 2), device=device).float()
+    masks = torch.randint(0, 2, (8, size, size), dtype=torch.uint8, device=device)
+    boxes = torch.cat((corner, corner + size // 4), 1)
+    one = {"boxes": boxes, "labels": torch.randint(1, 90, (8,), device=device), "masks": masks}
+    return [one for _ in range(given.batch_size)]
+
+
+def make_step(given: argparse.Namespace, built: Any = None, device: str = "cuda") -> Callable[[], None]:
     """Put the network and its data on the GPU, and return what does one step with them."""
     import torch
 
     torch.manual_seed(0)
-    network = _network(given).to("cuda")
-    is_text = given.library == "transformers"
-    if is_text:
-        inputs = torch.randint(TOKENS, (given.batch_size, given.seq_len), device="cuda")
-    else:
-        inputs = torch.randn(given.batch_size, 3, given.image_size, given.image_size, device="cuda")
-    labels = torch.randint(CLASSES, (given.batch_size,), device="cuda")
-    network.train(given.task == "train")
+    model = (network(given) if built is None else built).to(device)
+    inputs = _inputs(given, device)
+    is_text, is_detector = given.library == "transformers", given.model.startswith("maskrcnn")
+    labels: Any = torch.randint(SEGMENTS, (given.batch_size,), device=device)
+    if is_detector:
+        inputs, labels = list(inputs), _boxes(given, device)
+    model.train(given.task == "train")
     narrow = given.dtype == "bf16"
 
     def loss_of() -> Any:
-        with torch.autocast("cuda", dtype=torch.bfloat16) if narrow else contextlib.nullcontext():
+        with torch.autocast(device, dtype=torch.bfloat16) if narrow else contextlib.nullcontext():
             if is_text:
-                return network(input_ids=inputs, labels=inputs if given.task == "train" else None)[0]
-            found = network(inputs)
+                return model(input_ids=inputs, labels=inputs if given.task == "train" else None)[0]
+            if is_detector:
+                return sum(model(inputs, labels).values()) if given.task == "train" else model(inputs)
+            found = model(inputs)
             found = found[0] if isinstance(found, tuple) else found
             return torch.nn.functional.cross_entropy(found, labels) if given.task == "train" else found
 
+    if given.task == "generate":
+        model = model.to(torch.bfloat16) if narrow else model
+
+        def generate() -> None:
+            with torch.no_grad():
+                seen = torch.ones_like(inputs)
+                model.generate(inputs, attention_mask=seen, max_new_tokens=16, do_sample=False, pad_token_id=0)
+
+        return generate
     if given.task == "infer":
 
         def infer() -> None:
@@ -87,8 +248,10 @@ def make_step(given: argparse.Namespace) -> Callable[[], None]:
 
         return infer
     kind = torch.optim.SGD if given.optimizer == "sgd" else torch.optim.AdamW
-    options = {"lr": 0.001, "momentum": 0.9} if given.optimizer == "sgd" else {"lr": 0.0001}
-    optimizer = kind(network.parameters(), **options)
+    options: dict[str, float] = {"lr": 0.001, "momentum": 0.9} if given.optimizer == "sgd" else {"lr": 0.0001}
+    if given.model == "dlrm":  # AdamW knows no sparse gradients, and momentum would make them dense
+        kind, options = torch.optim.SGD, {"lr": 0.001}
+    optimizer = kind(model.parameters(), **options)
 
     def train() -> None:
         optimizer.zero_grad()
@@ -98,12 +261,32 @@ def make_step(given: argparse.Namespace) -> Callable[[], None]:
     return train
 
 
+class Loader:
+    """What the host does for each batch: before each step, or two batches ahead of the steps."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self._host_s, self._ahead = given.host_ms / 1000, given.loader == "ahead"
+        self._ready_s = [0.0, 0.0]
+
+    def wait(self) -> None:
+        """Return when the next batch is there."""
+        if not self._host_s:
+            return
+        if not self._ahead:
+            time.sleep(self._host_s)
+            return
+        time.sleep(max(0.0, self._ready_s[0] - time.monotonic()))
+        began_s = max(self._ready_s[1], time.monotonic())
+        self._ready_s = [self._ready_s[1], began_s + self._host_s]
+
+
 def main(words: Sequence[str]) -> None:
     """Run it."""
     given = parse(words)
-    step = make_step(given)
+    step, loader = make_step(given), Loader(given)
     until = time.monotonic() + given.seconds
     while time.monotonic() < until:
+        loader.wait()
         step()
 
 

@@ -121,7 +121,7 @@ def plan() -> list[Config]:
     return [*ordered, *(_config(*one, "train", "fp32", "adam") for one in _TOO_LARGE)]
 
 
-def read_table(path: Path) -> list[dict[str, str]]:
+def read_table(path: Path, columns: tuple[str, ...] = COLUMNS) -> list[dict[str, str]]:
     """Return the rows that are there; a last line that was cut off is taken out of the file."""
     if not path.exists():
         return []
@@ -131,7 +131,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as stream:
         reader = csv.DictReader(stream)
         rows = list(reader)
-    if rows and tuple(reader.fieldnames or ()) != COLUMNS:
+    if rows and tuple(reader.fieldnames or ()) != columns:
         raise SystemExit(f"'{path}' has other columns; give another name")
     return rows
 
