@@ -141,9 +141,12 @@ def test_a_cluster_of_this_shape(center: Lab, name: str) -> None:
     site.write_text(_smaller((EXAMPLES / name / "site.toml").read_text(), lab, name))
     site.chmod(0o644)
     config = load_site(str(site))
-    for folder in filter(None, (config.paths.state, config.paths.decisions)):
-        Path(folder).mkdir()
-        Path(folder).chmod(0o1777 if folder == config.paths.decisions else 0o755)
+    if config.paths.state:
+        for folder, mode in ((config.paths.state, 0o755), (config.store_folder, 0o700)):
+            Path(folder).mkdir()
+            Path(folder).chmod(mode)
+        Path(config.paths.decisions).mkdir()
+        Path(config.paths.decisions).chmod(0o1777)
     environment = {"COLLOC_CONF": str(site)}
     lab.run(["colloc", "site", "render", "-o", out], env=environment, check=True)
     _merge(lab, out, config)

@@ -50,22 +50,63 @@ def test_with_the_store_away_nothing_is_written_elsewhere_and_nothing_dropped(
         (site / "shared").mkdir() if shared else None
         for _ in range(2):
             assert colloc(*argv) == 2
-            assert "is not there; is its file system mounted?" in capsys.readouterr().err
+            assert "is its file system mounted, and that path right?" in capsys.readouterr().err
     assert len(list(hours(str(site / "journal")))) == 1
     assert not (site / "home").exists()
     assert not (site / "shared/store").exists()
 
 
 @pytest.mark.parametrize("mode", [None, 0o700])
-def test_a_store_that_is_away_is_not_said_to_be_closed(
+def test_a_user_looks_at_their_own_where_the_sites_store_is_away_or_closed(
     site: Path, mode: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
     if mode:
         (site / "shared/store").mkdir(parents=True)
         monkeypatch.setattr(os, "access", lambda path, wanted: False)
     assert colloc("report") == 2
     why = "open to you" if mode else "there"
     assert f"the site's store '{site}/shared/store' is not {why}; using your own" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ingest", "--sacct-file", "/dev/null"],
+        ["report"],
+        ["me"],
+        ["job", "1"],
+        ["pages", "out"],
+        ["audit", "run"],
+        ["audit", "run", "--notify"],
+        ["comment"],
+        ["history", "bootstrap", "--all", "--slurm-release", "24.05.4"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_root_gets_the_sites_store_or_an_error(
+    site: Path, command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typo in paths.state, a folder that was removed: nothing of it goes to root's home, or comes from there."""
+    monkeypatch.chdir(site)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    for shared in (False, True):
+        (site / "shared").mkdir() if shared else None
+        assert colloc(*command) == 2
+        said = capsys.readouterr().err
+        assert f"store '{site}/shared/store' (paths.state of '{site}/site.toml') is not there" in said
+        assert f"install -d -m 0700 -o USER {site}/shared/store" in said
+    assert not (site / "home").exists()
+    assert [*(site / "shared").iterdir()] == []
+
+
+def test_who_audits_for_the_site_gets_its_store_or_an_error(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert colloc("audit", "run", "--notify") == 2
+    assert "shared/store' (paths.state of" in capsys.readouterr().err
+    assert not (site / "home").exists()
 
 
 def test_a_node_that_has_no_journal_is_an_error(site: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from slurm_colloc.cli.colloc.audit_import import import_
 from slurm_colloc.cli.colloc.audit_look import Looked, Looking
 from slurm_colloc.cli.colloc.audit_notify import Piece, notify
 from slurm_colloc.cli.colloc.audit_outbox import ack, optout, outbox
-from slurm_colloc.cli.colloc.output import one_of, site, site_or_none, span, window, write
+from slurm_colloc.cli.colloc.output import one_of, service_folder, site, site_or_none, span, window, write
 from slurm_colloc.cli.colloc.seen import seen_store
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.config import SiteConfig
@@ -77,9 +77,10 @@ def _notify(
     if about == JOBS and config.notices.textfile:
         given = {"textfile": textfile_of_jobs(config.notices.textfile), **given}
     config = config._replace(notices=config.notices._replace(**given))
+    folder = service_folder("store", store)
 
     def look(pieces: Sequence[Piece]) -> list[Looked]:
-        looking = _looking(config, store)
+        looking = _looking(config, store, folder)
         looks = [looking.look(*piece) for piece in pieces]
         _show(looks, form)
         return looks
@@ -91,9 +92,11 @@ def _notify(
     _end(seen, status)
 
 
-def _looking(config: SiteConfig | None, store: str) -> Looking:
+def _looking(config: SiteConfig | None, store: str, folder: str = "") -> Looking:
     options = f" --store {shlex.quote(store)}" if store else ""
-    return Looking(seen_store(store, config), config, config.audit if config else Audit(), options, watched=True)
+    return Looking(
+        seen_store(folder or store, config), config, config.audit if config else Audit(), options, watched=True
+    )
 
 
 def _show(looks: Sequence[Looked], form: str) -> None:

@@ -309,19 +309,32 @@ def _from_controller(target: Store, config: SiteConfig | None) -> Counted:
 
 
 def _samples(target: Store, config: SiteConfig | None, journal: str) -> list[Counted]:
-    folder = journal or (state_folder("journal") if config else "")
-    if folder and config is None:
-        raise InputError("samples do not name their cluster; give a site.toml, or no --journal")
     if config is None:
+        if journal:
+            raise InputError("samples do not name their cluster; give a site.toml, or no --journal")
         return [Counted("samples", 0, 0, 0, {})]
+    folder = journal or _journal(config)
+    if config.observe.agent and not os.path.isdir(folder):
+        say(f"no journal '{folder}' here: what was sampled comes by 'colloc seal', where the journals are")
+        return []
     with progress("sealing hours of samples") as step:
         done = seal_hours(target.samples, config.cluster, told(list(hours(folder)), step), attribute_round)
     for node in done.busy:
         say(f"another run is sealing the journal of {node}")
     if done.errors:
         raise StoreError("; ".join(done.errors))
+    if done.kept and not done.hours:
+        say(f"samples: all {len(done.kept)} h of the journal '{folder}' were in the store already")
+        return []
     counts = {REJECTED_LINES: done.rejected} if done.rejected else {}
     return [Counted("samples", done.rounds + done.rejected, done.rounds, 0, counts)]
+
+
+def _journal(config: SiteConfig) -> str:
+    """Return where samples of this host may lie: on a host that is no node of the site the journal may well be none."""
+    if os.geteuid() == 0 and config.paths.state:
+        return config.journal_folder
+    return state_folder("journal")
 
 
 def _history(target: Store, config: SiteConfig) -> None:

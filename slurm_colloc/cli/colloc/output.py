@@ -2,6 +2,7 @@
 """Printing and exiting for every colloc command, and the place where a site file and a store are found."""
 
 import os
+import shlex
 import socket
 import stat
 import sys
@@ -108,7 +109,11 @@ def site_or_none() -> SiteConfig | None:
 def state_folder(name: str, *, writing: bool = False) -> str:
     """Return the folder ``name`` (store, journal) of the site where this user may use it, else of the user's own data.
 
-    What everybody's jobs did is not for everybody: the site's folders are closed to all but those who keep them.
+    What everybody's jobs did is not for everybody: the site's folders are closed to all but those who keep them, and
+    who looks at their own jobs does so in their own data. Root keeps a site, and gets its folder or an error.
+
+    Raises:
+        StoreError: this is root, and the site's folder is not there.
     """
     own = os.path.join(user_data_folder(), name)
     config = site_or_none()
@@ -117,6 +122,8 @@ def state_folder(name: str, *, writing: bool = False) -> str:
         if config is not None and os.geteuid() == 0:
             say(f"site.toml sets no paths.state; using root's own '{own}'")
         return own
+    if os.geteuid() == 0:
+        return service_folder(name, "")
     shared = journal or os.path.join(config.paths.state, name)
     wanted = os.R_OK | os.X_OK | (os.W_OK if writing else 0)
     if os.access(shared, wanted) or (not os.path.exists(shared) and os.access(os.path.dirname(shared), os.W_OK)):
@@ -141,7 +148,7 @@ def node_name() -> str:
 
 
 def service_folder(name: str, given: str) -> str:
-    """Return the folder ``name`` (store, journal) of a service of the site: where it was told to work, or nowhere.
+    """Return the folder ``name`` (store, journal) of the site for who keeps it: where it was told to work, or nowhere.
 
     Raises:
         ConfigError: there is no site.toml.
@@ -152,9 +159,11 @@ def service_folder(name: str, given: str) -> str:
     config = site()
     folder = config.journal_folder if name == "journal" else os.path.join(config.state_folder, name)
     if not os.path.isdir(folder) and (config.paths.state or config.paths.journal):
+        named = f"paths.{'journal' if name == 'journal' and config.paths.journal else 'state'}"
         raise StoreError(
-            f"{name} '{folder}' is not there; is its file system mounted? the first time, make it for the user whom "
-            f"agent, seal and compact run as: install -d -m 0700 -o USER {folder}"
+            f"{name} '{folder}' ({named} of '{find_site_file()}') is {_why_unused(folder)}; is its file system "
+            "mounted, and that path right? the first time, make it for the user whom agent, seal and compact run as: "
+            f"install -d -m 0700 -o USER {shlex.quote(folder)}"
         )
     return folder
 
