@@ -15,7 +15,7 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.accounting.parquet import make_rows
 from slurm_colloc.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.errors import InputError
-from slurm_colloc.gpu.mig import model_named, parse_profile, slices_per_gpu
+from slurm_colloc.gpu.mig import model_named, names_slice, parse_profile, slices_per_gpu, tells_slices
 from slurm_colloc.model import Gres
 from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres, parse_tres_host
@@ -23,6 +23,7 @@ from slurm_colloc.slurm.hostlist import expand
 
 SLICES = "slices"
 CONVENTIONS: Mapping[str, str] = {SLICES: "compute slices", "sms": "SMs", "memory": "usable memory"}
+_UNTYPED = "untyped"
 # What a run was given of its nodes, all of them together.
 _GIVEN = ("cpus", "mem_given_mib", "nodes")
 
@@ -62,7 +63,7 @@ def worth(gres: Sequence[Gres], node_list: str, config: SiteConfig | None, by: s
         devices=sum(item.quantity for item in held if item.name == "gpu") or bool(shares),
         blocked=None if shares else _sum(blocked, held),
         whole=whole,
-        kind="+".join(sorted({item.type or ("untyped" if item.name == "gpu" else item.name) for item in held})),
+        kind="+".join(sorted({item.type or (_UNTYPED if item.name == "gpu" else item.name) for item in held})),
         shown=",".join(str(item) for item in gres),
     )
 
@@ -110,8 +111,11 @@ def _slice(gres_type: str, part: MigSlice | None, pool: Pool | None, by: str) ->
     """Return what one GPU or slice of this type is worth, by the site's figures, else by those of a known model."""
     profile = parse_profile(part.profile if part else gres_type)
     if profile is None:
-        return 1.0
+        of_site = pool is not None and gres_type == pool.gpu_type
+        return 1.0 if of_site or not (part or names_slice(gres_type)) else None
     if by == SLICES:
+        if not (part and pool) and not tells_slices(gres_type):
+            return None
         return profile.compute_slices / slices_per_gpu(pool.gpu_model if part and pool else gres_type)
     known = model_named(pool.gpu_model if part and pool else gres_type)
     if part and pool:
@@ -160,6 +164,24 @@ def make_worths(database: DuckDBPyConnection, config: SiteConfig | None, by: str
     kinds = ("VARCHAR", "VARCHAR", "DOUBLE", "INTEGER", "DOUBLE", "BOOLEAN", "VARCHAR", "VARCHAR")
     columns = dict(zip(("text", "place", *Worth._fields), kinds, strict=True))
     make_rows(database, "worths", columns | dict.fromkeys(_GIVEN, "BIGINT"), rows)
+
+
+class Unsure(NamedTuple):
+    """Types of GPUs by how sure it is what they are worth: left out of GPU-hours, or taken for whole GPUs."""
+
+    left_out: tuple[str, ...]
+    taken_for_whole: tuple[str, ...]
+
+
+def unsure_types(database: DuckDBPyConnection, config: SiteConfig | None) -> Unsure:
+    """Return of the types in ``worths`` those of which neither a site nor their names say what they are."""
+    of_site = {pool.gpu_type for pool in config.pool} | {_UNTYPED} if config else set()
+    kinds = database.execute("SELECT DISTINCT kind, gpus IS NULL, whole FROM worths WHERE devices > 0").fetchall()
+    whole = {one for kind, _, whole in kinds if whole for one in kind.split("+")}
+    return Unsure(
+        tuple(sorted({kind for kind, unknown, _ in kinds if unknown})),
+        tuple(sorted(kind for kind in whole - of_site if not model_named(kind) and not parse_profile(kind))),
+    )
 
 
 def _placed(item: Gres, config: SiteConfig) -> bool:

@@ -8,6 +8,11 @@ import re
 from typing import NamedTuple
 
 _PROFILE = re.compile(r"(?:\dc\.)?(?P<gi>\d)g\.\d{1,4}gb(?:[+-](?:me(?:\.all)?|gfx))*")
+# Types that sites write by hand: 1g10gb, 3g_20gb, a100-mig-2. a100_80g is a whole one.
+_LIKE_SLICE = re.compile(r"(?<!\d)\dg[._-]?\d+g|(?<![a-z])mig", re.IGNORECASE)
+# Profiles that only cards of four slices have, and one that cards of seven (GB200) have, too.
+_OF_FOUR = ("1g.6gb", "2g.12gb", "4g.24gb", "2g.48gb", "4g.96gb")
+_OF_FOUR_OR_SEVEN = "1g.24gb"
 
 
 class Profile(NamedTuple):
@@ -66,13 +71,24 @@ def parse_profile(text: str) -> Profile | None:
     return Profile(match[0], int(match["gi"])) if match else None
 
 
+def names_slice(gres_type: str) -> bool:
+    """Return whether a type is of slices by its name, also where that does not say of which profile."""
+    return _LIKE_SLICE.search(gres_type) is not None
+
+
 def slices_per_gpu(gres_type: str) -> int:
     """Return into how many compute slices a GPU divides: 4 for the A30 and the RTX PRO cards, 7 for the others.
 
-    Source: NVIDIA MIG User Guide, supported profiles.
+    ``gres_type`` names the card, or is a profile, most of which tell the card's size. Source: NVIDIA MIG User Guide,
+    supported profiles.
     """
     name = gres_type_of(gres_type)
-    return 4 if "a30" in name or "rtx_pro" in name else 7
+    return 4 if any(sign in name for sign in ("a30", "rtx_pro", *_OF_FOUR)) else 7
+
+
+def tells_slices(gres_type: str) -> bool:
+    """Return whether a type without a card in its name tells of how many slices the card is."""
+    return not gres_type.startswith(_OF_FOUR_OR_SEVEN)
 
 
 def gres_type_of(model: str) -> str:

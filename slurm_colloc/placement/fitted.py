@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from slurm_colloc.config import Partition, Pool, SiteConfig
 from slurm_colloc.errors import InputError
-from slurm_colloc.gpu.mig import parse_profile
+from slurm_colloc.gpu.mig import names_slice, parse_profile
 from slurm_colloc.model import COMPLETED, Evidence, Footprint, Gres, JobRequest, Placement, Quantiles, SharingMode
 from slurm_colloc.placement.choose import place, reasons_to_leave
 from slurm_colloc.placement.pieces import (
@@ -76,7 +76,7 @@ def _gpus(shown: str) -> tuple[Gres, ...]:
 def had_whole(shown: str) -> bool:
     """Return whether an allocation (``shown``, in Slurm's words) is of whole GPUs, as far as its words tell."""
     gpus = _gpus(shown)
-    return bool(gpus) and not any(parse_profile(gres.type) for gres in gpus)
+    return bool(gpus) and not any(parse_profile(gres.type) or names_slice(gres.type) for gres in gpus)
 
 
 def had_piece(run: Evidence, shown: str) -> bool:

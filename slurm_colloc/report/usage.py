@@ -26,7 +26,8 @@ class UsageReport(NamedTuple):
     what became of the names. ``runs_begun_before`` of those with a GPU are in the window before, too;
     ``runs_without_length`` have neither an end nor a word on how long they have run, and no hours. What is known of
     runs are rows: those of the window's ``runs``, those that repeat one, those of jobs that had not started, and those
-    outside the window.
+    outside the window. ``types_without_size`` are left out of GPU-hours, and of ``types_taken_for_whole`` neither a
+    site nor their names say that they are whole GPUs.
     """
 
     cluster: str
@@ -64,6 +65,8 @@ class UsageReport(NamedTuple):
     rows_repeated: int = 0
     rows_not_started: int = 0
     rows_outside: int = 0
+    types_without_size: tuple[str, ...] = ()
+    types_taken_for_whole: tuple[str, ...] = ()
 
 
 METRICS = {"sm": "SM activity", "util": "GPU_UTIL"}

@@ -11,6 +11,8 @@ from slurm_colloc.report.text import stamp
 from slurm_colloc.report.usage import METRICS, UsageReport, metric_of, of_installed, saved_gpu_hours
 from slurm_colloc.units import counted, printable, significant
 
+_MOST_LISTED = 5
+
 
 def heading(report: UsageReport) -> str:
     """Return the one line that says what the figures are about."""
@@ -147,14 +149,25 @@ def _left_out(report: UsageReport) -> Iterator[str]:
             f"{significant(report.sampled_job_hours)} h; does 'colloc ingest' run, and are the nodes' clocks right?"
         )
     if total.jobs_without_size:
+        types = f" ({_listed(report.types_without_size)})" if report.types_without_size else ""
         yield (
-            f"runs left out of GPU-hours because the size of their share is not known: {total.jobs_without_size}; "
+            "runs left out of GPU-hours because the size of their share is not known: "
+            f"{total.jobs_without_size}{types}; "
             "their pool in site.toml needs mps_per_gpu, shards_per_gpu or its slices ('colloc site init' writes them)"
+        )
+    if report.types_taken_for_whole and total.jobs:
+        yield (
+            "types taken for whole GPUs, since neither site.toml nor a MIG profile in their names says what they are: "
+            f"{_listed(report.types_taken_for_whole)}"
         )
     if report.strays:
         hours = fsum(stray.gpu_hours for stray in report.strays)
-        nodes = ", ".join(printable(stray.node) for stray in report.strays[:5]) + (", ..." if report.strays[5:] else "")
+        nodes = _listed([stray.node for stray in report.strays])
         yield f"GPUs with processes outside any job, charged to nobody: {significant(hours)} GPU-h on {nodes}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(printable, names[:_MOST_LISTED])) + (", ..." if names[_MOST_LISTED:] else "")
 
 
 def _of_cluster(report: UsageReport) -> list[str]:

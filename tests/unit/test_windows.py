@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.made import near
 from tests.unit.programs import colloc
 from tests.unit.stored import at
 
@@ -88,3 +89,17 @@ def test_a_run_of_which_no_length_is_known_has_a_line_and_no_hours(
         assert colloc("ingest", *store, "--sacct-file", str(text)) == 0
         shown = reported(capsys, *DAYS[:2], *source)
         assert (shown["total"]["allocated_gpu_hours"], shown["runs_without_length"]) == (10.0, 1)
+
+
+def test_types_whose_worth_is_not_known_are_listed(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = ("gres/gpu:1g10gb=1", "gres/gpu:rtx_3090=1", "gres/gpu:1g.10gb=7", "gres/gpu=1", "gres/shard=2")
+    rows = [ROWS[0].replace("1|1", f"{job}|{job}", 1).replace("gres/gpu=2", kind) for job, kind in enumerate(kinds)]
+    text.write_text("".join(f"{one}\n" for one in (FIELDS, *rows)))
+    shown = reported(capsys, *DAYS[:2], "--sacct-file", str(text))
+    assert (shown["total"]["allocated_gpu_hours"], shown["total"]["jobs_without_size"]) == (near(6.0), 2)
+    assert shown["types_without_size"] == ["1g10gb", "shard"]
+    assert shown["types_taken_for_whole"] == ["rtx_3090", "untyped"]
+    assert colloc("report", "--since", DAYS[0], "--until", DAYS[1], "--sacct-file", str(text)) == 0
+    said = capsys.readouterr().out
+    assert "not known: 2 (1g10gb, shard)" in said
+    assert "rtx_3090, untyped" in said

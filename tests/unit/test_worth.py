@@ -342,3 +342,44 @@ def test_a_decision_is_of_the_submission_and_of_all_that_became_of_it(tmp_path: 
         query = f"SELECT job_id, start_s / {day}, signature FROM ({OF_RUNS}) ORDER BY 1, 2"
         found = database.execute(query).fetchall()
     assert found == [("1", 30, None), ("2", 30, "sig"), ("2", 31, "sig"), ("3", 30, "sig"), ("4", 400, None)]
+
+
+@pytest.mark.parametrize(
+    ("gres_type", "gpus"),
+    [
+        # Without a card in its name: only cards of four slices have these.
+        ("1g.6gb", 1 / 4),
+        ("2g.12gb", 1 / 2),
+        ("4g.24gb", 1),
+        ("1g.6gb+me", 1 / 4),
+        ("mig-2g.48gb", 1 / 2),
+        # Cards of four and of seven have this one.
+        ("1g.24gb", None),
+        ("nvidia_gb200_1g.24gb", 1 / 7),
+        ("nvidia_rtx_pro_6000_1g.24gb", 1 / 4),
+        ("1g.5gb", 1 / 7),
+        ("3g.40gb", 3 / 7),
+        # What looks like a slice and says not which is no whole GPU.
+        ("1g10gb", None),
+        ("a100_3g_20gb", None),
+        ("mig", None),
+        ("h100-mig20", None),
+        # Whole ones, whatever memory they are named after.
+        ("a100_80g", 1),
+        ("v100-32gb", 1),
+        ("rtx_3090", 1),
+        ("sigmig", 1),
+    ],
+)
+def test_a_type_is_worth_what_its_name_says_or_is_not_known(gres_type: str, gpus: float | None) -> None:
+    gres = (Gres("gpu", gres_type, 2),)
+    found = worth(gres, "x", None)
+    assert found.gpus == (None if gpus is None else near(2 * gpus))
+    assert found.whole == (gpus == 1)
+
+
+def test_a_site_says_what_its_types_are() -> None:
+    odd = MIG_POOL.slice[0]._replace(type="1g10gb")
+    config = site(MIG_POOL._replace(slice=(odd,)), SHARD_POOL._replace(gpu_type="mig_off"))
+    assert worth((Gres("gpu", "1g10gb", 1),), "m1", config).gpus == near(3 / 7)
+    assert worth((Gres("gpu", "mig_off", 1),), "s1", config).gpus == 1

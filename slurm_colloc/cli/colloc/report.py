@@ -16,7 +16,7 @@ from slurm_colloc.accounting.collocation import collocation, installed_gpus
 from slurm_colloc.accounting.decisions import predictions
 from slurm_colloc.accounting.details import charts_of
 from slurm_colloc.accounting.engine import ENGINES, LOCAL, SLURM, sweep_by_slurm
-from slurm_colloc.accounting.equivalents import CONVENTIONS, SLICES
+from slurm_colloc.accounting.equivalents import CONVENTIONS, SLICES, unsure_types
 from slurm_colloc.accounting.fits import fits_of
 from slurm_colloc.accounting.over_time import Bins, bins_of
 from slurm_colloc.accounting.runs import Taken
@@ -226,6 +226,7 @@ def _figures(
     *groups, total = added
     runs, without_gpu, clusters, begun_before = count_runs(database)
     others = count_other_rows(database, runs)
+    unsure = unsure_types(database, config)
     endless = count_endless(database, of_text=of_text)
     recorded = None if runs else recorded_span(database)
     unaccounted, sampled = unaccounted_hours(database)
@@ -260,6 +261,8 @@ def _figures(
         rows_repeated=others.repeated,
         rows_not_started=others.not_started,
         rows_outside=others.outside,
+        types_without_size=unsure.left_out,
+        types_taken_for_whole=unsure.taken_for_whole,
         recorded=recorded and (local(recorded[0]), local(recorded[1])),
         so_far=span.until_s > span.now_s,
         of_text=of_text,
