@@ -190,8 +190,10 @@ class JobUsage(NamedTuple):
     ``gpu_type`` names its gres types. ``held_gpu_hours`` is the time of GPUs that it kept from others, suspensions
     included: of its GPUs all, of a slice its part by slices, of a share one nth where n jobs were seen to share, None
     where nobody ever saw them; the time in which nobody counted them is ``held_unknown_hours``.
-    ``*_measured_gpu_hours`` are the allocated GPU-hours that samples of the metric cover: the denominator of the used
-    ones. ``coverage_pct`` is the sampled part of the run's device time; None where the source does not record it.
+    ``*_measured_gpu_hours`` are the allocated GPU-hours that samples of the metric cover, the denominator of the used
+    ones: used <= measured <= allocated, and all are None where the size of its share is not known. What a share used
+    beyond what it was given is ``sm_beyond_gpu_hours`` and in none of them. ``coverage_pct`` is the sampled part of
+    the run's device time; None where the source does not record it.
     ``gpu_mem_peak_mib`` is the sum over the run's devices of one node at one time; of several nodes the largest.
     ``held_idle_gpu_hours`` is sampled time without a process of the run on its device, ``idle_tail_s`` the time from
     the last reading with activity on any of its devices to its last reading, ``energy_j`` what its part of the devices
@@ -215,10 +217,11 @@ class JobUsage(NamedTuple):
     allocated_gpu_hours: float | None
     held_gpu_hours: float | None
     held_unknown_hours: float
-    util_measured_gpu_hours: float
+    util_measured_gpu_hours: float | None
     util_used_gpu_hours: float | None
-    sm_measured_gpu_hours: float
+    sm_measured_gpu_hours: float | None
     sm_used_gpu_hours: float | None
+    sm_beyond_gpu_hours: float | None
     gpu_mem_peak_mib: int | None
     coverage_pct: float | None
     shared_hours: float
@@ -248,7 +251,7 @@ class GroupUsage(NamedTuple):
     Runs whose share's size is not known (``jobs_without_size``) are in the counts and in ``held_unknown_hours``, not
     in the GPU-hours.
     ``jobs_measured`` are those with either metric. ``*_idle_gpu_hours`` are measured less used, each metric
-    for itself (they are never added), and negative where shares used more than their count. ``*_weighted_pct`` is used
+    for itself (they are never added). ``*_weighted_pct`` is used
     over measured GPU-hours; ``*_plain_pct`` the mean over runs, each counting once.
     ``gpu_mem_peak_mib`` is the largest of a run, ``energy_kwh`` of what was sampled of the GPUs,
     ``coverage_known_gpu_hours`` what was allocated to the runs whose coverage is known: the denominator of
@@ -270,6 +273,7 @@ class GroupUsage(NamedTuple):
     sm_measured_gpu_hours: float
     sm_used_gpu_hours: float | None
     sm_idle_gpu_hours: float | None
+    sm_beyond_gpu_hours: float | None
     sm_weighted_pct: float | None
     sm_plain_pct: float | None
     held_idle_gpu_hours: float | None

@@ -17,13 +17,14 @@ FIX = 65_536
 
 # The runs near a day: of a month of them each of its queries would read all.
 _DAY_RUNS = """
-    SELECT run, cluster, job_id_raw, from_s, to_s, whole, devices, state FROM runs
+    SELECT run, cluster, job_id_raw, from_s, to_s, whole, devices, state,
+           if(NOT whole AND blocked IS NULL, 100 * gpus, 100) AS most_pct FROM runs
     WHERE devices > 0 AND from_s < $day_until AND to_s > $day_since
 """
 # What of a day's rows lies inside a run and the window. A reading after the run's end may be the next run's: it counts
 # for sums as far as it reaches into the run, and for no peak; of merged rows that reach beyond it a part is this run's.
 _INSIDE = """
-    SELECT r.run, s.*, s.at_s <= r.to_s OR s.grain_s > 0 AS inside,
+    SELECT r.run, r.most_pct, s.*, s.at_s <= r.to_s OR s.grain_s > 0 AS inside,
            greatest(s.at_s - s.interval_s, r.from_s) AS began_s, least(s.at_s, r.to_s) AS ended_s,
            round((ended_s - began_s) * 1e6)::BIGINT AS us
     FROM {view} s JOIN {runs} r ON s.job_id = r.job_id_raw AND s.cluster = r.cluster
@@ -36,6 +37,8 @@ def _inside(view: str, runs: str = "day_runs") -> str:
     return _INSIDE.format(view=view, runs=runs)
 
 
+# What of a GPU a share used beyond what it was given of it; 0 where that is not known, as greatest() has it.
+_BEYOND = "greatest(0, sm_active_pct - most_pct)"
 _ACTIVE = "gpu_util_pct > 0 OR sm_active_pct > 0"
 # Whoever else profiles a GPU takes its counters away: they read 0 while kernels run.
 _BLACKOUT = "sm_active_pct = 0 AND gpu_util_pct >= 10"
@@ -58,7 +61,7 @@ def _part(value: str) -> str:
 PARTS = {
     "unit_parts": "run BIGINT, node VARCHAR, uuid VARCHAR, method VARCHAR, "
     "unit_gpus DOUBLE, us BIGINT, whole_us BIGINT, util_us BIGINT, util_fix BIGINT, sm_us BIGINT, sm_fix BIGINT, "
-    "shared_us BIGINT, held_us BIGINT, idle_us BIGINT, direct_us BIGINT, blackout_us BIGINT, "
+    "beyond_fix BIGINT, shared_us BIGINT, held_us BIGINT, idle_us BIGINT, direct_us BIGINT, blackout_us BIGINT, "
     "energy_uj BIGINT, peak_mib BIGINT, first_s DOUBLE, last_s DOUBLE, active_s DOUBLE, grain_s INTEGER",
     "peak_parts": "run BIGINT, peak_mib BIGINT",
     "host_parts": "run BIGINT, node VARCHAR, cpu_us BIGINT, "
@@ -74,7 +77,7 @@ _DAY = {
                    sum(if(gpu_util_pct IS NULL, 0, us))::BIGINT AS util_us,
                    {_over_time("gpu_util_pct")} AS util_fix,
                    sum(if(sm_active_pct IS NULL, 0, us))::BIGINT AS sm_us,
-                   {_over_time("sm_active_pct")} AS sm_fix,
+                   {_over_time("sm_active_pct")} AS sm_fix, {_over_time(_BEYOND)} AS beyond_fix,
                    sum(if(sharers > 1, us, 0))::BIGINT AS shared_us,
                    sum(round(us / greatest(sharers, 1)))::BIGINT AS held_us,
                    -- A device that worked had a process, which was gone when the list was read.
@@ -150,5 +153,5 @@ def make_parts(
 def day_queries(bins: Bins | None, edges: Sequence[float] = ()) -> dict[str, str]:
     """Return the queries of a day in the order in which they are run, by what the table of each is called."""
     every = _DAY | alone_queries(partial(_inside, "shares"), edges)
-    cut = {"cut": cut_query(_inside("shares"), FIX)} if bins else {}
+    cut = {"cut": cut_query(_inside("shares"), FIX, f"sm_active_pct - {_BEYOND}")} if bins else {}
     return {"day_runs": _DAY_RUNS, **cut, **{f"day_{name}": every[name] for name in parts_of(bins, edges)}}

@@ -56,7 +56,7 @@ _DEVICES = f"""
 SELECT count(*), count(*) FILTER (idle), coalesce(max(sharers), 1) FROM (
     SELECT uuid, max(sharers) AS sharers,
            -- Where neither processes nor activity are known, nobody can say that it was idle.
-           coalesce(max(process_count) = 0, false)
+           coalesce(max(process_count) = 0 OR max(gpu_util_pct) = 0, false)
            AND coalesce(max(gpu_util_pct), 0) = 0 AND coalesce(max(sm_active_pct), 0) = 0 AS idle
     FROM ({_NEAR}) GROUP BY node, uuid)
 """

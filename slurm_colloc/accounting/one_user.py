@@ -100,8 +100,9 @@ def with_evidence(run: RunFound, kept: Evidence | None) -> RunFound:
     active = None if kept.sm_is_bound else kept.sm_active_mean_pct
     used = None if measured is None or active is None else kept.sampled_s / 3600 * active / 100
     figures = usage._replace(
-        sm_measured_gpu_hours=measured if measured is not None and used is not None else 0.0,
-        sm_used_gpu_hours=used,
+        sm_measured_gpu_hours=0.0 if active is None and measured is not None else measured,
+        sm_used_gpu_hours=None if used is None or measured is None else min(used, measured),
+        sm_beyond_gpu_hours=None if used is None or measured is None else max(0.0, used - measured),
         gpu_mem_peak_mib=kept.gpu_mem_peak_mib,
         coverage_pct=100 * part,
         methods=(_KEPT,),

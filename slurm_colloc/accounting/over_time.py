@@ -150,15 +150,16 @@ _CUT_HOURS = "sum(CAST({} * unit_gpus / {} / 3.6e9 AS DECIMAL(38, 12)))"
 _SUM = "sum(({})::DECIMAL(38, 18))"
 
 
-def cut_query(inside: str, fix: int) -> str:
+def cut_query(inside: str, fix: int, sm_pct: str) -> str:
     """Return the query that makes the table ``cut`` of what of a day's samples lies ``inside`` runs.
 
     Args:
         inside: a query of samples with ``run``, from when to when of each counts, and its microseconds ``us``.
         fix: into how many parts a percent is cut, for whole numbers.
+        sm_pct: SQL for what of a sample's SM activity counts.
     """
-    sums = {f"{name}_fix": _FIX_SUM.format(f"{name}_pct", fix) for name in ("gpu_util", "sm_active")}
-    return _CUT.format(util_fix=sums["gpu_util_fix"], sm_fix=sums["sm_active_fix"], quarter_s=QUARTER_S, inside=inside)
+    util_fix, sm_fix = (_FIX_SUM.format(value, fix) for value in ("gpu_util_pct", f"({sm_pct})"))
+    return _CUT.format(util_fix=util_fix, sm_fix=sm_fix, quarter_s=QUARTER_S, inside=inside)
 
 
 def time_queries(fix: int) -> dict[str, str]:
@@ -178,15 +179,17 @@ def time_queries(fix: int) -> dict[str, str]:
                 FROM cut WHERE grain_s < {DAY} GROUP BY run, cell, hour_s
             ),
             worth AS (
-                SELECT h.*, r.whole, gpus * hours / (devices * span_s) AS rate,
+                SELECT r.whole, h.cell, h.util_s, h.sm_s, gpus * hours / (devices * span_s) AS rate,
                        devices * (least(to_s, hour_s + {_HOUR_S}) - greatest(from_s, hour_s)) AS device_s,
-                       sm_hours::DOUBLE * coalesce(gpus / nullif(blocked, 0), 1) AS sm_used
+                       rate * least(util_s, device_s) AS util_of, rate * least(sm_s, device_s) AS sm_of,
+                       least(util_hours::DOUBLE, util_of) AS util_used,
+                       least(sm_hours::DOUBLE * coalesce(gpus / nullif(blocked, 0), 1), sm_of) AS sm_used
                 FROM hourly h JOIN runs r USING (run) WHERE gpus IS NOT NULL
             )
             SELECT cell,
-                   ({_SUM.format("rate * least(util_s, device_s)")} FILTER (whole))::DOUBLE AS util_measured,
-                   ({_SUM.format("util_hours")} FILTER (whole AND util_s > 0))::DOUBLE AS util_used,
-                   {_SUM.format("rate * least(sm_s, device_s)")}::DOUBLE AS sm_measured,
+                   ({_SUM.format("util_of")} FILTER (whole))::DOUBLE AS util_measured,
+                   ({_SUM.format("util_used")} FILTER (whole AND util_s > 0))::DOUBLE AS util_used,
+                   {_SUM.format("sm_of")}::DOUBLE AS sm_measured,
                    ({_SUM.format("sm_used")} FILTER (sm_s > 0))::DOUBLE AS sm_used
             FROM worth GROUP BY cell
         """,
@@ -197,9 +200,11 @@ def time_queries(fix: int) -> dict[str, str]:
 # run that only a mean is known of, all by its time.
 _SAMPLED = """
 CREATE TEMP TABLE sampled AS
-SELECT run, bin, sum(util_us)::BIGINT AS util_us, sum(util_hours::DECIMAL(38, 12)) AS util_hours,
-       sum(sm_us)::BIGINT AS sm_us, sum(sm_hours::DECIMAL(38, 12)) AS sm_hours
-FROM bin_parts SEMI JOIN (SELECT run FROM usage WHERE allocated IS NOT NULL AND NOT by_mean) USING (run)
+SELECT run, bin, sum(util_us)::BIGINT AS util_us, sum(sm_us)::BIGINT AS sm_us,
+       -- What a suspended run was allocated is spread evenly, and so is what it used.
+       sum(if(suspended_s > 0, util_us, util_hours)::DECIMAL(38, 12)) AS util_hours,
+       sum(if(suspended_s > 0, sm_us, sm_hours)::DECIMAL(38, 12)) AS sm_hours
+FROM bin_parts JOIN (SELECT run, suspended_s FROM usage WHERE allocated IS NOT NULL AND NOT by_mean) USING (run)
 GROUP BY run, bin
 """
 _PIECES = f"""

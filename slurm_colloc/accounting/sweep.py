@@ -125,11 +125,21 @@ WHERE (last_s > $since OR start_s >= $since) AND last_s >= start_s
 
 # DECIMAL, because sums of it do not depend on their order.
 _HOURS = "sum(CAST({} * unit_gpus / 3.6e9 AS DECIMAL(38, 12)))::DOUBLE"
+
+
+def _at_most(value: str, bound: str) -> str:
+    """Return SQL for the smaller of two numbers; NULL where either is, which least() passes over."""
+    return f"CASE WHEN {value} > {bound} THEN {bound} WHEN {bound} IS NOT NULL THEN {value} END"
+
+
+# Of a run whose size is not known nobody can say how much of it was measured, or used. Of a share's use counts what it
+# was given. Of others no more was used than measured: it is a time under two names, or one outside suspensions.
 _USAGE = f"""
 WITH used AS (
     SELECT run, sum(us) / 1e6 AS seconds, sum(util_us) / 1e6 AS util_seconds, sum(sm_us) / 1e6 AS sm_seconds,
            {_HOURS.format(f"util_fix / {FIX * 100}")} AS util_hours,
            {_HOURS.format(f"sm_fix / {FIX * 100}")} AS sm_hours,
+           {_HOURS.format(f"beyond_fix / {FIX * 100}")} AS beyond_hours,
            sum(shared_us) / 3.6e9 AS shared_hours, {_HOURS.format("held_us")} AS seen_held_hours,
            {_HOURS.format("idle_us")} AS held_idle_hours, sum(direct_us) / 1e6 AS direct_s,
            if(count(*) = count(blackout_us), sum(blackout_us) / 1e6, NULL) AS blackout_s,
@@ -159,15 +169,17 @@ SELECT r.*, gpus * hours AS allocated, devices * span_s AS device_s,
        -- Of a share nobody knows what it held of a GPU while no sample tells how many held it.
        CASE WHEN blocked IS NOT NULL THEN blocked * span_s / 3600 ELSE seen_held_hours END AS held,
        CASE WHEN blocked IS NOT NULL THEN 0 ELSE greatest(0, span_s - coalesce(seconds, 0)) / 3600 END AS held_unknown,
-       CASE WHEN NOT whole THEN 0
-            WHEN by_mean THEN if(mean_gpu_util_pct IS NULL, 0, allocated * least(1, coalesce(mean_gpus / devices, 1)))
-            ELSE coalesce(allocated * least(1, coalesce(util_seconds / device_s, 0)), 0) END AS util_measured,
-       CASE WHEN NOT whole THEN NULL WHEN by_mean THEN util_measured * mean_gpu_util_pct / 100
-            ELSE util_hours END AS util_used,
-       coalesce(allocated * least(1, coalesce(sm_seconds / device_s, 0)), 0) AS sm_measured,
+       allocated * CASE WHEN NOT whole OR by_mean AND mean_gpu_util_pct IS NULL THEN 0
+                        WHEN by_mean THEN least(1, coalesce(mean_gpus / devices, 1))
+                        ELSE least(1, coalesce(util_seconds / device_s, 0)) END AS util_measured,
+       CASE WHEN whole AND by_mean THEN util_measured * mean_gpu_util_pct / 100
+            WHEN whole THEN {_at_most("util_hours", "util_measured")} END AS util_used,
+       allocated * least(1, coalesce(sm_seconds / device_s, 0)) AS sm_measured,
        -- Samples know units by slices; used and allocated must be by one convention.
-       sm_hours * coalesce(gpus / nullif(blocked, 0), 1) AS sm_used, sm_hours, sm_seconds,
-       util_used IS NOT NULL OR sm_used IS NOT NULL AS measured,
+       (sm_hours - beyond_hours) * coalesce(gpus / nullif(blocked, 0), 1) AS sm_within,
+       {_at_most("sm_within", "sm_measured")} AS sm_used, if(allocated IS NULL, NULL, beyond_hours) AS sm_beyond,
+       sm_hours, sm_seconds,
+       sm_hours IS NOT NULL OR whole AND if(by_mean, mean_gpu_util_pct, util_hours) IS NOT NULL AS measured,
        CASE WHEN by_mean THEN mean_gpu_mem_mib WHEN several THEN several_peak_mib ELSE unit_peak_mib END AS peak_mib,
        CASE WHEN NOT by_mean THEN 100 * least(1, coalesce(seconds / device_s, 0)) END AS coverage_pct,
        coalesce(shared_hours, 0) AS shared_hours, held_idle_hours, direct_s, blackout_s, tail_s,
@@ -181,7 +193,7 @@ WHERE devices > 0 AND {{part}}
 
 _OF_JOB = """
 SELECT cluster, job_id, job_id_raw, "user", account, "partition", qos, state, job_name, shown, kind, from_s, to_s,
-       allocated, held, held_unknown, util_measured, util_used, sm_measured, sm_used, peak_mib, coverage_pct,
+       allocated, held, held_unknown, util_measured, util_used, sm_measured, sm_used, sm_beyond, peak_mib, coverage_pct,
        shared_hours, held_idle_hours, tail_s, energy_j, cores, host_mem_mib, read_mib, written_mib, methods
 """
 _ORDER = "start_s, job_id, cluster, end_s, submit_s"

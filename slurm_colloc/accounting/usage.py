@@ -51,6 +51,7 @@ _SUMS = {
     "held_unknown": _hours("held_unknown"),
     **_of_metric("util"),
     **_of_metric("sm"),
+    "sm_beyond": _hours("sm_beyond"),
     "held_idle": _hours("held_idle_hours", _SIZED),
     "energy_kwh": _hours("energy_j / 3.6e6"),
     "covered": _hours("allocated * coverage_pct", _COVERED),
@@ -63,14 +64,10 @@ _KINDS_ADDED = ", ".join(
 )
 # A million values are made DECIMAL once: a group's sums, and those of all, are of the sums of its kinds of GPU.
 _GROUPS = f"""
-WITH sized AS (
-    SELECT {{key}} AS name, {{kind}} AS of_kind,
-           * REPLACE (if({_SIZED}, util_used, NULL) AS util_used, if({_SIZED}, sm_used, NULL) AS sm_used)
-    FROM {{runs}}
-),
-of_kinds AS MATERIALIZED (
-    SELECT name, of_kind, {_RUNS_ADDED}, max(peak_mib) AS peak_mib, list(DISTINCT methods) AS methods
-    FROM sized GROUP BY name, of_kind
+WITH of_kinds AS MATERIALIZED (
+    SELECT {{key}} AS name, {{kind}} AS of_kind, {_RUNS_ADDED}, max(peak_mib) AS peak_mib,
+           list(DISTINCT methods) AS methods
+    FROM {{runs}} GROUP BY 1, 2
 ),
 added AS (
     SELECT name, of_kind, grouping(name) AS whole, grouping(of_kind) AS all_kinds, {_KINDS_ADDED},
@@ -81,7 +78,7 @@ SELECT whole, all_kinds, name, if(whole = 1, $total, if(all_kinds = 1, name, of_
        if(jobs = 0, 0, allocated), if(jobs = 0, 0, held), coalesce(held_unknown, 0),
        coalesce(util_measured, 0), util_used, util_idle, 100 * util_used / nullif(util_measured, 0),
        util_pcts / nullif(util_known, 0),
-       coalesce(sm_measured, 0), sm_used, sm_idle, 100 * sm_used / nullif(sm_measured, 0),
+       coalesce(sm_measured, 0), sm_used, sm_idle, sm_beyond, 100 * sm_used / nullif(sm_measured, 0),
        sm_pcts / nullif(sm_known, 0),
        held_idle, peak_mib, energy_kwh, covered / nullif(coverage_known, 0), coalesce(coverage_known, 0),
        coalesce(methods, [])

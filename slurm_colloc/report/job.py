@@ -12,6 +12,7 @@ from slurm_colloc.model import Decision, Evidence
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, titled
 from slurm_colloc.report.sparkline import ASCII, BLOCKS, sparkline
 from slurm_colloc.report.text import local, stamp
+from slurm_colloc.report.usage import never_used
 from slurm_colloc.slurm.accounted import Accounted
 from slurm_colloc.units import counted, in_words, kilowatt_hours, printable, significant
 
@@ -151,18 +152,23 @@ def _by_samples(story: RunStory, run: JobUsage, decision: Decision | None, signs
     covered = "not recorded" if run.coverage_pct is None else f"{run.coverage_pct:.0f} % of its device time"
     pieces = story.timeline.pieces if story.timeline else ()
     yield titled("GPU_UTIL", _share(run.util_used_gpu_hours, run.util_measured_gpu_hours))
-    yield from _drawn([piece.gpu_util_pct for piece in pieces], 100.0, "100 %", signs)
-    yield titled("SM active", _share(run.sm_used_gpu_hours, run.sm_measured_gpu_hours))
-    yield from _drawn([piece.sm_active_pct for piece in pieces], 100.0, "100 %", signs)
+    # Of a share it is the whole GPU's, or a server's.
+    if run.util_used_gpu_hours is not None:
+        yield from _drawn([piece.gpu_util_pct for piece in pieces], 100.0, "100 %", signs)
+    active = [piece.sm_active_pct for piece in pieces]
+    yield titled("SM active", _active(run, active))
+    of = " of the whole GPU" if _is_share(run) else ""
+    yield from _drawn(active, 100.0, f"100 %{of}", signs)
     yield titled("memory", _memory(run.gpu_mem_peak_mib, decision))
     held = [None if piece.gpu_mem_mib is None else float(piece.gpu_mem_mib) for piece in pieces]
-    top = max((value for value in held if value is not None), default=0.0)
-    yield from _drawn(held, top, f"{top:.0f} MiB", signs)
+    if top := max((value for value in held if value is not None), default=0.0):
+        yield from _drawn(held, top, f"{top:.0f} MiB", signs)
     if story.timeline and pieces:
         span_s = story.timeline.until_s - story.timeline.since_s
         yield titled("", f"from start to end, {in_words(span_s)}; blank where nothing was sampled")
     yield titled("coverage", f"{covered} ({printable(', '.join(run.methods)) or 'no samples'})")
-    yield titled("held idle", f"{_hours(run.held_idle_gpu_hours)}; {_tail(run.idle_tail_s)}")
+    yield titled("idle", _idle(run))
+    yield titled("empty", f"{_hours(run.held_idle_gpu_hours)} (sampled, and no process of the job on its GPU)")
     if story.timeline:
         yield from _devices(story.timeline, run.shared_hours)
     yield titled("energy", _energy(run.energy_j))
@@ -175,7 +181,7 @@ def _drawn(values: Sequence[float | None], top: float, most: str, signs: str) ->
 
 
 def _devices(timeline: JobTimeline, shared_hours: float) -> Iterator[str]:
-    if timeline.devices_unused:
+    if 0 < timeline.devices_unused < timeline.devices:
         of = f"{timeline.devices_unused} of its {timeline.devices} GPUs or slices"
         yield titled("not used", f"{of}: no activity in any sample")
     if timeline.neighbours:
@@ -183,8 +189,13 @@ def _devices(timeline: JobTimeline, shared_hours: float) -> Iterator[str]:
         yield titled("neighbours", f"{most}; {significant(shared_hours)} device hours shared")
 
 
-def _tail(idle_tail_s: float | None) -> str:
-    return "idle tail not known" if idle_tail_s is None else f"idle for the last {idle_tail_s:.0f} s"
+def _idle(run: JobUsage) -> str:
+    """Return whether kernels ran, and for how long none did before its last sample."""
+    if never_used(run):
+        return "in all samples: the job did not use its GPU"
+    if run.idle_tail_s is None:
+        return "not known at its end"
+    return f"for the last {in_words(run.idle_tail_s)} sampled" if run.idle_tail_s else "not at its end"
 
 
 def _energy(energy_j: float | None) -> str:
@@ -230,9 +241,23 @@ def _hours(value: float | None) -> str:
     return "not known" if value is None else f"{value:.4f} GPU-h"
 
 
-def _share(used: float | None, of: float) -> str:
+def _active(run: JobUsage, drawn: Sequence[float | None]) -> str:
+    if run.allocated_gpu_hours is None and any(value is not None for value in drawn):
+        return "as drawn; not known of how much, since site.toml does not say what its share is of a GPU"
+    share = _share(run.sm_used_gpu_hours, run.sm_measured_gpu_hours)
+    if not _is_share(run) or run.sm_used_gpu_hours is None:
+        return share
+    beyond = f"; {run.sm_beyond_gpu_hours:.4f} GPU-h beyond it" if run.sm_beyond_gpu_hours else ""
+    return f"{share} of its share{beyond}"
+
+
+def _is_share(run: JobUsage) -> bool:
+    return run.gres.startswith(("mps", "shard"))
+
+
+def _share(used: float | None, of: float | None) -> str:
     return (
-        "not measured" if used is None or of <= 0 else f"{used:.4f} of {of:.4f} covered GPU-h, {100 * used / of:.1f} %"
+        "not measured" if used is None or not of else f"{used:.4f} of {of:.4f} covered GPU-h, {100 * used / of:.1f} %"
     )
 
 

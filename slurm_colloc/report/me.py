@@ -11,6 +11,7 @@ from slurm_colloc.charted import Fit
 from slurm_colloc.measured import JobUsage
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, titled
 from slurm_colloc.report.text import stamp
+from slurm_colloc.report.usage import never_used
 from slurm_colloc.units import counted, in_words, printable, significant
 
 SCHEMA = 1
@@ -79,9 +80,9 @@ def sums_of(runs: Sequence[JobUsage]) -> Sums:
         running=sum(run.state == "RUNNING" for run in runs),
         without_size=len(runs) - len(sized),
         allocated_gpu_hours=fsum(run.allocated_gpu_hours or 0.0 for run in sized) if sized or not runs else None,
-        sm_measured_gpu_hours=fsum(run.sm_measured_gpu_hours for run in sm),
+        sm_measured_gpu_hours=fsum(run.sm_measured_gpu_hours or 0.0 for run in sm),
         sm_used_gpu_hours=fsum(run.sm_used_gpu_hours or 0.0 for run in sm) if sm else None,
-        util_measured_gpu_hours=fsum(run.util_measured_gpu_hours for run in util),
+        util_measured_gpu_hours=fsum(run.util_measured_gpu_hours or 0.0 for run in util),
         util_used_gpu_hours=fsum(run.util_used_gpu_hours or 0.0 for run in util) if util else None,
         coverage_pct=fsum((run.allocated_gpu_hours or 0.0) * (run.coverage_pct or 0.0) for run in covered) / of
         if of
@@ -96,7 +97,7 @@ def idle_hours(run: JobUsage) -> float | None:
         (run.sm_used_gpu_hours, run.sm_measured_gpu_hours),
         (run.util_used_gpu_hours, run.util_measured_gpu_hours),
     ):
-        if used is not None and of > 0:
+        if used is not None and of:
             return of - used
     return None
 
@@ -110,7 +111,7 @@ def idlest(runs: Sequence[JobUsage]) -> list[tuple[JobUsage, float]]:
 def idle_hints(runs: Sequence[JobUsage], min_coverage_pct: float) -> Iterator[Hint]:
     """Yield what is to be said of GPUs that nobody used, on enough coverage only."""
     enough = [run for run in runs if (run.coverage_pct or 0.0) >= min_coverage_pct and run.allocated_gpu_hours]
-    unused = [run for run in enough if _never_used(run)]
+    unused = [run for run in enough if never_used(run)]
     if unused:
         hours = fsum(run.allocated_gpu_hours or 0.0 for run in unused)
         yield Hint(
@@ -131,11 +132,6 @@ def idle_hints(runs: Sequence[JobUsage], min_coverage_pct: float) -> Iterator[Hi
             f"colloc job {_largest(tails)}",
             hours,
         )
-
-
-def _never_used(run: JobUsage) -> bool:
-    known = [used for used in (run.util_used_gpu_hours, run.sm_used_gpu_hours) if used is not None]
-    return bool(known) and not any(known)
 
 
 def _tail_hours(run: JobUsage) -> float:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.charted import Charts, Fit
 from slurm_colloc.config import Prices
-from slurm_colloc.measured import Collocation, GroupUsage, Lost, Prediction, StrayUse
+from slurm_colloc.measured import Collocation, GroupUsage, JobUsage, Lost, Prediction, StrayUse
 
 
 class UsageReport(NamedTuple):
@@ -105,7 +105,9 @@ def money(group: GroupUsage, prices: Prices) -> Money:
 def of_installed(report: UsageReport) -> OfInstalled:
     """Return how much of what is installed was allocated and used."""
     total, of = report.total, report.installed_gpu_hours
-    hours = (total.allocated_gpu_hours, total.util_used_gpu_hours, total.sm_used_gpu_hours)
+    # What a share used beyond its count was of the same GPUs.
+    sm = None if total.sm_used_gpu_hours is None else total.sm_used_gpu_hours + (total.sm_beyond_gpu_hours or 0)
+    hours = (total.allocated_gpu_hours, total.util_used_gpu_hours, sm)
     return OfInstalled(*(percent(value, of) for value in hours))
 
 
@@ -119,6 +121,12 @@ def saved_gpu_hours(times: Sequence[Collocation]) -> float | None:
 def percent(part: float | None, whole: float | None) -> float | None:
     """Return a part in percent of the whole, None where either is not known or the whole is nothing."""
     return None if part is None or not whole else 100 * part / whole
+
+
+def never_used(run: JobUsage) -> bool:
+    """Return whether it was measured, and no sample saw any activity."""
+    known = [used for used in (run.util_used_gpu_hours, run.sm_used_gpu_hours) if used is not None]
+    return bool(known) and not any(known)
 
 
 def metric_of(report: UsageReport) -> str:

@@ -125,6 +125,9 @@ def _figures_beside(total: GroupUsage) -> Iterator[str]:
         yield f"UTIL as plain mean over the whole-GPU runs measured: {total.util_plain_pct:.2f} %"
     if total.sm_plain_pct is not None:
         yield f"SM as plain mean over the runs measured: {total.sm_plain_pct:.2f} %"
+    if total.sm_beyond_gpu_hours:
+        beyond = significant(total.sm_beyond_gpu_hours)
+        yield f"what shares used beyond what they were given of a GPU, by SM activity, not in SM: {beyond} GPU-h"
     if total.held_unknown_hours:
         unknown = significant(total.held_unknown_hours)
         yield f"shares' time in which nobody saw how many jobs shared, not in HELD: {unknown} h"
@@ -174,8 +177,8 @@ def _of_cluster(report: UsageReport) -> list[str]:
     shares = of_installed(report)
     if report.installed_gpu_hours is None or shares.allocated_pct is None:
         return []
-    known = [("GPU_UTIL", shares.util_at_least_pct), ("SM active", shares.sm_at_least_pct)]
-    used = "".join(f", really used by {name} at least {value:.1f} %" for name, value in known if value is not None)
+    known = [("SM activity", shares.sm_at_least_pct), ("with a kernel running (GPU_UTIL)", shares.util_at_least_pct)]
+    used = "".join(f", {name} at least {value:.1f} %" for name, value in known if value is not None)
     return [
         f"of the {significant(report.installed_gpu_hours, 4)} GPU-h installed "
         f"(by site.toml, nodes that were down included): allocated {shares.allocated_pct:.1f} %{used}"

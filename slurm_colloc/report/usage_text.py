@@ -184,8 +184,7 @@ def _bars(groups: Sequence[GroupUsage], by: str, width: int, blocks: str) -> Ite
         allocated = group.allocated_gpu_hours or 0
         used, idle = (getattr(group, f"{by}_{what}_gpu_hours") or 0 for what in ("used", "idle"))
         whole, seen, busy = (
-            round(width * min(allocated, hours) / largest) if largest else 0
-            for hours in (allocated, used + max(0, idle), used)
+            round(width * min(allocated, hours) / largest) if largest else 0 for hours in (allocated, used + idle, used)
         )
         bar = blocks[0] * busy + blocks[1] * (seen - busy) + blocks[2] * (whole - seen)
         # What is there is seen, however small.

@@ -117,6 +117,7 @@ def usage(**fields: Any) -> JobUsage:
         util_used_gpu_hours=0.5,
         sm_measured_gpu_hours=1.0,
         sm_used_gpu_hours=0.25,
+        sm_beyond_gpu_hours=0.0,
         gpu_mem_peak_mib=3000,
         coverage_pct=100.0,
         shared_hours=0.0,

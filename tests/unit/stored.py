@@ -101,6 +101,7 @@ def grouped(usages: Sequence[JobUsage], by: str = "user") -> list[GroupUsage]:
         "util_used": ("util_used_gpu_hours", "DOUBLE"),
         "sm_measured": ("sm_measured_gpu_hours", "DOUBLE"),
         "sm_used": ("sm_used_gpu_hours", "DOUBLE"),
+        "sm_beyond": ("sm_beyond_gpu_hours", "DOUBLE"),
         "held_idle_hours": ("held_idle_gpu_hours", "DOUBLE"),
         "peak_mib": ("gpu_mem_peak_mib", "BIGINT"),
         "energy_j": ("energy_j", "DOUBLE"),
@@ -113,7 +114,7 @@ def grouped(usages: Sequence[JobUsage], by: str = "user") -> list[GroupUsage]:
         )
         values = [[getattr(usage, field) for usage in usages] for field, _ in columns.values()]
         database.execute(f"CREATE TABLE given AS SELECT {names}", values)
-        more = "allocated AS gpus, util_used IS NOT NULL OR sm_used IS NOT NULL AS measured"
+        more = "allocated AS gpus, util_used IS NOT NULL OR sm_used IS NOT NULL OR allocated IS NULL AS measured"
         database.execute(f"CREATE TABLE usage AS SELECT *, {more} FROM given")
         return group_usage(database, by)
 

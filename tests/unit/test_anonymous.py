@@ -143,7 +143,7 @@ def test_small_groups_are_one_row_in_which_all_is_counted(store: str, capsys: py
     assert report["predictions"] == []
     assert report["names"] == [
         "in '(fewer than 2 users)' are 2 groups: those, and the next larger where they would still be too few",
-        "5 figures are left out, of their group and of the total: they are known of fewer than 2 users",
+        "6 figures are left out, of their group and of the total: they are known of fewer than 2 users",
     ]
     assert (report["groups"][0]["gpu_mem_peak_mib"], report["total"]["sm_used_gpu_hours"]) == (None, None)
     assert colloc(*asked, "--min-group", "6") == 2

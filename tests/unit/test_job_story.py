@@ -59,12 +59,13 @@ def test_story() -> None:
         "  memory     3000 MiB at peak",
     ]
     assert lines[7] == "  coverage   100 % of its device time (measured)"
-    assert lines[8:11] == [
-        "  held idle  0.0000 GPU-h; idle for the last 0 s",
+    assert lines[8:12] == [
+        "  idle       not at its end",
+        "  empty      0.0000 GPU-h (sampled, and no process of the job on its GPU)",
         "  energy     1.0000 kWh",
         "  host       2.0 cores used, 8000 MiB at peak, 100 MiB read, 10 MiB written",
     ]
-    assert lines[12] == "  csub       gpu:1 (mig), footprint: hint: it fits"
+    assert lines[13] == "  csub       gpu:1 (mig), footprint: hint: it fits"
 
 
 def test_what_slurm_says_stands_beside_what_was_measured() -> None:
@@ -86,6 +87,32 @@ def test_a_gap_is_shown_as_a_gap() -> None:
     plain = as_text(told(usage(), timeline=JobTimeline(0.0, 3600.0, pieces, 1, 0, 0)), Terminal(encoding="latin-1"))
     assert "             |_ .@| 0 to 100 %\n" in plain
     assert plain.isascii()
+
+
+def test_a_job_that_used_nothing_is_told_once_what_was_idle() -> None:
+    span_s = 20.7 * 3600
+    nothing = usage(end_s=span_s, util_used_gpu_hours=0.0, sm_used_gpu_hours=0.0, held_idle_gpu_hours=0.08,
+                    idle_tail_s=span_s - 1)  # fmt: skip
+    text = as_text(JobStory([RunStory(nothing)]))
+    assert "  idle       in all samples: the job did not use its GPU\n" in text
+    assert "for the last" not in text
+    late = as_text(JobStory([RunStory(nothing._replace(sm_used_gpu_hours=0.1))]))
+    assert "  idle       for the last 21 h sampled\n" in late
+
+
+@pytest.mark.parametrize("allocated", [0.25, None])
+def test_a_drawn_share_is_never_called_not_measured(allocated: float | None) -> None:
+    known = {} if allocated is None else {"sm_measured_gpu_hours": 0.25, "sm_used_gpu_hours": 0.25}
+    unknown = dict.fromkeys((f"{by}_{what}_gpu_hours" for by in ("util", "sm") for what in ("measured", "used")), None)
+    share = usage(gres="shard:1", allocated_gpu_hours=allocated, **(unknown | known | {"sm_beyond_gpu_hours": 0.1}))
+    line = JobTimeline(0.0, 3600.0, (JobPiece(40.0, 80.0, 3000),) * 3, 1, 0, 0)
+    told = as_text(JobStory([RunStory(share, timeline=line)])).splitlines()
+    at = next(number for number, text in enumerate(told) if text.startswith("  SM active"))
+    assert "not measured" not in told[at]
+    assert told[at + 1].endswith("0 to 100 % of the whole GPU")
+    assert ("0.1000 GPU-h beyond it" in told[at]) == (allocated is not None)
+    # Of GPU_UTIL, which says nothing of a share, there is neither a figure nor a curve.
+    assert told[at - 1] == "  GPU_UTIL   not measured"
 
 
 def test_neighbours_are_a_number_and_unused_gpus_are_said() -> None:
@@ -178,7 +205,8 @@ def test_story_of_an_unknown_run() -> None:
         methods=(),
     )
     text = as_text(told(blank))
-    assert "held idle  not known; idle tail not known" in text
+    assert "idle       not known at its end" in text
+    assert "empty      not known" in text
     assert "energy     not known\n  host       not known" in text
     assert "allocated  not known" in text
     assert text.count("not measured") == 2

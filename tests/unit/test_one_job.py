@@ -148,8 +148,23 @@ def test_a_line_that_may_not_work_is_not_given(tmp_path: Path, line: str) -> Non
 def test_a_large_run_is_told_why_no_piece_holds_it(tmp_path: Path) -> None:
     one = measured(tmp_path, sm=95.0, mib=60000)
     advice = advise(one, ROW, None, None, SITE)
-    assert advice.fit.startswith("no smaller piece, by 60000 MiB at peak and 95 % of the SMs")
+    assert advice.fit.startswith("no smaller piece: no piece of a GPU in partition 'gpu' holds")
+    assert "60000 MiB at peak and 95 % of the SMs" in advice.fit
     assert advice.command == ""
+
+
+def test_what_gpu_util_bounds_is_called_so(tmp_path: Path) -> None:
+    advice = advise(measured(tmp_path, sm=None, util=10.0, mib=6000), ROW, None, None, SITE)
+    assert "GPU_UTIL 10 %, which SM activity is at most" in advice.fit
+    assert "% of the SMs" not in advice.fit
+
+
+def test_a_job_that_ran_no_kernel_fits_no_piece_and_has_no_line(tmp_path: Path) -> None:
+    one = measured(tmp_path, sm=0.0, util=0.0, mib=814)
+    assert one.timeline is not None
+    assert (one.timeline.devices, one.timeline.devices_unused) == (1, 1)  # a process was there all the time
+    advice = advise(one, ROW, None, None, SITE)
+    assert (advice.fit.startswith("no GPU"), advice.command, advice.expected) == (True, "", "")
 
 
 @pytest.mark.parametrize(

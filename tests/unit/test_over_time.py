@@ -81,6 +81,7 @@ class Swept(NamedTuple):
     shares: list[tuple[str, str, float, float, float, float | None, float | None, int]]
     pieces: list[object]
     totals: list[object]
+    suspended: list[tuple[str, str]]
 
 
 def swept(store: Store, window: Window, zone: ZoneInfo, by: str = "user") -> Swept:
@@ -91,7 +92,8 @@ def swept(store: Store, window: Window, zone: ZoneInfo, by: str = "user") -> Swe
         ).fetchall()
         sweep(database, store, window, found)
         charts = charts_of(database, by, window, found, 4.0, group_and_kind_usage(database, by)[1])
-        return Swept(charts, found, usages_of(database), rows, *sums(database))
+        suspended = database.execute("SELECT cluster, job_id_raw FROM usage WHERE suspended_s > 0").fetchall()
+        return Swept(charts, found, usages_of(database), rows, *sums(database), suspended)
 
 
 def sums(database: DuckDBPyConnection) -> tuple[list[object], list[object]]:
@@ -246,13 +248,16 @@ def by_hand(usage: JobUsage, found: Swept, piece: tuple[float, float]) -> list[f
         whole_s = sum(share.until_s - share.since_s for share in shares)
         here = [(share, overlap((share.since_s, share.until_s), piece)) for share in shares]
         here_s = sum(seconds for _, seconds in here)
-        if used is None:
+        if used is None or measured is None:
             figures += [0.0, None]
         elif by_mean:
             figures += [measured * part, used * part if part else None]
         else:
-            whole = sum(share.pct * share.unit_gpus * (share.until_s - share.since_s) for share in shares)
-            inside = sum(share.pct * share.unit_gpus * seconds for share, seconds in here)
+            # What a shard uses beyond its quarter is in no piece; what a suspended run used is spread evenly.
+            even, most = (usage.cluster, usage.job_id_raw) in found.suspended, 25 if usage.gpu_type == "shard" else 100
+            counts = [(share, 1 if even else min(share.pct, most) * share.unit_gpus) for share in shares]
+            whole = sum(weight * (share.until_s - share.since_s) for share, weight in counts)
+            inside = sum(weight * overlap((share.since_s, share.until_s), piece) for share, weight in counts)
             figures += [measured * here_s / whole_s, (used * inside / whole if whole else 0.0) if here_s else None]
     return figures
 
@@ -327,7 +332,11 @@ def test_the_week_is_what_a_plain_loop_finds(scene: Scene) -> None:
             for kind in ("measured", "used"):
                 whole = fsum(getattr(one, f"{name}_{kind}_gpu_hours") or 0.0 for one in of)
                 parts = fsum((getattr(hour, f"{name}_{kind}_gpus") or 0.0) * hour.hours for hour in week.values())
-                assert parts == pytest.approx(whole, rel=1e-6, abs=1e-6), (name, kind)
+                # Nobody knows in which hours a suspended run was; in none it used more than it had there.
+                if kind == "used" and any((one.cluster, one.job_id_raw) in found.suspended for one in of):
+                    assert parts <= whole * (1 + 1e-6) + 1e-6, name
+                else:
+                    assert parts == pytest.approx(whole, rel=1e-6, abs=1e-6), (name, kind)
 
 
 def test_a_day_in_one_row_says_nothing_of_its_hours(tmp_path: Path) -> None:

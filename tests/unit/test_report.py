@@ -197,8 +197,8 @@ def test_what_ran_outside_any_job_is_said() -> None:
 
 def test_what_the_cluster_has_is_the_third_denominator() -> None:
     whole = report(group(), installed_gpu_hours=4.0)
-    said = "of the 4 GPU-h installed (by site.toml, nodes that were down included): allocated 25.0 %, really used by "
-    assert f"{said}GPU_UTIL at least 12.5 %, really used by SM active at least 6.2 %" in as_table(whole).splitlines()
+    said = "of the 4 GPU-h installed (by site.toml, nodes that were down included): allocated 25.0 %, SM activity at "
+    assert f"{said}least 6.2 %, with a kernel running (GPU_UTIL) at least 12.5 %" in as_table(whole).splitlines()
     shares = {"allocated_pct": 25.0, "util_at_least_pct": 12.5, "sm_at_least_pct": 6.25}
     assert json.loads(as_json(whole))["of_installed"] == shares
     assert "installed" not in as_table(report(group()))

@@ -209,7 +209,9 @@ def test_two_jobs_on_one_gpu_share_its_use(tmp_path: Path) -> None:
     rounds = [seen(at_s, [unit], pair, interval_s=1800) for at_s in (1800, 3600)]
     first, second = job_usage(stored(tmp_path, rows, rounds, SHARES), 0, 1e5, 1e5)
     assert (first.allocated_gpu_hours, second.allocated_gpu_hours) == (0.25, 0.25)
-    assert (first.sm_used_gpu_hours, second.sm_used_gpu_hours) == (near(0.6), near(0.2))
+    # The first had 0.6 of the GPU and was given 0.25 of it.
+    assert (first.sm_used_gpu_hours, first.sm_beyond_gpu_hours) == (near(0.25), near(0.35))
+    assert (second.sm_used_gpu_hours, second.sm_beyond_gpu_hours) == (near(0.2), 0.0)
     assert (first.methods, first.shared_hours, second.gpu_mem_peak_mib) == (("split by memory",), 1.0, 1000)
 
 
@@ -228,10 +230,20 @@ def test_samples_of_other_jobs_clusters_and_times_do_not_count(tmp_path: Path) -
     assert (only(store).coverage_pct, only(store).util_used_gpu_hours) == (0.0, None)
 
 
-def test_a_share_of_unknown_size_has_use_and_no_hours(tmp_path: Path) -> None:
+def test_of_a_share_of_unknown_size_no_hours_are_known(tmp_path: Path) -> None:
     usage = only(stored(tmp_path, [run(gres=(Gres("shard", "", 1),))], busy(900, 1800)))
     assert (usage.allocated_gpu_hours, usage.coverage_pct, usage.gpu_mem_peak_mib) == (None, 50.0, 3000)
-    assert (usage.util_measured_gpu_hours, usage.sm_measured_gpu_hours) == (0.0, 0.0)
+    assert (usage.util_measured_gpu_hours, usage.sm_measured_gpu_hours, usage.sm_used_gpu_hours) == (None, None, None)
+
+
+@pytest.mark.parametrize("until_s", [1800, HOUR])
+def test_what_a_suspended_run_used_is_no_more_than_what_was_measured(tmp_path: Path, until_s: int) -> None:
+    # Suspended for half of it, and busy in the other half, of which alone there are samples.
+    store = stored(tmp_path, [run(suspended_s=1800)], busy(1800, interval_s=1800.0, util=100.0, sm=80.0))
+    usage = only(store, 0, until_s)
+    measured = 0.25  # of the 0.5 or 0.25 GPU-h allocated, as suspensions are spread evenly
+    assert (usage.util_measured_gpu_hours, usage.util_used_gpu_hours) == (measured, measured)
+    assert (usage.sm_measured_gpu_hours, usage.sm_used_gpu_hours) == (measured, measured)
 
 
 def test_a_mean_from_the_source_gives_way_to_samples(tmp_path: Path) -> None:
@@ -360,7 +372,7 @@ def test_order_and_repetition_change_nothing_and_bounds_hold(
         assert usage.coverage_pct is not None
         assert 0 <= usage.coverage_pct <= 100
         assert (usage.allocated_gpu_hours or 0.0) >= 0
-        assert 0 <= usage.util_measured_gpu_hours <= (usage.allocated_gpu_hours or 0.0) + 1e-12
+        assert 0 <= (usage.util_measured_gpu_hours or 0.0) <= (usage.allocated_gpu_hours or 0.0) + 1e-12
         assert (usage.util_used_gpu_hours or 0.0) <= (usage.end_s - usage.start_s) / 3600 + 1e-12
 
 

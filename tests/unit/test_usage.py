@@ -64,13 +64,19 @@ def test_a_percentage_of_no_time_is_none() -> None:
     assert (hour.util_weighted_pct, hour.util_plain_pct, hour.sm_weighted_pct, hour.sm_plain_pct) == (50, 50, 25, 25)
 
 
+# As the sweep has a run whose share's size is not known.
+UNSIZED = dict.fromkeys(
+    f"{name}_gpu_hours" for name in ("allocated", "util_measured", "util_used", "sm_measured", "sm_used", "sm_beyond")
+)
+
+
 def test_unknown_size_stays_out_of_both_sides() -> None:
-    whole = total([usage(), usage(allocated_gpu_hours=None, util_used_gpu_hours=99.0)])
+    whole = total([usage(), usage(**UNSIZED)])
     assert (whole.jobs, whole.jobs_without_size, whole.jobs_measured) == (2, 1, 2)
     assert (whole.allocated_gpu_hours, whole.util_used_gpu_hours, whole.util_weighted_pct) == (1.0, 0.5, 50.0)
     assert (whole.held_gpu_hours, whole.util_idle_gpu_hours, whole.sm_plain_pct) == (1.0, 0.5, 25.0)
     # Where the size of none is known, neither are the hours.
-    unsized = total([usage(allocated_gpu_hours=None)])
+    unsized = total([usage(**UNSIZED)])
     assert (unsized.allocated_gpu_hours, unsized.util_used_gpu_hours, unsized.jobs_without_size) == (None, None, 1)
 
 
@@ -192,10 +198,9 @@ def test_each_metric_counts_for_itself() -> None:
     assert (whole.jobs, whole.jobs_measured) == (3, 2)
     assert (whole.util_used_gpu_hours, whole.util_idle_gpu_hours) == (near(1.6), near(0.4))
     assert (whole.sm_used_gpu_hours, whole.sm_idle_gpu_hours) == (near(0.2), near(0.6))
-    # What a share used beyond its count, others had not: of the GPU nothing more is left.
-    over = usage(sm_measured_gpu_hours=0.5, sm_used_gpu_hours=0.9)
-    assert total([over]).sm_idle_gpu_hours == near(-0.4)
-    assert total([by_sm, over]).sm_idle_gpu_hours == near(0.2)
+    # What shares used beyond their count is told apart.
+    over = usage(sm_measured_gpu_hours=0.5, sm_used_gpu_hours=0.5, sm_beyond_gpu_hours=0.4)
+    assert (total([by_sm, over]).sm_idle_gpu_hours, total([by_sm, over]).sm_beyond_gpu_hours) == (near(0.6), near(0.4))
 
 
 @given(RUNS)

@@ -109,8 +109,6 @@ def test_bars_are_as_long_as_what_was_allocated() -> None:
     assert bars[1] == "█" + "▒" * 3 + "░" * 4
     assert bars[2:] == ["░", "░"]
     assert not re.search("[█▒░]", rows[4][-1]), "nobody's is as long as all of them"
-    over = holding("share", 8.0, sm_used_gpu_hours=9.0, sm_idle_gpu_hours=-5.0)
-    assert table_of(as_table(report(over, total=over), Terminal(76)))[1][-1] == "█" * 17
 
 
 def test_letters_and_colours_are_those_of_the_terminal() -> None:

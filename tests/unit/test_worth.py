@@ -206,7 +206,7 @@ def test_what_was_used_is_by_the_convention_of_what_was_allocated(tmp_path: Path
 def test_a_slice_of_the_whole_gpu_may_be_of_unknown_size(tmp_path: Path) -> None:
     stored(tmp_path, [run(gres=(Gres("gpu", "a30_4g.24gb", 1),))], busy(900))
     usage = only(Store(str(tmp_path), None, "sms"))
-    assert (usage.allocated_gpu_hours, usage.util_measured_gpu_hours, usage.held_gpu_hours) == (None, 0.0, 1.0)
+    assert (usage.allocated_gpu_hours, usage.util_measured_gpu_hours, usage.held_gpu_hours) == (None, None, 1.0)
     assert only(Store(str(tmp_path))).util_measured_gpu_hours == 0.25
 
 

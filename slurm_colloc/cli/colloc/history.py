@@ -169,7 +169,7 @@ def _size(believed: Believed) -> str:
     less = _too_little(believed)
     size = f"needs more than {less} MiB" if less else "memory not known"
     size = f"{memory.q50:.0f} MiB expected, {memory.q99:.0f} MiB at most" if memory else size
-    return size + (f", {active.q95:.0f} % of the SMs" if active else ", SM activity not known")
+    return size + (f", at most {active.q95:.0f} % of the SMs" if active else ", SM activity not known")
 
 
 def _show_job(believed: Believed) -> None:

@@ -18,6 +18,7 @@ from slurm_colloc.model import Decision, Evidence, Footprint, Placement, Sharing
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.fitted import had_piece, not_judged, past_request, would_have_fitted
 from slurm_colloc.report.job import Advice
+from slurm_colloc.report.usage import never_used
 from slurm_colloc.slurm.accounted import Accounted
 from slurm_colloc.slurm.options import split_command_line
 from slurm_colloc.slurm.submit_line import parse_submit_line
@@ -52,6 +53,8 @@ def advise(
         return Advice(expected=expected)
     if why := _not_judged(found, evidence, gres, config):
         return Advice(f"not known: {why}", expected=expected)
+    if isinstance(run, JobUsage) and never_used(run):
+        return Advice("no GPU: no sample saw any activity on it, so submit without one", expected=expected)
     request = past_request(gres, run.partition, run.account, run.qos)
     fit = _in_words(would_have_fitted(evidence, request, config), evidence)
     if decision:
@@ -88,17 +91,18 @@ def _next_by_csub(decision: Decision, known: Known | None, run: JobUsage | Accou
 
 def _gets(how: str, placement: Placement, footprint: Footprint) -> str:
     memory, active = footprint.gpu_mem_peak_mib, footprint.sm_active_pct
-    by = f"{memory.q99:.0f} MiB, {active.q95:.0f} % of the SMs" if memory and active else "not known"
+    by = f"{memory.q99:.0f} MiB, at most {active.q95:.0f} % of the SMs" if memory and active else "not known"
     return f"{how} it gets {placement.given} ({placement.mode}; footprint {footprint.rung}: {by}), {_ALLOWING}"
 
 
 def _in_words(placement: Placement, run: Evidence) -> str:
-    active = f"{run.sm_active_q95_pct:.0f} % of the SMs (95th percentile{', GPU_UTIL' if run.sm_is_bound else ''})"
-    used = f"by {run.gpu_mem_peak_mib} MiB at peak and {'at most ' if run.sm_is_bound else ''}{active}"
+    active = f"{run.sm_active_q95_pct:.0f} %"
+    what = f"GPU_UTIL {active}, which SM activity is at most" if run.sm_is_bound else f"{active} of the SMs"
+    used = f"{run.gpu_mem_peak_mib} MiB at peak and {what} (95th percentile)"
     if placement.as_asked:
-        return f"no smaller piece, {used}: {'; '.join(placement.reasons)}"
+        return f"no smaller piece: {'; '.join(placement.reasons)} (measured: {used})"
     where = f" in partition '{placement.partition}'" if placement.partition else ""
-    return f"{placement.given} ({placement.mode}){where}, {used}"
+    return f"{placement.given} ({placement.mode}){where}, by {used}"
 
 
 def _command(slurm: Accounted, footprint: Footprint, config: SiteConfig) -> str:
