@@ -22,6 +22,7 @@ from slurm_colloc.accounting.run_times import (
     TIMES,
     TWICE,
     duration,
+    elapsed,
     later,
     make_zones,
     time_of,
@@ -69,7 +70,7 @@ _FUTURE = "the run is of a time after this machine's clock: the time is damaged,
 _CHANGED = "columns change in the middle"
 # Where a job was submitted; only the live sacct is asked for it.
 WORK_DIR = "WorkDir"
-_READ = (*FIELDS, LIMIT, "ElapsedRaw", WORK_DIR)
+COLUMNS = (*FIELDS, LIMIT, "ElapsedRaw", "Elapsed", WORK_DIR)
 _STATE = """CASE WHEN contains("State", ' ') OR ends_with("State", '+')
     THEN rtrim(split_part("State", ' ', 1), '+') ELSE "State" END"""
 _MISFITS = "SELECT 1 FROM taken WHERE regexp_full_match(reason, '[0-9]+ columns instead of [0-9]+') LIMIT 1"
@@ -292,16 +293,16 @@ def _take(
     database.execute(
         f"""
         CREATE OR REPLACE TABLE taken AS
-        WITH rows_in AS ({rows.select((*_READ, "AdminComment") if comment else _READ)}),
+        WITH rows_in AS ({rows.select((*COLUMNS, "AdminComment") if comment else COLUMNS)}),
         timed AS (
             SELECT r.*, {times},
                    {", ".join(f"{later(name, zoned)} AS {name}_other" for name in TIMES)},
-                   {duration('"Suspended"')} AS suspended_s
+                   {duration('"Suspended"')} AS suspended_s, {elapsed()} AS elapsed_s
             FROM rows_in r{zone_joins(TIMES, zoned)}
             WHERE misfit IS NOT NULL OR NOT contains("JobID", '.')
         ),
         settled AS ({SETTLED if zoned else AS_READ})
-        SELECT {wanted}, reason, elapsed_s FROM (SELECT {_PLAIN}, TRY_CAST("ElapsedRaw" AS BIGINT) AS elapsed_s,
+        SELECT {wanted}, reason, elapsed_s FROM (SELECT {_PLAIN}, elapsed_s,
                CASE WHEN $written IS NULL THEN $now::DOUBLE
                     WHEN end_s IS NOT NULL OR start_s IS NULL THEN $written::DOUBLE
                     WHEN elapsed_s IS NOT NULL
@@ -317,7 +318,7 @@ def _take(
 
 def _reason(rows: Rows, *, zoned: bool) -> str:
     """Return the expression for why a row is not taken; NULL of one that is."""
-    own = " AND ".join(f"\"{name}\" = '{name}'" for name in _READ if name in rows.form.fields)
+    own = " AND ".join(f"\"{name}\" = '{name}'" for name in COLUMNS if name in rows.form.fields)
     return f"""
         CASE WHEN "JobID" IN ('JobID', 'JobIDRaw') THEN if(coalesce({own}, false), '{HEADER}', '{_CHANGED}')
              WHEN misfit IS NOT NULL THEN misfit

@@ -215,9 +215,18 @@ def test_the_night_in_which_clocks_go_back() -> None:
     assert dst("2026-10-25T02:10:00", "2026-10-25T12:00:00")[0] == [], "without its length nobody can tell"
     assert dst("2026-10-25T02:10:00", "2026-10-25T04:10:00", "10800")[0] == [(two_s + 600, two_s + 600 + 10800)]
     assert dst("2026-10-25T02:10:00", "2026-10-25T04:10:00", "7200")[0] == [(two_s + 4200, two_s + 4200 + 7200)]
-    # Of a run that still goes on no length is final.
-    assert dst("2026-10-25T02:10:00", "Unknown", "100")[0] == []
+    # A run that still goes on has its length wherever it lies.
+    assert dst("2026-10-25T02:10:00", "Unknown", "100")[0] == [(two_s + 600, None)]
+    assert dst("2026-10-25T02:10:00", "Unknown")[0] == []
     assert dst("2026-10-25T01:10:00", "Unknown", "100")[0] == [(two_s - 3000, None)]
+
+
+def test_a_length_in_words_settles_times_too() -> None:
+    text = plain([*line("1", Submit="2026-03-01T12:00:00", Start="2026-10-25T02:10:00", End="2026-10-25T04:10:00")])
+    for elapsed, start_s in (("03:00:00", 1792887000), ("02:00:00", 1792890600)):
+        (row,) = taken(text.replace("\n", f"|{elapsed}\n"), (*FIELDS, "Elapsed"), BERLIN).rows
+        assert row.start_s == start_s
+    assert taken(text.replace("\n", "|\n"), (*FIELDS, "Elapsed"), BERLIN).rows == ()
 
 
 def test_the_night_in_which_clocks_go_forward() -> None:
@@ -320,13 +329,31 @@ def test_only_energy_is_energy() -> None:
     }
 
 
-@pytest.mark.parametrize(("elapsed", "until_s"), [("600", 4200), ("9999999", 9000), ("", 3600)])
-def test_a_copied_text_knows_of_unfinished_runs_what_it_knew(elapsed: str, until_s: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("field", "elapsed", "until_s"),
+    [
+        ("ElapsedRaw", "600", 4200),
+        ("ElapsedRaw", "9999999", 9000),
+        ("ElapsedRaw", "", 3600),
+        ("Elapsed", "10:00", 4200),
+    ],
+)
+def test_a_copied_text_knows_of_unfinished_runs_what_it_knew(
+    field: str, elapsed: str, until_s: int, tmp_path: Path
+) -> None:
     path = tmp_path / "jobs.txt"
     running = line("1", End="Unknown")
     path.write_text(plain([*running[:-1], elapsed, running[-1]], [*line("2")[:-1], "", "x"]))
     with duckdb.connect() as database, path.open("rb") as stream:
-        take_rows(database, str(path), form_of(stream, ELAPSED), None, 2e9, str(tmp_path), written_s=9000.0)
+        take_rows(
+            database,
+            str(path),
+            form_of(stream, (*FIELDS[:-1], field, FIELDS[-1])),
+            None,
+            2e9,
+            str(tmp_path),
+            written_s=9000.0,
+        )
         assert database.execute("SELECT ingested_s FROM taken WHERE end_s IS NULL").fetchall() == [(until_s,)]
 
 

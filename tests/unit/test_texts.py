@@ -9,7 +9,7 @@ import pytest
 
 from slurm_colloc.accounting.ingest import keep_text, take_text
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.cli.colloc.texts import content_name, log_name
+from slurm_colloc.cli.colloc.texts import Text, content_name, log_name
 from slurm_colloc.errors import InputError
 
 HEADER = "JobID|User|State|Start|End|AllocTRES\n"
@@ -49,3 +49,11 @@ def test_runs_in_a_store_are_known_by_cluster_and_raw_id(tmp_path: Path) -> None
     path.write_text(HEADER + "5_1|ann|COMPLETED|1|2|gres/gpu=1\n")
     with pytest.raises(InputError, match="no JobIDRaw: export it with JobIDRaw"):
         keep_text(store, "x", str(path), (), None, 2e9, cluster="lab")
+
+
+def test_fields_are_named_in_any_case_as_sacct_takes_them() -> None:
+    named = Text("jobs.txt", "jobidraw,JOBID, user,state,Start,end,elapsedraw,alloctres%80,tresusageintot,jobname", "")
+    written = "JobIDRaw,JobID,User,State,Start,End,ElapsedRaw,AllocTRES,TRESUsageInTot,JobName"
+    assert named.columns == tuple(written.split(","))
+    # What is not read may be called what it likes.
+    assert Text("jobs.txt", "jobid,mine", "").columns == ("JobID", "mine")

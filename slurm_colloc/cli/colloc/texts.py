@@ -10,7 +10,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.ingest import take_text
-from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, MEANS, Taken
+from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, COLUMNS, MEANS, Taken
+from slurm_colloc.accounting.sources import tres_usage
 from slurm_colloc.errors import InputError
 
 _NEEDED = (
@@ -18,6 +19,8 @@ _NEEDED = (
     *MEANS,
     "ingested_s",
 )
+# As sacct writes those that are read.
+_NAMES = {name.lower(): name for name in (*COLUMNS, "AdminComment", tres_usage.FIELD)}
 
 
 class Text(NamedTuple):
@@ -29,8 +32,12 @@ class Text(NamedTuple):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns of a text without a header, none where they are not named."""
-        return tuple(self.fields.split(",")) if self.fields else ()
+        """Return the columns of a text without a header, none where they are not named.
+
+        sacct takes their names in any case, and a width after a %.
+        """
+        named = [field.strip().partition("%")[0] for field in self.fields.split(",")] if self.fields else []
+        return tuple(_NAMES.get(name.lower(), name) for name in named)
 
     @property
     def zone(self) -> ZoneInfo | None:
