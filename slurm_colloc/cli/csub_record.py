@@ -22,7 +22,7 @@ _WAITS_ANYWAY = {"array", "begin", "dependency", "hold"}
 def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Callable[[str], None]) -> None:
     """Write down what was decided; a note where that fails, for the job is submitted."""
     packed = plan.packed
-    words = plan.sbatch_argv[plan.script_at :] if plan.script_at is not None else ()
+    words = plan.sbatch_argv[plan.script_at :] if plan.script_at is not None and "wrap" not in plan.given else ()
     elsewhere = ""
     line = " ".join(_as_the_user_has_it(words))[:_LONGEST_LINE].encode(errors="replace").decode()
     for offset, (request, footprint, placement) in enumerate(plan.parts):

@@ -18,8 +18,8 @@ from slurm_colloc.history.names import IS_NUMBER, is_always_noise, is_noise
 # Before the family of what is known by its command alone.
 BY_COMMAND = "command-"
 _NO_QUOTES = str.maketrans("", "", "\"'")
-# What sbatch puts before a command given to --wrap.
-_WRAPPED = b"# This script was created by sbatch --wrap.\n\n"
+# What sbatch puts before a command given to --wrap; behind it a newline.
+WRAPPED = b"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n"
 _MOST_NUMBERS, _LONGEST = 24, 140
 # "--name value", "--name=value", "NAME=value", "a.b=value", and a short option's "-b 64".
 _ARGUMENT = re.compile(
@@ -144,7 +144,7 @@ def apart_by(cluster: str, component: int = 0, tasks: int | None = None) -> tupl
 
 def submitted_text(script: bytes) -> bytes:
     """Return what was submitted of a batch script as Slurm keeps it: of --wrap, the command."""
-    return script.partition(_WRAPPED)[2] or script
+    return script.partition(WRAPPED)[2] or script
 
 
 def names_from_outside(script: bytes, variables: Collection[str] | None = None) -> list[str]:

@@ -295,6 +295,8 @@ def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name
     option = f"{name} on {pool.name}"
     if request.no_share:
         return Rejected(option, "; ".join(request.no_share))
+    if not request.interpreter:
+        return Rejected(option, "it is a command of --wrap: what that starts may well ask for a GPU by srun")
     if not request.sh_like:
         return Rejected(option, f"its environment cannot be set in a script for '{request.interpreter}'")
     partitions = [room.partition] if room.moved else asked_partitions(request, config)

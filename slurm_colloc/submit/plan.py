@@ -7,18 +7,19 @@ from typing import NamedTuple, Protocol
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import MisusedError, UnsureError
+from slurm_colloc.history.signature import WRAPPED
 from slurm_colloc.model import Footprint, JobRequest, Placement, SharingMode
 from slurm_colloc.placement.choose import as_asked, place
 from slurm_colloc.slurm.directives import Script, read_script
 from slurm_colloc.slurm.free import Free
 from slurm_colloc.slurm.limits import Limits
-from slurm_colloc.slurm.options import CommandLine, Given
+from slurm_colloc.slurm.options import CommandLine, Given, without
 from slurm_colloc.submit.access import access_of
 from slurm_colloc.submit.footprint import footprint_of
 from slurm_colloc.submit.outlook import outlook
 from slurm_colloc.submit.override import overridden, without_sizes
 from slurm_colloc.submit.own_options import check_without_pack, own_option, wants_pack
-from slurm_colloc.submit.reasons import reason_to_keep_text
+from slurm_colloc.submit.reasons import reason_to_keep_command, reason_to_keep_text
 from slurm_colloc.submit.render import Sampling, names_slice, render_block, render_script
 from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.submission import Submission, read_submission
@@ -165,12 +166,12 @@ def _made(
     because: str,
 ) -> Plan:
     """Return the plan of a submission that was read; the arguments are as for make_plan."""
-    text, _, script, components, table = submission
+    text, name, script, components, table = submission
     case = _Case(command_line, environ, submission, config, slurm)
     # In order: of two reasons it is the first that is recorded, whatever the hashes of this run.
     wishes = [own_option("colloc", command_line, script, number) for number in range(len(components))]
     switched_off = reason_switched_off(wishes, config)
-    fixed = reason_to_keep_text(text, script.interpreter if script else "")
+    fixed = reason_to_keep_text(text, script.interpreter) if script else reason_to_keep_command(text)
     packs = wants_pack(command_line, script)
     alone = packs and script is not None
     decided = [_part(case, number, switched_off, fixed, because, alone=alone) for number in range(len(components))]
@@ -189,6 +190,11 @@ def _made(
     if config.policy == "shadow":
         parts = [part._replace(placement=_withheld(part.placement)) for part in parts]
     argv, script_at = overridden(command_line, [(part.request.gpu_style, part.placement) for part in parts], table)
+    if script is None and body is not None:
+        argv = (*without(argv, table, ("wrap",)), name)
+        script_at = len(argv) - 1
+    if why := _never_measured(submission, parts, fixed, config):
+        notes.append(f"this job cannot be measured ({why}); say --gpu-footprint=mem=SIZE,sm=PERCENT")
     plan = Plan(tuple(parts), argv, script_at, text, body, tuple(notes), switched_off)
     return plan._replace(
         join=_join(command_line, script),
@@ -251,6 +257,19 @@ def reason_switched_off(wishes: Collection[str | None], config: SiteConfig) -> s
     return "the site's policy is off" * (config.policy == "off")
 
 
+def _never_measured(submission: Submission, parts: Sequence[Part], fixed: str, config: SiteConfig) -> str:
+    """Return why no run of a job of which nothing is known will be measured; empty where it will be, or need not."""
+    ignorant = [part for part in parts if part.placement.reasons == (part.footprint.provenance,)]
+    unknown = [part for part in ignorant if part.footprint.gpu_mem_peak_mib is None and part.request.gres]
+    if not unknown or config.observe.agent or config.policy == "shadow":
+        return ""
+    if len(parts) > 1:
+        return "it has several components"
+    if submission.script is not None and not unknown[0].request.sh_like:
+        return f"its interpreter is '{unknown[0].request.interpreter}'"
+    return fixed
+
+
 def _join(command_line: CommandLine, script: Script | None) -> str:
     wish = own_option("join", command_line, script) or "off"
     return "" if wish == "off" else wish
@@ -309,10 +328,9 @@ def _rewritten(
     """Return what is in force of a job's only component, and its script where that changes; None where it does not."""
     request, footprint, placement = part
     text, _, script, _, table = submission
-    if script is None:
-        return part, None
-    placement, text = without_sizes(request, placement, text, table, config.slurm_release)
-    part = part._replace(placement=placement)
+    if script is not None:
+        placement, text = without_sizes(request, placement, text, table, config.slurm_release)
+        part = part._replace(placement=placement)
     if config.policy == "shadow":
         return part, None
     rewritten = None if text == submission.text else text
@@ -320,11 +338,14 @@ def _rewritten(
         return part, rewritten
     sampling = None
     measured = not (switched_off or request.untouchable)
-    if measured and not config.observe.agent and request.sh_like:
+    if measured and not config.observe.agent and (script is None or request.sh_like):
         sampling = Sampling(request.signature, placement.mode)
     shared = placement.mode in (SharingMode.MPS, SharingMode.SHARD)
-    # Even of a script that needs no block, sbatch's rules are held against what is left of it.
-    insert_at = read_script(text, table, config.slurm_release).insert_at
+    if script is None:
+        insert_at, text = len(WRAPPED), WRAPPED + text + b"\n"
+    else:
+        # Even of a script that needs no block, sbatch's rules are held against what is left of it.
+        insert_at = read_script(text, table, config.slurm_release).insert_at
     if sampling is None and not shared and not names_slice(request, placement):
         return part, rewritten
     block = render_block(request, footprint, placement, sampling, config)

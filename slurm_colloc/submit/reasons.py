@@ -114,6 +114,14 @@ def reason_to_keep_text(text: bytes, interpreter: str) -> str:
     return ""
 
 
+def reason_to_keep_command(text: bytes) -> str:
+    """Return why a command of --wrap must not become a script, with csub's block in it; empty when it may."""
+    # sbatch looks for these behind a script's commands, too, and refuses one with DOS line ends.
+    if text.startswith((b"#PBS", b"#BSUB")) or any(word in text for word in (b"\n#PBS", b"\n#BSUB", b"\r\n")):
+        return "sbatch would read a script of its words otherwise"
+    return reason_to_keep_text(text, "")
+
+
 def _asks_for_its_path(text: bytes) -> bool:
     return (b"Command" in text and b"scontrol" in text) or _COMMAND_BY_SQUEUE.search(text) is not None
 

@@ -11,6 +11,7 @@ from slurm_colloc.model import Gres, JobRequest
 from slurm_colloc.slurm.gres import parse_gpus, parse_gres
 from slurm_colloc.slurm.options import Given, count_of, value_of
 from slurm_colloc.submit.reasons import (
+    reason_to_keep_command,
     reason_to_keep_text,
     reasons_against_share,
     reasons_untouchable,
@@ -86,7 +87,8 @@ def _reads_slice(request: JobRequest, text: bytes, read: Sequence[str]) -> Itera
 
     srun takes them for its own options: what names no type fits a slice, what names the GPU's is refused.
     """
-    has_block = request.sh_like and not request.components and not reason_to_keep_text(text, request.interpreter)
+    fixed = reason_to_keep_text(text, request.interpreter) if request.interpreter else reason_to_keep_command(text)
+    has_block = (request.sh_like or not request.interpreter) and not (request.components or fixed)
     for name in read:
         can = has_block and request.names_no_type and not name.startswith("SLURM_TRES")
         if name.startswith(("SLURM_GPUS", "SLURM_TRES")) and name != "SLURM_GPUS_ON_NODE" and not can:

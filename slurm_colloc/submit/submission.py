@@ -43,7 +43,7 @@ def read_submission(
     table = option_table(release, config)
     if "--" in command_line.sbatch_argv[: command_line.script_at]:
         raise UnsureError("'--' among the arguments leaves no certain place for a changed request")
-    wrapped = next((option.value for option in command_line.options if option.name == "wrap"), None)
+    wrapped = next((option.value for option in reversed(command_line.options) if option.name == "wrap"), None)
     text, name = _read(command_line, stdin, wrapped)
     script = None if wrapped is not None else read_script(text, table, release, SCRIPT_OPTIONS)
     for own in script.own_directives if script else ():

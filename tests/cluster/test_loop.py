@@ -62,6 +62,28 @@ def test_nobody_is_an_admin(lab: Lab) -> None:
     _says_what_is_known_and_what_is_not(lab, job)
 
 
+def test_a_wrapped_command_is_measured_too(lab: Lab) -> None:
+    """What Slurm keeps and runs of it is what sbatch makes of --wrap, with the block in it."""
+    load = "COLLOC_SIMULATED_GPU_LOAD=mem=6G,util=60,sm=11 sleep 5; echo $# $- $SLURM_JOB_NAME"
+    words = ["-t5", "-o", "wrapped.%j", "--gpus=h100:1", "-p", "all", "--wrap", load]
+    jobs = [lab.run_as("bob", [program, *words], check=True).stdout.split()[-1] for program in ("sbatch", "csub")]
+    by_sbatch, by_csub = (lab.run(["scontrol", "write", "batch_script", job, "-"]).stdout for job in jobs)
+    head, _, rest = by_csub.partition("# --- csub")
+    assert "colloc sample" in rest
+    assert head + rest.partition("# --- end of csub's block ---\n")[2] == by_sbatch
+    assert set(lab.wait_jobs(jobs).values()) == {"COMPLETED"}
+    lab.wait_accounted(jobs)
+    home = Path(lab.environment("bob")["HOME"])
+    assert [(home / f"wrapped.{job}").read_text().split() for job in jobs] == [["0", "wrap"]] * 2
+    assert "gres/gpu:h100=1" in _tres(lab, jobs[1])
+
+    second = lab.run_as("bob", ["csub", *words], check=True)
+    job = second.stdout.split()[-1]
+    lab.wait_jobs([job])
+    lab.wait_accounted([job])
+    assert "gres/gpu:nvidia_h100_80gb_hbm3_1g.10gb=1" in _tres(lab, job), second.stderr
+
+
 def _says_what_is_known_and_what_is_not(lab: Lab, job: str) -> None:
     """Without samplers on the nodes only the evidence from inside the job is known, and nothing looks clean."""
     empty = lab.run_as("bob", ["colloc", "report"])

@@ -289,6 +289,64 @@ def test_earlier_runs_do_not_count_where_the_script_says_nothing_of_the_job(shel
     assert shell.calls()[-1][0] == "--gpus-per-node=h100_1g.10gb:1"
 
 
+HEAD = "#!/bin/sh\n# This script was created by sbatch --wrap.\n\n"
+
+
+@pytest.mark.parametrize("words", [["--wrap=a; b # {{ x }}"], ["--wrap", "old", "-Hn1", "--wra", "a; b # {{ x }}"]])
+def test_a_wrapped_command_is_measured_in_a_script_of_the_same_words(shell: Shell, words: list[str]) -> None:
+    shell.site('"mig"', agent=False)
+    done = shell.run("--gres=gpu:1", *words, "-J", "mine")
+    assert done.returncode == 0, done.stderr
+    [call] = shell.calls()
+    assert call[:-1] == ["--gres=gpu:1", *(["-Hn1"] if "-Hn1" in words else []), "-J", "mine"]
+    assert Path(call[-1]).name == "wrap", "sbatch calls the job by it"
+    head, _, rest = (shell.folder / "script.0").read_text().partition("# --- csub")
+    assert head == HEAD
+    assert "colloc sample " in rest
+    assert rest.partition("# --- end of csub's block ---\n")[2] == "a; b # {{ x }}\n"
+    assert list((shell.folder / "tmp").iterdir()) == []
+    [decision] = shell.decisions()
+    assert "wrap" not in str(decision.get("command", ""))
+
+
+@pytest.mark.parametrize("command", ["a\n#PBS -l x", "#BSUB -n 2\na", "a\r\nb", "cat $0"])
+def test_a_wrapped_command_that_would_be_another_as_a_script_stays_and_that_is_said(shell: Shell, command: str) -> None:
+    shell.site('"mig"', agent=False)
+    done = shell.run("--gres=gpu:1", f"--wrap={command}")
+    assert shell.calls() == [["--gres=gpu:1", f"--wrap={command}".replace("\r", "")]]
+    assert "this job cannot be measured (" in done.stderr
+    assert "say --gpu-footprint=mem=SIZE,sm=PERCENT" in done.stderr
+
+
+def test_a_wrapped_command_gets_a_slice_that_it_is_told_of_as_of_a_gpu_and_no_share(shell: Shell) -> None:
+    shell.run(HINT, "--gpus=1", "--wrap=echo $SLURM_GPUS")
+    [call] = shell.calls()
+    assert call[:-1] == ["--gpus=1", "--gpus=h100_1g.10gb:1"]
+    assert "SLURM_GPUS=1\n" in (shell.folder / "script.0").read_text()
+    shell.run(HINT, "--gres=gpu:1", "--wrap=true")
+    shell.site('"mps"', agent=True)
+    shell.run(HINT, "--gres=gpu:1", "--wrap=true")
+    assert shell.calls()[1:] == [
+        ["--gres=gpu:1", "--wrap=true", "--gres=gpu:h100_1g.10gb:1"],
+        ["--gres=gpu:1", "--wrap=true"],
+    ]
+
+
+def test_a_job_that_cannot_be_measured_is_told_so_where_that_is_all_that_lacks(shell: Shell) -> None:
+    shell.site('"mig"', agent=False)
+    for shebang in ("/usr/bin/env python3", "/usr/bin/Rscript", "/bin/csh -f", "/bin/bash -x"):
+        (shell.folder / "job").write_text(f"#!{shebang}\n#SBATCH --gres=gpu:1\nx\n")
+        said = shell.run("job").stderr
+        why = "shell is started as" if "-x" in shebang else "interpreter is"
+        assert f"this job cannot be measured (its {why} '{shebang}'); say --gpu-footprint" in said
+        for words in ([HINT], ["--colloc=off"], ["--gres=gpu:2"], ["--gres=none"]):
+            assert "measured" not in shell.run(*words, "job").stderr, words
+    assert "several components" in shell.run("--gres=gpu:1", "--wrap=a", ":", "-n2").stderr
+    assert "measured" not in shell.run("job.sh").stderr
+    shell.site('"mig"', agent=True)
+    assert "measured" not in shell.run("job").stderr
+
+
 def test_csub_behind_the_name_sbatch_finds_the_real_one(shell: Shell) -> None:
     shim = shell.folder / "shim"
     shim.mkdir()
