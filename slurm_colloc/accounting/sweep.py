@@ -18,9 +18,9 @@ from typing import NamedTuple
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.day_queries import FIX, day_queries, make_parts, parts_of
+from slurm_colloc.accounting.equivalents import JDS, OWN, SREPORT
 from slurm_colloc.accounting.over_time import Bins, make_pieces
 from slurm_colloc.accounting.parquet import sql
-from slurm_colloc.accounting.runs import RUNAWAY
 from slurm_colloc.accounting.samples import DAY
 from slurm_colloc.accounting.store import SEVERAL, Store, once
 from slurm_colloc.measured import JobUsage
@@ -32,7 +32,7 @@ _RUNS_MEMORY = "220MB"
 _RUNS_AT_ONCE = 125_000
 
 
-_KEY = "cluster, job_id_raw, start_s"
+KEY = "cluster, job_id_raw, start_s"
 
 # Is told how many pieces of the work are done, of how many.
 Step = Callable[[int, int], None]
@@ -55,33 +55,6 @@ class Window(NamedTuple):
         return {"since": self.since_s, "until": self.until_s, "now": self.now_s}
 
 
-class RunCount(NamedTuple):
-    """Runs in a window, those without a GPU among them, and the clusters of those with one.
-
-    ``begun_before`` are those with a GPU that the window before has, too.
-    """
-
-    runs: int
-    without_gpu: int
-    clusters: tuple[str, ...]
-    begun_before: int
-
-
-class OtherRows(NamedTuple):
-    """Rows known that are no runs of the window: they repeat one, are of a job before its start, or lie outside."""
-
-    repeated: int
-    not_started: int
-    outside: int
-
-
-class Endless(NamedTuple):
-    """Runs without an end: those that Slurm knows nothing of any more, and those with no word on their length."""
-
-    runaways: int
-    without_length: int
-
-
 # A run without an end counts as far as it was known to run: up to the ingest that saw it, or until it began anew.
 # sacct gives the length of suspensions, not their place: they are taken to be spread evenly over the run.
 _OPEN = """
@@ -95,8 +68,8 @@ JOIN readings r USING (cluster, job_id_raw) GROUP BY ALL
 _OUTDATED = f"""
 CREATE TEMP TABLE outdated AS
 SELECT r.* FROM readings r SEMI JOIN (
-    SELECT {_KEY} FROM readings WHERE start_s < $since AND (end_s IS NULL OR end_s > $since)
-) n USING ({_KEY})
+    SELECT {KEY} FROM readings WHERE start_s < $since AND (end_s IS NULL OR end_s > $since)
+) n USING ({KEY})
 WHERE r.start_s < $since AND r.end_s <= $since
 """
 _NEAR = """
@@ -118,11 +91,17 @@ ends AS NOT MATERIALIZED (
 SELECT $number AS run, e.* EXCLUDE (gres, node_list, last_s, place), w.* EXCLUDE (text, place),
        greatest(start_s, $since)::DOUBLE AS from_s, least(last_s, $until)::DOUBLE AS to_s,
        to_s - from_s AS span_s,
-       span_s * greatest(0, 1 - coalesce(suspended_s / nullif(last_s - start_s, 0), 0)) / 3600 AS hours
+       $hours / 3600 AS hours
 FROM ends e JOIN worths w ON w.text = e.gres AND w.place = e.place
 WHERE (last_s > $since OR start_s >= $since) AND last_s >= start_s
 """
 
+# In a window, by the convention; the others are those of programs that a site may want to reconcile with.
+_HOURS_BY = {
+    OWN: "span_s * greatest(0, 1 - coalesce(suspended_s / nullif(last_s - start_s, 0), 0))",
+    SREPORT: "span_s",
+    JDS: "greatest(0, last_s - start_s - suspended_s)",
+}
 # DECIMAL, because sums of it do not depend on their order.
 _HOURS = "sum(CAST({} * unit_gpus / 3.6e9 AS DECIMAL(38, 12)))::DOUBLE"
 
@@ -213,15 +192,16 @@ def sweep(
     edges: Sequence[float] = (),
     *,
     step: Step = ignore,
+    convention: str = OWN,
 ) -> None:
     """Make ``runs``, the parts of all days and ``usage`` in a database of ``store.connect``; tell ``step`` of days.
 
-    With ``bins`` the parts are by time, too, and with ``edges`` of SM activity by those, for what runs would have
-    fitted.
+    Hours are counted by ``convention``, of which only our own knows of samples. With ``bins`` the parts are by time,
+    too, and with ``edges`` of SM activity by those, for what runs would have fitted.
     """
     days = store.samples.days(window.since_s, window.until_s)
     # Where no sample asks for runs again and again, they are added up as they are read.
-    find_runs(database, window, kind="TEMP TABLE" if days or bins else "TEMP VIEW")
+    find_runs(database, window, "TEMP TABLE" if days or bins else "TEMP VIEW", convention)
     make_parts(database, bins, edges)
     _add_days(database, store, window, days, bins, edges, step)
     merge(database, bins, edges)
@@ -282,12 +262,14 @@ def _add_days(
             database.execute(f"INSERT INTO {name} FROM day_{name}")
 
 
-def find_runs(database: DuckDBPyConnection, window: Window, kind: str = "TEMP TABLE") -> None:
-    """Make the table, or the view, ``runs`` of what overlaps ``window``."""
+def find_runs(database: DuckDBPyConnection, window: Window, kind: str = "TEMP TABLE", convention: str = OWN) -> None:
+    """Make the table, or the view, ``runs`` of what overlaps ``window``, their hours counted by ``convention``."""
     find_near(database, window)
     # A view would count anew each time that it is read; there are no parts of its runs.
     number = "NULL::BIGINT" if kind.endswith("VIEW") else "row_number() OVER ()"
-    database.execute(Template(_RUNS).substitute(_literal(window), kind=kind, number=number))
+    database.execute(
+        Template(_RUNS).substitute(_literal(window), kind=kind, number=number, hours=_HOURS_BY[convention])
+    )
 
 
 def find_near(database: DuckDBPyConnection, window: Window) -> None:
@@ -384,58 +366,3 @@ def usages_of(database: DuckDBPyConnection) -> list[JobUsage]:
     """Return the runs in ``usage``."""
     rows = database.execute(_JOB_USAGE).fetchall()
     return [JobUsage(*row)._replace(methods=tuple(row[-1])) for row in rows]
-
-
-def count_runs(database: DuckDBPyConnection) -> RunCount:
-    """Return how many runs there are in ``runs``, how many of them have no GPU, and whose the others are."""
-    query = """
-        SELECT count(*), count(*) FILTER (devices = 0),
-               coalesce(list_sort(list(DISTINCT cluster) FILTER (devices > 0)), []),
-               count(*) FILTER (devices > 0 AND start_s < from_s)
-        FROM runs
-    """
-    ((runs, without_gpu, clusters, begun_before),) = database.execute(query).fetchall()
-    return RunCount(int(runs), int(without_gpu), tuple(clusters), int(begun_before))
-
-
-def count_other_rows(database: DuckDBPyConnection, runs: int) -> OtherRows:
-    """Return what the rows are, as they were read, that are none of the ``runs`` of the window."""
-    query = f"""
-        SELECT (SELECT count(*) FROM near SEMI JOIN several USING ({_KEY})) - (SELECT count(*) FROM several),
-               count(*) FILTER (start_s IS NULL), count(*)
-        FROM readings
-    """
-    ((repeated, not_started, known),) = database.execute(query).fetchall()
-    return OtherRows(int(repeated), int(not_started), int(known) - int(repeated) - int(not_started) - runs)
-
-
-def recorded_span(database: DuckDBPyConnection) -> tuple[float, float] | None:
-    """Return from when to when runs are known, whatever the window; None where none is."""
-    query = "SELECT min(start_s), max(coalesce(end_s, ingested_s)) FROM readings WHERE start_s IS NOT NULL"
-    ((first_s, last_s),) = database.execute(query).fetchall()
-    return None if first_s is None else (float(first_s), float(last_s))
-
-
-def count_endless(database: DuckDBPyConnection, *, of_text: bool) -> Endless:
-    """Return how many runs have no end, of those that began before the end of the window.
-
-    A text has no runaways, and not the column that says so.
-    """
-    query = f"""
-        SELECT count(*) FILTER (runaway), count(*) FILTER (NOT runaway AND seen_s <= start_s AND held)
-        FROM (SELECT start_s, bool_or({"false" if of_text else f"state = '{RUNAWAY}'"}) AS runaway,
-                     max(ingested_s) AS seen_s, bool_or(gres != '') AS held
-              FROM readings JOIN open USING ({_KEY}) WHERE end_s IS NULL AND ended IS NOT true GROUP BY {_KEY})
-    """
-    ((runaways, without_length),) = database.execute(query).fetchall()
-    return Endless(int(runaways), int(without_length))
-
-
-def unaccounted_hours(database: DuckDBPyConnection) -> tuple[float, float]:
-    """Return the sampled hours of jobs on GPUs and slices while accounting has no run of them, and of how many."""
-    query = """
-        SELECT coalesce(sum(jobs_us), 0) / 3.6e9, (SELECT coalesce(sum(whole_us), 0) / 3.6e9 FROM unit_parts)
-        FROM device_parts
-    """
-    ((seen, matched),) = database.execute(query).fetchall()
-    return max(0.0, seen - matched), float(seen)

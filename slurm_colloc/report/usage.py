@@ -27,7 +27,7 @@ class UsageReport(NamedTuple):
     ``runs_without_length`` have neither an end nor a word on how long they have run, and no hours. What is known of
     runs are rows: those of the window's ``runs``, those that repeat one, those of jobs that had not started, and those
     outside the window. ``types_without_size`` are left out of GPU-hours, and of ``types_taken_for_whole`` neither a
-    site nor their names say that they are whole GPUs.
+    site nor their names say that they are whole GPUs. ``convention`` says by whose rules GPU-hours are counted.
     """
 
     cluster: str
@@ -67,6 +67,7 @@ class UsageReport(NamedTuple):
     rows_outside: int = 0
     types_without_size: tuple[str, ...] = ()
     types_taken_for_whole: tuple[str, ...] = ()
+    convention: str = "colloc"
 
 
 METRICS = {"sm": "SM activity", "util": "GPU_UTIL"}

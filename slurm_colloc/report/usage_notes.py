@@ -12,6 +12,13 @@ from slurm_colloc.report.usage import METRICS, UsageReport, metric_of, of_instal
 from slurm_colloc.units import counted, printable, significant
 
 _MOST_LISTED = 5
+# Where it is not our own.
+_ALLOC_BY = {
+    "sreport": "ALLOC as sreport counts: gres/gpu, a slice as one, a share as none, times hours in the window, "
+    "suspended or not.",
+    "jds": "ALLOC as job_defense_shield counts: gres/gpu, a slice as one, typed entries without it as none, times all "
+    "of a run's elapsed hours, also those outside the window.",
+}
 
 
 def heading(report: UsageReport) -> str:
@@ -96,7 +103,8 @@ def rejected_rows(rejected: Mapping[str, int], lost: Lost) -> str:
 
 def _definitions(report: UsageReport) -> Iterator[tuple[str, str]]:
     """Yield what columns mean, by the first words of their titles."""
-    yield "ALLOC", f"ALLOC (allocated): whole-GPU equivalents, MIG by {report.equivalents}, times hours in the window."
+    own = f"ALLOC (allocated): whole-GPU equivalents, MIG by {report.equivalents}, times hours in the window."
+    yield "ALLOC", _ALLOC_BY.get(report.convention, own)
     yield (
         "HELD",
         "HELD: GPU time kept from others: suspended time counts, a share counts one nth of a GPU that n jobs share.",

@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 
 from slurm_colloc.accounting.collocation import collocation
 from slurm_colloc.accounting.compact import compact
+from slurm_colloc.accounting.counts import count_endless, unaccounted_hours
 from slurm_colloc.accounting.runs import RUNAWAY
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import (
     Window,
-    count_endless,
     find_near,
     job_usage,
     sweep,
-    unaccounted_hours,
 )
 from slurm_colloc.config import Observe
 from slurm_colloc.errors import StoreError

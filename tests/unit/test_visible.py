@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.accounting.collocation import collocation
+from slurm_colloc.accounting.counts import unaccounted_hours
 from slurm_colloc.accounting.seen import jobs_of_others
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.strays import stray_use
-from slurm_colloc.accounting.sweep import Window, sweep, unaccounted_hours
+from slurm_colloc.accounting.sweep import Window, sweep
 from slurm_colloc.accounting.usage import group_usage
 from slurm_colloc.cli.colloc import seen
 from slurm_colloc.errors import ProcessError

@@ -13,24 +13,23 @@ import typer
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.collocation import collocation, installed_gpus
+from slurm_colloc.accounting.counts import (
+    count_endless,
+    count_other_rows,
+    count_runs,
+    recorded_span,
+    unaccounted_hours,
+)
 from slurm_colloc.accounting.decisions import predictions
 from slurm_colloc.accounting.details import charts_of
 from slurm_colloc.accounting.engine import ENGINES, LOCAL, SLURM, sweep_by_slurm
-from slurm_colloc.accounting.equivalents import CONVENTIONS, SLICES, unsure_types
+from slurm_colloc.accounting.equivalents import CONVENTIONS, COUNTED_BY, OWN, SLICES, unsure_types
 from slurm_colloc.accounting.fits import fits_of
 from slurm_colloc.accounting.over_time import Bins, bins_of
 from slurm_colloc.accounting.runs import Taken
 from slurm_colloc.accounting.store import REJECTED_LINES, Store
 from slurm_colloc.accounting.strays import stray_use
-from slurm_colloc.accounting.sweep import (
-    Window,
-    count_endless,
-    count_other_rows,
-    count_runs,
-    recorded_span,
-    sweep,
-    unaccounted_hours,
-)
+from slurm_colloc.accounting.sweep import Window, sweep
 from slurm_colloc.accounting.usage import GROUPINGS, group_and_kind_usage, group_usage
 from slurm_colloc.cli.colloc.names import check_names, keep_names_out, without_jobs
 from slurm_colloc.cli.colloc.output import one_of, say, site, site_or_none, window, write
@@ -70,6 +69,12 @@ def report(
     equivalents: Annotated[
         str, typer.Option("--equivalents", help="a MIG slice's part of its GPU by slices, sms or memory")
     ] = SLICES,
+    convention: Annotated[
+        str,
+        typer.Option(
+            "--convention", help="of a text: count GPU-hours as colloc, sreport or jds (job_defense_shield) does"
+        ),
+    ] = OWN,
     sacct_file: Annotated[
         str, typer.Option("--sacct-file", help="text of sacct, in place of a store: what was allocated, and no more")
     ] = "",
@@ -107,7 +112,21 @@ def report(
         return
     text = Text(sacct_file, fields, timezone)
     asked = _Asked(
-        by, form, output, top, runs_csv, store, equivalents, text, engine, charts, shadow, past, pseudonyms, min_group
+        by,
+        form,
+        output,
+        top,
+        runs_csv,
+        store,
+        equivalents,
+        convention,
+        text,
+        engine,
+        charts,
+        shadow,
+        past,
+        pseudonyms,
+        min_group,
     )
     _check(asked)
     start, end = window(since, until)
@@ -128,6 +147,7 @@ class _Asked(NamedTuple):
     runs_csv: str
     store: str
     equivalents: str
+    convention: str
     text: Text
     engine: str
     charts: bool
@@ -152,6 +172,7 @@ def _check(asked: _Asked) -> None:
     for option, given, known in (
         ("--format", asked.form, tuple(SHADOW_FORMATS) if asked.shadow else FORMATS),
         ("--equivalents", asked.equivalents, CONVENTIONS),
+        ("--convention", asked.convention, COUNTED_BY),
         ("--engine", asked.engine, ENGINES),
         ("--by", asked.by, GROUPINGS),
     ):
@@ -169,7 +190,11 @@ def _check(asked: _Asked) -> None:
         raise InputError("--past is for --shadow")
     if asked.charts and (asked.form != "json" or asked.shadow or asked.text.path):
         raise InputError("--charts adds to --format json of a store; --format html has them")
+    if asked.convention != OWN and asked.equivalents != SLICES:
+        raise InputError(f"--equivalents does nothing beside --convention {asked.convention}: to it a slice is a GPU")
     if not asked.text.path:
+        if asked.convention != OWN:
+            raise InputError("--convention is for --sacct-file: others count what was allocated, and no samples")
         if asked.text.fields or asked.text.timezone:
             raise InputError("--fields and --timezone do nothing without --sacct-file: a store has times without zones")
         return
@@ -195,7 +220,7 @@ def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | 
             sweep_by_slurm(database, source, span, config.engine if config else Engine(), say, bins, edges)
         else:
             with progress("adding up days") as step:
-                sweep(database, source, span, bins, edges, step=step)
+                sweep(database, source, span, bins, edges, step=step, convention=asked.convention)
         names = keep_names_out(database, source, asked.by, asked.pseudonyms, asked.min_group)
         if asked.runs_csv:
             _write_runs(database, asked.runs_csv, named=not asked.pseudonyms)
@@ -230,8 +255,9 @@ def _figures(
     endless = count_endless(database, of_text=of_text)
     recorded = None if runs else recorded_span(database)
     unaccounted, sampled = unaccounted_hours(database)
-    # A part of the runs is no part of what all GPUs could have done, nor are those of another cluster.
-    gpus = installed_gpus(config) if config and visible.everybody and set(clusters) <= {config.cluster, ""} else None
+    # A part of the runs is no part of what all GPUs could have done, nor are those of another cluster, or by others.
+    ours = visible.everybody and asked.convention == OWN
+    gpus = installed_gpus(config) if config and ours and set(clusters) <= {config.cluster, ""} else None
     hours = (min(span.until_s, span.now_s) - span.since_s) / 3600
     return UsageReport(
         cluster=", ".join(clusters) or (config.cluster if config else ""),
@@ -239,6 +265,7 @@ def _figures(
         until=ends[1],
         by=asked.by,
         equivalents=CONVENTIONS[asked.equivalents],
+        convention=asked.convention,
         groups=tuple(groups),
         total=total,
         runs=runs,
@@ -336,7 +363,8 @@ def _counted(source: Store, since_s: float, until_s: float) -> Rows:
 def _text(asked: _Asked, config: SiteConfig | None) -> Iterator[Opened]:
     """Make a database of a text alone, and a store with no samples."""
     with TemporaryDirectory(prefix="colloc-") as folder:
-        source = Store(os.path.join(folder, "none"), config, asked.equivalents)
+        by = asked.equivalents if asked.convention == OWN else asked.convention
+        source = Store(os.path.join(folder, "none"), config, by)
         columns = (GROUPINGS[asked.by], *(["user"] if asked.min_group else []))
 
         def taking(database: DuckDBPyConnection) -> Taken:

@@ -3,11 +3,12 @@
 
 from duckdb import DuckDBPyConnection
 
+from slurm_colloc.accounting.counts import count_runs
 from slurm_colloc.accounting.equivalents import CONVENTIONS
 from slurm_colloc.accounting.shadow import COVERED_PCT, DECIDED, shadow_use
 from slurm_colloc.accounting.shadow_past import decide_past
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window, count_runs
+from slurm_colloc.accounting.sweep import Window
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.report.shadow import ShadowReport
