@@ -122,12 +122,23 @@ def as_owner(folder: str) -> Iterator[None]:
     if os.geteuid() != 0 or found is None or found.st_uid == 0:
         yield
         return
+    with as_user(found.st_uid, found.st_gid):
+        yield
+
+
+@contextmanager
+def as_user(uid: int, gid: int) -> Iterator[None]:
+    """Act as another user, for root.
+
+    Raises:
+        StoreError: the process cannot become that user.
+    """
     group = os.getegid()
     try:
-        os.setegid(found.st_gid)
-        os.seteuid(found.st_uid)
+        os.setegid(gid)
+        os.seteuid(uid)
     except OSError as error:
-        raise StoreError(f"root cannot act as uid {found.st_uid}, the owner of '{folder}': {error.strerror}") from error
+        raise StoreError(f"root cannot act as uid {uid}: {error.strerror}") from error
     try:
         yield
     finally:

@@ -104,6 +104,11 @@ def _names(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
         if name and name not in partitions:
             there = ", ".join(sorted(partitions))
             yield f"{key} is '{name}', and the cluster has no such partition: write one of {there}"
+    for rule in config.audit.rule:
+        for key in ("partitions", "excluded_partitions"):
+            for name in sorted(set(getattr(rule, key)) - partitions):
+                of = rule.name or rule.code
+                yield f"[[audit.rule]] '{of}': {key} names '{name}', and there is no such partition: take it away"
     types = {item.type for node in cluster.nodes for item in node.gres if item.name == "gpu"}
     for name in config.sharing.protected_types:
         if name not in types:

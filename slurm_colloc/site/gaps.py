@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a site.toml keeps csub from placing jobs, and what of the cluster an administrator should know beside it."""
 
-import os
-import shlex
 from collections.abc import Iterable, Iterator
 
 from slurm_colloc.config import Pool, SiteConfig
@@ -66,24 +64,8 @@ def _off(pool: Pool, config: SiteConfig) -> Iterable[str]:
 
 
 def notes(config: SiteConfig, cluster: Cluster) -> list[str]:
-    """Return what is no difference and yet worth knowing: absent nodes, shares that are free, folders not there yet."""
-    return [*gaps(config), *_of_host(config), *_of_cluster(config, cluster)]
-
-
-def _of_host(config: SiteConfig) -> Iterator[str]:
-    """Yield why csub's decisions would be lost here: in shadow mode it loses them without a word."""
-    folder = config.paths.decisions
-    if not folder:
-        return
-    mend = f"as root: install -d -m 1777 {shlex.quote(folder)}"
-    try:
-        seen = os.stat(folder)
-    except OSError as error:
-        yield f"paths.decisions: '{folder}': {error.strerror}; csub's decisions are not recorded, {mend}"
-        return
-    if seen.st_uid == 0 and seen.st_mode & 0o1777 != 0o1777:
-        mode = f"has mode {seen.st_mode & 0o7777:04o}"
-        yield f"paths.decisions: '{folder}' {mode}; decisions of users are not recorded, {mend}"
+    """Return what is no difference and yet worth knowing: absent nodes, shares that are free."""
+    return [*gaps(config), *_of_cluster(config, cluster)]
 
 
 def _of_cluster(config: SiteConfig, cluster: Cluster) -> Iterator[str]:

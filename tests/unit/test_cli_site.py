@@ -103,3 +103,96 @@ def test_a_folder_that_takes_no_file_is_said(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "file").write_text("")
     assert written(tmp_path / "file/below/site.toml") == 2
     assert "cannot be written: " in capsys.readouterr().err
+
+
+SPOILED = {
+    "bound": ('[[audit.rule]]\ncode = "COL003"\nbounds = { min_gpu_huors = 5 }', "has no bound 'min_gpu_huors'"),
+    "code": ('[[audit.rule]]\ncode = "COL03"', "[[audit.rule]] has code 'COL03'"),
+    "mails without a sender": ('[notices]\nmode = "admins"\nadmins = ["a@b.c"]', "need 'notices.sender'"),
+    "address": ('[notices]\nsender = "somebody"', "'notices.sender': 'somebody' is no plain address"),
+    "rule to act by": (
+        '[notices]\naction_rules = ["COL003"]',
+        "'notices.action_rules': 'COL003' is no rule in force about jobs",
+    ),
+    "bound of jobs": (
+        '[[audit.rule]]\ncode = "COL016"\nbounds = { first_warning_min = 9000 }',
+        "raise 'notices.job_window_days'",
+    ),
+    "partition": ('[[audit.rule]]\ncode = "COL003"\npartitions = ["gqu"]', "'COL003': partitions names 'gqu'"),
+    "option": ('sbatch_options = ["--x"]', "option '--x' of a plugin"),
+    "path": ('[paths]\nstate = "/a/../b"', "paths.state is '/a/../b'"),
+    "word": ('[paths]\nstate = "/a b"', "cannot be written into a configuration file"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_check_looks_at_the_whole_file(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a nightly audit, render or csub would refuse, a person hears of when it is written."""
+    path = tmp_path / "site.toml"
+    monkeypatch.setenv("COLLOC_CONF", str(path))
+    assert written(path, "--gpu", "h100=NVIDIA H100 80GB HBM3") == 0
+    sound = path.read_text()
+    assert colloc("site", "check") == 0, capsys.readouterr().out
+    more, why = SPOILED[name]
+    if not more.startswith("["):
+        sound, more = (
+            "\n".join(line for line in sound.splitlines() if not line.startswith("sbatch_options")),
+            more + "\n",
+        )
+        path.write_text(more + sound)
+    else:
+        path.write_text(f"{sound}\n{more}\n")
+    capsys.readouterr()
+    assert colloc("site", "check") == 1
+    assert why in capsys.readouterr().out
+
+
+def test_a_file_that_some_command_would_refuse_is_not_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "site.toml"
+    assert written(path, "--set", 'audit.rule=[{code="COL003", bounds={min_gpu_huors=5}}]') == 2
+    assert "did you mean 'min_gpu_hours'?" in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_check_reads_the_files_of_the_audits_where_these_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, kept = tmp_path / "site.toml", tmp_path / "state/audit"
+    for folder, mode in ((tmp_path / "state", 0o755), (tmp_path / "state/store", 0o700), (tmp_path / "spool", 0o1777)):
+        folder.mkdir()
+        folder.chmod(mode)
+    monkeypatch.setenv("COLLOC_CONF", str(path))
+    options = {
+        "paths.state": tmp_path / "state",
+        "paths.decisions": tmp_path / "spool",
+        "notices.mode": "admins",
+        "notices.sender": "a@b.c",
+        "notices.webhook_file": tmp_path / "webhook",
+        "notices.holidays": tmp_path / "days",
+    }
+    given = [word for key, value in options.items() for word in ("--set", f'{key}="{value}"')]
+    assert written(path, *given, "--set", 'notices.admins=["a@b.c"]') == 0
+    capsys.readouterr()
+    assert colloc("site", "check") == 0
+    assert f"notices.webhook_file '{tmp_path}/webhook': it is not there" in capsys.readouterr().err
+    kept.mkdir(mode=0o700)
+    (tmp_path / "days").write_text("christmas\n")
+    assert colloc("site", "check") == 1
+    said = capsys.readouterr().out
+    assert f"notices.webhook_file '{tmp_path}/webhook': it is not there" in said
+    assert "'christmas' is no day" in said
+
+
+def test_check_says_which_path_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "site.toml"
+    monkeypatch.setenv("COLLOC_CONF", str(path))
+    assert written(path, "--set", f'paths.state="{tmp_path}/typo"', "--set", f'paths.decisions="{tmp_path}"') == 0
+    assert f"note: paths.state '{tmp_path}/typo': No such file or directory" in capsys.readouterr().err
+    assert colloc("site", "check") == 1
+    assert f"paths.state '{tmp_path}/typo': No such file or directory" in capsys.readouterr().out

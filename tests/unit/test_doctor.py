@@ -10,7 +10,7 @@ from ClusterShell.NodeSet import set_std_group_resolver, set_std_group_resolver_
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 from slurm_colloc.site.doctor.checks import CHECKS, Diagnosis, diagnose
-from slurm_colloc.site.doctor.facts import Device, Script
+from slurm_colloc.site.doctor.facts import Device, Script, Seen
 from slurm_colloc.slurm.setup import GresLine, PartitionSetup, Queue
 from tests.unit.doctor_sites import (
     FAIR,
@@ -326,6 +326,7 @@ BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
     ("DOC103", settings(PrologFlags="Alloc,NoHold"), "PrologFlags of slurm.conf", "it is Alloc,NoHold"),
     ("DOC103", settings(PrologFlags="(null)"), "PrologFlags of slurm.conf", "it is (null)"),
     ("DOC104", {"nodes": (G1._replace(reason="Prolog error [root@2026]"),)}, "g1", "Prolog error [root@2026]"),
+    ("DOC110", {"paths": (Seen("paths.state '/s'", "No such file"),)}, "paths.state '/s'", "No such file"),
 ]
 
 

@@ -105,6 +105,27 @@ def test_what_does_not_answer_is_not_checked(
     assert "gres.conf' cannot be read" in gaps["DOC011"]
 
 
+def test_the_paths_of_a_site_file_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without one there is nothing to look at; of one that cannot be read that is said."""
+    path = tmp_path / "site.toml"
+
+    def of_paths() -> list[list[str]]:
+        colloc("site", "doctor", "--format", "json")
+        told = shown(capsys)
+        return [[one["subject"] for one in told[key] if one["code"] == "DOC110"] for key in ("findings", "not_checked")]
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("COLLOC_CONF", raising=False)
+    assert of_paths() == [[], []]
+    monkeypatch.setenv("COLLOC_CONF", str(path))
+    path.write_text(f'schema = 1\ncluster = "c"\nslurm_release = "22.05"\n[paths]\nstate = "{tmp_path}/typo"\n')
+    assert of_paths() == [[f"paths.state '{tmp_path}/typo'"], []]
+    path.write_text("nothing = 1\n")
+    assert of_paths() == [[], [""]]
+
+
 @pytest.mark.parametrize(
     ("ahead_s", "said"), [(-40.0, "40 s behind"), (40.0, "40 s ahead of"), (5.25, ""), (-5.25, "")]
 )

@@ -2,12 +2,9 @@
 """Nodes of every shape, what drivers say of them, and words of people, through site init and site check."""
 
 import json
-import os
 import re
 import tomllib
 from collections.abc import Mapping
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -556,33 +553,3 @@ def test_no_file_at_all(text: str, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_gpus_of_a_node_that_the_cluster_lacks() -> None:
     with pytest.raises(InputError, match="the cluster has no node 'g9', of which GPUs were read; say by --node"):
         look(FakeClient(), [NodeGpus("g9", ())])
-
-
-def _roots(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Have ``folder`` be root's, whoever runs the tests."""
-    really = os.stat
-
-    def stat(path: object, *args: object, **kwargs: object) -> object:
-        seen = really(path, *args, **kwargs)  # type: ignore[arg-type]
-        return SimpleNamespace(st_uid=0, st_mode=seen.st_mode) if path == str(folder) else seen
-
-    monkeypatch.setattr("slurm_colloc.site.gaps.os.stat", stat)
-
-
-def test_notes_say_that_decisions_would_be_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In shadow mode csub says nothing: without the folder a week of it would leave nothing to report."""
-    folder = tmp_path / "the decisions"
-    cluster = look(FakeClient())
-    config = read(discover(cluster, {}, Consent(), {"paths": {"decisions": str(folder)}}))
-    told = [note for note in notes(config, cluster) if "paths.decisions" in note]
-    assert told == [
-        f"paths.decisions: '{folder}': No such file or directory; csub's decisions are not recorded, "
-        f"as root: install -d -m 1777 '{folder}'"
-    ]
-    _roots(monkeypatch, folder)
-    folder.mkdir()
-    folder.chmod(0o755)
-    told = [note for note in notes(config, cluster) if "paths.decisions" in note]
-    assert [note.partition(";")[0] for note in told] == [f"paths.decisions: '{folder}' has mode 0755"]
-    folder.chmod(0o1777)
-    assert not [note for note in notes(config, cluster) if "paths.decisions" in note]

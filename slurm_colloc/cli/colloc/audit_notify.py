@@ -26,10 +26,11 @@ from slurm_colloc.audit.ladder import (
     plan,
     stale,
 )
-from slurm_colloc.audit.message import address_of, check_settings, message_id
+from slurm_colloc.audit.message import address_of, message_id
 from slurm_colloc.audit.outlets import Metrics, append, json_lines, prometheus, webhook
 from slurm_colloc.audit.post import deliver, webhook_url
 from slurm_colloc.audit.rules import Entry, entries
+from slurm_colloc.audit.sound import check_notices
 from slurm_colloc.audit.state import WEBHOOK, Acted, Message, State, alone, audit_folder, copied, opened
 from slurm_colloc.audit.timing import OTHERS, Asked, check_bounds, latest, names_of, window_days, windows
 from slurm_colloc.audit.workdays import works_by
@@ -39,7 +40,7 @@ from slurm_colloc.cli.colloc.audit_mails import Mails, by_user, deed, did, for_a
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.clock import now, pause, ticking
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError, Status, StoreError
+from slurm_colloc.errors import CollocError, InputError, ProcessError, Status, StoreError
 from slurm_colloc.files import write_atomic
 from slurm_colloc.report.digest import Fate, Summary
 from slurm_colloc.report.findings import Audited
@@ -313,8 +314,7 @@ def notify(config: SiteConfig, asked: Asked, look: Look, show: Show, *, dry: boo
         ConfigError: [notices] cannot be used.
         StoreError: another run is at it, or the state or the store cannot be used.
     """
-    check_settings(config.notices)
-    check_action(config)
+    check_notices(config)
     check_bounds(asked.entries, window_days(asked.about, config.notices))
     if dry:
         with copied(config.audit_folder) as state:
@@ -342,18 +342,6 @@ def _alone_within(folder: str, wait_s: float) -> Iterator[bool]:
                 yield held
                 return
         pause(1.0)
-
-
-def check_action(config: SiteConfig) -> None:
-    """Raise ConfigError where a job shall be acted on by what is no rule about jobs, or tells no user: it never is."""
-    of_jobs = [entry for entry in entries(config.audit) if entry.rule.about == JOB]
-    known = [entry.name for entry in of_jobs if entry.tells_users]
-    for name in config.notices.action_rules:
-        if name not in known:
-            raise ConfigError(
-                f"'notices.action_rules': '{name}' is no rule in force about jobs that tells users; "
-                f"there are {', '.join(known) or 'none'}"
-            )
 
 
 def _alone(run: _Run, look: Look) -> tuple[Status, Audited]:

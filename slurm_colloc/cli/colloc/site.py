@@ -12,11 +12,13 @@ from slurm_colloc.cli.colloc.site_doctor import doctor
 from slurm_colloc.cli.colloc.site_gpus import gpus, look_around
 from slurm_colloc.cli.colloc.site_plugin import build_plugin
 from slurm_colloc.cli.colloc.site_render import render
+from slurm_colloc.cli.colloc.site_sound import paths, unsound
 from slurm_colloc.config import file_to_write, find_site_file, parse_site
-from slurm_colloc.errors import CollocError, InputError, Status
+from slurm_colloc.errors import CollocError, ConfigError, InputError, Status
 from slurm_colloc.files import write_atomic
 from slurm_colloc.site.check import check as differences
 from slurm_colloc.site.discover import Consent, discover
+from slurm_colloc.site.doctor.facts import Blank, Seen
 from slurm_colloc.site.gaps import notes
 from slurm_colloc.site.reference import reference
 from slurm_colloc.submit.render import site_parts
@@ -61,6 +63,8 @@ def init(
     except tomllib.TOMLDecodeError as error:
         given = ", ".join(f"--set {item}" for item in setting or [])
         raise InputError(f"with {given} the site file is no TOML: {error}") from error
+    if refused := unsound(config):
+        raise ConfigError(f"the site file to be written: {'; '.join(refused)}")
     if path == "-":
         write(text, "")
         return
@@ -71,7 +75,10 @@ def init(
         raise InputError(f"{error}{own}") from error
     if config.paths.state:
         site_parts(config)  # renders the templates, so that no submission has to
-    _note([*differences(config, cluster), *notes(config, cluster)])
+    seen = [
+        f"{one.subject}: {one.evidence}" for one in paths(config, path, len(cluster.nodes)) if isinstance(one, Seen)
+    ]
+    _note([*differences(config, cluster), *notes(config, cluster), *seen])
     say(f"wrote '{path}'; read it, then run 'colloc site check'")
     _say_whether_in_force(path)
 
@@ -126,16 +133,19 @@ def _note(notes: list[str]) -> None:
 
 @app.command()
 def check(gpus_file: _GpusFile = None) -> None:
-    """Compare the site file in force with the live cluster. Exit status 1 when they differ."""
+    """Compare the site file in force with the live cluster and this host. Exit status 1 when they differ."""
     config = site()
+    site_file = find_site_file() or ""
     cluster = look_around(gpus_file or [], config.observe._asdict())
-    problems = differences(config, cluster)
+    here = paths(config, site_file, len(cluster.nodes))
+    problems = [*unsound(config), *differences(config, cluster)]
+    problems += [f"{one.subject}: {one.evidence}" for one in here if isinstance(one, Seen)]
     for problem in problems:
         print(printable(problem))
-    _note(notes(config, cluster))
+    _note([*notes(config, cluster), *(f"{one.subject}: {one.why}" for one in here if isinstance(one, Blank))])
     if problems:
         raise typer.Exit(Status.FOUND)
-    print(f"'{find_site_file()}' agrees with the cluster: {len(config.pool)} pools")
+    print(f"'{site_file}' agrees with the cluster: {len(config.pool)} pools")
 
 
 # As they are needed, and so in the help.

@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, node_name, one_of, write
+from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, node_name, one_of, site_or_none, write
+from slurm_colloc.cli.colloc.site_sound import paths
 from slurm_colloc.cli.colloc.terminal import put
+from slurm_colloc.config import find_site_file
 from slurm_colloc.errors import InputError, Status
 from slurm_colloc.site.doctor.checks import Diagnosis, diagnose, reference
-from slurm_colloc.site.doctor.facts import Site
+from slurm_colloc.site.doctor.facts import Blank, Seen, Site
 from slurm_colloc.site.doctor.gather import gather
 from slurm_colloc.units import counted, printable
 
@@ -35,7 +37,7 @@ def doctor(
         write(reference(), "")
         return
     node = node_name()
-    site = gather(timeout_s, node, os.environ)
+    site = gather(timeout_s, node, os.environ, _paths)
     if not any(one.gpu_types or one.quantity("gpu") for one in site.nodes):
         raise InputError("no node of the cluster has a gres called gpu: there is nothing to judge")
     diagnosis = diagnose(site, skip or ())
@@ -45,6 +47,16 @@ def doctor(
         put(_text(site, diagnosis))
     if diagnosis.faults or diagnosis.unchecked:
         raise typer.Exit(Status.FOUND if diagnosis.faults else Status.UNKNOWN)
+
+
+def _paths(nodes: int) -> list[Seen | Blank]:
+    """Return what is wrong with the paths of site.toml on this host; nothing without one.
+
+    Raises:
+        ConfigError: there is one and it cannot be used.
+    """
+    config = site_or_none()
+    return paths(config, find_site_file() or "", nodes) if config else []
 
 
 def _json(site: Site, diagnosis: Diagnosis) -> str:

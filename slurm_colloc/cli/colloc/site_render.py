@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from slurm_colloc.audit.sound import faults
 from slurm_colloc.cli.colloc.output import say, site
 from slurm_colloc.config import SYSTEM_FILE, SiteConfig, find_site_file
-from slurm_colloc.errors import InputError, Status
+from slurm_colloc.errors import ConfigError, InputError, Status
 from slurm_colloc.site.folder import write_folder
 from slurm_colloc.site.installed import Compared, compare, left_over, opened
 from slurm_colloc.site.places import places
@@ -50,11 +51,9 @@ def render(
     With --diff the exit status is 1 where something differs, is missing or cannot be read.
     """
     config = site()
-    host = Host(
-        prefix or _prefix(),
-        os.path.abspath(find_site_file() or SYSTEM_FILE),
-        slurm_conf or os.environ.get("SLURM_CONF") or DEFAULT_SLURM_CONF,
-    )
+    if refused := "; ".join(faults(config)):
+        raise ConfigError(f"each audit would end in an error: {refused}")
+    host = this_host(prefix, slurm_conf)
     files = render_site(config, host)
     if list_written:
         for place in places(config, host, files):
@@ -75,6 +74,15 @@ def render(
         raise typer.Exit(Status.FOUND)
     if diff:
         say("nothing to do: all of it is installed on this host")
+
+
+def this_host(prefix: str = "", slurm_conf: str = "") -> Host:
+    """Return where things lie here, by what was given and else by how this was called."""
+    return Host(
+        prefix or _prefix(),
+        os.path.abspath(find_site_file() or SYSTEM_FILE),
+        slurm_conf or os.environ.get("SLURM_CONF") or DEFAULT_SLURM_CONF,
+    )
 
 
 def _prefix() -> str:

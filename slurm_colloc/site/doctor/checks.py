@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.site.doctor import accounting, cgroup, control, gres, limits, programs, prolog, sharing
+from slurm_colloc.site.doctor import accounting, cgroup, control, gres, limits, paths, programs, prolog, sharing
 from slurm_colloc.site.doctor.facts import Blank, Check, NotReadError, Seen, Site
 
 CHECKS: tuple[Check, ...] = (
@@ -17,6 +17,7 @@ CHECKS: tuple[Check, ...] = (
     *control.CHECKS,
     *sharing.CHECKS,
     *programs.CHECKS,
+    *paths.CHECKS,
 )
 
 

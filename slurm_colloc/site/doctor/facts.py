@@ -49,10 +49,25 @@ class Device(NamedTuple):
     compute_mode: str
 
 
+class Seen(NamedTuple):
+    """What a check saw to be wrong, and of what."""
+
+    subject: str
+    evidence: str
+
+
+class Blank(NamedTuple):
+    """What a check could not look at, and why."""
+
+    subject: str
+    why: str
+
+
 class Site(NamedTuple):
     """A live cluster as one person on one machine could read it.
 
-    ``clock_ahead_s`` is this machine's clock minus slurmctld's, and how far off that may be itself.
+    ``clock_ahead_s`` is this machine's clock minus slurmctld's, and how far off that may be itself; ``paths`` is
+    what is wrong on this machine with those of site.toml, nothing without one.
     """
 
     release: str
@@ -67,6 +82,7 @@ class Site(NamedTuple):
     clock_ahead_s: tuple[float, float] | Unread
     this_node: str
     devices: tuple[Device, ...] | Unread
+    paths: tuple[Seen | Blank, ...] | Unread = ()
 
     def words(self, setting: str) -> frozenset[str]:
         """Return the comma-separated words of a setting, in lower case."""
@@ -85,20 +101,6 @@ class Site(NamedTuple):
         """Return what parts of GPUs the nodes have: of mps, shard and MIG slices."""
         types = {kind for node in self.within(partition) for kind in node.gpu_types}
         return self.shared(partition) + (["MIG slices"] if any(map(parse_profile, types)) else [])
-
-
-class Seen(NamedTuple):
-    """What a check saw to be wrong, and of what."""
-
-    subject: str
-    evidence: str
-
-
-class Blank(NamedTuple):
-    """What a check could not look at, and why."""
-
-    subject: str
-    why: str
 
 
 class Check(NamedTuple):

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether [audit] and [notices] of a site.toml can be used: what each audit asks first, and 'colloc site check' too."""
+
+import os
+from collections.abc import Callable, Iterator
+
+from slurm_colloc.audit.message import check_settings
+from slurm_colloc.audit.post import webhook_url
+from slurm_colloc.audit.rules import entries
+from slurm_colloc.audit.timing import check_bounds
+from slurm_colloc.audit.wire import read_secret
+from slurm_colloc.audit.workdays import works_by
+from slurm_colloc.audited import JOB
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import ConfigError
+
+
+def check_notices(config: SiteConfig) -> None:
+    """Look at what the types of [audit] and [notices] do not say.
+
+    Raises:
+        ConfigError: a rule or bound that is none, or mails or actions that could never come to anybody.
+    """
+    check_settings(config.notices)
+    of_jobs = [entry for entry in entries(config.audit) if entry.rule.about == JOB]
+    known = [entry.name for entry in of_jobs if entry.tells_users]
+    for name in config.notices.action_rules:
+        if name not in known:
+            raise ConfigError(
+                f"'notices.action_rules': '{name}' is no rule in force about jobs that tells users; "
+                f"there are {', '.join(known) or 'none'}"
+            )
+
+
+def faults(config: SiteConfig) -> Iterator[str]:
+    """Yield why runs of the audits would end in an error, by what site.toml says itself."""
+    settings = config.notices
+    steps: tuple[Callable[[], object], ...] = (
+        lambda: entries(config.audit),
+        lambda: check_settings(settings),
+        lambda: check_notices(config),
+        lambda: check_bounds(entries(config.audit), settings.job_window_days),
+    )
+    yield from dict.fromkeys(why for step in steps if (why := _refused(step)))
+
+
+def file_faults(config: SiteConfig) -> Iterator[tuple[str, str, str]]:
+    """Yield key, path and fault of the files that [notices] names, as whoever runs the audits reads them."""
+    settings = config.notices
+    named: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("holidays", lambda: works_by(settings)),
+        ("webhook_file", lambda: webhook_url(settings)),
+        ("smtp_password_file", lambda: read_secret(settings.smtp_password_file, "notices.smtp_password_file")),
+    )
+    for name, step in named:
+        path = getattr(settings, name)
+        if path and (why := _refused(step)):
+            yield f"notices.{name}", path, why if os.path.lexists(path) else "it is not there"
+
+
+def _refused(step: Callable[[], object]) -> str:
+    try:
+        step()
+    except ConfigError as error:
+        return str(error)
+    return ""
