@@ -20,14 +20,21 @@ def without_sizes(
     Arguments cannot override them: Slurm refuses --mem beside --mem-per-gpu. Where they cannot be taken out either, the
     job is left as asked.
     """
-    names = {name for name, origin in request.origins if name in PER_GPU and origin == "directive"}
-    if placement.mode not in (SharingMode.MPS, SharingMode.SHARD) or not names:
+    names = sizes_cut(request, placement)
+    if not names:
         return placement, text
     try:
         return placement, without_options(text, table, release, names)
     except UnsureError as error:
         reasons = (str(error), f"would have been {placement.gres}: {placement.reasons[0]}")
         return as_asked(reasons, placement.rejected), text
+
+
+def sizes_cut(request: JobRequest, placement: Placement) -> list[str]:
+    """Return the options that are cut out of the script's directives."""
+    if placement.mode not in (SharingMode.MPS, SharingMode.SHARD):
+        return []
+    return sorted(name for name, origin in request.origins if name in PER_GPU and origin == "directive")
 
 
 def overridden(

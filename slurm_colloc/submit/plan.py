@@ -17,7 +17,7 @@ from slurm_colloc.slurm.options import CommandLine, Given, without
 from slurm_colloc.submit.access import access_of
 from slurm_colloc.submit.footprint import footprint_of
 from slurm_colloc.submit.outlook import outlook
-from slurm_colloc.submit.override import overridden, without_sizes
+from slurm_colloc.submit.override import overridden, sizes_cut, without_sizes
 from slurm_colloc.submit.own_options import check_without_pack, own_option, wants_pack
 from slurm_colloc.submit.reasons import reason_to_keep_command, reason_to_keep_text
 from slurm_colloc.submit.render import Sampling, names_slice, render_block, render_script
@@ -348,5 +348,5 @@ def _rewritten(
         insert_at = read_script(text, table, config.slurm_release).insert_at
     if sampling is None and not shared and not names_slice(request, placement):
         return part, rewritten
-    block = render_block(request, footprint, placement, sampling, config)
+    block = render_block(request, footprint, placement, sampling, config, sizes_cut(request, placement))
     return part, render_script(text, insert_at, block)

@@ -13,10 +13,14 @@ from slurm_colloc.submit.render import BLOCK_BEGINS
 PER_GPU = ("cpus-per-gpu", "mem-per-gpu")
 _MIG_TYPE = re.compile(r"\dg\.\d+gb")
 # An inner step that names GPUs must match the allocation. Its options may stand in a variable, so the long ones count
-# wherever a script with an srun has them.
+# wherever a script with an srun has them: written in full, or as far as srun knows them from others.
 _STEP = re.compile(rb"\bsrun\b")
 _STEP_OPTION = re.compile(
-    rb"""[\s"'=(,](--(?:gr|gpu)[a-z-]*|--(?:cpus|mem|ntasks)-per-gpu|--tres-per-task)(?:[=\s]\s*([^\s"';)|&]*))?"""
+    rb"""[\s"'=(,]--((?:gre|gpu|cpus-per-g|mem-per-g|ntasks-per-g|tres-p)[a-z-]*)(?![\w-])(?:[=\s]\s*([^\s"';)|&]*))?"""
+)
+_STEP_OPTIONS = frozenset(
+    {b"gres", b"gres-flags", b"gpus", b"gpus-per-node", b"gpus-per-socket", b"gpus-per-task", b"gpu-bind", b"gpu-freq"}
+    | {b"cpus-per-gpu", b"mem-per-gpu", b"ntasks-per-gpu", b"tres-per-task"}
 )
 # From the nearest srun on: from each one to the end of its line takes seconds where a line has thousands.
 _STEP_SHORT = re.compile(rb"\bsrun\b(?:(?!\bsrun\b)[^\n])*?\s(-[A-Za-z]*G)\s*([^\s\"';)|&]*)")
@@ -149,10 +153,15 @@ def step_gpus(text: bytes) -> tuple[tuple[str, bool], ...]:
     steps = _DIRECTIVE.sub(b"", text).replace(b"\\\n", b" ")
     if not _STEP.search(steps):
         return ()
-    found = [(name, value) for name, value in _STEP_OPTION.findall(steps)]
+    found = [(b"--" + name, value) for name, value in _STEP_OPTION.findall(steps) if _is_steps(name)]
     found += [(b"-G" if name == b"-G" else name, value) for name, value in _STEP_SHORT.findall(steps)]
     found += [(name, b"") for name in _STEP_VARIABLE.findall(steps)]
     return tuple((name.decode(), value in _ONE_GPU.get(name, ())) for name, value in found)
+
+
+def _is_steps(name: bytes) -> bool:
+    """Return whether srun takes a word for an option about GPUs; --gpu-collect is a program's own."""
+    return name in _STEP_OPTIONS or sum(option.startswith(name) for option in _STEP_OPTIONS) == 1
 
 
 def variables_read(given: Mapping[str, Given], text: bytes) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put csub's block into a batch script; every byte of the user's own text stays as it is.
+"""Put csub's block into a batch script; around it every byte of the text stays as it is.
 
 The block is a header, which says what was asked, given and why and assigns what is particular to the job to shell
 variables, and behind it parts of sh that are the same for all jobs of a site: one for each sharing mode, and the
@@ -10,6 +10,7 @@ a user may have written never passes through a template.
 import json
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from slurm_colloc.shipped import template_folders
 from slurm_colloc.units import printable
 
 BLOCK_BEGINS = "# --- csub: this block was added"
-_FIRST_LINE = f"{BLOCK_BEGINS} at submission; every line of yours stands unchanged around it ---"
+_FIRST_LINE = f"{BLOCK_BEGINS} at submission ---"
 _BLOCK_ENDS = "# --- end of csub's block ---"
 _SUFFIX = ".sbatch.j2"
 _SAMPLE = "sample"
@@ -53,9 +54,14 @@ def names_slice(request: JobRequest, placement: Placement) -> bool:
 
 
 def render_block(
-    request: JobRequest, footprint: Footprint, placement: Placement, sampling: Sampling | None, config: SiteConfig
+    request: JobRequest,
+    footprint: Footprint,
+    placement: Placement,
+    sampling: Sampling | None,
+    config: SiteConfig,
+    cut: Sequence[str] = (),
 ) -> bytes:
-    """Return the block of sh for this job.
+    """Return the block of sh for this job; ``cut`` are the options that were cut out of its directives.
 
     Raises:
         ConfigError: a site's template that does not render.
@@ -70,7 +76,7 @@ def render_block(
         variables["csub_evidence"] = user_data_folder()
         body.append(parts[_SAMPLE])
     lines = [
-        *_header(request, footprint, placement),
+        *_header(request, footprint, placement, cut),
         *(f"{name}={quote(value)}" for name, value in variables.items()),
         *filter(None, (part.rstrip("\n") for part in body)),
         f"unset {' '.join(variables)}",
@@ -85,13 +91,17 @@ def pack_block(request: JobRequest, footprint: Footprint, placement: Placement) 
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
 
 
-def _header(request: JobRequest, footprint: Footprint, placement: Placement) -> list[str]:
+def _header(request: JobRequest, footprint: Footprint, placement: Placement, cut: Sequence[str] = ()) -> list[str]:
     lines = [
         _FIRST_LINE,
         f"# asked:     {request.asked or 'no GPU'}",
         f"# given:     {placement.given} ({placement.mode})",
         *(f"# because:   {reason}" for reason in placement.reasons),
         f"# footprint: {footprint.rung}: {footprint.provenance}",
+        *(
+            f"# cut out:   --{name} of your directives, for a share is no GPU; sbatch was told the same otherwise"
+            for name in cut
+        ),
         "# to switch this off: csub --colloc=off, or plain sbatch",
     ]
     # A newline in what a user wrote would end the comment and be run.

@@ -3,7 +3,7 @@
 #SBATCH --time=2:00:00   # enough
 
 # load what it needs
-# --- csub: this block was added at submission; every line of yours stands unchanged around it ---
+# --- csub: this block was added at submission ---
 # asked:     gpu:1
 # given:     as asked (exclusive)
 # because:   no earlier run of this job is known

@@ -3,7 +3,7 @@
 #SBATCH --time=2:00:00   # enough
 
 # load what it needs
-# --- csub: this block was added at submission; every line of yours stands unchanged around it ---
+# --- csub: this block was added at submission ---
 # asked:     gpu:1
 # given:     gpu:nvidia_h100_80gb_hbm3_1g.10gb:1 (mig)
 # because:   slice 1g.10gb holds 9472 of its 9984 MiB; slowdown at least 1.00x; time limit 150 min

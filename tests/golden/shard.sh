@@ -3,7 +3,7 @@
 #SBATCH --time=2:00:00   # enough
 
 # load what it needs
-# --- csub: this block was added at submission; every line of yours stands unchanged around it ---
+# --- csub: this block was added at submission ---
 # asked:     gpu:1
 # given:     shard:1 (shard)
 # because:   1 of 8 shares hold 9472 MiB and 12 % of the SMs

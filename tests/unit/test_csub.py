@@ -58,6 +58,25 @@ def test_a_rendered_script_takes_the_place_of_the_users(shell: Shell) -> None:
     assert "mps:10 instead of gpu:1" in done.stderr
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_block_says_what_was_cut_out_of_the_directives_and_nothing_that_is_not_so(
+    shell: Shell, together: bool
+) -> None:
+    shell.site('"mps"', agent=True)
+    lines = "#SBATCH --gres=gpu:1 -t 5\n#SBATCH --mem-per-gpu=4G\n"
+    text = f"#!/bin/sh\n{lines.replace(chr(10) + '#SBATCH', '') if together else lines}echo\n"
+    (shell.folder / "job.sh").write_text(text)
+    shell.run(HINT, "job.sh")
+    (shell.folder / "job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:1\necho\n")
+    shell.run(HINT, "job.sh")
+    cut, whole = ((shell.folder / f"script.{number}").read_text() for number in (0, 1))
+    left = "#SBATCH --gres=gpu:1 -t 5\n" + "##SBATCH --mem-per-gpu=4G\n" * (not together)
+    assert cut.startswith(f"#!/bin/sh\n{left}# --- csub: this block was added at submission ---\n")
+    assert "# cut out:   --mem-per-gpu of your directives" in cut
+    assert "cut out" not in whole
+    assert "unchanged" not in cut + whole
+
+
 def test_a_script_on_standard_input_is_handed_on(shell: Shell) -> None:
     shell.run(HINT, input=SCRIPT)
     assert shell.calls() == [["--gres=gpu:h100_1g.10gb:1"]]

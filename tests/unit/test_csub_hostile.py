@@ -343,6 +343,16 @@ ONE_GPU = [
     "srun -G 1 ./a",
     "srun ./train.py --gpus 1",
 ]
+# A program's own options, that only begin alike.
+NO_STEP = [
+    "--gpu-collect",
+    "--group=2",
+    "--gradient 0.1",
+    "--gpu 0",
+    "--gpu_ids 0",
+    "--grad-clip=1",
+    "--gpus_per_node=2",
+]
 STEPS = [
     "srun --gres=gpu:h100:1 ./a",
     "srun --gres gpu:2 ./a",
@@ -350,7 +360,19 @@ STEPS = [
     "srun -nG1 ./a",
     "export SLURM_GPUS=1\nsrun ./a",
     "SLURM_GRES=gpu:1 srun ./a",
+    "srun --gpu-b=closest ./a",
+    "srun --gpus-per-t 2 ./a",
+    "srun --tres-per-ta=gres/gpu:1 ./a",
+    "srun --mem-per-g=1G ./a",
 ]
+
+
+@pytest.mark.parametrize("option", NO_STEP)
+def test_a_programs_own_option_is_none_of_srun(shell: Shell, option: str) -> None:
+    shell.site('"mps"', agent=True)
+    (shell.folder / "job.sh").write_text(SCRIPT + f"srun python train.py {option}\n")
+    shell.run(HINT, "job.sh")
+    assert shell.calls()[0][0] == "--gres=mps:10"
 
 
 @pytest.mark.parametrize("step", ONE_GPU)
