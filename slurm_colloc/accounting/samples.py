@@ -254,6 +254,18 @@ class Samples:
             )
         return " UNION ALL BY NAME ".join(parts)
 
+    def sealed_until_s(self) -> float | None:
+        """Return when the last hour that is sealed ends; None where there is none.
+
+        Raises:
+            StoreError: a file cannot be read.
+        """
+        for day in reversed(self.days(0, 1e10)):
+            paths = [path for paths in self.files(SHARES, 0, 1e10, day).values() for path in paths] if day else []
+            if hours := [int(hour) for of in hours_in(paths).values() for _, hour in of]:
+                return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() + (max(hours) + 1) * 3600
+        return None
+
     def rejected(self, since_s: float, until_s: float) -> int:
         """Return how many journal lines of these days were unusable.
 

@@ -52,8 +52,11 @@ def read_pack(cluster: str, job_id: str) -> Pack | None:
     return Pack(whole, tuple(told), others, missing([*told, *later]), (*unreadable, *also))
 
 
-def pack_text(pack: Pack) -> str:
-    """Return lines for a terminal: totals, and how each task went; of more than 50 first those that are not done."""
+def pack_text(pack: Pack, *, goes_on: bool = False) -> str:
+    """Return lines for a terminal: totals, and how each task went; of more than 50 first those that are not done.
+
+    One that ``goes_on`` has tasks to be done and is not to be resumed.
+    """
     tasks = _tasks(pack)
     numbers = [number for number, _ in tasks]
     counts = Counter(_outcome(record) for _, record in tasks)
@@ -69,7 +72,8 @@ def pack_text(pack: Pack) -> str:
         lines.append(f"             resumed by job {', '.join(pack.resumed_by)}")
     left = len(set(pack.left) & set(numbers))
     if left:
-        lines.append(f"             {counted(left, 'task')} to be done: csub pack --resume={pack.job_id}")
+        then = "" if goes_on else f": csub pack --resume={pack.job_id}"
+        lines.append(f"             {counted(left, 'task')} to be done{then}")
     if len(tasks) > _LINES:
         tasks = sorted(tasks, key=lambda task: (_outcome(task[1]) == done, task[0]))
     lines += [_line(number, record) for number, record in tasks[:_LINES]]

@@ -9,12 +9,16 @@ from typing import Any, NamedTuple
 from rich.cells import cell_len, set_cell_size
 
 from slurm_colloc.charted import LiveUse
-from slurm_colloc.report.layout import NO_TERMINAL, Terminal, table_lines
+from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, fitting, folded, table_lines, widths_of
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.slurm.running import Held
 from slurm_colloc.units import clock_time, counted, printable, significant
 
 SCHEMA = 1
+_NAME_COLUMNS = 20
+# Which columns beside the name are left out first where there is no room for all: those of the highest rank.
+_USER_RANKS = (3, 0, 1, 2, 4)
+_JOB_RANKS = (0, 7, 6, 5, 4, 1, 2, 3)
 
 
 class TopJob(NamedTuple):
@@ -49,7 +53,7 @@ class _User(NamedTuple):
 
 def as_text(top: Top, terminal: Terminal = NO_TERMINAL, height: int = 0) -> str:
     """Return the picture for a terminal, or for what is none; ``height`` 0: all of its lines."""
-    lines = [_cut(line, terminal.columns) for line in _lines(top)]
+    lines = [piece for line in _lines(top, terminal) for piece in _fitted(line, terminal.columns)]
     if height and len(lines) > height:
         left = len(lines) - height + 1
         lines = [
@@ -59,11 +63,25 @@ def as_text(top: Top, terminal: Terminal = NO_TERMINAL, height: int = 0) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def _fitted(line: str, columns: int | None) -> list[str]:
+    """Return a line as text is folded; of a row, which has its columns chosen, only blanks or a name are too wide."""
+    return [_cut(line, columns)] if "  " in line or line.startswith("-") else folded(line, columns)
+
+
+def _chosen(rows: list[list[str]], ranks: Sequence[int], terminal: Terminal) -> list[list[str]]:
+    """Return rows with the columns that fit, beside names of no more than _NAME_COLUMNS; no figure is cut."""
+    if terminal.columns is None:
+        return rows
+    rows = [[cut(cell, _NAME_COLUMNS, terminal.ellipsis) for cell in row] for row in rows]
+    first, *widths = widths_of(rows)
+    return [[row[0], *(row[1 + i] for i in fitting(widths, ranks, terminal.columns - first))] for row in rows]
+
+
 def _cut(line: str, columns: int | None) -> str:
     return line if columns is None or cell_len(line) <= columns else set_cell_size(line, columns)
 
 
-def _lines(top: Top) -> list[str]:
+def _lines(top: Top, terminal: Terminal) -> list[str]:
     users = _users(top.jobs)
     gpus, unsized = _gpus(top.jobs)
     installed = f" of {top.installed_gpus:g} installed (site.toml)" if top.installed_gpus is not None else ""
@@ -91,8 +109,8 @@ def _lines(top: Top) -> list[str]:
         words = (one.name, one.user, one.partition, one.node_list, ",".join(str(gres) for gres in one.gres))
         jobs.append([*map(printable, words), clock_time(one.ran_s), *_cells([job.live] if job.live else [])])
     # The rule of the last row is for sums, and jobs have none.
-    listed = table_lines([*jobs, jobs[0]])[:-2]
-    return [*lines, "", *table_lines(rows), "", *listed]
+    listed = table_lines(_chosen([*jobs, jobs[0]], _JOB_RANKS, terminal))[:-2]
+    return [*lines, "", *table_lines(_chosen(rows, _USER_RANKS, terminal)), "", *listed]
 
 
 def _users(jobs: Sequence[TopJob]) -> list[_User]:

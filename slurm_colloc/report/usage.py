@@ -20,14 +20,16 @@ class UsageReport(NamedTuple):
     ``equivalents`` says by what a slice is part of a GPU. ``installed_gpu_hours`` is what the site's GPUs come to in
     the window so far, None where no site file says. ``rows_in`` = ``rows_used`` + ``job_steps`` + ``rejected``, which
     is by reason; None where they are not to be seen, being everybody's. ``lost`` says what those may have been.
-    ``recorded`` is from when to when there are runs at all, where the window has none. ``templates`` is the site's own
-    folder of them. ``charts`` are there where they were asked for; ``fits`` are by group, the last one is of all, where
-    site.toml knows of pieces of GPUs. ``visible`` says whose runs these are where they are not everybody's, ``names``
-    what became of the names. ``runs_begun_before`` of those with a GPU are in the window before, too;
-    ``runs_without_length`` have neither an end nor a word on how long they have run, and no hours. What is known of
-    runs are rows: those of the window's ``runs``, those that repeat one, those of jobs that had not started, and those
-    outside the window. ``types_without_size`` are left out of GPU-hours, and of ``types_taken_for_whole`` neither a
-    site nor their names say that they are whole GPUs. ``convention`` says by whose rules GPU-hours are counted.
+    ``recorded`` is from when to when there are runs at all, where the window has none. ``ingested`` is when runs were
+    last taken in, ``sealed`` when the last sealed hour of samples ended; None where that is not known. ``templates``
+    is the site's own folder of them. ``charts`` are there where they were asked for; ``fits`` are by group, the last
+    one is of all, where site.toml knows of pieces of GPUs. ``visible`` says whose runs these are where they are not
+    everybody's, ``names`` what became of the names. ``runs_begun_before`` of those with a GPU are in the window
+    before, too; ``runs_without_length`` have neither an end nor a word on how long they have run, and no hours. What
+    is known of runs are rows: those of the window's ``runs``, those that repeat one, those of jobs that had not
+    started, and those outside the window. ``types_without_size`` are left out of GPU-hours, and of
+    ``types_taken_for_whole`` neither a site nor their names say that they are whole GPUs. ``convention`` says by
+    whose rules GPU-hours are counted.
     """
 
     cluster: str
@@ -52,6 +54,8 @@ class UsageReport(NamedTuple):
     job_steps: int | None
     rejected: dict[str, int]
     recorded: tuple[datetime, datetime] | None
+    ingested: datetime | None
+    sealed: datetime | None
     so_far: bool
     of_text: bool
     templates: str
@@ -133,6 +137,11 @@ def never_used(run: JobUsage) -> bool:
 def metric_of(report: UsageReport) -> str:
     """Return the metric of what shows only one: SM activity where any run has it, for it tells how much."""
     return "sm" if report.total.sm_used_gpu_hours is not None else "util"
+
+
+def only_given(report: UsageReport) -> bool:
+    """Return whether nothing is known of use: a text says what was allocated, and at most means by others."""
+    return report.of_text and not report.total.methods
 
 
 def hours_digits(report: UsageReport) -> int:

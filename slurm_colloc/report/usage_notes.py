@@ -8,7 +8,7 @@ from slurm_colloc.estimate.bounds import LEVEL, lower_bound
 from slurm_colloc.estimate.ladder import UNKNOWN_RUNG
 from slurm_colloc.measured import Collocation, GroupUsage, Lost, Prediction
 from slurm_colloc.report.text import stamp
-from slurm_colloc.report.usage import METRICS, UsageReport, metric_of, of_installed, saved_gpu_hours
+from slurm_colloc.report.usage import METRICS, UsageReport, metric_of, of_installed, only_given, saved_gpu_hours
 from slurm_colloc.units import counted, printable, significant
 
 _MOST_LISTED = 5
@@ -35,7 +35,7 @@ def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> lis
     With ``titles`` only these columns are explained.
     """
     total = report.total
-    shown = None if titles is None else {title.split()[0] for title in titles}
+    shown = {title.split()[0] for title in titles} if titles else {"ALLOC", "HELD"} if only_given(report) else None
     lines = [
         *map(printable, filter(None, (report.visible, *report.names))),
         *(line for words, line in _definitions(report) if shown is None or shown & set(words.split())),
@@ -50,7 +50,7 @@ def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> lis
     if report.recorded and not report.runs:
         first, last = map(stamp, report.recorded)
         lines.append(f"the {'text' if report.of_text else 'store'} has runs from {first} to {last}; give --since")
-    if report.of_text and not total.methods:
+    if only_given(report):
         lines.append("a text says what was allocated and no more; for use: colloc ingest, agents")
     elif total.jobs and not total.jobs_measured and total.methods:
         lines.append("of NOT ONE of these runs GPU_UTIL or SM activity is known: those samples do not have them")
@@ -63,6 +63,9 @@ def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> lis
     if total.methods or not report.of_text:
         lines.append(f"methods: {', '.join(total.methods) or 'none'}")
     lines += _no_runs(report)
+    if not report.of_text:
+        runs, samples = (stamp(at) if at else "never" for at in (report.ingested, report.sealed))
+        lines.append(f"runs last taken in: {runs}; samples sealed up to: {samples}")
     if report.rows_in is not None:
         lines.append(_rows(report))
     return lines

@@ -28,12 +28,14 @@ from slurm_colloc.report.usage import (
     metric_of,
     money,
     number,
+    only_given,
     percent,
     shortened,
 )
 from slurm_colloc.report.usage_notes import footnotes, heading
 from slurm_colloc.units import printable
 
+_GIVEN = ("jobs", "allocated_gpu_hours", "held_gpu_hours", "gpu_cost")
 _NAME_COLUMNS = 16  # a longer name is cut before a column is left out
 _LEAST_NAME_COLUMNS = 5  # where not one figure would be left
 _BAR_COLUMNS, _LONGEST_BAR = 10, 24
@@ -70,7 +72,7 @@ def columns(report: UsageReport) -> list[Column]:
         (Column(f"kWh {currency}", "energy_cost", 2, 17), report.prices.kwh),
         (Column("CO2 kg", "co2_kg", 2, 18), report.prices.co2_g_per_kwh),
     ]
-    return [
+    every = [
         Column("RUNS", "jobs", 0, 5),
         Column("ALLOC GPU-h", "allocated_gpu_hours", hours, 0),
         Column("HELD GPU-h", "held_gpu_hours", hours, 11),
@@ -85,6 +87,7 @@ def columns(report: UsageReport) -> list[Column]:
         Column("kWh", "energy_kwh", hours, 15),
         *(column for column, price in priced if price is not None),
     ]
+    return [column for column in every if column.figure in _GIVEN or not only_given(report)]
 
 
 def cells_of(report: UsageReport) -> Callable[[GroupUsage], list[str]]:

@@ -59,6 +59,8 @@ def report(*groups: GroupUsage, **fields: Any) -> UsageReport:
         job_steps=0,
         rejected={},
         recorded=None,
+        ingested=None,
+        sealed=None,
         so_far=False,
         of_text=False,
         templates="",
@@ -88,6 +90,8 @@ def full(name: str = "ann") -> UsageReport:
         strays=(StrayUse("c", "g1", 1, 0.5, 1.0),),
         rejected={"why": 1},
         recorded=(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)),
+        ingested=datetime(2026, 1, 2, tzinfo=UTC),
+        sealed=datetime(2026, 1, 2, tzinfo=UTC),
         charts=charts,
         fits=(fit_of(name, 1.0, 0.5, 0.25, "gpu:1g.10gb:1"), fit_of("total", 1.0, 0.5, 0.25, "gpu:1g.10gb:1")),
     )

@@ -15,12 +15,14 @@ from slurm_colloc.accounting.one_user import user_in_store, with_evidence
 from slurm_colloc.accounting.sources.sacct import FIELDS
 from slurm_colloc.accounting.sweep import Window
 from slurm_colloc.charted import Fit
+from slurm_colloc.cli.colloc import me as command
 from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.measured import JobUsage
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.me import Hint, MyReport, as_json, as_text, best, idle_hints, idlest, sums_of
+from slurm_colloc.slurm.client import CliClient
 from tests.unit.hostile import HOSTILE
-from tests.unit.made import HOUR, MIG_POOL, evidence, near, run, site, usage
+from tests.unit.made import HOUR, MIG_POOL, decision, evidence, near, run, site, usage
 from tests.unit.programs import colloc, program
 from tests.unit.stored import busy, stored
 
@@ -143,6 +145,22 @@ def test_what_the_runs_would_have_fitted(tmp_path: Path) -> None:
     assert fit == Fit("ann", 1.0, 1.0, near(6 / 7), "gpu:h100_1g.10gb:1", 1, 1, 0)
     blank = list(judged([one._replace(evidence=None) for one in runs], SITE))
     assert ([one.why for one in blank], fit_of("ann", blank)) == (["nothing was measured of it"], None)
+
+
+def test_what_csub_submitted_is_not_to_be_submitted_by_csub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [run(), run("2_1", job_id_raw="3", job_name="other")]
+    store = stored(tmp_path, rows, [*busy(900, 1800, 2700, 3600, sm=10.0),
+                                    *busy(900, 1800, 2700, 3600, sm=10.0, job="3", uuid="GPU-1")])  # fmt: skip
+    fitting = list(judged(user_in_store(store, "ann", Window(0, 1e5, 1e5), SITE).runs, SITE))
+    monkeypatch.setattr(CliClient, "accounted", lambda self, job_id: ())
+
+    def advised(*by_csub: str) -> list[str]:
+        monkeypatch.setattr(command, "read_decisions", lambda folder: ([decision(job) for job in by_csub], 0))
+        return sorted(hint.what.split("'")[1] for hint in command._fit_hints(fitting, SITE))
+
+    assert advised() == ["other", "train"]
+    assert advised("1") == ["other"]
+    assert advised("1", "2") == []
 
 
 def test_kept_evidence_gives_a_run_its_figures() -> None:

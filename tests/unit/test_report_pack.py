@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.history.records import drop_decision
 from slurm_colloc.model import Decision, SharingMode
 from slurm_colloc.report.pack import pack_text, read_pack
@@ -16,8 +17,10 @@ from slurm_colloc.runtime.ledger import Ledger
 from slurm_colloc.runtime.ledger_files import ledger_path, note_resumed
 from slurm_colloc.runtime.queue import Outcome, Start
 from slurm_colloc.runtime.spec import Task
+from slurm_colloc.slurm.client import CliClient
 from tests.cluster.packs import a_spec
 from tests.unit.programs import colloc
+from tests.unit.test_job_story import ROW
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +110,28 @@ def test_a_task_without_an_end_is_said() -> None:
 
 def test_what_is_no_pack_is_none() -> None:
     assert read_pack("lab", "12") is None
+
+
+@pytest.mark.parametrize(("goes_on", "advised"), [(True, 0), (False, 1)])
+def test_a_pack_that_runs_is_not_to_be_resumed(goes_on: bool, advised: int) -> None:
+    written("7", [(1, Outcome.DONE, 0, "")])
+    pack = read_pack("lab", "7")
+    assert pack is not None
+    said = pack_text(pack, goes_on=goes_on)
+    assert ("3 tasks to be done" in said, said.count("--resume")) == (True, advised)
+
+
+@pytest.mark.parametrize(("end", "state", "advised"), [("Unknown", "RUNNING", 0), ("1700000060", "TIMEOUT", 1)])
+def test_a_job_asks_slurm_whether_its_pack_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    end: str, state: str, advised: int,
+) -> None:  # fmt: skip
+    written("7", [(1, Outcome.DONE, 0, "")])
+    ended = None if end == "Unknown" else int(end)
+    row = ROW._replace(job_id="7", raw_id="7", user=own_name(), state=state, end_s=ended)
+    monkeypatch.setattr(CliClient, "accounted", lambda self, job_id: (row,))
+    assert colloc("job", "7") == 0
+    assert capsys.readouterr().out.count("--resume") == advised
 
 
 def test_a_pack_is_shown_without_a_store(capsys: pytest.CaptureFixture[str]) -> None:

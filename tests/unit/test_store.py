@@ -308,3 +308,11 @@ def test_logs(tmp_path: Path) -> None:
     log = counted._asdict() | {"lost": list(counted.lost)}
     assert store.logs()["sacct-x"] == {name: value for name, value in log.items() if name != "named"}
     assert (counted.rows_in, counted.used, counted.steps, counted.rejected) == (4, 1, 2, {"why": 1})
+
+
+def test_the_last_sealed_hour_is_told(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    assert store.samples.sealed_until_s() is None
+    began_s = at("2026-11-20T05:00:00")
+    sampled(store, busy(began_s + 900, began_s + 4500))
+    assert store.samples.sealed_until_s() == began_s + 7200

@@ -189,6 +189,24 @@ def test_the_picture_fits_the_terminal() -> None:
     assert "more lines" in text
 
 
+@pytest.mark.parametrize("columns", [40, 60, 80, 100, 200])
+def test_no_figure_is_cut_at_any_width(columns: int) -> None:
+    jobs = [
+        TopJob(held(f"4711_{number}", f"user{number}", node_list="a-long-name-of-a-node[001-128]",
+                    gres=(Gres("gpu", "nvidia_h100_80gb_hbm3_1g.10gb", 11),)), 11 / 7, live(gpu_mem_mib=123_456))
+        for number in range(3)
+    ]  # fmt: skip
+    lines = as_text(picture(*jobs), Terminal(columns)).splitlines()
+    assert max(map(cell_len, lines)) <= columns
+    assert "4.714 GPUs" in " ".join(" ".join(lines).split())
+    for line in lines:
+        figures = [word for word in line.split() if re.fullmatch(r"[\d.]+", word)]
+        known = {"16", "3", "10", "50", "1", "1.571", "4.714", "123456", "370368", "0"}
+        assert set(figures) <= known, line
+    if columns >= 80:
+        assert sum("123456" in line for line in lines) == 6
+
+
 def test_an_empty_cluster() -> None:
     assert "no job holds a GPU" in as_text(picture())
 

@@ -35,6 +35,7 @@ from slurm_colloc.slurm.visible import Visible
 _PACKS = re.compile(r"\d+(?:_\d+)?", re.ASCII)
 # Of a long array the last runs are shown.
 _SHOWN = 20
+_GO_ON = ("RUNNING", "SUSPENDED", "PENDING")
 _FEWEST_PIECES, _MOST_PIECES = 20, 60
 
 
@@ -76,7 +77,9 @@ def job(
     stories, decision = _stories(config, shown_id, runs, rows)
     if not runs and (not rows or any(one.slurm and one.slurm.given and not one.evidence for one in stories)):
         say(f"what the job used of its GPU is not known: {trouble}")
-    packed = (pack_text(pack), pack_record(pack)) if pack else None
+    # Of one that nobody knows to have ended csub says at the resume whether it has.
+    goes_on = any(row.end_s is None for row in rows) if rows else any(run.usage.state in _GO_ON for run in runs)
+    packed = (pack_text(pack, goes_on=goes_on), pack_record(pack)) if pack else None
     earlier = max(0, len(stories) - _SHOWN)
     story = JobStory(stories[earlier:], decision, start.timestamp(), earlier, packed, again, first)
     write(as_json(story) if form == "json" else as_text(story, shown_on), "")

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from slurm_colloc.accounting.decisions import asked_id
 from slurm_colloc.accounting.fits import RunFit, fit_of, judged
 from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.accounting.one_user import UserRuns, user_by_sacct, user_in_store, with_evidence
@@ -27,6 +28,7 @@ from slurm_colloc.history.lookup import look_up
 from slurm_colloc.history.records import read_decisions
 from slurm_colloc.model import Evidence
 from slurm_colloc.report.me import Hint, MyReport, as_json, as_text, idle_hints
+from slurm_colloc.report.usage import never_used
 from slurm_colloc.slurm.accounted import Accounted
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.visible import Visible
@@ -110,8 +112,11 @@ def _kept(config: SiteConfig) -> dict[str, Evidence]:
 def _fit_hints(fitting: Sequence[RunFit], config: SiteConfig) -> Iterator[Hint]:
     """Yield, for the names of jobs that held most too much, the line to submit the last of them by."""
     by_name: dict[str, list[RunFit]] = defaultdict(list)
+    # csub knows what it submitted, and goes by what was measured of it from then on.
+    by_csub = {one.job_id for one in read_decisions(config.decisions_folder)[0]}
     for one in fitting:
-        if one.step:
+        usage = one.found.usage
+        if one.step and not never_used(usage) and asked_id(usage.job_id, usage.job_id_raw) not in by_csub:
             by_name[one.found.usage.job_name].append(one)
     worst = sorted(by_name.values(), key=lambda group: -fsum(one.freed_gpu_hours for one in group))[:_OF_SHAPES]
     for group in worst:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from math import inf
 from tempfile import TemporaryDirectory
 from typing import Annotated, NamedTuple
 
@@ -25,6 +26,7 @@ from slurm_colloc.accounting.details import charts_of
 from slurm_colloc.accounting.engine import ENGINES, LOCAL, SLURM, sweep_by_slurm
 from slurm_colloc.accounting.equivalents import CONVENTIONS, COUNTED_BY, OWN, SLICES, unsure_types
 from slurm_colloc.accounting.fits import fits_of
+from slurm_colloc.accounting.freshness import known_until_s
 from slurm_colloc.accounting.over_time import Bins, bins_of
 from slurm_colloc.accounting.runs import Taken
 from slurm_colloc.accounting.store import REJECTED_LINES, Store
@@ -47,7 +49,6 @@ from slurm_colloc.report.formats import FORMATS, PARQUET, SHORTENED, json_schema
 from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
 from slurm_colloc.report.text import inert, local
 from slurm_colloc.report.usage import UsageReport
-from slurm_colloc.slurm.visible import Visible
 
 
 def report(
@@ -227,7 +228,7 @@ def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | 
         if asked.shadow and config:
             shadowed = shadow_report(database, source, config, span, asked.equivalents, past=asked.past)
             return shadow_shown_as(shadowed, asked.form, asked.output), rows.lost
-        found = _figures(database, asked, (start, end), span, rows, config, bins, source.visible)
+        found = _figures(database, asked, (start, end), span, rows, config, bins, source)
     found = of_visible(found, source.visible, named=not asked.pseudonyms)
     found = found._replace(names=names)
     found = without_jobs(found) if asked.pseudonyms else found
@@ -243,10 +244,10 @@ def _figures(
     rows: "Rows",
     config: SiteConfig | None,
     bins: Bins | None,
-    visible: Visible,
+    source: Store,
 ) -> UsageReport:
     """Return the report of a database whose window is swept."""
-    of_text = bool(asked.text.path)
+    of_text, visible = bool(asked.text.path), source.visible
     added, kinds = group_and_kind_usage(database, asked.by) if bins else (group_usage(database, asked.by), {})
     *groups, total = added
     runs, without_gpu, clusters, begun_before = count_runs(database)
@@ -291,12 +292,18 @@ def _figures(
         types_without_size=unsure.left_out,
         types_taken_for_whole=unsure.taken_for_whole,
         recorded=recorded and (local(recorded[0]), local(recorded[1])),
+        ingested=_local(None if of_text else known_until_s(source, database)),
+        sealed=_local(source.samples.sealed_until_s(), span.now_s),
         so_far=span.until_s > span.now_s,
         of_text=of_text,
         templates=config.paths.templates if config else "",
         charts=charts_of(database, asked.by, span, bins, gpus, kinds) if bins else None,
         fits=fits_of(database, asked.by, config, asked.equivalents) if config and asked.details else (),
     )
+
+
+def _local(at_s: float | None, most_s: float = inf) -> datetime | None:
+    return None if at_s is None else local(min(at_s, most_s))
 
 
 def _named(start: datetime, end: datetime) -> str:
