@@ -88,6 +88,7 @@ def _words(shown: Evaluation) -> list[str]:
     )
     rejected = f"{sum(shown.rejected.values())} rejected{_counts(shown.rejected)}"
     lines = [
+        "placed by memory alone: csub also refuses what would be too slow, so a site gives more than alloc/ideal says",
         f"{shown.rows_in} rows in, {shown.used} used, {rejected}; "
         f"{shown.censored} of those used did not complete and count as bounds only",
         f"pieces: {sizes}; {shown.headroom_mib} MiB of each are kept free",

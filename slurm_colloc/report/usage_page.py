@@ -57,7 +57,7 @@ class Headline(NamedTuple):
 def usage_page(report: UsageReport) -> str:
     """Return one self-contained page.
 
-    Without the extra 'html' the page has its charts' figures as tables, and says what to install.
+    Where what draws them cannot be imported, the page has its charts' figures as tables, and says what to install.
 
     Raises:
         ConfigError: a site's template that does not render.

@@ -54,7 +54,7 @@ _MEANS = {
     "help": "what each column is",
     "journal": "folder of the nodes' journals; empty for a user's own site",
     "libexec": "folder of what Slurm calls",
-    "library": "Vega; empty where the extra `html` is not installed",
+    "library": "Vega; empty where Altair or vl-convert cannot be imported",
     "logs": "folder of cron's logs",
     "lua_folder": "folder of `colloc.lua`",
     "mail": "the mail: Digest for users, Summary for admins",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import csv
+from math import fsum
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,19 @@ def test_a_short_row_is_counted_not_used(cells: int) -> None:
     short = ",".join(row.split(",")[:cells])
     parsed = parse_jobs(f"{names}\n{short}\n{row}\n")
     assert (len(parsed.rows), parsed.rows_in, parsed.rejected) == (1, 2, {"the row is shorter than the header": 1})
+
+
+def test_the_front_page_says_what_these_jobs_come_to() -> None:
+    with (RECORDED / "clustercockpit-alex/jobs.csv").open() as stream:
+        jobs = [(int(row["num_acc"]), int(row["duration_s"]), float(row["acc_utilization_avg"]))
+                for row in csv.DictReader(stream) if int(row["num_acc"])]  # fmt: skip
+
+    def hours(*, least: int = 1, most: int = 99, util: float = 100.0) -> float:
+        return fsum(gpus * seconds / 3600 for gpus, seconds, pct in jobs if least <= gpus <= most and pct <= util)
+
+    used = fsum(gpus * seconds * pct / 100 / 3600 for gpus, seconds, pct in jobs)
+    front = " ".join((RECORDED.parents[1] / "README.md").read_text().split())
+    assert f"Of the {hours():,.0f} GPU-hours of {len(jobs)} published jobs" in front
+    assert f"a kernel ran in {100 * used / hours():.0f} %" in front
+    assert f"half of the time or less had {100 * hours(most=1, util=50) / hours():.1f} % of these hours" in front
+    assert f"jobs of several GPUs, which stay as they are, {100 * hours(least=2) / hours():.0f} %" in front

@@ -214,6 +214,7 @@ def test_the_table_shows_each_policy_with_its_bounds(path: str, capsys: pytest.C
     evaluate(path, slices="1000,2000,4000,8000", mode="history")
     text = capsys.readouterr().out
     assert all(f"  {policy}  " in text for policy in POLICIES)
+    assert "placed by memory alone" in text
     assert "7 rows in, 6 used, 1 rejected (no peak_mib of a run that completed: 1); 0 of those used did not" in text
     assert "0.0 % (<= 77.6)" in text, "two placements without a failure say little"
 
