@@ -363,10 +363,21 @@ static int find_daemons(const char *state, uid_t uid, uint32_t job_id, char foun
     return living;
 }
 
+/* A job with a whole GPU is told of it by one of these names; its percentage is its user's own. */
+static bool has_share(spank_t spank) {
+    static const char *const whole[] = {"SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE"};
+    char text[VALUE_BYTES];
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+        if (spank_getenv(spank, whole[i], text, sizeof text) != ESPANK_ENV_NOEXIST) return false;
+    return spank_getenv(spank, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", text, sizeof text) == ESPANK_SUCCESS;
+}
+
 static void set_mps(spank_t spank, const struct settings *settings, uint32_t job_id, int task) {
     char folder[PATH_MAX], path[PATH_MAX];
     int dead = 0, living = settings->helper ? find_daemons(settings->state, getuid(), job_id, folder, &dead) : 0;
     if (dead && !task) slurm_error("colloc: the MPS daemon of this job's GPU is gone; the job runs without it");
+    if (settings->helper && !dead && !living && !task && has_share(spank))
+        slurm_error("colloc: job %lu runs without MPS: it has no daemon on its GPU", (unsigned long)job_id);
     if (living != 1 || dead) return; /* of several GPUs, no task can be told of more than one */
     int length = snprintf(path, sizeof path, "%s/pipe", folder);
     if (length < 0 || (size_t)length >= sizeof path) return;

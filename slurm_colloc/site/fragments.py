@@ -96,7 +96,12 @@ def gres_conf_lines(pools: Sequence[Pool]) -> list[list[str]]:
         kind = [f"Type={pool.gpu_type}"] if pool.gpu_type else []
         first += ["Name=gpu", *kind, f"File=/dev/nvidia{f'[0-{last}]' if last else 0}"]
     even = [gres for gres in shares(pools) if gres not in uneven_shares(pools)]
-    return [first, *([f"Name={gres.name}", f"Count={gres.quantity}"] for gres in even)]
+    # Else Slurm gives mps of one GPU of the node at a time: the others' lie idle while jobs on mps wait.
+    several = ["Flags=all_sharing"] if sum(gres.quantity for pool in pools for gres in devices(pool)) > 1 else []
+    return [
+        first,
+        *([f"Name={gres.name}", f"Count={gres.quantity}", *(several if gres.name == "mps" else [])] for gres in even),
+    ]
 
 
 def partition_words(partition: Partition) -> list[str]:

@@ -21,7 +21,7 @@ from slurm_colloc.slurm.parse import (
     parse_release,
     parse_states,
 )
-from slurm_colloc.slurm.site_options import listed_options
+from slurm_colloc.slurm.site_options import listed_options, unloaded_plugins
 from slurm_colloc.slurm.unfiltered import unfiltered
 
 if TYPE_CHECKING:
@@ -54,6 +54,9 @@ class SlurmClient(Protocol):
 
     def further_options(self, known: Collection[str]) -> Mapping[str, str]:
         """Return sbatch's long options beyond the known ones: "required", "optional" or "none" as to their value."""
+
+    def unloaded_plugins(self) -> tuple[str, ...]:
+        """Return what sbatch says of SPANK plugins that it cannot load."""
 
 
 class CliClient:
@@ -98,6 +101,10 @@ class CliClient:
             else:
                 found[name] = "optional"
         return found
+
+    def unloaded_plugins(self) -> tuple[str, ...]:
+        """Return what sbatch says of SPANK plugins that it cannot load."""
+        return unloaded_plugins(self._said("sbatch", "--="))
 
     def _said(self, *argv: str) -> str:
         return run(argv, self._timeout_s, self._environment).stderr.decode(errors="surrogateescape")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options that a site's SPANK plugins add to sbatch: written in a site's configuration, found in what sbatch lists."""
 
+import re
 from collections.abc import Iterable
 
 from slurm_colloc.errors import ConfigError
@@ -36,6 +37,15 @@ def join_options(table: tuple[Option, ...], texts: Iterable[str]) -> tuple[Optio
         option = site_option(text)
         joined.setdefault(option.name, option)
     return tuple(joined.values())
+
+
+# In what sbatch of 22.05 and 24.11 says of a file that is not there or was made for another release; 26.05 is silent.
+_UNLOADED = re.compile(r"^sbatch: error: spank: (/[^\n]*)$", re.MULTILINE)
+
+
+def unloaded_plugins(said: str) -> tuple[str, ...]:
+    """Return what sbatch says, at any call, of SPANK plugins that it cannot load."""
+    return tuple(_UNLOADED.findall(said))
 
 
 def listed_options(said: str) -> tuple[str, ...]:

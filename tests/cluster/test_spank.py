@@ -202,6 +202,7 @@ def test_a_job_without_gres_mps_is_not_touched(lab: Lab) -> None:
     lying = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50", "CUDA_MPS_PIPE_DIRECTORY": "/mine"}
     job, seen = _batch(lab, "-p", "gpu", "-w", "g1", "--gres=gpu:1", **lying)
     assert "CUDA_MPS_PIPE_DIRECTORY=/mine\n" in seen
+    assert "without MPS" not in seen
     # A daemon that was left on the GPU has to go before a job has it alone.
     given = spank.called(lab, "start", job)
     assert given is not None
@@ -221,6 +222,7 @@ def test_a_helper_that_goes_wrong_holds_no_job_up(lab: Lab, mood: str) -> None:
     # A hang costs timeout_s before the job and as much behind it.
     assert took_s < 12
     assert "CUDA_MPS_PIPE_DIRECTORY" not in seen
+    assert seen.count(f"colloc: job {job} runs without MPS: it has no daemon on its GPU\n") == 1
     assert spank.called(lab, "start", job) is not None
     deadline = time.monotonic() + 10
     while spank.called(lab, "stop", job) is None and time.monotonic() < deadline:
@@ -249,12 +251,14 @@ def test_a_helper_that_root_may_not_run_is_not_run(lab: Lab, what: str) -> None:
         helper.chmod(0o775)
     try:
         job, seen = _batch(lab, *MPS)
+        direct = lab.run_as("alice", ["srun", *MPS, "true"], check=True).stderr
     finally:
         helper.unlink(missing_ok=True)
         helper.write_bytes(text)
         helper.chmod(0o755)
         lab.root.chmod(0o755)
     assert "CUDA_MPS_PIPE_DIRECTORY" not in seen
+    assert [text.count("runs without MPS") for text in (seen, direct)] == [1, 1]
     assert spank.called(lab, "start", job) is None
 
 

@@ -143,7 +143,7 @@ def test_a_share_is_counted_over_the_nodes_gpus_and_a_slice_is_left_to_the_drive
     assert node_gres((POOL,)) == "gpu:h100:4,mps:400"
     assert gres_conf_lines((POOL,)) == [
         ["AutoDetect=off", "Name=gpu", "Type=h100", "File=/dev/nvidia[0-3]"],
-        ["Name=mps", "Count=400"],
+        ["Name=mps", "Count=400", "Flags=all_sharing"],
     ]
     one = POOL._replace(gpus_per_node=1, mps_per_gpu=0)
     assert gres_conf_lines((one,)) == [["AutoDetect=off", "Name=gpu", "Type=h100", "File=/dev/nvidia0"]]
@@ -165,7 +165,7 @@ def test_a_node_with_two_cards_has_one_line_and_no_device_file_twice() -> None:
         "NodeName=n2": "Gres=gpu:h100:4,gpu:a100:2,mps:600",
         "NodeName=n3": "Gres=gpu:a100:2,mps:200",
     }
-    assert gres_conf_lines((POOL, other)) == [["AutoDetect=nvml"], ["Name=mps", "Count=600"]]
+    assert gres_conf_lines((POOL, other)) == [["AutoDetect=nvml"], ["Name=mps", "Count=600", "Flags=all_sharing"]]
 
 
 def test_shares_of_one_card_of_two_are_not_spread_over_both() -> None:
