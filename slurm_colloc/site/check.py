@@ -72,8 +72,8 @@ def _options(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
     for fault in said or filter(None, [ours]):
         yield (
             f"{fault}: put the file that plugstack.conf names there, made for Slurm {cluster.release} "
-            "('colloc site build-plugin' makes ours); where it is to go, take its line out there, and what it adds out of "
-            "sbatch_options here"
+            "('colloc site build-plugin' makes ours); where it is to go, take its line out there, and its options out "
+            "of sbatch_options"
         )
     if declared != cluster.plugin_options and not (said or lost):
         yield _differs("", "sbatch_options", declared, cluster.plugin_options)

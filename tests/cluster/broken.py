@@ -51,6 +51,49 @@ def shared_wrongly(release: str) -> Lab:
     return lab
 
 
+# Partitions and settings that keep jobs on shares apart.
+APART = """\
+SelectTypeParameters=CR_Core_Memory,CR_LLN
+PreemptMode=SUSPEND,GANG
+PreemptType=preempt/partition_prio
+PriorityWeightTRES=gres/gpu=1000
+PrologFlags=NoHold
+SchedulerType=sched/builtin
+PartitionName=whole Nodes=g2 OverSubscribe=EXCLUSIVE
+PartitionName=forced Nodes=g2 OverSubscribe=FORCE:4
+PartitionName=single Nodes=m1 ExclusiveUser=YES
+PartitionName=pair Nodes=g[1-2] MinNodes=2
+PartitionName=cores Nodes=g2 DefCpuPerGPU=5
+PartitionName=capped Nodes=g2 DefCpuPerGPU=4 MaxCPUsPerNode=3
+PartitionName=memory Nodes=g2 DefMemPerGPU=5000
+"""
+
+
+def apart(release: str) -> Lab:
+    """Make a lab in which jobs on shares never meet, and take all memory of their node."""
+    lab = Lab.create(release=release, extra_slurm_conf=APART)
+    replace(lab.slurm_conf, "DefMemPerCPU=100\n", "")
+    return lab
+
+
+def unruly(release: str) -> Lab:
+    """Make a lab with programs that anybody may write and none that undoes, whole sockets, and jobs told of no GPU."""
+    lab = Lab.create(release=release, extra_slurm_conf="SelectTypeParameters=CR_Socket\n")
+    replace(lab.slurm_conf, f"Epilog={lab.root}/etc/epilog.sh\n", "")
+    gres = lab.root / "etc/gres.conf"
+    gres.write_text(re.sub(r"(NodeName=g2 Name=gpu .*)", r"\1 Flags=no_gpu_env", gres.read_text()))
+    prolog = lab.root / "etc/prolog.sh"
+    prolog.write_text(prolog.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\n{PROLOG}", 1))
+    prolog.chmod(0o777)
+    return lab
+
+
+def forget_shares(lab: Lab) -> None:
+    """Let slurmctld know of GPUs alone."""
+    replace(lab.slurm_conf, "GresTypes=gpu,mps,shard", "GresTypes=gpu")
+    _restart_slurmctld(lab)
+
+
 def limit(lab: Lab) -> None:
     """Set limits that shares escape and slices use up."""
     for argv in (

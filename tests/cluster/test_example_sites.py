@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -37,6 +38,9 @@ PLACED: dict[str, list[tuple[list[str], str]]] = {
         (["-p", "h100"], "gres/gpu:nvidia_h100_80gb_hbm3_1g.10gb=1"),
     ],
 }
+
+# What the doctor finds of the lab and not of a site: no cgroups, its bf_window, its tracked types, its few cores.
+OF_THE_LAB = {"DOC013", "DOC030", "DOC031", "DOC032", "DOC072", "DOC088"}
 
 
 def test_every_example_is_booted_here() -> None:
@@ -154,6 +158,8 @@ def test_a_cluster_of_this_shape(center: Lab, name: str) -> None:
     try:
         lab.run(["scontrol", "delete", "partitionname=all"], check=True)  # the lab's own, which the site has not
         assert lab.run(["colloc", "site", "check"], env=environment).stdout.startswith(f"'{site}' agrees")
+        asked = lab.run(["colloc", "site", "doctor", "--format", "json"])
+        assert {one["code"] for one in json.loads(asked.stdout)["findings"]} <= OF_THE_LAB, asked.stdout
         if config.paths.state:
             _nothing_left_but_whole_files(lab, environment)
         for partition, placed in PLACED[name]:
