@@ -7,8 +7,9 @@ and the same run is never both: audit.parked_mib of site.toml tells them apart, 
 node, for each GPU.
 
 The evidence is COL001's: enough of the time sampled by a measurement of this run alone, no suspension, a 0 that can be
-believed, and no run that has just begun. It does not say that a run was useless, only that others could not have what
-it waited with. One that served a request now and then is, if these took less.
+believed, and no run that is short or has just begun. It does not say that a run was
+useless, only that others could not have what it waited with. One that served a request now and then is, if these took
+less.
 """
 
 from slurm_colloc.audit.rule import (
@@ -17,10 +18,13 @@ from slurm_colloc.audit.rule import (
     COUNTED,
     COUNTED_SURE,
     COUNTERS,
+    LONG,
     MEMORY_KNOWN,
     PARKED,
     RUNNING,
     SETTLED,
+    SHORT,
+    SHORTEST,
     UNSAMPLED,
     UNUSED,
     YOUNG,
@@ -54,9 +58,16 @@ RULE = Rule(
     documentation=__doc__ or "",
     bounds={
         "min_gpu_hours": Bound(24.0, "GPU-hours parked in the window, of one user, from which it speaks"),
+        "shortest_min": SHORTEST,
         "running_min": RUNNING,
     },
-    judged={ASLEEP: AWAKE, YOUNG: SETTLED, UNSAMPLED: COUNTED_SURE, "GPU memory not known": MEMORY_KNOWN},
+    judged={
+        ASLEEP: AWAKE,
+        SHORT: LONG,
+        YOUNG: SETTLED,
+        UNSAMPLED: COUNTED_SURE,
+        "GPU memory not known": MEMORY_KNOWN,
+    },
     found=f"{UNUSED} AND {PARKED}",
     hours=COUNTED,
     figures={"peak_mib": "max(peak_mib) FILTER (found)", **COUNTERS},

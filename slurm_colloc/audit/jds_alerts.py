@@ -97,6 +97,7 @@ ALERTS: Mapping[str, Alert] = {
     "zero-util-gpu-hours": Alert(
         "COL001",
         carried={"gpu_hours_threshold_user": ("min_gpu_hours", 1.0)},
+        absent={"shortest_min": 0.0},
         dropped={
             "gpu_hours_threshold_admin": "one bound for all: give it to a second [[audit.rule]] with a name of its own",
             "max_num_jobid": "a finding names its first five jobs",

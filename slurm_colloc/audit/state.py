@@ -30,6 +30,7 @@ from slurm_colloc.audit.ladder import (
 )
 from slurm_colloc.audit.state_schema import migrate
 from slurm_colloc.audited import Finding
+from slurm_colloc.clock import pause, ticking
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import PRIVATE_FILE, PRIVATE_FOLDER, as_owner, locked, network_file_system, private_folder
@@ -113,14 +114,19 @@ def _of_this_user(folder: str) -> None:
 
 
 @contextmanager
-def alone(folder: str) -> Iterator[bool]:
-    """Hold the lock of whoever sends; False when another run has it.
+def alone(folder: str, wait_s: float = 0.0) -> Iterator[bool]:
+    """Hold the lock of whoever sends, once it is free; False when another run has it after ``wait_s`` still.
 
     Raises:
         StoreError: the lock cannot be taken.
     """
-    with locked(os.path.join(folder, "lock")) as held:
-        yield held
+    until = ticking() + wait_s
+    while True:
+        with locked(os.path.join(folder, "lock")) as held:
+            if held or ticking() >= until:
+                yield held
+                return
+        pause(1.0)
 
 
 class State:

@@ -23,11 +23,15 @@ _MOST_WINDOWS = 4
 
 
 class Asked(NamedTuple):
-    """Which rules, whether they are those about running jobs or the others, and how long another run may take yet."""
+    """Which rules, whether they are those about running jobs or the others, and how long another run may take yet.
+
+    ``beside`` are those in force that it leaves to the other timer.
+    """
 
     entries: tuple[Entry, ...]
     about: str
     wait_s: float
+    beside: tuple[Entry, ...] = ()
 
     @property
     def names(self) -> str:

@@ -32,7 +32,7 @@ def write_site(lab: Lab, name: str = "site", *, agent: bool = True, extra: Mappi
         "observe.simulated_devices": f'"{lab.gpus_dir}"',
         "paths.state": f'"{site}"',
         "paths.decisions": f'"{site / "spool"}"',
-        "audit.rule": '[{code="COL001", bounds={min_gpu_hours=0.001}}]',
+        "audit.rule": '[{code="COL001", bounds={min_gpu_hours=0.001, shortest_min=0}}]',
         # What a test shows of a decision, a busy machine must not take away: csub would hand the job over as asked.
         "timeouts.decide_s": "20",
         # The lab's partitions serve several users at once; no test looks for MPS on its made-up GPUs.

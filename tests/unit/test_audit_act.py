@@ -103,7 +103,7 @@ class Story:
         said: list[str] = []
         *_, whole = grouped([usage()])
 
-        def look(pieces: Sequence[Piece]) -> list[Looked]:
+        def look(pieces: Sequence[Piece], shown: bool) -> list[Looked]:
             ((_, since, until),) = pieces
             return [Looked(Audited(since, until, whole, {"idle now": (1, 1)}, ""), (job,), {})]
 

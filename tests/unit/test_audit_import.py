@@ -27,10 +27,14 @@ def alert(name: str, **settings: Any) -> str:
     return "\n".join([f"{name}:", *(f"  {key}: {value}" for key, value in {"cluster": "della", **settings}.items())])
 
 
+# That program judges a run however short it was, unless min_run_time says otherwise.
+ANY_RUN = {"shortest_min": 0.0}
+
+
 @pytest.mark.parametrize(
     ("text", "code", "bounds"),
     [
-        (alert("zero-util-gpu-hours-1", gpu_hours_threshold_user=100), "COL001", {"min_gpu_hours": 100.0}),
+        (alert("zero-util-gpu-hours-1", gpu_hours_threshold_user=100), "COL001", {"min_gpu_hours": 100.0} | ANY_RUN),
         (alert("low-gpu-efficiency-7", absolute_thres_hours=50), "COL003", {"min_gpu_hours": 50.0}),
         (alert("gpu-model-too-powerful", gpu_hours_threshold=24), "COL007", {"min_gpu_hours": 24.0}),
         (alert("gpu-model-too-powerful"), "COL007", {"min_gpu_hours": 0.0}),
@@ -99,9 +103,10 @@ def test_which_runs_it_looks_at() -> None:
         excluded_qos=("test",),
         min_run_min=30.0,
         running=False,
+        bounds=ANY_RUN,
     )
     assert one(alert("zero-util-gpu-hours-1", partitions='["*"]', include_running_jobs="True"))[0] == AuditRule(
-        "COL001", "zero-util-gpu-hours-1", clusters=("della",)
+        "COL001", "zero-util-gpu-hours-1", clusters=("della",), bounds=ANY_RUN
     )
     assert one(alert("cancel-zero-gpu-jobs-1", cluster="[a, b]"))[0].clusters == ("a", "b")
 
@@ -376,7 +381,7 @@ def test_the_command(tmp_path: Path) -> None:
             "name": "zero-util-gpu-hours-1",
             "clusters": ["della"],
             "running": False,
-            "bounds": {"min_gpu_hours": 100},
+            "bounds": {"min_gpu_hours": 100, "shortest_min": 0},
         }
     ]
     file.write_text("sendr: x")

@@ -48,7 +48,7 @@ jobs = [
 ]
 *_, whole = grouped([usage()])
 open(folder.removesuffix("state") + "at work", "w").close()
-def look(pieces):
+def look(pieces, shown):
     ((_, since, until),) = pieces
     return [Looked(Audited(since, until, whole, {"idle now": (1, 1)}, ""), tuple(jobs), {})]
 sys.exit(audit_notify.notify(config, Asked(entries(audit), JOBS, 0.0), look, len)[0])

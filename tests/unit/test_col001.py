@@ -63,9 +63,10 @@ def test_what_has_just_begun_is_not_called_idle(code: str, run: dict[str, Any]) 
     answered, said = ask(code, young)
     assert (answered.judged, said) == (0, [])
     one(code, young | {"span_s": 3600.0})
-    one(code, young, bounds={"running_min": 4.0})
+    shortest = {"shortest_min": 4.0}
+    one(code, young, bounds=shortest | {"running_min": 4.0})
     # One that ended like this did so.
-    one(code, young | {"end_s": 240})
+    one(code, young | {"end_s": 240}, bounds=shortest)
 
 
 @pytest.mark.parametrize("code", ["COL001", "COL006"])
@@ -120,8 +121,16 @@ def test_of_a_requeued_job_the_run_that_idled_is_counted_and_not_the_one_that_wo
     assert (found.gpu_hours, [line.start_s for line in found.jobs], found.judged) == (1.0, [0.0], 2)
 
 
-def test_an_array_of_short_idle_jobs_adds_up() -> None:
+@pytest.mark.parametrize(("code", "run"), [("COL001", IDLE), ("COL006", PARKED)])
+def test_what_took_less_than_the_shortest_run_is_not_called_idle(code: str, run: dict[str, Any]) -> None:
+    answered, said = ask(code, run | {"span_s": 599.0})
+    assert (answered.judged, said) == (0, [])
+    one(code, run | {"span_s": 600.0})
+    one(code, run | {"span_s": 20.0}, bounds={"shortest_min": 0.0})
+
+
+def test_an_array_of_short_idle_jobs_adds_up_where_the_site_counts_them() -> None:
     task = IDLE | {"to_s": 120.0, "span_s": 120.0, "allocated": 1 / 30, "util_measured": 1 / 30, "sm_measured": 1 / 30}
-    found = one("COL001", *[task] * 1000)
+    found = one("COL001", *[task] * 1000, bounds={"shortest_min": 2.0})
     assert found.evidence.startswith("33.3 GPU-h in 1000 runs (job ")
     assert len(found.jobs) == 5

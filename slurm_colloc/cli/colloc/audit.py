@@ -79,16 +79,19 @@ def _notify(
     config = config._replace(notices=config.notices._replace(**given))
     folder = service_folder("store", store)
 
-    def look(pieces: Sequence[Piece]) -> list[Looked]:
+    def look(pieces: Sequence[Piece], shown: bool) -> list[Looked]:
         looking = _looking(config, store, folder)
         looks = [looking.look(*piece) for piece in pieces]
-        _show(looks, form)
+        if shown:
+            _show(looks, form)
         return looks
 
-    chosen = of_about(choose(entries(config.audit), rules), about)
+    known = entries(config.audit)
+    chosen = of_about(choose(known, rules), about)
+    beside = tuple(entry for entry in known if entry not in chosen) if about and not rules else ()
     wait_s = span("--wait", wait).total_seconds() if wait else 0.0
     show = sys.stdout.write if form == "text" else len
-    status, seen = notify(config, Asked(chosen, about, wait_s), look, show, dry=dry)
+    status, seen = notify(config, Asked(chosen, about, wait_s, beside), look, show, dry=dry)
     _end(seen, status)
 
 

@@ -2,8 +2,7 @@
 """colloc audit run --notify: an audit that cron runs, and what is done about what it finds."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
@@ -14,9 +13,11 @@ from slurm_colloc.audit.ladder import (
     DAY_S,
     DONE,
     DOUBT,
+    FIRST,
     NOTHING,
     QUEUED,
     REFUSED,
+    SECOND,
     STATES,
     WITHDRAWN,
     Due,
@@ -32,13 +33,22 @@ from slurm_colloc.audit.post import deliver, webhook_url
 from slurm_colloc.audit.rules import Entry, entries
 from slurm_colloc.audit.sound import check_notices
 from slurm_colloc.audit.state import WEBHOOK, Acted, Message, State, alone, audit_folder, copied, opened
-from slurm_colloc.audit.timing import OTHERS, Asked, check_bounds, latest, names_of, window_days, windows
+from slurm_colloc.audit.timing import (
+    JOBS,
+    OTHERS,
+    Asked,
+    check_bounds,
+    latest,
+    names_of,
+    window_days,
+    windows,
+)
 from slurm_colloc.audit.workdays import works_by
 from slurm_colloc.audited import JOB, Finding
 from slurm_colloc.cli.colloc.audit_look import Looked
 from slurm_colloc.cli.colloc.audit_mails import Mails, by_user, deed, did, for_a_person, letter, would
 from slurm_colloc.cli.colloc.output import say
-from slurm_colloc.clock import now, pause, ticking
+from slurm_colloc.clock import now, ticking
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, ProcessError, Status, StoreError
 from slurm_colloc.files import write_atomic
@@ -49,7 +59,8 @@ from slurm_colloc.units import counted, printable
 from slurm_colloc.units import in_words as time_in_words
 
 Piece = tuple[tuple[Entry, ...], datetime, datetime]
-Look = Callable[[Sequence[Piece]], list[Looked]]
+# Whether what is found is shown, too.
+Look = Callable[[Sequence[Piece], bool], list[Looked]]
 Show = Callable[[str], object]
 
 
@@ -63,9 +74,10 @@ class Noticed(NamedTuple):
 class _Run:
     """One run, which holds the lock; a ``dry`` one has a copy of the state, and does nothing."""
 
-    def __init__(self, state: State, config: SiteConfig, asked: Asked, show: Show, *, dry: bool) -> None:
+    def __init__(self, state: State, config: SiteConfig, asked: Asked, look: Look, show: Show, *, dry: bool) -> None:
         self.state, self.config, self.settings, self.show, self.dry = state, config, config.notices, show, dry
-        self.asked, self.missed = asked, ""
+        self.asked, self.look, self.missed = asked, look, ""
+        self.beside: list[Audited] = []
         # Of each finding, since when it was looked for.
         self.looked_since: dict[Key, datetime] = {}
         self.mode = "off" if dry else self.settings.mode
@@ -98,7 +110,7 @@ class _Run:
     def notice(self, seen: Audited, found: Sequence[Finding]) -> list[tuple[Finding, str]]:
         """Tell who is to be told, and return what was done about each finding."""
         self._check_jobs_run()
-        kept = [(one, kept_from_users(one, self.config.cluster, self.told)) for one in found]
+        kept = [(one, self._kept_from_users(one)) for one in found]
         left = [(one, why) for one, why in kept if why]
         found = [one for one, why in kept if not why]
         if self.mode == "users":
@@ -108,16 +120,30 @@ class _Run:
                 if not self._withdrawn(message) and self.dry:
                     sent = ", and would be sent" if self._would_go(message) else ""
                     self.show(f"waits{sent}: {printable(message.recipient)}, {message.id}\n")
-        dues = [
-            self._addressed(due)
-            for due in plan(
-                found, self.state.told(), self.state.waivers(), now(), self.settings, works=self._works_today()
-            )
-        ]
-        done = self._do(seen, dues)
+        dues = self._plan(found)
+        done = self._do(seen, [*dues, *self._also_due(by_user(dues))])
         if self.mode != "off":
             self._tell_admins(seen, [*done, *left])
         return [*done, *left]
+
+    def _kept_from_users(self, finding: Finding) -> str:
+        return kept_from_users(finding, self.config.cluster, self.told)
+
+    def _plan(self, found: Sequence[Finding]) -> list[Due]:
+        told, waivers, works = self.state.told(), self.state.waivers(), self._works_today()
+        return [self._addressed(due) for due in plan(found, told, waivers, now(), self.settings, works=works)]
+
+    def _also_due(self, users: Collection[str]) -> list[Due]:
+        """Return what the rules of the other timer have to tell these users, who get a mail now: it has all."""
+        if not (users and self.asked.beside):
+            return []
+        days = window_days(OTHERS if self.asked.about == JOBS else JOBS, self.settings)
+        since, until = local(self.began_s - days * DAY_S), local(self.began_s)
+        (looked,) = self.look([(self.asked.beside, since, until)], False)
+        found = [one for one in looked.findings if one.user in users and not self._kept_from_users(one)]
+        self.looked_since |= {key_of(one): since for one in found}
+        self.beside = [looked.seen]
+        return [due for due in self._plan(found) if due.step in (FIRST, SECOND)]
 
     def _check_jobs_run(self) -> None:
         """Say where jobs shall be acted on, and this run leaves the rules about them to another that does not come."""
@@ -217,7 +243,7 @@ class _Run:
         topic = f"{self.mode} {self.asked.names}"
         length_s = 3600 * self.settings.summary_hours
         period = (now() + (local(now()).utcoffset() or timedelta()).total_seconds()) // length_s
-        self._queue_webhook(seen, [finding for finding, _ in done], [topic, period])
+        self._queue_webhook(seen, [finding for finding, _ in done if finding.rule in seen.rules], [topic, period])
         last_s = self.state.last_accepted(topic)
         last = seen.since if last_s is None else local(last_s)
         of_users = [one for one in self.state.outbox(since_s=last.timestamp()) if one.user]
@@ -276,7 +302,7 @@ class _Run:
         """Add to the file of findings, each with the window that it is of."""
         if not self.settings.json_lines or self.dry:
             return
-        for seen, *_ in looks:
+        for seen in {one.since: one for one in (*self.beside, *(look.seen for look in looks))}.values():
             of = [one for one in done if self.looked_since[key_of(one[0])] == seen.since]
             ends = seen.since.timestamp(), seen.until.timestamp()
             append(self.settings.json_lines, json_lines(number, now(), *ends, of))
@@ -318,33 +344,21 @@ def notify(config: SiteConfig, asked: Asked, look: Look, show: Show, *, dry: boo
     check_bounds(asked.entries, window_days(asked.about, config.notices))
     if dry:
         with copied(config.audit_folder) as state:
-            return _alone(_Run(state, config, asked, show, dry=True), look)
+            return _alone(_Run(state, config, asked, look, show, dry=True))
     if config.notices.webhook_file:
         webhook_url(config.notices)
     folder = audit_folder(config.audit_folder)
-    with _alone_within(folder, asked.wait_s) as held:
+    with alone(folder, asked.wait_s) as held:
         if not held:
             raise StoreError(
                 f"another run of the audit holds '{folder}/lock', after {time_in_words(asked.wait_s)} still; "
                 "nothing was done by this one"
             )
         with opened(folder) as state:
-            return _alone(_Run(state, config, asked, show, dry=False), look)
+            return _alone(_Run(state, config, asked, look, show, dry=False))
 
 
-@contextmanager
-def _alone_within(folder: str, wait_s: float) -> Iterator[bool]:
-    """Hold the lock of whoever sends, once it is free; False when another run has it after ``wait_s`` still."""
-    until = ticking() + wait_s
-    while True:
-        with alone(folder) as held:
-            if held or ticking() >= until:
-                yield held
-                return
-        pause(1.0)
-
-
-def _alone(run: _Run, look: Look) -> tuple[Status, Audited]:
+def _alone(run: _Run) -> tuple[Status, Audited]:
     state = run.state
     state.put_back(now())
     pieces = run.pieces()
@@ -354,7 +368,7 @@ def _alone(run: _Run, look: Look) -> tuple[Status, Audited]:
     try:
         try:
             run.works = works_by(run.settings)
-            looks = look(pieces)
+            looks = run.look(pieces, True)
         except CollocError:
             if run.mode != "off":  # what waits does not wait for the store
                 run.post()

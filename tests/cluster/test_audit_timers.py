@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both timers' commands as they are rendered, over jobs that idle on a real cluster, and their mails."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from tests.cluster.lab import Lab
+from tests.cluster.site import write_site
+from tests.unit.mail_server import mail_server, plain
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.cluster
+BOTH = ("jobs", "others")
+# The running job's GPU is idle for as long as COL016 asks, and held for as long as COL001 does; a job of 20 s is not.
+RULES = """[{code="COL001", bounds={min_gpu_hours=0.001, running_min=0.1, shortest_min=0.5}},
+ {code="COL016", bounds={first_warning_min=0.3, sliding_warning_min=0.3}}, {code="COL004", enabled=false}]"""
+
+
+class Center:
+    """A lab whose audits send mails, and the rendered commands of its timers."""
+
+    def __init__(self, lab: Lab, name: str, port: int) -> None:
+        self.lab = lab
+        notices = {
+            "mode": '"users"',
+            "smtp_host": '"127.0.0.1"',
+            "smtp_port": str(port),
+            "sender": '"hpc@example.org"',
+            "admins": '["root@example.org"]',
+            "address": '"{user}@example.org"',
+            "workdays": '["mon", "tue", "wed", "thu", "fri", "sat", "sun"]',
+        }
+        extra = {"audit.rule": RULES.replace("\n", ""), **{f"notices.{key}": value for key, value in notices.items()}}
+        self.site = write_site(lab, name, extra=extra)
+        self.env = {"COLLOC_CONF": str(self.site / "site.toml")}
+        argv = ["colloc", "site", "render", "-o", str(self.site / "rendered"), "--slurm-conf", str(lab.slurm_conf)]
+        lab.run([*argv, "--prefix", str(lab.bin.parent)], env=self.env, check=True)
+
+    def command(self, about: str) -> list[str]:
+        """Return what a timer calls."""
+        name = "colloc-audit-jobs.service" if about == "jobs" else "colloc-audit.service"
+        found = re.search(r"^ExecStart=(.*)$", (self.site / "rendered" / name).read_text(), re.MULTILINE)
+        assert found
+        return shlex.split(found[1])
+
+    def audit(self, about: str) -> int:
+        return self.lab.run(self.command(about), env=self.env).returncode
+
+
+@pytest.mark.parametrize("order", [BOTH, BOTH[::-1]])
+def test_who_holds_an_idle_gpu_gets_one_mail_from_both_timers(lab: Lab, order: tuple[str, str]) -> None:
+    with mail_server() as (port, taken):
+        center = Center(lab, f"timers-{order[0]}", port)
+        agent = lab.spawn("agent-g1", [lab.bin / "colloc", "agent", "--node", "g1"], env=center.env)
+        gpu = ["sbatch", "--parsable", "-p", "gpu", "-w", "g1", "--gres=gpu:h100:1", "-o", "/dev/null", "--wrap"]
+        ran, job, short = ["squeue", "-h", "-o", "%M"], "", ""
+        try:
+            job = lab.run_as("alice", [*gpu, "sleep 600"], check=True).stdout.strip()
+            short = lab.run_as("bob", [*gpu, "sleep 20"], check=True).stdout.strip()
+            lab.wait_jobs([short])
+            lab.wait_accounted([short])
+            wait_for(lambda: lab.run([*ran, "-j", job]).stdout.strip() > "0:40", f"job {job} does not run")
+            lab.run(["colloc", "ingest", "--since", "1h"], env=center.env, check=True)
+            assert [center.audit(about) for about in order] == [1, 1]
+            (mail,) = taken.to("alice@example.org")
+            text = plain(mail)
+            assert ("GPUs held at zero use" in text, "a running job whose GPUs are idle" in text) == (True, True)
+            assert text.count(f"colloc job {job}\n") == 2
+            assert taken.to("bob@example.org") == []
+        finally:
+            lab.run(["scancel", *filter(None, (job, short))])
+            lab.stop_spawned(agent)
