@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part of site.toml that says which audit rules run, on what, and by which bounds."""
 
+import os
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -66,3 +67,9 @@ class Notices(NamedTuple):
     json_lines: str = ""
     webhook_file: str = ""
     min_group: int = 1
+
+    @property
+    def textfile_of_jobs(self) -> str:
+        """Where a run of the rules about running jobs writes its metrics, beside those of the other run."""
+        stem, ending = os.path.splitext(self.textfile)
+        return f"{stem}-jobs{ending}" if stem else ""

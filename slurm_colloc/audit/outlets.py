@@ -33,12 +33,6 @@ class Metrics(NamedTuple):
     about: str = ""
 
 
-def textfile_of_jobs(path: str) -> str:
-    """Return where a run of the rules about running jobs writes its metrics, beside those of the other run."""
-    stem, ending = os.path.splitext(path)
-    return f"{stem}-jobs{ending}"
-
-
 def prometheus(metrics: Metrics) -> str:
     """Return the text that a textfile collector takes."""
     lines: list[str] = []

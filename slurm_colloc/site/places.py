@@ -56,7 +56,8 @@ def _of_site(config: SiteConfig) -> Iterable[Place]:
     for name in STATE_FOLDERS:
         yield Place(os.path.join(config.paths.state, name), "shared", "paths.state: what was measured and decided")
     yield Place(config.audit_folder, "the one host that ingests", "what audits remember, and mails that wait")
-    for outlet in (config.notices.json_lines, config.notices.textfile):
+    notices = config.notices
+    for outlet in (notices.json_lines, notices.textfile, notices.textfile_of_jobs):
         if outlet:
             yield Place(outlet, "the one host that ingests", "what 'colloc audit run --notify' writes")
     yield Place(journal_folder(config), "GPU nodes", "the nodes' journals")
@@ -78,6 +79,8 @@ def _of_users() -> Iterable[Place]:
 
 def _program(host: Host) -> Iterable[Place]:
     yield Place(host.site_file, "every host", "the site file")
+    for name in ("commands", "modulefiles", "shim"):
+        yield Place(os.path.join(os.path.dirname(host.site_file), name), "login nodes", "what users have on PATH")
     if os.path.islink(host.prefix):
         yield Place(host.prefix, "every host", "the link to the release in use")
         yield Place(os.path.realpath(host.prefix), "every host", "the program; earlier releases lie where you put them")

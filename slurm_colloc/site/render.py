@@ -143,7 +143,7 @@ FILES = (
     SiteFile("colloc.cron", "/etc/cron.d/colloc", _ONE_HOST, Needs.NOTHING, is_site),
     SiteFile("colloc.logrotate", "/etc/logrotate.d/colloc", _ONE_HOST, Needs.NOTHING, is_site),
     SiteFile(CRONTAB, "", "a login node", Needs.NOTHING, lambda config: not is_site(config)),
-    SiteFile("slurm_colloc.lua", "{prefix}/share/modulefiles/slurm_colloc.lua", "login nodes", Needs.NOTHING, bool),
+    SiteFile("slurm_colloc.lua", "{site_folder}/modulefiles/slurm_colloc.lua", "login nodes", Needs.NOTHING, bool),
     SiteFile("colloc-mps", f"{LIBEXEC}/colloc-mps", _SLURMDS, Needs.NOTHING, runs_mps, verbatim=True),
     SiteFile("prolog.50-colloc", "{slurm_folder}/prolog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
     SiteFile("epilog.50-colloc", "{slurm_folder}/epilog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
@@ -209,7 +209,7 @@ def built(config: SiteConfig) -> tuple[Rendered, ...]:
 
 def _place(installed: str, host: Host) -> str:
     folder = os.path.dirname(host.slurm_conf)
-    return installed.format(prefix=host.prefix, slurm=host.slurm_conf, slurm_folder=folder)
+    return installed.format(slurm=host.slurm_conf, slurm_folder=folder, site_folder=os.path.dirname(host.site_file))
 
 
 def journal_folder(config: SiteConfig) -> str:
@@ -229,6 +229,8 @@ def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
         "logs": LOG_FOLDER,
         "libexec": LIBEXEC,
         "slurm_folder": os.path.dirname(host.slurm_conf),
+        "site_folder": os.path.dirname(host.site_file),
+        "several_users": [] if config.sharing.mps_single_user else _several_users(config),
         "mps_by_prolog": _mps_by_prolog(config),
         "runs_mps": runs_mps(config),
         "agent": has_agent(config),
@@ -252,6 +254,12 @@ def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
         "lua_folder": _place(_LUA, host),
         "slices": any(pool.slice for pool in config.pool),
     }
+
+
+def _several_users(config: SiteConfig) -> list[str]:
+    """Return the partitions with gres/mps whose nodes serve several users at a time."""
+    shared = {name for pool in config.pool if pool.mps_per_gpu for name in pool.partitions}
+    return [partition.name for partition in config.partition if partition.name in shared and not partition.one_user]
 
 
 # No blank, quote, backslash, percent sign (cron's newline, systemd's specifiers), # or $: nothing that separates,

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cluster.fixtures import need_cluster, new_lab
-from tests.cluster.lab import Lab
+from slurm_colloc import __version__
+from tests.cluster.fixtures import CHECKOUT, need_cluster, new_lab
+from tests.cluster.lab import SYSTEM_PATH, Lab
 from tests.cluster.machine import Machine, build_package
 from tests.cluster.releases import HOST
 from tests.cluster.site import MODEL
@@ -24,15 +25,22 @@ NEXT = "9.9.9"
 HINT = "--gpu-footprint=mem=2G,sm=10"
 SECRET = "unannounced"
 HEAD = f"#!/bin/bash\n#SBATCH --gres=gpu:h100:1 -t 5 -p gpu -J {SECRET}\n"
+STAYS = f"{HEAD}until [ -e go ]; do sleep 0.2; done\n"
 SITE = "/etc/slurm_colloc/site.toml"
 # What everybody's csub reads; no word of a user is in it.
 OPEN = (
     *(r"/etc/slurm_colloc/site\.toml", r"{state}/history/(calibration|waits)\.json", r"{state}/rendered/\w+\.json"),
     # For a node exporter.
     r"/var/lib/node/colloc(-jobs)?\.prom",
-    # Links, and what lies in the package's folder.
-    r"/opt/slurm_colloc-.*",
 )
+# What dpkg, systemd-sysusers and userdel keep of anything.
+KEPT = r"/var/(lib/dpkg|cache|log/(dpkg|alternatives)\.log)\b.*|/etc/((passwd|group|g?shadow|sub[ug]id)-?|\.pwd\.lock)"
+# By hand, into files of the site's own; nothing here needs them there.
+MERGED = {
+    *("job_submit.lua.example", "cli_filter.lua.example", "gres.conf"),
+    *("slurm.conf.calls", "slurm.conf.nodes", "slurm.conf.partitions"),
+}
+REMOVE_DOC = CHECKOUT / "docs/how-to/upgrade-remove.md"
 # The test's own, and systemd-sysusers'.
 MACHINES = {"/usr/local/bin/systemctl", "/etc/passwd-", "/etc/group-"}
 _BLOCK = re.compile(r"^```\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -155,13 +163,12 @@ def _cron(center: Center, path: Path) -> None:
 
 def _readable(center: Center, user: str) -> set[str]:
     """Return the files that came of it, beside the package's own, that a user can open."""
-    came = [*(path for path in center.machine.written() if path not in center.before)]
+    came = [path for path in center.machine.written() if path not in center.before]
     came += map(str, center.state.rglob("*"))
     listed = center.lab.root / "out/came"
     listed.write_text("".join(f"{path}\n" for path in came))
-    tell = (
-        'while read -r path; do if [ -f "$path" ] && true <"$path"; then printf "%s\\n" "$path"; fi; done 2>/dev/null'
-    )
+    opens = '[ -f "$path" ] && [ ! -L "$path" ] && true <"$path"'
+    tell = f'while read -r path; do if {opens}; then printf "%s\\n" "$path"; fi; done 2>/dev/null'
     return set(center.machine.sh(f"{tell} <{listed}", user).stdout.splitlines())
 
 
@@ -180,3 +187,87 @@ def test_another_user_reads_nothing_of_anybody(center: Center) -> None:
     assert {path for path in to_all - installed if not opened.fullmatch(path)} == set()
     texts = {path: (machine.root / path.lstrip("/")).read_bytes() for path in to_all}
     assert [path for path, text in texts.items() if b"alice" in text or SECRET.encode() in text] == []
+
+
+def _path_of_users(center: Center) -> str:
+    """Return the PATH of whoever loaded the rendered module."""
+    module = (center.machine.root / "etc/slurm_colloc/modulefiles/slurm_colloc.lua").read_text()
+    (folder,) = re.findall(r'^prepend_path\("PATH", "(.*)"\)$', module, re.MULTILINE)
+    return f"{folder}:{SYSTEM_PATH}"
+
+
+def _submit(center: Center, words: str, path: str) -> str:
+    home = center.machine.home("alice")
+    return center.machine.done(f"csub {HINT} {words}", "alice", cwd=home, path=path).split()[-1]
+
+
+def _named_by(center: Center, release: str) -> set[str]:
+    """Return the jobs that the loop of the page finds for a release."""
+    (loop,) = re.findall(r"^for job in .*done$", REMOVE_DOC.read_text(), re.MULTILINE)
+    return set(center.machine.done(f"{loop.replace('slurm_colloc-0.1/', f'slurm_colloc-{release}/')}; true").split())
+
+
+def test_an_upgrade_and_a_removal_under_jobs(center: Center) -> None:
+    """A later release beside this one, this one purged, then all of it: commands and jobs stay, and no file does."""
+    machine, lab, home = center.machine, center.lab, center.machine.home("alice")
+    _ran(center)
+    release = re.compile(rf"slurm_colloc-{re.escape(__version__)}")
+    assert [path.name for path in center.rendered.iterdir() if release.search(path.read_text())] == []
+    path = _path_of_users(center)
+    assert machine.done("command -v python3", "bob", path=path).strip() == "/usr/bin/python3"
+    (home / "stays.sh").write_text(STAYS)
+    running, waiting = (_submit(center, f"{words} stays.sh", path) for words in ("", "--hold"))
+    packed = _submit(center, "--pack --array=0-1 --hold stays.sh", path)
+
+    machine.done(f"dpkg -i {lab.root}/out/next.deb")
+    for where in (path, SYSTEM_PATH):
+        assert machine.done("csub --help", "bob", path=where).count(f"csub {NEXT}") == 1
+    told = machine.sh("colloc site render --diff").stdout
+    assert {name for name, state in re.findall(r"^(\S+): ([a-z ]+), ", told, re.MULTILINE) if state != "same"} <= MERGED
+    _cron(center, machine.root / "etc/cron.d/colloc")
+    assert packed in _named_by(center, __version__)
+    (home / "go").touch()
+    lab.run(["scontrol", "release", waiting, packed], check=True)
+    assert set(lab.wait_jobs([running, waiting, packed], timeout=120).values()) == {"COMPLETED"}
+    assert _named_by(center, __version__) == set()
+    _purge(center, __version__)
+    assert not (machine.root / f"opt/slurm_colloc-{__version__}").exists()
+    assert machine.done("csub --help", "bob", path=path).count(f"csub {NEXT}") == 1
+
+    (home / "go").unlink()
+    jobs = [_submit(center, f"{words} stays.sh", path) for words in ("", "--hold")]
+    _take_away(center)
+    (home / "go").touch()
+    lab.run(["scontrol", "release", jobs[1]], check=True)
+    assert set(lab.wait_jobs(jobs).values()) == {"COMPLETED"}
+    _nothing_is_left(center)
+
+
+def _take_away(center: Center) -> None:
+    """Step 7 of docs/how-to/upgrade-remove.md: what is listed, the program last, and folders that are then empty."""
+    machine = center.machine
+    listed = [line.split("\t") for line in machine.done("colloc site render --list-written").splitlines()]
+    program = f"/opt/slurm_colloc-{NEXT}"
+    assert {"/opt/slurm_colloc", program} <= {path for path, _, _ in listed}
+    for path, _, what in listed:
+        if "$" not in path and not what.startswith("the lines of") and path not in ("/opt/slurm_colloc", program):
+            machine.done(f"rm -rf {path}")
+    _purge(center, NEXT)
+    (folders,) = re.findall(r"`rmdir ([^`]*)`", REMOVE_DOC.read_text())
+    machine.sh(f"rmdir {folders} {center.state}; userdel colloc")
+
+
+def _purge(center: Center, release: str) -> None:
+    done = center.machine.sh(f"dpkg --purge slurm-colloc-{release}")
+    # The last package in /opt takes it away, but not where it is a mount.
+    said = [line for line in done.stderr.splitlines() if "directory '/opt'" not in line]
+    assert (done.returncode, said) == (0, [])
+
+
+def _nothing_is_left(center: Center) -> None:
+    machine = center.machine
+    left = {path for path in machine.written() if not (machine.root / path.lstrip("/")).is_dir()}
+    assert {path for path in left - MACHINES if not re.fullmatch(KEPT, path)} == set()
+    assert "\ncolloc:" not in (machine.root / "etc/passwd").read_text()
+    assert [path for path in machine.written() if "colloc" in path] == []
+    assert not center.state.exists()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 import tomllib
 from collections.abc import Mapping
 from datetime import datetime
@@ -167,3 +168,16 @@ def test_each_program_in_python_can_be_read(block: Block) -> None:
 )
 def test_example_sites_are_valid(site: Path) -> None:
     assert load_site(str(site)).pool
+
+
+def test_what_users_are_told_to_put_on_path_has_no_interpreter(tmp_path: Path) -> None:
+    """The environment's python3 would take the place of theirs."""
+    text = (CHECKOUT / "docs/quickstart.md").read_text()
+    (command,) = re.findall(r"`(mkdir -p ~/\.local/bin [^`]*)`", text)
+    (tmp_path / "colloc/bin").mkdir(parents=True)
+    for name in ("csub", "colloc", "python3"):
+        (tmp_path / "colloc/bin" / name).touch()
+    subprocess.run(["sh", "-c", command], env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, check=True)
+    assert sorted(path.name for path in (tmp_path / ".local/bin").iterdir()) == ["colloc", "csub"]
+    pages = [CHECKOUT / "README.md", *(CHECKOUT / "docs").rglob("*.md"), *(CHECKOUT / "templates").rglob("*.j2")]
+    assert [page for page in pages if re.search(r"PATH=\S*colloc\S*/bin\b", page.read_text())] == []

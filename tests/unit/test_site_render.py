@@ -402,7 +402,8 @@ def test_the_command_writes_compares_and_lists(
     said = capsys.readouterr()
     assert "wrote slurm.conf.partitions; to apply it: scontrol reconfigure\n" in said.out
     assert "nothing was installed; read" in said.err
-    files = {file.name: file for file in render_site(load_site(os.environ["COLLOC_CONF"]), HOST)}
+    host = HOST._replace(site_file=os.environ["COLLOC_CONF"])
+    files = {file.name: file for file in render_site(load_site(host.site_file), host)}
     for file in files.values():
         if file.installed:
             (image / file.installed.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)

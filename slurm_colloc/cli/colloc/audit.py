@@ -8,7 +8,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from slurm_colloc.audit.outlets import textfile_of_jobs
 from slurm_colloc.audit.rules import choose, entries
 from slurm_colloc.audit.timing import JOBS, Asked, of_about
 from slurm_colloc.cli.colloc.audit_backtest import backtest
@@ -74,8 +73,8 @@ def _notify(
     rules: tuple[str, ...], about: str, store: str, form: str, wait: str, given: dict[str, Any], *, dry: bool
 ) -> NoReturn:
     config = site()
-    if about == JOBS and config.notices.textfile:
-        given = {"textfile": textfile_of_jobs(config.notices.textfile), **given}
+    if about == JOBS:
+        given = {"textfile": config.notices.textfile_of_jobs, **given}
     config = config._replace(notices=config.notices._replace(**given))
     folder = service_folder("store", store)
 

@@ -86,9 +86,15 @@ def this_host(prefix: str = "", slurm_conf: str = "") -> Host:
 
 
 def _prefix() -> str:
-    """Return this installation, by the link that it was called through: an upgrade turns that, and files keep it."""
+    """Return the link to this installation, where there is one: an upgrade turns that, and files keep it.
+
+    It is what this command was called through, or the name of the folder without the version behind it.
+    """
     called = os.path.dirname(os.path.dirname(os.path.abspath(sys.argv[0])))
-    return called if os.path.realpath(called) == os.path.realpath(sys.prefix) else sys.prefix
+    for link in (called, sys.prefix.rpartition("-")[0]):
+        if link and os.path.realpath(link) == os.path.realpath(sys.prefix):
+            return link
+    return sys.prefix
 
 
 def _owners(config: SiteConfig, root: str) -> tuple[int, ...]:
