@@ -14,6 +14,7 @@ from typing import NamedTuple
 from slurm_colloc.config import MigSlice, Pool, Sharing
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Footprint, Load, Room
+from slurm_colloc.placement.terms import other_card
 
 # What the MPS server itself takes: 66 MiB measured on an H100.
 MPS_SERVER_MIB = 100
@@ -144,8 +145,8 @@ def _is_busy(dram_active_pct: float | None) -> bool:
 
 
 def _need(footprint: Footprint, pool: Pool, part: MigSlice | None, unit: _Unit, sharing: Sharing) -> _Need:
-    if footprint.gpu_model and footprint.gpu_model != pool.gpu_model:
-        return _Need(None, None, f"the footprint was measured on {footprint.gpu_model}")
+    if other := other_card(footprint, pool):
+        return _Need(None, None, other)
     memory, active, dram = footprint.gpu_mem_peak_mib, footprint.sm_active_pct, footprint.dram_active_pct
     # A slice has the part of the bandwidth that it has of the memory.
     narrower = pool.gpu_mem_mib / part.mem_mib if part and pool.gpu_mem_mib else unit.whole_over_own

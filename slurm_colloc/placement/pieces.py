@@ -14,6 +14,7 @@ from slurm_colloc.placement.terms import (
     kept_when_moved,
     kept_with_share,
     of_many_users,
+    other_card,
     suspending,
     time_needed,
 )
@@ -97,8 +98,8 @@ def rooms_of(
             rejected.append(Rejected(f"pool {pool.name}", f"the site protects jobs on '{pool.gpu_type}'"))
         elif kind and pool.gpu_type != kind and pool.gpu_model not in models - {""}:
             rejected.append(Rejected(f"pool {pool.name}", f"GPU type '{kind}' was asked for"))
-        elif footprint.gpu_model and footprint.gpu_model != pool.gpu_model:
-            rejected.append(Rejected(f"pool {pool.name}", f"the footprint was measured on {footprint.gpu_model}"))
+        elif other := other_card(footprint, pool):
+            rejected.append(Rejected(f"pool {pool.name}", other))
         elif pool.sm_count is None:
             rejected.append(Rejected(f"pool {pool.name}", "site.toml does not give its sm_count"))
         elif crowd := _too_many(request, pool, config):

@@ -5,8 +5,8 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from slurm_colloc.config import Partition, SiteConfig
-from slurm_colloc.model import JobRequest
+from slurm_colloc.config import Partition, Pool, SiteConfig
+from slurm_colloc.model import Footprint, JobRequest
 
 _UNCLEAR = "how many cores it would have had depends on too many of its options"
 
@@ -24,6 +24,18 @@ class Kept(NamedTuple):
     cpu_option: str
     mem: str
     impossible: str = ""
+
+
+def other_card(footprint: Footprint, pool: Pool) -> str:
+    """Return why what was measured is not known to hold for the GPUs of a pool; empty when it does."""
+    if not footprint.gpu_model or footprint.gpu_model == pool.gpu_model:
+        return ""
+    if not pool.gpu_model:
+        return (
+            f"site.toml does not give its gpu_model, and the footprint was measured on {footprint.gpu_model}: write "
+            f"gpu_model into pool '{pool.name}'"
+        )
+    return f"the footprint was measured on {footprint.gpu_model}"
 
 
 def asked_partitions(request: JobRequest, config: SiteConfig) -> list[Partition]:

@@ -237,6 +237,9 @@ def _card(pool: Pool, shape: Shape, node: Node, cluster: Cluster) -> Iterator[st
     if card.model is None and pool.gpu_model:
         card = card_of(shape, [node.name], dict.fromkeys(_types(pool), pool.gpu_model), cluster)
     same = card.model is None or gres_type_of(str(card.model.value)) == gres_type_of(pool.gpu_model)
+    if not pool.gpu_model and pool.sm_count is not None:
+        name = f"gpu_model = {value_text(card.model.value)}" if card.model else "what 'nvidia-smi -L' prints there"
+        yield f"gpu_model is missing, so that csub shares nothing there by what was measured: write {name}"
     if card.model is not None and not same and pool.gpu_model:
         yield _unlike("gpu_model", pool.gpu_model, card.model)
     for key, declared, known in (

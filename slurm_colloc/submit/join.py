@@ -26,6 +26,7 @@ from slurm_colloc.placement.join import (
     reason_of_time,
     step_limit_s,
 )
+from slurm_colloc.placement.terms import other_card
 from slurm_colloc.slurm.options import Given, count_of, value_of
 from slurm_colloc.slurm.running import Running
 from slurm_colloc.submit.reasons import without_comments
@@ -190,8 +191,8 @@ def _host(job: Running, guest: Guest, config: SiteConfig, slurm: Slurm) -> Host 
     footprint, peak = _footprint_of_host(job, decision, config, slurm)
     loads = []
     for whose, one in (("it", footprint), ("the new job", guest.footprint)):
-        if one.gpu_model and one.gpu_model != pool.gpu_model:
-            return f"the footprint of {whose} was measured on {one.gpu_model}"
+        if other := other_card(one, pool):
+            return f"of {whose}: {other}"
         load = load_of(one, unit, config.sharing.headroom_mib)
         if isinstance(load, str):
             return f"what {whose} needs of the GPU is not known: {load}"

@@ -418,7 +418,8 @@ def test_order_of_modes() -> None:
             request(),
             footprint(gpu_model=H100),
             MIG_POOL._replace(gpu_model=""),
-            f"the footprint was measured on {H100}",
+            f"site.toml does not give its gpu_model, and the footprint was measured on {H100}: "
+            "write gpu_model into pool 'm'",
         ),
         (request(), footprint(), MIG_POOL._replace(sm_count=None), "site.toml does not give its sm_count"),
     ],

@@ -445,6 +445,17 @@ def test_check_says_so_when_nodes_cannot_be_read() -> None:
     assert problem.startswith("pool 'g1': nodes 'g[1-' cannot be read: ")
 
 
+def test_check_misses_the_name_of_a_card() -> None:
+    """By it csub finds what was measured: without it nothing is ever shared there, however complete the sizes are."""
+    config = found(models={"h100": "NVIDIA H100 80GB HBM3"})
+    nameless = config._replace(pool=(config.pool[0]._replace(gpu_model=""), *config.pool[1:]))
+    (problem,) = check(nameless, FakeClient())
+    assert problem.startswith("pool 'g1', node 'g1': gpu_model is missing, so that csub shares nothing there")
+    unsized = nameless.pool[0]._replace(sm_count=None, gpu_mem_mib=None)
+    assert check(nameless._replace(pool=(unsized, *config.pool[1:])), FakeClient()) == []
+    assert gaps(nameless._replace(pool=(unsized,)))[0].startswith("pool 'g1': no job is placed without its sm_count")
+
+
 def test_check_compares_the_default_partition() -> None:
     (problem,) = check(found()._replace(default_partition="gpu"), FakeClient())
     assert problem == 'default_partition is "gpu", the cluster\'s is "all": write default_partition = "all"'
