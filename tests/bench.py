@@ -77,7 +77,8 @@ def main() -> int:
         print(
             f"csub against plain sbatch, {ROUNDS} pairs each, one after the other; home takes {HOME_MS} ms an operation"
         )
-        print(f"{'wall time in ms':<48}{'sbatch':>8}{'csub':>8}{'added':>8}{'p95':>8}{'ratio':>7}{'MiB':>6}{'home':>6}")
+        columns = "".join(f"{name:>8}" for name in ("sbatch", "csub", "added", "p95", "ratio", "starts", "MiB", "home"))
+        print(f"{'wall time in ms':<48}{columns}")
         for case in CASES:
             print(f"{case.name:<48}{row(*compare(lab, case, slowfs))}", flush=True)
     lab.remove()
@@ -132,8 +133,8 @@ def past_run(number: int, signature: str) -> Evidence:
     )
 
 
-def compare(lab: Lab, case: Case, slowfs: Path) -> tuple[list[Timed], list[Timed]]:
-    """Return plain sbatch's and csub's calls, taken in turns."""
+def compare(lab: Lab, case: Case, slowfs: Path) -> tuple[list[Timed], list[Timed], list[Timed]]:
+    """Return plain sbatch's and csub's calls and bare starts of csub's interpreter, taken in turns."""
     home = lab.users["alice"].home
     (home / "bench.sh").write_text(case.script)
     log = lab.root / "tmp" / "operations"
@@ -147,9 +148,10 @@ def compare(lab: Lab, case: Case, slowfs: Path) -> tuple[list[Timed], list[Timed
     if case.site != "own":
         environment["COLLOC_CONF"] = str(lab.root / case.site / "site.toml")
     plain = ["sbatch", *(word for word in case.arguments if word != HINT), "bench.sh"]
-    found: tuple[list[Timed], list[Timed]] = ([], [])
+    bare = [str(lab.root / "opt/bin/python3"), "-I", "-c", "pass"]
+    found: tuple[list[Timed], list[Timed], list[Timed]] = ([], [], [])
     for number in range(ROUNDS + 3):
-        for argv, calls in zip((plain, ["csub", *case.arguments, "bench.sh"]), found, strict=True):
+        for argv, calls in zip((plain, ["csub", *case.arguments, "bench.sh"], bare), found, strict=True):
             timed = call(lab.command(argv, "alice"), home, environment, log)
             if number >= 3:
                 calls.append(timed)
@@ -177,16 +179,20 @@ def call(argv: Sequence[str], folder: Path, environment: Mapping[str, str], log:
     return Timed(wall_ms, usage.ru_maxrss / 1024, operations)
 
 
-def row(plain: Sequence[Timed], csub: Sequence[Timed]) -> str:
-    """Return medians of both, of the pairwise difference with its 95th percentile, of the ratio; memory, operations."""
+def row(plain: Sequence[Timed], csub: Sequence[Timed], bare: Sequence[Timed]) -> str:
+    """Return medians of both, of the pairwise difference with its 95th percentile, of the ratios; memory, operations.
+
+    The second ratio is of what csub adds to bare starts of its interpreter.
+    """
     pairs = [(before.wall_ms, after.wall_ms) for before, after in zip(plain, csub, strict=True)]
     added = [after - before for before, after in pairs]
     values = [statistics.median(before for before, _ in pairs), statistics.median(after for _, after in pairs)]
     values += [statistics.median(added), statistics.quantiles(added, n=20)[-1]]
     ratio = statistics.median(after / before for before, after in pairs)
+    starts = statistics.median(more / start.wall_ms for more, start in zip(added, bare, strict=True))
     peak = max(timed.peak_rss_mib for timed in csub)
     operations = max(timed.home_operations for timed in csub)
-    return "".join(f"{value:8.1f}" for value in values) + f"{ratio:7.1f}{peak:6.0f}{operations:6d}"
+    return "".join(f"{value:8.1f}" for value in values) + f"{ratio:8.1f}{starts:8.1f}{peak:8.0f}{operations:8d}"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures for all tests."""
 
+import signal
+
 import pytest
 from hypothesis import settings
 
@@ -9,6 +11,16 @@ from hypothesis import settings
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("soak", deadline=None)
 settings.load_profile("same")
+
+# A run in the background of a script, or under nohup, ignores these, and so would the programs that tests start: csub
+# and its sbatch keep what they inherit.
+for number, usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 pytest_plugins = ["tests.cluster.fixtures", "tests.rings"]
 
