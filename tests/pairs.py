@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What csub takes for the same job: `python -m tests.pairs [open|held-out]` judges pairs of submissions.
+
+The pairs are in tests/recorded/job-pairs, whose README says what they are. Of each pair a run of the first submission
+is recorded under what csub knows it by, and csub's own steps tell what is known of the second then: runs of the same
+job, of nearly the same, or none. Figures by class are printed of the open half alone: who mends what is judged here is
+not to learn from the half that is held out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, NamedTuple
+from unittest.mock import patch
+
+from slurm_colloc.config import SiteConfig, load_site, user_data_folder
+from slurm_colloc.errors import UnsureError
+from slurm_colloc.history.lookup import look_up
+from slurm_colloc.history.records import drop_evidence
+from slurm_colloc.model import COMPLETED, Evidence, SharingMode
+from slurm_colloc.submit.own_options import parse_arguments
+from slurm_colloc.submit.reasons import reason_against_history
+from slurm_colloc.submit.request import build_request
+from slurm_colloc.submit.submission import read_submission
+
+TABLE = Path(__file__).parent / "recorded/job-pairs"
+HALVES = ("open", "held-out")
+# Stands for the folder that a pair is laid out in.
+HOME_OF_JOB = "HOME_OF_JOB"
+_SITE = Path(__file__).parents[1] / "site-configs/h100-mps/site.toml"
+_OLD_S = 7200.0
+
+Which = Literal["first", "second"]
+Answer = Literal["same", "near", "other"]
+# A file's text, or its size where its content does not matter.
+File = str | int
+
+
+class Submission(NamedTuple):
+    """What is submitted in which folder, relative to the home, and all files that are there then."""
+
+    argv: tuple[str, ...]
+    files: Mapping[str, File]
+    env: Mapping[str, str]
+    folder: str
+
+
+class Pair(NamedTuple):
+    """Two submissions; ``verdict`` is of the second's need against the first's: unchanged, bigger or unsure.
+
+    ``edited`` are the files that are written between the two.
+    """
+
+    id: str
+    kind: str
+    like: str
+    verdict: str
+    why: str
+    first: Submission
+    second: Submission
+    edited: frozenset[str]
+
+
+def load(folder: Path) -> list[Pair]:
+    """Return the pairs of all classes in one folder."""
+    return [pair_of(row) for path in sorted(folder.glob("*.json")) for row in json.loads(path.read_text())]
+
+
+def pair_of(row: Mapping[str, Any]) -> Pair:
+    """Return a pair as a table has it, where of the second submission only what differs is written."""
+    first, then = row["first"], row["second"]
+    before = _files(first["files"])
+    after = {**before, **_files(then.get("files", {}))}
+    gone = {path for path, content in then.get("files", {}).items() if content is None}
+    old = Submission(tuple(first["argv"]), before, first.get("env", {}), first.get("folder", ""))
+    new = Submission(
+        tuple(then.get("argv", old.argv)),
+        {path: content for path, content in after.items() if path not in gone},
+        {**old.env, **then.get("env", {})},
+        then.get("folder", old.folder),
+    )
+    edited = frozenset(then.get("files", {}))
+    return Pair(row["id"], row["class"], row["like"], row["verdict"], row["why"], old, new, edited)
+
+
+def _files(given: Mapping[str, Any]) -> dict[str, File]:
+    return {
+        path: content["size"] if isinstance(content, dict) else content
+        for path, content in given.items()
+        if content is not None
+    }
+
+
+def materialise(pair: Pair, which: Which, folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Lay out a submission below ``folder``, and return csub's arguments and the environment it is called in.
+
+    The second is laid out over the first: what was not edited stays the file that it was. PWD is where to call csub.
+    """
+    wanted = pair.first if which == "first" else pair.second
+    for path in pair.edited - set(wanted.files):
+        (folder / path).unlink(missing_ok=True)
+    for path, content in wanted.files.items():
+        there = folder / path
+        if which == "second" and path not in pair.edited and there.exists():
+            continue
+        there.parent.mkdir(parents=True, exist_ok=True)
+        _write(there, content, folder)
+        if which == "first":
+            os.utime(there, (time.time() - _OLD_S,) * 2)
+    submitted_from = folder / wanted.folder
+    submitted_from.mkdir(parents=True, exist_ok=True)
+    env = {"HOME": str(folder), "USER": "ann", "PATH": "/usr/bin:/bin", "PWD": str(submitted_from)}
+    env |= {name: _placed(value, folder) for name, value in wanted.env.items()}
+    return [_placed(word, folder) for word in wanted.argv], env
+
+
+def _write(path: Path, content: File, folder: Path) -> None:
+    if isinstance(content, int):
+        with path.open("wb") as stream:
+            stream.truncate(content)  # of no blocks: tables hold weights of many GB
+    else:
+        path.write_text(_placed(content, folder))
+
+
+def _placed(text: str, folder: Path) -> str:
+    return text.replace(HOME_OF_JOB, str(folder))
+
+
+def answer(pair: Pair) -> Answer:
+    """Return what csub takes the second submission for after a run of the first."""
+    site = load_site(str(_SITE))
+    site = site._replace(paths=site.paths._replace(state=""))
+    with TemporaryDirectory() as place:
+        home = Path(place, "ann")
+        # What csub keeps stays apart, so that no pair finds it among its own files.
+        own = {"XDG_DATA_HOME": f"{place}/data", "XDG_CACHE_HOME": f"{place}/cache"}
+        argv, env = materialise(pair, "first", home)
+        with _called_in(env, own):
+            known_by = _signature(argv, env, site)
+            if known_by:
+                drop_evidence(user_data_folder(), _ran(known_by))
+        argv, env = materialise(pair, "second", home)
+        with _called_in(env, own):
+            signature = _signature(argv, env, site)
+            if not known_by or not signature:
+                return "other"
+            known = look_up(site, signature, None)
+        return "same" if known.evidence else "near" if known.relatives else "other"
+
+
+class _called_in:
+    """A process's folder and environment, as csub would find them."""
+
+    def __init__(self, env: Mapping[str, str], own: Mapping[str, str]) -> None:
+        self._folder, self._environ = chdir(env["PWD"]), patch.dict(os.environ, {**env, **own}, clear=True)
+
+    def __enter__(self) -> None:
+        self._folder.__enter__()
+        self._environ.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._environ.stop()
+        self._folder.__exit__(None, None, None)
+
+
+def _signature(argv: Sequence[str], env: Mapping[str, str], site: SiteConfig) -> str:
+    """Return what csub knows a submission by; empty where its history is not asked."""
+    with suppress(UnsureError):
+        line = parse_arguments(argv, site)
+        submission = read_submission(line, env, None, site)
+        if not reason_against_history(submission.text):
+            return build_request(submission, 0, (line.script, line.script_args), site, env).signature
+    return ""
+
+
+def _ran(signature: str) -> Evidence:
+    told = ("1001", signature, COMPLETED, SharingMode.EXCLUSIVE, "NVIDIA H100 80GB HBM3", 6144)
+    return Evidence(*told, 20.0, 25.0, False, 700, 3500.0, time.time(), 3500.0)
+
+
+def figures(pairs: Sequence[Pair], *, by_class: bool) -> Iterator[str]:
+    """Yield lines of how many pairs were taken for what."""
+    counted: dict[str, Counter[tuple[str, Answer]]] = {}
+    for pair in pairs:
+        found = (pair.verdict, answer(pair))
+        for name in (pair.kind, "all"):
+            counted.setdefault(name, Counter())[found] += 1
+    names: tuple[Answer, ...] = ("same", "near", "other")
+    yield " " * 18 + "".join(f"{name:>10}" for name in ("bigger", *names, "unchanged", *names))
+    for name in [*sorted(set(counted) - {"all"}), "all"] if by_class else ["all"]:
+        of = counted[name]
+        cells = [[of[verdict, found] for found in names] for verdict in ("bigger", "unchanged")]
+        yield f"{name:18}" + "".join(f"{cell:10}" for row in cells for cell in (sum(row), *row))
+    (bigger, same, near, _), (unchanged, known, *_) = ((sum(row), *row) for row in cells)
+    yield f"bigger taken for the same: {same / bigger:.1%}; or for nearly the same: {(same + near) / bigger:.1%}"
+    yield f"unchanged not taken for the same: {1 - known / unchanged:.1%}"
+
+
+def main() -> None:
+    """Print today's figures."""
+    parser = argparse.ArgumentParser(prog="python -m tests.pairs", description=__doc__.partition("\n")[0])
+    parser.add_argument("half", nargs="?", choices=HALVES, help="one half; both where it is not given")
+    half = parser.parse_args().half
+    for name in (half,) if half else HALVES:
+        print(f"{name}:")
+        for line in figures(load(TABLE / name), by_class=name == "open"):
+            print(line)
+
+
+if __name__ == "__main__":
+    main()
