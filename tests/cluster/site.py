@@ -22,7 +22,8 @@ def write_site(lab: Lab, name: str = "site", *, agent: bool = True, extra: Mappi
         extra: further keys as SECTION.KEY -> TOML value.
     """
     site = lab.root / name
-    for folder, mode in ((site, 0o755), (site / "store", 0o700), (site / "spool", 0o1777)):
+    folders = ((site, 0o755), (site / "store", 0o700), (site / "journal", 0o700), (site / "spool", 0o1777))
+    for folder, mode in folders:
         folder.mkdir(exist_ok=True)
         folder.chmod(mode)
     settings = {
