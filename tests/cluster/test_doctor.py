@@ -35,6 +35,7 @@ def ask(
     lab: Lab, *options: str, user: str | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     argv = ["colloc", "site", "doctor", *options]
+    env = {"COLLOC_CONF": "", **(env or {})}  # these labs have no site.toml
     return lab.run_as(user, argv, env=env) if user else lab.run(argv, env=env)
 
 
