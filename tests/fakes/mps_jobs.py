@@ -29,9 +29,12 @@ class Node:
         self.state = root / "c/mps"
         self.proc = root / "p"
         self.systemd = root / "s"  # there is none
+        self.log = root / "log"
         self.bin = root / "b"
         self.bin.mkdir()
         (root / "fake").mkdir()
+        # A job with a /tmp of its own does not see a checkout that lies there.
+        self.colloc_mps = shutil.copy(PROGRAM, root / "colloc-mps")
         mps_control.install(root / "fake")
         self.well()
         self.squeue(None)
@@ -80,8 +83,8 @@ class Node:
 
     def argv(self, command: str) -> list[str]:
         """Return the command line of colloc-mps on this node."""
-        options = (f"--state={self.state}", f"--proc={self.proc}", f"--systemd={self.systemd}", f"--bin={self.bin}")
-        return [str(PROGRAM), *options, command]
+        options = (f"--state={self.state}", f"--proc={self.proc}", f"--systemd={self.systemd}", f"--log={self.log}")
+        return [str(self.colloc_mps), *options, f"--bin={self.bin}", command]
 
     def run(self, command: str, job: int, user: tuple[int, int], gpu: str = "0", **more: str) -> str:
         """Run it as slurmd's prolog or epilog would, or a user's task prolog, and return what it said."""

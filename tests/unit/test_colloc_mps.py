@@ -39,6 +39,32 @@ def the_daemon(node: Node, user: tuple[int, int] = ALICE, gpu: int | str = 0) ->
     return int((node.folder(user, gpu) / "pipe" / f"{mps_control.NAME}.pid").read_text())
 
 
+# --- what it says ---
+
+
+def test_where_there_is_no_syslog_its_words_stand_in_a_file_of_roots(node: Node) -> None:
+    node.well(Ill.FAILS)
+    why = "job 1 of uid 85410 runs without MPS: no MPS daemon on GPU"
+    assert why in node.run("start", 1, ALICE)
+    assert why in node.log.read_text()
+    assert (node.log.stat().st_uid, node.log.stat().st_mode & 0o777) == (0, 0o600)
+    node.run("start", 2, ALICE)
+    assert [line.split()[2] for line in node.log.read_text().splitlines()] == ["1", "2"]
+    with node.log.open("a") as file:
+        file.truncate(1_000_000)
+    node.run("start", 3, ALICE)
+    assert (len(node.log.read_text().splitlines()), Path(f"{node.log}.1").stat().st_size) == (1, 1_000_000)
+    # No link is followed, and what syslog took stands nowhere else.
+    node.log.unlink()
+    node.log.symlink_to(node.root / "elsewhere")
+    assert node.run("start", 4, ALICE) != ""
+    node.log.unlink()
+    node.program("logger", "exit 0")
+    assert node.run("start", 5, ALICE) == ""
+    assert not (node.root / "elsewhere").exists()
+    assert not node.log.exists()
+
+
 # --- one for each GPU and user ---
 
 
