@@ -22,7 +22,7 @@ from multiprocessing import Process, SimpleQueue
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slurm_colloc.accounting.sources.sacct import FIELDS
+from slurm_colloc.accounting.sources.sacct import EXPORT
 from tests.fakes.at_work import (
     CORES,
     OUR_ROWS,
@@ -41,7 +41,8 @@ from tests.fakes.sacct_rows import WINDOW_DAYS, Truth, rows
 
 COLLOC = "{python} -m slurm_colloc.cli.colloc"
 # What an analyst runs on rows that a site exported. Read by sh.
-OURS = COLLOC + " report --sacct-file {rows} --since {since} --until {until} --by user --format json"
+OF_TEXT = f" --sacct-file {{rows}} --fields {','.join(EXPORT)}"
+OURS = COLLOC + " report" + OF_TEXT + " --since {since} --until {until} --by user --format json"
 OVER_SAMPLES = COLLOC + " report --store {store} --since {since} --until {until} --by user --format json"
 # The least that adds up GPU-hours by user: no checks, no equivalents, no suspensions, no shards.
 PLAIN = f"""
@@ -50,8 +51,8 @@ path, since, until = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 hours = {{}}
 for row in open(path):
     fields = row.split("|")
-    start, end = fields[{FIELDS.index("Start")}], fields[{FIELDS.index("End")}]
-    tres, user = fields[{FIELDS.index("AllocTRES")}], fields[{FIELDS.index("User")}]
+    start, end = fields[{EXPORT.index("Start")}], fields[{EXPORT.index("End")}]
+    tres, user = fields[{EXPORT.index("AllocTRES")}], fields[{EXPORT.index("User")}]
     if "gres/gpu" not in tres or not start.isdigit():
         continue
     seconds = min(until if end == "Unknown" else int(end), until) - max(int(start), since)
@@ -300,7 +301,7 @@ def over_samples(root: Path, samples: int) -> None:
     )
     known = {"python": sys.executable, "store": f"{root}/state/store", "rows": f"{root}/sampled"}
     known |= {"since": stamp(SAMPLES_BEGIN_S), "until": stamp(written["until_s"])}
-    taken_in = run((COLLOC + " ingest --store {store} --sacct-file {rows}").format_map(known), root, root, LIMITS)
+    taken_in = run((COLLOC + " ingest --store {store}" + OF_TEXT).format_map(known), root, root, LIMITS)
     assert not taken_in.why, taken_in
     timed = run(OVER_SAMPLES.format_map(known), root, root, SAMPLES_LIMITS)
     scale = 1e8 / written["samples"]

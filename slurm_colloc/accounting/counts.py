@@ -72,7 +72,7 @@ def count_endless(database: DuckDBPyConnection, *, of_text: bool) -> Endless:
     A text has no runaways, and not the column that says so.
     """
     query = f"""
-        SELECT count(*) FILTER (runaway), count(*) FILTER (NOT runaway AND seen_s <= start_s AND held)
+        SELECT count(*) FILTER (runaway), count(*) FILTER (NOT runaway AND seen_s = start_s AND held)
         FROM (SELECT start_s, bool_or({"false" if of_text else f"state = '{RUNAWAY}'"}) AS runaway,
                      max(ingested_s) AS seen_s, bool_or(gres != '') AS held
               FROM readings JOIN open USING ({KEY}) WHERE end_s IS NULL AND ended IS NOT true GROUP BY {KEY})

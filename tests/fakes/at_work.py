@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_colloc.accounting.sources.sacct import FIELDS
+from slurm_colloc.accounting.sources.sacct import EXPORT
 from tests.fakes import sacct_rows
 from tests.fakes.sacct_rows import DAY_S, GPU_NODES, SITE, Asked, Made, Truth
 
 CORES = 2
 CHECKOUT = Path(__file__).resolve().parents[2]
-OUR_ROWS = Asked(FIELDS, "|", terminated=False, header=False, epoch=True)
+OUR_ROWS = Asked(EXPORT, "|", terminated=False, header=False, epoch=True)
 # Where sacct is asked, $BENCH_ASK is where the arguments go; later $BENCH_TEXT is what it prints. slurm-usage asks day
 # by day, "sacct -a -S DAY", and takes only what began on that day.
 FAKES = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.sources.sacct import _EXPORT
+from slurm_colloc.accounting.sources.sacct import EXPORT
 from tests.pages import DOCS
 from tests.unit.made import near
 from tests.unit.programs import colloc
@@ -101,5 +101,5 @@ def test_all_pages_export_in_one_form() -> None:
     for command in commands:
         assert " -D -X -p --noconvert " in command
         assert """--delimiter="$(printf '\\037')" """ in command
-        assert f"-o {','.join(_EXPORT)} >" in command
+        assert f"-o {','.join(EXPORT)} >" in command
     assert not [page for page in (DOCS.parent / "README.md", *DOCS.rglob("*.md")) if "-o ALL" in page.read_text()]

@@ -35,7 +35,7 @@ _MOST_REASONS = 20
 # Without ElapsedRaw nobody knows of a copied text how long its unfinished runs had run.
 # TimelimitRaw is of no use to reports, and a text without it is read as before.
 LIMIT = "TimelimitRaw"
-_EXPORT = (*FIELDS[:-1], LIMIT, "ElapsedRaw", FIELDS[-1])
+EXPORT = (*FIELDS[:-1], LIMIT, "ElapsedRaw", FIELDS[-1])
 
 
 class Parsed(NamedTuple):
@@ -84,7 +84,7 @@ def check_fields(fields: Sequence[str]) -> None:
     """Raise InputError where a needed column is missing or one is named twice."""
     missing = [name for name in NEEDED if name not in fields]
     if missing:
-        raise InputError(f"sacct columns {', '.join(missing)} are missing; export with -o {','.join(_EXPORT)}")
+        raise InputError(f"sacct columns {', '.join(missing)} are missing; export with -o {','.join(EXPORT)}")
     twice = sorted({name for name in fields if fields.count(name) > 1})
     if twice:
         raise InputError(f"column '{twice[0]}' is named twice; export each one once")
