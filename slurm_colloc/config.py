@@ -104,6 +104,7 @@ class Sharing(NamedTuple):
     pack: bool = True
     mps_on_mig: bool = True
     headroom_mib: int = 256
+    part_of_host: bool = True
     max_slowdown: float = 1.25
     max_time_stretch: float = 1.25
     protected_types: tuple[str, ...] = ()
@@ -206,6 +207,7 @@ class SiteConfig(NamedTuple):
     cluster: str
     slurm_release: str
     default_partition: str = ""
+    default_mem: str = ""
     sbatch_options: tuple[str, ...] = ()
     policy: str = "auto"
     pool: tuple[Pool, ...] = ()

@@ -6,6 +6,8 @@ DOCUMENTATION: dict[str, str] = {
     "cluster": "ClusterName of slurm.conf",
     "slurm_release": "Slurm's release as major.minor, e.g. '22.05'; an unknown one makes csub plain sbatch",
     "default_partition": "the partition of a job that names none",
+    "default_mem": "DefMemPerCPU=... or DefMemPerNode=... of slurm.conf, for partitions without one of their own; "
+    "empty: neither",
     "sbatch_options": "options that SPANK plugins add to sbatch: 'name' (a flag), 'name=' (needs a value), 'name=?'",
     "policy": "'auto' places jobs, 'shadow' records what it would have done and changes nothing, 'off' is plain sbatch",
     "pool": "one [[pool]] for the nodes of one shape",
@@ -32,7 +34,7 @@ DOCUMENTATION: dict[str, str] = {
     "partition.qos": "its QOS; empty: none",
     "partition.cpus_per_gpu": "DefCpuPerGPU, its own or slurm.conf's: given to shares in words, which would lose it",
     "partition.mem_per_gpu_mib": "DefMemPerGPU, likewise",
-    "partition.default_mem": "DefMemPerCPU=... or DefMemPerNode=... of its own; empty: the cluster's",
+    "partition.default_mem": "DefMemPerCPU=... or DefMemPerNode=... of its own; empty: default_mem, the cluster's",
     "partition.default_time_min": "DefaultTime in minutes; without it max_time_min",
     "partition.max_time_min": "MaxTime in minutes; without it none",
     "partition.pieces_in": "other partitions to which a job of this one may be moved for a piece of a GPU",
@@ -68,6 +70,9 @@ DOCUMENTATION: dict[str, str] = {
     "sharing.pack": "false when MPS must not run inside a job: csub then packs no tasks (--pack)",
     "sharing.mps_on_mig": "false when MPS must not run on a MIG slice: packs then get whole GPUs only",
     "sharing.headroom_mib": "memory added to the estimate before a share is chosen",
+    "sharing.part_of_host": "true: a piece of a GPU comes with its part of the cores that Slurm gives with a GPU, or "
+    "with what the job was measured to need where that is more, and likewise of host memory where that need is "
+    "measured; false: with all of them, so that other jobs may find none left",
     "sharing.max_slowdown": "a slice is refused when its SMs would slow the job beyond this factor",
     "sharing.max_time_stretch": "how much longer than asked a time limit may become for a slower slice; 1: no longer",
     "sharing.protected_types": "GPU types whose jobs are never changed",

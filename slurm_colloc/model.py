@@ -41,7 +41,8 @@ class JobRequest(NamedTuple):
     those named, in the user's order; none: the default one. ``cpus_per_gpu`` and ``mem_per_gpu`` (as --mem takes it)
     are what the user asked for each GPU; ``min_cpus`` what --mincpus asks; ``tasks`` what --ntasks or --ntasks-per-node
     asks, None without them. ``cpus_given`` and ``mem_given`` say that cores per task or host memory are asked for
-    otherwise, so that a partition's defaults per GPU do not hold. ``cores_unclear`` says that other options have a say
+    otherwise, so that a partition's defaults per GPU do not hold; ``cpus_asked`` and ``mem_asked_mib`` are then what
+    that comes to on a node, None where it is not known. ``cores_unclear`` says that other options have a say
     in the number of cores. ``numbers`` are the names of the numbers in ``signature``, in their order.
     ``time_limit_min`` is None where none was asked, and infinite where it was asked for. ``no_share`` and
     ``untouchable`` hold the reasons why the job cannot run on a share (MPS, shard), and why the request must reach
@@ -76,6 +77,8 @@ class JobRequest(NamedTuple):
     origins: tuple[tuple[str, str], ...]
     command: str = ""
     folder: str = ""
+    cpus_asked: int | None = None
+    mem_asked_mib: int | None = None
 
     @property
     def sh_like(self) -> bool:
@@ -117,7 +120,8 @@ class Footprint(NamedTuple):
     and ``provenance`` says in words what it was taken from. ``gpu_model`` is the GPU it was measured on, empty for a
     hint. ``run_time_s`` is of runs on a whole GPU. Unknown parts are None. The q99 of memory is the margin of the name
     ``margin`` times ``expected_mib`` or more, and ``confidence`` the share of such q99s, at least and with 95 percent
-    certainty, that what was then measured kept within; None of a hint.
+    certainty, that what was then measured kept within; None of a hint. ``cpu_cores`` and ``host_mem_mib`` are what it
+    needs of the host, margins included.
     """
 
     gpu_mem_peak_mib: Quantiles | None
@@ -131,6 +135,8 @@ class Footprint(NamedTuple):
     margin: str = ""
     expected_mib: float | None = None
     confidence: float | None = None
+    cpu_cores: int | None = None
+    host_mem_mib: int | None = None
 
 
 class Load(NamedTuple):
@@ -306,7 +312,8 @@ class Evidence(NamedTuple):
     itself, None of any other. ``gpu_mem_total_mib`` is what its GPU or slice had in all, and ``grew_until_s`` how long
     after it first held memory that still grew by more than one percent. ``run_count`` is 1, or of how many old runs
     this one record keeps what matters. ``source`` names who measured it, empty where we did; who else did says nothing
-    of samples.
+    of samples. ``cpu_cores_q95`` is the least number of cores that the run stayed at or below for 95 % of the sampled
+    time, ``host_mem_peak_mib`` its largest memory on the host.
     """
 
     job_id: str
@@ -327,6 +334,8 @@ class Evidence(NamedTuple):
     grew_until_s: float | None = None
     run_count: int = 1
     source: str = ""
+    cpu_cores_q95: float | None = None
+    host_mem_peak_mib: int | None = None
 
 
 class Answered(NamedTuple):

@@ -48,6 +48,14 @@ def demand_mib(text: str) -> int:
     return mib
 
 
+def asked_mib(text: str) -> int | None:
+    """Return the MiB of a size as Slurm's --mem takes it, MiB where it names no unit; None where it is none, or all."""
+    try:
+        return demand_mib(f"{text}M" if text.isdecimal() else text)
+    except InputError:
+        return None
+
+
 def size_mib(amount: float, letter: str) -> float:
     """Return the MiB in ``amount`` of a unit, not rounded.
 

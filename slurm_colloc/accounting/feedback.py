@@ -87,6 +87,12 @@ ranked AS (
            sum(interval_s) FILTER (dram IS NOT NULL) OVER (PARTITION BY run ORDER BY dram) AS dram_up_to_s,
            max(mib) OVER (PARTITION BY run) AS peak_mib
     FROM passes
+),
+host_use AS (
+    SELECT r.run, max(h.host_mem_mib) AS host_mem_mib,
+           quantile_disc(h.cpu_s / h.interval_s, $high) FILTER (h.interval_s > 0 AND h.grain_s <= 60) AS cores
+    FROM hosts h JOIN runs r ON r.job_id_raw = h.job_id AND r.cluster = h.cluster
+     AND h.at_s > r.start_s AND h.at_s - h.interval_s < r.end_s GROUP BY r.run
 )
 SELECT job_id_raw, job_id, "user", state, start_s, end_s, max(gpu_model), max(mib),
        sum(sm * interval_s) / nullif(max(sm_s), 0),
@@ -96,8 +102,9 @@ SELECT job_id_raw, job_id, "user", state, start_s, end_s, max(gpu_model), max(mi
        -- From here on it never grew by more than one percent again.
        CASE WHEN max(grain_s) <= 60 THEN min(pass_s) FILTER (mib > 0 AND mib * 1.01 >= peak_mib)
             - min(pass_s) FILTER (mib > 0) END,
-       max(node), max(devices), gres, coalesce(max(sm_s), 0)
-FROM ranked JOIN runs USING (run) GROUP BY run, job_id_raw, job_id, "user", state, start_s, end_s, gres
+       max(node), max(devices), gres, coalesce(max(sm_s), 0), max(h.cores), max(h.host_mem_mib)
+FROM ranked JOIN runs USING (run) LEFT JOIN host_use h USING (run)
+GROUP BY run, job_id_raw, job_id, "user", state, start_s, end_s, gres
 """
 
 
@@ -214,7 +221,7 @@ def measured_in(
     asked = {"cluster": cluster, "high": _HIGH, "job": job_id, "user": user}
     for row in database.execute(_EVIDENCE, asked).fetchall():
         job_id, shown_id, user, state, start_s, end_s, model, mib, *use, bound, count, seconds, profile, dram = row[:15]
-        grew_until_s, node, devices, gres, alone_s = row[15:]
+        grew_until_s, node, devices, gres, alone_s, cores, host_mem_mib = row[15:]
         total_mib = device_mib(model, profile, node, config)
         run = Evidence(
             job_id=job_id,
@@ -234,6 +241,8 @@ def measured_in(
             dram_active_q95_pct=dram,
             gpu_mem_total_mib=total_mib * devices if total_mib else None,
             grew_until_s=grew_until_s,
+            cpu_cores_q95=cores,
+            host_mem_peak_mib=host_mem_mib,
         )
         yield Measured(user, shown_id, start_s, gres, run, alone_s)
 

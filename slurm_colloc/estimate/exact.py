@@ -22,6 +22,9 @@ RUNG = "exact"
 _MANY = 3
 # A run that is cut off at its time limit has lost everything; the sampler inside a job also starts after the job.
 _MARGIN_TIME = 1.25
+# What a run needs of the host differs more from run to run than what it needs of the GPU: the page cache is the host's,
+# and loaders work as fast as they may. Too few cores slow a job, too little memory ends it.
+_MARGIN_CORES, _MARGIN_HOST_MEM, _MORE_HOST_MEM_MIB = 1.25, 1.5, 512
 # By so much the newest run needed more than any before: the job grows, and may again.
 _GREW = 1.02
 # Allocators that take a part of whatever GPU they find, at once and for good: JAX takes 0.75 of it, vLLM 0.9,
@@ -67,7 +70,26 @@ def from_runs(question: Question) -> Footprint | str:
         margin=name,
         expected_mib=expected,
         confidence=margin.confidence,
+        cpu_cores=cpu_cores(completed),
+        host_mem_mib=host_mem_mib(evidence, completed),
     )
+
+
+def cpu_cores(completed: Sequence[Evidence]) -> int | None:
+    """Return how many cores a job needs by its runs, with a margin; None where one of them was not measured."""
+    known = [run.cpu_cores_q95 for run in completed if run.cpu_cores_q95 is not None]
+    return max(1, math.ceil(max(known) * _MARGIN_CORES)) if known and len(known) == len(completed) else None
+
+
+def host_mem_mib(evidence: Sequence[Evidence], completed: Sequence[Evidence], ratio: float = 1.0) -> int | None:
+    """Return how much host memory a job of ``ratio`` times the size needs, with a margin.
+
+    None where a completed run was not measured. However the others ended, the job needs no less than they held.
+    """
+    known = [run.host_mem_peak_mib for run in evidence if run.host_mem_peak_mib is not None]
+    if not known or any(run.host_mem_peak_mib is None for run in completed):
+        return None
+    return math.ceil(max(known) * max(1.0, ratio) * _MARGIN_HOST_MEM) + _MORE_HOST_MEM_MIB
 
 
 def usable(evidence: Sequence[Evidence]) -> list[Evidence] | str:

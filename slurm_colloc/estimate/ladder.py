@@ -200,7 +200,7 @@ def _hinted(hint: str, question: Question) -> Footprint:
         return given
     found = _as_busy_as_relatives(found, question)
     # What the user did not say is not unknown when it was measured.
-    given = given._replace(run_time_s=found.run_time_s)
+    given = given._replace(run_time_s=found.run_time_s, cpu_cores=found.cpu_cores, host_mem_mib=found.host_mem_mib)
     if given.dram_active_pct is None:
         given = given._replace(dram_active_pct=found.dram_active_pct)
     if given.sm_active_pct is None and found.sm_active_pct is not None:

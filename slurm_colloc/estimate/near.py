@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from slurm_colloc.estimate.exact import dram_active, sm_active, under_mps, usable
+from slurm_colloc.estimate.exact import cpu_cores, dram_active, host_mem_mib, sm_active, under_mps, usable
 from slurm_colloc.estimate.question import Question, most_shown
 from slurm_colloc.history.names import grows, is_inert
 from slurm_colloc.history.signature import Parts, parts_of
@@ -295,6 +295,8 @@ def _footprint(question: Question, answer: _Answer, points: Sequence[_Point]) ->
         margin=answer.margin,
         expected_mib=answer.q50_mib,
         confidence=margin.confidence,
+        cpu_cores=cpu_cores(runs),
+        host_mem_mib=host_mem_mib(question.relatives, runs, answer.ratio),
     )
 
 

@@ -74,6 +74,10 @@ def _one(name: str, runs: Sequence[Evidence]) -> Evidence:
         sm_is_bound=any(run.sm_is_bound for run in runs),
         dram_active_q95_pct=_most([run.dram_active_q95_pct for run in runs]),
         elapsed_s=_most([run.elapsed_s for run in runs]),
+        cpu_cores_q95=_most([run.cpu_cores_q95 for run in runs]),
+        host_mem_peak_mib=max(
+            (run.host_mem_peak_mib for run in runs if run.host_mem_peak_mib is not None), default=None
+        ),
         sampled_s=sum(run.sampled_s for run in ([folded] if folded else []) + new),
     )
 

@@ -20,7 +20,7 @@ from slurm_colloc.model import LEAST_SAMPLES, MPS_PEAK_PART, Evidence
 if TYPE_CHECKING:
     import sqlite3
 
-SCHEMA = 5
+SCHEMA = 6
 _COLUMNS = ", ".join(Evidence._fields)
 _FAMILY = "substr(signature, 1, instr(signature, '.'))"
 _IS_BOUND = Evidence._fields.index("sm_is_bound")

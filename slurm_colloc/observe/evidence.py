@@ -4,7 +4,7 @@
 The sampler dies with the job without warning, so there is no "at the end": each pass leaves a whole record.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from slurm_colloc.measured import MEASURED, JobShare, Round
 from slurm_colloc.model import Evidence, SharingMode
@@ -14,6 +14,8 @@ from slurm_colloc.observe.attribute import attribute_round
 RUNNING = "RUNNING"
 # Less is the noise of an allocator that has come to rest.
 _GROWTH = 1.01
+# No node has more.
+_MOST_CORES = 4096.0
 
 
 class EvidenceBuilder:
@@ -39,6 +41,9 @@ class EvidenceBuilder:
         self._count = 0
         self._sampled_s = 0.0
         self._began_s: float | None = None
+        # Seconds spent at each tenth of a core.
+        self._core_seconds: dict[int, float] = {}
+        self._host_mem_mib: int | None = None
 
     def add(self, seen: Round) -> Evidence:
         """Take one Round in and return the evidence so far."""
@@ -52,6 +57,7 @@ class EvidenceBuilder:
             total = sum(devices[uuid].mem_total_mib for uuid in {share.uuid for share in own})
             self._total_mib = max(self._total_mib or 0, total)
         self._add_dram(own, seen.interval_s)
+        self._add_host(seen)
         sm_total, known = 0.0, bool(own)
         for share in own:
             device = devices[share.uuid]
@@ -90,6 +96,16 @@ class EvidenceBuilder:
         if own and len(known) == len(own):
             self._dram_seconds[min(100, max(0, round(max(known))))] += interval_s
 
+    def _add_host(self, seen: Round) -> None:
+        for host in seen.hosts:
+            if host.job_id != self._job_id:
+                continue
+            if host.host_mem_mib is not None:
+                self._host_mem_mib = max(self._host_mem_mib or 0, host.host_mem_mib)
+            if host.cpu_s is not None and seen.interval_s > 0:
+                tenths = min(_MOST_CORES, round(host.cpu_s / seen.interval_s, 1)) * 10
+                self._core_seconds[round(tenths)] = self._core_seconds.get(round(tenths), 0.0) + seen.interval_s
+
     def _evidence(self, at_s: float, elapsed_s: float) -> Evidence:
         seconds = sum(self._sm_seconds)
         return Evidence(
@@ -100,23 +116,27 @@ class EvidenceBuilder:
             gpu_model=self._gpu_model,
             gpu_mem_peak_mib=self._peak_mib,
             sm_active_mean_pct=self._sm_sum / seconds if seconds else None,
-            sm_active_q95_pct=_quantile(self._sm_seconds, 0.95),
+            sm_active_q95_pct=_quantile(dict(enumerate(self._sm_seconds)), 0.95),
             sm_is_bound=self._sm_is_bound,
             sample_count=self._count,
             sampled_s=self._sampled_s,
             ended_s=at_s,
             elapsed_s=elapsed_s,
-            dram_active_q95_pct=_quantile(self._dram_seconds, 0.95) if self._mode == SharingMode.EXCLUSIVE else None,
+            dram_active_q95_pct=(
+                _quantile(dict(enumerate(self._dram_seconds)), 0.95) if self._mode == SharingMode.EXCLUSIVE else None
+            ),
             gpu_mem_total_mib=self._total_mib,
             grew_until_s=self._grew_until_s,
+            cpu_cores_q95=None if (tenths := _quantile(self._core_seconds, 0.95)) is None else tenths / 10,
+            host_mem_peak_mib=self._host_mem_mib,
         )
 
 
-def _quantile(seconds_at: Sequence[float], share: float) -> float | None:
-    """Return the least percent that so large a share of the time stayed at or below; None of no time."""
-    wanted, passed = share * sum(seconds_at), 0.0
-    for percent, seconds in enumerate(seconds_at):
+def _quantile(seconds_at: Mapping[int, float], share: float) -> float | None:
+    """Return the least value that so large a share of the time stayed at or below; None of no time."""
+    wanted, passed = share * sum(seconds_at.values()), 0.0
+    for value, seconds in sorted(seconds_at.items()):
         passed += seconds
         if passed >= wanted and seconds:
-            return float(percent)
+            return float(value)
     return None

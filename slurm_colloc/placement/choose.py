@@ -10,7 +10,7 @@ import math
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Rejected, SharingMode, Weighed
-from slurm_colloc.placement.pieces import Access, Need, Taken, pieces_in, rooms_of
+from slurm_colloc.placement.pieces import Access, Need, Taken, host_limit, pieces_in, rooms_of
 from slurm_colloc.placement.terms import asked_partitions
 from slurm_colloc.placement.waits import Option, Outlook, choose, free_matters, outlook_words, weigh
 from slurm_colloc.slurm.free import kind_of
@@ -34,13 +34,14 @@ def place(
     reasons = reasons_to_leave(request, footprint, config, access)
     if reasons or footprint.gpu_mem_peak_mib is None or footprint.sm_active_pct is None:
         return as_asked(reasons, ())
-    headroom = config.sharing.headroom_mib
     run_time_min = footprint.run_time_s.q99 / 60 if footprint.run_time_s else None
     need = Need(
-        math.ceil(footprint.gpu_mem_peak_mib.q99) + headroom,
+        math.ceil(footprint.gpu_mem_peak_mib.q99) + config.sharing.headroom_mib,
         footprint.sm_active_pct.q95,
         run_time_min,
         footprint.run_time_s.q50 if footprint.run_time_s else None,
+        footprint.cpu_cores,
+        footprint.host_mem_mib,
     )
     rejected: list[Rejected] = []
     rooms = list(rooms_of(request, footprint, config, access, rejected))
@@ -50,7 +51,7 @@ def place(
     # A job whose run time nobody knows ends nobody knows when.
     known = outlook if need.expected_s is not None or (outlook and outlook.wanted) else None
     if first is not None and known is None:
-        return _placed(first, need, headroom)
+        return _placed(first, need, request, config)
     if first is not None and known is not None:
         return _weighed([first, *pieces], request, need, config, known)
     names = ", ".join(f"'{name}'" for name in dict.fromkeys(room.partition.name for room in rooms))
@@ -101,7 +102,7 @@ def _weighed(pieces: list[Taken], request: JobRequest, need: Need, config: SiteC
         passed = Rejected(str(first.fit.gres), why)
         return as_asked((why,), (*first.rejected, passed))._replace(weighed=shown)
     taken = pieces[number or 0]
-    placement = _placed(taken, need, config.sharing.headroom_mib)
+    placement = _placed(taken, need, request, config)
     said = [outlook_words(found[number or 0], taken.fit.what), outlook_words(whole, "whole GPU") if whole else ""]
     if taken is not first:
         why = _sooner(found[number or 0], found[0], taken.fit.what, first.fit.what)
@@ -133,14 +134,21 @@ def _whole_kind(request: JobRequest, asked: tuple[str, ...], config: SiteConfig)
     return kind_of(Gres("gpu", types.pop(), 1)) if len(types) == 1 else ""
 
 
-def _placed(taken: Taken, need: Need, headroom: int) -> Placement:
+# Why cores and host memory are asked for, by sharing.part_of_host.
+_WHY_HOST = {True: "its part of what comes with a GPU, or what it needs", False: "as it would have had"}
+
+
+def _placed(taken: Taken, need: Need, request: JobRequest, config: SiteConfig) -> Placement:
     mode, fit, rejected = taken
+    headroom, part_of_host = config.sharing.headroom_mib, config.sharing.part_of_host
     reasons = [fit.reason]
     if fit.room.moved:
         reasons.append(f"in partition '{fit.room.partition.name}', where this site lets it go for a piece of a GPU")
     said = [f"--{fit.cpu_option}" if fit.cpu_option else "", f"--mem={fit.mem}" if fit.mem else ""]
     if any(said):
-        reasons.append(f"{' '.join(filter(None, said))}, as it would have had")
+        reasons.append(f"{' '.join(filter(None, said))}: {_WHY_HOST[part_of_host]}")
+    if limit := host_limit(request, fit):
+        reasons.append(limit)
     return Placement(
         mode=mode,
         gres=fit.gres,

@@ -9,17 +9,19 @@ from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig
 from slurm_colloc.model import Footprint, Gres, JobRequest, Rejected, SharingMode
 from slurm_colloc.placement.terms import (
     Kept,
+    Part,
     asked_limit_min,
     asked_partitions,
     kept_when_moved,
     kept_with_share,
+    kept_with_slice,
     of_many_users,
     other_card,
     suspending,
     time_needed,
 )
 from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit, limit_passed_by
-from slurm_colloc.units import demand_units, most_of_whole
+from slurm_colloc.units import asked_mib, demand_units, most_of_whole
 
 
 class Access(NamedTuple):
@@ -37,6 +39,12 @@ class Need(NamedTuple):
     sm_active_pct: float
     run_time_min: float | None
     expected_s: float | None
+    cpu_cores: int | None = None
+    host_mem_mib: int | None = None
+
+    def part(self, of_gpu: float) -> Part:
+        """Return what so large a part of a GPU is to this job."""
+        return Part(of_gpu, self.cpu_cores, self.host_mem_mib)
 
 
 class Room(NamedTuple):
@@ -66,6 +74,7 @@ class Fit(NamedTuple):
     time_limit_min: int | None = None
     slowdown: float = 1.0
     what: str = ""
+    cpus: int = 0
 
 
 class Taken(NamedTuple):
@@ -203,7 +212,7 @@ def _mig(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig)
         slowdown = _slowdown(need, slowest, its_room.pool)
         most = Most(part.mem_mib, most_sm_of_slice(slowest, its_room.pool, config))
         time = time_needed(request, need.run_time_min, slowdown, room.partition if room.moved else None, config)
-        kept = kept_when_moved(request, room.partition, config) if room.moved else Kept("", "")
+        kept = _kept_with_slice(request, need, part, room, config)
         option = f"gpu:{part.type}"
         if need.memory_mib > most.memory_mib:
             yield Rejected(option, f"{part.mem_mib} MiB do not hold {need.memory_mib} MiB")
@@ -224,7 +233,16 @@ def _mig(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig)
                 reason += f"; time limit {time.limit_min} min"
             gres = Gres("gpu", part.type, 1)
             what = f"{part.profile} slice"
-            yield Fit(room, gres, reason, most, kept.cpu_option, kept.mem, time.limit_min, slowdown, what)
+            yield Fit(room, gres, reason, most, kept.cpu_option, kept.mem, time.limit_min, slowdown, what, kept.cpus)
+
+
+def _kept_with_slice(request: JobRequest, need: Need, slice_: MigSlice, room: Room, config: SiteConfig) -> Kept:
+    pool = room.pool
+    of_memory = slice_.mem_mib / pool.gpu_mem_mib if pool.gpu_mem_mib else 0.0
+    part = need.part(min(1.0, max(slice_.sm_count / (pool.sm_count or math.inf), of_memory)))
+    if room.moved:
+        return kept_when_moved(request, room.partition, part, pool, config)
+    return kept_with_slice(request, part, pool, config)
 
 
 def _slowdown(need: Need, part: MigSlice, pool: Pool) -> float:
@@ -307,19 +325,42 @@ def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name
         return Rejected(option, "site.toml does not give its gpu_mem_mib")
     if need.memory_mib > pool.gpu_mem_mib:
         return Rejected(option, f"{pool.gpu_mem_mib} MiB do not hold {need.memory_mib} MiB")
-    kept = kept_with_share(request, room.partition if room.moved else None, config)
-    time = time_needed(request, need.run_time_min, 1.0, room.partition if room.moved else None, config)
-    if kept.impossible or time.too_little:
-        return Rejected(option, kept.impossible or time.too_little)
     units = max(
         demand_units(need.memory_mib / pool.gpu_mem_mib, per_gpu), demand_units(need.sm_active_pct / 100, per_gpu)
     )
+    part = need.part(units / per_gpu)
+    kept = kept_with_share(request, room.partition if room.moved else None, part, pool, config)
+    time = time_needed(request, need.run_time_min, 1.0, room.partition if room.moved else None, config)
+    if kept.impossible or time.too_little:
+        return Rejected(option, kept.impossible or time.too_little)
     if units * 2 > per_gpu:
         return Rejected(option, f"{units} of {per_gpu} shares leave no room for a second job like it")
     reason = f"{units} of {per_gpu} shares hold {need.memory_mib} MiB and {need.sm_active_pct:.0f} % of the SMs"
     share = Gres(name, "", units)
     most = _most_of_all(units, [pool], name)
-    return Fit(room, share, reason, most, kept.cpu_option, kept.mem, time.limit_min, 1.0, f"share of {name}")
+    what = f"share of {name}"
+    return Fit(room, share, reason, most, kept.cpu_option, kept.mem, time.limit_min, 1.0, what, kept.cpus)
+
+
+def host_limit(request: JobRequest, fit: Fit) -> str:
+    """Return which of cores and host memory keeps jobs like this one off pieces that are free; empty for neither."""
+    pool = fit.room.pool
+    cpus = fit.cpus or request.cpus_asked or 0
+    mem_mib = (asked_mib(fit.mem) if fit.mem else request.mem_asked_mib) or 0
+    room = {
+        "cores": (pool.cpus_per_node // cpus if cpus and pool.cpus_per_node else None, f"{cpus} each"),
+        "host memory": (
+            pool.mem_per_node_mib // mem_mib if mem_mib and pool.mem_per_node_mib else None,
+            f"{mem_mib} MiB each",
+        ),
+    }
+    if fit.gres.name == "gpu":
+        pieces = sum(part.quantity for part in pool.slice if part.type == fit.gres.type)
+    else:
+        pieces = shares_per_gpu(pool, fit.gres.name) // fit.gres.quantity * pool.gpus_per_node
+    known = [(count, name, each) for name, (count, each) in room.items() if count is not None]
+    count, name, each = min(known, default=(pieces, "", ""))
+    return f"a node holds {count} such jobs by {name} ({each}), {pieces} by its GPUs" if count < pieces else ""
 
 
 def offers(pool: Pool, gres: Gres) -> bool:

@@ -18,12 +18,24 @@ class Time(NamedTuple):
     too_little: str = ""
 
 
+class Part(NamedTuple):
+    """How much of a GPU a piece is, from 0 to 1, and what the job needs of the host; None where that is not known."""
+
+    of_gpu: float
+    cpu_cores: int | None = None
+    host_mem_mib: int | None = None
+
+
 class Kept(NamedTuple):
-    """What must be said because it no longer follows from a GPU: an option for cores, host memory; or why it cannot."""
+    """What must be said of cores and host memory with a piece of a GPU: options, or why they cannot be said.
+
+    ``cpus`` is how many cores that comes to; 0 where it is not known.
+    """
 
     cpu_option: str
     mem: str
     impossible: str = ""
+    cpus: int = 0
 
 
 def other_card(footprint: Footprint, pool: Pool) -> str:
@@ -107,20 +119,21 @@ def time_needed(
     return Time(math.ceil(needed_min))
 
 
-def kept_with_share(request: JobRequest, moved_to: Partition | None, config: SiteConfig) -> Kept:
-    """Return the cores and host memory that follow from the GPU and would be lost with it."""
+def kept_with_share(
+    request: JobRequest, moved_to: Partition | None, part: Part, pool: Pool, config: SiteConfig
+) -> Kept:
+    """Return the cores and host memory that follow from the GPU and would be lost with it, or the share's part."""
     described = {partition.name for partition in config.partition}
     found: set[tuple[int, str]] = set()
     for partition in asked_partitions(request, config):
         if partition.name not in described:
             return Kept("", "", f"site.toml does not say what partition '{partition.name}' gives with a GPU")
-        cpus = request.cpus_per_gpu or (0 if request.cpus_given else partition.cpus_per_gpu)
-        mem = request.mem_per_gpu
-        if not mem and not request.mem_given and partition.mem_per_gpu_mib:
-            mem = f"{partition.mem_per_gpu_mib}M"
-        if not mem and not request.mem_given and moved_to and moved_to.default_mem != partition.default_mem:
+        had = 0 if request.cpus_given else partition.cpus_per_gpu
+        cpus = request.cpus_per_gpu or _cores(had, part, request, config)
+        mem = _memory(request, partition, moved_to, (had, cpus), part, pool, config)
+        if mem is None and moved_to:
             return Kept("", "", f"partition '{moved_to.name}' would give it another amount of host memory")
-        found.add((cpus, mem))
+        found.add((cpus, request.mem_per_gpu or mem or ""))
     if len(found) > 1:
         return Kept("", "", "its partitions give different cores or memory with a GPU")
     [(cpus, mem)] = found
@@ -129,39 +142,89 @@ def kept_with_share(request: JobRequest, moved_to: Partition | None, config: Sit
     # Measured: a job has the cores of its tasks or those per GPU, whichever are more, and --mincpus is not heard where
     # the number of tasks is given.
     if request.tasks is None:
-        return Kept(f"mincpus={max(cpus, request.min_cpus)}" if cpus else "", mem)
+        return Kept(f"mincpus={max(cpus, request.min_cpus)}" if cpus else "", mem, cpus=max(cpus, request.min_cpus))
     if cpus <= request.tasks:
-        return Kept("", mem)
+        return Kept("", mem, cpus=request.tasks)
     if request.min_cpus or cpus % request.tasks:
         return Kept("", "", f"its {request.tasks} tasks cannot be given the {cpus} cores that come with the GPU")
-    return Kept(f"cpus-per-task={cpus // request.tasks}", mem)
+    return Kept(f"cpus-per-task={cpus // request.tasks}", mem, cpus=cpus)
 
 
-def kept_when_moved(request: JobRequest, target: Partition, config: SiteConfig) -> Kept:
-    """Return the cores and host memory that a job would have had in its own partition and would not in another."""
+def kept_with_slice(request: JobRequest, part: Part, pool: Pool, config: SiteConfig) -> Kept:
+    """Return the slice's part of the cores and host memory that Slurm would give with it as with a whole GPU."""
+    found: set[tuple[int, int, str]] = set()
+    for partition in asked_partitions(request, config):
+        had = 0 if request.cpus_given or request.cpus_per_gpu else partition.cpus_per_gpu
+        cpus = _cores(had, part, request, config)
+        mem = _memory(request, partition, None, (had, cpus), part, pool, config) or ""
+        found.add((had, cpus, "" if mem == f"{partition.mem_per_gpu_mib}M" else mem))
+    if len(found) > 1 or request.cores_unclear:
+        return Kept("", "")
+    [(had, cpus, mem)] = found
+    return Kept(f"cpus-per-gpu={cpus}" if cpus != had else "", mem, cpus=max(cpus, request.tasks or 0))
+
+
+def kept_when_moved(request: JobRequest, target: Partition, part: Part, pool: Pool, config: SiteConfig) -> Kept:
+    """Return the cores and host memory of a slice in another partition than the job's own, where that gives others."""
     cores, memory = set(), set()
     for own in asked_partitions(request, config):
-        wanted = own.cpus_per_gpu or request.tasks or 1
-        cores.add(
-            None if request.cpus_given or request.cpus_per_gpu or own.cpus_per_gpu == target.cpus_per_gpu else wanted
-        )
-        if request.mem_given or request.mem_per_gpu or own.mem_per_gpu_mib == target.mem_per_gpu_mib != 0:
-            memory.add("")
-        elif own.mem_per_gpu_mib:
-            memory.add(f"{own.mem_per_gpu_mib}M")
-        elif target.mem_per_gpu_mib or own.default_mem != target.default_mem:
+        wanted = _cores(own.cpus_per_gpu, part, request, config) or request.tasks or 1
+        as_said = request.cpus_given or request.cpus_per_gpu or wanted == target.cpus_per_gpu
+        cores.add(None if as_said or own.cpus_per_gpu == target.cpus_per_gpu == 0 else wanted)
+        mem = _memory(request, own, target, (own.cpus_per_gpu, wanted), part, pool, config)
+        if mem is None:
             return Kept("", "", f"partition '{target.name}' would give it another amount of host memory")
-        else:
-            memory.add("")
+        memory.add("" if mem == f"{target.mem_per_gpu_mib}M" or request.mem_per_gpu else mem)
     if len(cores) > 1 or len(memory) > 1:
         return Kept("", "", "its partitions give different cores or memory")
     [cpus], [mem] = cores, memory
     if cpus is None:
-        return Kept("", mem)
+        return Kept("", mem, cpus=target.cpus_per_gpu)
     if request.cores_unclear:
         return Kept("", "", _UNCLEAR)
     # --cpus-per-task, not --mincpus: it also keeps the other partition's own default away.
     tasks = request.tasks or 1
     if cpus % tasks or request.min_cpus:
         return Kept("", "", f"its {tasks} tasks cannot be given the {cpus} cores that they would have had")
-    return Kept(f"cpus-per-task={cpus // tasks}", mem)
+    return Kept(f"cpus-per-task={cpus // tasks}", mem, cpus=cpus)
+
+
+def _cores(had: int, part: Part, request: JobRequest, config: SiteConfig) -> int:
+    """Return the cores that go with a piece, of ``had`` that go with a GPU: its part, or what the job needs."""
+    if not config.sharing.part_of_host or not had:
+        return had
+    cores, tasks = max(1, math.floor(had * part.of_gpu), part.cpu_cores or 0), request.tasks or 1
+    return min(had, -(-cores // tasks) * tasks)
+
+
+def _memory(
+    request: JobRequest,
+    own: Partition,
+    moved_to: Partition | None,
+    cpus: tuple[int, int],
+    part: Part,
+    pool: Pool,
+    config: SiteConfig,
+) -> str | None:
+    """Return the host memory to ask for, as --mem takes it; empty: what Slurm gives by itself; None: nobody knows.
+
+    A job of which nobody knows what it needs keeps all that it would have had: with less it might be killed.
+    ``cpus`` are the cores that it would have had and those that it gets.
+    """
+    if request.mem_given or request.mem_per_gpu:
+        return ""
+    scaled = config.sharing.part_of_host and part.host_mem_mib is not None
+
+    def of(had_mib: int) -> str:
+        needed = max(math.floor(had_mib * part.of_gpu), part.host_mem_mib or 0) if scaled else had_mib
+        return f"{min(had_mib, needed)}M"
+
+    if own.mem_per_gpu_mib:
+        return of(own.mem_per_gpu_mib)
+    if moved_to and (moved_to.mem_per_gpu_mib or moved_to.default_mem != own.default_mem):
+        return None
+    kind, _, amount = (own.default_mem or config.default_mem).partition("=")
+    if kind == "DefMemPerCPU":
+        return of(int(amount) * cpus[0]) if cpus[1] < cpus[0] else ""
+    each = int(amount) if kind == "DefMemPerNode" else pool.mem_per_node_mib
+    return of(each) if scaled and each else ""

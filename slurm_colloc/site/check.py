@@ -16,6 +16,7 @@ from slurm_colloc.site.cards import Card, Known, card_of, units_of
 from slurm_colloc.site.cluster import (
     PARTITION_KEYS,
     Cluster,
+    default_mem,
     has_gpus,
     least_for_jobs,
     partition_table,
@@ -57,6 +58,7 @@ def _top(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
         ("cluster", config.cluster, cluster.name),
         ("limits.enforced", config.limits.enforced, cluster.enforced),
         ("default_partition", config.default_partition, cluster.default_partition),
+        ("default_mem", config.default_mem, default_mem(cluster.settings)),
     ):
         if declared != actual:
             yield _differs("", key, declared, actual)

@@ -126,6 +126,12 @@ def partition_table(partition: Partition, settings: Mapping[str, str]) -> dict[s
     return {key: table[key] for key in PARTITION_KEYS if key == "name" or table[key] != getattr(declared, key)}
 
 
+def default_mem(settings: Mapping[str, str]) -> str:
+    """Return the host memory of a job that asks for none, as slurm.conf says for all partitions; empty: none."""
+    keys = ("DefMemPerCPU", "DefMemPerNode")
+    return next((f"{key}={settings[key]}" for key in keys if settings.get(key, "").isdigit()), "")
+
+
 def _suspends(partition: Partition, settings: Mapping[str, str]) -> bool:
     """Return whether Slurm may suspend a job of this partition by itself; see slurm.conf(5), PreemptMode.
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from slurm_colloc.config import SCHEMA
 from slurm_colloc.errors import InputError
-from slurm_colloc.site.cluster import Cluster, partition_table, with_gpus
+from slurm_colloc.site.cluster import Cluster, default_mem, partition_table, with_gpus
 from slurm_colloc.site.pools import pool_lines
 from slurm_colloc.site.shares import SHARES, free_of_charge, unlimited
 from slurm_colloc.slurm.limits import Cap
@@ -103,6 +103,7 @@ def _top(cluster: Cluster) -> dict[str, tuple[object, str]]:
         "cluster": (cluster.name, "scontrol show config"),
         "slurm_release": (cluster.release, release),
         "default_partition": (cluster.default_partition, default),
+        **({"default_mem": (memory, "scontrol show config")} if (memory := default_mem(cluster.settings)) else {}),
         "sbatch_options": (cluster.plugin_options, "options of SPANK plugins, asked of sbatch"),
         "policy": ("auto", ""),
     }

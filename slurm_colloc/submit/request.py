@@ -19,7 +19,7 @@ from slurm_colloc.submit.reasons import (
     variables_read,
 )
 from slurm_colloc.submit.submission import Submission
-from slurm_colloc.units import time_limit_min
+from slurm_colloc.units import asked_mib, time_limit_min
 
 _STYLES = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 _SHAPES_CORES = frozenset(
@@ -78,6 +78,8 @@ def build_request(
         origins=tuple((option.name, option.origin) for option in given.values()),
         command=command,
         folder=folder,
+        cpus_asked=count_of(given, "cpus-per-task") * (tasks or 1) or None,
+        mem_asked_mib=asked_mib(value_of(given, "mem")),
     )
     return request._replace(untouchable=(*request.untouchable, *_reads_slice(request, text, read)))
 

@@ -20,6 +20,21 @@ def footprint(*runs: Evidence) -> Footprint:
     return found
 
 
+def test_what_a_job_needs_of_the_host() -> None:
+    first = evidence("1", cpu_cores_q95=3.9, host_mem_peak_mib=1001)
+    second = evidence("2", cpu_cores_q95=2.0, host_mem_peak_mib=4000)
+    assert (footprint(first).cpu_cores, footprint(first).host_mem_mib) == (5, 1502 + 512)
+    assert (footprint(first, second).cpu_cores, footprint(first, second).host_mem_mib) == (5, 6000 + 512)
+    # However a run ended, its job needs no less memory than it held; of cores it may have used more for nothing.
+    killed = evidence("3", state="OUT_OF_MEMORY", cpu_cores_q95=60.0, host_mem_peak_mib=8000)
+    assert (footprint(first, killed).cpu_cores, footprint(first, killed).host_mem_mib) == (5, 12000 + 512)
+    # What one completed run used nobody knows: it may have been more.
+    unseen = footprint(first, evidence("4"))
+    assert (unseen.cpu_cores, unseen.host_mem_mib) == (None, None)
+    hinted = estimate(Question(runs=[first], hint="mem=9G,sm=30"))
+    assert (hinted.cpu_cores, hinted.host_mem_mib) == (5, 2014)
+
+
 def test_one_run_gets_the_larger_margin() -> None:
     found = footprint(evidence(peak_mib=8000))
     assert found.gpu_mem_peak_mib == Quantiles(8000, 8000, near(9200))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from slurm_colloc.model import Evidence
 from slurm_colloc.observe.evidence import EvidenceBuilder
-from tests.unit.made import H100, device, near, process, seen
+from tests.unit.made import H100, device, host, near, process, seen
 
 
 def built(*sm: float | None, util: float | None = None, intervals: list[float] | None = None) -> Evidence:
@@ -75,6 +75,20 @@ def test_unknown_memory_does_not_lower_or_raise_the_peak() -> None:
     assert builder.add(seen(1, [device()], blind)).gpu_mem_peak_mib is None
     assert builder.add(seen(2, [device()], [process()])).gpu_mem_peak_mib == 3000
     assert builder.add(seen(3, [device()], blind)).gpu_mem_peak_mib == 3000
+
+
+def test_what_it_uses_of_the_host() -> None:
+    builder = EvidenceBuilder("1", "sig", "exclusive")
+    found = builder.add(seen(0, [device()], [process()], hosts=[host(cpu_s=None, host_mem_mib=900)], interval_s=0))
+    assert (found.cpu_cores_q95, found.host_mem_peak_mib) == (None, 900)
+    for at_s in range(1, 20):
+        builder.add(seen(at_s, [device()], [process()], hosts=[host(cpu_s=22.5), host("2", cpu_s=900.0)]))
+    # One reading in twenty may be higher; those of others, and unknown ones, do not count.
+    builder.add(seen(30, [device()], [process()], hosts=[host(cpu_s=None, host_mem_mib=None)]))
+    found = builder.add(seen(20, [device()], [process()], hosts=[host(cpu_s=160.0, host_mem_mib=5000)]))
+    assert (found.cpu_cores_q95, found.host_mem_peak_mib) == (2.2, 5000)
+    nobody = EvidenceBuilder("1", "sig", "exclusive").add(seen(1, [device()], [process()]))
+    assert (nobody.cpu_cores_q95, nobody.host_mem_peak_mib) == (None, None)
 
 
 def test_others_are_not_counted() -> None:

@@ -19,7 +19,7 @@ from slurm_colloc.history.records import drop_decision
 from slurm_colloc.history.snapshot import read_snapshot, snapshot_path
 from slurm_colloc.model import Decision, Evidence
 from slurm_colloc.observe.evidence import EvidenceBuilder
-from tests.unit.made import H100, MIG_POOL, decision, device, near, process, run, seen, site
+from tests.unit.made import H100, MIG_POOL, decision, device, host, near, process, run, seen, site
 from tests.unit.stored import sampled
 
 UID = os.geteuid()
@@ -182,6 +182,17 @@ def test_measured_use_becomes_evidence(tmp_path: Path) -> None:
         gpu_mem_total_mib=81559,
         grew_until_s=0.0,
     )
+
+
+def test_what_a_run_used_of_the_host_becomes_evidence(tmp_path: Path) -> None:
+    rounds = [
+        seen(at_s, [device()], [process()], hosts=[host(cpu_s=cpu_s, host_mem_mib=mib)])
+        for at_s, cpu_s, mib in [(10, 20.0, 4000), (20, 20.0, 7000), (30, None, None), (40, 30.0, 5000)]
+    ]
+    _, [found] = history(tmp_path, rounds, decided(decision()), run(user=NAME, start_s=0, end_s=40))
+    assert (found.cpu_cores_q95, found.host_mem_peak_mib) == (3.0, 7000)
+    _, [unseen] = history(tmp_path / "b", [pass_at(10, 20)], decided(decision()), run(user=NAME, start_s=0, end_s=40))
+    assert (unseen.cpu_cores_q95, unseen.host_mem_peak_mib) == (None, None)
 
 
 def grown(tmp_path: Path, *sizes: int | None, profile: str = "", config: SiteConfig | None = None) -> Evidence:

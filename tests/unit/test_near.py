@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rungs of history: a job's own runs, and those of relatives that differ in numbers."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +36,14 @@ def found(question: Question) -> Footprint:
 def q(footprint: Footprint) -> tuple[float, float]:
     assert footprint.gpu_mem_peak_mib
     return footprint.gpu_mem_peak_mib.q50, footprint.gpu_mem_peak_mib.q99
+
+
+def test_a_larger_job_needs_more_host_memory() -> None:
+    fields: dict[str, Any] = {"cpu_cores_q95": 2.0, "host_mem_peak_mib": 4000}
+    runs = (run("1", 2000, 32, 0.1, **fields), run("2", 3000, 64, 0.1, **fields))
+    within, beyond = (found(asked(batch, 0.1)._replace(relatives=runs)) for batch in (48, 128))
+    assert (within.cpu_cores, within.host_mem_mib) == (3, 6512)
+    assert (beyond.cpu_cores, beyond.host_mem_mib) == (3, 12512)
 
 
 def test_two_batch_sizes_draw_a_line() -> None:

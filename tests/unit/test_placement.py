@@ -164,7 +164,8 @@ GIVING = Partition("gpu", cpus_per_gpu=4, mem_per_gpu_mib=2000)
     ],
 )
 def test_what_the_gpu_brought_along_stays(asked: JobRequest, cores: str, mem: str) -> None:
-    config = site(SHARD_POOL, MIG_POOL, shard_consent=True, order=("shard",))._replace(partition=(GIVING,))
+    config = site(SHARD_POOL, MIG_POOL, shard_consent=True, order=("shard",), part_of_host=False)
+    config = config._replace(partition=(GIVING,))
     found = place(asked, footprint(), config)
     assert (found.mode, found.cpu_option, found.mem) == ("shard", cores, mem)
     # A slice is a GPU: Slurm gives it what it gives a GPU.
@@ -172,9 +173,130 @@ def test_what_the_gpu_brought_along_stays(asked: JobRequest, cores: str, mem: st
     assert (slice_of.mode, slice_of.cpu_option, slice_of.mem) == ("mig", "", "")
 
 
+# --- cores and host memory ---
+
+# As the example site h100-mps: 30 cores with each of four GPUs of a node.
+WIDE = Partition("gpu", cpus_per_gpu=30, mem_per_gpu_mib=240_000)
+WIDE_POOL = MPS_POOL._replace(gpus_per_node=4, cpus_per_node=120, mem_per_node_mib=960_000)
+
+
+def shared(
+    asked: JobRequest,
+    cores: int | None = None,
+    host_mem_mib: int | None = None,
+    partition: Partition = WIDE,
+    **more: Any,
+) -> Placement:
+    config = site(WIDE_POOL, **MPS, **more)._replace(partition=(partition,))
+    return place(asked, footprint(8000, 10)._replace(cpu_cores=cores, host_mem_mib=host_mem_mib), config)
+
+
+@pytest.mark.parametrize(
+    ("cores", "host_mem_mib", "said"),
+    [
+        # 11 of 100 shares: 3.3 of 30 cores, and 26,400 MiB; what the job needs where that is more.
+        (None, 9000, ("mincpus=3", "26400M")),
+        (2, 9000, ("mincpus=3", "26400M")),
+        (8, 30000, ("mincpus=8", "30000M")),
+        # Never more than it would have had.
+        (44, 300_000, ("mincpus=30", "240000M")),
+        # Too little memory kills a job: one whose need is not known keeps what it would have had.
+        (8, None, ("mincpus=8", "240000M")),
+    ],
+)
+def test_a_share_has_its_part_of_the_host(cores: int | None, host_mem_mib: int | None, said: tuple[str, str]) -> None:
+    found = shared(request(), cores, host_mem_mib)
+    assert (found.gres, found.cpu_option, found.mem) == (Gres("mps", "", 11), *said)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (request(cpus_given=True, cpus_asked=16), ("", "26400M")),
+        (request(cpus_per_gpu=12), ("mincpus=12", "26400M")),
+        (request(mem_given=True), ("mincpus=3", "")),
+        (request(mem_per_gpu="100G"), ("mincpus=3", "100G")),
+        (request(min_cpus=5), ("mincpus=5", "26400M")),
+        # As many for each task.
+        (request(tasks=2), ("cpus-per-task=2", "26400M")),
+        (request(tasks=4), ("", "26400M")),
+    ],
+)
+def test_what_the_user_says_of_cores_and_memory_stands(asked: JobRequest, said: tuple[str, str]) -> None:
+    found = shared(asked, 2, 9000)
+    assert (found.cpu_option, found.mem) == said
+
+
+@pytest.mark.parametrize(
+    ("partition", "default_mem", "host_mem_mib", "mem"),
+    [
+        # Fewer cores would bring less memory: it is said.
+        (Partition("gpu", cpus_per_gpu=30, default_mem="DefMemPerCPU=8000"), "", None, "240000M"),
+        (Partition("gpu", cpus_per_gpu=30), "DefMemPerCPU=8000", None, "240000M"),
+        (Partition("gpu", cpus_per_gpu=30), "DefMemPerCPU=8000", 9000, "26400M"),
+        (Partition("gpu", cpus_per_gpu=30, default_mem="DefMemPerNode=64000"), "DefMemPerCPU=1", 9000, "9000M"),
+        (Partition("gpu", cpus_per_gpu=30, default_mem="DefMemPerNode=64000"), "", None, ""),
+        # Without a default Slurm gives a job all of the node's.
+        (Partition("gpu", cpus_per_gpu=30), "", 9000, "105600M"),
+        (Partition("gpu", cpus_per_gpu=30), "", None, ""),
+    ],
+)
+def test_host_memory_by_slurms_defaults(
+    partition: Partition, default_mem: str, host_mem_mib: int | None, mem: str
+) -> None:
+    config = site(WIDE_POOL, **MPS)._replace(partition=(partition,), default_mem=default_mem)
+    found = place(request(), footprint(8000, 10)._replace(host_mem_mib=host_mem_mib), config)
+    assert (found.cpu_option, found.mem) == ("mincpus=3", mem)
+
+
+def test_a_slice_has_its_part_of_the_host() -> None:
+    config = site(MIG_POOL)._replace(partition=(WIDE,))
+    need = footprint(9000, 10)
+    # 16 of 132 SMs and 9984 of 81559 MiB: 3.67 of 30 cores.
+    assert place(request(), need, config).cpu_option == "cpus-per-gpu=3"
+    assert place(request(), need, config).mem == ""
+    known = need._replace(cpu_cores=6, host_mem_mib=40_000)
+    assert (place(request(), known, config).cpu_option, place(request(), known, config).mem) == (
+        "cpus-per-gpu=6",
+        "40000M",
+    )
+    for asked in (request(cpus_given=True, mem_given=True), request(cpus_per_gpu=8, mem_per_gpu="9G")):
+        found = place(asked, known, config)
+        assert (found.mode, found.cpu_option, found.mem) == ("mig", "", "")
+    moved = place(request(), known, moving(OPEN._replace(name="slices"), cpus_per_gpu=30, mem_per_gpu_mib=240_000))
+    assert (moved.partition, moved.cpu_option, moved.mem) == ("slices", "cpus-per-task=6", "40000M")
+
+
+def test_the_resource_that_limits_is_named() -> None:
+    assert not any("such jobs" in reason for reason in shared(request(), 2, 9000).reasons)
+    assert "a node holds 15 such jobs by cores (8 each), 36 by its GPUs" in shared(request(), 8, 9000).reasons
+    own = shared(request(cpus_given=True, cpus_asked=16), 2, 9000)
+    assert "a node holds 7 such jobs by cores (16 each), 36 by its GPUs" in own.reasons
+    unknown = shared(request(), 8).reasons
+    assert "a node holds 4 such jobs by host memory (240000 MiB each), 36 by its GPUs" in unknown
+
+
+@given(
+    had=st.integers(1, 256),
+    tasks=st.one_of(st.none(), st.integers(1, 8)),
+    cores=st.one_of(st.none(), st.integers(1, 300)),
+    active=st.floats(1, 50),
+)
+def test_a_piece_never_has_more_cores_than_a_gpu_and_never_fewer_than_it_needs(
+    had: int, tasks: int | None, cores: int | None, active: float
+) -> None:
+    config = site(WIDE_POOL, **MPS)._replace(partition=(WIDE._replace(cpus_per_gpu=had),))
+    found = place(request(tasks=tasks), footprint(8000, active)._replace(cpu_cores=cores), config)
+    if found.as_asked or not found.cpu_option:
+        return
+    name, _, value = found.cpu_option.partition("=")
+    given_cores = int(value) * (tasks or 1 if name == "cpus-per-task" else 1)
+    assert min(had, cores or 1) <= given_cores <= had
+
+
 @pytest.mark.parametrize("asked", [request(tasks=3), request(tasks=2, min_cpus=3)])
 def test_cores_that_cannot_be_said(asked: JobRequest) -> None:
-    config = site(SHARD_POOL, shard_consent=True)._replace(partition=(GIVING,))
+    config = site(SHARD_POOL, shard_consent=True, part_of_host=False)._replace(partition=(GIVING,))
     assert "cannot be given the 4 cores" in why(place(asked, footprint(), config))["shard on s"]
 
 
@@ -320,7 +442,8 @@ def test_a_partition_that_takes_it() -> None:
 def test_a_moved_job_keeps_its_cores_and_memory(
     asked: JobRequest, own: dict[str, Any], target: Partition, said: str | tuple[str, str]
 ) -> None:
-    found = place(asked, footprint(), moving(target, **own))
+    config = moving(target, **own)
+    found = place(asked, footprint(), config._replace(sharing=config.sharing._replace(part_of_host=False)))
     if isinstance(said, str):
         assert said in why(found)["gpu:h100_1g.10gb"]
     else:
