@@ -266,7 +266,7 @@ def test_what_cannot_be_done_is_not_called_done(argv: list[str], capsys: pytest.
 def test_no_escape_reaches_the_terminal(tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]) -> None:
     row = FINISHED.format(job=1, cluster="c", user="ann")
     (tmp_path / "sacct").write_text(row + row.replace("|1767225600|1767229200", "|\x1b]0;pwn\x07\x1b[2J|1"))
-    assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 0
+    assert colloc("ingest", "--store", store, "--sacct-file", str(tmp_path / "sacct")) == 3
     said = capsys.readouterr().err
     assert "1 rejected" in said
     assert "\x1b" not in said
