@@ -7,6 +7,7 @@ The NamedTuples below are the schema: a field's annotation is the key's type, it
 
 import os
 import re
+import shlex
 import stat
 import tomllib
 from collections.abc import Mapping
@@ -284,6 +285,12 @@ def site_files() -> tuple[str, ...]:
     """Return where a site.toml may lie; the first that is there is in force. One that was named must be there."""
     named = os.environ.get(ENVIRONMENT_VARIABLE)
     return (named,) if named else (user_config_file(), SYSTEM_FILE)
+
+
+def typed(command: str) -> str:
+    """Return a command as it is typed elsewhere to go by the same site.toml; there $COLLOC_CONF may not be set."""
+    named = os.environ.get(ENVIRONMENT_VARIABLE)
+    return f"{ENVIRONMENT_VARIABLE}={shlex.quote(os.path.abspath(named))} {command}" if named else command
 
 
 def find_site_file() -> str | None:

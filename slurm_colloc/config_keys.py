@@ -61,7 +61,7 @@ DOCUMENTATION: dict[str, str] = {
     "limits.max_age_s": "for how long a user's limits are taken as they were; then sacctmgr is asked again",
     "sharing.order": "sharing modes in the order in which they are tried: 'mig', 'mps', 'shard'",
     "sharing.mps_daemon": "who runs one MPS daemon per (GPU, user): 'prolog' or 'spank' (colloc-mps, written by "
-    "'colloc site render'), 'site' (the site's own way), or 'none': no gres/mps",
+    "'colloc site render -o FOLDER'), 'site' (the site's own way), or 'none': no gres/mps",
     "sharing.mps_single_user": "true: the site vouches that its GPUs serve one user at a time under gres/mps where no "
     "partition.one_user says so; nobody checks it",
     "sharing.shard_consent": "true when the site accepts that shard jobs are not isolated from each other",
@@ -87,7 +87,7 @@ DOCUMENTATION: dict[str, str] = {
     "'auto': also where nothing is known of the array and csub is called from a terminal; 'off': never",
     "recovery.companion": "false: no job is run again after it ran out of GPU memory, whatever its user allows",
     "recovery.partition": "partition of the small jobs that see to that; empty: that of the job they follow",
-    "probe.partition": "where 'csub --probe' measures a job, or sooner in the job's own; empty: there are no probes",
+    "probe.partition": "where 'csub --probe SCRIPT' measures a job, or sooner in the job's own; empty: no probes",
     "probe.minutes": "time limit of a probe",
     "observe.agent": "true when 'colloc agent' runs on every GPU node; else jobs are sampled from inside",
     "observe.period_s": "seconds between two samples",
@@ -165,7 +165,7 @@ DOCUMENTATION: dict[str, str] = {
     "or of whoever runs the audit, closed to others; empty: none",
     "notices.min_group": "what concerns fewer users than this is not posted there",
     "mail.program": "the mail program of slurmctld's host, e.g. '/usr/bin/mail', behind the MailProg that "
-    "'colloc site render' then writes, which says on a job's end what its GPUs were used for; empty: none is written",
+    "'colloc site render -o FOLDER' then writes, which says on a job's end what its GPUs were used for; empty: none",
     "mail.timeout_s": "for so many seconds a mail waits for that",
     "engine.partition": "partition of the jobs of 'colloc report --engine slurm'; empty: the cluster's default",
     "engine.account": "their account; empty: the user's default",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -97,6 +98,34 @@ def calls(text: str) -> Iterator[tuple[str, ...]]:
             command = [] if not word.startswith((">", "<")) else ["", ""]
 
 
+# A command in quotes, in a string or a text that the package prints; "csub had ..." is none.
+_QUOTED = re.compile(r"['`]((?:colloc (?!had )[a-z]|csub (?:-|pack))[^'`]*)['`]")
+
+
+def printed() -> list[Example]:
+    """Return every call of colloc and csub that a message of the package names in quotes, by file; values are 7."""
+    return [
+        Example(str(path.relative_to(CHECKOUT)), line, (words[0], *words[1:]))
+        for path in sorted((CHECKOUT / "slurm_colloc").rglob("*.py"))
+        for line, text in _strings(ast.parse(path.read_text()))
+        for words in map(shlex.split, _QUOTED.findall(text.replace("[OPTIONS] ", "")))
+    ]
+
+
+def _strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each string that is no documentation."""
+    parts = {part for one in ast.walk(tree) if isinstance(one, ast.JoinedStr | ast.Expr) for part in _parts(one)}
+    for one in ast.walk(tree):
+        if isinstance(one, ast.JoinedStr):
+            yield one.lineno, "".join(str(part.value) if isinstance(part, ast.Constant) else "7" for part in one.values)
+        elif isinstance(one, ast.Constant) and isinstance(one.value, str) and one not in parts:
+            yield one.lineno, one.value
+
+
+def _parts(one: ast.JoinedStr | ast.Expr) -> list[ast.expr]:
+    return one.values if isinstance(one, ast.JoinedStr) else [one.value]
+
+
 # What no test runs as it stands, and why; its words are read by the program's own parser all the same.
 ONLY_READ = {
     ("colloc", "agent"): "runs until it is told to stop",
@@ -111,6 +140,12 @@ ONLY_READ = {
 ELSEWHERE = {
     ("colloc", "demo"): "tests/package/test_distribution.py",
     ("colloc", "audit"): "tests/unit/test_docs_audits.py",
+    ("colloc", "history", "--correct"): "tests/unit/test_said.py",
+    ("colloc", "history", "--forget"): "tests/unit/test_said.py",
+    ("colloc", "history", "bootstrap"): "tests/cluster/test_past_jobs.py",
+    ("csub", "--join"): "tests/cluster/test_join.py",
+    # Of the usage, without what a pack's jobs ask for.
+    ("csub", "pack", "--"): "tests/unit/test_csub_pack.py",
 }
 # What needs a Slurm to answer: tests/cluster/test_docs.py runs it.
 ON_A_CLUSTER = {

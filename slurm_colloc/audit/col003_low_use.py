@@ -47,7 +47,7 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
         f"SM activity of {busy_pct:.0f} % over {hours(subject.gpu_hours)} of {runs(subject)} ({share_pct:.0f} % of "
         f"what can be judged){beside}, {seen(subject)}; the site's bound is {bounds['below_pct']:g} % of at least "
         f"{hours(bounds['min_gpu_hours'])}",
-        "look at one of them with 'colloc job'; csub shares a GPU among jobs that leave most of it idle",
+        "look at one of them with 'colloc job JOB'; csub shares a GPU among jobs that leave most of it idle",
     )
 
 

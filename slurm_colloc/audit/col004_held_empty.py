@@ -49,8 +49,8 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
         f"{hours(subject.gpu_hours)} of {hours(allocated)} without a process of the job on the GPU, in "
         f"{runs(subject)}, {seen(subject)}; the site's bound is {hours(bounds['min_gpu_hours'])} of runs with at least "
         f"{bounds['empty_pct']:g} % of it",
-        "ask for as many GPUs as the program opens ('colloc job' shows each); prepare data in a job without a GPU and "
-        "start the other after it with --dependency=afterok",
+        "ask for as many GPUs as the program opens ('colloc job JOB' shows each); prepare data in a job without a GPU "
+        "and start the other after it with --dependency=afterok",
     )
 
 

@@ -40,8 +40,8 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
         f"{hours(subject.gpu_hours)} without a kernel ({zeros(subject)}) after the last activity of "
         f"{runs(subject)}{still}, the longest for {in_words(longest_s)}, {seen(subject)}; the site's "
         f"bound is {hours(bounds['min_gpu_hours'])} of tails from {bounds['tail_min']:g} min",
-        "look with 'colloc job' when it fell idle; end notebooks after use, give programs that may hang a time limit "
-        "near their need, and put long work on CPUs into a job of its own (--dependency=afterok)",
+        "look with 'colloc job JOB' when it fell idle; end notebooks after use, give programs that may hang a time "
+        "limit near their need, and put long work on CPUs into a job of its own (--dependency=afterok)",
     )
 
 

@@ -32,7 +32,7 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
         f"them {subject.label} or a smaller one (peaks of GPU memory up to {gib(peak_mib)}{active}), which leaves "
         f"{hours(freed)} to others; {none_pct:.0f} % of {subject.judged} that can be judged would have fitted none; "
         f"{seen(subject)}; the site's bound is {hours(bounds['min_gpu_hours'])}",
-        f"look at one of them with 'colloc job' and ask for such a piece{by_csub}",
+        f"look at one of them with 'colloc job JOB' and ask for such a piece{by_csub}",
     )
 
 

@@ -45,7 +45,7 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
         f"no kernel for the last {in_words(idle_s)} ({zeros(subject)}) up to a reading {in_words(age_s or 0)} before "
         f"the audit looked ({hours(subject.gpu_hours)}), {before}, {seen(subject)}; "
         f"the site's bound is {bound_min:g} min",
-        "cancel it with 'scancel' if it waits for nothing; 'colloc job' shows when it worked last",
+        "cancel it with 'scancel' if it waits for nothing; 'colloc job JOB' shows when it worked last",
     )
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import slurm_colloc.audit
 from slurm_colloc.audit.rule import RUNS_ON, Rule
 from slurm_colloc.audited import JOB, NODE, NODES, Answer, Finding, Question, Subject
+from slurm_colloc.config import typed
 from slurm_colloc.config_audit import Audit, AuditRule
 from slurm_colloc.errors import ConfigError, InputError, nearest
 
@@ -198,6 +199,6 @@ def _has_enough(subject: Subject, entry: Entry) -> bool:
 
 
 def _reproduce(entry: Entry, subject: Subject, window: str) -> str:
-    if entry.rule.about in (NODE, JOB) or not subject.user:
-        return f"colloc audit run --rule {shlex.quote(entry.name)} --subject {shlex.quote(subject.name)} {window}"
-    return f"colloc audit run --rule {shlex.quote(entry.name)} --user {shlex.quote(subject.user)} {window}"
+    by_name = entry.rule.about in (NODE, JOB) or not subject.user
+    option, name = ("--subject", subject.name) if by_name else ("--user", subject.user)
+    return typed(f"colloc audit run --rule {shlex.quote(entry.name)} {option} {shlex.quote(name)} {window}")

@@ -173,7 +173,7 @@ def _contradiction(question: Question, footprint: Footprint) -> str:
         return ""
     return (
         f"its memory was corrected to {said.q99:.0f} MiB, and job {most.job_id} used {most.gpu_mem_peak_mib} MiB; "
-        "correct it again by 'colloc history --correct', or forget both by --forget"
+        "correct it again by 'colloc history --correct JOB mem=SIZE', or forget both by 'colloc history --forget JOB'"
     )
 
 

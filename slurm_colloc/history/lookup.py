@@ -139,7 +139,8 @@ class _Reader:
             found = Said()
         self._forgotten_s[signature] = found.forgotten_s
         if found.forgotten_s > latest_s():  # a clock was wrong; to count what is to be forgotten would be worse
-            self.notes.append("runs of this job are forgotten up to a time to come: 'colloc history --forget' it again")
+            again = f"'colloc history --forget {signature}' once more"
+            self.notes.append(f"runs of this job are forgotten up to a time to come: {again}")
         return found
 
     def families(self) -> tuple[FamilyUse, ...]:

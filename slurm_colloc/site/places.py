@@ -65,6 +65,7 @@ def _of_site(config: SiteConfig) -> Iterable[Place]:
         yield Place(config.paths.decisions, "shared", "paths.decisions: a folder of each user's")
     if runs_mps(config):
         yield Place("/run/colloc", "GPU nodes", "the shared MPS daemons' folders; gone at the next boot")
+        yield Place("/var/log/colloc-mps.log", "GPU nodes", "what colloc-mps said where there is no syslog")
     yield Place(config.known_jobs.table, "the host of slurmctld", "what 'colloc policy table' wrote")
     yield Place(LOG_FOLDER, "the one host that ingests", "logs of the cron lines")
 

@@ -22,7 +22,7 @@ from slurm_colloc.cli.csub_pack import RESUME
 from slurm_colloc.config import load_site, parse_site
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.submit.own_options import parse_arguments
-from tests.doc_examples import CHECKOUT, ONLY_READ, Block, Example, blocks, examples, kept_as, once, runs_here
+from tests.doc_examples import CHECKOUT, ONLY_READ, Block, Example, blocks, examples, kept_as, once, printed, runs_here
 from tests.pages.json_output import TOP_LEVEL
 from tests.unit.programs import colloc
 from tests.unit.shell import SCRIPT, Shell
@@ -33,7 +33,7 @@ NOW_S = datetime.fromisoformat(json.loads((DEMO / "recording.json").read_text())
 TABLE = CHECKOUT / "tests/gpu/footprints_h200.csv"
 SITE = 'schema = 1\ncluster = "c"\nslurm_release = "24.11"\n'
 PROGRAM: Any = typer.main.get_command(build(COMMANDS))
-EXAMPLES = examples()
+EXAMPLES = [*examples(), *printed()]
 RUN = once(one for one in EXAMPLES if runs_here(one))
 
 
@@ -111,7 +111,7 @@ def test_each_call_of_colloc_runs_on_a_recording(
 
 @pytest.mark.parametrize("example", [one for one in RUN if one.words[0] == "csub"], ids=str)
 def test_each_call_of_csub_submits_once(example: Example, shell: Shell) -> None:
-    for name in ("train.sh", "dlrm.sh"):
+    for name in ("train.sh", "dlrm.sh", "SCRIPT"):
         (shell.folder / name).write_text(SCRIPT)
     (shell.folder / "sweep.sh").write_text(SCRIPT.replace("gpu:1", "gpu:1 --array=0-9 --time=10"))
     (shell.folder / "commands.txt").write_text("#SBATCH --time=10\npython train.py 1\npython train.py 2\n")

@@ -21,7 +21,7 @@ def demo(
 ) -> None:
     """Report the recording of a small real cluster per user."""
     recorded = folder("recorded")
-    target = output or tempfile.mkdtemp(prefix="colloc-demo-")
+    target = os.path.abspath(output) if output else tempfile.mkdtemp(prefix="colloc-demo-")
     os.makedirs(target, exist_ok=True)
     shutil.copytree(recorded, os.path.join(target, "recorded"), dirs_exist_ok=True)
     with open(os.path.join(recorded, "recording.json")) as stream:

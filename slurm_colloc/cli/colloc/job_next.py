@@ -24,7 +24,7 @@ from slurm_colloc.slurm.options import split_command_line
 from slurm_colloc.slurm.submit_line import parse_submit_line
 from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table
 
-_ALLOWING = "as far as limits and what is free allow: 'csub --dry-run --explain' tells"
+_ALLOWING = "as far as limits and what is free allow: 'csub --dry-run --explain SCRIPT' tells"
 
 
 def advise(

@@ -17,8 +17,8 @@ CHECKS = (
         "a path of site.toml that is not there, or not whose it must be",
         "samples and decisions are lost or lie where nobody looks, services end in errors, or others read or change "
         "what is kept of everybody's jobs",
-        "as it says there; ORDER.md of 'colloc site render' has the commands that make each folder",
-        "docs/how-to/agent.md and the units that 'colloc site render' writes",
+        "as it says there; ORDER.md of 'colloc site render -o FOLDER' has the commands that make each folder",
+        "docs/how-to/agent.md and the units that 'colloc site render -o FOLDER' writes",
         _paths,
     ),
 )
