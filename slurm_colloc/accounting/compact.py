@@ -14,7 +14,6 @@ from typing import NamedTuple
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.parquet import (
-    SUFFIX,
     broken,
     connection,
     folders,
@@ -29,9 +28,7 @@ from slurm_colloc.accounting.sample_tables import (
     SHARES,
     TABLES,
     Table,
-    first_release_rows,
     joined,
-    rows_in,
     trimmed,
     typed,
 )
@@ -192,11 +189,6 @@ class _Run:
 
     def all_days(self, keep: Observe, now_s: float, step: Step) -> Compacted:
         errors = []
-        for path in self._store.first_release():
-            try:
-                self._adopt(path)
-            except StoreError as error:
-                errors.append(str(error))
         days = _days(self._store)
         for done, (table, folder) in enumerate(days):
             step(done, len(days))
@@ -206,22 +198,6 @@ class _Run:
                 paths = [path for place in (folder, *folders(folder)) for path in parquet_files(place)]
                 errors.append(broken(paths) or str(error))
         return Compacted(self._written, self._removed, tuple(self._refused), tuple(errors))
-
-    def _adopt(self, path: str) -> None:
-        """Give a file that release 0.1 sealed its place among the others, unless its hour was sealed again since."""
-        *_, cluster, _, node, name = path.removesuffix(SUFFIX).split(os.sep)
-        try:
-            began = datetime.strptime(name, "%Y%m%dT%H").replace(tzinfo=UTC)
-        except ValueError:
-            return  # from a journal without nodes; read where it lies
-        day, hour = day_and_hour(began.timestamp())
-        if (day, hour) not in self._store.sealed(cluster, node, [day]):
-            target = os.path.join(self._store.folder, SHARES.name, cluster, day, node, hour + SUFFIX)
-            with connection(self._work) as database:
-                database.execute(f"CREATE VIEW newer AS {first_release_rows([path])}")
-                write(database, joined(SHARES, "newer", []), target, {(node, hour): (0, 0)}, self._work, self._mode)
-            self._written += 1
-        self._remove([path])
 
     def _day(self, table: Table, folder: str, keep: Observe, now_s: float) -> None:
         began_s = _began_s(os.path.basename(folder))
@@ -251,7 +227,7 @@ class _Run:
         if fresh:
             hours = whole | {key: counts for path in fresh for key, counts in known[path].items()}
             with connection(self._work) as database:
-                database.execute(f"CREATE VIEW newer AS {rows_in(table, fresh)}")
+                database.execute(f"CREATE VIEW newer AS SELECT * FROM {read(fresh)}")
                 write(database, joined(table, "newer", list(held)), target, hours, self._work, self._mode)
             self._written += 1
 
@@ -290,10 +266,10 @@ class _Run:
         if coarse:
             nodes = database.execute(f"SELECT DISTINCT node FROM {read([coarse])} ORDER BY 1").fetchall()
             for (node,) in nodes or [("",)]:  # a day of unusable lines has its list of hours, too
-                yield f"SELECT * FROM ({rows_in(table, [coarse])}) WHERE node = '{sql(node)}'"
+                yield f"SELECT * FROM {read([coarse])} WHERE node = '{sql(node)}'"
         for folder in sorted({os.path.dirname(path) for path in fresh}):
             of_node = [path for path in fresh if os.path.dirname(path) == folder]
-            yield trimmed(table, rows_in(table, of_node))
+            yield trimmed(table, f"SELECT * FROM {read(of_node)}")
 
     def _remove(self, paths: Sequence[str]) -> None:
         for path in paths:

@@ -29,7 +29,6 @@ from slurm_colloc.accounting.day_queries import make_parts, parts_of
 from slurm_colloc.accounting.over_time import Bins, make_bins
 from slurm_colloc.accounting.parquet import broken, connection, entries, parquet_files, read, write
 from slurm_colloc.accounting.sample_tables import TABLES
-from slurm_colloc.accounting.samples import ANY_DAY
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import Window, day_parts, find_near, find_runs, merge
 from slurm_colloc.clock import now, ticking
@@ -84,7 +83,7 @@ class Task(NamedTuple):
 
     def of_day(self, day: str) -> str:
         """Return the folder of one day's parts."""
-        return os.path.join(self.days, day if day != ANY_DAY else "undated")
+        return os.path.join(self.days, day)
 
 
 def part_of_day(task: Task, day: str) -> str:
@@ -197,8 +196,7 @@ def _key(
 def _inputs(store: Store, window: Window, day: str | None = None) -> list[str]:
     """Return the files of samples that are read, those of one ``day`` where it is given."""
     counting = [store.samples.files(table, window.since_s, window.until_s, day) for table in TABLES]
-    old = store.samples.first_release() if day in (None, ANY_DAY) else []
-    return [*(path for by_grain in counting for paths in by_grain.values() for path in paths), *old]
+    return [path for by_grain in counting for paths in by_grain.values() for path in paths]
 
 
 def _forget(folder: str) -> None:

@@ -18,7 +18,7 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import model_named, names_slice, parse_profile, slices_per_gpu, tells_slices
 from slurm_colloc.model import Gres
 from slurm_colloc.placement.pieces import shares_per_gpu
-from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres, parse_tres_host
+from slurm_colloc.slurm.gres import parse_tres_gres, parse_tres_host
 from slurm_colloc.slurm.hostlist import expand
 
 SLICES = "slices"
@@ -197,5 +197,4 @@ def _placed(item: Gres, config: SiteConfig) -> bool:
 
 
 def _parse(text: str) -> tuple[Gres, ...]:
-    # Release 0.1 kept gres as --gres has them.
-    return parse_tres_gres(text) if "gres/" in text else parse_gres(text)
+    return parse_tres_gres(text)

@@ -13,7 +13,7 @@ import duckdb
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import sync_folder, temporary_path, whose
 
-SCHEMA = 2  # 1: shares/ of release 0.1, without metadata
+SCHEMA = 1
 SUFFIX = ".parquet"
 _PATTERN = re.compile(r"[*?[]")
 

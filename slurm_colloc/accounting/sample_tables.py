@@ -114,17 +114,6 @@ def trimmed(table: Table, select: str, of: Sequence[str] = ()) -> str:
     )
 
 
-def rows_in(table: Table, paths: Sequence[str]) -> str:
-    """Return a query of the rows in these files; a column that an earlier release did not keep is NULL."""
-    return f"{no_rows(table)} UNION ALL BY NAME SELECT * FROM {read(paths)}"
-
-
-def first_release_rows(paths: Sequence[str]) -> str:
-    """Return a query of what release 0.1 wrote, in today's columns."""
-    times = "round(at_s, 3) AS at_s, round(interval_s, 3) AS interval_s"
-    return trimmed(SHARES, f"SELECT * REPLACE ({times}) FROM ({rows_in(SHARES, paths)})")
-
-
 def no_rows(table: Table, more: str = "") -> str:
     columns = [f"NULL::{kind} AS {name}" for name, kind in table.columns.items()]
     return f"SELECT {', '.join([*columns, more] if more else columns)} WHERE false"

@@ -38,7 +38,6 @@ from slurm_colloc.accounting.sample_tables import (
     TABLES,
     Table,
     columns_of,
-    first_release_rows,
     host_rows,
     insert,
     joined,
@@ -52,8 +51,6 @@ from slurm_colloc.measured import JobShare, Round
 RAW, MINUTE, DAY = 0, 60, 86_400
 GRAINS = {MINUTE: "minute.parquet", DAY: "day.parquet"}
 RAW_DAY = "raw.parquet"
-# Files of release 0.1 have no day.
-ANY_DAY = ""
 _BATCH_ROUNDS = 64
 # What may lie in a work folder: files of parquet.write, parts of a day, and what DuckDB spills.
 _TEMPORARY = ("file.", "part-", "duckdb_temp_")
@@ -170,7 +167,7 @@ class Samples:
         return found
 
     def days(self, since_s: float, until_s: float) -> list[str]:
-        """Return the days that have files for readings of [since, until), ANY_DAY for those of release 0.1.
+        """Return the days that have files for readings of [since, until).
 
         Raises:
             StoreError: a folder cannot be read.
@@ -178,7 +175,7 @@ class Samples:
         first, last = (day_and_hour(at_s)[0] for at_s in (since_s, until_s + DAY))
         clusters = [cluster for table in TABLES for cluster in folders(os.path.join(self.folder, table.name))]
         names = {os.path.basename(day) for cluster in clusters for day in folders(cluster)}
-        return [*([ANY_DAY] if self.first_release() else []), *sorted(day for day in names if first <= day <= last)]
+        return sorted(day for day in names if first <= day <= last)
 
     def files(self, table: Table, since_s: float, until_s: float, day: str | None = None) -> dict[int, list[str]]:
         """Return by grain the files that count for readings of [since, until), of one ``day`` only where it is given.
@@ -219,15 +216,6 @@ class Samples:
         """
         return [path for paths in self.files(table, since_s, until_s).values() for path in paths]
 
-    def first_release(self) -> list[str]:
-        """Return the files that release 0.1 wrote: shares/<cluster>/<place>/<node>/<hour>.parquet.
-
-        Raises:
-            StoreError: a folder cannot be read.
-        """
-        places = [place for cluster in folders(os.path.join(self.folder, "shares")) for place in folders(cluster)]
-        return [path for place in places for folder in (place, *folders(place)) for path in parquet_files(folder)]
-
     def select(self, table: Table, since_s: float, until_s: float, day: str | None = None) -> str:
         """Return a query of the rows whose interval overlaps [since, until), of the files of one ``day`` where given.
 
@@ -244,14 +232,6 @@ class Samples:
             at = f"ceil(at_s / {grain}) * {grain}" if grain else "at_s"
             if paths:
                 parts.append(f"SELECT *, {grain} AS grain_s, {at} AS pass_s FROM {read(paths)} WHERE {inside}")
-        old = self.first_release() if table is SHARES and day in (None, ANY_DAY) else []
-        if old:
-            newer = self.files(table, since_s, until_s)[RAW]
-            sealed = f"SELECT * FROM {read(newer)}" if newer else no_rows(table)
-            parts.append(
-                f"SELECT *, {RAW} AS grain_s, at_s AS pass_s FROM ({first_release_rows(old)}) ANTI JOIN ({sealed}) "
-                f"USING (cluster, uuid, at_s) WHERE {inside}"
-            )
         return " UNION ALL BY NAME ".join(parts)
 
     def sealed_until_s(self) -> float | None:
@@ -261,7 +241,7 @@ class Samples:
             StoreError: a file cannot be read.
         """
         for day in reversed(self.days(0, 1e10)):
-            paths = [path for paths in self.files(SHARES, 0, 1e10, day).values() for path in paths] if day else []
+            paths = [path for paths in self.files(SHARES, 0, 1e10, day).values() for path in paths]
             if hours := [int(hour) for of in hours_in(paths).values() for _, hour in of]:
                 return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() + (max(hours) + 1) * 3600
         return None

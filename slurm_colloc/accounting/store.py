@@ -65,8 +65,6 @@ _KEPT = f"""
             t.start_s IS NOT NULL OR o.submit_s IS NOT DISTINCT FROM t.submit_s)
         AND (t.state != '{RUNAWAY}' OR o.state = '{RUNAWAY}'))
 """
-# Release 0.1 kept means of all devices of a run, and not whose they are.
-_MEAN = "if(mean_method IS NULL AND mean_gpu_util_pct IS NOT NULL, 'job mean by source', mean_method) AS mean_method"
 _RENAMED = "SELECT cluster, uuid FROM shares GROUP BY ALL HAVING min(node) != max(node)"
 
 
@@ -239,7 +237,7 @@ class Store:
                 if files:
                     source += f" UNION ALL BY NAME SELECT * FROM {read(files)}"
                 shown = visible_runs(self.visible)
-                database.execute(f"CREATE VIEW readings AS SELECT * REPLACE ({_MEAN}) FROM ({source}) WHERE {shown}")
+                database.execute(f"CREATE VIEW readings AS SELECT * FROM ({source}) WHERE {shown}")
                 self.ready(database, since_s, until_s)
                 yield database
             except duckdb.Error as error:
@@ -268,7 +266,6 @@ class Store:
         database.execute(f"CREATE VIEW allocations AS {once('readings')}")
         path = os.path.join(self._folder, "decisions.parquet")
         columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in DECISION_COLUMNS.items())
-        # An earlier release kept fewer columns.
         kept = f" UNION ALL BY NAME FROM {read([path])}" if os.path.exists(path) else ""
         database.execute(f"CREATE VIEW decisions AS SELECT {columns} WHERE false{kept}")
         make_worths(database, self._config, self._by)
@@ -326,7 +323,7 @@ class Store:
         sampled = [path for table in TABLES for path in self.samples.paths(table, since_s, until_s)]
         decisions = [path] if os.path.exists(path := os.path.join(self._folder, "decisions.parquet")) else []
         runs = parquet_files(os.path.join(self._folder, "allocations"))
-        return broken([*runs, *decisions, *sampled, *self.samples.first_release()])
+        return broken([*runs, *decisions, *sampled])
 
 
 def once(source: str, several: str = "") -> str:

@@ -11,7 +11,7 @@ a sum.
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from math import ceil, inf
+from math import ceil
 from string import Template
 from typing import NamedTuple
 
@@ -308,10 +308,7 @@ def _day_span(day: str) -> tuple[float, float]:
 
     Of a month or a year of runs only those near a day are then looked up in for its samples.
     """
-    try:
-        began_s = datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
-    except ValueError:  # files of release 0.1 have no day
-        return -inf, inf
+    began_s = datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
     # An interval is a day long at most, and ends in the day of its file.
     return began_s - 2 * DAY, began_s + 2 * DAY
 

@@ -28,7 +28,7 @@ from slurm_colloc.audit.ladder import (
     same_since_s,
     seen_s,
 )
-from slurm_colloc.audit.state_schema import migrate
+from slurm_colloc.audit.state_schema import make_tables
 from slurm_colloc.audited import Finding
 from slurm_colloc.clock import pause, ticking
 from slurm_colloc.config_audit import Notices
@@ -364,7 +364,7 @@ def copied(folder: str) -> Iterator[State]:
             if _is_there(path):
                 with closing(sqlite3.connect(f"file:{quote(path)}?mode=rw", timeout=30, uri=True)) as kept:
                     kept.backup(connection)
-        migrate(connection, path)
+        make_tables(connection, path)
         yield State(connection)
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"state of the audits '{path}' cannot be read: {error}") from error
@@ -386,7 +386,7 @@ def _connected(path: str) -> sqlite3.Connection:
         os.chmod(path, PRIVATE_FILE)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        migrate(connection, path)
+        make_tables(connection, path)
     except BaseException:
         connection.close()
         raise

@@ -1,71 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables in which audits remember, and how a file of an older release gets them."""
+"""The tables in which audits remember."""
 
 import sqlite3
 
 from slurm_colloc.errors import StoreError
 
-# Each brings the file from the version before to the next; none is ever changed.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    (
-        """
-        CREATE TABLE messages (
-            id TEXT PRIMARY KEY, channel TEXT NOT NULL, user TEXT NOT NULL, recipient TEXT NOT NULL,
-            content BLOB NOT NULL, queued_s REAL NOT NULL, attempts INTEGER NOT NULL DEFAULT 0, next_s REAL NOT NULL,
-            state TEXT NOT NULL CHECK (state IN ('queued', 'trying', 'accepted', 'refused', 'in doubt', 'dropped')),
-            changed_s REAL NOT NULL, reply TEXT NOT NULL DEFAULT ''
-        ) STRICT
-        """,
-        """
-        CREATE TABLE notices (
-            rule TEXT NOT NULL, cluster TEXT NOT NULL, subject TEXT NOT NULL, digest TEXT NOT NULL,
-            step INTEGER NOT NULL, message TEXT NOT NULL, user TEXT NOT NULL,
-            first_seen_s REAL NOT NULL, last_seen_s REAL NOT NULL,
-            state TEXT NOT NULL DEFAULT '', reply TEXT NOT NULL DEFAULT '',
-            PRIMARY KEY (rule, cluster, subject, digest, step, message)
-        ) STRICT
-        """,
-        "CREATE INDEX notices_by_message ON notices (message)",
-        """
-        CREATE TABLE waivers (
-            user TEXT NOT NULL, rule TEXT NOT NULL, subject TEXT NOT NULL, until_s REAL, by TEXT NOT NULL,
-            why TEXT NOT NULL, made_s REAL NOT NULL, PRIMARY KEY (user, rule, subject)
-        ) STRICT
-        """,
-        """
-        CREATE TABLE runs (
-            id INTEGER PRIMARY KEY, mode TEXT NOT NULL, rules TEXT NOT NULL, started_s REAL NOT NULL,
-            since_s REAL NOT NULL, until_s REAL NOT NULL, ended_s REAL, exit INTEGER
-        ) STRICT
-        """,
-    ),
-    # A message has a topic, may be withdrawn, and is empty once nobody needs its content.
-    (
-        """
-        CREATE TABLE messages_2 (
-            id TEXT PRIMARY KEY, channel TEXT NOT NULL, user TEXT NOT NULL, recipient TEXT NOT NULL,
-            topic TEXT NOT NULL, content BLOB NOT NULL, queued_s REAL NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
-            next_s REAL NOT NULL, state TEXT NOT NULL CHECK (state IN
-                ('queued', 'trying', 'accepted', 'refused', 'in doubt', 'dropped', 'withdrawn')),
-            changed_s REAL NOT NULL, reply TEXT NOT NULL DEFAULT ''
-        ) STRICT
-        """,
-        """
-        INSERT INTO messages_2
-        SELECT id, channel, user, iif(channel = 'webhook', 'the webhook', recipient), '',
-            iif(state = 'accepted', x'', content), queued_s, attempts, next_s, state, changed_s, reply
-        FROM messages ORDER BY rowid
-        """,
-        "DROP TABLE messages",
-        "ALTER TABLE messages_2 RENAME TO messages",
-        "ALTER TABLE notices ADD COLUMN changed_s REAL NOT NULL DEFAULT 0",
-    ),
+SCHEMA = 1
+# A message is empty once nobody needs its content.
+_TABLES = (
+    """
+    CREATE TABLE messages (
+        id TEXT PRIMARY KEY, channel TEXT NOT NULL, user TEXT NOT NULL, recipient TEXT NOT NULL,
+        topic TEXT NOT NULL, content BLOB NOT NULL, queued_s REAL NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
+        next_s REAL NOT NULL, state TEXT NOT NULL CHECK (state IN
+            ('queued', 'trying', 'accepted', 'refused', 'in doubt', 'dropped', 'withdrawn')),
+        changed_s REAL NOT NULL, reply TEXT NOT NULL DEFAULT ''
+    ) STRICT
+    """,
+    """
+    CREATE TABLE notices (
+        rule TEXT NOT NULL, cluster TEXT NOT NULL, subject TEXT NOT NULL, digest TEXT NOT NULL,
+        step INTEGER NOT NULL, message TEXT NOT NULL, user TEXT NOT NULL,
+        first_seen_s REAL NOT NULL, last_seen_s REAL NOT NULL,
+        state TEXT NOT NULL DEFAULT '', reply TEXT NOT NULL DEFAULT '', changed_s REAL NOT NULL DEFAULT 0,
+        PRIMARY KEY (rule, cluster, subject, digest, step, message)
+    ) STRICT
+    """,
+    "CREATE INDEX notices_by_message ON notices (message)",
+    """
+    CREATE TABLE waivers (
+        user TEXT NOT NULL, rule TEXT NOT NULL, subject TEXT NOT NULL, until_s REAL, by TEXT NOT NULL,
+        why TEXT NOT NULL, made_s REAL NOT NULL, PRIMARY KEY (user, rule, subject)
+    ) STRICT
+    """,
+    """
+    CREATE TABLE runs (
+        id INTEGER PRIMARY KEY, mode TEXT NOT NULL, rules TEXT NOT NULL, started_s REAL NOT NULL,
+        since_s REAL NOT NULL, until_s REAL NOT NULL, ended_s REAL, exit INTEGER
+    ) STRICT
+    """,
 )
-SCHEMA = len(MIGRATIONS)
 
 
-def migrate(connection: sqlite3.Connection, path: str) -> None:
-    """Bring the file at ``path`` up to date.
+def make_tables(connection: sqlite3.Connection, path: str) -> None:
+    """Make the tables in the file at ``path`` where it is new.
 
     Raises:
         StoreError: it is of a newer release.
@@ -74,8 +52,8 @@ def migrate(connection: sqlite3.Connection, path: str) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > SCHEMA:
         raise StoreError(f"state of the audits '{path}' has schema {version}, newer than this release's; upgrade")
-    for step in MIGRATIONS[version:]:
-        for statement in step:
+    if version < SCHEMA:
+        for statement in _TABLES:
             connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {SCHEMA}")
+        connection.execute(f"PRAGMA user_version = {SCHEMA}")
     connection.execute("COMMIT")

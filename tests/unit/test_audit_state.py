@@ -9,7 +9,6 @@ import pytest
 
 from slurm_colloc import files
 from slurm_colloc.audit import state as state_module
-from slurm_colloc.audit import state_schema
 from slurm_colloc.audit.ladder import ACTION, FIRST, Due, Waiver
 from slurm_colloc.audit.state import MAIL, Acted, Message, alone, audit_folder, opened
 from slurm_colloc.audit.state_schema import SCHEMA
@@ -112,58 +111,6 @@ def test_a_state_of_a_newer_release_is_left_alone(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(StoreError, match="newer than this release's; upgrade"), opened(str(tmp_path)):
         pass
-
-
-def test_an_older_state_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened(str(tmp_path)) as state:
-        state.waive(Waiver("ann", "", "", None, "root", "why"), 0.0)
-    monkeypatch.setattr(
-        state_schema, "MIGRATIONS", (*state_schema.MIGRATIONS, ("ALTER TABLE runs ADD COLUMN note TEXT",))
-    )
-    monkeypatch.setattr(state_schema, "SCHEMA", SCHEMA + 1)
-    with opened(str(tmp_path)) as state:
-        assert len(state.waivers()) == 1
-    with sqlite3.connect(tmp_path / "state.sqlite") as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA + 1,)
-        assert "note" in [row[1] for row in connection.execute("PRAGMA table_info(runs)")]
-    connection.close()
-
-
-def test_a_filled_state_of_the_first_release_is_brought_up_to_date(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "state.sqlite") as connection:
-        for statement in state_schema.MIGRATIONS[0]:
-            connection.execute(statement)
-        rows = [
-            ("<1@x>", "mail", "ann", "ann@x", b"told", "accepted"),
-            ("<2@x>", "mail", "bob", "bob@x", b"waits", "queued"),
-            ("<3@x>", "webhook", "", "https://x/secret", b"{}", "in doubt"),
-        ]
-        for id, channel, user, recipient, content, became in rows:
-            connection.execute(
-                "INSERT INTO messages (id, channel, user, recipient, content, queued_s, next_s, state, changed_s) "
-                "VALUES (?, ?, ?, ?, ?, 1, 1, ?, 2)",
-                (id, channel, user, recipient, content, became),
-            )
-            notice = ("COL001", "c", user, "run", 1, id, user, 1.0, 3.0, "", "")
-            connection.execute(f"INSERT INTO notices VALUES ({', '.join('?' * 11)})", notice)
-        action = ("COL016", "c", "7", "run", 3, "cancel", "ann", 1.0, 3.0, "begun", "")
-        connection.execute(f"INSERT INTO notices VALUES ({', '.join('?' * 11)})", action)
-        connection.execute("INSERT INTO runs VALUES (1, 'users', 'COL001', 1, 0, 5, 6, 1)")
-        connection.execute("PRAGMA user_version = 1")
-    connection.close()
-    with opened(str(tmp_path)) as state:
-        kept = [(one.id, one.recipient, one.topic, one.state, state.content(one.id)) for one in state.outbox()]
-        assert kept == [
-            ("<1@x>", "ann@x", "", "accepted", b""),
-            ("<2@x>", "bob@x", "", "queued", b"waits"),
-            ("<3@x>", "the webhook", "", "in doubt", b"{}"),
-        ]
-        assert [(one.state, one.since_s) for one in state.carried("<1@x>")] == [("accepted", 2.0)]
-        assert [one.subject for one in state.actions("begun")] == ["7"]
-        assert state.last_good("users", "COL001") == 5.0
-        # What the first release could not do.
-        state.withdraw("<2@x>", "waived", 9.0)
-        assert (state.counts()["withdrawn"], state.carried("<2@x>")) == (1, [])
 
 
 def test_a_full_disk_is_called_that(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 
 import fcntl
 import os
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -26,7 +25,7 @@ from slurm_colloc.config import Observe
 from slurm_colloc.errors import StoreError
 from slurm_colloc.measured import Holder, JobUsage, Round
 from slurm_colloc.observe import attribute
-from tests.unit.made import HOUR, RECORDED, device, host, near, process, run, seen
+from tests.unit.made import HOUR, device, host, near, process, run, seen
 from tests.unit.stored import MadeHour, at, busy, only, sampled, stored
 
 KEEP = Observe()
@@ -88,26 +87,6 @@ def test_time_beside_the_daemon_of_mps_stays_apart(tmp_path: Path, age: str) -> 
     assert direct_s() == [(20.0,)]
     passed_days(store, AGES[age], 2)
     assert direct_s() == [(20.0,)]
-
-
-@pytest.mark.parametrize("age", ["joined", "minute", "day"])
-def test_files_of_a_release_that_knew_no_clients_of_mps(tmp_path: Path, age: str) -> None:
-    store = stored(tmp_path, [], steady(*range(NOON + 10, NOON + 131, 10)))
-    for name in files(store):
-        path = tmp_path / name
-        if name.startswith("samples"):
-            with duckdb.connect() as database:
-                ((value,),) = database.execute(
-                    f"SELECT decode(value) FROM parquet_kv_metadata('{path}') WHERE decode(key) = 'hours'"
-                ).fetchall()
-                database.execute(
-                    f"COPY (SELECT * EXCLUDE (direct_count) FROM '{path}') TO '{path}.new' "
-                    f"(FORMAT parquet, KV_METADATA {{schema: '2', hours: '{value}'}})"
-                )
-            os.replace(f"{path}.new", path)
-    passed = passed_days(store, AGES[age], 2)
-    assert passed.errors == ()
-    assert {direct for (direct,) in rows(store, "direct_count")} == {None}
 
 
 def test_rolled_up_by_minute(tmp_path: Path) -> None:
@@ -350,48 +329,6 @@ def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "samples/c/notes/x.parquet").touch()
     assert passed_days(store, AGES["gone"]).errors == ()
     assert files(store) == ["samples/c/notes/x.parquet"]
-
-
-# --- release 0.1 ---
-
-
-def old_store(folder: Path) -> Store:
-    shutil.copytree(RECORDED / "store-0.1", folder)
-    return Store(str(folder))
-
-
-def test_what_release_01_sealed_is_read(tmp_path: Path) -> None:
-    store = old_store(tmp_path / "old")
-    ((lines, uuids, hours, newer),) = store.rows(
-        "SELECT count(*), count(DISTINCT uuid), sum(interval_s) / 3600, count(energy_j) FROM shares", {}
-    )
-    (path,) = (tmp_path / "old").rglob("*.parquet")
-    with duckdb.connect() as connection:
-        there = connection.execute(f"SELECT count(*), sum(interval_s) / 3600 FROM '{path}'").fetchone()
-    assert there is not None
-    assert (lines, uuids, newer) == (there[0], 2, 0)
-    assert hours == pytest.approx(there[1], rel=1e-3)
-
-
-def test_release_01s_files_find_their_place(tmp_path: Path) -> None:
-    store = old_store(tmp_path / "old")
-    what = "at_s, interval_s, uuid, job_id, sm_active_pct::FLOAT, gpu_mem_used_mib, method, grain_s"
-    before = rows(store, what)
-    done = compact(store.samples, KEEP, at("2026-11-22T01:00"))
-    assert done == (1, 1, (), ())
-    assert files(store) == ["samples/lab/2026-11-21/g1/15.parquet"]
-    assert rows(store, what) == before
-
-
-def test_an_hour_sealed_by_both_releases_counts_once(tmp_path: Path) -> None:
-    store = old_store(tmp_path / "old")
-    before = rows(store)
-    (again,) = store.rows("SELECT min(at_s), any_value(uuid) FROM shares WHERE job_id != ''", {})
-    sampled(store, busy(again[0], uuid=again[1], interval_s=0.5), "lab")
-    assert len(rows(store)) == len(before)
-    done = compact(store.samples, KEEP, at("2026-11-22T01:00"))
-    assert done is not None
-    assert (done.removed, rows(store, "count(*)")) == (1, [(1,)]), "the journal was sealed anew, and had no more"
 
 
 # --- sums ---

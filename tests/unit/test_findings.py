@@ -20,7 +20,8 @@ SEEN = Audited(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 8, tzinfo=UTC
 UNKNOWN: list[tuple[str, dict[str, Any], str]] = [
     ("COL001", {"suspended_s": 1}, "suspended, or its node failed"),
     ("COL001", {"state": "NODE_FAIL"}, "suspended, or its node failed"),
-    ("COL001", {"end_s": None, "span_s": 60.0}, "only just begun"),
+    ("COL001", {"end_s": None, "span_s": 60.0}, "too short"),
+    ("COL001", {"end_s": None, "span_s": 700.0}, "only just begun"),
     ("COL001", {"coverage_pct": None}, "too little measured of it alone"),
     ("COL006", {"peak_mib": None}, "GPU memory not known"),
     ("COL007", {"from_s": 1.0}, "begun before the window"),

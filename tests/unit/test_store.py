@@ -3,7 +3,6 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
-import duckdb
 import pytest
 
 from slurm_colloc.accounting import parquet
@@ -184,18 +183,6 @@ def test_the_means_of_a_run_are_all_of_one_reading(tmp_path: Path) -> None:
     assert store.rows(f"SELECT {', '.join(MEANS)} FROM allocations", {}) == [(10.0, None, 1, "job mean by new")]
 
 
-def test_means_that_release_0_1_took_in_count(tmp_path: Path) -> None:
-    store = Store(str(tmp_path))
-    store.write_allocations("a", [run(gres=(Gres("gpu", "h100", 2),))], 1.0, [JobMeans(50.0, None, 0, "")])
-    path = tmp_path / "allocations" / "a.parquet"
-    with duckdb.connect() as database:
-        database.execute(f"CREATE TABLE kept AS SELECT * EXCLUDE (mean_gpus, mean_method) FROM '{path}'")
-        database.execute(f"COPY kept TO '{path}'")
-    usage = only(store)
-    assert (usage.util_measured_gpu_hours, usage.util_used_gpu_hours) == (2.0, 1.0)
-    assert (usage.methods, usage.coverage_pct) == (("job mean by source",), None)
-
-
 def test_requeued_runs_count_each(tmp_path: Path) -> None:
     rows = [run(state="REQUEUED"), run(start_s=5000, end_s=8600), run("2", cluster="other")]
     usages = job_usage(stored(tmp_path, rows), 0, 1e5, 1e5)
@@ -252,7 +239,7 @@ def test_a_store_of_a_later_release_is_neither_read_nor_written_over(
         lambda: store.write_past("c", []),
         lambda: store.past("c"),
     ):
-        with pytest.raises(StoreError, match=r"\.parquet' has schema 3, later than 2; upgrade"):
+        with pytest.raises(StoreError, match=r"\.parquet' has schema 2, later than 1; upgrade"):
             ask()
     assert (tmp_path / "allocations/a.parquet").read_bytes() == later
 

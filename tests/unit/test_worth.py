@@ -157,7 +157,6 @@ def test_what_runs_are_worth_depends_on_their_nodes(tmp_path: Path, gres: Gres, 
         ("billing=9,cpu=16,gres/gpu:a100=2,gres/gpu=2,mem=131072M,node=2", (16, 131_072, 2)),
         ("cpu=1,gres/gpu=1,mem=1.50T,node=1", (1, 1_572_864, 1)),
         ("gres/gpu=1", (None, None, None)),
-        ("gpu:h100:2", (None, None, None)),
         ("cpu=0,mem=0,node=x,gres/gpu=1", (None, None, None)),
         ("gres/cpu=4,gres/mem=1G,cpu=99999999999999999999,mem=4000,gres/gpu=1", (None, None, None)),
     ],
@@ -167,15 +166,6 @@ def test_what_was_given_beside_gpus(text: str, given: tuple[int | None, ...]) ->
         database.execute("CREATE TABLE readings AS SELECT $1 AS gres, 'g1' AS node_list", [text])
         make_worths(database, None, "slices")
         assert database.execute("SELECT cpus, mem_given_mib, nodes FROM worths").fetchall() == [given]
-
-
-def test_gres_as_release_0_1_kept_them() -> None:
-    with duckdb.connect() as database:
-        database.execute(
-            "CREATE TABLE readings AS SELECT unnest(['gpu:h100:2', 'gres/gpu=3']) AS gres, 'g1' AS node_list"
-        )
-        make_worths(database, None, "slices")
-        assert database.execute("SELECT gpus, place FROM worths ORDER BY gpus").fetchall() == [(2.0, ""), (3.0, "")]
 
 
 def test_what_gres_are_called() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc audit: rules over measured use."""
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -76,10 +77,11 @@ def _notify(
     if about == JOBS:
         given = {"textfile": config.notices.textfile_of_jobs, **given}
     config = config._replace(notices=config.notices._replace(**given))
-    folder = service_folder("store", store)
+    if not os.path.isdir(config.audit_folder):  # where a path is mistyped, none is made beside it
+        service_folder("store", store)
 
     def look(pieces: Sequence[Piece], shown: bool) -> list[Looked]:
-        looking = _looking(config, store, folder)
+        looking = _looking(config, store, service_folder("store", store))
         looks = [looking.look(*piece) for piece in pieces]
         if shown:
             _show(looks, form)

@@ -133,7 +133,7 @@ def _note(notes: list[str]) -> None:
 
 @app.command()
 def check(gpus_file: _GpusFile = None) -> None:
-    """Compare the site file in force with the live cluster and this host. Exit status 1 when they differ."""
+    """Compare the site file with the live cluster and this host. Exit status 1 when they differ."""
     config = site()
     site_file = find_site_file() or ""
     cluster = look_around(gpus_file or [], config.observe._asdict())
