@@ -83,7 +83,7 @@ def _write(path: str, folder: int, contents: Mapping[str, bytes], *, force: bool
     foreign = [name for name in contents if _is_foreign(there[name], contents[name], ours.get(name))]
     if foreign and not force:
         raise InputError(
-            f"'{os.path.join(path, foreign[0])}' is not as 'colloc site render' wrote it; move it away, name another "
+            f"'{os.path.join(path, foreign[0])}' is not as it was rendered; move it away, name another "
             "folder, or replace it by --force"
         )
     new = [name for name in contents if there[name] != contents[name]]

@@ -38,7 +38,7 @@ def places(config: SiteConfig, host: Host, files: Iterable[Rendered]) -> tuple[P
 def _installed(files: Iterable[Rendered]) -> Iterable[Place]:
     for file in files:
         if file.installed:
-            what = f"the lines of {file.name} in it" if file.part else "installed from 'colloc site render'"
+            what = f"the lines of {file.name} in it" if file.part else "installed from the rendered folder"
             yield Place(file.installed, file.hosts, what)
 
 

@@ -177,7 +177,7 @@ def test_another_user_reads_nothing_of_anybody(center: Center) -> None:
     machine = center.machine
     _ran(center)
     listed = machine.done("colloc site render --list-written").splitlines()
-    installed = {line.split("\t")[0] for line in listed if line.endswith("installed from 'colloc site render'")}
+    installed = {line.split("\t")[0] for line in listed if line.endswith("installed from the rendered folder")}
     every = _readable(center, "root")
     report = "/var/log/slurm_colloc/report.html"
     assert {report, "/var/log/slurm_colloc/ingest.log", "/var/lib/slurm_colloc/policy.table"} <= every

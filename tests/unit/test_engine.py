@@ -95,7 +95,7 @@ def store(tmp_path: Path) -> Store:
         run("3", start_s=2 * DAY_S, end_s=3 * DAY_S, user="eve"),
     ]
     found.write_allocations("a", rows, 4e5)
-    found.write_log("a", {"rows_in": 1, "used": 1, "steps": 0, "rejected": {}, "lost": []})
+    found.write_log("a", {"rows_in": 1, "used": 1, "steps": 0, "rejected": {}})
     hours = [float(day * DAY_S + hour * HOUR) for day in (0, 1, 3) for hour in (1, 2, 5)]
     rounds = [*busy(*hours, util=33.3, sm=7.77), *busy(*hours, uuid="GPU-1", util=90.1, mib=500)]
     rounds += [one._replace(hosts=(host(),)) for one in busy(*hours[3:], job="2", uuid="GPU-2", sm=None)]

@@ -9,7 +9,6 @@ import pwd
 from collections.abc import Sequence
 from pathlib import Path
 
-import duckdb
 import pytest
 
 from slurm_colloc.accounting.ingest import keep_text
@@ -110,15 +109,6 @@ def test_only_what_had_one_gpu_or_a_piece_of_one_counts(gres: str, mode: str) ->
     assert mode_of(evidence("1", 1, mode=""), gres) == mode
     if mode == SharingMode.EXCLUSIVE:
         assert mode_of(evidence("1", 1, mode=SharingMode.MIG), gres) == SharingMode.MIG
-
-
-def test_the_store_of_an_earlier_release_knows_no_folders(tmp_path: Path) -> None:
-    store = store_of(tmp_path, [line(1), line(2), line(3)], [3000] * 3)
-    [path] = (tmp_path / "store/allocations").glob("*.parquet")
-    with duckdb.connect() as database:
-        database.execute(f"CREATE TABLE t AS SELECT * EXCLUDE (work_dir) FROM read_parquet('{path}')")
-        database.execute(f"COPY t TO '{path}' (FORMAT parquet, KV_METADATA {{schema: '2', hours: '{{}}'}})")
-    assert list(known_jobs(store, config(), SHIPPED)) == []
 
 
 @pytest.fixture

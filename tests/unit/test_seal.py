@@ -314,11 +314,11 @@ def test_a_later_releases_file_is_not_written_over(
 ) -> None:
     keep(site, one(NOON))
     with monkeypatch.context() as patched:
-        patched.setattr(parquet, "SCHEMA", 3)
+        patched.setattr(parquet, "SCHEMA", parquet.SCHEMA + 1)
         colloc(monkeypatch, "seal")
     keep(site, one(NOON + 10))
     assert colloc(monkeypatch, "seal") == 1
-    assert "has schema 3, later than 2; upgrade" in capsys.readouterr().err
+    assert "has schema 2, later than 1; upgrade" in capsys.readouterr().err
 
 
 def test_a_sealed_file_is_plain_parquet(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

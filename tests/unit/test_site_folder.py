@@ -46,7 +46,7 @@ def test_a_file_that_is_not_ours_stays(tmp_path: Path) -> None:
     (out / "c").write_text("foreign")
     for name in ("b", "c"):
         kept = (out / name).read_text()
-        with pytest.raises(InputError, match=f"{name}' is not as 'colloc site render' wrote it"):
+        with pytest.raises(InputError, match=f"{name}' is not as it was rendered"):
             write_folder(str(out), {"a": "11", name: "new"})
         assert ((out / "a").read_text(), (out / name).read_text()) == ("1", kept)
     write_folder(str(out), {"a": "11", "c": "new"}, force=True)

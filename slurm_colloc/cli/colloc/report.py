@@ -361,7 +361,7 @@ def _counted(source: Store, since_s: float, until_s: float) -> Rows:
     lines = source.samples.rejected(since_s, until_s)
     rejected += Counter({REJECTED_LINES: lines})
     rows_in, used, steps = (sum(log[name] for log in logs) for name in ("rows_in", "used", "steps"))
-    lost = lost_of_all(Lost(*log["lost"]) for log in logs)
+    lost = lost_of_all(Lost(*log.get("lost", ())) for log in logs)
     return Rows(rows_in + lines, used, steps, rejected, lost)
 
 
