@@ -42,13 +42,14 @@ class JobRequest(NamedTuple):
     are what the user asked for each GPU; ``min_cpus`` what --mincpus asks; ``tasks`` what --ntasks or --ntasks-per-node
     asks, None without them. ``cpus_given`` and ``mem_given`` say that cores per task or host memory are asked for
     otherwise, so that a partition's defaults per GPU do not hold; ``cpus_asked`` and ``mem_asked_mib`` are then what
-    that comes to on a node, None where it is not known. ``cores_unclear`` says that other options have a say
-    in the number of cores. ``numbers`` are the names of the numbers in ``signature``, in their order.
-    ``time_limit_min`` is None where none was asked, and infinite where it was asked for. ``no_share`` and
-    ``untouchable`` hold the reasons why the job cannot run on a share (MPS, shard), and why the request must reach
-    Slurm exactly as it was written. ``components`` are the partitions of each component of a heterogeneous job, this
-    one among them; empty for any other job. ``origins`` says of each option where it came from: argv, environment,
-    directive. ``command`` is what past jobs of the same file and arguments are known by whose script is not known.
+    that comes to on a node, None where it is not known; ``mem_per_cpu`` (as --mem takes it) makes memory follow from
+    the cores. ``cores_unclear`` says that other options have a say in the number of cores. ``numbers`` are the names
+    of the numbers in ``signature``, in their order. ``time_limit_min`` is None where none was asked, and infinite
+    where it was asked for. ``no_share`` and ``untouchable`` hold the reasons why the job cannot run on a share (MPS,
+    shard), and why the request must reach Slurm exactly as it was written. ``components`` are the partitions of each
+    component of a heterogeneous job, this one among them; empty for any other job. ``origins`` says of each option
+    where it came from: argv, environment, directive. ``command`` is what past jobs of the same file and arguments are
+    known by whose script is not known.
     ``folder`` is where it will run.
     """
 
@@ -79,6 +80,7 @@ class JobRequest(NamedTuple):
     folder: str = ""
     cpus_asked: int | None = None
     mem_asked_mib: int | None = None
+    mem_per_cpu: str = ""
 
     @property
     def sh_like(self) -> bool:

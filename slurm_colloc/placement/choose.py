@@ -147,7 +147,7 @@ def _placed(taken: Taken, need: Need, request: JobRequest, config: SiteConfig) -
     said = [f"--{fit.cpu_option}" if fit.cpu_option else "", f"--mem={fit.mem}" if fit.mem else ""]
     if any(said):
         reasons.append(f"{' '.join(filter(None, said))}: {_WHY_HOST[part_of_host]}")
-    if limit := host_limit(request, fit):
+    if limit := host_limit(request, fit, config):
         reasons.append(limit)
     return Placement(
         mode=mode,

@@ -15,13 +15,14 @@ from slurm_colloc.placement.terms import (
     kept_when_moved,
     kept_with_share,
     kept_with_slice,
+    mem_mib_of,
     of_many_users,
     other_card,
     suspending,
     time_needed,
 )
 from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit, limit_passed_by
-from slurm_colloc.units import asked_mib, demand_units, most_of_whole
+from slurm_colloc.units import demand_units, most_of_whole
 
 
 class Access(NamedTuple):
@@ -342,11 +343,12 @@ def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name
     return Fit(room, share, reason, most, kept.cpu_option, kept.mem, time.limit_min, 1.0, what, kept.cpus)
 
 
-def host_limit(request: JobRequest, fit: Fit) -> str:
+def host_limit(request: JobRequest, fit: Fit, config: SiteConfig) -> str:
     """Return which of cores and host memory keeps jobs like this one off pieces that are free; empty for neither."""
     pool = fit.room.pool
-    cpus = fit.cpus or request.cpus_asked or 0
-    mem_mib = (asked_mib(fit.mem) if fit.mem else request.mem_asked_mib) or 0
+    cpus = max(fit.cpus, request.cpus_asked or 0, request.cpus_per_gpu or 0)
+    partitions = [fit.room.partition] if fit.room.moved else asked_partitions(request, config)
+    mem_mib = mem_mib_of(request, partitions, fit.mem, cpus, config)
     room = {
         "cores": (pool.cpus_per_node // cpus if cpus and pool.cpus_per_node else None, f"{cpus} each"),
         "host memory": (

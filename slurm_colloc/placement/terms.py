@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from slurm_colloc.config import Partition, Pool, SiteConfig
 from slurm_colloc.model import Footprint, JobRequest
+from slurm_colloc.units import asked_mib
 
 _UNCLEAR = "how many cores it would have had depends on too many of its options"
 
@@ -179,7 +180,7 @@ def kept_when_moved(request: JobRequest, target: Partition, part: Part, pool: Po
         return Kept("", "", "its partitions give different cores or memory")
     [cpus], [mem] = cores, memory
     if cpus is None:
-        return Kept("", mem, cpus=target.cpus_per_gpu)
+        return Kept("", mem, cpus=0 if request.cpus_given or request.cpus_per_gpu else target.cpus_per_gpu)
     if request.cores_unclear:
         return Kept("", "", _UNCLEAR)
     # --cpus-per-task, not --mincpus: it also keeps the other partition's own default away.
@@ -193,7 +194,14 @@ def _cores(had: int, part: Part, request: JobRequest, config: SiteConfig) -> int
     """Return the cores that go with a piece, of ``had`` that go with a GPU: its part, or what the job needs."""
     if not config.sharing.part_of_host or not had:
         return had
-    cores, tasks = max(1, math.floor(had * part.of_gpu), part.cpu_cores or 0), request.tasks or 1
+    # From 24.11 on a job with more in --mincpus than in --cpus-per-gpu never begins.
+    cores = max(1, math.floor(had * part.of_gpu), part.cpu_cores or 0, request.min_cpus)
+    if request.mem_per_cpu:  # fewer cores bring less of what it asks for
+        each_mib = asked_mib(request.mem_per_cpu)
+        if not each_mib or part.host_mem_mib is None:
+            return had
+        cores = max(cores, math.ceil(part.host_mem_mib / each_mib))
+    tasks = request.tasks or 1
     return min(had, -(-cores // tasks) * tasks)
 
 
@@ -228,3 +236,20 @@ def _memory(
         return of(int(amount) * cpus[0]) if cpus[1] < cpus[0] else ""
     each = int(amount) if kind == "DefMemPerNode" else pool.mem_per_node_mib
     return of(each) if scaled and each else ""
+
+
+def mem_mib_of(
+    request: JobRequest, partitions: Iterable[Partition], mem: str, cpus: int, config: SiteConfig
+) -> int | None:
+    """Return how much host memory of a node a job has, said or by Slurm's defaults; None where that is not known."""
+    if mem or request.mem_per_gpu:
+        return asked_mib(mem or request.mem_per_gpu)
+    if request.mem_per_cpu:
+        return (asked_mib(request.mem_per_cpu) or 0) * cpus or None
+    if request.mem_given:
+        return request.mem_asked_mib
+    found = set()
+    for partition in partitions:
+        kind, _, amount = (partition.default_mem or config.default_mem).partition("=")
+        found.add(partition.mem_per_gpu_mib or int(amount or 0) * (cpus if kind == "DefMemPerCPU" else 1))
+    return found.pop() or None if len(found) == 1 else None

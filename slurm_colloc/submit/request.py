@@ -80,6 +80,7 @@ def build_request(
         folder=folder,
         cpus_asked=count_of(given, "cpus-per-task") * (tasks or 1) or None,
         mem_asked_mib=asked_mib(value_of(given, "mem")),
+        mem_per_cpu=value_of(given, "mem-per-cpu"),
     )
     return request._replace(untouchable=(*request.untouchable, *_reads_slice(request, text, read)))
 

@@ -228,6 +228,22 @@ def test_what_the_user_says_of_cores_and_memory_stands(asked: JobRequest, said: 
 
 
 @pytest.mark.parametrize(
+    ("each", "host_mem_mib", "cpu_option"),
+    [
+        # Fewer cores bring less memory: as many as hold what the job needs, and all where nobody knows that.
+        ("4G", None, "mincpus=30"),
+        ("4G", 9000, "mincpus=3"),
+        ("4G", 30_000, "mincpus=8"),
+        ("1G", 40_000, "mincpus=30"),
+        ("0", 9000, "mincpus=30"),
+    ],
+)
+def test_memory_that_is_asked_for_each_core(each: str, host_mem_mib: int | None, cpu_option: str) -> None:
+    found = shared(request(mem_given=True, mem_per_cpu=each), 2, host_mem_mib)
+    assert (found.cpu_option, found.mem) == (cpu_option, "")
+
+
+@pytest.mark.parametrize(
     ("partition", "default_mem", "host_mem_mib", "mem"),
     [
         # Fewer cores would bring less memory: it is said.
@@ -260,6 +276,8 @@ def test_a_slice_has_its_part_of_the_host() -> None:
         "cpus-per-gpu=6",
         "40000M",
     )
+    # With fewer cores than its own --mincpus it would never begin.
+    assert place(request(min_cpus=7), known, config).cpu_option == "cpus-per-gpu=7"
     for asked in (request(cpus_given=True, mem_given=True), request(cpus_per_gpu=8, mem_per_gpu="9G")):
         found = place(asked, known, config)
         assert (found.mode, found.cpu_option, found.mem) == ("mig", "", "")
@@ -274,6 +292,41 @@ def test_the_resource_that_limits_is_named() -> None:
     assert "a node holds 7 such jobs by cores (16 each), 36 by its GPUs" in own.reasons
     unknown = shared(request(), 8).reasons
     assert "a node holds 4 such jobs by host memory (240000 MiB each), 36 by its GPUs" in unknown
+
+
+@pytest.mark.parametrize(
+    ("asked", "partition", "said"),
+    [
+        (request(), {}, "4 such jobs by host memory (240000 MiB each)"),
+        (request(), {"default_mem": "DefMemPerCPU=8000"}, "4 such jobs by host memory (240000 MiB each)"),
+        (request(), {"default_mem": "DefMemPerNode=320000"}, "3 such jobs by host memory (320000 MiB each)"),
+        (request(cpus_given=True, cpus_asked=60), {}, "2 such jobs by cores (60 each)"),
+        (request(cpus_given=True, cpus_asked=60, tasks=2, mem_asked_mib=9), {}, "2 such jobs by cores (60 each)"),
+        (request(cpus_per_gpu=40, mem_given=True), {}, "3 such jobs by cores (40 each)"),
+        (request(mem_given=True, mem_asked_mib=480_000), {}, "2 such jobs by host memory (480000 MiB each)"),
+        (request(mem_per_gpu="300000M"), {}, "3 such jobs by host memory (300000 MiB each)"),
+        (
+            request(cpus_given=True, cpus_asked=16, mem_given=True, mem_per_cpu="20000M"),
+            {},
+            "3 such jobs by host memory (320000 MiB each)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_keeps_others_off_slices_is_told_also_where_slurm_gives_it_by_itself(
+    asked: JobRequest, partition: dict[str, Any], said: str, moved: bool
+) -> None:
+    slices = MIG_POOL._replace(
+        cpus_per_node=120, mem_per_node_mib=960_000, slice=(MIG_POOL.slice[0]._replace(quantity=28),)
+    )
+    own = WIDE._replace(mem_per_gpu_mib=0 if partition else 240_000, **partition)
+    config = site(slices)._replace(partition=(own,))
+    if moved:
+        there = own._replace(name="slices")
+        away = slices._replace(partitions=("slices",))
+        config = site(away)._replace(partition=(own._replace(pieces_in=("slices",)), there))
+    found = place(asked, footprint(8000, 10), config)
+    assert f"a node holds {said}, 28 by its GPUs" in found.reasons, found.reasons
 
 
 @given(
