@@ -180,9 +180,9 @@ class Unsure(NamedTuple):
 
 
 def unsure_types(database: DuckDBPyConnection, config: SiteConfig | None) -> Unsure:
-    """Return of the types in ``worths`` those of which neither a site nor their names say what they are."""
+    """Return of the types in ``runs`` those of which neither a site nor their names say what they are."""
     of_site = {pool.gpu_type for pool in config.pool} | {_UNTYPED} if config else set()
-    kinds = database.execute("SELECT DISTINCT kind, gpus IS NULL, whole FROM worths WHERE devices > 0").fetchall()
+    kinds = database.execute("SELECT DISTINCT kind, gpus IS NULL, whole FROM runs WHERE devices > 0").fetchall()
     whole = {one for kind, _, whole in kinds if whole for one in kind.split("+")}
     return Unsure(
         tuple(sorted({kind for kind, unknown, _ in kinds if unknown})),

@@ -7,7 +7,7 @@ from slurm_colloc.accounting.store import Store
 
 
 def known_until_s(store: Store, database: DuckDBPyConnection) -> float | None:
-    """Return when runs were last taken in; None where none ever were.
+    """Return until when runs are known, of a text by its own time; None where none were ever taken in.
 
     Each run says when it was; where none ran since, the logs say until when the accounting was asked.
 

@@ -13,6 +13,7 @@ _LIKE_SLICE = re.compile(r"(?<!\d)\dg[._-]?\d+g|(?<![a-z])mig", re.IGNORECASE)
 # Profiles that only cards of four slices have, and one that cards of seven (GB200) have, too.
 _OF_FOUR = ("1g.6gb", "2g.12gb", "4g.24gb", "2g.48gb", "4g.96gb")
 _OF_FOUR_OR_SEVEN = "1g.24gb"
+_CARDS_OF_BOTH = ("rtx_pro", "gb200")
 
 
 class Profile(NamedTuple):
@@ -88,7 +89,7 @@ def slices_per_gpu(gres_type: str) -> int:
 
 def tells_slices(gres_type: str) -> bool:
     """Return whether a type without a card in its name tells of how many slices the card is."""
-    return not gres_type.startswith(_OF_FOUR_OR_SEVEN)
+    return _OF_FOUR_OR_SEVEN not in gres_type or any(card in gres_type for card in _CARDS_OF_BOTH)
 
 
 def gres_type_of(model: str) -> str:

@@ -48,7 +48,7 @@ def other_card(footprint: Footprint, pool: Pool) -> str:
             f"site.toml does not give its gpu_model, and the footprint was measured on {footprint.gpu_model}: write "
             f"gpu_model into pool '{pool.name}'"
         )
-    return f"the footprint was measured on {footprint.gpu_model}"
+    return f"the footprint was measured on {footprint.gpu_model}, site.toml's gpu_model is {pool.gpu_model}"
 
 
 def asked_partitions(request: JobRequest, config: SiteConfig) -> list[Partition]:

@@ -256,9 +256,9 @@ def _is_share(run: JobUsage) -> bool:
 
 
 def _share(used: float | None, of: float | None) -> str:
-    return (
-        "not measured" if used is None or not of else f"{used:.4f} of {of:.4f} covered GPU-h, {100 * used / of:.1f} %"
-    )
+    if used is None or of is None:
+        return "not measured"
+    return f"{used:.4f} of {of:.4f} covered GPU-h, {100 * used / of:.1f} %" if of else "suspended all the time"
 
 
 def as_json(story: JobStory) -> str:

@@ -20,11 +20,11 @@ class UsageReport(NamedTuple):
     ``equivalents`` says by what a slice is part of a GPU. ``installed_gpu_hours`` is what the site's GPUs come to in
     the window so far, None where no site file says. ``rows_in`` = ``rows_used`` + ``job_steps`` + ``rejected``, which
     is by reason; None where they are not to be seen, being everybody's. ``lost`` says what those may have been.
-    ``recorded`` is from when to when there are runs at all, where the window has none. ``ingested`` is when runs were
-    last taken in, ``sealed`` when the last sealed hour of samples ended; None where that is not known. ``templates``
-    is the site's own folder of them. ``charts`` are there where they were asked for; ``fits`` are by group, the last
-    one is of all, where site.toml knows of pieces of GPUs. ``visible`` says whose runs these are where they are not
-    everybody's, ``names`` what became of the names. ``runs_begun_before`` of those with a GPU are in the window
+    ``recorded`` is from when to when there are runs at all, where the window has none. ``ingested`` is until when runs
+    are known (a text's own time), ``sealed`` when the last sealed hour of samples ended; None where that is not known.
+    ``templates`` is the site's own folder of them. ``charts`` are there where they were asked for; ``fits`` are by
+    group, the last one is of all, where site.toml knows of pieces of GPUs. ``visible`` says whose
+    runs these are where they are not everybody's, ``names`` what became of the names. ``runs_begun_before`` of those with a GPU are in the window
     before, too; ``runs_without_length`` have neither an end nor a word on how long they have run, and no hours. What
     is known of runs are rows: those of the window's ``runs``, those that repeat one, those of jobs that had not
     started, and those outside the window. ``types_without_size`` are left out of GPU-hours, and of
@@ -129,8 +129,9 @@ def percent(part: float | None, whole: float | None) -> float | None:
 
 
 def never_used(run: JobUsage) -> bool:
-    """Return whether it was measured, and no sample saw any activity."""
-    known = [used for used in (run.util_used_gpu_hours, run.sm_used_gpu_hours) if used is not None]
+    """Return whether it was measured outside suspensions, and no sample saw any activity."""
+    of = ((run.util_used_gpu_hours, run.util_measured_gpu_hours), (run.sm_used_gpu_hours, run.sm_measured_gpu_hours))
+    known = [used for used, measured in of if used is not None and measured]
     return bool(known) and not any(known)
 
 

@@ -65,7 +65,7 @@ def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> lis
     lines += _no_runs(report)
     if not report.of_text:
         runs, samples = (stamp(at) if at else "never" for at in (report.ingested, report.sealed))
-        lines.append(f"runs last taken in: {runs}; samples sealed up to: {samples}")
+        lines.append(f"runs known up to: {runs}; samples sealed up to: {samples}")
     if report.rows_in is not None:
         lines.append(_rows(report))
     return lines

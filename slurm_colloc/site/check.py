@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from slurm_colloc.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.config import Partition as DeclaredPartition
 from slurm_colloc.errors import InputError
-from slurm_colloc.gpu.mig import gres_type_of, parse_profile
+from slurm_colloc.gpu.mig import gres_type_of, model_named, parse_profile
 from slurm_colloc.gpu.reader import GpuUnit
 from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.site.cards import Card, Known, card_of, units_of
@@ -238,11 +238,14 @@ def _card(pool: Pool, shape: Shape, node: Node, cluster: Cluster) -> Iterator[st
     card = card_of(shape, [node.name], {}, cluster)
     if card.model is None and pool.gpu_model:
         card = card_of(shape, [node.name], dict.fromkeys(_types(pool), pool.gpu_model), cluster)
-    same = card.model is None or gres_type_of(str(card.model.value)) == gres_type_of(pool.gpu_model)
+        # Slurm's spelling of a card that we know, while measurements go by the driver's.
+        ours = model_named(pool.gpu_model)
+        if ours and gres_type_of(ours.name) == gres_type_of(pool.gpu_model):
+            card = card._replace(model=Known(ours.name, "the driver's name of it is"))
     if not pool.gpu_model and pool.sm_count is not None:
         name = f"gpu_model = {value_text(card.model.value)}" if card.model else "what 'nvidia-smi -L' prints there"
         yield f"gpu_model is missing, so that csub shares nothing there by what was measured: write {name}"
-    if card.model is not None and not same and pool.gpu_model:
+    if card.model is not None and card.model.value != pool.gpu_model and pool.gpu_model:
         yield _unlike("gpu_model", pool.gpu_model, card.model)
     for key, declared, known in (
         ("gpu_mem_mib", pool.gpu_mem_mib, card.mem_mib),

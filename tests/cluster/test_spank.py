@@ -210,6 +210,7 @@ def test_a_job_without_gres_mps_is_not_touched(lab: Lab) -> None:
     assert spank.called(lab, "stop", job) is None
     job, seen = _batch(lab, "-p", "gpu", "-w", "g1", **lying)
     assert "CUDA_MPS_PIPE_DIRECTORY=/mine\n" in seen
+    assert "without MPS" not in seen
     assert spank.called(lab, "start", job) is None
 
 

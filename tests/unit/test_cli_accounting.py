@@ -3,6 +3,7 @@
 
 import importlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -259,10 +260,13 @@ def test_a_table_of_a_text_has_no_columns_of_use(text: str, tmp_path: Path, caps
         said = capsys.readouterr().out
         assert ("ALLOC GPU-h" in said, "HELD GPU-h" in said) == (True, True)
         assert [word for word in ("UTIL", "SM ", "COV", "IDLE", "EMPTY", "kWh") if word in said] == []
+    # It tells of the time in which it was written, whenever it is taken in.
+    os.utime(text, (1768000000, 1768000000))
     assert colloc("ingest", "--store", store, "--sacct-file", text) == 0
     capsys.readouterr()
     assert colloc("report", *window, "--store", store) == 0
     said = capsys.readouterr().out
+    assert "runs known up to: 2026-01-09 23:06:40+00:00" in said
     assert "COV %" in said, "of a store what is not known is a dash"
     assert "; samples sealed up to: never" in said
 

@@ -12,6 +12,7 @@ from slurm_colloc.model import Decision, Evidence, Gres
 from slurm_colloc.report.job import Advice, JobStory, RunStory, as_json, as_text
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.sparkline import sparkline
+from slurm_colloc.report.usage import never_used
 from slurm_colloc.slurm.accounted import Accounted
 from tests.unit.hostile import HOSTILE
 from tests.unit.made import decision, evidence, usage
@@ -98,6 +99,18 @@ def test_a_job_that_used_nothing_is_told_once_what_was_idle() -> None:
     assert "for the last" not in text
     late = as_text(JobStory([RunStory(nothing._replace(sm_used_gpu_hours=0.1))]))
     assert "  idle       for the last 21 h sampled\n" in late
+
+
+def test_of_a_job_that_was_suspended_all_the_time_nothing_is_said_to_be_unused() -> None:
+    none: dict[str, float] = dict.fromkeys(
+        (f"{by}_{what}_gpu_hours" for by in ("util", "sm") for what in ("measured", "used")), 0.0
+    )
+    still = usage(allocated_gpu_hours=0.0, **none)
+    assert not never_used(still)
+    pieces = (JobPiece(40.0, 20.0, 3000),)
+    text = as_text(JobStory([RunStory(still, timeline=JobTimeline(0.0, 3600.0, pieces, 1, 0, 0))]))
+    assert "did not use" not in text
+    assert "not measured" not in text
 
 
 @pytest.mark.parametrize("allocated", [0.25, None])

@@ -117,7 +117,10 @@ def test_a_wanted_number_above_what_the_sms_hold_is_allowed_and_said() -> None:
     [
         (footprint(None, None, provenance="no earlier run"), "no earlier run"),
         (footprint(9_000, None), "how busy a task keeps a GPU is not known (given by the user)"),
-        (footprint(gpu_model="NVIDIA A30"), "the footprint was measured on NVIDIA A30"),
+        (
+            footprint(gpu_model="NVIDIA A30"),
+            f"the footprint was measured on NVIDIA A30, site.toml's gpu_model is {H100}",
+        ),
     ],
 )
 def test_what_is_not_known_is_no_pack_unless_a_number_is_wanted(need: Footprint, said: str) -> None:

@@ -589,7 +589,12 @@ def test_order_of_modes() -> None:
     [
         (request(partitions=("cpu",)), footprint(), MIG_POOL, "not in partition 'cpu'"),
         (request(gres=(Gres("gpu", "a100", 1),)), footprint(), MIG_POOL, "GPU type 'a100' was asked for"),
-        (request(), footprint(gpu_model="A100"), MIG_POOL, "the footprint was measured on A100"),
+        (
+            request(),
+            footprint(gpu_model="A100"),
+            MIG_POOL,
+            f"the footprint was measured on A100, site.toml's gpu_model is {H100}",
+        ),
         (
             request(),
             footprint(gpu_model=H100),

@@ -451,6 +451,10 @@ def test_check_misses_the_name_of_a_card() -> None:
     nameless = config._replace(pool=(config.pool[0]._replace(gpu_model=""), *config.pool[1:]))
     (problem,) = check(nameless, FakeClient())
     assert problem.startswith("pool 'g1', node 'g1': gpu_model is missing, so that csub shares nothing there")
+    # As Slurm spells it in a type is not as the driver does, by whose name measurements go.
+    spelled = config._replace(pool=(config.pool[0]._replace(gpu_model="nvidia_h100_80gb_hbm3"), *config.pool[1:]))
+    (problem,) = check(spelled, FakeClient())
+    assert problem.endswith('write gpu_model = "NVIDIA H100 80GB HBM3"')
     unsized = nameless.pool[0]._replace(sm_count=None, gpu_mem_mib=None)
     assert check(nameless._replace(pool=(unsized, *config.pool[1:])), FakeClient()) == []
     assert gaps(nameless._replace(pool=(unsized,)))[0].startswith("pool 'g1': no job is placed without its sm_count")

@@ -103,3 +103,6 @@ def test_types_whose_worth_is_not_known_are_listed(text: Path, capsys: pytest.Ca
     said = capsys.readouterr().out
     assert "not known: 2 (1g10gb, shard)" in said
     assert "rtx_3090, untyped" in said
+    # Of another day they are none.
+    shown = reported(capsys, *DAYS[1:], "--sacct-file", str(text))
+    assert (shown["types_without_size"], shown["types_taken_for_whole"]) == ([], [])

@@ -345,6 +345,7 @@ def test_a_decision_is_of_the_submission_and_of_all_that_became_of_it(tmp_path: 
         ("mig-2g.48gb", 1 / 2),
         # Cards of four and of seven have this one.
         ("1g.24gb", None),
+        ("mig-1g.24gb", None),
         ("nvidia_gb200_1g.24gb", 1 / 7),
         ("nvidia_rtx_pro_6000_1g.24gb", 1 / 4),
         ("1g.5gb", 1 / 7),
