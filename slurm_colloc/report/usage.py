@@ -23,13 +23,13 @@ class UsageReport(NamedTuple):
     ``recorded`` is from when to when there are runs at all, where the window has none. ``ingested`` is until when runs
     are known (a text's own time), ``sealed`` when the last sealed hour of samples ended; None where that is not known.
     ``templates`` is the site's own folder of them. ``charts`` are there where they were asked for; ``fits`` are by
-    group, the last one is of all, where site.toml knows of pieces of GPUs. ``visible`` says whose
-    runs these are where they are not everybody's, ``names`` what became of the names. ``runs_begun_before`` of those with a GPU are in the window
-    before, too; ``runs_without_length`` have neither an end nor a word on how long they have run, and no hours. What
-    is known of runs are rows: those of the window's ``runs``, those that repeat one, those of jobs that had not
+    group, the last one is of all, where site.toml knows of pieces of GPUs. ``visible`` says whose runs these are where
+    they are not everybody's, ``names`` what became of the names. ``runs_begun_before`` of those with a GPU are in the
+    window before, too; ``runs_without_length`` have neither an end nor a word on how long they have run, and no hours.
+    What is known of runs are rows: those of the window's ``runs``, those that repeat one, those of jobs that had not
     started, and those outside the window. ``types_without_size`` are left out of GPU-hours, and of
-    ``types_taken_for_whole`` neither a site nor their names say that they are whole GPUs. ``convention`` says by
-    whose rules GPU-hours are counted.
+    ``types_taken_for_whole`` neither a site nor their names say that they are whole GPUs. ``convention`` says by whose
+    rules GPU-hours are counted.
     """
 
     cluster: str
