@@ -44,17 +44,24 @@ def faults(config: SiteConfig) -> Iterator[str]:
     yield from dict.fromkeys(why for step in steps if (why := _refused(step)))
 
 
+def named_files(config: SiteConfig) -> dict[str, Callable[[], object]]:
+    """Return what reads each file that [notices] names, by key; without mails nobody reads the password."""
+    settings = config.notices
+    readers: dict[str, Callable[[], object]] = {
+        "holidays": lambda: works_by(settings),
+        "webhook_file": lambda: webhook_url(settings),
+        "smtp_password_file": lambda: read_secret(settings.smtp_password_file, "notices.smtp_password_file"),
+    }
+    if settings.mode == "off":
+        del readers["smtp_password_file"]
+    return {name: reader for name, reader in readers.items() if getattr(settings, name)}
+
+
 def file_faults(config: SiteConfig) -> Iterator[tuple[str, str, str]]:
     """Yield key, path and fault of the files that [notices] names, as whoever runs the audits reads them."""
-    settings = config.notices
-    named: tuple[tuple[str, Callable[[], object]], ...] = (
-        ("holidays", lambda: works_by(settings)),
-        ("webhook_file", lambda: webhook_url(settings)),
-        ("smtp_password_file", lambda: read_secret(settings.smtp_password_file, "notices.smtp_password_file")),
-    )
-    for name, step in named:
-        path = getattr(settings, name)
-        if path and (why := _refused(step)):
+    for name, reader in named_files(config).items():
+        path = getattr(config.notices, name)
+        if why := _refused(reader):
             yield f"notices.{name}", path, why if os.path.lexists(path) else "it is not there"
 
 

@@ -185,18 +185,18 @@ def _decisions(path: str, keep: Keepers) -> Iterator[Seen | Blank]:
 def _audit(config: SiteConfig, keep: Keepers) -> Iterable[Seen | Blank]:
     """Yield what is wrong with the folder of what audits remember, which one host has."""
     path, key = config.audit_folder, "notices.state" if config.notices.state else "the audits' folder of paths.state"
-    if config.notices.mode == "off":
-        return
-    if not os.path.lexists(path):
-        yield Blank(_named(key, path), "it is not on this host; on the one that audits it must be")
-        return
-    yield from _own(key, path, keep)
+    here = os.path.lexists(path)
     for name in ("textfile", "json_lines"):
         outlet = getattr(config.notices, name)
         if outlet and not os.path.isdir(os.path.dirname(outlet)):
-            yield Seen(
-                _named(f"notices.{name}", outlet), "its folder is not there, so that each audit ends in an error"
-            )
+            what = "its folder is not there, so that each audit ends in an error"
+            yield (Seen if here else Blank)(_named(f"notices.{name}", outlet), what)
+    if config.notices.mode == "off":
+        return
+    if not here:
+        yield Blank(_named(key, path), "it is not on this host; on the one that audits it must be")
+        return
+    yield from _own(key, path, keep)
     try:
         network = network_file_system(path)
     except OSError:

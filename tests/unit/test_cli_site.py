@@ -158,8 +158,9 @@ def test_a_file_that_some_command_would_refuse_is_not_written(
     assert not path.exists()
 
 
+@pytest.mark.parametrize("mails", ["admins", "off"])
 def test_check_reads_the_files_of_the_audits_where_these_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    mails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, kept = tmp_path / "site.toml", tmp_path / "state/audit"
     for folder, mode in ((tmp_path / "state", 0o755), (tmp_path / "state/store", 0o700), (tmp_path / "spool", 0o1777)):
@@ -169,7 +170,7 @@ def test_check_reads_the_files_of_the_audits_where_these_run(
     options = {
         "paths.state": tmp_path / "state",
         "paths.decisions": tmp_path / "spool",
-        "notices.mode": "admins",
+        "notices.mode": mails,
         "notices.sender": "a@b.c",
         "notices.webhook_file": tmp_path / "webhook",
         "notices.holidays": tmp_path / "days",

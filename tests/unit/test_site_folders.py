@@ -151,10 +151,12 @@ def test_nodes_that_nothing_came_from(tmp_path: Path) -> None:
 def test_the_folder_of_the_audits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = tmp_path / "audit"
     config = site(tmp_path, notices=Notices("users", state=str(kept), textfile=str(tmp_path / "no/file.prom")))
-    assert (seen(config), len(gaps(config))) == ([], 1)
+    assert (seen(config), len(gaps(config))) == ([], 2)
     kept.mkdir(mode=0o700)
     (outlet,) = seen(config)
     assert outlet.startswith(f"notices.textfile '{tmp_path}/no/file.prom'")
+    # Audits that send nothing write it, too.
+    assert seen(config._replace(notices=config.notices._replace(mode="off"))) == [outlet]
     monkeypatch.setattr(folders, "network_file_system", lambda path: "NFS")
     assert "each audit is refused" in seen(config)[-1]
     assert seen(config._replace(notices=Notices())) == []

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import nullcontext
 
-from slurm_colloc.audit.sound import faults, file_faults
+from slurm_colloc.audit.sound import faults, file_faults, named_files
 from slurm_colloc.cli.colloc.output import node_name
 from slurm_colloc.cli.colloc.site_render import this_host
 from slurm_colloc.config import SiteConfig
@@ -61,7 +61,7 @@ def _service_user(config: SiteConfig) -> str:
 def _files(config: SiteConfig, keep: Keepers) -> Iterator[Seen | Blank]:
     """Yield what is wrong with files that [notices] names, read as the user who audits; one host has them."""
     user = user_called(keep.service)
-    if config.notices.mode == "off":
+    if not named_files(config):
         return
     if os.geteuid() != (user.pw_uid if user else 0) and os.geteuid() != 0:
         yield Blank("notices", "the files that it names are for who audits: look as root")
