@@ -56,7 +56,10 @@ def place(
         return _weighed([first, *pieces], request, need, config, known)
     names = ", ".join(f"'{name}'" for name in dict.fromkeys(room.partition.name for room in rooms))
     held = f"{need.memory_mib} MiB and {need.sm_active_pct:.0f} % of the SMs"
-    why = f"no piece of a GPU in partition {names} holds {held}"
+    why = f"no piece of a GPU that it can have in partition {names} holds {held}"
+    no_share = "; ".join(request.no_share)
+    if any(item.reason == no_share for item in rejected[before:]):
+        why += f"; no share is for it, since {no_share}"
     if not rooms:
         why = "; ".join(sorted({item.reason for item in rejected})) or "site.toml describes no GPUs"
     elif len(rejected) == before:

@@ -445,7 +445,9 @@ def test_nothing_is_left_behind_when_sbatch_cannot_be_started(shell: Shell) -> N
 def test_a_footprint_that_changes_nothing_is_answered(shell: Shell) -> None:
     done = shell.run("--gpu-footprint=mem=900G,sm=3", "job.sh")
     assert shell.calls() == [["job.sh"]]
-    assert done.stderr.startswith("csub: job 4711: the footprint changes nothing: no piece of a GPU in partition ")
+    assert done.stderr.startswith(
+        "csub: job 4711: the footprint changes nothing: no piece of a GPU that it can have in partition "
+    )
     assert shell.run("--gpu-footprint=mem=900G,sm=3", "--colloc=off", "job.sh").stderr == ""
 
 

@@ -51,7 +51,7 @@ def test_a_hint_outside_its_grammar_submits_nothing(shell: Shell, hint: str, why
 def test_a_hint_that_no_piece_holds_leaves_the_job_as_asked_and_says_why(shell: Shell, hint: str) -> None:
     done = shell.run(f"--gpu-footprint={hint}", "job.sh")
     assert (done.returncode, shell.calls()) == (0, [["job.sh"]])
-    assert "no piece of a GPU in partition 'gpu' holds " in done.stderr
+    assert "no piece of a GPU that it can have in partition 'gpu' holds " in done.stderr
 
 
 def script(shell: Shell, line: str) -> None:

@@ -410,9 +410,10 @@ def test_a_script_that_reads_what_a_piece_would_change(
     given = []
     for order in ('"mig"', '"mps"'):
         shell.site(order, agent=True)
-        shell.run(HINT, *asked.split(), "job.sh")
+        done = shell.run(HINT, *asked.split(), "job.sh")
         given.append(any(word in str(shell.calls()[-1]) for word in ("h100_1g.10gb", "mps:")))
     assert given == [slice_too, share_too]
+    assert share_too or "reads " in done.stderr
 
 
 def test_a_program_that_is_no_shell_and_reads_what_a_slice_would_change_is_left_alone(shell: Shell) -> None:

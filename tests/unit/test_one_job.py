@@ -148,7 +148,7 @@ def test_a_line_that_may_not_work_is_not_given(tmp_path: Path, line: str) -> Non
 def test_a_large_run_is_told_why_no_piece_holds_it(tmp_path: Path) -> None:
     one = measured(tmp_path, sm=95.0, mib=60000)
     advice = advise(one, ROW, None, None, SITE)
-    assert advice.fit.startswith("no smaller piece: no piece of a GPU in partition 'gpu' holds")
+    assert advice.fit.startswith("no smaller piece: no piece of a GPU that it can have in partition 'gpu' holds")
     assert "60000 MiB at peak and 95 % of the SMs" in advice.fit
     assert advice.command == ""
 

@@ -57,7 +57,7 @@ def test_no_slice_says_why_of_each() -> None:
     assert set(found) == {"gpu:h100_1g.10gb", "gpu:h100_1g.20gb", "gpu:h100_2g.20gb", "gpu:h100_3g.40gb"}
     full = place(request(), footprint(60000, 1), site(MIG_POOL))
     assert why(full)["gpu:h100_3g.40gb"] == "40448 MiB do not hold 60256 MiB"
-    assert full.reasons == ("no piece of a GPU in partition 'gpu' holds 60256 MiB and 1 % of the SMs",)
+    assert full.reasons == ("no piece of a GPU that it can have in partition 'gpu' holds 60256 MiB and 1 % of the SMs",)
 
 
 def test_slices_that_are_not_there() -> None:
