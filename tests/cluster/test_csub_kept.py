@@ -88,7 +88,7 @@ def in_lines(size: str) -> str:
 
 @pytest.mark.parametrize("where", ["argument", "directive"])
 def test_a_share_keeps_the_cores_and_memory_of_the_gpu(lab: Lab, alice: User, where: str) -> None:
-    environment = only(lab, "shares", '["mps"]')
+    environment = only(lab, "shares", '["mps"]', {"sharing.part_of_host": "false"})
     pairs = []
     for size in SIZES:
         directives, arguments = (in_lines(size), []) if where == "directive" else ("", size.split())
@@ -270,7 +270,7 @@ def test_a_job_moves_to_the_partition_that_the_site_maps(lab: Lab, alice: User, 
 
 def test_a_moved_job_keeps_its_cores_and_memory(lab: Lab, alice: User, site: Path) -> None:
     text = moves_to_mig((site / "site.toml").read_text(), "giving")
-    (site / "giving.toml").write_text(text.replace("[sharing]\n", '[sharing]\norder = ["mig"]\n'))
+    (site / "giving.toml").write_text(text.replace("[sharing]\n", '[sharing]\npart_of_host = false\norder = ["mig"]\n'))
     (site / "giving.toml").chmod(0o644)
     for size in ("--gres=gpu:1", "--gpus=1 -n1", "--gres=gpu:1 -c 2", "--gres=gpu:1 --mem=300", "--gres=gpu:1 -N1 -n3"):
         arguments = ["-p", "giving", *size.split()]

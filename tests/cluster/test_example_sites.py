@@ -68,6 +68,7 @@ def _smaller(text: str, lab: Lab, name: str) -> str:
         (r'^nodes = ".*"', lambda _: f'nodes = "{next(there)}"'),
         (r'^cluster = ".*"', f'cluster = "{_cluster(lab)}"'),
         (r'^slurm_release = ".*"', f'slurm_release = "{RELEASE}"'),
+        (r'^default_partition = ".*"', lambda found: f'{found[0]}\ndefault_mem = "DefMemPerCPU=100"'),
         (r"^cpus_per_node = .*", "cpus_per_node = 8"),
         (r"^mem_per_node_mib = .*", "mem_per_node_mib = 8000"),
         (r"^cpus_per_gpu = .*", "cpus_per_gpu = 1"),

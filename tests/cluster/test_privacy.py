@@ -139,7 +139,7 @@ def site(lab: Lab) -> Site:
     made.tmp.mkdir()
     made.tmp.chmod(0o1777)
     for name in ("store", "journal", "journal/g1"):  # install -d -m 0700 -o colloc
-        (folder / name).mkdir(mode=0o700)
+        (folder / name).mkdir(mode=0o700, exist_ok=True)
         os.chown(folder / name, carol.uid, carol.gid)
     python(lab, "alice", MAKE, made.spool, made.tmp, SIGNATURE, TMPDIR=str(made.tmp))
     hour = folder / "journal/g1/20260101T00.journal"

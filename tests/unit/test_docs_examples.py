@@ -62,11 +62,15 @@ def test_what_is_only_read_is_there(key: tuple[str, ...]) -> None:
     assert any(kept_as(example, [key]) for example in EXAMPLES)
 
 
+# What a command writes elsewhere by default lies in the test's folder as well.
+OUTPUTS = '\n[paths]\nstate = "{folder}"\n[known_jobs]\ntable = "{folder}/policy.table"\n'
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the store of the demo's recording, once for all examples."""
     folder = tmp_path_factory.mktemp("recorded")
-    (folder / "site.toml").write_text((DEMO / "site.toml").read_text() + f'\n[paths]\nstate = "{folder}"\n')
+    (folder / "site.toml").write_text((DEMO / "site.toml").read_text() + OUTPUTS.format(folder=folder))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLLOC_CONF", str(folder / "site.toml"))
         sources = ("--sacct-file", str(DEMO / "sacct.txt"), "--journal", str(DEMO / "journal"))
