@@ -233,7 +233,8 @@ def _memory(
         return None
     kind, _, amount = (own.default_mem or config.default_mem).partition("=")
     if kind == "DefMemPerCPU":
-        return of(int(amount) * cpus[0]) if cpus[1] < cpus[0] else ""
+        # 0 is no default, and --mem=0 would be all of the node's.
+        return of(int(amount) * cpus[0]) if cpus[1] < cpus[0] and int(amount) else ""
     each = int(amount) if kind == "DefMemPerNode" else pool.mem_per_node_mib
     return of(each) if scaled and each else ""
 

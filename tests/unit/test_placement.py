@@ -250,6 +250,7 @@ def test_memory_that_is_asked_for_each_core(each: str, host_mem_mib: int | None,
         (Partition("gpu", cpus_per_gpu=30, default_mem="DefMemPerCPU=8000"), "", None, "240000M"),
         (Partition("gpu", cpus_per_gpu=30), "DefMemPerCPU=8000", None, "240000M"),
         (Partition("gpu", cpus_per_gpu=30), "DefMemPerCPU=8000", 9000, "26400M"),
+        (Partition("gpu", cpus_per_gpu=30), "DefMemPerCPU=0", 9000, ""),
         (Partition("gpu", cpus_per_gpu=30, default_mem="DefMemPerNode=64000"), "DefMemPerCPU=1", 9000, "9000M"),
         (Partition("gpu", cpus_per_gpu=30, default_mem="DefMemPerNode=64000"), "", None, ""),
         # Without a default Slurm gives a job all of the node's.
