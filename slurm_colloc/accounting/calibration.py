@@ -57,6 +57,8 @@ def _ratio(one: Answered) -> _Ratio | None:
     if one.measured_mib is None or one.measured_mib <= 0:
         return None
     ratio = one.measured_mib / one.expected_mib
+    if one.measured_mib <= one.expected_mib + SHIPPED.floor_mib(one.margin):
+        ratio = min(ratio, 1.0)
     if one.state != COMPLETED and ratio <= 1:
         return None
     return _Ratio(one.at_s, one.user, ratio, one.measured_mib <= one.q99_mib)

@@ -21,15 +21,23 @@ LARGEST = 2.5
 class Margin(NamedTuple):
     """A factor over what a rung expects, and the number of past answers that it was taken from (0: shipped).
 
-    ``confidence`` is the least share of past q99s that held, with 95 percent certainty.
+    ``confidence`` is the least share of past q99s that held, with 95 percent certainty; of a shipped margin the share
+    that it promises. ``floor_mib`` is what is added at least: what libraries take for workspaces does not go by a job's
+    size, and differs from run to run by as much.
     """
 
     factor: float
     answers: int = 0
     confidence: float | None = None
+    floor_mib: float = 0.0
 
     def __str__(self) -> str:
-        return f"{self.factor:.2f}" + (f" by {self.answers} earlier answers" if self.answers else "")
+        floor = f" or {self.floor_mib:.0f} MiB more" if self.floor_mib else ""
+        return f"{self.factor:.2f}{floor}" + (f" by {self.answers} earlier answers" if self.answers else "")
+
+    def over(self, expected_mib: float) -> float:
+        """Return what is to be had for what is expected."""
+        return max(expected_mib * self.factor, expected_mib + self.floor_mib)
 
 
 class Calibration(NamedTuple):
@@ -43,39 +51,28 @@ class Calibration(NamedTuple):
         Raises:
             KeyError: no rung has that name.
         """
-        return self.margins.get(name) or SHIPPED.margins[name]
+        shipped, own = SHIPPED.margins[name], self.margins.get(name)
+        return own._replace(floor_mib=shipped.floor_mib) if own else shipped
+
+    def floor_mib(self, name: str) -> float:
+        """Return what a margin of that name adds at least; 0 of a name that no rung has."""
+        return self.margins[name].floor_mib if name in self.margins else 0.0
 
 
-# What holds until a site has answers of its own to go by: for "near" and "trace" coverage 99 %, replayed over public
-# measurements on an A100 and our own on an H200, and the confidence as found on the half of the models that a margin
-# was not taken from (docs/explanation/estimate.md). Repeats on one machine are alike to the byte, which is no measure
-# of what differs between days; the margins of "exact" are a choice.
+# By so much runs of other sizes jump where a library chooses another algorithm. [docs/explanation/estimate.md]
+_FLOOR_MIB = 1024.0
+# What holds until a site has answers of its own to go by, and the share of jobs that it promises to cover: judged on
+# ten sources of measurements, each by itself (docs/explanation/estimate.md).
 SHIPPED = Calibration(
     {
-        # A known configuration, by the number of its completed runs.
-        "exact-few": Margin(1.15),
-        "exact-many": Margin(1.05),
-        # Runs that were cut at a time limit, with their memory at rest.
-        "probe": Margin(1.20),
-        # Its program was edited since, or numbers differ that size nothing; a choice, too.
-        "near-same": Margin(1.15),
-        # From two runs: another number between those seen, below them, beyond them up to the factor two, and further.
-        "near-within": Margin(1.16, confidence=0.98),
-        "near-below": Margin(1.17, confidence=0.98),
-        "near-beyond": Margin(1.12, confidence=0.98),
-        "near-far": Margin(1.13, confidence=0.98),
-        # Beyond them, where most did not grow with it; and where memory jumped between the two.
-        "near-flat": Margin(1.75, confidence=0.98),
-        "near-jump": Margin(2.20, confidence=0.97),
-        # From three runs on: they lie on a straight line, between and outside of them; or they do not.
-        "near-straight": Margin(1.07, confidence=0.98),
-        "near-straight-on": Margin(1.13, confidence=0.98),
-        "near-bent": Margin(1.60, confidence=0.96),
-        # From one run alone, of a smaller and of a larger job.
-        "near-one": Margin(1.43, confidence=0.98),
-        "near-one-below": Margin(1.52, confidence=0.98),
-        # Past jobs of the same command, whose script may have been another.
-        "command": Margin(1.25),
+        # Completed runs of the job; of one whose program was edited since or that differs in numbers that size nothing;
+        # cut runs whose memory was at rest; past jobs of the same command.
+        "same": Margin(1.15, confidence=0.99),
+        # A line through runs of two sizes, between those seen and outside of them.
+        "between": Margin(1.15, confidence=0.98, floor_mib=_FLOOR_MIB),
+        "beyond": Margin(1.15, confidence=0.95, floor_mib=_FLOOR_MIB),
+        # What one run of another size says at most.
+        "one": Margin(1.0, confidence=0.98, floor_mib=_FLOOR_MIB),
         # A trace beside one measured run of a smaller and of a larger job, and without one.
         "trace-one": Margin(1.24, confidence=0.92),
         "trace-one-below": Margin(1.13, confidence=0.94),

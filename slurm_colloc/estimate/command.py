@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rung of the first days: what past jobs of the same command used, whose script may have been another."""
 
-from slurm_colloc.estimate.calibration import Calibration
 from slurm_colloc.estimate.exact import from_runs
 from slurm_colloc.estimate.question import Question
 from slurm_colloc.model import Footprint
@@ -13,12 +12,10 @@ def from_command(question: Question) -> Footprint | str:
     """Return the footprint that past jobs of the same file and arguments support, or why they support none."""
     if not question.by_command:
         return "no past job of the same command is known"
-    margin = question.calibration.margin(RUNG)
     # Its own runs are here only where none has completed: they bound.
     runs = sorted((*question.runs, *question.by_command), key=lambda run: run.ended_s)
-    same = Calibration({"exact-few": margin, "exact-many": margin})
-    found = from_runs(question._replace(runs=runs, calibration=same))
+    found = from_runs(question._replace(runs=runs))
     if isinstance(found, str):
         return found
     said = f"past jobs of the same command, whose script may have changed since: {found.provenance}"
-    return found._replace(rung=RUNG, provenance=said, margin=RUNG)
+    return found._replace(rung=RUNG, provenance=said)

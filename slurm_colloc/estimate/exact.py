@@ -17,9 +17,7 @@ from slurm_colloc.model import (
 )
 from slurm_colloc.units import counted
 
-RUNG = "exact"
-# From so many completed runs on the smaller margin holds (docs/explanation/estimate.md).
-_MANY = 3
+RUNG, MARGIN = "exact", "same"
 # A run that is cut off at its time limit has lost everything; the sampler inside a job also starts after the job.
 _MARGIN_TIME = 1.25
 # What a run needs of the host differs more from run to run than what it needs of the GPU: the page cache is the host's,
@@ -46,12 +44,11 @@ def from_runs(question: Question) -> Footprint | str:
     model = completed[-1].gpu_model
     peaks = sorted(float(item.gpu_mem_peak_mib or 0) for item in completed)
     count = sum(item.run_count for item in completed)
-    name = "exact-many" if count >= _MANY else "exact-few"
-    margin = question.calibration.margin(name)
+    margin = question.calibration.margin(MARGIN)
     grew = _growth(completed)
     expected = peaks[-1] * grew
     # A bound needs no minimum of samples: a job that ran out of memory at once was seen once or twice.
-    memory = Quantiles(median(peaks), peaks[-1], max(expected * margin.factor, most_shown(evidence, model)))
+    memory = Quantiles(median(peaks), peaks[-1], max(margin.over(expected), most_shown(evidence, model)))
     active, how = sm_active(completed)
     if (least := out_of_memory(evidence)) and least.gpu_mem_peak_mib == memory.q99:
         how = f"; {more_than(least)}{how}"
@@ -67,7 +64,7 @@ def from_runs(question: Question) -> Footprint | str:
         evidence_count=count,
         provenance=f"{runs} on {model}, margin {margin} over the largest peak{how}",
         dram_active_pct=dram_active(completed),
-        margin=name,
+        margin=MARGIN,
         expected_mib=expected,
         confidence=margin.confidence,
         cpu_cores=cpu_cores(completed),

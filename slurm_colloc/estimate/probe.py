@@ -2,10 +2,11 @@
 """The rung behind the exact one: runs of the very job that were cut at a time limit, with their memory at rest.
 
 A run that was cut has not shown its peak. Where its memory had stopped growing by half of what was sampled, the rest of
-the job is taken to need not much more: a training step repeats itself. The margin is wider than a completed run's.
+the job is taken to need not much more: a training step repeats itself.
 """
 
 from slurm_colloc.estimate.exact import (
+    MARGIN,
     dram_active,
     is_greedy,
     median,
@@ -36,8 +37,8 @@ def from_cut_runs(question: Question) -> Footprint | str:
     model = at_rest[-1].gpu_model
     at_rest = whole_need([run._replace(signature="") for run in at_rest if run.gpu_model == model])
     peaks = sorted(float(run.gpu_mem_peak_mib or 0) for run in at_rest)
-    margin = question.calibration.margin(RUNG)
-    q99 = max(peaks[-1] * margin.factor, most_shown(question.runs, model))
+    margin = question.calibration.margin(MARGIN)
+    q99 = max(margin.over(peaks[-1]), most_shown(question.runs, model))
     active, how = sm_active(at_rest)
     if (least := out_of_memory(question.runs)) and least.gpu_mem_peak_mib == q99:
         how = f"; {more_than(least)}{how}"
@@ -45,7 +46,7 @@ def from_cut_runs(question: Question) -> Footprint | str:
     said = f"{runs} on {model} cut at a time limit, memory at rest by half of it, margin {margin}"
     found = Footprint(Quantiles(median(peaks), peaks[-1], q99), active, None, model, RUNG, len(at_rest), f"{said}{how}")
     return found._replace(
-        dram_active_pct=dram_active(at_rest), margin=RUNG, expected_mib=peaks[-1], confidence=margin.confidence
+        dram_active_pct=dram_active(at_rest), margin=MARGIN, expected_mib=peaks[-1], confidence=margin.confidence
     )
 
 

@@ -41,7 +41,10 @@ def site_calibration(state_folder: str) -> tuple[Calibration, str]:
 
 def to_json(at_s: float, calibration: Calibration) -> dict[str, object]:
     """Return what ``from_json`` reads."""
-    margins = {name: margin._asdict() for name, margin in sorted(calibration.margins.items())}
+    margins = {
+        name: {"factor": margin.factor, "answers": margin.answers, "confidence": margin.confidence}
+        for name, margin in sorted(calibration.margins.items())
+    }
     return {"schema": _SCHEMA, "at_s": at_s, "margins": margins}
 
 

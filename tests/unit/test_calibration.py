@@ -24,7 +24,7 @@ from slurm_colloc.model import Answered
 from tests.unit.made import H100, evidence, near
 from tests.unit.shell import Shell
 
-NAME = "exact-few"
+NAME = "same"
 
 
 def answer(number: int, ratio: float | None = 1.0, **fields: Any) -> Answered:
@@ -69,6 +69,17 @@ def test_what_did_not_complete_is_a_bound_that_can_only_widen() -> None:
     found = margin([*plain, *(answer(900 + number, 1.4, state="TIMEOUT") for number in range(5))])
     assert found
     assert found.factor == near(1.4)
+
+
+def test_what_a_margin_adds_at_least_asks_for_no_factor() -> None:
+    """A small job that needed twice what was expected, and had it, is no reason to give large ones twice as much."""
+    found = margin([answer(number, 2.0, margin="one") for number in range(120)])
+    assert found is None
+    (of_one,) = site_margins([answer(number, 2.0, margin="one") for number in range(120)]).margins.values()
+    assert of_one.factor == 1.0
+    (more,) = site_margins([answer(number, 2.1, margin="one") for number in range(120)]).margins.values()
+    assert more.factor == near(2.1)
+    assert Calibration({"one": of_one}).margin("one").over(1000) == SHIPPED.margins["one"].over(1000) == 2024
 
 
 def test_an_array_has_one_answer_of_its_largest_task() -> None:
@@ -154,7 +165,7 @@ def test_there_and_back(tmp_path: Path) -> None:
     assert "u1" not in text
     assert "job" not in text
     assert os.stat(calibration_path(str(tmp_path))).st_mode & 0o777 == 0o644
-    assert found.margin("near-one") == SHIPPED.margins["near-one"], "what has no answers stays as shipped"
+    assert found.margin("one") == SHIPPED.margins["one"], "what has no answers stays as shipped"
 
 
 def test_no_file_is_nothing_to_speak_of(tmp_path: Path) -> None:

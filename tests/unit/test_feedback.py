@@ -359,10 +359,10 @@ def test_what_csub_had_expected_stands_beside_what_was_measured(tmp_path: Path) 
     store = Store(str(tmp_path / "store"))
     store.write_allocations("a", [run(user=NAME)], 1.0)
     sampled(store, [pass_at(at_s, 50.0) for at_s in (10, 20, 30)])
-    expected = decision(margin="exact-few", gpu_mem_expected_mib=2800.0, gpu_mem_q99_mib=3220.0, at_s=7.0)
+    expected = decision(margin="same", gpu_mem_expected_mib=2800.0, gpu_mem_q99_mib=3220.0, at_s=7.0)
     state = str(tmp_path / "state")
     (found,) = build_history(store, "c", state, decided(expected)).answers
-    assert tuple(found) == ("exact-few", NAME, "1", 7.0, 2800.0, 3220.0, 3000, "COMPLETED")
+    assert tuple(found) == ("same", NAME, "1", 7.0, 2800.0, 3220.0, 3000, "COMPLETED")
     (out,) = build_history(store, "c", state, decided(expected._replace(out_of_memory=True))).answers
     assert out.state == "GPU_OOM", "accounting does not know it"
     for without in (decision(), expected._replace(signature="sig-joined"), expected._replace(gpu_mem_q99_mib=None)):

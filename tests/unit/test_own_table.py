@@ -43,13 +43,13 @@ def test_the_table_is_whole() -> None:
 @pytest.mark.parametrize(
     ("policy", "known", "median_error", "out_of_memory", "exact"),
     [
-        (LADDER, "1 other", 0.09, 0.005, 0.63),
-        (LADDER, "2 other", 0.02, 0.012, 0.77),
-        (LADDER, "all others", 0.012, 0.013, 0.89),
+        (LADDER, "1 other", 0.30, 0.005, 0.53),
+        (LADDER, "2 other", 0.02, 0.012, 0.80),
+        (LADDER, "all others", 0.012, 0.02, 0.84),
         (TRACED_LADDER, "none", 0.065, 0.02, 0.55),
-        (TRACED_LADDER, "1 other", 0.032, 0.005, 0.83),
-        (TRACED_LADDER, "2 other", 0.02, 0.012, 0.88),
-        (TRACED_LADDER, "all others", 0.013, 0.013, 0.94),
+        (TRACED_LADDER, "1 other", 0.035, 0.005, 0.83),
+        (TRACED_LADDER, "2 other", 0.022, 0.012, 0.85),
+        (TRACED_LADDER, "all others", 0.02, 0.02, 0.88),
     ],
 )
 def test_the_ladder_is_as_close_as_the_docs_say(
