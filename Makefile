@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Unit tests wait as much as they work: for programs to end, for time to pass.
 WORKERS := $(shell echo $$(($$(nproc) * 3 / 2)))
 
-.PHONY: demo test test-matrix test-oldest test-python check ci quick slow lint mutate fuzz bench soak docs html sbom env env-only
+.PHONY: demo test test-matrix test-oldest test-python check ci quick slow lint mutate fuzz proof bench soak docs html sbom env env-only
 
 env:           ## Slurm from Debian's packages (as root) and the Python environment
 	@bash tests/cluster/bootstrap.sh
@@ -74,6 +74,9 @@ mutate: env    ## what the tests of the accounting would not notice, in an hour 
 
 fuzz: env      ## every parser of what a user controls, for a while
 	$(ENV)/python -m tests.fuzz --seconds 540 --processes 16
+
+proof: env     ## a published trace through a real Slurm on this machine's GPU, into FOLDER (tests/gpu/proof.py)
+	$(ENV)/python -m tests.gpu.proof $(FOLDER) --packages $(PACKAGES)
 
 bench: env     ## ratios side by side in one run
 	$(ENV)/python -m tests.bench_store

@@ -25,7 +25,6 @@ held = [torch.zeros(2**28, dtype=torch.float32, device="cuda") for _ in range(4)
 torch.cuda.synchronize(); time.sleep(2); print("held", torch.cuda.memory_allocated() >> 20, "MiB")
 """
 SHARED = 'mps_daemon = "site"\nmps_single_user = true\nheadroom_mib = 0\n'
-MEASURED = "CPUs=16 RealMemory=100000"
 CSUB = [sys.executable, "-m", "slurm_colloc.cli.csub"]
 
 
@@ -87,8 +86,6 @@ def main() -> None:
     """Run both."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    # Joining goes by host memory, too.
-    slurm.CONF = slurm.CONF.replace("CR_Core\n", "CR_Core_Memory\nDefMemPerCPU=1000\n").replace("CPUs=16", MEASURED)
     slurm.CONF = f"JobAcctGatherType=jobacct_gather/linux\nJobAcctGatherFrequency=task=2\n{slurm.CONF}"
     bench = ready(parser.parse_args().folder)
     site = Path(os.environ["COLLOC_CONF"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job of tests/gpu/footprints.py and slowdowns.py: trains or infers with one network on made-up data.
+"""The job of tests/gpu/footprints.py, slowdowns.py and proof.py: trains or infers with one network on made-up data.
 
 Library "own" has what the others lack: a U-Net, a DLRM, an LSTM, a perceptron and the discriminator of a GAN.
 """
@@ -8,21 +8,28 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import itertools
+import json
+import queue
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+BEGAN_S = time.time()
 # Labels are among the first SEGMENTS classes, as many as a U-Net tells apart.
 CLASSES, SEGMENTS, TOKENS = 1000, 21, 30000
 # Layers, width, heads, of networks with random weights.
 TEXT = {
     "bert": (12, 768, 12),
     "bert-small": (4, 512, 8),
+    "bert-large": (24, 1024, 16),
     "gpt2": (12, 768, 12),
     "gpt2-medium": (24, 1024, 16),
     "gpt2-large": (36, 1280, 20),
     "xlnet": (12, 768, 12),
+    "xlnet-large": (24, 1024, 16),
 }
 # Rows and width of each of a DLRM's embedding tables, and their number; steps of an LSTM; features of a perceptron.
 TABLE_ROWS, TABLE_WIDTH, TABLES, STEPS, FEATURES = 400_000, 64, 26, 128, 512
@@ -42,7 +49,9 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--host-ms", type=float, default=0.0, help="what the host does for each batch")
     parser.add_argument("--loader", choices=("serial", "ahead"), default="serial", help="when it does that")
     parser.add_argument("--sync-every", type=int, default=1, help="steps after which the loss is looked at")
+    parser.add_argument("--decode", type=int, default=0, help="threads that decode JPEGs for the batches; 0: no images")
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--steps", type=int, default=0, help="so many, and not for so many seconds")
     return parser.parse_args(list(words))
 
 
@@ -74,7 +83,7 @@ def network(given: argparse.Namespace) -> Any:
                 intermediate_size=4 * width,
             )
         )
-    if given.model == "xlnet":
+    if given.model.startswith("xlnet"):
         return transformers.XLNetLMHeadModel(
             transformers.XLNetConfig(vocab_size=TOKENS, n_layer=layers, d_model=width, n_head=heads, d_inner=4 * width)
         )
@@ -262,14 +271,22 @@ def make_step(given: argparse.Namespace, built: Any = None, device: str = "cuda"
 
 
 class Loader:
-    """What the host does for each batch: before each step, or two batches ahead of the steps."""
+    """What the host does for each batch: before each step, or two batches ahead of them; or it decodes in threads."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self._host_s, self._ahead = given.host_ms / 1000, given.loader == "ahead"
         self._ready_s = [0.0, 0.0]
+        self._batches: queue.Queue[Any] | None = None
+        if given.decode:
+            self._batches = queue.Queue(given.decode)
+            for _ in range(given.decode):
+                threading.Thread(target=_decode, args=(given, self._batches), daemon=True).start()
 
     def wait(self) -> None:
         """Return when the next batch is there."""
+        if self._batches is not None:
+            self._batches.get().cuda(non_blocking=True).float().div_(255)
+            return
         if not self._host_s:
             return
         if not self._ahead:
@@ -280,14 +297,40 @@ class Loader:
         self._ready_s = [self._ready_s[1], began_s + self._host_s]
 
 
+def _decode(given: argparse.Namespace, batches: queue.Queue[Any]) -> None:
+    """Put batches for ever: each image is decoded, cropped and scaled, which leaves Python's lock alone."""
+    import numpy
+    import torch
+    from PIL import Image
+
+    side = given.image_size
+    small = numpy.random.default_rng(0).integers(0, 255, (48, 64, 3), dtype=numpy.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(small).resize((500, 375) if side > 64 else (side, side)).save(stream, "JPEG")
+    while True:
+        made = []
+        for _ in range(given.batch_size):
+            image = Image.open(io.BytesIO(stream.getvalue()))
+            made.append(numpy.asarray(image.resize((side, side), box=(0, 0, image.width * 0.9, image.height * 0.9))))
+        batches.put(torch.from_numpy(numpy.stack(made)))
+
+
 def main(words: Sequence[str]) -> None:
-    """Run it."""
+    """Run it; the last line that it prints says when the first step was done, when the last, and how many."""
     given = parse(words)
     step, loader = make_step(given), Loader(given)
-    until = time.monotonic() + given.seconds
-    while time.monotonic() < until:
+    import torch
+
+    first_s, done, until = 0.0, 0, time.monotonic() + given.seconds
+    while done < given.steps if given.steps else time.monotonic() < until:
         loader.wait()
         step()
+        done += 1
+        if not first_s or done % given.sync_every == 0:
+            torch.cuda.synchronize()
+        first_s = first_s or time.time()
+    torch.cuda.synchronize()
+    print(json.dumps({"began_s": BEGAN_S, "first_s": first_s, "ended_s": time.time(), "steps": done}), flush=True)
 
 
 if __name__ == "__main__":

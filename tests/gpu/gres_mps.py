@@ -58,7 +58,21 @@ def csub(name: str, *options: str) -> list[str]:
 
 
 def install(root: Path) -> None:
-    """Install the project where nobody but root writes, and what is rendered from its site.toml."""
+    """Install the project where nobody but root writes, users, and what is rendered from its site.toml."""
+    install_code()
+    for name, uid in USERS.items():
+        subprocess.run(["useradd", "-m", "-u", str(uid), "-U", name], check=True)
+    reader = NvmlReader()
+    (unit,) = reader.units()
+    text = SITE.format(root=root, mem_mib=unit.mem_total_mib, sm_count=unit.sm_count)
+    text = text.replace('order = ["mps"]\n', SHARED).replace('name = "all"\n', 'name = "all"\none_user = true\n')
+    site = INSTALLED / "site.toml"
+    site.write_text(text)
+    install_hooks(site)
+
+
+def install_code() -> None:
+    """Put the project where nobody but root writes, and each Python finds it."""
     shutil.copytree(CHECKOUT / "slurm_colloc", INSTALLED / "slurm_colloc")
     for name in ("templates", "site-configs"):
         shutil.copytree(CHECKOUT / name, INSTALLED / name)
@@ -68,22 +82,19 @@ def install(root: Path) -> None:
     shutil.copytree(Path(ClusterShell.__file__).parent, INSTALLED / "ClusterShell")
     # Jobs start Python with -I, which hears no PYTHONPATH.
     Path(sysconfig.get_path("purelib"), "slurm_colloc-installed.pth").write_text(f"{INSTALLED}\n")
-    for name, uid in USERS.items():
-        subprocess.run(["useradd", "-m", "-u", str(uid), "-U", name], check=True)
     if not shutil.which(CONTROL, path="/usr/bin:/usr/sbin:/bin"):
         # Where the driver is installed as usual it is there.
         Path("/usr/bin", CONTROL).symlink_to(str(shutil.which(CONTROL)))
-    reader = NvmlReader()
-    (unit,) = reader.units()
-    text = SITE.format(root=root, mem_mib=unit.mem_total_mib, sm_count=unit.sm_count)
-    text = text.replace('order = ["mps"]\n', SHARED).replace('name = "all"\n', 'name = "all"\none_user = true\n')
-    site = INSTALLED / "site.toml"
-    site.write_text(text)
+
+
+def install_hooks(site: Path, below: Path = Path("/"), colloc_mps: str = "") -> None:
+    """Install prolog, epilog and task prolog of a site; elsewhere than at / with another text of colloc-mps."""
     for file in render_site(load_site(str(site)), Host(str(INSTALLED), str(site))):
         if file.installed.startswith(("/etc/slurm/", "/usr/libexec/")) and not file.part:
-            path = Path(file.installed)
+            path = below / file.installed[1:]
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(file.text)
+            text = file.text.replace("/usr/libexec/", f"{below}/usr/libexec/") if below != Path("/") else file.text
+            path.write_text(colloc_mps if colloc_mps and path.name == "colloc-mps" else text)
             path.chmod(0o755)
             print("installed", path, flush=True)
 

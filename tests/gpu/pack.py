@@ -206,17 +206,18 @@ def _mean(readings: Sequence[UnitReading]) -> UnitReading | None:
 
 
 @contextlib.contextmanager
-def daemon(folder: Path) -> Iterator[dict[str, str]]:
-    """Run an MPS daemon by hand, as the driver's manual says."""
+def daemon(folder: Path, become: Sequence[str] = ()) -> Iterator[dict[str, str]]:
+    """Run an MPS daemon by hand, as the driver's manual says; ``become`` makes a command another user's."""
     folder.mkdir()
     own = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/p", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/l"}
-    for path in own.values():
-        Path(path).mkdir()
-    subprocess.run(["nvidia-cuda-mps-control", "-d"], env={**os.environ, **own}, check=True)
+    words = [f"{name}={value}" for name, value in own.items()]
+    folder.chmod(0o1777)
+    subprocess.run([*become, "mkdir", *own.values()], check=True)
+    subprocess.run([*become, "env", *words, "nvidia-cuda-mps-control", "-d"], check=True)
     try:
         yield own
     finally:
-        subprocess.run(["nvidia-cuda-mps-control"], env={**os.environ, **own}, input=b"quit\n", check=False)
+        subprocess.run([*become, "env", *words, "nvidia-cuda-mps-control"], input=b"quit\n", check=False)
         shutil.rmtree(folder, ignore_errors=True)
 
 

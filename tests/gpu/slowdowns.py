@@ -259,7 +259,8 @@ class _Config:
             os.close(one)
 
 
-def _add(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+def add(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Append rows to a table."""
     is_new = not path.exists() or not path.stat().st_size
     with path.open("a", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS, restval="", lineterminator="\n")
@@ -280,7 +281,7 @@ def measure(path: Path, todo: Sequence[tuple[str, list[int]]], until_s: float) -
         config.built()
     while configs and time.monotonic() < until_s:
         rows = configs.pop(0).rows()
-        _add(path, rows)
+        add(path, rows)
         steps = [f"{row['steps_per_s']:.1f}" if row.get("steps_per_s") else row["state"] for row in rows]
         print(f"{until_s - time.monotonic():5.0f} s left", rows[0]["command"][16:], *steps, flush=True)
     for config in configs:
@@ -298,6 +299,12 @@ def main() -> None:
     until_s = time.monotonic() + given.minutes * 60 - 12.0  # what has begun takes up to so long
     rows = read_table(given.table, COLUMNS)
     todo = missing([one for one in plan() if given.only in one], rows)
+    left = run(given.table, todo, until_s)
+    print(f"{left} configurations are left" + (", call again" if left else ""))
+
+
+def run(table: Path, todo: Sequence[tuple[str, list[int]]], until_s: float) -> int:
+    """Import the libraries once, measure under an MPS daemon of our own, and return how many are left."""
     import timm
     import torch
     import torchvision
@@ -305,14 +312,16 @@ def main() -> None:
 
     print([one.__version__ for one in (torch, torchvision, timm, transformers)], f"{len(todo)} to do", flush=True)
     pipe = tempfile.mkdtemp(prefix="r-", dir="/tmp")
-    os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": pipe, "CUDA_MPS_LOG_DIRECTORY": pipe}
+    own = {"CUDA_MPS_PIPE_DIRECTORY": pipe, "CUDA_MPS_LOG_DIRECTORY": pipe}
+    os.environ |= own
     subprocess.run([_CONTROL, "-d"], check=True)
     try:
-        left = measure(given.table, todo, until_s)
+        return measure(table, todo, until_s)
     finally:
         subprocess.run([_CONTROL], input=b"quit\n", check=False)
         shutil.rmtree(pipe, ignore_errors=True)
-    print(f"{left} configurations are left" + (", call again" if left else ""))
+        for name in own:
+            del os.environ[name]
 
 
 if __name__ == "__main__":

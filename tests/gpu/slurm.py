@@ -9,14 +9,16 @@ what each job had by attribution and what it got done, and leaves the journal in
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slurm_colloc.measured import Round
@@ -29,7 +31,7 @@ from tests.gpu.read_loads import mps
 SHARED_S, ALONE_S = 40.0, 20.0
 CONF = """ClusterName=gpulab
 SlurmctldHost=localhost(127.0.0.1)
-SlurmctldPort=7817
+SlurmctldPort={ports[0]}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/none
@@ -43,13 +45,14 @@ SlurmdLogFile={root}/slurmd.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=7000
 SlurmdParameters=config_overrides
 SchedulerParameters=sched_min_interval=0
 MpiDefault=none
 ReturnToService=2
 GresTypes=gpu,mps
-NodeName=n1 NodeAddr=127.0.0.1 Port=7818 CPUs=16 Gres=gpu:h100:1,mps:100
+NodeName=n1 NodeAddr=127.0.0.1 Port={ports[1]} CPUs=16 RealMemory=114000 Gres=gpu:{gpu}:1,mps:100
 PartitionName=all Nodes=n1 Default=YES MaxTime=30
 """
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
@@ -70,16 +73,20 @@ def unpack(packages: Path) -> None:
             Path(f"/usr/sbin/{name}").symlink_to(f"/usr/sbin/{name}-wlm")
 
 
-def start(root: Path) -> None:
-    """Start slurmctld and slurmd; return when the node is idle."""
-    for name in ("state", "spool"):
-        (root / name).mkdir(parents=True, exist_ok=True)
-    Path("/etc/slurm").mkdir(exist_ok=True)
-    Path("/etc/slurm/slurm.conf").write_text(CONF.format(root=root))
-    Path("/etc/slurm/gres.conf").write_text(
-        "AutoDetect=off\nName=gpu Type=h100 File=/dev/nvidia0\nName=mps Count=100\n"
-    )
-    Path("/etc/slurm/cgroup.conf").write_text(CGROUP_CONF)
+def start(
+    root: Path,
+    gpu: str = "h100",
+    etc: Path = Path("/etc/slurm"),
+    device: str = "/dev/nvidia0",
+    ports: Sequence[int] = (7817, 7818),
+) -> None:
+    """Start slurmctld and slurmd; return when the node is idle. ``gpu`` is the type of the one GPU."""
+    for folder in (root / "state", root / "spool", etc):
+        folder.mkdir(parents=True, exist_ok=True)
+    os.environ["SLURM_CONF"] = str(etc / "slurm.conf")
+    (etc / "slurm.conf").write_text(CONF.format(root=root, gpu=gpu, ports=ports))
+    (etc / "gres.conf").write_text(f"AutoDetect=off\nName=gpu Type={gpu} File={device}\nName=mps Count=100\n")
+    (etc / "cgroup.conf").write_text(CGROUP_CONF)
     subprocess.run(["slurmctld"], check=True)
     subprocess.run(["slurmd", "-N", "n1"], check=True)
     deadline = time.monotonic() + 30
@@ -87,6 +94,18 @@ def start(root: Path) -> None:
         if time.monotonic() > deadline:
             raise SystemExit(f"{ask('sinfo')}\n{(root / 'slurmd.log').read_text()[-3000:]}")
         time.sleep(0.3)
+
+
+def stop(root: Path) -> None:
+    """Stop both, and wait for their end."""
+    for name in ("slurmd", "slurmctld"):
+        path = root / f"{name}.pid"
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(path.read_text())
+            os.kill(pid, signal.SIGTERM)
+            for _ in range(100):
+                os.kill(pid, 0)
+                time.sleep(0.1)
 
 
 def ask(*argv: str) -> str:

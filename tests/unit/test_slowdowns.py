@@ -32,8 +32,8 @@ def test_what_is_there_or_failed_is_not_run_again() -> None:
 
 def test_rows_are_appended(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
-    slowdowns._add(table, [{"command": "a", "limit_pct": 100, "state": "COMPLETED", "steps_per_s": 1.23456789}])
-    slowdowns._add(table, [{"command": "a", "limit_pct": 70, "state": "FAILED"}])
+    slowdowns.add(table, [{"command": "a", "limit_pct": 100, "state": "COMPLETED", "steps_per_s": 1.23456789}])
+    slowdowns.add(table, [{"command": "a", "limit_pct": 70, "state": "FAILED"}])
     rows = read_table(table, slowdowns.COLUMNS)
     assert [(row["limit_pct"], row["steps_per_s"]) for row in rows] == [("100", "1.23457"), ("70", "")]
 
