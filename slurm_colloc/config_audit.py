@@ -39,14 +39,6 @@ class Notices(NamedTuple):
     """What is done about findings by 'colloc audit run --notify'."""
 
     mode: str = "off"
-    smtp_host: str = "localhost"
-    smtp_port: int = 25
-    smtp_tls: str = "none"
-    smtp_user: str = ""
-    smtp_password_file: str = ""
-    timeout_s: float = 30.0
-    deadline_min: float = 30.0
-    expire_days: float = 5.0
     state: str = ""
     sender: str = ""
     reply_to: str = ""

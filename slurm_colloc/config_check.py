@@ -18,7 +18,6 @@ _CHOICES = {
     "sharing.canary": ("off", "ask", "auto"),
     "audit.rule.tell": ("users", "admins"),
     "notices.mode": ("off", "admins", "users"),
-    "notices.smtp_tls": ("none", "starttls", "tls"),
     "notices.workdays": ("mon", "tue", "wed", "thu", "fri", "sat", "sun"),
     "notices.action": ("none", "hold", "cancel"),
     "observe.gpu_reader": ("nvml", "nvidia-smi", "simulated"),
@@ -47,10 +46,6 @@ _LEAST = {
     "trace.timeout_s": 1,
     "trace.memory_mib": 1024,
     "mail.timeout_s": 1,
-    "notices.smtp_port": 1,
-    "notices.timeout_s": 1,
-    "notices.deadline_min": 1,
-    "notices.expire_days": 0.25,
     "notices.summary_hours": 1,
     "notices.window_days": 0.04,
     "notices.job_window_days": 0.04,
@@ -74,7 +69,6 @@ _MOST = {
     "audit.idle_pct": 5,
     "mail.timeout_s": 60,
     "observe.prometheus_port": 65535,
-    "notices.smtp_port": 65535,
     "sharing.pack_max_tasks": 48,
 }
 # Scheme, host, port, and path with query: what parse_exporter_url takes.
@@ -85,10 +79,7 @@ _ABSOLUTE = (
     "paths.journal",
     "known_jobs.table",
     "mail.program",
-    *(
-        f"notices.{name}"
-        for name in ("smtp_password_file", "webhook_file", "holidays", "textfile", "json_lines", "state")
-    ),
+    *(f"notices.{name}" for name in ("webhook_file", "holidays", "textfile", "json_lines", "state")),
 )
 
 

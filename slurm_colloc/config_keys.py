@@ -132,22 +132,13 @@ DOCUMENTATION: dict[str, str] = {
     "audit.rule.bounds": "the rule's own bounds, e.g. { min_gpu_hours = 50 }; 'colloc audit explain' lists them",
     "notices.mode": "'off': nothing is sent, 'colloc audit run --notify' prints what would be; 'admins': only the "
     "summary for them is; 'users': people are told, too",
-    "notices.smtp_host": "the mail server",
-    "notices.smtp_port": "its port",
-    "notices.smtp_tls": "'none', 'starttls' or 'tls'; a server that has no TLS is then sent nothing",
-    "notices.smtp_user": "who logs in there; empty: nobody does",
-    "notices.smtp_password_file": "file with that password, of root or of whoever runs the audit, closed to others",
-    "notices.timeout_s": "for so many seconds one mail, or one step towards the server, waits",
-    "notices.deadline_min": "after so many minutes a run sends no further mails; the next one does",
-    "notices.expire_days": "what could not be sent for so many days is not; what is still found then is told anew",
-    "notices.state": "folder of what audits remember, and of mails that wait, on a disk of this host; empty: the "
-    "folder audit in paths.state",
+    "notices.state": "folder of what audits remember, on a disk of this host; empty: the folder audit in paths.state",
     "notices.sender": "address that the mails are from",
     "notices.reply_to": "address for answers and for who wants no more of them; empty: the sender",
     "notices.address": "a user's address, in which {user} stands for the name: '{user}@example.org'",
     "notices.admins": "addresses that get the summary of what was found and who was told",
     "notices.summary_hours": "they get one summary in so many hours, of what one command's rules find, and one more "
-    "where a message was refused or came in doubt since",
+    "where a message came in doubt since",
     "notices.footer": "what stands at a mail's end, e.g. whom to ask",
     "notices.window_days": "how far a run looks back; for missed runs there are windows of that length before",
     "notices.job_window_days": "the same of runs of the rules about running jobs (--about jobs); they make up for none",
@@ -156,7 +147,7 @@ DOCUMENTATION: dict[str, str] = {
     "notices.holidays": "file of days on which they are not, one a line as 2026-12-25; '#' begins a comment",
     "notices.job_quiet_min": "minutes between the two notices about a job that runs; "
     "where it worked in between, it begins anew",
-    "notices.job_deadline_min": "minutes from the second one's acceptance by the mail server until the job is acted on",
+    "notices.job_deadline_min": "minutes from when the second one was handed over until the job is acted on",
     "notices.action": "what then is done to it: 'none', 'hold' (stopped, requeued and held) or 'cancel'",
     "notices.action_rules": "names of the rules about jobs by which that is done; empty: by none",
     "notices.textfile": "file that is written for Prometheus (textfile collector); empty: none is",

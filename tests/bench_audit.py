@@ -2,10 +2,10 @@
 """What a nightly audit costs: `python -m tests.bench_audit` (part of `make bench`). Absolute times are this machine's.
 
 The command of the timer (`colloc audit run --notify`) over a store with a million runs of 500 users in 30 days: every
-rule, its mails to a server on loopback, and how often it asked Slurm anything. Each day is by the minute, as
-`colloc compact` leaves it after two weeks. Beside the wall's seconds stand those of the processor, user and system,
-because other programs may be at work here; memory is the process's peak so far. Exit status 1: a target is missed, or a
-rule had nothing to judge.
+rule, its mails to a program in place of the mail service, and how often it asked Slurm anything. Each day is by the
+minute, as `colloc compact` leaves it after two weeks. Beside the wall's seconds stand those of the processor, user and
+system, because other programs may be at work here; memory is the process's peak so far. Exit status 1: a target is
+missed, or a rule had nothing to judge.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from slurm_colloc.audit.rules import RULES
 from tests.bench_report import BEGIN_S
 from tests.fakes import audited_month, year
 from tests.fakes.at_work import CORES, Limits, run
-from tests.unit.mail_server import mail_server
 
 MONTH = year.Size(runs=1_000_000, users=500, days=30, minute_days=30)
 TARGET_S, TARGET_MB = 60, 500
@@ -36,8 +35,6 @@ LIMITS = Limits(3600, 0)
 SLURM = ("sacct", "squeue", "scontrol", "scancel", "sinfo", "sacctmgr")
 NOTICES = """[notices]
 mode = "users"
-smtp_host = "127.0.0.1"
-smtp_port = {port}
 sender = "hpc@example.org"
 address = "{{user}}@example.org"
 admins = ["admin@example.org"]
@@ -136,6 +133,9 @@ def _prepare(root: Path, size: year.Size) -> None:
     for name in SLURM:
         (root / "fakes" / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {root}/asked\nexit 1\n')
         (root / "fakes" / name).chmod(0o755)
+    (root / "mails").write_text("")
+    (root / "fakes/sendmail").write_text(f"#!/bin/sh\ncat > /dev/null\necho mail >> {root}/mails\n")
+    (root / "fakes/sendmail").chmod(0o755)
     (root / "command.py").write_text(COMMAND)
 
 
@@ -145,12 +145,11 @@ def _write(root: Path, size: year.Size) -> None:
 
 def _audit(root: Path, size: year.Size, window_days: int) -> Audited | str:
     """Return what the command took; in words why it did not finish."""
-    with mail_server() as (port, taken):
-        notices = NOTICES.format(port=port, days=window_days)
-        (root / "site.toml").write_text(f'{audited_month.SITE}[paths]\nstate = "{root}/state"\n{notices}')
-        command = f"{sys.executable} {root}/command.py {BEGIN_S + size.days * DAY}"
-        timed = run(command, root, root, LIMITS)
-        mails = len(taken.mails)
+    notices = NOTICES.format(days=window_days)
+    (root / "site.toml").write_text(f'{audited_month.SITE}[paths]\nstate = "{root}/state"\n{notices}')
+    command = f"{sys.executable} {root}/command.py {BEGIN_S + size.days * DAY}"
+    timed = run(command, root, root, LIMITS)
+    mails = len((root / "mails").read_text().splitlines())
     if timed.why:
         return f"not finished: {timed.why}"
     *said, figures = timed.output.splitlines()

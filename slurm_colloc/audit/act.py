@@ -2,11 +2,10 @@
 """Jobs that idle on after two notices: stopped and held, or cancelled, where the site says so."""
 
 import os
-from collections.abc import Callable
 from typing import NamedTuple
 
 from slurm_colloc.audit.ladder import BEGUN, DONE, FAILED, UNABLE, key_of
-from slurm_colloc.audit.state import Acted, Message, State
+from slurm_colloc.audit.state import Acted, State
 from slurm_colloc.audited import Finding
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
@@ -21,10 +20,6 @@ _NEVER = ("Requested operation is presently disabled", "Only batch jobs are acce
 _QUESTION = ("squeue", "-h", "-a", "-r", "-o", "%i|%u|%T|%S", "-j")
 
 
-# The mail that tells a user what was done, None where nobody can be told.
-Letter = Callable[[Acted], tuple[Message, bytes] | None]
-
-
 class QueuedJob(NamedTuple):
     """A job, or a task of an array, as squeue has it; ``start_s`` None where it has not begun."""
 
@@ -34,11 +29,10 @@ class QueuedJob(NamedTuple):
     start_s: float | None
 
 
-def act(state: State, finding: Finding, config: SiteConfig, letter: Letter) -> Acted:
+def act(state: State, finding: Finding, config: SiteConfig) -> Acted:
     """Do to the job that a finding is about what the site says, and return what came of it.
 
-    It is done only to the very run that the finding is about, and recorded before and after; with its success, the
-    mail that tells its user.
+    It is done only to the very run that the finding is about, and recorded before and after.
     """
     what = config.notices.action
     acted = Acted(*key_of(finding), finding.digest, finding.user, what, BEGUN)
@@ -54,11 +48,11 @@ def act(state: State, finding: Finding, config: SiteConfig, letter: Letter) -> A
             raise ProcessError(f"job {finding.subject} runs on, although Slurm reported no error")
     except (ProcessError, InputError) as error:
         never = any(text in str(error) for text in _NEVER)
-        return _end(state, acted, UNABLE if never else FAILED, str(error), letter)
-    return _end(state, acted, DONE, "", letter)
+        return _end(state, acted, UNABLE if never else FAILED, str(error))
+    return _end(state, acted, DONE, "")
 
 
-def finish(state: State, config: SiteConfig, letter: Letter) -> list[Acted]:
+def finish(state: State, config: SiteConfig) -> list[Acted]:
     """Settle what a run began and was killed over, and return what came of it.
 
     Raises:
@@ -69,7 +63,7 @@ def finish(state: State, config: SiteConfig, letter: Letter) -> list[Acted]:
     for acted in state.actions(BEGUN):
         runs = any((one.job_id, one.user) == (acted.subject, acted.user) for one in _running(acted.subject, config))
         became, reply = (FAILED, "cut short, and the job runs") if runs else (DONE, "cut short, and the job is stopped")
-        ended.append(_end(state, acted, became, reply, letter))
+        ended.append(_end(state, acted, became, reply))
     return ended
 
 
@@ -80,9 +74,9 @@ def in_words(acted: Acted) -> str:
     return f"{acted.what}{said}" + (f": {acted.reply}" if acted.reply else "")
 
 
-def _end(state: State, acted: Acted, became: str, reply: str, letter: Letter) -> Acted:
+def _end(state: State, acted: Acted, became: str, reply: str) -> Acted:
     acted = acted._replace(state=became, reply=reply)
-    state.act(acted, now(), letter(acted) if became == DONE else None)
+    state.act(acted, now())
     return acted
 
 

@@ -11,12 +11,12 @@ from math import fsum
 from typing import NamedTuple
 
 from slurm_colloc.audit.ladder import (
-    ACCEPTED,
     ACTION,
     DONE,
     FIRST,
     NOTHING,
     SECOND,
+    SENT,
     Key,
     Told,
     kept_from_users,
@@ -88,7 +88,7 @@ def mail_day(at: datetime, step: timedelta, works: Works) -> date | None:
 def would_notify(
     ran: Sequence[Ran], known: Sequence[Entry], cluster: str | None, step: timedelta, settings: Notices, works: Works
 ) -> list[list[Notice]]:
-    """Return whom each run would have told of what, if every mail was accepted and nobody waived anything.
+    """Return whom each run would have told of what, if every mail was handed over and nobody waived anything.
 
     ``known`` are the rules; ``cluster`` is the site's own, whose users alone are told, None where that is not known.
     """
@@ -105,7 +105,7 @@ def would_notify(
             told[key_of(finding)] = [still(one, finding, at_s, settings) for one in before]
         for one in made:
             key = key_of(one.finding)
-            state = DONE if one.step == ACTION else ACCEPTED
+            state = DONE if one.step == ACTION else SENT
             told[key].append(Told(*key, one.finding.digest, one.step, seen_s(one.finding, at_s), at_s, "", state))
         notices.append([Notice(key_of(one.finding), one.finding.user, one.step, day) for one in made if day])
     return notices

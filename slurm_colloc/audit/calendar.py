@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta, tzinfo
 
-from slurm_colloc.audit.ladder import ACCEPTED, ACTION
+from slurm_colloc.audit.ladder import ACTION, SENT
 from slurm_colloc.audit.state import MAIL, State
 from slurm_colloc.backtested import Day, Step
 
@@ -48,15 +48,15 @@ def tried_by_day(steps: Sequence[Step], works: Callable[[date], bool]) -> tuple[
 def sent_by_day(
     state: State, since: datetime, until: datetime, works: Callable[[date], bool], zone: tzinfo | None = None
 ) -> tuple[Day, ...]:
-    """Return what mail servers accepted on each day, of people's mails: the admins' summary is none."""
+    """Return what was handed over on each day, of people's mails: the admins' summary is none."""
 
     def within(at_s: float) -> date | None:
         at = datetime.fromtimestamp(at_s, zone).astimezone(zone)
         return at.date() if since <= at < until else None
 
     runs = {within(at_s) for at_s in state.good_runs()}
-    told = [within(one.since_s) for one in state.told() if one.state == ACCEPTED and one.step != ACTION]
-    sent = [within(one.changed_s) for one in state.outbox(ACCEPTED) if one.channel == MAIL and one.user]
+    told = [within(one.since_s) for one in state.told() if one.state == SENT and one.step != ACTION]
+    sent = [within(one.changed_s) for one in state.messages(SENT) if one.channel == MAIL and one.user]
     return by_day(
         since.date(),
         (until - timedelta(microseconds=1)).date(),

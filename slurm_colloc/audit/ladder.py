@@ -3,7 +3,7 @@
 
 A finding is told when it is new. It is told again, as a second notice, after the quiet period, where something is newer
 than the first: a run that began since, or one that still runs. What was not found for a quiet period and a day begins
-anew. Nothing counts as told that no mail server has accepted.
+anew. Nothing counts as told that was not handed over to the mail service.
 
 Of a running job both notices are about one idle spell of this run of it. Each finding says since when the job idles:
 where that is later than the last reading by which it was found before, it worked in between, or nobody knows, and all
@@ -18,11 +18,9 @@ from slurm_colloc.audited import JOB, Finding
 from slurm_colloc.config_audit import Notices
 
 NOTHING, FIRST, SECOND, ACTION = range(4)
-# What becomes of a message. DOUBT: it may have been taken, nobody knows; it is not sent again by itself.
-QUEUED, TRYING, ACCEPTED, REFUSED, DOUBT, DROPPED = "queued", "trying", "accepted", "refused", "in doubt", "dropped"
-# It waited, and was taken back before any of it was sent: nobody was told.
-WITHDRAWN = "withdrawn"
-STATES = (QUEUED, TRYING, ACCEPTED, REFUSED, DOUBT, DROPPED, WITHDRAWN)
+# What becomes of a message. One that is DOUBTFUL was being handed over: it may have gone, and does not go again.
+# One that was not taken is not kept: the next run tells of what is still found.
+DOUBTFUL, SENT = "handing over", "handed over"
 # What becomes of an action: begun, and then one of these. What FAILED is tried again, what Slurm never does is not.
 BEGUN, DONE, FAILED, UNABLE = "begun", "done", "failed", "impossible"
 DAY_S = 86_400.0
@@ -33,8 +31,8 @@ Key = tuple[str, str, str]
 class Told(NamedTuple):
     """A step that was taken: which, of what evidence, by which message, and what became of that.
 
-    ``last_seen_s`` is as ``seen_s`` of what was found last. ``since_s`` is when it was accepted, or else when it was
-    queued; of an action, when it was taken.
+    ``last_seen_s`` is as ``seen_s`` of what was found last. ``since_s`` is when it was handed over; of an action, when
+    it was taken.
     """
 
     rule: str
@@ -110,7 +108,7 @@ def _due(
     if not finding.user:
         return Due(finding, NOTHING, "nobody is answerable for it")
     for waiver in waivers:
-        if _waives(waiver, finding.user, finding, finding.code, now_s):
+        if _waives(waiver, finding, now_s):
             return Due(finding, NOTHING, f"waived by {waiver.by}: {waiver.why}")
     if not works:
         return Due(finding, NOTHING, "no workday")
@@ -125,45 +123,18 @@ def _due(
     if last.step == ACTION:
         what = f"acted on: {last.message}" if last.state == DONE else f"{last.message} is impossible for this job"
         return Due(finding, NOTHING, what)
-    if last.state in (QUEUED, TRYING):
-        return Due(finding, NOTHING, "its notice waits in the outbox")
-    if last.state != ACCEPTED:
+    if last.state != SENT:
         return _untold(finding, last, now_s, settings)
     return _after(finding, series, now_s, settings)
 
 
-def _waives(waiver: Waiver, user: str, one: Finding | Told, code: str, now_s: float) -> bool:
+def _waives(waiver: Waiver, finding: Finding, now_s: float) -> bool:
     return (
-        waiver.user == user
-        and waiver.rule in ("", one.rule, code)
-        and waiver.subject in ("", one.subject)
+        waiver.user == finding.user
+        and waiver.rule in ("", finding.rule, finding.code)
+        and waiver.subject in ("", finding.subject)
         and (waiver.until_s is None or now_s < waiver.until_s)
     )
-
-
-def stale(
-    user: str,
-    carried: Iterable[Told],
-    in_force: Mapping[str, tuple[str, float | None]],
-    waivers: Sequence[Waiver],
-    now_s: float,
-    settings: Notices,
-) -> str:
-    """Return why a message that waits is not to be sent any more, by what it carries; empty where it is.
-
-    ``in_force`` has of each rule that tells users its code and, of one about jobs, how many minutes a reading by which
-    it finds one may be old: a job is lost once its last one is older, and the run that looked must be over.
-    """
-    for one in carried:
-        code, age_min = in_force.get(one.rule, ("", None))
-        if not code:
-            return f"rule '{one.rule}' tells users no more"
-        for waiver in waivers:
-            if _waives(waiver, user, one, code, now_s):
-                return f"waived by {waiver.by}: {waiver.why}"
-        if age_min is not None and one.last_seen_s < now_s - 60 * (age_min + settings.deadline_min):
-            return f"job {one.subject} is not found any more"
-    return ""
 
 
 def _series(finding: Finding, told: Sequence[Told], now_s: float, settings: Notices) -> list[Told]:
@@ -205,14 +176,14 @@ def still(told: Told, finding: Finding, now_s: float, settings: Notices) -> Told
 
 
 def _untold(finding: Finding, last: Told, now_s: float, settings: Notices) -> Due:
-    """Return what follows a notice that was refused, dropped, or came in doubt: the same step, of newer evidence."""
+    """Return what follows a notice that is in doubt: the same step, of newer evidence."""
     if finding.digest == last.digest or now_s < last.since_s + settings.quiet_days * DAY_S:
-        return Due(finding, NOTHING, f"its notice is {last.state}: {last.message}")
-    return Due(finding, last.step, f"the one before is {last.state}")
+        return Due(finding, NOTHING, f"its notice is in doubt: {last.message}")
+    return Due(finding, last.step, "the one before is in doubt")
 
 
 def _after(finding: Finding, series: Sequence[Told], now_s: float, settings: Notices) -> Due:
-    """Return what follows a notice that was accepted."""
+    """Return what follows a notice that was handed over."""
     last = series[-1]
     job = finding.about == JOB
     if job:
@@ -228,8 +199,8 @@ def _after(finding: Finding, series: Sequence[Told], now_s: float, settings: Not
         return Due(finding, SECOND, "still found after the quiet period")
     if settings.action == "none" or finding.rule not in settings.action_rules:
         return Due(finding, NOTHING, "told twice")
-    if {one.step for one in series if one.state == ACCEPTED} != {FIRST, SECOND}:
-        return Due(finding, NOTHING, "not both of its notices are accepted")
+    if {one.step for one in series if one.state == SENT} != {FIRST, SECOND}:
+        return Due(finding, NOTHING, "not both of its notices were handed over")
     if finding.newest_s is None or finding.newest_s <= last.since_s + wait_s:
         return Due(finding, NOTHING, "told twice, and no reading is from after the deadline")
     return Due(finding, ACTION, "told twice, and the deadline is over")

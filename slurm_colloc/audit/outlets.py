@@ -29,7 +29,7 @@ class Metrics(NamedTuple):
     errors: int
     findings: Mapping[str, int] | None
     judged: Mapping[str, int]
-    outbox: Mapping[str, int]
+    in_doubt: int
     about: str = ""
 
 
@@ -53,7 +53,7 @@ def prometheus(metrics: Metrics) -> str:
     if metrics.findings is not None:
         add("findings", "Findings of a rule.", [({"rule": name}, n) for name, n in metrics.findings.items()])
         add("judged", "What a rule could judge.", [({"rule": name}, n) for name, n in metrics.judged.items()])
-    add("outbox_messages", "Messages by state.", [({"state": name}, n) for name, n in metrics.outbox.items()])
+    add("messages_in_doubt", "Messages of which a person must look whether they went.", [({}, metrics.in_doubt)])
     return "\n".join(lines) + "\n"
 
 

@@ -1,154 +1,72 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outbox, emptied: each message on its own, and what became of it recorded before anything else happens."""
+"""Messages handed over: the mark that one is going is on the disk before anybody gets it, so that none goes twice."""
 
-import http.client
-from collections.abc import Callable
-from typing import NamedTuple
-from urllib.parse import urlsplit
+from collections import Counter
+from collections.abc import Iterable
 
-from slurm_colloc.audit.ladder import ACCEPTED, DOUBT, QUEUED, REFUSED, TRYING
-from slurm_colloc.audit.smtp import MailServer, Outcome
+from slurm_colloc.audit.ladder import DOUBTFUL, SENT, Due
+from slurm_colloc.audit.sendmail import NotTakenError, ServiceError, send
 from slurm_colloc.audit.state import WEBHOOK, Message, State
-from slurm_colloc.audit.wire import ServerError, bounded, dial, read_secret
-from slurm_colloc.clock import now, ticking
+from slurm_colloc.audit.webhook import post_json
+from slurm_colloc.clock import now
 from slurm_colloc.config_audit import Notices
-from slurm_colloc.errors import ConfigError
+from slurm_colloc.errors import ProcessError, UnansweredError
+from slurm_colloc.units import counted
 
-# As mail servers do: sooner at first, hours apart later.
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 300.0, 4 * 3600.0
-
-
-def _none(message: Message) -> bool:
-    """Say of no message that it is not to be sent any more."""
-    return False
+NOT_TAKEN = "not taken"
+_CUT_SHORT = "a run was cut short while it was handed over"
 
 
-class Posted(NamedTuple):
-    """What a round came to: messages by what became of them, and why it ended early (empty: it did not)."""
+class Post:
+    """What hands the messages of one run over, and keeps in mind what went wrong."""
 
-    accepted: int
-    refused: int
-    in_doubt: int
-    again: int
-    why: str
+    def __init__(self, state: State, settings: Notices) -> None:
+        self._state, self._settings = state, settings
+        self._down = False
+        self._not_taken: Counter[str] = Counter()
+        self._doubtful: Counter[str] = Counter()
+        for left in state.messages(DOUBTFUL):
+            if not left.reply:
+                self._doubt(left, _CUT_SHORT)
 
+    def give(self, message: Message, content: bytes, steps: Iterable[Due] = ()) -> str:
+        """Hand a message over once; return SENT, DOUBTFUL or NOT_TAKEN, empty where the very one was before."""
+        mail = message.channel != WEBHOOK
+        if mail and self._down:
+            return NOT_TAKEN
+        if not self._state.begin_message(message, steps, now()):
+            return ""
+        try:
+            if mail:
+                send(content, self._settings.sender)
+            else:
+                post_json(self._settings, message.id, content)
+        except NotTakenError as error:
+            self._state.forget_message(message.id)
+            self._down |= isinstance(error, ServiceError)
+            self._not_taken[str(error)] += 1
+            return NOT_TAKEN
+        except ProcessError as error:
+            self._down |= isinstance(error, UnansweredError)
+            self._doubt(message, str(error))
+            return DOUBTFUL
+        self._state.end_message(message.id, now())
+        return SENT
 
-def deliver(
-    state: State, settings: Notices, until: float, users: bool, withdrawn: Callable[[Message], bool] = _none
-) -> Posted:
-    """Send what is due, without ``users`` to admins only, until ``ticking()`` is ``until``; the caller has the lock.
+    def _doubt(self, message: Message, why: str) -> None:
+        self._state.doubt(message.id, why)
+        self._doubtful[why] += 1
 
-    ``withdrawn`` is asked of each message right before; it takes back what is not to be sent any more.
-    """
-    counts = dict.fromkeys((ACCEPTED, REFUSED, DOUBT, QUEUED), 0)
-    down: dict[str, str] = {}
-    server = MailServer(settings)
-    try:
-        for message in state.outbox(QUEUED):
-            if message.next_s > now() or message.channel in down or (message.user and not users) or withdrawn(message):
-                continue
-            if ticking() > until:
-                down.setdefault("", f"{settings.deadline_min:g} min were over ('notices.deadline_min')")
-                break
-            try:
-                outcome = _try(state, message, settings, server)
-            except ServerError as error:
-                down[message.channel] = str(error)
-                state.mark(message.id, QUEUED, now(), str(error))
-                continue
-            counts[outcome.state] += 1
-    finally:
-        server.close()
-    return Posted(counts[ACCEPTED], counts[REFUSED], counts[DOUBT], counts[QUEUED], "; ".join(down.values()))
-
-
-def _try(state: State, message: Message, settings: Notices, server: MailServer) -> Outcome:
-    content = state.content(message.id)
-    state.mark(message.id, TRYING, now(), message.reply)
-
-    def in_doubt() -> None:
-        state.mark(message.id, DOUBT, now(), "it was cut short while the last line was sent")
-
-    if message.channel == WEBHOOK:
-        outcome = post_json(_url(settings), message.id, content, settings.timeout_s, in_doubt)
-    else:
-        outcome = server.send(message.recipient, content, in_doubt)
-    wait_s = min(_FIRST_WAIT_S * 2**message.attempts, _LONGEST_WAIT_S) if outcome.state == QUEUED else 0.0
-    state.mark(message.id, outcome.state, now(), outcome.reply, now() + wait_s)
-    return outcome
-
-
-def _url(settings: Notices) -> str:
-    try:
-        return webhook_url(settings)
-    except ConfigError as error:  # mails go all the same
-        raise ServerError(str(error)) from error
-
-
-def post_json(url: str, key: str, content: bytes, timeout_s: float, before: Callable[[], None]) -> Outcome:
-    """Post to a URL; ``before`` is called when the next thing that is sent makes it the receiver's.
-
-    A receiver that knows the ``key`` takes the same only once.
-
-    Raises:
-        ServerError: nobody is there.
-    """
-    tls, host, port, path = parse_webhook(url)
-    where = f"webhook at '{host}'"
-    connection = http.client.HTTPConnection(host, port)
-    try:
-        connection.sock = sock = dial(host, port, timeout_s, tls=tls)
-    except OSError as error:
-        raise ServerError(f"{where} cannot be reached: {error}") from error
-    try:
-        before()
-        with bounded(sock, timeout_s):
-            headers = {"Content-Type": "application/json", "Idempotency-Key": key}
-            connection.request("POST", path, content, headers)
-            answer = connection.getresponse()
-        reply = f"{answer.status} {answer.reason}"
-    except (OSError, http.client.HTTPException) as error:
-        return Outcome(DOUBT, f"{where}: {type(error).__name__}: {error}")
-    finally:
-        connection.close()
-    if answer.status // 100 == 2:
-        return Outcome(ACCEPTED, reply)
-    return Outcome(QUEUED if answer.status // 100 == 5 or answer.status == 429 else REFUSED, reply)
-
-
-def webhook_url(settings: Notices) -> str:
-    """Return the webhook's URL, which is a secret: whoever knows it may post there.
-
-    Raises:
-        ConfigError: its file cannot be used, or what it has is no URL.
-    """
-    url = read_secret(settings.webhook_file, "notices.webhook_file")
-    parse_webhook(url)
-    return url
-
-
-def parse_webhook(url: str) -> tuple[bool, str, int, str]:
-    """Return whether TLS is asked for, host, port and path.
-
-    Raises:
-        ConfigError: it is no http or https URL.
-    """
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), None
-    if (
-        parts.scheme not in ("http", "https")
-        or not parts.hostname
-        or not url.isascii()
-        or not url.isprintable()
-        or " " in url
-    ):
-        raise ConfigError("'notices.webhook_file' has no URL such as 'https://host/path'")
-    return (
-        parts.scheme == "https",
-        parts.hostname,
-        port or (443 if parts.scheme == "https" else 80),
-        (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
-    )
+    def errors(self) -> list[str]:
+        """Return what went wrong since this was asked last, each reason once."""
+        said = [
+            f"{counted(count, 'message')} not handed over: {why}; the next run tells of what is still found"
+            for why, count in self._not_taken.items()
+        ]
+        said += [
+            f"{counted(count, 'message')} in doubt: {why}; see 'colloc audit mail' and the mail service's log"
+            for why, count in self._doubtful.items()
+        ]
+        self._not_taken.clear()
+        self._doubtful.clear()
+        return said

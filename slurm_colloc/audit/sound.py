@@ -5,10 +5,9 @@ import os
 from collections.abc import Callable, Iterator
 
 from slurm_colloc.audit.message import check_settings
-from slurm_colloc.audit.post import webhook_url
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.timing import check_bounds
-from slurm_colloc.audit.wire import read_secret
+from slurm_colloc.audit.webhook import check_webhook
 from slurm_colloc.audit.workdays import works_by
 from slurm_colloc.audited import JOB
 from slurm_colloc.config import SiteConfig
@@ -45,15 +44,12 @@ def faults(config: SiteConfig) -> Iterator[str]:
 
 
 def named_files(config: SiteConfig) -> dict[str, Callable[[], object]]:
-    """Return what reads each file that [notices] names, by key; without mails nobody reads the password."""
+    """Return what reads each file that [notices] names, by key."""
     settings = config.notices
     readers: dict[str, Callable[[], object]] = {
         "holidays": lambda: works_by(settings),
-        "webhook_file": lambda: webhook_url(settings),
-        "smtp_password_file": lambda: read_secret(settings.smtp_password_file, "notices.smtp_password_file"),
+        "webhook_file": lambda: check_webhook(settings),
     }
-    if settings.mode == "off":
-        del readers["smtp_password_file"]
     return {name: reader for name, reader in readers.items() if getattr(settings, name)}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What audits remember: who was told of what by which message, and what became of each message.
+"""What audits remember: who was told of what by which message, and whether it was handed over.
 
 One SQLite file on a disk of this host, written ahead and synced at each step, so that it is true after a crash at any
 instant. Whoever sends holds the lock beside it.
@@ -15,12 +15,9 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from slurm_colloc.audit.ladder import (
-    ACCEPTED,
     ACTION,
-    QUEUED,
-    STATES,
-    TRYING,
-    WITHDRAWN,
+    DOUBTFUL,
+    SENT,
     Due,
     Told,
     Waiver,
@@ -38,7 +35,7 @@ from slurm_colloc.files import PRIVATE_FILE, PRIVATE_FOLDER, as_owner, locked, n
 MAIL, WEBHOOK = "mail", "webhook"
 _TOLD = """
     SELECT n.rule, n.cluster, n.subject, n.digest, n.step, n.last_seen_s,
-        CASE WHEN m.state = 'accepted' THEN m.changed_s ELSE n.first_seen_s END,
+        CASE WHEN m.state = 'handed over' THEN m.changed_s ELSE n.first_seen_s END,
         n.message, coalesce(m.state, n.state)
     FROM notices n LEFT JOIN messages m ON m.id = n.message
 """
@@ -48,20 +45,14 @@ _KEPT_S = 400 * 86_400.0
 
 
 class Message(NamedTuple):
-    """A message in the outbox, without its content.
-
-    ``topic`` is what it is one of several of, ``next_s`` when it may be tried again, ``reply`` the last that came back.
-    """
+    """A message, without its content; ``topic`` is what it is one of several of, ``reply`` what is known of a doubt."""
 
     id: str
     channel: str
     user: str
     recipient: str
     topic: str = ""
-    queued_s: float = 0.0
-    attempts: int = 0
-    next_s: float = 0.0
-    state: str = QUEUED
+    state: str = DOUBTFUL
     changed_s: float = 0.0
     reply: str = ""
 
@@ -156,25 +147,34 @@ class State:
         with self._together():
             return self._do("DELETE FROM waivers WHERE (user, rule, subject) = (?, ?, ?)", (user, rule, subject)) > 0
 
-    def queue(self, message: Message, content: bytes, steps: Iterable[Due], now_s: float) -> bool:
-        """Put a message and the steps that it takes into the outbox, both or neither; False where it was there.
-
-        One that was withdrawn was never sent, and is there no more.
-        """
+    def begin_message(self, message: Message, steps: Iterable[Due], now_s: float) -> bool:
+        """Record that a message is about to be handed over, with the steps that it takes; False where it ever was."""
         with self._together():
-            return self._queue(message, content, steps, now_s)
-
-    def _queue(self, message: Message, content: bytes, steps: Iterable[Due], now_s: float) -> bool:
-        new = self._do(
-            "INSERT INTO messages (id, channel, user, recipient, topic, content, queued_s, next_s, state, changed_s) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET content = excluded.content, "
-            "queued_s = excluded.queued_s, next_s = excluded.next_s, changed_s = excluded.changed_s, attempts = 0, "
-            "state = excluded.state, reply = '' WHERE messages.state = ?",
-            (*message[:5], content, now_s, now_s, QUEUED, now_s, WITHDRAWN),
-        )
-        for due in steps:
-            self._note(due.finding, due.step, message.id, now_s)
+            new = self._do(
+                "INSERT OR IGNORE INTO messages VALUES (?, ?, ?, ?, ?, ?, ?, '')", (*message[:5], DOUBTFUL, now_s)
+            )
+            for due in steps if new else ():
+                self._note(due.finding, due.step, message.id, now_s)
         return new > 0
+
+    def end_message(self, message: str, now_s: float) -> bool:
+        """Record that a message was handed over; False where none of this id is in doubt."""
+        with self._together():
+            change = "UPDATE messages SET state = ?, changed_s = ? WHERE (id, state) = (?, ?)"
+            return self._do(change, (SENT, now_s, message, DOUBTFUL)) > 0
+
+    def forget_message(self, message: str) -> bool:
+        """Record that a message was not taken: it told nobody. False where none of this id is in doubt."""
+        with self._together():
+            gone = self._do("DELETE FROM messages WHERE (id, state) = (?, ?)", (message, DOUBTFUL)) > 0
+            if gone:
+                self._do("DELETE FROM notices WHERE message = ?", (message,))
+        return gone
+
+    def doubt(self, message: str, reply: str) -> None:
+        """Record why it is not known whether a message was taken."""
+        with self._together():
+            self._do("UPDATE messages SET reply = ? WHERE (id, state) = (?, ?)", (reply, message, DOUBTFUL))
 
     def seen(self, findings: Iterable[Finding], now_s: float, settings: Notices) -> None:
         """Record that these are found still, those that are the same; as ladder.still says of one."""
@@ -186,8 +186,8 @@ class State:
                     (seen_s(finding, now_s), *key_of(finding), same_since_s(finding, now_s, settings)),
                 )
 
-    def act(self, acted: Acted, now_s: float, mail: tuple[Message, bytes] | None = None) -> None:
-        """Record that a job is about to be acted on, or what came of it, together with the mail that says so."""
+    def act(self, acted: Acted, now_s: float) -> None:
+        """Record that a job is about to be acted on, or what came of it."""
         key = (acted.rule, acted.cluster, acted.subject, acted.digest, ACTION, acted.what)
         with self._together():
             self._do(
@@ -196,15 +196,13 @@ class State:
                 "changed_s = excluded.changed_s",
                 (*key, acted.user, now_s, now_s, acted.state, acted.reply, now_s),
             )
-            if mail:
-                self._queue(*mail, (), now_s)
 
-    def actions(self, state: str = "", since_s: float = 0.0) -> list[Acted]:
-        """Return what was done to jobs and came to be in this state (else any) since then, the oldest first."""
+    def actions(self, state: str = "", after_s: float = 0.0) -> list[Acted]:
+        """Return what was done to jobs and came to be in this state (else any) after then, the oldest first."""
         rows = self._all(
             "SELECT rule, cluster, subject, digest, user, message, state, reply, changed_s FROM notices "
-            "WHERE step = ? AND changed_s >= ? AND ? IN ('', state) ORDER BY changed_s, rowid",
-            (ACTION, since_s, state),
+            "WHERE step = ? AND changed_s > ? AND ? IN ('', state) ORDER BY changed_s, rowid",
+            (ACTION, after_s, state),
         )
         return [Acted(*row) for row in rows]
 
@@ -215,66 +213,19 @@ class State:
             (*key_of(finding), finding.digest, step, message, finding.user, now_s, seen_s(finding, now_s)),
         )
 
-    def outbox(self, *states: str, since_s: float = 0.0) -> list[Message]:
-        """Return the messages in these states (else all) that changed since then, the oldest first."""
-        chosen = states or STATES
-        rows = self._all(
-            f"SELECT {', '.join(Message._fields)} FROM messages "  # noqa: S608
-            f"WHERE state IN ({', '.join('?' * len(chosen))}) AND changed_s >= ? ORDER BY queued_s, rowid",
-            (*chosen, since_s),
-        )
-        return [Message(*row) for row in rows]
+    def messages(self, state: str = "", after_s: float = 0.0) -> list[Message]:
+        """Return the messages in this state (else any) that came to be in it after then, the oldest first."""
+        query = "SELECT * FROM messages WHERE ? IN ('', state) AND changed_s > ? ORDER BY changed_s, rowid"
+        return [Message(*row) for row in self._all(query, (state, after_s))]
 
-    def content(self, message: str) -> bytes:
-        """Return what a message says; nothing once it was accepted or withdrawn."""
-        return bytes(self._all("SELECT content FROM messages WHERE id = ?", (message,))[0][0])
-
-    def counts(self) -> dict[str, int]:
-        """Return how many messages are in each state."""
-        return dict(self._all("SELECT state, count(*) FROM messages GROUP BY state"))
-
-    def last_accepted(self, topic: str) -> float | None:
-        """Return when the last message on this topic was made that was accepted; None where there is none."""
-        rows = self._all("SELECT max(queued_s) FROM messages WHERE (topic, state) = (?, ?)", (topic, ACCEPTED))
+    def last_sent(self, topic: str) -> float | None:
+        """Return when the last message on this topic was handed over; None where there is none."""
+        rows = self._all("SELECT max(changed_s) FROM messages WHERE (topic, state) = (?, ?)", (topic, SENT))
         return None if rows[0][0] is None else float(rows[0][0])
 
     def carried(self, message: str) -> list[Told]:
         """Return the steps that a message takes."""
         return [Told(*row) for row in self._all(f"{_TOLD} WHERE n.message = ?", (message,))]
-
-    def mark(self, message: str, state: str, now_s: float, reply: str = "", next_s: float | None = None) -> None:
-        """Record what became of a message; an attempt begins with TRYING."""
-        with self._together():
-            self._do(
-                "UPDATE messages SET state = ?, changed_s = ?, reply = ?, next_s = coalesce(?, next_s), "
-                "attempts = attempts + ?, content = iif(?, x'', content) WHERE id = ?",
-                (state, now_s, reply, next_s, state == TRYING, state == ACCEPTED, message),
-            )
-
-    def withdraw(self, message: str, why: str, now_s: float) -> None:
-        """Take back a message that waits, as if what it carries had never been told: it was sent to nobody."""
-        with self._together():
-            gone = self._do(
-                "UPDATE messages SET state = ?, content = x'', changed_s = ?, reply = ? WHERE id = ? AND state = ?",
-                (WITHDRAWN, now_s, why, message, QUEUED),
-            )
-            if gone:
-                self._do("DELETE FROM notices WHERE message = ?", (message,))
-
-    def put_back(self, now_s: float) -> None:
-        """Queue again what was being tried when a run was killed: before the last word of it nothing was sent."""
-        with self._together():
-            self._do("UPDATE messages SET state = ?, changed_s = ? WHERE state = ?", (QUEUED, now_s, TRYING))
-
-    def settle(self, message: str, state: str, now_s: float) -> bool:
-        """Queue a message again, or drop it, by a person's word; False where there is none that is not accepted."""
-        with self._together():
-            done = self._do(
-                "UPDATE messages SET state = ?, changed_s = ?, queued_s = iif(?, ?, queued_s), next_s = ? "
-                "WHERE id = ? AND state NOT IN (?, ?, ?)",
-                (state, now_s, state == QUEUED, now_s, now_s, message, ACCEPTED, TRYING, WITHDRAWN),
-            )
-        return done > 0
 
     def begin(self, mode: str, rules: str, since_s: float, until_s: float, now_s: float) -> int:
         """Record the begin of a run and return its number; what is older than 400 days is forgotten."""
@@ -282,9 +233,8 @@ class State:
             self._do("DELETE FROM notices WHERE last_seen_s < ?", (now_s - _KEPT_S,))
             self._do("DELETE FROM runs WHERE started_s < ?", (now_s - _KEPT_S,))
             self._do(
-                "DELETE FROM messages WHERE changed_s < ? AND state NOT IN ('queued', 'in doubt') "
-                "AND id NOT IN (SELECT message FROM notices)",
-                (now_s - _KEPT_S,),
+                "DELETE FROM messages WHERE changed_s < ? AND state = ? AND id NOT IN (SELECT message FROM notices)",
+                (now_s - _KEPT_S, SENT),
             )
             self._do(
                 "INSERT INTO runs (mode, rules, started_s, since_s, until_s) VALUES (?, ?, ?, ?, ?)",

@@ -6,14 +6,11 @@ import sqlite3
 from slurm_colloc.errors import StoreError
 
 SCHEMA = 1
-# A message is empty once nobody needs its content.
 _TABLES = (
     """
     CREATE TABLE messages (
         id TEXT PRIMARY KEY, channel TEXT NOT NULL, user TEXT NOT NULL, recipient TEXT NOT NULL,
-        topic TEXT NOT NULL, content BLOB NOT NULL, queued_s REAL NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
-        next_s REAL NOT NULL, state TEXT NOT NULL CHECK (state IN
-            ('queued', 'trying', 'accepted', 'refused', 'in doubt', 'dropped', 'withdrawn')),
+        topic TEXT NOT NULL, state TEXT NOT NULL CHECK (state IN ('handing over', 'handed over')),
         changed_s REAL NOT NULL, reply TEXT NOT NULL DEFAULT ''
     ) STRICT
     """,

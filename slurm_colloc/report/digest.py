@@ -6,7 +6,7 @@ in which it is escaped as well.
 """
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -81,23 +81,21 @@ class Fate(NamedTuple):
     what: str
 
 
-class Letter(NamedTuple):
-    """A message of the outbox in the admins' mail; ``at`` is when it came to be in its state."""
+class Doubt(NamedTuple):
+    """A message in the admins' mail of which nobody knows whether it went, since when and why."""
 
     id: str
     recipient: str
-    state: str
     at: datetime
     reply: str
     findings: int
 
 
 class Summary(NamedTuple):
-    """The admins' mail: all that was found, who was told, and what of the outbox needs a person.
+    """The admins' mail: all that was found, who was told, and which messages need a person.
 
-    ``sent`` are messages to users by what became of them since ``last``, when the admins were last told; ``deeds``
-    likewise. ``troubled`` are those that were refused, or are in doubt, and ``waiting`` those that are still to be
-    sent. ``errors`` say what else went wrong, and ``missed`` which windows of missed runs were judged as well.
+    ``sent`` is how many messages to users were handed over since ``last``, when the admins were last told; ``deeds``
+    likewise. ``errors`` say what else went wrong, and ``missed`` which windows of missed runs were judged as well.
     """
 
     cluster: str
@@ -105,9 +103,8 @@ class Summary(NamedTuple):
     fates: tuple[Fate, ...]
     last: datetime
     deeds: tuple[Deed, ...]
-    sent: Mapping[str, int]
-    troubled: tuple[Letter, ...]
-    waiting: tuple[Letter, ...]
+    sent: int
+    doubtful: tuple[Doubt, ...]
     errors: tuple[str, ...]
     mode: str
     missed: str = ""

@@ -55,7 +55,7 @@ def _earlier(config: SiteConfig, host: Host) -> Iterable[Place]:
 def _of_site(config: SiteConfig) -> Iterable[Place]:
     for name in STATE_FOLDERS:
         yield Place(os.path.join(config.paths.state, name), "shared", "paths.state: what was measured and decided")
-    yield Place(config.audit_folder, "the one host that ingests", "what audits remember, and mails that wait")
+    yield Place(config.audit_folder, "the one host that ingests", "what audits remember")
     notices = config.notices
     for outlet in (notices.json_lines, notices.textfile, notices.textfile_of_jobs):
         if outlet:

@@ -61,7 +61,7 @@ def test_the_run_that_was_found_is_acted_on_and_no_other(
     with opened(str(tmp_path)) as state:
 
         def acts(one: Finding) -> str:
-            return in_words(act(state, one, config, lambda acted: None))
+            return in_words(act(state, one, config))
 
         for other in (
             found(single, user="bob"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
-from tests.unit.mail_server import mail_server, plain
+from tests.unit.mail_service import mail_service, plain
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -23,12 +24,10 @@ RULES = """[{code="COL001", bounds={min_gpu_hours=0.001, running_min=0.1, shorte
 class Center:
     """A lab whose audits send mails, and the rendered commands of its timers."""
 
-    def __init__(self, lab: Lab, name: str, port: int) -> None:
+    def __init__(self, lab: Lab, name: str, mails: Path) -> None:
         self.lab = lab
         notices = {
             "mode": '"users"',
-            "smtp_host": '"127.0.0.1"',
-            "smtp_port": str(port),
             "sender": '"hpc@example.org"',
             "admins": '["root@example.org"]',
             "address": '"{user}@example.org"',
@@ -36,7 +35,8 @@ class Center:
         }
         extra = {"audit.rule": RULES.replace("\n", ""), **{f"notices.{key}": value for key, value in notices.items()}}
         self.site = write_site(lab, name, extra=extra)
-        self.env = {"COLLOC_CONF": str(self.site / "site.toml")}
+        path = f"{mails}:{lab.environment()['PATH']}"
+        self.env = {"COLLOC_CONF": str(self.site / "site.toml"), "PATH": path}
         argv = ["colloc", "site", "render", "-o", str(self.site / "rendered"), "--slurm-conf", str(lab.slurm_conf)]
         lab.run([*argv, "--prefix", str(lab.bin.parent)], env=self.env, check=True)
 
@@ -52,34 +52,36 @@ class Center:
 
 
 @pytest.mark.parametrize("order", [BOTH, BOTH[::-1]])
-def test_who_holds_an_idle_gpu_gets_one_mail_from_both_timers(lab: Lab, order: tuple[str, str]) -> None:
-    with mail_server() as (port, taken):
-        center = Center(lab, f"timers-{order[0]}", port)
-        agent = lab.spawn("agent-g1", [lab.bin / "colloc", "agent", "--node", "g1"], env=center.env)
-        gpu = ["sbatch", "--parsable", "-p", "gpu", "-w", "g1", "--gres=gpu:h100:1", "-o", "/dev/null", "--wrap"]
-        ran, job, short = ["squeue", "-h", "-o", "%M"], "", ""
-        try:
-            job = lab.run_as("alice", [*gpu, "sleep 600"], check=True).stdout.strip()
-            short = lab.run_as("bob", [*gpu, "sleep 20"], check=True).stdout.strip()
-            lab.wait_jobs([short])
-            lab.wait_accounted([short])
-            wait_for(lambda: lab.run([*ran, "-j", job]).stdout.strip() > "0:40", f"job {job} does not run")
-            lab.run(["colloc", "ingest", "--since", "1h"], env=center.env, check=True)
-            assert [center.audit(about) for about in order] == [1, 1]
-            (mail,) = taken.to("alice@example.org")
-            text = plain(mail)
-            assert ("GPUs held at zero use" in text, "a running job whose GPUs are idle" in text) == (True, True)
-            assert text.count(f"colloc job {job}\n") == 2
-            assert taken.to("bob@example.org") == []
-            # What a mail says to type runs where its reader sits: the user has the site's settings, root's shell none.
-            commands = re.findall(r"^  (?:See it:|       )   (colloc .*)$", text, re.MULTILINE)
-            assert len(commands) == 3
-            for command in commands:
-                assert lab.run_as("alice", shlex.split(command), env=center.env).returncode == 0, command
-            (summary, *_) = taken.to("root@example.org")
-            for command in re.findall(r"^    see: (.*)$", plain(summary), re.MULTILINE):
-                done = lab.run(["env", "-u", "COLLOC_CONF", "sh", "-c", command])
-                assert (done.returncode, job in done.stdout) == (1, True), done
-        finally:
-            lab.run(["scancel", *filter(None, (job, short))])
-            lab.stop_spawned(agent)
+def test_who_holds_an_idle_gpu_gets_one_mail_from_both_timers(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, str]
+) -> None:
+    taken = mail_service(tmp_path, monkeypatch)
+    center = Center(lab, f"timers-{order[0]}", tmp_path / "mail service/bin")
+    agent = lab.spawn("agent-g1", [lab.bin / "colloc", "agent", "--node", "g1"], env=center.env)
+    gpu = ["sbatch", "--parsable", "-p", "gpu", "-w", "g1", "--gres=gpu:h100:1", "-o", "/dev/null", "--wrap"]
+    ran, job, short = ["squeue", "-h", "-o", "%M"], "", ""
+    try:
+        job = lab.run_as("alice", [*gpu, "sleep 600"], check=True).stdout.strip()
+        short = lab.run_as("bob", [*gpu, "sleep 20"], check=True).stdout.strip()
+        lab.wait_jobs([short])
+        lab.wait_accounted([short])
+        wait_for(lambda: lab.run([*ran, "-j", job]).stdout.strip() > "0:40", f"job {job} does not run")
+        lab.run(["colloc", "ingest", "--since", "1h"], env=center.env, check=True)
+        assert [center.audit(about) for about in order] == [1, 1]
+        (mail,) = taken.to("alice@example.org")
+        text = plain(mail)
+        assert ("GPUs held at zero use" in text, "a running job whose GPUs are idle" in text) == (True, True)
+        assert text.count(f"colloc job {job}\n") == 2
+        assert taken.to("bob@example.org") == []
+        # What a mail says to type runs where its reader sits: the user has the site's settings, root's shell none.
+        commands = re.findall(r"^  (?:See it:|       )   (colloc .*)$", text, re.MULTILINE)
+        assert len(commands) == 3
+        for command in commands:
+            assert lab.run_as("alice", shlex.split(command), env=center.env).returncode == 0, command
+        (summary, *_) = taken.to("root@example.org")
+        for command in re.findall(r"^    see: (.*)$", plain(summary), re.MULTILINE):
+            done = lab.run(["env", "-u", "COLLOC_CONF", "sh", "-c", command])
+            assert (done.returncode, job in done.stdout) == (1, True), done
+    finally:
+        lab.run(["scancel", *filter(None, (job, short))])
+        lab.stop_spawned(agent)

@@ -19,7 +19,7 @@ from slurm_colloc.config import Paths
 from slurm_colloc.config_audit import Audit, AuditRule, Notices
 from slurm_colloc.report.findings import Audited
 from tests.unit.made import site, usage
-from tests.unit.mail_server import mail_server, plain
+from tests.unit.mail_service import mail_service, plain
 from tests.unit.noticed import finding
 from tests.unit.programs import program
 from tests.unit.stored import grouped
@@ -45,7 +45,7 @@ def acts(
     job = finding(about=JOB, subject="12_3")._replace(**fields)
     (folder / "state.sqlite").unlink(missing_ok=True)
     with opened(str(folder)) as state:
-        said = in_words(act(state, job, config, lambda acted: None))
+        said = in_words(act(state, job, config))
         return said, [(one.message, one.state) for one in state.told()], (folder / "ran").read_text()
 
 
@@ -81,16 +81,16 @@ def test_what_is_done_to_a_job_is_recorded_and_done_to_that_run_only(
 class Story:
     """Runs of the audit at times of a test's choice, that find what the test says."""
 
-    def __init__(self, folder: Path, port: int, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
         self.now_s = now()
         self.idle_s = self.now_s - 7200
         for module in ("cli.colloc.audit_notify", "cli.colloc.audit_mails", "audit.post", "audit.act"):
             monkeypatch.setattr(f"slurm_colloc.{module}.now", lambda: self.now_s)
-        given = Notices("users", "127.0.0.1", port, sender="hpc@x", admins=("root@x",), address="{user}@x")
+        given = Notices("users", sender="hpc@x", admins=("root@x",), address="{user}@x")
         week = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
         self.config = site()._replace(
             paths=Paths(state=str(folder)),
-            notices=given._replace(workdays=week, timeout_s=2.0, **settings),
+            notices=given._replace(workdays=week, **settings),
             audit=Audit(rule=(AuditRule("COL016", name="idle now"),)),
         )
         self.known = entries(self.config.audit)
@@ -111,7 +111,7 @@ class Story:
         return [line.strip().removeprefix("idle now 12_3: ") for line in said]
 
 
-def test_a_job_is_cancelled_after_two_notices_that_a_mail_server_took(
+def test_a_job_is_cancelled_after_two_notices_that_were_handed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOLDER", str(tmp_path))
@@ -119,69 +119,69 @@ def test_a_job_is_cancelled_after_two_notices_that_a_mail_server_took(
     program(tmp_path, "squeue", SQUEUE, monkeypatch)
     program(tmp_path, "scancel", 'echo "$@" >> "$FOLDER/ran"\n', monkeypatch)
     quiet = "not told: told, and the quiet period is not over"
-    with mail_server() as (port, taken):
-        story = Story(tmp_path / "state", port, monkeypatch, action="cancel", action_rules=("idle now",))
-        assert story.run(0) == ["notice accepted"]
-        assert story.run(15) == [quiet]
-        assert story.run(46) == ["second notice accepted"]
-        assert story.run(50) == [quiet]
-        assert story.run(50) == [quiet]
-        assert not (tmp_path / "ran").exists()
-        assert story.run(21) == ["cancel: done"]
-        assert (tmp_path / "ran").read_text() == "12_3\n"
-        assert story.run(15) == ["not told: acted on: cancel"]
-        first, second, third = map(plain, taken.to("ann@x"))
-        assert "your job 12_3 on the cluster c was cancelled, as two notices had said." in third
-        assert "Then:     if it is still found after 1 h, you are told again" in first
-        assert "Then:     if it is still found then, it is cancelled, not before 2 h after this mail was" in second
-        assert (tmp_path / "ran").read_text() == "12_3\n"
+    taken = mail_service(tmp_path, monkeypatch)
+    story = Story(tmp_path / "state", monkeypatch, action="cancel", action_rules=("idle now",))
+    assert story.run(0) == ["notice handed over"]
+    assert story.run(15) == [quiet]
+    assert story.run(46) == ["second notice handed over"]
+    assert story.run(50) == [quiet]
+    assert story.run(50) == [quiet]
+    assert not (tmp_path / "ran").exists()
+    assert story.run(21) == ["cancel: done"]
+    assert (tmp_path / "ran").read_text() == "12_3\n"
+    assert story.run(15) == ["not told: acted on: cancel"]
+    first, second, third = map(plain, taken.to("ann@x"))
+    assert "your job 12_3 on the cluster c was cancelled, as two notices had said." in third
+    assert "Then:     if it is still found after 1 h, you are told again" in first
+    assert "Then:     if it is still found then, it is cancelled, not before 2 h after this mail was" in second
+    assert (tmp_path / "ran").read_text() == "12_3\n"
 
 
-def test_a_job_is_not_cancelled_while_a_notice_is_refused_or_in_doubt(
+def test_a_job_is_not_cancelled_while_a_notice_was_not_taken_or_is_in_doubt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, "scancel", f'echo "$@" >> {tmp_path}/ran\n', monkeypatch)
-    for number, what in enumerate(("no", "take and hang up", "later")):
-        with mail_server() as (port, taken):
-            taken.odd["ann@x"] = what
-            settings = {"action": "cancel", "action_rules": ("idle now",)}
-            story = Story(tmp_path / f"state{number}", port, monkeypatch, **settings)
-            for _ in range(10):
-                story.run(90)
-            assert len(taken.to("ann@x")) == (what == "take and hang up")
+    taken = mail_service(tmp_path, monkeypatch)
+    for number, what in enumerate(("67", "75", "take and die")):
+        taken.forget()
+        taken.odd("ann@x", what)
+        story = Story(tmp_path / f"state{number}", monkeypatch, action="cancel", action_rules=("idle now",))
+        for _ in range(10):
+            story.run(90)
+        assert len(taken.to("ann@x")) == (what == "take and die")
     assert not (tmp_path / "ran").exists()
 
 
 def test_without_a_word_of_the_site_nothing_is_done_to_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, "scancel", f'echo "$@" >> {tmp_path}/ran\n', monkeypatch)
-    with mail_server() as (port, _):
-        story = Story(tmp_path / "state", port, monkeypatch)
-        assert [story.run(after_min)[0] for after_min in (0, 61, 61, 61, 61)][3:] == ["not told: told twice"] * 2
-        story.config = story.config._replace(
-            notices=story.config.notices._replace(mode="off", action="cancel", action_rules=("idle now",))
-        )
-        assert story.run(1)[-1] == "would get: cancel (told twice, and the deadline is over)"
+    mail_service(tmp_path, monkeypatch)
+    story = Story(tmp_path / "state", monkeypatch)
+    assert [story.run(after_min)[0] for after_min in (0, 61, 61, 61, 61)][3:] == ["not told: told twice"] * 2
+    story.config = story.config._replace(
+        notices=story.config.notices._replace(mode="off", action="cancel", action_rules=("idle now",))
+    )
+    assert story.run(1)[-1] == "would get: cancel (told twice, and the deadline is over)"
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_notice_by_a_reading_that_the_rule_takes_is_sent_however_short_the_quiet_period(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with mail_server() as (port, taken):
-        story = Story(tmp_path / "state", port, monkeypatch, job_quiet_min=10.0)
-        assert story.run(0, newest_s=story.now_s - 110 * 60, idle_since_s=story.now_s - 300 * 60) == ["notice accepted"]
-        assert len(taken.to("ann@x")) == 1
+    taken = mail_service(tmp_path, monkeypatch)
+    story = Story(tmp_path / "state", monkeypatch, job_quiet_min=10.0)
+    assert story.run(0, newest_s=story.now_s - 110 * 60, idle_since_s=story.now_s - 300 * 60) == ["notice handed over"]
+    assert len(taken.to("ann@x")) == 1
 
 
-def held_site(folder: Path, port: int, monkeypatch: pytest.MonkeyPatch, scontrol: str) -> Story:
+def held_site(folder: Path, monkeypatch: pytest.MonkeyPatch, scontrol: str) -> Story:
     """Return a story whose job is told of twice, and is to be held by this program."""
     monkeypatch.setenv("FOLDER", str(folder))
     (folder / "squeue").write_text("12_3|ann|RUNNING|1767225600\n")
     program(folder, "squeue", SQUEUE, monkeypatch)
     program(folder, "scontrol", f'echo "$@" >> "$FOLDER/tried"\n{scontrol}', monkeypatch)
-    story = Story(folder / "state", port, monkeypatch, action="hold", action_rules=("idle now",))
-    assert story.run(0) == ["notice accepted"]
-    assert story.run(61) == ["second notice accepted"]
+    story = Story(folder / "state", monkeypatch, action="hold", action_rules=("idle now",))
+    assert story.run(0) == ["notice handed over"]
+    assert story.run(61) == ["second notice handed over"]
     story.run(100)
     return story
 
@@ -190,44 +190,41 @@ def test_what_slurm_never_does_to_a_job_is_tried_once_and_said_to_the_admins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never = "echo 'Requested operation is presently disabled for job 12_3' >&2; exit 1"
-    with mail_server() as (port, taken):
-        story = held_site(tmp_path, port, monkeypatch, never)
-        (said,) = story.run(21)
-        assert said.startswith(
-            "hold is impossible for this job, and not tried again: 'scontrol requeuehold 12_3' ended"
-        )
-        assert story.run(15) == story.run(15) == ["not told: hold is impossible for this job"]
-        assert (tmp_path / "tried").read_text() == "requeuehold 12_3\n"
-        story.idle_s = story.now_s + 60 * 60
-        story.run(24 * 60 - 30)
-        assert len(taken.to("ann@x")) == 3  # two of the first spell, one of the next
-        told = [plain(mail) for mail in taken.to("root@x")]
-        assert any("hold is impossible for this job, and not tried again" in text for text in told), told
+    taken = mail_service(tmp_path, monkeypatch)
+    story = held_site(tmp_path, monkeypatch, never)
+    (said,) = story.run(21)
+    assert said.startswith("hold is impossible for this job, and not tried again: 'scontrol requeuehold 12_3' ended")
+    assert story.run(15) == story.run(15) == ["not told: hold is impossible for this job"]
+    assert (tmp_path / "tried").read_text() == "requeuehold 12_3\n"
+    story.idle_s = story.now_s + 60 * 60
+    story.run(24 * 60 - 30)
+    assert len(taken.to("ann@x")) == 3  # two of the first spell, one of the next
+    told = [plain(mail) for mail in taken.to("root@x")]
+    assert any("hold is impossible for this job, and not tried again" in text for text in told), told
     # What went wrong for once is tried again.
-    with mail_server() as (port, _):
-        (tmp_path / "b").mkdir()
-        story = held_site(tmp_path / "b", port, monkeypatch, "echo 'Unable to contact slurm controller' >&2; exit 1")
-        for _ in range(2):
-            assert story.run(21)[0].startswith("hold failed: ")
-        assert (tmp_path / "b/tried").read_text() == "requeuehold 12_3\n" * 2
+    (tmp_path / "b").mkdir()
+    story = held_site(tmp_path / "b", monkeypatch, "echo 'Unable to contact slurm controller' >&2; exit 1")
+    for _ in range(2):
+        assert story.run(21)[0].startswith("hold failed: ")
+    assert (tmp_path / "b/tried").read_text() == "requeuehold 12_3\n" * 2
 
 
 def test_a_user_is_told_of_what_a_killed_run_did_to_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with mail_server() as (port, taken):
-        story = held_site(tmp_path, port, monkeypatch, 'echo x >> "$FOLDER/ran"')
+    taken = mail_service(tmp_path, monkeypatch)
+    story = held_site(tmp_path, monkeypatch, 'echo x >> "$FOLDER/ran"')
 
-        def killed(*_: object) -> None:
-            raise KeyboardInterrupt
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
 
-        with monkeypatch.context() as cut:
-            cut.setattr("slurm_colloc.audit.act._end", killed)
-            with pytest.raises(KeyboardInterrupt):
-                story.run(21)
-        assert len(taken.to("ann@x")) == 2
-        # The job is found no more: it is held.
-        story.run(15, user="bob", subject="99")
-        _, _, told = map(plain, taken.to("ann@x"))
-        assert "your job 12_3 on the cluster c was stopped, requeued and held, as two notices had said." in told
-        assert "scontrol release 12_3" in told
-        story.run(15, user="bob", subject="99")
-        assert len(taken.to("ann@x")) == 3
+    with monkeypatch.context() as cut:
+        cut.setattr("slurm_colloc.audit.act._end", killed)
+        with pytest.raises(KeyboardInterrupt):
+            story.run(21)
+    assert len(taken.to("ann@x")) == 2
+    # The job is found no more: it is held.
+    story.run(15, user="bob", subject="99")
+    _, _, told = map(plain, taken.to("ann@x"))
+    assert "your job 12_3 on the cluster c was stopped, requeued and held, as two notices had said." in told
+    assert "scontrol release 12_3" in told
+    story.run(15, user="bob", subject="99")
+    assert len(taken.to("ann@x")) == 3

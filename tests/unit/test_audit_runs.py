@@ -5,7 +5,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +14,25 @@ from slurm_colloc.accounting.store import Store
 from slurm_colloc.audit.state import alone, opened
 from slurm_colloc.clock import now
 from tests.unit.made import HOUR, process, run, seen
-from tests.unit.mail_server import Taken, mail_server, plain
+from tests.unit.mail_service import Taken, mail_service, plain
 from tests.unit.programs import colloc
 from tests.unit.stored import sampled, stored
 from tests.unit.test_audit_notify import DAY, IDLE, Began, made_site
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[int, Taken]]:
-    with mail_server() as one:
-        yield one
+def taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Taken:
+    return mail_service(tmp_path, monkeypatch)
 
 
 @pytest.fixture
-def site(tmp_path: Path, served: tuple[int, Taken], monkeypatch: pytest.MonkeyPatch) -> Began:
-    """Write a site.toml whose mails go to the server, and a store in which these users' jobs idled."""
-    return lambda *users, **more: made_site(tmp_path, served[0], monkeypatch, *users, **more)
+def site(tmp_path: Path, taken: Taken, monkeypatch: pytest.MonkeyPatch) -> Began:
+    """Write a site.toml that sends mails, and a store in which these users' jobs idled."""
+    return lambda *users, **more: made_site(tmp_path, monkeypatch, *users, **more)
 
 
 def last_good_run(folder: Path, ago_days: float, rules: str = "COL001") -> None:
-    assert colloc("audit", "outbox") == 0
+    assert colloc("audit", "mail") == 0
     with opened(str(folder / "state/audit")) as state:
         state._do("DELETE FROM runs")
         until_s = now() - ago_days * DAY
@@ -42,9 +40,8 @@ def last_good_run(folder: Path, ago_days: float, rules: str = "COL001") -> None:
 
 
 def test_missed_runs_are_judged_each_on_its_own_and_told_of_once(
-    site: Began, served: tuple[int, Taken], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    site: Began, taken: Taken, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, taken = served
     bounds = "min_gpu_hours = 1.5"
     site("ann", more=f'json_lines = "{tmp_path}/lines"\n')
     text = (tmp_path / "site.toml").read_text().replace("min_gpu_hours = 0.5", bounds)
@@ -99,9 +96,8 @@ def jobs_site(site: Began, folder: Path, **settings: Any) -> None:
 
 
 def test_running_jobs_have_a_run_of_their_own(
-    site: Began, served: tuple[int, Taken], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    site: Began, taken: Taken, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, taken = served
     metrics = tmp_path / "colloc.prom"
     jobs_site(site, tmp_path, more=f'textfile = "{metrics}"\naction = "hold"\naction_rules = ["COL016"]\n')
     idles_now(tmp_path, now() - 600)
@@ -124,12 +120,11 @@ def test_running_jobs_have_a_run_of_their_own(
 @pytest.mark.parametrize("order", [("jobs", "others"), ("others", "jobs")])
 def test_one_mail_has_what_both_timers_find(
     site: Began,
-    served: tuple[int, Taken],
+    taken: Taken,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     order: tuple[str, str],
 ) -> None:
-    _, taken = served
     jobs_site(site, tmp_path, more=f'json_lines = "{tmp_path}/lines"\n')
     # Of bob the rules about running jobs find nothing: the other timer tells him.
     idles_now(tmp_path, now() - 600)
@@ -148,20 +143,20 @@ def test_one_mail_has_what_both_timers_find(
     (mail,) = taken.to("bob@example.org")
     assert "no kernel for the last" not in plain(mail)
     lines = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
-    told = [(one["rule"], one["user"]) for one in lines if one["done"] == "notice accepted"]
+    told = [(one["rule"], one["user"]) for one in lines if one["done"] == "notice handed over"]
     assert sorted(told) == [("COL001", "ann"), ("COL001", "bob"), ("COL016", "ann")]
 
 
 def test_who_is_not_known_to_run_is_told_nothing(
-    site: Began, served: tuple[int, Taken], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    site: Began, taken: Taken, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     jobs_site(site, tmp_path)
     idles_now(tmp_path, now() - 2.1 * HOUR)
     assert colloc("audit", "run", "--notify", "--about", "jobs") == 2
     said = "which jobs run is not known to COL016: runs were taken in last at "
     assert said in capsys.readouterr().out
-    assert said in plain(served[1].to("root@example.org")[0])
-    assert served[1].to("ann@example.org") == []
+    assert said in plain(taken.to("root@example.org")[0])
+    assert taken.to("ann@example.org") == []
     assert colloc("audit", "run", "--about", "jobs") == 3
     assert said in capsys.readouterr().err
     # The past is judged as it was.
@@ -183,7 +178,7 @@ def test_that_no_job_runs_is_clean(site: Began, tmp_path: Path, capsys: pytest.C
 
 def test_a_run_waits_for_another_one(site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     site("ann")
-    assert colloc("audit", "outbox") == 0
+    assert colloc("audit", "mail") == 0
     with alone(str(tmp_path / "state/audit")) as held:
         assert held
         command = [sys.executable, "-m", "slurm_colloc.cli.colloc", "audit", "run", "--notify", "--wait", "5m"]
@@ -195,25 +190,16 @@ def test_a_run_waits_for_another_one(site: Began, tmp_path: Path, capsys: pytest
     assert "--wait, --textfile, --json-lines and --dry-run are for --notify" in capsys.readouterr().err
 
 
-def test_holidays_are_read_before_anything_else_and_what_waits_goes_nevertheless(
-    site: Began, served: tuple[int, Taken], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_holidays_are_read_before_anything_else(
+    site: Began, taken: Taken, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, taken = served
     site("ann", more=f'holidays = "{tmp_path}/holidays"\n')
-    (tmp_path / "holidays").write_text("")
-    taken.odd["ann@example.org"] = "later"
-    assert colloc("audit", "run", "--notify") in (1, 2)
-    with opened(str(tmp_path / "state/audit")) as state:
-        assert [one.user for one in state.outbox("queued")] == ["ann"]
-        state._do("UPDATE messages SET next_s = 0")
-    taken.odd.clear()
     (tmp_path / "holidays").write_text("Christmas\n")
-    capsys.readouterr()
     assert colloc("audit", "run", "--notify") == 2
     said = capsys.readouterr()
     assert "line 1: 'Christmas' is no day such as 2026-12-25" in said.err
     assert said.out == "", "nothing was looked at"
-    assert len(taken.to("ann@example.org")) == 1
+    assert taken.mails == []
 
 
 def test_what_goes_wrong_unforeseen_is_an_error_and_no_finding(

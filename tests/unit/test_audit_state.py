@@ -9,7 +9,7 @@ import pytest
 
 from slurm_colloc import files
 from slurm_colloc.audit import state as state_module
-from slurm_colloc.audit.ladder import ACTION, FIRST, Due, Waiver
+from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, FIRST, SENT, Due, Waiver
 from slurm_colloc.audit.state import MAIL, Acted, Message, alone, audit_folder, opened
 from slurm_colloc.audit.state_schema import SCHEMA
 from slurm_colloc.config_audit import Notices
@@ -24,34 +24,31 @@ def message(id: str = "<1@x>", user: str = "ann") -> Message:
 
 def test_a_message_and_what_it_carries_are_there_together(tmp_path: Path) -> None:
     with opened(str(tmp_path)) as state:
-        assert state.queue(message(), b"text", [Due(finding(), FIRST, "new")], 10.0)
+        assert state.begin_message(message(), [Due(finding(), FIRST, "new")], 10.0)
         (told,) = state.told()
-        assert told == ("COL001", "c", "ann", "new", FIRST, 10.0, 10.0, "<1@x>", "queued")
+        assert told == ("COL001", "c", "ann", "new", FIRST, 10.0, 10.0, "<1@x>", DOUBTFUL)
         assert [one.subject for one in state.carried("<1@x>")] == ["ann"]
         # The same again is the same.
-        assert not state.queue(message(), b"text", [Due(finding(), FIRST, "new")], 11.0)
-        assert len(state.told()) == len(state.outbox()) == 1
+        assert not state.begin_message(message(), [Due(finding(digest="x"), FIRST, "new")], 11.0)
+        assert len(state.told()) == len(state.messages()) == 1
     with opened(str(tmp_path)) as state:
-        state.mark("<1@x>", "trying", 12.0)
-        state.mark("<1@x>", "accepted", 13.0, "250 ok")
-        assert [(one.since_s, one.state) for one in state.told()] == [(13.0, "accepted")]
-        assert [(one.attempts, one.reply) for one in state.outbox("accepted")] == [(1, "250 ok")]
+        assert state.end_message("<1@x>", 13.0)
+        assert [(one.since_s, one.state) for one in state.told()] == [(13.0, SENT)]
         state.seen([finding(digest="other")], 20.0, Notices())
         assert [one.last_seen_s for one in state.told()] == [20.0]
 
 
-def test_what_was_being_tried_is_queued_again_and_what_is_in_doubt_is_not(tmp_path: Path) -> None:
+def test_what_was_handed_over_stays_so_and_what_was_not_taken_was_never_told(tmp_path: Path) -> None:
     with opened(str(tmp_path)) as state:
-        for number, became in enumerate(("trying", "in doubt", "accepted", "refused")):
-            state.queue(message(f"<{number}@x>"), b"text", (), 1.0)
-            state.mark(f"<{number}@x>", became, 2.0)
-        state.put_back(3.0)
-        assert [one.state for one in state.outbox()] == ["queued", "in doubt", "accepted", "refused"]
-        assert state.settle("<1@x>", "queued", 4.0)
-        assert state.settle("<3@x>", "dropped", 4.0)
-        assert not state.settle("<2@x>", "queued", 4.0)
-        assert not state.settle("<9@x>", "dropped", 4.0)
-        assert [one.state for one in sorted(state.outbox())] == ["queued", "queued", "accepted", "dropped"]
+        for number in range(3):
+            due = Due(finding(subject=str(number)), FIRST, "new")
+            assert state.begin_message(message(f"<{number}@x>"), [due], 1.0)
+        assert state.end_message("<0@x>", 2.0)
+        assert state.forget_message("<1@x>")
+        assert [state.end_message(f"<{number}@x>", 3.0) for number in (0, 1, 9)] == [False] * 3
+        assert [state.forget_message(f"<{number}@x>") for number in (0, 1, 9)] == [False] * 3
+        assert [(one.id, one.state) for one in state.messages()] == [("<2@x>", DOUBTFUL), ("<0@x>", SENT)]
+        assert sorted(one.subject for one in state.told()) == ["0", "2"]
 
 
 def test_an_action_is_recorded_before_and_after(tmp_path: Path) -> None:
@@ -59,11 +56,9 @@ def test_an_action_is_recorded_before_and_after(tmp_path: Path) -> None:
     with opened(str(tmp_path)) as state:
         state.act(job, 1.0)
         assert state.actions("begun") == [job._replace(changed_s=1.0)]
-        # Together with the mail that says so.
-        state.act(job._replace(state="done"), 2.0, (message(), b"text"))
-        assert [one.state for one in state.actions(since_s=2.0)] == ["done"]
-        assert state.actions("begun") == state.actions(since_s=3.0) == []
-        assert state.content("<1@x>") == b"text"
+        state.act(job._replace(state="done"), 2.0)
+        assert [one.state for one in state.actions(after_s=1.0)] == ["done"]
+        assert state.actions("begun") == state.actions(after_s=2.0) == []
         assert [(one.step, one.message, one.state) for one in state.told()] == [(ACTION, "cancel", "done")]
 
 
@@ -86,12 +81,12 @@ def test_runs_and_what_is_forgotten(tmp_path: Path) -> None:
         assert state.last_good("users", "A") == 100.0
         assert state.last_good("users", "B") is None
         assert (state.last_success("A"), state.last_success("B")) == (110.0, None)
-        for number, became in enumerate(("accepted", "in doubt")):
-            state.queue(message(f"<{number}@x>"), b"text", [Due(finding(digest=str(number)), FIRST, "")], 0.0)
-            state.mark(f"<{number}@x>", became, 0.0)
+        for number in range(2):
+            state.begin_message(message(f"<{number}@x>"), [Due(finding(digest=str(number)), FIRST, "")], 0.0)
+        state.end_message("<0@x>", 0.0)
         state.begin("users", "A", 0.0, 401 * day, 401 * day)
         assert state.told() == []
-        assert [one.id for one in state.outbox()] == ["<1@x>"]
+        assert [one.id for one in state.messages(after_s=-1)] == ["<1@x>"]
 
 
 def test_the_folder_is_closed_and_of_one_run_at_a_time(tmp_path: Path) -> None:
@@ -118,9 +113,9 @@ def test_a_full_disk_is_called_that(tmp_path: Path) -> None:
         (pages,) = state._all("PRAGMA page_count")[0]
         state._all(f"PRAGMA max_page_count = {pages + 2}")
         with pytest.raises(sqlite3.Error, match="database or disk is full"):
-            state.queue(message(), bytes(100_000), (), 0.0)
+            state.begin_message(message("x" * 100_000), (), 0.0)
     with opened(str(tmp_path)) as state:
-        assert state.outbox() == []
+        assert state.messages() == []
 
 
 def test_a_damaged_state_is_an_error_that_names_it(tmp_path: Path) -> None:

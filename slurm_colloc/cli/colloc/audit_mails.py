@@ -4,10 +4,11 @@
 from collections.abc import Sequence
 
 from slurm_colloc.audit.act import in_words as deed_in_words
-from slurm_colloc.audit.ladder import ACTION, FIRST, NOTHING, SECOND, Due, Told
+from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, FIRST, NOTHING, SECOND, SENT, Due, Told
 from slurm_colloc.audit.message import Texts, address_of, digest_id, mail, message_id
+from slurm_colloc.audit.post import NOT_TAKEN
 from slurm_colloc.audit.rules import Entry
-from slurm_colloc.audit.state import MAIL, WEBHOOK, Acted, Message
+from slurm_colloc.audit.state import MAIL, Acted, Message
 from slurm_colloc.audited import JOB
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
@@ -18,8 +19,8 @@ from slurm_colloc.report.digest import (
     USER,
     Deed,
     Digest,
+    Doubt,
     Item,
-    Letter,
     Notice,
     Summary,
     digest_maker,
@@ -59,7 +60,7 @@ class Mails:
         )
         return Texts(self._subject(f"{counted(len(items), 'finding')} about your use of GPUs"), *self._make(USER, page))
 
-    def queued_digest(self, seen: Audited, user: str, dues: Sequence[Due]) -> tuple[Message, bytes]:
+    def digest_mail(self, seen: Audited, user: str, dues: Sequence[Due]) -> tuple[Message, bytes]:
         """Return the mail to a user who has an address."""
         recipient = address_of(user, self._settings)
         assert recipient is not None
@@ -84,7 +85,7 @@ class Mails:
     def summary(self, key: Sequence[object], topic: str, recipient: str, page: Summary) -> tuple[Message, bytes]:
         """Return the admins' mail, of which there is one of a ``key``."""
         title = f"audit: {counted(len(page.fates), 'finding')}"
-        problems = len(page.troubled) + len(page.errors)
+        problems = len(page.doubtful) + len(page.errors)
         if problems:
             title += f", {counted(problems, 'problem')}"
         texts = Texts(self._subject(title), *self._make(ADMIN, page))
@@ -107,19 +108,14 @@ def by_user(dues: Sequence[Due]) -> dict[str, list[Due]]:
     return found
 
 
-def letter(message: Message, carried: Sequence[Told]) -> Letter:
-    """Return a message as the admins' mail shows it."""
-    return Letter(message.id, message.recipient, message.state, local(message.changed_s), message.reply, len(carried))
+def doubt(message: Message, carried: Sequence[Told]) -> Doubt:
+    """Return a message in doubt as the admins' mail shows it."""
+    return Doubt(message.id, message.recipient, local(message.changed_s), message.reply, len(carried))
 
 
 def deed(acted: Acted) -> Deed:
     """Return an action as the admins' mail shows it."""
     return Deed(local(acted.changed_s), acted.rule, acted.subject, acted.user, deed_in_words(acted))
-
-
-def for_a_person(message: Message) -> bool:
-    """Return whether it is none of the admins' mails, which do not speak of themselves."""
-    return bool(message.user) or message.channel == WEBHOOK
 
 
 def would(due: Due, settings: Notices) -> str:
@@ -132,12 +128,13 @@ def would(due: Due, settings: Notices) -> str:
 
 
 def did(due: Due, became: str) -> str:
-    """Return what was done about a finding; ``became`` is the state of this run's mail, empty where it made none."""
+    """Return what was done about a finding; ``became`` is what the mail came to, as Post.give says."""
     if due.step == NOTHING:
         return f"not told: {due.why}"
     if not became:
-        return "not told: the very mail was made by a run before; see 'colloc audit outbox --all'"
-    return f"{'second notice' if due.step == SECOND else 'notice'} {became}"
+        return "not told: the very mail went before"
+    said = {SENT: "handed over", DOUBTFUL: "in doubt", NOT_TAKEN: "not handed over"}[became]
+    return f"{'second notice' if due.step == SECOND else 'notice'} {said}"
 
 
 def _next(due: Due, settings: Notices) -> str:

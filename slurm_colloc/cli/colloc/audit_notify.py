@@ -8,28 +8,23 @@ from typing import NamedTuple
 
 from slurm_colloc.audit.act import act, finish, in_words
 from slurm_colloc.audit.ladder import (
-    ACCEPTED,
     ACTION,
     DAY_S,
     DONE,
-    DOUBT,
+    DOUBTFUL,
     FIRST,
     NOTHING,
-    QUEUED,
-    REFUSED,
     SECOND,
-    STATES,
-    WITHDRAWN,
+    SENT,
     Due,
     Key,
     kept_from_users,
     key_of,
     plan,
-    stale,
 )
 from slurm_colloc.audit.message import address_of, message_id
 from slurm_colloc.audit.outlets import Metrics, append, json_lines, prometheus, webhook
-from slurm_colloc.audit.post import deliver, webhook_url
+from slurm_colloc.audit.post import Post
 from slurm_colloc.audit.rules import Entry, entries
 from slurm_colloc.audit.sound import check_notices
 from slurm_colloc.audit.state import WEBHOOK, Acted, Message, State, alone, audit_folder, copied, opened
@@ -43,25 +38,29 @@ from slurm_colloc.audit.timing import (
     window_days,
     windows,
 )
+from slurm_colloc.audit.webhook import check_webhook
 from slurm_colloc.audit.workdays import works_by
 from slurm_colloc.audited import JOB, Finding
 from slurm_colloc.cli.colloc.audit_look import Looked
-from slurm_colloc.cli.colloc.audit_mails import Mails, by_user, deed, did, for_a_person, letter, would
+from slurm_colloc.cli.colloc.audit_mails import Mails, by_user, deed, did, doubt, would
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.clock import now, ticking
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, InputError, ProcessError, Status, StoreError
+from slurm_colloc.config_audit import Notices
+from slurm_colloc.errors import InputError, ProcessError, Status, StoreError
 from slurm_colloc.files import write_atomic
 from slurm_colloc.report.digest import Fate, Summary
 from slurm_colloc.report.findings import Audited
 from slurm_colloc.report.text import local, stamp
-from slurm_colloc.units import counted, printable
 from slurm_colloc.units import in_words as time_in_words
+from slurm_colloc.units import printable
 
 Piece = tuple[tuple[Entry, ...], datetime, datetime]
 # Whether what is found is shown, too.
 Look = Callable[[Sequence[Piece], bool], list[Looked]]
 Show = Callable[[str], object]
+# For so long it is tried to tell a user what was done to a job.
+_TOLD_OF_S = 7 * DAY_S
 
 
 class Noticed(NamedTuple):
@@ -82,12 +81,10 @@ class _Run:
         self.looked_since: dict[Key, datetime] = {}
         self.mode = "off" if dry else self.settings.mode
         known = entries(config.audit)
-        users = [one for one in known if one.tells_users]
-        self.told = {one.name: (one.rule.code, one.bounds.get("reading_age_min")) for one in users}
+        self.told = {one.name for one in known if one.tells_users}
         self.mails = Mails(config, known)
-        # Until the file of holidays is read, which may fail: what waits is sent then nevertheless.
-        self.works: Callable[[date], bool] = works_by(self.settings._replace(holidays=""))
-        self.until = ticking() + 60 * self.settings.deadline_min
+        self.works: Callable[[date], bool] = works_by(Notices())
+        self.post = Post(state, self.settings)
         self.began_s, self.began = now(), ticking()
         self.errors: list[str] = []
 
@@ -115,11 +112,6 @@ class _Run:
         found = [one for one, why in kept if not why]
         if self.mode == "users":
             self.state.seen(found, now(), self.settings)
-        if self.mode == "users" or self.dry:
-            for message in self.state.outbox(QUEUED):
-                if not self._withdrawn(message) and self.dry:
-                    sent = ", and would be sent" if self._would_go(message) else ""
-                    self.show(f"waits{sent}: {printable(message.recipient)}, {message.id}\n")
         dues = self._plan(found)
         done = self._do(seen, [*dues, *self._also_due(by_user(dues))])
         if self.mode != "off":
@@ -163,25 +155,18 @@ class _Run:
             self._print_mails(seen, dues)
         if self.mode != "users":
             return [(due.finding, would(due, self.settings)) for due in dues]
-        messages = self._queue_digests(seen, dues)
-        acted = {
-            due.finding: act(self.state, due.finding, self.config, self.mails.deed)
-            for due in dues
-            if due.step == ACTION
-        }
+        became = self._tell_users(seen, dues)
+        acted = {due.finding: act(self.state, due.finding, self.config) for due in dues if due.step == ACTION}
         self._say(list(acted.values()))
         try:
-            self._say(finish(self.state, self.config, self.mails.deed))
+            self._say(finish(self.state, self.config))
         except (ProcessError, InputError) as error:
             self.errors.append(f"what a run was killed over is not settled yet: {error}")
-        self.post()
-        states = {message.id: message.state for message in self.state.outbox()}
+        self._tell_of_actions()
         return [
             (
                 due.finding,
-                in_words(acted[due.finding])
-                if due.finding in acted
-                else did(due, states.get(messages.get(due.finding, ""), "")),
+                in_words(acted[due.finding]) if due.finding in acted else did(due, became.get(due.finding, "")),
             )
             for due in dues
         ]
@@ -189,38 +174,8 @@ class _Run:
     def _say(self, acted: Sequence[Acted]) -> None:
         self.errors += [f"job {printable(one.subject)}: {in_words(one)}" for one in acted if one.state != DONE]
 
-    def post(self) -> None:
-        """Send what waits, and keep in mind what went wrong."""
-        users = self.mode == "users" and self._works_today()
-        posted = deliver(self.state, self.settings, self.until, users, self._withdrawn)
-        for count, what in ((posted.refused, "refused"), (posted.in_doubt, "in doubt")):
-            if count:
-                self.errors.append(f"{counted(count, 'message')} {what}; see 'colloc audit outbox'")
-        if posted.why and posted.why not in self.errors:
-            self.errors.append(posted.why)
-
     def _works_today(self) -> bool:
         return self.works(local(now()).date())
-
-    def _would_go(self, message: Message) -> bool:
-        """Return whether a run that is not dry would try a message that waits."""
-        goes = self.settings.mode == "users" and self._works_today() if message.user else self.settings.mode != "off"
-        return goes and message.next_s <= now()
-
-    def _withdrawn(self, message: Message) -> bool:
-        """Take back a message that waits where it is not to be sent any more; return whether it was."""
-        why = ""
-        if now() - message.queued_s > self.settings.expire_days * DAY_S:
-            why = f"not sent for {self.settings.expire_days:g} days: {message.reply or 'not tried'}"
-            self.errors.append(f"a message to {printable(message.recipient)} was {why}")
-        elif message.channel == WEBHOOK:
-            why = "" if self.settings.webhook_file else "'notices.webhook_file' is empty"
-        elif message.user:
-            carried, waivers = self.state.carried(message.id), self.state.waivers()
-            why = stale(message.user, carried, self.told, waivers, now(), self.settings)
-        if why:
-            self.state.withdraw(message.id, why, now())
-        return bool(why)
 
     def _addressed(self, due: Due) -> Due:
         if due.step in (NOTHING, ACTION) or self.settings.mode != "users":
@@ -229,63 +184,59 @@ class _Run:
             return Due(due.finding, NOTHING, "no address can be made of this name")
         return due
 
-    def _queue_digests(self, seen: Audited, dues: Sequence[Due]) -> dict[Finding, str]:
-        """Put one mail for each user who is to be told into the outbox; return which new message carries a finding."""
-        carried: dict[Finding, str] = {}
+    def _tell_users(self, seen: Audited, dues: Sequence[Due]) -> dict[Finding, str]:
+        """Send one mail to each user who is to be told; return what became of it, by finding."""
+        became: dict[Finding, str] = {}
         for user, of in by_user(dues).items():
-            message, content = self.mails.queued_digest(self._of(seen, [due.finding for due in of]), user, of)
-            if self.state.queue(message, content, of, now()):
-                carried.update((due.finding, message.id) for due in of)
-        return carried
+            message, content = self.mails.digest_mail(self._of(seen, [due.finding for due in of]), user, of)
+            became |= dict.fromkeys((due.finding for due in of), self.post.give(message, content, of))
+        return became
+
+    def _tell_of_actions(self) -> None:
+        """Tell users what was done to their jobs, also by a run that was killed before it could say so."""
+        if not self._works_today():
+            return
+        for acted in self.state.actions(DONE, now() - _TOLD_OF_S):
+            if mail := self.mails.deed(acted):
+                self.post.give(*mail)
 
     def _tell_admins(self, seen: Audited, done: Sequence[tuple[Finding, str]]) -> None:
         """Post counts and send the admins' mail, once in a period each: cron may run every few minutes."""
         topic = f"{self.mode} {self.asked.names}"
         length_s = 3600 * self.settings.summary_hours
         period = (now() + (local(now()).utcoffset() or timedelta()).total_seconds()) // length_s
-        self._queue_webhook(seen, [finding for finding, _ in done if finding.rule in seen.rules], [topic, period])
-        last_s = self.state.last_accepted(topic)
-        last = seen.since if last_s is None else local(last_s)
-        of_users = [one for one in self.state.outbox(since_s=last.timestamp()) if one.user]
-        sent = Counter(one.state for one in of_users)
-        troubled = self._for_persons(REFUSED, DOUBT)
-        deeds = tuple(deed(one) for one in self.state.actions(since_s=last.timestamp()))
-        if done or troubled or deeds or self.errors:
+        self._tell_webhook(seen, [finding for finding, _ in done if finding.rule in seen.rules], [topic, period])
+        self.errors += self.post.errors()
+        last_s = self.state.last_sent(topic)
+        after_s = seen.since.timestamp() if last_s is None else last_s
+        doubtful = self.state.messages(DOUBTFUL)
+        deeds = tuple(deed(one) for one in self.state.actions(after_s=after_s))
+        if done or doubtful or deeds or self.errors:
             page = Summary(
                 self.config.cluster,
                 seen,
                 tuple(Fate(finding, what) for finding, what in done),
-                last,
+                local(after_s),
                 deeds,
-                {state: sent[state] for state in (ACCEPTED, REFUSED, DOUBT, QUEUED, WITHDRAWN)},
-                tuple(letter(one, self.state.carried(one.id)) for one in troubled),
-                tuple(letter(one, self.state.carried(one.id)) for one in self._for_persons(QUEUED)),
+                sum(bool(one.user) for one in self.state.messages(SENT, after_s)),
+                tuple(doubt(one, self.state.carried(one.id)) for one in doubtful),
                 tuple(self.errors),
                 self.mode,
                 self.missed,
             )
             # What needs them they hear of at once.
-            key = [period, max((one.changed_s for one in troubled), default=0.0)]
+            key = [period, max((one.changed_s for one in doubtful if one.user), default=0.0)]
             for recipient in self.settings.admins:
-                self._queue_summary(*self.mails.summary(key, topic, recipient, page))
-        self.post()
+                self.post.give(*self.mails.summary(key, topic, recipient, page))
+        self.errors += self.post.errors()
 
-    def _queue_summary(self, message: Message, content: bytes) -> None:
-        if self.state.queue(message, content, (), now()):
-            for older in self.state.outbox(QUEUED):
-                if (older.topic, older.recipient) == (message.topic, message.recipient) and older.id != message.id:
-                    self.state.withdraw(older.id, "a newer one says it", now())
-
-    def _queue_webhook(self, seen: Audited, found: Sequence[Finding], key: Sequence[object]) -> None:
+    def _tell_webhook(self, seen: Audited, found: Sequence[Finding], key: Sequence[object]) -> None:
         if self.settings.webhook_file and found:
             looked = self._of(seen, found)
             ends = looked.since.timestamp(), looked.until.timestamp()
             content = webhook(self.config.cluster, *ends, found, self.settings.min_group)
             id = message_id(["webhook", *key], self.settings)
-            self.state.queue(Message(id, WEBHOOK, "", "the webhook"), content, (), now())
-
-    def _for_persons(self, *states: str) -> list[Message]:
-        return [one for one in self.state.outbox(*states) if for_a_person(one)]
+            self.post.give(Message(id, WEBHOOK, "", "the webhook"), content)
 
     def _print_mails(self, seen: Audited, dues: Sequence[Due]) -> None:
         for user, of in by_user(dues).items():
@@ -311,7 +262,6 @@ class _Run:
         """Write the metrics, of a run that failed as well."""
         if self.dry or not self.settings.textfile:
             return
-        outbox = self.state.counts()
         counts = judged = None
         if noticed:
             by_rule = Counter(one.rule for one in noticed.findings)
@@ -326,7 +276,7 @@ class _Run:
             findings=counts,
             judged=judged or {},
             about=self.asked.about,
-            outbox={state: outbox.get(state, 0) for state in STATES},
+            in_doubt=len(self.state.messages(DOUBTFUL)),
         )
         write_atomic(self.settings.textfile, prometheus(metrics).encode(), 0o644)
 
@@ -346,7 +296,7 @@ def notify(config: SiteConfig, asked: Asked, look: Look, show: Show, *, dry: boo
         with copied(config.audit_folder) as state:
             return _alone(_Run(state, config, asked, look, show, dry=True))
     if config.notices.webhook_file:
-        webhook_url(config.notices)
+        check_webhook(config.notices)
     folder = audit_folder(config.audit_folder)
     with alone(folder, asked.wait_s) as held:
         if not held:
@@ -360,19 +310,13 @@ def notify(config: SiteConfig, asked: Asked, look: Look, show: Show, *, dry: boo
 
 def _alone(run: _Run) -> tuple[Status, Audited]:
     state = run.state
-    state.put_back(now())
     pieces = run.pieces()
     ends = pieces[0][1].timestamp(), pieces[-1][2].timestamp()
     number = state.begin(run.settings.mode, run.asked.names, *ends, now())
     status, noticed = Status.ERROR, None
     try:
-        try:
-            run.works = works_by(run.settings)
-            looks = run.look(pieces, True)
-        except CollocError:
-            if run.mode != "off":  # what waits does not wait for the store
-                run.post()
-            raise
+        run.works = works_by(run.settings)
+        looks = run.look(pieces, True)
         seen = looks[-1].seen
         told_once = latest([(one.seen.since, one.findings) for one in looks])
         run.looked_since = {key: since for key, (since, _) in told_once.items()}
@@ -386,6 +330,7 @@ def _alone(run: _Run) -> tuple[Status, Audited]:
         for finding, what in done:
             run.show(f"{finding.rule} {printable(finding.subject)}: {printable(what)}\n")
     finally:
+        run.errors += run.post.errors()
         for error in run.errors:
             say(error)
         state.end(number, status, now())

@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""colloc audit ack, optout and outbox: a person's word on what is told to whom."""
+"""colloc audit ack, optout and mail: a person's word on what is told to whom."""
 
 import html
 import os
 import pwd
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 from slurm_colloc.accounting.seen import knows_user
-from slurm_colloc.audit.ladder import ACCEPTED, DROPPED, QUEUED, WITHDRAWN, Waiver
-from slurm_colloc.audit.message import Texts, check_settings, mail, message_id
+from slurm_colloc.audit import message
+from slurm_colloc.audit.ladder import DOUBTFUL, Waiver
 from slurm_colloc.audit.rules import all_entries, choose, entries, kept_name
-from slurm_colloc.audit.smtp import MailServer
+from slurm_colloc.audit.sendmail import send
 from slurm_colloc.audit.state import State, alone, audit_folder, opened
-from slurm_colloc.audit.wire import ServerError
 from slurm_colloc.cli.colloc.output import moment, say, site, write
 from slurm_colloc.cli.colloc.seen import own_name, seen_store
 from slurm_colloc.cli.colloc.terminal import put
@@ -68,34 +67,30 @@ def optout(
     _waive(Waiver(user, rule, "", _until(until) if until else None, _says(), why), end=end)
 
 
-def outbox(
-    resend: Annotated[str, typer.Option("--resend", metavar="ID", help="send this one again, with the next run")] = "",
-    drop: Annotated[str, typer.Option("--drop", metavar="ID", help="never send this one; it does not count")] = "",
-    everything: Annotated[bool, typer.Option("--all", help="also what was accepted, dropped or withdrawn")] = False,
+def mail(
+    arrived: Annotated[str, typer.Option("--arrived", metavar="ID", help="this one went: it counts as told")] = "",
+    again: Annotated[str, typer.Option("--again", metavar="ID", help="this one did not: the next run tells anew")] = "",
     test: Annotated[str, typer.Option("--test", metavar="ADDRESS", help="send a mail there now, to try it")] = "",
 ) -> None:
-    """List messages that wait, were refused, or are in doubt. Those in doubt the mail server may have, or not."""
-    if sum(map(bool, (resend, drop, test, everything))) > 1:
-        raise InputError("--resend, --drop, --test and --all are each a call of its own")
+    """List messages in doubt: a run was cut short while the mail service took them, or not. Its log knows."""
+    if sum(map(bool, (arrived, again, test))) > 1:
+        raise InputError("--arrived, --again and --test are each a call of its own")
     if test:
         _try_mail(test)
         return
-    if resend or drop:
-        _settle(resend or drop, QUEUED if resend else DROPPED)
+    if arrived or again:
+        _settle(arrived, again)
         return
     with _state() as state:
-        messages = state.outbox()
-        listed = [one for one in messages if everything or one.state not in (ACCEPTED, DROPPED, WITHDRAWN)]
-        for one in listed:
-            write(
-                f"{one.state} since {_at(one.changed_s)}: {printable(one.recipient)}, "
-                f"{counted(len(state.carried(one.id)), 'finding')}, {counted(one.attempts, 'attempt')}\n"
-                f"    {one.id}\n" + (f"    {printable(one.reply)}\n" if one.reply else ""),
-                "",
-            )
-    if not listed:
-        settled = f"; --all lists {counted(len(messages), 'message')} that came to an end" if messages else ""
-        say(f"no message waits, was refused or is in doubt{settled}")
+        doubtful = [(one, counted(len(state.carried(one.id)), "finding")) for one in state.messages(DOUBTFUL)]
+    for one, findings in doubtful:
+        why = printable(one.reply) or "it is being handed over now, or a run was cut short over it"
+        write(
+            f"in doubt since {_at(one.changed_s)}: {printable(one.recipient)}, {findings}\n    {one.id}\n    {why}\n",
+            "",
+        )
+    if not doubtful:
+        say("no message is in doubt")
 
 
 @contextmanager
@@ -150,14 +145,14 @@ def _check_name(user: str) -> None:
         say(f"whether '{user}' ever had a run is not known: {error}")
 
 
-def _settle(message: str, wanted: str) -> None:
+def _settle(arrived: str, again: str) -> None:
     with _folder() as folder, alone(folder) as held:
         if not held:
             raise StoreError(f"a run of the audit holds '{folder}/lock'; try again when it has ended")
         with opened(folder) as state:
-            if not state.settle(message, wanted, now()):
-                raise InputError(f"no message '{message}' waits, was refused or is in doubt; see 'colloc audit outbox'")
-    write(f"{wanted}: {message}\n", "")
+            if not (state.end_message(arrived, now()) if arrived else state.forget_message(again)):
+                raise InputError(f"no message '{arrived or again}' is in doubt; see 'colloc audit mail'")
+    write(f"counts as told: {arrived}\n" if arrived else f"counts as never sent: {again}\n", "")
 
 
 def _try_mail(address: str) -> None:
@@ -165,26 +160,22 @@ def _try_mail(address: str) -> None:
 
     Raises:
         InputError: [notices] cannot be used, or ``address`` is none.
-        ServerError: the mail server cannot be used, or did not take it.
+        NotTakenError: the mail service did not take it.
+        ProcessError: it was cut short.
     """
     config = site()
     settings = config.notices._replace(mode="admins", admins=(address,))
     try:
-        check_settings(settings)
+        message.check_settings(settings)
     except ConfigError as error:
         raise InputError(f"--test '{address}' cannot be sent: {error}") from error
     cluster = printable(config.cluster)
     text = f"This is a test: the audits of the cluster {cluster} can send mails to this address.\n"
-    id = message_id([address, os.urandom(16).hex()], settings)
-    content = mail(
-        id, address, Texts(f"[{cluster}] test of notices", text, f"<p>{html.escape(text)}</p>"), settings, now()
-    )
-    server = MailServer(settings)
-    with as_owner(config.audit_folder), closing(server):
-        outcome = server.send(address, content, lambda: None)
-    if outcome.state != ACCEPTED:
-        raise ServerError(f"the mail to '{address}' is {outcome.state}: {printable(outcome.reply)}")
-    write(f"{outcome.state}: {printable(outcome.reply)}\n    {id}\n", "")
+    texts = message.Texts(f"[{cluster}] test of notices", text, f"<p>{html.escape(text)}</p>")
+    id = message.message_id([address, os.urandom(16).hex()], settings)
+    with as_owner(config.audit_folder):
+        send(message.mail(id, address, texts, settings, now()), settings.sender)
+    write(f"handed over to the mail service, whose log says what becomes of it\n    {id}\n", "")
 
 
 def _line(waiver: Waiver) -> str:

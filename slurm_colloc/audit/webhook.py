@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The webhook: one POST, bounded as a whole, to a URL that is a secret."""
+
+import http.client
+import os
+import socket
+import ssl
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Timer
+from urllib.parse import urlsplit
+
+from slurm_colloc.audit.sendmail import NotTakenError
+from slurm_colloc.config_audit import Notices
+from slurm_colloc.errors import ConfigError, ProcessError, StoreError
+from slurm_colloc.files import read_bounded
+
+_TIMEOUT_S = 30.0
+
+
+def post_json(settings: Notices, key: str, content: bytes) -> None:
+    """Post to the webhook's URL; a receiver that knows the ``key`` takes the same only once.
+
+    Raises:
+        NotTakenError: nobody is there, or it was refused.
+        ProcessError: it was sent, and no answer came.
+    """
+    try:
+        tls, host, port, path = parse_webhook(_url(settings))
+    except ConfigError as error:  # mails go all the same
+        raise NotTakenError(str(error)) from error
+    where = f"webhook at '{host}'"
+    connection = http.client.HTTPConnection(host, port)
+    try:
+        connection.sock = sock = _dial(host, port, tls=tls)
+    except OSError as error:
+        raise NotTakenError(f"{where} cannot be reached: {error}") from error
+    try:
+        with _bounded(sock):
+            headers = {"Content-Type": "application/json", "Idempotency-Key": key}
+            connection.request("POST", path, content, headers)
+            answer = connection.getresponse()
+    except (OSError, http.client.HTTPException) as error:
+        raise ProcessError(f"{where} did not answer: {type(error).__name__}: {error}") from error
+    finally:
+        connection.close()
+    if answer.status // 100 != 2:
+        raise NotTakenError(f"{where} answered '{answer.status} {answer.reason}'")
+
+
+def _dial(host: str, port: int, *, tls: bool) -> socket.socket:
+    """Return a connection to a host, by TLS to one that proves to be it."""
+    plain = socket.create_connection((host, port), _TIMEOUT_S)
+    if not tls:
+        return plain
+    try:
+        with _bounded(plain):
+            return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
+    except BaseException:
+        plain.close()
+        raise
+
+
+@contextmanager
+def _bounded(sock: socket.socket) -> Iterator[None]:
+    """End the connection when all of what is done in here takes too long: a socket's own bound is for each piece."""
+    with socket.socket(fileno=os.dup(sock.fileno())) as same:
+
+        def end() -> None:
+            with suppress(OSError):
+                same.shutdown(socket.SHUT_RDWR)
+
+        timer = Timer(_TIMEOUT_S, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+
+
+def check_webhook(settings: Notices) -> None:
+    """Raise ConfigError where the webhook's file cannot be used, or what it has is no URL."""
+    parse_webhook(_url(settings))
+
+
+def _url(settings: Notices) -> str:
+    """Return the one line of the webhook's file, which is root's or of whoever runs this, and closed to others."""
+    path = settings.webhook_file
+    try:
+        text = read_bounded(path, 4096, owners=(0, os.geteuid())).decode("ascii").strip("\r\n")
+        if stat.S_IMODE(os.lstat(path).st_mode) & 0o077:
+            raise StoreError(f"file '{path}' can be read by others; chmod 0600 it")
+        if not text or not text.isprintable():
+            raise StoreError(f"file '{path}' has not one line")
+        return text
+    except (StoreError, OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"'notices.webhook_file': {error}") from error
+
+
+def parse_webhook(url: str) -> tuple[bool, str, int, str]:
+    """Return whether TLS is asked for, host, port and path.
+
+    Raises:
+        ConfigError: it is no http or https URL.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or not url.isascii()
+        or not url.isprintable()
+        or " " in url
+    ):
+        raise ConfigError("'notices.webhook_file' has no URL such as 'https://host/path'")
+    return (
+        parts.scheme == "https",
+        parts.hostname,
+        port or (443 if parts.scheme == "https" else 80),
+        (parts.path or "/") + (f"?{parts.query}" if parts.query else ""),
+    )
