@@ -165,13 +165,6 @@ class Timeouts(NamedTuple):
     decide_s: float = 2.0
 
 
-class Trace(NamedTuple):
-    """Programs that are run without a GPU on the user's word (csub --trace)."""
-
-    timeout_s: float = 60.0
-    memory_mib: int = 32768
-
-
 class Prices(NamedTuple):
     """What reports reckon with; without a price they name no money."""
 
@@ -221,7 +214,6 @@ class SiteConfig(NamedTuple):
     observe: Observe = Observe()
     paths: Paths = Paths()
     timeouts: Timeouts = Timeouts()
-    trace: Trace = Trace()
     audit: Audit = Audit()
     notices: Notices = Notices()
     prices: Prices = Prices()

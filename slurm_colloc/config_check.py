@@ -43,8 +43,6 @@ _LEAST = {
     "known_jobs.max_age_days": 1,
     "timeouts.ask_slurm_s": 0.1,
     "timeouts.decide_s": 0.1,
-    "trace.timeout_s": 1,
-    "trace.memory_mib": 1024,
     "mail.timeout_s": 1,
     "notices.summary_hours": 1,
     "notices.window_days": 0.04,

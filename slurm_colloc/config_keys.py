@@ -109,8 +109,6 @@ DOCUMENTATION: dict[str, str] = {
     "paths.sbatch": "the real sbatch; empty: the first on PATH that is not csub",
     "timeouts.ask_slurm_s": "bound on one question to Slurm",
     "timeouts.decide_s": "after so many seconds without a decision csub hands the job to sbatch as asked",
-    "trace.timeout_s": "for so many seconds csub --trace runs a job's program on the submit host, without a GPU",
-    "trace.memory_mib": "bound on the address space of that program in MiB, of which torch itself takes some thousands",
     "audit.min_coverage_pct": "nobody is named on numbers with less sampled time than this",
     "audit.idle_pct": "a run whose GPUs were at work for at most so much of its time, in percent, is at zero use",
     "audit.parked_mib": "runs at zero use whose GPUs held at least this each, at peak, are parked (COL006), not idle",

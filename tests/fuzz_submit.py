@@ -152,13 +152,11 @@ def _script_without(content: bytes) -> object:
 
 def _reasons(content: bytes) -> object:
     from slurm_colloc.submit import reasons
-    from slurm_colloc.submit.tracing import find_program
 
     return (
         bool(reasons.reason_to_keep_text(content, "/bin/sh")),
         bool(reasons.reason_against_history(content)),
         reasons.step_gpus(content),
-        find_program(text_of(content), ["1"], {"PATH": NOWHERE}),
     )
 
 

@@ -81,7 +81,7 @@ def _round_trip(parse: Callable[[bytes], Any]) -> Callable[[bytes], object]:
 
 
 def _of_a_user() -> Iterator[Target]:
-    from slurm_colloc.history import records, said, traces
+    from slurm_colloc.history import records, said
     from slurm_colloc.history.sound import is_sound
 
     def evidence(content: bytes) -> object:
@@ -98,9 +98,6 @@ def _of_a_user() -> Iterator[Target]:
         *_json(said.Said(1.0, "mem=9G", 2.0)._asdict()),
         is_json=True,
     )
-    sizes = {f"{name}_mib": 1.5 for name in ("parameters", "gradients", "optimizer", "activations", "peak")}
-    traced = _json({**sizes, "what": "a model", "torch": "2.6"}, {"why_not": "no torch"})
-    yield Target("trace", traces.parse_trace, traced, (InputError,), is_json=True)
     yield in_file("snapshot", InFolder("1.sqlite", _snapshot), _snapshot_seed())
 
 

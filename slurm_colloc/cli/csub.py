@@ -98,8 +98,6 @@ def _run(argv: tuple[str, ...]) -> int:
         began += time.monotonic() - waiting  # somebody may be typing
         decide = partial(_decide, call, command_line, config, problem, stdin, again)
         site, plan = decide(began)
-        if plan.trace:
-            site, plan = _traced(plan, command_line, call, site, decide)
         if own_option("explain", command_line, None) is not None:
             explain(plan)
         status = None if again else _otherwise(plan, command_line, call, site)
@@ -124,21 +122,6 @@ def _run(argv: tuple[str, ...]) -> int:
     # Outside of what falls open above: once sbatch was started a job may exist.
     status, why = hand_over(plan, argv, path, source, call, site, then)
     return _fall_open(call, stdin, why) if why else status
-
-
-def _traced(
-    plan: Plan,
-    command_line: CommandLine,
-    call: Call,
-    site: SiteConfig,
-    decide: Callable[[float], tuple[SiteConfig, Plan]],
-) -> tuple[SiteConfig, Plan]:
-    """Trace the job's program, which takes as long as it takes, and decide anew."""
-    from slurm_colloc.cli.csub_trace import trace  # of no use to any other submission
-
-    came_of_it = trace(plan, command_line, call.environ, site)
-    site, plan = decide(time.monotonic())
-    return site, plan._replace(notes=(*plan.notes, *filter(None, [came_of_it])))
 
 
 def _otherwise(plan: Plan, command_line: CommandLine, call: Call, site: SiteConfig) -> int | None:

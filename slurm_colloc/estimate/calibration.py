@@ -73,10 +73,6 @@ SHIPPED = Calibration(
         "beyond": Margin(1.15, confidence=0.95, floor_mib=_FLOOR_MIB),
         # What one run of another size says at most.
         "one": Margin(1.0, confidence=0.98, floor_mib=_FLOOR_MIB),
-        # A trace beside one measured run of a smaller and of a larger job, and without one.
-        "trace-one": Margin(1.24, confidence=0.92),
-        "trace-one-below": Margin(1.13, confidence=0.94),
-        "trace-alone": Margin(1.73, confidence=0.94),
         # What the user's other jobs need, of which an order statistic covers its share by itself.
         "prior": Margin(1.0),
     }

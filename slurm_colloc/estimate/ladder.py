@@ -55,10 +55,10 @@ def _rungs(question: Question) -> Iterator[Callable[[Question], Footprint | str]
 
 
 def _sharpest(question: Question) -> Footprint | str:
-    """Return the lowest of what relatives, past commands and a trace support.
+    """Return the lower of what relatives and past commands support.
 
     Each q99 is to cover the same share of jobs, so that the lowest tells most; but for those that say less than a run
-    held that was no larger: a script was another when its command ran, or a trace did not see all.
+    held that was no larger: a script was another when its command ran.
     """
     answers = []
     if question.relatives:
@@ -69,8 +69,6 @@ def _sharpest(question: Question) -> Footprint | str:
         from slurm_colloc.estimate.command import from_command
 
         answers.append(from_command(question))
-    if question.traces:
-        answers.append(_traced(question))
     found = [answer for answer in answers if isinstance(answer, Footprint)]
     if found:
         stands = [one for one in found if _most(_above_smaller(one, question)) == _most(one)]
@@ -95,27 +93,6 @@ def _above_smaller(found: Footprint, question: Question) -> Footprint:
 
 def _most(found: Footprint) -> float:
     return found.gpu_mem_peak_mib.q99 if found.gpu_mem_peak_mib else math.inf
-
-
-def _traced(question: Question) -> Footprint | str:
-    from slurm_colloc.estimate.trace import from_trace
-
-    found = from_trace(question)
-    if isinstance(found, str) or found.sm_active_pct is not None or not question.families:
-        return found
-    from slurm_colloc.estimate.prior import from_prior
-
-    # Tensors say nothing of how busy the GPU is.
-    prior = from_prior(question)
-    if isinstance(prior, str) or prior.sm_active_pct is None:
-        return found
-    said = f"{found.provenance}; SM activity of {prior.evidence_count} other jobs of this user"
-    return found._replace(
-        sm_active_pct=prior.sm_active_pct,
-        dram_active_pct=prior.dram_active_pct,
-        gpu_model=found.gpu_model or prior.gpu_model,
-        provenance=said,
-    )
 
 
 def _as_busy_as_relatives(found: Footprint, question: Question) -> Footprint:
@@ -183,7 +160,7 @@ def estimate_at_site(question: Question, state_folder: str) -> Footprint:
     Raises:
         InputError: a hint outside its grammar.
     """
-    known = question.runs or question.relatives or question.by_command or question.traces
+    known = question.runs or question.relatives or question.by_command
     if not state_folder or not (known or (question.families and question.trusts_prior)):
         return estimate(question)
     from slurm_colloc.estimate.site_margins import site_calibration  # of no use to a job of which nothing is known

@@ -22,7 +22,7 @@ RUNG = "near"
 # What a CUDA context and its libraries take before a job has allocated anything: it does not grow with the job. Of a
 # run that held hardly more, a tenth is taken to grow.
 # [measured: 686 to 762 MiB on an H100, docs/benchmarks.md]
-CONTEXT_MIB, _CONTEXT_PART = 700.0, 0.9
+_CONTEXT_MIB, _CONTEXT_PART = 700.0, 0.9
 # So many times the largest number seen a line is drawn on. [measured, docs/explanation/estimate.md]
 _FARTHEST = 4.0
 # Of a number whose name says nothing, runs must show that more of it needs no less; they differ by so much.
@@ -51,7 +51,7 @@ class _Point(NamedTuple):
     def bound_mib(self, values: tuple[float, ...]) -> float:
         """Return what a job with these numbers needs at most, by this run."""
         ratio = self.ratio(values)
-        context = min(CONTEXT_MIB, _CONTEXT_PART * self.peak_mib) if ratio > 1 else 0.0
+        context = min(_CONTEXT_MIB, _CONTEXT_PART * self.peak_mib) if ratio > 1 else 0.0
         return context + (self.peak_mib - context) * ratio
 
 
@@ -174,13 +174,13 @@ def _footprint(question: Question, answer: _Answer, points: Sequence[_Point]) ->
     counts = f"{counted(len(runs), 'run')}{under_mps(runs)}"
     return Footprint(
         gpu_mem_peak_mib=Quantiles(expected, (expected + q99) / 2, q99),
-        sm_active_pct=scaled(active, answer.ratio),
+        sm_active_pct=_scaled(active, answer.ratio),
         run_time_s=None,
         gpu_model=model,
         rung=RUNG,
         evidence_count=len(runs),
         provenance=f"{counts} on {model} with other numbers: {answer.how}; margin {margin}{how}",
-        dram_active_pct=scaled(dram_active(runs), answer.ratio),
+        dram_active_pct=_scaled(dram_active(runs), answer.ratio),
         margin=answer.margin,
         expected_mib=answer.expected_mib,
         confidence=margin.confidence,
@@ -189,6 +189,6 @@ def _footprint(question: Question, answer: _Answer, points: Sequence[_Point]) ->
     )
 
 
-def scaled(active: Quantiles | None, ratio: float) -> Quantiles | None:
+def _scaled(active: Quantiles | None, ratio: float) -> Quantiles | None:
     """Return how busy a larger job keeps the GPU, at most: in proportion, until there is no more."""
     return active and Quantiles(*(min(100.0, value * max(1.0, ratio)) for value in active))

@@ -22,8 +22,7 @@ class Question(NamedTuple):
     ``signature`` and ``numbers`` (the names of the numbers in it) are the job's. ``runs`` are earlier runs of the very
     job, ``relatives`` those of jobs that differ from it in numbers, or by an edit of their program; both oldest first.
     ``families`` is what the user's other jobs used, ``trusts_prior`` that the site lets them speak for a job of which
-    nothing else is known, ``names_gpu_type`` that the request names a type of GPU. ``traces`` are
-    (signature, MiB) of those among them that ran without a GPU; empty where nobody asked for a trace. ``least_mib`` is
+    nothing else is known, ``names_gpu_type`` that the request names a type of GPU. ``least_mib`` is
     a bound that the files it names set, and ``least_why`` says which; 0: none.
     """
 
@@ -38,7 +37,6 @@ class Question(NamedTuple):
     families: Sequence[FamilyUse] = ()
     trusts_prior: bool = False
     names_gpu_type: bool = False
-    traces: Sequence[tuple[str, float]] = ()
     least_mib: float = 0.0
     least_why: str = ""
 

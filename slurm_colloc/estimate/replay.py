@@ -18,7 +18,6 @@ from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.near import from_relatives
 from slurm_colloc.estimate.prior import from_prior
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.estimate.trace import from_trace
 from slurm_colloc.history.signature import Parts, Signature, is_relative, is_same, parts_of
 from slurm_colloc.history.snapshot import FamilyUse
 from slurm_colloc.model import COMPLETED, Evidence, Footprint, Quantiles
@@ -37,7 +36,6 @@ class Row(NamedTuple):
     numbers: tuple[str, ...]
     peak_mib: float
     allocator_peak_mib: float | None = None
-    traced_mib: float | None = None
 
     @property
     def completed(self) -> bool:
@@ -56,7 +54,6 @@ class Row(NamedTuple):
         allocator_peak_mib: float | None = None,
         sm_active_pct: float | None = None,
         dram_active_pct: float | None = None,
-        traced_mib: float | None = None,
     ) -> "Row":
         """Return the run of a whole GPU of which these figures are known."""
         run = Evidence(
@@ -75,7 +72,7 @@ class Row(NamedTuple):
             elapsed_s=None,
             dram_active_q95_pct=dram_active_pct,
         )
-        return cls(run, known_as.names, peak_mib, allocator_peak_mib, traced_mib)
+        return cls(run, known_as.names, peak_mib, allocator_peak_mib)
 
 
 class Case(NamedTuple):
@@ -112,13 +109,6 @@ class Asked(NamedTuple):
     question: Question
     case: Case
     whole_mib: int
-
-    def traced(self) -> Question:
-        """Return the question of a job that is traced, as its relatives were."""
-        rows = (self.case.row, *self.case.runs, *self.case.relatives)
-        return self.question._replace(
-            traces=tuple((row.run.signature, row.traced_mib) for row in rows if row.traced_mib)
-        )
 
 
 class Outcome(NamedTuple):
@@ -184,8 +174,7 @@ def _largest(asked: Asked) -> Footprint | str:
     return Footprint(Quantiles(peak, high, high), None, None, "", "largest", len(peaks), "the largest so far")
 
 
-WHOLE, LADDER, TRACED_LADDER = "whole GPU always", "ladder", "ladder with --trace"
-_BY_RUNG = (LADDER, TRACED_LADDER)
+WHOLE, LADDER = "whole GPU always", "ladder"
 # Another policy is another line here.
 POLICIES: Mapping[str, Callable[[Asked], Footprint | str]] = {
     WHOLE: _whole,
@@ -193,8 +182,6 @@ POLICIES: Mapping[str, Callable[[Asked], Footprint | str]] = {
     "exact": lambda asked: from_runs(asked.question),
     "near": lambda asked: from_relatives(asked.question),
     LADDER: lambda asked: estimate(asked.question),
-    "trace": lambda asked: from_trace(asked.traced()),
-    TRACED_LADDER: lambda asked: estimate(asked.traced()),
     "prior": lambda asked: from_prior(asked.question),
 }
 
@@ -299,7 +286,7 @@ def scores(outcomes: Sequence[Outcome]) -> list[Score]:
     for one in outcomes:
         groups[one.case.known, one.policy, ""].append(one)
     for one in outcomes:
-        if one.policy in _BY_RUNG:
+        if one.policy == LADDER:
             groups[one.case.known, one.policy, one.rung].append(one)
     order = list(POLICIES)
     known = list(dict.fromkeys(one.case.known for one in outcomes))

@@ -15,7 +15,7 @@ from slurm_colloc.history.signature import signature
 from slurm_colloc.model import COMPLETED
 
 COLUMNS = ("at_s", "command", "gpu_model", "state", "peak_mib")
-MAY_BE_EMPTY = ("allocator_peak_mib", "sm_active_pct", "dram_active_pct", "traced_mib")
+MAY_BE_EMPTY = ("allocator_peak_mib", "sm_active_pct", "dram_active_pct")
 # No folder of anybody: what the replay knows of a program is its name.
 _NOWHERE = "/dev/null"
 _LARGEST_MIB = 2.0**40

@@ -73,7 +73,7 @@ def _of_site(config: SiteConfig) -> Iterable[Place]:
 def _of_users() -> Iterable[Place]:
     config, data = "${XDG_CONFIG_HOME:-~/.config}", "${XDG_DATA_HOME:-~/.local/share}"
     yield Place(f"{config}/slurm_colloc", "each user's home", "a site.toml of the user's own")
-    yield Place(f"{data}/slurm_colloc", "each user's home", "decisions, evidence, traces, packs, records of reruns")
+    yield Place(f"{data}/slurm_colloc", "each user's home", "decisions, evidence, packs, records of reruns")
     yield Place("${TMPDIR:-/tmp}/csub-*", "login nodes", "a script on its way to sbatch; gone when csub ends")
     yield Place("${TMPDIR:-/tmp}/csub-mps-*", "GPU nodes", "a pack's MPS daemon; gone when its job ends")
 

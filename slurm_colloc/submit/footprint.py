@@ -6,11 +6,11 @@ from contextlib import suppress
 from functools import partial
 
 from slurm_colloc.clock import within
-from slurm_colloc.config import SiteConfig, user_data_folder
+from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import DeadlineError
 from slurm_colloc.estimate.ladder import believed, estimate
 from slurm_colloc.estimate.question import MARKS, Question, question
-from slurm_colloc.history.lookup import Known, look_up
+from slurm_colloc.history.lookup import look_up
 from slurm_colloc.model import GPU_OOM, Evidence, Footprint, JobRequest
 from slurm_colloc.submit.reasons import reason_against_history
 
@@ -26,7 +26,6 @@ def footprint_of(
     environ: Mapping[str, str],
     *,
     anyway: bool = False,
-    traced: bool = False,
 ) -> tuple[Footprint, tuple[str, ...]]:
     """Return what the job, or one task of a pack, needs, and what is to be said of its history.
 
@@ -38,7 +37,6 @@ def footprint_of(
         job_states: asks Slurm how jobs ended.
         environ: of the submission.
         anyway: ask the history of a job too that can get no piece of a GPU.
-        traced: what was traced of it counts as well.
 
     Raises:
         InputError: a hint outside its grammar.
@@ -56,7 +54,7 @@ def footprint_of(
     asked = question(request.signature, request.numbers, known, hint)
     asked = asked._replace(names_gpu_type=named, trusts_prior=config.sharing.trust_prior)
     asked = _bounded(asked, request, text, environ)
-    footprint, doubt = believed(_traced(asked, known) if traced else asked, config.paths.state)
+    footprint, doubt = believed(asked, config.paths.state)
     return footprint, (*known.notes, *filter(None, [doubt]))
 
 
@@ -70,13 +68,6 @@ def _too_little(request: JobRequest, config: SiteConfig) -> list[Evidence]:
         known = within(config.timeouts.decide_s / 4, "reading the history", step)
         return [run for run in known.evidence if run.state == GPU_OOM]
     return []
-
-
-def _traced(asked: Question, known: Known) -> Question:
-    from slurm_colloc.history.traces import read_traces  # of no use to any other submission
-
-    names = [asked.signature, *(run.signature for run in known.relatives)]
-    return asked._replace(traces=read_traces(user_data_folder(), names))
 
 
 def _bounded(asked: Question, request: JobRequest, text: bytes, environ: Mapping[str, str]) -> Question:

@@ -21,8 +21,6 @@ SCRIPT_OPTIONS = (
     Option("pack-jobs", "", "required", ""),
     Option("pack-retries", "", "required", ""),
     Option("join", "", "required", ""),
-    Option("trace", "", "none", ""),
-    Option("trace-python", "", "required", ""),
     Option("canary", "", "optional", ""),
     Option("probe", "", "none", ""),
     Option("shared-loader", "", "required", ""),

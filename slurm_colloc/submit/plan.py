@@ -68,11 +68,11 @@ class Plan(NamedTuple):
 
     ``sbatch_argv`` are sbatch's arguments; where ``body`` is not None, ``script_at`` is the place in them of the
     script that ``body`` stands in for (None: standard input). ``switched_off`` says who wants nothing changed. ``join``
-    is "auto" or a job's id where the job is to begin inside a running one if it can; ``trace`` says that its
-    program is to be run without a GPU first. ``first`` is "canary" or "probe" where it is to be measured before it is
-    sized, "off" where it is not to be; empty where nobody says. ``was_pack`` says that it is submitted as the array it
-    is, and would have been a pack were the policy not shadow. ``wish`` is what the site's policy is told of --colloc.
-    ``given`` are the options in force of the first component, ``wants_pack`` says that its tasks were to be packed.
+    is "auto" or a job's id where the job is to begin inside a running one if it can. ``first`` is "canary" or "probe"
+    where it is to be measured before it is sized, "off" where it is not to be; empty where nobody says. ``was_pack``
+    says that it is submitted as the array it is, and would have been a pack were the policy not shadow. ``wish`` is
+    what the site's policy is told of --colloc. ``given`` are the options in force of the first component,
+    ``wants_pack`` says that its tasks were to be packed.
     """
 
     parts: tuple[Part, ...]
@@ -84,7 +84,6 @@ class Plan(NamedTuple):
     switched_off: str
     packed: Packed | None = None
     join: str = ""
-    trace: bool = False
     first: str = ""
     was_pack: bool = False
     wish: str = "auto"
@@ -198,7 +197,6 @@ def _made(
     plan = Plan(tuple(parts), argv, script_at, text, body, tuple(notes), switched_off)
     return plan._replace(
         join=_join(command_line, script),
-        trace=_is_traced(command_line, script, len(components) - 1),
         first=_first(command_line, script),
         wish=_told(wishes),
         given=components[0],
@@ -217,10 +215,7 @@ def _part(
     called = command_line.script, command_line.script_args
     request = build_request(submission, number, called, config, environ)
     hint = own_option("gpu-footprint", command_line, submission.script, number)
-    traced = _is_traced(command_line, submission.script, number)
-    footprint, said = footprint_of(
-        request, submission.text, hint, config, slurm.job_states, environ, anyway=alone, traced=traced
-    )
+    footprint, said = footprint_of(request, submission.text, hint, config, slurm.job_states, environ, anyway=alone)
     access = access_of(request, footprint, config, partial(slurm.limits, config.cluster))
     # What was free when a job was submitted nobody can tell afterwards.
     asks = any(own_option(name, command_line, None) is not None for name in ("explain", "dry-run"))
@@ -232,10 +227,6 @@ def _part(
     if because:
         placement = placement._replace(reasons=(because, *placement.reasons))
     return Part(request, footprint, placement), said
-
-
-def _is_traced(command_line: CommandLine, script: Script | None, number: int) -> bool:
-    return own_option("trace", command_line, script, number) is not None
 
 
 def _told(wishes: Collection[str | None]) -> str:

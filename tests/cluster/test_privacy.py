@@ -37,7 +37,6 @@ PATHS = (
     Kept("{home}/.local/share/slurm_colloc", "alice", "the folder of all that csub keeps of a user"),
     Kept("{home}/.local/share/slurm_colloc/evidence/f/64~p~d/1.json", "alice", "evidence"),
     Kept("{home}/.local/share/slurm_colloc/evidence/f/64~p~d/said", "alice", "what she said of a job"),
-    Kept("{home}/.local/share/slurm_colloc/traces/f/64~p~d.json", "alice", "a trace"),
     Kept("{home}/.local/share/slurm_colloc/packs/lab/1.jsonl", "alice", "a ledger"),
     Kept("{home}/.local/share/slurm_colloc/packs/lab/1.sh", "alice", "a pack's script"),
     Kept("{home}/.local/share/slurm_colloc/again/lab/1/record.json", "alice", "a companion's record"),
@@ -57,7 +56,7 @@ OPEN = ("{site}/site.toml",)
 MAKE = """
 import os, sys
 from slurm_colloc.config import user_data_folder as data
-from slurm_colloc.history import records, said, traces
+from slurm_colloc.history import records, said
 from slurm_colloc.model import Decision, Evidence, Load, Room
 from slurm_colloc.runtime import again_record, ledger, ledger_files, mps, spec
 from slurm_colloc.submit.render import write_script
@@ -66,7 +65,6 @@ decision = Decision("777", "lab", 1.0, "alice", "secret", signature, "", "", "mi
 records.drop_decision(f"{spool}/{os.geteuid()}", decision)
 records.drop_evidence(data(), Evidence("1", signature, "COMPLETED", "mig", "H", 8, 1.0, 1.0, False, 9, 9.0, 1.0, 9.0))
 said.write_said(data(), signature, said.Said(0.0, "mem=9G", 1.0))
-traces.keep_trace(data(), signature, traces.Traced(1.0, 1.0, 1.0, 1.0, 9.0, "x", "2"))
 load, room = Load(9, 1.0), Room(9, 1.0, 4)
 pack = spec.Spec(2, "p", "0-3", (), (), 1, ("/bin/sh",), (), load, room, 1, None, "", "", "", False, 0, ())
 with_ledger = ledger.Ledger(ledger_files.ledger_path("lab", "1"))
@@ -272,7 +270,7 @@ import os, sys, json
 base, signature = sys.argv[1:]
 from slurm_colloc.config import load_site, user_config_file, user_data_folder as data
 from slurm_colloc.errors import CollocError
-from slurm_colloc.history import records, said, snapshot, traces
+from slurm_colloc.history import records, said, snapshot
 from slurm_colloc.runtime import again_record, ledger_read
 believed = []
 def attempt(what, call, nothing):
@@ -283,7 +281,6 @@ def attempt(what, call, nothing):
         pass
 attempt("evidence", lambda: records.read_evidence(data(), signature).evidence, ())
 attempt("said", lambda: said.read_said(data(), signature), said.Said())
-attempt("trace", lambda: traces.read_traces(data(), [signature]), ())
 attempt("decisions", lambda: records.read_decisions(f"{data()}/decisions")[0], [])
 attempt("ledger", lambda: ledger_read.read_ledger(f"{data()}/packs/lab/1.jsonl"), None)
 attempt("record", lambda: again_record.read_record(again_record.record_folder("lab", "1")), None)
@@ -319,7 +316,7 @@ for folder, _, names in os.walk(base):
 """
     python(lab, "bob", more, base, site.folder / "site.toml", uid, **env)
     assert json.loads(python(lab, "bob", BELIEVE, base, SIGNATURE, UID_OF=uid, **env).stdout) == [
-        *("evidence", "said", "trace", "decisions", "ledger", "record", "history", "site file")
+        *("evidence", "said", "decisions", "ledger", "record", "history", "site file")
     ]
     assert json.loads(python(lab, "alice", BELIEVE, base, SIGNATURE, UID_OF=uid, **env).stdout) == []
     # Nor does root, who keeps the caller's variables, take a user's word for what to run.

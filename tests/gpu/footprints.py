@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The project's own table of footprints: `python -m tests.gpu.footprints TABLE.csv [--minutes 9] [--traces]`.
+"""The project's own table of footprints: `python -m tests.gpu.footprints TABLE.csv [--minutes 9]`.
 
 One NVIDIA GPU with PyTorch, torchvision, timm and transformers. Every configuration of tests/gpu/footprint_job.py runs
 in a process of its own: the first time alone, where its SM and DRAM activity (GPM) count, and again for its memory
 alone, a few side by side where NVML shows which process is whose. Rows are appended as they come; what is there is not
-run again. peak_mib is the process's memory by NVML, allocator_peak_mib the most that tensors held, traced_mib what
-`csub --trace` says without a GPU: --traces fills that column in, for which any machine with the same packages does.
+run again. peak_mib is the process's memory by NVML, allocator_peak_mib the most that tensors held.
 """
 
 from __future__ import annotations
@@ -17,29 +16,24 @@ import os
 import select
 import shlex
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from tests.gpu import footprint_job
 
 COLUMNS = (
-    *("at_s", "command", "gpu_model", "state", "peak_mib", "allocator_peak_mib", "sm_active_pct", "dram_active_pct"),
-    "traced_mib",
+    *("at_s", "command", "gpu_model", "state", "peak_mib", "allocator_peak_mib"),
+    *("sm_active_pct", "dram_active_pct"),
 )
 REPEATS = 3
 _MEASURED_S, _MEMORY_S, _LONGEST_S = 1.5, 0.3, 60.0
 _WARM_UP = 4
 _SIDE_BY_SIDE = 6
 _SPARE_MIB = 4096
-_JOB = Path(footprint_job.__file__)
-_TRACER = Path(__file__).resolve().parents[2] / "slurm_colloc/runtime/for_tasks/csub_trace.py"
 # Batch sizes of training, to which one between the last two is added, and of inference.
 _NETWORKS = {
     ("torchvision", "resnet18"): ((32, 64, 128, 256), (64, 256, 512)),
@@ -168,7 +162,7 @@ class Table:
 
     def add(self, config: Config, seen: Seen) -> None:
         """Append one run."""
-        values = (self._now(), config.command, seen.gpu_model, seen.state, *seen[2:], None)
+        values = (self._now(), config.command, seen.gpu_model, seen.state, *seen[2:])
         written = dict(zip(COLUMNS, map(_written, values), strict=True))
         is_new = not self._path.exists() or not self._path.stat().st_size
         with self._path.open("a", newline="") as stream:
@@ -177,18 +171,6 @@ class Table:
                 writer.writeheader()
             writer.writerow(written)
         self.rows.append(written)
-
-    def add_trace(self, command: str, traced_mib: float) -> None:
-        """Put what a trace said into every row of a command."""
-        for row in self.rows:
-            if row["command"] == command:
-                row["traced_mib"] = _written(traced_mib)
-        part = self._path.with_suffix(".part")
-        with part.open("w", newline="") as stream:
-            writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(self.rows)
-        part.replace(self._path)
 
     def peaks(self) -> dict[str, float]:
         """Return the largest peak of each command that completed, in MiB."""
@@ -223,30 +205,6 @@ def fill(table: Table, configs: Sequence[Config], machine: Machine, time_left: C
                 table.add(config, seen)
     first, again = missing(configs, table.rows)
     return len({config.command for config in (*first, *again)})
-
-
-def fill_traces(
-    table: Table,
-    configs: Sequence[Config],
-    trace: Callable[[Config], float | None],
-    time_left: Callable[[], float],
-    tracers: int,
-) -> int:
-    """Trace what has run and was not traced, as far as the time goes, and return how many are left without."""
-    traced = {row["command"]: bool(row["traced_mib"]) for row in table.rows}
-    todo = [one for one in configs if traced.get(one.command) is False]
-
-    def in_time(config: Config) -> float | None:
-        return trace(config) if time_left() > 0 else None
-
-    left = 0
-    with ThreadPoolExecutor(tracers) as pool:
-        for config, found in zip(todo, pool.map(in_time, todo), strict=True):
-            if found is None:
-                left += 1
-            else:
-                table.add_trace(config.command, found)
-    return left
 
 
 class _Child:
@@ -383,28 +341,12 @@ class Gpu:
         return self._unit.mem_total_mib - _SPARE_MIB if self._shows_pids else 0.0
 
 
-def traced(config: Config) -> float | None:
-    """Return what `csub --trace` would find of one configuration, in MiB; None with the reason on standard error."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "traced.json"
-        limits = ["--out", str(out), "--seconds", "120", "--memory-mib", "65536"]
-        argv = [sys.executable, "-W", "ignore", str(_TRACER), *limits, "--", str(_JOB), *config.words]
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        subprocess.run(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-        found = json.loads(out.read_text()) if out.exists() else {"why_not": "it ended without a word"}
-    if found["why_not"]:
-        print(f"{config.command}: not traced: {found['why_not']}", file=sys.stderr, flush=True)
-        return None
-    return float(found["peak_mib"])
-
-
 def main() -> None:
     """Run what is missing."""
     parser = argparse.ArgumentParser()
     parser.add_argument("table", type=Path)
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--only", default="", help="configurations whose command holds this")
-    parser.add_argument("--traces", action="store_true", help="needs no GPU")
     given = parser.parse_args()
     until: float = time.monotonic() + given.minutes * 60
     configs = [one for one in plan() if given.only in one.command]
@@ -414,10 +356,7 @@ def main() -> None:
         # What has begun takes up to so long.
         return until - time.monotonic() - 10.0
 
-    if given.traces:
-        left = fill_traces(table, configs, traced, time_left, os.cpu_count() or 1)
-    else:
-        left = fill(table, configs, Gpu(), time_left)
+    left = fill(table, configs, Gpu(), time_left)
     states = Counter(row["state"] for row in table.rows)
     print(f"{len(table.rows)} rows: {dict(states)}; {left} configurations are left, call again")
 

@@ -227,7 +227,6 @@ def test_what_cannot_be_read_leaves_the_shipped_margins(tmp_path: Path, content:
 @pytest.mark.parametrize(
     ("name", "asked", "expected_mib"),
     [
-        ("trace-alone", Question(signature="f.1~~x", numbers=("b",), traces=(("f.1~~x", 1000.0),)), 1.12 * 1000 + 850),
         ("prior", Question(families=(FamilyUse(H100, 1000.0, 9.0, None),) * 49, trusts_prior=True), 1000),
     ],
 )

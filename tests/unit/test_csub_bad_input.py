@@ -84,8 +84,6 @@ MISUSED = {
     "--canary=2": "is not known",
     "--canary --probe": "exclude each other",
     "--probe=1": "does not take a value",
-    "--trace=cpu": "does not take a value",
-    "--trace-python": "has no value",
 }
 NOT_IN_LINES = {
     "--format=xml --dry-run": "is not known",

@@ -24,7 +24,7 @@ PIECES = Pieces({"": (1000, 2000, 4000, 8000)})
 
 
 def row(at_s: object, batch: object, peak_mib: object, *, state: str = "COMPLETED", model: str = "A100") -> str:
-    return f"{at_s},python train.py --batch-size {batch},{model},{state},{peak_mib},,,,"
+    return f"{at_s},python train.py --batch-size {batch},{model},{state},{peak_mib},,,"
 
 
 def table(*rows: str) -> Table:
@@ -96,7 +96,7 @@ def test_a_clock_that_goes_back_is_counted_and_the_rows_are_put_in_order() -> No
     ("header", "said"),
     [
         (HEAD.replace("peak_mib", "peak_mb", 1), "column 'peak_mb' is not known; the nearest that is: 'peak_mib'"),
-        (HEAD.replace(",traced_mib", ""), "lacks the column 'traced_mib'"),
+        (HEAD.replace(",allocator_peak_mib", ""), "lacks the column 'allocator_peak_mib'"),
         (f"{HEAD},at_s", "names a column twice"),
         ("", "lacks the column 'at_s'"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.footprints import COLUMNS, Config, Seen, Table, batches, fill, fill_traces, missing, plan, read_table
+from tests.gpu.footprints import COLUMNS, Config, Seen, Table, batches, fill, missing, plan, read_table
 
 A, B, C = (Config(("--model", name)) for name in "abc")
 
@@ -43,21 +43,16 @@ def test_each_runs_alone_first_and_then_beside_others_and_what_failed_runs_once(
     table, machine = Table(tmp_path / "t.csv", now=lambda: 7.0), FakeMachine()
     assert fill(table, [A, B, C], machine, lambda: 1.0) == 0
     assert machine.calls == ["alone a", "alone b", "alone c", "together a b", "together a b"]
-    again = fill_traces(table, [A, B, C], lambda one: None if one == B else 280.0, lambda: 1.0, 2)
-    assert again == 1
     assert (tmp_path / "t.csv").read_text().splitlines() == [
         ",".join(COLUMNS),
-        "7,python train.py --model a,H100,COMPLETED,400,300.5,55.25,,280",
-        "7,python train.py --model b,H100,COMPLETED,400,300.5,55.25,,",
-        "7,python train.py --model c,H100,GPU_OOM,900,800,,,280",
-        "7,python train.py --model a,H100,COMPLETED,410,300.5,,,280",
-        "7,python train.py --model b,H100,COMPLETED,410,300.5,,,",
-        "7,python train.py --model a,H100,COMPLETED,410,300.5,,,280",
-        "7,python train.py --model b,H100,COMPLETED,410,300.5,,,",
+        "7,python train.py --model a,H100,COMPLETED,400,300.5,55.25,",
+        "7,python train.py --model b,H100,COMPLETED,400,300.5,55.25,",
+        "7,python train.py --model c,H100,GPU_OOM,900,800,,",
+        "7,python train.py --model a,H100,COMPLETED,410,300.5,,",
+        "7,python train.py --model b,H100,COMPLETED,410,300.5,,",
+        "7,python train.py --model a,H100,COMPLETED,410,300.5,,",
+        "7,python train.py --model b,H100,COMPLETED,410,300.5,,",
     ]
-    traced: list[Config] = []
-    assert fill_traces(table, [A, B, C], traced.append, lambda: 1.0, 1) == 1
-    assert traced == [B]
 
 
 def test_a_run_that_was_cut_short_goes_on_where_it_was(tmp_path: Path) -> None:

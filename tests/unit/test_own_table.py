@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.estimate.bounds import upper_bound
-from slurm_colloc.estimate.replay import LADDER, MODES, TRACED_LADDER, Pieces, Score, replay, scores
+from slurm_colloc.estimate.replay import LADDER, MODES, Pieces, Score, replay, scores
 from slurm_colloc.estimate.runs_table import Table, parse_table
 
 TABLE = Path(__file__).resolve().parents[1] / "gpu/footprints_h200.csv"
@@ -36,7 +36,7 @@ def test_the_table_is_whole() -> None:
     assert (len(rows), table().rejected, table().clock_back) == (table().rows_in, {}, 0)
     assert len({row.run.signature for row in rows}) >= 240
     assert {row.run.state for row in rows} == {"COMPLETED", "GPU_OOM"}
-    assert all(row.traced_mib and row.allocator_peak_mib for row in rows)
+    assert all(row.allocator_peak_mib for row in rows)
     assert sum(row.run.sm_active_mean_pct is not None and row.run.dram_active_q95_pct is not None for row in rows) > 300
 
 
@@ -46,10 +46,6 @@ def test_the_table_is_whole() -> None:
         (LADDER, "1 other", 0.30, 0.005, 0.53),
         (LADDER, "2 other", 0.02, 0.012, 0.80),
         (LADDER, "all others", 0.012, 0.02, 0.84),
-        (TRACED_LADDER, "none", 0.065, 0.02, 0.55),
-        (TRACED_LADDER, "1 other", 0.035, 0.005, 0.83),
-        (TRACED_LADDER, "2 other", 0.022, 0.012, 0.85),
-        (TRACED_LADDER, "all others", 0.02, 0.02, 0.88),
     ],
 )
 def test_the_ladder_is_as_close_as_the_docs_say(
@@ -66,13 +62,13 @@ def test_the_ladder_is_as_close_as_the_docs_say(
 
 def _row(of: Score) -> str:
     """Return the line of the docs that these figures make."""
-    said = {"none": "nothing", "1 other": "one other", "2 other": "two others", "all others": "all others"}[of.known]
+    said = {"1 other": "one other", "2 other": "two others", "all others": "all others"}[of.known]
 
     def rate(count: int) -> str:
         return f"{100 * count / of.answered:.1f} % ({100 * (upper_bound(count, of.answered) or 0):.1f})"
 
     words = (
-        said + (", traced" if of.policy == TRACED_LADDER else ""),
+        said,
         str(of.placements),
         f"{100 * of.answered / of.placements:.0f} %",
         rate(of.underestimates),
