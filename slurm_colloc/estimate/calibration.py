@@ -59,8 +59,9 @@ class Calibration(NamedTuple):
         return self.margins[name].floor_mib if name in self.margins else 0.0
 
 
-# By so much runs of other sizes jump where a library chooses another algorithm. [docs/explanation/estimate.md]
-_FLOOR_MIB = 1024.0
+# By so much runs jump from size to size where a library chooses another algorithm, and by so much a run of one size at
+# most. [docs/explanation/estimate.md]
+_JUMP_MIB, _NOISE_MIB = 1024.0, 256.0
 # What holds until a site has answers of its own to go by, and the share of jobs that it promises to cover: judged on
 # ten sources of measurements, each by itself (docs/explanation/estimate.md).
 SHIPPED = Calibration(
@@ -69,10 +70,10 @@ SHIPPED = Calibration(
         # cut runs whose memory was at rest; past jobs of the same command.
         "same": Margin(1.15, confidence=0.99),
         # A line through runs of two sizes, between those seen and outside of them.
-        "between": Margin(1.15, confidence=0.98, floor_mib=_FLOOR_MIB),
-        "beyond": Margin(1.15, confidence=0.95, floor_mib=_FLOOR_MIB),
+        "between": Margin(1.10, confidence=0.98, floor_mib=_JUMP_MIB),
+        "beyond": Margin(1.15, confidence=0.95, floor_mib=_JUMP_MIB),
         # What one run of another size says at most.
-        "one": Margin(1.0, confidence=0.98, floor_mib=_FLOOR_MIB),
+        "one": Margin(1.0, confidence=0.98, floor_mib=_NOISE_MIB),
         # What the user's other jobs need, of which an order statistic covers its share by itself.
         "prior": Margin(1.0),
     }

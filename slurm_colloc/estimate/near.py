@@ -167,7 +167,7 @@ def _footprint(question: Question, answer: _Answer, points: Sequence[_Point]) ->
     runs = sorted((run for point in points for run in point.runs), key=lambda run: run.ended_s)
     model = runs[-1].gpu_model
     margin = question.calibration.margin(answer.margin)
-    most = question.calibration.margin("one").over(answer.most_mib)
+    most = max(question.calibration.margin("one").over(answer.most_mib), answer.most_mib + margin.floor_mib)
     q99 = max(min(margin.over(answer.expected_mib), most), answer.least_mib, most_shown(question.runs, model))
     expected = max(answer.expected_mib, answer.least_mib)
     active, how = sm_active(runs)

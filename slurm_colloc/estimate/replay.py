@@ -1,370 +1,329 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replay past runs through the rungs as csub asks them, and count how each policy would have done: pure functions.
+"""Place past runs as csub places jobs, and count what each policy gives over what perfect knowledge would.
 
-A policy says what a run will need from what was known before it. The smallest piece of a GPU that holds that is what
-the run would have got; where the policy says nothing, the run goes as asked, and counts as abstained.
+A policy says what a run needs of a GPU from what was known before it; the site's rules (placement/choose.py) make a
+piece of that, or leave the run a whole GPU. What it costs is that part of a GPU for as long as the run was measured to
+take on it, and a whole GPU for once more where its memory did not suffice. The oracle knows memory and time, and takes
+the least of these costs.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
-from typing import Any, NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
-from slurm_colloc.errors import InputError
-from slurm_colloc.estimate.calibration import SHIPPED, Calibration
-from slurm_colloc.estimate.exact import from_runs, median
+from slurm_colloc.config import Pool, SiteConfig
+from slurm_colloc.estimate.calibration import SHIPPED
+from slurm_colloc.estimate.cases import Case, Row
+from slurm_colloc.estimate.exact import median
 from slurm_colloc.estimate.ladder import estimate
-from slurm_colloc.estimate.near import from_relatives
-from slurm_colloc.estimate.prior import from_prior
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.history.signature import Parts, Signature, is_relative, is_same, parts_of
-from slurm_colloc.history.snapshot import FamilyUse
-from slurm_colloc.model import COMPLETED, Evidence, Footprint, Quantiles
+from slurm_colloc.history.names import is_inert
+from slurm_colloc.history.signature import parts_of
+from slurm_colloc.model import Footprint, Placement, Quantiles
+from slurm_colloc.placement.choose import place
+from slurm_colloc.placement.fitted import past_request
+from slurm_colloc.placement.pieces import shares_per_gpu
+from slurm_colloc.units import demand_mib
 
-# A sampler that watched a whole run saw at least so much.
-_SAMPLES = 100
-# Of one configuration, at most so many ways to know two others: enough for a rate, and bounded for a large family.
-_MOST_PAIRS = 60
-_BASELINE_MARGIN = 1.1
-
-
-class Row(NamedTuple):
-    """One past run: its evidence, the names of its signature's numbers, and what else was measured of it."""
-
-    run: Evidence
-    numbers: tuple[str, ...]
-    peak_mib: float
-    allocator_peak_mib: float | None = None
-
-    @property
-    def completed(self) -> bool:
-        """Return whether its peak is one; of any other run it is a bound."""
-        return self.run.state == COMPLETED
-
-    @classmethod
-    def made(
-        cls,
-        job_id: str,
-        known_as: Signature,
-        gpu_model: str,
-        state: str,
-        at_s: float,
-        peak_mib: float,
-        allocator_peak_mib: float | None = None,
-        sm_active_pct: float | None = None,
-        dram_active_pct: float | None = None,
-    ) -> "Row":
-        """Return the run of a whole GPU of which these figures are known."""
-        run = Evidence(
-            job_id=job_id,
-            signature=known_as.text,
-            state=state,
-            mode="exclusive",
-            gpu_model=gpu_model,
-            gpu_mem_peak_mib=math.ceil(peak_mib),
-            sm_active_mean_pct=sm_active_pct,
-            sm_active_q95_pct=sm_active_pct,
-            sm_is_bound=False,
-            sample_count=_SAMPLES,
-            sampled_s=0.0,
-            ended_s=at_s,
-            elapsed_s=None,
-            dram_active_q95_pct=dram_active_pct,
-        )
-        return cls(run, known_as.names, peak_mib, allocator_peak_mib)
+_NOT_BUSY = Quantiles(0.0, 0.0, 0.0)
 
 
-class Case(NamedTuple):
-    """One run to be placed, and the earlier runs of the same job and of its relatives that are known, oldest first.
+class Piece(NamedTuple):
+    """The part of a GPU that a job takes, its memory in MiB, and the percent of the SMs that it may use."""
 
-    ``families`` is what other jobs used, where nothing of its own family is known. ``known`` says how much is, for
-    tables by it; empty in a replay by time.
+    part: float
+    mem_mib: float
+    sm_pct: float
+
+
+class Judged(NamedTuple):
+    """One run as one policy placed it.
+
+    ``given`` and ``ideal`` are GPU-hours for an hour of the run on a whole GPU; ``memory_given`` and ``memory_ideal``
+    what they are where no run is too slow for a piece, and ``out_of_memory`` that its memory does not suffice there.
+    ``slowdown`` is what was measured for the piece, None where it was not, or there is no piece; ``fits_piece`` whether
+    the oracle takes one.
     """
-
-    row: Row
-    runs: tuple[Row, ...]
-    relatives: tuple[Row, ...]
-    known: str = ""
-    families: tuple[FamilyUse, ...] = ()
-
-
-class Pieces(NamedTuple):
-    """The usable sizes of what a run can get, by GPU model ("": of any other), and what is kept free in each.
-
-    The largest is the whole GPU, which is what a run gets that fits no smaller one.
-    """
-
-    sizes_mib: Mapping[str, Sequence[int]]
-    headroom_mib: int = 0
-
-    def of(self, gpu_model: str) -> tuple[int, ...]:
-        """Return the sizes for a model, smallest first; none where the model is not known."""
-        return tuple(sorted(set(self.sizes_mib.get(gpu_model, self.sizes_mib.get("", ())))))
-
-
-class Asked(NamedTuple):
-    """What a policy is asked: the ladder's question, the case with all that was measured of it, and the whole GPU."""
-
-    question: Question
-    case: Case
-    whole_mib: int
-
-
-class Outcome(NamedTuple):
-    """What became of one placement; sizes in MiB, ``chosen_mib`` None where the policy abstained."""
 
     policy: str
-    rung: str
     case: Case
-    memory: Quantiles | None
-    chosen_mib: int | None
-    ideal_mib: int
-    margin: str = ""
-    expected_mib: float | None = None
-    sm_active_pct: Quantiles | None = None
+    footprint: Footprint
+    piece: Piece | None
+    given: float
+    ideal: float
+    memory_given: float
+    memory_ideal: float
+    fits_piece: bool
+    out_of_memory: bool
+    slowdown: float | None
+    too_slow: bool
+
+    @property
+    def missed(self) -> bool:
+        """Return whether it needed more memory than the q99 said."""
+        memory = self.footprint.gpu_mem_peak_mib
+        return memory is not None and self.case.row.peak_mib > memory.q99
 
 
 class Replayed(NamedTuple):
-    """All outcomes, and the runs that no placement could be made of, by reason."""
+    """All placements, and the runs that none could be made of, by reason."""
 
-    outcomes: tuple[Outcome, ...]
+    judged: tuple[Judged, ...]
     not_placed: Mapping[str, int]
 
 
 class Score(NamedTuple):
-    """How one policy did, or one rung of the ladder; counts are of those answered.
+    """How one policy did, by how much was known: counts of placements, GPU-hours, and errors of the q50.
 
-    ``exact`` is the piece that the run would have needed, ``out_of_memory`` a smaller one. ``allocated_mib`` and
-    ``ideal_mib`` are sums, ``*_error`` of |q50 / peak - 1|, None without an answer. ``sm_judged`` are the runs of which
-    SM activity was foretold and measured, ``sm_underestimates`` those that were busier than the q99.
+    ``on_piece`` is how many got a piece, ``fit_piece`` how many the oracle gives one, ``both`` how many of those csub
+    gives one too. ``too_slow`` are those of ``speed_judged`` whose measured slowdown is above the site's bound.
     """
 
     policy: str
-    rung: str
     known: str
     placements: int
     configurations: int
-    answered: int
-    abstained: int
-    underestimates: int
+    on_piece: int
+    fit_piece: int
+    both: int
+    missed: int
     out_of_memory: int
-    exact: int
-    too_big: int
-    allocated_mib: int
-    ideal_mib: int
+    speed_judged: int
+    too_slow: int
+    given: float
+    ideal: float
+    memory_given: float
+    memory_ideal: float
     median_error: float | None
     p95_error: float | None
-    sm_judged: int
-    sm_underestimates: int
+
+    @property
+    def over_ideal(self) -> float:
+        """Return GPU-hours given over those of the oracle."""
+        return self.given / self.ideal
+
+    @property
+    def memory_over_ideal(self) -> float:
+        """Return the same where no run is too slow for a piece."""
+        return self.memory_given / self.memory_ideal
 
 
-def _whole(asked: Asked) -> Footprint | str:
-    size = float(asked.whole_mib)
-    return Footprint(Quantiles(size, size, size), None, None, "", "whole", 0, "as asked")
+class Kept(NamedTuple):
+    """What the answers of one margin kept of its promise, in one source of runs; an empty source is all of them."""
+
+    margin: str
+    source: str
+    promised: float
+    answers: int
+    missed: int
 
 
-def _largest(asked: Asked) -> Footprint | str:
-    """Take what is often done by hand: the largest of the job and its relatives so far, and a tenth more."""
-    peaks = [row.peak_mib for row in (*asked.case.runs, *asked.case.relatives) if row.completed]
-    if not peaks:
-        return "nothing is known"
-    peak = max(peaks)
-    high = peak * _BASELINE_MARGIN
-    return Footprint(Quantiles(peak, high, high), None, None, "", "largest", len(peaks), "the largest so far")
+def _line(asked: Question) -> Footprint:
+    """Twenty lines that any rung must beat: the same job, a line through the nearest two, or all but 700 MiB grows."""
+    own, found = parts_of(asked.signature), Footprint(None, None, None, "", "line", 0, "")
+    if own is None or own.values is None:
+        return found
+    peaks: dict[float, float] = {}
+    for run in (*asked.runs, *asked.relatives):
+        parts = parts_of(run.signature)
+        if parts is not None and parts.values is not None and run.state == "COMPLETED":
+            pairs = zip(asked.numbers, own.values, parts.values, strict=True)
+            size = math.prod(had / has for name, has, had in pairs if had > 0 < has and not is_inert(name))
+            peaks[size] = max(peaks.get(size, 0.0), float(run.gpu_mem_peak_mib or 0))
+    known = sorted(peaks.items(), key=lambda one: (abs(one[0] - 1), one[0]))[:2]
+    if not known:
+        return found
+    (size, peak), need = known[0], known[0][1] * 1.15
+    if size != 1 and len(known) == 1:
+        need = peak if size > 1 else 700 + (peak - 700) / size
+    elif size != 1:
+        need = 1.15 * (peak + (known[1][1] - peak) * (1 - size) / (known[1][0] - size))
+    sm = max((run.sm_active_mean_pct for run in asked.runs or asked.relatives if run.sm_active_mean_pct), default=None)
+    busy = sm if sm is None else Quantiles(sm, sm, sm)
+    return found._replace(gpu_mem_peak_mib=Quantiles(need, need, need), sm_active_pct=busy)
 
 
-WHOLE, LADDER = "whole GPU always", "ladder"
+def _whole(_: Question) -> Footprint:
+    return Footprint(None, None, None, "", "whole", 0, "")
+
+
+CSUB = "csub"
 # Another policy is another line here.
-POLICIES: Mapping[str, Callable[[Asked], Footprint | str]] = {
-    WHOLE: _whole,
-    "largest so far x 1.1": _largest,
-    "exact": lambda asked: from_runs(asked.question),
-    "near": lambda asked: from_relatives(asked.question),
-    LADDER: lambda asked: estimate(asked.question),
-    "prior": lambda asked: from_prior(asked.question),
+POLICIES: Mapping[str, Callable[[Question], Footprint]] = {
+    "whole GPU always": _whole,
+    "line": _line,
+    CSUB: estimate,
 }
 
 
-def by_time(rows: Sequence[Row]) -> Iterator[Case]:
-    """Yield each completed run, knowing those that ended before it did."""
-    for family in _families(rows):
-        for row, parts in family:
-            if row.completed:
-                yield _case(row, parts, [one for one in family if one[0].run.ended_s < row.run.ended_s])
-
-
-def without_own(rows: Sequence[Row]) -> Iterator[Case]:
-    """Yield each completed run, knowing nothing of its configuration, but one, two or all others of its family.
-
-    And once knowing none of them, but all other families.
-    """
-    families = _families(rows)
-    uses = [_use(family) for family in families]
-    for number, family in enumerate(families):
-        others_use = tuple(use for place, use in enumerate(uses) if use and place != number)
-        by_text: dict[str, list[tuple[Row, Parts]]] = defaultdict(list)
-        for one in family:
-            by_text[one[0].run.signature].append(one)
-        for row, parts in family:
-            if not row.completed:
-                continue
-            yield Case(row, (), (), "none", others_use)
-            others = [runs for text, runs in by_text.items() if text != row.run.signature]
-            for count in (1, 2):
-                for some in _spread(list(combinations(others, count))):
-                    yield _case(row, parts, [one for runs in some for one in runs], f"{count} other")
-            if others:
-                yield _case(row, parts, [one for runs in others for one in runs], "all others")
-
-
-def _use(family: Sequence[tuple[Row, Parts]]) -> FamilyUse | None:
-    """Return what a family used at most; None where no run completed. Of several GPU models the last one counts."""
-    completed = [row for row, _ in family if row.completed]
-    if not completed:
-        return None
-    model = completed[-1].run.gpu_model
-    runs = [row.run for row in completed if row.run.gpu_model == model]
-    return FamilyUse(
-        model,
-        max(float(run.gpu_mem_peak_mib or 0) for run in runs),
-        max((run.sm_active_q95_pct for run in runs if run.sm_active_q95_pct is not None), default=None),
-        max((run.dram_active_q95_pct for run in runs if run.dram_active_q95_pct is not None), default=None),
-    )
-
-
-def repeats(rows: Sequence[Row]) -> Iterator[Case]:
-    """Yield each completed run that was repeated, knowing one, two or all of the repeats."""
-    by_text: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        by_text[row.run.signature].append(row)
-    for runs in by_text.values():
-        for row in runs:
-            others = [one for one in runs if one is not row]
-            if not (row.completed and others):
-                continue
-            for count in (1, 2):
-                for some in _spread(list(combinations(others, count))):
-                    yield Case(row, some, (), f"{count} repeat")
-            yield Case(row, tuple(others), (), "all repeats")
-
-
-MODES: Mapping[str, Callable[[Sequence[Row]], Iterator[Case]]] = {
-    "history": by_time,
-    "leave-one-out": without_own,
-    "repeats": repeats,
-}
-
-
-def replay(
-    cases: Iterable[Case], pieces: Pieces, calibration: Calibration = SHIPPED, policies: Iterable[str] = POLICIES
-) -> Replayed:
-    """Return what each policy would have given each run, and what the run would have needed.
-
-    Raises:
-        InputError: no sizes, or a size that is none.
-    """
-    if not pieces.sizes_mib or any(size <= 0 for sizes in pieces.sizes_mib.values() for size in sizes):
-        raise InputError("the sizes of the pieces must be MiB above 0")
+def replay(cases: Iterable[Case], config: SiteConfig, policies: Iterable[str] = POLICIES) -> Replayed:
+    """Return how each policy places each run at a site."""
     names = tuple(policies)
-    outcomes: list[Outcome] = []
-    without: dict[str, set[str]] = defaultdict(set)
+    pools = {pool.gpu_model: pool for pool in reversed(config.pool)}
+    judged: list[Judged] = []
+    without: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for case in cases:
-        sizes = pieces.of(case.row.run.gpu_model)
-        ideal = next((size for size in sizes if size >= case.row.peak_mib), None)
-        if ideal is None:
-            why = "larger than the whole GPU" if sizes else "a GPU model of which no piece is known"
-            without[why].add(case.row.run.job_id)
+        row = case.row
+        pool = pools.get(row.run.gpu_model) or pools.get("")
+        if pool is None or pool.gpu_mem_mib is None:
+            why = "site.toml describes no GPU of that model"
+        elif row.peak_mib > pool.gpu_mem_mib:
+            why = "larger than the whole GPU"
+        else:
+            judged += (_judged(name, case, pool, config) for name in names)
             continue
-        outcomes += (_outcome(name, case, sizes, ideal, pieces.headroom_mib, calibration) for name in names)
-    return Replayed(tuple(outcomes), {why: len(runs) for why, runs in without.items()})
+        without[why].add((row.source, row.run.job_id))
+    return Replayed(tuple(judged), {why: len(runs) for why, runs in without.items()})
 
 
-def scores(outcomes: Sequence[Outcome]) -> list[Score]:
-    """Return how each policy did, by how much was known, and below the ladder how each of its rungs did."""
-    groups: dict[tuple[str, str, str], list[Outcome]] = defaultdict(list)
-    for one in outcomes:
-        groups[one.case.known, one.policy, ""].append(one)
-    for one in outcomes:
-        if one.policy == LADDER:
-            groups[one.case.known, one.policy, one.rung].append(one)
-    order = list(POLICIES)
-    known = list(dict.fromkeys(one.case.known for one in outcomes))
-    keys = sorted(groups, key=lambda key: (known.index(key[0]), order.index(key[1]), key[2]))
-    return [_score(policy, rung, of, groups[of, policy, rung]) for of, policy, rung in keys]
-
-
-def _score(policy: str, rung: str, known: str, outcomes: Sequence[Outcome]) -> Score:
-    answered = [(one, one.memory, one.chosen_mib) for one in outcomes if one.memory and one.chosen_mib is not None]
-    # A whole GPU expects nothing.
-    expected = [] if policy == WHOLE else [(one.case.row.peak_mib, memory.q50) for one, memory, _ in answered]
-    errors = sorted(abs(q50 / peak - 1) for peak, q50 in expected)
-    busy = [(one.case.row.run.sm_active_mean_pct, one.sm_active_pct.q99) for one in outcomes if one.sm_active_pct]
-    judged = [(measured, q99) for measured, q99 in busy if measured is not None]
-    return Score(
-        policy=policy,
-        rung=rung,
-        known=known,
-        placements=len(outcomes),
-        configurations=len({one.case.row.run.signature for one in outcomes}),
-        answered=len(answered),
-        abstained=len(outcomes) - len(answered),
-        underestimates=sum(memory.q99 < one.case.row.peak_mib for one, memory, _ in answered),
-        out_of_memory=sum(one.case.row.peak_mib > chosen for one, _, chosen in answered),
-        exact=sum(chosen == one.ideal_mib for one, _, chosen in answered),
-        too_big=sum(chosen > one.ideal_mib for one, _, chosen in answered),
-        allocated_mib=sum(chosen for _, _, chosen in answered),
-        ideal_mib=sum(one.ideal_mib for one, _, _ in answered),
-        median_error=median(errors) if errors else None,
-        p95_error=errors[math.ceil(0.95 * len(errors)) - 1] if errors else None,
-        sm_judged=len(judged),
-        sm_underestimates=sum(q99 < measured for measured, q99 in judged),
-    )
-
-
-def _outcome(
-    policy: str, case: Case, sizes: Sequence[int], ideal: int, headroom: int, calibration: Calibration
-) -> Outcome:
-    question = Question(
+def _question(case: Case) -> Question:
+    return Question(
         signature=case.row.run.signature,
         numbers=case.row.numbers,
         runs=tuple(row.run for row in case.runs),
         relatives=tuple(row.run for row in case.relatives),
-        calibration=calibration,
-        families=case.families,
     )
-    found = POLICIES[policy](Asked(question, case, sizes[-1]))
-    if isinstance(found, str):
-        return Outcome(policy, "", case, None, None, ideal)
-    memory = found.gpu_mem_peak_mib
-    # csub places by the model that a footprint was measured on.
-    if memory is None or found.gpu_model not in ("", case.row.run.gpu_model):
-        return Outcome(policy, found.rung, case, None, None, ideal)
-    chosen = next((size for size in sizes if size >= memory.q99 + headroom), sizes[-1])
-    sm = found.sm_active_pct
-    return Outcome(policy, found.rung, case, memory, chosen, ideal, found.margin, found.expected_mib, sm)
 
 
-def _families(rows: Sequence[Row]) -> list[list[tuple[Row, Parts]]]:
-    families: dict[str, list[tuple[Row, Parts]]] = defaultdict(list)
-    for row in rows:
-        parts = parts_of(row.run.signature)
-        if parts is not None:
-            families[parts.family].append((row, parts))
-    return list(families.values())
+def _judged(policy: str, case: Case, pool: Pool, config: SiteConfig) -> Judged:
+    row = case.row
+    found = POLICIES[policy](_question(case))
+    if found.gpu_model not in ("", row.run.gpu_model):
+        found = found._replace(gpu_mem_peak_mib=None)
+    # A pool of no model is of any.
+    found = found if pool.gpu_model else found._replace(gpu_model="")
+    request = past_request("gpu:1", pool.partitions[0], "", "")._replace(cpus_given=False, mem_given=False)
+    by_memory = _piece(place(request, found._replace(sm_active_pct=_NOT_BUSY), config), pool)
+    # Of a run whose SM activity nobody measured nothing can be said but its memory.
+    knows_sm = row.run.sm_active_mean_pct is not None
+    piece = _piece(place(request, found, config), pool) if knows_sm else by_memory
+    slowdown = _slowdown(row, piece.sm_pct) if piece else None
+    ideal, fits = _ideal(row, pool, config)
+    return Judged(
+        policy,
+        case,
+        found,
+        piece,
+        _cost(piece, row.peak_mib, slowdown),
+        ideal,
+        _cost(by_memory, row.peak_mib),
+        _ideal(row._replace(slowdowns=()), pool, config)[0],
+        fits,
+        by_memory is not None and row.peak_mib > by_memory.mem_mib,
+        slowdown,
+        slowdown is not None and slowdown > config.sharing.max_slowdown,
+    )
 
 
-def _case(row: Row, own: Parts, known: Sequence[tuple[Row, Parts]], how_many: str = "") -> Case:
-    """Return the case as csub's look-up sorts what it finds: relatives are asked where no run of the job completed."""
-    known = sorted(known, key=lambda one: one[0].run.ended_s)
-    runs = tuple(one for one, parts in known if is_same(own, parts))
-    if any(one.completed for one in runs):
-        return Case(row, runs, (), how_many)
-    relatives = tuple(one for one, parts in known if not is_same(own, parts) and is_relative(own, parts))
-    return Case(row, runs, relatives, how_many)
+def _cost(piece: Piece | None, peak_mib: float, slowdown: float | None = None) -> float:
+    if piece is None:
+        return 1.0
+    return piece.part * (slowdown or 1.0) + (peak_mib > piece.mem_mib)
 
 
-def _spread(some: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
-    """Return all of them, or so many at even distances."""
-    step = max(1, math.ceil(len(some) / _MOST_PAIRS))
-    return some[::step]
+def _piece(placement: Placement, pool: Pool) -> Piece | None:
+    """Return the piece of a placement; None where the job keeps its whole GPU."""
+    gres, mem_mib = placement.gres, pool.gpu_mem_mib or 0
+    if gres is None:
+        return None
+    if gres.name == "gpu":
+        slice_ = min((one for one in pool.slice if one.type == gres.type), key=lambda one: one.mem_mib)
+        of_sms = slice_.sm_count / (pool.sm_count or math.inf)
+        found = Piece(max(of_sms, slice_.mem_mib / mem_mib), slice_.mem_mib, 100 * of_sms)
+    else:
+        part = gres.quantity / shares_per_gpu(pool, gres.name)
+        found = Piece(part, part * mem_mib, 100 * part if gres.name == "mps" else 100.0)
+    cores = int(placement.cpu_option.rpartition("=")[2] or 0)
+    host_mib = demand_mib(placement.mem) if placement.mem else 0
+    of_host = [cores / pool.cpus_per_node] if pool.cpus_per_node else []
+    of_host += [host_mib / pool.mem_per_node_mib] if pool.mem_per_node_mib else []
+    return found._replace(part=min(1.0, max(found.part, *(part * pool.gpus_per_node for part in of_host), 0.0)))
+
+
+def _pieces(pool: Pool, config: SiteConfig) -> Iterable[Piece]:
+    """Return the pieces that a site gives of a GPU, the whole one too."""
+    mem_mib = pool.gpu_mem_mib or 0
+    yield Piece(1.0, mem_mib, 100.0)
+    if "mig" in config.sharing.order:
+        for one in pool.slice:
+            of_sms = one.sm_count / (pool.sm_count or math.inf)
+            yield Piece(max(of_sms, one.mem_mib / mem_mib), one.mem_mib, 100 * of_sms)
+    consent = {"mps": config.sharing.mps_daemon != "none", "shard": config.sharing.shard_consent}
+    for name, may in consent.items():
+        count = shares_per_gpu(pool, name) if may and name in config.sharing.order else 0
+        for units in range(1, count):
+            yield Piece(units / count, units / count * mem_mib, 100 * units / count if name == "mps" else 100.0)
+
+
+def _ideal(row: Row, pool: Pool, config: SiteConfig) -> tuple[float, bool]:
+    """Return the least GPU-hours that a run can have within the site's bound, and whether that is on a piece."""
+    costs = []
+    for piece in _pieces(pool, config):
+        slowdown = _slowdown(row, piece.sm_pct) or 1.0
+        if row.peak_mib <= piece.mem_mib and slowdown <= config.sharing.max_slowdown:
+            costs.append((piece.part * slowdown, piece.part < 1))
+    return min(costs)
+
+
+def _slowdown(row: Row, sm_pct: float) -> float | None:
+    """Return what was measured for so many of the SMs, between two measured shares in proportion; None where it was
+    not. Below the least share that was measured the time is taken to grow as the SMs shrink.
+    """
+    if not row.slowdowns:
+        return None
+    known = sorted({**dict(row.slowdowns), 100.0: 1.0}.items())
+    if sm_pct <= known[0][0]:
+        return max(1.0, known[0][1]) * known[0][0] / sm_pct
+    (low, slow), (high, fast) = next(pair for pair in pairwise(known) if sm_pct <= pair[1][0])
+    of = (math.log(sm_pct) - math.log(low)) / (math.log(high) - math.log(low))
+    return max(1.0, math.exp(math.log(slow) * (1 - of) + math.log(fast) * of))
+
+
+def scores(judged: Sequence[Judged]) -> list[Score]:
+    """Return how each policy did, by how much was known."""
+    groups: dict[tuple[str, str], list[Judged]] = defaultdict(list)
+    for one in judged:
+        groups[one.case.known, one.policy].append(one)
+    return [_score(policy, known, found) for (known, policy), found in groups.items()]
+
+
+def _score(policy: str, known: str, judged: Sequence[Judged]) -> Score:
+    memory = [(one.case.row.peak_mib, one.footprint.gpu_mem_peak_mib) for one in judged]
+    errors = sorted(abs(said.q50 / peak - 1) for peak, said in memory if said)
+    return Score(
+        policy=policy,
+        known=known,
+        placements=len(judged),
+        configurations=len({(one.case.row.source, one.case.row.run.signature) for one in judged}),
+        on_piece=sum(one.piece is not None for one in judged),
+        fit_piece=sum(one.fits_piece for one in judged),
+        both=sum(one.fits_piece and one.piece is not None for one in judged),
+        missed=sum(one.missed for one in judged),
+        out_of_memory=sum(one.out_of_memory for one in judged),
+        speed_judged=sum(one.slowdown is not None for one in judged),
+        too_slow=sum(one.too_slow for one in judged),
+        given=sum(one.given for one in judged),
+        ideal=sum(one.ideal for one in judged),
+        memory_given=sum(one.memory_given for one in judged),
+        memory_ideal=sum(one.memory_ideal for one in judged),
+        median_error=median(errors) if errors else None,
+        p95_error=errors[math.ceil(0.95 * len(errors)) - 1] if errors else None,
+    )
+
+
+def kept(judged: Sequence[Judged]) -> list[Kept]:
+    """Return what each margin promised and kept, over all sources and in each."""
+    answers: Counter[tuple[str, str]] = Counter()
+    missed: Counter[tuple[str, str]] = Counter()
+    for one in judged:
+        margin = one.footprint.margin
+        if margin and one.policy == CSUB:
+            for source in ("", one.case.row.source):
+                answers[margin, source] += 1
+                missed[margin, source] += one.missed
+    return [
+        Kept(margin, source, SHIPPED.margins[margin].confidence or 1.0, count, missed[margin, source])
+        for (margin, source), count in sorted(answers.items())
+    ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table of past runs (CSV), as ``colloc evaluate`` replays it."""
+"""A table of past runs (CSV), as ``colloc evaluate`` replays it: one run a row, or one run on so many of the SMs."""
 
 import csv
 import io
@@ -10,12 +10,14 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.estimate.replay import Row
+from slurm_colloc.estimate.cases import Row
 from slurm_colloc.history.signature import signature
 from slurm_colloc.model import COMPLETED
 
 COLUMNS = ("at_s", "command", "gpu_model", "state", "peak_mib")
 MAY_BE_EMPTY = ("allocator_peak_mib", "sm_active_pct", "dram_active_pct")
+# A table with this column holds each command several times, on so many percent of the SMs [tests/gpu/slowdowns.py].
+_LIMIT, _SPEED, _USED = "limit_pct", "steps_per_s", "gpu_mem_used_mib"
 # No folder of anybody: what the replay knows of a program is its name.
 _NOWHERE = "/dev/null"
 _LARGEST_MIB = 2.0**40
@@ -42,6 +44,8 @@ def parse_table(text: str) -> Table:
     reader = csv.reader(io.StringIO(text.removeprefix("\ufeff")))
     try:
         header = [name.strip() for name in next(reader, [])]
+        if _LIMIT in header:
+            return _by_limit([dict(zip(header, line, strict=False)) for line in reader])
         _check_header(header)
         lines = [line for line in reader if line]
     except csv.Error as error:
@@ -70,8 +74,8 @@ def _check_header(header: list[str]) -> None:
         if name not in known:
             near = get_close_matches(name, known, 1, 0.0)[0]
             raise InputError(f"the table's column '{name}' is not known; the nearest that is: '{near}'")
-    if missing := [name for name in known if name not in header]:
-        raise InputError(f"the table lacks the column '{missing[0]}'; its first line must name {', '.join(known)}")
+    if missing := [name for name in COLUMNS if name not in header]:
+        raise InputError(f"the table lacks the column '{missing[0]}'; its first line must name {', '.join(COLUMNS)}")
     if len(set(header)) < len(header):
         raise InputError("the table names a column twice")
 
@@ -84,7 +88,7 @@ def _row(number: str, values: Mapping[str, str]) -> Row | str:
             return f"no {name}"
     numbers: dict[str, float | None] = {}
     for name in ("at_s", "peak_mib", *MAY_BE_EMPTY):
-        text = values[name].strip()
+        text = values.get(name, "").strip()
         try:
             value = float(text) if text else None
         except ValueError:
@@ -98,4 +102,32 @@ def _row(number: str, values: Mapping[str, str]) -> Row | str:
     if not peak:
         return f"no peak_mib of a run that {'completed' if words['state'] == COMPLETED else 'did not complete'}"
     found = signature(words["command"].encode(errors="surrogateescape"), (), 1, folder=_NOWHERE)
-    return Row.made(number, found, words["gpu_model"], words["state"], at_s, peak, *(numbers[n] for n in MAY_BE_EMPTY))
+    busy = (numbers["sm_active_pct"], numbers["dram_active_pct"])
+    return Row.made(number, found, words["gpu_model"], words["state"], at_s, peak, *busy)
+
+
+def _by_limit(lines: list[dict[str, str]]) -> Table:
+    """Return a run of each command on all SMs, with how much longer it takes on fewer."""
+    rejected: Counter[str] = Counter()
+    speeds: dict[tuple[str, str], dict[float, float]] = {}
+    whole: dict[tuple[str, str], dict[str, str]] = {}
+    for line in lines:
+        key = (line.get("command", ""), line.get("gpu_model", ""))
+        try:
+            limit, speed = float(line[_LIMIT]), float(line[_SPEED])
+        except (KeyError, ValueError):
+            rejected[f"no {_LIMIT} or {_SPEED}"] += 1
+            continue
+        speeds.setdefault(key, {})[limit] = speed
+        if limit == 100:
+            whole[key] = line
+    rows: list[Row] = []
+    for number, (key, line) in enumerate(whole.items(), 1):
+        values = {**line, "at_s": str(number), "peak_mib": line.get(_USED, "")}
+        found = _row(str(number), values)
+        if isinstance(found, str):
+            rejected[found] += 1
+            continue
+        slowdowns = [(limit, speeds[key][100] / speed) for limit, speed in speeds[key].items() if speed > 0]
+        rows.append(found._replace(slowdowns=tuple(sorted(slowdowns))))
+    return Table(tuple(rows), len(lines), dict(rejected), 0)

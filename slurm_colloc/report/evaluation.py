@@ -1,62 +1,90 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each policy would have placed past runs, as a table for people or machines."""
+"""How each policy would have placed past runs, and what each margin kept, as tables for people or machines."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.estimate.bounds import LEVEL, lower_bound, upper_bound
-from slurm_colloc.estimate.replay import Score
+from slurm_colloc.estimate.replay import CSUB, Kept, Score
 from slurm_colloc.report import spreadsheet
 from slurm_colloc.units import printable
 
-SCHEMA = 1
-# Of those answered; what fails is bounded from above, what is as it should be from below, too.
-_RATES = ("underestimates", "out_of_memory", "exact", "too_big")
+SCHEMA = 2
 
 
 class Evaluation(NamedTuple):
-    """A replay: how it was done, what of the table was used, and the scores.
+    """A replay: how it was done, what of the tables was used, and what came of it.
 
     rows in = used + rejected. ``not_placed`` counts completed runs that no placement was made of, ``censored`` those
-    that did not complete: they are known as bounds and placed by nobody.
+    that did not complete: they are known as bounds and placed by nobody. ``times_measured`` are csub's placements of
+    runs whose time on pieces was measured, of ``placements``; ``without_speed`` those whose SM activity is not known.
     """
 
     mode: str
-    pieces: Mapping[str, tuple[int, ...]]
-    headroom_mib: int
+    max_slowdown: float
     rows_in: int
     used: int
     rejected: Mapping[str, int]
     censored: int
     clock_back: int
     not_placed: Mapping[str, int]
+    placements: int
+    times_measured: int
+    without_speed: int
     scores: tuple[Score, ...]
+    kept: tuple[Kept, ...]
 
 
 def rates(score: Score) -> dict[str, float | None]:
-    """Return each rate of those answered with its bounds, and memory given over needed; None of no answers."""
-    found: dict[str, float | None] = {
-        "abstained_rate": score.abstained / score.placements,
-        "abstained_upper": upper_bound(score.abstained, score.placements),
+    """Return the rates of a score with their upper bounds; None of no placements that could show one."""
+    of = {
+        "missed": (score.missed, score.placements),
+        "out_of_memory": (score.out_of_memory, score.placements),
+        "too_slow": (score.too_slow, score.speed_judged),
+        "on_piece": (score.both, score.fit_piece),
     }
-    for name in _RATES:
-        count = getattr(score, name)
-        found[f"{name}_rate"] = count / score.answered if score.answered else None
-        found[f"{name}_upper"] = upper_bound(count, score.answered)
-    found["exact_lower"] = lower_bound(score.exact, score.answered)
-    found["allocated_over_ideal"] = score.allocated_mib / score.ideal_mib if score.ideal_mib else None
+    found: dict[str, float | None] = {
+        "over_ideal": score.over_ideal,
+        "memory_over_ideal": score.memory_over_ideal,
+    }
+    for name, (count, all_of_them) in of.items():
+        found[f"{name}_rate"] = count / all_of_them if all_of_them else None
+        found[f"{name}_upper"] = upper_bound(count, all_of_them) if all_of_them else None
     return found
 
 
 def as_text(shown: Evaluation) -> str:
-    """Return a table for a terminal, and below it what the figures are of."""
-    head = ("known", "policy", "placed", "answered", "under q99", "out of memory", "exact", "too big", "alloc/ideal")
+    """Return the headline, a table of policies, one of margins, and what the figures are of."""
+    head = (
+        "known",
+        "policy",
+        "placed",
+        "GPU-hours over ideal",
+        "by memory",
+        "of pieces",
+        "out of memory",
+        "too slow",
+        "over q99",
+    )
     lines: list[tuple[str, ...]] = [(*head, "q50 error: median", "p95")]
     lines += [_line(score) for score in shown.scores]
+    margins: list[tuple[str, ...]] = [("margin", "source", "promised", "kept", "answers", "")]
+    margins += [_margin(one) for one in shown.kept]
+    return "\n".join([*_headline(shown), "", *_table(lines), "", *_table(margins), "", *_words(shown)]) + "\n"
+
+
+def _headline(shown: Evaluation) -> list[str]:
+    return [
+        f"{one.known or 'known by earlier runs'}: {one.over_ideal:.2f} times the GPU-hours that perfect knowledge gives"
+        for one in shown.scores
+        if one.policy == CSUB
+    ]
+
+
+def _table(lines: Sequence[tuple[str, ...]]) -> Iterable[str]:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    table = ["  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([*table, "", *_words(shown)]) + "\n"
+    return ["  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
 def _line(score: Score) -> tuple[str, ...]:
@@ -66,32 +94,46 @@ def _line(score: Score) -> tuple[str, ...]:
         share = of[f"{name}_rate"]
         return "-" if share is None else f"{100 * share:.1f} % (<= {100 * (of[f'{name}_upper'] or 0):.1f})"
 
-    exact, ratio = of["exact_rate"], of["allocated_over_ideal"]
+    on_piece = of["on_piece_rate"]
     return (
         score.known or "earlier",
-        f"  {score.rung}" if score.rung else score.policy,
+        score.policy,
         str(score.placements),
-        f"{score.answered} ({100 * score.answered / score.placements:.1f} %)",
-        rate("underestimates"),
+        f"{score.over_ideal:.2f}",
+        f"{score.memory_over_ideal:.2f}",
+        "-" if on_piece is None else f"{100 * on_piece:.0f} % of {score.fit_piece}",
         rate("out_of_memory"),
-        "-" if exact is None else f"{100 * exact:.1f} % (>= {100 * (of['exact_lower'] or 0):.1f})",
-        rate("too_big"),
-        "-" if ratio is None else f"{ratio:.2f}",
+        rate("too_slow"),
+        rate("missed"),
         "-" if score.median_error is None else f"{100 * score.median_error:.1f} %",
         "-" if score.p95_error is None else f"{100 * score.p95_error:.1f} %",
     )
 
 
-def _words(shown: Evaluation) -> list[str]:
-    sizes = "; ".join(
-        f"{printable(model) or 'any GPU'}: {', '.join(map(str, sizes))} MiB" for model, sizes in shown.pieces.items()
+def _margin(one: Kept) -> tuple[str, ...]:
+    broken = lower_bound(one.missed, one.answers) > 1 - one.promised
+    return (
+        one.margin,
+        printable(one.source) or "all",
+        f"{100 * one.promised:.1f} %",
+        f"{100 * (1 - one.missed / one.answers):.1f} %",
+        str(one.answers),
+        "broken" if broken else "",
     )
+
+
+def _words(shown: Evaluation) -> list[str]:
     rejected = f"{sum(shown.rejected.values())} rejected{_counts(shown.rejected)}"
     lines = [
-        "placed by memory alone: csub also refuses what would be too slow, so a site gives more than alloc/ideal says",
+        "placed as csub places a job, by memory, speed and cores; what gets no piece has a whole GPU, what runs out of "
+        "memory has one once more; by memory, and out of memory: as if no piece were too slow",
+        f"too slow: measured to be slowed more than {shown.max_slowdown:g} times; of pieces: of the runs for which "
+        "perfect knowledge takes one",
+        f"of {shown.placements} placements the time on pieces was measured for {shown.times_measured}, for the others "
+        "perfect knowledge goes by memory; SM activity is not known of "
+        f"{shown.without_speed}, which csub is taken not to refuse for it",
         f"{shown.rows_in} rows in, {shown.used} used, {rejected}; "
         f"{shown.censored} of those used did not complete and count as bounds only",
-        f"pieces: {sizes}; {shown.headroom_mib} MiB of each are kept free",
         f"bounds hold with {LEVEL:.0%} certainty where placements are independent; those that share a run are not",
     ]
     if shown.not_placed:
@@ -107,9 +149,10 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def as_json(shown: Evaluation) -> str:
-    """Return all figures; rates are parts of those answered, ``*_upper`` and ``*_lower`` their one-sided bounds."""
+    """Return all figures; ``*_upper`` are one-sided bounds on the rates."""
     whole = {"schema": SCHEMA, "level": LEVEL, **shown._asdict()}
     whole["scores"] = [{**score._asdict(), **rates(score)} for score in shown.scores]
+    whole["kept"] = [one._asdict() for one in shown.kept]
     return json.dumps(whole, indent=2) + "\n"
 
 

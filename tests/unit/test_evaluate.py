@@ -4,7 +4,7 @@
 import csv
 import io
 import json
-from collections.abc import Sequence
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,27 +13,45 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_colloc.cli.colloc.evaluate import evaluate
+from slurm_colloc.config import Partition, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.bounds import lower_bound, upper_bound
-from slurm_colloc.estimate.replay import MODES, POLICIES, Pieces, Score, replay, scores
+from slurm_colloc.estimate.cases import MODES, SAME
+from slurm_colloc.estimate.replay import CSUB, Judged, Kept, Score, kept, replay, scores
 from slurm_colloc.estimate.runs_table import COLUMNS, MAY_BE_EMPTY, Table, parse_table
-from tests.unit.made import MIG_POOL, near, site
+from tests.unit.made import MIG_POOL, MPS_POOL, near, site
 
 HEAD = ",".join((*COLUMNS, *MAY_BE_EMPTY))
-PIECES = Pieces({"": (1000, 2000, 4000, 8000)})
+# Four shares of 2000 MiB, of which a job gets one or two.
+SHARES = site(
+    MPS_POOL._replace(gpu_model="A100", gpu_mem_mib=8000, mps_per_gpu=4),
+    order=("mps",),
+    mps_daemon="slurm",
+    headroom_mib=0,
+)
+SITE = SHARES._replace(partition=(Partition("gpu", one_user=True),))
 
 
-def row(at_s: object, batch: object, peak_mib: object, *, state: str = "COMPLETED", model: str = "A100") -> str:
-    return f"{at_s},python train.py --batch-size {batch},{model},{state},{peak_mib},,,"
+def row(
+    at_s: object, batch: object, peak_mib: object, *, state: str = "COMPLETED", model: str = "A100", sm: object = ""
+) -> str:
+    return f"{at_s},python train.py --batch-size {batch},{model},{state},{peak_mib},,{sm},"
 
 
 def table(*rows: str) -> Table:
     return parse_table("\n".join((HEAD, *rows)) + "\n")
 
 
-def scored(mode: str, found: Table, pieces: Pieces = PIECES) -> dict[tuple[str, str, str], Score]:
-    done = replay(MODES[mode](found.rows), pieces)
-    return {(one.policy, one.rung, one.known): one for one in scores(done.outcomes)}
+def judged(mode: str, found: Table, config: SiteConfig = SITE) -> list[Judged]:
+    return list(replay(MODES[mode](found.rows), config).judged)
+
+
+def scored(mode: str, found: Table, config: SiteConfig = SITE) -> dict[tuple[str, str], Score]:
+    return {(one.policy, one.known): one for one in scores(judged(mode, found, config))}
+
+
+def by_csub(mode: str, found: Table, config: SiteConfig = SITE) -> list[Judged]:
+    return [one for one in judged(mode, found, config) if one.policy == CSUB]
 
 
 # --- bounds ---
@@ -96,7 +114,7 @@ def test_a_clock_that_goes_back_is_counted_and_the_rows_are_put_in_order() -> No
     ("header", "said"),
     [
         (HEAD.replace("peak_mib", "peak_mb", 1), "column 'peak_mb' is not known; the nearest that is: 'peak_mib'"),
-        (HEAD.replace(",allocator_peak_mib", ""), "lacks the column 'allocator_peak_mib'"),
+        (HEAD.replace("state,", ""), "lacks the column 'state'"),
         (f"{HEAD},at_s", "names a column twice"),
         ("", "lacks the column 'at_s'"),
     ],
@@ -118,85 +136,106 @@ def test_any_text_is_a_table_or_an_error_of_ours(text: str) -> None:
 
 def test_a_run_knows_only_what_ended_before_it() -> None:
     """Three batch sizes on a line: nothing is known of the first, one run of the second, a line of the third."""
-    of = scored("history", table(row(1, 8, 900), row(2, 16, 1100), row(3, 32, 1500)))
-    ladder = of["ladder", "", ""]
-    assert (ladder.placements, ladder.answered, ladder.abstained, ladder.configurations) == (3, 2, 1, 3)
-    assert of["ladder", "near", ""].answered == 2
-    assert (of["exact", "", ""].answered, of["exact", "", ""].median_error) == (0, None)
-    assert of["whole GPU always", "", ""]._replace(configurations=0) == Score(
-        "whole GPU always", "", "", 3, 0, 3, 0, 0, 0, 0, 3, 24000, 5000, None, None, 0, 0
-    )
+    found = by_csub("history", table(row(1, 8, 900), row(2, 16, 1100), row(3, 32, 1500)))
+    assert [one.footprint.margin for one in found] == ["", "one", "beyond"]
+    assert [one.given for one in found] == [1.0, 0.25, 0.5], "what gets no piece has a whole GPU"
+    assert [one.ideal for one in found] == [0.25] * 3
 
 
 def test_runs_of_the_same_moment_do_not_know_each_other() -> None:
-    assert scored("history", table(row(1, 8, 900), row(1, 8, 900)))["ladder", "", ""].answered == 0
+    assert all(one.piece is None for one in by_csub("history", table(row(1, 8, 900), row(1, 8, 900))))
 
 
-def test_what_came_out_smaller_is_out_of_memory_and_what_came_out_larger_too_big() -> None:
-    of = scored("history", table(row(1, 8, 900), row(2, 8, 1500), row(3, 8, 1500), row(4, 8, 950), row(5, 8, 1900)))
-    exact = of["exact", "", ""]
-    # 900 x 1.15 gives 2000 for 1500, and 1500 x 1.15 for 1900: their piece, though under-estimated.
-    assert (exact.answered, exact.underestimates, exact.out_of_memory) == (4, 2, 0)
-    assert (exact.exact, exact.too_big) == (2, 2), "a job that grew gets as much again"
-    small = scored("history", table(row(1, 8, 800), row(2, 8, 1500)))["exact", "", ""]
-    assert (small.underestimates, small.out_of_memory, small.exact, small.allocated_mib) == (1, 1, 0, 1000)
+def test_what_ran_out_of_memory_has_a_whole_gpu_once_more() -> None:
+    small = by_csub("history", table(row(1, 8, 1500), row(2, 8, 3000)))[1]
+    assert (small.missed, small.out_of_memory, small.given, small.ideal) == (True, True, 1.25, 0.5)
+    held = by_csub("history", table(row(1, 8, 1000), row(2, 8, 1500)))[1]
+    assert (held.missed, held.out_of_memory, held.given) == (True, False, 0.25)
 
 
 def test_what_did_not_complete_is_a_bound_and_never_the_truth() -> None:
     found = table(row(1, 8, 900), row(2, 8, 3000, state="GPU_OOM"), row(3, 8, 3500))
-    of = scored("history", found)
-    exact = of["exact", "", ""]
-    assert (exact.placements, exact.answered) == (2, 1), "the run that failed is not placed"
-    assert (exact.out_of_memory, exact.exact) == (0, 1), "but raises what the next one gets"
-    assert exact.median_error == near(1 - 900 / 3500)
+    of = by_csub("history", found)
+    assert len(of) == 2, "the run that failed is not placed"
+    assert (of[1].given, of[1].out_of_memory) == (0.5, False), "but raises what the next one gets"
 
 
 def test_what_was_measured_on_another_gpu_is_no_answer() -> None:
     found = table(row(1, 8, 900, model="H100"), row(2, 8, 900), row(3, 8, 900))
-    assert scored("history", found)["ladder", "", ""].answered == 1
+    assert [one.piece is not None for one in by_csub("history", found)] == [False, True]
+
+
+def test_a_job_that_is_too_busy_for_a_piece_has_a_whole_gpu() -> None:
+    found = by_csub("history", table(row(1, 8, 900, sm=80), row(2, 8, 900, sm=80)))[1]
+    assert (found.given, found.memory_given, found.out_of_memory) == (1.0, 0.25, False)
+    assert (found.ideal, found.memory_ideal) == (0.25, 0.25), "whose time on pieces nobody measured"
+
+
+LIMITS = "command,gpu_model,limit_pct,state,steps_per_s,sm_active_pct,dram_active_pct,gpu_mem_used_mib"
+
+
+def test_an_oracle_knows_the_time_on_each_piece() -> None:
+    """A quarter of the SMs takes twice as long, half of them hardly longer than all."""
+    speeds = [(100, 50), (50, 45.0), (25, 25.0)]
+    lines = [f"python a.py,A100,{limit},COMPLETED,{speed},20,5,900" for limit, speed in speeds]
+    found = parse_table("\n".join((LIMITS, *lines)) + "\n")
+    assert (found.rows_in, len(found.rows), found.rejected) == (3, 1, {})
+    assert found.rows[0].slowdowns == ((25.0, 2.0), (50.0, near(50 / 45)), (100.0, 1.0))
+    [one] = [one for one in by_csub("leave-one-out", found) if one.case.known == SAME]
+    assert (one.slowdown, one.too_slow, one.given) == (2.0, True, 0.5)
+    assert (one.ideal, one.memory_ideal) == (near(0.5 * 50 / 45), 0.25)
+
+
+def test_cores_that_are_kept_are_given_with_the_piece() -> None:
+    pool = SITE.pool[0]._replace(cpus_per_node=8, gpus_per_node=1)
+    config = SITE._replace(pool=(pool,), partition=(Partition("gpu", one_user=True, cpus_per_gpu=8),))
+    whole = config._replace(sharing=config.sharing._replace(part_of_host=False))
+    found = table(row(1, 8, 900), row(2, 8, 900))
+    assert by_csub("history", found, config)[1].given == 0.25
+    assert by_csub("history", found, whole)[1].given == 1.0, "a share frees no GPU whose cores it keeps"
 
 
 def test_leaving_a_configuration_out_leaves_its_repeats_out_too() -> None:
     found = table(row(1, 8, 900), row(2, 8, 900), row(3, 16, 1100), row(4, 32, 1500))
     of = scored("leave-one-out", found)
-    # Of 2 + 1 + 1 runs, each of three configurations has two others: one of them, the pair, or all.
-    assert {known: of["ladder", "", known].placements for known in ("1 other", "2 other", "all others")} == {
-        "1 other": 8,
-        "2 other": 4,
-        "all others": 4,
+    assert {known: one.placements for (policy, known), one in of.items() if policy == CSUB} == {
+        SAME: 3,
+        "one other": 6,
+        "two others": 3,
+        "all others": 3,
     }
-    assert all(of["exact", "", known].answered == 0 for known in ("1 other", "2 other", "all others"))
-    assert of["near", "", "all others"].median_error == near(0)
-
-
-def test_repeats_know_the_other_runs_of_the_same_configuration() -> None:
-    of = scored("repeats", table(row(1, 8, 900), row(2, 8, 910), row(3, 8, 890), row(4, 16, 1100)))
-    assert {key[2]: one.placements for key, one in of.items() if key[:2] == ("exact", "")} == {
-        "1 repeat": 6,
-        "2 repeat": 3,
-        "all repeats": 3,
-    }
-    assert of["exact", "", "2 repeat"].out_of_memory == 0
+    assert of[CSUB, "all others"].median_error == near(0)
+    assert of[CSUB, SAME].missed == 0
 
 
 def test_a_family_of_many_sizes_is_replayed_in_bounded_time() -> None:
     found = table(*(row(number, number, 500 + number) for number in range(1, 61)))
-    of = scored("leave-one-out", found)
-    assert of["ladder", "", "2 other"].placements <= 60 * 60
+    assert scored("leave-one-out", found)[CSUB, "two others"].placements <= 60 * 60
 
 
-def test_pieces_go_by_the_gpu_model_and_keep_their_headroom() -> None:
-    found = table(row(1, 8, 900), row(2, 8, 900), row(3, 8, 900, model="B"), row(4, 8, 9000), row(5, 8, 900))
-    done = replay(MODES["history"](found.rows), Pieces({"A100": (1000, 2000, 8000)}, headroom_mib=100))
-    assert done.not_placed == {"a GPU model of which no piece is known": 1, "larger than the whole GPU": 1}
-    exact = [one for one in done.outcomes if one.policy == "exact" and one.chosen_mib]
-    assert [one.chosen_mib for one in exact] == [2000, 8000], "900 x 1.15 + 100 is more than 1000"
+def test_what_cannot_be_placed_is_counted_by_reason() -> None:
+    found = table(row(1, 8, 900), row(2, 8, 900, model="B"), row(3, 8, 9000))
+    done = replay(MODES["history"](found.rows), SITE)
+    assert done.not_placed == {"site.toml describes no GPU of that model": 1, "larger than the whole GPU": 1}
 
 
-@pytest.mark.parametrize("sizes", [{}, {"": (0, 5)}])
-def test_no_pieces_is_an_error(sizes: dict[str, Sequence[int]]) -> None:
-    with pytest.raises(InputError, match="above 0"):
-        replay([], Pieces(sizes))
+def test_a_margin_is_judged_by_source() -> None:
+    rows = table(row(1, 8, 900), row(2, 8, 900), row(3, 8, 2000)).rows
+    found = kept(judged("history", Table(tuple(one._replace(source="a") for one in rows), 3, {}, 0)))
+    assert found == [Kept("same", "", 0.99, 2, 1), Kept("same", "a", 0.99, 2, 1)]
+
+
+def test_the_policy_to_beat() -> None:
+    """The same job and a margin, a line through the nearest two, or all but 700 MiB in proportion."""
+    rows = (row(1, 8, 1000), row(2, 8, 1000), row(3, 16, 1200), row(4, 32, 1400), row(5, 4, 800))
+    found = [one.footprint.gpu_mem_peak_mib for one in judged("history", table(*rows)) if one.policy == "line"]
+    assert [said and said.q99 for said in found] == [
+        None,
+        near(1150),
+        near(700 + 300 * 2),
+        near(1.15 * 1600),
+        near(1.15 * 900),
+    ]
 
 
 # --- the command ---
@@ -210,55 +249,50 @@ def path(tmp_path: Path) -> str:
     return str(made)
 
 
-def test_the_table_shows_each_policy_with_its_bounds(path: str, capsys: pytest.CaptureFixture[str]) -> None:
-    evaluate(path, slices="1000,2000,4000,8000", mode="history")
+def test_the_headline_is_what_csub_gives_over_what_is_needed(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate([path], shares="8000", mode="leave-one-out")
     text = capsys.readouterr().out
-    assert all(f"  {policy}  " in text for policy in POLICIES)
-    assert "placed by memory alone" in text
+    assert [line.partition(":")[0] for line in text.splitlines()[:4]] == [SAME, "one other", "two others", "all others"]
     assert "7 rows in, 6 used, 1 rejected (no peak_mib of a run that completed: 1); 0 of those used did not" in text
-    assert "0.0 % (<= 77.6)" in text, "two placements without a failure say little"
+    assert re.search(r"^same +table +99.0 % +100.0 % +4$", text, re.MULTILINE)
 
 
 def test_json_and_csv_hold_the_same_figures(path: str, tmp_path: Path) -> None:
     made = [tmp_path / "out.json", tmp_path / "out.csv"]
     for form, out in zip(("json", "csv"), made, strict=True):
-        evaluate(path, slices="1000,2000", mode="leave-one-out", form=form, output=str(out))
+        evaluate([path, path], slices="1000,2000", mode="leave-one-out", form=form, output=str(out))
     shown = json.loads(made[0].read_text())
     rows = list(csv.DictReader(io.StringIO(made[1].read_text())))
     assert [one["out_of_memory"] for one in shown["scores"]] == [int(one["out_of_memory"]) for one in rows]
-    assert all(one["exact_lower"] <= (one["exact_rate"] or 1) <= one["exact_upper"] for one in shown["scores"])
-    assert (shown["schema"], shown["rejected"]) == (1, {"no peak_mib of a run that completed": 1})
+    assert all(one["over_ideal"] == near(one["given"] / one["ideal"]) for one in shown["scores"])
+    assert (shown["schema"], shown["rejected"]) == (2, {"no peak_mib of a run that completed": 2})
+    assert shown["times_measured"] == 0 < shown["without_speed"] == shown["placements"]
 
 
-def test_without_slices_the_sites_pools_say_what_there_is(
-    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(
-        "slurm_colloc.cli.colloc.evaluate.site_or_none",
-        lambda: site(MIG_POOL._replace(gpu_model="A100"), headroom_mib=256),
-    )
-    evaluate(path)
-    assert "A100: 9984, 20090, 40448, 81559 MiB; 256 MiB of each are kept free" in capsys.readouterr().out
-    monkeypatch.setattr("slurm_colloc.cli.colloc.evaluate.site_or_none", site)
-    with pytest.raises(InputError, match=r"of no pool .* give --slices"):
-        evaluate(path)
-    monkeypatch.setattr("slurm_colloc.cli.colloc.evaluate.site_or_none", lambda: None)
-    with pytest.raises(InputError, match=r"no site.toml .* give --slices"):
-        evaluate(path)
+def test_without_pieces_the_sites_pools_say_what_there_is(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = "slurm_colloc.cli.colloc.evaluate.site_or_none"
+    monkeypatch.setattr(where, lambda: site(MIG_POOL._replace(gpu_model="A100"), headroom_mib=256))
+    evaluate([path])
+    monkeypatch.setattr(where, site)
+    with pytest.raises(InputError, match="describes no GPU of that model: 6"):
+        evaluate([path])
+    monkeypatch.setattr(where, lambda: None)
+    with pytest.raises(InputError, match=r"no site.toml .* give --slices or --shares"):
+        evaluate([path])
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"slices": "5G"}, "is not MiB by comma"),
-        ({"slices": "0"}, "is not MiB by comma"),
-        ({"mode": "random"}, "is not one of history, leave-one-out, repeats"),
+        ({"slices": "5G"}, "--slices '5G' is not MiB by comma"),
+        ({"slices": "", "shares": "0"}, "--shares '0' is not MiB by comma"),
+        ({"mode": "random"}, "is not one of history, leave-one-out"),
         ({"form": "html"}, "is not one of text, json, csv"),
         ({"slices": "10"}, r"larger than the whole GPU: 6"),
     ],
 )
 def test_what_cannot_be_evaluated_is_an_error(path: str, options: dict[str, str], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        evaluate(path, **{"slices": "1000", **options})
+        evaluate([path], **{"slices": "1000", **options})
     with pytest.raises(InputError, match="cannot be read"):
-        evaluate(f"{path}.none", slices="1000")
+        evaluate([f"{path}.none"], slices="1000")

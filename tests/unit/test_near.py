@@ -49,7 +49,7 @@ def test_a_larger_job_needs_more_host_memory() -> None:
 def test_two_batch_sizes_draw_a_line() -> None:
     runs = (run("1", 20000, 32, 0.1), run("2", 30000, 64, 0.1))
     between = found(asked(48, 0.1)._replace(relatives=runs))
-    assert q(between) == (near(25000), near(25000 * 1.15))
+    assert q(between) == (near(25000), near(25000 * 1.10))
     assert (between.rung, between.evidence_count, between.run_time_s) == ("near", 2, None)
     assert (between.margin, between.expected_mib, between.confidence) == ("between", near(25000), 0.98)
     assert "a line over 'batch-size' = 32, 64" in between.provenance
@@ -102,10 +102,10 @@ def test_what_sizes_nothing_may_differ() -> None:
 def test_one_run_bounds_another_size() -> None:
     runs = (run("1", 12700, 32, 0.1),)
     larger = found(asked(64, 0.1)._replace(relatives=runs))
-    assert q(larger) == (near(700 + 12000 * 2), near(24700 + 1024))
+    assert q(larger) == (near(24700), near(24956))
     assert (larger.margin, larger.expected_mib, larger.confidence) == ("one", near(24700), 0.98)
     for smaller in (16, 1):
-        assert q(found(asked(smaller, 0.1)._replace(relatives=runs))) == (12700, 13724), "nothing shrinks"
+        assert q(found(asked(smaller, 0.1)._replace(relatives=runs))) == (12700, 12956), "nothing shrinks"
     unknown = asked(64, 0.1, names=("argument 1", "lr"))._replace(relatives=runs)
     assert "1 run with other 'argument 1' do not tell what this one needs" in str(from_relatives(unknown))
 
@@ -143,7 +143,7 @@ def test_what_a_smaller_run_held_a_larger_one_may_hold() -> None:
 def test_runs_may_show_that_an_unknown_number_is_a_size() -> None:
     runs = (run("1", 20000, 32, 0.1), run("2", 30000, 64, 0.1))
     unknown = asked(48, 0.1, names=("argument 1", "lr"))
-    assert q(found(unknown._replace(relatives=runs))) == (near(25000), near(28750))
+    assert q(found(unknown._replace(relatives=runs))) == (near(25000), near(27500))
     less = (run("1", 30000, 32, 0.1), run("2", 20000, 64, 0.1))
     assert "do not tell" in str(from_relatives(unknown._replace(relatives=less)))
 

@@ -1,74 +1,100 @@
 # SPDX-License-Identifier: Apache-2.0
-"""colloc evaluate: what csub's estimates would have done with runs of the past."""
+"""colloc evaluate: what csub would have done with runs of the past."""
 
+from collections import Counter
+from pathlib import PurePath
 from typing import Annotated
 
 import typer
 
 from slurm_colloc.cli.colloc.output import one_of, site_or_none, write
-from slurm_colloc.config import SiteConfig
+from slurm_colloc.config import MigSlice, Partition, Pool, Sharing, SiteConfig
 from slurm_colloc.errors import InputError
-from slurm_colloc.estimate.replay import MODES, Pieces, replay, scores
-from slurm_colloc.estimate.runs_table import parse_table
+from slurm_colloc.estimate.cases import MODES, Row
+from slurm_colloc.estimate.replay import CSUB, kept, replay, scores
+from slurm_colloc.estimate.runs_table import Table, parse_table
 from slurm_colloc.report.evaluation import FORMATS, Evaluation
 
 
 def evaluate(
-    table: Annotated[str, typer.Argument(metavar="TABLE.csv", help="one run a row, as docs/how-to/evaluate.md says")],
-    mode: Annotated[
-        str, typer.Option("--as", help="history (each run known to later ones), leave-one-out or repeats")
-    ] = "history",
+    tables: Annotated[
+        list[str], typer.Argument(metavar="TABLE.csv", help="one run a row, as docs/how-to/evaluate.md says")
+    ],
+    mode: Annotated[str, typer.Option("--as", help="history (each run known to later ones) or leave-one-out")] = (
+        "history"
+    ),
     slices: Annotated[
-        str, typer.Option("--slices", help="usable MiB of each piece, by comma, the whole GPU too; else the site's")
+        str, typer.Option("--slices", help="usable MiB of each slice, by comma, the whole GPU too; else the site's")
+    ] = "",
+    shares: Annotated[
+        str, typer.Option("--shares", help="MiB of a GPU that is shared in hundredths by MPS; else the site's")
     ] = "",
     form: Annotated[str, typer.Option("--format", help="text, json or csv")] = "text",
     output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
 ) -> None:
-    """Replay a table of runs through csub's rungs, and score them."""
+    """Place the runs of tables, each a source of its own, as csub would have, and score it."""
     one_of("--format", form, FORMATS)
     one_of("--as", mode, MODES)
-    pieces = Pieces({"": _sizes(slices)}) if slices else _pieces(site_or_none())
-    try:
-        with open(table, encoding="utf-8", errors="surrogateescape", newline="") as stream:
-            found = parse_table(stream.read())
-    except OSError as error:
-        raise InputError(f"table '{table}' cannot be read: {error.strerror}") from error
-    done = replay(MODES[mode](found.rows), pieces)
-    if not done.outcomes:
-        why = {**found.rejected, **done.not_placed}
+    config = _any_gpu(slices, shares) if slices or shares else site_or_none()
+    if config is None:
+        raise InputError("no site.toml found that says which pieces there are; give --slices or --shares")
+    found = [_table(name) for name in tables]
+    cases = [
+        case
+        for name, table in zip(tables, found, strict=True)
+        for case in MODES[mode]([row._replace(source=PurePath(name).stem) for row in table.rows])
+    ]
+    done = replay(cases, config)
+    rejected = sum((Counter(table.rejected) for table in found), Counter[str]())
+    rows: list[Row] = [row for table in found for row in table.rows]
+    if not done.judged:
+        why = {**rejected, **done.not_placed}
         said = "; ".join(f"{reason}: {count}" for reason, count in sorted(why.items())) or "--as finds no case in it"
-        raise InputError(f"no placement can be made of the {found.rows_in} rows of '{table}' ({said})")
+        raise InputError(
+            f"no placement can be made of the {sum(table.rows_in for table in found)} rows of "
+            f"'{', '.join(tables)}' ({said})"
+        )
+    by_csub = [one.case.row for one in done.judged if one.policy == CSUB]
     shown = Evaluation(
         mode=mode,
-        pieces={model: pieces.of(model) for model in pieces.sizes_mib},
-        headroom_mib=pieces.headroom_mib,
-        rows_in=found.rows_in,
-        used=len(found.rows),
-        rejected=found.rejected,
-        censored=sum(not row.completed for row in found.rows),
-        clock_back=found.clock_back,
+        max_slowdown=config.sharing.max_slowdown,
+        rows_in=sum(table.rows_in for table in found),
+        used=len(rows),
+        rejected=rejected,
+        censored=sum(not row.completed for row in rows),
+        clock_back=sum(table.clock_back for table in found),
         not_placed=done.not_placed,
-        scores=tuple(scores(done.outcomes)),
+        placements=len(by_csub),
+        times_measured=sum(bool(row.slowdowns) for row in by_csub),
+        without_speed=sum(row.run.sm_active_mean_pct is None for row in by_csub),
+        scores=tuple(scores(done.judged)),
+        kept=tuple(kept(done.judged)),
     )
     write(FORMATS[form](shown), output)
 
 
-def _sizes(text: str) -> tuple[int, ...]:
+def _table(name: str) -> Table:
+    try:
+        with open(name, encoding="utf-8", errors="surrogateescape", newline="") as stream:
+            return parse_table(stream.read())
+    except OSError as error:
+        raise InputError(f"table '{name}' cannot be read: {error.strerror}") from error
+
+
+def _any_gpu(slices: str, shares: str) -> SiteConfig:
+    """Return a site whose one kind of GPU has these pieces, whatever its model; slices have SMs as they have memory."""
+    sizes = sorted(_sizes("--slices" if slices else "--shares", slices or shares))
+    parts = tuple(MigSlice(f"slice{mib}", f"{mib}", mib, max(1, 100 * mib // sizes[-1]), 1) for mib in sizes[:-1])
+    pool = Pool("any", "n1", ("any",), gpus_per_node=1, gpu_mem_mib=sizes[-1], sm_count=100)
+    pool = pool._replace(slice=parts) if slices else pool._replace(mps_per_gpu=100)
+    order, daemon = (("mig",), "none") if slices else (("mps",), "prolog")
+    sharing = Sharing(order=order, mps_daemon=daemon)
+    partition = Partition("any", one_user=True)
+    return SiteConfig(1, "any", "24.11", "any", pool=(pool,), partition=(partition,), sharing=sharing)
+
+
+def _sizes(option: str, text: str) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and 0 < int(word) < 10**9 for word in words):
-        raise InputError(f"--slices '{text}' is not MiB by comma, such as 4864,9856,19968,40192")
+        raise InputError(f"{option} '{text}' is not MiB by comma, such as 4864,9856,19968,40192")
     return tuple(map(int, words))
-
-
-def _pieces(config: SiteConfig | None) -> Pieces:
-    """Return what the site's pools have: slices, and the whole GPU of each model."""
-    if config is None:
-        raise InputError("no site.toml found that says which pieces there are; give --slices")
-    sizes: dict[str, tuple[int, ...]] = {}
-    for pool in config.pool:
-        if pool.gpu_mem_mib is not None:
-            found = (*(piece.mem_mib for piece in pool.slice), pool.gpu_mem_mib)
-            sizes[pool.gpu_model] = (*sizes.get(pool.gpu_model, ()), *found)
-    if not sizes:
-        raise InputError("site.toml says of no pool how much memory its GPUs have; give --slices")
-    return Pieces(sizes, config.sharing.headroom_mib)
