@@ -374,7 +374,7 @@ def _of_accounting() -> Iterator[Target]:
         sacct,
         tres_usage,
     )
-    from slurm_colloc.estimate.runs_table import parse_table
+    from slurm_colloc.report.runs_table import parse_table
 
     blob = b"JS1:H4sIAAAAAAACA6tWykvMTVWyUqhWSk9KjU9PzEnVLy3JzMnMS9VNTyzRzUnNSy/JULICqq0FAJmVCSIwAAAA"
     yield of_text("jobstats", jobstats.parse_blob, blob, b"JS1:Short", b"other words")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.estimate.bounds import LEVEL, lower_bound, upper_bound
-from slurm_colloc.estimate.replay import CSUB, Kept, Score
 from slurm_colloc.report import spreadsheet
+from slurm_colloc.report.replay import CSUB, Kept, Score
 from slurm_colloc.units import printable
 
 SCHEMA = 2

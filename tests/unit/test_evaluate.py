@@ -16,9 +16,9 @@ from slurm_colloc.cli.colloc.evaluate import evaluate
 from slurm_colloc.config import Partition, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.bounds import lower_bound, upper_bound
-from slurm_colloc.estimate.cases import MODES, SAME
-from slurm_colloc.estimate.replay import CSUB, Judged, Kept, Score, kept, replay, scores
-from slurm_colloc.estimate.runs_table import COLUMNS, MAY_BE_EMPTY, Table, parse_table
+from slurm_colloc.report.cases import MODES, SAME
+from slurm_colloc.report.replay import CSUB, Judged, Kept, Score, kept, replay, scores
+from slurm_colloc.report.runs_table import COLUMNS, MAY_BE_EMPTY, Table, parse_table
 from tests.unit.made import MIG_POOL, MPS_POOL, near, site
 
 HEAD = ",".join((*COLUMNS, *MAY_BE_EMPTY))

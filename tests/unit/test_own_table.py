@@ -8,9 +8,9 @@ import pytest
 
 from slurm_colloc.config import MigSlice, Partition, Pool
 from slurm_colloc.estimate.bounds import lower_bound, upper_bound
-from slurm_colloc.estimate.cases import MODES, SAME
-from slurm_colloc.estimate.replay import CSUB, Judged, Score, kept, replay, scores
-from slurm_colloc.estimate.runs_table import Table, parse_table
+from slurm_colloc.report.cases import MODES, SAME
+from slurm_colloc.report.replay import CSUB, Judged, Score, kept, replay, scores
+from slurm_colloc.report.runs_table import Table, parse_table
 from tests.unit.made import site
 
 GPU = Path(__file__).resolve().parents[1] / "gpu"

@@ -10,10 +10,10 @@ import typer
 from slurm_colloc.cli.colloc.output import one_of, site_or_none, write
 from slurm_colloc.config import MigSlice, Partition, Pool, Sharing, SiteConfig
 from slurm_colloc.errors import InputError
-from slurm_colloc.estimate.cases import MODES, Row
-from slurm_colloc.estimate.replay import CSUB, kept, replay, scores
-from slurm_colloc.estimate.runs_table import Table, parse_table
+from slurm_colloc.report.cases import MODES, Row
 from slurm_colloc.report.evaluation import FORMATS, Evaluation
+from slurm_colloc.report.replay import CSUB, kept, replay, scores
+from slurm_colloc.report.runs_table import Table, parse_table
 
 
 def evaluate(

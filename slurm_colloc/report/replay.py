@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.estimate.calibration import SHIPPED
-from slurm_colloc.estimate.cases import Case, Row
 from slurm_colloc.estimate.exact import median
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.question import Question
@@ -25,6 +24,7 @@ from slurm_colloc.model import Footprint, Placement, Quantiles
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.fitted import past_request
 from slurm_colloc.placement.pieces import shares_per_gpu
+from slurm_colloc.report.cases import Case, Row
 from slurm_colloc.units import demand_mib
 
 _NOT_BUSY = Quantiles(0.0, 0.0, 0.0)

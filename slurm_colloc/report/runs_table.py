@@ -10,9 +10,9 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.estimate.cases import Row
 from slurm_colloc.history.signature import signature
 from slurm_colloc.model import COMPLETED
+from slurm_colloc.report.cases import Row
 
 COLUMNS = ("at_s", "command", "gpu_model", "state", "peak_mib")
 MAY_BE_EMPTY = ("allocator_peak_mib", "sm_active_pct", "dram_active_pct")
