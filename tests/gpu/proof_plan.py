@@ -208,7 +208,15 @@ def expected_s(cell: Cell, jobs: Sequence[Planned], done: Sequence[Mapping[str, 
     return sum(max(job.steady_s, 2.0) + STARTUP_S for job in jobs) + AROUND_S
 
 
-def is_ready(cell: Cell, done: Iterable[Cell]) -> bool:
+def submissions(jobs: Sequence[Planned], *, packs: bool) -> list[tuple[float, list[Planned]]]:
+    """Return what is submitted when: each job when it arrives; as packs those of one program, with the last of them."""
+    alike: dict[object, list[Planned]] = {}
+    for job in jobs:
+        alike.setdefault(job.name if packs else job.number, []).append(job)
+    return sorted(((max(job.arrives_s for job in group), group) for group in alike.values()), key=lambda one: one[0])
+
+
+def is_ready(cell: Cell, done: Collection[Cell]) -> bool:
     """Tell whether what a cell needs was measured: of a round's own programs, in its sbatch arm."""
     return cell.arm not in LEARNED or Cell(cell.mix, cell.round, "sbatch", None) in done
 
@@ -219,6 +227,12 @@ class Need(NamedTuple):
     gpu_mem_mib: float
     sm_active_pct: float
     cores: int
+
+
+def need_of(row: Mapping[str, str]) -> Need:
+    """Return what a program needs by its row of rates.csv."""
+    cores = 1 + (_DECODERS if "--decode" in row["command"] else 0)
+    return Need(float(row["gpu_mem_used_mib"] or 0), float(row["sm_active_pct"] or 100), cores)
 
 
 def fits(one: Need, beside: Collection[Need], gpu_mem_mib: int, cores: int, bound: float | None) -> bool:

@@ -9,6 +9,7 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from slurm_colloc.measured import Round
@@ -78,17 +79,17 @@ def without_startup(rows: Sequence[Row]) -> list[dict[str, Any]]:
         return None if at_s is None else at_s - sum(max(0.0, min(b, at_s) - a) for a, b in dead)
 
     return [
-        {**row, **{name: clock(row[name]) for name in ("arrived_s", "began_s", "first_s", "ended_s")}} for row in rows
+        {**row, **{name: clock(row[name]) for name in ("arrives_s", "began_s", "first_s", "ended_s")}} for row in rows
     ]
 
 
 def times(rows: Sequence[Row]) -> dict[str, float | None]:
     """Return makespan, and mean and 95th percentile of wait and turnaround, of the jobs of one cell."""
     done = [row for row in rows if row["ended_s"] is not None]
-    waits = [row["began_s"] - row["arrived_s"] for row in done]
-    took = [row["ended_s"] - row["arrived_s"] for row in done]
+    waits = [row["began_s"] - row["arrives_s"] for row in done]
+    took = [row["ended_s"] - row["arrives_s"] for row in done]
     return {
-        "makespan_s": max(row["ended_s"] for row in done) - min(row["arrived_s"] for row in rows) if done else None,
+        "makespan_s": max(row["ended_s"] for row in done) - min(row["arrives_s"] for row in rows) if done else None,
         "wait_mean_s": statistics.fmean(waits) if waits else None,
         "wait_p95_s": quantile(waits, 0.95),
         "turnaround_mean_s": statistics.fmean(took) if took else None,
@@ -191,7 +192,7 @@ def harm(rows: Sequence[Row]) -> dict[str, float | None]:
     found: dict[str, float | None] = {
         "jobs": len(rows),
         "lost": sum(row["state"] == "LOST" for row in rows),
-        "out_of_memory": sum(row["state"] == "GPU_OOM" or row["ooms"] for row in rows),
+        "out_of_memory": sum(row["state"] == "GPU_OOM" for row in rows),
         "run_again": sum(row["runs"] > 1 for row in rows),
         "on_shares": len(promises),
         "broken": (broken := sum(map(is_broken, promises))),
@@ -200,7 +201,7 @@ def harm(rows: Sequence[Row]) -> dict[str, float | None]:
     slow = [row["slowdown"] for row in rows if row["slowdown"] is not None]
     found["slowdown_median"] = statistics.median(slow) if slow else None
     found["slowdown_worst"] = max(slow, default=None)
-    wrong = sum(row["state"] != "COMPLETED" or row["ooms"] > 0 or row["runs"] > 1 or is_broken(row) for row in rows)
+    wrong = sum(row["state"] != "COMPLETED" or row["runs"] > 1 or is_broken(row) for row in rows)
     found["per_100_jobs"] = 100 * wrong / len(rows) if rows else None
     return found
 
@@ -240,7 +241,7 @@ def _limits(
 
 
 def _jobs(rows: Sequence[Row]) -> Iterator[str]:
-    columns = ("mix", "bound", "arm", "round", "task", "given", "cpus", "state", "slowdown", "promised")
+    columns = ("mix", "bound", "arm", "round", "name", "given", "cpus", "state", "slowdown", "promised")
     yield f"| {' | '.join(columns)} |"
     yield f"|{' --- |' * len(columns)}"
     for row in rows:
@@ -273,6 +274,24 @@ def _short(value: object) -> str:
         if isinstance(value, float)
         else str(value)
     )
+
+
+def decision(folder: Path, job_id: str) -> dict[str, Any]:
+    """Return what csub decided of a job, in a spool of one folder for each user; empty where it decided nothing."""
+    found = (json.loads(path.read_text()) for path in folder.glob("*/*.json"))
+    return next((dict(one) for one in found if one.get("job_id") == job_id), {})
+
+
+def add(path: Path, rows: Sequence[Row]) -> None:
+    """Append lines of JSON."""
+    with path.open("a") as stream:
+        stream.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of JSON that are there; a last one that was cut off is none."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def key_of(one: Row) -> Cell:

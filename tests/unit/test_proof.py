@@ -11,7 +11,20 @@ import pytest
 from slurm_colloc.measured import DeviceSample, Round
 from tests.gpu import proof_plan, proof_report
 from tests.gpu.footprint_job import TEXT, parse
-from tests.gpu.proof_plan import ARMS, Cell, Need, Planned, cells, expected_s, fits, is_ready, plan, read_trace, sample
+from tests.gpu.proof_plan import (
+    ARMS,
+    Cell,
+    Need,
+    Planned,
+    cells,
+    expected_s,
+    fits,
+    is_ready,
+    plan,
+    read_trace,
+    sample,
+    submissions,
+)
 
 TRACE = read_trace()
 JOB = Planned(0, "t", "light", "python3 train.py --task train", 0.0, 10.0)
@@ -22,12 +35,12 @@ def row(arm: str, number: int, began: float, took: float, startup: float = 2.0, 
     own = {"mix": "all", "round": 0, "arm": arm, "bound": bound, "number": number, "command": f"c{number}"}
     own |= {
         "task": "t",
-        "arrived_s": 0.0,
+        "arrives_s": 0.0,
         "began_s": began,
         "first_s": began + startup,
         "ended_s": began + startup + took,
     }
-    own |= {"state": "COMPLETED", "runs": 1, "ooms": 0, "given": "", "promised": None, "why": "", "cpus": 8}
+    own |= {"state": "COMPLETED", "runs": 1, "given": "", "promised": None, "why": "", "cpus": 8}
     return own | more
 
 
@@ -93,6 +106,14 @@ def test_what_learned_arms_need_is_there_first() -> None:
     assert not is_ready(warm, [sbatch._replace(round=0)])
     assert is_ready(warm, [sbatch])
     assert is_ready(warm._replace(arm="cold"), [])
+
+
+def test_a_pack_is_submitted_with_the_last_of_its_program() -> None:
+    jobs = [JOB, JOB._replace(number=1, name="u", arrives_s=3.0), JOB._replace(number=2, arrives_s=5.0)]
+    alone = [(0.0, [0]), (3.0, [1]), (5.0, [2])]
+    assert [(at_s, [job.number for job in own]) for at_s, own in submissions(jobs, packs=False)] == alone
+    packed = [(3.0, [1]), (5.0, [0, 2])]
+    assert [(at_s, [job.number for job in own]) for at_s, own in submissions(jobs, packs=True)] == packed
 
 
 def test_a_cell_is_expected_to_take_what_its_arm_took() -> None:
