@@ -28,7 +28,7 @@ def test_every_arm_runs_each_job_and_csub_learns_from_the_first(lab: Lab, tmp_pa
     assert set(given["sbatch"]) == {"as asked"}
     assert "mps" in given["warm"]
     assert all(cell["report_allocated_gpu_hours"] > 0 for cell in cells if "expert" not in cell["arm"])
-    hours = {cell["arm"]: cell.get("report_allocated_gpu_hours") for cell in cells}
+    hours = {cell["arm"]: cell.get("report_allocated_gpu_hours", 0.0) for cell in cells}
     assert hours["warm"] < hours["sbatch"]
     shown = subprocess.run([*argv, "--report"], cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=True)
     assert all(f"| {arm}" in shown.stdout for arm in ARMS)
