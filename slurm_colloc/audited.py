@@ -10,7 +10,7 @@ from typing import NamedTuple
 # What questions are asked of.
 RUNS, NODES = "audited_runs", "audited_nodes"
 # Whom a finding is about.
-USER, NODE, APPLICATION, JOB = "user", "node", "application", "job"
+USER, NODE, JOB = "user", "node", "job"
 
 
 class Question(NamedTuple):

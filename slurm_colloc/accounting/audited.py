@@ -8,7 +8,6 @@ from typing import Any
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting import node_shapes
-from slurm_colloc.accounting.decisions import OF_DECIDED_RUNS
 from slurm_colloc.accounting.fits import make_run_fits
 from slurm_colloc.accounting.parquet import make_rows
 from slurm_colloc.accounting.sweep import parts_of_runs
@@ -66,10 +65,6 @@ RUN_COLUMNS = {
     "host_pct": "part of its time for which the host was sampled, on the node where that is least; NULL unless on all",
     "methods": "how its use was told from others'",
     "strong": "each of these is a measurement of this run alone",
-    "signature": "what csub knows its job by, NULL where csub decided nothing",
-    "mode": "the sharing mode that csub chose, NULL where it decided nothing",
-    "gpu_mem_q99_mib": "the GPU memory that csub took it to need, NULL where it decided nothing or did not know",
-    "csub_asked": "csub decided of a job of its user's with its id, at any time",
     "csub_there": "csub had decided of a job of its cluster when it began, and gives pieces: the site's policy is auto",
     "fit_judged": "whole GPUs, and it is known what it would have fitted, by the rule of 'colloc report'",
     "fit_unit": "the piece of a GPU that it would have fitted, NULL where none holds it, or where that is not known",
@@ -78,10 +73,6 @@ RUN_COLUMNS = {
     "piece holds, NULL above all of them",
     **node_shapes.COLUMNS,
 }
-# Of what csub decided, which few runs have, column -> type.
-_KEY_KINDS = {"cluster": "VARCHAR", "job_id_raw": "VARCHAR", "start_s": "BIGINT"}
-_KEY = ", ".join(_KEY_KINDS)
-_DECIDED = {"signature": "VARCHAR", "mode": "VARCHAR", "gpu_mem_q99_mib": "DOUBLE"}
 _FITTED = {"fit_judged": "BOOLEAN", "fit_unit": "VARCHAR", "fit_gpus": "DOUBLE", "fit_sm_pct": "DOUBLE"}
 # What rules may use of a node.
 NODE_COLUMNS = {
@@ -98,13 +89,10 @@ AND (shared_hours = 0 OR NOT list_contains(methods, '{WHOLE_DEVICE}'))
 _MADE = {
     "strong": _STRONG,
     "csub_there": "coalesce(start_s >= csub_since_s, false)",
-    "csub_asked": """(cluster, "user", regexp_extract(job_id, '^[^_+]*')) IN
-        (SELECT (cluster, "user", job_id) FROM decisions)""",
 }
 # Other columns of it, and the table that they are joined from: a million runs are looked up only for who asks.
 _JOINED = (
     (node_shapes.COLUMNS, 'node_shapes USING (cluster, kind, "partition")'),
-    (_DECIDED, f"decided USING ({_KEY})"),
     ({"csub_there": "BOOLEAN"}, "csub_since USING (cluster)"),
     (_FITTED, "audited_fits USING (run)"),
 )
@@ -119,7 +107,6 @@ _MADE_SINCE = """
 CREATE TEMP TABLE csub_since AS
 SELECT cluster, min(at_s) AS csub_since_s FROM decisions WHERE {places} AND shadow IS NOT true GROUP BY cluster
 """
-_MADE_DECIDED = f"CREATE TEMP TABLE decided AS SELECT {_KEY}, {', '.join(_DECIDED)} FROM ({OF_DECIDED_RUNS})"
 _NODES = """
 CREATE TEMP TABLE audited_nodes AS
 SELECT cluster, node, '' AS "user", '' AS account, '' AS "partition", '' AS qos, '' AS job_id, '' AS job_name,
@@ -175,10 +162,6 @@ def make_audited(database: DuckDBPyConnection, config: SiteConfig | None = None)
     With ``config`` it must have been swept by that site's edges, ``sm_edges``.
     """
     node_shapes.make_node_shapes(database, config)
-    if database.execute("SELECT 1 FROM decisions LIMIT 1").fetchone():
-        database.execute(_MADE_DECIDED)
-    else:
-        make_rows(database, "decided", _KEY_KINDS | _DECIDED, [])
     make_rows(database, "audited_fits", {"run": "BIGINT"} | _FITTED, [])
     if config and sm_edges(config):
         for part in parts_of_runs(database):

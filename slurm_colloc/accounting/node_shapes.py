@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What nodes have, by site.toml, of those that a run of some partition and GPU type may have been on.
 
-Where they differ, each figure is the one by which less can be held against a run: of a node the least, for each of its
-GPUs the most.
+Where they differ, each figure is the most: the one by which less can be held against a run.
 """
 
 from collections.abc import Sequence
@@ -14,10 +13,8 @@ from slurm_colloc.config import Pool, SiteConfig
 
 # Column -> meaning, of the runs that audit rules ask of.
 COLUMNS = {
-    "node_gpus": "whole GPUs of a node of its partition and type by site.toml, the least; NULL where that does not say",
-    "node_cpus": "CPUs for jobs of such a node, the least",
-    "node_mem_mib": "host memory for jobs of such a node, the least",
-    "cpus_per_gpu": "CPUs for jobs of such a node for each of its GPUs, the most",
+    "cpus_per_gpu": "CPUs for jobs of a node of its partition and type for each of its GPUs, the most; NULL where "
+    "site.toml does not say",
     "mem_per_gpu_mib": "host memory for jobs of such a node for each of its GPUs, the most",
 }
 _KINDS = {"cluster": "VARCHAR", "kind": "VARCHAR", "partition": "VARCHAR"} | dict.fromkeys(COLUMNS, "DOUBLE")
@@ -38,6 +35,4 @@ def make_node_shapes(database: DuckDBPyConnection, config: SiteConfig | None) ->
 def _shape(pools: Sequence[Pool]) -> tuple[float | None, ...]:
     cpus = [(pool.cpus_per_node, pool.gpus_per_node) for pool in pools]
     mem_mib = [(pool.mem_per_node_mib, pool.gpus_per_node) for pool in pools]
-    least = [min(have)[0] or None for have in (cpus, mem_mib)]
-    most = [max(each / of for each, of in have) if min(have)[0] else None for have in (cpus, mem_mib)]
-    return (min(pool.gpus_per_node for pool in pools), *least, *most)
+    return tuple(max(each / of for each, of in have) if min(have)[0] else None for have in (cpus, mem_mib))

@@ -104,7 +104,7 @@ class Rule(NamedTuple):
     """One rule; see audited.Question for the conditions (a ``judged`` without reasons has one), and for ``coverage``.
 
     ``say`` is asked only of subjects with as many hours found as the bound ``least`` says, and more than none; a rule
-    without that bound of any hours, one whose ``least`` is empty even of none. It returns None where other bounds of
+    without that bound of any hours. It returns None where other bounds of
     the site are not reached. A rule that is ``accounted`` can judge runs that nobody measured. ``methods`` say how it
     was measured where that is not how the GPUs of the runs were; of a rule without ``coverage`` nothing was measured.
     One about a JOB is of runs that go on, is judged by FRESH readings (its bound ``reading_age_min``), and has the

@@ -194,8 +194,7 @@ def findings(entry: Entry, answer: Answer, window: str) -> list[Finding]:
 
 
 def _has_enough(subject: Subject, entry: Entry) -> bool:
-    least = entry.rule.least
-    return not least or (subject.gpu_hours > 0 and subject.gpu_hours >= entry.bounds.get(least, 0.0))
+    return subject.gpu_hours > 0 and subject.gpu_hours >= entry.bounds.get(entry.rule.least, 0.0)
 
 
 def _reproduce(entry: Entry, subject: Subject, window: str) -> str:

@@ -4,7 +4,7 @@
 It is a year's store (year.py) with what rules ask for besides: rows of what jobs did on their hosts, cores, memory and
 time limits, shares by MPS, runs on two GPUs, runs of a day beside those of minutes, and runs that still run. A habit is
 a user's: one of ``USERS_PER_HABIT`` has it in half of his runs, the others have none, and about one user in five has
-some. Of a run spread over eight nodes only one node is sampled.
+some.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ HABITS = {
     "parked": "COL006",
     "cores": "COL008",
     "memory": "COL009",
-    "spread": "COL010",
     "limit": "COL011",
     "starved": "COL012",
     "outside": "COL014",
@@ -68,7 +67,6 @@ def _is(habit: str) -> str:
     return f"habit IS NOT DISTINCT FROM '{habit}'"
 
 
-_GPUS = f"if({_is('spread')} AND unit < 700, 8, units)"
 _CPUS = f"if({_is('cores')}, 30, 6)"
 _MEM = f"if({_is('memory')}, 400, 64)"
 _TYPED = "CASE WHEN unit < 700 THEN 'gpu:a100' WHEN unit < 900 THEN 'gpu:h100' ELSE 'gpu:a100_1g.5gb' END"
@@ -92,9 +90,9 @@ def kind(size: Size, since_s: int) -> Kind:
         runs={
             "end_s": f"if({runs_on}, NULL, end_s)",
             "state": f"if({runs_on}, 'RUNNING', if(hash(number, 4) % 5 = 0, 'FAILED', 'COMPLETED'))",
-            "node_list": f"if({_GPUS} = 8, 'a[000-007]', node)",
-            "gres": f"if({_MPS}, 'gres/mps=50', 'gres/' || {_TYPED} || '=' || {_GPUS} || ',gres/gpu=' || {_GPUS}) || "
-            f"printf(',cpu=%d,mem=%dG,node=%d', {_CPUS} * {_GPUS}, {_MEM} * {_GPUS}, if({_GPUS} = 8, 8, 1))",
+            "node_list": "node",
+            "gres": f"if({_MPS}, 'gres/mps=50', 'gres/' || {_TYPED} || '=' || units || ',gres/gpu=' || units) || "
+            f"printf(',cpu=%d,mem=%dG,node=%d', {_CPUS} * units, {_MEM} * units, 1)",
             "limit_min": f"ceil((end_s - start_s) / 60 * if({_is('limit')}, 30, 1.3 + hash(number, 11) % 100 / 100))",
         },
         samples={
@@ -108,7 +106,7 @@ def kind(size: Size, since_s: int) -> Kind:
             "gpu_mem_used_mib": _PEAK,
         },
         hosts={
-            "cpu_s": f"(at_s - from_s) * {_CPUS} * {_GPUS} * if({_is('starved')}, 0.97, {around(6, 20, 70)} / 100)",
+            "cpu_s": f"(at_s - from_s) * {_CPUS} * units * if({_is('starved')}, 0.97, {around(6, 20, 70)} / 100)",
             "host_mem_mib": f"if({_is('memory')}, 4000, 2000 + hash(number, 8) % 30000)",
             "read_mib": f"(at_s - from_s) * {around(10, 0, 50)}",
             "written_mib": f"(at_s - from_s) * {around(12, 0, 5)}",

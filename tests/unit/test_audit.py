@@ -233,27 +233,6 @@ def test_runs_of_a_store_are_judged_by_what_was_sampled_of_them(tmp_path: Path) 
     assert audited(store, "COL003", 0.0, 3600.0, bounds=low | {"below_pct": 100.0}) == []
 
 
-def test_what_csub_decided_of_a_run_stands_beside_it(tmp_path: Path) -> None:
-    store = stored(tmp_path, [run("1"), run("2_7", job_id_raw="3"), run("4"), run("5", user="bob")])
-    columns = "signature, mode, gpu_mem_q99_mib"
-
-    def known() -> list[tuple[Any, ...]]:
-        with store.connect() as database:
-            sweep(database, store, Window(0.0, 1e6, 1e6))
-            make_audited(database)
-            return database.execute(f"SELECT job_id, {columns} FROM {all_runs()} ORDER BY 1").fetchall()
-
-    assert known() == [(job, None, None, None) for job in ("1", "2_7", "4", "5")]
-    array = decision("2", signature="array", mode="mps", gpu_mem_q99_mib=None)
-    store.write_decisions([("ann", decision("1")), ("ann", array), ("ann", decision("5")), ("ann", decision("9"))])
-    assert known() == [
-        ("1", "sig", "mig", 9000.0),
-        ("2_7", "array", "mps", None),
-        ("4", None, None, None),
-        ("5", None, None, None),
-    ]
-
-
 def test_in_little_memory_the_same_is_found(tmp_path: Path) -> None:
     idle = device(gpu_util_pct=0.0, sm_active_pct=0.0, gpu_mem_used_mib=500)
     busy = device("GPU-1", gpu_util_pct=50.0, sm_active_pct=3.0)

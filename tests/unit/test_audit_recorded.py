@@ -43,7 +43,6 @@ BOUNDS = {
     "COL007": {"min_gpu_hours": 0.005},
     "COL012": {"min_gpu_hours": 0.005, "shortest_min": 0.5},
     "COL014": {"min_hours": 0.005, "direct_min": 0.5},
-    "COL015": {"min_gpu_hours": 0.005},
 }
 TRUTH = {
     ("COL001", "zero"),

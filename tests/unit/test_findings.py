@@ -26,10 +26,9 @@ UNKNOWN: list[tuple[str, dict[str, Any], str]] = [
     ("COL006", {"peak_mib": None}, "GPU memory not known"),
     ("COL007", {"from_s": 1.0}, "begun before the window"),
     ("COL007", {"fit_judged": False}, "no completed run of one GPU measured alone on it"),
+    ("COL008", {"cpus_per_gpu": None}, "its nodes not in site.toml"),
     ("COL008", {"host_pct": None}, "too little measured of it on its nodes"),
-    ("COL010", {"node_gpus": None}, "its nodes not in site.toml"),
     ("COL011", {"limit_min": None}, "no time limit known"),
-    ("COL015", {"csub_there": False}, "csub gave nothing on its cluster yet"),
 ]
 
 
@@ -39,9 +38,7 @@ def test_why_a_run_is_not_judged(code: str, fields: dict[str, Any], why: str) ->
         "COL001": IDLE,
         "COL006": IDLE | {"peak_mib": 30_000},
         "COL008": {"cpus": 48},
-        "COL010": {"devices": 8, "gpus": 8.0, "nodes": 8, "cpus": 64, "allocated": 192.0},
         "COL011": {"limit_min": 600_000},
-        "COL015": {"csub_asked": False},
     }
     found = by_code.get(code, {})
     known = one(code, found, found | fields)

@@ -42,7 +42,7 @@ def run_audit(
     rule: Annotated[list[str] | None, typer.Option("--rule", help="only these, by name or code")] = None,
     about: Annotated[str, typer.Option("--about", help="only rules about running 'jobs', or only the 'others'")] = "",
     user: Annotated[str, typer.Option("--user", help="only findings about this user")] = "",
-    subject: Annotated[str, typer.Option("--subject", help="only findings about this node, job or application")] = "",
+    subject: Annotated[str, typer.Option("--subject", help="only findings about this node or job")] = "",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
     tell: Annotated[bool, typer.Option("--notify", help="for cron: do what site.toml's [notices] says")] = False,
     wait: Annotated[str, typer.Option("--wait", help="with it: so long for another run's end, e.g. 20m")] = "",

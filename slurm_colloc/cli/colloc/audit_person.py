@@ -34,7 +34,7 @@ End = Annotated[bool, typer.Option("--end", help="tell again from now on")]
 def ack(
     user: Name,
     rule: Annotated[str, typer.Option("--rule", help="of this rule, by name or code")] = "",
-    subject: Annotated[str, typer.Option("--subject", help="only about this job or application")] = "",
+    subject: Annotated[str, typer.Option("--subject", help="only about this job")] = "",
     until: Until = "30d",
     why: Why = "acknowledged",
     end: End = False,
