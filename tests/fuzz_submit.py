@@ -76,7 +76,6 @@ def submitting() -> Iterator[Target]:
     yield Target("commands", _commands, (b"#SBATCH -t 5\npython a.py 1\npython a.py 2\n", *scripts[:3]), (InputError,))
     yield of_text("expand", _expand, b"python\0t.py\0--lr\0{lr}\0{n}\0:::\0lr=1,2\0:::\0n=1..4")
     yield Target("signature", _signature, scripts, ())
-    yield of_text("weights", _weights, *scripts, b"python t.py --model=/models/a.safetensors --load-in-4bit")
     yield Target(
         "imports", lambda code: imported_files(code, (NOWHERE,)), (b"import a.b, c\nfrom .d import (e,\n f)\n",), ()
     )
@@ -233,12 +232,6 @@ def _signature(content: bytes) -> object:
     assert max(map(len, found.text.split("."))) < 256
     assert parts_of(found.text) is not None, "a signature that cannot be taken apart"
     return found.text.count("_"), found.names
-
-
-def _weights(text: str) -> object:
-    from slurm_colloc.estimate.static import least_memory
-
-    return least_memory(text, ("--model", "/models/b.bin"), {"MODEL": "/m/x.pt"}, NOWHERE)
 
 
 def _settings(content: bytes) -> object:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ladder of evidence: the first rung that can carry an answer gives it, and the last one says "not known"."""
 
-import math
 from collections.abc import Callable, Iterator
 
 from slurm_colloc.errors import InputError
@@ -22,19 +21,17 @@ def estimate(question: Question) -> Footprint:
         InputError: a hint outside its grammar; an answer in its place would ignore what the user said.
     """
     if question.hint is not None:
-        return _at_least(_hinted(question.hint, question), question)
+        return _hinted(parse_hint(question.hint), question)
     if question.corrected:
-        found = _hinted(question.corrected, question)
-        said = found.provenance.replace("given by the user", "corrected by the user", 1)
-        return _at_least(found._replace(rung=CORRECTED_RUNG, provenance=said), question)
+        return _hinted(parse_hint(question.corrected, "corrected"), question)._replace(rung=CORRECTED_RUNG)
     reasons = []
     for rung in _rungs(question):
         answer = rung(question)
         if isinstance(answer, Footprint):
-            return _at_least(_as_busy_as_relatives(answer, question), question)
+            return _as_busy_as_relatives(answer, question) if answer.rung == EXACT else _above_smaller(answer, question)
         if answer:
             reasons.append(answer)
-    return _at_least(Footprint(None, None, None, "", UNKNOWN_RUNG, 0, "; ".join(reasons)), question)
+    return Footprint(None, None, None, "", UNKNOWN_RUNG, 0, "; ".join(reasons))
 
 
 def _rungs(question: Question) -> Iterator[Callable[[Question], Footprint | str]]:
@@ -47,37 +44,22 @@ def _rungs(question: Question) -> Iterator[Callable[[Question], Footprint | str]
         from slurm_colloc.estimate.probe import from_cut_runs
 
         yield from_cut_runs
-    yield _sharpest
+    if question.relatives:
+        from slurm_colloc.estimate.near import from_relatives
+
+        yield from_relatives
+    if question.by_command:
+        from slurm_colloc.estimate.command import from_command
+
+        yield from_command
     if question.families and question.trusts_prior:
         from slurm_colloc.estimate.prior import from_prior
 
         yield from_prior
 
 
-def _sharpest(question: Question) -> Footprint | str:
-    """Return the lower of what relatives and past commands support.
-
-    Each q99 is to cover the same share of jobs, so that the lowest tells most; but for those that say less than a run
-    held that was no larger: a script was another when its command ran.
-    """
-    answers = []
-    if question.relatives:
-        from slurm_colloc.estimate.near import from_relatives
-
-        answers.append(from_relatives(question))
-    if question.by_command:
-        from slurm_colloc.estimate.command import from_command
-
-        answers.append(from_command(question))
-    found = [answer for answer in answers if isinstance(answer, Footprint)]
-    if found:
-        stands = [one for one in found if _most(_above_smaller(one, question)) == _most(one)]
-        return min(stands, key=_most) if stands else _above_smaller(max(found, key=_most), question)
-    return "; ".join(answer for answer in answers if isinstance(answer, str) and answer)
-
-
 def _above_smaller(found: Footprint, question: Question) -> Footprint:
-    """Return the footprint, but no less than what runs held that were no larger."""
+    """Return the footprint, but no less than what runs held that were no larger, however they ended."""
     memory = found.gpu_mem_peak_mib
     if memory is None or not question.relatives:
         return found
@@ -91,13 +73,9 @@ def _above_smaller(found: Footprint, question: Question) -> Footprint:
     return found._replace(gpu_mem_peak_mib=memory._replace(q99=least), provenance=said)
 
 
-def _most(found: Footprint) -> float:
-    return found.gpu_mem_peak_mib.q99 if found.gpu_mem_peak_mib else math.inf
-
-
 def _as_busy_as_relatives(found: Footprint, question: Question) -> Footprint:
     """Return the footprint of a job's own runs, with the SM activity of its relatives where those had only shares."""
-    if found.rung != EXACT or found.sm_active_pct is not None or not question.relatives:
+    if found.sm_active_pct is not None or not question.relatives:
         return found
     from slurm_colloc.estimate.near import from_relatives
 
@@ -107,19 +85,6 @@ def _as_busy_as_relatives(found: Footprint, question: Question) -> Footprint:
     said = f"{found.provenance}, but of {counted(near.evidence_count, 'run')} with other numbers it is"
     dram = found.dram_active_pct or near.dram_active_pct
     return found._replace(sm_active_pct=near.sm_active_pct, dram_active_pct=dram, provenance=said)
-
-
-def _at_least(found: Footprint, question: Question) -> Footprint:
-    """Return the footprint, but no less than what the job's files need; what runs of the very job used stands."""
-    least, memory = question.least_mib, found.gpu_mem_peak_mib
-    if not least or found.rung == EXACT:
-        return found
-    if memory is None:
-        return found._replace(provenance=f"{found.provenance}; it needs at least {least:.0f} MiB: {question.least_why}")
-    if memory.q99 >= least:
-        return found
-    said = f"{found.provenance}; raised to {least:.0f} MiB: {question.least_why}"
-    return found._replace(gpu_mem_peak_mib=memory._replace(q99=least), provenance=said)
 
 
 def believed(question: Question, state_folder: str) -> tuple[Footprint, str]:
@@ -170,8 +135,8 @@ def estimate_at_site(question: Question, state_folder: str) -> Footprint:
     return found._replace(provenance=f"{found.provenance}; {note}") if note and found.margin else found
 
 
-def _hinted(hint: str, question: Question) -> Footprint:
-    given = _raised(parse_hint(hint), question)
+def _hinted(given: Footprint, question: Question) -> Footprint:
+    given = _raised(given, question)
     found = from_runs(question)
     if isinstance(found, str):
         return given

@@ -12,9 +12,6 @@ from slurm_colloc.history.snapshot import FamilyUse
 from slurm_colloc.model import Decision, Evidence
 from slurm_colloc.slurm.gres import parse_gres
 
-# A text with none of these names no model's file; estimate/static.py is loaded for the others alone.
-MARKS = (b".safetensors", b".pt", b".ckpt", b".bin", b"--model", b"pretrained", b"checkpoint", b"weights", b"MODEL")
-
 
 class Question(NamedTuple):
     """One job, and all that is known of it.
@@ -22,8 +19,7 @@ class Question(NamedTuple):
     ``signature`` and ``numbers`` (the names of the numbers in it) are the job's. ``runs`` are earlier runs of the very
     job, ``relatives`` those of jobs that differ from it in numbers, or by an edit of their program; both oldest first.
     ``families`` is what the user's other jobs used, ``trusts_prior`` that the site lets them speak for a job of which
-    nothing else is known, ``names_gpu_type`` that the request names a type of GPU. ``least_mib`` is
-    a bound that the files it names set, and ``least_why`` says which; 0: none.
+    nothing else is known, ``names_gpu_type`` that the request names a type of GPU.
     """
 
     hint: str | None = None
@@ -37,8 +33,6 @@ class Question(NamedTuple):
     families: Sequence[FamilyUse] = ()
     trusts_prior: bool = False
     names_gpu_type: bool = False
-    least_mib: float = 0.0
-    least_why: str = ""
 
 
 def most_shown(runs: Sequence[Evidence], model: str) -> float:

@@ -9,7 +9,7 @@ from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import DeadlineError
 from slurm_colloc.estimate.ladder import believed, estimate
-from slurm_colloc.estimate.question import MARKS, Question, question
+from slurm_colloc.estimate.question import Question, question
 from slurm_colloc.history.lookup import look_up
 from slurm_colloc.model import GPU_OOM, Evidence, Footprint, JobRequest
 from slurm_colloc.submit.reasons import reason_against_history
@@ -23,7 +23,6 @@ def footprint_of(
     hint: str | None,
     config: SiteConfig,
     job_states: JobStates,
-    environ: Mapping[str, str],
     *,
     anyway: bool = False,
 ) -> tuple[Footprint, tuple[str, ...]]:
@@ -35,7 +34,6 @@ def footprint_of(
         hint: what its user says it needs.
         config: the site.
         job_states: asks Slurm how jobs ended.
-        environ: of the submission.
         anyway: ask the history of a job too that can get no piece of a GPU.
 
     Raises:
@@ -48,12 +46,11 @@ def footprint_of(
         return estimate(Question(hint)), ()
     if hint is not None and "sm=" in hint:
         asked = Question(hint, request.signature, request.numbers, _too_little(request, config))
-        return estimate(_bounded(asked, request, text, environ)), ()
+        return estimate(asked), ()
     known = look_up(config, request.signature, job_states, request.command)
     named = any(gres.type for gres in request.gres if gres.name == "gpu")
     asked = question(request.signature, request.numbers, known, hint)
     asked = asked._replace(names_gpu_type=named, trusts_prior=config.sharing.trust_prior)
-    asked = _bounded(asked, request, text, environ)
     footprint, doubt = believed(asked, config.paths.state)
     return footprint, (*known.notes, *filter(None, [doubt]))
 
@@ -68,13 +65,3 @@ def _too_little(request: JobRequest, config: SiteConfig) -> list[Evidence]:
         known = within(config.timeouts.decide_s / 4, "reading the history", step)
         return [run for run in known.evidence if run.state == GPU_OOM]
     return []
-
-
-def _bounded(asked: Question, request: JobRequest, text: bytes, environ: Mapping[str, str]) -> Question:
-    """Return the question with the least that the files the job names need; most name none."""
-    if not any(mark in text or any(mark.decode() in word for word in request.script_args) for mark in MARKS):
-        return asked
-    from slurm_colloc.estimate.static import least_memory
-
-    least = least_memory(text.decode(errors="surrogateescape"), request.script_args, environ, request.folder)
-    return asked._replace(least_mib=least.mib, least_why=least.why) if least else asked

@@ -170,9 +170,8 @@ def _read(
     request = build_request(submission, 0, (None, script_args), config, environ)
     if not request.gpu_count:
         raise InputError("a pack needs a GPU; say --gres=gpu:1")
-    footprint, notes = footprint_of(
-        request, text, own_option("gpu-footprint", command_line, script), config, slurm.job_states, environ, anyway=True
-    )
+    hint = own_option("gpu-footprint", command_line, script)
+    footprint, notes = footprint_of(request, text, hint, config, slurm.job_states, anyway=True)
     return Asked(command_line, environ, components[0], script, text, request, footprint, switched_off, (), ()), notes
 
 

@@ -215,7 +215,7 @@ def _part(
     called = command_line.script, command_line.script_args
     request = build_request(submission, number, called, config, environ)
     hint = own_option("gpu-footprint", command_line, submission.script, number)
-    footprint, said = footprint_of(request, submission.text, hint, config, slurm.job_states, environ, anyway=alone)
+    footprint, said = footprint_of(request, submission.text, hint, config, slurm.job_states, anyway=alone)
     access = access_of(request, footprint, config, partial(slurm.limits, config.cluster))
     # What was free when a job was submitted nobody can tell afterwards.
     asks = any(own_option(name, command_line, None) is not None for name in ("explain", "dry-run"))

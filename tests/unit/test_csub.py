@@ -44,7 +44,7 @@ def test_a_submission_of_which_nothing_is_known_loads_no_rung_that_could_not_ans
     (shell.folder / "job.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:1\npython3 train.py --batch-size 8\n")
     loaded = set(shell.run("job.sh", code=LIST).stderr.splitlines()[-1].split())
     assert "slurm_colloc.estimate.ladder" in loaded
-    rungs = ("near", "probe", "command", "prior", "static")
+    rungs = ("near", "probe", "command", "prior")
     assert not loaded & {f"slurm_colloc.estimate.{name}" for name in rungs}
 
 

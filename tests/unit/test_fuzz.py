@@ -18,7 +18,6 @@ from slurm_colloc.accounting.sources.controller import parse_jobs
 from slurm_colloc.accounting.sources.jobcomp import parse_jobcomp
 from slurm_colloc.config import parse_site
 from slurm_colloc.errors import ConfigError, GpuError, InputError
-from slurm_colloc.estimate.static import least_memory
 from slurm_colloc.gpu import hostuse, mig, nvidia_smi, simulated
 from slurm_colloc.history.imports import imported_files
 from slurm_colloc.history.named_files import _lines
@@ -141,8 +140,6 @@ def refused_job(text: str) -> None:
 
 MPS = ",".join(["mps:1"] * 60)
 SLOW: tuple[tuple[str, Callable[[str], object], str], ...] = (
-    ("weights", lambda text: least_memory(text, (), {}, "/nonexistent"), "\n"),
-    ("weights", lambda text: least_memory(text, (), {}, "/nonexistent"), "\f"),
     ("signature", lambda text: signature(text.encode(), (), 1, folder="/nonexistent"), "~"),
     ("signature", lambda text: signature(text.encode(), (), 1, folder="/nonexistent"), "+"),
     ("signature", lambda text: signature(b"#!/bin/sh\ncp", (f"cp {text}", "|"), 1, folder="/nonexistent"), " "),
