@@ -46,6 +46,8 @@ class Row(NamedTuple):
         peak_mib: float,
         sm_active_pct: float | None = None,
         dram_active_pct: float | None = None,
+        cpu_cores: float | None = None,
+        host_mem_mib: float | None = None,
     ) -> "Row":
         """Return the run of a whole GPU of which these figures are known."""
         run = Evidence(
@@ -63,6 +65,8 @@ class Row(NamedTuple):
             ended_s=at_s,
             elapsed_s=None,
             dram_active_q95_pct=dram_active_pct,
+            cpu_cores_q95=cpu_cores,
+            host_mem_peak_mib=None if host_mem_mib is None else math.ceil(host_mem_mib),
         )
         return cls(run, known_as.names, peak_mib)
 

@@ -28,6 +28,7 @@ class Evaluation(NamedTuple):
     rejected: Mapping[str, int]
     censored: int
     clock_back: int
+    not_read: tuple[str, ...]
     not_placed: Mapping[str, int]
     placements: int
     times_measured: int
@@ -136,6 +137,8 @@ def _words(shown: Evaluation) -> list[str]:
         f"{shown.censored} of those used did not complete and count as bounds only",
         f"bounds hold with {LEVEL:.0%} certainty where placements are independent; those that share a run are not",
     ]
+    if shown.not_read:
+        lines.append(f"columns not read: {', '.join(map(printable, shown.not_read))}")
     if shown.not_placed:
         lines.append(f"not placed{_counts(shown.not_placed)}")
     if shown.clock_back:

@@ -236,10 +236,15 @@ def _piece(placement: Placement, pool: Pool) -> Piece | None:
         part = gres.quantity / shares_per_gpu(pool, gres.name)
         found = Piece(part, part * mem_mib, 100 * part if gres.name == "mps" else 100.0)
     cores = int(placement.cpu_option.rpartition("=")[2] or 0)
-    host_mib = demand_mib(placement.mem) if placement.mem else 0
-    of_host = [cores / pool.cpus_per_node] if pool.cpus_per_node else []
-    of_host += [host_mib / pool.mem_per_node_mib] if pool.mem_per_node_mib else []
-    return found._replace(part=min(1.0, max(found.part, *(part * pool.gpus_per_node for part in of_host), 0.0)))
+    host = _host_part(cores, demand_mib(placement.mem) if placement.mem else 0, pool)
+    return found._replace(part=max(found.part, host))
+
+
+def _host_part(cores: float, mem_mib: float, pool: Pool) -> float:
+    """Return the part of what comes with one GPU of a node that so many cores and so much memory of the host are."""
+    of_cores = cores / pool.cpus_per_node if pool.cpus_per_node else 0.0
+    of_memory = mem_mib / pool.mem_per_node_mib if pool.mem_per_node_mib else 0.0
+    return min(1.0, max(of_cores, of_memory) * pool.gpus_per_node)
 
 
 def _pieces(pool: Pool, config: SiteConfig) -> Iterable[Piece]:
@@ -260,10 +265,11 @@ def _pieces(pool: Pool, config: SiteConfig) -> Iterable[Piece]:
 def _ideal(row: Row, pool: Pool, config: SiteConfig) -> tuple[float, bool]:
     """Return the least GPU-hours that a run can have within the site's bound, and whether that is on a piece."""
     costs = []
+    host = _host_part(row.run.cpu_cores_q95 or 0, row.run.host_mem_peak_mib or 0, pool)
     for piece in _pieces(pool, config):
         slowdown = _slowdown(row, piece.sm_pct) or 1.0
         if row.peak_mib <= piece.mem_mib and slowdown <= config.sharing.max_slowdown:
-            costs.append((piece.part * slowdown, piece.part < 1))
+            costs.append((max(piece.part, host) * slowdown, piece.part < 1))
     return min(costs)
 
 

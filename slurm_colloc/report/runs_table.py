@@ -15,7 +15,9 @@ from slurm_colloc.model import COMPLETED
 from slurm_colloc.report.cases import Row
 
 COLUMNS = ("at_s", "command", "gpu_model", "state", "peak_mib")
-MAY_BE_EMPTY = ("allocator_peak_mib", "sm_active_pct", "dram_active_pct")
+MAY_BE_EMPTY = ("sm_active_pct", "dram_active_pct", "cpu_cores", "host_mem_mib")
+# A column so much like one of these is misspelt; any other is not read.
+_ALIKE = 0.75
 # A table with this column holds each command several times, on so many percent of the SMs [tests/gpu/slowdowns.py].
 _LIMIT, _SPEED, _USED = "limit_pct", "steps_per_s", "gpu_mem_used_mib"
 # No folder of anybody: what the replay knows of a program is its name.
@@ -33,20 +35,21 @@ class Table(NamedTuple):
     rows_in: int
     rejected: Mapping[str, int]
     clock_back: int
+    not_read: tuple[str, ...] = ()
 
 
 def parse_table(text: str) -> Table:
     """Return the runs in a table with a header; the order of its columns is free.
 
     Raises:
-        InputError: no header, a column that is missing or not known.
+        InputError: no header, a column that is missing or misspelt.
     """
     reader = csv.reader(io.StringIO(text.removeprefix("\ufeff")))
     try:
         header = [name.strip() for name in next(reader, [])]
         if _LIMIT in header:
             return _by_limit([dict(zip(header, line, strict=False)) for line in reader])
-        _check_header(header)
+        not_read = _not_read(header)
         lines = [line for line in reader if line]
     except csv.Error as error:
         raise InputError(f"line {reader.line_num} of the table is no CSV: {error}") from error
@@ -62,22 +65,23 @@ def parse_table(text: str) -> Table:
         before_s = found.run.ended_s
         rows.append(found)
     rows.sort(key=lambda row: row.run.ended_s)
-    return Table(tuple(rows), len(lines), dict(rejected), clock_back)
+    return Table(tuple(rows), len(lines), dict(rejected), clock_back, not_read)
 
 
 _WIDTH = "not as many values as the header has names"
 
 
-def _check_header(header: list[str]) -> None:
+def _not_read(header: list[str]) -> tuple[str, ...]:
     known = (*COLUMNS, *MAY_BE_EMPTY)
-    for name in header:
-        if name not in known:
-            near = get_close_matches(name, known, 1, 0.0)[0]
-            raise InputError(f"the table's column '{name}' is not known; the nearest that is: '{near}'")
+    others = tuple(name for name in header if name not in known)
+    for name in others:
+        if near := get_close_matches(name, [one for one in known if one not in header], 1, _ALIKE):
+            raise InputError(f"the table's column '{name}' is not known; the nearest that is: '{near[0]}'")
     if missing := [name for name in COLUMNS if name not in header]:
         raise InputError(f"the table lacks the column '{missing[0]}'; its first line must name {', '.join(COLUMNS)}")
     if len(set(header)) < len(header):
         raise InputError("the table names a column twice")
+    return others
 
 
 def _row(number: str, values: Mapping[str, str]) -> Row | str:
@@ -102,8 +106,8 @@ def _row(number: str, values: Mapping[str, str]) -> Row | str:
     if not peak:
         return f"no peak_mib of a run that {'completed' if words['state'] == COMPLETED else 'did not complete'}"
     found = signature(words["command"].encode(errors="surrogateescape"), (), 1, folder=_NOWHERE)
-    busy = (numbers["sm_active_pct"], numbers["dram_active_pct"])
-    return Row.made(number, found, words["gpu_model"], words["state"], at_s, peak, *busy)
+    more = (numbers[name] for name in MAY_BE_EMPTY)
+    return Row.made(number, found, words["gpu_model"], words["state"], at_s, peak, *more)
 
 
 def _by_limit(lines: list[dict[str, str]]) -> Table:

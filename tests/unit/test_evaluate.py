@@ -35,7 +35,7 @@ SITE = SHARES._replace(partition=(Partition("gpu", one_user=True),))
 def row(
     at_s: object, batch: object, peak_mib: object, *, state: str = "COMPLETED", model: str = "A100", sm: object = ""
 ) -> str:
-    return f"{at_s},python train.py --batch-size {batch},{model},{state},{peak_mib},,{sm},"
+    return f"{at_s},python train.py --batch-size {batch},{model},{state},{peak_mib},{sm},,,"
 
 
 def table(*rows: str) -> Table:
@@ -114,6 +114,7 @@ def test_a_clock_that_goes_back_is_counted_and_the_rows_are_put_in_order() -> No
     ("header", "said"),
     [
         (HEAD.replace("peak_mib", "peak_mb", 1), "column 'peak_mb' is not known; the nearest that is: 'peak_mib'"),
+        (HEAD.replace("sm_active_pct", "sm_active_percent"), "the nearest that is: 'sm_active_pct'"),
         (HEAD.replace("state,", ""), "lacks the column 'state'"),
         (f"{HEAD},at_s", "names a column twice"),
         ("", "lacks the column 'at_s'"),
@@ -122,6 +123,11 @@ def test_a_clock_that_goes_back_is_counted_and_the_rows_are_put_in_order() -> No
 def test_a_header_that_is_not_understood_is_an_error(header: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         parse_table(f"{header}\n")
+
+
+def test_other_columns_are_not_read_and_named() -> None:
+    found = parse_table("at_s,command,gpu_model,state,peak_mib,owner\n1,python a.py,A100,COMPLETED,900,ann\n")
+    assert (len(found.rows), found.not_read) == (1, ("owner",))
 
 
 @given(st.text(max_size=200))
@@ -193,6 +199,14 @@ def test_cores_that_are_kept_are_given_with_the_piece() -> None:
     found = table(row(1, 8, 900), row(2, 8, 900))
     assert by_csub("history", found, config)[1].given == 0.25
     assert by_csub("history", found, whole)[1].given == 1.0, "a share frees no GPU whose cores it keeps"
+
+
+def test_what_a_run_used_of_the_host_counts_for_all() -> None:
+    pool = SITE.pool[0]._replace(cpus_per_node=8, gpus_per_node=1)
+    config = SITE._replace(pool=(pool,), partition=(Partition("gpu", one_user=True, cpus_per_gpu=8),))
+    lines = [f"{at_s},python train.py,A100,COMPLETED,900,5,5,3,0" for at_s in (1, 2)]
+    found = by_csub("history", table(*lines), config)[1]
+    assert (found.given, found.ideal) == (0.5, 0.375), "four cores of eight, for a run that used three"
 
 
 def test_leaving_a_configuration_out_leaves_its_repeats_out_too() -> None:

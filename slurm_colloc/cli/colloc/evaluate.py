@@ -63,6 +63,7 @@ def evaluate(
         rejected=rejected,
         censored=sum(not row.completed for row in rows),
         clock_back=sum(table.clock_back for table in found),
+        not_read=tuple(dict.fromkeys(name for table in found for name in table.not_read)),
         not_placed=done.not_placed,
         placements=len(by_csub),
         times_measured=sum(bool(row.slowdowns) for row in by_csub),
