@@ -8,7 +8,7 @@ are not answered.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.estimate.exact import cpu_cores, dram_active, host_mem_mib, sm_active, under_mps, usable
@@ -83,8 +83,9 @@ def from_relatives(question: Question) -> Footprint | str:
     sizing = _sizing(question.numbers, own, [parts for _, parts in runs])
     points = _points(runs, sizing)
     names = [question.numbers[number] for number in sizing]
-    answer = _answer(tuple(own.values[number] for number in sizing), points, names)
-    return answer if isinstance(answer, str) else _footprint(question, answer, points)
+    target = tuple(own.values[number] for number in sizing)
+    answer = _answer(target, points, names)
+    return answer if isinstance(answer, str) else _footprint(question, answer, target, points)
 
 
 def _comparable(run: Evidence, own: Parts) -> Parts | None:
@@ -163,24 +164,24 @@ def _lines(target: tuple[float, ...], points: Sequence[_Point], place: int, name
     yield _Answer(value, margin, f"a line over '{name}' = {x:g}, {other_x:g}", max(1.0, at / seen[-1][0]))
 
 
-def _footprint(question: Question, answer: _Answer, points: Sequence[_Point]) -> Footprint:
+def _footprint(question: Question, answer: _Answer, target: tuple[float, ...], points: Sequence[_Point]) -> Footprint:
     runs = sorted((run for point in points for run in point.runs), key=lambda run: run.ended_s)
     model = runs[-1].gpu_model
     margin = question.calibration.margin(answer.margin)
     most = max(question.calibration.margin("one").over(answer.most_mib), answer.most_mib + margin.floor_mib)
     q99 = max(min(margin.over(answer.expected_mib), most), answer.least_mib, most_shown(question.runs, model))
     expected = max(answer.expected_mib, answer.least_mib)
-    active, how = sm_active(runs)
+    how = sm_active(runs)[1]
     counts = f"{counted(len(runs), 'run')}{under_mps(runs)}"
     return Footprint(
         gpu_mem_peak_mib=Quantiles(expected, (expected + q99) / 2, q99),
-        sm_active_pct=_scaled(active, answer.ratio),
+        sm_active_pct=_busy(points, target, lambda of: sm_active(of)[0]),
         run_time_s=None,
         gpu_model=model,
         rung=RUNG,
         evidence_count=len(runs),
         provenance=f"{counts} on {model} with other numbers: {answer.how}; margin {margin}{how}",
-        dram_active_pct=_scaled(dram_active(runs), answer.ratio),
+        dram_active_pct=_busy(points, target, dram_active),
         margin=answer.margin,
         expected_mib=answer.expected_mib,
         confidence=margin.confidence,
@@ -189,6 +190,17 @@ def _footprint(question: Question, answer: _Answer, points: Sequence[_Point]) ->
     )
 
 
-def _scaled(active: Quantiles | None, ratio: float) -> Quantiles | None:
-    """Return how busy a larger job keeps the GPU, at most: in proportion, until there is no more."""
-    return active and Quantiles(*(min(100.0, value * max(1.0, ratio)) for value in active))
+def _busy(
+    points: Sequence[_Point], target: tuple[float, ...], of: Callable[[Sequence[Evidence]], Quantiles | None]
+) -> Quantiles | None:
+    """Return how busy the job keeps a GPU: by the run that says least of it in proportion, until there is no more, and
+    no less than a run did that was no larger.
+    """
+    same = [point for point in points if point.values == target]
+    sized = same or [point for point in points if all(map(_is_size, point.values))]
+    known = [(point, active) for point in sized if (active := of(point.runs)) is not None]
+    if not known:
+        return None
+    bounds = [[min(100.0, value * (1.0 if same else one.ratio(target))) for value in active] for one, active in known]
+    least = [active for one, active in known if one.is_within(target)]
+    return Quantiles(*(max([min(most), *held]) for most, *held in zip(zip(*bounds, strict=True), *least, strict=True)))

@@ -121,6 +121,20 @@ def test_a_larger_job_keeps_the_gpu_busier() -> None:
     assert [one and one.q95 for one in active] == [40, 80, 100]
 
 
+def test_the_run_that_says_least_tells_how_busy_a_job_is() -> None:
+    names = ("batch-size", "seq-len")
+    small = run("1", 20000, 32, 128, sm_active_q95_pct=10.0)
+    large = run("2", 60000, 64, 512, sm_active_q95_pct=60.0)
+    of = [
+        found(asked(*values, names=names)._replace(relatives=(small, large))).sm_active_pct
+        for values in ((64, 128), (32, 512), (128, 512))
+    ]
+    assert [one and one.q95 for one in of] == [20, 40, 100], "of the first two the small run says less, in proportion"
+    same = found(asked(32, 128, names=names)._replace(relatives=(small._replace(signature="fam.32_128~q~f"), large)))
+    assert same.sm_active_pct
+    assert same.sm_active_pct.q95 == 10
+
+
 def test_two_numbers_that_change_together_bound_by_what_grew_of_both() -> None:
     names = ("batch-size", "seq-len")
     runs = (run("1", 2024, 32, 128), run("2", 9192, 64, 512))
