@@ -50,7 +50,8 @@ class JobRequest(NamedTuple):
     component of a heterogeneous job, this one among them; empty for any other job. ``origins`` says of each option
     where it came from: argv, environment, directive. ``command`` is what past jobs of the same file and arguments are
     known by whose script is not known.
-    ``folder`` is where it will run.
+    ``folder`` is where it will run. ``submitted`` are a path (empty: none) and what to keep there once it is submitted;
+    ``differs`` says how this submission differs from the last one of its script; empty: it does not, or there was none.
     """
 
     name: str
@@ -81,6 +82,8 @@ class JobRequest(NamedTuple):
     cpus_asked: int | None = None
     mem_asked_mib: int | None = None
     mem_per_cpu: str = ""
+    submitted: tuple[str, str] = ("", "")
+    differs: str = ""
 
     @property
     def sh_like(self) -> bool:

@@ -39,7 +39,6 @@ REQUEST = JobRequest(
 
 def submitting() -> Iterator[Target]:
     from slurm_colloc.estimate.hint import parse_hint
-    from slurm_colloc.history.imports import imported_files
     from slurm_colloc.runtime.spec import parse_array
     from slurm_colloc.slurm import gres
     from slurm_colloc.slurm.submit_line import parse_submit_line
@@ -76,9 +75,6 @@ def submitting() -> Iterator[Target]:
     yield Target("commands", _commands, (b"#SBATCH -t 5\npython a.py 1\npython a.py 2\n", *scripts[:3]), (InputError,))
     yield of_text("expand", _expand, b"python\0t.py\0--lr\0{lr}\0{n}\0:::\0lr=1,2\0:::\0n=1..4")
     yield Target("signature", _signature, scripts, ())
-    yield Target(
-        "imports", lambda code: imported_files(code, (NOWHERE,)), (b"import a.b, c\nfrom .d import (e,\n f)\n",), ()
-    )
     yield Target(
         "settings",
         _settings,
@@ -235,10 +231,9 @@ def _signature(content: bytes) -> object:
 
 
 def _settings(content: bytes) -> object:
-    from slurm_colloc.history.named_files import _lines
-    from slurm_colloc.history.names import is_noise
+    from slurm_colloc.history.content import said
 
-    return _lines(content, is_noise)
+    return [said(content, ending) for ending in ("py", "sh", "yaml", "ipynb", "cu")]
 
 
 def _block(text: str) -> object:

@@ -3,14 +3,16 @@
 
 The pairs are in tests/recorded/job-pairs, whose README says what they are. Of each pair a run of the first submission
 is recorded under what csub knows it by, and csub's own steps tell what is known of the second then: runs of the same
-job, of nearly the same, or none. Figures by class are printed of the open half alone: who mends what is judged here is
-not to learn from the half that is held out.
+job, of nearly the same, or none. "Sized" is nearly the same where the estimate is larger at least in proportion to each
+number that is larger, which is right of a job that is bigger; where the estimate says nothing, so does this. Figures by
+class are printed of the open half alone: who mends what is judged here is not to learn from the half that is held out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import time
 from collections import Counter
@@ -23,9 +25,13 @@ from unittest.mock import patch
 
 from slurm_colloc.config import SiteConfig, load_site, user_data_folder
 from slurm_colloc.errors import UnsureError
-from slurm_colloc.history.lookup import look_up
+from slurm_colloc.estimate.ladder import estimate
+from slurm_colloc.estimate.question import question
+from slurm_colloc.history.lookup import Known, look_up
 from slurm_colloc.history.records import drop_evidence
-from slurm_colloc.model import COMPLETED, Evidence, SharingMode
+from slurm_colloc.history.signature import parts_of
+from slurm_colloc.history.submitted import keep_submitted
+from slurm_colloc.model import COMPLETED, Evidence, JobRequest, SharingMode
 from slurm_colloc.submit.own_options import parse_arguments
 from slurm_colloc.submit.reasons import reason_against_history
 from slurm_colloc.submit.request import build_request
@@ -37,9 +43,11 @@ HALVES = ("open", "held-out")
 HOME_OF_JOB = "HOME_OF_JOB"
 _SITE = Path(__file__).parents[1] / "site-configs/h100-mps/site.toml"
 _OLD_S = 7200.0
+# Of this a CUDA context takes some, which does not grow.
+_PEAK_MIB, _CONTEXT_MIB = 6144, 700.0
 
 Which = Literal["first", "second"]
-Answer = Literal["same", "near", "other"]
+Answer = Literal["same", "near", "sized", "other"]
 # A file's text, or its size where its content does not matter.
 File = str | int
 
@@ -144,16 +152,28 @@ def answer(pair: Pair) -> Answer:
         own = {"XDG_DATA_HOME": f"{place}/data", "XDG_CACHE_HOME": f"{place}/cache"}
         argv, env = materialise(pair, "first", home)
         with _called_in(env, own):
-            known_by = _signature(argv, env, site)
-            if known_by:
-                drop_evidence(user_data_folder(), _ran(known_by))
+            first = _request(argv, env, site)
+            if first:
+                keep_submitted(*first.submitted)
+                drop_evidence(user_data_folder(), _ran(first.signature))
         argv, env = materialise(pair, "second", home)
         with _called_in(env, own):
-            signature = _signature(argv, env, site)
-            if not known_by or not signature:
+            second = _request(argv, env, site)
+            if not first or not second:
                 return "other"
-            known = look_up(site, signature, None)
-        return "same" if known.evidence else "near" if known.relatives else "other"
+            return _taken_for(first.signature, second, look_up(site, second.signature, None))
+
+
+def _taken_for(first: str, second: JobRequest, known: Known) -> Answer:
+    if known.evidence:
+        return "same"
+    memory = estimate(question(second.signature, second.numbers, known)).gpu_mem_peak_mib
+    before, after = parts_of(first), parts_of(second.signature)
+    if not known.relatives or memory is None or not before or not after:
+        return "other"
+    ratio = math.prod(max(1.0, b / a) for a, b in zip(before.values or (), after.values or (), strict=True) if a > 0)
+    in_proportion = _CONTEXT_MIB + (_PEAK_MIB - _CONTEXT_MIB) * ratio
+    return "sized" if ratio > 1 and memory.q99 >= in_proportion else "near"
 
 
 class _called_in:
@@ -171,18 +191,18 @@ class _called_in:
         self._folder.__exit__(None, None, None)
 
 
-def _signature(argv: Sequence[str], env: Mapping[str, str], site: SiteConfig) -> str:
-    """Return what csub knows a submission by; empty where its history is not asked."""
+def _request(argv: Sequence[str], env: Mapping[str, str], site: SiteConfig) -> JobRequest | None:
+    """Return what csub makes of a submission; None where its history is not asked."""
     with suppress(UnsureError):
         line = parse_arguments(argv, site)
         submission = read_submission(line, env, None, site)
         if not reason_against_history(submission.text):
-            return build_request(submission, 0, (line.script, line.script_args), site, env).signature
-    return ""
+            return build_request(submission, 0, (line.script, line.script_args), site, env)
+    return None
 
 
 def _ran(signature: str) -> Evidence:
-    told = ("1001", signature, COMPLETED, SharingMode.EXCLUSIVE, "NVIDIA H100 80GB HBM3", 6144)
+    told = ("1001", signature, COMPLETED, SharingMode.EXCLUSIVE, "NVIDIA H100 80GB HBM3", _PEAK_MIB)
     return Evidence(*told, 20.0, 25.0, False, 700, 3500.0, time.time(), 3500.0)
 
 
@@ -193,13 +213,13 @@ def figures(pairs: Sequence[Pair], *, by_class: bool) -> Iterator[str]:
         found = (pair.verdict, answer(pair))
         for name in (pair.kind, "all"):
             counted.setdefault(name, Counter())[found] += 1
-    names: tuple[Answer, ...] = ("same", "near", "other")
+    names: tuple[Answer, ...] = ("same", "near", "sized", "other")
     yield " " * 18 + "".join(f"{name:>10}" for name in ("bigger", *names, "unchanged", *names))
     for name in [*sorted(set(counted) - {"all"}), "all"] if by_class else ["all"]:
         of = counted[name]
         cells = [[of[verdict, found] for found in names] for verdict in ("bigger", "unchanged")]
         yield f"{name:18}" + "".join(f"{cell:10}" for row in cells for cell in (sum(row), *row))
-    (bigger, same, near, _), (unchanged, known, *_) = ((sum(row), *row) for row in cells)
+    (bigger, same, near, *_), (unchanged, known, *_) = ((sum(row), *row) for row in cells)
     yield f"bigger taken for the same: {same / bigger:.1%}; or for nearly the same: {(same + near) / bigger:.1%}"
     yield f"unchanged not taken for the same: {1 - known / unchanged:.1%}"
 

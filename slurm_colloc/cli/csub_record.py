@@ -9,6 +9,7 @@ from typing import Any
 from slurm_colloc.clock import now, within
 from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError
+from slurm_colloc.history.submitted import keep_submitted
 from slurm_colloc.model import Decision, Footprint, JobRequest, Placement, SharingMode
 from slurm_colloc.placement.waits import wait_for
 from slurm_colloc.submit.plan import Plan
@@ -50,6 +51,8 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
             **(_would(plan, request, footprint, placement) if config.policy == "shadow" else {}),
         )
         try:
+            if request.submitted[0]:
+                within(config.timeouts.decide_s, "writing it", partial(keep_submitted, *request.submitted))
             elsewhere = within(config.timeouts.decide_s, "writing it", partial(drop, config, decision))
         except CollocError as error:
             say(f"job {job_id} is submitted, but the decision is not recorded: {error}")

@@ -91,7 +91,11 @@ def as_json(plan: Plan, sbatch: str) -> str:
 
     components = [
         {
-            "request": {**part.request._asdict(), "gres": [str(gres) for gres in part.request.gres]},
+            "request": {
+                # What is kept for the next submission says nothing of this one.
+                **{name: value for name, value in part.request._asdict().items() if name != "submitted"},
+                "gres": [str(gres) for gres in part.request.gres],
+            },
             "footprint": _nested(part.footprint),
             "placement": {**_nested(part.placement), "gres": part.placement.given},
         }

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from slurm_colloc.estimate.exact import cpu_cores, dram_active, host_mem_mib, sm_active, under_mps, usable
 from slurm_colloc.estimate.question import Question, most_shown
-from slurm_colloc.history.names import grows, is_inert
+from slurm_colloc.history.names import grows, is_in_proportion, is_inert
 from slurm_colloc.history.signature import Parts, parts_of
 from slurm_colloc.model import Evidence, Footprint, Quantiles
 from slurm_colloc.units import counted
@@ -130,6 +130,9 @@ def _answer(target: tuple[float, ...], points: Sequence[_Point], names: Sequence
     most = nearest.bound_mib(target)
     least = max((point.peak_mib for point in points if point.is_within(target)), default=0.0)
     lines = [line for place, name in enumerate(names) for line in _lines(target, points, place, name)]
+    larger = [name for name, had, has in zip(names, nearest.values, target, strict=True) if has > had]
+    if not lines and not all(map(is_in_proportion, larger)):
+        return f"one run does not bound what more of {differ} needs, which may be more than in proportion"
     if not lines:
         how = f"at most, by one run with another {differ}"
         return _Answer(most, "one", how, nearest.ratio(target), least, most)

@@ -70,7 +70,10 @@ def look_up(
     said = reader.said(signature) if kept else Said()
     own = reader.read(read_snapshot, signature, kept)
     relatives: tuple[Evidence, ...] = ()
-    if parts is not None and not any(_tells_all(run) for run in own):
+    if parts is not None and not parts.is_certain:
+        # Of what was not looked at nobody knows whether it is still the same.
+        own, relatives = (), _in_order([*own, *_of_family(reader, signature, parts, (), names)[1]])
+    elif parts is not None and not any(_tells_all(run) for run in own):
         own, relatives = _of_family(reader, signature, parts, own, names)
     by_command: tuple[Evidence, ...] = ()
     if command and not any(run.state == COMPLETED for run in (*own, *relatives)):

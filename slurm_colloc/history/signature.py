@@ -11,9 +11,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from slurm_colloc.history.content import shell_lines
 from slurm_colloc.history.digest import digest
-from slurm_colloc.history.named_files import files_of
-from slurm_colloc.history.names import IS_NUMBER, is_always_noise, is_noise
+from slurm_colloc.history.files import Read, files_of
+from slurm_colloc.history.names import IS_NUMBER, is_always_noise, is_choice, is_label, is_noise
 
 # Before the family of what is known by its command alone.
 BY_COMMAND = "command-"
@@ -31,9 +32,6 @@ _DATE = (
     r"(?<!\d)20[0-3]\d[-_./]?(?:0[1-9]|1[0-2])[-_./]?(?:0[1-9]|[12]\d|3[01])"
     r"(?:[-_T. ]?[0-2]\d[-_:.h]?[0-5]\d(?:[-_:.m]?[0-5]\d)?)?(?!\d)"
 )
-# Of a here-document: it starts as a comment does.
-_DEFINES = re.compile(r"#\s*define\s")
-_SAYS = re.compile(r"(?:echo|printf)\b[^>|`(;&]*$|(?:date|hostname|nvidia-smi|env|pwd|set\s+-[a-z]+)\s*$")
 _REFERENCE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _ASSIGNED = r"(?:^|[\s;(])(?:export\s+|local\s+|readonly\s+)?([A-Za-z_]\w*)=|\b(?:for|read(?:\s+-\w+)*)\s+(\w+)"
 _FILE = re.compile(r"(?<![\w./~+-])[\w./~+-]*\w\.\w+")
@@ -43,6 +41,13 @@ _PUTS = re.compile(
     r"|\[\[?\s+!?\s*-[defrswxL]\s+[^\s\]]+"
     r"|\b(?:cp|mv|rsync|ln)\b(?P<of>[^;&|\n]*?)\s{1,8}[^\s;&|]+(?=\s*(?:$|[;&|]))"
 )
+_SEEDS = re.compile(r"(\bfor\s+\w{0,20}seed\w{0,20}\s+in\s)[^;\n]*")
+_GOES = re.compile(r"cd\s+[\"']?([^\s\"'|;&]+)[\"']?(?:\s*(?:\|\|\s*exit\b.*|;))?")
+_SETS_UP = re.compile(r"#!|(?:module|ml|source|\.|conda|export|set|eval|unset|ulimit|umask|\w+=\S*$)")
+_RESULTS_PATH = re.compile(r"(?<![\w./~$}-])(?:\./)?(?:outputs?|results?|work_dirs?|runs?|logs?)/[\w/-]+(?![\w./])")
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_CONSTANT = re.compile(r"(?m)(?:^|[;\s])([A-Za-z_]\w*)=[\"']?([\w./~+-]+)")
+_WORD = re.compile(r"[^\s\"'=;|&<>()`]+")
 _VALUE = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*")
 _LONGER = re.compile(r"\$\{?\w+\}?:(?![-=+?])|:\$\{?\w+\}?")
 _OWN_ENVIRONMENT = r"\b(?:activate|apptainer|singularity|enroot|docker|podman|--container-image|conda\s+run)\b"
@@ -56,10 +61,15 @@ _EVERYBODYS = frozenset(
 
 
 class Signature(NamedTuple):
-    """What a job is known by; ``names`` are those of its numbers, in the order of the values in ``text``."""
+    """What a job is known by; ``names`` are those of its numbers, in the order of the values in ``text``.
+
+    ``words`` and ``read`` are what it was made of: to say what differs.
+    """
 
     text: str
     names: tuple[str, ...]
+    words: tuple[str, ...] = ()
+    read: Read = Read({}, True, 0.0, frozenset())
 
 
 class Parts(NamedTuple):
@@ -70,6 +80,11 @@ class Parts(NamedTuple):
     written: str
     program: str
     folder: str
+
+    @property
+    def is_certain(self) -> bool:
+        """Return whether all files were looked at that the job may read."""
+        return not self.program.startswith("x")
 
 
 def signature(
@@ -95,19 +110,44 @@ def signature(
         handed: variables that were set for this job alone, which count although only its program may name them.
     """
     variables = environ or {}
+    body = shell_lines(script.decode(errors="surrogateescape"))
+    came_from, folder = folder, _goes_to(body, folder, variables)
     reader = _Reader((folder, variables.get("HOME", "")))
-    body = _body(script.decode(errors="surrogateescape"))
     lines = reader.text(body)
     words = reader.words(script_args)
     outside = _from_outside(body, variables)
     alone = sorted(_not_everybodys(handed) & set(variables) - _set_first(body) - set(outside)) if handed else []
     given = [reader.one(f"${name}", variables[name]) for name in (*outside, *alone)] + alone
     said = "\n".join([body, " ".join(script_args)])
-    files = files_of(said, reader.reads(said), folder, variables, ran_s, is_noise)
-    settings = ["settings", files.settings] if files.settings else []
-    known_by = [str(gpu_count), *told_apart, lines, *words, "$", *given, _environment(body, variables), *settings]
-    family = digest(_joined(known_by))
-    return Signature(f"{family}.{reader.written()}~{files.program}~{_folder_key(folder)}", tuple(reader.names))
+    read = _read(said, reader, body, (folder, came_from), variables)
+    words = [str(gpu_count), *told_apart, lines, *words, "$", *given, _environment(body, variables)]
+    # What was changed since is not what a past job read.
+    program = read.key if ran_s is None or read.newest_s <= ran_s else ""
+    text = f"{digest(_joined(words))}.{reader.written()}~{program}~{_folder_key(folder)}"
+    return Signature(text, tuple(reader.names), tuple(words), read)
+
+
+def _goes_to(body: str, folder: str, variables: Mapping[str, str]) -> str:
+    """Return the folder that a script goes to before all else but the setting up of its environment."""
+    known = {**variables, "PWD": folder, "SLURM_SUBMIT_DIR": folder}
+    for line in body.split("\n"):
+        if found := _GOES.fullmatch(line):
+            path = _VARIABLE.sub(lambda one: known.get(one[1] or one[2], one[0]), found[1])
+            path = variables.get("HOME", "~") + path[1:] if path.startswith("~/") else path
+            return folder if "$" in path else os.path.normpath(os.path.join(folder, path))
+        if not _SETS_UP.match(line):
+            break
+    return folder
+
+
+def _read(said: str, reader: "_Reader", body: str, folders: Sequence[str], variables: Mapping[str, str]) -> Read:
+    """Return what the files hold that the words of a script and its arguments lead to."""
+    known = {**variables, **dict(_CONSTANT.findall(said)), "PWD": folders[0], "SLURM_SUBMIT_DIR": folders[-1]}
+    reads = reader.reads(said)
+    text = _VARIABLE.sub(lambda found: known.get(found[1] or found[2], found[0]), reads)
+    written = set(_WORD.findall(said)) - set(_WORD.findall(reads))
+    own, home = body.encode(errors="surrogateescape"), variables.get("HOME", "")
+    return files_of(text, own, sorted(reader.labels), written, folders, home)
 
 
 def command_signature(
@@ -149,7 +189,7 @@ def submitted_text(script: bytes) -> bytes:
 
 def names_from_outside(script: bytes, variables: Collection[str] | None = None) -> list[str]:
     """Return the variables, of these or of any, whose values at the submission make a script another job."""
-    body = _body(script.decode(errors="surrogateescape"))
+    body = shell_lines(script.decode(errors="surrogateescape"))
     return _from_outside(body, set(_REFERENCE.findall(body)) if variables is None else variables)
 
 
@@ -170,18 +210,14 @@ def parts_of(text: str) -> Parts | None:
 
 
 def is_same(one: Parts, other: Parts) -> bool:
-    """Return whether two submissions are the same job: the same program, or none that could be read, in one folder."""
-    if (one.family, one.written, one.program) != (other.family, other.written, other.program):
-        return False
-    return bool(one.program) or one.folder == other.folder
+    """Return whether two submissions are the same job: relatives of which no number differs and all was read."""
+    return is_relative(one, other) and one.written == other.written and one.is_certain
 
 
 def is_relative(one: Parts, other: Parts) -> bool:
-    """Return whether one job's runs say something of the other: only numbers differ, or the program was edited since.
-
-    The same words in another folder with another program are another job.
-    """
-    return one.family == other.family and (one.folder == other.folder or one.program == other.program != "")
+    """Return whether only numbers differ, in one folder or wherever the files are that both read."""
+    is_here = one.folder == other.folder or bool(one.program)
+    return one.family == other.family and one.program == other.program and is_here
 
 
 def _short(text: str) -> str:
@@ -197,18 +233,6 @@ def _joined(parts: Sequence[str]) -> bytes:
     # Length-prefixed, so that moving a character from one argument to the next makes another key.
     encoded = [part.encode(errors="surrogateescape") for part in parts]
     return b"".join(b"%d:" % len(part) + part for part in encoded)
-
-
-def _body(text: str) -> str:
-    """Return the lines of a script that do something, each on one line."""
-    lines = []
-    for number, line in enumerate(text.replace("\\\n", " ").splitlines()):
-        bare = " ".join(line.split())
-        is_comment = bare.startswith("#") and not _DEFINES.match(bare) and (number or not bare.startswith("#!"))
-        if not bare or _SAYS.match(bare) or is_comment:
-            continue
-        lines.append(bare)
-    return "\n".join(lines)
 
 
 def _from_outside(body: str, variables: Collection[str]) -> list[str]:
@@ -258,6 +282,7 @@ class _Reader:
 
     def __init__(self, folders: Sequence[str]) -> None:
         self.names: list[str] = []
+        self.labels: set[str] = set()
         self._values: list[str] = []
         self._used: frozenset[str] = frozenset()
         self._folders = [folder.rstrip("/") for folder in folders if len(folder.rstrip("/")) > 1]
@@ -275,7 +300,7 @@ class _Reader:
             if self._used.issuperset(asked):
                 break
             self._used |= frozenset(asked)
-        return self._plain(_ARGUMENT.sub(self._replace, body))
+        return self._plain(_SEEDS.sub(r"\1*", _ARGUMENT.sub(self._replace, body)))
 
     def reads(self, body: str) -> str:
         """Return a script's text without its results' places, and without what it writes there and reads again."""
@@ -308,8 +333,10 @@ class _Reader:
         """Return what stands for one value in the family."""
         bare = value.strip("\"'")
         if is_noise(name, bare):
+            if is_label(name):
+                self.labels.add(bare)
             return self._plain(value) if self._is_used(name) else "*"
-        if IS_NUMBER.fullmatch(bare):
+        if IS_NUMBER.fullmatch(bare) and not is_choice(name):
             self.names.append(name.lstrip("-+$").encode("ascii", "replace").decode())
             # As a number, so that 64 and 64.0 are one; written shortly.
             self._values.append(f"{float(bare.replace('_', '')):.12g}")
@@ -331,4 +358,5 @@ class _Reader:
     def _plain(self, text: str) -> str:
         for folder in self._folders:
             text = text.replace(f"{folder}/", "").replace(folder, ".")
+        text = _RESULTS_PATH.sub("*", text)
         return re.sub(_DATE, "@", text) if "20" in text else text

@@ -52,6 +52,8 @@ def footprint_of(
     asked = question(request.signature, request.numbers, known, hint)
     asked = asked._replace(names_gpu_type=named, trusts_prior=config.sharing.trust_prior)
     footprint, doubt = believed(asked, config.paths.state)
+    if request.differs and not known.evidence:
+        footprint = footprint._replace(provenance=f"{footprint.provenance}; {request.differs}")
     return footprint, (*known.notes, *filter(None, [doubt]))
 
 

@@ -213,8 +213,9 @@ def _part(
     """
     command_line, environ, submission, config, slurm = case
     called = command_line.script, command_line.script_args
-    request = build_request(submission, number, called, config, environ)
     hint = own_option("gpu-footprint", command_line, submission.script, number)
+    told = hint is not None and "sm=" in hint
+    request = build_request(submission, number, called, config, environ, told=told)
     footprint, said = footprint_of(request, submission.text, hint, config, slurm.job_states, anyway=alone)
     access = access_of(request, footprint, config, partial(slurm.limits, config.cluster))
     # What was free when a job was submitted nobody can tell afterwards.

@@ -4,9 +4,10 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from slurm_colloc.config import SiteConfig
+from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import InputError, UnsureError
 from slurm_colloc.history.signature import Signature, apart_by, command_signature, names_from_outside, signature
+from slurm_colloc.history.submitted import compared, path_of, read_submitted
 from slurm_colloc.model import Gres, JobRequest
 from slurm_colloc.slurm.gres import parse_gpus, parse_gres
 from slurm_colloc.slurm.options import Given, count_of, value_of
@@ -34,10 +35,13 @@ def build_request(
     called: tuple[str | None, Sequence[str]],
     config: SiteConfig,
     environ: Mapping[str, str],
+    *,
+    told: bool = False,
 ) -> JobRequest:
     """Return the request that decides the placement of component ``number`` of a submission.
 
-    ``called`` are the script's path as it was given (None where there is none) and its own arguments.
+    ``called`` are the script's path as it was given (None where there is none) and its own arguments; ``told`` that its
+    user says all that it needs, so that the last submission says nothing.
 
     Raises:
         UnsureError: the GPU request or the time limit is outside its grammar.
@@ -52,6 +56,9 @@ def build_request(
     folder = os.path.join(os.getcwd(), value_of(given, "chdir"))
     names = apart_by(config.cluster, number, tasks)
     known_by, command = _known_by(given, text, called, gres, names, environ, folder)
+    before = "" if told else path_of(user_data_folder(), f"{called[0] or ''}:{number}", folder)
+    last = read_submitted(before) if before else None
+    known_by, submitted, differs = compared(known_by, last)
     request = JobRequest(
         name=value_of(given, "job-name") if "job-name" in given else name,
         script_args=tuple(called[1]),
@@ -81,6 +88,8 @@ def build_request(
         cpus_asked=count_of(given, "cpus-per-task") * (tasks or 1) or None,
         mem_asked_mib=asked_mib(value_of(given, "mem")),
         mem_per_cpu=value_of(given, "mem-per-cpu"),
+        submitted=("" if submitted == last else before, submitted.text),
+        differs=differs,
     )
     return request._replace(untouchable=(*request.untouchable, *_reads_slice(request, text, read)))
 

@@ -78,7 +78,8 @@ def top_level() -> str:
 
 def nouns() -> str:
     """Return a row of Markdown for each noun."""
-    rows = (f"| {of} | {_code(noun._fields)} |\n" for of, noun in _NOUNS.items())
+    shown = {of: tuple(name for name in noun._fields if name != "submitted") for of, noun in _NOUNS.items()}
+    rows = (f"| {of} | {_code(names)} |\n" for of, names in shown.items())
     return "| | fields |\n| --- | --- |\n" + "".join(rows)
 
 

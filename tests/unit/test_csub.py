@@ -490,5 +490,7 @@ def test_what_other_jobs_used_counts_where_the_site_says_so(shell: Shell) -> Non
         text=True,
         check=True,
     ).stdout
-    [job] = json.loads(shown)["jobs"]
-    assert (job["footprint"]["rung"], job["footprint"]["margin"]) == ("prior", "prior")
+    # The site's file lies in the job's folder and was edited: two jobs.
+    assert {(job["footprint"]["rung"], job["footprint"]["margin"]) for job in json.loads(shown)["jobs"]} == {
+        ("prior", "prior")
+    }

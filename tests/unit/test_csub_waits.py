@@ -95,9 +95,11 @@ def test_switched_off(site: Shell) -> None:
     sinfo(site, SLICE_FULL)
     site.run("--colloc=off", "--explain", "job.sh")
     assert asked(site) == 0
-    path = site.folder / "site.toml"
-    path.write_text(path.read_text().replace("[sharing]", "[sharing]\nweigh_waits = false"))
-    site.run("--explain", "job.sh")
+    text = (site.folder / "site.toml").read_text()
+    # Not in the folder of the job, of which it would be a file.
+    path = site.folder / "home/site.toml"
+    path.write_text(text.replace("[sharing]", "[sharing]\nweigh_waits = false"))
+    site.run("--explain", "job.sh", environ={"COLLOC_CONF": str(path)})
     assert (site.calls()[1], asked(site)) == (PLACED, 0)
 
 

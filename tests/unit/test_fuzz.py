@@ -19,9 +19,7 @@ from slurm_colloc.accounting.sources.jobcomp import parse_jobcomp
 from slurm_colloc.config import parse_site
 from slurm_colloc.errors import ConfigError, GpuError, InputError
 from slurm_colloc.gpu import hostuse, mig, nvidia_smi, simulated
-from slurm_colloc.history.imports import imported_files
-from slurm_colloc.history.named_files import _lines
-from slurm_colloc.history.names import is_noise
+from slurm_colloc.history.content import said
 from slurm_colloc.history.signature import signature
 from slurm_colloc.model import Footprint, Gres, Placement, SharingMode
 from slurm_colloc.runtime import again_record, joined, ledger_read, spec
@@ -144,8 +142,12 @@ SLOW: tuple[tuple[str, Callable[[str], object], str], ...] = (
     ("signature", lambda text: signature(text.encode(), (), 1, folder="/nonexistent"), "+"),
     ("signature", lambda text: signature(b"#!/bin/sh\ncp", (f"cp {text}", "|"), 1, folder="/nonexistent"), " "),
     ("sbatch's words", lambda text: handover.DEFINITE.search(text.encode()), "submission failed: "),
-    ("imports", lambda text: imported_files(f"import a.b, c\nfrom{text}".encode(), ()), " "),
-    ("imports", lambda text: imported_files(f"import a\nimport{text}".encode(), ()), "\t"),
+    ("program", lambda text: said(text.encode(), "py"), ':\n"""x'),
+    ("program", lambda text: said(text.encode(), "py"), " # "),
+    ("program", lambda text: said(text.encode(), "cu"), "/* "),
+    ("wrapper", lambda text: said(text.encode(), "sh"), " # "),
+    ("input", lambda text: said(text.encode(), "in"), "velocity a create "),
+    ("seeds", lambda text: said(text.encode(), "txt"), "seed "),
     ("array", refused(parse_array), "90-99995:4,"),
     ("scontrol jobs", refused_job, "a UserId="),
     ("scontrol jobs", refused_job, "a UserId=u(1) GroupId=g(1) "),
@@ -154,7 +156,8 @@ SLOW: tuple[tuple[str, Callable[[str], object], str], ...] = (
     ("scontrol jobs", refused_job, f"{BEGIN} StartTime=1 EndTime=1 a Partition=p "),
     ("scontrol jobs", lambda text: parse_jobs(text, "c", UTC), f"{JOB} "),
     ("jobcomp", completed, OF_JOBCOMP),
-    ("settings", lambda text: _lines(text.encode(), is_noise), "-" * 998 + "\n"),
+    ("settings", lambda text: said(text.encode(), "yaml"), "-" * 998 + "\n"),
+    ("settings", lambda text: said(text.encode(), "yaml"), "a: "),
     ("reasons", keep, "srun "),
     ("reasons", keep, "squeue "),
     ("reasons", lambda text: reasons._ACTS_ON_JOB.search(text.encode()), "scontrol a "),
@@ -308,7 +311,6 @@ def test_what_a_long_run_found() -> None:
     began = time.process_time()
     with pytest.raises(InputError, match="more than"):
         spec.parse_array(",".join(["0-99999"] * 9000))
-    imported_files(b"import a.b, c\nfrom" + b" " * 60_000 + b"x", ("/nowhere",))
     assert time.process_time() - began < 0.5
     with pytest.raises(ConfigError, match="must be a number"):
         parse_site({"schema": 1, "cluster": "c", "slurm_release": "22.05", "prices": {"kwh": 10**400}}, "site.toml")

@@ -146,9 +146,18 @@ def test_a_pair_is_laid_out_one_over_the_other(tmp_path: Path) -> None:
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
+@pytest.mark.parametrize("half", HALVES)
+def test_bigger_jobs_are_not_taken_for_the_same(half: str) -> None:
+    """At most one of a hundred bigger ones is; and at most a fifth of the unchanged are measured again."""
+    found = Counter((pair.verdict, answer(pair)) for pair in PAIRS[half] if pair.verdict != "unsure")
+    of = {verdict: sum(count for (one, _), count in found.items() if one == verdict) for verdict, _ in found}
+    assert (found["bigger", "same"] + found["bigger", "near"]) / of["bigger"] <= 0.01
+    assert found["unchanged", "same"] / of["unchanged"] >= {"open": 0.90, "held-out": 0.78}[half]
+
+
 def test_csub_is_asked_and_counted() -> None:
     pairs = [pair_of(ROW_SAME), pair_of(ROW_BIGGER)]
     assert [answer(pair) for pair in pairs] == ["same", "other"]
     lines = [line.split() for line in figures(pairs, by_class=True)]
-    assert ["made-up", "1", "0", "0", "1", "1", "1", "0", "0"] in lines
+    assert ["made-up", "1", "0", "0", "0", "1", "1", "1", "0", "0", "0"] in lines
     assert not any("made-up" in line for line in figures(pairs, by_class=False))

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which two submissions are the same job, which are relatives, and which have nothing to do with each other."""
 
-import os
-import time
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.history.imports import imported_files
 from slurm_colloc.history.names import grows, is_inert
 from slurm_colloc.history.signature import is_relative, is_same, parts_of, signature
 
@@ -44,7 +40,13 @@ SAME = [
     ("an output folder", Job("python t.py --output_dir runs/a"), Job("python t.py --output_dir runs/b")),
     ("a log folder as a switch's value", Job("python t.py --log runs/a"), Job("python t.py --log runs/b")),
     ("a run's name", Job("python t.py --run-name a"), Job("python t.py --run-name b")),
-    ("its name", Job("python t.py --name a"), Job("python t.py --name b")),
+    ("an experiment's name", Job("python t.py --exp-name a"), Job("python t.py --exp-name b")),
+    ("seeds of a loop", Job("for seed in 1 2; do\nt\ndone"), Job("for seed in 7 8 9; do\nt\ndone")),
+    ("a folder of results", Job("t work_dirs/a"), Job("t work_dirs/b")),
+    ("a tracker's project", Job("t --wandb-project a"), Job("t --wandb-project b")),
+    ("what it goes to", Job("cd /home/ann/lab\nt"), Job("cd /home/ann/lab\nt", folder="/home/ann")),
+    ("a comment behind a command", Job("t  # mine"), Job("t")),
+    ("what it says of its node", Job("echo on $(hostname)\nt"), Job("nvidia-smi -L\nt")),
     ("a port", Job("torchrun --master-port=1234 t.py"), Job("torchrun --master-port=4321 t.py")),
     ("a date in a path", Job("python t.py d/2026-11-02"), Job("python t.py d/2026-11-03")),
     ("a time stamp", Job("python t.py d_20261102_1312"), Job("python t.py d_20261103_0901")),
@@ -65,7 +67,6 @@ SAME = [
     ("a variable that it sets itself", Job("BS=3\nt $BS", BS="1"), Job("BS=3\nt $BS", BS="2")),
     ("a script's argument that is a seed", Job("python t.py $@", "--seed", "1"), Job("python t.py $@", "--seed", "2")),
     ("a folder in a variable", Job(f"OUT=r/a\n{WRITES}"), Job(f"OUT=r/b\n{WRITES}")),
-    ("an experiment's folder", Job("t --exp /s/a"), Job("t --exp /s/b")),
     ("a longer search path", Job("export LIBS=/x:$LIBS\nt", LIBS="a"), Job("export LIBS=/x:$LIBS\nt", LIBS="b")),
     ("what it activates itself", Job("conda activate a\nt"), Job("conda activate a\nt", VIRTUAL_ENV="/v")),
 ]  # fmt: skip
@@ -87,6 +88,9 @@ RELATIVE = [
     ("a negative number", Job("t --shift -1"), Job("t --shift -2")),
 ]
 STRANGERS = [
+    ("a name", Job("python t.py --name a"), Job("python t.py --name b")),
+    ("an experiment's path", Job("t --exp /s/a"), Job("t --exp /s/b")),
+    ("an experiment that is named", Job("t --experiment vision/small"), Job("t --experiment vision/large")),
     ("another program", Job("python train.py"), Job("python eval.py")),
     ("another model", Job("python t.py --model resnet18"), Job("python t.py --model resnet50")),
     ("another model's name", Job("python t.py --model-name bert"), Job("python t.py --model-name gpt")),
@@ -163,160 +167,6 @@ def test_jobs_stay_known_by_what_they_are_known_by(text: str) -> None:
     assert Job(text, DATA="/data/cifar").signature() == KNOWN[text]
 
 
-def test_so_do_those_whose_files_are_read(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import net\nfrom . import other\nprint(1)\n")
-    (tmp_path / "net.py").write_text("LAYERS = 4\n")
-    (tmp_path / "c.yaml").write_text("# mine\nmodel:\n  - --depth: 4\nseed: 3\noutput_dir: runs/a\n")
-    job = Job("cd $PWD && python ./train.py --config c.yaml ~/d.json -b 64", folder=str(tmp_path))
-    assert job.signature().rpartition("~")[0] == "9b95d3d61bf267c9be360835382a3b22.64~f4f3947b"
-
-
-def test_the_program_makes_the_job_wherever_it_lies(tmp_path: Path) -> None:
-    for name, text in (("a", "import resnet\n"), ("b", "import resnet\n"), ("c", "import bert\n")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "train.py").write_text(text)
-    jobs = {name: Job("python train.py", folder=str(tmp_path / name)) for name in "abc"}
-    assert _parts(jobs["a"], jobs["b"]) == (True, True)
-    assert _parts(jobs["a"], jobs["c"]) == (False, False)
-    before = parts_of(jobs["a"].signature())
-    (tmp_path / "a" / "train.py").write_text("import resnet\nprint()\n")
-    after = parts_of(jobs["a"].signature())
-    assert before
-    assert after
-    assert (is_same(before, after), is_relative(before, after)) == (False, True), "edited since"
-
-
-IMPORTS = [
-    ("import net", "net.py"),
-    ("import os, net as n", "net.py"),
-    ("from net import (\n    Net,\n    Other,\n)", "net.py"),
-    ("from models import net", "models/net.py"),
-    ("from models import big, net  # both", "models/net.py"),
-    ("from models.net import Net", "models/net.py"),
-    ("import models.net", "models/net.py"),
-    ("from models.net import build", "models/net/__init__.py"),
-    ("from models import *", "models/__init__.py"),
-    ("    import net", "net.py"),
-    ("try:\n\tfrom .net import Net\nexcept ImportError:\n\tpass", "net.py"),
-    ("from . import net", "net.py"),
-]
-
-
-@pytest.mark.parametrize(("code", "module"), IMPORTS)
-@pytest.mark.parametrize("command", ["python src/train.py", "python -m src.train"])
-def test_a_module_that_the_program_imports_is_part_of_it(tmp_path: Path, code: str, module: str, command: str) -> None:
-    path = tmp_path / "src" / module
-    path.parent.mkdir(parents=True)
-    (tmp_path / "src/train.py").write_text(f"import torch\n{code}\nnet.Net()\n")
-    path.write_text("hidden = 64\n")
-    found = [parts_of(Job(command, folder=str(tmp_path)).signature())]
-    path.write_text("hidden = 4096\n")
-    found += [parts_of(Job(command, folder=str(tmp_path)).signature())]
-    before, after = found
-    assert before
-    assert after
-    assert (is_same(before, after), is_relative(before, after)) == (False, True), "edited since"
-    long_ago = signature(command.encode(), (), 1, folder=str(tmp_path), ran_s=1.0)
-    assert "~~" in long_ago.text
-
-
-def test_of_what_is_imported_only_so_much_is_looked_at(tmp_path: Path) -> None:
-    def key() -> str:
-        return Job("python train.py", folder=str(tmp_path)).signature()
-
-    (tmp_path / "train.py").write_text("import net, pipe, gone\nfrom net import x\n# import other\n")
-    os.mkfifo(tmp_path / "pipe.py")
-    (tmp_path / "net.py").write_text("from deep import x\n")
-    before = key()
-    for name in ("other", "deep", "notes"):
-        (tmp_path / f"{name}.py").write_text("x = 1\n")
-    assert key() == before, "not what is not imported, nor what those import"
-    (tmp_path / "net.py").write_text("#" * 300 * 1024)
-    one = key()
-    (tmp_path / "net.py").write_text("#" * 400 * 1024)
-    assert before != one == key()
-    for number in range(2001):
-        (tmp_path / f"out.{number}").touch()
-    (tmp_path / "net.py").write_text("y = 1\n")
-    full = key()
-    (tmp_path / "net.py").write_text("y = 2\n")
-    assert key() == full, "a folder of so many files is not searched"
-
-
-@pytest.mark.parametrize(
-    "code", [b"from " + b"." * 65000, b"from x import (\n" * 4000, b"import " + b"a," * 32000, b"import" + b" " * 65000]
-)
-def test_what_a_program_imports_is_read_in_little_time(code: bytes) -> None:
-    began_s = time.process_time()
-    imported_files(code, ("",))
-    assert time.process_time() - began_s < 0.5
-
-
-LINES = 'P=tasks.txt\nA=$(sed -n "${SLURM_ARRAY_TASK_ID}p" $P)\npython train.py $A'
-HYDRA = '@hydra.main(config_path="conf", config_name="config")'
-
-
-@pytest.mark.parametrize(
-    ("text", "files", "changed", "is_edit"),
-    [
-        ("python train.py --config c.yaml", {"c.yaml": "batch: 8"}, {"c.yaml": "batch: 64"}, False),
-        ("python $HOME/train.py c.json", {"c.json": '{"b": 8}'}, {"c.json": '{"b": 64}'}, False),
-        (LINES, {"tasks.txt": "-b 8"}, {"tasks.txt": "-b 64"}, False),
-        ("source env.sh\npython train.py", {"env.sh": "BS=8"}, {"env.sh": "BS=64"}, False),
-        ("source env.sh\npython train.py", {"env.sh": "BS=8"}, {"train.py": "b"}, True),
-        ("source ~/no/conda.sh\npython train.py", {}, {"train.py": "b"}, True),
-        ("D=lib\npython $D/train.py", {"lib/train.py": "a"}, {"lib/train.py": "b"}, True),
-        ("python -m lib.train", {"lib/train.py": "a"}, {"lib/train.py": "b"}, True),
-        ("python prep.py\npython train.py", {"prep.py": "a"}, {"train.py": "b"}, True),
-        ("python train.py", {"train.py": HYDRA, "conf/config.yaml": "b: 8"}, {"conf/config.yaml": "b: 64"}, False),
-        ("python train.py --config-name=big", {"conf/big.yaml": "b: 8"}, {"conf/big.yaml": "b: 64"}, False),
-        ("python train.py", {"train.py": 'open("c.yaml")', "c.yaml": "b: 8"}, {"c.yaml": "b: 64"}, False),
-    ],
-)
-def test_what_its_files_hold_makes_the_job(
-    tmp_path: Path, text: str, files: dict[str, str], changed: dict[str, str], is_edit: bool
-) -> None:
-    jobs = []
-    for contents in ({"train.py": "a"} | files, changed):
-        for name, content in contents.items():
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_text(content)
-        found = parts_of(Job(text, folder=str(tmp_path), HOME=str(tmp_path)).signature())
-        assert found
-        jobs.append(found)
-    assert not is_same(*jobs)
-    assert is_relative(*jobs) == is_edit
-
-
-@pytest.mark.parametrize(
-    ("text", "before", "after"),
-    [
-        ("python train.py c.yaml", {"c.yaml": "b: 8\nseed: 1"}, {"c.yaml": "# mine\nb: 8\n\nseed: 2"}),
-        ("python train.py --out r.json > l.conf", {}, {"r.json": "{}", "l.conf": "x"}),
-        ("cat > c.yaml <<E\nb: 8\nE\npython train.py c.yaml", {"c.yaml": "b: 64"}, {"c.yaml": "b: 8"}),
-        ("python train.py $SLURM_ARRAY_TASK_ID | tee l.txt", {}, {"l.txt": "x"}),
-    ],
-)
-def test_what_files_say_of_one_run_makes_no_other_job(
-    tmp_path: Path, text: str, before: dict[str, str], after: dict[str, str]
-) -> None:
-    found = []
-    for contents in ({"train.py": "a"} | before, after):
-        for name, content in contents.items():
-            (tmp_path / name).write_text(content)
-        found.append(Job(text, folder=str(tmp_path)).signature())
-    assert found[0] == found[1]
-
-
-def test_settings_changed_since_a_past_job_ran_are_not_what_it_read(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("b: 8")
-    now_known = signature(b"python t.py c.yaml", (), 1, folder=str(tmp_path))
-    assert signature(b"python t.py c.yaml", (), 1, folder=str(tmp_path), ran_s=4e9) == now_known
-    past = parts_of(signature(b"python t.py c.yaml", (), 1, folder=str(tmp_path), ran_s=1.0).text)
-    assert past
-    assert past.family != (parts_of(now_known.text) or past).family
-
-
 def test_its_numbers_have_names() -> None:
     found = signature(b"BS=64\nt -b $BS --lr=1e-3 x.y=2 --seed 4\n", ["7", "--depth", "50"], 1)
     assert found.names == ("BS", "lr", "x.y", "argument 1", "depth")
@@ -340,13 +190,28 @@ def test_what_is_no_signature_of_this_release(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["lora-rank", "rank", "mask_ratio", "mlp_ratio", "sample-rate", "num-steps", "clip_size", "p"]
+    "name",
+    [
+        "lora-rank",
+        "rank",
+        "mask_ratio",
+        "mlp_ratio",
+        "sample-rate",
+        "num-steps",
+        "clip_size",
+        "p",
+        "rollout-steps",
+        "steps",
+        "fold",
+    ],
 )
 def test_what_may_size_a_job_is_not_inert(name: str) -> None:
     assert not is_inert(name)
 
 
-@pytest.mark.parametrize("name", ["node_rank", "lora_dropout", "num_train_steps", "num-epochs", "top_p", "max_steps"])
+@pytest.mark.parametrize(
+    "name", ["node_rank", "lora_dropout", "num_train_steps", "num-epochs", "max_steps", "log-interval"]
+)
 def test_what_sizes_nothing_is_inert(name: str) -> None:
     assert is_inert(name)
 
