@@ -66,7 +66,7 @@ _JUMP_MIB, _NOISE_MIB = 1024.0, 256.0
 # ten sources of measurements, each by itself (docs/explanation/estimate.md).
 SHIPPED = Calibration(
     {
-        # Completed runs of the job; of one whose program was edited since or that differs in numbers that size nothing;
+        # Completed runs of the job; of one with files that were not looked at, or numbers that size nothing;
         # cut runs whose memory was at rest; past jobs of the same command.
         "same": Margin(1.15, confidence=0.99),
         # A line through runs of two sizes, between those seen and outside of them.

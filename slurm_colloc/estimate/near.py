@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The third rung: what earlier runs used that differ from the job in numbers, or by an edit of their program.
+"""The third rung: what earlier runs used that differ from the job in numbers.
 
 More of a number that sizes the job (a batch size, a sequence length, a width) never needs less. So one run bounds
 another: a larger job needs at most all but the context in proportion, a smaller one no more than the larger had. Two
@@ -113,7 +113,9 @@ def _points(runs: Sequence[tuple[Evidence, Parts]], sizing: Sequence[int]) -> li
 def _answer(target: tuple[float, ...], points: Sequence[_Point], names: Sequence[str]) -> _Answer | str:
     for point in points:
         if point.values == target:
-            return _Answer(point.peak_mib, "same", "numbers that size nothing differ, or its program was edited")
+            return _Answer(
+                point.peak_mib, "same", "numbers that size nothing differ, or not all that it may read was looked at"
+            )
     for name, value in zip(names, target, strict=True):
         if not _is_size(value):
             return f"'{name}' = {value:g} is no size: it may mean all, or as much as there is"

@@ -17,7 +17,7 @@ class Question(NamedTuple):
     """One job, and all that is known of it.
 
     ``signature`` and ``numbers`` (the names of the numbers in it) are the job's. ``runs`` are earlier runs of the very
-    job, ``relatives`` those of jobs that differ from it in numbers, or by an edit of their program; both oldest first.
+    job, ``relatives`` those of jobs that differ from it in numbers, or read more than was seen; both oldest first.
     ``families`` is what the user's other jobs used, ``trusts_prior`` that the site lets them speak for a job of which
     nothing else is known, ``names_gpu_type`` that the request names a type of GPU.
     """

@@ -152,7 +152,7 @@ def test_bigger_jobs_are_not_taken_for_the_same(half: str) -> None:
     found = Counter((pair.verdict, answer(pair)) for pair in PAIRS[half] if pair.verdict != "unsure")
     of = {verdict: sum(count for (one, _), count in found.items() if one == verdict) for verdict, _ in found}
     assert (found["bigger", "same"] + found["bigger", "near"]) / of["bigger"] <= 0.01
-    assert found["unchanged", "same"] / of["unchanged"] >= {"open": 0.90, "held-out": 0.78}[half]
+    assert found["unchanged", "same"] / of["unchanged"] >= {"open": 0.90, "held-out": 0.83}[half]
 
 
 def test_csub_is_asked_and_counted() -> None:
