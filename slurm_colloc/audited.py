@@ -11,6 +11,13 @@ from typing import NamedTuple
 RUNS, NODES = "audited_runs", "audited_nodes"
 # Whom a finding is about.
 USER, NODE, JOB = "user", "node", "job"
+# A program that only opens a GPU shows some milliseconds of work on it: 0.1 % of two seconds on an H100.
+IDLE_PCT = 0.1
+
+
+def form_of(rule: str, about: str) -> str:
+    """Return how an entry is counted: one can be about users and, in another form, about their jobs that run."""
+    return f"{rule} (running jobs)" if about == JOB else rule
 
 
 class Question(NamedTuple):

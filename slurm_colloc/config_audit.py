@@ -31,8 +31,6 @@ class Audit(NamedTuple):
 
     min_coverage_pct: float = 60.0
     rule: tuple[AuditRule, ...] = ()
-    parked_mib: float = 2048.0
-    idle_pct: float = 0.1
 
 
 class Notices(NamedTuple):

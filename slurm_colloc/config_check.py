@@ -64,7 +64,6 @@ _LEAST = {
 }
 # MPS takes 48 clients on one GPU since Volta.
 _MOST = {
-    "audit.idle_pct": 5,
     "mail.timeout_s": 60,
     "observe.prometheus_port": 65535,
     "sharing.pack_max_tasks": 48,

@@ -110,8 +110,6 @@ DOCUMENTATION: dict[str, str] = {
     "timeouts.ask_slurm_s": "bound on one question to Slurm",
     "timeouts.decide_s": "after so many seconds without a decision csub hands the job to sbatch as asked",
     "audit.min_coverage_pct": "nobody is named on numbers with less sampled time than this",
-    "audit.idle_pct": "a run whose GPUs were at work for at most so much of its time, in percent, is at zero use",
-    "audit.parked_mib": "runs at zero use whose GPUs held at least this each, at peak, are parked (COL006), not idle",
     "audit.rule": "one [[audit.rule]] for each rule that runs with bounds, or on runs, of the site's choice; those "
     "that are not named run once with their own ('colloc audit explain')",
     "audit.rule.code": "which rule, e.g. 'COL003'",

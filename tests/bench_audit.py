@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.accounting.samples import DAY
 from slurm_colloc.audit.rules import RULES
+from slurm_colloc.audited import form_of
 from tests.bench_report import BEGIN_S
 from tests.fakes import audited_month, year
 from tests.fakes.at_work import CORES, Limits, run
@@ -68,7 +69,7 @@ def told(name, name_of=None):
 
 last = []
 ask = audit.question
-audit.question = lambda entry, *more: last.append(entry.name) or ask(entry, *more)
+audit.question = lambda entry, *more: last.append(entry.form) or ask(entry, *more)
 for name in ("sweep_to_file", "make_audited", "whole_usage"):
     told(name)
 told("answer", lambda *_: last[-1])
@@ -160,7 +161,7 @@ def _audit(root: Path, size: year.Size, window_days: int) -> Audited | str:
 
 def _show(done: Audited) -> int:
     """Print what it took and whether that holds; return the exit status."""
-    found = Counter(str(one["rule"]) for one in done.said["findings"])
+    found = Counter(form_of(str(one["rule"]), str(one["about"])) for one in done.said["findings"])
     judged = {rule: int(of["judged"]) for rule, of in done.said["rules"].items()}
     for name, wall_s, cpu_s, mib in done.parts:
         of = f"; {judged[name]:,} judged, {found[name]} findings" if name in judged else ""

@@ -8,10 +8,11 @@ from typing import Any
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting import node_shapes
+from slurm_colloc.accounting.day_queries import FIX
 from slurm_colloc.accounting.fits import make_run_fits
 from slurm_colloc.accounting.parquet import make_rows
 from slurm_colloc.accounting.sweep import parts_of_runs
-from slurm_colloc.audited import RUNS, Answer, JobLine, Question, Subject
+from slurm_colloc.audited import IDLE_PCT, RUNS, Answer, JobLine, Question, Subject
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.measured import MEASURED, WHOLE_DEVICE
 from slurm_colloc.placement.fitted import sm_edges
@@ -71,6 +72,9 @@ RUN_COLUMNS = {
     "fit_gpus": "what that piece is worth in whole GPUs",
     "fit_sm_pct": "SM activity in percent that it stayed at or below for 95 % of its time, rounded up to what some "
     "piece holds, NULL above all of them",
+    "idle_units": "of several whole GPUs those that were never used (IDLE_PCT), by a measurement of this run alone",
+    "idle_units_hours": "their sampled hours",
+    "idle_units_pct": "the sampled part of its time, in percent, of the least sampled of these",
     **node_shapes.COLUMNS,
 }
 _FITTED = {"fit_judged": "BOOLEAN", "fit_unit": "VARCHAR", "fit_gpus": "DOUBLE", "fit_sm_pct": "DOUBLE"}
@@ -94,6 +98,7 @@ _MADE = {
 _JOINED = (
     (node_shapes.COLUMNS, 'node_shapes USING (cluster, kind, "partition")'),
     ({"csub_there": "BOOLEAN"}, "csub_since USING (cluster)"),
+    (dict.fromkeys(("idle_units", "idle_units_hours", "idle_units_pct"), "DOUBLE"), "idle_units USING (run)"),
     (_FITTED, "audited_fits USING (run)"),
 )
 _RUNS = """(
@@ -106,6 +111,21 @@ _RUNS = """(
 _MADE_SINCE = """
 CREATE TEMP TABLE csub_since AS
 SELECT cluster, min(at_s) AS csub_since_s FROM decisions WHERE {places} AND shadow IS NOT true GROUP BY cluster
+"""
+# GPUs of runs with several, each by itself.
+_MADE_IDLE_UNITS = f"""
+CREATE TEMP TABLE idle_units AS
+WITH units AS (
+    SELECT run, node, uuid, sum(us) AS seen_us, sum(util_us) AS by_util_us, sum(sm_us) AS by_sm_us
+    FROM unit_parts SEMI JOIN (SELECT run FROM runs WHERE devices > 1 AND whole) USING (run) GROUP BY run, node, uuid
+    HAVING bool_and(method IN ('{MEASURED}', '{WHOLE_DEVICE}')) AND sum(shared_us) = 0
+       AND count(*) = count(blackout_us) AND sum(blackout_us) = 0 AND sum(util_us) + sum(sm_us) > 0
+       AND coalesce(sum(util_fix), 0) / {FIX} <= {IDLE_PCT} * sum(util_us)
+       AND coalesce(sum(sm_fix), 0) / {FIX} <= {IDLE_PCT} * sum(sm_us)
+)
+SELECT run, count(*)::DOUBLE AS idle_units, sum(greatest(by_util_us, by_sm_us)) / 3.6e9 AS idle_units_hours,
+       min(100 * least(1, greatest(by_util_us, by_sm_us) / 1e6 / nullif(span_s, 0))) AS idle_units_pct
+FROM units JOIN runs USING (run) GROUP BY run
 """
 _NODES = """
 CREATE TEMP TABLE audited_nodes AS
@@ -172,6 +192,7 @@ def make_audited(database: DuckDBPyConnection, config: SiteConfig | None = None)
     places = config is not None and config.policy == "auto"
     database.execute(_MADE_SINCE.format(places=str(places).lower()))
     database.execute(_NODES)
+    database.execute(_MADE_IDLE_UNITS)
 
 
 def answer(database: DuckDBPyConnection, question: Question) -> Answer:

@@ -150,7 +150,8 @@ def _counted(
     ran: Sequence[Ran], notices: Sequence[Sequence[Notice]], of: Sequence[Entry], name: str, code: str, *, summed: bool
 ) -> Tally:
     names, jobs_of = {entry.name for entry in of}, {entry.name for entry in of if entry.rule.source == RUNS}
-    judged = sum(any(_could_judge(run, one) for one in names) for run in ran)
+    forms = {entry.form for entry in of}
+    judged = sum(any(_could_judge(run, one) for one in forms) for run in ran)
     if not judged:
         return Tally(name, code, len(ran), 0, *[None] * 8)
     found = [(run, finding) for run in ran for finding in run.findings if finding.rule in names]

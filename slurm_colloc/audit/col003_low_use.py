@@ -6,7 +6,7 @@ known (used over measured GPU-hours, so that a long run counts for more than a s
 counts by GPU_UTIL for none of it: GPU_UTIL says that a kernel ran, not how much of the GPU it used, and so may be high
 where this is low; both are named.
 
-Runs at zero use are COL001's and COL006's, and are left out; so are runs in which the profiling counters were taken
+Runs at zero use are COL001's, and are left out; so are runs in which the profiling counters were taken
 away or may have been (a slice that read 0 at any time), suspended ones, those that have just begun, and short ones,
 whose readings are in good part of the time before and after them. job_defense_shield calls it low-gpu-efficiency, and
 judges it by GPU_UTIL.

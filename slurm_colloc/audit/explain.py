@@ -4,11 +4,13 @@
 from collections.abc import Sequence
 
 from slurm_colloc.audit.rules import Entry, called, suggested
+from slurm_colloc.audited import JOB
 from slurm_colloc.errors import InputError
 
 
 def listed(known: Sequence[Entry]) -> str:
     """Return a line for each entry: its code, the rule's name, whether it is on, and its own name where it has one."""
+    known = [entry for entry in known if entry.rule.about != JOB]
     widest = max(len(entry.rule.name) for entry in known)
     lines = []
     for entry in known:
@@ -34,10 +36,12 @@ def explained(known: Sequence[Entry], wanted: str) -> str:
     rule = chosen[0].rule
     lines = [rule.documentation.strip(), "", "Bounds, in site.toml's [[audit.rule]]:"]
     for key, bound in rule.bounds.items():
-        set_to = [f"{entry.bounds[key]:g} by '{entry.name}'" for entry in chosen if key in entry.settings.bounds]
+        set_to = [
+            f"{one.bounds[key]:g} by '{one.name}'" for one in chosen if key in one.settings.bounds and one.rule is rule
+        ]
         here = f"; here {', '.join(set_to)}" if set_to else ""
         lines.append(f"  {key} = {bound.default:g}{here}\n      {bound.meaning}")
-    lines += ["", *(_state(entry) for entry in chosen)]
+    lines += ["", *(_state(entry) for entry in chosen if entry.rule.about != JOB)]
     return "\n".join(lines) + "\n"
 
 

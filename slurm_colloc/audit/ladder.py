@@ -2,10 +2,10 @@
 """Who is told of what, for the first time or again, and which jobs are acted on: pure, of what was found and told.
 
 A finding is told when it is new. It is told again, as a second notice, after the quiet period, where something is newer
-than the first: a run that began since, or one that still runs. What was not found for a quiet period and a day begins
-anew. Nothing counts as told that was not handed over to the mail service.
+than the first. What was not found for a quiet period and a day begins anew. Nothing counts as told that was not handed
+over to the mail service. A job that runs is told of once, unless something is to be done to it.
 
-Of a running job both notices are about one idle spell of this run of it. Each finding says since when the job idles:
+Of such a job both notices are about one idle spell of this run of it. Each finding says since when the job idles:
 where that is later than the last reading by which it was found before, it worked in between, or nobody knows, and all
 begins anew. After the second notice's deadline the job is acted on, where the site says so, if a reading from after it
 shows it idle still.
@@ -25,7 +25,7 @@ DOUBTFUL, SENT = "handing over", "handed over"
 BEGUN, DONE, FAILED, UNABLE = "begun", "done", "failed", "impossible"
 DAY_S = 86_400.0
 
-Key = tuple[str, str, str]
+Key = tuple[str, str, str, str]
 
 
 class Told(NamedTuple):
@@ -36,6 +36,7 @@ class Told(NamedTuple):
     """
 
     rule: str
+    about: str
     cluster: str
     subject: str
     digest: str
@@ -67,7 +68,7 @@ class Due(NamedTuple):
 
 def key_of(finding: Finding | Told) -> Key:
     """Return what notices of a finding are kept by."""
-    return finding.rule, finding.cluster, finding.subject
+    return finding.rule, finding.about, finding.cluster, finding.subject
 
 
 def kept_from_users(finding: Finding, cluster: str | None, telling: Collection[str]) -> str:
@@ -113,6 +114,9 @@ def _due(
     if not works:
         return Due(finding, NOTHING, "no workday")
     before = told.get(key_of(finding), ())
+    acts = settings.action != "none" and finding.rule in settings.action_rules and finding.idle_since_s is not None
+    if finding.about == JOB and not acts and before:
+        return Due(finding, NOTHING, "told of this job")
     series = _series(finding, before, now_s, settings)
     if finding.about == JOB:  # each spell has evidence of its own
         spells = {one.digest for one in before if _of_run(one, finding)} - {one.digest for one in series}
@@ -197,8 +201,6 @@ def _after(finding: Finding, series: Sequence[Told], now_s: float, settings: Not
         return Due(finding, NOTHING, "told, and nothing newer was found")
     if not job or last.step == FIRST:
         return Due(finding, SECOND, "still found after the quiet period")
-    if settings.action == "none" or finding.rule not in settings.action_rules:
-        return Due(finding, NOTHING, "told twice")
     if {one.step for one in series if one.state == SENT} != {FIRST, SECOND}:
         return Due(finding, NOTHING, "not both of its notices were handed over")
     if finding.newest_s is None or finding.newest_s <= last.since_s + wait_s:

@@ -9,7 +9,7 @@ depend on anything but what is documented. Its words are a pure function of what
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from slurm_colloc.audited import RUNS, USER, Subject
+from slurm_colloc.audited import IDLE_PCT, RUNS, USER, Subject
 
 # Why a run is not judged, where a condition has no words of its own.
 UNKNOWN = "too little known of it"
@@ -46,28 +46,14 @@ COUNTED_SURE = (
     f"{SURE} AND {AWAKE} AND (util_used IS NOT NULL OR sm_used IS NOT NULL) AND allocated > 0 "
     f"AND 100 * {COUNTED} >= $min_coverage_pct * allocated AND blackout_s IS NOT NULL"
 )
-# Where its counters read 0 because they were taken away, a GPU was at work.
-NEVER_USED = "coalesce(util_used, 0) = 0 AND coalesce(sm_used, 0) = 0 AND blackout_s = 0"
 # A program that only opens a GPU shows some milliseconds of work on it, whatever it does then.
 UNUSED = (
-    "coalesce(100 * util_used <= $idle_pct * util_measured, true) "
-    "AND coalesce(100 * sm_used <= $idle_pct * sm_measured, true) AND blackout_s = 0"
+    f"coalesce(100 * util_used <= {IDLE_PCT} * util_measured, true) "
+    f"AND coalesce(100 * sm_used <= {IDLE_PCT} * sm_measured, true) AND blackout_s = 0"
 )
 USED = {"at zero use": f"NOT coalesce({UNUSED}, false)"}
-# The peak is of one node, the devices are of all.
-MEMORY_KNOWN = "peak_mib IS NOT NULL AND (devices = 1 OR nodes IS NOT NULL)"
-# What ends up in GPU memory before any work is a context, of some 600 MiB; more was put there. Where it is not known,
-# something may have been.
-PARKED = "coalesce(peak_mib * if(devices = 1, 1, nodes) >= $parked_mib * devices, true)"
-# How long all of a run's devices were seen idle since its last activity: as if all that no reading tells of any of them
-# lay in there, and at another time for each.
-IDLE_S = f"greatest(0, tail_s - devices * greatest(0, span_s * (1 - {COUNTED} / allocated) - unseen_s))"
-IDLE_HOURS = f"{IDLE_S} / span_s * allocated"
-# A rule about jobs looks at those that run, and judges by a reading that is not old at the window's end: whoever takes
-# in neither samples nor runs any more does not know who idles.
+# A rule about jobs looks at those that run.
 RUNS_ON = "end_s IS NULL"
-READ_S = "(to_s - unseen_s)"
-FRESH = f"$until_s - {READ_S} <= 60 * $reading_age_min"
 
 
 class Bound(NamedTuple):
@@ -81,13 +67,6 @@ SHORTEST = Bound(10.0, "minutes that a run must have had inside the window to be
 RUNNING = Bound(60.0, "minutes that a run must have had inside the window to be judged before it ends")
 # How the CPU time, the memory and the reading of a job are known.
 HOST = ("the job's own counters on its nodes",)
-# Which counters a finding of the kernels of its runs stands on, and the most that they showed: words.kernels, zeros.
-COUNTERS = {
-    "util_most_pct": "max(100 * util_used / util_measured) FILTER (found AND util_measured > 0)",
-    "sm_most_pct": "max(100 * sm_used / sm_measured) FILTER (found AND sm_measured > 0)",
-    "by_util": "count(*) FILTER (found AND util_used IS NOT NULL)",
-    "by_sm": "count(*) FILTER (found AND sm_used IS NOT NULL)",
-}
 
 
 class Said(NamedTuple):
@@ -104,11 +83,11 @@ class Rule(NamedTuple):
     """One rule; see audited.Question for the conditions (a ``judged`` without reasons has one), and for ``coverage``.
 
     ``say`` is asked only of subjects with as many hours found as the bound ``least`` says, and more than none; a rule
-    without that bound of any hours. It returns None where other bounds of
+    without that bound of any hours, and so is one whose ``least`` is empty. It returns None where other bounds of
     the site are not reached. A rule that is ``accounted`` can judge runs that nobody measured. ``methods`` say how it
     was measured where that is not how the GPUs of the runs were; of a rule without ``coverage`` nothing was measured.
-    One about a JOB is of runs that go on, is judged by FRESH readings (its bound ``reading_age_min``), and has the
-    figure ``idle_since_s``.
+    ``running`` is the same rule about jobs that run: one about a JOB is judged by readings that are not older than its
+    bound ``reading_age_min``, and has the figure ``idle_since_s``.
     """
 
     code: str
@@ -130,6 +109,7 @@ class Rule(NamedTuple):
     methods: tuple[str, ...] = ()
     label: str = "NULL"
     least: str = "min_gpu_hours"
+    running: "Rule | None" = None
 
     @property
     def needs(self) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import slurm_colloc.audit
 from slurm_colloc.audit.rule import RUNS_ON, Rule
-from slurm_colloc.audited import JOB, NODE, NODES, Answer, Finding, Question, Subject
+from slurm_colloc.audited import JOB, NODE, NODES, Answer, Finding, Question, Subject, form_of
 from slurm_colloc.config import typed
 from slurm_colloc.config_audit import Audit, AuditRule
 from slurm_colloc.errors import ConfigError, InputError, nearest
@@ -41,6 +41,11 @@ class Entry(NamedTuple):
     bounds: Mapping[str, float]
 
     @property
+    def form(self) -> str:
+        """Return what it is counted by."""
+        return form_of(self.name, self.rule.about)
+
+    @property
     def tells_users(self) -> bool:
         """Return whether users are told of its findings, and not the admins alone."""
         return self.settings.tell == "users"
@@ -68,7 +73,12 @@ def all_entries(audit: Audit) -> tuple[Entry, ...]:
         if entry.name in found:
             raise ConfigError(f"two [[audit.rule]] are called '{entry.name}'; give each a 'name' of its own")
         found[entry.name] = entry
-    return tuple(sorted(found.values(), key=lambda one: one.rule.code))
+    forms = []
+    for one in found.values():
+        forms.append(one)
+        if one.rule.running and one.settings.running:
+            forms.append(one._replace(rule=one.rule.running))
+    return tuple(sorted(forms, key=lambda one: one.rule.code))
 
 
 def choose(known: Sequence[Entry], wanted: Sequence[str]) -> tuple[Entry, ...]:
@@ -114,11 +124,10 @@ def _entry(settings: AuditRule) -> Entry:
             raise ConfigError(f"[[audit.rule]] '{name}': {rule.code} has no bound '{key}'{nearest(key, rule.bounds)}")
         if not value >= 0:
             raise ConfigError(f"[[audit.rule]] '{name}': 'bounds.{key}' must be 0 or more, not '{value:g}'")
-    for key in _OF_RUNS if rule.source == NODES else ("running",) * (rule.about == JOB):
+    for key in _OF_RUNS if rule.source == NODES else ():
         if getattr(settings, key) != AuditRule._field_defaults[key]:
-            at = "nodes" if rule.source == NODES else "jobs that run"
             raise ConfigError(
-                f"[[audit.rule]] '{name}': {rule.code} looks at {at}, of which '{key}' says nothing; remove it"
+                f"[[audit.rule]] '{name}': {rule.code} looks at nodes, of which '{key}' says nothing; remove it"
             )
     if settings.partitions and set(settings.partitions) <= set(settings.excluded_partitions):
         raise ConfigError(
@@ -128,13 +137,12 @@ def _entry(settings: AuditRule) -> Entry:
     return Entry(name, rule, settings, {**defaults, **settings.bounds})
 
 
-def question(entry: Entry, audit: Audit, until_s: float) -> Question:
-    """Return what an entry asks of the accounting of a window that ends ``until_s``."""
+def question(entry: Entry, audit: Audit, until_s: float, told: Sequence[str] = ()) -> Question:
+    """Return what an entry asks of a window that ends ``until_s``; of the jobs ``told`` their users know."""
     rule, settings = entry.rule, entry.settings
     scope = []
     parameters: dict[str, object] = {**entry.bounds, "min_coverage_pct": audit.min_coverage_pct, "until_s": until_s}
-    parameters["parked_mib"] = audit.parked_mib
-    parameters["idle_pct"] = audit.idle_pct
+    parameters["told"] = list(told)
     for key, (column, one_of) in _NAMED.items():
         names = getattr(settings, key)
         if names:
@@ -198,6 +206,6 @@ def _has_enough(subject: Subject, entry: Entry) -> bool:
 
 
 def _reproduce(entry: Entry, subject: Subject, window: str) -> str:
-    by_name = entry.rule.about in (NODE, JOB) or not subject.user
+    by_name = entry.rule.about in (NODE, JOB)
     option, name = ("--subject", subject.name) if by_name else ("--user", subject.user)
     return typed(f"colloc audit run --rule {shlex.quote(entry.name)} {option} {shlex.quote(name)} {window}")

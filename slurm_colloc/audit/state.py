@@ -34,7 +34,7 @@ from slurm_colloc.files import PRIVATE_FILE, PRIVATE_FOLDER, as_owner, locked, n
 
 MAIL, WEBHOOK = "mail", "webhook"
 _TOLD = """
-    SELECT n.rule, n.cluster, n.subject, n.digest, n.step, n.last_seen_s,
+    SELECT n.rule, n.about, n.cluster, n.subject, n.digest, n.step, n.last_seen_s,
         CASE WHEN m.state = 'handed over' THEN m.changed_s ELSE n.first_seen_s END,
         n.message, coalesce(m.state, n.state)
     FROM notices n LEFT JOIN messages m ON m.id = n.message
@@ -61,6 +61,7 @@ class Acted(NamedTuple):
     """What was done to a job, ``what`` being "hold" or "cancel": BEGUN, DONE, FAILED or UNABLE, and Slurm's reply."""
 
     rule: str
+    about: str
     cluster: str
     subject: str
     digest: str
@@ -182,16 +183,16 @@ class State:
             for finding in findings:
                 self._do(
                     "UPDATE notices SET last_seen_s = ? "
-                    "WHERE (rule, cluster, subject) = (?, ?, ?) AND last_seen_s >= ?",
+                    "WHERE (rule, about, cluster, subject) = (?, ?, ?, ?) AND last_seen_s >= ?",
                     (seen_s(finding, now_s), *key_of(finding), same_since_s(finding, now_s, settings)),
                 )
 
     def act(self, acted: Acted, now_s: float) -> None:
         """Record that a job is about to be acted on, or what came of it."""
-        key = (acted.rule, acted.cluster, acted.subject, acted.digest, ACTION, acted.what)
+        key = (acted.rule, acted.about, acted.cluster, acted.subject, acted.digest, ACTION, acted.what)
         with self._together():
             self._do(
-                "INSERT INTO notices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                "INSERT INTO notices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
                 "last_seen_s = excluded.last_seen_s, state = excluded.state, reply = excluded.reply, "
                 "changed_s = excluded.changed_s",
                 (*key, acted.user, now_s, now_s, acted.state, acted.reply, now_s),
@@ -200,7 +201,7 @@ class State:
     def actions(self, state: str = "", after_s: float = 0.0) -> list[Acted]:
         """Return what was done to jobs and came to be in this state (else any) after then, the oldest first."""
         rows = self._all(
-            "SELECT rule, cluster, subject, digest, user, message, state, reply, changed_s FROM notices "
+            "SELECT rule, about, cluster, subject, digest, user, message, state, reply, changed_s FROM notices "
             "WHERE step = ? AND changed_s > ? AND ? IN ('', state) ORDER BY changed_s, rowid",
             (ACTION, after_s, state),
         )
@@ -208,7 +209,7 @@ class State:
 
     def _note(self, finding: Finding, step: int, message: str, now_s: float) -> None:
         self._do(
-            "INSERT INTO notices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, '', '', 0) "
+            "INSERT INTO notices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', '', 0) "
             "ON CONFLICT DO UPDATE SET last_seen_s = excluded.last_seen_s",
             (*key_of(finding), finding.digest, step, message, finding.user, now_s, seen_s(finding, now_s)),
         )

@@ -16,11 +16,11 @@ _TABLES = (
     """,
     """
     CREATE TABLE notices (
-        rule TEXT NOT NULL, cluster TEXT NOT NULL, subject TEXT NOT NULL, digest TEXT NOT NULL,
+        rule TEXT NOT NULL, about TEXT NOT NULL, cluster TEXT NOT NULL, subject TEXT NOT NULL, digest TEXT NOT NULL,
         step INTEGER NOT NULL, message TEXT NOT NULL, user TEXT NOT NULL,
         first_seen_s REAL NOT NULL, last_seen_s REAL NOT NULL,
         state TEXT NOT NULL DEFAULT '', reply TEXT NOT NULL DEFAULT '', changed_s REAL NOT NULL DEFAULT 0,
-        PRIMARY KEY (rule, cluster, subject, digest, step, message)
+        PRIMARY KEY (rule, about, cluster, subject, digest, step, message)
     ) STRICT
     """,
     "CREATE INDEX notices_by_message ON notices (message)",

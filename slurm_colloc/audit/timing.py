@@ -41,7 +41,7 @@ class Asked(NamedTuple):
 
 def names_of(entries: Iterable[Entry]) -> str:
     """Return the names of rules, whatever their order."""
-    return ",".join(sorted(entry.name for entry in entries))
+    return ",".join(sorted(entry.form for entry in entries))
 
 
 def of_about(known: Sequence[Entry], about: str) -> tuple[Entry, ...]:
@@ -70,7 +70,8 @@ def check_bounds(chosen: Sequence[Entry], length_days: float) -> None:
     for entry in chosen:
         if entry.rule.about != JOB:
             continue
-        name, bound_min = max(entry.bounds.items(), key=lambda one: one[1])
+        minutes = {name: value for name, value in entry.bounds.items() if name.endswith("_warning_min")}
+        name, bound_min = max(minutes.items(), key=lambda one: one[1])
         if 60 * bound_min >= length_days * DAY_S:
             raise ConfigError(
                 f"[[audit.rule]] '{entry.name}': it would find nothing: 'bounds.{name}' of {bound_min:g} min is "

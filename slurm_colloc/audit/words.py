@@ -21,23 +21,16 @@ def runs(subject: Subject) -> str:
     return f"{counted(subject.found, 'run')} (job {jobs})"
 
 
-def kernels(subject: Subject) -> str:
-    """Return how little the counters of the runs found showed, of subjects with the figures of rule.COUNTERS."""
-    figures, shown, most_pct = subject.figures, [], 0.0
+def shown(subject: Subject, runs_key: str) -> str:
+    """Return how little the counters of runs showed, of how many the figure ``runs_key`` says; empty of none."""
+    number, said = subject.figures[runs_key], []
     for name, key in (("GPU_UTIL", "util"), ("SM activity", "sm")):
-        known, pct = figures[f"by_{key}"], figures[f"{key}_most_pct"]
-        if known and pct is not None:
-            most_pct = max(most_pct, pct)
-            where = "" if known == subject.found else " where known"
-            shown.append(f"{name} {f'at most {at_most(pct)} %' if pct else '0'}{where}")
-    return f"{'hardly a' if most_pct else 'no'} kernel seen ({', '.join(shown)})"
-
-
-def zeros(subject: Subject) -> str:
-    """Return which counters of the runs found were 0, of subjects with the figures of rule.COUNTERS."""
-    known = {"GPU_UTIL": subject.figures["by_util"] or 0, "SM activity": subject.figures["by_sm"] or 0}
-    of = {name: "" if number == subject.found else " where known" for name, number in known.items() if number}
-    return ", ".join(f"{name} 0{where}" for name, where in of.items())
+        known, pct = subject.figures[f"by_{key}"], subject.figures[f"{key}_most_pct"]
+        if known:
+            said.append(
+                f"{name} {f'at most {at_most(pct)} %' if pct else '0'}{'' if known == number else ' where known'}"
+            )
+    return f"{', '.join(said)}, " if said else ""
 
 
 def seen(subject: Subject) -> str:

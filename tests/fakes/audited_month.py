@@ -19,9 +19,9 @@ from tests.fakes.year import UNITS, Kind, Size, around
 HABITS = {
     "zero": "COL001",
     "low": "COL003",
-    "empty": "COL004",
-    "tail": "COL005",
-    "parked": "COL006",
+    "empty": "COL001",
+    "tail": "COL001",
+    "parked": "COL001",
     "cores": "COL008",
     "memory": "COL009",
     "limit": "COL011",

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rule asked of made-up runs: each has all columns of accounting/audited.py, and a test names those it is about."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import duckdb
 
 from slurm_colloc.accounting.audited import RUN_COLUMNS, answer
 from slurm_colloc.audit.rules import entries, findings, question
+from slurm_colloc.audit.timing import of_about
 from slurm_colloc.audited import Answer, Finding
 from slurm_colloc.config_audit import Audit, AuditRule
 from tests.unit.hostile import HOSTILE
@@ -63,6 +65,9 @@ RUN: dict[str, Any] = {
     "fit_unit": "gpu:h100_1g.10gb:1",
     "fit_gpus": 0.125,
     "fit_sm_pct": 14.0,
+    "idle_units": 0.0,
+    "idle_units_hours": 0.0,
+    "idle_units_pct": 100.0,
     "cpus_per_gpu": 12.0,
     "mem_per_gpu_mib": 125_000.0,
 }
@@ -75,16 +80,18 @@ def ask(
     code: str,
     *runs: dict[str, Any],
     coverage_pct: float = 60.0,
-    idle_pct: float = 0.1,
+    about: str = "others",
+    told: Sequence[str] = (),
     until_s: float | None = None,
     **settings: Any,
 ) -> tuple[Answer, list[Finding]]:
     """Return what the rule with this code, set like this, finds in runs that differ from RUN like these.
 
-    The window ends ``until_s``, else when the last of them was known to run.
+    The window ends ``until_s``, else when the last of them was known to run. With ``about`` "jobs" the rule is asked of
+    jobs that run; ``told`` are jobs whose users were told.
     """
-    config = Audit(coverage_pct, (AuditRule(code, **settings),), idle_pct=idle_pct)
-    (entry,) = (known for known in entries(config) if known.rule.code == code)
+    config = Audit(coverage_pct, (AuditRule(code, **settings),))
+    (entry,) = (known for known in of_about(entries(config), about) if known.rule.code == code)
     rows = [{**RUN, "job_id": str(number), **fields} for number, fields in enumerate(runs, 1)]
     assert all(set(row) == set(RUN) for row in rows)
     kinds = ", ".join(f'"{name}" {_KINDS[type(value)]}' for name, value in RUN.items())
@@ -93,7 +100,7 @@ def ask(
             f"SELECT *, job_id || '@' || start_s AS run FROM (SELECT unnest($rows::STRUCT({kinds})[], max_depth := 2))"
         )
         database.execute(f"CREATE TABLE made_runs AS {query}", {"rows": rows})
-        asked = question(entry, config, until_s or max(row["to_s"] for row in rows))
+        asked = question(entry, config, until_s or max(row["to_s"] for row in rows), told)
         found = answer(database, asked._replace(source="made_runs"))
     return found, findings(entry, found, "--since A --until B")
 
@@ -109,10 +116,10 @@ def none(code: str, *runs: dict[str, Any], **settings: Any) -> bool:
     return not ask(code, *runs, **settings)[1]
 
 
-def harmless(code: str, run: dict[str, Any]) -> bool:
+def harmless(code: str, run: dict[str, Any], about: str = "others") -> bool:
     """Return whether whoever ran it is named by the finding, and no name of his is in its words."""
     names = {name for name in HOSTILE if len(name) > 3 and name.isascii() and "\0" not in name}
     fields = ("user", "account", "job_name", "partition", "qos")
-    _, found = ask(code, *(run | dict.fromkeys(fields, name) for name in names))
+    _, found = ask(code, *(run | dict.fromkeys(fields, name) for name in names), about=about)
     words = "".join(one.evidence + one.remedy + one.title for one in found)
     return {one.user for one in found} == names and not any(name in words for name in names)

@@ -10,6 +10,7 @@ from slurm_colloc.accounting.audited import answer, make_audited
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import Window, sweep
 from slurm_colloc.audit.rules import choose, entries, findings, question
+from slurm_colloc.audit.timing import of_about
 from slurm_colloc.audited import Finding
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Audit, AuditRule
@@ -78,7 +79,7 @@ def found(
     sampled(store, rounds)
     store.write_decisions((one.user, one) for one in decisions)
     audit = Audit(rule=(AuditRule(code, **settings),))
-    (entry,) = choose(entries(audit), [code])
+    (entry,) = of_about(choose(entries(audit), [code]), "others")
     with store.connect(DAY, 3 * DAY) as database:
         sweep(database, store, Window(DAY, 3 * DAY, 3 * DAY), edges=sm_edges(config) if config else ())
         make_audited(database, config)

@@ -91,7 +91,7 @@ class Story:
         self.config = site()._replace(
             paths=Paths(state=str(folder)),
             notices=given._replace(workdays=week, **settings),
-            audit=Audit(rule=(AuditRule("COL016", name="idle now"),)),
+            audit=Audit(rule=(AuditRule("COL001", name="idle now"),)),
         )
         self.known = entries(self.config.audit)
 
@@ -104,8 +104,8 @@ class Story:
         *_, whole = grouped([usage()])
 
         def look(pieces: Sequence[Piece], shown: bool) -> list[Looked]:
-            ((_, since, until),) = pieces
-            return [Looked(Audited(since, until, whole, {"idle now": (1, 1)}, ""), (job,), {})]
+            ((_, since, until, _),) = pieces
+            return [Looked(Audited(since, until, whole, {"idle now (running jobs)": (1, 1)}, ""), (job,), {})]
 
         notify(self.config, Asked(self.known, JOBS, 0.0), look, said.append)
         return [line.strip().removeprefix("idle now 12_3: ") for line in said]
@@ -154,13 +154,14 @@ def test_a_job_is_not_cancelled_while_a_notice_was_not_taken_or_is_in_doubt(
 
 def test_without_a_word_of_the_site_nothing_is_done_to_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path, "scancel", f'echo "$@" >> {tmp_path}/ran\n', monkeypatch)
-    mail_service(tmp_path, monkeypatch)
+    taken = mail_service(tmp_path, monkeypatch)
     story = Story(tmp_path / "state", monkeypatch)
-    assert [story.run(after_min)[0] for after_min in (0, 61, 61, 61, 61)][3:] == ["not told: told twice"] * 2
+    assert [story.run(after_min)[0] for after_min in (0, 61, 61)][1:] == ["not told: told of this job"] * 2
+    assert len(taken.to("ann@x")) == 1
     story.config = story.config._replace(
         notices=story.config.notices._replace(mode="off", action="cancel", action_rules=("idle now",))
     )
-    assert story.run(1)[-1] == "would get: cancel (told twice, and the deadline is over)"
+    assert story.run(1)[-1] == "would be told again (still found after the quiet period)"
     assert not (tmp_path / "ran").exists()
 
 

@@ -21,7 +21,7 @@ SET = Audit(
 def test_all_rules_with_their_names_and_which_are_on() -> None:
     lines = listed(all_entries(SET)).splitlines()
     assert len(lines) == len(RULES) + 1
-    assert lines[0].split()[:4] == ["COL001", "zero", "use", "on"]
+    assert lines[0].split()[:4] == ["COL001", "idle", "on", "GPUs"]
     assert lines[1].split()[:4] == ["COL002", "outside", "jobs", "off"]
     assert lines[2].endswith("on   GPUs used little  (long ones)")
 

@@ -40,18 +40,18 @@ for module in (audit_notify, audit_mails, act, post):
 given = Notices("users", sender="hpc@x", admins=("root@x",), address="{user}@x")
 week = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 given = given._replace(workdays=week, webhook_file=secret, action="cancel", action_rules=("idle now",))
-audit = Audit(rule=(AuditRule("COL016", name="idle now"),))
+audit = Audit(rule=(AuditRule("COL001", name="idle now"),))
 config = site()._replace(paths=Paths(state=folder), notices=given, audit=audit)
 jobs = [
-    finding(rule="idle now", about=JOB, subject=str(at), user=user, newest_s=at_s - 30, digest=f"of {at}",
-            jobs=(finding().jobs[0]._replace(job_id=str(at)),))
+    finding(rule="idle now", about=JOB, subject=str(at), user=user, newest_s=at_s - 30, idle_since_s=1.7e9,
+            digest=f"of {at}", jobs=(finding().jobs[0]._replace(job_id=str(at)),))
     for at, user in enumerate(users, 1) if user
 ]
 *_, whole = grouped([usage()])
 open(folder.removesuffix("state") + "at work", "w").close()
 def look(pieces, shown):
-    ((_, since, until),) = pieces
-    return [Looked(Audited(since, until, whole, {"idle now": (1, 1)}, ""), tuple(jobs), {})]
+    ((_, since, until, _),) = pieces
+    return [Looked(Audited(since, until, whole, {"idle now (running jobs)": (1, 1)}, ""), tuple(jobs), {})]
 sys.exit(audit_notify.notify(config, Asked(entries(audit), JOBS, 0.0), look, len)[0])
 """
 # A job is a file, that is there or is not; as in slurmctld, nothing is in between.

@@ -17,11 +17,11 @@ from tests.unit.noticed import finding
 DAY = 86_400.0
 NOW = 100 * DAY
 QUIET = Notices(quiet_days=14)
-CANCELS = Notices(action="cancel", action_rules=("COL016",), job_quiet_min=60, job_deadline_min=120)
+CANCELS = Notices(action="cancel", action_rules=("COL001",), job_quiet_min=60, job_deadline_min=120)
 
 
 def told(ago_s: float = 20 * DAY, step: int = FIRST, state: str = SENT, **fields: Any) -> Told:
-    one = Told("COL001", "c", "ann", "old", step, NOW - DAY, NOW - ago_s, "<1@x>", state)
+    one = Told("COL001", "user", "c", "ann", "old", step, NOW - DAY, NOW - ago_s, "<1@x>", state)
     return one._replace(**fields)
 
 
@@ -31,12 +31,12 @@ def step(found: Finding, *before: Told, settings: Notices = QUIET, **more: Any) 
 
 
 def about_job(**fields: Any) -> Finding:
-    one = finding(rule="COL016", code="COL016", about=JOB, subject="7", newest_s=NOW - 60, digest="run")
+    one = finding(rule="COL001", code="COL001", about=JOB, subject="7", newest_s=NOW - 60, digest="run")
     return one._replace(**{"idle_since_s": NOW - 9 * 3600.0} | fields)
 
 
 def of_job(ago_s: float, step: int = FIRST, state: str = SENT) -> Told:
-    return told(ago_s, step, state, rule="COL016", subject="7", digest="run", last_seen_s=NOW - 900)
+    return told(ago_s, step, state, rule="COL001", about=JOB, subject="7", digest="run", last_seen_s=NOW - 900)
 
 
 def test_what_is_new_is_told_and_not_again_within_the_quiet_period() -> None:
@@ -101,7 +101,11 @@ def test_a_job_is_not_acted_on_otherwise() -> None:
     hour = 3600.0
     first, second = of_job(4 * hour), of_job(2 * hour, SECOND)
     for settings in (QUIET, CANCELS._replace(action_rules=()), CANCELS._replace(action="none")):
-        assert step(about_job(), first, second, settings=settings) == (NOTHING, "told twice")
+        for job in (about_job(), about_job(digest="next run"), about_job(idle_since_s=NOW - 60)):
+            assert step(job, first, settings=settings) == (NOTHING, "told of this job")
+        assert step(about_job(), settings=settings)[0] == FIRST
+    # Nor of what works on some of its GPUs.
+    assert step(about_job(idle_since_s=None), first, second, settings=CANCELS) == (NOTHING, "told of this job")
     for one, two in ((DOUBTFUL, SENT), (SENT, DOUBTFUL)):
         before = (of_job(4 * hour, state=one), of_job(2 * hour, SECOND, state=two))
         assert step(about_job(), *before, settings=CANCELS)[0] == NOTHING
@@ -117,9 +121,9 @@ def test_a_job_is_not_acted_on_otherwise() -> None:
     assert step(about_job(digest="next run"), first, second, settings=CANCELS) == (FIRST, "new")
     assert step(about_job(), first, second, settings=CANCELS, works=False)[0] == NOTHING
     # Only what is about a job has a job to act on.
-    user = finding(rule="COL016", newest_s=NOW)
+    user = finding(rule="COL001", newest_s=NOW)
     settings = CANCELS._replace(quiet_days=1.0)
-    before = (told(4 * DAY, rule="COL016"), told(2 * DAY, SECOND, rule="COL016"))
+    before = (told(4 * DAY, rule="COL001"), told(2 * DAY, SECOND, rule="COL001"))
     assert step(user, *before, settings=settings)[0] == SECOND
 
 
@@ -142,12 +146,12 @@ def test_a_spell_ends_by_what_the_job_did_and_not_by_the_calendar() -> None:
     hour = 3600.0
     # Nobody looked for a day: it was idle all the while.
     night = of_job(24 * hour)._replace(last_seen_s=NOW - 24 * hour)
-    assert step(about_job(idle_since_s=NOW - 30 * hour), night)[0] == SECOND
+    assert step(about_job(idle_since_s=NOW - 30 * hour), night, settings=CANCELS)[0] == SECOND
     # It was seen idle a quarter of an hour ago, and worked for a minute since.
-    assert step(about_job(idle_since_s=NOW - 840), of_job(4 * hour)) == (FIRST, "new")
+    assert step(about_job(idle_since_s=NOW - 840), of_job(4 * hour), settings=CANCELS) == (FIRST, "new")
     # What counts is the reading by which it was found, not when the run looked at it.
     stale = of_job(2 * hour)._replace(last_seen_s=NOW - 4 * hour)
-    assert step(about_job(idle_since_s=NOW - 3 * hour), stale) == (FIRST, "new")
+    assert step(about_job(idle_since_s=NOW - 3 * hour), stale, settings=CANCELS) == (FIRST, "new")
     seen = still(stale, about_job(idle_since_s=NOW - 5 * hour), NOW, CANCELS)
     assert seen.last_seen_s == NOW - 60
     assert still(stale, about_job(idle_since_s=NOW - 3 * hour), NOW, CANCELS) == stale

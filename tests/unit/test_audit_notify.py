@@ -36,6 +36,7 @@ state = "{state}"
 [[audit.rule]]
 code = "COL001"
 bounds = {{ min_gpu_hours = 0.5 }}
+running = false
 {others}
 [notices]
 mode = "{mode}"
@@ -119,10 +120,10 @@ def test_everybody_gets_one_mail_and_the_admins_know_who(
     text = plain(mail)
     for said in (
         "Hello ann,",
-        "1. GPUs held at zero use\n",
-        "with no kernel seen (GPU_UTIL 0, SM activity 0), sampled for at least 100 % of the time, measured",
+        "1. GPUs held and idle\n",
+        "never used; GPU_UTIL 0, SM activity 0, sampled for at least 100 % of the time, measured",
         "  Coverage: at least 100 % of the time was sampled\n  Method:   measured\n",
-        "  The rule: A user's runs held GPUs",
+        "  The rule: A job's GPUs are idle",
         "  See it:   colloc job 1\n            colloc me --since ",
         "    Job  Name  GPU         Partition  Began",
         "answer this mail (hpc@example.org)",
@@ -162,7 +163,7 @@ def test_the_second_notice_and_what_is_left_alone(
     assert colloc("audit", "run", "--notify") == 1
     first, second = taken.to("ann@example.org")
     assert "(second notice)" not in plain(first)
-    assert "1. GPUs held at zero use (second notice)" in plain(second)
+    assert "1. GPUs held and idle (second notice)" in plain(second)
     assert len(taken.to("bob@example.org")) == 1
 
 
@@ -232,9 +233,9 @@ def test_nobody_is_excused_at_first(site: Began, capsys: pytest.CaptureFixture[s
 
 def test_a_rules_name_stands_for_its_code_in_a_waiver(site: Began, capsys: pytest.CaptureFixture[str]) -> None:
     site("ann")
-    assert colloc("audit", "ack", "ann", "--rule", "zero use") == 0
+    assert colloc("audit", "ack", "ann", "--rule", "idle") == 0
     assert capsys.readouterr().out.startswith("ann is not told of COL001 until ")
-    assert colloc("audit", "ack", "ann", "--rule", "Zero Use", "--end") == 0
+    assert colloc("audit", "ack", "ann", "--rule", "Idle", "--end") == 0
     assert colloc("audit", "ack", "ann", "--rule", "COL001", "--end") == 2
 
 
@@ -380,7 +381,7 @@ def test_an_action_by_no_rule_about_jobs_is_refused(site: Began, capsys: pytest.
     assert colloc("audit", "run", "--notify") == 2
     assert "'COL001' is no rule in force about jobs that tells users; there are none" in capsys.readouterr().err
     # Who is never told is never acted on either.
-    rule = '[[audit.rule]]\ncode = "COL016"\nname = "on trial"\ntell = "admins"\n'
+    rule = '[[audit.rule]]\ncode = "COL001"\nname = "on trial"\ntell = "admins"\n'
     site("ann", more='action = "cancel"\naction_rules = ["on trial"]\n' + rule)
     assert colloc("audit", "run", "--notify") == 2
     assert "'on trial' is no rule in force about jobs that tells users" in capsys.readouterr().err

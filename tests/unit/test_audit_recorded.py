@@ -34,12 +34,9 @@ mps_daemon = "prolog"
 """
 # What takes hours in a center takes seconds here.
 BOUNDS = {
-    "COL001": {"min_gpu_hours": 0.005, "shortest_min": 0.5},
+    "COL001": {"min_gpu_hours": 0.005, "shortest_min": 0.5, "tail_min": 1},
     "COL002": {"min_gpu_hours": 0.005},
     "COL003": {"min_gpu_hours": 0.005, "shortest_min": 0.5},
-    "COL004": {"min_gpu_hours": 0.005, "shortest_min": 0.5},
-    "COL005": {"min_gpu_hours": 0.005, "tail_min": 1},
-    "COL006": {"min_gpu_hours": 0.005, "shortest_min": 0.5},
     "COL007": {"min_gpu_hours": 0.005},
     "COL012": {"min_gpu_hours": 0.005, "shortest_min": 0.5},
     "COL014": {"min_hours": 0.005, "direct_min": 0.5},
@@ -49,8 +46,8 @@ TRUTH = {
     ("COL002", "n1"),
     ("COL003", "little"),
     ("COL003", "starved"),
-    ("COL005", "tail"),
-    ("COL006", "parked"),
+    ("COL001", "tail"),
+    ("COL001", "parked"),
     ("COL007", "little"),
     ("COL007", "starved"),
     # Its one core starts small kernels as fast as it can.

@@ -17,7 +17,7 @@ from tests.unit.made import HOUR, process, run, seen
 from tests.unit.mail_service import Taken, mail_service, plain
 from tests.unit.programs import colloc
 from tests.unit.stored import sampled, stored
-from tests.unit.test_audit_notify import DAY, IDLE, Began, made_site
+from tests.unit.test_audit_notify import DAY, IDLE, Began, later, made_site
 
 
 @pytest.fixture
@@ -77,10 +77,11 @@ def test_missed_runs_are_judged_each_on_its_own_and_told_of_once(
     assert colloc("audit", "run", "--notify") == 0
 
 
-def idles_now(folder: Path, taken_in_s: float, *, over: bool = False) -> None:
-    """Make a store as an ingest made it then, in which ann's job idles for five hours, unless that is over."""
-    start_s = int(taken_in_s - 5 * HOUR)
-    ended = {"end_s": start_s + 60, "state": "COMPLETED"} if over else {"end_s": None, "state": "RUNNING"}
+def idles_now(folder: Path, taken_in_s: float, *, idle_s: int = 5 * HOUR, over: int = 0) -> None:
+    """Make a store as an ingest made it then, in which ann's job idles for so long, or ended so many seconds before."""
+    start_s = int(taken_in_s - idle_s)
+    end_s = int(taken_in_s) - over
+    ended = {"end_s": end_s, "state": "COMPLETED"} if over else {"end_s": None, "state": "RUNNING"}
     store = Store(str(folder / "state/store"))
     store.write_allocations("a", [run("1", start_s, **ended)], taken_in_s)
     store.write_log("a", {})
@@ -91,7 +92,7 @@ def idles_now(folder: Path, taken_in_s: float, *, over: bool = False) -> None:
 def jobs_site(site: Began, folder: Path, **settings: Any) -> None:
     site(**settings)
     path = folder / "site.toml"
-    path.write_text(path.read_text().replace('code = "COL016"\nenabled = false', 'code = "COL016"'))
+    path.write_text(path.read_text().replace("running = false\n", ""))
     shutil.rmtree(folder / "state/store")
 
 
@@ -99,7 +100,7 @@ def test_running_jobs_have_a_run_of_their_own(
     site: Began, taken: Taken, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     metrics = tmp_path / "colloc.prom"
-    jobs_site(site, tmp_path, more=f'textfile = "{metrics}"\naction = "hold"\naction_rules = ["COL016"]\n')
+    jobs_site(site, tmp_path, more=f'textfile = "{metrics}"\naction = "hold"\naction_rules = ["COL001"]\n')
     idles_now(tmp_path, now() - 600)
     # The nightly run leaves them out, and knows that nobody else looks at them.
     assert colloc("audit", "run", "--notify", "--about", "others") == 2
@@ -107,14 +108,13 @@ def test_running_jobs_have_a_run_of_their_own(
         taken.to("root@example.org")[0]
     )
     assert colloc("audit", "run", "--notify", "--about", "jobs") == 1
-    assert "COL001" not in plain(taken.to("root@example.org")[-1])
-    assert colloc("audit", "run", "--notify", "--about", "others") == 1
+    assert colloc("audit", "run", "--notify", "--about", "others") == 3  # nothing has ended
     # Each writes metrics of its own, and neither hides the other's.
     night, jobs = metrics.read_text(), (tmp_path / "colloc-jobs.prom").read_text()
     assert 'colloc_audit_judged{about="others",rule="COL001"}' in night
-    assert 'colloc_audit_findings{about="jobs",rule="COL016"} 1' in jobs
-    assert "COL016" not in night
-    assert colloc("audit", "run", "--about", "jobs", "--rule", "COL001") == 2
+    assert 'colloc_audit_findings{about="jobs",rule="COL001 (running jobs)"} 1' in jobs
+    assert "running jobs" not in night
+    assert colloc("audit", "run", "--about", "jobs", "--rule", "COL003") == 2
 
 
 @pytest.mark.parametrize("order", [("jobs", "others"), ("others", "jobs")])
@@ -130,21 +130,47 @@ def test_one_mail_has_what_both_timers_find(
     idles_now(tmp_path, now() - 600)
     ended_s = int(now() - DAY)
     store = Store(str(tmp_path / "state/store"))
-    store.write_allocations("b", [run("7", ended_s - HOUR, ended_s, user="bob", node_list="g7")], now())
+    users = {"7": "bob", "8": "ann"}
+    ended = [run(job, ended_s - HOUR, ended_s, user=users[job], node_list=f"g{job}") for job in users]
+    store.write_allocations("b", ended, now())
     every = range(ended_s - HOUR + 60, ended_s, 60)
-    load = process("7", 7, gpu_mem_used_mib=500)
-    sampled(store, [seen(at_s, [IDLE], [load], interval_s=60.0, node="g7") for at_s in every])
+    for job in users:
+        load = process(job, 7, gpu_mem_used_mib=500)
+        sampled(store, [seen(at_s, [IDLE], [load], interval_s=60.0, node=f"g{job}") for at_s in every])
     assert colloc("audit", "run", "--notify", "--dry-run", "--about", order[0]) == 1
     assert capsys.readouterr().out.count("would be sent to ann") == 1
     for about in order:
         assert colloc("audit", "run", "--notify", "--about", about) == 1
     (mail,) = taken.to("ann@example.org")
-    assert ("GPUs held at zero use" in plain(mail), "no kernel for the last" in plain(mail)) == (True, True)
+    assert ("GPUs held and idle" in plain(mail), "no kernel for the last" in plain(mail)) == (True, True)
     (mail,) = taken.to("bob@example.org")
     assert "no kernel for the last" not in plain(mail)
     lines = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
     told = [(one["rule"], one["user"]) for one in lines if one["done"] == "notice handed over"]
-    assert sorted(told) == [("COL001", "ann"), ("COL001", "bob"), ("COL016", "ann")]
+    assert sorted(told) == [("COL001", "ann"), ("COL001", "ann"), ("COL001", "bob")]
+
+
+def test_a_job_is_told_of_once_however_many_timers_and_hours_pass(
+    site: Began, taken: Taken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs_site(site, tmp_path)
+    text = (tmp_path / "site.toml").read_text()
+    (tmp_path / "site.toml").write_text(text.replace("min_gpu_hours = 0.5", "min_gpu_hours = 6"))
+    # Five hours idle are too few for the nightly sum, and enough while it runs; seven are enough for both.
+    idles_now(tmp_path, now() - 600)
+    assert [colloc("audit", "run", "--notify", "--about", about) for about in ("jobs", "others")] == [1, 3]
+    at_s = later(monkeypatch, 2 * HOUR)
+    shutil.rmtree(tmp_path / "state/store")
+    idles_now(tmp_path, at_s - 600, idle_s=7 * HOUR)
+    assert colloc("audit", "run", "--notify", "--about", "jobs") == 1
+    colloc("audit", "run", "--notify", "--about", "others")
+    assert len(taken.to("ann@example.org")) == 1
+    # It has ended.
+    shutil.rmtree(tmp_path / "state/store")
+    idles_now(tmp_path, at_s - 600, idle_s=7 * HOUR, over=60)
+    colloc("audit", "run", "--notify", "--about", "others")
+    colloc("audit", "run", "--notify")
+    assert len(taken.to("ann@example.org")) == 1
 
 
 def test_who_is_not_known_to_run_is_told_nothing(
@@ -153,7 +179,7 @@ def test_who_is_not_known_to_run_is_told_nothing(
     jobs_site(site, tmp_path)
     idles_now(tmp_path, now() - 2.1 * HOUR)
     assert colloc("audit", "run", "--notify", "--about", "jobs") == 2
-    said = "which jobs run is not known to COL016: runs were taken in last at "
+    said = "which jobs run is not known to COL001: runs were taken in last at "
     assert said in capsys.readouterr().out
     assert said in plain(taken.to("root@example.org")[0])
     assert taken.to("ann@example.org") == []
@@ -166,10 +192,10 @@ def test_who_is_not_known_to_run_is_told_nothing(
 
 def test_that_no_job_runs_is_clean(site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     jobs_site(site, tmp_path)
-    idles_now(tmp_path, now() - 600, over=True)
+    idles_now(tmp_path, now() - 600, over=5 * HOUR - 60)
     assert colloc("audit", "run", "--notify", "--about", "jobs") == 0
     # An ingest that found nothing new has looked, too.
-    idles_now(tmp_path, now() - 9 * HOUR, over=True)
+    idles_now(tmp_path, now() - 9 * HOUR, over=5 * HOUR - 60)
     assert colloc("audit", "run", "--about", "jobs") == 3
     Store(str(tmp_path / "state/store")).write_log("sacct", {"asked_until_s": now() - 60})
     assert colloc("audit", "run", "--about", "jobs") == 0

@@ -26,7 +26,7 @@ def test_a_message_and_what_it_carries_are_there_together(tmp_path: Path) -> Non
     with opened(str(tmp_path)) as state:
         assert state.begin_message(message(), [Due(finding(), FIRST, "new")], 10.0)
         (told,) = state.told()
-        assert told == ("COL001", "c", "ann", "new", FIRST, 10.0, 10.0, "<1@x>", DOUBTFUL)
+        assert told == ("COL001", "user", "c", "ann", "new", FIRST, 10.0, 10.0, "<1@x>", DOUBTFUL)
         assert [one.subject for one in state.carried("<1@x>")] == ["ann"]
         # The same again is the same.
         assert not state.begin_message(message(), [Due(finding(digest="x"), FIRST, "new")], 11.0)
@@ -52,7 +52,7 @@ def test_what_was_handed_over_stays_so_and_what_was_not_taken_was_never_told(tmp
 
 
 def test_an_action_is_recorded_before_and_after(tmp_path: Path) -> None:
-    job = Acted("COL001", "c", "7", "new", "ann", "cancel", "begun")
+    job = Acted("COL001", "job", "c", "7", "new", "ann", "cancel", "begun")
     with opened(str(tmp_path)) as state:
         state.act(job, 1.0)
         assert state.actions("begun") == [job._replace(changed_s=1.0)]

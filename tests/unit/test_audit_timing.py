@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from slurm_colloc.audit.rule import FRESH
+from slurm_colloc.audit.col001_idle import FRESH
 from slurm_colloc.audit.rules import RULES, entries
 from slurm_colloc.audit.timing import check_bounds, latest, of_about, window_days, windows
 from slurm_colloc.audited import JOB
@@ -19,24 +19,26 @@ KNOWN = entries(Audit())
 
 def test_each_rule_is_asked_by_one_of_the_two_timers() -> None:
     jobs, others = of_about(KNOWN, "jobs"), of_about(KNOWN, "others")
-    assert sorted([*jobs, *others]) == sorted(of_about(KNOWN, ""))
-    assert "COL016" in {entry.name for entry in jobs}
+    assert sorted(one.form for one in (*jobs, *others)) == sorted(one.form for one in of_about(KNOWN, ""))
+    assert "COL001" in {entry.name for entry in jobs}
     assert (window_days("jobs", Notices()), window_days("others", Notices())) == (1.0, 7.0)
-    for about, said in (("job", "neither jobs nor others"), ("others", "leaves out COL016; give --about jobs")):
+    for about, said in (("job", "neither jobs nor others"), ("others", "leaves out COL001; give --about jobs")):
         with pytest.raises(InputError, match=said):
             of_about(jobs, about)
 
 
-@pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.about == JOB])
+@pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.running])
 def test_a_rule_about_jobs_says_since_when_and_looks_at_no_old_reading(code: str) -> None:
-    rule = RULES[code]
+    rule = RULES[code].running
+    assert rule
+    assert rule.about == JOB
     assert "idle_since_s" in rule.figures
     assert "reading_age_min" in rule.bounds
     assert FRESH in rule.judged
 
 
 def test_a_bound_that_no_window_holds_is_refused() -> None:
-    known = entries(Audit(rule=(AuditRule("COL016", bounds={"sliding_warning_min": 1440.0}),)))
+    known = entries(Audit(rule=(AuditRule("COL001", bounds={"sliding_warning_min": 1440.0}),)))
     check_bounds(known, 1.1)
     with pytest.raises(ConfigError, match=r"sliding_warning_min. of 1440 min is not shorter than the window of 24 h"):
         check_bounds(known, 1.0)

@@ -3,9 +3,11 @@
 
 import pytest
 
-from slurm_colloc.audit.rules import RULES
+from slurm_colloc.audit.rules import entries
+from slurm_colloc.config_audit import Audit
 from tests import bench_audit
 
+FORMS = [entry.form for entry in entries(Audit())]
 SMALL = ["--runs", "1000", "--users", "9", "--days", "1", "--minute-days", "1"]
 
 
@@ -16,7 +18,7 @@ def test_every_rule_is_measured_on_something_that_it_can_judge(
     assert bench_audit.main(SMALL) == 0
     first, *parts, whole, verdict = capsys.readouterr().out.splitlines()
     assert first.startswith("1,000 runs of 9 users; 1 of 1 days by the minute, ")
-    assert [line.split("  ")[0].rstrip() for line in parts] == ["sweep_to_file", "make_audited", *RULES, "whole_usage"]
+    assert [line.split("  ")[0].rstrip() for line in parts] == ["sweep_to_file", "make_audited", *FORMS, "whole_usage"]
     assert "Slurm was asked 0 times" in whole
     # The summary for the admins is one of them.
     assert int(whole.split(" mails")[0].rsplit(" ", 1)[1]) > 1
@@ -31,4 +33,4 @@ def test_a_target_that_is_missed_is_an_exit_status(
     verdict = capsys.readouterr().out.splitlines()[-1]
     assert verdict.startswith("missed: ")
     assert " MB of 1 MB" in verdict
-    assert "COL005 judged nothing" in verdict
+    assert "COL001 judged nothing" in verdict

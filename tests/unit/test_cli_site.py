@@ -115,7 +115,7 @@ SPOILED = {
         "'notices.action_rules': 'COL003' is no rule in force about jobs",
     ),
     "bound of jobs": (
-        '[[audit.rule]]\ncode = "COL016"\nbounds = { first_warning_min = 9000 }',
+        '[[audit.rule]]\ncode = "COL001"\nbounds = { first_warning_min = 9000 }',
         "raise 'notices.job_window_days'",
     ),
     "partition": ('[[audit.rule]]\ncode = "COL003"\npartitions = ["gqu"]', "'COL003': partitions names 'gqu'"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""COL001, and that an idle run is named by one of COL001, COL004, COL005 and COL006."""
+"""COL001: runs that never used their GPUs, and what holds for each kind of idleness."""
 
 from pathlib import Path
 from typing import Any
@@ -16,63 +16,55 @@ PARKED = IDLE | {"peak_mib": 30_000}
 
 
 @pytest.mark.parametrize("fields", [{"suspended_s": 1}, {"state": "SUSPENDED"}, {"state": "NODE_FAIL"}])
-@pytest.mark.parametrize("code", ["COL001", "COL016"])
-def test_who_was_suspended_or_lost_his_node_is_not_called_idle(code: str, fields: dict[str, Any]) -> None:
-    idle = IDLE | {"end_s": None, "tail_s": 80_000.0}
-    one(code, idle)
-    assert none(code, idle | fields)
+@pytest.mark.parametrize(("about", "end_s"), [("others", 86_400), ("jobs", None)])
+def test_who_was_suspended_or_lost_his_node_is_not_called_idle(
+    about: str, end_s: int | None, fields: dict[str, Any]
+) -> None:
+    idle = IDLE | {"end_s": end_s, "tail_s": 80_000.0}
+    one("COL001", idle, about=about)
+    assert none("COL001", idle | fields, about=about)
 
 
-@pytest.mark.parametrize(("code", "peak_mib"), [("COL001", 400), ("COL006", 30_000)])
-def test_a_share_is_not_idle_while_its_counters_were_taken_away(code: str, peak_mib: int) -> None:
+@pytest.mark.parametrize("peak_mib", [400, 30_000])
+def test_a_share_is_not_idle_while_its_counters_were_taken_away(peak_mib: int) -> None:
     # Of a share there is no GPU_UTIL of its own, but the device's says that something ran.
     share = IDLE | {"whole": False, "blocked": None, "util_used": None, "util_measured": 0.0, "peak_mib": peak_mib}
-    one(code, share)
-    assert none(code, share | {"blackout_s": 3600.0})
+    one("COL001", share)
+    assert none("COL001", share | {"blackout_s": 3600.0})
 
 
 def test_idle_and_parked_are_told_apart_by_memory_for_each_gpu_of_a_node() -> None:
     contexts = {"devices": 8, "gpus": 8.0, "peak_mib": 8 * 600}
-    one("COL001", IDLE | contexts)
-    assert none("COL006", IDLE | contexts)
-    one("COL006", IDLE | contexts | {"peak_mib": 8 * 2048})
+
+    def said(**fields: Any) -> str:
+        return one("COL001", IDLE | contexts | fields).evidence
+
+    assert ("never used" in said(), "parked" in said()) == (True, False)
+    assert "parked" in said(peak_mib=8 * 2048)
     # The peak is of one node, the devices are of all.
-    one("COL006", IDLE | contexts | {"peak_mib": 4 * 2048, "nodes": 2})
+    assert "parked" in said(peak_mib=4 * 2048, nodes=2)
     # Where its memory is not known, nobody can say which of them it is.
     for unknown in ({"peak_mib": 4 * 2048, "nodes": None}, {"peak_mib": None}):
-        for code in ("COL001", "COL006"):
-            answered, said = ask(code, IDLE | contexts | unknown)
-            assert (answered.judged, said) == (0, [])
+        answered, found = ask("COL001", IDLE | contexts | unknown)
+        assert (answered.judged, found) == (0, [])
     one("COL001", IDLE | {"nodes": None})
 
 
 @pytest.mark.parametrize("peak_mib", [None, 0, 2047, 2048, 80_000])
 @pytest.mark.parametrize("fields", [{}, {"held_idle_hours": 24.0}, {"tail_s": 80_000.0}])
-def test_no_idle_run_is_named_twice(peak_mib: int | None, fields: dict[str, Any]) -> None:
-    run = IDLE | fields | {"peak_mib": peak_mib}
-    named = sum(not none(code, run) for code in ("COL001", "COL004", "COL005", "COL006"))
-    assert named == (peak_mib is not None)
+def test_no_idle_hour_counts_twice(peak_mib: int | None, fields: dict[str, Any]) -> None:
+    _, found = ask("COL001", IDLE | fields | {"peak_mib": peak_mib})
+    assert [one.gpu_hours for one in found] == ([] if peak_mib is None else [24.0])
 
 
-@pytest.mark.parametrize(("code", "run"), [("COL001", IDLE), ("COL006", PARKED)])
-def test_what_has_just_begun_is_not_called_idle(code: str, run: dict[str, Any]) -> None:
-    # A job of 512 GPUs that loads its model: in four minutes it has more hours than the bound.
-    young = run | {"end_s": None, "to_s": 240.0, "span_s": 240.0, "allocated": 34.0}
-    young |= {"util_measured": 34.0, "sm_measured": 34.0, "devices": 512, "gpus": 512.0, "nodes": 64}
-    young["peak_mib"] = run["peak_mib"] * 8
-    answered, said = ask(code, young)
-    assert (answered.judged, said) == (0, [])
-    one(code, young | {"span_s": 3600.0})
-    shortest = {"shortest_min": 4.0}
-    one(code, young, bounds=shortest | {"running_min": 4.0})
-    # One that ended like this did so.
-    one(code, young | {"end_s": 240}, bounds=shortest)
+def test_what_runs_is_asked_about_by_itself() -> None:
+    assert none("COL001", IDLE | {"end_s": None})
 
 
-@pytest.mark.parametrize("code", ["COL001", "COL006"])
-def test_a_zero_that_nothing_vouches_for_is_held_against_nobody(code: str) -> None:
-    slice_ = (IDLE if code == "COL001" else PARKED) | {"whole": False, "util_used": None, "util_measured": 0.0}
-    answered, said = ask(code, slice_ | {"blackout_s": None})
+@pytest.mark.parametrize("run", [IDLE, PARKED])
+def test_a_zero_that_nothing_vouches_for_is_held_against_nobody(run: dict[str, Any]) -> None:
+    slice_ = run | {"whole": False, "util_used": None, "util_measured": 0.0, "held_idle_hours": None}
+    answered, said = ask("COL001", slice_ | {"blackout_s": None})
     assert (answered.judged, said) == (0, [])
 
 
@@ -92,8 +84,7 @@ def test_slices_that_read_zero_while_their_card_was_profiled(tmp_path: Path) -> 
     ]
     store = stored(tmp_path, day, rounds)
     low = {"min_gpu_hours": 0.01}
-    for code in ("COL001", "COL005", "COL006"):
-        assert audited(store, code, 0.0, 3600.0, bounds=low) == []
+    assert audited(store, "COL001", 0.0, 3600.0, bounds=low) == []
     # What is above 0 is a measurement.
     (found,) = audited(store, "COL003", 0.0, 3600.0, bounds=low)
     assert [line.job_id for line in found.jobs] == ["2"]
@@ -101,8 +92,8 @@ def test_slices_that_read_zero_while_their_card_was_profiled(tmp_path: Path) -> 
 
 def test_the_counters_are_named() -> None:
     util, both = IDLE | {"sm_used": None, "sm_measured": 0.0}, IDLE
-    assert "with no kernel seen (GPU_UTIL 0)," in one("COL001", util).evidence
-    assert "with no kernel seen (GPU_UTIL 0, SM activity 0 where known)," in one("COL001", util, both).evidence
+    assert "never used; GPU_UTIL 0, sampled" in one("COL001", util).evidence
+    assert "never used; GPU_UTIL 0, SM activity 0 where known, sampled" in one("COL001", util, both).evidence
 
 
 def test_of_a_requeued_job_the_run_that_idled_is_counted_and_not_the_one_that_worked(tmp_path: Path) -> None:
@@ -121,16 +112,16 @@ def test_of_a_requeued_job_the_run_that_idled_is_counted_and_not_the_one_that_wo
     assert (found.gpu_hours, [line.start_s for line in found.jobs], found.judged) == (1.0, [0.0], 2)
 
 
-@pytest.mark.parametrize(("code", "run"), [("COL001", IDLE), ("COL006", PARKED)])
-def test_what_took_less_than_the_shortest_run_is_not_called_idle(code: str, run: dict[str, Any]) -> None:
-    answered, said = ask(code, run | {"span_s": 599.0})
+@pytest.mark.parametrize("run", [IDLE, PARKED])
+def test_what_took_less_than_the_shortest_run_is_not_called_idle(run: dict[str, Any]) -> None:
+    answered, said = ask("COL001", run | {"span_s": 599.0})
     assert (answered.judged, said) == (0, [])
-    one(code, run | {"span_s": 600.0})
-    one(code, run | {"span_s": 20.0}, bounds={"shortest_min": 0.0})
+    one("COL001", run | {"span_s": 600.0})
+    one("COL001", run | {"span_s": 20.0}, bounds={"shortest_min": 0.0})
 
 
 def test_an_array_of_short_idle_jobs_adds_up_where_the_site_counts_them() -> None:
     task = IDLE | {"to_s": 120.0, "span_s": 120.0, "allocated": 1 / 30, "util_measured": 1 / 30, "sm_measured": 1 / 30}
     found = one("COL001", *[task] * 1000, bounds={"shortest_min": 2.0})
-    assert found.evidence.startswith("33.3 GPU-h in 1000 runs (job ")
+    assert found.evidence.startswith("33.3 GPU-h idle in 1000 runs (job ")
     assert len(found.jobs) == 5

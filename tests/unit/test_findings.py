@@ -20,10 +20,10 @@ SEEN = Audited(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 8, tzinfo=UTC
 UNKNOWN: list[tuple[str, dict[str, Any], str]] = [
     ("COL001", {"suspended_s": 1}, "suspended, or its node failed"),
     ("COL001", {"state": "NODE_FAIL"}, "suspended, or its node failed"),
-    ("COL001", {"end_s": None, "span_s": 60.0}, "too short"),
-    ("COL001", {"end_s": None, "span_s": 700.0}, "only just begun"),
+    ("COL001", {"end_s": None}, "it runs still"),
+    ("COL001", {"span_s": 60.0}, "too short"),
     ("COL001", {"coverage_pct": None}, "too little measured of it alone"),
-    ("COL006", {"peak_mib": None}, "GPU memory not known"),
+    ("COL001", {"peak_mib": None}, "GPU memory not known"),
     ("COL007", {"from_s": 1.0}, "begun before the window"),
     ("COL007", {"fit_judged": False}, "no completed run of one GPU measured alone on it"),
     ("COL008", {"cpus_per_gpu": None}, "its nodes not in site.toml"),
@@ -36,7 +36,6 @@ UNKNOWN: list[tuple[str, dict[str, Any], str]] = [
 def test_why_a_run_is_not_judged(code: str, fields: dict[str, Any], why: str) -> None:
     by_code: dict[str, dict[str, Any]] = {
         "COL001": IDLE,
-        "COL006": IDLE | {"peak_mib": 30_000},
         "COL008": {"cpus": 48},
         "COL011": {"limit_min": 600_000},
     }

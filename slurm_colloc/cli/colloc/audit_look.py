@@ -14,7 +14,8 @@ from slurm_colloc.accounting.usage import whole_usage
 from slurm_colloc.audit.ladder import Key, key_of
 from slurm_colloc.audit.rules import Entry, findings, question
 from slurm_colloc.audited import JOB, RUNS, Answer, Finding
-from slurm_colloc.cli.colloc.progress import progress, told, unwatched
+from slurm_colloc.cli.colloc.progress import progress, unwatched
+from slurm_colloc.cli.colloc.progress import told as each
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Audit
@@ -45,8 +46,10 @@ class Looking(NamedTuple):
     options: str = ""
     watched: bool = False
 
-    def look(self, chosen: Sequence[Entry], start: datetime, end: datetime, *, behind: bool = False) -> Looked:
-        """Return what these rules find in [start, end).
+    def look(
+        self, chosen: Sequence[Entry], start: datetime, end: datetime, told: Sequence[str] = (), *, behind: bool = False
+    ) -> Looked:
+        """Return what these rules find in [start, end), of which the users of the jobs ``told`` know already.
 
         Raises:
             StoreError: the store cannot be read.
@@ -65,17 +68,17 @@ class Looking(NamedTuple):
             known_s = known_until_s(self.source, database)
             stale = [entry for entry in chosen if _is_stale(entry, known_s, span.until_s)]
             with bar("applying rules") as step:
-                for entry in told(chosen, step):
-                    asked = question(entry, self.audit, span.until_s)
+                for entry in each(chosen, step):
+                    asked = question(entry, self.audit, span.until_s, told)
                     of = _NOTHING if entry in stale else answer(database, asked)
-                    judged[entry.name] = of.rows, of.judged
+                    judged[entry.form] = of.rows, of.judged
                     said = findings(entry, of, options)
                     found += said
                     of_subject = found_runs(database, asked) if behind and said else {}
                     runs |= {key_of(one): of_subject[one.cluster, one.subject] for one in said if of_subject}
             whole = whole_usage(database)
-        accounted = tuple(entry.name for entry in chosen if entry.rule.accounted or entry.rule.source != RUNS)
-        running = tuple(entry.name for entry in chosen if entry.rule.about == JOB)
+        accounted = tuple(entry.form for entry in chosen if entry.rule.accounted or entry.rule.source != RUNS)
+        running = tuple(entry.form for entry in chosen if entry.rule.about == JOB)
         why = _why_stale(stale, known_s)
         seen = Audited(start, end, whole, judged, self.source.visible.whose, accounted, running, why)
         return Looked(seen, tuple(found), runs)

@@ -72,7 +72,7 @@ class Mails:
         recipient = address_of(acted.user, self._settings)
         if recipient is None:
             return None
-        id = message_id([recipient, *acted[:4], acted.what], self._settings)
+        id = message_id([recipient, *acted[:5], acted.what], self._settings)
         done, why = _DONE[acted.what], self._meanings.get(acted.rule, "")
         held = acted.what == "hold"
         page = Notice(
@@ -141,10 +141,10 @@ def _next(due: Due, settings: Notices) -> str:
     """Return what a notice about a job says is done next."""
     if due.finding.about != JOB:
         return ""
+    if settings.action == "none" or due.finding.rule not in settings.action_rules or due.finding.idle_since_s is None:
+        return ""
     if due.step == FIRST:
         return f"if it is still found after {in_words(60 * settings.job_quiet_min)}, you are told again"
-    if settings.action == "none" or due.finding.rule not in settings.action_rules:
-        return ""
     done, wait = _DONE[settings.action], in_words(60 * settings.job_deadline_min)
     return f"if it is still found then, it is {done}, not before {wait} after this mail was handed over"
 

@@ -40,7 +40,7 @@ from slurm_colloc.audit.timing import (
 )
 from slurm_colloc.audit.webhook import check_webhook
 from slurm_colloc.audit.workdays import works_by
-from slurm_colloc.audited import JOB, Finding
+from slurm_colloc.audited import JOB, Finding, form_of
 from slurm_colloc.cli.colloc.audit_look import Looked
 from slurm_colloc.cli.colloc.audit_mails import Mails, by_user, deed, did, doubt, would
 from slurm_colloc.cli.colloc.output import say
@@ -55,7 +55,8 @@ from slurm_colloc.report.text import local, stamp
 from slurm_colloc.units import in_words as time_in_words
 from slurm_colloc.units import printable
 
-Piece = tuple[tuple[Entry, ...], datetime, datetime]
+# Rules, a window, and the jobs whose users were told of them.
+Piece = tuple[tuple[Entry, ...], datetime, datetime, tuple[str, ...]]
 # Whether what is found is shown, too.
 Look = Callable[[Sequence[Piece], bool], list[Looked]]
 Show = Callable[[str], object]
@@ -102,7 +103,12 @@ class _Run:
             self.missed = (
                 f"The last good run was until {stamp(local(last_s))}. Judged as well, each on its own: {judged}"
             )
-        return [*((others, *one) for one in ends), (entries, local(own[0]), local(own[1]))]
+        told = self._told_jobs()
+        return [*((others, *one, told) for one in ends), (entries, local(own[0]), local(own[1]), told)]
+
+    def _told_jobs(self) -> tuple[str, ...]:
+        """Return the jobs of which their users were told while they ran."""
+        return tuple(dict.fromkeys(one.subject for one in self.state.told() if one.about == JOB))
 
     def notice(self, seen: Audited, found: Sequence[Finding]) -> list[tuple[Finding, str]]:
         """Tell who is to be told, and return what was done about each finding."""
@@ -131,7 +137,7 @@ class _Run:
             return []
         days = window_days(OTHERS if self.asked.about == JOBS else JOBS, self.settings)
         since, until = local(self.began_s - days * DAY_S), local(self.began_s)
-        (looked,) = self.look([(self.asked.beside, since, until)], False)
+        (looked,) = self.look([(self.asked.beside, since, until, self._told_jobs())], False)
         found = [one for one in looked.findings if one.user in users and not self._kept_from_users(one)]
         self.looked_since |= {key_of(one): since for one in found}
         self.beside = [looked.seen]
@@ -205,7 +211,11 @@ class _Run:
         topic = f"{self.mode} {self.asked.names}"
         length_s = 3600 * self.settings.summary_hours
         period = (now() + (local(now()).utcoffset() or timedelta()).total_seconds()) // length_s
-        self._tell_webhook(seen, [finding for finding, _ in done if finding.rule in seen.rules], [topic, period])
+        self._tell_webhook(
+            seen,
+            [finding for finding, _ in done if form_of(finding.rule, finding.about) in seen.rules],
+            [topic, period],
+        )
         self.errors += self.post.errors()
         last_s = self.state.last_sent(topic)
         after_s = seen.since.timestamp() if last_s is None else last_s
@@ -264,7 +274,7 @@ class _Run:
             return
         counts = judged = None
         if noticed:
-            by_rule = Counter(one.rule for one in noticed.findings)
+            by_rule = Counter(form_of(one.rule, one.about) for one in noticed.findings)
             counts = {rule: by_rule[rule] for rule in noticed.seen.rules}
             judged = {rule: of for rule, (_, of) in noticed.seen.rules.items()}
         metrics = Metrics(

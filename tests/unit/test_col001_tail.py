@@ -6,7 +6,7 @@ import pytest
 
 from slurm_colloc.measured import Round
 from slurm_colloc.model import Gres
-from tests.unit.asked import IDLE, ask, harmless, none, one
+from tests.unit.asked import ask, harmless, none, one
 from tests.unit.made import HOUR, run
 from tests.unit.stored import busy, stored
 from tests.unit.test_audit import audited
@@ -24,15 +24,14 @@ TAIL: dict[str, Any] = {
 
 
 def test_what_it_says() -> None:
-    found = one("COL005", TAIL)
+    found = one("COL001", TAIL)
     assert (found.gpu_hours, found.user) == (24.0, "ann")
     assert found.evidence == (
-        "24 GPU-h without a kernel (GPU_UTIL 0, SM activity 0) after the last activity of 1 run (job 1), "
-        "the longest for 24 h, sampled for at least 100 % of the time, measured; the site's bound is 24 GPU-h of "
-        "tails from 120 min"
+        "24 GPU-h idle in 1 run (job 1): 24 GPU-h in 1 run after the last activity, the longest 24 h; sampled for at "
+        "least 100 % of the time, measured; the site's bound is 24 GPU-h"
     )
-    running = one("COL005", TAIL | {"end_s": None})
-    assert "of 1 run (job 1), 1 of them running at its last reading, the longest" in running.evidence
+    # It may go on: while it runs it is asked about by itself.
+    assert none("COL001", TAIL | {"end_s": None})
 
 
 @pytest.mark.parametrize(
@@ -50,8 +49,6 @@ def test_what_it_says() -> None:
         {"util_used": None, "sm_used": None},
         # a slice, whose one counter may have been taken away
         {"whole": False, "util_used": None, "blackout_s": None},
-        # no kernel at all is COL001's and COL006's
-        IDLE,
         # readings, but hardly one with a counter
         {"util_measured": 1.0, "sm_measured": 1.0},
         # a minute of it was not seen, wherever that was
@@ -59,36 +56,36 @@ def test_what_it_says() -> None:
     ],
 )
 def test_nobody_is_named_on_weak_evidence_or_below_a_bound(fields: dict[str, Any]) -> None:
-    one("COL005", TAIL)
-    assert none("COL005", TAIL | fields)
+    one("COL001", TAIL)
+    assert none("COL001", TAIL | fields)
 
 
 def test_time_that_nobody_saw_is_not_idle() -> None:
     # A quarter of the two days without a reading: half of the tail may have been work.
-    found = one("COL005", TAIL | {"util_measured": 36.0, "sm_measured": 36.0}, bounds={"min_gpu_hours": 12.0})
+    found = one("COL001", TAIL | {"util_measured": 36.0, "sm_measured": 36.0}, bounds={"min_gpu_hours": 12.0})
     assert found.gpu_hours == 12.0
     # Or one of its devices worked in all of it, unseen.
     pair = {"devices": 2, "util_measured": 36.0, "sm_measured": 36.0}
-    assert none("COL005", TAIL | pair, bounds={"min_gpu_hours": 0.1})
+    assert none("COL001", TAIL | pair, bounds={"min_gpu_hours": 0.1})
     # But for what came after the last reading: the tail ends there.
     late = {"util_measured": 36.0, "sm_measured": 36.0, "unseen_s": 43_200.0}
-    assert one("COL005", TAIL | late).gpu_hours == 24.0
+    assert one("COL001", TAIL | late).gpu_hours == 24.0
 
 
 def test_results_that_are_written_on_cpus_are_not_counted_below_the_bound() -> None:
     # 40 runs of a day with an hour and a half at the end.
     writing = {"tail_s": 5_400.0}
-    assert none("COL005", *[writing] * 40)
-    assert one("COL005", *[writing] * 40, bounds={"tail_min": 90.0}).gpu_hours == 60.0
+    assert none("COL001", *[writing] * 40)
+    assert one("COL001", *[writing] * 40, bounds={"tail_min": 90.0}).gpu_hours == 60.0
 
 
 def test_bounds_of_zero_name_nobody_without_a_tail() -> None:
-    answered, found = ask("COL005", {}, bounds={"min_gpu_hours": 0.0, "tail_min": 0.0})
+    answered, found = ask("COL001", {}, bounds={"min_gpu_hours": 0.0, "tail_min": 0.0})
     assert (answered.judged, found) == (1, [])
 
 
 def test_hostile_names_are_not_in_its_words() -> None:
-    assert harmless("COL005", TAIL)
+    assert harmless("COL001", TAIL)
 
 
 def hours(*active: float, of: int = 8, dark: tuple[int, ...] = (), uuid: str = "GPU-0") -> list[Round]:
@@ -106,7 +103,7 @@ def test_a_store(tmp_path: Path) -> None:
     low = {"min_gpu_hours": 1.0}
 
     def hours_found(name: str, rounds: list[Round]) -> list[float]:
-        found = audited(stored(tmp_path / name, eight, rounds), "COL005", 0.0, 8.0 * HOUR, bounds=low)
+        found = audited(stored(tmp_path / name, eight, rounds), "COL001", 0.0, 8.0 * HOUR, bounds=low)
         return [one.gpu_hours for one in found]
 
     assert hours_found("a", hours(1, 2, 3)) == [pytest.approx(5.0)]
@@ -118,5 +115,5 @@ def test_a_store(tmp_path: Path) -> None:
     # Nobody knows what its second GPU did while a process of nobody's was there: perhaps its own, in a container.
     two = [run("1", end_s=8 * HOUR, gres=(Gres("gpu", "h100", 2),))]
     rounds = [*hours(1, 2), *hours(1, 2, uuid="GPU-1", dark=(3, 4, 5, 6, 7, 8))]
-    assert audited(stored(tmp_path / "f", two, rounds), "COL005", 0.0, 8.0 * HOUR, bounds=low) == []
+    assert audited(stored(tmp_path / "f", two, rounds), "COL001", 0.0, 8.0 * HOUR, bounds=low) == []
     assert hours_found("e", [*hours(1, 2, 3), *hours(*range(1, 9), uuid="GPU-1")]) == []

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""COL001: GPUs that are held and idle.
+
+A job's GPUs are idle, of one of six kinds. Of runs that have ended, added up for each user: hardly a kernel ever ran
+(never used); none ran although the GPU's memory was filled (parked: a model that waits for requests); none ran any
+more after it had worked (tail: a hang, a notebook left open); for a good part of the time there was no process of the
+job on the GPU (empty: preparation on CPUs); of several GPUs some were never used (some). And of a job that runs: no
+kernel for so long, up to a reading that is not old (now), or some of its GPUs never used. Each job is told of once:
+what its user heard while it ran is not said again when it has ended.
+
+Counted is what was seen, by a measurement of this run alone: what a neighbour did is held against nobody. Time that
+was not sampled is not counted as idle, wherever it was, nor are runs that were suspended, whose node failed, or that
+are short, whose readings are in good part of what came before and after them. A kernel is what SMs do: video engines
+and copies are none. A counter that reads 0.1 % is a program that only opened its GPU. While another program profiles
+a GPU its SM activity reads 0, and only GPU_UTIL beside it tells; a slice has none, and so its 0 is held against
+nobody; only that no process was there counts, by the driver's list. A GPU that was at work while that list was empty
+is not empty, and of GPUs that were shared nobody can tell. A run that worked, or filled its memory, may go on: while
+it runs it gets the longer bound. It never says that a run was useless, only that others could not have what it held.
+Where a partition gives out whole nodes, exclude it: nobody can give back a GPU there.
+
+job_defense_shield calls it zero-util-gpu-hours and, while it runs, cancel-zero-gpu-jobs, which counts from the start.
+"""
+
+from collections.abc import Iterator
+
+from slurm_colloc.audit.rule import (
+    ASLEEP,
+    AWAKE,
+    COUNTED,
+    COUNTED_SURE,
+    HELD,
+    LONG,
+    SHORT,
+    SHORTEST,
+    SURE,
+    UNSAMPLED,
+    UNUSED,
+    Bound,
+    Bounds,
+    Rule,
+    Said,
+)
+from slurm_colloc.audit.words import gib, hours, runs, seen, shown
+from slurm_colloc.audited import JOB, Subject
+from slurm_colloc.units import counted, in_words
+
+# The peak is of one node, the devices are of all.
+_MEMORY_KNOWN = "peak_mib IS NOT NULL AND (devices = 1 OR nodes IS NOT NULL)"
+# What ends up in GPU memory before any work is a context, of some 600 MiB; more was put there. Where it is not known,
+# something may have been.
+_FILLED = "coalesce(peak_mib * if(devices = 1, 1, nodes) >= $parked_mib * devices, true)"
+# Where its counters read 0 because they were taken away, a GPU was at work.
+_NO_KERNEL = "coalesce(util_used, 0) = 0 AND coalesce(sm_used, 0) = 0 AND blackout_s = 0"
+# How long all of a run's devices were seen idle since its last activity: as if all that no reading tells of any of them
+# lay in there, and at another time for each.
+_IDLE_S = f"greatest(0, tail_s - devices * greatest(0, span_s * (1 - {COUNTED} / allocated) - unseen_s))"
+_IDLE_HOURS = f"{_IDLE_S} / span_s * allocated"
+# Kinds are conditions on a run that is known well enough, and what of its hours each counts; no hour counts twice.
+_UNUSED = f"coalesce({COUNTED_SURE} AND {UNUSED}, false)"
+_NEVER = f"({_UNUSED} AND NOT {_FILLED})"
+_PARKED = f"({_UNUSED} AND {_FILLED})"
+_TAIL = (
+    f"coalesce({COUNTED_SURE} AND NOT ({UNUSED}) AND tail_s IS NOT NULL AND {_IDLE_S} > 0 "
+    f"AND {_IDLE_S} >= 60 * $tail_min, false)"
+)
+# Samples know slices by compute slices and shares by their whole GPU; allocated is by the site's convention. Where
+# nobody knows what was a tail, all since the last activity may have been.
+_WITHOUT = "coalesce(gpus / nullif(blocked, 0), gpus) * held_idle_hours"
+_BEFORE = f"greatest(0, {_WITHOUT} - if(blackout_s IS NULL, 0, coalesce(tail_s, 0)) / span_s * allocated)"
+_EMPTY = (
+    f"coalesce(shared_hours = 0 AND gpus IS NOT NULL AND NOT {_UNUSED} AND {_BEFORE} > 0 "
+    f"AND 100 * {_BEFORE} >= $empty_pct * allocated, false)"
+)
+_SOME = (
+    f"coalesce({COUNTED_SURE} AND NOT ({UNUSED}) AND idle_units > 0 AND idle_units < devices "
+    "AND idle_units_pct >= $min_coverage_pct, false)"
+)
+_TAIL_HOURS = f"if({_TAIL}, {_IDLE_HOURS}, 0)"
+_EMPTY_HOURS = f"if({_EMPTY}, {_BEFORE}, 0)"
+# A GPU that was never opened is empty, too, and in a tail all are idle.
+_SOME_HOURS = f"if({_SOME}, greatest(0, idle_units_hours * (1 - {_TAIL_HOURS} / allocated) - {_EMPTY_HOURS}), 0)"
+# Of jobs that run a reading counts that is not old at the window's end: whoever takes in neither samples nor runs any
+# more does not know who idles.
+_READ_S = "(to_s - unseen_s)"
+FRESH = f"$until_s - {_READ_S} <= 60 * $reading_age_min"
+# A model that waits for requests is no forgotten shell, and where no memory is known it may be one.
+_NEVER_WORKED = f"({_NO_KERNEL} AND peak_mib IS NOT NULL AND NOT {_FILLED})"
+_NOW = f"({_IDLE_S} > 0 AND {_IDLE_S} >= 60 * if({_NEVER_WORKED}, $first_warning_min, $sliding_warning_min))"
+_SOME_NOW = f"({_SOME} AND idle_units_hours / idle_units * 60 >= $sliding_warning_min)"
+
+
+def _most(condition: str) -> dict[str, str]:
+    """Return which counters the runs of a kind have, and the most that they showed, as words.shown takes them."""
+    return {
+        "util_most_pct": f"max(100 * util_used / util_measured) FILTER ({condition} AND util_measured > 0)",
+        "sm_most_pct": f"max(100 * sm_used / sm_measured) FILTER ({condition} AND sm_measured > 0)",
+        "by_util": f"count(*) FILTER ({condition} AND util_used IS NOT NULL)",
+        "by_sm": f"count(*) FILTER ({condition} AND sm_used IS NOT NULL)",
+    }
+
+
+# Kind -> which runs are of it, its hours, and what is said of them.
+_KINDS = {
+    "never": (_NEVER, COUNTED, "never used"),
+    "parked": (_PARKED, COUNTED, "parked, with up to {peak} of GPU memory filled and hardly a kernel"),
+    "tail": (_TAIL, _TAIL_HOURS, "after the last activity, the longest {longest}"),
+    "empty": (_EMPTY, _EMPTY_HOURS, "without a process of the job on the GPU"),
+    "some": (_SOME, _SOME_HOURS, "of GPUs never used beside others of the same job"),
+}
+
+
+def _kinds(subject: Subject) -> Iterator[str]:
+    figures = subject.figures
+    for kind, (_, _, words) in _KINDS.items():
+        number, found_hours = figures[f"{kind}_runs"], figures[f"{kind}_hours"]
+        if number and found_hours:
+            said = words.format(peak=gib(figures["peak_mib"] or 0), longest=in_words(figures["longest_s"] or 0))
+            yield f"{hours(found_hours)} in {counted(int(number), 'run')} {said}"
+
+
+def _say(subject: Subject, bounds: Bounds) -> Said:
+    counters = shown(subject, "never_runs")
+    return Said(
+        f"{hours(subject.gpu_hours)} idle in {runs(subject)}: {'; '.join(_kinds(subject))}; {counters}{seen(subject)}; "
+        f"the site's bound is {hours(bounds['min_gpu_hours'])}",
+        "look with 'colloc job JOB'; ask for as many GPUs as the program opens, end what waits at a prompt or hangs, "
+        "prepare data in a job without a GPU, and let what waits for requests wait on a slice or beside others (video "
+        "engines and copies are not seen: say so if it was these)",
+    )
+
+
+def _say_now(subject: Subject, bounds: Bounds) -> Said | None:
+    idle_s, age_s = subject.figures["idle_s"], subject.figures["age_s"]
+    if idle_s is None:
+        units, devices = int(subject.figures["units"] or 0), int(subject.figures["devices"] or 0)
+        return Said(
+            f"{units} of its {devices} GPUs never used so far ({hours(subject.gpu_hours)}), up to a reading "
+            f"{in_words(age_s or 0)} before the audit looked, {seen(subject)}; the site's bound is "
+            f"{bounds['sliding_warning_min']:g} min",
+            "ask for as many GPUs as the program opens; 'colloc job JOB' shows each",
+        )
+    bound_min = bounds["sliding_warning_min" if subject.figures["sliding"] else "first_warning_min"]
+    counters = shown(subject, "found_runs").removesuffix(", ")
+    before = "after it had worked" if subject.figures["worked"] else "nor any before in the window"
+    return Said(
+        f"no kernel for the last {in_words(idle_s)} ({counters}) up to a reading "
+        f"{in_words(age_s or 0)} before the audit looked ({hours(subject.gpu_hours)}), {before}, {seen(subject)}; "
+        f"the site's bound is {bound_min:g} min",
+        "cancel it with 'scancel' if it waits for nothing; 'colloc job JOB' shows when it worked last",
+    )
+
+
+_BOUNDS = {
+    "min_gpu_hours": Bound(24.0, "GPU-hours idle in the window, of one user's runs that ended, from which it speaks"),
+    "tail_min": Bound(120.0, "minutes idle since the last activity, from which they count"),
+    "empty_pct": Bound(20.0, "percent of a run's GPU-hours without a process, from which they count"),
+    "parked_mib": Bound(2048.0, "GPU memory at peak, of each GPU, from which a run at zero use is parked"),
+    "shortest_min": SHORTEST,
+    "first_warning_min": Bound(60.0, "minutes idle of a job that runs and never worked, from which it speaks"),
+    "sliding_warning_min": Bound(240.0, "the same of one that worked before, has its memory filled, or uses some GPUs"),
+    "reading_age_min": Bound(120.0, "minutes that the last reading of a job that runs may be old"),
+}
+RUNNING = Rule(
+    code="COL001",
+    name="idle",
+    title="a running job whose GPUs are idle",
+    documentation=__doc__ or "",
+    bounds=_BOUNDS,
+    judged=f"{COUNTED_SURE} AND tail_s IS NOT NULL AND {FRESH} AND (util_used IS NOT NULL OR blocked IS NULL)",
+    found=f"{_NOW} OR {_SOME_NOW}",
+    hours=f"if({_NOW}, {_IDLE_HOURS}, idle_units_hours)",
+    figures={
+        "idle_s": f"max({_IDLE_S}) FILTER (found AND {_NOW})",
+        "age_s": f"max($until_s - {_READ_S}) FILTER (found)",
+        # Of one that works on some of its GPUs there is none: nothing is ever done to it.
+        "idle_since_s": f"max({_READ_S} - {_IDLE_S}) FILTER (found AND {_NOW})",
+        "worked": f"count(*) FILTER (found AND NOT ({_NO_KERNEL}))",
+        "sliding": f"count(*) FILTER (found AND NOT {_NEVER_WORKED})",
+        "units": "max(idle_units) FILTER (found)",
+        "devices": "max(devices) FILTER (found)",
+        "found_runs": "count(*) FILTER (found)",
+        # What is 0 since then may have been more before.
+        "util_most_pct": "NULL",
+        "sm_most_pct": "NULL",
+        "by_util": "count(*) FILTER (found AND util_used IS NOT NULL)",
+        "by_sm": "count(*) FILTER (found AND sm_used IS NOT NULL)",
+    },
+    say=_say_now,
+    about=JOB,
+    subject="job_id",
+    least="",
+)
+RULE = Rule(
+    code="COL001",
+    name="idle",
+    title="GPUs held and idle",
+    documentation=__doc__ or "",
+    bounds=_BOUNDS,
+    judged={
+        "it runs still": "end_s IS NOT NULL",
+        "told of while it ran": "job_id NOT IN (SELECT unnest($told::VARCHAR[]))",
+        ASLEEP: AWAKE,
+        SHORT: LONG,
+        UNSAMPLED: f"{SURE} AND {HELD}",
+        "GPU memory not known": f"NOT {_UNUSED} OR {_MEMORY_KNOWN}",
+        # Neither a counter that can be believed nor a list of processes.
+        "not known whether it was at work": f"coalesce({COUNTED_SURE}, false) OR held_idle_hours IS NOT NULL",
+    },
+    found=" OR ".join(condition for condition, _, _ in _KINDS.values()),
+    hours=f"if({_UNUSED}, {COUNTED}, {_TAIL_HOURS} + {_EMPTY_HOURS} + {_SOME_HOURS})",
+    figures={
+        **{f"{kind}_runs": f"count(*) FILTER ({condition})" for kind, (condition, _, _) in _KINDS.items()},
+        **{
+            f"{kind}_hours": f"sum(({hours_}::DOUBLE)::DECIMAL(38, 12)) FILTER ({condition})::DOUBLE"
+            for kind, (condition, hours_, _) in _KINDS.items()
+        },
+        "peak_mib": f"max(peak_mib) FILTER ({_PARKED})",
+        "longest_s": f"max({_IDLE_S}) FILTER ({_TAIL})",
+        **_most(_NEVER),
+    },
+    say=_say,
+    running=RUNNING,
+)

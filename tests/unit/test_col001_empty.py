@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_colloc.measured import Round
+from slurm_colloc.model import Gres
+from tests.unit.asked import ask, harmless, none, one
+from tests.unit.made import device, process, run, seen
+from tests.unit.stored import stored
+from tests.unit.test_audit import audited
+
+# Of two GPUs of a day one was never opened.
+HALF: dict[str, Any] = {
+    "devices": 2,
+    "gpus": 2.0,
+    "blocked": 2.0,
+    "allocated": 48.0,
+    "util_measured": 48.0,
+    "sm_measured": 48.0,
+    "held_idle_hours": 24.0,
+}
+
+
+def test_what_it_says() -> None:
+    answered, (found,) = ask("COL001", HALF)
+    assert (answered.judged, found.gpu_hours, found.user) == (1, 24.0, "ann")
+    assert found.evidence == (
+        "24 GPU-h idle in 1 run (job 1): 24 GPU-h in 1 run without a process of the job on the GPU; sampled for at "
+        "least 100 % of the time, measured; the site's bound is 24 GPU-h"
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"held_idle_hours": 23.9},
+        {"held_idle_hours": 0.0},
+        # no list of processes, no statement
+        {"held_idle_hours": None},
+        {"strong": False},
+        {"coverage_pct": 59.0},
+        {"coverage_pct": None},
+        {"gpus": None, "allocated": None},
+        {"allocated": 0.0},
+        {"suspended_s": 1},
+        {"span_s": 599.0},
+        # programs that end between two readings were there, and a neighbour's work hides it
+        {"shared_hours": 0.1},
+        # a start-up, however long: less than a fifth
+        {"held_idle_hours": 24.0, "allocated": 121.0, "util_measured": 121.0, "sm_measured": 121.0},
+        # since its last activity is no time before it, and a minute is no tail
+        {"tail_s": 60.0},
+    ],
+)
+def test_nobody_is_named_on_weak_evidence_or_below_a_bound(fields: dict[str, Any]) -> None:
+    one("COL001", HALF)
+    assert none("COL001", HALF | fields)
+
+
+def test_bounds() -> None:
+    one("COL001", HALF | {"held_idle_hours": 5.0}, bounds={"min_gpu_hours": 5.0, "empty_pct": 10.4})
+    assert none("COL001", HALF | {"held_idle_hours": 5.0}, bounds={"min_gpu_hours": 5.0, "empty_pct": 11.0})
+    one("COL001", HALF | {"span_s": 60.0}, bounds={"shortest_min": 1.0})
+    assert none("COL001", {}, bounds={"min_gpu_hours": 0.0, "empty_pct": 0.0})
+
+
+def test_of_slices_and_shares_the_runs_part_counts() -> None:
+    # A day of a seventh: samples know slices by compute slices, the site's convention says an eighth.
+    piece = {
+        "gpus": 0.125,
+        "blocked": 1 / 7,
+        "allocated": 3.0,
+        "held_idle_hours": 24 / 7,
+        "util_used": None,
+        "sm_used": None,
+    }
+    assert one("COL001", piece, bounds={"min_gpu_hours": 3.0}).gpu_hours == pytest.approx(3.0)
+    # A day of a quarter of a GPU, half of it without a process: 12 hours of the whole GPU.
+    share = {"gpus": 0.25, "blocked": None, "allocated": 6.0, "held_idle_hours": 12.0, "sm_measured": 6.0}
+    assert one("COL001", share, bounds={"min_gpu_hours": 3.0}).gpu_hours == 3.0
+
+
+def test_a_run_at_zero_use_that_counters_cannot_judge_is_named_here() -> None:
+    # A slice has no GPU_UTIL, and its SM activity may not be known.
+    blind = {"util_used": None, "sm_used": None, "util_measured": 0.0, "sm_measured": 0.0, "tail_s": None}
+    found = one("COL001", blind | {"held_idle_hours": 24.0})
+    assert "24 GPU-h in 1 run without a process of the job" in found.evidence
+
+
+def test_hostile_names_are_not_in_its_words() -> None:
+    assert harmless("COL001", HALF)
+
+
+def half_used(stray: bool = False, util: float = 0.0) -> list[Round]:
+    first, second = device(), device("GPU-1", gpu_util_pct=util, sm_active_pct=util)
+    processes = [process("1", 7), *([process("", 9, "GPU-1")] if stray else [])]
+    given = [("GPU-0", "1"), ("GPU-1", "1")]
+    return [seen(at_s, [first, second], processes, given, interval_s=900.0) for at_s in (900.0, 1800.0, 2700.0, 3600.0)]
+
+
+def test_a_store(tmp_path: Path) -> None:
+    two = [run("1", gres=(Gres("gpu", "h100", 2),))]
+    low = {"min_gpu_hours": 1.0}
+    (found,) = audited(stored(tmp_path / "a", two, half_used()), "COL001", 0.0, 3600.0, bounds=low)
+    assert found.evidence.startswith(
+        "1 GPU-h idle in 1 run (job 1): 1 GPU-h in 1 run without a process of the job on the GPU"
+    )
+    # A process of nobody's may be its own, and a GPU at work had a process.
+    assert audited(stored(tmp_path / "b", two, half_used(stray=True)), "COL001", 0.0, 3600.0, bounds=low) == []
+    assert audited(stored(tmp_path / "c", two, half_used(util=9.0)), "COL001", 0.0, 3600.0, bounds=low) == []
+
+
+# Of four GPUs of a day two had a program that never used them.
+SOME: dict[str, Any] = {
+    "devices": 4,
+    "gpus": 4.0,
+    "blocked": 4.0,
+    "allocated": 96.0,
+    "util_measured": 96.0,
+    "sm_measured": 96.0,
+    "idle_units": 2.0,
+    "idle_units_hours": 48.0,
+}
+
+
+def test_gpus_that_idle_beside_others_of_their_job() -> None:
+    found = one("COL001", SOME)
+    assert found.gpu_hours == 48.0
+    assert "48 GPU-h in 1 run of GPUs never used beside others of the same job" in found.evidence
+    # One that was never opened counts once, and in a tail all of them are idle.
+    assert one("COL001", SOME | {"held_idle_hours": 24.0}).gpu_hours == 48.0
+    assert one("COL001", SOME | {"tail_s": 43_200.0}).gpu_hours == 48.0 + 24.0
+    for fields in ({"idle_units_hours": 23.9}, {"idle_units_pct": 59.0}, {"strong": False}, {"suspended_s": 1}):
+        assert none("COL001", SOME | fields)
+    running = one("COL001", SOME | {"end_s": None}, about="jobs")
+    assert (running.subject, running.gpu_hours, running.idle_since_s) == ("1", 48.0, None)
+    assert running.evidence.startswith("2 of its 4 GPUs never used so far (48 GPU-h), up to a reading")
+    assert none("COL001", SOME | {"end_s": None, "idle_units_hours": 7.9}, about="jobs")
+
+
+@pytest.mark.parametrize(("second", "named"), [(0.0, True), (0.05, True), (9.0, False)])
+def test_each_gpu_of_a_store_by_itself(tmp_path: Path, second: float, named: bool) -> None:
+    devices = [device(), device("GPU-1", gpu_util_pct=second, sm_active_pct=0.0)]
+    both = [process("1", 7), process("1", 8, "GPU-1", gpu_mem_used_mib=500)]
+    given = [("GPU-0", "1"), ("GPU-1", "1")]
+    rounds = [seen(at_s, devices, both, given, interval_s=900.0) for at_s in (900.0, 1800.0, 2700.0, 3600.0)]
+    store = stored(tmp_path, [run("1", gres=(Gres("gpu", "h100", 2),))], rounds)
+    found = audited(store, "COL001", 0.0, 3600.0, bounds={"min_gpu_hours": 0.5})
+    assert [one.gpu_hours for one in found] == ([1.0] if named else [])
