@@ -256,10 +256,6 @@ class State:
         )
         return None if rows[0][0] is None else float(rows[0][0])
 
-    def good_runs(self) -> list[float]:
-        """Return when runs ended that ended well."""
-        return [float(ended_s) for (ended_s,) in self._all("SELECT ended_s FROM runs WHERE exit IN (0, 1)")]
-
     def last_success(self, rules: str) -> float | None:
         """Return when the last run of these rules that ended well did so; None where there is none."""
         value = self._all("SELECT max(ended_s) FROM runs WHERE exit IN (0, 1) AND rules = ?", (rules,))[0][0]

@@ -3,8 +3,9 @@
 
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 
-from slurm_colloc.backtested import Backtest, Step, Tally
+from slurm_colloc.backtested import Backtest, Day, Step, Tally
 from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, fitting, folded, table_lines, widths_of
 from slurm_colloc.report.plain import plain
@@ -27,10 +28,16 @@ _RULES = (
 )
 _STEPS = (("RUNS", 6), ("COV %", 3), ("FINDINGS", 2), ("USERS", 1), ("FIRST", 4), ("SECOND", 5), ("MAILS", 0))
 _OVER_TIME = ("NOTICES", 8)
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_CELL = 9
+_WEEKS = (
+    "Each day: notices in mails, as 5 in 2. '.': no run of that day judged anything, so nothing is known. (In "
+    "brackets): a day on which no mails go."
+)
 
 
-def as_table(tried: Backtest, terminal: Terminal = NO_TERMINAL) -> str:
-    """Return it for people: all windows by rule, then window by window."""
+def as_table(tried: Backtest, terminal: Terminal = NO_TERMINAL, *, days: bool = False) -> str:
+    """Return it for people: all windows by rule, then window by window, or day by day as weeks from Monday on."""
     rules = [
         ["RULE", *(title for title, _ in (*_RULES, _OVER_TIME))],
         *(
@@ -49,11 +56,33 @@ def as_table(tried: Backtest, terminal: Terminal = NO_TERMINAL) -> str:
         "",
         *_laid_out(rules, [rank for _, rank in (*_RULES, _OVER_TIME)], terminal),
         "",
-        *_laid_out(steps, [rank for _, rank in _STEPS], terminal),
+        *(_weeks(tried.days) if days else _laid_out(steps, [rank for _, rank in _STEPS], terminal)),
         "",
-        *(terminal.dim(line) for note in notes(tried) for line in folded(note, terminal.columns)),
+        *(terminal.dim(line) for note in (*[_WEEKS] * days, *notes(tried)) for line in folded(note, terminal.columns)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _weeks(days: Sequence[Day]) -> list[str]:
+    """Return a line for each week."""
+    weeks: list[list[Day]] = []
+    for day in days:
+        if not weeks or day.day.weekday() == 0:
+            weeks.append([])
+        weeks[-1].append(day)
+    lines = [f"{'':10}" + "".join(f"{name:>{_CELL}}" for name in _DAYS) + "    mails"]
+    for week in weeks:
+        cells = {day.day.weekday(): _cell(day) for day in week}
+        monday = week[0].day - timedelta(days=week[0].day.weekday())
+        mails = [day.mails for day in week if day.mails is not None]
+        shown = "".join(f"{cells.get(number, ''):>{_CELL}}" for number in range(7))
+        lines.append(f"{monday.isoformat()}{shown}{sum(mails) if mails else '.':>9}")
+    return lines
+
+
+def _cell(day: Day) -> str:
+    text = "." if day.mails is None else f"{day.notices} in {day.mails}" if day.mails else "0"
+    return text if day.works else f"({text})"
 
 
 def heading(tried: Backtest) -> str:
@@ -147,6 +176,7 @@ def as_json(tried: Backtest) -> str:
     """Return all of it as JSON, null for not known."""
     shown = {"schema": SCHEMA, **plain(tried)}
     shown["steps"] = [{**one, "mailed": _day(step)} for one, step in zip(shown["steps"], tried.steps, strict=True)]
+    shown["days"] = [{**day._asdict(), "day": day.day.isoformat()} for day in tried.days]
     return json.dumps(shown, indent=2) + "\n"
 
 

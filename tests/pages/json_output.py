@@ -16,7 +16,6 @@ from slurm_colloc.site.doctor.checks import Fault, Unchecked
 # Of each command that prints JSON what is at the top; a test compares it with what the command prints.
 TOP_LEVEL: dict[str, tuple[str, ...]] = {
     "colloc audit backtest --format json": ("schema", *Backtest._fields),
-    "colloc audit calendar --format json": ("schema", "source", "days"),
     "colloc audit run --format json": (
         *("schema", "since", "until", "runs", "runs_measured", "coverage_pct", "rules", "visible", "stale"),
         "findings",

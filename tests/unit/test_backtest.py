@@ -13,11 +13,9 @@ import pytest
 from rich.cells import cell_len
 
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.audit.backtest import Ran, in_all, mail_day, steps_of, windows, would_notify
-from slurm_colloc.audit.calendar import tried_by_day
-from slurm_colloc.audit.ladder import ACTION, FIRST, SECOND, Due, key_of
+from slurm_colloc.audit.backtest import Ran, by_day, in_all, mail_day, steps_of, windows, would_notify
+from slurm_colloc.audit.ladder import ACTION, FIRST, SECOND, key_of
 from slurm_colloc.audit.rules import entries
-from slurm_colloc.audit.state import MAIL, Message, audit_folder, opened
 from slurm_colloc.audit.timing import of_about
 from slurm_colloc.audit.workdays import works_by
 from slurm_colloc.audited import JOB, Finding
@@ -351,10 +349,9 @@ def test_rules_that_tell_the_admins_alone_make_no_mails(
     assert colloc("audit", "backtest", *argv, "--format", "json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["admins_only"], shown["total"]["findings"], shown["total"]["mails"]) == (["COL001"], 4, 0)
-    for command in (("backtest",), ("calendar", "--backtest")):
-        assert colloc("audit", *command, *argv) == 0
-        said = " ".join(capsys.readouterr().out.split())
-        assert "; no mails about what COL001 finds, of which 'tell' lets the admins alone know" in said
+    assert colloc("audit", "backtest", *argv) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "; no mails about what COL001 finds, of which 'tell' lets the admins alone know" in said
 
 
 def test_a_whole_site_file_may_be_proposed(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -404,44 +401,18 @@ def days_of(text: str) -> dict[str, list[int | None]]:
 
 
 def test_days_of_a_backtest(store: str, proposed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ("audit", "calendar", "--backtest", "--store", store, *WEEKS, "--rules", proposed, "--step", "7d")
+    argv = ("audit", "backtest", "--store", store, *WEEKS, "--rules", proposed, "--step", "7d")
     assert colloc(*argv, "--format", "json") == 0
     days = days_of(capsys.readouterr().out)
     assert (days["2026-01-12"], days["2026-01-19"], days["2026-01-13"]) == ([1, 1], [0, 0], [None, None])
-    assert colloc(*argv) == 0
-    lines = capsys.readouterr().out.splitlines()
+    assert colloc(*argv, "--by-day") == 0
+    shown = capsys.readouterr().out
+    lines = shown[shown.index("    Mon ") :].splitlines()
     assert lines[0].split() == ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun", "mails"]
     assert lines[1].split() == ["2026-01-12", "1", "in", "1", ".", ".", ".", ".", "(.)", "(.)", "1"]
     assert lines[2].split() == ["2026-01-19", "0", ".", ".", ".", ".", "(.)", "(.)", "0"]
-    assert colloc(*argv, "--format", "csv") == 0
-    assert "2026-01-12,True,1,1\n2026-01-13,True,,\n" in capsys.readouterr().out
 
 
 def test_days_on_which_nothing_was_judged_are_not_known() -> None:
     shown = tried([ran(0, finding()), ran(1, judged=0)])
-    assert [day.mails for day in tried_by_day(shown.steps, WORKS)] == [1, None]
-
-
-def test_days_of_what_was_sent(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = tmp_path / "site.toml"
-    site.write_text(f'schema = 1\ncluster = "c"\nslurm_release = "24.11"\n[paths]\nstate = "{tmp_path}"\n')
-    monkeypatch.setenv("COLLOC_CONF", str(site))
-    argv = ("audit", "calendar", *WEEKS, "--format", "json")
-    assert colloc(*argv) == 3
-    assert "nothing was ever sent from here" in capsys.readouterr().err
-    noon_s = at("2026-01-07T12:00")
-    with opened(audit_folder(f"{tmp_path}/audit")) as state:
-        for user in ("ann", "bob", ""):
-            message = Message(f"<{user}@c>", MAIL, user, "x@y")
-            due = [Due(finding(user), FIRST, "")] if user else []
-            assert state.begin_message(message, due, noon_s)
-            if user != "bob":
-                assert state.end_message(message.id, noon_s)
-        state.end(state.begin("users", "", 0.0, 1.0, noon_s + 86_400), 0, noon_s + 86_400)
-    assert colloc(*argv) == 0
-    days = days_of(capsys.readouterr().out)
-    assert (days["2026-01-07"], days["2026-01-08"], days["2026-01-09"]) == ([1, 1], [0, 0], [None, None])
-    assert colloc(*argv, "--quiet", "7d") == 2
-    assert "are for --backtest" in capsys.readouterr().err
+    assert [day.mails for day in by_day(shown.steps, WORKS)] == [1, None]

@@ -132,7 +132,6 @@ def test_each_call_of_csub_submits_once(example: Example, shell: Shell) -> None:
     [
         ("colloc audit run --format json", "--since=1d"),
         ("colloc audit backtest --format json", "--since=1d --step=1d --window=1d"),
-        ("colloc audit calendar --format json", "--since=1d --backtest --window=1d"),
         ("colloc evaluate --format json", f"{TABLE} --slices 4864,9856,19968,40192"),
         ("colloc history --format json", ""),
         ("colloc report --shadow --format json", "--since=1d"),

@@ -12,7 +12,6 @@ import typer
 from slurm_colloc.audit.rules import choose, entries
 from slurm_colloc.audit.timing import JOBS, Asked, of_about
 from slurm_colloc.cli.colloc.audit_backtest import backtest
-from slurm_colloc.cli.colloc.audit_calendar import calendar
 from slurm_colloc.cli.colloc.audit_explain import explain
 from slurm_colloc.cli.colloc.audit_look import Looked, Looking
 from slurm_colloc.cli.colloc.audit_notify import Piece, notify
@@ -28,7 +27,7 @@ from slurm_colloc.report.findings import Audited, as_csv, as_json, as_text
 from slurm_colloc.units import counted
 
 app = typer.Typer(no_args_is_help=True, help="Rules over measured use; they name nobody on weak evidence.")
-for _command in (explain, backtest, calendar, ack, optout, mail):
+for _command in (explain, backtest, ack, optout, mail):
     app.command()(_command)
 _FORMS = ("text", "json", "csv")
 _WINDOW = ("7d", "now")

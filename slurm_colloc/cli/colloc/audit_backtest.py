@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from slurm_colloc.audit.backtest import Ran, in_all, steps_of, windows, would_notify
+from slurm_colloc.audit.backtest import Ran, by_day, in_all, steps_of, windows, would_notify
 from slurm_colloc.audit.rules import choose, entries
 from slurm_colloc.audit.timing import JOBS, OTHERS, check_bounds, of_about, window_days
 from slurm_colloc.audit.workdays import works_by
@@ -23,13 +23,6 @@ from slurm_colloc.errors import UnknownError
 from slurm_colloc.report.backtest import as_csv, as_json, as_table
 from slurm_colloc.report.layout import NO_TERMINAL
 
-Step = Annotated[str, typer.Option("--step", help="between two runs; the timers' are 1d, of jobs 30m")]
-Length = Annotated[str, typer.Option("--window", help="what each run looks back on; else the site's")]
-Quiet = Annotated[str, typer.Option("--quiet", help="between two notices of one finding; else the site's")]
-Rules = Annotated[str, typer.Option("--rules", metavar="FILE", help="proposed rules: a site.toml, or an [audit]")]
-About = Annotated[str, typer.Option("--about", help="rules about running 'jobs', or the 'others'")]
-Only = Annotated[list[str] | None, typer.Option("--rule", help="only these, by name or code")]
-Kept = Annotated[str, typer.Option("--store", help="folder of the store; else the site's")]
 _JOBS_STEP = "30m"
 _FORMS = ("table", "json", "csv")
 
@@ -37,22 +30,25 @@ _FORMS = ("table", "json", "csv")
 def backtest(
     since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 90d")] = "90d",
     until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
-    step: Step = "",
-    length: Length = "",
-    quiet: Quiet = "",
-    rules: Rules = "",
-    rule: Only = None,
-    about: About = OTHERS,
+    step: Annotated[str, typer.Option("--step", help="between two runs; the timers' are 1d, of jobs 30m")] = "",
+    length: Annotated[str, typer.Option("--window", help="what each run looks back on; else the site's")] = "",
+    quiet: Annotated[str, typer.Option("--quiet", help="between two notices of one finding; else the site's")] = "",
+    rules: Annotated[str, typer.Option("--rules", metavar="FILE", help="proposed: a site.toml, or an [audit]")] = "",
+    rule: Annotated[list[str] | None, typer.Option("--rule", help="only these, by name or code")] = None,
+    about: Annotated[str, typer.Option("--about", help="rules about running 'jobs', or the 'others'")] = OTHERS,
+    days: Annotated[bool, typer.Option("--by-day", help="in the table mails by day in place of run for run")] = False,
     form: Annotated[str, typer.Option("--format", help="table, json or csv")] = "table",
     output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
-    store: Kept = "",
+    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
 ) -> None:
     """Say whom rules would have named, and in how many mails. Nothing is sent."""
     one_of("--format", form, _FORMS)
     chosen = Chosen(rules, tuple(rule or ()), about)
-    tried = try_rules(Asked(*window(since, until), step or step_of(about, "7d"), length, quiet, chosen, store))
+    tried = try_rules(
+        Asked(*window(since, until), step or (_JOBS_STEP if about == JOBS else "7d"), length, quiet, chosen, store)
+    )
     if form == "table":
-        write(as_table(tried, NO_TERMINAL if output else terminal()), output)
+        write(as_table(tried, NO_TERMINAL if output else terminal(), days=days), output)
     else:
         write(as_json(tried) if form == "json" else as_csv(tried), output)
     if not tried.total.steps_judged:
@@ -77,11 +73,6 @@ class Asked(NamedTuple):
     quiet: str
     rules: Chosen
     store: str
-
-
-def step_of(about: str, others: str) -> str:
-    """Return how far apart runs of these rules are, where that is not said."""
-    return _JOBS_STEP if about == JOBS else others
 
 
 def try_rules(asked: Asked) -> Backtest:
@@ -112,6 +103,7 @@ def try_rules(asked: Asked) -> Backtest:
             ran.append(_ran(looking.look(chosen, *ends, behind=True)))
     notices = would_notify(ran, chosen, config.cluster if config else None, step, settings, works)
     by_rule, total = in_all(ran, notices, chosen)
+    steps = steps_of(ran, notices, chosen, step, works)
     return Backtest(
         since=asked.since,
         until=asked.until,
@@ -120,11 +112,12 @@ def try_rules(asked: Asked) -> Backtest:
         quiet_s=round(60 * settings.job_quiet_min if about == JOBS else 86_400 * settings.quiet_days),
         file=asked.rules.file,
         visible=source.visible.whose,
-        steps=steps_of(ran, notices, chosen, step, works),
+        steps=steps,
         rules=by_rule,
         total=total,
         left_out=tuple(entry.name for entry in known if entry not in chosen and entry.rule.about == JOB),
         admins_only=tuple(entry.name for entry in chosen if not entry.tells_users),
+        days=by_day(steps, works),
     )
 
 
