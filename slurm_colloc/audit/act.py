@@ -5,7 +5,7 @@ import os
 from typing import NamedTuple
 
 from slurm_colloc.audit.ladder import BEGUN, DONE, FAILED, UNABLE, key_of
-from slurm_colloc.audit.state import Acted, State
+from slurm_colloc.audit.state import Action, State
 from slurm_colloc.audited import Finding
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
@@ -29,13 +29,13 @@ class QueuedJob(NamedTuple):
     start_s: float | None
 
 
-def act(state: State, finding: Finding, config: SiteConfig) -> Acted:
+def act(state: State, finding: Finding, config: SiteConfig) -> Action:
     """Do to the job that a finding is about what the site says, and return what came of it.
 
     It is done only to the very run that the finding is about, and recorded before and after.
     """
     what = config.notices.action
-    acted = Acted(*key_of(finding), finding.digest, finding.user, what, BEGUN)
+    acted = Action(*key_of(finding), finding.digest, finding.user, what, BEGUN)
     state.act(acted, now())
     try:
         if finding.cluster != config.cluster:
@@ -52,7 +52,7 @@ def act(state: State, finding: Finding, config: SiteConfig) -> Acted:
     return _end(state, acted, DONE, "")
 
 
-def finish(state: State, config: SiteConfig) -> list[Acted]:
+def finish(state: State, config: SiteConfig) -> list[Action]:
     """Settle what a run began and was killed over, and return what came of it.
 
     Raises:
@@ -67,14 +67,14 @@ def finish(state: State, config: SiteConfig) -> list[Acted]:
     return ended
 
 
-def in_words(acted: Acted) -> str:
+def in_words(acted: Action) -> str:
     """Return what came of an action."""
     never = " is impossible for this job, and not tried again"
     said = {BEGUN: " begun", DONE: ": done", FAILED: " failed", UNABLE: never}[acted.state]
     return f"{acted.what}{said}" + (f": {acted.reply}" if acted.reply else "")
 
 
-def _end(state: State, acted: Acted, became: str, reply: str) -> Acted:
+def _end(state: State, acted: Action, became: str, reply: str) -> Action:
     acted = acted._replace(state=became, reply=reply)
     state.act(acted, now())
     return acted

@@ -19,7 +19,7 @@ from slurm_colloc.audit.ladder import (
     SECOND,
     SENT,
     Key,
-    Told,
+    Notification,
     kept_from_users,
     key_of,
     plan,
@@ -94,7 +94,7 @@ def would_notify(
     ``known`` are the rules; ``cluster`` is the site's own, whose users alone are told, None where that is not known.
     """
     telling = {entry.name for entry in known if entry.tells_users}
-    told: dict[Key, list[Told]] = {}
+    told: dict[Key, list[Notification]] = {}
     notices = []
     for run in ran:
         findings = [one for one in run.findings if not kept_from_users(one, cluster, telling)]
@@ -107,7 +107,9 @@ def would_notify(
         for one in made:
             key = key_of(one.finding)
             state = DONE if one.step == ACTION else SENT
-            told[key].append(Told(*key, one.finding.digest, one.step, seen_s(one.finding, at_s), at_s, "", state))
+            told[key].append(
+                Notification(*key, one.finding.digest, one.step, seen_s(one.finding, at_s), at_s, "", state)
+            )
         notices.append([Notice(key_of(one.finding), one.finding.user, one.step, day) for one in made if day])
     return notices
 

@@ -28,7 +28,7 @@ DAY_S = 86_400.0
 Key = tuple[str, str, str, str]
 
 
-class Told(NamedTuple):
+class Notification(NamedTuple):
     """A step that was taken: which, of what evidence, by which message, and what became of that.
 
     ``last_seen_s`` is as ``seen_s`` of what was found last. ``since_s`` is when it was handed over; of an action, when
@@ -58,7 +58,7 @@ class Waiver(NamedTuple):
     why: str
 
 
-class Due(NamedTuple):
+class Planned(NamedTuple):
     """What is to be done about a finding now; ``why`` says why nothing is, or what the step rests on."""
 
     finding: Finding
@@ -66,7 +66,7 @@ class Due(NamedTuple):
     why: str
 
 
-def key_of(finding: Finding | Told) -> Key:
+def key_of(finding: Finding | Notification) -> Key:
     """Return what notices of a finding are kept by."""
     return finding.rule, finding.about, finding.cluster, finding.subject
 
@@ -84,15 +84,15 @@ def kept_from_users(finding: Finding, cluster: str | None, telling: Collection[s
 
 def plan(
     findings: Iterable[Finding],
-    told: Iterable[Told],
+    told: Iterable[Notification],
     waivers: Sequence[Waiver],
     now_s: float,
     settings: Notices,
     *,
     works: bool = True,
-) -> list[Due]:
+) -> list[Planned]:
     """Return what is due for each finding; ``works`` says whether people are told today at all."""
-    by_key: dict[Key, list[Told]] = {}
+    by_key: dict[Key, list[Notification]] = {}
     for one in told:
         by_key.setdefault(key_of(one), []).append(one)
     return [_due(finding, by_key, waivers, now_s, settings, works) for finding in findings]
@@ -100,33 +100,33 @@ def plan(
 
 def _due(
     finding: Finding,
-    told: Mapping[Key, Sequence[Told]],
+    told: Mapping[Key, Sequence[Notification]],
     waivers: Sequence[Waiver],
     now_s: float,
     settings: Notices,
     works: bool,
-) -> Due:
+) -> Planned:
     if not finding.user:
-        return Due(finding, NOTHING, "nobody is answerable for it")
+        return Planned(finding, NOTHING, "nobody is answerable for it")
     for waiver in waivers:
         if _waives(waiver, finding, now_s):
-            return Due(finding, NOTHING, f"waived by {waiver.by}: {waiver.why}")
+            return Planned(finding, NOTHING, f"waived by {waiver.by}: {waiver.why}")
     if not works:
-        return Due(finding, NOTHING, "no workday")
+        return Planned(finding, NOTHING, "no workday")
     before = told.get(key_of(finding), ())
     acts = settings.action != "none" and finding.rule in settings.action_rules and finding.idle_since_s is not None
     if finding.about == JOB and not acts and before:
-        return Due(finding, NOTHING, "told of this job")
+        return Planned(finding, NOTHING, "told of this job")
     series = _series(finding, before, now_s, settings)
     if finding.about == JOB:  # each spell has evidence of its own
         spells = {one.digest for one in before if _of_run(one, finding)} - {one.digest for one in series}
         finding = finding._replace(digest=f"{finding.digest}+{len(spells)}" if spells else finding.digest)
     if not series:
-        return Due(finding, FIRST, "new")
+        return Planned(finding, FIRST, "new")
     last = series[-1]
     if last.step == ACTION:
         what = f"acted on: {last.message}" if last.state == DONE else f"{last.message} is impossible for this job"
-        return Due(finding, NOTHING, what)
+        return Planned(finding, NOTHING, what)
     if last.state != SENT:
         return _untold(finding, last, now_s, settings)
     return _after(finding, series, now_s, settings)
@@ -141,7 +141,7 @@ def _waives(waiver: Waiver, finding: Finding, now_s: float) -> bool:
     )
 
 
-def _series(finding: Finding, told: Sequence[Told], now_s: float, settings: Notices) -> list[Told]:
+def _series(finding: Finding, told: Sequence[Notification], now_s: float, settings: Notices) -> list[Notification]:
     """Return the steps that this finding goes on from, the last one last."""
     since_s = same_since_s(finding, now_s, settings)
     if finding.about == JOB:  # a job that was requeued is a new one
@@ -153,7 +153,7 @@ def _series(finding: Finding, told: Sequence[Told], now_s: float, settings: Noti
     return sorted(taken, key=lambda one: (one.since_s, one.step))
 
 
-def _of_run(one: Told, finding: Finding) -> bool:
+def _of_run(one: Notification, finding: Finding) -> bool:
     return one.digest.partition("+")[0] == finding.digest.partition("+")[0]
 
 
@@ -172,21 +172,21 @@ def same_since_s(finding: Finding, now_s: float, settings: Notices) -> float:
     return now_s - (settings.quiet_days + 1) * DAY_S
 
 
-def still(told: Told, finding: Finding, now_s: float, settings: Notices) -> Told:
+def still(told: Notification, finding: Finding, now_s: float, settings: Notices) -> Notification:
     """Return a step that was taken, of the same subject, with when that was found last."""
     if told.last_seen_s < same_since_s(finding, now_s, settings):
         return told
     return told._replace(last_seen_s=seen_s(finding, now_s))
 
 
-def _untold(finding: Finding, last: Told, now_s: float, settings: Notices) -> Due:
+def _untold(finding: Finding, last: Notification, now_s: float, settings: Notices) -> Planned:
     """Return what follows a notice that is in doubt: the same step, of newer evidence."""
     if finding.digest == last.digest or now_s < last.since_s + settings.quiet_days * DAY_S:
-        return Due(finding, NOTHING, f"its notice is in doubt: {last.message}")
-    return Due(finding, last.step, "the one before is in doubt")
+        return Planned(finding, NOTHING, f"its notice is in doubt: {last.message}")
+    return Planned(finding, last.step, "the one before is in doubt")
 
 
-def _after(finding: Finding, series: Sequence[Told], now_s: float, settings: Notices) -> Due:
+def _after(finding: Finding, series: Sequence[Notification], now_s: float, settings: Notices) -> Planned:
     """Return what follows a notice that was handed over."""
     last = series[-1]
     job = finding.about == JOB
@@ -195,14 +195,14 @@ def _after(finding: Finding, series: Sequence[Told], now_s: float, settings: Not
     else:
         wait_s = settings.quiet_days * DAY_S
     if now_s < last.since_s + wait_s:
-        return Due(finding, NOTHING, "told, and the quiet period is not over")
+        return Planned(finding, NOTHING, "told, and the quiet period is not over")
     newer = finding.digest != last.digest if finding.newest_s is None else finding.newest_s > last.since_s
     if not newer:
-        return Due(finding, NOTHING, "told, and nothing newer was found")
+        return Planned(finding, NOTHING, "told, and nothing newer was found")
     if not job or last.step == FIRST:
-        return Due(finding, SECOND, "still found after the quiet period")
+        return Planned(finding, SECOND, "still found after the quiet period")
     if {one.step for one in series if one.state == SENT} != {FIRST, SECOND}:
-        return Due(finding, NOTHING, "not both of its notices were handed over")
+        return Planned(finding, NOTHING, "not both of its notices were handed over")
     if finding.newest_s is None or finding.newest_s <= last.since_s + wait_s:
-        return Due(finding, NOTHING, "told twice, and no reading is from after the deadline")
-    return Due(finding, ACTION, "told twice, and the deadline is over")
+        return Planned(finding, NOTHING, "told twice, and no reading is from after the deadline")
+    return Planned(finding, ACTION, "told twice, and the deadline is over")

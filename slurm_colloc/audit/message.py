@@ -11,7 +11,7 @@ from email.policy import default
 from email.utils import format_datetime
 from typing import NamedTuple
 
-from slurm_colloc.audit.ladder import Due, key_of
+from slurm_colloc.audit.ladder import Planned, key_of
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import ConfigError
 
@@ -57,7 +57,7 @@ def address_of(user: str, settings: Notices) -> str | None:
     return address if _USER.fullmatch(user) and _ADDRESS.fullmatch(address) else None
 
 
-def digest_id(recipient: str, steps: Iterable[Due], settings: Notices) -> str:
+def digest_id(recipient: str, steps: Iterable[Planned], settings: Notices) -> str:
     """Return the Message-ID of a digest, always the same of the same steps on the same evidence to the same address."""
     keys = sorted([*key_of(due.finding), due.finding.digest, due.step] for due in steps)
     return message_id([recipient, *keys], settings)

@@ -4,7 +4,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from slurm_colloc.audit.ladder import DOUBTFUL, SENT, Due
+from slurm_colloc.audit.ladder import DOUBTFUL, SENT, Planned
 from slurm_colloc.audit.sendmail import NotTakenError, ServiceError, send
 from slurm_colloc.audit.state import WEBHOOK, Message, State
 from slurm_colloc.audit.webhook import post_json
@@ -29,7 +29,7 @@ class Post:
             if not left.reply:
                 self._doubt(left, _CUT_SHORT)
 
-    def give(self, message: Message, content: bytes, steps: Iterable[Due] = ()) -> str:
+    def give(self, message: Message, content: bytes, steps: Iterable[Planned] = ()) -> str:
         """Hand a message over once; return SENT, DOUBTFUL or NOT_TAKEN, empty where the very one was before."""
         mail = message.channel != WEBHOOK
         if mail and self._down:

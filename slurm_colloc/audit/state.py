@@ -18,8 +18,8 @@ from slurm_colloc.audit.ladder import (
     ACTION,
     DOUBTFUL,
     SENT,
-    Due,
-    Told,
+    Notification,
+    Planned,
     Waiver,
     key_of,
     same_since_s,
@@ -57,7 +57,7 @@ class Message(NamedTuple):
     reply: str = ""
 
 
-class Acted(NamedTuple):
+class Action(NamedTuple):
     """What was done to a job, ``what`` being "hold" or "cancel": BEGUN, DONE, FAILED or UNABLE, and Slurm's reply."""
 
     rule: str
@@ -127,9 +127,9 @@ class State:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def told(self) -> list[Told]:
+    def notifications(self) -> list[Notification]:
         """Return every step that was taken, with what became of its message."""
-        return [Told(*row) for row in self._all(_TOLD)]
+        return [Notification(*row) for row in self._all(_TOLD)]
 
     def waivers(self) -> list[Waiver]:
         """Return who is not told of what."""
@@ -148,7 +148,7 @@ class State:
         with self._together():
             return self._do("DELETE FROM waivers WHERE (user, rule, subject) = (?, ?, ?)", (user, rule, subject)) > 0
 
-    def begin_message(self, message: Message, steps: Iterable[Due], now_s: float) -> bool:
+    def begin_message(self, message: Message, steps: Iterable[Planned], now_s: float) -> bool:
         """Record that a message is about to be handed over, with the steps that it takes; False where it ever was."""
         with self._together():
             new = self._do(
@@ -187,7 +187,7 @@ class State:
                     (seen_s(finding, now_s), *key_of(finding), same_since_s(finding, now_s, settings)),
                 )
 
-    def act(self, acted: Acted, now_s: float) -> None:
+    def act(self, acted: Action, now_s: float) -> None:
         """Record that a job is about to be acted on, or what came of it."""
         key = (acted.rule, acted.about, acted.cluster, acted.subject, acted.digest, ACTION, acted.what)
         with self._together():
@@ -198,14 +198,14 @@ class State:
                 (*key, acted.user, now_s, now_s, acted.state, acted.reply, now_s),
             )
 
-    def actions(self, state: str = "", after_s: float = 0.0) -> list[Acted]:
+    def actions(self, state: str = "", after_s: float = 0.0) -> list[Action]:
         """Return what was done to jobs and came to be in this state (else any) after then, the oldest first."""
         rows = self._all(
             "SELECT rule, about, cluster, subject, digest, user, message, state, reply, changed_s FROM notices "
             "WHERE step = ? AND changed_s > ? AND ? IN ('', state) ORDER BY changed_s, rowid",
             (ACTION, after_s, state),
         )
-        return [Acted(*row) for row in rows]
+        return [Action(*row) for row in rows]
 
     def _note(self, finding: Finding, step: int, message: str, now_s: float) -> None:
         self._do(
@@ -224,9 +224,9 @@ class State:
         rows = self._all("SELECT max(changed_s) FROM messages WHERE (topic, state) = (?, ?)", (topic, SENT))
         return None if rows[0][0] is None else float(rows[0][0])
 
-    def carried(self, message: str) -> list[Told]:
+    def carried(self, message: str) -> list[Notification]:
         """Return the steps that a message takes."""
-        return [Told(*row) for row in self._all(f"{_TOLD} WHERE n.message = ?", (message,))]
+        return [Notification(*row) for row in self._all(f"{_TOLD} WHERE n.message = ?", (message,))]
 
     def begin(self, mode: str, rules: str, since_s: float, until_s: float, now_s: float) -> int:
         """Record the begin of a run and return its number; what is older than 400 days is forgotten."""

@@ -19,7 +19,7 @@ from slurm_colloc.report.page import page_environment
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.units import at_least, in_words, printable, significant
 
-USER, ADMIN, DEED = "digest", "admin", "deed"
+USER, ADMIN, ACTED = "digest", "admin", "action"
 _SHOWN, _SEEN_JOBS = 40, 3
 
 
@@ -50,7 +50,7 @@ class Digest(NamedTuple):
     footer: str
 
 
-class Notice(NamedTuple):
+class ActionMail(NamedTuple):
     """A user's mail about a job that was acted on by a ``rule``: ``held``, it waits for its user's release."""
 
     cluster: str
@@ -64,7 +64,7 @@ class Notice(NamedTuple):
     footer: str
 
 
-class Deed(NamedTuple):
+class ActionLine(NamedTuple):
     """What was done to a job, and when, in the admins' mail."""
 
     at: datetime
@@ -94,7 +94,7 @@ class Doubt(NamedTuple):
 class Summary(NamedTuple):
     """The admins' mail: all that was found, who was told, and which messages need a person.
 
-    ``sent`` is how many messages to users were handed over since ``last``, when the admins were last told; ``deeds``
+    ``sent`` is how many messages to users were handed over since ``last``, when the admins were last told; ``actions``
     likewise. ``errors`` say what else went wrong, and ``missed`` which windows of missed runs were judged as well.
     """
 
@@ -102,7 +102,7 @@ class Summary(NamedTuple):
     seen: Audited
     fates: tuple[Fate, ...]
     last: datetime
-    deeds: tuple[Deed, ...]
+    actions: tuple[ActionLine, ...]
     sent: int
     doubtful: tuple[Doubt, ...]
     errors: tuple[str, ...]
@@ -118,7 +118,7 @@ def see_it(finding: Finding, since: datetime) -> tuple[str, ...]:
 
 
 def digest_maker(templates: str) -> Callable[[str, Any], tuple[str, str]]:
-    """Return what makes the two bodies, plain and HTML, of the mail USER, ADMIN or DEED from what it says.
+    """Return what makes the two bodies, plain and HTML, of the mail USER, ADMIN or ACTED from what it says.
 
     Raises:
         ConfigError: a site's template that cannot be read; when a mail is made, one that does not render.

@@ -92,8 +92,8 @@ _SAY_NOTHING = {
     "ORDER.md.j2": "What is applied where, and in which order",
     "admin.html.j2": "The summary for admins, in HTML",
     "admin.txt.j2": "The same as plain text",
-    "deed.html.j2": "The mail to a user whose job was acted on, in HTML",
-    "deed.txt.j2": "The same as plain text",
+    "action.html.j2": "The mail to a user whose job was acted on, in HTML",
+    "action.txt.j2": "The same as plain text",
     "digest.html.j2": "The mail to a user, in HTML",
     "digest.txt.j2": "The same as plain text",
 }

@@ -46,7 +46,7 @@ def acts(
     (folder / "state.sqlite").unlink(missing_ok=True)
     with opened(str(folder)) as state:
         said = in_words(act(state, job, config))
-        return said, [(one.message, one.state) for one in state.told()], (folder / "ran").read_text()
+        return said, [(one.message, one.state) for one in state.notifications()], (folder / "ran").read_text()
 
 
 def test_what_is_done_to_a_job_is_recorded_and_done_to_that_run_only(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, FIRST, NOTHING, SECOND, SENT, Told, Waiver, plan, still
+from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, FIRST, NOTHING, SECOND, SENT, Notification, Waiver, plan, still
 from slurm_colloc.audit.workdays import is_workday, parse_holidays, works_by
 from slurm_colloc.audited import JOB, Finding
 from slurm_colloc.config_audit import Notices
@@ -20,12 +20,12 @@ QUIET = Notices(quiet_days=14)
 CANCELS = Notices(action="cancel", action_rules=("COL001",), job_quiet_min=60, job_deadline_min=120)
 
 
-def told(ago_s: float = 20 * DAY, step: int = FIRST, state: str = SENT, **fields: Any) -> Told:
-    one = Told("COL001", "user", "c", "ann", "old", step, NOW - DAY, NOW - ago_s, "<1@x>", state)
+def told(ago_s: float = 20 * DAY, step: int = FIRST, state: str = SENT, **fields: Any) -> Notification:
+    one = Notification("COL001", "user", "c", "ann", "old", step, NOW - DAY, NOW - ago_s, "<1@x>", state)
     return one._replace(**fields)
 
 
-def step(found: Finding, *before: Told, settings: Notices = QUIET, **more: Any) -> tuple[int, str]:
+def step(found: Finding, *before: Notification, settings: Notices = QUIET, **more: Any) -> tuple[int, str]:
     (due,) = plan([found], before, more.pop("waivers", ()), NOW, settings, **more)
     return due.step, due.why
 
@@ -35,7 +35,7 @@ def about_job(**fields: Any) -> Finding:
     return one._replace(**{"idle_since_s": NOW - 9 * 3600.0} | fields)
 
 
-def of_job(ago_s: float, step: int = FIRST, state: str = SENT) -> Told:
+def of_job(ago_s: float, step: int = FIRST, state: str = SENT) -> Notification:
     return told(ago_s, step, state, rule="COL001", about=JOB, subject="7", digest="run", last_seen_s=NOW - 900)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from slurm_colloc.audit import sendmail
-from slurm_colloc.audit.ladder import DOUBTFUL, FIRST, Due
+from slurm_colloc.audit.ladder import DOUBTFUL, FIRST, Planned
 from slurm_colloc.audit.message import Texts, address_of, check_settings, digest_id, mail
 from slurm_colloc.audit.post import Post
 from slurm_colloc.audit.state import MAIL, WEBHOOK, Message, State, opened
@@ -46,7 +46,7 @@ def gives(post: Post, *users: str, given: Notices = GIVEN) -> list[str]:
     became = []
     for user in users:
         to = f"{user}@example.org"
-        due = Due(finding(subject=user, user=user), FIRST, "new")
+        due = Planned(finding(subject=user, user=user), FIRST, "new")
         id = digest_id(to, [due], given)
         became.append(post.give(Message(id, MAIL, user, to), mail(id, to, TEXTS, given, 0.0), [due]))
     return became
@@ -93,7 +93,7 @@ def test_a_mail_that_does_not_go(
     # What was not taken told nobody, and goes by the next run; what may have gone goes by none.
     taken.odd("bob@example.org", "")
     assert {one.user for one in state.messages(DOUBTFUL)} == ({"bob"} if became == DOUBTFUL else set())
-    assert {one.subject for one in state.told()} >= {"ann"} | ({"bob"} if became == DOUBTFUL else set())
+    assert {one.subject for one in state.notifications()} >= {"ann"} | ({"bob"} if became == DOUBTFUL else set())
     assert gives(Post(state, GIVEN), "bob") == ([""] if became == DOUBTFUL else ["handed over"])
     assert len(taken.to("bob@example.org")) == (0 if what == "hang" else 1)
 
@@ -106,11 +106,11 @@ def test_that_there_is_no_mail_service_is_said_once(
     assert gives(post, "ann", "bob", "eve") == ["not taken"] * 3
     (error,) = post.errors()
     assert "there is no 'sendmail' on PATH" in error
-    assert (state.messages(), state.told()) == ([], [])
+    assert (state.messages(), state.notifications()) == ([], [])
 
 
 def test_what_a_killed_run_left_is_in_doubt_and_said_by_one_run(state: State, taken: Taken) -> None:
-    due = Due(finding(), FIRST, "new")
+    due = Planned(finding(), FIRST, "new")
     assert state.begin_message(Message("<x@y>", MAIL, "ann", "ann@example.org"), [due], 1.0)
     (error,) = Post(state, GIVEN).errors()
     assert error.startswith("1 message in doubt: a run was cut short while it was handed over; ")
@@ -157,11 +157,15 @@ def test_settings_that_cannot_be_meant_are_refused() -> None:
 
 
 def test_the_same_content_has_the_same_id_and_other_content_another() -> None:
-    two = [Due(finding(subject=one), FIRST, "new") for one in "ab"]
+    two = [Planned(finding(subject=one), FIRST, "new") for one in "ab"]
     id = digest_id("ann@x", two, GIVEN)
     assert id == digest_id("ann@x", two[::-1], GIVEN)
     assert id.endswith("@example.org>")
-    others = ([two[0]], [two[0], two[1]._replace(step=2)], [two[0], Due(finding(subject="b", digest="x"), FIRST, "")])
+    others = (
+        [two[0]],
+        [two[0], two[1]._replace(step=2)],
+        [two[0], Planned(finding(subject="b", digest="x"), FIRST, "")],
+    )
     assert len({id, digest_id("bob@x", two, GIVEN), *(digest_id("ann@x", other, GIVEN) for other in others)}) == 5
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from slurm_colloc import files
 from slurm_colloc.audit import state as state_module
-from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, FIRST, SENT, Due, Waiver
-from slurm_colloc.audit.state import MAIL, Acted, Message, alone, audit_folder, opened
+from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, FIRST, SENT, Planned, Waiver
+from slurm_colloc.audit.state import MAIL, Action, Message, alone, audit_folder, opened
 from slurm_colloc.audit.state_schema import SCHEMA
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import StoreError
@@ -24,42 +24,42 @@ def message(id: str = "<1@x>", user: str = "ann") -> Message:
 
 def test_a_message_and_what_it_carries_are_there_together(tmp_path: Path) -> None:
     with opened(str(tmp_path)) as state:
-        assert state.begin_message(message(), [Due(finding(), FIRST, "new")], 10.0)
-        (told,) = state.told()
+        assert state.begin_message(message(), [Planned(finding(), FIRST, "new")], 10.0)
+        (told,) = state.notifications()
         assert told == ("COL001", "user", "c", "ann", "new", FIRST, 10.0, 10.0, "<1@x>", DOUBTFUL)
         assert [one.subject for one in state.carried("<1@x>")] == ["ann"]
         # The same again is the same.
-        assert not state.begin_message(message(), [Due(finding(digest="x"), FIRST, "new")], 11.0)
-        assert len(state.told()) == len(state.messages()) == 1
+        assert not state.begin_message(message(), [Planned(finding(digest="x"), FIRST, "new")], 11.0)
+        assert len(state.notifications()) == len(state.messages()) == 1
     with opened(str(tmp_path)) as state:
         assert state.end_message("<1@x>", 13.0)
-        assert [(one.since_s, one.state) for one in state.told()] == [(13.0, SENT)]
+        assert [(one.since_s, one.state) for one in state.notifications()] == [(13.0, SENT)]
         state.seen([finding(digest="other")], 20.0, Notices())
-        assert [one.last_seen_s for one in state.told()] == [20.0]
+        assert [one.last_seen_s for one in state.notifications()] == [20.0]
 
 
 def test_what_was_handed_over_stays_so_and_what_was_not_taken_was_never_told(tmp_path: Path) -> None:
     with opened(str(tmp_path)) as state:
         for number in range(3):
-            due = Due(finding(subject=str(number)), FIRST, "new")
+            due = Planned(finding(subject=str(number)), FIRST, "new")
             assert state.begin_message(message(f"<{number}@x>"), [due], 1.0)
         assert state.end_message("<0@x>", 2.0)
         assert state.forget_message("<1@x>")
         assert [state.end_message(f"<{number}@x>", 3.0) for number in (0, 1, 9)] == [False] * 3
         assert [state.forget_message(f"<{number}@x>") for number in (0, 1, 9)] == [False] * 3
         assert [(one.id, one.state) for one in state.messages()] == [("<2@x>", DOUBTFUL), ("<0@x>", SENT)]
-        assert sorted(one.subject for one in state.told()) == ["0", "2"]
+        assert sorted(one.subject for one in state.notifications()) == ["0", "2"]
 
 
 def test_an_action_is_recorded_before_and_after(tmp_path: Path) -> None:
-    job = Acted("COL001", "job", "c", "7", "new", "ann", "cancel", "begun")
+    job = Action("COL001", "job", "c", "7", "new", "ann", "cancel", "begun")
     with opened(str(tmp_path)) as state:
         state.act(job, 1.0)
         assert state.actions("begun") == [job._replace(changed_s=1.0)]
         state.act(job._replace(state="done"), 2.0)
         assert [one.state for one in state.actions(after_s=1.0)] == ["done"]
         assert state.actions("begun") == state.actions(after_s=2.0) == []
-        assert [(one.step, one.message, one.state) for one in state.told()] == [(ACTION, "cancel", "done")]
+        assert [(one.step, one.message, one.state) for one in state.notifications()] == [(ACTION, "cancel", "done")]
 
 
 def test_waivers(tmp_path: Path) -> None:
@@ -82,10 +82,10 @@ def test_runs_and_what_is_forgotten(tmp_path: Path) -> None:
         assert state.last_good("users", "B") is None
         assert (state.last_success("A"), state.last_success("B")) == (110.0, None)
         for number in range(2):
-            state.begin_message(message(f"<{number}@x>"), [Due(finding(digest=str(number)), FIRST, "")], 0.0)
+            state.begin_message(message(f"<{number}@x>"), [Planned(finding(digest=str(number)), FIRST, "")], 0.0)
         state.end_message("<0@x>", 0.0)
         state.begin("users", "A", 0.0, 401 * day, 401 * day)
-        assert state.told() == []
+        assert state.notifications() == []
         assert [one.id for one in state.messages(after_s=-1)] == ["<1@x>"]
 
 

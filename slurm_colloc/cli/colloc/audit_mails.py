@@ -3,25 +3,25 @@
 
 from collections.abc import Sequence
 
-from slurm_colloc.audit.act import in_words as deed_in_words
-from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, FIRST, NOTHING, SECOND, SENT, Due, Told
+from slurm_colloc.audit.act import in_words as action_in_words
+from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, FIRST, NOTHING, SECOND, SENT, Notification, Planned
 from slurm_colloc.audit.message import Texts, address_of, digest_id, mail, message_id
 from slurm_colloc.audit.post import NOT_TAKEN
 from slurm_colloc.audit.rules import Entry
-from slurm_colloc.audit.state import MAIL, Acted, Message
+from slurm_colloc.audit.state import MAIL, Action, Message
 from slurm_colloc.audited import JOB
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Notices
 from slurm_colloc.report.digest import (
+    ACTED,
     ADMIN,
-    DEED,
     USER,
-    Deed,
+    ActionLine,
+    ActionMail,
     Digest,
     Doubt,
     Item,
-    Notice,
     Summary,
     digest_maker,
     see_it,
@@ -42,7 +42,7 @@ class Mails:
         self._make = digest_maker(config.paths.templates)
         self._reply_to = self._settings.reply_to or self._settings.sender
 
-    def digest(self, seen: Audited, user: str, dues: Sequence[Due]) -> Texts:
+    def digest(self, seen: Audited, user: str, planned: Sequence[Planned]) -> Texts:
         """Return what a user is told of these findings."""
         items = tuple(
             Item(
@@ -52,7 +52,7 @@ class Mails:
                 _next(due, self._settings),
                 see_it(due.finding, seen.since),
             )
-            for due in dues
+            for due in planned
         )
         settings = self._settings
         page = Digest(
@@ -60,14 +60,14 @@ class Mails:
         )
         return Texts(self._subject(f"{counted(len(items), 'finding')} about your use of GPUs"), *self._make(USER, page))
 
-    def digest_mail(self, seen: Audited, user: str, dues: Sequence[Due]) -> tuple[Message, bytes]:
+    def digest_mail(self, seen: Audited, user: str, planned: Sequence[Planned]) -> tuple[Message, bytes]:
         """Return the mail to a user who has an address."""
         recipient = address_of(user, self._settings)
         assert recipient is not None
-        id = digest_id(recipient, dues, self._settings)
-        return self._message(id, user, recipient, self.digest(seen, user, dues))
+        id = digest_id(recipient, planned, self._settings)
+        return self._message(id, user, recipient, self.digest(seen, user, planned))
 
-    def deed(self, acted: Acted) -> tuple[Message, bytes] | None:
+    def action(self, acted: Action) -> tuple[Message, bytes] | None:
         """Return the mail that tells a user what was done to a job; None where the name makes no address."""
         recipient = address_of(acted.user, self._settings)
         if recipient is None:
@@ -75,11 +75,11 @@ class Mails:
         id = message_id([recipient, *acted[:5], acted.what], self._settings)
         done, why = _DONE[acted.what], self._meanings.get(acted.rule, "")
         held = acted.what == "hold"
-        page = Notice(
+        page = ActionMail(
             self._cluster, acted.user, acted.subject, done, acted.rule, why, held, self._reply_to, self._settings.footer
         )
         return self._message(
-            id, acted.user, recipient, Texts(self._subject(f"a job of yours was {done}"), *self._make(DEED, page))
+            id, acted.user, recipient, Texts(self._subject(f"a job of yours was {done}"), *self._make(ACTED, page))
         )
 
     def summary(self, key: Sequence[object], topic: str, recipient: str, page: Summary) -> tuple[Message, bytes]:
@@ -99,26 +99,26 @@ class Mails:
         return Message(id, MAIL, user, recipient, topic), content
 
 
-def by_user(dues: Sequence[Due]) -> dict[str, list[Due]]:
+def by_user(planned: Sequence[Planned]) -> dict[str, list[Planned]]:
     """Return what each user is to be told of."""
-    found: dict[str, list[Due]] = {}
-    for due in dues:
+    found: dict[str, list[Planned]] = {}
+    for due in planned:
         if due.step in (FIRST, SECOND):
             found.setdefault(due.finding.user, []).append(due)
     return found
 
 
-def doubt(message: Message, carried: Sequence[Told]) -> Doubt:
+def doubt(message: Message, carried: Sequence[Notification]) -> Doubt:
     """Return a message in doubt as the admins' mail shows it."""
     return Doubt(message.id, message.recipient, local(message.changed_s), message.reply, len(carried))
 
 
-def deed(acted: Acted) -> Deed:
+def action_line(acted: Action) -> ActionLine:
     """Return an action as the admins' mail shows it."""
-    return Deed(local(acted.changed_s), acted.rule, acted.subject, acted.user, deed_in_words(acted))
+    return ActionLine(local(acted.changed_s), acted.rule, acted.subject, acted.user, action_in_words(acted))
 
 
-def would(due: Due, settings: Notices) -> str:
+def would(due: Planned, settings: Notices) -> str:
     """Return what would be done about a finding."""
     if due.step == NOTHING:
         return f"not told: {due.why}"
@@ -127,7 +127,7 @@ def would(due: Due, settings: Notices) -> str:
     return f"would be told{' again' if due.step == SECOND else ''} ({due.why})"
 
 
-def did(due: Due, became: str) -> str:
+def did(due: Planned, became: str) -> str:
     """Return what was done about a finding; ``became`` is what the mail came to, as Post.give says."""
     if due.step == NOTHING:
         return f"not told: {due.why}"
@@ -137,7 +137,7 @@ def did(due: Due, became: str) -> str:
     return f"{'second notice' if due.step == SECOND else 'notice'} {said}"
 
 
-def _next(due: Due, settings: Notices) -> str:
+def _next(due: Planned, settings: Notices) -> str:
     """Return what a notice about a job says is done next."""
     if due.finding.about != JOB:
         return ""

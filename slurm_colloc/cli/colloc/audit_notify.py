@@ -16,8 +16,8 @@ from slurm_colloc.audit.ladder import (
     NOTHING,
     SECOND,
     SENT,
-    Due,
     Key,
+    Planned,
     kept_from_users,
     key_of,
     plan,
@@ -27,7 +27,7 @@ from slurm_colloc.audit.outlets import Metrics, append, json_lines, prometheus, 
 from slurm_colloc.audit.post import Post
 from slurm_colloc.audit.rules import Entry, entries
 from slurm_colloc.audit.sound import check_notices
-from slurm_colloc.audit.state import WEBHOOK, Acted, Message, State, alone, audit_folder, copied, opened
+from slurm_colloc.audit.state import WEBHOOK, Action, Message, State, alone, audit_folder, copied, opened
 from slurm_colloc.audit.timing import (
     JOBS,
     OTHERS,
@@ -42,7 +42,7 @@ from slurm_colloc.audit.webhook import check_webhook
 from slurm_colloc.audit.workdays import works_by
 from slurm_colloc.audited import JOB, Finding, form_of
 from slurm_colloc.cli.colloc.audit_look import Looked
-from slurm_colloc.cli.colloc.audit_mails import Mails, by_user, deed, did, doubt, would
+from slurm_colloc.cli.colloc.audit_mails import Mails, action_line, by_user, did, doubt, would
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.clock import now, ticking
 from slurm_colloc.config import SiteConfig
@@ -108,7 +108,7 @@ class _Run:
 
     def _told_jobs(self) -> tuple[str, ...]:
         """Return the jobs of which their users were told while they ran."""
-        return tuple(dict.fromkeys(one.subject for one in self.state.told() if one.about == JOB))
+        return tuple(dict.fromkeys(one.subject for one in self.state.notifications() if one.about == JOB))
 
     def notice(self, seen: Audited, found: Sequence[Finding]) -> list[tuple[Finding, str]]:
         """Tell who is to be told, and return what was done about each finding."""
@@ -118,8 +118,8 @@ class _Run:
         found = [one for one, why in kept if not why]
         if self.mode == "users":
             self.state.seen(found, now(), self.settings)
-        dues = self._plan(found)
-        done = self._do(seen, [*dues, *self._also_due(by_user(dues))])
+        planned = self._plan(found)
+        done = self._do(seen, [*planned, *self._also_due(by_user(planned))])
         if self.mode != "off":
             self._tell_admins(seen, [*done, *left])
         return [*done, *left]
@@ -127,11 +127,11 @@ class _Run:
     def _kept_from_users(self, finding: Finding) -> str:
         return kept_from_users(finding, self.config.cluster, self.told)
 
-    def _plan(self, found: Sequence[Finding]) -> list[Due]:
-        told, waivers, works = self.state.told(), self.state.waivers(), self._works_today()
+    def _plan(self, found: Sequence[Finding]) -> list[Planned]:
+        told, waivers, works = self.state.notifications(), self.state.waivers(), self._works_today()
         return [self._addressed(due) for due in plan(found, told, waivers, now(), self.settings, works=works)]
 
-    def _also_due(self, users: Collection[str]) -> list[Due]:
+    def _also_due(self, users: Collection[str]) -> list[Planned]:
         """Return what the rules of the other timer have to tell these users, who get a mail now: it has all."""
         if not (users and self.asked.beside):
             return []
@@ -156,13 +156,13 @@ class _Run:
                 f"in the last day: no job gets as far as that; does colloc-audit-jobs.timer run?"
             )
 
-    def _do(self, seen: Audited, dues: Sequence[Due]) -> list[tuple[Finding, str]]:
+    def _do(self, seen: Audited, planned: Sequence[Planned]) -> list[tuple[Finding, str]]:
         if self.mode == "off":
-            self._print_mails(seen, dues)
+            self._print_mails(seen, planned)
         if self.mode != "users":
-            return [(due.finding, would(due, self.settings)) for due in dues]
-        became = self._tell_users(seen, dues)
-        acted = {due.finding: act(self.state, due.finding, self.config) for due in dues if due.step == ACTION}
+            return [(due.finding, would(due, self.settings)) for due in planned]
+        became = self._tell_users(seen, planned)
+        acted = {due.finding: act(self.state, due.finding, self.config) for due in planned if due.step == ACTION}
         self._say(list(acted.values()))
         try:
             self._say(finish(self.state, self.config))
@@ -174,26 +174,26 @@ class _Run:
                 due.finding,
                 in_words(acted[due.finding]) if due.finding in acted else did(due, became.get(due.finding, "")),
             )
-            for due in dues
+            for due in planned
         ]
 
-    def _say(self, acted: Sequence[Acted]) -> None:
+    def _say(self, acted: Sequence[Action]) -> None:
         self.errors += [f"job {printable(one.subject)}: {in_words(one)}" for one in acted if one.state != DONE]
 
     def _works_today(self) -> bool:
         return self.works(local(now()).date())
 
-    def _addressed(self, due: Due) -> Due:
+    def _addressed(self, due: Planned) -> Planned:
         if due.step in (NOTHING, ACTION) or self.settings.mode != "users":
             return due
         if address_of(due.finding.user, self.settings) is None:
-            return Due(due.finding, NOTHING, "no address can be made of this name")
+            return Planned(due.finding, NOTHING, "no address can be made of this name")
         return due
 
-    def _tell_users(self, seen: Audited, dues: Sequence[Due]) -> dict[Finding, str]:
+    def _tell_users(self, seen: Audited, planned: Sequence[Planned]) -> dict[Finding, str]:
         """Send one mail to each user who is to be told; return what became of it, by finding."""
         became: dict[Finding, str] = {}
-        for user, of in by_user(dues).items():
+        for user, of in by_user(planned).items():
             message, content = self.mails.digest_mail(self._of(seen, [due.finding for due in of]), user, of)
             became |= dict.fromkeys((due.finding for due in of), self.post.give(message, content, of))
         return became
@@ -203,7 +203,7 @@ class _Run:
         if not self._works_today():
             return
         for acted in self.state.actions(DONE, now() - _TOLD_OF_S):
-            if mail := self.mails.deed(acted):
+            if mail := self.mails.action(acted):
                 self.post.give(*mail)
 
     def _tell_admins(self, seen: Audited, done: Sequence[tuple[Finding, str]]) -> None:
@@ -220,14 +220,14 @@ class _Run:
         last_s = self.state.last_sent(topic)
         after_s = seen.since.timestamp() if last_s is None else last_s
         doubtful = self.state.messages(DOUBTFUL)
-        deeds = tuple(deed(one) for one in self.state.actions(after_s=after_s))
-        if done or doubtful or deeds or self.errors:
+        actions = tuple(action_line(one) for one in self.state.actions(after_s=after_s))
+        if done or doubtful or actions or self.errors:
             page = Summary(
                 self.config.cluster,
                 seen,
                 tuple(Fate(finding, what) for finding, what in done),
                 local(after_s),
-                deeds,
+                actions,
                 sum(bool(one.user) for one in self.state.messages(SENT, after_s)),
                 tuple(doubt(one, self.state.carried(one.id)) for one in doubtful),
                 tuple(self.errors),
@@ -248,8 +248,8 @@ class _Run:
             id = message_id(["webhook", *key], self.settings)
             self.post.give(Message(id, WEBHOOK, "", "the webhook"), content)
 
-    def _print_mails(self, seen: Audited, dues: Sequence[Due]) -> None:
-        for user, of in by_user(dues).items():
+    def _print_mails(self, seen: Audited, planned: Sequence[Planned]) -> None:
+        for user, of in by_user(planned).items():
             address = address_of(user, self.settings) or "no address: see 'notices.address'"
             texts = self.mails.digest(self._of(seen, [due.finding for due in of]), user, of)
             lines = [f"would be sent to {printable(user)} ({address}): {texts.subject}", *texts.plain.splitlines()]
