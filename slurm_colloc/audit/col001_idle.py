@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """COL001: GPUs that are held and idle.
 
-A job's GPUs are idle, of one of six kinds. Of runs that have ended, added up for each user: hardly a kernel ever ran
-(never used); none ran although the GPU's memory was filled (parked: a model that waits for requests); none ran any
-more after it had worked (tail: a hang, a notebook left open); for a good part of the time there was no process of the
-job on the GPU (empty: preparation on CPUs); of several GPUs some were never used (some). And of a job that runs: no
-kernel for so long, up to a reading that is not old (now), or some of its GPUs never used. Each job is told of once:
-what its user heard while it ran is not said again when it has ended.
+A job's GPUs are idle, of one of six kinds. Of runs that have ended, by what they did in the window, added up for each
+user: hardly a kernel ran (never used); none ran although the GPU's memory was filled (parked: a model that waits for
+requests); none ran any more after it had worked (tail: a hang, a notebook left open); for a good part of the time
+there was no process of the job on the GPU (empty: preparation on CPUs); of several GPUs some were never used (some).
+And of a job that runs: no kernel for so long, up to a reading that is not old (now), or some of its GPUs never used.
+Each job is told of once: what its user heard while it ran is not said again when it has ended.
 
 Counted is what was seen, by a measurement of this run alone: what a neighbour did is held against nobody. Time that
 was not sampled is not counted as idle, wherever it was, nor are runs that were suspended, whose node failed, or that
@@ -101,11 +101,11 @@ def _most(condition: str) -> dict[str, str]:
 
 # Kind -> which runs are of it, its hours, and what is said of them.
 _KINDS = {
-    "never": (_NEVER, COUNTED, "never used"),
+    "never": (_NEVER, COUNTED, "not used in the window"),
     "parked": (_PARKED, COUNTED, "parked, with up to {peak} of GPU memory filled and hardly a kernel"),
     "tail": (_TAIL, _TAIL_HOURS, "after the last activity, the longest {longest}"),
     "empty": (_EMPTY, _EMPTY_HOURS, "without a process of the job on the GPU"),
-    "some": (_SOME, _SOME_HOURS, "of GPUs never used beside others of the same job"),
+    "some": (_SOME, _SOME_HOURS, "of GPUs not used in the window beside others of the same job"),
 }
 
 
@@ -134,7 +134,7 @@ def _say_now(subject: Subject, bounds: Bounds) -> Said | None:
     if idle_s is None:
         units, devices = int(subject.figures["units"] or 0), int(subject.figures["devices"] or 0)
         return Said(
-            f"{units} of its {devices} GPUs never used so far ({hours(subject.gpu_hours)}), up to a reading "
+            f"{units} of its {devices} GPUs not used in the window ({hours(subject.gpu_hours)}), up to a reading "
             f"{in_words(age_s or 0)} before the audit looked, {seen(subject)}; the site's bound is "
             f"{bounds['sliding_warning_min']:g} min",
             "ask for as many GPUs as the program opens; 'colloc job JOB' shows each",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from slurm_colloc.audit.message import check_settings
 from slurm_colloc.audit.rules import entries
+from slurm_colloc.audit.sendmail import find_sendmail
 from slurm_colloc.audit.timing import check_bounds
 from slurm_colloc.audit.webhook import check_webhook
 from slurm_colloc.audit.workdays import works_by
@@ -54,7 +55,9 @@ def named_files(config: SiteConfig) -> dict[str, Callable[[], object]]:
 
 
 def file_faults(config: SiteConfig) -> Iterator[tuple[str, str, str]]:
-    """Yield key, path and fault of the files that [notices] names, as whoever runs the audits reads them."""
+    """Yield key, path and fault of the files that [notices] names and of the mail service, as who audits finds them."""
+    if config.notices.mode != "off" and not find_sendmail():
+        yield "notices.mode", config.notices.mode, "there is no 'sendmail' on this host; install a mail service"
     for name, reader in named_files(config).items():
         path = getattr(config.notices, name)
         if why := _refused(reader):

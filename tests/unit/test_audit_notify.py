@@ -121,7 +121,7 @@ def test_everybody_gets_one_mail_and_the_admins_know_who(
     for said in (
         "Hello ann,",
         "1. GPUs held and idle\n",
-        "never used; GPU_UTIL 0, SM activity 0, sampled for at least 100 % of the time, measured",
+        "not used in the window; GPU_UTIL 0, SM activity 0, sampled for at least 100 % of the time, measured",
         "  Coverage: at least 100 % of the time was sampled\n  Method:   measured\n",
         "  The rule: A job's GPUs are idle",
         "  See it:   colloc job 1\n            colloc me --since ",

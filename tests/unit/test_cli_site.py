@@ -14,6 +14,7 @@ from slurm_colloc.site.cluster import NodeGpus
 from slurm_colloc.site.driver import to_json
 from tests.fakes.devices import gpus
 from tests.fakes.driver import Driver
+from tests.unit.mail_service import no_mail_service
 from tests.unit.programs import colloc
 from tests.unit.test_site import FakeClient
 
@@ -186,6 +187,10 @@ def test_check_reads_the_files_of_the_audits_where_these_run(
     said = capsys.readouterr().out
     assert f"notices.webhook_file '{tmp_path}/webhook': it is not there" in said
     assert "'christmas' is no day" in said
+    assert "sendmail" not in said
+    no_mail_service(tmp_path, monkeypatch)
+    assert colloc("site", "check") == 1
+    assert ("notices.mode 'admins': there is no 'sendmail'" in capsys.readouterr().out) == (mails == "admins")
 
 
 def test_check_says_which_path_is_wrong(

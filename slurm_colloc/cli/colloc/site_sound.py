@@ -61,7 +61,7 @@ def _service_user(config: SiteConfig) -> str:
 def _files(config: SiteConfig, keep: Keepers) -> Iterator[Seen | Blank]:
     """Yield what is wrong with files that [notices] names, read as the user who audits; one host has them."""
     user = user_called(keep.service)
-    if not named_files(config):
+    if not named_files(config) and config.notices.mode == "off":
         return
     if os.geteuid() != (user.pw_uid if user else 0) and os.geteuid() != 0:
         yield Blank("notices", "the files that it names are for who audits: look as root")
