@@ -130,7 +130,7 @@ def build_package(target: Path, version: str = "") -> Path:
             (source / name).chmod((CHECKOUT / name).stat().st_mode & 0o755)
         init = source / "slurm_colloc/__init__.py"
         init.write_text(init.read_text().replace(__version__, version))
-    argv = [str(source / "packages/build"), "--extras", "audit", "--out", str(target), "deb"]
+    argv = [str(source / "packages/build"), "--extras", "prometheus", "--out", str(target), "deb"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=1200)
     assert done.returncode == 0, done.stderr
     (built,) = target.glob("*.deb")
