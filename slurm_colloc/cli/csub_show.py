@@ -36,7 +36,7 @@ def _explain(part: Part) -> Iterator[str]:
     memory, active, dram = footprint.gpu_mem_peak_mib, footprint.sm_active_pct, footprint.dram_active_pct
     yield (
         f"footprint ({footprint.rung}): memory q99 {f'{memory.q99:.0f} MiB' if memory else 'not known'}, "
-        f"SM activity q95 {f'{active.q95:.0f} %' if active else 'not known'}, "
+        f"SM activity {f'{active.q95:.0f} %' if active else 'not known'}, "
         f"DRAM activity q95 {f'{dram.q95:.0f} %' if dram else 'not known'}; {footprint.provenance}{how_sure(footprint)}"
     )
     given = "as asked" if placement.as_asked else f"given {placement.given} ({placement.mode})"

@@ -196,12 +196,13 @@ def dram_active(completed: Sequence[Evidence]) -> Quantiles | None:
 
 
 def sm_active(completed: Sequence[Evidence]) -> tuple[Quantiles | None, str]:
-    """Return SM activity from runs that had a whole GPU; a share caps what a run can show of itself."""
-    whole = [item for item in completed if item.mode == SharingMode.EXCLUSIVE]
-    known = [item for item in whole if item.sm_active_mean_pct is not None and item.sm_active_q95_pct is not None]
+    """Return the mean SM activity of runs that had a whole GPU; a share caps what a run can show of itself.
+
+    The mean decides how long a run takes on less; what it peaks at does not.
+    """
+    known = [item for item in completed if item.mode == SharingMode.EXCLUSIVE and item.sm_active_mean_pct is not None]
     if not known:
         return None, "; SM activity of a whole-GPU run is not known"
     means = [item.sm_active_mean_pct or 0.0 for item in known]
-    highs = [item.sm_active_q95_pct or 0.0 for item in known]
     how = "; SM activity bounded by GPU_UTIL" if any(item.sm_is_bound for item in known) else ""
-    return Quantiles(median(means), max(highs), max(highs)), how
+    return Quantiles(median(means), max(means), max(means)), how

@@ -2,8 +2,7 @@
 """Which piece of a GPU a job gets: a pure function of request, footprint and site.
 
 A piece must hold the q99 of memory plus the site's headroom, and its SMs must not slow the job beyond the site's
-bound. The slowdown on a slice is at least SM activity x SMs of the whole GPU / SMs of the slice
-(docs/explanation/estimate.md). What is not known is a reason to submit as asked.
+bound (placement/speed.py). What is not known is a reason to submit as asked.
 """
 
 import math
@@ -48,12 +47,10 @@ def place(
     before = len(rejected)
     pieces = pieces_in(request, need, rooms, config, access, rejected)
     first = next(pieces, None)
-    # A job whose run time nobody knows ends nobody knows when.
-    known = outlook if need.expected_s is not None or (outlook and outlook.wanted) else None
-    if first is not None and known is None:
+    if first is not None and outlook is None:
         return _placed(first, need, request, config)
-    if first is not None and known is not None:
-        return _weighed([first, *pieces], request, need, config, known)
+    if first is not None and outlook is not None:
+        return _weighed([first, *pieces], request, need, config, outlook)
     names = ", ".join(f"'{name}'" for name in dict.fromkeys(room.partition.name for room in rooms))
     held = f"{need.memory_mib} MiB and {need.sm_active_pct:.0f} % of the SMs"
     why = f"no piece of a GPU that it can have in partition {names} holds {held}"
@@ -81,7 +78,7 @@ def _weighed(pieces: list[Taken], request: JobRequest, need: Need, config: SiteC
             kind_of(fit.gres),
             (fit.room.partition.name,) if fit.room.moved else asked,
             fit.gres.quantity,
-            fit.slowdown,
+            fit.slowdown.expected,
         )
         for _, fit, _ in pieces
     ]
@@ -122,7 +119,9 @@ def _weighed(pieces: list[Taken], request: JobRequest, need: Need, config: SiteC
 def _sooner(taken: Weighed, left: Weighed, name: str, other: str) -> str:
     """Return why one option was taken and another left."""
     said = ", ".join((outlook_words(taken, name), outlook_words(left, other)))
-    ends, later = in_words(taken.turnaround_s or 0.0), in_words(left.turnaround_s or 0.0)
+    if taken.turnaround_s is None or left.turnaround_s is None:
+        return said
+    ends, later = in_words(taken.turnaround_s), in_words(left.turnaround_s)
     return f"{said}: the job would end after {ends} instead of {later}"
 
 

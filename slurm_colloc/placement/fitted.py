@@ -23,6 +23,7 @@ from slurm_colloc.placement.pieces import (
     Taken,
     most_sm_of_share,
     most_sm_of_slice,
+    most_units,
     offers,
     pieces_in,
     rooms_of,
@@ -184,7 +185,7 @@ def sm_edges(config: SiteConfig) -> tuple[float, ...]:
     slices = {most_sm_of_slice(part, pool, config) for pool in config.pool for part in pool.slice if pool.sm_count}
     consented = {"mps": config.sharing.mps_daemon != "none", "shard": config.sharing.shard_consent}
     counts = {shares_per_gpu(pool, name) for pool in config.pool for name, may in consented.items() if may}
-    shares = {most_sm_of_share(units, count) for count in counts for units in range(1, count // 2 + 1)}
+    shares = {most_sm_of_share(units, count, config) for count in counts for units in range(1, most_units(count) + 1)}
     return tuple(sorted(slices | shares))
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig
 from slurm_colloc.model import Footprint, Gres, JobRequest, Rejected, SharingMode
+from slurm_colloc.placement.speed import Slowdown, most_on_slice, most_together, on_share, on_slice, part_needed
 from slurm_colloc.placement.terms import (
     Kept,
     Part,
@@ -24,6 +25,9 @@ from slurm_colloc.placement.terms import (
 from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit, limit_passed_by
 from slurm_colloc.units import demand_units, most_of_whole
 
+# What is left beside a larger share is no use to anybody: it is less than the smallest slice.
+_LARGEST_SHARE = 7 / 8
+
 
 class Access(NamedTuple):
     """What the accounting says of this user: limits (None where none are enforced), or why they are not known."""
@@ -34,7 +38,7 @@ class Access(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What a piece has to hold: memory with the site's headroom, q95 of the SM activity; None where not known."""
+    """What a piece has to hold: memory with the site's headroom, the mean SM activity; None where not known."""
 
     memory_mib: int
     sm_active_pct: float
@@ -73,7 +77,7 @@ class Fit(NamedTuple):
     cpu_option: str = ""
     mem: str = ""
     time_limit_min: int | None = None
-    slowdown: float = 1.0
+    slowdown: Slowdown = Slowdown(1.0, 1.0)
     what: str = ""
     cpus: int = 0
 
@@ -210,9 +214,9 @@ def _mig(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig)
     for part, room in sorted(lesser, key=lambda pair: (pair[0].mem_mib, pair[0].sm_count)):
         alike = kinds[room.moved, part.type]
         slowest, its_room = min(alike, key=lambda pair: pair[0].sm_count / (pair[1].pool.sm_count or 1))
-        slowdown = _slowdown(need, slowest, its_room.pool)
+        slowdown = on_slice(need.sm_active_pct, (its_room.pool.sm_count or math.inf) / slowest.sm_count)
         most = Most(part.mem_mib, most_sm_of_slice(slowest, its_room.pool, config))
-        time = time_needed(request, need.run_time_min, slowdown, room.partition if room.moved else None, config)
+        time = time_needed(request, need.run_time_min, slowdown.upper, room.partition if room.moved else None, config)
         kept = _kept_with_slice(request, need, part, room, config)
         option = f"gpu:{part.type}"
         if need.memory_mib > most.memory_mib:
@@ -220,16 +224,13 @@ def _mig(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig)
         elif need.sm_active_pct > most.sm_active_pct:
             yield Rejected(
                 option,
-                f"{slowest.sm_count} of {its_room.pool.sm_count} SMs slow it at least {slowdown:.2f}x; "
-                f"the site's bound is {config.sharing.max_slowdown:g}x",
+                f"{slowest.sm_count} of {its_room.pool.sm_count} SMs slow it {slowdown}; "
+                f"the bound is {config.sharing.max_slowdown:g}x",
             )
         elif time.too_little or kept.impossible:
             yield Rejected(option, time.too_little or kept.impossible)
         else:
-            reason = (
-                f"slice {part.profile} holds {need.memory_mib} of its {part.mem_mib} MiB; "
-                f"slowdown at least {slowdown:.2f}x"
-            )
+            reason = f"slice {part.profile} holds {need.memory_mib} of its {part.mem_mib} MiB; slowdown {slowdown}"
             if time.limit_min is not None:
                 reason += f"; time limit {time.limit_min} min"
             gres = Gres("gpu", part.type, 1)
@@ -246,18 +247,19 @@ def _kept_with_slice(request: JobRequest, need: Need, slice_: MigSlice, room: Ro
     return kept_with_slice(request, part, pool, config)
 
 
-def _slowdown(need: Need, part: MigSlice, pool: Pool) -> float:
-    return max(1.0, need.sm_active_pct / 100 * (pool.sm_count or 0) / part.sm_count)
-
-
 def most_sm_of_slice(part: MigSlice, pool: Pool, config: SiteConfig) -> float:
     """Return the SM activity, in percent of a whole GPU, that a slice slows no more than the site allows."""
-    return 100 * config.sharing.max_slowdown * part.sm_count / (pool.sm_count or math.inf)
+    return most_on_slice(config.sharing.max_slowdown, (pool.sm_count or math.inf) / part.sm_count)
 
 
-def most_sm_of_share(units: int, per_gpu: int) -> float:
+def most_sm_of_share(units: int, per_gpu: int, config: SiteConfig) -> float:
     """Return the SM activity, in percent of a whole GPU, that so many shares hold."""
-    return 100 * most_of_whole(units, per_gpu)
+    return most_together(config.sharing.max_slowdown) * most_of_whole(units, per_gpu)
+
+
+def most_units(per_gpu: int) -> int:
+    """Return how many shares of one GPU a job may have."""
+    return math.floor(per_gpu * _LARGEST_SHARE)
 
 
 def _mps(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig) -> Iterator[Fit | Rejected]:
@@ -291,16 +293,17 @@ def _shares(
         yield from refused
         if not refused:
             largest = max(fits, key=lambda fit: fit.gres.quantity)
-            yield largest._replace(most=_most_of_all(largest.gres.quantity, [room.pool for room in group], name))
+            pools = [room.pool for room in group]
+            yield largest._replace(most=_most_of_all(largest.gres.quantity, pools, name, config))
 
 
-def _most_of_all(units: int, pools: list[Pool], name: str) -> Most:
-    """Return what so many shares hold on whichever of these pools; more than half of a GPU is no share to give."""
+def _most_of_all(units: int, pools: list[Pool], name: str, config: SiteConfig) -> Most:
+    """Return what so many shares hold on whichever of these pools; there is a largest share."""
     sizes = [(pool.gpu_mem_mib or 0, shares_per_gpu(pool, name)) for pool in pools]
-    held = [(mem_mib, min(units, per_gpu // 2), per_gpu) for mem_mib, per_gpu in sizes]
+    held = [(mem_mib, min(units, most_units(per_gpu)), per_gpu) for mem_mib, per_gpu in sizes]
     return Most(
         min(math.floor(mem_mib * most_of_whole(count, per_gpu)) for mem_mib, count, per_gpu in held),
-        min(most_sm_of_share(count, per_gpu) for _, count, per_gpu in held),
+        min(most_sm_of_share(count, per_gpu, config) for _, count, per_gpu in held),
     )
 
 
@@ -326,21 +329,27 @@ def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name
         return Rejected(option, "site.toml does not give its gpu_mem_mib")
     if need.memory_mib > pool.gpu_mem_mib:
         return Rejected(option, f"{pool.gpu_mem_mib} MiB do not hold {need.memory_mib} MiB")
-    units = max(
-        demand_units(need.memory_mib / pool.gpu_mem_mib, per_gpu), demand_units(need.sm_active_pct / 100, per_gpu)
-    )
-    part = need.part(units / per_gpu)
+    bound = config.sharing.max_slowdown
+    busy, slowdown = part_needed(need.sm_active_pct, bound), on_share(bound)
+    if busy > _LARGEST_SHARE:
+        why = f"it keeps {need.sm_active_pct:.0f} % of the SMs busy: another job would slow it by more than {bound:g}x"
+        return Rejected(option, why)
+    units = max(demand_units(need.memory_mib / pool.gpu_mem_mib, per_gpu), demand_units(busy, per_gpu))
+    part = need.part(min(1.0, units / per_gpu))
     kept = kept_with_share(request, room.partition if room.moved else None, part, pool, config)
-    time = time_needed(request, need.run_time_min, 1.0, room.partition if room.moved else None, config)
+    time = time_needed(request, need.run_time_min, slowdown.upper, room.partition if room.moved else None, config)
     if kept.impossible or time.too_little:
         return Rejected(option, kept.impossible or time.too_little)
-    if units * 2 > per_gpu:
-        return Rejected(option, f"{units} of {per_gpu} shares leave no room for a second job like it")
+    if units > most_units(per_gpu):
+        return Rejected(option, f"{units} of {per_gpu} shares leave no room for another job")
     reason = f"{units} of {per_gpu} shares hold {need.memory_mib} MiB and {need.sm_active_pct:.0f} % of the SMs"
+    reason += f"; slowdown {slowdown}" if name == "mps" else "; what its neighbours slow it by is not foretold"
+    if time.limit_min is not None:
+        reason += f"; time limit {time.limit_min} min"
     share = Gres(name, "", units)
-    most = _most_of_all(units, [pool], name)
+    most = _most_of_all(units, [pool], name, config)
     what = f"share of {name}"
-    return Fit(room, share, reason, most, kept.cpu_option, kept.mem, time.limit_min, 1.0, what, kept.cpus)
+    return Fit(room, share, reason, most, kept.cpu_option, kept.mem, time.limit_min, slowdown, what, kept.cpus)
 
 
 def host_limit(request: JobRequest, fit: Fit, config: SiteConfig) -> str:

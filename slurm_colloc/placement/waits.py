@@ -98,9 +98,11 @@ def free_matters(pieces: Sequence[Weighed], whole: Weighed | None, factor: float
     """Return whether knowing what is free now can change the choice that is made without: else nobody is asked."""
     run_s = pieces[0].run_s
     others = [*pieces[1:], *([whole] if whole else [])]
-    if run_s is None or not others:
+    if not others:
         return False
-    at_worst_s = turnaround_s(pieces[0].waited_median_s or 0.0, run_s, pieces[0].slowdown)
+    if run_s is None or pieces[0].waited_median_s is None:  # it may be a long wait for a short job
+        return True
+    at_worst_s = turnaround_s(pieces[0].waited_median_s, run_s, pieces[0].slowdown)
     return at_worst_s > factor * min(turnaround_s(0.0, run_s, other.slowdown) for other in others)
 
 
@@ -108,11 +110,15 @@ def choose(pieces: Sequence[Weighed], whole: Weighed | None, factor: float) -> i
     """Return which of the pieces the job gets; None: the whole GPU.
 
     The first is what the site's order and the smallest that fits come to. Another piece, and then the whole GPU, is
-    taken only where the job would end more than ``factor`` times as soon; what is not known is not taken.
+    taken only where the job would end more than ``factor`` times as soon; what is not known is not taken. Nor is a
+    piece that is not free, and that nobody knows the wait for, while something else is free.
     """
     taken, ends_s = 0, pieces[0].turnaround_s
     if ends_s is None:
-        return 0
+        free = next((index for index, piece in enumerate(pieces) if piece.free_now), None)
+        if pieces[0].free_now is False and free is None and whole is not None and whole.free_now:
+            return None
+        return free if free is not None and pieces[0].free_now is False else 0
     known = [(piece.turnaround_s, index) for index, piece in enumerate(pieces) if piece.turnaround_s is not None]
     quickest_s, quickest = min(known)
     if ends_s > factor * quickest_s:

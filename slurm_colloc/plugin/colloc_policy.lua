@@ -198,7 +198,7 @@ end
 function M.fitting(use, job, site)
    local need_mib = use.mem_mib + site.headroom_mib
    for _, piece in ipairs(job.partition.pieces) do
-      local slowdown = math.max(1, use.sm_pct / 100 * piece.whole_sm / piece.sm)
+      local slowdown = 1 + use.sm_pct / 100 * (math.max(1, piece.whole_sm / piece.sm) - 1)
       local needed_min = use.minutes * slowdown
       local in_time = (not job.minutes or needed_min <= job.minutes) and
          (not piece.max_min or needed_min <= piece.max_min)

@@ -384,6 +384,10 @@ static void set_mps(spank_t spank, const struct settings *settings, uint32_t job
     spank_setenv(spank, "CUDA_MPS_PIPE_DIRECTORY", path, 1);
     length = snprintf(path, sizeof path, "%s/log", folder);
     if (length > 0 && (size_t)length < sizeof path) spank_setenv(spank, "CUDA_MPS_LOG_DIRECTORY", path, 1);
+    /* csub's own word: Slurm sets the limit anew for each step. */
+    char threads[VALUE_BYTES];
+    if (spank_getenv(spank, "COLLOC_MPS_THREADS", threads, sizeof threads) == ESPANK_SUCCESS && !strcmp(threads, "100"))
+        spank_setenv(spank, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100", 1);
     spank_setenv(spank, "CUDA_VISIBLE_DEVICES", "0", 1); /* the daemon has one GPU, and numbers it from 0 */
 }
 

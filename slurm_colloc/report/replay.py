@@ -23,7 +23,7 @@ from slurm_colloc.history.signature import parts_of
 from slurm_colloc.model import Footprint, Placement, Quantiles
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.fitted import past_request
-from slurm_colloc.placement.pieces import shares_per_gpu
+from slurm_colloc.placement.pieces import most_sm_of_share, shares_per_gpu
 from slurm_colloc.report.cases import Case, Row
 from slurm_colloc.units import demand_mib
 
@@ -31,11 +31,15 @@ _NOT_BUSY = Quantiles(0.0, 0.0, 0.0)
 
 
 class Piece(NamedTuple):
-    """The part of a GPU that a job takes, its memory in MiB, and the percent of the SMs that it may use."""
+    """The part of a GPU that a job takes, its memory in MiB, and the percent of the SMs that it may use.
+
+    On a share it may use all, and what its neighbours slow it by is not judged: it holds ``most_sm_pct`` of activity.
+    """
 
     part: float
     mem_mib: float
     sm_pct: float
+    most_sm_pct: float = 100.0
 
 
 class Judged(NamedTuple):
@@ -209,7 +213,7 @@ def _judged(policy: str, case: Case, pool: Pool, config: SiteConfig) -> Judged:
         _cost(piece, row.peak_mib, slowdown),
         ideal,
         _cost(by_memory, row.peak_mib),
-        _ideal(row._replace(slowdowns=()), pool, config)[0],
+        _ideal(row._replace(slowdowns=(), run=row.run._replace(sm_active_mean_pct=None)), pool, config)[0],
         fits,
         by_memory is not None and row.peak_mib > by_memory.mem_mib,
         slowdown,
@@ -234,7 +238,7 @@ def _piece(placement: Placement, pool: Pool) -> Piece | None:
         found = Piece(max(of_sms, slice_.mem_mib / mem_mib), slice_.mem_mib, 100 * of_sms)
     else:
         part = gres.quantity / shares_per_gpu(pool, gres.name)
-        found = Piece(part, part * mem_mib, 100 * part if gres.name == "mps" else 100.0)
+        found = Piece(part, part * mem_mib, 100.0)
     cores = int(placement.cpu_option.rpartition("=")[2] or 0)
     host = _host_part(cores, demand_mib(placement.mem) if placement.mem else 0, pool)
     return found._replace(part=max(found.part, host))
@@ -259,7 +263,7 @@ def _pieces(pool: Pool, config: SiteConfig) -> Iterable[Piece]:
     for name, may in consent.items():
         count = shares_per_gpu(pool, name) if may and name in config.sharing.order else 0
         for units in range(1, count):
-            yield Piece(units / count, units / count * mem_mib, 100 * units / count if name == "mps" else 100.0)
+            yield Piece(units / count, units / count * mem_mib, 100.0, most_sm_of_share(units, count, config))
 
 
 def _ideal(row: Row, pool: Pool, config: SiteConfig) -> tuple[float, bool]:
@@ -268,7 +272,8 @@ def _ideal(row: Row, pool: Pool, config: SiteConfig) -> tuple[float, bool]:
     host = _host_part(row.run.cpu_cores_q95 or 0, row.run.host_mem_peak_mib or 0, pool)
     for piece in _pieces(pool, config):
         slowdown = _slowdown(row, piece.sm_pct) or 1.0
-        if row.peak_mib <= piece.mem_mib and slowdown <= config.sharing.max_slowdown:
+        fits = row.peak_mib <= piece.mem_mib and (row.run.sm_active_mean_pct or 0.0) <= piece.most_sm_pct
+        if fits and slowdown <= config.sharing.max_slowdown:
             costs.append((max(piece.part, host) * slowdown, piece.part < 1))
     return min(costs)
 

@@ -38,6 +38,9 @@ def write_site(lab: Lab, name: str = "site", *, agent: bool = True, extra: Mappi
         "timeouts.decide_s": "20",
         # The lab's partitions serve several users at once; no test looks for MPS on its made-up GPUs.
         "sharing.mps_single_user": "true",
+        # Small slices are for jobs that keep few SMs busy: at the default bound these tests' jobs would have none.
+        "sharing.max_slowdown": "2.1",
+        "sharing.max_time_stretch": "2.1",
         **(extra or {}),
     }
     argv = ["colloc", "site", "init", "--force", "-o", str(site / "site.toml"), "--gpu", f"h100={MODEL}"]

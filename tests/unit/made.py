@@ -199,6 +199,7 @@ SHARD_POOL = Pool("s", "s1", ("gpu",), "h100", H100, gpus_per_node=2, gpu_mem_mi
 
 
 def site(*pools: Pool, **sharing: Any) -> SiteConfig:
+    # So slow that small slices are given, which the default is not.
     return SiteConfig(
         1,
         "c",
@@ -206,5 +207,5 @@ def site(*pools: Pool, **sharing: Any) -> SiteConfig:
         default_partition="gpu",
         pool=pools,
         partition=(Partition("gpu"), Partition("mig")),
-        sharing=Sharing()._replace(**sharing),
+        sharing=Sharing()._replace(**{"max_slowdown": 2.1} | sharing),
     )

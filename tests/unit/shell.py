@@ -36,6 +36,7 @@ quantity = 1
 [[partition]]
 name = "gpu"
 [sharing]
+max_slowdown = 2.1
 order = [{order}]
 mps_daemon = "site"
 mps_single_user = true

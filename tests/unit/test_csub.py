@@ -71,14 +71,14 @@ def test_a_block_says_what_was_cut_out_of_the_directives_and_nothing_that_is_not
     shell: Shell, together: bool
 ) -> None:
     shell.site('"mps"', agent=True)
-    lines = "#SBATCH --gres=gpu:1 -t 5\n#SBATCH --mem-per-gpu=4G\n"
+    lines = "#SBATCH --gres=gpu:1 -J a\n#SBATCH --mem-per-gpu=4G\n"
     text = f"#!/bin/sh\n{lines.replace(chr(10) + '#SBATCH', '') if together else lines}echo\n"
     (shell.folder / "job.sh").write_text(text)
     shell.run(HINT, "job.sh")
     (shell.folder / "job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:1\necho\n")
     shell.run(HINT, "job.sh")
     cut, whole = ((shell.folder / f"script.{number}").read_text() for number in (0, 1))
-    left = "#SBATCH --gres=gpu:1 -t 5\n" + "##SBATCH --mem-per-gpu=4G\n" * (not together)
+    left = "#SBATCH --gres=gpu:1 -J a\n" + "##SBATCH --mem-per-gpu=4G\n" * (not together)
     assert cut.startswith(f"#!/bin/sh\n{left}# --- csub: this block was added at submission ---\n")
     assert "# cut out:   --mem-per-gpu of your directives" in cut
     assert "cut out" not in whole

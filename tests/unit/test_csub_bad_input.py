@@ -21,7 +21,7 @@ SMALL = "--gres=gpu:h100_1g.10gb:1"
 def known(shell: Shell) -> Path:
     """Return the file of a run after which the job gets a slice."""
     asked = json.loads(shell.run("--dry-run", "--format=json", "job.sh").stdout)["request"]
-    run = evidence("1", 5000, signature=asked["signature"], gpu_model=H100, sm_active_q95_pct=10.0, ended_s=now() - 60)
+    run = evidence("1", 5000, signature=asked["signature"], gpu_model=H100, sm_active_mean_pct=10.0, ended_s=now() - 60)
     path = shell.ran(run._asdict())
     assert shell.run("job.sh").returncode == 0
     assert shell.calls()[-1] == [SMALL, "job.sh"]

@@ -105,10 +105,9 @@ def test_a_hung_tmpdir_leaves_the_job_as_asked(slowfs: Path, shell: Shell) -> No
     assert "writing the script took too long" in (shell.folder / "said").read_text()
 
 
-def test_a_hung_spool_is_told_after_the_submission(slowfs: Path, shell: Shell) -> None:
+def test_a_hung_home_leaves_the_job_as_asked(slowfs: Path, shell: Shell) -> None:
     assert hung(slowfs, shell, shell.folder / "home", HINT, "job.sh") < 10
-    assert shell.calls() == [PLACED], "a history that hangs is no reason against a hint"
-    assert "the decision is not recorded" in (shell.folder / "said").read_text()
+    assert shell.calls() == [["job.sh"]], "what is free now is kept there, so that nothing is known of it"
 
 
 def test_a_hung_script_folder_hangs_as_sbatch_would_and_no_longer(slowfs: Path, shell: Shell) -> None:

@@ -39,7 +39,7 @@ def test_one_run_gets_the_larger_margin() -> None:
     found = footprint(evidence(peak_mib=8000))
     assert found.gpu_mem_peak_mib == Quantiles(8000, 8000, near(9200))
     assert (found.rung, found.evidence_count, found.gpu_model) == ("exact", 1, H100)
-    assert found.sm_active_pct == Quantiles(20.0, 30.0, 30.0)
+    assert found.sm_active_pct == Quantiles(20.0, 20.0, 20.0)
     assert "1 completed run on" in found.provenance
     assert "margin 1.15" in found.provenance
 
@@ -102,12 +102,12 @@ def test_sm_of_a_share_says_nothing_of_the_whole() -> None:
     assert found.sm_active_pct is None
     assert "SM activity of a whole-GPU run is not known" in found.provenance
     one = footprint(evidence(mode="mig", sm_active_q95_pct=99.0), evidence("2"), evidence("3", sm_active_mean_pct=None))
-    assert one.sm_active_pct == Quantiles(20.0, 30.0, 30.0)
+    assert one.sm_active_pct == Quantiles(20.0, 20.0, 20.0)
 
 
 def test_a_bound_by_gpu_util_is_named() -> None:
     found = footprint(evidence(sm_is_bound=True), evidence("2", sm_active_mean_pct=40.0, sm_active_q95_pct=60.0))
-    assert found.sm_active_pct == Quantiles(30.0, 60.0, 60.0)
+    assert found.sm_active_pct == Quantiles(30.0, 40.0, 40.0)
     assert found.provenance.endswith("; SM activity bounded by GPU_UTIL")
 
 
@@ -191,7 +191,7 @@ def test_what_the_hint_leaves_open_may_have_been_measured() -> None:
     found = estimate(Question("mem=1G", runs=[evidence()]))
     assert found.gpu_mem_peak_mib is not None
     assert found.sm_active_pct is not None
-    assert (found.rung, found.gpu_mem_peak_mib.q99, found.sm_active_pct.q95) == ("hint", 1024.0, 30.0)
+    assert (found.rung, found.gpu_mem_peak_mib.q99, found.sm_active_pct.q95) == ("hint", 1024.0, 20.0)
     assert found.gpu_model == H100
     given = estimate(Question("mem=1G,sm=5", runs=[evidence()]))
     assert (given.sm_active_pct, given.gpu_model) == (Quantiles(5.0, 5.0, 5.0), "")

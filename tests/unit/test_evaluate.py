@@ -174,22 +174,28 @@ def test_what_was_measured_on_another_gpu_is_no_answer() -> None:
 def test_a_job_that_is_too_busy_for_a_piece_has_a_whole_gpu() -> None:
     found = by_csub("history", table(row(1, 8, 900, sm=80), row(2, 8, 900, sm=80)))[1]
     assert (found.given, found.memory_given, found.out_of_memory) == (1.0, 0.25, False)
-    assert (found.ideal, found.memory_ideal) == (0.25, 0.25), "whose time on pieces nobody measured"
+    assert (found.ideal, found.memory_ideal) == (1.0, 0.25)
 
 
 LIMITS = "command,gpu_model,limit_pct,state,steps_per_s,sm_active_pct,dram_active_pct,gpu_mem_used_mib"
 
 
 def test_an_oracle_knows_the_time_on_each_piece() -> None:
-    """A quarter of the SMs takes twice as long, half of them hardly longer than all."""
+    """A quarter of the SMs takes twice as long: csub gives fewer, on which it is slower than the site allows."""
     speeds = [(100, 50), (50, 45.0), (25, 25.0)]
     lines = [f"python a.py,A100,{limit},COMPLETED,{speed},20,5,900" for limit, speed in speeds]
     found = parse_table("\n".join((LIMITS, *lines)) + "\n")
     assert (found.rows_in, len(found.rows), found.rejected) == (3, 1, {})
     assert found.rows[0].slowdowns == ((25.0, 2.0), (50.0, near(50 / 45)), (100.0, 1.0))
+    slices = site(MIG_POOL._replace(gpu_model="A100"), order=("mig",), headroom_mib=0)
+    [one] = [one for one in by_csub("leave-one-out", found, slices) if one.case.known == SAME]
+    part, given, needed = 20090 / 81559, 2 * 25 / (100 * 26 / 132), 2 * 25 / (100 * 32 / 132)
+    assert (one.slowdown, one.too_slow, one.given) == (near(given), True, near(part * given))
+    assert (one.ideal, one.memory_ideal) == (near(part * needed), near(9984 / 81559))
     [one] = [one for one in by_csub("leave-one-out", found) if one.case.known == SAME]
-    assert (one.slowdown, one.too_slow, one.given) == (2.0, True, 0.5)
-    assert (one.ideal, one.memory_ideal) == (near(0.5 * 50 / 45), 0.25)
+    assert (one.slowdown, one.too_slow, one.given, one.ideal) == (1.0, False, 0.25, 0.25), (
+        "beside others it has all SMs"
+    )
 
 
 def test_cores_that_are_kept_are_given_with_the_piece() -> None:

@@ -76,10 +76,10 @@ def test_the_first_step_that_holds_is_what_csub_would_give(
         assert (str(step.gres) if step else "as asked") == placed.given
 
 
-def test_shares_are_steps_up_to_half_of_a_gpu() -> None:
+def test_shares_are_steps_up_to_seven_eighths_of_a_gpu() -> None:
     config = site(SHARD_POOL._replace(shards_per_gpu=8), shard_consent=True, headroom_mib=0)
     steps = ladder(past_request("gpu:h100:1", "gpu", "", ""), H100, config)
     found = [(str(step.gres), step.most_peak_mib, round(step.most_sm_pct, 6)) for step in steps]
-    assert found == [(f"shard:{count}", count * 10000, count * 12.5) for count in (1, 2, 3, 4)]
+    assert found == [(f"shard:{count}", count * 10000, count * 12.5) for count in range(1, 8)]
     protected = config._replace(sharing=config.sharing._replace(protected_types=("h100",)))
     assert ladder(past_request("gpu:h100:1", "gpu", "", ""), H100, protected) == ()

@@ -116,15 +116,15 @@ def test_a_run_that_held_little_more_than_a_context_grows_all_the_same() -> None
 
 
 def test_a_larger_job_keeps_the_gpu_busier() -> None:
-    runs = (run("1", 2000, 32, 0.1, sm_active_q95_pct=30.0), run("2", 3000, 64, 0.1, sm_active_q95_pct=40.0))
+    runs = (run("1", 2000, 32, 0.1, sm_active_mean_pct=30.0), run("2", 3000, 64, 0.1, sm_active_mean_pct=40.0))
     active = [found(asked(size, 0.1)._replace(relatives=runs)).sm_active_pct for size in (48, 128, 256)]
     assert [one and one.q95 for one in active] == [40, 80, 100]
 
 
 def test_the_run_that_says_least_tells_how_busy_a_job_is() -> None:
     names = ("batch-size", "seq-len")
-    small = run("1", 20000, 32, 128, sm_active_q95_pct=10.0)
-    large = run("2", 60000, 64, 512, sm_active_q95_pct=60.0)
+    small = run("1", 20000, 32, 128, sm_active_mean_pct=10.0)
+    large = run("2", 60000, 64, 512, sm_active_mean_pct=60.0)
     of = [
         found(asked(*values, names=names)._replace(relatives=(small, large))).sm_active_pct
         for values in ((64, 128), (32, 512), (128, 512))

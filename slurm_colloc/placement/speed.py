@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much slower a job runs on a piece of a GPU than on the whole of it: pure functions, from measurements.
+
+With ``a`` the job's mean SM activity on a whole GPU, from 0 to 1, and ``k`` the SMs of that over those of the piece:
+
+    on a slice       1 + c a (k - 1), c = 0.9 at the median and 1 as what few exceed
+    beside others    the activities of all jobs on the GPU, each alone, added up, tell what few exceed (_TOGETHER)
+
+The first holds for 39 public placements of ten trainings on slices of an A100 (tests/recorded/mig-slices: seven above
+it, by 1.7 % at most) and for 66 jobs on four parts of the SMs of an H100 and an H200 (tests/gpu/slowdowns_*.csv). The
+second is from 55 mixes of two to six of these under MPS on an H100 (tests/gpu/mixes_h100.csv). What they keep is in
+docs/explanation/estimate.md.
+"""
+
+import math
+from itertools import pairwise
+from typing import NamedTuple
+
+_EXPECTED, _UPPER = 0.9, 1.0
+# The slowdown that few jobs exceed, and what the SM activities of all jobs on a GPU come to, each alone, in percent.
+_TOGETHER = ((1.0, 0.0), (1.1, 50.0), (1.25, 80.0), (1.6, 100.0))
+
+
+class Slowdown(NamedTuple):
+    """How many times as long as on a whole GPU a job takes: at the median, and as few jobs exceed."""
+
+    expected: float
+    upper: float
+
+    def __str__(self) -> str:
+        return f"about {self.expected:.2g}x, rarely above {self.upper:.3g}x"
+
+
+def on_slice(sm_active_pct: float, whole_over_own: float) -> Slowdown:
+    """Return how much slower a job is on a part of the SMs that nobody else uses.
+
+    What a slice lacks of the memory's bandwidth is in what it lacks of SMs: it has no smaller part of that, and no job
+    measured so far keeps memory busier than SMs.
+
+    Args:
+        sm_active_pct: its mean SM activity on a whole GPU, in percent.
+        whole_over_own: SMs of the whole GPU over those of the piece.
+    """
+    lacking = sm_active_pct / 100 * (max(1.0, whole_over_own) - 1)
+    return Slowdown(1 + _EXPECTED * lacking, 1 + _UPPER * lacking)
+
+
+def most_on_slice(max_slowdown: float, whole_over_own: float) -> float:
+    """Return the SM activity in percent of a whole GPU, up to 100, that such a part slows no more than so."""
+    if whole_over_own <= 1:
+        return 100.0
+    return min(100.0, 100 * (max_slowdown - 1) / _UPPER / (whole_over_own - 1))
+
+
+def most_together(max_slowdown: float) -> float:
+    """Return what the SM activities of jobs under MPS may come to, in percent, for few to be slowed more than so."""
+    for (low, low_pct), (high, high_pct) in pairwise(_TOGETHER):
+        if max_slowdown <= high:
+            return low_pct + (high_pct - low_pct) * (max_slowdown - low) / (high - low)
+    return _TOGETHER[-1][1]
+
+
+def on_share(max_slowdown: float) -> Slowdown:
+    """Return how much slower a job is on a GPU whose jobs come to ``most_together``: the median is as fast as alone."""
+    return Slowdown(1.0, min(max_slowdown, _TOGETHER[-1][0]))
+
+
+def part_needed(sm_active_pct: float, max_slowdown: float) -> float:
+    """Return the part of a GPU's shares that a job needs for its SM activity; above 1 where no share is enough."""
+    together = most_together(max_slowdown)
+    return sm_active_pct / together if together else math.inf
