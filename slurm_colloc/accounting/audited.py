@@ -15,7 +15,7 @@ from slurm_colloc.accounting.sweep import parts_of_runs
 from slurm_colloc.audited import IDLE_PCT, RUNS, Answer, JobLine, Question, Subject
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.measured import MEASURED, WHOLE_DEVICE
-from slurm_colloc.placement.fitted import sm_edges
+from slurm_colloc.placement.fitted import has_pieces
 
 # What rules may use of a run, column -> meaning. NULL is not known.
 RUN_COLUMNS = {
@@ -70,8 +70,7 @@ RUN_COLUMNS = {
     "fit_judged": "whole GPUs, and it is known what it would have fitted, by the rule of 'colloc report'",
     "fit_unit": "the piece of a GPU that it would have fitted, NULL where none holds it, or where that is not known",
     "fit_gpus": "what that piece is worth in whole GPUs",
-    "fit_sm_pct": "SM activity in percent that it stayed at or below for 95 % of its time, rounded up to what some "
-    "piece holds, NULL above all of them",
+    "fit_sm_pct": "its mean SM activity in percent, where that is judged",
     "idle_units": "of several whole GPUs those that were never used (IDLE_PCT), by a measurement of this run alone",
     "idle_units_hours": "their sampled hours",
     "idle_units_pct": "the sampled part of its time, in percent, of the least sampled of these",
@@ -177,13 +176,10 @@ ORDER BY s.gpu_hours DESC, s.cluster, s.subject
 
 
 def make_audited(database: DuckDBPyConnection, config: SiteConfig | None = None) -> None:
-    """Make what questions of runs and of nodes are answered from, of a database that was swept.
-
-    With ``config`` it must have been swept by that site's edges, ``sm_edges``.
-    """
+    """Make what questions of runs and of nodes are answered from, of a database that was swept."""
     node_shapes.make_node_shapes(database, config)
     make_rows(database, "audited_fits", {"run": "BIGINT"} | _FITTED, [])
-    if config and sm_edges(config):
+    if config and has_pieces(config):
         for part in parts_of_runs(database):
             make_run_fits(database, config, part=part)
             database.execute(

@@ -5,19 +5,16 @@ What they add up are whole numbers (sweep.py). A query is of one day; it names i
 ``$day_until``, and those of the window ``$since`` and ``$until``.
 """
 
-from collections.abc import Sequence
-from functools import partial
-
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.alone import ALONE_PARTS, alone_queries
 from slurm_colloc.accounting.over_time import TIME_PARTS, Bins, cut_query, make_bins, time_queries
+from slurm_colloc.measured import MEASURED
 
 FIX = 65_536
 
 # The runs near a day: of a month of them each of its queries would read all.
 _DAY_RUNS = """
-    SELECT run, cluster, job_id_raw, from_s, to_s, whole, devices, state,
+    SELECT run, cluster, job_id_raw, from_s, to_s,
            if(NOT whole AND blocked IS NULL, 100 * gpus, 100) AS most_pct FROM runs
     WHERE devices > 0 AND from_s < $day_until AND to_s > $day_since
 """
@@ -44,6 +41,9 @@ _ACTIVE = "gpu_util_pct > 0 OR sm_active_pct > 0"
 _BLACKOUT = "sm_active_pct = 0 AND gpu_util_pct >= 10"
 # Where nobody knows whether kernels run (slices have no GPU_UTIL), nobody knows whether a 0 is one.
 _UNPROVEN = "sm_active_pct = 0 AND gpu_util_pct IS NULL"
+# SM activity alone on a whole GPU. As in evidence, GPU_UTIL, an upper bound, stands in where the driver offers none,
+# and a split among neighbours is not good enough.
+_ALONE = f"if(inside AND profile = '' AND method = '{MEASURED}', coalesce(sm_active_pct, gpu_util_pct), NULL)"
 _COUNTED = "inside AND coalesce(gpu_util_pct, sm_active_pct) IS NOT NULL"
 
 
@@ -61,7 +61,8 @@ def _part(value: str) -> str:
 PARTS = {
     "unit_parts": "run BIGINT, node VARCHAR, uuid VARCHAR, method VARCHAR, "
     "unit_gpus DOUBLE, us BIGINT, whole_us BIGINT, util_us BIGINT, util_fix BIGINT, sm_us BIGINT, sm_fix BIGINT, "
-    "beyond_fix BIGINT, shared_us BIGINT, held_us BIGINT, idle_us BIGINT, direct_us BIGINT, blackout_us BIGINT, "
+    "beyond_fix BIGINT, gpu_model VARCHAR, alone_us BIGINT, alone_fix BIGINT, "
+    "shared_us BIGINT, held_us BIGINT, idle_us BIGINT, direct_us BIGINT, blackout_us BIGINT, "
     "energy_uj BIGINT, peak_mib BIGINT, first_s DOUBLE, last_s DOUBLE, active_s DOUBLE, grain_s INTEGER",
     "peak_parts": "run BIGINT, peak_mib BIGINT",
     "host_parts": "run BIGINT, node VARCHAR, cpu_us BIGINT, "
@@ -78,6 +79,8 @@ _DAY = {
                    {_over_time("gpu_util_pct")} AS util_fix,
                    sum(if(sm_active_pct IS NULL, 0, us))::BIGINT AS sm_us,
                    {_over_time("sm_active_pct")} AS sm_fix, {_over_time(_BEYOND)} AS beyond_fix,
+                   max(gpu_model) AS gpu_model, sum(if({_ALONE} IS NULL, 0, us))::BIGINT AS alone_us,
+                   {_over_time(_ALONE)} AS alone_fix,
                    sum(if(sharers > 1, us, 0))::BIGINT AS shared_us,
                    sum(round(us / greatest(sharers, 1)))::BIGINT AS held_us,
                    -- A device that worked had a process, which was gone when the list was read.
@@ -135,23 +138,20 @@ _DAY = {
 _DAY |= time_queries(FIX)
 
 
-def parts_of(bins: Bins | None, edges: Sequence[float] = ()) -> dict[str, str]:
-    """Return the tables of a day's parts, table -> columns: PARTS, and those that ``bins`` and ``edges`` ask for."""
-    return PARTS | (TIME_PARTS if bins else {}) | (ALONE_PARTS if edges else {})
+def parts_of(bins: Bins | None) -> dict[str, str]:
+    """Return the tables of a day's parts, table -> columns: PARTS, and those that ``bins`` ask for."""
+    return PARTS | (TIME_PARTS if bins else {})
 
 
-def make_parts(
-    database: DuckDBPyConnection, bins: Bins | None = None, edges: Sequence[float] = (), kind: str = "TEMP TABLE"
-) -> None:
+def make_parts(database: DuckDBPyConnection, bins: Bins | None = None, kind: str = "TEMP TABLE") -> None:
     """Make the tables of ``parts_of``, empty, and those of the bins."""
-    for name, columns in parts_of(bins, edges).items():
+    for name, columns in parts_of(bins).items():
         database.execute(f"CREATE {kind} {name} ({columns})")
     if bins:
         make_bins(database, bins)
 
 
-def day_queries(bins: Bins | None, edges: Sequence[float] = ()) -> dict[str, str]:
+def day_queries(bins: Bins | None) -> dict[str, str]:
     """Return the queries of a day in the order in which they are run, by what the table of each is called."""
-    every = _DAY | alone_queries(partial(_inside, "shares"), edges)
     cut = {"cut": cut_query(_inside("shares"), FIX, f"sm_active_pct - {_BEYOND}")} if bins else {}
-    return {"day_runs": _DAY_RUNS, **cut, **{f"day_{name}": every[name] for name in parts_of(bins, edges)}}
+    return {"day_runs": _DAY_RUNS, **cut, **{f"day_{name}": _DAY[name] for name in parts_of(bins)}}

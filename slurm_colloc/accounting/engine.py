@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting import alone, day_queries, over_time, sample_tables, samples, sweep
+from slurm_colloc.accounting import day_queries, over_time, sample_tables, samples, sweep
 from slurm_colloc.accounting.day_queries import make_parts, parts_of
 from slurm_colloc.accounting.over_time import Bins, make_bins
 from slurm_colloc.accounting.parquet import broken, connection, entries, parquet_files, read, write
@@ -64,7 +64,6 @@ class Task(NamedTuple):
     threads: int
     memory_mib: int
     bins: Bins | None = None
-    edges: tuple[float, ...] = ()
 
     @property
     def days(self) -> str:
@@ -100,8 +99,8 @@ def part_of_day(task: Task, day: str) -> str:
                 database.execute(f"CREATE TEMP TABLE runs AS FROM {read([_runs_file(task)])}")
                 if task.bins:
                     make_bins(database, task.bins)
-                day_parts(database, Store(task.store), task.window, day, task.bins, task.edges)
-                for name in parts_of(task.bins, task.edges):
+                day_parts(database, Store(task.store), task.window, day, task.bins)
+                for name in parts_of(task.bins):
                     write(database, f"FROM day_{name}", _part_file(parts, name), {}, work, PRIVATE_FILE, level=1)
         except StoreError as error:
             raise StoreError(broken(_inputs(Store(task.store), task.window, day)) or str(error)) from error
@@ -122,7 +121,6 @@ def sweep_by_slurm(
     engine: Engine,
     tell: Tell,
     bins: Bins | None = None,
-    edges: tuple[float, ...] = (),
 ) -> None:
     """Make what ``sweep`` makes, each day by a job of Slurm's, but for those that an earlier call has made.
 
@@ -142,21 +140,21 @@ def sweep_by_slurm(
         )
     with store.samples.work("sweep") as above:
         _forget(above or "")
-    key = _key(database, store, window, bins, edges)
+    key = _key(database, store, window, bins)
     with store.samples.work("sweep", key) as folder:
         if folder is None:
             raise StoreError("another run has this report made by jobs; wait for its end, or use --engine local")
         os.utime(folder)
         memory_mib = int(mib_of_gib(engine.mem_gib) * _FOR_BUFFERS)
-        task = Task(os.path.abspath(store.samples.folder), window, folder, engine.cpus_per_job, memory_mib, bins, edges)
+        task = Task(os.path.abspath(store.samples.folder), window, folder, engine.cpus_per_job, memory_mib, bins)
         _fix_runs(database, task)
-        make_parts(database, bins, edges)
+        make_parts(database, bins)
         days = store.samples.days(window.since_s, window.until_s)
         _make_days(task, days, engine, tell)
-        for name in parts_of(bins, edges) if days else ():
+        for name in parts_of(bins) if days else ():
             files = [_part_file(task.of_day(day), name) for day in days]
             database.execute(f"INSERT INTO {name} FROM {read(files)}")
-    merge(database, bins, edges)
+    merge(database, bins)
 
 
 def _fix_runs(database: DuckDBPyConnection, task: Task) -> None:
@@ -178,16 +176,14 @@ def _part_file(folder: str, name: str) -> str:
     return os.path.join(folder, f"{name}.parquet")
 
 
-def _key(
-    database: DuckDBPyConnection, store: Store, window: Window, bins: Bins | None, edges: tuple[float, ...]
-) -> str:
+def _key(database: DuckDBPyConnection, store: Store, window: Window, bins: Bins | None) -> str:
     """Return what tells this work from other work: ``now`` is not in it, since whoever asked first has fixed that."""
     paths = [*_inputs(store, window), *parquet_files(os.path.join(store.samples.folder, "allocations"))]
     found = [(path, os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in sorted(paths)]
     worths = database.execute("FROM worths ORDER BY ALL").fetchall()
-    told = hashlib.sha256(repr((window[:2], bins, edges, found, worths)).encode(errors="surrogateescape"))
+    told = hashlib.sha256(repr((window[:2], bins, found, worths)).encode(errors="surrogateescape"))
     # Those that a day's part is made by: which rows there are of it is the store's to say.
-    for module in (samples, sample_tables, sweep, day_queries, over_time, alone, getmodule(Store)):
+    for module in (samples, sample_tables, sweep, day_queries, over_time, getmodule(Store)):
         assert module is not None
         told.update(getsource(module).encode())
     return told.hexdigest()[:16]

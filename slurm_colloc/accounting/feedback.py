@@ -36,24 +36,24 @@ from slurm_colloc.model import (
     Evidence,
     SharingMode,
 )
-from slurm_colloc.placement.fitted import HIGH_PCT
 
 _LIMIT_BYTES = 256 * 1024
 # Of one user's decisions, the newest first: some hundred thousand, and no more memory than that, whoever writes what.
 _MOST_BYTES_OF_USER = 128 * 1024 * 1024
 
-_HIGH = HIGH_PCT / 100
-# Fewer samples show no peak.
-
 # The high value is the least that SM activity stays at or below for so much of the measured time. A mean over a day
 # says nothing of how high it went.
+_HIGH = 0.95
 _EVIDENCE = f"""
 WITH runs AS (
     SELECT *, row_number() OVER () AS run FROM allocations WHERE cluster = $cluster AND end_s IS NOT NULL
     AND ($job = '' OR job_id_raw = $job) AND ($user = '' OR "user" = $user)
 ),
 parts AS (
-    SELECT r.run, s.*, coalesce(s.sm_active_pct, s.gpu_util_pct) * s.whole_sm_part AS value,
+    -- A split among neighbours is good enough for a report, not for sizing the next run.
+    SELECT r.run, s.*,
+           CASE WHEN s.method = '{MEASURED}'
+                THEN coalesce(s.sm_active_pct, s.gpu_util_pct) * s.whole_sm_part END AS value,
            least(s.at_s, r.end_s) - greatest(s.at_s - s.interval_s, r.start_s) AS seconds
     FROM shares s JOIN runs r
       ON r.job_id_raw = s.job_id AND r.cluster = s.cluster AND s.at_s > r.start_s AND s.at_s - s.interval_s < r.end_s
@@ -63,9 +63,8 @@ units AS (
     SELECT s.run, s.node, s.uuid, s.pass_s, sum(s.seconds) AS interval_s, max(s.grain_s) AS grain_s,
            max(s.gpu_model) AS gpu_model, max(s.profile) AS profile,
            max(s.gpu_mem_used_mib) AS mib,
-           -- A split among neighbours is good enough for a report, not for sizing the next run.
-           CASE WHEN count(*) = count(s.value) AND bool_and(s.method = '{MEASURED}')
-                THEN coalesce(sum(s.value * s.seconds) / nullif(sum(s.seconds), 0), max(s.value)) END AS sm,
+           sum(s.seconds) FILTER (s.value IS NOT NULL) AS alone_s,
+           coalesce(sum(s.value * s.seconds) / nullif(alone_s, 0), max(s.value)) AS sm,
            CASE WHEN count(*) = count(s.dram_active_pct) AND bool_and(s.method = '{MEASURED}')
                 THEN coalesce(sum(s.dram_active_pct * s.seconds) / nullif(sum(s.seconds), 0), max(s.dram_active_pct))
                 END AS dram,
@@ -76,13 +75,14 @@ passes AS (
     SELECT run, pass_s, max(interval_s) AS interval_s, max(grain_s) AS grain_s, max(gpu_model) AS gpu_model,
            max(profile) AS profile, max(node) AS node, count(*) AS devices,
            CASE WHEN count(*) = count(mib) THEN sum(mib) END AS mib,
-           CASE WHEN count(*) = count(sm) THEN sum(sm) END AS sm, bool_or(sm_is_bound) AS sm_is_bound,
+           CASE WHEN count(*) = count(sm) THEN sum(sm) END AS sm, max(alone_s) AS alone_s,
+           bool_or(sm_is_bound) AS sm_is_bound,
            CASE WHEN count(*) = count(dram) THEN max(dram) END AS dram
     FROM units GROUP BY run, node, pass_s
 ),
 ranked AS (
-    SELECT *, sum(interval_s) FILTER (sm IS NOT NULL) OVER (PARTITION BY run) AS sm_s,
-           sum(interval_s) FILTER (sm IS NOT NULL) OVER (PARTITION BY run ORDER BY sm) AS up_to_s,
+    SELECT *, sum(alone_s) FILTER (sm IS NOT NULL) OVER (PARTITION BY run) AS sm_s,
+           sum(alone_s) FILTER (sm IS NOT NULL) OVER (PARTITION BY run ORDER BY sm) AS up_to_s,
            sum(interval_s) FILTER (dram IS NOT NULL) OVER (PARTITION BY run) AS dram_s,
            sum(interval_s) FILTER (dram IS NOT NULL) OVER (PARTITION BY run ORDER BY dram) AS dram_up_to_s,
            max(mib) OVER (PARTITION BY run) AS peak_mib
@@ -95,7 +95,7 @@ host_use AS (
      AND h.at_s > r.start_s AND h.at_s - h.interval_s < r.end_s GROUP BY r.run
 )
 SELECT job_id_raw, job_id, "user", state, start_s, end_s, max(gpu_model), max(mib),
-       sum(sm * interval_s) / nullif(max(sm_s), 0),
+       sum(sm * alone_s) / nullif(max(sm_s), 0),
        CASE WHEN max(grain_s) <= 60 THEN min(sm) FILTER (up_to_s >= $high * sm_s AND sm_s > 0) END,
        bool_or(sm_is_bound), count(*), sum(interval_s), max(profile),
        CASE WHEN max(grain_s) <= 60 THEN min(dram) FILTER (dram_up_to_s >= $high * dram_s AND dram_s > 0) END,

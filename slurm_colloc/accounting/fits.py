@@ -11,56 +11,56 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
+from slurm_colloc.accounting.day_queries import FIX
 from slurm_colloc.accounting.equivalents import SLICES, worth_in_pool
 from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.accounting.parquet import make_rows
 from slurm_colloc.accounting.usage import source
 from slurm_colloc.charted import Fit
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.model import Gres
+from slurm_colloc.model import COMPLETED, Gres
 from slurm_colloc.placement.fitted import (
-    HIGH_PCT,
+    SM_DIGITS,
     Step,
     first_that_holds,
     had_whole,
+    has_pieces,
     known_names,
     ladder,
     not_judged,
     past_request,
-    sm_edges,
 )
 
 TOTAL = "total"
 _WHERE = ("partition", "account", "qos", "shown", "model")
 _PLACES = {**dict.fromkeys(_WHERE, "VARCHAR"), "ladder": "INTEGER"}
 _STEPS = {"ladder": "INTEGER", "step": "INTEGER", "unit": "VARCHAR", "gpus": "DOUBLE", "most_mib": "BIGINT",
-          "edge": "INTEGER"}  # fmt: skip
+          "most_sm_pct": "DOUBLE"}  # fmt: skip
 # Names are taken from ``runs``: those of ``usage`` may be pseudonyms, by which no partition is open or closed.
-_MEASURED = """
+_MEASURED = f"""
 CREATE OR REPLACE TEMP TABLE measured_alone AS
-SELECT run, a.edge, a.model, r."partition", r.account, r.qos, r.shown
+SELECT run, a.model, a.sm_pct, r."partition", r.account, r.qos, r.shown
 FROM (
-    SELECT run, max(model) AS model, sum(us) AS us, min(edge) FILTER (so_far * 100 >= total * $high_pct) AS edge
-    FROM (
-        SELECT *, sum(us) OVER (PARTITION BY run) AS total,
-               sum(us) OVER (PARTITION BY run ORDER BY edge) AS so_far
-        FROM alone_parts WHERE {part}
-    )
-    GROUP BY run HAVING sum(us) > 0 AND count(*) = count(edge)
+    SELECT run, max(gpu_model) AS model, sum(alone_us) AS us,
+           round(sum(alone_fix) / sum(alone_us) / {FIX}, {SM_DIGITS}) AS sm_pct
+    FROM unit_parts WHERE {{part}} GROUP BY run HAVING sum(alone_us) > 0
 ) a JOIN runs r USING (run)
-WHERE {part} AND a.us >= $least_pct * 1e4 * (r.end_s - r.start_s)
+WHERE {{part}} AND r.whole AND r.devices = 1 AND r.state = '{COMPLETED}'
+  AND a.us >= $least_pct * 1e4 * (r.end_s - r.start_s)
 """
 _HOURS = "coalesce(sum(({})::DECIMAL(38, 18)), 0)::DOUBLE"
 _RUN_FITS = """
 CREATE OR REPLACE TEMP TABLE run_fits AS
 WITH ladders AS (
-    SELECT ladder, list({{'unit': unit, 'gpus': gpus, 'most_mib': most_mib, 'edge': edge}} ORDER BY step) AS steps
+    SELECT ladder, list(
+        {{'unit': unit, 'gpus': gpus, 'most_mib': most_mib, 'most_sm_pct': most_sm_pct}} ORDER BY step
+    ) AS steps
     FROM fit_steps GROUP BY ladder
 ),
 held AS (
-    SELECT run, m.edge IS NOT NULL AND u.peak_mib IS NOT NULL AS measured,
-           list_filter(l.steps, lambda one: one.most_mib >= u.peak_mib AND one.edge >= m.edge)[1] AS step,
-           {edges}[m.edge + 1] AS sm_pct
+    SELECT run, m.sm_pct IS NOT NULL AND u.peak_mib IS NOT NULL AS measured,
+           list_filter(l.steps, lambda one: one.most_mib >= u.peak_mib AND one.most_sm_pct >= m.sm_pct)[1] AS step,
+           m.sm_pct
     FROM (SELECT run, peak_mib FROM {runs} WHERE whole AND allocated IS NOT NULL AND {part}) u
     LEFT JOIN measured_alone m USING (run)
     LEFT JOIN fit_places p ON p."partition" = m."partition" AND p.account = m.account AND p.qos = m.qos
@@ -98,12 +98,12 @@ def fits_of(database: DuckDBPyConnection, by: str, config: SiteConfig, conventio
     Groups of which too little was measured are not among them, and nobody is where the site has no pieces.
 
     Args:
-        database: swept by the edges of this site, ``sm_edges``.
+        database: one that was swept.
         by: one of GROUPINGS.
         config: says what pieces there are, how much of a run must be measured, and what a piece must hold.
         convention: one of CONVENTIONS, by which a slice is part of its GPU.
     """
-    if not sm_edges(config):
+    if not has_pieces(config):
         return ()
     make_run_fits(database, config, convention)
     key, runs = source(by)
@@ -123,24 +123,24 @@ def make_run_fits(
     """Make the table ``run_fits`` of what each run of whole GPUs would have fitted, of that ``part`` of runs.
 
     It has whether that can be judged (``fit_judged``), and if so the first piece that holds the run, NULL where none
-    does: its unit, its worth in whole GPUs, and the largest memory peak in MiB that it holds; and the SM activity in
-    percent at or below which the run was for 95 % of its time, rounded up to an edge, NULL above the last.
+    does: its unit, its worth in whole GPUs, and the largest memory peak in MiB that it holds; and the mean SM activity
+    of the run in percent.
 
     Args:
-        database: swept by the edges of this site, ``sm_edges``, of which there must be some.
+        database: one that was swept.
         config: as in ``fits_of``.
         convention: as in ``fits_of``.
         runs: the table of the runs, with the columns of ``usage`` that it goes by.
         part: a condition on ``run``.
     """
-    database.execute(_MEASURED.format(part=part), {"high_pct": HIGH_PCT, "least_pct": config.audit.min_coverage_pct})
+    database.execute(_MEASURED.format(part=part), {"least_pct": config.audit.min_coverage_pct})
     _make_ladders(database, config, convention)
-    database.execute(_RUN_FITS.format(runs=runs, part=part, edges=[*map(float, sm_edges(config))]))
+    database.execute(_RUN_FITS.format(runs=runs, part=part))
 
 
 def _make_ladders(database: DuckDBPyConnection, config: SiteConfig, convention: str) -> None:
     """Make the tables of the ladders, and of which of them the runs in ``measured_alone`` have."""
-    names, edges = known_names(config), {edge: number for number, edge in enumerate(sm_edges(config))}
+    names = known_names(config)
     columns = ", ".join(f'"{name}"' for name in _WHERE)
     places, steps = [], []
     made: dict[tuple[str, ...], int] = {}
@@ -154,7 +154,7 @@ def _make_ladders(database: DuckDBPyConnection, config: SiteConfig, convention: 
             found = ladder(past_request(shown, partition, account, qos), model, config)
             steps += [
                 (made[alike], number, str(one.gres), step_gpus(one, convention), one.most_peak_mib,
-                 edges[one.most_sm_pct])
+                 one.most_sm_pct)
                 for number, one in enumerate(found)
             ]  # fmt: skip
         places.append((*where, made[alike]))
@@ -204,7 +204,7 @@ def judge(found: RunFound, config: SiteConfig) -> RunFit | None:
     if why := not_judged(run, usage.gres, config.audit.min_coverage_pct, found.alone_s):
         return RunFit(found, why)
     steps = ladder(past_request(usage.gres, usage.partition, usage.account, usage.qos), run.gpu_model, config)
-    step = first_that_holds(steps, run.gpu_mem_peak_mib or 0, run.sm_active_q95_pct or 0.0)
+    step = first_that_holds(steps, run.gpu_mem_peak_mib or 0, run.sm_active_mean_pct or 0.0)
     gpus = step_gpus(step) if step else None
     if step and gpus is None:
         return RunFit(found, f"site.toml does not tell what part of a GPU {step.gres} is")

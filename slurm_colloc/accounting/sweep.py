@@ -189,7 +189,6 @@ def sweep(
     store: Store,
     window: Window,
     bins: Bins | None = None,
-    edges: Sequence[float] = (),
     *,
     step: Step = ignore,
     convention: str = OWN,
@@ -197,14 +196,14 @@ def sweep(
     """Make ``runs``, the parts of all days and ``usage`` in a database of ``store.connect``; tell ``step`` of days.
 
     Hours are counted by ``convention``, of which only our own knows of samples. With ``bins`` the parts are by time,
-    too, and with ``edges`` of SM activity by those, for what runs would have fitted.
+    too.
     """
     days = store.samples.days(window.since_s, window.until_s)
     # Where no sample asks for runs again and again, they are added up as they are read.
     find_runs(database, window, "TEMP TABLE" if days or bins else "TEMP VIEW", convention)
-    make_parts(database, bins, edges)
-    _add_days(database, store, window, days, bins, edges, step)
-    merge(database, bins, edges)
+    make_parts(database, bins)
+    _add_days(database, store, window, days, bins, step)
+    merge(database, bins)
 
 
 def sweep_some(
@@ -214,14 +213,12 @@ def sweep_some(
     find_runs(database, window)
     database.execute(f"DELETE FROM runs WHERE NOT ({condition})", asked)
     make_parts(database)
-    _add_days(database, store, window, store.samples.days(window.since_s, window.until_s), None, (), ignore)
+    _add_days(database, store, window, store.samples.days(window.since_s, window.until_s), None, ignore)
     merge(database)
     return usages_of(database)
 
 
-def sweep_to_file(
-    database: DuckDBPyConnection, store: Store, window: Window, edges: Sequence[float] = (), *, step: Step = ignore
-) -> None:
+def sweep_to_file(database: DuckDBPyConnection, store: Store, window: Window, *, step: Step = ignore) -> None:
     """Make what ``sweep`` makes in little memory, for those who ask for every run again and again.
 
     It lies in a file beside what the database spills, and ``usage`` is a table there, added up once.
@@ -231,8 +228,8 @@ def sweep_to_file(
     database.execute("SET search_path = 'swept,memory'")
     database.execute(f"SET memory_limit = '{_RUNS_MEMORY}'")
     find_runs(database, window, kind="TABLE")
-    make_parts(database, edges=edges, kind="TABLE")
-    _add_days(database, store, window, store.samples.days(window.since_s, window.until_s), None, edges, step)
+    make_parts(database, kind="TABLE")
+    _add_days(database, store, window, store.samples.days(window.since_s, window.until_s), None, step)
     for number, part in enumerate(parts_of_runs(database)):
         query = _USAGE.format(part=part)
         database.execute(f"{'INSERT INTO usage' if number else 'CREATE TABLE usage AS'} {query}")
@@ -252,13 +249,12 @@ def _add_days(
     window: Window,
     days: Sequence[str],
     bins: Bins | None,
-    edges: Sequence[float],
     step: Step,
 ) -> None:
     for done, day in enumerate(days):
         step(done, len(days))
-        day_parts(database, store, window, day, bins, edges)
-        for name in parts_of(bins, edges):
+        day_parts(database, store, window, day, bins)
+        for name in parts_of(bins):
             database.execute(f"INSERT INTO {name} FROM day_{name}")
 
 
@@ -289,16 +285,15 @@ def day_parts(
     window: Window,
     day: str,
     bins: Bins | None = None,
-    edges: Sequence[float] = (),
 ) -> None:
     """Make the tables of ``parts_of``, with ``day_`` before their names, of what was sampled on ``day``.
 
-    ``bins`` and ``edges`` are those that ``make_parts`` was given.
+    ``bins`` are those that ``make_parts`` was given.
     """
     store.view_samples(database, window.since_s, window.until_s, day)
     since_s, until_s = _day_span(day)
     known = {"since": window.since_s, "until": window.until_s, "day_since": since_s, "day_until": until_s}
-    for name, query in day_queries(bins, edges).items():
+    for name, query in day_queries(bins).items():
         ends = {end: at_s for end, at_s in known.items() if f"${end}" in query}
         database.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}", ends)
 
@@ -313,11 +308,11 @@ def _day_span(day: str) -> tuple[float, float]:
     return began_s - 2 * DAY, began_s + 2 * DAY
 
 
-def merge(database: DuckDBPyConnection, bins: Bins | None = None, edges: Sequence[float] = ()) -> None:
+def merge(database: DuckDBPyConnection, bins: Bins | None = None) -> None:
     """Make the view ``usage`` of runs with a GPU, or a share of one, from the parts of all days."""
     database.execute(f"CREATE TEMP VIEW usage AS {_USAGE.format(part='true')}")
     if bins:
-        _settle(database, parts_of(bins, edges))
+        _settle(database, parts_of(bins))
 
 
 def _attach(database: DuckDBPyConnection) -> None:

@@ -2,9 +2,9 @@
 """COL007: whole GPUs for runs that would have fitted a piece of one.
 
 A user's runs held whole GPUs, and a slice or a share that the site has would have held each of them: its peak of GPU
-memory with the site's headroom, and the SM activity that it stayed at or below for 95 % of its time, within the
-slowdown that the site allows. It says how many of all runs that can be judged those are, how many GPU-hours the pieces
-would have left to others, and how many runs would have fitted none.
+memory with the site's headroom, and its mean SM activity within the slowdown that the site allows. It says how many of
+all runs that can be judged those are, how many GPU-hours the pieces would have left to others, and how many runs would
+have fitted none.
 
 It is the rule of 'colloc report' and 'colloc job': what csub, had it known what was measured, would have given. Judged
 are completed runs of one whole GPU, inside the window from their beginning on (of part of a run the peak is not known),
@@ -24,7 +24,7 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
     freed, peak_mib, sm_pct, csub = (subject.figures[name] for name in ("freed", "peak_mib", "sm_pct", "csub"))
     if not freed or peak_mib is None:
         return None
-    active = "" if sm_pct is None else f", SM activity of at most {at_most(sm_pct)} % for 95 % of the time"
+    active = "" if sm_pct is None else f", mean SM activity up to {at_most(sm_pct)} %"
     by_csub = ", or submit by csub, which gives it" if csub else ""
     none_pct = 100 * (subject.judged - subject.found) / subject.judged
     return Said(

@@ -2,7 +2,7 @@
 """What a past run would have fitted: the piece that csub, had it known what was measured, would have given it.
 
 The one rule of reports, pages and advice. A completed run of one whole GPU is judged if enough of its time was measured
-alone on the GPU: by its memory peak, and by the SM activity that it stayed at or below for 95 % of that time.
+alone on the GPU: by its memory peak, and by its mean SM activity over that time.
 
 What accounting does not keep is not made up: the script, cores, host memory and the time limit are taken to allow a
 piece, and so are the user's limits; nothing is known of what will be free.
@@ -21,8 +21,6 @@ from slurm_colloc.placement.pieces import (
     Access,
     Need,
     Taken,
-    most_sm_of_share,
-    most_sm_of_slice,
     most_units,
     offers,
     pieces_in,
@@ -31,10 +29,8 @@ from slurm_colloc.placement.pieces import (
 )
 from slurm_colloc.slurm.gres import parse_gres
 
-# The activity that counts is the least that a run stays at or below for so much of its time.
-HIGH_PCT = 95
-# Of an SM activity in percent: a billionth of a GPU is noise of sums.
-SM_DIGITS = 6
+# Of an SM activity in percent: a millionth of a GPU is noise of sums.
+SM_DIGITS = 4
 _LEAST_SM_PCT = 10.0**-SM_DIGITS
 
 
@@ -101,7 +97,7 @@ def not_judged(run: Evidence, shown: str, min_coverage_pct: float, alone_s: floa
         return "only runs of one GPU are judged"
     if run.state != COMPLETED:
         return f"it ended as {run.state}, so that its peak may be less than it needs"
-    if run.gpu_mem_peak_mib is None or run.sm_active_q95_pct is None:
+    if run.gpu_mem_peak_mib is None or run.sm_active_mean_pct is None:
         return "its memory or its SM activity was not measured alone on the GPU"
     known_s = run.sampled_s if alone_s is None else alone_s
     if run.elapsed_s and 100 * known_s / run.elapsed_s < min_coverage_pct:
@@ -112,7 +108,7 @@ def not_judged(run: Evidence, shown: str, min_coverage_pct: float, alone_s: floa
 def measured_footprint(run: Evidence) -> Footprint:
     """Return the footprint of a run as it was, without a margin."""
     # What percentages are summed from leaves a little above a bound that the run just filled.
-    peak_mib, active_pct = float(run.gpu_mem_peak_mib or 0), round(run.sm_active_q95_pct or 0.0, SM_DIGITS)
+    peak_mib, active_pct = float(run.gpu_mem_peak_mib or 0), round(run.sm_active_mean_pct or 0.0, SM_DIGITS)
     return Footprint(
         Quantiles(peak_mib, peak_mib, peak_mib),
         Quantiles(active_pct, active_pct, active_pct),
@@ -180,13 +176,14 @@ def first_that_holds(steps: Sequence[Step], peak_mib: int, sm_active_pct: float)
     return next((one for one in steps if peak_mib <= one.most_peak_mib and active_pct <= one.most_sm_pct), None)
 
 
-def sm_edges(config: SiteConfig) -> tuple[float, ...]:
-    """Return each SM activity, in percent of a whole GPU, that may be the most that a step of this site holds."""
-    slices = {most_sm_of_slice(part, pool, config) for pool in config.pool for part in pool.slice if pool.sm_count}
+def has_pieces(config: SiteConfig) -> bool:
+    """Return whether this site has pieces of GPUs to give."""
     consented = {"mps": config.sharing.mps_daemon != "none", "shard": config.sharing.shard_consent}
-    counts = {shares_per_gpu(pool, name) for pool in config.pool for name, may in consented.items() if may}
-    shares = {most_sm_of_share(units, count, config) for count in counts for units in range(1, most_units(count) + 1)}
-    return tuple(sorted(slices | shares))
+    shares = [name for name, may in consented.items() if may]
+    return any(
+        (pool.slice and pool.sm_count) or any(most_units(shares_per_gpu(pool, name)) for name in shares)
+        for pool in config.pool
+    )
 
 
 def known_names(config: SiteConfig) -> frozenset[str]:

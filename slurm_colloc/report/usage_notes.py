@@ -123,8 +123,8 @@ def _definitions(report: UsageReport) -> Iterator[tuple[str, str]]:
         yield (
             "FITS",
             f"FITS %: of completed runs of one whole GPU measured well enough to tell ({known}; whole-GPU runs not "
-            f"judged: {whole.not_judged_runs}), the part that csub, had it known memory peak and SM activity (95th "
-            "percentile), would have given a piece of a GPU.",
+            f"judged: {whole.not_judged_runs}), the part that csub, had it known memory peak and mean SM activity, "
+            "would have given a piece of a GPU.",
         )
         yield "IN FREED", "IN: the smallest piece that most of it fits. FREED: what that would have left for others."
     yield "EMPTY kWh", "EMPTY: sampled, and no process of the job on it. kWh: of what was sampled."

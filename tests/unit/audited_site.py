@@ -16,7 +16,6 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Audit, AuditRule
 from slurm_colloc.measured import Round
 from slurm_colloc.model import Decision
-from slurm_colloc.placement.fitted import sm_edges
 from tests.unit.doors import ingest
 from tests.unit.made import HOUR, MPS_POOL, device, host, process, seen, site
 from tests.unit.stored import sampled
@@ -81,6 +80,6 @@ def found(
     audit = Audit(rule=(AuditRule(code, **settings),))
     (entry,) = of_about(choose(entries(audit), [code]), "others")
     with store.connect(DAY, 3 * DAY) as database:
-        sweep(database, store, Window(DAY, 3 * DAY, 3 * DAY), edges=sm_edges(config) if config else ())
+        sweep(database, store, Window(DAY, 3 * DAY, 3 * DAY))
         make_audited(database, config)
         return findings(entry, answer(database, question(entry, audit, 3 * DAY)), "")

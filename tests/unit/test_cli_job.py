@@ -50,7 +50,7 @@ class Site:
         data = self.folder / "data/slurm_colloc"
         drop_decision(str(data / "decisions"), decision(job_id, cluster="lab", rung="exact", **fields))
         for raw_id in ran:
-            drop_evidence(str(data), evidence(raw_id, 6000, sm_active_q95_pct=10.0, sampled_s=3500.0))
+            drop_evidence(str(data), evidence(raw_id, 6000, sm_active_mean_pct=1.0, sampled_s=3500.0))
 
     def told(self, capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
         capsys.readouterr()
@@ -150,7 +150,7 @@ def test_without_the_sites_store_ones_own_evidence_speaks(at_site: Site, capsys:
     status, out, err = at_site.told(capsys, "80", "--store", str(at_site.folder / "none"))
     assert (status, err) == (0, "")
     assert "  memory     6000 MiB at peak\n" in out
-    assert "  would fit  gpu:h100_1g.10gb:1 (mig), by 6000 MiB at peak and 10 % of the SMs" in out
+    assert "  would fit  gpu:h100_1g.10gb:1 (mig), by 6000 MiB at peak and 1 % of the SMs" in out
     assert "  next time  submitted by csub again it gets gpu:h100_1g.10gb:1 (mig; footprint exact" in out
     stored(at_site.store, [run("80", cluster="lab")])
     assert "  next time  submitted by csub again it gets gpu:h100_1g.10gb:1" in at_site.told(capsys, "80")[1]

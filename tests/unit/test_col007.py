@@ -18,8 +18,8 @@ def test_runs_that_would_have_fitted_a_piece() -> None:
     assert (answered.judged, finding.gpu_hours, finding.subject) == (4, 72.0, "ann")
     assert finding.evidence == (
         "72 GPU-h of whole GPUs in 3 runs (job 3, 2, 1) that would have fitted a piece of one, half of them "
-        "gpu:h100_1g.10gb:1 or a smaller one (peaks of GPU memory up to 19.5 GiB, SM activity of at most 14 % for 95 % "
-        "of the time), which leaves 54 GPU-h to others; "
+        "gpu:h100_1g.10gb:1 or a smaller one (peaks of GPU memory up to 19.5 GiB, mean SM activity up to 14 %), "
+        "which leaves 54 GPU-h to others; "
         "25 % of 4 that can be judged would have fitted none; sampled for at least 100 % of the time, measured; "
         "the site's bound is 24 GPU-h"
     )
@@ -63,7 +63,7 @@ def test_runs_of_a_store(tmp_path: Path) -> None:
     (finding,) = found(tmp_path, "COL007", text, day_of("1", 1.0, 1000), config=config)
     assert (finding.user, finding.gpu_hours) == ("ann", 24.0)
     assert "half of them gpu:h100_1g.20gb:1 or a smaller one (peaks of GPU memory up to 2.93 GiB, "
-    assert "SM activity of at most " in finding.evidence
+    assert "mean SM activity up to 20 %" in finding.evidence
     # Of a site without pieces, or without a description, nothing is said.
     assert found(tmp_path, "COL007", text, config=site(MIG_POOL._replace(slice=()))) == []
     assert found(tmp_path, "COL007", text, config=None) == []

@@ -118,22 +118,19 @@ def by_jobs(store: Store, now_s: float = 1e6, wait_min: float = 5.0) -> list[Job
 
 
 def test_what_runs_did_alone_is_the_same(store: Store, queue: Queue) -> None:
-    edges, found = (10.0, 50.0), []
+    found = []
     store.write_allocations("b", [run("4", start_s=2 * HOUR, end_s=30 * HOUR, node_list="g1")], 4e5)
     sampled(store, busy(3.0 * HOUR, 26.0 * HOUR, job="4", uuid="GPU-4", sm=30.0))
     window = Window(*EDGES_S, 1e6)
     for by_engine in (False, True):
         with store.connect(*EDGES_S) as database:
             if by_engine:
-                sweep_by_slurm(database, store, window, Engine(wait_min=5.0), lambda _: None, None, edges)
+                sweep_by_slurm(database, store, window, Engine(wait_min=5.0), lambda _: None)
             else:
-                sweep(database, store, window, edges=edges)
-            found.append(
-                database.execute(
-                    "SELECT job_id_raw, edge, us FROM alone_parts JOIN runs USING (run) ORDER BY ALL"
-                ).fetchall()
-            )
-    assert found[0] == found[1] == [("4", 1, 900_000_000)] * 2
+                sweep(database, store, window)
+            query = "SELECT alone_us, alone_fix / alone_us / 65536 FROM unit_parts JOIN runs USING (run)"
+            found.append(database.execute(f"{query} WHERE job_id_raw = '4' ORDER BY ALL").fetchall())
+    assert found[0] == found[1] == [(900_000_000, 30.0)] * 2
 
 
 def test_charts_are_the_same_to_the_last_byte(store: Store, queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig
 from slurm_colloc.model import Evidence
-from slurm_colloc.placement.fitted import first_that_holds, ladder, past_request, sm_edges, would_have_fitted
+from slurm_colloc.placement.fitted import first_that_holds, ladder, past_request, would_have_fitted
 from tests.unit.made import H100, MIG_POOL, MPS_POOL, SHARD_POOL, evidence, site
 
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -50,12 +50,12 @@ SITES = st.builds(
 )
 
 
-def near_edges(config: SiteConfig, steps: Any) -> st.SearchStrategy[Evidence]:
+def near_edges(steps: Any) -> st.SearchStrategy[Evidence]:
     """Return runs that just fill a step, or just do not, and others."""
     peaks = [edge + by for edge, by in product({step.most_peak_mib for step in steps}, (0, 1)) if edge + by >= 0]
-    active = [edge + by for edge, by in product(sm_edges(config), (-0.01, 0.0, 0.01))]
+    active = [edge + by for edge, by in product({step.most_sm_pct for step in steps}, (-0.01, 0.0, 0.01))]
     return st.builds(
-        lambda mib, sm: evidence(mode="", gpu_model=H100, gpu_mem_peak_mib=mib, sm_active_q95_pct=sm),
+        lambda mib, sm: evidence(mode="", gpu_model=H100, gpu_mem_peak_mib=mib, sm_active_mean_pct=sm),
         st.sampled_from(peaks) | st.integers(0, 90000) if peaks else st.integers(0, 90000),
         st.sampled_from(active) | st.floats(0, 100) if active else st.floats(0, 100),
     )
@@ -68,10 +68,9 @@ def test_the_first_step_that_holds_is_what_csub_would_give(
 ) -> None:
     request = past_request(shown, "gpu", account, "normal")
     steps = ladder(request, H100, config)
-    assert {step.most_sm_pct for step in steps} <= set(sm_edges(config))
     for _ in range(5):
-        run = data.draw(near_edges(config, steps))
-        step = first_that_holds(steps, run.gpu_mem_peak_mib or 0, run.sm_active_q95_pct or 0.0)
+        run = data.draw(near_edges(steps))
+        step = first_that_holds(steps, run.gpu_mem_peak_mib or 0, run.sm_active_mean_pct or 0.0)
         placed = would_have_fitted(run, request, config)
         assert (str(step.gres) if step else "as asked") == placed.given
 

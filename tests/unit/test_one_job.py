@@ -117,7 +117,7 @@ def test_a_small_run_would_have_fitted_a_slice_and_has_a_line_for_it(tmp_path: P
     (tmp_path / "train.sh").write_text("#!/bin/sh\n")
     row = ROW._replace(work_dir=str(tmp_path), submit_line="sbatch --gres=gpu:h100:1 train.sh --epochs 3")
     advice = advise(one, row, None, None, SITE)
-    assert advice.fit == "gpu:h100_1g.10gb:1 (mig), by 6000 MiB at peak and 10 % of the SMs (95th percentile)"
+    assert advice.fit == "gpu:h100_1g.10gb:1 (mig), by 6000 MiB at peak and 10 % of the SMs on average"
     words = "--gres=gpu:h100:1 train.sh --epochs 3"
     assert advice.command == f"cd {tmp_path} && csub --gpu-footprint=mem=6900M,sm=10 {words}"
     assert advice.expected.startswith("submitted so it gets gpu:h100_1g.10gb:1 (mig; footprint exact: 6900 MiB")

@@ -19,7 +19,6 @@ from slurm_colloc.cli.colloc.progress import told as each
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.config_audit import Audit
-from slurm_colloc.placement.fitted import sm_edges
 from slurm_colloc.report.findings import Audited
 from slurm_colloc.report.text import local, stamp
 
@@ -62,8 +61,7 @@ class Looking(NamedTuple):
         bar = progress if self.watched else unwatched
         with self.source.connect(span.since_s, span.until_s) as database:
             with bar("adding up days") as step:
-                edges = sm_edges(self.config) if self.config else ()
-                sweep_to_file(database, self.source, span, edges, step=step)
+                sweep_to_file(database, self.source, span, step=step)
                 make_audited(database, self.config)
             known_s = known_until_s(self.source, database)
             stale = [entry for entry in chosen if _is_stale(entry, known_s, span.until_s)]

@@ -96,9 +96,9 @@ def _gets(how: str, placement: Placement, footprint: Footprint) -> str:
 
 
 def _in_words(placement: Placement, run: Evidence) -> str:
-    active = f"{run.sm_active_q95_pct:.0f} %"
+    active = f"{run.sm_active_mean_pct:.0f} %"
     what = f"GPU_UTIL {active}, which SM activity is at most" if run.sm_is_bound else f"{active} of the SMs"
-    used = f"{run.gpu_mem_peak_mib} MiB at peak and {what} (95th percentile)"
+    used = f"{run.gpu_mem_peak_mib} MiB at peak and {what} on average"
     if placement.as_asked:
         return f"no smaller piece: {'; '.join(placement.reasons)} (measured: {used})"
     where = f" in partition '{placement.partition}'" if placement.partition else ""

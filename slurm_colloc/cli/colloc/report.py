@@ -44,7 +44,6 @@ from slurm_colloc.clock import now
 from slurm_colloc.config import Engine, Prices, SiteConfig
 from slurm_colloc.errors import InputError, Status
 from slurm_colloc.measured import Lost, lost_of_all
-from slurm_colloc.placement.fitted import sm_edges
 from slurm_colloc.report.formats import FORMATS, PARQUET, SHORTENED, json_schema
 from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
 from slurm_colloc.report.text import inert, local
@@ -215,13 +214,12 @@ def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | 
     with opened as (source, database, rows):
         span = Window(start.timestamp(), end.timestamp(), now())
         bins = bins_of(source.samples, span.since_s, span.until_s) if asked.draws else None
-        edges = sm_edges(config) if config and asked.details and not asked.shadow else ()
         if asked.engine == SLURM:
             say(f"to go on after an interruption, name this window: {_named(start, end)}")
-            sweep_by_slurm(database, source, span, config.engine if config else Engine(), say, bins, edges)
+            sweep_by_slurm(database, source, span, config.engine if config else Engine(), say, bins)
         else:
             with progress("adding up days") as step:
-                sweep(database, source, span, bins, edges, step=step, convention=asked.convention)
+                sweep(database, source, span, bins, step=step, convention=asked.convention)
         names = keep_names_out(database, source, asked.by, asked.pseudonyms, asked.min_group)
         if asked.runs_csv:
             _write_runs(database, asked.runs_csv, named=not asked.pseudonyms)
