@@ -98,7 +98,7 @@ def test_history_locked_corrupt_or_in_the_way(lab: Lab, alice: User, site: Path,
     folder.chmod(0o711)
     path = folder / f"{uid}.sqlite"
     shown = alice.run("csub", "--dry-run", "--format=json", "train.sh").stdout
-    known = evidence(signature=json.loads(shown)["request"]["signature"], peak_mib=4000, sm_active_q95_pct=9.0)
+    known = evidence(signature=json.loads(shown)["request"]["signature"], peak_mib=4000, sm_active_mean_pct=9.0)
     write_snapshot(str(path), [known], uid)
     assert "instead of" in ends(hint="").stderr, "the history alone places it"
     lock = sqlite3.connect(path)

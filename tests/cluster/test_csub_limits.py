@@ -84,14 +84,14 @@ GPU_JOB = "#!/bin/sh\n#SBATCH --gres=gpu:1 -t 20\ntrue\n"
         (["-p", "gpu", "-q", "whole"], "gpu:1", "MinTRES of QOS 'whole' wants at least 1 of gres/gpu"),
         (["-q", "whole"], f"gpu:{SLICE}_1g.10gb:1", ""),
         (["-p", "gpu", "-q", "WHOLE"], "gpu:1", "MinTRES of QOS 'whole' wants at least 1 of gres/gpu"),
-        (["-q", "minutes", "--gpu-footprint=mem=4G,sm=15"], f"gpu:{SLICE}_2g.20gb:1", "MaxTRESMins of QOS 'minutes'"),
+        (["-q", "minutes", "--gpu-footprint=mem=4G,sm=15"], "gpu:1", "MaxTRESMins of QOS 'minutes'"),
         (["-q", "sliceless"], f"gpu:{SLICE}_2g.20gb:1", f"GrpTRES of QOS 'sliceless' allows 0 of gres/gpu:{SLICE}"),
         (
             ["-p", "gpu", "-q", "counted"],
             "shard:1",
             "QOS 'counted' limits GPUs and nothing there limits gres/mps",
         ),
-        (["-q", "hasty", "--gpu-footprint=mem=4G,sm=15"], f"gpu:{SLICE}_2g.20gb:1", "MaxWall of QOS 'hasty'"),
+        (["-q", "hasty", "--gpu-footprint=mem=4G,sm=15"], "gpu:1", "MaxWall of QOS 'hasty'"),
     ],
 )
 def test_what_breaks_a_limit_is_not_proposed(

@@ -224,7 +224,7 @@ def _nothing_left_but_whole_files(lab: Lab, environment: dict[str, str]) -> None
 def _submit(lab: Lab, environment: dict[str, str], partition: list[str]) -> str:
     home = Path(lab.environment("bob")["HOME"])
     (home / "job.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:1 -t 5\nsleep 1\n")
-    argv = ["csub", "--gpu-footprint=mem=2G,sm=10", *partition, "job.sh"]
+    argv = ["csub", "--gpu-footprint=mem=2G,sm=1", *partition, "job.sh"]
     done = lab.run_as("bob", argv, env=environment, check=True)
     job = done.stdout.split()[-1]
     assert lab.wait_jobs([job])[int(job)] == "COMPLETED", done.stderr
