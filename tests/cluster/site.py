@@ -41,6 +41,8 @@ def write_site(lab: Lab, name: str = "site", *, agent: bool = True, extra: Mappi
         # Small slices are for jobs that keep few SMs busy: at the default bound these tests' jobs would have none.
         "sharing.max_slowdown": "2.1",
         "sharing.max_time_stretch": "2.1",
+        # And a share, on which they would end sooner, does not go before the slice that a test is about.
+        "sharing.keep_piece_factor": "3.0",
         **(extra or {}),
     }
     argv = ["colloc", "site", "init", "--force", "-o", str(site / "site.toml"), "--gpu", f"h100={MODEL}"]

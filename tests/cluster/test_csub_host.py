@@ -28,7 +28,7 @@ PartitionName=h100 Nodes=g1 DefCpuPerGPU={OF_GPU} DefMemPerGPU=2000 ExclusiveUse
 PartitionName=slices Nodes=m1 DefCpuPerGPU={OF_GPU} DefMemPerGPU=2000 DefaultTime=60
 PartitionName=whole Nodes=g2 DefCpuPerGPU={OF_GPU} DefMemPerGPU=2000 DefaultTime=60
 """
-BY_FOUR = "a node holds 30 such jobs by cores (4 each), 36 by its GPUs"
+BY_FOUR = "a node holds 30 such jobs by cores (4 each), 28 by its GPUs"
 JOB = "#!/bin/bash\n#SBATCH --gres=gpu:1 -t 5\nsleep 100\n"
 
 
@@ -138,23 +138,23 @@ def test_with_all_cores_of_a_gpu_each_four_run_at_once(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("options", "cores", "mem", "said"),
     [
-        ([], 3, "2000M", "a node holds 4 such jobs by host memory (2000 MiB each), 36 by its GPUs"),
+        ([], 3, "2000M", "a node holds 4 such jobs by host memory (2000 MiB each), 28 by its GPUs"),
         (["--mem=100M"], 3, "100M", ""),
         (["--mem=100M", "--ntasks=1"], 3, "100M", ""),
         (["--mem=100M", "-N1", "--ntasks=2"], 4, "100M", BY_FOUR),
         (["--mem=100M", "--ntasks-per-node=2"], 4, "100M", BY_FOUR),
-        (["--mem=100M", "-c60"], 60, "100M", "a node holds 2 such jobs by cores (60 each), 36 by its GPUs"),
-        (["--mem=3G"], 3, "3G", "a node holds 2 such jobs by host memory (3072 MiB each), 36 by its GPUs"),
+        (["--mem=100M", "-c60"], 60, "100M", "a node holds 2 such jobs by cores (60 each), 28 by its GPUs"),
+        (["--mem=3G"], 3, "3G", "a node holds 2 such jobs by host memory (3072 MiB each), 28 by its GPUs"),
         # Nobody knows what it needs, and fewer cores would bring less.
-        (["--mem-per-cpu=10M"], 30, "300M", "a node holds 4 such jobs by cores (30 each), 36 by its GPUs"),
-        (["--mem=100M", "--cpus-per-gpu=8"], 8, "100M", "a node holds 15 such jobs by cores (8 each), 36 by its GPUs"),
-        (["--mem=100M", "--mincpus=7"], 7, "100M", "a node holds 17 such jobs by cores (7 each), 36 by its GPUs"),
+        (["--mem-per-cpu=10M"], 30, "300M", "a node holds 4 such jobs by cores (30 each), 28 by its GPUs"),
+        (["--mem=100M", "--cpus-per-gpu=8"], 8, "100M", "a node holds 15 such jobs by cores (8 each), 28 by its GPUs"),
+        (["--mem=100M", "--mincpus=7"], 7, "100M", "a node holds 17 such jobs by cores (7 each), 28 by its GPUs"),
     ],
 )
 def test_a_share(alice: User, options: list[str], cores: int, mem: str, said: str) -> None:
     done = alice.run("csub", "--explain", LIGHT, *options, alice.script(JOB))
     shown = begun(alice, done)
-    assert (shown["TresPerNode"], shown["NumCPUs"]) == (tres("mps:11"), str(cores)), done.stderr
+    assert (shown["TresPerNode"], shown["NumCPUs"]) == (tres("mps:13"), str(cores)), done.stderr
     assert f"mem={mem}," in (shown.get("AllocTRES") or shown["TRES"])
     assert said in done.stderr
     assert bool(said) == ("such jobs" in done.stderr)
@@ -193,7 +193,7 @@ def test_what_was_measured_goes_with_the_share(bob: User) -> None:
     bob.lab.wait_jobs([first["JobId"]])
     done = bob.run("csub", "--explain", bob.script(load))
     shown = begun(bob, done)
-    assert (shown["TresPerNode"], shown["NumCPUs"]) == (tres("mps:10"), "3"), done.stderr
+    assert (shown["TresPerNode"], shown["NumCPUs"]) == (tres("mps:13"), "3"), done.stderr
     found = re.search(r"--mincpus=3 --mem=(\d+)M", done.stderr)
     assert found, done.stderr
     assert 2000 // 10 <= int(found[1]) < 2000, "what it was seen to use, less than what comes with a GPU"

@@ -27,7 +27,7 @@ SMALL = f"gpu:{SLICE}_1g.10gb"
 
 @pytest.fixture
 def site(lab: Lab) -> Path:
-    folder = write_site(lab, "waits-site", extra={"sharing.order": '["mig"]'})
+    folder = write_site(lab, "waits-site", extra={"sharing.order": '["mig"]', "sharing.keep_piece_factor": "1.5"})
     path = Path(waits_path(str(folder)))
     path.parent.mkdir(exist_ok=True)
     path.parent.chmod(0o711)

@@ -25,7 +25,7 @@ function at(list) local found = {} for i, v in ipairs(list) do found[i - 1] = v 
 SITE = {
     "default_partition": "gpu",
     "headroom_mib": 256,
-    "max_slowdown": 1.25,
+    "max_slowdown": 2.1,
     "max_age_days": 14,
     "partitions": {},
 }

@@ -198,7 +198,7 @@ def test_what_is_not_plainly_one_whole_gpu_of_a_known_job_stays(
 @pytest.mark.parametrize(
     "fields",
     # Any job that sbatch submits has flags, most of them of its own.
-    [{"array_inx": "1-9"}, {"tres_per_task": "cpu=4"}, {"time_limit": 30}, {"bitflags": 550259130368}],
+    [{"array_inx": "1-9"}, {"tres_per_task": "cpu=4"}, {"time_limit": 60}, {"bitflags": 550259130368}],
     ids=str,
 )
 def test_arrays_and_cores_are_fine(loaded: Loaded, table: str, fields: dict[str, Any]) -> None:

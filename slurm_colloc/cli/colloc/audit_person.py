@@ -72,7 +72,10 @@ def mail(
     again: Annotated[str, typer.Option("--again", metavar="ID", help="this one did not: the next run tells anew")] = "",
     test: Annotated[str, typer.Option("--test", metavar="ADDRESS", help="send a mail there now, to try it")] = "",
 ) -> None:
-    """List messages in doubt: a run was cut short while the mail service took them, or not. Its log knows."""
+    """List messages in doubt, which the mail service may have taken.
+
+    A run was cut short meanwhile; the mail service's log knows.
+    """
     if sum(map(bool, (arrived, again, test))) > 1:
         raise InputError("--arrived, --again and --test are each a call of its own")
     if test:

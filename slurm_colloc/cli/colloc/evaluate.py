@@ -32,7 +32,7 @@ def evaluate(
     form: Annotated[str, typer.Option("--format", help="text, json or csv")] = "text",
     output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
 ) -> None:
-    """Place the runs of tables, each a source of its own, as csub would have, and score it."""
+    """Place the runs of tables as csub would have, and score it."""
     one_of("--format", form, FORMATS)
     one_of("--as", mode, MODES)
     config = _any_gpu(slices, shares) if slices or shares else site_or_none()
