@@ -30,6 +30,8 @@ def test_nobody_is_an_admin(lab: Lab) -> None:
     init = ["colloc", "site", "init", "--user", "--force", "--gpu", f"h100={MODEL}"]
     settings = {
         "observe.period_s": "0.5",
+        "sharing.max_slowdown": "2.1",
+        "sharing.keep_piece_factor": "3.0",
         "observe.gpu_reader": '"simulated"',
         "observe.simulated_devices": f'"{lab.gpus_dir}"',
     }

@@ -72,7 +72,7 @@ def test_a_user_fills_their_own(lab: Lab) -> None:
     assert "2 runs used (2 measured by jobstats), 0 of them known by their script" in by_command.stderr
     assert "nobody measured its peak of GPU memory" in by_command.stderr
     told = explained(bob, "past.sh", "--batch", "64", "--n=x y")
-    assert "footprint (command): memory q99 7500 MiB" in told, told
+    assert "footprint (command): memory q99 6900 MiB" in told, told
     assert "script may have changed since" in told
     assert "measured by jobstats" in told
     assert "(command)" not in explained(bob, "past.sh", "--batch", "65", "--n=x y")
@@ -112,7 +112,7 @@ def test_root_fills_everybodys(lab: Lab) -> None:
     assert "1 measured by samples" in done.stderr
     for _ in range(2):
         told = explained(carol, "plain.sh", "--epochs", "3")
-        assert "footprint (command): memory q99 7680 MiB" in told, told
+        assert "footprint (command): memory q99 7066 MiB" in told, told
         assert "--gres=mps:11" in told
         # An ingest writes the histories anew, and what was found of the past stays.
         lab.run(ingest, env=environment, check=True, timeout=120)

@@ -202,7 +202,7 @@ def test_submitit(desk: Desk) -> None:
         assert run.result["cpu"] == 42
         assert run.result["array"] == [11, 22, 33]
         assert run.result["again"] == ["1", "12" if placed else "none", True]
-        assert run.result["share"] == ["12" if placed else "none", True]
+        assert run.result["share"] == ["100" if placed else "none", True]
 
 
 # dask-jobqueue writes a script into TMPDIR, runs `sbatch FILE` and removes it at once; the first number on standard
@@ -236,7 +236,7 @@ if __name__ == "__main__":
 def test_dask_jobqueue(desk: Desk) -> None:
     for front in FRONTS:
         run = desk.run(front, desk.folder(front, work=DASK), "python", "work")
-        share = "12" if front == "csub" else "none"
+        share = "100" if front == "csub" else "none"
         assert run.result == {"gpu": [285, [["gpu", share]] * 2], "cpu": [285, [["cpu", "none"]]]}
         assert run.given() == {"gpu": [SHARE if front == "csub" else WHOLE] * 2, "cpu": [""]}
         assert {row.state for row in run.rows} <= {"CANCELLED", "COMPLETED"}
