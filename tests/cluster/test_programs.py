@@ -202,7 +202,7 @@ def test_submitit(desk: Desk) -> None:
         assert run.result["cpu"] == 42
         assert run.result["array"] == [11, 22, 33]
         assert run.result["again"] == ["1", "12" if placed else "none", True]
-        assert run.result["share"] == ["100" if placed else "none", True]
+        assert run.result["share"] == ["12" if placed else "none", True]
 
 
 # dask-jobqueue writes a script into TMPDIR, runs `sbatch FILE` and removes it at once; the first number on standard

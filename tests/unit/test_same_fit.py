@@ -129,3 +129,14 @@ def test_all_say_the_same_of_any_runs(hows: list[Mapping[str, Any]], config: Sit
                 assert told.startswith(f"{one.unit} (")
             elif told:
                 assert told.startswith("no smaller piece" if one and not one.why else "not known: ")
+
+
+def test_the_part_of_a_minute_that_was_alone_counts_for_all(tmp_path: Path) -> None:
+    alone = {"interval_s": 30.0, "sm": 12.0, "util": 50.0, "mib": 1000}
+    how = {"state": "COMPLETED", "gres": ("h100", 1), "left_out_s": 0.0, "together": True, "samples": [alone] * 4}
+    row, rounds = made("1", 7200.0, how)
+    store = stored(tmp_path, [row], rounds, SITE)
+    assert compact(store.samples, Observe(keep_raw_days=1), 3 * DAY, anyway=True)
+    found = reported(store, SITE)
+    assert found is not None
+    assert close(own(store, SITE)) == found
