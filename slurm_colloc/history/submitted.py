@@ -56,7 +56,9 @@ def keep_submitted(path: str, text: str) -> None:
     Raises:
         StoreError: it cannot be written.
     """
-    private_folder(os.path.dirname(path))
+    folder = os.path.dirname(path)
+    for one in (os.path.dirname(folder), folder):  # in a shared parent either may be another user's link
+        private_folder(one)
     write_atomic(path, text.encode())
 
 

@@ -17,7 +17,7 @@ from tests.cluster.user import User
 
 pytestmark = pytest.mark.cluster
 
-HOST = ("-p", "gpu", "--gres=gpu:1", "-c", "4", "--mem=1G", "-t", "20", "--gpu-footprint=mem=9G,sm=82")
+HOST = ("-p", "gpu", "--gres=gpu:1", "-c", "4", "--mem=1G", "-t", "20", "--gpu-footprint=mem=9G,sm=90")
 LIGHT = ("--join=auto", "-p", "gpu", "--gres=gpu:1", "--mem=300M", "-t", "5", "--gpu-footprint=mem=30G,sm=5")
 WORK = "#!/bin/bash\n#SBATCH -J light\necho began on $(hostname) gpu $CUDA_VISIBLE_DEVICES as $1 [$MARK] in $PWD\n"
 
@@ -113,7 +113,7 @@ def test_a_host_that_ends_early_costs_a_second_run_and_no_third(dave: Joiner) ->
     new = set(dave.lights()) - set(before)
     assert len(new) == 1, dave.run("colloc", "job", step).stdout
     [again] = new
-    assert dave.shown(again)["TimeLimit"] == "00:01:00"
+    assert dave.shown(again)["TimeLimit"] == "00:02:00"
     assert f"submitted again as job {again}\n" in dave.run("colloc", "job", step).stdout
     dave.lab.run(["scancel", again])
     dave.lab.wait_jobs([again])
@@ -154,7 +154,7 @@ def test_two_do_not_join_one_job_and_the_second_is_submitted_as_usual(dave: Join
 
 
 NOT_JOINED = [
-    (("--gpu-footprint=mem=30G,sm=40",), "their SM activity comes to 122 %"),
+    (("--gpu-footprint=mem=30G,sm=40",), "their SM activity comes to 130 %"),
     (("--gpu-footprint=mem=75G,sm=5",), "MiB do not hold"),
     (("-t", "40"), "it has 20 min left"),
     (("-c", "5"), "it has 4 cores"),

@@ -54,6 +54,8 @@ def test_pipx_a_site_of_ones_own_and_a_job(lab: Lab, home: Path) -> None:
     assert lab.run_as("carol", ["colloc", "--version"], env=mine, check=True).stdout == f"colloc {__version__}\n"
 
     settings = {
+        "sharing.max_slowdown": "2.1",
+        "sharing.keep_piece_factor": "3.0",
         "observe.period_s": "0.5",
         "observe.gpu_reader": '"simulated"',
         "observe.simulated_devices": f'"{lab.gpus_dir}"',
