@@ -95,7 +95,8 @@ host_use AS (
      AND h.at_s > r.start_s AND h.at_s - h.interval_s < r.end_s GROUP BY r.run
 )
 SELECT job_id_raw, job_id, "user", state, start_s, end_s, max(gpu_model), max(mib),
-       sum(sm * alone_s) / nullif(max(sm_s), 0),
+       -- Over the time in which kernels ran: while a job starts, or prepares data, nothing slows it.
+       coalesce(sum(sm * alone_s) / nullif(sum(alone_s) FILTER (sm > 0), 0), min(sm)),
        CASE WHEN max(grain_s) <= 60 THEN min(sm) FILTER (up_to_s >= $high * sm_s AND sm_s > 0) END,
        bool_or(sm_is_bound), count(*), sum(interval_s), max(profile),
        CASE WHEN max(grain_s) <= 60 THEN min(dram) FILTER (dram_up_to_s >= $high * dram_s AND dram_s > 0) END,

@@ -36,7 +36,8 @@ class EvidenceBuilder:
         self._sm_seconds = [0.0] * 101
         # Likewise at each percent of the time in which the busiest GPU's memory moves data.
         self._dram_seconds = [0.0] * 101
-        self._sm_sum = 0.0
+        # Over the time in which kernels ran: while a job starts, or prepares data, nothing slows it.
+        self._sm_sum, self._busy_s = 0.0, 0.0
         self._sm_is_bound = False
         self._count = 0
         self._sampled_s = 0.0
@@ -80,6 +81,7 @@ class EvidenceBuilder:
         if known:
             self._sm_seconds[min(100, max(0, round(sm_total)))] += seen.interval_s
             self._sm_sum += sm_total * seen.interval_s
+            self._busy_s += seen.interval_s if sm_total else 0.0
         return self._evidence(seen.at_s, seen.at_s - self._began_s)
 
     def _add_memory(self, used_mib: int, at_s: float) -> None:
@@ -115,7 +117,7 @@ class EvidenceBuilder:
             mode=self._mode,
             gpu_model=self._gpu_model,
             gpu_mem_peak_mib=self._peak_mib,
-            sm_active_mean_pct=self._sm_sum / seconds if seconds else None,
+            sm_active_mean_pct=self._sm_sum / (self._busy_s or seconds) if seconds else None,
             sm_active_q95_pct=_quantile(dict(enumerate(self._sm_seconds)), 0.95),
             sm_is_bound=self._sm_is_bound,
             sample_count=self._count,

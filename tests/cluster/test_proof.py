@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.skipif(RELEASE != "22.05", reason
 
 def test_every_arm_runs_each_job_and_csub_learns_from_the_first(lab: Lab, tmp_path: Path) -> None:
     argv = [str(lab.bin / "python"), "-m", "tests.gpu.proof", str(tmp_path), "--bounds", "1.6"]
-    size = ["--dry", "--rounds", "1", "--jobs", "5", "--median-s", "2", "--minutes", "6", "--cores", "0"]
+    size = ["--dry", "--rounds", "1", "--jobs", "5", "--median-s", "2", "--minutes", "6"]
     done = subprocess.run([*argv, *size], cwd=CHECKOUT, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows, cells = read(tmp_path / "rows.jsonl"), read(tmp_path / "cells.jsonl")

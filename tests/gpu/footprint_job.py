@@ -221,7 +221,8 @@ def make_step(given: argparse.Namespace, built: Any = None, device: str = "cuda"
     import torch
 
     torch.manual_seed(0)
-    model = (network(given) if built is None else built).to(device)
+    with torch.device(device):  # weights are drawn there: on the host it takes a large network half a minute
+        model = (network(given) if built is None else built).to(device)
     inputs = _inputs(given, device)
     is_text, is_detector = given.library == "transformers", given.model.startswith("maskrcnn")
     labels: Any = torch.randint(SEGMENTS, (given.batch_size,), device=device)

@@ -131,8 +131,17 @@ class Machine:
         if self.dry:
             keys |= {"observe.gpu_reader": '"simulated"', "observe.simulated_devices": f'"{self.root}/gpus"'}
             argv += ["--gpu", f"h100={_MODEL}"]
+        else:
+            argv += ["--gpus", str(self._gpus())]
         call([*argv, *(word for key, value in keys.items() for word in ("--set", f"{key}={value}"))])
         path.chmod(0o644)
+        return path
+
+    def _gpus(self) -> Path:
+        """Return the file of what the driver says of the card, as `colloc site gpus` prints it on the node."""
+        path = self.root / "gpus.json"
+        if not path.exists():
+            path.write_text(call([*COLLOC, "site", "gpus", "--node", "n1"]))
         return path
 
     def rates(self, jobs: Sequence[Planned], until_s: float) -> dict[str, dict[str, str]]:
@@ -166,7 +175,7 @@ class Machine:
             else:
                 shutil.copy(str(footprint_job.__file__), project / "train.py")
             command = one.with_steps(float(rates[one.command]["steps_per_s"] or 1.0))
-            (project / "train.sh").write_text(script(one.name, command, self.asked.cores, extra))
+            (project / "train.sh").write_text(script(one.name, command, extra))
         return project / "train.sh"
 
     def become(self, cell: Cell, site: Path) -> list[str]:

@@ -176,9 +176,15 @@ def plan(trace: Sequence[Task], count: int, mix: str, round_: int, median_s: flo
     ]
 
 
-def script(name: str, command: str, cores: int, extra: str = "") -> str:
-    """Return a batch script as a user writes it."""
-    words = [f"--job-name={name}", "--gres=gpu:1", *([f"-c {cores}"] if cores else []), "--time=15", "--requeue"]
+def cores_of(command: str) -> int:
+    """Return how many cores a program can use: its own, and one for each thread that decodes."""
+    return 1 + (_DECODERS if "--decode" in command else 0)
+
+
+def script(name: str, command: str, extra: str = "") -> str:
+    """Return a batch script as a user writes it: who decodes asks for cores, the others take what the site gives."""
+    cores = [f"-c {cores_of(command)}"] if cores_of(command) > 1 else []
+    words = [f"--job-name={name}", "--gres=gpu:1", *cores, "--time=15", "--requeue"]
     return "".join(("#!/bin/bash\n", *(f"#SBATCH {word}\n" for word in words), f"{extra}{command}\n"))
 
 
@@ -201,10 +207,10 @@ def cells(mix: str, rounds: int, bounds: Sequence[float], arms: Collection[str] 
 
 
 def expected_s(cell: Cell, jobs: Sequence[Planned], done: Sequence[Mapping[str, object]]) -> float:
-    """Return how long a cell may take: as the same arm did, else sbatch, else its jobs one after the other."""
-    for arm in (cell.arm, "sbatch"):
+    """Return how long a cell may take: as the same arm did, else most of sbatch's, else its jobs one after the other."""
+    for arm, part in ((cell.arm, 1.05), ("sbatch", 0.8)):
         if known := [float(str(one["took_s"])) for one in done if one["arm"] == arm and one["mix"] == cell.mix]:
-            return max(known) * 1.05
+            return max(known) * part
     return sum(max(job.steady_s, 2.0) + STARTUP_S for job in jobs) + AROUND_S
 
 
@@ -231,8 +237,7 @@ class Need(NamedTuple):
 
 def need_of(row: Mapping[str, str]) -> Need:
     """Return what a program needs by its row of rates.csv."""
-    cores = 1 + (_DECODERS if "--decode" in row["command"] else 0)
-    return Need(float(row["gpu_mem_used_mib"] or 0), float(row["sm_active_pct"] or 100), cores)
+    return Need(float(row["gpu_mem_used_mib"] or 0), float(row["sm_active_pct"] or 100), cores_of(row["command"]))
 
 
 def fits(one: Need, beside: Collection[Need], gpu_mem_mib: int, cores: int, bound: float | None) -> bool:

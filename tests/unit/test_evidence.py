@@ -30,8 +30,13 @@ def test_mean_and_quantile() -> None:
 
 
 def test_time_weighs() -> None:
-    found = built(0.0, 80.0, intervals=[1.0, 3.0])
-    assert (found.sm_active_mean_pct, found.sm_active_q95_pct) == (60.0, 80.0)
+    found = built(10.0, 80.0, intervals=[1.0, 3.0])
+    assert (found.sm_active_mean_pct, found.sm_active_q95_pct) == (62.5, 80.0)
+
+
+def test_time_without_kernels_is_not_in_the_mean() -> None:
+    assert built(0.0, 0.0, 60.0, 80.0).sm_active_mean_pct == 70.0
+    assert built(0.0, 0.0).sm_active_mean_pct == 0.0
 
 
 def test_first_reading_stands_for_no_time() -> None:

@@ -295,6 +295,14 @@ def test_time_without_a_counter_is_not_time_at_zero(tmp_path: Path) -> None:
     assert (found.sm_active_mean_pct, found.sample_count, found.sampled_s) == (50.0, 4, 40.0)
 
 
+def test_time_without_kernels_is_not_in_the_mean(tmp_path: Path) -> None:
+    starts = [pass_at(10, 0.0), pass_at(20, 0.0), pass_at(30, 50.0)]
+    _, (found,) = history(tmp_path / "a", starts, decided(decision()))
+    assert found.sm_active_mean_pct == 50.0
+    _, (found,) = history(tmp_path / "b", starts[:2], decided(decision()))
+    assert found.sm_active_mean_pct == 0.0
+
+
 def test_one_gpu_without_a_counter_does_not_halve_the_sum(tmp_path: Path) -> None:
     both = [device("A", sm_active_pct=50.0), device("B", sm_active_pct=None, gpu_util_pct=None)]
     passes = [seen(10, both, [process(uuid="A"), process("1", 7, "B")]), pass_at(20, 30.0)]

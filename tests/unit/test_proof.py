@@ -55,7 +55,7 @@ def test_every_task_is_a_program_that_the_job_knows() -> None:
 
 
 def test_no_script_names_a_footprint() -> None:
-    assert not any(word in proof_plan.script("t", TRACE[0].command, 8) for word in ("CSUB", "footprint", "mps"))
+    assert not any(word in proof_plan.script("t", TRACE[0].command) for word in ("CSUB", "footprint", "mps"))
 
 
 @pytest.mark.parametrize("round_", range(3))
