@@ -17,11 +17,6 @@ class SharingMode(StrEnum):
     SHARD = "shard"
 
 
-# Of the memory that a job holds on a whole GPU or slice, what it shows as a client of MPS with a limit on its threads:
-# contexts and workspaces grow with the SMs in reach. [measured on an H100 with 25 % of the threads]
-MPS_PEAK_PART = 0.76
-
-
 class Gres(NamedTuple):
     """A generic resource: ``gpu:a100_1g.10gb:2``, ``shard:4``, ``mps:50``; ``type`` is empty when untyped."""
 

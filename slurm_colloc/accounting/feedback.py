@@ -5,7 +5,6 @@ Decisions are files that users wrote, so nothing in them is believed that the ac
 file's owner, and the job must be that user's.
 """
 
-import math
 import os
 import pwd
 import stat
@@ -30,7 +29,6 @@ from slurm_colloc.model import (
     GPU_OOM,
     JOINED_SUFFIX,
     LEAST_SAMPLES,
-    MPS_PEAK_PART,
     Answered,
     Decision,
     Evidence,
@@ -304,9 +302,6 @@ def _answered(user: str, decision: Decision, run: Evidence) -> Answered | None:
         return None
     end = GPU_OOM if decision.out_of_memory else run.state
     measured = run.gpu_mem_peak_mib
-    if measured is not None and (run.mode or decision.mode) == SharingMode.MPS:
-        # What was expected is what a whole GPU or slice would show.
-        measured = math.ceil(measured / MPS_PEAK_PART)
     return Answered(decision.margin, user, decision.job_id, decision.at_s, expected, q99, measured, end)
 
 

@@ -9,7 +9,6 @@ from slurm_colloc.model import (
     COMPLETED,
     GPU_OOM,
     LEAST_SAMPLES,
-    MPS_PEAK_PART,
     Evidence,
     Footprint,
     Quantiles,
@@ -54,7 +53,7 @@ def from_runs(question: Question) -> Footprint | str:
         how = f"; {more_than(least)}{how}"
     if grew > 1:
         how = f"; the newest needed {grew - 1:.0%} more than any before, so as much again is added{how}"
-    runs = counted(count, "completed run") + measured_by(completed) + under_mps(completed)
+    runs = counted(count, "completed run") + measured_by(completed)
     return Footprint(
         gpu_mem_peak_mib=memory,
         sm_active_pct=active,
@@ -106,31 +105,7 @@ def usable(evidence: Sequence[Evidence]) -> list[Evidence] | str:
     completed = [item for item in completed if item.gpu_model == completed[-1].gpu_model]
     if not any(item.gpu_mem_peak_mib for item in completed):
         return f"{_runs(completed)} known, all held a GPU and used no memory on it"
-    return whole_need(completed)
-
-
-def whole_need(runs: Sequence[Evidence]) -> list[Evidence]:
-    """Return runs with the peaks that they would have shown without a limit of MPS on their threads.
-
-    Of one signature those under MPS count only where there are no others, and then for more than they showed.
-    """
-    others = {run.signature for run in runs if run.mode != SharingMode.MPS}
-    shown = [run for run in runs if run.mode != SharingMode.MPS or run.signature not in others]
-    return [
-        run._replace(gpu_mem_peak_mib=math.ceil((run.gpu_mem_peak_mib or 0) / MPS_PEAK_PART))
-        if run.mode == SharingMode.MPS
-        else run
-        for run in shown
-    ]
-
-
-def under_mps(runs: Sequence[Evidence]) -> str:
-    """Return what ``whole_need`` has made of the peaks of these runs; empty where it has left them as they were."""
-    shares = [run for run in runs if run.mode == SharingMode.MPS]
-    if not shares:
-        return ""
-    which = "under MPS" if len(shares) == len(runs) else f"{len(shares)} of them under MPS"
-    return f" ({which}, which shows {MPS_PEAK_PART} of what a whole GPU or slice would: peaks / {MPS_PEAK_PART})"
+    return completed
 
 
 def is_greedy(run: Evidence) -> bool:

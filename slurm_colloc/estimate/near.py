@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.estimate.exact import cpu_cores, dram_active, host_mem_mib, sm_active, under_mps, usable
+from slurm_colloc.estimate.exact import cpu_cores, dram_active, host_mem_mib, sm_active, usable
 from slurm_colloc.estimate.question import Question, most_shown
 from slurm_colloc.history.names import grows, is_in_proportion, is_inert
 from slurm_colloc.history.signature import Parts, parts_of
@@ -177,7 +177,7 @@ def _footprint(question: Question, answer: _Answer, target: tuple[float, ...], p
     q99 = max(min(margin.over(answer.expected_mib), most), answer.least_mib, most_shown(question.runs, model))
     expected = max(answer.expected_mib, answer.least_mib)
     how = sm_active(runs)[1]
-    counts = f"{counted(len(runs), 'run')}{under_mps(runs)}"
+    counts = f"{counted(len(runs), 'run')}"
     return Footprint(
         gpu_mem_peak_mib=Quantiles(expected, (expected + q99) / 2, q99),
         sm_active_pct=_busy(points, target, lambda of: sm_active(of)[0]),

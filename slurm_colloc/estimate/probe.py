@@ -13,8 +13,6 @@ from slurm_colloc.estimate.exact import (
     more_than,
     out_of_memory,
     sm_active,
-    under_mps,
-    whole_need,
 )
 from slurm_colloc.estimate.question import Question, most_shown
 from slurm_colloc.model import LEAST_SAMPLES, Evidence, Footprint, Quantiles
@@ -35,14 +33,14 @@ def from_cut_runs(question: Question) -> Footprint | str:
     if not at_rest:
         return f"{counted(len(cut), 'run')} cut at a time limit, while memory still grew or too little was seen of it"
     model = at_rest[-1].gpu_model
-    at_rest = whole_need([run._replace(signature="") for run in at_rest if run.gpu_model == model])
+    at_rest = [run for run in at_rest if run.gpu_model == model]
     peaks = sorted(float(run.gpu_mem_peak_mib or 0) for run in at_rest)
     margin = question.calibration.margin(MARGIN)
     q99 = max(margin.over(peaks[-1]), most_shown(question.runs, model))
     active, how = sm_active(at_rest)
     if (least := out_of_memory(question.runs)) and least.gpu_mem_peak_mib == q99:
         how = f"; {more_than(least)}{how}"
-    runs = f"{counted(len(at_rest), 'run')}{under_mps(at_rest)}"
+    runs = f"{counted(len(at_rest), 'run')}"
     said = f"{runs} on {model} cut at a time limit, memory at rest by half of it, margin {margin}"
     found = Footprint(Quantiles(median(peaks), peaks[-1], q99), active, None, model, RUNG, len(at_rest), f"{said}{how}")
     return found._replace(

@@ -139,7 +139,7 @@ class SimulatedReader:
         if status is not None and table.environment(status.parent).get(LOAD_VARIABLE):
             return []
         visible = environment.get("SLURM_JOB_GPUS") or environment.get("CUDA_VISIBLE_DEVICES", "")
-        mps = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" in environment
+        mps = not {"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}.isdisjoint(environment)
         indices = parse_indices(visible)[:1]
         return [(self._units[index], pid, parse_load(load), mps) for index in indices if index < len(self._units)]
 

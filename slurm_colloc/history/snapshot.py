@@ -15,7 +15,7 @@ from slurm_colloc.errors import StoreError
 from slurm_colloc.files import PRIVATE_FILE, temporary_path
 from slurm_colloc.history.records import RUNS_READ, EvidenceFound, newest_of
 from slurm_colloc.history.sound import is_sound, is_use, latest_s
-from slurm_colloc.model import LEAST_SAMPLES, MPS_PEAK_PART, Evidence
+from slurm_colloc.model import LEAST_SAMPLES, Evidence
 
 if TYPE_CHECKING:
     import sqlite3
@@ -32,7 +32,7 @@ _FAMILIES_READ = 2000
 _FAMILIES = f"""
 CREATE TABLE families AS
 SELECT {_FAMILY} AS family, gpu_model,
-       max(gpu_mem_peak_mib / CASE mode WHEN 'mps' THEN {MPS_PEAK_PART} ELSE 1.0 END) AS peak_mib,
+       max(gpu_mem_peak_mib) AS peak_mib,
        max(CASE WHEN mode = 'exclusive' THEN sm_active_q95_pct END) AS sm,
        max(CASE WHEN mode = 'exclusive' THEN dram_active_q95_pct END) AS dram, max(ended_s) AS ended_s
 FROM evidence WHERE state = 'COMPLETED' AND sample_count >= {LEAST_SAMPLES} AND gpu_mem_peak_mib > 0

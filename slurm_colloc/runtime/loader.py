@@ -135,7 +135,7 @@ class SharedLoader:
             "SLURM_OVERLAP": "1",
             TASK_VARIABLE: str(LOADER),
             RUN_VARIABLE: run.name,
-            **run.gpu.environment(run.spec.load, alone=False),
+            **run.gpu.environment(run.spec.load),
             **self._places(),
         }
 

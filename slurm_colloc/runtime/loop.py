@@ -198,10 +198,9 @@ class Loop:
 
     def _variables(self, start: Start) -> dict[str, str]:
         environ = self._run.environ
-        alone = start.attempt > 1 and not self._running
         variables = task_variables(self._spec, self._job, start.task, start.attempt, environ)
         variables |= {RUN_VARIABLE: self._run.name} | self._loader.environment()
-        variables |= self._gpu.environment(start.load, alone=alone)
+        variables |= self._gpu.environment(start.load)
         if not self._gpu.is_first:
             variables["SLURM_TASK_PROLOG"] = environ.get("SLURM_TASK_PROLOG", self._run.files.prolog)
         return variables

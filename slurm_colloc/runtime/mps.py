@@ -13,7 +13,6 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from math import ceil
 
 from slurm_colloc import clock
 from slurm_colloc.errors import ProcessError, StoreError
@@ -24,8 +23,6 @@ from slurm_colloc.units import whole
 
 CONTROL = "nvidia-cuda-mps-control"
 PREFIX = "csub-mps-"
-# NVIDIA's heuristic: 100 / (0.5 n) percent for n clients.
-_THREADS_PCT = 200
 _PIPE, _LOG, _MADE, _PID_FILE = "pipe", "log", "made", f"{CONTROL}.pid"
 # The longest of the names that the daemon makes in its pipe folder.
 _LONGEST_NAME = "control_privileged"
@@ -232,15 +229,14 @@ class Mps:
         self._daemon = (pid, _began(pid))
         self._servers()
 
-    def environment(self, load: Load, at_once: int, own: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables that one of ``at_once`` tasks needs to be a client.
+    def environment(self, load: Load, own: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that a task needs to be a client.
 
         Where the daemon is, and that its one GPU is number 0, nobody may change; a limit or an allocator's setting that
         ``own``, the user's environment, has already is the user's.
         """
         courtesy = {
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={load.memory_mib}M",
-            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(min(100, ceil(_THREADS_PCT / at_once))),
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
             "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         }

@@ -75,11 +75,11 @@ class SharedGpu:
         """Return whether the daemon died; ``renew`` puts an end to that."""
         return self._mps is not None and not self._mps.alive()
 
-    def environment(self, load: Load, *, alone: bool) -> dict[str, str]:
+    def environment(self, load: Load) -> dict[str, str]:
         """Return what a task needs in its environment; nothing where there is no daemon."""
         if self._mps is None:
             return {}
-        ours = self._mps.environment(load, 1 if alone else self._wanted, self._environ)
+        ours = self._mps.environment(load, self._environ)
         return ours | into_containers(ours, (self._mps.pipe, self._mps.log), self._environ)
 
     def renew(self) -> None:

@@ -30,12 +30,15 @@ def known_by(path: str, arguments: Sequence[str], environ: Mapping[str, str], cl
         cluster: by the name that csub has for it.
 
     Raises:
-        InputError: csub submitted it, and knows it better; or it holds several GPUs, from which nothing is learned.
+        InputError: csub submitted it, and knows it better; nothing is learned from it, as it has a limit of MPS on its
+            threads or several GPUs.
         StoreError: the script cannot be read.
     """
     text = read_bounded(path, _LIMIT_BYTES)
     if BLOCK_BEGINS.encode() in text:
         raise InputError(f"'{path}' was submitted by csub, which has it measured")
+    if "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" in environ:
+        raise InputError("under MPS's limit on its threads a job holds less memory than without: it teaches nothing")
     gpus, tasks = environ.get("SLURM_GPUS_ON_NODE", "1"), environ.get("SLURM_NTASKS", "")
     if gpus != "1" or environ.get("SLURM_JOB_NUM_NODES", "1") != "1":
         raise InputError(f"this job has {gpus} GPUs on this node; only those of one GPU are learned from")
@@ -50,6 +53,4 @@ def _is_slurms(name: str) -> bool:
 
 
 def _mode(environ: Mapping[str, str]) -> SharingMode:
-    if "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" in environ:
-        return SharingMode.MPS
     return SharingMode.SHARD if "SLURM_SHARDS_ON_NODE" in environ else SharingMode.EXCLUSIVE

@@ -35,7 +35,7 @@ SWEEP = """#!/bin/sh
 range="$SLURM_ARRAY_TASK_MIN-$SLURM_ARRAY_TASK_MAX:$SLURM_ARRAY_TASK_STEP"
 echo "id $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT, $range"
 echo "array $SLURM_ARRAY_JOB_ID cpus $SLURM_CPUS_PER_TASK $(nproc) mem $SLURM_MEM_PER_NODE gpu $CUDA_VISIBLE_DEVICES"
-echo "args $* name $SLURM_JOB_NAME threads $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE omp $OMP_NUM_THREADS"
+echo "args $* name $SLURM_JOB_NAME omp $OMP_NUM_THREADS"
 echo "to the end" >&2
 date +%s.%N >>"began.$SLURM_ARRAY_TASK_ID"
 sleep 1
@@ -58,9 +58,7 @@ def test_each_task_is_as_a_task_of_an_array(alice: Packs) -> None:
     for number in range(0, 12, 2):
         *lines, last = (alice.home / f"out.{number}").read_text().splitlines()
         assert lines == [f"id {number} of 6, 0-10:2", f"array {job} cpus 1 1 mem {share_mib} gpu 0"]
-        # One that is run again when all others have ended has the GPU for itself.
-        threads = (67, 100) if number == 6 else (67,)
-        assert last in [f"args a b name sweep threads {percent} omp 1" for percent in threads]
+        assert last == "args a b name sweep omp 1"
         errors = (alice.home / f"err.{job}_{number:02}").read_text().splitlines()
         assert errors[0] == "to the end"
         assert len(errors) == (2 if number == 4 else 1), errors

@@ -217,9 +217,9 @@ class Bench:
         self.daemons.append(daemon)
         return daemon
 
-    def under(self, daemon: Mps, at_once: int = 2, memory_mib: int = 8000, **more: str | None) -> dict[str, str]:
+    def under(self, daemon: Mps, memory_mib: int = 8000, **more: str | None) -> dict[str, str]:
         """Return a client's environment; None takes a variable out."""
-        own = {**self.own, **daemon.environment(Load(memory_mib, 20.0), at_once, {})}
+        own = {**self.own, **daemon.environment(Load(memory_mib, 20.0), {})}
         for name, value in more.items():
             own.pop(name, None)
             if value is not None:
@@ -430,7 +430,7 @@ def seen(bench: Bench) -> None:
     empty = bench.folder / "empty"
     empty.mkdir()
     variants: dict[str, dict[str, str]] = {
-        "as a pack of two": bench.under(daemon, 2),
+        "as a pack of two": bench.under(daemon),
         "no MPS": bench.own,
         "no limits": bench.under(daemon, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=None, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=None),
         "threads 29": bench.under(daemon, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="29"),
@@ -463,13 +463,13 @@ def seen(bench: Bench) -> None:
 def greedy(bench: Bench) -> None:
     """Clients that take memory until they may not, one with its limit from the daemon, beside one that does not."""
     daemon = bench.mps()
-    neighbour = bench.client("neighbour", "train", bench.under(daemon, 2))
+    neighbour = bench.client("neighbour", "train", bench.under(daemon))
     bench.found["started"] = neighbour.told()
     bench.found["default"] = ask(daemon.pipe, "set_default_device_pinned_mem_limit 0 2G\n")
     clients = [
-        bench.client("limit-1500M", GREEDY, bench.under(daemon, 3, 1500)),
-        bench.client("limit-3000M", GREEDY, bench.under(daemon, 3, 3000)),
-        bench.client("default-2G", GREEDY, bench.under(daemon, 3, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=None)),
+        bench.client("limit-1500M", GREEDY, bench.under(daemon, 1500)),
+        bench.client("limit-3000M", GREEDY, bench.under(daemon, 3000)),
+        bench.client("default-2G", GREEDY, bench.under(daemon, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=None)),
     ]
     bench.found["ended"] = [one.end(40.0) for one in clients]
     bench.found["neighbour's rate"] = rates([neighbour], 1.0)
@@ -478,7 +478,7 @@ def greedy(bench: Bench) -> None:
 def deaths(bench: Bench) -> None:
     """SIGKILL of the server beneath its clients, then of the daemon beneath others."""
     daemon = bench.mps()
-    first = [bench.client(f"s{n}", "train", bench.under(daemon, 2)) for n in range(2)]
+    first = [bench.client(f"s{n}", "train", bench.under(daemon)) for n in range(2)]
     bench.found["started"] = [one.told() for one in first]
     server = numbers(ask(daemon.pipe, "get_server_list\n"))[0]
     os.kill(server, signal.SIGKILL)
@@ -487,7 +487,7 @@ def deaths(bench: Bench) -> None:
     for one in first:
         one.process.kill()
         one.process.wait()
-    second = [bench.client(f"d{n}", "train", bench.under(daemon, 2)) for n in range(2)]
+    second = [bench.client(f"d{n}", "train", bench.under(daemon)) for n in range(2)]
     bench.found["started after"] = [one.told(30.0) for one in second]
     bench.found["steps after"] = [one.done() for one in second]
     bench.found["state after"] = state(daemon.pipe)
@@ -498,7 +498,7 @@ def deaths(bench: Bench) -> None:
     bench.found["rates without daemon"] = rates(second, 3.0)
     bench.found["answer without daemon"] = ask(daemon.pipe, "get_server_list\n")
     bench.found["listing without daemon"] = listing(daemon.pipe)
-    late = bench.client("late", PROBE, bench.under(daemon, 2))
+    late = bench.client("late", PROBE, bench.under(daemon))
     bench.found["a client without daemon told"] = late.told(20.0)
     bench.found["a client without daemon"] = {"status": late.process.poll(), "said": late.said()}
     bench.found["server alive"] = [bool(process(pid)) for pid in servers]

@@ -207,8 +207,8 @@ def cells(mix: str, rounds: int, bounds: Sequence[float], arms: Collection[str] 
 
 
 def expected_s(cell: Cell, jobs: Sequence[Planned], done: Sequence[Mapping[str, object]]) -> float:
-    """Return how long a cell may take: as the same arm did, else most of sbatch's, else its jobs one after the other."""
-    for arm, part in ((cell.arm, 1.05), ("sbatch", 0.8)):
+    """Return how long a cell may take: as the same arm did, else part of sbatch's, else its jobs in turn."""
+    for arm, part in ((cell.arm, 1.05), ("sbatch", 0.6)):
         if known := [float(str(one["took_s"])) for one in done if one["arm"] == arm and one["mix"] == cell.mix]:
             return max(known) * part
     return sum(max(job.steady_s, 2.0) + STARTUP_S for job in jobs) + AROUND_S

@@ -79,7 +79,7 @@ def test_a_daemon_lives_in_private_folders_until_it_is_quit(own: dict[str, str])
 
 
 def test_only_clients_of_this_daemon_are_counted_and_terminated(daemon: Mps, tasks: list[int]) -> None:
-    environment = daemon.environment(LOAD, 2, {})
+    environment = daemon.environment(LOAD, {})
     for pid in tasks[:2]:
         mps_control.join(environment, pid)
     assert daemon.clients() == set(tasks[:2])
@@ -90,33 +90,30 @@ def test_only_clients_of_this_daemon_are_counted_and_terminated(daemon: Mps, tas
 
 
 def test_quit_ends_the_server_beneath_its_clients(daemon: Mps, tasks: list[int]) -> None:
-    mps_control.join(daemon.environment(LOAD, 2, {}), tasks[0])
+    mps_control.join(daemon.environment(LOAD, {}), tasks[0])
     assert len(working(daemon.folder)) == 2
     daemon.quit()
     assert working(daemon.folder) == []
 
 
 def test_a_task_is_told_its_limits_unless_the_user_set_them(daemon: Mps) -> None:
-    assert daemon.environment(LOAD, 7, {}) == {
+    assert daemon.environment(LOAD, {}) == {
         "CUDA_MPS_PIPE_DIRECTORY": daemon.pipe,
         "CUDA_MPS_LOG_DIRECTORY": daemon.log,
         "CUDA_VISIBLE_DEVICES": "0",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3000M",
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "29",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
     }
-    assert daemon.environment(LOAD, 1, {})["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "100"
     users = {
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G",
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "true",
         "CUDA_VISIBLE_DEVICES": "3",
         "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
         "HOME": "/home/a",
     }
-    told = daemon.environment(LOAD, 7, users)
-    assert [told[name] for name in list(users)[:3]] == ["0=1G", "50", "true"]
+    told = daemon.environment(LOAD, users)
+    assert [told[name] for name in list(users)[:2]] == ["0=1G", "true"]
     # Slurm sets the one in every job, and with the other they would miss the daemon: nobody may change these.
     assert (told["CUDA_VISIBLE_DEVICES"], told["CUDA_MPS_PIPE_DIRECTORY"]) == ("0", daemon.pipe)
     assert "HOME" not in told
@@ -157,7 +154,7 @@ def test_a_node_without_mps_says_so(own: dict[str, str]) -> None:
 def test_a_daemon_that_died_is_noticed_and_another_may_follow(own: dict[str, str], tasks: list[int]) -> None:
     folder = short_folder("7", own)
     daemon = Mps.start(folder, "0", own)
-    mps_control.join(daemon.environment(LOAD, 2, {}), tasks[0])
+    mps_control.join(daemon.environment(LOAD, {}), tasks[0])
     with pytest.raises(ProcessError, match=r"runs in .* already"):
         Mps.start(folder, "0", own)
     os.kill(int(Path(daemon.pipe, "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)

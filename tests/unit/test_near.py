@@ -70,13 +70,6 @@ def test_a_small_job_has_room_for_its_libraries() -> None:
     assert q(found(asked(128, 0.1)._replace(relatives=runs))) == (near(5000), near(6024))
 
 
-def test_relatives_under_mps_count_for_more_where_nothing_else_is_known() -> None:
-    runs = (run("1", 2000, 32, 0.1), run("2", 1500, 32, 0.1, mode="mps"), run("3", 3040, 64, 0.1, mode="mps"))
-    between = found(asked(48, 0.1)._replace(relatives=runs))
-    assert q(between)[0] == near(3000)
-    assert "2 runs (1 of them under MPS" in between.provenance
-
-
 @pytest.mark.parametrize("value", [-1, 0, 1e-300, 1e300, float("inf")])
 @pytest.mark.parametrize("name", ["batch-size", "level"])
 def test_what_is_no_size_lies_on_no_line(value: float, name: str) -> None:

@@ -60,15 +60,10 @@ def test_tasks_and_a_wrapped_command_count_as_for_csub(script: Path, tmp_path: P
     assert known_by(str(script), ["a", "7"], JOB, "lab")[0] == at_submission(b"python train.py", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("added", "mode"),
-    [
-        ({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}, SharingMode.MPS),
-        ({"SLURM_SHARDS_ON_NODE": "1"}, SharingMode.SHARD),
-    ],
-)
-def test_the_mode_is_that_of_the_gres(script: Path, added: dict[str, str], mode: SharingMode) -> None:
-    assert known_by(str(script), [], {**JOB, **added}, "lab")[1] == mode
+def test_the_mode_is_that_of_the_gres(script: Path) -> None:
+    assert known_by(str(script), [], {**JOB, "SLURM_SHARDS_ON_NODE": "1"}, "lab")[1] == SharingMode.SHARD
+    with pytest.raises(InputError, match="limit on its threads"):
+        known_by(str(script), [], {**JOB, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}, "lab")
 
 
 def test_what_csub_measures_and_what_teaches_nothing_is_left(script: Path, tmp_path: Path) -> None:

@@ -22,14 +22,6 @@ def test_a_cut_run_whose_memory_was_at_rest_counts() -> None:
     assert "cut at a time limit, memory at rest by half of it, margin 1.15" in found.provenance
 
 
-def test_a_cut_run_under_mps_shows_less_than_it_needs() -> None:
-    only = estimate(Question(runs=[cut(peak_mib=7600, mode="mps")]))
-    assert only.gpu_mem_peak_mib == Quantiles(10000, 10000, near(11500))
-    assert "1 run (under MPS" in only.provenance
-    beside = estimate(Question(runs=[cut("1", 9000), cut("2", 7600, mode="mps")]))
-    assert (beside.gpu_mem_peak_mib, beside.evidence_count) == (Quantiles(9000, 9000, near(10350)), 1)
-
-
 def test_a_completed_run_is_worth_more() -> None:
     found = estimate(Question(runs=[cut("1", 9000), evidence("2", 8000)]))
     assert (found.rung, found.gpu_mem_peak_mib) == ("exact", Quantiles(8000, 8000, near(9200)))
