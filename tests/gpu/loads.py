@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 # Each runs ``step`` for ever; a step ends when the GPU has done it, and is counted then.
-_LOOP = """
+LOOP = """
 import mmap, os, struct, time, torch
 held = torch.zeros(int(os.environ.get("HELD_MIB", "0")) * 2**20, dtype=torch.uint8, device="cuda")
 counter = mmap.mmap(os.open(os.environ["STEPS"], os.O_RDWR), 8)
@@ -27,7 +27,7 @@ while True:
     counter[:8] = struct.pack("q", done)
     {pause}
 """
-_NET = """
+NET = """
 n = torch.nn
 def block(i, o, s):
     return n.Sequential(n.Conv2d(i, o, 3, s, 1, bias=False), n.BatchNorm2d(o), n.ReLU(),
@@ -41,16 +41,16 @@ def train():
 """
 _MATMUL = "x = torch.randn(8192, 8192, device='cuda', dtype=torch.bfloat16)"
 PROGRAMS = {
-    "resident": _LOOP.format(prepare="", step="time.sleep(0.1)", pause=""),
-    "tiny": _LOOP.format(
+    "resident": LOOP.format(prepare="", step="time.sleep(0.1)", pause=""),
+    "tiny": LOOP.format(
         prepare="x = torch.randn(64, 64, device='cuda')", step="for _ in range(100): x = x * 1.0001", pause=""
     ),
-    "train": _LOOP.format(prepare=_NET.format(batch=32), step="train()", pause=""),
-    "big": _LOOP.format(prepare=_NET.format(batch=512), step="train()", pause=""),
-    "half": _LOOP.format(prepare=_MATMUL, step="x @ x", pause="time.sleep(0.002)"),
-    "busy": _LOOP.format(prepare=_MATMUL, step="for _ in range(4): x @ x", pause=""),
+    "train": LOOP.format(prepare=NET.format(batch=32), step="train()", pause=""),
+    "big": LOOP.format(prepare=NET.format(batch=512), step="train()", pause=""),
+    "half": LOOP.format(prepare=_MATMUL, step="x @ x", pause="time.sleep(0.002)"),
+    "busy": LOOP.format(prepare=_MATMUL, step="for _ in range(4): x @ x", pause=""),
     # Three seconds of every six.
-    "blinking": _LOOP.format(
+    "blinking": LOOP.format(
         prepare=_MATMUL, step="x @ x", pause="if time.time() % 6 > 3: time.sleep(6 - time.time() % 6)"
     ),
 }

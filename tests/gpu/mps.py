@@ -78,12 +78,16 @@ print(x[i].cpu())
 class Client:
     """A process that uses the GPU, its output in a file and its steps, if it counts them, in another."""
 
-    def __init__(self, folder: Path, name: str, code: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, name: str, code: str, environment: Mapping[str, str], become: Sequence[str] = ()
+    ) -> None:
+        """Start it; ``become`` makes a command another user's."""
         self.name, self.steps, self.output = name, folder / f"{name}.steps", folder / f"{name}.out"
         self.steps.write_bytes(bytes(8))
+        self.steps.chmod(0o666)
         with self.output.open("wb") as stream:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                [*become, sys.executable, "-c", code],
                 env={**environment, "STEPS": str(self.steps)},
                 stdin=subprocess.PIPE,
                 stdout=stream,
