@@ -7,6 +7,7 @@ Demand rounds up, capacity rounds down. A demand that rounds to zero is an error
 
 import math
 import re
+from collections.abc import Iterable
 
 from slurm_colloc.errors import InputError
 
@@ -206,3 +207,14 @@ def significant(value: float, digits: int = 3) -> str:
     if 0 < abs(value) < 0.0001:
         return "<0.0001" if value > 0 else "just below 0"
     return f"{value:.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Return numbers as --array has them: "1-3,7"."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(map(str, run)) for run in runs)

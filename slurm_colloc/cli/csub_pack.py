@@ -13,14 +13,16 @@ from slurm_colloc.cli.csub_call import Call, call_of, find_site, say
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError
+from slurm_colloc.process import given_environment
 from slurm_colloc.runtime.ledger_files import note_resumed
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.option_tables import Option
 from slurm_colloc.slurm.options import CommandLine, scan
 from slurm_colloc.submit.commands import expand, plain_name, read_commands, read_file
-from slurm_colloc.submit.handover import find_sbatch, write_all
+from slurm_colloc.submit.handover import STDOUT, find_sbatch, write_all
 from slurm_colloc.submit.own_options import OWN_OPTIONS, check_call, option_table, own_option, parse_arguments
 from slurm_colloc.submit.pack import plan_commands, plan_missing
+from slurm_colloc.submit.pack_add import add, adding, plan_addition
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.resume import Earlier, merged_options, read_earlier, resuming
 
@@ -29,11 +31,14 @@ Usage: csub pack [OPTIONS OF csub AND sbatch] FILE
        csub pack [OPTIONS OF csub AND sbatch] -- COMMAND [ARGUMENTS]
                  [::: NAME=V1,V2 NAME=1..5 NAME=@FILE]
        csub pack --resume=JOB [OPTIONS OF csub AND sbatch]
+       csub pack --add=JOB [OPTIONS] FILE | -- COMMAND ...
 
   FILE holds one line of sh for each task, and may begin with #SBATCH and #CSUB
   lines. In COMMAND every {NAME} is replaced; all combinations are run.
   --resume submits those tasks of a pack that are not done, also of one that
   csub --pack made; options win over those it was submitted with.
+  --add has a pack that runs run these commands too, as soon as it has room;
+  of OPTIONS these: --gpu-footprint, --time, --dry-run.
 
   --gpu-footprint mem=SIZE[,sm=PERCENT][,dram=PERCENT]
                            what one task needs of the GPU
@@ -49,7 +54,7 @@ Usage: csub pack [OPTIONS OF csub AND sbatch] FILE
 
 
 _PATIENCE = 10
-RESUME = Option("resume", "", "required", "")
+RESUME, ADD = Option("resume", "", "required", ""), Option("add", "", "required", "")
 
 
 class _Ready(NamedTuple):
@@ -115,16 +120,20 @@ def _prepare(argv: tuple[str, ...], held: ExitStack) -> _Ready | str:
     if config is None:
         raise ConfigError(problem)
     sbatch = find_sbatch(configured, os.environ, sys.argv[0])
-    found = scan(argv[1:], option_table(config.slurm_release, config), (*OWN_OPTIONS, RESUME))
-    asked = [(value or "", index + 1, written) for option, value, index, written in found.own if option is RESUME]
+    found = scan(argv[1:], option_table(config.slurm_release, config), (*OWN_OPTIONS, RESUME, ADD))
+    asked = [one for one in found.own if one[0] in (RESUME, ADD)]
     if len(asked) > 1:
-        raise InputError("--resume is given twice; resume one pack after the other")
+        raise InputError("--resume or --add is given twice; name one pack after the other")
     if asked:
+        [(option, job_id, index, written)] = asked
+        at = index + 1
+        taken = 1 if argv[at] == written else 2
+        if option is ADD:
+            tasks = _tasks(argv[found.stop + 1 :], found.stop > found.end)
+            return _add(job_id or "", (*argv[1:at], *argv[at + taken : found.end + 1]), tasks, config)
         if found.stop < len(argv) - 1 or found.end < found.stop:
             raise InputError(f"'{' '.join(argv[found.end + 1 :])}' beside --resume, which runs what was submitted")
-        [(job_id, at, written)] = asked
-        taken = 1 if argv[at] == written else 2
-        return _prepare_missing(job_id, (*argv[1:at], *argv[at + taken :]), sbatch, config, held)
+        return _prepare_missing(job_id or "", (*argv[1:at], *argv[at + taken :]), sbatch, config, held)
     command_line = parse_arguments(argv[1 : found.end + 1], config)
     call = call_of(sbatch, command_line)
     check_call(command_line)
@@ -139,6 +148,24 @@ def _prepare(argv: tuple[str, ...], held: ExitStack) -> _Ready | str:
     if own_option("explain", command_line, None) is not None:
         csub.explain(plan)
     return _Ready(plan, command_line, call, config, lambda job_id: None)
+
+
+def _add(job_id: str, options: tuple[str, ...], tasks: _Tasks, config: SiteConfig) -> str:
+    """Have a running pack take further tasks, and return what is to be said of it."""
+    line = parse_arguments(options, config)
+    check_call(line)
+    if tasks.script.split(b"\n")[1].startswith((b"#SBATCH", b"#CSUB")):
+        raise InputError("the file has #SBATCH or #CSUB lines, and --add takes options from the command line alone")
+    client = CliClient(config.timeouts.ask_slurm_s)
+    with adding(config.cluster, job_id) as ledger:
+        step = partial(plan_addition, job_id, ledger, line, given_environment(), tasks.commands, config, client)
+        addition = within(_PATIENCE * config.timeouts.decide_s, "deciding", step)
+        if own_option("dry-run", line, None) is None:
+            add(addition)
+            write_all(STDOUT, f"Added {addition.what}\n".encode())
+        else:
+            say(f"would add {addition.what}")
+    return "; ".join(addition.notes)
 
 
 def _prepare_missing(

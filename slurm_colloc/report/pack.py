@@ -138,7 +138,7 @@ def _tasks(pack: Pack) -> list[tuple[int, TaskRecord | None]]:
 def _numbers(every: Sequence[Told]) -> Iterable[int]:
     for told in every:
         part = int(told.job.get("SLURM_ARRAY_TASK_ID", "0")) if told.spec.jobs > 1 else 0
-        yield from (task.number for task in told.spec.tasks(part))
+        yield from told.numbers(part)
 
 
 def _outcome(record: TaskRecord | None) -> str:

@@ -3,14 +3,15 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError, StoreError
+from slurm_colloc.runtime.added import added_tasks
 from slurm_colloc.runtime.ledger import Entry, parse_entry
 from slurm_colloc.runtime.ledger_files import lines_of
 from slurm_colloc.runtime.queue import Outcome
-from slurm_colloc.runtime.spec import Spec, from_json
+from slurm_colloc.runtime.spec import Spec, Task, from_json
 
 
 class TaskRecord(NamedTuple):
@@ -32,6 +33,8 @@ class TaskRecord(NamedTuple):
 class Told(NamedTuple):
     """What a ledger holds: ``job`` is the newest header's, ``tasks`` are those that ever started, by number.
 
+    ``added`` are the tasks that were added while it ran.
+
     ``stopped`` says why the newest run of the job ended early, empty where it did not. ``restarts`` counts how often
     the job began anew, ``torn_lines`` what could not be used.
     """
@@ -45,6 +48,11 @@ class Told(NamedTuple):
     last_s: float
     restarts: int
     torn_lines: int
+    added: tuple[Task, ...] = ()
+
+    def numbers(self, job: int = 0) -> Iterator[int]:
+        """Yield the numbers of all tasks of one of the pack's jobs, those added to this one among them."""
+        yield from (task.number for task in (*self.spec.tasks(job), *self.added))
 
 
 def read_ledger(path: str) -> Told:
@@ -80,6 +88,7 @@ def read_ledger(path: str) -> Told:
         last_s=entries[-1].at_s,
         restarts=len(headers) - 1,
         torn_lines=torn,
+        added=added_tasks(path),
     )
 
 
@@ -159,6 +168,6 @@ def missing(told: Iterable[Told]) -> tuple[int, ...]:
     every: set[int] = set()
     done: set[int] = set()
     for one in told:
-        every |= {task.number for task in one.spec._replace(jobs=1).tasks()}
+        every |= {*one._replace(spec=one.spec._replace(jobs=1)).numbers()}
         done |= {task.number for task in one.tasks if task.outcome is Outcome.DONE}
     return tuple(sorted(every - done))

@@ -8,6 +8,7 @@ from functools import cache
 
 from slurm_colloc import clock
 from slurm_colloc.errors import InputError, ProcessError, StoreError
+from slurm_colloc.runtime.added import Inbox
 from slurm_colloc.runtime.attempt import Attempt
 from slurm_colloc.runtime.clients import Watch, computing, with_gpu_open
 from slurm_colloc.runtime.faults import gpu_is_gone
@@ -21,6 +22,7 @@ from slurm_colloc.runtime.spec import Task
 from slurm_colloc.runtime.step import MOST_REFUSALS, Backoff
 from slurm_colloc.runtime.steps import RUN_VARIABLE, Files, command_line, slots, task_variables
 from slurm_colloc.runtime.summary import Result
+from slurm_colloc.units import spans
 
 _TICK_S = 1.0
 _SOON_S = 0.1
@@ -39,8 +41,8 @@ _GONE_FOR_SURE = 2
 class Loop:
     """The tasks of one job from the first to the last."""
 
-    def __init__(self, run: Run, tasks: Sequence[Task], at_once: int) -> None:
-        """Make ready to run these tasks, ``at_once`` of them at a time at most."""
+    def __init__(self, run: Run, tasks: Sequence[Task], at_once: int, inbox: Inbox) -> None:
+        """Make ready to run these tasks, and those that come into the inbox, ``at_once`` at a time at most."""
         self._run, self._spec, self._job, self._gpu, self._record = run, run.spec, run.job, run.gpu, run.record
         self._queue = Queue(tasks, run.spec.load, run.spec.room._replace(tasks=at_once), run.spec.retries)
         self._pending: deque[Start] = deque()
@@ -48,12 +50,10 @@ class Loop:
         self._cores = slots(cores, at_once, run.spec.cpus_per_task) if cores else [()] * at_once
         self._free = deque(range(at_once))
         self._running: dict[int, Attempt] = {}
-        self._shared = run.files.shared(tasks)
-        if self._shared:
-            run.record.note(
-                f"several tasks write to '{min(self._shared)}': what is said there tells nothing about one of them, and"
-                " one that runs out of GPU memory is not run again; put %a into --output and --error for that"
-            )
+        self._inbox = inbox
+        self._tasks: list[Task] = []
+        self._shared: set[str] = set()
+        self._know(tasks)
         self._refusals = Backoff()
         self._gave_up = False
         self._gone_in_a_row = 0
@@ -64,7 +64,7 @@ class Loop:
         self._daemon_died_s: float | None = None
         self._next_look_s = 0.0
         self._loader = SharedLoader(run, at_once)
-        self._tasks, self._at_once = len(tasks), at_once
+        self._at_once = at_once
         self._outcomes: dict[int, Outcome] = {}
         self._again = 0
         self._run_s = 0.0
@@ -75,6 +75,7 @@ class Loop:
         try:
             self._run_tasks(signals)
         finally:
+            self._inbox.close()
             self._loader.quit()
 
     def _run_tasks(self, signals: Signals) -> None:
@@ -82,7 +83,7 @@ class Loop:
         self._heed(signals.wait(0))
         if not self.stopped:
             self._begin_what_may()
-        while self.stopped or self._running or not (self._gave_up or self._queue.finished):
+        while self.stopped or self._running or not (self._gave_up or self._finished()):
             held = any(attempt.ended_s is not None for attempt in self._running.values())
             soon = held or self.stopped or self._loader.starting
             self._heed(signals.wait(_SOON_S if soon else _TICK_S))
@@ -92,6 +93,7 @@ class Loop:
             if not self.stopped:
                 self._look_for_clients()
                 self._end_what_must()
+                self._take_added()
                 self._begin_what_may()
             elif self._stop_is_over():
                 return
@@ -102,7 +104,7 @@ class Loop:
         return Result(
             job_id=self._job.job_id,
             node=self._job.node,
-            tasks=self._tasks,
+            tasks=tuple(task.number for task in self._tasks),
             done_before=done_before,
             at_once=self._at_once,
             outcomes=self._outcomes | stopped,
@@ -112,12 +114,40 @@ class Loop:
             with_gpu=bool(self._run.environ.get("CUDA_VISIBLE_DEVICES")),
         )
 
+    # --- tasks ---
+
+    def _know(self, tasks: Sequence[Task]) -> None:
+        self._tasks += tasks
+        if tasks and not self._shared and (shared := self._run.files.shared(self._tasks)):
+            self._record.note(
+                f"several tasks write to '{min(shared)}': what is said there tells nothing about one of them, and"
+                " one that runs out of GPU memory is not run again; put %a into --output and --error for that"
+            )
+            self._shared = shared
+
+    def _take_added(self) -> bool:
+        """Take the tasks that were added; return whether there were any."""
+        tasks = [] if self._gave_up else self._inbox.take()
+        if tasks:
+            self._record.note(f"added: task {spans(task.number for task in tasks)}")
+            self._know(tasks)
+            self._queue.add(tasks)
+        return bool(tasks)
+
+    def _finished(self) -> bool:
+        """Return whether every task has ended for good, and no more can come."""
+        while self._queue.finished:
+            if not self._take_added() and self._inbox.close():
+                return True
+        return False
+
     # --- beginning ---
 
     def _begin_what_may(self) -> None:
         if not self._gave_up and (why := self._why_no_more()):
             self._gave_up = True
             self._record.stop(why)
+            self._inbox.close()
         # One that cannot even begin leaves its place to the next.
         while self._daemon_died_s is None and not self._gave_up and self._refusals.over:
             self._pending += self._queue.ready()
@@ -320,10 +350,10 @@ class Loop:
         self._run.kill(pressed)
         for attempt in pressed:
             attempt.signal_srun(signal.SIGTERM)
-        limit_min = self._spec.time_limit_min
-        if limit_min is not None:
-            late = [one for one in running if not one.ended_for and now_s - one.began_s >= 60 * limit_min]
-            self._end(late, Outcome.TIME_LIMIT, f"its time limit of {limit_min:g} minutes is over")
+        for attempt in running:
+            limit_min = self._spec.limit_min_of(attempt.start.task)
+            if limit_min is not None and not attempt.ended_for and now_s - attempt.began_s >= 60 * limit_min:
+                self._end([attempt], Outcome.TIME_LIMIT, f"its time limit of {limit_min:g} minutes is over")
 
     def _end(self, attempts: Collection[Attempt], outcome: Outcome, said: str) -> None:
         """Ask tasks to end; until they are pressed, they have the GPU to save what they have."""
@@ -346,6 +376,7 @@ class Loop:
         # First of all: there may be little time.
         names = ", ".join(signal.Signals(number).name for number in sorted(came & set(STOPPING)))
         self._record.stop(f"stopped by {names}: no more tasks are started")
+        self._inbox.close()
         # The tasks themselves, that they may save what they have; srun would have them killed.
         self._to_stop = tuple(self._running.values())
         self._run.signal(self._to_stop, signal.SIGTERM)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from slurm_colloc.errors import CollocError, InputError, StoreError
 from slurm_colloc.files import PRIVATE_FOLDER, write_atomic
 from slurm_colloc.process import given_environment
+from slurm_colloc.runtime.added import Inbox, added_tasks, forget_added
 from slurm_colloc.runtime.ledger import Ledger
 from slurm_colloc.runtime.ledger_files import forget_resumed, job_name, keep_script, ledger_path
 from slurm_colloc.runtime.ledger_read import is_restart, read_ledger
@@ -25,7 +26,7 @@ from slurm_colloc.runtime.record import Record
 from slurm_colloc.runtime.run import new_run
 from slurm_colloc.runtime.shared_gpu import SharedGpu
 from slurm_colloc.runtime.signals import Signals
-from slurm_colloc.runtime.spec import Spec, from_json, split_script
+from slurm_colloc.runtime.spec import Spec, Task, from_json, split_script
 from slurm_colloc.runtime.steps import Job, read_job
 from slurm_colloc.runtime.summary import summary
 
@@ -50,18 +51,21 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         environ = {name: value for name, value in environ.items() if not name.startswith("SLURM_ARRAY_")}
     with Signals() as signals:
         tasks = spec.tasks(int(environ.get("SLURM_ARRAY_TASK_ID") or 0))
-        done = _done_before(spec, environ)
+        done, added = _before(spec, environ)
+        tasks = (*tasks, *added)
         left = [task for task in tasks if task.number not in done]
-        at_once = max(1, min(spec.room.tasks, len(left)))
+        at_once = spec.room.tasks
         job = read_job(environ, os.sched_getaffinity(0), at_once + spec.beside, os.getcwd())
-        record = Record(_open_ledger(spec, job, environ), _say)
+        ledger = _open_ledger(spec, job, environ)
+        record = Record(ledger, _say)
+        inbox = Inbox(ledger.path if ledger else "", record.note)
         _keep_script(argv[0], job)
         folder, gpu = short_folder(job.job_id, environ), None
         try:
             path = os.path.join(folder, _SCRIPT)
             write_atomic(path, script, PRIVATE_FOLDER)
             gpu = SharedGpu(job.job_id, at_once, environ, record.note)
-            loop = Loop(new_run(spec, job, gpu, record, environ, path), left, at_once)
+            loop = Loop(new_run(spec, job, gpu, record, environ, path), left, at_once, inbox)
             loop.run(signals)
         finally:
             if gpu is not None:
@@ -69,7 +73,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
             record.close()
             shutil.rmtree(folder, ignore_errors=True)
     result = loop.result(len(tasks) - len(left))
-    all_done = all(result.outcomes.get(task.number) is Outcome.DONE for task in left)
+    all_done = all(result.outcomes.get(number) is Outcome.DONE for number in result.tasks)
     # Whoever reads it may have gone.
     with suppress(OSError):
         sys.stdout.write(summary(result))
@@ -103,18 +107,25 @@ def read_pack(path: str) -> tuple[Spec, bytes]:
     return spec, script
 
 
-def _done_before(spec: Spec, environ: Mapping[str, str]) -> set[int]:
-    """Return the tasks that succeeded before Slurm requeued this job."""
+def _before(spec: Spec, environ: Mapping[str, str]) -> tuple[set[int], tuple[Task, ...]]:
+    """Return the tasks that succeeded before Slurm requeued this job, and those that were added to it."""
     if not is_restart(environ):
-        return set()
+        return set(), ()
+    path = ""
     try:
-        told = read_ledger(ledger_path(environ.get("SLURM_CLUSTER_NAME", ""), job_name(environ)))
+        path = ledger_path(environ.get("SLURM_CLUSTER_NAME", ""), job_name(environ))
+        told = read_ledger(path)
+        if told.spec != spec:  # an earlier job of the same id; the first run of this one wrote nothing
+            forget_added(path)
+            return set(), ()
+        return {task.number for task in told.tasks if task.outcome is Outcome.DONE}, told.added
     except (StoreError, InputError) as error:
         _say(f"{error}: this job was requeued, and every task is run anew")
-        return set()
-    if told.spec != spec:  # an earlier job of the same id; the first run of this one wrote nothing
-        return set()
-    return {task.number for task in told.tasks if task.outcome is Outcome.DONE}
+    try:
+        return set(), added_tasks(path)
+    except (StoreError, InputError) as error:
+        _say(f"{error}: what was added to it is not run")
+        return set(), ()
 
 
 def _open_ledger(spec: Spec, job: Job, environ: Mapping[str, str]) -> Ledger | None:
@@ -123,9 +134,10 @@ def _open_ledger(spec: Spec, job: Job, environ: Mapping[str, str]) -> Ledger | N
     facts = {name: environ[name] for name in names if name in environ} | {"node": job.node, "folder": job.folder}
     try:
         ledger = Ledger(ledger_path(job.cluster, job_name(environ)))
-        ledger.header(spec, facts)
         if not is_restart(environ):
+            forget_added(ledger.path)
             forget_resumed(job.cluster, job.array_job_id)
+        ledger.header(spec, facts)
         return ledger
     except (StoreError, InputError) as error:
         _say(f"{error}: what happens to the tasks is not written down, and --resume will not be possible")

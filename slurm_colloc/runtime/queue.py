@@ -53,7 +53,7 @@ class Queue:
 
         Args:
             tasks: in the order in which they start.
-            load: what each is counted for at its first attempt.
+            load: what each is counted for at its first attempt that has no load of its own.
             room: what those that run at a time may come to. A task that is larger runs alone, counted for all of it.
             retries: how often one task may be run again.
 
@@ -67,7 +67,9 @@ class Queue:
         self._room = room
         self._retries = retries
         self._running: dict[int, _Waiting] = {}
-        self._fresh = deque(self._sized(task, 1, load) for task in tasks)
+        self._load = load
+        self._fresh: deque[_Waiting] = deque()
+        self.add(tasks)
         self._again: deque[_Waiting] = deque()
         self._alone: deque[_Waiting] = deque()
         # Those that ran when the GPU last failed under one, and have not ended since.
@@ -87,6 +89,10 @@ class Queue:
     def finished(self) -> bool:
         """Return whether every task has ended for good."""
         return not self._running and not self.waiting
+
+    def add(self, tasks: Sequence[Task]) -> None:
+        """Take further tasks, behind those that have not run yet."""
+        self._fresh.extend(self._sized(task, 1, task.load or self._load) for task in tasks)
 
     def alone(self, number: int) -> bool:
         """Return whether a running task needs the GPU for itself, and has it."""

@@ -20,10 +20,15 @@ MOST_TASKS = 100_000
 
 
 class Task(NamedTuple):
-    """One task: ``number`` is its SLURM_ARRAY_TASK_ID, ``command`` a line of sh, empty for the user's script."""
+    """One task: ``number`` is its SLURM_ARRAY_TASK_ID, ``command`` a line of sh, empty for the user's script.
+
+    One that was added may have a ``load`` and a time limit of its own; None is the pack's.
+    """
 
     number: int
     command: str = ""
+    load: Load | None = None
+    time_limit_min: float | None = None
 
 
 class Loader(NamedTuple):
@@ -48,6 +53,7 @@ class Spec(NamedTuple):
     ``time_limit_min`` are one task's (None: the job's). ``output``, ``error`` and ``input`` are file name patterns as
     sbatch has them, ``append`` is --open-mode. ``retries`` says how often a task that lost its GPU, or found no memory
     on it, is run again. ``argv`` is how csub was called, for --resume. ``loader`` counts as one task more.
+    ``added`` are further tasks, which were added to the pack that this one resumes.
     """
 
     version: int
@@ -69,11 +75,16 @@ class Spec(NamedTuple):
     retries: int
     argv: tuple[str, ...]
     loader: Loader | None = None
+    added: tuple[Task, ...] = ()
 
     @property
     def beside(self) -> int:
         """Return how many parts of the job its tasks leave to others: the loader's."""
         return int(self.loader is not None)
+
+    def limit_min_of(self, task: Task) -> float | None:
+        """Return the time limit of one task; None: the job's."""
+        return self.time_limit_min if task.time_limit_min is None else task.time_limit_min
 
     def tasks(self, job: int = 0) -> tuple[Task, ...]:
         """Return the tasks of one of ``jobs`` jobs, in their order.
@@ -86,7 +97,7 @@ class Spec(NamedTuple):
         else:
             every = [Task(number) for number in parse_array(self.array)]
         chosen = set(self.only)
-        wanted = [task for task in every if not chosen or task.number in chosen]
+        wanted = [task for task in (*every, *self.added) if not chosen or task.number in chosen]
         return tuple(wanted[job :: self.jobs])
 
 

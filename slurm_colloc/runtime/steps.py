@@ -191,8 +191,8 @@ def command_line(
         variables: to set for it.
     """
     limit = []
-    if spec.time_limit_min is not None:
-        minutes, seconds = divmod(math.ceil(spec.time_limit_min * 60), 60)
+    if (limit_min := spec.limit_min_of(task)) is not None:
+        minutes, seconds = divmod(math.ceil(limit_min * 60), 60)
         limit.append(f"--time={minutes}:{seconds:02d}")
     user_command = ["/bin/sh", "-c", task.command] if task.command else [*spec.interpreter, script, *spec.script_args]
     if "=" in user_command[0]:  # env would take it for a variable

@@ -2,19 +2,19 @@
 """What a pack says at its end."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from slurm_colloc.runtime.queue import Outcome
-from slurm_colloc.units import clock_time, counted
+from slurm_colloc.units import clock_time, counted, spans
 
 
 class Result(NamedTuple):
-    """How a pack went: ``outcomes`` are the last ones by task, ``run_s`` the sum of all attempts' times."""
+    """How a pack went: ``tasks`` are their numbers, ``outcomes`` the last ones, ``run_s`` the sum of all attempts."""
 
     job_id: str
     node: str
-    tasks: int
+    tasks: Collection[int]
     done_before: int
     at_once: int
     outcomes: Mapping[int, Outcome]
@@ -30,13 +30,13 @@ def summary(result: Result) -> str:
     for number, outcome in result.outcomes.items():
         by_outcome[outcome].append(number)
     done = len(by_outcome.pop(Outcome.DONE, []))
-    went = f"{counted(result.tasks, 'task')}: {done} succeeded"
+    went = f"{counted(len(result.tasks), 'task')}: {done} succeeded"
     if result.done_before:
         went += f" ({result.done_before} more had done so before)"
     lines = [f"pack of job {result.job_id} on {result.node}: {went}"]
     lines += [f"  {outcome.value}: {spans(numbers)}" for outcome, numbers in sorted(by_outcome.items())]
-    if left := result.tasks - len(result.outcomes):
-        lines.append(f"  not run: {counted(left, 'task')}")
+    if left := set(result.tasks) - result.outcomes.keys():
+        lines.append(f"  not run: {spans(left)}")
     if result.again:
         lines.append(f"  {counted(result.again, 'attempt')} repeated")
     per_hour = 3600 * done / result.wall_s if result.wall_s else 0.0
@@ -48,14 +48,3 @@ def summary(result: Result) -> str:
             " an upper bound, since tasks slow each other down"
         )
     return "".join(f"{line}\n" for line in lines)
-
-
-def spans(numbers: Iterable[int]) -> str:
-    """Return numbers as --array has them: "1-3,7"."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    return ",".join("-".join(map(str, run)) for run in runs)

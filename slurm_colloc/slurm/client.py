@@ -122,6 +122,12 @@ class CliClient:
         text = self._ask("squeue", "-h", "-a", "-u", str(os.geteuid()), "-o", "%F|%T")
         return dict(line.split("|", 1) for line in text.splitlines() if "|" in line)
 
+    def running_left_s(self) -> Mapping[str, float]:
+        """Return the running jobs of the user who runs this, by the ids that squeue shows, and what time each has."""
+        from slurm_colloc.slurm.running import left_question, parse_left
+
+        return parse_left(self._ask(*left_question(os.geteuid())))
+
     def running(self) -> tuple[tuple["Running", ...], tuple[tuple[str, str], ...]]:
         """Return the running jobs of the user who runs this, and their steps as (id, name)."""
         from slurm_colloc.slurm.running import jobs_question, parse_running, parse_steps, steps_question

@@ -4,6 +4,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
@@ -87,6 +88,21 @@ def parse_holders(text: str) -> tuple[tuple[Held, ...], int]:
 def jobs_question(uid: int) -> tuple[str, ...]:
     """Return the command that lists a user's running jobs."""
     return ("squeue", "-h", "-a", "-t", "R", "-u", str(uid), "-O", _FORMAT)
+
+
+def left_question(uid: int) -> tuple[str, ...]:
+    """Return the command that lists a user's running jobs, and what time each has left."""
+    return ("squeue", "-h", "-a", "-t", "R", "-u", str(uid), "-o", "%i|%L")
+
+
+def parse_left(text: str) -> dict[str, float]:
+    """Return the seconds that jobs have left, by id; one that is not of the expected form is left out."""
+    found = {}
+    for name, bar, left in (line.partition("|") for line in text.splitlines()):
+        with suppress(InputError):
+            if bar:
+                found[name] = time_span_s(left)
+    return found
 
 
 def steps_question(uid: int) -> tuple[str, ...]:

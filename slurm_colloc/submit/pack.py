@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, MisusedError, UnsureError
 from slurm_colloc.history.digest import digest
-from slurm_colloc.model import JobRequest, Placement, SharingMode
+from slurm_colloc.model import JobRequest, Load, Placement, SharingMode
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.runtime.spec import MARK, VERSION, Loader, Spec, to_json
 from slurm_colloc.slurm.directives import Script, effective_components, read_script, without_options
@@ -20,11 +20,12 @@ from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
 from slurm_colloc.slurm.options import CommandLine, Given, read_environment, value_of, without
 from slurm_colloc.submit.commands import plain_name
 from slurm_colloc.submit.footprint import footprint_of
-from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, check_values, option_table, own_option
+from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, check_values, option_table, own_option, parse_arguments
 from slurm_colloc.submit.pack_shape import (
     Asked,
     Shape,
     Wish,
+    counted_for,
     one_at_a_time,
     retries_of,
     shape_of,
@@ -34,6 +35,7 @@ from slurm_colloc.submit.pack_shape import (
 from slurm_colloc.submit.plan import Packed, Part, Plan, Slurm, reason_switched_off
 from slurm_colloc.submit.render import pack_block, quote
 from slurm_colloc.submit.request import build_request
+from slurm_colloc.submit.resume import Earlier, merged_options
 from slurm_colloc.submit.submission import Submission
 
 # What sbatch calls the output of an array's task.
@@ -141,8 +143,20 @@ def plan_missing(
     numbers, _, most = value_of(asked.given, "array").partition("%")
     if "wrap" in asked.given or numbers != spec.array or "SBATCH_ARRAY_INX" in asked.environ:
         raise InputError(f"the tasks are those of job {resumes}; leave --array, SBATCH_ARRAY_INX and --wrap out")
-    asked = asked._replace(commands=spec.commands, argv=tuple(argv), only=spec.only, resumes=resumes)
+    asked = asked._replace(commands=spec.commands, argv=tuple(argv), only=spec.only, added=spec.added, resumes=resumes)
     return _plan_anyway(asked, len(spec.only), int(most or 0), notes, config, slurm)
+
+
+def load_of_task(hint: str, earlier: Earlier, environ: Mapping[str, str], config: SiteConfig, slurm: Slurm) -> Load:
+    """Return what a task with this footprint is counted for in a pack.
+
+    Raises:
+        CollocError: how the pack was submitted is not understood any more.
+    """
+    words, _ = merged_options(earlier, (f"--gpu-footprint={hint}",), config)
+    line, spec = parse_arguments(words, config), earlier.spec
+    asked, _ = _read(line, environ, earlier.text, spec.name, spec.script_args, config, slurm)
+    return counted_for(asked.request, asked.footprint, spec.load, config)
 
 
 def _read(
@@ -302,6 +316,7 @@ def _spec(asked: Asked, shape: Shape, wish: Wish) -> Spec:
         retries=retries_of(wish, given),
         argv=asked.argv,
         loader=_loader(wish, shape, given),
+        added=asked.added,
     )
 
 

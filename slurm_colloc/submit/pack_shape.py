@@ -13,9 +13,9 @@ from typing import NamedTuple
 from slurm_colloc.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.errors import InputError, UnsureError
 from slurm_colloc.model import PACK_OF, Footprint, JobRequest, Load, Room
-from slurm_colloc.placement.packing import Packing, expected_slowdown, pack
+from slurm_colloc.placement.packing import Packing, expected_slowdown, load_of, pack
 from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
-from slurm_colloc.runtime.spec import parse_array
+from slurm_colloc.runtime.spec import Task, parse_array
 from slurm_colloc.slurm.directives import Script, without_options
 from slurm_colloc.slurm.options import CommandLine, Given, value_of
 from slurm_colloc.submit.own_options import option_table
@@ -49,7 +49,8 @@ class Asked(NamedTuple):
     """One submission as sbatch would understand it, and the footprint of one task.
 
     ``commands`` are lines of sh in place of an array; then ``text`` is no script of the user's and goes into no job.
-    ``only`` are the numbers of the tasks to run, those that are missing of the job ``resumes``; empty: all of them.
+    ``only`` are the numbers of the tasks to run, those that are missing of the job ``resumes``, ``added`` ones
+    among them; empty: all of them.
     """
 
     command_line: CommandLine
@@ -63,6 +64,7 @@ class Asked(NamedTuple):
     commands: tuple[str, ...]
     argv: tuple[str, ...]
     only: tuple[int, ...] = ()
+    added: tuple[Task, ...] = ()
     resumes: str = ""
 
     @property
@@ -116,7 +118,9 @@ def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig
     if isinstance(packing, str):
         return packing
     jobs = min(wish.jobs or 1, tasks, most or tasks)
-    at_once = min(packing.at_once, -(-tasks // jobs), most // jobs if most else packing.at_once)
+    # Who says how many run at a time may want to add some later.
+    places = wish.at_once if wish.at_once and asked.commands and not asked.only else -(-tasks // jobs)
+    at_once = min(packing.at_once, places, most // jobs if most else packing.at_once)
     if at_once < 2 and tasks > 1 and asked.is_array:
         return f"the array runs one task at a time (%{most})" if most == 1 else "no two of its tasks fit on its GPU"
     packing = _of_fewer(packing, at_once)
@@ -260,6 +264,12 @@ def _least(request: JobRequest, footprint: Footprint, wanted: int | None, config
     )
     room = room._replace(sm_active_pct=max(room.sm_active_pct, least.at_once * load.sm_active_pct))
     return least._replace(room=room, load=load, slowdown=max(one.slowdown for one in found))
+
+
+def counted_for(request: JobRequest, footprint: Footprint, otherwise: Load, config: SiteConfig) -> Load:
+    """Return what a task counts for on whichever of its GPUs Slurm gave the job: the most."""
+    found = [load_of(footprint, pool, config.sharing, part, otherwise) for pool, part in _devices(request, config)]
+    return max(found, default=otherwise)
 
 
 def _nothing_there(request: JobRequest, config: SiteConfig) -> str:

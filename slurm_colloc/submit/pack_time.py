@@ -79,8 +79,9 @@ def _in_time(
     found = jobs_in_time(tasks, jobs, at_once, limit_min, factor, longest_min)
     if isinstance(found, str):
         return found
+    if found[0] > jobs:
+        at_once = min(at_once, -(-tasks // found[0]))
     jobs, time_min = found
-    at_once = min(at_once, -(-tasks // jobs))
     if most and jobs * at_once > most:
         at_once = most // jobs
         if at_once < 1:

@@ -68,12 +68,14 @@ def read_earlier(cluster: str, job_id: str) -> Earlier:
     kin.pop(job_id, None)
     later, also = read_ledgers(path for other in kin for path in ledgers_of(cluster, other))
     spec, text = _submitted(cluster, job_id)
+    added = {task.number: task for told in (*own, *later) for task in (*told.spec.added, *told.added)}
+    spec = spec._replace(added=tuple(added[number] for number in sorted(added)))
     return Earlier(
         job_id=job_id,
         spec=spec,
         text=text,
         folder=max(own, key=lambda told: told.last_s).job.get("folder", ""),
-        tasks=sum(len(spec.tasks(job)) for job in range(spec.jobs)),
+        tasks=len({number for told in own for job in range(spec.jobs) for number in told.numbers(job)}),
         left=missing([*own, *later]),
         first=first,
         resumed_by=others,

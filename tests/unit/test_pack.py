@@ -24,7 +24,8 @@ from slurm_colloc.runtime.reach import into_steps
 from slurm_colloc.runtime.shared_gpu import only_device
 from slurm_colloc.runtime.spec import Task
 from slurm_colloc.runtime.steps import Files, command_line, read_job, slots, srun_environment, task_variables
-from slurm_colloc.runtime.summary import Result, spans, summary
+from slurm_colloc.runtime.summary import Result, summary
+from slurm_colloc.units import spans
 from tests.cluster.packs import JOIN, a_spec, pack_script
 from tests.fakes import mps_control
 from tests.unit.test_pack_clients import FORGETS
@@ -236,7 +237,7 @@ def test_a_pack_gives_up_when_no_step_starts(job: Job, monkeypatch: pytest.Monke
     patched += "; import os, sys; sys.exit(pack.main(sys.argv[1:], dict(os.environ)))"
     monkeypatch.setattr(Job, "PROGRAM", ("-c", patched))
     status, out, _ = job.run(pack_script("", a_spec(commands=("true",) * 3)))
-    assert (status, "not run: 3 tasks" in out, "--resume=4711" in out) == (1, True, True)
+    assert (status, "not run: 1-3\n" in out, "--resume=4711" in out) == (1, True, True)
     assert "10 times in a row" in job.told().stopped
     assert len(job.calls.read_text().splitlines()) == 10
 
@@ -311,7 +312,7 @@ def test_a_stop_is_passed_on_and_written_down(job: Job) -> None:
     started.send_signal(signal.SIGTERM)
     out, err = started.communicate(timeout=30)
     assert started.returncode == 143
-    assert "not run: 1 task\n" in out
+    assert "not run: 3\n" in out
     assert "SIGTERM" in err
     assert job.read("out.2") == "saved\n"
     told = job.told()
@@ -479,13 +480,13 @@ def test_what_a_step_is_asked_for() -> None:
 
 
 def test_the_summary_names_what_is_not_done() -> None:
-    result = Result("12", "g1", 10, 0, 3, dict.fromkeys(range(6), Outcome.DONE), 2, 7200, 3600, with_gpu=True)
+    result = Result("12", "g1", range(10), 0, 3, dict.fromkeys(range(6), Outcome.DONE), 2, 7200, 3600, with_gpu=True)
     failed = {6: Outcome.FAILED, 7: Outcome.FAILED, 9: Outcome.GPU_OOM}
     assert summary(result._replace(outcomes={**result.outcomes, **failed})) == (
         "pack of job 12 on g1: 10 tasks: 6 succeeded\n"
         "  failed: 6-7\n"
         "  gpu out of memory: 9\n"
-        "  not run: 1 task\n"
+        "  not run: 8\n"
         "  2 attempts repeated\n"
         "  1:00:00, 6 tasks per hour, 3 at a time at most\n"
         "  1 GPU-hours; one task per GPU would have held 2 at the speed measured here, which is an upper bound, since"
@@ -564,7 +565,7 @@ def test_a_gpu_that_is_gone_ends_the_pack_and_not_its_tasks(job: Job) -> None:
     status, out, err = job.run(pack_script("", a_spec(commands=commands, retries=0)))
     assert (status, (job.folder / "burnt").exists()) == (1, False)
     assert "2 tasks in a row say that the GPU is gone: no more are started on this node" in err
-    assert "gpu fault: 1,3-4\n  not run: 2 tasks\n" in out
+    assert "gpu fault: 1,3-4\n  not run: 5-6\n" in out
     assert missing([job.told()]) == (1, 3, 4, 5, 6)
 
 

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Further tasks for a pack that runs: what they are counted for, whether it can take them, and that it has."""
+
+import math
+import os
+import pwd
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, Protocol
+
+from slurm_colloc.clock import tries
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import InputError
+from slurm_colloc.files import locked
+from slurm_colloc.model import Load
+from slurm_colloc.placement.packing import Packing, slowdown_beside
+from slurm_colloc.runtime.added import inbox_of, put, withdraw
+from slurm_colloc.runtime.files import file_name
+from slurm_colloc.runtime.ledger_files import ledger_path
+from slurm_colloc.runtime.ledger_read import Told, read_ledger
+from slurm_colloc.runtime.spec import MOST_TASKS, Spec, Task
+from slurm_colloc.slurm.options import CommandLine
+from slurm_colloc.submit.own_options import own_option
+from slurm_colloc.submit.pack import load_of_task
+from slurm_colloc.submit.plan import Slurm
+from slurm_colloc.submit.resume import read_earlier
+from slurm_colloc.units import clock_time, spans, time_limit_min
+
+# What an added task may have of its own; all else is the pack's.
+_OF_A_TASK = frozenset({"gpu-footprint", "time"})
+_OF_THE_CALL = frozenset({"dry-run", "explain"})
+# A pack looks once a second. On a network file system its node may see the file up to a minute later.
+_LOOKS, _EVERY_S = 450, 0.2
+_LOCK_TRIES = 30
+
+
+class Client(Slurm, Protocol):
+    """What is asked of Slurm."""
+
+    def running_left_s(self) -> Mapping[str, float]:
+        """Return the user's own running jobs, by the ids that squeue shows, and the seconds that each has left."""
+
+
+class Addition(NamedTuple):
+    """Tasks for the pack with this ledger, and what is to be said of them."""
+
+    ledger: str
+    tasks: tuple[Task, ...]
+    what: str
+    notes: tuple[str, ...]
+
+
+@contextmanager
+def adding(cluster: str, job_id: str) -> Iterator[str]:
+    """Keep every other csub of this user from adding to the same pack meanwhile, and give the pack's ledger.
+
+    Raises:
+        InputError: it is no pack that runs, or another csub is at it for a while.
+        StoreError: the file system knows no locks.
+    """
+    ledger = ledger_path(cluster, job_id)
+    if not os.path.isdir(inbox_of(ledger)):
+        raise InputError(
+            f"job {job_id} is no pack of yours that takes tasks: it has not begun, has ended or is about to; of a pack"
+            " with several jobs name one, as 4711_0"
+        )
+    for _ in tries(_LOCK_TRIES, 1.0):
+        with locked(f"{ledger}.adding") as held:
+            if held:
+                yield ledger
+                return
+    raise InputError(f"another csub is adding to job {job_id}; try again when it has ended")
+
+
+def plan_addition(
+    job_id: str,
+    ledger: str,
+    line: CommandLine,
+    environ: Mapping[str, str],
+    commands: Sequence[str],
+    config: SiteConfig,
+    slurm: Client,
+) -> Addition:
+    """Return what is to be added to a running pack.
+
+    Args:
+        job_id: the pack's.
+        ledger: the pack's.
+        line: csub's options.
+        environ: of the call.
+        commands: a line of sh for each task.
+        config: the site.
+        slurm: answers what has to be asked.
+
+    Raises:
+        CollocError: the pack cannot take them.
+    """
+    for option in (*line.options, *line.own):
+        if option.name not in _OF_A_TASK | _OF_THE_CALL:
+            raise InputError(f"'{option.written}' beside --add: an added task has what a task of the pack has")
+    left_s = slurm.running_left_s().get(job_id)
+    if left_s is None:
+        raise InputError(f"job {job_id} is no running job of yours")
+    told = read_ledger(ledger)
+    hint = own_option("gpu-footprint", line, None)
+    load = None if hint is None else load_of_task(hint, read_earlier(config.cluster, job_id), environ, config, slurm)
+    room = told.spec.room
+    if load and 0 < room.memory_mib < load.memory_mib:
+        what = f"a task counts for {load.memory_mib} MiB of GPU memory with the site's headroom"
+        raise InputError(f"{what}, and job {job_id} has {room.memory_mib} MiB")
+    limit_min = _limit_min(line, told.spec, load)
+    of_task_min = told.spec.time_limit_min if limit_min is None else limit_min
+    if of_task_min is not None and 60 * of_task_min > left_s:
+        raise InputError(
+            f"a task may take {clock_time(60 * of_task_min)} beside the others, and job {job_id} has"
+            f" {clock_time(left_s)} left; say --time if it takes less"
+        )
+    number, stride = _first_number(told, job_id), told.spec.jobs
+    tasks = tuple(Task(number + at * stride, one, load, limit_min) for at, one in enumerate(commands))
+    if len(tasks) + len([*told.numbers()]) > MOST_TASKS:
+        raise InputError(f"a pack takes {MOST_TASKS} tasks at most")
+    counted = load or told.spec.load
+    notes = [
+        f"counted for {counted.memory_mib} MiB of GPU memory and {counted.sm_active_pct:.3g} % of the SMs each"
+        if counted.memory_mib
+        else "one task at a time",
+        f"output of task {number}: {_output(told, number)}",
+    ]
+    if of_task_min is not None:
+        notes.append(f"time limit {clock_time(60 * of_task_min)} each")
+    node = told.job.get("node", "")
+    return Addition(
+        ledger, tasks, f"task {spans(task.number for task in tasks)} to job {job_id} on {node}", tuple(notes)
+    )
+
+
+def add(addition: Addition) -> None:
+    """Have the pack take the tasks, and return when it has.
+
+    Raises:
+        InputError: it did not, and will not.
+        StoreError: nobody knows whether it will.
+    """
+    path = put(addition.ledger, addition.tasks)
+    try:
+        for _ in tries(_LOOKS, _EVERY_S):
+            if not os.path.lexists(path):
+                return
+    except BaseException:
+        # Told to stop: the tasks are not to run if that can still be said.
+        if withdraw(path):
+            raise
+        return
+    if withdraw(path):
+        raise InputError("the pack has not taken it, as it is about to end, or its node does not see the folder")
+
+
+def _limit_min(line: CommandLine, spec: Spec, load: Load | None) -> float | None:
+    """Return the time limit that was asked for, as much longer as the others slow the task; None: the pack's."""
+    asked = next((option.value or "" for option in reversed(line.options) if option.name == "time"), None)
+    if asked is None:
+        return None
+    limit_min = time_limit_min(asked)
+    if math.isinf(limit_min):
+        raise InputError(f"--time={asked} does not bound a task")
+    own = load or spec.load
+    slowdown = slowdown_beside(own.sm_active_pct, (spec.room.tasks - 1) * spec.load.sm_active_pct)
+    return limit_min * Packing(spec.room.tasks, spec.room, own, slowdown, ()).time_factor
+
+
+def _first_number(told: Told, job_id: str) -> int:
+    """Return the number of the next task; of several jobs of one pack each has numbers of its own."""
+    jobs = told.spec.jobs
+    numbers = [number for job in range(jobs) for number in told.numbers(job)]
+    least = max(numbers, default=0) + 1
+    return least + (int(job_id.partition("_")[2] or 0) - least) % jobs
+
+
+def _output(told: Told, number: int) -> str:
+    job_id, user = told.job.get("SLURM_JOB_ID", ""), str(os.geteuid())
+    with suppress(KeyError):
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    return file_name(
+        told.spec.output,
+        job_id=job_id,
+        array_job_id=told.job.get("SLURM_ARRAY_JOB_ID", job_id),
+        task=number,
+        name=told.spec.name,
+        user=user,
+        node=told.job.get("node", ""),
+        folder=told.job.get("folder", ""),
+    )
