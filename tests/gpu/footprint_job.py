@@ -50,6 +50,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--loader", choices=("serial", "ahead"), default="serial", help="when it does that")
     parser.add_argument("--sync-every", type=int, default=1, help="steps after which the loss is looked at")
     parser.add_argument("--decode", type=int, default=0, help="threads that decode JPEGs for the batches; 0: no images")
+    parser.add_argument("--hold-mib", type=int, default=0, help="GPU memory that it holds beside what it needs")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--steps", type=int, default=0, help="so many, and not for so many seconds")
     return parser.parse_args(list(words))
@@ -262,8 +263,9 @@ def make_step(given: argparse.Namespace, built: Any = None, device: str = "cuda"
     if given.model == "dlrm":  # AdamW knows no sparse gradients, and momentum would make them dense
         kind, options = torch.optim.SGD, {"lr": 0.001}
     optimizer = kind(model.parameters(), **options)
+    held = torch.empty(given.hold_mib << 20, dtype=torch.uint8, device=device)
 
-    def train() -> None:
+    def train(_: Any = held) -> None:
         optimizer.zero_grad()
         loss_of().backward()
         optimizer.step()

@@ -36,6 +36,21 @@ _SECONDS, _LONGEST_S, _MOST_JOBS, _WARM_UP = 2.0, 40.0, 6, 4
 _SUMS_PCT = (60.0, 80.0, 100.0, 100.0, 130.0)
 
 
+_BERT = (
+    "python train.py --library transformers --model bert --batch-size 32 --task train --optimizer adam --seq-len 512"
+)
+_RESNET = "python train.py --library torchvision --batch-size 32 --task train --optimizer sgd --model"
+# Kinds of pairs of which others have published slowdowns.
+PAIRS = {
+    "much memory, little compute beside heavy": (
+        "python train.py --library own --model mlp --batch-size 256 --task train --optimizer adam --hold-mib 30720",
+        _BERT,
+    ),
+    "light beside heavy": (f"{_RESNET} resnet18 --image-size 32 --sync-every 10", _BERT),
+    "starved beside heavy": (f"{_RESNET} resnet50 --host-ms 200 --loader serial", _BERT),
+}
+
+
 class Mix(NamedTuple):
     """Jobs that run at the same time, and the limit on each one's threads in percent."""
 
@@ -45,7 +60,7 @@ class Mix(NamedTuple):
 
 
 def plan(active_pct: Mapping[str, float], commands: int = 24, mixes: int = 60, seed: int = 1) -> list[Mix]:
-    """Return the mixes: each job alone, then mixes whose SM activities alone come to about one of _SUMS_PCT."""
+    """Return the mixes: each job alone, then mixes whose SM activities come to about one of _SUMS_PCT, then PAIRS."""
     chance = random.Random(seed)
     by_activity = sorted(active_pct, key=lambda one: active_pct[one])
     step = len(by_activity) / commands
@@ -64,6 +79,9 @@ def plan(active_pct: Mapping[str, float], commands: int = 24, mixes: int = 60, s
         if number % 3 == 0:
             limits = tuple((job, min(100, max(4, round(2 * active_pct[job])))) for job in jobs)
             found.append(Mix(f"{number}", "twice", limits))
+    of_pairs = dict.fromkeys(job for jobs in PAIRS.values() for job in jobs)
+    alone += [Mix(f"alone, of a pair, {number}", "free", ((one, 100),)) for number, one in enumerate(of_pairs)]
+    found += [Mix(name, "free", tuple((one, 100) for one in jobs)) for name, jobs in PAIRS.items()]
     return alone + found
 
 
