@@ -231,9 +231,6 @@ WOULD_NOT = {
     "pack": "it would have been one pack with the other tasks of its array",
 }
 
-# So ends the signature under which two jobs are kept that shared a GPU, one having joined the other.
-JOINED_SUFFIX = "-joined"
-
 
 class Decision(NamedTuple):
     """What csub decided for one submission and why: the ledger's entry.
@@ -280,11 +277,6 @@ class Decision(NamedTuple):
     def is_pack(self) -> bool:
         """Return whether many tasks were submitted as one job."""
         return bool(self.reasons) and self.reasons[0].startswith(PACK_OF)
-
-    @property
-    def notes_a_guest(self) -> bool:
-        """Return whether it says that another job has joined this one; what was decided stands in an earlier one."""
-        return self.signature.endswith(JOINED_SUFFIX) and "." not in self.job_id
 
     @property
     def how(self) -> str:

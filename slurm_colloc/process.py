@@ -305,42 +305,6 @@ def spawn_into(argv: Sequence[str], environment: Mapping[str, str], output: int)
         raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error
 
 
-def wait_for(argv: Sequence[str], environment: Mapping[str, str], to_default: Sequence[signal.Signals]) -> int:
-    """Run a program on this process's own descriptors to its end and return its status (negative: the signal).
-
-    It finds ``to_default`` as a shell would have left them, whatever this process does with them.
-
-    Raises:
-        ProcessError: it cannot be started.
-    """
-    try:
-        pid = os.posix_spawnp(argv[0], list(argv), environment, setsigdef=(*_to_default, *to_default))
-    except (OSError, ValueError) as error:
-        raise ProcessError(f"'{argv[0]}' cannot be started: {error}") from error
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def leave_running(pid: int) -> None:
-    """End a program that ``spawn_into`` started, and its helpers, so that none of them can act on another's end.
-
-    The youngest first: a helper watches over the one that started it. All are of the process group ``pid``.
-    """
-    group = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError, ValueError, IndexError):
-            with open(f"/proc/{name}/stat", "rb") as stream:
-                # Behind the name, which may hold anything: state, ppid, pgrp, ... and as 20th the time of its start.
-                fields = stream.read().rpartition(b")")[2].split()
-            if int(fields[2]) == pid and int(name) != pid:
-                group.append((int(fields[19]), int(name)))
-    for _, member in sorted(group, reverse=True):
-        with suppress(ProcessLookupError):
-            os.kill(member, signal.SIGKILL)
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-
-
 def replace(argv: Sequence[str], environment: Mapping[str, str], called: str = "") -> NoReturn:
     """Become ``argv``: same process, descriptors and terminal; ``called`` as with ``spawn``.
 

@@ -143,7 +143,6 @@ ELSEWHERE = {
     ("colloc", "history", "--correct"): "tests/unit/test_said.py",
     ("colloc", "history", "--forget"): "tests/unit/test_said.py",
     ("colloc", "history", "bootstrap"): "tests/cluster/test_past_jobs.py",
-    ("csub", "--join"): "tests/cluster/test_join.py",
     # Of the usage, without what a pack's jobs ask for.
     ("csub", "pack", "--"): "tests/unit/test_csub_pack.py",
 }

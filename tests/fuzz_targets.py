@@ -122,7 +122,7 @@ def _snapshot_seed() -> bytes:
 
 
 def _of_a_pack() -> Iterator[Target]:
-    from slurm_colloc.runtime import again_record, faults, joined, ledger, ledger_read, spec
+    from slurm_colloc.runtime import added, again_record, faults, ledger, ledger_read, spec
     from slurm_colloc.runtime.processes import parse_stat
 
     pack = spec.Spec(
@@ -159,6 +159,10 @@ def _of_a_pack() -> Iterator[Target]:
     yield Target("pack-script", spec.split_script, (script,), (InputError,))
     yield Target("ledger-line", entry, encoded, (InputError,), True)
     yield in_file("ledger", InFolder("1.jsonl", read_ledger), b"".join(encoded))
+    one = _json([spec.Task(7, "a b", Load(9000, 30.0), 60.0)])
+    yield in_file(
+        "added", InFolder("1.added/7", lambda at: added.added_tasks(os.path.join(at, "1.jsonl"))), *one, is_json=True
+    )
     record = again_record.Record(
         *(again_record.VERSION, "out-of-memory", "c", "1", "1", 0, "ann", "train", "f.64~~d", ("--explain",), ("-n1",)),
         *("job.sh", False, ("a",), "/home/ann", ("PATH",), {"BS": "64"}),
@@ -166,10 +170,6 @@ def _of_a_pack() -> Iterator[Target]:
     yield in_file("companion", InFolder("record.json", _companion), *_json(record._asdict()), is_json=True)
     outcome = _json(again_record.Outcome("2", "was run again", 1.0)._asdict())
     yield in_file("outcome", InFolder("outcome.json", again_record.read_outcome), *outcome, is_json=True)
-    task = joined.Task("job.sh", ("/bin/sh",), ("1",), "train", "ann", "/home/ann", "%j.out", "", "", False)
-    yield in_file("joined-task", InFolder("task.json", joined.read_task), *_json(task._asdict()), is_json=True)
-    started = _json(joined.Started("1.0", 1.0)._asdict())
-    yield in_file("joined-started", InFolder("started", joined.read_started), *started, is_json=True)
     words = (b"step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.5 GiB\n", b"srun: error: g1: x")
     yield Target("last-words", lambda words: faults.outcome_of(1, words), words, ())
     yield Target("stat", parse_stat, (b"12 (a) b) S 1 12 " + b"0 " * 40,), ())
@@ -235,13 +235,10 @@ def _of_slurm() -> Iterator[Target]:
     yield of_text("states", parse.parse_states, b"1|RUNNING\n2|CANCELLED by 1001\n")
     yield of_text("sinfo-free", sinfo.parse_free, *every("sinfo/*.txt"))
     yield of_text("sinfo-shares", sinfo.parse_shares, *every("sinfo/*.txt"))
-    yield of_text("squeue-running", running.parse_running, *every("squeue/running.txt"), refusals=())
-    yield of_text("squeue-steps", running.parse_steps, *every("squeue/steps.txt"), refusals=())
     yield of_text("squeue-tasks", parse_tasks, b"N/A|PENDING|0:00|Dependency\n3|RUNNING|1:02|None\n")
-    yield of_text("sstat", running.parse_used_mib, *every("sstat/memory.txt"), refusals=())
+    yield of_text("squeue-left", running.parse_left, b"1|59:00\n4_2|UNLIMITED\n", refusals=())
     yield of_text("ended-sacct", ended.parse_sacct, *every("ended/sacct.txt"))
     yield of_text("ended-scontrol", ended.parse_scontrol, *every("ended/scontrol.txt"))
-    yield of_text("ended-step", ended.parse_step, *every("ended/step.txt"), refusals=())
     yield of_text("qos-limits", setup.parse_qos_limits, *every("setup/qos.txt"))
     yield of_text("association-limits", setup.parse_association_limits, *every("setup/association.txt"))
     user, account, qos = "ml|ml||normal|normal|gres/gpu=4", "ml|root|normal|", "normal|"

@@ -27,7 +27,6 @@ from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
 from slurm_colloc.measured import MEASURED
 from slurm_colloc.model import (
     GPU_OOM,
-    JOINED_SUFFIX,
     LEAST_SAMPLES,
     Answered,
     Decision,
@@ -298,7 +297,7 @@ def build_history(
 def _answered(user: str, decision: Decision, run: Evidence) -> Answered | None:
     """Return what csub had answered, where a margin was part of it and the job had its GPU memory for itself."""
     expected, q99 = decision.gpu_mem_expected_mib, decision.gpu_mem_q99_mib
-    if not decision.margin or expected is None or q99 is None or decision.signature.endswith(JOINED_SUFFIX):
+    if not decision.margin or expected is None or q99 is None:
         return None
     end = GPU_OOM if decision.out_of_memory else run.state
     measured = run.gpu_mem_peak_mib

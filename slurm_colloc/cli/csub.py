@@ -129,12 +129,6 @@ def _otherwise(plan: Plan, command_line: CommandLine, call: Call, site: SiteConf
 
     Not for who runs a job again, and waits for the id of a job.
     """
-    if plan.join:
-        from slurm_colloc.cli.csub_join import join  # of no use to any other submission
-
-        status = join(plan, command_line, call, site)
-        if status is not None:
-            return status
     # Of an array the site may want to know one task first.
     first = plan.first or ("auto" if site.sharing.canary == "auto" and plan.parts[0].request.array else "off")
     if first == "off":

@@ -6,14 +6,15 @@ submission go on as usual; from then on nothing is submitted a second time.
 """
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
+from types import FrameType
 from typing import NamedTuple
 
 from slurm_colloc.cli import csub
 from slurm_colloc.cli.csub_call import Call, say, tell
-from slurm_colloc.cli.csub_join import no_end
 from slurm_colloc.cli.csub_record import record as record_decision
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
@@ -32,6 +33,7 @@ from slurm_colloc.submit.own_options import option_table
 from slurm_colloc.submit.plan import Part, Plan, make_plan
 from slurm_colloc.submit.render import remove_script
 
+_ENDS_CSUB = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # sbatch itself gives up long before where the controller does not answer.
 _SUBMIT_S = 600.0
 # About one call of csub, or said anew.
@@ -80,7 +82,7 @@ def measure_first(plan: Plan, wish: str, command_line: CommandLine, call: Call, 
     if call.dry_run:
         say(f"{ready.shape.words} would be measured first, and the rest sized when that has ended")
         return None
-    with no_end():
+    with _no_end():
         return _submit(ready, command_line, call, config)
 
 
@@ -277,3 +279,21 @@ def _cancel(call: Call, config: SiteConfig, job_id: str) -> str:
     except Exception as error:  # noqa: BLE001 - another job is submitted
         return f"job {job_id} could not be cancelled: {error}"
     return f"job {job_id} could not be cancelled: {done.last_words}" if done.status else ""
+
+
+@contextmanager
+def _no_end() -> Iterator[list[int]]:
+    """Only note what would end csub: a job may be about to be submitted."""
+    told: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        told.append(number)
+
+    # What csub was started to ignore (nohup) does not end it.
+    numbers = [number for number in _ENDS_CSUB if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield told
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -11,7 +11,7 @@ from slurm_colloc import __version__
 
 # Completed, and left out of the list: the last lines name them.
 _HIDDEN = (
-    *("--install-completion", "--show-completion", "--pack-tasks", "--pack-jobs", "--pack-retries", "--join"),
+    *("--install-completion", "--show-completion", "--pack-tasks", "--pack-jobs", "--pack-retries"),
     *("--canary", "--probe", "--shared-loader", "--loader-cpus", "--loader-wait"),
 )
 # One screen of 24 lines and 80 columns; \b keeps click from filling the lines of a paragraph anew.
@@ -20,7 +20,7 @@ _EPILOG = f"""
 \b
 Packs:        csub pack -h; --pack-tasks=K --pack-jobs=N --pack-retries=N
               --shared-loader=COMMAND --loader-cpus=N --loader-wait=SECONDS
-Also:         --canary --probe --join=auto|JOB
+Also:         --canary --probe
 In a script:  #CSUB --gpu-footprint=mem=9G,sm=30 or #CSUB --colloc=off
 {f"csub {__version__}:":<13} man csub; sbatch --help; what it decided for you: colloc history
 """
@@ -77,15 +77,6 @@ def csub(
     pack_tasks: Annotated[str, typer.Option("--pack-tasks", metavar="K")] = "",
     pack_jobs: Annotated[str, typer.Option("--pack-jobs", metavar="N")] = "",
     pack_retries: Annotated[str, typer.Option("--pack-retries", metavar="N")] = "2",
-    join: Annotated[
-        str,
-        typer.Option(
-            "--join",
-            metavar="auto|off|JOB",
-            help="begin now, inside a running job of yours",
-            autocompletion=_one_of("auto", "off"),
-        ),
-    ] = "off",
     canary: Annotated[bool, typer.Option("--canary")] = False,
     probe: Annotated[bool, typer.Option("--probe")] = False,
     shared_loader: Annotated[str, typer.Option("--shared-loader", metavar="COMMAND")] = "",

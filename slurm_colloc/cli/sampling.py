@@ -15,9 +15,8 @@ from slurm_colloc.cli.colloc.output import run as run_and_exit
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.errors import ConfigError, DeadlineError, InputError, ProcessError, StoreError
 from slurm_colloc.gpu.open import open_reader
-from slurm_colloc.history.records import UNKNOWN, drop_evidence, was_joined
+from slurm_colloc.history.records import drop_evidence
 from slurm_colloc.measured import Round
-from slurm_colloc.model import Evidence
 from slurm_colloc.observe.evidence import EvidenceBuilder
 from slurm_colloc.observe.journal import append, claim
 from slurm_colloc.observe.loop import Pace, Sink, follow
@@ -150,26 +149,17 @@ def _mlflow(settings: Settings, ending: ExitStack) -> list[Sink]:
 
 
 class _Kept:
-    """Keep what the job uses, until another job joins it; what was seen by then stays as a lower bound."""
+    """Keep what the job uses, and put what is known of its earlier runs together at its first sample."""
 
     def __init__(self, settings: Settings, builder: EvidenceBuilder) -> None:
         self._settings, self._builder = settings, builder
-        self._last: Evidence | None = None
-        self._joined = False
+        self._folded = False
 
     def __call__(self, seen: Round) -> None:
-        folder, signature, job = self._settings.evidence, self._settings.signature, self._settings.job
-        if self._joined:
-            return
-        self._joined = was_joined(folder, signature, job)
-        if not self._joined:
-            began = self._last is None
-            self._last = self._builder.add(seen)
-            drop_evidence(folder, self._last)
-            if began:
-                self._fold()
-        elif self._last:
-            drop_evidence(folder, self._last._replace(state=UNKNOWN))
+        drop_evidence(self._settings.evidence, self._builder.add(seen))
+        if not self._folded:
+            self._folded = True
+            self._fold()
 
     def _fold(self) -> None:
         from slurm_colloc.history.fold import fold_drops

@@ -23,7 +23,6 @@ RUNS_KEPT, RUNS_READ = 20, 200
 UNKNOWN = "UNKNOWN"
 # So begins the id of a record that stands for several old runs.
 OLDER = "older-"
-_JOINED = ".joined"
 _NAMES_READ = 3000
 
 
@@ -55,22 +54,6 @@ def signatures_of_family(folder: str, family: str) -> list[str]:
         return []
     except OSError as error:
         raise StoreError(f"evidence in '{path}' cannot be read: {error.strerror}") from error
-
-
-def note_joined(folder: str, signature: str, job_id: str) -> None:
-    """Say for good that another job shares this one's GPU: what is measured from now on is of both.
-
-    Raises:
-        StoreError: the folder cannot be written.
-    """
-    path = evidence_path(folder, signature, job_id)
-    make_folders(folder, path)
-    write_atomic(f"{path}{_JOINED}", b"")
-
-
-def was_joined(folder: str, signature: str, job_id: str) -> bool:
-    """Return whether another job has been let in beside this one."""
-    return os.path.lexists(f"{evidence_path(folder, signature, job_id)}{_JOINED}")
 
 
 def drop_evidence(folder: str, evidence: Evidence) -> None:
@@ -193,19 +176,9 @@ def note_out_of_memory(folder: str, job_id: str, at_s: float) -> None:
     Raises:
         StoreError: the folder cannot be read or written.
     """
-    own = own_decision(folder, job_id)
-    if own and not own.out_of_memory:
-        drop_decision(folder, own._replace(at_s=at_s, out_of_memory=True))
-
-
-def own_decision(folder: str, job_id: str) -> Decision | None:
-    """Return what was decided for a job itself, None where nothing is recorded; who joined it noted that there, too.
-
-    Raises:
-        StoreError: the folder cannot be read.
-    """
-    own = [one for one in read_decisions(folder, f"-{job_id}.json")[0] if not one.notes_a_guest]
-    return own[-1] if own else None
+    own = read_decisions(folder, f"-{job_id}.json")[0]
+    if own and not own[-1].out_of_memory:
+        drop_decision(folder, own[-1]._replace(at_s=at_s, out_of_memory=True))
 
 
 def read_decisions(folder: str, ending: str = ".json") -> tuple[list[Decision], int]:

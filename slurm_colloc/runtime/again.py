@@ -22,7 +22,6 @@ from slurm_colloc.model import AGAIN_VARIABLE, Evidence
 from slurm_colloc.process import Finished, ask, given_environment, run
 from slurm_colloc.runtime.again_record import (
     FIRST,
-    UNFINISHED,
     Record,
     claim,
     is_claimed,
@@ -35,7 +34,6 @@ from slurm_colloc.runtime.again_record import (
 from slurm_colloc.runtime.again_rules import Found, Verdict, as_evidence, judge, retry_arguments
 from slurm_colloc.runtime.faults import TAIL_BYTES, outcome_of
 from slurm_colloc.runtime.files import add_words, job_file_name, last_words
-from slurm_colloc.runtime.joined import ran_its_course
 from slurm_colloc.runtime.queue import Outcome
 from slurm_colloc.runtime.spec import parse_array
 from slurm_colloc.slurm.ended import Ended, parse_sacct, parse_scontrol, sacct_question, scontrol_question
@@ -72,12 +70,6 @@ def _follow(folder: str, record: Record, environ: Mapping[str, str]) -> None:
     if is_claimed(folder):
         if read_outcome(folder) is None and not is_settled(folder):
             write_outcome(folder, "", "a companion ended while it submitted the job again; whether it did is not known")
-        return
-    if record.why == UNFINISHED:
-        if ran_its_course(folder):
-            write_outcome(folder, "", "its task had its run")
-        else:
-            _submit(folder, record, (), environ, "its task was not run to its end")
         return
     config = site()
     found = [_found(record, ended) for ended in how_it_ended(record, config)]

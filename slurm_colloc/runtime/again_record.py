@@ -2,9 +2,8 @@
 """What a companion job is told: which job it follows, and how to submit that one's script once more.
 
 A record is a private folder in the user's data folder: ``record.json``, a copy of the user's script below ``script/``,
-and what the companion adds: ``claimed`` before it submits anything, ``outcome.json`` when it is done. A task that runs
-elsewhere than in a job of its own leaves its exit status in ``finished``. For a job that is measured first see
-``slurm_colloc.runtime.first``.
+and what the companion adds: ``claimed`` before it submits anything, ``outcome.json`` when it is done. For a job that is
+measured first see ``slurm_colloc.runtime.first``.
 """
 
 import json
@@ -22,13 +21,13 @@ from slurm_colloc.files import PRIVATE_FILE, private_folder, read_own, write_ato
 from slurm_colloc.kinds import read_as
 
 VERSION = 1
-# Why a job may have to be submitted once more: it ran out of GPU memory, or its task was not run to its end elsewhere.
-OUT_OF_MEMORY, UNFINISHED = "out-of-memory", "unfinished"
+# Why a job may have to be submitted once more: it ran out of GPU memory.
+OUT_OF_MEMORY = "out-of-memory"
 # Another job is measured first; what waits for that one is then submitted anew in the size it needs.
 FIRST = "first"
 # Who claims a record, for what its companion would do is done or not to be done any more; else it is a companion's id.
 CSUB = "csub"
-_RECORD, _CLAIM, _OUTCOME, _FINISHED, _SCRIPT = "record.json", "claimed", "outcome.json", "finished", "script"
+_RECORD, _CLAIM, _OUTCOME, _SCRIPT = "record.json", "claimed", "outcome.json", "script"
 _LIMIT_BYTES = 16 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,254}", re.ASCII)
 _KEPT, _KEPT_S, _WAITED_FOR_S = 200, 30 * 86400.0, 365 * 86400.0
@@ -233,11 +232,6 @@ def read_outcome(folder: str) -> Outcome | None:
     except (ValueError, RecursionError) as error:
         raise InputError(f"file '{path}' is not of the expected form: {error}") from error
     return outcome
-
-
-def finished_path(folder: str) -> str:
-    """Return the file in which a task run elsewhere leaves its exit status; whatever it says, the task had its run."""
-    return os.path.join(folder, _FINISHED)
 
 
 def _prune(folder: str) -> None:

@@ -27,7 +27,7 @@ from slurm_colloc.slurm.unfiltered import unfiltered
 if TYPE_CHECKING:
     from slurm_colloc.slurm.accounted import Accounted
     from slurm_colloc.slurm.comments import Commented
-    from slurm_colloc.slurm.running import Held, Running
+    from slurm_colloc.slurm.running import Held
     from slurm_colloc.slurm.visible import Rights
 
 
@@ -128,29 +128,11 @@ class CliClient:
 
         return parse_left(self._ask(*left_question(os.geteuid())))
 
-    def running(self) -> tuple[tuple["Running", ...], tuple[tuple[str, str], ...]]:
-        """Return the running jobs of the user who runs this, and their steps as (id, name)."""
-        from slurm_colloc.slurm.running import jobs_question, parse_running, parse_steps, steps_question
-
-        uid = os.geteuid()
-        answers = ask_all([jobs_question(uid), steps_question(uid)], self._timeout_s, self._environment)
-        jobs, steps = (answer.decode(errors="surrogateescape") for answer in answers)
-        return parse_running(jobs), parse_steps(steps)
-
     def holders(self) -> tuple[tuple["Held", ...], int]:
         """Return the running jobs with GPUs, or shares of them, and how many lines of squeue could not be read."""
         from slurm_colloc.slurm.running import holders_question, parse_holders
 
         return parse_holders(self._ask(*holders_question()))
-
-    def used_mib(self, job_id: str) -> int | None:
-        """Return what the steps of a running job use of their node's memory; None where it is not measured."""
-        from slurm_colloc.slurm.running import memory_question, parse_used_mib
-
-        try:
-            return parse_used_mib(self._ask(*memory_question(job_id)))
-        except ProcessError:  # no jobacct_gather, or the node does not answer
-            return None
 
     def limits(self, cluster: str) -> Limits:
         """Return what the user who runs this may ask for."""

@@ -11,7 +11,6 @@ from slurm_colloc.slurm.parse import FINAL_STATES, parse_records, parse_state
 from slurm_colloc.units import whole
 
 _SACCT_FIELDS = "JobID,JobIDRaw,State,ExitCode,NodeList,AllocTRES"
-_STEP_FIELDS = ("State", "ExitCode", "Start", "End", "MaxRSS", "NodeList")
 
 
 class Ended(NamedTuple):
@@ -42,17 +41,6 @@ def sacct_question(job_id: str) -> tuple[str, ...]:
 def scontrol_question(job_id: str) -> tuple[str, ...]:
     """Return the command whose answer parse_scontrol reads."""
     return ("scontrol", "show", "job", "-o", job_id)
-
-
-def step_question(step: str) -> tuple[str, ...]:
-    """Return the command whose answer parse_step reads."""
-    return ("sacct", "-n", "-P", "-j", step, "-o", ",".join(_STEP_FIELDS))
-
-
-def parse_step(text: str) -> dict[str, str]:
-    """Return the answer to ``step_question`` by sacct's names for its words; empty where there is no such step."""
-    rows = text.splitlines()
-    return dict(zip(_STEP_FIELDS, rows[0].split("|"), strict=False)) if rows else {}
 
 
 def parse_sacct(text: str) -> tuple[Ended, ...]:

@@ -20,7 +20,6 @@ SCRIPT_OPTIONS = (
     Option("pack-tasks", "", "required", ""),
     Option("pack-jobs", "", "required", ""),
     Option("pack-retries", "", "required", ""),
-    Option("join", "", "required", ""),
     Option("canary", "", "optional", ""),
     Option("probe", "", "none", ""),
     Option("shared-loader", "", "required", ""),
@@ -156,8 +155,6 @@ def _wrong(name: str, value: str) -> str:
         return f"--format={value} is not known; choose script or json"
     if name == "canary" and value not in ("", "off"):
         return f"--canary='{value}' is not known; write --canary or --canary=off"
-    if name == "join" and value not in ("auto", "off") and not (value.isascii() and value.isdigit()):
-        return f"--join='{value}' is neither auto, off nor the id of a job"
     if name == "shared-loader" and (not value.strip() or not value.isprintable()):
         return f"--shared-loader='{value}' is no line of sh"
     least = _NUMBERS.get(name)

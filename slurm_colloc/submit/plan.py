@@ -67,12 +67,11 @@ class Plan(NamedTuple):
     """What csub will do with one submission.
 
     ``sbatch_argv`` are sbatch's arguments; where ``body`` is not None, ``script_at`` is the place in them of the
-    script that ``body`` stands in for (None: standard input). ``switched_off`` says who wants nothing changed. ``join``
-    is "auto" or a job's id where the job is to begin inside a running one if it can. ``first`` is "canary" or "probe"
-    where it is to be measured before it is sized, "off" where it is not to be; empty where nobody says. ``was_pack``
-    says that it is submitted as the array it is, and would have been a pack were the policy not shadow. ``wish`` is
-    what the site's policy is told of --colloc. ``given`` are the options in force of the first component,
-    ``wants_pack`` says that its tasks were to be packed.
+    script that ``body`` stands in for (None: standard input). ``switched_off`` says who wants nothing changed.
+    ``first`` is "canary" or "probe" where it is to be measured before it is sized, "off" where it is not to be; empty
+    where nobody says. ``was_pack`` says that it is submitted as the array it is, and would have been a pack were the
+    policy not shadow. ``wish`` is what the site's policy is told of --colloc. ``given`` are the options in force of
+    the first component, ``wants_pack`` says that its tasks were to be packed.
     """
 
     parts: tuple[Part, ...]
@@ -83,7 +82,6 @@ class Plan(NamedTuple):
     notes: tuple[str, ...]
     switched_off: str
     packed: Packed | None = None
-    join: str = ""
     first: str = ""
     was_pack: bool = False
     wish: str = "auto"
@@ -196,7 +194,6 @@ def _made(
         notes.append(f"this job cannot be measured ({why}); say --gpu-footprint=mem=SIZE,sm=PERCENT")
     plan = Plan(tuple(parts), argv, script_at, text, body, tuple(notes), switched_off)
     return plan._replace(
-        join=_join(command_line, script),
         first=_first(command_line, script),
         wish=_told(wishes),
         given=components[0],
@@ -260,11 +257,6 @@ def _never_measured(submission: Submission, parts: Sequence[Part], fixed: str, c
     if submission.script is not None and not unknown[0].request.sh_like:
         return f"its interpreter is '{unknown[0].request.interpreter}'"
     return fixed
-
-
-def _join(command_line: CommandLine, script: Script | None) -> str:
-    wish = own_option("join", command_line, script) or "off"
-    return "" if wish == "off" else wish
 
 
 def _first(command_line: CommandLine, script: Script | None) -> str:

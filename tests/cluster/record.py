@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from slurm_colloc.accounting.sources.sacct import FIELDS
-from slurm_colloc.slurm.ended import step_question
-from slurm_colloc.slurm.running import jobs_question, memory_question, steps_question
 from slurm_colloc.slurm.sinfo import QUESTION
 from tests.cluster import jobs
 from tests.cluster.config import cluster_name
@@ -247,75 +245,3 @@ def _run_ending_jobs(lab: Lab) -> None:
     # Slurm waits for two minutes before it starts a requeued job again.
     lab.wait_jobs([requeued, stopped, held], timeout=240)
     lab.wait_accounted([*ended, requeued, suspended, resized, stopped])
-
-
-def record_running(release: str, recorded: Path, say: Callable[[str], None]) -> None:
-    """Keep what says what a user has running: jobs of each kind, and steps of one of them."""
-    lab = Lab.create(release=release, say=say)
-    try:
-        lab.up(say)
-        submit = partial(_submit, lab, script=LONG)
-        uid = lab.users["alice"].uid
-        begun = [
-            submit("whole", "-w", "g1", "--gres=gpu:1", "-c4", "--mem=1G", "-t", "1-2:03:04"),
-            submit("gpus", "-w", "g1", "--gpus=1", "-c2", "--mem-per-cpu=1500M"),
-            submit("slice", "-p", "mig", f"--gres=gpu:{MIG_TYPE_PREFIX}1g.10gb:1"),
-            submit("shard", "-w", "g2", "--gres=shard:3", "-t", "UNLIMITED"),
-            submit("array", "-w", "g2", "--gres=gpu:1", "--array=3-4"),
-            submit("no GPU", "-p", "cpu", "-A", "ml"),
-            submit("two nodes", "-p", "all", "-N2", "-w", "c1,m1"),
-        ]
-        begun.append(_submit_het(lab))
-        for job in begun[:3]:
-            _begin(lab, job)
-        step = ["srun", f"--jobid={begun[0]}", "--overlap", "--exact", "-n1", "-c2", "--mem=200M", "-J", "join-a|b"]
-        lab.spawn("step", [*step, "sleep", "60"], user="alice")
-        time.sleep(6)  # until the step's memory is measured
-        asked = {
-            "squeue/running.txt": jobs_question(uid),
-            "squeue/steps.txt": steps_question(uid),
-            "sstat/memory.txt": memory_question(str(begun[0])),
-        }
-        for name, question in asked.items():
-            path = recorded / f"slurm-{release}" / name
-            path.parent.mkdir(exist_ok=True)
-            text = lab.run_as("alice", question, check=True).stdout
-            path.write_text("".join(sorted(text.splitlines(keepends=True))))
-            say(f"{path}")
-    finally:
-        lab.down(say)
-    lab.remove()
-
-
-def record_steps(release: str, recorded: Path, say: Callable[[str], None]) -> None:
-    """Keep what sacct says of one step each: of one that ended well, one that failed, one that runs, and of none."""
-    lab = Lab.create(release=release, say=say)
-    try:
-        lab.up(say)
-        job = _submit(lab, "host", "-w", "g1", "--gres=gpu:1", "-c4", "--mem=1G", script=LONG)
-        _begin(lab, job)
-        step = [
-            "srun",
-            f"--jobid={job}",
-            "--overlap",
-            "--exact",
-            "-n1",
-            "-c1",
-            "--mem=200M",
-            "-J",
-            "join-a|b",
-            "sh",
-            "-c",
-        ]
-        # Until its memory is measured.
-        for command in ("sleep 6", "sleep 6; exit 3"):
-            lab.run_as("alice", [*step, command])
-        lab.spawn("step", [*step, LONG], user="alice")
-        time.sleep(6)
-        path = recorded / f"slurm-{release}/ended/step.txt"
-        answers = [lab.run(step_question(f"{job}.{number}"), env=UTC, check=True).stdout for number in range(4)]
-        path.write_text("".join(answers))
-        say(f"{path}")
-    finally:
-        lab.down(say)
-    lab.remove()

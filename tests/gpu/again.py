@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Out of memory and joining on a real GPU: `python -m tests.gpu.again FOLDER`; takes two minutes.
+"""Out of memory on a real GPU: `python -m tests.gpu.again FOLDER`; takes two minutes.
 
 FOLDER and the machine are those of tests/gpu/pack.py. A training that holds 4 GiB is submitted by `csub --requeue` as
-one that needs 1.5: on gres/mps, under one daemon for all, as a site would run it. Then a small training joins a
-running large one. Prints what the jobs and csub said.
+one that needs 1.5: on gres/mps, under one daemon for all, as a site would run it. Prints what the jobs and csub said.
 """
 
 from __future__ import annotations
@@ -57,40 +56,14 @@ def recovers(bench: Bench) -> None:
     print(slurm.ask("scontrol", "show", "job", "-o"), flush=True)
 
 
-def joins(bench: Bench) -> None:
-    """Let a small training begin inside a large one's job."""
-    folder = bench.fresh()
-    large, small = bench.script(folder, "large"), folder / "small.sh"
-    small.write_text(f"#!/bin/sh\n{sys.executable} {bench.program} small 10 {folder}/small.json\n")
-    common = ("-c", "2", "-D", str(folder))
-    hint = "--gpu-footprint=mem=9G,sm=66"
-    call(*CSUB, "--gres=gpu:1", hint, "-t", "5", "--mem=8G", *common, str(large), folder=folder)
-    time.sleep(15)
-    argv = (
-        "--join=auto",
-        "--explain",
-        "--gres=gpu:1",
-        "--gpu-footprint=mem=1100M,sm=12",
-        "-t",
-        "1",
-        *common,
-        str(small),
-    )
-    call(*CSUB, *argv, folder=folder)
-    until_over(90.0)
-    for path in sorted([*folder.glob("slurm-*.out"), *folder.glob("*.json")]):
-        print(f"--- {path.name}\n{path.read_text()[-300:]}", flush=True)
-
-
 def main() -> None:
-    """Run both."""
+    """Run it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     slurm.CONF = f"JobAcctGatherType=jobacct_gather/linux\nJobAcctGatherFrequency=task=2\n{slurm.CONF}"
     bench = ready(parser.parse_args().folder)
     site = Path(os.environ["COLLOC_CONF"])
     plain = site.read_text()
-    joins(bench)
     site.write_text(plain.replace('order = ["mps"]\n', f'order = ["mps"]\n{SHARED}'))
     recovers(bench)
 

@@ -22,10 +22,8 @@ from slurm_colloc.runtime.again import restored
 from slurm_colloc.runtime.again_record import (
     CSUB,
     OUT_OF_MEMORY,
-    UNFINISHED,
     Record,
     claim,
-    finished_path,
     is_claimed,
     read_outcome,
     read_record,
@@ -36,7 +34,7 @@ from slurm_colloc.runtime.again_record import (
 from slurm_colloc.runtime.again_rules import Found, Verdict, as_evidence, judge, retry_arguments, tried_mib
 from slurm_colloc.runtime.files import job_file_name
 from slurm_colloc.runtime.queue import Outcome
-from slurm_colloc.slurm.ended import Ended, parse_sacct, parse_scontrol, parse_step
+from slurm_colloc.slurm.ended import Ended, parse_sacct, parse_scontrol
 from tests.unit.made import RECORDED, RELEASES, evidence, site
 from tests.unit.shell import HINT, Shell
 
@@ -106,17 +104,6 @@ def test_sacct_and_scontrol_tell_the_same_of_how_jobs_ended(release: str) -> Non
     assert [row.gres for row in ended[3:5]] == [(Gres("shard", "", 2),), (Gres("mps", "", 25),)]
     assert ended[5].status == -6
     assert len(rows) == 7, "an array that waits is one row"
-
-
-@pytest.mark.parametrize("release", RELEASES)
-def test_what_sacct_says_of_one_step_is_told_in_its_words(release: str) -> None:
-    lines = (RECORDED / f"slurm-{release}/ended/step.txt").read_text().splitlines(keepends=True)
-    well, badly, runs = map(parse_step, lines)
-    assert [(one["State"], one["ExitCode"]) for one in (well, badly)] == [("COMPLETED", "0:0"), ("FAILED", "3:0")]
-    assert [one["MaxRSS"][-1:] for one in (well, badly, runs)] == ["K", "K", ""]
-    assert (runs["State"], runs["End"], runs["NodeList"]) == ("RUNNING", "Unknown", "g1")
-    assert "T" in runs["Start"]
-    assert parse_step("") == {}
 
 
 def test_a_name_of_several_lines_is_one_jobs() -> None:
@@ -428,24 +415,6 @@ def test_what_slurm_refuses_the_second_time_is_said_where_the_user_looks(followe
     assert followed.said.endswith(
         "could not be submitted again: csub ended with status 1: sbatch: error: no more jobs for you\n"
     )
-
-
-def test_a_task_that_was_not_run_to_its_end_elsewhere_is_submitted_once(followed: Followed) -> None:
-    path = followed.folder / "record.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"why": UNFINISHED}))
-    followed.shell.behave(2, "echo Submitted batch job 4713; exit\n")
-    for _ in range(2):
-        assert followed.companion().returncode == 0
-    assert len(followed.shell.calls()) == 3 + 1
-    assert followed.shell.calls()[2][-1] == "a b"
-
-
-def test_a_task_that_had_its_run_elsewhere_is_not(followed: Followed) -> None:
-    path = followed.folder / "record.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"why": UNFINISHED}))
-    Path(finished_path(str(followed.folder))).write_text("1\n")
-    assert followed.companion().returncode == 0
-    assert len(followed.shell.calls()) == 2
 
 
 @pytest.mark.parametrize(

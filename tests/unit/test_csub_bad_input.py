@@ -80,7 +80,6 @@ MISUSED = {
     "--loader-wait=1": "without --shared-loader",
     "--pack --loader-wait=1": "without --shared-loader",
     "--pack-retries=1": "without --pack",
-    "--join=maybe": "is neither auto, off nor the id of a job",
     "--canary=2": "is not known",
     "--canary --probe": "exclude each other",
     "--probe=1": "does not take a value",

@@ -373,7 +373,7 @@ def test_what_csub_had_expected_stands_beside_what_was_measured(tmp_path: Path) 
     assert tuple(found) == ("same", NAME, "1", 7.0, 2800.0, 3220.0, 3000, "COMPLETED")
     (out,) = build_history(store, "c", state, decided(expected._replace(out_of_memory=True))).answers
     assert out.state == "GPU_OOM", "accounting does not know it"
-    for without in (decision(), expected._replace(signature="sig-joined"), expected._replace(gpu_mem_q99_mib=None)):
+    for without in (decision(), expected._replace(gpu_mem_q99_mib=None)):
         assert build_history(store, "c", state, decided(without)).answers == ()
 
 

@@ -67,7 +67,7 @@ def test_what_did_not_suffice_is_noted_once_beside_what_was_decided(tmp_path: Pa
     folder = str(tmp_path / "1000")
     note_out_of_memory(folder, "1", 5.0)
     assert not (tmp_path / "1000").exists(), "nothing was decided"
-    for item in (decision("1"), decision("11"), decision("1", signature="sig-joined", at_s=2.0)):
+    for item in (decision("1"), decision("11"), decision("1", at_s=2.0)):
         drop_decision(folder, item)
     for _ in range(2):
         note_out_of_memory(folder, "1", 5.0)

@@ -13,7 +13,6 @@ from slurm_colloc.accounting.one_job import RunFound, find_job
 from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.sweep import Window
 from slurm_colloc.cli.colloc.job_next import advise
-from slurm_colloc.cli.colloc.job_step import STEP, step_story
 from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, say, site_or_none, state_folder, window, write
 from slurm_colloc.cli.colloc.recovery import first_of, recovery_of
 from slurm_colloc.cli.colloc.seen import own_name, visible_here
@@ -49,13 +48,9 @@ def job(
     start, _ = window(since, "now")
     one_of("--format", form, TEXT_OR_JSON)
     config = site_or_none()
-    if config and STEP.fullmatch(job_id):
-        write(step_story(config, job_id, form), "")
-        return
     if not JOB_ID.fullmatch(job_id):
         raise InputError(
-            f"'{job_id}' is no id of a job: ask for 4711, 4711_2 (a task of an array), 4711+1 (a component) or 4711.3 "
-            "(a step that joined another job)"
+            f"'{job_id}' is no id of a job: ask for 4711, 4711_2 (a task of an array) or 4711+1 (a component)"
         )
     folder = store or state_folder("store")
     visible = visible_here(folder, config)

@@ -108,7 +108,7 @@ CHECKS = (
         "DOC045",
         "warning",
         "what jobs use is not gathered",
-        "sstat and sacct have neither memory nor CPU time: 'csub --join=JOB' does not know what its host job has left",
+        "sstat and sacct have neither memory nor CPU time: seff and 'colloc job 4711' cannot say what a job used",
         "JobAcctGatherType=jobacct_gather/cgroup",
         "slurm.conf(5), JobAcctGatherType",
         _gathering,
