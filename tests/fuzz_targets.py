@@ -129,7 +129,7 @@ def _of_a_pack() -> Iterator[Target]:
         *(spec.VERSION, "train", "0-3", (), (), 1, ("/bin/sh",), (), Load(9000, 30.0), Room(80000, 100.0, 4), 1),
         *(60.0, "%x.out", "", "", False, 2, ("--pack", "job.sh")),
     )
-    served = pack._replace(commands=("a b", "c"), loader=spec.Loader("python l.py", 2, 60, "%j"))
+    served = pack._replace(commands=("a b", "c"), added=(spec.Task(9, "d", Load(9000, 30.0), 60.0),))
 
     def read_spec(content: bytes) -> object:
         found = spec.from_json(content)

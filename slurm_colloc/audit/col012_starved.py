@@ -3,7 +3,7 @@
 
 A user's runs left their GPUs idle for part of the time (GPU_UTIL, whether a kernel ran) and little used (SM activity),
 while their own CPU cores were all busy, or while they read a lot: what the GPU works on comes too slowly. More GPUs
-would not help; more cores, a nearer copy of the data or a loader that several trainings share would.
+would not help; more cores or a nearer copy of the data would.
 
 Cores are those that the job was given, busy by its own processes; bytes read are those of its own system calls, page
 cache and sockets included, files in memory maps not. A GPU at work nearly all of the time is not waiting, however
@@ -55,7 +55,7 @@ def _say(subject: Subject, bounds: Bounds) -> Said | None:
         f"{seen(subject)}; the site's bound is {hours(bounds['min_gpu_hours'])} below {bounds['below_pct']:g} % and "
         f"{bounds['util_below_pct']:g} %",
         "give the loader more cores, keep the data ready to use and near (node-local, few large files), or decode on "
-        "the GPU; trainings that read the same data can share one loader: csub pack --shared-loader",
+        "the GPU",
     )
 
 

@@ -12,14 +12,13 @@ from slurm_colloc import __version__
 # Completed, and left out of the list: the last lines name them.
 _HIDDEN = (
     *("--install-completion", "--show-completion", "--pack-tasks", "--pack-jobs", "--pack-retries"),
-    *("--canary", "--probe", "--shared-loader", "--loader-cpus", "--loader-wait"),
+    *("--canary", "--probe"),
 )
 # One screen of 24 lines and 80 columns; \b keeps click from filling the lines of a paragraph anew.
 # "csub --version" is sbatch's, whose output programs read.
 _EPILOG = f"""
 \b
 Packs:        csub pack -h; --pack-tasks=K --pack-jobs=N --pack-retries=N
-              --shared-loader=COMMAND --loader-cpus=N --loader-wait=SECONDS
 Also:         --canary --probe
 In a script:  #CSUB --gpu-footprint=mem=9G,sm=30 or #CSUB --colloc=off
 {f"csub {__version__}:":<13} man csub; sbatch --help; what it decided for you: colloc history
@@ -79,9 +78,6 @@ def csub(
     pack_retries: Annotated[str, typer.Option("--pack-retries", metavar="N")] = "2",
     canary: Annotated[bool, typer.Option("--canary")] = False,
     probe: Annotated[bool, typer.Option("--probe")] = False,
-    shared_loader: Annotated[str, typer.Option("--shared-loader", metavar="COMMAND")] = "",
-    loader_cpus: Annotated[str, typer.Option("--loader-cpus", metavar="N")] = "",
-    loader_wait: Annotated[str, typer.Option("--loader-wait", metavar="SECONDS")] = "300",
     explain: Annotated[bool, typer.Option("--explain", help="say why, and what was rejected")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the script, submit nothing")] = False,
     form: Annotated[

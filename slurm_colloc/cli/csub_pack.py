@@ -46,10 +46,6 @@ Usage: csub pack [OPTIONS OF csub AND sbatch] FILE
   --pack-jobs N            over so many GPUs
   --pack-retries N         runs again after a lost GPU or its memory
                            [default: 2]
-  --shared-loader COMMAND  what the tasks read their batches from: a line of sh
-                           or FILE.py [ARGUMENTS]
-  --loader-cpus N          its cores [default: as many as a task's]
-  --loader-wait SECONDS    until it must serve [default: 300]
 """
 
 

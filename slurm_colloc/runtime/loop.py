@@ -13,7 +13,6 @@ from slurm_colloc.runtime.attempt import Attempt
 from slurm_colloc.runtime.clients import Watch, computing, with_gpu_open
 from slurm_colloc.runtime.faults import gpu_is_gone
 from slurm_colloc.runtime.files import add_words, open_output
-from slurm_colloc.runtime.loader import SharedLoader
 from slurm_colloc.runtime.queue import Outcome, Queue, Start
 from slurm_colloc.runtime.reach import into_steps
 from slurm_colloc.runtime.run import Run
@@ -63,7 +62,6 @@ class Loop:
         self._to_stop: tuple[Attempt, ...] = ()
         self._daemon_died_s: float | None = None
         self._next_look_s = 0.0
-        self._loader = SharedLoader(run, at_once)
         self._at_once = at_once
         self._outcomes: dict[int, Outcome] = {}
         self._again = 0
@@ -76,7 +74,6 @@ class Loop:
             self._run_tasks(signals)
         finally:
             self._inbox.close()
-            self._loader.quit()
 
     def _run_tasks(self, signals: Signals) -> None:
         # The start of the daemon takes its time, and may have seen the job stopped.
@@ -85,10 +82,9 @@ class Loop:
             self._begin_what_may()
         while self.stopped or self._running or not (self._gave_up or self._finished()):
             held = any(attempt.ended_s is not None for attempt in self._running.values())
-            soon = held or self.stopped or self._loader.starting
+            soon = held or self.stopped
             self._heed(signals.wait(_SOON_S if soon else _TICK_S))
             self._look_after_daemon()
-            self._look_after_loader()
             self._collect()
             if not self.stopped:
                 self._look_for_clients()
@@ -153,8 +149,6 @@ class Loop:
             self._pending += self._queue.ready()
             if not self._pending or len(self._running) >= self._gpu.at_once:
                 return
-            if not self._loader.ready(idle=not self._running):
-                return
             self._begin(self._pending.popleft())
 
     def _why_no_more(self) -> str:
@@ -165,7 +159,7 @@ class Loop:
             return ""
         if self._refusals.failures >= MOST_REFUSALS:
             return f"Slurm refused a step {self._refusals.failures} times in a row: no more tasks are started"
-        return self._loader.gave_up and f"{self._loader.gave_up}: no more tasks are started"
+        return ""
 
     def _begin(self, start: Start) -> None:
         run, files = self._run, self._run.files.of(start.task)
@@ -229,7 +223,7 @@ class Loop:
     def _variables(self, start: Start) -> dict[str, str]:
         environ = self._run.environ
         variables = task_variables(self._spec, self._job, start.task, start.attempt, environ)
-        variables |= {RUN_VARIABLE: self._run.name} | self._loader.environment()
+        variables |= {RUN_VARIABLE: self._run.name}
         variables |= self._gpu.environment(start.load)
         if not self._gpu.is_first:
             variables["SLURM_TASK_PROLOG"] = environ.get("SLURM_TASK_PROLOG", self._run.files.prolog)
@@ -281,8 +275,6 @@ class Loop:
             self._record.note(f"task {number} is run again, attempt {start.attempt + 1}: {outcome.value}")
         else:
             self._outcomes[number] = outcome
-        if outcome is Outcome.DONE:
-            self._loader.got_through()
 
     # --- the daemon and its clients ---
 
@@ -299,18 +291,8 @@ class Loop:
         elif now_s - self._daemon_died_s > _LOST_GRACE_S:
             self._signal_sruns(signal.SIGTERM)
         if not self._running and not self.stopped:
-            self._loader.quit()
             self._gpu.renew()
             self._daemon_died_s = None
-
-    def _look_after_loader(self) -> None:
-        """End what waits for batches that will not come: nothing else would."""
-        if self.stopped or self._daemon_died_s is not None:
-            return
-        if not self._running:
-            self._loader.all_read()
-        if lost := self._loader.look():
-            self._end([one for one in self._running.values() if one.at_work], Outcome.LOST, lost)
 
     def _look_for_clients(self) -> None:
         """Find the tasks that do not use the GPU through the daemon: they may take all of it, and say nothing."""

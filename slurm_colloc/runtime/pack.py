@@ -55,7 +55,7 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         tasks = (*tasks, *added)
         left = [task for task in tasks if task.number not in done]
         at_once = spec.room.tasks
-        job = read_job(environ, os.sched_getaffinity(0), at_once + spec.beside, os.getcwd())
+        job = read_job(environ, os.sched_getaffinity(0), at_once, os.getcwd())
         ledger = _open_ledger(spec, job, environ)
         record = Record(ledger, _say)
         inbox = Inbox(ledger.path if ledger else "", record.note)

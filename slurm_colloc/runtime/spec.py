@@ -13,9 +13,7 @@ from slurm_colloc.kinds import read_as
 from slurm_colloc.model import Load, Room
 
 MARK = b"#csub-pack "
-VERSION = 2
-# What has no loader was version 1, and is read as it was.
-_READ = (1, VERSION)
+VERSION = 1
 MOST_TASKS = 100_000
 
 
@@ -31,19 +29,6 @@ class Task(NamedTuple):
     time_limit_min: float | None = None
 
 
-class Loader(NamedTuple):
-    """What the tasks read their batches from: ``command`` is a line of sh that serves before they are started.
-
-    ``cpus`` are its cores, ``wait_s`` is how long it may take until it serves, and ``output`` its file, in which %j is
-    the job's id.
-    """
-
-    command: str
-    cpus: int
-    wait_s: int
-    output: str
-
-
 class Spec(NamedTuple):
     """A pack of tasks.
 
@@ -52,7 +37,7 @@ class Spec(NamedTuple):
     job's. ``interpreter`` is how the user's script is started, ``script_args`` are its arguments. ``cpus_per_task`` and
     ``time_limit_min`` are one task's (None: the job's). ``output``, ``error`` and ``input`` are file name patterns as
     sbatch has them, ``append`` is --open-mode. ``retries`` says how often a task that lost its GPU, or found no memory
-    on it, is run again. ``argv`` is how csub was called, for --resume. ``loader`` counts as one task more.
+    on it, is run again. ``argv`` is how csub was called, for --resume.
     ``added`` are further tasks, which were added to the pack that this one resumes.
     """
 
@@ -74,13 +59,7 @@ class Spec(NamedTuple):
     append: bool
     retries: int
     argv: tuple[str, ...]
-    loader: Loader | None = None
     added: tuple[Task, ...] = ()
-
-    @property
-    def beside(self) -> int:
-        """Return how many parts of the job its tasks leave to others: the loader's."""
-        return int(self.loader is not None)
 
     def limit_min_of(self, task: Task) -> float | None:
         """Return the time limit of one task; None: the job's."""
@@ -151,7 +130,7 @@ def from_json(text: str | bytes) -> Spec:
     """
     try:
         found = json.loads(text)
-        if found["version"] not in _READ:
+        if found["version"] != VERSION:
             raise InputError(f"the pack was submitted by another release of csub (version {found['version']})")
         spec: Spec = read_as(Spec, found)
         if not 1 <= spec.jobs <= MOST_TASKS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step that the pack has started, of a task or of its loader: its srun, the process it began with, how it ended."""
+"""A step that the pack has started: its srun, the process it began with, how it ended."""
 
 import os
 from contextlib import suppress

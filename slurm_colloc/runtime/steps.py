@@ -197,21 +197,9 @@ def command_line(
     user_command = ["/bin/sh", "-c", task.command] if task.command else [*spec.interpreter, script, *spec.script_args]
     if "=" in user_command[0]:  # env would take it for a variable
         user_command = ["/bin/sh", "-c", 'exec "$@"', "task", *user_command]
-    return step_line([srun, *limit, "-J", f"task-{task.number}"], job, files, cores, variables, user_command)
-
-
-def step_line(
-    srun: Sequence[str],
-    job: Job,
-    files: Files,
-    cores: Sequence[int],
-    variables: Mapping[str, str],
-    user_command: Sequence[str],
-) -> list[str]:
-    """Return the command line that runs ``user_command`` as a step; ``srun`` begins with the program's name."""
     size = [f"--mem={job.mem_share_mib}M"] if job.mem_share_mib else []
     return [
-        *(*srun, "--overlap", "--exact", "-N1", "-n1", "-c", str(job.cpus), *size),
+        *(srun, *limit, "-J", f"task-{task.number}", "--overlap", "--exact", "-N1", "-n1", "-c", str(job.cpus), *size),
         *("--export=ALL", "--input=none", "--mpi=none", "--quiet"),
         *("/bin/sh", "-c", _IN_THE_STEP, "task", *files),
         *(["taskset", "-c", ",".join(map(str, cores))] if cores else []),

@@ -22,9 +22,6 @@ SCRIPT_OPTIONS = (
     Option("pack-retries", "", "required", ""),
     Option("canary", "", "optional", ""),
     Option("probe", "", "none", ""),
-    Option("shared-loader", "", "required", ""),
-    Option("loader-cpus", "", "required", ""),
-    Option("loader-wait", "", "required", ""),
 )
 OWN_OPTIONS = (
     *SCRIPT_OPTIONS,
@@ -33,7 +30,7 @@ OWN_OPTIONS = (
     Option("format", "", "required", ""),
 )
 # The least that each number may be.
-_NUMBERS = {"pack-tasks": 1, "pack-jobs": 1, "pack-retries": 0, "loader-cpus": 1, "loader-wait": 1}
+_NUMBERS = {"pack-tasks": 1, "pack-jobs": 1, "pack-retries": 0}
 # Options of sbatch that end it before it reads a script.
 NO_SUBMISSION = ("help", "usage", "version")
 _NEWEST_RELEASE = max(SBATCH_OPTIONS)
@@ -103,7 +100,7 @@ def own_option(name: str, command_line: CommandLine, script: Script | None, comp
 
 def wants_pack(command_line: CommandLine, script: Script | None = None) -> bool:
     """Return whether the tasks of the array are to be packed."""
-    asking = ("pack", "pack-tasks", "pack-jobs", "shared-loader")
+    asking = ("pack", "pack-tasks", "pack-jobs")
     return any(own_option(name, command_line, script) is not None for name in asking)
 
 
@@ -140,9 +137,8 @@ def check_values(options: Iterable[Given]) -> None:
 
 def check_without_pack(command_line: CommandLine, script: Script | None) -> None:
     """Raise MisusedError where something is said of a pack, and no pack is asked for."""
-    for name, of in (("pack-retries", "pack"), ("loader-cpus", "shared-loader"), ("loader-wait", "shared-loader")):
-        if own_option(name, command_line, script) is not None:
-            raise MisusedError(f"--{name} without --{of}")
+    if own_option("pack-retries", command_line, script) is not None:
+        raise MisusedError("--pack-retries without --pack")
 
 
 def _wrong(name: str, value: str) -> str:
@@ -155,8 +151,6 @@ def _wrong(name: str, value: str) -> str:
         return f"--format={value} is not known; choose script or json"
     if name == "canary" and value not in ("", "off"):
         return f"--canary='{value}' is not known; write --canary or --canary=off"
-    if name == "shared-loader" and (not value.strip() or not value.isprintable()):
-        return f"--shared-loader='{value}' is no line of sh"
     least = _NUMBERS.get(name)
     if least is not None and not (value.isascii() and value.isdigit() and len(value) < 10 and int(value) >= least):
         return f"--{name}='{value}' is not a whole number from {least} up"

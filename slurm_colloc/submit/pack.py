@@ -10,11 +10,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, InputError, MisusedError, UnsureError
+from slurm_colloc.errors import CollocError, InputError, UnsureError
 from slurm_colloc.history.digest import digest
 from slurm_colloc.model import JobRequest, Load, Placement, SharingMode
 from slurm_colloc.placement.choose import as_asked
-from slurm_colloc.runtime.spec import MARK, VERSION, Loader, Spec, to_json
+from slurm_colloc.runtime.spec import MARK, VERSION, Spec, to_json
 from slurm_colloc.slurm.directives import Script, effective_components, read_script, without_options
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
 from slurm_colloc.slurm.options import CommandLine, Given, read_environment, value_of, without
@@ -40,31 +40,17 @@ from slurm_colloc.submit.submission import Submission
 
 # What sbatch calls the output of an array's task.
 _OUTPUT = "slurm-%A_%a.out"
-_OWN_OUTPUT, _LOADER_OUTPUT = "slurm-%j.pack.out", "slurm-%j.loader.out"
-_LOADER_WAIT_S = 300
+_OWN_OUTPUT = "slurm-%j.pack.out"
 
 
 def read_wish(command_line: CommandLine, script: Script | None) -> Wish:
-    """Return what the options and #CSUB lines say of the pack.
-
-    Raises:
-        MisusedError: something is said of a loader that there is not.
-    """
-    names = ("pack-tasks", "pack-jobs", "pack-retries", "loader-cpus", "loader-wait")
-    found = [own_option(name, command_line, script) for name in names]
-    at_once, jobs, retries, cpus, wait_s = (None if text is None else int(text) for text in found)
-    loader = own_option("shared-loader", command_line, script)
-    if loader is None and (cpus is not None or wait_s is not None):
-        raise MisusedError("--loader-cpus or --loader-wait without --shared-loader")
-    return Wish(at_once, jobs, retries, loader, cpus, wait_s or _LOADER_WAIT_S)
+    """Return what the options and #CSUB lines say of the pack."""
+    found = [own_option(name, command_line, script) for name in ("pack-tasks", "pack-jobs", "pack-retries")]
+    return Wish(*(None if text is None else int(text) for text in found))
 
 
 def plan_array(asked: Asked, config: SiteConfig, slurm: Slurm) -> Plan | str:
-    """Return the plan of an array's tasks as a pack, or why they are submitted as the array they are.
-
-    Raises:
-        MisusedError: options that say nothing together.
-    """
+    """Return the plan of an array's tasks as a pack, or why they are submitted as the array they are."""
     wish = read_wish(asked.command_line, asked.script)
     try:
         shape = shape_of_array(asked, wish, config, slurm)
@@ -271,7 +257,7 @@ def _options(given: Mapping[str, Given], shape: Shape, placement: Placement) -> 
         yield f"--mem={shape.mem}"
     if shape.time_min is not None:
         yield f"--time={shape.time_min}"
-    output = _own_output(given, _OWN_OUTPUT)
+    output = _own_output(given)
     yield f"--output={output}"
     if "error" in given:
         yield f"--error={output}"
@@ -279,18 +265,11 @@ def _options(given: Mapping[str, Given], shape: Shape, placement: Placement) -> 
         yield "--input=/dev/null"
 
 
-def _own_output(given: Mapping[str, Given], name: str) -> str:
-    """Return where the pack, or its loader, writes: beside its tasks' output where that is a folder of one name."""
+def _own_output(given: Mapping[str, Given]) -> str:
+    """Return where the pack writes: beside its tasks' output where that is a folder of one name."""
     folder = os.path.dirname(value_of(given, "output"))
     plain = folder and not folder.startswith("/dev") and not set("%\\") & set(folder)
-    return os.path.join(folder, name) if plain else name
-
-
-def _loader(wish: Wish, shape: Shape, given: Mapping[str, Given]) -> Loader | None:
-    if wish.loader is None:
-        return None
-    python = "python3 " * wish.loader.split()[0].endswith(".py")
-    return Loader(python + wish.loader, shape.cores.loader, wish.loader_wait_s, _own_output(given, _LOADER_OUTPUT))
+    return os.path.join(folder, _OWN_OUTPUT) if plain else _OWN_OUTPUT
 
 
 def _spec(asked: Asked, shape: Shape, wish: Wish) -> Spec:
@@ -315,7 +294,6 @@ def _spec(asked: Asked, shape: Shape, wish: Wish) -> Spec:
         append=value_of(given, "open-mode").startswith("a"),
         retries=retries_of(wish, given),
         argv=asked.argv,
-        loader=_loader(wish, shape, given),
         added=asked.added,
     )
 

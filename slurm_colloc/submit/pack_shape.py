@@ -5,7 +5,6 @@ All that one task was given as a job of its own it is given in the pack, as far 
 there is no pack, and the reason comes back in its place.
 """
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -19,7 +18,7 @@ from slurm_colloc.runtime.spec import Task, parse_array
 from slurm_colloc.slurm.directives import Script, without_options
 from slurm_colloc.slurm.options import CommandLine, Given, value_of
 from slurm_colloc.submit.own_options import option_table
-from slurm_colloc.submit.pack_time import Time, jobs_in_time, longest_job_min, time_of, within_limits
+from slurm_colloc.submit.pack_time import jobs_in_time, longest_job_min, time_of, within_limits
 from slurm_colloc.submit.plan import Slurm
 from slurm_colloc.submit.reasons import reasons_against_pack
 from slurm_colloc.units import counted
@@ -35,14 +34,6 @@ class Wish(NamedTuple):
     at_once: int | None
     jobs: int | None
     retries: int | None
-    loader: str | None = None
-    loader_cpus: int | None = None
-    loader_wait_s: int = 0
-
-    @property
-    def beside(self) -> int:
-        """Return how many parts of the job go to others than tasks: to the loader, which counts as one."""
-        return int(self.loader is not None)
 
 
 class Asked(NamedTuple):
@@ -74,11 +65,10 @@ class Asked(NamedTuple):
 
 
 class Cores(NamedTuple):
-    """Cores of one task, those to ask for (None: they come with the GPU), and those of the loader."""
+    """Cores of one task, and those to ask for (None: they come with the GPU)."""
 
     per_task: int
     asked: int | None
-    loader: int = 0
 
 
 class Shape(NamedTuple):
@@ -114,7 +104,7 @@ def shape_of_array(asked: Asked, wish: Wish, config: SiteConfig, slurm: Slurm) -
 def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig, slurm: Slurm) -> Shape | str:
     """Return how the tasks are packed, or why they are not; ``most`` of them may run at a time, 0: any number."""
     request, given = asked.request, asked.given
-    packing = _reason_against(asked, config) or _packing(asked, wish, config)
+    packing = _reason_against(asked, config) or _least(request, asked.footprint, wish.at_once, config)
     if isinstance(packing, str):
         return packing
     jobs = min(wish.jobs or 1, tasks, most or tasks)
@@ -127,13 +117,12 @@ def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig
     time = time_of(request, asked.footprint.run_time_s, tasks, jobs, at_once, most, packing.time_factor, config)
     if isinstance(time, str):
         return time
-    time = _with_loader(time, wish, request, config)
     jobs, at_once = time.jobs, time.at_once
     if jobs > 1 and re.search(rb"\bsrun\b", asked.text):
         return "an srun inside its tasks would get the array numbers of the pack's jobs"
-    cores = _cores(given, request, at_once, wish, config)
+    cores = _cores(given, request, at_once, config)
     try:
-        mem = _mem(given, request, cores, at_once + wish.beside, config)
+        mem = _mem(given, request, cores, at_once, config)
         if mem:  # it has to stand alone
             table = option_table(config.slurm_release, config)
             without_options(asked.text, table, config.slurm_release, sized_otherwise(given))
@@ -161,12 +150,6 @@ def _reason_against(asked: Asked, config: SiteConfig) -> str:
     return next(filter(None, against), "")
 
 
-def _packing(asked: Asked, wish: Wish, config: SiteConfig) -> Packing | str:
-    if wish.loader:
-        return _beside_loader(asked, wish, config)
-    return _least(asked.request, asked.footprint, wish.at_once, config)
-
-
 def _of_fewer(packing: Packing, at_once: int) -> Packing:
     """Return the packing with so many tasks at a time, where more would fit."""
     if at_once == packing.at_once:
@@ -174,14 +157,6 @@ def _of_fewer(packing: Packing, at_once: int) -> Packing:
     slowdown = expected_slowdown(at_once, packing.load.sm_active_pct)
     reasons = (f"{packing.at_once} would fit", f"each takes about {slowdown:.2f}x as long as alone")
     return packing._replace(slowdown=slowdown, reasons=reasons)
-
-
-def _with_loader(time: Time, wish: Wish, request: JobRequest, config: SiteConfig) -> Time:
-    """Return the time with as much as the loader may take until it serves."""
-    if not wish.loader or time.time_min is None:
-        return time
-    longest_min = longest_job_min(request, config) or math.inf
-    return time._replace(time_min=math.floor(min(time.time_min + math.ceil(wish.loader_wait_s / 60), longest_min)))
 
 
 def _tres(request: JobRequest, cores: Cores) -> dict[str, int]:
@@ -208,9 +183,8 @@ def one_at_a_time(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteC
         raise InputError(f"{jobs} jobs would run more tasks at a time than %{most}")
     reasons = (f"{PACK_OF}1 at a time: {_where(tasks, jobs, asked.request, config)}",)
     packing = Packing(1, Room(0, 100.0, 1), Load(0, 0.0), 1.0, ())
-    cores = _cores(asked.given, asked.request, 1, wish, config)
-    mem = _mem(asked.given, asked.request, cores, 1 + wish.beside, config) if wish.loader else ""
-    return Shape(tasks, jobs, 1, packing, cores, mem, time_min, limit_min, reasons)
+    cores = _cores(asked.given, asked.request, 1, config)
+    return Shape(tasks, jobs, 1, packing, cores, "", time_min, limit_min, reasons)
 
 
 def _where(tasks: int, jobs: int, request: JobRequest, config: SiteConfig) -> str:
@@ -219,20 +193,6 @@ def _where(tasks: int, jobs: int, request: JobRequest, config: SiteConfig) -> st
     if jobs > 1:
         nouns = [f"{noun}s" for noun in nouns]
     return f"{counted(tasks, 'task')} on {'one' if jobs == 1 else jobs} {' or '.join(nouns)}"
-
-
-def _beside_loader(asked: Asked, wish: Wish, config: SiteConfig) -> Packing | str:
-    """Return the packing of tasks beside a loader, which takes the place of one."""
-    wanted = None if wish.at_once is None else wish.at_once + 1
-    found = _least(asked.request, asked.footprint, wanted, config)
-    if isinstance(found, str):
-        return f"{found} (the shared loader counts as a task)"
-    at_once, room, load = found.at_once - 1, found.room, found.load
-    return found._replace(
-        at_once=at_once,
-        room=Room(room.memory_mib - load.memory_mib, room.sm_active_pct - load.sm_active_pct, at_once),
-        reasons=(f"{found.reasons[0]}, of which the shared loader takes one's place", *found.reasons[1:]),
-    )
 
 
 def _least(request: JobRequest, footprint: Footprint, wanted: int | None, config: SiteConfig) -> Packing | str:
@@ -299,30 +259,22 @@ def _devices(request: JobRequest, config: SiteConfig) -> Iterator[tuple[Pool, Mi
         yield from ((pool, part) for part in pool.slice if part.quantity and kind in ("", part.type))
 
 
-def _cores(given: Mapping[str, Given], request: JobRequest, at_once: int, wish: Wish, config: SiteConfig) -> Cores:
-    """Return the cores of the tasks: at once they get as many times a task's own, no more than the GPU's part.
-
-    A loader gets what was asked for it, else as many as a task.
-    """
-
-    def dealt(cores: int, asked: int | None) -> Cores:
-        loader = 0 if wish.loader is None else wish.loader_cpus or max(1, cores // (at_once + 1))
-        return Cores(max(1, (cores - loader) // at_once), asked, loader)
-
+def _cores(given: Mapping[str, Given], request: JobRequest, at_once: int, config: SiteConfig) -> Cores:
+    """Return the cores of the tasks: at once they get as many times a task's own, no more than the GPU's part."""
     parts = [item.cpus_per_gpu for item in asked_partitions(request, config) if item.cpus_per_gpu]
     per_gpu = request.cpus_per_gpu or (0 if request.cpus_given else min(parts, default=0))
     if per_gpu:
-        return dealt(per_gpu, None)
+        return Cores(max(1, per_gpu // at_once), None)
     own = 1
     if "cpus-per-task" in given:
         text = value_of(given, "cpus-per-task")
         if not (text.isascii() and text.isdigit() and 0 < len(text) < 7):
             raise UnsureError(f"'{given['cpus-per-task'].written}' is not a number")
         own = max(1, int(text))
-    asked = at_once * own + (wish.beside and (wish.loader_cpus or own))
+    asked = at_once * own
     if parts:
         asked = max(own, min(asked, *parts))
-    return dealt(asked, asked)
+    return Cores(max(1, asked // at_once), asked)
 
 
 def _mem(given: Mapping[str, Given], request: JobRequest, cores: Cores, at_once: int, config: SiteConfig) -> str:

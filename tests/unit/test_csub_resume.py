@@ -85,16 +85,6 @@ def test_only_what_is_missing_of_an_array_is_submitted(lab: Shell) -> None:
     assert str(lab.decisions()[-1]["reasons"]).endswith("'what is missing of job 4711']")
 
 
-def test_what_resumes_a_pack_with_a_loader_has_one_too(lab: Shell) -> None:
-    lab.run("--shared-loader=producer.py", "--loader-cpus=3", HINT, "job.sh")
-    first = ran(lab, range(90))
-    options, spec = resume(lab)
-    assert spec.loader is not None
-    assert (spec.loader, spec.only, spec.load) == (first.loader, tuple(range(90, 100)), first.load)
-    # The loader's cores beside those of the tasks that are left, two each.
-    assert f"--cpus-per-task={2 * spec.room.tasks + 3}" in options
-
-
 def test_two_at_the_same_moment_do_not_both_resume(lab: Shell) -> None:
     lab.run("--pack", HINT, "job.sh")
     ran(lab, range(90))
