@@ -2,7 +2,7 @@
 """csub: sbatch, and a piece of a GPU for the job that needs no whole one.
 
 Whatever csub cannot decide with certainty, and whatever goes wrong in it, ends in the real sbatch with the user's own
-arguments. Nothing here imports typer, jinja2 or anything heavier unless the user asks for help or the script changes.
+arguments. Nothing here imports jinja2 or anything heavier unless the script changes.
 """
 
 import os
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NoReturn
 
-from slurm_colloc.cli.csub_call import Call, find_site, found_call, say, split_call, tell
+from slurm_colloc.cli.csub_call import Call, found_call, say, split_call, tell
 from slurm_colloc.cli.csub_record import record
 from slurm_colloc.cli.csub_show import answer
 from slurm_colloc.clock import within
@@ -23,7 +23,7 @@ from slurm_colloc.model import AGAIN_VARIABLE
 from slurm_colloc.process import keep_ignored, open_standard_descriptors, readable, replace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
-from slurm_colloc.submit.handover import CALLED, STDERR, submit, write_all
+from slurm_colloc.submit.handover import CALLED, STDERR, STDOUT, submit, write_all
 from slurm_colloc.submit.own_options import (
     NO_SUBMISSION,
     check_call,
@@ -38,7 +38,6 @@ from slurm_colloc.submit.told import is_exclusive, told
 
 _SILENT = "nothing is to be changed"
 _HELP = ("--help", "-h")
-_COMPLETION = ("--install-completion", "--show-completion")
 
 
 def main(called: str = "csub", ignored: int = 0) -> NoReturn:
@@ -51,15 +50,11 @@ def main(called: str = "csub", ignored: int = 0) -> NoReturn:
     open_standard_descriptors()
     keep_ignored(ignored)
     argv = tuple(sys.argv[1:])
-    # The shell's completion calls csub without arguments; that is no submission.
-    if os.environ.get("_CSUB_COMPLETE"):
-        from slurm_colloc.cli.csub_complete import complete
+    if argv[:1] and argv[0] in _HELP and called != "sbatch":
+        from slurm_colloc.cli.csub_help import HELP
 
-        complete(find_site()[1])
-    if argv[:1] and argv[0] in (_COMPLETION if called == "sbatch" else (*_HELP, *_COMPLETION)):
-        from slurm_colloc.cli.csub_help import show
-
-        show(argv)
+        write_all(STDOUT, HELP.encode())
+        os._exit(0)
     try:
         status = _pack(argv) if _is_pack(argv, called) else _run(argv)
     except KeyboardInterrupt:  # before sbatch was started; from then on sbatch has the signal

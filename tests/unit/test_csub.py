@@ -400,14 +400,6 @@ def test_csub_behind_the_name_sbatch_finds_the_real_one(shell: Shell) -> None:
     assert shell.calls() == [["job.sh"]]
 
 
-def test_the_shells_completion_is_no_submission(shell: Shell) -> None:
-    for argv in ([], ["--"]):
-        environ = {"_CSUB_COMPLETE": "complete_bash", "COMP_WORDS": "csub\n--gpu", "COMP_CWORD": "1"}
-        done = shell.run(*argv, environ=environ)
-        assert "--gpu-footprint" in done.stdout
-    assert shell.calls() == []
-
-
 def test_shadow_changes_no_script_even_without_an_agent(shell: Shell) -> None:
     shell.site('"mps"', agent=False)
     site = (shell.folder / "site.toml").read_text()

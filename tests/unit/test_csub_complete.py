@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.cli.csub_complete import script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.submit.own_options import OWN_OPTIONS
+from tests.pages.completion import script
 from tests.unit.programs import need_program
 from tests.unit.shell import CSUB, Shell
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SCRIPTS = {"bash": "csub.bash", "zsh": "_csub", "fish": "csub.fish"}
 FOLDER = CHECKOUT / "docs" / "completion"
-SHELLS = tuple(SCRIPTS)
+SHELLS = ("bash", "fish")
 
 # What the shells do with a line is theirs; these put the words where each hands them to the script.
 BASH = """
@@ -30,15 +30,6 @@ shift
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
 "$(complete -p csub | sed 's/.*-F \\([^ ]*\\).*/\\1/')" csub
 printf '%s\\n' "${COMPREPLY[@]}"
-"""
-ZSH = """
-compdef() { :; }
-_files() { :; }
-_arguments() { local -a found; eval "found=(${${1#*\\(\\(}%\\)\\)*})"; print -rl -- ${found%%:*}; }
-source "$1"
-shift
-words=("$@") CURRENT=$#
-_csub_completion
 """
 
 
@@ -49,12 +40,11 @@ def environment(shell: Shell) -> dict[str, str]:
 
 
 def offered(shell: Shell, kind: str, *words: str) -> list[str]:
-    """Return what a shell offers for the last of these words, as it takes them apart itself."""
+    """Return what bash or fish offers for the last of these words, as it takes them apart itself."""
     program = need_program(kind)
     path = str(FOLDER / SCRIPTS[kind])
     arguments = {
         "bash": ["--norc", "-c", BASH, "bash", path, "csub", *words],
-        "zsh": ["-f", "-c", ZSH, "zsh", path, "csub", *words],
         "fish": ["--no-config", "-c", f"source {path}; complete -C {' '.join(('csub', *words))!r}"],
     }[kind]
     done = subprocess.run(
@@ -72,7 +62,7 @@ def offered(shell: Shell, kind: str, *words: str) -> list[str]:
     return [line.split("\t")[0] for line in done.stdout.splitlines() if line]
 
 
-@pytest.mark.parametrize("kind", SHELLS)
+@pytest.mark.parametrize("kind", SCRIPTS)
 def test_the_shipped_scripts_are_not_stale(kind: str) -> None:
     assert (FOLDER / SCRIPTS[kind]).read_text() == script(kind), "run 'make docs'"
 
@@ -82,10 +72,8 @@ def test_a_shell_offers_options_of_sbatch_and_of_csub(shell: Shell, kind: str) -
     found = offered(shell, kind, "-p", "gpu", "--gpu")
     assert {"--gpus", "--gpus-per-node", "--gpu-bind", "--gpu-footprint"} <= set(found)
     assert all(name.startswith("--gpu") for name in found)
-    long = {f"--{option.name}" for option in (*SBATCH_OPTIONS["22.05"], *OWN_OPTIONS)}
-    every = set(offered(shell, kind, "--"))
-    assert long <= every | {"--help"}
-    assert every - long <= {"--help", "--install-completion", "--show-completion"}
+    long = {f"--{option.name}" for table in (*SBATCH_OPTIONS.values(), OWN_OPTIONS) for option in table}
+    assert {name for name in offered(shell, kind, "--") if name.startswith("--")} == long
     if kind != "fish":  # which tries short options as the beginnings of bundles
         assert {"-p", "-G", "-J", "-W"} <= set(offered(shell, kind, "-"))
 
@@ -112,10 +100,6 @@ def test_bash_takes_words_apart(shell: Shell, words: list[str], behind: list[str
     assert set(offered(shell, "bash", *words, *behind)) == {"--explain", "--export", "--export-file"}
 
 
-def test_another_component_may_have_the_same_option(shell: Shell) -> None:
-    assert "--gres" in offered(shell, "zsh", "--gres=gpu:1", ":", "--gre")
-
-
 @pytest.mark.parametrize("kind", SHELLS)
 @pytest.mark.parametrize("words", [["--exp"], ["--colloc", "au"]])
 def test_behind_the_script_the_words_are_its_own(shell: Shell, kind: str, words: list[str]) -> None:
@@ -125,67 +109,8 @@ def test_behind_the_script_the_words_are_its_own(shell: Shell, kind: str, words:
 def test_where_a_script_or_its_arguments_stand_files_are_offered(shell: Shell) -> None:
     assert offered(shell, "fish", "jo") == ["job.sh"]
     assert offered(shell, "fish", "job.sh", "jo") == ["job.sh"]
-    for kind in ("bash", "zsh"):  # they complete files themselves where nothing else is offered
-        assert offered(shell, kind, "jo") == []
+    assert offered(shell, "bash", "jo") == []  # it completes files itself where nothing else is offered
     assert "complete -o default " in (FOLDER / "csub.bash").read_text()
-
-
-@pytest.mark.parametrize(
-    ("site", "some", "none"),
-    [
-        ('schema = 1\ncluster = "c"\nslurm_release = "22.05"\n', "--power", "--segment"),
-        ('schema = 1\ncluster = "c"\nslurm_release = "25.11"\n', "--segment", "--power"),
-        ('schema = 1\ncluster = "c"\nslurm_release = "22.05"\nsbatch_options = ["foo="]\n', "--foo", "--segment"),
-        ('schema = 1\ncluster = "c"\nslurm_release = "22.05"\nsbatch_options = ["-x"]\n', "--power", "--segment"),
-        ("not a site", "--power", ""),
-        ("not a site", "--segment", ""),
-    ],
-)
-def test_the_options_are_those_of_the_site(shell: Shell, site: str, some: str, none: str) -> None:
-    (shell.folder / "site.toml").write_text(site)
-    found = offered(shell, "bash", "--")
-    assert some in found
-    assert none not in found
-
-
-def asked(shell: Shell, program: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [program],
-        cwd=shell.folder,
-        env=environment(shell) | environ,
-        input="#!/bin/sh\n",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def test_nothing_is_submitted_whatever_a_shell_asks(shell: Shell) -> None:
-    for question in ("complete_bash", "complete_nosuch", "x", "complete_zsh"):
-        asked(shell, CSUB, _CSUB_COMPLETE=question)
-    (shell.folder / "place").mkdir()
-    (shell.folder / "place" / "csub").write_bytes(CSUB.read_bytes())
-    (shell.folder / "place" / "csub").chmod(0o755)
-    for interpreter in ("/nonexistent/python3", "/usr/bin/python3"):
-        (shell.folder / "place" / "colloc").write_text(f"#!{interpreter}\n")
-        done = asked(shell, shell.folder / "place" / "csub", _CSUB_COMPLETE="complete_bash")
-        assert (done.returncode, done.stdout) == (1, "")
-    assert shell.calls() == []
-    # An empty variable asks nothing.
-    asked(shell, CSUB, _CSUB_COMPLETE="")
-    assert len(shell.calls()) == 1
-
-
-def test_it_answers_soon(shell: Shell) -> None:
-    question = {"_CSUB_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "csub --"}
-    took = []
-    for _ in range(5):
-        began = time.monotonic()
-        assert "--gpus" in asked(shell, CSUB, **question).stdout
-        took.append(time.monotonic() - began)
-    # 0.15 to 0.25 s on a quiet machine; the bound is for a busy one.
-    assert min(took) < 1, took
 
 
 def typed(shell: Shell, kind: str, setup: str, line: str, wanted: str) -> str:
@@ -223,6 +148,7 @@ def typed(shell: Shell, kind: str, setup: str, line: str, wanted: str) -> str:
         ("csub --gpu-fo", "csub --gpu-footprint"),
         ("csub --gres=gpu:1 --colloc=o", "--colloc=off"),
         ("csub --gres=gpu:1 jo", "job.sh"),
+        ("csub --gres=gpu:1 : --gre", "--gres="),
         ("sbatch --gpu-fo", "sbatch --gpu-footprint"),
     ],
 )

@@ -25,8 +25,8 @@ PROGRAM = [
     *(path for path in (CHECKOUT / "slurm_colloc" / "submit").glob("*.py") if path.name != "plain.py"),
     CHECKOUT / "slurm_colloc" / "config.py",
 ]
-# Typer's, and the one that Python may have added.
-NOBODYS = {"COMP_WORDS", "COMP_CWORD", "_TYPER_COMPLETE_ARGS", "LC_CTYPE"}
+# One that Python may have added.
+NOBODYS = {"LC_CTYPE"}
 
 
 def test_help_of_packs_fits_one_screen(shell: Shell) -> None:
@@ -73,11 +73,11 @@ def test_a_link_called_sbatch_answers_as_sbatch(shell: Shell, option: str) -> No
 def test_the_page_names_every_option_variable_and_file() -> None:
     for option in OWN_OPTIONS:
         assert f"--{option.name}" in TEXT
-    for name in ("--help", "--install-completion", "--show-completion", *(f"--{name}" for name in _LEAVE_ALONE)):
+    for name in ("--help", *(f"--{name}" for name in _LEAVE_ALONE)):
         assert name in TEXT, name
     source = "\n".join(path.read_text() for path in PROGRAM)
     variables = {ENVIRONMENT_VARIABLE, *re.findall(r'environ(?:\.get\(|\[)"(\w+)"', source)} - NOBODYS
-    assert {"COLLOC_CONF", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "TMPDIR", "PATH", "USER", "_CSUB_COMPLETE"} <= variables
+    assert {"COLLOC_CONF", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "TMPDIR", "PATH", "USER"} <= variables
     for variable in (*variables, "SBATCH_", "SLURM_CLUSTERS", "SLURM_HINT"):
         assert variable in TEXT, variable
     for path in (SYSTEM_FILE, "~/.config/slurm_colloc/site.toml", "slurm_colloc/decisions", "slurm_colloc/evidence"):

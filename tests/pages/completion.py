@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""csub's completion for bash, zsh and fish: scripts that know the options of every release, and start nothing."""
+
+from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
+from slurm_colloc.submit.own_options import OWN_OPTIONS
+
+VALUES = {"colloc": ("auto", "off"), "format": ("script", "json")}
+_LICENSE = "# SPDX-License-Identifier: Apache-2.0\n"
+# What stands before the script decides: what an option takes as its value is no script.
+_BASH = r"""_csub_completion() {
+    local IFS=$' \n' word following glue='' value='' i
+    local -a words=()
+    # Bash makes words of their own of "=" and ":"; a ":" before an option is the one between components.
+    for ((i = 1; i <= COMP_CWORD; i++)); do
+        word=${COMP_WORDS[i]} following=none
+        ((i == COMP_CWORD)) || following=${COMP_WORDS[i + 1]}
+        if [[ $word =~ ^[=:]+$ && ${words[*]} && ! ($word == : && ($following == '' || $following == -*)) ]]; then
+            words[-1]+=$word glue=1
+        elif [[ $glue ]]; then
+            words[-1]+=$word glue=''
+        else
+            words+=("$word")
+        fi
+    done
+    local last=${words[-1]}
+    unset 'words[-1]'
+    for word in "${words[@]}"; do
+        if [[ $value ]]; then
+            value=''
+            continue
+        fi
+        case $word in
+            : | --*=*) ;;
+            @REQUIRED@) value=$word ;;
+            --*) ;;
+            -?*) [[ ! $word =~ ^-[@FLAGS@]*[@TAKING@]$ ]] || value=$word ;;
+            *) return 0 ;;
+        esac
+    done
+    case ${value:-$last} in
+        @VALUES@
+        -*) [[ $value ]] || COMPREPLY=($(compgen -W '@EVERY@' -- "$last")) ;;
+    esac
+}
+
+complete -o default -F _csub_completion csub
+"""
+_BASH_VALUES = r"""--@NAME@) COMPREPLY=($(compgen -W '@WORDS@' -- "$last")) ;;
+        --@NAME@=*)
+            # Where bash does not break the line at "=" the whole word is replaced.
+            [[ ${COMP_WORDS[COMP_CWORD]} == *=?* ]] && word=--@NAME@= || word=''
+            COMPREPLY=($(compgen -P "$word" -W '@WORDS@' -- "${last#*=}"))
+            ;;"""
+_ZSH = r"""
+_csub_completion() {
+  # A ":" begins another component, of which every option may be given once more.
+  local -i at=${words[(I):]}
+  if ((at > 1 && at < CURRENT)); then
+    words=(csub "${(@)words[at + 1,-1]}")
+    ((CURRENT -= at - 1))
+  fi
+  _arguments -s -S -A '-*' \
+    @SPECS@ \
+    '*::script or its arguments:_files'
+}
+
+compdef _csub_completion csub
+
+[[ $zsh_eval_context[-1] != loadautofunc ]] || _csub_completion "$@"
+"""
+_FISH = r"""function __csub_before_script
+    set -l words (commandline -opc)
+    set -l value 0
+    for word in $words[2..]
+        if test $value = 1
+            set value 0
+            continue
+        end
+        switch $word
+            case : '--*=*'
+            case @REQUIRED@
+                set value 1
+            case '--*'
+            case '-?*'
+                string match -qr '^-[@FLAGS@]*[@TAKING@]$' -- $word && set value 1
+            case '*'
+                return 1
+        end
+    end
+end
+"""
+
+
+def _options() -> list[Option]:
+    """Return csub's options and those of every release of sbatch, by name."""
+    every = {option.name: option for table in SBATCH_OPTIONS.values() for option in table}
+    every |= {option.name: option for option in OWN_OPTIONS}
+    return [every[name] for name in sorted(every)]
+
+
+def _filled(text: str) -> str:
+    options = _options()
+    required = [f"--{one.name}" for one in options if one.argument == "required"]
+    words = [word for one in options for word in ([f"-{one.short}"] if one.short else []) + [f"--{one.name}"]]
+    parts = {
+        "REQUIRED": (" " if text is _FISH else " | ").join(required),
+        "FLAGS": "".join(one.short for one in options if one.argument != "required"),
+        "TAKING": "".join(one.short for one in options if one.argument == "required"),
+        "EVERY": " ".join(words),
+        "SPECS": " \\\n    ".join(spec for one in options for spec in _zsh(one)),
+        "VALUES": "\n        ".join(
+            _BASH_VALUES.replace("@NAME@", name).replace("@WORDS@", " ".join(known)) for name, known in VALUES.items()
+        ),
+    }
+    for name, part in parts.items():
+        text = text.replace(f"@{name}@", part)
+    return text
+
+
+def _zsh(option: Option) -> list[str]:
+    known = VALUES.get(option.name)
+    what = f":value:({' '.join(known)})" if known else ":value:_files"
+    ends = {"required": ("=", "+", what), "optional": ("=-", "-", f":{what}"), "none": ("", "", "")}[option.argument]
+    short = [f"'*-{option.short}{ends[1]}{ends[2]}'"] if option.short else []
+    return [*short, f"'*--{option.name}{ends[0]}{ends[2]}'"]
+
+
+def _fish(option: Option) -> str:
+    short = f" -s {option.short}" if option.short else ""
+    known = VALUES.get(option.name)
+    value = f" -x -a '{' '.join(known)}'" if known else " -r" if option.argument == "required" else ""
+    return f"complete -c csub -n __csub_before_script -l {option.name}{short}{value}\n"
+
+
+def script(kind: str) -> str:
+    """Return the completion script for a shell, fit for the place where the shell looks for it by itself."""
+    if kind == "bash":
+        return _LICENSE + _filled(_BASH)
+    if kind == "zsh":
+        return f"#compdef csub\n{_LICENSE}" + _filled(_ZSH)
+    return _LICENSE + _filled(_FISH) + "".join(map(_fish, _options()))
