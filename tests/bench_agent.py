@@ -23,7 +23,8 @@ from slurm_colloc import clock
 from slurm_colloc.gpu import nvml, proc
 from slurm_colloc.gpu.hostuse import HostUse
 from slurm_colloc.gpu.nvml import NvmlReader
-from slurm_colloc.gpu.proc import ProcessTable, Status
+from slurm_colloc.gpu.proc import ProcessTable
+from slurm_colloc.gpu.stat import Stat
 from slurm_colloc.measured import HostSample
 from slurm_colloc.observe.journal import append
 from slurm_colloc.observe.sampler import Sampler
@@ -68,7 +69,7 @@ class TimedTable(ProcessTable):
         with self._timed():
             super().refresh()
 
-    def status(self, pid: int) -> Status | None:
+    def status(self, pid: int) -> Stat | None:
         with self._timed():
             return super().status(pid)
 

@@ -123,7 +123,6 @@ def _snapshot_seed() -> bytes:
 
 def _of_a_pack() -> Iterator[Target]:
     from slurm_colloc.runtime import added, again_record, faults, ledger, ledger_read, spec
-    from slurm_colloc.runtime.processes import parse_stat
 
     pack = spec.Spec(
         *(spec.VERSION, "train", "0-3", (), (), 1, ("/bin/sh",), (), Load(9000, 30.0), Room(80000, 100.0, 4), 1),
@@ -172,7 +171,6 @@ def _of_a_pack() -> Iterator[Target]:
     yield in_file("outcome", InFolder("outcome.json", again_record.read_outcome), *outcome, is_json=True)
     words = (b"step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.5 GiB\n", b"srun: error: g1: x")
     yield Target("last-words", lambda words: faults.outcome_of(1, words), words, ())
-    yield Target("stat", parse_stat, (b"12 (a) b) S 1 12 " + b"0 " * 40,), ())
 
 
 def _companion(folder: str) -> object:
@@ -289,6 +287,7 @@ def _configured() -> Iterator[Target]:
 
 def _of_a_node() -> Iterator[Target]:
     from slurm_colloc.gpu import dcgm, hostuse, mig, nvidia_smi, proc, simulated
+    from slurm_colloc.gpu.stat import parse_stat
     from slurm_colloc.observe import journal
 
     journals = recorded("recorded/h100-slurm-22.05/*.journal", "recorded/demo/journal/*/*.journal")
@@ -310,7 +309,7 @@ def _of_a_node() -> Iterator[Target]:
     yield of_text(
         "cgroup", lambda text: (proc.parse_cgroup_job(text), proc.parse_cgroup_folders(text)), *groups, refusals=()
     )
-    yield of_text("proc-stat", proc.parse_stat, b"12 (a) b) S 1 12 " + b"0 " * 40, refusals=(ValueError, IndexError))
+    yield Target("proc-stat", parse_stat, (b"12 (a) b) S 1 12 " + b"0 " * 40,), ())
     yield of_text(
         "environ",
         _task_environment,

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.gpu.proc import ProcessTable
+from slurm_colloc.gpu.stat import parse_stat
 from slurm_colloc.measured import HostSample
 from slurm_colloc.units import BYTES_PER_MIB, used_mib
 
@@ -71,11 +72,6 @@ def parse_mounts(text: str) -> dict[str, str]:
             for option in kind[2].split(","):
                 found.setdefault(option, where)
     return found
-
-
-def parse_cpu_ticks(text: str) -> int:
-    """Return the CPU ticks in /proc/PID/stat: the process's own and those of the children that it waited for."""
-    return sum(map(int, text[text.rindex(")") + 2 :].split()[11:15]))
 
 
 class Use(NamedTuple):
@@ -195,8 +191,8 @@ def _cpu(table: ProcessTable, own: Sequence[_Member], folders: dict[str, str]) -
     if found := _figure(folders, _CPU_S):
         path, amount = found
         return {path: Use(path, amount)}
-    texts = ((member, _text(table, member.pid, "stat")) for member in own)
-    return {member.key: Use(member.root, parse_cpu_ticks(text) / _TICKS_PER_S) for member, text in texts if text}
+    stats = ((member, parse_stat(table.read(member.pid, "stat"))) for member in own)
+    return {member.key: Use(member.root, stat.cpu_ticks / _TICKS_PER_S) for member, stat in stats if stat}
 
 
 def _memory_mib(table: ProcessTable, own: Sequence[_Member], folders: dict[str, str]) -> int | None:

@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from slurm_colloc.gpu.stat import Stat, parse_stat
+
 # v1: slurm[_<node>]/uid_U/job_J; v2: [<node>_]slurmstepd.scope/job_J, from 26.05 on the job's SLUID in place of job_J.
 # All that under whatever slice or container. The first match counts and nothing under a user.slice does: there, and
 # below their own step, users may make folders of any name.
@@ -32,14 +34,6 @@ _MINUTES_TO_READ_ALL = 10
 # The PID namespace of the kernel itself (PROC_PID_INIT_INO): a GPU driver's pids are those of that one.
 _HOST_NAMESPACE = "pid:[4026531836]"
 _READ_BYTES = 65536
-
-
-class Status(NamedTuple):
-    """The part of /proc/PID/stat that the sampler uses."""
-
-    parent: int
-    start_ticks: int
-    command: str
 
 
 class _Step(NamedTuple):
@@ -66,13 +60,6 @@ class NodeJob(NamedTuple):
     def runs_on(self, cluster: str, node: str) -> bool:
         """Return whether Slurm started it on this node; one machine may carry nodes of several clusters."""
         return self.node in ("", node) and (not cluster or self.cluster in ("", cluster))
-
-
-def parse_stat(text: str) -> Status:
-    """Return parent, start time and name; the name stands in parentheses and may itself contain any of them."""
-    name_from, name_to = text.index("(") + 1, text.rindex(")")
-    fields = text[name_to + 2 :].split(None, 20)
-    return Status(int(fields[1]), int(fields[19]), text[name_from:name_to])
 
 
 def parse_cgroup_job(text: str) -> str | None:
@@ -138,7 +125,7 @@ class ProcessTable:
 
     def __init__(self, root: str = "/proc") -> None:
         self._root = root
-        self._status: dict[int, Status] = {}
+        self._status: dict[int, Stat] = {}
         self._cgroups: dict[int, tuple[str | None, dict[str, str]]] = {}
         self._inodes: dict[int, int] = {}
         self._young: set[int] = set()
@@ -178,9 +165,8 @@ class ProcessTable:
             self._status.pop(pid, None)
             self._cgroups.pop(pid, None)
 
-    def _fresh(self, pid: int) -> Status | None:
-        text = self.read(pid, "stat")
-        return parse_stat(text.decode(errors="replace")) if text else None
+    def _fresh(self, pid: int) -> Stat | None:
+        return parse_stat(self.read(pid, "stat"))
 
     def _find_steps(self) -> None:
         before, self._steps = self._steps, {}
@@ -190,7 +176,9 @@ class ProcessTable:
             known = before.get(pid)
             # A child of slurmstepd has its name and title until it becomes the user's program.
             if known is None or known.start_ticks != status.start_ticks or status.parent in before:
-                known = _Step(status.start_ticks, self._step_of(pid), None) if self._fresh(pid) == status else None
+                now = self._fresh(pid)
+                same = now is not None and now[:4] == status[:4]  # all but what it does
+                known = _Step(status.start_ticks, self._step_of(pid), None) if same else None
             if known is not None and known.job_id:
                 # It is not in its cgroup from the first moment.
                 self._steps[pid] = known if known.cgroup else known._replace(cgroup=self._cgroup_of(pid))
@@ -246,11 +234,11 @@ class ProcessTable:
         """Return every process seen."""
         return tuple(self._status)
 
-    def status(self, pid: int) -> Status | None:
+    def status(self, pid: int) -> Stat | None:
         """Return what is known of ``pid`` now, None when it is not on this node or in another PID namespace."""
         return self._fresh(pid)
 
-    def known(self, pid: int) -> Status | None:
+    def known(self, pid: int) -> Stat | None:
         """Return what the last ``refresh`` knew of ``pid``, without looking again."""
         return self._status.get(pid)
 

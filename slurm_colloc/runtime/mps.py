@@ -19,6 +19,7 @@ from slurm_colloc.errors import ProcessError, StoreError
 from slurm_colloc.files import PRIVATE_FOLDER, private_folder, write_atomic
 from slurm_colloc.model import Load
 from slurm_colloc.process import launch, run
+from slurm_colloc.runtime.processes import process
 from slurm_colloc.units import whole
 
 CONTROL = "nvidia-cuda-mps-control"
@@ -122,12 +123,8 @@ def _maker() -> tuple[str, str]:
 
 def _began(pid: int) -> str:
     """Return when the process began, in ticks since boot; "" if it is none or has ended. A pid alone is used again."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stream:
-            state, *fields = stream.read().rpartition(b")")[2].split()
-    except OSError:
-        return ""
-    return "" if state in b"ZX" else fields[18].decode()
+    found = process(pid)
+    return str(found.began_ticks) if found else ""
 
 
 def _daemons() -> Iterator[tuple[int, str]]:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import NamedTuple
 
+from slurm_colloc.gpu.stat import parse_stat
 from slurm_colloc.runtime.steps import RUN_VARIABLE, TASK_VARIABLE
 
 
@@ -28,20 +29,16 @@ class Process(NamedTuple):
 NO_ROOTS: Mapping[int, Process] = MappingProxyType({})
 
 
-def parse_stat(content: bytes) -> Process | None:
+def process_of(content: bytes) -> Process | None:
     """Return the process of a line of /proc/PID/stat; None for one that has ended, and for another text."""
-    pid, _, rest = content.partition(b" (")
-    fields = rest.rpartition(b")")[2].split()
-    with suppress(ValueError, IndexError):
-        if fields[0] not in (b"Z", b"X"):
-            return Process(int(pid), int(fields[1]), int(fields[19]))
-    return None
+    stat = parse_stat(content)
+    return None if stat is None or stat.ended else Process(stat.pid, stat.parent, stat.start_ticks)
 
 
 def process(pid: int) -> Process | None:
     """Return the process that has this pid now; None where there is none."""
     with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as stream:
-        return parse_stat(stream.read())
+        return process_of(stream.read())
     return None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slurm_colloc import clock
 from slurm_colloc.runtime.faults import TAIL_BYTES
-from slurm_colloc.runtime.processes import Process, parse_stat
+from slurm_colloc.runtime.processes import Process, process_of
 from slurm_colloc.runtime.steps import Files
 
 # Slurm, which stops a job, signals its steps before its batch script: an end that may come of that is judged later.
@@ -41,7 +41,7 @@ class Step:
         if self._root is None:
             for path in self._told():
                 with suppress(OSError), open(path, "rb") as stream:
-                    self._root = parse_stat(stream.read(_STAT_BYTES))
+                    self._root = process_of(stream.read(_STAT_BYTES))
         return self._root
 
     @property

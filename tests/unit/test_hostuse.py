@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from slurm_colloc.gpu.hostuse import HostUse, Use, grown, parse_cpu_ticks, parse_figures, parse_mounts
+from slurm_colloc.gpu.hostuse import HostUse, Use, grown, parse_figures, parse_mounts
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.measured import HostSample
 from tests.unit import fake_proc
@@ -173,10 +173,6 @@ def test_cgroup_v2_with_sluid(node: Node) -> None:
 )
 def test_figures(text: str, names: tuple[str, ...], value: int | None) -> None:
     assert parse_figures(text, names) == value
-
-
-def test_cpu_ticks() -> None:
-    assert parse_cpu_ticks("42 (a) R 9 (b) S 7 " + "0 " * 9 + "1 20 300 4000 5 6 7 8") == 4321
 
 
 @given(st.text(max_size=80))

@@ -14,7 +14,7 @@ import pytest
 
 from slurm_colloc.runtime import run as runs
 from slurm_colloc.runtime.clients import Watch, strays, with_gpu_open
-from slurm_colloc.runtime.processes import Process, families_of, line_of, parse_stat, process
+from slurm_colloc.runtime.processes import Process, families_of, line_of, process, process_of
 from slurm_colloc.runtime.step import Step
 from slurm_colloc.runtime.steps import Files
 from tests.cluster.packs import a_spec
@@ -180,12 +180,12 @@ def test_several_tasks_are_told_by_one_look_at_all_processes(monkeypatch: pytest
 
 def test_a_line_of_stat_is_a_process_unless_it_has_ended() -> None:
     line = Path("/proc/self/stat").read_bytes()
-    found = parse_stat(line)
+    found = process_of(line)
     assert found is not None
     assert (found.pid, found.parent) == (os.getpid(), os.getppid())
     head, _, rest = line.partition(b" (")
     rest = rest.partition(b") ")[2]
-    assert parse_stat(head + b" (a) b (c) " + rest) == found
-    assert parse_stat(head + b" (sh) Z" + rest[1:]) is None
-    assert parse_stat(b"") is None
-    assert parse_stat(b"no line") is None
+    assert process_of(head + b" (a) b (c) " + rest) == found
+    assert process_of(head + b" (sh) Z" + rest[1:]) is None
+    assert process_of(b"") is None
+    assert process_of(b"no line") is None

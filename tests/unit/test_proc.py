@@ -12,21 +12,22 @@ from slurm_colloc.gpu import proc
 from slurm_colloc.gpu.proc import (
     NodeJob,
     ProcessTable,
-    Status,
     parse_cgroup_folders,
     parse_cgroup_job,
     parse_indices,
-    parse_stat,
 )
+from slurm_colloc.gpu.stat import Stat, parse_stat
 from tests.unit import fake_proc
 
 RECORDINGS = Path(__file__).parents[1] / "recorded"
 
 
 @pytest.mark.parametrize("name", ["python", "a b", "a) R 9 (b", "((", "x\ny", ") S 1", ""])
-def test_stat_names(name: str) -> None:
-    text = f"42 ({name}) S 7 " + "0 " * 17 + "12345 0 0\n"
-    assert parse_stat(text) == Status(7, 12345, name)
+def test_a_line_of_stat_whatever_the_name(name: str) -> None:
+    text = f"42 ({name}) S 7 {'0 ' * 9}1 20 300 4000 {'0 ' * 4}12345 0 0\n".encode()
+    assert parse_stat(text) == Stat(42, 7, 12345, name, ended=False, cpu_ticks=4321)
+    assert parse_stat(text.replace(b") S 7", b") Z 7")) == Stat(42, 7, 12345, name, ended=True, cpu_ticks=4321)
+    assert parse_stat(text[:30]) is None
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_job_by_cgroup_and_by_ancestor(tmp_path: Path) -> None:
     table = ProcessTable(str(tmp_path))
     assert [table.job_of(pid) for pid in (11, 12, 13, 14, 10, 99)] == ["7", "7", "8", "", "7", ""]
     assert sorted(table.pids()) == [10, 11, 12, 13, 14]
-    assert table.status(12) == Status(11, 777, "py (v) 3")
+    assert table.status(12) == Stat(12, 11, 777, "py (v) 3", ended=False, cpu_ticks=0)
     assert table.status(99) is None
 
 
@@ -373,7 +374,7 @@ def test_a_child_whose_parent_ended_has_another(tmp_path: Path) -> None:
     fake_proc.remove(tmp_path, 20)
     fake_proc.add(tmp_path, 21, 1)
     table.refresh()
-    assert table.known(21) == Status(1, 777, "python")
+    assert table.known(21) == Stat(21, 1, 777, "python", ended=False, cpu_ticks=0)
 
 
 def test_a_slurmstepd_gets_its_cgroup_later(tmp_path: Path) -> None:
