@@ -186,10 +186,11 @@ class Placement(NamedTuple):
     """Where a job goes: with mode EXCLUSIVE and no gres it is submitted as asked.
 
     ``memory_mib`` is the GPU memory that the piece was sized for. The other parts are what follows from the change:
-    another ``partition`` (empty: as asked), ``cpu_option`` (as "mincpus=4") and host memory ``mem`` (as --mem
-    takes it) that so far followed from the GPU, a longer ``time_limit_min``; None or empty where nothing needs saying.
-    ``weighed`` are the options, the job as asked last, whose waits were looked up. ``withheld`` is what the job would
-    have got where the site's policy is shadow.
+    another ``partition`` (empty: as asked), ``cpu_option`` (as "mincpus=4") and host memory ``mem`` (as --mem takes
+    it) that so far followed from the GPU, a longer ``time_limit_min``; None or empty where nothing needs saying.
+    ``slowdown_expected`` and ``slowdown_upper`` are how many times as long as on a whole GPU it takes there, at the
+    median and as few jobs exceed; None where that is not foretold. ``weighed`` are the options, the job as asked
+    last, whose waits were looked up. ``withheld`` is what the job would have got where the site's policy is shadow.
     """
 
     mode: SharingMode
@@ -204,6 +205,8 @@ class Placement(NamedTuple):
     rejected: tuple[Rejected, ...]
     weighed: tuple[Weighed, ...] = ()
     withheld: "Placement | None" = None
+    slowdown_expected: float | None = None
+    slowdown_upper: float | None = None
 
     @property
     def given(self) -> str:
@@ -237,7 +240,8 @@ class Decision(NamedTuple):
 
     ``numbers`` are the names of the numbers in ``signature``, in their order; ``command`` is the request's, ``line``
     the beginning of the script's name and its arguments as they were given. ``gpu_mem_expected_mib`` is what the margin
-    of the name ``margin`` was put on; None and empty where the q99 was not made that way. ``out_of_memory`` says
+    of the name ``margin`` was put on; None and empty where the q99 was not made that way. The slowdowns are those of
+    the placement, under the policy shadow of the one withheld. ``out_of_memory`` says
     afterwards that what the job was given did not suffice.
 
     Under the policy shadow, ``would`` is the gres that the job would have been given, in ``would_partition`` (empty: as
@@ -272,6 +276,8 @@ class Decision(NamedTuple):
     would_memory_mib: int | None = None
     would_wait_s: float | None = None
     would_wait_runs: int | None = None
+    slowdown_expected: float | None = None
+    slowdown_upper: float | None = None
 
     @property
     def is_pack(self) -> bool:

@@ -9,7 +9,7 @@ function __csub_before_script
         end
         switch $word
             case : '--*=*'
-            case --account --acctg-freq --array --autocomplete --batch --bb --bbf --begin --chdir --cluster --cluster-constraint --clusters --colloc --comment --constraint --container --container-id --container-type --context --core-spec --cores-per-socket --cpu-freq --cpus-per-gpu --cpus-per-task --deadline --delay-boot --dependency --distribution --error --exclude --export --export-file --extra --extra-node-info --format --gid --gpu-bind --gpu-footprint --gpu-freq --gpus --gpus-per-node --gpus-per-socket --gpus-per-task --gres --gres-flags --hint --input --job-name --kill-on-invalid-dep --licenses --mail-type --mail-user --mcs-label --mem --mem-bind --mem-per-cpu --mem-per-gpu --mem-update --mincpus --network --nodefile --nodelist --nodes --ntasks --ntasks-per-core --ntasks-per-gpu --ntasks-per-node --ntasks-per-socket --ntasks-per-tres --open-mode --output --pack-jobs --pack-retries --pack-tasks --partition --power --prefer --priority --profile --qos --reservation --resources --segment --signal --sockets-per-node --switches --tasks-per-node --thread-spec --threads-per-core --time --time-min --tmp --tres-bind --tres-per-task --uid --wait-all-nodes --wckey --wrap
+            case --account --acctg-freq --array --autocomplete --batch --bb --bbf --begin --chdir --cluster --cluster-constraint --clusters --colloc --comment --constraint --container --container-id --container-type --context --core-spec --cores-per-socket --cpu-freq --cpus-per-gpu --cpus-per-task --deadline --delay-boot --dependency --distribution --error --exclude --export --export-file --extra --extra-node-info --format --gid --gpu-bind --gpu-footprint --gpu-freq --gpus --gpus-per-node --gpus-per-socket --gpus-per-task --gres --gres-flags --hint --input --job-name --kill-on-invalid-dep --licenses --mail-type --mail-user --max-slowdown --mcs-label --mem --mem-bind --mem-per-cpu --mem-per-gpu --mem-update --mincpus --network --nodefile --nodelist --nodes --ntasks --ntasks-per-core --ntasks-per-gpu --ntasks-per-node --ntasks-per-socket --ntasks-per-tres --open-mode --output --pack-jobs --pack-retries --pack-tasks --partition --power --prefer --priority --profile --qos --reservation --resources --segment --signal --sockets-per-node --switches --tasks-per-node --thread-spec --threads-per-core --time --time-min --tmp --tres-bind --tres-per-task --uid --wait-all-nodes --wckey --wrap
                 set value 1
             case '--*'
             case '-?*'
@@ -82,6 +82,7 @@ complete -c csub -n __csub_before_script -l kill-on-invalid-dep -r
 complete -c csub -n __csub_before_script -l licenses -s L -r
 complete -c csub -n __csub_before_script -l mail-type -r
 complete -c csub -n __csub_before_script -l mail-user -r
+complete -c csub -n __csub_before_script -l max-slowdown -r
 complete -c csub -n __csub_before_script -l mcs-label -r
 complete -c csub -n __csub_before_script -l mem -r
 complete -c csub -n __csub_before_script -l mem-bind -r

@@ -48,6 +48,8 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
             line=line,
             gpu_mem_expected_mib=None if packed else footprint.expected_mib,
             margin="" if packed else footprint.margin,
+            slowdown_expected=(placement.withheld or placement).slowdown_expected,
+            slowdown_upper=(placement.withheld or placement).slowdown_upper,
             **(_would(plan, request, footprint, placement) if config.policy == "shadow" else {}),
         )
         try:

@@ -144,6 +144,7 @@ def _placed(taken: Taken, need: Need, request: JobRequest, config: SiteConfig) -
     mode, fit, rejected = taken
     headroom, part_of_host = config.sharing.headroom_mib, config.sharing.part_of_host
     reasons = [fit.reason]
+    foretold = mode != SharingMode.SHARD  # what the neighbours of a shard slow it by nobody bounds
     if fit.room.moved:
         reasons.append(f"in partition '{fit.room.partition.name}', where this site lets it go for a piece of a GPU")
     said = [f"--{fit.cpu_option}" if fit.cpu_option else "", f"--mem={fit.mem}" if fit.mem else ""]
@@ -162,6 +163,8 @@ def _placed(taken: Taken, need: Need, request: JobRequest, config: SiteConfig) -
         time_limit_min=fit.time_limit_min,
         reasons=tuple(reasons),
         rejected=rejected,
+        slowdown_expected=fit.slowdown.expected if foretold else None,
+        slowdown_upper=fit.slowdown.upper if foretold else None,
     )
 
 

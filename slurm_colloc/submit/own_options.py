@@ -2,6 +2,7 @@
 """csub's own options: which there are, and how they are told from sbatch's on a command line and in a script."""
 
 from collections.abc import Iterable, Sequence
+from math import inf
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, MisusedError
@@ -16,6 +17,7 @@ from slurm_colloc.submit.told import wrong_wish
 SCRIPT_OPTIONS = (
     Option("gpu-footprint", "", "required", ""),
     Option("colloc", "", "required", ""),
+    Option("max-slowdown", "", "required", ""),
     Option("pack", "", "none", ""),
     Option("pack-tasks", "", "required", ""),
     Option("pack-jobs", "", "required", ""),
@@ -135,9 +137,11 @@ def check_values(options: Iterable[Given]) -> None:
             raise MisusedError(f"{where}{wrong}")
 
 
-def check_without_pack(command_line: CommandLine, script: Script | None) -> None:
-    """Raise MisusedError where something is said of a pack, and no pack is asked for."""
-    if own_option("pack-retries", command_line, script) is not None:
+def check_pack(command_line: CommandLine, script: Script | None, *, packs: bool) -> None:
+    """Raise MisusedError where something is said of a pack, and no pack is asked for, or the other way round."""
+    if packs and own_option("max-slowdown", command_line, script) is not None:
+        raise MisusedError("--max-slowdown is not for packs: --pack-tasks says how many tasks share a GPU")
+    if not packs and own_option("pack-retries", command_line, script) is not None:
         raise MisusedError("--pack-retries without --pack")
 
 
@@ -151,10 +155,27 @@ def _wrong(name: str, value: str) -> str:
         return f"--format={value} is not known; choose script or json"
     if name == "canary" and value not in ("", "off"):
         return f"--canary='{value}' is not known; write --canary or --canary=off"
+    if name == "max-slowdown":
+        parse_slowdown(value)
     least = _NUMBERS.get(name)
     if least is not None and not (value.isascii() and value.isdigit() and len(value) < 10 and int(value) >= least):
         return f"--{name}='{value}' is not a whole number from {least} up"
     return ""
+
+
+def parse_slowdown(text: str) -> float:
+    """Return how much slower than on a whole GPU a job may be, as --max-slowdown says it.
+
+    Raises:
+        InputError: it is no number from 1 up.
+    """
+    try:
+        found = float(text) if text.isascii() and "_" not in text else 0.0
+    except ValueError:
+        found = 0.0
+    if not 1 <= found < inf:
+        raise InputError(f"--max-slowdown='{text}' is not a number from 1 up; write --max-slowdown=1.1")
+    return found
 
 
 def reads_stdin(command_line: CommandLine) -> bool:

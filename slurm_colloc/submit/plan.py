@@ -18,7 +18,7 @@ from slurm_colloc.submit.access import access_of
 from slurm_colloc.submit.footprint import footprint_of
 from slurm_colloc.submit.outlook import outlook
 from slurm_colloc.submit.override import overridden, sizes_cut, without_sizes
-from slurm_colloc.submit.own_options import check_without_pack, own_option, wants_pack
+from slurm_colloc.submit.own_options import check_pack, own_option, parse_slowdown, wants_pack
 from slurm_colloc.submit.reasons import reason_to_keep_command, reason_to_keep_text
 from slurm_colloc.submit.render import Sampling, names_slice, render_block, render_script
 from slurm_colloc.submit.request import build_request
@@ -173,9 +173,8 @@ def _made(
     alone = packs and script is not None
     decided = [_part(case, number, switched_off, fixed, because, alone=alone) for number in range(len(components))]
     parts, notes = [part for part, _ in decided], [note for _, said in decided for note in said]
-    if not packs:
-        check_without_pack(command_line, script)
-    else:
+    check_pack(command_line, script, packs=packs)
+    if packs:
         found = _packed(case, parts, switched_off)
         if isinstance(found, Plan):
             notes += found.notes
@@ -213,6 +212,7 @@ def _part(
     hint = own_option("gpu-footprint", command_line, submission.script, number)
     told = hint is not None and "sm=" in hint
     request = build_request(submission, number, called, config, environ, told=told)
+    config, lowered = _bounded(config, own_option("max-slowdown", command_line, submission.script, number))
     footprint, said = footprint_of(request, submission.text, hint, config, slurm.job_states, anyway=alone)
     access = access_of(request, footprint, config, partial(slurm.limits, config.cluster))
     # What was free when a job was submitted nobody can tell afterwards.
@@ -224,7 +224,17 @@ def _part(
     placement = _leave(place(request, footprint, config, access, waits), switched_off, fixed)
     if because:
         placement = placement._replace(reasons=(because, *placement.reasons))
-    return Part(request, footprint, placement), said
+    return Part(request, footprint, placement), (*said, *lowered)
+
+
+def _bounded(config: SiteConfig, asked: str | None) -> tuple[SiteConfig, tuple[str, ...]]:
+    """Return the site with the job's own bound on slowdown, and what there is to say; the site's is the most."""
+    most = config.sharing.max_slowdown
+    if asked is None or (wanted := parse_slowdown(asked)) == most:
+        return config, ()
+    if wanted > most:
+        return config, (f"--max-slowdown={asked}: this site allows {most:g} at most, which holds",)
+    return config._replace(sharing=config.sharing._replace(max_slowdown=wanted)), ()
 
 
 def _told(wishes: Collection[str | None]) -> str:

@@ -486,3 +486,29 @@ def test_what_other_jobs_used_counts_where_the_site_says_so(shell: Shell) -> Non
     assert {(job["footprint"]["rung"], job["footprint"]["margin"]) for job in json.loads(shown)["jobs"]} == {
         ("prior", "prior")
     }
+
+
+def test_a_job_has_a_bound_of_its_own_on_how_slow_it_may_be(shell: Shell) -> None:
+    hint = "--gpu-footprint=mem=5G,sm=10"
+    shell.run("--gres=gpu:1", hint, "job.sh")
+    [usual] = shell.decisions()
+    assert usual["given"] == "gpu:h100_1g.10gb:1"
+    expected, upper = float(str(usual["slowdown_expected"])), float(str(usual["slowdown_upper"]))
+    assert 1 < expected < upper
+    shell.run("--gres=gpu:1", hint, "--max-slowdown=1.4", "job.sh")
+    larger = next(one for one in shell.decisions() if one["given"] != usual["given"])
+    assert float(str(larger["slowdown_upper"])) <= 1.4 < upper
+    shell.run("--gres=gpu:1", hint, "--max-slowdown", "1", "job.sh")
+    assert shell.calls()[-1] == ["--gres=gpu:1", "job.sh"]
+
+
+def test_the_sites_bound_is_the_most(shell: Shell) -> None:
+    above = shell.run("--gres=gpu:1", HINT, "--max-slowdown=9", "job.sh")
+    assert "--max-slowdown=9: this site allows 2.1 at most" in above.stderr
+    assert shell.calls() == [["--gres=gpu:1", "--gres=gpu:h100_1g.10gb:1", "job.sh"]]
+
+
+def test_a_script_says_its_bound(shell: Shell) -> None:
+    (shell.folder / "own.sh").write_text(f"#!/bin/sh\n#SBATCH --gres=gpu:1\n#CSUB --max-slowdown=1 {HINT}\ntrue\n")
+    assert shell.run("own.sh").returncode == 0
+    assert shell.calls() == [["own.sh"]]

@@ -69,6 +69,8 @@ def refused(shell: Shell, why: str, *argv: str) -> None:
 MISUSED = {
     "--gpu-footprint": "has no value",
     "--colloc=on": "is none of auto, off",
+    **{f"--max-slowdown={value}": "is not a number from 1 up" for value in ("", "0.9", "nan", "inf", "1_5", "\u0661")},
+    "--max-slowdown=1.1 --pack": "is not for packs",
     "--pack-tasks=0": "is not a whole number from 1 up",
     "--pack-jobs=two": "is not a whole number",
     "--pack-retries=-1": "is not a whole number from 0 up",
