@@ -61,7 +61,7 @@ def _part(value: str) -> str:
 PARTS = {
     "unit_parts": "run BIGINT, node VARCHAR, uuid VARCHAR, method VARCHAR, "
     "unit_gpus DOUBLE, us BIGINT, whole_us BIGINT, util_us BIGINT, util_fix BIGINT, sm_us BIGINT, sm_fix BIGINT, "
-    "beyond_fix BIGINT, gpu_model VARCHAR, alone_us BIGINT, alone_fix BIGINT, "
+    "beyond_fix BIGINT, gpu_model VARCHAR, alone_us BIGINT, ran_us BIGINT, alone_fix BIGINT, "
     "shared_us BIGINT, held_us BIGINT, idle_us BIGINT, direct_us BIGINT, blackout_us BIGINT, "
     "energy_uj BIGINT, peak_mib BIGINT, first_s DOUBLE, last_s DOUBLE, active_s DOUBLE, grain_s INTEGER",
     "peak_parts": "run BIGINT, peak_mib BIGINT",
@@ -80,7 +80,7 @@ _DAY = {
                    sum(if(sm_active_pct IS NULL, 0, us))::BIGINT AS sm_us,
                    {_over_time("sm_active_pct")} AS sm_fix, {_over_time(_BEYOND)} AS beyond_fix,
                    max(gpu_model) AS gpu_model, sum(if({_ALONE} IS NULL, 0, us))::BIGINT AS alone_us,
-                   {_over_time(_ALONE)} AS alone_fix,
+                   sum(if({_ALONE} > 0, us, 0))::BIGINT AS ran_us, {_over_time(_ALONE)} AS alone_fix,
                    sum(if(sharers > 1, us, 0))::BIGINT AS shared_us,
                    sum(round(us / greatest(sharers, 1)))::BIGINT AS held_us,
                    -- A device that worked had a process, which was gone when the list was read.

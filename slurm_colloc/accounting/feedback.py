@@ -60,7 +60,7 @@ units AS (
     SELECT s.run, s.node, s.uuid, s.pass_s, sum(s.seconds) AS interval_s, max(s.grain_s) AS grain_s,
            max(s.gpu_model) AS gpu_model, max(s.profile) AS profile,
            max(s.gpu_mem_used_mib) AS mib,
-           sum(s.seconds) FILTER (s.value IS NOT NULL) AS alone_s,
+           sum(s.seconds) FILTER (s.value IS NOT NULL) AS alone_s, sum(s.seconds) FILTER (s.value > 0) AS ran_s,
            coalesce(sum(s.value * s.seconds) / nullif(alone_s, 0), max(s.value)) AS sm,
            CASE WHEN count(*) = count(s.dram_active_pct) AND bool_and(s.method = '{MEASURED}')
                 THEN coalesce(sum(s.dram_active_pct * s.seconds) / nullif(sum(s.seconds), 0), max(s.dram_active_pct))
@@ -72,7 +72,7 @@ passes AS (
     SELECT run, pass_s, max(interval_s) AS interval_s, max(grain_s) AS grain_s, max(gpu_model) AS gpu_model,
            max(profile) AS profile, max(node) AS node, count(*) AS devices,
            CASE WHEN count(*) = count(mib) THEN sum(mib) END AS mib,
-           CASE WHEN count(*) = count(sm) THEN sum(sm) END AS sm, max(alone_s) AS alone_s,
+           CASE WHEN count(*) = count(sm) THEN sum(sm) END AS sm, max(alone_s) AS alone_s, max(ran_s) AS ran_s,
            bool_or(sm_is_bound) AS sm_is_bound,
            CASE WHEN count(*) = count(dram) THEN max(dram) END AS dram
     FROM units GROUP BY run, node, pass_s
@@ -93,7 +93,7 @@ host_use AS (
 )
 SELECT job_id_raw, job_id, "user", state, start_s, end_s, max(gpu_model), max(mib),
        -- Over the time in which kernels ran: while a job starts, or prepares data, nothing slows it.
-       coalesce(sum(sm * alone_s) / nullif(sum(alone_s) FILTER (sm > 0), 0), min(sm)),
+       coalesce(sum(sm * alone_s) / nullif(sum(ran_s) FILTER (sm IS NOT NULL), 0), min(sm)),
        CASE WHEN max(grain_s) <= 60 THEN min(sm) FILTER (up_to_s >= $high * sm_s AND sm_s > 0) END,
        bool_or(sm_is_bound), count(*), sum(interval_s), max(profile),
        CASE WHEN max(grain_s) <= 60 THEN min(dram) FILTER (dram_up_to_s >= $high * dram_s AND dram_s > 0) END,

@@ -42,7 +42,8 @@ CREATE OR REPLACE TEMP TABLE measured_alone AS
 SELECT run, a.model, a.sm_pct, r."partition", r.account, r.qos, r.shown
 FROM (
     SELECT run, max(gpu_model) AS model, sum(alone_us) AS us,
-           round(sum(alone_fix) / sum(alone_us) / {FIX}, {SM_DIGITS}) AS sm_pct
+           -- Over the time in which kernels ran, as in evidence.
+           round(coalesce(sum(alone_fix) / nullif(sum(ran_us), 0) / {FIX}, 0), {SM_DIGITS}) AS sm_pct
     FROM unit_parts WHERE {{part}} GROUP BY run HAVING sum(alone_us) > 0
 ) a JOIN runs r USING (run)
 WHERE {{part}} AND r.whole AND r.devices = 1 AND r.state = '{COMPLETED}'

@@ -108,7 +108,7 @@ def test_a_bound_stands_in_for_sm_activity_as_it_does_for_csub(tmp_path: Path) -
 
 
 def test_it_is_the_mean_of_its_time(tmp_path: Path) -> None:
-    calm, burst = busy(900.0, sm=0.0), busy(3600.0, interval_s=2700.0, sm=20.0)
+    calm, burst = busy(900.0, sm=3.0), busy(3600.0, interval_s=2700.0, sm=19.0)
     (mine, _) = fits(tmp_path / "15 %", [on()], [*calm, *burst])
     assert mine.unit == "gpu:h100_1g.10gb:1"
     (mine, _) = fits(tmp_path / "16 %", [on()], [*calm, *busy(3600.0, interval_s=2700.0, sm=21.0)])

@@ -22,6 +22,7 @@ from slurm_colloc.cli.colloc.job_next import advise
 from slurm_colloc.config import Observe, SiteConfig
 from slurm_colloc.measured import AllocationRow, Round
 from slurm_colloc.model import Gres
+from slurm_colloc.report.usage import never_used
 from tests.unit.made import MIG_POOL, SHARD_POOL, near, process, run, site
 from tests.unit.stored import busy, stored
 
@@ -125,10 +126,26 @@ def test_all_say_the_same_of_any_runs(hows: list[Mapping[str, Any]], config: Sit
             jobs = find_job(store, row.job_id, WINDOW, config, 4)
             (one,) = judged(jobs, config) if row.gres[0].type == "h100" else [None]
             told = advise(jobs[0], None, None, None, config).fit
-            if one and one.unit:
+            if never_used(jobs[0].usage) and not (one and one.why):
+                assert not told or told.startswith("no GPU: ")
+            elif one and one.unit:
                 assert told.startswith(f"{one.unit} (")
             elif told:
                 assert told.startswith("no smaller piece" if one and not one.why else "not known: ")
+
+
+def test_the_mean_is_over_the_time_in_which_kernels_ran(tmp_path: Path) -> None:
+    began = {"interval_s": 600.0, "sm": 0.0, "util": 0.0, "mib": 1000}
+    how = {"state": "COMPLETED", "gres": ("h100", 1), "left_out_s": 0.0, "together": False,
+           "samples": [began, began, began | {"sm": 18.0, "util": 90.0}]}  # fmt: skip
+    row, rounds = made("1", 7200.0, how)
+    store = stored(tmp_path, [row], rounds, SITE)
+    found = reported(store, SITE)
+
+    # 6 % over its whole time would fit 16 SMs; the 18 % of the time in which it worked need 26.
+    assert found
+    assert found.unit == "gpu:h100_1g.20gb:1"
+    assert close(own(store, SITE)) == found
 
 
 def test_the_part_of_a_minute_that_was_alone_counts_for_all(tmp_path: Path) -> None:
