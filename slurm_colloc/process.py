@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only door to other programs: an argv list, never a shell.
 
-``run`` and ``ask`` ask a question (bounded time, captured output), ``run_itself`` does not wait for what a program
-leaves behind, ``launch`` starts a daemon, ``spawn`` starts a program for a caller that reads it to its end, ``replace``
-becomes the other program.
+``run`` runs a program to its end in a bounded time; ``ask``, ``ask_all`` and ``launch`` do so for what it answers, or
+leaves behind. ``spawn`` and ``spawn_into`` start one for a caller that waits for its end. ``replace`` becomes it.
 """
 
 import os
@@ -29,6 +28,7 @@ def given_environment() -> dict[str, str]:
 
 # As large as Linux makes a pipe for whoever is not root (fs.pipe-max-size).
 _PIPE_BYTES = 1024 * 1024
+_LOOKS_EVERY_S = 0.01
 
 
 class Finished(NamedTuple):
@@ -45,66 +45,73 @@ class Finished(NamedTuple):
 
 
 def run(
-    argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None, input: bytes = b""
+    argv: Sequence[str],
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+    input: bytes = b"",
+    called: str = "",
 ) -> Finished:
-    """Run a program that answers a question and return what it said, whatever its exit status.
+    """Run a program to its own end, not to that of what it leaves behind with its output still open.
 
-    It reads ``input`` on its standard input.
+    It is looked for on the PATH of its environment, and reads ``input`` on its standard input. ``called`` as with
+    ``spawn``. Returned is what it said, whatever its exit status.
 
     Raises:
         ProcessError: it cannot be started or did not end within ``timeout_s``.
     """
-    import subprocess  # 4 ms, and most submissions ask nothing
+    environ = os.environ if environment is None else environment
+    path, stdin = _found(argv[0], environ), readable(input)
+    try:
+        running = spawn([path, *argv[1:]], environ, stdin, called or argv[0])
+    finally:
+        os.close(stdin)
+    said = {running.stdout: bytearray(), running.stderr: bytearray()}
+    in_time = False
+    try:
+        in_time = read_all(running, {descriptor: text.extend for descriptor, text in said.items()}, timeout_s)
+    finally:
+        if not in_time:
+            os.kill(running.pid, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(running.pid, 0)[1])
+        os.close(running.stdout)
+        os.close(running.stderr)
+    if not in_time:
+        raise UnansweredError(f"'{argv[0]}' did not answer within {timeout_s:g} s")
+    return Finished(status, bytes(said[running.stdout]), bytes(said[running.stderr]))
 
-    with _named(argv[0], timeout_s):
-        done = subprocess.run(argv, input=input, capture_output=True, timeout=timeout_s, env=environment, check=False)
-    return Finished(done.returncode, done.stdout, done.stderr)
+
+def _found(program: str, environment: Mapping[str, str]) -> str:
+    if "/" in program or "\0" in program:
+        return program
+    paths = (os.path.join(folder, program) for folder in os.get_exec_path(environment))
+    path = next((path for path in paths if os.access(path, os.X_OK) and not os.path.isdir(path)), "")
+    if not path:
+        raise ProcessError(f"there is no '{program}' on PATH; is it installed and its module loaded?")
+    return path
 
 
-def launch(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> Finished:
-    """Run a program that leaves a daemon behind, in a session of its own, until it has done so.
+def launch(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str]) -> Finished:
+    """Run a program that leaves a daemon behind, in a process group of its own, until it has done so.
 
-    The daemon may keep its output open for as long as it lives, so that nobody can wait for the end of it: it goes to
-    memory, and what the program has said when it ends is returned.
+    The daemon may keep its output open for as long as it lives: it goes to memory, and what the program has said when
+    it ends is returned, as said on its standard error.
 
     Raises:
         ProcessError: as ``run``; what was started is left to the caller.
     """
-    import subprocess
-
-    said = [os.memfd_create(name) for name in ("stdout", "stderr")]
+    said = os.memfd_create("said")
     try:
-        with _named(argv[0], timeout_s):
-            done = subprocess.run(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=said[0],
-                stderr=said[1],
-                timeout=timeout_s,
-                env=environment,
-                start_new_session=True,
-                check=False,
-            )
-        stdout, stderr = (os.pread(descriptor, os.fstat(descriptor).st_size, 0) for descriptor in said)
+        pid = spawn_into([_found(argv[0], environment), *argv[1:]], environment, said)
+        until = time.monotonic() + timeout_s
+        while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
+            if time.monotonic() > until:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                raise UnansweredError(f"'{argv[0]}' did not answer within {timeout_s:g} s")
+            time.sleep(_LOOKS_EVERY_S)
+        return Finished(os.waitstatus_to_exitcode(ended[1]), b"", os.pread(said, os.fstat(said).st_size, 0))
     finally:
-        for descriptor in said:
-            os.close(descriptor)
-    return Finished(done.returncode, stdout, stderr)
-
-
-@contextmanager
-def _named(program: str, timeout_s: float) -> Iterator[None]:
-    """Turn what goes wrong with a program's start and time into words."""
-    import subprocess
-
-    try:
-        yield
-    except subprocess.TimeoutExpired as error:
-        raise UnansweredError(f"'{program}' did not answer within {timeout_s:g} s") from error
-    except FileNotFoundError as error:
-        raise ProcessError(f"there is no '{program}' on PATH; is it installed and its module loaded?") from error
-    except (OSError, ValueError) as error:
-        raise ProcessError(f"'{program}' cannot be started: {error}") from error
+        os.close(said)
 
 
 def ask(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> bytes:
@@ -248,35 +255,6 @@ def _ended(pid: int) -> Iterator[int | None]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def run_itself(
-    argv: Sequence[str], timeout_s: float, environment: Mapping[str, str], input: bytes = b"", called: str = ""
-) -> Finished:
-    """Run a program as ``run`` does, to its own end: not to that of what it leaves behind with its output still open.
-
-    ``called`` as with ``spawn``.
-
-    Raises:
-        ProcessError: as ``run``; ``argv[0]`` is a path.
-    """
-    stdin = readable(input)
-    try:
-        running = spawn(argv, environment, stdin, called)
-    finally:
-        os.close(stdin)
-    said = {running.stdout: bytearray(), running.stderr: bytearray()}
-    try:
-        in_time = read_all(running, {descriptor: text.extend for descriptor, text in said.items()}, timeout_s)
-        if not in_time:
-            os.kill(running.pid, signal.SIGKILL)
-        status = os.waitstatus_to_exitcode(os.waitpid(running.pid, 0)[1])
-    finally:
-        os.close(running.stdout)
-        os.close(running.stderr)
-    if not in_time:
-        raise UnansweredError(f"'{argv[0]}' did not answer within {timeout_s:g} s")
-    return Finished(status, bytes(said[running.stdout]), bytes(said[running.stderr]))
 
 
 def spawn_into(argv: Sequence[str], environment: Mapping[str, str], output: int) -> int:

@@ -5,7 +5,7 @@ import os
 import shutil
 
 from slurm_colloc.errors import CollocError, ProcessError, UnansweredError
-from slurm_colloc.process import run_itself
+from slurm_colloc.process import run
 
 # A mail service has only to write the mail into its queue.
 TIMEOUT_S = 60.0
@@ -43,7 +43,7 @@ def send(content: bytes, sender: str) -> None:
     argv = (program, "-t", "-oi", "-f", sender)
     try:
         # All of the mail is there before the program starts: killed in between, it sends no half of one.
-        done = run_itself(argv, TIMEOUT_S, os.environ, content)
+        done = run(argv, TIMEOUT_S, os.environ, content)
     except UnansweredError:
         raise
     except ProcessError as error:

@@ -19,7 +19,7 @@ from slurm_colloc.cli.csub_record import record as record_decision
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError
-from slurm_colloc.process import Finished, run, run_itself
+from slurm_colloc.process import Finished, run
 from slurm_colloc.runtime.again_record import CSUB, FIRST, Record, claim, name_also, write_record
 from slurm_colloc.runtime.first import write_rest
 from slurm_colloc.slurm.client import CliClient
@@ -166,7 +166,7 @@ def _sbatch(
         words = (call.sbatch, *argv[:end], *options, "--parsable", *argv[end:])
         text = plan.body if plan.body is not None else plan.script
         started = True
-        done = run_itself(words, _SUBMIT_S, environ, b"" if plan.script_at is not None else text, CALLED)
+        done = run(words, _SUBMIT_S, environ, b"" if plan.script_at is not None else text, CALLED)
     except Exception as error:  # noqa: BLE001 - there may be a job now, and whoever caught it would submit another
         unknown = "whether a job was made is not known: " if started else ""
         said = f"csub: error: {unknown}{error}\n"

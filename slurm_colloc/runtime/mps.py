@@ -218,7 +218,7 @@ class Mps:
     def _begin(self) -> None:
         done = launch([CONTROL, "-d"], _START_S, self._environment)
         if done.status != 0:
-            said = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines() or ["it said nothing"]
+            said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
             raise ProcessError(f"'{CONTROL} -d' ended with status {done.status}: {said[-1]}")
         if not _wait(lambda: self._found_pid() != 0, _START_S):
             raise ProcessError(f"'{CONTROL} -d' ended well, but in {_START_S:g} s no daemon wrote '{_PID_FILE}'")
@@ -303,7 +303,7 @@ class Mps:
         """Give one command to the daemon of this pipe folder and return its answer."""
         done = run([CONTROL], _ANSWER_S, self._environment, f"{command}\n".encode())
         if done.status != 0:
-            said = (done.stderr + done.stdout).decode(errors="replace").strip().splitlines() or ["it said nothing"]
+            said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
             raise ProcessError(f"the MPS daemon was asked '{command}' and ended with status {done.status}: {said[-1]}")
         return done.stdout
 

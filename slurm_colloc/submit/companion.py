@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import ProcessError
 from slurm_colloc.model import JobRequest
-from slurm_colloc.process import run_itself
+from slurm_colloc.process import run
 from slurm_colloc.runtime.again_record import FIRST, VERSION, Record, record_folder
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.slurm.parse import parse_submitted
@@ -95,7 +95,7 @@ def submit_companion(
     environ = {name: value for name, value in call_environ.items() if not name.startswith("SBATCH_")}
     folder = record_folder(record.cluster, record.name)
     argv = _argv(sbatch, record, when, folder, config)
-    done = run_itself(argv, config.timeouts.ask_slurm_s, environ, _script(folder), CALLED)
+    done = run(argv, config.timeouts.ask_slurm_s, environ, _script(folder), CALLED)
     submitted = parse_submitted(done.stdout)
     if done.status or not submitted:
         raise ProcessError(f"its companion job was refused (status {done.status}): {done.last_words}")
