@@ -50,8 +50,6 @@ TRUTH = {
     ("COL001", "parked"),
     ("COL007", "little"),
     ("COL007", "starved"),
-    # All SMs for 30 s, and none for 80: its mean is what counts.
-    ("COL007", "tail"),
     # Its one core starts small kernels as fast as it can.
     ("COL012", "little"),
     ("COL012", "starved"),
