@@ -3,20 +3,22 @@
 
 With ``a`` the job's mean SM activity on a whole GPU, from 0 to 1, and ``k`` the SMs of that over those of the piece:
 
-    on a slice       1 + c a (k - 1), c = 0.9 at the median and 1 as what few exceed
+    on a slice       with y = a (k - 1): 1 + y / 2 at the median, 1 + max(0.8 y, y - 0.06) as what few exceed
     beside others    the activities of all jobs on the GPU, each alone, added up, tell what few exceed (_TOGETHER)
 
-The first holds for 39 public placements of ten trainings on slices of an A100 (tests/recorded/mig-slices: seven above
-it, by 1.7 % at most) and for 66 jobs on four parts of the SMs of an H100 and an H200 (tests/gpu/slowdowns_*.csv). The
-second is from 55 mixes of two to six of these under MPS on an H100 (tests/gpu/mixes_h100.csv). What they keep is in
-docs/explanation/estimate.md.
+The first is from 39 public placements of ten trainings on slices of an A100 (tests/recorded/mig-slices) and from 66
+jobs on four parts of the SMs of an H100 and an H200 (tests/gpu/slowdowns_*.csv): a job whose kernels alone would take
+1 + y times as long hides some of it behind its work on the host. The second is from 55 mixes of two to six of these
+jobs under MPS on an H100 (tests/gpu/mixes_h100.csv). What they keep is in docs/explanation/estimate.md.
 """
 
 import math
 from itertools import pairwise
 from typing import NamedTuple
 
-_EXPECTED, _UPPER = 0.9, 1.0
+_EXPECTED = 0.5
+# Of what a slice lacks a job hides a fifth, and no more than this.
+_UPPER, _MOST_HIDDEN = 0.8, 0.06
 # The slowdown that few jobs exceed, and what the SM activities of all jobs on a GPU come to, each alone, in percent.
 _TOGETHER = ((1.0, 0.0), (1.1, 50.0), (1.25, 80.0), (1.6, 100.0))
 
@@ -42,14 +44,15 @@ def on_slice(sm_active_pct: float, whole_over_own: float) -> Slowdown:
         whole_over_own: SMs of the whole GPU over those of the piece.
     """
     lacking = sm_active_pct / 100 * (max(1.0, whole_over_own) - 1)
-    return Slowdown(1 + _EXPECTED * lacking, 1 + _UPPER * lacking)
+    return Slowdown(1 + _EXPECTED * lacking, 1 + max(_UPPER * lacking, lacking - _MOST_HIDDEN))
 
 
 def most_on_slice(max_slowdown: float, whole_over_own: float) -> float:
     """Return the SM activity in percent of a whole GPU, up to 100, that such a part slows no more than so."""
     if whole_over_own <= 1:
         return 100.0
-    return min(100.0, 100 * (max_slowdown - 1) / _UPPER / (whole_over_own - 1))
+    lacking = min((max_slowdown - 1) / _UPPER, max_slowdown - 1 + _MOST_HIDDEN)
+    return min(100.0, 100 * lacking / (whole_over_own - 1))
 
 
 def most_together(max_slowdown: float) -> float:

@@ -194,11 +194,13 @@ local function has_room(piece, job)
    return (not piece.cpus or job.cpus <= piece.cpus) and (not piece.host_mib or job.host_mib <= piece.host_mib)
 end
 
--- Return the smallest piece that holds what was used, at most so much slower, within the time limit; nil where none does.
+-- Return the smallest piece that holds what was used, at most so much slower (slurm_colloc/placement/speed.py), within
+-- the time limit; nil where none does.
 function M.fitting(use, job, site)
    local need_mib = use.mem_mib + site.headroom_mib
    for _, piece in ipairs(job.partition.pieces) do
-      local slowdown = 1 + use.sm_pct / 100 * (math.max(1, piece.whole_sm / piece.sm) - 1)
+      local lacking = use.sm_pct / 100 * (math.max(1, piece.whole_sm / piece.sm) - 1)
+      local slowdown = 1 + math.max(0.8 * lacking, lacking - 0.06)
       local needed_min = use.minutes * slowdown
       local in_time = (not job.minutes or needed_min <= job.minutes) and
          (not piece.max_min or needed_min <= piece.max_min)

@@ -70,7 +70,7 @@ def test_full_slices_and_a_free_whole_gpu(site: Shell) -> None:
         done = site.run("job.sh")
         assert (done.returncode, done.stdout) == (0, "Submitted batch job 4711\n")
     assert (site.calls(), asked(site)) == ([LEFT, LEFT], 1)
-    assert "the job would end after 1 h instead of 6.3 h" in str(site.decisions()[0]["reasons"])
+    assert "the job would end after 1 h instead of 6.2 h" in str(site.decisions()[0]["reasons"])
 
 
 def test_a_free_slice_while_whole_gpus_are_waited_for(site: Shell) -> None:
