@@ -84,7 +84,7 @@ def shipped(lab: Lab, name: str, sharing: str = "", pool: str = "") -> User:
 
 @pytest.fixture(scope="module")
 def alice(lab: Lab) -> User:
-    return shipped(lab, "part", pool="\ncpus_per_node = 120\nmem_per_node_mib = 8000")
+    return shipped(lab, "part", pool="\nmem_per_node_mib = 8000")
 
 
 @pytest.fixture(scope="module")
