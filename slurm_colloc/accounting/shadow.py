@@ -25,6 +25,7 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.measured import ShadowLeft, ShadowPiece
 from slurm_colloc.model import COMPLETED, WOULD_NOT, Gres
 from slurm_colloc.placement.pieces import offers, shares_per_gpu
+from slurm_colloc.placement.speed import upper_on_slice_sql
 from slurm_colloc.placement.waits import SPAN_S
 from slurm_colloc.slurm.gres import parse_gres
 
@@ -97,8 +98,8 @@ SELECT *, CASE WHEN gpus IS NULL THEN 'site.toml has no such piece for the parti
           END AS why,
        why IS NULL AND peak_mib > mem_mib AS over, why IS NULL AND NOT over AS fitted,
        if(gpus IS NULL, '(not in site.toml)', concat(would, ' in ' || nullif(would_partition, ''))) AS name,
-       gpus * hours * if(sm_part IS NULL, 1, greatest(1, least(100, coalesce(sm_active_q95_pct, 0)) / 100 / sm_part,
-                                                      coalesce(sm_mean, 0) / sm_part)) AS piece_hours,
+       greatest(least(100, coalesce(sm_active_q95_pct, 0)), 100 * coalesce(sm_mean, 0)) AS active_pct,
+       gpus * hours * if(sm_part IS NULL, 1, {upper_on_slice_sql("active_pct", "sm_part")}) AS piece_hours,
        -- What was free is not waited for, nor anything longer than csub looks back: all else was not written by it.
        if(fitted AND (would_wait_runs > 0 OR would_wait_s = 0) AND would_wait_s <= {SPAN_S},
           waited_s - would_wait_s, NULL) AS earlier_s

@@ -47,6 +47,12 @@ def on_slice(sm_active_pct: float, whole_over_own: float) -> Slowdown:
     return Slowdown(1 + _EXPECTED * lacking, 1 + max(_UPPER * lacking, lacking - _MOST_HIDDEN))
 
 
+def upper_on_slice_sql(sm_active_pct: str, own_over_whole: str) -> str:
+    """Return SQL for the same upper end; both are SQL for numbers, the second for the piece's part of the SMs."""
+    lacking = f"{sm_active_pct} / 100 * (1 / {own_over_whole} - 1)"
+    return f"1 + greatest({_UPPER} * {lacking}, {lacking} - {_MOST_HIDDEN})"
+
+
 def most_on_slice(max_slowdown: float, whole_over_own: float) -> float:
     """Return the SM activity in percent of a whole GPU, up to 100, that such a part slows no more than so."""
     if whole_over_own <= 1:

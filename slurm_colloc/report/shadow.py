@@ -138,9 +138,8 @@ def footnotes(report: ShadowReport) -> list[str]:
         lines.append(f"above a share (shard) that nobody enforces: {counted(total.over_share, 'run')} of those judged")
     lines += [
         f"ALLOC: whole-GPU equivalents (MIG by {report.equivalents}) times hours, of the runs that FIT.",
-        "PIECE: the same hours x the piece's part of a GPU x slowdown, which is at least max(1, SM activity x SMs of "
-        "the GPU / SMs of the slice), SM activity by the footprint's q95 or the measured mean, whichever is more.",
-        "FREED: ALLOC less PIECE, and less than that where the slowdown is more.",
+        "PIECE: the same hours x the piece's part of a GPU x the slowdown that few jobs exceed on so many SMs, by the "
+        "SM activity that was expected or the mean that was measured, whichever is more. FREED: ALLOC less PIECE.",
     ]
     if total.lost_gpu_hours:
         lines.append(

@@ -21,6 +21,7 @@ from slurm_colloc.history.signature import command_signature
 from slurm_colloc.measured import AllocationRow, Round
 from slurm_colloc.model import WOULD_NOT, Decision, Gres, SharingMode, Weighed
 from slurm_colloc.placement.choose import as_asked
+from slurm_colloc.placement.speed import on_slice
 from slurm_colloc.placement.waits import wait_for
 from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, decision, evidence, near, run, site
 from tests.unit.stored import busy, stored
@@ -28,9 +29,8 @@ from tests.unit.stored import busy, stored
 CONFIG = site(MIG_POOL, MPS_POOL, SHARD_POOL)
 SLICE = "gpu:h100_1g.10gb:1"
 HOURS = (900.0, 1800.0, 2700.0, 3600.0)
-# 30 % of 132 SMs on 16 of them, and one seventh of a GPU for an hour.
-SLOWED = 0.3 * 132 / 16
-ON_SLICE = SLOWED / 7
+# One seventh of a GPU for an hour, by a job of 30 % of 132 SMs on 16 of them.
+ON_SLICE = on_slice(30.0, 132 / 16).upper / 7
 
 
 def would(job: str = "1", piece: str = SLICE, **fields: Any) -> Decision:
@@ -69,12 +69,12 @@ def test_a_run_that_fits_frees_what_the_slice_does_not_hold(tmp_path: Path) -> N
 
 def test_what_was_measured_counts_where_it_was_busier_than_foretold(tmp_path: Path) -> None:
     found = told(tmp_path, [run()], [would()], busy(*HOURS, sm=60.0))
-    assert found.total.piece_gpu_hours == near(2 * ON_SLICE)
+    assert found.total.piece_gpu_hours == near(on_slice(60.0, 132 / 16).upper / 7)
 
 
 def test_nobody_can_foretell_more_than_a_whole_gpu(tmp_path: Path) -> None:
     found = told(tmp_path, [run()], [would(sm_active_q95_pct=1e300)], busy(*HOURS))
-    assert found.total.piece_gpu_hours == near(132 / 16 / 7)
+    assert found.total.piece_gpu_hours == near(on_slice(100.0, 132 / 16).upper / 7)
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED"])
@@ -297,7 +297,7 @@ def test_past_jobs_are_decided_on_by_what_had_ended_before(tmp_path: Path) -> No
     assert [(one.why, one.runs) for one in found.left] == [(WOULD_NOT["need"], 2)]
     [piece] = found.pieces
     assert (piece.piece, piece.runs, piece.fitted, piece.waits_known) == (f"{SLICE}", 1, 1, 0)
-    assert piece.piece_gpu_hours == near(1 / 7), "9 % of 132 SMs are fewer than 16"
+    assert piece.piece_gpu_hours == near(on_slice(9.0, 132 / 16).upper / 7)
 
 
 def test_past_jobs_know_no_margins_of_their_own_future(tmp_path: Path) -> None:
