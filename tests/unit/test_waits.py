@@ -31,7 +31,7 @@ from tests.unit.stored import stored
 WHOLE = Pool("w", "w1", ("gpu",), "h100", MIG_POOL.gpu_model, gpus_per_node=2, gpu_mem_mib=80000, sm_count=132)
 SLICES = MIG_POOL._replace(partitions=("gpu",))
 # Ten hours on a whole GPU; about 1.155 times as long on the smallest slice.
-KNOWN = footprint(9000, 2.3755, run_time_s=Quantiles(10.0 * HOUR, 12.0 * HOUR, 15.0 * HOUR))
+KNOWN = footprint(9000, 4.2759, run_time_s=Quantiles(10.0 * HOUR, 12.0 * HOUR, 15.0 * HOUR))
 TYPED = request(gres=(Gres("gpu", "h100", 1),))
 SMALL, LARGER, BIG = ("gpu", "gpu:h100_1g.10gb"), ("gpu", "gpu:h100_1g.20gb"), ("gpu", "gpu:h100_3g.40gb")
 GPU = ("gpu", "gpu:h100")
