@@ -21,6 +21,11 @@ from slurm_colloc.files import is_not_own_folder
 SCHEMA = 1
 ENVIRONMENT_VARIABLE = "COLLOC_CONF"
 SYSTEM_FILE = "/etc/slurm_colloc/site.toml"
+TIERS = {
+    "report": "reports what GPUs are used for, and changes nothing",
+    "pack": "reports, and packs the tasks of whom asks for it",
+    "place": "reports, packs, and gives jobs pieces of GPUs or records what it would have given",
+}
 # tomllib takes time and memory by the square of a key's parts, and a longer number cannot be printed in an error.
 _ABSURD = re.compile(
     rb"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32}|(?<!\w)(?:\d|0[xob])\w{999}"""
@@ -78,6 +83,18 @@ class Partition(NamedTuple):
     interactive_names: tuple[str, ...] = ()
 
 
+class Rule(NamedTuple):
+    """Whose jobs go by another policy than the site's: every list that is not empty must name the job's."""
+
+    policy: str
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    qos: tuple[str, ...] = ()
+    percent: float = 100.0
+
+
 class KnownJobs(NamedTuple):
     """The table of known jobs that job_submit.lua reads."""
 
@@ -106,8 +123,8 @@ class Sharing(NamedTuple):
     mps_on_mig: bool = True
     headroom_mib: int = 256
     part_of_host: bool = True
-    max_slowdown: float = 1.25
-    max_time_stretch: float = 1.25
+    max_slowdown: float = 1.1
+    max_time_stretch: float = 1.0
     protected_types: tuple[str, ...] = ()
     weigh_waits: bool = True
     keep_piece_factor: float = 1.5
@@ -120,7 +137,7 @@ class Sharing(NamedTuple):
 class Recovery(NamedTuple):
     """Jobs that ran out of the memory of their piece of a GPU."""
 
-    companion: bool = True
+    companion: bool = False
     partition: str = ""
 
 
@@ -203,7 +220,8 @@ class SiteConfig(NamedTuple):
     default_partition: str = ""
     default_mem: str = ""
     sbatch_options: tuple[str, ...] = ()
-    policy: str = "auto"
+    policy: str = "shadow"
+    rollout: tuple[Rule, ...] = ()
     pool: tuple[Pool, ...] = ()
     partition: tuple[Partition, ...] = ()
     known_jobs: KnownJobs = KnownJobs()
@@ -219,6 +237,25 @@ class SiteConfig(NamedTuple):
     prices: Prices = Prices()
     engine: Engine = Engine()
     mail: Mail = Mail()
+
+    @property
+    def policies(self) -> set[str]:
+        """Return the policies that may be in force for some job."""
+        drawn = {"shadow" for rule in self.rollout if rule.percent < 100}
+        return {self.policy, *(rule.policy for rule in self.rollout), *drawn}
+
+    @property
+    def places(self) -> bool:
+        """Return whether some jobs are given pieces of GPUs, or packed."""
+        return not self.policies.isdisjoint(("auto", "pack"))
+
+    @property
+    def tier(self) -> str:
+        """Return how far the site goes, one of TIERS: what else it installs and what it checks follows from that."""
+        policies = self.policies
+        if policies & {"auto", "shadow"} or any(partition.policy != "off" for partition in self.partition):
+            return "place"
+        return "pack" if "pack" in policies else "report"
 
     @property
     def state_folder(self) -> str:

@@ -10,7 +10,8 @@ from typing import Any, get_args, get_origin
 from slurm_colloc.errors import ConfigError, nearest
 
 _CHOICES = {
-    "policy": ("auto", "shadow", "off"),
+    "policy": ("auto", "shadow", "pack", "off"),
+    "rollout.policy": ("auto", "shadow", "pack", "off"),
     "partition.policy": ("off", "shadow", "advise", "default", "enforce"),
     "sharing.order": ("mig", "mps", "shard"),
     "sharing.unbilled": ("mps", "shard"),
@@ -64,6 +65,7 @@ _LEAST = {
 }
 # MPS takes 48 clients on one GPU since Volta.
 _MOST = {
+    "rollout.percent": 100,
     "mail.timeout_s": 60,
     "observe.prometheus_port": 65535,
     "sharing.pack_max_tasks": 48,

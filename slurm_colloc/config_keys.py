@@ -9,7 +9,18 @@ DOCUMENTATION: dict[str, str] = {
     "default_mem": "DefMemPerCPU=... or DefMemPerNode=... of slurm.conf, for partitions without one of their own; "
     "empty: neither",
     "sbatch_options": "options that SPANK plugins add to sbatch: 'name' (a flag), 'name=' (needs a value), 'name=?'",
-    "policy": "'auto' places jobs, 'shadow' records what it would have done and changes nothing, 'off' is plain sbatch",
+    "policy": "'auto' places jobs, 'shadow' records what it would have done and changes nothing, 'pack' packs what "
+    "users ask to have packed and places nothing, 'off' is plain sbatch",
+    "rollout": "[[rollout]] after [[rollout]], for whom another policy holds: the first that a job meets is in force, "
+    "and policy where it meets none",
+    "rollout.policy": "likewise",
+    "rollout.users": "the job is of one of these users; empty: of any",
+    "rollout.groups": "its user is in one of these groups",
+    "rollout.accounts": "it goes to one of these accounts, the user's default one where it names none",
+    "rollout.partitions": "it asks for one of these partitions, or for none and the default is one of them",
+    "rollout.qos": "it asks for one of these QOS",
+    "rollout.percent": "of the jobs that it is for, the policy is in force for so many, drawn by user, job and day; "
+    "the others are recorded as under 'shadow', to compare with ('report --rollout')",
     "pool": "one [[pool]] for the nodes of one shape",
     "pool.name": "a name for people",
     "pool.nodes": "the nodes, in Slurm's bracket form",
@@ -85,7 +96,8 @@ DOCUMENTATION: dict[str, str] = {
     "sharing.pack_max_tasks": "most tasks of a pack at a time on one GPU; MPS takes 48, fewer on a slice; 1: no packs",
     "sharing.canary": "'ask': the first task of an array is measured before the rest is sized where --canary says so; "
     "'auto': also where nothing is known of the array and csub is called from a terminal; 'off': never",
-    "recovery.companion": "false: no job is run again after it ran out of GPU memory, whatever its user allows",
+    "recovery.companion": "true: small jobs may follow others: to run one again that ran out of the memory of its "
+    "piece where its user allows it, and for --canary and --probe",
     "recovery.partition": "partition of the small jobs that see to that; empty: that of the job they follow",
     "probe.partition": "where 'csub --probe SCRIPT' measures a job, or sooner in the job's own; empty: no probes",
     "probe.minutes": "time limit of a probe",

@@ -234,6 +234,9 @@ WOULD_NOT = {
     "pack": "it would have been one pack with the other tasks of its array",
 }
 
+# The arms of jobs that were drawn: a piece of a GPU where one fits, or as asked, to compare with.
+PLACED, CONTROL = "placed", "control"
+
 
 class Decision(NamedTuple):
     """What csub decided for one submission and why: the ledger's entry.
@@ -247,7 +250,8 @@ class Decision(NamedTuple):
     Under the policy shadow, ``would`` is the gres that the job would have been given, in ``would_partition`` (empty: as
     asked) with at most ``would_memory_mib`` where that is limited; empty where it would have been left as asked,
     because of ``would_not``, one of WOULD_NOT. ``would_wait_s`` is how long it might have waited for that: 0 where it
-    was free, else the median of ``would_wait_runs`` jobs.
+    was free, else the median of ``would_wait_runs`` jobs. ``arm`` is PLACED or CONTROL of a job that was drawn by
+    ``rule``, in words; empty of others.
     """
 
     job_id: str
@@ -278,6 +282,8 @@ class Decision(NamedTuple):
     would_wait_runs: int | None = None
     slowdown_expected: float | None = None
     slowdown_upper: float | None = None
+    arm: str = ""
+    rule: str = ""
 
     @property
     def is_pack(self) -> bool:

@@ -78,7 +78,7 @@ def _run(argv: tuple[str, ...]) -> int:
     began = time.monotonic()
     again = os.environ.pop(AGAIN_VARIABLE, "")
     try:
-        call, silent, config, problem = found_call(argv)
+        call, asks_csub, config, problem = found_call(argv)
     except CollocError as error:
         say(f"error: {error}")
         return 1
@@ -86,6 +86,8 @@ def _run(argv: tuple[str, ...]) -> int:
     try:
         # Even a submission that csub will not touch must lose the options that sbatch does not know.
         command_line = parse_arguments(argv, config)
+        # Until it is known whose jobs are placed, nobody is told anything.
+        silent = config is not None and not asks_csub and (config.policy == "shadow" or bool(config.rollout))
         call = split_call(call, command_line, silent=silent)
         check_call(command_line)
         waiting = time.monotonic()
@@ -93,6 +95,7 @@ def _run(argv: tuple[str, ...]) -> int:
         began += time.monotonic() - waiting  # somebody may be typing
         decide = partial(_decide, call, command_line, config, problem, stdin, again)
         site, plan = decide(began)
+        call = split_call(call, command_line, silent=site.policy == "shadow" and not asks_csub)
         if own_option("explain", command_line, None) is not None:
             explain(plan)
         status = None if again else _otherwise(plan, command_line, call, site)
@@ -148,11 +151,12 @@ def _decide(
         CollocError: the submission is to go to sbatch as it is.
     """
     asks_nothing = any(option.name in NO_SUBMISSION for option in command_line.options)
-    off = config is not None and config.policy == "off" and not call.dry_run
+    off = config is not None and config.policies == {"off"} and not call.dry_run
     wish = own_option("colloc", command_line, None)
+    explained = own_option("explain", command_line, None) is not None or wants_pack(command_line)
+    why_off = "the policy is off" if explained and not asks_nothing else _SILENT
     if asks_nothing or off or (config is None and (wish == "off" or is_exclusive(wish))):
-        explained = own_option("explain", command_line, None) is not None or wants_pack(command_line)
-        raise UnsureError("the policy is off" if explained and not asks_nothing else _SILENT)
+        raise UnsureError(why_off)
     if config is None:
         raise UnsureError(problem)
     # Up to two questions one after the other, and time left to decide without an answer.
@@ -160,7 +164,9 @@ def _decide(
     allowed_s = config.timeouts.decide_s
     step = partial(make_plan, command_line, call.environ, stdin, config, client, _because(again))
     plan = within(allowed_s - (time.monotonic() - began), f"deciding (more than {allowed_s:g} s)", step)
-    return config, plan
+    if plan.chosen.policy == "off" and not call.dry_run:
+        raise UnsureError(why_off)
+    return config._replace(policy=plan.chosen.policy), plan
 
 
 def _because(again: str) -> str:

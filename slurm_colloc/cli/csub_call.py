@@ -28,7 +28,7 @@ class Call(NamedTuple):
 
 
 def found_call(argv: tuple[str, ...]) -> tuple[Call, bool, SiteConfig | None, str]:
-    """Return the call before its arguments are split, whether csub is to be silent, the site, and why there is none.
+    """Return the call before its arguments are split, whether csub itself is asked, the site, and why there is none.
 
     Raises:
         CollocError: there is no sbatch.
@@ -38,9 +38,9 @@ def found_call(argv: tuple[str, ...]) -> tuple[Call, bool, SiteConfig | None, st
     # Where splitting fails, as with an option that only sbatch knows, it stays at this.
     rest, own = without_own_options(argv)
     # Whoever calls csub as sbatch is to see sbatch and nothing else, until the site lets csub place jobs.
-    silent = config is not None and config.policy == "shadow" and not own
+    silent = config is not None and config.policy != "auto" and not own
     quiet = silent or "--quiet" in rest or "-Q" in rest
-    return Call(sbatch, rest, given_environment(), "--dry-run" in own, quiet), silent, config, problem
+    return Call(sbatch, rest, given_environment(), "--dry-run" in own, quiet), bool(own), config, problem
 
 
 def call_of(sbatch: str, command_line: CommandLine) -> Call:

@@ -143,7 +143,7 @@ def _prepare(argv: tuple[str, ...], held: ExitStack) -> _Ready | str:
     plan = within(_PATIENCE * allowed_s, "deciding", step)
     if own_option("explain", command_line, None) is not None:
         csub.explain(plan)
-    return _Ready(plan, command_line, call, config, lambda job_id: None)
+    return _Ready(plan, command_line, call, config._replace(policy=plan.chosen.policy), lambda job_id: None)
 
 
 def _add(job_id: str, options: tuple[str, ...], tasks: _Tasks, config: SiteConfig) -> str:
@@ -201,7 +201,7 @@ def _prepare_missing(
             say(f"job {new_id} is submitted, but not that it resumes job {earlier.job_id}: {error}")
         held.close()  # with --wait sbatch goes on for as long as the job does
 
-    return _Ready(plan, command_line, call, config, then)
+    return _Ready(plan, command_line, call, config._replace(policy=plan.chosen.policy), then)
 
 
 def _refuse_unfinished(earlier: Earlier, client: CliClient) -> None:

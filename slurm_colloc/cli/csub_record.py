@@ -50,6 +50,8 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
             margin="" if packed else footprint.margin,
             slowdown_expected=(placement.withheld or placement).slowdown_expected,
             slowdown_upper=(placement.withheld or placement).slowdown_upper,
+            arm=plan.chosen.arm,
+            rule=plan.chosen.rule,
             **(_would(plan, request, footprint, placement) if config.policy == "shadow" else {}),
         )
         try:

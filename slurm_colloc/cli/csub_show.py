@@ -24,6 +24,7 @@ def answer(plan: Plan) -> Iterator[str]:
 
 def explanation(plan: Plan) -> Iterator[str]:
     """Yield why the plan is what it is, and every option that was not taken."""
+    yield f"policy '{plan.chosen.policy}': {plan.chosen.why}"
     for number, part in enumerate(plan.parts):
         for line in _explain(part):
             yield f"component {number}: {line}" if len(plan.parts) > 1 else line

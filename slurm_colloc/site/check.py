@@ -35,10 +35,14 @@ _OURS = frozenset(("colloc=", "gpu-footprint="))
 
 
 def check(config: SiteConfig, cluster: Cluster) -> list[str]:
-    """Return what in ``config`` does not hold on the live cluster; nothing when all does."""
+    """Return what in ``config`` does not hold on the live cluster; nothing when all does.
+
+    A site that only reports needs none of what a submission goes by.
+    """
+    submits = config.tier != "report"
     return [
-        *_top(config, cluster),
-        *_partitions(config, cluster),
+        *_top(config, cluster, submits=submits),
+        *(_partitions(config, cluster) if submits else ()),
         *_names(config, cluster),
         *_pools(config, cluster),
         *_shares(config, cluster),
@@ -52,17 +56,21 @@ def _differs(where: str, key: str, declared: object, actual: object, source: str
     return f"{where}{key} is {value_text(declared)}, {said}: {instead}"
 
 
-def _top(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
-    for key, declared, actual in (
-        ("slurm_release", config.slurm_release, cluster.release),
-        ("cluster", config.cluster, cluster.name),
+def _top(config: SiteConfig, cluster: Cluster, *, submits: bool) -> Iterator[str]:
+    of_submissions = (
         ("limits.enforced", config.limits.enforced, cluster.enforced),
         ("default_partition", config.default_partition, cluster.default_partition),
         ("default_mem", config.default_mem, default_mem(cluster.settings)),
+    )
+    for key, declared, actual in (
+        ("slurm_release", config.slurm_release, cluster.release),
+        ("cluster", config.cluster, cluster.name),
+        *(of_submissions if submits else ()),
     ):
         if declared != actual:
             yield _differs("", key, declared, actual)
-    yield from _options(config, cluster)
+    if submits:
+        yield from _options(config, cluster)
 
 
 def _options(config: SiteConfig, cluster: Cluster) -> Iterator[str]:

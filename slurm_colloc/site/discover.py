@@ -4,10 +4,10 @@
 Consents are never assumed: sharing by mps or shard stays off until a person with the right to say so says so.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from slurm_colloc.config import SCHEMA
+from slurm_colloc.config import SCHEMA, TIERS
 from slurm_colloc.errors import InputError
 from slurm_colloc.site.cluster import Cluster, default_mem, partition_table, with_gpus
 from slurm_colloc.site.pools import pool_lines
@@ -20,6 +20,12 @@ from slurm_colloc.toml_text import key_line, note
 # What a limit names that concerns jobs with GPUs, or all jobs.
 _OF_INTEREST = ("gres/", "minutes", "billing")
 _CAPS_SHOWN = 20
+_POLICIES = {"report": "off", "pack": "pack", "place": "shadow"}
+# What a site says of everybody's jobs after it has looked at them, a user may say of their own at once.
+_OWN_SPEED = {
+    "max_slowdown": (1.25, "of your own jobs; a site begins with 1.1"),
+    "max_time_stretch": (1.25, "to match; a site begins with 1"),
+}
 
 # scontrol's words for the keys of a [[partition]].
 _SAID = {
@@ -42,15 +48,23 @@ class Consent(NamedTuple):
 
 
 def discover(
-    cluster: Cluster, models: Mapping[str, str], consent: Consent, extra: Mapping[str, Mapping[str, object]]
+    cluster: Cluster,
+    models: Mapping[str, str],
+    consent: Consent,
+    extra: Mapping[str, Mapping[str, object]],
+    tier: str = "place",
+    *,
+    own: bool = False,
 ) -> str:
-    """Return the text of a site.toml for the cluster as it is now.
+    """Return the text of a site.toml for the cluster as it is now, with no more than its tier needs.
 
     Args:
         cluster: the cluster.
         models: gres type -> the GPU's name as the driver gives it, where the type alone does not say it.
         consent: what the caller vouches for.
         extra: further sections and their keys, as given on the command line.
+        tier: one of TIERS.
+        own: it is one user's, for their own jobs only.
 
     Raises:
         InputError: a model for a gres type that no node has, or another card than the driver's; a name outside UTF-8.
@@ -64,20 +78,24 @@ def discover(
         note(
             "Every key is explained in docs/reference/site.toml.md; 'colloc site check' compares it with the cluster."
         ),
-        *_section("", _top(cluster), extra),
+        *_section("", _top(cluster, tier, own=own), extra),
         *pool_lines(cluster, models),
     ]
-    for partition in with_gpus(cluster):
-        lines += ["", *_partition(partition, cluster)]
-    lines += ["", *_limits(cluster), "[limits]"]
-    enforced = cluster.settings.get("AccountingStorageEnforce", "not set")
-    lines += _section("limits", {"enforced": (cluster.enforced, f"AccountingStorageEnforce is {enforced}")}, extra)
-    meant = extra.get("sharing", {}).get("unbilled")
-    sharing, why_not = _sharing(cluster, consent, meant if isinstance(meant, list) else [])
-    lines += ["", *(note(line) for line in why_not), "[sharing]", *_section("sharing", sharing, extra)]
-    for name in extra:
-        if name not in ("", "limits", "sharing") and extra[name]:
-            lines += ["", f"[{name}]", *_section(name, {}, extra)]
+    sections: dict[str, tuple[Iterable[str], _Found]] = {name: ((), {}) for name in extra if name and extra[name]}
+    if tier != "report":
+        for partition in with_gpus(cluster):
+            lines += ["", *_partition(partition, cluster)]
+        enforced = cluster.settings.get("AccountingStorageEnforce", "not set")
+        said = {"enforced": (cluster.enforced, f"AccountingStorageEnforce is {enforced}")}
+        sections["limits"] = (_limits(cluster), said)
+    if tier == "place":
+        meant = extra.get("sharing", {}).get("unbilled")
+        sharing, why_not = _sharing(cluster, consent, meant if isinstance(meant, list) else [])
+        sections["sharing"] = (map(note, why_not), {**sharing, **(_OWN_SPEED if own else {})})
+        if own:
+            sections["recovery"] = ((), {"companion": (True, "small jobs of your own may follow your jobs")})
+    for name, (about, found) in sections.items():
+        lines += ["", *about, f"[{name}]", *_section(name, found, extra)]
     return "\n".join(lines) + "\n"
 
 
@@ -94,18 +112,21 @@ def _section(name: str, found: _Found, extra: Mapping[str, Mapping[str, object]]
             yield key_line(key, value, "as given by --set")
 
 
-def _top(cluster: Cluster) -> dict[str, tuple[object, str]]:
+def _top(cluster: Cluster, tier: str, *, own: bool) -> dict[str, tuple[object, str]]:
+    first: dict[str, tuple[object, str]] = {"schema": (SCHEMA, ""), "cluster": (cluster.name, "scontrol show config")}
     known = cluster.release in SBATCH_OPTIONS
     release = "scontrol --version" if known else "csub does not know this release, and is plain sbatch"
     default = "scontrol show partition" if cluster.default_partition else "no partition is the default"
+    first["slurm_release"] = (cluster.release, release)
+    policy = (_POLICIES[tier], f"tier '{tier}': {TIERS[tier]}")
+    if tier == "report":
+        return {**first, "policy": policy}
     return {
-        "schema": (SCHEMA, ""),
-        "cluster": (cluster.name, "scontrol show config"),
-        "slurm_release": (cluster.release, release),
+        **first,
         "default_partition": (cluster.default_partition, default),
         **({"default_mem": (memory, "scontrol show config")} if (memory := default_mem(cluster.settings)) else {}),
         "sbatch_options": (cluster.plugin_options, "options of SPANK plugins, asked of sbatch"),
-        "policy": ("auto", ""),
+        "policy": ("auto", "your own jobs") if own and tier == "place" else policy,
     }
 
 

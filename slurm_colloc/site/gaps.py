@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from slurm_colloc.config import Pool, SiteConfig
+from slurm_colloc.config import TIERS, Pool, SiteConfig
 from slurm_colloc.gpu.mig import model_named
 from slurm_colloc.placement.pieces import shares_per_gpu
 from slurm_colloc.site.cluster import Cluster, has_gpus, with_gpus
@@ -16,7 +16,10 @@ from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 
 def gaps(config: SiteConfig) -> list[str]:
     """Return where ``config`` keeps csub from placing jobs, by its own words and not by mistake."""
-    found = [] if config.policy == "auto" else [f"policy is '{config.policy}': no job is placed"]
+    found = [] if config.tier == "place" else [f"tier '{config.tier}': {TIERS[config.tier]}; no job is placed"]
+    if config.policy == "shadow":
+        others = ", but by [[rollout]]" * ("auto" in config.policies)
+        found.append(f"policy is 'shadow': no job is placed{others}")
     if not config.pool:
         found.append("no pool: no node with GPUs is described, so no job is placed")
     if config.slurm_release not in SBATCH_OPTIONS:
@@ -42,9 +45,9 @@ def gaps(config: SiteConfig) -> list[str]:
             else:
                 how = "'site init --gpu' may know them, 'site init --gpus' does"
             found.append(f"pool '{pool.name}': {what} is placed without its {missing}; {how}")
-        elif not (pool.slice or shares):
+        elif config.tier == "place" and not (pool.slice or shares):
             found.append(f"pool '{pool.name}': no slices, mps or shard, so jobs get whole GPUs")
-        else:
+        elif config.tier == "place":
             found += [f"pool '{pool.name}': {why}" for why in _off(pool, config)]
     return found
 
@@ -83,7 +86,7 @@ def _of_cluster(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
     for partition in with_gpus(cluster):
         if partition.whole_nodes:
             yield f"partition '{partition.name}': each job gets whole nodes, so that a piece of a GPU frees nothing"
-    for share in SHARES:
+    for share in SHARES if config.tier == "place" else ():
         if any(shares_per_gpu(pool, share) for pool in config.pool):
             meant = share in config.sharing.unbilled
             if meant or not uses(config, share):  # else it is a difference

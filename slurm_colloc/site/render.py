@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from slurm_colloc.config import SYSTEM_FILE, SiteConfig
+from slurm_colloc.config import SYSTEM_FILE, TIERS, SiteConfig
 from slurm_colloc.errors import ConfigError, InputError
 from slurm_colloc.shipped import plugin, template_folders
 from slurm_colloc.site.fragments import (
@@ -98,8 +98,12 @@ def has_spank(config: SiteConfig) -> bool:
     return is_site(config) and config.sharing.mps_daemon == "spank"
 
 
-def _has_gpus(config: SiteConfig) -> bool:
-    return is_site(config) and bool(config.pool)
+def _has_pieces(config: SiteConfig) -> bool:
+    return is_site(config) and bool(config.pool) and config.tier == "place"
+
+
+def _has_csub(config: SiteConfig) -> bool:
+    return config.tier != "report"
 
 
 def runs_mps(config: SiteConfig) -> bool:
@@ -143,7 +147,7 @@ FILES = (
     SiteFile("colloc.cron", "/etc/cron.d/colloc", _ONE_HOST, Needs.NOTHING, is_site),
     SiteFile("colloc.logrotate", "/etc/logrotate.d/colloc", _ONE_HOST, Needs.NOTHING, is_site),
     SiteFile(CRONTAB, "", "a login node", Needs.NOTHING, lambda config: not is_site(config)),
-    SiteFile("slurm_colloc.lua", "{site_folder}/modulefiles/slurm_colloc.lua", "login nodes", Needs.NOTHING, bool),
+    SiteFile("slurm_colloc.lua", "{site_folder}/modulefiles/slurm_colloc.lua", "login nodes", Needs.NOTHING, _has_csub),
     SiteFile("colloc-mps", f"{LIBEXEC}/colloc-mps", _SLURMDS, Needs.NOTHING, runs_mps, verbatim=True),
     SiteFile("prolog.50-colloc", "{slurm_folder}/prolog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
     SiteFile("epilog.50-colloc", "{slurm_folder}/epilog.d/50-colloc", _SLURMDS, Needs.RECONFIGURE, _mps_by_prolog),
@@ -157,10 +161,10 @@ FILES = (
     SiteFile("cli_filter.lua.example", _CLI_FILTER, _LUA_HOSTS, Needs.NOTHING, has_policy, part=True),
     SiteFile("colloc-mail", f"{LIBEXEC}/colloc-mail", "the host of slurmctld", Needs.NOTHING, _mails),
     SiteFile("slurm.conf.calls", "{slurm}", _EVERYWHERE, Needs.RECONFIGURE, _is_called, part=True),
-    SiteFile("gres.conf", "{slurm_folder}/gres.conf", _EVERYWHERE, Needs.DRAIN, _has_gpus, part=True),
-    SiteFile("slurm.conf.nodes", "{slurm}", _EVERYWHERE, Needs.DRAIN, _has_gpus, part=True),
+    SiteFile("gres.conf", "{slurm_folder}/gres.conf", _EVERYWHERE, Needs.DRAIN, _has_pieces, part=True),
+    SiteFile("slurm.conf.nodes", "{slurm}", _EVERYWHERE, Needs.DRAIN, _has_pieces, part=True),
     # Last: its billing weights name what the one before makes known.
-    SiteFile("slurm.conf.partitions", "{slurm}", _EVERYWHERE, Needs.RECONFIGURE, _has_gpus, part=True),
+    SiteFile("slurm.conf.partitions", "{slurm}", _EVERYWHERE, Needs.RECONFIGURE, _has_pieces, part=True),
 )
 
 
@@ -241,6 +245,8 @@ def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
         "system_file": SYSTEM_FILE,
         "plugstack": _place(_PLUGSTACK_PLACE, host),
         "site": is_site(config),
+        "csub": _has_csub(config),
+        "tier": TIERS[config.tier],
         "gres_types": gres_types(config),
         "tres": tres(config),
         "alike": alike(config.pool),

@@ -134,9 +134,9 @@ class CliClient:
 
         return parse_holders(self._ask(*holders_question()))
 
-    def limits(self, cluster: str) -> Limits:
-        """Return what the user who runs this may ask for."""
-        user = pwd.getpwuid(os.geteuid()).pw_name
+    def limits(self, cluster: str, user: str = "") -> Limits:
+        """Return what a user may ask for, the one who runs this where none is named."""
+        user = user or pwd.getpwuid(os.geteuid()).pw_name
         answers = ask_all(questions(user, cluster), self._timeout_s, self._environment)
         return parse_limits([answer.decode(errors="surrogateescape") for answer in answers], now())
 

@@ -244,6 +244,15 @@ def limit_passed_by(limits: Limits, share: str, account: str, qos: str, partitio
     return ""
 
 
+def default_qos(limits: Limits, account: str, partition: str) -> str | None:
+    """Return the QOS of a job that names none; None where that is not known."""
+    chain = _chain(limits, account or limits.default_account, partition) or []
+    found = next((level.default_qos for level in chain if level.default_qos), "")
+    # Of several, which Slurm takes is not said.
+    only = chain[0].qos[0] if chain and len(chain[0].qos) == 1 else None
+    return found or only
+
+
 def _qos_names(chain: Sequence[Association], qos: str, partition_qos: str) -> list[str]:
     """Return the QOS whose limits may hold, in lower case."""
     names = [qos] if qos else [next((level.default_qos for level in chain if level.default_qos), "")]

@@ -3,6 +3,7 @@
 
 import grp
 import os
+import pwd
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -11,8 +12,9 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, StoreError
 from slurm_colloc.model import Footprint, JobRequest
 from slurm_colloc.placement.pieces import Access
-from slurm_colloc.slurm.limits import Limits, from_json, to_json
+from slurm_colloc.slurm.limits import Limits, default_qos, from_json, to_json
 from slurm_colloc.submit.kept import keep, read_kept
+from slurm_colloc.submit.rollout import Whose
 
 _KIND = "limits"
 
@@ -35,6 +37,33 @@ def _group_name(gid: int) -> str:
         return grp.getgrgid(gid).gr_name
     except KeyError:
         return str(gid)
+
+
+def whose_job(request: JobRequest, config: SiteConfig, ask: Callable[[], Limits]) -> Whose:
+    """Return whose job this is, as far as the site's rules look at it; Slurm is asked for no more than that."""
+    rules = config.rollout
+    groups = frozenset(map(_group_name, {os.getegid(), *os.getgroups()}) if any(rule.groups for rule in rules) else ())
+    partitions = request.partitions or (config.default_partition,)
+    found: Limits | str = ""
+    if (any(rule.accounts for rule in rules) and not request.account) or (
+        any(rule.qos for rule in rules) and not request.qos
+    ):
+        found = limits_of_user(config, ask)
+    account: str | None = request.account
+    qos: str | None = request.qos
+    if isinstance(found, str):
+        account, qos = account or None, qos or None
+    else:
+        account = account or found.default_account or None
+        qos = qos or default_qos(found, account or "", partitions[0])
+    return Whose(_user_name(), groups, account, partitions, qos)
+
+
+def _user_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def limits_of_user(config: SiteConfig, ask: Callable[[], Limits]) -> Limits | str:

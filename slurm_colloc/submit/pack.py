@@ -32,10 +32,11 @@ from slurm_colloc.submit.pack_shape import (
     shape_of_array,
     sized_otherwise,
 )
-from slurm_colloc.submit.plan import Packed, Part, Plan, Slurm, reason_switched_off
+from slurm_colloc.submit.plan import Packed, Part, Plan, Slurm, policy_of, reason_switched_off
 from slurm_colloc.submit.render import pack_block, quote
 from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.resume import Earlier, merged_options
+from slurm_colloc.submit.rollout import Chosen
 from slurm_colloc.submit.submission import Submission
 
 # What sbatch calls the output of an array's task.
@@ -91,12 +92,13 @@ def plan_commands(
     Raises:
         CollocError: it cannot be submitted, or is not understood with certainty.
     """
-    asked, notes = _read(command_line, environ, text, name, (), config, slurm)
+    asked, notes, chosen = _read(command_line, environ, text, name, (), config, slurm)
+    config = config._replace(policy=chosen.policy)
     for option in ("wrap", "array"):
         if option in asked.given:
             raise InputError(f"'{asked.given[option].written}' beside commands: each of them is a task")
     asked = asked._replace(commands=tuple(commands), argv=tuple(argv))
-    return _plan_anyway(asked, len(commands), 0, notes, config, slurm)
+    return _plan_anyway(asked, len(commands), 0, notes, config, slurm)._replace(chosen=chosen)
 
 
 def plan_missing(
@@ -125,12 +127,13 @@ def plan_missing(
     Raises:
         CollocError: it cannot be submitted, or is not understood with certainty.
     """
-    asked, notes = _read(command_line, environ, text, spec.name, spec.script_args, config, slurm)
+    asked, notes, chosen = _read(command_line, environ, text, spec.name, spec.script_args, config, slurm)
+    config = config._replace(policy=chosen.policy)
     numbers, _, most = value_of(asked.given, "array").partition("%")
     if "wrap" in asked.given or numbers != spec.array or "SBATCH_ARRAY_INX" in asked.environ:
         raise InputError(f"the tasks are those of job {resumes}; leave --array, SBATCH_ARRAY_INX and --wrap out")
     asked = asked._replace(commands=spec.commands, argv=tuple(argv), only=spec.only, added=spec.added, resumes=resumes)
-    return _plan_anyway(asked, len(spec.only), int(most or 0), notes, config, slurm)
+    return _plan_anyway(asked, len(spec.only), int(most or 0), notes, config, slurm)._replace(chosen=chosen)
 
 
 def load_of_task(hint: str, earlier: Earlier, environ: Mapping[str, str], config: SiteConfig, slurm: Slurm) -> Load:
@@ -141,7 +144,7 @@ def load_of_task(hint: str, earlier: Earlier, environ: Mapping[str, str], config
     """
     words, _ = merged_options(earlier, (f"--gpu-footprint={hint}",), config)
     line, spec = parse_arguments(words, config), earlier.spec
-    asked, _ = _read(line, environ, earlier.text, spec.name, spec.script_args, config, slurm)
+    asked, _, _ = _read(line, environ, earlier.text, spec.name, spec.script_args, config, slurm)
     return counted_for(asked.request, asked.footprint, spec.load, config)
 
 
@@ -153,8 +156,8 @@ def _read(
     script_args: tuple[str, ...],
     config: SiteConfig,
     slurm: Slurm,
-) -> tuple[Asked, tuple[str, ...]]:
-    """Return a submission for which there is no plain sbatch, and what is to be said of its history."""
+) -> tuple[Asked, tuple[str, ...], Chosen]:
+    """Return a submission for which there is no plain sbatch, what is to be said of its history, and the policy."""
     release = config.slurm_release
     if release not in SBATCH_OPTIONS:
         raise UnsureError(f"sbatch of Slurm '{release}' is not known to this release of csub")
@@ -165,14 +168,17 @@ def _read(
     components = tuple(effective_components(script, read_environment(environ, table, release), command_line))
     if len(components) > 1:
         raise UnsureError("a pack has no heterogeneous components")
-    switched_off = reason_switched_off([own_option("colloc", command_line, script)], config)
     submission = Submission(text, name, script, components, table)
     request = build_request(submission, 0, (None, script_args), config, environ)
+    chosen = policy_of(request, config, slurm)
+    config = config._replace(policy=chosen.policy)
+    switched_off = reason_switched_off([own_option("colloc", command_line, script)], config)
     if not request.gpu_count:
         raise InputError("a pack needs a GPU; say --gres=gpu:1")
     hint = own_option("gpu-footprint", command_line, script)
     footprint, notes = footprint_of(request, text, hint, config, slurm.job_states, anyway=True)
-    return Asked(command_line, environ, components[0], script, text, request, footprint, switched_off, (), ()), notes
+    asked = Asked(command_line, environ, components[0], script, text, request, footprint, switched_off, (), ())
+    return asked, notes, chosen
 
 
 def _plan_anyway(asked: Asked, tasks: int, most: int, notes: tuple[str, ...], config: SiteConfig, slurm: Slurm) -> Plan:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import MisusedError, UnsureError
 from slurm_colloc.history.signature import WRAPPED
@@ -14,7 +15,7 @@ from slurm_colloc.slurm.directives import Script, read_script
 from slurm_colloc.slurm.free import Free
 from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.options import CommandLine, Given, without
-from slurm_colloc.submit.access import access_of
+from slurm_colloc.submit.access import access_of, whose_job
 from slurm_colloc.submit.footprint import footprint_of
 from slurm_colloc.submit.outlook import outlook
 from slurm_colloc.submit.override import overridden, sizes_cut, without_sizes
@@ -22,6 +23,7 @@ from slurm_colloc.submit.own_options import check_pack, own_option, parse_slowdo
 from slurm_colloc.submit.reasons import reason_to_keep_command, reason_to_keep_text
 from slurm_colloc.submit.render import Sampling, names_slice, render_block, render_script
 from slurm_colloc.submit.request import build_request
+from slurm_colloc.submit.rollout import Chosen, choose, draw
 from slurm_colloc.submit.submission import Submission, read_submission
 from slurm_colloc.submit.told import is_exclusive
 
@@ -70,8 +72,8 @@ class Plan(NamedTuple):
     script that ``body`` stands in for (None: standard input). ``switched_off`` says who wants nothing changed.
     ``first`` is "canary" or "probe" where it is to be measured before it is sized, "off" where it is not to be; empty
     where nobody says. ``was_pack`` says that it is submitted as the array it is, and would have been a pack were the
-    policy not shadow. ``wish`` is what the site's policy is told of --colloc. ``given`` are the options in force of
-    the first component, ``wants_pack`` says that its tasks were to be packed.
+    policy not shadow. ``wish`` is what the policy in slurmctld is told of --colloc, ``chosen`` is csub's own. ``given``
+    are the options in force of the first component, ``wants_pack`` says that its tasks were to be packed.
     """
 
     parts: tuple[Part, ...]
@@ -87,6 +89,7 @@ class Plan(NamedTuple):
     wish: str = "auto"
     given: Mapping[str, Given] = {}
     wants_pack: bool = False
+    chosen: Chosen = Chosen("auto", "")
 
     @property
     def text(self) -> str:
@@ -144,34 +147,62 @@ def make_plan(
         MisusedError: an option or #CSUB line of csub's own that cannot be what was meant.
         CollocError: a template that does not render.
     """
+    policy = config.policy
     try:
         submission = read_submission(command_line, environ, stdin, config)
-        return _made(command_line, environ, submission, config, slurm, because)
+        case = _Case(command_line, environ, submission, config, slurm)
+        requests = _requests(case)
+        chosen = policy_of(requests[0], config, slurm, again=bool(because))
+        policy = chosen.policy
+        if chosen.policy == "pack" and not wants_pack(command_line, submission.script):
+            chosen = chosen._replace(policy="off")
+        case = case._replace(config=config._replace(policy=chosen.policy))
+        return _made(case, requests, because)._replace(chosen=chosen)
     except MisusedError as error:
         # A site that only looks on refuses nothing: to sbatch a #CSUB line is a comment.
-        if config.policy == "shadow":
+        if policy == "shadow":
             raise UnsureError(str(error)) from error
         raise
 
 
-def _made(
-    command_line: CommandLine,
-    environ: Mapping[str, str],
-    submission: Submission,
-    config: SiteConfig,
-    slurm: Slurm,
-    because: str,
-) -> Plan:
-    """Return the plan of a submission that was read; the arguments are as for make_plan."""
+def policy_of(request: JobRequest, config: SiteConfig, slurm: Slurm, *, again: bool = False) -> Chosen:
+    """Return the policy in force for a job; one that is submitted ``again`` was placed, and is drawn no more."""
+    if not config.rollout:
+        return Chosen(config.policy, "the site's")
+    whose = whose_job(request, config, partial(slurm.limits, config.cluster))
+    return choose(config, whose, lambda: 0.0 if again else draw(whose.user, request.signature, config.cluster, now()))
+
+
+def _requests(case: _Case) -> list[JobRequest]:
+    """Return the requests of a job's components."""
+    command_line, environ, submission, config, _ = case
+    called = command_line.script, command_line.script_args
+
+    def told(number: int) -> bool:
+        hint = own_option("gpu-footprint", command_line, submission.script, number)
+        return hint is not None and "sm=" in hint
+
+    return [
+        build_request(submission, number, called, config, environ, told=told(number))
+        for number in range(len(submission.components))
+    ]
+
+
+def _made(case: _Case, requests: Sequence[JobRequest], because: str) -> Plan:
+    """Return the plan of a submission that was read, by the policy in force for it."""
+    command_line, _, submission, config, _ = case
     text, name, script, components, table = submission
-    case = _Case(command_line, environ, submission, config, slurm)
     # In order: of two reasons it is the first that is recorded, whatever the hashes of this run.
     wishes = [own_option("colloc", command_line, script, number) for number in range(len(components))]
     switched_off = reason_switched_off(wishes, config)
     fixed = reason_to_keep_text(text, script.interpreter) if script else reason_to_keep_command(text)
     packs = wants_pack(command_line, script)
     alone = packs and script is not None
-    decided = [_part(case, number, switched_off, fixed, because, alone=alone) for number in range(len(components))]
+    # Where only packs are to be made, an array that cannot be one goes as the array it is.
+    left = switched_off or "the site places no jobs" * (config.policy == "pack")
+    decided = [
+        _part(case, request, number, left, fixed, because, alone=alone) for number, request in enumerate(requests)
+    ]
     parts, notes = [part for part, _ in decided], [note for _, said in decided for note in said]
     check_pack(command_line, script, packs=packs)
     if packs:
@@ -182,7 +213,7 @@ def _made(
         notes.append(f"not packed: {found}")
     body = None
     if len(parts) == 1:
-        parts[0], body = _rewritten(submission, parts[0], switched_off, fixed, config)
+        parts[0], body = _rewritten(submission, parts[0], left, fixed, config)
     if config.policy == "shadow":
         parts = [part._replace(placement=_withheld(part.placement)) for part in parts]
     argv, script_at = overridden(command_line, [(part.request.gpu_style, part.placement) for part in parts], table)
@@ -191,7 +222,7 @@ def _made(
         script_at = len(argv) - 1
     if why := _never_measured(submission, parts, fixed, config):
         notes.append(f"this job cannot be measured ({why}); say --gpu-footprint=mem=SIZE,sm=PERCENT")
-    plan = Plan(tuple(parts), argv, script_at, text, body, tuple(notes), switched_off)
+    plan = Plan(tuple(parts), argv, script_at, text, body, tuple(notes), left)
     return plan._replace(
         first=_first(command_line, script),
         wish=_told(wishes),
@@ -201,17 +232,14 @@ def _made(
 
 
 def _part(
-    case: _Case, number: int, switched_off: str, fixed: str, because: str, *, alone: bool
+    case: _Case, request: JobRequest, number: int, switched_off: str, fixed: str, because: str, *, alone: bool
 ) -> tuple[Part, tuple[str, ...]]:
     """Return a component's part of the plan, and what there is to say of what it needs.
 
     ``alone`` says that it is to be a pack, which has whole GPUs.
     """
-    command_line, environ, submission, config, slurm = case
-    called = command_line.script, command_line.script_args
+    command_line, _, submission, config, slurm = case
     hint = own_option("gpu-footprint", command_line, submission.script, number)
-    told = hint is not None and "sm=" in hint
-    request = build_request(submission, number, called, config, environ, told=told)
     config, lowered = _bounded(config, own_option("max-slowdown", command_line, submission.script, number))
     footprint, said = footprint_of(request, submission.text, hint, config, slurm.job_states, anyway=alone)
     access = access_of(request, footprint, config, partial(slurm.limits, config.cluster))

@@ -43,6 +43,9 @@ def write_site(lab: Lab, name: str = "site", *, agent: bool = True, extra: Mappi
         "sharing.max_time_stretch": "2.1",
         # And a share, on which they would end sooner, does not go before the slice that a test is about.
         "sharing.keep_piece_factor": "3.0",
+        # What a site that is new says of none of its jobs.
+        "policy": '"auto"',
+        "recovery.companion": "true",
         **(extra or {}),
     }
     argv = ["colloc", "site", "init", "--force", "-o", str(site / "site.toml"), "--gpu", f"h100={MODEL}"]

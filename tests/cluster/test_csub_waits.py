@@ -77,7 +77,7 @@ def test_full_slices_are_left_for_a_free_whole_gpu(lab: Lab, alice: User) -> Non
     assert tres("gpu:h100:1") in (job.get("TresPerNode"), job.get("TresPerJob")), done.stderr
     explained = alice.run("csub", "--dry-run", "--explain", "train.sh").stderr
     assert "a whole GPU is free now, 1g.10gb slices waited 5 h (median of 12 jobs, last week)" in explained
-    assert "the job would end after 1 h instead of 6.3 h" in explained
+    assert "the job would end after 1 h instead of 6.2 h" in explained
 
 
 def test_a_free_slice_is_taken_while_whole_gpus_are_full(lab: Lab, alice: User) -> None:

@@ -104,6 +104,7 @@ def _set_up(center: Center) -> None:
         "paths.journal": '"/var/lib/slurm_colloc/journal"',
         "notices.textfile": '"/var/lib/node/colloc.prom"',
         "notices.json_lines": '"/var/lib/node/findings.jsonl"',
+        "policy": '"auto"',
         "sharing.mps_daemon": '"prolog"',
         "sharing.mps_single_user": "true",
         "audit.rule": '[{code="COL001", bounds={min_gpu_hours=0.0001}}]',

@@ -65,9 +65,14 @@ SITE = """schema = 1
 cluster = "gpulab"
 slurm_release = "22.05"
 default_partition = "all"
+policy = "auto"
+[recovery]
+companion = true
 [paths]
 state = "{root}/state-of-colloc"
 [sharing]
+max_slowdown = 1.25
+max_time_stretch = 1.25
 order = ["mps"]
 [[partition]]
 name = "all"

@@ -32,7 +32,7 @@ TOP_LEVEL: dict[str, tuple[str, ...]] = {
         *(name for name in ShadowReport._fields if name != "templates"),
     ),
     "colloc site doctor --format json": (
-        *("schema", "cluster", "slurm_release", "seen_from", "checks", "findings", "not_checked"),
+        *("schema", "cluster", "slurm_release", "seen_from", "tier", "checks", "findings", "not_checked"),
     ),
     "colloc site gpus": ("schema", "node", "complete", "units"),
     "colloc top --format json": (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slurm_colloc.charted import Fit
-from slurm_colloc.config import MigSlice, Partition, Pool, Sharing, SiteConfig
+from slurm_colloc.config import MigSlice, Partition, Pool, Recovery, Sharing, SiteConfig
 from slurm_colloc.measured import AllocationRow, DeviceSample, Holder, HostSample, JobUsage, ProcessSample, Round
 from slurm_colloc.model import Decision, Evidence, Footprint, Gres, JobRequest, Quantiles
 
@@ -205,7 +205,9 @@ def site(*pools: Pool, **sharing: Any) -> SiteConfig:
         "c",
         "22.05",
         default_partition="gpu",
+        policy="auto",
         pool=pools,
         partition=(Partition("gpu"), Partition("mig")),
-        sharing=Sharing()._replace(**{"max_slowdown": 2.1} | sharing),
+        recovery=Recovery(companion=True),
+        sharing=Sharing()._replace(**{"max_slowdown": 2.1, "max_time_stretch": 1.25} | sharing),
     )

@@ -17,6 +17,7 @@ schema = 1
 cluster = "lab"
 slurm_release = "22.05"
 default_partition = "gpu"
+policy = "auto"
 [[pool]]
 name = "h"
 nodes = "h1"
@@ -35,8 +36,11 @@ sm_count = 16
 quantity = 1
 [[partition]]
 name = "gpu"
+[recovery]
+companion = true
 [sharing]
 max_slowdown = 2.1
+max_time_stretch = 1.25
 order = [{order}]
 mps_daemon = "site"
 mps_single_user = true

@@ -53,9 +53,15 @@ def test_the_reference_speaks_of_toml_and_not_of_python() -> None:
 
 def test_defaults() -> None:
     site = parse_site(LEAST, "f")
-    assert (site.policy, site.sharing.order, site.observe.period_s) == ("auto", ("mig", "mps", "shard"), 10.0)
+    assert (site.policy, site.sharing.order, site.observe.period_s) == ("shadow", ("mig", "mps", "shard"), 10.0)
     assert (site.sharing.mps_daemon, site.sharing.mps_single_user, site.sharing.shard_consent) == ("none", False, False)
     assert site.pool == ()
+
+
+def test_nothing_is_placed_slowed_or_followed_until_the_site_says_so() -> None:
+    site = parse_site(LEAST, "f")
+    assert (site.policy, site.recovery.companion) == ("shadow", False)
+    assert (site.sharing.max_slowdown, site.sharing.max_time_stretch) == (1.1, 1.0)
 
 
 def test_nested_tables() -> None:
@@ -94,7 +100,7 @@ def test_nested_tables() -> None:
         ({"sharing": {"order": ["mig", "mpi"]}}, "'sharing.order' must be one of mig, mps, shard, not 'mpi'"),
         ({"sharing": {"order": "mig"}}, "'sharing.order' must be a list"),
         ({"sharing": {"mps_daemon": "yes"}}, "one of none, site, prolog, spank"),
-        ({"policy": "on"}, "one of auto, shadow, off"),
+        ({"policy": "on"}, "one of auto, shadow, pack, off"),
         ({"observe": {"dcgm": "localhost:9400"}}, "'observe.dcgm' must be 'http://host:port/path'"),
         ({"observe": {"dcgm": "http://host:65536/metrics"}}, "or 'dcgmi', not 'http://host:65536"),
         *[({"observe": {f"keep_{what}_days": 0.5}}, "from 1 up") for what in ("journal", "raw", "minute", "job")],

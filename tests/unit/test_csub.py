@@ -174,7 +174,7 @@ def test_a_dry_run_shows_the_line_and_respects_every_policy(shell: Shell) -> Non
     assert done.stdout == SCRIPT
     assert done.stderr.endswith("/bin/sbatch --gres=gpu:h100_1g.10gb:1 job.sh 'a b'\n")
     site = shell.folder / "site.toml"
-    site.write_text(site.read_text().replace("schema = 1", 'schema = 1\npolicy = "off"'))
+    site.write_text(site.read_text().replace('policy = "auto"', 'policy = "off"'))
     done = shell.run(HINT, "--dry-run", "job.sh")
     assert (done.returncode, done.stdout) == (0, SCRIPT)
     assert done.stderr.endswith("/bin/sbatch job.sh\n")
@@ -191,11 +191,11 @@ def test_a_format_out_of_place_is_refused_before_anything_is_submitted(shell: Sh
 
 def test_shadow_and_off_change_nothing(shell: Shell) -> None:
     site = (shell.folder / "site.toml").read_text()
-    (shell.folder / "site.toml").write_text(site.replace("schema = 1", 'schema = 1\npolicy = "shadow"'))
+    (shell.folder / "site.toml").write_text(site.replace('policy = "auto"', 'policy = "shadow"'))
     shell.run(HINT, "job.sh")
     (shell.folder / "site.toml").write_text(site)
     shell.run(HINT, "--colloc=off", "job.sh")
-    (shell.folder / "site.toml").write_text(site.replace("schema = 1", 'schema = 1\npolicy = "off"'))
+    (shell.folder / "site.toml").write_text(site.replace('policy = "auto"', 'policy = "off"'))
     shell.run(HINT, "job.sh")
     assert shell.calls() == [["job.sh"]] * 3
     [shadow, off] = shell.decisions()
@@ -242,7 +242,7 @@ def test_a_whole_gpu_for_a_reason_is_left_whole_and_one_without_is_no_reason(she
 @pytest.mark.parametrize("policy", ["shadow", "auto"])
 def test_where_nothing_is_decided_or_judged_not_a_variable_is_another(shell: Shell, policy: str) -> None:
     path = shell.folder / "site.toml"
-    path.write_text(path.read_text().replace("schema = 1", f'schema = 1\npolicy = "{policy}"'))
+    path.write_text(path.read_text().replace('policy = "auto"', f'policy = "{policy}"'))
     if policy == "shadow":
         path.write_text(path.read_text() + '\n[[partition]]\nname = "judged"\npolicy = "enforce"\n')
     shell.behave(0, TELL)
@@ -403,7 +403,7 @@ def test_csub_behind_the_name_sbatch_finds_the_real_one(shell: Shell) -> None:
 def test_shadow_changes_no_script_even_without_an_agent(shell: Shell) -> None:
     shell.site('"mps"', agent=False)
     site = (shell.folder / "site.toml").read_text()
-    (shell.folder / "site.toml").write_text(site.replace("schema = 1", 'schema = 1\npolicy = "shadow"'))
+    (shell.folder / "site.toml").write_text(site.replace('policy = "auto"', 'policy = "shadow"'))
     shell.run("job.sh")
     assert shell.calls() == [["job.sh"]]
     assert len(shell.decisions()) == 1

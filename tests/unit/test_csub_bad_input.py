@@ -116,7 +116,7 @@ def test_each_own_option_is_misused_by_a_test() -> None:
 def test_a_line_is_a_comment_where_the_site_only_looks_on(shell: Shell) -> None:
     script(shell, "#CSUB --gpu-footprint=9G")
     site = shell.folder / "site.toml"
-    site.write_text(site.read_text().replace("schema = 1", 'schema = 1\npolicy = "shadow"'))
+    site.write_text(site.read_text().replace('policy = "auto"', 'policy = "shadow"'))
     assert shell.run("job.sh").returncode == 0
     assert shell.calls() == [["job.sh"]]
 

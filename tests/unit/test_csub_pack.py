@@ -33,7 +33,7 @@ def site(shell: Shell, **changes: str) -> None:
     text = WHOLE.replace("{order}", '"mps"').replace("{agent}", "false")
     text = text.replace("[observe]", f"{changes.get('sharing', '')}\n[observe]")
     text = text.replace('name = "gpu"\n', f'name = "gpu"\n{changes.get("partition", "")}\n')
-    text = text.replace("schema = 1", f"schema = 1\n{changes.get('top', '')}")
+    text = text.replace('policy = "auto"', changes.get("top", 'policy = "auto"'))
     (shell.folder / "site.toml").write_text(text)
 
 

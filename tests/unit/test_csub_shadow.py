@@ -27,7 +27,7 @@ def shell(tmp_path: Path) -> Shell:
 def switch(shell: Shell, order: str, *, agent: bool = True) -> None:
     shell.site(order, agent=agent)
     path = shell.folder / "site.toml"
-    path.write_text(path.read_text().replace("schema = 1", 'schema = 1\npolicy = "shadow"'))
+    path.write_text(path.read_text().replace('policy = "auto"', 'policy = "shadow"'))
 
 
 def plain(shell: Shell, argv: Sequence[str], text: str | None) -> subprocess.CompletedProcess[str]:

@@ -68,7 +68,8 @@ def test_what_is_wrong_is_said_with_what_to_do(capsys: pytest.CaptureFixture[str
 def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert colloc("site", "doctor", "--format", "json") == 1
     found = shown(capsys)
-    assert set(found) == {"schema", "cluster", "slurm_release", "seen_from", "checks", "findings", "not_checked"}
+    about = {"schema", "cluster", "slurm_release", "seen_from", "tier"}
+    assert set(found) == about | {"checks", "findings", "not_checked"}
     assert set(found["findings"][0]) == {"code", "severity", "subject", "evidence", "consequence", "mend", "source"}
     assert set(found["not_checked"][0]) == {"code", "subject", "why"}
 

@@ -4,13 +4,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
-from slurm_colloc.config import MigSlice, SiteConfig, parse_site
+from slurm_colloc.config import MigSlice, Paths, SiteConfig, parse_site
 from slurm_colloc.errors import InputError, ProcessError
 from slurm_colloc.model import Gres
 from slurm_colloc.site.check import check as differences
 from slurm_colloc.site.cluster import look
 from slurm_colloc.site.discover import Consent, discover
 from slurm_colloc.site.gaps import gaps
+from slurm_colloc.site.render import Host, render_site
 from slurm_colloc.slurm import client as client_module
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.limits import Cap
@@ -82,8 +83,11 @@ def found(
     models: Mapping[str, str] | None = None,
     consent: Consent | None = None,
     extra: Mapping[str, Mapping[str, object]] | None = None,
+    tier: str = "place",
+    *,
+    own: bool = False,
 ) -> SiteConfig:
-    text = discover(look(client or FakeClient()), models or {}, consent or Consent(), extra or {})
+    text = discover(look(client or FakeClient()), models or {}, consent or Consent(), extra or {}, tier, own=own)
     return parse_site(tomllib.loads(text), "found")
 
 
@@ -206,6 +210,41 @@ def test_discover_the_laboratory(slurm: str) -> None:
         MigSlice(f"{MIG}3g.40gb", "3g.40gb", 40448, 60, 1),
     )
     assert check(config, FakeClient(slurm)) == []
+
+
+TOP = {"schema", "cluster", "slurm_release", "policy", "pool"}
+OF_SUBMISSIONS = {"default_partition", "default_mem", "sbatch_options", "partition"}
+
+
+@pytest.mark.parametrize(
+    ("tier", "policy", "keys"),
+    [
+        ("report", "off", TOP),
+        ("pack", "pack", TOP | OF_SUBMISSIONS | {"limits"}),
+        ("place", "shadow", TOP | OF_SUBMISSIONS | {"limits", "sharing"}),
+    ],
+)
+def test_a_tiers_file_has_what_it_needs_and_agrees_with_the_cluster(tier: str, policy: str, keys: set[str]) -> None:
+    models = {"h100": "NVIDIA H100 80GB HBM3"}
+    table = tomllib.loads(discover(look(FakeClient()), models, Consent(), {}, tier))
+    config = parse_site(table, "f")
+    assert (set(table), config.policy, config.tier, len(config.pool)) == (keys, policy, tier, 3)
+    assert check(config, FakeClient()) == []
+    other = FakeClient(config=recorded("config").replace("ClusterName             = lab", "ClusterName = other"))
+    assert check(config, other)[0].startswith('cluster is "lab"')
+    files = {file.name for file in render_site(config._replace(paths=Paths(state="/s")), Host("/opt/c"))}
+    assert ("gres.conf" in files, "slurm_colloc.lua" in files, "colloc.cron" in files) == (
+        tier == "place",
+        tier != "report",
+        True,
+    )
+
+
+def test_what_a_user_keeps_for_their_own_jobs_places_them() -> None:
+    config = found(own=True)
+    assert (config.policy, config.recovery.companion, config.sharing.max_slowdown) == ("auto", True, 1.25)
+    given = found(own=True, extra={"": {"policy": "shadow"}, "sharing": {"max_slowdown": 1.5}})
+    assert (given.policy, given.sharing.max_slowdown, given.sharing.max_time_stretch) == ("shadow", 1.5, 1.25)
 
 
 def test_what_nobody_vouched_for_stays_off() -> None:
@@ -457,7 +496,7 @@ def test_check_misses_the_name_of_a_card() -> None:
     assert problem.endswith('write gpu_model = "NVIDIA H100 80GB HBM3"')
     unsized = nameless.pool[0]._replace(sm_count=None, gpu_mem_mib=None)
     assert check(nameless._replace(pool=(unsized, *config.pool[1:])), FakeClient()) == []
-    assert gaps(nameless._replace(pool=(unsized,)))[0].startswith("pool 'g1': no job is placed without its sm_count")
+    assert gaps(nameless._replace(pool=(unsized,)))[1].startswith("pool 'g1': no job is placed without its sm_count")
 
 
 def test_check_compares_the_default_partition() -> None:
@@ -466,22 +505,25 @@ def test_check_compares_the_default_partition() -> None:
 
 
 def test_gaps_say_why_nothing_is_placed() -> None:
-    vouched = found(models={"h100": "NVIDIA H100 80GB HBM3"}, consent=Consent(mps_daemon=True, shard=True))
+    vouched = found(models={"h100": "NVIDIA H100 80GB HBM3"}, consent=Consent(mps_daemon=True, shard=True))._replace(
+        policy="auto"
+    )
     (crowded,) = gaps(vouched)
     assert crowded.startswith("pool 'g1': gres/mps is not used in 'all', 'gpu': no ExclusiveUser=YES")
     (by_word,) = gaps(vouched._replace(sharing=vouched.sharing._replace(mps_single_user=True)))
     assert "sharing.mps_single_user's word" in by_word
     assert gaps(vouched._replace(partition=tuple(one._replace(one_user=True) for one in vouched.partition))) == []
-    unknown = gaps(found())
+    unknown = gaps(found()._replace(policy="auto"))
     assert unknown[0].startswith("pool 'g1': no job is placed without its sm_count and gpu_mem_mib")
     assert unknown[0].endswith("'site init --gpu' may know them, 'site init --gpus' does")
-    assert "no card in our table is named 'H1000'; give the driver's" in gaps(found(models={"h100": "H1000"}))[0]
-    config = found(models={"h100": "NVIDIA H100 80GB HBM3"})
+    assert "no card in our table is named 'H1000'; give the driver's" in gaps(found(models={"h100": "H1000"}))[1]
+    config = found(models={"h100": "NVIDIA H100 80GB HBM3"})._replace(policy="auto")
     assert [what.partition(":")[0] for what in gaps(config)] == ["pool 'g1'", "pool 'g2'"]
     assert gaps(config._replace(policy="shadow", pool=())) == [
         "policy is 'shadow': no job is placed",
         "no pool: no node with GPUs is described, so no job is placed",
     ]
+    assert gaps(config._replace(policy="off", pool=()))[0].startswith("tier 'report': ")
     newer = config._replace(slurm_release="99.11", pool=(), observe=config.observe._replace(agent=True))
     assert [what.partition(" is ")[0] for what in gaps(newer)][1:] == ["slurm_release", "observe.agent"]
     homes = config._replace(pool=(), paths=config.paths._replace(state="/shared/slurm_colloc"))

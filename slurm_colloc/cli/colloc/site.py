@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from slurm_colloc.cli.colloc.output import say, site, write
+from slurm_colloc.cli.colloc.output import one_of, say, site, write
 from slurm_colloc.cli.colloc.site_doctor import doctor
 from slurm_colloc.cli.colloc.site_gpus import gpus, look_around
 from slurm_colloc.cli.colloc.site_plugin import build_plugin
 from slurm_colloc.cli.colloc.site_render import render
 from slurm_colloc.cli.colloc.site_sound import paths, unsound
-from slurm_colloc.config import file_to_write, find_site_file, parse_site
+from slurm_colloc.cli.colloc.site_user import policies_of
+from slurm_colloc.config import TIERS, file_to_write, find_site_file, parse_site
 from slurm_colloc.errors import CollocError, ConfigError, InputError, Status
 from slurm_colloc.files import write_atomic
 from slurm_colloc.site.check import check as differences
@@ -46,18 +47,24 @@ def init(
     ] = False,
     shard_consent: Annotated[bool, typer.Option("--shard-consent", help="vouch: shards need no isolation")] = False,
     gpus_file: _GpusFile = None,
+    tier: Annotated[
+        str, typer.Option("--tier", help="report, pack or place: the file has no more than that needs")
+    ] = "place",
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="a further key, in TOML")
     ] = None,
 ) -> None:
     """Write site.toml from the live cluster."""
+    one_of("--tier", tier, TIERS)
+    if (mps_daemon or shard_consent) and tier != "place":
+        raise InputError(f"--mps-daemon and --shard-consent do nothing with --tier {tier}, which gives no shares")
     path = output or file_to_write(user)
     if path != "-" and os.path.exists(path) and not force:
         raise InputError(f"'{path}' exists; --force replaces it")
     models = dict(_pair(item, "--gpu", "TYPE=NAME") for item in gpu or ())
     settings = _settings(setting or [])
     cluster = look_around(gpus_file or [], settings.get("observe", {}))
-    text = discover(cluster, models, Consent(mps_daemon, shard_consent), settings)
+    text = discover(cluster, models, Consent(mps_daemon, shard_consent), settings, tier, own=user)
     try:
         config = parse_site(tomllib.loads(text), "the site file to be written")
     except tomllib.TOMLDecodeError as error:
@@ -132,9 +139,18 @@ def _note(notes: list[str]) -> None:
 
 
 @app.command()
-def check(gpus_file: _GpusFile = None) -> None:
+def check(
+    gpus_file: _GpusFile = None,
+    user: Annotated[
+        str, typer.Option("--user", metavar="NAME", help="say only which policy holds for this user's jobs, and why")
+    ] = "",
+) -> None:
     """Compare the site file with the live cluster and this host. Exit status 1 when they differ."""
     config = site()
+    if user:
+        for line in policies_of(user, config):
+            print(printable(line))
+        return
     site_file = find_site_file() or ""
     cluster = look_around(gpus_file or [], config.observe._asdict())
     here = paths(config, site_file, len(cluster.nodes))
@@ -145,7 +161,7 @@ def check(gpus_file: _GpusFile = None) -> None:
     _note([*notes(config, cluster), *(f"{one.subject}: {one.why}" for one in here if isinstance(one, Blank))])
     if problems:
         raise typer.Exit(Status.FOUND)
-    print(f"'{site_file}' agrees with the cluster: {len(config.pool)} pools")
+    print(f"'{site_file}' agrees with the cluster: {len(config.pool)} pools, tier '{config.tier}'")
 
 
 # As they are needed, and so in the help.

@@ -3,6 +3,7 @@
 
 import json
 import os
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -10,8 +11,8 @@ import typer
 from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, node_name, one_of, site_or_none, write
 from slurm_colloc.cli.colloc.site_sound import paths
 from slurm_colloc.cli.colloc.terminal import put
-from slurm_colloc.config import find_site_file
-from slurm_colloc.errors import InputError, Status
+from slurm_colloc.config import TIERS, find_site_file
+from slurm_colloc.errors import ConfigError, InputError, Status
 from slurm_colloc.site.doctor.checks import Diagnosis, diagnose, reference
 from slurm_colloc.site.doctor.facts import Blank, Seen, Site
 from slurm_colloc.site.doctor.gather import gather
@@ -41,12 +42,21 @@ def doctor(
     if not any(one.gpu_types or one.quantity("gpu") for one in site.nodes):
         raise InputError("no node of the cluster has a gres called gpu: there is nothing to judge")
     diagnosis = diagnose(site, skip or ())
+    tier = _tier()
     if form == "json":
-        write(_json(site, diagnosis), "")
+        write(_json(site, diagnosis, tier), "")
     else:
-        put(_text(site, diagnosis))
+        put(_text(site, diagnosis, tier))
     if diagnosis.faults or diagnosis.unchecked:
         raise typer.Exit(Status.FOUND if diagnosis.faults else Status.UNKNOWN)
+
+
+def _tier() -> str:
+    """Return the tier of site.toml; empty where there is none, or none that can be read, which a check says."""
+    with suppress(ConfigError):
+        config = site_or_none()
+        return config.tier if config else ""
+    return ""
 
 
 def _paths(nodes: int) -> list[Seen | Blank]:
@@ -59,12 +69,13 @@ def _paths(nodes: int) -> list[Seen | Blank]:
     return paths(config, find_site_file() or "", nodes) if config else []
 
 
-def _json(site: Site, diagnosis: Diagnosis) -> str:
+def _json(site: Site, diagnosis: Diagnosis, tier: str) -> str:
     shown = {
         "schema": SCHEMA,
         "cluster": site.settings.get("ClusterName", ""),
         "slurm_release": site.release,
         "seen_from": site.this_node,
+        "tier": tier,
         "checks": list(diagnosis.codes),
         "findings": [fault._asdict() for fault in diagnosis.faults],
         "not_checked": [one._asdict() for one in diagnosis.unchecked],
@@ -72,7 +83,7 @@ def _json(site: Site, diagnosis: Diagnosis) -> str:
     return json.dumps(shown, indent=2) + "\n"
 
 
-def _text(site: Site, diagnosis: Diagnosis) -> str:
+def _text(site: Site, diagnosis: Diagnosis, tier: str) -> str:
     lines: list[str] = []
     before = ""
     for fault in diagnosis.faults:
@@ -85,5 +96,6 @@ def _text(site: Site, diagnosis: Diagnosis) -> str:
         lines.append(f"not checked {one.code}:{subject} {printable(one.why)}")
     looked = f"{counted(len(diagnosis.codes), 'check')} of Slurm {site.release} from {printable(site.this_node)}"
     gaps = f", {counted(len(diagnosis.unchecked), 'gap')}" if diagnosis.unchecked else ""
-    lines.append(f"{counted(len(diagnosis.faults), 'finding')}{gaps}, by {looked}")
+    installed = f"; tier '{tier}': {TIERS[tier]}" if tier else ""
+    lines.append(f"{counted(len(diagnosis.faults), 'finding')}{gaps}, by {looked}{installed}")
     return "\n".join(lines) + "\n"

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which policy holds for one job: the first of the site's rules that it meets, and the draw where that is for a part.
+
+The draw is by user, job (its signature) and day (UTC). So one job has the same answer for a whole day, however often it
+is submitted again, and on other days the other one: both arms have the same users and the same jobs, and nobody gets
+another answer by asking twice.
+"""
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from slurm_colloc.config import Rule, SiteConfig
+from slurm_colloc.history.digest import digest
+from slurm_colloc.model import CONTROL, PLACED
+
+_DRAW_BYTES, _DAY_S = 8, 86400
+
+
+class Whose(NamedTuple):
+    """Whose job it is and where it goes, as rules see it; None is not known."""
+
+    user: str
+    groups: Collection[str]
+    account: str | None
+    partitions: Collection[str]
+    qos: str | None
+
+
+class Chosen(NamedTuple):
+    """The policy in force for one job, why, and, where the job was drawn, which arm it is in of which rule."""
+
+    policy: str
+    why: str
+    arm: str = ""
+    rule: str = ""
+
+
+def choose(config: SiteConfig, whose: Whose, drawn: Callable[[], float] | None, stopped: str = "") -> Chosen:
+    """Return the policy for a job.
+
+    Args:
+        config: the site.
+        whose: what the rules look at.
+        drawn: says the job's draw, from 0 to 100; None: say the policy of those who are drawn.
+        stopped: why nothing is placed at this site for now; empty where it is.
+    """
+    found = _first(config, whose, drawn)
+    if stopped and found.policy == "auto":
+        # Of a job that would have been placed it is no longer known what placing does: it is in no arm.
+        return Chosen("shadow", stopped)
+    return found
+
+
+def _first(config: SiteConfig, whose: Whose, drawn: Callable[[], float] | None) -> Chosen:
+    for number, rule in enumerate(config.rollout, 1):
+        met = _meets(rule, whose)
+        if met is None:
+            return Chosen("shadow", f"whether rollout rule {number} ({in_words(rule)}) is for this job is not known")
+        if met:
+            return _drawn(rule, f"by rollout rule {number} ({in_words(rule)})", drawn)
+    return Chosen(config.policy, "the site's")
+
+
+def _drawn(rule: Rule, why: str, drawn: Callable[[], float] | None) -> Chosen:
+    if rule.percent >= 100 or drawn is None:
+        return Chosen(rule.policy, why)
+    number = drawn()
+    chosen = number < rule.percent
+    arm, of = (PLACED if chosen else CONTROL, in_words(rule)) if rule.policy == "auto" else ("", "")
+    return Chosen(rule.policy if chosen else "shadow", f"{why}, drawn {number:.1f}", arm, of)
+
+
+def _meets(rule: Rule, whose: Whose) -> bool | None:
+    """Return whether a rule is for a job; None where that is not known."""
+    sure = (
+        (not rule.users or whose.user in rule.users)
+        and (not rule.groups or not set(rule.groups).isdisjoint(whose.groups))
+        and (not rule.partitions or set(whose.partitions) <= set(rule.partitions))
+    )
+    # Slurm takes names of accounts and QOS in any case.
+    named = [(rule.accounts, whose.account), (rule.qos, whose.qos)]
+    asked = [None if name is None else name.lower() in map(str.lower, names) for names, name in named if names]
+    if not sure or False in asked:
+        return False
+    return None if None in asked else True
+
+
+def in_words(rule: Rule) -> str:
+    """Return whom a rule is for, and the part of them."""
+    lists = ("users", "groups", "accounts", "partitions", "qos")
+    whom = ", ".join(f"{name} {' '.join(getattr(rule, name))}" for name in lists if getattr(rule, name))
+    part = f"{rule.percent:g} % of " if rule.percent < 100 else ""
+    return f"'{rule.policy}' for {part}{whom or 'all'}"
+
+
+def draw(user: str, signature: str, cluster: str, at_s: float) -> float:
+    """Return a number from 0 to 100, the same for one job of one user all day."""
+    key = "\0".join((cluster, user, signature, str(int(at_s // _DAY_S)))).encode(errors="surrogateescape")
+    return 100.0 * int(digest(key, _DRAW_BYTES), 16) / 2.0 ** (8 * _DRAW_BYTES)
