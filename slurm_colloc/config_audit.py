@@ -13,23 +13,15 @@ class AuditRule(NamedTuple):
     code: str
     name: str = ""
     enabled: bool = True
-    clusters: tuple[str, ...] = ()
-    partitions: tuple[str, ...] = ()
-    gpu_types: tuple[str, ...] = ()
-    excluded_users: tuple[str, ...] = ()
-    excluded_accounts: tuple[str, ...] = ()
-    excluded_partitions: tuple[str, ...] = ()
-    excluded_qos: tuple[str, ...] = ()
-    min_run_min: float = 0.0
-    running: bool = True
+    only: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    excluded: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     tell: str = "users"
     bounds: Mapping[str, float] = MappingProxyType({})
 
 
 class Audit(NamedTuple):
-    """What must be known before anybody is named, and the rules."""
+    """The rules that a site sets."""
 
-    min_coverage_pct: float = 60.0
     rule: tuple[AuditRule, ...] = ()
 
 
@@ -39,24 +31,17 @@ class Notices(NamedTuple):
     mode: str = "off"
     state: str = ""
     sender: str = ""
-    reply_to: str = ""
     address: str = ""
     admins: tuple[str, ...] = ()
-    summary_hours: float = 24.0
     footer: str = ""
     window_days: float = 7.0
-    job_window_days: float = 1.0
     quiet_days: float = 14.0
     workdays: tuple[str, ...] = ("mon", "tue", "wed", "thu", "fri")
     holidays: str = ""
-    job_quiet_min: float = 60.0
-    job_deadline_min: float = 120.0
-    action: str = "none"
-    action_rules: tuple[str, ...] = ()
+    job_wait_min: float = 60.0
+    actions: Mapping[str, str] = MappingProxyType({})
     textfile: str = ""
-    json_lines: str = ""
     webhook_file: str = ""
-    min_group: int = 1
 
     @property
     def textfile_of_jobs(self) -> str:

@@ -20,7 +20,6 @@ _CHOICES = {
     "audit.rule.tell": ("users", "admins"),
     "notices.mode": ("off", "admins", "users"),
     "notices.workdays": ("mon", "tue", "wed", "thu", "fri", "sat", "sun"),
-    "notices.action": ("none", "hold", "cancel"),
     "observe.gpu_reader": ("nvml", "nvidia-smi", "simulated"),
 }
 
@@ -45,14 +44,10 @@ _LEAST = {
     "timeouts.ask_slurm_s": 0.1,
     "timeouts.decide_s": 0.1,
     "mail.timeout_s": 1,
-    "notices.summary_hours": 1,
     "notices.window_days": 0.04,
-    "notices.job_window_days": 0.04,
     # Who is to be told twice must have time to read it.
     "notices.quiet_days": 1,
-    "notices.job_quiet_min": 10,
-    "notices.job_deadline_min": 10,
-    "notices.min_group": 1,
+    "notices.job_wait_min": 10,
     "engine.cpus_per_job": 1,
     "engine.mem_gib": 0.25,
     "engine.time_min": 1,
@@ -78,7 +73,7 @@ _ABSOLUTE = (
     "paths.journal",
     "known_jobs.table",
     "mail.program",
-    *(f"notices.{name}" for name in ("webhook_file", "holidays", "textfile", "json_lines", "state")),
+    *(f"notices.{name}" for name in ("webhook_file", "holidays", "textfile", "state")),
 )
 
 

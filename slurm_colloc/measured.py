@@ -20,6 +20,8 @@ ADDITIVE = (
     "dram_active_pct",
     "energy_j",
 )
+# A run of which less of its time was sampled is not judged, and nobody is named: the rest may have been otherwise.
+MIN_COVERAGE_PCT = 60.0
 # How it is known what of a device's reading is a job's; the most certain first.
 MEASURED = "measured"
 BY_GPU_TIME, BY_MEMORY, BY_SHARES, EQUALLY = "split by GPU time", "split by memory", "split by shares", "split equally"

@@ -18,6 +18,7 @@ from slurm_colloc.accounting.parquet import make_rows
 from slurm_colloc.accounting.usage import source
 from slurm_colloc.charted import Fit
 from slurm_colloc.config import SiteConfig
+from slurm_colloc.measured import MIN_COVERAGE_PCT
 from slurm_colloc.model import COMPLETED, Gres
 from slurm_colloc.placement.fitted import (
     SM_DIGITS,
@@ -134,7 +135,7 @@ def make_run_fits(
         runs: the table of the runs, with the columns of ``usage`` that it goes by.
         part: a condition on ``run``.
     """
-    database.execute(_MEASURED.format(part=part), {"least_pct": config.audit.min_coverage_pct})
+    database.execute(_MEASURED.format(part=part), {"least_pct": MIN_COVERAGE_PCT})
     _make_ladders(database, config, convention)
     database.execute(_RUN_FITS.format(runs=runs, part=part))
 
@@ -202,7 +203,7 @@ def judge(found: RunFound, config: SiteConfig) -> RunFit | None:
         return None
     if run is None:
         return RunFit(found, "nothing was measured of it")
-    if why := not_judged(run, usage.gres, config.audit.min_coverage_pct, found.alone_s):
+    if why := not_judged(run, usage.gres, found.alone_s):
         return RunFit(found, why)
     steps = ladder(past_request(usage.gres, usage.partition, usage.account, usage.qos), run.gpu_model, config)
     step = first_that_holds(steps, run.gpu_mem_peak_mib or 0, run.sm_active_mean_pct or 0.0)

@@ -34,7 +34,7 @@ def act(state: State, finding: Finding, config: SiteConfig) -> Action:
 
     It is done only to the very run that the finding is about, and recorded before and after.
     """
-    what = config.notices.action
+    what = config.notices.actions[finding.rule]
     acted = Action(*key_of(finding), finding.digest, finding.user, what, BEGUN)
     state.act(acted, now())
     try:

@@ -47,11 +47,8 @@ def explained(known: Sequence[Entry], wanted: str) -> str:
 
 def _state(entry: Entry) -> str:
     """Return whether an entry is on, and which runs it looks at."""
-    shown = {key: value for key, value in entry.settings._asdict().items() if key not in ("code", "name", "enabled")}
-    defaults = type(entry.settings)._field_defaults
-    scope = [
-        f"{key} = {', '.join(value) if isinstance(value, tuple) else str(value).lower()}"
-        for key, value in shown.items()
-        if key != "bounds" and value != defaults[key]
-    ]
-    return f"'{entry.name}' is {'on' if entry.settings.enabled else 'off'}{'; ' * bool(scope)}{'; '.join(scope)}"
+    settings = entry.settings
+    said = [f"'{entry.name}' is {'on' if settings.enabled else 'off'}"]
+    for word, filters in (("only", settings.only), ("no", settings.excluded)):
+        said += [f"{word} {key}: {', '.join(names)}" for key, names in filters.items() if names]
+    return "; ".join([*said, *([] if entry.tells_users else ["tells admins only"])])

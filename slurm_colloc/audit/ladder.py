@@ -114,7 +114,7 @@ def _due(
     if not works:
         return Planned(finding, NOTHING, "no workday")
     before = told.get(key_of(finding), ())
-    acts = settings.action != "none" and finding.rule in settings.action_rules and finding.idle_since_s is not None
+    acts = finding.rule in settings.actions and finding.idle_since_s is not None
     if finding.about == JOB and not acts and before:
         return Planned(finding, NOTHING, "told of this job")
     series = _series(finding, before, now_s, settings)
@@ -179,6 +179,11 @@ def still(told: Notification, finding: Finding, now_s: float, settings: Notices)
     return told._replace(last_seen_s=seen_s(finding, now_s))
 
 
+def deadline_min(settings: Notices) -> float:
+    """Return the minutes from the second notice about a job until it is acted on: twice those between the notices."""
+    return 2 * settings.job_wait_min
+
+
 def _untold(finding: Finding, last: Notification, now_s: float, settings: Notices) -> Planned:
     """Return what follows a notice that is in doubt: the same step, of newer evidence."""
     if finding.digest == last.digest or now_s < last.since_s + settings.quiet_days * DAY_S:
@@ -191,7 +196,7 @@ def _after(finding: Finding, series: Sequence[Notification], now_s: float, setti
     last = series[-1]
     job = finding.about == JOB
     if job:
-        wait_s = 60 * (settings.job_quiet_min if last.step == FIRST else settings.job_deadline_min)
+        wait_s = 60 * (settings.job_wait_min if last.step == FIRST else deadline_min(settings))
     else:
         wait_s = settings.quiet_days * DAY_S
     if now_s < last.since_s + wait_s:

@@ -37,7 +37,7 @@ def check_settings(settings: Notices) -> None:
         ConfigError: an address that is none, or something that a mode needs and has not.
     """
     template = settings.address.replace("{user}", "u")
-    named = [("sender", settings.sender), ("reply_to", settings.reply_to), ("address", template)]
+    named = [("sender", settings.sender), ("address", template)]
     for key, address in (*named, *(("admins", one) for one in settings.admins)):
         if address and not _ADDRESS.fullmatch(address):
             raise ConfigError(f"'notices.{key}': '{address}' is no plain address such as 'hpc@example.org'")
@@ -47,8 +47,9 @@ def check_settings(settings: Notices) -> None:
     for key in needed:
         if not getattr(settings, key):
             raise ConfigError(f"mails to {settings.mode} need 'notices.{key}', which site.toml does not set")
-    if settings.action != "none" and settings.mode == "users" and not settings.action_rules:
-        raise ConfigError(f"'notices.action' is '{settings.action}', by no rule; name some in 'notices.action_rules'")
+    for rule, action in settings.actions.items():
+        if action not in ("hold", "cancel"):
+            raise ConfigError(f"'notices.actions': '{rule}' must be 'hold' or 'cancel', not '{action}'")
 
 
 def address_of(user: str, settings: Notices) -> str | None:
@@ -71,18 +72,16 @@ def message_id(content: object, settings: Notices) -> str:
 
 def mail(message: str, recipient: str, texts: Texts, settings: Notices, now_s: float) -> bytes:
     """Return a mail as the mail service gets it, which makes of it what goes over the wire."""
-    reply_to = settings.reply_to or settings.sender
     made = EmailMessage(policy=default)
     made["From"] = settings.sender
     made["To"] = recipient
-    made["Reply-To"] = reply_to
     made["Subject"] = texts.subject
     made["Date"] = format_datetime(datetime.fromtimestamp(now_s, UTC))
     made["Message-ID"] = message
     # So that nobody's absence notice answers (RFC 3834).
     made["Auto-Submitted"] = "auto-generated"
     made["Precedence"] = "bulk"
-    made["List-Unsubscribe"] = f"<mailto:{reply_to}?subject=no%20more%20notices>"
+    made["List-Unsubscribe"] = f"<mailto:{settings.sender}?subject=no%20more%20notices>"
     made.set_content(texts.plain, cte="quoted-printable")
     made.add_alternative(texts.html, subtype="html", cte="quoted-printable")
     return made.as_bytes()

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run found, for programs: metrics, a line for each finding, and counts for a webhook."""
+"""What a run found, for programs: metrics, and counts for a webhook."""
 
-import fcntl
 import json
-import os
-import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.audited import Finding
-from slurm_colloc.errors import StoreError
 from slurm_colloc.units import counted
 
 SCHEMA = 1
@@ -65,58 +61,15 @@ def _labels(labels: Mapping[str, str]) -> str:
     return f"{{{','.join(pairs)}}}" if labels else ""
 
 
-def json_lines(run: int, at_s: float, since_s: float, until_s: float, done: Sequence[tuple[Finding, str]]) -> bytes:
-    """Return a line for each finding, with what was done about it."""
-    about = {"schema": SCHEMA, "run": run, "at_s": at_s, "since_s": since_s, "until_s": until_s}
-    rows = (
-        {**about, **finding._asdict(), "jobs": [line._asdict() for line in finding.jobs], "done": what}
-        for finding, what in done
-    )
-    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-
-
-def append(path: str, lines: bytes) -> None:
-    """Add whole lines to a file, behind what another run is adding; on the disk when this returns.
-
-    Raises:
-        StoreError: it cannot be written, or others may write to it.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "r+b", buffering=0) as stream:
-            _own_alone(path, os.fstat(descriptor))
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            size = stream.seek(0, os.SEEK_END)
-            # A writer that was killed left half a line.
-            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-            stream.write(b"\n" + lines if torn else lines)
-            os.fsync(descriptor)
-    except OSError as error:
-        raise StoreError(f"file '{path}' cannot be written: {error.strerror}") from error
-
-
-def _own_alone(path: str, found: os.stat_result) -> None:
-    """Raise StoreError where what is open is no file, or others than whoever runs this, or root, may write to it."""
-    if not stat.S_ISREG(found.st_mode) or found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
-        raise StoreError(
-            f"file '{path}' belongs to uid {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}; it must be a file "
-            f"of uid {os.geteuid()} or root to which nobody else may write"
-        )
-
-
-def webhook(cluster: str, since_s: float, until_s: float, findings: Sequence[Finding], min_group: int) -> bytes:
-    """Return what is posted: counts by rule, and no name; of a rule about fewer users than ``min_group`` nothing."""
+def webhook(cluster: str, since_s: float, until_s: float, findings: Sequence[Finding]) -> bytes:
+    """Return what is posted: counts by rule, and no name."""
     users: dict[str, set[str]] = {}
     for one in findings:
         users.setdefault(one.rule, set()).update([one.user] if one.user else [])
     counts = Counter(one.rule for one in findings)
-    # What is about nobody names nobody.
-    shown = [rule for rule, of in users.items() if not of or len(of) >= min_group]
-    rules = [{"rule": rule, "findings": counts[rule], "users": len(users[rule])} for rule in sorted(shown)]
-    said = ", ".join(f"{rule}: {counts[rule]}" for rule in sorted(shown))
-    text = f"colloc audit of {cluster}: {counted(sum(counts[rule] for rule in shown), 'finding')}" + (
-        f" ({said})" if said else ""
-    )
+    rules = [{"rule": rule, "findings": counts[rule], "users": len(users[rule])} for rule in sorted(users)]
+    said = ", ".join(f"{rule}: {counts[rule]}" for rule in sorted(users))
+    text = f"colloc audit of {cluster}: {counted(len(findings), 'finding')} ({said})"
     payload = {
         "text": text,
         "schema": SCHEMA,
@@ -124,6 +77,5 @@ def webhook(cluster: str, since_s: float, until_s: float, findings: Sequence[Fin
         "since_s": since_s,
         "until_s": until_s,
         "rules": rules,
-        "rules_left_out": len(users) - len(shown),
     }
     return json.dumps(payload).encode()

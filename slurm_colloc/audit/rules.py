@@ -13,23 +13,21 @@ from slurm_colloc.audited import JOB, NODE, NODES, Answer, Finding, Question, Su
 from slurm_colloc.config import typed
 from slurm_colloc.config_audit import Audit, AuditRule
 from slurm_colloc.errors import ConfigError, InputError, nearest
+from slurm_colloc.measured import MIN_COVERAGE_PCT
 
 # Each rule is a file of its own.
 _FILES = sorted(one.name for one in iter_modules(slurm_colloc.audit.__path__) if one.name.startswith("col"))
 _EACH: Iterable[Rule] = (import_module(f"slurm_colloc.audit.{name}").RULE for name in _FILES)
 RULES: Mapping[str, Rule] = {rule.code: rule for rule in _EACH}
-# Keys of an entry that name values of a column, and whether the run must have one of them or none.
-_NAMED = {
-    "clusters": ("cluster", True),
-    "partitions": ('"partition"', True),
-    "gpu_types": ("kind", True),
-    "excluded_users": ('"user"', False),
-    "excluded_accounts": ("account", False),
-    "excluded_partitions": ('"partition"', False),
-    "excluded_qos": ("qos", False),
+# What 'only' and 'excluded' of an entry name, and the column that has it. Of a node only the cluster is known.
+_COLUMNS = {
+    "cluster": "cluster",
+    "partition": '"partition"',
+    "gpu_type": "kind",
+    "user": '"user"',
+    "account": "account",
+    "qos": "qos",
 }
-# Keys that say something of runs and nothing of nodes.
-_OF_RUNS = (*(key for key in _NAMED if key != "clusters"), "min_run_min", "running")
 
 
 class Entry(NamedTuple):
@@ -76,7 +74,7 @@ def all_entries(audit: Audit) -> tuple[Entry, ...]:
     forms = []
     for one in found.values():
         forms.append(one)
-        if one.rule.running and one.settings.running:
+        if one.rule.running:
             forms.append(one._replace(rule=one.rule.running))
     return tuple(sorted(forms, key=lambda one: one.rule.code))
 
@@ -124,37 +122,33 @@ def _entry(settings: AuditRule) -> Entry:
             raise ConfigError(f"[[audit.rule]] '{name}': {rule.code} has no bound '{key}'{nearest(key, rule.bounds)}")
         if not value >= 0:
             raise ConfigError(f"[[audit.rule]] '{name}': 'bounds.{key}' must be 0 or more, not '{value:g}'")
-    for key in _OF_RUNS if rule.source == NODES else ():
-        if getattr(settings, key) != AuditRule._field_defaults[key]:
+    for key, names in (*settings.only.items(), *settings.excluded.items()):
+        if key not in _COLUMNS:
+            raise ConfigError(f"[[audit.rule]] '{name}': runs have no '{key}'{nearest(key, _COLUMNS)}")
+        if rule.source == NODES and key != "cluster":
             raise ConfigError(
                 f"[[audit.rule]] '{name}': {rule.code} looks at nodes, of which '{key}' says nothing; remove it"
             )
-    if settings.partitions and set(settings.partitions) <= set(settings.excluded_partitions):
-        raise ConfigError(
-            f"[[audit.rule]] '{name}': each of its 'partitions' is in 'excluded_partitions', too; remove one key"
-        )
+        if names and set(settings.only.get(key, ())) == set(names) <= set(settings.excluded.get(key, ())):
+            raise ConfigError(f"[[audit.rule]] '{name}': each '{key}' in 'only' is in 'excluded', too; remove one")
     defaults = {key: bound.default for key, bound in rule.bounds.items()}
     return Entry(name, rule, settings, {**defaults, **settings.bounds})
 
 
-def question(entry: Entry, audit: Audit, until_s: float, told: Sequence[str] = ()) -> Question:
+def question(entry: Entry, until_s: float, told: Sequence[str] = ()) -> Question:
     """Return what an entry asks of a window that ends ``until_s``; of the jobs ``told`` their users know."""
     rule, settings = entry.rule, entry.settings
     scope = []
-    parameters: dict[str, object] = {**entry.bounds, "min_coverage_pct": audit.min_coverage_pct, "until_s": until_s}
+    parameters: dict[str, object] = {**entry.bounds, "min_coverage_pct": MIN_COVERAGE_PCT, "until_s": until_s}
     parameters["told"] = list(told)
-    for key, (column, one_of) in _NAMED.items():
-        names = getattr(settings, key)
-        if names:
-            scope.append(f"{column} {'IN' if one_of else 'NOT IN'} (SELECT unnest($scope_{key}::VARCHAR[]))")
-            parameters[f"scope_{key}"] = list(names)
-    if settings.min_run_min:
-        scope.append("to_s - start_s >= 60 * $scope_min_run_min")
-        parameters["scope_min_run_min"] = settings.min_run_min
+    for said, filters in (("IN", settings.only), ("NOT IN", settings.excluded)):
+        for key, names in filters.items():
+            if names:
+                parameter = f"{said.replace(' ', '_').lower()}_{key}"
+                scope.append(f"{_COLUMNS[key]} {said} (SELECT unnest(${parameter}::VARCHAR[]))")
+                parameters[parameter] = list(names)
     if rule.about == JOB:
         scope.append(RUNS_ON)
-    if not settings.running:
-        scope.append("end_s IS NOT NULL")
     return Question(
         rule.source,
         rule.subject,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from slurm_colloc.audit.message import check_settings
 from slurm_colloc.audit.rules import entries
 from slurm_colloc.audit.sendmail import find_sendmail
-from slurm_colloc.audit.timing import check_bounds
+from slurm_colloc.audit.timing import JOB_WINDOW_DAYS, check_bounds
 from slurm_colloc.audit.webhook import check_webhook
 from slurm_colloc.audit.workdays import works_by
 from slurm_colloc.audited import JOB
@@ -24,10 +24,10 @@ def check_notices(config: SiteConfig) -> None:
     check_settings(config.notices)
     of_jobs = [entry for entry in entries(config.audit) if entry.rule.about == JOB]
     known = [entry.name for entry in of_jobs if entry.tells_users]
-    for name in config.notices.action_rules:
+    for name in config.notices.actions:
         if name not in known:
             raise ConfigError(
-                f"'notices.action_rules': '{name}' is no rule in force about jobs that tells users; "
+                f"'notices.actions': '{name}' is no rule in force about jobs that tells users; "
                 f"there are {', '.join(known) or 'none'}"
             )
 
@@ -39,7 +39,7 @@ def faults(config: SiteConfig) -> Iterator[str]:
         lambda: entries(config.audit),
         lambda: check_settings(settings),
         lambda: check_notices(config),
-        lambda: check_bounds(entries(config.audit), settings.job_window_days),
+        lambda: check_bounds(entries(config.audit), JOB_WINDOW_DAYS),
     )
     yield from dict.fromkeys(why for step in steps if (why := _refused(step)))
 

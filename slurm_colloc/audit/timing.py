@@ -18,6 +18,8 @@ from slurm_colloc.errors import ConfigError, InputError
 from slurm_colloc.units import in_words
 
 JOBS, OTHERS = "jobs", "others"
+# A job that runs is judged by how long it idles now, which no rule asks to be a day.
+JOB_WINDOW_DAYS = 1.0
 # After a longer pause nobody remembers what they did in its first weeks.
 _MOST_WINDOWS = 4
 
@@ -62,7 +64,7 @@ def of_about(known: Sequence[Entry], about: str) -> tuple[Entry, ...]:
 
 def window_days(about: str, settings: Notices) -> float:
     """Return how far a run looks back."""
-    return settings.job_window_days if about == JOBS else settings.window_days
+    return JOB_WINDOW_DAYS if about == JOBS else settings.window_days
 
 
 def check_bounds(chosen: Sequence[Entry], length_days: float) -> None:
@@ -75,7 +77,7 @@ def check_bounds(chosen: Sequence[Entry], length_days: float) -> None:
         if 60 * bound_min >= length_days * DAY_S:
             raise ConfigError(
                 f"[[audit.rule]] '{entry.name}': it would find nothing: 'bounds.{name}' of {bound_min:g} min is "
-                f"not shorter than the window of {in_words(length_days * DAY_S)}; raise 'notices.job_window_days'"
+                f"not shorter than the window of {in_words(length_days * DAY_S)}; lower it"
             )
 
 

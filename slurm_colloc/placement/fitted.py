@@ -15,6 +15,7 @@ from typing import NamedTuple
 from slurm_colloc.config import Partition, Pool, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import names_slice, parse_profile
+from slurm_colloc.measured import MIN_COVERAGE_PCT
 from slurm_colloc.model import COMPLETED, Evidence, Footprint, Gres, JobRequest, Placement, Quantiles, SharingMode
 from slurm_colloc.placement.choose import place, reasons_to_leave
 from slurm_colloc.placement.pieces import (
@@ -82,13 +83,12 @@ def had_piece(run: Evidence, shown: str) -> bool:
     return run.mode not in ("", SharingMode.EXCLUSIVE) or not had_whole(shown)
 
 
-def not_judged(run: Evidence, shown: str, min_coverage_pct: float, alone_s: float | None = None) -> str:
+def not_judged(run: Evidence, shown: str, alone_s: float | None = None) -> str:
     """Return why nothing is said of what a run would have fitted; empty where something can be.
 
     Args:
         run: what was measured of it.
         shown: its allocation, in Slurm's words.
-        min_coverage_pct: of so much of its time its activity must have been measured.
         alone_s: for how long that was, alone on the GPU; None where only the time of all its samples is known.
     """
     if had_piece(run, shown):
@@ -100,8 +100,8 @@ def not_judged(run: Evidence, shown: str, min_coverage_pct: float, alone_s: floa
     if run.gpu_mem_peak_mib is None or run.sm_active_mean_pct is None:
         return "its memory or its SM activity was not measured alone on the GPU"
     known_s = run.sampled_s if alone_s is None else alone_s
-    if run.elapsed_s and 100 * known_s / run.elapsed_s < min_coverage_pct:
-        return f"less than {min_coverage_pct:.0f} % of its time was sampled"
+    if run.elapsed_s and 100 * known_s / run.elapsed_s < MIN_COVERAGE_PCT:
+        return f"less than {MIN_COVERAGE_PCT:.0f} % of its time was sampled"
     return ""
 
 

@@ -46,7 +46,7 @@ class Digest(NamedTuple):
     until: datetime
     items: tuple[Item, ...]
     quiet_days: float
-    reply_to: str
+    sender: str
     footer: str
 
 
@@ -60,7 +60,7 @@ class ActionMail(NamedTuple):
     rule: str
     meaning: str
     held: bool
-    reply_to: str
+    sender: str
     footer: str
 
 

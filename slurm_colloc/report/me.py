@@ -8,7 +8,7 @@ from math import fsum
 from typing import Any, NamedTuple
 
 from slurm_colloc.charted import Fit
-from slurm_colloc.measured import JobUsage
+from slurm_colloc.measured import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folded, titled
 from slurm_colloc.report.text import stamp
 from slurm_colloc.report.usage import never_used
@@ -108,9 +108,9 @@ def idlest(runs: Sequence[JobUsage]) -> list[tuple[JobUsage, float]]:
     return sorted(found, key=lambda one: (-one[1], one[0].job_id))[:IDLEST]
 
 
-def idle_hints(runs: Sequence[JobUsage], min_coverage_pct: float) -> Iterator[Hint]:
+def idle_hints(runs: Sequence[JobUsage]) -> Iterator[Hint]:
     """Yield what is to be said of GPUs that nobody used, on enough coverage only."""
-    enough = [run for run in runs if (run.coverage_pct or 0.0) >= min_coverage_pct and run.allocated_gpu_hours]
+    enough = [run for run in runs if (run.coverage_pct or 0.0) >= MIN_COVERAGE_PCT and run.allocated_gpu_hours]
     unused = [run for run in enough if never_used(run)]
     if unused:
         hours = fsum(run.allocated_gpu_hours or 0.0 for run in unused)

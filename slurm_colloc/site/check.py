@@ -133,10 +133,10 @@ def _names(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
             there = ", ".join(sorted(partitions))
             yield f"{key} is '{name}', and the cluster has no such partition: write one of {there}"
     for rule in config.audit.rule:
-        for key in ("partitions", "excluded_partitions"):
-            for name in sorted(set(getattr(rule, key)) - partitions):
-                of = rule.name or rule.code
-                yield f"[[audit.rule]] '{of}': {key} names '{name}', and there is no such partition: take it away"
+        for key in ("only", "excluded"):
+            for name in sorted(set(getattr(rule, key).get("partition", ())) - partitions):
+                of = f"[[audit.rule]] '{rule.name or rule.code}'"
+                yield f"{of}: '{key}' names the partition '{name}', and there is no such: take it away"
     types = {item.type for node in cluster.nodes for item in node.gres if item.name == "gpu"}
     for name in config.sharing.protected_types:
         if name not in types:

@@ -186,11 +186,10 @@ def _audit(config: SiteConfig, keep: Keepers) -> Iterable[Seen | Blank]:
     """Yield what is wrong with the folder of what audits remember, which one host has."""
     path, key = config.audit_folder, "notices.state" if config.notices.state else "the audits' folder of paths.state"
     here = os.path.lexists(path)
-    for name in ("textfile", "json_lines"):
-        outlet = getattr(config.notices, name)
-        if outlet and not os.path.isdir(os.path.dirname(outlet)):
-            what = "its folder is not there, so that each audit ends in an error"
-            yield (Seen if here else Blank)(_named(f"notices.{name}", outlet), what)
+    outlet = config.notices.textfile
+    if outlet and not os.path.isdir(os.path.dirname(outlet)):
+        what = "its folder is not there, so that each audit ends in an error"
+        yield (Seen if here else Blank)(_named("notices.textfile", outlet), what)
     if config.notices.mode == "off":
         return
     if not here:

@@ -57,7 +57,7 @@ def _of_site(config: SiteConfig) -> Iterable[Place]:
         yield Place(os.path.join(config.paths.state, name), "shared", "paths.state: what was measured and decided")
     yield Place(config.audit_folder, "the one host that ingests", "what audits remember")
     notices = config.notices
-    for outlet in (notices.json_lines, notices.textfile, notices.textfile_of_jobs):
+    for outlet in (notices.textfile, notices.textfile_of_jobs):
         if outlet:
             yield Place(outlet, "the one host that ingests", "what 'colloc audit run --notify' writes")
     yield Place(journal_folder(config), "GPU nodes", "the nodes' journals")

@@ -239,7 +239,6 @@ def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
         "runs_mps": runs_mps(config),
         "agent": has_agent(config),
         "audit": config.audit_folder,
-        "audit_files": [path for path in (config.notices.textfile, config.notices.json_lines) if path],
         "spank": has_spank(config),
         "spank_plugin": SPANK_PLUGIN,
         "system_file": SYSTEM_FILE,
@@ -362,7 +361,7 @@ def _check_node(group: Alike) -> None:
 def _paths(config: SiteConfig, host: Host) -> Iterable[tuple[str, str]]:
     yield from ((f"paths.{key}", getattr(config.paths, key)) for key in ("state", "journal", "decisions"))
     yield "mail.program", config.mail.program
-    yield from ((f"notices.{key}", getattr(config.notices, key)) for key in ("state", "textfile", "json_lines"))
+    yield from ((f"notices.{key}", getattr(config.notices, key)) for key in ("state", "textfile"))
     yield from (("--prefix", host.prefix), ("the site file", host.site_file), ("--slurm-conf", host.slurm_conf))
 
 

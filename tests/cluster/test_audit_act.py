@@ -36,7 +36,7 @@ def test_the_run_that_was_found_is_acted_on_and_no_other(
             monkeypatch,
         )
     cluster = lab.run(["scontrol", "show", "config"], check=True).stdout.split("ClusterName", 1)[1].split()[1]
-    config = site()._replace(cluster=cluster, notices=Notices(action="cancel"))
+    config = site()._replace(cluster=cluster, notices=Notices(actions={"COL001": "cancel"}))
     config = config._replace(timeouts=config.timeouts._replace(ask_slurm_s=30.0))
 
     def submit(*options: str) -> str:
@@ -76,7 +76,7 @@ def test_the_run_that_was_found_is_acted_on_and_no_other(
         assert acts(found(single)) == "cancel: done"
         wait_for(lambda: told(single, "%T") == ["CANCELLED"])
         assert "does not run any more" in acts(found(f"{array}_2", subject=single))
-        config = config._replace(notices=Notices(action="hold"))
+        config = config._replace(notices=Notices(actions={"COL001": "hold"}))
         assert acts(found(held)) == "hold: done"
         wait_for(lambda: told(held, "%T") == ["PENDING"])
         # Slurm requeues no job that forbids it; that is known, and not tried at each run.

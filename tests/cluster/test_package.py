@@ -103,7 +103,6 @@ def _set_up(center: Center) -> None:
         "paths.decisions": f'"{state}/decisions"',
         "paths.journal": '"/var/lib/slurm_colloc/journal"',
         "notices.textfile": '"/var/lib/node/colloc.prom"',
-        "notices.json_lines": '"/var/lib/node/findings.jsonl"',
         "policy": '"auto"',
         "sharing.mps_daemon": '"prolog"',
         "sharing.mps_single_user": "true",

@@ -48,7 +48,7 @@ SOMETIMES = {
     "csub --dry-run --format=json": ("pack",),
 }
 _NOUNS: dict[str, Any] = {
-    "findings of colloc audit run, and of notices.json_lines": Finding,
+    "findings of colloc audit run": Finding,
     "jobs of a finding": JobLine,
     "rules, total and steps of colloc audit backtest": Tally,
     "runs of colloc job": JobUsage,

@@ -37,7 +37,6 @@ _MEANS = {
     "agent": "true where the nodes run an agent",
     "alike": "pools of like GPUs, for gres.conf",
     "audit": "folder of the audits' state",
-    "audit_files": "files that an audit writes",
     "bars": "function: the bars of a group",
     "billing_weights": "function: TRESBillingWeights proposed for a partition",
     "cells": "function: the cells of a group, or of a piece",

@@ -79,7 +79,6 @@ assert set(RUN) == set(RUN_COLUMNS)
 def ask(
     code: str,
     *runs: dict[str, Any],
-    coverage_pct: float = 60.0,
     about: str = "others",
     told: Sequence[str] = (),
     until_s: float | None = None,
@@ -90,7 +89,7 @@ def ask(
     The window ends ``until_s``, else when the last of them was known to run. With ``about`` "jobs" the rule is asked of
     jobs that run; ``told`` are jobs whose users were told.
     """
-    config = Audit(coverage_pct, (AuditRule(code, **settings),))
+    config = Audit((AuditRule(code, **settings),))
     (entry,) = (known for known in of_about(entries(config), about) if known.rule.code == code)
     rows = [{**RUN, "job_id": str(number), **fields} for number, fields in enumerate(runs, 1)]
     assert all(set(row) == set(RUN) for row in rows)
@@ -100,7 +99,7 @@ def ask(
             f"SELECT *, job_id || '@' || start_s AS run FROM (SELECT unnest($rows::STRUCT({kinds})[], max_depth := 2))"
         )
         database.execute(f"CREATE TABLE made_runs AS {query}", {"rows": rows})
-        asked = question(entry, config, until_s or max(row["to_s"] for row in rows), told)
+        asked = question(entry, until_s or max(row["to_s"] for row in rows), told)
         found = answer(database, asked._replace(source="made_runs"))
     return found, findings(entry, found, "--since A --until B")
 

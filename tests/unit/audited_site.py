@@ -82,4 +82,4 @@ def found(
     with store.connect(DAY, 3 * DAY) as database:
         sweep(database, store, Window(DAY, 3 * DAY, 3 * DAY))
         make_audited(database, config)
-        return findings(entry, answer(database, question(entry, audit, 3 * DAY)), "")
+        return findings(entry, answer(database, question(entry, 3 * DAY)), "")

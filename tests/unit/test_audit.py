@@ -96,7 +96,7 @@ def test_one_counter_is_enough() -> None:
 
 
 def test_bounds_of_zero_name_nobody_without_hours() -> None:
-    assert none("COL001", IDLE | {"allocated": 0.0}, coverage_pct=0.0, bounds={"min_gpu_hours": 0.0})
+    assert none("COL001", IDLE | {"allocated": 0.0}, bounds={"min_gpu_hours": 0.0})
 
 
 def test_what_can_be_judged_is_counted() -> None:
@@ -107,18 +107,15 @@ def test_what_can_be_judged_is_counted() -> None:
 @pytest.mark.parametrize(
     ("settings", "found"),
     [
-        ({"partitions": ("gpu", "long")}, 1),
-        ({"partitions": ("long",)}, 0),
-        ({"clusters": ("d",)}, 0),
-        ({"gpu_types": ("a100",)}, 0),
-        ({"excluded_users": ("ann",)}, 0),
-        ({"excluded_users": ("bob",)}, 1),
-        ({"excluded_accounts": ("lab",)}, 0),
-        ({"excluded_partitions": ("gpu",)}, 0),
-        ({"excluded_qos": ("normal",)}, 0),
-        ({"min_run_min": 1440.0}, 1),
-        ({"min_run_min": 1441.0}, 0),
-        ({"running": False}, 1),
+        ({"only": {"partition": ("gpu", "long")}}, 1),
+        ({"only": {"partition": ("long",)}}, 0),
+        ({"only": {"cluster": ("d",)}}, 0),
+        ({"only": {"gpu_type": ("a100",), "partition": ("gpu",)}}, 0),
+        ({"excluded": {"user": ("ann",)}}, 0),
+        ({"excluded": {"user": ("bob",)}}, 1),
+        ({"excluded": {"account": ("lab",)}}, 0),
+        ({"excluded": {"partition": ("gpu",)}, "only": {"user": ("ann",)}}, 0),
+        ({"excluded": {"qos": ("normal",)}}, 0),
     ],
 )
 def test_what_an_entry_looks_at(settings: dict[str, Any], found: int) -> None:
@@ -129,7 +126,7 @@ def test_what_an_entry_looks_at(settings: dict[str, Any], found: int) -> None:
 def test_a_rule_may_run_twice_by_two_names_and_not_at_all() -> None:
     audit = Audit(
         rule=(
-            AuditRule("COL003", name="long ones", min_run_min=600.0),
+            AuditRule("COL003", name="long ones", only={"partition": ("long",)}),
             AuditRule("COL003"),
             AuditRule("COL002", enabled=False),
         )
@@ -160,14 +157,15 @@ def test_an_entrys_own_name_comes_before_a_rules() -> None:
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        ([AuditRule("COL002", running=False)], "COL002 looks at nodes, of which 'running' says nothing; remove it"),
-        ([AuditRule("COL002", partitions=("gpu",))], "'partitions' says nothing"),
-        ([AuditRule("COL002", gpu_types=("h100",))], "'gpu_types' says nothing"),
-        ([AuditRule("COL002", excluded_users=("ann",))], "'excluded_users' says nothing"),
-        ([AuditRule("COL002", min_run_min=10.0)], "'min_run_min' says nothing"),
         (
-            [AuditRule("COL001", partitions=("a", "b"), excluded_partitions=("b", "a"))],
-            "'COL001': each of its 'partitions' is in 'excluded_partitions', too; remove one key",
+            [AuditRule("COL002", only={"partition": ("gpu",)})],
+            "COL002 looks at nodes, of which 'partition' says nothing; remove it",
+        ),
+        ([AuditRule("COL002", excluded={"user": ("ann",)})], "'user' says nothing"),
+        ([AuditRule("COL001", only={"users": ("ann",)})], "runs have no 'users'; did you mean 'user'?"),
+        (
+            [AuditRule("COL001", only={"partition": ("a", "b")}, excluded={"partition": ("c", "b", "a")})],
+            "'COL001': each 'partition' in 'only' is in 'excluded', too; remove one",
         ),
         ([AuditRule("COL0022")], "has code 'COL0022'; did you mean 'COL002'?"),
         ([AuditRule("COL001"), AuditRule("COL001")], "two .* are called 'COL001'; give each a 'name' of its own"),
@@ -219,7 +217,7 @@ def audited(
     with store.connect(since_s, until_s) as database:
         sweep(database, store, Window(since_s, until_s, until_s))
         make_audited(database)
-        return findings(entry, answer(database, question(entry, config, until_s)), "")
+        return findings(entry, answer(database, question(entry, until_s)), "")
 
 
 def test_runs_of_a_store_are_judged_by_what_was_sampled_of_them(tmp_path: Path) -> None:
@@ -263,7 +261,7 @@ def test_in_little_memory_the_same_is_found(tmp_path: Path) -> None:
             make(database, store, Window(100_000.0, 1e6, 1e6))
             make_audited(database)
             rows = database.execute(f"SELECT * FROM {all_runs()} ORDER BY run").fetchall()
-            answers = {entry.form: answer(database, question(entry, config, 1e6)) for entry in entries(config)}
+            answers = {entry.form: answer(database, question(entry, 1e6)) for entry in entries(config)}
             *_, last = group_usage(database, "user")
             assert whole_usage(database) == last
             said = [one for entry in entries(config) for one in findings(entry, answers[entry.form], "")]
@@ -281,6 +279,5 @@ def test_a_window_of_the_past_is_judged_as_it_was_at_its_end(tmp_path: Path) -> 
     store = stored(tmp_path, [run("1")], rounds)
     low = {"min_gpu_hours": 0.1}
     # It has ended since; then it ran.
-    for running in (True, False):
-        assert audited(store, "COL001", 0.0, 1800.0, bounds=low, running=running) == []
-        assert len(audited(store, "COL001", 0.0, 3600.0, bounds=low, running=running)) == 1
+    assert audited(store, "COL001", 0.0, 1800.0, bounds=low) == []
+    assert len(audited(store, "COL001", 0.0, 3600.0, bounds=low)) == 1

@@ -41,7 +41,7 @@ def acts(
     program(folder, "squeue", SQUEUE, monkeypatch)
     for name in ("scancel", "scontrol"):
         program(folder, name, f'echo {name} "$@" >> "$FOLDER/ran"\n{scancel}', monkeypatch)
-    config = site()._replace(notices=Notices(action=action))
+    config = site()._replace(notices=Notices(actions={"COL001": action}))
     job = finding(about=JOB, subject="12_3")._replace(**fields)
     (folder / "state.sqlite").unlink(missing_ok=True)
     with opened(str(folder)) as state:
@@ -120,7 +120,7 @@ def test_a_job_is_cancelled_after_two_notices_that_were_handed_over(
     program(tmp_path, "scancel", 'echo "$@" >> "$FOLDER/ran"\n', monkeypatch)
     quiet = "not told: told, and the quiet period is not over"
     taken = mail_service(tmp_path, monkeypatch)
-    story = Story(tmp_path / "state", monkeypatch, action="cancel", action_rules=("idle now",))
+    story = Story(tmp_path / "state", monkeypatch, actions={"idle now": "cancel"})
     assert story.run(0) == ["notice handed over"]
     assert story.run(15) == [quiet]
     assert story.run(46) == ["second notice handed over"]
@@ -145,7 +145,7 @@ def test_a_job_is_not_cancelled_while_a_notice_was_not_taken_or_is_in_doubt(
     for number, what in enumerate(("67", "75", "take and die")):
         taken.forget()
         taken.odd("ann@x", what)
-        story = Story(tmp_path / f"state{number}", monkeypatch, action="cancel", action_rules=("idle now",))
+        story = Story(tmp_path / f"state{number}", monkeypatch, actions={"idle now": "cancel"})
         for _ in range(10):
             story.run(90)
         assert len(taken.to("ann@x")) == (what == "take and die")
@@ -159,7 +159,7 @@ def test_without_a_word_of_the_site_nothing_is_done_to_a_job(tmp_path: Path, mon
     assert [story.run(after_min)[0] for after_min in (0, 61, 61)][1:] == ["not told: told of this job"] * 2
     assert len(taken.to("ann@x")) == 1
     story.config = story.config._replace(
-        notices=story.config.notices._replace(mode="off", action="cancel", action_rules=("idle now",))
+        notices=story.config.notices._replace(mode="off", actions={"idle now": "cancel"})
     )
     assert story.run(1)[-1] == "would be told again (still found after the quiet period)"
     assert not (tmp_path / "ran").exists()
@@ -169,7 +169,7 @@ def test_a_notice_by_a_reading_that_the_rule_takes_is_sent_however_short_the_qui
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = mail_service(tmp_path, monkeypatch)
-    story = Story(tmp_path / "state", monkeypatch, job_quiet_min=10.0)
+    story = Story(tmp_path / "state", monkeypatch, job_wait_min=10.0)
     assert story.run(0, newest_s=story.now_s - 110 * 60, idle_since_s=story.now_s - 300 * 60) == ["notice handed over"]
     assert len(taken.to("ann@x")) == 1
 
@@ -180,7 +180,7 @@ def held_site(folder: Path, monkeypatch: pytest.MonkeyPatch, scontrol: str) -> S
     (folder / "squeue").write_text("12_3|ann|RUNNING|1767225600\n")
     program(folder, "squeue", SQUEUE, monkeypatch)
     program(folder, "scontrol", f'echo "$@" >> "$FOLDER/tried"\n{scontrol}', monkeypatch)
-    story = Story(folder / "state", monkeypatch, action="hold", action_rules=("idle now",))
+    story = Story(folder / "state", monkeypatch, actions={"idle now": "hold"})
     assert story.run(0) == ["notice handed over"]
     assert story.run(61) == ["second notice handed over"]
     story.run(100)

@@ -11,7 +11,7 @@ from tests.unit.doors import colloc
 
 SET = Audit(
     rule=(
-        AuditRule("COL003", "long ones", partitions=("gpu", "long"), running=False, bounds={"below_pct": 10.0}),
+        AuditRule("COL003", "long ones", only={"partition": ("gpu", "long")}, bounds={"below_pct": 10.0}),
         AuditRule("COL003"),
         AuditRule("COL002", enabled=False),
     )
@@ -32,13 +32,11 @@ def test_a_rule_its_bounds_and_what_the_site_made_of_it(wanted: str) -> None:
     assert text.startswith("COL003: low use of GPUs.\n\nOver the window")
     assert "  below_pct = 25; here 10 by 'long ones'\n      SM activity in percent" in text
     assert "  min_gpu_hours = 50\n" in text
-    assert text.endswith("'long ones' is on; partitions = gpu, long; running = false\n'COL003' is on\n")
+    assert text.endswith("'long ones' is on; only partition: gpu, long\n'COL003' is on\n")
 
 
 def test_one_entry_alone() -> None:
-    assert explained(all_entries(SET), "long ones").endswith(
-        "'long ones' is on; partitions = gpu, long; running = false\n"
-    )
+    assert explained(all_entries(SET), "long ones").endswith("'long ones' is on; only partition: gpu, long\n")
     assert explained(all_entries(SET), "COL002").endswith("'COL002' is off\n")
 
 

@@ -39,7 +39,7 @@ for module in (audit_notify, audit_mails, act, post):
     module.now = lambda: at_s
 given = Notices("users", sender="hpc@x", admins=("root@x",), address="{user}@x")
 week = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-given = given._replace(workdays=week, webhook_file=secret, action="cancel", action_rules=("idle now",))
+given = given._replace(workdays=week, webhook_file=secret, actions={"idle now": "cancel"})
 audit = Audit(rule=(AuditRule("COL001", name="idle now"),))
 config = site()._replace(paths=Paths(state=folder), notices=given, audit=audit)
 jobs = [

@@ -17,7 +17,7 @@ from tests.unit.noticed import finding
 DAY = 86_400.0
 NOW = 100 * DAY
 QUIET = Notices(quiet_days=14)
-CANCELS = Notices(action="cancel", action_rules=("COL001",), job_quiet_min=60, job_deadline_min=120)
+CANCELS = Notices(actions={"COL001": "cancel"}, job_wait_min=60)
 
 
 def told(ago_s: float = 20 * DAY, step: int = FIRST, state: str = SENT, **fields: Any) -> Notification:
@@ -100,7 +100,7 @@ def test_a_job_is_acted_on_after_two_notices_and_a_deadline() -> None:
 def test_a_job_is_not_acted_on_otherwise() -> None:
     hour = 3600.0
     first, second = of_job(4 * hour), of_job(2 * hour, SECOND)
-    for settings in (QUIET, CANCELS._replace(action_rules=()), CANCELS._replace(action="none")):
+    for settings in (QUIET, CANCELS._replace(actions={"COL003": "cancel"})):
         for job in (about_job(), about_job(digest="next run"), about_job(idle_since_s=NOW - 60)):
             assert step(job, first, settings=settings) == (NOTHING, "told of this job")
         assert step(about_job(), settings=settings)[0] == FIRST

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc audit run --notify from its arguments to the mail service, also when it is killed."""
 
-import json
 import os
 import random
 import re
@@ -35,8 +34,7 @@ slurm_release = "22.05"
 state = "{state}"
 [[audit.rule]]
 code = "COL001"
-bounds = {{ min_gpu_hours = 0.5 }}
-running = false
+bounds = {{ min_gpu_hours = 0.5, reading_age_min = 1e9 }}
 {others}
 [notices]
 mode = "{mode}"
@@ -170,7 +168,7 @@ def test_the_second_notice_and_what_is_left_alone(
 def test_nothing_is_sent_unless_a_site_says_so(
     site: Began, taken: Taken, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    site("ann", mode="off", more=f'json_lines = "{tmp_path}/lines"\n')
+    site("ann", mode="off")
     assert colloc("audit", "run", "--notify") == 1
     said = capsys.readouterr().out
     assert "would be sent to ann (ann@example.org): [c] 1 finding about your use of GPUs\n    Hello ann," in said
@@ -317,17 +315,10 @@ def test_names_that_act_on_nothing(site: Began, taken: Taken, tmp_path: Path) ->
     assert "not told: no address can be made of this name" in plain(taken.to("root@example.org")[0])
 
 
-def test_outlets(site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    site("ann", "bob")
-    lines, metrics = tmp_path / "lines", tmp_path / "colloc.prom"
-    outlets = ["--json-lines", str(lines), "--textfile", str(metrics)]
-    lines.write_text('{"half of a li')
-    assert colloc("audit", "run", "--notify", *outlets) == 1
-    _, *whole = lines.read_text().splitlines()
-    assert [(one["user"], one["done"], one["code"]) for one in map(json.loads, whole)] == [
-        ("ann", "notice handed over", "COL001"),
-        ("bob", "notice handed over", "COL001"),
-    ]
+def test_metrics(site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = tmp_path / "colloc.prom"
+    site("ann", "bob", more=f'textfile = "{metrics}"\n')
+    assert colloc("audit", "run", "--notify") == 1
     assert metrics.stat().st_mode & 0o777 == 0o644
     values = dict(line.rsplit(" ", 1) for line in metrics.read_text().splitlines() if not line.startswith("#"))
     assert values['colloc_audit_findings{rule="COL001"}'] == "2"
@@ -336,12 +327,12 @@ def test_outlets(site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     success = values["colloc_audit_last_success_timestamp_seconds"]
     # A run that fails says so, and not that all is well.
     capsys.readouterr()
-    assert colloc("audit", "run", "--notify", "--store", str(tmp_path / "none"), *outlets) == 2
+    assert colloc("audit", "run", "--notify", "--store", str(tmp_path / "none")) == 2
     values = dict(line.rsplit(" ", 1) for line in metrics.read_text().splitlines() if not line.startswith("#"))
     assert values["colloc_audit_exit_status"] == "2"
     assert values["colloc_audit_last_success_timestamp_seconds"] == success
     assert not any(name.startswith("colloc_audit_findings") for name in values)
-    for argv in (["--textfile", "x"], ["--notify", "--since", "3d"], ["--notify", "--user", "ann"]):
+    for argv in (["--wait", "1m"], ["--notify", "--since", "3d"], ["--notify", "--user", "ann"]):
         assert colloc("audit", "run", *argv) == 2
 
 
@@ -377,12 +368,14 @@ def test_who_is_to_be_told_is_told_where_nothing_can_be_printed(site: Began, tak
 
 
 def test_an_action_by_no_rule_about_jobs_is_refused(site: Began, capsys: pytest.CaptureFixture[str]) -> None:
-    site("ann", more='action = "cancel"\naction_rules = ["COL001"]\n')
-    assert colloc("audit", "run", "--notify") == 2
-    assert "'COL001' is no rule in force about jobs that tells users; there are none" in capsys.readouterr().err
+    for rule in ("COL003", "COL999"):
+        site("ann", more=f'actions = {{ {rule} = "cancel" }}\n')
+        assert colloc("audit", "run", "--notify") == 2
+        said = f"'notices.actions': '{rule}' is no rule in force about jobs that tells users; there are COL001"
+        assert said in capsys.readouterr().err
     # Who is never told is never acted on either.
     rule = '[[audit.rule]]\ncode = "COL001"\nname = "on trial"\ntell = "admins"\n'
-    site("ann", more='action = "cancel"\naction_rules = ["on trial"]\n' + rule)
+    site("ann", more='actions = { "on trial" = "cancel" }\n' + rule)
     assert colloc("audit", "run", "--notify") == 2
     assert "'on trial' is no rule in force about jobs that tells users" in capsys.readouterr().err
 

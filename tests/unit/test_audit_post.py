@@ -53,13 +53,13 @@ def gives(post: Post, *users: str, given: Notices = GIVEN) -> list[str]:
 
 
 def test_what_is_sent_arrives_as_it_is_and_once(state: State, taken: Taken) -> None:
-    given = GIVEN._replace(reply_to="help@example.org")
+    given = GIVEN
     post = Post(state, given)
     assert gives(post, "ann", "bob", given=given) == ["handed over"] * 2
     (got,) = taken.to("ann@example.org")
-    assert (got["From"], got["Reply-To"], got["Subject"]) == ("hpc@example.org", "help@example.org", "[c] 1 finding")
+    assert (got["From"], got["Subject"]) == ("hpc@example.org", "[c] 1 finding")
     assert got["Auto-Submitted"] == "auto-generated"
-    assert got["List-Unsubscribe"] == "<mailto:help@example.org?subject=no%20more%20notices>"
+    assert got["List-Unsubscribe"] == "<mailto:hpc@example.org?subject=no%20more%20notices>"
     plain, html = got.get_body(("plain",)), got.get_body(("html",))
     assert isinstance(plain, EmailMessage)
     assert isinstance(html, EmailMessage)
@@ -147,9 +147,9 @@ def test_settings_that_cannot_be_meant_are_refused() -> None:
         ({"address": "{user}@x, eve@x"}, "is no plain address"),
         ({"sender": "a@x\r\nBcc: eve@x"}, "is no plain address"),
         ({"sender": "-oQ/tmp@x"}, "is no plain address"),
-        ({"reply_to": "HPC <a@x>"}, "is no plain address"),
+        ({"sender": "HPC <a@x>"}, "is no plain address"),
         ({"admins": ("a@x", "b")}, "'notices.admins': 'b' is no plain address"),
-        ({"action": "cancel"}, "by no rule"),
+        ({"actions": {"COL001": "kill"}}, "'COL001' must be 'hold' or 'cancel', not 'kill'"),
     )
     for fields, said in cases:
         with pytest.raises(ConfigError, match=said):

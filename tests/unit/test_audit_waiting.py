@@ -97,26 +97,27 @@ def test_a_dry_run_leaves_no_trace(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    dry = ("audit", "run", "--notify", "--dry-run", "--json-lines", f"{tmp_path}/lines", "--textfile", f"{tmp_path}/m")
-    site("ann", "bob")
+    dry = ("audit", "run", "--notify", "--dry-run")
+    site("ann", "bob", more=f'textfile = "{tmp_path}/m"\n')
     assert colloc(*dry) == 1
     said = capsys.readouterr().out
     assert "would be sent to ann (ann@example.org): [c] 1 finding about your use of GPUs\n    Hello ann," in said
     assert "COL001 bob: would be told (new)\n" in said
     assert not (tmp_path / "state/audit").exists()
+    assert not (tmp_path / "m").exists()
     taken.odd("bob@example.org", "67")
     runs()
-    before = {path: path.read_bytes() for path in (tmp_path / "state/audit").iterdir()}
+    kept = [tmp_path / "m", *(tmp_path / "state/audit").iterdir()]
+    before = [path.read_bytes() for path in kept]
     mails = len(taken.mails)
     capsys.readouterr()
     assert colloc(*dry) == 1
     said = capsys.readouterr().out
     assert "COL001 ann: not told: told, and the quiet period is not over\n" in said
     assert "COL001 bob: would be told (new)\n" in said
-    assert {path: path.read_bytes() for path in (tmp_path / "state/audit").iterdir()} == before
+    assert [tmp_path / "m", *(tmp_path / "state/audit").iterdir()] == kept
+    assert [path.read_bytes() for path in kept] == before
     assert len(taken.mails) == mails
-    assert not (tmp_path / "lines").exists()
-    assert not (tmp_path / "m").exists()
     assert colloc("audit", "run", "--dry-run") == 2
 
 
@@ -154,32 +155,6 @@ def test_counts_are_posted_once_in_a_period_and_the_url_stands_nowhere(
     os.chmod(path, 0o640)
     assert runs() == 2
     assert len(taken.to("root@example.org")) == 2
-
-
-def test_findings_are_added_to_no_file_of_others(
-    site: Began, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = tmp_path / "lines"
-    site("ann", mode="off", more=f'json_lines = "{lines}"\n')
-    lines.touch()
-
-    def refused(said: str) -> None:
-        assert runs() == 2
-        assert said in capsys.readouterr().err
-
-    lines.chmod(0o666)
-    refused("to which nobody else may write")
-    lines.chmod(0o600)
-    if os.geteuid() == 0:
-        os.chown(lines, 65534, 65534)
-        refused("belongs to uid 65534")
-    lines.rename(tmp_path / "real")
-    lines.symlink_to(tmp_path / "real")
-    refused("Too many levels of symbolic links")
-    lines.unlink()
-    os.mkfifo(lines, 0o600)
-    refused("it must be a file")
-    assert (tmp_path / "real").read_text() == ""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root acts as others")

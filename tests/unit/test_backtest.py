@@ -134,8 +134,8 @@ def idle(day: int, since: int = 0) -> Ran:
 def test_jobs_are_acted_on_only_where_the_site_says_so() -> None:
     runs = [idle(day) for day in range(4)]
     # A second is what it takes from a notice to the next run's reading.
-    daily = Notices(job_quiet_min=1439.0, job_deadline_min=1439.0)
-    asked = daily._replace(action="cancel", action_rules=("COL001",))
+    daily = Notices(job_wait_min=719.0)
+    asked = daily._replace(actions={"COL001": "cancel"})
     for settings, steps in ((daily, [FIRST]), (asked, [FIRST, SECOND, ACTION])):
         notices = would_notify(runs, KNOWN, "c", DAY, settings, WORKS)
         assert [one.step for of in notices for one in of] == steps

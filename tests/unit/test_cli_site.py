@@ -112,14 +112,21 @@ SPOILED = {
     "mails without a sender": ('[notices]\nmode = "admins"\nadmins = ["a@b.c"]', "need 'notices.sender'"),
     "address": ('[notices]\nsender = "somebody"', "'notices.sender': 'somebody' is no plain address"),
     "rule to act by": (
-        '[notices]\naction_rules = ["COL003"]',
-        "'notices.action_rules': 'COL003' is no rule in force about jobs",
+        '[notices]\nactions = { COL003 = "hold" }',
+        "'notices.actions': 'COL003' is no rule in force about jobs",
+    ),
+    "action": (
+        '[notices]\nactions = { COL001 = "kill" }',
+        "'notices.actions': 'COL001' must be 'hold' or 'cancel', not 'kill'",
     ),
     "bound of jobs": (
         '[[audit.rule]]\ncode = "COL001"\nbounds = { first_warning_min = 9000 }',
-        "raise 'notices.job_window_days'",
+        "'bounds.first_warning_min' of 9000 min is not shorter than the window",
     ),
-    "partition": ('[[audit.rule]]\ncode = "COL003"\npartitions = ["gqu"]', "'COL003': partitions names 'gqu'"),
+    "partition": (
+        '[[audit.rule]]\ncode = "COL003"\nonly = { partition = ["gqu"] }',
+        "'COL003': 'only' names the partition 'gqu'",
+    ),
     "option": ('sbatch_options = ["--x"]', "option '--x' of a plugin"),
     "path": ('[paths]\nstate = "/a/../b"', "paths.state is '/a/../b'"),
     "word": ('[paths]\nstate = "/a b"', "cannot be written into a configuration file"),

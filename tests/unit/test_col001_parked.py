@@ -50,7 +50,7 @@ def test_a_run_with_unknown_memory_cannot_be_judged() -> None:
 
 
 def test_bounds_of_zero_name_nobody_without_hours() -> None:
-    assert none("COL001", PARKED | {"allocated": 0.0}, coverage_pct=0.0, bounds={"min_gpu_hours": 0.0})
+    assert none("COL001", PARKED | {"allocated": 0.0}, bounds={"min_gpu_hours": 0.0})
 
 
 def test_hostile_names_are_not_in_its_words() -> None:

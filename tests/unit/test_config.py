@@ -107,7 +107,8 @@ def test_nested_tables() -> None:
         ({"observe": {"keep_raw_days": 200}}, "must not decrease, but are 200, 180 and 1825"),
         ({"observe": {"keep_job_days": 90}}, "must not decrease, but are 14, 180 and 90"),
         ({"observe": {"prometheus_address": ""}}, "must not be empty"),
-        ({"audit": {"min_coverage_pct": "60"}}, "must be a number"),
+        ({"notices": {"quiet_days": "14"}}, "must be a number"),
+        ({"notices": {"actions": {"COL001": 1}}}, "'notices.actions.COL001' must be a text"),
     ],
 )
 def test_refused(extra: dict[str, Any], said: str) -> None:

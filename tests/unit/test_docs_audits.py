@@ -49,7 +49,7 @@ def test_each_command_runs(
     store: str, tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Which jobs run is not known from a store that nobody takes in anything to any more: that is an error to --notify.
-    quiet = '[[audit.rule]]\ncode = "COL001"\nrunning = false\n' if "--notify" in line else ""
+    quiet = '[[audit.rule]]\ncode = "COL001"\nbounds = { reading_age_min = 1e9 }\n' if "--notify" in line else ""
     (tmp_path / "site.toml").write_text(f'{SITE}[paths]\nstate = "{Path(store).parent}"\n{quiet}')
     (tmp_path / "proposed.toml").write_text('[[audit.rule]]\ncode = "COL001"\n')
     monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))

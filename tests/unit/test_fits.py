@@ -15,7 +15,6 @@ from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import Window, sweep
 from slurm_colloc.charted import Fit
 from slurm_colloc.config import Observe, Partition, Pool, SiteConfig
-from slurm_colloc.config_audit import Audit
 from slurm_colloc.measured import AllocationRow, Round
 from slurm_colloc.model import Gres
 from tests.unit.made import H100, HOUR, MIG_POOL, near, run, site
@@ -94,12 +93,6 @@ def test_unknown_is_counted_and_stays_out_of_the_denominator(tmp_path: Path) -> 
     ann, total = of_store(store, BOTH)
     assert (ann.name, ann.known_gpu_hours, ann.judged_runs, ann.not_judged_runs) == ("ann", 1.0, 1, 0)
     assert (total.known_gpu_hours, total.judged_runs, total.not_judged_runs) == (1.0, 1, 7)
-    # With less asked of the samples, half a run is enough; of the long one it is the time in the window that counts.
-    lenient = BOTH._replace(audit=Audit(min_coverage_pct=50))
-    assert [fit.name for fit in of_store(store, lenient)] == ["ann", "half", "total"]
-    assert [fit.name for fit in of_store(store, BOTH._replace(audit=Audit(min_coverage_pct=10)))] == [
-        "long", "ann", "half", "total"
-    ]  # fmt: skip
 
 
 def test_a_bound_stands_in_for_sm_activity_as_it_does_for_csub(tmp_path: Path) -> None:

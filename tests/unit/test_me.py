@@ -102,12 +102,12 @@ def test_the_idlest_are_by_sm_activity_else_by_gpu_util() -> None:
 def test_gpus_that_nobody_used_and_idle_tails_are_said() -> None:
     unused = usage(job_id="7", sm_used_gpu_hours=0.0, util_used_gpu_hours=0.0, allocated_gpu_hours=5.0)
     tail = usage(job_id="8", idle_tail_s=1800.0)
-    hints = list(idle_hints([unused, tail, usage()], 60.0))
+    hints = list(idle_hints([unused, tail, usage()]))
     assert [(one.command, one.gpu_hours) for one in hints] == [("colloc job 7", 5.0), ("colloc job 8", 0.5)]
     assert "held 5 GPU-h and no sample saw any activity: 7" in hints[0].evidence
     assert "for 0.5 GPU-h, up to 30 min, after the last activity: 8" in hints[1].evidence
     thin = [one._replace(coverage_pct=50.0) for one in (unused, tail)]
-    assert list(idle_hints(thin, 60.0)) == []
+    assert list(idle_hints(thin)) == []
 
 
 def test_the_best_advice_comes_first_and_there_are_three() -> None:

@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -45,20 +45,16 @@ def run_audit(
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
     tell: Annotated[bool, typer.Option("--notify", help="for cron: do what site.toml's [notices] says")] = False,
     wait: Annotated[str, typer.Option("--wait", help="with it: so long for another run's end, e.g. 20m")] = "",
-    textfile: Annotated[str, typer.Option("--textfile", help="with it: file for Prometheus")] = "",
-    json_lines: Annotated[str, typer.Option("--json-lines", help="with it: file to add findings to")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="with it: print what it would do, and do nothing")] = False,
 ) -> None:
     """Print findings. Exit status 0 clean, 1 findings, 2 error, 3 nothing could be judged."""
     one_of("--format", form, _FORMS)
-    outlets = {"textfile": textfile, "json_lines": json_lines}
-    given: dict[str, Any] = {name: value for name, value in outlets.items() if value}
     if tell:
         if (since, until) != _WINDOW or user or subject:
             raise InputError("--notify looks at everybody, by 'notices.window_days'; leave the other options out")
-        _notify(tuple(rule or ()), about, store, form, wait, given, dry=dry_run)
-    if given or wait or dry_run:
-        raise InputError("--wait, --textfile, --json-lines and --dry-run are for --notify")
+        _notify(tuple(rule or ()), about, store, form, wait, dry=dry_run)
+    if wait or dry_run:
+        raise InputError("--wait and --dry-run are for --notify")
     config = site_or_none()
     chosen = of_about(choose(entries(config.audit if config else Audit()), rule or ()), about)
     looked = _looking(config, store).look(chosen, *window(since, until))
@@ -67,13 +63,10 @@ def run_audit(
     _end(looked.seen, Status.FOUND if found else Status.DONE)
 
 
-def _notify(
-    rules: tuple[str, ...], about: str, store: str, form: str, wait: str, given: dict[str, Any], *, dry: bool
-) -> NoReturn:
+def _notify(rules: tuple[str, ...], about: str, store: str, form: str, wait: str, *, dry: bool) -> NoReturn:
     config = site()
     if about == JOBS:
-        given = {"textfile": config.notices.textfile_of_jobs, **given}
-    config = config._replace(notices=config.notices._replace(**given))
+        config = config._replace(notices=config.notices._replace(textfile=config.notices.textfile_of_jobs))
     if not os.path.isdir(config.audit_folder):  # where a path is mistyped, none is made beside it
         service_folder("store", store)
 

@@ -109,7 +109,7 @@ def try_rules(asked: Asked) -> Backtest:
         until=asked.until,
         step_s=round(step.total_seconds()),
         window_s=round(length.total_seconds()),
-        quiet_s=round(60 * settings.job_quiet_min if about == JOBS else 86_400 * settings.quiet_days),
+        quiet_s=round(60 * settings.job_wait_min if about == JOBS else 86_400 * settings.quiet_days),
         file=asked.rules.file,
         visible=source.visible.whose,
         steps=steps,
@@ -127,7 +127,7 @@ def _quiet(settings: Notices, about: str, quiet: str) -> Notices:
         return settings
     length = span("--quiet", quiet)
     if about == JOBS:
-        return settings._replace(job_quiet_min=length / timedelta(minutes=1))
+        return settings._replace(job_wait_min=length / timedelta(minutes=1))
     return settings._replace(quiet_days=length / timedelta(days=1))
 
 

@@ -67,7 +67,7 @@ class Looking(NamedTuple):
             stale = [entry for entry in chosen if _is_stale(entry, known_s, span.until_s)]
             with bar("applying rules") as step:
                 for entry in each(chosen, step):
-                    asked = question(entry, self.audit, span.until_s, told)
+                    asked = question(entry, span.until_s, told)
                     of = _NOTHING if entry in stale else answer(database, asked)
                     judged[entry.form] = of.rows, of.judged
                     said = findings(entry, of, options)

@@ -4,7 +4,17 @@
 from collections.abc import Sequence
 
 from slurm_colloc.audit.act import in_words as action_in_words
-from slurm_colloc.audit.ladder import ACTION, DOUBTFUL, FIRST, NOTHING, SECOND, SENT, Notification, Planned
+from slurm_colloc.audit.ladder import (
+    ACTION,
+    DOUBTFUL,
+    FIRST,
+    NOTHING,
+    SECOND,
+    SENT,
+    Notification,
+    Planned,
+    deadline_min,
+)
 from slurm_colloc.audit.message import Texts, address_of, digest_id, mail, message_id
 from slurm_colloc.audit.post import NOT_TAKEN
 from slurm_colloc.audit.rules import Entry
@@ -40,7 +50,6 @@ class Mails:
         self._cluster, self._settings = config.cluster, config.notices
         self._meanings = {entry.name: _meaning(entry.rule.documentation) for entry in known}
         self._make = digest_maker(config.paths.templates)
-        self._reply_to = self._settings.reply_to or self._settings.sender
 
     def digest(self, seen: Audited, user: str, planned: Sequence[Planned]) -> Texts:
         """Return what a user is told of these findings."""
@@ -56,7 +65,7 @@ class Mails:
         )
         settings = self._settings
         page = Digest(
-            self._cluster, user, seen.since, seen.until, items, settings.quiet_days, self._reply_to, settings.footer
+            self._cluster, user, seen.since, seen.until, items, settings.quiet_days, settings.sender, settings.footer
         )
         return Texts(self._subject(f"{counted(len(items), 'finding')} about your use of GPUs"), *self._make(USER, page))
 
@@ -75,9 +84,8 @@ class Mails:
         id = message_id([recipient, *acted[:5], acted.what], self._settings)
         done, why = _DONE[acted.what], self._meanings.get(acted.rule, "")
         held = acted.what == "hold"
-        page = ActionMail(
-            self._cluster, acted.user, acted.subject, done, acted.rule, why, held, self._reply_to, self._settings.footer
-        )
+        sender, footer = self._settings.sender, self._settings.footer
+        page = ActionMail(self._cluster, acted.user, acted.subject, done, acted.rule, why, held, sender, footer)
         return self._message(
             id, acted.user, recipient, Texts(self._subject(f"a job of yours was {done}"), *self._make(ACTED, page))
         )
@@ -123,7 +131,7 @@ def would(due: Planned, settings: Notices) -> str:
     if due.step == NOTHING:
         return f"not told: {due.why}"
     if due.step == ACTION:
-        return f"would get: {settings.action} ({due.why})"
+        return f"would get: {settings.actions[due.finding.rule]} ({due.why})"
     return f"would be told{' again' if due.step == SECOND else ''} ({due.why})"
 
 
@@ -141,11 +149,11 @@ def _next(due: Planned, settings: Notices) -> str:
     """Return what a notice about a job says is done next."""
     if due.finding.about != JOB:
         return ""
-    if settings.action == "none" or due.finding.rule not in settings.action_rules or due.finding.idle_since_s is None:
+    if due.finding.rule not in settings.actions or due.finding.idle_since_s is None:
         return ""
     if due.step == FIRST:
-        return f"if it is still found after {in_words(60 * settings.job_quiet_min)}, you are told again"
-    done, wait = _DONE[settings.action], in_words(60 * settings.job_deadline_min)
+        return f"if it is still found after {in_words(60 * settings.job_wait_min)}, you are told again"
+    done, wait = _DONE[settings.actions[due.finding.rule]], in_words(60 * deadline_min(settings))
     return f"if it is still found then, it is {done}, not before {wait} after this mail was handed over"
 
 

@@ -23,7 +23,7 @@ from slurm_colloc.audit.ladder import (
     plan,
 )
 from slurm_colloc.audit.message import address_of, message_id
-from slurm_colloc.audit.outlets import Metrics, append, json_lines, prometheus, webhook
+from slurm_colloc.audit.outlets import Metrics, prometheus, webhook
 from slurm_colloc.audit.post import Post
 from slurm_colloc.audit.rules import Entry, entries
 from slurm_colloc.audit.sound import check_notices
@@ -60,6 +60,8 @@ Piece = tuple[tuple[Entry, ...], datetime, datetime, tuple[str, ...]]
 # Whether what is found is shown, too.
 Look = Callable[[Sequence[Piece], bool], list[Looked]]
 Show = Callable[[str], object]
+# Cron may run every few minutes; nobody reads a summary more often than each day.
+_SUMMARY_S = DAY_S
 # For so long it is tried to tell a user what was done to a job.
 _TOLD_OF_S = 7 * DAY_S
 
@@ -77,7 +79,6 @@ class _Run:
     def __init__(self, state: State, config: SiteConfig, asked: Asked, look: Look, show: Show, *, dry: bool) -> None:
         self.state, self.config, self.settings, self.show, self.dry = state, config, config.notices, show, dry
         self.asked, self.look, self.missed = asked, look, ""
-        self.beside: list[Audited] = []
         # Of each finding, since when it was looked for.
         self.looked_since: dict[Key, datetime] = {}
         self.mode = "off" if dry else self.settings.mode
@@ -140,20 +141,19 @@ class _Run:
         (looked,) = self.look([(self.asked.beside, since, until, self._told_jobs())], False)
         found = [one for one in looked.findings if one.user in users and not self._kept_from_users(one)]
         self.looked_since |= {key_of(one): since for one in found}
-        self.beside = [looked.seen]
         return [due for due in self._plan(found) if due.step in (FIRST, SECOND)]
 
     def _check_jobs_run(self) -> None:
         """Say where jobs shall be acted on, and this run leaves the rules about them to another that does not come."""
         settings = self.settings
-        if self.asked.about != OTHERS or settings.mode != "users" or settings.action == "none":
+        if self.asked.about != OTHERS or settings.mode != "users" or not settings.actions:
             return
         jobs = names_of(entry for entry in entries(self.config.audit) if entry.rule.about == JOB)
         last_s = self.state.last_good(settings.mode, jobs)
-        if settings.action_rules and (last_s is None or self.began_s - last_s > DAY_S):
+        if last_s is None or self.began_s - last_s > DAY_S:
             self.errors.append(
-                f"'notices.action' is '{settings.action}', and no 'colloc audit run --notify --about jobs' ended well "
-                f"in the last day: no job gets as far as that; does colloc-audit-jobs.timer run?"
+                "'notices.actions' is set, and no 'colloc audit run --notify --about jobs' ended well "
+                "in the last day: no job gets as far as that; does colloc-audit-jobs.timer run?"
             )
 
     def _do(self, seen: Audited, planned: Sequence[Planned]) -> list[tuple[Finding, str]]:
@@ -209,7 +209,7 @@ class _Run:
     def _tell_admins(self, seen: Audited, done: Sequence[tuple[Finding, str]]) -> None:
         """Post counts and send the admins' mail, once in a period each: cron may run every few minutes."""
         topic = f"{self.mode} {self.asked.names}"
-        length_s = 3600 * self.settings.summary_hours
+        length_s = _SUMMARY_S
         period = (now() + (local(now()).utcoffset() or timedelta()).total_seconds()) // length_s
         self._tell_webhook(
             seen,
@@ -244,7 +244,7 @@ class _Run:
         if self.settings.webhook_file and found:
             looked = self._of(seen, found)
             ends = looked.since.timestamp(), looked.until.timestamp()
-            content = webhook(self.config.cluster, *ends, found, self.settings.min_group)
+            content = webhook(self.config.cluster, *ends, found)
             id = message_id(["webhook", *key], self.settings)
             self.post.give(Message(id, WEBHOOK, "", "the webhook"), content)
 
@@ -258,15 +258,6 @@ class _Run:
     def _of(self, seen: Audited, found: Sequence[Finding]) -> Audited:
         """Return what was looked at for these findings: windows of missed runs as well, where one is from there."""
         return seen._replace(since=min(self.looked_since[key_of(one)] for one in found))
-
-    def outlets(self, number: int, looks: Sequence[Looked], done: Sequence[tuple[Finding, str]]) -> None:
-        """Add to the file of findings, each with the window that it is of."""
-        if not self.settings.json_lines or self.dry:
-            return
-        for seen in {one.since: one for one in (*self.beside, *(look.seen for look in looks))}.values():
-            of = [one for one in done if self.looked_since[key_of(one[0])] == seen.since]
-            ends = seen.since.timestamp(), seen.until.timestamp()
-            append(self.settings.json_lines, json_lines(number, now(), *ends, of))
 
     def metrics(self, status: Status, noticed: Noticed | None) -> None:
         """Write the metrics, of a run that failed as well."""
@@ -333,7 +324,6 @@ def _alone(run: _Run) -> tuple[Status, Audited]:
         found = [finding for _, finding in told_once.values()]
         run.errors += [seen.stale] if seen.stale else []
         done = run.notice(seen, found)
-        run.outlets(number, looks, done)
         noticed = Noticed(seen, tuple(found))
         unknown = Status.UNKNOWN if seen.unknown else Status.DONE
         status = Status.ERROR if run.errors else Status.FOUND if found else unknown

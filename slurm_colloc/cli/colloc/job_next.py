@@ -69,7 +69,7 @@ def advise(
 
 def _not_judged(found: RunFound | Accounted, evidence: Evidence, gres: str, config: SiteConfig) -> str:
     if isinstance(found, Accounted):
-        return not_judged(evidence, gres, config.audit.min_coverage_pct)
+        return not_judged(evidence, gres)
     fitted = judge(found, config)
     return fitted.why if fitted else "what part of a GPU it had is not known"
 

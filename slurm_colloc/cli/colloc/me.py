@@ -22,7 +22,6 @@ from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, user_data_folder
-from slurm_colloc.config_audit import Audit
 from slurm_colloc.errors import CollocError, InputError
 from slurm_colloc.history.lookup import look_up
 from slurm_colloc.history.records import read_decisions
@@ -60,8 +59,7 @@ def me(
     runs = [with_evidence(run, kept.get(run.usage.job_id_raw)) for run in found.runs]
     fitting = list(judged(runs, config)) if config else []
     usages = [run.usage for run in runs]
-    audit = config.audit if config else Audit()
-    hints = [*idle_hints(usages, audit.min_coverage_pct), *(_fit_hints(fitting, config) if config else [])]
+    hints = [*idle_hints(usages), *(_fit_hints(fitting, config) if config else [])]
     report = MyReport(
         user,
         config.cluster if config else "",
