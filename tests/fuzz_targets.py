@@ -122,7 +122,8 @@ def _snapshot_seed() -> bytes:
 
 
 def _of_a_pack() -> Iterator[Target]:
-    from slurm_colloc.runtime import added, again_record, faults, ledger, ledger_read, spec
+    from slurm_colloc.followup import record as followed
+    from slurm_colloc.runtime import added, faults, ledger, ledger_read, spec
 
     pack = spec.Spec(
         *(spec.VERSION, "train", "0-3", (), (), 1, ("/bin/sh",), (), Load(9000, 30.0), Room(80000, 100.0, 4), 1),
@@ -162,19 +163,19 @@ def _of_a_pack() -> Iterator[Target]:
     yield in_file(
         "added", InFolder("1.added/7", lambda at: added.added_tasks(os.path.join(at, "1.jsonl"))), *one, is_json=True
     )
-    record = again_record.Record(
-        *(again_record.VERSION, "out-of-memory", "c", "1", "1", 0, "ann", "train", "f.64~~d", ("--explain",), ("-n1",)),
+    record = followed.Record(
+        *(followed.VERSION, "out-of-memory", "c", "1", "1", 0, "ann", "train", "f.64~~d", ("--explain",), ("-n1",)),
         *("job.sh", False, ("a",), "/home/ann", ("PATH",), {"BS": "64"}),
     )
     yield in_file("companion", InFolder("record.json", _companion), *_json(record._asdict()), is_json=True)
-    outcome = _json(again_record.Outcome("2", "was run again", 1.0)._asdict())
-    yield in_file("outcome", InFolder("outcome.json", again_record.read_outcome), *outcome, is_json=True)
+    outcome = _json(followed.Outcome("2", "was run again", 1.0)._asdict())
+    yield in_file("outcome", InFolder("outcome.json", followed.read_outcome), *outcome, is_json=True)
     words = (b"step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.5 GiB\n", b"srun: error: g1: x")
     yield Target("last-words", lambda words: faults.outcome_of(1, words), words, ())
 
 
 def _companion(folder: str) -> object:
-    from slurm_colloc.runtime.again_record import read_record, script_path
+    from slurm_colloc.followup.record import read_record, script_path
 
     record = read_record(folder)
     assert os.path.dirname(script_path(folder, record)) == os.path.join(folder, "script"), "a script somewhere else"
@@ -215,8 +216,7 @@ def _kept() -> Iterator[Target]:
 
 
 def _of_slurm() -> Iterator[Target]:
-    from slurm_colloc.runtime.first import parse_tasks
-    from slurm_colloc.slurm import ended, hostlist, limits, parse, running, setup, sinfo
+    from slurm_colloc.slurm import hostlist, limits, parse, running, setup, sinfo
 
     def every(name: str) -> tuple[bytes, ...]:
         return recorded(*(f"recorded/slurm-*/{one}" for one in name.split()))
@@ -233,10 +233,8 @@ def _of_slurm() -> Iterator[Target]:
     yield of_text("states", parse.parse_states, b"1|RUNNING\n2|CANCELLED by 1001\n")
     yield of_text("sinfo-free", sinfo.parse_free, *every("sinfo/*.txt"))
     yield of_text("sinfo-shares", sinfo.parse_shares, *every("sinfo/*.txt"))
-    yield of_text("squeue-tasks", parse_tasks, b"N/A|PENDING|0:00|Dependency\n3|RUNNING|1:02|None\n")
+    yield of_text("squeue-tasks", running.parse_tasks, b"N/A|PENDING|0:00|Dependency\n3|RUNNING|1:02|None\n")
     yield of_text("squeue-left", running.parse_left, b"1|59:00\n4_2|UNLIMITED\n", refusals=())
-    yield of_text("ended-sacct", ended.parse_sacct, *every("ended/sacct.txt"))
-    yield of_text("ended-scontrol", ended.parse_scontrol, *every("ended/scontrol.txt"))
     yield of_text("qos-limits", setup.parse_qos_limits, *every("setup/qos.txt"))
     yield of_text("association-limits", setup.parse_association_limits, *every("setup/association.txt"))
     user, account, qos = "ml|ml||normal|normal|gres/gpu=4", "ml|root|normal|", "normal|"

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NoReturn
 
-from slurm_colloc.cli.csub_call import Call, found_call, say, split_call, tell
-from slurm_colloc.cli.csub_record import record
 from slurm_colloc.cli.csub_show import answer
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
@@ -23,7 +21,9 @@ from slurm_colloc.model import AGAIN_VARIABLE
 from slurm_colloc.process import keep_ignored, open_standard_descriptors, readable, replace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
-from slurm_colloc.submit.handover import CALLED, STDERR, STDOUT, submit, write_all
+from slurm_colloc.submit.call import Call, found_call, say, split_call, tell
+from slurm_colloc.submit.decision import record
+from slurm_colloc.submit.handover import CALLED, STDERR, STDOUT, submit, with_body, write_all
 from slurm_colloc.submit.own_options import (
     NO_SUBMISSION,
     check_call,
@@ -33,7 +33,7 @@ from slurm_colloc.submit.own_options import (
     wants_pack,
 )
 from slurm_colloc.submit.plan import Plan, make_plan
-from slurm_colloc.submit.render import remove_script, write_script
+from slurm_colloc.submit.render import remove_script
 from slurm_colloc.submit.told import is_exclusive, told
 
 _SILENT = "nothing is to be changed"
@@ -131,7 +131,7 @@ def _otherwise(plan: Plan, command_line: CommandLine, call: Call, site: SiteConf
     first = plan.first or ("auto" if site.sharing.canary == "auto" and plan.parts[0].request.array else "off")
     if first == "off":
         return None
-    from slurm_colloc.cli.csub_first import measure_first
+    from slurm_colloc.followup.canary import measure_first
 
     return measure_first(plan, first, command_line, call, site)
 
@@ -172,7 +172,7 @@ def _decide(
 def _because(again: str) -> str:
     if not again:
         return ""
-    from slurm_colloc.cli.csub_again import read_marker
+    from slurm_colloc.followup.retry import read_marker
 
     return read_marker(again).reason
 
@@ -181,7 +181,7 @@ def _then(plan: Plan, command_line: CommandLine, call: Call, config: SiteConfig,
     """Return what is to be done once there is a job: have it followed where its user allows that it is run again."""
     if not (again or plan.may_run_again):
         return lambda job_id: None
-    from slurm_colloc.cli.csub_again import follow
+    from slurm_colloc.followup.retry import follow
 
     return follow(plan, command_line, call.sbatch, call.environ, config, again, partial(_note, call))
 
@@ -212,15 +212,6 @@ def _fall_open(call: Call, stdin: bytes | None, why: str) -> int:
 
 def _note(call: Call, line: str) -> None:
     tell(call, [line])
-
-
-def with_body(plan: Plan) -> tuple[tuple[str, ...], str]:
-    """Return sbatch's arguments and the path of the rendered script in them; empty when there is none."""
-    argv, at = plan.sbatch_argv, plan.script_at
-    if plan.body is None or at is None:
-        return argv, ""
-    path = write_script(os.path.basename(argv[at]), plan.body)
-    return (*argv[:at], path, *argv[at + 1 :]), path
 
 
 def hand_over(

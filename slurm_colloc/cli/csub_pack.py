@@ -9,7 +9,6 @@ from functools import partial
 from typing import NamedTuple
 
 from slurm_colloc.cli import csub
-from slurm_colloc.cli.csub_call import Call, call_of, find_site, say
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError
@@ -18,8 +17,9 @@ from slurm_colloc.runtime.ledger_files import note_resumed
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.option_tables import Option
 from slurm_colloc.slurm.options import CommandLine, scan
+from slurm_colloc.submit.call import Call, call_of, find_site, say
 from slurm_colloc.submit.commands import expand, plain_name, read_commands, read_file
-from slurm_colloc.submit.handover import STDOUT, find_sbatch, write_all
+from slurm_colloc.submit.handover import STDOUT, find_sbatch, with_body, write_all
 from slurm_colloc.submit.own_options import OWN_OPTIONS, check_call, option_table, own_option, parse_arguments
 from slurm_colloc.submit.pack import plan_commands, plan_missing
 from slurm_colloc.submit.pack_add import add, adding, plan_addition
@@ -94,9 +94,7 @@ def _run(argv: tuple[str, ...], held: ExitStack) -> int:
             return 0
         if ready.call.dry_run:
             return csub.show(ready.plan, ready.command_line, ready.call)
-        sbatch_argv, path = within(
-            ready.config.timeouts.decide_s, "writing the script", partial(csub.with_body, ready.plan)
-        )
+        sbatch_argv, path = within(ready.config.timeouts.decide_s, "writing the script", partial(with_body, ready.plan))
     except CollocError as error:
         say(f"error: {error}; nothing was submitted")
         return 2

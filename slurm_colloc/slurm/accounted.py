@@ -10,7 +10,7 @@ from typing import NamedTuple
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres, tres_mib, tres_value
-from slurm_colloc.slurm.parse import parse_records, parse_state
+from slurm_colloc.slurm.parse import FINAL_STATES, parse_records, parse_state
 from slurm_colloc.units import time_limit_min, time_span_s, whole
 
 # A job, a task of an array, a component of a heterogeneous job; nothing else is put to sacct.
@@ -27,7 +27,8 @@ class Accounted(NamedTuple):
     """One run of a job as Slurm has it; times in UTC epoch seconds, empty or None where Slurm does not say.
 
     ``time_limit_min`` is infinite without a limit. ``host_mem_peak_mib`` is the largest of a task of its steps,
-    ``cpu_time_s`` what they computed in all. ``reason`` is why it waits.
+    ``cpu_time_s`` what they computed in all. ``reason`` is why it waits. ``prints_to`` are its files for standard error
+    and output, which slurmctld alone knows.
     """
 
     job_id: str
@@ -53,6 +54,23 @@ class Accounted(NamedTuple):
     work_dir: str
     submit_line: str
     job_name: str
+    prints_to: tuple[str, ...] = ()
+
+    @property
+    def task(self) -> int | None:
+        """Return its number in an array; None of a job of its own, and of several tasks that wait: "12_[3-5]"."""
+        return whole(self.job_id.partition("_")[2])
+
+    @property
+    def status(self) -> int:
+        """Return its exit status, negative for the signal that ended it."""
+        status, _, number = self.exit_code.partition(":")
+        return -(whole(number) or 0) or whole(status) or 0
+
+    @property
+    def is_final(self) -> bool:
+        """Return whether the job has ended, and does not come back."""
+        return self.state in FINAL_STATES
 
 
 def accounted_question(job_id: str) -> tuple[tuple[str, ...], str]:
@@ -177,6 +195,7 @@ def _of_controller(record: Mapping[str, str]) -> Accounted:
         work_dir=known("WorkDir"),
         submit_line=known("SubmitLine"),
         job_name=known("JobName"),
+        prints_to=tuple(dict.fromkeys(filter(None, (known("StdErr"), known("StdOut"))))),
     )
 
 

@@ -27,7 +27,7 @@ from slurm_colloc.slurm.unfiltered import unfiltered
 if TYPE_CHECKING:
     from slurm_colloc.slurm.accounted import Accounted
     from slurm_colloc.slurm.comments import Commented
-    from slurm_colloc.slurm.running import Held
+    from slurm_colloc.slurm.running import Held, Task
     from slurm_colloc.slurm.visible import Rights
 
 
@@ -128,6 +128,38 @@ class CliClient:
 
         return parse_left(self._ask(*left_question(os.geteuid())))
 
+    def tasks(self, job_id: str) -> tuple["Task", ...]:
+        """Return all tasks of a job, none where it is over and forgotten.
+
+        Raises:
+            ProcessError: Slurm does not answer.
+        """
+        from slurm_colloc.slurm.running import parse_tasks, tasks_question
+
+        try:
+            return parse_tasks(self._ask(*tasks_question(job_id)))
+        except ProcessError as error:
+            if "Invalid job id" in str(error):
+                return ()
+            raise
+
+    def waiting(self) -> Mapping[str, str]:
+        """Return the jobs that wait of the user who runs this, an array by its own id, with what they wait for."""
+        text = self._ask("squeue", "-h", "-a", "-u", str(os.geteuid()), "-t", "PENDING", "-o", "%F|%E")
+        return dict(line.split("|", 1) for line in text.splitlines() if "|" in line)
+
+    def is_there(self, name: str) -> bool:
+        """Return whether the user who runs this has a job of this name that has not ended."""
+        return bool(self._ask("squeue", "-h", "-a", "-u", str(os.geteuid()), "-n", name, "-o", "%i").strip())
+
+    def cancel(self, job_id: str, *, waiting: bool = False) -> None:
+        """Cancel a job, or only those of its tasks that wait.
+
+        Raises:
+            ProcessError: Slurm refuses, or does not answer.
+        """
+        self._ask("scancel", *(["--state=PENDING"] if waiting else []), job_id)
+
     def holders(self) -> tuple[tuple["Held", ...], int]:
         """Return the running jobs with GPUs, or shares of them, and how many lines of squeue could not be read."""
         from slurm_colloc.slurm.running import holders_question, parse_holders
@@ -148,10 +180,17 @@ class CliClient:
 
     def gres_of(self, job_id: str) -> tuple[Gres, ...]:
         """Return the GPUs and shares that slurmctld gave a job, or one task of an array; none where it had none."""
-        from slurm_colloc.slurm.ended import parse_scontrol, scontrol_question
+        return next((job.given for job in self.remembered(job_id) if job.given), ())
 
-        found = parse_scontrol(self._ask(*scontrol_question(job_id)))
-        return next((job.gres for job in found if job.gres), ())
+    def remembered(self, job_id: str) -> tuple["Accounted", ...]:
+        """Return a job, or each task of an array, as slurmctld has it.
+
+        Raises:
+            ProcessError: it has forgotten the job, or does not answer.
+        """
+        from slurm_colloc.slurm.accounted import parse_controller
+
+        return parse_controller(self._ask("scontrol", "show", "job", "-o", job_id))
 
     def comments(self, raw_ids: Sequence[str]) -> "Mapping[str, Commented]":
         """Return the AdminComment of jobs in the accounting, by raw id."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The running jobs as squeue prints them; asked for and read in one place."""
+"""The jobs that wait and run as squeue prints them; asked for and read in one place."""
 
 import re
 from contextlib import suppress
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres
-from slurm_colloc.units import time_span_s
+from slurm_colloc.units import time_span_s, whole
 
 _HOLDER_FIELDS = ("JobID", "JobArrayID", "UserName", "tres-alloc", "tres-per-node", "TimeUsed", "Partition", "NodeList")
 _PREFIX = re.compile(r"\bgres[:/]")
@@ -64,3 +64,43 @@ def parse_left(text: str) -> dict[str, float]:
             if bar:
                 found[name] = time_span_s(left)
     return found
+
+
+class Task(NamedTuple):
+    """One job, or one task of an array, that has not been forgotten; ``task`` is None for a job of its own."""
+
+    task: int | None
+    state: str
+    reason: str
+    ran: str
+
+    @property
+    def waits(self) -> bool:
+        """Return whether it waits for its dependency, and for nothing that its user did since."""
+        return self.state == "PENDING" and self.reason == "Dependency"
+
+    @property
+    def began(self) -> bool:
+        """Return whether it has ever run."""
+        return self.state not in ("PENDING", "CANCELLED") or self.ran.strip("0:") != ""
+
+
+def tasks_question(job_id: str) -> tuple[str, ...]:
+    """Return the command that lists all tasks of a job."""
+    return ("squeue", "-h", "-a", "-r", "-t", "all", "-j", job_id, "-o", "%K|%T|%M|%r")
+
+
+def parse_tasks(text: str) -> tuple[Task, ...]:
+    """Return the tasks in the answer to ``tasks_question``.
+
+    Raises:
+        InputError: a row of another form.
+    """
+    found = []
+    for line in filter(str.strip, text.splitlines()):
+        words = line.split("|", 3)
+        if len(words) < 4:
+            raise InputError(f"squeue printed '{line}', which has not 4 columns")
+        task, state, ran, reason = words
+        found.append(Task(whole(task), state, reason.strip(), ran))
+    return tuple(found)

@@ -17,6 +17,8 @@ from typing import NamedTuple
 from slurm_colloc.errors import ProcessError
 from slurm_colloc.process import Running, read_all, spawn
 from slurm_colloc.slurm.parse import parse_submitted
+from slurm_colloc.submit.plan import Plan
+from slurm_colloc.submit.render import write_script
 
 # What slurmctld says when it has judged the request and made no job. Time-outs and broken connections are not here:
 # after those nobody knows whether a job exists. Only as sbatch's last word on the submission: the same words may stand
@@ -59,6 +61,15 @@ class Outcome(NamedTuple):
     job_id: str
     cluster: str
     refused: bytes
+
+
+def with_body(plan: Plan) -> tuple[tuple[str, ...], str]:
+    """Return sbatch's arguments and the path of the rendered script in them; empty when there is none."""
+    argv, at = plan.sbatch_argv, plan.script_at
+    if plan.body is None or at is None:
+        return argv, ""
+    path = write_script(os.path.basename(argv[at]), plan.body)
+    return (*argv[:at], path, *argv[at + 1 :]), path
 
 
 def find_sbatch(configured: str, environ: Mapping[str, str], own: str) -> str:

@@ -58,7 +58,8 @@ import os, sys
 from slurm_colloc.config import user_data_folder as data
 from slurm_colloc.history import records, said
 from slurm_colloc.model import Decision, Evidence, Load, Room
-from slurm_colloc.runtime import again_record, ledger, ledger_files, mps, spec
+from slurm_colloc.followup import record as followed
+from slurm_colloc.runtime import ledger, ledger_files, mps, spec
 from slurm_colloc.submit.render import write_script
 spool, tmp, signature = sys.argv[1:]
 decision = Decision("777", "lab", 1.0, "alice", "secret", signature, "", "", "mig", "hint", None, None, ())
@@ -71,8 +72,8 @@ with_ledger = ledger.Ledger(ledger_files.ledger_path("lab", "1"))
 with_ledger.header(pack, {})
 ledger_files.keep_script("lab", "1", b"#!/bin/sh")
 whose = (1, "unfinished", "lab", "1", "1", 0, "alice", "j", signature)
-record = again_record.Record(*whose, (), (), "job.sh", False, (), "/", (), {})
-again_record.write_record(record, b"#!/bin/sh")
+record = followed.Record(*whose, (), (), "job.sh", False, (), "/", (), {})
+followed.write_record(record, b"#!/bin/sh")
 os.symlink(mps.short_folder("1", {"TMPDIR": tmp}), f"{tmp}/mps")
 os.symlink(os.path.dirname(write_script("job.sh", b"#!/bin/sh")), f"{tmp}/script")
 """
@@ -271,7 +272,8 @@ base, signature = sys.argv[1:]
 from slurm_colloc.config import load_site, user_config_file, user_data_folder as data
 from slurm_colloc.errors import CollocError
 from slurm_colloc.history import records, said, snapshot
-from slurm_colloc.runtime import again_record, ledger_read
+from slurm_colloc.followup import record as followed
+from slurm_colloc.runtime import ledger_read
 believed = []
 def attempt(what, call, nothing):
     try:
@@ -283,7 +285,7 @@ attempt("evidence", lambda: records.read_evidence(data(), signature).evidence, (
 attempt("said", lambda: said.read_said(data(), signature), said.Said())
 attempt("decisions", lambda: records.read_decisions(f"{data()}/decisions")[0], [])
 attempt("ledger", lambda: ledger_read.read_ledger(f"{data()}/packs/lab/1.jsonl"), None)
-attempt("record", lambda: again_record.read_record(again_record.record_folder("lab", "1")), None)
+attempt("record", lambda: followed.read_record(followed.record_folder("lab", "1")), None)
 path = snapshot.snapshot_path(data(), os.environ["UID_OF"])
 attempt("history", lambda: snapshot.read_snapshot(path, signature).evidence, ())
 attempt("site file", lambda: load_site(user_config_file()), None)

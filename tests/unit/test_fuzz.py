@@ -18,15 +18,16 @@ from slurm_colloc.accounting.sources.controller import parse_jobs
 from slurm_colloc.accounting.sources.jobcomp import parse_jobcomp
 from slurm_colloc.config import parse_site
 from slurm_colloc.errors import ConfigError, GpuError, InputError
+from slurm_colloc.followup import record
 from slurm_colloc.gpu import hostuse, mig, nvidia_smi, simulated
 from slurm_colloc.history.content import said
 from slurm_colloc.history.signature import signature
 from slurm_colloc.model import Footprint, Gres, Placement, SharingMode
-from slurm_colloc.runtime import again_record, ledger_read, spec
-from slurm_colloc.runtime.first import parse_tasks
+from slurm_colloc.runtime import ledger_read, spec
 from slurm_colloc.runtime.spec import parse_array
 from slurm_colloc.site.installed import parse_settings
 from slurm_colloc.slurm import gres, parse, running, setup, sinfo
+from slurm_colloc.slurm.running import parse_tasks
 from slurm_colloc.submit import handover, reasons
 from slurm_colloc.submit.render import pack_block
 from tests import fuzz, fuzz_submit, fuzz_targets
@@ -283,7 +284,7 @@ def test_a_companions_record_that_is_none(changed: dict[str, object], tmp_path: 
         with open(f"{folder}/record.json", "w") as stream:
             stream.write(content)
         with pytest.raises(InputError, match="not of the expected form"):
-            again_record.read_record(folder)
+            record.read_record(folder)
 
 
 def test_a_time_that_no_float_holds(tmp_path: Path) -> None:
@@ -291,7 +292,7 @@ def test_a_time_that_no_float_holds(tmp_path: Path) -> None:
     with open(f"{folder}/outcome.json", "w") as stream:
         json.dump({"job_id": "1", "said": "", "at_s": HUGE}, stream)
     with pytest.raises(InputError, match="not of the expected form"):
-        again_record.read_outcome(folder)
+        record.read_outcome(folder)
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no sh")

@@ -14,12 +14,12 @@ from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.sweep import Window
 from slurm_colloc.cli.colloc.job_next import advise
 from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, say, site_or_none, state_folder, window, write
-from slurm_colloc.cli.colloc.recovery import first_of, recovery_of
 from slurm_colloc.cli.colloc.seen import own_name, visible_here
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, Timeouts
 from slurm_colloc.errors import CollocError, InputError
+from slurm_colloc.followup.story import first_of, recovery_of
 from slurm_colloc.history.lookup import Known, look_up
 from slurm_colloc.history.records import read_decisions
 from slurm_colloc.model import Decision

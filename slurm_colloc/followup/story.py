@@ -2,12 +2,12 @@
 """What is to be said of a job that ran out of GPU memory: what its companion did, or what its user can do."""
 
 import os
+import pwd
 import stat
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError
-from slurm_colloc.process import ask
-from slurm_colloc.runtime.again_record import (
+from slurm_colloc.followup.record import (
     is_claimed,
     is_recorded,
     is_settled,
@@ -18,9 +18,7 @@ from slurm_colloc.runtime.again_record import (
 from slurm_colloc.runtime.faults import TAIL_BYTES, outcome_of
 from slurm_colloc.runtime.files import last_words
 from slurm_colloc.runtime.queue import Outcome
-from slurm_colloc.slurm.ended import parse_scontrol, scontrol_question
-from slurm_colloc.slurm.parse import parse_records
-from slurm_colloc.slurm.unfiltered import unfiltered
+from slurm_colloc.slurm.client import CliClient
 
 
 def recovery_of(config: SiteConfig, job_id: str) -> str:
@@ -50,7 +48,7 @@ def first_of(config: SiteConfig, job_id: str) -> str:
         if is_settled(folder):
             return "csub could not have it sized: the rest runs as asked"
         first = read_record(folder).job_id
-        if _companion_is_there(config, f"csub-first-{first}"):
+        if CliClient(config.timeouts.ask_slurm_s).is_there(f"csub-first-{first}"):
             return f"job {first} is to be measured; the rest waits for that"
         if is_claimed(folder):
             return f"the companion of job {first} died as it sized the rest: see squeue for what there is"
@@ -59,23 +57,15 @@ def first_of(config: SiteConfig, job_id: str) -> str:
         return f"what became of it is not known: {error}"
 
 
-def _companion_is_there(config: SiteConfig, name: str) -> bool:
-    """Return whether Slurm has a job of one's own of that name that has not ended."""
-    question = ("squeue", "-h", "-a", "-u", str(os.geteuid()), "-n", name, "-o", "%i")
-    return bool(ask(question, config.timeouts.ask_slurm_s, unfiltered(os.environ)).strip())
-
-
 def _advice(config: SiteConfig, job_id: str, *, followed: bool) -> str:
     """Return what to ask for, or who sees to it; Slurm names a job's files only as long as it remembers the job."""
-    text = ask(scontrol_question(job_id), config.timeouts.ask_slurm_s).decode(errors="surrogateescape")
-    for record, ended in zip(parse_records(text), parse_scontrol(text), strict=True):
-        if ended.state != "FAILED" or not record.get("UserId", "").endswith(f"({os.geteuid()})"):
+    for ended in CliClient(config.timeouts.ask_slurm_s).remembered(job_id):
+        if ended.state != "FAILED" or ended.user != pwd.getpwuid(os.geteuid()).pw_name:
             continue
-        paths = dict.fromkeys(filter(None, (record.get("StdErr", ""), record.get("StdOut", ""))))
-        said = b"\n".join(last_words(path, 0, TAIL_BYTES) for path in paths if _is_own_file(path))
+        said = b"\n".join(last_words(path, 0, TAIL_BYTES) for path in ended.prints_to if _is_own_file(path))
         if outcome_of(ended.status or 1, said)[0] is Outcome.GPU_OOM:
             pieces = {part.type: part.mem_mib for pool in config.pool for part in pool.slice}
-            held = next((pieces[gres.type] for gres in ended.gres if gres.type in pieces), None)
+            held = next((pieces[gres.type] for gres in ended.given if gres.type in pieces), None)
             more = f"--gpu-footprint=mem={held + 1}M,sm=PERCENT" if held else "--gpu-footprint with a larger mem"
             words = f"job {ended.job_id} ran out of GPU memory by its own words; "
             if followed:

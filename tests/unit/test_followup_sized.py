@@ -14,14 +14,14 @@ import pytest
 
 from slurm_colloc import clock
 from slurm_colloc.errors import ProcessError, UnansweredError
+from slurm_colloc.followup import companion, sized
+from slurm_colloc.followup.record import CSUB, FIRST, claim, read_outcome, record_folder, write_record
+from slurm_colloc.followup.sized import size_the_rest, write_rest
 from slurm_colloc.history.records import drop_evidence, read_evidence
 from slurm_colloc.process import Finished
-from slurm_colloc.runtime import again, first
-from slurm_colloc.runtime.again_record import CSUB, FIRST, claim, read_outcome, record_folder, write_record
-from slurm_colloc.runtime.first import Task, parse_tasks, size_the_rest, write_rest
-from slurm_colloc.slurm.ended import Ended
+from slurm_colloc.slurm.running import Task, parse_tasks
 from tests.unit.made import evidence, site
-from tests.unit.test_again import record
+from tests.unit.test_followup_retry import accounted, record
 
 GIVEN = "gpu:h100_1g.10gb:1"
 TOLD = record(
@@ -41,7 +41,7 @@ class Slurm:
 
     def __init__(self, data: Path) -> None:
         self.data = data
-        self.ended = Ended("10_1", "10", 1, "COMPLETED", 0, "g1", ())
+        self.ended = accounted("10_1", "10", "COMPLETED", "0:0")
         self.rest = {2: "PENDING", 3: "PENDING"}
         self.sized: dict[int, str] = {}
         self.reason = "Dependency"
@@ -116,11 +116,11 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
     for name in ("SQUEUE_PARTITION", "SCANCEL_NAME"):
         monkeypatch.setenv(name, "elsewhere")
     made = Slurm(tmp_path / "slurm_colloc")
-    monkeypatch.setattr(first, "ask", made.ask)
-    monkeypatch.setattr(first, "run", made.run)
-    monkeypatch.setattr(again, "call_csub", made.csub)
-    monkeypatch.setattr(again, "site", site)
-    monkeypatch.setattr(again, "how_it_ended", lambda told, config: (made.ended,))
+    monkeypatch.setattr(sized, "ask", made.ask)
+    monkeypatch.setattr(sized, "run", made.run)
+    monkeypatch.setattr(companion, "call_csub", made.csub)
+    monkeypatch.setattr(companion, "site", site)
+    monkeypatch.setattr(companion, "how_it_ended", lambda told, config: (made.ended,))
     monkeypatch.setattr(clock, "pause", lambda seconds: None)
     folder = write_record(TOLD, b"#!/bin/sh\n")
     write_rest(folder, "12")
@@ -226,7 +226,7 @@ def test_a_submission_that_fails_or_is_not_answered_leaves_the_rest(
         slurm.sized = dict.fromkeys(slurm.rest, "PENDING")
         raise error("it hung")
 
-    monkeypatch.setattr(again, "submit_by_csub", failing)
+    monkeypatch.setattr(companion, "submit_by_csub", failing)
     leave(slurm, "it hung")
     assert slurm.runs == {2: 1, 3: 1}
 
@@ -293,7 +293,7 @@ def test_where_slurm_never_says_what_became_of_the_rest_that_is_said(
     def mute(words: Sequence[str], timeout_s: float, environ: Mapping[str, str]) -> bytes:
         raise ProcessError("'squeue' ended with status 1: Unable to contact slurm controller")
 
-    monkeypatch.setattr(first, "ask", mute)
+    monkeypatch.setattr(sized, "ask", mute)
     assert slurm.follow() == "job 12 is left as it was asked for: Slurm does not say whether it is cancelled"
 
 
@@ -305,7 +305,7 @@ def test_a_rest_that_slurm_has_forgotten_is_over(slurm: Slurm, monkeypatch: pyte
     def forgetful(words: Sequence[str], timeout_s: float, environ: Mapping[str, str]) -> bytes:
         raise ProcessError("'squeue' ended with status 1: slurm_load_jobs error: Invalid job id specified")
 
-    monkeypatch.setattr(first, "ask", forgetful)
+    monkeypatch.setattr(sized, "ask", forgetful)
     assert slurm.follow() == "job 10 was measured; the rest runs as job 13"
 
 
@@ -336,7 +336,7 @@ def test_where_slurm_does_not_cancel_the_rest_the_sized_job_goes(slurm: Slurm, m
     def deaf(words: Sequence[str], timeout_s: float, environ: Mapping[str, str]) -> Finished:
         return Finished(1, b"", b"") if words[-1] == "12" else slurm.run(words, timeout_s, environ)
 
-    monkeypatch.setattr(first, "run", deaf)
+    monkeypatch.setattr(sized, "run", deaf)
     leave(slurm, "Slurm did not cancel it in time; job 13, made in its place, is cancelled")
     assert slurm.runs == {2: 1, 3: 1}
 
@@ -350,7 +350,7 @@ def test_where_slurm_cancels_only_some_of_the_rest_each_task_runs_once(
         slurm.rest[2] = "CANCELLED"
         return Finished(0, b"", b"")
 
-    monkeypatch.setattr(first, "run", half_deaf)
+    monkeypatch.setattr(sized, "run", half_deaf)
     slurm.follow()
     assert slurm.sized == {2: "PENDING", 3: "CANCELLED"}
     assert slurm.runs == {2: 1, 3: 1}

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_colloc.followup.division import CANARY, PROBE, divide, ranges
 from slurm_colloc.runtime.spec import parse_array
 from slurm_colloc.slurm.options import Given
-from slurm_colloc.submit.first import CANARY, PROBE, divide, ranges
 from tests.unit.made import site
 from tests.unit.shell import DEFINITE, DOUBTFUL, HINT, Shell
 
@@ -196,7 +196,7 @@ def test_a_rest_of_which_nobody_knows_whether_it_is_there_is_not_submitted_again
 
 FAULTY = """
 import sys
-import slurm_colloc.cli.csub as csub, slurm_colloc.cli.csub_first as csub_first
+import slurm_colloc.cli.csub as csub, slurm_colloc.followup.canary as canary
 where, name, at, when = sys.argv.pop(1).split(",")
 home, count = globals()[where], [0]
 was = getattr(home, name)
@@ -210,8 +210,8 @@ def faulty(*args, **kwargs):
 setattr(home, name, faulty)
 csub.main()
 """
-FAULTS = [("csub_first", name, at) for name in ("run", "remove_script", "name_also", "write_all") for at in (1, 2)]
-FAULTS += [("csub_first", name, 1) for name in ("_record", "write_record", "submit_companion", "write_rest", "_done")]
+FAULTS = [("canary", name, at) for name in ("run", "remove_script", "name_also", "write_all") for at in (1, 2)]
+FAULTS += [("canary", name, 1) for name in ("_record", "write_record", "submit_companion", "write_rest", "_done")]
 FAULTS += [("csub", name, at) for name, at in (("with_body", 1), ("with_body", 2), ("tell", 1), ("record", 1))]
 
 
@@ -373,7 +373,7 @@ LISTED = (
 def test_a_submission_without_it_loads_nothing_of_it(slurm: Shell) -> None:
     loaded = slurm.run("--array=1-3", "job.sh", code=LISTED).stderr.splitlines()[-1].split()
     assert "slurm_colloc.cli.csub" in loaded
-    assert not [name for name in loaded if name.endswith("first") or "again" in name or "companion" in name]
+    assert not [name for name in loaded if "followup" in name]
 
 
 @pytest.mark.parametrize(

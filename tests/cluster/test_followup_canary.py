@@ -208,7 +208,7 @@ def died_of_its_scancel(alice: Person, first: str, companion: str, before: list[
     (folder / "scancel").chmod(0o755)
     path = f"{folder}:{alice.lab.environment('alice')['PATH']}"
     [record] = (alice.home / ".local/share/slurm_colloc/again").glob(f"*/first-{first}")
-    program = (str(alice.lab.bin / "python"), "-I", "-m", "slurm_colloc.runtime.again", str(record))
+    program = (str(alice.lab.bin / "python"), "-I", "-m", "slurm_colloc.followup.companion", str(record))
     assert alice.run(*program, PATH=path).returncode == -9
     [sized] = alice.made(before)
     return sized

@@ -3,7 +3,7 @@
 
 A record is a private folder in the user's data folder: ``record.json``, a copy of the user's script below ``script/``,
 and what the companion adds: ``claimed`` before it submits anything, ``outcome.json`` when it is done. For a job that is
-measured first see ``slurm_colloc.runtime.first``.
+measured first see ``slurm_colloc.followup.sized``.
 """
 
 import json

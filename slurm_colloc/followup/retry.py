@@ -15,10 +15,10 @@ from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, StoreError
 from slurm_colloc.files import read_own
-from slurm_colloc.runtime.again_record import CSUB, OUT_OF_MEMORY, Record, claim, write_record
+from slurm_colloc.followup.record import CSUB, OUT_OF_MEMORY, Record, claim, write_record
+from slurm_colloc.followup.submission import record_of, submit_companion
 from slurm_colloc.runtime.files import job_file_name
 from slurm_colloc.slurm.options import CommandLine, Given, value_of, without
-from slurm_colloc.submit.companion import record_of, submit_companion
 from slurm_colloc.submit.own_options import option_table
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.reasons import reason_of_counting, reason_to_keep_text

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
+from slurm_colloc.followup.record import Record
 from slurm_colloc.model import GPU_OOM, Evidence, Gres, SharingMode
-from slurm_colloc.runtime.again_record import Record
 from slurm_colloc.runtime.queue import Outcome
-from slurm_colloc.slurm.ended import Ended
+from slurm_colloc.slurm.accounted import Accounted
 from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.units import counted, size_mib
 
@@ -31,7 +31,7 @@ _REPLACED = ("--gpu-footprint", "--colloc", "--explain", "--dry-run", "--format"
 class Found(NamedTuple):
     """How one job ended, the end of what it printed, and what its sampler measured (None: nothing)."""
 
-    ended: Ended
+    ended: Accounted
     outcome: Outcome
     said: bytes
     measured: Evidence | None
@@ -39,12 +39,12 @@ class Found(NamedTuple):
     @property
     def gres(self) -> Gres | None:
         """Return what it had of a GPU."""
-        return next((one for one in reversed(self.ended.gres) if one.type or one.name != "gpu"), None)
+        return next((one for one in reversed(self.ended.given) if one.type or one.name != "gpu"), None)
 
     @property
     def piece(self) -> str:
         """Return the same in words."""
-        had = self.gres or next(iter(self.ended.gres), None)
+        had = self.gres or next(iter(self.ended.given), None)
         return str(had) if had else "what it had"
 
 
@@ -66,7 +66,7 @@ class Verdict(NamedTuple):
 def judge(record: Record, found: Iterable[Found], config: SiteConfig) -> Verdict | None:
     """Return what is due, None where no job ran out of GPU memory."""
     ran_out = tuple(
-        one._replace(ended=one.ended._replace(gres=_gres_of(record, one.ended)))
+        one._replace(ended=one.ended._replace(given=_gres_of(record, one.ended)))
         for one in found
         if one.ended.state == "FAILED" and one.outcome is Outcome.GPU_OOM
     )
@@ -78,7 +78,7 @@ def judge(record: Record, found: Iterable[Found], config: SiteConfig) -> Verdict
     wanted = [_wanted(one, had[one.ended.job_id] or 0) for one in offenders]
     hint = max(wanted) if wanted else None
     gives_up = ""
-    if not all(one.ended.gres for one in ran_out):
+    if not all(one.ended.given for one in ran_out):
         gives_up = (
             "what it had of a GPU is not known, so it is not run again; ask for a GPU with more memory, or use less"
         )
@@ -92,12 +92,12 @@ def judge(record: Record, found: Iterable[Found], config: SiteConfig) -> Verdict
     return Verdict(ran_out, offenders, hint, gives_up, said, pieces)
 
 
-def _gres_of(record: Record, ended: Ended) -> tuple[Gres, ...]:
+def _gres_of(record: Record, ended: Accounted) -> tuple[Gres, ...]:
     """Return what the job had; where Slurm's accounting knows no GPUs, or not their types, what was asked for."""
-    if all(one == Gres("gpu", "", one.quantity) for one in ended.gres):
+    if all(one == Gres("gpu", "", one.quantity) for one in ended.given):
         with suppress(InputError):
-            return parse_gres(record.given) or ended.gres
-    return ended.gres
+            return parse_gres(record.given) or ended.given
+    return ended.given
 
 
 def had_mib(record: Record, found: Found, config: SiteConfig) -> int | None:

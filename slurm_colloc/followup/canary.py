@@ -13,22 +13,21 @@ from functools import partial
 from types import FrameType
 from typing import NamedTuple
 
-from slurm_colloc.cli import csub
-from slurm_colloc.cli.csub_call import Call, say, tell
-from slurm_colloc.cli.csub_record import record as record_decision
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError
+from slurm_colloc.followup.division import CANARY, PROBE, First, divide, reason_against
+from slurm_colloc.followup.record import CSUB, FIRST, Record, claim, name_also, write_record
+from slurm_colloc.followup.sized import write_rest
+from slurm_colloc.followup.submission import record_of, submit_companion
 from slurm_colloc.process import Finished, run
-from slurm_colloc.runtime.again_record import CSUB, FIRST, Record, claim, name_also, write_record
-from slurm_colloc.runtime.first import write_rest
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine, without
 from slurm_colloc.slurm.parse import parse_submitted
 from slurm_colloc.slurm.unfiltered import unfiltered
-from slurm_colloc.submit.companion import record_of, submit_companion
-from slurm_colloc.submit.first import CANARY, PROBE, First, divide, reason_against
-from slurm_colloc.submit.handover import CALLED, DEFINITE, STDERR, STDOUT, write_all
+from slurm_colloc.submit.call import Call, say, tell
+from slurm_colloc.submit.decision import record as record_decision
+from slurm_colloc.submit.handover import CALLED, DEFINITE, STDERR, STDOUT, with_body, write_all
 from slurm_colloc.submit.own_options import option_table
 from slurm_colloc.submit.plan import Part, Plan, make_plan
 from slurm_colloc.submit.render import remove_script
@@ -161,7 +160,7 @@ def _sbatch(
     path, started = "", False
     try:
         # TMPDIR may hang as any other folder may.
-        argv, path = within(config.timeouts.decide_s, "writing the script", partial(csub.with_body, plan))
+        argv, path = within(config.timeouts.decide_s, "writing the script", partial(with_body, plan))
         end = command_line.ends[-1]
         words = (call.sbatch, *argv[:end], *options, "--parsable", *argv[end:])
         text = plan.body if plan.body is not None else plan.script

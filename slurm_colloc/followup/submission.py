@@ -2,7 +2,7 @@
 """A companion: a small job of the user's that waits for another one's end and submits it once more where that is due.
 
 It lives outside the job it follows, needs no rights, and costs one core for a second. What it does is
-``slurm_colloc.runtime.again``.
+``slurm_colloc.followup.companion``.
 """
 
 import os
@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import ProcessError
+from slurm_colloc.followup.record import FIRST, VERSION, Record, record_folder
 from slurm_colloc.model import JobRequest
 from slurm_colloc.process import run
-from slurm_colloc.runtime.again_record import FIRST, VERSION, Record, record_folder
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.slurm.parse import parse_submitted
 from slurm_colloc.submit.handover import CALLED
@@ -133,6 +133,6 @@ def _script(folder: str) -> bytes:
     lines = [
         "#!/bin/sh",
         f"[ -x {python} ] || {{ echo {quote(missing)} >&2; exit 127; }}",
-        f"exec {python} -I -m slurm_colloc.runtime.again {quote(folder)}",
+        f"exec {python} -I -m slurm_colloc.followup.companion {quote(folder)}",
     ]
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")

@@ -13,16 +13,13 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from slurm_colloc import clock
 from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError, InputError, ProcessError, StoreError
 from slurm_colloc.files import read_own, write_atomic
-from slurm_colloc.history.records import drop_evidence, evidence_of_run
-from slurm_colloc.process import ask, run
-from slurm_colloc.runtime import again
-from slurm_colloc.runtime.again_record import (
+from slurm_colloc.followup import companion
+from slurm_colloc.followup.record import (
     Record,
     claim,
     is_claimed,
@@ -32,33 +29,15 @@ from slurm_colloc.runtime.again_record import (
     read_record,
     write_outcome,
 )
+from slurm_colloc.history.records import drop_evidence, evidence_of_run
+from slurm_colloc.process import ask, run
 from slurm_colloc.runtime.spec import parse_array
+from slurm_colloc.slurm.running import Task, parse_tasks, tasks_question
 from slurm_colloc.slurm.unfiltered import unfiltered
-from slurm_colloc.units import whole
 
 _REST, _SIZED, _COMMIT = "rest", "sized", "committed"
 _LIMIT_BYTES = 4096
 _EVERY_S, _TIMES = 1.0, 30
-_WAITS = "Dependency"
-
-
-class Task(NamedTuple):
-    """One job, or one task of an array, as squeue has it; ``task`` is None for a job of its own."""
-
-    task: int | None
-    state: str
-    reason: str
-    ran: str
-
-    @property
-    def waits(self) -> bool:
-        """Return whether it waits for its dependency, and for nothing that its user did since."""
-        return self.state == "PENDING" and self.reason == _WAITS
-
-    @property
-    def began(self) -> bool:
-        """Return whether it has ever run."""
-        return self.state not in ("PENDING", "CANCELLED") or self.ran.strip("0:") != ""
 
 
 def write_rest(folder: str, job_id: str) -> None:
@@ -78,7 +57,7 @@ def size_the_rest(folder: str, record: Record, environ: Mapping[str, str]) -> No
     """
     if is_settled(folder) or read_outcome(folder) is not None:
         return
-    config = again.site()
+    config = companion.site()
     if is_claimed(folder):
         _after_interruption(folder, config)
         return
@@ -120,7 +99,7 @@ def _not_measured(record: Record, config: SiteConfig) -> str:
     """Return why the first job shows nothing; else keep its evidence with the end it came to."""
     task = int(record.array) if record.array else None
     # Shortly after an array's end sacct may also have a row without the task's number.
-    ended = next((one for one in again.how_it_ended(record, config) if one.task == task), None)
+    ended = next((one for one in companion.how_it_ended(record, config) if one.task == task), None)
     if ended is None:
         return f"how job {record.job_id} ended is not known"
     if ended.state not in (("COMPLETED", "TIMEOUT") if record.kind == "probe" else ("COMPLETED",)):
@@ -144,7 +123,7 @@ def _foreseen(folder: str, record: Record, environ: Mapping[str, str], marker: s
     """Return the piece of a GPU that the rest would get, or why it would get none."""
     words = (*record.own, "--dry-run", "--format=json", *record.options)
     try:
-        done = again.call_csub(folder, record, words, environ, marker)
+        done = companion.call_csub(folder, record, words, environ, marker)
     except (CollocError, OSError) as error:  # it did not answer, or the folder that it was called in is not here
         return "", f"what it would get is not known: {error}"
     try:
@@ -163,8 +142,7 @@ def _tasks(job_id: str, config: SiteConfig) -> tuple[Task, ...]:
     Raises:
         ProcessError: Slurm does not know it any more, or does not answer.
     """
-    question = ("squeue", "-h", "-a", "-r", "-t", "all", "-j", job_id, "-o", "%K|%T|%M|%r")
-    return parse_tasks(_ask(question, config))
+    return parse_tasks(_ask(tasks_question(job_id), config))
 
 
 def _ask(question: Sequence[str], config: SiteConfig) -> str:
@@ -173,22 +151,6 @@ def _ask(question: Sequence[str], config: SiteConfig) -> str:
 
 def _scancel(config: SiteConfig, *words: str) -> bool:
     return run(("scancel", *words), config.timeouts.ask_slurm_s, unfiltered(os.environ)).status == 0
-
-
-def parse_tasks(text: str) -> tuple[Task, ...]:
-    """Return the rows of the question for a job's tasks.
-
-    Raises:
-        InputError: a row of another form.
-    """
-    found = []
-    for line in filter(str.strip, text.splitlines()):
-        words = line.split("|", 3)
-        if len(words) < 4:
-            raise InputError(f"squeue printed '{line}', which has not 4 columns")
-        task, state, ran, reason = words
-        found.append(Task(whole(task), state, reason.strip(), ran))
-    return tuple(found)
 
 
 def _array(record: Record) -> set[int | None]:
@@ -231,7 +193,7 @@ def _submit_sized(
     options = (*record.own, *record.options, f"--dependency={waits}", "--kill-on-invalid-dep=yes")
     sized = ""
     try:
-        sized = again.submit_by_csub(folder, record, options, environ, marker)
+        sized = companion.submit_by_csub(folder, record, options, environ, marker)
         write_atomic(os.path.join(folder, _SIZED), sized.encode(), durable=True)
         why = _not_as_foreseen(sized, given, config) or _reason_to_leave(rest, record, config, sized)
         if not why:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Out of memory on a real GPU: `python -m tests.gpu.again FOLDER`; takes two minutes.
+"""Out of memory on a real GPU: `python -m tests.gpu.retry FOLDER`; takes two minutes.
 
 FOLDER and the machine are those of tests/gpu/pack.py. A training that holds 4 GiB is submitted by `csub --requeue` as
 one that needs 1.5: on gres/mps, under one daemon for all, as a site would run it. Prints what the jobs and csub said.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program of a companion job: ``python -I -m slurm_colloc.runtime.again FOLDER`` looks how the job that the record
-in FOLDER names has ended, and submits it once more where that is due.
+"""The program of a companion job, ``python -I -m slurm_colloc.followup.companion FOLDER``.
+
+It looks how the job that the record in FOLDER names has ended, and submits it once more where that is due.
 
 Whatever it finds it ends with status 0, but for a record that cannot be used; what came of it stands in the record's
 ``outcome.json`` and, of a job that ran out of GPU memory, at the end of that job's own output.
@@ -17,10 +18,7 @@ from slurm_colloc import clock
 from slurm_colloc.config import SiteConfig, find_site_file, load_site, user_data_folder
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError, StoreError, UnansweredError
 from slurm_colloc.files import read_bounded, write_atomic
-from slurm_colloc.history.records import drop_evidence, evidence_of_run, note_out_of_memory
-from slurm_colloc.model import AGAIN_VARIABLE, Evidence
-from slurm_colloc.process import Finished, ask, given_environment, run
-from slurm_colloc.runtime.again_record import (
+from slurm_colloc.followup.record import (
     FIRST,
     Record,
     claim,
@@ -31,12 +29,16 @@ from slurm_colloc.runtime.again_record import (
     script_path,
     write_outcome,
 )
-from slurm_colloc.runtime.again_rules import Found, Verdict, as_evidence, judge, retry_arguments
+from slurm_colloc.followup.verdict import Found, Verdict, as_evidence, judge, retry_arguments
+from slurm_colloc.history.records import drop_evidence, evidence_of_run, note_out_of_memory
+from slurm_colloc.model import AGAIN_VARIABLE, Evidence
+from slurm_colloc.process import Finished, given_environment, run
 from slurm_colloc.runtime.faults import TAIL_BYTES, outcome_of
 from slurm_colloc.runtime.files import add_words, job_file_name, last_words
 from slurm_colloc.runtime.queue import Outcome
 from slurm_colloc.runtime.spec import parse_array
-from slurm_colloc.slurm.ended import Ended, parse_sacct, parse_scontrol, sacct_question, scontrol_question
+from slurm_colloc.slurm.accounted import Accounted
+from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.parse import parse_submitted
 
 # slurmdbd hears of an end some seconds later than the controller.
@@ -63,7 +65,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _follow(folder: str, record: Record, environ: Mapping[str, str]) -> None:
     if record.why == FIRST:
-        from slurm_colloc.runtime.first import size_the_rest  # which calls back
+        from slurm_colloc.followup.sized import size_the_rest  # which calls back
 
         size_the_rest(folder, record, environ)
         return
@@ -189,22 +191,23 @@ def site() -> SiteConfig:
     return load_site(path)
 
 
-def how_it_ended(record: Record, config: SiteConfig) -> tuple[Ended, ...]:
+def how_it_ended(record: Record, config: SiteConfig) -> tuple[Accounted, ...]:
     """Return how the job, or each task of an array, ended; what Slurm does not say in time is missing."""
     # Seconds after an array's end sacct may name only some of its tasks.
     expected = set(parse_array(record.array.partition("%")[0])) if record.array else {None}
-    known: dict[int | None, Ended] = {}
+    known: dict[int | None, Accounted] = {}
+    client = CliClient(config.timeouts.ask_slurm_s)
     for _ in clock.tries(_ASKED_TIMES, _ASK_EVERY_S):
-        for question, parse in ((sacct_question, parse_sacct), (scontrol_question, parse_scontrol)):
-            with suppress(ProcessError, InputError):
-                said = ask(question(record.job_id), config.timeouts.ask_slurm_s).decode(errors="surrogateescape")
-                known |= {one.task: one for one in parse(said) if one.is_final}
-            if expected <= set(known):
-                return tuple(known.values())
+        with suppress(ProcessError, InputError):
+            # Of a job that was requeued the last run counts.
+            latest = {one.task: one for one in client.accounted(record.job_id)}
+            known |= {task: one for task, one in latest.items() if one.is_final}
+        if expected <= set(known):
+            break
     return tuple(known.values())
 
 
-def _found(record: Record, ended: Ended) -> Found:
+def _found(record: Record, ended: Accounted) -> Found:
     """Return one job's end with what it said and what was measured of it."""
     if ended.state != "FAILED":
         return Found(ended, Outcome.FAILED if ended.status else Outcome.DONE, b"", None)
@@ -232,7 +235,7 @@ def _is_file(path: str) -> bool:
         return False
 
 
-def _paths(record: Record, ended: Ended, job_id: str = "") -> tuple[str, str]:
+def _paths(record: Record, ended: Accounted, job_id: str = "") -> tuple[str, str]:
     """Return the job's error and output file, or those that another job of that id would have."""
     task = ended.task
     array_job_id = job_id or (record.job_id if task is not None else ended.raw_id)
@@ -245,7 +248,7 @@ def _paths(record: Record, ended: Ended, job_id: str = "") -> tuple[str, str]:
             task,
             name=record.job_name,
             user=record.user,
-            node=ended.node.partition(".")[0],
+            node=ended.node_list.partition(".")[0],
             folder=record.work_folder,
         )
 

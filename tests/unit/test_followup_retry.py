@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +13,13 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.cli.colloc.recovery import recovery_of
 from slurm_colloc.clock import now
 from slurm_colloc.config import MigSlice, Pool
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.model import GPU_OOM, Evidence, Gres
-from slurm_colloc.runtime import again, again_record
-from slurm_colloc.runtime.again import restored
-from slurm_colloc.runtime.again_record import (
+from slurm_colloc.followup import companion
+from slurm_colloc.followup import record as records
+from slurm_colloc.followup.companion import restored
+from slurm_colloc.followup.record import (
     CSUB,
     OUT_OF_MEMORY,
     Record,
@@ -31,10 +31,12 @@ from slurm_colloc.runtime.again_record import (
     write_outcome,
     write_record,
 )
-from slurm_colloc.runtime.again_rules import Found, Verdict, as_evidence, judge, retry_arguments, tried_mib
+from slurm_colloc.followup.story import recovery_of
+from slurm_colloc.followup.verdict import Found, Verdict, as_evidence, judge, retry_arguments, tried_mib
+from slurm_colloc.model import GPU_OOM, Evidence, Gres
 from slurm_colloc.runtime.files import job_file_name
 from slurm_colloc.runtime.queue import Outcome
-from slurm_colloc.slurm.ended import Ended, parse_sacct, parse_scontrol
+from slurm_colloc.slurm.accounted import Accounted, parse_controller
 from tests.unit.made import RECORDED, RELEASES, evidence, site
 from tests.unit.shell import HINT, Shell
 
@@ -71,6 +73,11 @@ def record(**fields: Any) -> Record:
     return whole._replace(**fields)
 
 
+def accounted(job_id: str, raw_id: str, state: str, exit_code: str, *given: Gres) -> Accounted:
+    said = f"JobId={raw_id} JobState={state} ExitCode={exit_code} NodeList=m1 UserId=alice(1)"
+    return parse_controller(said)[0]._replace(job_id=job_id, given=given)
+
+
 def found(
     gres: Gres | None = Gres("gpu", SMALL, 1),  # noqa: B008
     *,
@@ -82,7 +89,7 @@ def found(
 ) -> Found:
     job_id = "12" if task is None else f"12_{task}"
     measured = evidence("12", peak) if peak is not None else None
-    return Found(Ended(job_id, "12", task, state, 1, "m1", (gres,) if gres else ()), outcome, said, measured)
+    return Found(accounted(job_id, "12", state, "1:0", *[gres] if gres else []), outcome, said, measured)
 
 
 def judged(one: Found, **fields: Any) -> Verdict:
@@ -92,30 +99,14 @@ def judged(one: Found, **fields: Any) -> Verdict:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_sacct_and_scontrol_tell_the_same_of_how_jobs_ended(release: str) -> None:
-    folder = RECORDED / f"slurm-{release}" / "ended"
-    rows = parse_sacct((folder / "sacct.txt").read_text())
-    others = {one.job_id: one for one in parse_scontrol((folder / "scontrol.txt").read_text())}
-    ended = [row for row in rows if row.is_final]
-    assert [row.job_id for row in ended] == ["1_0", "1_1", "1_2", "2", "3", "4"]
-    assert [others[row.job_id]._replace(gres=row.gres) for row in ended] == ended
-    assert [set(others[row.job_id].gres) for row in ended] == [set(row.gres) for row in ended]
-    assert [(row.state, row.status, row.task) for row in ended[1:2]] == [("FAILED", 1, 1)]
-    assert [row.gres for row in ended[3:5]] == [(Gres("shard", "", 2),), (Gres("mps", "", 25),)]
-    assert ended[5].status == -6
+def test_slurmctld_tells_how_jobs_ended(release: str) -> None:
+    rows = parse_controller((RECORDED / f"slurm-{release}" / "ended/scontrol.txt").read_text())
+    ended = {row.job_id: row for row in rows if row.is_final}
+    assert sorted(ended) == ["1_0", "1_1", "1_2", "2", "3", "4"]
+    assert [(one.state, one.status, one.task) for one in [ended["1_1"]]] == [("FAILED", 1, 1)]
+    assert [ended[job].given for job in ("2", "3")] == [(Gres("shard", "", 2),), (Gres("mps", "", 25),)]
+    assert ended["4"].status == -6
     assert len(rows) == 7, "an array that waits is one row"
-
-
-def test_a_name_of_several_lines_is_one_jobs() -> None:
-    text = (RECORDED / "slurm-22.05/ended/scontrol.txt").read_text()
-    hostile = text.replace("JobName=", "JobName=a\nb\u2028c\r")
-    assert hostile != text
-    assert parse_scontrol(hostile) == parse_scontrol(text)
-
-
-def test_a_row_that_is_none_is_refused() -> None:
-    with pytest.raises(InputError, match="is not a job"):
-        parse_sacct("12|12|FAILED\n")
 
 
 def test_on_a_slice_the_memory_was_the_jobs_own_and_more_is_asked_for() -> None:
@@ -236,7 +227,7 @@ def test_a_record_of_a_release_with_fewer_fields_is_read_and_one_with_more_is_re
     path.write_text(json.dumps({**whole, "new": 1}))
     with pytest.raises(InputError, match="the fields differ"):
         read_record(str(path.parent))
-    assert again.main([str(path.parent)], {}) != 0
+    assert companion.main([str(path.parent)], {}) != 0
     found = read_outcome(str(path.parent))
     assert found is not None
     assert found.said.startswith("its companion could do nothing: ")
@@ -245,7 +236,7 @@ def test_a_record_of_a_release_with_fewer_fields_is_read_and_one_with_more_is_re
 def test_old_records_go_when_there_are_many_but_not_while_somebody_waits(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(again_record, "_KEPT", 0)
+    monkeypatch.setattr(records, "_KEPT", 0)
     waited_for, done = (write_record(record(name=name), b"") for name in ("1", "2"))
     claim(done, "csub")
     for folder in (waited_for, done):
@@ -267,21 +258,27 @@ class Followed:
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
+        self.program("sacct", "exit 1")
         shell.behave(1, "echo 4712; exit\n")
         self.done = shell.run(REQUEUE, HINT, "job.sh", "a b", environ={"MARK": "1", "SBATCH_COMMENT": "c"})
         self.folder = shell.folder / "home/.local/share/slurm_colloc/again/lab/4711"
 
     def companion(self, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run the companion as Slurm would."""
-        argv = [sys.executable, "-I", "-m", "slurm_colloc.runtime.again", str(self.folder)]
+        argv = [sys.executable, "-I", "-m", "slurm_colloc.followup.companion", str(self.folder)]
         environment = {**self.shell.environment(), "MARK": "1", "SLURM_JOB_ID": "4712", **environ}
         return subprocess.run(argv, env=environment, cwd="/", capture_output=True, text=True, timeout=60, check=False)
 
+    def program(self, name: str, text: str) -> None:
+        """Have one of Slurm's programs say something; there is no accounting unless a test makes one."""
+        path = self.shell.folder / "bin" / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+
     def ended(self, state: str, words: str, gres: str = f"gres/gpu:{SMALL}=1,gres/gpu=1") -> None:
-        """Have sacct say how the job ended."""
-        sacct = self.shell.folder / "bin/sacct"
-        sacct.write_text(f"#!/bin/sh\necho '4711|4711|{state}|1:0|h1|cpu=1,{gres}'\n")
-        sacct.chmod(0o755)
+        """Have slurmctld say how the job ended."""
+        said = f"JobId=4711 JobState={state} ExitCode=1:0 NodeList=h1 AllocTRES=cpu=1,{gres}"
+        self.program("scontrol", f"echo '{said}'")
         (self.shell.folder / "slurm-4711.out").write_text(words)
 
     @property
@@ -302,7 +299,7 @@ def test_the_companion_is_a_second_small_job_and_standard_output_stays_sbatchs(f
     assert wanted <= set(call)
     assert not any("gres" in word or "gpu" in word for word in call if not word.startswith("--output"))
     text = (followed.shell.folder / "script.1").read_text()
-    assert text.endswith(f"-I -m slurm_colloc.runtime.again '{followed.folder}'\n")
+    assert text.endswith(f"-I -m slurm_colloc.followup.companion '{followed.folder}'\n")
 
 
 def test_a_job_that_ran_out_is_submitted_again_once_with_its_own_environment(followed: Followed) -> None:
@@ -329,15 +326,16 @@ def test_a_job_that_ran_out_is_submitted_again_once_with_its_own_environment(fol
 
 
 def test_an_array_is_judged_when_all_its_tasks_are_told(shell: Shell) -> None:
-    """Seconds after its end sacct may know only one of them; scontrol then has the others."""
+    """Seconds after its end Slurm may tell of only some of them."""
     shell.behave(1, "echo 4712; exit\n")
     shell.run(REQUEUE, "--array=0-1", "-o", "out.%a", HINT, "job.sh")
     folder = shell.folder / "home/.local/share/slurm_colloc/again/lab/4711"
     tres = f"gres/gpu:{SMALL}=1,gres/gpu=1"
     programs = {
-        "sacct": f"echo '4711_1|4711|COMPLETED|0:0|h1|{tres}'",
-        "scontrol": "for n in 0 1; do echo JobId=471$((n + 2)) ArrayJobId=4711 ArrayTaskId=$n JobState=FAILED "
-        f"ExitCode=1:0 NodeList=h1 AllocTRES={tres}; done",
+        "sacct": "exit 1",
+        "scontrol": 'cd "$CALLS/.."; for n in 0 $(cat told 2>&-); do '
+        "echo JobId=471$((n + 2)) ArrayJobId=4711 ArrayTaskId=$n JobState=FAILED "
+        f"ExitCode=1:0 NodeList=h1 AllocTRES={tres}; done; echo 1 >told",
     }
     for name, text in programs.items():
         (shell.folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -345,7 +343,7 @@ def test_an_array_is_judged_when_all_its_tasks_are_told(shell: Shell) -> None:
     for number in (0, 1):
         (shell.folder / f"out.{number}").write_text(OOM if number == 0 else "ImportError\n")
     shell.behave(2, "echo Submitted batch job 4713; exit\n")
-    argv = [sys.executable, "-I", "-m", "slurm_colloc.runtime.again", str(folder)]
+    argv = [sys.executable, "-I", "-m", "slurm_colloc.followup.companion", str(folder)]
     subprocess.run(argv, env=shell.environment(), cwd="/", timeout=60, check=True)
     call = shell.calls()[2]
     assert {"--array=0", "--open-mode=append"} <= set(call)
@@ -355,12 +353,9 @@ def test_an_array_is_judged_when_all_its_tasks_are_told(shell: Shell) -> None:
 
 def test_an_answer_that_cannot_be_read_is_asked_for_once_more(followed: Followed) -> None:
     followed.ended("FAILED", OOM)
-    sacct = followed.shell.folder / "bin/sacct"
-    sacct.write_text(
-        sacct.read_text().replace(
-            "\n", '\n[ -e "$CALLS/../asked" ] || { echo "4711|4711"; touch "$CALLS/../asked"; exit; }\n', 1
-        )
-    )
+    path = followed.shell.folder / "bin/scontrol"
+    _, says = path.read_text().rstrip().split("\n")
+    followed.program("scontrol", f'[ -e "$CALLS/../asked" ] && exec {says}\ntouch "$CALLS/../asked"\necho JobId=x')
     assert followed.companion().returncode == 0
     assert len(followed.shell.calls()) > 2
 
@@ -386,10 +381,9 @@ def test_before_anything_came_of_it_colloc_says_who_sees_to_it(
 ) -> None:
     followed.ended("FAILED", OOM)
     output = followed.shell.folder / "slurm-4711.out"
-    line = f"JobId=4711 UserId=a({os.geteuid()}) JobState=FAILED ExitCode=1:0 StdOut={output} AllocTRES=cpu=1"
-    scontrol = followed.shell.folder / "bin/scontrol"
-    scontrol.write_text(f"#!/bin/sh\necho '{line}'\n")
-    scontrol.chmod(0o755)
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    line = f"JobId=4711 UserId={user}(1) JobState=FAILED ExitCode=1:0 StdOut={output} AllocTRES=cpu=1"
+    followed.program("scontrol", f"echo '{line}'")
     for name, value in followed.shell.environment().items():
         monkeypatch.setenv(name, value)
     if by:
@@ -454,7 +448,7 @@ LISTED = (
 def test_a_submission_without_requeue_loads_nothing_of_it(shell: Shell) -> None:
     loaded = shell.run(HINT, "job.sh", code=LISTED).stderr.splitlines()[-1].split()
     assert "slurm_colloc.cli.csub" in loaded
-    assert not [name for name in loaded if "again" in name or "companion" in name or name.endswith(".ended")]
+    assert not [name for name in loaded if "followup" in name or name.endswith(".accounted")]
 
 
 def test_a_marker_of_somebody_else_changes_nothing(shell: Shell) -> None:
@@ -494,13 +488,13 @@ def test_a_companion_that_may_be_there_after_all_does_nothing(shell: Shell) -> N
 def test_a_second_submission_that_took_too_long_may_have_come_about(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(again, "_SUBMIT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(companion, "_SUBMIT_TIMEOUT_S", 1.0)
     for name, value in followed.shell.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir("/")
     followed.ended("FAILED", OOM)
     followed.shell.behave(2, "sleep 3; exit\n")
-    assert again.main([str(followed.folder)], {**followed.shell.environment(), "SLURM_JOB_ID": "4712"}) == 0
+    assert companion.main([str(followed.folder)], {**followed.shell.environment(), "SLURM_JOB_ID": "4712"}) == 0
     assert "could not" not in followed.said
     assert "whether it was submitted again is not known" in followed.said
 
