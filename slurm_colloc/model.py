@@ -121,7 +121,7 @@ class Footprint(NamedTuple):
     hint. ``run_time_s`` is of runs on a whole GPU. Unknown parts are None. The q99 of memory is the margin of the name
     ``margin`` times ``expected_mib`` or more, and ``confidence`` the share of such q99s, at least and with 95 percent
     certainty, that what was then measured kept within; None of a hint. ``cpu_cores`` and ``host_mem_mib`` are what it
-    needs of the host, margins included.
+    needs of the host, margins included. ``keep_whole`` says why it gets no piece of a GPU for now, whatever it needs.
     """
 
     gpu_mem_peak_mib: Quantiles | None
@@ -137,6 +137,7 @@ class Footprint(NamedTuple):
     confidence: float | None = None
     cpu_cores: int | None = None
     host_mem_mib: int | None = None
+    keep_whole: str = ""
 
 
 class Load(NamedTuple):

@@ -15,6 +15,7 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.calibration import Calibration
 from slurm_colloc.estimate.exact import from_runs
+from slurm_colloc.estimate.harm import why_whole
 from slurm_colloc.estimate.question import Question
 from slurm_colloc.history.policy_table import KnownJob
 from slurm_colloc.model import COMPLETED, Evidence, SharingMode
@@ -47,7 +48,7 @@ def known_jobs(store: Store, config: SiteConfig, calibration: Calibration) -> It
             uid = pwd.getpwnam(user).pw_uid
         except KeyError:  # a user who is gone
             continue
-        found = _known(uid, name, folder, evidence, config.known_jobs.min_runs, calibration)
+        found = _known(uid, name, folder, evidence, config, calibration)
         if found is not None:
             yield found
 
@@ -64,13 +65,13 @@ def mode_of(run: Evidence, gres: str) -> str:
 
 
 def _known(
-    uid: int, name: str, folder: str, evidence: Iterable[Evidence], min_runs: int, calibration: Calibration
+    uid: int, name: str, folder: str, evidence: Iterable[Evidence], config: SiteConfig, calibration: Calibration
 ) -> KnownJob | None:
     runs = sorted(evidence, key=lambda run: run.ended_s)
     footprint = from_runs(Question(runs=[_as_bound(run, runs) for run in runs], calibration=calibration))
     if isinstance(footprint, str) or footprint.gpu_mem_peak_mib is None or footprint.sm_active_pct is None:
         return None
-    if footprint.evidence_count < min_runs:
+    if footprint.evidence_count < config.known_jobs.min_runs or why_whole(runs, config.sharing.max_slowdown):
         return None
     longest_s = max((run.elapsed_s or 0.0) for run in runs)
     return KnownJob(

@@ -181,6 +181,8 @@ def reasons_to_leave(
         return (footprint.provenance,)
     if footprint.sm_active_pct is None:
         return (f"how busy the job keeps a GPU is not known ({footprint.provenance}); say sm=PERCENT",)
+    if footprint.keep_whole:
+        return (footprint.keep_whole,)
     if access.unknown:
         return (f"the limits of this user are not known: {access.unknown}",)
     return ()

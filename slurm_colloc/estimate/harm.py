@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a piece of a GPU did to a job: csub decides by this definition, and reports count by it.
+
+A piece harms a run that runs out of GPU memory on it, that takes longer than the site's bound on speed allows, or that
+its time limit ends though the same job never met it on a whole GPU. A run that failed on a piece, of a job that never
+failed on a whole GPU, may have been harmed: its job gets no piece for now, and reports count it apart.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from slurm_colloc.model import COMPLETED, GPU_OOM, LEAST_SAMPLES, Evidence, SharingMode
+from slurm_colloc.units import counted
+
+_TIMEOUT, _FAILED = "TIMEOUT", "FAILED"
+# Of a shorter run most is its start, which no bound is about.
+_LEAST_S = 60.0
+
+
+class Harm(StrEnum):
+    """What came of one run on a piece."""
+
+    NONE = "unharmed"
+    OUT_OF_MEMORY = "out of GPU memory"
+    SLOWER = "slower than the bound"
+    TIME_LIMIT = "ended by its time limit"
+    FAILED = "failed, cause not known"
+
+
+# What counts against the site.
+COUNTED = (Harm.OUT_OF_MEMORY, Harm.SLOWER, Harm.TIME_LIMIT)
+_SAID = {
+    Harm.OUT_OF_MEMORY: "ran out of GPU memory",
+    Harm.SLOWER: "took longer than the bound on speed allows",
+    Harm.TIME_LIMIT: "was ended by its time limit",
+    Harm.FAILED: "failed",
+}
+
+
+class Judged(NamedTuple):
+    """A run on a piece, and what came of it; None is not known."""
+
+    run: Evidence
+    harm: Harm | None
+
+
+def judge(runs: Sequence[Evidence], max_slowdown: float) -> list[Judged]:
+    """Return what came of each run that was on a piece, of all known runs of one job.
+
+    Args:
+        runs: of one signature.
+        max_slowdown: how many times as long as on a whole GPU a job may take.
+    """
+    whole = [run for run in runs if run.mode == SharingMode.EXCLUSIVE]
+    # A record that stands for several old runs keeps the worst of each figure, and is none of them.
+    pieces = [run for run in runs if run.mode not in ("", SharingMode.EXCLUSIVE) and run.run_count == 1]
+    return [Judged(run, _harm(run, whole, max_slowdown)) for run in pieces]
+
+
+def _harm(run: Evidence, whole: Sequence[Evidence], max_slowdown: float) -> Harm | None:
+    if run.state == GPU_OOM:
+        return Harm.OUT_OF_MEMORY
+    completed = [one for one in whole if one.state == COMPLETED]
+    if run.state == COMPLETED:
+        # Runs of one job differ: slower is what takes longer than the longest of them could.
+        longest_s = max((one.elapsed_s or 0.0 for one in completed if one.gpu_model == run.gpu_model), default=0.0)
+        if longest_s < _LEAST_S or run.elapsed_s is None:
+            return None
+        return Harm.SLOWER if run.elapsed_s > max_slowdown * longest_s else Harm.NONE
+    ends = {_TIMEOUT: Harm.TIME_LIMIT, _FAILED: Harm.FAILED}
+    if run.state not in ends or not completed:
+        return None
+    return Harm.NONE if any(one.state == run.state for one in whole) else ends[run.state]
+
+
+def why_whole(runs: Sequence[Evidence], max_slowdown: float) -> str:
+    """Return why a job is to have a whole GPU for now, by its own runs, oldest first; empty where none was harmed.
+
+    It is measured on a whole GPU once for each run that was harmed: what its pieces harm again and again gets fewer.
+    """
+    harmed = [one for one in judge(runs, max_slowdown) if one.harm not in (None, Harm.NONE)]
+    if not harmed:
+        return ""
+    last = max(harmed, key=lambda one: one.run.ended_s)
+    measured = sum(
+        run.mode == SharingMode.EXCLUSIVE
+        and run.state == COMPLETED
+        and run.ended_s > last.run.ended_s
+        and run.sample_count >= LEAST_SAMPLES
+        for run in runs
+    )
+    left = len(harmed) - measured
+    if left <= 0 or last.harm is None:
+        return ""
+    again = "one more run" if left == 1 else counted(left, "more run")
+    return f"job {last.run.job_id} {_SAID[last.harm]} on a piece of a GPU; a whole GPU for {again}, to measure it again"

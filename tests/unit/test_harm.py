@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a piece of a GPU did to a job, and when the job gets no piece for it."""
+
+from typing import Any
+
+import pytest
+
+from slurm_colloc.estimate.harm import Harm, judge, why_whole
+from slurm_colloc.model import GPU_OOM, Evidence
+from slurm_colloc.placement.choose import place
+from tests.unit.made import MIG_POOL, evidence, footprint, request, site
+
+
+def whole(number: int, elapsed_s: float = 1000.0, **fields: Any) -> Evidence:
+    return evidence(str(number), mode="exclusive", elapsed_s=elapsed_s, ended_s=float(number), **fields)
+
+
+def piece(number: int, elapsed_s: float | None = 1000.0, mode: str = "mig", **fields: Any) -> Evidence:
+    return evidence(str(number), mode=mode, elapsed_s=elapsed_s, ended_s=float(number), **fields)
+
+
+@pytest.mark.parametrize(
+    ("runs", "harm"),
+    [
+        ([whole(1), piece(2, 1250.0)], Harm.NONE),
+        ([whole(1), piece(2, 1251.0)], Harm.SLOWER),
+        ([whole(1), whole(2, 1200.0), piece(3, 1500.0)], Harm.NONE),
+        ([whole(1, gpu_model="another"), piece(2, 9000.0)], None),
+        ([whole(1, state="FAILED"), piece(2, 9000.0)], None),
+        ([whole(1, 59.0), piece(2, 600.0)], None),
+        ([whole(1), piece(2, None)], None),
+        ([piece(2, 9000.0)], None),
+        ([piece(2, state=GPU_OOM)], Harm.OUT_OF_MEMORY),
+        ([whole(1), piece(2, state="TIMEOUT")], Harm.TIME_LIMIT),
+        ([whole(1), whole(2, state="TIMEOUT"), piece(3, state="TIMEOUT")], Harm.NONE),
+        ([piece(2, state="TIMEOUT")], None),
+        ([whole(1), piece(2, state="FAILED")], Harm.FAILED),
+        ([whole(1), whole(2, state="FAILED"), piece(3, state="FAILED")], Harm.NONE),
+        ([whole(1), piece(2, state="CANCELLED")], None),
+        ([whole(1), piece(2, 9000.0, mode="mps")], Harm.SLOWER),
+    ],
+)
+def test_what_came_of_a_run_on_a_piece(runs: list[Evidence], harm: Harm | None) -> None:
+    assert [one.harm for one in judge(runs, 1.25)] == [harm]
+
+
+def test_runs_on_whole_gpus_and_what_stands_for_several_are_not_judged() -> None:
+    assert judge([whole(1, state=GPU_OOM), piece(2, state=GPU_OOM, run_count=4)], 1.25) == []
+
+
+def test_a_harmed_job_is_measured_again_once_for_each_harm() -> None:
+    runs = [whole(1), piece(2, state=GPU_OOM)]
+    assert "job 2 ran out of GPU memory" in why_whole(runs, 1.25)
+    runs.append(whole(3))
+    assert not why_whole(runs, 1.25)
+    runs.append(piece(4, 9000.0))
+    assert "2 more runs" in why_whole([*runs, whole(5, sample_count=2), whole(6, state="FAILED")], 1.25)
+    assert "one more run" in why_whole([*runs, whole(5)], 1.25)
+    assert not why_whole([*runs, whole(5), whole(6)], 1.25)
+
+
+def test_a_harmed_job_gets_no_piece_that_would_hold_it() -> None:
+    fits, config = footprint(9000.0, 10.0), site(MIG_POOL)
+    assert not place(request(), fits, config).as_asked
+    placed = place(request(), fits._replace(keep_whole="job 2 failed"), config)
+    assert (placed.as_asked, placed.reasons) == (True, ("job 2 failed",))
