@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import MisusedError, UnsureError
+from slurm_colloc.estimate.site_stop import why_stopped
 from slurm_colloc.history.signature import WRAPPED
 from slurm_colloc.model import Footprint, JobRequest, Placement, SharingMode
 from slurm_colloc.placement.choose import as_asked, place
@@ -23,7 +24,7 @@ from slurm_colloc.submit.own_options import check_pack, own_option, parse_slowdo
 from slurm_colloc.submit.reasons import reason_to_keep_command, reason_to_keep_text
 from slurm_colloc.submit.render import Sampling, names_slice, render_block, render_script
 from slurm_colloc.submit.request import build_request
-from slurm_colloc.submit.rollout import Chosen, choose, draw
+from slurm_colloc.submit.rollout import NOBODY, Chosen, choose, draw
 from slurm_colloc.submit.submission import Submission, read_submission
 from slurm_colloc.submit.told import is_exclusive
 
@@ -167,10 +168,10 @@ def make_plan(
 
 def policy_of(request: JobRequest, config: SiteConfig, slurm: Slurm, *, again: bool = False) -> Chosen:
     """Return the policy in force for a job; one that is submitted ``again`` was placed, and is drawn no more."""
-    if not config.rollout:
-        return Chosen(config.policy, "the site's")
-    whose = whose_job(request, config, partial(slurm.limits, config.cluster))
-    return choose(config, whose, lambda: 0.0 if again else draw(whose.user, request.signature, config.cluster, now()))
+    stopped = why_stopped(config.paths.state) if "auto" in config.policies else ""
+    whose = whose_job(request, config, partial(slurm.limits, config.cluster)) if config.rollout else NOBODY
+    drawn = (lambda: 0.0) if again else (lambda: draw(whose.user, request.signature, config.cluster, now()))
+    return choose(config, whose, drawn, stopped)
 
 
 def _requests(case: _Case) -> list[JobRequest]:

@@ -26,6 +26,10 @@ class Whose(NamedTuple):
     qos: str | None
 
 
+# Of a site without rules nobody is asked whose job it is.
+NOBODY = Whose("", (), None, (), None)
+
+
 class Chosen(NamedTuple):
     """The policy in force for one job, why, and, where the job was drawn, which arm it is in of which rule."""
 

@@ -8,6 +8,7 @@ import pytest
 
 from slurm_colloc.config import Rule, SiteConfig, parse_site
 from slurm_colloc.errors import ConfigError
+from slurm_colloc.estimate.site_stop import Stop, write_stop
 from slurm_colloc.model import CONTROL, PLACED
 from slurm_colloc.slurm.limits import Association, Limits
 from slurm_colloc.submit.access import whose_job
@@ -196,3 +197,18 @@ def test_the_tier_follows_from_the_policies() -> None:
 
     assert [tier(policy) for policy in ("off", "pack", "shadow", "auto")] == ["report", "pack", "place", "place"]
     assert [tier("off", Rule("pack")), tier("off", Rule("pack"), Rule("auto"))] == ["pack", "place"]
+
+
+def test_a_stopped_site_submits_as_asked_until_it_is_resumed(shell: Shell) -> None:
+    path, state = shell.folder / "site.toml", str(shell.folder / "state")
+    path.write_text(path.read_text() + f'\n[paths]\nstate = "{state}"\n')
+    os.makedirs(os.path.join(state, "history"))
+    write_stop(state, Stop("20 of 60 runs were harmed"))
+    shell.run(HINT, "job.sh")
+    write_stop(state, Stop("", 5.0))
+    shell.run(HINT, "job.sh")
+    assert shell.calls() == [["job.sh"], [SLICE, "job.sh"]]
+    assert [(one["shadow"], one["would"]) for one in shell.decisions()] == [
+        (True, SLICE.partition("=")[2]),
+        (False, ""),
+    ]

@@ -12,6 +12,7 @@ import typer
 
 from slurm_colloc.accounting.calibration import write_margins
 from slurm_colloc.accounting.feedback import build_history, collect_decisions
+from slurm_colloc.accounting.harm import placed_runs, stop_where_too_many
 from slurm_colloc.accounting.ingest import (
     Counted,
     keep_day,
@@ -30,6 +31,7 @@ from slurm_colloc.accounting.store import REJECTED_LINES, Store
 from slurm_colloc.accounting.waits import write_waits
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
 from slurm_colloc.cli.colloc.progress import progress, told
+from slurm_colloc.cli.colloc.site_resume import tell_admins
 from slurm_colloc.cli.colloc.texts import Text, content_name, log_name, source_name
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
@@ -346,6 +348,9 @@ def _history(target: Store, config: SiteConfig) -> None:
     target.write_decisions((user, decision) for (user, _), (_, decision) in collected.decisions.items())
     written = build_history(target, config.cluster, config.state_folder, collected, config)
     write_waits(target, config.cluster, config.state_folder, now())
+    placed = placed_runs(written.by_uid, written.ran_out, config.sharing.max_slowdown)
+    if why := stop_where_too_many(placed, config.state_folder, now()):
+        tell_admins(config, why)
     margins = write_margins(written.answers, config.state_folder, now()).margins
     if written.users_skipped:
         say(f"history: {written.users_skipped} users have none, because only root can write it for them")

@@ -13,6 +13,7 @@ from slurm_colloc.cli.colloc.output import say, site
 from slurm_colloc.clock import now
 from slurm_colloc.errors import ConfigError, StoreError
 from slurm_colloc.estimate.site_margins import site_calibration
+from slurm_colloc.estimate.site_stop import why_stopped
 from slurm_colloc.files import whose, write_atomic
 from slurm_colloc.history.policy_table import MOST_RECORDS, table_text
 
@@ -33,7 +34,10 @@ def table(
     if why:
         say(why)
     source = open_store(store or config.store_folder, config)
-    jobs = list(known_jobs(source, config, calibration))
+    stopped = why_stopped(config.paths.state)
+    if stopped:
+        say(f"no job is known to slurmctld: {stopped}")
+    jobs = [] if stopped else list(known_jobs(source, config, calibration))
     if len(jobs) > MOST_RECORDS:
         say(f"{len(jobs)} jobs are known, more than slurmctld reads; the {MOST_RECORDS} with the most runs are kept")
     reader = _group(group or config.known_jobs.group)

@@ -12,10 +12,12 @@ from slurm_colloc.cli.colloc.site_doctor import doctor
 from slurm_colloc.cli.colloc.site_gpus import gpus, look_around
 from slurm_colloc.cli.colloc.site_plugin import build_plugin
 from slurm_colloc.cli.colloc.site_render import render
+from slurm_colloc.cli.colloc.site_resume import resume
 from slurm_colloc.cli.colloc.site_sound import paths, unsound
 from slurm_colloc.cli.colloc.site_user import policies_of
 from slurm_colloc.config import TIERS, file_to_write, find_site_file, parse_site
 from slurm_colloc.errors import CollocError, ConfigError, InputError, Status
+from slurm_colloc.estimate.site_stop import why_stopped
 from slurm_colloc.files import write_atomic
 from slurm_colloc.site.check import check as differences
 from slurm_colloc.site.discover import Consent, discover
@@ -155,6 +157,7 @@ def check(
     cluster = look_around(gpus_file or [], config.observe._asdict())
     here = paths(config, site_file, len(cluster.nodes))
     problems = [*unsound(config), *differences(config, cluster)]
+    problems += [f"no jobs are placed: {why}"] if (why := why_stopped(config.state_folder)) else []
     problems += [f"{one.subject}: {one.evidence}" for one in here if isinstance(one, Seen)]
     for problem in problems:
         print(printable(problem))
@@ -169,6 +172,7 @@ app.command()(gpus)
 app.command()(doctor)
 app.command()(render)
 app.command()(build_plugin)
+app.command()(resume)
 
 
 @app.command("reference", hidden=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError
+from slurm_colloc.estimate.site_stop import why_stopped
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.limits import Limits, default_qos
 from slurm_colloc.submit.rollout import Whose, choose
@@ -30,7 +31,9 @@ def policies_of(user: str, config: SiteConfig) -> Iterator[str]:
     for partition in [one.name for one in config.partition] or [config.default_partition]:
         for account in accounts:
             qos = default_qos(limits, account or "", partition) if limits else None
-            found = choose(config, Whose(user, groups, account, (partition,), qos), None)
+            found = choose(
+                config, Whose(user, groups, account, (partition,), qos), None, why_stopped(config.paths.state)
+            )
             where = f"partition '{partition}'" + (f", account '{account}'" if account else "")
             yield f"{where}: policy '{found.policy}': {found.why}"
 

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc site resume, and the mail that says that a site was stopped."""
+
+from html import escape
+
+from slurm_colloc.accounting.feedback import make_history_folder
+from slurm_colloc.audit.message import Texts, check_settings, mail, message_id
+from slurm_colloc.audit.sendmail import send
+from slurm_colloc.cli.colloc.output import say, site
+from slurm_colloc.clock import now
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import CollocError
+from slurm_colloc.estimate.site_stop import Stop, why_stopped, write_stop
+
+
+def resume() -> None:
+    """Place jobs again after too many were harmed. Harm of before counts no more."""
+    config = site()
+    why = why_stopped(config.state_folder)
+    make_history_folder(config.state_folder)
+    write_stop(config.state_folder, Stop("", now()))
+    print(f"jobs are placed again; they were not, since {why}" if why else "nothing had stopped this site")
+
+
+def tell_admins(config: SiteConfig, why: str) -> None:
+    """Say that nothing is placed any more, by mail too where the site sends any."""
+    text = (
+        f"csub places no more jobs on '{config.cluster}': {why}.\n\nJobs run as asked, and are recorded as under the "
+        "policy 'shadow'. Find out what is wrong: 'colloc report --by signature', 'colloc job ID'. Then: "
+        "'colloc site resume'.\n"
+    )
+    say(f"stopped: {why}; jobs run as asked until 'colloc site resume'")
+    settings = config.notices
+    if settings.mode == "off":
+        return
+    try:
+        check_settings(settings)
+        for admin in settings.admins:
+            texts = Texts("csub places no more jobs", text, f"<p>{escape(text)}</p>")
+            send(mail(message_id([admin, text], settings), admin, texts, settings, now()), settings.sender)
+    except CollocError as error:
+        say(f"no mail was sent of it: {error}")

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a site places nothing for now, because too many jobs were harmed: a file that ingest writes, csub reads."""
+
+import json
+import os
+from typing import NamedTuple
+
+from slurm_colloc.errors import StoreError
+from slurm_colloc.files import read_bounded, write_atomic
+from slurm_colloc.kinds import fits
+
+# Whoever submits reads it; it names no user and no job.
+_MODE = 0o644
+_LIMIT_BYTES = 64 * 1024
+
+
+class Stop(NamedTuple):
+    """Why nothing is placed, empty where it is; and when a person last said to go on: harm of before counts no more."""
+
+    why: str = ""
+    resumed_s: float = 0.0
+
+
+def stop_path(state_folder: str) -> str:
+    """Return where a site keeps it."""
+    return os.path.join(state_folder, "history", "stopped.json")
+
+
+def read_stop(state_folder: str) -> Stop:
+    """Return whether a site is stopped; a site that never was has no file.
+
+    Raises:
+        StoreError: the file cannot be read, or is not of the expected form.
+    """
+    path = stop_path(state_folder)
+    if not state_folder or not os.path.lexists(path):
+        return Stop()
+    try:
+        kept = Stop(**json.loads(read_bounded(path, _LIMIT_BYTES)))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StoreError(f"'{path}' is not of the expected form; write it anew by 'colloc site resume'") from error
+    if not (fits(kept.why, str) and fits(kept.resumed_s, float)):
+        raise StoreError(f"'{path}' is not of the expected form; write it anew by 'colloc site resume'")
+    return kept
+
+
+def why_stopped(state_folder: str) -> str:
+    """Return why nothing is placed; what cannot be read is a reason too."""
+    try:
+        return read_stop(state_folder).why
+    except StoreError as error:
+        return f"whether this site places jobs is not known: {error}"
+
+
+def write_stop(state_folder: str, stop: Stop) -> None:
+    """Write it.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    write_atomic(stop_path(state_folder), json.dumps(stop._asdict()).encode(), _MODE)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A site whose pieces harm too many jobs places none, until a person says so."""
+
+import json
+import os
+import pwd
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.accounting.feedback import Collected
+from slurm_colloc.accounting.harm import Placed, placed_runs, stop_where_too_many, too_many
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.cli.colloc import ingest
+from slurm_colloc.config import Paths, Rule
+from slurm_colloc.config_audit import Notices
+from slurm_colloc.errors import StoreError
+from slurm_colloc.estimate.harm import Harm
+from slurm_colloc.estimate.site_stop import Stop, read_stop, stop_path, why_stopped, write_stop
+from slurm_colloc.submit.rollout import NOBODY, choose
+from tests.unit.made import decision, device, evidence, process, run, seen, site
+from tests.unit.mail_service import mail_service, plain
+from tests.unit.programs import colloc
+from tests.unit.stored import sampled
+
+DAY_S = 86400.0
+NAME = pwd.getpwuid(os.geteuid()).pw_name
+
+
+def day(harmed: int, of: int, users: int = 2, harm: Harm = Harm.SLOWER) -> list[Placed]:
+    return [Placed(number % users, 100.0, harm if number < harmed else Harm.NONE) for number in range(of)]
+
+
+@pytest.mark.parametrize(
+    ("placed", "stops"),
+    [
+        (day(2, 50), False),
+        (day(3, 50), True),
+        (day(3, 49), False),
+        (day(5, 200), False),
+        (day(6, 200), True),
+        (day(15, 1000), False),
+        (day(16, 1000), True),
+        (day(50, 50, users=1), False),
+        (day(50, 50, harm=Harm.FAILED), False),
+        ([*day(3, 49), Placed(1, 100.0, None)], False),
+        ([*day(3, 49), Placed(1, -1.0, Harm.NONE)], False),
+        ([], False),
+    ],
+)
+def test_more_than_one_percent_for_certain(placed: list[Placed], stops: bool) -> None:
+    assert bool(too_many(placed, 0.0)) is stops
+
+
+def test_a_bad_day_stops_the_site_until_somebody_resumes(tmp_path: Path) -> None:
+    state, bad = str(tmp_path), day(20, 100)
+    assert not stop_where_too_many(day(0, 100), state, 200.0)
+    assert not why_stopped(state)
+    assert "20 of 100 runs" in stop_where_too_many(bad, state, 200.0)
+    assert "colloc site resume" in why_stopped(state)
+    # It is said once, and a good day after it changes nothing.
+    assert not stop_where_too_many(bad, state, 300.0)
+    assert not stop_where_too_many(day(0, 100), state, 300.0)
+    assert why_stopped(state)
+    write_stop(state, Stop("", 300.0))
+    assert not stop_where_too_many(bad, state, 400.0)
+    assert not why_stopped(state)
+    assert stop_where_too_many([one._replace(ended_s=350.0) for one in bad], state, 400.0)
+
+
+def test_of_yesterday_nothing_counts(tmp_path: Path) -> None:
+    assert not stop_where_too_many(day(20, 100), str(tmp_path), 101.0 + DAY_S)
+
+
+def test_runs_are_judged_by_user_and_job(tmp_path: Path) -> None:
+    whole = evidence("1", signature="a", mode="exclusive", elapsed_s=100.0)
+    slow = evidence("2", signature="a", mode="mig", elapsed_s=200.0)
+    runs = {1: [whole, slow, slow._replace(job_id="3", signature="b")], 2: [slow]}
+    found = placed_runs(runs, {(2, "2")}, 1.25)
+    assert [(one.user, one.harm) for one in found] == [(1, Harm.SLOWER), (1, None), (2, Harm.OUT_OF_MEMORY)]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"why": 1}', '{"other": 1}', '{"resumed_s": NaN}', "[" * 100_000])
+def test_what_cannot_be_read_places_nothing(tmp_path: Path, content: str) -> None:
+    path = Path(stop_path(str(tmp_path)))
+    path.parent.mkdir()
+    path.write_text(content)
+    assert why_stopped(str(tmp_path))
+    with pytest.raises(StoreError):
+        read_stop(str(tmp_path))
+
+
+def test_stopped_is_shadow_where_jobs_would_be_placed_and_nothing_else() -> None:
+    config = site()._replace(policy="auto")
+    assert choose(config, NOBODY, None, "harm").policy == "shadow"
+    assert choose(config, NOBODY, None, "harm").why == "harm"
+    assert choose(config._replace(policy="pack"), NOBODY, None, "harm").policy == "pack"
+    ruled = config._replace(policy="off", rollout=(Rule("auto", users=("ann",)),))
+    assert choose(ruled, NOBODY._replace(user="ann"), None, "harm").policy == "shadow"
+    assert choose(ruled, NOBODY._replace(user="bob"), None, "harm").policy == "off"
+
+
+def test_the_file_names_nobody(tmp_path: Path) -> None:
+    stop_where_too_many(day(20, 100), str(tmp_path), 200.0)
+    path = Path(stop_path(str(tmp_path)))
+    assert json.loads(path.read_text()).keys() == {"why", "resumed_s"}
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_bad_day_taken_in_stops_csub_and_tells_the_admins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 30 runs on shares of each of two users, ten ran out of memory, as their decisions say."""
+    start, store = int(time.time()) - 40_000, Store(str(tmp_path / "store"))
+    decisions, rows, rounds = {}, [], []
+    for number in range(60):
+        job_id, user = str(number + 1), (NAME, "daemon")[number % 2]
+        began = start + 600 * number
+        of = decision(job_id, user=user, mode="mps", at_s=float(began - 1), out_of_memory=number < 20)
+        decisions[user, job_id] = (pwd.getpwnam(user).pw_uid, of)
+        rows.append(run(job_id, began, began + 300, user=user))
+        own = process(job_id)
+        rounds += [seen(began + at, [device()], [own], holders=[("GPU-0", job_id)]) for at in (10, 20, 30, 40)]
+    # What did not run out is known to be unharmed by a run on a whole GPU.
+    for user in (NAME, "daemon"):
+        job_id, began = f"9{user}", start - 1000 - 300 * (user == NAME)
+        decisions[user, job_id] = (
+            pwd.getpwnam(user).pw_uid,
+            decision(job_id, user=user, mode="exclusive", at_s=float(began - 1)),
+        )
+        rows.append(run(job_id, began, began + 290, user=user))
+        rounds += [
+            seen(began + at, [device()], [process(job_id)], holders=[("GPU-0", job_id)]) for at in (10, 20, 30, 40)
+        ]
+    store.write_allocations("a", rows, 1.0)
+    sampled(store, sorted(rounds, key=lambda one: one.at_s))
+    monkeypatch.setattr(ingest, "collect_decisions", lambda _: Collected(decisions, 0))
+    taken = mail_service(tmp_path, monkeypatch)
+    settings = Notices("admins", sender="hpc@example.org", admins=("root@example.org",))
+    config = site()._replace(policy="auto", cluster="c", notices=settings, paths=Paths(state=str(tmp_path / "state")))
+    ingest._history(store, config)
+    assert "20 of 60 runs" in why_stopped(config.state_folder)
+    (mail,) = taken.to("root@example.org")
+    assert "colloc site resume" in plain(mail)
+    ingest._history(store, config)
+    assert len(taken.mails) == 1, "it is said once"
+
+
+def test_a_person_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(f'schema = 1\nslurm_release = "22.05"\ncluster = "c"\n[paths]\nstate = "{tmp_path}/state"\n')
+    monkeypatch.setenv("COLLOC_CONF", str(path))
+    assert stop_where_too_many(day(20, 100), f"{tmp_path}/state", 200.0)
+    assert colloc("site", "resume") == 0
+    assert "20 of 100 runs" in capsys.readouterr().out
+    assert not why_stopped(f"{tmp_path}/state")
+    assert colloc("site", "resume") == 0
+    assert "nothing had stopped" in capsys.readouterr().out
