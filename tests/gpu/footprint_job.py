@@ -51,6 +51,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sync-every", type=int, default=1, help="steps after which the loss is looked at")
     parser.add_argument("--decode", type=int, default=0, help="threads that decode JPEGs for the batches; 0: no images")
     parser.add_argument("--hold-mib", type=int, default=0, help="GPU memory that it holds beside what it needs")
+    parser.add_argument("--gpus", type=int, default=1, help="of which each computes a part of every batch")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--steps", type=int, default=0, help="so many, and not for so many seconds")
     return parser.parse_args(list(words))
@@ -230,12 +231,16 @@ def make_step(given: argparse.Namespace, built: Any = None, device: str = "cuda"
     if is_detector:
         inputs, labels = list(inputs), _boxes(given, device)
     model.train(given.task == "train")
+    of_text = {"return_dict": False} if given.gpus > 1 else {}
+    if given.gpus > 1:
+        model = torch.nn.DataParallel(model, list(range(given.gpus)))
     narrow = given.dtype == "bf16"
 
     def loss_of() -> Any:
         with torch.autocast(device, dtype=torch.bfloat16) if narrow else contextlib.nullcontext():
             if is_text:
-                return model(input_ids=inputs, labels=inputs if given.task == "train" else None)[0]
+                found = model(input_ids=inputs, labels=inputs if given.task == "train" else None, **of_text)[0]
+                return found.mean() if given.gpus > 1 else found
             if is_detector:
                 return sum(model(inputs, labels).values()) if given.task == "train" else model(inputs)
             found = model(inputs)

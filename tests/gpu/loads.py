@@ -49,6 +49,11 @@ PROGRAMS = {
     "big": LOOP.format(prepare=NET.format(batch=512), step="train()", pause=""),
     "half": LOOP.format(prepare=_MATMUL, step="x @ x", pause="time.sleep(0.002)"),
     "busy": LOOP.format(prepare=_MATMUL, step="for _ in range(4): x @ x", pause=""),
+    "both": LOOP.format(
+        prepare="xs = [torch.randn(8192, 8192, device=f'cuda:{i}', dtype=torch.bfloat16) for i in (0, 1)]",
+        step="[x @ x for x in xs]; torch.cuda.synchronize(0); torch.cuda.synchronize(1)",
+        pause="",
+    ),
     # Three seconds of every six.
     "blinking": LOOP.format(
         prepare=_MATMUL, step="x @ x", pause="if time.time() % 6 > 3: time.sleep(6 - time.time() % 6)"
@@ -58,11 +63,12 @@ _PR_SET_NAME = 15
 
 
 class Job(NamedTuple):
-    """A load to run as a job of its own: id, program, and MiB of GPU memory that it holds besides."""
+    """A load to run as a job of its own: id, program, MiB of GPU memory that it holds besides, index of its GPU."""
 
     job_id: str
     program: str
     held_mib: int = 0
+    gpu: int = 0
 
 
 class Started(NamedTuple):
@@ -96,7 +102,8 @@ def _start(job: Job, steps: Path, environment: Mapping[str, str]) -> Started:
     own = {
         **environment,
         "SLURM_JOB_ID": job.job_id,
-        "SLURM_JOB_GPUS": "0",
+        "SLURM_JOB_GPUS": str(job.gpu),
+        **({"CUDA_VISIBLE_DEVICES": str(job.gpu), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if job.gpu else {}),
         "HELD_MIB": str(job.held_mib),
         "STEPS": str(steps),
         # Called by another name, Python does not find itself.

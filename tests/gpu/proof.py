@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A published trace of mixed trainings through a real Slurm on a real GPU: `python -m tests.gpu.proof FOLDER`.
 
-The machine is that of tests/gpu/slurm.py, with what `colloc` needs, PyTorch, torchvision, timm, transformers and PIL;
---packages names a folder with Slurm's .deb packages (tests/gpu/carry.sh). Each call runs the arms of the rounds that
-are missing in FOLDER and fit its --minutes, and adds to FOLDER: rates.csv (each program alone), rows.jsonl (a line for
-each job), cells.jsonl (a line for each arm of a round) and kept.tgz (samples, and what the sbatch arms taught csub).
---report prints the tables of what is there. Jobs are a user's batch scripts, which name no footprint; site.toml is what
-`colloc site init` writes, prolog, epilog and task prolog what `colloc site render` does.
+The machine is that of tests/gpu/slurm.py, with one GPU or --gpus of them and with what `colloc` needs, PyTorch,
+torchvision, timm, transformers and PIL; --packages names a folder with Slurm's .deb packages (tests/gpu/carry.sh). Each
+call runs the arms of the rounds that are missing in FOLDER, which is of one number of GPUs, and fit its --minutes, and
+adds to FOLDER: rates.csv (each program alone), rows.jsonl (a line for each job), cells.jsonl (a line for each arm of a
+round) and kept.tgz (samples, and what the sbatch arms taught csub). --report prints the tables of what is there. Jobs
+are a user's batch scripts, which name no footprint; site.toml is what `colloc site init` writes, prolog, epilog and
+task prolog what `colloc site render` does.
 
 - sbatch: under the policy "shadow", as in a center's first week. Slurm gets each script and its words unchanged.
 - cold, warm: csub with an empty history, and with that of the sbatch arms. `colloc ingest` runs all the time.
 - packs: warm, and jobs of one program are one `csub --pack --array`, submitted when the last of them arrives.
-- expert: the scripts by hand under one MPS daemon, as many as memory, cores and bound allow by what was measured of
-  each alone; unbounded: by memory.
+- expert: the scripts by hand under one MPS daemon a GPU, as many as memory, cores and bound allow by what was
+  measured of each alone; unbounded: by memory.
 
 --dry runs sleeping programs on a made-up GPU of this machine's Slurm.
 """
@@ -36,7 +37,7 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.observe.journal import hours
 from tests.gpu import proof_plan, proof_report, slurm
-from tests.gpu.proof_machine import COLLOC, NODE_CORES, PERIOD_S, USER, Machine, call, copy
+from tests.gpu.proof_machine import COLLOC, PERIOD_S, USER, Machine, call, copy
 from tests.gpu.proof_plan import BY_HAND, Cell, Planned
 
 CSUB = [sys.executable, "-m", "slurm_colloc.cli.csub"]
@@ -139,24 +140,31 @@ class Run:
 
     def by_hand(self) -> None:
         """Start each job beside others as an expert would, who knows what each needs alone."""
-        need = {job: proof_plan.need_of(self.rates[job.planned.command]) for job in self.jobs}
-        waiting, running = list(self.jobs), dict[Job, subprocess.Popen[bytes]]()
-        room = self.machine.gpu_mem_mib, NODE_CORES, self.cell.bound
-        with self.machine.daemon(self.become) as own:
-            words = [*self.become, *(f"{name}={value}" for name, value in own.items()), "bash"]
+        of = {job: proof_plan.need_of(self.rates[job.planned.command], job.planned.gpus) for job in self.jobs}
+        waiting, running = list(self.jobs), dict[Job, tuple[subprocess.Popen[bytes], tuple[int, ...]]]()
+        room = self.machine.gpu_mem_mib, self.machine.cores, self.cell.bound
+        with self.machine.daemons(self.become) as daemons:
             try:
                 while waiting or running:
-                    running = {job: one for job, one in running.items() if one.poll() is None}
+                    running = {job: one for job, one in running.items() if one[0].poll() is None}
                     for job in [one for one in waiting if self.zero_s + one.planned.arrives_s <= time.time()]:
-                        if proof_plan.fits(need[job], [need[one] for one in running], *room):
+                        there = [
+                            [of[one] for one, on in running.items() if gpu in on[1]] for gpu in range(len(daemons))
+                        ]
+                        if gpus := proof_plan.gpus_for(of[job], there, *room):
                             waiting.remove(job)
-                            argv = [*words, job.script.name]
-                            with job.output.open("wb") as out:
-                                running[job] = subprocess.Popen(argv, cwd=job.script.parent, stdout=out, stderr=out)
+                            running[job] = self.start(job, daemons, gpus), gpus
                     self.sleep_until(time.time() + 0.1)
             finally:
-                for one in running.values():
+                for one, _ in running.values():
                     one.kill()
+
+    def start(self, job: Job, daemons: Sequence[dict[str, str]], gpus: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        """Start a job's script by hand, under its GPU's daemon; on several GPUs without one."""
+        own = daemons[gpus[0]] if len(gpus) == 1 else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
+        argv = [*self.become, *(f"{name}={value}" for name, value in own.items()), "bash", job.script.name]
+        with job.output.open("wb") as out:
+            return subprocess.Popen(argv, cwd=job.script.parent, stdout=out, stderr=out)
 
     def sleep_until(self, at_s: float) -> None:
         """Sleep, unless this call's time is over first."""
@@ -229,6 +237,7 @@ def main() -> None:
     parser.add_argument("--median-s", type=float, default=12.0)
     parser.add_argument("--bounds", default="1.25,1.6,1.1")
     parser.add_argument("--arms", default=",".join(proof_plan.ARMS))
+    parser.add_argument("--gpus", type=int, default=1, help="of this machine; each FOLDER is of one number of GPUs")
     parser.add_argument("--mix", choices=("all", *proof_plan.CLASSES_MIB), default="all")
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--report", action="store_true")
@@ -247,9 +256,9 @@ def main() -> None:
         for cell in proof_plan.cells(asked.mix, asked.rounds, bounds, arms):
             if cell in known or not proof_plan.is_ready(cell, known):
                 continue
-            planned = proof_plan.plan(trace, asked.jobs, cell.mix, cell.round, asked.median_s)
+            planned = proof_plan.plan(trace, asked.jobs, cell.mix, cell.round, asked.median_s, asked.gpus)
             machine.rates(planned, until_s)
-            needed_s = proof_plan.expected_s(cell, planned, done)
+            needed_s = proof_plan.expected_s(cell, planned, done, asked.gpus)
             if needed_s > until_s - time.monotonic():
                 print(f"{cell.name} would take {needed_s:.0f} s: left", flush=True)
                 continue

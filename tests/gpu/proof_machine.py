@@ -25,7 +25,6 @@ from tests.gpu.footprints import read_table
 from tests.gpu.proof_plan import Cell, Need, Planned, script
 
 USER = "nobody"
-NODE_CORES = 16
 PERIOD_S = 1.0
 COLLOC = [sys.executable, "-m", "slurm_colloc.cli.colloc"]
 _ROOT = Path("/tmp/proof")
@@ -41,7 +40,7 @@ print(json.dumps({{"began_s": began, "first_s": first, "ended_s": time.time(), "
 _DRY_RATE = 20.0
 _DRY_NEEDS = {"light": Need(900, 12, 1), "medium": Need(6000, 45, 5), "heavy": Need(20000, 85, 5)}
 _MODEL, _MEM_MIB = "NVIDIA H100 80GB HBM3", 81559
-_DRY_GPU = {"uuid": "GPU-0", "model": _MODEL, "mem_total_mib": _MEM_MIB, "sm_count": 132, "slices": []}
+_DRY_GPU = {"model": _MODEL, "mem_total_mib": _MEM_MIB, "sm_count": 132, "slices": []}
 
 
 class Machine:
@@ -49,7 +48,8 @@ class Machine:
 
     def __init__(self, asked: argparse.Namespace, first_job: int) -> None:
         """Restore what earlier calls kept, and start all."""
-        self.asked, self.folder, self.dry = asked, Path(asked.folder), bool(asked.dry)
+        self.asked, self.folder, self.dry, self.gpus = asked, Path(asked.folder), bool(asked.dry), int(asked.gpus)
+        self.cores = slurm.node(self.gpus)["cpus"]
         # Jobs are to have the same paths in each call.
         self.root = Path(tempfile.mkdtemp(prefix="proof-", dir="/tmp")) if self.dry else _ROOT
         self.root.mkdir(exist_ok=True)
@@ -71,17 +71,19 @@ class Machine:
             raise
 
     def _start(self, first_job: int) -> None:
-        etc, task, device = Path("/etc/slurm"), Path("/usr/libexec/slurm_colloc/task_prolog"), Path("/dev/nvidia0")
+        etc, task, dev = Path("/etc/slurm"), Path("/usr/libexec/slurm_colloc/task_prolog"), Path("/dev")
         if self.dry:
-            etc, task, device = (self.root / str(one)[1:] for one in (etc, task, device))
-            device.parent.mkdir()
-            os.mknod(device, 0o20666, os.makedev(195, 0))
+            etc, task, dev = (self.root / str(one)[1:] for one in (etc, task, dev))
+            dev.mkdir()
+            for number in range(self.gpus):
+                os.mknod(dev / f"nvidia{number}", 0o20666, os.makedev(195, number))
             from tests.fakes import mps_control
 
             for name in ("bin", "gpus"):
                 (self.root / name).mkdir()
             mps_control.install(self.root / "bin")
-            (self.root / "gpus/n1.json").write_text(json.dumps({"devices": [_DRY_GPU]}))
+            made = [{"uuid": f"GPU-{number}", **_DRY_GPU} for number in range(self.gpus)]
+            (self.root / "gpus/n1.json").write_text(json.dumps({"devices": made}))
         else:
             gres_mps.install_code()
             slurm.unpack(Path(self.asked.packages))
@@ -89,8 +91,9 @@ class Machine:
         # slurmctld is the only one who knows the jobs, and no two have one id.
         conf = f"MinJobAge=3600\nFirstJobId={first_job}\n{slurm.CONF.rstrip()} ExclusiveUser=YES"
         for plugin in ("task/none",) if self.dry else ("task/affinity", "task/none"):
-            slurm.CONF = f"{conf} DefCpuPerGPU={NODE_CORES}\n".replace("task/none", plugin)
-            slurm.start(self.root, gpu, etc, str(device), _free_ports() if self.dry else (7817, 7818))
+            slurm.CONF = f"{conf} DefCpuPerGPU={slurm.CORES_PER_GPU}\n".replace("task/none", plugin)
+            devices = [f"{dev}/nvidia{number}" for number in range(self.gpus)]
+            slurm.start(self.root, gpu, etc, devices, _free_ports() if self.dry else (7817, 7818))
             bound = subprocess.run(["srun", "-c", "2", "-t", "1", "nproc"], capture_output=True, text=True, check=False)
             print("jobs are bound to their cores:", bound.stdout.strip() == "2", bound.stderr[-300:], flush=True)
             if bound.stdout.strip() == "2" or plugin == "task/none":
@@ -173,11 +176,12 @@ class Machine:
             if self.dry:
                 (project / "train.py").write_text(_SLEEPS.format(rate=_DRY_RATE))
                 load = f"mem={need.gpu_mem_mib:.0f}M,util={need.sm_active_pct},sm={need.sm_active_pct}"
-                extra = f"export CUDA_VISIBLE_DEVICES=0 COLLOC_SIMULATED_GPU_LOAD={load}\n"
+                # A share's client is told 0, whichever GPU that is.
+                extra = f"export CUDA_VISIBLE_DEVICES=${{SLURM_JOB_GPUS:-0}} COLLOC_SIMULATED_GPU_LOAD={load}\n"
             else:
                 shutil.copy(str(footprint_job.__file__), project / "train.py")
             command = one.with_steps(float(rates[one.command]["steps_per_s"] or 1.0))
-            (project / "train.sh").write_text(script(one.name, command, extra))
+            (project / "train.sh").write_text(script(one.name, command, one.steady_s, one.gpus, extra))
         return project / "train.sh"
 
     def become(self, cell: Cell, site: Path) -> list[str]:
@@ -191,13 +195,18 @@ class Machine:
         return [*become, *own, f"SLURM_CONF={os.environ['SLURM_CONF']}"]
 
     @contextlib.contextmanager
-    def daemon(self, become: Sequence[str]) -> Iterator[dict[str, str]]:
-        """Run the user's own MPS daemon, where there is MPS."""
+    def daemons(self, become: Sequence[str]) -> Iterator[list[dict[str, str]]]:
+        """Run the user's own MPS daemon for each GPU, where there is MPS; yield what its clients are told."""
         if self.dry:
-            yield {}
-        else:
-            with pack.daemon(self.root / "mps", become) as own:
-                yield own
+            yield [{} for _ in range(self.gpus)]
+            return
+        with contextlib.ExitStack() as stack:
+            made = []
+            for gpu in range(self.gpus):
+                of_gpu = [*become, f"CUDA_VISIBLE_DEVICES={gpu}", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]
+                own = stack.enter_context(pack.daemon(self.root / f"mps{gpu}", of_gpu))
+                made.append({**own, "CUDA_VISIBLE_DEVICES": "0"})
+            yield made
 
     def keep(self) -> None:
         """Put samples and what was learned into the folder."""
@@ -212,8 +221,8 @@ def copy(folder: Path, to: Path) -> None:
 
 
 def driver_says(what: str) -> str:
-    """Return what the driver says of the GPU."""
-    return slurm.ask("nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader").strip()
+    """Return what the driver says of the first GPU."""
+    return slurm.ask("nvidia-smi", "-i", "0", f"--query-gpu={what}", "--format=csv,noheader").strip()
 
 
 def _free_ports() -> tuple[int, int]:

@@ -8,6 +8,7 @@ its batch size, the minutes it took on an A100 and the GPU memory that it held t
 from __future__ import annotations
 
 import csv
+import math
 import random
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ _DRAWS = 300
 TRACE = Path(__file__).with_name("carma.csv")
 # GPU memory on an A100 below which a task is of this class.
 CLASSES_MIB = {"light": 2048, "medium": 10240, "heavy": 10**6}
-# The trace was made for as many GPUs; here there is one.
+# The trace was made for as many GPUs.
 TRACE_GPUS = 4
 # Arms in the order of the first round. Those behind "sbatch" need what was measured in it, but for the two by hand.
 ARMS = ("sbatch", "warm", "expert", "cold", "packs", "expert-unbounded")
@@ -66,14 +67,19 @@ class Task(NamedTuple):
         """Return its class by footprint."""
         return next(name for name, most in CLASSES_MIB.items() if self.gpu_mem_mib < most)
 
-    @property
-    def command(self) -> str:
-        """Return what its script runs, but for the number of steps; of two GPUs' batch it takes one's."""
+    def command(self, gpus: int) -> str:
+        """Return what its script runs where there are so many GPUs, but for the number of steps.
+
+        On one GPU a task of two takes one, and one's part of the batch.
+        """
         side = 32 if self.dataset == "cifar100" else 224
         words = _PROGRAMS.get(self.model) or _IMAGES.format(library="torchvision", model=self.model, side=side)
         files = self.dataset in _FILES or (side == 32 and self.batch == _CIFAR_FILES_BATCH)
         more = f" --decode {_DECODERS}" if files else ""
-        return f"python3 train.py --task train --batch-size {self.batch // self.gpus} {words} --sync-every 10{more}"
+        taken = min(self.gpus, gpus)
+        more += f" --gpus {taken}" if taken > 1 else ""
+        batch = self.batch // self.gpus * taken
+        return f"python3 train.py --task train --batch-size {batch} {words} --sync-every 10{more}"
 
 
 class Planned(NamedTuple):
@@ -85,6 +91,7 @@ class Planned(NamedTuple):
     command: str
     arrives_s: float
     steady_s: float
+    gpus: int = 1
 
     def with_steps(self, steps_per_s: float) -> str:
         """Return its command with as much work as takes so long where a step takes what was measured."""
@@ -157,22 +164,30 @@ def _drawn(tasks: Sequence[Task], count: int, chance: random.Random) -> list[Tas
     return drawn
 
 
-def plan(trace: Sequence[Task], count: int, mix: str, round_: int, median_s: float) -> list[Planned]:
+def plan(trace: Sequence[Task], count: int, mix: str, round_: int, median_s: float, gpus: int = 1) -> list[Planned]:
     """Return the jobs of a round.
 
     Durations shrink so that the median of the mix becomes ``median_s``. Arrivals shrink so that the
-    load of the one GPU, work that arrives over the time in which it does, is what that of each GPU is in the trace.
+    load of each GPU, work that arrives over the time in which it does, is what it is in the trace.
     """
     tasks = sample(trace, count, mix, round_)
     of_mix = [task.minutes for task in trace if mix in ("all", task.size)]
     shrink = median_s / (60 * statistics.median(of_mix))
     work = sum(task.minutes for task in tasks) / sum(task.minutes for task in trace)
-    span_s = (trace[-1].submitted_s - trace[0].submitted_s) * shrink * TRACE_GPUS * work
+    span_s = (trace[-1].submitted_s - trace[0].submitted_s) * shrink * TRACE_GPUS / gpus * work
     first_s, last_s = tasks[0].submitted_s, tasks[-1].submitted_s
     closer = span_s / max(1.0, last_s - first_s)
     return [
-        Planned(i, one.name, one.size, one.command, (one.submitted_s - first_s) * closer, one.minutes * 60 * shrink)
-        for i, one in enumerate(tasks)
+        Planned(
+            number,
+            one.name,
+            one.size,
+            one.command(gpus),
+            (one.submitted_s - first_s) * closer,
+            one.minutes * 60 * shrink,
+            min(one.gpus, gpus),
+        )
+        for number, one in enumerate(tasks)
     ]
 
 
@@ -181,10 +196,15 @@ def cores_of(command: str) -> int:
     return 1 + (_DECODERS if "--decode" in command else 0)
 
 
-def script(name: str, command: str, extra: str = "") -> str:
+def limit_min(steady_s: float) -> int:
+    """Return the time limit of a job, three times what it takes and a minute: users ask for more than they need."""
+    return 1 + math.ceil(3 * (steady_s + STARTUP_S) / 60)
+
+
+def script(name: str, command: str, steady_s: float, gpus: int = 1, extra: str = "") -> str:
     """Return a batch script as a user writes it: who decodes asks for cores, the others take what the site gives."""
     cores = [f"-c {cores_of(command)}"] if cores_of(command) > 1 else []
-    words = [f"--job-name={name}", "--gres=gpu:1", *cores, "--time=15", "--requeue"]
+    words = [f"--job-name={name}", f"--gres=gpu:{gpus}", *cores, f"--time={limit_min(steady_s)}", "--requeue"]
     return "".join(("#!/bin/bash\n", *(f"#SBATCH {word}\n" for word in words), f"{extra}{command}\n"))
 
 
@@ -206,12 +226,12 @@ def cells(mix: str, rounds: int, bounds: Sequence[float], arms: Collection[str] 
                 yield Cell(mix, round_, arm, None if arm in UNBOUND else bound)
 
 
-def expected_s(cell: Cell, jobs: Sequence[Planned], done: Sequence[Mapping[str, object]]) -> float:
+def expected_s(cell: Cell, jobs: Sequence[Planned], done: Sequence[Mapping[str, object]], gpus: int = 1) -> float:
     """Return how long a cell may take: as the same arm did, else part of sbatch's, else its jobs in turn."""
     for arm, part in ((cell.arm, 1.05), ("sbatch", 0.6)):
         if known := [float(str(one["took_s"])) for one in done if one["arm"] == arm and one["mix"] == cell.mix]:
             return max(known) * part
-    return sum(max(job.steady_s, 2.0) + STARTUP_S for job in jobs) + AROUND_S
+    return sum(max(job.steady_s, 2.0) + STARTUP_S for job in jobs) / gpus + AROUND_S
 
 
 def submissions(jobs: Sequence[Planned], *, packs: bool) -> list[tuple[float, list[Planned]]]:
@@ -233,23 +253,42 @@ class Need(NamedTuple):
     gpu_mem_mib: float
     sm_active_pct: float
     cores: int
+    gpus: int = 1
 
 
-def need_of(row: Mapping[str, str]) -> Need:
+def need_of(row: Mapping[str, str], gpus: int = 1) -> Need:
     """Return what a program needs by its row of rates.csv."""
-    return Need(float(row["gpu_mem_used_mib"] or 0), float(row["sm_active_pct"] or 100), cores_of(row["command"]))
+    mem, sm = float(row["gpu_mem_used_mib"] or 0), float(row["sm_active_pct"] or 100)
+    return Need(mem, sm, cores_of(row["command"]), gpus)
 
 
-def fits(one: Need, beside: Collection[Need], gpu_mem_mib: int, cores: int, bound: float | None) -> bool:
-    """Tell whether an expert starts a task beside those that run: memory and cores must do, and nobody be too slow.
+def gpus_for(
+    one: Need, running: Sequence[Collection[Need]], gpu_mem_mib: int, cores: int, bound: float | None
+) -> tuple[int, ...]:
+    """Return the GPUs on which an expert starts a task now, the least busy that will do; none: it waits.
 
     Args:
-        one: the task.
-        beside: those that run.
-        gpu_mem_mib: the GPU's memory.
+        one: the task; one of several GPUs has them to itself.
+        running: what runs on each GPU.
+        gpu_mem_mib: a GPU's memory.
         cores: the node's.
-        bound: what each may be slowed; None: only memory counts.
+        bound: what each task may be slowed; None: only memory counts.
     """
+    # A task of several GPUs runs on each of them and has its cores once.
+    taken = sum(need.cores / need.gpus for beside in running for need in beside)
+    if bound is not None and taken + one.cores > cores + 1e-9:
+        return ()
+    order = sorted(range(len(running)), key=lambda gpu: sum(need.sm_active_pct for need in running[gpu]))
+    if one.gpus > 1:
+        empty = [gpu for gpu in order if not running[gpu]]
+        return tuple(empty[: one.gpus]) if len(empty) >= one.gpus else ()
+    return next(((gpu,) for gpu in order if fits(one, running[gpu], gpu_mem_mib, bound)), ())
+
+
+def fits(one: Need, beside: Collection[Need], gpu_mem_mib: int, bound: float | None) -> bool:
+    """Tell whether a task may run beside those on one GPU: the memory must do, and nobody be too slow."""
+    if any(need.gpus > 1 for need in beside):
+        return False
     all_ = (one, *beside)
     if sum(need.gpu_mem_mib for need in all_) > gpu_mem_mib - MPS_SERVER_MIB:
         return False
@@ -257,4 +296,4 @@ def fits(one: Need, beside: Collection[Need], gpu_mem_mib: int, cores: int, boun
         return True
     total = sum(need.sm_active_pct for need in all_)
     slowest = max(slowdown_beside(need.sm_active_pct, total - need.sm_active_pct) for need in all_)
-    return sum(need.cores for need in all_) <= cores and (not beside or slowest <= bound)
+    return not beside or slowest <= bound

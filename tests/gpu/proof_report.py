@@ -42,8 +42,9 @@ def promised(decision: Row) -> float | None:
 
 
 def activity(rounds: Iterable[Round], since_s: float, until_s: float) -> dict[str, float | None]:
-    """Return what a GPU did in a time, as the agent's samples have it."""
-    seen = [(one.interval_s, one.devices[0]) for one in rounds if since_s < one.at_s <= until_s and one.devices]
+    """Return what the GPUs did in a time, as the agent's samples have it: means over them, and energy in all."""
+    inside = [one for one in rounds if since_s < one.at_s <= until_s and one.devices]
+    seen = [(one.interval_s, device) for one in inside for device in one.devices]
 
     def mean(name: str) -> float | None:
         known = [(s, getattr(device, name)) for s, device in seen if getattr(device, name) is not None]
@@ -51,7 +52,7 @@ def activity(rounds: Iterable[Round], since_s: float, until_s: float) -> dict[st
 
     energy = [device.energy_j for _, device in seen if device.energy_j is not None]
     return {
-        "sampled_s": sum(s for s, _ in seen),
+        "sampled_s": sum(one.interval_s for one in inside),
         "energy_j": sum(energy) if energy else None,
         "gpu_mem_peak_mib": max((device.gpu_mem_used_mib or 0 for _, device in seen), default=None),
         **{name: mean(name) for name in ("gpu_util_pct", "sm_active_pct", "dram_active_pct")},

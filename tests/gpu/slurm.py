@@ -29,6 +29,7 @@ from tests.gpu.loads import PROGRAMS
 from tests.gpu.read_loads import mps
 
 SHARED_S, ALONE_S = 40.0, 20.0
+CORES_PER_GPU = 16
 CONF = """ClusterName=gpulab
 SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={ports[0]}
@@ -48,11 +49,11 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 DefMemPerCPU=7000
 SlurmdParameters=config_overrides
-SchedulerParameters=sched_min_interval=0
+SchedulerParameters=sched_min_interval=0,bf_interval=1,bf_resolution=1
 MpiDefault=none
 ReturnToService=2
 GresTypes=gpu,mps
-NodeName=n1 NodeAddr=127.0.0.1 Port={ports[1]} CPUs=16 RealMemory=114000 Gres=gpu:{gpu}:1,mps:100
+NodeName=n1 NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus} RealMemory={mem_mib} Gres=gpu:{gpu}:{gpus},mps:{gpus}00
 PartitionName=all Nodes=n1 Default=YES MaxTime=30
 """
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\n"
@@ -77,15 +78,19 @@ def start(
     root: Path,
     gpu: str = "h100",
     etc: Path = Path("/etc/slurm"),
-    device: str = "/dev/nvidia0",
+    devices: Sequence[str] = ("/dev/nvidia0",),
     ports: Sequence[int] = (7817, 7818),
 ) -> None:
-    """Start slurmctld and slurmd; return when the node is idle. ``gpu`` is the type of the one GPU."""
+    """Start slurmctld and slurmd; return when the node is idle. ``gpu`` is the type of each of its GPUs."""
     for folder in (root / "state", root / "spool", etc):
         folder.mkdir(parents=True, exist_ok=True)
     os.environ["SLURM_CONF"] = str(etc / "slurm.conf")
-    (etc / "slurm.conf").write_text(CONF.format(root=root, gpu=gpu, ports=ports))
-    (etc / "gres.conf").write_text(f"AutoDetect=off\nName=gpu Type={gpu} File={device}\nName=mps Count=100\n")
+    (etc / "slurm.conf").write_text(
+        CONF.format(root=root, gpu=gpu, ports=ports, gpus=len(devices), **node(len(devices)))
+    )
+    lines = [f"Name=gpu Type={gpu} File={device}\n" for device in devices]
+    shared = " Flags=all_sharing" if len(devices) > 1 else ""
+    (etc / "gres.conf").write_text(f"AutoDetect=off\n{''.join(lines)}Name=mps Count={len(devices)}00{shared}\n")
     (etc / "cgroup.conf").write_text(CGROUP_CONF)
     subprocess.run(["slurmctld"], check=True)
     subprocess.run(["slurmd", "-N", "n1"], check=True)
@@ -94,6 +99,11 @@ def start(
         if time.monotonic() > deadline:
             raise SystemExit(f"{ask('sinfo')}\n{(root / 'slurmd.log').read_text()[-3000:]}")
         time.sleep(0.3)
+
+
+def node(gpus: int) -> dict[str, int]:
+    """Return what a node of so many GPUs has: 16 cores and 114,000 MiB for each."""
+    return {"cpus": CORES_PER_GPU * gpus, "mem_mib": 114000 * gpus}
 
 
 def stop(root: Path) -> None:

@@ -19,6 +19,7 @@ from tests.gpu.proof_plan import (
     cells,
     expected_s,
     fits,
+    gpus_for,
     is_ready,
     plan,
     read_trace,
@@ -45,7 +46,7 @@ def row(arm: str, number: int, began: float, took: float, startup: float = 2.0, 
 
 
 def test_every_task_is_a_program_that_the_job_knows() -> None:
-    jobs = [parse(shlex.split(task.command)[2:]) for task in TRACE]
+    jobs = [parse(shlex.split(task.command(1))[2:]) for task in TRACE]
     assert len(TRACE) == 60
     assert {job.task for job in jobs} == {"train"}
     assert {job.model for job in jobs if job.library == "transformers"} <= set(TEXT)
@@ -55,7 +56,7 @@ def test_every_task_is_a_program_that_the_job_knows() -> None:
 
 
 def test_no_script_names_a_footprint() -> None:
-    assert not any(word in proof_plan.script("t", TRACE[0].command) for word in ("CSUB", "footprint", "mps"))
+    assert not any(word in proof_plan.script("t", TRACE[0].command(1), 20.0) for word in ("CSUB", "footprint", "mps"))
 
 
 @pytest.mark.parametrize("round_", range(3))
@@ -124,12 +125,35 @@ def test_a_cell_is_expected_to_take_what_its_arm_took() -> None:
 
 def test_an_expert_goes_by_memory_cores_and_bound() -> None:
     light, heavy = Need(1000, 10, 1), Need(30000, 85, 5)
-    assert fits(heavy, [], 80000, 16, 1.25)
-    assert fits(light, [heavy], 80000, 16, 1.25)
-    assert not fits(heavy, [heavy], 80000, 16, 1.25)
-    assert fits(heavy, [heavy], 80000, 16, None)
-    assert not fits(heavy, [heavy, heavy], 80000, 16, None)
-    assert not fits(light, [light._replace(cores=5)] * 3 + [light], 80000, 16, 1.25)
+    assert fits(heavy, [], 80000, 1.25)
+    assert fits(light, [heavy], 80000, 1.25)
+    assert not fits(heavy, [heavy], 80000, 1.25)
+    assert fits(heavy, [heavy], 80000, None)
+    assert not fits(heavy, [heavy, heavy], 80000, None)
+
+
+def test_an_expert_takes_the_least_busy_gpu_and_the_nodes_cores() -> None:
+    light, heavy = Need(1000, 10, 1), Need(30000, 85, 5)
+    room = 80000, 32, 1.25
+    assert gpus_for(heavy, [[light], []], *room) == (1,)
+    assert gpus_for(light, [[heavy], [light]], *room) == (1,)
+    assert gpus_for(heavy, [[heavy], [heavy]], *room) == ()
+    assert gpus_for(light, [[light._replace(cores=5)] * 3 + [light]], 80000, 16, 1.25) == ()
+    both = heavy._replace(gpus=2)
+    assert gpus_for(both, [[], [light]], *room) == ()
+    assert gpus_for(both, [[], []], *room) == (0, 1)
+    assert gpus_for(light, [[both], [both]], *room) == ()
+    assert gpus_for(light, [[both], [both], []], 80000, 6, 1.25) == (2,)
+
+
+def test_on_several_gpus_tasks_take_as_many_as_in_the_trace() -> None:
+    jobs = plan(TRACE, 60, "all", 0, 15.0, 2)
+    two = {job.name: job.command for job in jobs if job.gpus == 2}
+    assert len(two) == 3
+    assert "--batch-size 4 " in two["xlnet_large_cased_2"]
+    assert parse(shlex.split(two["gpt2_large_2"])[2:]).gpus == 2
+    span_s = jobs[-1].arrives_s
+    assert span_s == pytest.approx(plan(TRACE, 60, "all", 0, 15.0)[-1].arrives_s / 2)
 
 
 def test_a_program_says_when_it_ended() -> None:
