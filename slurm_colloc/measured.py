@@ -367,3 +367,30 @@ class ShadowLeft(NamedTuple):
     why: str
     runs: int
     allocated_gpu_hours: float | None
+
+
+class HarmRate(NamedTuple):
+    """So many runs of those of which it is known, their part, and what the true one is with 95 %; None of none."""
+
+    kind: str
+    runs: int
+    known: int
+    part: float | None
+    low: float | None
+    high: float | None
+
+
+class ArmFigure(NamedTuple):
+    """One figure of the jobs of one arm: its value, where the true one is with 95 %, of how many jobs, of one rule.
+
+    Of ``draws`` draws; jobs of one draw are not independent. None is not known.
+    """
+
+    rule: str
+    arm: str
+    measure: str
+    value: float | None
+    low: float | None
+    high: float | None
+    jobs: int
+    draws: int

@@ -29,6 +29,9 @@ COLUMNS = {
     "would_memory_mib": "BIGINT",
     "would_wait_s": "DOUBLE",
     "would_wait_runs": "BIGINT",
+    "arm": "VARCHAR",
+    "rule": "VARCHAR",
+    "out_of_memory": "BOOLEAN",
 }
 _OF_JOBS = tuple(COLUMNS)[4:]
 _MADE = f"decided_s >= if(start_s > first_s OR submit_s IS NULL, start_s - {366 * 86_400}, submit_s - 600)"
@@ -54,16 +57,20 @@ FROM (
 )
 """
 OF_RUNS = _OF.format(runs="usage")
-# Of those of whose jobs csub decided anything: most runs did not go through it.
-OF_DECIDED_RUNS = _OF.format(
-    runs=f"""(
-        FROM usage u SEMI JOIN decisions d
+
+
+def of_decided(runs: str) -> str:
+    """Return SQL for those of ``runs`` of whose jobs csub decided anything: most did not go through it."""
+    decided = f"""(
+        FROM {runs} u SEMI JOIN decisions d
           ON d.cluster = u.cluster AND d."user" = u."user" AND d.job_id = {_OF_USAGE})"""
-)
+    return _OF.format(runs=decided)
+
+
 _PREDICTED = f"""
 CREATE TEMP TABLE IF NOT EXISTS predicted AS
 SELECT rung, state, peak_mib, gpu_mem_q99_mib, sm_hours, sm_seconds, sm_active_q95_pct
-FROM ({OF_DECIDED_RUNS}) WHERE rung IS NOT NULL
+FROM ({of_decided("usage")}) WHERE rung IS NOT NULL
 """
 # Only of a run that completed is the peak a peak; of others it is what it had so far.
 _PREDICTIONS = f"""

@@ -8,7 +8,7 @@ file's owner, and the job must be that user's.
 import os
 import pwd
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -134,15 +134,12 @@ class Collected(NamedTuple):
 class History(NamedTuple):
     """How many runs went into the users' snapshots, and how many users only root could have written one for.
 
-    ``answers`` are csub's own, of all users, beside what was measured; ``by_uid`` are each user's runs, and ``ran_out``
-    uids and jobs of which a decision says that their GPU memory did not suffice.
+    ``answers`` are csub's own, of all users, beside what was measured.
     """
 
     runs: int
     users_skipped: int
     answers: tuple[Answered, ...] = ()
-    by_uid: Mapping[int, Sequence[Evidence]] = {}
-    ran_out: Collection[tuple[int, str]] = ()
 
 
 def collect_decisions(folder: str) -> Collected:
@@ -275,15 +272,12 @@ def build_history(
     """
     by_uid: dict[int, list[Evidence]] = {}
     answers: list[Answered] = []
-    ran_out: set[tuple[int, str]] = set()
     for user, shown_id, _, _, run, _ in measured_runs(store, cluster, config):
         owned = collected.decisions.get((user, asked_id(shown_id, run.job_id)))
         if owned is None or owned[1].cluster != cluster:
             continue
         uid, decision = owned
         mode = run.mode or decision.mode
-        if decision.out_of_memory:
-            ran_out.add((uid, run.job_id))
         if run.sample_count >= LEAST_SAMPLES and (answered := _answered(user, decision, run)):
             answers.append(answered)
         by_uid.setdefault(uid, []).append(as_run_of(run, decision.signature, mode))
@@ -297,7 +291,7 @@ def build_history(
     for uid, evidence in written.items():
         kept = bounded(evidence, most)
         write_snapshot(snapshot_path(state_folder, uid), kept, uid if os.geteuid() == 0 else None)
-    return History(sum(map(len, written.values())), len(by_uid) - len(written), tuple(answers), by_uid, ran_out)
+    return History(sum(map(len, written.values())), len(by_uid) - len(written), tuple(answers))
 
 
 def _answered(user: str, decision: Decision, run: Evidence) -> Answered | None:

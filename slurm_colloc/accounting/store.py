@@ -137,8 +137,9 @@ class Store:
                 kept = f"SELECT * FROM {read([path])} UNION ALL BY NAME" if os.path.exists(path) else ""
                 write(
                     database,
+                    # What is said of one afterwards counts.
                     f'SELECT DISTINCT ON (cluster, "user", job_id, at_s) * FROM ({kept} SELECT * FROM decided) '
-                    "ORDER BY ALL",
+                    'ORDER BY cluster, "user", job_id, at_s, out_of_memory DESC NULLS LAST',
                     path,
                     {},
                     work,

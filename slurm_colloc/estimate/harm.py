@@ -2,8 +2,9 @@
 """What a piece of a GPU did to a job: csub decides by this definition, and reports count by it.
 
 A piece harms a run that runs out of GPU memory on it, that takes longer than the site's bound on speed allows, or that
-its time limit ends though the same job never met it on a whole GPU. A run that failed on a piece, of a job that never
-failed on a whole GPU, may have been harmed: its job gets no piece for now, and reports count it apart.
+its time limit, or want of host memory, ends though the same job never met that on a whole GPU. A run that failed on a
+piece, of a job that never failed on a whole GPU, may have been harmed: its job gets no piece for now, and reports count
+it apart. So do they a run that was lost with its node, which is no doing of the piece.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,6 @@ from typing import NamedTuple
 from slurm_colloc.model import COMPLETED, GPU_OOM, LEAST_SAMPLES, Evidence, SharingMode
 from slurm_colloc.units import counted
 
-_TIMEOUT, _FAILED = "TIMEOUT", "FAILED"
 # Of a shorter run most is its start, which no bound is about.
 _LEAST_S = 60.0
 
@@ -23,15 +23,21 @@ class Harm(StrEnum):
 
     NONE = "unharmed"
     OUT_OF_MEMORY = "out of GPU memory"
+    HOST_MEMORY = "out of host memory"
     SLOWER = "slower than the bound"
     TIME_LIMIT = "ended by its time limit"
+    LOST = "lost with its node"
     FAILED = "failed, cause not known"
 
 
 # What counts against the site.
-COUNTED = (Harm.OUT_OF_MEMORY, Harm.SLOWER, Harm.TIME_LIMIT)
+COUNTED = (Harm.OUT_OF_MEMORY, Harm.HOST_MEMORY, Harm.SLOWER, Harm.TIME_LIMIT)
+# Slurm's states of runs that a job on a whole GPU may end in just as well: harm where none of the same job did.
+_ENDS = {"TIMEOUT": Harm.TIME_LIMIT, "OUT_OF_MEMORY": Harm.HOST_MEMORY, "FAILED": Harm.FAILED}
+_LOST = ("NODE_FAIL", "BOOT_FAIL")
 _SAID = {
     Harm.OUT_OF_MEMORY: "ran out of GPU memory",
+    Harm.HOST_MEMORY: "ran out of host memory",
     Harm.SLOWER: "took longer than the bound on speed allows",
     Harm.TIME_LIMIT: "was ended by its time limit",
     Harm.FAILED: "failed",
@@ -55,23 +61,26 @@ def judge(runs: Sequence[Evidence], max_slowdown: float) -> list[Judged]:
     whole = [run for run in runs if run.mode == SharingMode.EXCLUSIVE]
     # A record that stands for several old runs keeps the worst of each figure, and is none of them.
     pieces = [run for run in runs if run.mode not in ("", SharingMode.EXCLUSIVE) and run.run_count == 1]
-    return [Judged(run, _harm(run, whole, max_slowdown)) for run in pieces]
+    return [Judged(run, harm_of(run, whole, max_slowdown)) for run in pieces]
 
 
-def _harm(run: Evidence, whole: Sequence[Evidence], max_slowdown: float) -> Harm | None:
+def harm_of(run: Evidence, whole: Sequence[Evidence], max_slowdown: float) -> Harm | None:
+    """Return what came of one run, by others of its job that had a whole GPU; None where that is not known."""
     if run.state == GPU_OOM:
         return Harm.OUT_OF_MEMORY
+    if run.state in _LOST:
+        return Harm.LOST
     completed = [one for one in whole if one.state == COMPLETED]
     if run.state == COMPLETED:
         # Runs of one job differ: slower is what takes longer than the longest of them could.
-        longest_s = max((one.elapsed_s or 0.0 for one in completed if one.gpu_model == run.gpu_model), default=0.0)
+        same = [one for one in completed if run.gpu_model and one.gpu_model == run.gpu_model]
+        longest_s = max((one.elapsed_s or 0.0 for one in same), default=0.0)
         if longest_s < _LEAST_S or run.elapsed_s is None:
             return None
         return Harm.SLOWER if run.elapsed_s > max_slowdown * longest_s else Harm.NONE
-    ends = {_TIMEOUT: Harm.TIME_LIMIT, _FAILED: Harm.FAILED}
-    if run.state not in ends or not completed:
+    if run.state not in _ENDS or not completed:
         return None
-    return Harm.NONE if any(one.state == run.state for one in whole) else ends[run.state]
+    return Harm.NONE if any(one.state == run.state for one in whole) else _ENDS[run.state]
 
 
 def why_whole(runs: Sequence[Evidence], max_slowdown: float) -> str:
@@ -79,7 +88,7 @@ def why_whole(runs: Sequence[Evidence], max_slowdown: float) -> str:
 
     It is measured on a whole GPU once for each run that was harmed: what its pieces harm again and again gets fewer.
     """
-    harmed = [one for one in judge(runs, max_slowdown) if one.harm not in (None, Harm.NONE)]
+    harmed = [one for one in judge(runs, max_slowdown) if one.harm in _SAID]
     if not harmed:
         return ""
     last = max(harmed, key=lambda one: one.run.ended_s)

@@ -84,8 +84,8 @@ def _follow(folder: str, record: Record, environ: Mapping[str, str]) -> None:
         with suppress(StoreError):  # what is not recorded is learned at the next run
             drop_evidence(user_data_folder(), as_evidence(record, one, config, clock.now()))
     if verdict.offenders:
-        with suppress(StoreError):  # one answer the less for the site's margins
-            note_out_of_memory(config.decisions_folder, record.job_id, clock.now())
+        with suppress(CollocError):  # one answer the less for the site's margins
+            note_out_of_memory(config.decisions_folder, record.job_id)
     done = verdict.gives_up
     if not done:
         done = _submit(

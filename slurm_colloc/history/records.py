@@ -155,13 +155,13 @@ def parse_evidence(content: bytes) -> Evidence:
         raise InputError(f"evidence file is not of the expected form: {error}") from error
 
 
-def drop_decision(folder: str, decision: Decision) -> str:
-    """Write one decision and return its path.
+def drop_decision(folder: str, decision: Decision, name: str = "") -> str:
+    """Write one decision, in place of what lies under ``name`` where that is given, and return its path.
 
     Raises:
         StoreError: the folder cannot be written.
     """
-    name = f"{decision.at_s:.6f}-{os.getpid()}-{decision.job_id}.json"
+    name = name or f"{decision.at_s:.6f}-{os.getpid()}-{decision.job_id}.json"
     descriptor = open_private_folder(folder)
     try:
         write_atomic(name, json.dumps(decision._asdict()).encode(), folder=descriptor)
@@ -170,15 +170,16 @@ def drop_decision(folder: str, decision: Decision) -> str:
     return os.path.join(folder, name)
 
 
-def note_out_of_memory(folder: str, job_id: str, at_s: float) -> None:
-    """Repeat what was decided for a job, saying that its GPU memory did not suffice; nothing where none was kept.
+def note_out_of_memory(folder: str, job_id: str) -> None:
+    """Say in what was decided for a job that its GPU memory did not suffice; nothing where none was kept.
 
     Raises:
         StoreError: the folder cannot be read or written.
+        InputError: what was decided cannot be used.
     """
-    own = read_decisions(folder, f"-{job_id}.json")[0]
-    if own and not own[-1].out_of_memory:
-        drop_decision(folder, own[-1]._replace(at_s=at_s, out_of_memory=True))
+    if names := _decision_names(folder, f"-{job_id}.json"):
+        decided = parse_decision(read_own(os.path.join(folder, names[-1]), LIMIT_BYTES))
+        drop_decision(folder, decided._replace(out_of_memory=True), names[-1])
 
 
 def read_decisions(folder: str, ending: str = ".json") -> tuple[list[Decision], int]:
@@ -191,19 +192,22 @@ def read_decisions(folder: str, ending: str = ".json") -> tuple[list[Decision], 
     Raises:
         StoreError: the folder cannot be read.
     """
-    try:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(ending))
-    except FileNotFoundError:
-        return [], 0
-    except OSError as error:
-        raise StoreError(f"decisions in '{folder}' cannot be read: {error.strerror}") from error
     found, unreadable = [], 0
-    for name in names:
+    for name in _decision_names(folder, ending):
         try:
             found.append(parse_decision(read_own(os.path.join(folder, name), LIMIT_BYTES)))
         except (StoreError, InputError):
             unreadable += 1
     return found, unreadable
+
+
+def _decision_names(folder: str, ending: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if name.endswith(ending))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"decisions in '{folder}' cannot be read: {error.strerror}") from error
 
 
 def parse_decision(content: bytes) -> Decision:

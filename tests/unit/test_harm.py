@@ -37,6 +37,10 @@ def piece(number: int, elapsed_s: float | None = 1000.0, mode: str = "mig", **fi
         ([whole(1), piece(2, state="FAILED")], Harm.FAILED),
         ([whole(1), whole(2, state="FAILED"), piece(3, state="FAILED")], Harm.NONE),
         ([whole(1), piece(2, state="CANCELLED")], None),
+        ([whole(1), piece(2, state="OUT_OF_MEMORY")], Harm.HOST_MEMORY),
+        ([whole(1), whole(2, state="OUT_OF_MEMORY"), piece(3, state="OUT_OF_MEMORY")], Harm.NONE),
+        ([piece(2, state="NODE_FAIL")], Harm.LOST),
+        ([whole(1, gpu_model=""), piece(2, 9000.0, gpu_model="")], None),
         ([whole(1), piece(2, 9000.0, mode="mps")], Harm.SLOWER),
     ],
 )
@@ -57,6 +61,11 @@ def test_a_harmed_job_is_measured_again_once_for_each_harm() -> None:
     assert "2 more runs" in why_whole([*runs, whole(5, sample_count=2), whole(6, state="FAILED")], 1.25)
     assert "one more run" in why_whole([*runs, whole(5)], 1.25)
     assert not why_whole([*runs, whole(5), whole(6)], 1.25)
+
+
+def test_a_run_that_was_lost_with_its_node_keeps_its_job_from_no_piece() -> None:
+    assert not why_whole([whole(1), piece(2, state="NODE_FAIL")], 1.25)
+    assert "host memory" in why_whole([whole(1), piece(2, state="OUT_OF_MEMORY")], 1.25)
 
 
 def test_a_harmed_job_gets_no_piece_that_would_hold_it() -> None:

@@ -65,13 +65,14 @@ def test_decision_there_and_back(tmp_path: Path) -> None:
 
 def test_what_did_not_suffice_is_noted_once_beside_what_was_decided(tmp_path: Path) -> None:
     folder = str(tmp_path / "1000")
-    note_out_of_memory(folder, "1", 5.0)
+    note_out_of_memory(folder, "1")
     assert not (tmp_path / "1000").exists(), "nothing was decided"
     for item in (decision("1"), decision("11"), decision("1", at_s=2.0)):
         drop_decision(folder, item)
     for _ in range(2):
-        note_out_of_memory(folder, "1", 5.0)
-    assert read_decisions(folder)[0][3:] == [decision("1", at_s=5.0, out_of_memory=True)]
+        note_out_of_memory(folder, "1")
+    found, _ = read_decisions(folder)
+    assert found == [decision("1"), decision("11"), decision("1", at_s=2.0, out_of_memory=True)]
 
 
 def test_evidence_of_an_earlier_release_is_still_of_use() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.accounting.feedback import Collected
-from slurm_colloc.accounting.harm import Placed, placed_runs, stop_where_too_many, too_many
+from slurm_colloc.accounting.harm import JudgedRun, judged_runs, stop_where_too_many, too_many
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli.colloc import ingest
 from slurm_colloc.config import Paths, Rule
@@ -18,22 +18,27 @@ from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import StoreError
 from slurm_colloc.estimate.harm import Harm
 from slurm_colloc.estimate.site_stop import Stop, read_stop, stop_path, why_stopped, write_stop
+from slurm_colloc.model import Gres
 from slurm_colloc.submit.rollout import NOBODY, choose
-from tests.unit.made import decision, device, evidence, process, run, seen, site
+from tests.unit.made import MIG_POOL, MPS_POOL, decision, evidence, run, site
 from tests.unit.mail_service import mail_service, plain
 from tests.unit.programs import colloc
-from tests.unit.stored import sampled
 
 DAY_S = 86400.0
 NAME = pwd.getpwuid(os.geteuid()).pw_name
 
 
-def day(harmed: int, of: int, users: int = 2, harm: Harm = Harm.SLOWER) -> list[Placed]:
-    return [Placed(number % users, 100.0, harm if number < harmed else Harm.NONE) for number in range(of)]
+def judged(user: int, ended_s: float, harm: Harm | None, mode: str = "mig") -> JudgedRun:
+    ran = evidence(mode=mode, ended_s=ended_s)
+    return JudgedRun(f"u{user}", ran, harm, 0, 0, arm="", rule="", offered=True, gpu_hours=1.0)
+
+
+def day(harmed: int, of: int, users: int = 2, harm: Harm = Harm.SLOWER, mode: str = "mig") -> list[JudgedRun]:
+    return [judged(number % users, 100.0, harm if number < harmed else Harm.NONE, mode) for number in range(of)]
 
 
 @pytest.mark.parametrize(
-    ("placed", "stops"),
+    ("runs", "stops"),
     [
         (day(2, 50), False),
         (day(3, 50), True),
@@ -44,13 +49,15 @@ def day(harmed: int, of: int, users: int = 2, harm: Harm = Harm.SLOWER) -> list[
         (day(16, 1000), True),
         (day(50, 50, users=1), False),
         (day(50, 50, harm=Harm.FAILED), False),
-        ([*day(3, 49), Placed(1, 100.0, None)], False),
-        ([*day(3, 49), Placed(1, -1.0, Harm.NONE)], False),
+        (day(50, 50, harm=Harm.LOST), False),
+        (day(50, 50, mode="exclusive"), False),
+        ([*day(3, 49), judged(1, 100.0, None)], False),
+        ([*day(3, 49), judged(1, -1.0, Harm.NONE)], False),
         ([], False),
     ],
 )
-def test_more_than_one_percent_for_certain(placed: list[Placed], stops: bool) -> None:
-    assert bool(too_many(placed, 0.0)) is stops
+def test_more_than_one_percent_for_certain(runs: list[JudgedRun], stops: bool) -> None:
+    assert bool(too_many(runs, 0.0)) is stops
 
 
 def test_a_bad_day_stops_the_site_until_somebody_resumes(tmp_path: Path) -> None:
@@ -66,19 +73,47 @@ def test_a_bad_day_stops_the_site_until_somebody_resumes(tmp_path: Path) -> None
     write_stop(state, Stop("", 300.0))
     assert not stop_where_too_many(bad, state, 400.0)
     assert not why_stopped(state)
-    assert stop_where_too_many([one._replace(ended_s=350.0) for one in bad], state, 400.0)
+    assert stop_where_too_many([one._replace(run=one.run._replace(ended_s=350.0)) for one in bad], state, 400.0)
 
 
 def test_of_yesterday_nothing_counts(tmp_path: Path) -> None:
     assert not stop_where_too_many(day(20, 100), str(tmp_path), 101.0 + DAY_S)
 
 
-def test_runs_are_judged_by_user_and_job(tmp_path: Path) -> None:
-    whole = evidence("1", signature="a", mode="exclusive", elapsed_s=100.0)
-    slow = evidence("2", signature="a", mode="mig", elapsed_s=200.0)
-    runs = {1: [whole, slow, slow._replace(job_id="3", signature="b")], 2: [slow]}
-    found = placed_runs(runs, {(2, "2")}, 1.25)
-    assert [(one.user, one.harm) for one in found] == [(1, Harm.SLOWER), (1, None), (2, Harm.OUT_OF_MEMORY)]
+def test_runs_are_judged_by_user_and_job_and_what_slurm_gave_is_believed(tmp_path: Path) -> None:
+    store, piece = Store(str(tmp_path), site(MIG_POOL)), (Gres("gpu", "h100_1g.10gb", 1),)
+    rows = [
+        run("1", 100, 200, node_list="m1"),
+        run("2", 300, 500, node_list="m1", gres=piece),
+        run("3", 300, 500, node_list="m1", gres=piece),
+        run("4", 300, 500, node_list="m1", gres=piece, user="bob"),
+        run("5", 600, 700, node_list="m1", gres=piece, state="FAILED", user="bob"),
+        run("6_1", 600, 700, job_id_raw="7", gres=piece, state="FAILED"),
+        run("6_2", 600, 700, job_id_raw="6", gres=piece),
+        # An array of two GPUs each, and a job that did not go through csub.
+        run("8", 600, 700, gres=(Gres("gpu", "h100", 2),)),
+        run("9", 600, 700, gres=piece),
+    ]
+    store.write_allocations("a", rows, 1e6)
+    own = [decision(str(number), mode="exclusive", at_s=50.0) for number in (1, 8)]
+    own += [decision("2", at_s=290.0), decision("3", at_s=290.0, signature="b"), decision("4", at_s=290.0, user="bob")]
+    own += [decision("5", at_s=590.0, user="bob"), decision("6", at_s=590.0, signature="c", out_of_memory=True)]
+    # The same once more, as it was before anything was known of its end.
+    store.write_decisions((one.user, one) for one in [*own, decision("6", at_s=590.0, signature="c")])
+    with store.connect() as database:
+        found = judged_runs(database, site(MIG_POOL))
+    assert {one.run.job_id: (one.user, one.run.mode, one.harm) for one in found} == {
+        "1": ("ann", "exclusive", None),
+        "2": ("ann", "mig", Harm.NONE),
+        "3": ("ann", "mig", None),
+        "4": ("bob", "mig", None),
+        "5": ("bob", "mig", None),
+        "7": ("ann", "mig", Harm.OUT_OF_MEMORY),
+        "6": ("ann", "mig", None),
+    }
+    slow = site(MIG_POOL, max_slowdown=1.9)
+    with store.connect() as database:
+        assert [one.harm for one in judged_runs(database, slow) if one.run.job_id == "2"] == [Harm.SLOWER]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"why": 1}', '{"other": 1}', '{"resumed_s": NaN}', "[" * 100_000])
@@ -111,15 +146,14 @@ def test_the_file_names_nobody(tmp_path: Path) -> None:
 def test_a_bad_day_taken_in_stops_csub_and_tells_the_admins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 30 runs on shares of each of two users, ten ran out of memory, as their decisions say."""
     start, store = int(time.time()) - 40_000, Store(str(tmp_path / "store"))
-    decisions, rows, rounds = {}, [], []
+    decisions, rows = {}, []
     for number in range(60):
         job_id, user = str(number + 1), (NAME, "daemon")[number % 2]
         began = start + 600 * number
         of = decision(job_id, user=user, mode="mps", at_s=float(began - 1), out_of_memory=number < 20)
         decisions[user, job_id] = (pwd.getpwnam(user).pw_uid, of)
-        rows.append(run(job_id, began, began + 300, user=user))
-        own = process(job_id)
-        rounds += [seen(began + at, [device()], [own], holders=[("GPU-0", job_id)]) for at in (10, 20, 30, 40)]
+        state = "FAILED" if number < 20 else "COMPLETED"
+        rows.append(run(job_id, began, began + 300, user=user, gres=(Gres("mps", "", 50),), state=state))
     # What did not run out is known to be unharmed by a run on a whole GPU.
     for user in (NAME, "daemon"):
         job_id, began = f"9{user}", start - 1000 - 300 * (user == NAME)
@@ -128,15 +162,13 @@ def test_a_bad_day_taken_in_stops_csub_and_tells_the_admins(tmp_path: Path, monk
             decision(job_id, user=user, mode="exclusive", at_s=float(began - 1)),
         )
         rows.append(run(job_id, began, began + 290, user=user))
-        rounds += [
-            seen(began + at, [device()], [process(job_id)], holders=[("GPU-0", job_id)]) for at in (10, 20, 30, 40)
-        ]
     store.write_allocations("a", rows, 1.0)
-    sampled(store, sorted(rounds, key=lambda one: one.at_s))
     monkeypatch.setattr(ingest, "collect_decisions", lambda _: Collected(decisions, 0))
     taken = mail_service(tmp_path, monkeypatch)
     settings = Notices("admins", sender="hpc@example.org", admins=("root@example.org",))
-    config = site()._replace(policy="auto", cluster="c", notices=settings, paths=Paths(state=str(tmp_path / "state")))
+    config = site(MPS_POOL)._replace(
+        policy="auto", cluster="c", notices=settings, paths=Paths(state=str(tmp_path / "state"))
+    )
     ingest._history(store, config)
     assert "20 of 60 runs" in why_stopped(config.state_folder)
     (mail,) = taken.to("root@example.org")

@@ -87,7 +87,6 @@ def history(
         raise InputError("--forget forgets a correction too; forget first, then correct")
     config = site()
     decisions, unreadable = read_decisions(config.decisions_folder)
-    decisions = [one for one in decisions if not one.out_of_memory]
     if forgotten:
         _forget(forgotten, decisions)
         return

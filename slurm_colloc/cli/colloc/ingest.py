@@ -12,7 +12,7 @@ import typer
 
 from slurm_colloc.accounting.calibration import write_margins
 from slurm_colloc.accounting.feedback import build_history, collect_decisions
-from slurm_colloc.accounting.harm import placed_runs, stop_where_too_many
+from slurm_colloc.accounting.harm import judged_runs, stop_where_too_many
 from slurm_colloc.accounting.ingest import (
     Counted,
     keep_day,
@@ -348,8 +348,9 @@ def _history(target: Store, config: SiteConfig) -> None:
     target.write_decisions((user, decision) for (user, _), (_, decision) in collected.decisions.items())
     written = build_history(target, config.cluster, config.state_folder, collected, config)
     write_waits(target, config.cluster, config.state_folder, now())
-    placed = placed_runs(written.by_uid, written.ran_out, config.sharing.max_slowdown)
-    if why := stop_where_too_many(placed, config.state_folder, now()):
+    with target.connect(now(), now()) as database:
+        runs = judged_runs(database, config)
+    if why := stop_where_too_many(runs, config.state_folder, now()):
         tell_admins(config, why)
     margins = write_margins(written.answers, config.state_folder, now()).margins
     if written.users_skipped:

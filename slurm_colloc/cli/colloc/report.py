@@ -36,8 +36,9 @@ from slurm_colloc.accounting.usage import GROUPINGS, group_and_kind_usage, group
 from slurm_colloc.cli.colloc.names import check_names, keep_names_out, without_jobs
 from slurm_colloc.cli.colloc.output import one_of, say, site, site_or_none, window, write
 from slurm_colloc.cli.colloc.progress import progress
+from slurm_colloc.cli.colloc.report_proof import proof_of
 from slurm_colloc.cli.colloc.report_shadow import shadow_report
-from slurm_colloc.cli.colloc.report_shown import shadow_shown_as, shown_as
+from slurm_colloc.cli.colloc.report_shown import proof_shown_as, shadow_shown_as, shown_as
 from slurm_colloc.cli.colloc.seen import of_visible, seen_store
 from slurm_colloc.cli.colloc.texts import Text, take
 from slurm_colloc.clock import now
@@ -45,6 +46,7 @@ from slurm_colloc.config import Engine, Prices, SiteConfig
 from slurm_colloc.errors import InputError, Status
 from slurm_colloc.measured import Lost, lost_of_all
 from slurm_colloc.report.formats import FORMATS, PARQUET, SHORTENED, json_schema
+from slurm_colloc.report.proof import FORMATS as PROOF_FORMATS
 from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
 from slurm_colloc.report.text import inert, local
 from slurm_colloc.report.usage import UsageReport
@@ -95,6 +97,10 @@ def report(
         bool,
         typer.Option("--past", help="with --shadow: decide now on jobs that 'colloc history bootstrap --all' took in"),
     ] = False,
+    harm: Annotated[
+        bool, typer.Option("--harm", help="of 10,000 runs on pieces of GPUs, how many were harmed")
+    ] = False,
+    rollout: Annotated[bool, typer.Option("--rollout", help="jobs that were drawn: placed against as asked")] = False,
     pseudonyms: Annotated[
         bool, typer.Option("--pseudonyms", help="in place of names; the same in each report from one key")
     ] = False,
@@ -123,13 +129,16 @@ def report(
         text,
         engine,
         charts,
-        shadow,
+        "".join(name for name, given in {"shadow": shadow, "harm": harm, "rollout": rollout}.items() if given),
         past,
         pseudonyms,
         min_group,
     )
     _check(asked)
     start, end = window(since, until)
+    if harm or rollout:
+        write(proof_shown_as(proof_of(store, site(), (start, end), equivalents, harm=harm), form, output), output)
+        return
     shown, lost = _report(asked, start, end, site() if shadow else site_or_none())
     write(shown, output)
     # Of a store those who took the rows in were told.
@@ -137,8 +146,12 @@ def report(
         raise typer.Exit(Status.UNKNOWN)
 
 
+# By which report is asked for.
+_FORMATS = {"": FORMATS, "shadow": SHADOW_FORMATS, "harm": PROOF_FORMATS, "rollout": PROOF_FORMATS}
+
+
 class _Asked(NamedTuple):
-    """What is to be shown, of a store or of a text; see the options of the same names."""
+    """What is to be shown, of a store or of a text; see the options of the same names. ``kind`` is of _FORMATS."""
 
     by: str
     form: str
@@ -151,7 +164,7 @@ class _Asked(NamedTuple):
     text: Text
     engine: str
     charts: bool
-    shadow: bool
+    kind: str
     past: bool
     pseudonyms: bool
     min_group: int
@@ -159,7 +172,7 @@ class _Asked(NamedTuple):
     @property
     def draws(self) -> bool:
         """Return whether the report has charts."""
-        return (self.form == "html" or self.charts) and not self.shadow and self.details
+        return (self.form == "html" or self.charts) and not self.kind and self.details
 
     @property
     def details(self) -> bool:
@@ -169,26 +182,28 @@ class _Asked(NamedTuple):
 
 def _check(asked: _Asked) -> None:
     """Raise an InputError for values that are not known, and options that contradict each other or do nothing."""
+    if asked.kind not in _FORMATS:
+        raise InputError("--shadow, --harm and --rollout are reports of their own; choose one")
     for option, given, known in (
-        ("--format", asked.form, tuple(SHADOW_FORMATS) if asked.shadow else FORMATS),
+        ("--format", asked.form, _FORMATS[asked.kind]),
         ("--equivalents", asked.equivalents, CONVENTIONS),
         ("--convention", asked.convention, COUNTED_BY),
         ("--engine", asked.engine, ENGINES),
         ("--by", asked.by, GROUPINGS),
     ):
         one_of(option, given, known)
-    if asked.top is not None and (asked.form not in SHORTENED or asked.shadow):
+    if asked.top is not None and (asked.form not in SHORTENED or asked.kind):
         raise InputError(f"--top is for --format {' and '.join(SHORTENED)}; the others always have all rows")
     if asked.form == PARQUET and not asked.output:
         raise InputError("--format parquet is no text; name a file by --output")
-    if asked.shadow and (asked.text.path or asked.runs_csv or asked.by != "user"):
-        raise InputError("--shadow adds up the pieces of a store's decisions; leave --by, --runs and --sacct-file out")
+    if asked.kind and (asked.text.path or asked.runs_csv or asked.by != "user"):
+        raise InputError(f"--{asked.kind} adds up a store's decisions; leave --by, --runs and --sacct-file out")
     check_names(
-        asked.by, asked.pseudonyms, asked.min_group, shadow=asked.shadow, runs=bool(asked.runs_csv), charts=asked.charts
+        asked.by, asked.pseudonyms, asked.min_group, kind=asked.kind, runs=bool(asked.runs_csv), charts=asked.charts
     )
-    if asked.past and not asked.shadow:
+    if asked.past and asked.kind != "shadow":
         raise InputError("--past is for --shadow")
-    if asked.charts and (asked.form != "json" or asked.shadow or asked.text.path):
+    if asked.charts and (asked.form != "json" or asked.kind or asked.text.path):
         raise InputError("--charts adds to --format json of a store; --format html has them")
     if asked.convention != OWN and asked.equivalents != SLICES:
         raise InputError(f"--equivalents does nothing beside --convention {asked.convention}: to it a slice is a GPU")
@@ -223,7 +238,7 @@ def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | 
         names = keep_names_out(database, source, asked.by, asked.pseudonyms, asked.min_group)
         if asked.runs_csv:
             _write_runs(database, asked.runs_csv, named=not asked.pseudonyms)
-        if asked.shadow and config:
+        if asked.kind == "shadow" and config:
             shadowed = shadow_report(database, source, config, span, asked.equivalents, past=asked.past)
             return shadow_shown_as(shadowed, asked.form, asked.output), rows.lost
         found = _figures(database, asked, (start, end), span, rows, config, bins, source)

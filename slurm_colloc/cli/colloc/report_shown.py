@@ -5,6 +5,9 @@ from slurm_colloc.accounting.export import parquet_bytes
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.report.formats import MARKDOWN, PARQUET, TABLE, TEXTS, about, as_markdown, flat
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal
+from slurm_colloc.report.proof import FORMATS as PROOF_FORMATS
+from slurm_colloc.report.proof import Proof
+from slurm_colloc.report.proof import as_table as proof_table
 from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
 from slurm_colloc.report.shadow import ShadowReport
 from slurm_colloc.report.shadow import as_table as shadow_table
@@ -45,6 +48,11 @@ def shadow_shown_as(report: ShadowReport, form: str, output: str) -> str:
         ConfigError: a site's template that does not render.
     """
     return shadow_table(report, _shown_on(output)) if form == TABLE else SHADOW_FORMATS[form](report)
+
+
+def proof_shown_as(proof: Proof, form: str, output: str) -> str:
+    """Return a report on harm, or on a rollout, in one of its FORMATS; ``output`` as of ``shown_as``."""
+    return proof_table(proof, _shown_on(output)) if form == TABLE else PROOF_FORMATS[form](proof)
 
 
 def _shown_on(output: str) -> Terminal:

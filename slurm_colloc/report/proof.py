@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sharing did to jobs, as a table, JSON or CSV: harm by kind, and the two arms of a rollout."""
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from slurm_colloc.measured import ArmFigure, HarmRate
+from slurm_colloc.report import spreadsheet
+from slurm_colloc.report.layout import NO_TERMINAL, Terminal, folded, table_lines
+from slurm_colloc.report.text import stamp
+from slurm_colloc.units import counted, printable
+
+SCHEMA = 1
+# In words, with the factor that a figure is shown by.
+_MEASURES = {
+    "wait_h": ("waited, h", 1),
+    "turnaround_h": ("submission to end, h", 1),
+    "gpu_hours": ("GPU-hours", 1),
+    "out_of_memory": ("out of memory, %", 100),
+    "not_completed": ("did not complete, %", 100),
+    "slower": ("slower than the bound, %", 100),
+}
+_PER = 10_000
+_OUT_OF_MEMORY = (
+    "out of GPU memory: as a companion job (--requeue) read in the job's own output. Slurm calls such a job FAILED, as "
+    "any other, so that without a companion it is"
+)
+
+
+class Proof(NamedTuple):
+    """What is said of runs that started in a window; ``runs`` are all of them, ``max_slowdown`` is the site's bound.
+
+    ``figures`` are of one kind; ``not_known`` are runs of which nobody knows what came of them.
+    """
+
+    cluster: str
+    since: datetime
+    until: datetime
+    runs: int
+    not_known: int
+    max_slowdown: float
+    figures: Sequence[HarmRate] | Sequence[ArmFigure]
+    visible: str = ""
+
+
+def as_table(proof: Proof, terminal: Terminal = NO_TERMINAL) -> str:
+    """Return it for people."""
+    harm = [one for one in proof.figures if isinstance(one, HarmRate)]
+    title, tables, notes = _harm(proof, harm) if harm else _arms(proof)
+    where = f"{printable(proof.cluster)}, {stamp(proof.since)} to {stamp(proof.until)}"
+    lines = [*folded(f"{title} {where}: {counted(proof.runs, 'run')}", terminal.columns)]
+    for heading, rows in tables:
+        lines += ["", *folded(heading, terminal.columns)] if heading else [""]
+        lines += table_lines([*rows, rows[0]])[:-2]
+    notes = [*filter(None, [printable(proof.visible)]), *notes]
+    lines += ["", *(terminal.dim(line) for note in notes for line in folded(note, terminal.columns))]
+    return "\n".join(lines) + "\n"
+
+
+_Tables = list[tuple[str, list[list[str]]]]
+
+
+def _harm(proof: Proof, rates: Sequence[HarmRate]) -> tuple[str, _Tables, list[str]]:
+    rows = [["KIND", "RUNS", "OF", f"PER {_PER}", "95 %"]]
+    rows += [
+        [one.kind, str(one.runs), str(one.known), _number(one.part, _PER, 1), _span(one.low, one.high, _PER, 1)]
+        for one in rates
+    ]
+    notes = [
+        f"OF: runs of which it is known; of {proof.not_known} nobody knows: cancelled, or failed of a job that never "
+        "completed on a whole GPU. 95 %: Clopper and Pearson, over runs.",
+        f"{_OUT_OF_MEMORY} among 'failed, cause not known'.",
+        f"slower: completed in more than {proof.max_slowdown:g} times the longest completed run of the same job on a "
+        "whole GPU of that model. Time limit, host memory, failed: of a job that completed, and never ended so, there.",
+        "In all: all kinds but 'failed, cause not known'. Lost with a node does not stop the site, all else does.",
+    ]
+    return "What pieces of GPUs did to jobs on", [("", rows)], notes
+
+
+def _arms(proof: Proof) -> tuple[str, _Tables, list[str]]:
+    tables: _Tables = []
+    figures = [one for one in proof.figures if isinstance(one, ArmFigure)]
+    for rule in dict.fromkeys(one.rule for one in figures):
+        rows = [["MEAN PER JOB", "PLACED", "95 %", "JOBS", "DRAWS", "AS ASKED", "95 %", "JOBS", "DRAWS"]]
+        by_measure: dict[str, list[str]] = {}
+        for one in (one for one in figures if one.rule == rule):
+            words, factor = _MEASURES[one.measure]
+            cells = [_number(one.value, factor, 2), _span(one.low, one.high, factor, 2), str(one.jobs), str(one.draws)]
+            by_measure.setdefault(words, []).extend(cells)
+        tables.append((f"rule {printable(rule)}", rows + [[words, *cells] for words, cells in by_measure.items()]))
+    notes = [
+        "Of both arms: jobs of one GPU that were to have a piece by what was known at their submission, started in the "
+        "window and ended; waits of a job's first run, submission to end of those that completed.",
+        "95 % of means: normal, over draws (one of each user, job and day), of 10 or more; of parts: Clopper and "
+        "Pearson, over jobs, too narrow where jobs of a draw hang together. Arms differ whose intervals do not touch.",
+        f"{_OUT_OF_MEMORY} left out of that row, and among those that did not complete; on whole GPUs none looks.",
+        f"slower: in more than {proof.max_slowdown:g} times the longest other completed run of the same job on a whole "
+        "GPU of that model; as asked shows how often that is chance.",
+    ]
+    return "Jobs that were drawn on", tables, notes
+
+
+def _number(value: float | None, factor: int, digits: int) -> str:
+    return "-" if value is None else f"{factor * value:.{digits}f}"
+
+
+def _span(low: float | None, high: float | None, factor: int, digits: int) -> str:
+    return "-" if low is None else f"{_number(low, factor, digits)} to {_number(high, factor, digits)}"
+
+
+def as_json(proof: Proof) -> str:
+    """Return it as JSON; null for not known, parts of 1."""
+    shown = proof._asdict() | {"since": proof.since.isoformat(), "until": proof.until.isoformat()}
+    shown["figures"] = [one._asdict() for one in proof.figures]
+    return json.dumps({"schema": SCHEMA, **shown}, indent=2) + "\n"
+
+
+def as_csv(proof: Proof) -> str:
+    """Return one row for each figure."""
+    titles = proof.figures[0]._fields if proof.figures else ArmFigure._fields
+    return spreadsheet.as_csv(titles, proof.figures)
+
+
+FORMATS: dict[str, Callable[[Proof], str]] = {"table": as_table, "json": as_json, "csv": as_csv}
