@@ -135,7 +135,8 @@ class JobTimeline(NamedTuple):
     """A run's time from ``since_s`` to ``until_s`` in pieces of one length.
 
     ``devices`` are the GPUs and slices that samples saw it hold, ``devices_unused`` those of them on which nothing of
-    it ever ran while sampled. ``neighbours`` is the most other jobs that one of them had at a time.
+    it ever ran while sampled. ``neighbours`` is the most other jobs that one of them had at a time. ``active_pct`` are
+    the devices' mean SM activities, of one without these its GPU_UTIL; the busiest first, None last.
     """
 
     since_s: float
@@ -144,6 +145,23 @@ class JobTimeline(NamedTuple):
     devices: int
     devices_unused: int
     neighbours: int
+    active_pct: tuple[float | None, ...] = ()
+
+
+class SeveralGpus(NamedTuple):
+    """Runs of several whole GPUs: on each of their GPUs ``known_runs`` were seen, ``used_gpus`` of whose ``gpus`` ran.
+
+    ``all_used_runs`` used all of theirs. A run's balance is the mean activity of its GPUs over that of the busiest;
+    ``balance_median`` is of those known and used.
+    """
+
+    runs: int
+    gpu_hours: float
+    known_runs: int
+    gpus: int
+    used_gpus: int
+    all_used_runs: int
+    balance_median: float | None
 
 
 class LiveUse(NamedTuple):

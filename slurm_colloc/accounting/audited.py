@@ -8,11 +8,11 @@ from typing import Any
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting import node_shapes
-from slurm_colloc.accounting.day_queries import FIX
 from slurm_colloc.accounting.fits import make_run_fits
 from slurm_colloc.accounting.parquet import make_rows
+from slurm_colloc.accounting.several_gpus import make_units
 from slurm_colloc.accounting.sweep import parts_of_runs
-from slurm_colloc.audited import IDLE_PCT, RUNS, Answer, JobLine, Question, Subject
+from slurm_colloc.audited import RUNS, Answer, JobLine, Question, Subject
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.measured import MEASURED, WHOLE_DEVICE
 from slurm_colloc.placement.fitted import has_pieces
@@ -112,19 +112,11 @@ CREATE TEMP TABLE csub_since AS
 SELECT cluster, min(at_s) AS csub_since_s FROM decisions WHERE {places} AND shadow IS NOT true GROUP BY cluster
 """
 # GPUs of runs with several, each by itself.
-_MADE_IDLE_UNITS = f"""
+_MADE_IDLE_UNITS = """
 CREATE TEMP TABLE idle_units AS
-WITH units AS (
-    SELECT run, node, uuid, sum(us) AS seen_us, sum(util_us) AS by_util_us, sum(sm_us) AS by_sm_us
-    FROM unit_parts SEMI JOIN (SELECT run FROM runs WHERE devices > 1 AND whole) USING (run) GROUP BY run, node, uuid
-    HAVING bool_and(method IN ('{MEASURED}', '{WHOLE_DEVICE}')) AND sum(shared_us) = 0
-       AND count(*) = count(blackout_us) AND sum(blackout_us) = 0 AND sum(util_us) + sum(sm_us) > 0
-       AND coalesce(sum(util_fix), 0) / {FIX} <= {IDLE_PCT} * sum(util_us)
-       AND coalesce(sum(sm_fix), 0) / {FIX} <= {IDLE_PCT} * sum(sm_us)
-)
-SELECT run, count(*)::DOUBLE AS idle_units, sum(greatest(by_util_us, by_sm_us)) / 3.6e9 AS idle_units_hours,
-       min(100 * least(1, greatest(by_util_us, by_sm_us) / 1e6 / nullif(span_s, 0))) AS idle_units_pct
-FROM units JOIN runs USING (run) GROUP BY run
+SELECT run, count(*)::DOUBLE AS idle_units, sum(known_us) / 3.6e9 AS idle_units_hours,
+       min(100 * least(1, known_us / 1e6 / nullif(span_s, 0))) AS idle_units_pct
+FROM units_of_several JOIN runs USING (run) WHERE idle GROUP BY run
 """
 _NODES = """
 CREATE TEMP TABLE audited_nodes AS
@@ -188,6 +180,7 @@ def make_audited(database: DuckDBPyConnection, config: SiteConfig | None = None)
     places = config is not None and config.policy == "auto"
     database.execute(_MADE_SINCE.format(places=str(places).lower()))
     database.execute(_NODES)
+    make_units(database)
     database.execute(_MADE_IDLE_UNITS)
 
 

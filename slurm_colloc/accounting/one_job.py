@@ -53,12 +53,16 @@ SELECT piece, any_value(held.mib),
 FROM parts LEFT JOIN held USING (piece) WHERE seconds > 0 GROUP BY piece
 """
 _DEVICES = f"""
-SELECT count(*), count(*) FILTER (idle), coalesce(max(sharers), 1) FROM (
+SELECT count(*), count(*) FILTER (idle), coalesce(max(sharers), 1),
+       list_sort(coalesce(list(active_pct), []), 'DESC', 'NULLS LAST') FROM (
     SELECT uuid, max(sharers) AS sharers,
+           coalesce(sum(sm_active_pct * seconds) / nullif(sum(seconds) FILTER (sm_active_pct IS NOT NULL), 0),
+                    sum(gpu_util_pct * seconds) / nullif(sum(seconds) FILTER (gpu_util_pct IS NOT NULL), 0))
+               AS active_pct,
            -- Where neither processes nor activity are known, nobody can say that it was idle.
            coalesce(max(process_count) = 0 OR max(gpu_util_pct) = 0, false)
            AND coalesce(max(gpu_util_pct), 0) = 0 AND coalesce(max(sm_active_pct), 0) = 0 AS idle
-    FROM ({_NEAR}) GROUP BY node, uuid)
+    FROM (SELECT *, ended_s - began_s AS seconds FROM ({_NEAR})) GROUP BY node, uuid)
 """
 
 
@@ -103,7 +107,7 @@ def _timeline(database: DuckDBPyConnection, run: JobUsage, pieces: int) -> JobTi
     asked = {"cluster": run.cluster, "job": run.job_id_raw, "since": run.start_s, "until": run.end_s}
     if run.end_s <= run.start_s:
         return None
-    ((devices, unused, sharers),) = database.execute(_DEVICES, asked).fetchall()
+    ((devices, unused, sharers, active_pct),) = database.execute(_DEVICES, asked).fetchall()
     if not devices:
         return None
     step_s = (run.end_s - run.start_s) / pieces
@@ -114,7 +118,8 @@ def _timeline(database: DuckDBPyConnection, run: JobUsage, pieces: int) -> JobTi
         if piece < pieces:  # what floating point makes of the last one's end
             drawn[piece] = JobPiece(util_pct, sm_pct, mib)
     # The day's own merged rows are no pieces: better none than a straight line.
-    return JobTimeline(run.start_s, run.end_s, tuple(drawn) if found else (), devices, unused, max(0, sharers - 1))
+    pieces_seen, neighbours = tuple(drawn) if found else (), max(0, sharers - 1)
+    return JobTimeline(run.start_s, run.end_s, pieces_seen, devices, unused, neighbours, tuple(active_pct))
 
 
 def _measured(database: DuckDBPyConnection, run: JobUsage, config: SiteConfig | None) -> Measured | None:

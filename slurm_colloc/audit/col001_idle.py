@@ -105,7 +105,11 @@ _KINDS = {
     "parked": (_PARKED, COUNTED, "parked, with up to {peak} of GPU memory filled and hardly a kernel"),
     "tail": (_TAIL, _TAIL_HOURS, "after the last activity, the longest {longest}"),
     "empty": (_EMPTY, _EMPTY_HOURS, "without a process of the job on the GPU"),
-    "some": (_SOME, _SOME_HOURS, "of GPUs not used in the window beside others of the same job"),
+    "some": (
+        _SOME,
+        _SOME_HOURS,
+        "of GPUs not used in the window beside others of the same job (at most: asked {asked}, used {used})",
+    ),
 }
 
 
@@ -114,7 +118,13 @@ def _kinds(subject: Subject) -> Iterator[str]:
     for kind, (_, _, words) in _KINDS.items():
         number, found_hours = figures[f"{kind}_runs"], figures[f"{kind}_hours"]
         if number and found_hours:
-            said = words.format(peak=gib(figures["peak_mib"] or 0), longest=in_words(figures["longest_s"] or 0))
+            asked, idle = figures["asked"] or 0, figures["unused"] or 0
+            said = words.format(
+                peak=gib(figures["peak_mib"] or 0),
+                longest=in_words(figures["longest_s"] or 0),
+                asked=int(asked),
+                used=int(asked - idle),
+            )
             yield f"{hours(found_hours)} in {counted(int(number), 'run')} {said}"
 
 
@@ -134,10 +144,10 @@ def _say_now(subject: Subject, bounds: Bounds) -> Said | None:
     if idle_s is None:
         units, devices = int(subject.figures["units"] or 0), int(subject.figures["devices"] or 0)
         return Said(
-            f"{units} of its {devices} GPUs not used in the window ({hours(subject.gpu_hours)}), up to a reading "
+            f"asked {devices} GPUs, used {devices - units} in the window ({hours(subject.gpu_hours)}), up to a reading "
             f"{in_words(age_s or 0)} before the audit looked, {seen(subject)}; the site's bound is "
             f"{bounds['sliding_warning_min']:g} min",
-            "ask for as many GPUs as the program opens; 'colloc job JOB' shows each",
+            f"ask for {devices - units}, or for as many as the program opens; 'colloc job JOB' shows each",
         )
     bound_min = bounds["sliding_warning_min" if subject.figures["sliding"] else "first_warning_min"]
     counters = shown(subject, "found_runs").removesuffix(", ")
@@ -216,6 +226,9 @@ RULE = Rule(
         },
         "peak_mib": f"max(peak_mib) FILTER ({_PARKED})",
         "longest_s": f"max({_IDLE_S}) FILTER ({_TAIL})",
+        # Of the run whose unused GPUs were most.
+        "asked": f"arg_max(devices, (idle_units, -devices)) FILTER ({_SOME})",
+        "unused": f"max(idle_units) FILTER ({_SOME})",
         **_most(_NEVER),
     },
     say=_say,

@@ -181,12 +181,21 @@ def _drawn(values: Sequence[float | None], top: float, most: str, signs: str) ->
 
 
 def _devices(timeline: JobTimeline, shared_hours: float) -> Iterator[str]:
-    if 0 < timeline.devices_unused < timeline.devices:
-        of = f"{timeline.devices_unused} of its {timeline.devices} GPUs or slices"
-        yield titled("not used", f"{of}: no activity in any sample")
+    if timeline.devices > 1:
+        yield titled("GPUs", _evenly(timeline))
     if timeline.neighbours:
         most = f"at most {counted(timeline.neighbours, 'other job')} at a time on its GPU"
         yield titled("neighbours", f"{most}; {significant(shared_hours)} device hours shared")
+
+
+def _evenly(timeline: JobTimeline) -> str:
+    """Return how many of its GPUs or slices a run used, and how evenly."""
+    used, known = timeline.devices - timeline.devices_unused, [one for one in timeline.active_pct if one is not None]
+    if len(known) < timeline.devices:
+        return f"on {timeline.devices_unused} of its {timeline.devices} no activity in any sample, on others not known"
+    each = ", ".join(f"{value:.0f}" for value in known)
+    balance = f"; balance {sum(known) / len(known) / known[0]:.2f}, the mean over the busiest" if known[0] else ""
+    return f"{used} of {timeline.devices} used; active {each} % (SM activity, or else GPU_UTIL){balance}"
 
 
 def _idle(run: JobUsage) -> str:

@@ -6,7 +6,7 @@ from datetime import datetime
 from math import fsum
 from typing import Any, NamedTuple
 
-from slurm_colloc.charted import Charts, Fit
+from slurm_colloc.charted import Charts, Fit, SeveralGpus
 from slurm_colloc.config import Prices
 from slurm_colloc.measured import Collocation, GroupUsage, JobUsage, Lost, Prediction, StrayUse
 
@@ -29,7 +29,7 @@ class UsageReport(NamedTuple):
     What is known of runs are rows: those of the window's ``runs``, those that repeat one, those of jobs that had not
     started, and those outside the window. ``types_without_size`` are left out of GPU-hours, and of
     ``types_taken_for_whole`` neither a site nor their names say that they are whole GPUs. ``convention`` says by whose
-    rules GPU-hours are counted.
+    rules GPU-hours are counted. ``several`` is of runs of several whole GPUs, None of no such run.
     """
 
     cluster: str
@@ -72,6 +72,7 @@ class UsageReport(NamedTuple):
     types_without_size: tuple[str, ...] = ()
     types_taken_for_whole: tuple[str, ...] = ()
     convention: str = "colloc"
+    several: SeveralGpus | None = None
 
 
 METRICS = {"sm": "SM activity", "util": "GPU_UTIL"}

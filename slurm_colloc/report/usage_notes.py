@@ -4,6 +4,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import fsum
 
+from slurm_colloc.charted import SeveralGpus
 from slurm_colloc.estimate.bounds import LEVEL, lower_bound
 from slurm_colloc.estimate.ladder import UNKNOWN_RUNG
 from slurm_colloc.measured import Collocation, GroupUsage, Lost, Prediction
@@ -42,6 +43,7 @@ def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> lis
         f"runs in window: {report.runs}; without GPU: {report.runs_without_gpu}; "
         f"with GPU: {total.jobs}, of them measured: {total.jobs_measured}{_begun_before(report)}",
         *_of_cluster(report),
+        *_several(report.several),
         *_shared(report.collocation),
         *map(_predicted, report.predictions),
     ]
@@ -203,6 +205,23 @@ def _shared(times: Sequence[Collocation]) -> list[str]:
     if saved := saved_gpu_hours(times):
         hours += f"; a whole GPU for each job, for as long, would have taken {significant(saved)} GPU-h more"
     return [f"sampled GPU-h by the number of jobs on a GPU or slice: {hours}"]
+
+
+def _several(found: SeveralGpus | None) -> list[str]:
+    if found is None:
+        return []
+    said = f"runs of several GPUs: {found.runs}, {significant(found.gpu_hours)} GPU-h"
+    if not found.known_runs:
+        return [f"{said}; how many of them each used is not known"]
+    balance = (
+        ""
+        if found.balance_median is None
+        else f"; their balance (mean activity over the busiest GPU's) {found.balance_median:.2f} at the median"
+    )
+    return [
+        f"{said}; seen on each of their GPUs: {found.known_runs}, which used {found.used_gpus} of {found.gpus}, all of "
+        f"theirs {found.all_used_runs}{balance}"
+    ]
 
 
 def _predicted(rung: Prediction) -> str:

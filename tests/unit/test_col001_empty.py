@@ -129,6 +129,7 @@ def test_gpus_that_idle_beside_others_of_their_job() -> None:
     found = one("COL001", SOME)
     assert found.gpu_hours == 48.0
     assert "48 GPU-h in 1 run of GPUs not used in the window beside others of the same job" in found.evidence
+    assert "asked 4, used 2" in found.evidence
     # One that was never opened counts once, and in a tail all of them are idle.
     assert one("COL001", SOME | {"held_idle_hours": 24.0}).gpu_hours == 48.0
     assert one("COL001", SOME | {"tail_s": 43_200.0}).gpu_hours == 48.0 + 24.0
@@ -136,7 +137,8 @@ def test_gpus_that_idle_beside_others_of_their_job() -> None:
         assert none("COL001", SOME | fields)
     running = one("COL001", SOME | {"end_s": None}, about="jobs")
     assert (running.subject, running.gpu_hours, running.idle_since_s) == ("1", 48.0, None)
-    assert running.evidence.startswith("2 of its 4 GPUs not used in the window (48 GPU-h), up to a reading")
+    assert running.evidence.startswith("asked 4 GPUs, used 2 in the window (48 GPU-h), up to a reading")
+    assert running.remedy.startswith("ask for 2")
     assert none("COL001", SOME | {"end_s": None, "idle_units_hours": 7.9}, about="jobs")
 
 

@@ -129,11 +129,17 @@ def test_a_drawn_share_is_never_called_not_measured(allocated: float | None) -> 
 
 
 def test_neighbours_are_a_number_and_unused_gpus_are_said() -> None:
-    seen = JobTimeline(0.0, 3600.0, (), 4, 3, 2)
+    seen = JobTimeline(0.0, 3600.0, (), 4, 3, 2, (80.0, 0.0, 0.0, 0.0))
     text = as_text(told(usage(shared_hours=0.5), timeline=seen))
     assert "  neighbours at most 2 other jobs at a time on its GPU; 0.5 device hours shared\n" in text
-    assert "  not used   3 of its 4 GPUs or slices: no activity in any sample\n" in text
+    assert "  GPUs       1 of 4 used; active 80, 0, 0, 0 %" in text
+    assert "balance 0.25" in text
     assert "|" not in text
+    # Of one GPU the other lines say it, and where nobody saw one of several its use is not known.
+    assert "  GPUs  " not in as_text(told(usage(), timeline=seen._replace(devices=1, devices_unused=0)))
+    unseen = as_text(told(usage(), timeline=seen._replace(devices_unused=1, active_pct=(80.0, 0.0, None, None))))
+    assert "used;" not in unseen
+    assert "on 1 of its 4 no activity in any sample" in unseen
 
 
 @pytest.mark.parametrize(("value", "sign"), [(0.0, "▁"), (0.001, "▂"), (100.0, "█"), (150.0, "█"), (None, " ")])

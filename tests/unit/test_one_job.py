@@ -51,7 +51,21 @@ def test_a_piece_is_a_mean_over_time_and_devices(tmp_path: Path) -> None:
     line = only(stored(tmp_path, [run(end_s=1800, gres=(Gres("gpu", "h100", 2),))], rounds), pieces=1).timeline
     assert line is not None
     assert line.pieces == (JobPiece(50.0, 0.0, 2000),)
-    assert line.devices == 2
+    assert (line.devices, line.active_pct) == (2, (0.0, 0.0))
+
+
+def test_of_each_gpu_the_mean_activity_is_known_the_busiest_first(tmp_path: Path) -> None:
+    units = [
+        device("GPU-0", sm_active_pct=10.0),
+        device("GPU-1", gpu_util_pct=50.0, sm_active_pct=None),
+        device("GPU-2", gpu_util_pct=None, sm_active_pct=None),
+    ]
+    held = [(f"GPU-{number}", "1") for number in range(3)]
+    later = [units[0]._replace(sm_active_pct=40.0), *units[1:]]
+    rounds = [seen(900, units, [process()], held, interval_s=900), seen(1200, later, [process()], held, interval_s=300)]
+    line = only(stored(tmp_path, [run(gres=(Gres("gpu", "h100", 3),))], rounds)).timeline
+    assert line is not None
+    assert line.active_pct == (50.0, (900 * 10.0 + 300 * 40.0) / 1200, None)
 
 
 def test_gpus_on_which_nothing_ran_are_counted(tmp_path: Path) -> None:
@@ -59,7 +73,7 @@ def test_gpus_on_which_nothing_ran_are_counted(tmp_path: Path) -> None:
     rounds = [seen(900, units, [process()], holders=[("GPU-0", "1"), ("GPU-1", "1")], interval_s=900)]
     line = only(stored(tmp_path, [run(gres=(Gres("gpu", "h100", 2),))], rounds)).timeline
     assert line is not None
-    assert (line.devices, line.devices_unused) == (2, 1)
+    assert (line.devices, line.devices_unused, line.active_pct) == (2, 1, (20.0, 0.0))
 
 
 def test_neighbours_are_counted_and_not_named(tmp_path: Path) -> None:

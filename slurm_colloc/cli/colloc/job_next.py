@@ -13,7 +13,7 @@ from slurm_colloc.errors import CollocError, UnsureError
 from slurm_colloc.estimate.ladder import believed, estimate
 from slurm_colloc.estimate.question import Question, question_of
 from slurm_colloc.history.lookup import Known
-from slurm_colloc.measured import JobUsage
+from slurm_colloc.measured import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.model import Decision, Evidence, Footprint, Placement, SharingMode
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.fitted import had_piece, not_judged, past_request, would_have_fitted
@@ -23,6 +23,7 @@ from slurm_colloc.slurm.accounted import Accounted
 from slurm_colloc.slurm.options import split_command_line
 from slurm_colloc.slurm.submit_line import parse_submit_line
 from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table
+from slurm_colloc.units import counted
 
 _ALLOWING = "as far as limits and what is free allow: 'csub --dry-run --explain SCRIPT' tells"
 
@@ -51,6 +52,8 @@ def advise(
     expected = _next_by_csub(decision, known, run, config) if decision and not decision.is_pack else ""
     if evidence is None or run.state in ("RUNNING", "SUSPENDED") or had_piece(evidence, gres):
         return Advice(expected=expected)
+    if isinstance(found, RunFound) and (said := _of_several(found)):
+        return Advice(said, expected=expected)
     if why := _not_judged(found, evidence, gres, config):
         return Advice(f"not known: {why}", expected=expected)
     if isinstance(run, JobUsage) and never_used(run):
@@ -65,6 +68,18 @@ def advise(
         return Advice(fit)
     command = _command(slurm, footprint, config)
     return Advice(fit, command, _gets("submitted so", placement, footprint) if command else "")
+
+
+def _of_several(found: RunFound) -> str:
+    """Return how many GPUs would have done for a run that left some of several unused; empty for any other run."""
+    line, run = found.timeline, found.usage
+    if line is None or not 0 < line.devices_unused < line.devices or None in line.active_pct:
+        return ""
+    asked = past_request(run.gres, run.partition, run.account, run.qos).gpu_count
+    if asked != line.devices or (run.coverage_pct or 0) < MIN_COVERAGE_PCT:
+        return ""
+    used = line.devices - line.devices_unused
+    return f"{counted(used, 'GPU')}: it asked for {asked} and used {used}; ask for as many as the program opens"
 
 
 def _not_judged(found: RunFound | Accounted, evidence: Evidence, gres: str, config: SiteConfig) -> str:

@@ -29,6 +29,7 @@ from slurm_colloc.accounting.fits import fits_of
 from slurm_colloc.accounting.freshness import known_until_s
 from slurm_colloc.accounting.over_time import Bins, bins_of
 from slurm_colloc.accounting.runs import Taken
+from slurm_colloc.accounting.several_gpus import several_gpus
 from slurm_colloc.accounting.store import REJECTED_LINES, Store
 from slurm_colloc.accounting.strays import stray_use
 from slurm_colloc.accounting.sweep import Window, sweep
@@ -311,6 +312,7 @@ def _figures(
         of_text=of_text,
         templates=config.paths.templates if config else "",
         charts=charts_of(database, asked.by, span, bins, gpus, kinds) if bins else None,
+        several=several_gpus(database) if asked.details else None,
         fits=fits_of(database, asked.by, config, asked.equivalents) if config and asked.details else (),
     )
 

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of several GPUs: how many of these each used and how evenly, in reports and as advice for the next one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from slurm_colloc.accounting.frames import runs_frame
+from slurm_colloc.accounting.one_job import RunFound
+from slurm_colloc.accounting.several_gpus import several_gpus
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.sweep import Window, sweep
+from slurm_colloc.charted import JobTimeline, SeveralGpus
+from slurm_colloc.cli.colloc.job_next import advise
+from slurm_colloc.measured import Round
+from slurm_colloc.model import Gres
+from slurm_colloc.report.usage_notes import footnotes
+from tests.unit.made import HOUR, MIG_POOL, device, evidence, process, run, seen, site, usage
+from tests.unit.reports import report
+from tests.unit.stored import stored
+
+
+def used(job: str, *active_pct: float | None, node: str = "g1") -> list[Round]:
+    """Return an hour of a job on GPUs that were so active."""
+    units = [
+        device(f"{node}-{number}", gpu_util_pct=value, sm_active_pct=value) for number, value in enumerate(active_pct)
+    ]
+    held = [(unit.uuid, job) for unit in units]
+    mine = [process(job, uuid=unit.uuid) for unit in units]
+    return [seen(at_s, units, mine, held, interval_s=900.0, node=node) for at_s in (900.0, 1800.0, 2700.0, 3600.0)]
+
+
+def several(store: Store) -> SeveralGpus | None:
+    with store.connect() as database:
+        sweep(database, store, Window(0, 1e6, 1e6))
+        return several_gpus(database)
+
+
+def of(count: int) -> tuple[Gres, ...]:
+    return (Gres("gpu", "h100", count),)
+
+
+def test_each_gpu_is_counted_by_itself(tmp_path: Path) -> None:
+    rows = [
+        run("1", gres=of(4)),
+        run("2", gres=of(2), node_list="g2"),
+        # One GPU of two was not seen, and of one GPU there is nothing to say.
+        run("3", gres=of(2), node_list="g3"),
+        run("4", node_list="g4"),
+        run("5", gres=(Gres("gpu", "h100_1g.10gb", 2),), node_list="m1"),
+    ]
+    rounds = [
+        *used("1", 80.0, 40.0, 0.0, 0.0),
+        *used("2", 60.0, 60.0, node="g2"),
+        *used("3", 9.0, node="g3"),
+        *used("4", 9.0, node="g4"),
+    ]
+    store = stored(tmp_path, rows, rounds)
+    # Balances are 30 of 80, and 1: in the middle lies their mean.
+    assert several(store) == SeveralGpus(3, 8.0, 2, 6, 4, 1, (0.375 + 1.0) / 2)
+    with store.connect() as database:
+        sweep(database, store, Window(0, 1e6, 1e6))
+        frame = runs_frame(database)
+    rows_used = frame[["job_id", "gpus", "used_gpus", "balance"]].astype(object).where(frame.notna(), None)
+    assert rows_used.values.tolist() == [
+        ["1", 4, 2, 0.375],
+        ["2", 2, 2, 1.0],
+        ["3", 2, None, None],
+        ["4", None, None, None],
+        ["5", None, None, None],
+    ]
+
+
+def test_without_samples_it_is_known_how_many_there_are_and_no_more(tmp_path: Path) -> None:
+    found = several(stored(tmp_path, [run("1", gres=of(4)), run("2", gres=of(2))]))
+    assert found == SeveralGpus(2, 6.0, 0, 0, 0, 0, None)
+    (line,) = [note for note in footnotes(report()._replace(several=found)) if note.startswith("runs of several GPUs")]
+    assert line == "runs of several GPUs: 2, 6 GPU-h; how many of them each used is not known"
+    assert several(stored(tmp_path / "one", [run("1")])) is None
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_neighbours_did_is_nobodys(tmp_path: Path, shared: bool) -> None:
+    rows = [run("1", gres=of(2)), *([run("2", gres=(Gres("mps", "h100", 50),))] if shared else [])]
+    other = [process("2", 200, "g1-0")] if shared else []
+    rounds = [one._replace(processes=(*one.processes, *other)) for one in used("1", 50.0, 50.0)]
+    found = several(stored(tmp_path, rows, rounds, site()))
+    assert found is not None
+    assert found.known_runs == (0 if shared else 1)
+
+
+def advice(gres: str, unused: int, active_pct: Sequence[float | None], coverage_pct: float | None = 100.0) -> str:
+    line = JobTimeline(0.0, HOUR, (), len(active_pct), unused, 0, tuple(active_pct))
+    found = RunFound(usage(gres=gres, coverage_pct=coverage_pct), line, evidence(mode=""), 3600.0)
+    return advise(found, None, None, None, site(MIG_POOL)).fit
+
+
+def test_a_run_that_used_one_of_four_is_told_to_ask_for_one() -> None:
+    fit = advice("gpu:h100:4", 3, (80.0, 0.0, 0.0, 0.0))
+    assert fit.startswith("1 GPU: it asked for 4 and used 1")
+    assert advice("gpu:h100:4", 2, (80.0, 9.0, 0.0, 0.0)).startswith("2 GPUs: it asked for 4 and used 2")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        advice("gpu:h100:4", 0, (80.0, 9.0, 9.0, 9.0)),
+        advice("gpu:h100:4", 1, (80.0, 9.0, 0.0, None)),
+        advice("gpu:h100:4", 1, (80.0, 0.0)),
+        advice("gpu:h100:4", 3, (80.0, 0.0, 0.0, 0.0), 10.0),
+        advice("gpu:h100:4", 3, (80.0, 0.0, 0.0, 0.0), None),
+    ],
+)
+def test_what_was_not_seen_of_each_gpu_is_no_advice(said: str) -> None:
+    assert "used" not in said
