@@ -77,7 +77,7 @@ class Partition(NamedTuple):
     deny_qos: tuple[str, ...] = ()
     allow_groups: tuple[str, ...] = ()
     suspends: bool = False
-    one_user: bool = False
+    mps_users: str = ""
     policy: str = "off"
     interactive_gres: str = ""
     interactive_names: tuple[str, ...] = ()
@@ -116,7 +116,6 @@ class Sharing(NamedTuple):
 
     order: tuple[str, ...] = ("mig", "mps", "shard")
     mps_daemon: str = "none"
-    mps_single_user: bool = False
     shard_consent: bool = False
     unbilled: tuple[str, ...] = ()
     pack: bool = True

@@ -13,6 +13,7 @@ _CHOICES = {
     "policy": ("auto", "shadow", "pack", "off"),
     "rollout.policy": ("auto", "shadow", "pack", "off"),
     "partition.policy": ("off", "shadow", "advise", "default", "enforce"),
+    "partition.mps_users": ("", "one", "each", "all"),
     "sharing.order": ("mig", "mps", "shard"),
     "sharing.unbilled": ("mps", "shard"),
     "sharing.mps_daemon": ("none", "site", "prolog", "spank"),

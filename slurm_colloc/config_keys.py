@@ -56,8 +56,9 @@ DOCUMENTATION: dict[str, str] = {
     "partition.allow_groups": "AllowGroups; empty: all",
     "partition.suspends": "true where PreemptMode has SUSPEND or GANG: suspended jobs keep GPU memory, so no mps, no "
     "shard and no pack is placed there",
-    "partition.one_user": "true where ExclusiveUser=YES: a node serves one user at a time; elsewhere there is no "
-    "gres/mps, for the MPS of a GPU serves one",
+    "partition.mps_users": "whose jobs run beside each other on a GPU under gres/mps: 'one' user's (ExclusiveUser=YES: "
+    "a node serves one user at a time), 'each' user's under a daemon of their own, which take turns, or 'all' users' "
+    "under one daemon of root's, with nothing between them; empty: no gres/mps",
     "partition.policy": "what job_submit.lua does about jobs that ask for a whole GPU and need less: 'off', 'shadow' "
     "(records it), 'advise', 'default' (moves them to a slice), 'enforce' (refuses them)",
     "partition.interactive_gres": "what salloc and srun --pty get there instead of one whole GPU, e.g. "
@@ -71,10 +72,8 @@ DOCUMENTATION: dict[str, str] = {
     "limits.enforced": "true when AccountingStorageEnforce has limits: csub then proposes nothing that breaks one",
     "limits.max_age_s": "for how long a user's limits are taken as they were; then sacctmgr is asked again",
     "sharing.order": "sharing modes in the order in which they are tried: 'mig', 'mps', 'shard'",
-    "sharing.mps_daemon": "who runs one MPS daemon per (GPU, user): 'prolog' or 'spank' (colloc-mps, written by "
+    "sharing.mps_daemon": "who runs the MPS daemons of GPUs: 'prolog' or 'spank' (colloc-mps, written by "
     "'colloc site render -o FOLDER'), 'site' (the site's own way), or 'none': no gres/mps",
-    "sharing.mps_single_user": "true: the site vouches that its GPUs serve one user at a time under gres/mps where no "
-    "partition.one_user says so; nobody checks it",
     "sharing.shard_consent": "true when the site accepts that shard jobs are not isolated from each other",
     "sharing.unbilled": "shares, 'mps' or 'shard', that are given although the cluster tracks or bills GPUs and not "
     "them: 'site init' then leaves them on, and to 'site check' that is no difference",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig
 from slurm_colloc.model import Footprint, Gres, JobRequest, Rejected, SharingMode
-from slurm_colloc.placement.speed import Slowdown, most_on_slice, most_together, on_share, on_slice, part_needed
+from slurm_colloc.placement.speed import Slowdown, most_in_part, most_on_slice, on_share, on_slice, part_needed
 from slurm_colloc.placement.terms import (
     Kept,
     Part,
@@ -17,10 +17,10 @@ from slurm_colloc.placement.terms import (
     kept_with_share,
     kept_with_slice,
     mem_mib_of,
-    of_many_users,
     other_card,
     suspending,
     time_needed,
+    without_mps,
 )
 from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit, limit_passed_by
 from slurm_colloc.units import demand_units, most_of_whole
@@ -252,9 +252,9 @@ def most_sm_of_slice(part: MigSlice, pool: Pool, config: SiteConfig) -> float:
     return most_on_slice(config.sharing.max_slowdown, (pool.sm_count or math.inf) / part.sm_count)
 
 
-def most_sm_of_share(units: int, per_gpu: int, config: SiteConfig) -> float:
+def most_sm_of_share(units: int, per_gpu: int, config: SiteConfig, *, in_turns: bool = False) -> float:
     """Return the SM activity, in percent of a whole GPU, that so many shares hold."""
-    return most_together(config.sharing.max_slowdown) * most_of_whole(units, per_gpu)
+    return most_in_part(most_of_whole(units, per_gpu), config.sharing.max_slowdown, in_turns=in_turns)
 
 
 def most_units(per_gpu: int) -> int:
@@ -293,17 +293,26 @@ def _shares(
         yield from refused
         if not refused:
             largest = max(fits, key=lambda fit: fit.gres.quantity)
-            pools = [room.pool for room in group]
-            yield largest._replace(most=_most_of_all(largest.gres.quantity, pools, name, config))
+            pools, turns = [room.pool for room in group], _in_turns(request, group[0], name, config)
+            yield largest._replace(most=_most_of_all(largest.gres.quantity, pools, name, config, in_turns=turns))
 
 
-def _most_of_all(units: int, pools: list[Pool], name: str, config: SiteConfig) -> Most:
+def _partitions_of(request: JobRequest, room: Room, config: SiteConfig) -> list[Partition]:
+    return [room.partition] if room.moved else asked_partitions(request, config)
+
+
+def _in_turns(request: JobRequest, room: Room, name: str, config: SiteConfig) -> bool:
+    """Return whether a job on such a share may have neighbours under other daemons than its own."""
+    return name == "mps" and any(item.mps_users == "each" for item in _partitions_of(request, room, config))
+
+
+def _most_of_all(units: int, pools: list[Pool], name: str, config: SiteConfig, *, in_turns: bool) -> Most:
     """Return what so many shares hold on whichever of these pools; there is a largest share."""
     sizes = [(pool.gpu_mem_mib or 0, shares_per_gpu(pool, name)) for pool in pools]
     held = [(mem_mib, min(units, most_units(per_gpu)), per_gpu) for mem_mib, per_gpu in sizes]
     return Most(
         min(math.floor(mem_mib * most_of_whole(count, per_gpu)) for mem_mib, count, per_gpu in held),
-        min(most_sm_of_share(count, per_gpu, config) for _, count, per_gpu in held),
+        min(most_sm_of_share(count, per_gpu, config, in_turns=in_turns) for _, count, per_gpu in held),
     )
 
 
@@ -322,17 +331,18 @@ def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name
         return Rejected(option, "it is a command of --wrap: what that starts may well ask for a GPU by srun")
     if not request.sh_like:
         return Rejected(option, f"its environment cannot be set in a script for '{request.interpreter}'")
-    partitions = [room.partition] if room.moved else asked_partitions(request, config)
-    if unfit := suspending(partitions) or (name == "mps" and of_many_users(partitions, config)):
+    partitions, turns = _partitions_of(request, room, config), _in_turns(request, room, name, config)
+    if unfit := suspending(partitions) or (name == "mps" and without_mps(partitions)):
         return Rejected(option, unfit)
     if pool.gpu_mem_mib is None:
         return Rejected(option, "site.toml does not give its gpu_mem_mib")
     if need.memory_mib > pool.gpu_mem_mib:
         return Rejected(option, f"{pool.gpu_mem_mib} MiB do not hold {need.memory_mib} MiB")
     bound = config.sharing.max_slowdown
-    busy, slowdown = part_needed(need.sm_active_pct, bound), on_share(bound)
+    busy, slowdown = part_needed(need.sm_active_pct, bound, in_turns=turns), on_share(bound)
     if busy > _LARGEST_SHARE:
-        why = f"it keeps {need.sm_active_pct:.0f} % of the SMs busy: another job would slow it by more than {bound:g}x"
+        other = "another user's job" if turns else "another job"
+        why = f"it keeps {need.sm_active_pct:.0f} % of the SMs busy: {other} would slow it by more than {bound:g}x"
         return Rejected(option, why)
     units = max(demand_units(need.memory_mib / pool.gpu_mem_mib, per_gpu), demand_units(busy, per_gpu))
     part = need.part(min(1.0, units / per_gpu))
@@ -347,7 +357,7 @@ def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name
     if time.limit_min is not None:
         reason += f"; time limit {time.limit_min} min"
     share = Gres(name, "", units)
-    most = _most_of_all(units, [pool], name, config)
+    most = _most_of_all(units, [pool], name, config, in_turns=turns)
     what = f"share of {name}"
     return Fit(room, share, reason, most, kept.cpu_option, kept.mem, time.limit_min, slowdown, what, kept.cpus)
 
@@ -356,7 +366,7 @@ def host_limit(request: JobRequest, fit: Fit, config: SiteConfig) -> str:
     """Return which of cores and host memory keeps jobs like this one off pieces that are free; empty for neither."""
     pool = fit.room.pool
     cpus = max(fit.cpus, request.cpus_asked or 0, request.cpus_per_gpu or 0)
-    partitions = [fit.room.partition] if fit.room.moved else asked_partitions(request, config)
+    partitions = _partitions_of(request, fit.room, config)
     mem_mib = mem_mib_of(request, partitions, fit.mem, cpus, config)
     room = {
         "cores": (pool.cpus_per_node // cpus if cpus and pool.cpus_per_node else None, f"{cpus} each"),

@@ -5,14 +5,17 @@ With ``a`` the job's mean SM activity on a whole GPU, from 0 to 1, and ``k`` the
 
     on a slice       with y = a (k - 1): 1 + y / 2 at the median, 1 + max(0.8 y, y - 0.06) as what few exceed
     beside others    the activities of all jobs on the GPU, each alone, added up, tell what few exceed (_TOGETHER)
+    in turns         with b the part of time in which a job keeps the GPU busy at all, the sum of b does (_IN_TURNS)
 
 The first is from 39 public placements of ten trainings on slices of an A100 (tests/recorded/mig-slices) and from 66
 jobs on four parts of the SMs of an H100 and an H200 (tests/gpu/slowdowns_*.csv): a job whose kernels alone would take
 1 + y times as long hides some of it behind its work on the host. The second is from 55 mixes of two to six of these
-jobs under MPS on an H100 (tests/gpu/mixes_h100.csv). What they keep is in docs/explanation/estimate.md.
+jobs under MPS on an H100 (tests/gpu/mixes_h100.csv). The third holds between daemons of several users, whose kernels do
+not run together: from tests/gpu/users_h100. What they keep is in docs/explanation/estimate.md.
 """
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,6 +24,10 @@ _EXPECTED = 0.5
 _UPPER, _MOST_HIDDEN = 0.8, 0.06
 # The slowdown that few jobs exceed, and what the SM activities of all jobs on a GPU come to, each alone, in percent.
 _TOGETHER = ((1.0, 0.0), (1.1, 50.0), (1.25, 80.0), (1.6, 100.0))
+# The same for the parts of time, in percent, in which each keeps the GPU busy: where it is more than one user's.
+_IN_TURNS = ((1.0, 0.0), (1.1, 63.0), (1.25, 100.0), (1.6, 155.0))
+# That part of time, by SM activity in percent: 2 of 143 jobs of tests/gpu/slowdowns_*.csv exceed it.
+_BUSY_AT_LEAST_PCT, _BUSY_BY_SM = 20.0, 1.2
 
 
 class Slowdown(NamedTuple):
@@ -63,10 +70,14 @@ def most_on_slice(max_slowdown: float, whole_over_own: float) -> float:
 
 def most_together(max_slowdown: float) -> float:
     """Return what the SM activities of jobs under MPS may come to, in percent, for few to be slowed more than so."""
-    for (low, low_pct), (high, high_pct) in pairwise(_TOGETHER):
+    return _most(max_slowdown, _TOGETHER)
+
+
+def _most(max_slowdown: float, table: Sequence[tuple[float, float]]) -> float:
+    for (low, low_pct), (high, high_pct) in pairwise(table):
         if max_slowdown <= high:
             return low_pct + (high_pct - low_pct) * (max_slowdown - low) / (high - low)
-    return _TOGETHER[-1][1]
+    return table[-1][1]
 
 
 def on_share(max_slowdown: float) -> Slowdown:
@@ -74,7 +85,23 @@ def on_share(max_slowdown: float) -> Slowdown:
     return Slowdown(1.0, min(max_slowdown, _TOGETHER[-1][0]))
 
 
-def part_needed(sm_active_pct: float, max_slowdown: float) -> float:
-    """Return the part of a GPU's shares that a job needs for its SM activity; above 1 where no share is enough."""
-    together = most_together(max_slowdown)
-    return sm_active_pct / together if together else math.inf
+def part_needed(sm_active_pct: float, max_slowdown: float, *, in_turns: bool = False) -> float:
+    """Return the part of a GPU's shares that a job needs for its SM activity; above 1 where no share is enough.
+
+    Args:
+        sm_active_pct: its mean SM activity on a whole GPU, in percent.
+        max_slowdown: how much slower few may be.
+        in_turns: its neighbours may be clients of other daemons.
+    """
+    if in_turns:
+        busy_pct, most_pct = _BUSY_AT_LEAST_PCT + _BUSY_BY_SM * sm_active_pct, _most(max_slowdown, _IN_TURNS)
+    else:
+        busy_pct, most_pct = sm_active_pct, most_together(max_slowdown)
+    return busy_pct / most_pct if most_pct else math.inf
+
+
+def most_in_part(part: float, max_slowdown: float, *, in_turns: bool = False) -> float:
+    """Return the SM activity in percent of a whole GPU, 0 or more, for which such a part of its shares is enough."""
+    if in_turns:
+        return max(0.0, (_most(max_slowdown, _IN_TURNS) * part - _BUSY_AT_LEAST_PCT) / _BUSY_BY_SM)
+    return most_together(max_slowdown) * part

@@ -63,10 +63,10 @@ def suspending(partitions: Iterable[Partition]) -> str:
     return "" if name is None else f"partition '{name}' suspends jobs, which then keep their GPU memory"
 
 
-def of_many_users(partitions: Iterable[Partition], config: SiteConfig) -> str:
-    """Return why a GPU of these partitions may come to serve two users; empty when it may not."""
-    name = "" if config.sharing.mps_single_user else next((item.name for item in partitions if not item.one_user), "")
-    return f"partition '{name}' gives a node to several users (no ExclusiveUser), MPS serves one" if name else ""
+def without_mps(partitions: Iterable[Partition]) -> str:
+    """Return why a job may not have gres/mps in all of these partitions; empty when it may."""
+    name = next((item.name for item in partitions if not item.mps_users), "")
+    return f"site.toml does not say whom MPS serves in partition '{name}' (mps_users)" if name else ""
 
 
 def asked_limit_min(request: JobRequest, config: SiteConfig) -> float | None:

@@ -39,23 +39,27 @@ enum { VALUE_BYTES = 256, TEXT_BYTES = 64, TIMEOUT_S = 15, LONGEST_TIMEOUT_S = 3
 struct settings {
     const char *helper;  /* mps=: absolute path of colloc-mps, NULL: no MPS by this plugin */
     const char *state;   /* mps_state=: where colloc-mps keeps what it knows */
+    const char *each;    /* mps_each=: partitions in which each user has a daemon beside others', NULL: none */
+    const char *all;     /* mps_all=: partitions in which all users have one daemon, NULL: none */
     const char *sampler; /* sampler=: the Python that has slurm_colloc, NULL: no sampler */
     const char *site;    /* site=: site.toml for the sampler */
     long timeout_s;
 };
 
 static struct settings read_settings(int count, char **words) {
-    struct settings found = {NULL, "/run/colloc/mps", NULL, NULL, TIMEOUT_S};
+    struct settings found = {NULL, "/run/colloc/mps", NULL, NULL, NULL, NULL, TIMEOUT_S};
     for (int i = 0; i < count; i++) {
         const char *equals = strchr(words[i], '=');
         size_t length = equals ? (size_t)(equals - words[i]) : strlen(words[i]);
         const char *value = equals ? equals + 1 : "";
-        const struct { const char *name; const char **into; } paths[] = {
-            {"mps", &found.helper}, {"mps_state", &found.state}, {"sampler", &found.sampler}, {"site", &found.site}};
+        const struct { const char *name; const char **into; bool path; } texts[] = {
+            {"mps", &found.helper, true}, {"mps_state", &found.state, true}, {"sampler", &found.sampler, true},
+            {"site", &found.site, true}, {"mps_each", &found.each, false}, {"mps_all", &found.all, false}};
         bool known = false;
-        for (size_t p = 0; p < sizeof paths / sizeof *paths && !known; p++) {
-            known = strlen(paths[p].name) == length && !strncmp(paths[p].name, words[i], length) && *value == '/';
-            if (known) *paths[p].into = value;
+        for (size_t t = 0; t < sizeof texts / sizeof *texts && !known; t++) {
+            known = strlen(texts[t].name) == length && !strncmp(texts[t].name, words[i], length) &&
+                    (texts[t].path ? *value == '/' : *value != '\0');
+            if (known) *texts[t].into = value;
         }
         if (!known && length == 9 && !strncmp("timeout_s", words[i], length)) {
             char *end;
@@ -65,7 +69,8 @@ static struct settings read_settings(int count, char **words) {
         }
         if (!known && spank_context() != S_CTX_REMOTE) /* not into the output of a job */
             slurm_error("colloc: word %d of its line in plugstack.conf is none of mps=/PATH, mps_state=/PATH, "
-                        "sampler=/PATH, site=/PATH, timeout_s=1 to %d, and is ignored", i + 1, LONGEST_TIMEOUT_S);
+                        "mps_each=PARTITIONS, mps_all=PARTITIONS, sampler=/PATH, site=/PATH, timeout_s=1 to %d, and "
+                        "is ignored", i + 1, LONGEST_TIMEOUT_S);
     }
     return found;
 }
@@ -245,7 +250,7 @@ static void run_bounded(char *const argv[], char *const environment[], long time
     for (;;) {
         pid_t ended = waitpid(child, &status, WNOHANG);
         if (ended == child) {
-            if (status) slurm_error("colloc: %s %s failed (wait status %d)", argv[0], argv[1], status);
+            if (status) slurm_error("colloc: %s failed (wait status %d)", argv[0], status);
             return;
         }
         if (ended < 0 && errno != EINTR) return;
@@ -254,7 +259,7 @@ static void run_bounded(char *const argv[], char *const environment[], long time
         nanosleep(&pause, NULL);
     }
     kill(-child, SIGKILL);
-    slurm_error("colloc: %s %s did not end within %s and is killed", argv[0], argv[1],
+    slurm_error("colloc: %s did not end within %s and is killed", argv[0],
                 told_to_end ? "PrologEpilogTimeout" : "its timeout_s");
     while (waitpid(child, &status, 0) < 0 && errno == EINTR);
 }
@@ -266,6 +271,7 @@ static const struct { const char *name, *bytes; } GIVEN[] = {
     {"SLURM_JOB_GPUS", "0123456789,"},
     {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "0123456789"},
     {"SLURM_JOB_GID", "0123456789"}, /* for users whom the node does not know by name */
+    {"SLURM_JOB_PARTITION", "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-+@:="},
     {"SLURMD_NODENAME", "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"},
     {"SLURM_CONF", "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-+/"},
 };
@@ -284,11 +290,19 @@ static int run_helper(spank_t spank, int count, char **words, char *verb, bool s
     struct settings settings = read_settings(count, words);
     char job[TEXT_BYTES], user[TEXT_BYTES], given[GIVEN_COUNT][PATH_MAX];
     static char path[] = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
-    char *environment[GIVEN_COUNT + 4] = {path, job, user}, *argv[] = {(char *)settings.helper, verb, NULL};
+    char *environment[GIVEN_COUNT + 4] = {path, job, user}, *argv[5] = {(char *)settings.helper};
+    char modes[2][PATH_MAX];
+    const struct { const char *name, *value; } said[] = {{"each", settings.each}, {"all", settings.all}};
     uint32_t job_id;
     uid_t uid;
     bool has[GIVEN_COUNT];
-    size_t used = 3;
+    size_t used = 3, argc = 1;
+    for (size_t i = 0; i < 2; i++) {
+        if (!said[i].value) continue;
+        int length = snprintf(modes[i], PATH_MAX, "--%s=%s", said[i].name, said[i].value);
+        if (length > 0 && length < PATH_MAX) argv[argc++] = modes[i];
+    }
+    argv[argc] = verb;
     for (size_t i = 0; i < GIVEN_COUNT; i++)
         if ((has[i] = take(i, given[i]))) environment[used++] = given[i];
     if (!settings.helper || !has[GPUS] || (shares_only && !has[PERCENTAGE])) return ESPANK_SUCCESS;
@@ -330,11 +344,15 @@ static bool read_text(int folder, const char *name, char text[VALUE_BYTES]) {
     return length > 0;
 }
 
-/* Whether the daemon with its pipes in this folder lives. The folder is the user's own, and so is this process. */
-static bool daemon_lives(int folder) {
+/*
+ * Whether the daemon with its pipes in this folder, the user's own or root's, lives. Of root's processes a user may see
+ * none (hidepid of /proc): root has seen that it lives, when the job began.
+ */
+static bool daemon_lives(int folder, bool is_roots_own) {
     static const char NAME[] = "(nvidia-cuda-mps) "; /* the kernel keeps 15 bytes of it */
     char text[VALUE_BYTES], path[TEXT_BYTES];
     if (!read_text(folder, "pipe/nvidia-cuda-mps-control.pid", text)) return false;
+    if (is_roots_own && access("/proc/1/stat", F_OK)) return true;
     snprintf(path, sizeof path, "/proc/%ld/stat", strtol(text, NULL, 10)); /* at most 31 of 64 bytes */
     const char *name = read_text(AT_FDCWD, path, text) ? strstr(text, NAME) : NULL;
     return name && !strchr("ZX", name[sizeof NAME - 1]);
@@ -349,12 +367,13 @@ static int find_daemons(const char *state, uid_t uid, uint32_t job_id, char foun
     DIR *folders = opendir(state);
     for (const struct dirent *entry; folders && (entry = readdir(folders));) {
         struct stat is;
-        if (strncmp(entry->d_name, prefix, strlen(prefix))) continue;
+        bool is_roots_own = !strncmp(entry->d_name, "0-", 2); /* the daemon for all users */
+        if (!is_roots_own && strncmp(entry->d_name, prefix, strlen(prefix))) continue;
         int folder = openat(dirfd(folders), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (folder < 0) continue;
         if (!fstatat(folder, reference, &is, AT_SYMLINK_NOFOLLOW) && !is.st_uid) {
             int length = snprintf(found, PATH_MAX, "%s/%s", state, entry->d_name);
-            bool lives = length > 0 && length < PATH_MAX && daemon_lives(folder);
+            bool lives = length > 0 && length < PATH_MAX && daemon_lives(folder, is_roots_own);
             *(lives ? &living : dead) += 1;
         }
         close(folder);
@@ -383,7 +402,8 @@ static void set_mps(spank_t spank, const struct settings *settings, uint32_t job
     if (length < 0 || (size_t)length >= sizeof path) return;
     spank_setenv(spank, "CUDA_MPS_PIPE_DIRECTORY", path, 1);
     length = snprintf(path, sizeof path, "%s/log", folder);
-    if (length > 0 && (size_t)length < sizeof path) spank_setenv(spank, "CUDA_MPS_LOG_DIRECTORY", path, 1);
+    if (length > 0 && (size_t)length < sizeof path && !access(path, R_OK)) /* not root's */
+        spank_setenv(spank, "CUDA_MPS_LOG_DIRECTORY", path, 1);
     /* csub's own word: Slurm sets the limit anew for each step. */
     char threads[VALUE_BYTES];
     if (spank_getenv(spank, "COLLOC_MPS_THREADS", threads, sizeof threads) == ESPANK_SUCCESS && !strcmp(threads, "100"))

@@ -259,11 +259,14 @@ def _pieces(pool: Pool, config: SiteConfig) -> Iterable[Piece]:
         for one in pool.slice:
             of_sms = one.sm_count / (pool.sm_count or math.inf)
             yield Piece(max(of_sms, one.mem_mib / mem_mib), one.mem_mib, 100 * of_sms)
-    consent = {"mps": config.sharing.mps_daemon != "none", "shard": config.sharing.shard_consent}
+    users = {item.mps_users for item in config.partition if item.name in pool.partitions and item.mps_users}
+    consent = {"mps": config.sharing.mps_daemon != "none" and users, "shard": config.sharing.shard_consent}
     for name, may in consent.items():
         count = shares_per_gpu(pool, name) if may and name in config.sharing.order else 0
+        turns = name == "mps" and users == {"each"}
         for units in range(1, count):
-            yield Piece(units / count, units / count * mem_mib, 100.0, most_sm_of_share(units, count, config))
+            most_sm_pct = most_sm_of_share(units, count, config, in_turns=turns)
+            yield Piece(units / count, units / count * mem_mib, 100.0, most_sm_pct)
 
 
 def _ideal(row: Row, pool: Pool, config: SiteConfig) -> tuple[float, bool]:

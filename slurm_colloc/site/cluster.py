@@ -110,6 +110,11 @@ def _plugin_options(client: SlurmClient, release: str) -> tuple[str, ...]:
     return tuple(f"{name}{_VALUE[options[name]]}" for name in sorted(options))
 
 
+def node_shares(node: Node, share: str) -> bool:
+    """Return whether a node has shares of this name."""
+    return any(item.name == share and item.quantity for item in node.gres)
+
+
 # The keys of a [[partition]] of which Slurm speaks; the others are the site's own.
 PARTITION_KEYS = tuple(key for key in DeclaredPartition._fields if key in (*Partition._fields, "suspends"))
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from slurm_colloc.config import SCHEMA, TIERS
 from slurm_colloc.errors import InputError
-from slurm_colloc.site.cluster import Cluster, default_mem, partition_table, with_gpus
+from slurm_colloc.site.cluster import Cluster, default_mem, node_shares, partition_table, with_gpus
 from slurm_colloc.site.pools import pool_lines
 from slurm_colloc.site.shares import SHARES, free_of_charge, unlimited
 from slurm_colloc.slurm.limits import Cap
@@ -36,7 +36,11 @@ _SAID = {
     "default_time_min": "DefaultTime",
     "max_time_min": "MaxTime",
     "suspends": "PreemptMode, its own or slurm.conf's",
-    "one_user": "ExclusiveUser: a node serves one user at a time, which gres/mps needs",
+}
+# Whom the MPS of a GPU serves, as far as slurm.conf decides it.
+_MPS_USERS = {
+    "one": "ExclusiveUser: a node serves one user at a time; to more users 'each' or 'all' would give its other GPUs",
+    "each": "a daemon for each user of a GPU; 'all': one for everybody, faster and with nothing between users",
 }
 
 
@@ -146,6 +150,9 @@ def _partition(partition: Partition, cluster: Cluster) -> Iterator[str]:
     yield "[[partition]]"
     for key, value in partition_table(partition, cluster.settings).items():
         yield key_line(key, value, _SAID.get(key, ""))
+    if any(partition.name in node.partitions for node in cluster.nodes if node_shares(node, "mps")):
+        users = "one" if partition.one_user else "each"
+        yield key_line("mps_users", users, _MPS_USERS[users])
     yield note("pieces_in = []  # partitions to which its jobs may be moved for a piece of a GPU")
 
 
@@ -190,7 +197,7 @@ def _sharing(
             more = f" (and {len(caps) - 1} more)" if len(caps) > 1 else ""
             lines.append(f"{caps[0]}{more} limits GPUs and not gres/{share}: csub gives no {share} to jobs under it.")
     vouched = "vouched for when this was written"
-    nobody = "on by 'colloc site init --mps-daemon': one MPS daemon for each (GPU, user); write who runs it"
+    nobody = "on by 'colloc site init --mps-daemon': MPS daemons on the nodes; write who runs them"
     return {
         "mps_daemon": ("site" if mps else "none", vouched if mps else nobody),
         "shard_consent": (
@@ -201,4 +208,4 @@ def _sharing(
 
 
 def _offered(cluster: Cluster, share: str) -> bool:
-    return any(item.name == share and item.quantity for node in cluster.nodes for item in node.gres)
+    return any(node_shares(node, share) for node in cluster.nodes)

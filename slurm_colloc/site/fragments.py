@@ -129,7 +129,7 @@ def _numbers(partition: Partition) -> tuple[tuple[str, str | int], ...]:
         )
     return (
         ("QOS", partition.qos),
-        ("ExclusiveUser", "YES" if partition.one_user else ""),
+        ("ExclusiveUser", "YES" if partition.mps_users == "one" else ""),
         ("DefCpuPerGPU", partition.cpus_per_gpu),
         ("DefMemPerGPU", partition.mem_per_gpu_mib),
         (name, value),

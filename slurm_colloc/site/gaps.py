@@ -52,16 +52,20 @@ def gaps(config: SiteConfig) -> list[str]:
     return found
 
 
+_OF_MPS_USERS = {
+    "": "gres/mps is not used in {}: mps_users does not say whose jobs may be beside each other on a GPU",
+    "all": "in {} all users' jobs on a GPU have one MPS daemon: one's fault ends the others' processes (mps_users)",
+}
+
+
 def _off(pool: Pool, config: SiteConfig) -> Iterable[str]:
     if pool.mps_per_gpu and not uses(config, "mps"):
         yield "gres/mps is not used: it is off in site.toml; --mps-daemon vouches for the daemon"
     elif pool.mps_per_gpu:
-        crowded = [item for item in config.partition if item.name in pool.partitions and not item.one_user]
-        names = ", ".join(f"'{item.name}'" for item in crowded)
-        if crowded and config.sharing.mps_single_user:
-            yield f"several users may be on one node in {names}; that GPUs serve one is sharing.mps_single_user's word"
-        elif crowded:
-            yield f"gres/mps is not used in {names}: no ExclusiveUser=YES, and MPS serves one user of a GPU at a time"
+        for users, said in _OF_MPS_USERS.items():
+            named = [item.name for item in config.partition if item.name in pool.partitions and item.mps_users == users]
+            if named:
+                yield said.format(", ".join(f"'{name}'" for name in named))
     if pool.shards_per_gpu and not uses(config, "shard"):
         yield "gres/shard is not used: it is off in site.toml; --shard-consent says that it is accepted"
 

@@ -234,7 +234,7 @@ def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
         "libexec": LIBEXEC,
         "slurm_folder": os.path.dirname(host.slurm_conf),
         "site_folder": os.path.dirname(host.site_file),
-        "several_users": [] if config.sharing.mps_single_user else _several_users(config),
+        "mps_users": _mps_users(config),
         "mps_by_prolog": _mps_by_prolog(config),
         "runs_mps": runs_mps(config),
         "agent": has_agent(config),
@@ -261,10 +261,14 @@ def _variables(config: SiteConfig, host: Host) -> dict[str, Any]:
     }
 
 
-def _several_users(config: SiteConfig) -> list[str]:
-    """Return the partitions with gres/mps whose nodes serve several users at a time."""
+def _mps_users(config: SiteConfig) -> dict[str, list[str]]:
+    """Return the partitions with gres/mps by whom the MPS of a GPU serves there."""
     shared = {name for pool in config.pool if pool.mps_per_gpu for name in pool.partitions}
-    return [partition.name for partition in config.partition if partition.name in shared and not partition.one_user]
+    found: dict[str, list[str]] = {"": [], "one": [], "each": [], "all": []}
+    for partition in config.partition:
+        if partition.name in shared:
+            found[partition.mps_users].append(partition.name)
+    return found
 
 
 # No blank, quote, backslash, percent sign (cron's newline, systemd's specifiers), # or $: nothing that separates,

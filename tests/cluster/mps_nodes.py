@@ -13,6 +13,8 @@ from tests.waiting import wait_for
 
 SLURM_CONF = """\
 PartitionName=one Nodes=g1 ExclusiveUser=YES OverSubscribe=FORCE:4 MaxTime=INFINITE DefaultTime=10
+PartitionName=of-each Nodes=g1 OverSubscribe=FORCE:4 MaxTime=INFINITE DefaultTime=10
+PartitionName=of-all Nodes=g1 OverSubscribe=FORCE:4 MaxTime=INFINITE DefaultTime=10
 PartitionName=hidden Nodes=g1 Hidden=YES OverSubscribe=FORCE:4 MaxTime=INFINITE DefaultTime=10
 """
 # Says what it was told, and lives until its file is made.
@@ -37,12 +39,12 @@ class MpsLab:
 
     def _load_plugin(self) -> None:
         helper = self.lab.root / "helper"
-        call = shlex.join(self.node.argv("")[:-1])
-        helper.write_text(f'#!/bin/sh\n[ "$SLURMD_NODENAME" != g1 ] || exec {call} "$1"\n')
+        argv = [word for word in self.node.argv("")[:-1] if not word.startswith(("--each", "--all"))]
+        helper.write_text(f'#!/bin/sh\n[ "$SLURMD_NODENAME" != g1 ] || exec {shlex.join(argv)} "$@"\n')
         helper.chmod(0o755)
         done = spank.build(self.lab)
         assert done.returncode == 0, done.stderr
-        spank.write_plugstack(self.lab, f"mps_state={self.node.state}")
+        spank.write_plugstack(self.lab, f"mps_state={self.node.state} mps_each=x,of-each mps_all=of-all")
 
     def _append(self, path: Path, command: str) -> None:
         text = path.read_text().replace("|| exit 0\n", "|| true\n")

@@ -75,3 +75,41 @@ def a_requeued_job_has_it_again(mps: MpsLab) -> int:
     assert mps.node.daemons() == {the_daemon(pipe)}
     assert mps.node.jobs(mps.user("alice")) == {job}
     return job
+
+
+ROOT = (0, 0)
+
+
+def each_user_has_a_daemon_beside_the_others(mps: MpsLab) -> None:
+    """Let jobs of two users be on one GPU, in a partition where each has a daemon of their own."""
+    jobs = {user: [mps.submit(user, "-p", "of-each") for _ in range(2)] for user in ("alice", "bob")}
+    pipes = {user: {mps.pipe(user, job) for job in of_user} for user, of_user in jobs.items()}
+    assert pipes == {user: {str(mps.node.folder(mps.user(user)) / "pipe")} for user in jobs}
+    assert len(mps.node.daemons()) == 2
+    assert mps.lab.run_as("bob", ["ls", *pipes["alice"]]).returncode != 0
+    mps.let_go("alice", *jobs["alice"])
+    wait_for(lambda: mps.node.daemons() == {the_daemon(*pipes["bob"])}, "alice's outlives her jobs, or bob's does not")
+    mps.let_go("bob", *jobs["bob"])
+    wait_for(lambda: not mps.node.daemons(), "a daemon outlives its last job")
+
+
+def all_users_share_a_daemon_of_roots(mps: MpsLab) -> None:
+    """Let jobs of two users be on one GPU, in a partition where all have one daemon; it ends with the last of them."""
+    jobs = [(user, mps.submit(user, "-p", "of-all")) for user in ("alice", "bob", "alice")]
+    (pipe,) = {mps.pipe(user, job) for user, job in jobs}
+    assert pipe == str(mps.node.folder(ROOT) / "pipe")
+    assert "CUDA_MPS_LOG_DIRECTORY" not in mps.told(*jobs[0])
+    pid = the_daemon(pipe)
+    assert (mps.node.daemons(), Path(f"/proc/{pid}").stat().st_uid) == ({pid}, 0)
+    assert mps.node.jobs(ROOT) == {job for _, job in jobs}
+    for tried in (f"ls {pipe}", f"touch {pipe}/x", f"echo 1 >{pipe}/{NAME}.pid", f"kill {pid}"):
+        assert mps.lab.run_as("bob", ["sh", "-c", tried]).returncode != 0, tried
+    ask = f"echo quit | {mps.node.root}/fake/{NAME}"
+    assert "privilege" in mps.lab.run_as("bob", ["sh", "-c", ask], env={"CUDA_MPS_PIPE_DIRECTORY": pipe}).stdout
+    mps.let_go("alice", jobs[0][1])
+    mps.let_go("bob", jobs[1][1])
+    wait_for(lambda: mps.node.jobs(ROOT) == {jobs[2][1]}, "the references stay")
+    assert mps.node.daemons() == {pid}
+    mps.let_go("alice", jobs[2][1])
+    wait_for(lambda: not mps.node.daemons(), "the daemon outlives its last job")
+    wait_for(lambda: not Path(pipe).exists(), "its folder outlives its last job")

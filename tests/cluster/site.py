@@ -36,8 +36,6 @@ def write_site(lab: Lab, name: str = "site", *, agent: bool = True, extra: Mappi
         "audit.rule": '[{code="COL001", bounds={min_gpu_hours=0.001, shortest_min=0}}]',
         # What a test shows of a decision, a busy machine must not take away: csub would hand the job over as asked.
         "timeouts.decide_s": "20",
-        # The lab's partitions serve several users at once; no test looks for MPS on its made-up GPUs.
-        "sharing.mps_single_user": "true",
         # Small slices are for jobs that keep few SMs busy: at the default bound these tests' jobs would have none.
         "sharing.max_slowdown": "2.1",
         "sharing.max_time_stretch": "2.1",
@@ -51,4 +49,7 @@ def write_site(lab: Lab, name: str = "site", *, agent: bool = True, extra: Mappi
     argv = ["colloc", "site", "init", "--force", "-o", str(site / "site.toml"), "--gpu", f"h100={MODEL}"]
     argv += ["--mps-daemon", "--shard-consent"]
     lab.run([*argv, *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))], check=True)
+    # No test looks for MPS on its made-up GPUs, and shares are as large as a user's own would be.
+    file = site / "site.toml"
+    file.write_text(file.read_text().replace('mps_users = "each"', 'mps_users = "all"'))
     return site

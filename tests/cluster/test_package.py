@@ -105,7 +105,6 @@ def _set_up(center: Center) -> None:
         "notices.textfile": '"/var/lib/node/colloc.prom"',
         "policy": '"auto"',
         "sharing.mps_daemon": '"prolog"',
-        "sharing.mps_single_user": "true",
         "audit.rule": '[{code="COL001", bounds={min_gpu_hours=0.0001}}]',
     }
     words = " ".join(f"--set '{key}={value}'" for key, value in settings.items())

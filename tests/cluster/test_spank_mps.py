@@ -12,6 +12,8 @@ from tests.cluster.mps_nodes import MpsLab
 from tests.cluster.mps_scenes import (
     a_component_of_a_het_job_is_a_client,
     a_requeued_job_has_it_again,
+    all_users_share_a_daemon_of_roots,
+    each_user_has_a_daemon_beside_the_others,
     mps_lab,
     seven_jobs_share_one_daemon,
     the_daemon,
@@ -37,6 +39,14 @@ def mps(running: MpsLab) -> Iterator[MpsLab]:
 
 def test_seven_jobs_share_one_daemon_that_ends_with_the_last(mps: MpsLab) -> None:
     seven_jobs_share_one_daemon(mps)
+
+
+def test_each_user_has_a_daemon_beside_the_others(mps: MpsLab) -> None:
+    each_user_has_a_daemon_beside_the_others(mps)
+
+
+def test_all_users_share_a_daemon_of_roots(mps: MpsLab) -> None:
+    all_users_share_a_daemon_of_roots(mps)
 
 
 def test_a_component_of_a_het_job_is_told_that_does_not_lead_it(mps: MpsLab) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An nvidia-cuda-mps-control without a GPU: ``install`` puts it beneath a PATH, ``join`` makes a process a client.
 
-What it says and does is what tests/gpu/mps.py recorded of the real one. FAKE_MPS in its environment makes it
-misbehave: any of the words of ``Ill``, with commas between them.
+What it says and does is what tests/gpu/mps.py and users.py recorded of the real one. FAKE_MPS in its environment makes
+it misbehave: any of the words of ``Ill``, with commas between them.
 """
 
 from __future__ import annotations
@@ -56,6 +56,11 @@ ANSWERS = {
     "not terminated, no server": Answer("Server {server} not found\nServer {server} not found!\n1\n"),
     "threads": Answer("{value:.1f}\n"),
     "unknown": Answer('Unknown command "{value}"\n'),
+    "not its user": Answer(
+        "Insufficient privileges for UID {value}. Control deamon settings can only be modified by the user who started "
+        "it or by the root user.\n"
+    ),
+    "may not quit": Answer("Not enough privilege to execute quit command\n"),
 }
 _PRIVILEGED = "control_privileged"
 CONTEXT = "context-of-cuda"
@@ -89,12 +94,12 @@ def join(environment: Mapping[str, str], pid: int) -> None:
 def main(argv: Sequence[str]) -> None:
     """Be the control program."""
     pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
-    if argv == ["-d"]:
+    if argv[:1] == ["-d"]:
         if Ill.FAILS in _ills() or len(pipes) >= 88:
             _end(ANSWERS["fails"])
         if _alive(pipes):
             _end(ANSWERS["already running"])
-        _daemonize(pipes)
+        _daemonize(pipes, for_all="-multiuser-server" in argv)
     elif not _alive(pipes):
         _end(ANSWERS["no daemon"])
     else:
@@ -112,10 +117,13 @@ def _ills() -> list[str]:
 
 
 def _alive(pipes: str) -> bool:
-    with contextlib.suppress(OSError, ValueError):
+    try:
         os.kill(int((Path(pipes) / f"{NAME}.pid").read_text()), 0)
-        return True
-    return False
+    except PermissionError as error:
+        return error.filename is None  # it lives, and is another user's
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _tell(pipes: str, commands: str) -> Answer:
@@ -129,7 +137,7 @@ def _tell(pipes: str, commands: str) -> Answer:
     return Answer(*json.loads(said)) if said else ANSWERS["nothing"]
 
 
-def _daemonize(pipes: str) -> None:
+def _daemonize(pipes: str, *, for_all: bool) -> None:
     if os.fork():
         return
     os.setsid()
@@ -140,7 +148,7 @@ def _daemonize(pipes: str) -> None:
     for number in (0, 1, 2):
         os.dup2(nowhere, number)
     try:
-        Daemon(Path(pipes), Path(os.environ["CUDA_MPS_LOG_DIRECTORY"])).serve()
+        Daemon(Path(pipes), Path(os.environ["CUDA_MPS_LOG_DIRECTORY"]), for_all=for_all).serve()
     finally:
         os._exit(0)
 
@@ -148,9 +156,10 @@ def _daemonize(pipes: str) -> None:
 class Daemon:
     """The daemon and its one server, a process of its own that does nothing."""
 
-    def __init__(self, pipes: Path, logs: Path) -> None:
-        self.pipes, self.logs, self.server = pipes, logs, 0
+    def __init__(self, pipes: Path, logs: Path, *, for_all: bool) -> None:
+        self.pipes, self.logs, self.for_all, self.server, self.asks = pipes, logs, for_all, 0, 0
         self.clients: list[int] = []
+        os.umask(0)  # whatever its starter's
         pipes.mkdir(exist_ok=True)
         for left in ("control", _PRIVILEGED, "log"):
             (pipes / left).unlink(missing_ok=True)
@@ -175,6 +184,7 @@ class Daemon:
         """Answer until told to quit."""
         while True:
             line, _ = self.door.accept()
+            self.asks = int.from_bytes(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[4:8], sys.byteorder)
             commands = b""
             while part := line.recv(65536):
                 commands += part
@@ -186,17 +196,27 @@ class Daemon:
             with contextlib.suppress(OSError):
                 line.sendall(json.dumps(whole).encode())
             line.close()
-            if b"quit" in commands:
+            if b"quit" in commands and self.may():
                 os._exit(0)
             if Ill.DIES in _ills():
                 self.note("Fatal")
                 return
+
+    def may(self) -> bool:
+        """Return whether who asks may change and end it."""
+        return self.asks in (0, os.getuid())
 
     def answer(self, words: Sequence[str]) -> Answer:
         """Return what one command is answered."""
         self.clients = [pid for pid in self.clients if _lives(pid)]
         server, client = ([*words[1:], "", ""])[:2]
         match words[:1]:
+            case ["quit"] if not self.may():
+                return ANSWERS["may not quit"]
+            case [name] if name.startswith("set_") and not self.may():
+                return _filled("not its user", value=self.asks)
+            case ["join"] if not self.for_all and self.asks != os.getuid():
+                return ANSWERS["nothing"]  # to the client CUDA says 805
             case ["join"]:
                 return self.join(int(words[1]))
             case ["quit"]:

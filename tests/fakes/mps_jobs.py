@@ -84,7 +84,8 @@ class Node:
     def argv(self, command: str) -> list[str]:
         """Return the command line of colloc-mps on this node."""
         options = (f"--state={self.state}", f"--proc={self.proc}", f"--systemd={self.systemd}", f"--log={self.log}")
-        return [str(self.colloc_mps), *options, f"--bin={self.bin}", command]
+        modes = ("--each=each,of-each", "--all=of-all,all")
+        return [str(self.colloc_mps), *options, *modes, f"--bin={self.bin}", command]
 
     def run(self, command: str, job: int, user: tuple[int, int], gpu: str = "0", **more: str) -> str:
         """Run it as slurmd's prolog or epilog would, or a user's task prolog, and return what it said."""

@@ -65,7 +65,7 @@ def install(root: Path) -> None:
     reader = NvmlReader()
     (unit,) = reader.units()
     text = SITE.format(root=root, mem_mib=unit.mem_total_mib, sm_count=unit.sm_count)
-    text = text.replace('order = ["mps"]\n', SHARED).replace('name = "all"\n', 'name = "all"\none_user = true\n')
+    text = text.replace('order = ["mps"]\n', SHARED).replace('name = "all"\n', 'name = "all"\nmps_users = "one"\n')
     site = INSTALLED / "site.toml"
     site.write_text(text)
     install_hooks(site)

@@ -23,7 +23,7 @@ import time, torch
 held = [torch.zeros(2**28, dtype=torch.float32, device="cuda") for _ in range(4)]
 torch.cuda.synchronize(); time.sleep(2); print("held", torch.cuda.memory_allocated() >> 20, "MiB")
 """
-SHARED = 'mps_daemon = "site"\nmps_single_user = true\nheadroom_mib = 0\n'
+SHARED = 'mps_daemon = "site"\nheadroom_mib = 0\n'
 CSUB = [sys.executable, "-m", "slurm_colloc.cli.csub"]
 
 

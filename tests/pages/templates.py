@@ -73,7 +73,7 @@ _MEANS = {
     "python": "the Python that csub runs in",
     "report": "UsageReport, or ShadowReport on the page of shadow mode",
     "runs_mps": "true where this site's files run MPS daemons",
-    "several_users": "partitions with gres/mps whose nodes serve several users at a time",
+    "mps_users": "partitions with gres/mps, by whom the MPS of a GPU serves there (`one`, `each`, `all`, or nothing)",
     "site": "true for a center's site, false for a user's own",
     "site_file": "the site.toml in force; empty where it is the system's",
     "site_folder": "folder of the site file",

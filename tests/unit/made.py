@@ -198,7 +198,7 @@ MPS_POOL = Pool("g", "g1", ("gpu",), "h100", H100, gpus_per_node=2, gpu_mem_mib=
 SHARD_POOL = Pool("s", "s1", ("gpu",), "h100", H100, gpus_per_node=2, gpu_mem_mib=80000, sm_count=132, shards_per_gpu=4)
 
 
-def site(*pools: Pool, **sharing: Any) -> SiteConfig:
+def site(*pools: Pool, mps_users: str = "one", **sharing: Any) -> SiteConfig:
     # So slow that small slices are given, which the default is not.
     return SiteConfig(
         1,
@@ -207,7 +207,7 @@ def site(*pools: Pool, **sharing: Any) -> SiteConfig:
         default_partition="gpu",
         policy="auto",
         pool=pools,
-        partition=(Partition("gpu"), Partition("mig")),
+        partition=(Partition("gpu", mps_users=mps_users), Partition("mig", mps_users=mps_users)),
         recovery=Recovery(companion=True),
         sharing=Sharing()._replace(**{"max_slowdown": 2.1, "max_time_stretch": 1.25} | sharing),
     )

@@ -36,6 +36,7 @@ sm_count = 16
 quantity = 1
 [[partition]]
 name = "gpu"
+mps_users = "one"
 [recovery]
 companion = true
 [sharing]
@@ -43,7 +44,6 @@ max_slowdown = 2.1
 max_time_stretch = 1.25
 order = [{order}]
 mps_daemon = "site"
-mps_single_user = true
 [observe]
 agent = {agent}
 """

@@ -27,7 +27,7 @@ sm_count = 132
 mps_per_gpu = 100
 [[partition]]
 name = "all"
-one_user = true
+mps_users = "one"
 [sharing]
 order = ["mps"]
 mps_daemon = "prolog"

@@ -54,7 +54,7 @@ def test_the_reference_speaks_of_toml_and_not_of_python() -> None:
 def test_defaults() -> None:
     site = parse_site(LEAST, "f")
     assert (site.policy, site.sharing.order, site.observe.period_s) == ("shadow", ("mig", "mps", "shard"), 10.0)
-    assert (site.sharing.mps_daemon, site.sharing.mps_single_user, site.sharing.shard_consent) == ("none", False, False)
+    assert (site.sharing.mps_daemon, site.sharing.shard_consent) == ("none", False)
     assert site.pool == ()
 
 

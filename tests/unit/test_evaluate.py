@@ -29,7 +29,7 @@ SHARES = site(
     mps_daemon="slurm",
     headroom_mib=0,
 )
-SITE = SHARES._replace(partition=(Partition("gpu", one_user=True),))
+SITE = SHARES._replace(partition=(Partition("gpu", mps_users="one"),))
 
 
 def row(
@@ -200,7 +200,7 @@ def test_an_oracle_knows_the_time_on_each_piece() -> None:
 
 def test_cores_that_are_kept_are_given_with_the_piece() -> None:
     pool = SITE.pool[0]._replace(cpus_per_node=8, gpus_per_node=1)
-    config = SITE._replace(pool=(pool,), partition=(Partition("gpu", one_user=True, cpus_per_gpu=8),))
+    config = SITE._replace(pool=(pool,), partition=(Partition("gpu", mps_users="one", cpus_per_gpu=8),))
     whole = config._replace(sharing=config.sharing._replace(part_of_host=False))
     found = table(row(1, 8, 900), row(2, 8, 900))
     assert by_csub("history", found, config)[1].given == 0.25
@@ -209,7 +209,7 @@ def test_cores_that_are_kept_are_given_with_the_piece() -> None:
 
 def test_what_a_run_used_of_the_host_counts_for_all() -> None:
     pool = SITE.pool[0]._replace(cpus_per_node=8, gpus_per_node=1)
-    config = SITE._replace(pool=(pool,), partition=(Partition("gpu", one_user=True, cpus_per_gpu=8),))
+    config = SITE._replace(pool=(pool,), partition=(Partition("gpu", mps_users="one", cpus_per_gpu=8),))
     lines = [f"{at_s},python train.py,A100,COMPLETED,900,5,5,3,0" for at_s in (1, 2)]
     found = by_csub("history", table(*lines), config)[1]
     assert (found.given, found.ideal) == (0.5, 0.375), "four cores of eight, for a run that used three"

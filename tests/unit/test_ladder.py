@@ -25,12 +25,13 @@ POOLS = (
     SHARD_POOL._replace(name="s2", nodes="s2", partitions=("mig",), gpu_model=A100, shards_per_gpu=5),
     MIG_POOL._replace(name="o", nodes="o1", partitions=("mig",), gpu_model=A100, gpu_type="a100", sm_count=None),
 )
-GPU, MIG = Partition("gpu", one_user=True), Partition("mig")
+GPU, MIG = Partition("gpu", mps_users="one"), Partition("mig")
 PARTITIONS = (
     (GPU, MIG),
     (GPU._replace(pieces_in=("mig",)), MIG._replace(default_time_min=60.0)),
     (GPU._replace(pieces_in=("mig",)), MIG._replace(allow_accounts=("Lab",), deny_qos=("low",))),
     (GPU._replace(suspends=True), MIG),
+    (GPU._replace(mps_users="each"), MIG._replace(mps_users="all")),
 )
 SITES = st.builds(
     lambda pools, partitions, sharing: site(*pools, **sharing)._replace(partition=partitions),
@@ -40,7 +41,6 @@ SITES = st.builds(
         {
             "order": st.permutations(("mig", "mps", "shard")).map(tuple),
             "mps_daemon": st.sampled_from(("none", "slurm")),
-            "mps_single_user": st.booleans(),
             "shard_consent": st.booleans(),
             "headroom_mib": st.sampled_from((0, 256, 3000)),
             "max_slowdown": st.sampled_from((1.0, 1.1, 1.25, 3.0)),

@@ -27,7 +27,7 @@ def table(name: str) -> Table:
 @functools.cache
 def judged(name: str) -> tuple[Judged, ...]:
     config = site(POOL._replace(slice=SLICES), order=("mig",), headroom_mib=0)
-    config = config._replace(partition=(Partition("gpu", one_user=True),))
+    config = config._replace(partition=(Partition("gpu", mps_users="one"),))
     return replay(MODES["leave-one-out"](table(name).rows), config).judged
 
 

@@ -14,7 +14,7 @@ from slurm_colloc.placement.speed import most_together
 from slurm_colloc.slurm.limits import Association, Limits
 from tests.unit.made import H100, MIG_POOL, MPS_POOL, SHARD_POOL, footprint, request, site
 
-MPS = {"mps_daemon": "site", "mps_single_user": True}
+MPS = {"mps_daemon": "site"}
 
 
 def why(placement: Placement) -> dict[str, str]:
@@ -102,16 +102,16 @@ def test_no_share_where_jobs_are_suspended_and_a_slice_all_the_same() -> None:
 
 
 def test_mps_needs_a_daemon() -> None:
-    found = why(place(request(), footprint(), site(MPS_POOL, mps_single_user=True)))
+    found = why(place(request(), footprint(), site(MPS_POOL)))
     assert found == {"mps on g": "the site runs no shared MPS daemon"}
 
 
 @pytest.mark.parametrize("daemon", ["site", "prolog", "spank"])
-def test_mps_needs_partitions_that_give_a_node_to_one_user(daemon: str) -> None:
-    config = site(MPS_POOL, mps_daemon=daemon)
-    said = "partition 'gpu' gives a node to several users (no ExclusiveUser), MPS serves one"
+def test_mps_needs_partitions_that_say_whom_it_serves(daemon: str) -> None:
+    config = site(MPS_POOL, mps_daemon=daemon, mps_users="")
+    said = "site.toml does not say whom MPS serves in partition 'gpu' (mps_users)"
     assert why(place(request(), footprint(), config)) == {"mps on g": said}
-    one, many = Partition("gpu", one_user=True), Partition("mig")
+    one, many = Partition("gpu", mps_users="one"), Partition("mig")
     assert place(request(), footprint(), config._replace(partition=(one, many))).mode == "mps"
     # Of several partitions nobody knows which it will be.
     both = why(place(request(partitions=("gpu", "mig")), footprint(), config._replace(partition=(one, many))))
@@ -120,6 +120,30 @@ def test_mps_needs_partitions_that_give_a_node_to_one_user(daemon: str) -> None:
     for target, mode in ((one, "mps"), (Partition("gpu"), "exclusive")):
         moving = config._replace(partition=(Partition("own", pieces_in=("gpu",)), target))
         assert place(request(partitions=("own",)), footprint(), moving).mode == mode
+
+
+@pytest.mark.parametrize(("bound", "active", "units"), [(1.1, 11, 53), (1.25, 11, 34), (1.1, 0, 32), (2.1, 45, 48)])
+def test_beside_other_users_daemons_a_share_is_sized_by_the_time_in_which_the_gpu_is_busy(
+    bound: float, active: float, units: int
+) -> None:
+    def on(users: str) -> Placement:
+        config = site(MPS_POOL, mps_users=users, mps_daemon="site", max_slowdown=bound, headroom_mib=0)
+        return place(request(), footprint(1000, active), config)
+
+    assert on("each").gres == Gres("mps", "", units)
+    alone = on("one").gres
+    assert alone == on("all").gres
+    assert alone is not None
+    assert alone.quantity < units
+
+
+def test_beside_other_users_a_job_that_keeps_the_gpu_busy_has_no_share() -> None:
+    def on(users: str) -> Placement:
+        config = site(MPS_POOL, mps_users=users, mps_daemon="site", max_slowdown=1.1)
+        return place(request(), footprint(1000, 40), config)
+
+    assert on("one").mode == "mps"
+    assert "another user's job would slow it" in why(on("each"))["mps on g"]
 
 
 def test_shard_needs_consent() -> None:
@@ -146,7 +170,7 @@ def test_reasons_against_a_share(asked: JobRequest, need: Footprint, pool: Pool,
     assert said in found["shard on s"]
 
 
-GIVING = Partition("gpu", cpus_per_gpu=4, mem_per_gpu_mib=2000)
+GIVING = Partition("gpu", mps_users="one", cpus_per_gpu=4, mem_per_gpu_mib=2000)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +202,7 @@ def test_what_the_gpu_brought_along_stays(asked: JobRequest, cores: str, mem: st
 # --- cores and host memory ---
 
 # As the example site h100-mps: 30 cores with each of four GPUs of a node.
-WIDE = Partition("gpu", cpus_per_gpu=30, mem_per_gpu_mib=240_000)
+WIDE = Partition("gpu", mps_users="one", cpus_per_gpu=30, mem_per_gpu_mib=240_000)
 WIDE_POOL = MPS_POOL._replace(gpus_per_node=4, cpus_per_node=120, mem_per_node_mib=960_000)
 
 
@@ -249,15 +273,20 @@ def test_memory_that_is_asked_for_each_core(each: str, host_mem_mib: int | None,
     ("partition", "default_mem", "host_mem_mib", "mem"),
     [
         # Fewer cores would bring less memory: it is said.
-        (Partition("gpu", cpus_per_gpu=30, default_mem="DefMemPerCPU=8000"), "", None, "240000M"),
-        (Partition("gpu", cpus_per_gpu=30), "DefMemPerCPU=8000", None, "240000M"),
-        (Partition("gpu", cpus_per_gpu=30), "DefMemPerCPU=8000", 9000, "26400M"),
-        (Partition("gpu", cpus_per_gpu=30), "DefMemPerCPU=0", 9000, ""),
-        (Partition("gpu", cpus_per_gpu=30, default_mem="DefMemPerNode=64000"), "DefMemPerCPU=1", 9000, "9000M"),
-        (Partition("gpu", cpus_per_gpu=30, default_mem="DefMemPerNode=64000"), "", None, ""),
+        (Partition("gpu", mps_users="one", cpus_per_gpu=30, default_mem="DefMemPerCPU=8000"), "", None, "240000M"),
+        (Partition("gpu", mps_users="one", cpus_per_gpu=30), "DefMemPerCPU=8000", None, "240000M"),
+        (Partition("gpu", mps_users="one", cpus_per_gpu=30), "DefMemPerCPU=8000", 9000, "26400M"),
+        (Partition("gpu", mps_users="one", cpus_per_gpu=30), "DefMemPerCPU=0", 9000, ""),
+        (
+            Partition("gpu", mps_users="one", cpus_per_gpu=30, default_mem="DefMemPerNode=64000"),
+            "DefMemPerCPU=1",
+            9000,
+            "9000M",
+        ),
+        (Partition("gpu", mps_users="one", cpus_per_gpu=30, default_mem="DefMemPerNode=64000"), "", None, ""),
         # Without a default Slurm gives a job all of the node's.
-        (Partition("gpu", cpus_per_gpu=30), "", 9000, "105600M"),
-        (Partition("gpu", cpus_per_gpu=30), "", None, ""),
+        (Partition("gpu", mps_users="one", cpus_per_gpu=30), "", 9000, "105600M"),
+        (Partition("gpu", mps_users="one", cpus_per_gpu=30), "", None, ""),
     ],
 )
 def test_host_memory_by_slurms_defaults(
@@ -578,7 +607,7 @@ def test_limits_that_are_not_known_leave_the_job() -> None:
 
 def test_order_of_modes() -> None:
     pools = (MIG_POOL, MPS_POOL, SHARD_POOL)
-    sharing = {**MPS, "shard_consent": True}
+    sharing: dict[str, Any] = {**MPS, "shard_consent": True}
     for order, mode in ((("mig", "mps", "shard"), "mig"), (("mps",), "mps"), (("shard", "mig"), "shard")):
         assert place(request(), footprint(), site(*pools, order=order, **sharing)).mode == mode
     assert place(request(), footprint(), site(*pools, order=(), **sharing)).as_asked

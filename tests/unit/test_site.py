@@ -249,9 +249,9 @@ def test_what_a_user_keeps_for_their_own_jobs_places_them() -> None:
 
 def test_what_nobody_vouched_for_stays_off() -> None:
     sharing = found().sharing
-    assert (sharing.mps_daemon, sharing.mps_single_user, sharing.shard_consent) == ("none", False, False)
+    assert (sharing.mps_daemon, sharing.shard_consent) == ("none", False)
     consented = found(consent=Consent(mps_daemon=True, shard=True)).sharing
-    assert (consented.mps_daemon, consented.mps_single_user, consented.shard_consent) == ("site", False, True)
+    assert (consented.mps_daemon, consented.shard_consent) == ("site", True)
 
 
 def test_an_unknown_card_is_left_open() -> None:
@@ -368,10 +368,14 @@ def test_a_partition_that_gives_nodes_to_one_user_is_found_and_compared(slurm: s
     text = recorded("partition", slurm).replace(old, new, 1)
     client = FakeClient(slurm, partition=text)
     config = found(client)
-    assert [item.name for item in config.partition if item.one_user] == ["all"]
+    by_name = {item.name: item.mps_users for item in config.partition}
+    assert (by_name["all"], by_name["gpu"]) == ("one", "each")
     assert check(config, client) == []
-    said = "partition 'all': one_user is true, the cluster's is false: write one_user = false"
-    assert said in check(config, FakeClient(slurm))
+    crowded = check(config, FakeClient(slurm))
+    assert any("several users may be on one of its nodes: set ExclusiveUser=YES" in said for said in crowded)
+    others = config._replace(partition=tuple(item._replace(mps_users="all") for item in config.partition))
+    assert any("ExclusiveUser=YES keeps other users off its nodes" in said for said in check(others, client))
+    assert not any("mps_users" in said for said in check(others, FakeClient(slurm)))
 
 
 def test_check_compares_partitions() -> None:
@@ -508,11 +512,15 @@ def test_gaps_say_why_nothing_is_placed() -> None:
     vouched = found(models={"h100": "NVIDIA H100 80GB HBM3"}, consent=Consent(mps_daemon=True, shard=True))._replace(
         policy="auto"
     )
-    (crowded,) = gaps(vouched)
-    assert crowded.startswith("pool 'g1': gres/mps is not used in 'all', 'gpu': no ExclusiveUser=YES")
-    (by_word,) = gaps(vouched._replace(sharing=vouched.sharing._replace(mps_single_user=True)))
-    assert "sharing.mps_single_user's word" in by_word
-    assert gaps(vouched._replace(partition=tuple(one._replace(one_user=True) for one in vouched.partition))) == []
+    for users, said in (
+        ("", ["pool 'g1': gres/mps is not used in 'all', 'gpu': mps_users"]),
+        ("one", []),
+        ("each", []),
+        ("all", ["pool 'g1': in 'all', 'gpu' all users' jobs on a GPU have one MPS daemon"]),
+    ):
+        partitions = tuple(one._replace(mps_users=users) for one in vouched.partition)
+        found_gaps = gaps(vouched._replace(partition=partitions))
+        assert [gap[: len(start)] for gap, start in zip(found_gaps, said, strict=True)] == said
     unknown = gaps(found()._replace(policy="auto"))
     assert unknown[0].startswith("pool 'g1': no job is placed without its sm_count and gpu_mem_mib")
     assert unknown[0].endswith("'site init --gpu' may know them, 'site init --gpus' does")

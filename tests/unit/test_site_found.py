@@ -229,7 +229,7 @@ def test_partitions_are_told_with_what_is_no_key() -> None:
         "State=DOWN",
     ):
         assert said in before
-    assert "one_user = true  # ExclusiveUser: a node serves one user at a time" in written
+    assert 'mps_users = "one"  # ExclusiveUser: a node serves one user at a time' in written
     assert "partition 'gpu': each job gets whole nodes, so that a piece of a GPU frees nothing" in notes(
         read(written), cluster
     )

@@ -110,6 +110,20 @@ def test_who_runs_the_mps_daemons_decides_what_root_runs(daemon: str, ours: set[
     )
 
 
+def test_root_is_told_whom_a_daemon_serves_in_which_partitions() -> None:
+    config = example("h100-mig-mps")
+
+    def prolog(**users: str) -> str:
+        partitions = tuple(item._replace(mps_users=users.get(item.name, "each")) for item in config.partition)
+        return texts(config._replace(partition=partitions))["prolog.50-colloc"].splitlines()[-2]
+
+    call = "timeout -k 2 15 /usr/libexec/slurm_colloc/colloc-mps"
+    assert prolog() == f"{call} --each=batch,gpu start", "mig has no gres/mps"
+    assert prolog(batch="all") == f"{call} --each=gpu --all=batch start"
+    assert prolog(batch="one", gpu="one") == f"{call} start"
+    assert prolog(batch="", gpu="one") == f"{call} start"
+
+
 def test_the_scripts_end_well_where_the_program_is_missing(tmp_path: Path) -> None:
     rendered = texts(example("h100-mps"))
     for name in ("prolog.50-colloc", "epilog.50-colloc", "task_prolog"):
@@ -126,7 +140,8 @@ def test_the_plugin_is_loaded_where_it_runs_the_daemons_and_samples_where_no_age
     config = example("v100-a100-h100")
     assert config.sharing.mps_daemon == "spank"
     rendered = texts(config)
-    line = "optional /usr/libexec/slurm_colloc/colloc_spank.so mps=/usr/libexec/slurm_colloc/colloc-mps"
+    program = "/usr/libexec/slurm_colloc/colloc-mps"
+    line = f"optional /usr/libexec/slurm_colloc/colloc_spank.so mps={program} mps_each=a100"
     assert rendered["plugstack.conf.colloc"].splitlines()[-1] == line
     assert "## The SPANK plugin" in rendered[ORDER]
     files = render_site(config, HOST)

@@ -173,7 +173,7 @@ def test_of_several_partitions_the_first_that_has_one_counts() -> None:
 
 
 def test_shares_must_be_free_on_one_gpu() -> None:
-    config = site(MPS_POOL, mps_daemon="site", mps_single_user=True)
+    config = site(MPS_POOL, mps_daemon="site")
     for left, free in ((12, True), (11, False)):
         found = placed({}, {("gpu", "mps"): left}, config=config)
         assert (found.given, found.weighed[0].free_now) == ("mps:12", free)

@@ -90,7 +90,7 @@ def _any_gpu(slices: str, shares: str) -> SiteConfig:
     pool = pool._replace(slice=parts) if slices else pool._replace(mps_per_gpu=100)
     order, daemon = (("mig",), "none") if slices else (("mps",), "prolog")
     sharing = Sharing(order=order, mps_daemon=daemon)
-    partition = Partition("any", one_user=True)
+    partition = Partition("any", mps_users="one")
     return SiteConfig(1, "any", "24.11", "any", pool=(pool,), partition=(partition,), sharing=sharing)
 
 

@@ -10,21 +10,32 @@ from slurm_colloc.slurm.setup import PartitionSetup
 from slurm_colloc.units import whole
 
 _ALL = ("mps", "shard", "MIG slices")
+_ONE_USER = (("ExclusiveUser", "YES"), ("Exclusive", "USER"))
 # What a GPU brings by default: of which of a node's facts, bounded by which word of a partition, in which unit.
 _BASES = {"DefCpuPerGPU": ("cpus", "MaxCPUsPerNode", "CPUs"), "DefMemPerGPU": ("mem_mib", "", "MiB")}
 
 
-def _partitions(words: str, without: tuple[str, ...] = ()) -> Callable[[Site], Iterator[Seen]]:
-    """Return a check for partitions with a word of this pattern, and with pieces of GPUs, but none of ``without``."""
+def _partitions(words: str) -> Callable[[Site], Iterator[Seen]]:
+    """Return a check for partitions with a word of this pattern, and with pieces of GPUs."""
 
     def find(site: Site) -> Iterator[Seen]:
         for partition in site.partitions:
             has = site.pieces(partition.name)
             said = [word for key, value in partition.record.items() if re.fullmatch(words, word := f"{key}={value}")]
-            if said and has and not set(has) & set(without):
+            if said and has:
                 yield Seen(f"partition '{partition.name}'", f"{', '.join(said)}, and its nodes have {', '.join(has)}")
 
     return find
+
+
+def _one_user(site: Site) -> Iterator[Seen]:
+    for partition in site.partitions:
+        has, record = site.pieces(partition.name), partition.record
+        gpus = max((node.quantity("gpu") for node in site.within(partition.name)), default=0)
+        said = [f"{key}={value}" for key, value in _ONE_USER if record.get(key) == value]
+        # The one GPU of a node does more for one user under MPS than for several.
+        if said and has and (gpus > 1 or "mps" not in has):
+            yield Seen(f"partition '{partition.name}'", f"{said[0]}, its nodes have {', '.join(has)} and {gpus} GPUs")
 
 
 def _setting(key: str, words: tuple[str, ...], pieces: tuple[str, ...] = _ALL) -> Callable[[Site], Iterator[Seen]]:
@@ -124,10 +135,10 @@ CHECKS = (
         "DOC082",
         "warning",
         "nodes of one user at a time, for pieces that several users could share",
-        "one user's job on one slice or shard keeps the node and all of its GPUs from other users",
-        "no ExclusiveUser: only gres/mps needs it",
+        "one user's job on one slice or share keeps the node and all of its GPUs from other users",
+        "no ExclusiveUser; for gres/mps with mps_users = 'each' or 'all' in site.toml (docs/how-to/shared-mps.md)",
         f"slurm.conf(5), ExclusiveUser; {_SEEN}",
-        _partitions("ExclusiveUser=YES|Exclusive=USER", without=("mps",)),
+        _one_user,
     ),
     Check(
         "DOC083",
