@@ -139,7 +139,7 @@ def calls() -> None:
     import pynvml
 
     reader = NvmlReader()
-    (opened,) = reader._units
+    opened = reader._units[0]
     handle = opened.handle
     fields = [pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, pynvml.NVML_FI_DEV_POWER_AVERAGE]
     gpm = opened._samples or []
