@@ -102,7 +102,8 @@ def side_by_side(reader: NvmlReader, gpus: int) -> Iterable[dict[str, Any]]:
 
 def under_slurm(gpus: int, packages: Path) -> Iterable[dict[str, Any]]:
     """Yield what jobs of one and of two GPUs see, and what is said of them."""
-    _ROOT.mkdir()
+    for folder in (_ROOT, _ROOT / "store"):
+        folder.mkdir(mode=0o700)
     slurm.unpack(packages)
     slurm.CONF = slurm.CONF.replace("proctrack/linuxproc", "proctrack/cgroup").replace("task/none", "task/cgroup")
     slurm.CGROUP_CONF = gres_mps.CGROUPS
