@@ -4,6 +4,7 @@
 NamedTuples rather than dataclasses: csub imports this file at every submission, and dataclasses cost it 20 ms.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -15,6 +16,24 @@ class SharingMode(StrEnum):
     MIG = "mig"
     MPS = "mps"
     SHARD = "shard"
+
+
+Params = Mapping[str, "str | int | float | tuple[str, ...] | None"]
+
+
+class Reason(NamedTuple):
+    """Why something is decided so, or what it is decided by: a code, and its parameters by name.
+
+    ``wording`` has the words of each code. Nothing is decided by words.
+    """
+
+    code: str
+    params: Params
+
+
+def because(code: str, **params: "str | int | float | tuple[str, ...] | None") -> Reason:
+    """Return the reason of this code."""
+    return Reason(code, params)
 
 
 class Gres(NamedTuple):
@@ -46,7 +65,7 @@ class JobRequest(NamedTuple):
     where it came from: argv, environment, directive. ``command`` is what past jobs of the same file and arguments are
     known by whose script is not known.
     ``folder`` is where it will run. ``submitted`` are a path (empty: none) and what to keep there once it is submitted;
-    ``differs`` says how this submission differs from the last one of its script; empty: it does not, or there was none.
+    ``differs`` says how this submission differs from the last one of its script; None: it does not, or there was none.
     """
 
     name: str
@@ -68,8 +87,8 @@ class JobRequest(NamedTuple):
     array: bool
     signature: str
     numbers: tuple[str, ...]
-    no_share: tuple[str, ...]
-    untouchable: tuple[str, ...]
+    no_share: tuple[Reason, ...]
+    untouchable: tuple[Reason, ...]
     components: tuple[tuple[str, ...], ...]
     origins: tuple[tuple[str, str], ...]
     command: str = ""
@@ -78,7 +97,7 @@ class JobRequest(NamedTuple):
     mem_asked_mib: int | None = None
     mem_per_cpu: str = ""
     submitted: tuple[str, str] = ("", "")
-    differs: str = ""
+    differs: Reason | None = None
 
     @property
     def sh_like(self) -> bool:
@@ -116,9 +135,9 @@ class Footprint(NamedTuple):
     """What a job is expected to need of one GPU.
 
     ``sm_active_pct`` is in percent of a whole GPU's SMs, ``dram_active_pct`` in percent of the time in which a whole
-    GPU's memory moves data. ``rung`` names the step of the evidence ladder it stands on
-    and ``provenance`` says in words what it was taken from. ``gpu_model`` is the GPU it was measured on, empty for a
-    hint. ``run_time_s`` is of runs on a whole GPU. Unknown parts are None. The q99 of memory is the margin of the name
+    GPU's memory moves data. ``rung`` names the step of the evidence ladder it stands on, ``provenance`` what it was
+    taken from, or why it is not known. ``gpu_model`` is the GPU it was measured on, empty for a hint. ``run_time_s`` is
+    of runs on a whole GPU. Unknown parts are None. The q99 of memory is the margin of the name
     ``margin`` times ``expected_mib`` or more, and ``confidence`` the share of such q99s, at least and with 95 percent
     certainty, that what was then measured kept within; None of a hint. ``cpu_cores`` and ``host_mem_mib`` are what it
     needs of the host, margins included. ``keep_whole`` says why it gets no piece of a GPU for now, whatever it needs.
@@ -130,14 +149,14 @@ class Footprint(NamedTuple):
     gpu_model: str
     rung: str
     evidence_count: int
-    provenance: str
+    provenance: tuple[Reason, ...]
     dram_active_pct: Quantiles | None = None
     margin: str = ""
     expected_mib: float | None = None
     confidence: float | None = None
     cpu_cores: int | None = None
     host_mem_mib: int | None = None
-    keep_whole: str = ""
+    keep_whole: Reason | None = None
 
 
 class Load(NamedTuple):
@@ -163,7 +182,7 @@ class Rejected(NamedTuple):
     """An option that was weighed and not taken, and why."""
 
     option: str
-    reason: str
+    reason: Reason
 
 
 class Weighed(NamedTuple):
@@ -202,7 +221,7 @@ class Placement(NamedTuple):
     cpu_option: str
     mem: str
     time_limit_min: int | None
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
     rejected: tuple[Rejected, ...]
     weighed: tuple[Weighed, ...] = ()
     withheld: "Placement | None" = None
@@ -223,17 +242,11 @@ class Placement(NamedTuple):
 # The variable by which a companion job tells csub what it submits again; never handed on to sbatch.
 AGAIN_VARIABLE = "CSUB_AGAIN"
 
-# The first reason of a decision for a pack begins so.
-PACK_OF = "pack of "
+# The code of the first reason of a decision for a pack.
+PACK = "pack"
 
-# Why shadow mode would have left a job as asked, in a word of its decision and in words.
-WOULD_NOT = {
-    "off": "--colloc=off was given",
-    "request": "the request rules pieces out: several GPUs, whole nodes, a reservation and the like",
-    "need": "what it needs was not known",
-    "fit": "no piece holds it or may be had, its script cannot be changed, or a whole GPU would have been sooner",
-    "pack": "it would have been one pack with the other tasks of its array",
-}
+# Why shadow mode would have left a job as asked; ``wording`` has the words.
+WOULD_NOT = ("off", "request", "need", "fit", "pack")
 
 # The arms of jobs that were drawn: a piece of a GPU where one fits, or as asked, to compare with.
 PLACED, CONTROL = "placed", "control"
@@ -267,7 +280,7 @@ class Decision(NamedTuple):
     rung: str
     gpu_mem_q99_mib: float | None
     sm_active_q95_pct: float | None
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
     numbers: tuple[str, ...] = ()
     command: str = ""
     line: str = ""
@@ -289,7 +302,7 @@ class Decision(NamedTuple):
     @property
     def is_pack(self) -> bool:
         """Return whether many tasks were submitted as one job."""
-        return bool(self.reasons) and self.reasons[0].startswith(PACK_OF)
+        return bool(self.reasons) and self.reasons[0].code == PACK
 
     @property
     def how(self) -> str:

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from slurm_colloc.errors import ConfigError, InputError, MisusedError, UnsureError
-from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, SharingMode
+from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, SharingMode, because
 from tests.fuzz import Target
 from tests.fuzz_texts import NOWHERE, TESTS, of_text, recorded, text_of
 
@@ -240,8 +240,19 @@ def _block(text: str) -> object:
     """Nothing that a user can write leaves a comment or a quoted word of csub's block."""
     from slurm_colloc.submit.render import pack_block, quote
 
-    placement = Placement(SharingMode.MPS, Gres("mps", "", 5), 1, 2, "", "", "", None, (text, "b"), ())
-    footprint = Footprint(None, None, None, text, text, 0, text)
+    placement = Placement(
+        SharingMode.MPS,
+        Gres("mps", "", 5),
+        1,
+        2,
+        "",
+        "",
+        "",
+        None,
+        (because("followup", why=text), because("no-gpu")),
+        (),
+    )
+    footprint = Footprint(None, None, None, text, text, 0, (because("hint", hint=text), because(text, a=text)))
     block = pack_block(REQUEST, footprint, placement)
     lines = block.split(b"\n")
     assert lines.pop() == b""

@@ -14,7 +14,7 @@ from typing import Any
 from zlib import crc32
 
 from slurm_colloc.errors import GpuError, InputError
-from slurm_colloc.model import Decision, Evidence, Load, Room
+from slurm_colloc.model import Decision, Evidence, Load, Room, because
 from tests.fuzz import Target
 from tests.fuzz_submit import submitting
 from tests.fuzz_texts import InFolder, in_file, of_text, recorded
@@ -33,7 +33,7 @@ _DECISION = Decision(
         "hint",
         9000.0,
         None,
-        ("it fits",),
+        (because("no-pieces", partitions=("gpu",)),),
         ("--b",),
     )
 )

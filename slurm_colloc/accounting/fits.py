@@ -31,6 +31,7 @@ from slurm_colloc.placement.fitted import (
     not_judged,
     past_request,
 )
+from slurm_colloc.wording import words
 
 TOTAL = "total"
 _WHERE = ("partition", "account", "qos", "shown", "model")
@@ -204,7 +205,7 @@ def judge(found: RunFound, config: SiteConfig) -> RunFit | None:
     if run is None:
         return RunFit(found, "nothing was measured of it")
     if why := not_judged(run, usage.gres, found.alone_s):
-        return RunFit(found, why)
+        return RunFit(found, words(why))
     steps = ladder(past_request(usage.gres, usage.partition, usage.account, usage.qos), run.gpu_model, config)
     step = first_that_holds(steps, run.gpu_mem_peak_mib or 0, run.sm_active_mean_pct or 0.0)
     gpus = step_gpus(step) if step else None

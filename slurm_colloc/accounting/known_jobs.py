@@ -18,7 +18,7 @@ from slurm_colloc.estimate.exact import from_runs
 from slurm_colloc.estimate.harm import why_whole
 from slurm_colloc.estimate.question import Question
 from slurm_colloc.history.policy_table import KnownJob
-from slurm_colloc.model import COMPLETED, Evidence, SharingMode
+from slurm_colloc.model import COMPLETED, Evidence, Reason, SharingMode
 from slurm_colloc.slurm.gres import parse_tres_gres
 
 # What the sampler may miss of a run at its two ends, beside a part of it.
@@ -69,7 +69,7 @@ def _known(
 ) -> KnownJob | None:
     runs = sorted(evidence, key=lambda run: run.ended_s)
     footprint = from_runs(Question(runs=[_as_bound(run, runs) for run in runs], calibration=calibration))
-    if isinstance(footprint, str) or footprint.gpu_mem_peak_mib is None or footprint.sm_active_pct is None:
+    if isinstance(footprint, Reason) or footprint.gpu_mem_peak_mib is None or footprint.sm_active_pct is None:
         return None
     if footprint.evidence_count < config.known_jobs.min_runs or why_whole(runs, config.sharing.max_slowdown):
         return None

@@ -23,11 +23,12 @@ from slurm_colloc.accounting.sweep import Window
 from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.measured import ShadowLeft, ShadowPiece
-from slurm_colloc.model import COMPLETED, WOULD_NOT, Gres
+from slurm_colloc.model import COMPLETED, WOULD_NOT, Gres, because
 from slurm_colloc.placement.pieces import offers, shares_per_gpu
 from slurm_colloc.placement.speed import upper_on_slice_sql
 from slurm_colloc.placement.waits import SPAN_S
 from slurm_colloc.slurm.gres import parse_gres
+from slurm_colloc.wording import words
 
 # Of a run of which less was sampled the peak may have been missed.
 COVERED_PCT = 90
@@ -163,7 +164,7 @@ def _in_words(rows: Iterable[tuple[str, int, float | None]]) -> tuple[ShadowLeft
     """Return them with words for why; what is none of our words a user wrote, and it is all one."""
     found: dict[str, ShadowLeft] = {}
     for word, runs, hours in rows:
-        why = WOULD_NOT.get(word, _NOT_KNOWN_WHY)
+        why = words(because(f"would-not-{word}")) if word in WOULD_NOT else _NOT_KNOWN_WHY
         before = found.get(why, ShadowLeft(why, 0, None))
         known = [value for value in (before.allocated_gpu_hours, hours) if value is not None]
         found[why] = ShadowLeft(why, before.runs + runs, sum(known) if known else None)

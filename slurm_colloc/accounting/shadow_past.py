@@ -20,11 +20,11 @@ from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.question import Question
 from slurm_colloc.history.records import RUNS_KEPT
 from slurm_colloc.history.signature import BY_COMMAND
-from slurm_colloc.model import Evidence, JobRequest
+from slurm_colloc.model import Evidence, JobRequest, because
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.fitted import past_request
 
-_NOT_KNOWN = "what the script of a past job does is not known"
+_NOT_KNOWN = because("script-unknown")
 _COLUMNS = {
     "cluster": "VARCHAR",
     "job_id_raw": "VARCHAR",

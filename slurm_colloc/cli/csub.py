@@ -17,7 +17,7 @@ from slurm_colloc.cli.csub_show import answer
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, MisusedError, UnsureError
-from slurm_colloc.model import AGAIN_VARIABLE
+from slurm_colloc.model import AGAIN_VARIABLE, Reason, because
 from slurm_colloc.process import keep_ignored, open_standard_descriptors, readable, replace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
@@ -104,7 +104,7 @@ def _run(argv: tuple[str, ...]) -> int:
         if call.dry_run:
             return show(plan, command_line, call)
         if plan.decides_nothing:
-            tell(call, (*answer(plan), *plan.notes))
+            tell(call, answer(plan))
             return _fall_open(call, stdin, _SILENT)
         source = None if stdin is None else readable(plan.body if plan.body is not None else stdin)
         then = _then(plan, command_line, call, site, again)
@@ -169,12 +169,13 @@ def _decide(
     return config._replace(policy=plan.chosen.policy), plan
 
 
-def _because(again: str) -> str:
+def _because(again: str) -> Reason | None:
     if not again:
-        return ""
+        return None
     from slurm_colloc.followup.retry import read_marker
 
-    return read_marker(again).reason
+    found = read_marker(again).reason
+    return because("followup", why=found) if found else None
 
 
 def _then(plan: Plan, command_line: CommandLine, call: Call, config: SiteConfig, again: str) -> Callable[[str], None]:
@@ -232,7 +233,7 @@ def hand_over(
         then(job_id)
         shadow = config.policy == "shadow"
         record(plan, job_id, cluster or config.cluster, config, partial(_note, call) if shadow else say)
-        tell(call, (f"job {job_id}: {line}" for line in (*answer(plan), *plan.notes)))
+        tell(call, (f"job {job_id}: {line}" for line in answer(plan)))
 
     try:
         outcome = submit([call.sbatch, *argv], _handed_on(plan, call, config), source, submitted)
@@ -268,10 +269,10 @@ def _verdict(said: bytes) -> str:
 
 def show(plan: Plan, command_line: CommandLine, call: Call) -> int:
     """Print what would be submitted and submit nothing."""
-    from slurm_colloc.cli.csub_show import as_json, as_line
+    from slurm_colloc.cli.csub_show import as_json, as_line, noted
 
     text = plan.text
-    for note in plan.notes:
+    for note in noted(plan):
         say(note)
     if own_option("format", command_line, None) == "json":
         text = as_json(plan, call.sbatch)

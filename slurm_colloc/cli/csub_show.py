@@ -1,57 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
 """What csub says of a plan: its one line after a submission, --explain, and --dry-run --format=json."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from slurm_colloc.model import Footprint, Weighed
+from slurm_colloc.model import Footprint, Reason, Weighed
 from slurm_colloc.submit.plan import Part, Plan
-from slurm_colloc.units import in_words
+from slurm_colloc.units import counted, in_words
 
-SCHEMA = 1
+SCHEMA = 2
+_EXPLAINED = 8
 
 
 def answer(plan: Plan) -> Iterator[str]:
-    """Yield what the user must know of a submission: one line for each component that is not simply as asked."""
-    for part in plan.parts:
-        request, footprint, placement = part
+    """Yield what the user must know of a submission: what is not simply as asked of each component, and notes."""
+    for request, footprint, placement in plan.parts:
         if plan.packed:
-            yield "; ".join(placement.reasons)
+            yield _said(placement.reasons)
         elif not placement.as_asked:
-            yield f"{placement.given} instead of {request.asked}: {'; '.join(placement.reasons)}"
+            yield f"{placement.given} instead of {request.asked}: {_said(placement.reasons)}"
         elif footprint.rung == "hint" and (request.gpu_count or plan.decides_nothing) and not plan.switched_off:
-            yield f"the footprint changes nothing: {placement.reasons[0]}"
+            yield f"the footprint changes nothing: {_said(placement.reasons)}"
+    yield from noted(plan)
+
+
+def noted(plan: Plan) -> Iterator[str]:
+    """Yield what else there is to say of a submission."""
+    yield from (_said([note]) for note in plan.notes)
+
+
+def _said(reasons: Sequence[Reason]) -> str:
+    from slurm_colloc.wording import sentence  # most submissions have nothing to say
+
+    return sentence(reasons)
 
 
 def explanation(plan: Plan) -> Iterator[str]:
-    """Yield why the plan is what it is, and every option that was not taken."""
-    yield f"policy '{plan.chosen.policy}': {plan.chosen.why}"
+    """Yield why the plan is what it is in at most eight lines, what matters most first."""
+    of_policy = f"policy: '{plan.chosen.policy}', {_said([plan.chosen.why])}"
+    most = max(2, (_EXPLAINED - 1) // len(plan.parts))
     for number, part in enumerate(plan.parts):
-        for line in _explain(part):
+        lines = list(_explain(part))
+        if len(lines) > most:
+            more = len(lines) - most + 1
+            lines[most - 1 :] = [f"{counted(more, 'more line')}: --dry-run --format=json shows everything"]
+        for line in lines:
             yield f"component {number}: {line}" if len(plan.parts) > 1 else line
+    yield of_policy
 
 
 def _explain(part: Part) -> Iterator[str]:
     request, footprint, placement = part
     where = f"partition '{','.join(request.partitions)}'" if request.partitions else "the default partition"
-    yield f"asked for {request.asked or 'no GPU'} in {where}"
+    given = "nothing changes" if placement.as_asked else f"the job gets {placement.given} ({placement.mode})"
+    yield f"{given}: {_said(placement.reasons)}"
     memory, active, dram = footprint.gpu_mem_peak_mib, footprint.sm_active_pct, footprint.dram_active_pct
-    yield (
-        f"footprint ({footprint.rung}): memory q99 {f'{memory.q99:.0f} MiB' if memory else 'not known'}, "
-        f"SM activity {f'{active.q95:.0f} %' if active else 'not known'}, "
-        f"DRAM activity q95 {f'{dram.q95:.0f} %' if dram else 'not known'}; {footprint.provenance}{how_sure(footprint)}"
-    )
-    given = "as asked" if placement.as_asked else f"given {placement.given} ({placement.mode})"
-    yield f"{given}: {'; '.join(placement.reasons)}"
+    need = [
+        f"{memory.q99:.0f} MiB of GPU memory at most" if memory else "GPU memory not known",
+        f"{active.q95:.0f} % of the SMs" if active else "SM activity not known",
+        *([f"GPU memory busy {dram.q95:.0f} % of the time"] if dram else []),
+    ]
+    yield f"needs: {', '.join(need)} ({footprint.rung}: {_said(footprint.provenance)}{how_sure(footprint)})"
+    yield f"asked for: {request.asked or 'no GPU'} in {where}"
+    if request.differs and request.differs not in footprint.provenance:
+        yield f"changed: {_said([request.differs])}"
     for weighed in placement.weighed:
         yield _weighed(weighed)
-    for option in placement.rejected:
-        yield f"not {option.option}: {option.reason}"
+    # The same reason for several options is one line.
+    left = list(placement.rejected)
+    while left:
+        alike = [one for one in left if one.reason == left[0].reason]
+        yield f"not {', '.join(one.option for one in alike)}: {_said([left[0].reason])}"
+        left = [one for one in left if one not in alike]
 
 
 def how_sure(footprint: Footprint) -> str:
     """Return in words which share of such answers held; empty where nobody has counted them."""
     sure = footprint.confidence
-    return "" if sure is None else f"; of past answers like it at least {100 * sure:.0f} % held"
+    return "" if sure is None else f"; at least {100 * sure:.0f} % of such answers held"
 
 
 def _weighed(weighed: Weighed) -> str:
@@ -72,7 +97,7 @@ def _weighed(weighed: Weighed) -> str:
             f"would end after {in_words(weighed.turnaround_s)} = {in_words(wait_s)} "
             f"+ {in_words(weighed.run_s)} x {weighed.slowdown:.2f}"
         )
-    return f"weighed {weighed.option}: {'; '.join(filter(None, (free, waited, ends)))}"
+    return f"{weighed.option}: {'; '.join(filter(None, (free, waited, ends)))}"
 
 
 def as_line(plan: Plan, sbatch: str) -> str:
@@ -90,19 +115,21 @@ def as_json(plan: Plan, sbatch: str) -> str:
     """
     import json
 
+    from slurm_colloc.wording import shown
+
     components = [
         {
             "request": {
                 # What is kept for the next submission says nothing of this one.
-                **{name: value for name, value in part.request._asdict().items() if name != "submitted"},
+                **{name: value for name, value in shown(part.request).items() if name != "submitted"},
                 "gres": [str(gres) for gres in part.request.gres],
             },
-            "footprint": _nested(part.footprint),
-            "placement": {**_nested(part.placement), "gres": part.placement.given},
+            "footprint": shown(part.footprint),
+            "placement": {**shown(part.placement), "gres": part.placement.given},
         }
         for part in plan.parts
     ]
-    shown = {
+    whole = {
         "schema": SCHEMA,
         **components[0],
         "components": components,
@@ -110,17 +137,4 @@ def as_json(plan: Plan, sbatch: str) -> str:
         "script": plan.text,
         "sbatch_argv": [sbatch, *plan.sbatch_argv],
     }
-    return json.dumps(shown, indent=2, ensure_ascii=True) + "\n"
-
-
-def _nested(record: object) -> dict[str, object]:
-    """Return a NamedTuple and those inside it as dictionaries."""
-
-    def plain(value: object) -> object:
-        if hasattr(value, "_asdict"):
-            return {name: plain(part) for name, part in value._asdict().items()}
-        return [plain(part) for part in value] if isinstance(value, tuple) else value
-
-    shown = plain(record)
-    assert isinstance(shown, dict)
-    return shown
+    return json.dumps(whole, indent=2, ensure_ascii=True) + "\n"

@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from slurm_colloc.model import Reason, because
+
 COVERAGE = 0.99
 # No margin is larger: by twice what was expected a job is of the next size of slice, and a rung that is off by more is
 # no guide, which its confidence says and no margin mends. None is below 1: what was needed once may be again.
@@ -31,9 +33,11 @@ class Margin(NamedTuple):
     confidence: float | None = None
     floor_mib: float = 0.0
 
-    def __str__(self) -> str:
-        floor = f" or {self.floor_mib:.0f} MiB more" if self.floor_mib else ""
-        return f"{self.factor:.2f}{floor}" + (f" by {self.answers} earlier answers" if self.answers else "")
+    @property
+    def reason(self) -> Reason:
+        """Return it as part of where a number is from."""
+        code = "margin" + "-floor" * bool(self.floor_mib) + "-counted" * bool(self.answers)
+        return because(code, factor=self.factor, floor_mib=self.floor_mib, answers=self.answers)
 
     def over(self, expected_mib: float) -> float:
         """Return what is to be had for what is expected."""

@@ -12,11 +12,12 @@ from slurm_colloc.model import (
     Evidence,
     Footprint,
     Quantiles,
+    Reason,
     SharingMode,
+    because,
 )
-from slurm_colloc.units import counted
 
-RUNG, MARGIN = "exact", "same"
+RUNG, BY_COMMAND, MARGIN = "exact", "command", "same"
 # A run that is cut off at its time limit has lost everything; the sampler inside a job also starts after the job.
 _MARGIN_TIME = 1.25
 # What a run needs of the host differs more from run to run than what it needs of the GPU: the page cache is the host's,
@@ -29,16 +30,16 @@ _GREW = 1.02
 _GREEDY_PARTS, _GREEDY_WITHIN, _GREEDY_FROM, _GREEDY_AT_ONCE_S = (0.75, 0.9), 0.01, 0.94, 30.0
 
 
-def from_runs(question: Question) -> Footprint | str:
+def from_runs(question: Question) -> Footprint | Reason:
     """Return the footprint that earlier runs of the job support, or the reason why they support none.
 
     Only completed runs show a peak; any other run's peak is a lower bound that can only raise the answer.
     """
     evidence = question.runs
     if not evidence:
-        return "no earlier run of this job is known"
+        return because("no-earlier-run")
     completed = usable([run._replace(signature="") for run in evidence])
-    if isinstance(completed, str):
+    if isinstance(completed, Reason):
         return completed
     model = completed[-1].gpu_model
     peaks = sorted(float(item.gpu_mem_peak_mib or 0) for item in completed)
@@ -49,11 +50,7 @@ def from_runs(question: Question) -> Footprint | str:
     # A bound needs no minimum of samples: a job that ran out of memory at once was seen once or twice.
     memory = Quantiles(median(peaks), peaks[-1], max(margin.over(expected), most_shown(evidence, model)))
     active, how = sm_active(completed)
-    if (least := out_of_memory(evidence)) and least.gpu_mem_peak_mib == memory.q99:
-        how = f"; {more_than(least)}{how}"
-    if grew > 1:
-        how = f"; the newest needed {grew - 1:.0%} more than any before, so as much again is added{how}"
-    runs = counted(count, "completed run") + measured_by(completed)
+    sources = tuple(sorted({run.source for run in completed if run.source}))
     return Footprint(
         gpu_mem_peak_mib=memory,
         sm_active_pct=active,
@@ -61,7 +58,14 @@ def from_runs(question: Question) -> Footprint | str:
         gpu_model=model,
         rung=RUNG,
         evidence_count=count,
-        provenance=f"{runs} on {model}, margin {margin} over the largest peak{how}",
+        provenance=(
+            because("completed-runs", runs=count, gpu_model=model),
+            *([because("measured-by", sources=sources)] if sources else []),
+            margin.reason,
+            *([because("grew", more_pct=100 * (grew - 1))] if grew > 1 else []),
+            *raised_by(evidence, memory.q99),
+            *how,
+        ),
         dram_active_pct=dram_active(completed),
         margin=MARGIN,
         expected_mib=expected,
@@ -69,6 +73,16 @@ def from_runs(question: Question) -> Footprint | str:
         cpu_cores=cpu_cores(completed),
         host_mem_mib=host_mem_mib(evidence, completed),
     )
+
+
+def from_command(question: Question) -> Footprint | Reason:
+    """Return the footprint that past jobs of the same command support, whose script may have been another."""
+    # Its own runs are here only where none has completed: they bound.
+    runs = sorted((*question.runs, *question.by_command), key=lambda run: run.ended_s)
+    found = from_runs(question._replace(runs=runs))
+    if isinstance(found, Reason):
+        return found
+    return found._replace(rung=BY_COMMAND, provenance=(because("same-command"), *found.provenance))
 
 
 def cpu_cores(completed: Sequence[Evidence]) -> int | None:
@@ -88,24 +102,18 @@ def host_mem_mib(evidence: Sequence[Evidence], completed: Sequence[Evidence], ra
     return math.ceil(max(known) * max(1.0, ratio) * _MARGIN_HOST_MEM) + _MORE_HOST_MEM_MIB
 
 
-def usable(evidence: Sequence[Evidence]) -> list[Evidence] | str:
+def usable(evidence: Sequence[Evidence]) -> list[Evidence] | Reason:
     """Return the runs that show a peak, all on the GPU model of the newest of them; or why there are none."""
     known = [item for item in evidence if item.gpu_mem_peak_mib is not None]
     enough = [item for item in known if item.sample_count >= LEAST_SAMPLES or item.source]
     completed = [item for item in enough if item.state == COMPLETED]
     if not completed:
-        return f"{_runs(evidence)} known, none of which has completed with {LEAST_SAMPLES} samples"
-    if greedy := [item for item in completed if is_greedy(item)]:
-        if len(greedy) == len(completed):
-            return (
-                f"{_runs(evidence)} known, whose framework took {_part(greedy[-1]):.0%} of its GPU at once, so that "
-                "what it needs is not known"
-            )
-        completed = [item for item in completed if item not in greedy]
-    completed = [item for item in completed if item.gpu_model == completed[-1].gpu_model]
-    if not any(item.gpu_mem_peak_mib for item in completed):
-        return f"{_runs(completed)} known, all held a GPU and used no memory on it"
-    return completed
+        return because("none-completed", runs=len(evidence), samples=LEAST_SAMPLES)
+    modest = [item for item in completed if not is_greedy(item)]
+    if not modest:
+        return because("memory-taken-at-once", runs=len(evidence), part_pct=100 * _part(completed[-1]))
+    alike = [item for item in modest if item.gpu_model == modest[-1].gpu_model]
+    return alike if any(item.gpu_mem_peak_mib for item in alike) else because("gpu-unused", runs=len(alike))
 
 
 def is_greedy(run: Evidence) -> bool:
@@ -134,19 +142,12 @@ def out_of_memory(evidence: Sequence[Evidence]) -> Evidence | None:
     return max(runs, key=lambda item: item.gpu_mem_peak_mib or 0, default=None)
 
 
-def more_than(run: Evidence) -> str:
-    """Return in words what such a run says of the next one."""
-    return f"at least {run.gpu_mem_peak_mib} MiB, since job {run.job_id} ran out of GPU memory with less"
-
-
-def _runs(evidence: Sequence[Evidence]) -> str:
-    return "1 earlier run is" if len(evidence) == 1 else f"{len(evidence)} earlier runs are"
-
-
-def measured_by(runs: Sequence[Evidence]) -> str:
-    """Return who measured these runs, where it was not us."""
-    sources = sorted({run.source for run in runs if run.source})
-    return f" (measured by {', '.join(sources)})" if sources else ""
+def raised_by(evidence: Sequence[Evidence], q99_mib: float) -> tuple[Reason, ...]:
+    """Return the run that ran out of GPU memory, where that is what the answer comes from."""
+    run = out_of_memory(evidence)
+    if run is None or run.gpu_mem_peak_mib is None or run.gpu_mem_peak_mib != q99_mib:
+        return ()
+    return (because("ran-out-of-memory", least_mib=run.gpu_mem_peak_mib, job_id=run.job_id),)
 
 
 def median(values: Sequence[float]) -> float:
@@ -170,14 +171,14 @@ def dram_active(completed: Sequence[Evidence]) -> Quantiles | None:
     return Quantiles(median(highs), max(highs), max(highs)) if highs else None
 
 
-def sm_active(completed: Sequence[Evidence]) -> tuple[Quantiles | None, str]:
+def sm_active(completed: Sequence[Evidence]) -> tuple[Quantiles | None, tuple[Reason, ...]]:
     """Return the mean SM activity of runs that had a whole GPU; a share caps what a run can show of itself.
 
     The mean decides how long a run takes on less; what it peaks at does not.
     """
     known = [item for item in completed if item.mode == SharingMode.EXCLUSIVE and item.sm_active_mean_pct is not None]
     if not known:
-        return None, "; SM activity of a whole-GPU run is not known"
+        return None, (because("sm-not-measured"),)
     means = [item.sm_active_mean_pct or 0.0 for item in known]
-    how = "; SM activity bounded by GPU_UTIL" if any(item.sm_is_bound for item in known) else ""
-    return Quantiles(median(means), max(means), max(means)), how
+    bounded = any(item.sm_is_bound for item in known)
+    return Quantiles(median(means), max(means), max(means)), (because("sm-bounded-by-util"),) if bounded else ()

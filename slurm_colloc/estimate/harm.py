@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from slurm_colloc.model import COMPLETED, GPU_OOM, LEAST_SAMPLES, Evidence, SharingMode
-from slurm_colloc.units import counted
+from slurm_colloc.model import COMPLETED, GPU_OOM, LEAST_SAMPLES, Evidence, Reason, SharingMode, because
 
 # Of a shorter run most is its start, which no bound is about.
 _LEAST_S = 60.0
@@ -35,13 +34,6 @@ COUNTED = (Harm.OUT_OF_MEMORY, Harm.HOST_MEMORY, Harm.SLOWER, Harm.TIME_LIMIT)
 # Slurm's states of runs that a job on a whole GPU may end in just as well: harm where none of the same job did.
 _ENDS = {"TIMEOUT": Harm.TIME_LIMIT, "OUT_OF_MEMORY": Harm.HOST_MEMORY, "FAILED": Harm.FAILED}
 _LOST = ("NODE_FAIL", "BOOT_FAIL")
-_SAID = {
-    Harm.OUT_OF_MEMORY: "ran out of GPU memory",
-    Harm.HOST_MEMORY: "ran out of host memory",
-    Harm.SLOWER: "took longer than the bound on speed allows",
-    Harm.TIME_LIMIT: "was ended by its time limit",
-    Harm.FAILED: "failed",
-}
 
 
 class Judged(NamedTuple):
@@ -83,14 +75,14 @@ def harm_of(run: Evidence, whole: Sequence[Evidence], max_slowdown: float) -> Ha
     return Harm.NONE if any(one.state == run.state for one in whole) else _ENDS[run.state]
 
 
-def why_whole(runs: Sequence[Evidence], max_slowdown: float) -> str:
-    """Return why a job is to have a whole GPU for now, by its own runs, oldest first; empty where none was harmed.
+def why_whole(runs: Sequence[Evidence], max_slowdown: float) -> Reason | None:
+    """Return why a job is to have a whole GPU for now, by its own runs, oldest first; None where none was harmed.
 
     It is measured on a whole GPU once for each run that was harmed: what its pieces harm again and again gets fewer.
     """
-    harmed = [one for one in judge(runs, max_slowdown) if one.harm in _SAID]
+    harmed = [one for one in judge(runs, max_slowdown) if one.harm in (*COUNTED, Harm.FAILED)]
     if not harmed:
-        return ""
+        return None
     last = max(harmed, key=lambda one: one.run.ended_s)
     measured = sum(
         run.mode == SharingMode.EXCLUSIVE
@@ -101,6 +93,5 @@ def why_whole(runs: Sequence[Evidence], max_slowdown: float) -> str:
     )
     left = len(harmed) - measured
     if left <= 0 or last.harm is None:
-        return ""
-    again = "one more run" if left == 1 else counted(left, "more run")
-    return f"job {last.run.job_id} {_SAID[last.harm]} on a piece of a GPU; a whole GPU for {again}, to measure it again"
+        return None
+    return because("harmed", job_id=last.run.job_id, harm=last.harm.name.lower(), runs=left)

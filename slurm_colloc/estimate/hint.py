@@ -4,12 +4,12 @@
 from collections.abc import Mapping
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import Footprint, Quantiles
+from slurm_colloc.model import Footprint, Quantiles, because
 from slurm_colloc.units import demand_mib, percent
 
 
-def parse_hint(text: str, how: str = "given") -> Footprint:
-    """Return the footprint in ``mem=9G,sm=30,dram=20``, which its user has ``given`` or ``corrected``.
+def parse_hint(text: str, code: str = "hint") -> Footprint:
+    """Return the footprint in ``mem=9G,sm=30,dram=20``, and ``code`` as where it is from.
 
     ``sm`` is in percent of a whole GPU's SMs, ``dram`` in percent of the time in which its memory moves data.
 
@@ -36,7 +36,7 @@ def parse_hint(text: str, how: str = "given") -> Footprint:
         gpu_model="",
         rung="hint",
         evidence_count=0,
-        provenance=f"{how} by the user: {text}",
+        provenance=(because(code, hint=text),),
         dram_active_pct=dram,
     )
 

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.exact import RUNG as EXACT
-from slurm_colloc.estimate.exact import from_runs, more_than, out_of_memory
+from slurm_colloc.estimate.exact import from_command, from_runs, out_of_memory, raised_by
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.model import Footprint, Quantiles
-from slurm_colloc.units import counted
+from slurm_colloc.model import Evidence, Footprint, Quantiles, Reason, because
 
 UNKNOWN_RUNG, CORRECTED_RUNG = "unknown", "corrected"
 
@@ -23,34 +22,32 @@ def estimate(question: Question) -> Footprint:
     if question.hint is not None:
         return _hinted(parse_hint(question.hint), question)
     if question.corrected:
-        return _hinted(parse_hint(question.corrected, "corrected"), question)._replace(rung=CORRECTED_RUNG)
+        return _hinted(parse_hint(question.corrected, "correction"), question)._replace(rung=CORRECTED_RUNG)
     reasons = []
     for rung in _rungs(question):
         answer = rung(question)
         if isinstance(answer, Footprint):
             return _as_busy_as_relatives(answer, question) if answer.rung == EXACT else _above_smaller(answer, question)
-        if answer:
-            reasons.append(answer)
-    return Footprint(None, None, None, "", UNKNOWN_RUNG, 0, "; ".join(reasons))
+        reasons.append(answer)
+    return Footprint(None, None, None, "", UNKNOWN_RUNG, 0, tuple(reasons))
 
 
-def _rungs(question: Question) -> Iterator[Callable[[Question], Footprint | str]]:
+def _rungs(question: Question) -> Iterator[Callable[[Question], Footprint | Reason]]:
     """Yield the rungs to be asked, in order of trust; what is of use to few submissions is loaded for them alone.
 
     A reason why others say nothing is of interest only where there are some.
     """
     yield from_runs
     if question.runs:
-        from slurm_colloc.estimate.probe import from_cut_runs
+        from slurm_colloc.estimate.probe import from_cut_runs, is_cut
 
-        yield from_cut_runs
+        if any(map(is_cut, question.runs)):
+            yield from_cut_runs
     if question.relatives:
         from slurm_colloc.estimate.near import from_relatives
 
         yield from_relatives
     if question.by_command:
-        from slurm_colloc.estimate.command import from_command
-
         yield from_command
     if question.families and question.trusts_prior:
         from slurm_colloc.estimate.prior import from_prior
@@ -63,14 +60,14 @@ def _above_smaller(found: Footprint, question: Question) -> Footprint:
     memory = found.gpu_mem_peak_mib
     if memory is None or not question.relatives:
         return found
-    from slurm_colloc.estimate.smaller import most_of_smaller
+    from slurm_colloc.estimate.near import most_of_smaller
 
     run = most_of_smaller(question, found.gpu_model, memory.q99)
     if run is None:
         return found
-    least = float(run.gpu_mem_peak_mib or 0)
-    said = f"{found.provenance}; raised to {least:.0f} MiB: job {run.job_id}, which was no larger, held so much"
-    return found._replace(gpu_mem_peak_mib=memory._replace(q99=least), provenance=said)
+    least = run.gpu_mem_peak_mib or 0
+    said = (*found.provenance, because("raised-by-smaller", least_mib=least, job_id=run.job_id))
+    return found._replace(gpu_mem_peak_mib=memory._replace(q99=float(least)), provenance=said)
 
 
 def _as_busy_as_relatives(found: Footprint, question: Question) -> Footprint:
@@ -80,15 +77,15 @@ def _as_busy_as_relatives(found: Footprint, question: Question) -> Footprint:
     from slurm_colloc.estimate.near import from_relatives
 
     near = from_relatives(question)
-    if isinstance(near, str) or near.sm_active_pct is None or near.gpu_model != found.gpu_model:
+    if isinstance(near, Reason) or near.sm_active_pct is None or near.gpu_model != found.gpu_model:
         return found
-    said = f"{found.provenance}, but of {counted(near.evidence_count, 'run')} with other numbers it is"
+    said = (*found.provenance, because("sm-of-relatives", runs=near.evidence_count))
     dram = found.dram_active_pct or near.dram_active_pct
     return found._replace(sm_active_pct=near.sm_active_pct, dram_active_pct=dram, provenance=said)
 
 
-def believed(question: Question, state_folder: str) -> tuple[Footprint, str]:
-    """Return what a job is expected to need, and a doubt about its user's correction; empty for none.
+def believed(question: Question, state_folder: str) -> tuple[Footprint, Reason | None]:
+    """Return what a job is expected to need, and a doubt about its user's correction; None for none.
 
     A correction that this release does not understand is left out: what stands in a file must not be in the way of
     every submission.
@@ -101,22 +98,24 @@ def believed(question: Question, state_folder: str) -> tuple[Footprint, str]:
     except InputError as error:
         if question.hint is not None or not question.corrected:
             raise
-        return estimate_at_site(question._replace(corrected=""), state_folder), f"correction ignored: {error}"
+        ignored = because("correction-ignored", error=str(error))
+        return estimate_at_site(question._replace(corrected=""), state_folder), ignored
     return footprint, _contradiction(question, footprint)
 
 
-def _contradiction(question: Question, footprint: Footprint) -> str:
-    """Return what was measured above what the user has corrected the job's memory to; empty where nothing was."""
+def _contradiction(question: Question, footprint: Footprint) -> Reason | None:
+    """Return what was measured above what the user has corrected the job's memory to; None where nothing was."""
     if footprint.rung != CORRECTED_RUNG:
-        return ""
+        return None
     said = parse_hint(question.corrected).gpu_mem_peak_mib
-    most = max(question.runs, key=lambda run: run.gpu_mem_peak_mib or 0, default=None)
-    if most is None or said is None or (most.gpu_mem_peak_mib or 0) <= said.q99:
-        return ""
-    return (
-        f"its memory was corrected to {said.q99:.0f} MiB, and job {most.job_id} used {most.gpu_mem_peak_mib} MiB; "
-        "correct it again by 'colloc history --correct JOB mem=SIZE', or forget both by 'colloc history --forget JOB'"
-    )
+    most = max(question.runs, key=_peak_mib, default=None)
+    if most is None or said is None or _peak_mib(most) <= said.q99:
+        return None
+    return because("correction-too-low", said_mib=said.q99, job_id=most.job_id, used_mib=_peak_mib(most))
+
+
+def _peak_mib(run: Evidence) -> int:
+    return run.gpu_mem_peak_mib or 0
 
 
 def estimate_at_site(question: Question, state_folder: str) -> Footprint:
@@ -132,13 +131,13 @@ def estimate_at_site(question: Question, state_folder: str) -> Footprint:
 
     calibration, note = site_calibration(state_folder)
     found = estimate(question._replace(calibration=calibration))
-    return found._replace(provenance=f"{found.provenance}; {note}") if note and found.margin else found
+    return found._replace(provenance=(*found.provenance, note)) if note and found.margin else found
 
 
 def _hinted(given: Footprint, question: Question) -> Footprint:
     given = _raised(given, question)
     found = from_runs(question)
-    if isinstance(found, str):
+    if isinstance(found, Reason):
         return given
     found = _as_busy_as_relatives(found, question)
     # What the user did not say is not unknown when it was measured.
@@ -146,7 +145,7 @@ def _hinted(given: Footprint, question: Question) -> Footprint:
     if given.dram_active_pct is None:
         given = given._replace(dram_active_pct=found.dram_active_pct)
     if given.sm_active_pct is None and found.sm_active_pct is not None:
-        provenance = f"{given.provenance}; SM activity from {found.provenance}"
+        provenance = (*given.provenance, because("sm-from-runs"), *found.provenance)
         return given._replace(sm_active_pct=found.sm_active_pct, gpu_model=found.gpu_model, provenance=provenance)
     return given
 
@@ -154,8 +153,7 @@ def _hinted(given: Footprint, question: Question) -> Footprint:
 def _raised(given: Footprint, question: Question) -> Footprint:
     """Return what the user said, but no less than what did not suffice before."""
     run, said = out_of_memory(question.runs), given.gpu_mem_peak_mib
-    if run is None or said is None or (least := float(run.gpu_mem_peak_mib or 0)) <= said.q99:
+    if run is None or said is None or (least := float(_peak_mib(run))) <= said.q99:
         return given
-    return given._replace(
-        gpu_mem_peak_mib=Quantiles(least, least, least), provenance=f"{given.provenance}; raised: {more_than(run)}"
-    )
+    provenance = (*given.provenance, *raised_by(question.runs, least))
+    return given._replace(gpu_mem_peak_mib=Quantiles(least, least, least), provenance=provenance)

@@ -11,12 +11,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from slurm_colloc.estimate.exact import cpu_cores, dram_active, host_mem_mib, sm_active, usable
+from slurm_colloc.estimate.exact import cpu_cores, dram_active, host_mem_mib, is_greedy, sm_active, usable
 from slurm_colloc.estimate.question import Question, most_shown
 from slurm_colloc.history.names import grows, is_in_proportion, is_inert
 from slurm_colloc.history.signature import Parts, parts_of
-from slurm_colloc.model import Evidence, Footprint, Quantiles
-from slurm_colloc.units import counted
+from slurm_colloc.model import COMPLETED, Evidence, Footprint, Quantiles, Reason, because
 
 RUNG = "near"
 # What a CUDA context and its libraries take before a job has allocated anything: it does not grow with the job. Of a
@@ -62,22 +61,22 @@ class _Answer(NamedTuple):
 
     expected_mib: float
     margin: str
-    how: str
+    how: Reason
     ratio: float = 1.0
     least_mib: float = 0.0
     most_mib: float = math.inf
 
 
-def from_relatives(question: Question) -> Footprint | str:
+def from_relatives(question: Question) -> Footprint | Reason:
     """Return the footprint that runs with other numbers support, or the reason why they support none."""
     own = parts_of(question.signature)
     if own is None or own.values is None:
-        return "its numbers are too many to tell its relatives apart"
+        return because("too-many-numbers")
     runs = [(run, parts) for run in question.relatives if (parts := _comparable(run, own))]
     if not runs:
-        return "no earlier run of a job that differs in numbers alone is known"
+        return because("no-relatives")
     completed = usable([run for run, _ in runs])
-    if isinstance(completed, str):
+    if isinstance(completed, Reason):
         return completed
     runs = [(run, parts) for run in completed if (parts := _comparable(run, own))]
     sizing = _sizing(question.numbers, own, [parts for _, parts in runs])
@@ -85,7 +84,7 @@ def from_relatives(question: Question) -> Footprint | str:
     names = [question.numbers[number] for number in sizing]
     target = tuple(own.values[number] for number in sizing)
     answer = _answer(target, points, names)
-    return answer if isinstance(answer, str) else _footprint(question, answer, target, points)
+    return answer if isinstance(answer, Reason) else _footprint(question, answer, target, points)
 
 
 def _comparable(run: Evidence, own: Parts) -> Parts | None:
@@ -110,19 +109,16 @@ def _points(runs: Sequence[tuple[Evidence, Parts]], sizing: Sequence[int]) -> li
     ]
 
 
-def _answer(target: tuple[float, ...], points: Sequence[_Point], names: Sequence[str]) -> _Answer | str:
+def _answer(target: tuple[float, ...], points: Sequence[_Point], names: Sequence[str]) -> _Answer | Reason:
     for point in points:
         if point.values == target:
-            return _Answer(
-                point.peak_mib, "same", "numbers that size nothing differ, or not all that it may read was looked at"
-            )
+            return _Answer(point.peak_mib, "same", because("nearly-same"))
     for name, value in zip(names, target, strict=True):
         if not _is_size(value):
-            return f"'{name}' = {value:g} is no size: it may mean all, or as much as there is"
+            return because("no-size", name=name, value=f"{value:g}")
     points = [point for point in points if all(map(_is_size, point.values))][-_MOST_COMPARED:]
-    differ = " and ".join(f"'{name}'" for name in names)
     if not points or not all(grows(name) or _seen_to_grow(points, place) for place, name in enumerate(names)):
-        return f"{counted(len(points), 'run')} with other {differ} do not tell what this one needs"
+        return because("numbers-tell-nothing", runs=len(points), names=tuple(names))
     # What a run held that was no larger, this one may hold; a run that others belie bounds nothing, the largest does.
     points = [
         point._replace(peak_mib=max(one.peak_mib for one in points if one.is_within(point.values))) for point in points
@@ -134,10 +130,9 @@ def _answer(target: tuple[float, ...], points: Sequence[_Point], names: Sequence
     lines = [line for place, name in enumerate(names) for line in _lines(target, points, place, name)]
     larger = [name for name, had, has in zip(names, nearest.values, target, strict=True) if has > had]
     if not lines and not all(map(is_in_proportion, larger)):
-        return f"one run does not bound what more of {differ} needs, which may be more than in proportion"
+        return because("one-run-does-not-bound", names=tuple(names))
     if not lines:
-        how = f"at most, by one run with another {differ}"
-        return _Answer(most, "one", how, nearest.ratio(target), least, most)
+        return _Answer(most, "one", because("bound-by-one-run", names=tuple(names)), nearest.ratio(target), least, most)
     line = min(lines, key=lambda line: line.expected_mib)
     return line._replace(expected_mib=min(line.expected_mib, most), least_mib=least, most_mib=most)
 
@@ -166,7 +161,7 @@ def _lines(target: tuple[float, ...], points: Sequence[_Point], place: int, name
     (x, low_mib), (other_x, high_mib) = seen[max(above, 1) - 1 : max(above, 1) + 1]
     value = low_mib + (high_mib - low_mib) * (at - x) / (other_x - x)
     margin = "between" if seen[0][0] < at < seen[-1][0] else "beyond"
-    yield _Answer(value, margin, f"a line over '{name}' = {x:g}, {other_x:g}", max(1.0, at / seen[-1][0]))
+    yield _Answer(value, margin, because("line", name=name, low=x, high=other_x), max(1.0, at / seen[-1][0]))
 
 
 def _footprint(question: Question, answer: _Answer, target: tuple[float, ...], points: Sequence[_Point]) -> Footprint:
@@ -176,8 +171,7 @@ def _footprint(question: Question, answer: _Answer, target: tuple[float, ...], p
     most = max(question.calibration.margin("one").over(answer.most_mib), answer.most_mib + margin.floor_mib)
     q99 = max(min(margin.over(answer.expected_mib), most), answer.least_mib, most_shown(question.runs, model))
     expected = max(answer.expected_mib, answer.least_mib)
-    how = sm_active(runs)[1]
-    counts = f"{counted(len(runs), 'run')}"
+    other_numbers = because("other-numbers", runs=len(runs), gpu_model=model)
     return Footprint(
         gpu_mem_peak_mib=Quantiles(expected, (expected + q99) / 2, q99),
         sm_active_pct=_busy(points, target, lambda of: sm_active(of)[0]),
@@ -185,7 +179,7 @@ def _footprint(question: Question, answer: _Answer, target: tuple[float, ...], p
         gpu_model=model,
         rung=RUNG,
         evidence_count=len(runs),
-        provenance=f"{counts} on {model} with other numbers: {answer.how}; margin {margin}{how}",
+        provenance=(other_numbers, answer.how, margin.reason, *sm_active(runs)[1]),
         dram_active_pct=_busy(points, target, dram_active),
         margin=answer.margin,
         expected_mib=answer.expected_mib,
@@ -209,3 +203,34 @@ def _busy(
     bounds = [[min(100.0, value * (1.0 if same else one.ratio(target))) for value in active] for one, active in known]
     least = [active for one, active in known if one.is_within(target)]
     return Quantiles(*(max([min(most), *held]) for most, *held in zip(zip(*bounds, strict=True), *least, strict=True)))
+
+
+def most_of_smaller(question: Question, model: str, above_mib: float) -> Evidence | None:
+    """Return, of the relatives that can need no more than the job and held more than that, the run that held most.
+
+    Only numbers of which more never needs less may differ, and those that size nothing; and not the program, for an
+    edit may have made it smaller. An empty model is any.
+    """
+    own = parts_of(question.signature)
+    if own is None or own.values is None:
+        return None
+    held = [
+        run
+        for run in question.relatives
+        if (run.gpu_mem_peak_mib or 0) > above_mib
+        and (not model or run.gpu_model in (model, ""))
+        # What a framework takes of any GPU is no need; where it ran out of memory all the same, it is.
+        and not (run.state == COMPLETED and is_greedy(run))
+        and _is_no_larger(parts_of(run.signature), own, question.numbers)
+    ]
+    return max(held, key=lambda run: run.gpu_mem_peak_mib or 0, default=None)
+
+
+def _is_no_larger(other: Parts | None, own: Parts, names: tuple[str, ...]) -> bool:
+    if other is None or other.values is None or other.program != own.program:
+        return False
+    if not len(other.values) == len(own.values or ()) == len(names):
+        return False
+    pairs = zip(names, other.values, own.values or (), strict=True)
+    # 0 and -1 may mean all there is.
+    return all(had == has or is_inert(name) or (grows(name) and 0 < had <= has) for name, had, has in pairs)

@@ -11,25 +11,23 @@ from collections.abc import Sequence
 from slurm_colloc.estimate.calibration import conformal
 from slurm_colloc.estimate.exact import median
 from slurm_colloc.estimate.question import Question, most_shown
-from slurm_colloc.model import Footprint, Quantiles
+from slurm_colloc.model import Footprint, Quantiles, Reason, because
 
 RUNG = "prior"
 COVERAGE = 0.98
 FEWEST = math.ceil(COVERAGE / (1 - COVERAGE) - 1e-9)
 
 
-def from_prior(question: Question) -> Footprint | str:
+def from_prior(question: Question) -> Footprint | Reason:
     """Return the footprint that the user's other jobs support, or the reason why they support none."""
     if question.names_gpu_type:
-        return "other jobs say nothing of one that names a type of GPU"
-    if not question.families:
-        return "no other job of this user is known"
+        return because("gpu-type-named")
     models = [family.gpu_model for family in question.families]
     model = max(sorted(set(models)), key=models.count)
     of_model = [family for family in question.families if family.gpu_model == model]
     peaks = _covering([float(family.peak_mib) for family in of_model])
     if peaks is None:
-        return f"{len(of_model)} other jobs of this user are known on {model}, {FEWEST} would be enough to go by"
+        return because("too-few-other-jobs", jobs=len(of_model), gpu_model=model, needed=FEWEST)
     margin = question.calibration.margin(RUNG)
     return Footprint(
         margin=RUNG,
@@ -41,7 +39,10 @@ def from_prior(question: Question) -> Footprint | str:
         gpu_model=model,
         rung=RUNG,
         evidence_count=len(of_model),
-        provenance=f"{COVERAGE:.0%} of {len(of_model)} other jobs on {model} need no more; margin {margin}",
+        provenance=(
+            because("other-jobs", covered_pct=100 * COVERAGE, jobs=len(of_model), gpu_model=model),
+            margin.reason,
+        ),
         dram_active_pct=_covering([family.dram for family in of_model if family.dram is not None]),
     )
 

@@ -5,18 +5,9 @@ A run that was cut has not shown its peak. Where its memory had stopped growing 
 the job is taken to need not much more: a training step repeats itself.
 """
 
-from slurm_colloc.estimate.exact import (
-    MARGIN,
-    dram_active,
-    is_greedy,
-    median,
-    more_than,
-    out_of_memory,
-    sm_active,
-)
+from slurm_colloc.estimate.exact import MARGIN, dram_active, is_greedy, median, raised_by, sm_active
 from slurm_colloc.estimate.question import Question, most_shown
-from slurm_colloc.model import LEAST_SAMPLES, Evidence, Footprint, Quantiles
-from slurm_colloc.units import counted
+from slurm_colloc.model import LEAST_SAMPLES, Evidence, Footprint, Quantiles, Reason, because
 
 RUNG = "probe"
 _AT_REST_BY = 0.5
@@ -24,27 +15,40 @@ _AT_REST_BY = 0.5
 _IDLE_PCT = 1.0
 
 
-def from_cut_runs(question: Question) -> Footprint | str:
-    """Return the footprint that runs cut at a time limit support, or why they support none; empty without such runs."""
-    cut = [run for run in question.runs if run.state == "TIMEOUT"]
-    if not cut:
-        return ""
-    at_rest = [run for run in cut if _was_at_rest(run)]
+def is_cut(run: Evidence) -> bool:
+    """Return whether a time limit has cut a run."""
+    return run.state == "TIMEOUT"
+
+
+def from_cut_runs(question: Question) -> Footprint | Reason:
+    """Return the footprint that runs cut at a time limit support, or why they support none."""
+    cut = list(filter(is_cut, question.runs))
+    at_rest = list(filter(_was_at_rest, cut))
     if not at_rest:
-        return f"{counted(len(cut), 'run')} cut at a time limit, while memory still grew or too little was seen of it"
+        return because("cut-while-growing", runs=len(cut))
     model = at_rest[-1].gpu_model
     at_rest = [run for run in at_rest if run.gpu_model == model]
     peaks = sorted(float(run.gpu_mem_peak_mib or 0) for run in at_rest)
     margin = question.calibration.margin(MARGIN)
     q99 = max(margin.over(peaks[-1]), most_shown(question.runs, model))
     active, how = sm_active(at_rest)
-    if (least := out_of_memory(question.runs)) and least.gpu_mem_peak_mib == q99:
-        how = f"; {more_than(least)}{how}"
-    runs = f"{counted(len(at_rest), 'run')}"
-    said = f"{runs} on {model} cut at a time limit, memory at rest by half of it, margin {margin}"
-    found = Footprint(Quantiles(median(peaks), peaks[-1], q99), active, None, model, RUNG, len(at_rest), f"{said}{how}")
-    return found._replace(
-        dram_active_pct=dram_active(at_rest), margin=MARGIN, expected_mib=peaks[-1], confidence=margin.confidence
+    return Footprint(
+        gpu_mem_peak_mib=Quantiles(median(peaks), peaks[-1], q99),
+        sm_active_pct=active,
+        run_time_s=None,
+        gpu_model=model,
+        rung=RUNG,
+        evidence_count=len(at_rest),
+        provenance=(
+            because("cut-at-rest", runs=len(at_rest), gpu_model=model),
+            margin.reason,
+            *raised_by(question.runs, q99),
+            *how,
+        ),
+        dram_active_pct=dram_active(at_rest),
+        margin=MARGIN,
+        expected_mib=peaks[-1],
+        confidence=margin.confidence,
     )
 
 

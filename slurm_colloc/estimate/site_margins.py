@@ -13,11 +13,11 @@ from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration, Margin
 from slurm_colloc.files import read_bounded
 from slurm_colloc.kinds import fits
+from slurm_colloc.model import Reason, because
 
 # An ingest that has not come round for so long says nothing of today's jobs.
 MOST_AGE_S = 30 * 86400.0
 _SCHEMA, _LIMIT_BYTES = 1, 256 * 1024
-_INSTEAD = "the shipped margins hold"
 
 
 def calibration_path(state_folder: str) -> str:
@@ -25,18 +25,18 @@ def calibration_path(state_folder: str) -> str:
     return os.path.join(state_folder, "history", "calibration.json")
 
 
-def site_calibration(state_folder: str) -> tuple[Calibration, str]:
-    """Return the margins in force, and why they are not the site's own; empty where none were ever taken."""
+def site_calibration(state_folder: str) -> tuple[Calibration, Reason | None]:
+    """Return the margins in force, and why they are not the site's own; None where none were ever taken."""
     path = calibration_path(state_folder)
     if not state_folder or not os.path.lexists(path):
-        return SHIPPED, ""
+        return SHIPPED, None
     try:
         at_s, found = from_json(json.loads(read_bounded(path, _LIMIT_BYTES)))
     except (StoreError, InputError, ValueError, RecursionError) as error:
-        return SHIPPED, f"{_INSTEAD}: the site's own cannot be read ({error})"
+        return SHIPPED, because("margins-unreadable", error=str(error))
     if not 0 <= now() - at_s <= MOST_AGE_S:
-        return SHIPPED, f"{_INSTEAD}: the site's own are not of the last 30 days; does 'colloc ingest' still run?"
-    return found, ""
+        return SHIPPED, because("margins-old", days=MOST_AGE_S / 86400)
+    return found, None
 
 
 def to_json(at_s: float, calibration: Calibration) -> dict[str, object]:

@@ -20,6 +20,7 @@ from slurm_colloc.followup.division import CANARY, PROBE, First, divide, reason_
 from slurm_colloc.followup.record import CSUB, FIRST, Record, claim, name_also, write_record
 from slurm_colloc.followup.sized import write_rest
 from slurm_colloc.followup.submission import record_of, submit_companion
+from slurm_colloc.model import because
 from slurm_colloc.process import Finished, run
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine, without
@@ -232,8 +233,9 @@ def _done(ready: _Ready, jobs: tuple[str, str, _Said], folder: str, why: str, ca
 
 def _because(plan: Plan, why: str) -> Plan:
     """Return a plan whose decisions say first why it is submitted as it is."""
+    first = because("followup", why=why)
     parts = (
-        (request, needed, placed._replace(reasons=(why, *placed.reasons))) for request, needed, placed in plan.parts
+        (request, needed, placed._replace(reasons=(first, *placed.reasons))) for request, needed, placed in plan.parts
     )
     return plan._replace(parts=tuple(Part(*part) for part in parts))
 

@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
+from slurm_colloc.model import because
 from slurm_colloc.placement.terms import asked_limit_min
 from slurm_colloc.runtime.spec import parse_array
 from slurm_colloc.slurm.options import Given, value_of
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.reasons import reason_of_counting
 from slurm_colloc.submit.render import BLOCK_BEGINS
+from slurm_colloc.wording import sentence, words
 
 CANARY, PROBE = "canary", "probe"
 _ARRAY_ID = re.compile(rb"\bSLURM_ARRAY_JOB_ID\b")
@@ -117,7 +119,7 @@ def reason_against(kind: str, plan: Plan, config: SiteConfig, *, unasked: bool) 
 def _reasons(kind: str, plan: Plan, config: SiteConfig, unasked: bool) -> Iterator[str]:
     given, [part, *others] = plan.given, plan.parts
     if plan.switched_off or config.policy == "shadow":
-        yield plan.switched_off or "shadow mode"
+        yield words(plan.switched_off or because("policy-shadow"))
     if others:
         yield "it is a heterogeneous job"
     if "wrap" in given:
@@ -128,9 +130,9 @@ def _reasons(kind: str, plan: Plan, config: SiteConfig, unasked: bool) -> Iterat
         yield "the site wants no companion jobs"
     yield from (why for name, why in _AGAINST.items() if name in given)
     if part.request.untouchable:
-        yield part.request.untouchable[0]
+        yield words(part.request.untouchable[0])
     if part.footprint.gpu_mem_peak_mib is not None or not plan.as_asked:
-        yield f"what it needs is known: {part.footprint.provenance}"
+        yield f"what it needs is known: {sentence(part.footprint.provenance)}"
     if plan.body is None or BLOCK_BEGINS.encode() not in plan.body:
         yield "no sampler can be put into its script"
     yield from _of_dependency(value_of(given, "dependency"))
@@ -166,7 +168,7 @@ def _of_array(kind: str, plan: Plan, config: SiteConfig, unasked: bool) -> Itera
     if len(ranges(tasks[1:])) > _LONGEST_ARRAY:
         yield "without its first task the array is too long to be named"
     if why := reason_of_counting(plan.script):
-        yield why
+        yield words(why)
     if unasked and _ARRAY_ID.search(plan.script):
         yield "its tasks go by their array's id (SLURM_ARRAY_JOB_ID)"
 

@@ -22,6 +22,7 @@ from slurm_colloc.slurm.options import CommandLine, Given, value_of, without
 from slurm_colloc.submit.own_options import option_table
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.reasons import reason_of_counting, reason_to_keep_text
+from slurm_colloc.wording import words
 
 _LIMIT_BYTES = 64 * 1024 * 1024
 _AGAINST = {
@@ -109,12 +110,12 @@ def _reason_against(plan: Plan, config: SiteConfig) -> str:
     if found := [why for name, why in _AGAINST.items() if name in given]:
         return found[0]
     if why := reason_to_keep_text(plan.script, ""):
-        return why
+        return words(why)
     dependency = given.get("dependency")
     if dependency and dependency.origin == "directive" and dependency.value != "singleton":
         return "its script names a dependency that is fulfilled by then"
     if "array" in given and (why := reason_of_counting(plan.script)):
-        return why
+        return words(why)
     tasks = (_name(given, str(task), "0", task) for task in (0, 1))
     if "array" in given and any(one == other != os.devnull for one, other in zip(*tasks, strict=True)):
         return "its tasks write to one output file, so which of them ran out could not be told"

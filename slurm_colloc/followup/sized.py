@@ -130,7 +130,7 @@ def _foreseen(folder: str, record: Record, environ: Mapping[str, str], marker: s
         shown = json.loads(done.stdout)
         gres, reasons = str(shown["placement"]["gres"]), shown["placement"]["reasons"]
         known = shown["footprint"]["gpu_mem_peak_mib"] is not None
-        why = str(shown["footprint"]["provenance"]) if not known else str(reasons[min(1, len(reasons) - 1)])
+        why = "; ".join(shown["footprint"]["provenance"]) if not known else str(reasons[min(1, len(reasons) - 1)])
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
         return "", f"what it would get is not known: {done.last_words}"
     return ("", why) if gres == "as asked" else (gres, "")

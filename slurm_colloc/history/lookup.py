@@ -21,7 +21,7 @@ from slurm_colloc.history.said import Said, read_said
 from slurm_colloc.history.signature import Parts, is_relative, is_same, parts_of
 from slurm_colloc.history.snapshot import FamilyUse, read_families, read_family, read_snapshot, snapshot_path
 from slurm_colloc.history.sound import latest_s
-from slurm_colloc.model import COMPLETED, GPU_OOM, Evidence, SharingMode
+from slurm_colloc.model import COMPLETED, GPU_OOM, Evidence, Reason, SharingMode, because
 from slurm_colloc.slurm.parse import FINAL_STATES
 
 # So long Slurm is asked how a run ended.
@@ -40,7 +40,7 @@ class Known(NamedTuple):
     """
 
     evidence: tuple[Evidence, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Reason, ...]
     relatives: tuple[Evidence, ...] = ()
     by_command: tuple[Evidence, ...] = ()
     said: Said = Said()
@@ -80,7 +80,7 @@ def look_up(
         by_command = reader.read(read_snapshot, command, [command])
     nothing = not any(run.state == COMPLETED for run in (*own, *relatives, *by_command))
     families = reader.families() if nothing else ()
-    return Known(own, reader.noted(), relatives, by_command, said, families)
+    return Known(own, tuple(reader.notes), relatives, by_command, said, families)
 
 
 def _tells_all(run: Evidence) -> bool:
@@ -118,19 +118,20 @@ class _Reader:
     def __init__(self, config: SiteConfig, job_states: Callable[[Sequence[str]], Mapping[str, str]] | None) -> None:
         self._state_folder = config.paths.state
         self._job_states = job_states
-        self.notes: list[str] = []
+        self.notes: list[Reason] = []
         self._forgotten_s: dict[str, float] = {}
 
-    def noted(self) -> tuple[str, ...]:
-        """Return the notes, each once: one snapshot is asked several times."""
-        return tuple(dict.fromkeys(self.notes))
+    def _note(self, note: Reason) -> None:
+        """Keep a note, once: one snapshot is asked several times."""
+        if note not in self.notes:
+            self.notes.append(note)
 
     def names(self, family: str) -> list[str]:
         """Return the signatures of a family of which the user's own folder keeps anything."""
         try:
             return signatures_of_family(user_data_folder(), family)
         except StoreError as error:
-            self.notes.append(str(error))
+            self._note(because("history-error", error=str(error)))
             return []
 
     def said(self, signature: str) -> Said:
@@ -138,12 +139,11 @@ class _Reader:
         try:
             found = read_said(user_data_folder(), signature)
         except StoreError as error:
-            self.notes.append(str(error))
+            self._note(because("history-error", error=str(error)))
             found = Said()
         self._forgotten_s[signature] = found.forgotten_s
         if found.forgotten_s > latest_s():  # a clock was wrong; to count what is to be forgotten would be worse
-            again = f"'colloc history --forget {signature}' once more"
-            self.notes.append(f"runs of this job are forgotten up to a time to come: {again}")
+            self._note(because("forgotten-ahead", signature=signature))
         return found
 
     def families(self) -> tuple[FamilyUse, ...]:
@@ -151,8 +151,7 @@ class _Reader:
         try:
             return read_families(snapshot_path(self._state_folder, os.geteuid())) if self._state_folder else ()
         except StoreError as error:
-            if str(error) not in self.notes:
-                self.notes.append(str(error))
+            self._note(because("history-error", error=str(error)))
             return ()
 
     def read(
@@ -167,9 +166,9 @@ class _Reader:
                 kept = of_snapshot(path, key)
                 evidence.update({run.job_id: run for run in kept.evidence})
                 if kept.unreadable:
-                    self.notes.append(f"{kept.unreadable} runs in history '{path}' cannot be true and are not counted")
+                    self._note(because("runs-impossible", runs=kept.unreadable, path=path))
         except StoreError as error:
-            self.notes.append(str(error))
+            self._note(because("history-error", error=str(error)))
         try:
             dropped: list[Evidence] = []
             unreadable = 0
@@ -178,7 +177,7 @@ class _Reader:
                 dropped += found.evidence
                 unreadable += found.unreadable
             if unreadable:
-                self.notes.append(f"{unreadable} evidence files of this job could not be used")
+                self._note(because("evidence-unreadable", files=unreadable))
             for run in dropped if self._job_states is None else _settle(folder, dropped, self._job_states):
                 # A run whose end nobody could tell does not displace the same run with its end known; of what stands
                 # for old runs in both places the larger counts.
@@ -187,7 +186,7 @@ class _Reader:
                 if known is None or (run.state in ENDED and not is_less):
                     evidence[run.job_id] = run
         except CollocError as error:
-            self.notes.append(str(error))
+            self._note(because("history-error", error=str(error)))
         # Only of a job of which something is known may the user have said something.
         for signature in set(signatures) & {run.signature for run in evidence.values()} - set(self._forgotten_s):
             self.said(signature)

@@ -14,7 +14,7 @@ from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import open_private_folder, private_folder, read_own, write_atomic
 from slurm_colloc.history.sound import is_sound, latest_s
 from slurm_colloc.kinds import fits
-from slurm_colloc.model import COMPLETED, Decision, Evidence, SharingMode
+from slurm_colloc.model import COMPLETED, Decision, Evidence, Reason, SharingMode
 
 LIMIT_BYTES = 256 * 1024
 # The newest runs are enough, and with them the newest that had a whole GPU: only such a one shows SM activity.
@@ -218,12 +218,23 @@ def parse_decision(content: bytes) -> Decision:
     """
     try:
         values = _checked(json.loads(content), Decision)
-        lists = {name: tuple(values.get(name, ())) for name in ("reasons", "numbers")}
-        if not all(fits(text, str) for texts in lists.values() for text in texts):
-            raise ValueError("a reason or the name of a number is not a text")
-        return Decision(**{**values, **lists})
+        numbers = tuple(values.get("numbers", ()))
+        if not all(fits(name, str) for name in numbers):
+            raise ValueError("the name of a number is not a text")
+        return Decision(**{**values, "numbers": numbers, "reasons": tuple(map(_reason, values["reasons"]))})
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(f"decision file is not of the expected form: {error}") from error
+
+
+def _reason(value: object) -> Reason:
+    """Return a reason as JSON has it: its code, and its parameters by name."""
+    match value:
+        case [str(code), dict(params)]:
+            lists = {name: tuple(one) if isinstance(one, list) else one for name, one in params.items()}
+            parts = [part for one in lists.values() for part in (one if isinstance(one, tuple) else (one,))]
+            if all(part is None or fits(part, str) or fits(part, float) for part in (code, *params, *parts)):
+                return Reason(code, lists)
+    raise ValueError("a reason is not a code with parameters")
 
 
 def _checked(values: object, kind: type[Evidence] | type[Decision]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from slurm_colloc.errors import StoreError
 from slurm_colloc.files import private_folder, read_own, write_atomic
 from slurm_colloc.history.digest import digest
 from slurm_colloc.history.signature import Signature
+from slurm_colloc.model import Reason, because
 from slurm_colloc.units import printable
 
 _LIMIT_BYTES = 1024 * 1024
@@ -62,8 +63,8 @@ def keep_submitted(path: str, text: str) -> None:
     write_atomic(path, text.encode())
 
 
-def compared(found: Signature, last: Submitted | None) -> tuple[Signature, Submitted, str]:
-    """Return a submission's signature, what is to be kept of it, and how it differs from the last; empty: it does not.
+def compared(found: Signature, last: Submitted | None) -> tuple[Signature, Submitted, Reason | None]:
+    """Return a submission's signature, what is to be kept of it, and how it differs from the last; None: it does not.
 
     What only appeared since counts where a word names it; where the words are the same the run before did without, and
     what is there from now on counts.
@@ -71,16 +72,16 @@ def compared(found: Signature, last: Submitted | None) -> tuple[Signature, Submi
     read, program = found.read, found.read.key
     now = Submitted(found.words, read.files, program)
     if not read.fits:
-        return found, now, "more may be read by it than is looked at"
+        return found, now, because("too-many-files")
     if last is None:
-        return found, now, ""
+        return found, now, None
     changed = [path for path, content in last.files.items() if read.files.get(path) != content]
     new = [path for path in read.files if path not in last.files]
     counted = [path for path in new if path in read.named and found.words != last.words]
     if changed or counted:
         path = (changed or counted)[0]
-        how = "is new" if not changed else "was edited" if path in read.files else "is gone"
-        return found, now, f"'{_short(path)}' {how} since the last submission"
+        code = "file-new" if not changed else "file-edited" if path in read.files else "file-gone"
+        return found, now, because(code, path=_short(path))
     named = {path: read.files[path] for path in new if path in read.named}
     kept = Submitted(found.words, {**last.files, **named}, last.program)
     before, _, folder = found.text.rpartition("~")
@@ -88,12 +89,12 @@ def compared(found: Signature, last: Submitted | None) -> tuple[Signature, Submi
     return found._replace(text=text), kept, _other_word(found.words, last.words)
 
 
-def _other_word(words: tuple[str, ...], last: tuple[str, ...]) -> str:
+def _other_word(words: tuple[str, ...], last: tuple[str, ...]) -> Reason | None:
     ours, theirs = "\n".join(words).split(), "\n".join(last).split()
     for one, other in zip((*ours, ""), (*theirs, ""), strict=False):
         if one != other:
-            return f"'{_short(one)}' stands where '{_short(other)}' stood in the last submission"
-    return ""
+            return because("word-differs", word=_short(one), before=_short(other))
+    return None
 
 
 def _short(text: str) -> str:

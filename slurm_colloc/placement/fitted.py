@@ -16,7 +16,18 @@ from slurm_colloc.config import Partition, Pool, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.mig import names_slice, parse_profile
 from slurm_colloc.measured import MIN_COVERAGE_PCT
-from slurm_colloc.model import COMPLETED, Evidence, Footprint, Gres, JobRequest, Placement, Quantiles, SharingMode
+from slurm_colloc.model import (
+    COMPLETED,
+    Evidence,
+    Footprint,
+    Gres,
+    JobRequest,
+    Placement,
+    Quantiles,
+    Reason,
+    SharingMode,
+    because,
+)
 from slurm_colloc.placement.choose import place, reasons_to_leave
 from slurm_colloc.placement.pieces import (
     Access,
@@ -35,7 +46,7 @@ SM_DIGITS = 4
 _LEAST_SM_PCT = 10.0**-SM_DIGITS
 
 
-def past_request(shown: str, partition: str, account: str, qos: str, no_share: Sequence[str] = ()) -> JobRequest:
+def past_request(shown: str, partition: str, account: str, qos: str, no_share: Sequence[Reason] = ()) -> JobRequest:
     """Return the request of a past job, as far as its allocation (``shown``, in Slurm's words) tells it."""
     return JobRequest(
         name="",
@@ -83,8 +94,8 @@ def had_piece(run: Evidence, shown: str) -> bool:
     return run.mode not in ("", SharingMode.EXCLUSIVE) or not had_whole(shown)
 
 
-def not_judged(run: Evidence, shown: str, alone_s: float | None = None) -> str:
-    """Return why nothing is said of what a run would have fitted; empty where something can be.
+def not_judged(run: Evidence, shown: str, alone_s: float | None = None) -> Reason | None:
+    """Return why nothing is said of what a run would have fitted; None where something can be.
 
     Args:
         run: what was measured of it.
@@ -92,17 +103,17 @@ def not_judged(run: Evidence, shown: str, alone_s: float | None = None) -> str:
         alone_s: for how long that was, alone on the GPU; None where only the time of all its samples is known.
     """
     if had_piece(run, shown):
-        return "it had a piece of a GPU already"
+        return because("had-a-piece")
     if sum(gres.quantity for gres in _gpus(shown)) != 1:
-        return "only runs of one GPU are judged"
+        return because("not-one-gpu")
     if run.state != COMPLETED:
-        return f"it ended as {run.state}, so that its peak may be less than it needs"
+        return because("not-completed", state=run.state)
     if run.gpu_mem_peak_mib is None or run.sm_active_mean_pct is None:
-        return "its memory or its SM activity was not measured alone on the GPU"
+        return because("not-measured-alone")
     known_s = run.sampled_s if alone_s is None else alone_s
     if run.elapsed_s and 100 * known_s / run.elapsed_s < MIN_COVERAGE_PCT:
-        return f"less than {MIN_COVERAGE_PCT:.0f} % of its time was sampled"
-    return ""
+        return because("too-little-sampled", least_pct=MIN_COVERAGE_PCT)
+    return None
 
 
 def measured_footprint(run: Evidence) -> Footprint:
@@ -116,7 +127,7 @@ def measured_footprint(run: Evidence) -> Footprint:
         run.gpu_model,
         "measured",
         1,
-        "measured",
+        (),
     )
 
 
@@ -140,7 +151,7 @@ def ladder(request: JobRequest, gpu_model: str, config: SiteConfig) -> tuple[Ste
     The first that holds peak and SM activity is the one that ``would_have_fitted`` names.
     """
     nothing = Quantiles(0.0, 0.0, 0.0)
-    footprint = Footprint(nothing, nothing, None, gpu_model, "measured", 1, "measured")
+    footprint = Footprint(nothing, nothing, None, gpu_model, "measured", 1, ())
     if reasons_to_leave(request, footprint, config):
         return ()
     rooms = list(rooms_of(request, footprint, config, Access(), []))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from slurm_colloc.config import MigSlice, Pool, Sharing
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import Footprint, Load, Room
+from slurm_colloc.model import Footprint, Load, Reason, Room, because
 from slurm_colloc.placement.terms import other_card
 
 # What the MPS server itself takes: 66 MiB measured on an H100.
@@ -44,7 +44,7 @@ class Packing(NamedTuple):
     room: Room
     load: Load
     slowdown: float
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
 
     @property
     def time_factor(self) -> float:
@@ -68,16 +68,15 @@ class _Need(NamedTuple):
 
     memory_mib: int | None
     sm_active_pct: float | None
-    unknown: str
+    unknown: Reason | None
     dram_active_pct: float | None = None
 
 
 class _Bound(NamedTuple):
-    """At most so many at a time, why, and whether that is because of what the tasks need."""
+    """At most so many at a time, and why."""
 
     at_once: int
-    why: str
-    by_need: bool = False
+    why: Reason
 
 
 def pack(
@@ -87,7 +86,7 @@ def pack(
     wanted: int | None,
     *,
     part: MigSlice | None = None,
-) -> Packing | str:
+) -> Packing | Reason:
     """Return how the tasks of a pack share one GPU, or why they are not packed.
 
     Args:
@@ -99,39 +98,35 @@ def pack(
         part: the MIG slice of ``pool`` that holds the pack; None: a whole GPU.
     """
     unit = _unit(pool, part, sharing)
-    if isinstance(unit, str):
+    if isinstance(unit, Reason):
         return unit
     need = _need(footprint, pool, part, unit, sharing)
-    name = "GPU" if part is None else "slice"
     if wanted is None:
         if need.unknown:
-            return f"{need.unknown}; say how many tasks may run at a time"
+            return need.unknown
         if _is_busy(need.dram_active_pct):
-            return f"one task fills a {name}: it keeps the memory busy for {need.dram_active_pct:.0f} % of the time"
-    bounds = [_Bound(unit.most, f"no more than {unit.most} may share it")]
-    bounds += [] if wanted is None else [_Bound(wanted, f"{wanted} were asked for")]
+            return because("one-task-fills-memory-bandwidth", dram_pct=need.dram_active_pct)
+    bounds = [_Bound(unit.most, because("most-tasks", most=unit.most))]
+    bounds += [] if wanted is None else [_Bound(wanted, because("tasks-asked-for", asked=wanted))]
     if need.memory_mib is not None:
         held = unit.memory_mib // need.memory_mib
-        least = 1 if wanted is None else min(bounds).at_once
+        least = 1 if wanted is None else min(bound.at_once for bound in bounds)
+        memory = {"mem_mib": unit.memory_mib, "held": held, "each_mib": need.memory_mib}
         if held < least:
-            return (
-                f"{unit.memory_mib} MiB of GPU memory hold {held} tasks at a time, not {least}: the footprint said "
-                f"{need.memory_mib - sharing.headroom_mib} MiB, and {sharing.headroom_mib} MiB are added to each"
-            )
-        bounds.append(_Bound(held, f"{unit.memory_mib} MiB hold no more of {need.memory_mib} MiB", by_need=True))
+            return Reason("tasks-exceed-memory", {**memory, "tasks": least, "headroom_mib": sharing.headroom_mib})
+        bounds.append(_Bound(held, Reason("memory-holds-tasks", memory)))
     if need.sm_active_pct is not None and wanted is None:
         bounds.append(_by_sms(need.sm_active_pct, sharing.pack_max_sm_pct))
     tightest = min(bounds, key=lambda bound: bound.at_once)
     if tightest.at_once <= 1:
-        said = f"one task fills a {name}" if tightest.by_need else "one task at a time shares nothing"
-        return f"{said}: {tightest.why}"
+        return tightest.why
     return _packing(tightest, unit, need, sharing)
 
 
 def load_of(footprint: Footprint, pool: Pool, sharing: Sharing, part: MigSlice | None, otherwise: Load) -> Load:
     """Return what a task counts for on a GPU or slice; what is not known of it is as ``otherwise``."""
     unit = _unit(pool, part, sharing)
-    if isinstance(unit, str):
+    if isinstance(unit, Reason):
         return otherwise
     need = _need(footprint, pool, part, unit, sharing)
     return Load(
@@ -141,13 +136,13 @@ def load_of(footprint: Footprint, pool: Pool, sharing: Sharing, part: MigSlice |
     )
 
 
-def _unit(pool: Pool, part: MigSlice | None, sharing: Sharing) -> _Unit | str:
+def _unit(pool: Pool, part: MigSlice | None, sharing: Sharing) -> _Unit | Reason:
     if part is None:
         if pool.gpu_mem_mib is None:
-            return f"site.toml does not give gpu_mem_mib of pool '{pool.name}'"
+            return because("site-lacks", key="gpu_mem_mib", pool=pool.name)
         return _Unit(pool.gpu_mem_mib - MPS_SERVER_MIB, 1.0, sharing.pack_max_tasks)
     if pool.sm_count is None:
-        return f"site.toml does not give sm_count of pool '{pool.name}', by which its slices are reckoned"
+        return because("site-lacks", key="sm_count", pool=pool.name)
     clients = max(1, MPS_CLIENTS * part.sm_count // pool.sm_count)
     whole_over_own = pool.sm_count / part.sm_count
     return _Unit(part.mem_mib - MPS_SERVER_MIB, whole_over_own, min(clients, sharing.pack_max_tasks))
@@ -163,11 +158,11 @@ def _need(footprint: Footprint, pool: Pool, part: MigSlice | None, unit: _Unit, 
     memory, active, dram = footprint.gpu_mem_peak_mib, footprint.sm_active_pct, footprint.dram_active_pct
     # A slice has the part of the bandwidth that it has of the memory.
     narrower = pool.gpu_mem_mib / part.mem_mib if part and pool.gpu_mem_mib else unit.whole_over_own
-    unknown = ""
+    unknown = None
     if memory is None:
-        unknown = footprint.provenance
+        unknown = footprint.provenance[0] if footprint.provenance else because("need-unknown")
     elif active is None:
-        unknown = f"how busy a task keeps a GPU is not known ({footprint.provenance})"
+        unknown = because("task-sm-unknown")
     return _Need(
         None if memory is None else max(1, math.ceil(memory.q99) + sharing.headroom_mib),
         # No task keeps more than all SMs busy: on a slice that slows it, it is alone as slow.
@@ -179,15 +174,14 @@ def _need(footprint: Footprint, pool: Pool, part: MigSlice | None, unit: _Unit, 
 
 def _by_sms(sm_pct: float, max_sm_pct: float) -> _Bound:
     at_once = math.floor(max_sm_pct / sm_pct + _TOLERANCE) if sm_pct * MPS_CLIENTS > max_sm_pct else MPS_CLIENTS
-    why = f"each keeps {sm_pct:.3g} % of its SMs busy, and all together may come to {max_sm_pct:.4g} %"
-    return _Bound(max(1, at_once), why, by_need=True)
+    return _Bound(max(1, at_once), because("tasks-fill-sms", sm_pct=sm_pct, max_pct=max_sm_pct))
 
 
-def _packing(bound: _Bound, unit: _Unit, need: _Need, sharing: Sharing) -> Packing | str:
+def _packing(bound: _Bound, unit: _Unit, need: _Need, sharing: Sharing) -> Packing | Reason:
     at_once = bound.at_once
     share_mib = unit.memory_mib // at_once
     if share_mib < 1:
-        return f"its memory holds no {at_once} tasks beside the MPS server's {MPS_SERVER_MIB} MiB"
+        return because("tasks-exceed-memory", mem_mib=unit.memory_mib, held=0, tasks=at_once)
     load = Load(
         share_mib if need.memory_mib is None else need.memory_mib,
         100.0 / at_once if need.sm_active_pct is None else need.sm_active_pct,
@@ -196,38 +190,31 @@ def _packing(bound: _Bound, unit: _Unit, need: _Need, sharing: Sharing) -> Packi
     )
     sum_pct = at_once * load.sm_active_pct
     slower = expected_slowdown(at_once, load.sm_active_pct)
-    reasons = [f"{at_once} tasks at a time: {bound.why}"]
+    reasons = [bound.why]
     if need.unknown:
-        reasons.append(f"{need.unknown}; each is taken to need one part of {at_once}")
+        reasons += [need.unknown, because("equal-parts", tasks=at_once)]
     if sum_pct > sharing.pack_max_sm_pct + _TOLERANCE:
-        reasons.append(f"their SM activity comes to {sum_pct:.0f} %; the site's bound is {sharing.pack_max_sm_pct:g} %")
-    if _is_busy(need.dram_active_pct):
-        reasons.append(
-            f"each keeps the GPU's memory busy for {need.dram_active_pct:.0f} % of the time and may slow the others"
-        )
-    reasons.append(f"each takes about {slower:.2f}x as long as alone")
+        reasons.append(because("sms-above-bound", sum_pct=sum_pct, max_pct=sharing.pack_max_sm_pct))
+    if need.dram_active_pct is not None and _is_busy(need.dram_active_pct):
+        reasons.append(because("tasks-busy-memory", dram_pct=need.dram_active_pct))
+    reasons.append(because("task-slowdown", slowdown=slower))
     room = Room(unit.memory_mib, max(sharing.pack_max_sm_pct, sum_pct), at_once)
     return Packing(at_once, room, load, slower, tuple(reasons))
 
 
-def may_share(loads: Sequence[Load], memory_mib: int, max_sm_pct: float) -> str:
-    """Return why ``loads`` may not be on one GPU under MPS at the same time; empty when they may.
+def may_share(loads: Sequence[Load], memory_mib: int, max_sm_pct: float) -> bool:
+    """Return whether ``loads`` may be on one GPU under MPS at the same time.
 
     Args:
         loads: what each task is counted for, memory with its headroom.
         memory_mib: what they may come to; of a GPU its memory without MPS_SERVER_MIB.
         max_sm_pct: percent of the SMs that they may come to; one task alone may always keep all of them busy.
     """
-    if not loads:
-        return ""
-    memory, activity, dram = zip(*loads, strict=True)
-    if sum(memory) > memory_mib:
-        return f"{memory_mib} MiB do not hold {sum(memory)} MiB"
-    if len(loads) > 1 and sum(activity) > max_sm_pct + _TOLERANCE:
-        return f"their SM activity comes to {sum(activity):.0f} %, above {max_sm_pct:g} %"
-    if (busy := sum(map(_is_busy, dram))) > 1:
-        return f"{busy} of them keep the GPU's memory busy for more than {BUSY_DRAM_PCT:g} % of the time"
-    return ""
+    return (
+        sum(load.memory_mib for load in loads) <= memory_mib
+        and (len(loads) < 2 or sum(load.sm_active_pct for load in loads) <= max_sm_pct + _TOLERANCE)
+        and sum(_is_busy(load.dram_active_pct) for load in loads) < 2
+    )
 
 
 def expected_slowdown(tasks: int, sm_active_pct: float) -> float:
@@ -276,7 +263,9 @@ def time_needed_min(tasks: int, at_once: int, task_limit_min: float, slowdown: f
     return math.ceil(rounds * task_limit_min * slower - _TOLERANCE)
 
 
-def jobs_needed(tasks: int, at_once: int, limit_min: float, slowdown: float, max_time_min: float | None) -> int | str:
+def jobs_needed(
+    tasks: int, at_once: int, limit_min: float, slowdown: float, max_time_min: float | None
+) -> int | Reason:
     """Return the least number of jobs that tasks are dealt out to so that each job ends in time, or why none does.
 
     Args:
@@ -293,10 +282,8 @@ def jobs_needed(tasks: int, at_once: int, limit_min: float, slowdown: float, max
         return 1
     one_round_min = time_needed_min(at_once, at_once, limit_min, slowdown)
     if one_round_min > max_time_min:
-        return (
-            f"{at_once} tasks at a time, slowed {slowdown:.2f}x, need {one_round_min} min of the {max_time_min:g} min "
-            f"that a job may take; run fewer at a time, or give a task less than {limit_min:g} min"
-        )
+        times = {"needed_min": one_round_min, "most_min": max_time_min, "limit_min": limit_min}
+        return Reason("tasks-take-too-long", {"tasks": at_once, "slowdown": slowdown, **times})
     # One too many at first, for a job's time is whole minutes, rounded up.
     rounds = math.floor(max_time_min / (limit_min * slowdown)) + 1
     while time_needed_min(rounds * at_once, at_once, limit_min, slowdown) > max_time_min:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig
-from slurm_colloc.model import Footprint, Gres, JobRequest, Rejected, SharingMode
+from slurm_colloc.model import Footprint, Gres, JobRequest, Reason, Rejected, SharingMode, because
 from slurm_colloc.placement.speed import Slowdown, most_in_part, most_on_slice, on_share, on_slice, part_needed
 from slurm_colloc.placement.terms import (
     Kept,
@@ -33,7 +33,7 @@ class Access(NamedTuple):
     """What the accounting says of this user: limits (None where none are enforced), or why they are not known."""
 
     limits: Limits | None = None
-    unknown: str = ""
+    unknown: Reason | None = None
     groups: tuple[str, ...] = ()
 
 
@@ -68,17 +68,16 @@ class Most(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """A piece that would do, and what has to be asked for beside it; ``what`` is its name for people."""
+    """A piece that would do, and what has to be asked for beside it."""
 
     room: Room
     gres: Gres
-    reason: str
+    reasons: tuple[Reason, ...]
     most: Most
     cpu_option: str = ""
     mem: str = ""
     time_limit_min: int | None = None
     slowdown: Slowdown = Slowdown(1.0, 1.0)
-    what: str = ""
     cpus: int = 0
 
 
@@ -105,27 +104,25 @@ def rooms_of(
     for pool in config.pool:
         here = next((item for item in asked if item.name in pool.partitions), None)
         there = next((item for item in elsewhere if item.name in pool.partitions), None)
+        why: Reason | None = None
         if here is None and there is None:
-            names = ", ".join(f"'{item.name}'" for item in asked)
-            rejected.append(Rejected(f"pool {pool.name}", f"not in partition {names}"))
+            why = because("not-in-partition", partitions=tuple(item.name for item in asked))
         elif pool.gpu_type and pool.gpu_type in config.sharing.protected_types:
-            rejected.append(Rejected(f"pool {pool.name}", f"the site protects jobs on '{pool.gpu_type}'"))
+            why = because("protected", gpu_type=pool.gpu_type)
         elif kind and pool.gpu_type != kind and pool.gpu_model not in models - {""}:
-            rejected.append(Rejected(f"pool {pool.name}", f"GPU type '{kind}' was asked for"))
-        elif other := other_card(footprint, pool):
-            rejected.append(Rejected(f"pool {pool.name}", other))
+            why = because("other-gpu-type", gpu_type=kind)
         elif pool.sm_count is None:
-            rejected.append(Rejected(f"pool {pool.name}", "site.toml does not give its sm_count"))
-        elif crowd := _too_many(request, pool, config):
-            rejected.append(Rejected(f"pool {pool.name}", crowd))
+            why = other_card(footprint, pool) or because("site-lacks", key="sm_count", pool=pool.name)
+        else:
+            why = other_card(footprint, pool) or _too_many(request, pool, config)
+        if why is None and here is None and there is not None:
+            why = _closed(request, there, config, access)
+        if why is not None:
+            rejected.append(Rejected(f"pool {pool.name}", why))
         elif here is not None:
             yield Room(pool, here, moved=False)
         elif there is not None:
-            closed = _closed(request, there, config, access)
-            if closed:
-                rejected.append(Rejected(f"pool {pool.name}", closed))
-            else:
-                moves.append(Room(pool, there, moved=True))
+            moves.append(Room(pool, there, moved=True))
     yield from moves
 
 
@@ -147,36 +144,34 @@ def pieces_in(
                 rejected.append(found)
 
 
-def _too_many(request: JobRequest, pool: Pool, config: SiteConfig) -> str:
+def _too_many(request: JobRequest, pool: Pool, config: SiteConfig) -> Reason | None:
     """Return why components of one job might wait for each other for ever, for Slurm gives each its own nodes."""
     rivals = [names for names in request.components if set(names or (config.default_partition,)) & set(pool.partitions)]
     if len(rivals) < 2:
-        return ""
+        return None
     from slurm_colloc.slurm.hostlist import expand  # 20 ms, for a kind of job that few submit
 
     count = len(expand(pool.nodes))
-    if count >= len(rivals):
-        return ""
-    return f"{len(rivals)} components of the job may need a node of it each, and it has {count}"
+    return because("components-compete", components=len(rivals), nodes=count) if count < len(rivals) else None
 
 
-def _closed(request: JobRequest, partition: Partition, config: SiteConfig, access: Access) -> str:
-    """Return why Slurm would not let the job into another partition, empty when it would."""
+def _closed(request: JobRequest, partition: Partition, config: SiteConfig, access: Access) -> Reason | None:
+    """Return why Slurm would not let the job into another partition, None when it would."""
     account = request.account or (access.limits.default_account if access.limits else "")
     for what, name, allowed, denied in (
         ("account", account, partition.allow_accounts, partition.deny_accounts),
         ("QOS", request.qos, partition.allow_qos, partition.deny_qos),
     ):
         if not name and (allowed or denied):
-            return f"partition '{partition.name}' is not open to every {what}, and the job's is not known"
+            return because("partition-access-unknown", partition=partition.name, what=what)
         if (allowed and name.lower() not in map(str.lower, allowed)) or name.lower() in map(str.lower, denied):
-            return f"partition '{partition.name}' is closed to {what} '{name}'"
+            return because("partition-closed", partition=partition.name, what=what, name=name)
     if partition.allow_groups and not set(partition.allow_groups) & set(access.groups):
-        return f"partition '{partition.name}' is open to the groups {', '.join(partition.allow_groups)} only"
+        return because("partition-groups", partition=partition.name, groups=tuple(partition.allow_groups))
     limit_min = asked_limit_min(request, config)
     if partition.max_time_min is not None and (limit_min is None or limit_min > partition.max_time_min):
-        return f"partition '{partition.name}' allows {partition.max_time_min:g} min, the job's limit is longer"
-    return ""
+        return because("partition-time", partition=partition.name, max_min=partition.max_time_min)
+    return None
 
 
 def _allowed(request: JobRequest, fit: Fit, rooms: list[Room], config: SiteConfig, access: Access) -> Fit | Rejected:
@@ -186,7 +181,7 @@ def _allowed(request: JobRequest, fit: Fit, rooms: list[Room], config: SiteConfi
     weighed = {room.pool.name for room in rooms if room.moved == fit.room.moved}
     for pool in config.pool:
         if pool.name not in weighed and targets & set(pool.partitions) and offers(pool, fit.gres):
-            return Rejected(str(fit.gres), f"Slurm might give it one of pool {pool.name}, where it may not go")
+            return Rejected(str(fit.gres), because("may-land-elsewhere", pool=pool.name))
     if access.limits is None:
         return fit
     wanted = {f"gres/{fit.gres.name}": fit.gres.quantity}
@@ -218,24 +213,19 @@ def _mig(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig)
         most = Most(part.mem_mib, most_sm_of_slice(slowest, its_room.pool, config))
         time = time_needed(request, need.run_time_min, slowdown.upper, room.partition if room.moved else None, config)
         kept = _kept_with_slice(request, need, part, room, config)
-        option = f"gpu:{part.type}"
+        why = time.too_little or kept.impossible
         if need.memory_mib > most.memory_mib:
-            yield Rejected(option, f"{part.mem_mib} MiB do not hold {need.memory_mib} MiB")
+            why = because("too-little-memory", mem_mib=part.mem_mib, need_mib=need.memory_mib)
         elif need.sm_active_pct > most.sm_active_pct:
-            yield Rejected(
-                option,
-                f"{slowest.sm_count} of {its_room.pool.sm_count} SMs slow it {slowdown}; "
-                f"the bound is {config.sharing.max_slowdown:g}x",
-            )
-        elif time.too_little or kept.impossible:
-            yield Rejected(option, time.too_little or kept.impossible)
+            of = {"sms": slowest.sm_count, "of_sms": its_room.pool.sm_count}
+            why = Reason("too-slow", {**of, **slowdown._asdict(), "bound": config.sharing.max_slowdown})
+        gres = Gres("gpu", part.type, 1)
+        if why is not None:
+            yield Rejected(f"gpu:{part.type}", why)
         else:
-            reason = f"slice {part.profile} holds {need.memory_mib} of its {part.mem_mib} MiB; slowdown {slowdown}"
-            if time.limit_min is not None:
-                reason += f"; time limit {time.limit_min} min"
-            gres = Gres("gpu", part.type, 1)
-            what = f"{part.profile} slice"
-            yield Fit(room, gres, reason, most, kept.cpu_option, kept.mem, time.limit_min, slowdown, what, kept.cpus)
+            holds = because("slice-holds", profile=part.profile, need_mib=need.memory_mib, mem_mib=part.mem_mib)
+            reasons = (holds, Reason("slowdown", slowdown._asdict()))
+            yield Fit(room, gres, reasons, most, kept.cpu_option, kept.mem, time.limit_min, slowdown, kept.cpus)
 
 
 def _kept_with_slice(request: JobRequest, need: Need, slice_: MigSlice, room: Room, config: SiteConfig) -> Kept:
@@ -263,17 +253,17 @@ def most_units(per_gpu: int) -> int:
 
 
 def _mps(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig) -> Iterator[Fit | Rejected]:
-    no_consent = "the site runs no shared MPS daemon" if config.sharing.mps_daemon == "none" else ""
-    return _shares(request, need, rooms, config, "mps", no_consent)
+    consent = config.sharing.mps_daemon != "none"
+    return _shares(request, need, rooms, config, "mps", None if consent else because("no-mps-daemon"))
 
 
 def _shard(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig) -> Iterator[Fit | Rejected]:
-    no_consent = "" if config.sharing.shard_consent else "the site does not accept jobs without isolation"
-    return _shares(request, need, rooms, config, "shard", no_consent)
+    consent = config.sharing.shard_consent
+    return _shares(request, need, rooms, config, "shard", None if consent else because("no-shard-consent"))
 
 
 def _shares(
-    request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig, name: str, no_consent: str
+    request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig, name: str, no_consent: Reason | None
 ) -> Iterator[Fit | Rejected]:
     """Yield a share in the job's own partitions and one in each other that is open to it.
 
@@ -284,12 +274,14 @@ def _shares(
         if shares_per_gpu(room.pool, name):
             groups.setdefault(room.partition.name if room.moved else "", []).append(room)
     for group in groups.values():
-        found: list[Fit | Rejected] = []
+        refused: list[Rejected] = []
+        fits: list[Fit] = []
         for room in group:
-            option = f"{name} on {room.pool.name}"
-            found.append(Rejected(option, no_consent) if no_consent else _share(request, need, room, config, name))
-        refused = [item for item in found if isinstance(item, Rejected)]
-        fits = [item for item in found if isinstance(item, Fit)]
+            found = no_consent or _share(request, need, room, config, name)
+            if isinstance(found, Reason):
+                refused.append(Rejected(f"{name} on {room.pool.name}", found))
+            else:
+                fits.append(found)
         yield from refused
         if not refused:
             largest = max(fits, key=lambda fit: fit.gres.quantity)
@@ -321,67 +313,58 @@ def shares_per_gpu(pool: Pool, name: str) -> int:
     return pool.mps_per_gpu if name == "mps" else pool.shards_per_gpu
 
 
-def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name: str) -> Fit | Rejected:
-    """Fit a job into equal shares of one GPU, by memory and by SMs, whichever asks for more."""
-    pool, per_gpu = room.pool, shares_per_gpu(room.pool, name)
-    option = f"{name} on {pool.name}"
-    if request.no_share:
-        return Rejected(option, "; ".join(request.no_share))
-    if not request.interpreter:
-        return Rejected(option, "it is a command of --wrap: what that starts may well ask for a GPU by srun")
-    if not request.sh_like:
-        return Rejected(option, f"its environment cannot be set in a script for '{request.interpreter}'")
+def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name: str) -> Fit | Reason:
+    """Fit a job into equal shares of one GPU, by memory and by SMs, whichever asks for more; or say why it does not."""
+    pool, per_gpu, moved_to = room.pool, shares_per_gpu(room.pool, name), room.partition if room.moved else None
     partitions, turns = _partitions_of(request, room, config), _in_turns(request, room, name, config)
-    if unfit := suspending(partitions) or (name == "mps" and without_mps(partitions)):
-        return Rejected(option, unfit)
+    if request.no_share:
+        return request.no_share[0]
+    if not request.interpreter:
+        return because("wrap-may-call-srun")
+    if not request.sh_like:
+        return because("interpreter-not-sh", interpreter=request.interpreter)
+    if unfit := suspending(partitions) or (without_mps(partitions) if name == "mps" else None):
+        return unfit
     if pool.gpu_mem_mib is None:
-        return Rejected(option, "site.toml does not give its gpu_mem_mib")
+        return because("site-lacks", key="gpu_mem_mib", pool=pool.name)
     if need.memory_mib > pool.gpu_mem_mib:
-        return Rejected(option, f"{pool.gpu_mem_mib} MiB do not hold {need.memory_mib} MiB")
+        return because("too-little-memory", mem_mib=pool.gpu_mem_mib, need_mib=need.memory_mib)
     bound = config.sharing.max_slowdown
     busy, slowdown = part_needed(need.sm_active_pct, bound, in_turns=turns), on_share(bound)
     if busy > _LARGEST_SHARE:
-        other = "another user's job" if turns else "another job"
-        why = f"it keeps {need.sm_active_pct:.0f} % of the SMs busy: {other} would slow it by more than {bound:g}x"
-        return Rejected(option, why)
+        code = "too-busy-beside-users" if turns else "too-busy-to-share"
+        return Reason(code, {"sm_pct": need.sm_active_pct, "bound": bound})
     units = max(demand_units(need.memory_mib / pool.gpu_mem_mib, per_gpu), demand_units(busy, per_gpu))
-    part = need.part(min(1.0, units / per_gpu))
-    kept = kept_with_share(request, room.partition if room.moved else None, part, pool, config)
-    time = time_needed(request, need.run_time_min, slowdown.upper, room.partition if room.moved else None, config)
-    if kept.impossible or time.too_little:
-        return Rejected(option, kept.impossible or time.too_little)
+    kept = kept_with_share(request, moved_to, need.part(min(1.0, units / per_gpu)), pool, config)
+    time = time_needed(request, need.run_time_min, slowdown.upper, moved_to, config)
+    if why := kept.impossible or time.too_little:
+        return why
     if units > most_units(per_gpu):
-        return Rejected(option, f"{units} of {per_gpu} shares leave no room for another job")
-    reason = f"{units} of {per_gpu} shares hold {need.memory_mib} MiB and {need.sm_active_pct:.0f} % of the SMs"
-    reason += f"; slowdown {slowdown}" if name == "mps" else "; what its neighbours slow it by is not foretold"
-    if time.limit_min is not None:
-        reason += f"; time limit {time.limit_min} min"
-    share = Gres(name, "", units)
+        return because("no-room-beside", units=units, of_units=per_gpu)
+    holds = {"units": units, "of_units": per_gpu, "need_mib": need.memory_mib, "sm_pct": need.sm_active_pct}
+    slower = Reason("slowdown", slowdown._asdict()) if name == "mps" else because("slowdown-unknown")
     most = _most_of_all(units, [pool], name, config, in_turns=turns)
-    what = f"share of {name}"
-    return Fit(room, share, reason, most, kept.cpu_option, kept.mem, time.limit_min, slowdown, what, kept.cpus)
+    share, reasons = Gres(name, "", units), (Reason("shares-hold", holds), slower)
+    return Fit(room, share, reasons, most, kept.cpu_option, kept.mem, time.limit_min, slowdown, kept.cpus)
 
 
-def host_limit(request: JobRequest, fit: Fit, config: SiteConfig) -> str:
-    """Return which of cores and host memory keeps jobs like this one off pieces that are free; empty for neither."""
+def host_limit(request: JobRequest, fit: Fit, config: SiteConfig) -> Reason | None:
+    """Return which of cores and host memory keeps jobs like this one off pieces that are free; None for neither."""
     pool = fit.room.pool
     cpus = max(fit.cpus, request.cpus_asked or 0, request.cpus_per_gpu or 0)
     partitions = _partitions_of(request, fit.room, config)
     mem_mib = mem_mib_of(request, partitions, fit.mem, cpus, config)
-    room = {
-        "cores": (pool.cpus_per_node // cpus if cpus and pool.cpus_per_node else None, f"{cpus} each"),
-        "host memory": (
-            pool.mem_per_node_mib // mem_mib if mem_mib and pool.mem_per_node_mib else None,
-            f"{mem_mib} MiB each",
-        ),
-    }
     if fit.gres.name == "gpu":
         pieces = sum(part.quantity for part in pool.slice if part.type == fit.gres.type)
     else:
         pieces = shares_per_gpu(pool, fit.gres.name) // fit.gres.quantity * pool.gpus_per_node
-    known = [(count, name, each) for name, (count, each) in room.items() if count is not None]
-    count, name, each = min(known, default=(pieces, "", ""))
-    return f"a node holds {count} such jobs by {name} ({each}), {pieces} by its GPUs" if count < pieces else ""
+    by_cores = pool.cpus_per_node // cpus if cpus and pool.cpus_per_node else pieces
+    by_memory = pool.mem_per_node_mib // mem_mib if mem_mib and pool.mem_per_node_mib else pieces
+    if by_cores <= min(by_memory, pieces - 1):
+        return because("cores-limit", jobs=by_cores, cores_each=cpus, pieces=pieces)
+    if by_memory < pieces:
+        return because("host-memory-limit", jobs=by_memory, each_mib=mem_mib, pieces=pieces)
+    return None
 
 
 def offers(pool: Pool, gres: Gres) -> bool:

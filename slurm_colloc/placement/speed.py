@@ -36,9 +36,6 @@ class Slowdown(NamedTuple):
     expected: float
     upper: float
 
-    def __str__(self) -> str:
-        return f"about {self.expected:.2g}x, rarely above {self.upper:.3g}x"
-
 
 def on_slice(sm_active_pct: float, whole_over_own: float) -> Slowdown:
     """Return how much slower a job is on a part of the SMs that nobody else uses.

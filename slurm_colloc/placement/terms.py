@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from slurm_colloc.config import Partition, Pool, SiteConfig
-from slurm_colloc.model import Footprint, JobRequest
+from slurm_colloc.model import Footprint, JobRequest, Reason, because
 from slurm_colloc.units import asked_mib
 
-_UNCLEAR = "how many cores it would have had depends on too many of its options"
+_UNCLEAR = because("cores-unclear")
 
 
 class Time(NamedTuple):
     """The time limit to ask for (None: as it is), or why there is not enough time."""
 
     limit_min: int | None
-    too_little: str = ""
+    too_little: Reason | None = None
 
 
 class Part(NamedTuple):
@@ -35,20 +35,17 @@ class Kept(NamedTuple):
 
     cpu_option: str
     mem: str
-    impossible: str = ""
+    impossible: Reason | None = None
     cpus: int = 0
 
 
-def other_card(footprint: Footprint, pool: Pool) -> str:
-    """Return why what was measured is not known to hold for the GPUs of a pool; empty when it does."""
+def other_card(footprint: Footprint, pool: Pool) -> Reason | None:
+    """Return why what was measured is not known to hold for the GPUs of a pool; None when it does."""
     if not footprint.gpu_model or footprint.gpu_model == pool.gpu_model:
-        return ""
+        return None
     if not pool.gpu_model:
-        return (
-            f"site.toml does not give its gpu_model, and the footprint was measured on {footprint.gpu_model}: write "
-            f"gpu_model into pool '{pool.name}'"
-        )
-    return f"the footprint was measured on {footprint.gpu_model}, site.toml's gpu_model is {pool.gpu_model}"
+        return because("pool-lacks-model", pool=pool.name, measured_on=footprint.gpu_model)
+    return because("other-gpu-model", measured_on=footprint.gpu_model, pool_has=pool.gpu_model)
 
 
 def asked_partitions(request: JobRequest, config: SiteConfig) -> list[Partition]:
@@ -57,16 +54,16 @@ def asked_partitions(request: JobRequest, config: SiteConfig) -> list[Partition]
     return [known.get(name, Partition(name)) for name in request.partitions or (config.default_partition,)]
 
 
-def suspending(partitions: Iterable[Partition]) -> str:
-    """Return why GPU memory must not be shared in all of these partitions; empty when it may."""
+def suspending(partitions: Iterable[Partition]) -> Reason | None:
+    """Return why GPU memory must not be shared in all of these partitions; None when it may."""
     name = next((item.name for item in partitions if item.suspends), None)
-    return "" if name is None else f"partition '{name}' suspends jobs, which then keep their GPU memory"
+    return None if name is None else because("partition-suspends", partition=name)
 
 
-def without_mps(partitions: Iterable[Partition]) -> str:
-    """Return why a job may not have gres/mps in all of these partitions; empty when it may."""
-    name = next((item.name for item in partitions if not item.mps_users), "")
-    return f"site.toml does not say whom MPS serves in partition '{name}' (mps_users)" if name else ""
+def without_mps(partitions: Iterable[Partition]) -> Reason | None:
+    """Return why a job may not have gres/mps in all of these partitions; None when it may."""
+    name = next((item.name for item in partitions if not item.mps_users), None)
+    return None if name is None else because("partition-lacks-mps-users", partition=name)
 
 
 def asked_limit_min(request: JobRequest, config: SiteConfig) -> float | None:
@@ -96,14 +93,14 @@ def time_needed(
     limit_min = asked_limit_min(request, config)
     if limit_min is None:
         if moved_to is not None and moved_to.default_time_min is not None and request.time_limit_min is None:
-            return Time(None, f"partition '{moved_to.name}' would limit its time, which its own does not")
+            return Time(None, because("partition-limits-time", partition=moved_to.name))
         return Time(None)
     # What was left to the partition's default must not become another partition's.
     unchanged = Time(math.ceil(limit_min) if moved_to is not None and request.time_limit_min is None else None)
     # A job whose run time nobody knows may need all of its time limit; one that nothing slows needs what it was given.
     needed_min = (limit_min if run_time_min is None else run_time_min) * slowdown
     if request.time_limit_min is None and len({_default_min(item) for item in asked_partitions(request, config)}) > 1:
-        return Time(None, "its partitions give it different time limits" if slowdown > 1 or moved_to else "")
+        return Time(None, because("time-limits-differ") if slowdown > 1 or moved_to else None)
     if slowdown <= 1 or needed_min <= limit_min:
         return unchanged
     most_min = limit_min * config.sharing.max_time_stretch
@@ -111,12 +108,9 @@ def time_needed(
         if partition.max_time_min is not None:
             most_min = min(most_min, partition.max_time_min)
     if needed_min > most_min:
-        how = "if it uses its time limit" if run_time_min is None else "as it ran before"
-        return Time(
-            None,
-            f"slowed {slowdown:.2f}x it would take {needed_min:.0f} min {how}; "
-            f"the limit is {limit_min:g} min and may become {most_min:g}",
-        )
+        times = {"needed_min": needed_min, "limit_min": limit_min, "most_min": most_min}
+        code = "time-limit-too-short" if run_time_min is None else "runs-too-long"
+        return Time(None, Reason(code, {"slowdown": slowdown, **times}))
     return Time(math.ceil(needed_min))
 
 
@@ -128,15 +122,15 @@ def kept_with_share(
     found: set[tuple[int, str]] = set()
     for partition in asked_partitions(request, config):
         if partition.name not in described:
-            return Kept("", "", f"site.toml does not say what partition '{partition.name}' gives with a GPU")
+            return Kept("", "", because("partition-not-described", partition=partition.name))
         had = 0 if request.cpus_given else partition.cpus_per_gpu
         cpus = request.cpus_per_gpu or _cores(had, part, request, config)
         mem = _memory(request, partition, moved_to, (had, cpus), part, pool, config)
         if mem is None and moved_to:
-            return Kept("", "", f"partition '{moved_to.name}' would give it another amount of host memory")
+            return Kept("", "", because("partition-other-memory", partition=moved_to.name))
         found.add((cpus, request.mem_per_gpu or mem or ""))
     if len(found) > 1:
-        return Kept("", "", "its partitions give different cores or memory with a GPU")
+        return Kept("", "", because("hosts-differ"))
     [(cpus, mem)] = found
     if cpus and request.cores_unclear:
         return Kept("", "", _UNCLEAR)
@@ -147,7 +141,7 @@ def kept_with_share(
     if cpus <= request.tasks:
         return Kept("", mem, cpus=request.tasks)
     if request.min_cpus or cpus % request.tasks:
-        return Kept("", "", f"its {request.tasks} tasks cannot be given the {cpus} cores that come with the GPU")
+        return Kept("", "", because("cores-not-divisible", tasks=request.tasks, cores=cpus))
     return Kept(f"cpus-per-task={cpus // request.tasks}", mem, cpus=cpus)
 
 
@@ -174,10 +168,10 @@ def kept_when_moved(request: JobRequest, target: Partition, part: Part, pool: Po
         cores.add(None if as_said or own.cpus_per_gpu == target.cpus_per_gpu == 0 else wanted)
         mem = _memory(request, own, target, (own.cpus_per_gpu, wanted), part, pool, config)
         if mem is None:
-            return Kept("", "", f"partition '{target.name}' would give it another amount of host memory")
+            return Kept("", "", because("partition-other-memory", partition=target.name))
         memory.add("" if mem == f"{target.mem_per_gpu_mib}M" or request.mem_per_gpu else mem)
     if len(cores) > 1 or len(memory) > 1:
-        return Kept("", "", "its partitions give different cores or memory")
+        return Kept("", "", because("hosts-differ"))
     [cpus], [mem] = cores, memory
     if cpus is None:
         return Kept("", mem, cpus=0 if request.cpus_given or request.cpus_per_gpu else target.cpus_per_gpu)
@@ -186,7 +180,7 @@ def kept_when_moved(request: JobRequest, target: Partition, part: Part, pool: Po
     # --cpus-per-task, not --mincpus: it also keeps the other partition's own default away.
     tasks = request.tasks or 1
     if cpus % tasks or request.min_cpus:
-        return Kept("", "", f"its {tasks} tasks cannot be given the {cpus} cores that they would have had")
+        return Kept("", "", because("cores-not-divisible", tasks=tasks, cores=cpus))
     return Kept(f"cpus-per-task={cpus // tasks}", mem, cpus=cpus)
 
 

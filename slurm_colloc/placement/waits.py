@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.kinds import fits
-from slurm_colloc.model import Placement, Weighed
+from slurm_colloc.model import Placement, Reason, Weighed, because
 from slurm_colloc.slurm.free import Free
-from slurm_colloc.units import in_words
 
 # Fewer waits say nothing of the next.
 LEAST_RUNS = 5
@@ -48,7 +47,7 @@ class Outlook(NamedTuple):
     """
 
     waits: Callable[[], Waits]
-    free: Callable[[], Free | str]
+    free: Callable[[], Free | Reason]
     wanted: bool = False
 
 
@@ -62,17 +61,6 @@ class Option(NamedTuple):
     slowdown: float
 
 
-def turnaround_s(wait_s: float, run_s: float, slowdown: float) -> float:
-    """Return the time from submission to the end of a job.
-
-    Args:
-        wait_s: until it starts.
-        run_s: what it runs on a whole GPU.
-        slowdown: on the piece it gets, 1 on a whole GPU.
-    """
-    return wait_s + run_s * slowdown
-
-
 def weigh(option: Option, run_s: float | None, waits: Waits, free: Free | None) -> Weighed:
     """Return what is expected of one option; a job that names several partitions starts in the first that has it."""
     keys = [(partition, option.kind) for partition in option.partitions]
@@ -81,7 +69,7 @@ def weigh(option: Option, run_s: float | None, waits: Waits, free: Free | None) 
     left = [free.units[key] for key in keys if key in free.units] if free else []
     is_free = any(units >= option.units for units in left) if left else None
     wait_s = 0.0 if is_free else wait.median_s if wait else None
-    ends_s = None if wait_s is None or run_s is None else turnaround_s(wait_s, run_s, option.slowdown)
+    ends_s = None if wait_s is None or run_s is None else wait_s + run_s * option.slowdown
     return Weighed(
         option=option.name,
         free_now=is_free,
@@ -102,8 +90,8 @@ def free_matters(pieces: Sequence[Weighed], whole: Weighed | None, factor: float
         return False
     if run_s is None or pieces[0].waited_median_s is None:  # it may be a long wait for a short job
         return True
-    at_worst_s = turnaround_s(pieces[0].waited_median_s, run_s, pieces[0].slowdown)
-    return at_worst_s > factor * min(turnaround_s(0.0, run_s, other.slowdown) for other in others)
+    at_worst_s = pieces[0].waited_median_s + run_s * pieces[0].slowdown
+    return at_worst_s > factor * min(run_s * other.slowdown for other in others)
 
 
 def choose(pieces: Sequence[Weighed], whole: Weighed | None, factor: float) -> int | None:
@@ -141,13 +129,13 @@ def wait_for(placement: Placement) -> tuple[float | None, int | None]:
     return of[0].waited_median_s, of[0].waited_runs or None
 
 
-def outlook_words(weighed: Weighed, name: str) -> str:
-    """Return ``a NAME is free now`` or how long jobs waited for one; empty where neither is known."""
+def outlook_of(weighed: Weighed) -> Reason | None:
+    """Return whether an option is free now, or how long jobs waited for it; None where neither is known."""
     if weighed.free_now:
-        return f"a {name} is free now"
-    if weighed.waited_median_s is None:
-        return f"no {name} is free now" if weighed.free_now is False else ""
-    return f"{name}s waited {in_words(weighed.waited_median_s)} (median of {weighed.waited_runs} jobs, last week)"
+        return because("free-now", option=weighed.option)
+    if weighed.waited_median_s is not None:
+        return because("waited", option=weighed.option, wait_s=weighed.waited_median_s, runs=weighed.waited_runs)
+    return because("not-free", option=weighed.option) if weighed.free_now is False else None
 
 
 def waits_path(state_folder: str) -> str:

@@ -15,8 +15,9 @@ from slurm_colloc.report.text import local, stamp
 from slurm_colloc.report.usage import never_used
 from slurm_colloc.slurm.accounted import Accounted
 from slurm_colloc.units import counted, in_words, kilowatt_hours, printable, significant
+from slurm_colloc.wording import sentence, shown
 
-SCHEMA = 1
+SCHEMA = 2
 _SO_FAR = ("RUNNING", "SUSPENDED")
 
 
@@ -105,7 +106,7 @@ def _run_lines(story: RunStory, of: JobStory, signs: str) -> Iterator[str]:
     if decision:
         given = f"{decision.how}, footprint: {decision.rung}"
         yield titled("asked", printable(decision.asked) or "no GPU")
-        yield titled("csub", f"{printable(given)}: {printable('; '.join(decision.reasons))}")
+        yield titled("csub", f"{printable(given)}: {printable(sentence(decision.reasons))}")
     if story.advice.expected:
         yield titled("next time", printable(story.advice.expected))
     if story.advice.command:
@@ -272,21 +273,21 @@ def _share(used: float | None, of: float | None) -> str:
 
 def as_json(story: JobStory) -> str:
     """Return the same as JSON, null for what is not known; an infinite time limit is "UNLIMITED", as Slurm has it."""
-    shown: dict[str, Any] = {
+    whole: dict[str, Any] = {
         "schema": SCHEMA,
         "runs": [run.usage._asdict() for run in story.runs if run.usage],
         "stories": [_run_record(run) for run in story.runs],
         "not_shown": story.not_shown,
-        "decision": story.decision._asdict() if story.decision else None,
+        "decision": shown(story.decision) if story.decision else None,
         "evidence": [run.evidence._asdict() for run in story.runs if run.evidence],
     }
     if story.pack:
-        shown["pack"] = story.pack[1]
+        whole["pack"] = story.pack[1]
     if story.again:
-        shown["gpu_memory"] = story.again
+        whole["gpu_memory"] = story.again
     if story.first:
-        shown["measured_first"] = story.first
-    return json.dumps(shown, indent=2) + "\n"
+        whole["measured_first"] = story.first
+    return json.dumps(whole, indent=2) + "\n"
 
 
 def _run_record(run: RunStory) -> dict[str, Any]:

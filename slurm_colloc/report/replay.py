@@ -126,7 +126,7 @@ class Kept(NamedTuple):
 
 def _line(asked: Question) -> Footprint:
     """Twenty lines that any rung must beat: the same job, a line through the nearest two, or all but 700 MiB grows."""
-    own, found = parts_of(asked.signature), Footprint(None, None, None, "", "line", 0, "")
+    own, found = parts_of(asked.signature), Footprint(None, None, None, "", "line", 0, ())
     if own is None or own.values is None:
         return found
     peaks: dict[float, float] = {}
@@ -150,7 +150,7 @@ def _line(asked: Question) -> Footprint:
 
 
 def _whole(_: Question) -> Footprint:
-    return Footprint(None, None, None, "", "whole", 0, "")
+    return Footprint(None, None, None, "", "whole", 0, ())
 
 
 CSUB = "csub"

@@ -156,4 +156,4 @@ class Queue:
         if following.alone or first.alone or len(self._running) >= self._room.tasks:
             return False
         loads = [waiting.start.load for waiting in self._running.values()]
-        return not may_share([*loads, following.start.load], self._room.memory_mib, self._room.sm_active_pct)
+        return may_share([*loads, following.start.load], self._room.memory_mib, self._room.sm_active_pct)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slurm_colloc.errors import InputError
+from slurm_colloc.model import Reason, because
 from slurm_colloc.units import time_limit_min, whole
 
 Tres = dict[str, int]
@@ -29,6 +30,8 @@ WITH_TIME = ("GrpTRESMins", "GrpTRESRunMins", "MaxTRESMins")
 # for each job no share passes by, since it is less than the GPU that was asked for.
 _SUMMED = (*TOGETHER, "GrpTRESMins", "GrpTRESRunMins")
 
+# Whose a limit is.
+_ACCOUNT, _QOS = "account", "QOS"
 _OF_ASSOCIATION = ("GrpTRES", *PER_JOB, *WITH_TIME)
 _OF_QOS = (*_OF_ASSOCIATION, "MaxTRESPerUser", "MaxTRESPerAccount", LEAST)
 
@@ -177,8 +180,8 @@ def parse_tres(text: str) -> Tres:
 
 def broken_limit(
     limits: Limits, wanted: Mapping[str, int], account: str, qos: str, partition: str, partition_qos: str
-) -> str:
-    """Return the limit that a job asking for ``wanted`` gres would break, in words; empty when there is none.
+) -> Reason | None:
+    """Return the limit that a job asking for ``wanted`` gres would break; None when there is none.
 
     Args:
         limits: the user's.
@@ -190,30 +193,30 @@ def broken_limit(
     """
     chain = _chain(limits, account or limits.default_account, partition)
     if chain is None:
-        return f"no association with account '{account or limits.default_account}' is known"
+        return because("no-association", account=account or limits.default_account)
     names = _qos_names(chain, qos, partition_qos)
     for name in names:
         if name not in limits.qos:
-            return f"QOS '{name}' is not known"
+            return because("qos-unknown", qos=name)
     for key in PER_JOB:
         nearest: Tres = {}
         for level in reversed(chain):
             nearest |= level.limits.get(key, {})
         for name, most in nearest.items():
             if wanted.get(name, 0) > most:
-                return f"{key} of account '{chain[0].account}' allows {most} of {name}"
-    for what, level_limits in _levels(limits, chain, names):
+                return because("limit-most", limit=key, what=_ACCOUNT, name=chain[0].account, most=most, tres=name)
+    for what, of, level_limits in _levels(limits, chain, names):
         for key in WITH_TIME:
             if MINUTES in wanted and key in level_limits:
-                return f"{key} of {what} may not allow a longer time limit"
-        for key in TOGETHER if what.startswith("account") else (*PER_JOB, *TOGETHER):
+                return because("limit-time", limit=key, what=what, name=of)
+        for key in TOGETHER if what == _ACCOUNT else (*PER_JOB, *TOGETHER):
             for name, most in level_limits.get(key, {}).items():
                 if wanted.get(name, 0) > most:
-                    return f"{key} of {what} allows {most} of {name}"
+                    return because("limit-most", limit=key, what=what, name=of, most=most, tres=name)
         for name, least in level_limits.get(LEAST, {}).items():
             if name.startswith("gres/") and wanted.get(name, 0) < least:
-                return f"{LEAST} of {what} wants at least {least} of {name}"
-    return ""
+                return because("limit-least", limit=LEAST, what=what, name=of, least=least, tres=name)
+    return None
 
 
 def names_tres(names: Iterable[str], tres: str) -> bool:
@@ -232,16 +235,18 @@ def passed_by(level: Mapping[str, Tres], share: str) -> str:
     return next((key for key in most if names_tres(level[key], "gres/gpu")), "")
 
 
-def limit_passed_by(limits: Limits, share: str, account: str, qos: str, partition: str, partition_qos: str) -> str:
-    """Return the limit on GPUs that a job on ``gres/shard`` would pass by, in words; empty when there is none.
+def limit_passed_by(
+    limits: Limits, share: str, account: str, qos: str, partition: str, partition_qos: str
+) -> Reason | None:
+    """Return the limit on GPUs that a job on ``gres/shard`` would pass by; None when there is none.
 
     The arguments are those of ``broken_limit``.
     """
     chain = _chain(limits, account or limits.default_account, partition) or []
-    for what, level in _levels(limits, chain, _qos_names(chain, qos, partition_qos) if chain else []):
+    for what, of, level in _levels(limits, chain, _qos_names(chain, qos, partition_qos) if chain else []):
         if key := passed_by(level, share):
-            return f"{key} of {what} limits GPUs and nothing there limits {share}, which would pass it by"
-    return ""
+            return because("limit-passed-by", limit=key, what=what, name=of, share=share)
+    return None
 
 
 def default_qos(limits: Limits, account: str, partition: str) -> str | None:
@@ -263,9 +268,9 @@ def _qos_names(chain: Sequence[Association], qos: str, partition_qos: str) -> li
 
 def _levels(
     limits: Limits, chain: Sequence[Association], names: Sequence[str]
-) -> Iterator[tuple[str, Mapping[str, Tres]]]:
-    yield from ((f"account '{level.account}'", level.limits) for level in chain)
-    yield from ((f"QOS '{name}'", limits.qos[name]) for name in names if name in limits.qos)
+) -> Iterator[tuple[str, str, Mapping[str, Tres]]]:
+    yield from ((_ACCOUNT, level.account, level.limits) for level in chain)
+    yield from ((_QOS, name, limits.qos[name]) for name in names if name in limits.qos)
 
 
 def _chain(limits: Limits, account: str, partition: str) -> list[Association] | None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, StoreError
-from slurm_colloc.model import Footprint, JobRequest
+from slurm_colloc.model import Footprint, JobRequest, Reason, because
 from slurm_colloc.placement.pieces import Access
 from slurm_colloc.slurm.limits import Limits, default_qos, from_json, to_json
 from slurm_colloc.submit.kept import keep, read_kept
@@ -29,7 +29,7 @@ def access_of(request: JobRequest, footprint: Footprint, config: SiteConfig, ask
     if not config.limits.enforced:
         return Access(groups=groups)
     found = limits_of_user(config, ask)
-    return Access(unknown=found, groups=groups) if isinstance(found, str) else Access(found, groups=groups)
+    return Access(unknown=found, groups=groups) if isinstance(found, Reason) else Access(found, groups=groups)
 
 
 def _group_name(gid: int) -> str:
@@ -44,18 +44,18 @@ def whose_job(request: JobRequest, config: SiteConfig, ask: Callable[[], Limits]
     rules = config.rollout
     groups = frozenset(map(_group_name, {os.getegid(), *os.getgroups()}) if any(rule.groups for rule in rules) else ())
     partitions = request.partitions or (config.default_partition,)
-    found: Limits | str = ""
+    found: Limits | Reason | None = None
     if (any(rule.accounts for rule in rules) and not request.account) or (
         any(rule.qos for rule in rules) and not request.qos
     ):
         found = limits_of_user(config, ask)
     account: str | None = request.account
     qos: str | None = request.qos
-    if isinstance(found, str):
-        account, qos = account or None, qos or None
-    else:
+    if isinstance(found, Limits):
         account = account or found.default_account or None
         qos = qos or default_qos(found, account or "", partitions[0])
+    else:
+        account, qos = account or None, qos or None
     return Whose(_user_name(), groups, account, partitions, qos)
 
 
@@ -66,7 +66,7 @@ def _user_name() -> str:
         return str(os.geteuid())
 
 
-def limits_of_user(config: SiteConfig, ask: Callable[[], Limits]) -> Limits | str:
+def limits_of_user(config: SiteConfig, ask: Callable[[], Limits]) -> Limits | Reason:
     """Return the user's limits, or why they are not known; ``ask`` is called when those kept are too old."""
     with suppress(StoreError, InputError):  # none kept, or unreadable
         kept = from_json(read_kept(config, _KIND))
@@ -75,6 +75,6 @@ def limits_of_user(config: SiteConfig, ask: Callable[[], Limits]) -> Limits | st
     try:
         asked = ask()
     except CollocError as error:
-        return str(error)
+        return because("limits-unknown", error=str(error))
     keep(config, _KIND, to_json(asked))
     return asked

@@ -12,7 +12,7 @@ from slurm_colloc.estimate.harm import why_whole
 from slurm_colloc.estimate.ladder import CORRECTED_RUNG, believed, estimate
 from slurm_colloc.estimate.question import Question, question
 from slurm_colloc.history.lookup import look_up
-from slurm_colloc.model import GPU_OOM, Evidence, Footprint, JobRequest
+from slurm_colloc.model import GPU_OOM, Evidence, Footprint, JobRequest, Reason
 from slurm_colloc.submit.reasons import reason_against_history
 
 JobStates = Callable[[Sequence[str]], Mapping[str, str]]
@@ -26,7 +26,7 @@ def footprint_of(
     job_states: JobStates,
     *,
     anyway: bool = False,
-) -> tuple[Footprint, tuple[str, ...]]:
+) -> tuple[Footprint, tuple[Reason, ...]]:
     """Return what the job, or one task of a pack, needs, and what is to be said of its history.
 
     Args:
@@ -42,7 +42,7 @@ def footprint_of(
     """
     if why := reason_against_history(text):
         footprint = estimate(Question(hint))
-        return (footprint if hint is not None else footprint._replace(provenance=why)), ()
+        return (footprint if hint is not None else footprint._replace(provenance=(why,))), ()
     if request.untouchable and not anyway:
         return estimate(Question(hint)), ()
     if hint is not None and "sm=" in hint:
@@ -57,7 +57,7 @@ def footprint_of(
     if hint is None and footprint.rung != CORRECTED_RUNG:
         footprint = footprint._replace(keep_whole=why_whole(asked.runs, config.sharing.max_slowdown))
     if request.differs and not known.evidence:
-        footprint = footprint._replace(provenance=f"{footprint.provenance}; {request.differs}")
+        footprint = footprint._replace(provenance=(*footprint.provenance, request.differs))
     return footprint, (*known.notes, *filter(None, [doubt]))
 
 

@@ -10,6 +10,7 @@ from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, StoreError
 from slurm_colloc.files import read_bounded
+from slurm_colloc.model import Reason, because
 from slurm_colloc.placement.waits import MOST_AGE_S, Outlook, Waits, from_json, waits_path
 from slurm_colloc.slurm import free as known
 from slurm_colloc.slurm.free import Free
@@ -44,19 +45,19 @@ def _waits(config: SiteConfig) -> Waits:
     return found if 0 <= now() - found.at_s <= MOST_AGE_S else _NOTHING
 
 
-def _free(config: SiteConfig, ask: Callable[[], Free]) -> Free | str:
+def _free(config: SiteConfig, ask: Callable[[], Free]) -> Free | Reason:
     """Return what is free now, or why that is not known; both are kept, lest each submission wait for a time-out."""
     with suppress(StoreError, InputError):  # none kept, or unreadable
         kept = read_kept(config, _KIND)
         found = known.from_json(kept)
         if isinstance(kept, dict) and 0 <= now() - found.at_s <= _KEPT_S:
-            return str(kept["failed"]) if kept.get("failed") else found
-    answer: Free | str
+            return because("free-unknown", error=str(kept["failed"])) if kept.get("failed") else found
+    answer: Free | Reason
     try:
         answer = ask()
         content = known.to_json(answer)
     except CollocError as error:
-        answer = str(error)
-        content = {**known.to_json(Free(now(), {})), "failed": answer}
+        answer = because("free-unknown", error=str(error))
+        content = {**known.to_json(Free(now(), {})), "failed": str(error)}
     keep(config, _KIND, content)
     return answer

@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 
 from slurm_colloc.errors import UnsureError
-from slurm_colloc.model import JobRequest, Placement, SharingMode
+from slurm_colloc.model import JobRequest, Placement, Reason, SharingMode, because
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.slurm.directives import without_options
 from slurm_colloc.slurm.option_tables import Option
@@ -26,8 +26,13 @@ def without_sizes(
     try:
         return placement, without_options(text, table, release, names)
     except UnsureError as error:
-        reasons = (str(error), f"would have been {placement.gres}: {placement.reasons[0]}")
-        return as_asked(reasons, placement.rejected), text
+        why = because("not-understood", error=str(error))
+        return as_asked((why, *would_have_been(placement)), placement.rejected), text
+
+
+def would_have_been(placement: Placement) -> tuple[Reason, ...]:
+    """Return what a job would have got that is left as asked, and why."""
+    return (because("would-have-been", given=placement.given), *placement.reasons[:1])
 
 
 def sizes_cut(request: JobRequest, placement: Placement) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, UnsureError
 from slurm_colloc.history.digest import digest
-from slurm_colloc.model import JobRequest, Load, Placement, SharingMode
+from slurm_colloc.model import PACK, JobRequest, Load, Placement, Reason, SharingMode, because
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.runtime.spec import MARK, VERSION, Spec, to_json
 from slurm_colloc.slurm.directives import Script, effective_components, read_script, without_options
@@ -156,7 +156,7 @@ def _read(
     script_args: tuple[str, ...],
     config: SiteConfig,
     slurm: Slurm,
-) -> tuple[Asked, tuple[str, ...], Chosen]:
+) -> tuple[Asked, tuple[Reason, ...], Chosen]:
     """Return a submission for which there is no plain sbatch, what is to be said of its history, and the policy."""
     release = config.slurm_release
     if release not in SBATCH_OPTIONS:
@@ -181,7 +181,9 @@ def _read(
     return asked, notes, chosen
 
 
-def _plan_anyway(asked: Asked, tasks: int, most: int, notes: tuple[str, ...], config: SiteConfig, slurm: Slurm) -> Plan:
+def _plan_anyway(
+    asked: Asked, tasks: int, most: int, notes: tuple[Reason, ...], config: SiteConfig, slurm: Slurm
+) -> Plan:
     """Return the plan of tasks that have no other form: those that cannot share run one at a time."""
     wish = read_wish(asked.command_line, asked.script)
     shape = shape_of(asked, tasks, most, wish, config, slurm)
@@ -190,10 +192,10 @@ def _plan_anyway(asked: Asked, tasks: int, most: int, notes: tuple[str, ...], co
         if tasks > 1 and wish.at_once != 1:
             known = asked.footprint.gpu_mem_peak_mib and asked.footprint.sm_active_pct
             hint = "" if known else "--gpu-footprint=mem=SIZE,sm=PERCENT or "
-            notes = (*notes, f"one task at a time: {shape}; say {hint}--pack-tasks=K")
+            notes = (*notes, because("pack-shares-nothing", why=shape, say=f"{hint}--pack-tasks=K"))
         shape = one_at_a_time(asked, tasks, most, wish, config)
     if asked.resumes:
-        shape = shape._replace(reasons=(*shape.reasons, f"what is missing of job {asked.resumes}"))
+        shape = shape._replace(reasons=(*shape.reasons, because("resumes", job_id=asked.resumes)))
     return _plan(asked, shape, wish, config)._replace(notes=notes)
 
 
@@ -205,10 +207,10 @@ def _refuse_what_cannot_run(given: Mapping[str, Given], request: JobRequest) -> 
 
 def _shadow(asked: Asked, shape: Shape) -> Plan:
     """Return the array as it is, and what would have become of it."""
-    placement = as_asked(("shadow mode", f"would have been a {shape.reasons[0]}"), ())
+    placement = as_asked((because("policy-shadow"), because("would-have-been", given=PACK), shape.reasons[0]))
     line = asked.command_line
     part = Part(asked.request, asked.footprint, placement)
-    return Plan((part,), line.sbatch_argv, line.script_at, asked.text, None, (), "", was_pack=True)
+    return Plan((part,), line.sbatch_argv, line.script_at, asked.text, None, (), None, was_pack=True)
 
 
 def _plan(asked: Asked, shape: Shape, wish: Wish, config: SiteConfig) -> Plan:
@@ -234,7 +236,7 @@ def _plan(asked: Asked, shape: Shape, wish: Wish, config: SiteConfig) -> Plan:
         has_original=asked.is_array,
     )
     part = Part(request, asked.footprint, placement)
-    return Plan((part,), (*options, *rest), script_at, asked.text, body, (), "", packed)
+    return Plan((part,), (*options, *rest), script_at, asked.text, body, (), None, packed)
 
 
 def _placement(request: JobRequest, shape: Shape, config: SiteConfig) -> Placement:

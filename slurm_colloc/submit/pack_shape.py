@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from slurm_colloc.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.errors import InputError, UnsureError
-from slurm_colloc.model import PACK_OF, Footprint, JobRequest, Load, Room
+from slurm_colloc.model import PACK, Footprint, JobRequest, Load, Reason, Room, because
 from slurm_colloc.placement.packing import Packing, expected_slowdown, load_of, pack
 from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
 from slurm_colloc.runtime.spec import Task, parse_array
@@ -21,7 +21,7 @@ from slurm_colloc.submit.own_options import option_table
 from slurm_colloc.submit.pack_time import jobs_in_time, longest_job_min, time_of, within_limits
 from slurm_colloc.submit.plan import Slurm
 from slurm_colloc.submit.reasons import reasons_against_pack
-from slurm_colloc.units import counted
+from slurm_colloc.wording import words
 
 _RETRIES = 2
 _SIZED_PER_PIECE = frozenset({"mem-per-cpu", "mem-per-gpu"})
@@ -51,7 +51,7 @@ class Asked(NamedTuple):
     text: bytes
     request: JobRequest
     footprint: Footprint
-    switched_off: str
+    switched_off: Reason | None
     commands: tuple[str, ...]
     argv: tuple[str, ...]
     only: tuple[int, ...] = ()
@@ -82,7 +82,7 @@ class Shape(NamedTuple):
     mem: str
     time_min: int | None
     limit_min: float | None
-    reasons: tuple[str, ...]
+    reasons: tuple[Reason, ...]
 
 
 def shape_of_array(asked: Asked, wish: Wish, config: SiteConfig, slurm: Slurm) -> Shape | str:
@@ -133,21 +133,23 @@ def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig
     if isinstance(allowed, str):
         return allowed
     time_min, cut = allowed
-    reasons = [f"{PACK_OF}{at_once} at a time: {_where(tasks, jobs, request, config)}", *packing.reasons]
-    reasons += [_shared_mem(request, at_once, config), time.said]
+    reasons = [_pack_of(at_once, tasks, jobs, request, config), *packing.reasons]
+    reasons += filter(None, [_shared_mem(request, at_once, config), time.said])
     if time_min is not None:
-        reasons.append(f"time limit {time_min} min{cut and f', none of it for tasks that are run again: {cut}'}")
+        reasons.append(because("time-limit", limit_min=time_min))
+        reasons += [because("no-time-for-retries"), cut] if cut else []
     packing = packing._replace(at_once=at_once, room=packing.room._replace(tasks=at_once))
-    return Shape(tasks, jobs, at_once, packing, cores, mem, time_min, time.limit_min, tuple(filter(None, reasons)))
+    return Shape(tasks, jobs, at_once, packing, cores, mem, time_min, time.limit_min, tuple(reasons))
 
 
 def _reason_against(asked: Asked, config: SiteConfig) -> str:
     """Return why the tasks may not be packed, whatever they need; empty where they may."""
-    against = [asked.switched_off, "" if config.sharing.pack else "the site runs no packs (sharing.pack)"]
+    against = [asked.switched_off, None if config.sharing.pack else because("no-packs")]
     against += reasons_against_pack(asked.given, asked.request, asked.text, config, len(asked.commands) > 0)
     if config.policy == "shadow" and not asked.is_array:
-        against.append("the site's policy is shadow")
-    return next(filter(None, against), "")
+        against.append(because("policy-shadow"))
+    why = next(filter(None, against), None)
+    return words(why) if why else ""
 
 
 def _of_fewer(packing: Packing, at_once: int) -> Packing:
@@ -155,7 +157,7 @@ def _of_fewer(packing: Packing, at_once: int) -> Packing:
     if at_once == packing.at_once:
         return packing
     slowdown = expected_slowdown(at_once, packing.load.sm_active_pct)
-    reasons = (f"{packing.at_once} would fit", f"each takes about {slowdown:.2f}x as long as alone")
+    reasons = (because("more-would-fit", tasks=packing.at_once), because("task-slowdown", slowdown=slowdown))
     return packing._replace(slowdown=slowdown, reasons=reasons)
 
 
@@ -181,32 +183,30 @@ def one_at_a_time(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteC
         jobs, time_min = found
     if most and jobs > most:
         raise InputError(f"{jobs} jobs would run more tasks at a time than %{most}")
-    reasons = (f"{PACK_OF}1 at a time: {_where(tasks, jobs, asked.request, config)}",)
+    reasons = (_pack_of(1, tasks, jobs, asked.request, config),)
     packing = Packing(1, Room(0, 100.0, 1), Load(0, 0.0), 1.0, ())
     cores = _cores(asked.given, asked.request, 1, config)
     return Shape(tasks, jobs, 1, packing, cores, "", time_min, limit_min, reasons)
 
 
-def _where(tasks: int, jobs: int, request: JobRequest, config: SiteConfig) -> str:
-    """Return on what the tasks run, in words."""
-    nouns = sorted({"GPU" if part is None else "slice" for _, part in _devices(request, config)}) or ["GPU"]
-    if jobs > 1:
-        nouns = [f"{noun}s" for noun in nouns]
-    return f"{counted(tasks, 'task')} on {'one' if jobs == 1 else jobs} {' or '.join(nouns)}"
+def _pack_of(at_once: int, tasks: int, jobs: int, request: JobRequest, config: SiteConfig) -> Reason:
+    """Return what the pack is, and on what its tasks run."""
+    units = {"GPU" if part is None else "slice" for _, part in _devices(request, config)}
+    return because(PACK, at_once=at_once, tasks=tasks, jobs=jobs, units=" or ".join(sorted(units)) or "GPU")
 
 
 def _least(request: JobRequest, footprint: Footprint, wanted: int | None, config: SiteConfig) -> Packing | str:
     """Return the packing that fits whichever of its GPUs Slurm gives the job: the least one."""
     found: list[Packing] = []
     for pool, part in _devices(request, config):
-        packing: Packing | str = "the site runs no MPS on slices (sharing.mps_on_mig)"
+        packing: Packing | Reason = because("no-mps-on-slices")
         if part is None or config.sharing.mps_on_mig:
             packing = pack(footprint, pool, config.sharing, wanted, part=part)
-        if isinstance(packing, str):
+        if isinstance(packing, Reason):
             named = (
                 "; a GPU's type in the request keeps it off slices" if part is not None and not _kind(request) else ""
             )
-            return f"{packing} (on {part.type if part is not None else pool.name}){named}"
+            return f"{words(packing)} (on {part.type if part is not None else pool.name}){named}"
         found.append(packing)
     if not found:
         return _nothing_there(request, config)
@@ -304,16 +304,16 @@ def _mem(given: Mapping[str, Given], request: JobRequest, cores: Cores, at_once:
     return f"{int(match[1]) * pieces * at_once}{match[2]}"
 
 
-def _shared_mem(request: JobRequest, at_once: int, config: SiteConfig) -> str:
-    """Return how much host memory the tasks share that nobody asked for; empty where each has its own.
+def _shared_mem(request: JobRequest, at_once: int, config: SiteConfig) -> Reason | None:
+    """Return how much host memory the tasks share that nobody asked for; None where each has its own.
 
     What comes with one GPU is not asked for once for each task, nor are its cores: as a rule it is the GPU's part of
     its node, so a multiple of it would keep the node's other GPUs idle, or never be there.
     """
     found = min((item.mem_per_gpu_mib for item in asked_partitions(request, config)), default=0)
     if at_once == 1 or request.mem_given or request.mem_per_gpu or not found:
-        return ""
-    return f"they share the {found} MiB of host memory that come with it, {found // at_once} MiB each; more by --mem"
+        return None
+    return because("shared-host-memory", mem_mib=found, each_mib=found // at_once)
 
 
 def _cores_alone(given: Mapping[str, Given], request: JobRequest, config: SiteConfig) -> int:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.model import JobRequest, Quantiles
+from slurm_colloc.model import JobRequest, Quantiles, Reason, because
 from slurm_colloc.placement.packing import jobs_needed, time_needed_min
 from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
 from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit
 from slurm_colloc.submit.access import limits_of_user
 from slurm_colloc.submit.plan import Slurm
+from slurm_colloc.wording import words
 
 
 class Time(NamedTuple):
@@ -26,7 +27,7 @@ class Time(NamedTuple):
     time_min: int | None
     spare_min: int
     limit_min: float | None
-    said: str = ""
+    said: Reason | None = None
 
 
 def time_of(
@@ -67,7 +68,7 @@ def time_of(
     by_history = _in_time(tasks, jobs, at_once, most, ran_min, factor, longest_min)
     if isinstance(by_history, str):
         return f"{by_history}; that is by what earlier runs took, for no --time was given"
-    said = f"without --time each is taken to need {ran_min:.0f} min alone, by what earlier runs took"
+    said = because("time-by-history", ran_min=ran_min)
     # No task is ended by a limit that nobody gave it.
     return by_history._replace(limit_min=None, said=said)
 
@@ -99,8 +100,8 @@ def jobs_in_time(
 ) -> tuple[int, int] | str:
     """Return over how many jobs, at least ``jobs``, the tasks go so that each ends in time, and its time limit."""
     needed = jobs_needed(tasks, at_once, limit_min, factor, most_min)
-    if isinstance(needed, str):
-        return needed
+    if isinstance(needed, Reason):
+        return words(needed)
     jobs = max(jobs, needed)
     return jobs, time_needed_min(-(-tasks // jobs), at_once, limit_min, factor)
 
@@ -117,28 +118,30 @@ def within_limits(
     spare_min: int,
     config: SiteConfig,
     slurm: Slurm,
-) -> tuple[int | None, str] | str:
+) -> tuple[int | None, Reason | None] | str:
     """Return the time limit, or the accounting's limit that the pack would break: Slurm may let it wait for ever.
 
     The time for tasks that are run again is given up first; which limit it would have broken comes with the answer.
     """
     with_spare_min = None if time_min is None else time_min + spare_min
     if not config.limits.enforced:
-        return with_spare_min, ""
-    limits: Limits | str = limits_of_user(config, lambda: slurm.limits(config.cluster))
-    if isinstance(limits, str):
-        return f"the limits of this user are not known: {limits}"
+        return with_spare_min, None
+    limits = limits_of_user(config, lambda: slurm.limits(config.cluster))
+    if isinstance(limits, Reason):
+        return words(limits)
+    if broken := _broken(request, wanted, time_min, config, limits):
+        return words(broken)
     why = _broken(request, wanted, with_spare_min, config, limits)
-    return _broken(request, wanted, time_min, config, limits) or (time_min if why else with_spare_min, why)
+    return time_min if why else with_spare_min, why
 
 
 def _broken(
     request: JobRequest, wanted: Mapping[str, int], time_min: int | None, config: SiteConfig, limits: Limits
-) -> str:
+) -> Reason | None:
     """Return the limit that the job would break."""
     more = time_min is not None and time_min > (asked_limit_min(request, config) or 0)
     for item in asked_partitions(request, config):
         every = {**wanted, MINUTES: time_min} if more and time_min is not None else wanted
         if why := broken_limit(limits, every, request.account, request.qos, item.name, item.qos):
             return why
-    return ""
+    return None

@@ -10,7 +10,7 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import MisusedError, UnsureError
 from slurm_colloc.estimate.site_stop import why_stopped
 from slurm_colloc.history.signature import WRAPPED
-from slurm_colloc.model import Footprint, JobRequest, Placement, SharingMode
+from slurm_colloc.model import Footprint, JobRequest, Placement, Reason, SharingMode, because
 from slurm_colloc.placement.choose import as_asked, place
 from slurm_colloc.slurm.directives import Script, read_script
 from slurm_colloc.slurm.free import Free
@@ -19,7 +19,7 @@ from slurm_colloc.slurm.options import CommandLine, Given, without
 from slurm_colloc.submit.access import access_of, whose_job
 from slurm_colloc.submit.footprint import footprint_of
 from slurm_colloc.submit.outlook import outlook
-from slurm_colloc.submit.override import overridden, sizes_cut, without_sizes
+from slurm_colloc.submit.override import overridden, sizes_cut, without_sizes, would_have_been
 from slurm_colloc.submit.own_options import check_pack, own_option, parse_slowdown, wants_pack
 from slurm_colloc.submit.reasons import reason_to_keep_command, reason_to_keep_text
 from slurm_colloc.submit.render import Sampling, names_slice, render_block, render_script
@@ -70,7 +70,7 @@ class Plan(NamedTuple):
     """What csub will do with one submission.
 
     ``sbatch_argv`` are sbatch's arguments; where ``body`` is not None, ``script_at`` is the place in them of the
-    script that ``body`` stands in for (None: standard input). ``switched_off`` says who wants nothing changed.
+    script that ``body`` stands in for (None: standard input). ``switched_off`` says why nothing is to be changed.
     ``first`` is "canary" or "probe" where it is to be measured before it is sized, "off" where it is not to be; empty
     where nobody says. ``was_pack`` says that it is submitted as the array it is, and would have been a pack were the
     policy not shadow. ``wish`` is what the policy in slurmctld is told of --colloc, ``chosen`` is csub's own. ``given``
@@ -82,15 +82,15 @@ class Plan(NamedTuple):
     script_at: int | None
     script: bytes
     body: bytes | None
-    notes: tuple[str, ...]
-    switched_off: str
+    notes: tuple[Reason, ...]
+    switched_off: Reason | None
     packed: Packed | None = None
     first: str = ""
     was_pack: bool = False
     wish: str = "auto"
     given: Mapping[str, Given] = {}
     wants_pack: bool = False
-    chosen: Chosen = Chosen("auto", "")
+    chosen: Chosen = Chosen("auto", because("policy-of-site"))
 
     @property
     def text(self) -> str:
@@ -131,7 +131,7 @@ def make_plan(
     stdin: bytes | None,
     config: SiteConfig,
     slurm: Slurm,
-    because: str = "",
+    again: Reason | None = None,
 ) -> Plan:
     """Decide about one submission.
 
@@ -141,7 +141,7 @@ def make_plan(
         stdin: the script, when it comes by standard input.
         config: the site.
         slurm: answers what has to be asked.
-        because: why there is this submission at all; the first reason of what is decided.
+        again: why it is submitted once more; the first reason of what is decided.
 
     Raises:
         UnsureError: something is not understood with certainty.
@@ -153,12 +153,12 @@ def make_plan(
         submission = read_submission(command_line, environ, stdin, config)
         case = _Case(command_line, environ, submission, config, slurm)
         requests = _requests(case)
-        chosen = policy_of(requests[0], config, slurm, again=bool(because))
+        chosen = policy_of(requests[0], config, slurm, again=again is not None)
         policy = chosen.policy
         if chosen.policy == "pack" and not wants_pack(command_line, submission.script):
             chosen = chosen._replace(policy="off")
         case = case._replace(config=config._replace(policy=chosen.policy))
-        return _made(case, requests, because)._replace(chosen=chosen)
+        return _made(case, requests, again)._replace(chosen=chosen)
     except MisusedError as error:
         # A site that only looks on refuses nothing: to sbatch a #CSUB line is a comment.
         if policy == "shadow":
@@ -189,7 +189,7 @@ def _requests(case: _Case) -> list[JobRequest]:
     ]
 
 
-def _made(case: _Case, requests: Sequence[JobRequest], because: str) -> Plan:
+def _made(case: _Case, requests: Sequence[JobRequest], again: Reason | None) -> Plan:
     """Return the plan of a submission that was read, by the policy in force for it."""
     command_line, _, submission, config, _ = case
     text, name, script, components, table = submission
@@ -200,10 +200,8 @@ def _made(case: _Case, requests: Sequence[JobRequest], because: str) -> Plan:
     packs = wants_pack(command_line, script)
     alone = packs and script is not None
     # Where only packs are to be made, an array that cannot be one goes as the array it is.
-    left = switched_off or "the site places no jobs" * (config.policy == "pack")
-    decided = [
-        _part(case, request, number, left, fixed, because, alone=alone) for number, request in enumerate(requests)
-    ]
+    left = switched_off or (because("policy-pack") if config.policy == "pack" else None)
+    decided = [_part(case, request, number, left, fixed, again, alone=alone) for number, request in enumerate(requests)]
     parts, notes = [part for part, _ in decided], [note for _, said in decided for note in said]
     check_pack(command_line, script, packs=packs)
     if packs:
@@ -211,7 +209,7 @@ def _made(case: _Case, requests: Sequence[JobRequest], because: str) -> Plan:
         if isinstance(found, Plan):
             notes += found.notes
             return found._replace(notes=tuple(notes), wish=_told(wishes), given=components[0], wants_pack=True)
-        notes.append(f"not packed: {found}")
+        notes.append(because("not-packed", why=found))
     body = None
     if len(parts) == 1:
         parts[0], body = _rewritten(submission, parts[0], left, fixed, config)
@@ -222,7 +220,7 @@ def _made(case: _Case, requests: Sequence[JobRequest], because: str) -> Plan:
         argv = (*without(argv, table, ("wrap",)), name)
         script_at = len(argv) - 1
     if why := _never_measured(submission, parts, fixed, config):
-        notes.append(f"this job cannot be measured ({why}); say --gpu-footprint=mem=SIZE,sm=PERCENT")
+        notes += [because("never-measured"), why]
     plan = Plan(tuple(parts), argv, script_at, text, body, tuple(notes), left)
     return plan._replace(
         first=_first(command_line, script),
@@ -233,8 +231,15 @@ def _made(case: _Case, requests: Sequence[JobRequest], because: str) -> Plan:
 
 
 def _part(
-    case: _Case, request: JobRequest, number: int, switched_off: str, fixed: str, because: str, *, alone: bool
-) -> tuple[Part, tuple[str, ...]]:
+    case: _Case,
+    request: JobRequest,
+    number: int,
+    switched_off: Reason | None,
+    fixed: Reason | None,
+    again: Reason | None,
+    *,
+    alone: bool,
+) -> tuple[Part, tuple[Reason, ...]]:
     """Return a component's part of the plan, and what there is to say of what it needs.
 
     ``alone`` says that it is to be a pack, which has whole GPUs.
@@ -251,18 +256,18 @@ def _part(
     whole = alone or switched_off or len(submission.components) > 1
     waits = None if whole else outlook(config, slurm.free, wanted=shown)
     placement = _leave(place(request, footprint, config, access, waits), switched_off, fixed)
-    if because:
-        placement = placement._replace(reasons=(because, *placement.reasons))
+    if again:
+        placement = placement._replace(reasons=(again, *placement.reasons))
     return Part(request, footprint, placement), (*said, *lowered)
 
 
-def _bounded(config: SiteConfig, asked: str | None) -> tuple[SiteConfig, tuple[str, ...]]:
+def _bounded(config: SiteConfig, asked: str | None) -> tuple[SiteConfig, tuple[Reason, ...]]:
     """Return the site with the job's own bound on slowdown, and what there is to say; the site's is the most."""
     most = config.sharing.max_slowdown
     if asked is None or (wanted := parse_slowdown(asked)) == most:
         return config, ()
     if wanted > most:
-        return config, (f"--max-slowdown={asked}: this site allows {most:g} at most, which holds",)
+        return config, (because("max-slowdown-lowered", asked=asked, most=most),)
     return config._replace(sharing=config.sharing._replace(max_slowdown=wanted)), ()
 
 
@@ -272,8 +277,8 @@ def _told(wishes: Collection[str | None]) -> str:
     return reasons[0] if reasons else "off" if "off" in wishes else "auto"
 
 
-def reason_switched_off(wishes: Collection[str | None], config: SiteConfig) -> str:
-    """Return why nothing is changed, whatever the job needs; empty where it may be.
+def reason_switched_off(wishes: Collection[str | None], config: SiteConfig) -> Reason | None:
+    """Return why nothing is changed, whatever the job needs; None where it may be.
 
     Args:
         wishes: what --colloc says, None where it is not given; of each component of the job.
@@ -281,20 +286,22 @@ def reason_switched_off(wishes: Collection[str | None], config: SiteConfig) -> s
     """
     for wish in wishes:
         if wish == "off" or is_exclusive(wish):
-            return f"--colloc={wish} was given"
-    return "the site's policy is off" * (config.policy == "off")
+            return because("switched-off", wish=wish)
+    return because("policy-off") if config.policy == "off" else None
 
 
-def _never_measured(submission: Submission, parts: Sequence[Part], fixed: str, config: SiteConfig) -> str:
-    """Return why no run of a job of which nothing is known will be measured; empty where it will be, or need not."""
-    ignorant = [part for part in parts if part.placement.reasons == (part.footprint.provenance,)]
+def _never_measured(
+    submission: Submission, parts: Sequence[Part], fixed: Reason | None, config: SiteConfig
+) -> Reason | None:
+    """Return why no run of a job of which nothing is known will be measured; None where it will be, or need not."""
+    ignorant = [part for part in parts if part.placement.reasons == part.footprint.provenance]
     unknown = [part for part in ignorant if part.footprint.gpu_mem_peak_mib is None and part.request.gres]
     if not unknown or config.observe.agent or config.policy == "shadow":
-        return ""
+        return None
     if len(parts) > 1:
-        return "it has several components"
+        return because("several-components")
     if submission.script is not None and not unknown[0].request.sh_like:
-        return f"its interpreter is '{unknown[0].request.interpreter}'"
+        return because("interpreter-not-sh", interpreter=unknown[0].request.interpreter)
     return fixed
 
 
@@ -305,7 +312,7 @@ def _first(command_line: CommandLine, script: Script | None) -> str:
     return "probe" if probe is not None else "" if canary is None else canary or "canary"
 
 
-def _packed(case: _Case, parts: Sequence[Part], switched_off: str) -> Plan | str:
+def _packed(case: _Case, parts: Sequence[Part], switched_off: Reason | None) -> Plan | str:
     """Return the plan of the tasks as a pack, or why they go as the array they are."""
     command_line, environ, submission, config, slurm = case
     text, _, script, components, _ = submission
@@ -324,29 +331,24 @@ def _packed(case: _Case, parts: Sequence[Part], switched_off: str) -> Plan | str
     return plan_array(asked, config, slurm)
 
 
-def _leave(wished: Placement, switched_off: str, fixed: str) -> Placement:
+def _leave(wished: Placement, switched_off: Reason | None, fixed: Reason | None) -> Placement:
     """Return the placement in force: as asked when the user or the site says so, or a block is needed and cannot be."""
-    why = switched_off or (fixed if wished.mode in (SharingMode.MPS, SharingMode.SHARD) else "")
-    if not why:
+    why = switched_off or (fixed if wished.mode in (SharingMode.MPS, SharingMode.SHARD) else None)
+    if why is None:
         return wished
-    reasons = wished.reasons if wished.as_asked else _would_have_been(wished)
-    return as_asked((why, *reasons), wished.rejected)
+    return as_asked((why, *(wished.reasons if wished.as_asked else would_have_been(wished))), wished.rejected)
 
 
 def _withheld(placement: Placement) -> Placement:
     """Return the placement of a job in shadow mode: as asked, knowing what it would have been."""
     if placement.as_asked:
         return placement
-    reasons = ("shadow mode", *_would_have_been(placement))
+    reasons = (because("policy-shadow"), *would_have_been(placement))
     return as_asked(reasons, placement.rejected)._replace(weighed=placement.weighed, withheld=placement)
 
 
-def _would_have_been(placement: Placement) -> tuple[str, ...]:
-    return (f"would have been {placement.gres}: {placement.reasons[0]}",)
-
-
 def _rewritten(
-    submission: Submission, part: Part, switched_off: str, fixed: str, config: SiteConfig
+    submission: Submission, part: Part, switched_off: Reason | None, fixed: Reason | None, config: SiteConfig
 ) -> tuple[Part, bytes | None]:
     """Return what is in force of a job's only component, and its script where that changes; None where it does not."""
     request, footprint, placement = part

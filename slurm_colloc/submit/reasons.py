@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.model import Gres, JobRequest
+from slurm_colloc.model import Gres, JobRequest, Reason, because
 from slurm_colloc.placement.terms import asked_partitions, suspending
 from slurm_colloc.slurm.options import Given, value_of
 from slurm_colloc.submit.render import BLOCK_BEGINS
@@ -64,26 +64,10 @@ _SHELL_FLAG = re.compile(r"-[abefhlmpuE]+|--(?:login|noprofile|norc|posix)|-o|pi
 _LAUNCHER = re.compile(rb"-m (submitit)\.core\._submit\b")
 _DIRECTIVE = re.compile(rb"^#(?:SBATCH|CSUB).*\n?", re.MULTILINE)
 # Options after which "one GPU" no longer means one GPU of any node, or which another cluster must judge.
-_LEAVE_ALONE = {
-    "clusters": "it may go to another cluster",
-    "constraint": "it names node features",
-    "deadline": "it must end by a deadline",
-    "exclude": "it excludes nodes",
-    "exclusive": "it asks for whole nodes",
-    "gid": "it is submitted for another group",
-    "gpu-bind": "it binds to GPUs",
-    "gpu-freq": "it sets GPU clocks, which a share cannot",
-    "gpus-per-socket": "it asks for GPUs per socket",
-    "nodefile": "it names its nodes",
-    "nodelist": "it names its nodes",
-    "ntasks-per-gpu": "it starts tasks per GPU",
-    "ntasks-per-tres": "it starts tasks per GPU",
-    "reservation": "it runs in a reservation",
-    "tres-per-task": "it asks for GPUs per task",
-    "uid": "it is submitted for another user",
-}
-
-
+_LEAVE_ALONE = frozenset(
+    {"clusters", "constraint", "deadline", "exclude", "exclusive", "gid", "gpu-bind", "gpu-freq", "gpus-per-socket"}
+    | {"nodefile", "nodelist", "ntasks-per-gpu", "ntasks-per-tres", "reservation", "tres-per-task", "uid"}
+)
 # Of these the ones that mean the same to a pack, which asks for the GPU that one task asked for.
 _FINE_FOR_PACK = frozenset({"constraint", "exclude", "nodelist", "reservation"})
 
@@ -102,27 +86,25 @@ _HARMLESS = frozenset(
 )
 
 
-def reason_to_keep_text(text: bytes, interpreter: str) -> str:
-    """Return why csub's block must not go into a script of this text; empty when it may."""
+def reason_to_keep_text(text: bytes, interpreter: str) -> Reason | None:
+    """Return why csub's block must not go into a script of this text; None when it may."""
     words = interpreter.split()
     flags = words[2:] if words and words[0].endswith("/env") else words[1:]
     if not all(map(_SHELL_FLAG.fullmatch, flags)):
-        return f"its shell is started as '{interpreter}'"
+        return because("shell-flags", interpreter=interpreter)
     if BLOCK_BEGINS.encode() in text:
-        return "the script holds csub's block already"
+        return because("has-block")
     found = _SELF.search(_NAME_OF_SELF.sub(b"", text))
     if found:
-        return f"the script reads itself ({found[1].decode()})"
-    if _asks_for_its_path(text):
-        return "the script asks Slurm for its own path"
-    return ""
+        return because("reads-itself", word=found[1].decode())
+    return because("asks-own-path") if _asks_for_its_path(text) else None
 
 
-def reason_to_keep_command(text: bytes) -> str:
-    """Return why a command of --wrap must not become a script, with csub's block in it; empty when it may."""
+def reason_to_keep_command(text: bytes) -> Reason | None:
+    """Return why a command of --wrap must not become a script, with csub's block in it; None when it may."""
     # sbatch looks for these behind a script's commands, too, and refuses one with DOS line ends.
     if text.startswith((b"#PBS", b"#BSUB")) or any(word in text for word in (b"\n#PBS", b"\n#BSUB", b"\r\n")):
-        return "sbatch would read a script of its words otherwise"
+        return because("wrap-read-otherwise")
     return reason_to_keep_text(text, "")
 
 
@@ -135,17 +117,15 @@ def without_comments(text: bytes) -> bytes:
     return _COMMENT.sub(b"", text)
 
 
-def reason_of_counting(text: bytes) -> str:
-    """Return why some tasks of an array cannot be an array of their own; empty where they may."""
-    counts = _COUNTS_TASKS.search(text)
-    return "its tasks count each other (SLURM_ARRAY_TASK_COUNT, _MIN, _MAX or _STEP)" if counts else ""
+def reason_of_counting(text: bytes) -> Reason | None:
+    """Return why some tasks of an array cannot be an array of their own; None where they may."""
+    return because("tasks-count-each-other") if _COUNTS_TASKS.search(text) else None
 
 
-def reason_against_history(text: bytes) -> str:
-    """Return why earlier runs of the same text say nothing of the next one; empty when they may."""
-    if found := _LAUNCHER.search(text):
-        return f"the scripts of {found[1].decode()} are the same whatever they run, so earlier runs say nothing"
-    return ""
+def reason_against_history(text: bytes) -> Reason | None:
+    """Return why earlier runs of the same text say nothing of the next one; None when they may."""
+    found = _LAUNCHER.search(text)
+    return because("launcher-script", launcher=found[1].decode()) if found else None
 
 
 def step_gpus(text: bytes) -> tuple[tuple[str, bool], ...]:
@@ -173,8 +153,8 @@ def variables_read(given: Mapping[str, Given], text: bytes) -> tuple[str, ...]:
 
 def reasons_against_pack(
     given: Mapping[str, Given], request: JobRequest, text: bytes, config: SiteConfig, commands: bool
-) -> list[str]:
-    """Return why tasks may not be run as a pack, in one job that asks for what one of them asks.
+) -> Iterator[Reason]:
+    """Yield why tasks may not be run as a pack, in one job that asks for what one of them asks.
 
     Args:
         given: the options in force, by canonical name.
@@ -183,70 +163,69 @@ def reasons_against_pack(
         config: the site.
         commands: the tasks are commands, which were never to be jobs of their own.
     """
-    return list(_reasons_against_pack(given, request, text, config, commands))
-
-
-def _reasons_against_pack(
-    given: Mapping[str, Given], request: JobRequest, text: bytes, config: SiteConfig, commands: bool
-) -> Iterator[str]:
     plugins = _plugin_names(config)
-    others = sorted({gres.name for gres in request.gres} - {"gpu"})
-    if others:
-        yield f"it asks for gres/{others[0]}, which would be the whole pack's"
-    if request.gpu_count == 0:
-        yield "it asks for no GPU"
-    elif request.gpu_count > 1 or len(request.gres) > 1:
-        yield f"it asks for GPUs as {' and '.join(map(str, request.gres))}"
+    yield from _not_one_gpu(request.gres, [request.gpu_style])
     if protected := [gres.type for gres in request.gres if gres.type in config.sharing.protected_types]:
-        yield f"the site protects jobs on '{protected[0]}'"
+        yield because("protected", gpu_type=protected[0])
     if suspends := suspending(asked_partitions(request, config)):
         yield suspends
     for name in given:
-        if name in plugins:
-            yield f"it uses the site's own --{name}, with which nobody has seen a pack work"
+        if name in plugins or (name not in _HARMLESS and name not in _LEAVE_ALONE):
+            yield because("option-untried", option=name)
         elif name in _LEAVE_ALONE and name not in _FINE_FOR_PACK:
-            yield f"{_LEAVE_ALONE[name]} (--{name})"
-        elif name not in _HARMLESS and name not in _LEAVE_ALONE:
-            yield f"it uses --{name}, with which nobody has seen a pack work"
+            yield because("option", option=name)
     if set(",[") & set(value_of(given, "nodelist")):
-        yield "it names several nodes (--nodelist)"
-    if "nodes" in given and given["nodes"].value not in ("1", "1-1"):
-        yield f"it asks for nodes '{given['nodes'].value}'"
+        yield because("option", option="nodelist")
+    yield from _more_than_one_node(given)
     for name in ("ntasks", "ntasks-per-node"):
         if name in given and given[name].value != "1":
-            yield f"each of its tasks starts {given[name].value} of its own (--{name})"
+            yield because("task-starts-tasks", option=name, tasks=given[name].value)
     if "time-min" in given:
-        yield "its time limit may be cut (--time-min)"
+        yield because("option", option="time-min")
     if sum(name in given for name in ("mem", "mem-per-cpu", "mem-per-gpu")) > 1:
-        yield "it sizes its host memory twice"
+        yield because("memory-sized-twice")
     if "mem" in given and value_of(given, "mem").strip("0KMGTkmgtBb") == "":
-        yield "it asks for all the memory of its node (--mem=0)"
+        yield because("whole-node-memory")
     if "cpus-per-gpu" in given and "cpus-per-task" in given:
-        yield "it sizes its cores twice"
+        yield because("cores-sized-twice")
     if "aftercorr" in value_of(given, "dependency"):
-        yield "each task waits for another job's of the same number (--dependency=aftercorr)"
+        yield because("dependency-task-by-task")
     yield from _reasons_of_text(without_comments(text), text, commands)
 
 
-def _reasons_of_text(bare: bytes, text: bytes, commands: bool) -> Iterator[str]:
+def _reasons_of_text(bare: bytes, text: bytes, commands: bool) -> Iterator[Reason]:
     """Yield what a script does that tasks cannot do side by side in one job; ``bare`` is without its comments."""
     if steps := step_gpus(bare):
-        yield f"an srun inside it asks for a GPU ({steps[0][0]}), of which the pack has one"
+        yield because("srun-asks-for-gpu", option=steps[0][0])
     if _STEP.search(bare) and _STEP_EXPORT.search(bare):
-        yield "an srun inside it chooses what it exports, perhaps not the variables of sharing"
+        yield because("srun-exports")
     if act := _ACTS_ON_JOB.search(bare):
-        yield f"it acts on its job ({b' '.join(act[0].split()).decode(errors='replace')}), which is the whole pack's"
+        yield because("acts-on-its-job", command=b" ".join(act[0].split()).decode(errors="replace"))
     if commands:
         return
     if _asks_for_its_path(text):
-        yield "it asks Slurm for its own path"
+        yield because("asks-own-path")
     for line in bare.replace(b"\\\n", b" ").splitlines():
-        if _JOB_ID.search(line) and b"SLURM_ARRAY_TASK_ID" not in line and not _SAID.match(line):
-            yield "it uses SLURM_JOB_ID, which its tasks would have in common (for a port, a folder)"
+        apart = b"SLURM_ARRAY_TASK_ID" in line or _SAID.match(line)
+        reckons = b"$((" in line or re.search(rb"\b(?:expr|let|bc)\b", line)
+        if _JOB_ID.search(line) and (reckons or not apart):
+            yield because("uses-job-id")
             return
-        if _JOB_ID.search(line) and (b"$((" in line or re.search(rb"\b(?:expr|let|bc)\b", line)):
-            yield "it reckons with SLURM_JOB_ID (for a port), which its tasks would have in common"
-            return
+
+
+def _not_one_gpu(gres: Sequence[Gres], styles: Sequence[str]) -> Iterator[Reason]:
+    gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
+    if others := sorted({item.name for item in gres} - {"gpu"}):
+        yield because("other-gres", gres=others[0])
+    elif gpu_count == 0:
+        yield because("no-gpu")
+    elif gpu_count > 1 or len(styles) > 1 or len(gres) > 1:
+        yield because("several-gpus", gres=tuple(map(str, gres)))
+
+
+def _more_than_one_node(given: Mapping[str, Given]) -> Iterator[Reason]:
+    if "nodes" in given and given["nodes"].value not in ("1", "1-1"):
+        yield because("several-nodes", nodes=given["nodes"].value or "")
 
 
 def _plugin_names(config: SiteConfig) -> set[str]:
@@ -260,34 +239,32 @@ def reasons_against_share(
     read: Sequence[str],
     components: int,
     config: SiteConfig,
-) -> Iterator[str]:
+) -> Iterator[Reason]:
     """Yield why a job cannot run on a share (MPS, shard).
 
     For the arguments see ``build_request``, ``step_gpus``, ``variables_read``.
     """
     for name in sorted(_plugin_names(config) & set(given)):
-        yield f"it uses the site's own --{name}, with which nobody has seen a share work"
+        yield because("option-untried", option=name)
     if components > 1:
-        yield "the components of a heterogeneous job have one environment"
+        yield because("het-one-environment")
     if steps:
-        yield f"an srun inside it asks for a GPU ({steps[0][0]}), which a share is not"
+        yield because("srun-asks-for-gpu", option=steps[0][0])
     for name in read:
         # srun takes the others for its own options, so csub's block cannot set them; its steps lose this one.
-        if name != "SLURM_GPUS_ON_NODE":
-            yield f"it reads {name}, which Slurm sets right for whole GPUs and slices alone"
-        elif "mps" in config.sharing.order and _STEP.search(text):
-            yield f"it reads {name}, which an srun inside it lacks under MPS"
+        if name != "SLURM_GPUS_ON_NODE" or ("mps" in config.sharing.order and _STEP.search(text)):
+            yield because("reads-variable", variable=name)
     if _STEP.search(text) and _STEP_EXPORT.search(_DIRECTIVE.sub(b"", text)):
-        yield "an srun inside it chooses what it exports, perhaps not the variables of sharing"
+        yield because("srun-exports")
     for name in PER_GPU:
         if name in given and given[name].origin == "environment":
-            yield f"{given[name].written} sizes its cores or memory per GPU, which a share would lose"
+            yield because("variable-sizes-per-gpu", variable=given[name].written)
     if "mem-per-gpu" in given and ("mem" in given or "mem-per-cpu" in given):
-        yield "it sizes its host memory twice"
+        yield because("memory-sized-twice")
     if value_of(given, "mem-per-gpu").strip("0KMGTkmgt") == "" and "mem-per-gpu" in given:
-        yield "it asks for all host memory of the node per GPU"
+        yield because("whole-node-memory")
     if "cpus-per-gpu" in given and "cpus-per-task" in given:
-        yield "it sizes its cores twice"
+        yield because("cores-sized-twice")
 
 
 def reasons_untouchable(
@@ -296,33 +273,25 @@ def reasons_untouchable(
     styles: Sequence[str],
     steps: Sequence[tuple[str, bool]],
     config: SiteConfig,
-) -> Iterator[str]:
+) -> Iterator[Reason]:
     """Yield why the request must reach Slurm as it was written; for the arguments see ``build_request``."""
     plugins = _plugin_names(config)
-    gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
-    others = sorted({item.name for item in gres} - {"gpu"})
     slices = {part.type for pool in config.pool for part in pool.slice}
-    if others:
-        yield f"it asks for gres/{others[0]} itself"
-    elif gpu_count == 0:
-        yield "it asks for no GPU"
-    elif gpu_count > 1 or len(styles) > 1:
-        yield f"it asks for GPUs as {' and '.join(str(item) for item in gres)}"
+    yield from _not_one_gpu(gres, styles)
     for item in gres:
         if item.type in slices or _MIG_TYPE.search(item.type):
-            yield f"it asks for the slice '{item.type}' itself"
-    yield from (f"{why} (--{name})" for name, why in _LEAVE_ALONE.items() if name in given)
+            yield because("asks-for-slice", slice=item.type)
     for name in given:
-        if name not in _HARMLESS and name not in _LEAVE_ALONE and name not in plugins:
-            yield f"it uses --{name}, with which nobody has seen a piece of a GPU work"
+        if name in _LEAVE_ALONE:
+            yield because("option", option=name)
+        elif name not in _HARMLESS and name not in plugins:
+            yield because("option-untried", option=name)
     if value_of(given, "mem").rstrip("KMGTkmgt") == "0":
-        yield "it asks for all the memory of its node, beside which no other piece of it could be used (--mem=0)"
-    if "nodes" in given and given["nodes"].value not in ("1", "1-1"):
-        yield f"it asks for nodes '{given['nodes'].value}'"
+        yield because("whole-node-memory")
+    yield from _more_than_one_node(given)
     if "ntasks" in given and given["ntasks"].value != "1" and "nodes" not in given:
-        yield f"its {given['ntasks'].value} tasks may spread over nodes"
+        yield because("tasks-may-spread", tasks=given["ntasks"].value)
     if "gpus-per-task" in styles and ("ntasks" not in given or given["ntasks"].value != "1"):
-        yield "its GPUs follow the number of its tasks"
-    other = [name for name, is_one in steps if not is_one]
-    if other:
-        yield f"an srun inside it asks for GPUs itself ({other[0]})"
+        yield because("gpus-follow-tasks")
+    if other := [name for name, is_one in steps if not is_one]:
+        yield because("srun-asks-for-gpus", option=other[0])

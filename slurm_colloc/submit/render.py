@@ -92,12 +92,14 @@ def pack_block(request: JobRequest, footprint: Footprint, placement: Placement) 
 
 
 def _header(request: JobRequest, footprint: Footprint, placement: Placement, cut: Sequence[str] = ()) -> list[str]:
+    from slurm_colloc.wording import sentence, words  # only where a script is changed
+
     lines = [
         _FIRST_LINE,
         f"# asked:     {request.asked or 'no GPU'}",
         f"# given:     {placement.given} ({placement.mode})",
-        *(f"# because:   {reason}" for reason in placement.reasons),
-        f"# footprint: {footprint.rung}: {footprint.provenance}",
+        *(f"# because:   {words(reason)}" for reason in placement.reasons),
+        f"# footprint: {footprint.rung}: {sentence(footprint.provenance)}",
         *(
             f"# cut out:   --{name} of your directives, for a share is no GPU; sbatch was told the same otherwise"
             for name in cut

@@ -8,7 +8,7 @@ from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import InputError, UnsureError
 from slurm_colloc.history.signature import Signature, apart_by, command_signature, names_from_outside, signature
 from slurm_colloc.history.submitted import compared, path_of, read_submitted
-from slurm_colloc.model import Gres, JobRequest
+from slurm_colloc.model import Gres, JobRequest, Reason, because
 from slurm_colloc.slurm.gres import parse_gpus, parse_gres
 from slurm_colloc.slurm.options import Given, count_of, value_of
 from slurm_colloc.submit.reasons import (
@@ -94,7 +94,7 @@ def build_request(
     return request._replace(untouchable=(*request.untouchable, *_reads_slice(request, text, read)))
 
 
-def _reads_slice(request: JobRequest, text: bytes, read: Sequence[str]) -> Iterator[str]:
+def _reads_slice(request: JobRequest, text: bytes, read: Sequence[str]) -> Iterator[Reason]:
     """Yield the variables that a script reads and in which Slurm would name a slice, unless csub's block puts it right.
 
     srun takes them for its own options: what names no type fits a slice, what names the GPU's is refused.
@@ -104,7 +104,7 @@ def _reads_slice(request: JobRequest, text: bytes, read: Sequence[str]) -> Itera
     for name in read:
         can = has_block and request.names_no_type and not name.startswith("SLURM_TRES")
         if name.startswith(("SLURM_GPUS", "SLURM_TRES")) and name != "SLURM_GPUS_ON_NODE" and not can:
-            yield f"it reads {name}, in which Slurm would name the slice"
+            yield because("variable-names-slice", variable=name)
 
 
 def _known_by(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from slurm_colloc.config import Rule, SiteConfig
 from slurm_colloc.history.digest import digest
-from slurm_colloc.model import CONTROL, PLACED
+from slurm_colloc.model import CONTROL, PLACED, Params, Reason, because
 
 _DRAW_BYTES, _DAY_S = 8, 86400
 
@@ -34,7 +34,7 @@ class Chosen(NamedTuple):
     """The policy in force for one job, why, and, where the job was drawn, which arm it is in of which rule."""
 
     policy: str
-    why: str
+    why: Reason
     arm: str = ""
     rule: str = ""
 
@@ -51,27 +51,28 @@ def choose(config: SiteConfig, whose: Whose, drawn: Callable[[], float] | None, 
     found = _first(config, whose, drawn)
     if stopped and found.policy == "auto":
         # Of a job that would have been placed it is no longer known what placing does: it is in no arm.
-        return Chosen("shadow", stopped)
+        return Chosen("shadow", because("placing-stopped", why=stopped))
     return found
 
 
 def _first(config: SiteConfig, whose: Whose, drawn: Callable[[], float] | None) -> Chosen:
     for number, rule in enumerate(config.rollout, 1):
         met = _meets(rule, whose)
+        of: Params = {"number": number, "rule": in_words(rule)}
         if met is None:
-            return Chosen("shadow", f"whether rollout rule {number} ({in_words(rule)}) is for this job is not known")
+            return Chosen("shadow", Reason("rule-may-be-met", of))
         if met:
-            return _drawn(rule, f"by rollout rule {number} ({in_words(rule)})", drawn)
-    return Chosen(config.policy, "the site's")
+            return _drawn(rule, of, drawn)
+    return Chosen(config.policy, because("policy-of-site"))
 
 
-def _drawn(rule: Rule, why: str, drawn: Callable[[], float] | None) -> Chosen:
+def _drawn(rule: Rule, of: Params, drawn: Callable[[], float] | None) -> Chosen:
     if rule.percent >= 100 or drawn is None:
-        return Chosen(rule.policy, why)
+        return Chosen(rule.policy, Reason("rule-met", {**of}))
     number = drawn()
     chosen = number < rule.percent
-    arm, of = (PLACED if chosen else CONTROL, in_words(rule)) if rule.policy == "auto" else ("", "")
-    return Chosen(rule.policy if chosen else "shadow", f"{why}, drawn {number:.1f}", arm, of)
+    arm, name = (PLACED if chosen else CONTROL, in_words(rule)) if rule.policy == "auto" else ("", "")
+    return Chosen(rule.policy if chosen else "shadow", Reason("rule-drawn", {**of, "drawn": number}), arm, name)
 
 
 def _meets(rule: Rule, whose: Whose) -> bool | None:

@@ -131,10 +131,10 @@ LEFT_ALONE = [
     ("#SBATCH -N2 --gres=gpu:1", "nodes '2'"),
     ("#SBATCH --exclusive --gres=gpu:1", "--exclusive"),
     ("#SBATCH --gres=gpu:1 --constraint=x", "node features"),
-    ("#SBATCH --gres=mps:10", "gres/mps itself"),
+    ("#SBATCH --gres=mps:10", "gres/mps"),
     (f"#SBATCH --gres=gpu:{SLICE}_1g.10gb:1", "slice"),
     ("#SBATCH --cpus-per-gpu='2' --gpus=1 -p gpu", "cannot be taken apart with certainty"),
-    ("#SBATCH --gres=gpu:1\nsrun --gres=gpu:2 true", "srun inside"),
+    ("#SBATCH --gres=gpu:1\nsrun --gres=gpu:2 true", "srun in the script"),
     ("#SBATCH -c 2", "no GPU"),
 ]
 

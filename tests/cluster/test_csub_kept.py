@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_colloc.model import because
+from slurm_colloc.wording import words
 from tests.cluster.fixtures import RELEASE
 from tests.cluster.lab import Lab
 from tests.cluster.nodes import PARTITIONS
@@ -222,7 +224,7 @@ def test_components_that_would_need_one_node_are_left_alone(lab: Lab, alice: Use
     script = alice.script("#!/bin/sh\n#SBATCH --gres=gpu:1\n#SBATCH hetjob\n#SBATCH --gres=gpu:1\ntrue\n")
     done = alice.run("csub", "--explain", SMALL, script)
     lead = int(job_id(done))
-    assert "2 components of the job may need a node of it each, and it has 1" in done.stderr
+    assert words(because("components-compete", components=2, nodes=1)) in done.stderr
     assert set(lab.wait_jobs([lead, lead + 1]).values()) == {"COMPLETED"}
 
 
@@ -265,7 +267,7 @@ def test_a_job_moves_to_the_partition_that_the_site_maps(lab: Lab, alice: User, 
     done = alice.run("csub", "-H", "-p", "gpu", SMALL, alice.script("#!/bin/sh\n#SBATCH --gres=gpu:1\ntrue\n"))
     shown = alice.shown(job_id(done))
     assert (shown["Partition"], shown["TresPerNode"]) == ("mig", ONE)
-    assert "in partition 'mig', where this site lets it go" in done.stderr
+    assert words(because("moved", partition="mig")) in done.stderr
     assert shown["TimeLimit"] == "00:19:00", "by the default of the partition that was asked for"
 
 

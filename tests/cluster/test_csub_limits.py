@@ -89,7 +89,7 @@ GPU_JOB = "#!/bin/sh\n#SBATCH --gres=gpu:1 -t 20\ntrue\n"
         (
             ["-p", "gpu", "-q", "counted"],
             "shard:1",
-            "QOS 'counted' limits GPUs and nothing there limits gres/mps",
+            "QOS 'counted' limits GPUs but not gres/mps",
         ),
         (["-q", "hasty", "--gpu-footprint=mem=4G,sm=15"], "gpu:1", "MaxWall of QOS 'hasty'"),
     ],
@@ -153,7 +153,7 @@ def test_the_limits_are_kept_and_without_them_the_job_goes_as_asked(lab: Lab, al
     path_kept.unlink()
     without = alice.run("csub", "-p", "gpu", "--explain", SMALL, "train.sh", PATH=path)
     assert alice.shown(job_id(without))["TresPerNode"] == tres("gpu:1")
-    assert "the limits of this user are not known: 'sacctmgr" in without.stderr
+    assert "limits are not known: 'sacctmgr" in without.stderr
 
 
 def test_the_site_says_that_limits_are_enforced(lab: Lab, alice: User) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.history.snapshot import write_snapshot
+from slurm_colloc.model import because
 from slurm_colloc.placement.waits import Wait, Waits, to_json, waits_path
+from slurm_colloc.wording import sentence
 from tests.cluster import jobs
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
@@ -76,8 +78,9 @@ def test_full_slices_are_left_for_a_free_whole_gpu(lab: Lab, alice: User) -> Non
     job = alice.shown(done.stdout.split()[3])
     assert tres("gpu:h100:1") in (job.get("TresPerNode"), job.get("TresPerJob")), done.stderr
     explained = alice.run("csub", "--dry-run", "--explain", "train.sh").stderr
-    assert "a whole GPU is free now, 1g.10gb slices waited 5 h (median of 12 jobs, last week)" in explained
-    assert "the job would end after 1 h instead of 6.2 h" in explained
+    slices = because("waited", option=f"{SMALL}:1", wait_s=5 * 3600.0, runs=12)
+    assert sentence([because("free-now", option="as asked"), slices]) in explained
+    assert "the job would end after 1 h" in explained
 
 
 def test_a_free_slice_is_taken_while_whole_gpus_are_full(lab: Lab, alice: User) -> None:
@@ -87,4 +90,5 @@ def test_a_free_slice_is_taken_while_whole_gpus_are_full(lab: Lab, alice: User) 
     done = alice.run("csub", "train.sh")
     job = alice.shown(done.stdout.split()[3])
     assert tres(f"{SMALL}:1") in (job.get("TresPerNode"), job.get("TresPerJob")), done.stderr
-    assert "a 1g.10gb slice is free now, whole GPUs waited 3 h (median of 57 jobs, last week)" in done.stderr
+    whole = because("waited", option="as asked", wait_s=3 * 3600.0, runs=57)
+    assert sentence([because("free-now", option=f"{SMALL}:1"), whole]) in done.stderr

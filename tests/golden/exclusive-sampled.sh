@@ -6,8 +6,8 @@
 # --- csub: this block was added at submission ---
 # asked:     gpu:1
 # given:     as asked (exclusive)
-# because:   no earlier run of this job is known
-# footprint: hint: given by the user
+# because:   code-one
+# footprint: hint: code-four
 # to switch this off: csub --colloc=off, or plain sbatch
 csub_gpu_mem_mib='9472'
 csub_named=''

@@ -6,9 +6,9 @@
 # --- csub: this block was added at submission ---
 # asked:     gpu:1
 # given:     gpu:nvidia_h100_80gb_hbm3_1g.10gb:1 (mig)
-# because:   slice 1g.10gb holds 9472 of its 9984 MiB; slowdown at least 1.00x; time limit 150 min
-# because:   in partition 'mig'
-# footprint: hint: given by the user
+# because:   code-one
+# because:   code-two mib=9
+# footprint: hint: code-four
 # to switch this off: csub --colloc=off, or plain sbatch
 csub_gpu_mem_mib='9472'
 csub_named=''

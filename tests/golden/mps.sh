@@ -6,9 +6,9 @@
 # --- csub: this block was added at submission ---
 # asked:     gpu:1
 # given:     mps:12 (mps)
-# because:   12 of 100 shares hold 9472 MiB and 12 % of the SMs
-# because:   4 cores
-# footprint: hint: given by the user
+# because:   code-one
+# because:   code-two mib=9
+# footprint: hint: code-four
 # to switch this off: csub --colloc=off, or plain sbatch
 csub_gpu_mem_mib='9472'
 csub_named=''

@@ -6,8 +6,8 @@
 # --- csub: this block was added at submission ---
 # asked:     gpu:1
 # given:     shard:1 (shard)
-# because:   1 of 8 shares hold 9472 MiB and 12 % of the SMs
-# footprint: hint: given by the user
+# because:   code-one
+# footprint: hint: code-four
 # to switch this off: csub --colloc=off, or plain sbatch
 csub_gpu_mem_mib='9472'
 csub_named=''

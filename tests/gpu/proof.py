@@ -220,7 +220,10 @@ class Run:
         found |= {"steps": said.get("steps"), "state": proof_report.state(said, output)}
         found |= {"cpus": runs[-1].cpus if runs else None, "states": [one.state for one in runs]}
         found |= {"given": decision.get("given", ""), "rung": decision.get("rung", "")}
-        found |= {"why": "; ".join(decision.get("reasons", ())), "promised": proof_report.promised(decision)}
+        found |= {
+            "why": "; ".join(code for code, _ in decision.get("reasons", ())),
+            "promised": proof_report.promised(decision),
+        }
         if found["state"] != "COMPLETED":
             print(self.cell.name, job.planned.name, found["state"], output[-1500:], flush=True)
         return found

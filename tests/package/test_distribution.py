@@ -22,7 +22,7 @@ RENDER = """
 import sys
 from pathlib import Path
 from slurm_colloc.config import load_site
-from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Quantiles, SharingMode
+from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Quantiles, SharingMode, because
 from slurm_colloc.shipped import folder
 from slurm_colloc.site.render import Host, render_site
 from slurm_colloc.submit.render import Sampling, render_block
@@ -33,13 +33,13 @@ request = JobRequest(
     None, False, False, False, None, False, "s",
     (), (), (), (), (),
 )
-footprint = Footprint(Quantiles(1, 2, 3), Quantiles(1, 2, 3), None, "", "hint", 0, "given")
+footprint = Footprint(Quantiles(1, 2, 3), Quantiles(1, 2, 3), None, "", "hint", 0, (because("no-gpu"),))
 rendered = 0
 for site in sorted(Path(folder("site-configs")).glob("*/site.toml")):
     config = load_site(str(site))
     assert render_site(config, Host("/opt/slurm_colloc"))[-1].name == "ORDER.md"
     for mode in SharingMode:
-        placement = Placement(mode, Gres("mps", "", 10), 300, 256, "", "", "", None, ("why",), ())
+        placement = Placement(mode, Gres("mps", "", 10), 300, 256, "", "", "", None, (because("no-gpu"),), ())
         block = render_block(request, footprint, placement, Sampling("s", mode), config)
         assert b"csub" in block and b"slurm_colloc.cli.colloc sample" in block
         rendered += 1

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reference of JSON: what stands at the top of each output, and the fields of the nouns in it."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from slurm_colloc.audited import Finding, JobLine
 from slurm_colloc.backtested import Backtest, Tally
 from slurm_colloc.charted import Fit, LiveUse
 from slurm_colloc.measured import JobUsage
-from slurm_colloc.model import Decision, Evidence, Footprint, JobRequest, Placement
+from slurm_colloc.model import Decision, Evidence, Footprint, JobRequest, Placement, Reason
 from slurm_colloc.report.evaluation import Evaluation
 from slurm_colloc.report.me import Hint, Sums
 from slurm_colloc.report.shadow import ShadowReport
@@ -77,9 +78,19 @@ def top_level() -> str:
 
 def nouns() -> str:
     """Return a row of Markdown for each noun."""
-    shown = {of: tuple(name for name in noun._fields if name != "submitted") for of, noun in _NOUNS.items()}
+    shown = {of: tuple(name for name in _keys(noun) if name != "submitted") for of, noun in _NOUNS.items()}
     rows = (f"| {of} | {_code(names)} |\n" for of, names in shown.items())
     return "| | fields |\n| --- | --- |\n" + "".join(rows)
+
+
+def _keys(noun: Any) -> Iterator[str]:
+    """Yield the keys of a noun; a reason is a text, and its code and parameters stand beside it."""
+    for name, kind in noun.__annotations__.items():
+        yield name
+        if kind in (Reason, Reason | None):
+            yield f"{name}_code"
+        elif kind == tuple[Reason, ...]:
+            yield f"{name}_codes"
 
 
 def _code(names: tuple[str, ...]) -> str:

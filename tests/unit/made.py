@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nouns made up for tests: every field has a value, and a test names only those that it is about."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 from slurm_colloc.charted import Fit
 from slurm_colloc.config import MigSlice, Partition, Pool, Recovery, Sharing, SiteConfig
 from slurm_colloc.measured import AllocationRow, DeviceSample, Holder, HostSample, JobUsage, ProcessSample, Round
-from slurm_colloc.model import Decision, Evidence, Footprint, Gres, JobRequest, Quantiles
+from slurm_colloc.model import Decision, Evidence, Footprint, Gres, JobRequest, Quantiles, Reason, because
 
 RECORDED = Path(__file__).resolve().parents[1] / "recorded"
 # Of Slurm, recorded by `python -m tests.cluster record`.
@@ -20,9 +20,14 @@ H100 = "NVIDIA H100 80GB HBM3"
 HOUR = 3600
 
 
-def near(value: Any) -> Any:
+def codes(reasons: Iterable[Reason]) -> list[str]:
+    """Return the codes of reasons."""
+    return [one.code for one in reasons]
+
+
+def near(value: Any, within: float | None = None) -> Any:
     """Return what equals all numbers close to ``value``; Any, because mypy sees no overlap of a number and a guess."""
-    return pytest.approx(value)
+    return pytest.approx(value, abs=within)
 
 
 def device(uuid: str = "GPU-0", **fields: Any) -> DeviceSample:
@@ -140,7 +145,7 @@ def evidence(job_id: str = "1", peak_mib: int | None = 8000, **fields: Any) -> E
 
 def decision(job_id: str = "1", **fields: Any) -> Decision:
     item = Decision(
-        job_id, "c", 1.0, "ann", "train", "sig", "gpu:1", "gpu:1", "mig", "hint", 9000.0, 30.0, ("it fits",)
+        job_id, "c", 1.0, "ann", "train", "sig", "gpu:1", "gpu:1", "mig", "hint", 9000.0, 30.0, (because("no-gpu"),)
     )
     return item._replace(**fields)
 
@@ -148,7 +153,7 @@ def decision(job_id: str = "1", **fields: Any) -> Decision:
 def footprint(memory_mib: float | None = 9000.0, sm_pct: float | None = 10.0, **fields: Any) -> Footprint:
     memory = None if memory_mib is None else Quantiles(memory_mib, memory_mib, memory_mib)
     active = None if sm_pct is None else Quantiles(sm_pct, sm_pct, sm_pct)
-    return Footprint(memory, active, None, "", "hint", 0, "given by the user")._replace(**fields)
+    return Footprint(memory, active, None, "", "hint", 0, (because("hint", hint="mem=9G"),))._replace(**fields)
 
 
 def request(**fields: Any) -> JobRequest:

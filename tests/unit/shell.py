@@ -126,6 +126,6 @@ class Shell:
         path.write_text(json.dumps(evidence))
         return path
 
-    def decisions(self) -> list[dict[str, object]]:
+    def decisions(self) -> list[dict[str, Any]]:
         folder = self.folder / "home/.local/share/slurm_colloc/decisions"
         return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))] if folder.exists() else []

@@ -20,7 +20,8 @@ from slurm_colloc.estimate.ladder import estimate_at_site
 from slurm_colloc.estimate.question import Question
 from slurm_colloc.estimate.site_margins import calibration_path, from_json, site_calibration, to_json
 from slurm_colloc.history.snapshot import FamilyUse
-from slurm_colloc.model import Answered
+from slurm_colloc.model import Answered, because
+from slurm_colloc.wording import words
 from tests.unit.made import H100, evidence, near
 from tests.unit.shell import Shell
 
@@ -158,7 +159,7 @@ def test_the_rate_of_out_of_memory_meets_the_target_after_recalibration(drift: C
 
 def test_there_and_back(tmp_path: Path) -> None:
     found = write_margins([answer(number) for number in range(150)], str(tmp_path), time.time())
-    assert site_calibration(str(tmp_path)) == (found, "")
+    assert site_calibration(str(tmp_path)) == (found, None)
     text = Path(calibration_path(str(tmp_path))).read_text()
     assert "u1" not in text
     assert "job" not in text
@@ -167,8 +168,8 @@ def test_there_and_back(tmp_path: Path) -> None:
 
 
 def test_no_file_is_nothing_to_speak_of(tmp_path: Path) -> None:
-    assert site_calibration(str(tmp_path)) == (SHIPPED, "")
-    assert site_calibration("") == (SHIPPED, "")
+    assert site_calibration(str(tmp_path)) == (SHIPPED, None)
+    assert site_calibration("") == (SHIPPED, None)
 
 
 OWN = Calibration({NAME: Margin(1.3, 200, 0.97)})
@@ -181,7 +182,7 @@ def test_an_old_file_or_one_of_the_future_is_not_used(tmp_path: Path, age_s: flo
     path.write_text(json.dumps(to_json(time.time() - age_s, OWN)))
     found, note = site_calibration(str(tmp_path))
     assert found == SHIPPED
-    assert "not of the last 30 days" in note
+    assert note == because("margins-old", days=30)
 
 
 @pytest.mark.parametrize(
@@ -214,9 +215,10 @@ def test_what_cannot_be_read_leaves_the_shipped_margins(tmp_path: Path, content:
     path.write_bytes(content)
     found, note = site_calibration(str(tmp_path))
     assert found == SHIPPED
-    assert "the site's own cannot be read" in note
+    assert note is not None
+    assert note.code == "margins-unreadable"
     footprint = estimate_at_site(Question(runs=[evidence()]), str(tmp_path))
-    assert footprint.provenance.endswith(f"; {note}")
+    assert footprint.provenance[-1] == note
     assert footprint.gpu_mem_peak_mib
     assert footprint.gpu_mem_peak_mib.q99 == near(8000 * 1.15)
     assert note not in estimate_at_site(Question("mem=1G", runs=[evidence()]), str(tmp_path)).provenance
@@ -237,7 +239,7 @@ def test_a_sites_own_margins_hold_for_what_needs_no_run_of_the_job(
     footprint = estimate_at_site(asked, str(tmp_path))
     assert footprint.gpu_mem_peak_mib
     assert footprint.gpu_mem_peak_mib.q99 == near(expected_mib * 2.1)
-    assert "by 200 earlier answers" in footprint.provenance
+    assert because("margin-counted", factor=2.1, floor_mib=0.0, answers=200) in footprint.provenance
 
 
 # --- csub ---
@@ -267,16 +269,18 @@ def test_csub_takes_the_sites_margins_and_says_how_often_they_held(known: Shell)
     footprint = json.loads(known.run("--dry-run", "--format=json", "job.sh").stdout)["footprint"]
     assert (footprint["gpu_mem_peak_mib"]["q99"], footprint["confidence"]) == (near(5200), 0.97)
     assert (footprint["margin"], footprint["expected_mib"]) == (NAME, 4000)
-    said = known.run("--dry-run", "--explain", "job.sh").stderr
-    assert "margin 1.30 by 200 earlier answers" in said
-    assert "of past answers like it at least 97 % held" in said
+    assert {"code": "margin-counted", "params": {"factor": 1.3, "floor_mib": 0.0, "answers": 200}} in footprint[
+        "provenance_codes"
+    ]
+    assert "97 %" in known.run("--dry-run", "--explain", "job.sh").stderr
 
 
 def test_csub_says_when_they_are_too_old_only_where_it_is_asked_to_explain(known: Shell) -> None:
     Path(calibration_path(str(known.folder / "state"))).write_text(json.dumps(to_json(1.0, OWN)))
-    assert "not of the last 30 days" in known.run("--dry-run", "--explain", "job.sh").stderr
+    old = words(because("margins-old", days=30))
+    assert old in known.run("--dry-run", "--explain", "job.sh").stderr
     plain = known.run("job.sh")
-    assert (plain.returncode, "last 30 days" in plain.stderr) == (0, False)
+    assert (plain.returncode, old in plain.stderr) == (0, False)
     assert len(known.calls()) == 1
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
+from slurm_colloc.model import because
+from slurm_colloc.wording import words
 from tests.unit.made import evidence
 from tests.unit.shell import DEFINITE, DOUBTFUL, HINT, SCRIPT, Shell
 
@@ -199,8 +201,8 @@ def test_shadow_and_off_change_nothing(shell: Shell) -> None:
     shell.run(HINT, "job.sh")
     assert shell.calls() == [["job.sh"]] * 3
     [shadow, off] = shell.decisions()
-    assert "would have been gpu:h100_1g.10gb:1" in str(shadow["reasons"])
-    assert "--colloc=off was given" in str(off["reasons"])
+    assert shadow["reasons"][:2] == [["policy-shadow", {}], ["would-have-been", {"given": "gpu:h100_1g.10gb:1"}]]
+    assert off["reasons"][0] == ["switched-off", {"wish": "off"}]
 
 
 TELL = 'echo "told=$SLURM_COLLOC" >&2; echo "Submitted batch job 4711"'
@@ -231,7 +233,7 @@ def test_the_sites_policy_is_told_what_was_wished(shell: Shell, argv: list[str],
 
 def test_a_whole_gpu_for_a_reason_is_left_whole_and_one_without_is_no_reason(shell: Shell) -> None:
     shell.run(HINT, "--colloc=exclusive:timing", "job.sh")
-    assert "--colloc=exclusive:timing was given" in str(shell.decisions()[0]["reasons"])
+    assert shell.decisions()[0]["reasons"][0] == ["switched-off", {"wish": "exclusive:timing"}]
     for wish in ("exclusive", "exclusive:", "exclusive:  ", "exclusively:x"):
         done = shell.run(HINT, f"--colloc={wish}", "job.sh")
         assert done.returncode == 2
@@ -341,8 +343,7 @@ def test_a_wrapped_command_that_would_be_another_as_a_script_stays_and_that_is_s
     shell.site('"mig"', agent=False)
     done = shell.run("--gres=gpu:1", f"--wrap={command}")
     assert shell.calls() == [["--gres=gpu:1", f"--wrap={command}".replace("\r", "")]]
-    assert "this job cannot be measured (" in done.stderr
-    assert "say --gpu-footprint=mem=SIZE,sm=PERCENT" in done.stderr
+    assert words(because("never-measured")) in done.stderr
 
 
 def test_a_wrapped_command_gets_a_slice_that_it_is_told_of_as_of_a_gpu_and_no_share(shell: Shell) -> None:
@@ -364,14 +365,15 @@ def test_a_job_that_cannot_be_measured_is_told_so_where_that_is_all_that_lacks(s
     for shebang in ("/usr/bin/env python3", "/usr/bin/Rscript", "/bin/csh -f", "/bin/bash -x"):
         (shell.folder / "job").write_text(f"#!{shebang}\n#SBATCH --gres=gpu:1\nx\n")
         said = shell.run("job").stderr
-        why = "shell is started as" if "-x" in shebang else "interpreter is"
-        assert f"this job cannot be measured (its {why} '{shebang}'); say --gpu-footprint" in said
-        for words in ([HINT], ["--colloc=off"], ["--gres=gpu:2"], ["--gres=none"]):
-            assert "measured" not in shell.run(*words, "job").stderr, words
-    assert "several components" in shell.run("--gres=gpu:1", "--wrap=a", ":", "-n2").stderr
-    assert "measured" not in shell.run("job.sh").stderr
+        why = because("shell-flags" if "-x" in shebang else "interpreter-not-sh", interpreter=shebang)
+        assert words(because("never-measured")) in said
+        assert words(why) in said
+        for argv in ([HINT], ["--colloc=off"], ["--gres=gpu:2"], ["--gres=none"]):
+            assert "measure" not in shell.run(*argv, "job").stderr, argv
+    assert words(because("several-components")) in shell.run("--gres=gpu:1", "--wrap=a", ":", "-n2").stderr
+    assert "measure" not in shell.run("job.sh").stderr
     shell.site('"mig"', agent=True)
-    assert "measured" not in shell.run("job").stderr
+    assert "measure" not in shell.run("job").stderr
 
 
 def test_csub_behind_the_name_sbatch_finds_the_real_one(shell: Shell) -> None:
@@ -445,9 +447,8 @@ def test_nothing_is_left_behind_when_sbatch_cannot_be_started(shell: Shell) -> N
 def test_a_footprint_that_changes_nothing_is_answered(shell: Shell) -> None:
     done = shell.run("--gpu-footprint=mem=900G,sm=3", "job.sh")
     assert shell.calls() == [["job.sh"]]
-    assert done.stderr.startswith(
-        "csub: job 4711: the footprint changes nothing: no piece of a GPU that it can have in partition "
-    )
+    assert done.stderr.startswith("csub: job 4711: the footprint changes nothing: ")
+    assert [code for code, _ in shell.decisions()[0]["reasons"]] == ["nothing-holds"]
     assert shell.run("--gpu-footprint=mem=900G,sm=3", "--colloc=off", "job.sh").stderr == ""
 
 
@@ -504,7 +505,7 @@ def test_a_job_has_a_bound_of_its_own_on_how_slow_it_may_be(shell: Shell) -> Non
 
 def test_the_sites_bound_is_the_most(shell: Shell) -> None:
     above = shell.run("--gres=gpu:1", HINT, "--max-slowdown=9", "job.sh")
-    assert "--max-slowdown=9: this site allows 2.1 at most" in above.stderr
+    assert words(because("max-slowdown-lowered", asked="9", most=2.1)) in above.stderr
     assert shell.calls() == [["--gres=gpu:1", "--gres=gpu:h100_1g.10gb:1", "job.sh"]]
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.clock import now
+from slurm_colloc.model import because
 from slurm_colloc.submit.own_options import OWN_OPTIONS
+from slurm_colloc.wording import words
 from tests.unit.made import H100, evidence
 from tests.unit.shell import Shell
 
@@ -51,7 +53,8 @@ def test_a_hint_outside_its_grammar_submits_nothing(shell: Shell, hint: str, why
 def test_a_hint_that_no_piece_holds_leaves_the_job_as_asked_and_says_why(shell: Shell, hint: str) -> None:
     done = shell.run(f"--gpu-footprint={hint}", "job.sh")
     assert (done.returncode, shell.calls()) == (0, [["job.sh"]])
-    assert "no piece of a GPU that it can have in partition 'gpu' holds " in done.stderr
+    assert [code for code, _ in shell.decisions()[0]["reasons"]] == ["nothing-holds"]
+    assert "the footprint changes nothing" in done.stderr
 
 
 def script(shell: Shell, line: str) -> None:
@@ -130,7 +133,7 @@ def test_a_kept_run_that_cannot_be_true_leaves_the_job_as_asked(
 ) -> None:
     known.write_text(json.dumps({**json.loads(known.read_text()), field: value}))
     done = shell.run("job.sh")
-    assert "1 evidence files of this job could not be used" in done.stderr
+    assert words(because("evidence-unreadable", files=1)) in done.stderr
     assert shell.calls()[-1] == ["job.sh"]
 
 
@@ -139,14 +142,14 @@ def test_a_clock_that_went_back_a_little_changes_nothing_and_by_years_is_said(sh
         known.write_text(json.dumps({**json.loads(known.read_text()), "ended_s": now() + ahead_s}))
         done = shell.run("job.sh")
         assert shell.calls()[-1] == ([SMALL, "job.sh"] if counts else ["job.sh"])
-        assert ("could not be used" in done.stderr) is not counts
+        assert (words(because("evidence-unreadable", files=1)) in done.stderr) is not counts
 
 
 def test_runs_that_are_forgotten_up_to_a_time_to_come_are_named(shell: Shell, known: Path) -> None:
     said = {"forgotten_s": now() + 400 * 86400, "hint": "", "at_s": 0.0}
     (known.parent / "said").write_text(json.dumps(said))
     done = shell.run("job.sh")
-    assert "forgotten up to a time to come: 'colloc history --forget " in done.stderr
+    assert "'colloc history --forget " in done.stderr
     assert shell.calls()[-1] == ["job.sh"]
 
 
@@ -158,8 +161,8 @@ def test_several_csub_at_once_use_and_keep_one_history(shell: Shell, known: Path
     before = len(shell.decisions())
     with ThreadPoolExecutor(6) as pool:
         done = list(pool.map(lambda _: shell.run("--explain", "job.sh"), range(6)))
-    assert [(one.returncode, "footprint (exact)" in one.stderr) for one in done] == [(0, True)] * 6
-    assert not any("could not be used" in one.stderr for one in done)
+    assert [(one.returncode, "(exact: " in one.stderr) for one in done] == [(0, True)] * 6
+    assert not any("evidence file" in one.stderr for one in done)
     assert len(shell.decisions()) == before + 6
     assert json.loads(known.read_text())["state"] == "COMPLETED"
     assert [path.name for path in known.parent.iterdir()] == [known.name]

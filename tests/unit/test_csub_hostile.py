@@ -306,7 +306,7 @@ def test_a_script_that_knows_its_own_text_keeps_it(shell: Shell, line: bytes) ->
 
 @pytest.mark.parametrize("line", FREE)
 def test_asking_for_the_name_alone_does_no_harm(line: bytes) -> None:
-    assert reason_to_keep_text(SCRIPT.encode() + line, "/bin/bash") == ""
+    assert reason_to_keep_text(SCRIPT.encode() + line, "/bin/bash") is None
 
 
 @pytest.mark.parametrize(

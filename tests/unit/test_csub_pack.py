@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from slurm_colloc.errors import InputError
+from slurm_colloc.model import Reason, because
 from slurm_colloc.runtime.queue import Queue
 from slurm_colloc.runtime.spec import MARK, Spec, from_json
 from slurm_colloc.submit.commands import expand, read_commands
+from slurm_colloc.wording import words
 from tests.unit.made import near
 from tests.unit.shell import DEFINITE, DOUBTFUL, HINT, SITE, Shell
 
@@ -86,7 +88,7 @@ def test_a_packs_use_is_no_evidence_for_one_task(lab: Shell) -> None:
     assert (decision["mode"], decision["asked"], decision["given"]) == ("mps", "gpu:1", "gpu:1")
     assert decision["signature"] != plan["request"]["signature"]
     assert (decision["gpu_mem_q99_mib"], decision["sm_active_q95_pct"]) == (None, None)
-    assert str(decision["reasons"]).startswith("['pack of 12 at a time: 100 tasks on one GPU'")
+    assert decision["reasons"][0] == ["pack", {"at_once": 12, "tasks": 100, "jobs": 1, "units": "GPU"}]
 
 
 @pytest.mark.parametrize(
@@ -211,41 +213,41 @@ def body(*lines: str) -> str:
 
 
 UNPACKED = [
-    ([], SCRIPT.replace("gpu:1", "gpu:2"), "it asks for GPUs as gpu:2"),
-    ([], SCRIPT.replace("--gres=gpu:1", "--no-kill"), "it asks for no GPU"),
+    ([], SCRIPT.replace("gpu:1", "gpu:2"), because("several-gpus", gres=("gpu:2",))),
+    ([], SCRIPT.replace("--gres=gpu:1", "--no-kill"), because("no-gpu")),
     ([], SCRIPT.replace("#SBATCH --array=0-99\n", ""), "it is no array"),
     (["--array=7"], SCRIPT, "the array has one task"),
     (["--array=1-9%1"], SCRIPT, "one task at a time (%1)"),
-    (["-N2"], SCRIPT, "it asks for nodes '2'"),
-    (["-n4"], SCRIPT, "starts 4 of its own (--ntasks)"),
+    (["-N2"], SCRIPT, because("several-nodes", nodes="2")),
+    (["-n4"], SCRIPT, because("task-starts-tasks", option="ntasks", tasks="4")),
     (["-d", "aftercorr:7"], SCRIPT, "aftercorr"),
-    (["--mem=0"], SCRIPT, "all the memory of its node"),
+    (["--mem=0"], SCRIPT, because("whole-node-memory")),
     (["--exclusive"], SCRIPT, "whole nodes"),
     (["--time-min=5"], SCRIPT, "--time-min"),
-    (["--colloc=off"], SCRIPT, "--colloc=off was given"),
+    (["--colloc=off"], SCRIPT, because("switched-off", wish="off")),
     ([], SCRIPT.replace("--array=0-99", "--array=0-99 -J 'a b'"), "cannot be taken apart with certainty"),
     (["--gres=gpu:a100:1"], SCRIPT, "it asks for gpu:a100:1 in partition 'gpu', where site.toml has gpu:h100"),
     (["-p", "cpu"], SCRIPT, "it asks for gpu:1 in partition 'cpu', where site.toml has no GPU"),
-    (["--gpu-footprint=mem=4G,sm=10,dram=60"], SCRIPT, "one task fills a GPU: it keeps the memory busy for 60 %"),
+    (["--gpu-footprint=mem=4G,sm=10,dram=60"], SCRIPT, because("one-task-fills-memory-bandwidth", dram_pct=60)),
     ([], body("port=$((10000 + SLURM_JOB_ID % 1000))"), "SLURM_JOB_ID"),
     ([], body("mkdir /scratch/$SLURM_JOB_ID"), "SLURM_JOB_ID"),
-    ([], body("scontrol requeue $SLURM_ARRAY_JOB_ID"), "it acts on its job (scontrol requeue)"),
+    ([], body("scontrol requeue $SLURM_ARRAY_JOB_ID"), because("acts-on-its-job", command="scontrol requeue")),
     ([], body("  scancel --me"), "scancel"),
     ([], body("sbatch next.sh"), "sbatch"),
-    ([], body("srun --gres=gpu:1 train"), "an srun inside it asks for a GPU"),
-    ([], body("srun --export=NONE train"), "chooses what it exports"),
+    ([], body("srun --gres=gpu:1 train"), because("srun-asks-for-gpu", option="--gres")),
+    ([], body("srun --export=NONE train"), because("srun-exports")),
     (["--pack-jobs=2"], body("srun train"), "array numbers"),
-    (["--gpu-footprint=mem=900G,sm=3"], SCRIPT, "MiB of GPU memory hold 0 tasks"),
+    (["--gpu-footprint=mem=900G,sm=3"], SCRIPT, "GPU memory hold 0 tasks"),
 ]
 
 
 @pytest.mark.parametrize(("argv", "script", "why"), UNPACKED)
-def test_what_cannot_be_packed_is_the_array_it_was(lab: Shell, argv: list[str], script: str, why: str) -> None:
+def test_what_cannot_be_packed_is_the_array_it_was(lab: Shell, argv: list[str], script: str, why: str | Reason) -> None:
     (lab.folder / "job.sh").write_text(script)
     done = lab.run("--pack", HINT, *argv, "job.sh")
     assert done.returncode == 0
     assert "not packed: " in done.stderr
-    assert why in done.stderr
+    assert (words(why) if isinstance(why, Reason) else why) in done.stderr
     [call] = lab.calls()
     assert not any(word.startswith("--pack") for word in call)
     kept = [word for word in argv if not word.startswith(("--colloc", "--pack", "--gpu-footprint"))]
@@ -289,7 +291,7 @@ def test_an_array_that_shares_its_line_is_taken_out_of_it(lab: Shell, line: str,
 def test_jobs_that_may_be_suspended_are_not_packed(lab: Shell) -> None:
     site(lab, partition="suspends = true")
     done = lab.run("--pack", HINT, "job.sh")
-    assert "not packed: partition 'gpu' suspends jobs, which then keep their GPU memory" in done.stderr
+    assert f"not packed: {words(because('partition-suspends', partition='gpu'))}" in done.stderr
     assert MARK.decode() not in stored(lab)
 
 
@@ -298,10 +300,10 @@ def test_host_memory_that_comes_with_the_gpu_is_shared_and_said(lab: Shell) -> N
     (lab.folder / "job.sh").write_text(SCRIPT.replace(" --mem=4G", ""))
     options, _ = packed(lab, "--pack", HINT, "job.sh")
     assert not [word for word in options if "mem" in word]
-    said = "they share the 64000 MiB of host memory that come with it, 5333 MiB each; more by --mem"
-    assert said in str(lab.decisions()[-1]["reasons"])
+    said = ["shared-host-memory", {"mem_mib": 64000, "each_mib": 5333}]
+    assert said in lab.decisions()[-1]["reasons"]
     packed(lab, "--pack", HINT, "--mem=4G", "job.sh")
-    assert said not in str(lab.decisions()[-1]["reasons"])
+    assert said not in lab.decisions()[-1]["reasons"]
 
 
 @pytest.mark.parametrize(
@@ -333,12 +335,13 @@ def slices_only(shell: Shell, **changes: str) -> None:
 def test_a_pack_of_a_slice_says_so_and_needs_the_sites_consent(lab: Shell) -> None:
     slices_only(lab)
     packed(lab, "--pack", "--gpu-footprint=mem=4G,sm=2", "job.sh")
-    assert "pack of 5 at a time: 100 tasks on one slice" in str(lab.decisions()[-1]["reasons"])
+    pack = {"at_once": 5, "tasks": 100, "jobs": 1, "units": "slice"}
+    assert lab.decisions()[-1]["reasons"][0] == ["pack", pack]
     done = lab.run("--pack", HINT, "--gres=gpu:h100:1", "job.sh")
     assert "it asks for gpu:h100:1 in partition 'gpu', where site.toml has gpu:h100_1g.10gb" in done.stderr
     slices_only(lab, sharing="mps_on_mig = false")
     done = lab.run("--pack", "--gpu-footprint=mem=4G,sm=2", "job.sh")
-    assert "not packed: the site runs no MPS on slices (sharing.mps_on_mig) (on h100_1g.10gb)" in done.stderr
+    assert f"not packed: {words(because('no-mps-on-slices'))} (on h100_1g.10gb)" in done.stderr
 
 
 def test_a_pack_from_within_a_requeued_job_is_no_restart(lab: Shell) -> None:
@@ -358,11 +361,10 @@ def test_the_environments_array_is_not_packed(lab: Shell) -> None:
 
 def test_the_site_may_forbid_it(lab: Shell) -> None:
     site(lab, sharing="pack = false")
-    assert "not packed: the site runs no packs" in lab.run("--pack", HINT, "job.sh").stderr
+    assert f"not packed: {words(because('no-packs'))}" in lab.run("--pack", HINT, "job.sh").stderr
     site(lab, sharing='protected_types = ["h100"]')
-    assert (
-        "not packed: the site protects jobs on 'h100'" in lab.run("--pack", "--gres=gpu:h100:1", HINT, "job.sh").stderr
-    )
+    done = lab.run("--pack", "--gres=gpu:h100:1", HINT, "job.sh")
+    assert f"not packed: {words(because('protected', gpu_type='h100'))}" in done.stderr
     site(lab, top='policy = "off"')
     done = lab.run("--pack", HINT, "job.sh")
     assert (lab.calls()[-1], "the policy is off" in done.stderr) == (["job.sh"], True)
@@ -373,7 +375,8 @@ def test_shadow_records_the_pack_and_submits_the_array(lab: Shell) -> None:
     lab.run("--pack", HINT, "job.sh")
     assert lab.calls() == [["job.sh"]]
     [decision] = lab.decisions()
-    assert "would have been a pack of 12 at a time" in str(decision["reasons"])
+    assert [code for code, _ in decision["reasons"]] == ["policy-shadow", "would-have-been", "pack"]
+    assert decision["reasons"][2][1]["at_once"] == 12
     assert decision["mode"] == "exclusive"
     assert (decision["shadow"], decision["would"], decision["would_not"]) == (True, "", "pack")
 
@@ -390,7 +393,7 @@ def test_a_pack_is_shown_before_it_is_submitted(lab: Shell) -> None:
     assert lab.calls() == []
     assert spec_of(done.stdout).room.tasks == 12
     assert "would be submitted as: " in done.stderr
-    assert "given gpu:1 (mps): pack of 12 at a time" in done.stderr
+    assert "the job gets gpu:1 (mps): pack of 12 at a time" in done.stderr
     plan: dict[str, Any] = json.loads(lab.run("--pack", HINT, "--dry-run", "--format=json", "job.sh").stdout)
     assert (plan["pack"]["at_once"], plan["pack"]["tasks"]) == (12, 100)
     done = lab.run("--pack", HINT, "--dry-run", "--wrap=true", "--gres=gpu:1")
@@ -521,7 +524,7 @@ def test_commands_that_cannot_share_run_one_at_a_time(lab: Shell) -> None:
 def test_who_gave_a_footprint_is_not_told_to_give_one(lab: Shell) -> None:
     (lab.folder / "tasks").write_text("a\nb\n")
     done = lab.run("pack", "--gres=gpu:1", "--gpu-footprint=mem=4G,sm=90", "tasks")
-    assert "one task at a time: one task fills a GPU" in done.stderr
+    assert words(because("tasks-fill-sms", sm_pct=90, max_pct=120)) in done.stderr
     assert "; say --pack-tasks=K\n" in done.stderr
 
 

@@ -82,7 +82,7 @@ def test_only_what_is_missing_of_an_array_is_submitted(lab: Shell) -> None:
     assert stored(lab).endswith("}\n" + SCRIPT)
     assert Path(lab.calls()[-1][-2]).name == "sweep"
     assert resumed_by("lab", "4711") == ("4800",)
-    assert str(lab.decisions()[-1]["reasons"]).endswith("'what is missing of job 4711']")
+    assert lab.decisions()[-1]["reasons"][-1] == ["resumes", {"job_id": "4711"}]
 
 
 def test_two_at_the_same_moment_do_not_both_resume(lab: Shell) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_colloc.model import because
+from slurm_colloc.wording import words
 from tests.unit.shell import DEFINITE, HINT, SCRIPT, Shell
 from tests.unit.test_csub_waits import SLICE_FULL, WHOLE_FULL, sinfo
 
@@ -160,6 +162,6 @@ def test_a_decision_that_cannot_be_written_is_nobodys_trouble(shell: Shell) -> N
 
 def test_whoever_asks_csub_is_answered(shell: Shell) -> None:
     done = shell.run("--explain", "job.sh")
-    assert "shadow mode; would have been gpu:h100_1g.10gb:1" in done.stderr
+    assert words(because("would-have-been", given="gpu:h100_1g.10gb:1")) in done.stderr
     assert "not known" in shell.run("--gpu-footprint=mem=4G", "job.sh").stderr
     assert shell.calls() == [["job.sh"]] * 2

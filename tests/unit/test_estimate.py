@@ -10,8 +10,8 @@ from slurm_colloc.estimate.exact import from_runs
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.model import GPU_OOM, Evidence, Footprint, Quantiles
-from tests.unit.made import H100, evidence, near
+from slurm_colloc.model import GPU_OOM, Evidence, Footprint, Quantiles, because
+from tests.unit.made import H100, codes, evidence, near
 
 
 def footprint(*runs: Evidence) -> Footprint:
@@ -40,8 +40,10 @@ def test_one_run_gets_the_larger_margin() -> None:
     assert found.gpu_mem_peak_mib == Quantiles(8000, 8000, near(9200))
     assert (found.rung, found.evidence_count, found.gpu_model) == ("exact", 1, H100)
     assert found.sm_active_pct == Quantiles(20.0, 20.0, 20.0)
-    assert "1 completed run on" in found.provenance
-    assert "margin 1.15" in found.provenance
+    assert found.provenance == (
+        because("completed-runs", runs=1, gpu_model=H100),
+        because("margin", factor=1.15, floor_mib=0.0, answers=0),
+    )
 
 
 def test_the_margin_is_over_the_largest() -> None:
@@ -61,17 +63,13 @@ def test_a_run_without_a_known_end_can_only_raise(state: str) -> None:
 
 
 def test_reasons_to_abstain() -> None:
-    assert from_runs(Question(runs=[])) == "no earlier run of this job is known"
-    assert from_runs(Question(runs=[evidence(state="FAILED"), evidence(sample_count=2)])) == (
-        "2 earlier runs are known, none of which has completed with 3 samples"
-    )
-    assert from_runs(Question(runs=[evidence(peak_mib=None)])) == (
-        "1 earlier run is known, none of which has completed with 3 samples"
-    )
-    assert (
-        from_runs(Question(runs=[evidence(peak_mib=0)]))
-        == "1 earlier run is known, all held a GPU and used no memory on it"
-    )
+    for runs, why in (
+        ([], because("no-earlier-run")),
+        ([evidence(state="FAILED"), evidence(sample_count=2)], because("none-completed", runs=2, samples=3)),
+        ([evidence(peak_mib=None)], because("none-completed", runs=1, samples=3)),
+        ([evidence(peak_mib=0)], because("gpu-unused", runs=1)),
+    ):
+        assert from_runs(Question(runs=runs)) == why
 
 
 def test_models_are_not_mixed() -> None:
@@ -97,7 +95,7 @@ def test_a_peak_on_a_share_counts_as_on_a_whole_gpu() -> None:
 def test_sm_of_a_share_says_nothing_of_the_whole() -> None:
     found = footprint(evidence(mode="mig"), evidence("2", mode="mps"), evidence("3", mode="shard"))
     assert found.sm_active_pct is None
-    assert "SM activity of a whole-GPU run is not known" in found.provenance
+    assert because("sm-not-measured") in found.provenance
     one = footprint(evidence(mode="mig", sm_active_q95_pct=99.0), evidence("2"), evidence("3", sm_active_mean_pct=None))
     assert one.sm_active_pct == Quantiles(20.0, 20.0, 20.0)
 
@@ -105,7 +103,7 @@ def test_sm_of_a_share_says_nothing_of_the_whole() -> None:
 def test_a_bound_by_gpu_util_is_named() -> None:
     found = footprint(evidence(sm_is_bound=True), evidence("2", sm_active_mean_pct=40.0, sm_active_q95_pct=60.0))
     assert found.sm_active_pct == Quantiles(30.0, 40.0, 40.0)
-    assert found.provenance.endswith("; SM activity bounded by GPU_UTIL")
+    assert found.provenance[-1] == because("sm-bounded-by-util")
 
 
 @given(
@@ -131,7 +129,7 @@ def test_never_below_what_was_seen(runs: list[Evidence]) -> None:
 def test_hint() -> None:
     found = parse_hint("mem=9G, sm=30")
     assert (found.gpu_mem_peak_mib, found.sm_active_pct) == (Quantiles(9216, 9216, 9216), Quantiles(30, 30, 30))
-    assert (found.rung, found.gpu_model, found.provenance) == ("hint", "", "given by the user: mem=9G, sm=30")
+    assert (found.rung, found.gpu_model, found.provenance) == ("hint", "", (because("hint", hint="mem=9G, sm=30"),))
     assert parse_hint("mem=512M").sm_active_pct is None
     assert parse_hint("mem=512M").dram_active_pct is None
     assert parse_hint("dram=20,mem=512M").dram_active_pct == Quantiles(20, 20, 20)
@@ -178,7 +176,7 @@ def test_ladder() -> None:
     assert estimate(Question("mem=1G", runs=[evidence()])).rung == "hint"
     assert estimate(Question(None, runs=[evidence()])).rung == "exact"
     assert estimate(Question(None, runs=[])) == Footprint(
-        None, None, None, "", "unknown", 0, "no earlier run of this job is known"
+        None, None, None, "", "unknown", 0, (because("no-earlier-run"),)
     )
     with pytest.raises(InputError):
         estimate(Question("mem=x", runs=[evidence()]))
@@ -201,16 +199,16 @@ OUT = evidence("12", 9985, state=GPU_OOM)
 def test_what_ran_out_of_memory_raises_a_hint_that_is_below_it() -> None:
     raised = estimate(Question("mem=4G,sm=10", runs=(OUT,)))
     assert raised.gpu_mem_peak_mib == Quantiles(9985, 9985, 9985)
-    assert "raised: at least 9985 MiB, since job 12 ran out of GPU memory with less" in raised.provenance
+    assert because("ran-out-of-memory", least_mib=9985, job_id="12") in raised.provenance
     assert estimate(Question("mem=20G,sm=10", runs=(OUT,))).gpu_mem_peak_mib == Quantiles(20480, 20480, 20480)
 
 
 def test_what_ran_out_of_memory_bounds_completed_runs_on_whatever_model() -> None:
     found = footprint(evidence("1", 4000), OUT._replace(gpu_model=""))
     assert found.gpu_mem_peak_mib == Quantiles(4000, 4000, 9985)
-    assert "since job 12 ran out of GPU memory with less" in found.provenance
-    assert "ran out" not in footprint(evidence("1", 20000), OUT).provenance
+    assert because("ran-out-of-memory", least_mib=9985, job_id="12") in found.provenance
+    assert "ran-out-of-memory" not in codes(footprint(evidence("1", 20000), OUT).provenance)
 
 
 def test_what_ran_out_of_memory_alone_is_no_estimate() -> None:
-    assert "none of which has completed" in estimate(Question(None, runs=(OUT,))).provenance
+    assert codes(estimate(Question(None, runs=(OUT,))).provenance) == ["none-completed"]

@@ -14,6 +14,7 @@ from slurm_colloc.history import files as files_module
 from slurm_colloc.history.content import said
 from slurm_colloc.history.signature import Signature, is_relative, is_same, parts_of, signature
 from slurm_colloc.history.submitted import Submitted, compared, keep_submitted, path_of, read_submitted
+from slurm_colloc.model import Reason, because
 
 NAMES = "output_dir: {0}\nlog_interval: {1}"
 LEFT = {"logs/c.yaml": "b: 8", "slurm-1.out": "x", "ckpt/last.pt": "w", "ckpt/args.json": "{}"}
@@ -129,7 +130,7 @@ def test_what_does_not_fit_is_never_the_same(tmp_path: Path, monkeypatch: pytest
     assert not parts.is_certain
     assert not is_same(parts, parts)
     assert is_relative(parts, parts)
-    assert "more may be read" in compared(one, None)[2]
+    assert compared(one, None)[2] == because("too-many-files")
 
 
 @pytest.mark.parametrize("bound", ["_MOST_FOLDERS", "_MOST_ENTRIES", "_MOST_BYTES", "_MOST_S", "_MOST_IN_FOLDER"])
@@ -176,7 +177,7 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
     assert compared(found, read_submitted("/nowhere"))[0] == found
 
 
-def again(folder: Path, text: str) -> tuple[Signature, str]:
+def again(folder: Path, text: str) -> tuple[Signature, Reason | None]:
     """Submit, as csub does, and return what it is known by then and how it differs from the last time."""
     path = path_of(str(folder / "own"), "job.sh", str(folder))
     found, kept, differs = compared(known(folder / "job", text), read_submitted(path))
@@ -187,29 +188,31 @@ def again(folder: Path, text: str) -> tuple[Signature, str]:
 def test_what_appears_beside_a_job_is_what_it_wrote(tmp_path: Path) -> None:
     lay(tmp_path, {"job/train.py": "open('r.json', 'w')"})
     first, differs = again(tmp_path, "python train.py -x w.bin")
-    assert differs == ""
+    assert differs is None
     lay(tmp_path, {"job/r.json": "[1]", "job/w.bin": "w"})
     second, differs = again(tmp_path, "python train.py -x w.bin")
-    assert (same(first, second), differs) == (True, "")
+    assert (same(first, second), differs) == (True, None)
     lay(tmp_path, {"job/r.json": "[1, 2]"})
     assert same(first, again(tmp_path, "python train.py -x w.bin")[0])
     lay(tmp_path, {"job/w.bin": "w" * 1000})
     last, differs = again(tmp_path, "python train.py -x w.bin")
-    assert (same(first, last), "w.bin' was edited" in differs) == (False, True)
+    assert (same(first, last), differs and differs.code) == (False, "file-edited")
 
 
 def test_it_is_said_what_differs(tmp_path: Path) -> None:
     lay(tmp_path, {"job/train.py": "a", "job/b.yaml": "a"})
     again(tmp_path, "python train.py --model small")
-    assert "'--model=large' stands where '--model=small' stood" in again(tmp_path, "python train.py --model large")[1]
-    lay(tmp_path, {"job/train.py": "b"})
-    assert "train.py' was edited since" in again(tmp_path, "python train.py --model large")[1]
-    lay(tmp_path, {"job/train.py": None})
-    assert "train.py' is gone since" in again(tmp_path, "python train.py --model large")[1]
+    other = because("word-differs", word="--model=large", before="--model=small")
+    assert again(tmp_path, "python train.py --model large")[1] == other
+    path = str(tmp_path / "job/train.py")[-80:]
+    for content, code in (("b", "file-edited"), (None, "file-gone")):
+        lay(tmp_path, {"job/train.py": content})
+        assert again(tmp_path, "python train.py --model large")[1] == because(code, path=path)
     lay(tmp_path, {"job/train.py": "b", "job/c.yaml": "1"})
     again(tmp_path, "python train.py")
     lay(tmp_path, {"job/new.yaml": "b"})
-    assert "new.yaml' is new since" in again(tmp_path, "python train.py new.yaml")[1]
+    found = again(tmp_path, "python train.py new.yaml")[1]
+    assert found == because("file-new", path=str(tmp_path / "job/new.yaml")[-80:])
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"words": 1}', '{"words": [1], "files": {}, "program": ""}', "[" * 9999])

@@ -317,7 +317,8 @@ def test_a_job_that_ran_out_is_submitted_again_once_with_its_own_environment(fol
     environment = (followed.shell.folder / "env").read_text().splitlines()
     assert {"MARK=1", "SBATCH_COMMENT=c"} <= set(environment)
     assert not any(line.startswith(("CSUB_AGAIN", "SLURM_JOB_ID")) for line in environment)
-    assert followed.shell.decisions()[-1]["reasons"][0] == f"again after job 4711 ran out of GPU memory on {piece}"  # type: ignore[index]
+    [why, *_] = followed.shell.decisions()[-1]["reasons"]
+    assert why == ["followup", {"why": f"again after job 4711 ran out of GPU memory on {piece}"}]
     noted = [one for one in followed.shell.decisions() if one["job_id"] == "4711" and one["out_of_memory"]]
     assert len(noted) == 1, "the site's margins hear of it"
     outcome = read_outcome(str(followed.folder))
@@ -428,7 +429,7 @@ def test_consent_may_stand_in_a_variable(shell: Shell) -> None:
 def test_tasks_that_count_each_other_are_not_run_again_alone(shell: Shell) -> None:
     (shell.folder / "job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:1\necho $SLURM_ARRAY_TASK_COUNT\n")
     done = shell.run(REQUEUE, "--array=0-3", HINT, "job.sh")
-    assert "not run again by itself should it run out of GPU memory: its tasks count each other" in done.stderr
+    assert "not run again by itself should it run out of GPU memory: the tasks count each other" in done.stderr
     assert len(shell.calls()) == 1
 
 

@@ -62,7 +62,7 @@ class Slurm:
         if "--dry-run" in words:
             memory = {"q50": 1.0} if self.foreseen else None
             placement = {"gres": self.foreseen or "as asked", "reasons": ["sized by job 10", "it is too large"]}
-            shown = {"placement": placement, "footprint": {"gpu_mem_peak_mib": memory, "provenance": "not known"}}
+            shown = {"placement": placement, "footprint": {"gpu_mem_peak_mib": memory, "provenance": ["not known"]}}
             return Finished(0, json.dumps(shown).encode(), b"")
         assert line.endswith("--array=2-3 --dependency=afternotok:12 --kill-on-invalid-dep=yes")
         self.sized = dict.fromkeys(self.rest, "PENDING")

@@ -22,7 +22,7 @@ from slurm_colloc.followup import record
 from slurm_colloc.gpu import hostuse, mig, nvidia_smi, simulated
 from slurm_colloc.history.content import said
 from slurm_colloc.history.signature import signature
-from slurm_colloc.model import Footprint, Gres, Placement, SharingMode
+from slurm_colloc.model import Footprint, Gres, Placement, SharingMode, because
 from slurm_colloc.runtime import ledger_read, spec
 from slurm_colloc.runtime.spec import parse_array
 from slurm_colloc.site.installed import parse_settings
@@ -299,8 +299,10 @@ def test_a_time_that_no_float_holds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", ["a\ntouch x", "'; touch x; '", "$(touch x)", "\\", "\u2028touch x", "`x`", "a\0b\r"])
 def test_the_block_is_sh_and_runs_nothing(words: str) -> None:
     """What the fuzzer asks of the block's form, asked of a shell."""
-    placement = Placement(SharingMode.MPS, Gres("mps", "", 5), 1, 2, "", "", "", None, (words,), ())
-    block = pack_block(fuzz_submit.REQUEST, Footprint(None, None, None, words, words, 0, words), placement)
+    placement = Placement(
+        SharingMode.MPS, Gres("mps", "", 5), 1, 2, "", "", "", None, (because("followup", why=words),), ()
+    )
+    block = pack_block(fuzz_submit.REQUEST, Footprint(None, None, None, words, words, 0, (because(words),)), placement)
     done = subprocess.run(["sh", "-c", block + b"exit 7\n"], capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (7, b"", b"")
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from slurm_colloc.estimate.harm import Harm, judge, why_whole
-from slurm_colloc.model import GPU_OOM, Evidence
+from slurm_colloc.model import GPU_OOM, Evidence, because
 from slurm_colloc.placement.choose import place
 from tests.unit.made import MIG_POOL, evidence, footprint, request, site
 
@@ -54,22 +54,25 @@ def test_runs_on_whole_gpus_and_what_stands_for_several_are_not_judged() -> None
 
 def test_a_harmed_job_is_measured_again_once_for_each_harm() -> None:
     runs = [whole(1), piece(2, state=GPU_OOM)]
-    assert "job 2 ran out of GPU memory" in why_whole(runs, 1.25)
+    assert why_whole(runs, 1.25) == because("harmed", job_id="2", harm="out_of_memory", runs=1)
     runs.append(whole(3))
     assert not why_whole(runs, 1.25)
     runs.append(piece(4, 9000.0))
-    assert "2 more runs" in why_whole([*runs, whole(5, sample_count=2), whole(6, state="FAILED")], 1.25)
-    assert "one more run" in why_whole([*runs, whole(5)], 1.25)
+    twice = because("harmed", job_id="4", harm="slower", runs=2)
+    assert why_whole([*runs, whole(5, sample_count=2), whole(6, state="FAILED")], 1.25) == twice
+    assert why_whole([*runs, whole(5)], 1.25) == because("harmed", job_id="4", harm="slower", runs=1)
     assert not why_whole([*runs, whole(5), whole(6)], 1.25)
 
 
 def test_a_run_that_was_lost_with_its_node_keeps_its_job_from_no_piece() -> None:
     assert not why_whole([whole(1), piece(2, state="NODE_FAIL")], 1.25)
-    assert "host memory" in why_whole([whole(1), piece(2, state="OUT_OF_MEMORY")], 1.25)
+    why = why_whole([whole(1), piece(2, state="OUT_OF_MEMORY")], 1.25)
+    assert why == because("harmed", job_id="2", harm="host_memory", runs=1)
 
 
 def test_a_harmed_job_gets_no_piece_that_would_hold_it() -> None:
     fits, config = footprint(9000.0, 10.0), site(MIG_POOL)
     assert not place(request(), fits, config).as_asked
-    placed = place(request(), fits._replace(keep_whole="job 2 failed"), config)
-    assert (placed.as_asked, placed.reasons) == (True, ("job 2 failed",))
+    harmed = because("harmed", job_id="2", harm="failed", runs=1)
+    placed = place(request(), fits._replace(keep_whole=harmed), config)
+    assert (placed.as_asked, placed.reasons) == (True, (harmed,))

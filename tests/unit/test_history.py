@@ -28,7 +28,7 @@ from slurm_colloc.history.records import (
 )
 from slurm_colloc.history.snapshot import read_snapshot, snapshot_path, write_snapshot
 from slurm_colloc.history.sound import is_sound, latest_s
-from slurm_colloc.model import Evidence
+from slurm_colloc.model import Evidence, because
 from tests.unit.made import decision, evidence, site
 
 DEEP = b"[" * 100_000
@@ -58,7 +58,9 @@ def test_evidence_there_and_back(tmp_path: Path) -> None:
 
 
 def test_decision_there_and_back(tmp_path: Path) -> None:
-    item = decision(gpu_mem_q99_mib=None, reasons=("a", "b"), job_name="\u202e\x1b[31m")
+    item = decision(
+        gpu_mem_q99_mib=None, reasons=(because("no-gpu"), because("margin", factor=1.5)), job_name="\u202e\x1b[31m"
+    )
     path = drop_decision(str(tmp_path / "1000"), item)
     assert parse_decision(Path(path).read_bytes()) == item
 
@@ -132,8 +134,10 @@ def test_not_a_record(content: bytes) -> None:
     [
         {"reasons": "text"},
         {"reasons": [1]},
+        {"reasons": ["no-gpu"]},
         {"reasons": [["x"]]},
-        {"reasons": ["\udcff"]},
+        {"reasons": [["\udcff", {}]]},
+        {"reasons": [["no-gpu", {"a": {}}]]},
         {"at_s": 10**400},
         {"at_s": float("nan")},
         {"gpu_mem_q99_mib": -1.0},
@@ -291,8 +295,8 @@ def test_what_cannot_be_read_is_a_note(config: SiteConfig) -> None:
     known = look_up(config, "sig", no_states)
     assert [item.job_id for item in known.evidence] == ["1"]
     assert len(known.notes) == 2
-    assert "cannot be read" in known.notes[0]
-    assert known.notes[1] == "1 evidence files of this job could not be used"
+    assert known.notes[0].code == "history-error"
+    assert known.notes[1] == because("evidence-unreadable", files=1)
 
 
 @pytest.mark.parametrize("slices", [5, 40])
@@ -353,7 +357,7 @@ def test_a_row_that_cannot_be_true_is_not_counted_and_said(
     for asked in (name, "ab12.128~c~d"):
         known = look_up(config, asked, None)
         assert [run.job_id for run in (*known.evidence, *known.relatives)] == ["1"]
-        assert known.notes == (f"1 runs in history '{path}' cannot be true and are not counted",)
+        assert known.notes == (because("runs-impossible", runs=1, path=path),)
 
 
 @pytest.mark.parametrize("ended_s", [253402300799.0, 1e308])
@@ -377,9 +381,7 @@ def test_families_with_impossible_numbers_say_nothing(
     plain = site()
     known = look_up(plain._replace(paths=plain.paths._replace(state=str(tmp_path))), "cd.1~c~d", None)
     assert known.families == ()
-    assert known.notes == (
-        f"history '{path}' holds families of jobs with impossible numbers; run 'colloc ingest' again",
-    )
+    assert [note.code for note in known.notes] == ["history-error"]
 
 
 ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary())

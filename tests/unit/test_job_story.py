@@ -8,12 +8,13 @@ import pytest
 
 from slurm_colloc.charted import JobPiece, JobTimeline
 from slurm_colloc.measured import JobUsage
-from slurm_colloc.model import Decision, Evidence, Gres
+from slurm_colloc.model import Decision, Evidence, Gres, because
 from slurm_colloc.report.job import Advice, JobStory, RunStory, as_json, as_text
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.sparkline import sparkline
 from slurm_colloc.report.usage import never_used
 from slurm_colloc.slurm.accounted import Accounted
+from slurm_colloc.wording import sentence
 from tests.unit.hostile import HOSTILE
 from tests.unit.made import decision, evidence, usage
 
@@ -66,7 +67,7 @@ def test_story() -> None:
         "  energy     1.0000 kWh",
         "  host       2.0 cores used, 8000 MiB at peak, 100 MiB read, 10 MiB written",
     ]
-    assert lines[13] == "  csub       gpu:1 (mig), footprint: hint: it fits"
+    assert lines[13] == "  csub       gpu:1 (mig), footprint: hint: the job asks for no GPU"
 
 
 def test_what_slurm_says_stands_beside_what_was_measured() -> None:
@@ -156,12 +157,12 @@ def test_advice_ends_with_a_line_to_copy() -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_text_folds_at_the_terminals_width(width: int) -> None:
-    reasons = ("it needs more than any slice of this site has, and no share may be had in this partition at all",)
+    reasons = (because("sm-unknown"), because("whole-node-memory"), because("correction-ignored", error="no size"))
     lines = as_text(told(usage(job_name="n" * 120), decision(reasons=reasons)), Terminal(width)).splitlines()
     assert max(map(len, lines)) <= width
     at = next(number for number, line in enumerate(lines) if line.startswith("  csub  "))
     assert lines[at + 1].startswith(" " * 13)
-    assert " ".join(line.strip() for line in lines[at:-1]).endswith(reasons[0])
+    assert " ".join(line.strip() for line in lines[at:-1]).endswith(sentence(reasons))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_a_job_that_only_slurm_knows_has_a_story(row: Accounted, lines: list[str
     assert text.startswith("job 1 'train' of ann, ")
     assert [line for line in lines if line not in text.splitlines()] == []
     shown = json.loads(as_json(told(None, slurm=row)))
-    assert (shown["schema"], shown["runs"]) == (1, [])
+    assert (shown["schema"], shown["runs"]) == (2, [])
     assert shown["stories"][0]["slurm"]["asked"] == [str(gres) for gres in row.asked]
 
 
@@ -238,7 +239,7 @@ def test_story_of_an_unknown_run() -> None:
 @pytest.mark.parametrize("text", [text for text in HOSTILE if text])
 def test_hostile_story(text: str) -> None:
     fields = ("user", "job_name", "signature", "asked", "given", "mode", "rung")
-    what = decision(**dict.fromkeys(fields, text), reasons=(text,))
+    what = decision(**dict.fromkeys(fields, text), reasons=(because("correction-ignored", error=text), because(text)))
     run = usage(job_name=text, user=text, partition=text, state=text, gres=text, job_id=text)
     words: dict[str, Any] = dict.fromkeys(("user", "job_name", "partition", "state", "exit_code", "node_list"), text)
     row = ROW._replace(**words)

@@ -8,6 +8,7 @@ import pytest
 from slurm_colloc.config import Limits as Declared
 from slurm_colloc.config import Paths, SiteConfig
 from slurm_colloc.errors import InputError, ProcessError
+from slurm_colloc.model import Reason, because
 from slurm_colloc.slurm.limits import (
     Cap,
     Limits,
@@ -74,51 +75,59 @@ def test_what_is_asked() -> None:
     assert qos[-1].startswith("format=Name,GrpTRES,MaxTRES,")
 
 
+def most(limit: str, what: str, name: str, most: int, tres: str) -> Reason:
+    return because("limit-most", limit=limit, what=what, name=name, most=most, tres=tres)
+
+
+def least(name: str, least: int, tres: str) -> Reason:
+    return because("limit-least", limit="MinTRES", what="QOS", name=name, least=least, tres=tres)
+
+
 @pytest.mark.parametrize(
     ("wanted", "account", "qos", "partition", "said"),
     [
-        ({"gres/mps": 15}, "", "normal", "gpu", ""),
-        ({"gres/mps": 16}, "", "normal", "gpu", "MaxTRES of account 'ml' allows 15 of gres/mps"),
-        ({"gres/gpu": 4}, "", "NORMAL", "gpu", ""),
-        ({"gres/gpu": 5}, "", "normal", "gpu", "GrpTRES of account 'ml' allows 4 of gres/gpu"),
+        ({"gres/mps": 15}, "", "normal", "gpu", None),
+        ({"gres/mps": 16}, "", "normal", "gpu", most("MaxTRES", "account", "ml", 15, "gres/mps")),
+        ({"gres/gpu": 4}, "", "NORMAL", "gpu", None),
+        ({"gres/gpu": 5}, "", "normal", "gpu", most("GrpTRES", "account", "ml", 4, "gres/gpu")),
         # The user's own limit comes before the account's, what the account says of others still holds.
-        ({"gres/mps": 40}, "vision", "", "gpu", ""),
-        ({"gres/gpu": 3}, "vision", "", "gpu", "MaxTRES of account 'vision' allows 2 of gres/gpu"),
-        ({"gres/gpu": 2}, "vision", "", "gpu", ""),
+        ({"gres/mps": 40}, "vision", "", "gpu", None),
+        ({"gres/gpu": 3}, "vision", "", "gpu", most("MaxTRES", "account", "vision", 2, "gres/gpu")),
+        ({"gres/gpu": 2}, "vision", "", "gpu", None),
         # An association with the partition comes before the general one.
-        ({"gres/gpu": 2}, "vision", "low", "mig", "MaxTRES of account 'vision' allows 1 of gres/gpu"),
-        ({"gres/mps": 41}, "vision", "low", "mig", ""),
-        ({"gres/mps": 10}, "", "SMALL", "gpu", "MinTRES of QOS 'small' wants at least 1 of gres/gpu"),
-        ({"gres/gpu": 1, "gres/gpu:h100_1g.10gb": 1}, "", "small", "gpu", ""),
-        ({"gres/gpu": 1, "gres/gpu:h100": 4}, "", "small", "gpu", "GrpTRES of QOS 'small' allows 3 of gres/gpu:h100"),
-        ({"gres/gpu": 2}, "", "small", "gpu", "MaxTRES of QOS 'small' allows 1 of gres/gpu"),
+        ({"gres/gpu": 2}, "vision", "low", "mig", most("MaxTRES", "account", "vision", 1, "gres/gpu")),
+        ({"gres/mps": 41}, "vision", "low", "mig", None),
+        ({"gres/mps": 10}, "", "SMALL", "gpu", least("small", 1, "gres/gpu")),
+        ({"gres/gpu": 1, "gres/gpu:h100_1g.10gb": 1}, "", "small", "gpu", None),
+        ({"gres/gpu": 1, "gres/gpu:h100": 4}, "", "small", "gpu", most("GrpTRES", "QOS", "small", 3, "gres/gpu:h100")),
+        ({"gres/gpu": 2}, "", "small", "gpu", most("MaxTRES", "QOS", "small", 1, "gres/gpu")),
         # The association's default QOS holds where none is asked; without one, any that the user may use.
-        ({"gres/shard": 2}, "vision", "", "gpu", "MaxTRESPerUser of QOS 'low' allows 1 of gres/shard"),
-        ({"gres/mps": 10}, "", "", "gpu", "MinTRES of QOS 'small' wants at least 1 of gres/gpu"),
-        ({"gres/gpu": 1}, "", "strange", "gpu", "QOS 'strange' is not known"),
-        ({"minutes": 121}, "", "normal", "gpu", "MaxWall of account 'ml' allows 120 of minutes"),
-        ({"minutes": 1500}, "vision", "low", "mig", ""),
-        ({"minutes": 31, "gres/gpu": 1}, "", "small", "gpu", "MaxWall of QOS 'small' allows 30 of minutes"),
-        ({"minutes": 1}, "old", "", "gpu", "GrpTRESMins of account 'old' may not allow a longer time limit"),
-        ({"gres/gpu": 1}, "old", "", "gpu", ""),
-        ({"gres/gpu": 1}, "phys", "", "gpu", "no association with account 'phys' is known"),
+        ({"gres/shard": 2}, "vision", "", "gpu", most("MaxTRESPerUser", "QOS", "low", 1, "gres/shard")),
+        ({"gres/mps": 10}, "", "", "gpu", least("small", 1, "gres/gpu")),
+        ({"gres/gpu": 1}, "", "strange", "gpu", because("qos-unknown", qos="strange")),
+        ({"minutes": 121}, "", "normal", "gpu", most("MaxWall", "account", "ml", 120, "minutes")),
+        ({"minutes": 1500}, "vision", "low", "mig", None),
+        ({"minutes": 31, "gres/gpu": 1}, "", "small", "gpu", most("MaxWall", "QOS", "small", 30, "minutes")),
+        ({"minutes": 1}, "old", "", "gpu", because("limit-time", limit="GrpTRESMins", what="account", name="old")),
+        ({"gres/gpu": 1}, "old", "", "gpu", None),
+        ({"gres/gpu": 1}, "phys", "", "gpu", because("no-association", account="phys")),
     ],
 )
-def test_broken_limits(wanted: dict[str, int], account: str, qos: str, partition: str, said: str) -> None:
+def test_broken_limits(wanted: dict[str, int], account: str, qos: str, partition: str, said: Reason | None) -> None:
     assert broken_limit(limits(), wanted, account, qos, partition, "") == said
 
 
 def test_the_qos_of_a_partition_holds_too() -> None:
     found = broken_limit(limits(), {"gres/gpu": 2}, "", "normal", "gpu", "small")
-    assert found == "MaxTRES of QOS 'small' allows 1 of gres/gpu"
+    assert found == most("MaxTRES", "QOS", "small", 1, "gres/gpu")
     unknown = broken_limit(limits(), {"gres/gpu": 2}, "", "normal", "gpu", "unheard-of")
-    assert unknown == "QOS 'unheard-of' is not known"
+    assert unknown == because("qos-unknown", qos="unheard-of")
 
 
 def test_accounts_in_a_circle_do_not_hang() -> None:
     accounts = row("a", "b", "") + row("b", "a", "", MaxTRES="gres/gpu=1")
     circle = parse_limits([row("a", "a", "", "", ""), accounts, ""], 0.0)
-    assert broken_limit(circle, {"gres/gpu": 2}, "", "", "gpu", "") != ""
+    assert broken_limit(circle, {"gres/gpu": 2}, "", "", "gpu", "") is not None
 
 
 @pytest.mark.parametrize("answers", [["", ACCOUNTS, QOS], ["ml|ml\n", ACCOUNTS, QOS], [USER, ACCOUNTS, "x|gres/gpu"]])
@@ -176,23 +185,25 @@ def test_limits_that_cannot_be_asked_for(tmp_path: Path) -> None:
     def ask() -> Limits:
         raise ProcessError("sacctmgr is down")
 
-    assert limits_of_user(config, ask) == "sacctmgr is down"
+    assert limits_of_user(config, ask) == because("limits-unknown", error="sacctmgr is down")
 
 
 @pytest.mark.parametrize(
     ("share", "account", "qos", "said"),
     [
-        ("gres/mps", "", "normal", "GrpTRES of account 'ml'"),
+        ("gres/mps", "", "normal", ("account", "ml")),
         # A limit for each job is none that a share passes by, and what is above the account holds, too.
-        ("gres/shard", "vision", "low", "GrpTRES of account 'ml'"),
-        ("gres/mps", "old", "small", "GrpTRES of QOS 'small'"),
-        ("gres/mps", "old", "normal", ""),
-        ("gres/mps", "nobody's", "normal", ""),
+        ("gres/shard", "vision", "low", ("account", "ml")),
+        ("gres/mps", "old", "small", ("QOS", "small")),
+        ("gres/mps", "old", "normal", None),
+        ("gres/mps", "nobody's", "normal", None),
     ],
 )
-def test_a_limit_on_gpus_is_not_passed_by_on_shares(share: str, account: str, qos: str, said: str) -> None:
+def test_a_limit_on_gpus_is_not_passed_by_on_shares(
+    share: str, account: str, qos: str, said: tuple[str, str] | None
+) -> None:
     found = limit_passed_by(limits(), share, account, qos, "gpu", "")
-    assert found == (f"{said} limits GPUs and nothing there limits {share}, which would pass it by" if said else "")
+    assert found == (said and because("limit-passed-by", limit="GrpTRES", what=said[0], name=said[1], share=share))
 
 
 def test_a_level_that_limits_the_share_too_is_not_passed_by() -> None:
@@ -200,8 +211,9 @@ def test_a_level_that_limits_the_share_too_is_not_passed_by() -> None:
     known = parse_limits([USER, both, QOS], 1.0)
     own = known.own[0]._replace(limits={})
     known = known._replace(own=(own, *known.own[1:]))
-    assert limit_passed_by(known, "gres/shard", "", "normal", "gpu", "") == ""
-    assert limit_passed_by(known, "gres/mps", "", "normal", "gpu", "").startswith("GrpTRES of account 'ml' limits GPUs")
+    assert limit_passed_by(known, "gres/shard", "", "normal", "gpu", "") is None
+    found = limit_passed_by(known, "gres/mps", "", "normal", "gpu", "")
+    assert found == because("limit-passed-by", limit="GrpTRES", what="account", name="ml", share="gres/mps")
 
 
 def test_caps_of_everybody() -> None:

@@ -12,7 +12,7 @@ from slurm_colloc.estimate.exact import from_runs
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.near import from_relatives
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.model import Evidence, Footprint
+from slurm_colloc.model import Evidence, Footprint, Reason, because
 from tests.unit.made import evidence, near
 
 NAMES = ("batch-size", "lr")
@@ -52,7 +52,7 @@ def test_two_batch_sizes_draw_a_line() -> None:
     assert q(between) == (near(25000), near(25000 * 1.10))
     assert (between.rung, between.evidence_count, between.run_time_s) == ("near", 2, None)
     assert (between.margin, between.expected_mib, between.confidence) == ("between", near(25000), 0.98)
-    assert "a line over 'batch-size' = 32, 64" in between.provenance
+    assert because("line", name="batch-size", low=32, high=64) in between.provenance
     assert q(found(asked(128, 0.1)._replace(relatives=runs))) == (near(50000), near(50000 * 1.15))
     assert q(found(asked(256, 0.1)._replace(relatives=runs))) == (near(90000), near(90000 * 1.15))
     below = found(asked(16, 0.1)._replace(relatives=runs))
@@ -76,11 +76,13 @@ def test_what_is_no_size_lies_on_no_line(value: float, name: str) -> None:
     names = (name, "lr")
     runs = (run("1", 2000, 32, 0.1), run("2", 3000, 64, 0.1))
     for relatives in (runs, runs[:1]):
-        assert "is no size" in str(from_relatives(asked(value, 0.1, names=names)._replace(relatives=relatives)))
+        said = from_relatives(asked(value, 0.1, names=names)._replace(relatives=relatives))
+        assert said == because("no-size", name=name, value=f"{value:g}")
     odd = run("3", 30000, value, 0.1)
     assert q(found(asked(48, 0.1, names=names)._replace(relatives=(*runs, odd))))[0] == near(2500)
     alone = from_relatives(asked(48, 0.1, names=names)._replace(relatives=(odd, run("4", 9, 1.5 * value, 0.1))))
-    assert "do not tell" in str(alone)
+    assert isinstance(alone, Reason)
+    assert alone.code == "numbers-tell-nothing"
     assert q(found(asked(value, 0.1, names=names)._replace(relatives=(odd,))))[0] == 30000
 
 
@@ -100,7 +102,7 @@ def test_one_run_bounds_another_size() -> None:
     for smaller in (16, 1):
         assert q(found(asked(smaller, 0.1)._replace(relatives=runs))) == (12700, 12956), "nothing shrinks"
     unknown = asked(64, 0.1, names=("argument 1", "lr"))._replace(relatives=runs)
-    assert "1 run with other 'argument 1' do not tell what this one needs" in str(from_relatives(unknown))
+    assert from_relatives(unknown) == because("numbers-tell-nothing", runs=1, names=("argument 1",))
 
 
 def test_a_run_that_held_little_more_than_a_context_grows_all_the_same() -> None:
@@ -144,7 +146,8 @@ def test_what_a_smaller_run_held_a_larger_one_may_hold() -> None:
     runs = (run("1", 2000, 32, 0.1), run("2", 9000, 48, 0.1), run("3", 3000, 64, 0.1))
     assert q(found(asked(56, 0.1)._replace(relatives=runs)))[0] == 9000
     unknown = asked(56, 0.1, names=("argument 1", "lr"))
-    assert "do not tell" in str(from_relatives(unknown._replace(relatives=runs)))
+    said = from_relatives(unknown._replace(relatives=runs))
+    assert said == because("numbers-tell-nothing", runs=3, names=("argument 1",))
 
 
 def test_runs_may_show_that_an_unknown_number_is_a_size() -> None:
@@ -152,7 +155,8 @@ def test_runs_may_show_that_an_unknown_number_is_a_size() -> None:
     unknown = asked(48, 0.1, names=("argument 1", "lr"))
     assert q(found(unknown._replace(relatives=runs))) == (near(25000), near(27500))
     less = (run("1", 30000, 32, 0.1), run("2", 20000, 64, 0.1))
-    assert "do not tell" in str(from_relatives(unknown._replace(relatives=less)))
+    said = from_relatives(unknown._replace(relatives=less))
+    assert said == because("numbers-tell-nothing", runs=2, names=("argument 1",))
 
 
 def test_a_line_says_no_more_than_one_run_says_at_most() -> None:
@@ -179,7 +183,7 @@ def test_what_a_smaller_job_held_raises_the_answer_however_it_ended(state: str) 
     runs = (run("1", 5500, 8, 0.1), run("2", 6000, 16, 0.1))
     question = asked(64, 0.1)._replace(relatives=(*runs, run("3", 19968, 32, 0.2, state=state)))
     assert q(estimate(question)) == (near(9000), 19968)
-    assert "raised to 19968 MiB: job 3, which was no larger, held so much" in estimate(question).provenance
+    assert because("raised-by-smaller", least_mib=19968, job_id="3") in estimate(question).provenance
     low = q(found(asked(64, 0.1)._replace(relatives=runs)))[1]
     for other in (
         run("3", 19968, 128, 0.1, state=state),
@@ -203,7 +207,7 @@ def test_the_ladder_takes_runs_of_the_job_itself_first() -> None:
     assert estimate(question._replace(hint="mem=1G")).rung == "hint"
     unknown = estimate(asked(-1, 0.1)._replace(relatives=relatives))
     assert unknown.gpu_mem_peak_mib is None
-    assert unknown.provenance.startswith("no earlier run of this job is known; 'batch-size' = -1 is no size")
+    assert unknown.provenance == (because("no-earlier-run"), because("no-size", name="batch-size", value="-1"))
 
 
 GREEDY = {"gpu_mem_total_mib": 81559, "grew_until_s": 5.0}
@@ -220,7 +224,7 @@ def test_a_job_that_only_ever_had_a_share_is_as_busy_as_its_relatives() -> None:
     near_one = found(asked_for._replace(relatives=relatives))
     assert (footprint.rung, footprint.gpu_mem_peak_mib) == ("exact", alone.gpu_mem_peak_mib)
     assert footprint.sm_active_pct == near_one.sm_active_pct
-    assert "of 2 runs with other numbers" in footprint.provenance
+    assert because("sm-of-relatives", runs=2) in footprint.provenance
     hinted = estimate(asked_for._replace(hint="mem=4G", runs=[own], relatives=relatives))
     assert hinted.sm_active_pct == near_one.sm_active_pct
 
@@ -228,7 +232,8 @@ def test_a_job_that_only_ever_had_a_share_is_as_busy_as_its_relatives() -> None:
 def test_what_a_greedy_framework_took_is_not_what_it_needs() -> None:
     for part in (0.75, 0.9, 0.95, 0.99):
         said = from_runs(Question(runs=[evidence("1", int(81559 * part), **GREEDY)]))
-        assert "at once, so that what it needs is not known" in str(said)
+        assert isinstance(said, Reason)
+        assert said.code == "memory-taken-at-once"
     for peak, fields in ((40_000, GREEDY), (int(81559 * 0.75), {**GREEDY, "grew_until_s": 600.0}), (61_000, {})):
         assert isinstance(from_runs(Question(runs=[evidence("1", peak, **fields)])), Footprint)
     mixed = from_runs(Question(runs=[evidence("1", 5000, **GREEDY), evidence("2", int(81559 * 0.75), **GREEDY)]))
@@ -240,7 +245,7 @@ def test_a_job_that_grew_may_grow_again() -> None:
     grown = from_runs(Question(runs=[evidence("1", 4000), evidence("2", 4000), evidence("3", 5000)]))
     assert isinstance(grown, Footprint)
     assert q(grown)[1] == near(5000 * 1.15 * 1.25)
-    assert "the newest needed 25% more than any before" in grown.provenance
+    assert because("grew", more_pct=25) in grown.provenance
     steady = from_runs(Question(runs=[evidence("1", 4000), evidence("2", 5000), evidence("3", 5010)]))
     assert isinstance(steady, Footprint)
     assert q(steady)[1] == near(5010 * 1.15)
@@ -251,7 +256,7 @@ def test_margins_of_a_sites_own() -> None:
     answer = from_runs(Question(runs=[evidence("1", 4000)], calibration=own))
     assert isinstance(answer, Footprint)
     assert q(answer)[1] == 6000
-    assert "margin 1.50 by 200 earlier answers" in answer.provenance
+    assert because("margin-counted", factor=1.5, floor_mib=0.0, answers=200) in answer.provenance
 
 
 def test_conformal_needs_enough_answers() -> None:

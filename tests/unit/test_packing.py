@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from slurm_colloc.config import MigSlice, Pool, Sharing, parse_site
 from slurm_colloc.errors import ConfigError, InputError
-from slurm_colloc.model import Footprint, Load, Quantiles, Room
+from slurm_colloc.model import Footprint, Load, Quantiles, Reason, Room, because
 from slurm_colloc.placement.packing import (
     MPS_SERVER_MIB,
     Packing,
@@ -19,7 +19,7 @@ from slurm_colloc.placement.packing import (
     slowdown_beside,
     time_needed_min,
 )
-from tests.unit.made import H100, RECORDED, footprint
+from tests.unit.made import H100, RECORDED, footprint, near
 
 WHOLE = Pool("g", "g1", ("gpu",), "h100", H100, gpus_per_node=2, gpu_mem_mib=80_100, sm_count=132)
 # The card of the seed's talks: usable MiB of an A100 with 40 GB.
@@ -29,13 +29,13 @@ HALF = MigSlice("h100_3g.40gb", "3g.40gb", 40_448, 60, 2)
 SITE = Sharing()
 
 
-def packed(found: Packing | str) -> Packing:
+def packed(found: Packing | Reason) -> Packing:
     assert isinstance(found, Packing), found
     return found
 
 
-def refused(found: Packing | str) -> str:
-    assert isinstance(found, str), found
+def refused(found: Packing | Reason) -> Reason:
+    assert isinstance(found, Reason), found
     return found
 
 
@@ -47,8 +47,8 @@ def test_seven_small_trainings_share_an_h100() -> None:
     assert (found.at_once, found.load, found.room) == (7, Load(2_256, 16.7), Room(80_000, 120.0, 7))
     assert found.slowdown == pytest.approx(1.24, abs=0.01)
     assert found.reasons == (
-        "7 tasks at a time: each keeps 16.7 % of its SMs busy, and all together may come to 120 %",
-        "each takes about 1.24x as long as alone",
+        because("tasks-fill-sms", sm_pct=16.7, max_pct=120.0),
+        because("task-slowdown", slowdown=found.slowdown),
     )
 
 
@@ -57,7 +57,7 @@ def test_memory_rounds_up_and_leaves_room_for_the_server() -> None:
     assert packed(pack(footprint(9_744, 1), WHOLE, SITE, None)).at_once == 8
     found = packed(pack(footprint(9_744.01, 1), WHOLE, SITE, None))
     assert (found.at_once, found.load.memory_mib) == (7, 10_001)
-    assert found.reasons[0] == "7 tasks at a time: 80000 MiB hold no more of 10001 MiB"
+    assert found.reasons[0] == because("memory-holds-tasks", mem_mib=80_000, held=7, each_mib=10_001)
     assert packed(pack(footprint(9_744, 1), WHOLE._replace(gpu_mem_mib=80_099), SITE, None)).at_once == 7
 
 
@@ -69,10 +69,10 @@ def test_sms_bound_it_and_mps_takes_no_more_than_48(sm: float, at_once: int) -> 
 def test_the_site_has_its_own_bounds() -> None:
     assert packed(pack(footprint(100, 20), WHOLE, SITE._replace(pack_max_sm_pct=80.0), None)).at_once == 4
     found = packed(pack(footprint(100, 20), WHOLE, SITE._replace(pack_max_tasks=3), None))
-    assert found.reasons[0] == "3 tasks at a time: no more than 3 may share it"
+    assert found.reasons[0] == because("most-tasks", most=3)
     assert packed(pack(footprint(100, 20), WHOLE, SITE._replace(pack_max_tasks=3), 5)).at_once == 3
     said = refused(pack(footprint(100, 20), WHOLE, SITE._replace(pack_max_tasks=1), None))
-    assert said == "one task at a time shares nothing: no more than 1 may share it"
+    assert said == because("most-tasks", most=1)
 
 
 @pytest.mark.parametrize(
@@ -89,24 +89,22 @@ def test_bounds_that_make_no_sense_are_refused(key: str, value: float) -> None:
 
 def test_a_wanted_number_is_taken_below_what_would_fit() -> None:
     found = packed(pack(footprint(2_000, 10), WHOLE, SITE, 4))
-    assert (found.at_once, found.reasons[0]) == (4, "4 tasks at a time: 4 were asked for")
-    assert "1 were asked for" in refused(pack(footprint(2_000, 10), WHOLE, SITE, 1))
-    assert "0 were asked for" in refused(pack(footprint(2_000, 10), WHOLE, SITE, 0))
+    assert (found.at_once, found.reasons[0]) == (4, because("tasks-asked-for", asked=4))
+    for few in (1, 0):
+        assert refused(pack(footprint(2_000, 10), WHOLE, SITE, few)) == because("tasks-asked-for", asked=few)
 
 
 def test_a_wanted_number_that_memory_does_not_hold_is_refused() -> None:
-    assert refused(pack(footprint(20_000, 10), WHOLE, SITE, 4)) == (
-        "80000 MiB of GPU memory hold 3 tasks at a time, not 4: "
-        "the footprint said 20000 MiB, and 256 MiB are added to each"
-    )
+    memory = {"mem_mib": 80_000, "held": 3, "each_mib": 20_256, "tasks": 4, "headroom_mib": 256}
+    assert refused(pack(footprint(20_000, 10), WHOLE, SITE, 4)) == Reason("tasks-exceed-memory", memory)
 
 
 def test_a_wanted_number_above_what_the_sms_hold_is_allowed_and_said() -> None:
     found = packed(pack(footprint(2_000, 80), WHOLE, SITE, 4))
     assert (found.at_once, found.room.sm_active_pct) == (4, 320)
-    assert "their SM activity comes to 320 %; the site's bound is 120 %" in found.reasons
+    assert because("sms-above-bound", sum_pct=320, max_pct=120) in found.reasons
     assert found.slowdown == pytest.approx(1.06 * 3.2)
-    assert may_share([found.load] * 4, found.room.memory_mib, found.room.sm_active_pct) == ""
+    assert may_share([found.load] * 4, found.room.memory_mib, found.room.sm_active_pct)
 
 
 # --- what is not known ---
@@ -115,18 +113,18 @@ def test_a_wanted_number_above_what_the_sms_hold_is_allowed_and_said() -> None:
 @pytest.mark.parametrize(
     ("need", "said"),
     [
-        (footprint(None, None, provenance="no earlier run"), "no earlier run"),
-        (footprint(9_000, None), "how busy a task keeps a GPU is not known (given by the user)"),
+        (footprint(None, None, provenance=(because("no-earlier-run"),)), because("no-earlier-run")),
+        (footprint(9_000, None), because("task-sm-unknown")),
         (
             footprint(gpu_model="NVIDIA A30"),
-            f"the footprint was measured on NVIDIA A30, site.toml's gpu_model is {H100}",
+            because("other-gpu-model", measured_on="NVIDIA A30", pool_has=H100),
         ),
     ],
 )
-def test_what_is_not_known_is_no_pack_unless_a_number_is_wanted(need: Footprint, said: str) -> None:
-    assert refused(pack(need, WHOLE, SITE, None)) == f"{said}; say how many tasks may run at a time"
+def test_what_is_not_known_is_no_pack_unless_a_number_is_wanted(need: Footprint, said: Reason) -> None:
+    assert refused(pack(need, WHOLE, SITE, None)) == said
     found = packed(pack(need, WHOLE, SITE, 4))
-    assert f"{said}; each is taken to need one part of 4" in found.reasons
+    assert found.reasons[1:3] == (said, because("equal-parts", tasks=4))
     assert found.load.sm_active_pct == 25
     known = need.gpu_mem_peak_mib is not None and not need.gpu_model
     assert found.load.memory_mib == (9_256 if known else 20_000)
@@ -134,18 +132,18 @@ def test_what_is_not_known_is_no_pack_unless_a_number_is_wanted(need: Footprint,
 
 
 def test_a_part_that_is_known_still_counts() -> None:
-    assert "hold 8 tasks at a time, not 9" in refused(pack(footprint(9_000, None), WHOLE, SITE, 9))
+    said = refused(pack(footprint(9_000, None), WHOLE, SITE, 9))
+    assert (said.code, said.params["held"], said.params["tasks"]) == ("tasks-exceed-memory", 8, 9)
 
 
 def test_a_pool_of_unknown_memory() -> None:
-    assert refused(pack(footprint(), WHOLE._replace(gpu_mem_mib=None), SITE, 4)) == (
-        "site.toml does not give gpu_mem_mib of pool 'g'"
-    )
-    assert "sm_count of pool 'g'" in refused(pack(footprint(), WHOLE._replace(sm_count=None), SITE, None, part=SLICE))
+    unsized, uncounted = WHOLE._replace(gpu_mem_mib=None), WHOLE._replace(sm_count=None)
+    assert refused(pack(footprint(), unsized, SITE, 4)) == because("site-lacks", key="gpu_mem_mib", pool="g")
+    found = refused(pack(footprint(), uncounted, SITE, None, part=SLICE))
+    assert found == because("site-lacks", key="sm_count", pool="g")
     assert packed(pack(footprint(), WHOLE._replace(sm_count=None), SITE, None)).at_once == 8
-    assert "its memory holds no 2 tasks" in refused(
-        pack(footprint(None), WHOLE._replace(gpu_mem_mib=MPS_SERVER_MIB + 1), SITE, 2)
-    )
+    tiny = refused(pack(footprint(None), WHOLE._replace(gpu_mem_mib=MPS_SERVER_MIB + 1), SITE, 2))
+    assert tiny == because("tasks-exceed-memory", mem_mib=1, held=0, tasks=2)
 
 
 # --- memory bandwidth ---
@@ -155,31 +153,31 @@ def test_two_that_keep_the_memory_busy_are_not_paired() -> None:
     found = packed(pack(moving(50), WHOLE, SITE, None))
     assert (found.at_once, found.load.dram_active_pct) == (12, 50)
     said = refused(pack(moving(50.6), WHOLE, SITE, None))
-    assert said == "one task fills a GPU: it keeps the memory busy for 51 % of the time"
+    assert said == because("one-task-fills-memory-bandwidth", dram_pct=50.6)
     assert packed(pack(footprint(1_000, 10), WHOLE, SITE, None)).load.dram_active_pct is None
 
 
 def test_the_users_own_number_goes_before_a_busy_memory() -> None:
     found = packed(pack(moving(90), WHOLE, SITE, 2))
     assert (found.at_once, found.load.dram_active_pct) == (2, None)
-    assert "each keeps the GPU's memory busy for 90 % of the time and may slow the others" in found.reasons
-    assert may_share([found.load] * 2, found.room.memory_mib, found.room.sm_active_pct) == ""
+    assert because("tasks-busy-memory", dram_pct=90) in found.reasons
+    assert may_share([found.load] * 2, found.room.memory_mib, found.room.sm_active_pct)
 
 
 def test_a_slice_moves_less_data_than_the_whole_gpu() -> None:
     # 3g.40gb has half of the memory, and half of its bandwidth.
     assert packed(pack(moving(20), WHOLE, SITE, None, part=HALF)).load.dram_active_pct == pytest.approx(39.6, abs=0.1)
     said = refused(pack(moving(30), WHOLE, SITE, None, part=HALF))
-    assert said == "one task fills a slice: it keeps the memory busy for 59 % of the time"
+    assert said.code == "one-task-fills-memory-bandwidth"
+    assert said.params["dram_pct"] == near(59.4, 0.1)
     unsized = WHOLE._replace(gpu_mem_mib=None)
     assert packed(pack(moving(20), unsized, SITE, None, part=HALF)).load.dram_active_pct == pytest.approx(44)
 
 
 def test_one_that_keeps_the_memory_busy_rides_along_with_others_that_do_not() -> None:
     busy, light, unknown = Load(1_000, 10.0, 80.0), Load(1_000, 10.0, 50.0), Load(1_000, 10.0)
-    assert may_share([busy, light, unknown], 80_000, 120.0) == ""
-    said = may_share([busy, light, busy], 80_000, 120.0)
-    assert said == "2 of them keep the GPU's memory busy for more than 50 % of the time"
+    assert may_share([busy, light, unknown], 80_000, 120.0)
+    assert not may_share([busy, light, busy], 80_000, 120.0)
 
 
 def moving(dram_pct: float) -> Footprint:
@@ -211,12 +209,12 @@ def test_small_trainings_are_packed_up_medium_less_and_large_not_at_all() -> Non
     assert packed(pack(small, A100, SITE, None)).at_once == 7
     assert packed(pack(medium, A100, SITE, None)).at_once == 2
     said = refused(pack(large, A100, SITE, None))
-    assert said == "one task fills a GPU: each keeps 80 % of its SMs busy, and all together may come to 120 %"
+    assert said == because("tasks-fill-sms", sm_pct=80, max_pct=120)
     # Medium does not fit the smallest slice of that card at all.
     little = MigSlice("a100_1g.5gb", "1g.5gb", 4_864, 14, 7)
-    assert refused(pack(medium, A100, SITE, None, part=little)).startswith("4764 MiB of GPU memory hold 0 tasks")
-    assert refused(pack(footprint(30_000, 10), A100, SITE, None)) == (
-        "one task fills a GPU: 40092 MiB hold no more of 30256 MiB"
+    assert refused(pack(medium, A100, SITE, None, part=little)).code == "tasks-exceed-memory"
+    assert refused(pack(footprint(30_000, 10), A100, SITE, None)) == because(
+        "memory-holds-tasks", mem_mib=40_092, held=1, each_mib=30_256
     )
 
 
@@ -224,19 +222,17 @@ def test_a_light_task_rides_along_with_a_large_one_and_two_large_ones_do_not() -
     held = 40_192 - MPS_SERVER_MIB
     # As NVML gave them: GiB.
     dlrm, resnet152 = Load(math.ceil(29.14 * 1024), 5.0), Load(math.ceil(8.47 * 1024), 82.0)
-    assert may_share([dlrm, resnet152], held, SITE.pack_max_sm_pct) == ""
-    assert may_share([resnet152, resnet152], held, SITE.pack_max_sm_pct) == (
-        "their SM activity comes to 164 %, above 120 %"
-    )
-    assert may_share([dlrm, dlrm], held, SITE.pack_max_sm_pct) == "40092 MiB do not hold 59680 MiB"
+    assert may_share([dlrm, resnet152], held, SITE.pack_max_sm_pct)
+    assert not may_share([resnet152, resnet152], held, SITE.pack_max_sm_pct)
+    assert not may_share([dlrm, dlrm], held, SITE.pack_max_sm_pct)
 
 
 def test_one_task_may_always_keep_all_sms_busy() -> None:
-    assert may_share([Load(10, 100.0)], 10, 80.0) == ""
-    assert may_share([], 10, 80.0) == ""
-    assert may_share([Load(11, 1.0)], 10, 80.0) == "10 MiB do not hold 11 MiB"
+    assert may_share([Load(10, 100.0)], 10, 80.0)
+    assert may_share([], 10, 80.0)
+    assert not may_share([Load(11, 1.0)], 10, 80.0)
     # 0.1 + 0.2 is above 0.3 to a computer.
-    assert may_share([Load(1, 0.1), Load(1, 0.2)], 10, 0.3) == ""
+    assert may_share([Load(1, 0.1), Load(1, 0.2)], 10, 0.3)
 
 
 # --- how long ---
@@ -286,10 +282,7 @@ def test_jobs_are_split_where_one_would_take_too_long() -> None:
     assert jobs_needed(100, 4, 60, 1.5, 90) == 25
     assert jobs_needed(100, 4, 60, 1.5, math.inf) == 1
     said = jobs_needed(100, 4, 60, 1.5, 89)
-    assert said == (
-        "4 tasks at a time, slowed 1.50x, need 90 min of the 89 min that a job may take; "
-        "run fewer at a time, or give a task less than 60 min"
-    )
+    assert said == because("tasks-take-too-long", tasks=4, slowdown=1.5, needed_min=90, most_min=89, limit_min=60)
 
 
 @given(
@@ -307,7 +300,7 @@ def test_the_number_of_jobs_is_the_least_that_ends_in_time(
         return time_needed_min(len(range(0, tasks, jobs)), at_once, limit, slower) <= most
 
     found = jobs_needed(tasks, at_once, limit, slower, most)
-    if isinstance(found, str):
+    if isinstance(found, Reason):
         assert time_needed_min(at_once, at_once, limit, slower) > most
     else:
         assert ends_in_time(found)
@@ -325,5 +318,5 @@ def test_whatever_is_packed_fits(memory: float, sm: float, wanted: int | None, p
     if isinstance(found, Packing):
         assert 2 <= found.at_once <= min(48, wanted or 48)
         assert found.room.tasks == found.at_once
-        assert may_share([found.load] * found.at_once, found.room.memory_mib, found.room.sm_active_pct) == ""
+        assert may_share([found.load] * found.at_once, found.room.memory_mib, found.room.sm_active_pct)
         assert found.slowdown >= 1

@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_colloc.config import Partition, Pool, SiteConfig
-from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Quantiles, SharingMode
+from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Quantiles, Reason, SharingMode, because
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.pieces import Access
 from slurm_colloc.placement.speed import most_together
 from slurm_colloc.slurm.limits import Association, Limits
-from tests.unit.made import H100, MIG_POOL, MPS_POOL, SHARD_POOL, footprint, request, site
+from tests.unit.made import H100, MIG_POOL, MPS_POOL, SHARD_POOL, codes, footprint, near, request, site
 
 MPS = {"mps_daemon": "site"}
 
 
-def why(placement: Placement) -> dict[str, str]:
+def why(placement: Placement) -> dict[str, Reason]:
     assert placement.as_asked
     assert placement.mode is SharingMode.EXCLUSIVE
     assert placement.memory_mib is None
@@ -31,7 +31,9 @@ def test_smallest_slice_that_holds_it() -> None:
     found = place(request(), footprint(9000, 10), site(MIG_POOL))
     assert (found.mode, found.gres, found.memory_mib) == ("mig", Gres("gpu", "h100_1g.10gb", 1), 9256)
     assert found.headroom_mib == 256
-    assert found.reasons == ("slice 1g.10gb holds 9256 of its 9984 MiB; slowdown about 1.4x, rarely above 1.67x",)
+    held, slower = found.reasons
+    assert held == because("slice-holds", profile="1g.10gb", need_mib=9256, mem_mib=9984)
+    assert slower.params == {"expected": near(1.3625), "upper": near(1.665)}
 
 
 @pytest.mark.parametrize(
@@ -54,18 +56,19 @@ def test_slowdown_bound(active: float, profile: str) -> None:
 
 def test_no_slice_says_why_of_each() -> None:
     found = why(place(request(), footprint(1000, 50), site(MIG_POOL, max_slowdown=1.25)))
-    assert found["gpu:h100_3g.40gb"] == "60 of 132 SMs slow it about 1.3x, rarely above 1.54x; the bound is 1.25x"
+    slow = {"sms": 60, "of_sms": 132, "expected": near(1.3), "upper": near(1.54), "bound": 1.25}
+    assert found["gpu:h100_3g.40gb"] == Reason("too-slow", slow)
     assert set(found) == {"gpu:h100_1g.10gb", "gpu:h100_1g.20gb", "gpu:h100_2g.20gb", "gpu:h100_3g.40gb"}
     full = place(request(), footprint(60000, 1), site(MIG_POOL))
-    assert why(full)["gpu:h100_3g.40gb"] == "40448 MiB do not hold 60256 MiB"
-    assert full.reasons == ("no piece of a GPU that it can have in partition 'gpu' holds 60256 MiB and 1 % of the SMs",)
+    assert why(full)["gpu:h100_3g.40gb"] == because("too-little-memory", mem_mib=40448, need_mib=60256)
+    assert full.reasons == (because("nothing-holds", need_mib=60256, sm_pct=1, partitions=("gpu",)),)
 
 
 def test_slices_that_are_not_there() -> None:
     none = MIG_POOL._replace(slice=tuple(part._replace(quantity=0) for part in MIG_POOL.slice[1:]))
     found = place(request(), footprint(1000, 1), site(none))
     assert why(found) == {}
-    assert found.reasons == ("no GPU in partition 'gpu' has slices or shares that the site lets csub use",)
+    assert found.reasons == (because("no-pieces", partitions=("gpu",)),)
 
 
 # --- shares ---
@@ -91,7 +94,7 @@ def test_no_share_where_jobs_are_suspended_and_a_slice_all_the_same() -> None:
     config = site(*pools, **MPS, shard_consent=True, order=("mps", "shard", "mig"))._replace(partition=stopped)
     found = place(request(), footprint(), config)
     assert found.mode == "mig"
-    said = "partition 'gpu' suspends jobs, which then keep their GPU memory"
+    said = because("partition-suspends", partition="gpu")
     assert {item.option: item.reason for item in found.rejected} == {"mps on g": said, "shard on s": said}
     # Of several partitions nobody knows which it will be.
     assert place(request(partitions=("mig", "gpu")), footprint(), config).mode == "mig"
@@ -103,19 +106,19 @@ def test_no_share_where_jobs_are_suspended_and_a_slice_all_the_same() -> None:
 
 def test_mps_needs_a_daemon() -> None:
     found = why(place(request(), footprint(), site(MPS_POOL)))
-    assert found == {"mps on g": "the site runs no shared MPS daemon"}
+    assert found == {"mps on g": because("no-mps-daemon")}
 
 
 @pytest.mark.parametrize("daemon", ["site", "prolog", "spank"])
 def test_mps_needs_partitions_that_say_whom_it_serves(daemon: str) -> None:
     config = site(MPS_POOL, mps_daemon=daemon, mps_users="")
-    said = "site.toml does not say whom MPS serves in partition 'gpu' (mps_users)"
+    said = because("partition-lacks-mps-users", partition="gpu")
     assert why(place(request(), footprint(), config)) == {"mps on g": said}
     one, many = Partition("gpu", mps_users="one"), Partition("mig")
     assert place(request(), footprint(), config._replace(partition=(one, many))).mode == "mps"
     # Of several partitions nobody knows which it will be.
     both = why(place(request(partitions=("gpu", "mig")), footprint(), config._replace(partition=(one, many))))
-    assert both["mps on g"] == said.replace("gpu", "mig")
+    assert both["mps on g"] == because("partition-lacks-mps-users", partition="mig")
     # Into another one: that one counts.
     for target, mode in ((one, "mps"), (Partition("gpu"), "exclusive")):
         moving = config._replace(partition=(Partition("own", pieces_in=("gpu",)), target))
@@ -143,31 +146,41 @@ def test_beside_other_users_a_job_that_keeps_the_gpu_busy_has_no_share() -> None
         return place(request(), footprint(1000, 40), config)
 
     assert on("one").mode == "mps"
-    assert "another user's job would slow it" in why(on("each"))["mps on g"]
+    assert why(on("each"))["mps on g"] == because("too-busy-beside-users", sm_pct=40, bound=1.1)
 
 
 def test_shard_needs_consent() -> None:
     found = why(place(request(), footprint(), site(SHARD_POOL)))
-    assert found == {"shard on s": "the site does not accept jobs without isolation"}
+    assert found == {"shard on s": because("no-shard-consent")}
 
 
 @pytest.mark.parametrize(
     ("asked", "need", "pool", "said"),
     [
-        (request(partitions=("odd",)), footprint(), SHARD_POOL, "does not say what partition 'odd' gives with a GPU"),
-        (request(no_share=("an srun asks",)), footprint(), SHARD_POOL, "an srun asks"),
-        (request(interpreter="/usr/bin/python3"), footprint(), SHARD_POOL, "cannot be set in a script for"),
-        (request(), footprint(), SHARD_POOL._replace(gpu_mem_mib=None), "does not give its gpu_mem_mib"),
-        (request(), footprint(79900), SHARD_POOL, "80000 MiB do not hold 80156 MiB"),
-        (request(), footprint(1000, 76), SHARD_POOL, "4 of 4 shares leave no room for another job"),
-        (request(), footprint(60000, 1), SHARD_POOL, "4 of 4 shares leave no room"),
-        (request(), footprint(1000, 88), SHARD_POOL, "another job would slow it by more than 2.1x"),
+        (request(partitions=("odd",)), footprint(), SHARD_POOL, because("partition-not-described", partition="odd")),
+        (request(no_share=(because("srun-exports"),)), footprint(), SHARD_POOL, because("srun-exports")),
+        (
+            request(interpreter="/usr/bin/python3"),
+            footprint(),
+            SHARD_POOL,
+            because("interpreter-not-sh", interpreter="/usr/bin/python3"),
+        ),
+        (
+            request(),
+            footprint(),
+            SHARD_POOL._replace(gpu_mem_mib=None),
+            because("site-lacks", key="gpu_mem_mib", pool="s"),
+        ),
+        (request(), footprint(79900), SHARD_POOL, because("too-little-memory", mem_mib=80000, need_mib=80156)),
+        (request(), footprint(1000, 76), SHARD_POOL, because("no-room-beside", units=4, of_units=4)),
+        (request(), footprint(60000, 1), SHARD_POOL, because("no-room-beside", units=4, of_units=4)),
+        (request(), footprint(1000, 88), SHARD_POOL, because("too-busy-to-share", sm_pct=88, bound=2.1)),
     ],
 )
-def test_reasons_against_a_share(asked: JobRequest, need: Footprint, pool: Pool, said: str) -> None:
+def test_reasons_against_a_share(asked: JobRequest, need: Footprint, pool: Pool, said: Reason) -> None:
     pool = pool._replace(partitions=("gpu", "odd"))
     found = why(place(asked, need, site(pool, shard_consent=True)))
-    assert said in found["shard on s"]
+    assert found["shard on s"] == said
 
 
 GIVING = Partition("gpu", mps_users="one", cpus_per_gpu=4, mem_per_gpu_mib=2000)
@@ -318,35 +331,51 @@ def test_a_slice_has_its_part_of_the_host() -> None:
 
 
 def test_the_resource_that_limits_is_named() -> None:
-    assert not any("such jobs" in reason for reason in shared(request(), 2, 9000).reasons)
-    assert "a node holds 15 such jobs by cores (8 each), 36 by its GPUs" in shared(request(), 8, 9000).reasons
+    assert not {"cores-limit", "host-memory-limit"} & set(codes(shared(request(), 2, 9000).reasons))
+    assert because("cores-limit", jobs=15, cores_each=8, pieces=36) in shared(request(), 8, 9000).reasons
     own = shared(request(cpus_given=True, cpus_asked=16), 2, 9000)
-    assert "a node holds 7 such jobs by cores (16 each), 36 by its GPUs" in own.reasons
+    assert because("cores-limit", jobs=7, cores_each=16, pieces=36) in own.reasons
     unknown = shared(request(), 8).reasons
-    assert "a node holds 4 such jobs by host memory (240000 MiB each), 36 by its GPUs" in unknown
+    assert because("host-memory-limit", jobs=4, each_mib=240_000, pieces=36) in unknown
 
 
 @pytest.mark.parametrize(
     ("asked", "partition", "said"),
     [
-        (request(), {}, "4 such jobs by host memory (240000 MiB each)"),
-        (request(), {"default_mem": "DefMemPerCPU=8000"}, "4 such jobs by host memory (240000 MiB each)"),
-        (request(), {"default_mem": "DefMemPerNode=320000"}, "3 such jobs by host memory (320000 MiB each)"),
-        (request(cpus_given=True, cpus_asked=60), {}, "2 such jobs by cores (60 each)"),
-        (request(cpus_given=True, cpus_asked=60, tasks=2, mem_asked_mib=9), {}, "2 such jobs by cores (60 each)"),
-        (request(cpus_per_gpu=40, mem_given=True), {}, "3 such jobs by cores (40 each)"),
-        (request(mem_given=True, mem_asked_mib=480_000), {}, "2 such jobs by host memory (480000 MiB each)"),
-        (request(mem_per_gpu="300000M"), {}, "3 such jobs by host memory (300000 MiB each)"),
+        (request(), {}, because("host-memory-limit", jobs=4, each_mib=240_000, pieces=28)),
+        (
+            request(),
+            {"default_mem": "DefMemPerCPU=8000"},
+            because("host-memory-limit", jobs=4, each_mib=240_000, pieces=28),
+        ),
+        (
+            request(),
+            {"default_mem": "DefMemPerNode=320000"},
+            because("host-memory-limit", jobs=3, each_mib=320_000, pieces=28),
+        ),
+        (request(cpus_given=True, cpus_asked=60), {}, because("cores-limit", jobs=2, cores_each=60, pieces=28)),
+        (
+            request(cpus_given=True, cpus_asked=60, tasks=2, mem_asked_mib=9),
+            {},
+            because("cores-limit", jobs=2, cores_each=60, pieces=28),
+        ),
+        (request(cpus_per_gpu=40, mem_given=True), {}, because("cores-limit", jobs=3, cores_each=40, pieces=28)),
+        (
+            request(mem_given=True, mem_asked_mib=480_000),
+            {},
+            because("host-memory-limit", jobs=2, each_mib=480_000, pieces=28),
+        ),
+        (request(mem_per_gpu="300000M"), {}, because("host-memory-limit", jobs=3, each_mib=300_000, pieces=28)),
         (
             request(cpus_given=True, cpus_asked=16, mem_given=True, mem_per_cpu="20000M"),
             {},
-            "3 such jobs by host memory (320000 MiB each)",
+            because("host-memory-limit", jobs=3, each_mib=320_000, pieces=28),
         ),
     ],
 )
 @pytest.mark.parametrize("moved", [False, True])
 def test_what_keeps_others_off_slices_is_told_also_where_slurm_gives_it_by_itself(
-    asked: JobRequest, partition: dict[str, Any], said: str, moved: bool
+    asked: JobRequest, partition: dict[str, Any], said: Reason, moved: bool
 ) -> None:
     slices = MIG_POOL._replace(
         cpus_per_node=120, mem_per_node_mib=960_000, slice=(MIG_POOL.slice[0]._replace(quantity=28),)
@@ -358,7 +387,7 @@ def test_what_keeps_others_off_slices_is_told_also_where_slurm_gives_it_by_itsel
         away = slices._replace(partitions=("slices",))
         config = site(away)._replace(partition=(own._replace(pieces_in=("slices",)), there))
     found = place(asked, footprint(8000, 10), config)
-    assert f"a node holds {said}, 28 by its GPUs" in found.reasons, found.reasons
+    assert said in found.reasons
 
 
 @given(
@@ -382,7 +411,8 @@ def test_a_piece_never_has_more_cores_than_a_gpu_and_never_fewer_than_it_needs(
 @pytest.mark.parametrize("asked", [request(tasks=3), request(tasks=2, min_cpus=3)])
 def test_cores_that_cannot_be_said(asked: JobRequest) -> None:
     config = site(SHARD_POOL, shard_consent=True, part_of_host=False)._replace(partition=(GIVING,))
-    assert "cannot be given the 4 cores" in why(place(asked, footprint(), config))["shard on s"]
+    found = why(place(asked, footprint(), config))
+    assert found["shard on s"] == because("cores-not-divisible", tasks=asked.tasks, cores=4)
 
 
 def test_partitions_that_give_different_things() -> None:
@@ -390,7 +420,7 @@ def test_partitions_that_give_different_things() -> None:
     asked = request(partitions=("gpu", "other"))
     config = site(pool, shard_consent=True)
     unlike = place(asked, footprint(), config._replace(partition=(GIVING, Partition("other"))))
-    assert why(unlike)["shard on s"] == "its partitions give different cores or memory with a GPU"
+    assert why(unlike)["shard on s"] == because("hosts-differ")
     alike = config._replace(partition=(GIVING, GIVING._replace(name="other")))
     assert place(asked, footprint(), alike).mem == "2000M"
 
@@ -447,10 +477,8 @@ def test_a_slower_slice_needs_the_time(
 def test_too_little_time_is_said() -> None:
     small = MIG_POOL._replace(slice=MIG_POOL.slice[1:2])
     found = why(place(request(time_limit_min=60.0), BUSY, timed(small)))
-    assert found == {
-        "gpu:h100_1g.10gb": "slowed 1.24x it would take 74 min if it uses its time limit; "
-        "the limit is 60 min and may become 60"
-    }
+    needed = {"slowdown": near(1.23751), "needed_min": near(74.2506), "limit_min": 60.0, "most_min": 60.0}
+    assert found == {"gpu:h100_1g.10gb": Reason("time-limit-too-short", needed)}
 
 
 # --- another partition ---
@@ -468,7 +496,7 @@ OPEN = Partition("slices")
 def test_a_job_moves_only_where_the_site_says() -> None:
     found = place(request(), footprint(), moving(OPEN))
     assert (str(found.gres), found.partition) == ("gpu:h100_1g.10gb:1", "slices")
-    assert found.reasons[1] == "in partition 'slices', where this site lets it go for a piece of a GPU"
+    assert because("moved", partition="slices") in found.reasons
     assert place(request(), footprint(), moving(OPEN, pieces_in=())).as_asked
     assert place(request(partitions=("slices",)), footprint(), moving(OPEN)).partition == ""
     both = moving(OPEN)
@@ -482,18 +510,46 @@ LIMITS = Limits(0.0, "ml", (Association("ml", "ml", "", "", (), {}),), {}, {"low
 @pytest.mark.parametrize(
     ("asked", "target", "said"),
     [
-        (request(account="ml"), OPEN._replace(allow_accounts=("phys",)), "is closed to account 'ml'"),
-        (request(), OPEN._replace(allow_accounts=("phys",)), "is closed to account 'ml'"),
-        (request(account="ml"), OPEN._replace(deny_accounts=("ml",)), "is closed to account 'ml'"),
-        (request(qos="low"), OPEN._replace(allow_qos=("high",)), "is closed to QOS 'low'"),
-        (request(), OPEN._replace(allow_qos=("high",)), "is not open to every QOS, and the job's is not known"),
-        (request(), OPEN._replace(allow_groups=("gpu",)), "is open to the groups gpu only"),
-        (request(time_limit_min=90.0), OPEN._replace(max_time_min=60), "allows 60 min, the job's limit is longer"),
-        (request(), OPEN._replace(max_time_min=60), "allows 60 min, the job's limit is longer"),
+        (
+            request(account="ml"),
+            OPEN._replace(allow_accounts=("phys",)),
+            because("partition-closed", partition="slices", what="account", name="ml"),
+        ),
+        (
+            request(),
+            OPEN._replace(allow_accounts=("phys",)),
+            because("partition-closed", partition="slices", what="account", name="ml"),
+        ),
+        (
+            request(account="ml"),
+            OPEN._replace(deny_accounts=("ml",)),
+            because("partition-closed", partition="slices", what="account", name="ml"),
+        ),
+        (
+            request(qos="low"),
+            OPEN._replace(allow_qos=("high",)),
+            because("partition-closed", partition="slices", what="QOS", name="low"),
+        ),
+        (
+            request(),
+            OPEN._replace(allow_qos=("high",)),
+            because("partition-access-unknown", partition="slices", what="QOS"),
+        ),
+        (
+            request(),
+            OPEN._replace(allow_groups=("gpu",)),
+            because("partition-groups", partition="slices", groups=("gpu",)),
+        ),
+        (
+            request(time_limit_min=90.0),
+            OPEN._replace(max_time_min=60),
+            because("partition-time", partition="slices", max_min=60),
+        ),
+        (request(), OPEN._replace(max_time_min=60), because("partition-time", partition="slices", max_min=60)),
     ],
 )
-def test_a_partition_that_would_not_take_the_job(asked: JobRequest, target: Partition, said: str) -> None:
-    assert said in why(place(asked, footprint(), moving(target), Access(LIMITS, groups=("users",))))["pool m"]
+def test_a_partition_that_would_not_take_the_job(asked: JobRequest, target: Partition, said: Reason) -> None:
+    assert why(place(asked, footprint(), moving(target), Access(LIMITS, groups=("users",))))["pool m"] == said
 
 
 def test_a_partition_that_takes_it() -> None:
@@ -519,25 +575,25 @@ def test_a_partition_that_takes_it() -> None:
             OPEN._replace(cpus_per_gpu=4, mem_per_gpu_mib=9),
             ("", ""),
         ),
-        (request(), {}, OPEN._replace(mem_per_gpu_mib=9), "another amount of host memory"),
-        (request(), {"default_mem": "DefMemPerCPU=4000"}, OPEN, "another amount of host memory"),
-        (request(tasks=3), {"cpus_per_gpu": 4}, OPEN, "3 tasks cannot be given the 4 cores"),
+        (request(), {}, OPEN._replace(mem_per_gpu_mib=9), because("partition-other-memory", partition="slices")),
+        (request(), {"default_mem": "DefMemPerCPU=4000"}, OPEN, because("partition-other-memory", partition="slices")),
+        (request(tasks=3), {"cpus_per_gpu": 4}, OPEN, because("cores-not-divisible", tasks=3, cores=4)),
     ],
 )
 def test_a_moved_job_keeps_its_cores_and_memory(
-    asked: JobRequest, own: dict[str, Any], target: Partition, said: str | tuple[str, str]
+    asked: JobRequest, own: dict[str, Any], target: Partition, said: Reason | tuple[str, str]
 ) -> None:
     config = moving(target, **own)
     found = place(asked, footprint(), config._replace(sharing=config.sharing._replace(part_of_host=False)))
-    if isinstance(said, str):
-        assert said in why(found)["gpu:h100_1g.10gb"]
+    if isinstance(said, Reason):
+        assert why(found)["gpu:h100_1g.10gb"] == said
     else:
         assert (found.partition, found.cpu_option, found.mem) == ("slices", *said)
 
 
 def test_a_partition_whose_time_the_other_would_cut() -> None:
     found = why(place(request(), footprint(), moving(OPEN._replace(default_time_min=60))))
-    assert found["gpu:h100_1g.10gb"] == "partition 'slices' would limit its time, which its own does not"
+    assert found["gpu:h100_1g.10gb"] == because("partition-limits-time", partition="slices")
     assert place(request(time_limit_min=math.inf), footprint(), moving(OPEN._replace(default_time_min=60))).partition
 
 
@@ -550,10 +606,10 @@ def test_a_share_must_do_on_every_gpu_that_slurm_may_take_it_from() -> None:
     assert str(found.gres) == "shard:2", "a quarter of the large ones would do"
     tiny = SHARD_POOL._replace(name="tiny", gpu_mem_mib=8000)
     refused = why(place(request(), footprint(16000, 10), site(SHARD_POOL, tiny, shard_consent=True)))
-    assert refused == {"shard on tiny": "8000 MiB do not hold 16256 MiB"}
+    assert refused == {"shard on tiny": because("too-little-memory", mem_mib=8000, need_mib=16256)}
     other = SHARD_POOL._replace(name="a", gpu_type="a100", gpu_model="A100")
     typed = place(request(gres=(Gres("gpu", "h100", 1),)), footprint(), site(SHARD_POOL, other, shard_consent=True))
-    assert why(typed)["shard:1"] == "Slurm might give it one of pool a, where it may not go"
+    assert why(typed)["shard:1"] == because("may-land-elsewhere", pool="a")
 
 
 def test_slices_of_one_type_in_two_sizes() -> None:
@@ -566,14 +622,15 @@ def test_slices_of_one_type_in_two_sizes() -> None:
             request(), footprint(9000, 5, gpu_model=H100), site(MIG_POOL._replace(slice=MIG_POOL.slice[1:2]), unknown)
         )
     )
-    assert measured["gpu:h100_1g.10gb:1"] == "Slurm might give it one of pool n, where it may not go"
+    assert measured["gpu:h100_1g.10gb:1"] == because("may-land-elsewhere", pool="n")
 
 
 def test_the_slice_that_slows_it_is_the_one_that_is_named() -> None:
     [part] = MIG_POOL.slice[1:2]
     narrow = MIG_POOL._replace(name="n", slice=(part._replace(mem_mib=20000, sm_count=8),))
     found = why(place(request(), footprint(1000, 12), site(MIG_POOL._replace(slice=(part,)), narrow)))
-    assert found["gpu:h100_1g.10gb"].startswith("8 of 132 SMs slow it about 1.9x, rarely above 2.8x")
+    said = found["gpu:h100_1g.10gb"].params
+    assert (said["sms"], said["of_sms"], said["expected"], said["upper"]) == (8, 132, near(1.93), near(2.8))
 
 
 def test_a_share_whose_run_comes_near_the_limit() -> None:
@@ -591,15 +648,16 @@ def test_a_piece_beyond_a_limit_is_not_proposed() -> None:
     fits = place(request(qos="small"), footprint(10000, 10), config, Access(limits))
     assert str(fits.gres) == "mps:13"
     found = why(place(request(qos="small"), footprint(16000, 10), config, Access(limits)))
-    assert found["mps:21"] == "MaxTRES of QOS 'small' allows 15 of gres/mps"
+    assert found["mps:21"] == because("limit-most", limit="MaxTRES", what="QOS", name="small", most=15, tres="gres/mps")
     slices = LIMITS._replace(own=(Association("ml", "ml", "", "", (), {"MaxTRES": {"gres/gpu:h100_1g.10gb": 0}}),))
     larger = place(request(), footprint(), site(MIG_POOL), Access(slices))
     assert str(larger.gres) == "gpu:h100_1g.20gb:1"
 
 
 def test_limits_that_are_not_known_leave_the_job() -> None:
-    found = place(request(), footprint(), site(MIG_POOL), Access(unknown="sacctmgr is down"))
-    assert (found.as_asked, found.reasons) == (True, ("the limits of this user are not known: sacctmgr is down",))
+    down = because("limits-unknown", error="sacctmgr is down")
+    found = place(request(), footprint(), site(MIG_POOL), Access(unknown=down))
+    assert (found.as_asked, found.reasons) == (True, (down,))
 
 
 # --- pools and the order of modes ---
@@ -618,25 +676,24 @@ def test_order_of_modes() -> None:
 @pytest.mark.parametrize(
     ("asked", "need", "pool", "said"),
     [
-        (request(partitions=("cpu",)), footprint(), MIG_POOL, "not in partition 'cpu'"),
-        (request(gres=(Gres("gpu", "a100", 1),)), footprint(), MIG_POOL, "GPU type 'a100' was asked for"),
+        (request(partitions=("cpu",)), footprint(), MIG_POOL, because("not-in-partition", partitions=("cpu",))),
+        (request(gres=(Gres("gpu", "a100", 1),)), footprint(), MIG_POOL, because("other-gpu-type", gpu_type="a100")),
         (
             request(),
             footprint(gpu_model="A100"),
             MIG_POOL,
-            f"the footprint was measured on A100, site.toml's gpu_model is {H100}",
+            because("other-gpu-model", measured_on="A100", pool_has=H100),
         ),
         (
             request(),
             footprint(gpu_model=H100),
             MIG_POOL._replace(gpu_model=""),
-            f"site.toml does not give its gpu_model, and the footprint was measured on {H100}: "
-            "write gpu_model into pool 'm'",
+            because("pool-lacks-model", pool="m", measured_on=H100),
         ),
-        (request(), footprint(), MIG_POOL._replace(sm_count=None), "site.toml does not give its sm_count"),
+        (request(), footprint(), MIG_POOL._replace(sm_count=None), because("site-lacks", key="sm_count", pool="m")),
     ],
 )
-def test_reasons_against_a_pool(asked: JobRequest, need: Footprint, pool: Pool, said: str) -> None:
+def test_reasons_against_a_pool(asked: JobRequest, need: Footprint, pool: Pool, said: Reason) -> None:
     assert why(place(asked, need, site(pool))) == {"pool m": said}
 
 
@@ -651,24 +708,25 @@ def test_slices_of_the_asked_model_count() -> None:
 
 
 def test_untouchable_goes_first() -> None:
-    found = place(request(untouchable=("a", "b")), footprint(None, None), site(MIG_POOL, protected_types=("x",)))
-    assert (found.as_asked, found.reasons, found.headroom_mib) == (True, ("a", "b"), None)
+    why_not = (because("no-gpu"), because("gpus-follow-tasks"))
+    found = place(request(untouchable=why_not), footprint(None, None), site(MIG_POOL, protected_types=("x",)))
+    assert (found.as_asked, found.reasons, found.headroom_mib) == (True, why_not, None)
 
 
 def test_protected_types() -> None:
     config = site(MIG_POOL, MPS_POOL, protected_types=("h100",), **MPS)
     named = place(request(gres=(Gres("gpu", "h100", 1),)), footprint(), config)
-    assert (named.as_asked, named.reasons) == (True, ("the site protects jobs on 'h100'",))
+    assert (named.as_asked, named.reasons) == (True, (because("protected", gpu_type="h100"),))
     # A job that names no type is not put on a piece of a protected GPU either.
     unnamed = place(request(), footprint(), config._replace(sharing=config.sharing._replace(order=("mps",))))
-    assert why(unnamed)["pool g"] == "the site protects jobs on 'h100'"
+    assert why(unnamed)["pool g"] == because("protected", gpu_type="h100")
     assert place(request(), footprint(), config).mode == "mig"
 
 
 def test_unknown_use_is_a_reason() -> None:
-    assert place(request(), footprint(None), site(MIG_POOL)).reasons == ("given by the user",)
+    assert codes(place(request(), footprint(None), site(MIG_POOL)).reasons) == ["hint"]
     unsure = place(request(), footprint(1000, None), site(MIG_POOL))
-    assert unsure.reasons == ("how busy the job keeps a GPU is not known (given by the user); say sm=PERCENT",)
+    assert unsure.reasons == (because("sm-unknown"),)
 
 
 @given(st.floats(1, 90000), st.floats(0, 100), st.integers(0, 5000), st.floats(1, 4))
@@ -692,5 +750,5 @@ def test_a_piece_always_holds_the_need(memory: float, active: float, headroom: i
 
 def test_where_no_pool_is_left_the_reason_is_not_its_size() -> None:
     found = place(request(partitions=("cpu",)), footprint(), site(MIG_POOL))
-    assert found.reasons == ("not in partition 'cpu'",)
-    assert place(request(), footprint(), site()).reasons == ("site.toml describes no GPUs",)
+    assert found.reasons == (because("not-in-partition", partitions=("cpu",)),)
+    assert place(request(), footprint(), site()).reasons == (because("site-has-no-gpus"),)

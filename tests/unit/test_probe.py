@@ -4,8 +4,8 @@
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.probe import from_cut_runs
 from slurm_colloc.estimate.question import Question
-from slurm_colloc.model import GPU_OOM, Evidence, Footprint, Quantiles
-from tests.unit.made import evidence, near
+from slurm_colloc.model import GPU_OOM, Evidence, Footprint, Quantiles, because
+from tests.unit.made import H100, codes, evidence, near
 
 
 def cut(
@@ -19,7 +19,8 @@ def test_a_cut_run_whose_memory_was_at_rest_counts() -> None:
     assert (found.rung, found.gpu_mem_peak_mib) == ("probe", Quantiles(8000, 8000, near(9200)))
     assert found.sm_active_pct == Quantiles(20.0, 20.0, 20.0)
     assert found.run_time_s is None, "a run that was cut did not say how long it takes"
-    assert "cut at a time limit, memory at rest by half of it, margin 1.15" in found.provenance
+    assert found.provenance[0] == because("cut-at-rest", runs=1, gpu_model=H100)
+    assert (found.provenance[1].code, found.provenance[1].params["factor"]) == ("margin", 1.15)
 
 
 def test_a_completed_run_is_worth_more() -> None:
@@ -38,7 +39,7 @@ def test_what_still_grew_or_was_hardly_seen_says_nothing() -> None:
     ):
         found = estimate(Question(runs=[run]))
         assert found.gpu_mem_peak_mib is None
-        assert "1 run cut at a time limit, while memory still grew or too little was seen of it" in found.provenance
+        assert because("cut-while-growing", runs=1) in found.provenance
     assert isinstance(from_cut_runs(Question(runs=[cut(grew_until_s=50.0)])), Footprint)
 
 
@@ -50,8 +51,8 @@ def test_what_took_its_part_of_the_gpu_at_once_is_not_learned_from() -> None:
 def test_what_was_too_little_raises_it() -> None:
     found = estimate(Question(runs=[cut(), evidence("2", 9985, state=GPU_OOM)]))
     assert found.gpu_mem_peak_mib == Quantiles(8000, 8000, 9985)
-    assert "since job 2 ran out of GPU memory with less" in found.provenance
+    assert because("ran-out-of-memory", least_mib=9985, job_id="2") in found.provenance
 
 
 def test_without_cut_runs_there_is_nothing_to_say() -> None:
-    assert from_cut_runs(Question(runs=[evidence(state="FAILED")])) == ""
+    assert codes(estimate(Question(runs=[evidence(state="FAILED")])).provenance) == ["none-completed"]

@@ -13,7 +13,7 @@ import pytest
 
 from slurm_colloc.config import Observe, Paths, SiteConfig
 from slurm_colloc.errors import ConfigError, StoreError
-from slurm_colloc.model import Gres, Placement, Rejected, SharingMode
+from slurm_colloc.model import Gres, Placement, Rejected, SharingMode, because
 from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.submit.render import Sampling, render_block, render_script, site_parts, write_script
@@ -29,14 +29,16 @@ SCRIPT = b"""\
 module load cuda
 srun python train.py "$@"
 """
+NEED = footprint(9216.0, 12.0, provenance=(because("code-four"),))
+# Of codes that the catalogue has not: its words are no matter of the block.
 PLACEMENTS = {
-    SharingMode.EXCLUSIVE: (None, ("no earlier run of this job is known",)),
+    SharingMode.EXCLUSIVE: (None, (because("code-one"),)),
     SharingMode.MIG: (
         Gres("gpu", "nvidia_h100_80gb_hbm3_1g.10gb", 1),
-        ("slice 1g.10gb holds 9472 of its 9984 MiB; slowdown at least 1.00x; time limit 150 min", "in partition 'mig'"),
+        (because("code-one"), because("code-two", mib=9)),
     ),
-    SharingMode.MPS: (Gres("mps", "", 12), ("12 of 100 shares hold 9472 MiB and 12 % of the SMs", "4 cores")),
-    SharingMode.SHARD: (Gres("shard", "", 1), ("1 of 8 shares hold 9472 MiB and 12 % of the SMs",)),
+    SharingMode.MPS: (Gres("mps", "", 12), (because("code-one"), because("code-two", mib=9))),
+    SharingMode.SHARD: (Gres("shard", "", 1), (because("code-one"),)),
 }
 
 
@@ -48,12 +50,12 @@ def fixed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def placement(mode: SharingMode) -> Placement:
     gres, reasons = PLACEMENTS[mode]
-    return Placement(mode, gres, 9472, 256, "", "", "", None, reasons, (Rejected("x", "y"),))
+    return Placement(mode, gres, 9472, 256, "", "", "", None, reasons, (Rejected("x", because("code-three")),))
 
 
 def block(mode: SharingMode, *, sampled: bool, config: SiteConfig | None = None) -> bytes:
     sampling = Sampling("0123456789abcdef", mode) if sampled else None
-    return render_block(request(), footprint(9216.0, 12.0), placement(mode), sampling, config or site())
+    return render_block(request(), NEED, placement(mode), sampling, config or site())
 
 
 @pytest.mark.parametrize("sampled", [True, False])
@@ -149,9 +151,11 @@ def test_containers_are_handed_the_sites_daemon(tmp_path: Path) -> None:
 
 def test_hostile_words_are_not_run(tmp_path: Path) -> None:
     hostile = "x\ntouch a #\r`touch b`$(touch c)'; touch d; '\x1b[2J\u2028"
-    one = placement(SharingMode.MPS)._replace(reasons=(hostile,))
+    one = placement(SharingMode.MPS)._replace(reasons=(because("followup", why=hostile), because(hostile)))
     asked = request(gres=(Gres("gpu", "a\ntouch e", 1),))
-    text = render_block(asked, footprint(provenance=hostile), one, Sampling(hostile, SharingMode.MPS), site())
+    text = render_block(
+        asked, footprint(provenance=(because(hostile, a=hostile),)), one, Sampling(hostile, SharingMode.MPS), site()
+    )
     folder = tmp_path / "empty"
     folder.mkdir()
     done = subprocess.run(["sh", "-eu"], input=text + b"echo ok\n", capture_output=True, cwd=folder, check=False)

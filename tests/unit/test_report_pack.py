@@ -11,7 +11,7 @@ import pytest
 
 from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.history.records import drop_decision
-from slurm_colloc.model import Decision, SharingMode
+from slurm_colloc.model import Decision, SharingMode, because
 from slurm_colloc.report.pack import pack_text, read_pack
 from slurm_colloc.runtime.ledger import Ledger
 from slurm_colloc.runtime.ledger_files import ledger_path, note_resumed
@@ -153,10 +153,10 @@ def test_a_pack_is_shown_without_a_store(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_history_marks_packs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written("7", [(1, Outcome.DONE, 0, "")])
-    for job_id, reason in (("7", "pack of 4 at a time: 4 tasks on one GPU"), ("8", "pack of 2"), ("9", "a slice")):
+    for job_id, reason in (("7", "pack"), ("8", "pack"), ("9", "slice-holds")):
         decision = Decision(
             *(job_id, "lab", float(job_id), "ann", "sweep", "s", "gpu:1", "gpu:1", SharingMode.MPS, "hint"),
-            *(None, None, (reason,)),
+            *(None, None, (because(reason),)),
         )
         drop_decision(str(tmp_path / "data/slurm_colloc/decisions"), decision)
     assert colloc("history") == 0

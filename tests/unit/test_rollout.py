@@ -9,10 +9,11 @@ import pytest
 from slurm_colloc.config import Rule, SiteConfig, parse_site
 from slurm_colloc.errors import ConfigError
 from slurm_colloc.estimate.site_stop import Stop, write_stop
-from slurm_colloc.model import CONTROL, PLACED
+from slurm_colloc.model import CONTROL, PLACED, because
 from slurm_colloc.slurm.limits import Association, Limits
 from slurm_colloc.submit.access import whose_job
 from slurm_colloc.submit.rollout import Chosen, Whose, choose, draw
+from slurm_colloc.wording import words
 from tests.unit.made import request, site
 from tests.unit.shell import HINT, SCRIPT, Shell
 
@@ -54,9 +55,9 @@ def test_a_job_of_several_partitions_may_start_in_each_of_them() -> None:
 def test_the_first_rule_that_is_met_is_in_force_and_else_the_sites_policy() -> None:
     rules = Rule("off", users=("bob",)), Rule("pack", accounts=("lab",)), Rule("auto")
     assert (chosen(*rules).policy, chosen(*reversed(rules)).policy) == ("pack", "auto")
-    assert "rollout rule 2 ('pack' for accounts lab)" in chosen(*rules).why
+    assert chosen(*rules).why == because("rule-met", number=2, rule="'pack' for accounts lab")
     assert chosen(*rules, whose=ANN._replace(user="bob")).policy == "off"
-    assert chosen(rules[0], policy="auto") == Chosen("auto", "the site's")
+    assert chosen(rules[0], policy="auto") == Chosen("auto", because("policy-of-site"))
 
 
 def test_what_is_not_known_is_settled_by_looking_on() -> None:
@@ -78,7 +79,7 @@ def test_a_part_of_the_jobs_is_drawn_and_the_others_are_what_it_is_compared_with
 
 def test_while_the_site_is_stopped_nothing_is_placed_and_no_job_is_in_an_arm() -> None:
     config = site()._replace(rollout=(Rule("auto", percent=50),))
-    assert choose(config, ANN, lambda: 10.0, "harm") == Chosen("shadow", "harm")
+    assert choose(config, ANN, lambda: 10.0, "harm") == Chosen("shadow", because("placing-stopped", why="harm"))
     assert choose(config._replace(rollout=(Rule("off"),)), ANN, lambda: 10.0, "harm").policy == "off"
 
 
@@ -138,7 +139,8 @@ def test_csub_places_jobs_of_whom_a_rule_names_and_is_silent_to_others(shell: Sh
     assert shell.calls() == [["job.sh"], [SLICE, "job.sh"]]
     assert (other.stderr, "gpu:h100_1g.10gb:1 instead of" in mine.stderr) == ("", True)
     assert [one["shadow"] for one in shell.decisions()] == [True, False]
-    assert f"policy 'auto': by rollout rule 2 ('auto' for users {ME})" in shell.run("--explain", "job.sh").stderr
+    by_rule = words(because("rule-met", number=2, rule=f"'auto' for users {ME}"))
+    assert by_rule in shell.run("--explain", "job.sh").stderr
 
 
 def test_csub_keeps_which_arm_a_job_is_in(shell: Shell) -> None:

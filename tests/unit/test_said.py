@@ -20,8 +20,9 @@ from slurm_colloc.history.lookup import look_up
 from slurm_colloc.history.records import drop_evidence
 from slurm_colloc.history.said import Said, forget, read_said, write_said
 from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
-from slurm_colloc.model import GPU_OOM
-from tests.unit.made import evidence, near, site
+from slurm_colloc.model import GPU_OOM, because
+from slurm_colloc.wording import words
+from tests.unit.made import H100, evidence, near, site
 from tests.unit.shell import Shell
 from tests.unit.terminals import screen
 from tests.unit.test_csub import EVIDENCE
@@ -93,7 +94,11 @@ def test_a_command_has_a_rung_of_its_own() -> None:
     past = evidence("7", 4000, sample_count=0, source="jobstats")
     found = estimate(Question(by_command=[past]))
     assert (found.rung, found.gpu_mem_peak_mib and found.gpu_mem_peak_mib.q99) == ("command", near(4600))
-    assert "whose script may have changed since: 1 completed run (measured by jobstats)" in found.provenance
+    assert found.provenance[:3] == (
+        because("same-command"),
+        because("completed-runs", runs=1, gpu_model=H100),
+        because("measured-by", sources=("jobstats",)),
+    )
     out = evidence("8", 9000, state=GPU_OOM, ended_s=2.0)
     raised = estimate(Question(runs=[out], by_command=[past]))
     assert raised.gpu_mem_peak_mib
@@ -106,13 +111,13 @@ def test_a_correction_stands_below_a_hint_and_above_what_was_measured() -> None:
     found = estimate(question)
     assert found.gpu_mem_peak_mib
     assert (found.rung, found.gpu_mem_peak_mib.q99) == ("corrected", 9216)
-    assert found.provenance == "corrected by the user: mem=9G,sm=30"
+    assert found.provenance == (because("correction", hint="mem=9G,sm=30"),)
     assert estimate(question._replace(hint="mem=1G,sm=5")).rung == "hint"
-    assert believed(question, "") == (found, "")
+    assert believed(question, "") == (found, None)
     less = question._replace(corrected="mem=4G")
-    assert "corrected to 4096 MiB, and job 5 used 8000 MiB" in believed(less, "")[1]
+    assert believed(less, "")[1] == because("correction-too-low", said_mib=4096, job_id="5", used_mib=8000)
     out = question._replace(runs=[evidence("6", 20_000, state=GPU_OOM)])
-    assert "raised: at least 20000 MiB" in estimate(out).provenance
+    assert because("ran-out-of-memory", least_mib=20_000, job_id="6") in estimate(out).provenance
 
 
 # --- the real csub and colloc ---
@@ -135,16 +140,16 @@ def test_csub_takes_what_was_corrected_until_it_is_forgotten(shell: Shell) -> No
     assert shell.calls()[-1] == ["job.sh", "--batch", "64"]
     assert "taken to need mem=4G,sm=10" in history(shell, "--correct", "4711", "mem=4G,sm=10")
     done = shell.run("--explain", "job.sh", "--batch", "64")
-    assert "footprint (corrected): memory q99 4096 MiB, SM activity 10 %" in done.stderr
+    assert "4096 MiB of GPU memory at most, 10 % of the SMs (corrected: " in done.stderr
     assert shell.calls()[-1][0] == "--gres=gpu:h100_1g.10gb:1"
     shell.run("job.sh", "--batch", "65")
     assert shell.calls()[-1] == ["job.sh", "--batch", "65"], "another job is not corrected"
     shell.ran({**EVIDENCE, "signature": request(shell, "--batch", "64")["signature"], "gpu_mem_peak_mib": 5000})
     done = shell.run("job.sh", "--batch", "64")
-    assert "corrected to 4096 MiB, and job 9 used 5000 MiB" in done.stderr
+    assert words(because("correction-too-low", said_mib=4096, job_id="9", used_mib=5000)) in done.stderr
     signature = str(request(shell, "--batch", "64")["signature"])
     assert "1 file of evidence removed" in history(shell, "--forget", signature)
-    assert "footprint (unknown)" in shell.run("--explain", "--dry-run", "job.sh", "--batch", "64").stderr
+    assert "(unknown: " in shell.run("--explain", "--dry-run", "job.sh", "--batch", "64").stderr
 
 
 def test_a_damaged_correction_costs_a_note_and_not_the_submission(shell: Shell) -> None:
@@ -212,7 +217,7 @@ def test_what_ran_out_of_memory_is_said_to_need_more(shell: Shell) -> None:
 def test_the_first_submission_of_a_command_that_accounting_knows_is_placed(shell: Shell) -> None:
     shell.ran({**EVIDENCE, "signature": request(shell, "--batch", "64")["command"], "source": "jobstats"})
     done = shell.run("--explain", "job.sh", "--batch", "64")
-    assert "footprint (command): memory q99 4600 MiB" in done.stderr
+    assert "4600 MiB of GPU memory at most, 5 % of the SMs (command: " in done.stderr
     assert shell.calls()[-1][0] == "--gres=gpu:h100_1g.10gb:1"
     assert shell.decisions()[-1]["rung"] == "command"
     shell.run("job.sh", "--batch", "65")
@@ -224,7 +229,7 @@ def test_two_at_once_take_what_was_said_whole(shell: Shell) -> None:
     history(shell, "--correct", "4711", "mem=4G,sm=10")
     with ThreadPoolExecutor(2) as pool:
         done = list(pool.map(lambda _: shell.run("--explain", "job.sh"), range(2)))
-    assert all("footprint (corrected)" in one.stderr for one in done)
+    assert all("(corrected: " in one.stderr for one in done)
     assert len(shell.decisions()) == 3
 
 

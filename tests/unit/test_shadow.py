@@ -19,10 +19,11 @@ from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration, Mar
 from slurm_colloc.estimate.site_margins import calibration_path, to_json
 from slurm_colloc.history.signature import command_signature
 from slurm_colloc.measured import AllocationRow, Round
-from slurm_colloc.model import WOULD_NOT, Decision, Gres, SharingMode, Weighed
+from slurm_colloc.model import WOULD_NOT, Decision, Gres, SharingMode, Weighed, because
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.placement.speed import on_slice
 from slurm_colloc.placement.waits import wait_for
+from slurm_colloc.wording import words
 from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, decision, evidence, near, run, site
 from tests.unit.stored import busy, stored
 
@@ -127,8 +128,7 @@ def test_runs_left_as_asked_are_counted_by_why(tmp_path: Path) -> None:
     made = [would(str(number), "", would_not=why) for number, why in enumerate([*WOULD_NOT, "need", "\x1b[31m"])]
     found = told(tmp_path, [run(one.job_id) for one in made], made)
     assert {one.why: one.runs for one in found.left} == {
-        **dict.fromkeys(WOULD_NOT.values(), 1),
-        WOULD_NOT["need"]: 2,
+        **{words(because(f"would-not-{why}")): 1 + (why == "need") for why in WOULD_NOT},
         "by a decision that does not say why": 1,
     }
     assert (found.decided, found.total.runs) == (len(made), 0)
@@ -294,7 +294,7 @@ def test_past_jobs_are_decided_on_by_what_had_ended_before(tmp_path: Path) -> No
     store.write_past("c", [("ann", one) for one in [*past[:3], past[3]._replace(ended_s=9e5)]])
     found, skipped = _past(store)
     assert skipped == {"another run of the job was measured, not this one": 1}
-    assert [(one.why, one.runs) for one in found.left] == [(WOULD_NOT["need"], 2)]
+    assert [(one.why, one.runs) for one in found.left] == [(words(because("would-not-need")), 2)]
     [piece] = found.pieces
     assert (piece.piece, piece.runs, piece.fitted, piece.waits_known) == (f"{SLICE}", 1, 1, 0)
     assert piece.piece_gpu_hours == near(on_slice(9.0, 132 / 16).upper / 7)

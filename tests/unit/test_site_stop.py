@@ -18,7 +18,7 @@ from slurm_colloc.config_audit import Notices
 from slurm_colloc.errors import StoreError
 from slurm_colloc.estimate.harm import Harm
 from slurm_colloc.estimate.site_stop import Stop, read_stop, stop_path, why_stopped, write_stop
-from slurm_colloc.model import Gres
+from slurm_colloc.model import Gres, because
 from slurm_colloc.submit.rollout import NOBODY, choose
 from tests.unit.made import MIG_POOL, MPS_POOL, decision, evidence, run, site
 from tests.unit.mail_service import mail_service, plain
@@ -129,7 +129,7 @@ def test_what_cannot_be_read_places_nothing(tmp_path: Path, content: str) -> Non
 def test_stopped_is_shadow_where_jobs_would_be_placed_and_nothing_else() -> None:
     config = site()._replace(policy="auto")
     assert choose(config, NOBODY, None, "harm").policy == "shadow"
-    assert choose(config, NOBODY, None, "harm").why == "harm"
+    assert choose(config, NOBODY, None, "harm").why == because("placing-stopped", why="harm")
     assert choose(config._replace(policy="pack"), NOBODY, None, "harm").policy == "pack"
     ruled = config._replace(policy="off", rollout=(Rule("auto", users=("ann",)),))
     assert choose(ruled, NOBODY._replace(user="ann"), None, "harm").policy == "shadow"

@@ -23,14 +23,15 @@ from slurm_colloc.history.fold import fold_drops
 from slurm_colloc.history.lookup import ENDED, Known, look_up
 from slurm_colloc.history.records import read_decisions
 from slurm_colloc.history.said import Said, forget, read_said, write_said
-from slurm_colloc.model import Decision, Evidence, Footprint
+from slurm_colloc.model import Decision, Evidence, Footprint, Reason
 from slurm_colloc.report.pack import pack_summary, read_pack
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.slurm.accounted import JOB_ID
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.units import counted, printable
+from slurm_colloc.wording import sentence, shown, words
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class _Group(typer.core.TyperGroup):
@@ -50,12 +51,12 @@ app.command()(bootstrap)
 
 
 class Believed(NamedTuple):
-    """One job: its last decision, what is expected of its next run, the newest run known, and a doubt, else empty."""
+    """One job: its last decision, what is expected of its next run, the newest run known, and a doubt, else None."""
 
     decision: Decision
     footprint: Footprint
     known: Known
-    doubt: str
+    doubt: Reason | None
 
     @property
     def last_run(self) -> Evidence | None:
@@ -134,8 +135,8 @@ def _as_json(believed: dict[str, Believed], decisions: Sequence[Decision], unrea
     unknown = estimate(Question())
     submissions = [
         {
-            "decision": decision._asdict(),
-            "footprint": (believed[decision.signature].footprint if not decision.is_pack else unknown)._asdict(),
+            "decision": shown(decision),
+            "footprint": shown(believed[decision.signature].footprint if not decision.is_pack else unknown),
             "pack": decision.is_pack,
         }
         for decision in decisions
@@ -145,11 +146,11 @@ def _as_json(believed: dict[str, Believed], decisions: Sequence[Decision], unrea
             "signature": signature,
             "name": one.decision.job_name,
             "line": one.decision.line,
-            "footprint": one.footprint._asdict(),
+            "footprint": shown(one.footprint),
             "needs_more_than_mib": _too_little(one),
             "last_run": run._asdict() if (run := one.last_run) else None,
-            "doubt": one.doubt,
-            "notes": one.known.notes,
+            "doubt": words(one.doubt) if one.doubt else "",
+            "notes": list(map(words, one.known.notes)),
         }
         for signature, one in believed.items()
     ]
@@ -176,13 +177,14 @@ def _show_job(believed: Believed) -> None:
     runs = f", from {counted(footprint.evidence_count, 'run')}" if footprint.evidence_count else ""
     run = believed.last_run
     ended = _last_run(run) if run else "no run known"
+    said = printable(sentence(footprint.provenance))
     put(
         f"{printable(decision.job_name)}  {printable(decision.line)}  (last job {printable(decision.job_id)})\n"
-        f"    {footprint.rung}{runs}: {_size(believed)}; {printable(footprint.provenance)}{how_sure(footprint)}\n"
+        f"    {footprint.rung}{runs}: {_size(believed)}; {said}{how_sure(footprint)}\n"
         f"    {printable(ended)}\n"
     )
     for note in (*believed.known.notes, *([believed.doubt] if believed.doubt else [])):
-        put(f"    {printable(note)}\n")
+        put(f"    {printable(words(note))}\n")
 
 
 def _last_run(run: Evidence) -> str:
@@ -196,7 +198,7 @@ def _show_submission(decision: Decision) -> None:
         f"{printable(decision.job_id)}  {printable(decision.job_name)}  {stamp(local(decision.at_s))}"
         f"{'  pack' * decision.is_pack}\n"
         f"    asked {printable(decision.asked) or 'no GPU'}, given {printable(decision.how)}: "
-        f"{printable('; '.join(decision.reasons))}\n"
+        f"{printable(sentence(decision.reasons))}\n"
     )
     if decision.is_pack:
         put(f"    {_how_it_went(decision)}\n")

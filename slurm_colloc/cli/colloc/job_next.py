@@ -24,6 +24,7 @@ from slurm_colloc.slurm.options import split_command_line
 from slurm_colloc.slurm.submit_line import parse_submit_line
 from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table
 from slurm_colloc.units import counted
+from slurm_colloc.wording import sentence, words
 
 _ALLOWING = "as far as limits and what is free allow: 'csub --dry-run --explain SCRIPT' tells"
 
@@ -84,7 +85,8 @@ def _of_several(found: RunFound) -> str:
 
 def _not_judged(found: RunFound | Accounted, evidence: Evidence, gres: str, config: SiteConfig) -> str:
     if isinstance(found, Accounted):
-        return not_judged(evidence, gres)
+        why = not_judged(evidence, gres)
+        return words(why) if why else ""
     fitted = judge(found, config)
     return fitted.why if fitted else "what part of a GPU it had is not known"
 
@@ -100,7 +102,7 @@ def _next_by_csub(decision: Decision, known: Known | None, run: JobUsage | Accou
     if config.policy != "auto":
         return ""
     if placement.as_asked:
-        return f"{how} it gets what it asks for: {'; '.join(placement.reasons)}"
+        return f"{how} it gets what it asks for: {sentence(placement.reasons)}"
     return _gets(how, placement, footprint)
 
 
@@ -115,7 +117,7 @@ def _in_words(placement: Placement, run: Evidence) -> str:
     what = f"GPU_UTIL {active}, which SM activity is at most" if run.sm_is_bound else f"{active} of the SMs"
     used = f"{run.gpu_mem_peak_mib} MiB at peak and {what} on average"
     if placement.as_asked:
-        return f"no smaller piece: {'; '.join(placement.reasons)} (measured: {used})"
+        return f"no smaller piece: {sentence(placement.reasons)} (measured: {used})"
     where = f" in partition '{placement.partition}'" if placement.partition else ""
     return f"{placement.given} ({placement.mode}){where}, by {used}"
 

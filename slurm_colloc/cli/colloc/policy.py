@@ -16,6 +16,7 @@ from slurm_colloc.estimate.site_margins import site_calibration
 from slurm_colloc.estimate.site_stop import why_stopped
 from slurm_colloc.files import whose, write_atomic
 from slurm_colloc.history.policy_table import MOST_RECORDS, table_text
+from slurm_colloc.wording import words
 
 _MODE = 0o640
 app = typer.Typer(no_args_is_help=True, help="What job_submit.lua of this project knows of jobs.")
@@ -32,7 +33,7 @@ def table(
     path = os.path.abspath(output or config.known_jobs.table)
     calibration, why = site_calibration(config.paths.state)
     if why:
-        say(why)
+        say(words(why))
     source = open_store(store or config.store_folder, config)
     stopped = why_stopped(config.paths.state)
     if stopped:

@@ -12,6 +12,7 @@ from slurm_colloc.estimate.site_stop import why_stopped
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.limits import Limits, default_qos
 from slurm_colloc.submit.rollout import Whose, choose
+from slurm_colloc.wording import words
 
 
 def policies_of(user: str, config: SiteConfig) -> Iterator[str]:
@@ -35,7 +36,7 @@ def policies_of(user: str, config: SiteConfig) -> Iterator[str]:
                 config, Whose(user, groups, account, (partition,), qos), None, why_stopped(config.paths.state)
             )
             where = f"partition '{partition}'" + (f", account '{account}'" if account else "")
-            yield f"{where}: policy '{found.policy}': {found.why}"
+            yield f"{where}: policy '{found.policy}': {words(found.why)}"
 
 
 def _limits(user: str, config: SiteConfig) -> Limits | None:
