@@ -239,9 +239,6 @@ class Placement(NamedTuple):
         return self.gres is None
 
 
-# The variable by which a companion job tells csub what it submits again; never handed on to sbatch.
-AGAIN_VARIABLE = "CSUB_AGAIN"
-
 # The code of the first reason of a decision for a pack.
 PACK = "pack"
 

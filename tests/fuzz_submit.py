@@ -39,8 +39,8 @@ REQUEST = JobRequest(
 
 def submitting() -> Iterator[Target]:
     from slurm_colloc.estimate.hint import parse_hint
-    from slurm_colloc.runtime.spec import parse_array
     from slurm_colloc.slurm import gres
+    from slurm_colloc.slurm.array import parse_array
     from slurm_colloc.slurm.submit_line import parse_submit_line
     from slurm_colloc.submit.own_options import without_own_options
     from slurm_colloc.units import demand_mib, percent, time_span_s

@@ -123,7 +123,8 @@ def _snapshot_seed() -> bytes:
 
 def _of_a_pack() -> Iterator[Target]:
     from slurm_colloc.followup import record as followed
-    from slurm_colloc.runtime import added, faults, ledger, ledger_read, spec
+    from slurm_colloc.gpu import failure
+    from slurm_colloc.runtime import added, ledger, ledger_read, spec
 
     pack = spec.Spec(
         *(spec.VERSION, "train", "0-3", (), (), 1, ("/bin/sh",), (), Load(9000, 30.0), Room(80000, 100.0, 4), 1),
@@ -164,14 +165,13 @@ def _of_a_pack() -> Iterator[Target]:
         "added", InFolder("1.added/7", lambda at: added.added_tasks(os.path.join(at, "1.jsonl"))), *one, is_json=True
     )
     record = followed.Record(
-        *(followed.VERSION, "out-of-memory", "c", "1", "1", 0, "ann", "train", "f.64~~d", ("--explain",), ("-n1",)),
+        *(followed.VERSION, followed.RETRY, "c", "1", "1", 0, "ann", "train", "f.64~~d", ("--explain",), ("-n1",)),
         *("job.sh", False, ("a",), "/home/ann", ("PATH",), {"BS": "64"}),
     )
     yield in_file("companion", InFolder("record.json", _companion), *_json(record._asdict()), is_json=True)
-    outcome = _json(followed.Outcome("2", "was run again", 1.0)._asdict())
-    yield in_file("outcome", InFolder("outcome.json", followed.read_outcome), *outcome, is_json=True)
+    yield in_file("followup-step", InFolder(followed.REST, followed.read_state), b"4712")
     words = (b"step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.5 GiB\n", b"srun: error: g1: x")
-    yield Target("last-words", lambda words: faults.outcome_of(1, words), words, ())
+    yield Target("last-words", lambda words: failure.outcome_of(1, words), words, ())
 
 
 def _companion(folder: str) -> object:

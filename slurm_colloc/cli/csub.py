@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
@@ -17,11 +17,10 @@ from slurm_colloc.cli.csub_show import answer
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, MisusedError, UnsureError
-from slurm_colloc.model import AGAIN_VARIABLE, Reason, because
 from slurm_colloc.process import keep_ignored, open_standard_descriptors, readable, replace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
-from slurm_colloc.submit.call import Call, found_call, say, split_call, tell
+from slurm_colloc.submit.call import Call, found_call, handed_on, say, split_call, tell
 from slurm_colloc.submit.decision import record
 from slurm_colloc.submit.handover import CALLED, STDERR, STDOUT, submit, with_body, write_all
 from slurm_colloc.submit.own_options import (
@@ -34,7 +33,7 @@ from slurm_colloc.submit.own_options import (
 )
 from slurm_colloc.submit.plan import Plan, make_plan
 from slurm_colloc.submit.render import remove_script
-from slurm_colloc.submit.told import is_exclusive, told
+from slurm_colloc.submit.told import is_exclusive
 
 _SILENT = "nothing is to be changed"
 _HELP = ("--help", "-h")
@@ -76,7 +75,6 @@ def _pack(argv: tuple[str, ...]) -> int:
 
 def _run(argv: tuple[str, ...]) -> int:
     began = time.monotonic()
-    again = os.environ.pop(AGAIN_VARIABLE, "")
     try:
         call, asks_csub, config, problem = found_call(argv)
     except CollocError as error:
@@ -93,12 +91,12 @@ def _run(argv: tuple[str, ...]) -> int:
         waiting = time.monotonic()
         stdin = _read_stdin(command_line)
         began += time.monotonic() - waiting  # somebody may be typing
-        decide = partial(_decide, call, command_line, config, problem, stdin, again)
+        decide = partial(_decide, call, command_line, config, problem, stdin)
         site, plan = decide(began)
         call = split_call(call, command_line, silent=site.policy == "shadow" and not asks_csub)
         if own_option("explain", command_line, None) is not None:
             explain(plan)
-        status = None if again else _otherwise(plan, command_line, call, site)
+        status = _otherwise(plan, command_line, call, site)
         if status is not None:
             return status
         if call.dry_run:
@@ -107,7 +105,7 @@ def _run(argv: tuple[str, ...]) -> int:
             tell(call, answer(plan))
             return _fall_open(call, stdin, _SILENT)
         source = None if stdin is None else readable(plan.body if plan.body is not None else stdin)
-        then = _then(plan, command_line, call, site, again)
+        then = _then(plan, command_line, call, site)
         # TMPDIR may hang as any other folder may.
         argv, path = within(site.timeouts.decide_s, "writing the script", partial(with_body, plan))
     except MisusedError as error:
@@ -123,10 +121,7 @@ def _run(argv: tuple[str, ...]) -> int:
 
 
 def _otherwise(plan: Plan, command_line: CommandLine, call: Call, site: SiteConfig) -> int | None:
-    """Submit the job in another way than as one job, where it is to be so; None where it is not, or cannot be.
-
-    Not for who runs a job again, and waits for the id of a job.
-    """
+    """Submit the job in another way than as one job, where it is to be so; None where it is not, or cannot be."""
     # Of an array the site may want to know one task first.
     first = plan.first or ("auto" if site.sharing.canary == "auto" and plan.parts[0].request.array else "off")
     if first == "off":
@@ -142,7 +137,6 @@ def _decide(
     config: SiteConfig | None,
     problem: str,
     stdin: bytes | None,
-    again: str,
     began: float,
 ) -> tuple[SiteConfig, Plan]:
     """Return the site and what to submit, decided within the site's time from ``began``.
@@ -162,29 +156,20 @@ def _decide(
     # Up to two questions one after the other, and time left to decide without an answer.
     client = CliClient(min(config.timeouts.ask_slurm_s, config.timeouts.decide_s / 3))
     allowed_s = config.timeouts.decide_s
-    step = partial(make_plan, command_line, call.environ, stdin, config, client, _because(again))
+    step = partial(make_plan, command_line, call.environ, stdin, config, client)
     plan = within(allowed_s - (time.monotonic() - began), f"deciding (more than {allowed_s:g} s)", step)
     if plan.chosen.policy == "off" and not call.dry_run:
         raise UnsureError(why_off)
     return config._replace(policy=plan.chosen.policy), plan
 
 
-def _because(again: str) -> Reason | None:
-    if not again:
-        return None
-    from slurm_colloc.followup.retry import read_marker
-
-    found = read_marker(again).reason
-    return because("followup", why=found) if found else None
-
-
-def _then(plan: Plan, command_line: CommandLine, call: Call, config: SiteConfig, again: str) -> Callable[[str], None]:
+def _then(plan: Plan, command_line: CommandLine, call: Call, config: SiteConfig) -> Callable[[str], None]:
     """Return what is to be done once there is a job: have it followed where its user allows that it is run again."""
-    if not (again or plan.may_run_again):
+    if not plan.may_run_again:
         return lambda job_id: None
     from slurm_colloc.followup.retry import follow
 
-    return follow(plan, command_line, call.sbatch, call.environ, config, again, partial(_note, call))
+    return follow(plan, command_line, call.sbatch, call.environ, config, partial(_note, call))
 
 
 def _read_stdin(command_line: CommandLine) -> bytes | None:
@@ -236,7 +221,7 @@ def hand_over(
         tell(call, (f"job {job_id}: {line}" for line in answer(plan)))
 
     try:
-        outcome = submit([call.sbatch, *argv], _handed_on(plan, call, config), source, submitted)
+        outcome = submit([call.sbatch, *argv], handed_on(call.environ, plan, config), source, submitted)
     except CollocError as error:  # sbatch was not started
         return 1, str(error)
     finally:
@@ -250,16 +235,6 @@ def hand_over(
     if outcome.refused:
         write_all(STDERR, outcome.refused)
     return status, ""
-
-
-def _handed_on(plan: Plan, call: Call, config: SiteConfig) -> Mapping[str, str]:
-    """Return sbatch's environment: a pack from within a requeued job must not pass for one that goes on itself."""
-    # Where nobody judges csub's decisions, or it has taken none, not a variable is another.
-    judged = config.policy != "shadow" and any(partition.policy != "off" for partition in config.partition)
-    environ = told(call.environ, plan.wish) if judged or is_exclusive(plan.wish) else dict(call.environ)
-    if plan.packed is not None:
-        environ.pop("SLURM_RESTART_COUNT", None)
-    return environ
 
 
 def _verdict(said: bytes) -> str:

@@ -8,7 +8,7 @@ submission go on as usual; from then on nothing is submitted a second time.
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import NamedTuple
@@ -16,45 +16,41 @@ from typing import NamedTuple
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError
-from slurm_colloc.followup.division import CANARY, PROBE, First, divide, reason_against
-from slurm_colloc.followup.record import CSUB, FIRST, Record, claim, name_also, write_record
-from slurm_colloc.followup.sized import write_rest
-from slurm_colloc.followup.submission import record_of, submit_companion
+from slurm_colloc.followup.canary_split import Parts, divide, reason_against
+from slurm_colloc.followup.record import (
+    CANARY,
+    CSUB,
+    PROBE,
+    REST,
+    Record,
+    claim,
+    measured_name,
+    name_also,
+    write_record,
+    write_step,
+)
+from slurm_colloc.followup.submission import Submitted, record_of, submit_companion, submit_plan
 from slurm_colloc.model import because
-from slurm_colloc.process import Finished, run
+from slurm_colloc.process import Finished
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine, without
-from slurm_colloc.slurm.parse import parse_submitted
-from slurm_colloc.slurm.unfiltered import unfiltered
-from slurm_colloc.submit.call import Call, say, tell
+from slurm_colloc.submit.call import Call, handed_on, say, tell
 from slurm_colloc.submit.decision import record as record_decision
-from slurm_colloc.submit.handover import CALLED, DEFINITE, STDERR, STDOUT, with_body, write_all
+from slurm_colloc.submit.handover import STDERR, STDOUT, write_all
 from slurm_colloc.submit.own_options import option_table
 from slurm_colloc.submit.plan import Part, Plan, make_plan
-from slurm_colloc.submit.render import remove_script
 
 _ENDS_CSUB = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # sbatch itself gives up long before where the controller does not answer.
 _SUBMIT_S = 600.0
-# About one call of csub, or said anew.
-_DROPPED = ("--canary", "--probe", "--dry-run", "--explain", "--format")
 
 
 class _Ready(NamedTuple):
     """All that is needed to begin: the division, and the plans of what is measured and of the rest."""
 
-    shape: First
+    parts: Parts
     first: Plan
     rest: Plan
-
-
-class _Said(NamedTuple):
-    """What sbatch said: the job it made and its cluster ("" for none), and whether it is certain that there is none."""
-
-    job_id: str
-    cluster: str
-    refused: bool
-    done: Finished
 
 
 def measure_first(plan: Plan, wish: str, command_line: CommandLine, call: Call, config: SiteConfig) -> int | None:
@@ -80,7 +76,7 @@ def measure_first(plan: Plan, wish: str, command_line: CommandLine, call: Call, 
             tell(call, [f"not measured first: {ready}"])
         return None
     if call.dry_run:
-        say(f"{ready.shape.words} would be measured first, and the rest sized when that has ended")
+        say(f"{ready.parts.words} would be measured first, and the rest sized when that has ended")
         return None
     with _no_end():
         return _submit(ready, command_line, call, config)
@@ -101,27 +97,27 @@ def _prepare(
 
 
 def _submit(ready: _Ready, command_line: CommandLine, call: Call, config: SiteConfig) -> int | None:
-    shape = ready.shape
-    environ = {**call.environ, "CSUB_PROBE": "1"} if shape.kind == PROBE else call.environ
-    first = _sbatch(ready.first, shape.first, command_line, call, config, environ)
+    parts = ready.parts
+    environ = {**call.environ, "CSUB_PROBE": "1"} if parts.kind == PROBE else call.environ
+    first = _sbatch(ready.first, parts.first, call, config, environ)
     if not first.job_id:
         if first.refused:
             tell(call, [f"not measured first: its first job was refused: {first.done.last_words}"])
             return None
         write_all(STDERR, first.done.stderr)
-        say(f"error: whether there is a job of {shape.words} is not known: see squeue; no other was submitted")
+        say(f"error: whether there is a job of {parts.words} is not known: see squeue; no other was submitted")
         return _status(first.done)
     try:
         return _follow(ready, first.job_id, command_line, call, config)
     except Exception as error:  # noqa: BLE001 - a job is submitted: whoever caught it would submit all of it as well
         say(f"internal error, please report it: {error!r}")
-        say(f"error: job {first.job_id} is {shape.words}; whether there is a job of the rest is not known: see squeue")
+        say(f"error: job {first.job_id} is {parts.words}; whether there is a job of the rest is not known: see squeue")
         return 1
 
 
 def _follow(ready: _Ready, first: str, command_line: CommandLine, call: Call, config: SiteConfig) -> int | None:
     """Submit what comes behind the first job."""
-    shape = ready.shape
+    parts = ready.parts
     folder, companion, why = "", "", ""
     try:
         record = _record(ready, first, command_line, call, config)
@@ -131,51 +127,28 @@ def _follow(ready: _Ready, first: str, command_line: CommandLine, call: Call, co
     except Exception as error:  # noqa: BLE001 - a job is submitted: the rest must follow, whatever it is
         why = str(error)
         _disown(folder)  # after a time-out there may be a companion all the same
-    rest = _sbatch(ready.rest, _after(shape, companion or first), command_line, call, config, call.environ)
+    rest = _sbatch(ready.rest, _after(parts, companion or first), call, config, call.environ)
     if not rest.job_id and rest.refused and companion:
         why = f"the rest was refused behind it: {rest.done.last_words}"
         _disown(folder)
         if kept := _cancel(call, config, companion):
             say(kept)
         companion = ""
-        rest = _sbatch(ready.rest, _after(shape, first), command_line, call, config, call.environ)
+        rest = _sbatch(ready.rest, _after(parts, first), call, config, call.environ)
     if not rest.job_id:
-        return _without_rest(rest, first, companion, folder, shape, call, config)
+        return _without_rest(rest, first, companion, folder, parts, call, config)
     return _done(ready, (first, companion, rest), folder, why, call, config)
 
 
-def _after(shape: First, job_id: str) -> tuple[str, ...]:
-    waits = ",".join(filter(None, (shape.dependency, f"afterany:{job_id}")))
-    return (*shape.rest, f"--dependency={waits}")
+def _after(parts: Parts, job_id: str) -> tuple[str, ...]:
+    waits = ",".join(filter(None, (parts.dependency, f"afterany:{job_id}")))
+    return (*parts.rest, f"--dependency={waits}")
 
 
 def _sbatch(
-    plan: Plan,
-    options: Sequence[str],
-    command_line: CommandLine,
-    call: Call,
-    config: SiteConfig,
-    environ: Mapping[str, str],
-) -> _Said:
-    """Submit a plan as asked, with further options behind the user's own; whatever happens, nothing is raised."""
-    path, started = "", False
-    try:
-        # TMPDIR may hang as any other folder may.
-        argv, path = within(config.timeouts.decide_s, "writing the script", partial(with_body, plan))
-        end = command_line.ends[-1]
-        words = (call.sbatch, *argv[:end], *options, "--parsable", *argv[end:])
-        text = plan.body if plan.body is not None else plan.script
-        started = True
-        done = run(words, _SUBMIT_S, environ, b"" if plan.script_at is not None else text, CALLED)
-    except Exception as error:  # noqa: BLE001 - there may be a job now, and whoever caught it would submit another
-        unknown = "whether a job was made is not known: " if started else ""
-        said = f"csub: error: {unknown}{error}\n"
-        return _Said("", "", not started, Finished(1, b"", said.encode(errors="replace")))
-    finally:
-        with suppress(Exception):
-            remove_script(path)
-    submitted = None if done.status else parse_submitted(done.stdout)
-    return _Said(*(submitted or ("", "")), DEFINITE.search(done.stderr) is not None, done)
+    plan: Plan, options: Sequence[str], call: Call, config: SiteConfig, environ: Mapping[str, str]
+) -> Submitted:
+    return submit_plan(call.sbatch, plan, options, handed_on(environ, plan, config), _SUBMIT_S, config)
 
 
 def _status(done: Finished) -> int:
@@ -184,22 +157,16 @@ def _status(done: Finished) -> int:
 
 
 def _record(ready: _Ready, first: str, command_line: CommandLine, call: Call, config: SiteConfig) -> Record:
-    """Return how the rest is to be submitted once it is sized; its dependency was the first job's, and is fulfilled."""
-    [part] = ready.rest.parts
-    told = record_of(FIRST, f"first-{first}", first, part.request, command_line, call.environ, config.cluster)
-    table = option_table(config.slurm_release, config)
-    options = without(told.options, table, {"dependency", "kill-on-invalid-dep", "array", "parsable"})
-    options += ready.shape.rest
-    if "singleton" in ready.shape.dependency:
-        options.append("--dependency=singleton")
-    own = (*(word for word in told.own if word.partition("=")[0] not in _DROPPED), "--canary=off")
-    partition = ",".join(part.request.partitions)
-    return told._replace(
-        own=own, options=tuple(options), partition=partition, array=ready.shape.first_array, kind=ready.shape.kind
-    )
+    """Return how the rest is to be submitted once it is sized."""
+    parts = ready.parts
+    known = record_of(parts.kind, measured_name(first), first, ready.rest, command_line, call.environ, config)
+    options = without(known.options, option_table(config.slurm_release, config), {"array"})
+    return known._replace(options=(*options, *parts.rest), array=parts.first_array)
 
 
-def _done(ready: _Ready, jobs: tuple[str, str, _Said], folder: str, why: str, call: Call, config: SiteConfig) -> int:
+def _done(
+    ready: _Ready, jobs: tuple[str, str, Submitted], folder: str, why: str, call: Call, config: SiteConfig
+) -> int:
     """Print the job's id as sbatch does, and tell the companion and the user."""
     first, companion, rest = jobs
     cluster = rest.cluster or config.cluster
@@ -209,12 +176,12 @@ def _done(ready: _Ready, jobs: tuple[str, str, _Said], folder: str, why: str, ca
     try:
         if companion:
             for job_id in (rest.job_id, companion):
-                name_also(folder, f"first-{job_id}")
-            write_rest(folder, rest.job_id)
+                name_also(folder, measured_name(job_id))
+            write_step(folder, REST, rest.job_id)
     except Exception as error:  # noqa: BLE001 - all are submitted
         why, companion = str(error), ""
         _disown(folder)  # it may have been told all the same
-    what = ready.shape.words
+    what = ready.parts.words
     if companion:
         said = (
             f"job {first} measures {what} first; then job {companion} has this one submitted anew, under another id, "
@@ -241,7 +208,7 @@ def _because(plan: Plan, why: str) -> Plan:
 
 
 def _without_rest(
-    rest: _Said, first: str, companion: str, folder: str, shape: First, call: Call, config: SiteConfig
+    rest: Submitted, first: str, companion: str, folder: str, parts: Parts, call: Call, config: SiteConfig
 ) -> int | None:
     """Say what there is, where the rest was refused or is not known to be there, and return csub's exit status.
 
@@ -250,17 +217,17 @@ def _without_rest(
     _disown(folder)
     if rest.refused:
         why = _cancel(call, config, first)
-        if shape.kind == PROBE and not why:
+        if parts.kind == PROBE and not why:
             tell(call, [f"not measured first: behind job {first}, which is cancelled, {rest.done.last_words}"])
             return None
         write_all(STDERR, rest.done.stderr)
-        became = why or f"job {first} ({shape.words}) was told to end"
+        became = why or f"job {first} ({parts.words}) was told to end"
         say(f"error: the rest was refused, and {became}")
     else:
         write_all(STDERR, rest.done.stderr)
         if companion and (why := _cancel(call, config, companion)):
             say(why)
-        say(f"error: job {first} is {shape.words}; whether there is a job of the rest is not known: see squeue")
+        say(f"error: job {first} is {parts.words}; whether there is a job of the rest is not known: see squeue")
     return _status(rest.done)
 
 
@@ -276,10 +243,10 @@ def _disown(folder: str) -> None:
 def _cancel(call: Call, config: SiteConfig, job_id: str) -> str:
     """Cancel a job; return in words why it is still there, empty where it is not."""
     try:
-        done = run(("scancel", job_id), config.timeouts.ask_slurm_s, unfiltered(call.environ))
+        CliClient(config.timeouts.ask_slurm_s, call.environ).cancel(job_id)
     except Exception as error:  # noqa: BLE001 - another job is submitted
         return f"job {job_id} could not be cancelled: {error}"
-    return f"job {job_id} could not be cancelled: {done.last_words}" if done.status else ""
+    return ""
 
 
 @contextmanager

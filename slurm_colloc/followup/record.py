@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a companion job is told: which job it follows, and how to submit that one's script once more.
+"""What is kept of a job that is followed: how to submit it once more, and how far its companion came.
 
 A record is a private folder in the user's data folder: ``record.json``, a copy of the user's script below ``script/``,
-and what the companion adds: ``claimed`` before it submits anything, ``outcome.json`` when it is done. For a job that is
-measured first see ``slurm_colloc.followup.sized``.
+and one file, or link, for each step that was taken, each whole and never taken back:
+
+    rest        csub names the job that waits to be sized (of a canary alone)
+    claimed     by whom it is submitted: a companion's id, or CSUB, which closes it: nobody will
+    submitted   the job that was submitted
+    committed   that one does the work of the rest, which is being cancelled (of a canary alone)
+    outcome     what came of it
+
+A companion that was requeued goes on behind the last of them.
 """
 
 import json
@@ -15,19 +22,19 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from slurm_colloc.clock import now
-from slurm_colloc.config import user_data_folder
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.files import PRIVATE_FILE, private_folder, read_own, write_atomic
+from slurm_colloc.files import private_folder, read_own, sync_folder, write_atomic
 from slurm_colloc.kinds import read_as
+from slurm_colloc.submit.decision import kept_scripts
 
-VERSION = 1
-# Why a job may have to be submitted once more: it ran out of GPU memory.
-OUT_OF_MEMORY = "out-of-memory"
-# Another job is measured first; what waits for that one is then submitted anew in the size it needs.
-FIRST = "first"
-# Who claims a record, for what its companion would do is done or not to be done any more; else it is a companion's id.
+VERSION = 2
+# What a record is for: a job that may run out of GPU memory; one that is measured so that the rest can be sized.
+RETRY, CANARY, PROBE = "retry", "canary", "probe"
+# Who claims a record so that nobody submits anything.
 CSUB = "csub"
-_RECORD, _CLAIM, _OUTCOME, _SCRIPT = "record.json", "claimed", "outcome.json", "script"
+_BY_HAND = "by hand"
+REST, CLAIMED, SUBMITTED, COMMITTED, OUTCOME = "rest", "claimed", "submitted", "committed", "outcome"
+_RECORD, _SCRIPT = "record.json", "script"
 _LIMIT_BYTES = 16 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,254}", re.ASCII)
 _KEPT, _KEPT_S, _WAITED_FOR_S = 200, 30 * 86400.0, 365 * 86400.0
@@ -36,18 +43,18 @@ _KEPT, _KEPT_S, _WAITED_FOR_S = 200, 30 * 86400.0, 365 * 86400.0
 class Record(NamedTuple):
     """How a job was submitted, and what it was given.
 
-    ``name`` is the record's own, the job's id for OUT_OF_MEMORY. ``job_id`` is the job that is followed, ``attempt``
-    counts how often the user's job was run again before. ``own`` are csub's own options, ``options`` sbatch's,
-    ``script`` is the kept script's name (``from_stdin``: it came by standard input). ``folder`` is where csub was
-    called, ``names`` those of all variables of its environment, ``variables`` those with their values that a job's
+    ``kind`` is RETRY, CANARY or PROBE. ``name`` is the record's own. ``job_id`` is the job that is followed,
+    ``attempt`` counts how often the user's job was run again before. ``own`` are csub's own options, ``options``
+    sbatch's, ``script`` is the kept script's name (``from_stdin``: it came by standard input). ``folder`` is where csub
+    was called, ``names`` those of all variables of its environment, ``variables`` those with their values that a job's
     environment has otherwise. ``output`` and ``error`` are sbatch's patterns below ``work_folder``, ``append`` is
     --open-mode, ``begins`` at which byte of a file the job's own part begins. ``array`` is the value of --array.
     ``given`` is the piece that was asked for, ``budget_mib`` what it was sized for, ``sm_active_pct`` how busy a job
-    counts. ``kind`` is by which option a job is measured first.
+    counts.
     """
 
     version: int
-    why: str
+    kind: str
     cluster: str
     name: str
     job_id: str
@@ -76,15 +83,26 @@ class Record(NamedTuple):
     given: str = ""
     budget_mib: int = 0
     sm_active_pct: float | None = None
-    kind: str = ""
+
+    @property
+    def companion_name(self) -> str:
+        """Return the companion's job name."""
+        return f"csub-{self.kind}-{self.job_id}"
 
 
-class Outcome(NamedTuple):
-    """What came of a record: the new job's id ("" for none), and in words what was done and why."""
+class State(NamedTuple):
+    """How far it came, each "" for a step that was not taken: the jobs' ids, who claimed it, and what came of it."""
 
-    job_id: str
-    said: str
-    at_s: float
+    rest: str
+    claimed_by: str
+    submitted: str
+    committed: str
+    outcome: str
+
+    @property
+    def closed(self) -> bool:
+        """Return whether nothing is to be done: all is done, or csub said that nobody does anything."""
+        return bool(self.outcome) or self.claimed_by == CSUB
 
 
 def record_folder(cluster: str, name: str) -> str:
@@ -97,7 +115,12 @@ def record_folder(cluster: str, name: str) -> str:
         if not _NAME.fullmatch(part):
             raise InputError(f"{what} '{part}' is no name for a file")
     # A companion is somewhere else.
-    return os.path.abspath(os.path.join(user_data_folder(), "again", cluster, name))
+    return os.path.abspath(os.path.join(kept_scripts(), cluster, name))
+
+
+def measured_name(job_id: str) -> str:
+    """Return the name of the record of a job that is measured first, by the id of any of its jobs."""
+    return f"measured-{job_id}"
 
 
 def write_record(record: Record, script: bytes) -> str:
@@ -154,7 +177,6 @@ def read_record(folder: str) -> Record:
     """
     content = read_own(os.path.join(folder, _RECORD), _LIMIT_BYTES)
     try:
-        # Of a release before, with fewer fields: a companion may wait for days.
         record: Record = read_as(Record, json.loads(content))
         if record.version != VERSION:
             raise ValueError("the fields differ from this release's")
@@ -163,9 +185,33 @@ def read_record(folder: str) -> Record:
     return record
 
 
-def is_recorded(folder: str) -> bool:
-    """Return whether a companion was told what to do, or was to be."""
-    return os.path.lexists(os.path.join(folder, _RECORD))
+def read_state(folder: str) -> State:
+    """Return how far a record came.
+
+    Raises:
+        StoreError: a step's file is unreadable or somebody else's.
+    """
+
+    def step(name: str) -> str:
+        path = os.path.join(folder, name)
+        return read_own(path, _LIMIT_BYTES).decode(errors="replace").strip() if os.path.lexists(path) else ""
+
+    jobs = {name: step(name) for name in (REST, SUBMITTED, COMMITTED)}
+    if not all(text == "" or (text.isascii() and text.isdigit()) for text in jobs.values()):
+        raise StoreError(f"a file in '{folder}' that is to hold a job's id holds none")
+    claimed_by = ""
+    with suppress(FileNotFoundError):
+        claimed_by = os.readlink(os.path.join(folder, CLAIMED))
+    return State(jobs[REST], claimed_by, jobs[SUBMITTED], jobs[COMMITTED], step(OUTCOME))
+
+
+def write_step(folder: str, step: str, words: str) -> None:
+    """Write down a step for good.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    write_atomic(os.path.join(folder, step), words.encode(errors="backslashreplace"), durable=True)
 
 
 def claim(folder: str, by: str) -> bool:
@@ -174,64 +220,27 @@ def claim(folder: str, by: str) -> bool:
     Raises:
         StoreError: nobody can say it, so nothing may be submitted.
     """
-    path = os.path.join(folder, _CLAIM)
+    path = os.path.join(folder, CLAIMED)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE)
+        # A link is there with what it says, or not at all.
+        os.symlink(by or _BY_HAND, path)
     except FileExistsError:
         return False
     except OSError as error:
-        raise StoreError(f"file '{path}' cannot be written: {error.strerror}") from error
+        raise StoreError(f"link '{path}' cannot be made: {error.strerror}") from error
     try:
-        os.write(descriptor, f"{by}\n".encode())
-        os.fsync(descriptor)
+        sync_folder(folder)
     except OSError as error:
         # Else whoever comes after would leave it to one who did nothing.
         with suppress(OSError):
             os.unlink(path)
-        raise StoreError(f"file '{path}' cannot be written: {error.strerror}") from error
-    finally:
-        os.close(descriptor)
+        raise StoreError(f"link '{path}' cannot be written: {error.strerror}") from error
     return True
 
 
-def is_claimed(folder: str) -> bool:
-    """Return whether a companion has begun to submit what the record holds."""
-    return os.path.lexists(os.path.join(folder, _CLAIM))
-
-
-def is_settled(folder: str) -> bool:
-    """Return whether csub claimed it and told its user what it did."""
-    try:
-        return read_own(os.path.join(folder, _CLAIM), _LIMIT_BYTES) == f"{CSUB}\n".encode()
-    except StoreError:
-        return False
-
-
-def write_outcome(folder: str, job_id: str, said: str) -> None:
-    """Write down what came of the record.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
-    path = os.path.join(folder, _OUTCOME)
-    write_atomic(path, json.dumps(Outcome(job_id, said, now())._asdict()).encode(), durable=True)
-
-
-def read_outcome(folder: str) -> Outcome | None:
-    """Return what came of a record, None where nothing has yet.
-
-    Raises:
-        StoreError: unreadable or somebody else's.
-        InputError: it is not of the expected form.
-    """
-    path = os.path.join(folder, _OUTCOME)
-    if not os.path.lexists(path):
-        return None
-    try:
-        outcome: Outcome = read_as(Outcome, json.loads(read_own(path, _LIMIT_BYTES)))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"file '{path}' is not of the expected form: {error}") from error
-    return outcome
+def is_recorded(folder: str) -> bool:
+    """Return whether a companion was told what to do, or was to be."""
+    return os.path.lexists(os.path.join(folder, _RECORD))
 
 
 def _prune(folder: str) -> None:
@@ -243,6 +252,6 @@ def _prune(folder: str) -> None:
                 if not os.path.exists(path):
                     os.unlink(path)
                 continue
-            done = is_claimed(path) or os.path.lexists(os.path.join(path, _OUTCOME))
+            done = any(os.path.lexists(os.path.join(path, step)) for step in (CLAIMED, OUTCOME))
             if now() - changed_s > (_KEPT_S if done else _WAITED_FOR_S):
                 shutil.rmtree(path, ignore_errors=True)

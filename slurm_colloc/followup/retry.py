@@ -5,7 +5,6 @@ Loaded only for a job on a piece of a GPU with --requeue, and for one that is su
 here is a note: the job is submitted already.
 """
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,18 +12,15 @@ from typing import NamedTuple
 
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, StoreError
-from slurm_colloc.files import read_own
-from slurm_colloc.followup.record import CSUB, OUT_OF_MEMORY, Record, claim, write_record
+from slurm_colloc.errors import CollocError
+from slurm_colloc.followup.record import CSUB, RETRY, Record, claim, write_record
 from slurm_colloc.followup.submission import record_of, submit_companion
-from slurm_colloc.runtime.files import job_file_name
-from slurm_colloc.slurm.options import CommandLine, Given, value_of, without
-from slurm_colloc.submit.own_options import option_table
+from slurm_colloc.slurm.job_files import job_file_name
+from slurm_colloc.slurm.options import CommandLine, Given, value_of
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.reasons import reason_of_counting, reason_to_keep_text
 from slurm_colloc.wording import words
 
-_LIMIT_BYTES = 64 * 1024 * 1024
 _AGAINST = {
     "wait": "--wait waits for this job alone",
     "test-only": "--test-only submits nothing",
@@ -33,21 +29,10 @@ _AGAINST = {
 
 
 class Earlier(NamedTuple):
-    """What the companion of an earlier run says of this one."""
+    """What the companion of an earlier run says of this one: the number of runs before, and whose words are not its."""
 
     attempt: int = 0
-    reason: str = ""
     begins: Mapping[str, int] = {}
-
-
-def read_marker(path: str) -> Earlier:
-    """Return what the file that a companion names says; nothing where somebody else set the variable."""
-    try:
-        told = json.loads(read_own(path, _LIMIT_BYTES))
-        begins = {str(path): int(size) for path, size in told["begins"].items()}
-        return Earlier(int(told["attempt"]), str(told["reason"]), begins)
-    except (StoreError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return Earlier()
 
 
 def follow(
@@ -56,21 +41,10 @@ def follow(
     sbatch: str,
     environ: Mapping[str, str],
     config: SiteConfig,
-    marker: str,
     answer: Callable[[str], None],
+    earlier: Earlier = Earlier(),  # noqa: B008 - immutable
 ) -> Callable[[str], None]:
-    """Return what is to be done once the job has an id.
-
-    Args:
-        plan: the submission.
-        command_line: its arguments.
-        sbatch: the real one.
-        environ: of the submission.
-        config: the site.
-        marker: the file in which the companion of an earlier run says so; empty without one.
-        answer: told what the user may want to know.
-    """
-    earlier = read_marker(marker) if marker else Earlier()
+    """Return what is to be done once the job has an id; ``answer`` is told what the user may want to know."""
 
     def submitted(job_id: str) -> None:
         try:
@@ -111,9 +85,6 @@ def _reason_against(plan: Plan, config: SiteConfig) -> str:
         return found[0]
     if why := reason_to_keep_text(plan.script, ""):
         return words(why)
-    dependency = given.get("dependency")
-    if dependency and dependency.origin == "directive" and dependency.value != "singleton":
-        return "its script names a dependency that is fulfilled by then"
     if "array" in given and (why := reason_of_counting(plan.script)):
         return words(why)
     tasks = (_name(given, str(task), "0", task) for task in (0, 1))
@@ -153,21 +124,14 @@ def _record(
     earlier: Earlier,
 ) -> Record:
     given = plan.given
-    request, footprint, placement = plan.parts[0]
-    options = command_line.sbatch_argv[: command_line.ends[-1]]
-    if value_of(given, "dependency") != "singleton":
-        # Fulfilled, and Slurm may have forgotten the job by then.
-        options = tuple(
-            without(options, option_table(config.slurm_release, config), {"dependency", "kill-on-invalid-dep"})
-        )
+    _, footprint, placement = plan.parts[0]
     begins = dict(earlier.begins)
     if _appends(given) and "array" not in given:
         begins |= {path: os.stat(path).st_size for path in _name(given, job_id) if os.path.isfile(path)}
-    told = record_of(OUT_OF_MEMORY, job_id, job_id, request, command_line, environ, config.cluster)
-    return told._replace(
+    known = record_of(RETRY, job_id, job_id, plan, command_line, environ, config)
+    return known._replace(
         attempt=earlier.attempt,
-        options=tuple(options),
-        partition=placement.partition or ",".join(request.partitions),
+        partition=placement.partition or known.partition,
         array=value_of(given, "array"),
         output=_output(given),
         error=value_of(given, "error"),

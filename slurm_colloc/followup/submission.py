@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A companion: a small job of the user's that waits for another one's end and submits it once more where that is due.
+"""Submit a plan, or the companion of a job, and say what came of it; and what is recorded of a call of csub.
 
-It lives outside the job it follows, needs no rights, and costs one core for a second. What it does is
-``slurm_colloc.followup.companion``.
+A companion is a small job of the user's that waits for another one's end. It lives outside the job it follows, needs
+no rights, and costs one core for a second. What it does is ``slurm_colloc.followup.companion``.
 """
 
 import os
 import pwd
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
 
+from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import ProcessError
-from slurm_colloc.followup.record import FIRST, VERSION, Record, record_folder
-from slurm_colloc.model import JobRequest
-from slurm_colloc.process import run
-from slurm_colloc.slurm.options import CommandLine
+from slurm_colloc.followup.record import VERSION, Record, record_folder
+from slurm_colloc.process import Finished, run
+from slurm_colloc.slurm.options import CommandLine, value_of, without
 from slurm_colloc.slurm.parse import parse_submitted
-from slurm_colloc.submit.handover import CALLED
-from slurm_colloc.submit.render import quote
+from slurm_colloc.submit.handover import CALLED, DEFINITE, with_body
+from slurm_colloc.submit.own_options import option_table
+from slurm_colloc.submit.plan import Plan
+from slurm_colloc.submit.render import quote, remove_script
 
 # What the environment of a job has otherwise than its submission had it.
 _CHANGED_BY_SLURM = frozenset(
@@ -26,32 +31,79 @@ _CHANGED_BY_SLURM = frozenset(
     | {"TMPDIR", "ZE_AFFINITY_MASK"}
 )
 _REPLACED = set("%\\")
+# A record's options name no job: what was waited for is over by then, and Slurm may have forgotten it.
+_SINGLETON = "--dependency=singleton"
+
+
+class Submitted(NamedTuple):
+    """What sbatch said: the job it made and its cluster ("" for none), and whether it is certain that there is none."""
+
+    job_id: str
+    cluster: str
+    refused: bool
+    done: Finished
+
+
+def submit_plan(
+    sbatch: str,
+    plan: Plan,
+    options: Sequence[str],
+    environ: Mapping[str, str],
+    timeout_s: float,
+    config: SiteConfig,
+) -> Submitted:
+    """Submit a plan once, as it is, with further options; whatever happens, nothing is raised.
+
+    Args:
+        sbatch: the real one.
+        plan: what is submitted.
+        options: further ones, behind the user's own.
+        environ: of the submission.
+        timeout_s: after which it is not known whether there is a job.
+        config: the site.
+    """
+    path, started = "", False
+    try:
+        # TMPDIR may hang as any other folder may.
+        argv, path = within(config.timeouts.decide_s, "writing the script", partial(with_body, plan))
+        end = len(argv) if plan.script_at is None else plan.script_at
+        end -= argv[end - 1 : end] == ("--",)
+        words = (sbatch, *argv[:end], *options, "--parsable", *argv[end:])
+        text = plan.body if plan.body is not None else plan.script
+        started = True
+        done = run(words, timeout_s, environ, b"" if plan.script_at is not None else text, CALLED)
+    except Exception as error:  # noqa: BLE001 - there may be a job now, and whoever caught it would submit another
+        unknown = "whether a job was made is not known: " if started else ""
+        said = f"csub: error: {unknown}{error}\n"
+        return Submitted("", "", not started, Finished(1, b"", said.encode(errors="replace")))
+    finally:
+        with suppress(Exception):
+            remove_script(path)
+    made = None if done.status else parse_submitted(done.stdout)
+    return Submitted(*(made or ("", "")), DEFINITE.search(done.stderr) is not None, done)
 
 
 def record_of(
-    why: str,
+    kind: str,
     name: str,
     job_id: str,
-    request: JobRequest,
+    plan: Plan,
     command_line: CommandLine,
     environ: Mapping[str, str],
-    cluster: str,
+    config: SiteConfig,
 ) -> Record:
     """Return what a companion is told of one call of csub; what is left at its default the caller may know.
 
-    Args:
-        why: of the record's reasons.
-        name: of the record.
-        job_id: of the job that the companion follows.
-        request: what was asked for.
-        command_line: csub's.
-        environ: of the call.
-        cluster: where it is.
+    ``job_id`` is the job that the companion follows, ``plan`` that of what is to be submitted once more.
     """
+    request, given = plan.parts[0].request, plan.given
+    options = command_line.sbatch_argv[: command_line.ends[-1]]
+    table = option_table(config.slurm_release, config)
+    kept = without(options, table, {"dependency", "kill-on-invalid-dep", "parsable"})
     return Record(
         version=VERSION,
-        why=why,
-        cluster=cluster,
+        kind=kind,
+        cluster=config.cluster,
         name=name,
         job_id=job_id,
         attempt=0,
@@ -59,7 +111,7 @@ def record_of(
         job_name=request.name,
         signature=request.signature,
         own=tuple(one.word for one in command_line.own),
-        options=command_line.sbatch_argv[: command_line.ends[-1]],
+        options=(*kept, *([_SINGLETON] if "singleton" in value_of(given, "dependency") else [])),
         script=os.path.basename(command_line.script) if command_line.script else "sbatch",
         from_stdin=command_line.script is None,
         script_args=command_line.script_args,
@@ -68,12 +120,18 @@ def record_of(
         variables={name: value for name, value in environ.items() if _is_slurms(name)},
         account=request.account,
         qos=request.qos,
+        partition=",".join(request.partitions),
         work_folder=request.folder,
     )
 
 
 def _is_slurms(name: str) -> bool:
     return name.startswith(("SLURM", "SBATCH", "SRUN_")) or name in _CHANGED_BY_SLURM
+
+
+def waits_for(record: Record, job: str) -> str:
+    """Return --dependency of what is submitted once more: on ``job``, "afterany:4711", and on what its user wanted."""
+    return f"--dependency={job}" + (",singleton" if _SINGLETON in record.options else "")
 
 
 def submit_companion(
@@ -112,10 +170,10 @@ def _argv(sbatch: str, record: Record, when: str, folder: str, config: SiteConfi
     return [
         sbatch,
         "--parsable",
-        f"--job-name=csub-{'first' if record.why == FIRST else 'retry'}-{record.job_id}",
+        f"--job-name={record.companion_name}",
         f"--dependency={when}",
         "--kill-on-invalid-dep=yes",
-        # Preempted, or its node failed: what it submits it claims first.
+        # Preempted, or its node failed: it goes on behind the last step that it wrote down.
         "--requeue",
         *("--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mem=256M", "--time=10"),
         *(f"--{name}={value}" for name, value in asked.items() if value),

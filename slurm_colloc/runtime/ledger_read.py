@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError, StoreError
+from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.runtime.added import added_tasks
 from slurm_colloc.runtime.ledger import Entry, parse_entry
 from slurm_colloc.runtime.ledger_files import lines_of
-from slurm_colloc.runtime.queue import Outcome
 from slurm_colloc.runtime.spec import Spec, Task, from_json
 
 

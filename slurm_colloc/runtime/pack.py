@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from slurm_colloc.errors import CollocError, InputError, StoreError
 from slurm_colloc.files import PRIVATE_FOLDER, write_atomic
+from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.process import given_environment
 from slurm_colloc.runtime.added import Inbox, added_tasks, forget_added
 from slurm_colloc.runtime.ledger import Ledger
@@ -21,7 +22,6 @@ from slurm_colloc.runtime.ledger_files import forget_resumed, job_name, keep_scr
 from slurm_colloc.runtime.ledger_read import is_restart, read_ledger
 from slurm_colloc.runtime.loop import Loop
 from slurm_colloc.runtime.mps import short_folder
-from slurm_colloc.runtime.queue import Outcome
 from slurm_colloc.runtime.record import Record
 from slurm_colloc.runtime.run import new_run
 from slurm_colloc.runtime.shared_gpu import SharedGpu

@@ -9,27 +9,14 @@ other, and alone at their last attempt. One that used the GPU past the daemon ru
 
 from collections import deque
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
+from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.model import Load, Room
+from slurm_colloc.placement.out_of_memory import more_mib
 from slurm_colloc.placement.packing import may_share
 from slurm_colloc.runtime.spec import Task
-
-
-class Outcome(StrEnum):
-    """How one attempt at a task ended."""
-
-    DONE = "done"
-    FAILED = "failed"
-    GPU_OOM = "gpu out of memory"
-    GPU_FAULT = "gpu fault"
-    NOT_SHARING = "not under mps"
-    HOST_OOM = "host out of memory"
-    TIME_LIMIT = "time limit"
-    LOST = "lost"
-    STOPPED = "stopped"
 
 
 class Start(NamedTuple):
@@ -134,8 +121,8 @@ class Queue:
         elif outcome is Outcome.NOT_SHARING and not alone:
             following = _Waiting(start._replace(attempt=start.attempt + 1), alone=True)
         elif outcome is Outcome.GPU_OOM and start.load.memory_mib < self._room.memory_mib:
-            twice = start.load._replace(memory_mib=2 * start.load.memory_mib)
-            following = self._sized(start.task, start.attempt + 1, twice)
+            more = start.load._replace(memory_mib=more_mib(start.load.memory_mib))
+            following = self._sized(start.task, start.attempt + 1, more)
             following = following._replace(alone=alone or following.alone)
         else:  # also one that found all the memory there is too little
             return False

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from slurm_colloc.errors import InputError
 from slurm_colloc.kinds import read_as
 from slurm_colloc.model import Load, Room
+from slurm_colloc.slurm.array import MOST_TASKS, parse_array
 
 MARK = b"#csub-pack "
 VERSION = 1
-MOST_TASKS = 100_000
 
 
 class Task(NamedTuple):
@@ -78,30 +78,6 @@ class Spec(NamedTuple):
         chosen = set(self.only)
         wanted = [task for task in (*every, *self.added) if not chosen or task.number in chosen]
         return tuple(wanted[job :: self.jobs])
-
-
-def parse_array(text: str) -> tuple[int, ...]:
-    """Return the numbers that --array names, "0-15:4,20", in rising order; each once.
-
-    Raises:
-        InputError: outside sbatch's grammar, or more than MOST_TASKS, those that are there twice counted twice.
-    """
-    numbers: set[int] = set()
-    listed = 0
-    for part in text.split(","):
-        span, _, step = part.partition(":")
-        first, dash, last = span.partition("-")
-        words = [first, *([last] if dash else []), *([step] if _ else [])]
-        if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words) or (_ and not dash):
-            raise InputError(f"--array='{text}' is not of the form 0-15:4,20")
-        low, high, stride = int(first), int(last) if dash else int(first), int(step) if _ else 1
-        if high < low or stride < 1:
-            raise InputError(f"--array='{text}' names a range that is empty")
-        listed += len(range(low, high + 1, stride))
-        if listed > MOST_TASKS:
-            raise InputError(f"--array='{text}' lists more than {MOST_TASKS} tasks")
-        numbers.update(range(low, high + 1, stride))
-    return tuple(sorted(numbers))
 
 
 def split_script(content: bytes) -> tuple[bytes, bytes, bytes]:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from slurm_colloc import clock
-from slurm_colloc.runtime.faults import TAIL_BYTES
+from slurm_colloc.gpu.failure import TAIL_BYTES
 from slurm_colloc.runtime.processes import Process, process_of
 from slurm_colloc.runtime.steps import Files
 

@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.runtime.spec import Spec, Task, parse_array
+from slurm_colloc.runtime.spec import Spec, Task
+from slurm_colloc.slurm.array import parse_array
 
 # By these a task's processes are known: what begins with SLURM_ passes by whatever srun is told to export.
 TASK_VARIABLE, RUN_VARIABLE = "SLURM_CSUB_TASK", "SLURM_CSUB_RUN"

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from slurm_colloc.runtime.queue import Outcome
+from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.units import clock_time, counted, spans
 
 

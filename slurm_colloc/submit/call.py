@@ -14,6 +14,7 @@ from slurm_colloc.process import given_environment
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, write_all
 from slurm_colloc.submit.own_options import own_option, without_own_options
+from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.told import is_exclusive, told
 
 
@@ -58,6 +59,16 @@ def split_call(call: Call, command_line: CommandLine, *, silent: bool = False) -
         dry_run=own_option("dry-run", command_line, None) is not None,
         quiet=silent or any(option.name == "quiet" for option in command_line.options),
     )
+
+
+def handed_on(environ: Mapping[str, str], plan: Plan, config: SiteConfig) -> dict[str, str]:
+    """Return sbatch's environment: a pack from within a requeued job must not pass for one that goes on itself."""
+    # Where nobody judges csub's decisions, or it has taken none, not a variable is another.
+    judged = config.policy != "shadow" and any(partition.policy != "off" for partition in config.partition)
+    handed = told(environ, plan.wish) if judged or is_exclusive(plan.wish) else dict(environ)
+    if plan.packed is not None:
+        handed.pop("SLURM_RESTART_COUNT", None)
+    return handed
 
 
 def find_site() -> tuple[str, SiteConfig | None, str]:

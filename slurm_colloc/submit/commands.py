@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.runtime.spec import MOST_TASKS
+from slurm_colloc.slurm.array import MOST_TASKS
 
 # Not the shell's own "${NAME}".
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}", re.ASCII)

@@ -82,9 +82,14 @@ def drop(config: SiteConfig, decision: Decision) -> str:
     )
 
 
+def kept_scripts() -> str:
+    """Return the folder that holds the copies of scripts that may be submitted once more."""
+    return os.path.join(user_data_folder(), "followup")
+
+
 def _as_the_user_has_it(words: Sequence[str]) -> Sequence[str]:
     """Return script and arguments with the script's own name, where it is the copy kept for who submits it anew."""
-    kept = os.path.join(user_data_folder(), "again", "")
+    kept = os.path.join(kept_scripts(), "")
     return (os.path.basename(words[0]), *words[1:]) if words and words[0].startswith(kept) else words
 
 

@@ -15,10 +15,11 @@ from slurm_colloc.files import locked
 from slurm_colloc.model import Load
 from slurm_colloc.placement.packing import Packing, slowdown_beside
 from slurm_colloc.runtime.added import inbox_of, put, withdraw
-from slurm_colloc.runtime.files import file_name
 from slurm_colloc.runtime.ledger_files import ledger_path
 from slurm_colloc.runtime.ledger_read import Told, read_ledger
-from slurm_colloc.runtime.spec import MOST_TASKS, Spec, Task
+from slurm_colloc.runtime.spec import Spec, Task
+from slurm_colloc.slurm.array import MOST_TASKS
+from slurm_colloc.slurm.job_files import file_name
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.own_options import own_option
 from slurm_colloc.submit.pack import load_of_task

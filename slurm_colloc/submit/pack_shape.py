@@ -12,9 +12,11 @@ from typing import NamedTuple
 from slurm_colloc.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.errors import InputError, UnsureError
 from slurm_colloc.model import PACK, Footprint, JobRequest, Load, Reason, Room, because
+from slurm_colloc.placement.out_of_memory import MOST_RETRIES
 from slurm_colloc.placement.packing import Packing, expected_slowdown, load_of, pack
 from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
-from slurm_colloc.runtime.spec import Task, parse_array
+from slurm_colloc.runtime.spec import Task
+from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.directives import Script, without_options
 from slurm_colloc.slurm.options import CommandLine, Given, value_of
 from slurm_colloc.submit.own_options import option_table
@@ -23,7 +25,6 @@ from slurm_colloc.submit.plan import Slurm
 from slurm_colloc.submit.reasons import reasons_against_pack
 from slurm_colloc.wording import words
 
-_RETRIES = 2
 _SIZED_PER_PIECE = frozenset({"mem-per-cpu", "mem-per-gpu"})
 _MEM = re.compile(r"(\d+)([KMGTkmgt]?)[Bb]?", re.ASCII)
 
@@ -169,7 +170,7 @@ def _tres(request: JobRequest, cores: Cores) -> dict[str, int]:
 
 def retries_of(wish: Wish, given: Mapping[str, Given]) -> int:
     """Return how often a task is run again: as wished, else not where the user wants no job requeued."""
-    return wish.retries if wish.retries is not None else (0 if "no-requeue" in given else _RETRIES)
+    return wish.retries if wish.retries is not None else (0 if "no-requeue" in given else MOST_RETRIES)
 
 
 def one_at_a_time(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig) -> Shape:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.runtime.ledger_read import missing
-from slurm_colloc.runtime.queue import Outcome
 from tests.cluster import cgroups, releases
 from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
 from tests.cluster.lab import Lab

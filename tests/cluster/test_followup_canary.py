@@ -172,20 +172,20 @@ def test_a_rest_for_which_another_job_waits_keeps_its_id(alice: Person) -> None:
     assert alice.ran() == ["1", "2", "3"]
 
 
-def test_a_companion_that_is_killed_before_the_commit_and_runs_again_leaves_the_rest_as_asked(alice: Person) -> None:
+def test_a_companion_that_is_killed_before_it_cancels_and_runs_again_goes_on(alice: Person) -> None:
     script = alice.script(HEAD + MARK + LOAD.format(4) + STAYS)
     first, companion, rest = alice.measured("--canary", "--array=1-3", script)
     before = alice.jobs()
     sized = died_of_its_scancel(alice, first, companion, before, "kill -9 $PPID")
     assert set(alice.tasks(sized)) == {"PENDING"}
     alice.lab.run(["scontrol", "release", companion], check=True)
-    assert set(alice.lab.wait_jobs([rest], timeout=120).values()) == {"COMPLETED"}
-    assert set(alice.tasks(sized)) == {"CANCELLED"}
+    assert set(alice.lab.wait_jobs([sized], timeout=120).values()) == {"COMPLETED"}
+    assert set(alice.tasks(rest)) == {"CANCELLED"}
     assert alice.ran() == ["1", "2", "3"]
-    assert alice.told(rest).endswith(f"; job {sized}, made in its place, is cancelled")
+    assert alice.told(rest) == f"job {first} was measured; the rest runs as job {sized}"
 
 
-def test_a_companion_that_is_killed_behind_the_commit_and_runs_again_leaves_the_sized_job(alice: Person) -> None:
+def test_a_companion_that_is_killed_behind_its_cancel_and_runs_again_leaves_the_sized_job(alice: Person) -> None:
     script = alice.script(HEAD + MARK + LOAD.format(4) + STAYS)
     first, companion, rest = alice.measured("--canary", "--array=1-3", script)
     sized = died_of_its_scancel(alice, first, companion, alice.jobs(), '/usr/bin/scancel "$@"; kill -9 $PPID')
@@ -207,7 +207,7 @@ def died_of_its_scancel(alice: Person, first: str, companion: str, before: list[
     (folder / "scancel").write_text(f"#!/bin/sh\n{code}\n")
     (folder / "scancel").chmod(0o755)
     path = f"{folder}:{alice.lab.environment('alice')['PATH']}"
-    [record] = (alice.home / ".local/share/slurm_colloc/again").glob(f"*/first-{first}")
+    [record] = (alice.home / ".local/share/slurm_colloc/followup").glob(f"*/measured-{first}")
     program = (str(alice.lab.bin / "python"), "-I", "-m", "slurm_colloc.followup.companion", str(record))
     assert alice.run(*program, PATH=path).returncode == -9
     [sized] = alice.made(before)

@@ -70,14 +70,14 @@ def alice(lab: Lab, site: Path) -> Iterator[Trainer]:
 
 
 def test_a_job_that_ran_out_of_memory_runs_again_on_the_next_larger_slice(alice: Trainer) -> None:
-    script = alice.script(HEAD + ON_SMALL + 'echo "$MARK [$CSUB_AGAIN] $1 $PWD"\n')
+    script = alice.script(HEAD + ON_SMALL + 'echo "$MARK $1 $PWD"\n')
     job, companion = alice.submitted("--requeue", FOOTPRINT, script, "a b", MARK="my mark")
     assert alice.ended(companion) == "COMPLETED"
     second = alice.next_job(job)
     assert alice.lab.wait_jobs([second]) == {int(second): "COMPLETED"}
     assert f"gres/gpu:{SLICE}_1g.10gb" in alice.allocated(job)
     assert f"gres/gpu:{SLICE}_2g.20gb" in alice.allocated(second)
-    assert alice.output(second) == f"done\nmy mark [] a b {alice.home}\n"
+    assert alice.output(second) == f"done\nmy mark a b {alice.home}\n"
     assert alice.shown(second)["JobName"] == "train.sh"
     assert alice.ended(alice.companion_of(second)) == "CANCELLED"
     text = alice.lab.run_as("alice", ["scontrol", "write", "batch_script", second, "-"]).stdout
@@ -158,7 +158,7 @@ def test_a_companion_that_is_requeued_submits_nothing_twice(alice: Trainer) -> N
     second = alice.next_job(job)
     alice.lab.wait_jobs([second])
     before, said = alice.jobs(), alice.output(job)
-    [folder] = (alice.home / ".local/share/slurm_colloc/again").glob(f"*/{job}")
+    [folder] = (alice.home / ".local/share/slurm_colloc/followup").glob(f"*/{job}")
     python = alice.lab.bin / "python"
     done = alice.run(str(python), "-I", "-m", "slurm_colloc.followup.companion", str(folder))
     assert (done.returncode, done.stderr) == (0, "")

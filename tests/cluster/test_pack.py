@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.runtime.files import file_name
+from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.runtime.ledger_read import missing
-from slurm_colloc.runtime.queue import Outcome
+from slurm_colloc.slurm.job_files import file_name
 from tests.cluster.fixtures import RELEASE
 from tests.cluster.lab import Lab
 from tests.cluster.packs import JOIN, Packs, a_spec

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_colloc.runtime.queue import Outcome
+from slurm_colloc.gpu.failure import Outcome
 from tests.cluster import apptainer
 from tests.cluster.fixtures import RELEASE
 from tests.cluster.lab import Lab

@@ -39,8 +39,8 @@ PATHS = (
     Kept("{home}/.local/share/slurm_colloc/evidence/f/64~p~d/said", "alice", "what she said of a job"),
     Kept("{home}/.local/share/slurm_colloc/packs/lab/1.jsonl", "alice", "a ledger"),
     Kept("{home}/.local/share/slurm_colloc/packs/lab/1.sh", "alice", "a pack's script"),
-    Kept("{home}/.local/share/slurm_colloc/again/lab/1/record.json", "alice", "a companion's record"),
-    Kept("{home}/.local/share/slurm_colloc/again/lab/1/script/job.sh", "alice", "a companion's script"),
+    Kept("{home}/.local/share/slurm_colloc/followup/lab/1/record.json", "alice", "a companion's record"),
+    Kept("{home}/.local/share/slurm_colloc/followup/lab/1/script/job.sh", "alice", "a companion's script"),
     Kept("{tmp}/mps/pipe", "alice", "the MPS daemon's sockets"),
     Kept("{tmp}/mps", "alice", "a pack's MPS folder"),
     Kept("{tmp}/script/job.sh", "alice", "a script on its way to sbatch"),
@@ -71,7 +71,7 @@ pack = spec.Spec(spec.VERSION, "p", "0-3", (), (), 1, ("/bin/sh",), (), load, ro
 with_ledger = ledger.Ledger(ledger_files.ledger_path("lab", "1"))
 with_ledger.header(pack, {})
 ledger_files.keep_script("lab", "1", b"#!/bin/sh")
-whose = (1, "unfinished", "lab", "1", "1", 0, "alice", "j", signature)
+whose = (followed.VERSION, followed.RETRY, "lab", "1", "1", 0, "alice", "j", signature)
 record = followed.Record(*whose, (), (), "job.sh", False, (), "/", (), {})
 followed.write_record(record, b"#!/bin/sh")
 os.symlink(mps.short_folder("1", {"TMPDIR": tmp}), f"{tmp}/mps")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.placement.packing import expected_slowdown
 from slurm_colloc.runtime.ledger import Ledger
 from slurm_colloc.runtime.ledger_files import (
@@ -17,7 +18,7 @@ from slurm_colloc.runtime.ledger_files import (
     note_resumed,
     resumed_by,
 )
-from slurm_colloc.runtime.queue import Outcome, Start
+from slurm_colloc.runtime.queue import Start
 from slurm_colloc.runtime.spec import Spec, Task, from_json, split_script
 from tests.unit.shell import CSUB, DEFINITE, HINT, SBATCH, Shell
 from tests.unit.test_csub_pack import SCRIPT, site, stored

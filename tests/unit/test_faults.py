@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from slurm_colloc.runtime.faults import TAIL_BYTES, outcome_of
-from slurm_colloc.runtime.queue import Outcome
+from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of
 
 TORCH_OOM = (
     b"Traceback (most recent call last):\n"

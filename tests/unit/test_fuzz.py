@@ -17,16 +17,16 @@ from slurm_colloc.accounting.sources import clustercockpit
 from slurm_colloc.accounting.sources.controller import parse_jobs
 from slurm_colloc.accounting.sources.jobcomp import parse_jobcomp
 from slurm_colloc.config import parse_site
-from slurm_colloc.errors import ConfigError, GpuError, InputError
+from slurm_colloc.errors import ConfigError, GpuError, InputError, StoreError
 from slurm_colloc.followup import record
 from slurm_colloc.gpu import hostuse, mig, nvidia_smi, simulated
 from slurm_colloc.history.content import said
 from slurm_colloc.history.signature import signature
 from slurm_colloc.model import Footprint, Gres, Placement, SharingMode, because
 from slurm_colloc.runtime import ledger_read, spec
-from slurm_colloc.runtime.spec import parse_array
 from slurm_colloc.site.installed import parse_settings
 from slurm_colloc.slurm import gres, parse, running, setup, sinfo
+from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.running import parse_tasks
 from slurm_colloc.submit import handover, reasons
 from slurm_colloc.submit.render import pack_block
@@ -287,12 +287,14 @@ def test_a_companions_record_that_is_none(changed: dict[str, object], tmp_path: 
             record.read_record(folder)
 
 
-def test_a_time_that_no_float_holds(tmp_path: Path) -> None:
-    folder = str(tmp_path)
-    with open(f"{folder}/outcome.json", "w") as stream:
-        json.dump({"job_id": "1", "said": "", "at_s": HUGE}, stream)
-    with pytest.raises(InputError, match="not of the expected form"):
-        record.read_outcome(folder)
+@pytest.mark.parametrize("content", ["", "x", "1 2", "-1", "\0"])
+def test_a_step_of_a_companion_that_names_no_job(content: str, tmp_path: Path) -> None:
+    (tmp_path / record.REST).write_text(content)
+    if content:
+        with pytest.raises(StoreError):
+            record.read_state(str(tmp_path))
+    else:
+        assert record.read_state(str(tmp_path)).rest == ""
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no sh")
@@ -311,7 +313,7 @@ def test_what_a_long_run_found() -> None:
     """Each held the interpreter for seconds, or raised what nobody catches."""
     began = time.process_time()
     with pytest.raises(InputError, match="more than"):
-        spec.parse_array(",".join(["0-99999"] * 9000))
+        parse_array(",".join(["0-99999"] * 9000))
     assert time.process_time() - began < 0.5
     with pytest.raises(ConfigError, match="must be a number"):
         parse_site({"schema": 1, "cluster": "c", "slurm_release": "22.05", "prices": {"kwh": 10**400}}, "site.toml")

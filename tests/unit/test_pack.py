@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from slurm_colloc.errors import InputError
+from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.model import Load
-from slurm_colloc.runtime.files import file_name, last_words, open_output
 from slurm_colloc.runtime.ledger_read import Told, missing, read_ledger
 from slurm_colloc.runtime.pack import read_pack
 from slurm_colloc.runtime.processes import families_of, signal_processes
-from slurm_colloc.runtime.queue import Outcome
 from slurm_colloc.runtime.reach import into_steps
 from slurm_colloc.runtime.shared_gpu import only_device
 from slurm_colloc.runtime.spec import Task
 from slurm_colloc.runtime.steps import Files, command_line, read_job, slots, srun_environment, task_variables
 from slurm_colloc.runtime.summary import Result, summary
+from slurm_colloc.slurm.job_files import file_name, last_words, open_output
 from slurm_colloc.units import spans
 from tests.cluster.packs import JOIN, a_spec, pack_script
 from tests.fakes import mps_control

@@ -12,12 +12,13 @@ import pytest
 
 from slurm_colloc import clock
 from slurm_colloc.errors import InputError, StoreError
+from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.model import Load, Room
 from slurm_colloc.runtime import ledger as ledger_module
 from slurm_colloc.runtime.ledger import Entry, Ledger, encode, parse_entry
 from slurm_colloc.runtime.ledger_files import ledger_folder, ledger_path
 from slurm_colloc.runtime.ledger_read import TaskRecord, missing, read_ledger, read_ledgers
-from slurm_colloc.runtime.queue import Outcome, Start
+from slurm_colloc.runtime.queue import Start
 from slurm_colloc.runtime.spec import Spec, Task
 
 SPEC = Spec(

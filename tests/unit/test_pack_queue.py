@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_colloc.errors import InputError
+from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.model import Load, Room
-from slurm_colloc.runtime.queue import Outcome, Queue, Start
+from slurm_colloc.runtime.queue import Queue, Start
 from slurm_colloc.runtime.spec import Task
 
 RUN_AGAIN = (Outcome.GPU_OOM, Outcome.GPU_FAULT, Outcome.LOST, Outcome.NOT_SHARING)

@@ -5,12 +5,29 @@ Only a task that failed is asked: a program that met "out of memory", tried a sm
 words are those of CUDA, of the frameworks above it, and of srun and slurmstepd.
 """
 
+import math
 import re
+from enum import StrEnum
 
-from slurm_colloc.runtime.queue import Outcome
+from slurm_colloc.units import size_mib
 
 TAIL_BYTES = 64 * 1024
 _LONGEST_WORDS = 200
+
+
+class Outcome(StrEnum):
+    """How one attempt at a task ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    GPU_OOM = "gpu out of memory"
+    GPU_FAULT = "gpu fault"
+    NOT_SHARING = "not under mps"
+    HOST_OOM = "host out of memory"
+    TIME_LIMIT = "time limit"
+    LOST = "lost"
+    STOPPED = "stopped"
+
 
 # Slurm's own words come first: they are said about the task, not by it. Then what broke the GPU's context: a program
 # whose neighbour broke it prints, under MPS, the very words of that neighbour, and may well add that it cannot
@@ -72,6 +89,8 @@ def _compiled(table: tuple[tuple[Outcome, tuple[bytes, ...]], ...]) -> tuple[tup
     return tuple((outcome, re.compile(b"|".join(words))) for outcome, words in table)
 
 
+# What PyTorch and JAX could not get.
+_TRIED = re.compile(rb"[Tt]r(?:ied|ying) to allocate (\d+(?:\.\d+)?) ?(bytes|[KMG]i?B)\b")
 _IS_GONE = re.compile(b"|".join(_GONE).decode())
 _SLURM_SAYS, _CUDA_SAYS = _compiled(_SLURM), _compiled(_CUDA)
 
@@ -90,6 +109,15 @@ def outcome_of(status: int, said: bytes) -> tuple[Outcome, str]:
         if found := pattern.search(tail):
             return outcome, _line(tail, found)
     return Outcome.FAILED, ""
+
+
+def tried_mib(said: bytes) -> int | None:
+    """Return how much the last allocation that failed was to be, None where nobody said."""
+    found = _TRIED.findall(said)
+    if not found:
+        return None
+    amount, unit = found[-1]
+    return math.ceil(size_mib(float(amount), "" if unit == b"bytes" else unit[:1].decode()))
 
 
 def gpu_is_gone(said: str) -> bool:

@@ -6,21 +6,21 @@ companion submits R's work once more, sized by what F showed, and cancels R; unt
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
+from slurm_colloc.followup.record import CANARY, PROBE
 from slurm_colloc.model import because
 from slurm_colloc.placement.terms import asked_limit_min
-from slurm_colloc.runtime.spec import parse_array
+from slurm_colloc.slurm.array import parse_array, ranges
 from slurm_colloc.slurm.options import Given, value_of
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.reasons import reason_of_counting
 from slurm_colloc.submit.render import BLOCK_BEGINS
 from slurm_colloc.wording import sentence, words
 
-CANARY, PROBE = "canary", "probe"
 _ARRAY_ID = re.compile(rb"\bSLURM_ARRAY_JOB_ID\b")
 _REQUEUES = re.compile(rb"\bscontrol\s+(?:(?!\S*\bscontrol\b)\S+\s+)*?requeue")
 _AGAINST = {
@@ -36,7 +36,7 @@ _LONGEST_ARRAY = 4000
 PROBE_OUTPUT = "csub-probe-%j.out"
 
 
-class First(NamedTuple):
+class Parts(NamedTuple):
     """How a submission is divided.
 
     ``first`` are sbatch's options of F beyond the user's, ``first_array`` is its --array (empty: no array),
@@ -61,7 +61,7 @@ class First(NamedTuple):
         return f"{task}, for some minutes" if self.kind == PROBE else task
 
 
-def divide(kind: str, given: Mapping[str, Given], config: SiteConfig) -> First:
+def divide(kind: str, given: Mapping[str, Given], config: SiteConfig) -> Parts:
     """Return how the submission is divided.
 
     Raises:
@@ -79,29 +79,7 @@ def divide(kind: str, given: Mapping[str, Given], config: SiteConfig) -> First:
         options += [f"--partition={','.join(partitions)}", f"--time={_minutes(config)}"]
         options += [f"--output={PROBE_OUTPUT}", f"--error={PROBE_OUTPUT}"]
     rest_array = ranges(rest) + percent + most if rest else ""
-    return First(kind, tuple(options), first_array, rest_array, value_of(given, "dependency"))
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Return rising numbers as a value of --array: "1-3,7,10-20:5"."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        # One number waits for the next to show the step; two of a larger step may be none.
-        if spans and (len(spans[-1]) == 1 or number - spans[-1][-1] == spans[-1][1] - spans[-1][0]):
-            spans[-1].append(number)
-        elif spans and len(spans[-1]) == 2 and spans[-1][1] - spans[-1][0] > 1:
-            spans.append([spans[-1].pop(), number])
-        else:
-            spans.append([number])
-    return ",".join(word for span in spans for word in _words(span))
-
-
-def _words(span: Sequence[int]) -> Iterator[str]:
-    step = span[1] - span[0] if len(span) > 1 else 1
-    if len(span) == 1 or (len(span) == 2 and step > 1):
-        yield from map(str, span)
-    else:
-        yield f"{span[0]}-{span[-1]}" + (f":{step}" if step > 1 else "")
+    return Parts(kind, tuple(options), first_array, rest_array, value_of(given, "dependency"))
 
 
 def reason_against(kind: str, plan: Plan, config: SiteConfig, *, unasked: bool) -> str:
