@@ -68,29 +68,29 @@ class JobRequest(NamedTuple):
     ``differs`` says how this submission differs from the last one of its script; None: it does not, or there was none.
     """
 
-    name: str
-    script_args: tuple[str, ...]
-    interpreter: str
-    partitions: tuple[str, ...]
-    account: str
-    qos: str
-    gres: tuple[Gres, ...]
-    gpu_style: str
-    cpus_per_gpu: int | None
-    mem_per_gpu: str
-    min_cpus: int
-    tasks: int | None
-    cpus_given: bool
-    cores_unclear: bool
-    mem_given: bool
-    time_limit_min: float | None
-    array: bool
-    signature: str
-    numbers: tuple[str, ...]
-    no_share: tuple[Reason, ...]
-    untouchable: tuple[Reason, ...]
-    components: tuple[tuple[str, ...], ...]
-    origins: tuple[tuple[str, str], ...]
+    name: str = ""
+    script_args: tuple[str, ...] = ()
+    interpreter: str = ""
+    partitions: tuple[str, ...] = ()
+    account: str = ""
+    qos: str = ""
+    gres: tuple[Gres, ...] = ()
+    gpu_style: str = ""
+    cpus_per_gpu: int | None = None
+    mem_per_gpu: str = ""
+    min_cpus: int = 0
+    tasks: int | None = None
+    cpus_given: bool = False
+    cores_unclear: bool = False
+    mem_given: bool = False
+    time_limit_min: float | None = None
+    array: bool = False
+    signature: str = ""
+    numbers: tuple[str, ...] = ()
+    no_share: tuple[Reason, ...] = ()
+    untouchable: tuple[Reason, ...] = ()
+    components: tuple[tuple[str, ...], ...] = ()
+    origins: tuple[tuple[str, str], ...] = ()
     command: str = ""
     folder: str = ""
     cpus_asked: int | None = None

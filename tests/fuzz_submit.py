@@ -15,26 +15,7 @@ from tests.fuzz import Target
 from tests.fuzz_texts import NOWHERE, TESTS, of_text, recorded, text_of
 
 _RELEASES = ("22.05", "24.11", "26.05")
-REQUEST = JobRequest(
-    *(
-        "train",
-        (),
-        "/bin/bash",
-        ("gpu",),
-        "",
-        "",
-        (Gres("gpu", "", 1),),
-        "gres",
-        None,
-        "",
-        0,
-        None,
-        False,
-        False,
-        False,
-    ),
-    *(None, False, "sig", (), (), (), (), ()),
-)
+REQUEST = JobRequest("train", interpreter="/bin/bash", gres=(Gres("gpu", "", 1),), gpu_style="gres", signature="sig")
 
 
 def submitting() -> Iterator[Target]:

@@ -41,37 +41,42 @@ def from_runs(question: Question) -> Footprint | Reason:
     completed = usable([run._replace(signature="") for run in evidence])
     if isinstance(completed, Reason):
         return completed
-    model = completed[-1].gpu_model
-    peaks = sorted(float(item.gpu_mem_peak_mib or 0) for item in completed)
-    count = sum(item.run_count for item in completed)
-    margin = question.calibration.margin(MARGIN)
-    grew = _growth(completed)
+    count, grew = sum(item.run_count for item in completed), _growth(completed)
+    sources = tuple(sorted({run.source for run in completed if run.source}))
+    said = [
+        because("completed-runs", runs=count, gpu_model=completed[-1].gpu_model),
+        *([because("measured-by", sources=sources)] if sources else []),
+        *([because("grew", more_pct=100 * (grew - 1))] if grew > 1 else []),
+    ]
+    return footprint_by(question, completed, RUNG, count, said, grew)._replace(
+        run_time_s=_run_time(completed),
+        cpu_cores=cpu_cores(completed),
+        host_mem_mib=host_mem_mib(evidence, completed),
+    )
+
+
+def footprint_by(
+    question: Question, runs: Sequence[Evidence], rung: str, count: int, said: Sequence[Reason], grew: float = 1.0
+) -> Footprint:
+    """Return what runs of the job on one GPU model say of the GPU that it needs, and no less than any of its runs."""
+    model, margin = runs[-1].gpu_model, question.calibration.margin(MARGIN)
+    peaks = sorted(float(item.gpu_mem_peak_mib or 0) for item in runs)
     expected = peaks[-1] * grew
     # A bound needs no minimum of samples: a job that ran out of memory at once was seen once or twice.
-    memory = Quantiles(median(peaks), peaks[-1], max(margin.over(expected), most_shown(evidence, model)))
-    active, how = sm_active(completed)
-    sources = tuple(sorted({run.source for run in completed if run.source}))
+    q99 = max(margin.over(expected), most_shown(question.runs, model))
+    active, how = sm_active(runs)
     return Footprint(
-        gpu_mem_peak_mib=memory,
+        gpu_mem_peak_mib=Quantiles(median(peaks), peaks[-1], q99),
         sm_active_pct=active,
-        run_time_s=_run_time(completed),
+        run_time_s=None,
         gpu_model=model,
-        rung=RUNG,
+        rung=rung,
         evidence_count=count,
-        provenance=(
-            because("completed-runs", runs=count, gpu_model=model),
-            *([because("measured-by", sources=sources)] if sources else []),
-            margin.reason,
-            *([because("grew", more_pct=100 * (grew - 1))] if grew > 1 else []),
-            *raised_by(evidence, memory.q99),
-            *how,
-        ),
-        dram_active_pct=dram_active(completed),
+        provenance=(*said, margin.reason, *raised_by(question.runs, q99), *how),
+        dram_active_pct=dram_active(runs),
         margin=MARGIN,
         expected_mib=expected,
         confidence=margin.confidence,
-        cpu_cores=cpu_cores(completed),
-        host_mem_mib=host_mem_mib(evidence, completed),
     )
 
 

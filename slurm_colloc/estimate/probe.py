@@ -5,9 +5,9 @@ A run that was cut has not shown its peak. Where its memory had stopped growing 
 the job is taken to need not much more: a training step repeats itself.
 """
 
-from slurm_colloc.estimate.exact import MARGIN, dram_active, is_greedy, median, raised_by, sm_active
-from slurm_colloc.estimate.question import Question, most_shown
-from slurm_colloc.model import LEAST_SAMPLES, Evidence, Footprint, Quantiles, Reason, because
+from slurm_colloc.estimate.exact import footprint_by, is_greedy
+from slurm_colloc.estimate.question import Question
+from slurm_colloc.model import LEAST_SAMPLES, Evidence, Footprint, Reason, because
 
 RUNG = "probe"
 _AT_REST_BY = 0.5
@@ -28,28 +28,8 @@ def from_cut_runs(question: Question) -> Footprint | Reason:
         return because("cut-while-growing", runs=len(cut))
     model = at_rest[-1].gpu_model
     at_rest = [run for run in at_rest if run.gpu_model == model]
-    peaks = sorted(float(run.gpu_mem_peak_mib or 0) for run in at_rest)
-    margin = question.calibration.margin(MARGIN)
-    q99 = max(margin.over(peaks[-1]), most_shown(question.runs, model))
-    active, how = sm_active(at_rest)
-    return Footprint(
-        gpu_mem_peak_mib=Quantiles(median(peaks), peaks[-1], q99),
-        sm_active_pct=active,
-        run_time_s=None,
-        gpu_model=model,
-        rung=RUNG,
-        evidence_count=len(at_rest),
-        provenance=(
-            because("cut-at-rest", runs=len(at_rest), gpu_model=model),
-            margin.reason,
-            *raised_by(question.runs, q99),
-            *how,
-        ),
-        dram_active_pct=dram_active(at_rest),
-        margin=MARGIN,
-        expected_mib=peaks[-1],
-        confidence=margin.confidence,
-    )
+    said = [because("cut-at-rest", runs=len(at_rest), gpu_model=model)]
+    return footprint_by(question, at_rest, RUNG, len(at_rest), said)
 
 
 def _was_at_rest(run: Evidence) -> bool:

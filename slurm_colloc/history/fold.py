@@ -8,6 +8,7 @@ is a bound, likewise. The newest runs stay whole.
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from slurm_colloc.clock import now
 from slurm_colloc.errors import InputError, StoreError
@@ -29,6 +30,11 @@ _ENDED = FINAL_STATES | {GPU_OOM, UNKNOWN}
 
 # Runs whose end is not known yet stay whole, as many as csub reads: it may still learn that they completed.
 _OPEN_KEPT = RUNS_READ
+# Of the runs that a record stands for, the largest value of each.
+_LARGEST = (
+    *("sm_active_mean_pct", "sm_active_q95_pct", "dram_active_q95_pct", "elapsed_s", "cpu_cores_q95"),
+    "host_mem_peak_mib",
+)
 # Who folds a folder's files marks it so; after so long it was left behind.
 _MARK, _STALE_S = "folding", 3600.0
 
@@ -64,26 +70,19 @@ def _one(name: str, runs: Sequence[Evidence]) -> Evidence:
     # What an interrupted fold has left behind is in the folded record already.
     new = [run for run in runs if run is not folded and (folded is None or run.ended_s > folded.ended_s)]
     largest = max(runs, key=lambda run: run.gpu_mem_peak_mib or 0)
-    means = [run.sm_active_mean_pct for run in runs if run.sm_active_mean_pct is not None]
+    counted = ([folded] if folded else []) + new
+
+    def most(name: str) -> Any:
+        return max((value for run in runs if (value := getattr(run, name)) is not None), default=None)
+
     return largest._replace(
         job_id=name,
-        run_count=sum(run.run_count for run in ([folded] if folded else []) + new),
-        ended_s=max(run.ended_s for run in runs),
-        sm_active_mean_pct=max(means, default=None),
-        sm_active_q95_pct=_most([run.sm_active_q95_pct for run in runs]),
+        run_count=sum(run.run_count for run in counted),
+        ended_s=most("ended_s"),
         sm_is_bound=any(run.sm_is_bound for run in runs),
-        dram_active_q95_pct=_most([run.dram_active_q95_pct for run in runs]),
-        elapsed_s=_most([run.elapsed_s for run in runs]),
-        cpu_cores_q95=_most([run.cpu_cores_q95 for run in runs]),
-        host_mem_peak_mib=max(
-            (run.host_mem_peak_mib for run in runs if run.host_mem_peak_mib is not None), default=None
-        ),
-        sampled_s=sum(run.sampled_s for run in ([folded] if folded else []) + new),
+        sampled_s=sum(run.sampled_s for run in counted),
+        **{field: most(field) for field in _LARGEST},
     )
-
-
-def _most(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
 
 
 def _but_open(runs: Iterable[Evidence]) -> list[Evidence]:

@@ -4,7 +4,8 @@
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, user_data_folder
@@ -30,6 +31,7 @@ _ASKED_FOR_S = 86400.0
 _RELATIVES_READ = 40
 # How a run ended, by Slurm or by what its sampler saw.
 ENDED = FINAL_STATES | {GPU_OOM}
+_Read = TypeVar("_Read")
 
 
 class Known(NamedTuple):
@@ -116,7 +118,7 @@ class _Reader:
     """Reads what the site's snapshot and the user's own drops hold, and gathers notes of what could not be read."""
 
     def __init__(self, config: SiteConfig, job_states: Callable[[Sequence[str]], Mapping[str, str]] | None) -> None:
-        self._state_folder = config.paths.state
+        self._snapshot = snapshot_path(config.paths.state, os.geteuid()) if config.paths.state else ""
         self._job_states = job_states
         self.notes: list[Reason] = []
         self._forgotten_s: dict[str, float] = {}
@@ -126,21 +128,21 @@ class _Reader:
         if note not in self.notes:
             self.notes.append(note)
 
+    def _or_note(self, read: Callable[[], _Read], otherwise: _Read) -> _Read:
+        """Return what is read, or else make a note of why it cannot be and go on without it."""
+        try:
+            return read()
+        except CollocError as error:
+            self._note(because("history-error", error=str(error)))
+            return otherwise
+
     def names(self, family: str) -> list[str]:
         """Return the signatures of a family of which the user's own folder keeps anything."""
-        try:
-            return signatures_of_family(user_data_folder(), family)
-        except StoreError as error:
-            self._note(because("history-error", error=str(error)))
-            return []
+        return self._or_note(partial(signatures_of_family, user_data_folder(), family), [])
 
     def said(self, signature: str) -> Said:
         """Return what the user has said of the jobs of a signature, and keep from when on its runs count."""
-        try:
-            found = read_said(user_data_folder(), signature)
-        except StoreError as error:
-            self._note(because("history-error", error=str(error)))
-            found = Said()
+        found = self._or_note(partial(read_said, user_data_folder(), signature), Said())
         self._forgotten_s[signature] = found.forgotten_s
         if found.forgotten_s > latest_s():  # a clock was wrong; to count what is to be forgotten would be worse
             self._note(because("forgotten-ahead", signature=signature))
@@ -148,58 +150,44 @@ class _Reader:
 
     def families(self) -> tuple[FamilyUse, ...]:
         """Return what the user's other jobs used, as far as the site's snapshot has it."""
-        try:
-            return read_families(snapshot_path(self._state_folder, os.geteuid())) if self._state_folder else ()
-        except StoreError as error:
-            self._note(because("history-error", error=str(error)))
-            return ()
+        return self._or_note(partial(read_families, self._snapshot), ()) if self._snapshot else ()
 
     def read(
         self, of_snapshot: Callable[[str, str], EvidenceFound], key: str, signatures: Sequence[str]
     ) -> tuple[Evidence, ...]:
         """Return runs by one query of the snapshot, and the dropped ones of some signatures."""
         evidence: dict[str, Evidence] = {}
-        folder = user_data_folder()
-        try:
-            if self._state_folder:
-                path = snapshot_path(self._state_folder, os.geteuid())
-                kept = of_snapshot(path, key)
-                evidence.update({run.job_id: run for run in kept.evidence})
-                if kept.unreadable:
-                    self._note(because("runs-impossible", runs=kept.unreadable, path=path))
-        except StoreError as error:
-            self._note(because("history-error", error=str(error)))
-        try:
-            dropped: list[Evidence] = []
-            unreadable = 0
-            for signature in signatures:
-                found = read_evidence(folder, signature)
-                dropped += found.evidence
-                unreadable += found.unreadable
-            if unreadable:
-                self._note(because("evidence-unreadable", files=unreadable))
-            for run in dropped if self._job_states is None else _settle(folder, dropped, self._job_states):
-                # A run whose end nobody could tell does not displace the same run with its end known; of what stands
-                # for old runs in both places the larger counts.
-                known = evidence.get(run.job_id)
-                is_less = known is not None and run.job_id.startswith(OLDER) and _peak(run) < _peak(known)
-                if known is None or (run.state in ENDED and not is_less):
-                    evidence[run.job_id] = run
-        except CollocError as error:
-            self._note(because("history-error", error=str(error)))
+        if self._snapshot:
+            kept = self._or_note(partial(of_snapshot, self._snapshot, key), EvidenceFound((), 0))
+            evidence.update({run.job_id: run for run in kept.evidence})
+            if kept.unreadable:
+                self._note(because("runs-impossible", runs=kept.unreadable, path=self._snapshot))
+        none: Sequence[Evidence] = ()
+        for run in self._or_note(partial(self._dropped, signatures), none):
+            # A run whose end nobody could tell does not displace the same run with its end known; of what stands for
+            # old runs in both places the larger counts.
+            known = evidence.get(run.job_id)
+            is_less = known is not None and run.job_id.startswith(OLDER) and _peak(run) < _peak(known)
+            if known is None or (run.state in ENDED and not is_less):
+                evidence[run.job_id] = run
         # Only of a job of which something is known may the user have said something.
         for signature in set(signatures) & {run.signature for run in evidence.values()} - set(self._forgotten_s):
             self.said(signature)
         return _in_order(run for run in evidence.values() if run.ended_s > self._forgotten_s.get(run.signature, 0.0))
+
+    def _dropped(self, signatures: Sequence[str]) -> Sequence[Evidence]:
+        found = [read_evidence(user_data_folder(), signature) for signature in signatures]
+        if unreadable := sum(one.unreadable for one in found):
+            self._note(because("evidence-unreadable", files=unreadable))
+        dropped = [run for one in found for run in one.evidence]
+        return dropped if self._job_states is None else _settle(dropped, self._job_states)
 
 
 def _peak(run: Evidence) -> int:
     return run.gpu_mem_peak_mib or 0
 
 
-def _settle(
-    folder: str, evidence: Sequence[Evidence], job_states: Callable[[Sequence[str]], Mapping[str, str]]
-) -> list[Evidence]:
+def _settle(evidence: Sequence[Evidence], job_states: Callable[[Sequence[str]], Mapping[str, str]]) -> list[Evidence]:
     """Give runs that a sampler left open the end state Slurm knows, and keep it so that it is asked for no more."""
     open_runs = [item.job_id for item in evidence if item.state not in ENDED and item.state != UNKNOWN]
     states = job_states(open_runs) if open_runs else {}
@@ -211,6 +199,6 @@ def _settle(
             item = item._replace(state=state)
             # On a full disk the answer is used all the same, and asked for again next time.
             with suppress(StoreError):
-                drop_evidence(folder, item)
+                drop_evidence(user_data_folder(), item)
         settled.append(item)
     return settled

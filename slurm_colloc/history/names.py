@@ -73,21 +73,8 @@ _GROWS = frozenset(
 )
 # Of these twice as much may need four times the memory, and more.
 _EDGES = frozenset(
-    {
-        "img",
-        "image",
-        "resolution",
-        "res",
-        "crop",
-        "grid",
-        "hidden",
-        "dim",
-        "dims",
-        "embed",
-        "embedding",
-        "width",
-        "channels",
-    }
+    {"img", "image", "resolution", "res", "crop", "grid", "hidden", "dim", "dims", "embed", "embedding", "width"}
+    | {"channels"}
 )
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from slurm_colloc import __version__
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import PRIVATE_FILE, temporary_path
 from slurm_colloc.history.records import RUNS_READ, EvidenceFound, newest_of
@@ -18,7 +17,7 @@ from slurm_colloc.history.sound import is_sound, is_use, latest_s
 from slurm_colloc.model import LEAST_SAMPLES, Evidence
 
 if TYPE_CHECKING:
-    import sqlite3
+    pass
 
 SCHEMA = 6
 _COLUMNS = ", ".join(Evidence._fields)
@@ -69,8 +68,6 @@ def write_snapshot(path: str, evidence: Iterable[Evidence], uid: int | None = No
         try:
             with connection:
                 connection.execute(f"PRAGMA user_version = {SCHEMA}")
-                connection.execute("CREATE TABLE about (release)")
-                connection.execute("INSERT INTO about VALUES (?)", (__version__,))
                 connection.execute(f"CREATE TABLE evidence ({_COLUMNS})")
                 marks = ", ".join("?" * len(Evidence._fields))
                 connection.executemany(f"INSERT INTO evidence VALUES ({marks})", evidence)  # noqa: S608
@@ -123,22 +120,6 @@ def read_families(path: str) -> tuple[FamilyUse, ...]:
     return found
 
 
-def _other_schema(connection: "sqlite3.Connection", path: str, version: int) -> str:
-    if version < SCHEMA:
-        return f"history '{path}' is of an earlier release (schema {version}, not {SCHEMA}); run 'colloc ingest' again"
-    import sqlite3
-
-    try:
-        (found,) = connection.execute("SELECT release FROM about").fetchone()
-        release = f" {found}"
-    except (sqlite3.Error, TypeError):
-        release = ""
-    return (
-        f"history '{path}' was written by a later release{release} (schema {version}), and this one, {__version__}, "
-        f"reads up to {SCHEMA}; upgrade it here"
-    )
-
-
 def _rows(path: str, condition: str, value: str, most: int) -> EvidenceFound:
     """Return the newest runs first, and how many rows cannot be true."""
     query = f"SELECT {_COLUMNS} FROM evidence WHERE {condition} ORDER BY ended_s DESC LIMIT ?"  # noqa: S608
@@ -167,7 +148,10 @@ def _ask(path: str, query: str, values: Sequence[object]) -> list[tuple[Any, ...
         try:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version != SCHEMA:
-                raise StoreError(_other_schema(connection, path, version))
+                raise StoreError(
+                    f"history '{path}' is of another release (schema {version}, this one reads {SCHEMA}): run 'colloc "
+                    "ingest' again with this release, or upgrade it here"
+                )
             rows: list[tuple[Any, ...]] = connection.execute(query, values).fetchall()
         finally:
             connection.close()

@@ -33,27 +33,8 @@ def is_sound(row: Sequence[object], until_s: float) -> bool:
         return False
     # By hand: a loop over limits takes six times as long. No comparison holds for a NaN.
     fields: Any = row
-    (
-        _,
-        _,
-        _,
-        mode,
-        _,
-        peak,
-        mean,
-        q95,
-        _,
-        samples,
-        sampled_s,
-        ended_s,
-        elapsed_s,
-        dram,
-        total,
-        grew_s,
-        count,
-        _,
-        *host,
-    ) = fields
+    _, _, _, mode, _, peak, mean, q95, _, samples, sampled_s, ended_s, elapsed_s, dram, total, *rest = fields
+    grew_s, count, _, cores, memory = rest
     return bool(
         mode in _MODES
         and 0 <= ended_s <= until_s
@@ -67,8 +48,8 @@ def is_sound(row: Sequence[object], until_s: float) -> bool:
         and (dram is None or 0 <= dram <= _MOST_PCT)
         and (elapsed_s is None or 0 <= elapsed_s <= _MOST)
         and (grew_s is None or 0 <= grew_s <= _MOST)
-        and (host[0] is None or 0 <= host[0] <= _MOST)
-        and (host[1] is None or 0 <= host[1] <= _MOST)
+        and (cores is None or 0 <= cores <= _MOST)
+        and (memory is None or 0 <= memory <= _MOST)
     )
 
 

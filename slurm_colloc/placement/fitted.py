@@ -49,29 +49,16 @@ _LEAST_SM_PCT = 10.0**-SM_DIGITS
 def past_request(shown: str, partition: str, account: str, qos: str, no_share: Sequence[Reason] = ()) -> JobRequest:
     """Return the request of a past job, as far as its allocation (``shown``, in Slurm's words) tells it."""
     return JobRequest(
-        name="",
-        script_args=(),
         interpreter="/bin/sh",
         partitions=(partition,),
         account=account,
         qos=qos,
         gres=_gpus(shown),
         gpu_style="gres",
-        cpus_per_gpu=None,
-        mem_per_gpu="",
-        min_cpus=0,
-        tasks=None,
         cpus_given=True,
-        cores_unclear=False,
         mem_given=True,
         time_limit_min=inf,
-        array=False,
-        signature="",
-        numbers=(),
         no_share=tuple(no_share),
-        untouchable=(),
-        components=(),
-        origins=(),
     )
 
 

@@ -2,7 +2,8 @@
 """Which pieces of a GPU a job could have, and why not the others: the pools it may go to, and what fits there."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig
@@ -252,23 +253,18 @@ def most_units(per_gpu: int) -> int:
     return math.floor(per_gpu * _LARGEST_SHARE)
 
 
-def _mps(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig) -> Iterator[Fit | Rejected]:
-    consent = config.sharing.mps_daemon != "none"
-    return _shares(request, need, rooms, config, "mps", None if consent else because("no-mps-daemon"))
-
-
-def _shard(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig) -> Iterator[Fit | Rejected]:
-    consent = config.sharing.shard_consent
-    return _shares(request, need, rooms, config, "shard", None if consent else because("no-shard-consent"))
-
-
 def _shares(
-    request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig, name: str, no_consent: Reason | None
+    request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig, name: str
 ) -> Iterator[Fit | Rejected]:
     """Yield a share in the job's own partitions and one in each other that is open to it.
 
     Slurm may take a share from any GPU that has some, so it must be large enough on each: the largest is asked for.
     """
+    sharing, no_consent = config.sharing, None
+    if name == "mps" and sharing.mps_daemon == "none":
+        no_consent = because("no-mps-daemon")
+    elif name == "shard" and not sharing.shard_consent:
+        no_consent = because("no-shard-consent")
     groups: dict[str, list[Room]] = {}
     for room in rooms:
         if shares_per_gpu(room.pool, name):
@@ -374,4 +370,5 @@ def offers(pool: Pool, gres: Gres) -> bool:
     return shares_per_gpu(pool, gres.name) > 0
 
 
-_MODES = {"mig": _mig, "mps": _mps, "shard": _shard}
+_Mode = Callable[[JobRequest, Need, list[Room], SiteConfig], Iterator[Fit | Rejected]]
+_MODES: dict[str, _Mode] = {"mig": _mig, **{name: partial(_shares, name=name) for name in ("mps", "shard")}}

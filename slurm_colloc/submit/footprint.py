@@ -8,7 +8,6 @@ from functools import partial
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import DeadlineError
-from slurm_colloc.estimate.harm import why_whole
 from slurm_colloc.estimate.ladder import CORRECTED_RUNG, believed, estimate
 from slurm_colloc.estimate.question import Question, question
 from slurm_colloc.history.lookup import look_up
@@ -54,7 +53,9 @@ def footprint_of(
     asked = asked._replace(names_gpu_type=named, trusts_prior=config.sharing.trust_prior)
     footprint, doubt = believed(asked, config.paths.state)
     # What the user says of the job holds.
-    if hint is None and footprint.rung != CORRECTED_RUNG:
+    if hint is None and footprint.rung != CORRECTED_RUNG and asked.runs:
+        from slurm_colloc.estimate.harm import why_whole  # of no use to a job that never ran
+
         footprint = footprint._replace(keep_whole=why_whole(asked.runs, config.sharing.max_slowdown))
     if request.differs and not known.evidence:
         footprint = footprint._replace(provenance=(*footprint.provenance, request.differs))

@@ -10,8 +10,8 @@ from slurm_colloc.model import JobRequest, Quantiles, Reason, because
 from slurm_colloc.placement.packing import jobs_needed, time_needed_min
 from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
 from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit
-from slurm_colloc.submit.access import limits_of_user
 from slurm_colloc.submit.plan import Slurm
+from slurm_colloc.submit.slurm_answers import limits_of_user
 from slurm_colloc.wording import words
 
 

@@ -159,28 +159,11 @@ def footprint(memory_mib: float | None = 9000.0, sm_pct: float | None = 10.0, **
 def request(**fields: Any) -> JobRequest:
     asked = JobRequest(
         name="train",
-        script_args=(),
         interpreter="/bin/bash",
         partitions=("gpu",),
-        account="",
-        qos="",
         gres=(Gres("gpu", "", 1),),
         gpu_style="gres",
-        cpus_per_gpu=None,
-        mem_per_gpu="",
-        min_cpus=0,
-        tasks=None,
-        cpus_given=False,
-        cores_unclear=False,
-        mem_given=False,
-        time_limit_min=None,
-        array=False,
         signature="sig",
-        numbers=(),
-        no_share=(),
-        untouchable=(),
-        components=(),
-        origins=(),
     )
     return asked._replace(**fields)
 

@@ -147,20 +147,11 @@ def test_a_clock_that_went_back_folds_by_its_times_and_keeps_the_peak(tmp_path: 
 # --- schemas ---
 
 
-def test_an_earlier_and_a_later_schema_are_told_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("schema", [1, SCHEMA - 1, SCHEMA + 1, 99])
+def test_another_schema_is_not_read(tmp_path: Path, schema: int) -> None:
     path = str(tmp_path / "1.sqlite")
     write_snapshot(path, runs(1))
-
-    def became(version: int, release: str) -> str:
-        with sqlite3.connect(path) as database:
-            database.execute(f"PRAGMA user_version = {version}")
-            database.execute("UPDATE about SET release = ?", (release,))
-        with pytest.raises(StoreError) as caught:
-            read_snapshot(path, "sig")
-        return str(caught.value)
-
-    assert "was written by a later release 9.1 (schema 99)" in became(99, "9.1")
-    assert "upgrade it here" in became(99, "9.1")
-    assert "is of an earlier release (schema 1," in (older := became(1, "0.0"))
-    assert older.endswith("run 'colloc ingest' again")
-    assert became(SCHEMA + 1, "x")
+    with sqlite3.connect(path) as database:
+        database.execute(f"PRAGMA user_version = {schema}")
+    with pytest.raises(StoreError, match=f"schema {schema}, this one reads {SCHEMA}"):
+        read_snapshot(path, "sig")

@@ -22,8 +22,8 @@ from slurm_colloc.slurm.limits import (
     questions,
     to_json,
 )
-from slurm_colloc.submit import access
-from slurm_colloc.submit.access import limits_of_user
+from slurm_colloc.submit import slurm_answers
+from slurm_colloc.submit.slurm_answers import limits_of_user
 from tests.unit.made import RECORDED, RELEASES
 
 
@@ -166,7 +166,7 @@ def test_limits_are_kept_for_their_time(tmp_path: Path, monkeypatch: pytest.Monk
         asked.append(at_s)
         return limits()._replace(at_s=at_s)
 
-    monkeypatch.setattr(access, "now", lambda: at_s)
+    monkeypatch.setattr(slurm_answers, "now", lambda: at_s)
     for moment, times in ((1000.0, 1), (1059.0, 1), (1061.0, 2), (900.0, 3)):  # a clock set back asks again
         at_s = moment
         found = limits_of_user(config, ask)

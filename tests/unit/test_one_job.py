@@ -14,9 +14,10 @@ from slurm_colloc.cli.colloc.job_next import advise
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.history.lookup import Known
 from slurm_colloc.history.snapshot import FamilyUse
-from slurm_colloc.model import Gres
+from slurm_colloc.model import Gres, because
 from slurm_colloc.report.job import Advice
 from slurm_colloc.slurm.visible import Visible
+from slurm_colloc.wording import words
 from tests.unit.made import HOUR, MIG_POOL, decision, device, process, run, seen, site, usage
 from tests.unit.stored import busy, stored
 from tests.unit.test_job_story import ROW
@@ -162,7 +163,8 @@ def test_a_line_that_may_not_work_is_not_given(tmp_path: Path, line: str) -> Non
 def test_a_large_run_is_told_why_no_piece_holds_it(tmp_path: Path) -> None:
     one = measured(tmp_path, sm=95.0, mib=60000)
     advice = advise(one, ROW, None, None, SITE)
-    assert advice.fit.startswith("no smaller piece: no piece of a GPU that it can have in partition 'gpu' holds")
+    why = because("nothing-holds", need_mib=60_256, sm_pct=95.0, partitions=("gpu",))
+    assert advice.fit.startswith(f"no smaller piece: {words(why)}")
     assert "60000 MiB at peak and 95 % of the SMs" in advice.fit
     assert advice.command == ""
 
@@ -231,4 +233,4 @@ def test_a_job_that_names_a_type_is_not_said_to_be_sized_by_other_jobs(tmp_path:
     known = Known((), (), families=(FamilyUse("NVIDIA H100 80GB HBM3", 3000.0, 9.0, None),) * 49)
     assert "footprint prior" in advise(one, ROW, decision(asked="gpu:1"), known, trusting).expected
     typed = advise(one, ROW, decision(asked="gpu:h100:1"), known, trusting)
-    assert "other jobs say nothing of one that names a type of GPU" in typed.expected
+    assert words(because("gpu-type-named")) in typed.expected

@@ -243,9 +243,9 @@ def test_a_history_of_a_later_release_is_said_in_both_formats(shell: Shell) -> N
     write_snapshot(path, [])
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA user_version = 99")
-    assert "was written by a later release" in history(shell)
+    assert "is of another release" in history(shell)
     [job] = json.loads(history(shell, "--format", "json").partition("\ncolloc:")[0])["jobs"]
-    assert "was written by a later release" in job["notes"][0]
+    assert "is of another release" in job["notes"][0]
 
 
 def test_a_text_fits_the_terminal_and_a_command_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from slurm_colloc.placement.waits import (
     waits_path,
 )
 from slurm_colloc.slurm.free import Free
-from slurm_colloc.submit import outlook as looked_up
+from slurm_colloc.submit import slurm_answers as looked_up
 from slurm_colloc.units import in_words
 from tests.unit.made import HOUR, MIG_POOL, MPS_POOL, footprint, request, run, site
 from tests.unit.stored import stored

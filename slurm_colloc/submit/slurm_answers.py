@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Slurm was asked, kept from one submission to the next: what the user may have, and what is free; and the waits.
+
+A file for each kind of answer lies in the user's own folder. The waits are a file of the site's ingest.
+"""
+
+import grp
+import json
+import os
+import pwd
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from slurm_colloc.clock import now
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import CollocError, InputError, StoreError
+from slurm_colloc.files import private_folder, read_bounded, read_own, write_atomic
+from slurm_colloc.history.digest import digest
+from slurm_colloc.model import Footprint, JobRequest, Reason, because
+from slurm_colloc.placement.pieces import Access
+from slurm_colloc.placement.waits import MOST_AGE_S, Outlook, Waits, from_json, waits_path
+from slurm_colloc.slurm import free as known
+from slurm_colloc.slurm import limits as may
+from slurm_colloc.slurm.free import Free
+from slurm_colloc.slurm.limits import Limits, default_qos
+from slurm_colloc.submit.rollout import Whose
+
+_LIMIT_BYTES = 16 * 1024 * 1024
+_LIMITS, _FREE, _FREE_KEPT_S = "limits", "free", 60.0
+_NOTHING = Waits(0.0, {})
+
+
+def access_of(request: JobRequest, footprint: Footprint, config: SiteConfig, ask: Callable[[], Limits]) -> Access:
+    """Return what the accounting allows; nothing is asked for a job that is left alone anyway."""
+    if request.untouchable or footprint.gpu_mem_peak_mib is None or footprint.sm_active_pct is None:
+        return Access()
+    groups: tuple[str, ...] = ()
+    if any(partition.allow_groups for partition in config.partition):
+        groups = tuple(_group_name(gid) for gid in {os.getegid(), *os.getgroups()})
+    if not config.limits.enforced:
+        return Access(groups=groups)
+    found = limits_of_user(config, ask)
+    return Access(unknown=found, groups=groups) if isinstance(found, Reason) else Access(found, groups=groups)
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def whose_job(request: JobRequest, config: SiteConfig, ask: Callable[[], Limits]) -> Whose:
+    """Return whose job this is, as far as the site's rules look at it; Slurm is asked for no more than that."""
+    rules = config.rollout
+    groups = frozenset(map(_group_name, {os.getegid(), *os.getgroups()}) if any(rule.groups for rule in rules) else ())
+    partitions = request.partitions or (config.default_partition,)
+    found: Limits | Reason | None = None
+    if (any(rule.accounts for rule in rules) and not request.account) or (
+        any(rule.qos for rule in rules) and not request.qos
+    ):
+        found = limits_of_user(config, ask)
+    account: str | None = request.account
+    qos: str | None = request.qos
+    if isinstance(found, Limits):
+        account = account or found.default_account or None
+        qos = qos or default_qos(found, account or "", partitions[0])
+    else:
+        account, qos = account or None, qos or None
+    return Whose(_user_name(), groups, account, partitions, qos)
+
+
+def _user_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def limits_of_user(config: SiteConfig, ask: Callable[[], Limits]) -> Limits | Reason:
+    """Return the user's limits, or why they are not known; ``ask`` is called when those kept are too old."""
+    with suppress(StoreError, InputError):  # none kept, or unreadable
+        kept = may.from_json(read_kept(config, _LIMITS))
+        if 0 <= now() - kept.at_s <= config.limits.max_age_s:
+            return kept
+    try:
+        asked = ask()
+    except CollocError as error:
+        return because("limits-unknown", error=str(error))
+    keep(config, _LIMITS, may.to_json(asked))
+    return asked
+
+
+def outlook(config: SiteConfig, ask: Callable[[], Free], *, wanted: bool) -> Outlook | None:
+    """Return where a choice may look up waits; None where the site weighs none.
+
+    Args:
+        config: the site.
+        ask: asks Slurm what is free now.
+        wanted: somebody wants to see what is free, whether or not it can change the choice.
+    """
+    if not config.sharing.weigh_waits:
+        return None
+    return Outlook(partial(_waits, config), partial(_free, config, ask), wanted)
+
+
+def _waits(config: SiteConfig) -> Waits:
+    """Return last week's waits; a missing, broken or old file is none, and only a site's ingest writes one."""
+    if not config.paths.state:
+        return _NOTHING
+    try:
+        found = from_json(json.loads(read_bounded(waits_path(config.paths.state), _LIMIT_BYTES)))
+    except (StoreError, InputError, ValueError, RecursionError):
+        return _NOTHING
+    return found if 0 <= now() - found.at_s <= MOST_AGE_S else _NOTHING
+
+
+def _free(config: SiteConfig, ask: Callable[[], Free]) -> Free | Reason:
+    """Return what is free now, or why that is not known; both are kept, lest each submission wait for a time-out."""
+    with suppress(StoreError, InputError):  # none kept, or unreadable
+        kept = read_kept(config, _FREE)
+        found = known.from_json(kept)
+        if isinstance(kept, dict) and 0 <= now() - found.at_s <= _FREE_KEPT_S:
+            return because("free-unknown", error=str(kept["failed"])) if kept.get("failed") else found
+    answer: Free | Reason
+    try:
+        answer = ask()
+        content = known.to_json(answer)
+    except CollocError as error:
+        answer = because("free-unknown", error=str(error))
+        content = {**known.to_json(Free(now(), {})), "failed": str(error)}
+    keep(config, _FREE, content)
+    return answer
+
+
+def read_kept(config: SiteConfig, kind: str) -> object:
+    """Return what was kept of a kind.
+
+    Raises:
+        StoreError: nothing was, or it cannot be read.
+        InputError: it is damaged.
+    """
+    try:
+        return json.loads(read_own(_path(config, kind), _LIMIT_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"what was kept of '{kind}' is not of the expected form: {error}") from error
+
+
+def keep(config: SiteConfig, kind: str, answer: object) -> None:
+    """Keep an answer; where that fails it is asked for again at the next submission."""
+    with suppress(StoreError):
+        private_folder(config.decisions_folder)
+        write_atomic(_path(config, kind), json.dumps(answer).encode())
+
+
+def _path(config: SiteConfig, kind: str) -> str:
+    # No ".json": the ingest takes those in this folder for decisions. One home may serve several clusters.
+    return os.path.join(config.decisions_folder, f"{kind}-{digest(config.cluster.encode())}")
