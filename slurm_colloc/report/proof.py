@@ -10,7 +10,7 @@ from slurm_colloc.measured import ArmFigure, HarmRate
 from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, folded, table_lines
 from slurm_colloc.report.text import stamp
-from slurm_colloc.units import counted, printable
+from slurm_colloc.units import counted, printable, significant
 
 SCHEMA = 1
 # In words, with the factor that a figure is shown by.
@@ -65,7 +65,7 @@ _Tables = list[tuple[str, list[list[str]]]]
 def _harm(proof: Proof, rates: Sequence[HarmRate]) -> tuple[str, _Tables, list[str]]:
     rows = [["KIND", "RUNS", "OF", f"PER {_PER}", "95 %"]]
     rows += [
-        [one.kind, str(one.runs), str(one.known), _number(one.part, _PER, 1), _span(one.low, one.high, _PER, 1)]
+        [one.kind, str(one.runs), str(one.known), _number(one.part, _PER), _span(one.low, one.high, _PER)]
         for one in rates
     ]
     notes = [
@@ -87,7 +87,7 @@ def _arms(proof: Proof) -> tuple[str, _Tables, list[str]]:
         by_measure: dict[str, list[str]] = {}
         for one in (one for one in figures if one.rule == rule):
             words, factor = _MEASURES[one.measure]
-            cells = [_number(one.value, factor, 2), _span(one.low, one.high, factor, 2), str(one.jobs), str(one.draws)]
+            cells = [_number(one.value, factor), _span(one.low, one.high, factor), str(one.jobs), str(one.draws)]
             by_measure.setdefault(words, []).extend(cells)
         tables.append((f"rule {printable(rule)}", rows + [[words, *cells] for words, cells in by_measure.items()]))
     notes = [
@@ -102,12 +102,12 @@ def _arms(proof: Proof) -> tuple[str, _Tables, list[str]]:
     return "Jobs that were drawn on", tables, notes
 
 
-def _number(value: float | None, factor: int, digits: int) -> str:
-    return "-" if value is None else f"{factor * value:.{digits}f}"
+def _number(value: float | None, factor: int) -> str:
+    return "-" if value is None else significant(factor * value)
 
 
-def _span(low: float | None, high: float | None, factor: int, digits: int) -> str:
-    return "-" if low is None else f"{_number(low, factor, digits)} to {_number(high, factor, digits)}"
+def _span(low: float | None, high: float | None, factor: int) -> str:
+    return "-" if low is None else f"{_number(low, factor)} to {_number(high, factor)}"
 
 
 def as_json(proof: Proof) -> str:

@@ -37,14 +37,15 @@ def gaps(config: SiteConfig) -> list[str]:
     ]
     for pool in config.pool:
         shares = pool.mps_per_gpu or pool.shards_per_gpu
-        if pool.sm_count is None or (pool.gpu_mem_mib is None and shares):
+        if config.tier != "report" and (pool.sm_count is None or (pool.gpu_mem_mib is None and shares)):
             missing = " and ".join(key for key in ("sm_count", "gpu_mem_mib") if getattr(pool, key) is None)
             what = "no job" if pool.sm_count is None else "no share"
             if pool.gpu_model and not model_named(pool.gpu_model):
                 how = f"no card in our table is named '{pool.gpu_model}'; give the driver's, or use --gpus FILE"
             else:
                 how = "'site init --gpu' may know them, 'site init --gpus' does"
-            found.append(f"pool '{pool.name}': {what} is placed without its {missing}; {how}")
+            done = f"{what} is placed" if config.tier == "place" else "no packs are made"
+            found.append(f"pool '{pool.name}': {done} without its {missing}; {how}")
         elif config.tier == "place" and not (pool.slice or shares):
             found.append(f"pool '{pool.name}': no slices, mps or shard, so jobs get whole GPUs")
         elif config.tier == "place":

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.cli.colloc.output import one_of, say, site, write
-from slurm_colloc.cli.colloc.site_doctor import doctor
+from slurm_colloc.cli.colloc.site_doctor import doctor, host_notes
 from slurm_colloc.cli.colloc.site_gpus import gpus, look_around
 from slurm_colloc.cli.colloc.site_plugin import build_plugin
 from slurm_colloc.cli.colloc.site_render import render
@@ -161,7 +161,13 @@ def check(
     problems += [f"{one.subject}: {one.evidence}" for one in here if isinstance(one, Seen)]
     for problem in problems:
         print(printable(problem))
-    _note([*notes(config, cluster), *(f"{one.subject}: {one.why}" for one in here if isinstance(one, Blank))])
+    _note(
+        [
+            *notes(config, cluster),
+            *host_notes(),
+            *(f"{one.subject}: {one.why}" for one in here if isinstance(one, Blank)),
+        ]
+    )
     if problems:
         raise typer.Exit(Status.FOUND)
     print(f"'{site_file}' agrees with the cluster: {len(config.pool)} pools, tier '{config.tier}'")

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.site.doctor import accounting, cgroup, control, gres, limits, paths, programs, prolog, sharing
+from slurm_colloc.site.doctor import accounting, cgroup, control, gres, host, limits, paths, programs, prolog, sharing
 from slurm_colloc.site.doctor.facts import Blank, Check, NotReadError, Seen, Site
 
 CHECKS: tuple[Check, ...] = (
@@ -16,6 +16,7 @@ CHECKS: tuple[Check, ...] = (
     *limits.CHECKS,
     *control.CHECKS,
     *sharing.CHECKS,
+    *host.CHECKS,
     *programs.CHECKS,
     *paths.CHECKS,
 )

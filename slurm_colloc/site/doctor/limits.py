@@ -70,10 +70,10 @@ def _types(site: Site, partition: str = "") -> set[str]:
 
 
 def _slices(site: Site, partition: str = "") -> set[str]:
-    return {kind for kind in _types(site, partition) if _part(kind) < 1}
+    return {kind for kind in _types(site, partition) if part_of_gpu(kind) < 1}
 
 
-def _part(kind: str) -> float:
+def part_of_gpu(kind: str) -> float:
     """Return the compute slices of a type as a part of its GPU's."""
     profile = parse_profile(kind)
     return profile.compute_slices / slices_per_gpu(kind) if profile else 1.0
@@ -104,8 +104,9 @@ def _dear_slices(site: Site) -> Iterator[Seen]:
 def _as_cheap(partition: PartitionSetup, kind: str, references: Mapping[str, float], largest: bool) -> str:
     """Return the largest type that is larger than ``kind`` and no dearer, empty for none."""
     price = _price(partition.weights, kind, largest)
-    found = [other for other, cost in references.items() if _part(other) > _part(kind) and 0 < cost <= price]
-    return max(found, key=_part, default="")
+    part = part_of_gpu(kind)
+    found = [other for other, cost in references.items() if part_of_gpu(other) > part and 0 < cost <= price]
+    return max(found, key=part_of_gpu, default="")
 
 
 def _whole(site: Site, partition: PartitionSetup, largest: bool) -> dict[str, float]:
@@ -115,7 +116,7 @@ def _whole(site: Site, partition: PartitionSetup, largest: bool) -> dict[str, fl
             kind: _price(other.weights, kind, largest)
             for other in candidates
             for kind in _types(site, other.name)
-            if _part(kind) == 1
+            if part_of_gpu(kind) == 1
         }
         if any(prices.values()):
             return prices

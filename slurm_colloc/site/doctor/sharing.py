@@ -60,7 +60,7 @@ def _too_much(key: str) -> Callable[[Site], Iterator[Seen]]:
 
     def find(site: Site) -> Iterator[Seen]:
         for partition in site.partitions:
-            each = whole(_job_defaults(site, partition).get(key, "")) or 0
+            each = whole(job_defaults(site, partition).get(key, "")) or 0
             most = whole(partition.record.get(bound, ""))
             found: dict[str, list[str]] = {}
             for node in site.within(partition.name):
@@ -75,7 +75,7 @@ def _too_much(key: str) -> Callable[[Site], Iterator[Seen]]:
     return find
 
 
-def _job_defaults(site: Site, partition: PartitionSetup) -> dict[str, str]:
+def job_defaults(site: Site, partition: PartitionSetup) -> dict[str, str]:
     """Return what a GPU brings by default, by the partition's word or slurm.conf's."""
     texts = (site.settings.get("JobDefaults", ""), partition.record.get("JobDefaults", ""))
     return dict(item.partition("=")[::2] for text in texts for item in text.split(","))
@@ -102,7 +102,7 @@ def _all_memory(site: Site) -> Iterator[Seen]:
         if (
             not has
             or each["DefMemPerCPU"]
-            or (has == ["MIG slices"] and "DefMemPerGPU" in _job_defaults(site, partition))
+            or (has == ["MIG slices"] and "DefMemPerGPU" in job_defaults(site, partition))
         ):
             continue
         if not (by_node := each["DefMemPerNode"]):
