@@ -7,10 +7,11 @@ from typing import Any
 from slurm_colloc.audited import Finding, JobLine
 from slurm_colloc.backtested import Backtest, Tally
 from slurm_colloc.charted import Fit, LiveUse
-from slurm_colloc.measured import JobUsage
+from slurm_colloc.measured import ArmFigure, HarmRate, JobUsage
 from slurm_colloc.model import Decision, Evidence, Footprint, JobRequest, Placement, Reason
 from slurm_colloc.report.evaluation import Evaluation
 from slurm_colloc.report.me import Hint, Sums
+from slurm_colloc.report.proof import Proof
 from slurm_colloc.report.shadow import ShadowReport
 from slurm_colloc.site.doctor.checks import Fault, Unchecked
 
@@ -32,6 +33,8 @@ TOP_LEVEL: dict[str, tuple[str, ...]] = {
         "schema",
         *(name for name in ShadowReport._fields if name != "templates"),
     ),
+    "colloc report --harm --format json": ("schema", *Proof._fields),
+    "colloc report --rollout --format json": ("schema", *Proof._fields),
     "colloc site doctor --format json": (
         *("schema", "cluster", "slurm_release", "seen_from", "tier", "checks", "findings", "not_checked"),
     ),
@@ -62,6 +65,8 @@ _NOUNS: dict[str, Any] = {
     "fit of colloc me": Fit,
     "advice of colloc me": Hint,
     "live of colloc top": LiveUse,
+    "figures of colloc report --harm": HarmRate,
+    "figures of colloc report --rollout": ArmFigure,
     "findings of colloc site doctor": Fault,
     "not_checked of colloc site doctor": Unchecked,
 }

@@ -137,6 +137,8 @@ def test_each_call_of_csub_submits_once(example: Example, shell: Shell) -> None:
         ("colloc evaluate --format json", f"{TABLE} --slices 4864,9856,19968,40192"),
         ("colloc history --format json", ""),
         ("colloc report --shadow --format json", "--since=1d"),
+        ("colloc report --harm --format json", "--since=1d"),
+        ("colloc report --rollout --format json", "--since=1d"),
     ],
 )
 def test_json_has_what_its_reference_says(
