@@ -222,7 +222,7 @@ WORDS = {
     "equal-parts": "each task is taken to need one part of {tasks}",
     "sms-above-bound": "SM activity of all tasks comes to {sum_pct:.0f} %; the site's bound is {max_pct:g} %",
     "tasks-busy-memory": "each task keeps GPU memory busy for {dram_pct:.0f} % of the time and may slow the others",
-    "task-slowdown": "each task takes about {slowdown:.2f}x as long as alone",
+    "task-slowdown": "each task takes about {expected:.2g}x as long as alone, rarely above {upper:.3g}x",
     "more-would-fit": "{tasks} would fit",
     "tasks-take-too-long": "{tasks} tasks at a time, slowed {slowdown:.2f}x, need {needed_min} min of the {most_min:g} "
     "min that a job may take; run fewer at a time, or give a task less than {limit_min:g} min",

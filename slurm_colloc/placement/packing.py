@@ -14,6 +14,7 @@ from typing import NamedTuple
 from slurm_colloc.config import MigSlice, Pool, Sharing
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Footprint, Load, Reason, Room, because
+from slurm_colloc.placement.speed import Slowdown, beside
 from slurm_colloc.placement.terms import other_card
 
 # What the MPS server itself takes: 66 MiB measured on an H100.
@@ -24,10 +25,6 @@ MPS_CLIENTS = 48
 # no limit on SMs prevents that. Proposed, not measured: where the gain ends is not known. A CIFAR net with 55 % (and
 # 81.8 % of the SMs) still gained 1.15 to 1.20 times in all with two to seven of its like.
 BUSY_DRAM_PCT = 50.0
-# Fitted to fifteen slowdowns of trainings under MPS on an H100 (tests/recorded/h100-mps-slowdowns.json), pairs and
-# sevens, alike and not: 5 % off (root mean square), 12 % at most.
-_SLOWDOWN_PER_MEETING, _SLOWDOWN_PER_LOAD = 1.1, 1.06
-_SLOWER_THAN_FORETOLD = 1.15
 # Sums of decimals are not exact: 0.1 + 0.2 is above 0.3.
 _TOLERANCE = 1e-6
 
@@ -36,20 +33,15 @@ class Packing(NamedTuple):
     """So many tasks at a time on one GPU or slice.
 
     ``load`` is what each is counted for, ``room`` what they may come to; both in percent of this unit's SMs.
-    ``slowdown`` is what each is expected to take, over a task that has this unit alone. ``reasons`` say how the number
+    ``slowdown`` is how much longer each takes than a task that has this unit alone. ``reasons`` say how the number
     came about.
     """
 
     at_once: int
     room: Room
     load: Load
-    slowdown: float
+    slowdown: Slowdown
     reasons: tuple[Reason, ...]
-
-    @property
-    def time_factor(self) -> float:
-        """Return how much longer than alone a task may take: none is to be ended for a slowdown foretold too low."""
-        return self.slowdown * _SLOWER_THAN_FORETOLD if self.slowdown > 1 else 1.0
 
 
 class _Unit(NamedTuple):
@@ -189,7 +181,7 @@ def _packing(bound: _Bound, unit: _Unit, need: _Need, sharing: Sharing) -> Packi
         None if _is_busy(need.dram_active_pct) else need.dram_active_pct,
     )
     sum_pct = at_once * load.sm_active_pct
-    slower = expected_slowdown(at_once, load.sm_active_pct)
+    slowdown = of_equal(at_once, load.sm_active_pct)
     reasons = [bound.why]
     if need.unknown:
         reasons += [need.unknown, because("equal-parts", tasks=at_once)]
@@ -197,9 +189,9 @@ def _packing(bound: _Bound, unit: _Unit, need: _Need, sharing: Sharing) -> Packi
         reasons.append(because("sms-above-bound", sum_pct=sum_pct, max_pct=sharing.pack_max_sm_pct))
     if need.dram_active_pct is not None and _is_busy(need.dram_active_pct):
         reasons.append(because("tasks-busy-memory", dram_pct=need.dram_active_pct))
-    reasons.append(because("task-slowdown", slowdown=slower))
+    reasons.append(because("task-slowdown", **slowdown._asdict()))
     room = Room(unit.memory_mib, max(sharing.pack_max_sm_pct, sum_pct), at_once)
-    return Packing(at_once, room, load, slower, tuple(reasons))
+    return Packing(at_once, room, load, slowdown, tuple(reasons))
 
 
 def may_share(loads: Sequence[Load], memory_mib: int, max_sm_pct: float) -> bool:
@@ -217,28 +209,14 @@ def may_share(loads: Sequence[Load], memory_mib: int, max_sm_pct: float) -> bool
     )
 
 
-def expected_slowdown(tasks: int, sm_active_pct: float) -> float:
-    """Return how many times as long each of ``tasks`` equal tasks is expected to take under MPS as alone.
+def of_equal(tasks: int, sm_active_pct: float) -> Slowdown:
+    """Return how much slower each of ``tasks`` equal tasks is under MPS than alone.
 
     Args:
         tasks: how many run at the same time.
         sm_active_pct: SM activity of one alone, in percent of the unit's SMs.
     """
-    return slowdown_beside(sm_active_pct, (tasks - 1) * sm_active_pct)
-
-
-def slowdown_beside(sm_active_pct: float, others_pct: float) -> float:
-    """Return how many times as long a task is expected to take under MPS beside others as alone.
-
-    max(1 + 1.1 s o, 1.06 (s + o)): the chance that both want the SMs at a time, and that together they cannot do more
-    than the SMs can (docs/explanation/sharing.md, "How much slower").
-
-    Args:
-        sm_active_pct: SM activity of the task alone, in percent of the unit's SMs.
-        others_pct: the sum of the others', each alone.
-    """
-    own, others = sm_active_pct / 100, others_pct / 100
-    return max(1 + _SLOWDOWN_PER_MEETING * own * others, _SLOWDOWN_PER_LOAD * (own + others) if others else 1.0)
+    return beside(sm_active_pct, [sm_active_pct] * (tasks - 1))
 
 
 def time_needed_min(tasks: int, at_once: int, task_limit_min: float, slowdown: float) -> int:

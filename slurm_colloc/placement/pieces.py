@@ -326,7 +326,8 @@ def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name
     if need.memory_mib > pool.gpu_mem_mib:
         return because("too-little-memory", mem_mib=pool.gpu_mem_mib, need_mib=need.memory_mib)
     bound = config.sharing.max_slowdown
-    busy, slowdown = part_needed(need.sm_active_pct, bound, in_turns=turns), on_share(bound)
+    busy = part_needed(need.sm_active_pct, bound, in_turns=turns)
+    slowdown = on_share(need.sm_active_pct, bound)
     if busy > _LARGEST_SHARE:
         code = "too-busy-beside-users" if turns else "too-busy-to-share"
         return Reason(code, {"sm_pct": need.sm_active_pct, "bound": bound})

@@ -13,7 +13,7 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.files import locked
 from slurm_colloc.model import Load
-from slurm_colloc.placement.packing import Packing, slowdown_beside
+from slurm_colloc.placement.speed import beside
 from slurm_colloc.runtime.added import inbox_of, put, withdraw
 from slurm_colloc.runtime.ledger_files import ledger_path
 from slurm_colloc.runtime.ledger_read import Told, read_ledger
@@ -165,8 +165,7 @@ def _limit_min(line: CommandLine, spec: Spec, load: Load | None) -> float | None
     if math.isinf(limit_min):
         raise InputError(f"--time={asked} does not bound a task")
     own = load or spec.load
-    slowdown = slowdown_beside(own.sm_active_pct, (spec.room.tasks - 1) * spec.load.sm_active_pct)
-    return limit_min * Packing(spec.room.tasks, spec.room, own, slowdown, ()).time_factor
+    return limit_min * beside(own.sm_active_pct, [spec.load.sm_active_pct] * (spec.room.tasks - 1)).upper
 
 
 def _first_number(told: Told, job_id: str) -> int:

@@ -13,7 +13,8 @@ from slurm_colloc.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.errors import InputError, UnsureError
 from slurm_colloc.model import PACK, Footprint, JobRequest, Load, Reason, Room, because
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES
-from slurm_colloc.placement.packing import Packing, expected_slowdown, load_of, pack
+from slurm_colloc.placement.packing import Packing, load_of, of_equal, pack
+from slurm_colloc.placement.speed import Slowdown
 from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
 from slurm_colloc.runtime.spec import Task
 from slurm_colloc.slurm.array import parse_array
@@ -115,7 +116,7 @@ def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig
     if at_once < 2 and tasks > 1 and asked.is_array:
         return f"the array runs one task at a time (%{most})" if most == 1 else "no two of its tasks fit on its GPU"
     packing = _of_fewer(packing, at_once)
-    time = time_of(request, asked.footprint.run_time_s, tasks, jobs, at_once, most, packing.time_factor, config)
+    time = time_of(request, asked.footprint.run_time_s, tasks, jobs, at_once, most, packing.slowdown.upper, config)
     if isinstance(time, str):
         return time
     jobs, at_once = time.jobs, time.at_once
@@ -157,8 +158,8 @@ def _of_fewer(packing: Packing, at_once: int) -> Packing:
     """Return the packing with so many tasks at a time, where more would fit."""
     if at_once == packing.at_once:
         return packing
-    slowdown = expected_slowdown(at_once, packing.load.sm_active_pct)
-    reasons = (because("more-would-fit", tasks=packing.at_once), because("task-slowdown", slowdown=slowdown))
+    slowdown = of_equal(at_once, packing.load.sm_active_pct)
+    reasons = (because("more-would-fit", tasks=packing.at_once), because("task-slowdown", **slowdown._asdict()))
     return packing._replace(slowdown=slowdown, reasons=reasons)
 
 
@@ -185,7 +186,7 @@ def one_at_a_time(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteC
     if most and jobs > most:
         raise InputError(f"{jobs} jobs would run more tasks at a time than %{most}")
     reasons = (_pack_of(1, tasks, jobs, asked.request, config),)
-    packing = Packing(1, Room(0, 100.0, 1), Load(0, 0.0), 1.0, ())
+    packing = Packing(1, Room(0, 100.0, 1), Load(0, 0.0), Slowdown(1.0, 1.0), ())
     cores = _cores(asked.given, asked.request, 1, config)
     return Shape(tasks, jobs, 1, packing, cores, "", time_min, limit_min, reasons)
 

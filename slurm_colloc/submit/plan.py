@@ -155,7 +155,7 @@ def make_plan(
         chosen = policy_of(requests[0], config, slurm, again=again is not None)
         policy = chosen.policy
         if chosen.policy == "pack" and not wants_pack(command_line, submission.script):
-            chosen = chosen._replace(policy="off", why=f"{chosen.why}, which makes packs alone")
+            chosen = chosen._replace(policy="off", why=because("policy-pack"))
         case = case._replace(config=config._replace(policy=chosen.policy))
         return _made(case, requests, again)._replace(chosen=chosen)
     except MisusedError as error:

@@ -40,11 +40,11 @@ GPU_JOB = "#!/bin/bash\n#SBATCH --gres=gpu:1 -t 5\nsleep 1\n"
         ("--gres=gpu:h100:1", "mem=18G,sm=28", tres(f"gpu:{SLICE}_2g.20gb:1")),
         ("--gpus=1", "mem=30G,sm=20", tres(f"gpu:{SLICE}_3g.40gb:1")),
         ("--gpus-per-node=h100:1", "mem=4G,sm=12", tres(f"gpu:{SLICE}_1g.10gb:1")),
-        ("--gres=gpu:1 -p gpu", "mem=6G,sm=25", tres("mps:25")),
-        ("--gpus=1 -p gpu", "mem=6G,sm=25", tres("mps:25")),
+        ("--gres=gpu:1 -p gpu", "mem=6G,sm=25", tres("mps:24")),
+        ("--gpus=1 -p gpu", "mem=6G,sm=25", tres("mps:24")),
         # Zero GPUs beside the share is how --gpus-per-node of a directive is cleared; AllocTRES has gres/mps alone.
-        ("--gpus-per-node=1 -p gpu", "mem=6G,sm=25", tres("gpu:0", "mps:25")),
-        ("-n1 --gpus-per-task=1 -p gpu", "mem=6G,sm=25", tres("mps:25")),
+        ("--gpus-per-node=1 -p gpu", "mem=6G,sm=25", tres("gpu:0", "mps:24")),
+        ("-n1 --gpus-per-task=1 -p gpu", "mem=6G,sm=25", tres("mps:24")),
         ("--gres=gpu:1", "mem=70G,sm=90", tres("gpu:1")),
     ],
 )

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.reader import UnitReading
-from slurm_colloc.placement.packing import slowdown_beside
+from slurm_colloc.placement.speed import beside
 from tests.gpu import slurm
 from tests.gpu.mps import ILLEGAL
 
@@ -367,7 +367,7 @@ def compare(found: Mapping[str, Sequence[Trained]]) -> None:
                     [round(speed / rate, 2) for speed, rate in zip(speeds, one.rates, strict=True)] for one in rounds
                 ],
                 sm_active_pct_alone=[round(value, 1) for value in active],
-                foretold=[round(slowdown_beside(own, sum(active) - own), 2) for own in active],
+                foretold=[round(beside(own, [sum(active) - own]).expected, 2) for own in active],
                 images_a_s_over_alone=[
                     round(sum(rate / speed for speed, rate in zip(speeds, one.rates, strict=True)), 2) for one in rounds
                 ],

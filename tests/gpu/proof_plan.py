@@ -15,7 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_colloc.placement.packing import MPS_SERVER_MIB, slowdown_beside
+from slurm_colloc.placement import speed
+from slurm_colloc.placement.packing import MPS_SERVER_MIB
 
 _DRAWS = 300
 TRACE = Path(__file__).with_name("carma.csv")
@@ -294,6 +295,6 @@ def fits(one: Need, beside: Collection[Need], gpu_mem_mib: int, bound: float | N
         return False
     if bound is None:
         return True
-    total = sum(need.sm_active_pct for need in all_)
-    slowest = max(slowdown_beside(need.sm_active_pct, total - need.sm_active_pct) for need in all_)
+    active = [need.sm_active_pct for need in all_]
+    slowest = max(speed.beside(own, active[:i] + active[i + 1 :]).expected for i, own in enumerate(active))
     return not beside or slowest <= bound

@@ -66,11 +66,11 @@ def packed(shell: Shell, *argv: str) -> tuple[list[str], Spec]:
 def test_an_array_becomes_one_job(lab: Shell) -> None:
     options, spec = packed(lab, "--pack", HINT, "-J", "sweep", "job.sh", "a b")
     assert options == [
-        *("-J", "sweep", "--ntasks=1", "--cpus-per-task=24", "--mem=48G", "--time=147"),
+        *("-J", "sweep", "--ntasks=1", "--cpus-per-task=24", "--mem=48G", "--time=184"),
         "--output=logs/slurm-%j.pack.out",
     ]
     assert (spec.name, spec.array, spec.jobs, spec.script_args) == ("sweep", "0-99", 1, ("a b",))
-    assert (spec.interpreter, spec.cpus_per_task, spec.time_limit_min) == (("/bin/bash", "-l"), 2, near(14.628))
+    assert (spec.interpreter, spec.cpus_per_task, spec.time_limit_min) == (("/bin/bash", "-l"), 2, near(18.2857))
     assert (spec.load.memory_mib, spec.load.sm_active_pct, spec.room.tasks) == (4096 + 256, 10, 12)
     assert (spec.output, spec.error, spec.retries) == ("logs/%A_%a.out", "", 2)
     assert spec.argv == ("--pack", HINT, "-J", "sweep", "job.sh", "a b")
@@ -127,7 +127,7 @@ def test_the_time_limit_of_the_partition_makes_more_jobs(lab: Shell) -> None:
     site(lab, partition="max_time_min = 60")
     options, spec = packed(lab, "--pack", HINT, "job.sh")
     assert spec.jobs == 3
-    assert {"--array=0-2", "--time=59"} <= set(options)
+    assert {"--array=0-2", "--time=60"} <= set(options)
 
 
 def test_cores_that_come_with_the_gpu_stay_and_others_have_a_bound(lab: Shell) -> None:
@@ -418,7 +418,7 @@ def test_lines_of_a_file_are_tasks(lab: Shell) -> None:
         "train --lr 0.1 > a\n\n  # no\ntrain 'b c' | tee d\n"
     )
     options, spec = packed(lab, "pack", "-J", "x", "tasks")
-    assert options == ["-J", "x", "--ntasks=1", "--cpus-per-task=2", "--time=14", "--output=slurm-%j.pack.out"]
+    assert options == ["-J", "x", "--ntasks=1", "--cpus-per-task=2", "--time=12", "--output=slurm-%j.pack.out"]
     assert spec.commands == ("train --lr 0.1 > a", "train 'b c' | tee d")
     assert (spec.array, spec.interpreter, spec.name, spec.room.tasks) == ("", ("/bin/sh",), "x", 2)
     assert spec.argv == ("pack", "-J", "x", "tasks")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.placement.packing import expected_slowdown
+from slurm_colloc.placement.packing import of_equal
 from slurm_colloc.runtime.ledger import Ledger
 from slurm_colloc.runtime.ledger_files import (
     keep_script,
@@ -106,7 +106,7 @@ def test_options_given_now_win(lab: Shell) -> None:
     ran(lab, range(96))
     options, spec = resume(lab, "--gpu-footprint=mem=20G,sm=10", "--time=30", "--pack-retries", "5")
     assert (spec.load.memory_mib, spec.retries) == (20 * 1024 + 256, 5)
-    assert spec.time_limit_min == pytest.approx(30 * 1.15 * expected_slowdown(3, 10))
+    assert spec.time_limit_min == pytest.approx(30 * of_equal(3, 10).upper)
     assert options.index("--time=30") > options.index("20")
 
 

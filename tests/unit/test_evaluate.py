@@ -172,7 +172,7 @@ def test_what_was_measured_on_another_gpu_is_no_answer() -> None:
 
 
 def test_a_job_that_is_too_busy_for_a_piece_has_a_whole_gpu() -> None:
-    found = by_csub("history", table(row(1, 8, 900, sm=80), row(2, 8, 900, sm=80)))[1]
+    found = by_csub("history", table(row(1, 8, 900, sm=95), row(2, 8, 900, sm=95)))[1]
     assert (found.given, found.memory_given, found.out_of_memory) == (1.0, 0.25, False)
     assert (found.ideal, found.memory_ideal) == (1.0, 0.25)
 

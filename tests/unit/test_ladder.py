@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from slurm_colloc.config import MigSlice, Partition, Pool, SiteConfig
 from slurm_colloc.model import Evidence
 from slurm_colloc.placement.fitted import first_that_holds, ladder, past_request, would_have_fitted
+from slurm_colloc.placement.speed import most_in_part
 from tests.unit.made import H100, MIG_POOL, MPS_POOL, SHARD_POOL, evidence, site
 
 A100 = "NVIDIA A100-SXM4-80GB"
@@ -79,6 +80,7 @@ def test_shares_are_steps_up_to_seven_eighths_of_a_gpu() -> None:
     config = site(SHARD_POOL._replace(shards_per_gpu=8), shard_consent=True, headroom_mib=0)
     steps = ladder(past_request("gpu:h100:1", "gpu", "", ""), H100, config)
     found = [(str(step.gres), step.most_peak_mib, round(step.most_sm_pct, 6)) for step in steps]
-    assert found == [(f"shard:{count}", count * 10000, count * 12.5) for count in range(1, 8)]
+    held = [round(most_in_part(count / 8, 2.1), 6) for count in range(1, 8)]
+    assert found == [(f"shard:{count}", count * 10000, held[count - 1]) for count in range(1, 8)]
     protected = config._replace(sharing=config.sharing._replace(protected_types=("h100",)))
     assert ladder(past_request("gpu:h100:1", "gpu", "", ""), H100, protected) == ()

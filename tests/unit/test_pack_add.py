@@ -141,7 +141,7 @@ def test_an_added_task_has_a_footprint_and_a_time_of_its_own(pack: Pack) -> None
     assert pack.said(2) == "0=20736M\n"
     [task] = pack.told().added
     assert task.load == Load(20736, 30.0, None)
-    assert task.time_limit_min == pytest.approx(2 * 1.15 * (1 + 1.1 * 0.3 * 0.1))
+    assert task.time_limit_min == pytest.approx(2 * 1.1)
     assert "--time=2:" in pack.calls.read_text()
     assert pack.end(started)[0] == 0
 

@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What placement/speed.py promises of a slice, held against what was measured."""
+"""What placement/speed.py promises, held against what was measured."""
 
 import csv
+import itertools
+import json
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from slurm_colloc.placement.speed import most_on_slice, on_slice
+from slurm_colloc.placement.speed import (
+    between,
+    most_in_part,
+    most_on_slice,
+    on_slice,
+    part_needed,
+)
 from tests.gpu import slowdowns
+from tests.unit.made import RECORDED
 
 FOLDER = Path(slowdowns.__file__).parent
 SLICES = FOLDER.parent / "recorded" / "mig-slices" / "slices.csv"
@@ -72,3 +81,81 @@ def test_few_are_slower_than_the_bound(
     assert 100 * within / sum(one.slowdown <= bound for one in placed) >= at_least_pct
     # The activity that a bound allows is the one at which few are slower than it.
     assert all(on_slice(one.sm_active_pct, one.whole_over_own).upper <= bound + 1e-9 for one in taken)
+
+
+def mixes() -> list[list[tuple[float, float]]]:
+    """Return the mixes measured under MPS on an H100: of each job its activity alone and its slowdown."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    with (FOLDER / "mixes_h100.csv").open(newline="") as stream:
+        for row in csv.DictReader(stream):
+            if "twice" not in row["mix"]:
+                slowdown = float(row["alone_steps_per_s"]) / float(row["steps_per_s"])
+                found.setdefault(row["mix"], []).append((float(row["alone_sm_active_pct"]), slowdown))
+    for one in json.loads((RECORDED / "h100-mps-slowdowns.json").read_text())["seen"]:
+        own, others = one["sm_active_pct"], one["others_pct"]
+        job = (own, one["slowdown"])
+        if "beside" in one["name"]:
+            found.setdefault(str(sorted((own, others))), []).append(job)
+        else:
+            found[one["name"]] = [job] * (1 + round(others / own))
+    return list(found.values())
+
+
+MIXES = mixes()
+
+
+def is_good(mix: list[tuple[float, float]], bound: float) -> bool:
+    return all(slowdown <= bound for _, slowdown in mix)
+
+
+def kept(taken: list[list[tuple[float, float]]], bound: float) -> tuple[int, int, int]:
+    """Return how many jobs there are, how many of them are over the bound, and in how many mixes none is."""
+    slowdowns = [slowdown for mix in taken for _, slowdown in mix]
+    return len(slowdowns), sum(one > bound for one in slowdowns), sum(is_good(mix, bound) for mix in taken)
+
+
+@pytest.mark.parametrize(
+    ("bound", "found", "good"), [(1.1, (23, 2, 9), 20), (1.25, (94, 2, 32), 37), (1.6, (169, 2, 52), 57)]
+)
+def test_few_of_those_that_share_a_gpu_are_slower_than_the_bound(
+    bound: float, found: tuple[int, int, int], good: int
+) -> None:
+    taken = [mix for mix in MIXES if sum(part_needed(active, bound) for active, _ in mix) <= 1 + 1e-9]
+    assert kept(taken, bound) == found
+    assert sum(is_good(mix, bound) for mix in MIXES) == good
+    assert len(MIXES) == 67
+
+
+def test_a_mix_that_the_weights_were_not_chosen_by_is_told_as_well() -> None:
+    """Leave one mix out: the middle of the curve and the sum are chosen by the others."""
+    bound = 1.25
+    family = []
+    for at_75, at_90, together in itertools.product((50, 55, 60, 65, 70, 75), (80, 90, 100), (76, 78, 80, 82, 84)):
+        points = ((0.0, 0.0), (40.0, 40.0), (75.0, at_75), (90.0, max(at_75, at_90)), (100.0, 110.0))
+        sums = [sum(between(points, active) for active, _ in mix) for mix in MIXES]
+        family.append([one <= together + 1e-9 for one in sums])
+    found: list[list[tuple[float, float]]] = []
+    for out, mix in enumerate(MIXES):
+
+        def worth(takes: list[bool], out: int = out) -> tuple[bool, int]:
+            of = [one for i, one in enumerate(MIXES) if takes[i] and i != out]
+            jobs, over, good = kept(of, bound)
+            return over <= 0.025 * jobs, good
+
+        if max(family, key=worth)[out]:
+            found.append(mix)
+    jobs, over, good = kept(found, bound)
+    assert (jobs, over, good) == (98, 3, 32)
+
+
+@pytest.mark.parametrize("bound", [1.05, 1.1, 1.25, 1.5, 1.6, 3.0])
+def test_what_a_share_holds_is_what_needs_it(bound: float) -> None:
+    for percent in range(1, 88):
+        active = most_in_part(percent / 100, bound)
+        assert part_needed(active, bound) == pytest.approx(percent / 100) or active == 100
+
+
+def test_a_heavy_job_leaves_room_for_light_ones() -> None:
+    assert part_needed(75, 1.25) + part_needed(20, 1.25) == pytest.approx(1)
+    assert part_needed(40, 1.25) * 2 == pytest.approx(1)
+    assert part_needed(80, 1.25) <= 7 / 8 < part_needed(81, 1.25)
