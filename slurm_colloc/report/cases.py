@@ -29,6 +29,7 @@ class Row(NamedTuple):
     peak_mib: float
     slowdowns: tuple[tuple[float, float], ...] = ()
     source: str = ""
+    gpu_util_pct: float | None = None
 
     @property
     def completed(self) -> bool:
@@ -48,6 +49,7 @@ class Row(NamedTuple):
         dram_active_pct: float | None = None,
         cpu_cores: float | None = None,
         host_mem_mib: float | None = None,
+        gpu_util_pct: float | None = None,
     ) -> "Row":
         """Return the run of a whole GPU of which these figures are known."""
         run = Evidence(
@@ -68,7 +70,7 @@ class Row(NamedTuple):
             cpu_cores_q95=cpu_cores,
             host_mem_peak_mib=None if host_mem_mib is None else math.ceil(host_mem_mib),
         )
-        return cls(run, known_as.names, peak_mib)
+        return cls(run, known_as.names, peak_mib, gpu_util_pct=gpu_util_pct)
 
 
 class Case(NamedTuple):
@@ -97,7 +99,7 @@ def by_time(rows: Sequence[Row]) -> Iterator[Case]:
 def without_own(rows: Sequence[Row]) -> Iterator[Case]:
     """Yield each configuration that completed: knowing one run of it, and one, two or all others of its family.
 
-    A run that was not repeated is taken for its own repeat.
+    A run that was not repeated is taken for its own repeat; of several the last whose SM activity is known is taken.
     """
     for family in _families(rows):
         by_text: dict[str, list[tuple[Row, Parts]]] = defaultdict(list)
@@ -108,7 +110,9 @@ def without_own(rows: Sequence[Row]) -> Iterator[Case]:
             if not done:
                 continue
             row, parts = done[0]
-            yield Case(row, (done[-1][0],), (), SAME)
+            repeats = [one for one, _ in reversed(done)]
+            known = next((one for one in repeats if one.run.sm_active_mean_pct is not None), repeats[0])
+            yield Case(row, (known,), (), SAME)
             others = [of for text, of in by_text.items() if text != row.run.signature]
             for count in _COUNTS:
                 for some in _spread(list(combinations(others, count))):

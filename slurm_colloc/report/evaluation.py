@@ -8,9 +8,10 @@ from typing import NamedTuple
 from slurm_colloc.estimate.bounds import LEVEL, lower_bound, upper_bound
 from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.replay import CSUB, Kept, Score
+from slurm_colloc.report.speeds import MAY_BE_OVER, Speed
 from slurm_colloc.units import printable
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 class Evaluation(NamedTuple):
@@ -34,6 +35,7 @@ class Evaluation(NamedTuple):
     times_measured: int
     without_speed: int
     scores: tuple[Score, ...]
+    speeds: tuple[Speed, ...]
     kept: tuple[Kept, ...]
 
 
@@ -72,7 +74,9 @@ def as_text(shown: Evaluation) -> str:
     lines += [_line(score) for score in shown.scores]
     margins: list[tuple[str, ...]] = [("margin", "source", "promised", "kept", "answers", "")]
     margins += [_margin(one) for one in shown.kept]
-    return "\n".join([*_headline(shown), "", *_table(lines), "", *_table(margins), "", *_words(shown)]) + "\n"
+    tables = [lines, _speed_lines(shown), margins]
+    shown_tables = [line for table in tables if len(table) > 1 for line in ("", *_table(table))]
+    return "\n".join([*_headline(shown), *shown_tables, "", *_words(shown)]) + "\n"
 
 
 def _headline(shown: Evaluation) -> list[str]:
@@ -111,15 +115,52 @@ def _line(score: Score) -> tuple[str, ...]:
     )
 
 
+def _speed_lines(shown: Evaluation) -> list[tuple[str, ...]]:
+    head = (
+        f"on slices, at most {shown.max_slowdown:g}x",
+        "by",
+        "measured",
+        "accepted",
+        "over",
+        "near the bound",
+        "over",
+    )
+    lines: list[tuple[str, ...]] = [(*head, "of what perfect knowledge accepts")]
+    for one in shown.speeds:
+        worse = one.near_chance < 1 - LEVEL
+        lines.append(
+            (
+                printable(one.gpu_model),
+                one.telemetry,
+                str(one.placements),
+                str(one.accepted),
+                _share(one.over, one.accepted),
+                str(one.near),
+                _share(one.near_over, one.near) + (f", more than {MAY_BE_OVER:.0%}" if worse else ""),
+                _share(one.both, one.within),
+            )
+        )
+    return lines
+
+
+def _share(count: int, of: int) -> str:
+    return f"{count} ({100 * count / of:.1f} %)" if of else "-"
+
+
+def _verdict(one: Kept) -> str:
+    """Return whether a margin keeps less than it promises beyond doubt, or misses more than twice as often."""
+    said = "broken" if lower_bound(one.missed, one.answers) > 1 - one.promised else ""
+    return said + (", over twice" if said and one.missed > 2 * (1 - one.promised) * one.answers else "")
+
+
 def _margin(one: Kept) -> tuple[str, ...]:
-    broken = lower_bound(one.missed, one.answers) > 1 - one.promised
     return (
         one.margin,
         printable(one.source) or "all",
         f"{100 * one.promised:.1f} %",
         f"{100 * (1 - one.missed / one.answers):.1f} %",
         str(one.answers),
-        "broken" if broken else "",
+        _verdict(one),
     )
 
 
@@ -128,8 +169,8 @@ def _words(shown: Evaluation) -> list[str]:
     lines = [
         "placed as csub places a job, by memory, speed and cores; what gets no piece has a whole GPU, what runs out of "
         "memory has one once more; by memory, and out of memory: as if no piece were too slow",
-        f"too slow: measured to be slowed more than {shown.max_slowdown:g} times; of pieces: of the runs for which "
-        "perfect knowledge takes one",
+        f"too slow: measured to be slowed more than {shown.max_slowdown:g} times, or busier than its share holds; of "
+        "pieces: of the runs for which perfect knowledge takes one",
         f"of {shown.placements} placements the time on pieces was measured for {shown.times_measured}, for the others "
         "perfect knowledge goes by memory; SM activity is not known of "
         f"{shown.without_speed}, which csub is taken not to refuse for it",
@@ -155,6 +196,7 @@ def as_json(shown: Evaluation) -> str:
     """Return all figures; ``*_upper`` are one-sided bounds on the rates."""
     whole = {"schema": SCHEMA, "level": LEVEL, **shown._asdict()}
     whole["scores"] = [{**score._asdict(), **rates(score)} for score in shown.scores]
+    whole["speeds"] = [{**one._asdict(), "near_chance": one.near_chance} for one in shown.speeds]
     whole["kept"] = [one._asdict() for one in shown.kept]
     return json.dumps(whole, indent=2) + "\n"
 

@@ -33,13 +33,14 @@ _NOT_BUSY = Quantiles(0.0, 0.0, 0.0)
 class Piece(NamedTuple):
     """The part of a GPU that a job takes, its memory in MiB, and the percent of the SMs that it may use.
 
-    On a share it may use all, and what its neighbours slow it by is not judged: it holds ``most_sm_pct`` of activity.
+    On a share it may use all, and what its neighbours slow it by is not known: the share holds ``most_sm_pct`` of
+    activity. None: it is no share.
     """
 
     part: float
     mem_mib: float
     sm_pct: float
-    most_sm_pct: float = 100.0
+    most_sm_pct: float | None = None
 
 
 class Judged(NamedTuple):
@@ -48,7 +49,8 @@ class Judged(NamedTuple):
     ``given`` and ``ideal`` are GPU-hours for an hour of the run on a whole GPU; ``memory_given`` and ``memory_ideal``
     what they are where no run is too slow for a piece, and ``out_of_memory`` that its memory does not suffice there.
     ``slowdown`` is what was measured for the piece, None where it was not, or there is no piece; ``fits_piece`` whether
-    the oracle takes one.
+    the oracle takes one. ``too_slow`` is None where nothing tells: a share is too slow for what keeps more of the SMs
+    busy than it holds, for that slows its neighbours.
     """
 
     policy: str
@@ -62,7 +64,7 @@ class Judged(NamedTuple):
     fits_piece: bool
     out_of_memory: bool
     slowdown: float | None
-    too_slow: bool
+    too_slow: bool | None
 
     @property
     def missed(self) -> bool:
@@ -82,7 +84,8 @@ class Score(NamedTuple):
     """How one policy did, by how much was known: counts of placements, GPU-hours, and errors of the q50.
 
     ``on_piece`` is how many got a piece, ``fit_piece`` how many the oracle gives one, ``both`` how many of those csub
-    gives one too. ``too_slow`` are those of ``speed_judged`` whose measured slowdown is above the site's bound.
+    gives one too. ``too_slow`` are those of ``speed_judged`` whose measured slowdown is above the site's bound, or that
+    keep more of the SMs busy than their share holds.
     """
 
     policy: str
@@ -199,10 +202,10 @@ def _judged(policy: str, case: Case, pool: Pool, config: SiteConfig) -> Judged:
     # A pool of no model is of any.
     found = found if pool.gpu_model else found._replace(gpu_model="")
     request = past_request("gpu:1", pool.partitions[0], "", "")._replace(cpus_given=False, mem_given=False)
-    by_memory = _piece(place(request, found._replace(sm_active_pct=_NOT_BUSY), config), pool)
+    by_memory = _piece(place(request, found._replace(sm_active_pct=_NOT_BUSY), config), pool, config)
     # Of a run whose SM activity nobody measured nothing can be said but its memory.
     knows_sm = row.run.sm_active_mean_pct is not None
-    piece = _piece(place(request, found, config), pool) if knows_sm else by_memory
+    piece = _piece(place(request, found, config), pool, config) if knows_sm else by_memory
     slowdown = _slowdown(row, piece.sm_pct) if piece else None
     ideal, fits = _ideal(row, pool, config)
     return Judged(
@@ -217,8 +220,16 @@ def _judged(policy: str, case: Case, pool: Pool, config: SiteConfig) -> Judged:
         fits,
         by_memory is not None and row.peak_mib > by_memory.mem_mib,
         slowdown,
-        slowdown is not None and slowdown > config.sharing.max_slowdown,
+        _too_slow(row, piece, slowdown, config),
     )
+
+
+def _too_slow(row: Row, piece: Piece | None, slowdown: float | None, config: SiteConfig) -> bool | None:
+    active_pct = row.run.sm_active_mean_pct
+    if piece is not None and piece.most_sm_pct is not None:
+        # What percentages are summed from leaves a little above a share that the run just fills.
+        return None if active_pct is None else active_pct > piece.most_sm_pct + 1e-9
+    return None if slowdown is None else slowdown > config.sharing.max_slowdown
 
 
 def _cost(piece: Piece | None, peak_mib: float, slowdown: float | None = None) -> float:
@@ -227,7 +238,7 @@ def _cost(piece: Piece | None, peak_mib: float, slowdown: float | None = None) -
     return piece.part * (slowdown or 1.0) + (peak_mib > piece.mem_mib)
 
 
-def _piece(placement: Placement, pool: Pool) -> Piece | None:
+def _piece(placement: Placement, pool: Pool, config: SiteConfig) -> Piece | None:
     """Return the piece of a placement; None where the job keeps its whole GPU."""
     gres, mem_mib = placement.gres, pool.gpu_mem_mib or 0
     if gres is None:
@@ -237,8 +248,11 @@ def _piece(placement: Placement, pool: Pool) -> Piece | None:
         of_sms = slice_.sm_count / (pool.sm_count or math.inf)
         found = Piece(max(of_sms, slice_.mem_mib / mem_mib), slice_.mem_mib, 100 * of_sms)
     else:
-        part = gres.quantity / shares_per_gpu(pool, gres.name)
-        found = Piece(part, part * mem_mib, 100.0)
+        per_gpu = shares_per_gpu(pool, gres.name)
+        part = gres.quantity / per_gpu
+        turns = gres.name == "mps" and _mps_users(pool, config) == {"each"}
+        most_sm_pct = most_sm_of_share(gres.quantity, per_gpu, config, in_turns=turns)
+        found = Piece(part, part * mem_mib, 100.0, most_sm_pct)
     cores = int(placement.cpu_option.rpartition("=")[2] or 0)
     host = _host_part(cores, demand_mib(placement.mem) if placement.mem else 0, pool)
     return found._replace(part=max(found.part, host))
@@ -251,6 +265,11 @@ def _host_part(cores: float, mem_mib: float, pool: Pool) -> float:
     return min(1.0, max(of_cores, of_memory) * pool.gpus_per_node)
 
 
+def _mps_users(pool: Pool, config: SiteConfig) -> set[str]:
+    """Return whose jobs are beside each other under MPS in the partitions of a pool; none where it is not given."""
+    return {item.mps_users for item in config.partition if item.name in pool.partitions and item.mps_users}
+
+
 def _pieces(pool: Pool, config: SiteConfig) -> Iterable[Piece]:
     """Return the pieces that a site gives of a GPU, the whole one too."""
     mem_mib = pool.gpu_mem_mib or 0
@@ -259,7 +278,7 @@ def _pieces(pool: Pool, config: SiteConfig) -> Iterable[Piece]:
         for one in pool.slice:
             of_sms = one.sm_count / (pool.sm_count or math.inf)
             yield Piece(max(of_sms, one.mem_mib / mem_mib), one.mem_mib, 100 * of_sms)
-    users = {item.mps_users for item in config.partition if item.name in pool.partitions and item.mps_users}
+    users = _mps_users(pool, config)
     consent = {"mps": config.sharing.mps_daemon != "none" and users, "shard": config.sharing.shard_consent}
     for name, may in consent.items():
         count = shares_per_gpu(pool, name) if may and name in config.sharing.order else 0
@@ -275,7 +294,8 @@ def _ideal(row: Row, pool: Pool, config: SiteConfig) -> tuple[float, bool]:
     host = _host_part(row.run.cpu_cores_q95 or 0, row.run.host_mem_peak_mib or 0, pool)
     for piece in _pieces(pool, config):
         slowdown = _slowdown(row, piece.sm_pct) or 1.0
-        fits = row.peak_mib <= piece.mem_mib and (row.run.sm_active_mean_pct or 0.0) <= piece.most_sm_pct
+        most_sm_pct = 100.0 if piece.most_sm_pct is None else piece.most_sm_pct
+        fits = row.peak_mib <= piece.mem_mib and (row.run.sm_active_mean_pct or 0.0) <= most_sm_pct
         if fits and slowdown <= config.sharing.max_slowdown:
             costs.append((max(piece.part, host) * slowdown, piece.part < 1))
     return min(costs)
@@ -316,8 +336,8 @@ def _score(policy: str, known: str, judged: Sequence[Judged]) -> Score:
         both=sum(one.fits_piece and one.piece is not None for one in judged),
         missed=sum(one.missed for one in judged),
         out_of_memory=sum(one.out_of_memory for one in judged),
-        speed_judged=sum(one.slowdown is not None for one in judged),
-        too_slow=sum(one.too_slow for one in judged),
+        speed_judged=sum(one.too_slow is not None for one in judged),
+        too_slow=sum(bool(one.too_slow) for one in judged),
         given=sum(one.given for one in judged),
         ideal=sum(one.ideal for one in judged),
         memory_given=sum(one.memory_given for one in judged),

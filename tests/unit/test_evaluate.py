@@ -7,6 +7,7 @@ import json
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from slurm_colloc.estimate.bounds import lower_bound, upper_bound
 from slurm_colloc.report.cases import MODES, SAME
 from slurm_colloc.report.replay import CSUB, Judged, Kept, Score, kept, replay, scores
 from slurm_colloc.report.runs_table import COLUMNS, MAY_BE_EMPTY, Table, parse_table
+from slurm_colloc.report.speeds import GPU_UTIL, SM_ACTIVITY, Speed, speeds
 from tests.unit.made import MIG_POOL, MPS_POOL, near, site
 
 HEAD = ",".join((*COLUMNS, *MAY_BE_EMPTY))
@@ -35,7 +37,7 @@ SITE = SHARES._replace(partition=(Partition("gpu", mps_users="one"),))
 def row(
     at_s: object, batch: object, peak_mib: object, *, state: str = "COMPLETED", model: str = "A100", sm: object = ""
 ) -> str:
-    return f"{at_s},python train.py --batch-size {batch},{model},{state},{peak_mib},{sm},,,"
+    return f"{at_s},python train.py --batch-size {batch},{model},{state},{peak_mib},{sm},,,,"
 
 
 def table(*rows: str) -> Table:
@@ -198,6 +200,50 @@ def test_an_oracle_knows_the_time_on_each_piece() -> None:
     )
 
 
+def test_of_several_passes_the_fastest_counts() -> None:
+    lines = [
+        f"python a.py,A100,{limit},COMPLETED,{speed},20,5,900" for limit, speed in ((100, 40), (100, 50), (50, 40))
+    ]
+    assert parse_table("\n".join((LIMITS, *lines, lines[0])) + "\n").rows[0].slowdowns == (
+        (50.0, near(1.25)),
+        (100.0, 1.0),
+    )
+
+
+def test_the_rule_for_slices_is_judged_by_card_and_telemetry() -> None:
+    """On half of the SMs: of 10 % active the upper end is 1.08, of 20 % 1.16, of 40 % 1.34."""
+    head = f"{LIMITS},gpu_util_pct"
+    runs = [
+        ("a", "A100", 10, 1.0, ""),
+        ("b", "A100", 20, 1.3, 80),
+        ("c", "A100", 40, 1.2, ""),
+        ("d", "H100", 20, 1.1, ""),
+    ]
+    lines = [
+        f"python {name}.py,{model},{limit},COMPLETED,{speed},{sm},5,900,{util}"
+        for name, model, sm, slowdown, util in runs
+        for limit, speed in ((100, 60), (50, 60 / slowdown))
+    ]
+    found = speeds(parse_table("\n".join((head, *lines)) + "\n").rows, 1.25)
+    assert found == [
+        Speed("A100", SM_ACTIVITY, 3, accepted=2, over=1, near=1, near_over=1, within=2, both=1),
+        Speed("H100", SM_ACTIVITY, 1, accepted=1, over=0, near=1, near_over=0, within=1, both=1),
+        Speed("all", SM_ACTIVITY, 4, accepted=3, over=1, near=2, near_over=1, within=3, both=2),
+        Speed("A100", GPU_UTIL, 1, accepted=0, over=0, near=0, near_over=0, within=0, both=0),
+        Speed("all", GPU_UTIL, 1, accepted=0, over=0, near=0, near_over=0, within=0, both=0),
+    ]
+    assert [one.near_chance for one in found] == [near(0.02), 1.0, near(1 - 0.98**2), 1.0, 1.0]
+
+
+def test_a_share_is_too_small_for_what_is_busier_than_it_holds() -> None:
+    """An earlier run of half the size kept 3 % of the SMs busy, this one keeps half of them."""
+    [one] = by_csub("history", table(row(1, 8, 900, sm=3), row(2, 8, 900, sm=50)))[1:]
+    assert one.piece is not None
+    assert (one.slowdown, one.too_slow) == (None, True)
+    [one] = by_csub("history", table(row(1, 8, 900, sm=3), row(2, 8, 900)))[1:]
+    assert one.too_slow is None
+
+
 def test_cores_that_are_kept_are_given_with_the_piece() -> None:
     pool = SITE.pool[0]._replace(cpus_per_node=8, gpus_per_node=1)
     config = SITE._replace(pool=(pool,), partition=(Partition("gpu", mps_users="one", cpus_per_gpu=8),))
@@ -210,7 +256,7 @@ def test_cores_that_are_kept_are_given_with_the_piece() -> None:
 def test_what_a_run_used_of_the_host_counts_for_all() -> None:
     pool = SITE.pool[0]._replace(cpus_per_node=8, gpus_per_node=1)
     config = SITE._replace(pool=(pool,), partition=(Partition("gpu", mps_users="one", cpus_per_gpu=8),))
-    lines = [f"{at_s},python train.py,A100,COMPLETED,900,5,5,3,0" for at_s in (1, 2)]
+    lines = [f"{at_s},python train.py,A100,COMPLETED,900,5,5,3,0," for at_s in (1, 2)]
     found = by_csub("history", table(*lines), config)[1]
     assert (found.given, found.ideal) == (0.5, 0.375), "four cores of eight, for a run that used three"
 
@@ -285,7 +331,8 @@ def test_json_and_csv_hold_the_same_figures(path: str, tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(made[1].read_text())))
     assert [one["out_of_memory"] for one in shown["scores"]] == [int(one["out_of_memory"]) for one in rows]
     assert all(one["over_ideal"] == near(one["given"] / one["ideal"]) for one in shown["scores"])
-    assert (shown["schema"], shown["rejected"]) == (2, {"no peak_mib of a run that completed": 2})
+    assert (shown["schema"], shown["rejected"]) == (3, {"no peak_mib of a run that completed": 2})
+    assert shown["speeds"] == []
     assert shown["times_measured"] == 0 < shown["without_speed"] == shown["placements"]
 
 
@@ -308,10 +355,11 @@ def test_without_pieces_the_sites_pools_say_what_there_is(path: str, monkeypatch
         ({"slices": "", "shares": "0"}, "--shares '0' is not MiB by comma"),
         ({"mode": "random"}, "is not one of history, leave-one-out"),
         ({"form": "html"}, "is not one of text, json, csv"),
+        ({"max_slowdown": 0.9}, "is no number of at least 1"),
         ({"slices": "10"}, r"larger than the whole GPU: 6"),
     ],
 )
-def test_what_cannot_be_evaluated_is_an_error(path: str, options: dict[str, str], said: str) -> None:
+def test_what_cannot_be_evaluated_is_an_error(path: str, options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         evaluate([path], **{"slices": "1000", **options})
     with pytest.raises(InputError, match="cannot be read"):

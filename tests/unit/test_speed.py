@@ -32,16 +32,22 @@ class Placed(NamedTuple):
 
 
 def limited(card: str) -> list[Placed]:
-    """Return the placements of one card's table; no job is slower on more SMs, so that what says so is noise."""
+    """Return the placements of one card's table."""
+    return [one for placed in limited_by_network(card).values() for one in placed]
+
+
+def limited_by_network(card: str) -> dict[str, list[Placed]]:
+    """Return them by the network that ran; no job is slower on more SMs, so that what says so is noise."""
     with (FOLDER / f"slowdowns_{card}.csv").open(newline="") as stream:
         jobs = slowdowns.best(list(csv.DictReader(stream)))
-    found = []
-    for points in jobs.values():
+    found: dict[str, list[Placed]] = {}
+    for command, points in jobs.items():
         by_size = sorted((int(one["sm_count"]), float(one["steps_per_s"])) for one in points.values())
         active = float(points[100]["sm_active_pct"])
         rates = {sms: max(rate for fewer, rate in by_size if fewer <= sms) for sms, _ in by_size}
         (*parts, whole) = rates
-        found += [Placed(active, whole / part, rates[whole] / rates[part]) for part in parts]
+        network = command.split("--model ")[1].split()[0]
+        found.setdefault(network, []).extend(Placed(active, whole / part, rates[whole] / rates[part]) for part in parts)
     return found
 
 
@@ -159,3 +165,28 @@ def test_a_heavy_job_leaves_room_for_light_ones() -> None:
     assert part_needed(75, 1.25) + part_needed(20, 1.25) == pytest.approx(1)
     assert part_needed(40, 1.25) * 2 == pytest.approx(1)
     assert part_needed(80, 1.25) <= 7 / 8 < part_needed(81, 1.25)
+
+
+def test_a_network_that_the_rule_for_slices_was_not_chosen_by_is_told_as_well() -> None:
+    """Leave one network out: what a job hides, and at most how much, are chosen by the others."""
+    bound = 1.25
+    of_network: dict[str, list[tuple[float, float]]] = {}
+    for card in ("h100", "h200"):
+        for network, placed in limited_by_network(card).items():
+            lacking = [(one.sm_active_pct / 100 * (one.whole_over_own - 1), one.slowdown) for one in placed]
+            of_network.setdefault(network, []).extend(lacking)
+    rules = list(itertools.product((0.6, 0.7, 0.8, 0.9, 1.0), (0.0, 0.02, 0.04, 0.06, 0.08, 0.1)))
+
+    def judged(networks: list[str], part: float, hidden: float) -> tuple[int, int]:
+        upper = [(1 + max(part * y, y - hidden), slow) for name in networks for y, slow in of_network[name]]
+        taken = [slow for foretold, slow in upper if foretold <= bound]
+        return len(taken), sum(slow > bound for slow in taken)
+
+    accepted = over = 0
+    for out in of_network:
+        others = [name for name in of_network if name != out]
+        kept_by = [(count, rule) for rule in rules for count, bad in [judged(others, *rule)] if bad <= 0.02 * count]
+        count, bad = judged([out], *max(kept_by)[1])
+        accepted, over = accepted + count, over + bad
+    within = sum(slow <= bound for found in of_network.values() for _, slow in found)
+    assert (accepted, over, within, len(of_network)) == (195, 2, 293, 27)

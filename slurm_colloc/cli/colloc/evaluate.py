@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """colloc evaluate: what csub would have done with runs of the past."""
 
+import math
 from collections import Counter
 from pathlib import PurePath
 from typing import Annotated
@@ -14,6 +15,7 @@ from slurm_colloc.report.cases import MODES, Row
 from slurm_colloc.report.evaluation import FORMATS, Evaluation
 from slurm_colloc.report.replay import CSUB, kept, replay, scores
 from slurm_colloc.report.runs_table import Table, parse_table
+from slurm_colloc.report.speeds import speeds
 
 
 def evaluate(
@@ -29,6 +31,9 @@ def evaluate(
     shares: Annotated[
         str, typer.Option("--shares", help="MiB of a GPU that is shared in hundredths by MPS; else the site's")
     ] = "",
+    max_slowdown: Annotated[
+        float | None, typer.Option("--max-slowdown", help="how much slower a piece may be; else the site's, or 1.1")
+    ] = None,
     form: Annotated[str, typer.Option("--format", help="text, json or csv")] = "text",
     output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
 ) -> None:
@@ -38,6 +43,10 @@ def evaluate(
     config = _any_gpu(slices, shares) if slices or shares else site_or_none()
     if config is None:
         raise InputError("no site.toml found that says which pieces there are; give --slices or --shares")
+    if max_slowdown is not None:
+        if not 1 <= max_slowdown < math.inf:
+            raise InputError(f"--max-slowdown={max_slowdown:g} is no number of at least 1")
+        config = config._replace(sharing=config.sharing._replace(max_slowdown=max_slowdown))
     found = [_table(name) for name in tables]
     cases = [
         case
@@ -69,6 +78,7 @@ def evaluate(
         times_measured=sum(bool(row.slowdowns) for row in by_csub),
         without_speed=sum(row.run.sm_active_mean_pct is None for row in by_csub),
         scores=tuple(scores(done.judged)),
+        speeds=tuple(speeds(rows, config.sharing.max_slowdown)),
         kept=tuple(kept(done.judged)),
     )
     write(FORMATS[form](shown), output)
