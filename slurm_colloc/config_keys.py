@@ -85,6 +85,8 @@ DOCUMENTATION: dict[str, str] = {
     "measured; false: with all of them, so that other jobs may find none left",
     "sharing.max_slowdown": "how much slower than on a whole GPU a job on a slice or a share may be; few are slower",
     "sharing.max_time_stretch": "how much longer than asked a time limit may become for a slower slice; 1: no longer",
+    "sharing.extend_time_limits": "true: a running job on a piece that nears its time limit gets more time once, up to "
+    "max_time_stretch times what it asked for; ingest does it and has to be an operator of Slurm",
     "sharing.protected_types": "GPU types whose jobs are never changed",
     "sharing.weigh_waits": "false: waits and what is free do not count, and nobody is asked for them",
     "sharing.keep_piece_factor": "the first piece that fits is left for another, or a whole GPU, only where the job "

@@ -27,7 +27,7 @@ from slurm_colloc.slurm.unfiltered import unfiltered
 if TYPE_CHECKING:
     from slurm_colloc.slurm.accounted import Accounted
     from slurm_colloc.slurm.comments import Commented
-    from slurm_colloc.slurm.running import Held, Task
+    from slurm_colloc.slurm.running import Held, Limited, Task
     from slurm_colloc.slurm.visible import Rights
 
 
@@ -127,6 +127,20 @@ class CliClient:
         from slurm_colloc.slurm.running import left_question, parse_left
 
         return parse_left(self._ask(*left_question(os.geteuid())))
+
+    def limited(self) -> tuple["Limited", ...]:
+        """Return the running jobs with a time limit, as far as the user who asks may see them."""
+        from slurm_colloc.slurm.running import limited_question, parse_limited
+
+        return parse_limited(self._ask(*limited_question()))
+
+    def extend(self, job_id: str, limit_min: int) -> None:
+        """Set the time limit of a running job, which operators of Slurm may.
+
+        Raises:
+            ProcessError: Slurm refuses, or does not answer.
+        """
+        self._ask("scontrol", "update", f"JobId={job_id}", f"TimeLimit={limit_min}")
 
     def tasks(self, job_id: str) -> tuple["Task", ...]:
         """Return all tasks of a job, none where it is over and forgotten.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The jobs that wait and run as squeue prints them; asked for and read in one place."""
 
+import math
 import re
 from contextlib import suppress
 from typing import NamedTuple
@@ -49,6 +50,36 @@ def parse_holders(text: str) -> tuple[tuple[Held, ...], int]:
         if any(one.name in ("gpu", "mps", "shard") for one in gres):
             found.append(held)
     return tuple(found), rejected
+
+
+class Limited(NamedTuple):
+    """A running job of anybody's with a time limit; ``asked_id`` is that of its array, by which csub knows it."""
+
+    job_id: str
+    asked_id: str
+    user: str
+    gres: tuple[Gres, ...]
+    ran_min: float
+    limit_min: float
+    partition: str
+
+
+def limited_question() -> tuple[str, ...]:
+    """Return the command that lists the time limits of all running jobs."""
+    return ("squeue", "-h", "-a", "-r", "-t", "R", "-o", "%i|%F|%A|%u|%b|%M|%l|%P")
+
+
+def parse_limited(text: str) -> tuple[Limited, ...]:
+    """Return the jobs in the answer to ``limited_question``; one without a limit, or of another form, is left out."""
+    found = []
+    for line in text.splitlines():
+        with suppress(InputError, ValueError):
+            job_id, array, raw_id, user, gres, ran, limit, partition = line.split("|")
+            asked_id = array if "_" in job_id else raw_id
+            held = parse_gres(_PREFIX.sub("", gres)) if gres != "N/A" else ()
+            limited = Limited(job_id, asked_id, user, held, time_span_s(ran) / 60, time_span_s(limit) / 60, partition)
+            found += [limited] if limited.limit_min < math.inf else []
+    return tuple(found)
 
 
 def left_question(uid: int) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from slurm_colloc.accounting.calibration import write_margins
-from slurm_colloc.accounting.feedback import build_history, collect_decisions
+from slurm_colloc.accounting.feedback import Collected, build_history, collect_decisions
 from slurm_colloc.accounting.harm import judged_runs, stop_where_too_many
 from slurm_colloc.accounting.ingest import (
     Counted,
@@ -37,6 +37,7 @@ from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, ProcessError, Status, StoreError
 from slurm_colloc.files import whose
+from slurm_colloc.followup.time_limit import follow
 from slurm_colloc.measured import JobShare, Round, lost_of_all
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.journal import hours
@@ -96,7 +97,11 @@ def ingest(
     if config is not None and config.paths.decisions:
         if os.access(config.state_folder, os.W_OK):
             with progress("writing histories"):
-                _history(target, config)
+                collected = _history(target, config)
+            if not any(files):  # it is this host's Slurm that was asked
+                decisions = (decision for _, decision in collected.decisions.values())
+                for said in follow(decisions, CliClient(config.timeouts.ask_slurm_s), config):
+                    say(said)
             site_parts(config)  # rendered again where a template or site.toml has changed, so that no submission has to
         elif folder == config.store_folder:
             say(f"no histories written: {whose(config.state_folder)}; ingest as root, who gives each user their own")
@@ -339,7 +344,7 @@ def _journal(config: SiteConfig) -> str:
     return state_folder("journal")
 
 
-def _history(target: Store, config: SiteConfig) -> None:
+def _history(target: Store, config: SiteConfig) -> Collected:
     collected = collect_decisions(config.paths.decisions)
     for foreign in collected.foreign[:_MOST_FOREIGN]:
         say(f"decisions are not taken in: {foreign}; its name is another user's uid: move it away as root")
@@ -361,3 +366,4 @@ def _history(target: Store, config: SiteConfig) -> None:
     )
     for name, margin in margins.items():
         say(f"margin '{name}': {margin}, of which at least {margin.confidence or 0:.0%} held")
+    return collected
