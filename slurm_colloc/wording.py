@@ -45,6 +45,7 @@ WORDS = {
     "slice-holds": "slice {profile} holds {need_mib} MiB of its {mem_mib} MiB",
     "shares-hold": "{units} of {of_units} shares hold {need_mib} MiB and {sm_pct:.0f} % of the SMs",
     "slowdown": "the job takes about {expected:.2g}x as long, rarely above {upper:.3g}x",
+    "slowdown-beside-users": "other users' jobs beside it are reckoned to slow the job by {upper:.3g}x at most",
     "slowdown-unknown": "how much its neighbours slow the job is not known",
     "time-limit": "the time limit is {limit_min} min",
     "moved": "the job moves to partition '{partition}', as this site allows",

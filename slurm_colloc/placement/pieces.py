@@ -327,7 +327,7 @@ def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name
         return because("too-little-memory", mem_mib=pool.gpu_mem_mib, need_mib=need.memory_mib)
     bound = config.sharing.max_slowdown
     busy = part_needed(need.sm_active_pct, bound, in_turns=turns)
-    slowdown = on_share(need.sm_active_pct, bound)
+    slowdown = on_share(need.sm_active_pct, bound, in_turns=turns)
     if busy > _LARGEST_SHARE:
         code = "too-busy-beside-users" if turns else "too-busy-to-share"
         return Reason(code, {"sm_pct": need.sm_active_pct, "bound": bound})
@@ -340,6 +340,8 @@ def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name
         return because("no-room-beside", units=units, of_units=per_gpu)
     holds = {"units": units, "of_units": per_gpu, "need_mib": need.memory_mib, "sm_pct": need.sm_active_pct}
     slower = Reason("slowdown", slowdown._asdict()) if name == "mps" else because("slowdown-unknown")
+    if turns:
+        slower = because("slowdown-beside-users", upper=slowdown.upper)
     most = _most_of_all(units, [pool], name, config, in_turns=turns)
     share, reasons = Gres(name, "", units), (Reason("shares-hold", holds), slower)
     return Fit(room, share, reasons, most, kept.cpu_option, kept.mem, time.limit_min, slowdown, kept.cpus)

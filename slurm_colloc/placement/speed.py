@@ -13,7 +13,7 @@ jobs on four parts of the SMs of an H100 and an H200 (tests/gpu/slowdowns_*.csv)
 1 + y times as long hides some of it behind its work on the host. The second is from 67 mixes under MPS on an H100
 (tests/gpu/mixes_h100.csv, tests/recorded/h100-mps-slowdowns.json): 1 + a o is the chance that both want the SMs at one
 time, and a + o says that together they cannot do more than the SMs can. The third holds between daemons of several
-users, whose kernels do not run together: from tests/gpu/users_h100. What they keep is in docs/explanation/estimate.md.
+users, whose kernels do not run together: a model, and a quarter more for what tests/gpu/users_h100 exceeded it by. What they keep is in docs/explanation/estimate.md.
 """
 
 import math
@@ -30,7 +30,7 @@ _COUNTS = ((0.0, 0.0), (40.0, 40.0), (75.0, 60.0), (90.0, 90.0), (100.0, 110.0))
 # The slowdown that few jobs exceed, and what all jobs on the GPU count for.
 _TOGETHER = ((1.0, 0.0), (1.1, 50.0), (1.25, 80.0), (1.4, 82.0), (1.6, 105.0))
 # The same for the parts of time, in percent, in which each keeps the GPU busy: where it is more than one user's.
-_IN_TURNS = ((1.0, 0.0), (1.1, 63.0), (1.25, 100.0), (1.6, 155.0))
+_IN_TURNS = ((1.0, 0.0), (1.1, 56.0), (1.25, 89.0), (1.6, 138.0))
 # That part of time, by SM activity in percent: 2 of 143 jobs of tests/gpu/slowdowns_*.csv exceed it.
 _BUSY_AT_LEAST_PCT, _BUSY_BY_SM = 20.0, 1.2
 
@@ -97,9 +97,14 @@ def _expected_beside(sm_active_pct: float, others_pct: float) -> float:
     return max(1 + own * others, own + others)
 
 
-def on_share(sm_active_pct: float, max_slowdown: float) -> Slowdown:
-    """Return how much slower a job is on a GPU whose other jobs take what may run beside it: expected, and at most."""
+def on_share(sm_active_pct: float, max_slowdown: float, *, in_turns: bool = False) -> Slowdown:
+    """Return how much slower a job is on a GPU whose other jobs take what may run beside it: expected, and at most.
+
+    ``in_turns`` is as in ``part_needed``; of the median nothing is known there, so it is taken for the worst.
+    """
     upper = min(max_slowdown, _TOGETHER[-1][0])
+    if in_turns:
+        return Slowdown(upper, upper)
     rest_pct = max(0.0, most_together(max_slowdown) - counts_for(sm_active_pct))
     return Slowdown(min(_expected_beside(sm_active_pct, rest_pct), upper), upper)
 

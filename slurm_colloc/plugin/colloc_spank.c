@@ -402,8 +402,7 @@ static void set_mps(spank_t spank, const struct settings *settings, uint32_t job
     if (length < 0 || (size_t)length >= sizeof path) return;
     spank_setenv(spank, "CUDA_MPS_PIPE_DIRECTORY", path, 1);
     length = snprintf(path, sizeof path, "%s/log", folder);
-    if (length > 0 && (size_t)length < sizeof path && !access(path, R_OK)) /* not root's */
-        spank_setenv(spank, "CUDA_MPS_LOG_DIRECTORY", path, 1);
+    if (length > 0 && (size_t)length < sizeof path) spank_setenv(spank, "CUDA_MPS_LOG_DIRECTORY", path, 1);
     /* csub's own word: Slurm sets the limit anew for each step. */
     char threads[VALUE_BYTES];
     if (spank_getenv(spank, "COLLOC_MPS_THREADS", threads, sizeof threads) == ESPANK_SUCCESS && !strcmp(threads, "100"))

@@ -98,11 +98,10 @@ def all_users_share_a_daemon_of_roots(mps: MpsLab) -> None:
     jobs = [(user, mps.submit(user, "-p", "of-all")) for user in ("alice", "bob", "alice")]
     (pipe,) = {mps.pipe(user, job) for user, job in jobs}
     assert pipe == str(mps.node.folder(ROOT) / "pipe")
-    assert "CUDA_MPS_LOG_DIRECTORY" not in mps.told(*jobs[0])
     pid = the_daemon(pipe)
     assert (mps.node.daemons(), Path(f"/proc/{pid}").stat().st_uid) == ({pid}, 0)
     assert mps.node.jobs(ROOT) == {job for _, job in jobs}
-    for tried in (f"ls {pipe}", f"touch {pipe}/x", f"echo 1 >{pipe}/{NAME}.pid", f"kill {pid}"):
+    for tried in (f"ls {pipe}/../log", f"touch {pipe}/x", f"echo 1 >{pipe}/{NAME}.pid", f"kill {pid}"):
         assert mps.lab.run_as("bob", ["sh", "-c", tried]).returncode != 0, tried
     ask = f"echo quit | {mps.node.root}/fake/{NAME}"
     assert "privilege" in mps.lab.run_as("bob", ["sh", "-c", ask], env={"CUDA_MPS_PIPE_DIRECTORY": pipe}).stdout

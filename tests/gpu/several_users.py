@@ -61,7 +61,7 @@ _SAID_BY_ANOTHER = (
 # Of what TRIES tries, what root's daemon lets everybody do.
 _MAY_IN_ALL = (
     *("connect to control", "connect to control_privileged", "count its jobs", "open its lock to write"),
-    "open its log pipe to write",
+    *("open its log pipe to write", "list the pipe folder"),
 )
 
 

@@ -126,7 +126,7 @@ def test_mps_needs_partitions_that_say_whom_it_serves(daemon: str) -> None:
         assert place(request(partitions=("own",)), footprint(), moving).mode == mode
 
 
-@pytest.mark.parametrize(("bound", "active", "units"), [(1.1, 11, 53), (1.25, 11, 34), (1.1, 0, 32), (2.1, 45, 48)])
+@pytest.mark.parametrize(("bound", "active", "units"), [(1.1, 11, 60), (1.25, 11, 38), (1.1, 0, 36), (2.1, 45, 54)])
 def test_beside_other_users_daemons_a_share_is_sized_by_the_time_in_which_the_gpu_is_busy(
     bound: float, active: float, units: int
 ) -> None:

@@ -45,7 +45,7 @@ def init(
         list[str] | None, typer.Option("--gpu", metavar="TYPE=NAME", help="the card behind a gres type")
     ] = None,
     mps_daemon: Annotated[
-        bool, typer.Option("--mps-daemon", help="vouch: one MPS daemon for each GPU and user, under gres/mps")
+        bool, typer.Option("--mps-daemon", help="vouch: MPS daemons serve the jobs with gres/mps")
     ] = False,
     shard_consent: Annotated[bool, typer.Option("--shard-consent", help="vouch: shards need no isolation")] = False,
     gpus_file: _GpusFile = None,
