@@ -13,7 +13,8 @@ jobs on four parts of the SMs of an H100 and an H200 (tests/gpu/slowdowns_*.csv)
 1 + y times as long hides some of it behind its work on the host. The second is from 67 mixes under MPS on an H100
 (tests/gpu/mixes_h100.csv, tests/recorded/h100-mps-slowdowns.json): 1 + a o is the chance that both want the SMs at one
 time, and a + o says that together they cannot do more than the SMs can. The third holds between daemons of several
-users, whose kernels do not run together: a model, and a quarter more for what tests/gpu/users_h100 exceeded it by. What they keep is in docs/explanation/estimate.md.
+users, whose kernels do not run together: a model, and a quarter more for what tests/gpu/users_h100 exceeded it by. What
+they keep is in docs/explanation/estimate.md.
 """
 
 import math
