@@ -21,11 +21,14 @@ from slurm_colloc.observe.evidence import EvidenceBuilder
 from slurm_colloc.observe.journal import append, claim
 from slurm_colloc.observe.loop import Pace, Sink, follow
 from slurm_colloc.observe.notify import notify
-from slurm_colloc.observe.sampler import Sampler
-from slurm_colloc.process import replace
+from slurm_colloc.observe.sampler import Sampler, Told
+from slurm_colloc.process import ask, replace
+from slurm_colloc.slurm.held import HeldHere, held_question, parse_held
+from slurm_colloc.slurm.unfiltered import unfiltered
 
 # A service that is started anew sees device files that came after it did.
 _PATIENCE_S = 300.0
+_ANSWER_S = 2.0
 
 
 class Settings(NamedTuple):
@@ -79,7 +82,8 @@ def sample(settings: Settings) -> None:
         dcgm=settings.dcgm,
         patient=settings.agent,
     )
-    sampler = Sampler(reader, settings.node, settings.period_s, settings.job, cluster=settings.cluster)
+    told = Told(lambda job: _ask_held(job, settings.node)) if settings.agent else None
+    sampler = Sampler(reader, settings.node, settings.period_s, settings.job, cluster=settings.cluster, told=told)
     pace = Pace(
         settings.period_s,
         watch_pid=settings.watch_pid,
@@ -102,6 +106,21 @@ def sample(settings: Settings) -> None:
             "not one sample could be taken or kept, for the reasons above; 'colloc site gpus' shows whether the driver "
             "answers, --journal names another folder"
         )
+
+
+def _ask_held(job_id: str, node: str) -> HeldHere | None:
+    """Ask slurmctld what a job has here, which we may not read; None where it does not show us the job.
+
+    Raises:
+        ProcessError: it does not answer.
+    """
+    try:
+        answer = ask(held_question(job_id), _ANSWER_S, unfiltered(os.environ))
+    except ProcessError as error:
+        if "Invalid job id" in str(error):
+            return None
+        raise
+    return parse_held(answer.decode(errors="replace"), job_id, node)
 
 
 def _sinks(settings: Settings, sampler: Sampler, ending: ExitStack) -> list[Sink]:
@@ -203,8 +222,9 @@ class _Doubts:
         if self._sampler.closed_jobs and not self._closed:
             job = min(self._sampler.closed_jobs)
             say(
-                f"what Slurm gave to jobs ({job}, for one) cannot be read by uid {os.geteuid()} without CAP_SYS_PTRACE "
-                "and CAP_DAC_READ_SEARCH: GPUs that are held idle are not seen"
+                f"what Slurm gave to jobs ({job}, for one) 'scontrol show job -d' does not tell uid {os.geteuid()} "
+                "(PrivateData?), nor may it read it without CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: GPUs that are held "
+                "idle are not seen"
             )
             self._closed = True
 

@@ -133,7 +133,7 @@ class ProcessTable:
         self._steps: dict[int, _Step] = {}
         self._tasks: dict[tuple[int, int], NodeJob] = {}
         self._sluids: dict[str, str] = {}
-        # Jobs of which nobody may tell us what they were given.
+        # Jobs that are here, of which we may not read what they were given.
         self.closed_jobs: set[str] = set()
         self.refresh()
 
@@ -189,6 +189,7 @@ class ProcessTable:
     def _find_tasks(self) -> None:
         """Find what each slurmstepd started; what it was given when it was first seen was Slurm's own word."""
         before, self._tasks = self._tasks, {}
+        self.closed_jobs = set()
         for pid, status in list(self._status.items()):
             if status.parent not in self._steps:
                 continue

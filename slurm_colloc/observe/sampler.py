@@ -4,16 +4,21 @@
 The same code serves the whole node (the agent) and one job (a user without rights); ``only_job`` is the difference.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence, Set
 
+from slurm_colloc.errors import ProcessError
 from slurm_colloc.gpu.hostuse import HostUse
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.gpu.reader import GpuProcess, GpuReader, GpuUnit, UnitReading
 from slurm_colloc.measured import DeviceSample, Holder, ProcessKind, ProcessSample, Round
+from slurm_colloc.slurm.held import HeldHere
 
 # A reading stands for the time since the one before it, but a pause longer than this is a gap.
 _VALID_PERIODS = 2.5
 _PASSED_OVER_MOST = 16
+# A node starts some jobs a minute; where Slurm does not answer, no pass waits for it again for so long.
+_ASKED_AT_ONCE, _SILENT_S = 4, 60.0
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # The kernel keeps 15 bytes of a program's name.
 _MPS_SERVER = "nvidia-cuda-mps-server"[:15]
@@ -23,6 +28,30 @@ def boot_id() -> str:
     """Return the kernel's id of this boot: counters start anew with it."""
     with open(_BOOT_ID) as stream:
         return stream.read().strip()
+
+
+class Told:
+    """What Slurm says of jobs that tell us nothing, asked for once each and a few at a pass: it has others to serve."""
+
+    def __init__(self, ask: Callable[[str], HeldHere | None] | None) -> None:
+        self._ask = ask
+        self._known: dict[str, HeldHere | None] = {}
+        self._silent_until_s = 0.0
+
+    def ask_of(self, jobs: Set[str]) -> None:
+        """Ask of those that are new, and forget all others."""
+        self._known = {job: here for job, here in self._known.items() if job in jobs}
+        new = sorted(jobs - self._known.keys())[:_ASKED_AT_ONCE] if self._ask else []
+        for job in new if time.monotonic() >= self._silent_until_s else ():
+            try:
+                self._known[job] = self._ask(job) if self._ask else None
+            except ProcessError:  # closed_jobs has it
+                self._silent_until_s = time.monotonic() + _SILENT_S
+                return
+
+    def of(self, job_id: str) -> HeldHere | None:
+        """Return what a job has on this node; None where that is not known."""
+        return self._known.get(job_id)
 
 
 class Sampler:
@@ -37,6 +66,7 @@ class Sampler:
         table: ProcessTable | None = None,
         cluster: str = "",
         host_use: HostUse | None = None,
+        told: Told | None = None,
     ) -> None:
         self._reader = reader
         self._cluster = cluster
@@ -45,6 +75,7 @@ class Sampler:
         self._only_job = only_job
         self._table = table or ProcessTable()
         self._host_use = host_use or HostUse()
+        self._told = told or Told(None)
         self._boot_id = boot_id()
         self._last: tuple[float, float] | None = None
         # (cluster, node) of tasks here that are passed over: another slurmd's, or this node under another name.
@@ -52,8 +83,8 @@ class Sampler:
 
     @property
     def closed_jobs(self) -> set[str]:
-        """Return jobs whose GPUs are not known, because this process has no right to read what Slurm told them."""
-        return self._table.closed_jobs
+        """Return jobs here whose GPUs are not known: this process may not read what Slurm told them, nor is it told."""
+        return {job for job in self._table.closed_jobs if self._told.of(job) is None}
 
     @property
     def complaint(self) -> str:
@@ -117,6 +148,10 @@ class Sampler:
             for uuid in held:
                 weights = [weight for weight in (found.get((uuid, job.job_id)), job.weight) if weight is not None]
                 found[uuid, job.job_id] = max(weights, default=None)
+        self._told.ask_of(self._table.closed_jobs)
+        for job_id in self._table.closed_jobs:
+            if here := self._told.of(job_id):
+                found |= {(by_index[index], job_id): here.weight for index in here.gres_indices if index in by_index}
         return tuple(Holder(uuid, job_id, weight) for (uuid, job_id), weight in sorted(found.items(), key=_by_name))
 
 

@@ -88,7 +88,7 @@ def _free_on(there: list[_Entry], used: list[_Entry]) -> dict[str, int]:
     """Return what is free on one node: a device is at one time either a gpu or shared."""
     gpus = [entry.gres for entry in there if entry.gres.name == "gpu"]
     devices = sum(gres.quantity for gres in gpus)
-    as_gpu = {index for entry in used if entry.gres.name == "gpu" for index in _indices(entry.detail)}
+    as_gpu = {index for entry in used if entry.gres.name == "gpu" for index in indices(entry.detail)}
     shares = [(entry, _share_of(entry.gres, used)) for entry in there if entry.gres.name in _SHARED]
     shared = {index for _, of in shares if of is not None for index in _devices_in_use(of)}
     found: dict[str, int] = {}
@@ -114,7 +114,7 @@ def _pieces(detail: str) -> list[tuple[str, int]]:
 def _devices_in_use(entry: _Entry) -> set[int]:
     pieces = _pieces(entry.detail)
     busy = {index for index, (used, _) in enumerate(pieces) if whole(used)}
-    return busy if pieces else _indices(entry.detail)
+    return busy if pieces else indices(entry.detail)
 
 
 def _most_left(total: Gres, of: _Entry | None, devices: int, taken: set[int], as_gpu: set[int]) -> int:
@@ -127,7 +127,7 @@ def _most_left(total: Gres, of: _Entry | None, devices: int, taken: set[int], as
     return total.quantity // devices if devices > len(taken) else 0
 
 
-def _indices(detail: str) -> set[int]:
+def indices(detail: str) -> set[int]:
     """Return {0, 1, 3} from ``IDX:0-1,3``."""
     found: list[int] = []
     if detail.startswith("IDX:"):

@@ -210,31 +210,39 @@ def host(seen: Round, job_id: str) -> HostSample:
 
 PROBE = """\
 import json
+from slurm_colloc.cli.sampling import _ask_held
 from slurm_colloc.gpu.hostuse import HostUse
 from slurm_colloc.gpu.proc import ProcessTable
+from slurm_colloc.gpu.simulated import SimulatedReader
+from slurm_colloc.observe.sampler import Sampler, Told
 table, use = ProcessTable(), HostUse()
 use.read(table, [{job!r}])
 (sample,) = use.read(table, [{job!r}])
 held = [job.gres_indices for job in table.node_jobs() if job.job_id == {job!r}]
-print(json.dumps([sample, held, table.job_of({pid})]))
+told = Told(lambda job: _ask_held(job, "g1"))
+sampler = Sampler(SimulatedReader({gpus!r}, "g1", table), "g1", 10.0, table=table, told=told)
+holders = [holder.uuid for holder in sampler.sample(1.0).holders if holder.job_id == {job!r}]
+print(json.dumps([sample, held, table.job_of({pid}), holders, sorted(sampler.closed_jobs)]))
 """
 BOTH = "+sys_ptrace,+dac_read_search"
 
 
 @pytest.mark.parametrize(("rights", "sees_all"), [("", False), ("+sys_ptrace", False), (BOTH, True)])
 def test_rights(jobs: Jobs, rights: str, sees_all: bool) -> None:
-    """The job, CPU time and memory are open to everybody; GPUs held and bytes moved need two capabilities together."""
+    """Job, CPU time, memory and, by Slurm, GPUs held are open to all; environments and bytes moved need two rights."""
     only = f"-all,{rights}".rstrip(",")
     argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", f"--inh-caps={only}"]
     argv += [f"--ambient-caps={only}", f"--bounding-set={only}", sys.executable, "-c"]
-    program = PROBE.format(job=jobs.bob, pid=jobs.pid("bob", "bob"))
-    done = subprocess.run(
-        [*argv, program], cwd="/", env={"PYTHONPATH": str(CHECKOUT)}, capture_output=True, text=True, check=False
-    )
+    gpus = str(jobs.lab.gpus_dir / "g1.json")
+    program = PROBE.format(job=jobs.bob, pid=jobs.pid("bob", "bob"), gpus=gpus)
+    environment = jobs.lab.environment() | {"PYTHONPATH": str(CHECKOUT)}
+    done = subprocess.run([*argv, program], cwd="/", env=environment, capture_output=True, text=True, check=False)
     if "No module named 'slurm_colloc'" in done.stderr or "Permission denied" in done.stderr:
         pytest.skip(f"nobody may not read this checkout: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
-    (_, cpu_s, memory_mib, *moved), held, job = json.loads(done.stdout)
+    (_, cpu_s, memory_mib, *moved), held, job, holders, unknown = json.loads(done.stdout)
     assert (cpu_s is not None, memory_mib is not None, job) == (True, True, jobs.bob)
     assert [one is not None for one in moved] == [sees_all, sees_all]
     assert any(held) is sees_all
+    # Jobs of other clusters run here, too.
+    assert (len(holders), jobs.bob in unknown) == (1, False)

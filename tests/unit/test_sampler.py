@@ -7,7 +7,8 @@ from slurm_colloc.errors import GpuError
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading
 from slurm_colloc.measured import Holder
-from slurm_colloc.observe.sampler import Sampler, boot_id, only_job
+from slurm_colloc.observe.sampler import Sampler, Told, boot_id, only_job
+from slurm_colloc.slurm.held import HeldHere
 from tests.unit import fake_proc
 from tests.unit.made import device, host, process, seen
 
@@ -70,6 +71,26 @@ def test_one_pass(tmp_path: Path) -> None:
         power_w=100.0,
         energy_j=None,
     )
+
+
+def test_of_a_job_that_may_not_be_read_slurm_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pid, job in ((10, "7"), (20, "8"), (30, "9")):
+        fake_proc.stepd(tmp_path, pid, job)
+        fake_proc.add(tmp_path, pid + 1, pid)
+    monkeypatch.setattr(ProcessTable, "_is_closed", lambda *_: True)
+    told = Told({"7": HeldHere((0,), None), "8": HeldHere((0, 1, 9), 30.0), "9": None}.get)
+    one = Sampler(FakeReader(), "g1", 10.0, "", ProcessTable(str(tmp_path)), told=told)
+    assert one.sample(1000.0).holders == (
+        Holder("GPU-0", "7", None),
+        Holder("GPU-0", "8", 30.0),
+        Holder("GPU-1", "8", 30.0),
+    )
+    assert one.closed_jobs == {"9"}
+    fake_proc.remove(tmp_path, 21)
+    assert {holder.job_id for holder in one.sample(1010.0).holders} == {"7"}
+    # Nobody is asked, as inside a job: nothing is known.
+    alone = Sampler(FakeReader(), "g1", 10.0, "", ProcessTable(str(tmp_path)))
+    assert (alone.sample(1000.0).holders, alone.closed_jobs) == ((), {"7", "9"})
 
 
 def test_intervals(tmp_path: Path) -> None:
