@@ -324,8 +324,8 @@ class Evidence(NamedTuple):
 
     ``gpu_mem_peak_mib`` is a peak only where ``state`` is COMPLETED; otherwise it is a lower bound. ``elapsed_s``
     is the run's time from start to end, for an unfinished one so far; None where it is not known.
-    ``sm_active_*_pct`` are in percent of a whole GPU; ``sm_is_bound`` says that they are an upper bound taken from
-    GPU_UTIL because the driver offers no SM activity; the mean is over the samples in which kernels ran.
+    ``sm_active_*_pct`` are in percent of a whole GPU; ``sm_is_bound`` says that the mean is an upper bound, taken from
+    GPU_UTIL or from few readings of others; otherwise it is over the samples in which kernels ran.
     ``dram_active_q95_pct`` is of a run that had a whole GPU for itself, None of any other. ``gpu_mem_total_mib`` is
     what its GPU or slice had in all, and ``grew_until_s`` how long after it first held memory that still grew by
     more than one percent. ``run_count`` is 1, or of how many old runs this one record keeps what matters.

@@ -165,6 +165,8 @@ WORDS = {
     "raised-by-smaller": "job {job_id}, which is no larger, held {least_mib} MiB",
     "same-command": "past jobs of the same command, whose script may have changed since",
     "sm-not-measured": "SM activity was not measured on a whole GPU",
+    "card-tells-no-sm": "reports only on this card: '{gpu}' tells no SM activity without DCGM",
+    "sm-bounded-by-readings": "SM activity is that of few readings, with a margin for how few they are",
     "sm-bounded-by-util": "GPU_UTIL stands for SM activity, which it bounds",
     "sm-of-relatives": "SM activity is from {runs:run} with other numbers",
     "sm-from-runs": "SM activity is from earlier runs",

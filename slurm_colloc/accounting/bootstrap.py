@@ -14,7 +14,7 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.decisions import asked_id
 from slurm_colloc.accounting.equivalents import Worth, node_names, pool_nodes, worth
-from slurm_colloc.accounting.feedback import Measured, as_run_of, device_mib
+from slurm_colloc.accounting.feedback import OWN_INTERVAL_S, Measured, as_run_of, device_mib
 from slurm_colloc.accounting.ingest import take_text
 from slurm_colloc.accounting.parquet import connection
 from slurm_colloc.accounting.runs import steps_of_runs
@@ -22,6 +22,8 @@ from slurm_colloc.accounting.sources import jobstats, tres_usage
 from slurm_colloc.accounting.sources.rows import form_of, read_rows
 from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.errors import InputError
+from slurm_colloc.estimate.bounds import share_at_most_pct
+from slurm_colloc.gpu.mig import tells_sm_activity
 from slurm_colloc.history.signature import apart_by, command_signature, names_from_outside, signature, submitted_text
 from slurm_colloc.model import COMPLETED, LEAST_SAMPLES, Evidence, SharingMode
 from slurm_colloc.slurm.gres import parse_tres_gres
@@ -30,8 +32,6 @@ from slurm_colloc.slurm.submit_line import STDIN, WRAPPED, parse_submit_line
 # What sacct is asked for beyond what an ingest asks.
 MORE_FIELDS = ("AdminComment", "SubmitLine", "WorkDir", tres_usage.FIELD)
 _SOURCES = {jobstats.METHOD: "jobstats", tres_usage.METHOD: "Slurm"}
-# At most one part in twenty of a time can be above twenty times its mean (Markov's inequality).
-_MARKOV = 20.0
 # Of one command, and of all; each is a question to slurmdbd.
 _SCRIPTS_OF_ONE, _SCRIPTS_ASKED = 3, 200
 
@@ -217,9 +217,12 @@ def _by_others(
         raise InputError("site.toml does not say which GPU it had")
     if end_s - start_s < shortest_s:
         raise InputError(f"it ran for less than {shortest_s:g} s, too short for others to see its peak")
-    high = run.util_high_pct
-    if high is None and run.util_pct is not None:
-        high = min(100.0, _MARKOV * run.util_pct)
+    # GPU_UTIL is above SM activity, whose mean over the whole run is what decides; of Slurm only a peak is known.
+    most = run.util_high_pct
+    if most is None and run.util_pct is not None:
+        most = share_at_most_pct(run.util_pct, (end_s - start_s) / OWN_INTERVAL_S)
+    if not tells_sm_activity(pool.gpu_model):
+        most = None
     return Evidence(
         job_id=run.job_id,
         signature="",
@@ -227,9 +230,9 @@ def _by_others(
         mode=SharingMode.EXCLUSIVE,
         gpu_model=pool.gpu_model,
         gpu_mem_peak_mib=run.mem_mib,
-        sm_active_mean_pct=run.util_pct if run.util_pct is not None else high,
-        sm_active_q95_pct=high,
-        sm_is_bound=high is not None,
+        sm_active_mean_pct=most,
+        sm_active_q95_pct=most,
+        sm_is_bound=most is not None,
         sample_count=0,
         sampled_s=0.0,
         ended_s=end_s,

@@ -19,12 +19,13 @@ from slurm_colloc.accounting.equivalents import pool_nodes
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.config import Observe, SiteConfig
 from slurm_colloc.errors import CollocError, StoreError
+from slurm_colloc.estimate.bounds import mean_at_most_pct
 from slurm_colloc.files import read_bounded
-from slurm_colloc.gpu.mig import model_named
+from slurm_colloc.gpu.mig import model_named, tells_sm_activity
 from slurm_colloc.history.fold import bounded
 from slurm_colloc.history.records import parse_decision
 from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
-from slurm_colloc.measured import MEASURED
+from slurm_colloc.measured import MEASURED, MIN_COVERAGE_PCT, WHOLE_DEVICE
 from slurm_colloc.model import (
     GPU_OOM,
     LEAST_SAMPLES,
@@ -41,6 +42,16 @@ _MOST_BYTES_OF_USER = 128 * 1024 * 1024
 # The high value is the least that SM activity stays at or below for so much of the measured time. A mean over a day
 # says nothing of how high it went.
 _HIGH = 0.95
+# Readings of a whole GPU, by exporters and logs. Each is a moment's, or a mean over the exporter's own interval, which
+# is 30 s as dcgm-exporter comes, so that the first may be of before the run.
+READINGS = "readings of the whole GPU"
+OWN_INTERVAL_S = 30.0
+_IS_READING = f"s.method = '{WHOLE_DEVICE}'"
+# A source says who had the GPU, not who else: with a share of it nobody knows.
+_ALONE = f"""
+(s.method = '{MEASURED}' OR ({_IS_READING} AND NOT regexp_matches(r.gres, 'gres/(mps|shard)')
+                             AND s.at_s - greatest(s.interval_s, {OWN_INTERVAL_S}) >= r.start_s))
+"""
 _EVIDENCE = f"""
 WITH runs AS (
     SELECT *, row_number() OVER () AS run FROM allocations WHERE cluster = $cluster AND end_s IS NOT NULL
@@ -48,9 +59,9 @@ WITH runs AS (
 ),
 parts AS (
     -- A split among neighbours is good enough for a report, not for sizing the next run.
-    SELECT r.run, s.*,
-           CASE WHEN s.method = '{MEASURED}'
-                THEN coalesce(s.sm_active_pct, s.gpu_util_pct) * s.whole_sm_part END AS value,
+    SELECT r.run, s.* REPLACE (if({_IS_READING} AND NOT {_ALONE}, NULL, s.gpu_mem_used_mib) AS gpu_mem_used_mib),
+           {_ALONE} AS alone, {_IS_READING} AS is_reading,
+           if(alone, coalesce(s.sm_active_pct, s.gpu_util_pct) * s.whole_sm_part, NULL) AS value,
            least(s.at_s, r.end_s) - greatest(s.at_s - s.interval_s, r.start_s) AS seconds
     FROM shares s JOIN runs r
       ON r.job_id_raw = s.job_id AND r.cluster = s.cluster AND s.at_s > r.start_s AND s.at_s - s.interval_s < r.end_s
@@ -62,10 +73,11 @@ units AS (
            max(s.gpu_mem_used_mib) AS mib,
            sum(s.seconds) FILTER (s.value IS NOT NULL) AS alone_s, sum(s.seconds) FILTER (s.value > 0) AS ran_s,
            coalesce(sum(s.value * s.seconds) / nullif(alone_s, 0), max(s.value)) AS sm,
-           CASE WHEN count(*) = count(s.dram_active_pct) AND bool_and(s.method = '{MEASURED}')
+           CASE WHEN count(*) = count(s.dram_active_pct) AND bool_and(s.alone)
                 THEN coalesce(sum(s.dram_active_pct * s.seconds) / nullif(sum(s.seconds), 0), max(s.dram_active_pct))
                 END AS dram,
-           bool_or(s.sm_active_pct IS NULL AND s.gpu_util_pct IS NOT NULL) AS sm_is_bound
+           bool_or(s.sm_active_pct IS NULL AND s.gpu_util_pct IS NOT NULL) AS sm_is_bound,
+           bool_or(s.is_reading) AS is_reading
     FROM parts s GROUP BY s.run, s.node, s.uuid, s.pass_s
 ),
 passes AS (
@@ -73,7 +85,7 @@ passes AS (
            max(profile) AS profile, max(node) AS node, count(*) AS devices,
            CASE WHEN count(*) = count(mib) THEN sum(mib) END AS mib,
            CASE WHEN count(*) = count(sm) THEN sum(sm) END AS sm, max(alone_s) AS alone_s, max(ran_s) AS ran_s,
-           bool_or(sm_is_bound) AS sm_is_bound,
+           bool_or(sm_is_bound) AS sm_is_bound, bool_or(is_reading) AS is_reading,
            CASE WHEN count(*) = count(dram) THEN max(dram) END AS dram
     FROM units GROUP BY run, node, pass_s
 ),
@@ -100,7 +112,10 @@ SELECT job_id_raw, job_id, "user", state, start_s, end_s, max(gpu_model), max(mi
        -- From here on it never grew by more than one percent again.
        CASE WHEN max(grain_s) <= 60 THEN min(pass_s) FILTER (mib > 0 AND mib * 1.01 >= peak_mib)
             - min(pass_s) FILTER (mib > 0) END,
-       max(node), max(devices), gres, coalesce(max(sm_s), 0), max(h.cores), max(h.host_mem_mib)
+       max(node), max(devices), gres, coalesce(max(sm_s), 0), max(h.cores), max(h.host_mem_mib), bool_or(is_reading),
+       -- How often an exporter was asked says nothing of how often it looked.
+       least(count(sm), coalesce(max(sm_s), 0) / {OWN_INTERVAL_S}), sum(sm * alone_s) / nullif(max(sm_s), 0),
+       stddev_samp(sm)
 FROM ranked JOIN runs USING (run) LEFT JOIN host_use h USING (run)
 GROUP BY run, job_id_raw, job_id, "user", state, start_s, end_s, gres
 """
@@ -219,7 +234,12 @@ def measured_in(
     asked = {"cluster": cluster, "high": _HIGH, "job": job_id, "user": user}
     for row in database.execute(_EVIDENCE, asked).fetchall():
         job_id, shown_id, user, state, start_s, end_s, model, mib, *use, bound, count, seconds, profile, dram = row[:15]
-        grew_until_s, node, devices, gres, alone_s, cores, host_mem_mib = row[15:]
+        grew_until_s, node, devices, gres, alone_s, cores, host_mem_mib, are_readings, *of_readings = row[15:]
+        elapsed_s = end_s - start_s
+        if are_readings:
+            use[0] = _by_readings(alone_s, elapsed_s, *of_readings)
+        if bound and not tells_sm_activity(model):
+            use, bound = [None, None], False
         total_mib = device_mib(model, profile, node, config)
         run = Evidence(
             job_id=job_id,
@@ -231,18 +251,31 @@ def measured_in(
             gpu_mem_peak_mib=mib,
             sm_active_mean_pct=use[0],
             sm_active_q95_pct=use[1],
-            sm_is_bound=bool(bound),
+            sm_is_bound=use[0] is not None and bool(bound or are_readings),
             sample_count=count,
             sampled_s=seconds,
             ended_s=end_s,
-            elapsed_s=end_s - start_s,
+            elapsed_s=elapsed_s,
             dram_active_q95_pct=dram,
             gpu_mem_total_mib=total_mib * devices if total_mib else None,
             grew_until_s=grew_until_s,
             cpu_cores_q95=cores,
             host_mem_peak_mib=host_mem_mib,
+            source=READINGS if are_readings else "",
         )
         yield Measured(user, shown_id, start_s, gres, run, alone_s)
+
+
+def _by_readings(
+    alone_s: float, elapsed_s: float, readings: float, mean_pct: float | None, deviation_pct: float | None
+) -> float | None:
+    """Return what the mean SM activity over the whole run is at most; None where too little of it was seen.
+
+    While no kernel runs nothing slows a job: a mean over all its time bounds how much longer the whole of it takes.
+    """
+    if mean_pct is None or deviation_pct is None or 100 * alone_s < MIN_COVERAGE_PCT * elapsed_s:
+        return None
+    return mean_at_most_pct(mean_pct, deviation_pct, readings)
 
 
 def device_mib(model: str, profile: str, node: str, config: SiteConfig | None) -> int | None:

@@ -275,6 +275,7 @@ def keep_history(
     hours = list(prometheus.hours(since_s, until_s))
     names = prometheus.names_there(server, hours[0][0], hours[-1][1])
     source = f"prometheus-{hashlib.sha256(server.url.encode()).hexdigest()[:8]}"
+    runs = _gpu_runs(store, cluster)
     points = 0
     rejected: Counter[str] = Counter()
     with store.samples.work(source) as work:
@@ -285,7 +286,8 @@ def keep_history(
             found = prometheus.read_rounds(server, names, start_s, end_s)
             points += found.points
             rejected.update(found.rejected)
-            by_node = sorted(found.rounds, key=lambda seen: (seen.node, seen.at_s))
+            told = nvidia_smi_csv.holders_by_accounting(found.rounds, runs)
+            by_node = sorted(told, key=lambda seen: (seen.node, seen.at_s))
             sampled = _sampled_by_agents(store, cluster, start_s, end_s)
             for node, group in groupby(by_node, key=lambda seen: seen.node):
                 rounds = list(group)

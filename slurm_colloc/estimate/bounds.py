@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a count of answers that failed, or held, says of the rate: one-sided bounds after Clopper and Pearson.
+"""One-sided bounds at 95 %: on a rate by a count of answers, and on a mean over time by readings of moments.
 
-The upper bound is the rate at which so few would be seen with probability 1 - ``level``; exact for independent answers,
-and too narrow where answers hang together.
+The bound on a rate, after Clopper and Pearson, is the rate at which so few would be seen with probability 1 -
+``level``; exact for independent answers, and too narrow where answers hang together.
 [Clopper, Pearson: Biometrika 26 (1934)]
 """
 
@@ -10,6 +10,10 @@ import math
 
 LEVEL = 0.95
 _STEPS = 50
+# Readings at even distances of what hangs together over time err less than independent ones, of which this is true.
+# Student's t is that of 9 degrees: of fewer readings than ten their own deviation says too little.
+FEWEST_READINGS = 10
+_STUDENT_T, _NORMAL = 1.83, 1.645
 
 
 def upper_bound(count: int, of: int, level: float = LEVEL) -> float:
@@ -55,3 +59,21 @@ def _at_most(count: int, of: int, rate: float) -> float:
         if term < total * 1e-15:
             break
     return math.exp(first) * total
+
+
+def mean_at_most_pct(mean_pct: float, deviation_pct: float, readings: float) -> float | None:
+    """Return what a mean over time is at most, by readings with this mean and deviation; None of too few."""
+    if readings < FEWEST_READINGS:
+        return None
+    return min(100.0, mean_pct + _STUDENT_T * deviation_pct / math.sqrt(readings))
+
+
+def share_at_most_pct(mean_pct: float, readings: float) -> float:
+    """Return the same where only the mean of so many readings is known.
+
+    No values from 0 to 100 deviate more than those that are all 0 or 100: the bound is Wilson's on a share.
+    [Wilson: J. Am. Stat. Assoc. 22 (1927)]
+    """
+    share, square = mean_pct / 100, _NORMAL**2 / max(1.0, readings)
+    root = math.sqrt(share * (1 - share) * square + square**2 / 4)
+    return 100 * (share + square / 2 + root) / (1 + square)

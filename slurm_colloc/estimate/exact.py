@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 
 from slurm_colloc.estimate.question import Question, most_shown
+from slurm_colloc.gpu.mig import tells_sm_activity
 from slurm_colloc.model import (
     COMPLETED,
     GPU_OOM,
@@ -110,7 +111,8 @@ def host_mem_mib(evidence: Sequence[Evidence], completed: Sequence[Evidence], ra
 def usable(evidence: Sequence[Evidence]) -> list[Evidence] | Reason:
     """Return the runs that show a peak, all on the GPU model of the newest of them; or why there are none."""
     known = [item for item in evidence if item.gpu_mem_peak_mib is not None]
-    enough = [item for item in known if item.sample_count >= LEAST_SAMPLES or item.source]
+    # A program that says peaks only says nothing of samples.
+    enough = [item for item in known if item.sample_count >= LEAST_SAMPLES or (item.source and not item.sample_count)]
     completed = [item for item in enough if item.state == COMPLETED]
     if not completed:
         return because("none-completed", runs=len(evidence), samples=LEAST_SAMPLES)
@@ -183,7 +185,12 @@ def sm_active(completed: Sequence[Evidence]) -> tuple[Quantiles | None, tuple[Re
     """
     known = [item for item in completed if item.mode == SharingMode.EXCLUSIVE and item.sm_active_mean_pct is not None]
     if not known:
-        return None, (because("sm-not-measured"),)
+        dark = next((item.gpu_model for item in completed if not tells_sm_activity(item.gpu_model)), "")
+        return None, (because("card-tells-no-sm", gpu=dark) if dark else because("sm-not-measured"),)
     means = [item.sm_active_mean_pct or 0.0 for item in known]
-    bounded = any(item.sm_is_bound for item in known)
-    return Quantiles(median(means), max(means), max(means)), (because("sm-bounded-by-util"),) if bounded else ()
+    codes = {
+        "sm-bounded-by-readings" if item.source and item.sample_count else "sm-bounded-by-util"
+        for item in known
+        if item.sm_is_bound
+    }
+    return Quantiles(median(means), max(means), max(means)), tuple(map(because, sorted(codes)))

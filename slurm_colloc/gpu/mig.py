@@ -66,6 +66,15 @@ MODELS = (
 )
 
 
+# NVML itself tells SM activity (GPM) from Hopper on; before, only DCGM does. [docs/explanation/metrics.md]
+_TELLS_SM_ACTIVITY = re.compile(r"\b(?:g?h(?:20|100|200|800)|g?b[123]00|rtx pro \d{4} blackwell)\b")
+
+
+def tells_sm_activity(model: str) -> bool:
+    """Return whether the driver tells how busy this card's SMs are, without DCGM; False of one that we do not know."""
+    return _TELLS_SM_ACTIVITY.search(model.lower().replace("_", " ").replace("-", " ")) is not None
+
+
 def parse_profile(text: str) -> Profile | None:
     """Return the profile named anywhere in ``text`` (a profile, or a gres type ending in one), None without one."""
     match = _PROFILE.search(text)

@@ -58,7 +58,8 @@ def _group(run: Evidence) -> str:
     if run.job_id.startswith(OLDER):
         return run.job_id
     is_peak = run.state == COMPLETED and run.gpu_mem_peak_mib is not None
-    state = run.state if not is_peak or run.sample_count >= LEAST_SAMPLES or run.source else "bound"
+    shows_it = run.sample_count >= LEAST_SAMPLES or (run.source and not run.sample_count)
+    state = run.state if not is_peak or shows_it else "bound"
     model = "".join(letter if letter.isalnum() else "-" for letter in run.gpu_model)
     return f"{OLDER}{state}-{run.mode}-{model}"[:120]
 

@@ -6,6 +6,7 @@ The sampler dies with the job without warning, so there is no "at the end": each
 
 from collections.abc import Mapping, Sequence
 
+from slurm_colloc.gpu.mig import tells_sm_activity
 from slurm_colloc.measured import MEASURED, JobShare, Round
 from slurm_colloc.model import Evidence, SharingMode
 from slurm_colloc.observe.attribute import attribute_round
@@ -68,7 +69,7 @@ class EvidenceBuilder:
                 self._mode = SharingMode.MIG
             scale = device.sm_count / device.whole_sm_count if device.whole_sm_count else 1.0
             value = share.sm_active_pct
-            if value is None:
+            if value is None and tells_sm_activity(device.model):
                 # SMs cannot be active while no kernel runs: GPU_UTIL bounds SM activity from above.
                 value = share.gpu_util_pct
                 self._sm_is_bound = self._sm_is_bound or value is not None

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
+import pwd
 import subprocess
 import sys
 import time
@@ -13,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from statistics import fmean
 from threading import Thread
 from typing import Any, NamedTuple
 
@@ -21,11 +25,12 @@ import pytest
 from slurm_colloc.accounting.sources.prometheus import Imported, names_there, read_rounds
 from slurm_colloc.accounting.sources.prometheus_server import Server
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.history.records import parse_evidence
 from slurm_colloc.measured import Holder, HostSample
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.prometheus import Endpoint
 from tests.cluster.ports import Ports, answers
-from tests.unit.made import RECORDED, device, near, process, seen
+from tests.unit.made import H100, RECORDED, device, near, process, seen
 from tests.unit.programs import need_program
 
 A100 = "GPU-34319582-d595-d1c7-d1d2-179bcfa61660"
@@ -298,3 +303,91 @@ def test_the_command(history: History, tmp_path: Path) -> None:
         ("101", "whole device", ONE, to_the_joule(409.692 * ONE)),
         ("102", "split equally", TWO - ONE, to_the_joule(409.692 / 2 * (TWO - ONE))),
     ]
+
+
+# The readings of tests/gpu/readings_h100.csv, as if each were of three seconds: jobs of 33 minutes, scraped each half.
+STRETCH, SCRAPE_S, FIRST_JOB = 30, 30, 501
+
+
+class Truth(NamedTuple):
+    """What a job used: the mean SM activity of its GPU and the peak of its memory; and when it ran."""
+
+    sm_pct: float
+    peak_mib: int
+    start_s: int
+    end_s: int
+
+
+def replayed(now_s: int) -> tuple[dict[str, Truth], str]:
+    """Return the truth of each job, one after the other on one GPU, and what the exporter of jobstats said of it."""
+    by_job: dict[str, list[tuple[int, float | None, float]]] = {}
+    with (Path(__file__).resolve().parents[1] / "gpu" / "readings_h100.csv").open() as stream:
+        for job, _, mib, sm, util in list(csv.reader(stream))[1:]:
+            by_job.setdefault(job, []).append((int(mib), float(sm) if sm else None, float(util)))
+    truth: dict[str, Truth] = {}
+    lines: dict[str, list[str]] = {}
+    at_s = now_s - len(by_job) * 3600
+    for number, readings in enumerate(by_job.values()):
+        job = str(FIRST_JOB + number)
+        long_s = len(readings) * STRETCH // 10
+        known = [sm for _, sm, _ in readings if sm is not None]
+        truth[job] = Truth(fmean(known), max(mib for mib, _, _ in readings), at_s, at_s + long_s)
+        labels = f'uuid="GPU-0",name="{H100}",minor_number="0",jobid="{job}",instance="g1:9445"'
+        for after_s in range(SCRAPE_S, long_s, SCRAPE_S):
+            upto = after_s * 10 // STRETCH
+            span = [sm for _, sm, _ in readings[upto - SCRAPE_S * 10 // STRETCH : upto] if sm is not None]
+            values = {"memory_used_bytes": readings[upto][0] * 2**20, "duty_cycle": readings[upto][2]}
+            values |= {"sm_util_percent": fmean(span) / 100} if span else {}
+            for metric, value in values.items():
+                lines.setdefault(metric, []).append(f"nvidia_gpu_{metric}{{{labels}}} {value} {at_s + after_s}")
+        at_s += 3600
+    text = [f"# TYPE nvidia_gpu_{metric} gauge\n" + "\n".join(of) for metric, of in lines.items()]
+    return truth, "\n".join(text) + "\n# EOF\n"
+
+
+def test_what_an_exporter_said_of_past_jobs_sizes_their_next_run(tmp_path: Path) -> None:
+    """Eight jobs measured on an H100, one reading each half minute in a real server: what csub believes of them."""
+    promtool = need_program("promtool")
+    truth, text = replayed(int(time.time()) // 3600 * 3600)
+    (tmp_path / "metrics.txt").write_text(text)
+    argv = [
+        promtool,
+        "tsdb",
+        "create-blocks-from",
+        "openmetrics",
+        str(tmp_path / "metrics.txt"),
+        str(tmp_path / "data"),
+    ]
+    subprocess.run(argv, check=True, capture_output=True)
+    (tmp_path / "site.toml").write_text(
+        'schema = 1\ncluster = "c"\nslurm_release = "24.11"\n[[pool]]\nname = "g"\nnodes = "g1"\npartitions = ["gpu"]\n'
+        f'gpu_type = "h100"\ngpu_model = "{H100}"\ngpus_per_node = 2\ngpu_mem_mib = 81559\n'
+    )
+    fields = ("JobIDRaw|JobID|Cluster|User|Account|Partition|QOS|State|Submit|Start|End|Suspended|AllocTRES|NodeList|"
+              "TimelimitRaw|ElapsedRaw|SubmitLine|WorkDir|JobName")  # fmt: skip
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    rows = [
+        f"{job}|{job}|c|{user}|a|gpu|q|COMPLETED|{one.start_s}|{one.start_s}|{one.end_s}|0|gres/gpu=1|g1|600|"
+        f"{one.end_s - one.start_s}|sbatch train.sh {job}|/w|train.sh"
+        for job, one in truth.items()
+    ]
+    (tmp_path / "jobs.txt").write_text("\n".join([fields, *rows]) + "\n")
+    environment = {"COLLOC_CONF": str(tmp_path / "site.toml"), "HOME": str(tmp_path), "PATH": "/usr/bin"}
+
+    def colloc(*words: str) -> str:
+        argv = [sys.executable, "-m", "slurm_colloc.cli.colloc", *words]
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    colloc("ingest", "--sacct-file", str(tmp_path / "jobs.txt"))
+    with prometheus(tmp_path, []) as url:
+        colloc("ingest", "--prometheus", url, "--since", "12h")
+    said = colloc("history", "bootstrap", "--sacct-file", str(tmp_path / "jobs.txt"), "--slurm-release", "24.11.5")
+    assert f"{len(truth)} runs used ({len(truth)} measured by readings of the whole GPU)" in said
+    kept = [parse_evidence(path.read_bytes()) for path in tmp_path.rglob("evidence/**/*.json")]
+    assert {one.job_id for one in kept} == set(truth)
+    for one in kept:
+        of = truth[one.job_id]
+        assert one.gpu_mem_peak_mib == of.peak_mib
+        assert of.sm_pct <= (one.sm_active_mean_pct or 0.0) <= 2 * of.sm_pct + 1

@@ -16,6 +16,9 @@ from slurm_colloc.accounting.feedback import Collected, build_history, device_mi
 from slurm_colloc.accounting.sources import jobstats, tres_usage
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.errors import InputError
+from slurm_colloc.estimate.bounds import share_at_most_pct
+from slurm_colloc.estimate.ladder import estimate
+from slurm_colloc.estimate.question import Question
 from slurm_colloc.history.signature import command_signature, parts_of, signature
 from slurm_colloc.history.snapshot import read_snapshot, snapshot_path
 from slurm_colloc.model import Evidence
@@ -50,17 +53,28 @@ def reason(**fields: Any) -> str:
     return why
 
 
-def test_jobstats_peak_is_one_and_its_mean_bounds_no_more_than_it_can() -> None:
+def test_jobstats_peak_is_one_and_its_mean_has_the_error_of_its_readings() -> None:
     ((user, one),) = found(past()).evidence
     assert user == "ann"
+    most = share_at_most_pct(3.0, 120)  # an hour, a reading each half minute
+    assert most == pytest.approx(6.8, abs=0.1)
     assert one == Evidence(
-        *("7", COMMAND, "COMPLETED", "exclusive", H100, 4000, 3.0, 60.0, True, 0, 0.0, 3600.0, 3600.0, None, 80000),
+        *("7", COMMAND, "COMPLETED", "exclusive", H100, 4000, most, most, True, 0, 0.0, 3600.0, 3600.0, None, 80000),
         source="jobstats",
     )
-    ((_, one),) = found(past(util_pct=40.0)).evidence
-    assert one.sm_active_q95_pct == 100.0
+    ((_, short),) = found(past(end_s=150.0)).evidence
+    assert (short.sm_active_mean_pct or 0.0) > 30
     ((_, one),) = found(past(util_pct=None)).evidence
     assert (one.sm_active_q95_pct, one.sm_is_bound) == (None, False)
+
+
+def test_gpu_util_sizes_nothing_on_a_card_that_never_tells_sm_activity() -> None:
+    a100 = MPS_POOL._replace(gpu_model="NVIDIA A100-SXM4-80GB")
+    ((_, one),) = past_evidence([past()], (), site(a100), "22.05", 120.0).evidence
+    assert (one.gpu_mem_peak_mib, one.sm_active_mean_pct, one.sm_is_bound) == (4000, None, False)
+    answer = estimate(Question(runs=[one]))
+    assert answer.sm_active_pct is None
+    assert "reports only on this card" in answer.provenance
 
 
 def test_slurms_highest_reading_bounds_what_comes_in_one_twentieth_of_the_time() -> None:

@@ -171,8 +171,7 @@ def test_a_large_run_is_told_why_no_piece_holds_it(tmp_path: Path) -> None:
 
 def test_what_gpu_util_bounds_is_called_so(tmp_path: Path) -> None:
     advice = advise(measured(tmp_path, sm=None, util=10.0, mib=6000), ROW, None, None, SITE)
-    assert "GPU_UTIL 10 %, which SM activity is at most" in advice.fit
-    assert "% of the SMs" not in advice.fit
+    assert "at most 10 % of the SMs" in advice.fit
 
 
 def test_a_job_that_ran_no_kernel_fits_no_piece_and_has_no_line(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -99,6 +100,38 @@ def test_what_nvidia_gpu_exporter_says() -> None:
     assert (unit.gpu_util_pct, unit.gpu_mem_used_mib, unit.power_w) == (100.0, 19818, 631.95)
     assert found.rounds[0].node == "fe80-0000-0000-0000-0000-0000-0000-0001"
     assert [share.method for share in attribute_round(found.rounds[0])] == ["unattributed"]
+
+
+def jobstats(uuid: str = "GPU-a", name: str = H100, job: str = "7", **values: float) -> dict[str, list[Series]]:
+    labels = {"uuid": uuid, "name": name, "minor_number": "3", "ordinal": "3", "GPU_I_ID": "", "jobid": job}
+    named = labels | {"userid": "1001" if job else "", "instance": "g1:9445"}
+    return {f"nvidia_gpu_{metric}": [(named, [(at_s, value) for at_s in TIMES])] for metric, value in values.items()}
+
+
+def test_what_the_exporter_of_jobstats_says() -> None:
+    """By its source, release of May 2026: percent in names of what are parts of 1, GPM's figures on Hopper only."""
+    values: dict[str, Any] = {
+        "duty_cycle": 40,
+        "sm_util_percent": 0.11,
+        "dram_bw_util_percent": 0.05,
+        "any_tensor_util_percent": 0.02,
+    }
+    found = fold(jobstats(**values, memory_used_bytes=3000 * 2**20, power_usage_milliwatts=151_000))
+    unit = one_device(found)
+    assert (unit.uuid, unit.gres_index, unit.model, unit.sm_count) == ("GPU-a", 3, H100, 132)
+    assert (unit.gpu_util_pct, unit.sm_active_pct, unit.dram_active_pct) == (40.0, near(11.0), near(5.0))
+    assert (unit.tensor_active_pct, unit.gpu_mem_used_mib, unit.power_w) == (near(2.0), 3000, near(151.0))
+    assert found.rounds[0].holders == (Holder("GPU-a", "7", None),)
+    assert [one.method for one in attribute_round(found.rounds[0])] == ["whole device", "unattributed"]
+    assert fold(jobstats(job="", duty_cycle=0)).rounds[0].holders == ()
+
+
+def test_a_slice_of_the_exporter_of_jobstats_is_beside_no_whole_card() -> None:
+    part = jobstats("MIG-b", f"{A100} MIG 1g.5gb", memory_used_bytes=2**30)
+    found = together(jobstats(name=A100, job="", memory_used_bytes=2**31), part)
+    unit = one_device(found)
+    assert (unit.uuid, unit.model, unit.profile, unit.mem_total_mib) == ("MIG-b", A100, "1g.5gb", 4864)
+    assert found.rejected == {"a whole card, said beside its slices": 3}
 
 
 def test_slurm_job_exporter_by_way_of_nvml_is_not_believed() -> None:
@@ -336,7 +369,7 @@ def test_nothing_that_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
         return frozenset()
 
     monkeypatch.setattr(Server, "names", none)
-    with pytest.raises(InputError, match=r"no metric of dcgm-exporter, slurm-job-exporter, nvidia_gpu_exporter"):
+    with pytest.raises(InputError, match=r"no metric of dcgm-exporter, slurm-job-exporter, nvidia_gpu_prom"):
         names_there(Server("http://h:9090"), 0.0, 1.0)
 
 

@@ -219,7 +219,7 @@ def holders_by_accounting(rounds: Iterable[Round], runs: Iterable[GpuRun]) -> tu
     found = []
     for seen in rounds:
         run = timelines[seen.node].alone(seen.at_s - seen.interval_s, seen.at_s)
-        if run and run.gpus == len(uuids[seen.node]):
+        if run and run.gpus == len(uuids[seen.node]) and not seen.holders:
             seen = seen._replace(holders=tuple(Holder(device.uuid, run.job_id, None) for device in seen.devices))
         found.append(seen)
     return tuple(found)

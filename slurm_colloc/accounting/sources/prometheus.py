@@ -90,6 +90,25 @@ EXPORTERS = (
         job="slurmjobid",
         proof="sm_occupancy_pct",
     ),
+    # Of jobstats; from Hopper on it has GPM's figures, as parts of 1 whatever they are called.
+    Exporter(
+        name="nvidia_gpu_prometheus_exporter",
+        metrics={
+            "nvidia_gpu_duty_cycle": ("gpu_util_pct", 1.0),
+            "nvidia_gpu_graphics_util_percent": ("gr_active_pct", 100.0),
+            "nvidia_gpu_sm_util_percent": ("sm_active_pct", 100.0),
+            "nvidia_gpu_sm_occupancy_percent": ("sm_occupancy_pct", 100.0),
+            "nvidia_gpu_any_tensor_util_percent": ("tensor_active_pct", 100.0),
+            "nvidia_gpu_dram_bw_util_percent": ("dram_active_pct", 100.0),
+            "nvidia_gpu_memory_used_bytes": ("gpu_mem_used_mib", 1 / BYTES_PER_MIB),
+            "nvidia_gpu_power_usage_milliwatts": ("power_w", 0.001),
+        },
+        uuid=("uuid",),
+        number="minor_number",
+        model="name",
+        profile="name",
+        job="jobid",
+    ),
     Exporter(
         name="nvidia_gpu_exporter",
         metrics={
@@ -242,7 +261,8 @@ def _unit(exporter: Exporter, labels: Mapping[str, str], node: str) -> _Unit | s
         uuid=f"{uuid}/{part}" if part else uuid,
         card=card,
         number=int(number) if number.isascii() and number.isdecimal() and len(number) < 5 else 0,
-        model=labels.get(exporter.model, ""),
+        # A slice's own name goes on behind its card's.
+        model=labels.get(exporter.model, "").partition(" MIG ")[0],
         profile=profile.name if profile else "",
     )
 
@@ -282,8 +302,11 @@ def _drop_repeated(scrapes: _Scrapes, rejected: Counter[str]) -> None:
         for scrape in times.values():
             for unit in [unit for unit in scrape.readings if best.get(unit.card) != target]:
                 rejected["also read through another exporter or target"] += len(scrape.readings.pop(unit))
-            cut = {unit.card for unit in scrape.readings if unit.profile}
-            for unit in [unit for unit in scrape.readings if unit.card in cut and not unit.profile]:
+            cut: set[str | int] = {unit.card for unit in scrape.readings if unit.profile}
+            # A slice with a uuid of its own says by its number of which card it is.
+            if EXPORTERS[target.rank].uuid:
+                cut |= {unit.number for unit in scrape.readings if unit.profile and unit.card.startswith("MIG-")}
+            for unit in [one for one in scrape.readings if not one.profile and cut & {one.card, one.number}]:
                 rejected["a whole card, said beside its slices"] += len(scrape.readings.pop(unit))
 
 

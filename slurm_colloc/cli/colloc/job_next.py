@@ -114,7 +114,7 @@ def _gets(how: str, placement: Placement, footprint: Footprint) -> str:
 
 def _in_words(placement: Placement, run: Evidence) -> str:
     active = f"{run.sm_active_mean_pct:.0f} %"
-    what = f"GPU_UTIL {active}, which SM activity is at most" if run.sm_is_bound else f"{active} of the SMs"
+    what = f"at most {active} of the SMs" if run.sm_is_bound else f"{active} of the SMs"
     used = f"{run.gpu_mem_peak_mib} MiB at peak and {what} on average"
     if placement.as_asked:
         return f"no smaller piece: {sentence(placement.reasons)} (measured: {used})"

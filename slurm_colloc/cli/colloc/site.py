@@ -24,6 +24,7 @@ from slurm_colloc.site.discover import Consent, discover
 from slurm_colloc.site.doctor.facts import Blank, Seen
 from slurm_colloc.site.gaps import notes
 from slurm_colloc.site.reference import reference
+from slurm_colloc.site.telemetry import of_cards
 from slurm_colloc.submit.render import site_parts
 from slurm_colloc.units import printable
 
@@ -171,6 +172,8 @@ def check(
     if problems:
         raise typer.Exit(Status.FOUND)
     print(f"'{site_file}' agrees with the cluster: {len(config.pool)} pools, tier '{config.tier}'")
+    for line in of_cards(pool.gpu_model for pool in config.pool):
+        print(printable(line))
 
 
 # As they are needed, and so in the help.
