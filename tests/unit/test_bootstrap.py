@@ -21,7 +21,7 @@ from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.question import Question
 from slurm_colloc.history.signature import command_signature, parts_of, signature
 from slurm_colloc.history.snapshot import read_snapshot, snapshot_path
-from slurm_colloc.model import Evidence
+from slurm_colloc.model import Evidence, because
 from slurm_colloc.slurm.submit_line import parse_submit_line
 from tests.unit.made import H100, MIG_POOL, MPS_POOL, decision, run, site
 from tests.unit.stored import busy, sampled
@@ -74,7 +74,7 @@ def test_gpu_util_sizes_nothing_on_a_card_that_never_tells_sm_activity() -> None
     assert (one.gpu_mem_peak_mib, one.sm_active_mean_pct, one.sm_is_bound) == (4000, None, False)
     answer = estimate(Question(runs=[one]))
     assert answer.sm_active_pct is None
-    assert "reports only on this card" in answer.provenance
+    assert because("card-tells-no-sm", gpu=a100.gpu_model) in answer.provenance
 
 
 def test_slurms_highest_reading_bounds_what_comes_in_one_twentieth_of_the_time() -> None:

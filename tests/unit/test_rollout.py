@@ -169,10 +169,7 @@ def test_off_by_a_rule_is_plain_sbatch(shell: Shell) -> None:
 def test_where_only_packs_are_made_other_jobs_are_plain_sbatchs(shell: Shell) -> None:
     rules(shell, policy="pack")
     assert (shell.run(HINT, "job.sh").stderr, shell.calls(), shell.decisions()) == ("", [["job.sh"]], [])
-    assert (
-        "policy 'off': the site's, which makes packs alone"
-        in shell.run(HINT, "--explain", "--dry-run", "job.sh").stderr
-    )
+    assert words(because("policy-pack")) in shell.run(HINT, "--explain", "--dry-run", "job.sh").stderr
     packed = "--pack", HINT, "--array=0-7", "--gres=gpu:h100:1", "job.sh"
     assert "pack of 8" in shell.run(*packed).stderr
     assert shell.calls()[-1][:1] != ["--array=0-7"]
