@@ -189,7 +189,7 @@ def _packing(bound: _Bound, unit: _Unit, need: _Need, sharing: Sharing) -> Packi
         reasons.append(because("sms-above-bound", sum_pct=sum_pct, max_pct=sharing.pack_max_sm_pct))
     if need.dram_active_pct is not None and _is_busy(need.dram_active_pct):
         reasons.append(because("tasks-busy-memory", dram_pct=need.dram_active_pct))
-    reasons.append(because("task-slowdown", **slowdown._asdict()))
+    reasons.append(because("task-slowdown", expected=slowdown.expected, upper=slowdown.upper))
     room = Room(unit.memory_mib, max(sharing.pack_max_sm_pct, sum_pct), at_once)
     return Packing(at_once, room, load, slowdown, tuple(reasons))
 

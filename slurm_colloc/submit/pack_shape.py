@@ -159,7 +159,10 @@ def _of_fewer(packing: Packing, at_once: int) -> Packing:
     if at_once == packing.at_once:
         return packing
     slowdown = of_equal(at_once, packing.load.sm_active_pct)
-    reasons = (because("more-would-fit", tasks=packing.at_once), because("task-slowdown", **slowdown._asdict()))
+    reasons = (
+        because("more-would-fit", tasks=packing.at_once),
+        because("task-slowdown", expected=slowdown.expected, upper=slowdown.upper),
+    )
     return packing._replace(slowdown=slowdown, reasons=reasons)
 
 

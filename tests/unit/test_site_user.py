@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.estimate.site_stop import Stop, write_stop
+from slurm_colloc.model import because
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.limits import Association, Limits
+from slurm_colloc.wording import words
 from tests.unit.programs import colloc
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
@@ -86,7 +88,7 @@ def test_the_first_rule_that_is_met_is_told_for_each_partition_and_account(
 def test_a_stopped_site_places_nobodys_jobs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_stop(str(folder), Stop("20 of 60 runs were harmed"))
     found = policies(capsys)
-    assert found["gpu", "vision"] == ("shadow", "20 of 60 runs were harmed")
+    assert found["gpu", "vision"] == ("shadow", words(because("placing-stopped", why="20 of 60 runs were harmed")))
     assert (found["mig", "exam"][0], found["gpu", "other"][0]) == ("off", "pack")
 
 

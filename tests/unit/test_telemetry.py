@@ -9,6 +9,7 @@ import pytest
 
 from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.question import Question
+from slurm_colloc.model import Reason
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.packing import pack
 from slurm_colloc.site.telemetry import JOBS, TELEMETRY, Outcome, Telemetry, of_cards, outcome, rows
@@ -31,9 +32,9 @@ def test_the_table_says_what_csub_does(model: str, telemetry: Telemetry) -> None
     config, found = site(pool, mps_daemon="site"), estimate(question)
     placed = not place(request(), found, config).as_asked
     assert (outcome(tells, telemetry, JOBS[0]) == Outcome.PLACES) == placed
-    packed = not isinstance(pack(found, pool, config.sharing, None), str)
+    packed = not isinstance(pack(found, pool, config.sharing, None), Reason)
     assert (outcome(tells, telemetry, JOBS[1]) == Outcome.PACKS) == packed
-    assert not isinstance(pack(found, pool, config.sharing, 4), str)
+    assert not isinstance(pack(found, pool, config.sharing, 4), Reason)
     assert outcome(tells, telemetry, JOBS[2]) == Outcome.REPORTS
 
 
