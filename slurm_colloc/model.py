@@ -141,6 +141,8 @@ class Footprint(NamedTuple):
     ``margin`` times ``expected_mib`` or more, and ``confidence`` the share of such q99s, at least and with 95 percent
     certainty, that what was then measured kept within; None of a hint. ``cpu_cores`` and ``host_mem_mib`` are what it
     needs of the host, margins included. ``keep_whole`` says why it gets no piece of a GPU for now, whatever it needs.
+    ``part_taken`` is which part of the memory of whatever GPU it finds its program takes, None of others;
+    ``part_usable`` which part of a slice it then has for that need.
     """
 
     gpu_mem_peak_mib: Quantiles | None
@@ -157,6 +159,8 @@ class Footprint(NamedTuple):
     cpu_cores: int | None = None
     host_mem_mib: int | None = None
     keep_whole: Reason | None = None
+    part_taken: float | None = None
+    part_usable: float = 1.0
 
 
 class Load(NamedTuple):

@@ -162,6 +162,7 @@ WORDS = {
     "margins-old": "the shipped margins hold, the site's are older than {days} days: does 'colloc ingest' run?",
     "grew": "the newest run needed {more_pct:.0f} % more than any before, so as much again is added",
     "ran-out-of-memory": "job {job_id} ran out of GPU memory with less than {least_mib} MiB",
+    "raised-by-weights": "raised to the weights of '{model}': {weights_mib} MiB",
     "raised-by-smaller": "job {job_id}, which is no larger, held {least_mib} MiB",
     "same-command": "past jobs of the same command, whose script may have changed since",
     "sm-not-measured": "SM activity was not measured on a whole GPU",
@@ -193,6 +194,7 @@ WORDS = {
     "sm-unknown": "SM activity is not known: add sm=PERCENT to --gpu-footprint",
     "need-unknown": "what a task needs is not known",
     "harmed": "job {job_id} {harm:means} on a piece of a GPU: whole GPUs for {runs:more run}, to measure it again",
+    "part-not-a-number": "the part of a GPU that {program} takes is not given as a number ({told_by})",
     "file-new": "file '{path}' is new since the last submission",
     "file-edited": "file '{path}' was edited since the last submission",
     "file-gone": "file '{path}' is gone since the last submission",
@@ -208,6 +210,9 @@ WORDS = {
     "correction-ignored": "correction ignored: {error}",
     "correction-too-low": "the user corrected its memory to {said_mib:.0f} MiB, but job {job_id} used {used_mib} MiB; "
     "correct it by 'colloc history --correct JOB mem=SIZE', or forget both by 'colloc history --forget JOB'",
+    "less-than-weights": "the weights of '{model}' alone are {weights_mib} MiB, the estimate was {need_mib:.0f} MiB: "
+    "the job is placed by its weights, which is still too little",
+    "part-to-tell": "told to take {part:g} of GPU memory, the program would fit {would_fit}",
     # Packs.
     "pack": "pack of {at_once} at a time: {tasks:task} in {jobs:job} of one {units}",
     "pack-shares-nothing": "one task at a time: {why}; say {say}",

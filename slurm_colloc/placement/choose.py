@@ -40,6 +40,8 @@ def place(
         footprint.run_time_s.q50 if footprint.run_time_s else None,
         footprint.cpu_cores,
         footprint.host_mem_mib,
+        footprint.part_taken,
+        footprint.part_usable,
     )
     rejected: list[Rejected] = []
     rooms = list(rooms_of(request, footprint, config, access, rejected))
@@ -153,7 +155,8 @@ def _placed(taken: Taken, need: Need, request: JobRequest, config: SiteConfig) -
     return Placement(
         mode=mode,
         gres=fit.gres,
-        memory_mib=need.memory_mib,
+        # All of its share, where its program takes a part of the GPU: it counts from the whole of it.
+        memory_mib=fit.most.memory_mib if need.part_taken and fit.gres.name != "gpu" else need.memory_mib,
         headroom_mib=config.sharing.headroom_mib,
         partition=fit.room.partition.name if fit.room.moved else "",
         cpu_option=fit.cpu_option,

@@ -156,7 +156,9 @@ def _need(footprint: Footprint, pool: Pool, part: MigSlice | None, unit: _Unit, 
     elif active is None:
         unknown = because("task-sm-unknown")
     return _Need(
-        None if memory is None else max(1, math.ceil(memory.q99) + sharing.headroom_mib),
+        None
+        if memory is None
+        else max(1, math.ceil(max(memory.q99, (footprint.part_taken or 0.0) * unit.memory_mib)) + sharing.headroom_mib),
         # No task keeps more than all SMs busy: on a slice that slows it, it is alone as slow.
         None if active is None else min(100.0, active.q95 * unit.whole_over_own),
         unknown,

@@ -47,6 +47,8 @@ class Need(NamedTuple):
     expected_s: float | None
     cpu_cores: int | None = None
     host_mem_mib: int | None = None
+    part_taken: float | None = None
+    part_usable: float = 1.0
 
     def part(self, of_gpu: float) -> Part:
         """Return what so large a part of a GPU is to this job."""
@@ -199,6 +201,7 @@ def _allowed(request: JobRequest, fit: Fit, rooms: list[Room], config: SiteConfi
 
 
 def _mig(request: JobRequest, need: Need, rooms: list[Room], config: SiteConfig) -> Iterator[Fit | Rejected]:
+    need = need._replace(memory_mib=math.ceil(need.memory_mib / need.part_usable))
     # Slurm knows slices by type only: of two kinds with one type it may give either, so the lesser one counts.
     kinds: dict[tuple[bool, str], list[tuple[MigSlice, Room]]] = {}
     for room in rooms:
@@ -323,6 +326,9 @@ def _share(request: JobRequest, need: Need, room: Room, config: SiteConfig, name
         return unfit
     if pool.gpu_mem_mib is None:
         return because("site-lacks", key="gpu_mem_mib", pool=pool.name)
+    if need.part_taken:  # of the whole GPU, whatever its share
+        taken_mib = math.ceil(need.part_taken * pool.gpu_mem_mib) + config.sharing.headroom_mib
+        need = need._replace(memory_mib=max(need.memory_mib, taken_mib))
     if need.memory_mib > pool.gpu_mem_mib:
         return because("too-little-memory", mem_mib=pool.gpu_mem_mib, need_mib=need.memory_mib)
     bound = config.sharing.max_slowdown

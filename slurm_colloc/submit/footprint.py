@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a request to what it needs: all that is known of the job is gathered, and the ladder is asked."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -11,8 +12,14 @@ from slurm_colloc.errors import DeadlineError
 from slurm_colloc.estimate.ladder import CORRECTED_RUNG, believed, estimate
 from slurm_colloc.estimate.question import Question, question
 from slurm_colloc.history.lookup import look_up
-from slurm_colloc.model import GPU_OOM, Evidence, Footprint, JobRequest, Reason
-from slurm_colloc.submit.reasons import reason_against_history
+from slurm_colloc.model import GPU_OOM, Evidence, Footprint, JobRequest, Placement, Quantiles, Reason, because
+from slurm_colloc.placement.choose import place
+from slurm_colloc.placement.pieces import Access
+from slurm_colloc.submit.reasons import reason_against_history, without_comments
+from slurm_colloc.submit.serving import told_part, weights_mib
+
+# What a server may be told to take: the rest is for the driver and for what it allocates beside.
+_MOST_TOLD = 0.95
 
 JobStates = Callable[[Sequence[str]], Mapping[str, str]]
 
@@ -60,6 +67,48 @@ def footprint_of(
     if request.differs and not known.evidence:
         footprint = footprint._replace(provenance=(*footprint.provenance, request.differs))
     return footprint, (*known.notes, *filter(None, [doubt]))
+
+
+def as_served(
+    footprint: Footprint, request: JobRequest, text: bytes, environ: Mapping[str, str]
+) -> tuple[Footprint, tuple[Reason, ...]]:
+    """Return the footprint with the part of a GPU that a server is told to take, and what contradicts its user's word.
+
+    Weights that lie there are the least that what loads them needs.
+    """
+    text = b" ".join((without_comments(text), *(word.encode(errors="surrogateescape") for word in request.script_args)))
+    told, memory = told_part(text, environ), footprint.gpu_mem_peak_mib
+    notes: tuple[Reason, ...] = ()
+    if told:
+        part = told.part if told.part is not None else 1.0
+        footprint = footprint._replace(part_taken=told.part_of_gpu, part_usable=part)
+    if told and told.part is None:
+        why = because("part-not-a-number", program=told.program.name, told_by=told.program.told_by)
+        footprint = footprint._replace(keep_whole=why)
+    found = weights_mib(text, request.folder, environ) if memory else None
+    if memory and found and found[1] > memory.q99:
+        name, least = found[0], float(found[1])
+        provenance = (*footprint.provenance, because("raised-by-weights", model=name, weights_mib=found[1]))
+        footprint = footprint._replace(gpu_mem_peak_mib=Quantiles(least, least, least), provenance=provenance)
+        notes = (because("less-than-weights", model=name, weights_mib=found[1], need_mib=memory.q99),)
+    return footprint, notes
+
+
+def part_to_tell(
+    request: JobRequest, footprint: Footprint, placement: Placement, config: SiteConfig, access: Access
+) -> tuple[Reason, ...]:
+    """Return which part a server would have to be told for a slice that it does not get as it is told now."""
+    if not footprint.part_taken or footprint.keep_whole:
+        return ()
+    fitting = place(request, footprint._replace(part_taken=None, part_usable=1.0), config, access)
+    if fitting.gres is None or fitting.gres == placement.gres or fitting.memory_mib is None:
+        return ()
+    sizes = [part.mem_mib for pool in config.pool for part in pool.slice if part.type == fitting.gres.type]
+    held = sizes[0] if fitting.gres.name == "gpu" and sizes else 0
+    part = math.ceil(100 * fitting.memory_mib / held) / 100 if held else 1.0
+    if part > _MOST_TOLD:
+        return ()
+    return (because("part-to-tell", part=part, would_fit=str(fitting.gres)),)
 
 
 def _too_little(request: JobRequest, config: SiteConfig) -> list[Evidence]:

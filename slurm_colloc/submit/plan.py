@@ -16,7 +16,7 @@ from slurm_colloc.slurm.directives import Script, read_script
 from slurm_colloc.slurm.free import Free
 from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.options import CommandLine, Given, without
-from slurm_colloc.submit.footprint import footprint_of
+from slurm_colloc.submit.footprint import as_served, footprint_of, part_to_tell
 from slurm_colloc.submit.override import overridden, sizes_cut, without_sizes, would_have_been
 from slurm_colloc.submit.own_options import check_pack, own_option, parse_slowdown, wants_pack
 from slurm_colloc.submit.reasons import reason_to_keep_command, reason_to_keep_text
@@ -247,6 +247,7 @@ def _part(
     hint = own_option("gpu-footprint", command_line, submission.script, number)
     config, lowered = _bounded(config, own_option("max-slowdown", command_line, submission.script, number))
     footprint, said = footprint_of(request, submission.text, hint, config, slurm.job_states, anyway=alone)
+    footprint, contradicted = as_served(footprint, request, submission.text, case.environ)
     access = access_of(request, footprint, config, partial(slurm.limits, config.cluster))
     # What was free when a job was submitted nobody can tell afterwards.
     asks = any(own_option(name, command_line, None) is not None for name in ("explain", "dry-run"))
@@ -257,7 +258,8 @@ def _part(
     placement = _leave(place(request, footprint, config, access, waits), switched_off, fixed)
     if again:
         placement = placement._replace(reasons=(again, *placement.reasons))
-    return Part(request, footprint, placement), (*said, *lowered)
+    served = part_to_tell(request, footprint, placement, config, access)
+    return Part(request, footprint, placement), (*said, *lowered, *contradicted, *served)
 
 
 def _bounded(config: SiteConfig, asked: str | None) -> tuple[SiteConfig, tuple[Reason, ...]]:

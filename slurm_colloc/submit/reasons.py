@@ -281,7 +281,11 @@ def reasons_untouchable(
     for item in gres:
         if item.type in slices or _MIG_TYPE.search(item.type):
             yield because("asks-for-slice", slice=item.type)
+    # Portals name the cluster with each submission.
+    own = {"clusters"} if value_of(given, "clusters") == config.cluster else set()
     for name in given:
+        if name in own:
+            continue
         if name in _LEAVE_ALONE:
             yield because("option", option=name)
         elif name not in _HARMLESS and name not in plugins:
