@@ -60,7 +60,7 @@ class Kit(MpsLab):
             path.write_text(self.placed(path.read_text()))
         # The node's GPUs and their control program are made up.
         call = shlex.join(self.node.argv("")[:-1])
-        (self.rendered / "colloc-mps").write_text(f'#!/bin/sh\n[ "$SLURMD_NODENAME" != g1 ] || exec {call} "$1"\n')
+        (self.rendered / "colloc-mps").write_text(f'#!/bin/sh\n[ "$SLURMD_NODENAME" != g1 ] || exec {call} "$@"\n')
         plugstack = self.rendered / "plugstack.conf.colloc"
         if not plugstack.exists():
             # A site whose MPS is by prologs may load the plugin for its options.

@@ -101,7 +101,7 @@ def test_a_piece_as_its_page_says(page: str, order: str, given: str, lab: Lab) -
     options = ("-p", "gpu") if page == "shard" else ()
     shown = alice.run(*words[:-1], *options, words[-1])
     assert shown.returncode == 0, shown.stderr
-    assert f"csub: given {given} " in shown.stderr
+    assert f"csub: the job gets {given} " in shown.stderr
 
 
 @pytest.mark.parametrize(

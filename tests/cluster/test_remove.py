@@ -159,5 +159,5 @@ def test_an_earlier_release_refuses_what_a_later_one_wrote(center: Lab) -> None:
     os.chown(snapshot, user.uid, user.gid)
     snapshot.chmod(0o600)
     done = lab.run_as("alice", ["csub", "--explain", "short.sh"], env=environment, cwd=home, check=True)
-    assert "was written by a later release" in done.stderr
+    assert "is of another release (schema 99" in done.stderr
     assert lab.wait_jobs([done.stdout.split()[-1]])[int(done.stdout.split()[-1])] == "COMPLETED"

@@ -36,7 +36,7 @@ HOSTILE = {
     "LD_PRELOAD_": "/evil",
 }
 EXACTLY = {"verb", "files", "PATH", "SLURM_JOB_ID", "SLURM_JOB_UID", "SLURMD_NODENAME", "SLURM_CONF"}
-EXACTLY |= {"SLURM_JOB_GID", "SLURM_JOB_GPUS", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}
+EXACTLY |= {"SLURM_JOB_GID", "SLURM_JOB_GPUS", "SLURM_JOB_PARTITION", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +235,7 @@ def test_a_helper_that_goes_wrong_holds_no_job_up(lab: Lab, mood: str) -> None:
         assert len(slept) >= 2
         assert not [pid for pid in slept if Path("/proc", pid).exists()]
         logs = "".join(path.read_text() for path in (lab.root / "log").glob("slurmd-g1.*"))
-        assert f"{lab.root}/helper start did not end within its timeout_s and is killed" in logs
+        assert f"{lab.root}/helper did not end within its timeout_s and is killed" in logs
 
 
 @pytest.mark.parametrize("what", ["missing", "not roots", "writable", "replaceable"])
