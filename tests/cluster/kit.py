@@ -42,7 +42,8 @@ class Kit(MpsLab):
             (lab.root / name).mkdir()
         keys = {"sharing.mps_daemon": f'"{by}"', "known_jobs.table": f'"{lab.root}/table/policy.table"'}
         write_site(lab, agent=False, extra=keys)
-        text = lab.site_file.read_text()
+        # Each user's own daemon, as the assertions on its folder have it.
+        text = lab.site_file.read_text().replace('mps_users = "all"', 'mps_users = "each"')
         lab.site_file.write_text(re.sub(r'(\[\[partition\]\]\nname = "all".*\n)', r'\1policy = "default"\n', text))
         self._render()
 
