@@ -16,8 +16,9 @@ from slurm_colloc.model import GPU_OOM, Evidence, Footprint, JobRequest, Placeme
 from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.pieces import Access
 from slurm_colloc.submit.reasons import reason_against_history, without_comments
-from slurm_colloc.submit.serving import told_part, weights_mib
 
+# One of these stands in each script of which submit/serving.py says anything.
+_SERVERS = (b"vllm", b"sglang", b"text-generation-", b"XLA_PYTHON_CLIENT_", b"llama-")
 # What a server may be told to take: the rest is for the driver and for what it allocates beside.
 _MOST_TOLD = 0.95
 
@@ -77,6 +78,10 @@ def as_served(
     Weights that lie there are the least that what loads them needs.
     """
     text = b" ".join((without_comments(text), *(word.encode(errors="surrogateescape") for word in request.script_args)))
+    if not any(word in text for word in _SERVERS) and not any(name.startswith("XLA_") for name in environ):
+        return footprint, ()
+    from slurm_colloc.submit.serving import told_part, weights_mib  # of no use to a job without a server
+
     told, memory = told_part(text, environ), footprint.gpu_mem_peak_mib
     notes: tuple[Reason, ...] = ()
     if told:

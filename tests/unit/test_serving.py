@@ -37,12 +37,16 @@ def test_what_a_script_tells(script: str, name: str, part: float | None) -> None
     assert told is not None
     assert (told.program.name, told.part) == (name, part)
     assert told.part_of_gpu == (1.0 if part is None or name == "SGLang" else part)
+    served, _ = as_served(parse_hint("mem=1G"), request(), f"#!/bin/bash\n{script}\n".encode(), {})
+    assert served.part_taken == told.part_of_gpu
 
 
 def test_the_environment_tells_jax() -> None:
     told = told_part(b"python train.py", {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3", "HOME": "/h"})
     assert told is not None
     assert (told.program.name, told.part) == ("JAX", 0.3)
+    own = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3"}
+    assert as_served(parse_hint("mem=1G"), request(), b"python train.py", own)[0].part_taken == 0.3
     takes_what_it_needs = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     assert told_part(b"python train.py", takes_what_it_needs) is None
 
