@@ -2,6 +2,7 @@
 """Fixtures for all tests."""
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -38,3 +39,11 @@ def _no_site_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: 
     monkeypatch.setenv("HOME", str(home))
     for name in ("COLLOC_CONF", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "SLURM_CONF"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _sigterm_as_before() -> Iterator[None]:
+    """Undo what a companion that ran within the test did: the programs of later tests would ignore SIGTERM too."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
