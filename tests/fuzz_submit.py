@@ -177,7 +177,7 @@ def _gres(text: str) -> object:
 
 
 def _commands(content: bytes) -> object:
-    from slurm_colloc.submit.commands import read_commands
+    from slurm_colloc.pack.commands import read_commands
 
     script, commands = read_commands(content)
     assert script.startswith(b"#!/bin/sh\n")
@@ -187,7 +187,7 @@ def _commands(content: bytes) -> object:
 
 
 def _expand(text: str) -> object:
-    from slurm_colloc.submit.commands import expand
+    from slurm_colloc.pack.commands import expand
 
     # Lists from files are another matter; the largest product is 100,000 tasks by design.
     words = text.replace("@", "").split("\0")

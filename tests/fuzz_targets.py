@@ -124,7 +124,7 @@ def _snapshot_seed() -> bytes:
 def _of_a_pack() -> Iterator[Target]:
     from slurm_colloc.followup import record as followed
     from slurm_colloc.gpu import failure
-    from slurm_colloc.runtime import added, ledger, ledger_read, spec
+    from slurm_colloc.pack import inbox, ledger, ledger_read, spec
 
     pack = spec.Spec(
         *(spec.VERSION, "train", "0-3", (), (), 1, ("/bin/sh",), (), Load(9000, 30.0), Room(80000, 100.0, 4), 1),
@@ -162,7 +162,7 @@ def _of_a_pack() -> Iterator[Target]:
     yield in_file("ledger", InFolder("1.jsonl", read_ledger), b"".join(encoded))
     one = _json([spec.Task(7, "a b", Load(9000, 30.0), 60.0)])
     yield in_file(
-        "added", InFolder("1.added/7", lambda at: added.added_tasks(os.path.join(at, "1.jsonl"))), *one, is_json=True
+        "added", InFolder("1.added/7", lambda at: inbox.added_tasks(os.path.join(at, "1.jsonl"))), *one, is_json=True
     )
     record = followed.Record(
         *(followed.VERSION, followed.RETRY, "c", "1", "1", 0, "ann", "train", "f.64~~d", ("--explain",), ("-n1",)),

@@ -9,20 +9,19 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NoReturn
 
-from slurm_colloc.cli.csub_show import answer
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, MisusedError, UnsureError
+from slurm_colloc.model import Reason
 from slurm_colloc.process import keep_ignored, open_standard_descriptors, readable, replace
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine
-from slurm_colloc.submit.call import Call, found_call, handed_on, say, split_call, tell
-from slurm_colloc.submit.decision import record
-from slurm_colloc.submit.handover import CALLED, STDERR, STDOUT, submit, with_body, write_all
+from slurm_colloc.submit.call import Call, explain, found_call, hand_over, say, show, split_call, tell, tell_line
+from slurm_colloc.submit.handover import CALLED, STDOUT, with_body, write_all
 from slurm_colloc.submit.own_options import (
     NO_SUBMISSION,
     check_call,
@@ -31,8 +30,8 @@ from slurm_colloc.submit.own_options import (
     reads_stdin,
     wants_pack,
 )
-from slurm_colloc.submit.plan import Plan, make_plan
-from slurm_colloc.submit.render import remove_script
+from slurm_colloc.submit.plan import Case, Part, Plan, make_plan
+from slurm_colloc.submit.show import answer
 from slurm_colloc.submit.told import is_exclusive
 
 _SILENT = "nothing is to be changed"
@@ -68,7 +67,7 @@ def _is_pack(argv: tuple[str, ...], called: str) -> bool:
 
 
 def _pack(argv: tuple[str, ...]) -> int:
-    from slurm_colloc.cli.csub_pack import run
+    from slurm_colloc.pack.command_line import run
 
     return run(argv)
 
@@ -156,11 +155,17 @@ def _decide(
     # Up to two questions one after the other, and time left to decide without an answer.
     client = CliClient(min(config.timeouts.ask_slurm_s, config.timeouts.decide_s / 3))
     allowed_s = config.timeouts.decide_s
-    step = partial(make_plan, command_line, call.environ, stdin, config, client)
+    step = partial(make_plan, command_line, call.environ, stdin, config, client, packer=_packed)
     plan = within(allowed_s - (time.monotonic() - began), f"deciding (more than {allowed_s:g} s)", step)
     if plan.chosen.policy == "off" and not call.dry_run:
         raise UnsureError(why_off)
     return config._replace(policy=plan.chosen.policy), plan
+
+
+def _packed(case: Case, parts: Sequence[Part], switched_off: Reason | None) -> Plan | str:
+    from slurm_colloc.pack.plan import plan_array  # of no use to any other submission
+
+    return plan_array(case, parts, switched_off)
 
 
 def _then(plan: Plan, command_line: CommandLine, call: Call, config: SiteConfig) -> Callable[[str], None]:
@@ -169,7 +174,7 @@ def _then(plan: Plan, command_line: CommandLine, call: Call, config: SiteConfig)
         return lambda job_id: None
     from slurm_colloc.followup.retry import follow
 
-    return follow(plan, command_line, call.sbatch, call.environ, config, partial(_note, call))
+    return follow(plan, command_line, call.sbatch, call.environ, config, partial(tell_line, call))
 
 
 def _read_stdin(command_line: CommandLine) -> bytes | None:
@@ -194,75 +199,6 @@ def _fall_open(call: Call, stdin: bytes | None, why: str) -> int:
     except CollocError as error:
         say(f"error: {error}")
         return 1
-
-
-def _note(call: Call, line: str) -> None:
-    tell(call, [line])
-
-
-def hand_over(
-    plan: Plan,
-    argv: tuple[str, ...],
-    script: str,
-    source: int | None,
-    call: Call,
-    config: SiteConfig,
-    then: Callable[[str], None] = lambda job_id: None,
-) -> tuple[int, str]:
-    """Run sbatch once and return its status, and a reason where nothing was submitted and plain sbatch is to follow.
-
-    ``then`` is called with the job's id as soon as there is one; a rendered ``script`` is removed at the end.
-    """
-
-    def submitted(job_id: str, cluster: str) -> None:
-        then(job_id)
-        shadow = config.policy == "shadow"
-        record(plan, job_id, cluster or config.cluster, config, partial(_note, call) if shadow else say)
-        tell(call, (f"job {job_id}: {line}" for line in answer(plan)))
-
-    try:
-        outcome = submit([call.sbatch, *argv], handed_on(call.environ, plan, config), source, submitted)
-    except CollocError as error:  # sbatch was not started
-        return 1, str(error)
-    finally:
-        if script:
-            remove_script(script)
-    status = outcome.status if outcome.status >= 0 else 128 - outcome.status
-    has_original = plan.packed is None or plan.packed.has_original
-    if outcome.refused and not plan.as_asked and has_original:
-        given = "the pack" if plan.packed else " : ".join(part.placement.given for part in plan.parts)
-        return status, f"{given} was refused: {_verdict(outcome.refused)}"
-    if outcome.refused:
-        write_all(STDERR, outcome.refused)
-    return status, ""
-
-
-def _verdict(said: bytes) -> str:
-    # Without sbatch's "submission failed", which Snakemake takes for the end of it wherever it stands.
-    return said.decode(errors="replace").rpartition("submission failed: ")[2].partition("\n")[0]
-
-
-def show(plan: Plan, command_line: CommandLine, call: Call) -> int:
-    """Print what would be submitted and submit nothing."""
-    from slurm_colloc.cli.csub_show import as_json, as_line, noted
-
-    text = plan.text
-    for note in noted(plan):
-        say(note)
-    if own_option("format", command_line, None) == "json":
-        text = as_json(plan, call.sbatch)
-    else:
-        say(f"would be submitted as: {as_line(plan, call.sbatch)}")
-    sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
-    sys.stdout.flush()
-    return 0
-
-
-def explain(plan: Plan) -> None:
-    from slurm_colloc.cli.csub_show import explanation
-
-    for line in explanation(plan):
-        say(line)
 
 
 if __name__ == "__main__":

@@ -3,18 +3,21 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
 from slurm_colloc.clock import within
 from slurm_colloc.config import ENVIRONMENT_VARIABLE, SiteConfig, Timeouts, how_to_write_one, load_site, site_files
-from slurm_colloc.errors import ConfigError
+from slurm_colloc.errors import CollocError, ConfigError
 from slurm_colloc.process import given_environment
 from slurm_colloc.slurm.options import CommandLine
-from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, write_all
+from slurm_colloc.submit.decision import record
+from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, submit, write_all
 from slurm_colloc.submit.own_options import own_option, without_own_options
 from slurm_colloc.submit.plan import Plan
+from slurm_colloc.submit.render import remove_script
+from slurm_colloc.submit.show import answer, as_json, as_line, explanation, noted
 from slurm_colloc.submit.told import is_exclusive, told
 
 
@@ -95,6 +98,11 @@ def tell(call: Call, lines: Iterable[str]) -> None:
             say(line)
 
 
+def tell_line(call: Call, line: str) -> None:
+    """Say one line that is no error."""
+    tell(call, [line])
+
+
 def _read_as_one() -> bool:
     try:
         both = [os.fstat(descriptor) for descriptor in (STDOUT, STDERR)]
@@ -110,3 +118,65 @@ def say(text: str) -> None:
 
         text = "\n".join(map(printable, text.split("\n")))
     write_all(STDERR, f"csub: {text}\n".encode(errors="backslashreplace"))
+
+
+def hand_over(
+    plan: Plan,
+    argv: tuple[str, ...],
+    script: str,
+    source: int | None,
+    call: Call,
+    config: SiteConfig,
+    then: Callable[[str], None] = lambda job_id: None,
+) -> tuple[int, str]:
+    """Run sbatch once and return its status, and a reason where nothing was submitted and plain sbatch is to follow.
+
+    ``then`` is called with the job's id as soon as there is one; a rendered ``script`` is removed at the end.
+    """
+
+    def submitted(job_id: str, cluster: str) -> None:
+        then(job_id)
+        shadow = config.policy == "shadow"
+        record(plan, job_id, cluster or config.cluster, config, partial(tell_line, call) if shadow else say)
+        tell(call, (f"job {job_id}: {line}" for line in answer(plan)))
+
+    try:
+        outcome = submit([call.sbatch, *argv], handed_on(call.environ, plan, config), source, submitted)
+    except CollocError as error:  # sbatch was not started
+        return 1, str(error)
+    finally:
+        if script:
+            remove_script(script)
+    status = outcome.status if outcome.status >= 0 else 128 - outcome.status
+    has_original = plan.packed is None or plan.packed.has_original
+    if outcome.refused and not plan.as_asked and has_original:
+        given = "the pack" if plan.packed else " : ".join(part.placement.given for part in plan.parts)
+        return status, f"{given} was refused: {_verdict(outcome.refused)}"
+    if outcome.refused:
+        write_all(STDERR, outcome.refused)
+    return status, ""
+
+
+def _verdict(said: bytes) -> str:
+    # Without sbatch's "submission failed", which Snakemake takes for the end of it wherever it stands.
+    return said.decode(errors="replace").rpartition("submission failed: ")[2].partition("\n")[0]
+
+
+def show(plan: Plan, command_line: CommandLine, call: Call) -> int:
+    """Print what would be submitted and submit nothing."""
+    text = plan.text
+    for note in noted(plan):
+        say(note)
+    if own_option("format", command_line, None) == "json":
+        text = as_json(plan, call.sbatch)
+    else:
+        say(f"would be submitted as: {as_line(plan, call.sbatch)}")
+    sys.stdout.buffer.write(text.encode(errors="surrogateescape"))
+    sys.stdout.flush()
+    return 0
+
+
+def explain(plan: Plan) -> None:
+    """Say why the plan is what it is."""
+    for line in explanation(plan):
+        say(line)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From one submission's arguments to what will be handed to sbatch: nothing here starts or submits anything."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -114,7 +114,7 @@ class Plan(NamedTuple):
         return all(part.placement.as_asked for part in self.parts)
 
 
-class _Case(NamedTuple):
+class Case(NamedTuple):
     """A submission, and what decides about it."""
 
     command_line: CommandLine
@@ -124,6 +124,10 @@ class _Case(NamedTuple):
     slurm: Slurm
 
 
+# Makes one job of an array's tasks, or says why they go as the array they are. Packs are above this room.
+Packer = Callable[[Case, Sequence[Part], Reason | None], Plan | str]
+
+
 def make_plan(
     command_line: CommandLine,
     environ: Mapping[str, str],
@@ -131,6 +135,7 @@ def make_plan(
     config: SiteConfig,
     slurm: Slurm,
     again: Reason | None = None,
+    packer: Packer | None = None,
 ) -> Plan:
     """Decide about one submission.
 
@@ -141,6 +146,7 @@ def make_plan(
         config: the site.
         slurm: answers what has to be asked.
         again: why it is submitted once more; the first reason of what is decided.
+        packer: makes packs of arrays that are to be some; without one they go as the arrays they are.
 
     Raises:
         UnsureError: something is not understood with certainty.
@@ -150,14 +156,14 @@ def make_plan(
     policy = config.policy
     try:
         submission = read_submission(command_line, environ, stdin, config)
-        case = _Case(command_line, environ, submission, config, slurm)
+        case = Case(command_line, environ, submission, config, slurm)
         requests = _requests(case)
         chosen = policy_of(requests[0], config, slurm, again=again is not None)
         policy = chosen.policy
         if chosen.policy == "pack" and not wants_pack(command_line, submission.script):
             chosen = chosen._replace(policy="off", why=because("policy-pack"))
         case = case._replace(config=config._replace(policy=chosen.policy))
-        return _made(case, requests, again)._replace(chosen=chosen)
+        return _made(case, requests, again, packer)._replace(chosen=chosen)
     except MisusedError as error:
         # A site that only looks on refuses nothing: to sbatch a #CSUB line is a comment.
         if policy == "shadow":
@@ -173,7 +179,7 @@ def policy_of(request: JobRequest, config: SiteConfig, slurm: Slurm, *, again: b
     return choose(config, whose, drawn, stopped)
 
 
-def _requests(case: _Case) -> list[JobRequest]:
+def _requests(case: Case) -> list[JobRequest]:
     """Return the requests of a job's components."""
     command_line, environ, submission, config, _ = case
     called = command_line.script, command_line.script_args
@@ -188,7 +194,7 @@ def _requests(case: _Case) -> list[JobRequest]:
     ]
 
 
-def _made(case: _Case, requests: Sequence[JobRequest], again: Reason | None) -> Plan:
+def _made(case: Case, requests: Sequence[JobRequest], again: Reason | None, packer: Packer | None) -> Plan:
     """Return the plan of a submission that was read, by the policy in force for it."""
     command_line, _, submission, config, _ = case
     text, name, script, components, table = submission
@@ -204,7 +210,7 @@ def _made(case: _Case, requests: Sequence[JobRequest], again: Reason | None) -> 
     parts, notes = [part for part, _ in decided], [note for _, said in decided for note in said]
     check_pack(command_line, script, packs=packs)
     if packs:
-        found = _packed(case, parts, switched_off)
+        found = packer(case, parts, switched_off) if packer else "nobody is there to make packs"
         if isinstance(found, Plan):
             notes += found.notes
             return found._replace(notes=tuple(notes), wish=_told(wishes), given=components[0], wants_pack=True)
@@ -230,7 +236,7 @@ def _made(case: _Case, requests: Sequence[JobRequest], again: Reason | None) -> 
 
 
 def _part(
-    case: _Case,
+    case: Case,
     request: JobRequest,
     number: int,
     switched_off: Reason | None,
@@ -311,25 +317,6 @@ def _first(command_line: CommandLine, script: Script | None) -> str:
     if canary == "" and probe is not None:
         raise MisusedError("--canary and --probe exclude each other")
     return "probe" if probe is not None else "" if canary is None else canary or "canary"
-
-
-def _packed(case: _Case, parts: Sequence[Part], switched_off: Reason | None) -> Plan | str:
-    """Return the plan of the tasks as a pack, or why they go as the array they are."""
-    command_line, environ, submission, config, slurm = case
-    text, _, script, components, _ = submission
-    if script is None:
-        return "it is a command of --wrap"
-    if len(parts) > 1:
-        return "it is a heterogeneous job"
-    from slurm_colloc.submit.pack import plan_array  # of no use to any other submission
-    from slurm_colloc.submit.pack_shape import Asked
-
-    argv = (*(one.word for one in command_line.own), *command_line.sbatch_argv)
-    [part] = parts
-    asked = Asked(
-        command_line, environ, components[0], script, text, part.request, part.footprint, switched_off, (), argv
-    )
-    return plan_array(asked, config, slurm)
 
 
 def _leave(wished: Placement, switched_off: Reason | None, fixed: Reason | None) -> Placement:

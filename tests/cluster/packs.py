@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_colloc.model import Load, Room
-from slurm_colloc.runtime.ledger_read import Told, read_ledger
-from slurm_colloc.runtime.spec import MARK, VERSION, Spec, to_json
+from slurm_colloc.pack.ledger_read import Told, read_ledger
+from slurm_colloc.pack.spec import MARK, VERSION, Spec, to_json
 from tests.cluster.lab import Lab
 from tests.fakes import mps_control
 
@@ -49,7 +49,7 @@ def a_spec(at_once: int = 1, **fields: Any) -> Spec:
 
 def pack_script(python: str, spec: Spec, script: str = "", before: str = "") -> bytes:
     """Return the batch script of a pack."""
-    head = f'#!/bin/sh\n{before}exec {python} -I -m slurm_colloc.runtime.pack "$0"\n'
+    head = f'#!/bin/sh\n{before}exec {python} -I -m slurm_colloc.pack.job "$0"\n'
     return head.encode() + MARK + to_json(spec).encode() + b"\n" + script.encode()
 
 

@@ -59,7 +59,7 @@ from slurm_colloc.config import user_data_folder as data
 from slurm_colloc.history import records, said
 from slurm_colloc.model import Decision, Evidence, Load, Room
 from slurm_colloc.followup import record as followed
-from slurm_colloc.runtime import ledger, ledger_files, mps, spec
+from slurm_colloc.pack import ledger, ledger_files, mps_daemon, spec
 from slurm_colloc.submit.render import write_script
 spool, tmp, signature = sys.argv[1:]
 decision = Decision("777", "lab", 1.0, "alice", "secret", signature, "", "", "mig", "hint", None, None, ())
@@ -74,7 +74,7 @@ ledger_files.keep_script("lab", "1", b"#!/bin/sh")
 whose = (followed.VERSION, followed.RETRY, "lab", "1", "1", 0, "alice", "j", signature)
 record = followed.Record(*whose, (), (), "job.sh", False, (), "/", (), {})
 followed.write_record(record, b"#!/bin/sh")
-os.symlink(mps.short_folder("1", {"TMPDIR": tmp}), f"{tmp}/mps")
+os.symlink(mps_daemon.short_folder("1", {"TMPDIR": tmp}), f"{tmp}/mps")
 os.symlink(os.path.dirname(write_script("job.sh", b"#!/bin/sh")), f"{tmp}/script")
 """
 
@@ -273,7 +273,7 @@ from slurm_colloc.config import load_site, user_config_file, user_data_folder as
 from slurm_colloc.errors import CollocError
 from slurm_colloc.history import records, said, snapshot
 from slurm_colloc.followup import record as followed
-from slurm_colloc.runtime import ledger_read
+from slurm_colloc.pack import ledger_read
 believed = []
 def attempt(what, call, nothing):
     try:

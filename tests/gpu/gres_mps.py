@@ -26,7 +26,7 @@ from pathlib import Path
 
 from slurm_colloc.config import load_site
 from slurm_colloc.gpu.nvml import NvmlReader
-from slurm_colloc.runtime.mps import CONTROL
+from slurm_colloc.pack.mps_daemon import CONTROL
 from slurm_colloc.site.render import Host, render_site
 from tests.gpu import slurm
 from tests.gpu.pack import CHECKOUT, SITE, TASKS, Bench, Trained, _figures, daemon, say

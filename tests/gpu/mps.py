@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_colloc.model import Load
-from slurm_colloc.runtime.clients import computing, with_gpu_open
-from slurm_colloc.runtime.mps import CONTROL, Mps, short_folder
+from slurm_colloc.pack.mps_clients import computing, with_gpu_open
+from slurm_colloc.pack.mps_daemon import CONTROL, Mps, short_folder
 from tests.gpu.loads import PROGRAMS
 
 # No part begins after this; each is far shorter than what is left then.

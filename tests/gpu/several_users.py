@@ -27,7 +27,7 @@ from typing import Any
 
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.reader import UnitReading
-from slurm_colloc.runtime.mps import CONTROL
+from slurm_colloc.pack.mps_daemon import CONTROL
 from tests.gpu.loads import LOOP, NET
 from tests.gpu.mps import Client, listing, rates, until
 from tests.gpu.tries import FLOOD, GREEDY, HOLDS, ILLEGAL, READS, TOUCH, TRIES, WRITES

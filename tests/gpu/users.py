@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_colloc.runtime.mps import CONTROL
+from slurm_colloc.pack.mps_daemon import CONTROL
 from tests.gpu.loads import LOOP, NET, PROGRAMS
 from tests.gpu.mps import ASSERTS, GREEDY, ILLEGAL, Client, rates, until
 from tests.gpu.proof_report import add, read

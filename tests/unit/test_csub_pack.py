@@ -11,9 +11,9 @@ import pytest
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Reason, because
-from slurm_colloc.runtime.queue import Queue
-from slurm_colloc.runtime.spec import MARK, Spec, from_json
-from slurm_colloc.submit.commands import expand, read_commands
+from slurm_colloc.pack.commands import expand, read_commands
+from slurm_colloc.pack.queue import Queue
+from slurm_colloc.pack.spec import MARK, Spec, from_json
 from slurm_colloc.wording import words
 from tests.unit.made import near
 from tests.unit.shell import DEFINITE, DOUBTFUL, HINT, SITE, Shell

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.placement.packing import of_equal
-from slurm_colloc.runtime.ledger import Ledger
-from slurm_colloc.runtime.ledger_files import (
+from slurm_colloc.pack.ledger import Ledger
+from slurm_colloc.pack.ledger_files import (
     keep_script,
     kept_script,
     ledger_path,
@@ -18,8 +17,9 @@ from slurm_colloc.runtime.ledger_files import (
     note_resumed,
     resumed_by,
 )
-from slurm_colloc.runtime.queue import Start
-from slurm_colloc.runtime.spec import Spec, Task, from_json, split_script
+from slurm_colloc.pack.queue import Start
+from slurm_colloc.pack.spec import Spec, Task, from_json, split_script
+from slurm_colloc.placement.packing import of_equal
 from tests.unit.shell import CSUB, DEFINITE, HINT, SBATCH, Shell
 from tests.unit.test_csub_pack import SCRIPT, site, stored
 

@@ -14,7 +14,7 @@ import typer.main
 
 from slurm_colloc.cli.colloc import COMMANDS
 from slurm_colloc.cli.colloc.app import build
-from slurm_colloc.cli.csub_pack import ADD, RESUME
+from slurm_colloc.pack.command_line import ADD, RESUME
 from slurm_colloc.site.doctor.checks import CHECKS
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS
 from slurm_colloc.submit.own_options import OWN_OPTIONS

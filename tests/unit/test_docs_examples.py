@@ -18,9 +18,9 @@ import typer.main
 
 from slurm_colloc.cli.colloc import COMMANDS
 from slurm_colloc.cli.colloc.app import build
-from slurm_colloc.cli.csub_pack import ADD, RESUME
 from slurm_colloc.config import load_site, parse_site
 from slurm_colloc.estimate.hint import parse_hint
+from slurm_colloc.pack.command_line import ADD, RESUME
 from slurm_colloc.submit.own_options import parse_arguments
 from tests.doc_examples import CHECKOUT, ONLY_READ, Block, Example, blocks, examples, kept_as, once, printed, runs_here
 from tests.pages.json_output import TOP_LEVEL

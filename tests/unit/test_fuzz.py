@@ -23,7 +23,7 @@ from slurm_colloc.gpu import hostuse, mig, nvidia_smi, simulated
 from slurm_colloc.history.content import said
 from slurm_colloc.history.signature import signature
 from slurm_colloc.model import Footprint, Gres, Placement, SharingMode, because
-from slurm_colloc.runtime import ledger_read, spec
+from slurm_colloc.pack import ledger_read, spec
 from slurm_colloc.site.installed import parse_settings
 from slurm_colloc.slurm import gres, parse, running, setup, sinfo
 from slurm_colloc.slurm.array import parse_array

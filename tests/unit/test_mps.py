@@ -11,9 +11,9 @@ import pytest
 
 from slurm_colloc.errors import ProcessError
 from slurm_colloc.model import Load
+from slurm_colloc.pack import mps_daemon as module
+from slurm_colloc.pack.mps_daemon import Mps, remove_stale, short_folder
 from slurm_colloc.process import launch
-from slurm_colloc.runtime import mps as module
-from slurm_colloc.runtime.mps import Mps, remove_stale, short_folder
 from tests.fakes import mps_control
 from tests.fakes.mps_control import Ill
 

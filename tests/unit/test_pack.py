@@ -16,14 +16,14 @@ import pytest
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.model import Load
-from slurm_colloc.runtime.ledger_read import Told, missing, read_ledger
-from slurm_colloc.runtime.pack import read_pack
-from slurm_colloc.runtime.processes import families_of, signal_processes
-from slurm_colloc.runtime.reach import into_steps
-from slurm_colloc.runtime.shared_gpu import only_device
-from slurm_colloc.runtime.spec import Task
-from slurm_colloc.runtime.steps import Files, command_line, read_job, slots, srun_environment, task_variables
-from slurm_colloc.runtime.summary import Result, summary
+from slurm_colloc.pack.environment import into_steps
+from slurm_colloc.pack.job import read_pack
+from slurm_colloc.pack.ledger_read import Told, missing, read_ledger
+from slurm_colloc.pack.processes import families_of, signal_processes
+from slurm_colloc.pack.shared_gpu import only_device
+from slurm_colloc.pack.spec import Task
+from slurm_colloc.pack.steps import Files, command_line, read_job, slots, srun_environment, task_variables
+from slurm_colloc.pack.summary import Result, summary
 from slurm_colloc.slurm.job_files import file_name, last_words, open_output
 from slurm_colloc.units import spans
 from tests.cluster.packs import JOIN, a_spec, pack_script
@@ -42,7 +42,7 @@ SRUN_DEBUG=2 SLURM_STEPID=$$ SLURM_STEP_ID=$$ exec "$@" 9>&2
 class Job:
     """A folder in which a pack's job runs."""
 
-    PROGRAM = ("-m", "slurm_colloc.runtime.pack")
+    PROGRAM = ("-m", "slurm_colloc.pack.job")
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -233,8 +233,8 @@ def test_a_step_that_does_not_start_is_tried_again(job: Job) -> None:
 
 def test_a_pack_gives_up_when_no_step_starts(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(f"{job.calls}.refuse").touch()
-    patched = "from slurm_colloc.runtime import pack, step; step._FIRST_WAIT_S = 0.01; step._LONGEST_WAIT_S = 0"
-    patched += "; import os, sys; sys.exit(pack.main(sys.argv[1:], dict(os.environ)))"
+    patched = "from slurm_colloc.pack import job, step; step._FIRST_WAIT_S = 0.01; step._LONGEST_WAIT_S = 0"
+    patched += "; import os, sys; sys.exit(job.main(sys.argv[1:], dict(os.environ)))"
     monkeypatch.setattr(Job, "PROGRAM", ("-c", patched))
     status, out, _ = job.run(pack_script("", a_spec(commands=("true",) * 3)))
     assert (status, "not run: 1-3\n" in out, "--resume=4711" in out) == (1, True, True)
@@ -591,8 +591,8 @@ def test_a_task_that_has_ended_well_in_time_is_done_however_long_its_srun_takes(
 
 def test_a_task_past_the_daemon_is_run_again_alone(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job.mps()
-    patched = "from slurm_colloc.runtime import loop, pack; loop._LOOK_S = 0.2"
-    patched += "; import os, sys; sys.exit(pack.main(sys.argv[1:], dict(os.environ)))"
+    patched = "from slurm_colloc.pack import job, loop; loop._LOOK_S = 0.2"
+    patched += "; import os, sys; sys.exit(job.main(sys.argv[1:], dict(os.environ)))"
     monkeypatch.setattr(Job, "PROGRAM", ("-c", patched))
     (job.folder / "dev").mkdir()
     for name in ("nvidia0", mps_control.CONTEXT):

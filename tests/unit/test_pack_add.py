@@ -14,9 +14,9 @@ import pytest
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.model import Load
-from slurm_colloc.runtime.added import Inbox, added_tasks, put, withdraw
-from slurm_colloc.runtime.ledger_read import Told, missing, read_ledger
-from slurm_colloc.runtime.spec import Task
+from slurm_colloc.pack.inbox import Inbox, added_tasks, put, withdraw
+from slurm_colloc.pack.ledger_read import Told, missing, read_ledger
+from slurm_colloc.pack.spec import Task
 from tests.cluster.packs import a_spec, pack_script
 from tests.unit.shell import CSUB, HINT, Shell
 from tests.unit.test_csub_pack import packed, site, stored

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.runtime import run as runs
-from slurm_colloc.runtime.clients import Watch, strays, with_gpu_open
-from slurm_colloc.runtime.processes import Process, families_of, line_of, process, process_of
-from slurm_colloc.runtime.step import Step
-from slurm_colloc.runtime.steps import Files
+from slurm_colloc.pack import run as runs
+from slurm_colloc.pack.mps_clients import Watch, strays, with_gpu_open
+from slurm_colloc.pack.processes import Process, families_of, line_of, process, process_of
+from slurm_colloc.pack.step import Step
+from slurm_colloc.pack.steps import Files
 from tests.cluster.packs import a_spec
 from tests.waiting import wait_for
 

@@ -14,12 +14,12 @@ from slurm_colloc import clock
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.model import Load, Room
-from slurm_colloc.runtime import ledger as ledger_module
-from slurm_colloc.runtime.ledger import Entry, Ledger, encode, parse_entry
-from slurm_colloc.runtime.ledger_files import ledger_folder, ledger_path
-from slurm_colloc.runtime.ledger_read import TaskRecord, missing, read_ledger, read_ledgers
-from slurm_colloc.runtime.queue import Start
-from slurm_colloc.runtime.spec import Spec, Task
+from slurm_colloc.pack import ledger as ledger_module
+from slurm_colloc.pack.ledger import Entry, Ledger, encode, parse_entry
+from slurm_colloc.pack.ledger_files import ledger_folder, ledger_path
+from slurm_colloc.pack.ledger_read import TaskRecord, missing, read_ledger, read_ledgers
+from slurm_colloc.pack.queue import Start
+from slurm_colloc.pack.spec import Spec, Task
 
 SPEC = Spec(
     version=1,
@@ -360,7 +360,7 @@ def test_no_name_leads_out_of_the_folder(cluster: str, job_id: str) -> None:
 
 def test_a_second_process_of_the_job_is_refused(path: str) -> None:
     code = (
-        "import sys; from slurm_colloc.runtime.ledger import Ledger; from slurm_colloc.errors import StoreError\n"
+        "import sys; from slurm_colloc.pack.ledger import Ledger; from slurm_colloc.errors import StoreError\n"
         "try:\n    Ledger(sys.argv[1])\nexcept StoreError as error:\n    print(error)\nelse:\n    print('opened')"
     )
 

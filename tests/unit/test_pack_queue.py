@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.model import Load, Room
-from slurm_colloc.runtime.queue import Queue, Start
-from slurm_colloc.runtime.spec import Task
+from slurm_colloc.pack.queue import Queue, Start
+from slurm_colloc.pack.spec import Task
 
 RUN_AGAIN = (Outcome.GPU_OOM, Outcome.GPU_FAULT, Outcome.LOST, Outcome.NOT_SHARING)
 ROOM = Room(1000, 120.0, 4)

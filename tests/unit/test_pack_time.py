@@ -9,9 +9,9 @@ from slurm_colloc.config import Limits as Enforced
 from slurm_colloc.config import Partition, SiteConfig
 from slurm_colloc.errors import ProcessError
 from slurm_colloc.model import JobRequest, Quantiles, Reason, because
+from slurm_colloc.pack.time_limits import Time, time_of, within_limits
 from slurm_colloc.slurm.free import Free
 from slurm_colloc.slurm.limits import Association, Limits
-from slurm_colloc.submit.pack_time import Time, time_of, within_limits
 from tests.unit.made import request, site
 
 DAY_MIN = 1440.0

@@ -13,11 +13,11 @@ from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.history.records import drop_decision
 from slurm_colloc.model import Decision, SharingMode, because
-from slurm_colloc.report.pack import pack_text, read_pack
-from slurm_colloc.runtime.ledger import Ledger
-from slurm_colloc.runtime.ledger_files import ledger_path, note_resumed
-from slurm_colloc.runtime.queue import Start
-from slurm_colloc.runtime.spec import Task
+from slurm_colloc.pack.ledger import Ledger
+from slurm_colloc.pack.ledger_files import ledger_path, note_resumed
+from slurm_colloc.pack.queue import Start
+from slurm_colloc.pack.report import pack_text, read_pack
+from slurm_colloc.pack.spec import Task
 from slurm_colloc.slurm.client import CliClient
 from tests.cluster.packs import a_spec
 from tests.unit.programs import colloc

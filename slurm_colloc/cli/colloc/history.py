@@ -11,7 +11,6 @@ import typer.core
 from slurm_colloc.cli.colloc.history_bootstrap import bootstrap
 from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, say, site, write
 from slurm_colloc.cli.colloc.terminal import put
-from slurm_colloc.cli.csub_show import how_sure
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError, InputError
@@ -24,10 +23,11 @@ from slurm_colloc.history.lookup import ENDED, Known, look_up
 from slurm_colloc.history.records import read_decisions
 from slurm_colloc.history.said import Said, forget, read_said, write_said
 from slurm_colloc.model import Decision, Evidence, Footprint, Reason
-from slurm_colloc.report.pack import pack_summary, read_pack
+from slurm_colloc.pack.report import pack_summary, read_pack
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.slurm.accounted import JOB_ID
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.submit.show import how_sure
 from slurm_colloc.units import counted, printable
 from slurm_colloc.wording import sentence, shown, words
 

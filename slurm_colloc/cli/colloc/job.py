@@ -23,8 +23,8 @@ from slurm_colloc.followup.status import measured_status, retry_status
 from slurm_colloc.history.lookup import Known, look_up
 from slurm_colloc.history.records import read_decisions
 from slurm_colloc.model import Decision
+from slurm_colloc.pack.report import Pack, pack_record, pack_text, read_pack
 from slurm_colloc.report.job import Advice, JobStory, RunStory, as_json, as_text
-from slurm_colloc.report.pack import Pack, pack_record, pack_text, read_pack
 from slurm_colloc.report.text import stamp
 from slurm_colloc.slurm.accounted import JOB_ID, Accounted
 from slurm_colloc.slurm.client import CliClient

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program of a pack's job: ``python -I -m slurm_colloc.runtime.pack SCRIPT`` runs the tasks that SCRIPT names.
+"""The program of a pack's job: ``python -I -m slurm_colloc.pack.job SCRIPT`` runs the tasks that SCRIPT names.
 
 Its exit status is 0 if every task succeeded, 1 if one did not, 2 for a pack that cannot be run, 143 when it was
 stopped.
@@ -15,20 +15,20 @@ from contextlib import suppress
 from slurm_colloc.errors import CollocError, InputError, StoreError
 from slurm_colloc.files import PRIVATE_FOLDER, write_atomic
 from slurm_colloc.gpu.failure import Outcome
+from slurm_colloc.pack.inbox import Inbox, added_tasks, forget_added
+from slurm_colloc.pack.ledger import Ledger
+from slurm_colloc.pack.ledger_files import forget_resumed, job_name, keep_script, ledger_path
+from slurm_colloc.pack.ledger_read import is_restart, read_ledger
+from slurm_colloc.pack.loop import Loop
+from slurm_colloc.pack.mps_daemon import short_folder
+from slurm_colloc.pack.record import Record
+from slurm_colloc.pack.run import new_run
+from slurm_colloc.pack.shared_gpu import SharedGpu
+from slurm_colloc.pack.signals import Signals
+from slurm_colloc.pack.spec import Spec, Task, from_json, split_script
+from slurm_colloc.pack.steps import Job, read_job
+from slurm_colloc.pack.summary import summary
 from slurm_colloc.process import given_environment
-from slurm_colloc.runtime.added import Inbox, added_tasks, forget_added
-from slurm_colloc.runtime.ledger import Ledger
-from slurm_colloc.runtime.ledger_files import forget_resumed, job_name, keep_script, ledger_path
-from slurm_colloc.runtime.ledger_read import is_restart, read_ledger
-from slurm_colloc.runtime.loop import Loop
-from slurm_colloc.runtime.mps import short_folder
-from slurm_colloc.runtime.record import Record
-from slurm_colloc.runtime.run import new_run
-from slurm_colloc.runtime.shared_gpu import SharedGpu
-from slurm_colloc.runtime.signals import Signals
-from slurm_colloc.runtime.spec import Spec, Task, from_json, split_script
-from slurm_colloc.runtime.steps import Job, read_job
-from slurm_colloc.runtime.summary import summary
 
 STOPPED_STATUS = 128 + signal.SIGTERM
 _SCRIPT = "slurm_script"

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.runtime.added import added_tasks
-from slurm_colloc.runtime.ledger import Entry, parse_entry
-from slurm_colloc.runtime.ledger_files import lines_of
-from slurm_colloc.runtime.spec import Spec, Task, from_json
+from slurm_colloc.pack.inbox import added_tasks
+from slurm_colloc.pack.ledger import Entry, parse_entry
+from slurm_colloc.pack.ledger_files import lines_of
+from slurm_colloc.pack.spec import Spec, Task, from_json
 
 
 class TaskRecord(NamedTuple):

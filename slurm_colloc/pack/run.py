@@ -9,14 +9,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.errors import ProcessError
+from slurm_colloc.pack.attempt import TaskFiles
+from slurm_colloc.pack.processes import Process, families_of, signal_processes
+from slurm_colloc.pack.record import Record
+from slurm_colloc.pack.shared_gpu import SharedGpu
+from slurm_colloc.pack.spec import Spec
+from slurm_colloc.pack.step import Step
+from slurm_colloc.pack.steps import Job, srun_environment
 from slurm_colloc.process import spawn_into
-from slurm_colloc.runtime.attempt import TaskFiles
-from slurm_colloc.runtime.processes import Process, families_of, signal_processes
-from slurm_colloc.runtime.record import Record
-from slurm_colloc.runtime.shared_gpu import SharedGpu
-from slurm_colloc.runtime.spec import Spec
-from slurm_colloc.runtime.step import Step
-from slurm_colloc.runtime.steps import Job, srun_environment
 
 
 class Run(NamedTuple):

@@ -8,11 +8,11 @@ from typing import NamedTuple
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import locked
-from slurm_colloc.runtime.ledger_files import first_of, kept_script, ledger_folder, ledger_path, ledgers_of, resumed_by
-from slurm_colloc.runtime.ledger_read import missing, read_ledgers
-from slurm_colloc.runtime.spec import Spec, from_json, split_script
+from slurm_colloc.pack.commands import script_of
+from slurm_colloc.pack.ledger_files import first_of, kept_script, ledger_folder, ledger_path, ledgers_of, resumed_by
+from slurm_colloc.pack.ledger_read import missing, read_ledgers
+from slurm_colloc.pack.spec import Spec, from_json, split_script
 from slurm_colloc.slurm.options import scan, without
-from slurm_colloc.submit.commands import script_of
 from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table, parse_arguments
 
 # About one call of csub or one place in the queue, not about the tasks.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from slurm_colloc import clock
 from slurm_colloc.gpu.failure import TAIL_BYTES
-from slurm_colloc.runtime.processes import Process, process_of
-from slurm_colloc.runtime.steps import Files
+from slurm_colloc.pack.processes import Process, process_of
+from slurm_colloc.pack.steps import Files
 
 # Slurm, which stops a job, signals its steps before its batch script: an end that may come of that is judged later.
 JUDGED_AFTER_S = 1.0

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.runtime.spec import Spec, Task
+from slurm_colloc.pack.spec import Spec, Task
 from slurm_colloc.slurm.array import parse_array
 
 # By these a task's processes are known: what begins with SLURM_ passes by whatever srun is told to export.

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.model import Load, Room
+from slurm_colloc.pack.spec import Task
 from slurm_colloc.placement.out_of_memory import more_mib
 from slurm_colloc.placement.packing import may_share
-from slurm_colloc.runtime.spec import Task
 
 
 class Start(NamedTuple):

@@ -18,8 +18,8 @@ from slurm_colloc import clock
 from slurm_colloc.errors import ProcessError, StoreError
 from slurm_colloc.files import PRIVATE_FOLDER, private_folder, write_atomic
 from slurm_colloc.model import Load
+from slurm_colloc.pack.processes import process
 from slurm_colloc.process import launch, run
-from slurm_colloc.runtime.processes import process
 from slurm_colloc.units import whole
 
 CONTROL = "nvidia-cuda-mps-control"

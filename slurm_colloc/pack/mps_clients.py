@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from slurm_colloc.errors import GpuError
 from slurm_colloc.gpu import nvidia_smi
-from slurm_colloc.runtime.processes import Process, line_of
+from slurm_colloc.pack.processes import Process, line_of
 
 _GPU = re.compile(r"/nvidia[0-9]+$")
 

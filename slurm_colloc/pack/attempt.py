@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import PRIVATE_FOLDER, write_atomic
 from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of
-from slurm_colloc.runtime.clients import Watch
-from slurm_colloc.runtime.queue import Start
-from slurm_colloc.runtime.spec import Spec, Task
-from slurm_colloc.runtime.step import JUDGED_AFTER_S, Step
-from slurm_colloc.runtime.steps import Files, Job
+from slurm_colloc.pack.mps_clients import Watch
+from slurm_colloc.pack.queue import Start
+from slurm_colloc.pack.spec import Spec, Task
+from slurm_colloc.pack.step import JUDGED_AFTER_S, Step
+from slurm_colloc.pack.steps import Files, Job
 from slurm_colloc.slurm.job_files import file_name, last_words
 
 # Slurm's own words about a step, and those of an srun that a task called itself, which tell nothing about the task.

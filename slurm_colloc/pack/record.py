@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from slurm_colloc.errors import StoreError
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.runtime.ledger import Ledger
-from slurm_colloc.runtime.queue import Start
+from slurm_colloc.pack.ledger import Ledger
+from slurm_colloc.pack.queue import Start
 
 
 class Record:

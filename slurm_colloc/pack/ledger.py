@@ -17,9 +17,9 @@ from slurm_colloc import clock
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.files import PRIVATE_FILE, private_folder, sync_folder
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.runtime.ledger_files import open_own
-from slurm_colloc.runtime.queue import Start
-from slurm_colloc.runtime.spec import Spec, to_json
+from slurm_colloc.pack.ledger_files import open_own
+from slurm_colloc.pack.queue import Start
+from slurm_colloc.pack.spec import Spec, to_json
 
 _TEXT_LIMIT = 2000
 _EVENTS = ("pack", "start", "end", "note", "stop")

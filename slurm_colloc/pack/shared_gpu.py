@@ -10,8 +10,8 @@ from contextlib import suppress
 
 from slurm_colloc.errors import InputError, ProcessError
 from slurm_colloc.model import Load
-from slurm_colloc.runtime.mps import Mps, short_folder
-from slurm_colloc.runtime.reach import into_containers
+from slurm_colloc.pack.environment import into_containers
+from slurm_colloc.pack.mps_daemon import Mps, short_folder
 
 _MOST_DEATHS = 3
 

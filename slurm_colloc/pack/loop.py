@@ -9,17 +9,17 @@ from functools import cache
 from slurm_colloc import clock
 from slurm_colloc.errors import InputError, ProcessError, StoreError
 from slurm_colloc.gpu.failure import Outcome, gpu_is_gone
-from slurm_colloc.runtime.added import Inbox
-from slurm_colloc.runtime.attempt import Attempt
-from slurm_colloc.runtime.clients import Watch, computing, with_gpu_open
-from slurm_colloc.runtime.queue import Queue, Start
-from slurm_colloc.runtime.reach import into_steps
-from slurm_colloc.runtime.run import Run
-from slurm_colloc.runtime.signals import PASSED_ON, STOPPING, Signals
-from slurm_colloc.runtime.spec import Task
-from slurm_colloc.runtime.step import MOST_REFUSALS, Backoff
-from slurm_colloc.runtime.steps import RUN_VARIABLE, Files, command_line, slots, task_variables
-from slurm_colloc.runtime.summary import Result
+from slurm_colloc.pack.attempt import Attempt
+from slurm_colloc.pack.environment import into_steps
+from slurm_colloc.pack.inbox import Inbox
+from slurm_colloc.pack.mps_clients import Watch, computing, with_gpu_open
+from slurm_colloc.pack.queue import Queue, Start
+from slurm_colloc.pack.run import Run
+from slurm_colloc.pack.signals import PASSED_ON, STOPPING, Signals
+from slurm_colloc.pack.spec import Task
+from slurm_colloc.pack.step import MOST_REFUSALS, Backoff
+from slurm_colloc.pack.steps import RUN_VARIABLE, Files, command_line, slots, task_variables
+from slurm_colloc.pack.summary import Result
 from slurm_colloc.slurm.job_files import add_words, open_output
 from slurm_colloc.units import spans
 

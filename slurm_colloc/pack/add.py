@@ -13,18 +13,18 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.files import locked
 from slurm_colloc.model import Load
+from slurm_colloc.pack.inbox import inbox_of, put, withdraw
+from slurm_colloc.pack.ledger_files import ledger_path
+from slurm_colloc.pack.ledger_read import Told, read_ledger
+from slurm_colloc.pack.plan import load_of_task
+from slurm_colloc.pack.resume import read_earlier
+from slurm_colloc.pack.spec import Spec, Task
 from slurm_colloc.placement.speed import beside
-from slurm_colloc.runtime.added import inbox_of, put, withdraw
-from slurm_colloc.runtime.ledger_files import ledger_path
-from slurm_colloc.runtime.ledger_read import Told, read_ledger
-from slurm_colloc.runtime.spec import Spec, Task
 from slurm_colloc.slurm.array import MOST_TASKS
 from slurm_colloc.slurm.job_files import file_name
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.own_options import own_option
-from slurm_colloc.submit.pack import load_of_task
 from slurm_colloc.submit.plan import Slurm
-from slurm_colloc.submit.resume import read_earlier
 from slurm_colloc.units import clock_time, spans, time_limit_min
 
 # What an added task may have of its own; all else is the pack's.

@@ -8,23 +8,22 @@ from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
-from slurm_colloc.cli import csub
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError
+from slurm_colloc.pack.add import add, adding, plan_addition
+from slurm_colloc.pack.commands import expand, plain_name, read_commands, read_file
+from slurm_colloc.pack.ledger_files import note_resumed
+from slurm_colloc.pack.plan import plan_commands, plan_missing
+from slurm_colloc.pack.resume import Earlier, merged_options, read_earlier, resuming
 from slurm_colloc.process import given_environment
-from slurm_colloc.runtime.ledger_files import note_resumed
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.option_tables import Option
 from slurm_colloc.slurm.options import CommandLine, scan
-from slurm_colloc.submit.call import Call, call_of, find_site, say
-from slurm_colloc.submit.commands import expand, plain_name, read_commands, read_file
+from slurm_colloc.submit.call import Call, call_of, explain, find_site, hand_over, say, show
 from slurm_colloc.submit.handover import STDOUT, find_sbatch, with_body, write_all
 from slurm_colloc.submit.own_options import OWN_OPTIONS, check_call, option_table, own_option, parse_arguments
-from slurm_colloc.submit.pack import plan_commands, plan_missing
-from slurm_colloc.submit.pack_add import add, adding, plan_addition
 from slurm_colloc.submit.plan import Plan
-from slurm_colloc.submit.resume import Earlier, merged_options, read_earlier, resuming
 
 _USAGE = """\
 Usage: csub pack [OPTIONS OF csub AND sbatch] FILE
@@ -93,7 +92,7 @@ def _run(argv: tuple[str, ...], held: ExitStack) -> int:
             say(ready)
             return 0
         if ready.call.dry_run:
-            return csub.show(ready.plan, ready.command_line, ready.call)
+            return show(ready.plan, ready.command_line, ready.call)
         sbatch_argv, path = within(ready.config.timeouts.decide_s, "writing the script", partial(with_body, ready.plan))
     except CollocError as error:
         say(f"error: {error}; nothing was submitted")
@@ -102,7 +101,7 @@ def _run(argv: tuple[str, ...], held: ExitStack) -> int:
         say(f"error: internal error, please report it: {error!r}; nothing was submitted")
         return 2
     # Outside of what says that nothing was submitted: once sbatch was started a job may exist.
-    status, why = csub.hand_over(ready.plan, sbatch_argv, path, None, ready.call, ready.config, ready.then)
+    status, why = hand_over(ready.plan, sbatch_argv, path, None, ready.call, ready.config, ready.then)
     if why:
         say(f"error: {why}")
     return status
@@ -140,7 +139,7 @@ def _prepare(argv: tuple[str, ...], held: ExitStack) -> _Ready | str:
     # There is no submission to go on with instead, and 100,000 commands take their time.
     plan = within(_PATIENCE * allowed_s, "deciding", step)
     if own_option("explain", command_line, None) is not None:
-        csub.explain(plan)
+        explain(plan)
     return _Ready(plan, command_line, call, config._replace(policy=plan.chosen.policy), lambda job_id: None)
 
 
@@ -190,7 +189,7 @@ def _prepare_missing(
     )
     plan = within(allowed_s, "deciding", step)
     if own_option("explain", command_line, None) is not None:
-        csub.explain(plan)
+        explain(plan)
 
     def then(new_id: str) -> None:
         try:

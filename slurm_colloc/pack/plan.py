@@ -13,15 +13,9 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, UnsureError
 from slurm_colloc.history.digest import digest
 from slurm_colloc.model import PACK, JobRequest, Load, Placement, Reason, SharingMode, because
-from slurm_colloc.placement.choose import as_asked
-from slurm_colloc.runtime.spec import MARK, VERSION, Spec, to_json
-from slurm_colloc.slurm.directives import Script, effective_components, read_script, without_options
-from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
-from slurm_colloc.slurm.options import CommandLine, Given, read_environment, value_of, without
-from slurm_colloc.submit.commands import plain_name
-from slurm_colloc.submit.footprint import footprint_of
-from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, check_values, option_table, own_option, parse_arguments
-from slurm_colloc.submit.pack_shape import (
+from slurm_colloc.pack.commands import plain_name
+from slurm_colloc.pack.resume import Earlier, merged_options
+from slurm_colloc.pack.shape import (
     Asked,
     Shape,
     Wish,
@@ -32,10 +26,16 @@ from slurm_colloc.submit.pack_shape import (
     shape_of_array,
     sized_otherwise,
 )
-from slurm_colloc.submit.plan import Packed, Part, Plan, Slurm, policy_of, reason_switched_off
+from slurm_colloc.pack.spec import MARK, VERSION, Spec, to_json
+from slurm_colloc.placement.choose import as_asked
+from slurm_colloc.slurm.directives import Script, effective_components, read_script, without_options
+from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
+from slurm_colloc.slurm.options import CommandLine, Given, read_environment, value_of, without
+from slurm_colloc.submit.footprint import footprint_of
+from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, check_values, option_table, own_option, parse_arguments
+from slurm_colloc.submit.plan import Case, Packed, Part, Plan, Slurm, policy_of, reason_switched_off
 from slurm_colloc.submit.render import pack_block, quote
 from slurm_colloc.submit.request import build_request
-from slurm_colloc.submit.resume import Earlier, merged_options
 from slurm_colloc.submit.rollout import Chosen
 from slurm_colloc.submit.submission import Submission
 
@@ -50,8 +50,26 @@ def read_wish(command_line: CommandLine, script: Script | None) -> Wish:
     return Wish(*(None if text is None else int(text) for text in found))
 
 
-def plan_array(asked: Asked, config: SiteConfig, slurm: Slurm) -> Plan | str:
+def plan_array(case: Case, parts: Sequence[Part], switched_off: Reason | None) -> Plan | str:
     """Return the plan of an array's tasks as a pack, or why they are submitted as the array they are."""
+    command_line, environ, submission, config, slurm = case
+    if submission.script is None:
+        return "it is a command of --wrap"
+    if len(parts) > 1:
+        return "it is a heterogeneous job"
+    [part] = parts
+    asked = Asked(
+        command_line,
+        environ,
+        submission.components[0],
+        submission.script,
+        submission.text,
+        part.request,
+        part.footprint,
+        switched_off,
+        (),
+        (*(one.word for one in command_line.own), *command_line.sbatch_argv),
+    )
     wish = read_wish(asked.command_line, asked.script)
     try:
         shape = shape_of_array(asked, wish, config, slurm)
@@ -323,7 +341,7 @@ def _script(
     missing = f"csub: this node has no '{sys.executable}', so the pack cannot run here"
     start = [
         f"[ -x {python} ] || {{ echo {quote(missing)} >&2; exit 127; }}",
-        f'exec {python} -I -m slurm_colloc.runtime.pack "$0"',
+        f'exec {python} -I -m slurm_colloc.pack.job "$0"',
     ]
     head = b"".join(line + b"\n" for line in (b"#!/bin/sh", *lines))
     head += pack_block(asked.request, asked.footprint, placement)

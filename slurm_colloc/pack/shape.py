@@ -12,16 +12,16 @@ from typing import NamedTuple
 from slurm_colloc.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.errors import InputError, UnsureError
 from slurm_colloc.model import PACK, Footprint, JobRequest, Load, Reason, Room, because
+from slurm_colloc.pack.spec import Task
+from slurm_colloc.pack.time_limits import jobs_in_time, longest_job_min, time_of, within_limits
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES
 from slurm_colloc.placement.packing import Packing, load_of, of_equal, pack
 from slurm_colloc.placement.speed import Slowdown
 from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
-from slurm_colloc.runtime.spec import Task
 from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.directives import Script, without_options
 from slurm_colloc.slurm.options import CommandLine, Given, value_of
 from slurm_colloc.submit.own_options import option_table
-from slurm_colloc.submit.pack_time import jobs_in_time, longest_job_min, time_of, within_limits
 from slurm_colloc.submit.plan import Slurm
 from slurm_colloc.submit.reasons import reasons_against_pack
 from slurm_colloc.wording import words

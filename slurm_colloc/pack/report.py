@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.runtime.ledger_files import ledgers_of, resumed_by
-from slurm_colloc.runtime.ledger_read import TaskRecord, Told, missing, read_ledgers
+from slurm_colloc.pack.ledger_files import ledgers_of, resumed_by
+from slurm_colloc.pack.ledger_read import TaskRecord, Told, missing, read_ledgers
 from slurm_colloc.units import clock_time, counted, printable
 
 _LINES = 50

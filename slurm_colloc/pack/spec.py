@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a pack's job is told: frozen at submission, one line of JSON in its batch script.
 
-The script is, from its top: "#!/bin/sh", the user's directives, csub's block, which becomes ``slurm_colloc.runtime``
+The script is, from its top: "#!/bin/sh", the user's directives, csub's block, which becomes ``slurm_colloc.pack``
 and gives it the script's own path, MARK with the Spec, and behind that line the user's own script, byte for byte.
 """
 
