@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 --[[
-What a site's own job_submit.lua and cli_filter.lua call (docs/how-to/policy.md): whether a job that asks for one whole
+What a site's own job_submit.lua and cli_filter.lua call (docs/how-to/plugins.md): whether a job that asks for one whole
 GPU would do with a slice of one, by what its earlier runs used, and what the site wants done about that.
 
 For Lua 5.1, 5.3 and 5.4: no integer division, no bit operators, no goto. Whatever goes wrong in here leaves the job as

@@ -7,7 +7,7 @@
  *   a task, as its user    is told of the MPS daemon that its job holds, and starts the job's sampler
  *
  * Whatever fails, the job runs: no hook but an option's check ever returns an error, since one of those drains the node
- * or ends the job. `colloc site build-plugin` compiles it; docs/how-to/spank.md has the words of plugstack.conf.
+ * or ends the job. `colloc site build-plugin` compiles it; docs/how-to/plugins.md has the words of plugstack.conf.
  */
 #define _GNU_SOURCE
 #include <ctype.h>

@@ -75,7 +75,7 @@ def test_each_call_runs(example: Example, lab: Lab, bob: User) -> None:
 
 
 def test_a_first_job(lab: Lab, bob: User) -> None:
-    """What docs/how-to/first-job.md tells: the second submission goes where the first one's use fits."""
+    """What docs/quickstart.md tells: the second submission goes where the first one's use fits."""
     shutil.rmtree(bob.home / ".local/share/slurm_colloc", ignore_errors=True)
     shown = bob.run("csub", "--explain", "--dry-run", "train.sh")
     assert "no earlier run of this job is known" in shown.stderr

@@ -40,7 +40,7 @@ MERGED = {
     *("job_submit.lua.example", "cli_filter.lua.example", "gres.conf"),
     *("slurm.conf.calls", "slurm.conf.nodes", "slurm.conf.partitions"),
 }
-REMOVE_DOC = CHECKOUT / "docs/how-to/upgrade-remove.md"
+REMOVE_DOC = CHECKOUT / "docs/how-to/install.md"
 # The test's own, and systemd-sysusers'.
 MACHINES = {"/usr/local/bin/systemctl", "/etc/passwd-", "/etc/group-"}
 _BLOCK = re.compile(r"^```\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -243,7 +243,7 @@ def test_an_upgrade_and_a_removal_under_jobs(center: Center) -> None:
 
 
 def _take_away(center: Center) -> None:
-    """Step 7 of docs/how-to/upgrade-remove.md: what is listed, the program last, and folders that are then empty."""
+    """Step 7 of docs/how-to/install.md: what is listed, the program last, and folders that are then empty."""
     machine = center.machine
     listed = [line.split("\t") for line in machine.done("colloc site render --list-written").splitlines()]
     program = f"/opt/slurm_colloc-{NEXT}"

@@ -99,7 +99,7 @@ def test_all_of_it_at_work_and_taken_away_under_its_jobs(kit: Kit) -> None:
 
 
 def _take_away(kit: Kit) -> None:
-    """Step 4 of docs/how-to/upgrade-remove.md, and what shared-mps.md says under the same heading."""
+    """Step 4 of docs/how-to/install.md, and what share-gpus.md says under the same heading."""
     lab, etc = kit.lab, kit.etc
     for name in ("job_submit.lua", "cli_filter.lua"):
         kit.edit(etc / name, "colloc")
@@ -125,7 +125,7 @@ def _take_away(kit: Kit) -> None:
 
 def _end_daemons(kit: Kit) -> None:
     """The epilogs of jobs that ended since no longer did it."""
-    page = (CHECKOUT / "docs/how-to/shared-mps.md").read_text().partition("## Take it away")[2]
+    page = (CHECKOUT / "docs/how-to/share-gpus.md").read_text().partition("## Take it away")[2]
     (command,) = re.findall(r"^(SLURM_JOB_ID=0 .*colloc-mps start)$", page, re.MULTILINE)
     command = kit.placed(command).replace("$(hostname -s)", "g1")
     wait_for(lambda: kit.lab.run(["squeue", "-h", "-t", "R,CG"]).stdout == "", "jobs run")

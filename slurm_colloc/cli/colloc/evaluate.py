@@ -20,7 +20,7 @@ from slurm_colloc.report.speeds import speeds
 
 def evaluate(
     tables: Annotated[
-        list[str], typer.Argument(metavar="TABLE.csv", help="one run a row, as docs/how-to/evaluate.md says")
+        list[str], typer.Argument(metavar="TABLE.csv", help="one run a row, as docs/how-to/tier-place.md says")
     ],
     mode: Annotated[str, typer.Option("--as", help="history (each run known to later ones) or leave-one-out")] = (
         "history"

@@ -30,4 +30,4 @@ def build_plugin(
             "plugin: install the headers of the same release, or name the right one by --slurm-prefix"
         )
     build(headers, compiler, output, _COMPILE_S)
-    say(f"wrote '{output}' for Slurm {built_for}; docs/how-to/spank.md says where it belongs")
+    say(f"wrote '{output}' for Slurm {built_for}; docs/how-to/plugins.md says where it belongs")

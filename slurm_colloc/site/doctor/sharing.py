@@ -136,7 +136,7 @@ CHECKS = (
         "warning",
         "nodes of one user at a time, for pieces that several users could share",
         "one user's job on one slice or share keeps the node and all of its GPUs from other users",
-        "no ExclusiveUser; for gres/mps with mps_users = 'each' or 'all' in site.toml (docs/how-to/shared-mps.md)",
+        "no ExclusiveUser; for gres/mps with mps_users = 'each' or 'all' in site.toml (docs/how-to/share-gpus.md)",
         f"slurm.conf(5), ExclusiveUser; {_SEEN}",
         _one_user,
     ),
