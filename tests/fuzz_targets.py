@@ -124,7 +124,7 @@ def _snapshot_seed() -> bytes:
 def _of_a_pack() -> Iterator[Target]:
     from slurm_colloc.followup import record as followed
     from slurm_colloc.gpu import failure
-    from slurm_colloc.pack import inbox, ledger, ledger_read, spec
+    from slurm_colloc.pack import inbox, ledger, spec
 
     pack = spec.Spec(
         *(spec.VERSION, "train", "0-3", (), (), 1, ("/bin/sh",), (), Load(9000, 30.0), Room(80000, 100.0, 4), 1),
@@ -139,20 +139,20 @@ def _of_a_pack() -> Iterator[Target]:
 
     def entry(line: bytes) -> object:
         found = ledger.parse_entry(line)
-        short = found._replace(said=found.said[:2000])
+        short = found._replace(message=found.message[:2000])
         assert ledger.parse_entry(ledger.encode(found)) == short, "a line of a ledger does not come back"
         return found
 
     def read_ledger(folder: str) -> object:
-        told = ledger_read.read_ledger(os.path.join(folder, "1.jsonl"))
-        return ledger_read.missing([told])[:9], told
+        told = ledger.read_ledger(os.path.join(folder, "1.jsonl"))
+        return ledger.missing([told])[:9], told
 
     lines = [
         ledger.Entry(1.0, "pack", spec=spec.to_json(pack), job={"SLURM_JOB_ID": "1"}),
-        ledger.Entry(2.0, "start", 1, 1, "1.0", memory_mib=9000),
+        ledger.Entry(2.0, "start", 1, 1, "1.0"),
         ledger.Entry(3.0, "end", 1, 1, "1.0", "done", 0, "words"),
-        ledger.Entry(4.0, "note", said="x"),
-        ledger.Entry(5.0, "stop", said="y"),
+        ledger.Entry(4.0, "note", message="x"),
+        ledger.Entry(5.0, "stop", message="y"),
     ]
     encoded = tuple(map(ledger.encode, lines))
     yield Target("spec", read_spec, tuple(spec.to_json(one).encode() for one in (pack, served)), (InputError,), True)

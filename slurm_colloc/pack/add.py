@@ -14,8 +14,7 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.files import locked
 from slurm_colloc.model import Load
 from slurm_colloc.pack.inbox import inbox_of, put, withdraw
-from slurm_colloc.pack.ledger_files import ledger_path
-from slurm_colloc.pack.ledger_read import Told, read_ledger
+from slurm_colloc.pack.ledger import Ledger, ledger_path, read_ledger
 from slurm_colloc.pack.plan import load_of_task
 from slurm_colloc.pack.resume import read_earlier
 from slurm_colloc.pack.spec import Spec, Task
@@ -102,34 +101,34 @@ def plan_addition(
     left_s = slurm.running_left_s().get(job_id)
     if left_s is None:
         raise InputError(f"job {job_id} is no running job of yours")
-    told = read_ledger(ledger)
+    pack = read_ledger(ledger)
     hint = own_option("gpu-footprint", line, None)
     load = None if hint is None else load_of_task(hint, read_earlier(config.cluster, job_id), environ, config, slurm)
-    room = told.spec.room
+    room = pack.spec.room
     if load and 0 < room.memory_mib < load.memory_mib:
         what = f"a task counts for {load.memory_mib} MiB of GPU memory with the site's headroom"
         raise InputError(f"{what}, and job {job_id} has {room.memory_mib} MiB")
-    limit_min = _limit_min(line, told.spec, load)
-    of_task_min = told.spec.time_limit_min if limit_min is None else limit_min
+    limit_min = _limit_min(line, pack.spec, load)
+    of_task_min = pack.spec.time_limit_min if limit_min is None else limit_min
     if of_task_min is not None and 60 * of_task_min > left_s:
         raise InputError(
             f"a task may take {clock_time(60 * of_task_min)} beside the others, and job {job_id} has"
             f" {clock_time(left_s)} left; say --time if it takes less"
         )
-    number, stride = _first_number(told, job_id), told.spec.jobs
+    number, stride = _first_number(pack, job_id), pack.spec.jobs
     tasks = tuple(Task(number + at * stride, one, load, limit_min) for at, one in enumerate(commands))
-    if len(tasks) + len([*told.numbers()]) > MOST_TASKS:
+    if len(tasks) + len([*pack.numbers()]) > MOST_TASKS:
         raise InputError(f"a pack takes {MOST_TASKS} tasks at most")
-    counted = load or told.spec.load
+    counted = load or pack.spec.load
     notes = [
         f"counted for {counted.memory_mib} MiB of GPU memory and {counted.sm_active_pct:.3g} % of the SMs each"
         if counted.memory_mib
         else "one task at a time",
-        f"output of task {number}: {_output(told, number)}",
+        f"output of task {number}: {_output(pack, number)}",
     ]
     if of_task_min is not None:
         notes.append(f"time limit {clock_time(60 * of_task_min)} each")
-    node = told.job.get("node", "")
+    node = pack.job.get("node", "")
     return Addition(
         ledger, tasks, f"task {spans(task.number for task in tasks)} to job {job_id} on {node}", tuple(notes)
     )
@@ -168,25 +167,25 @@ def _limit_min(line: CommandLine, spec: Spec, load: Load | None) -> float | None
     return limit_min * beside(own.sm_active_pct, [spec.load.sm_active_pct] * (spec.room.tasks - 1)).upper
 
 
-def _first_number(told: Told, job_id: str) -> int:
+def _first_number(pack: Ledger, job_id: str) -> int:
     """Return the number of the next task; of several jobs of one pack each has numbers of its own."""
-    jobs = told.spec.jobs
-    numbers = [number for job in range(jobs) for number in told.numbers(job)]
+    jobs = pack.spec.jobs
+    numbers = [number for job in range(jobs) for number in pack.numbers(job)]
     least = max(numbers, default=0) + 1
     return least + (int(job_id.partition("_")[2] or 0) - least) % jobs
 
 
-def _output(told: Told, number: int) -> str:
-    job_id, user = told.job.get("SLURM_JOB_ID", ""), str(os.geteuid())
+def _output(pack: Ledger, number: int) -> str:
+    job_id, user = pack.job.get("SLURM_JOB_ID", ""), str(os.geteuid())
     with suppress(KeyError):
         user = pwd.getpwuid(os.geteuid()).pw_name
     return file_name(
-        told.spec.output,
+        pack.spec.output,
         job_id=job_id,
-        array_job_id=told.job.get("SLURM_ARRAY_JOB_ID", job_id),
+        array_job_id=pack.job.get("SLURM_ARRAY_JOB_ID", job_id),
         task=number,
-        name=told.spec.name,
+        name=pack.spec.name,
         user=user,
-        node=told.job.get("node", ""),
-        folder=told.job.get("folder", ""),
+        node=pack.job.get("node", ""),
+        folder=pack.job.get("folder", ""),
     )

@@ -13,9 +13,8 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError
 from slurm_colloc.pack.add import add, adding, plan_addition
 from slurm_colloc.pack.commands import expand, plain_name, read_commands, read_file
-from slurm_colloc.pack.ledger_files import note_resumed
 from slurm_colloc.pack.plan import plan_commands, plan_missing
-from slurm_colloc.pack.resume import Earlier, merged_options, read_earlier, resuming
+from slurm_colloc.pack.resume import Earlier, merged_options, note_resumed, read_earlier, resuming
 from slurm_colloc.process import given_environment
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.option_tables import Option

@@ -16,12 +16,10 @@ from slurm_colloc.errors import CollocError, InputError, StoreError
 from slurm_colloc.files import PRIVATE_FOLDER, write_atomic
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.pack.inbox import Inbox, added_tasks, forget_added
-from slurm_colloc.pack.ledger import Ledger
-from slurm_colloc.pack.ledger_files import forget_resumed, job_name, keep_script, ledger_path
-from slurm_colloc.pack.ledger_read import is_restart, read_ledger
+from slurm_colloc.pack.ledger import LedgerWriter, is_restart, job_name, ledger_path, read_ledger
 from slurm_colloc.pack.loop import Loop
 from slurm_colloc.pack.mps_daemon import short_folder
-from slurm_colloc.pack.record import Record
+from slurm_colloc.pack.resume import forget_resumed, keep_script
 from slurm_colloc.pack.run import new_run
 from slurm_colloc.pack.shared_gpu import SharedGpu
 from slurm_colloc.pack.signals import Signals
@@ -57,20 +55,19 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         at_once = spec.room.tasks
         job = read_job(environ, os.sched_getaffinity(0), at_once, os.getcwd())
         ledger = _open_ledger(spec, job, environ)
-        record = Record(ledger, _say)
-        inbox = Inbox(ledger.path if ledger else "", record.note)
+        inbox = Inbox(ledger.path, ledger.note)
         _keep_script(argv[0], job)
         folder, gpu = short_folder(job.job_id, environ), None
         try:
             path = os.path.join(folder, _SCRIPT)
             write_atomic(path, script, PRIVATE_FOLDER)
-            gpu = SharedGpu(job.job_id, at_once, environ, record.note)
-            loop = Loop(new_run(spec, job, gpu, record, environ, path), left, at_once, inbox)
+            gpu = SharedGpu(job.job_id, at_once, environ, ledger.note)
+            loop = Loop(new_run(spec, job, gpu, ledger, environ, path), left, at_once, inbox)
             loop.run(signals)
         finally:
             if gpu is not None:
                 gpu.quit()
-            record.close()
+            ledger.close()
             shutil.rmtree(folder, ignore_errors=True)
     result = loop.result(len(tasks) - len(left))
     all_done = all(result.outcomes.get(number) is Outcome.DONE for number in result.tasks)
@@ -114,11 +111,11 @@ def _before(spec: Spec, environ: Mapping[str, str]) -> tuple[set[int], tuple[Tas
     path = ""
     try:
         path = ledger_path(environ.get("SLURM_CLUSTER_NAME", ""), job_name(environ))
-        told = read_ledger(path)
-        if told.spec != spec:  # an earlier job of the same id; the first run of this one wrote nothing
+        before = read_ledger(path)
+        if before.spec != spec:  # an earlier job of the same id; the first run of this one wrote nothing
             forget_added(path)
             return set(), ()
-        return {task.number for task in told.tasks if task.outcome is Outcome.DONE}, told.added
+        return {task.number for task in before.tasks if task.outcome is Outcome.DONE}, before.added
     except (StoreError, InputError) as error:
         _say(f"{error}: this job was requeued, and every task is run anew")
     try:
@@ -128,12 +125,12 @@ def _before(spec: Spec, environ: Mapping[str, str]) -> tuple[set[int], tuple[Tas
         return set(), ()
 
 
-def _open_ledger(spec: Spec, job: Job, environ: Mapping[str, str]) -> Ledger | None:
-    """Return the ledger with its header written; None, and a word about it, where there can be none."""
+def _open_ledger(spec: Spec, job: Job, environ: Mapping[str, str]) -> LedgerWriter:
+    """Return the ledger with its header written; none, and a word about it, where there can be none."""
     names = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT", "SLURM_CLUSTER_NAME")
     facts = {name: environ[name] for name in names if name in environ} | {"node": job.node, "folder": job.folder}
     try:
-        ledger = Ledger(ledger_path(job.cluster, job_name(environ)))
+        ledger = LedgerWriter(ledger_path(job.cluster, job_name(environ)), _say)
         if not is_restart(environ):
             forget_added(ledger.path)
             forget_resumed(job.cluster, job.array_job_id)
@@ -141,7 +138,7 @@ def _open_ledger(spec: Spec, job: Job, environ: Mapping[str, str]) -> Ledger | N
         return ledger
     except (StoreError, InputError) as error:
         _say(f"{error}: what happens to the tasks is not written down, and --resume will not be possible")
-        return None
+        return LedgerWriter("", _say)
 
 
 def _keep_script(path: str, job: Job) -> None:

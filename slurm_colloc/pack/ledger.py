@@ -8,30 +8,84 @@ stands in the file before the newest pack is another job's.
 
 import fcntl
 import json
-import math
 import os
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from slurm_colloc import clock
+from slurm_colloc.config import user_data_folder
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.files import PRIVATE_FILE, private_folder, sync_folder
+from slurm_colloc.files import PRIVATE_FILE, private_folder, read_bounded, sync_folder
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.pack.ledger_files import open_own
+from slurm_colloc.kinds import read_as
+from slurm_colloc.pack.inbox import added_tasks
 from slurm_colloc.pack.queue import Start
-from slurm_colloc.pack.spec import Spec, to_json
+from slurm_colloc.pack.spec import Spec, Task, from_json, to_json
 
 _TEXT_LIMIT = 2000
+# Every requeue writes all commands of the pack anew.
+_LIMIT_BYTES = 1024 * 1024 * 1024
 _EVENTS = ("pack", "start", "end", "note", "stop")
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+
+# Where ledgers lie
+
+
+def ledger_folder() -> str:
+    """Return the folder of this user's ledgers."""
+    return os.path.join(user_data_folder(), "packs")
+
+
+def ledger_path(cluster: str, job_id: str, kind: str = "jsonl") -> str:
+    """Return where the ledger of one job lies; of a job of an array ``job_id`` is "<array's id>_<number>".
+
+    Files of another ``kind`` lie beside it.
+
+    Raises:
+        InputError: a name that would leave the folder.
+    """
+    for what, name in (("cluster", cluster), ("job id", job_id)):
+        if not _NAME.fullmatch(name):
+            raise InputError(f"{what} '{name}' is no name for a file; is this a job of Slurm?")
+    return os.path.join(ledger_folder(), cluster, f"{job_id}.{kind}")
+
+
+def job_name(environ: Mapping[str, str]) -> str:
+    """Return the id by which Slurm's commands show the job of a batch script: "4711", of an array "4711_2"."""
+    array, number = environ.get("SLURM_ARRAY_JOB_ID", ""), environ.get("SLURM_ARRAY_TASK_ID", "")
+    return f"{array}_{number}" if array and number else environ.get("SLURM_JOB_ID", "")
+
+
+def ledgers_of(cluster: str, job_id: str) -> tuple[str, ...]:
+    """Return the ledgers that a job left, or the jobs of an array; none where none has begun, or it is no pack.
+
+    Raises:
+        InputError: a name that would leave the folder.
+        StoreError: the folder cannot be read.
+    """
+    folder, name = os.path.split(ledger_path(cluster, job_id))
+    one_of_them = re.compile(rf"{re.escape(job_id)}_\d+\.jsonl")
+    try:
+        found = [entry for entry in os.listdir(folder) if entry == name or one_of_them.fullmatch(entry)]
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise StoreError(f"ledgers in '{folder}' cannot be read: {error.strerror}") from error
+    return tuple(os.path.join(folder, entry) for entry in sorted(found, key=lambda entry: (len(entry), entry)))
+
+
+# Writing
 
 
 class Entry(NamedTuple):
     """One line. ``event`` says which fields mean something; the others are as they stand here, and not written.
 
     ``pack`` begins a run of the job: ``spec`` and ``job``, names and values as the job's environment has them.
-    ``start`` and ``end`` are of one attempt at task ``number``: ``step`` is the job step, ``memory_mib`` what it is
-    counted for, ``status`` its exit status (negative: the signal that ended it), ``said`` the words that told the
-    outcome. ``note`` is for people, ``stop`` says why no more tasks are started; both in ``said``.
+    ``start`` and ``end`` are of one attempt at task ``number``: ``step`` is the job step, ``status`` its exit status
+    (negative: the signal that ended it), ``message`` the words that told the outcome. ``note`` is for people, ``stop``
+    says why no more tasks are started; both in ``message``.
     """
 
     at_s: float
@@ -41,46 +95,58 @@ class Entry(NamedTuple):
     step: str = ""
     outcome: str = ""
     status: int = 0
-    said: str = ""
-    memory_mib: int = 0
+    message: str = ""
     spec: str = ""
     job: Mapping[str, str] = {}
 
 
-class Ledger:
-    """The one writer of a ledger, until it is closed or its process ends."""
+class LedgerWriter:
+    """The one writer of a ledger, until it is closed or its process ends.
 
-    def __init__(self, path: str) -> None:
+    Once it cannot be written any more the pack goes on without, and so does one that never had any.
+    """
+
+    def __init__(self, path: str, say: Callable[[str], None]) -> None:
         """Open the ledger, or begin it.
+
+        Args:
+            path: of the ledger; "" for none.
+            say: told what people should read at once.
 
         Raises:
             StoreError: another process writes it, it is somebody else's, or it cannot be written.
         """
-        self.path = path
-        folder = private_folder(os.path.dirname(path))
-        self._descriptor = open_own(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-        try:
-            self._claim()
-            os.fchmod(self._descriptor, PRIVATE_FILE)
-            size = os.fstat(self._descriptor).st_size
-            # A line that a crash cut short must not take the next one with it.
-            self._torn = size > 0 and os.pread(self._descriptor, 1, size - 1) != b"\n"
-            if not size:
-                sync_folder(folder)
-        except OSError as error:
-            os.close(self._descriptor)
-            raise StoreError(f"ledger '{path}' cannot be written: {error.strerror}") from error
-        except StoreError:
-            os.close(self._descriptor)
-            raise
+        self.path, self._say, self._descriptor = path, say, -1
+        if path:
+            folder = private_folder(os.path.dirname(path))
+            try:
+                self._open(folder)
+            except (OSError, StoreError) as error:
+                self.close()
+                if isinstance(error, StoreError):
+                    raise
+                raise StoreError(f"ledger '{path}' cannot be written: {error.strerror}") from error
 
-    def _claim(self) -> None:
+    def _open(self, folder: str) -> None:
+        # O_NONBLOCK: a planted FIFO must not hang the job.
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        self._descriptor = os.open(self.path, flags, PRIVATE_FILE)
+        found = os.fstat(self._descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            raise StoreError(f"ledger '{self.path}' is no file of uid {os.geteuid()}; move it away")
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise StoreError(f"another process writes the ledger '{self.path}'; end that one first") from error
         except OSError as error:
             raise StoreError(f"ledger '{self.path}' cannot be locked: {error.strerror}; mount with flock") from error
+        os.fchmod(self._descriptor, PRIVATE_FILE)
+        size = os.fstat(self._descriptor).st_size
+        if not size:
+            sync_folder(folder)
+        # A line that a crash cut short must not take the next one with it.
+        elif os.pread(self._descriptor, 1, size - 1) != b"\n":
+            os.write(self._descriptor, b"\n")
 
     def header(self, spec: Spec, job: Mapping[str, str]) -> None:
         """Write what the pack is: at each start of the job, a requeued one's too.
@@ -94,45 +160,24 @@ class Ledger:
         """
         self._append(Entry(clock.now(), "pack", spec=to_json(spec), job=dict(job)))
 
-    def start(self, start: Start, step: str = "") -> None:
-        """Write that an attempt begins.
+    def start(self, start: Start) -> None:
+        """Write that an attempt begins."""
+        self._write(Entry(clock.now(), "start", start.task.number, start.attempt))
 
-        Raises:
-            StoreError: it cannot be written.
-        """
-        number, attempt, load = start.task.number, start.attempt, start.load
-        self._append(Entry(clock.now(), "start", number, attempt, step, memory_mib=load.memory_mib))
-
-    def end(self, start: Start, outcome: Outcome, status: int, said: str = "", step: str = "") -> None:
-        """Write how an attempt ended.
-
-        Args:
-            start: the attempt.
-            outcome: what it came to.
-            status: exit status, negative for a signal.
-            said: the words that told, "" if none.
-            step: the job step, where it was not known at the start.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
-        self._append(Entry(clock.now(), "end", start.task.number, start.attempt, step, outcome.value, status, said))
+    def end(self, start: Start, outcome: Outcome, status: int, message: str = "", step: str = "") -> None:
+        """Write how an attempt ended."""
+        number, attempt = start.task.number, start.attempt
+        self._write(Entry(clock.now(), "end", number, attempt, step, outcome.value, status, message))
 
     def note(self, text: str) -> None:
-        """Write something for people.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
-        self._append(Entry(clock.now(), "note", said=text))
+        """Write and say something for people."""
+        self._write(Entry(clock.now(), "note", message=text))
+        self._say(text)
 
     def stop(self, why: str) -> None:
-        """Write why no more tasks are started, although some are left.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
-        self._append(Entry(clock.now(), "stop", said=why))
+        """Write and say why no more tasks are started, although some are left."""
+        self._write(Entry(clock.now(), "stop", message=why))
+        self._say(why)
 
     def close(self) -> None:
         """Let another process write it; more than once does no harm."""
@@ -140,13 +185,18 @@ class Ledger:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def _write(self, entry: Entry) -> None:
+        if self._descriptor >= 0:
+            try:
+                self._append(entry)
+            except StoreError as error:
+                self.close()
+                self._say(f"{error}: what happens from now on is not written down, and a resume will run it again")
+
     def _append(self, entry: Entry) -> None:
-        line = b"\n" * self._torn + encode(entry)
+        line = encode(entry)
         try:
-            written = os.write(self._descriptor, line)
-            # Whatever comes next begins a line of its own.
-            self._torn = 0 < written < len(line)
-            if written != len(line):
+            if os.write(self._descriptor, line) != len(line):
                 raise StoreError(f"ledger '{self.path}' could be written in part only; is the disk full?")
             os.fsync(self._descriptor)
         except OSError as error:
@@ -155,9 +205,9 @@ class Ledger:
 
 def encode(entry: Entry) -> bytes:
     """Return the line for ``entry``."""
-    fields = entry._replace(said=entry.said[:_TEXT_LIMIT])._asdict()
-    said = {name: value for name, value in fields.items() if value != Entry._field_defaults.get(name)}
-    return json.dumps(said, separators=(",", ":")).encode() + b"\n"
+    fields = entry._replace(message=entry.message[:_TEXT_LIMIT])._asdict()
+    given = {name: value for name, value in fields.items() if value != Entry._field_defaults.get(name)}
+    return json.dumps(given, separators=(",", ":")).encode() + b"\n"
 
 
 def parse_entry(line: bytes) -> Entry:
@@ -167,25 +217,171 @@ def parse_entry(line: bytes) -> Entry:
         InputError: it is none: cut short, or not ours.
     """
     try:
-        found = json.loads(line)
-        if not isinstance(found, dict) or not all(_fits(name, value) for name, value in found.items()):
-            raise ValueError("a field of no or another kind")
-        entry = Entry(**found)
+        entry: Entry = read_as(Entry, json.loads(line))
         if entry.event not in _EVENTS:
             raise ValueError(f"event '{entry.event}'")
         if entry.event == "end":
             Outcome(entry.outcome)
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"line of a ledger is not of the expected form: {error}") from error
     return entry
 
 
-def _fits(name: str, value: object) -> bool:
-    if name == "job":
-        return isinstance(value, dict) and all(isinstance(part, str) for part in value.values())
-    if isinstance(value, bool):
-        return False
-    if name == "at_s":
-        return isinstance(value, int | float) and 0 <= value < math.inf  # no NaN either
-    kind: Any = Entry.__annotations__.get(name, ())
-    return isinstance(value, kind)
+# Reading
+
+
+class TaskRecord(NamedTuple):
+    """The last attempt at a task, and how many there were; one that Slurm refused to start and then did is one.
+
+    ``outcome``, ``status`` and ``ended_s`` are None where it has no end: it is running, or went down with its job.
+    """
+
+    number: int
+    attempts: int
+    outcome: Outcome | None
+    status: int | None
+    began_s: float
+    ended_s: float | None
+    step: str
+    message: str
+
+
+class Ledger(NamedTuple):
+    """What a ledger holds: ``job`` is the newest header's, ``tasks`` are those that ever started, by number.
+
+    ``stopped`` says why the newest run of the job ended early, empty where it did not. ``restarts`` counts how often
+    the job began anew, ``torn_lines`` what could not be used. ``added`` are the tasks that were added while it ran.
+    """
+
+    spec: Spec
+    job: Mapping[str, str]
+    tasks: tuple[TaskRecord, ...]
+    notes: tuple[str, ...]
+    stopped: str
+    began_s: float
+    last_s: float
+    restarts: int
+    torn_lines: int
+    added: tuple[Task, ...] = ()
+
+    def numbers(self, job: int = 0) -> Iterator[int]:
+        """Yield the numbers of all tasks of one of the pack's jobs, those added to this one among them."""
+        yield from (task.number for task in (*self.spec.tasks(job), *self.added))
+
+
+def read_ledger(path: str) -> Ledger:
+    """Return what a ledger holds, while it is being written too; root may read anybody's.
+
+    Raises:
+        StoreError: missing, unreadable or somebody else's.
+        InputError: it has no header, or one of another release: nothing is known of the pack.
+    """
+    entries: list[Entry] = []
+    torn = 0
+    uid = os.geteuid()
+    for line in read_bounded(path, _LIMIT_BYTES, owners=(uid,) if uid else ()).split(b"\n"):
+        try:
+            entries += [parse_entry(line)] if line.strip() else []
+        except InputError:
+            torn += 1
+    entries = _of_newest_pack(entries)
+    headers = [index for index, entry in enumerate(entries) if entry.event == "pack"]
+    if not headers:
+        raise InputError(f"ledger '{path}' does not say of which pack it is; its job died at its start")
+    newest = entries[headers[-1]]
+    try:
+        spec = from_json(newest.spec)
+    except InputError as error:
+        raise InputError(f"ledger '{path}' cannot be used: {error}") from error
+    return Ledger(
+        spec=spec,
+        job=newest.job,
+        tasks=_records(entries),
+        notes=tuple(entry.message for entry in entries if entry.event == "note"),
+        stopped=next((one.message for one in reversed(entries[headers[-1] :]) if one.event == "stop"), ""),
+        began_s=entries[headers[0]].at_s,
+        last_s=entries[-1].at_s,
+        restarts=len(headers) - 1,
+        torn_lines=torn,
+        added=added_tasks(path),
+    )
+
+
+def _of_newest_pack(entries: list[Entry]) -> list[Entry]:
+    """Return what belongs to the newest pack: a job that begins for the first time is another, and so is another spec.
+
+    The spec counts too because the first header may be torn, or a restart count inherited from another job.
+    """
+    at = [index for index, entry in enumerate(entries) if entry.event == "pack"]
+    first = at[-1] if at else 0
+    for index in reversed(at):
+        if entries[index].spec != entries[at[-1]].spec:
+            break
+        first = index
+        if not is_restart(entries[index].job):
+            break
+    return entries[first:]
+
+
+def is_restart(job: Mapping[str, str]) -> bool:
+    """Return whether Slurm requeued the job, by its environment or a header's ``job``."""
+    return job.get("SLURM_RESTART_COUNT", "") not in ("", "0")
+
+
+def read_ledgers(paths: Iterable[str]) -> tuple[list[Ledger], list[str]]:
+    """Return those ledgers that can be used, and why the others cannot.
+
+    The jobs of an array have one spec; those beside them with another are of an earlier job of the same id.
+    """
+    found: dict[str, list[Ledger]] = {}
+    unreadable = []
+    for path in paths:
+        try:
+            ledger = read_ledger(path)
+        except (StoreError, InputError) as error:
+            unreadable.append(str(error))
+            continue
+        folder, name = os.path.split(path)
+        found.setdefault(os.path.join(folder, re.split("[_.]", name)[0]), []).append(ledger)
+    used = []
+    for jobs in found.values():
+        newest = max(jobs, key=lambda one: one.began_s)
+        used += [one for one in jobs if one.spec == newest.spec]
+    return used, unreadable
+
+
+def _records(entries: Iterable[Entry]) -> tuple[TaskRecord, ...]:
+    found: dict[int, TaskRecord] = {}
+    begun_as: dict[int, int] = {}
+    for entry in entries:
+        before = found.get(entry.number)
+        if entry.event == "pack":  # a requeued job counts from 1 again
+            begun_as.clear()
+        elif entry.event == "start":
+            attempts = (before.attempts if before else 0) + (begun_as.get(entry.number) != entry.attempt)
+            begun_as[entry.number] = entry.attempt
+            found[entry.number] = TaskRecord(entry.number, attempts, None, None, entry.at_s, None, "", "")
+        elif entry.event == "end":
+            # The line of its start may be one of the torn ones.
+            begun = before or TaskRecord(entry.number, 1, None, None, entry.at_s, None, "", "")
+            found[entry.number] = begun._replace(
+                outcome=Outcome(entry.outcome),
+                status=entry.status,
+                ended_s=entry.at_s,
+                step=entry.step,
+                message=entry.message,
+            )
+    return tuple(found[number] for number in sorted(found))
+
+
+def missing(ledgers: Iterable[Ledger]) -> tuple[int, ...]:
+    """Return the numbers of the tasks that no ledger of a pack calls done, in rising order.
+
+    Those that never started, in whichever job of the array, are among them.
+    """
+    every: set[int] = set()
+    done: set[int] = set()
+    for one in ledgers:
+        every |= {*one._replace(spec=one.spec._replace(jobs=1)).numbers()}
+        done |= {task.number for task in one.tasks if task.outcome is Outcome.DONE}
+    return tuple(sorted(every - done))

@@ -42,7 +42,7 @@ class Loop:
 
     def __init__(self, run: Run, tasks: Sequence[Task], at_once: int, inbox: Inbox) -> None:
         """Make ready to run these tasks, and those that come into the inbox, ``at_once`` at a time at most."""
-        self._run, self._spec, self._job, self._gpu, self._record = run, run.spec, run.job, run.gpu, run.record
+        self._run, self._spec, self._job, self._gpu, self._ledger = run, run.spec, run.job, run.gpu, run.ledger
         self._queue = Queue(tasks, run.spec.load, run.spec.room._replace(tasks=at_once), run.spec.retries)
         self._pending: deque[Start] = deque()
         cores = run.job.cores
@@ -115,7 +115,7 @@ class Loop:
     def _know(self, tasks: Sequence[Task]) -> None:
         self._tasks += tasks
         if tasks and not self._shared and (shared := self._run.files.shared(self._tasks)):
-            self._record.note(
+            self._ledger.note(
                 f"several tasks write to '{min(shared)}': what is said there tells nothing about one of them, and"
                 " one that runs out of GPU memory is not run again; put %a into --output and --error for that"
             )
@@ -125,7 +125,7 @@ class Loop:
         """Take the tasks that were added; return whether there were any."""
         tasks = [] if self._gave_up else self._inbox.take()
         if tasks:
-            self._record.note(f"added: task {spans(task.number for task in tasks)}")
+            self._ledger.note(f"added: task {spans(task.number for task in tasks)}")
             self._know(tasks)
             self._queue.add(tasks)
         return bool(tasks)
@@ -142,7 +142,7 @@ class Loop:
     def _begin_what_may(self) -> None:
         if not self._gave_up and (why := self._why_no_more()):
             self._gave_up = True
-            self._record.stop(why)
+            self._ledger.stop(why)
             self._inbox.close()
         # One that cannot even begin leaves its place to the next.
         while self._daemon_died_s is None and not self._gave_up and self._refusals.over:
@@ -163,7 +163,7 @@ class Loop:
 
     def _begin(self, start: Start) -> None:
         run, files = self._run, self._run.files.of(start.task)
-        self._record.start(start)
+        self._ledger.start(start)
         opened = self._opened(start, files)
         if opened is None:
             return
@@ -260,19 +260,19 @@ class Loop:
 
     def _take_refusal(self, start: Start, began_s: float, status: int, said: str) -> None:
         """Take that Slurm did not start a step: the same attempt is made again later, and counts once."""
-        self._record.end(start, Outcome.LOST, status, f"the step did not start: {said}", "")
+        self._ledger.end(start, Outcome.LOST, status, f"the step did not start: {said}", "")
         self._pending.append(start)
         if began_s < self._refusals.failed_s:  # told with one of those that began beside it
             return
         wait_s = self._refusals.failed()
-        self._record.note(f"Slurm does not start a step, which is tried again in {wait_s:.0f} s: {said}")
+        self._ledger.note(f"Slurm does not start a step, which is tried again in {wait_s:.0f} s: {said}")
 
     def _take_end(self, start: Start, outcome: Outcome, status: int, said: str, step: str) -> None:
         number = start.task.number
-        self._record.end(start, outcome, status, said, step)
+        self._ledger.end(start, outcome, status, said, step)
         if self._queue.ended(number, outcome) and not self.stopped:
             self._again += 1
-            self._record.note(f"task {number} is run again, attempt {start.attempt + 1}: {outcome.value}")
+            self._ledger.note(f"task {number} is run again, attempt {start.attempt + 1}: {outcome.value}")
         else:
             self._outcomes[number] = outcome
 
@@ -285,7 +285,7 @@ class Loop:
         now_s = clock.ticking()
         if self._daemon_died_s is None:
             self._daemon_died_s = now_s
-            self._record.note("the MPS daemon died; the tasks that ran under it are ended and run again")
+            self._ledger.note("the MPS daemon died; the tasks that ran under it are ended and run again")
             for attempt in self._running.values():
                 attempt.lost = True
         elif now_s - self._daemon_died_s > _LOST_GRACE_S:
@@ -315,7 +315,7 @@ class Loop:
                 said = f"task {number} does not use the GPU through MPS, or not at all"
                 if clients is None:
                     said = f"whether task {number} uses the GPU through MPS is not known: the daemon does not answer"
-                self._record.note(said)
+                self._ledger.note(said)
         self._end(past_mps, Outcome.NOT_SHARING, _PAST_MPS)
 
     # --- ending a task ---
@@ -328,7 +328,7 @@ class Loop:
         for attempt in pressed:
             attempt.pressed = True
             if attempt.ended_for and not attempt.asked:
-                self._record.note(f"task {attempt.number} is ended: {attempt.ended_for[1]}")
+                self._ledger.note(f"task {attempt.number} is ended: {attempt.ended_for[1]}")
         self._run.kill(pressed)
         for attempt in pressed:
             attempt.signal_srun(signal.SIGTERM)
@@ -345,7 +345,7 @@ class Loop:
             # One without processes may have ended well already, and its srun not yet.
             attempt.asked = attempt.number in have_processes
             if attempt.asked:
-                self._record.note(f"task {attempt.number} is ended: {said}")
+                self._ledger.note(f"task {attempt.number} is ended: {said}")
 
     # --- being stopped ---
 
@@ -357,7 +357,7 @@ class Loop:
         self.stopped, self._stopped_s = True, clock.ticking()
         # First of all: there may be little time.
         names = ", ".join(signal.Signals(number).name for number in sorted(came & set(STOPPING)))
-        self._record.stop(f"stopped by {names}: no more tasks are started")
+        self._ledger.stop(f"stopped by {names}: no more tasks are started")
         self._inbox.close()
         # The tasks themselves, that they may save what they have; srun would have them killed.
         self._to_stop = tuple(self._running.values())

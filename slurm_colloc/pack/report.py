@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.pack.ledger_files import ledgers_of, resumed_by
-from slurm_colloc.pack.ledger_read import TaskRecord, Told, missing, read_ledgers
+from slurm_colloc.pack.ledger import Ledger, TaskRecord, ledgers_of, missing, read_ledgers
+from slurm_colloc.pack.resume import resumed_by
 from slurm_colloc.units import clock_time, counted, printable
 
 _LINES = 50
@@ -19,12 +19,12 @@ _NO_END = "no end known"
 class Pack(NamedTuple):
     """What the jobs of a pack wrote down.
 
-    ``told`` are those that began, of an array several; ``resumed_by`` are the jobs that went on with it, whose tasks
-    count as done in ``left`` if they are. ``unreadable`` says which ledgers could not be used.
+    ``ledgers`` are of those that began, of an array several; ``resumed_by`` are the jobs that went on with it, whose
+    tasks count as done in ``left`` if they are. ``unreadable`` says which ledgers could not be used.
     """
 
     job_id: str
-    told: tuple[Told, ...]
+    ledgers: tuple[Ledger, ...]
     resumed_by: tuple[str, ...]
     left: tuple[int, ...]
     unreadable: tuple[str, ...]
@@ -41,15 +41,15 @@ def read_pack(cluster: str, job_id: str) -> Pack | None:
         InputError: no ledger of it can be used, or no id of a job.
         StoreError: the ledgers' folder cannot be read.
     """
-    told, unreadable = read_ledgers(ledgers_of(cluster, job_id))
-    if not told:
+    ledgers, unreadable = read_ledgers(ledgers_of(cluster, job_id))
+    if not ledgers:
         if unreadable:
             raise InputError(unreadable[0])
         return None
     whole = job_id.partition("_")[0]
     others = resumed_by(cluster, whole)
     later, also = read_ledgers(path for other in others for path in ledgers_of(cluster, other))
-    return Pack(whole, tuple(told), others, missing([*told, *later]), (*unreadable, *also))
+    return Pack(whole, tuple(ledgers), others, missing([*ledgers, *later]), (*unreadable, *also))
 
 
 def pack_text(pack: Pack, *, goes_on: bool = False) -> str:
@@ -64,8 +64,8 @@ def pack_text(pack: Pack, *, goes_on: bool = False) -> str:
     lines = [f"  pack       {counted(len(tasks), 'task')}: {_by_outcome(counts)}"]
     if again := sum(record.attempts - 1 for _, record in tasks if record):
         lines.append(f"             {counted(again, 'repeated attempt')}")
-    lines += [f"             {printable(told.stopped)}" for told in pack.told if told.stopped]
-    if torn := sum(told.torn_lines for told in pack.told):
+    lines += [f"             {printable(ledger.stopped)}" for ledger in pack.ledgers if ledger.stopped]
+    if torn := sum(ledger.torn_lines for ledger in pack.ledgers):
         lines.append(f"             {counted(torn, 'line')} of the ledger cannot be used")
     lines += [f"             {printable(problem)}" for problem in pack.unreadable]
     if pack.resumed_by:
@@ -97,7 +97,7 @@ def pack_record(pack: Pack) -> dict[str, Any]:
                 "began_s": record.began_s if record else None,
                 "ended_s": record.ended_s if record else None,
                 "step": record.step if record else "",
-                "said": record.said if record else "",
+                "said": record.message if record else "",
             }
             for number, record in tasks
         ],
@@ -107,15 +107,15 @@ def pack_record(pack: Pack) -> dict[str, Any]:
         "unreadable": list(pack.unreadable),
         "jobs": [
             {
-                **told.job,
-                "began_s": told.began_s,
-                "last_s": told.last_s,
-                "restarts": told.restarts,
-                "stopped": told.stopped,
-                "notes": list(told.notes),
-                "torn_lines": told.torn_lines,
+                **ledger.job,
+                "began_s": ledger.began_s,
+                "last_s": ledger.last_s,
+                "restarts": ledger.restarts,
+                "stopped": ledger.stopped,
+                "notes": list(ledger.notes),
+                "torn_lines": ledger.torn_lines,
             }
-            for told in pack.told
+            for ledger in pack.ledgers
         ],
     }
 
@@ -127,18 +127,18 @@ def pack_summary(pack: Pack) -> str:
 
 
 def _tasks(pack: Pack) -> list[tuple[int, TaskRecord | None]]:
-    """Return the tasks of the jobs that are told of, by number; None for one that never began."""
+    """Return the tasks of the jobs that began, by number; None for one that never began."""
     found: dict[int, TaskRecord | None] = {}
-    for number in _numbers(pack.told):
+    for number in _numbers(pack.ledgers):
         found.setdefault(number, None)
-    found |= {record.number: record for told in pack.told for record in told.tasks}
+    found |= {record.number: record for ledger in pack.ledgers for record in ledger.tasks}
     return sorted(found.items())
 
 
-def _numbers(every: Sequence[Told]) -> Iterable[int]:
-    for told in every:
-        part = int(told.job.get("SLURM_ARRAY_TASK_ID", "0")) if told.spec.jobs > 1 else 0
-        yield from told.numbers(part)
+def _numbers(ledgers: Sequence[Ledger]) -> Iterable[int]:
+    for ledger in ledgers:
+        part = int(ledger.job.get("SLURM_ARRAY_TASK_ID", "0")) if ledger.spec.jobs > 1 else 0
+        yield from ledger.numbers(part)
 
 
 def _outcome(record: TaskRecord | None) -> str:
@@ -161,7 +161,7 @@ def _line(number: int, record: TaskRecord | None) -> str:
         words.append(clock_time(record.ended_s - record.began_s))
     if record.status is not None:
         words.append(f"signal {-record.status}" if record.status < 0 else f"status {record.status}")
-    if record.step or record.outcome is not None:  # of one that runs, the step is known at its end
+    if record.outcome is not None:  # the step is known at its end
         words.append(f"step {record.step}" if record.step else "no step")
-    said = f": {printable(record.said)}" if record.said else ""
-    return f"  task {number:<6}{', '.join(words)}{said}"
+    message = f": {printable(record.message)}" if record.message else ""
+    return f"  task {number:<6}{', '.join(words)}{message}"

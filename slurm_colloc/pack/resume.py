@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pack that came to its end before all its tasks were done: what is missing, and how it was submitted."""
+"""A pack that came to its end before all its tasks were done: what is missing, and how it was submitted.
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+Beside its ledgers lie its batch script, which Slurm removes with the job, and who resumed it.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import chain
 from typing import NamedTuple
 
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.files import locked
+from slurm_colloc.files import locked, private_folder, read_own, write_atomic
 from slurm_colloc.pack.commands import script_of
-from slurm_colloc.pack.ledger_files import first_of, kept_script, ledger_folder, ledger_path, ledgers_of, resumed_by
-from slurm_colloc.pack.ledger_read import missing, read_ledgers
+from slurm_colloc.pack.ledger import ledger_folder, ledger_path, ledgers_of, missing, read_ledgers
 from slurm_colloc.pack.spec import Spec, from_json, split_script
 from slurm_colloc.slurm.options import scan, without
 from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table, parse_arguments
@@ -20,6 +24,92 @@ _OF_THAT_CALL = frozenset(
     {"begin", "dependency", "hold", "kill-on-invalid-dep", "parsable", "quiet", "test-only", "verbose", "wait"}
 )
 _OWN_OF_THAT_CALL = frozenset({"dry-run", "explain", "format"})
+_SCRIPT, _RESUMED, _LIMIT_BYTES = "sh", "resumed", 1024 * 1024 * 1024
+
+
+def keep_script(cluster: str, job_id: str, content: bytes) -> None:
+    """Keep a pack's batch script; all jobs of an array have one, under the array's id.
+
+    Raises:
+        InputError: a name that would leave the folder.
+        StoreError: it cannot be written.
+    """
+    path = ledger_path(cluster, job_id, _SCRIPT)
+    private_folder(os.path.dirname(path))
+    write_atomic(path, content, durable=True)
+
+
+def note_resumed(cluster: str, job_id: str, by: str) -> None:
+    """Write down which job runs what is missing of a pack, for who holds ``resuming``.
+
+    Raises:
+        InputError: a name that would leave the folder.
+        StoreError: it cannot be written.
+    """
+    path = ledger_path(cluster, job_id, _RESUMED)
+    before = read_own(path, _LIMIT_BYTES) if os.path.lexists(path) else b""
+    write_atomic(path, before + f"{by}\n".encode(), durable=True)
+
+
+def forget_resumed(cluster: str, job_id: str) -> None:
+    """Remove what says who resumed an earlier job of this id.
+
+    Raises:
+        InputError: a name that would leave the folder.
+        StoreError: it cannot be removed.
+    """
+    path = ledger_path(cluster, job_id, _RESUMED)
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+    except OSError as error:
+        raise StoreError(f"file '{path}' cannot be removed: {error.strerror}") from error
+
+
+def _resumed(cluster: str) -> Mapping[str, list[str]]:
+    """Return which jobs resumed each pack of a cluster that was resumed.
+
+    Raises:
+        InputError: a name that would leave the folder.
+        StoreError: the folder, or a file in it, cannot be read.
+    """
+    folder, ends = os.path.dirname(ledger_path(cluster, "any")), f".{_RESUMED}"
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(ends))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise StoreError(f"ledgers in '{folder}' cannot be read: {error.strerror}") from error
+    words = {name.removesuffix(ends): read_own(os.path.join(folder, name), _LIMIT_BYTES).split() for name in names}
+    return {name: [word.decode() for word in found if word.isdigit()] for name, found in words.items()}
+
+
+def resumed_by(cluster: str, job_id: str) -> tuple[str, ...]:
+    """Return the jobs that run, or ran, what was missing of a pack, and what was missing of them, and so on.
+
+    Raises:
+        InputError: a name that would leave the folder.
+        StoreError: it cannot be read.
+    """
+    resumed, found = _resumed(cluster), list[str]()
+    for one in chain([job_id], found):  # which grows meanwhile
+        found += [name for name in dict.fromkeys(resumed.get(one, ())) if name not in (job_id, *found)]
+    return tuple(found)
+
+
+def first_of(cluster: str, job_id: str) -> str:
+    """Return the pack that a pack resumes, or the one that that one resumes, and so on; itself if it resumes none.
+
+    Raises:
+        InputError: a name that would leave the folder.
+        StoreError: the folder, or a file in it, cannot be read.
+    """
+    earlier = {later: name for name, every in _resumed(cluster).items() for later in every}
+    first, seen = job_id, {job_id}
+    while first in earlier and earlier[first] not in seen:
+        first = earlier[first]
+        seen.add(first)
+    return first
 
 
 class Earlier(NamedTuple):
@@ -62,20 +152,20 @@ def read_earlier(cluster: str, job_id: str) -> Earlier:
         why = unreadable[0] if unreadable else f"{where}: it is no pack of yours on cluster '{cluster}', or never began"
         raise InputError(f"job {job_id} cannot be resumed: {why}; submit it anew")
     # A job of an id that Slurm gave before resumes nothing: what resumes has but some of the tasks.
-    first = first_of(cluster, job_id) if any(told.spec.only for told in own) else job_id
+    first = first_of(cluster, job_id) if any(ledger.spec.only for ledger in own) else job_id
     others = tuple(other for other in resumed_by(cluster, first) if other != job_id)
     kin = dict.fromkeys((first, *others))
     kin.pop(job_id, None)
     later, also = read_ledgers(path for other in kin for path in ledgers_of(cluster, other))
     spec, text = _submitted(cluster, job_id)
-    added = {task.number: task for told in (*own, *later) for task in (*told.spec.added, *told.added)}
+    added = {task.number: task for one in (*own, *later) for task in (*one.spec.added, *one.added)}
     spec = spec._replace(added=tuple(added[number] for number in sorted(added)))
     return Earlier(
         job_id=job_id,
         spec=spec,
         text=text,
-        folder=max(own, key=lambda told: told.last_s).job.get("folder", ""),
-        tasks=len({number for told in own for job in range(spec.jobs) for number in told.numbers(job)}),
+        folder=max(own, key=lambda one: one.last_s).job.get("folder", ""),
+        tasks=len({number for one in own for job in range(spec.jobs) for number in one.numbers(job)}),
         left=missing([*own, *later]),
         first=first,
         resumed_by=others,
@@ -86,7 +176,7 @@ def read_earlier(cluster: str, job_id: str) -> Earlier:
 def _submitted(cluster: str, job_id: str) -> tuple[Spec, bytes]:
     """Return a pack as it was submitted, and the user's script, or the one that stands for its commands."""
     try:
-        head, line, script = split_script(kept_script(cluster, job_id))
+        head, line, script = split_script(read_own(ledger_path(cluster, job_id, _SCRIPT), _LIMIT_BYTES))
         spec = from_json(line)
     except (InputError, StoreError) as error:
         raise StoreError(

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import ProcessError
 from slurm_colloc.pack.attempt import TaskFiles
+from slurm_colloc.pack.ledger import LedgerWriter
 from slurm_colloc.pack.processes import Process, families_of, signal_processes
-from slurm_colloc.pack.record import Record
 from slurm_colloc.pack.shared_gpu import SharedGpu
 from slurm_colloc.pack.spec import Spec
 from slurm_colloc.pack.step import Step
@@ -29,7 +29,7 @@ class Run(NamedTuple):
     spec: Spec
     job: Job
     gpu: SharedGpu
-    record: Record
+    ledger: LedgerWriter
     environ: Mapping[str, str]
     files: TaskFiles
     name: str
@@ -72,14 +72,14 @@ class Run(NamedTuple):
             self.signal(steps, signal.SIGKILL)  # of whoever is there by now
 
 
-def new_run(spec: Spec, job: Job, gpu: SharedGpu, record: Record, environ: Mapping[str, str], script: str) -> Run:
+def new_run(spec: Spec, job: Job, gpu: SharedGpu, ledger: LedgerWriter, environ: Mapping[str, str], script: str) -> Run:
     """Return a run of a pack.
 
     Args:
         spec: of the pack.
         job: that it runs in.
         gpu: that its tasks share.
-        record: told what happens.
+        ledger: told what happens.
         environ: of the batch script.
         script: the file with the user's script, in a folder of this pack's own.
 
@@ -92,4 +92,4 @@ def new_run(spec: Spec, job: Job, gpu: SharedGpu, record: Record, environ: Mappi
     if srun is None:
         raise ProcessError("there is no 'srun' on PATH; is Slurm's client installed on this node?")
     name = f"{job.job_id}-{secrets.token_hex(8)}"
-    return Run(spec, job, gpu, record, environ, files, name, os.path.abspath(srun), srun_environment(environ))
+    return Run(spec, job, gpu, ledger, environ, files, name, os.path.abspath(srun), srun_environment(environ))

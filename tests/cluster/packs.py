@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_colloc.model import Load, Room
-from slurm_colloc.pack.ledger_read import Told, read_ledger
+from slurm_colloc.pack.ledger import Ledger, read_ledger
 from slurm_colloc.pack.spec import MARK, VERSION, Spec, to_json
 from tests.cluster.lab import Lab
 from tests.fakes import mps_control
@@ -90,7 +90,7 @@ class Packs:
         code = next(word.partition("=")[2] for word in shown.split() if word.startswith("ExitCode="))
         return code, (self.home / f"pack.{job}").read_text()
 
-    def told(self, job: str) -> Told:
+    def told(self, job: str) -> Ledger:
         """Return what the pack wrote down."""
         [path] = (self.home / ".local/share/slurm_colloc/packs").glob(f"*/{job}.jsonl")
         return read_ledger(str(path))

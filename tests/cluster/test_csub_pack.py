@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.pack.ledger_read import missing
+from slurm_colloc.pack.ledger import missing
 from tests.cluster import cgroups, releases
 from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
 from tests.cluster.lab import Lab

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.pack.ledger_read import missing
+from slurm_colloc.pack.ledger import missing
 from slurm_colloc.slurm.job_files import file_name
 from tests.cluster.fixtures import RELEASE
 from tests.cluster.lab import Lab

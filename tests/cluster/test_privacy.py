@@ -59,7 +59,7 @@ from slurm_colloc.config import user_data_folder as data
 from slurm_colloc.history import records, said
 from slurm_colloc.model import Decision, Evidence, Load, Room
 from slurm_colloc.followup import record as followed
-from slurm_colloc.pack import ledger, ledger_files, mps_daemon, spec
+from slurm_colloc.pack import ledger, mps_daemon, resume, spec
 from slurm_colloc.submit.render import write_script
 spool, tmp, signature = sys.argv[1:]
 decision = Decision("777", "lab", 1.0, "alice", "secret", signature, "", "", "mig", "hint", None, None, ())
@@ -68,9 +68,9 @@ records.drop_evidence(data(), Evidence("1", signature, "COMPLETED", "mig", "H", 
 said.write_said(data(), signature, said.Said(0.0, "mem=9G", 1.0))
 load, room = Load(9, 1.0), Room(9, 1.0, 4)
 pack = spec.Spec(spec.VERSION, "p", "0-3", (), (), 1, ("/bin/sh",), (), load, room, 1, None, "", "", "", False, 0, ())
-with_ledger = ledger.Ledger(ledger_files.ledger_path("lab", "1"))
+with_ledger = ledger.LedgerWriter(ledger.ledger_path("lab", "1"), print)
 with_ledger.header(pack, {})
-ledger_files.keep_script("lab", "1", b"#!/bin/sh")
+resume.keep_script("lab", "1", b"#!/bin/sh")
 whose = (followed.VERSION, followed.RETRY, "lab", "1", "1", 0, "alice", "j", signature)
 record = followed.Record(*whose, (), (), "job.sh", False, (), "/", (), {})
 followed.write_record(record, b"#!/bin/sh")
@@ -273,7 +273,7 @@ from slurm_colloc.config import load_site, user_config_file, user_data_folder as
 from slurm_colloc.errors import CollocError
 from slurm_colloc.history import records, said, snapshot
 from slurm_colloc.followup import record as followed
-from slurm_colloc.pack import ledger_read
+from slurm_colloc.pack import ledger
 believed = []
 def attempt(what, call, nothing):
     try:
@@ -284,7 +284,7 @@ def attempt(what, call, nothing):
 attempt("evidence", lambda: records.read_evidence(data(), signature).evidence, ())
 attempt("said", lambda: said.read_said(data(), signature), said.Said())
 attempt("decisions", lambda: records.read_decisions(f"{data()}/decisions")[0], [])
-attempt("ledger", lambda: ledger_read.read_ledger(f"{data()}/packs/lab/1.jsonl"), None)
+attempt("ledger", lambda: ledger.read_ledger(f"{data()}/packs/lab/1.jsonl"), None)
 attempt("record", lambda: followed.read_record(followed.record_folder("lab", "1")), None)
 path = snapshot.snapshot_path(data(), os.environ["UID_OF"])
 attempt("history", lambda: snapshot.read_snapshot(path, signature).evidence, ())

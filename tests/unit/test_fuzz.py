@@ -23,7 +23,7 @@ from slurm_colloc.gpu import hostuse, mig, nvidia_smi, simulated
 from slurm_colloc.history.content import said
 from slurm_colloc.history.signature import signature
 from slurm_colloc.model import Footprint, Gres, Placement, SharingMode, because
-from slurm_colloc.pack import ledger_read, spec
+from slurm_colloc.pack import ledger, spec
 from slurm_colloc.site.installed import parse_settings
 from slurm_colloc.slurm import gres, parse, running, setup, sinfo
 from slurm_colloc.slurm.array import parse_array
@@ -269,8 +269,8 @@ def test_a_text_that_is_no_pack(text: str) -> None:
 
 def test_the_tasks_of_many_jobs_are_counted_at_once() -> None:
     whole = spec.from_json(json.dumps({**SPEC, "array": "0-99999", "jobs": 100_000}))
-    told = ledger_read.Told(whole, {}, (), (), "", 0.0, 0.0, 0, 0)
-    assert len(ledger_read.missing([told])) == 100_000
+    told = ledger.Ledger(whole, {}, (), (), "", 0.0, 0.0, 0, 0)
+    assert len(ledger.missing([told])) == 100_000
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.model import Load
 from slurm_colloc.pack.environment import into_steps
 from slurm_colloc.pack.job import read_pack
-from slurm_colloc.pack.ledger_read import Told, missing, read_ledger
+from slurm_colloc.pack.ledger import Ledger, missing, read_ledger
 from slurm_colloc.pack.processes import families_of, signal_processes
 from slurm_colloc.pack.shared_gpu import only_device
 from slurm_colloc.pack.spec import Task
@@ -100,7 +100,7 @@ class Job:
         assert status == 0, out + err
         return err
 
-    def told(self, name: str = "4711") -> Told:
+    def told(self, name: str = "4711") -> Ledger:
         return read_ledger(f"{self.folder}/home/.local/share/slurm_colloc/packs/lab/{name}.jsonl")
 
     def wait_for(self, name: str) -> None:
@@ -216,7 +216,7 @@ def test_a_pipe_that_nobody_reads_fails_its_task_alone(job: Job) -> None:
     os.mkfifo(job.folder / "out.1")
     job.run(pack_script("", a_spec(commands=("true", "true"))))
     assert [task.outcome for task in job.told().tasks] == [Outcome.FAILED, Outcome.DONE]
-    assert job.told().tasks[0].said.endswith("it is a pipe that nobody reads")
+    assert job.told().tasks[0].message.endswith("it is a pipe that nobody reads")
 
 
 def test_a_step_that_does_not_start_is_tried_again(job: Job) -> None:
@@ -260,7 +260,7 @@ def test_an_output_that_cannot_be_written_fails_its_task_alone(job: Job) -> None
     (job.folder / "out.1").mkdir()
     status, _, _ = job.run(pack_script("", a_spec(commands=("true", "true"))))
     assert [task.outcome for task in job.told().tasks] == [Outcome.FAILED, Outcome.DONE]
-    assert (status, job.told().tasks[0].said) == (
+    assert (status, job.told().tasks[0].message) == (
         1,
         f"output file '{job.folder}/out.1' cannot be written: Is a directory",
     )
@@ -578,7 +578,7 @@ def test_a_task_over_its_time_is_taken_off_the_gpu_and_told_to_end(job: Job) -> 
     assert (status, "\n  time limit: 1-2\n" in out, "saved\n" in job.read("out.2")) == (1, True, True)
     told = job.told()
     assert [task.outcome for task in told.tasks] == [Outcome.TIME_LIMIT, Outcome.TIME_LIMIT, Outcome.DONE]
-    assert told.tasks[0].said == "its time limit of 0.1 minutes is over"
+    assert told.tasks[0].message == "its time limit of 0.1 minutes is over"
     assert [task.attempts for task in told.tasks] == [1, 1, 1]
 
 

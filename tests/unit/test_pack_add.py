@@ -15,7 +15,7 @@ from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.model import Load
 from slurm_colloc.pack.inbox import Inbox, added_tasks, put, withdraw
-from slurm_colloc.pack.ledger_read import Told, missing, read_ledger
+from slurm_colloc.pack.ledger import Ledger, missing, read_ledger
 from slurm_colloc.pack.spec import Task
 from tests.cluster.packs import a_spec, pack_script
 from tests.unit.shell import CSUB, HINT, Shell
@@ -37,7 +37,7 @@ class Pack(Job):
         (shell.folder / "bin/squeue").chmod(0o755)
         self.left("1:00:00")
 
-    def told(self, name: str = "4711") -> Told:
+    def told(self, name: str = "4711") -> Ledger:
         return read_ledger(self.ledger.replace("4711", name))
 
     def left(self, time_left: str) -> None:

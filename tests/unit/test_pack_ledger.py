@@ -15,9 +15,18 @@ from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.model import Load, Room
 from slurm_colloc.pack import ledger as ledger_module
-from slurm_colloc.pack.ledger import Entry, Ledger, encode, parse_entry
-from slurm_colloc.pack.ledger_files import ledger_folder, ledger_path
-from slurm_colloc.pack.ledger_read import TaskRecord, missing, read_ledger, read_ledgers
+from slurm_colloc.pack.ledger import (
+    Entry,
+    LedgerWriter,
+    TaskRecord,
+    encode,
+    ledger_folder,
+    ledger_path,
+    missing,
+    parse_entry,
+    read_ledger,
+    read_ledgers,
+)
 from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.spec import Spec, Task
 
@@ -59,8 +68,8 @@ def begun(number: int, attempt: int = 1) -> Start:
     return Start(Task(number), attempt, SPEC.load)
 
 
-def begin(path: str, spec: Spec = SPEC, restart: int = 0) -> Ledger:
-    opened = Ledger(path)
+def begin(path: str, spec: Spec = SPEC, restart: int = 0) -> LedgerWriter:
+    opened = LedgerWriter(path, print)
     opened.header(spec, JOB | ({"SLURM_RESTART_COUNT": str(restart)} if restart else {}))
     return opened
 
@@ -80,20 +89,20 @@ def written(path: str, *done: int, spec: Spec = SPEC) -> str:
 
 def test_what_happened_is_told(path: str) -> None:
     work = begin(path)
-    work.start(begun(1), "7.0")
-    work.start(begun(2), "7.1")
+    work.start(begun(1))
+    work.start(begun(2))
     work.end(begun(2), Outcome.GPU_OOM, 1, "CUDA out of memory")
     work.note("the MPS daemon was started again")
-    work.start(begun(2, 2), "7.2")
-    work.end(begun(2, 2), Outcome.DONE, 0)
-    work.start(begun(3), "7.3")
-    work.end(begun(3), Outcome.FAILED, -9)
+    work.start(begun(2, 2))
+    work.end(begun(2, 2), Outcome.DONE, 0, step="7.2")
+    work.start(begun(3))
+    work.end(begun(3), Outcome.FAILED, -9, step="7.3")
     work.stop("the job was cancelled")
     work.close()
     told = read_ledger(path)
     assert (told.spec, told.job, told.restarts, told.torn_lines) == (SPEC, JOB, 0, 0)
     assert told.tasks == (
-        TaskRecord(1, 1, None, None, 101.0, None, "7.0", ""),
+        TaskRecord(1, 1, None, None, 101.0, None, "", ""),
         TaskRecord(2, 2, Outcome.DONE, 0, 105.0, 106.0, "7.2", ""),
         TaskRecord(3, 1, Outcome.FAILED, -9, 107.0, 108.0, "7.3", ""),
     )
@@ -105,7 +114,7 @@ def test_what_happened_is_told(path: str) -> None:
 def test_a_line_says_only_what_it_means(path: str) -> None:
     begin(path).start(begun(0))
     lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
-    assert lines[1] == {"at_s": 101.0, "event": "start", "attempt": 1, "memory_mib": 250}
+    assert lines[1] == {"at_s": 101.0, "event": "start", "attempt": 1}
     assert read_ledger(path).tasks[0].number == 0
 
 
@@ -126,13 +135,13 @@ def test_long_and_odd_words_are_kept_within_a_line(path: str) -> None:
     work.close()
     assert len(Path(path).read_bytes().splitlines()) == 3
     told = read_ledger(path)
-    assert told.tasks[0].said.startswith("a\nb\x00\udcffxx")
-    assert len(told.tasks[0].said) == 2000
+    assert told.tasks[0].message.startswith("a\nb\x00\udcffxx")
+    assert len(told.tasks[0].message) == 2000
     assert told.notes == ("",)
 
 
 def test_every_entry_is_read_as_it_was_written() -> None:
-    entry = Entry(1.5, "end", 3, 2, "7.4", "gpu fault", -11, "an illegal access", 512, "", {})
+    entry = Entry(1.5, "end", 3, 2, "7.4", "gpu fault", -11, "an illegal access", "", {})
     assert parse_entry(encode(entry)) == entry
     assert parse_entry(encode(Entry(2.0, "pack", spec="{}", job=JOB))).job == JOB
 
@@ -170,7 +179,7 @@ def test_a_requeued_job_goes_on_in_its_own_ledger(path: str) -> None:
     work.close()
     left = missing([read_ledger(path)])
     assert left == (2, 3, 4)
-    again = Ledger(path)
+    again = LedgerWriter(path, print)
     again.header(SPEC, {**JOB, "SLURM_RESTART_COUNT": "1"})
     assert read_ledger(path).stopped == ""
     for number in left:
@@ -225,11 +234,11 @@ def test_what_is_missing_is_counted_over_all_jobs_of_a_pack(tmp_path: Path) -> N
 
 def test_a_task_that_was_begun_again_after_a_failure_is_as_its_last_attempt_says(path: str) -> None:
     work = begin(path)
-    work.start(begun(1), "7.0")
+    work.start(begun(1))
     work.end(begun(1), Outcome.LOST, -9, "the GPU is lost", "7.5")
-    work.start(begun(1, 2), "7.6")
+    work.start(begun(1, 2))
     work.close()
-    assert read_ledger(path).tasks == (TaskRecord(1, 2, None, None, 103.0, None, "7.6", ""),)
+    assert read_ledger(path).tasks == (TaskRecord(1, 2, None, None, 103.0, None, "", ""),)
 
 
 # --- what a crash leaves ---
@@ -279,24 +288,40 @@ def test_an_end_whose_start_is_torn_still_counts(path: str) -> None:
     assert read_ledger(path).tasks == (TaskRecord(1, 1, Outcome.DONE, 0, 101.0, 101.0, "7.0", ""),)
 
 
-def test_a_full_disk_is_said_and_what_comes_next_is_whole(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = begin(path)
+def test_a_pack_goes_on_without_a_ledger_that_cannot_be_written(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    work = LedgerWriter(path, said.append)
+    work.header(SPEC, JOB)
     real = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, line: real(descriptor, line[:10]))
-    with pytest.raises(StoreError, match="in part only; is the disk full"):
-        work.start(begun(1))
+    work.start(begun(1))
     monkeypatch.setattr(os, "write", real)
     work.start(begun(2))
-    work.close()
+    work.note("the MPS daemon died")
+    assert ("in part only; is the disk full" in said[0], said[1:]) == (True, ["the MPS daemon died"])
+    # Who goes on in this file loses nothing of its own.
+    again = begin(path, restart=1)
+    again.start(begun(3))
+    again.close()
     told = read_ledger(path)
-    assert ([task.number for task in told.tasks], told.torn_lines) == ([2], 1)
+    assert ([task.number for task in told.tasks], told.torn_lines) == ([3], 1)
 
 
-def test_a_disk_that_takes_nothing_is_an_error_of_ours(path: str) -> None:
-    work = begin(path)
+def test_a_ledger_that_cannot_even_be_begun_is_an_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = LedgerWriter(path, pytest.fail)
     os.close(work._descriptor)
     with pytest.raises(StoreError, match="cannot be written: Bad file descriptor"):
-        work.note("x")
+        work.header(SPEC, JOB)
+
+
+def test_without_a_ledger_things_are_said_all_the_same() -> None:
+    said: list[str] = []
+    work = LedgerWriter("", said.append)
+    work.start(begun(1))
+    work.note("one")
+    work.stop("two")
+    work.close()
+    assert (said, work.path) == (["one", "two"], "")
 
 
 @pytest.mark.parametrize(
@@ -340,7 +365,7 @@ def test_files_and_folders_are_the_users_alone(path: str) -> None:
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
     os.chmod(path, 0o644)
-    Ledger(path).close()
+    LedgerWriter(path, print).close()
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
 
 
@@ -360,8 +385,9 @@ def test_no_name_leads_out_of_the_folder(cluster: str, job_id: str) -> None:
 
 def test_a_second_process_of_the_job_is_refused(path: str) -> None:
     code = (
-        "import sys; from slurm_colloc.pack.ledger import Ledger; from slurm_colloc.errors import StoreError\n"
-        "try:\n    Ledger(sys.argv[1])\nexcept StoreError as error:\n    print(error)\nelse:\n    print('opened')"
+        "import sys; from slurm_colloc.pack.ledger import LedgerWriter; from slurm_colloc.errors import StoreError\n"
+        "try:\n    LedgerWriter(sys.argv[1], print)\n"
+        "except StoreError as error:\n    print(error)\nelse:\n    print('opened')"
     )
 
     def other() -> str:
@@ -370,7 +396,7 @@ def test_a_second_process_of_the_job_is_refused(path: str) -> None:
     work = begin(path)
     assert "another process writes the ledger" in other()
     with pytest.raises(StoreError, match="another process writes the ledger"):
-        Ledger(path)
+        LedgerWriter(path, print)
     work.close()
     assert other() == "opened\n"
 
@@ -381,7 +407,7 @@ def test_a_file_system_without_locks_is_said(path: str, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(StoreError, match="cannot be locked: No locks available; mount with flock"):
-        Ledger(path)
+        LedgerWriter(path, print)
 
 
 def test_a_file_whose_mode_cannot_be_set_is_not_written(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,7 +416,7 @@ def test_a_file_whose_mode_cannot_be_set_is_not_written(path: str, monkeypatch: 
 
     monkeypatch.setattr(os, "fchmod", fchmod)
     with pytest.raises(StoreError, match="cannot be written: Read-only file system"):
-        Ledger(path)
+        LedgerWriter(path, print)
 
 
 def test_programs_that_the_pack_starts_do_not_hold_its_ledger(path: str) -> None:
@@ -398,7 +424,7 @@ def test_programs_that_the_pack_starts_do_not_hold_its_ledger(path: str) -> None
     left = subprocess.Popen(["sleep", "60"], close_fds=False)
     try:
         work.close()
-        Ledger(path).close()
+        LedgerWriter(path, print).close()
     finally:
         left.kill()
         left.wait()
@@ -411,8 +437,8 @@ def test_a_file_of_somebody_else_is_not_used(path: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(ledger_module, "private_folder", lambda folder: folder)
     monkeypatch.setattr(os, "geteuid", lambda: real + 1)
     with pytest.raises(StoreError, match="is no file of uid"):
-        Ledger(path)
-    with pytest.raises(StoreError, match="is no file of uid"):
+        LedgerWriter(path, print)
+    with pytest.raises(StoreError, match="belongs to uid"):
         read_ledger(path)
     # Root may read it, and does not write into it.
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -422,24 +448,24 @@ def test_a_file_of_somebody_else_is_not_used(path: str, monkeypatch: pytest.Monk
 def test_links_folders_and_pipes_in_its_place_are_refused(path: str, tmp_path: Path) -> None:
     os.makedirs(os.path.dirname(path))
     os.symlink(tmp_path / "elsewhere", path)
-    with pytest.raises(StoreError, match="cannot be opened: Too many levels"):
-        Ledger(path)
+    with pytest.raises(StoreError, match="cannot be written: Too many levels"):
+        LedgerWriter(path, print)
     os.unlink(path)
     os.mkfifo(path)
     with pytest.raises(StoreError, match="is no file of uid"):
-        Ledger(path)
-    with pytest.raises(StoreError, match="is no file of uid"):
+        LedgerWriter(path, print)
+    with pytest.raises(StoreError, match="is not a regular file"):
         read_ledger(path)
     os.unlink(path)
     os.mkdir(path)
-    with pytest.raises(StoreError, match="cannot be opened: Is a directory"):
-        Ledger(path)
-    with pytest.raises(StoreError, match="is no file of uid"):
+    with pytest.raises(StoreError, match="cannot be written: Is a directory"):
+        LedgerWriter(path, print)
+    with pytest.raises(StoreError, match="is not a regular file"):
         read_ledger(path)
 
 
 def test_a_ledger_that_is_not_there(path: str) -> None:
-    with pytest.raises(StoreError, match="cannot be opened: No such file"):
+    with pytest.raises(StoreError, match="cannot be read: No such file"):
         read_ledger(path)
 
 

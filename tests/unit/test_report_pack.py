@@ -13,10 +13,10 @@ from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.history.records import drop_decision
 from slurm_colloc.model import Decision, SharingMode, because
-from slurm_colloc.pack.ledger import Ledger
-from slurm_colloc.pack.ledger_files import ledger_path, note_resumed
+from slurm_colloc.pack.ledger import LedgerWriter, ledger_path
 from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.report import pack_text, read_pack
+from slurm_colloc.pack.resume import note_resumed
 from slurm_colloc.pack.spec import Task
 from slurm_colloc.slurm.client import CliClient
 from tests.cluster.packs import a_spec
@@ -36,7 +36,7 @@ def written(
 ) -> None:
     """Write a ledger in which those tasks end; one that ends twice has two attempts."""
     spec = a_spec(4, **{"array": "1-4", **fields})
-    ledger = Ledger(ledger_path("lab", name))
+    ledger = LedgerWriter(ledger_path("lab", name), print)
     ledger.header(spec, job or {})
     attempts: dict[int, int] = {}
     for number, outcome, status, said in ends:
@@ -56,7 +56,7 @@ def told(name: str) -> str:
 def test_each_task_has_a_line() -> None:
     ends = [(1, Outcome.DONE, 0, ""), (2, Outcome.GPU_OOM, 1, "CUDA out of memory"), (2, Outcome.DONE, 0, "")]
     written("7", [*ends, (3, Outcome.FAILED, -11, "bad\x1b[2Jword")])
-    ledger = Ledger(ledger_path("lab", "7"))
+    ledger = LedgerWriter(ledger_path("lab", "7"), print)
     ledger.stop("stopped by SIGTERM")
     ledger.close()
     assert told("7").splitlines() == [
@@ -103,10 +103,10 @@ def test_what_a_later_pack_did_is_not_to_be_done() -> None:
 
 def test_a_task_without_an_end_is_said() -> None:
     written("7", [])
-    ledger = Ledger(ledger_path("lab", "7"))
-    ledger.start(Start(Task(1), 1, a_spec().load), "task-1")
+    ledger = LedgerWriter(ledger_path("lab", "7"), print)
+    ledger.start(Start(Task(1), 1, a_spec().load))
     ledger.close()
-    assert "  task 1     no end known, step task-1" in told("7")
+    assert "  task 1     no end known\n" in told("7")
 
 
 def test_what_is_no_pack_is_none() -> None:
