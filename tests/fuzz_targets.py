@@ -216,7 +216,8 @@ def _kept() -> Iterator[Target]:
 
 
 def _of_slurm() -> Iterator[Target]:
-    from slurm_colloc.slurm import hostlist, limits, parse, running, setup, sinfo
+    from slurm_colloc.slurm import hostlist, jobs, limits, parse, setup, sinfo
+    from tests.fakes.squeue import squeue_line
 
     def every(name: str) -> tuple[bytes, ...]:
         return recorded(*(f"recorded/slurm-*/{one}" for one in name.split()))
@@ -233,8 +234,8 @@ def _of_slurm() -> Iterator[Target]:
     yield of_text("states", parse.parse_states, b"1|RUNNING\n2|CANCELLED by 1001\n")
     yield of_text("sinfo-free", sinfo.parse_free, *every("sinfo/*.txt"))
     yield of_text("sinfo-shares", sinfo.parse_shares, *every("sinfo/*.txt"))
-    yield of_text("squeue-tasks", running.parse_tasks, b"N/A|PENDING|0:00|Dependency\n3|RUNNING|1:02|None\n")
-    yield of_text("squeue-left", running.parse_left, b"1|59:00\n4_2|UNLIMITED\n", refusals=())
+    lines = squeue_line("1", TimeLeft="59:00") + squeue_line("4_2", State="PENDING", Reason="Dependency")
+    yield of_text("squeue", jobs.parse_queue, lines.encode(), refusals=())
     yield of_text("qos-limits", setup.parse_qos_limits, *every("setup/qos.txt"))
     yield of_text("association-limits", setup.parse_association_limits, *every("setup/association.txt"))
     user, account, qos = "ml|ml||normal|normal|gres/gpu=4", "ml|root|normal|", "normal|"

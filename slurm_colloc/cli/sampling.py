@@ -23,7 +23,7 @@ from slurm_colloc.observe.loop import Pace, Sink, follow
 from slurm_colloc.observe.notify import notify
 from slurm_colloc.observe.sampler import Sampler, Told
 from slurm_colloc.process import ask, replace
-from slurm_colloc.slurm.held import HeldHere, held_question, parse_held
+from slurm_colloc.slurm.jobs import HeldHere, held_question, parse_held
 from slurm_colloc.slurm.unfiltered import unfiltered
 
 # A service that is started anew sees device files that came after it did.

@@ -50,7 +50,7 @@ from slurm_colloc.history.records import drop_evidence, evidence_of_run, note_ou
 from slurm_colloc.process import given_environment
 from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.running import Task
+from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.submit.decision import record as record_decision
 from slurm_colloc.submit.handover import find_sbatch
 from slurm_colloc.wording import sentence
@@ -148,7 +148,8 @@ def _found(case: Case, waits: str) -> str | None:
     """Return the job that waits for ``waits``, "afterany:4711"; empty without one, None where Slurm does not say."""
     for _ in clock.tries(_TIMES, _EVERY_S):
         with suppress(ProcessError):
-            return next((job for job, on in case.slurm.waiting().items() if re.search(rf"{waits}(?!\d)", on)), "")
+            found = (one.array_id for one in case.slurm.waiting() if re.search(rf"{waits}(?!\d)", one.dependency))
+            return next(found, "")
     return None
 
 
@@ -275,10 +276,10 @@ def _reason_to_leave(case: Case, rest: str, sized: str = "") -> str:
     tasks = case.slurm.tasks(rest)
     value = next((word[8:] for word in reversed(case.record.options) if word.startswith("--array=")), "")
     expected = set(parse_array(value.partition("%")[0])) if value else {None}
-    if not all(one.waits for one in tasks) or {one.task for one in tasks} != expected:
+    if not all(one.waits_for_dependency for one in tasks) or {one.task for one in tasks} != expected:
         return "it was changed or cancelled since, or has begun"
     pattern = re.compile(rf"(?<!\d){rest}(?!\d)")
-    others = {job for job, waits_on in case.slurm.waiting().items() if pattern.search(waits_on)} - {rest, sized}
+    others = {one.array_id for one in case.slurm.waiting() if pattern.search(one.dependency)} - {rest, sized}
     return f"job {min(others)} waits for it" if others else ""
 
 
@@ -303,7 +304,7 @@ def _submit_sized(case: Case, rest: str, prepared: Prepared) -> None:
 
 def _commit(case: Case, rest: str, sized: str, given: str) -> None:
     """Cancel job R, then see to it that nothing runs twice."""
-    tasks: tuple[Task, ...] | None = None
+    tasks: tuple[QueuedJob, ...] | None = None
     for _ in clock.tries(_TIMES, _EVERY_S):
         with suppress(ProcessError):
             case.slurm.cancel(rest, waiting=True)
@@ -321,7 +322,7 @@ def _commit(case: Case, rest: str, sized: str, given: str) -> None:
         _settle(case, sized, tasks, given)
 
 
-def _settle(case: Case, sized: str, tasks: Sequence[Task], given: str) -> None:
+def _settle(case: Case, sized: str, tasks: Sequence[QueuedJob], given: str) -> None:
     """Write down that job S does the work of R, but for what began as R after all."""
     # Slurm may have cancelled some of them alone: what still waits will run as job R.
     began = [one.task for one in tasks if one.began or one.state == "PENDING"]

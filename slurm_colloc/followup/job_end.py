@@ -14,10 +14,10 @@ from slurm_colloc.followup.verdict import Found, Verdict
 from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of
 from slurm_colloc.history.records import evidence_of_run
 from slurm_colloc.model import Evidence
-from slurm_colloc.slurm.accounted import Accounted
 from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.job_files import add_words, job_file_name, last_words
+from slurm_colloc.slurm.jobs import Accounted
 
 # slurmdbd hears of an end some seconds later than the controller.
 _ASK_EVERY_S, _ASKED_TIMES = 3.0, 20

@@ -22,7 +22,7 @@ from slurm_colloc.files import read_bounded, write_atomic
 from slurm_colloc.kinds import fits
 from slurm_colloc.model import Decision, Gres
 from slurm_colloc.placement.pieces import shares_per_gpu
-from slurm_colloc.slurm.running import Limited
+from slurm_colloc.slurm.jobs import QueuedJob
 
 # From this part of its time limit on a job nears it.
 _NEAR = 0.8
@@ -32,8 +32,8 @@ _FILE, _MODE, _LIMIT_BYTES = "more_time.json", 0o600, 16 * 1024 * 1024
 class Clock(Protocol):
     """What is asked of Slurm."""
 
-    def limited(self) -> tuple[Limited, ...]:
-        """Return the running jobs with a time limit."""
+    def queue(self, *filters: str) -> tuple[QueuedJob, ...]:
+        """Return the jobs that wait or run."""
 
     def extend(self, job_id: str, limit_min: int) -> None:
         """Set a running job's time limit."""
@@ -49,28 +49,31 @@ def follow(decisions: Iterable[Decision], slurm: Clock, config: SiteConfig) -> I
     if not known:
         return
     try:
-        jobs = [job for job in slurm.limited() if job.ran_min >= _NEAR * job.limit_min]
+        running = slurm.queue("-r", "-t", "R")
     except ProcessError as error:
         yield f"which jobs near their time limits is not known: {error}"
         return
     extended = _read(config)
-    for job in jobs:
-        decision = known.get((job.user, job.asked_id))
-        piece = next((one for one in job.gres if _times_slower(one, job.partition, config) > 1), None)
-        if decision is None or piece is None:
+    for job in running:
+        decision = known.get((job.user, job.array_id))
+        piece = next((one for one in job.gres or () if _times_slower(one, job.partition, config) > 1), None)
+        if decision is None or piece is None or job.ran_s is None or job.limit_s is None or math.isinf(job.limit_s):
             continue
-        said = f"job {job.job_id} of {job.user} on {piece} has run {job.ran_min:.0f} of its {job.limit_min:.0f} min"
-        most_min = most_time_min(job, piece, decision, config)
+        ran_min, limit_min = job.ran_s / 60, job.limit_s / 60
+        if ran_min < _NEAR * limit_min:
+            continue
+        said = f"job {job.job_id} of {job.user} on {piece} has run {ran_min:.0f} of its {limit_min:.0f} min"
+        most_min = most_time_min(limit_min, piece, job.partition, decision, config)
         if job.job_id in extended:
             yield f"{said}, and was given more before"
-        elif most_min <= job.limit_min:
+        elif most_min <= limit_min:
             yield f"{said}, and may have no more"
         elif not config.sharing.extend_time_limits:
             yield f"{said}; it might have {most_min} (sharing.extend_time_limits)"
         else:
             try:
                 # Written first: what is cut short here must not be done twice.
-                extended[job.job_id] = job.limit_min
+                extended[job.job_id] = limit_min
                 _write(extended, config)
                 slurm.extend(job.job_id, most_min)
                 yield f"{said}; it has {most_min} now"
@@ -78,15 +81,15 @@ def follow(decisions: Iterable[Decision], slurm: Clock, config: SiteConfig) -> I
                 yield f"{said}, and could not be given {most_min}: {error}"
 
 
-def most_time_min(job: Limited, piece: Gres, decision: Decision, config: SiteConfig) -> int:
-    """Return the longest time limit that a job on a piece may have, in whole minutes."""
+def most_time_min(limit_min: float, piece: Gres, partition: str, decision: Decision, config: SiteConfig) -> int:
+    """Return the longest time limit that a job on a piece may have, in whole minutes; ``limit_min`` is what it has."""
     stretch = config.sharing.max_time_stretch
-    partition = next((one for one in config.partition if one.name == job.partition), None)
-    if partition is None or decision.limit_asked_min is None:
+    bounds = next((one for one in config.partition if one.name == partition), None)
+    if bounds is None or decision.limit_asked_min is None:
         return 0
-    slower = min(stretch, _times_slower(piece, job.partition, config))
-    most_min = min(job.limit_min * stretch, decision.limit_asked_min * slower)
-    return math.floor(min(most_min, math.inf if partition.max_time_min is None else partition.max_time_min))
+    slower = min(stretch, _times_slower(piece, partition, config))
+    most_min = min(limit_min * stretch, decision.limit_asked_min * slower)
+    return math.floor(min(most_min, math.inf if bounds.max_time_min is None else bounds.max_time_min))
 
 
 def _times_slower(gres: Gres, partition: str, config: SiteConfig) -> float:

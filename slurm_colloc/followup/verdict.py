@@ -11,8 +11,8 @@ from slurm_colloc.followup.record import Record
 from slurm_colloc.gpu.failure import Outcome, tried_mib
 from slurm_colloc.model import GPU_OOM, Evidence, Gres
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES, held_mib, is_offender, is_share, more_mib
-from slurm_colloc.slurm.accounted import Accounted
 from slurm_colloc.slurm.gres import parse_gres
+from slurm_colloc.slurm.jobs import Accounted
 from slurm_colloc.units import counted
 
 # Dropped from the user's own options of csub: said anew.

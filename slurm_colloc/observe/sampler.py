@@ -12,7 +12,7 @@ from slurm_colloc.gpu.hostuse import HostUse
 from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.gpu.reader import GpuProcess, GpuReader, GpuUnit, UnitReading
 from slurm_colloc.measured import DeviceSample, Holder, ProcessKind, ProcessSample, Round
-from slurm_colloc.slurm.held import HeldHere
+from slurm_colloc.slurm.jobs import HeldHere
 
 # A reading stands for the time since the one before it, but a pause longer than this is a gap.
 _VALID_PERIODS = 2.5

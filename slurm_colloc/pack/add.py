@@ -21,6 +21,7 @@ from slurm_colloc.pack.spec import Spec, Task
 from slurm_colloc.placement.speed import beside
 from slurm_colloc.slurm.array import MOST_TASKS
 from slurm_colloc.slurm.job_files import file_name
+from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.own_options import own_option
 from slurm_colloc.submit.plan import Slurm
@@ -37,8 +38,8 @@ _LOCK_TRIES = 30
 class Client(Slurm, Protocol):
     """What is asked of Slurm."""
 
-    def running_left_s(self) -> Mapping[str, float]:
-        """Return the user's own running jobs, by the ids that squeue shows, and the seconds that each has left."""
+    def own_queue(self, *filters: str) -> tuple[QueuedJob, ...]:
+        """Return the user's own jobs that wait or run."""
 
 
 class Addition(NamedTuple):
@@ -98,7 +99,7 @@ def plan_addition(
     for option in (*line.options, *line.own):
         if option.name not in _OF_A_TASK | _OF_THE_CALL:
             raise InputError(f"'{option.written}' beside --add: an added task has what a task of the pack has")
-    left_s = slurm.running_left_s().get(job_id)
+    left_s = next((job.left_s for job in slurm.own_queue("-t", "R") if job.job_id == job_id), None)
     if left_s is None:
         raise InputError(f"job {job_id} is no running job of yours")
     pack = read_ledger(ledger)

@@ -203,7 +203,7 @@ def _prepare_missing(
 def _refuse_unfinished(earlier: Earlier, client: CliClient) -> None:
     """Refuse to run tasks a second time that may be running now."""
     try:
-        states = client.unfinished_jobs()
+        states = {job.array_id: job.state for job in client.own_queue()}
     except ProcessError as error:
         what = f"whether job {earlier.job_id} has ended is not known"
         raise ProcessError(

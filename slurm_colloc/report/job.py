@@ -13,7 +13,7 @@ from slurm_colloc.report.layout import NO_TERMINAL, TEXT_INDENT, Terminal, folde
 from slurm_colloc.report.sparkline import ASCII, BLOCKS, sparkline
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.report.usage import never_used
-from slurm_colloc.slurm.accounted import Accounted
+from slurm_colloc.slurm.jobs import Accounted
 from slurm_colloc.units import counted, in_words, kilowatt_hours, printable, significant
 from slurm_colloc.wording import sentence, shown
 

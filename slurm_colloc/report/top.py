@@ -11,7 +11,7 @@ from rich.cells import cell_len, set_cell_size
 from slurm_colloc.charted import LiveUse
 from slurm_colloc.report.layout import NO_TERMINAL, Terminal, cut, fitting, folded, table_lines, widths_of
 from slurm_colloc.report.text import local, stamp
-from slurm_colloc.slurm.running import Held
+from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.units import clock_time, counted, printable, significant
 
 SCHEMA = 1
@@ -24,7 +24,7 @@ _JOB_RANKS = (0, 7, 6, 5, 4, 1, 2, 3)
 class TopJob(NamedTuple):
     """A running job, the whole-GPU equivalents it holds, and its use; None where that is not known."""
 
-    held: Held
+    held: QueuedJob
     gpus: float | None
     live: LiveUse | None
 
@@ -106,8 +106,14 @@ def _lines(top: Top, terminal: Terminal) -> list[str]:
     jobs = [["JOB", "USER", "PARTITION", "NODES", "GRES", "TIME", "SM %", "UTIL %", "MEM MiB"]]
     for job in sorted(top.jobs, key=_least_used):
         one = job.held
-        words = (one.name, one.user, one.partition, one.node_list, ",".join(str(gres) for gres in one.gres))
-        jobs.append([*map(printable, words), clock_time(one.ran_s), *_cells([job.live] if job.live else [])])
+        words = (one.job_id, one.user, one.partition, one.node_list, ",".join(map(str, one.gres or ())))
+        jobs.append(
+            [
+                *map(printable, words),
+                "-" if one.ran_s is None else clock_time(one.ran_s),
+                *_cells([job.live] if job.live else []),
+            ]
+        )
     # The rule of the last row is for sums, and jobs have none.
     listed = table_lines(_chosen([*jobs, jobs[0]], _JOB_RANKS, terminal))[:-2]
     return [*lines, "", *table_lines(_chosen(rows, _USER_RANKS, terminal)), "", *listed]
@@ -134,7 +140,7 @@ def _size(gpus: float | None, unsized: int) -> str:
 def _least_used(job: TopJob) -> tuple[bool, float, float, str]:
     """Return what sorts the jobs that use least of most first; those of which nothing is known come last."""
     active = None if job.live is None else _first(job.live.sm_active_pct, job.live.gpu_util_pct)
-    return active is None, active or 0.0, -(job.gpus or 0.0), job.held.name
+    return active is None, active or 0.0, -(job.gpus or 0.0), job.held.job_id
 
 
 def _first(*values: float | None) -> float | None:
@@ -162,8 +168,13 @@ def as_json(top: Top) -> str:
     """Return the same as JSON, null for what is not known."""
     jobs: list[dict[str, Any]] = [
         {
-            **job.held._asdict(),
-            "gres": [str(gres) for gres in job.held.gres],
+            "job_id": job.held.raw_id,
+            "name": job.held.job_id,
+            "user": job.held.user,
+            "gres": [str(gres) for gres in job.held.gres or ()],
+            "ran_s": job.held.ran_s,
+            "partition": job.held.partition,
+            "node_list": job.held.node_list,
             "gpus": job.gpus,
             "live": job.live._asdict() if job.live else None,
         }

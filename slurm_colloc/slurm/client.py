@@ -25,9 +25,8 @@ from slurm_colloc.slurm.site_options import listed_options, unloaded_plugins
 from slurm_colloc.slurm.unfiltered import unfiltered
 
 if TYPE_CHECKING:
-    from slurm_colloc.slurm.accounted import Accounted
     from slurm_colloc.slurm.comments import Commented
-    from slurm_colloc.slurm.running import Held, Limited, Task
+    from slurm_colloc.slurm.jobs import Accounted, QueuedJob
     from slurm_colloc.slurm.visible import Rights
 
 
@@ -117,22 +116,49 @@ class CliClient:
         """Return the raw ids of the jobs that slurmctld has, those that ended within MinJobAge included."""
         return frozenset(self._ask("squeue", "-h", "-a", "-t", "all", "-o", "%A").split())
 
-    def unfinished_jobs(self) -> Mapping[str, str]:
-        """Return the jobs of the user who runs this that wait or run, by id with their states; an array by its own."""
-        text = self._ask("squeue", "-h", "-a", "-u", str(os.geteuid()), "-o", "%F|%T")
-        return dict(line.split("|", 1) for line in text.splitlines() if "|" in line)
+    def queue(self, *filters: str) -> "tuple[QueuedJob, ...]":
+        """Return the jobs that wait or run, as far as the user who asks may see them, and as squeue's options say.
 
-    def running_left_s(self) -> Mapping[str, float]:
-        """Return the running jobs of the user who runs this, by the ids that squeue shows, and what time each has."""
-        from slurm_colloc.slurm.running import left_question, parse_left
+        Raises:
+            ProcessError: Slurm does not answer, or not in the form that it is asked for.
+        """
+        from slurm_colloc.slurm.jobs import QUEUE, parse_queue
 
-        return parse_left(self._ask(*left_question(os.geteuid())))
+        jobs, rejected = parse_queue(self._ask(*QUEUE, *filters))
+        if rejected:
+            raise ProcessError(f"'squeue' printed {rejected} lines of another form than it was asked for")
+        return jobs
 
-    def limited(self) -> tuple["Limited", ...]:
-        """Return the running jobs with a time limit, as far as the user who asks may see them."""
-        from slurm_colloc.slurm.running import limited_question, parse_limited
+    def own_queue(self, *filters: str) -> "tuple[QueuedJob, ...]":
+        """Return the same of the user who runs this."""
+        return self.queue("-u", str(os.geteuid()), *filters)
 
-        return parse_limited(self._ask(*limited_question()))
+    def waiting(self) -> "tuple[QueuedJob, ...]":
+        """Return what of this user's waits."""
+        return self.own_queue("-t", "PENDING")
+
+    def tasks(self, job_id: str) -> "tuple[QueuedJob, ...]":
+        """Return all tasks of a job, none where it is over and forgotten.
+
+        Raises:
+            ProcessError: Slurm does not answer.
+        """
+        try:
+            return self.queue("-r", "-t", "all", "-j", job_id)
+        except ProcessError as error:
+            if "Invalid job id" in str(error):
+                return ()
+            raise
+
+    def holders(self) -> "tuple[tuple[QueuedJob, ...], int]":
+        """Return the running jobs with GPUs, or shares of them, and how many lines of squeue could not be read."""
+        from slurm_colloc.slurm.jobs import QUEUE, parse_queue
+
+        jobs, rejected = parse_queue(self._ask(*QUEUE, "-t", "R"))
+        rejected += sum(job.gres is None for job in jobs)
+        return tuple(
+            job for job in jobs if any(one.name in ("gpu", "mps", "shard") for one in job.gres or ())
+        ), rejected
 
     def extend(self, job_id: str, limit_min: int) -> None:
         """Set the time limit of a running job, which operators of Slurm may.
@@ -142,30 +168,6 @@ class CliClient:
         """
         self._ask("scontrol", "update", f"JobId={job_id}", f"TimeLimit={limit_min}")
 
-    def tasks(self, job_id: str) -> tuple["Task", ...]:
-        """Return all tasks of a job, none where it is over and forgotten.
-
-        Raises:
-            ProcessError: Slurm does not answer.
-        """
-        from slurm_colloc.slurm.running import parse_tasks, tasks_question
-
-        try:
-            return parse_tasks(self._ask(*tasks_question(job_id)))
-        except ProcessError as error:
-            if "Invalid job id" in str(error):
-                return ()
-            raise
-
-    def waiting(self) -> Mapping[str, str]:
-        """Return the jobs that wait of the user who runs this, an array by its own id, with what they wait for."""
-        text = self._ask("squeue", "-h", "-a", "-u", str(os.geteuid()), "-t", "PENDING", "-o", "%F|%E")
-        return dict(line.split("|", 1) for line in text.splitlines() if "|" in line)
-
-    def is_there(self, name: str) -> bool:
-        """Return whether the user who runs this has a job of this name that has not ended."""
-        return bool(self._ask("squeue", "-h", "-a", "-u", str(os.geteuid()), "-n", name, "-o", "%i").strip())
-
     def cancel(self, job_id: str, *, waiting: bool = False) -> None:
         """Cancel a job, or only those of its tasks that wait.
 
@@ -173,12 +175,6 @@ class CliClient:
             ProcessError: Slurm refuses, or does not answer.
         """
         self._ask("scancel", *(["--state=PENDING"] if waiting else []), job_id)
-
-    def holders(self) -> tuple[tuple["Held", ...], int]:
-        """Return the running jobs with GPUs, or shares of them, and how many lines of squeue could not be read."""
-        from slurm_colloc.slurm.running import holders_question, parse_holders
-
-        return parse_holders(self._ask(*holders_question()))
 
     def limits(self, cluster: str, user: str = "") -> Limits:
         """Return what a user may ask for, the one who runs this where none is named."""
@@ -202,7 +198,7 @@ class CliClient:
         Raises:
             ProcessError: it has forgotten the job, or does not answer.
         """
-        from slurm_colloc.slurm.accounted import parse_controller
+        from slurm_colloc.slurm.jobs import parse_controller
 
         return parse_controller(self._ask("scontrol", "show", "job", "-o", job_id))
 
@@ -255,12 +251,7 @@ class CliClient:
             InputError: ``job_id`` is none.
             ProcessError: neither answers.
         """
-        from slurm_colloc.slurm.accounted import (
-            accounted_question,
-            parse_accounted,
-            parse_controller,
-            with_controllers,
-        )
+        from slurm_colloc.slurm.jobs import accounted_question, parse_accounted, parse_controller, with_controllers
 
         argv, delimiter = accounted_question(job_id)
         times = {**self._environment, "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}

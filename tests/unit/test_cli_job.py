@@ -8,13 +8,13 @@ import pytest
 
 from slurm_colloc.cli.colloc import job as command
 from slurm_colloc.history.records import drop_decision, drop_evidence
-from slurm_colloc.slurm.accounted import _FIELDS
+from slurm_colloc.slurm.jobs import _FIELDS
 from slurm_colloc.slurm.visible import Visible
 from tests.unit.made import DELIMITER, decision, evidence, run
 from tests.unit.programs import colloc, program
 from tests.unit.shell import SITE
 from tests.unit.stored import INGESTED_S, busy, stored
-from tests.unit.test_accounted import row
+from tests.unit.test_jobs import row
 
 SACCT = r"""
 echo "$*" >> "{folder}/calls"

@@ -13,6 +13,7 @@ from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.resume import keep_script, note_resumed, resumed_by
 from slurm_colloc.pack.spec import Spec, Task, from_json, split_script
 from slurm_colloc.placement.packing import of_equal
+from tests.fakes.squeue import squeue_line
 from tests.unit.shell import CSUB, DEFINITE, HINT, SBATCH, Shell
 from tests.unit.test_csub_pack import SCRIPT, site, stored
 
@@ -171,9 +172,9 @@ def test_one_missing_task_is_a_pack_too(lab: Shell) -> None:
 @pytest.mark.parametrize(
     ("queue", "said"),
     [
-        ("4711|RUNNING", "job 4711 is still running; wait for its end, or end it by 'scancel 4711'"),
-        ("9|RUNNING\n4711|PENDING", "job 4711 is still pending"),
-        ("4800|PENDING", "job 4800, which resumes job 4711, is still pending"),
+        (squeue_line("4711"), "job 4711 is still running; wait for its end, or end it by 'scancel 4711'"),
+        (squeue_line("9") + squeue_line("4711", State="PENDING"), "job 4711 is still pending"),
+        (squeue_line("4800", State="PENDING"), "job 4800, which resumes job 4711, is still pending"),
     ],
 )
 def test_what_may_still_run_is_not_run_twice(lab: Shell, queue: str, said: str) -> None:
@@ -265,7 +266,7 @@ def test_a_pack_that_resumes_another_shares_its_tasks_with_whatever_else_resumes
     resume(lab, new="4800")
     ran(lab, range(90, 92), job="4800")
     resume(lab, new="4900")
-    (lab.folder / "queue").write_text("4900|PENDING\n")
+    (lab.folder / "queue").write_text(squeue_line("4900", State="PENDING"))
     calls = len(lab.calls())
     done = lab.run("pack", "--resume=4800")
     assert (done.returncode, len(lab.calls())) == (2, calls), done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from slurm_colloc.history.records import drop_evidence, read_evidence
 from slurm_colloc.model import Footprint, Gres, Placement, SharingMode, because
 from slurm_colloc.placement.choose import as_asked
 from slurm_colloc.process import Finished
-from slurm_colloc.slurm.running import Task, parse_tasks
+from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.submit.own_options import parse_arguments
 from slurm_colloc.submit.plan import Part, Plan
 from tests.fuzz_submit import REQUEST
@@ -103,16 +103,18 @@ class Slurm:
     def of(self, job: str) -> dict[int, str]:
         return self.rest if job == "12" else self.made[job]
 
-    def tasks(self, job: str) -> tuple[Task, ...]:
+    def tasks(self, job: str) -> tuple[QueuedJob, ...]:
         self.happens(f"tasks {job}")
-        rows = (f"{task}|{state}|{_ran(state)}|{self.reason}" for task, state in self.of(job).items())
-        return parse_tasks("\n".join(rows))
+        return tuple(
+            QueuedJob(f"{job}_{task}", job, task, "99", state=state, ran_s=_ran_s(state), reason=self.reason)
+            for task, state in self.of(job).items()
+        )
 
-    def waiting(self) -> Mapping[str, str]:
+    def waiting(self) -> tuple[QueuedJob, ...]:
         self.happens("waiting")
         waits = {"12": "afterany:11", **self.depends}
         left = {job: f"{on}(unfulfilled)" for job, on in waits.items() if "PENDING" in self.of(job).values()}
-        return left | self.others
+        return tuple(QueuedJob(job, job, None, job, dependency=on) for job, on in (left | self.others).items())
 
     def cancel(self, job: str, *, waiting: bool = False) -> None:
         self.happens(f"cancel {job}")
@@ -163,8 +165,8 @@ class Killer:
         return result
 
 
-def _ran(state: str) -> str:
-    return "0:07" if state in ("RUNNING", "COMPLETED") else "0:00"
+def _ran_s(state: str) -> float:
+    return 7.0 if state in ("RUNNING", "COMPLETED") else 0.0
 
 
 @pytest.fixture
@@ -432,10 +434,3 @@ def test_where_slurm_cancels_only_some_of_the_rest_each_task_runs_once(
     slurm.follow()
     assert slurm.sized == {2: "PENDING", 3: "CANCELLED"}
     assert slurm.runs == {2: 1, 3: 1}
-
-
-def test_a_task_is_read_as_squeue_prints_it() -> None:
-    assert parse_tasks("N/A|PENDING|0:00|Dependency\n") == (Task(None, "PENDING", "Dependency", "0:00"),)
-    [ran] = parse_tasks("3|CANCELLED|1:02|None\n")
-    assert ran.began
-    assert not ran.waits

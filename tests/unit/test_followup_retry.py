@@ -36,8 +36,8 @@ from slurm_colloc.followup.status import retry_status
 from slurm_colloc.followup.verdict import Found, Verdict, as_evidence, judge, retry_arguments
 from slurm_colloc.gpu.failure import Outcome, tried_mib
 from slurm_colloc.model import GPU_OOM, Evidence, Gres
-from slurm_colloc.slurm.accounted import Accounted, parse_controller
 from slurm_colloc.slurm.job_files import job_file_name
+from slurm_colloc.slurm.jobs import Accounted, parse_controller
 from tests.unit.made import RECORDED, RELEASES, evidence, site
 from tests.unit.shell import HINT, Shell
 

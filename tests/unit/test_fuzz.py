@@ -25,12 +25,13 @@ from slurm_colloc.history.signature import signature
 from slurm_colloc.model import Footprint, Gres, Placement, SharingMode, because
 from slurm_colloc.pack import ledger, spec
 from slurm_colloc.site.installed import parse_settings
-from slurm_colloc.slurm import gres, parse, running, setup, sinfo
+from slurm_colloc.slurm import gres, parse, setup, sinfo
 from slurm_colloc.slurm.array import parse_array
-from slurm_colloc.slurm.running import parse_tasks
+from slurm_colloc.slurm.jobs import parse_queue
 from slurm_colloc.submit import handover, reasons
 from slurm_colloc.submit.render import pack_block
 from tests import fuzz, fuzz_submit, fuzz_targets
+from tests.fakes.squeue import squeue_line
 
 TARGETS, PASSED_OVER = fuzz_targets.targets()
 LARGE = 64 * 1024
@@ -195,15 +196,16 @@ def test_digits_that_int_does_not_take() -> None:
     assert nvidia_smi.parse_number(DIGITS) is None
     assert nvidia_smi.parse_processes(f"GPU-1, {DIGITS}, 5\nGPU-1, ², 5\n") == ()
     assert hostuse.parse_figures(f"anon {DIGITS}\n", ("anon",)) is None
-    assert running.parse_left(f"1|{DIGITS}\n2|²\n") == {}
+    assert [
+        job.left_s for job in parse_queue(squeue_line("1", TimeLeft="9" * 999) + squeue_line("2", TimeLeft="²"))[0]
+    ] == [*(None, None)]
     assert sinfo.parse_shares("g1|a|gpu:1|mps:1(1/10²,0/100)|idle\n") == {"g1": ((Gres("mps", "", 0), (100,)),)}
     assert sinfo.parse_free("g1|a|gpu:1|gpu:1(IDX:0-99999999999)|idle\n")[("a", "gpu")] == 0
     assert setup.parse_node_setups(f"NodeName=g1 CfgTRES=gres/gpu={DIGITS},gres/gpu=² SlurmdStartTime=²")[0][2:] == (
         *((), (), "", None, None, None),
     )
-    with pytest.raises(InputError, match="has not 4 columns"):
-        parse_tasks("1|RUNNING\n")
-    assert parse_tasks("²|RUNNING|1|None\n")[0].task is None
+    assert parse_queue("1|RUNNING\n") == ((), 1)
+    assert parse_queue(squeue_line("1", ArrayTaskID="²"))[0][0].task is None
     assert parse_settings(f"Name=gpu File=/dev/x{DIGITS}")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from slurm_colloc.errors import ProcessError
 from slurm_colloc.observe.sampler import Told
-from slurm_colloc.slurm.held import HeldHere, parse_held
+from slurm_colloc.slurm.jobs import HeldHere, parse_held
 from tests.unit.made import RECORDED, RELEASES
 
 # Of Slurm 22.05.8 in the lab, what stands between cut short.

@@ -13,7 +13,7 @@ from slurm_colloc.report.job import Advice, JobStory, RunStory, as_json, as_text
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.sparkline import sparkline
 from slurm_colloc.report.usage import never_used
-from slurm_colloc.slurm.accounted import Accounted
+from slurm_colloc.slurm.jobs import Accounted
 from slurm_colloc.wording import sentence
 from tests.unit.hostile import HOSTILE
 from tests.unit.made import decision, evidence, usage

@@ -18,6 +18,7 @@ from slurm_colloc.pack.inbox import Inbox, added_tasks, put, withdraw
 from slurm_colloc.pack.ledger import Ledger, missing, read_ledger
 from slurm_colloc.pack.spec import Task
 from tests.cluster.packs import a_spec, pack_script
+from tests.fakes.squeue import squeue_line
 from tests.unit.shell import CSUB, HINT, Shell
 from tests.unit.test_csub_pack import packed, site, stored
 from tests.unit.test_pack import Job
@@ -41,7 +42,7 @@ class Pack(Job):
         return read_ledger(self.ledger.replace("4711", name))
 
     def left(self, time_left: str) -> None:
-        (self.shell.folder / "queue").write_text(f"4711|{time_left}\n")
+        (self.shell.folder / "queue").write_text(squeue_line("4711", TimeLeft=time_left))
 
     @property
     def ledger(self) -> str:

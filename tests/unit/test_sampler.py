@@ -8,7 +8,7 @@ from slurm_colloc.gpu.proc import ProcessTable
 from slurm_colloc.gpu.reader import GpuProcess, GpuUnit, UnitReading
 from slurm_colloc.measured import Holder
 from slurm_colloc.observe.sampler import Sampler, Told, boot_id, only_job
-from slurm_colloc.slurm.held import HeldHere
+from slurm_colloc.slurm.jobs import HeldHere
 from tests.unit import fake_proc
 from tests.unit.made import device, host, process, seen
 

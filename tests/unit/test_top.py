@@ -26,16 +26,20 @@ from slurm_colloc.model import Gres
 from slurm_colloc.observe.journal import append, newest
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.top import Top, TopJob, as_json, as_text
-from slurm_colloc.slurm.running import Held, holders_question, parse_holders
+from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.jobs import QueuedJob
+from tests.fakes.squeue import squeue_line
 from tests.unit.hostile import HOSTILE
 from tests.unit.made import device, near, process, seen
 from tests.unit.programs import colloc, program
 
-LINE = "61|60_1|ann|cpu=4,gres/gpu=1,gres/gpu:h100=1|gres:gpu:1|1:02:03|gpu|g1|"
+LINE = squeue_line("60_1", JobID="61", tres_alloc="cpu=4,gres/gpu=1,gres/gpu:h100=1").strip()
 
 
-def held(name: str = "61", user: str = "ann", **fields: object) -> Held:
-    return Held(name, name, user, (Gres("gpu", "h100", 1),), 60.0, "gpu", "g1")._replace(**fields)  # type: ignore[arg-type]
+def held(name: str = "61", user: str = "ann", **fields: object) -> QueuedJob:
+    gres = (Gres("gpu", "h100", 1),)
+    job = QueuedJob(name, name, None, name, user, "RUNNING", "gpu", "g1", gres, ran_s=60.0)
+    return job._replace(**fields)  # type: ignore[arg-type]
 
 
 def live(sm: float | None = 10.0, **fields: object) -> LiveUse:
@@ -49,17 +53,25 @@ def picture(*jobs: TopJob) -> Top:
 # --- what squeue says ---
 
 
-def test_holders_are_jobs_with_gpus_or_shares() -> None:
-    lines = [LINE, "62|62|bob|cpu=1|N/A|0:01|cpu|c1|", "63|63|eve|cpu=1,gres/shard=2||0:01|gpu|g2|",
-             "64|64|bob|cpu=1|gres:mps:30|0:01|gpu|g2|", "torn|line", "65|65|a|b|cpu=1|N/A|0:01|cpu|c1|"]  # fmt: skip
-    found, rejected = parse_holders("\n".join(lines))
-    assert [(one.name, one.user, [str(gres) for gres in one.gres]) for one in found] == [
+def test_holders_are_jobs_with_gpus_or_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        LINE,
+        squeue_line("62", tres_alloc="cpu=1", tres_per_node="N/A"),
+        squeue_line("63", UserName="eve", tres_alloc="cpu=1,gres/shard=2", tres_per_node=""),
+        squeue_line("64", UserName="bob", tres_alloc="cpu=1", tres_per_node="gres:mps:30"),
+        squeue_line("65", tres_alloc="gres/gpu=none"),
+        "torn|line",
+    ]
+    (tmp_path / "lines").write_text("\n".join(lines))
+    program(tmp_path, "squeue", f"echo \"$@\" >'{tmp_path}/asked'; cat '{tmp_path}/lines'", monkeypatch)
+    found, rejected = CliClient(9.0).holders()
+    assert [(one.job_id, one.user, [str(gres) for gres in one.gres or ()]) for one in found] == [
         ("60_1", "ann", ["gpu:h100:1"]),
         ("63", "eve", ["shard:2"]),
         ("64", "bob", ["mps:30"]),
     ]
     assert rejected == 2
-    assert holders_question()[:5] == ("squeue", "-h", "-a", "-t", "R")
+    assert (tmp_path / "asked").read_text().endswith(" -t R\n")
 
 
 # --- what is known of their use ---

@@ -25,8 +25,8 @@ from slurm_colloc.history.said import Said, forget, read_said, write_said
 from slurm_colloc.model import Decision, Evidence, Footprint, Reason
 from slurm_colloc.pack.report import pack_summary, read_pack
 from slurm_colloc.report.text import local, stamp
-from slurm_colloc.slurm.accounted import JOB_ID
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.jobs import JOB_ID
 from slurm_colloc.submit.show import how_sure
 from slurm_colloc.units import counted, printable
 from slurm_colloc.wording import sentence, shown, words

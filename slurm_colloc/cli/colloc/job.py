@@ -26,8 +26,8 @@ from slurm_colloc.model import Decision
 from slurm_colloc.pack.report import Pack, pack_record, pack_text, read_pack
 from slurm_colloc.report.job import Advice, JobStory, RunStory, as_json, as_text
 from slurm_colloc.report.text import stamp
-from slurm_colloc.slurm.accounted import JOB_ID, Accounted
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.jobs import JOB_ID, Accounted
 from slurm_colloc.slurm.visible import Visible
 
 # A heterogeneous job ("4711+0") is never one.

@@ -19,7 +19,7 @@ from slurm_colloc.placement.choose import place
 from slurm_colloc.placement.fitted import had_piece, not_judged, past_request, would_have_fitted
 from slurm_colloc.report.job import Advice
 from slurm_colloc.report.usage import never_used
-from slurm_colloc.slurm.accounted import Accounted
+from slurm_colloc.slurm.jobs import Accounted
 from slurm_colloc.slurm.options import split_command_line
 from slurm_colloc.slurm.submit_line import parse_submit_line
 from slurm_colloc.submit.own_options import OWN_OPTIONS, option_table

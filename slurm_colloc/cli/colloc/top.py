@@ -81,7 +81,9 @@ class _Looking(NamedTuple):
         holders, rejected = CliClient((config.timeouts if config else Timeouts()).ask_slurm_s).holders()
         at_s = now()
         live, source = self._live(at_s) if holders else ({}, "nobody was asked")
-        jobs = [TopJob(held, worth(held.gres, held.node_list, config).gpus, live.get(held.job_id)) for held in holders]
+        jobs = [
+            TopJob(held, worth(held.gres or (), held.node_list, config).gpus, live.get(held.raw_id)) for held in holders
+        ]
         return Top(config.cluster if config else "", at_s, installed_gpus(config), jobs, source, rejected)
 
     def _live(self, at_s: float) -> tuple[dict[str, LiveUse], str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sacct, or where there is none scontrol, says of one job: what it asked for, was given and came to."""
+"""What Slurm says of jobs: of all that wait and run (squeue), of one (sacct, scontrol), and where that has its GPUs."""
 
 import re
 import secrets
@@ -9,9 +9,84 @@ from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
-from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres, tres_mib, tres_value
+from slurm_colloc.slurm.gres import parse_gres, parse_tres_gres, split_items, tres_mib, tres_value
+from slurm_colloc.slurm.hostlist import expand
 from slurm_colloc.slurm.parse import FINAL_STATES, parse_records, parse_state
+from slurm_colloc.slurm.sinfo import indices
 from slurm_colloc.units import time_limit_min, time_span_s, whole
+
+_NO_WORDS = ("(null)", "None", "N/A", "Unknown")
+_PREFIX = re.compile(r"\bgres[:/]")
+
+# Jobs that wait or run, as squeue has them
+
+# A field without a width is printed whole. What might hold a "|" comes last.
+_QUEUE_FIELDS = (
+    *("JobArrayID", "ArrayJobID", "ArrayTaskID", "JobID", "UserName", "State", "Partition", "NodeList", "tres-alloc"),
+    *("tres-per-node", "TimeUsed", "TimeLimit", "TimeLeft", "Dependency", "Reason"),
+)
+QUEUE = ("squeue", "-h", "-a", "-O", ",".join(f"{field}:|" for field in _QUEUE_FIELDS))
+
+
+class QueuedJob(NamedTuple):
+    """A job of anybody's, or a task of an array, that waits or runs.
+
+    ``job_id`` is as Slurm's commands show it, "4711_2"; ``array_id`` is that of the array, as sbatch said it, and
+    ``task`` the number in it (None: a job of its own, or several tasks that wait); ``raw_id`` is its own number.
+    ``gres`` is what it has, or asks for; None, as of the times, where Slurm does not say. Without a limit times are
+    infinite.
+    """
+
+    job_id: str
+    array_id: str
+    task: int | None
+    raw_id: str
+    user: str = ""
+    state: str = ""
+    partition: str = ""
+    node_list: str = ""
+    gres: tuple[Gres, ...] | None = ()
+    ran_s: float | None = None
+    limit_s: float | None = None
+    left_s: float | None = None
+    dependency: str = ""
+    reason: str = ""
+
+    @property
+    def waits_for_dependency(self) -> bool:
+        """Return whether it waits for its dependency, and for nothing that its user did since."""
+        return self.state == "PENDING" and self.reason == "Dependency"
+
+    @property
+    def began(self) -> bool:
+        """Return whether it has ever run."""
+        return self.state not in ("PENDING", "CANCELLED") or self.ran_s != 0
+
+
+def parse_queue(text: str) -> tuple[tuple[QueuedJob, ...], int]:
+    """Return the jobs in the answer to QUEUE, and how many lines are of another form."""
+    found, rejected = [], 0
+    for line in filter(str.strip, text.splitlines()):
+        cells = line.split("|", len(_QUEUE_FIELDS) - 1)
+        if len(cells) < len(_QUEUE_FIELDS) or not cells[-1].endswith("|"):
+            rejected += 1
+            continue
+        *ids, tres, asked, ran, limit, left, dependency, reason = cells
+        job_id, array_id, task, raw_id, user, state, partition, nodes = ids
+        times = (_seconds(ran), _seconds(limit), _seconds(left))
+        known = (job_id, array_id, whole(task), raw_id, user, state, partition, nodes, _held_or_asked(tres, asked))
+        found.append(QueuedJob(*known, *times, dependency, reason.removesuffix("|").strip()))
+    return tuple(found), rejected
+
+
+def _held_or_asked(tres: str, asked: str) -> tuple[Gres, ...] | None:
+    """Return the gres of a job; where Slurm's accounting knows of no GPUs it still knows what was asked for."""
+    with suppress(InputError):
+        return parse_tres_gres("" if tres in _NO_WORDS else tres) or parse_gres(_PREFIX.sub("", asked))
+    return None
+
+
+# One job, as sacct has it, or where there is none scontrol
 
 # A job, a task of an array, a component of a heterogeneous job; nothing else is put to sacct.
 JOB_ID = re.compile(r"[0-9]{1,18}(?:[_+][0-9]{1,18})?", re.ASCII)
@@ -161,7 +236,7 @@ def with_controllers(rows: Sequence[Accounted], live: Sequence[Accounted]) -> tu
 def _of_controller(record: Mapping[str, str]) -> Accounted:
     def known(key: str) -> str:
         value = record.get(key, "")
-        return "" if value in ("(null)", "None", "N/A", "Unknown") else value
+        return "" if value in _NO_WORDS else value
 
     raw_id, tasks = record["JobId"], known("ArrayTaskId")
     het = known("HetJobOffset")
@@ -186,7 +261,10 @@ def _of_controller(record: Mapping[str, str]) -> Accounted:
         time_limit_min=_minutes(known("TimeLimit")),
         cpus=whole(known("NumCPUs")) if given else None,
         mem_mib=tres_mib(tres_value(given, "mem")),
-        asked=_gres(known("ReqTRES")) or _gres(known("TRES")) or _asked(known("TresPerNode") or known("TresPerJob")),
+        asked=_gres(known("ReqTRES"))
+        or _gres(known("TRES"))
+        or _held_or_asked("", known("TresPerNode") or known("TresPerJob"))
+        or (),
         given=_gres(given),
         node_list=known("NodeList"),
         host_mem_peak_mib=None,
@@ -200,17 +278,7 @@ def _of_controller(record: Mapping[str, str]) -> Accounted:
 
 
 def _gres(tres: str) -> tuple[Gres, ...]:
-    try:
-        return parse_tres_gres(tres)
-    except InputError:
-        return ()
-
-
-def _asked(text: str) -> tuple[Gres, ...]:
-    try:
-        return parse_gres(re.sub(r"\bgres[:/]", "", text))
-    except InputError:
-        return ()
+    return _held_or_asked(tres, "") or ()
 
 
 def _minutes(text: str) -> float | None:
@@ -220,7 +288,47 @@ def _minutes(text: str) -> float | None:
 
 
 def _seconds(text: str) -> float | None:
-    """Return sacct's TotalCPU: ``[days-]hours:minutes:seconds`` or ``minutes:seconds.thousandths``."""
+    """Return ``[days-]hours:minutes:seconds``, sacct's TotalCPU with thousandths too; None of what is no time."""
     with suppress(InputError):
         return time_span_s(text.partition(".")[0])
     return None
+
+
+# Which GPUs of a node a job has: open to everybody, where Slurm does not keep jobs private
+
+_GIVEN = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)(?= )")
+# A name, a comment or a path may imitate what Slurm says of nodes. Of these each job has one: where there are more,
+# nothing is said.
+_ONCE = (" JobState=", " MinCPUsNode=", " WorkDir=")
+
+
+class HeldHere(NamedTuple):
+    """Indices of the GPUs that a job has on a node, and its part of one that it shares; None where it shares none."""
+
+    gres_indices: tuple[int, ...]
+    weight: float | None
+
+
+def held_question(job_id: str) -> tuple[str, ...]:
+    """Return the command that says where a job has which GPUs."""
+    return ("scontrol", "show", "job", "-d", "-o", job_id)
+
+
+def parse_held(text: str, job_id: str, node: str) -> HeldHere | None:
+    """Return what a job has on a node, by ``scontrol show job -d -o``; None where that is not said, or said twice."""
+    lines = text.split("\n")
+    if not lines[0].startswith(f"JobId={job_id} ") or any(lines[1:]):
+        return None
+    if any(text.count(key) != 1 for key in _ONCE):
+        return None
+    found, weight = set(), None
+    for nodes, gres in _GIVEN.findall(text, text.index(_ONCE[0]), text.index(_ONCE[1]) + 1):
+        with suppress(InputError):
+            if node not in expand(nodes):
+                continue
+            for item in split_items(gres):
+                for one in parse_gres(item):
+                    if one.name in ("gpu", "mps", "shard"):
+                        found |= indices(item.partition("(")[2].rstrip(")"))
+                        weight = float(one.quantity) if one.name != "gpu" else weight
+    return HeldHere(tuple(sorted(found)), weight)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sacct and scontrol say of one job."""
+"""What Slurm says of jobs: squeue of all, sacct and scontrol of one."""
 
 from pathlib import Path
 
@@ -7,8 +7,16 @@ import pytest
 
 from slurm_colloc.errors import InputError, ProcessError
 from slurm_colloc.model import Gres
-from slurm_colloc.slurm.accounted import accounted_question, parse_accounted, parse_controller, with_controllers
 from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.slurm.jobs import (
+    QueuedJob,
+    accounted_question,
+    parse_accounted,
+    parse_controller,
+    parse_queue,
+    with_controllers,
+)
+from tests.fakes.squeue import squeue_line
 from tests.unit.made import DELIMITER, RECORDED, RELEASES
 from tests.unit.programs import program
 
@@ -121,3 +129,48 @@ def test_of_a_job_that_has_not_ended_slurmctld_knows_more() -> None:
     assert with_controllers((ended,), (live._replace(start_s=110),)) == (ended,)
     assert with_controllers((half,), ()) == (half,)
     assert with_controllers((), (live,)) == (live,)
+
+
+# --- squeue ---
+
+
+def test_a_job_is_read_as_squeue_prints_it() -> None:
+    text = squeue_line("12_3", JobID="15", tres_alloc="cpu=1,gres/gpu=1,gres/gpu:h100_1g.10gb=1", TimeUsed="1-00:00:30")
+    [job], rejected = parse_queue(text)
+    gres = (Gres("gpu", "h100_1g.10gb", 1),)
+    wanted = QueuedJob("12_3", "12", 3, "15", "ann", "RUNNING", "gpu", "g1", gres, 86430.0, 7200.0, 3477.0, "(null)")
+    assert (job, rejected) == (wanted._replace(reason="None"), 0)
+    assert job.began
+
+
+@pytest.mark.parametrize(
+    ("fields", "began", "waits"),
+    [
+        ({"State": "PENDING", "Reason": "Dependency", "TimeUsed": "0:00"}, False, True),
+        ({"State": "PENDING", "Reason": "JobHeldUser", "TimeUsed": "0:00"}, False, False),
+        ({"State": "CANCELLED", "TimeUsed": "0:00"}, False, False),
+        ({"State": "CANCELLED", "TimeUsed": "1:02"}, True, False),
+        # Nobody knows: to take it for one that did not begin might run it twice.
+        ({"State": "CANCELLED", "TimeUsed": "INVALID"}, True, False),
+    ],
+)
+def test_whether_a_task_waits_or_began(fields: dict[str, str], began: bool, waits: bool) -> None:
+    [job], _ = parse_queue(squeue_line("12_3", **fields))
+    assert (job.began, job.waits_for_dependency) == (began, waits)
+
+
+def test_what_slurm_does_not_say_of_a_job_is_none() -> None:
+    text = squeue_line("7", TimeLeft="INVALID", TimeLimit="UNLIMITED", TimeUsed="NOT_SET", tres_alloc="gres/gpu=none")
+    [job], _ = parse_queue(text + "\n")
+    assert (job.task, job.left_s, job.limit_s, job.ran_s, job.gres) == (None, None, float("inf"), None, None)
+
+
+def test_a_line_of_another_form_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "squeue", "echo '4711|RUNNING'", monkeypatch)
+    with pytest.raises(ProcessError, match="1 lines of another form"):
+        CliClient(9.0).own_queue()
+
+
+def test_a_job_that_slurm_has_forgotten_has_no_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", monkeypatch)
+    assert CliClient(9.0).tasks("4711") == ()
