@@ -203,7 +203,7 @@ def _kept() -> Iterator[Target]:
 
     one = limits.Association("ml", "root", "", "normal", ("normal",), {"GrpTRES": {"gres/gpu": 8}})
     known = limits.Limits(1.0, "ml", (one,), {"ml": one}, {"normal": {"MaxTRESPerJob": {"gres/gpu": 2}}})
-    yield Target("kept-limits", of(limits.from_json), _json(limits.to_json(known)), (InputError,), True)
+    yield Target("kept-limits", of(limits.from_json), _json(known), (InputError,), True)
     waited = waits.Waits(1.0, {("gpu", "gpu:h100"): waits.Wait(60.0, 600.0, 9)})
     yield Target("kept-waits", of(waits.from_json), _json(waits.to_json(waited)), (InputError,), True)
     now = free.Free(1.0, {("gpu", "gpu:h100"): 2})

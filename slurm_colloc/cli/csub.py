@@ -25,6 +25,7 @@ from slurm_colloc.submit.handover import CALLED, STDOUT, with_body, write_all
 from slurm_colloc.submit.own_options import (
     NO_SUBMISSION,
     check_call,
+    is_exclusive,
     own_option,
     parse_arguments,
     reads_stdin,
@@ -32,7 +33,6 @@ from slurm_colloc.submit.own_options import (
 )
 from slurm_colloc.submit.plan import Case, Part, Plan, make_plan
 from slurm_colloc.submit.show import answer
-from slurm_colloc.submit.told import is_exclusive
 
 _SILENT = "nothing is to be changed"
 _HELP = ("--help", "-h")

@@ -42,9 +42,8 @@ from slurm_colloc.followup.record import (
     read_state,
     write_step,
 )
-from slurm_colloc.followup.resubmission import Prepared, prepare, submit
 from slurm_colloc.followup.retry import Earlier, follow
-from slurm_colloc.followup.submission import waits_for
+from slurm_colloc.followup.submission import Prepared, prepare, submit, waits_for
 from slurm_colloc.followup.verdict import Verdict, as_evidence, judge, retry_arguments
 from slurm_colloc.history.records import drop_evidence, evidence_of_run, note_out_of_memory
 from slurm_colloc.process import given_environment

@@ -1,23 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attempt at a task: its files, and what it and its srun said."""
+"""One attempt at a task: its files, its srun and the step that this starts, how it ended, and what both said."""
 
 import os
 import re
 import signal
 from collections import Counter
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
+from slurm_colloc import clock
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import PRIVATE_FOLDER, write_atomic
 from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of
 from slurm_colloc.pack.mps_clients import Watch
+from slurm_colloc.pack.processes import Process, process_of
 from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.spec import Spec, Task
-from slurm_colloc.pack.step import JUDGED_AFTER_S, Step
 from slurm_colloc.pack.steps import Files, Job
 from slurm_colloc.slurm.job_files import file_name, last_words
 
+# Slurm, which stops a job, signals its steps before its batch script: an end that may come of that is judged later.
+_JUDGED_AFTER_S = 1.0
+# When Slurm starts no steps: its controller may be away for a while, or never start one more.
+MOST_REFUSALS = 10
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
+_STAT_BYTES = 4096
 # Slurm's own words about a step, and those of an srun that a task called itself, which tell nothing about the task.
 _CANCELLED = re.compile(rb"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT")
 _NAMED_STEP = re.compile(rb"\b(?:STEP |StepId=)(\d+\.\d+)")
@@ -31,17 +39,25 @@ _PROLOG = b"#!/bin/sh\necho export CUDA_VISIBLE_DEVICES=0\n"
 
 
 @dataclass(slots=True, kw_only=True)
-class Attempt(Step):
-    """A running task; ``lost`` says that its daemon died under it.
+class Attempt:
+    """A running task: one srun and the step that it is to start; ``status`` and ``ended_s`` count from its end.
 
-    ``watch`` is None where nobody looks at its clients. ``ended_for`` says why the pack ends it, since ``ending_s``;
-    ``asked`` that it had processes which were told, ``pressed`` that this was not enough.
+    ``srun_output`` is the open file of srun's own words: open, it stays readable whatever a task does to its name.
+    ``watch`` is None where nobody looks at its clients. ``lost`` says that its daemon died under it. ``ended_for`` says
+    why the pack ends it, since ``ending_s``; ``asked`` that it had processes which were told, ``pressed`` that this was
+    not enough.
     """
 
     start: Start
     slot: int
+    files: Files
+    pid: int
+    srun_output: int
     output_at: int
     error_at: int
+    began_s: float
+    status: int = 0
+    ended_s: float | None = None
     watch: Watch | None = None
     noted: bool = False
     lost: bool = False
@@ -49,6 +65,53 @@ class Attempt(Step):
     ending_s: float = 0.0
     asked: bool = False
     pressed: bool = False
+    _root: Process | None = None
+
+    @property
+    def number(self) -> int:
+        """Return the number of its task, by which its processes are known."""
+        return self.start.task.number
+
+    @property
+    def root(self) -> Process | None:
+        """Return the process that the step began with; None until it has told."""
+        if self._root is None:
+            for path in self._step_files():
+                with suppress(OSError), open(path, "rb") as stream:
+                    self._root = process_of(stream.read(_STAT_BYTES))
+        return self._root
+
+    @property
+    def refused(self) -> bool:
+        """Return whether Slurm did not start it."""
+        return self.status != 0 and os.path.exists(self.files.step)
+
+    def reap(self, now_s: float) -> None:
+        """Take its end if it has ended."""
+        if self.ended_s is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status, self.ended_s = os.waitstatus_to_exitcode(status), now_s
+
+    def signal_srun(self, number: int) -> None:
+        """Send a signal to its srun."""
+        if self.ended_s is None:  # else the pid may be somebody else's
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def srun_said(self) -> bytes:
+        """Return what srun said, and Slurm through it."""
+        size = os.fstat(self.srun_output).st_size
+        return os.pread(self.srun_output, TAIL_BYTES, max(0, size - TAIL_BYTES))
+
+    def close(self, job_id: str) -> str:
+        """Return the job step that it was, "" if it was none, and let go of srun's words and the file that says so."""
+        os.close(self.srun_output)
+        with suppress(OSError):  # a task may have emptied the folder
+            for path in self._step_files():
+                os.unlink(path)
+                return f"{job_id}{path[len(self.files.step) :]}"
+        return ""
 
     @property
     def at_work(self) -> bool:
@@ -57,7 +120,7 @@ class Attempt(Step):
 
     def in_doubt(self, now_s: float) -> bool:
         """Return whether it may have ended because the job is being stopped, of which nobody has told yet."""
-        if self.ended_s is None or now_s - self.ended_s >= JUDGED_AFTER_S:
+        if self.ended_s is None or now_s - self.ended_s >= _JUDGED_AFTER_S:
             return False
         if self.status:
             return self.status in _MAY_BE_STOPPED
@@ -92,6 +155,39 @@ class Attempt(Step):
         own = [one for one in begins_at.items() if one[0] not in shared]
         words = b"\n".join(last_words(name, at, TAIL_BYTES // len(own) - 1) for name, at in own)
         return _SRUNS_LINE.sub(b"", words)
+
+    def _step_files(self) -> list[str]:
+        folder, name = os.path.split(self.files.step)
+        try:
+            return [os.path.join(folder, found) for found in os.listdir(folder) if found.startswith(f"{name}.")]
+        except OSError:
+            return []
+
+
+class Backoff:
+    """What has failed several times in a row is let alone a second, then twice as long each time, up to a minute."""
+
+    def __init__(self) -> None:
+        """Begin with no failure."""
+        self.failures = 0
+        self.failed_s = self._until_s = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Return whether it may be tried again."""
+        return clock.ticking() >= self._until_s
+
+    def failed(self) -> float:
+        """Take a failure and return how many seconds to wait."""
+        self.failures += 1
+        self.failed_s = clock.ticking()
+        wait_s = min(_FIRST_WAIT_S * 2.0 ** min(self.failures - 1, 10), _LONGEST_WAIT_S)
+        self._until_s = self.failed_s + wait_s
+        return wait_s
+
+    def worked(self) -> None:
+        """Take that it did not fail."""
+        self.failures = 0
 
 
 class TaskFiles:

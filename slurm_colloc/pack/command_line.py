@@ -13,8 +13,9 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError
 from slurm_colloc.pack.add import add, adding, plan_addition
 from slurm_colloc.pack.commands import expand, plain_name, read_commands, read_file
-from slurm_colloc.pack.plan import plan_commands, plan_missing
+from slurm_colloc.pack.plan import plan_tasks
 from slurm_colloc.pack.resume import Earlier, merged_options, note_resumed, read_earlier, resuming
+from slurm_colloc.pack.shape import Tasks
 from slurm_colloc.process import given_environment
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.option_tables import Option
@@ -57,14 +58,6 @@ class _Ready(NamedTuple):
     call: Call
     config: SiteConfig
     then: Callable[[str], None]
-
-
-class _Tasks(NamedTuple):
-    """What is to be run: a script that stands for all, the commands, and the job's name."""
-
-    script: bytes
-    commands: tuple[str, ...]
-    name: str
 
 
 def run(argv: tuple[str, ...]) -> int:
@@ -129,12 +122,10 @@ def _prepare(argv: tuple[str, ...], held: ExitStack) -> _Ready | str:
     command_line = parse_arguments(argv[1 : found.end + 1], config)
     call = call_of(sbatch, command_line)
     check_call(command_line)
-    tasks = _tasks(argv[found.stop + 1 :], found.stop > found.end)
+    tasks = _tasks(argv[found.stop + 1 :], found.stop > found.end)._replace(argv=argv)
     allowed_s = config.timeouts.decide_s
     client = CliClient(min(config.timeouts.ask_slurm_s, allowed_s / 3))
-    step = partial(
-        plan_commands, command_line, call.environ, tasks.script, tasks.commands, tasks.name, argv, config, client
-    )
+    step = partial(plan_tasks, command_line, call.environ, tasks, config, client)
     # There is no submission to go on with instead, and 100,000 commands take their time.
     plan = within(_PATIENCE * allowed_s, "deciding", step)
     if own_option("explain", command_line, None) is not None:
@@ -142,11 +133,11 @@ def _prepare(argv: tuple[str, ...], held: ExitStack) -> _Ready | str:
     return _Ready(plan, command_line, call, config._replace(policy=plan.chosen.policy), lambda job_id: None)
 
 
-def _add(job_id: str, options: tuple[str, ...], tasks: _Tasks, config: SiteConfig) -> str:
+def _add(job_id: str, options: tuple[str, ...], tasks: Tasks, config: SiteConfig) -> str:
     """Have a running pack take further tasks, and return what is to be said of it."""
     line = parse_arguments(options, config)
     check_call(line)
-    if tasks.script.split(b"\n")[1].startswith((b"#SBATCH", b"#CSUB")):
+    if tasks.text.split(b"\n")[1].startswith((b"#SBATCH", b"#CSUB")):
         raise InputError("the file has #SBATCH or #CSUB lines, and --add takes options from the command line alone")
     client = CliClient(config.timeouts.ask_slurm_s)
     with adding(config.cluster, job_id) as ledger:
@@ -179,13 +170,19 @@ def _prepare_missing(
     check_call(asked)
     words, rest = merged_options(earlier, further, config)
     command_line = parse_arguments(words, config)
-    spec = earlier.spec._replace(only=earlier.left)
-    argv = ("pack", *words, *rest) if spec.commands else (*words, *rest)
-    step = partial(
-        plan_missing,
-        *(command_line, call.environ, earlier.text, spec, argv, config, client),
+    spec = earlier.spec
+    tasks = Tasks(
+        text=earlier.text,
+        commands=spec.commands,
+        name=spec.name,
+        argv=("pack", *words, *rest) if spec.commands else (*words, *rest),
+        script_args=spec.script_args,
+        array=spec.array,
+        only=earlier.left,
+        added=spec.added,
         resumes=earlier.job_id,
     )
+    step = partial(plan_tasks, command_line, call.environ, tasks, config, client)
     plan = within(allowed_s, "deciding", step)
     if own_option("explain", command_line, None) is not None:
         explain(plan)
@@ -216,16 +213,16 @@ def _refuse_unfinished(earlier: Earlier, client: CliClient) -> None:
             raise InputError(f"job {one}{which} is still {states[one].lower()}; {end}")
 
 
-def _tasks(words: Sequence[str], is_command: bool) -> _Tasks:
+def _tasks(words: Sequence[str], is_command: bool) -> Tasks:
     if not words:
         raise InputError("there is no FILE and no command")
     if is_command:
-        return _Tasks(*expand(words), plain_name(words[0]))
+        return Tasks(*expand(words), plain_name(words[0]))
     if len(words) > 1:
         raise InputError(f"'{words[1]}' behind the file; write a command as 'csub pack [OPTIONS] -- COMMAND'")
     name = plain_name(words[0]) if words[0] != "-" else "pack"
     text = read_file(words[0])
     try:
-        return _Tasks(*read_commands(text), name)
+        return Tasks(*read_commands(text), name)
     except InputError as error:
         raise InputError(f"'{words[0]}': {error}") from error

@@ -19,13 +19,13 @@ from slurm_colloc.pack.inbox import Inbox, added_tasks, forget_added
 from slurm_colloc.pack.ledger import LedgerWriter, is_restart, job_name, ledger_path, read_ledger
 from slurm_colloc.pack.loop import Loop
 from slurm_colloc.pack.mps_daemon import short_folder
+from slurm_colloc.pack.report import summary
 from slurm_colloc.pack.resume import forget_resumed, keep_script
 from slurm_colloc.pack.run import new_run
 from slurm_colloc.pack.shared_gpu import SharedGpu
 from slurm_colloc.pack.signals import Signals
 from slurm_colloc.pack.spec import Spec, Task, from_json, split_script
 from slurm_colloc.pack.steps import Job, read_job
-from slurm_colloc.pack.summary import summary
 from slurm_colloc.process import given_environment
 
 STOPPED_STATUS = 128 + signal.SIGTERM

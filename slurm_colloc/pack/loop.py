@@ -9,17 +9,16 @@ from functools import cache
 from slurm_colloc import clock
 from slurm_colloc.errors import InputError, ProcessError, StoreError
 from slurm_colloc.gpu.failure import Outcome, gpu_is_gone
-from slurm_colloc.pack.attempt import Attempt
+from slurm_colloc.pack.attempt import MOST_REFUSALS, Attempt, Backoff
 from slurm_colloc.pack.environment import into_steps
 from slurm_colloc.pack.inbox import Inbox
 from slurm_colloc.pack.mps_clients import Watch, computing, with_gpu_open
 from slurm_colloc.pack.queue import Queue, Start
+from slurm_colloc.pack.report import Result
 from slurm_colloc.pack.run import Run
 from slurm_colloc.pack.signals import PASSED_ON, STOPPING, Signals
 from slurm_colloc.pack.spec import Task
-from slurm_colloc.pack.step import MOST_REFUSALS, Backoff
 from slurm_colloc.pack.steps import RUN_VARIABLE, Files, command_line, slots, task_variables
-from slurm_colloc.pack.summary import Result
 from slurm_colloc.slurm.job_files import add_words, open_output
 from slurm_colloc.units import spans
 
@@ -186,9 +185,7 @@ class Loop:
             self._free.append(slot)
             self._take_refusal(start, clock.ticking(), 1, str(error))
             return
-        number = start.task.number
         attempt = Attempt(
-            number=number,
             files=files,
             pid=pid,
             srun_output=srun_output,
@@ -198,9 +195,9 @@ class Loop:
             output_at=output_at,
             error_at=error_at,
         )
-        if self._gpu.under_mps and not self._queue.alone(number):
+        if self._gpu.under_mps and not self._queue.alone(attempt.number):
             attempt.watch = Watch()
-        self._running[number] = attempt
+        self._running[attempt.number] = attempt
 
     def _opened(self, start: Start, files: Files) -> tuple[int, int, int] | None:
         """Return where a task's output and errors begin in their files, and the file for its srun's words.

@@ -18,6 +18,7 @@ from slurm_colloc.pack.resume import Earlier, merged_options
 from slurm_colloc.pack.shape import (
     Asked,
     Shape,
+    Tasks,
     Wish,
     counted_for,
     one_at_a_time,
@@ -58,17 +59,10 @@ def plan_array(case: Case, parts: Sequence[Part], switched_off: Reason | None) -
     if len(parts) > 1:
         return "it is a heterogeneous job"
     [part] = parts
+    argv = (*(one.word for one in command_line.own), *command_line.sbatch_argv)
     asked = Asked(
-        command_line,
-        environ,
-        submission.components[0],
-        submission.script,
-        submission.text,
-        part.request,
-        part.footprint,
-        switched_off,
-        (),
-        (*(one.word for one in command_line.own), *command_line.sbatch_argv),
+        *(command_line, environ, submission.components[0], submission.script, part.request, part.footprint),
+        *(switched_off, Tasks(submission.text, (), submission.name, argv)),
     )
     wish = read_wish(asked.command_line, asked.script)
     try:
@@ -85,73 +79,35 @@ def plan_array(case: Case, parts: Sequence[Part], switched_off: Reason | None) -
         return str(error)
 
 
-def plan_commands(
-    command_line: CommandLine,
-    environ: Mapping[str, str],
-    text: bytes,
-    commands: Sequence[str],
-    name: str,
-    argv: Sequence[str],
-    config: SiteConfig,
-    slurm: Slurm,
+def plan_tasks(
+    command_line: CommandLine, environ: Mapping[str, str], tasks: Tasks, config: SiteConfig, slurm: Slurm
 ) -> Plan:
-    """Return the plan of a pack of commands.
+    """Return the plan of a pack of commands, or of those tasks of an earlier pack that are still to be done.
 
     Args:
-        command_line: csub's options, without the file or command.
+        command_line: csub's options, without a script, a file or a command.
         environ: of the submission; SBATCH_* variables count.
-        text: a script that stands for all tasks: its directives count, its commands tell it from other packs.
-        commands: a line of sh for each task.
-        name: what the job is called unless told otherwise.
-        argv: how csub was called.
+        tasks: what is to be run.
         config: the site.
         slurm: answers what has to be asked.
 
     Raises:
         CollocError: it cannot be submitted, or is not understood with certainty.
     """
-    asked, notes, chosen = _read(command_line, environ, text, name, (), config, slurm)
-    config = config._replace(policy=chosen.policy)
-    for option in ("wrap", "array"):
-        if option in asked.given:
-            raise InputError(f"'{asked.given[option].written}' beside commands: each of them is a task")
-    asked = asked._replace(commands=tuple(commands), argv=tuple(argv))
-    return _plan_anyway(asked, len(commands), 0, notes, config, slurm)._replace(chosen=chosen)
-
-
-def plan_missing(
-    command_line: CommandLine,
-    environ: Mapping[str, str],
-    text: bytes,
-    spec: Spec,
-    argv: Sequence[str],
-    config: SiteConfig,
-    slurm: Slurm,
-    *,
-    resumes: str,
-) -> Plan:
-    """Return the plan of a pack of those tasks of an earlier one that are still to be done.
-
-    Args:
-        command_line: csub's options, without a script.
-        environ: of the submission; SBATCH_* variables count.
-        text: the user's script, or one that stands for the commands.
-        spec: of the earlier pack, with ``only`` those tasks.
-        argv: how csub would have been called for it.
-        config: the site.
-        slurm: answers what has to be asked.
-        resumes: the job of the earlier pack.
-
-    Raises:
-        CollocError: it cannot be submitted, or is not understood with certainty.
-    """
-    asked, notes, chosen = _read(command_line, environ, text, spec.name, spec.script_args, config, slurm)
+    asked, notes, chosen = _read(command_line, environ, tasks, config, slurm)
     config = config._replace(policy=chosen.policy)
     numbers, _, most = value_of(asked.given, "array").partition("%")
-    if "wrap" in asked.given or numbers != spec.array or "SBATCH_ARRAY_INX" in asked.environ:
-        raise InputError(f"the tasks are those of job {resumes}; leave --array, SBATCH_ARRAY_INX and --wrap out")
-    asked = asked._replace(commands=spec.commands, argv=tuple(argv), only=spec.only, added=spec.added, resumes=resumes)
-    return _plan_anyway(asked, len(spec.only), int(most or 0), notes, config, slurm)._replace(chosen=chosen)
+    if tasks.resumes:
+        if "wrap" in asked.given or numbers != tasks.array or "SBATCH_ARRAY_INX" in asked.environ:
+            raise InputError(
+                f"the tasks are those of job {tasks.resumes}; leave --array, SBATCH_ARRAY_INX and --wrap out"
+            )
+    else:
+        for option in ("wrap", "array"):
+            if option in asked.given:
+                raise InputError(f"'{asked.given[option].written}' beside commands: each of them is a task")
+    count = len(tasks.only or tasks.commands)
+    return _plan_anyway(asked, count, int(most or 0), notes, config, slurm)._replace(chosen=chosen)
 
 
 def load_of_task(hint: str, earlier: Earlier, environ: Mapping[str, str], config: SiteConfig, slurm: Slurm) -> Load:
@@ -162,21 +118,16 @@ def load_of_task(hint: str, earlier: Earlier, environ: Mapping[str, str], config
     """
     words, _ = merged_options(earlier, (f"--gpu-footprint={hint}",), config)
     line, spec = parse_arguments(words, config), earlier.spec
-    asked, _, _ = _read(line, environ, earlier.text, spec.name, spec.script_args, config, slurm)
+    tasks = Tasks(earlier.text, spec.commands, spec.name, script_args=spec.script_args)
+    asked, _, _ = _read(line, environ, tasks, config, slurm)
     return counted_for(asked.request, asked.footprint, spec.load, config)
 
 
 def _read(
-    command_line: CommandLine,
-    environ: Mapping[str, str],
-    text: bytes,
-    name: str,
-    script_args: tuple[str, ...],
-    config: SiteConfig,
-    slurm: Slurm,
+    command_line: CommandLine, environ: Mapping[str, str], tasks: Tasks, config: SiteConfig, slurm: Slurm
 ) -> tuple[Asked, tuple[Reason, ...], Chosen]:
     """Return a submission for which there is no plain sbatch, what is to be said of its history, and the policy."""
-    release = config.slurm_release
+    text, release = tasks.text, config.slurm_release
     if release not in SBATCH_OPTIONS:
         raise UnsureError(f"sbatch of Slurm '{release}' is not known to this release of csub")
     table = option_table(release, config)
@@ -186,8 +137,8 @@ def _read(
     components = tuple(effective_components(script, read_environment(environ, table, release), command_line))
     if len(components) > 1:
         raise UnsureError("a pack has no heterogeneous components")
-    submission = Submission(text, name, script, components, table)
-    request = build_request(submission, 0, (None, script_args), config, environ)
+    submission = Submission(text, tasks.name, script, components, table)
+    request = build_request(submission, 0, (None, tasks.script_args), config, environ)
     chosen = policy_of(request, config, slurm)
     config = config._replace(policy=chosen.policy)
     switched_off = reason_switched_off([own_option("colloc", command_line, script)], config)
@@ -195,7 +146,7 @@ def _read(
         raise InputError("a pack needs a GPU; say --gres=gpu:1")
     hint = own_option("gpu-footprint", command_line, script)
     footprint, notes = footprint_of(request, text, hint, config, slurm.job_states, anyway=True)
-    asked = Asked(command_line, environ, components[0], script, text, request, footprint, switched_off, (), ())
+    asked = Asked(command_line, environ, components[0], script, request, footprint, switched_off, tasks)
     return asked, notes, chosen
 
 
@@ -212,8 +163,8 @@ def _plan_anyway(
             hint = "" if known else "--gpu-footprint=mem=SIZE,sm=PERCENT or "
             notes = (*notes, because("pack-shares-nothing", why=shape, say=f"{hint}--pack-tasks=K"))
         shape = one_at_a_time(asked, tasks, most, wish, config)
-    if asked.resumes:
-        shape = shape._replace(reasons=(*shape.reasons, because("resumes", job_id=asked.resumes)))
+    if asked.tasks.resumes:
+        shape = shape._replace(reasons=(*shape.reasons, because("resumes", job_id=asked.tasks.resumes)))
     return _plan(asked, shape, wish, config)._replace(notes=notes)
 
 
@@ -228,7 +179,7 @@ def _shadow(asked: Asked, shape: Shape) -> Plan:
     placement = as_asked((because("policy-shadow"), because("would-have-been", given=PACK), shape.reasons[0]))
     line = asked.command_line
     part = Part(asked.request, asked.footprint, placement)
-    return Plan((part,), line.sbatch_argv, line.script_at, asked.text, None, (), None, was_pack=True)
+    return Plan((part,), line.sbatch_argv, line.script_at, asked.tasks.text, None, (), None, was_pack=True)
 
 
 def _plan(asked: Asked, shape: Shape, wish: Wish, config: SiteConfig) -> Plan:
@@ -237,13 +188,13 @@ def _plan(asked: Asked, shape: Shape, wish: Wish, config: SiteConfig) -> Plan:
     placement = _placement(request, shape, config)
     spec = _spec(asked, shape, wish)
     names = ({"array"} if "array" in given else set()) | (sized_otherwise(given) if shape.mem else set())
-    text = without_options(asked.text, table, config.slurm_release, names) if names else asked.text
+    text = without_options(asked.tasks.text, table, config.slurm_release, names) if names else asked.tasks.text
     body = _script(asked, text, spec, placement, table, config)
     options = [*without(line.sbatch_argv[: line.ends[-1]], table, names), *_options(given, shape, placement)]
     rest = line.sbatch_argv[line.ends[-1] :]
-    if not asked.is_array:
+    if not asked.tasks.is_array:
         rest = (plain_name(request.name.replace("/", "_")), *request.script_args)
-    script_at = None if asked.is_array and line.script_at is None else len(options)
+    script_at = None if asked.tasks.is_array and line.script_at is None else len(options)
     packed = Packed(
         tasks=shape.tasks,
         at_once=shape.at_once,
@@ -251,10 +202,10 @@ def _plan(asked: Asked, shape: Shape, wish: Wish, config: SiteConfig) -> Plan:
         cpus_per_task=spec.cpus_per_task,
         retries=spec.retries,
         signature=digest(b"pack" + request.signature.encode()),
-        has_original=asked.is_array,
+        has_original=asked.tasks.is_array,
     )
     part = Part(request, asked.footprint, placement)
-    return Plan((part,), (*options, *rest), script_at, asked.text, body, (), None, packed)
+    return Plan((part,), (*options, *rest), script_at, asked.tasks.text, body, (), None, packed)
 
 
 def _placement(request: JobRequest, shape: Shape, config: SiteConfig) -> Placement:
@@ -303,12 +254,12 @@ def _spec(asked: Asked, shape: Shape, wish: Wish) -> Spec:
     return Spec(
         version=VERSION,
         name=request.name,
-        array="" if asked.commands else value_of(given, "array").partition("%")[0],
-        commands=asked.commands,
-        only=asked.only,
+        array="" if asked.tasks.commands else value_of(given, "array").partition("%")[0],
+        commands=asked.tasks.commands,
+        only=asked.tasks.only,
         jobs=shape.jobs,
         # As the kernel reads the line: one argument at most, spaces and all.
-        interpreter=("/bin/sh",) if asked.commands else tuple(asked.script.interpreter.split(None, 1)),
+        interpreter=("/bin/sh",) if asked.tasks.commands else tuple(asked.script.interpreter.split(None, 1)),
         script_args=request.script_args,
         load=shape.packing.load,
         room=shape.packing.room,
@@ -319,8 +270,8 @@ def _spec(asked: Asked, shape: Shape, wish: Wish) -> Spec:
         input=value_of(given, "input"),
         append=value_of(given, "open-mode").startswith("a"),
         retries=retries_of(wish, given),
-        argv=asked.argv,
-        added=asked.added,
+        argv=asked.tasks.argv,
+        added=asked.tasks.added,
     )
 
 
@@ -335,7 +286,7 @@ def _script(
     release = config.slurm_release
     wanted = read_script(text, table, release)
     # csub's own lines of an array's script are in the script behind; of a file of commands nothing else is kept.
-    kinds = (b"#SBATCH", b"#CSUB") if asked.commands else (b"#SBATCH",)
+    kinds = (b"#SBATCH", b"#CSUB") if asked.tasks.commands else (b"#SBATCH",)
     lines = [line for line in text[: wanted.insert_at].split(b"\n") if line.startswith(kinds)]
     python = quote(sys.executable)
     missing = f"csub: this node has no '{sys.executable}', so the pack cannot run here"
@@ -347,8 +298,8 @@ def _script(
     head += pack_block(asked.request, asked.footprint, placement)
     head += "".join(f"{line}\n" for line in start).encode(errors="surrogateescape")
     result = head + MARK + to_json(spec).encode() + b"\n"
-    if not asked.commands:
-        result += asked.text
+    if not asked.tasks.commands:
+        result += asked.tasks.text
     found = read_script(result, table, release)
     if [[(one.name, one.value) for one in part] for part in found.components] != [
         [(one.name, one.value) for one in part] for part in wanted.components

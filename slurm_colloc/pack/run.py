@@ -9,12 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.errors import ProcessError
-from slurm_colloc.pack.attempt import TaskFiles
+from slurm_colloc.pack.attempt import Attempt, TaskFiles
 from slurm_colloc.pack.ledger import LedgerWriter
 from slurm_colloc.pack.processes import Process, families_of, signal_processes
 from slurm_colloc.pack.shared_gpu import SharedGpu
 from slurm_colloc.pack.spec import Spec
-from slurm_colloc.pack.step import Step
 from slurm_colloc.pack.steps import Job, srun_environment
 from slurm_colloc.process import spawn_into
 
@@ -48,28 +47,28 @@ class Run(NamedTuple):
             os.close(srun_output)
             raise
 
-    def families(self, steps: Collection[Step]) -> dict[int, dict[int, Process]]:
-        """Return the processes of steps by the steps' numbers and their own pids."""
-        if not steps:
+    def families(self, attempts: Collection[Attempt]) -> dict[int, dict[int, Process]]:
+        """Return the processes of attempts by their tasks' numbers and their own pids."""
+        if not attempts:
             return {}
-        roots = {one.number: root for one in steps if (root := one.root)}
-        return families_of(self.name, [one.number for one in steps], roots)
+        roots = {one.number: root for one in attempts if (root := one.root)}
+        return families_of(self.name, [one.number for one in attempts], roots)
 
-    def processes(self, steps: Collection[Step]) -> set[int]:
-        """Return the pids of all processes of steps."""
-        return {pid for family in self.families(steps).values() for pid in family}
+    def processes(self, attempts: Collection[Attempt]) -> set[int]:
+        """Return the pids of all processes of attempts."""
+        return {pid for family in self.families(attempts).values() for pid in family}
 
-    def signal(self, steps: Collection[Step], number: signal.Signals) -> set[int]:
-        """Send a signal to all processes of steps, and return the numbers of the steps that have any."""
-        families = self.families(steps)
+    def signal(self, attempts: Collection[Attempt], number: signal.Signals) -> set[int]:
+        """Send a signal to all processes of attempts, and return the numbers of the tasks that have any."""
+        families = self.families(attempts)
         signal_processes([one for family in families.values() for one in family.values()], number)
         return {number for number, family in families.items() if family}
 
-    def kill(self, steps: Collection[Step]) -> None:
-        """Kill all processes of steps; a kill in the middle of a kernel could end the neighbours."""
-        if left := self.processes(steps):
+    def kill(self, attempts: Collection[Attempt]) -> None:
+        """Kill all processes of attempts; a kill in the middle of a kernel could end the neighbours."""
+        if left := self.processes(attempts):
             self.gpu.terminate(left)
-            self.signal(steps, signal.SIGKILL)  # of whoever is there by now
+            self.signal(attempts, signal.SIGKILL)  # of whoever is there by now
 
 
 def new_run(spec: Spec, job: Job, gpu: SharedGpu, ledger: LedgerWriter, environ: Mapping[str, str], script: str) -> Run:

@@ -38,24 +38,21 @@ class Wish(NamedTuple):
     retries: int | None
 
 
-class Asked(NamedTuple):
-    """One submission as sbatch would understand it, and the footprint of one task.
+class Tasks(NamedTuple):
+    """What is to be run: those of an array by the script ``text``, or ``commands``, lines of sh.
 
-    ``commands`` are lines of sh in place of an array; then ``text`` is no script of the user's and goes into no job.
-    ``only`` are the numbers of the tasks to run, those that are missing of the job ``resumes``, ``added`` ones
-    among them; empty: all of them.
+    With commands ``text`` stands for all of them: its directives count, it tells their pack from others, and it goes
+    into no job. ``name`` is what the job is called unless told otherwise, ``argv`` how csub was called. ``only`` are
+    the numbers of the tasks to run, those that are missing of the job ``resumes`` (whose --array was ``array``),
+    ``added`` ones among them; empty: all of them.
     """
 
-    command_line: CommandLine
-    environ: Mapping[str, str]
-    given: Mapping[str, Given]
-    script: Script
     text: bytes
-    request: JobRequest
-    footprint: Footprint
-    switched_off: Reason | None
     commands: tuple[str, ...]
-    argv: tuple[str, ...]
+    name: str
+    argv: tuple[str, ...] = ()
+    script_args: tuple[str, ...] = ()
+    array: str = ""
     only: tuple[int, ...] = ()
     added: tuple[Task, ...] = ()
     resumes: str = ""
@@ -64,6 +61,19 @@ class Asked(NamedTuple):
     def is_array(self) -> bool:
         """Return whether these are the tasks of an array that sbatch can be handed as it is."""
         return not self.commands and not self.only
+
+
+class Asked(NamedTuple):
+    """One submission as sbatch would understand it, and the footprint of one task."""
+
+    command_line: CommandLine
+    environ: Mapping[str, str]
+    given: Mapping[str, Given]
+    script: Script
+    request: JobRequest
+    footprint: Footprint
+    switched_off: Reason | None
+    tasks: Tasks
 
 
 class Cores(NamedTuple):
@@ -111,23 +121,23 @@ def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig
         return packing
     jobs = min(wish.jobs or 1, tasks, most or tasks)
     # Who says how many run at a time may want to add some later.
-    places = wish.at_once if wish.at_once and asked.commands and not asked.only else -(-tasks // jobs)
+    places = wish.at_once if wish.at_once and asked.tasks.commands and not asked.tasks.only else -(-tasks // jobs)
     at_once = min(packing.at_once, places, most // jobs if most else packing.at_once)
-    if at_once < 2 and tasks > 1 and asked.is_array:
+    if at_once < 2 and tasks > 1 and asked.tasks.is_array:
         return f"the array runs one task at a time (%{most})" if most == 1 else "no two of its tasks fit on its GPU"
     packing = _of_fewer(packing, at_once)
     time = time_of(request, asked.footprint.run_time_s, tasks, jobs, at_once, most, packing.slowdown.upper, config)
     if isinstance(time, str):
         return time
     jobs, at_once = time.jobs, time.at_once
-    if jobs > 1 and re.search(rb"\bsrun\b", asked.text):
+    if jobs > 1 and re.search(rb"\bsrun\b", asked.tasks.text):
         return "an srun inside its tasks would get the array numbers of the pack's jobs"
     cores = _cores(given, request, at_once, config)
     try:
         mem = _mem(given, request, cores, at_once, config)
         if mem:  # it has to stand alone
             table = option_table(config.slurm_release, config)
-            without_options(asked.text, table, config.slurm_release, sized_otherwise(given))
+            without_options(asked.tasks.text, table, config.slurm_release, sized_otherwise(given))
     except UnsureError as error:
         return str(error)
     spare_min = time.spare_min if retries_of(wish, given) else 0
@@ -147,8 +157,8 @@ def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig
 def _reason_against(asked: Asked, config: SiteConfig) -> str:
     """Return why the tasks may not be packed, whatever they need; empty where they may."""
     against = [asked.switched_off, None if config.sharing.pack else because("no-packs")]
-    against += reasons_against_pack(asked.given, asked.request, asked.text, config, len(asked.commands) > 0)
-    if config.policy == "shadow" and not asked.is_array:
+    against += reasons_against_pack(asked.given, asked.request, asked.tasks.text, config, bool(asked.tasks.commands))
+    if config.policy == "shadow" and not asked.tasks.is_array:
         against.append(because("policy-shadow"))
     why = next(filter(None, against), None)
     return words(why) if why else ""

@@ -11,7 +11,7 @@ from slurm_colloc.errors import ProcessError
 from slurm_colloc.model import Gres
 from slurm_colloc.process import ask, ask_all, run
 from slurm_colloc.slurm.free import Free
-from slurm_colloc.slurm.limits import Cap, Limits, caps_questions, parse_caps, parse_limits, questions
+from slurm_colloc.slurm.limits import Cap, Limits, caps_questions, has_database, parse_caps, parse_limits, questions
 from slurm_colloc.slurm.parse import (
     Node,
     Partition,
@@ -218,7 +218,7 @@ class CliClient:
 
     def rights(self, name: str) -> "Rights":
         """Return what Slurm says of privacy and of the user ``name``."""
-        from slurm_colloc.slurm.visible import has_database, parse_rights, rights_questions
+        from slurm_colloc.slurm.visible import parse_rights, rights_questions
 
         config = self.config()
         if not has_database(config):

@@ -8,13 +8,14 @@ for a group holds at each level, those of a partition's QOS and of the job's hol
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
+from slurm_colloc.kinds import read_as
 from slurm_colloc.model import Reason, because
 from slurm_colloc.units import time_limit_min, whole
 
-Tres = dict[str, int]
+Tres = Mapping[str, int]
 
 # The limits that one request alone can break, by sacctmgr's names for its columns.
 PER_JOB = ("MaxTRES", "MaxTRESPerNode", "MaxWall")
@@ -199,7 +200,7 @@ def broken_limit(
         if name not in limits.qos:
             return because("qos-unknown", qos=name)
     for key in PER_JOB:
-        nearest: Tres = {}
+        nearest: dict[str, int] = {}
         for level in reversed(chain):
             nearest |= level.limits.get(key, {})
         for name, most in nearest.items():
@@ -286,39 +287,14 @@ def _chain(limits: Limits, account: str, partition: str) -> list[Association] | 
     return chain
 
 
-def to_json(limits: Limits) -> dict[str, object]:
-    """Return plain containers for a file."""
-    return {
-        **limits._asdict(),
-        "own": [item._asdict() for item in limits.own],
-        "accounts": {name: item._asdict() for name, item in limits.accounts.items()},
-    }
-
-
-def from_json(table: object) -> Limits:
-    """Return what ``to_json`` made.
+def from_json(kept: object) -> Limits:
+    """Return what was kept of limits as JSON.
 
     Raises:
         InputError: anything else.
     """
     try:
-        if not isinstance(table, dict):
-            raise TypeError("not a table")
-        own = tuple(_association(item) for item in table["own"])
-        accounts = {str(name): _association(item) for name, item in table["accounts"].items()}
-        qos = {str(name): _numbers(item) for name, item in table["qos"].items()}
-        return Limits(float(table["at_s"]), str(table["default_account"]), own, accounts, qos)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise InputError(f"kept limits are not of the expected form: {error!r}") from error
-
-
-def _association(item: Mapping[str, Any]) -> Association:
-    account, parent, partition, default_qos = (
-        str(item[name]) for name in ("account", "parent", "partition", "default_qos")
-    )
-    may_use = tuple(str(name) for name in item["qos"])
-    return Association(account, parent, partition, default_qos, may_use, _numbers(item["limits"]))
-
-
-def _numbers(limits: Mapping[str, Mapping[str, Any]]) -> dict[str, Tres]:
-    return {str(key): {str(name): int(most) for name, most in tres.items()} for key, tres in limits.items()}
+        limits: Limits = read_as(Limits, kept)
+    except ValueError as error:
+        raise InputError(f"kept limits are not of the expected form: {error}") from error
+    return limits

@@ -82,11 +82,6 @@ def visible_to(name: str, uid: int, *, keeps_store: bool, rights: Rights | None)
     return Visible(False, name, rights.accounts, f"PrivateData={hidden}, and you are no operator in Slurm")
 
 
-def has_database(config: Mapping[str, str]) -> bool:
-    """Return whether a slurmdbd stands behind this slurm.conf."""
-    return config.get("AccountingStorageType", "").endswith("slurmdbd")
-
-
 def rights_questions(name: str) -> tuple[tuple[str, ...], ...]:
     """Return the two calls of sacctmgr whose answers ``parse_rights`` reads."""
     show = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show")

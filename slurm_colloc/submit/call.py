@@ -14,11 +14,10 @@ from slurm_colloc.process import given_environment
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.decision import record
 from slurm_colloc.submit.handover import STDERR, STDOUT, find_sbatch, submit, write_all
-from slurm_colloc.submit.own_options import own_option, without_own_options
+from slurm_colloc.submit.own_options import is_exclusive, own_option, with_policy_variable, without_own_options
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.render import remove_script
 from slurm_colloc.submit.show import answer, as_json, as_line, explanation, noted
-from slurm_colloc.submit.told import is_exclusive, told
 
 
 class Call(NamedTuple):
@@ -58,7 +57,7 @@ def split_call(call: Call, command_line: CommandLine, *, silent: bool = False) -
     return call._replace(
         argv=command_line.sbatch_argv,
         # Also where nothing else is understood of the submission.
-        environ=told(call.environ, wish) if wish is not None and is_exclusive(wish) else call.environ,
+        environ=with_policy_variable(call.environ, wish) if wish is not None and is_exclusive(wish) else call.environ,
         dry_run=own_option("dry-run", command_line, None) is not None,
         quiet=silent or any(option.name == "quiet" for option in command_line.options),
     )
@@ -68,7 +67,7 @@ def handed_on(environ: Mapping[str, str], plan: Plan, config: SiteConfig) -> dic
     """Return sbatch's environment: a pack from within a requeued job must not pass for one that goes on itself."""
     # Where nobody judges csub's decisions, or it has taken none, not a variable is another.
     judged = config.policy != "shadow" and any(partition.policy != "off" for partition in config.partition)
-    handed = told(environ, plan.wish) if judged or is_exclusive(plan.wish) else dict(environ)
+    handed = with_policy_variable(environ, plan.wish) if judged or is_exclusive(plan.wish) else dict(environ)
     if plan.packed is not None:
         handed.pop("SLURM_RESTART_COUNT", None)
     return handed

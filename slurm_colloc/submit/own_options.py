@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """csub's own options: which there are, and how they are told from sbatch's on a command line and in a script."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 from slurm_colloc.config import SiteConfig
@@ -11,7 +11,7 @@ from slurm_colloc.slurm.directives import Script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
 from slurm_colloc.slurm.options import CommandLine, Given, split_command_line
 from slurm_colloc.slurm.site_options import join_options
-from slurm_colloc.submit.told import wrong_wish
+from slurm_colloc.units import printable
 
 # What a #CSUB line may say; the others are about one call of csub, not about the job.
 SCRIPT_OPTIONS = (
@@ -36,6 +36,12 @@ _NUMBERS = {"pack-tasks": 1, "pack-jobs": 1, "pack-retries": 0}
 # Options of sbatch that end it before it reads a script.
 NO_SUBMISSION = ("help", "usage", "version")
 _NEWEST_RELEASE = max(SBATCH_OPTIONS)
+# By it the site's policy (plugin/colloc_policy.lua), which judges every submission, is told of csub's own. A variable,
+# because it reaches slurmctld with every batch job and touches nothing that the user wrote; SLURM_ at its front, since
+# those pass --export=NONE too. Jobs inherit it, so that it names the job that it was submitted from: what that one says
+# in its turn, with another id around it, is nobody's word.
+POLICY_VARIABLE = "SLURM_COLLOC"
+_EXCLUSIVE = "exclusive"
 
 
 def option_table(release: str, config: SiteConfig | None) -> tuple[Option, ...]:
@@ -150,7 +156,7 @@ def _wrong(name: str, value: str) -> str:
     if name == "gpu-footprint":
         parse_hint(value)
     if name == "colloc":
-        return wrong_wish(value)
+        return _wrong_colloc(value)
     if name == "format" and value not in ("json", "script"):
         return f"--format={value} is not known; choose script or json"
     if name == "canary" and value not in ("", "off"):
@@ -161,6 +167,25 @@ def _wrong(name: str, value: str) -> str:
     if least is not None and not (value.isascii() and value.isdigit() and len(value) < 10 and int(value) >= least):
         return f"--{name}='{value}' is not a whole number from {least} up"
     return ""
+
+
+def _wrong_colloc(value: str) -> str:
+    if value in ("auto", "off") or is_exclusive(value):
+        return ""
+    if value.partition(":")[0] == _EXCLUSIVE:
+        return "--colloc=exclusive needs a reason: --colloc=exclusive:REASON"
+    return f"--colloc='{value}' is none of auto, off and exclusive:REASON"
+
+
+def is_exclusive(colloc: str | None) -> bool:
+    """Return whether --colloc asks for a whole GPU, and says why."""
+    word, _, reason = (colloc or "").partition(":")
+    return word == _EXCLUSIVE and bool(reason.strip())
+
+
+def with_policy_variable(environ: Mapping[str, str], colloc: str) -> dict[str, str]:
+    """Return the environment that hands the value of --colloc on; it is one line, whatever the user wrote."""
+    return {**environ, POLICY_VARIABLE: f"{environ.get('SLURM_JOB_ID') or '0'} {printable(colloc)}"}
 
 
 def parse_slowdown(text: str) -> float:

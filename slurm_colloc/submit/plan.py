@@ -18,14 +18,13 @@ from slurm_colloc.slurm.limits import Limits
 from slurm_colloc.slurm.options import CommandLine, Given, without
 from slurm_colloc.submit.footprint import as_served, footprint_of, part_to_tell
 from slurm_colloc.submit.override import overridden, sizes_cut, without_sizes, would_have_been
-from slurm_colloc.submit.own_options import check_pack, own_option, parse_slowdown, wants_pack
+from slurm_colloc.submit.own_options import check_pack, is_exclusive, own_option, parse_slowdown, wants_pack
 from slurm_colloc.submit.reasons import reason_to_keep_command, reason_to_keep_text
 from slurm_colloc.submit.render import Sampling, names_slice, render_block, render_script
 from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.rollout import NOBODY, Chosen, choose, draw
 from slurm_colloc.submit.slurm_answers import access_of, outlook, whose_job
 from slurm_colloc.submit.submission import Submission, read_submission
-from slurm_colloc.submit.told import is_exclusive
 
 
 class Slurm(Protocol):

@@ -88,7 +88,7 @@ def limits_of_user(config: SiteConfig, ask: Callable[[], Limits]) -> Limits | Re
         asked = ask()
     except CollocError as error:
         return because("limits-unknown", error=str(error))
-    keep(config, _LIMITS, may.to_json(asked))
+    keep(config, _LIMITS, asked)
     return asked
 
 

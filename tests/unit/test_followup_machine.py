@@ -27,8 +27,7 @@ from slurm_colloc.followup.record import (
     write_record,
     write_step,
 )
-from slurm_colloc.followup.resubmission import Prepared
-from slurm_colloc.followup.submission import Submitted
+from slurm_colloc.followup.submission import Prepared, Submitted
 from slurm_colloc.history.records import drop_evidence, read_evidence
 from slurm_colloc.model import Footprint, Gres, Placement, SharingMode, because
 from slurm_colloc.placement.choose import as_asked

@@ -16,7 +16,7 @@ import pytest
 from slurm_colloc.clock import now
 from slurm_colloc.config import MigSlice, Pool
 from slurm_colloc.errors import InputError, StoreError
-from slurm_colloc.followup import companion, resubmission
+from slurm_colloc.followup import companion, submission
 from slurm_colloc.followup import record as records
 from slurm_colloc.followup.record import (
     CSUB,
@@ -31,8 +31,8 @@ from slurm_colloc.followup.record import (
     write_record,
     write_step,
 )
-from slurm_colloc.followup.resubmission import restored
 from slurm_colloc.followup.status import retry_status
+from slurm_colloc.followup.submission import restored
 from slurm_colloc.followup.verdict import Found, Verdict, as_evidence, judge, retry_arguments
 from slurm_colloc.gpu.failure import Outcome, tried_mib
 from slurm_colloc.model import GPU_OOM, Evidence, Gres
@@ -476,7 +476,7 @@ def test_a_companion_that_may_be_there_after_all_does_nothing(shell: Shell) -> N
 def test_a_second_submission_that_took_too_long_may_have_come_about(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resubmission, "_SUBMIT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(submission, "_RESUBMIT_TIMEOUT_S", 1.0)
     for name, value in followed.shell.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir("/")

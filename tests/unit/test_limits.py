@@ -20,7 +20,6 @@ from slurm_colloc.slurm.limits import (
     parse_limits,
     parse_tres,
     questions,
-    to_json,
 )
 from slurm_colloc.submit import slurm_answers
 from slurm_colloc.submit.slurm_answers import limits_of_user
@@ -143,14 +142,14 @@ def test_tres() -> None:
 
 
 def test_json_there_and_back() -> None:
-    assert from_json(json.loads(json.dumps(to_json(limits())))) == limits()
+    assert from_json(json.loads(json.dumps(limits()))) == limits()
     wrong: list[object] = [
         None,
         [],
         {},
         {"at_s": "x"},
-        {**to_json(limits()), "own": [{}]},
-        {**to_json(limits()), "at_s": 10**400},
+        {**limits()._asdict(), "own": [{}]},
+        {**limits()._asdict(), "at_s": 10**400},
     ]
     for broken in wrong:
         with pytest.raises(InputError):

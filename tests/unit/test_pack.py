@@ -20,10 +20,10 @@ from slurm_colloc.pack.environment import into_steps
 from slurm_colloc.pack.job import read_pack
 from slurm_colloc.pack.ledger import Ledger, missing, read_ledger
 from slurm_colloc.pack.processes import families_of, signal_processes
+from slurm_colloc.pack.report import Result, summary
 from slurm_colloc.pack.shared_gpu import only_device
 from slurm_colloc.pack.spec import Task
 from slurm_colloc.pack.steps import Files, command_line, read_job, slots, srun_environment, task_variables
-from slurm_colloc.pack.summary import Result, summary
 from slurm_colloc.slurm.job_files import file_name, last_words, open_output
 from slurm_colloc.units import spans
 from tests.cluster.packs import JOIN, a_spec, pack_script
@@ -233,7 +233,7 @@ def test_a_step_that_does_not_start_is_tried_again(job: Job) -> None:
 
 def test_a_pack_gives_up_when_no_step_starts(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(f"{job.calls}.refuse").touch()
-    patched = "from slurm_colloc.pack import job, step; step._FIRST_WAIT_S = 0.01; step._LONGEST_WAIT_S = 0"
+    patched = "from slurm_colloc.pack import attempt, job; attempt._FIRST_WAIT_S = 0.01; attempt._LONGEST_WAIT_S = 0"
     patched += "; import os, sys; sys.exit(job.main(sys.argv[1:], dict(os.environ)))"
     monkeypatch.setattr(Job, "PROGRAM", ("-c", patched))
     status, out, _ = job.run(pack_script("", a_spec(commands=("true",) * 3)))

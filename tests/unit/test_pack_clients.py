@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
+from slurm_colloc.model import Load
 from slurm_colloc.pack import run as runs
+from slurm_colloc.pack.attempt import Attempt
 from slurm_colloc.pack.mps_clients import Watch, strays, with_gpu_open
 from slurm_colloc.pack.processes import Process, families_of, line_of, process, process_of
-from slurm_colloc.pack.step import Step
+from slurm_colloc.pack.queue import Start
+from slurm_colloc.pack.spec import Task
 from slurm_colloc.pack.steps import Files
 from tests.cluster.packs import a_spec
 from tests.waiting import wait_for
@@ -164,7 +167,19 @@ def test_several_tasks_are_told_by_one_look_at_all_processes(monkeypatch: pytest
     no: Any = None
     run = runs.Run(a_spec(), no, no, no, {}, no, "7-ab", "srun", {})
     files = Files("/nowhere/step", "", "", "")
-    steps = [Step(number=number, files=files, pid=0, srun_output=0, began_s=0.0) for number in (1, 2, 3)]
+    steps = [
+        Attempt(
+            start=Start(Task(number), 1, Load(0, 0.0)),
+            slot=0,
+            files=files,
+            pid=0,
+            srun_output=0,
+            output_at=0,
+            error_at=0,
+            began_s=0.0,
+        )
+        for number in (1, 2, 3)
+    ]
     marks = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURM_CSUB_RUN": "7-ab"}
     tasks = [subprocess.Popen(["sleep", "60"], env=marks | {"SLURM_CSUB_TASK": str(task)}) for task in (1, 3, 4)]
     try:
