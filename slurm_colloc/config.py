@@ -128,7 +128,6 @@ class Sharing(NamedTuple):
     protected_types: tuple[str, ...] = ()
     weigh_waits: bool = True
     keep_piece_factor: float = 1.5
-    trust_prior: bool = False
     pack_max_sm_pct: float = 120.0
     pack_max_tasks: int = 48
     canary: str = "ask"

@@ -91,8 +91,6 @@ DOCUMENTATION: dict[str, str] = {
     "sharing.weigh_waits": "false: waits and what is free do not count, and nobody is asked for them",
     "sharing.keep_piece_factor": "the first piece that fits is left for another, or a whole GPU, only where the job "
     "would otherwise take more than so many times as long from submission to end; 1: wherever it would end later",
-    "sharing.trust_prior": "true: a job of which nothing is known is placed by what 49 or more other jobs of its user "
-    "used; one in fifty needs more than foretold",
     "sharing.pack_max_sm_pct": "what the SM activity of a pack's tasks, each measured alone, may come to on one GPU",
     "sharing.pack_max_tasks": "most tasks of a pack at a time on one GPU; MPS takes 48, fewer on a slice; 1: no packs",
     "sharing.canary": "'ask': the first task of an array is measured before the rest is sized where --canary says so; "

@@ -176,7 +176,6 @@ WORDS = {
     "line": "by a line through {name} = {low:g} and {high:g}",
     "bound-by-one-run": "at most, by one run with another {names}",
     "cut-at-rest": "{runs:run} on {gpu_model}, cut by a time limit when memory had stopped growing",
-    "other-jobs": "{covered_pct:.0f} % of this user's {jobs} other jobs on {gpu_model} need no more",
     # Why that is not known.
     "no-earlier-run": "no earlier run of this job is known",
     "none-completed": "{runs:earlier run} known, none completed with {samples} samples",
@@ -188,8 +187,6 @@ WORDS = {
     "no-size": "{name} = {value} is no size: it may mean all there is",
     "numbers-tell-nothing": "{runs:run} with another {names} do not tell what this one needs",
     "one-run-does-not-bound": "one run does not tell what more of {names} needs",
-    "gpu-type-named": "the job names a GPU type, so this user's other jobs say nothing",
-    "too-few-other-jobs": "{jobs} other jobs of this user on {gpu_model} are known, {needed} are needed",
     "launcher-script": "scripts of {launcher} are the same whatever they run, so earlier runs say nothing",
     "sm-unknown": "SM activity is not known: add sm=PERCENT to --gpu-footprint",
     "need-unknown": "what a task needs is not known",

@@ -106,7 +106,7 @@ def _snapshot(folder: str) -> object:
 
     path = os.path.join(folder, "1.sqlite")
     found = snapshot.read_snapshot(path, _EVIDENCE.signature)
-    return found, snapshot.read_family(path, "f"), snapshot.read_families(path)
+    return found, snapshot.read_family(path, "f")
 
 
 def _snapshot_seed() -> bytes:

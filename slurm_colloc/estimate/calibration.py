@@ -73,13 +73,10 @@ SHIPPED = Calibration(
         # Completed runs of the job; of one with files that were not looked at, or numbers that size nothing;
         # cut runs whose memory was at rest; past jobs of the same command.
         "same": Margin(1.15, confidence=0.99),
-        # A line through runs of two sizes, between those seen and outside of them.
-        "between": Margin(1.10, confidence=0.98, floor_mib=_JUMP_MIB),
-        "beyond": Margin(1.15, confidence=0.95, floor_mib=_JUMP_MIB),
+        # A line through runs of two sizes.
+        "line": Margin(1.10, confidence=0.95, floor_mib=_JUMP_MIB),
         # What one run of another size says at most.
-        "one": Margin(1.0, confidence=0.98, floor_mib=_NOISE_MIB),
-        # What the user's other jobs need, of which an order statistic covers its share by itself.
-        "prior": Margin(1.0),
+        "one": Margin(1.0, confidence=0.96, floor_mib=_NOISE_MIB),
     }
 )
 

@@ -49,10 +49,6 @@ def _rungs(question: Question) -> Iterator[Callable[[Question], Footprint | Reas
         yield from_relatives
     if question.by_command:
         yield from_command
-    if question.families and question.trusts_prior:
-        from slurm_colloc.estimate.prior import from_prior
-
-        yield from_prior
 
 
 def _above_smaller(found: Footprint, question: Question) -> Footprint:
@@ -124,8 +120,7 @@ def estimate_at_site(question: Question, state_folder: str) -> Footprint:
     Raises:
         InputError: a hint outside its grammar.
     """
-    known = question.runs or question.relatives or question.by_command
-    if not state_folder or not (known or (question.families and question.trusts_prior)):
+    if not state_folder or not (question.runs or question.relatives or question.by_command):
         return estimate(question)
     from slurm_colloc.estimate.site_margins import site_calibration  # of no use to a job of which nothing is known
 

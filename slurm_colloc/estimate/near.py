@@ -3,8 +3,8 @@
 
 More of a number that sizes the job (a batch size, a sequence length, a width) never needs less. So one run bounds
 another: a larger job needs at most all but the context in proportion, a smaller one no more than the larger had. Two
-runs that differ in one number alone draw a line, which may say less than that and never more. Jobs that no run bounds
-are not answered.
+runs that differ in one number alone draw a line, which is believed the less the farther it is below that. Jobs that no
+run bounds are not answered.
 """
 
 import math
@@ -22,8 +22,8 @@ RUNG = "near"
 # run that held hardly more, a tenth is taken to grow.
 # [measured: 686 to 762 MiB on an H100, docs/benchmarks.md]
 _CONTEXT_MIB, _CONTEXT_PART = 700.0, 0.9
-# So many times the largest number seen a line is drawn on. [measured, docs/explanation/estimate.md]
-_FARTHEST = 4.0
+# Of what a line leaves of the bound by one run such a part is added. [measured, docs/explanation/estimate.md]
+_DOUBT = 0.25
 # Of a number whose name says nothing, runs must show that more of it needs no less; they differ by so much.
 _SAME = 1.05
 # So many are compared each with each, the newest.
@@ -56,7 +56,7 @@ class _Point(NamedTuple):
 
 class _Answer(NamedTuple):
     """What is expected, under which name its margin is kept, how it was come by, how much larger the job is than the
-    run that says so; what is needed at least, and at most by one run.
+    run that says so; what is needed at least, and at most by one run (None: by none).
     """
 
     expected_mib: float
@@ -64,7 +64,7 @@ class _Answer(NamedTuple):
     how: Reason
     ratio: float = 1.0
     least_mib: float = 0.0
-    most_mib: float = math.inf
+    most_mib: float | None = None
 
 
 def from_relatives(question: Question) -> Footprint | Reason:
@@ -155,22 +155,25 @@ def _lines(target: tuple[float, ...], points: Sequence[_Point], place: int, name
     alike = [one for one in points if one.values[:place] + one.values[place + 1 :] == rest]
     seen = sorted((point.values[place], point.peak_mib) for point in alike)
     at = target[place]
-    if len(seen) < 2 or at > seen[-1][0] * _FARTHEST:
+    if len(seen) < 2:
         return
     above = next((number for number, (x, _) in enumerate(seen) if x > at), len(seen) - 1)
     (x, low_mib), (other_x, high_mib) = seen[max(above, 1) - 1 : max(above, 1) + 1]
     value = low_mib + (high_mib - low_mib) * (at - x) / (other_x - x)
-    margin = "between" if seen[0][0] < at < seen[-1][0] else "beyond"
-    yield _Answer(value, margin, because("line", name=name, low=x, high=other_x), max(1.0, at / seen[-1][0]))
+    yield _Answer(value, "line", because("line", name=name, low=x, high=other_x), max(1.0, at / seen[-1][0]))
 
 
 def _footprint(question: Question, answer: _Answer, target: tuple[float, ...], points: Sequence[_Point]) -> Footprint:
     runs = sorted((run for point in points for run in point.runs), key=lambda run: run.ended_s)
     model = runs[-1].gpu_model
     margin = question.calibration.margin(answer.margin)
-    most = max(question.calibration.margin("one").over(answer.most_mib), answer.most_mib + margin.floor_mib)
-    q99 = max(min(margin.over(answer.expected_mib), most), answer.least_mib, most_shown(question.runs, model))
-    expected = max(answer.expected_mib, answer.least_mib)
+    expected, doubted = max(answer.expected_mib, answer.least_mib), answer.expected_mib
+    q99 = margin.over(doubted)
+    if answer.most_mib is not None:
+        doubted += _DOUBT * (answer.most_mib - doubted)
+        most = max(question.calibration.margin("one").over(answer.most_mib), answer.most_mib + margin.floor_mib)
+        q99 = min(margin.over(doubted), most)
+    q99 = max(q99, answer.least_mib, most_shown(question.runs, model))
     other_numbers = because("other-numbers", runs=len(runs), gpu_model=model)
     return Footprint(
         gpu_mem_peak_mib=Quantiles(expected, (expected + q99) / 2, q99),
@@ -182,7 +185,7 @@ def _footprint(question: Question, answer: _Answer, target: tuple[float, ...], p
         provenance=(other_numbers, answer.how, margin.reason, *sm_active(runs)[1]),
         dram_active_pct=_busy(points, target, dram_active),
         margin=answer.margin,
-        expected_mib=answer.expected_mib,
+        expected_mib=doubted,
         confidence=margin.confidence,
         cpu_cores=cpu_cores(runs),
         host_mem_mib=host_mem_mib(question.relatives, runs, answer.ratio),

@@ -2,15 +2,11 @@
 """What a rung of the ladder is asked, to answer with a Footprint or the reason why it has none."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
-from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.calibration import SHIPPED, Calibration
 from slurm_colloc.history.lookup import Known
-from slurm_colloc.history.snapshot import FamilyUse
-from slurm_colloc.model import Decision, Evidence
-from slurm_colloc.slurm.gres import parse_gres
+from slurm_colloc.model import Evidence
 
 
 class Question(NamedTuple):
@@ -18,8 +14,6 @@ class Question(NamedTuple):
 
     ``signature`` and ``numbers`` (the names of the numbers in it) are the job's. ``runs`` are earlier runs of the very
     job, ``relatives`` those of jobs that differ from it in numbers, or read more than was seen; both oldest first.
-    ``families`` is what the user's other jobs used, ``trusts_prior`` that the site lets them speak for a job of which
-    nothing else is known, ``names_gpu_type`` that the request names a type of GPU.
     """
 
     hint: str | None = None
@@ -30,9 +24,6 @@ class Question(NamedTuple):
     calibration: Calibration = SHIPPED
     by_command: Sequence[Evidence] = ()
     corrected: str = ""
-    families: Sequence[FamilyUse] = ()
-    trusts_prior: bool = False
-    names_gpu_type: bool = False
 
 
 def most_shown(runs: Sequence[Evidence], model: str) -> float:
@@ -42,18 +33,6 @@ def most_shown(runs: Sequence[Evidence], model: str) -> float:
     """
     shown = (float(run.gpu_mem_peak_mib or 0) for run in runs if not model or run.gpu_model in (model, ""))
     return max(shown, default=0.0)
-
-
-def question_of(decision: Decision, known: Known, *, trusts_prior: bool = False) -> Question:
-    """Return the question about the next submission of a job like this one, which gave no hint."""
-    asked = question(decision.signature, decision.numbers, known)
-    return asked._replace(trusts_prior=trusts_prior, names_gpu_type=_names_gpu_type(decision))
-
-
-def _names_gpu_type(decision: Decision) -> bool:
-    with suppress(InputError):
-        return any(gres.type for gres in parse_gres(decision.asked) if gres.name == "gpu")
-    return True
 
 
 def question(signature: str, numbers: tuple[str, ...], known: Known, hint: str | None = None) -> Question:
@@ -66,5 +45,4 @@ def question(signature: str, numbers: tuple[str, ...], known: Known, hint: str |
         known.relatives,
         by_command=known.by_command,
         corrected=known.said.hint,
-        families=known.families,
     )

@@ -20,7 +20,7 @@ from slurm_colloc.history.records import (
 )
 from slurm_colloc.history.said import Said, read_said
 from slurm_colloc.history.signature import Parts, is_relative, is_same, parts_of
-from slurm_colloc.history.snapshot import FamilyUse, read_families, read_family, read_snapshot, snapshot_path
+from slurm_colloc.history.snapshot import read_family, read_snapshot, snapshot_path
 from slurm_colloc.history.sound import latest_s
 from slurm_colloc.model import COMPLETED, GPU_OOM, Evidence, Reason, SharingMode, because
 from slurm_colloc.slurm.parse import FINAL_STATES
@@ -36,9 +36,8 @@ _Read = TypeVar("_Read")
 
 class Known(NamedTuple):
     """Evidence of earlier runs of a job and, where none of those tells all of it, of its relatives; and notes on what
-    could not be used. ``by_command`` are past jobs of the same command, looked for where neither has completed;
-    ``families`` is what the user's other jobs used, where none of these has. ``said`` is what the user has said of
-    the job.
+    could not be used. ``by_command`` are past jobs of the same command, looked for where neither has completed.
+    ``said`` is what the user has said of the job.
     """
 
     evidence: tuple[Evidence, ...]
@@ -46,7 +45,6 @@ class Known(NamedTuple):
     relatives: tuple[Evidence, ...] = ()
     by_command: tuple[Evidence, ...] = ()
     said: Said = Said()
-    families: tuple[FamilyUse, ...] = ()
 
 
 def look_up(
@@ -80,9 +78,7 @@ def look_up(
     by_command: tuple[Evidence, ...] = ()
     if command and not any(run.state == COMPLETED for run in (*own, *relatives)):
         by_command = reader.read(read_snapshot, command, [command])
-    nothing = not any(run.state == COMPLETED for run in (*own, *relatives, *by_command))
-    families = reader.families() if nothing else ()
-    return Known(own, tuple(reader.notes), relatives, by_command, said, families)
+    return Known(own, tuple(reader.notes), relatives, by_command, said)
 
 
 def _tells_all(run: Evidence) -> bool:
@@ -147,10 +143,6 @@ class _Reader:
         if found.forgotten_s > latest_s():  # a clock was wrong; to count what is to be forgotten would be worse
             self._note(because("forgotten-ahead", signature=signature))
         return found
-
-    def families(self) -> tuple[FamilyUse, ...]:
-        """Return what the user's other jobs used, as far as the site's snapshot has it."""
-        return self._or_note(partial(read_families, self._snapshot), ()) if self._snapshot else ()
 
     def read(
         self, of_snapshot: Callable[[str, str], EvidenceFound], key: str, signatures: Sequence[str]

@@ -8,16 +8,13 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import PRIVATE_FILE, temporary_path
 from slurm_colloc.history.records import RUNS_READ, EvidenceFound, newest_of
-from slurm_colloc.history.sound import is_sound, is_use, latest_s
-from slurm_colloc.model import LEAST_SAMPLES, Evidence
-
-if TYPE_CHECKING:
-    pass
+from slurm_colloc.history.sound import is_sound, latest_s
+from slurm_colloc.model import Evidence
 
 SCHEMA = 6
 _COLUMNS = ", ".join(Evidence._fields)
@@ -25,27 +22,6 @@ _FAMILY = "substr(signature, 1, instr(signature, '.'))"
 _IS_BOUND = Evidence._fields.index("sm_is_bound")
 # Of one family; a sweep has as many signatures as tasks.
 _RELATIVES_READ = 400
-# Of one user: so many different jobs are more than enough to know what they are like.
-_FAMILIES_READ = 2000
-# What each family's completed runs used at most, by GPU model; SM and DRAM activity of runs on a whole GPU.
-_FAMILIES = f"""
-CREATE TABLE families AS
-SELECT {_FAMILY} AS family, gpu_model,
-       max(gpu_mem_peak_mib) AS peak_mib,
-       max(CASE WHEN mode = 'exclusive' THEN sm_active_q95_pct END) AS sm,
-       max(CASE WHEN mode = 'exclusive' THEN dram_active_q95_pct END) AS dram, max(ended_s) AS ended_s
-FROM evidence WHERE state = 'COMPLETED' AND sample_count >= {LEAST_SAMPLES} AND gpu_mem_peak_mib > 0
-GROUP BY family, gpu_model
-"""  # noqa: S608
-
-
-class FamilyUse(NamedTuple):
-    """What the jobs of one family used at most on GPUs of one model; see Evidence for the terms."""
-
-    gpu_model: str
-    peak_mib: float
-    sm: float | None
-    dram: float | None
 
 
 def snapshot_path(state_folder: str, uid: int) -> str:
@@ -74,7 +50,6 @@ def write_snapshot(path: str, evidence: Iterable[Evidence], uid: int | None = No
                 connection.execute("CREATE INDEX by_signature ON evidence (signature, ended_s)")
                 # Of a signature the part before the dot: what relatives have in common.
                 connection.execute(f"CREATE INDEX by_family ON evidence ({_FAMILY}, ended_s)")
-                connection.execute(_FAMILIES)
         finally:
             connection.close()
         if uid is not None:
@@ -104,20 +79,6 @@ def read_family(path: str, family: str) -> EvidenceFound:
     """
     found = _rows(path, f"{_FAMILY} = ?", f"{family}.", _RELATIVES_READ)
     return found._replace(evidence=found.evidence[::-1])
-
-
-def read_families(path: str) -> tuple[FamilyUse, ...]:
-    """Return what each family of the user's jobs used, those that ran last first; a missing file is none.
-
-    Raises:
-        StoreError: corrupt, unreadable, or from another release.
-    """
-    query = f"SELECT {', '.join(FamilyUse._fields)} FROM families ORDER BY ended_s DESC LIMIT ?"  # noqa: S608
-    found = tuple(FamilyUse(*row) for row in _ask(path, query, (_FAMILIES_READ,)))
-    # They speak together, so that without one of them they would say something else.
-    if not all(type(use.gpu_model) is str and is_use(use.peak_mib, use.sm, use.dram) for use in found):
-        raise StoreError(f"history '{path}' holds families of jobs with impossible numbers; run 'colloc ingest' again")
-    return found
 
 
 def _rows(path: str, condition: str, value: str, most: int) -> EvidenceFound:

@@ -53,15 +53,6 @@ def is_sound(row: Sequence[object], until_s: float) -> bool:
     )
 
 
-def is_use(peak_mib: object, *activities_pct: object) -> bool:
-    """Return whether these can be what jobs held of GPU memory, in MiB, and how busy they kept it, in percent."""
-    known = [value for value in activities_pct if value is not None]
-    numbers: Any = (peak_mib, *known)
-    if not all(type(value) in (int, float) for value in numbers):
-        return False
-    return 0 < numbers[0] <= _MOST_MIB and all(0 <= value <= _MOST_PCT for value in numbers[1:])
-
-
 @cache
 def _are_kinds(kinds: tuple[type, ...]) -> bool:
     """Return whether fields of these types are an Evidence's; there are a few dozen combinations."""

@@ -56,9 +56,7 @@ def footprint_of(
         asked = Question(hint, request.signature, request.numbers, _too_little(request, config))
         return estimate(asked), ()
     known = look_up(config, request.signature, job_states, request.command)
-    named = any(gres.type for gres in request.gres if gres.name == "gpu")
     asked = question(request.signature, request.numbers, known, hint)
-    asked = asked._replace(names_gpu_type=named, trusts_prior=config.sharing.trust_prior)
     footprint, doubt = believed(asked, config.paths.state)
     # What the user says of the job holds.
     if hint is None and footprint.rung != CORRECTED_RUNG and asked.runs:

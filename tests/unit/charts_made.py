@@ -159,7 +159,7 @@ def _cells(chance: random.Random, runs: int) -> list[UtilAgainstSm]:
 def _predicted(chance: random.Random) -> list[PredictedAgainstUsed]:
     return [
         PredictedAgainstUsed(rung, step / 10, 0.1, chance.randint(1, 60 if step < 9 else 4))
-        for rung in ("exact", "near", "command", "prior")
+        for rung in ("exact", "near", "command", "probe")
         for step in range(2 if rung == "exact" else 0, 13)
         if chance.random() < 0.85
     ]

@@ -19,7 +19,6 @@ from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration, Mar
 from slurm_colloc.estimate.ladder import estimate_at_site
 from slurm_colloc.estimate.question import Question
 from slurm_colloc.estimate.site_margins import calibration_path, from_json, site_calibration, to_json
-from slurm_colloc.history.snapshot import FamilyUse
 from slurm_colloc.model import Answered, because
 from slurm_colloc.wording import words
 from tests.unit.made import H100, evidence, near
@@ -222,24 +221,6 @@ def test_what_cannot_be_read_leaves_the_shipped_margins(tmp_path: Path, content:
     assert footprint.gpu_mem_peak_mib
     assert footprint.gpu_mem_peak_mib.q99 == near(8000 * 1.15)
     assert note not in estimate_at_site(Question("mem=1G", runs=[evidence()]), str(tmp_path)).provenance
-
-
-@pytest.mark.parametrize(
-    ("name", "asked", "expected_mib"),
-    [
-        ("prior", Question(families=(FamilyUse(H100, 1000.0, 9.0, None),) * 49, trusts_prior=True), 1000),
-    ],
-)
-def test_a_sites_own_margins_hold_for_what_needs_no_run_of_the_job(
-    tmp_path: Path, name: str, asked: Question, expected_mib: float
-) -> None:
-    path = Path(calibration_path(str(tmp_path)))
-    path.parent.mkdir()
-    path.write_text(json.dumps(to_json(time.time(), Calibration({name: Margin(2.1, 200, 0.97)}))))
-    footprint = estimate_at_site(asked, str(tmp_path))
-    assert footprint.gpu_mem_peak_mib
-    assert footprint.gpu_mem_peak_mib.q99 == near(expected_mib * 2.1)
-    assert because("margin-counted", factor=2.1, floor_mib=0.0, answers=200) in footprint.provenance
 
 
 # --- csub ---

@@ -4,17 +4,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
 from slurm_colloc.model import because
 from slurm_colloc.wording import words
-from tests.unit.made import evidence
 from tests.unit.shell import DEFINITE, DOUBTFUL, HINT, SCRIPT, Shell
 
 HEAVY = {"pandas", "numpy", "pyarrow", "duckdb", "pynvml", "pyslurm", "typer", "rich", "click", "ClusterShell"}
@@ -46,7 +43,7 @@ def test_a_submission_of_which_nothing_is_known_loads_no_rung_that_could_not_ans
     (shell.folder / "job.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:1\npython3 train.py --batch-size 8\n")
     loaded = set(shell.run("job.sh", code=LIST).stderr.splitlines()[-1].split())
     assert "slurm_colloc.estimate.ladder" in loaded
-    rungs = ("near", "probe", "command", "prior")
+    rungs = ("near", "probe", "command")
     assert not loaded & {f"slurm_colloc.estimate.{name}" for name in rungs}
 
 
@@ -462,31 +459,6 @@ def test_a_footprint_without_a_value_does_not_take_the_script_for_one(shell: She
 def test_without_a_site_what_needs_none_is_silent(shell: Shell, argv: list[str]) -> None:
     assert shell.run(*argv, environ={"COLLOC_CONF": "/nonexistent"}).stderr == ""
     assert len(shell.calls()) == 1
-
-
-def test_what_other_jobs_used_counts_where_the_site_says_so(shell: Shell) -> None:
-    shell.site('"mig"', agent=True)
-    state = shell.folder / "state"
-    (state / "history").mkdir(parents=True)
-    path = shell.folder / "site.toml"
-    path.write_text(f'{path.read_text()}\n[paths]\nstate = "{state}"\n')
-    runs = [evidence(str(number), 3000, signature=f"f{number}.~~x", sm_active_q95_pct=9.0) for number in range(49)]
-    write_snapshot(snapshot_path(str(state), os.geteuid()), runs)
-    shell.run("job.sh")
-    path.write_text(path.read_text().replace("[sharing]\n", "[sharing]\ntrust_prior = true\n"))
-    shell.run("job.sh")
-    assert shell.calls() == [["job.sh"], ["--gres=gpu:h100_1g.10gb:1", "job.sh"]]
-    shown = subprocess.run(
-        [sys.executable, "-m", "slurm_colloc.cli.colloc", "history", "--format=json"],
-        env=shell.environment() | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    # The site's file lies in the job's folder and was edited: two jobs.
-    assert {(job["footprint"]["rung"], job["footprint"]["margin"]) for job in json.loads(shown)["jobs"]} == {
-        ("prior", "prior")
-    }
 
 
 def test_a_job_has_a_bound_of_its_own_on_how_slow_it_may_be(shell: Shell) -> None:

@@ -145,7 +145,7 @@ def test_any_text_is_a_table_or_an_error_of_ours(text: str) -> None:
 def test_a_run_knows_only_what_ended_before_it() -> None:
     """Three batch sizes on a line: nothing is known of the first, one run of the second, a line of the third."""
     found = by_csub("history", table(row(1, 8, 900), row(2, 16, 1100), row(3, 32, 1500)))
-    assert [one.footprint.margin for one in found] == ["", "one", "beyond"]
+    assert [one.footprint.margin for one in found] == ["", "one", "line"]
     assert [one.given for one in found] == [1.0, 0.25, 0.5], "what gets no piece has a whole GPU"
     assert [one.ideal for one in found] == [0.25] * 3
 

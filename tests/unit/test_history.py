@@ -368,22 +368,6 @@ def test_a_run_of_the_future_is_not_counted_wherever_it_lies(tmp_path: Path, end
     assert ([run.job_id for run in found.evidence], found.unreadable) == (["2"], 1)
 
 
-@pytest.mark.parametrize(("field", "value"), [("peak_mib", -1), ("peak_mib", None), ("sm", "x"), ("gpu_model", None)])
-def test_families_with_impossible_numbers_say_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, value: object
-) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
-    path = snapshot_path(str(tmp_path), os.geteuid())
-    os.mkdir(os.path.dirname(path))
-    write_snapshot(path, [evidence("1", signature="ab.1~c~d")])
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(f"UPDATE families SET {field} = ?", (value,))
-    plain = site()
-    known = look_up(plain._replace(paths=plain.paths._replace(state=str(tmp_path))), "cd.1~c~d", None)
-    assert known.families == ()
-    assert [note.code for note in known.notes] == ["history-error"]
-
-
 ANYTHING = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary())
 
 

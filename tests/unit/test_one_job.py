@@ -13,7 +13,6 @@ from slurm_colloc.charted import JobPiece
 from slurm_colloc.cli.colloc.job_next import advise
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.history.lookup import Known
-from slurm_colloc.history.snapshot import FamilyUse
 from slurm_colloc.model import Gres, because
 from slurm_colloc.report.job import Advice
 from slurm_colloc.slurm.visible import Visible
@@ -224,12 +223,3 @@ def test_a_job_that_csub_submitted_gets_csubs_own_word(tmp_path: Path) -> None:
     assert later.expected.startswith("submitted by csub again it gets gpu:h100_1g.10gb:1 (mig; footprint exact: 6900")
     unknown = advise(one, ROW, decision(), Known((), ()), SITE)
     assert "it gets what it asks for: no earlier run of this job is known" in unknown.expected
-
-
-def test_a_job_that_names_a_type_is_not_said_to_be_sized_by_other_jobs(tmp_path: Path) -> None:
-    one = measured(tmp_path, sm=10.0, mib=6000)
-    trusting = SITE._replace(sharing=SITE.sharing._replace(trust_prior=True))
-    known = Known((), (), families=(FamilyUse("NVIDIA H100 80GB HBM3", 3000.0, 9.0, None),) * 49)
-    assert "footprint prior" in advise(one, ROW, decision(asked="gpu:1"), known, trusting).expected
-    typed = advise(one, ROW, decision(asked="gpu:h100:1"), known, trusting)
-    assert words(because("gpu-type-named")) in typed.expected

@@ -17,7 +17,7 @@ from slurm_colloc.errors import CollocError, InputError
 from slurm_colloc.estimate.exact import out_of_memory
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.estimate.ladder import believed, estimate
-from slurm_colloc.estimate.question import Question, question_of
+from slurm_colloc.estimate.question import Question, question
 from slurm_colloc.history.fold import fold_drops
 from slurm_colloc.history.lookup import ENDED, Known, look_up
 from slurm_colloc.history.records import read_decisions
@@ -125,8 +125,8 @@ def _jobs(config: SiteConfig, decisions: Sequence[Decision], last: int) -> dict[
         known = look_up(config, signature, client.job_states, decision.command)
         # Their ends are known now; csub itself never tidies up.
         fold_drops(user_data_folder(), signature)
-        question = question_of(decision, known, trusts_prior=config.sharing.trust_prior)
-        footprint, doubt = believed(question, config.paths.state)
+        asked = question(decision.signature, decision.numbers, known)
+        footprint, doubt = believed(asked, config.paths.state)
         found[signature] = Believed(decision, footprint, known, doubt)
     return dict(reversed(found.items()))
 

@@ -11,7 +11,7 @@ from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, UnsureError
 from slurm_colloc.estimate.ladder import believed, estimate
-from slurm_colloc.estimate.question import Question, question_of
+from slurm_colloc.estimate.question import Question, question
 from slurm_colloc.history.lookup import Known
 from slurm_colloc.measured import MIN_COVERAGE_PCT, JobUsage
 from slurm_colloc.model import Decision, Evidence, Footprint, Placement, SharingMode
@@ -95,8 +95,8 @@ def _next_by_csub(decision: Decision, known: Known | None, run: JobUsage | Accou
     """Return what csub would make of the next submission of a job that it knows."""
     if known is None:
         return f"not known here: csub goes by what it keeps for {run.user} alone" if config.policy == "auto" else ""
-    question = question_of(decision, known, trusts_prior=config.sharing.trust_prior)
-    footprint, _ = believed(question, config.paths.state)
+    asked = question(decision.signature, decision.numbers, known)
+    footprint, _ = believed(asked, config.paths.state)
     placement = place(past_request(decision.asked, run.partition, run.account, run.qos), footprint, config)
     how = "submitted by csub again" + (", without a hint" if decision.rung == "hint" else "")
     if config.policy != "auto":
