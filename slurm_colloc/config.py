@@ -159,7 +159,6 @@ class Observe(NamedTuple):
     prometheus_address: str = "127.0.0.1"
     keep_journal_days: float = 3.0
     keep_raw_days: float = 14.0
-    keep_minute_days: float = 180.0
     keep_job_days: float = 1825.0
     keep_history_runs: int = 100_000
 
@@ -396,9 +395,9 @@ def parse_site(table: Mapping[str, Any], source: str) -> SiteConfig:
     """
     site = SiteConfig(**section(SiteConfig, table, "", source))
     kept = site.observe
-    if not kept.keep_raw_days <= kept.keep_minute_days <= kept.keep_job_days:
+    if kept.keep_raw_days > kept.keep_job_days:
         raise ConfigError(
-            f"{source}: 'observe.keep_raw_days', 'keep_minute_days' and 'keep_job_days' must not decrease, "
-            f"but are {kept.keep_raw_days:g}, {kept.keep_minute_days:g} and {kept.keep_job_days:g}"
+            f"{source}: 'observe.keep_raw_days' must be at most 'keep_job_days', but they are {kept.keep_raw_days:g} "
+            f"and {kept.keep_job_days:g}"
         )
     return site

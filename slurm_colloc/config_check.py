@@ -30,7 +30,6 @@ _LEAST = {
     # None of these may mean "keep nothing": what is deleted has often not been read yet.
     "observe.keep_journal_days": 1,
     "observe.keep_raw_days": 1,
-    "observe.keep_minute_days": 1,
     "observe.keep_job_days": 1,
     "observe.keep_history_runs": 100,
     "sharing.max_slowdown": 1.0,

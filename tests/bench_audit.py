@@ -2,8 +2,8 @@
 """What a nightly audit costs: `python -m tests.bench_audit` (part of `make bench`). Absolute times are this machine's.
 
 The command of the timer (`colloc audit run --notify`) over a store with a million runs of 500 users in 30 days: every
-rule, its mails to a program in place of the mail service, and how often it asked Slurm anything. Each day is by the
-minute, as `colloc compact` leaves it after two weeks. Beside the wall's seconds stand those of the processor, user and
+rule, its mails to a program in place of the mail service, and how often it asked Slurm anything. Of the last two days
+there are samples, one a minute, of the others facts. Beside the wall's seconds stand those of the processor, user and
 system, because other programs may be at work here; memory is the process's peak so far. Exit status 1: a target is
 missed, or a rule had nothing to judge.
 """
@@ -29,7 +29,7 @@ from tests.bench_report import BEGIN_S
 from tests.fakes import audited_month, year
 from tests.fakes.at_work import CORES, Limits, run
 
-MONTH = year.Size(runs=1_000_000, users=500, days=30, minute_days=30)
+MONTH = year.Size(runs=1_000_000, users=500, days=30, raw_days=2)
 TARGET_S, TARGET_MB = 60, 500
 LIMITS = Limits(3600, 0)
 # What a run of the audit could ask of Slurm.
@@ -108,8 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         root = asked.kept or Path(folder)
         _prepare(root, size)
         print(
-            f"{size.runs:,} runs of {size.users:,} users; {size.minute_days} of {size.days} days by the minute, the "
-            f"others by the day; {asked.window_days or size.days} days are looked at; {CORES} cores, "
+            f"{size.runs:,} runs of {size.users:,} users; {size.raw_days} of {size.days} days of samples, the "
+            f"others facts; {asked.window_days or size.days} days are looked at; {CORES} cores, "
             f"load {os.getloadavg()[0]:.1f}",
             flush=True,
         )

@@ -18,17 +18,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_colloc.accounting.compact import compact
-from slurm_colloc.accounting.samples import Samples
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.config import Observe
 from slurm_colloc.measured import DeviceSample, HostSample, ProcessSample, Round
 from slurm_colloc.observe.journal import append
-from tests.unit.made import HOUR, device, process, seen
+from tests.unit.made import HOUR, device, process, run, seen
 from tests.unit.stored import sampled
 
 GPUS, PROCESSES, PERIOD_S = 8, 7, 10
 # Of a GPU: six percentages, energy, memory, processes, method, neighbours. Of a job: CPU, memory, bytes read, written.
-METRICS = {"samples": 11, "hosts": 4}
+METRICS = {"samples": 11, "hosts": 4, "facts": 11}
 SITE_SAMPLES = 1000 * 30 * 86_400 // PERIOD_S
 BEGAN_S = 1_767_225_600
 DAY_S = 24 * HOUR
@@ -50,12 +49,16 @@ def main() -> int:
         print(f"sealing an hour ({size / 1e6:.1f} MB of journal): {wall_s:.2f} s, {peak_mib:.0f} MiB at peak")
         report("an hour sealed", root, HOUR)
         store = Store(f"{root}/day")
+        jobs = [
+            1000 + index if index < GPUS // 2 else 2000 + 4 * index + part for index in range(GPUS) for part in range(4)
+        ]
+        store.write_allocations("a", [run(str(job), BEGAN_S, BEGAN_S + DAY_S) for job in sorted(set(jobs))], 2e9)
         sampled(store, list(rounds(draw, BEGAN_S, DAY_S)))
         report("24 hours sealed", root / "day", DAY_S)
-        for name, age in (("joined", 2), ("by minute", 20), ("by day", 300)):
+        for name, age in (("joined, with facts", 2), ("facts alone", 20)):
             began = time.perf_counter()
             for _ in range(2):
-                compact(Samples(f"{root}/day"), Observe(), BEGAN_S + DAY_S * (1 + age), anyway=True)
+                compact(store, Observe(), BEGAN_S + DAY_S * (1 + age), anyway=True)
             report(name, root / "day", DAY_S, f", made in {time.perf_counter() - began:.1f} s")
     return 0
 
@@ -74,7 +77,7 @@ def report(name: str, root: Path, seconds: int, more: str = "") -> None:
     passes = seconds // PERIOD_S - 1
     jobs = GPUS // 2 + GPUS // 2 * 4
     print(f"{name}{more}")
-    for table, of in (("samples", GPUS), ("hosts", jobs)):
+    for table, of in (("samples", GPUS), ("hosts", jobs), ("facts", GPUS)):
         size = sum(path.stat().st_size for path in root.rglob("*.parquet") if f"/{table}/" in str(path))
         site_gb = SITE_SAMPLES * size / (passes * GPUS) / 1e9
         print(

@@ -129,7 +129,7 @@ def _parts(one: ast.JoinedStr | ast.Expr) -> list[ast.expr]:
 # What no test runs as it stands, and why; its words are read by the program's own parser all the same.
 ONLY_READ = {
     ("colloc", "agent"): "runs until it is told to stop",
-    ("colloc", "report", "--engine"): "submits a job for each day of half a year",
+    ("colloc", "compact", "--engine"): "submits a job for each day",
     ("colloc", "ingest", "--prometheus"): "needs a Prometheus server of that name",
     ("colloc", "top", "--prometheus"): "needs a Prometheus server of that name",
     ("colloc", "sample", "--mlflow"): "needs an MLflow server",

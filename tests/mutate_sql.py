@@ -3,7 +3,8 @@
 
 Mutation testing tools change Python and leave strings alone. Here a string that holds SQL is changed where it stands in
 the source, f-string or not, and a process of its own runs the tests with the changed module in place of the module:
-``python -m tests.mutate_sql [--every N] [--quick] [--at LINE:COLUMN,...] [sweep day_queries usage runs]``.
+``python -m tests.mutate_sql [--every N] [--quick] [--at LINE:COLUMN,...] [sweep usage runs sql/unit ...]``. Queries in
+files (``sql/NAME``) are changed as a whole, but for their comments.
 """
 
 import argparse
@@ -24,11 +25,18 @@ from typing import NamedTuple
 
 import pytest
 
+from slurm_colloc.accounting import queries
+
 PACKAGE = "slurm_colloc.accounting"
 # Those that take a second or two; the golden suite, a minute, comes last.
 TESTS = {
     "sweep": ("test_sweep", "test_worth"),
-    "day_queries": ("test_sweep", "test_worth"),
+    **{
+        f"sql/{name}": ("test_sweep", "test_worth", "test_compact")
+        for name in ("pieces", "inside", "unit", "peak", "host", "device")
+    },
+    **{f"sql/{name}": ("test_feedback",) for name in ("passes", "evidence", "level", "measured")},
+    **{f"sql/{name}": ("test_over_time",) for name in ("hours", "cut", "bin_parts", "week_parts")},
     "usage": ("test_usage", "test_cli_accounting"),
     "runs": ("test_rows", "test_sacct", "test_jobstats", "test_tres_usage"),
 }
@@ -95,8 +103,9 @@ class Mutant(NamedTuple):
 
 
 def mutants(module: str, source: str) -> Iterator[Mutant]:
-    """Yield each mutant of the queries in a module that is still Python."""
-    for begin, end in _queries(source):
+    """Yield each mutant of the queries in a module that is still Python, or of a query in a file."""
+    in_file = module.startswith("sql/")
+    for begin, end in _lines(source) if in_file else _queries(source):
         places = [
             (match.start(), match.end(), new)
             for pattern, news in _SWAPS.items()
@@ -110,10 +119,20 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
         for start, stop, new in sorted(places):
             changed = source[:start] + new + source[stop:]
             with contextlib.suppress(SyntaxError):
-                ast.parse(changed)
+                if not in_file:
+                    ast.parse(changed)
                 line = source.count("\n", 0, start) + 1
                 column = start - source.rfind("\n", 0, start)
                 yield Mutant(module, line, column, " ".join(source[start:stop].split()), new, changed)
+
+
+def _lines(source: str) -> Iterator[tuple[int, int]]:
+    """Yield where the lines of a query begin and end, without those that are comments."""
+    begin = 0
+    for line in source.splitlines(keepends=True):
+        if not line.lstrip().startswith("--"):
+            yield begin, begin + len(line)
+        begin += len(line)
 
 
 def _queries(source: str) -> list[tuple[int, int]]:
@@ -174,11 +193,20 @@ class Changed(SourceFileLoader):
 
 def attempt(mutant: Mutant, path: str, tests: Sequence[str]) -> None:
     """Exit with what pytest says of the mutant, 1 for a test that fails."""
-    sys.meta_path.insert(0, Changed(mutant, path))
+    if mutant.module.startswith("sql/"):
+        of_file = queries.text_of
+        changed = {mutant.module: mutant.source}
+        setattr(queries, "text_of", lambda name: changed.get(f"sql/{name}") or of_file(name))  # noqa: B010
+    else:
+        sys.meta_path.insert(0, Changed(mutant, path))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         status = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-m", "not hypothesis", *tests])
-    assert f"{PACKAGE}.{mutant.module}" in sys.modules
+    assert mutant.module.startswith("sql/") or f"{PACKAGE}.{mutant.module}" in sys.modules
     os._exit(status)
+
+
+def _path(folder: Path, module: str) -> Path:
+    return folder / f"{module}{'.sql' if module.startswith('sql/') else '.py'}"
 
 
 def main(argv: Sequence[str]) -> None:
@@ -196,7 +224,7 @@ def main(argv: Sequence[str]) -> None:
     def status(mutant: Mutant) -> int | None:
         names = (*TESTS[mutant.module], *(() if asked.quick else (GOLDEN,)))
         tests = [f"tests/unit/{name}.py" for name in names]
-        process = context.Process(target=attempt, args=(mutant, str(folder / f"{mutant.module}.py"), tests))
+        process = context.Process(target=attempt, args=(mutant, str(_path(folder, mutant.module)), tests))
         process.start()
         process.join(LIMIT_S)
         if process.exitcode is None:
@@ -206,7 +234,7 @@ def main(argv: Sequence[str]) -> None:
 
     places = asked.at.split(",")
     for module in asked.modules or TESTS:
-        source = (folder / f"{module}.py").read_text(encoding="utf-8")
+        source = _path(folder, module).read_text(encoding="utf-8")
         found = [one for one in mutants(module, source) if not asked.at or f"{one.line}:{one.column}" in places]
         found = found[:: asked.every]
         counts = {"killed": 0, "survived": 0, "unsure": 0}

@@ -14,7 +14,8 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.decisions import asked_id
 from slurm_colloc.accounting.equivalents import Worth, node_names, pool_nodes, worth
-from slurm_colloc.accounting.feedback import OWN_INTERVAL_S, Measured, as_run_of, device_mib
+from slurm_colloc.accounting.facts import OWN_INTERVAL_S
+from slurm_colloc.accounting.feedback import Measured, as_run_of, device_mib
 from slurm_colloc.accounting.ingest import take_text
 from slurm_colloc.accounting.parquet import connection
 from slurm_colloc.accounting.runs import steps_of_runs

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fewer files and fewer rows: the hours of a closed day joined, old days rolled up, the oldest deleted.
+"""The hours of a closed day joined, its facts made, its readings deleted when they are old, and at last its facts.
 
-May be killed at any instant and repeated at will. The coarser file is there before the finer ones go, and these go at
-the earliest in the next run: a report that began before still finds them.
+May be killed at any instant and repeated at will. What stands for other files is there before these go, and these go
+at the earliest in the next run: a report that began before still finds them.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from math import inf
 from typing import NamedTuple
 
-from duckdb import DuckDBPyConnection
-
+from slurm_colloc.accounting.facts import digests, facts_path, has_all, make_facts
 from slurm_colloc.accounting.parquet import (
+    Hours,
     broken,
     connection,
     folders,
@@ -21,59 +22,19 @@ from slurm_colloc.accounting.parquet import (
     parquet_files,
     read,
     remove,
-    sql,
+    told_by,
     write,
 )
-from slurm_colloc.accounting.sample_tables import (
-    SHARES,
-    TABLES,
-    Table,
-    joined,
-    trimmed,
-    typed,
-)
-from slurm_colloc.accounting.samples import DAY, GRAINS, MINUTE, RAW_DAY, Samples, day_and_hour, rolled_up
-from slurm_colloc.accounting.sweep import Step, ignore
+from slurm_colloc.accounting.sample_tables import TABLES, Table, joined
+from slurm_colloc.accounting.samples import RAW_DAY, Samples, day_and_hour, day_began_s, files_of_facts
+from slurm_colloc.accounting.schema import DAY_S
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.sweep import find_runs
+from slurm_colloc.accounting.window import Step, Window, ignore
 from slurm_colloc.config import Observe
 from slurm_colloc.errors import StoreError
 from slurm_colloc.files import file_mode
-from slurm_colloc.measured import METHODS
 
-# Of these on and off, rows are not merged: sums are taken by them.
-_APART = (
-    "process_count = 0",
-    "process_count = 0 AND (gpu_util_pct > 0 OR sm_active_pct > 0)",
-    "direct_count > 0",
-    "sharers > 1",
-)
-_LARGEST = ("process_count", "direct_count", "sharers", "gpu_mem_used_mib", "host_mem_mib")
-# Two readings follow each other if no more lies between them than what rounding and a sampler's own time leave.
-_TOUCH = "0.01 + 0.01 * interval_s"
-# ``head`` begins what follows each other, ``slot`` numbers the minutes (days), an ``island`` becomes one row.
-_ROLLED = f"""
-WITH apart AS (
-    SELECT *, at_s - interval_s AS from_s,
-           coalesce(at_s - interval_s - lag(at_s) OVER ({{one}}) > {_TOUCH}, true) AS head
-    FROM ({{select}})
-),
-slots AS (
-    SELECT *, unnest(CASE WHEN head THEN [{{last}} - 1] ELSE range({{first}}, {{last}}) END) AS slot FROM apart
-),
-pieces AS (
-    SELECT * REPLACE (least(at_s, (slot + 1) * {{grain_s}}) AS at_s),
-           least(at_s, (slot + 1) * {{grain_s}}) - if(head, from_s, greatest(from_s, slot * {{grain_s}})) AS piece_s,
-           ({{state}}) AS state
-    FROM slots
-),
-islands AS (
-    SELECT *, sum(begins::INT) OVER ({{one}} ROWS UNBOUNDED PRECEDING) AS island
-    FROM (SELECT *, head OR coalesce(lag(head) OVER ({{one}}), true) OR slot != lag(slot) OVER ({{one}})
-                    OR state IS DISTINCT FROM lag(state) OVER ({{one}}) AS begins FROM pieces)
-)
-SELECT {{typed}} FROM (
-    SELECT {{who}}, max(at_s) AS at_s, sum(piece_s) AS interval_s, {{merged}} FROM islands GROUP BY {{who}}, island
-) ORDER BY {{order}}
-"""
 # Samples come every day, so that a clock further past the last of them is ahead, or sampling has stopped.
 _LONGEST_SILENCE_DAYS = 2
 
@@ -87,72 +48,81 @@ class Compacted(NamedTuple):
     errors: tuple[str, ...]
 
 
-def rolled(table: Table, select: str, grain_s: int) -> str:
-    """Return a query that merges the rows of ``select`` where they follow each other within one ``grain_s`` of time.
+class Task(NamedTuple):
+    """Facts of one day of a cluster that are to be made.
 
-    A merged row stands for (at_s - interval_s, at_s] as any row does: nothing is merged over a gap, and a reading that
-    spans the edge of a minute or day is cut there, so that the sums of whole minutes (days) stay what they were. What
-    sums are taken under a condition of stays apart: time with and without a process (and without one, yet at work),
-    with and without one that is no client of MPS, with and without neighbours, with and without a value of each
-    counter. The first of readings that follow each other stays as it is, because it may reach back before the start of
-    its job and counts from there on.
+    ``paths`` are of its shares and hosts, ``hours`` of the journals in them, ``digest`` is of the runs known, ``older``
+    are facts that they are added to.
     """
-    names = [name for name in table.columns if name not in ("at_s", "interval_s")]
-    values = [name for name in names if name.endswith("_pct") or name in table.sums or name in _LARGEST]
-    who = [name for name in names if name not in values and name != "method"]
-    state = [f"{name} IS NULL" for name in values]
-    state += list(_APART) if table is SHARES else []
-    merged = {name: _merged(table, name) for name in values}
-    if "method" in names:
-        merged["method"] = f"arg_max(method, coalesce(list_position({list(METHODS)}, method), {len(METHODS) + 1}))"
-    last = f"ceil(at_s / {grain_s})::BIGINT"
-    return _ROLLED.format(
-        select=select,
-        grain_s=grain_s,
-        one=f"PARTITION BY {', '.join(table.one)} ORDER BY at_s",
-        last=last,
-        first=f"least(floor(from_s / {grain_s})::BIGINT, {last} - 1)",
-        state=", ".join(state),
-        typed=typed(table),
-        who=", ".join(who),
-        merged=", ".join(f"{how} AS {name}" for name, how in merged.items()),
-        order=", ".join(("node", *table.one, "at_s")),
-    )
+
+    cluster: str
+    day: str
+    paths: tuple[tuple[str, ...], tuple[str, ...]]
+    hours: Hours
+    digest: str
+    older: tuple[str, ...] = ()
 
 
-def _merged(table: Table, name: str) -> str:
-    if name in _LARGEST:
-        return f"max({name})"
-    if name in table.sums:
-        return f"sum({name} * coalesce(piece_s / nullif(interval_s, 0), 1))"
-    return f"coalesce(sum({name} * piece_s) / nullif(sum(piece_s), 0), max({name}))"
+# Makes the facts of days, seen from a time, and returns what failed.
+Make = Callable[[Store, Sequence[Task], float, Step], list[str]]
 
 
 def compact(
-    store: Samples, keep: Observe, now_s: float, anyway: bool = False, *, step: Step = ignore
+    store: Store, keep: Observe, now_s: float, anyway: bool = False, *, step: Step = ignore, make: Make | None = None
 ) -> Compacted | None:
     """Bring every day of the store to the form that it has at its age; None where another run does so already.
 
-    ``step`` is told how many days are done, of how many.
+    ``step`` is told how many days are done, of how many. ``make`` makes facts elsewhere.
 
     Raises:
         StoreError: the store cannot be written at all; what fails with one day is in ``errors``, and so is a clock
             that the samples do not bear out, unless it is to be done ``anyway``.
     """
-    doubt = "" if anyway else _clock_doubt(store, now_s)
+    doubt = "" if anyway else _clock_doubt(store.samples, now_s)
     if doubt:
         return Compacted(0, 0, (), (doubt,))
-    with store.work("compact") as work:
-        return None if work is None else _Run(store, work).all_days(keep, now_s, step)
+    with store.samples.work("compact") as work:
+        return None if work is None else _Run(store, work).all_days(keep, now_s, step, make or make_here)
+
+
+def make_here(store: Store, tasks: Sequence[Task], now_s: float, step: Step = ignore) -> list[str]:
+    """Make the facts of these days, one after the other; return what failed."""
+    errors: list[str] = []
+    with store.samples.work("facts") as work:
+        if work is None:
+            return [f"another run makes facts in '{store.samples.folder}'"]
+        for done, task in enumerate(tasks):
+            step(done, len(tasks))
+            try:
+                make_one(store, task, now_s, work)
+            except StoreError as error:
+                errors.append(str(error))
+    return errors
+
+
+def make_one(store: Store, task: Task, now_s: float, work: str) -> None:
+    """Make the facts of one day.
+
+    Raises:
+        StoreError: a file cannot be read or written.
+    """
+    began_s = day_began_s(task.day)
+    target = facts_path(store.samples.folder, task.cluster, task.day)
+    try:
+        with store.connect(inf, inf) as database:
+            # A reading may reach a day back; and no run ends where the window does.
+            find_runs(database, Window(began_s - 2 * DAY_S, began_s + 2 * DAY_S, now_s))
+            make_facts(database, store, task.day, task.paths, target, (task.hours, task.digest), work, task.older)
+    except StoreError as error:
+        raise StoreError(broken([*task.paths[0], *task.paths[1], *task.older]) or str(error)) from error
 
 
 def _clock_doubt(store: Samples, now_s: float) -> str:
     """Return why ``now_s`` is doubtful, if it is long past the last sampled day: what is deleted does not come back."""
     today = day_and_hour(now_s)[0]
-    days = [os.path.basename(folder) for _, folder in _days(store)]
     # A node whose clock was ahead left days that are still to come; they say nothing.
-    last = max((day for day in days if _began_s(day) is not None and day <= today), default=today)
-    if now_s - (_began_s(last) or 0.0) <= DAY * (1 + _LONGEST_SILENCE_DAYS):
+    last = max((day for _, day in _days(store) if day <= today), default=today)
+    if now_s - day_began_s(last) <= DAY_S * (1 + _LONGEST_SILENCE_DAYS):
         return ""
     return (
         f"the last sampled day in '{store.folder}' is {last}, and this host's clock says {today}: is it ahead? "
@@ -160,62 +130,128 @@ def _clock_doubt(store: Samples, now_s: float) -> str:
     )
 
 
-def _days(store: Samples) -> list[tuple[Table, str]]:
-    """Return the folders of days, those of others among them."""
-    return [
-        (table, folder)
+def _days(store: Samples) -> list[tuple[str, str]]:
+    """Return the clusters and days that there is anything of; folders of others are none."""
+    found = {
+        (os.path.basename(cluster), os.path.basename(day))
         for table in TABLES
         for cluster in folders(os.path.join(store.folder, table.name))
-        for folder in folders(cluster)
-    ]
+        for day in folders(cluster)
+    }
+    facts = files_of_facts(store.folder)
+    found |= {(os.path.basename(os.path.dirname(path)), day) for day, paths in facts.items() for path in paths}
+    return sorted((cluster, day) for cluster, day in found if _is_day(day))
 
 
-def _began_s(day: str) -> float | None:
-    """Return when the day of that name began, None where it is no day's."""
+def _is_day(name: str) -> bool:
     try:
-        return datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
+        datetime.strptime(name, "%Y-%m-%d").replace(tzinfo=UTC)
     except ValueError:
-        return None
+        return False
+    return True
 
 
 class _Run:
     """One run, and what it has done so far."""
 
-    def __init__(self, store: Samples, work: str) -> None:
+    def __init__(self, store: Store, work: str) -> None:
         self._store, self._work = store, work
-        self._mode = file_mode(store.folder)
+        self._folder = store.samples.folder
+        self._mode = file_mode(self._folder)
         self._written = self._removed = 0
         self._refused: list[str] = []
 
-    def all_days(self, keep: Observe, now_s: float, step: Step) -> Compacted:
-        errors = []
-        days = _days(self._store)
-        for done, (table, folder) in enumerate(days):
-            step(done, len(days))
+    def all_days(self, keep: Observe, now_s: float, step: Step, make: Make) -> Compacted:
+        errors: list[str] = []
+        tasks: list[Task] = []
+        days = _days(self._store.samples)
+        known = self._digests(days, keep, now_s)
+        for done, (cluster, day) in enumerate(days):
+            step(done, len(days) * 2)
+            age_days = (now_s - day_began_s(day)) / DAY_S - 1
             try:
-                self._day(table, folder, keep, now_s)
+                tasks += self._day(cluster, day, age_days, keep, known(cluster, day))
             except StoreError as error:
-                paths = [path for place in (folder, *folders(folder)) for path in parquet_files(place)]
-                errors.append(broken(paths) or str(error))
+                errors.append(broken(self._files_of(cluster, day)) or str(error))
+        half = len(days)
+        if tasks:
+            failed = make(self._store, tasks, now_s, lambda done, of: step(half + done * half // of, half * 2))
+            self._written += len(tasks) - len(failed)
+            errors += failed
         return Compacted(self._written, self._removed, tuple(self._refused), tuple(errors))
 
-    def _day(self, table: Table, folder: str, keep: Observe, now_s: float) -> None:
-        began_s = _began_s(os.path.basename(folder))
-        if began_s is None:
-            return  # not ours
-        age_days = (now_s - began_s) / DAY - 1
-        nodes = [path for node in folders(folder) for path in parquet_files(node)]
-        there = [path for _, path in rolled_up(folder)]
+    def _digests(self, days: Sequence[tuple[str, str]], keep: Observe, now_s: float) -> Callable[[str, str], str]:
+        """Return what facts of days with readings depend on."""
+        sampled = sorted({day for _, day in days} & set(self._store.samples.days(0, 1e10)))
+        if not sampled:
+            return lambda cluster, day: ""
+        since_s, until_s = day_began_s(sampled[0]), day_began_s(sampled[-1]) + DAY_S
+        with self._store.connect(inf, inf) as database:
+            find_runs(database, Window(since_s, until_s, now_s))
+            return digests(database, sampled)
+
+    def _files_of(self, cluster: str, day: str) -> list[str]:
+        nodes = [node for table in TABLES for node in folders(self._of_day(table, cluster, day))]
+        facts = facts_path(self._folder, cluster, day)
+        return [path for node in nodes for path in parquet_files(node)] + ([facts] if os.path.exists(facts) else [])
+
+    def _of_day(self, table: Table, cluster: str, day: str) -> str:
+        return os.path.join(self._folder, table.name, cluster, day)
+
+    def _day(self, cluster: str, day: str, age_days: float, keep: Observe, digest: str) -> list[Task]:
+        """Do what there is to do about a day, but for the facts that are to be made."""
+        facts = facts_path(self._folder, cluster, day)
+        tasks: list[Task] = []
         if age_days > keep.keep_job_days:
-            self._remove([*there, *nodes])
-        elif there or age_days > keep.keep_raw_days:
-            self._roll_up(table, folder, DAY if age_days > keep.keep_minute_days else MINUTE, there, nodes)
+            self._remove(self._files_of(cluster, day))
         elif age_days > 1:
-            for node in folders(folder):
+            whole = hours_in([facts])[facts] if os.path.exists(facts) else {}
+            files = [
+                [path for node in folders(self._of_day(table, cluster, day)) for path in parquet_files(node)]
+                for table in TABLES
+            ]
+            if has_all(hours_in(files[0]), whole):
+                made_of = whole, told_by([facts] if whole else [], "runs").get(facts)
+                tasks = self._closed(cluster, day, made_of, digest)
+                if not tasks and age_days > keep.keep_raw_days:
+                    self._remove([path for of in files for path in of])
+            else:
+                tasks = self._late(cluster, day, facts, whole, files, digest)
+        for table in TABLES:
+            folder = self._of_day(table, cluster, day)
+            for path in (*folders(folder), folder):
+                with suppress(OSError):  # not empty
+                    os.rmdir(path)
+        return tasks
+
+    def _closed(self, cluster: str, day: str, made_of: tuple[Hours, str | None], digest: str) -> list[Task]:
+        """Join the hours of each node of a day of which all readings are there; return the facts to be made."""
+        paths = []
+        for table in TABLES:
+            nodes = folders(self._of_day(table, cluster, day))
+            for node in nodes:
                 self._join(table, os.path.join(node, RAW_DAY), parquet_files(node))
-        for path in (*folders(folder), folder):
-            with suppress(OSError):  # not empty
-                os.rmdir(path)
+            paths.append(tuple(path for node in nodes if os.path.exists(path := os.path.join(node, RAW_DAY))))
+        shares, hosts = paths
+        hours = _all_hours(hours_in(shares))
+        return [] if made_of == (hours, digest) else [Task(cluster, day, (shares, hosts), hours, digest)]
+
+    def _late(
+        self, cluster: str, day: str, facts: str, whole: Hours, files: Sequence[Sequence[str]], digest: str
+    ) -> list[Task]:
+        """Return the facts to be made of hours that came after the readings of their day were deleted."""
+        fresh: list[tuple[str, ...]] = []
+        more: Hours = {}
+        for paths in files:
+            known = hours_in(paths)
+            new = [path for path, hours in known.items() if not hours.keys() & whole.keys()]
+            spent = [path for path, hours in known.items() if path not in new and hours.items() <= whole.items()]
+            self._refused += [path for path in known if path not in new and path not in spent]
+            self._remove(spent)
+            fresh.append(tuple(new))
+            more |= _all_hours({path: known[path] for path in new})
+        shares, hosts = fresh
+        return [Task(cluster, day, (shares, hosts), whole | more, digest, (facts,))] if shares else []
 
     def _join(self, table: Table, target: str, paths: Sequence[str]) -> None:
         """Make one file of a node's day; an hour that came or grew since takes the place of what was there of it."""
@@ -231,47 +267,11 @@ class _Run:
                 write(database, joined(table, "newer", list(held)), target, hours, self._work, self._mode)
             self._written += 1
 
-    def _roll_up(self, table: Table, folder: str, grain_s: int, there: Sequence[str], nodes: Sequence[str]) -> None:
-        """Make one file of a day of all nodes, from a finer one of these and from what nodes have beside it."""
-        coarse = there[0] if there else ""
-        if not coarse:  # as the hours of a node stand, late ones included
-            for node in folders(folder):
-                self._join(table, os.path.join(node, RAW_DAY), parquet_files(node))
-            nodes = [path for path in (os.path.join(node, RAW_DAY) for node in folders(folder)) if os.path.exists(path)]
-        whole = hours_in([coarse])[coarse] if coarse else {}
-        known = hours_in([*there[1:], *nodes])
-        fresh = [path for path, hours in known.items() if not hours.keys() & whole.keys()]
-        spent = [path for path, hours in known.items() if path not in fresh and hours.items() <= whole.items()]
-        self._refused += [path for path in known if path not in fresh and path not in spent]
-        self._remove(spent)
-        target = os.path.join(folder, GRAINS[DAY] if coarse.endswith(GRAINS[DAY]) else GRAINS[grain_s])
-        if not fresh and coarse in ("", target):
-            return
-        if target.endswith(GRAINS[DAY]):
-            grain_s = DAY
-        with connection(self._work) as database:
-            parts: list[str] = []
-            for select in self._by_node(database, table, coarse, fresh):
-                parts.append(os.path.join(self._work, f"part-{len(parts)}"))
-                query = f"COPY ({rolled(table, select, grain_s)}) TO '{sql(parts[-1])}' (FORMAT parquet)"
-                database.execute(query)
-            hours = whole | {key: counts for path in fresh for key, counts in known[path].items()}
-            write(database, f"SELECT * FROM {read(parts)}", target, hours, self._work, self._mode)
-        for part in parts:
-            remove(part)
-        self._written += 1
-
-    def _by_node(self, database: DuckDBPyConnection, table: Table, coarse: str, fresh: Sequence[str]) -> Iterator[str]:
-        """Yield a query for each node's rows, so that no more than a node's day is in memory."""
-        if coarse:
-            nodes = database.execute(f"SELECT DISTINCT node FROM {read([coarse])} ORDER BY 1").fetchall()
-            for (node,) in nodes or [("",)]:  # a day of unusable lines has its list of hours, too
-                yield f"SELECT * FROM {read([coarse])} WHERE node = '{sql(node)}'"
-        for folder in sorted({os.path.dirname(path) for path in fresh}):
-            of_node = [path for path in fresh if os.path.dirname(path) == folder]
-            yield trimmed(table, f"SELECT * FROM {read(of_node)}")
-
     def _remove(self, paths: Sequence[str]) -> None:
         for path in paths:
             remove(path)
         self._removed += len(paths)
+
+
+def _all_hours(files: Mapping[str, Hours]) -> Hours:
+    return {key: counts for hours in files.values() for key, counts in hours.items()}

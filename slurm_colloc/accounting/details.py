@@ -7,8 +7,8 @@ from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.decisions import make_predicted
 from slurm_colloc.accounting.over_time import Bins, use_over_time, use_over_week
-from slurm_colloc.accounting.sweep import Window
 from slurm_colloc.accounting.usage import source
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.charted import Charts, GroupDetail, IdleRun, PredictedAgainstUsed, UtilAgainstSm
 from slurm_colloc.measured import GroupUsage
 from slurm_colloc.model import COMPLETED

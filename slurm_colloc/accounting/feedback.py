@@ -10,13 +10,18 @@ import pwd
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from math import inf
 from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.decisions import asked_id
 from slurm_colloc.accounting.equivalents import pool_nodes
+from slurm_colloc.accounting.facts import HISTORY, OWN_INTERVAL_S, Days, add_parts, days_of, make_parts
+from slurm_colloc.accounting.queries import query
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.sweep import find_runs
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.config import Observe, SiteConfig
 from slurm_colloc.errors import CollocError, StoreError
 from slurm_colloc.estimate.bounds import mean_at_most_pct
@@ -25,7 +30,7 @@ from slurm_colloc.gpu.mig import model_named, tells_sm_activity
 from slurm_colloc.history.fold import bounded
 from slurm_colloc.history.records import parse_decision
 from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
-from slurm_colloc.measured import MEASURED, MIN_COVERAGE_PCT, WHOLE_DEVICE
+from slurm_colloc.measured import MIN_COVERAGE_PCT
 from slurm_colloc.model import (
     GPU_OOM,
     LEAST_SAMPLES,
@@ -42,83 +47,7 @@ _MOST_BYTES_OF_USER = 128 * 1024 * 1024
 # The high value is the least that SM activity stays at or below for so much of the measured time. A mean over a day
 # says nothing of how high it went.
 _HIGH = 0.95
-# Readings of a whole GPU, by exporters and logs. Each is a moment's, or a mean over the exporter's own interval, which
-# is 30 s as dcgm-exporter comes, so that the first may be of before the run.
 READINGS = "readings of the whole GPU"
-OWN_INTERVAL_S = 30.0
-_IS_READING = f"s.method = '{WHOLE_DEVICE}'"
-# A source says who had the GPU, not who else: with a share of it nobody knows.
-_ALONE = f"""
-(s.method = '{MEASURED}' OR ({_IS_READING} AND NOT regexp_matches(r.gres, 'gres/(mps|shard)')
-                             AND s.at_s - greatest(s.interval_s, {OWN_INTERVAL_S}) >= r.start_s))
-"""
-_EVIDENCE = f"""
-WITH runs AS (
-    SELECT *, row_number() OVER () AS run FROM allocations WHERE cluster = $cluster AND end_s IS NOT NULL
-    AND ($job = '' OR job_id_raw = $job) AND ($user = '' OR "user" = $user)
-),
-parts AS (
-    -- A split among neighbours is good enough for a report, not for sizing the next run.
-    SELECT r.run, s.* REPLACE (if({_IS_READING} AND NOT {_ALONE}, NULL, s.gpu_mem_used_mib) AS gpu_mem_used_mib),
-           {_ALONE} AS alone, {_IS_READING} AS is_reading,
-           if(alone, coalesce(s.sm_active_pct, s.gpu_util_pct) * s.whole_sm_part, NULL) AS value,
-           least(s.at_s, r.end_s) - greatest(s.at_s - s.interval_s, r.start_s) AS seconds
-    FROM shares s JOIN runs r
-      ON r.job_id_raw = s.job_id AND r.cluster = s.cluster AND s.at_s > r.start_s AND s.at_s - s.interval_s < r.end_s
-     AND (s.at_s <= r.end_s OR s.grain_s > 0)
-),
-units AS (
-    SELECT s.run, s.node, s.uuid, s.pass_s, sum(s.seconds) AS interval_s, max(s.grain_s) AS grain_s,
-           max(s.gpu_model) AS gpu_model, max(s.profile) AS profile,
-           max(s.gpu_mem_used_mib) AS mib,
-           sum(s.seconds) FILTER (s.value IS NOT NULL) AS alone_s, sum(s.seconds) FILTER (s.value > 0) AS ran_s,
-           coalesce(sum(s.value * s.seconds) / nullif(alone_s, 0), max(s.value)) AS sm,
-           CASE WHEN count(*) = count(s.dram_active_pct) AND bool_and(s.alone)
-                THEN coalesce(sum(s.dram_active_pct * s.seconds) / nullif(sum(s.seconds), 0), max(s.dram_active_pct))
-                END AS dram,
-           bool_or(s.sm_active_pct IS NULL AND s.gpu_util_pct IS NOT NULL) AS sm_is_bound,
-           bool_or(s.is_reading) AS is_reading
-    FROM parts s GROUP BY s.run, s.node, s.uuid, s.pass_s
-),
-passes AS (
-    SELECT run, pass_s, max(interval_s) AS interval_s, max(grain_s) AS grain_s, max(gpu_model) AS gpu_model,
-           max(profile) AS profile, max(node) AS node, count(*) AS devices,
-           CASE WHEN count(*) = count(mib) THEN sum(mib) END AS mib,
-           CASE WHEN count(*) = count(sm) THEN sum(sm) END AS sm, max(alone_s) AS alone_s, max(ran_s) AS ran_s,
-           bool_or(sm_is_bound) AS sm_is_bound, bool_or(is_reading) AS is_reading,
-           CASE WHEN count(*) = count(dram) THEN max(dram) END AS dram
-    FROM units GROUP BY run, node, pass_s
-),
-ranked AS (
-    SELECT *, sum(alone_s) FILTER (sm IS NOT NULL) OVER (PARTITION BY run) AS sm_s,
-           sum(alone_s) FILTER (sm IS NOT NULL) OVER (PARTITION BY run ORDER BY sm) AS up_to_s,
-           sum(interval_s) FILTER (dram IS NOT NULL) OVER (PARTITION BY run) AS dram_s,
-           sum(interval_s) FILTER (dram IS NOT NULL) OVER (PARTITION BY run ORDER BY dram) AS dram_up_to_s,
-           max(mib) OVER (PARTITION BY run) AS peak_mib
-    FROM passes
-),
-host_use AS (
-    SELECT r.run, max(h.host_mem_mib) AS host_mem_mib,
-           quantile_disc(h.cpu_s / h.interval_s, $high) FILTER (h.interval_s > 0 AND h.grain_s <= 60) AS cores
-    FROM hosts h JOIN runs r ON r.job_id_raw = h.job_id AND r.cluster = h.cluster
-     AND h.at_s > r.start_s AND h.at_s - h.interval_s < r.end_s GROUP BY r.run
-)
-SELECT job_id_raw, job_id, "user", state, start_s, end_s, max(gpu_model), max(mib),
-       -- Over the time in which kernels ran: while a job starts, or prepares data, nothing slows it.
-       coalesce(sum(sm * alone_s) / nullif(sum(ran_s) FILTER (sm IS NOT NULL), 0), min(sm)),
-       CASE WHEN max(grain_s) <= 60 THEN min(sm) FILTER (up_to_s >= $high * sm_s AND sm_s > 0) END,
-       bool_or(sm_is_bound), count(*), sum(interval_s), max(profile),
-       CASE WHEN max(grain_s) <= 60 THEN min(dram) FILTER (dram_up_to_s >= $high * dram_s AND dram_s > 0) END,
-       -- From here on it never grew by more than one percent again.
-       CASE WHEN max(grain_s) <= 60 THEN min(pass_s) FILTER (mib > 0 AND mib * 1.01 >= peak_mib)
-            - min(pass_s) FILTER (mib > 0) END,
-       max(node), max(devices), gres, coalesce(max(sm_s), 0), max(h.cores), max(h.host_mem_mib), bool_or(is_reading),
-       -- How often an exporter was asked says nothing of how often it looked.
-       least(count(sm), coalesce(max(sm_s), 0) / {OWN_INTERVAL_S}), sum(sm * alone_s) / nullif(max(sm_s), 0),
-       stddev_samp(sm)
-FROM ranked JOIN runs USING (run) LEFT JOIN host_use h USING (run)
-GROUP BY run, job_id_raw, job_id, "user", state, start_s, end_s, gres
-"""
 
 
 class Measured(NamedTuple):
@@ -224,46 +153,60 @@ def measured_runs(store: Store, cluster: str, config: SiteConfig | None = None) 
         StoreError: the store cannot be read.
     """
     with store.connect() as database:
+        window = Window(-inf, inf, inf)
+        find_runs(database, window)
+        make_history(database, store, window, days_of(database, store, window))
         yield from measured_in(database, cluster, config)
 
 
-def measured_in(
-    database: DuckDBPyConnection, cluster: str, config: SiteConfig | None = None, job_id: str = "", user: str = ""
-) -> Iterator[Measured]:
-    """Yield the same from a database of ``store.connect``; of one job, by its raw id, or one user only, if given."""
-    asked = {"cluster": cluster, "high": _HIGH, "job": job_id, "user": user}
-    for row in database.execute(_EVIDENCE, asked).fetchall():
-        job_id, shown_id, user, state, start_s, end_s, model, mib, *use, bound, count, seconds, profile, dram = row[:15]
-        grew_until_s, node, devices, gres, alone_s, cores, host_mem_mib, are_readings, *of_readings = row[15:]
-        elapsed_s = end_s - start_s
-        if are_readings:
-            use[0] = _by_readings(alone_s, elapsed_s, *of_readings)
-        if bound and not tells_sm_activity(model):
-            use, bound = [None, None], False
-        total_mib = device_mib(model, profile, node, config)
+def make_history(database: DuckDBPyConnection, store: Store, window: Window, days: Days) -> None:
+    """Make what ``measured_in`` reads, of the runs in ``runs``.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    make_parts(database, HISTORY)
+    add_parts(database, store, window, days, HISTORY)
+
+
+def measured_in(database: DuckDBPyConnection, cluster: str, config: SiteConfig | None = None) -> Iterator[Measured]:
+    """Yield what was sampled of each run that is over, from a database with its history."""
+    found = database.execute(query("measured"), {"cluster": cluster, "high": _HIGH})
+    names = [column[0] for column in found.description or ()]
+    for values in found.fetchall():
+        row = dict(zip(names, values, strict=True))
+        sm_mean_pct, sm_q95_pct, is_bound = row["sm_mean_pct"], row["sm_q95_pct"], row["sm_is_bound"]
+        elapsed_s = row["end_s"] - row["start_s"]
+        if row["is_reading"]:
+            # How often an exporter was asked says nothing of how often it looked.
+            readings = min(row["sm_passes"], row["alone_s"] / OWN_INTERVAL_S)
+            sm_mean_pct = _by_readings(row["alone_s"], elapsed_s, readings, row["sm_all_pct"], row["sm_deviation_pct"])
+        if is_bound and not tells_sm_activity(row["gpu_model"]):
+            sm_mean_pct, sm_q95_pct, is_bound = None, None, False
+        total_mib = device_mib(row["gpu_model"], row["profile"], row["node"], config)
         run = Evidence(
-            job_id=job_id,
+            job_id=row["job_id_raw"],
             signature="",
-            state=state,
+            state=row["state"],
             # "gpu:1" may land on a slice; the device knows better than the decision.
-            mode=SharingMode.MIG if profile else "",
-            gpu_model=model,
-            gpu_mem_peak_mib=mib,
-            sm_active_mean_pct=use[0],
-            sm_active_q95_pct=use[1],
-            sm_is_bound=use[0] is not None and bool(bound or are_readings),
-            sample_count=count,
-            sampled_s=seconds,
-            ended_s=end_s,
+            mode=SharingMode.MIG if row["profile"] else "",
+            gpu_model=row["gpu_model"],
+            gpu_mem_peak_mib=row["peak_mib"],
+            sm_active_mean_pct=sm_mean_pct,
+            sm_active_q95_pct=sm_q95_pct,
+            sm_is_bound=sm_mean_pct is not None and bool(is_bound or row["is_reading"]),
+            sample_count=row["passes"],
+            sampled_s=row["sampled_s"],
+            ended_s=row["end_s"],
             elapsed_s=elapsed_s,
-            dram_active_q95_pct=dram,
-            gpu_mem_total_mib=total_mib * devices if total_mib else None,
-            grew_until_s=grew_until_s,
-            cpu_cores_q95=cores,
-            host_mem_peak_mib=host_mem_mib,
-            source=READINGS if are_readings else "",
+            dram_active_q95_pct=row["dram_q95_pct"],
+            gpu_mem_total_mib=total_mib * row["devices"] if total_mib else None,
+            grew_until_s=row["grew_until_s"],
+            cpu_cores_q95=row["cores_q95"],
+            host_mem_peak_mib=row["host_mem_mib"],
+            source=READINGS if row["is_reading"] else "",
         )
-        yield Measured(user, shown_id, start_s, gres, run, alone_s)
+        yield Measured(row["user"], row["job_id"], row["start_s"], row["gres"], run, row["alone_s"])
 
 
 def _by_readings(

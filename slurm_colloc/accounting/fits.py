@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.day_queries import FIX
 from slurm_colloc.accounting.equivalents import SLICES, worth_in_pool
+from slurm_colloc.accounting.facts import FIX
 from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.accounting.parquet import make_rows
 from slurm_colloc.accounting.usage import source

@@ -18,7 +18,7 @@ WITH ended AS (
 used AS (
     SELECT e.job_id_raw, e.start_s, e.end_s, e."partition", e.kind, e.devices, e.cpus, e.mem_given_mib,
            max(h.host_mem_mib) AS host_mem_mib,
-           quantile_disc(h.cpu_s / h.interval_s, 0.95) FILTER (h.grain_s <= 60) AS cores
+           quantile_disc(h.cpu_s / h.interval_s, 0.95) AS cores
     FROM hosts h JOIN ended e ON h.job_id = e.job_id_raw AND h.cluster = e.cluster
      AND h.at_s > e.start_s AND h.at_s - h.interval_s < e.end_s AND h.interval_s > 0
     GROUP BY ALL HAVING sum(h.interval_s) >= {_LEAST_PART} * (e.end_s - e.start_s)
@@ -31,7 +31,7 @@ GROUP BY ALL HAVING count(*) >= {_LEAST_RUNS} ORDER BY ALL
 
 
 def host_use(store: Store, cluster: str, now_s: float) -> tuple[HostUse, ...]:
-    """Return what runs of the last month that completed on one node used of it, where enough of them are known.
+    """Return what runs of the last month that completed on one node used of it, where enough are sampled and kept.
 
     Raises:
         StoreError: the store cannot be read.

@@ -13,12 +13,14 @@ from typing import NamedTuple
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.equivalents import node_names
+from slurm_colloc.accounting.parquet import read
 from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, Taken, mark_runaways, take_rows
+from slurm_colloc.accounting.samples import files_of_facts
 from slurm_colloc.accounting.sources import nvidia_smi_csv, prometheus, sacct
 from slurm_colloc.accounting.sources.prometheus_server import Server
 from slurm_colloc.accounting.sources.rows import form_of
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Step, ignore
+from slurm_colloc.accounting.window import Step, ignore
 from slurm_colloc.clock import now
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.measured import JobShare, Lost, Round
@@ -304,8 +306,15 @@ def _sampled_by_agents(store: Store, cluster: str, since_s: float, until_s: floa
         SELECT DISTINCT unnest([node, uuid]) FROM shares
         WHERE cluster = $cluster AND process_count IS NOT NULL AND at_s > $since AND at_s <= $until
     """
-    rows = store.rows(query, {"cluster": cluster, "since": since_s, "until": until_s}, since_s, until_s)
-    return {name for (name,) in rows}
+    asked = {"cluster": cluster, "since": since_s, "until": until_s}
+    facts = [path for of in files_of_facts(store.samples.folder, since_s, until_s).values() for path in of]
+    if facts:
+        query += f"""
+            UNION SELECT DISTINCT unnest([node, uuid]) FROM {read(facts)}
+            WHERE part = 'device' AND span_s = 3600 AND cluster = $cluster AND stray_us IS NOT NULL
+              AND from_s < $until AND from_s + 3600 > $since
+        """
+    return {name for (name,) in store.rows(query, asked, since_s, until_s)}
 
 
 def _readings(seen: Round) -> int:

@@ -2,13 +2,20 @@
 """One job's runs: what each had and used, its time in pieces, and the evidence that it is for the next one."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.feedback import Measured, measured_in
+from slurm_colloc.accounting.facts import FIX, Days
+from slurm_colloc.accounting.feedback import make_history, measured_in
+from slurm_colloc.accounting.parquet import read
+from slurm_colloc.accounting.queries import query
+from slurm_colloc.accounting.sample_tables import SHARES, no_rows
+from slurm_colloc.accounting.schema import HOUR_S
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window, sweep_some
+from slurm_colloc.accounting.sweep import sweep_some, usages_of
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.charted import JobPiece, JobTimeline
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.measured import JobUsage
@@ -24,45 +31,6 @@ _ITS_OWN = """
 _SPAN = f"""
 SELECT min(start_s), max(coalesce(end_s, $now)) FROM allocations
 WHERE {_ITS_OWN} AND start_s < $until AND coalesce(end_s, $now) > $since
-"""
-# A day's sum says nothing of when in the day.
-_NEAR = """
-SELECT s.*, greatest(at_s - interval_s, $since) AS began_s, least(at_s, $until) AS ended_s FROM shares s
-WHERE cluster = $cluster AND job_id = $job AND at_s > $since AND at_s - interval_s < $until
-"""
-_PIECES = f"""
-WITH near AS ({_NEAR} AND grain_s <= 60),
-cut AS (
-    SELECT *, unnest(range(floor((began_s - $since) / $step)::BIGINT,
-                           ceil((ended_s - $since) / $step)::BIGINT)) AS piece
-    FROM near
-),
-parts AS (
-    SELECT *, least(ended_s, $since + (piece + 1) * $step) - greatest(began_s, $since + piece * $step) AS seconds
-    FROM cut
-),
-passes AS (
-    SELECT piece, CASE WHEN count(*) = count(mib) THEN sum(mib) END AS mib FROM (
-        SELECT piece, node, pass_s, uuid, max(gpu_mem_used_mib) AS mib FROM parts GROUP BY ALL)
-    GROUP BY piece, node, pass_s
-),
-held AS (SELECT piece, max(mib)::BIGINT AS mib FROM passes GROUP BY piece)
-SELECT piece, any_value(held.mib),
-       sum(gpu_util_pct * seconds) / sum(seconds) FILTER (gpu_util_pct IS NOT NULL),
-       sum(sm_active_pct * seconds) / sum(seconds) FILTER (sm_active_pct IS NOT NULL)
-FROM parts LEFT JOIN held USING (piece) WHERE seconds > 0 GROUP BY piece
-"""
-_DEVICES = f"""
-SELECT count(*), count(*) FILTER (idle), coalesce(max(sharers), 1),
-       list_sort(coalesce(list(active_pct), []), 'DESC', 'NULLS LAST') FROM (
-    SELECT uuid, max(sharers) AS sharers,
-           coalesce(sum(sm_active_pct * seconds) / nullif(sum(seconds) FILTER (sm_active_pct IS NOT NULL), 0),
-                    sum(gpu_util_pct * seconds) / nullif(sum(seconds) FILTER (gpu_util_pct IS NOT NULL), 0))
-               AS active_pct,
-           -- Where neither processes nor activity are known, nobody can say that it was idle.
-           coalesce(max(process_count) = 0 OR max(gpu_util_pct) = 0, false)
-           AND coalesce(max(gpu_util_pct), 0) = 0 AND coalesce(max(sm_active_pct), 0) = 0 AS idle
-    FROM (SELECT *, ended_s - began_s AS seconds FROM ({_NEAR})) GROUP BY node, uuid)
 """
 
 
@@ -93,35 +61,41 @@ def find_job(store: Store, job_id: str, window: Window, config: SiteConfig | Non
             return []
         # A job that ran for an hour asks for the samples of that hour's days.
         near = Window(max(since_s, first_s), min(until_s, last_s + 1), now_s)
-        usages = sweep_some(database, store, near, _ITS_OWN, {"job": job_id})
+        days = sweep_some(database, store, near, _ITS_OWN, {"job": job_id})
+        make_history(database, store, near, days)
+        usages = usages_of(database)
         found = [RunFound(usage, None, None) for usage in usages[:-DRAWN]]
+        measured = {
+            (one.run.job_id, one.start_s): one
+            for cluster in {usage.cluster for usage in usages}
+            for one in measured_in(database, cluster, config)
+        }
         for usage in usages[-DRAWN:]:
-            store.view_samples(database, usage.start_s, usage.end_s)
-            timeline = _timeline(database, usage, pieces)
-            measured = _measured(database, usage, config) if timeline else None
-            found.append(RunFound(usage, timeline, *((measured.run, measured.alone_s) if measured else (None, None))))
+            timeline = _timeline(database, store, usage, days, pieces)
+            one = measured.get((usage.job_id_raw, usage.start_s)) if timeline else None
+            found.append(RunFound(usage, timeline, *((one.run, one.alone_s) if one else (None, None))))
         return found
 
 
-def _timeline(database: DuckDBPyConnection, run: JobUsage, pieces: int) -> JobTimeline | None:
-    asked = {"cluster": run.cluster, "job": run.job_id_raw, "since": run.start_s, "until": run.end_s}
+def _timeline(database: DuckDBPyConnection, store: Store, run: JobUsage, days: Days, pieces: int) -> JobTimeline | None:
+    asked = {"cluster": run.cluster, "job": run.job_id_raw, "since": run.start_s}
     if run.end_s <= run.start_s:
         return None
-    ((devices, unused, sharers, active_pct),) = database.execute(_DEVICES, asked).fetchall()
+    ((devices, unused, sharers, active_pct),) = database.execute(query("devices", fix=FIX), asked).fetchall()
     if not devices:
         return None
     step_s = (run.end_s - run.start_s) / pieces
+    store.view_samples(database, run.start_s, run.end_s)
+    # An hour's mean says nothing of when in the hour: better no pieces than a straight line.
+    left = [path for day, of in days.stored.items() if not store.samples.files(SHARES, -inf, inf, day) for path in of]
+    stored = query("hours_of_job", fix=FIX, files=read(left)) if left and step_s >= HOUR_S else no_rows(SHARES)
     found: Sequence[tuple[int, int | None, float | None, float | None]]
-    found = database.execute(_PIECES, {**asked, "step": step_s}).fetchall()
+    found = database.execute(
+        query("pieces_of_job", stored=stored), {**asked, "until": run.end_s, "step": step_s}
+    ).fetchall()
     drawn = [JobPiece(None, None, None)] * pieces
     for piece, mib, util_pct, sm_pct in found:
         if piece < pieces:  # what floating point makes of the last one's end
             drawn[piece] = JobPiece(util_pct, sm_pct, mib)
-    # The day's own merged rows are no pieces: better none than a straight line.
-    pieces_seen, neighbours = tuple(drawn) if found else (), max(0, sharers - 1)
-    return JobTimeline(run.start_s, run.end_s, pieces_seen, devices, unused, neighbours, tuple(active_pct))
-
-
-def _measured(database: DuckDBPyConnection, run: JobUsage, config: SiteConfig | None) -> Measured | None:
-    found = measured_in(database, run.cluster, config, run.job_id_raw)
-    return next((one for one in found if one.start_s == run.start_s), None)
+    seen, neighbours = tuple(drawn) if found else (), max(0, sharers - 1)
+    return JobTimeline(run.start_s, run.end_s, seen, devices, unused, neighbours, tuple(active_pct))

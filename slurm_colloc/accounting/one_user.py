@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.feedback import measured_in
+from slurm_colloc.accounting.feedback import make_history, measured_in
 from slurm_colloc.accounting.ingest import take_text
 from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.accounting.sources import sacct
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window, sweep_some
+from slurm_colloc.accounting.sweep import sweep_some, usages_of
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.model import Evidence
 
@@ -71,13 +72,14 @@ def user_by_sacct(
 def _found(
     database: DuckDBPyConnection, store: Store, user: str, window: Window, config: SiteConfig | None
 ) -> UserRuns:
-    usages = sweep_some(database, store, window, _OWN, {"user": user})
+    days = sweep_some(database, store, window, _OWN, {"user": user})
+    usages = usages_of(database)
     ((without_gpu,),) = database.execute(_WITHOUT_GPU).fetchall()
     measured = {}
     if any(usage.methods for usage in usages):
-        store.view_samples(database, window.since_s, window.until_s)
+        make_history(database, store, window, days)
         for cluster in {usage.cluster for usage in usages}:
-            for one in measured_in(database, cluster, config, user=user):
+            for one in measured_in(database, cluster, config):
                 measured[cluster, one.run.job_id, one.start_s] = one
     runs = []
     for usage in usages:

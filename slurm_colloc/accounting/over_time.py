@@ -2,6 +2,7 @@
 """Where in a window runs had and used their GPU-hours: cut into bins of time, and into the hours of the week.
 
 Both are cut at multiples of a quarter of an hour, on which the clocks of all zones change and turn to the next hour.
+What was sampled is known by the hour of UTC: where a zone is half an hour off, each half counts for half of it.
 What a run comes to is split by what of its time, or of its samples, lies in a bin; the parts are differences of
 rounded sums so far, so that they add up to the run's figure exactly.
 """
@@ -14,8 +15,7 @@ from typing import NamedTuple
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting.parquet import make_rows
-from slurm_colloc.accounting.sample_tables import SHARES
-from slurm_colloc.accounting.samples import DAY, Samples
+from slurm_colloc.accounting.queries import query
 from slurm_colloc.charted import TimeUsage, WeekHour
 
 QUARTER_S, _HOUR_S = 900, 3600
@@ -36,16 +36,10 @@ class Bins(NamedTuple):
     zone: str
 
 
-def bins_of(samples: Samples, since_s: float, until_s: float, zone: tzinfo | None = None) -> Bins:
-    """Return how to cut [since, until): by hours, days or weeks of ``zone`` (None: this machine's), by its length.
-
-    Of days that are rolled up to a row nobody knows the hours: with one of those it is days at least.
-
-    Raises:
-        StoreError: a folder of samples cannot be read.
-    """
+def bins_of(since_s: float, until_s: float, zone: tzinfo | None = None) -> Bins:
+    """Return how to cut [since, until): by hours, days or weeks of ``zone`` (None: this machine's), by its length."""
     span_s = until_s - since_s
-    hourly = span_s <= _HOURS_S and not samples.files(SHARES, since_s, until_s)[DAY]
+    hourly = span_s <= _HOURS_S
     days = 0 if hourly else 1 if span_s <= _DAYS_S else 7
     inner = _hours(since_s, until_s) if hourly else _midnights(since_s, until_s, zone, days)
     edges = (since_s, *(at_s for at_s in inner if since_s < at_s < until_s), until_s)
@@ -122,78 +116,28 @@ def make_bins(database: DuckDBPyConnection, bins: Bins) -> None:
     database.execute(_QUARTERS, {"edges": edges, "since": edges[0], "until": edges[-1]})
     database.execute("RESET asof_loop_join_threshold")
     database.execute(_BINS, {"edges": edges})
+    database.execute(f"CREATE TEMP TABLE hours AS {query('hours')}")
 
 
-# More of each day's parts, where it is asked for; ``cut`` is what of a day's samples is of a run in an hour.
-TIME_PARTS = {
+# What of a run's use lies in which bin, and of all runs' in which hour of the week.
+_TIME_PARTS = {
     "bin_parts": "run BIGINT, bin INTEGER, util_us BIGINT, util_hours DOUBLE, sm_us BIGINT, sm_hours DOUBLE",
     "week_parts": "cell INTEGER, util_measured DOUBLE, util_used DOUBLE, sm_measured DOUBLE, sm_used DOUBLE",
 }
-_CUT = """
--- Put down before it is cut: unnest right above a join makes DuckDB 2.0.0 fail ("dictionary column changed identity").
-WITH inside AS MATERIALIZED ({inside})
-SELECT run, unit_gpus, bin, cell, hour_s, grain_s,
-       coalesce(sum(us) FILTER (gpu_util_pct IS NOT NULL), 0)::BIGINT AS util_us, {util_fix} AS util_fix,
-       coalesce(sum(us) FILTER (sm_active_pct IS NOT NULL), 0)::BIGINT AS sm_us, {sm_fix} AS sm_fix
-FROM (
-    SELECT * REPLACE (
-        -- Differences of what is so far: the parts of a sample add up to it.
-        round((least(ended_s, (quarter + 1) * {quarter_s}) - began_s) * 1e6)::BIGINT
-            - round((greatest(began_s, quarter * {quarter_s}) - began_s) * 1e6)::BIGINT AS us)
-    FROM (SELECT *, unnest(range(floor(began_s / {quarter_s})::BIGINT, ceil(ended_s / {quarter_s})::BIGINT)) AS quarter
-          FROM inside)
-) JOIN quarters USING (quarter)
-GROUP BY ALL HAVING sum(us) > 0
-"""
-_FIX_SUM = "coalesce(sum(us::HUGEINT * round({}::DOUBLE * {})::BIGINT), 0)"
-_CUT_HOURS = "sum(CAST({} * unit_gpus / {} / 3.6e9 AS DECIMAL(38, 12)))"
 _SUM = "sum(({})::DECIMAL(38, 18))"
 
 
-def cut_query(inside: str, fix: int, sm_pct: str) -> str:
-    """Return the query that makes the table ``cut`` of what of a day's samples lies ``inside`` runs.
-
-    Args:
-        inside: a query of samples with ``run``, from when to when of each counts, and its microseconds ``us``.
-        fix: into how many parts a percent is cut, for whole numbers.
-        sm_pct: SQL for what of a sample's SM activity counts.
-    """
-    util_fix, sm_fix = (_FIX_SUM.format(value, fix) for value in ("gpu_util_pct", f"({sm_pct})"))
-    return _CUT.format(util_fix=util_fix, sm_fix=sm_fix, quarter_s=QUARTER_S, inside=inside)
+def make_time_parts(database: DuckDBPyConnection) -> None:
+    """Make the tables that ``time_parts`` adds to, empty."""
+    for name, columns in _TIME_PARTS.items():
+        database.execute(f"CREATE TEMP TABLE {name} ({columns})")
 
 
-def time_queries(fix: int) -> dict[str, str]:
-    """Return the queries of TIME_PARTS, of the table ``cut``; ``fix`` as in ``cut_query``."""
-    util, sm = (_CUT_HOURS.format(f"{name}_fix", fix * 100) for name in ("util", "sm"))
-    return {
-        "bin_parts": f"""
-            SELECT run, bin, sum(util_us)::BIGINT AS util_us, {util}::DOUBLE AS util_hours,
-                   sum(sm_us)::BIGINT AS sm_us, {sm}::DOUBLE AS sm_hours
-            FROM cut GROUP BY run, bin
-        """,
-        # A day's row says nothing of its hours, and a share may be seen on more GPUs than it has.
-        "week_parts": f"""
-            WITH hourly AS (
-                SELECT run, cell, hour_s, sum(util_us) / 1e6 AS util_s, {util} AS util_hours,
-                       sum(sm_us) / 1e6 AS sm_s, {sm} AS sm_hours
-                FROM cut WHERE grain_s < {DAY} GROUP BY run, cell, hour_s
-            ),
-            worth AS (
-                SELECT r.whole, h.cell, h.util_s, h.sm_s, gpus * hours / (devices * span_s) AS rate,
-                       devices * (least(to_s, hour_s + {_HOUR_S}) - greatest(from_s, hour_s)) AS device_s,
-                       rate * least(util_s, device_s) AS util_of, rate * least(sm_s, device_s) AS sm_of,
-                       least(util_hours::DOUBLE, util_of) AS util_used,
-                       least(sm_hours::DOUBLE * coalesce(gpus / nullif(blocked, 0), 1), sm_of) AS sm_used
-                FROM hourly h JOIN runs r USING (run) WHERE gpus IS NOT NULL
-            )
-            SELECT cell,
-                   ({_SUM.format("util_of")} FILTER (whole))::DOUBLE AS util_measured,
-                   ({_SUM.format("util_used")} FILTER (whole AND util_s > 0))::DOUBLE AS util_used,
-                   {_SUM.format("sm_of")}::DOUBLE AS sm_measured,
-                   ({_SUM.format("sm_used")} FILTER (sm_s > 0))::DOUBLE AS sm_used
-            FROM worth GROUP BY cell
-        """,
-    }
+def time_parts(database: DuckDBPyConnection, units: str, fix: int) -> None:
+    """Add facts of ``units`` by hour to where they lie in time; percentages there are in 1/``fix``."""
+    database.execute(f"CREATE OR REPLACE TEMP TABLE cut AS {query('cut', units=units)}")
+    for name in _TIME_PARTS:
+        database.execute(f"INSERT INTO {name} {query(name, fix=fix * 100)}")
 
 
 # A run's figures by bin: the allocated by its time, the measured by its samples' time, the used by what they say; of a

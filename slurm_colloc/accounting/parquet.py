@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from types import MappingProxyType
 from typing import Any
 
 import duckdb
@@ -47,9 +48,20 @@ def connection(work: str = "", threads: int | None = 1, memory: str = "") -> Ite
 
 
 def write(
-    database: duckdb.DuckDBPyConnection, select: str, path: str, hours: Hours, work: str, mode: int, level: int = 9
+    database: duckdb.DuckDBPyConnection,
+    select: str,
+    path: str,
+    hours: Hours,
+    work: str,
+    mode: int,
+    level: int = 9,
+    *,
+    more: Mapping[str, str] = MappingProxyType({}),
+    group: int = 122_880,
 ) -> None:
     """Write the rows of ``select`` to the Parquet file ``path``, whole or not at all, by way of the folder ``work``.
+
+    ``more`` goes into its metadata, too; ``group`` rows at most are in one group of rows.
 
     Raises:
         StoreError: a folder cannot be written.
@@ -58,12 +70,13 @@ def write(
     known: dict[str, dict[str, tuple[int, int]]] = {}
     for (node, hour), counts in sorted(hours.items()):
         known.setdefault(node, {})[hour] = counts
-    metadata = f"schema: '{SCHEMA}', hours: '{sql(json.dumps(known))}'"
+    told = {"schema": str(SCHEMA), "hours": json.dumps(known), **more}
+    metadata = ", ".join(f"{name}: '{sql(value)}'" for name, value in told.items())
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         database.execute(
-            f"COPY ({select}) TO '{sql(temporary)}' "
-            f"(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL {level}, KV_METADATA {{{metadata}}})"
+            f"COPY ({select}) TO '{sql(temporary)}' (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL {level}, "
+            f"ROW_GROUP_SIZE {group}, KV_METADATA {{{metadata}}})"
         )
         descriptor = os.open(temporary, os.O_RDONLY)
         try:
@@ -101,6 +114,17 @@ def hours_in(paths: Sequence[str]) -> dict[str, Hours]:
         nodes = json.loads(metadata["hours"])
         hours[path] = {(node, hour): (*counts,) for node, of in nodes.items() for hour, counts in of.items()}
     return hours
+
+
+def told_by(paths: Sequence[str], name: str) -> dict[str, str]:
+    """Return what each file's metadata says under a name; nothing of one that says nothing.
+
+    Raises:
+        StoreError: a file cannot be read.
+    """
+    query = f"SELECT file_name, decode(value) FROM parquet_kv_metadata({listed(paths)}) WHERE decode(key) = $name"
+    with connection() as database:
+        return dict(database.execute(query, {"name": name}).fetchall()) if paths else {}
 
 
 def refuse_later(database: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from duckdb import DuckDBPyConnection
 
+from slurm_colloc.accounting import schema
 from slurm_colloc.accounting.equivalents import unit_gpus
 from slurm_colloc.accounting.parquet import read
 from slurm_colloc.measured import ADDITIVE, JobShare, Round
@@ -28,40 +29,13 @@ class Table(NamedTuple):
 
 SHARES = Table(
     "samples",
-    {
-        "cluster": "VARCHAR",
-        "node": "VARCHAR",
-        "at_s": "DOUBLE",
-        "interval_s": "DOUBLE",
-        "uuid": "VARCHAR",
-        "job_id": "VARCHAR",
-        "unit_gpus": "DOUBLE",
-        "whole_sm_part": "DOUBLE",
-        "gpu_model": "VARCHAR",
-        "profile": "VARCHAR",
-        "process_count": "INTEGER",
-        "direct_count": "INTEGER",
-        **dict.fromkeys(ADDITIVE, "FLOAT"),
-        "gpu_mem_used_mib": "BIGINT",
-        "method": "VARCHAR",
-        "sharers": "INTEGER",
-    },
+    {column.name: column.kind for column in schema.SAMPLES},
     device=("cluster", "uuid"),
     sums=("energy_j",),
 )
 HOSTS = Table(
     "hosts",
-    {
-        "cluster": "VARCHAR",
-        "node": "VARCHAR",
-        "at_s": "DOUBLE",
-        "interval_s": "DOUBLE",
-        "job_id": "VARCHAR",
-        "cpu_s": "FLOAT",
-        "host_mem_mib": "BIGINT",
-        "read_mib": "FLOAT",
-        "written_mib": "FLOAT",
-    },
+    {column.name: column.kind for column in schema.HOSTS},
     device=("cluster", "node"),
     sums=("cpu_s", "read_mib", "written_mib"),
 )
@@ -114,9 +88,9 @@ def trimmed(table: Table, select: str, of: Sequence[str] = ()) -> str:
     )
 
 
-def no_rows(table: Table, more: str = "") -> str:
+def no_rows(table: Table) -> str:
     columns = [f"NULL::{kind} AS {name}" for name, kind in table.columns.items()]
-    return f"SELECT {', '.join([*columns, more] if more else columns)} WHERE false"
+    return f"SELECT {', '.join(columns)} WHERE false"
 
 
 def columns_of(table: Table) -> str:

@@ -3,18 +3,17 @@
 
 For each of two tables, ``samples`` (what each job used of each GPU) and ``hosts`` (what it did besides):
 
-    <table>/<cluster>/<day>/<node>/<HH>.parquet            an hour of the node's journal, sealed
-    <table>/<cluster>/<day>/<node>/raw.parquet             the hours of a closed day, joined
-    <table>/<cluster>/<day>/minute.parquet, day.parquet    the day of all nodes, rolled up
+    <table>/<cluster>/<day>/<node>/<HH>.parquet    an hour of the node's journal, sealed
+    <table>/<cluster>/<day>/<node>/raw.parquet     the hours of a closed day, joined
 
-Each file appears whole, by a rename, and a coarser one before the finer ones that it stands for go. So of a day, and
-of a node's day, the coarsest file that is there counts and the others do not: one look at the names, and nothing is
-counted twice. A file's key-value metadata has the version of its form and, for each node and hour in it, how long the
-journal was (it only ever grows) and how many of its lines were unusable.
+Each file appears whole, by a rename, and a joined day before its hours go. So of a node's day the joined file counts
+where it is there, and the hours do not: one look at the names, and nothing is counted twice. A file's key-value
+metadata has the version of its form and, for each node and hour in it, how long the journal was (it only ever grows)
+and how many of its lines were unusable; so has the file of facts that is made of a day (facts.py).
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
@@ -48,8 +47,7 @@ from slurm_colloc.errors import StoreError
 from slurm_colloc.files import as_owner, closed_folder, file_mode, locked, private_folder, whose
 from slurm_colloc.measured import JobShare, Round
 
-RAW, MINUTE, DAY = 0, 60, 86_400
-GRAINS = {MINUTE: "minute.parquet", DAY: "day.parquet"}
+DAY = 86_400
 RAW_DAY = "raw.parquet"
 _BATCH_ROUNDS = 64
 # What may lie in a work folder: files of parquet.write, parts of a day, and what DuckDB spills.
@@ -152,16 +150,16 @@ class Samples:
         root = os.path.join(self.folder, SHARES.name, cluster)
         found: dict[tuple[str, str], SealedHour] = {}
         for day in days:
-            folder = os.path.join(root, day)
-            # The finest file knows best: an hour that came after its day was rolled up lies beside it.
-            rolled = [path for _, path in rolled_up(folder)]
-            # By name "raw" sorts after the digits.
-            paths = [*rolled, *reversed(parquet_files(os.path.join(folder, node)))]
+            # The finest file knows best: an hour that came after its day's facts were made lies beside them. By name
+            # "raw" sorts after the digits.
+            files = parquet_files(os.path.join(root, day, node))
+            facts = os.path.join(self.folder, "facts", cluster, day + SUFFIX)
+            facts_alone = os.path.exists(facts) and RAW_DAY not in map(os.path.basename, files)
             whole: Hours = {}
-            for path, hours in hours_in(paths).items():
-                if path in rolled:
-                    whole = whole or hours
-                counts = path in rolled or not hours.keys() & whole.keys() or hours.items() <= whole.items()
+            for path, hours in hours_in([*([facts] if facts_alone else []), *reversed(files)]).items():
+                if path == facts:
+                    whole = hours
+                counts = path == facts or not hours.keys() & whole.keys() or hours.items() <= whole.items()
                 of = {hour: size for (name, hour), (size, _) in hours.items() if name == node}
                 found |= {(day, hour): SealedHour(size, counts) for hour, size in of.items()}
         return found
@@ -177,62 +175,29 @@ class Samples:
         names = {os.path.basename(day) for cluster in clusters for day in folders(cluster)}
         return sorted(day for day in names if first <= day <= last)
 
-    def files(self, table: Table, since_s: float, until_s: float, day: str | None = None) -> dict[int, list[str]]:
-        """Return by grain the files that count for readings of [since, until), of one ``day`` only where it is given.
+    def files(self, table: Table, since_s: float, until_s: float, day: str | None = None) -> list[str]:
+        """Return the files that count for readings of [since, until), of one ``day`` only where it is given.
 
         Raises:
             StoreError: a folder cannot be read.
         """
         # An interval is a day long at most, and ends in the day of its file.
         first, last = (day_and_hour(at_s)[0] for at_s in (since_s, until_s + DAY))
-        found: dict[int, list[str]] = {RAW: [], MINUTE: [], DAY: []}
+        found: list[str] = []
         for folder in (path for cluster in folders(os.path.join(self.folder, table.name)) for path in folders(cluster)):
-            if not first <= os.path.basename(folder) <= last or day not in (None, os.path.basename(folder)):
-                continue
-            rolled = rolled_up(folder)
-            if rolled:
-                found[rolled[0][0]].append(rolled[0][1])
-                continue
-            for node in folders(folder):
-                paths = parquet_files(node)
-                whole = os.path.join(node, RAW_DAY)
-                found[RAW] += [whole] if whole in paths else paths
+            if first <= os.path.basename(folder) <= last and day in (None, os.path.basename(folder)):
+                for node in folders(folder):
+                    paths = parquet_files(node)
+                    whole = os.path.join(node, RAW_DAY)
+                    found += [whole] if whole in paths else paths
         return found
 
-    def several_nodes(self, since_s: float, until_s: float, day: str) -> bool:
-        """Return whether the shares of a day may be of more than one node, as the names of their files tell it.
-
-        Raises:
-            StoreError: a folder cannot be read.
-        """
-        files = self.files(SHARES, since_s, until_s, day)
-        return bool(files[MINUTE] or files[DAY]) or len({os.path.dirname(path) for path in files[RAW]}) > 1
-
-    def paths(self, table: Table, since_s: float, until_s: float) -> list[str]:
-        """Return the files that count for readings of [since, until), whatever their grain.
-
-        Raises:
-            StoreError: a folder cannot be read.
-        """
-        return [path for paths in self.files(table, since_s, until_s).values() for path in paths]
-
-    def select(self, table: Table, since_s: float, until_s: float, day: str | None = None) -> str:
-        """Return a query of the rows whose interval overlaps [since, until), of the files of one ``day`` where given.
-
-        Besides the columns of the table: ``grain_s``, RAW for a reading as it was taken, else the time that it is
-        rolled up by; and ``pass_s``, which readings taken together, or rolled up together, have in common.
-
-        Raises:
-            StoreError: a folder cannot be read.
-        """
-        files = self.files(table, since_s, until_s, day)
+    def select(self, table: Table, since_s: float, until_s: float, paths: Sequence[str]) -> str:
+        """Return a query of the rows of these files whose interval overlaps [since, until)."""
+        if not paths:
+            return no_rows(table)
         inside = f"at_s > '{since_s}'::DOUBLE AND at_s - interval_s < '{until_s}'::DOUBLE"
-        parts = [no_rows(table, "NULL::INTEGER AS grain_s, NULL::DOUBLE AS pass_s")]
-        for grain, paths in files.items():
-            at = f"ceil(at_s / {grain}) * {grain}" if grain else "at_s"
-            if paths:
-                parts.append(f"SELECT *, {grain} AS grain_s, {at} AS pass_s FROM {read(paths)} WHERE {inside}")
-        return " UNION ALL BY NAME ".join(parts)
+        return f"{no_rows(table)} UNION ALL BY NAME SELECT * FROM {read(paths)} WHERE {inside}"
 
     def sealed_until_s(self) -> float | None:
         """Return when the last hour that is sealed ends; None where there is none.
@@ -240,8 +205,9 @@ class Samples:
         Raises:
             StoreError: a file cannot be read.
         """
-        for day in reversed(self.days(0, 1e10)):
-            paths = [path for paths in self.files(SHARES, 0, 1e10, day).values() for path in paths]
+        facts = files_of_facts(self.folder)
+        for day in sorted({*self.days(0, 1e10), *facts}, reverse=True):
+            paths = [*self.files(SHARES, 0, 1e10, day), *facts.get(day, ())]
             if hours := [int(hour) for of in hours_in(paths).values() for _, hour in of]:
                 return datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() + (max(hours) + 1) * 3600
         return None
@@ -252,18 +218,34 @@ class Samples:
         Raises:
             StoreError: a file cannot be read.
         """
-        found = hours_in(self.paths(SHARES, since_s, until_s))
-        return sum(rejected for hours in found.values() for _, rejected in hours.values())
+        facts = [path for of in files_of_facts(self.folder, since_s, until_s).values() for path in of]
+        # Facts and the readings that they were made of know the same hours of a cluster.
+        lines: dict[tuple[str, ...], int] = {}
+        for path, hours in hours_in([*facts, *self.files(SHARES, since_s, until_s)]).items():
+            cluster, day = os.path.relpath(path, self.folder).split(os.sep)[1:3]
+            for (node, hour), (_, rejected) in hours.items():
+                lines[cluster, day.removesuffix(SUFFIX), node, hour] = rejected
+        return sum(lines.values())
 
 
-def rolled_up(folder: str) -> list[tuple[int, str]]:
-    """Return the files in a day's folder that all nodes are rolled up in, with their grain, the coarsest first.
+def day_began_s(day: str) -> int:
+    """Return when a UTC day began."""
+    return int(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp())
+
+
+def files_of_facts(store: str, since_s: float = 0, until_s: float = 1e10) -> dict[str, list[str]]:
+    """Return by day the files of facts for [since, until).
 
     Raises:
-        StoreError: the folder cannot be read.
+        StoreError: a folder cannot be read.
     """
-    there = parquet_files(folder)
-    return [(grain, path) for grain in (DAY, MINUTE) if (path := os.path.join(folder, GRAINS[grain])) in there]
+    first, last = (day_and_hour(at_s)[0] for at_s in (since_s, until_s + DAY))
+    found: dict[str, list[str]] = {}
+    for path in (path for cluster in folders(os.path.join(store, "facts")) for path in parquet_files(cluster)):
+        day = os.path.basename(path).removesuffix(SUFFIX)
+        if first <= day <= last:
+            found.setdefault(day, []).append(path)
+    return dict(sorted(found.items()))
 
 
 def day_and_hour(at_s: float) -> tuple[str, str]:

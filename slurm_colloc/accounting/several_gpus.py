@@ -3,7 +3,7 @@
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.day_queries import FIX
+from slurm_colloc.accounting.facts import FIX
 from slurm_colloc.audited import IDLE_PCT
 from slurm_colloc.charted import SeveralGpus
 from slurm_colloc.measured import MEASURED, WHOLE_DEVICE

@@ -19,7 +19,7 @@ from duckdb import DuckDBPyConnection
 from slurm_colloc.accounting.decisions import OF_RUNS
 from slurm_colloc.accounting.equivalents import worth_in_pool
 from slurm_colloc.accounting.parquet import make_rows
-from slurm_colloc.accounting.sweep import Window
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.config import Pool, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.measured import ShadowLeft, ShadowPiece

@@ -32,8 +32,8 @@ from slurm_colloc.accounting.parquet import (
     write,
 )
 from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, MEANS, RUNAWAY, Means, take_runs
-from slurm_colloc.accounting.sample_tables import HOSTS, SHARES, TABLES, trimmed
-from slurm_colloc.accounting.samples import Samples
+from slurm_colloc.accounting.sample_tables import SHARES, TABLES, trimmed
+from slurm_colloc.accounting.samples import Samples, files_of_facts
 from slurm_colloc.accounting.seen import visible_runs, visible_samples
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import StoreError
@@ -279,16 +279,31 @@ class Store:
 
         Of a day, what a job had of a GPU is there once, also where two samplers call the GPU's node by two names.
         """
-        for name, table in (("hosts", HOSTS), ("shares", SHARES)):
-            query = visible_samples(self.visible, self.samples.select(table, since_s, until_s, day))
-            database.execute(f"CREATE OR REPLACE VIEW {name} AS {query}")
-        if day is None or not self.samples.several_nodes(since_s, until_s, day):
+        shares, hosts = (self.samples.files(table, since_s, until_s, day) for table in TABLES)
+        self.view_files(database, (shares, hosts), since_s, until_s, of_a_day=day is not None)
+
+    def view_files(
+        self,
+        database: duckdb.DuckDBPyConnection,
+        paths: tuple[Sequence[str], Sequence[str]],
+        since_s: float = -inf,
+        until_s: float = inf,
+        *,
+        of_a_day: bool = True,
+    ) -> None:
+        """Let the views ``shares`` and ``hosts`` show [since, until) of these files; see ``view_samples``."""
+        shares, hosts = (
+            visible_samples(self.visible, self.samples.select(table, since_s, until_s, of))
+            for table, of in zip(TABLES, paths, strict=True)
+        )
+        database.execute(f"CREATE OR REPLACE VIEW shares AS {shares}")
+        database.execute(f"CREATE OR REPLACE VIEW hosts AS {hosts}")
+        if not of_a_day or len({os.path.dirname(path) for path in paths[0]}) < 2:
             return
         database.execute(f"CREATE OR REPLACE TABLE renamed AS {_RENAMED}")
         if database.execute("SELECT 1 FROM renamed LIMIT 1").fetchone():
-            # Rolled-up rows of two jobs overlap as they should, those of one job never do.
-            once_each = trimmed(SHARES, f"SELECT * FROM ({query}) SEMI JOIN renamed USING (cluster, uuid)", SHARES.one)
-            others = f"SELECT * FROM ({query}) ANTI JOIN renamed USING (cluster, uuid)"
+            once_each = trimmed(SHARES, f"SELECT * FROM ({shares}) SEMI JOIN renamed USING (cluster, uuid)", SHARES.one)
+            others = f"SELECT * FROM ({shares}) ANTI JOIN renamed USING (cluster, uuid)"
             database.execute(f"CREATE OR REPLACE VIEW shares AS {others} UNION ALL BY NAME {once_each}")
 
     def rows(
@@ -321,7 +336,8 @@ class Store:
         return StoreError(why or f"store '{self._folder}' cannot be read: {error}; ingest again")
 
     def _broken(self, since_s: float, until_s: float) -> str:
-        sampled = [path for table in TABLES for path in self.samples.paths(table, since_s, until_s)]
+        sampled = [path for table in TABLES for path in self.samples.files(table, since_s, until_s)]
+        sampled += [path for of in files_of_facts(self._folder, since_s, until_s).values() for path in of]
         decisions = [path] if os.path.exists(path := os.path.join(self._folder, "decisions.parquet")) else []
         runs = parquet_files(os.path.join(self._folder, "allocations"))
         return broken([*runs, *decisions, *sampled])

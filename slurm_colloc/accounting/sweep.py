@@ -1,28 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sample intervals against allocation intervals -> what each run used inside a window.
+"""What each run used inside a window: runs of the accounting, and facts of what was sampled.
 
 A sample stands for (at - interval, at]. It counts for a run as far as that interval, the run and the window overlap,
-so that splitting a window never changes a sum. The work is cut by the days of the samples' files: ``find_runs`` once,
-``day_parts`` for each day, in whatever order and place, then ``merge``. What is added up are whole numbers
-(microseconds, 1/65536 of a percent times them, millionths of a joule or a MiB), so that neither order nor place changes
-a sum.
+so that splitting a window never changes a sum. What is added up are whole numbers (microseconds, 1/65536 of a percent
+times them, millionths of a joule or a MiB), so that neither order nor place changes a sum.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
 from math import ceil
 from string import Template
-from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
-from slurm_colloc.accounting.day_queries import FIX, day_queries, make_parts, parts_of
 from slurm_colloc.accounting.equivalents import JDS, OWN, SREPORT
+from slurm_colloc.accounting.facts import FIX, USE, Days, add_parts, days_of, make_parts
 from slurm_colloc.accounting.over_time import Bins, make_pieces
 from slurm_colloc.accounting.parquet import sql
-from slurm_colloc.accounting.samples import DAY
+from slurm_colloc.accounting.samples import files_of_facts
 from slurm_colloc.accounting.store import SEVERAL, Store, once
+from slurm_colloc.accounting.window import Step, Window, ignore
 from slurm_colloc.measured import JobUsage
 
 # For what a page asks of a file; twice as much is no faster.
@@ -33,27 +30,6 @@ _RUNS_AT_ONCE = 125_000
 
 
 KEY = "cluster, job_id_raw, start_s"
-
-# Is told how many pieces of the work are done, of how many.
-Step = Callable[[int, int], None]
-
-
-def ignore(done: int, of: int) -> None:
-    """Tell nobody."""
-
-
-class Window(NamedTuple):
-    """[since, until), seen from ``now``: what still runs then has run until then."""
-
-    since_s: float
-    until_s: float
-    now_s: float
-
-    @property
-    def parameters(self) -> dict[str, float]:
-        """Return what queries call it."""
-        return {"since": self.since_s, "until": self.until_s, "now": self.now_s}
-
 
 # A run without an end counts as far as it was known to run: up to the ingest that saw it, or until it began anew.
 # sacct gives the length of suspensions, not their place: they are taken to be spread evenly over the run.
@@ -88,7 +64,9 @@ ends AS NOT MATERIALIZED (
     FROM picked p LEFT JOIN open o USING (cluster, job_id_raw, start_s) LEFT JOIN placed d ON d.text = p.gres
     WHERE p.end_s IS NOT NULL OR o.ended IS NOT true
 )
-SELECT $number AS run, e.* EXCLUDE (gres, node_list, last_s, place), w.* EXCLUDE (text, place),
+SELECT $number AS run, e.* EXCLUDE (node_list, place), w.* EXCLUDE (text, place),
+       -- A share that is seen to use more than it was given of a GPU.
+       if(NOT whole AND blocked IS NULL, 100 * gpus, 100) AS most_pct,
        greatest(start_s, $since)::DOUBLE AS from_s, least(last_s, $until)::DOUBLE AS to_s,
        to_s - from_s AS span_s,
        $hours / 3600 AS hours
@@ -115,7 +93,8 @@ def _at_most(value: str, bound: str) -> str:
 # was given. Of others no more was used than measured: it is a time under two names, or one outside suspensions.
 _USAGE = f"""
 WITH used AS (
-    SELECT run, sum(us) / 1e6 AS seconds, sum(util_us) / 1e6 AS util_seconds, sum(sm_us) / 1e6 AS sm_seconds,
+    SELECT run, sum(us) FILTER (us > 0) / 1e6 AS seconds,
+           sum(util_us) / 1e6 AS util_seconds, sum(sm_us) / 1e6 AS sm_seconds,
            {_HOURS.format(f"util_fix / {FIX * 100}")} AS util_hours,
            {_HOURS.format(f"sm_fix / {FIX * 100}")} AS sm_hours,
            {_HOURS.format(f"beyond_fix / {FIX * 100}")} AS beyond_hours,
@@ -124,10 +103,10 @@ WITH used AS (
            if(count(*) = count(blackout_us), sum(blackout_us) / 1e6, NULL) AS blackout_s,
            sum(energy_uj) / 1e6 AS energy_j,
            max(peak_mib) AS unit_peak_mib,
-           CASE WHEN max(grain_s) <= 60 THEN max(last_s) - coalesce(max(active_s), min(first_s)) END AS tail_s,
+           max(last_s) - coalesce(max(active_s), min(first_s)) AS tail_s,
            max(last_s) AS last_seen_s,
-           list_sort(list_distinct(list(method))) AS methods
-    FROM unit_parts WHERE {{part}} GROUP BY ALL
+           list_sort(list_distinct(list(method) FILTER (us > 0))) AS methods
+    FROM unit_parts WHERE {{part}} GROUP BY run HAVING sum(us) > 0
 ),
 peaks AS (
     SELECT run, max(peak_mib) AS several_peak_mib, true AS several FROM peak_parts WHERE {{part}} GROUP BY ALL
@@ -192,30 +171,37 @@ def sweep(
     *,
     step: Step = ignore,
     convention: str = OWN,
-) -> None:
-    """Make ``runs``, the parts of all days and ``usage`` in a database of ``store.connect``; tell ``step`` of days.
+) -> Days:
+    """Make ``runs``, their parts and ``usage`` in a database of ``store.connect``; tell ``step`` of days.
 
     Hours are counted by ``convention``, of which only our own knows of samples. With ``bins`` the parts are by time,
-    too.
+    too. Returned is where what was sampled came from.
     """
-    days = store.samples.days(window.since_s, window.until_s)
+    sampled = bool(store.samples.days(window.since_s, window.until_s) or files_of_facts(store.samples.folder))
     # Where no sample asks for runs again and again, they are added up as they are read.
-    find_runs(database, window, "TEMP TABLE" if days or bins else "TEMP VIEW", convention)
-    make_parts(database, bins)
-    _add_days(database, store, window, days, bins, step)
-    merge(database, bins)
+    find_runs(database, window, "TEMP TABLE" if sampled or bins else "TEMP VIEW", convention)
+    make_parts(database, USE, bins)
+    days = Days((), {}, False)
+    if sampled:
+        days = days_of(database, store, window)
+        add_parts(database, store, window, days, USE, bins, step)
+    database.execute(f"CREATE TEMP VIEW usage AS {_USAGE.format(part='true')}")
+    if bins:
+        _settle(database, (*(f"{part}_parts" for part in USE), "bin_parts", "week_parts"))
+    return days
 
 
 def sweep_some(
     database: DuckDBPyConnection, store: Store, window: Window, condition: str, asked: Mapping[str, str]
-) -> list[JobUsage]:
-    """Return the runs in ``window`` that a condition on runs holds for; of all others nothing is added up."""
+) -> Days:
+    """Make what ``sweep`` makes of the runs in ``window`` that a condition holds for; nothing of all others."""
     find_runs(database, window)
+    days = days_of(database, store, window)
     database.execute(f"DELETE FROM runs WHERE NOT ({condition})", asked)
     make_parts(database)
-    _add_days(database, store, window, store.samples.days(window.since_s, window.until_s), None, ignore)
-    merge(database)
-    return usages_of(database)
+    add_parts(database, store, window, days)
+    database.execute(f"CREATE TEMP VIEW usage AS {_USAGE.format(part='true')}")
+    return days
 
 
 def sweep_to_file(database: DuckDBPyConnection, store: Store, window: Window, *, step: Step = ignore) -> None:
@@ -229,7 +215,7 @@ def sweep_to_file(database: DuckDBPyConnection, store: Store, window: Window, *,
     database.execute(f"SET memory_limit = '{_RUNS_MEMORY}'")
     find_runs(database, window, kind="TABLE")
     make_parts(database, kind="TABLE")
-    _add_days(database, store, window, store.samples.days(window.since_s, window.until_s), None, step)
+    add_parts(database, store, window, days_of(database, store, window), step=step)
     for number, part in enumerate(parts_of_runs(database)):
         query = _USAGE.format(part=part)
         database.execute(f"{'INSERT INTO usage' if number else 'CREATE TABLE usage AS'} {query}")
@@ -241,21 +227,6 @@ def parts_of_runs(database: DuckDBPyConnection) -> list[str]:
     parts = max(1, ceil(int(runs) / _RUNS_AT_ONCE))
     size = int(runs) // parts + 1
     return [f"run > {number * size} AND run <= {(number + 1) * size}" for number in range(parts)]
-
-
-def _add_days(
-    database: DuckDBPyConnection,
-    store: Store,
-    window: Window,
-    days: Sequence[str],
-    bins: Bins | None,
-    step: Step,
-) -> None:
-    for done, day in enumerate(days):
-        step(done, len(days))
-        day_parts(database, store, window, day, bins)
-        for name in parts_of(bins):
-            database.execute(f"INSERT INTO {name} FROM day_{name}")
 
 
 def find_runs(database: DuckDBPyConnection, window: Window, kind: str = "TEMP TABLE", convention: str = OWN) -> None:
@@ -277,42 +248,6 @@ def find_near(database: DuckDBPyConnection, window: Window) -> None:
 def _literal(window: Window) -> dict[str, str]:
     # A view takes no parameters.
     return {name: f"'{value}'::DOUBLE" for name, value in window.parameters.items()}
-
-
-def day_parts(
-    database: DuckDBPyConnection,
-    store: Store,
-    window: Window,
-    day: str,
-    bins: Bins | None = None,
-) -> None:
-    """Make the tables of ``parts_of``, with ``day_`` before their names, of what was sampled on ``day``.
-
-    ``bins`` are those that ``make_parts`` was given.
-    """
-    store.view_samples(database, window.since_s, window.until_s, day)
-    since_s, until_s = _day_span(day)
-    known = {"since": window.since_s, "until": window.until_s, "day_since": since_s, "day_until": until_s}
-    for name, query in day_queries(bins).items():
-        ends = {end: at_s for end, at_s in known.items() if f"${end}" in query}
-        database.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}", ends)
-
-
-def _day_span(day: str) -> tuple[float, float]:
-    """Return a time outside of which no reading in the files of ``day`` reaches, a day wider than it is on each side.
-
-    Of a month or a year of runs only those near a day are then looked up in for its samples.
-    """
-    began_s = datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
-    # An interval is a day long at most, and ends in the day of its file.
-    return began_s - 2 * DAY, began_s + 2 * DAY
-
-
-def merge(database: DuckDBPyConnection, bins: Bins | None = None) -> None:
-    """Make the view ``usage`` of runs with a GPU, or a share of one, from the parts of all days."""
-    database.execute(f"CREATE TEMP VIEW usage AS {_USAGE.format(part='true')}")
-    if bins:
-        _settle(database, parts_of(bins))
 
 
 def _attach(database: DuckDBPyConnection) -> None:

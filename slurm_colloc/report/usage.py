@@ -30,6 +30,8 @@ class UsageReport(NamedTuple):
     started, and those outside the window. ``types_without_size`` are left out of GPU-hours, and of
     ``types_taken_for_whole`` neither a site nor their names say that they are whole GPUs. ``convention`` says by whose
     rules GPU-hours are counted. ``several`` is of runs of several whole GPUs, None of no such run.
+    ``in_proportion`` says that the window cuts an hour of which no readings are left, so that what was measured in it
+    counts in proportion.
     """
 
     cluster: str
@@ -73,6 +75,7 @@ class UsageReport(NamedTuple):
     types_taken_for_whole: tuple[str, ...] = ()
     convention: str = "colloc"
     several: SeveralGpus | None = None
+    in_proportion: bool = False
 
 
 METRICS = {"sm": "SM activity", "util": "GPU_UTIL"}

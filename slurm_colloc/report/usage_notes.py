@@ -68,6 +68,8 @@ def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> lis
     if not report.of_text:
         runs, samples = (stamp(at) if at else "never" for at in (report.ingested, report.sealed))
         lines.append(f"runs known up to: {runs}; samples sealed up to: {samples}")
+    if report.in_proportion:
+        lines.append("the window cuts an hour whose readings are deleted: what was measured in it counts in proportion")
     if report.rows_in is not None:
         lines.append(_rows(report))
     return lines

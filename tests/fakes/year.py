@@ -1,27 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A year of 1,000 GPUs and slices as a store has it: runs of 2,000 users, and rolled-up days of samples.
+"""A year of 1,000 GPUs and slices as a store has it: runs of 2,000 users, and the facts of their days.
 
-Each unit has one run after the other, of minutes to nine hours. The last days are by the minute, those before by the
-day, as after compaction. Figures of runs are drawn by the hash of their number, so that they are always the same.
+Each unit has one run after the other, of minutes to nine hours. Of the last days there are samples, of those before
+the facts that are made of such samples. Figures of runs are drawn by the hash of their number, so that they are always
+the same.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from duckdb import DuckDBPyConnection
 
 from slurm_colloc.accounting import decisions, parquet
+from slurm_colloc.accounting.facts import facts_path, make_facts
 from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS
 from slurm_colloc.accounting.sample_tables import HOSTS, SHARES, Table, typed
-from slurm_colloc.accounting.samples import DAY, GRAINS, MINUTE, day_and_hour
+from slurm_colloc.accounting.samples import DAY, RAW_DAY, day_and_hour
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.sweep import find_runs
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.measured import MEASURED
 
 CLUSTER, UNITS = "bench", 1000
+HOURS: parquet.Hours = {("a000", "00"): (1000, 0)}
 A100, H100 = "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"
 SITE = f"""schema = 1
 cluster = "{CLUSTER}"
@@ -72,12 +78,12 @@ _NAMES = "['train', 'sweep lr=3e-4,bs=8', 'bash', 'lammps-scan-014', 'eval|b', '
 
 
 class Size(NamedTuple):
-    """How much there is; the last ``minute_days`` are in rows of a minute."""
+    """How much there is; of the last ``raw_days`` there are samples, one a minute."""
 
     runs: int
     users: int
     days: int
-    minute_days: int
+    raw_days: int
 
 
 def make_runs(database: DuckDBPyConnection, size: Size, since_s: int) -> None:
@@ -109,6 +115,15 @@ class Kind(NamedTuple):
 
 
 PLAIN = Kind()
+
+
+class _Sampled(NamedTuple):
+    """Of which runs a table has rows, whose they are, and what is in them."""
+
+    table: Table
+    source: str
+    owners: str
+    columns: Mapping[str, str]
 
 
 def write_year(folder: Path, size: Size, since_s: int, kind: Kind = PLAIN) -> int:
@@ -145,27 +160,42 @@ def write_year(folder: Path, size: Size, since_s: int, kind: Kind = PLAIN) -> in
         assert work is not None
         kind.make_runs(database, size, since_s)
         _write_decisions(database, folder, work, kind)
-        tables = [(SHARES, kind.on_units, "[id::VARCHAR, '']", {**_SAMPLED, **kind.samples})]
+        tables = [_Sampled(SHARES, kind.on_units, "[id::VARCHAR, '']", {**_SAMPLED, **kind.samples})]
         if kind.hosts:
-            tables.append((HOSTS, "ran", "[id::VARCHAR]", {**_SAMPLED, **kind.hosts}))
-        rows = 0
-        for number, day_s in enumerate(range(since_s, since_s + size.days * DAY, DAY)):
-            grain_s = MINUTE if number >= size.days - size.minute_days else DAY
-            for table, source, owners, columns in tables:
-                query = _rows(day_s, grain_s, table, source, owners, columns)
-                rows += _write_day(database, folder, day_s, grain_s, work, table, query)
-        return rows
+            tables.append(_Sampled(HOSTS, "ran", "[id::VARCHAR]", {**_SAMPLED, **kind.hosts}))
+        with store.connect(since_s, since_s) as made:
+            find_runs(made, Window(since_s, since_s + size.days * DAY, since_s + size.days * DAY))
+            rows = 0
+            for number, day_s in enumerate(range(since_s, since_s + size.days * DAY, DAY)):
+                grain_s = 60 if number >= size.days - size.raw_days else 900
+                paths = [
+                    (_write_day(database, folder, day_s, work, of.table, _rows(day_s, grain_s, *of)),) for of in tables
+                ]
+                if grain_s > 60:
+                    paths = [_write_facts(made, store, day_s, paths, work)]
+                (count,) = database.execute(f"SELECT count(*) FROM {parquet.read(paths[0])}").fetchone() or (0,)
+                rows += int(count)
+            return rows
 
 
-def _write_day(
-    database: DuckDBPyConnection, folder: Path, day_s: int, grain_s: int, work: str, table: Table, query: str
-) -> int:
-    """Write a day of samples in rows of a minute or a day, and return how many they are."""
+def _write_facts(
+    database: DuckDBPyConnection, store: Store, day_s: int, paths: Sequence[tuple[str]], work: str
+) -> tuple[str]:
+    """Write a day's facts in place of its samples, and return where they are."""
     day = day_and_hour(day_s)[0]
-    path = os.path.join(folder, table.name, CLUSTER, day, GRAINS[grain_s])
-    parquet.write(database, query, path, {("a000", "00"): (1000, 0)}, work, 0o600)
-    (found,) = database.execute(f"SELECT count(*) FROM {parquet.read([path])}").fetchall()
-    return int(found[0])
+    path = facts_path(store.samples.folder, CLUSTER, day)
+    shares, hosts = (paths[0], paths[1] if len(paths) > 1 else ())
+    make_facts(database, store, day, (shares, hosts), path, (HOURS, ""), work)
+    for (spent,) in paths:
+        shutil.rmtree(Path(spent).parents[1])
+    return (path,)
+
+
+def _write_day(database: DuckDBPyConnection, folder: Path, day_s: int, work: str, table: Table, query: str) -> str:
+    """Write a day of samples, and return where they are."""
+    path = os.path.join(folder, table.name, CLUSTER, day_and_hour(day_s)[0], "a000", RAW_DAY)
+    parquet.write(database, query, path, HOURS, work, 0o600)
+    return path
 
 
 def around(salt: int, least: int, most: int) -> str:

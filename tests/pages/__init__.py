@@ -16,6 +16,7 @@ from tests.pages.commands import commands, sections
 from tests.pages.completion import script
 from tests.pages.json_output import nouns, top_level
 from tests.pages.man import manual_page
+from tests.pages.store import store_page
 from tests.pages.templates import templates_page
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -34,6 +35,7 @@ def pages() -> dict[str, Callable[[], str]]:
         "reference/exit-status.md": exit_status_page,
         "reference/json.md": lambda: _filled("json.md", TOP_LEVEL=top_level(), NOUNS=nouns()),
         "reference/templates.md": templates_page,
+        "reference/store.md": store_page,
         "completion/csub.bash": lambda: script("bash"),
         "completion/_csub": lambda: script("zsh"),
         "completion/csub.fish": lambda: script("fish"),

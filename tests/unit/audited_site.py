@@ -8,7 +8,8 @@ from typing import Any
 
 from slurm_colloc.accounting.audited import answer, make_audited
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window, sweep
+from slurm_colloc.accounting.sweep import sweep
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.audit.rules import choose, entries, findings, question
 from slurm_colloc.audit.timing import of_about
 from slurm_colloc.audited import Finding

@@ -13,8 +13,9 @@ from slurm_colloc.accounting.runs import ALLOCATION_COLUMNS, take_rows
 from slurm_colloc.accounting.sources.rows import Form, form_of
 from slurm_colloc.accounting.sources.sacct import FIELDS, Parsed
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window, find_runs, job_usage
+from slurm_colloc.accounting.sweep import find_runs, job_usage
 from slurm_colloc.accounting.usage import group_usage
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.measured import AllocationRow, GroupUsage, JobUsage, Round
 from slurm_colloc.observe.attribute import attribute_round

@@ -6,8 +6,9 @@ import pytest
 
 from slurm_colloc.accounting.audited import all_runs, answer, make_audited
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window, sweep, sweep_to_file
+from slurm_colloc.accounting.sweep import sweep, sweep_to_file
 from slurm_colloc.accounting.usage import group_usage, whole_usage
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.audit.rules import RULES, choose, entries, findings, kept_name, question
 from slurm_colloc.audit.timing import of_about
 from slurm_colloc.audited import Finding

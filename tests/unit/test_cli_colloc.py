@@ -330,22 +330,23 @@ def test_an_ingest_seals_the_journal_that_it_can_reach(
 
 def test_compact(tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]) -> None:
     noon_s = (time.time() // 86_400 - 30) * 86_400 + 43_200
-    sampled(Store(store), [seen(noon_s, [device()], [process()])])
+    sampled(Store(store), [seen(noon_s + hour * 3600, [device()], [process()]) for hour in range(2)])
     assert colloc("compact", "--store", store) == 1
     assert "is it ahead? Nothing was done" in capsys.readouterr().err
     sampled(Store(store), [seen(time.time() // 86_400 * 86_400, [device()], [process()], node="g9")])
     assert colloc("compact", "--store", store) == 0
     assert f"2 files written, 0 removed in '{store}'" in capsys.readouterr().err
+    assert colloc("compact", "--store", store) == 0
     sampled(Store(store), [seen(noon_s + 10 * n, [device()], [process()]) for n in range(2)])
     assert colloc("compact", "--store", store) == 1
     said = capsys.readouterr().err
-    assert "1 file of hours came after their day was rolled up" in said
-    assert "move them out of the store" in said
+    assert "1 file of hours came after the readings of their day were deleted" in said
+    assert "Move them out of the store" in said
     with open(Path(store, "work/compact/lock"), "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert colloc("compact", "--store", store) == 0
         assert "another run is compacting" in capsys.readouterr().err
-    (rolled_up,) = Path(store).rglob("minute.parquet")
-    rolled_up.write_bytes(b"junk")
+    (facts,) = Path(store, "facts").rglob("*.parquet")
+    facts.write_bytes(b"junk")
     assert colloc("compact", "--store", store) == 1
-    assert f"error: store file '{rolled_up}' cannot be read" in capsys.readouterr().err
+    assert f"error: store file '{facts}' cannot be read" in capsys.readouterr().err

@@ -19,7 +19,7 @@ from slurm_colloc.history.records import drop_decision
 from slurm_colloc.history.snapshot import read_snapshot, snapshot_path
 from slurm_colloc.model import Decision, Evidence
 from slurm_colloc.observe.evidence import EvidenceBuilder
-from tests.unit.made import H100, MIG_POOL, decision, device, host, near, process, run, seen, site
+from tests.unit.made import H100, MIG_POOL, decision, device, host, process, run, seen, site
 from tests.unit.stored import sampled
 
 UID = os.geteuid()
@@ -265,17 +265,20 @@ def test_the_high_value_is_of_time_and_not_of_rows(tmp_path: Path) -> None:
     assert found.sm_active_q95_pct == 90.0
 
 
-def test_a_mean_over_a_day_has_no_high_value(tmp_path: Path) -> None:
-    rounds = [pass_at(10 * n, 100.0 * (n % 2)) for n in range(1, 200)]
+def test_facts_say_what_readings_said_and_the_high_value_rounded_up(tmp_path: Path) -> None:
+    rounds = [pass_at(10 * n, 7.5 if n < 150 else 33.25 + n % 2) for n in range(1, 200)]
     store = Store(str(tmp_path / "store"))
     store.write_allocations("a", [run(user=NAME)], 1.0)
     sampled(store, rounds)
-    for age_days, high in ((20, near(50.0)), (300, None)):
-        assert compact(store.samples, Observe(), age_days * 86_400.0, anyway=True)
+    found: list[Evidence] = []
+    for _ in range(3):
         build_history(store, "c", str(tmp_path / "state"), decided(decision()))
-        (found,) = read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig").evidence
-        assert (found.sm_active_q95_pct, found.sm_active_mean_pct) == (high, near(100 * 100 / 199))
-        assert (found.gpu_mem_peak_mib, found.sampled_s) == (3000, 1990.0)
+        found += read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig").evidence
+        assert compact(store, Observe(), 20 * 86_400.0, anyway=True)
+    assert store.samples.days(0, 86_400) == []
+    assert [one.sm_active_q95_pct for one in found] == [34.25, 36.0, 36.0]
+    for one in found[1:]:
+        assert one._replace(sm_active_q95_pct=34.25) == found[0]
 
 
 def test_two_runs_of_a_day_stay_two(tmp_path: Path) -> None:
@@ -283,7 +286,8 @@ def test_two_runs_of_a_day_stay_two(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     store.write_allocations("a", rows, 1.0)
     sampled(store, [pass_at(10, 50.0), pass_at(4010, 10.0)])
-    assert compact(store.samples, Observe(), 300 * 86_400.0, anyway=True)
+    for _ in range(2):
+        assert compact(store, Observe(), 300 * 86_400.0, anyway=True)
     assert build_history(store, "c", str(tmp_path / "state"), decided(decision())).runs == 2
     found = read_snapshot(snapshot_path(str(tmp_path / "state"), UID), "sig").evidence
     assert [one.sm_active_mean_pct for one in found] == [50.0, 10.0]

@@ -12,7 +12,8 @@ from slurm_colloc.accounting.compact import compact
 from slurm_colloc.accounting.fits import fits_of
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window, sweep
+from slurm_colloc.accounting.sweep import sweep
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.charted import Fit
 from slurm_colloc.config import Observe, Partition, Pool, SiteConfig
 from slurm_colloc.measured import AllocationRow, Round
@@ -108,10 +109,11 @@ def test_it_is_the_mean_of_its_time(tmp_path: Path) -> None:
     assert mine.unit == "gpu:h100_1g.20gb:1"
 
 
-def test_of_a_days_row_the_mean_is_known(tmp_path: Path) -> None:
+def test_of_a_day_of_which_only_facts_are_left_it_is_known(tmp_path: Path) -> None:
     store = stored(tmp_path, [on(), on(job="2", user="bob", start_s=50 * DAY, end_s=50 * DAY + HOUR)],
                    [*busy(*ALL_OF_IT), *busy(*(50 * DAY + at_s for at_s in ALL_OF_IT), job="2")], BOTH)  # fmt: skip
-    compact(store.samples, Observe(keep_raw_days=1, keep_minute_days=20), 51 * DAY)
+    for _ in range(2):
+        compact(store, Observe(keep_raw_days=1), 51 * DAY)
     with store.connect() as database:
         sweep(database, store, Window(0, 60 * DAY, 1e9))
         found = fits_of(database, "user", BOTH, "slices")

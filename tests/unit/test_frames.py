@@ -5,7 +5,8 @@ from pathlib import Path
 import pandas as pd
 
 from slurm_colloc.accounting.frames import runs_frame
-from slurm_colloc.accounting.sweep import Window, sweep
+from slurm_colloc.accounting.sweep import sweep
+from slurm_colloc.accounting.window import Window
 from tests.unit.made import HOUR, run
 from tests.unit.programs import colloc
 from tests.unit.stored import busy, stored

@@ -13,7 +13,7 @@ from slurm_colloc.accounting.fits import fit_of, judged
 from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.accounting.one_user import user_in_store, with_evidence
 from slurm_colloc.accounting.sources.sacct import FIELDS
-from slurm_colloc.accounting.sweep import Window
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.charted import Fit
 from slurm_colloc.cli.colloc import me as command
 from slurm_colloc.cli.colloc.seen import own_name

@@ -8,7 +8,7 @@ import pytest
 
 from slurm_colloc.accounting.one_job import RunFound, find_job
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.charted import JobPiece
 from slurm_colloc.cli.colloc.job_next import advise
 from slurm_colloc.config import SiteConfig

@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import fsum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from slurm_colloc.accounting.compact import compact
 from slurm_colloc.accounting.details import charts_of
 from slurm_colloc.accounting.over_time import Bins, bins_of
-from slurm_colloc.accounting.samples import DAY, Samples
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window, sweep, usages_of
+from slurm_colloc.accounting.sweep import sweep, usages_of
 from slurm_colloc.accounting.usage import group_and_kind_usage, group_usage
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.charted import Charts, TimeUsage
 from slurm_colloc.config import Observe
 from slurm_colloc.measured import AllocationRow, JobUsage, Round
@@ -46,7 +46,7 @@ def moment(text: str, zone: ZoneInfo = BERLIN) -> float:
 
 
 def bins(since: str, until: str, zone: ZoneInfo = BERLIN) -> Bins:
-    return bins_of(Samples("/nonexistent"), moment(since, zone), moment(until, zone), zone)
+    return bins_of(moment(since, zone), moment(until, zone), zone)
 
 
 def lengths(found: Bins) -> list[float]:
@@ -78,18 +78,19 @@ class Swept(NamedTuple):
     charts: Charts
     bins: Bins
     usages: list[JobUsage]
-    shares: list[tuple[str, str, float, float, float, float | None, float | None, int]]
+    shares: list[tuple[str, str, float, float, float, float | None, float | None]]
     pieces: list[object]
     totals: list[object]
     suspended: list[tuple[str, str]]
 
 
-def swept(store: Store, window: Window, zone: ZoneInfo, by: str = "user") -> Swept:
-    found = bins_of(store.samples, window.since_s, window.until_s, zone)
+SHARES_SEEN = "SELECT cluster, job_id, at_s, interval_s, unit_gpus, gpu_util_pct, sm_active_pct FROM shares"
+
+
+def swept(store: Store, window: Window, zone: ZoneInfo, by: str = "user", rows: list[Any] | None = None) -> Swept:
+    found = bins_of(window.since_s, window.until_s, zone)
     with store.connect(window.since_s, window.until_s) as database:
-        rows = database.execute(
-            "SELECT cluster, job_id, at_s, interval_s, unit_gpus, gpu_util_pct, sm_active_pct, grain_s FROM shares"
-        ).fetchall()
+        rows = database.execute(SHARES_SEEN).fetchall() if rows is None else rows
         sweep(database, store, window, found)
         charts = charts_of(database, by, window, found, 4.0, group_and_kind_usage(database, by)[1])
         suspended = database.execute("SELECT cluster, job_id_raw FROM usage WHERE suspended_s > 0").fetchall()
@@ -120,7 +121,7 @@ class Scene(NamedTuple):
     now_s: int
     zone: ZoneInfo
     convention: str
-    grain: str
+    kept: str
 
 
 # By place: gres, node, and (uuid, profile) of the units.
@@ -132,7 +133,7 @@ PLACES = (
     (Gres("shard", "", 1), "s1", (("GPU-3", ""),)),
     (Gres("mps", "", 30), "elsewhere", (("GPU-4", ""),)),
 )
-ZONES = ("UTC", "Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe", "Asia/Kathmandu")
+ZONES = ("UTC", "Europe/Berlin", "Pacific/Auckland", "America/Santiago")
 CHANGES = ("2026-03-28T10:07:12", "2026-10-24T23:00:00", "2026-04-03T17:30:00", "2026-06-01T00:00:00")
 
 
@@ -163,16 +164,19 @@ def scenes(draw: st.DrawFn) -> Scene:
                 break
     seen_s = (one.at_s for of in rounds.values() for one in of)
     last_s = max((*seen_s, *(one.end_s or 0 for one in runs), since_s + 1))
+    kept = draw(st.sampled_from(["readings", "both", "facts"]))
+    # Of an hour that the window cuts, and of which only facts are left, nobody knows which part.
+    edges = [at_s // HOUR * HOUR if kept == "facts" else at_s for at_s in (since_s, since_s + span_s)]
     return Scene(
         tuple(runs),
         tuple(means),
         rounds,
-        since_s,
-        since_s + span_s,
+        edges[0],
+        edges[1],
         int(last_s) + draw(st.integers(1, span_s)),
         ZoneInfo(draw(st.sampled_from(ZONES))),
         draw(st.sampled_from(["slices", "sms", "memory"])),
-        draw(st.sampled_from(["raw", "minutes", "days"])),
+        kept,
     )
 
 
@@ -199,17 +203,25 @@ def readings(
     return found
 
 
-def made(folder: str, scene: Scene) -> Store:
+def made(folder: str, scene: Scene) -> tuple[Store, list[Any]]:
+    """Return the store, and the rows of its samples, of which only facts may be left."""
     store = Store(folder, SHARES, scene.convention)
     store.write_allocations("a", scene.runs, float(scene.now_s), scene.means)
     for cluster, rounds in scene.rounds.items():
         sampled(store, rounds, cluster)
-    keep = {"raw": (4000, 4000), "minutes": (1, 4000), "days": (1, 1)}[scene.grain]
     last_s = max((one.at_s for of in scene.rounds.values() for one in of), default=0.0)
-    done = compact(store.samples, Observe(keep_raw_days=keep[0], keep_minute_days=keep[1]), last_s + 4 * DAY_S, True)
-    assert done is not None
-    assert not done.errors, done
-    return store
+
+    def compacted(keep_raw_days: float) -> None:
+        done = compact(store, Observe(keep_raw_days=keep_raw_days, keep_job_days=4000), last_s + 4 * DAY_S, True)
+        assert done is not None
+        assert not done.errors, done
+
+    if scene.kept != "readings":
+        compacted(4000)
+    rows = store.rows(SHARES_SEEN, {}, scene.since_s, scene.until_s)
+    if scene.kept == "facts":
+        compacted(1)
+    return store, rows
 
 
 def overlap(*ends: tuple[float, float]) -> float:
@@ -273,7 +285,8 @@ def added(rows: Sequence[list[float | None]]) -> list[float | None]:
 def test_bins_are_what_a_plain_loop_finds_and_add_up_to_the_total(scene: Scene) -> None:
     window = Window(scene.since_s, scene.until_s, scene.now_s)
     with TemporaryDirectory() as folder:
-        found = swept(made(folder, scene), window, scene.zone)
+        store, rows = made(folder, scene)
+        found = swept(store, window, scene.zone, rows=rows)
     assert found.pieces == found.totals, "to the last digit"
     known = [one for one in found.usages if one.allocated_gpu_hours is not None and one.end_s > one.start_s]
     details = {detail.name: {piece.since_s: piece for piece in detail.over_time} for detail in found.charts.details}
@@ -306,8 +319,8 @@ def close(piece: TimeUsage | None, expected: list[float | None]) -> None:
 def test_the_week_is_what_a_plain_loop_finds(scene: Scene) -> None:
     window = Window(scene.since_s, scene.until_s, scene.now_s)
     with TemporaryDirectory() as folder:
-        found = swept(made(folder, scene), window, scene.zone)
-    found = found._replace(shares=[row for row in found.shares if row[-1] < DAY])
+        store, rows = made(folder, scene)
+        found = swept(store, window, scene.zone, rows=rows)
     known = [one for one in found.usages if one.allocated_gpu_hours is not None and one.end_s > one.start_s]
     so_far_s = min(scene.until_s, scene.now_s)
     hours: dict[tuple[int, int], float] = {}
@@ -326,31 +339,37 @@ def test_the_week_is_what_a_plain_loop_finds(scene: Scene) -> None:
     assert {cell: near(hour.hours) for cell, hour in week.items()} == hours
     for cell, hour in week.items():
         assert hour.allocated_gpus * hour.hours == pytest.approx(allocated[cell], rel=1e-6, abs=1e-6)
-    if scene.grain != "days":
-        for which, name in enumerate(("util", "sm")):
-            of = [one for one in known if shares_of(one, found, which)]
-            for kind in ("measured", "used"):
-                whole = fsum(getattr(one, f"{name}_{kind}_gpu_hours") or 0.0 for one in of)
-                parts = fsum((getattr(hour, f"{name}_{kind}_gpus") or 0.0) * hour.hours for hour in week.values())
-                # Nobody knows in which hours a suspended run was; in none it used more than it had there.
-                if kind == "used" and any((one.cluster, one.job_id_raw) in found.suspended for one in of):
-                    assert parts <= whole * (1 + 1e-6) + 1e-6, name
-                else:
-                    assert parts == pytest.approx(whole, rel=1e-6, abs=1e-6), (name, kind)
+    for which, name in enumerate(("util", "sm")):
+        of = [one for one in known if shares_of(one, found, which)]
+        for kind in ("measured", "used"):
+            whole = fsum(getattr(one, f"{name}_{kind}_gpu_hours") or 0.0 for one in of)
+            parts = fsum((getattr(hour, f"{name}_{kind}_gpus") or 0.0) * hour.hours for hour in week.values())
+            # Nobody knows in which hours a suspended run was; in none it used more than it had there.
+            if kind == "used" and any((one.cluster, one.job_id_raw) in found.suspended for one in of):
+                assert parts <= whole * (1 + 1e-6) + 1e-6, name
+            else:
+                assert parts == pytest.approx(whole, rel=1e-6, abs=1e-6), (name, kind)
 
 
-def test_a_day_in_one_row_says_nothing_of_its_hours(tmp_path: Path) -> None:
+def test_hours_are_known_when_only_facts_are_left(tmp_path: Path) -> None:
     rounds = busy(*range(3600, 10 * 3600, 3600), interval_s=3600.0)
     store = stored(tmp_path, [run(end_s=9 * HOUR)], rounds)
     window = Window(0, 2 * DAY_S, 1e6)
     before = swept(store, window, ZoneInfo("UTC"))
     assert len(before.bins.edges_s) == 49
     assert {hour.hour for hour in before.charts.week if hour.sm_used_gpus is not None} == set(range(9))
-    compact(store.samples, Observe(keep_raw_days=1, keep_minute_days=1), 5.0 * DAY_S, True)
-    after = swept(store, window, ZoneInfo("UTC"))
-    assert list(after.bins.edges_s) == [0, DAY_S, 2 * DAY_S]
-    assert all(hour.sm_used_gpus is None and hour.sm_measured_gpus == 0 for hour in after.charts.week)
-    assert after.charts.over_time[0].sm_used_gpu_hours == near(9 * 0.2)
+    for _ in range(2):
+        compact(store, Observe(keep_raw_days=1), 5.0 * DAY_S, True)
+    assert store.samples.days(0, DAY_S) == []
+    assert swept(store, window, ZoneInfo("UTC")).charts == before.charts
+
+
+def test_of_an_hour_half_is_in_each_of_two_where_clocks_are_half_an_hour_off(tmp_path: Path) -> None:
+    store = stored(tmp_path, [run(end_s=HOUR)], busy(1800.0, 3600.0, interval_s=1800.0))
+    found = swept(store, Window(0, DAY_S, 1e6), ZoneInfo("Asia/Kolkata"))
+    used = {hour.hour: hour.sm_used_gpus for hour in found.charts.week if hour.sm_used_gpus}
+    assert used == {5: near(0.1 / 0.5), 6: near(0.1)}
+    assert found.pieces == found.totals
 
 
 def test_the_week_is_by_the_clock_on_the_wall(tmp_path: Path) -> None:

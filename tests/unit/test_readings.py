@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from slurm_colloc.accounting.compact import compact
 from slurm_colloc.accounting.feedback import measured_runs
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.config import Observe
 from slurm_colloc.estimate.bounds import FEWEST_READINGS, mean_at_most_pct, share_at_most_pct
 from slurm_colloc.measured import Round
 from slurm_colloc.model import Evidence
@@ -117,6 +119,18 @@ def test_readings_of_a_gpu_that_one_job_had_size_it(tmp_path: Path) -> None:
     assert found.sm_active_mean_pct == near(20 + 1.83 * stdev(values) / 18**0.5)
     assert (found.gpu_mem_peak_mib, found.sm_is_bound, found.sample_count) == (3000, True, 18)
     assert (found.source, found.dram_active_q95_pct) == ("readings of the whole GPU", 5.0)
+
+
+def test_facts_say_of_readings_what_readings_said(tmp_path: Path) -> None:
+    found = kept(tmp_path, [of_whole(60.0 + 30 * n, 10.0 + 7 * (n % 5)) for n in range(18)])
+    for _ in range(2):
+        assert compact(Store(str(tmp_path)), Observe(), 20 * 86_400.0, anyway=True)
+    assert Store(str(tmp_path)).samples.days(0, 86_400) == []
+    ((*_, of_facts, _),) = measured_runs(Store(str(tmp_path)), "c")
+    # High values are kept in steps.
+    mean_pct = near(found.sm_active_mean_pct)
+    of_readings = found._replace(sm_active_mean_pct=mean_pct, sm_active_q95_pct=38.0, dram_active_q95_pct=6.0)
+    assert of_facts == of_readings
 
 
 def test_a_reading_that_may_be_of_the_job_before_is_none(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from slurm_colloc.accounting.frames import runs_frame
 from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.accounting.several_gpus import several_gpus
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window, sweep
+from slurm_colloc.accounting.sweep import sweep
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.charted import JobTimeline, SeveralGpus
 from slurm_colloc.cli.colloc.job_next import advise
 from slurm_colloc.measured import Round

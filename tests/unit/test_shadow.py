@@ -13,7 +13,8 @@ from slurm_colloc.accounting.shadow import Piece, Shadow, find_piece, shadow_use
 from slurm_colloc.accounting.shadow_past import decide_past
 from slurm_colloc.accounting.sources.means import JobMeans
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window, sweep
+from slurm_colloc.accounting.sweep import sweep
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.estimate.calibration import LARGEST, SHIPPED, Calibration, Margin
 from slurm_colloc.estimate.site_margins import calibration_path, to_json

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from slurm_colloc.accounting.store import Store
+from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.observe.journal import append
+from slurm_colloc.slurm.gres import parse_gres
 from tests.unit.made import HOUR, device, host, process, seen
+from tests.unit.made import run as run_of
 
 DAY = 24 * HOUR
 COLLOC = [sys.executable, "-m", "slurm_colloc.cli.colloc"]
@@ -54,6 +57,8 @@ def test_killed_while_rounds_are_appended(tmp_path: Path, kills: int) -> None:
     for name in ("journal", "store"):
         (tmp_path / name).mkdir(mode=0o700)
     keep_raw_days(100)
+    ran = run_of(user="alice", start_s=today_s - 5 * DAY - 10, end_s=today_s, gres=parse_gres("gpu:h100:1"))
+    Store(str(tmp_path / "store")).write_allocations("a", [ran], 1.0)
     write(200)
     began = time.monotonic()
     run("seal")
@@ -83,11 +88,13 @@ def test_killed_while_rounds_are_appended(tmp_path: Path, kills: int) -> None:
         running.wait()
     run("compact")
     run("compact")
-    sums = "SELECT sum(interval_s), sum(gpu_util_pct * interval_s), sum(energy_j) FROM shares WHERE job_id = '1'"
     percent_s = sum(used.values())
-    assert store.rows(sums, {}) == [pytest.approx((10 * len(used), percent_s, percent_s / 10), rel=1e-6)]
-    ((cpu_s,),) = store.rows("SELECT sum(cpu_s) FROM hosts", {})
-    assert cpu_s == pytest.approx(percent_s / 10, rel=1e-6)
+    (found,) = job_usage(store, 0, today_s + DAY, today_s + DAY)
+    assert found.util_used_gpu_hours == pytest.approx(percent_s / 100 / 3600, rel=1e-6)
+    assert found.energy_j == pytest.approx(percent_s / 10, rel=1e-6)
+    assert found.coverage_pct == pytest.approx(100 * 10 * len(used) / (5 * DAY + 10), rel=1e-6)
+    assert found.cpu_cores_used == pytest.approx(percent_s / 10 / (10 * len(used)), rel=1e-6)
     left = [path.name for path in (tmp_path / "store/samples/c").rglob("*.parquet")]
-    assert sorted(left) == ["00.parquet", "22.parquet", "minute.parquet", "minute.parquet", "raw.parquet"]
-    assert [path.name for path in (tmp_path / "store/work").rglob("*") if path.is_file()] == ["lock", "lock"]
+    assert sorted(left) == ["00.parquet", "22.parquet", "raw.parquet"]
+    assert len(list((tmp_path / "store/facts/c").glob("*.parquet"))) == 3
+    assert [path.name for path in (tmp_path / "store/work").rglob("*") if path.is_file()] == 4 * ["lock"]

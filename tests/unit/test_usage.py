@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.accounting.sweep import Window, sweep
+from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.usage import group_and_kind_usage, group_usage
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.errors import InputError
 from slurm_colloc.measured import GroupUsage, JobUsage
 from tests.unit.made import decision, near, run, usage

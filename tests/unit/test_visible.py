@@ -12,8 +12,9 @@ from slurm_colloc.accounting.counts import unaccounted_hours
 from slurm_colloc.accounting.seen import jobs_of_others
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.strays import stray_use
-from slurm_colloc.accounting.sweep import Window, sweep
+from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.usage import group_usage
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc import seen
 from slurm_colloc.errors import ProcessError
 from slurm_colloc.report.formats import TEXTS, as_markdown

@@ -12,7 +12,8 @@ from slurm_colloc.accounting.collocation import collocation, installed_gpus
 from slurm_colloc.accounting.decisions import OF_RUNS
 from slurm_colloc.accounting.equivalents import make_worths, worth
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window, job_usage, sweep
+from slurm_colloc.accounting.sweep import job_usage, sweep
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.measured import Collocation, Round
 from slurm_colloc.model import Gres
 from tests.unit.made import H100, HOUR, MIG_POOL, MPS_POOL, SHARD_POOL, decision, device, near, process, run, seen, site

@@ -9,8 +9,9 @@ from slurm_colloc.accounting.audited import answer, make_audited
 from slurm_colloc.accounting.found_runs import found_runs
 from slurm_colloc.accounting.freshness import known_until_s
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window, sweep_to_file
+from slurm_colloc.accounting.sweep import sweep_to_file
 from slurm_colloc.accounting.usage import whole_usage
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.audit.ladder import Key, key_of
 from slurm_colloc.audit.rules import Entry, findings, question
 from slurm_colloc.audited import JOB, RUNS, Answer, Finding

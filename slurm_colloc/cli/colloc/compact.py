@@ -2,16 +2,18 @@
 """colloc compact: fewer files, fewer rows, and nothing older than the site wants."""
 
 import os
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from slurm_colloc.accounting import compact as compaction
-from slurm_colloc.accounting.samples import Samples
-from slurm_colloc.cli.colloc.output import say, service_folder, site_or_none
+from slurm_colloc.accounting.engine import ENGINES, LOCAL, SLURM, make_by_slurm
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.cli.colloc.output import one_of, say, service_folder, site_or_none
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.clock import now
-from slurm_colloc.config import Observe
+from slurm_colloc.config import Engine, Observe
 from slurm_colloc.errors import Status, StoreError
 from slurm_colloc.units import counted
 
@@ -19,27 +21,33 @@ from slurm_colloc.units import counted
 def compact(
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
     anyway: Annotated[bool, typer.Option("--anyway", help="though nothing was sampled for two days")] = False,
+    engine: Annotated[
+        str, typer.Option("--engine", help="local, or slurm: a job for each day, by [engine] of site.toml")
+    ] = LOCAL,
 ) -> None:
-    """Join files of closed days, roll old days up, delete the oldest. Once a day, on the host that ingests.
+    """Join files of closed days, make their facts, delete what is old. Once a day, on the host that ingests.
 
     Exit status 1: some of it could not be done; the rest was. Nothing is done where the last sampled day is over for
     more than two days: then this host's clock is ahead, or sampling has stopped (--anyway).
     """
+    one_of("--engine", engine, ENGINES)
     config = site_or_none()
     folder = service_folder("store", store)
     if not os.path.isdir(folder):
         raise StoreError(f"store '{folder}' is not there; is its file system mounted? name another with --store")
     keep = config.observe if config else Observe()
     with progress("compacting days of samples") as step:
-        done = compaction.compact(Samples(folder), keep, now(), anyway, step=step)
+        of = config.engine if config else Engine()
+        by_slurm = partial(make_by_slurm, engine=of, config=config, tell=say) if engine == SLURM else None
+        done = compaction.compact(Store(folder, config), keep, now(), anyway, step=step, make=by_slurm)
     if done is None:
         say(f"another run is compacting '{folder}'")
         return
     say(f"{done.written} files written, {done.removed} removed in '{folder}'")
     if done.refused:
         say(
-            f"error: {counted(len(done.refused), 'file')} of hours came after their day was rolled up with less of "
-            "them, and what they have more is not counted. The day stays as it is; move them out of the store, or each "
+            f"error: {counted(len(done.refused), 'file')} of hours came after the readings of their day were deleted, "
+            "and its facts have less of them: what they have more is not counted. Move them out of the store, or each "
             "run says so again:"
         )
         for path in done.refused:

@@ -23,7 +23,6 @@ from slurm_colloc.accounting.counts import (
 )
 from slurm_colloc.accounting.decisions import predictions
 from slurm_colloc.accounting.details import charts_of
-from slurm_colloc.accounting.engine import ENGINES, LOCAL, SLURM, sweep_by_slurm
 from slurm_colloc.accounting.equivalents import CONVENTIONS, COUNTED_BY, OWN, SLICES, unsure_types
 from slurm_colloc.accounting.fits import fits_of
 from slurm_colloc.accounting.freshness import known_until_s
@@ -32,8 +31,9 @@ from slurm_colloc.accounting.runs import Taken
 from slurm_colloc.accounting.several_gpus import several_gpus
 from slurm_colloc.accounting.store import REJECTED_LINES, Store
 from slurm_colloc.accounting.strays import stray_use
-from slurm_colloc.accounting.sweep import Window, sweep
+from slurm_colloc.accounting.sweep import sweep
 from slurm_colloc.accounting.usage import GROUPINGS, group_and_kind_usage, group_usage
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc.names import check_names, keep_names_out, without_jobs
 from slurm_colloc.cli.colloc.output import one_of, say, site, site_or_none, window, write
 from slurm_colloc.cli.colloc.progress import progress
@@ -43,7 +43,7 @@ from slurm_colloc.cli.colloc.report_shown import proof_shown_as, shadow_shown_as
 from slurm_colloc.cli.colloc.seen import of_visible, seen_store
 from slurm_colloc.cli.colloc.texts import Text, take
 from slurm_colloc.clock import now
-from slurm_colloc.config import Engine, Prices, SiteConfig
+from slurm_colloc.config import Prices, SiteConfig
 from slurm_colloc.errors import InputError, Status
 from slurm_colloc.measured import Lost, lost_of_all
 from slurm_colloc.report.formats import FORMATS, PARQUET, SHORTENED, json_schema
@@ -85,9 +85,6 @@ def report(
         str, typer.Option("--fields", help="columns of that text, by comma, where it has no header")
     ] = "",
     timezone: Annotated[str, typer.Option("--timezone", help="zone of times without one in that text")] = "",
-    engine: Annotated[
-        str, typer.Option("--engine", help="local, or slurm: a job for each day, by [engine] of site.toml")
-    ] = LOCAL,
     charts: Annotated[
         bool, typer.Option("--charts", help="with --format json: use over time and all else that a page draws")
     ] = False,
@@ -128,7 +125,6 @@ def report(
         equivalents,
         convention,
         text,
-        engine,
         charts,
         "".join(name for name, given in {"shadow": shadow, "harm": harm, "rollout": rollout}.items() if given),
         past,
@@ -163,7 +159,6 @@ class _Asked(NamedTuple):
     equivalents: str
     convention: str
     text: Text
-    engine: str
     charts: bool
     kind: str
     past: bool
@@ -189,7 +184,6 @@ def _check(asked: _Asked) -> None:
         ("--format", asked.form, _FORMATS[asked.kind]),
         ("--equivalents", asked.equivalents, CONVENTIONS),
         ("--convention", asked.convention, COUNTED_BY),
-        ("--engine", asked.engine, ENGINES),
         ("--by", asked.by, GROUPINGS),
     ):
         one_of(option, given, known)
@@ -220,8 +214,6 @@ def _check(asked: _Asked) -> None:
         raise InputError("--runs writes the runs of a store; take the text in by colloc ingest --sacct-file")
     if asked.store:
         raise InputError("--sacct-file is read in place of a store; to add it to one: colloc ingest --sacct-file")
-    if asked.engine == SLURM:
-        raise InputError("--engine slurm spreads the days of samples over jobs, and a sacct text has none")
 
 
 def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | None) -> tuple[str | bytes, Lost]:
@@ -229,13 +221,9 @@ def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | 
     opened = _text(asked, config) if of_text else _store(asked, config, start, end)
     with opened as (source, database, rows):
         span = Window(start.timestamp(), end.timestamp(), now())
-        bins = bins_of(source.samples, span.since_s, span.until_s) if asked.draws else None
-        if asked.engine == SLURM:
-            say(f"to go on after an interruption, name this window: {_named(start, end)}")
-            sweep_by_slurm(database, source, span, config.engine if config else Engine(), say, bins)
-        else:
-            with progress("adding up days") as step:
-                sweep(database, source, span, bins, step=step, convention=asked.convention)
+        bins = bins_of(span.since_s, span.until_s) if asked.draws else None
+        with progress("adding up days") as step:
+            days = sweep(database, source, span, bins, step=step, convention=asked.convention)
         names = keep_names_out(database, source, asked.by, asked.pseudonyms, asked.min_group)
         if asked.runs_csv:
             _write_runs(database, asked.runs_csv, named=not asked.pseudonyms)
@@ -243,6 +231,7 @@ def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | 
             shadowed = shadow_report(database, source, config, span, asked.equivalents, past=asked.past)
             return shadow_shown_as(shadowed, asked.form, asked.output), rows.lost
         found = _figures(database, asked, (start, end), span, rows, config, bins, source)
+        found = found._replace(in_proportion=days.cut)
     found = of_visible(found, source.visible, named=not asked.pseudonyms)
     found = found._replace(names=names)
     found = without_jobs(found) if asked.pseudonyms else found
@@ -319,10 +308,6 @@ def _figures(
 
 def _local(at_s: float | None, most_s: float = inf) -> datetime | None:
     return None if at_s is None else local(min(at_s, most_s))
-
-
-def _named(start: datetime, end: datetime) -> str:
-    return f"--since {start.isoformat()} --until {end.isoformat()}"
 
 
 def _write_runs(database: DuckDBPyConnection, path: str, *, named: bool) -> None:

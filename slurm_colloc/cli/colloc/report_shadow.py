@@ -8,7 +8,7 @@ from slurm_colloc.accounting.equivalents import CONVENTIONS
 from slurm_colloc.accounting.shadow import COVERED_PCT, DECIDED, shadow_use
 from slurm_colloc.accounting.shadow_past import decide_past
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.accounting.sweep import Window
+from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.report.shadow import ShadowReport
