@@ -11,7 +11,7 @@ from slurm_colloc.measured import GroupUsage
 from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.plain import object_of, plain
 from slurm_colloc.report.usage import Money, OfInstalled, UsageReport, fits_by_group, money, of_installed, shortened
-from slurm_colloc.report.usage_notes import footnotes, heading
+from slurm_colloc.report.usage_notes import footnotes, heading, summary
 from slurm_colloc.report.usage_text import rows_of
 from slurm_colloc.units import printable
 
@@ -103,8 +103,8 @@ def as_csv(report: UsageReport) -> str:
     return spreadsheet.as_csv(*flat(report))
 
 
-def as_markdown(report: UsageReport, top: int = 0) -> str:
-    """Return the report for a wiki or a ticket; ``top`` groups and the others as one, 0 for all."""
+def as_markdown(report: UsageReport, top: int = 0, *, explained: bool = False) -> str:
+    """Return the report for a wiki or a ticket; arguments as of ``as_table``."""
     short = shortened(report, top) if top else report
     titles, *rows, total = [[marked(cell) for cell in row] for row in rows_of(short)]
     lines = [
@@ -119,7 +119,7 @@ def as_markdown(report: UsageReport, top: int = 0) -> str:
             "",
             *(f"| {' | '.join(line)} |" for line in lines),
             "",
-            *(f"- {marked(note)}" for note in footnotes(short)),
+            *(f"- {marked(note)}" for note in (footnotes(short) if explained else summary(short))),
             "",
         ]
     )

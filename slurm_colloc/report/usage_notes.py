@@ -30,6 +30,11 @@ def heading(report: UsageReport) -> str:
     return f"GPU use {where}, {stamp(report.since)} to {until}, by {report.by}{seen}"
 
 
+def summary(report: UsageReport) -> list[str]:
+    """Return what stands below the table: what is missing or wrong, if anything, then coverage, then freshness."""
+    return [*_warnings(report), *_coverage(report), _freshness(report)]
+
+
 def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> list[str]:
     """Return method, denominators and counts: what a reader needs to trust or doubt the figures.
 
@@ -38,7 +43,6 @@ def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> lis
     total = report.total
     shown = {title.split()[0] for title in titles} if titles else {"ALLOC", "HELD"} if only_given(report) else None
     lines = [
-        *map(printable, filter(None, (report.visible, *report.names))),
         *(line for words, line in _definitions(report) if shown is None or shown & set(words.split())),
         f"runs in window: {report.runs}; without GPU: {report.runs_without_gpu}; "
         f"with GPU: {total.jobs}, of them measured: {total.jobs_measured}{_begun_before(report)}",
@@ -46,33 +50,63 @@ def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> lis
         *_several(report.several),
         *_shared(report.collocation),
         *map(_predicted, report.predictions),
+        *_figures_beside(total),
+        *_warnings(report),
     ]
-    if report.runs and not total.jobs:
-        lines.append("NOT ONE run had a GPU: does AccountingStorageTRES in slurm.conf name gres/gpu?")
-    if report.recorded and not report.runs:
-        first, last = map(stamp, report.recorded)
-        lines.append(f"the {'text' if report.of_text else 'store'} has runs from {first} to {last}; give --since")
-    if only_given(report):
-        lines.append("a text says what was allocated and no more; for use: colloc ingest, agents")
-    elif total.jobs and not total.jobs_measured and total.methods:
-        lines.append("of NOT ONE of these runs GPU_UTIL or SM activity is known: those samples do not have them")
-    elif total.jobs and not total.jobs_measured:
-        lines.append(
-            "NOT ONE of these runs was measured: does 'colloc agent' run on the nodes, and may you read its samples?"
-        )
-    lines += _figures_beside(total)
-    lines += _left_out(report)
     if total.methods or not report.of_text:
         lines.append(f"methods: {', '.join(total.methods) or 'none'}")
     lines += _no_runs(report)
     if not report.of_text:
-        runs, samples = (stamp(at) if at else "never" for at in (report.ingested, report.sealed))
-        lines.append(f"runs known up to: {runs}; samples sealed up to: {samples}")
-    if report.in_proportion:
-        lines.append("the window cuts an hour whose readings are deleted: what was measured in it counts in proportion")
+        lines.append(_known_until(report))
     if report.rows_in is not None:
         lines.append(_rows(report))
     return lines
+
+
+def _warnings(report: UsageReport) -> Iterator[str]:
+    """Yield what the figures are not about, though a reader may think so."""
+    total = report.total
+    yield from map(printable, filter(None, (report.visible, *report.names)))
+    if report.runs and not total.jobs:
+        yield "No run had a GPU. Does AccountingStorageTRES in slurm.conf name gres/gpu?"
+    if report.recorded and not report.runs:
+        first, last = map(stamp, report.recorded)
+        yield f"No run is in this window. The {_source(report)} has runs from {first} to {last}: give --since."
+    if total.jobs and not total.jobs_measured and total.methods:
+        yield "The samples of these runs have neither GPU_UTIL nor SM activity."
+    elif total.jobs and not total.jobs_measured and not only_given(report):
+        yield "No run was sampled. Does 'colloc agent' run on the nodes, and may you read its samples?"
+    if report.in_proportion:
+        yield "The window cuts an hour of which no samples are left: its use is counted in proportion to time."
+    yield from _left_out(report)
+
+
+def _coverage(report: UsageReport) -> Iterator[str]:
+    """Yield how much of what was allocated was sampled, and which rows the figures lack."""
+    total = report.total
+    if only_given(report):
+        yield "sacct says what was allocated. What was used of it, 'colloc agent' measures on the nodes."
+    elif total.jobs:
+        part = "An unknown part" if total.coverage_pct is None else f"{total.coverage_pct:.0f} %"
+        runs = f"{total.jobs_measured} of {counted(total.jobs, 'run')}"
+        yield f"{part} of the allocated GPU-hours was sampled, in {runs}."
+    if report.rejected and report.rows_in is not None:
+        yield f"Of {counted(report.rows_in, 'row')} of sacct {rejected_rows(report.rejected, report.lost)}."
+
+
+def _freshness(report: UsageReport) -> str:
+    """Return until when this is known, and where more is said."""
+    more = "'colloc report --explain' says what each column means and how it was counted."
+    return more if report.of_text else f"{_known_until(report).capitalize()}. {more}"
+
+
+def _known_until(report: UsageReport) -> str:
+    runs, samples = (stamp(at) if at else "never" for at in (report.ingested, report.sealed))
+    return f"runs are known until {runs}, samples until {samples}"
+
+
+def _source(report: UsageReport) -> str:
+    return "text" if report.of_text else "store"
 
 
 def _begun_before(report: UsageReport) -> str:
@@ -116,11 +150,11 @@ def _definitions(report: UsageReport) -> Iterator[tuple[str, str]]:
         "HELD",
         "HELD: GPU time kept from others: suspended time counts, a share counts one nth of a GPU that n jobs share.",
     )
-    yield "COV", "COV (covered): the part of ALLOC that was sampled."
-    yield "UTIL", "UTIL (GPU_UTIL): time with any kernel running, whole GPUs only; %: used over covered GPU-hours."
-    yield "SM", "SM (SM active): SMs with work, all runs; %: used over covered GPU-hours."
+    yield "SAMPLED", "SAMPLED: the part of ALLOC that was sampled."
+    yield "GPU_UTIL", "GPU_UTIL: time with any kernel running, whole GPUs only; %: used over sampled GPU-hours."
+    yield "SM", "SM (SM active): SMs with work, all runs; %: used over sampled GPU-hours."
     by = METRICS[metric_of(report)]
-    yield "IDLE", f"IDLE: covered less used GPU-hours, by {by}. Most idle first (by GPU_UTIL if that is all)."
+    yield "IDLE", f"IDLE: sampled less used GPU-hours, by {by}. Most idle first (by GPU_UTIL if that is all)."
     if report.fits:
         whole = report.fits[-1]
         known = f"{counted(whole.judged_runs, 'run')}, {significant(whole.known_gpu_hours, 4)} GPU-h"
@@ -137,7 +171,7 @@ def _definitions(report: UsageReport) -> Iterator[tuple[str, str]]:
 def _figures_beside(total: GroupUsage) -> Iterator[str]:
     """Yield what else was measured than the columns have."""
     if total.util_plain_pct is not None:
-        yield f"UTIL as plain mean over the whole-GPU runs measured: {total.util_plain_pct:.2f} %"
+        yield f"GPU_UTIL as plain mean over the whole-GPU runs measured: {total.util_plain_pct:.2f} %"
     if total.sm_plain_pct is not None:
         yield f"SM as plain mean over the runs measured: {total.sm_plain_pct:.2f} %"
     if total.sm_beyond_gpu_hours:

@@ -21,7 +21,6 @@ from slurm_colloc.report.layout import (
     widths_of,
 )
 from slurm_colloc.report.usage import (
-    METRICS,
     UsageReport,
     fits_by_group,
     hours_digits,
@@ -32,13 +31,13 @@ from slurm_colloc.report.usage import (
     percent,
     shortened,
 )
-from slurm_colloc.report.usage_notes import footnotes, heading
+from slurm_colloc.report.usage_notes import footnotes, heading, summary
 from slurm_colloc.units import printable
 
 _GIVEN = ("jobs", "allocated_gpu_hours", "held_gpu_hours", "gpu_cost")
 _NAME_COLUMNS = 16  # a longer name is cut before a column is left out
 _LEAST_NAME_COLUMNS = 5  # where not one figure would be left
-_BAR_COLUMNS, _LONGEST_BAR = 10, 24
+_BAR_TITLE, _BAR_COLUMNS, _LONGEST_BAR = "{}used{}idle{}?", 12, 24
 _BAR_RANK = 6
 # Used, sampled and idle, not sampled.
 _BLOCKS, _ASCII_BLOCKS = "█▒░", "#=."
@@ -73,12 +72,12 @@ def columns(report: UsageReport) -> list[Column]:
         (Column("CO2 kg", "co2_kg", 2, 18), report.prices.co2_g_per_kwh),
     ]
     every = [
-        Column("RUNS", "jobs", 0, 5),
+        Column("RUNS", "jobs", 0, 7),
         Column("ALLOC GPU-h", "allocated_gpu_hours", hours, 0),
         Column("HELD GPU-h", "held_gpu_hours", hours, 11),
-        Column("COV %", "coverage_pct", 0, 4),
-        Column("UTIL GPU-h", "util_used_gpu_hours", hours, 13),
-        Column("UTIL %", "util_weighted_pct", 1, 9 if by_sm else 1),
+        Column("SAMPLED %", "coverage_pct", 0, 4),
+        Column("GPU_UTIL GPU-h", "util_used_gpu_hours", hours, 13),
+        Column("GPU_UTIL %", "util_weighted_pct", 1, 9 if by_sm else 1),
         Column("SM GPU-h", "sm_used_gpu_hours", hours, 12),
         Column("SM %", "sm_weighted_pct", 1, 1 if by_sm else 14),
         Column("IDLE GPU-h", "idle_gpu_hours", hours, 2),
@@ -122,28 +121,31 @@ def rows_of(report: UsageReport) -> list[list[str]]:
     ]
 
 
-def as_table(report: UsageReport, terminal: Terminal = NO_TERMINAL, top: int = 0) -> str:
+def as_table(report: UsageReport, terminal: Terminal = NO_TERMINAL, top: int = 0, *, explained: bool = False) -> str:
     """Return the report for a terminal, or for what is none.
 
     Args:
         report: what is shown.
         terminal: where; without columns nothing is left out.
         top: that many groups, and the others as one; 0 for all.
+        explained: whether each column and count is explained below, and not only what matters most.
     """
     short = shortened(report, top) if top else report
-    rows, notes = rows_of(short), footnotes(short)
+    rows, titles = rows_of(short), None
     if terminal.columns is not None:
+        rows = _without_empty(rows)
         rows = [[terminal.written(name), *row] for name, *row in rows]
         fit = _fit(report, rows, terminal.columns)
         rows = [[cut(name, fit.name_columns, terminal.ellipsis), *(row[i] for i in fit.figures)] for name, *row in rows]
-        notes = footnotes(short, rows[0][1:])
+        titles = rows[0][1:]
         if fit.bar_columns:
             # The others are no one of them: beside their bar no other would be seen.
             groups = short.groups if short is report else short.groups[:-1]
             blocks = _ASCII_BLOCKS if terminal.only_ascii else _BLOCKS
-            bars = ["USE".ljust(fit.bar_columns), *_bars(groups, metric_of(report), fit.bar_columns, blocks)]
+            head = _BAR_TITLE.format(*blocks).ljust(fit.bar_columns)
+            bars = [head, *_bars(groups, metric_of(report), fit.bar_columns, blocks)]
             rows = [[*row, bar] for row, bar in zip_longest(rows, bars, fillvalue="")]
-            notes.insert(0, _legend(report, blocks))
+    notes = footnotes(short, titles) if explained else summary(short)
     first, *lines, last = table_lines(rows)
     shown = [
         *folded(heading(report), terminal.columns),
@@ -157,6 +159,12 @@ def as_table(report: UsageReport, terminal: Terminal = NO_TERMINAL, top: int = 0
     return "\n".join(shown) + "\n"
 
 
+def _without_empty(rows: Sequence[list[str]]) -> list[list[str]]:
+    """Return a table without the columns of which nothing is known in any row."""
+    known = [any(row[index] != "-" for row in rows[1:]) for index in range(len(rows[0]))]
+    return [[cell for cell, shown in zip(row, known, strict=True) if shown] for row in rows]
+
+
 class _Fit(NamedTuple):
     """Which figures fit on a terminal beside a name so wide, and the bar that there is room for; 0 for none."""
 
@@ -167,7 +175,8 @@ class _Fit(NamedTuple):
 
 def _fit(report: UsageReport, rows: Sequence[Sequence[str]], room: int) -> _Fit:
     longest, *widths = widths_of(rows)
-    ranks = [column.rank for column in columns(report)]
+    rank = {column.title: column.rank for column in columns(report)}
+    ranks = [rank[title] for title in rows[0][1:]]
     chosen = fitting([*widths, _BAR_COLUMNS], [*ranks, _BAR_RANK], room - min(longest, _NAME_COLUMNS))
     first = ranks.index(min(ranks))
     if not chosen and widths[first] + 2 + _LEAST_NAME_COLUMNS <= room:
@@ -192,11 +201,6 @@ def _bars(groups: Sequence[GroupUsage], by: str, width: int, blocks: str) -> Ite
         bar = blocks[0] * busy + blocks[1] * (seen - busy) + blocks[2] * (whole - seen)
         # What is there is seen, however small.
         yield (bar or (blocks[2] if allocated else "")).ljust(width)
-
-
-def _legend(report: UsageReport, blocks: str) -> str:
-    by = METRICS[metric_of(report)]
-    return f"USE: ALLOC, as {blocks[0]} used ({by}), {blocks[1]} covered and idle, {blocks[2]} not covered."
 
 
 def _coloured(bar: re.Match[str]) -> str:

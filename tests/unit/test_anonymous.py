@@ -213,7 +213,7 @@ def test_gpu_hours_known_of_fewer_users_are_left_out_and_nothing_else_is_said_of
     assert colloc(*asked) == 0
     text = capsys.readouterr().out
     assert ("figures are left out" in text) is not shown
-    assert "NOT ONE" not in text
+    assert "No run" not in text
 
 
 def test_charts_name_no_single_job() -> None:

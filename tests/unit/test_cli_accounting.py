@@ -259,16 +259,15 @@ def test_a_table_of_a_text_has_no_columns_of_use(text: str, tmp_path: Path, caps
         assert colloc("report", *window, "--sacct-file", text, "--format", form) == 0
         said = capsys.readouterr().out
         assert ("ALLOC GPU-h" in said, "HELD GPU-h" in said) == (True, True)
-        assert [word for word in ("UTIL", "SM ", "COV", "IDLE", "EMPTY", "kWh") if word in said] == []
+        assert [word for word in ("UTIL", "SM ", "SAMPLED", "IDLE", "EMPTY", "kWh") if word in said] == []
     # It tells of the time in which it was written, whenever it is taken in.
     os.utime(text, (1768000000, 1768000000))
     assert colloc("ingest", "--store", store, "--sacct-file", text) == 0
     capsys.readouterr()
     assert colloc("report", *window, "--store", store) == 0
     said = capsys.readouterr().out
-    assert "runs known up to: 2026-01-09 23:06:40+00:00" in said
-    assert "COV %" in said, "of a store what is not known is a dash"
-    assert "; samples sealed up to: never" in said
+    assert "Runs are known until 2026-01-09 23:06:40+00:00, samples until never" in said
+    assert "SAMPLED %" in said, "of a store what is not known is a dash"
 
 
 def test_a_text_and_a_store_give_the_same(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -343,7 +342,7 @@ def test_a_window_without_runs_says_where_they_are(text: str, capsys: pytest.Cap
     assert colloc("report", "--since", "2025-01-01", "--until", "2025-02-01", "--sacct-file", text) == 0
     shown = capsys.readouterr().out
     assert "GPU use (cluster not named)" in shown
-    assert "the text has runs from 2026-01-03" in shown
+    assert "The text has runs from 2026-01-03" in shown
     assert "give --since" in shown
 
 

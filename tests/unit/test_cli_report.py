@@ -70,7 +70,7 @@ def test_colours_are_not_for_all(report: list[str], variable: dict[str, str], mo
             monkeypatch.setenv(name, value)
         assert colloc(*report) == 0
     assert "\x1b" not in shown.text
-    assert "█" in shown.text or "░" in shown.text
+    assert "█used▒idle░?" in shown.text
 
 
 def test_a_terminal_without_these_letters(report: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,14 +78,14 @@ def test_a_terminal_without_these_letters(report: list[str], monkeypatch: pytest
         shown.stream.reconfigure(encoding="ascii")
         assert colloc(*report) == 0
     assert shown.text.isascii()
-    assert ". not covered" in shown.text
+    assert "#used=idle.?" in shown.text
 
 
 def test_a_terminal_in_the_locale_c(report: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with screen(monkeypatch, "stdout", locale="C") as shown:
         assert colloc(*report) == 0
     assert shown.text.isascii()
-    assert ". not covered" in shown.text
+    assert "#used=idle.?" in shown.text
 
 
 def test_the_locale_is_the_one_that_was_set_not_what_python_made_of_it() -> None:
@@ -160,7 +160,7 @@ def test_what_the_how_to_shows_runs(report: list[str], tmp_path: Path, monkeypat
     # A page has an hour, or a day, of each of the window, and from 1970 to today that takes minutes.
     for command in commands:
         assert colloc(*command[1:], *report[1:], "--until", "1970-01-02T00:00:00+00:00") == 0, command
-    assert len(commands) == 8
+    assert len(commands) == 13
     assert {path.name for path in tmp_path.glob("use.*")} == {"use.csv", "use.json", "use.parquet", "use.html"}
 
 
@@ -267,5 +267,5 @@ def test_what_is_installed_is_the_denominator_of_all_runs_of_its_own_cluster_onl
     assert [value is not None for value in (*installed, shown["of_installed"]["allocated_pct"])] == [known] * 4
     # What was taken in is everybody's, too.
     assert [shown[name] is not None for name in ("rows_in", "rows_used", "job_steps")] == [visible.everybody] * 3
-    assert colloc(*asked) == 0
+    assert colloc(*asked, "--explain") == 0
     assert ("rows in" in capsys.readouterr().out) is visible.everybody

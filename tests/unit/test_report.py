@@ -28,11 +28,24 @@ from tests.unit.stored import grouped
 def test_table() -> None:
     lines = as_table(report(group())).splitlines()
     assert lines[0] == "GPU use on c, 2026-11-01 00:00:00+00:00 to 2026-11-02 00:00:00+00:00, by user"
-    titles = ["USER", "RUNS", "ALLOC GPU-h", "HELD GPU-h", "COV %", "UTIL GPU-h", "UTIL %", "SM GPU-h", "SM %"]
+    titles = [
+        "USER",
+        "RUNS",
+        "ALLOC GPU-h",
+        "HELD GPU-h",
+        "SAMPLED %",
+        "GPU_UTIL GPU-h",
+        "GPU_UTIL %",
+        "SM GPU-h",
+        "SM %",
+    ]
     assert lines[2].split() == " ".join([*titles, "IDLE GPU-h", "EMPTY GPU-h", "kWh"]).split()
     figures = ["1", "1.0000", "1.0000", "100", "0.5000", "50.0", "0.2500", "25.0", "0.7500", "0.0000", "1.0000"]
     assert lines[4].split() == ["ann", *figures]
     assert lines[6].split() == ["total", *figures]
+    assert lines[8] == "100 % of the allocated GPU-hours was sampled, in 1 of 1 run."
+    assert (len(lines), "--explain" in lines[9]) == (10, True)
+    lines = as_table(report(group()), explained=True).splitlines()
     assert "runs in window: 5; without GPU: 2; with GPU: 1, of them measured: 1" in lines
     assert lines[-1] == "rows in 5: 5 used, 0 job steps, 0 rejected"
 
@@ -72,20 +85,21 @@ def test_json_is_unrounded() -> None:
 def test_footnotes_name_what_is_left_out() -> None:
     whole = grouped([usage(), usage(allocated_gpu_hours=None)])[-1]
     counts = {"rows_in": 20, "rows_used": 10, "job_steps": 7, "rejected": {"b\x1b": 2, "a": 1}}
-    text = as_table(report(group(), total=whole, **counts))
+    text = as_table(report(group(), total=whole, **counts), explained=True)
     assert "runs left out of GPU-hours because the size of their share is not known: 1; their pool in site.toml" in text
     assert text.endswith("\nrows in 20: 10 used, 7 job steps, 3 rejected (a: 1; b?: 2)\n")
     shown = json.loads(as_json(report(group(), **counts)))
     assert {name: shown[name] for name in counts} == counts
     assert "UTIL as plain mean over the whole-GPU runs measured: 50.00 %" in text
     assert "methods: measured" in text
-    bare = as_table(report(NOTHING, total=NOTHING))
+    bare = as_table(report(NOTHING, total=NOTHING), explained=True)
     assert "plain mean" not in bare
     assert "methods: none" in bare
-    assert "NOT ONE of these runs was measured" in bare
-    assert "NOT ONE" not in text
+    assert "No run was sampled" in bare
+    assert "No run was sampled" not in text
+    assert "3 rejected (a: 1; b?: 2)" in as_table(report(group(), **counts))
     sampled = as_table(report(NOTHING, total=NOTHING._replace(methods=("whole device",))))
-    assert "of NOT ONE of these runs GPU_UTIL or SM activity is known" in sampled
+    assert "have neither GPU_UTIL nor SM activity" in sampled
     assert "does 'colloc agent' run" not in sampled
 
 
@@ -192,50 +206,55 @@ def test_what_ran_outside_any_job_is_said() -> None:
     said = "GPUs with processes outside any job, charged to nobody: 0.75 GPU-h on g1, g2"
     assert said in as_table(shown).splitlines()
     assert json.loads(as_json(shown))["strays"][0]["gpu_hours"] == 0.5
-    assert "outside any job" not in as_table(report(group()))
+    assert "outside any job" not in as_table(report(group()), explained=True)
 
 
 def test_what_the_cluster_has_is_the_third_denominator() -> None:
     whole = report(group(), installed_gpu_hours=4.0)
     said = "of the 4 GPU-h installed (by site.toml, nodes that were down included): allocated 25.0 %, SM activity at "
-    assert f"{said}least 6.2 %, with a kernel running (GPU_UTIL) at least 12.5 %" in as_table(whole).splitlines()
+    assert (
+        f"{said}least 6.2 %, with a kernel running (GPU_UTIL) at least 12.5 %"
+        in as_table(whole, explained=True).splitlines()
+    )
     shares = {"allocated_pct": 25.0, "util_at_least_pct": 12.5, "sm_at_least_pct": 6.25}
     assert json.loads(as_json(whole))["of_installed"] == shares
-    assert "installed" not in as_table(report(group()))
+    assert "installed" not in as_table(report(group()), explained=True)
     assert json.loads(as_json(report(group())))["of_installed"] == dict.fromkeys(shares)
     unknown = report(group(), installed_gpu_hours=4.0, total=group(allocated_gpu_hours=None))
-    assert "installed" not in as_table(unknown)
+    assert "installed" not in as_table(unknown, explained=True)
 
 
 def test_what_sharing_saved() -> None:
     times = (Collocation(0, 1, 2.0, 2.0), Collocation(1, 1, 1.0, 1.0), Collocation(3, 1, 0.5, 0.5))
     said = "sampled GPU-h by the number of jobs on a GPU or slice: 2 with 0, 1 with 1, 0.5 with 3; "
     assert f"{said}a whole GPU for each job, for as long, would have taken 1 GPU-h more" in as_table(
-        report(group(), collocation=times)
+        report(group(), collocation=times), explained=True
     )
     shown = json.loads(as_json(report(group(), collocation=times)))["collocation"]
     assert [time["saved_gpu_hours"] for time in shown] == [0.0, 0.0, 1.0]
-    assert "number of jobs" not in as_table(report(group(), collocation=times[:2])), "nobody shared"
+    assert "number of jobs" not in as_table(report(group(), collocation=times[:2]), explained=True), "nobody shared"
     noise = (Collocation(1, 7, 1.1, 1.0999999999), Collocation(2, 1, 0.5, 1.0))
-    assert "1 with 2" in as_table(report(group(), collocation=noise))
-    assert "GPU-h more" not in as_table(report(group(), collocation=noise))
+    assert "1 with 2" in as_table(report(group(), collocation=noise), explained=True)
+    assert "GPU-h more" not in as_table(report(group(), collocation=noise), explained=True)
     sliced = (Collocation(1, 7, 7.0, 1.0),)
-    assert "would have taken 6 GPU-h more" in as_table(report(group(), collocation=sliced))
+    assert "would have taken 6 GPU-h more" in as_table(report(group(), collocation=sliced), explained=True)
 
 
 def test_what_is_counted_by_is_said() -> None:
-    assert "MIG by SMs, times hours" in as_table(report(group(), equivalents="SMs"))
+    assert "MIG by SMs, times hours" in as_table(report(group(), equivalents="SMs"), explained=True)
     unseen = report(group(), total=group(held_unknown_hours=1.5))
-    assert "shares' time in which nobody saw how many jobs shared, not in HELD: 1.5 h" in as_table(unseen)
+    assert "shares' time in which nobody saw how many jobs shared, not in HELD: 1.5 h" in as_table(
+        unseen, explained=True
+    )
     none = report(total=grouped([])[-1])
-    assert "NOT ONE run had a GPU: does AccountingStorageTRES in slurm.conf name gres/gpu?" in as_table(none)
+    assert "No run had a GPU. Does AccountingStorageTRES in slurm.conf name gres/gpu?" in as_table(none)
 
 
 def test_a_text_is_not_asked_for_what_it_cannot_have() -> None:
     text = as_table(report(NOTHING, total=NOTHING, of_text=True))
-    assert text.count("a text says what was allocated and no more; for use: colloc ingest, agents") == 1
-    assert not re.search("NOT ONE|methods|ingest:", text)
-    assert "methods: measured" in as_table(report(group(), of_text=True)), "means of jobstats, say"
+    assert text.count("sacct says what was allocated") == 1
+    assert not re.search("No run|methods|ingest:", text)
+    assert "methods: measured" in as_table(report(group(), of_text=True), explained=True), "means of jobstats, say"
 
 
 def test_the_page_has_the_columns_of_the_table() -> None:
@@ -253,8 +272,7 @@ def test_the_heading_and_an_empty_window_say_what_there_is() -> None:
     assert empty.startswith(
         "GPU use (cluster not named), 2026-11-01 00:00:00+00:00 to 2026-11-02 00:00:00+00:00 so far,"
     )
-    said = "the store has runs from 2026-01-01 00:00:00+00:00 to 2026-01-02 00:00:00+00:00; give --since"
-    assert said in empty.splitlines()
+    assert "The store has runs from 2026-01-01 00:00:00+00:00 to 2026-01-02 00:00:00+00:00: give --since." in empty
 
 
 def test_without_what_draws_charts_the_page_has_their_tables_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,4 +293,4 @@ def test_without_what_draws_charts_the_page_has_their_tables_and_says_so(monkeyp
 )
 def test_runs_of_which_nothing_is_to_be_compared(rung: str, said: str) -> None:
     nobody = Prediction(rung, 3, 0, 0, None, None, 0, 0, None, None)
-    assert said in as_table(full()._replace(predictions=(nobody,)))
+    assert said in as_table(full()._replace(predictions=(nobody,)), explained=True)

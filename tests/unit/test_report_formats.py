@@ -106,7 +106,8 @@ def test_markdown() -> None:
     assert lines[2].startswith("| USER | RUNS | ALLOC GPU-h | ")
     assert lines[3].startswith("| --- | ---: | ---: |")
     assert [line.split(" | ")[0] for line in lines[4:7]] == ["| ann", "| ann", "| **total**"]
-    assert lines[-1].startswith("- rows in 5: 5 used")
+    assert lines[-1].startswith("- Runs are known until ")
+    assert as_markdown(full(), explained=True).splitlines()[-1].startswith("- rows in 5: 5 used")
     _, rows = rendered(as_markdown(report(group("b"), group("a"))))
     assert [row[0] for row in rows[:4]] == ["USER", "b", "a", "total"]
     assert len({len(row) for row in rows[:3]}) == 1

@@ -67,6 +67,9 @@ def report(
             "--top", min=0, help="so many rows, the others summed; 0 for all [default: 20 on a terminal, else all]"
         ),
     ] = None,
+    explained: Annotated[
+        bool, typer.Option("--explain", help="below the table, what each column means and how it was counted")
+    ] = False,
     runs_csv: Annotated[str, typer.Option("--runs", help="also write each run, as CSV, to this file")] = "",
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
     equivalents: Annotated[
@@ -120,6 +123,7 @@ def report(
         form,
         output,
         top,
+        explained,
         runs_csv,
         store,
         equivalents,
@@ -154,6 +158,7 @@ class _Asked(NamedTuple):
     form: str
     output: str
     top: int | None
+    explained: bool
     runs_csv: str
     store: str
     equivalents: str
@@ -189,6 +194,8 @@ def _check(asked: _Asked) -> None:
         one_of(option, given, known)
     if asked.top is not None and (asked.form not in SHORTENED or asked.kind):
         raise InputError(f"--top is for --format {' and '.join(SHORTENED)}; the others always have all rows")
+    if asked.explained and (asked.form not in SHORTENED or asked.kind):
+        raise InputError(f"--explain is for --format {' and '.join(SHORTENED)}")
     if asked.form == PARQUET and not asked.output:
         raise InputError("--format parquet is no text; name a file by --output")
     if asked.kind and (asked.text.path or asked.runs_csv or asked.by != "user"):
@@ -236,7 +243,7 @@ def _report(asked: _Asked, start: datetime, end: datetime, config: SiteConfig | 
     found = found._replace(names=names)
     found = without_jobs(found) if asked.pseudonyms else found
     # Without the database, whose memory a page can use.
-    return shown_as(found, asked.form, asked.top, asked.output), rows.lost
+    return shown_as(found, asked.form, asked.top, asked.output, explained=asked.explained), rows.lost
 
 
 def _figures(

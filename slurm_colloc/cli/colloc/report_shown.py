@@ -17,7 +17,7 @@ from slurm_colloc.report.usage_text import as_table
 ROWS_ON_TERMINAL = 20
 
 
-def shown_as(report: UsageReport, form: str, top: int | None, output: str) -> str | bytes:
+def shown_as(report: UsageReport, form: str, top: int | None, output: str, *, explained: bool = False) -> str | bytes:
     """Return a report in one of FORMATS.
 
     Args:
@@ -25,6 +25,7 @@ def shown_as(report: UsageReport, form: str, top: int | None, output: str) -> st
         form: one of FORMATS.
         top: so many rows of those that are read by people, 0 for all, None for what suits where they are read.
         output: the file that it goes to; empty for standard output.
+        explained: whether tables that people read explain each of their columns.
 
     Raises:
         ConfigError: a site's template that does not render.
@@ -33,9 +34,9 @@ def shown_as(report: UsageReport, form: str, top: int | None, output: str) -> st
     if form == TABLE:
         shown_on = _shown_on(output)
         usual = 0 if shown_on.columns is None else ROWS_ON_TERMINAL
-        return as_table(report, shown_on, usual if top is None else top)
+        return as_table(report, shown_on, usual if top is None else top, explained=explained)
     if form == MARKDOWN:
-        return as_markdown(report, top or 0)
+        return as_markdown(report, top or 0, explained=explained)
     if form == PARQUET:
         return parquet_bytes(*flat(report), about(report))
     return TEXTS[form](report)
