@@ -100,15 +100,12 @@ class KnownJobs(NamedTuple):
 
     table: str = "/var/lib/slurm_colloc/policy.table"
     group: str = "slurm"
-    min_runs: int = 3
-    max_age_days: float = 14.0
 
 
 class Limits(NamedTuple):
     """The accounting's limits."""
 
     enforced: bool = False
-    max_age_s: float = 3600.0
 
 
 class Sharing(NamedTuple):
@@ -128,8 +125,6 @@ class Sharing(NamedTuple):
     protected_types: tuple[str, ...] = ()
     weigh_waits: bool = True
     keep_piece_factor: float = 1.5
-    pack_max_sm_pct: float = 120.0
-    pack_max_tasks: int = 48
     canary: str = "ask"
 
 
@@ -157,10 +152,8 @@ class Observe(NamedTuple):
     simulated_devices: str = ""
     prometheus_port: int = 0
     prometheus_address: str = "127.0.0.1"
-    keep_journal_days: float = 3.0
     keep_raw_days: float = 14.0
     keep_job_days: float = 1825.0
-    keep_history_runs: int = 100_000
 
 
 class Paths(NamedTuple):
@@ -196,19 +189,6 @@ class Mail(NamedTuple):
     timeout_s: int = 10
 
 
-class Engine(NamedTuple):
-    """The jobs that make a report with --engine slurm."""
-
-    partition: str = ""
-    account: str = ""
-    qos: str = ""
-    cpus_per_job: int = 2
-    mem_gib: float = 4.0
-    time_min: int = 60
-    jobs_at_once: int = 32
-    wait_min: float = 240.0
-
-
 class SiteConfig(NamedTuple):
     """All that a site declares."""
 
@@ -233,7 +213,6 @@ class SiteConfig(NamedTuple):
     audit: Audit = Audit()
     notices: Notices = Notices()
     prices: Prices = Prices()
-    engine: Engine = Engine()
     mail: Mail = Mail()
 
     @property

@@ -28,19 +28,12 @@ _CHOICES = {
 _LEAST = {
     "observe.period_s": 0.05,
     # None of these may mean "keep nothing": what is deleted has often not been read yet.
-    "observe.keep_journal_days": 1,
     "observe.keep_raw_days": 1,
     "observe.keep_job_days": 1,
-    "observe.keep_history_runs": 100,
     "sharing.max_slowdown": 1.0,
     "sharing.max_time_stretch": 1.0,
     "sharing.keep_piece_factor": 1.0,
-    # Less is a fraction where a percentage was meant.
-    "sharing.pack_max_sm_pct": 10,
-    "sharing.pack_max_tasks": 1,
     "probe.minutes": 1,
-    "known_jobs.min_runs": 1,
-    "known_jobs.max_age_days": 1,
     "timeouts.ask_slurm_s": 0.1,
     "timeouts.decide_s": 0.1,
     "mail.timeout_s": 1,
@@ -48,22 +41,15 @@ _LEAST = {
     # Who is to be told twice must have time to read it.
     "notices.quiet_days": 1,
     "notices.job_wait_min": 10,
-    "engine.cpus_per_job": 1,
-    "engine.mem_gib": 0.25,
-    "engine.time_min": 1,
-    "engine.jobs_at_once": 1,
-    "engine.wait_min": 1,
     "pool.sm_count": 1,
     "pool.gpu_mem_mib": 1,
     "pool.slice.sm_count": 1,
     "pool.slice.mem_mib": 1,
 }
-# MPS takes 48 clients on one GPU since Volta.
 _MOST = {
     "rollout.percent": 100,
     "mail.timeout_s": 60,
     "observe.prometheus_port": 65535,
-    "sharing.pack_max_tasks": 48,
 }
 # Scheme, host, port, and path with query: what parse_exporter_url takes.
 _EXPORTER_URL = r"(https?)://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?(/[!-~]*)?"

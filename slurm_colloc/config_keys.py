@@ -67,10 +67,7 @@ DOCUMENTATION: dict[str, str] = {
     "known_jobs": "the table of known jobs that job_submit.lua reads ('colloc policy table')",
     "known_jobs.table": "its file, on the own disk of slurmctld's host",
     "known_jobs.group": "SlurmUser's group, which may read it",
-    "known_jobs.min_runs": "how many runs of a job must have completed, measured throughout, before it is known",
-    "known_jobs.max_age_days": "an older table is not used",
     "limits.enforced": "true when AccountingStorageEnforce has limits: csub then proposes nothing that breaks one",
-    "limits.max_age_s": "for how long a user's limits are taken as they were; then sacctmgr is asked again",
     "sharing.order": "sharing modes in the order in which they are tried: 'mig', 'mps', 'shard'",
     "sharing.mps_daemon": "who runs the MPS daemons of GPUs: 'prolog' or 'spank' (colloc-mps, written by "
     "'colloc site render -o FOLDER'), 'site' (the site's own way), or 'none': no gres/mps",
@@ -91,8 +88,6 @@ DOCUMENTATION: dict[str, str] = {
     "sharing.weigh_waits": "false: waits and what is free do not count, and nobody is asked for them",
     "sharing.keep_piece_factor": "the first piece that fits is left for another, or a whole GPU, only where the job "
     "would otherwise take more than so many times as long from submission to end; 1: wherever it would end later",
-    "sharing.pack_max_sm_pct": "what the SM activity of a pack's tasks, each measured alone, may come to on one GPU",
-    "sharing.pack_max_tasks": "most tasks of a pack at a time on one GPU; MPS takes 48, fewer on a slice; 1: no packs",
     "sharing.canary": "'ask': the first task of an array is measured before the rest is sized where --canary says so; "
     "'auto': also where nothing is known of the array and csub is called from a terminal; 'off': never",
     "recovery.companion": "true: small jobs may follow others: to run one again that ran out of the memory of its "
@@ -107,10 +102,8 @@ DOCUMENTATION: dict[str, str] = {
     "observe.simulated_devices": "folder of <node>.json for the simulated reader",
     "observe.prometheus_port": "port on which the agent answers Prometheus; 0: it does not",
     "observe.prometheus_address": "address on which it does; any other than the default lets the network see job ids",
-    "observe.keep_journal_days": "for how long a node keeps journal hours that are sealed; 1 at least",
     "observe.keep_raw_days": "for how long the store keeps every sample; then what each run used of a GPU in an hour",
     "observe.keep_job_days": "for how long it keeps that, at least as long",
-    "observe.keep_history_runs": "of how many runs of each user csub is told at most; those of the jobs that ran last",
     "paths.journal": "folder of a node's own journal, on its own disk; empty: below paths.state",
     "paths.state": "folder of journals, store and history; empty: the user's own data folder",
     "paths.decisions": "folder (mode 1777) where csub drops one file per submission; empty: the user's data folder",
@@ -150,14 +143,6 @@ DOCUMENTATION: dict[str, str] = {
     "mail.program": "the mail program of slurmctld's host, e.g. '/usr/bin/mail', behind the MailProg that "
     "'colloc site render -o FOLDER' then writes, which says on a job's end what its GPUs were used for; empty: none",
     "mail.timeout_s": "for so many seconds a mail waits for that",
-    "engine.partition": "partition of the jobs of 'colloc compact --engine slurm'; empty: the cluster's default",
-    "engine.account": "their account; empty: the user's default",
-    "engine.qos": "their QOS; empty: the default",
-    "engine.cpus_per_job": "CPUs of each; a job makes one day",
-    "engine.mem_gib": "memory of each in GiB; what does not fit is spilled below paths.state",
-    "engine.time_min": "time limit of each in minutes",
-    "engine.jobs_at_once": "how many of them may run at a time",
-    "engine.wait_min": "for how many minutes a report waits for all of them, the queue's time included",
     "prices.currency": "what the prices are in",
     "prices.gpu_hour": "price of a whole GPU for an hour; reports then say what was allocated in money",
     "prices.kwh": "price of a kilowatt-hour; reports then say what the measured energy of the GPUs costs",

@@ -77,11 +77,6 @@ def used_mib(size_bytes: int) -> int:
     return -(-size_bytes // BYTES_PER_MIB)
 
 
-def mib_of_gib(size_gib: float) -> int:
-    """Return the MiB in ``size_gib``, rounded up."""
-    return math.ceil(size_gib * 1024)
-
-
 def demand_units(fraction: float, units_per_whole: int) -> int:
     """Return how many of ``units_per_whole`` shares (mps, shards) hold ``fraction`` of a GPU; rounds up."""
     return max(1, math.ceil(fraction * units_per_whole - _UNIT_SLACK))

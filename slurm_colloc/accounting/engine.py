@@ -15,11 +15,10 @@ from slurm_colloc.accounting.parquet import hours_in, told_by
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.window import Step
 from slurm_colloc.clock import ticking
-from slurm_colloc.config import Engine, SiteConfig
+from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, ProcessError, StoreError
 from slurm_colloc.process import ask
 from slurm_colloc.slurm.unfiltered import unfiltered
-from slurm_colloc.units import mib_of_gib
 
 LOCAL, SLURM = "local", "slurm"
 ENGINES = (LOCAL, SLURM)
@@ -27,6 +26,9 @@ _NAME = "colloc-facts"
 _TRIES = 3
 # MaxArraySize is 1001 where a site does not say otherwise.
 _ARRAY_SIZE = 1000
+# A day takes minutes on two CPUs; what does not fit into the memory is spilled beside the store.
+_CPUS, _MEM_MIB, _LIMIT_MIN, _JOBS_AT_ONCE = 2, 4096, 60, 32
+_WAIT_S = 4 * 3600.0
 _LONGEST_PAUSE_S = 10.0
 _ASK_S = 60.0
 
@@ -36,7 +38,6 @@ def make_by_slurm(
     tasks: Sequence[Task],
     now_s: float,
     step: Step,
-    engine: Engine,
     config: SiteConfig | None,
     tell: Callable[[str], None],
 ) -> list[str]:
@@ -53,7 +54,7 @@ def make_by_slurm(
     if owner != os.geteuid():
         # Results are pickles: whoever can write there could run anything as whoever reads them.
         raise StoreError(f"store '{store.samples.folder}' belongs to uid {owner}: run this as that user")
-    deadline_s = ticking() + engine.wait_min * 60
+    deadline_s = ticking() + _WAIT_S
     with store.samples.work("facts") as folder:
         if folder is None:
             return [f"another run makes facts in '{store.samples.folder}'"]
@@ -61,7 +62,7 @@ def make_by_slurm(
         for _ in range(_TRIES):
             asked = missing[:_ARRAY_SIZE]
             try:
-                _submit(store, asked, now_s, engine, config, os.path.join(folder, "logs"))
+                _submit(store, asked, now_s, config, os.path.join(folder, "logs"))
                 _wait(store, tasks, deadline_s, step)
             finally:
                 # By name, since an interrupt may come between the submission and the answer to it.
@@ -104,8 +105,8 @@ def _wait(store: Store, tasks: Sequence[Task], deadline_s: float, step: Step) ->
             return
         if ticking() > deadline_s:
             raise ProcessError(
-                f"{len(tasks) - made} of {len(tasks)} days were not made within engine.wait_min of site.toml; their "
-                "jobs are cancelled, and the next run makes what is missing"
+                f"{len(tasks) - made} of {len(tasks)} days were not made within {_WAIT_S / 3600:g} h; their jobs are "
+                "cancelled, and the next run makes what is missing"
             )
         sleep(pause_s)
         pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
@@ -126,10 +127,8 @@ def _mine() -> tuple[str, str]:
     return f"--user={os.geteuid()}", f"--name={_NAME}"
 
 
-def _submit(
-    store: Store, tasks: Sequence[Task], now_s: float, engine: Engine, config: SiteConfig | None, logs: str
-) -> None:
-    """Submit an array with a job for each day.
+def _submit(store: Store, tasks: Sequence[Task], now_s: float, config: SiteConfig | None, logs: str) -> None:
+    """Submit an array with a job for each day, where SBATCH_PARTITION, SBATCH_ACCOUNT and SBATCH_QOS say.
 
     Raises:
         ProcessError: sbatch does not take it.
@@ -143,13 +142,10 @@ def _submit(
         executor = submitit.SlurmExecutor(logs, python=f"{shlex.quote(sys.executable)} -P")
         executor.update_parameters(
             job_name=_NAME,
-            partition=engine.partition or None,
-            account=engine.account or None,
-            qos=engine.qos or None,
-            cpus_per_task=engine.cpus_per_job,
-            mem=f"{mib_of_gib(engine.mem_gib)}M",
-            time=engine.time_min,
-            array_parallelism=engine.jobs_at_once,
+            cpus_per_task=_CPUS,
+            mem=f"{_MEM_MIB}M",
+            time=_LIMIT_MIN,
+            array_parallelism=_JOBS_AT_ONCE,
             wckey=None,
             # A step would not be given the job's CPUs (22.05 and later), and one process needs none.
             use_srun=False,
@@ -159,4 +155,4 @@ def _submit(
         executor.map_array(make_day, [folder] * many, [config] * many, tasks, [now_s] * many)
     except RuntimeError as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        raise ProcessError(f"{len(tasks)} jobs were not taken: {said}; see [engine] in site.toml") from error
+        raise ProcessError(f"{len(tasks)} jobs were not taken: {said}; $SBATCH_PARTITION says where to") from error

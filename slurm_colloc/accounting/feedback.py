@@ -22,7 +22,7 @@ from slurm_colloc.accounting.queries import query
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import find_runs
 from slurm_colloc.accounting.window import Window
-from slurm_colloc.config import Observe, SiteConfig
+from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, StoreError
 from slurm_colloc.estimate.bounds import mean_at_most_pct
 from slurm_colloc.files import read_bounded
@@ -43,6 +43,9 @@ from slurm_colloc.model import (
 _LIMIT_BYTES = 256 * 1024
 # Of one user's decisions, the newest first: some hundred thousand, and no more memory than that, whoever writes what.
 _MOST_BYTES_OF_USER = 128 * 1024 * 1024
+
+# Of a user's runs csub is told so many at most, those of the jobs that ran last: what it reads stays some MB.
+_MOST_RUNS = 100_000
 
 # The high value is the least that SM activity stays at or below for so much of the measured time. A mean over a day
 # says nothing of how high it went.
@@ -263,9 +266,8 @@ def build_history(
     make_history_folder(state_folder)
     # Only root can give a file to its user; somebody else's would be an error at each of that user's submissions.
     written = {uid: evidence for uid, evidence in by_uid.items() if os.geteuid() in (0, uid)}
-    most = (config.observe if config else Observe()).keep_history_runs
     for uid, evidence in written.items():
-        kept = bounded(evidence, most)
+        kept = bounded(evidence, _MOST_RUNS)
         write_snapshot(snapshot_path(state_folder, uid), kept, uid if os.geteuid() == 0 else None)
     return History(sum(map(len, written.values())), len(by_uid) - len(written), tuple(answers))
 

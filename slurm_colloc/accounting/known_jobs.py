@@ -24,6 +24,8 @@ from slurm_colloc.slurm.gres import parse_tres_gres
 # What the sampler may miss of a run at its two ends, beside a part of it.
 _MISSED_S, _MISSED_PART = 30.0, 0.1
 _MARGIN_TIME = 1.25
+# Of fewer completed runs a peak that comes now and then was not seen.
+LEAST_RUNS = 3
 _FAILED = ("FAILED", "OUT_OF_MEMORY")
 _NAMES = 'SELECT job_id, start_s, "user", job_name, work_dir FROM allocations WHERE cluster = $cluster'
 _SHARED = {"mps": SharingMode.MPS, "shard": SharingMode.SHARD}
@@ -71,7 +73,7 @@ def _known(
     footprint = from_runs(Question(runs=[_as_bound(run, runs) for run in runs], calibration=calibration))
     if isinstance(footprint, Reason) or footprint.gpu_mem_peak_mib is None or footprint.sm_active_pct is None:
         return None
-    if footprint.evidence_count < config.known_jobs.min_runs or why_whole(runs, config.sharing.max_slowdown):
+    if footprint.evidence_count < LEAST_RUNS or why_whole(runs, config.sharing.max_slowdown):
         return None
     longest_s = max((run.elapsed_s or 0.0) for run in runs)
     return KnownJob(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many tasks of one pack share a GPU under MPS, and how long that takes: pure functions.
 
-The tasks' memory must fit, each with the site's headroom, together they keep at most ``sharing.pack_max_sm_pct`` of the
+The tasks' memory must fit, each with the site's headroom, together they keep at most ``MAX_SM_PCT`` of the
 SMs busy, and no two of them keep the GPU's memory busy. The bound on SMs is above all of them, for a task that keeps
 SMs busy leaves room in each; a task that alone keeps them all busy gains nothing from its like, while a light one may
 ride along.
@@ -21,6 +21,8 @@ from slurm_colloc.placement.terms import other_card
 MPS_SERVER_MIB = 100
 # On a whole GPU since Volta, and on a slice in proportion to its size.
 MPS_CLIENTS = 48
+# What the SM activity of a pack's tasks, each measured alone, may come to on one GPU.
+MAX_SM_PCT = 120.0
 # Two tasks of which each keeps the memory busy for longer than this are not put together: they may slow each other, and
 # no limit on SMs prevents that. Proposed, not measured: where the gain ends is not known. A CIFAR net with 55 % (and
 # 81.8 % of the SMs) still gained 1.15 to 1.20 times in all with two to seven of its like.
@@ -89,7 +91,7 @@ def pack(
             None: by the footprint.
         part: the MIG slice of ``pool`` that holds the pack; None: a whole GPU.
     """
-    unit = _unit(pool, part, sharing)
+    unit = _unit(pool, part)
     if isinstance(unit, Reason):
         return unit
     need = _need(footprint, pool, part, unit, sharing)
@@ -108,16 +110,16 @@ def pack(
             return Reason("tasks-exceed-memory", {**memory, "tasks": least, "headroom_mib": sharing.headroom_mib})
         bounds.append(_Bound(held, Reason("memory-holds-tasks", memory)))
     if need.sm_active_pct is not None and wanted is None:
-        bounds.append(_by_sms(need.sm_active_pct, sharing.pack_max_sm_pct))
+        bounds.append(_by_sms(need.sm_active_pct, MAX_SM_PCT))
     tightest = min(bounds, key=lambda bound: bound.at_once)
     if tightest.at_once <= 1:
         return tightest.why
-    return _packing(tightest, unit, need, sharing)
+    return _packing(tightest, unit, need)
 
 
 def load_of(footprint: Footprint, pool: Pool, sharing: Sharing, part: MigSlice | None, otherwise: Load) -> Load:
     """Return what a task counts for on a GPU or slice; what is not known of it is as ``otherwise``."""
-    unit = _unit(pool, part, sharing)
+    unit = _unit(pool, part)
     if isinstance(unit, Reason):
         return otherwise
     need = _need(footprint, pool, part, unit, sharing)
@@ -128,16 +130,16 @@ def load_of(footprint: Footprint, pool: Pool, sharing: Sharing, part: MigSlice |
     )
 
 
-def _unit(pool: Pool, part: MigSlice | None, sharing: Sharing) -> _Unit | Reason:
+def _unit(pool: Pool, part: MigSlice | None) -> _Unit | Reason:
     if part is None:
         if pool.gpu_mem_mib is None:
             return because("site-lacks", key="gpu_mem_mib", pool=pool.name)
-        return _Unit(pool.gpu_mem_mib - MPS_SERVER_MIB, 1.0, sharing.pack_max_tasks)
+        return _Unit(pool.gpu_mem_mib - MPS_SERVER_MIB, 1.0, MPS_CLIENTS)
     if pool.sm_count is None:
         return because("site-lacks", key="sm_count", pool=pool.name)
     clients = max(1, MPS_CLIENTS * part.sm_count // pool.sm_count)
     whole_over_own = pool.sm_count / part.sm_count
-    return _Unit(part.mem_mib - MPS_SERVER_MIB, whole_over_own, min(clients, sharing.pack_max_tasks))
+    return _Unit(part.mem_mib - MPS_SERVER_MIB, whole_over_own, clients)
 
 
 def _is_busy(dram_active_pct: float | None) -> bool:
@@ -171,7 +173,7 @@ def _by_sms(sm_pct: float, max_sm_pct: float) -> _Bound:
     return _Bound(max(1, at_once), because("tasks-fill-sms", sm_pct=sm_pct, max_pct=max_sm_pct))
 
 
-def _packing(bound: _Bound, unit: _Unit, need: _Need, sharing: Sharing) -> Packing | Reason:
+def _packing(bound: _Bound, unit: _Unit, need: _Need) -> Packing | Reason:
     at_once = bound.at_once
     share_mib = unit.memory_mib // at_once
     if share_mib < 1:
@@ -187,12 +189,12 @@ def _packing(bound: _Bound, unit: _Unit, need: _Need, sharing: Sharing) -> Packi
     reasons = [bound.why]
     if need.unknown:
         reasons += [need.unknown, because("equal-parts", tasks=at_once)]
-    if sum_pct > sharing.pack_max_sm_pct + _TOLERANCE:
-        reasons.append(because("sms-above-bound", sum_pct=sum_pct, max_pct=sharing.pack_max_sm_pct))
+    if sum_pct > MAX_SM_PCT + _TOLERANCE:
+        reasons.append(because("sms-above-bound", sum_pct=sum_pct, max_pct=MAX_SM_PCT))
     if need.dram_active_pct is not None and _is_busy(need.dram_active_pct):
         reasons.append(because("tasks-busy-memory", dram_pct=need.dram_active_pct))
     reasons.append(because("task-slowdown", expected=slowdown.expected, upper=slowdown.upper))
-    room = Room(unit.memory_mib, max(sharing.pack_max_sm_pct, sum_pct), at_once)
+    room = Room(unit.memory_mib, max(MAX_SM_PCT, sum_pct), at_once)
     return Packing(at_once, room, load, slowdown, tuple(reasons))
 
 

@@ -356,7 +356,7 @@ function M.new(site, known)
    local function log(text)
       slurm.log_info("%s", "colloc: " .. M.printable(text))
    end
-   local find = known.open(site.table_path, site.max_age_days, log)
+   local find = known.open(site.table_path, log)
 
    local function look_up(uid, name, folder, now)
       return find(known.key(uid, name, folder), now)

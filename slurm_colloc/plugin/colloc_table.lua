@@ -12,6 +12,7 @@ M.MOST_BYTES = 16 * 1024 * 1024
 M.MOST_NAME_BYTES, M.MOST_FOLDER_BYTES = 256, 1024
 M.REFRESH_S = 60
 local AHEAD_S, DAY_S = 86400, 86400
+local MAX_AGE_DAYS = 14
 
 -- Below 2^44, so that no step of the hash passes 2^53, where doubles stop being exact.
 local HASHES = { { 17592186044399, 257 }, { 17592186044299, 263 } }
@@ -40,7 +41,7 @@ function M.key(uid, name, folder)
 end
 
 -- Return when a table was made and its number of records, or nil and why it is not used.
-function M.read_header(header, size, now, max_age_days)
+function M.read_header(header, size, now)
    if size > M.MOST_BYTES then return nil, "it is larger than " .. M.MOST_BYTES .. " bytes" end
    local version, made, count = string.match(header or "", "^colloc%-policy%-table (%d+) (%d+) (%d+) %x+ *\n$")
    if not version then return nil, "it does not begin as a table of known jobs" end
@@ -48,8 +49,8 @@ function M.read_header(header, size, now, max_age_days)
    made, count = tonumber(made), tonumber(count)
    if size ~= M.HEADER_BYTES + count * M.RECORD_BYTES then return nil, "its length is not that of its records" end
    if made > now + AHEAD_S then return nil, "it was made in the future: are the clocks right?" end
-   if now - made > max_age_days * DAY_S then
-      return nil, "it is older than " .. max_age_days .. " days: does 'colloc policy table' still run?"
+   if now - made > MAX_AGE_DAYS * DAY_S then
+      return nil, "it is older than " .. MAX_AGE_DAYS .. " days: does 'colloc policy table' still run?"
    end
    return made, count
 end
@@ -80,7 +81,7 @@ end
 
 -- Return a function (key, now) -> what is known, over a file that is looked at again every minute and read when it is
 -- another: its header has a checksum. Nothing but this reads a file once Slurm has loaded these.
-function M.open(path, max_age_days, log)
+function M.open(path, log)
    local state = {}
 
    local function leave(why)
@@ -91,7 +92,7 @@ function M.open(path, max_age_days, log)
 
    local function read(file, now)
       local header, size = file:read(M.HEADER_BYTES), file:seek("end")
-      local made, count = M.read_header(header, size, now, max_age_days)
+      local made, count = M.read_header(header, size, now)
       if not made then return leave(count) end
       if state.text and header == state.header then return end
       state.text = nil -- never two at once

@@ -136,7 +136,7 @@ def _shares(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
 def _names(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
     """Yield names in the other sections that the cluster does not have."""
     partitions = {partition.name for partition in cluster.partitions}
-    for key in ("recovery.partition", "probe.partition", "engine.partition"):
+    for key in ("recovery.partition", "probe.partition"):
         section, _, field = key.partition(".")
         name = getattr(getattr(config, section), field)
         if name and name not in partitions:

@@ -27,7 +27,9 @@ from slurm_colloc.slurm.limits import Limits, default_qos
 from slurm_colloc.submit.rollout import Whose
 
 _LIMIT_BYTES = 16 * 1024 * 1024
-_LIMITS, _FREE, _FREE_KEPT_S = "limits", "free", 60.0
+_LIMITS, _FREE = "limits", "free"
+# Limits change by hand, what is free with each job.
+_LIMITS_KEPT_S, _FREE_KEPT_S = 3600.0, 60.0
 _NOTHING = Waits(0.0, {})
 
 
@@ -82,7 +84,7 @@ def limits_of_user(config: SiteConfig, ask: Callable[[], Limits]) -> Limits | Re
     """Return the user's limits, or why they are not known; ``ask`` is called when those kept are too old."""
     with suppress(StoreError, InputError):  # none kept, or unreadable
         kept = may.from_json(read_kept(config, _LIMITS))
-        if 0 <= now() - kept.at_s <= config.limits.max_age_s:
+        if 0 <= now() - kept.at_s <= _LIMITS_KEPT_S:
             return kept
     try:
         asked = ask()

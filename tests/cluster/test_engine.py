@@ -29,7 +29,6 @@ pytestmark = pytest.mark.cluster
 DAYS = 8
 DAY_S = 24 * HOUR
 WINDOW = ("--since", "1970-01-01T00:20:00+00:00", "--until", "1970-01-12T00:00:00+00:00")
-SETTINGS = {"partition": '"gpu"', "jobs_at_once": "1", "cpus_per_job": "1", "mem_gib": "0.5", "time_min": "5"}
 # These days are long past.
 KEPT = {"observe.keep_raw_days": "40000", "observe.keep_job_days": "40000"}
 WAIT_S = 120.0
@@ -38,8 +37,9 @@ WAIT_S = 120.0
 @pytest.fixture
 def ann(lab: Lab) -> Iterator[User]:
     """A user with a store of several days, whose jobs run one by one."""
-    site = write_site(lab, "engine-site", extra={f"engine.{key}": value for key, value in SETTINGS.items()} | KEPT)
+    site = write_site(lab, "engine-site", extra=KEPT)
     user = User(lab, "alice", site)
+    user.environment["SBATCH_PARTITION"] = "gpu"
     store = Store(str(user.home / "days"))
     rows = [run(end_s=DAYS * DAY_S, gres=(Gres("gpu", "h100", 2),))]
     rows += [run(str(2 + day), start_s=day * DAY_S, end_s=(day + 2) * DAY_S, user=f"u{day % 3}") for day in range(DAYS)]

@@ -26,7 +26,6 @@ SITE = {
     "default_partition": "gpu",
     "headroom_mib": 256,
     "max_slowdown": 2.1,
-    "max_age_days": 14,
     "partitions": {},
 }
 

@@ -103,7 +103,7 @@ def test_nested_tables() -> None:
         ({"policy": "on"}, "one of auto, shadow, pack, off"),
         ({"observe": {"dcgm": "localhost:9400"}}, "'observe.dcgm' must be 'http://host:port/path'"),
         ({"observe": {"dcgm": "http://host:65536/metrics"}}, "or 'dcgmi', not 'http://host:65536"),
-        *[({"observe": {f"keep_{what}_days": 0.5}}, "from 1 up") for what in ("journal", "raw", "job")],
+        *[({"observe": {f"keep_{what}_days": 0.5}}, "from 1 up") for what in ("raw", "job")],
         ({"observe": {"keep_raw_days": 2000}}, "must be at most 'keep_job_days', but they are 2000 and 1825"),
         ({"observe": {"keep_job_days": 9}}, "must be at most 'keep_job_days', but they are 14 and 9"),
         ({"observe": {"prometheus_address": ""}}, "must not be empty"),

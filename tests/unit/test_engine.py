@@ -21,7 +21,7 @@ from slurm_colloc.accounting.engine import make_by_slurm
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import job_usage
 from slurm_colloc.accounting.window import ignore
-from slurm_colloc.config import Engine, Observe
+from slurm_colloc.config import Observe
 from slurm_colloc.errors import InputError, ProcessError, StoreError
 from slurm_colloc.model import Gres
 from tests.unit.made import HOUR, host, run
@@ -107,8 +107,8 @@ def store(tmp_path: Path) -> Store:
 NOW_S = 6.0 * DAY_S
 
 
-def by_jobs(store: Store, tell: Callable[[str], None] = print, **settings: Any) -> Compacted:
-    make = partial(make_by_slurm, engine=Engine(**({"wait_min": 5.0} | settings)), config=None, tell=tell)
+def by_jobs(store: Store, tell: Callable[[str], None] = print) -> Compacted:
+    make = partial(make_by_slurm, config=None, tell=tell)
     done = compact(store, Observe(), NOW_S, True, make=make)
     assert done is not None
     return done
@@ -143,15 +143,6 @@ def test_facts_are_those_that_are_made_here(store: Store, queue: Queue, tmp_path
     assert "#SBATCH --mem=4096M\n" in script
     given = {line.split("=")[0].removeprefix("#SBATCH --") for line in script.splitlines()}
     assert not given & {"partition", "account", "qos", "wckey"}
-
-
-def test_what_a_site_says_of_its_jobs(store: Store, queue: Queue) -> None:
-    (queue.folder / "lose").write_text("all\n")
-    settings: dict[str, Any] = {"cpus_per_job": 3, "mem_gib": 0.7, "time_min": 7, "jobs_at_once": 2}
-    by_jobs(store, partition="cpu", account="staff", qos="low", **settings)
-    script = next(Path(store.samples.folder).glob("work/facts/logs/*_submission.sh")).read_text()
-    given = {"partition=cpu", "account=staff", "qos=low", "cpus-per-task=3", "mem=717M", "time=7", "array=0-2%2"}
-    assert given <= {line.removeprefix("#SBATCH --") for line in script.splitlines()}
 
 
 def test_days_that_are_lost_are_submitted_again(store: Store, queue: Queue) -> None:
@@ -197,10 +188,12 @@ def test_an_interrupted_run_leaves_no_jobs(store: Store, queue: Queue, monkeypat
     assert list(facts(store)) == DAYS
 
 
-def test_the_wait_has_an_end(store: Store, queue: Queue) -> None:
+def test_the_wait_has_an_end(store: Store, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter((0.0, 14_401.0))
+    monkeypatch.setattr(engine_module, "ticking", lambda: next(times))
     (queue.folder / "stay").touch()
-    with pytest.raises(ProcessError, match=r"3 of 3 days were not made within engine\.wait_min of site\.toml"):
-        by_jobs(store, wait_min=0.0)
+    with pytest.raises(ProcessError, match=r"3 of 3 days were not made within 4 h; their jobs"):
+        by_jobs(store)
     assert queue.jobs() == []
 
 
@@ -215,7 +208,9 @@ def test_a_slurmctld_that_is_restarted_does_not_end_the_wait(
 
 def test_what_sbatch_refuses(store: Store, queue: Queue) -> None:
     (queue.folder / "refuse").touch()
-    with pytest.raises(ProcessError, match=r"3 jobs were not taken: .*invalid partition specified: nope; see \[eng"):
+    with pytest.raises(
+        ProcessError, match=r"3 jobs were not taken: .*invalid partition specified: nope; \$SBATCH_PARTITION"
+    ):
         by_jobs(store)
 
 
@@ -235,4 +230,4 @@ def test_only_the_stores_owner_has_jobs_work_in_it(store: Store, monkeypatch: py
     task = Task("c", DAYS[0], ((), ()), {}, "")
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
     with pytest.raises(StoreError, match=f"belongs to uid {uid}"):
-        make_by_slurm(store, [task], NOW_S, ignore, Engine(), None, print)
+        make_by_slurm(store, [task], NOW_S, ignore, None, print)

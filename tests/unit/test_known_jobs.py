@@ -14,7 +14,7 @@ import pytest
 from slurm_colloc.accounting.ingest import keep_text
 from slurm_colloc.accounting.known_jobs import known_jobs, mode_of
 from slurm_colloc.accounting.store import Store
-from slurm_colloc.config import KnownJobs, SiteConfig
+from slurm_colloc.config import SiteConfig
 from slurm_colloc.estimate.calibration import SHIPPED
 from slurm_colloc.history.policy_table import KnownJob, job_key
 from slurm_colloc.model import SharingMode
@@ -55,8 +55,8 @@ def store_of(folder: Path, lines: Sequence[str], peaks: Sequence[int], part: flo
     return store
 
 
-def config(min_runs: int = 3) -> SiteConfig:
-    return site()._replace(cluster="c", known_jobs=KnownJobs(min_runs=min_runs))
+def config() -> SiteConfig:
+    return site()._replace(cluster="c")
 
 
 def found(tmp_path: Path, lines: Sequence[str], peaks: Sequence[int], part: float = 1.0) -> list[KnownJob]:

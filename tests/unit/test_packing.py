@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_colloc.config import MigSlice, Pool, Sharing, parse_site
-from slurm_colloc.errors import ConfigError, InputError
+from slurm_colloc.config import MigSlice, Pool, Sharing
+from slurm_colloc.errors import InputError
 from slurm_colloc.model import Footprint, Load, Quantiles, Reason, Room, because
 from slurm_colloc.placement.packing import (
+    MAX_SM_PCT,
     MPS_SERVER_MIB,
     Packing,
     jobs_needed,
@@ -64,24 +65,6 @@ def test_memory_rounds_up_and_leaves_room_for_the_server() -> None:
 @pytest.mark.parametrize(("sm", "at_once"), [(60, 2), (40, 3), (24, 5), (12, 10), (2.5, 48), (0, 48), (0.001, 48)])
 def test_sms_bound_it_and_mps_takes_no_more_than_48(sm: float, at_once: int) -> None:
     assert packed(pack(footprint(100, sm), WHOLE, SITE, None)).at_once == at_once
-
-
-def test_the_site_has_its_own_bounds() -> None:
-    assert packed(pack(footprint(100, 20), WHOLE, SITE._replace(pack_max_sm_pct=80.0), None)).at_once == 4
-    found = packed(pack(footprint(100, 20), WHOLE, SITE._replace(pack_max_tasks=3), None))
-    assert found.reasons[0] == because("most-tasks", most=3)
-    assert packed(pack(footprint(100, 20), WHOLE, SITE._replace(pack_max_tasks=3), 5)).at_once == 3
-    said = refused(pack(footprint(100, 20), WHOLE, SITE._replace(pack_max_tasks=1), None))
-    assert said == because("most-tasks", most=1)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("pack_max_tasks", 0), ("pack_max_tasks", 49), ("pack_max_sm_pct", 1.2), ("pack_max_sm_pct", -1)]
-)
-def test_bounds_that_make_no_sense_are_refused(key: str, value: float) -> None:
-    table = {"schema": 1, "cluster": "c", "slurm_release": "22.05", "sharing": {key: value}}
-    with pytest.raises(ConfigError, match=f"'sharing.{key}' must be a number from"):
-        parse_site(table, "site.toml")
 
 
 # --- the user's own number ---
@@ -222,9 +205,9 @@ def test_a_light_task_rides_along_with_a_large_one_and_two_large_ones_do_not() -
     held = 40_192 - MPS_SERVER_MIB
     # As NVML gave them: GiB.
     dlrm, resnet152 = Load(math.ceil(29.14 * 1024), 5.0), Load(math.ceil(8.47 * 1024), 82.0)
-    assert may_share([dlrm, resnet152], held, SITE.pack_max_sm_pct)
-    assert not may_share([resnet152, resnet152], held, SITE.pack_max_sm_pct)
-    assert not may_share([dlrm, dlrm], held, SITE.pack_max_sm_pct)
+    assert may_share([dlrm, resnet152], held, MAX_SM_PCT)
+    assert not may_share([resnet152, resnet152], held, MAX_SM_PCT)
+    assert not may_share([dlrm, dlrm], held, MAX_SM_PCT)
 
 
 def test_one_task_may_always_keep_all_sms_busy() -> None:

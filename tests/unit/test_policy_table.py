@@ -35,7 +35,7 @@ def find(loaded: Loaded, path: Path, job: KnownJob = JOB, now: int = NOW) -> Any
 
 
 def opened(loaded: Loaded, path: Path, said: list[str] | None = None) -> Any:
-    return loaded.table.open(str(path), 14, (said if said is not None else []).append)
+    return loaded.table.open(str(path), (said if said is not None else []).append)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

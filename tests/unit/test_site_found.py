@@ -488,7 +488,6 @@ def test_names_of_other_sections_are_checked() -> None:
     config = read(text_of(cluster))
     wrong = config._replace(
         probe=config.probe._replace(partition="short"),
-        engine=config.engine._replace(partition="cpu"),
         sharing=config.sharing._replace(protected_types=("h100", "b200")),
         pool=(*config.pool, config.pool[0]),
     )

@@ -13,7 +13,7 @@ from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli.colloc.output import one_of, say, service_folder, site_or_none
 from slurm_colloc.cli.colloc.progress import progress
 from slurm_colloc.clock import now
-from slurm_colloc.config import Engine, Observe
+from slurm_colloc.config import Observe
 from slurm_colloc.errors import Status, StoreError
 from slurm_colloc.units import counted
 
@@ -21,9 +21,7 @@ from slurm_colloc.units import counted
 def compact(
     store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
     anyway: Annotated[bool, typer.Option("--anyway", help="though nothing was sampled for two days")] = False,
-    engine: Annotated[
-        str, typer.Option("--engine", help="local, or slurm: a job for each day, by [engine] of site.toml")
-    ] = LOCAL,
+    engine: Annotated[str, typer.Option("--engine", help="local, or slurm: a job for each day")] = LOCAL,
 ) -> None:
     """Join files of closed days, make their facts, delete what is old. Once a day, on the host that ingests.
 
@@ -37,8 +35,7 @@ def compact(
         raise StoreError(f"store '{folder}' is not there; is its file system mounted? name another with --store")
     keep = config.observe if config else Observe()
     with progress("compacting days of samples") as step:
-        of = config.engine if config else Engine()
-        by_slurm = partial(make_by_slurm, engine=of, config=config, tell=say) if engine == SLURM else None
+        by_slurm = partial(make_by_slurm, config=config, tell=say) if engine == SLURM else None
         done = compaction.compact(Store(folder, config), keep, now(), anyway, step=step, make=by_slurm)
     if done is None:
         say(f"another run is compacting '{folder}'")

@@ -17,7 +17,9 @@ from slurm_colloc.errors import Status, StoreError
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.journal import hours
 
-_HOUR_S, _DAY_S = 3600, 86_400
+_HOUR_S = 3600
+# So long a node keeps hours that are sealed: what a store loses in a weekend is sealed again.
+_KEPT_S = 3 * 86_400
 # A pass that began within the hour may be written somewhat later.
 _CLOSED_AFTER_S = 120
 
@@ -51,7 +53,7 @@ def seal(
         more = f" (and {len(done.errors) - 1} more)" if len(done.errors) > 1 else ""
         say(f"error: {done.errors[0]}{more}; the journal stays, the next run catches up")
         raise typer.Exit(Status.FOUND)
-    oldest_s = now() - _HOUR_S - config.observe.keep_journal_days * _DAY_S
+    oldest_s = now() - _HOUR_S - _KEPT_S
     old = [hour for hour in done.kept if hour.began_s < oldest_s]
     for hour in old:
         with suppress(FileNotFoundError):

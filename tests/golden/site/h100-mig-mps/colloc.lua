@@ -5,7 +5,6 @@ local site = {
    headroom_mib = 256,
    max_slowdown = 1.25,
    table_path = "/var/lib/slurm_colloc/policy.table",
-   max_age_days = 14.0,
    partitions = {
       ["batch"] = {
          policy = "shadow",
