@@ -162,7 +162,7 @@ def _decide(
     return config._replace(policy=plan.chosen.policy), plan
 
 
-def _packed(case: Case, parts: Sequence[Part], switched_off: Reason | None) -> Plan | str:
+def _packed(case: Case, parts: Sequence[Part], switched_off: Reason | None) -> Plan:
     from slurm_colloc.pack.plan import plan_array  # of no use to any other submission
 
     return plan_array(case, parts, switched_off)

@@ -30,7 +30,7 @@ from slurm_colloc.followup.record import (
     write_step,
 )
 from slurm_colloc.followup.submission import Submitted, record_of, submit_companion, submit_plan
-from slurm_colloc.model import because
+from slurm_colloc.model import Reason, because
 from slurm_colloc.process import Finished
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.options import CommandLine, without
@@ -39,6 +39,7 @@ from slurm_colloc.submit.decision import record as record_decision
 from slurm_colloc.submit.handover import STDERR, STDOUT, write_all
 from slurm_colloc.submit.own_options import option_table
 from slurm_colloc.submit.plan import Part, Plan, make_plan
+from slurm_colloc.wording import words
 
 _ENDS_CSUB = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # sbatch itself gives up long before where the controller does not answer.
@@ -66,14 +67,15 @@ def measure_first(plan: Plan, wish: str, command_line: CommandLine, call: Call, 
     unasked = wish == "auto"
     if unasked and not os.isatty(STDOUT):
         return None
+    ready: _Ready | Reason
     try:
         step = partial(_prepare, plan, CANARY if unasked else wish, command_line, call, config, unasked)
         ready = within(config.timeouts.decide_s, "preparing it", step)
     except CollocError as error:
-        ready = str(error)
-    if isinstance(ready, str):
+        ready = because("not-understood", error=str(error))
+    if isinstance(ready, Reason):
         if not unasked:
-            tell(call, [f"not measured first: {ready}"])
+            tell(call, [f"not measured first: {words(ready)}"])
         return None
     if call.dry_run:
         say(f"{ready.parts.words} would be measured first, and the rest sized when that has ended")
@@ -84,7 +86,7 @@ def measure_first(plan: Plan, wish: str, command_line: CommandLine, call: Call, 
 
 def _prepare(
     plan: Plan, kind: str, command_line: CommandLine, call: Call, config: SiteConfig, unasked: bool
-) -> _Ready | str:
+) -> _Ready | Reason:
     first = plan
     if config.observe.agent:
         # What samplers on the nodes saw is known only after the site's next ingest.

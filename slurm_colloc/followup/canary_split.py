@@ -12,25 +12,18 @@ from typing import NamedTuple
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.followup.record import CANARY, PROBE
-from slurm_colloc.model import because
+from slurm_colloc.model import Reason, because
 from slurm_colloc.placement.terms import asked_limit_min
 from slurm_colloc.slurm.array import parse_array, ranges
 from slurm_colloc.slurm.options import Given, value_of
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.reasons import reason_of_counting
 from slurm_colloc.submit.render import BLOCK_BEGINS
-from slurm_colloc.wording import sentence, words
+from slurm_colloc.wording import sentence
 
 _ARRAY_ID = re.compile(rb"\bSLURM_ARRAY_JOB_ID\b")
 _REQUEUES = re.compile(rb"\bscontrol\s+(?:(?!\S*\bscontrol\b)\S+\s+)*?requeue")
-_AGAINST = {
-    "wait": "--wait waits for one job",
-    "test-only": "--test-only submits nothing",
-    "hold": "it is held",
-    "begin": "it begins at a time of its own (--begin)",
-    "quiet": "--quiet says no job id",
-    "time-min": "its time limit may be cut (--time-min)",
-}
+_AGAINST = ("wait", "test-only", "hold", "begin", "quiet", "time-min")
 # slurmctld takes 4096 characters, and its refusal is none that leaves no doubt; behind them stands %n.
 _LONGEST_ARRAY = 4000
 PROBE_OUTPUT = "csub-probe-%j.out"
@@ -82,8 +75,8 @@ def divide(kind: str, given: Mapping[str, Given], config: SiteConfig) -> Parts:
     return Parts(kind, tuple(options), first_array, rest_array, value_of(given, "dependency"))
 
 
-def reason_against(kind: str, plan: Plan, config: SiteConfig, *, unasked: bool) -> str:
-    """Return why nothing is measured first, empty where it can be.
+def reason_against(kind: str, plan: Plan, config: SiteConfig, *, unasked: bool) -> Reason | None:
+    """Return why nothing is measured first; None where something can be.
 
     Args:
         kind: CANARY or PROBE.
@@ -91,77 +84,77 @@ def reason_against(kind: str, plan: Plan, config: SiteConfig, *, unasked: bool) 
         config: the site.
         unasked: the site wants it, not the user.
     """
-    return next(_reasons(kind, plan, config, unasked), "")
+    return next(_reasons(kind, plan, config, unasked), None)
 
 
-def _reasons(kind: str, plan: Plan, config: SiteConfig, unasked: bool) -> Iterator[str]:
+def _reasons(kind: str, plan: Plan, config: SiteConfig, unasked: bool) -> Iterator[Reason]:
     given, [part, *others] = plan.given, plan.parts
     if plan.switched_off or config.policy == "shadow":
-        yield words(plan.switched_off or because("policy-shadow"))
+        yield plan.switched_off or because("policy-shadow")
     if others:
-        yield "it is a heterogeneous job"
+        yield because("heterogeneous")
     if "wrap" in given:
-        yield "it is a command of --wrap"
+        yield because("command-of-wrap")
     if plan.wants_pack or plan.packed:
-        yield "it is to be a pack, whose tasks need a footprint before: run one task alone"
+        yield because("is-a-pack")
     if not config.recovery.companion:
-        yield "the site wants no companion jobs"
-    yield from (why for name, why in _AGAINST.items() if name in given)
+        yield because("no-companions")
+    yield from (because("option", option=name) for name in _AGAINST if name in given)
     if part.request.untouchable:
-        yield words(part.request.untouchable[0])
+        yield part.request.untouchable[0]
     if part.footprint.gpu_mem_peak_mib is not None or not plan.as_asked:
-        yield f"what it needs is known: {sentence(part.footprint.provenance)}"
+        yield because("known-already", why=sentence(part.footprint.provenance))
     if plan.body is None or BLOCK_BEGINS.encode() not in plan.body:
-        yield "no sampler can be put into its script"
+        yield because("no-sampler")
     yield from _of_dependency(value_of(given, "dependency"))
     yield from _of_array(kind, plan, config, unasked)
     if kind == PROBE:
         yield from _of_probe(plan, config)
     if unasked and ("dependency" in given or "parsable" in given):
-        yield "jobs that go by its id may be about to follow"
+        yield because("id-is-used")
 
 
-def _of_dependency(value: str) -> Iterator[str]:
+def _of_dependency(value: str) -> Iterator[Reason]:
     if "?" in value:
-        yield "it waits for any of several jobs (--dependency with '?')"
+        yield because("waits-for-any")
     if "aftercorr" in value or "expand" in value:
-        yield "its dependency is one of task by task, or makes it part of another job"
+        yield because("waits-task-by-task")
 
 
-def _of_array(kind: str, plan: Plan, config: SiteConfig, unasked: bool) -> Iterator[str]:
+def _of_array(kind: str, plan: Plan, config: SiteConfig, unasked: bool) -> Iterator[Reason]:
     given = plan.given
     if kind == CANARY and config.sharing.canary == "off":
-        yield "the site wants no canaries (sharing.canary)"
+        yield because("no-canaries")
     if kind == CANARY and "array" not in given:
-        yield "it is no array; --probe measures a job of its own"
+        yield because("canary-needs-array")
     if "array" not in given:
         return
     try:
         tasks = parse_array(value_of(given, "array").partition("%")[0])
     except InputError as error:
-        yield str(error)
+        yield because("not-understood", error=str(error))
         return
     if kind == CANARY and len(tasks) == 1:
-        yield "the array has one task only"
+        yield because("one-task")
     if len(ranges(tasks[1:])) > _LONGEST_ARRAY:
-        yield "without its first task the array is too long to be named"
+        yield because("array-too-long")
     if why := reason_of_counting(plan.script):
-        yield words(why)
+        yield why
     if unasked and _ARRAY_ID.search(plan.script):
-        yield "its tasks go by their array's id (SLURM_ARRAY_JOB_ID)"
+        yield because("uses-array-id")
 
 
-def _of_probe(plan: Plan, config: SiteConfig) -> Iterator[str]:
+def _of_probe(plan: Plan, config: SiteConfig) -> Iterator[Reason]:
     given = plan.given
     if not config.probe.partition:
-        yield "site.toml names no partition for probes (probe.partition)"
+        yield because("no-probe-partition")
     if not all(_partitions(given, config)):
-        yield "in which partition it would run is not known (default_partition in site.toml)"
+        yield because("partition-unknown")
     if "signal" in given or _REQUEUES.search(plan.script):
-        yield "it is told of its end or requeues itself (--signal, scontrol requeue), so a probe of it might never end"
+        yield because("requeues-itself")
     limit_min = asked_limit_min(plan.parts[0].request, config)  # where it names none, its partition's
     if limit_min is not None and limit_min <= _minutes(config):
-        yield f"its time limit is no longer than a probe's {_minutes(config)} min"
+        yield because("shorter-than-probe", probe_min=_minutes(config))
 
 
 def _partitions(given: Mapping[str, Given], config: SiteConfig) -> list[str]:

@@ -15,17 +15,14 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError
 from slurm_colloc.followup.record import CSUB, RETRY, Record, claim, write_record
 from slurm_colloc.followup.submission import record_of, submit_companion
+from slurm_colloc.model import Reason, because
 from slurm_colloc.slurm.job_files import job_file_name
 from slurm_colloc.slurm.options import CommandLine, Given, value_of
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.reasons import reason_of_counting, reason_to_keep_text
 from slurm_colloc.wording import words
 
-_AGAINST = {
-    "wait": "--wait waits for this job alone",
-    "test-only": "--test-only submits nothing",
-    "hold": "it is held",
-}
+_AGAINST = ("wait", "test-only", "hold")
 
 
 class Earlier(NamedTuple):
@@ -50,12 +47,13 @@ def follow(
         try:
             if "requeue" not in plan.given:
                 return
-            why = _reason_against(plan, config)
-            if not why:
+            against = _reason_against(plan, config)
+            if against is None:
                 record = _record(plan, command_line, environ, config, job_id, earlier)
                 companion = _companion(record, plan.script, sbatch, environ, config)
                 answer(f"job {job_id}: should it run out of GPU memory, job {companion} sees to it (--requeue)")
                 return
+            why = words(against)
         except Exception as error:  # noqa: BLE001 - the job is submitted, and its decision is still to be recorded
             why = str(error)
         answer(f"job {job_id}: it is not run again by itself should it run out of GPU memory: {why}")
@@ -73,26 +71,24 @@ def _companion(record: Record, script: bytes, sbatch: str, environ: Mapping[str,
         raise
 
 
-def _reason_against(plan: Plan, config: SiteConfig) -> str:
+def _reason_against(plan: Plan, config: SiteConfig) -> Reason | None:
     given = plan.given
     if not config.recovery.companion:
-        return "the site wants no companion jobs"
+        return because("no-companions")
     if "wrap" in given:
-        return "it is a command of --wrap"
+        return because("command-of-wrap")
     if plan.wants_pack:
-        return "it was to be a pack"
-    if found := [why for name, why in _AGAINST.items() if name in given]:
+        return because("is-a-pack")
+    if found := [because("option", option=name) for name in _AGAINST if name in given]:
         return found[0]
-    if why := reason_to_keep_text(plan.script, ""):
-        return words(why)
-    if "array" in given and (why := reason_of_counting(plan.script)):
-        return words(why)
+    if why := reason_to_keep_text(plan.script, "") or ("array" in given and reason_of_counting(plan.script)):
+        return why
     tasks = (_name(given, str(task), "0", task) for task in (0, 1))
     if "array" in given and any(one == other != os.devnull for one, other in zip(*tasks, strict=True)):
-        return "its tasks write to one output file, so which of them ran out could not be told"
+        return because("tasks-share-output")
     if "array" in given and _appends(given) and _name(given, "0") == _name(given, "1"):
-        return "its tasks add to output files that other runs write too"
-    return ""
+        return because("output-added-to")
+    return None
 
 
 def _appends(given: Mapping[str, Given]) -> bool:

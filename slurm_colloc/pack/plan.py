@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import CollocError, InputError, UnsureError
+from slurm_colloc.errors import InputError, UnsureError
 from slurm_colloc.history.digest import digest
 from slurm_colloc.model import PACK, JobRequest, Load, Placement, Reason, SharingMode, because
 from slurm_colloc.pack.commands import plain_name
@@ -34,7 +34,7 @@ from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
 from slurm_colloc.slurm.options import CommandLine, Given, read_environment, value_of, without
 from slurm_colloc.submit.footprint import footprint_of
 from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, check_values, option_table, own_option, parse_arguments
-from slurm_colloc.submit.plan import Case, Packed, Part, Plan, Slurm, policy_of, reason_switched_off
+from slurm_colloc.submit.plan import Case, NotPackedError, Packed, Part, Plan, Slurm, policy_of, reason_switched_off
 from slurm_colloc.submit.render import pack_block, quote
 from slurm_colloc.submit.request import build_request
 from slurm_colloc.submit.rollout import Chosen
@@ -51,13 +51,17 @@ def read_wish(command_line: CommandLine, script: Script | None) -> Wish:
     return Wish(*(None if text is None else int(text) for text in found))
 
 
-def plan_array(case: Case, parts: Sequence[Part], switched_off: Reason | None) -> Plan | str:
-    """Return the plan of an array's tasks as a pack, or why they are submitted as the array they are."""
+def plan_array(case: Case, parts: Sequence[Part], switched_off: Reason | None) -> Plan:
+    """Return the plan of an array's tasks as a pack.
+
+    Raises:
+        CollocError: they are submitted as the array they are.
+    """
     command_line, environ, submission, config, slurm = case
     if submission.script is None:
-        return "it is a command of --wrap"
+        raise NotPackedError(because("command-of-wrap"))
     if len(parts) > 1:
-        return "it is a heterogeneous job"
+        raise NotPackedError(because("heterogeneous"))
     [part] = parts
     argv = (*(one.word for one in command_line.own), *command_line.sbatch_argv)
     asked = Asked(
@@ -65,18 +69,8 @@ def plan_array(case: Case, parts: Sequence[Part], switched_off: Reason | None) -
         *(switched_off, Tasks(submission.text, (), submission.name, argv)),
     )
     wish = read_wish(asked.command_line, asked.script)
-    try:
-        shape = shape_of_array(asked, wish, config, slurm)
-    except CollocError as error:
-        return str(error)
-    if isinstance(shape, str):
-        return shape
-    if config.policy == "shadow":
-        return _shadow(asked, shape)
-    try:
-        return _plan(asked, shape, wish, config)
-    except UnsureError as error:
-        return str(error)
+    shape = shape_of_array(asked, wish, config, slurm)
+    return _shadow(asked, shape) if config.policy == "shadow" else _plan(asked, shape, wish, config)
 
 
 def plan_tasks(
@@ -155,13 +149,15 @@ def _plan_anyway(
 ) -> Plan:
     """Return the plan of tasks that have no other form: those that cannot share run one at a time."""
     wish = read_wish(asked.command_line, asked.script)
-    shape = shape_of(asked, tasks, most, wish, config, slurm)
-    if isinstance(shape, str):
+    try:
+        shape = shape_of(asked, tasks, most, wish, config, slurm)
+    except NotPackedError as error:
         _refuse_what_cannot_run(asked.given, asked.request)
         if tasks > 1 and wish.at_once != 1:
             known = asked.footprint.gpu_mem_peak_mib and asked.footprint.sm_active_pct
-            hint = "" if known else "--gpu-footprint=mem=SIZE,sm=PERCENT or "
-            notes = (*notes, because("pack-shares-nothing", why=shape, say=f"{hint}--pack-tasks=K"))
+            say = f"{'' if known else '--gpu-footprint=mem=SIZE,sm=PERCENT or '}--pack-tasks=K"
+            code = error.reasons[0].code
+            notes = (*notes, because("pack-shares-nothing", why=str(error), reason=code, say=say))
         shape = one_at_a_time(asked, tasks, most, wish, config)
     if asked.tasks.resumes:
         shape = shape._replace(reasons=(*shape.reasons, because("resumes", job_id=asked.tasks.resumes)))

@@ -2,7 +2,7 @@
 """What a pack is cut to: how many tasks at a time in how many jobs, with which cores, memory and time.
 
 All that one task was given as a job of its own it is given in the pack, as far as that can be told; where it cannot,
-there is no pack, and the reason comes back in its place.
+there is no pack.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from slurm_colloc.config import MigSlice, Pool, SiteConfig
-from slurm_colloc.errors import InputError, UnsureError
+from slurm_colloc.errors import UnsureError
 from slurm_colloc.model import PACK, Footprint, JobRequest, Load, Reason, Room, because
 from slurm_colloc.pack.spec import Task
 from slurm_colloc.pack.time_limits import jobs_in_time, longest_job_min, time_of, within_limits
@@ -22,9 +22,8 @@ from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.directives import Script, without_options
 from slurm_colloc.slurm.options import CommandLine, Given, value_of
 from slurm_colloc.submit.own_options import option_table
-from slurm_colloc.submit.plan import Slurm
+from slurm_colloc.submit.plan import NotPackedError, Slurm
 from slurm_colloc.submit.reasons import reasons_against_pack
-from slurm_colloc.wording import words
 
 _SIZED_PER_PIECE = frozenset({"mem-per-cpu", "mem-per-gpu"})
 _MEM = re.compile(r"(\d+)([KMGTkmgt]?)[Bb]?", re.ASCII)
@@ -97,41 +96,46 @@ class Shape(NamedTuple):
     reasons: tuple[Reason, ...]
 
 
-def shape_of_array(asked: Asked, wish: Wish, config: SiteConfig, slurm: Slurm) -> Shape | str:
-    """Return how the tasks of an array are packed, or why they are not."""
+def shape_of_array(asked: Asked, wish: Wish, config: SiteConfig, slurm: Slurm) -> Shape:
+    """Return how the tasks of an array are packed.
+
+    Raises:
+        CollocError: they are not.
+    """
     given = asked.given
     if "array" not in given:
-        return "it is no array (--array)"
+        raise NotPackedError(because("no-array"))
     if "SBATCH_ARRAY_INX" in asked.environ:
-        return "SBATCH_ARRAY_INX is set, which would make an array of the pack"
+        raise NotPackedError(because("array-by-variable"))
     numbers, percent, most = value_of(given, "array").partition("%")
     if percent and not (most.isascii() and most.isdigit() and len(most) < 10):
-        return f"--array='{value_of(given, 'array')}' is not understood"
+        raise UnsureError(f"--array='{value_of(given, 'array')}' is not understood")
     tasks = len(parse_array(numbers))
     if tasks < 2:
-        return "the array has one task"
+        raise NotPackedError(because("one-task"))
     return shape_of(asked, tasks, int(most or 0), wish, config, slurm)
 
 
-def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig, slurm: Slurm) -> Shape | str:
-    """Return how the tasks are packed, or why they are not; ``most`` of them may run at a time, 0: any number."""
+def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig, slurm: Slurm) -> Shape:
+    """Return how the tasks are packed; ``most`` of them may run at a time, 0: any number.
+
+    Raises:
+        NotPackedError: they are not.
+    """
     request, given = asked.request, asked.given
-    packing = _reason_against(asked, config) or _least(request, asked.footprint, wish.at_once, config)
-    if isinstance(packing, str):
-        return packing
+    _refuse(asked, config)
+    packing = _least(request, asked.footprint, wish.at_once, config)
     jobs = min(wish.jobs or 1, tasks, most or tasks)
     # Who says how many run at a time may want to add some later.
     places = wish.at_once if wish.at_once and asked.tasks.commands and not asked.tasks.only else -(-tasks // jobs)
     at_once = min(packing.at_once, places, most // jobs if most else packing.at_once)
     if at_once < 2 and tasks > 1 and asked.tasks.is_array:
-        return f"the array runs one task at a time (%{most})" if most == 1 else "no two of its tasks fit on its GPU"
+        raise NotPackedError(because("one-at-a-time" if most == 1 else "no-two-fit"))
     packing = _of_fewer(packing, at_once)
     time = time_of(request, asked.footprint.run_time_s, tasks, jobs, at_once, most, packing.slowdown.upper, config)
-    if isinstance(time, str):
-        return time
     jobs, at_once = time.jobs, time.at_once
     if jobs > 1 and re.search(rb"\bsrun\b", asked.tasks.text):
-        return "an srun inside its tasks would get the array numbers of the pack's jobs"
+        raise NotPackedError(because("srun-gets-array"))
     cores = _cores(given, request, at_once, config)
     try:
         mem = _mem(given, request, cores, at_once, config)
@@ -139,12 +143,9 @@ def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig
             table = option_table(config.slurm_release, config)
             without_options(asked.tasks.text, table, config.slurm_release, sized_otherwise(given))
     except UnsureError as error:
-        return str(error)
+        raise NotPackedError(because("not-understood", error=str(error))) from error
     spare_min = time.spare_min if retries_of(wish, given) else 0
-    allowed = within_limits(request, _tres(request, cores), time.time_min, spare_min, config, slurm)
-    if isinstance(allowed, str):
-        return allowed
-    time_min, cut = allowed
+    time_min, cut = within_limits(request, _tres(request, cores), time.time_min, spare_min, config, slurm)
     reasons = [_pack_of(at_once, tasks, jobs, request, config), *packing.reasons]
     reasons += filter(None, [_shared_mem(request, at_once, config), time.said])
     if time_min is not None:
@@ -154,14 +155,14 @@ def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig
     return Shape(tasks, jobs, at_once, packing, cores, mem, time_min, time.limit_min, tuple(reasons))
 
 
-def _reason_against(asked: Asked, config: SiteConfig) -> str:
-    """Return why the tasks may not be packed, whatever they need; empty where they may."""
+def _refuse(asked: Asked, config: SiteConfig) -> None:
+    """Refuse tasks that may not be packed, whatever they need."""
     against = [asked.switched_off, None if config.sharing.pack else because("no-packs")]
     against += reasons_against_pack(asked.given, asked.request, asked.tasks.text, config, bool(asked.tasks.commands))
     if config.policy == "shadow" and not asked.tasks.is_array:
         against.append(because("policy-shadow"))
-    why = next(filter(None, against), None)
-    return words(why) if why else ""
+    if why := next(filter(None, against), None):
+        raise NotPackedError(why)
 
 
 def _of_fewer(packing: Packing, at_once: int) -> Packing:
@@ -193,11 +194,11 @@ def one_at_a_time(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteC
     jobs, time_min = min(wish.jobs or 1, tasks), None
     if limit_min is not None:
         found = jobs_in_time(tasks, jobs, 1, limit_min, 1.0, longest_job_min(asked.request, config))
-        if isinstance(found, str):
-            raise InputError(found)
+        if isinstance(found, Reason):
+            raise NotPackedError(found)
         jobs, time_min = found
     if most and jobs > most:
-        raise InputError(f"{jobs} jobs would run more tasks at a time than %{most}")
+        raise NotPackedError(because("jobs-exceed-most", jobs=jobs, most=most))
     reasons = (_pack_of(1, tasks, jobs, asked.request, config),)
     packing = Packing(1, Room(0, 100.0, 1), Load(0, 0.0), Slowdown(1.0, 1.0), ())
     cores = _cores(asked.given, asked.request, 1, config)
@@ -210,7 +211,7 @@ def _pack_of(at_once: int, tasks: int, jobs: int, request: JobRequest, config: S
     return because(PACK, at_once=at_once, tasks=tasks, jobs=jobs, units=" or ".join(sorted(units)) or "GPU")
 
 
-def _least(request: JobRequest, footprint: Footprint, wanted: int | None, config: SiteConfig) -> Packing | str:
+def _least(request: JobRequest, footprint: Footprint, wanted: int | None, config: SiteConfig) -> Packing:
     """Return the packing that fits whichever of its GPUs Slurm gives the job: the least one."""
     found: list[Packing] = []
     for pool, part in _devices(request, config):
@@ -218,13 +219,12 @@ def _least(request: JobRequest, footprint: Footprint, wanted: int | None, config
         if part is None or config.sharing.mps_on_mig:
             packing = pack(footprint, pool, config.sharing, wanted, part=part)
         if isinstance(packing, Reason):
-            named = (
-                "; a GPU's type in the request keeps it off slices" if part is not None and not _kind(request) else ""
-            )
-            return f"{words(packing)} (on {part.type if part is not None else pool.name}){named}"
+            named = [because("type-keeps-off-slices")] if part is not None and not _kind(request) else []
+            device = part.type if part is not None else pool.name
+            raise NotPackedError(packing, because("on-device", device=device), *named)
         found.append(packing)
     if not found:
-        return _nothing_there(request, config)
+        raise NotPackedError(_nothing_there(request, config))
     least = min(found, key=lambda one: one.at_once)
     room = Room(
         min(one.room.memory_mib for one in found),
@@ -247,15 +247,14 @@ def counted_for(request: JobRequest, footprint: Footprint, otherwise: Load, conf
     return max(found, default=otherwise)
 
 
-def _nothing_there(request: JobRequest, config: SiteConfig) -> str:
+def _nothing_there(request: JobRequest, config: SiteConfig) -> Reason:
     """Return that there is no GPU of the kind asked for where the job may run, and what there is."""
     names = [item.name for item in asked_partitions(request, config)]
     pools = [pool for pool in config.pool if set(names) & set(pool.partitions)]
     there = {f"gpu:{pool.gpu_type}" for pool in pools if pool.gpus_per_node}
     there |= {f"gpu:{part.type}" for pool in pools for part in pool.slice if part.quantity}
-    where = ", ".join(f"'{name}'" for name in names)
-    return (
-        f"it asks for {request.asked} in partition {where}, where site.toml has {', '.join(sorted(there)) or 'no GPU'}"
+    return because(
+        "no-such-gpu", asked=request.asked, partitions=tuple(names), there=", ".join(sorted(there)) or "no GPU"
     )
 
 

@@ -10,9 +10,8 @@ from slurm_colloc.model import JobRequest, Quantiles, Reason, because
 from slurm_colloc.placement.packing import jobs_needed, time_needed_min
 from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
 from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit
-from slurm_colloc.submit.plan import Slurm
+from slurm_colloc.submit.plan import NotPackedError, Slurm
 from slurm_colloc.submit.slurm_answers import limits_of_user
-from slurm_colloc.wording import words
 
 
 class Time(NamedTuple):
@@ -39,8 +38,8 @@ def time_of(
     most: int,
     factor: float,
     config: SiteConfig,
-) -> Time | str:
-    """Return the time that the tasks need, or why there is not so much.
+) -> Time:
+    """Return the time that the tasks need.
 
     Without --time a task has the partition's default as its limit, often days. Where that makes more jobs than wished,
     or no pack at all, what earlier runs took stands in for it.
@@ -54,31 +53,35 @@ def time_of(
         most: so many may run at a time in all of them; 0: any number.
         factor: how much longer than alone each may take while ``at_once`` are running.
         config: the site.
+
+    Raises:
+        NotPackedError: there is not so much.
     """
     limit_min = asked_limit_min(request, config)
     if limit_min is None:
         return Time(jobs, at_once, None, 0, None)
     longest_min = longest_job_min(request, config)
     found = _in_time(tasks, jobs, at_once, most, limit_min, factor, longest_min)
-    if request.time_limit_min is not None or (not isinstance(found, str) and found.jobs == jobs):
-        return found
     ran_min = math.inf if ran is None else max(1.0, ran.q99 / 60)
-    if ran_min >= limit_min:
-        return f"{found}; give the tasks a --time" if isinstance(found, str) else found
+    if isinstance(found, Time) and (request.time_limit_min is not None or found.jobs == jobs or ran_min >= limit_min):
+        return found
+    if isinstance(found, Reason) and request.time_limit_min is not None:
+        raise NotPackedError(found)
+    if isinstance(found, Reason) and ran_min >= limit_min:
+        raise NotPackedError(found, because("tasks-lack-time"))
     by_history = _in_time(tasks, jobs, at_once, most, ran_min, factor, longest_min)
-    if isinstance(by_history, str):
-        return f"{by_history}; that is by what earlier runs took, for no --time was given"
-    said = because("time-by-history", ran_min=ran_min)
+    if isinstance(by_history, Reason):
+        raise NotPackedError(by_history, because("time-was-by-history"))
     # No task is ended by a limit that nobody gave it.
-    return by_history._replace(limit_min=None, said=said)
+    return by_history._replace(limit_min=None, said=because("time-by-history", ran_min=ran_min))
 
 
 def _in_time(
     tasks: int, jobs: int, at_once: int, most: int, limit_min: float, factor: float, longest_min: float | None
-) -> Time | str:
+) -> Time | Reason:
     """Return the time in which tasks end that each may take ``limit_min`` alone, or why there is not so much."""
     found = jobs_in_time(tasks, jobs, at_once, limit_min, factor, longest_min)
-    if isinstance(found, str):
+    if isinstance(found, Reason):
         return found
     if found[0] > jobs:
         at_once = min(at_once, -(-tasks // found[0]))
@@ -86,10 +89,10 @@ def _in_time(
     if most and jobs * at_once > most:
         at_once = most // jobs
         if at_once < 1:
-            return f"{jobs} jobs would run more tasks at a time than %{most}"
+            return because("jobs-exceed-most", jobs=jobs, most=most)
         time_min = time_needed_min(-(-tasks // jobs), at_once, limit_min, factor)
         if time_min > (longest_min or math.inf):
-            return f"with {most} at a time it does not fit the partition's time limit"
+            return because("most-exceeds-time", most=most)
     limit_min *= factor
     with_spare_min = math.floor(min(time_min + math.ceil(limit_min), longest_min or math.inf))
     return Time(jobs, at_once, time_min, with_spare_min - time_min, limit_min)
@@ -97,11 +100,11 @@ def _in_time(
 
 def jobs_in_time(
     tasks: int, jobs: int, at_once: int, limit_min: float, factor: float, most_min: float | None
-) -> tuple[int, int] | str:
+) -> tuple[int, int] | Reason:
     """Return over how many jobs, at least ``jobs``, the tasks go so that each ends in time, and its time limit."""
     needed = jobs_needed(tasks, at_once, limit_min, factor, most_min)
     if isinstance(needed, Reason):
-        return words(needed)
+        return needed
     jobs = max(jobs, needed)
     return jobs, time_needed_min(-(-tasks // jobs), at_once, limit_min, factor)
 
@@ -118,19 +121,22 @@ def within_limits(
     spare_min: int,
     config: SiteConfig,
     slurm: Slurm,
-) -> tuple[int | None, Reason | None] | str:
-    """Return the time limit, or the accounting's limit that the pack would break: Slurm may let it wait for ever.
+) -> tuple[int | None, Reason | None]:
+    """Return the time limit, within the accounting's limits; the time for tasks that are run again is given up first.
 
-    The time for tasks that are run again is given up first; which limit it would have broken comes with the answer.
+    Which limit that would have broken comes with the answer.
+
+    Raises:
+        NotPackedError: it would break one all the same, and Slurm might let it wait for ever.
     """
     with_spare_min = None if time_min is None else time_min + spare_min
     if not config.limits.enforced:
         return with_spare_min, None
     limits = limits_of_user(config, lambda: slurm.limits(config.cluster))
     if isinstance(limits, Reason):
-        return words(limits)
+        raise NotPackedError(limits)
     if broken := _broken(request, wanted, time_min, config, limits):
-        return words(broken)
+        raise NotPackedError(broken)
     why = _broken(request, wanted, with_spare_min, config, limits)
     return time_min if why else with_spare_min, why
 

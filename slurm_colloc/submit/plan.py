@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.errors import MisusedError, UnsureError
+from slurm_colloc.errors import CollocError, MisusedError, UnsureError
 from slurm_colloc.estimate.site_stop import why_stopped
 from slurm_colloc.history.signature import WRAPPED
 from slurm_colloc.model import Footprint, JobRequest, Placement, Reason, SharingMode, because
@@ -123,8 +123,26 @@ class Case(NamedTuple):
     slurm: Slurm
 
 
-# Makes one job of an array's tasks, or says why they go as the array they are. Packs are above this room.
-Packer = Callable[[Case, Sequence[Part], Reason | None], Plan | str]
+class NotPackedError(CollocError):
+    """Tasks that cannot be run as a pack, and why."""
+
+    def __init__(self, *reasons: Reason) -> None:
+        """Take the reasons, what matters most first."""
+        super().__init__(*reasons)
+        self.reasons = reasons
+
+    def __str__(self) -> str:
+        from slurm_colloc.wording import sentence  # nearly all submissions are no packs
+
+        return sentence(self.reasons)
+
+
+# Makes one job of an array's tasks, or raises CollocError: they go as the array they are. Packs are above this room.
+Packer = Callable[[Case, Sequence[Part], Reason | None], Plan]
+
+
+def _no_packer(case: Case, parts: Sequence[Part], switched_off: Reason | None) -> Plan:
+    raise NotPackedError(because("no-packer"))
 
 
 def make_plan(
@@ -134,7 +152,7 @@ def make_plan(
     config: SiteConfig,
     slurm: Slurm,
     again: Reason | None = None,
-    packer: Packer | None = None,
+    packer: Packer = _no_packer,
 ) -> Plan:
     """Decide about one submission.
 
@@ -193,7 +211,7 @@ def _requests(case: Case) -> list[JobRequest]:
     ]
 
 
-def _made(case: Case, requests: Sequence[JobRequest], again: Reason | None, packer: Packer | None) -> Plan:
+def _made(case: Case, requests: Sequence[JobRequest], again: Reason | None, packer: Packer) -> Plan:
     """Return the plan of a submission that was read, by the policy in force for it."""
     command_line, _, submission, config, _ = case
     text, name, script, components, table = submission
@@ -209,11 +227,13 @@ def _made(case: Case, requests: Sequence[JobRequest], again: Reason | None, pack
     parts, notes = [part for part, _ in decided], [note for _, said in decided for note in said]
     check_pack(command_line, script, packs=packs)
     if packs:
-        found = packer(case, parts, switched_off) if packer else "nobody is there to make packs"
-        if isinstance(found, Plan):
+        try:
+            found = packer(case, parts, switched_off)
             notes += found.notes
             return found._replace(notes=tuple(notes), wish=_told(wishes), given=components[0], wants_pack=True)
-        notes.append(because("not-packed", why=found))
+        except CollocError as error:
+            code = error.reasons[0].code if isinstance(error, NotPackedError) else "not-understood"
+            notes.append(because("not-packed", why=str(error), reason=code))
     body = None
     if len(parts) == 1:
         parts[0], body = _rewritten(submission, parts[0], left, fixed, config)

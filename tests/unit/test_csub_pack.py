@@ -14,7 +14,7 @@ from slurm_colloc.model import Reason, because
 from slurm_colloc.pack.commands import expand, read_commands
 from slurm_colloc.pack.queue import Queue
 from slurm_colloc.pack.spec import MARK, Spec, from_json
-from slurm_colloc.wording import words
+from slurm_colloc.wording import sentence, words
 from tests.unit.made import near
 from tests.unit.shell import DEFINITE, DOUBTFUL, HINT, SITE, Shell
 
@@ -226,8 +226,12 @@ UNPACKED = [
     (["--time-min=5"], SCRIPT, "--time-min"),
     (["--colloc=off"], SCRIPT, because("switched-off", wish="off")),
     ([], SCRIPT.replace("--array=0-99", "--array=0-99 -J 'a b'"), "cannot be taken apart with certainty"),
-    (["--gres=gpu:a100:1"], SCRIPT, "it asks for gpu:a100:1 in partition 'gpu', where site.toml has gpu:h100"),
-    (["-p", "cpu"], SCRIPT, "it asks for gpu:1 in partition 'cpu', where site.toml has no GPU"),
+    (
+        ["--gres=gpu:a100:1"],
+        SCRIPT,
+        words(because("no-such-gpu", asked="gpu:a100:1", partitions=("gpu",), there="gpu:h100")),
+    ),
+    (["-p", "cpu"], SCRIPT, words(because("no-such-gpu", asked="gpu:1", partitions=("cpu",), there="no GPU"))),
     (["--gpu-footprint=mem=4G,sm=10,dram=60"], SCRIPT, because("one-task-fills-memory-bandwidth", dram_pct=60)),
     ([], body("port=$((10000 + SLURM_JOB_ID % 1000))"), "SLURM_JOB_ID"),
     ([], body("mkdir /scratch/$SLURM_JOB_ID"), "SLURM_JOB_ID"),
@@ -338,10 +342,12 @@ def test_a_pack_of_a_slice_says_so_and_needs_the_sites_consent(lab: Shell) -> No
     pack = {"at_once": 5, "tasks": 100, "jobs": 1, "units": "slice"}
     assert lab.decisions()[-1]["reasons"][0] == ["pack", pack]
     done = lab.run("--pack", HINT, "--gres=gpu:h100:1", "job.sh")
-    assert "it asks for gpu:h100:1 in partition 'gpu', where site.toml has gpu:h100_1g.10gb" in done.stderr
+    nothing = because("no-such-gpu", asked="gpu:h100:1", partitions=("gpu",), there="gpu:h100_1g.10gb")
+    assert words(nothing) in done.stderr
     slices_only(lab, sharing="mps_on_mig = false")
     done = lab.run("--pack", "--gpu-footprint=mem=4G,sm=2", "job.sh")
-    assert f"not packed: {words(because('no-mps-on-slices'))} (on h100_1g.10gb)" in done.stderr
+    why = [because("no-mps-on-slices"), because("on-device", device="h100_1g.10gb")]
+    assert f"not packed: {sentence(why)}" in done.stderr
 
 
 def test_a_pack_from_within_a_requeued_job_is_no_restart(lab: Shell) -> None:

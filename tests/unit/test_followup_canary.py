@@ -256,7 +256,7 @@ def test_an_sbatch_that_a_signal_ended_is_not_passed_over_in_silence(slurm: Shel
 
 AGAINST = [
     (["--canary", "job.sh"], "it is no array"),
-    (["--canary", "--array=3", "job.sh"], "the array has one task only"),
+    (["--canary", "--array=3", "job.sh"], "the array has one task"),
     ([*ARRAY, "--wait", "job.sh"], "--wait waits for one job"),
     ([*ARRAY, "--hold", "job.sh"], "it is held"),
     ([*ARRAY, "--dependency=aftercorr:3", "job.sh"], "task by task"),
