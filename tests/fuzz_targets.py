@@ -236,8 +236,6 @@ def _of_slurm() -> Iterator[Target]:
     yield of_text("sinfo-shares", sinfo.parse_shares, *every("sinfo/*.txt"))
     lines = squeue_line("1", TimeLeft="59:00") + squeue_line("4_2", State="PENDING", Reason="Dependency")
     yield of_text("squeue", jobs.parse_queue, lines.encode(), refusals=())
-    yield of_text("qos-limits", setup.parse_qos_limits, *every("setup/qos.txt"))
-    yield of_text("association-limits", setup.parse_association_limits, *every("setup/association.txt"))
     user, account, qos = "ml|ml||normal|normal|gres/gpu=4", "ml|root|normal|", "normal|"
     ends = (
         "|" * (len(limits._OF_ASSOCIATION) - 1),

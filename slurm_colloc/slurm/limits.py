@@ -130,13 +130,17 @@ def caps_questions(cluster: str) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def parse_caps(answers: Sequence[str]) -> tuple[Cap, ...]:
+def parse_caps(answers: Sequence[str], *, of_all: bool = False) -> tuple[Cap, ...]:
     """Return the limits in what sacctmgr answered to ``caps_questions``.
 
+    With PrivateData in slurmdbd.conf others' associations are left out without a word, root's among them.
+
     Raises:
-        InputError: a line of another form.
+        InputError: a line of another form; or ``of_all`` are wanted, and there is none of root.
     """
     of_qos, of_associations = answers
+    if of_all and not any(line.startswith("root|root|") for line in of_associations.splitlines()):
+        raise InputError("sacctmgr shows no association of root, so it may hide others' (PrivateData): ask as root")
     found = []
     for cells in _rows(of_qos, 1 + len(_OF_QOS)):
         found += [Cap(f"QOS '{cells[0]}'", key, tres) for key, tres in _limits(_OF_QOS, cells[1:]).items() if tres]

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 from slurm_colloc.slurm.gres import parse_gres
-from slurm_colloc.slurm.limits import LEAST
 from slurm_colloc.slurm.parse import parse_config, parse_records
 from slurm_colloc.units import time_limit_min, whole
 
@@ -22,12 +21,6 @@ CONFIG = ("scontrol", "show", "config")
 NODES = ("scontrol", "show", "node", "-o", "-a")
 PARTITIONS = ("scontrol", "show", "partition", "-o", "-a")
 QUEUE = ("sdiag",)
-# Limits on how much may be had at once or in all ...
-_OF_ASSOCIATION = ("GrpTRES", "GrpTRESMins", "GrpTRESRunMins", "MaxTRES", "MaxTRESPerNode", "MaxTRESMins")
-# ... and, of a QOS, on what a job must have.
-_OF_QOS = (*_OF_ASSOCIATION, "MaxTRESPerUser", "MaxTRESPerAccount", LEAST)
-_SHOW = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show")
-QOS = (*_SHOW, "qos", f"format=Name,{','.join(_OF_QOS)}")
 # Of the first and the last that every release prints, and of those by whose absence something would be found wrong.
 _ALWAYS = (
     "AccountingStorageType",
@@ -81,14 +74,6 @@ class PartitionSetup(NamedTuple):
     record: Mapping[str, str] = MappingProxyType({})
 
 
-class Limit(NamedTuple):
-    """A limit on TRES, an upper one but for LEAST: whose, by which of sacctmgr's names, and on what."""
-
-    holder: str
-    key: str
-    tres: Mapping[str, str]
-
-
 class GresLine(NamedTuple):
     """A line of gres.conf; ``nodes`` is a host list, empty for the node that the file lies on."""
 
@@ -109,11 +94,6 @@ class Queue(NamedTuple):
     pending_jobs: int
     depth_jobs: int | None
     queue_jobs: int | None
-
-
-def associations_question(cluster: str) -> tuple[str, ...]:
-    """Return the call of sacctmgr for the limits of all accounts and users of a cluster."""
-    return (*_SHOW, "association", f"cluster={cluster}", f"format=Account,User,Partition,{','.join(_OF_ASSOCIATION)}")
 
 
 def parse_config_parts(text: str) -> tuple[dict[str, str], dict[str, str] | None]:
@@ -196,54 +176,6 @@ def parse_weights(text: str) -> dict[str, float]:
             raise InputError(f"TRESBillingWeights '{text}' has '{item}', which is not of the form name=weight")
         found[match[1].lower()] = float(match[2])
     return found
-
-
-def parse_qos_limits(text: str) -> tuple[Limit, ...]:
-    """Return the limits in the answer to QOS.
-
-    Raises:
-        InputError: a line of another form.
-    """
-    return tuple(
-        limit
-        for line in filter(None, text.splitlines())
-        for cells in (_cells(line, 1, _OF_QOS),)
-        for limit in _limits(f"QOS '{cells[0]}'", _OF_QOS, cells[1:])
-    )
-
-
-def parse_association_limits(text: str) -> tuple[Limit, ...]:
-    """Return the limits in the answer to ``associations_question``.
-
-    With PrivateData in slurmdbd.conf others' associations are left out without a word, root's among them.
-
-    Raises:
-        InputError: a line of another form, or root's is not there: the answer may be a part of the whole.
-    """
-    found: list[Limit] = []
-    rows = [_cells(line, 3, _OF_ASSOCIATION) for line in filter(None, text.splitlines())]
-    if not any(account == user == "root" for account, user, *_ in rows):
-        raise InputError("sacctmgr shows no association of root, so it may hide others' (PrivateData): ask as root")
-    for account, user, partition, *limits in rows:
-        who = f"user '{user}' in account '{account}'" if user else f"account '{account}'"
-        where = f" on partition '{partition}'" if partition else ""
-        found += _limits(who + where, _OF_ASSOCIATION, limits)
-    return tuple(found)
-
-
-def _cells(line: str, more: int, keys: tuple[str, ...]) -> list[str]:
-    cells = line.split("|")
-    if len(cells) != more + len(keys):
-        raise InputError(f"sacctmgr printed '{line}', which has not {more + len(keys)} columns")
-    return cells
-
-
-def _limits(holder: str, keys: tuple[str, ...], cells: list[str]) -> list[Limit]:
-    return [
-        Limit(holder, key, dict(item.partition("=")[::2] for item in cell.split(",")))
-        for key, cell in zip(keys, cells, strict=True)
-        if cell
-    ]
 
 
 def parse_gres_conf(text: str) -> tuple[GresLine, ...]:

@@ -39,8 +39,6 @@ def record_setup(release: str, recorded: Path, say: Callable[[str], None]) -> No
             "config.txt": setup.CONFIG,
             "node.txt": setup.NODES,
             "partition.txt": setup.PARTITIONS,
-            "qos.txt": setup.QOS,
-            "association.txt": setup.associations_question(cluster_name(lab.ports.numbers)),
         }
         for name, question in questions.items():
             _keep(lab, folder / name, question, say)

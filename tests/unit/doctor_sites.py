@@ -8,7 +8,8 @@ from slurm_colloc.audited import HostUse
 from slurm_colloc.model import Gres
 from slurm_colloc.site.doctor.facts import Device, Script, Site, Unread, known
 from slurm_colloc.slurm import setup
-from slurm_colloc.slurm.setup import GresLine, Limit, NodeSetup, PartitionSetup, Queue
+from slurm_colloc.slurm.limits import Cap, parse_caps
+from slurm_colloc.slurm.setup import GresLine, NodeSetup, PartitionSetup, Queue
 from tests.unit.made import RECORDED
 
 MIG = "nvidia_h100_80gb_hbm3_"
@@ -76,9 +77,9 @@ SOUND = Site(
     ),
     scripts=SCRIPTS,
     limits=(
-        Limit("QOS 'normal'", "MaxTRESPerUser", {"billing": "400"}),
-        Limit("account 'ml'", "GrpTRES", {f"gres/gpu:{WHOLE}": "4", "gres/mps": "100", "gres/shard": "8"}),
-        Limit("account 'ml'", "MaxTRES", {"cpu": "8"}),
+        Cap("QOS 'normal'", "MaxTRESPerUser", {"billing": 400}),
+        Cap("account 'ml'", "GrpTRES", {f"gres/gpu:{WHOLE}": 4, "gres/mps": 100, "gres/shard": 8}),
+        Cap("account 'ml'", "MaxTRES", {"cpu": 8}),
     ),
     queue=Queue(2000.0, 10, 9, 9),
     clock_ahead_s=(0.4, 0.5),
@@ -122,8 +123,13 @@ def marked(name: str, *flags: str) -> dict[str, Any]:
 
 
 def limited(key: str = "MaxTRESPerUser", holders: Sequence[str] = ("QOS 'normal'",), **tres: str) -> dict[str, Any]:
-    named = {name.replace("_", "/", 1): most for name, most in tres.items()}
-    return {"limits": tuple(Limit(holder, key, named) for holder in holders)}
+    named = {name.replace("_", "/", 1): int(most) for name, most in tres.items()}
+    return {"limits": tuple(Cap(holder, key, named) for holder in holders)}
+
+
+# As sacctmgr answers of a laboratory whose limits are set up wrong.
+QOS_ROWS = "normal||||||||||\none||||||||gres/gpu=1||\nsound||||||||billing=100||\nmust||||||||||gres/gpu=1\n"
+ASSOCIATION_ROWS = "root|||||||||\nroot|root||||||||\nml|||||||||\nphys|||gres/gpu:h100=4||||||\nphys|carol||||||||\n"
 
 
 def recorded_site(slurm: str) -> Site:
@@ -141,7 +147,7 @@ def recorded_site(slurm: str) -> Site:
         partitions=setup.parse_partition_setups(text("partition.txt")),
         gres_conf=setup.parse_gres_conf(text("gres.conf")),
         scripts=(Script("Prolog", "/lab/etc/prolog.sh", text("prolog.sh")),),
-        limits=setup.parse_qos_limits(text("qos.txt")) + setup.parse_association_limits(text("association.txt")),
+        limits=parse_caps([QOS_ROWS, ASSOCIATION_ROWS], of_all=True),
         queue=queue,
         clock_ahead_s=(0.0, 0.5),
         this_node="login",

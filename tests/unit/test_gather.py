@@ -14,6 +14,7 @@ from slurm_colloc.site.doctor.checks import CHECKS
 from slurm_colloc.site.doctor.facts import Seen, Unread
 from slurm_colloc.site.doctor.gather import gather, scripts
 from slurm_colloc.slurm.setup import parse_queue
+from tests.unit.doctor_sites import ASSOCIATION_ROWS, QOS_ROWS
 from tests.unit.made import RECORDED
 from tests.unit.programs import colloc, program
 
@@ -34,6 +35,8 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         '[ "$TZ,$SLURM_TIME_FORMAT" = UTC,%s ] || exit 7\n'
         f'case "$*" in --version) echo "slurm-wlm 22.05.8";; *) cat {said}/$2.txt;; esac\n'
     )
+    (said / "qos.txt").write_text(QOS_ROWS)
+    (said / "association.txt").write_text(ASSOCIATION_ROWS)
     program(tmp_path, "scontrol", scontrol, monkeypatch)
     program(
         tmp_path,

@@ -231,6 +231,16 @@ def test_caps_of_everybody() -> None:
     ]
 
 
+def test_an_answer_that_hides_others_is_none() -> None:
+    rows = f"ml|ann||{'|' * 6}\n"
+    assert parse_caps([QOS, rows])
+    with pytest.raises(InputError, match="no association of root"):
+        parse_caps([QOS, rows], of_all=True)
+    assert parse_caps([QOS, f"root|root||{'|' * 6}\n{rows}"], of_all=True)
+    with pytest.raises(InputError, match="which has not 10 columns"):
+        parse_caps([QOS, "root|root|\n"])
+
+
 @pytest.mark.parametrize("slurm", RELEASES)
 def test_recorded_caps_as_a_user_sees_them(slurm: str) -> None:
     folder = RECORDED / f"slurm-{slurm}/sacctmgr"

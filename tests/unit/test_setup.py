@@ -11,14 +11,11 @@ from slurm_colloc.slurm.setup import (
     NODES,
     PARTITIONS,
     GresLine,
-    Limit,
     Queue,
-    parse_association_limits,
     parse_config_parts,
     parse_gres_conf,
     parse_node_setups,
     parse_partition_setups,
-    parse_qos_limits,
     parse_queue,
     parse_weights,
 )
@@ -117,31 +114,6 @@ def test_configuration_and_that_of_cgroups(slurm: str) -> None:
 
 
 @EVERY_RELEASE
-def test_limits_of_qos_and_associations(slurm: str) -> None:
-    assert parse_qos_limits(text("qos.txt", slurm)) == (
-        Limit("QOS 'one'", "MaxTRESPerUser", {"gres/gpu": "1"}),
-        Limit("QOS 'sound'", "MaxTRESPerUser", {"billing": "100"}),
-        Limit("QOS 'must'", "MinTRES", {"gres/gpu": "1"}),
-    )
-    assert parse_association_limits(text("association.txt", slurm)) == (
-        Limit("account 'phys'", "GrpTRES", {"gres/gpu:h100": "4"}),
-    )
-    rows = "root|root|||||||\nml|ann|gpu|cpu=2,gres/gpu=1|||||\n"
-    assert parse_association_limits(rows) == (
-        Limit("user 'ann' in account 'ml' on partition 'gpu'", "GrpTRES", {"cpu": "2", "gres/gpu": "1"}),
-    )
-
-
-def test_an_answer_that_hides_others_is_none() -> None:
-    with pytest.raises(InputError, match="no association of root"):
-        parse_association_limits("ml|ann|||||||\n")
-    with pytest.raises(InputError, match="which has not 9 columns"):
-        parse_association_limits("root|root|\n")
-    with pytest.raises(InputError, match="which has not 10 columns"):
-        parse_qos_limits("normal|a|b\n")
-
-
-@EVERY_RELEASE
 def test_the_queue(slurm: str) -> None:
     queue = parse_queue(text("queue.txt", slurm))
     assert queue.at_s > 1.7e9
@@ -166,8 +138,7 @@ def test_gres_conf() -> None:
 
 @given(st.text(alphabet=st.sampled_from("NodeName=Gres gpu:12,\n()[]-|'\"$#\\"), max_size=80))
 def test_no_text_does_worse_than_an_error_of_ours(given_text: str) -> None:
-    for parse in (parse_node_setups, parse_partition_setups, parse_qos_limits, parse_association_limits,
-                  parse_queue, parse_gres_conf, parse_weights):  # fmt: skip
+    for parse in (parse_node_setups, parse_partition_setups, parse_queue, parse_gres_conf, parse_weights):  # fmt: skip
         try:
             parse(given_text)
         except InputError:

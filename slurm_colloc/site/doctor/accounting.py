@@ -41,7 +41,7 @@ def _enforcement(site: Site) -> Iterator[Seen | Blank]:
     if isinstance(site.limits, Unread):
         yield Blank("limits of accounts, users and QOS", site.limits.why)
         return
-    on_gpus = [f"{limit.key} of {limit.holder}" for limit in site.limits if _concerns_gpus(limit.tres)]
+    on_gpus = [f"{limit.key} of {limit.level}" for limit in site.limits if _concerns_gpus(limit.tres)]
     if on_gpus:
         more = f" and {len(on_gpus) - 1} more" if len(on_gpus) > 1 else ""
         now = site.settings.get("AccountingStorageEnforce", "(null)")

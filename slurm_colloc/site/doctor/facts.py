@@ -8,7 +8,8 @@ from slurm_colloc.audited import HostUse
 from slurm_colloc.errors import CollocError
 from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.site.shares import SHARES
-from slurm_colloc.slurm.setup import GresLine, Limit, NodeSetup, PartitionSetup, Queue
+from slurm_colloc.slurm.limits import Cap
+from slurm_colloc.slurm.setup import GresLine, NodeSetup, PartitionSetup, Queue
 
 Value = TypeVar("Value")
 # On what the newer checks were tried: each fault was made in a real cluster of these, and what came of it was seen.
@@ -79,7 +80,7 @@ class Site(NamedTuple):
     partitions: tuple[PartitionSetup, ...]
     gres_conf: tuple[GresLine, ...] | Unread
     scripts: tuple[Script, ...]
-    limits: tuple[Limit, ...] | Unread
+    limits: tuple[Cap, ...] | Unread
     queue: Queue | Unread
     clock_ahead_s: tuple[float, float] | Unread
     this_node: str

@@ -15,7 +15,7 @@ from slurm_colloc.process import ask
 from slurm_colloc.site.doctor.facts import Blank, Device, Script, Seen, Site, Unread
 from slurm_colloc.site.doctor.prolog import ON_NODES
 from slurm_colloc.slurm import setup
-from slurm_colloc.slurm.limits import has_database
+from slurm_colloc.slurm.limits import Cap, caps_questions, has_database, parse_caps
 from slurm_colloc.slurm.parse import parse_release
 
 Value = TypeVar("Value")
@@ -77,15 +77,10 @@ def _ahead(at_s: float, asked_s: float, answered_s: float) -> tuple[float, float
     return (asked_s + answered_s) / 2 - (at_s + 0.5), (answered_s - asked_s) / 2 + 0.5
 
 
-def _limits(settings: Mapping[str, str], said: Callable[[Sequence[str]], str]) -> tuple[setup.Limit, ...] | Unread:
+def _limits(settings: Mapping[str, str], said: Callable[[Sequence[str]], str]) -> tuple[Cap, ...] | Unread:
     if not has_database(settings):
         return ()  # none can be set
-
-    def asked() -> tuple[setup.Limit, ...]:
-        of_qos = setup.parse_qos_limits(said(setup.QOS))
-        return of_qos + setup.parse_association_limits(said(setup.associations_question(settings["ClusterName"])))
-
-    return _tried(asked)
+    return _tried(lambda: parse_caps([said(one) for one in caps_questions(settings["ClusterName"])], of_all=True))
 
 
 def scripts(settings: Mapping[str, str]) -> tuple[Script, ...]:

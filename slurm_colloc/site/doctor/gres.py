@@ -94,7 +94,7 @@ def _names_of_nothing(site: Site) -> Iterator[Seen | Blank]:
         yield Blank("limits of accounts, users and QOS", site.limits.why)
         return
     for limit in site.limits:
-        yield from _strange(f"{limit.key} of {limit.holder}", limit.tres, types)
+        yield from _strange(f"{limit.key} of {limit.level}", limit.tres, types)
 
 
 def _strange(where: str, names: Iterable[str], types: set[str]) -> Iterator[Seen]:

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 
 from slurm_colloc.gpu.mig import parse_profile, slices_per_gpu
 from slurm_colloc.site.doctor.facts import TRIED, Check, Seen, Site, known
-from slurm_colloc.slurm.limits import LEAST, holds_to_limits
-from slurm_colloc.slurm.setup import Limit, PartitionSetup, parse_weights
+from slurm_colloc.slurm.limits import LEAST, Cap, holds_to_limits
+from slurm_colloc.slurm.setup import PartitionSetup, parse_weights
 
 _GPU = "gres/gpu"
 _BILLING = "billing"
@@ -21,7 +21,7 @@ def _escaped(site: Site) -> Iterator[Seen]:
         lacking = [share for share in shares if share not in limit.tres]
         if _bounds_gpus(limit) and _BILLING not in limit.tres and lacking:
             gap = (f"{limit.key}={_shown(limit)}", " and ".join(lacking))
-            by_gap.setdefault(gap, []).append(limit.holder)
+            by_gap.setdefault(gap, []).append(limit.level)
     for (what, escaping), holders in sorted(by_gap.items()):
         yield Seen(_some(holders), f"{what} says nothing of {escaping}")
 
@@ -31,13 +31,13 @@ def _slices_count_whole(site: Site) -> Iterator[Seen]:
         return
     by_limit: dict[str, list[str]] = {}
     for limit in _upper(site):
-        if limit.tres.get(_GPU, "0") != "0":
-            by_limit.setdefault(f"{limit.key}={_GPU}={limit.tres[_GPU]}", []).append(limit.holder)
+        if limit.tres.get(_GPU):
+            by_limit.setdefault(f"{limit.key}={_GPU}={limit.tres[_GPU]}", []).append(limit.level)
     for what, holders in sorted(by_limit.items()):
         yield Seen(_some(holders), f"{what} is used up by as many slices as by whole GPUs")
 
 
-def _upper(site: Site) -> list[Limit]:
+def _upper(site: Site) -> list[Cap]:
     return [limit for limit in known(site.limits) if limit.key != LEAST]
 
 
@@ -46,16 +46,16 @@ def _must_have_gpus(site: Site) -> Iterator[Seen]:
     for limit in known(site.limits) if shares and holds_to_limits(site.settings) else ():
         least = [name for name in limit.tres if limit.key == LEAST and _names_gpu(name)]
         if least:
-            yield Seen(limit.holder, f"{LEAST}={_shown(limit)}, and nodes have {', '.join(shares)}")
+            yield Seen(limit.level, f"{LEAST}={_shown(limit)}, and nodes have {', '.join(shares)}")
 
 
-def _bounds_gpus(limit: Limit) -> bool:
+def _bounds_gpus(limit: Cap) -> bool:
     """Return whether a limit bounds GPUs in a way that shares could escape: one job has shares of one GPU at most."""
     counts = {most for name, most in limit.tres.items() if _names_gpu(name)}
-    return "0" in counts if limit.key in _OF_ONE_JOB else bool(counts)
+    return 0 in counts if limit.key in _OF_ONE_JOB else bool(counts)
 
 
-def _shown(limit: Limit) -> str:
+def _shown(limit: Cap) -> str:
     return ",".join(f"{name}={most}" for name, most in limit.tres.items() if name.startswith(_GPU))
 
 
