@@ -122,12 +122,12 @@ def _run(argv: tuple[str, ...]) -> int:
 def _otherwise(plan: Plan, command_line: CommandLine, call: Call, site: SiteConfig) -> int | None:
     """Submit the job in another way than as one job, where it is to be so; None where it is not, or cannot be."""
     # Of an array the site may want to know one task first.
-    first = plan.first or ("auto" if site.sharing.canary == "auto" and plan.parts[0].request.array else "off")
-    if first == "off":
+    kind = plan.measure or ("auto" if site.sharing.canary == "auto" and plan.parts[0].request.array else "off")
+    if kind == "off":
         return None
     from slurm_colloc.followup.canary import measure_first
 
-    return measure_first(plan, first, command_line, call, site)
+    return measure_first(plan, kind, command_line, call, site)
 
 
 def _decide(
@@ -145,10 +145,10 @@ def _decide(
     """
     asks_nothing = any(option.name in NO_SUBMISSION for option in command_line.options)
     off = config is not None and config.policies == {"off"} and not call.dry_run
-    wish = own_option("colloc", command_line, None)
+    colloc = own_option("colloc", command_line, None)
     explained = own_option("explain", command_line, None) is not None or wants_pack(command_line)
     why_off = "the policy is off" if explained and not asks_nothing else _SILENT
-    if asks_nothing or off or (config is None and (wish == "off" or is_exclusive(wish))):
+    if asks_nothing or off or (config is None and (colloc == "off" or is_exclusive(colloc))):
         raise UnsureError(why_off)
     if config is None:
         raise UnsureError(problem)

@@ -54,22 +54,22 @@ class _Ready(NamedTuple):
     rest: Plan
 
 
-def measure_first(plan: Plan, wish: str, command_line: CommandLine, call: Call, config: SiteConfig) -> int | None:
+def measure_first(plan: Plan, kind: str, command_line: CommandLine, call: Call, config: SiteConfig) -> int | None:
     """Submit it in two parts and return csub's exit status; None where it is to be submitted as usual.
 
     Args:
         plan: the submission as it would be without.
-        wish: "canary", "probe", or "auto" where the site wants a canary.
+        kind: "canary", "probe", or "auto" where the site wants a canary.
         command_line: its arguments.
         call: csub's.
         config: the site.
     """
-    unasked = wish == "auto"
+    unasked = kind == "auto"
     if unasked and not os.isatty(STDOUT):
         return None
     ready: _Ready | Reason
     try:
-        step = partial(_prepare, plan, CANARY if unasked else wish, command_line, call, config, unasked)
+        step = partial(_prepare, plan, CANARY if unasked else kind, command_line, call, config, unasked)
         ready = within(config.timeouts.decide_s, "preparing it", step)
     except CollocError as error:
         ready = because("not-understood", error=str(error))

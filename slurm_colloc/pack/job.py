@@ -25,7 +25,7 @@ from slurm_colloc.pack.run import new_run
 from slurm_colloc.pack.shared_gpu import SharedGpu
 from slurm_colloc.pack.signals import Signals
 from slurm_colloc.pack.spec import Spec, Task, from_json, split_script
-from slurm_colloc.pack.steps import Job, read_job
+from slurm_colloc.pack.srun import Job, read_job
 from slurm_colloc.process import given_environment
 
 STOPPED_STATUS = 128 + signal.SIGTERM

@@ -18,7 +18,7 @@ from slurm_colloc.pack.report import Result
 from slurm_colloc.pack.run import Run
 from slurm_colloc.pack.signals import PASSED_ON, STOPPING, Signals
 from slurm_colloc.pack.spec import Task
-from slurm_colloc.pack.steps import RUN_VARIABLE, Files, command_line, slots, task_variables
+from slurm_colloc.pack.srun import RUN_VARIABLE, Files, command_line, slots, task_variables
 from slurm_colloc.slurm.job_files import add_words, open_output
 from slurm_colloc.units import spans
 
@@ -63,7 +63,7 @@ class Loop:
         self._next_look_s = 0.0
         self._at_once = at_once
         self._outcomes: dict[int, Outcome] = {}
-        self._again = 0
+        self._retried = 0
         self._run_s = 0.0
         self._began_s = clock.ticking()
 
@@ -103,7 +103,7 @@ class Loop:
             done_before=done_before,
             at_once=self._at_once,
             outcomes=self._outcomes | stopped,
-            again=self._again,
+            retried=self._retried,
             run_s=self._run_s,
             wall_s=clock.ticking() - self._began_s,
             with_gpu=bool(self._run.environ.get("CUDA_VISIBLE_DEVICES")),
@@ -268,7 +268,7 @@ class Loop:
         number = start.task.number
         self._ledger.end(start, outcome, status, said, step)
         if self._queue.ended(number, outcome) and not self.stopped:
-            self._again += 1
+            self._retried += 1
             self._ledger.note(f"task {number} is run again, attempt {start.attempt + 1}: {outcome.value}")
         else:
             self._outcomes[number] = outcome

@@ -17,9 +17,9 @@ from slurm_colloc.pack.commands import plain_name
 from slurm_colloc.pack.resume import Earlier, merged_options
 from slurm_colloc.pack.shape import (
     Asked,
+    PackOptions,
     Shape,
     Tasks,
-    Wish,
     counted_for,
     one_at_a_time,
     retries_of,
@@ -45,10 +45,10 @@ _OUTPUT = "slurm-%A_%a.out"
 _OWN_OUTPUT = "slurm-%j.pack.out"
 
 
-def read_wish(command_line: CommandLine, script: Script | None) -> Wish:
+def _pack_options(command_line: CommandLine, script: Script) -> PackOptions:
     """Return what the options and #CSUB lines say of the pack."""
     found = [own_option(name, command_line, script) for name in ("pack-tasks", "pack-jobs", "pack-retries")]
-    return Wish(*(None if text is None else int(text) for text in found))
+    return PackOptions(*(None if text is None else int(text) for text in found))
 
 
 def plan_array(case: Case, parts: Sequence[Part], switched_off: Reason | None) -> Plan:
@@ -67,10 +67,10 @@ def plan_array(case: Case, parts: Sequence[Part], switched_off: Reason | None) -
     asked = Asked(
         *(command_line, environ, submission.components[0], submission.script, part.request, part.footprint),
         *(switched_off, Tasks(submission.text, (), submission.name, argv)),
+        options=_pack_options(command_line, submission.script),
     )
-    wish = read_wish(asked.command_line, asked.script)
-    shape = shape_of_array(asked, wish, config, slurm)
-    return _shadow(asked, shape) if config.policy == "shadow" else _plan(asked, shape, wish, config)
+    shape = shape_of_array(asked, config, slurm)
+    return _shadow(asked, shape) if config.policy == "shadow" else _plan(asked, shape, config)
 
 
 def plan_tasks(
@@ -140,7 +140,8 @@ def _read(
         raise InputError("a pack needs a GPU; say --gres=gpu:1")
     hint = own_option("gpu-footprint", command_line, script)
     footprint, notes = footprint_of(request, text, hint, config, slurm.job_states, anyway=True)
-    asked = Asked(command_line, environ, components[0], script, request, footprint, switched_off, tasks)
+    options = _pack_options(command_line, script)
+    asked = Asked(command_line, environ, components[0], script, request, footprint, switched_off, tasks, options)
     return asked, notes, chosen
 
 
@@ -148,20 +149,19 @@ def _plan_anyway(
     asked: Asked, tasks: int, most: int, notes: tuple[Reason, ...], config: SiteConfig, slurm: Slurm
 ) -> Plan:
     """Return the plan of tasks that have no other form: those that cannot share run one at a time."""
-    wish = read_wish(asked.command_line, asked.script)
     try:
-        shape = shape_of(asked, tasks, most, wish, config, slurm)
+        shape = shape_of(asked, tasks, most, config, slurm)
     except NotPackedError as error:
         _refuse_what_cannot_run(asked.given, asked.request)
-        if tasks > 1 and wish.at_once != 1:
+        if tasks > 1 and asked.options.at_once != 1:
             known = asked.footprint.gpu_mem_peak_mib and asked.footprint.sm_active_pct
             say = f"{'' if known else '--gpu-footprint=mem=SIZE,sm=PERCENT or '}--pack-tasks=K"
             code = error.reasons[0].code
             notes = (*notes, because("pack-shares-nothing", why=str(error), reason=code, say=say))
-        shape = one_at_a_time(asked, tasks, most, wish, config)
+        shape = one_at_a_time(asked, tasks, most, config)
     if asked.tasks.resumes:
         shape = shape._replace(reasons=(*shape.reasons, because("resumes", job_id=asked.tasks.resumes)))
-    return _plan(asked, shape, wish, config)._replace(notes=notes)
+    return _plan(asked, shape, config)._replace(notes=notes)
 
 
 def _refuse_what_cannot_run(given: Mapping[str, Given], request: JobRequest) -> None:
@@ -178,11 +178,11 @@ def _shadow(asked: Asked, shape: Shape) -> Plan:
     return Plan((part,), line.sbatch_argv, line.script_at, asked.tasks.text, None, (), None, was_pack=True)
 
 
-def _plan(asked: Asked, shape: Shape, wish: Wish, config: SiteConfig) -> Plan:
+def _plan(asked: Asked, shape: Shape, config: SiteConfig) -> Plan:
     given, line, request = asked.given, asked.command_line, asked.request
     table = option_table(config.slurm_release, config)
     placement = _placement(request, shape, config)
-    spec = _spec(asked, shape, wish)
+    spec = _spec(asked, shape)
     names = ({"array"} if "array" in given else set()) | (sized_otherwise(given) if shape.mem else set())
     text = without_options(asked.tasks.text, table, config.slurm_release, names) if names else asked.tasks.text
     body = _script(asked, text, spec, placement, table, config)
@@ -245,7 +245,7 @@ def _own_output(given: Mapping[str, Given]) -> str:
     return os.path.join(folder, _OWN_OUTPUT) if plain else _OWN_OUTPUT
 
 
-def _spec(asked: Asked, shape: Shape, wish: Wish) -> Spec:
+def _spec(asked: Asked, shape: Shape) -> Spec:
     given, request = asked.given, asked.request
     return Spec(
         version=VERSION,
@@ -265,7 +265,7 @@ def _spec(asked: Asked, shape: Shape, wish: Wish) -> Spec:
         error=value_of(given, "error"),
         input=value_of(given, "input"),
         append=value_of(given, "open-mode").startswith("a"),
-        retries=retries_of(wish, given),
+        retries=retries_of(asked),
         argv=asked.tasks.argv,
         added=asked.tasks.added,
     )

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from slurm_colloc.gpu.stat import parse_stat
-from slurm_colloc.pack.steps import RUN_VARIABLE, TASK_VARIABLE
+from slurm_colloc.pack.srun import RUN_VARIABLE, TASK_VARIABLE
 
 
 class Process(NamedTuple):

@@ -25,7 +25,7 @@ class Result(NamedTuple):
     done_before: int
     at_once: int
     outcomes: Mapping[int, Outcome]
-    again: int
+    retried: int
     run_s: float
     wall_s: float
     with_gpu: bool
@@ -44,8 +44,8 @@ def summary(result: Result) -> str:
     lines += [f"  {outcome.value}: {spans(numbers)}" for outcome, numbers in sorted(by_outcome.items())]
     if left := set(result.tasks) - result.outcomes.keys():
         lines.append(f"  not run: {spans(left)}")
-    if result.again:
-        lines.append(f"  {counted(result.again, 'attempt')} repeated")
+    if result.retried:
+        lines.append(f"  {counted(result.retried, 'attempt')} repeated")
     per_hour = 3600 * done / result.wall_s if result.wall_s else 0.0
     lines.append(f"  {clock_time(result.wall_s)}, {per_hour:.4g} tasks per hour, {result.at_once} at a time at most")
     if result.with_gpu:

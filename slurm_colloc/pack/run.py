@@ -14,7 +14,7 @@ from slurm_colloc.pack.ledger import LedgerWriter
 from slurm_colloc.pack.processes import Process, families_of, signal_processes
 from slurm_colloc.pack.shared_gpu import SharedGpu
 from slurm_colloc.pack.spec import Spec
-from slurm_colloc.pack.steps import Job, srun_environment
+from slurm_colloc.pack.srun import Job, srun_environment
 from slurm_colloc.process import spawn_into
 
 

@@ -29,7 +29,7 @@ _SIZED_PER_PIECE = frozenset({"mem-per-cpu", "mem-per-gpu"})
 _MEM = re.compile(r"(\d+)([KMGTkmgt]?)[Bb]?", re.ASCII)
 
 
-class Wish(NamedTuple):
+class PackOptions(NamedTuple):
     """What the user says of the pack; None where nothing was said."""
 
     at_once: int | None
@@ -73,6 +73,7 @@ class Asked(NamedTuple):
     footprint: Footprint
     switched_off: Reason | None
     tasks: Tasks
+    options: PackOptions
 
 
 class Cores(NamedTuple):
@@ -96,7 +97,7 @@ class Shape(NamedTuple):
     reasons: tuple[Reason, ...]
 
 
-def shape_of_array(asked: Asked, wish: Wish, config: SiteConfig, slurm: Slurm) -> Shape:
+def shape_of_array(asked: Asked, config: SiteConfig, slurm: Slurm) -> Shape:
     """Return how the tasks of an array are packed.
 
     Raises:
@@ -113,10 +114,10 @@ def shape_of_array(asked: Asked, wish: Wish, config: SiteConfig, slurm: Slurm) -
     tasks = len(parse_array(numbers))
     if tasks < 2:
         raise NotPackedError(because("one-task"))
-    return shape_of(asked, tasks, int(most or 0), wish, config, slurm)
+    return shape_of(asked, tasks, int(most or 0), config, slurm)
 
 
-def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig, slurm: Slurm) -> Shape:
+def shape_of(asked: Asked, tasks: int, most: int, config: SiteConfig, slurm: Slurm) -> Shape:
     """Return how the tasks are packed; ``most`` of them may run at a time, 0: any number.
 
     Raises:
@@ -124,10 +125,14 @@ def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig
     """
     request, given = asked.request, asked.given
     _refuse(asked, config)
-    packing = _least(request, asked.footprint, wish.at_once, config)
-    jobs = min(wish.jobs or 1, tasks, most or tasks)
+    packing = _least(request, asked.footprint, asked.options.at_once, config)
+    jobs = min(asked.options.jobs or 1, tasks, most or tasks)
     # Who says how many run at a time may want to add some later.
-    places = wish.at_once if wish.at_once and asked.tasks.commands and not asked.tasks.only else -(-tasks // jobs)
+    places = (
+        asked.options.at_once
+        if asked.options.at_once and asked.tasks.commands and not asked.tasks.only
+        else -(-tasks // jobs)
+    )
     at_once = min(packing.at_once, places, most // jobs if most else packing.at_once)
     if at_once < 2 and tasks > 1 and asked.tasks.is_array:
         raise NotPackedError(because("one-at-a-time" if most == 1 else "no-two-fit"))
@@ -144,7 +149,7 @@ def shape_of(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig
             without_options(asked.tasks.text, table, config.slurm_release, sized_otherwise(given))
     except UnsureError as error:
         raise NotPackedError(because("not-understood", error=str(error))) from error
-    spare_min = time.spare_min if retries_of(wish, given) else 0
+    spare_min = time.spare_min if retries_of(asked) else 0
     time_min, cut = within_limits(request, _tres(request, cores), time.time_min, spare_min, config, slurm)
     reasons = [_pack_of(at_once, tasks, jobs, request, config), *packing.reasons]
     reasons += filter(None, [_shared_mem(request, at_once, config), time.said])
@@ -183,15 +188,16 @@ def _tres(request: JobRequest, cores: Cores) -> dict[str, int]:
     return {"gres/gpu": 1, "cpu": cores.asked or 1} | ({f"gres/gpu:{kind}": 1} if kind else {})
 
 
-def retries_of(wish: Wish, given: Mapping[str, Given]) -> int:
+def retries_of(asked: Asked) -> int:
     """Return how often a task is run again: as wished, else not where the user wants no job requeued."""
-    return wish.retries if wish.retries is not None else (0 if "no-requeue" in given else MOST_RETRIES)
+    retries = asked.options.retries
+    return retries if retries is not None else (0 if "no-requeue" in asked.given else MOST_RETRIES)
 
 
-def one_at_a_time(asked: Asked, tasks: int, most: int, wish: Wish, config: SiteConfig) -> Shape:
+def one_at_a_time(asked: Asked, tasks: int, most: int, config: SiteConfig) -> Shape:
     """Return the pack that runs one task at a time on the whole GPU, which shares nothing."""
     limit_min = asked_limit_min(asked.request, config)
-    jobs, time_min = min(wish.jobs or 1, tasks), None
+    jobs, time_min = min(asked.options.jobs or 1, tasks), None
     if limit_min is not None:
         found = jobs_in_time(tasks, jobs, 1, limit_min, 1.0, longest_job_min(asked.request, config))
         if isinstance(found, Reason):

@@ -53,11 +53,13 @@ def call_of(sbatch: str, command_line: CommandLine) -> Call:
 
 def split_call(call: Call, command_line: CommandLine, *, silent: bool = False) -> Call:
     """Return the call with what is known once sbatch's arguments, csub's own and the script's are told apart."""
-    wish = own_option("colloc", command_line, None)
+    colloc = own_option("colloc", command_line, None)
     return call._replace(
         argv=command_line.sbatch_argv,
         # Also where nothing else is understood of the submission.
-        environ=with_policy_variable(call.environ, wish) if wish is not None and is_exclusive(wish) else call.environ,
+        environ=with_policy_variable(call.environ, colloc)
+        if colloc is not None and is_exclusive(colloc)
+        else call.environ,
         dry_run=own_option("dry-run", command_line, None) is not None,
         quiet=silent or any(option.name == "quiet" for option in command_line.options),
     )
@@ -67,7 +69,7 @@ def handed_on(environ: Mapping[str, str], plan: Plan, config: SiteConfig) -> dic
     """Return sbatch's environment: a pack from within a requeued job must not pass for one that goes on itself."""
     # Where nobody judges csub's decisions, or it has taken none, not a variable is another.
     judged = config.policy != "shadow" and any(partition.policy != "off" for partition in config.partition)
-    handed = with_policy_variable(environ, plan.wish) if judged or is_exclusive(plan.wish) else dict(environ)
+    handed = with_policy_variable(environ, plan.colloc) if judged or is_exclusive(plan.colloc) else dict(environ)
     if plan.packed is not None:
         handed.pop("SLURM_RESTART_COUNT", None)
     return handed

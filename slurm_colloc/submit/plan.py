@@ -69,10 +69,10 @@ class Plan(NamedTuple):
 
     ``sbatch_argv`` are sbatch's arguments; where ``body`` is not None, ``script_at`` is the place in them of the
     script that ``body`` stands in for (None: standard input). ``switched_off`` says why nothing is to be changed.
-    ``first`` is "canary" or "probe" where it is to be measured before it is sized, "off" where it is not to be; empty
+    ``measure`` is "canary" or "probe" where it is to be measured before it is sized, "off" where it is not to be; empty
     where nobody says. ``was_pack`` says that it is submitted as the array it is, and would have been a pack were the
-    policy not shadow. ``wish`` is what the policy in slurmctld is told of --colloc, ``chosen`` is csub's own. ``given``
-    are the options in force of the first component, ``wants_pack`` says that its tasks were to be packed.
+    policy not shadow. ``colloc`` is what the policy in slurmctld is told of --colloc, ``chosen`` is csub's own.
+    ``given`` are the options in force of the first component, ``wants_pack`` says that its tasks were to be packed.
     """
 
     parts: tuple[Part, ...]
@@ -83,9 +83,9 @@ class Plan(NamedTuple):
     notes: tuple[Reason, ...]
     switched_off: Reason | None
     packed: Packed | None = None
-    first: str = ""
+    measure: str = ""
     was_pack: bool = False
-    wish: str = "auto"
+    colloc: str = "auto"
     given: Mapping[str, Given] = {}
     wants_pack: bool = False
     chosen: Chosen = Chosen("auto", because("policy-of-site"))
@@ -151,7 +151,7 @@ def make_plan(
     stdin: bytes | None,
     config: SiteConfig,
     slurm: Slurm,
-    again: Reason | None = None,
+    resubmits: Reason | None = None,
     packer: Packer = _no_packer,
 ) -> Plan:
     """Decide about one submission.
@@ -162,7 +162,7 @@ def make_plan(
         stdin: the script, when it comes by standard input.
         config: the site.
         slurm: answers what has to be asked.
-        again: why it is submitted once more; the first reason of what is decided.
+        resubmits: why it is submitted once more; the first reason of what is decided.
         packer: makes packs of arrays that are to be some; without one they go as the arrays they are.
 
     Raises:
@@ -175,12 +175,12 @@ def make_plan(
         submission = read_submission(command_line, environ, stdin, config)
         case = Case(command_line, environ, submission, config, slurm)
         requests = _requests(case)
-        chosen = policy_of(requests[0], config, slurm, again=again is not None)
+        chosen = policy_of(requests[0], config, slurm, drawn_before=resubmits is not None)
         policy = chosen.policy
         if chosen.policy == "pack" and not wants_pack(command_line, submission.script):
             chosen = chosen._replace(policy="off", why=because("policy-pack"))
         case = case._replace(config=config._replace(policy=chosen.policy))
-        return _made(case, requests, again, packer)._replace(chosen=chosen)
+        return _made(case, requests, resubmits, packer)._replace(chosen=chosen)
     except MisusedError as error:
         # A site that only looks on refuses nothing: to sbatch a #CSUB line is a comment.
         if policy == "shadow":
@@ -188,11 +188,11 @@ def make_plan(
         raise
 
 
-def policy_of(request: JobRequest, config: SiteConfig, slurm: Slurm, *, again: bool = False) -> Chosen:
-    """Return the policy in force for a job; one that is submitted ``again`` was placed, and is drawn no more."""
+def policy_of(request: JobRequest, config: SiteConfig, slurm: Slurm, *, drawn_before: bool = False) -> Chosen:
+    """Return the policy in force for a job; one that was ``drawn_before`` was placed, and is drawn no more."""
     stopped = why_stopped(config.paths.state) if "auto" in config.policies else ""
     whose = whose_job(request, config, partial(slurm.limits, config.cluster)) if config.rollout else NOBODY
-    drawn = (lambda: 0.0) if again else (lambda: draw(whose.user, request.signature, config.cluster, now()))
+    drawn = (lambda: 0.0) if drawn_before else (lambda: draw(whose.user, request.signature, config.cluster, now()))
     return choose(config, whose, drawn, stopped)
 
 
@@ -211,26 +211,28 @@ def _requests(case: Case) -> list[JobRequest]:
     ]
 
 
-def _made(case: Case, requests: Sequence[JobRequest], again: Reason | None, packer: Packer) -> Plan:
+def _made(case: Case, requests: Sequence[JobRequest], resubmits: Reason | None, packer: Packer) -> Plan:
     """Return the plan of a submission that was read, by the policy in force for it."""
     command_line, _, submission, config, _ = case
     text, name, script, components, table = submission
     # In order: of two reasons it is the first that is recorded, whatever the hashes of this run.
-    wishes = [own_option("colloc", command_line, script, number) for number in range(len(components))]
-    switched_off = reason_switched_off(wishes, config)
+    values = [own_option("colloc", command_line, script, number) for number in range(len(components))]
+    switched_off = reason_switched_off(values, config)
     fixed = reason_to_keep_text(text, script.interpreter) if script else reason_to_keep_command(text)
     packs = wants_pack(command_line, script)
     alone = packs and script is not None
     # Where only packs are to be made, an array that cannot be one goes as the array it is.
     left = switched_off or (because("policy-pack") if config.policy == "pack" else None)
-    decided = [_part(case, request, number, left, fixed, again, alone=alone) for number, request in enumerate(requests)]
+    decided = [
+        _part(case, request, number, left, fixed, resubmits, alone=alone) for number, request in enumerate(requests)
+    ]
     parts, notes = [part for part, _ in decided], [note for _, said in decided for note in said]
     check_pack(command_line, script, packs=packs)
     if packs:
         try:
             found = packer(case, parts, switched_off)
             notes += found.notes
-            return found._replace(notes=tuple(notes), wish=_told(wishes), given=components[0], wants_pack=True)
+            return found._replace(notes=tuple(notes), colloc=_strongest(values), given=components[0], wants_pack=True)
         except CollocError as error:
             code = error.reasons[0].code if isinstance(error, NotPackedError) else "not-understood"
             notes.append(because("not-packed", why=str(error), reason=code))
@@ -247,8 +249,8 @@ def _made(case: Case, requests: Sequence[JobRequest], again: Reason | None, pack
         notes += [because("never-measured"), why]
     plan = Plan(tuple(parts), argv, script_at, text, body, tuple(notes), left)
     return plan._replace(
-        first=_first(command_line, script),
-        wish=_told(wishes),
+        measure=_measure(command_line, script),
+        colloc=_strongest(values),
         given=components[0],
         wants_pack=packs,
     )
@@ -260,7 +262,7 @@ def _part(
     number: int,
     switched_off: Reason | None,
     fixed: Reason | None,
-    again: Reason | None,
+    resubmits: Reason | None,
     *,
     alone: bool,
 ) -> tuple[Part, tuple[Reason, ...]]:
@@ -281,8 +283,8 @@ def _part(
     whole = alone or switched_off or len(submission.components) > 1
     waits = None if whole else outlook(config, slurm.free, wanted=shown)
     placement = _leave(place(request, footprint, config, access, waits), switched_off, fixed)
-    if again:
-        placement = placement._replace(reasons=(again, *placement.reasons))
+    if resubmits:
+        placement = placement._replace(reasons=(resubmits, *placement.reasons))
     served = part_to_tell(request, footprint, placement, config, access)
     return Part(request, footprint, placement), (*said, *lowered, *contradicted, *served)
 
@@ -297,22 +299,22 @@ def _bounded(config: SiteConfig, asked: str | None) -> tuple[SiteConfig, tuple[R
     return config._replace(sharing=config.sharing._replace(max_slowdown=wanted)), ()
 
 
-def _told(wishes: Collection[str | None]) -> str:
-    """Return the wish that asks for most."""
-    reasons = [wish for wish in wishes if wish is not None and is_exclusive(wish)]
-    return reasons[0] if reasons else "off" if "off" in wishes else "auto"
+def _strongest(values: Collection[str | None]) -> str:
+    """Return the value of --colloc that asks for most."""
+    exclusive = [value for value in values if value is not None and is_exclusive(value)]
+    return exclusive[0] if exclusive else "off" if "off" in values else "auto"
 
 
-def reason_switched_off(wishes: Collection[str | None], config: SiteConfig) -> Reason | None:
+def reason_switched_off(values: Collection[str | None], config: SiteConfig) -> Reason | None:
     """Return why nothing is changed, whatever the job needs; None where it may be.
 
     Args:
-        wishes: what --colloc says, None where it is not given; of each component of the job.
+        values: what --colloc says, None where it is not given; of each component of the job.
         config: the site.
     """
-    for wish in wishes:
-        if wish == "off" or is_exclusive(wish):
-            return because("switched-off", wish=wish)
+    for value in values:
+        if value == "off" or is_exclusive(value):
+            return because("switched-off", wish=value)
     return because("policy-off") if config.policy == "off" else None
 
 
@@ -331,7 +333,7 @@ def _never_measured(
     return fixed
 
 
-def _first(command_line: CommandLine, script: Script | None) -> str:
+def _measure(command_line: CommandLine, script: Script | None) -> str:
     canary, probe = (own_option(name, command_line, script) for name in ("canary", "probe"))
     if canary == "" and probe is not None:
         raise MisusedError("--canary and --probe exclude each other")

@@ -23,7 +23,7 @@ from slurm_colloc.pack.processes import families_of, signal_processes
 from slurm_colloc.pack.report import Result, summary
 from slurm_colloc.pack.shared_gpu import only_device
 from slurm_colloc.pack.spec import Task
-from slurm_colloc.pack.steps import Files, command_line, read_job, slots, srun_environment, task_variables
+from slurm_colloc.pack.srun import Files, command_line, read_job, slots, srun_environment, task_variables
 from slurm_colloc.slurm.job_files import file_name, last_words, open_output
 from slurm_colloc.units import spans
 from tests.cluster.packs import JOIN, a_spec, pack_script

@@ -19,7 +19,7 @@ from slurm_colloc.pack.mps_clients import Watch, strays, with_gpu_open
 from slurm_colloc.pack.processes import Process, families_of, line_of, process, process_of
 from slurm_colloc.pack.queue import Start
 from slurm_colloc.pack.spec import Task
-from slurm_colloc.pack.steps import Files
+from slurm_colloc.pack.srun import Files
 from tests.cluster.packs import a_spec
 from tests.waiting import wait_for
 

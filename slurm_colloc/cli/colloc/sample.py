@@ -10,7 +10,7 @@ from slurm_colloc.cli import sampling
 from slurm_colloc.cli.colloc.output import node_name, site_or_none, state_folder
 from slurm_colloc.config import Observe, user_data_folder
 from slurm_colloc.errors import ConfigError, InputError
-from slurm_colloc.submit.plain import known_by
+from slurm_colloc.submit.running_signature import known_by
 
 
 def sample(

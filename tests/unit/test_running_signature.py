@@ -10,8 +10,8 @@ import pytest
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.history.signature import signature
 from slurm_colloc.model import SharingMode
-from slurm_colloc.submit.plain import known_by
 from slurm_colloc.submit.render import BLOCK_BEGINS
+from slurm_colloc.submit.running_signature import known_by
 
 TEXT = b"#!/bin/bash\n#SBATCH --gres=gpu:1\npython train.py --model $MODEL --batch 64\n"
 # As Slurm 22.05 gives it to a batch job with gres/gpu:1, and what its user had.
