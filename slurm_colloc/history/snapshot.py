@@ -21,7 +21,7 @@ _COLUMNS = ", ".join(Evidence._fields)
 _FAMILY = "substr(signature, 1, instr(signature, '.'))"
 _IS_BOUND = Evidence._fields.index("sm_is_bound")
 # Of one family; a sweep has as many signatures as tasks.
-_RELATIVES_READ = 400
+RELATIVES_READ = 400
 
 
 def snapshot_path(state_folder: str, uid: int) -> str:
@@ -77,7 +77,7 @@ def read_family(path: str, family: str) -> EvidenceFound:
     Raises:
         StoreError: corrupt, unreadable, or from another release.
     """
-    found = _rows(path, f"{_FAMILY} = ?", f"{family}.", _RELATIVES_READ)
+    found = _rows(path, f"{_FAMILY} = ?", f"{family}.", RELATIVES_READ)
     return found._replace(evidence=found.evidence[::-1])
 
 

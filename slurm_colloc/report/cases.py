@@ -4,16 +4,17 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from slurm_colloc.history.signature import Parts, Signature, is_relative, is_same, parts_of
+from slurm_colloc.history.snapshot import RELATIVES_READ
 from slurm_colloc.model import COMPLETED, Evidence
 
 # A sampler that watched a whole run saw at least so much.
 _SAMPLES = 100
-# Of one configuration, at most so many ways to know two others: enough for a rate, and bounded for a large family.
-_MOST_PAIRS = 60
+# Of one configuration, at most so many ways to know one or two others: enough for a rate, and bounded.
+_MOST_WAYS = 60
+_One = TypeVar("_One")
 # What is known of a run that is placed: the same configuration, or so many others.
 SAME = "the same job"
 
@@ -85,9 +86,6 @@ class Case(NamedTuple):
     known: str = ""
 
 
-_COUNTS = {1: "one other", 2: "two others"}
-
-
 def by_time(rows: Sequence[Row]) -> Iterator[Case]:
     """Yield each completed run, knowing those that ended before it did."""
     for family in _families(rows):
@@ -114,9 +112,9 @@ def without_own(rows: Sequence[Row]) -> Iterator[Case]:
             known = next((one for one in repeats if one.run.sm_active_mean_pct is not None), repeats[0])
             yield Case(row, (known,), (), SAME)
             others = [of for text, of in by_text.items() if text != row.run.signature]
-            for count in _COUNTS:
-                for some in _spread(list(combinations(others, count))):
-                    yield _case(row, parts, [one for of in some for one in of], _COUNTS[count])
+            for known_as, ways in (("one other", [(one,) for one in spread(others)]), ("two others", pairs(others))):
+                for some in ways:
+                    yield _case(row, parts, [one for of in some for one in of], known_as)
             if others:
                 yield _case(row, parts, [one for of in others for one in of], "all others")
 
@@ -142,11 +140,21 @@ def _case(row: Row, own: Parts, known: Sequence[tuple[Row, Parts]], how_many: st
     runs = tuple(one for one, parts in known if is_same(own, parts))
     if any(one.completed for one in runs):
         return Case(row, runs, (), how_many)
-    relatives = tuple(one for one, parts in known if not is_same(own, parts) and is_relative(own, parts))
-    return Case(row, runs, relatives, how_many)
+    relatives = [one for one, parts in known if not is_same(own, parts) and is_relative(own, parts)]
+    return Case(row, runs, tuple(relatives[-RELATIVES_READ:]), how_many)
 
 
-def _spread(some: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
+def spread(some: Sequence[_One]) -> Sequence[_One]:
     """Return all of them, or so many at even distances."""
-    step = max(1, math.ceil(len(some) / _MOST_PAIRS))
-    return some[::step]
+    return some[:: max(1, math.ceil(len(some) / _MOST_WAYS))]
+
+
+def pairs(of: Sequence[_One]) -> Iterator[tuple[_One, _One]]:
+    """Yield all pairs in the order of itertools.combinations, or so many at even distances, without the rest."""
+    many = len(of) * (len(of) - 1) // 2
+    for number in range(0, many, max(1, math.ceil(many / _MOST_WAYS))):
+        first, left = 0, number
+        while left >= len(of) - 1 - first:
+            left -= len(of) - 1 - first
+            first += 1
+        yield of[first], of[first + 1 + left]

@@ -4,8 +4,10 @@
 import csv
 import io
 import json
+import math
 import re
 from contextlib import suppress
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from slurm_colloc.cli.colloc.evaluate import evaluate
 from slurm_colloc.config import Partition, SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.bounds import lower_bound, upper_bound
-from slurm_colloc.report.cases import MODES, SAME
+from slurm_colloc.report.cases import MODES, SAME, pairs
 from slurm_colloc.report.replay import CSUB, Judged, Kept, Score, kept, replay, scores
 from slurm_colloc.report.runs_table import COLUMNS, MAY_BE_EMPTY, Table, parse_table
 from slurm_colloc.report.speeds import GPU_UTIL, SM_ACTIVITY, Speed, speeds
@@ -364,3 +366,15 @@ def test_what_cannot_be_evaluated_is_an_error(path: str, options: dict[str, Any]
         evaluate([path], **{"slices": "1000", **options})
     with pytest.raises(InputError, match="cannot be read"):
         evaluate([f"{path}.none"], slices="1000")
+
+
+@pytest.mark.parametrize("many", [*range(8), 40, 41])
+def test_pairs_are_those_of_combinations_at_even_distances(many: int) -> None:
+    every = list(combinations(range(many), 2))
+    assert list(pairs(range(many))) == every[:: max(1, math.ceil(len(every) / 60))]
+
+
+def test_of_a_large_sweep_no_more_is_looked_at_than_csub_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_colloc.report.cases.RELATIVES_READ", 3)
+    cases = list(MODES["leave-one-out"](table(*(row(size, size, 900) for size in range(1, 9))).rows))
+    assert {len(case.relatives) for case in cases if case.known == "all others"} == {3}
