@@ -10,6 +10,7 @@ import re
 import stat
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
@@ -60,13 +61,14 @@ _PART = re.compile(rb"[^\W\d_]+|\d+")
 
 class Read(NamedTuple):
     """What a job may read: a short digest by path; ``fits`` says that this is all of it, ``newest_s`` when it was
-    changed last, ``named`` which of them stand among the job's words.
+    changed last, ``named`` which of them stand among the job's words, ``variables`` which of the environment they name.
     """
 
     files: Mapping[str, str]
     fits: bool
     newest_s: float
     named: frozenset[str]
+    variables: frozenset[str] = frozenset()
 
     @property
     def key(self) -> str:
@@ -77,7 +79,13 @@ class Read(NamedTuple):
 
 
 def files_of(
-    text: str, own: bytes, labels: Collection[str], written: Collection[str], folders: Sequence[str], home: str
+    text: str,
+    own: bytes,
+    labels: Collection[str],
+    written: Collection[str],
+    folders: Sequence[str],
+    home: str,
+    variables: Collection[str] = (),
 ) -> Read:
     """Return what a job may read.
 
@@ -88,6 +96,7 @@ def files_of(
         written: words for where it leaves its results.
         folders: where it will run, and before that, where it goes elsewhere.
         home: its user's.
+        variables: of its environment, by name.
     """
     # A folder may end with a slash.
     folders = [os.path.normpath(folder or ".") for folder in folders]
@@ -95,7 +104,8 @@ def files_of(
     for path in _paths(text, folders, home):
         looked.at(path)
     looked.beneath(folders[0])
-    return looked.read(text, own, labels, {os.path.basename(word.rstrip("/")) for word in written})
+    found = looked.read(text, own, labels, {os.path.basename(word.rstrip("/")) for word in written})
+    return found._replace(variables=frozenset(filter(looked.names_variable, variables)))
 
 
 def _paths(text: str, folders: Sequence[str], home: str) -> Iterator[str]:
@@ -123,6 +133,11 @@ class _Looked:
         self._entries = 0
         self._fits = True
         self._passed: list[str] = []
+        self._said: Collection[bytes] = ()
+
+    def names_variable(self, name: str) -> bool:
+        """Return whether code or settings that were read name a variable."""
+        return name.encode(errors="surrogateescape") in self._said
 
     def at(self, path: str) -> None:
         """Look at what a word names."""
@@ -211,6 +226,7 @@ class _Looked:
         named = frozenset(
             path for path in chosen.files if path in self._named or _is_named(os.path.basename(path), words, words)
         )
+        self._said = chosen.said
         # Modules may lie in folders that were passed by.
         passed = any(map(chosen.has_read, self._passed))
         return Read(chosen.files, self._fits and chosen.fits and not passed, chosen.newest_s, named)
@@ -229,6 +245,7 @@ class _Chosen:
     ) -> None:
         self._folder, self._places = places
         self.files: dict[str, str] = {}
+        self.said: set[bytes] = set()
         self._own = own
         self._asked, self.labels = frozenset(map(_as_word, labels)), set[bytes]()
         self.fits, self.newest_s = True, 0.0
@@ -303,7 +320,7 @@ class _Chosen:
         if kind == "code" and size > _CODE_BYTES:
             self.fits = False
         if not content and size:
-            self.files[path] = f"{_eighths(size)} eighths"
+            self.files[path] = f"{_eighths(size)} eighths" if kind != "settings" else f"{size} {_begins(path)}"
             return
         if b"\0" not in content[:1024]:
             content = said(content, _ending(name))
@@ -311,6 +328,8 @@ class _Chosen:
                 return
             names = _names_in(content)
             self._names |= names
+            if kind in ("code", "settings"):
+                self.said |= names
             self.labels |= self._asked & names
         self.files[path] = digest(content, 8)
 
@@ -319,6 +338,13 @@ def _eighths(size: int) -> int:
     """Return a size in eighths of the power of two below it, counted from 1: so few bytes more are no difference."""
     power = size.bit_length() - 1
     return power * 8 + (size * 8 >> power) - 8
+
+
+def _begins(path: str) -> str:
+    """Return a key of the first part of a file that is too long to be read: settings stand before data, if at all."""
+    with suppress(OSError, ValueError), open(path, "rb") as stream:
+        return digest(stream.read(_TEXT_BYTES), 8)
+    return ""
 
 
 def _content(path: str, most_bytes: int) -> tuple[bytes, int, float]:

@@ -17,7 +17,7 @@ _NOISE = frozenset(
 )
 # Of these, what no other word could make use of.
 _ALWAYS_NOISE = frozenset({"seed", "seeds", "rng", "port", "timestamp"})
-_HOW_MANY = frozenset({"n", "num", "number"})
+_HOW_MANY = frozenset({"n", "num", "number", "outputs", "results"})
 # Of these some are switches, and what stands behind them is another word: only a path or a number belongs to them.
 _NOISE_OR_SWITCH = frozenset(
     {"save", "log", "logs", "logging", "logger", "result", "results", "wandb", "tensorboard", "tb", "mlflow"}
@@ -26,6 +26,7 @@ _NOISE_OR_SWITCH = frozenset(
 _SIZES = frozenset(
     {"size", "dim", "dims", "channel", "channels", "feature", "features", "class", "classes", "length", "len", "width"}
     | {"height", "layer", "layers", "unit", "units", "hidden", "token", "tokens", "depth", "batch", "model", "dataset"}
+    | {"res", "resolution", "image", "images", "samples", "prompt", "frames"}
 )
 _TRACKERS = frozenset({"wandb", "mlflow", "tensorboard"})
 _FOLDERS = frozenset({"dir", "folder", "path", "root"})
@@ -49,8 +50,10 @@ _INERT = frozenset(
     }
     | {"threads", "dropout", "decay", "eps", "epsilon", "temperature", "smoothing", "prob", "momentum"}
 )
-# Beside one of these they may: --mask-every, --sample-freq, --clip-epochs.
-_NOT_INERT = frozenset({"mask", "masking", "mlp", "ffn", "expand", "expansion", "sample", "sampling", "frame", "size"})
+# Beside one of these they may: --mask-every, --sample-freq, --num-env-workers.
+_NOT_INERT = frozenset(
+    {"mask", "masking", "mlp", "ffn", "expand", "expansion", "sample", "sampling", "frame", "size"}
+) | {*("env", "envs", "gpu", "rollout", "actor")}
 # How long a whole run is: other steps may be those of a rollout that is kept on the GPU, of a loop, of a grid.
 _RUN_LENGTH = frozenset({"steps", "iter", "iters", "iterations", "timesteps", "updates"})
 _WHOLE_RUN = frozenset({"max", "total", "train", "training"})

@@ -8,7 +8,7 @@ numbers the same names, in the same order.
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_colloc.history.content import shell_lines
@@ -42,6 +42,8 @@ _PUTS = re.compile(
     r"|\b(?:cp|mv|rsync|ln)\b(?P<of>[^;&|\n]*?)\s{1,8}[^\s;&|]+(?=\s*(?:$|[;&|]))"
 )
 _SEEDS = re.compile(r"(\bfor\s+\w{0,20}seed\w{0,20}\s+in\s)[^;\n]*")
+# What runs beside what follows it: "2>&1" and "&&" are none.
+_AT_ONCE = re.compile(r"(?<![>&\d])&(?![>&\d])")
 _GOES = re.compile(r"cd\s+[\"']?([^\s\"'|;&]+)[\"']?(?:\s*(?:\|\|\s*exit\b.*|;))?")
 _SETS_UP = re.compile(r"#!|(?:module|ml|source|\.|conda|export|set|eval|unset|ulimit|umask|\w+=\S*$)")
 _RESULTS_PATH = re.compile(r"(?<![\w./~$}-])(?:\./)?(?:outputs?|results?|work_dirs?|runs?|logs?)/[\w/-]+(?![\w./])")
@@ -58,6 +60,10 @@ _EVERYBODYS = frozenset(
     | {"LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "SCRATCH", "WORK", "DISPLAY", "IFS", "UID", "RANDOM"}
     | {"SECONDS", "HOST", "OMP_NUM_THREADS", "MASTER_PORT", "MASTER_ADDR", "LOCAL_SCRATCH", "CONDA_PREFIX"}
 )
+# Of a program's variables those of a session are no difference: where it came from, and how it is shown.
+_OF_SESSION = ("SSH", "XDG", "DBUS", "VSCODE", "TMUX", "TERM", "LC_", "LS_", "KRB5", "VIRTUAL_ENV", "SHLVL", "_")
+# What Slurm tells a script of its own request, and what may choose what runs.
+OF_REQUEST = ("SLURM_JOB_NAME",)
 
 
 class Signature(NamedTuple):
@@ -116,10 +122,14 @@ def signature(
     lines = reader.text(body)
     words = reader.words(script_args)
     outside = _from_outside(body, variables)
+    outside += [name for name in OF_REQUEST if name in reader.used and name in variables]
     alone = sorted(_not_everybodys(handed) & set(variables) - _set_first(body) - set(outside)) if handed else []
-    given = [reader.one(f"${name}", variables[name]) for name in (*outside, *alone)] + alone
     said = "\n".join([body, " ".join(script_args)])
     read = _read(said, reader, body, (folder, came_from), variables)
+    # What only the program asks for; a key of it, as it may be a secret.
+    others = sorted(read.variables - _set_first(body) - {*outside, *alone})
+    given = [reader.one(f"${name}", variables[name]) for name in (*outside, *alone)] + alone
+    given += [f"{name}={reader.one(f'${name}', variables[name], _short)}" for name in others]
     words = [str(gpu_count), *told_apart, lines, *words, "$", *given, _environment(body, variables)]
     # What was changed since is not what a past job read.
     program = read.key if ran_s is None or read.newest_s <= ran_s else ""
@@ -147,7 +157,8 @@ def _read(said: str, reader: "_Reader", body: str, folders: Sequence[str], varia
     text = _VARIABLE.sub(lambda found: known.get(found[1] or found[2], found[0]), reads)
     written = set(_WORD.findall(said)) - set(_WORD.findall(reads))
     own, home = body.encode(errors="surrogateescape"), variables.get("HOME", "")
-    return files_of(text, own, sorted(reader.labels), written, folders, home)
+    may_ask = [name for name in _not_everybodys(variables) if name.isupper() and not name.startswith(_OF_SESSION)]
+    return files_of(text, own, sorted(reader.labels), written, folders, home, may_ask)
 
 
 def command_signature(
@@ -190,7 +201,8 @@ def submitted_text(script: bytes) -> bytes:
 def names_from_outside(script: bytes, variables: Collection[str] | None = None) -> list[str]:
     """Return the variables, of these or of any, whose values at the submission make a script another job."""
     body = shell_lines(script.decode(errors="surrogateescape"))
-    return _from_outside(body, set(_REFERENCE.findall(body)) if variables is None else variables)
+    asked = set(_REFERENCE.findall(body))
+    return [*_from_outside(body, asked if variables is None else variables), *asked.intersection(OF_REQUEST)]
 
 
 def parts_of(text: str) -> Parts | None:
@@ -284,7 +296,7 @@ class _Reader:
         self.names: list[str] = []
         self.labels: set[str] = set()
         self._values: list[str] = []
-        self._used: frozenset[str] = frozenset()
+        self.used: frozenset[str] = frozenset()
         self._folders = [folder.rstrip("/") for folder in folders if len(folder.rstrip("/")) > 1]
 
     def written(self) -> str:
@@ -297,10 +309,12 @@ class _Reader:
         # A name or a folder in a variable may choose what runs: a model, a file; each may be part of another.
         for _ in range(4):
             asked = _REFERENCE.findall(_PUTS.sub(r"\g<of>", _ARGUMENT.sub(self._but_noise, body)))
-            if self._used.issuperset(asked):
+            if self.used.issuperset(asked):
                 break
-            self._used |= frozenset(asked)
-        return self._plain(_SEEDS.sub(r"\1*", _ARGUMENT.sub(self._replace, body)))
+            self.used |= frozenset(asked)
+        # Which seeds they are is no difference; how many is, where they run at once.
+        seeds = body if _AT_ONCE.search(body) else _SEEDS.sub(r"\1*", body)
+        return self._plain(_ARGUMENT.sub(self._replace, seeds))
 
     def reads(self, body: str) -> str:
         """Return a script's text without its results' places, and without what it writes there and reads again."""
@@ -329,8 +343,8 @@ class _Reader:
                 found.append(self.one(f"argument {number}", word))
         return found
 
-    def one(self, name: str, value: str) -> str:
-        """Return what stands for one value in the family."""
+    def one(self, name: str, value: str, plain: Callable[[str], str] | None = None) -> str:
+        """Return what stands for one value in the family; ``plain`` is of what is neither a number nor noise."""
         bare = value.strip("\"'")
         if is_noise(name, bare):
             if is_label(name):
@@ -341,10 +355,10 @@ class _Reader:
             # As a number, so that 64 and 64.0 are one; written shortly.
             self._values.append(f"{float(bare.replace('_', '')):.12g}")
             return "#"
-        return self._plain(value)
+        return (plain or self._plain)(value)
 
     def _is_used(self, name: str) -> bool:
-        return name.lstrip("$") in self._used and not is_always_noise(name)
+        return name.lstrip("$") in self.used and not is_always_noise(name)
 
     def _but_noise(self, found: re.Match[str]) -> str:
         name, value = found["name"], found["value"].strip("\"'")

@@ -55,12 +55,13 @@ def build_request(
     tasks = count_of(given, "ntasks") or count_of(given, "ntasks-per-node") or None
     folder = os.path.join(os.getcwd(), value_of(given, "chdir"))
     names = apart_by(config.cluster, number, tasks)
-    known_by, command = _known_by(given, text, called, gres, names, environ, folder)
+    job_name = value_of(given, "job-name") if "job-name" in given else name
+    known_by, command = _known_by(given, text, called, gres, names, environ, folder, job_name)
     before = "" if told else path_of(user_data_folder(), f"{called[0] or ''}:{number}", folder)
     last = read_submitted(before) if before else None
     known_by, submitted, differs = compared(known_by, last)
     request = JobRequest(
-        name=value_of(given, "job-name") if "job-name" in given else name,
+        name=job_name,
         script_args=tuple(called[1]),
         interpreter=script.interpreter if script else "",
         partitions=_partitions(given),
@@ -115,11 +116,12 @@ def _known_by(
     names: Sequence[str],
     environ: Mapping[str, str],
     folder: str,
+    job_name: str,
 ) -> tuple[Signature, str]:
     """Return what earlier runs of a job are known by, and what those are whose script is not known (empty: none)."""
     path, arguments = called
     gpu_count = sum(item.quantity for item in gres if item.name == "gpu")
-    exported, handed = _exported(given, environ), _handed(given)
+    exported, handed = {**_exported(given, environ), "SLURM_JOB_NAME": job_name}, _handed(given)
     known_by = signature(text, arguments, gpu_count, names, exported, folder, handed=handed)
     # Which values past jobs of the command found in such variables nobody kept.
     if not path or handed or names_from_outside(text, exported):

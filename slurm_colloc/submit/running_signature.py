@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.files import read_bounded
-from slurm_colloc.history.signature import apart_by, signature, submitted_text
+from slurm_colloc.history.signature import OF_REQUEST, apart_by, signature, submitted_text
 from slurm_colloc.model import SharingMode
 from slurm_colloc.submit.render import BLOCK_BEGINS
 
@@ -49,7 +49,7 @@ def known_by(path: str, arguments: Sequence[str], environ: Mapping[str, str], cl
 
 
 def _is_slurms(name: str) -> bool:
-    return name.startswith(("SLURM", "CUDA_MPS_")) or name in _SET_BY_SLURM
+    return (name.startswith(("SLURM", "CUDA_MPS_")) and name not in OF_REQUEST) or name in _SET_BY_SLURM
 
 
 def _mode(environ: Mapping[str, str]) -> SharingMode:

@@ -461,6 +461,14 @@ def test_without_a_site_what_needs_none_is_silent(shell: Shell, argv: list[str])
     assert len(shell.calls()) == 1
 
 
+def test_a_job_is_another_by_its_name_where_its_script_uses_that(shell: Shell) -> None:
+    (shell.folder / "job.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:1\npython3 train.py -m $SLURM_JOB_NAME\n")
+    for name in ("small", "small", "large"):
+        shell.run("-J", name, "--export=NONE", "job.sh")
+    first, again, other = (decision["signature"] for decision in shell.decisions())
+    assert first == again != other
+
+
 def test_a_job_has_a_bound_of_its_own_on_how_slow_it_may_be(shell: Shell) -> None:
     hint = "--gpu-footprint=mem=5G,sm=10"
     shell.run("--gres=gpu:1", hint, "job.sh")

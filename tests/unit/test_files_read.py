@@ -43,6 +43,32 @@ def same(one: Signature, other: Signature) -> bool:
     return is_same(first, second)
 
 
+def asked_for(folder: Path, **variables: str) -> Signature:
+    return signature(b"#!/bin/bash\npython train.py\n", (), 1, ("lab",), variables, str(folder))
+
+
+def test_a_variable_that_only_the_program_asks_for_counts(tmp_path: Path) -> None:
+    lay(tmp_path, {"train.py": 'import os\nnet = os.environ.get("MODEL", "small")\nsize = os.getenv("BATCH_SIZE")'})
+    none, small, large = (asked_for(tmp_path, **given) for given in ({}, {"MODEL": "small"}, {"MODEL": "large"}))
+    assert same(small, asked_for(tmp_path, MODEL="small", OTHER="x", SSH_CLIENT="10.0.0.1"))
+    assert not same(small, large)
+    assert not same(none, large)
+    assert not any("large" in word for word in large.words), "it may be a secret"
+    more = asked_for(tmp_path, BATCH_SIZE="64")
+    assert more.names == ("BATCH_SIZE",)
+    assert not same(asked_for(tmp_path, BATCH_SIZE="8"), more)
+
+
+def test_of_settings_too_long_to_be_read_the_size_counts_to_the_byte_and_how_they_begin(tmp_path: Path) -> None:
+    lay(tmp_path, {"train.py": "a", "c.json": '{"b": 8,' + " " * 300_000})
+    before = known(tmp_path, "python train.py c.json")
+    lay(tmp_path, {"c.json": '{"b": 9,' + " " * 300_000})
+    edited = known(tmp_path, "python train.py c.json")
+    assert not same(before, edited)
+    lay(tmp_path, {"c.json": '{"b": 9,' + " " * 300_001})
+    assert not same(edited, known(tmp_path, "python train.py c.json"))
+
+
 @pytest.mark.parametrize(
     ("text", "files", "edit"),
     [

@@ -53,6 +53,14 @@ def test_variables_of_slurm_do_not_count_though_the_script_names_them(script: Pa
     assert found == at_submission(text, tmp_path)
 
 
+def test_a_jobs_name_counts_where_the_script_uses_it(script: Path, tmp_path: Path) -> None:
+    text = TEXT + b"python eval.py $SLURM_JOB_NAME\n"
+    script.write_bytes(text)
+    found = known_by(str(script), ["a", "7"], {**JOB, "SLURM_JOB_NAME": "big"}, "lab")[0]
+    given = {"MODEL": "large", "HOME": "/home/alice", "SLURM_JOB_NAME": "big"}
+    assert found == signature(text, ["a", "7"], 1, ("lab", "0"), given, str(tmp_path)).text
+
+
 def test_tasks_and_a_wrapped_command_count_as_for_csub(script: Path, tmp_path: Path) -> None:
     found = known_by(str(script), ["a", "7"], {**JOB, "SLURM_NTASKS": "4"}, "lab")[0]
     assert found == at_submission(TEXT, tmp_path, ("lab", "0", "4 tasks"))

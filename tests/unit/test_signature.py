@@ -28,7 +28,9 @@ class Job:
 
 
 WRITES = "mkdir -p $OUT\ncp t.py $OUT\nt --out $OUT > $OUT/l\nt --log $OUT | tee $OUT/m"
+LOGS = "t > $SLURM_JOB_NAME.log"
 SAME = [
+    ("a job's name of a log", Job(LOGS, SLURM_JOB_NAME="a"), Job(LOGS, SLURM_JOB_NAME="b")),
     ("directives", Job("#SBATCH -t 5\n#CSUB --gpu-footprint=mem=9G\npython train.py"), Job("python train.py")),
     ("comments and blank lines", Job("# mine\n\n  python train.py  "), Job("python train.py")),
     ("messages", Job("echo starting at $(hostname)X\npython t.py"), Job("echo starting at $(hostname)X\npython t.py")),
@@ -71,6 +73,8 @@ SAME = [
     ("what it activates itself", Job("conda activate a\nt"), Job("conda activate a\nt", VIRTUAL_ENV="/v")),
 ]  # fmt: skip
 RELATIVE = [
+    ("how large results are", Job("t --output-resolution 512"), Job("t --output-resolution 4096")),
+    ("how many results", Job("t --results-per-prompt 1"), Job("t --results-per-prompt 64")),
     ("a batch size", Job("python t.py --batch-size 64"), Job("python t.py --batch-size 128")),
     ("a short option", Job("python t.py -b 64"), Job("python t.py -b 128")),
     ("a learning rate", Job("python t.py --lr 1e-3"), Job("python t.py --lr 0.01")),
@@ -87,10 +91,13 @@ RELATIVE = [
     ("what follows a message", Job("echo a; t --bs 8"), Job("echo a; t --bs 64")),
     ("a negative number", Job("t --shift -1"), Job("t --shift -2")),
 ]
+NAMED = "t -m $SLURM_JOB_NAME"
 STRANGERS = [
     ("a name", Job("python t.py --name a"), Job("python t.py --name b")),
     ("an experiment's path", Job("t --exp /s/a"), Job("t --exp /s/b")),
     ("an experiment that is named", Job("t --experiment vision/small"), Job("t --experiment vision/large")),
+    ("more seeds at once", Job("for seed in 1; do\nt &\ndone\nwait"), Job("for seed in 1 2; do\nt &\ndone\nwait")),
+    ("a job's name that is asked", Job(NAMED, SLURM_JOB_NAME="a"), Job(NAMED, SLURM_JOB_NAME="b")),
     ("another program", Job("python train.py"), Job("python eval.py")),
     ("another model", Job("python t.py --model resnet18"), Job("python t.py --model resnet50")),
     ("another model's name", Job("python t.py --model-name bert"), Job("python t.py --model-name gpt")),
@@ -203,6 +210,8 @@ def test_what_is_no_signature_of_this_release(text: str) -> None:
         "rollout-steps",
         "steps",
         "fold",
+        "num-env-workers",
+        "num_gpu_workers",
     ],
 )
 def test_what_may_size_a_job_is_not_inert(name: str) -> None:
