@@ -16,7 +16,7 @@ from slurm_colloc.history.records import evidence_of_run
 from slurm_colloc.model import Evidence
 from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.job_files import add_words, job_file_name, last_words
+from slurm_colloc.slurm.job_files import add_words, file_name, last_words
 from slurm_colloc.slurm.jobs import Accounted
 
 # slurmdbd hears of an end some seconds later than the controller.
@@ -88,11 +88,11 @@ def _paths(record: Record, ended: Accounted, job_id: str = "") -> tuple[str, str
     array_job_id = job_id or (record.job_id if task is not None else ended.raw_id)
 
     def named(pattern: str) -> str:
-        return job_file_name(
+        return file_name(
             pattern,
-            job_id or ended.raw_id,
-            array_job_id,
-            task,
+            job_id=job_id or ended.raw_id,
+            array_job_id=array_job_id,
+            task=task,
             name=record.job_name,
             user=record.user,
             node=ended.node_list.partition(".")[0],

@@ -16,7 +16,7 @@ from slurm_colloc.errors import CollocError
 from slurm_colloc.followup.record import CSUB, RETRY, Record, claim, write_record
 from slurm_colloc.followup.submission import record_of, submit_companion
 from slurm_colloc.model import Reason, because
-from slurm_colloc.slurm.job_files import job_file_name
+from slurm_colloc.slurm.job_files import file_name
 from slurm_colloc.slurm.options import CommandLine, Given, value_of
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.reasons import reason_of_counting, reason_to_keep_text
@@ -100,11 +100,10 @@ def _output(given: Mapping[str, Given]) -> str:
 
 
 def _name(given: Mapping[str, Given], job_id: str, array_job_id: str = "", task: int = 0) -> list[str]:
+    ids = {"job_id": job_id, "array_job_id": array_job_id or job_id}
+    folder = _work_folder(given)
     patterns = (_output(given), value_of(given, "error") or _output(given))
-    return [
-        job_file_name(one, job_id, array_job_id or job_id, task, name="", user="", node="", folder=_work_folder(given))
-        for one in patterns
-    ]
+    return [file_name(one, **ids, task=task, name="", user="", node="", folder=folder) for one in patterns]
 
 
 def _work_folder(given: Mapping[str, Given]) -> str:

@@ -182,7 +182,7 @@ def _output(pack: Ledger, number: int) -> str:
         user = pwd.getpwuid(os.geteuid()).pw_name
     return file_name(
         pack.spec.output,
-        job_id=job_id,
+        job_id=f"{job_id}_{number}",
         array_job_id=pack.job.get("SLURM_ARRAY_JOB_ID", job_id),
         task=number,
         name=pack.spec.name,

@@ -214,7 +214,7 @@ class TaskFiles:
         def named(pattern: str) -> str:
             return file_name(
                 pattern,
-                job_id=job.job_id,
+                job_id=f"{job.job_id}_{task.number}",
                 array_job_id=job.array_job_id,
                 task=task.number,
                 name=job.name,

@@ -5,7 +5,6 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Mapping
 from contextlib import suppress
 
 from slurm_colloc.errors import InputError
@@ -19,59 +18,24 @@ _NO_TASK = 4294967294
 
 
 def file_name(
-    pattern: str,
-    *,
-    job_id: str,
-    array_job_id: str,
-    task: int,
-    name: str,
-    user: str,
-    node: str,
-    folder: str,
+    pattern: str, *, job_id: str, array_job_id: str, task: int | None, name: str, user: str, node: str, folder: str
 ) -> str:
-    """Return the file that ``pattern`` names for one task, as sbatch would for a task of an array.
-
-    Only %j and %J differ: the tasks of a pack have one job id among them, so they stand for "<job>_<task>".
+    """Return the file that ``pattern`` names, as sbatch would for a job or a task of an array; "none" is no file.
 
     Args:
-        pattern: of --output, --error or --input; "none" is no file.
-        job_id: SLURM_JOB_ID.
-        array_job_id: what %A stands for.
-        task: its number, %a.
+        pattern: of --output, --error or --input.
+        job_id: %j: the job's own, of a task of an array the raw one, of a pack's task "<job>_<task>".
+        array_job_id: %A; of a job of its own the same id.
+        task: its number, %a; None for a job of its own.
         name: of the job, %x.
-        user: %u.
-        node: its short name, %N.
+        user: its owner, %u.
+        node: short name of its first node, %N.
         folder: where names that are not absolute begin.
     """
-    numbers = {"A": array_job_id, "a": str(task), "b": str(task % 10), "j": f"{job_id}_{task}"}
-    return replaced(pattern, numbers, name=name, user=user, node=node, folder=folder)
-
-
-def job_file_name(
-    pattern: str, job_id: str, array_job_id: str, task: int | None, *, name: str, user: str, node: str, folder: str
-) -> str:
-    """Return the file that ``pattern`` names for a batch job, or for one task of an array; else as ``file_name``.
-
-    Args:
-        pattern: of --output or --error.
-        job_id: the job's own, of a task of an array the raw one.
-        array_job_id: what %A stands for; of a job of its own the same id.
-        task: its number; None for a job of its own.
-        name: of the job.
-        user: its owner.
-        node: short name of its first node.
-        folder: where names that are not absolute begin.
-    """
-    number = _NO_TASK if task is None else task
-    numbers = {"A": array_job_id, "a": str(number), "b": str(number % 10), "j": job_id}
-    return replaced(pattern, numbers, name=name, user=user, node=node, folder=folder)
-
-
-def replaced(pattern: str, numbers: Mapping[str, str], *, name: str, user: str, node: str, folder: str) -> str:
-    """Return a pattern with all replaced that sbatch replaces; "none" is no file."""
     if pattern.lower() == "none":
         return _NOTHING
-    numbers = {**numbers, "J": numbers["j"], "n": "0", "t": "0"}
+    number = _NO_TASK if task is None else task
+    numbers = {"A": array_job_id, "a": str(number), "b": str(number % 10), "j": job_id, "J": job_id, "n": "0", "t": "0"}
     words = {"x": name, "u": user, "N": node, "s": "batch"}
 
     def one(found: re.Match[str]) -> str:

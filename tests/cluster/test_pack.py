@@ -215,7 +215,7 @@ def test_names_of_files_are_those_of_sbatch(alice: Packs) -> None:
         options = ["--parsable", "-p", "cpu", "-J", "na me", "-D", str(folder), "-o", pattern, "--array=7"]
         job = alice.run("sbatch", *options, "true.sh").stdout.strip()
         facts = {"name": "na me", "user": "alice", "node": host, "folder": str(folder)}
-        expected.add(file_name(pattern, job_id=job, array_job_id=job, task=7, **facts))
+        expected.add(file_name(pattern, job_id=f"{job}_7", array_job_id=job, task=7, **facts))
         jobs.append(job)
     alice.lab.wait_jobs(jobs)
     assert {str(path) for path in folder.rglob("*") if path.is_file()} == expected

@@ -36,7 +36,7 @@ from slurm_colloc.followup.submission import restored
 from slurm_colloc.followup.verdict import Found, Verdict, as_evidence, judge, retry_arguments
 from slurm_colloc.gpu.failure import Outcome, tried_mib
 from slurm_colloc.model import GPU_OOM, Evidence, Gres
-from slurm_colloc.slurm.job_files import job_file_name
+from slurm_colloc.slurm.job_files import file_name
 from slurm_colloc.slurm.jobs import Accounted, parse_controller
 from tests.unit.made import RECORDED, RELEASES, evidence, site
 from tests.unit.shell import HINT, Shell
@@ -190,7 +190,10 @@ def test_of_an_array_only_the_tasks_that_ran_out_are_run_again_no_more_at_a_time
 )
 def test_a_jobs_output_is_found_as_sbatch_names_it(pattern: str, task: int | None, path: str) -> None:
     array = "14" if task is None else "12"
-    assert job_file_name(pattern, "14", array, task, name="nm", user="u", node="m1", folder="/w") == path
+    assert (
+        file_name(pattern, job_id="14", array_job_id=array, task=task, name="nm", user="u", node="m1", folder="/w")
+        == path
+    )
 
 
 def test_the_environment_is_that_of_the_call() -> None:

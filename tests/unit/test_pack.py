@@ -431,7 +431,7 @@ NAMES = [
 
 @pytest.mark.parametrize(("pattern", "name"), NAMES)
 def test_names_of_files(pattern: str, name: str) -> None:
-    facts = {"job_id": "12", "array_job_id": "10", "name": "na me", "user": "al", "node": "n1", "folder": "/w"}
+    facts = {"job_id": "12_7", "array_job_id": "10", "name": "na me", "user": "al", "node": "n1", "folder": "/w"}
     assert file_name(pattern, task=7, **facts) == name
 
 
