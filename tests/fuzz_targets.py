@@ -225,7 +225,6 @@ def _of_slurm() -> Iterator[Target]:
     nodes, partitions = every("scontrol/node.txt setup/node.txt"), every("scontrol/partition.txt setup/partition.txt")
     configs = every("scontrol/config.txt setup/config.txt setup/cgroup-config.txt")
     yield of_text("nodes", parse.parse_nodes, *nodes)
-    yield of_text("node-setups", setup.parse_node_setups, *nodes)
     yield of_text("partitions", parse.parse_partitions, *partitions)
     yield of_text("partition-setups", setup.parse_partition_setups, *partitions)
     yield of_text("config", lambda text: (parse.parse_config(text), setup.parse_config_parts(text)), *configs)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
 from slurm_colloc.slurm.gres import parse_gres
-from slurm_colloc.units import time_limit_min
+from slurm_colloc.units import time_limit_min, whole
 
 # States after which a job does not come back; see sacct(1), "JOB STATE CODES".
 FINAL_STATES = frozenset(
@@ -33,7 +33,9 @@ class Node(NamedTuple):
     """A node as ``scontrol show node -o`` describes it; ``states`` are the words of its State: IDLE, DRAIN.
 
     ``shares`` is how many of each kind of share its devices have; empty where Slurm does not say. ``cpus`` and
-    ``mem_mib`` are what jobs may have of it.
+    ``mem_mib`` are what jobs may have of it. ``gres`` lacks what it did not report; ``configured`` has of what
+    slurm.conf promises of it that which AccountingStorageTRES tracks. ``slurmd_start_s`` is known where times are
+    asked for in seconds.
     """
 
     name: str
@@ -45,6 +47,17 @@ class Node(NamedTuple):
     shares: tuple[tuple[Gres, tuple[int, ...]], ...] = ()
     cpus: int | None = None
     mem_mib: int | None = None
+    configured: tuple[Gres, ...] = ()
+    slurmd_start_s: int | None = None
+
+    def quantity(self, name: str) -> int:
+        """Return how many of a gres the node has, of all types."""
+        return sum(gres.quantity for gres in self.gres if gres.name == name)
+
+    @property
+    def gpu_types(self) -> frozenset[str]:
+        """Return the types of its GPUs and slices, reported or only configured."""
+        return frozenset(gres.type for gres in (*self.gres, *self.configured) if gres.name == "gpu" and gres.type)
 
 
 class Partition(NamedTuple):
@@ -113,8 +126,21 @@ def parse_nodes(text: str) -> tuple[Node, ...]:
         gres = parse_gres(record.get("Gres", ""))
         cpus, mem_mib = _for_jobs(record)
         node = Node(record["NodeName"], gres, partitions, states, record.get("Reason", ""), features)
-        nodes.append(node._replace(cpus=cpus, mem_mib=mem_mib))
+        configured, start_s = _configured(record.get("CfgTRES", "")), whole(record.get("SlurmdStartTime", ""))
+        nodes.append(node._replace(cpus=cpus, mem_mib=mem_mib, configured=configured, slurmd_start_s=start_s))
     return tuple(nodes)
+
+
+def _configured(text: str) -> tuple[Gres, ...]:
+    """Return the gres of a CfgTRES as they stand there: a total and its types, not reconciled."""
+    found = []
+    for item in text.split(","):
+        key, _, count = item.partition("=")
+        quantity = whole(count)
+        if key.startswith("gres/") and quantity is not None:
+            name, _, kind = key[len("gres/") :].partition(":")
+            found.append(Gres(name, kind, quantity))
+    return tuple(found)
 
 
 def _for_jobs(record: dict[str, str]) -> tuple[int | None, int | None]:

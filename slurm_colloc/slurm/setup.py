@@ -10,10 +10,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from slurm_colloc.errors import InputError
-from slurm_colloc.model import Gres
-from slurm_colloc.slurm.gres import parse_gres
 from slurm_colloc.slurm.parse import parse_config, parse_records
-from slurm_colloc.units import time_limit_min, whole
+from slurm_colloc.units import time_limit_min
 
 ENVIRONMENT = {"TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
 CONFIG = ("scontrol", "show", "config")
@@ -35,31 +33,6 @@ _CGROUP = "Cgroup Support Configuration"
 # As strtod(3) reads numbers.
 _WEIGHT = re.compile(r"([^=\s]+)=([-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?)[KMGTPkmgtp]?")
 _AT = re.compile(r"sdiag output at .{0,80}?\(([0-9]{1,18})\)")
-
-
-class NodeSetup(NamedTuple):
-    """A node: what it reported, what slurm.conf promises of it, and why it is out of service, if it is.
-
-    ``gres`` lacks what a node did not report; ``configured`` has of that what AccountingStorageTRES tracks.
-    """
-
-    name: str
-    gres: tuple[Gres, ...]
-    configured: tuple[Gres, ...]
-    partitions: tuple[str, ...]
-    reason: str
-    slurmd_start_s: float | None
-    cpus: int | None = None
-    mem_mib: int | None = None
-
-    def quantity(self, name: str) -> int:
-        """Return how many of a gres the node has, of all types."""
-        return sum(gres.quantity for gres in self.gres if gres.name == name)
-
-    @property
-    def gpu_types(self) -> frozenset[str]:
-        """Return the types of its GPUs and slices, reported or only configured."""
-        return frozenset(gres.type for gres in (*self.gres, *self.configured) if gres.name == "gpu" and gres.type)
 
 
 class PartitionSetup(NamedTuple):
@@ -109,42 +82,6 @@ def parse_config_parts(text: str) -> tuple[dict[str, str], dict[str, str] | None
     if lacking:
         raise InputError(f"'{' '.join(CONFIG)}' printed no {lacking[0]}: its answer is not whole, so nothing is judged")
     return settings, parse_config(cgroup) if found else None
-
-
-def parse_node_setups(text: str) -> tuple[NodeSetup, ...]:
-    """Return the nodes in ``scontrol show node -o``.
-
-    Raises:
-        InputError: a line without a name, or a Gres outside its grammar.
-    """
-    return tuple(_node(record) for record in parse_records(text))
-
-
-def _node(record: Mapping[str, str]) -> NodeSetup:
-    if "NodeName" not in record:
-        raise InputError(f"'scontrol show node -o' printed a line without NodeName: '{next(iter(record.items()), '')}'")
-    return NodeSetup(
-        record["NodeName"],
-        parse_gres(record.get("Gres", "")),
-        _typed(record.get("CfgTRES", "")),
-        tuple(filter(None, record.get("Partitions", "").split(","))),
-        record.get("Reason", ""),
-        None if (started := whole(record.get("SlurmdStartTime", ""))) is None else float(started),
-        whole(record.get("CPUEfctv") or record.get("CPUTot", "")),
-        whole(record.get("RealMemory", "")),
-    )
-
-
-def _typed(text: str) -> tuple[Gres, ...]:
-    """Return the gres of a CfgTRES as they stand there: a total and its types, not reconciled."""
-    found = []
-    for item in text.split(","):
-        key, _, count = item.partition("=")
-        quantity = whole(count)
-        if key.startswith("gres/") and quantity is not None:
-            name, _, kind = key[len("gres/") :].partition(":")
-            found.append(Gres(name, kind, quantity))
-    return tuple(found)
 
 
 def parse_partition_setups(text: str) -> tuple[PartitionSetup, ...]:

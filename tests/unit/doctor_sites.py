@@ -9,7 +9,8 @@ from slurm_colloc.model import Gres
 from slurm_colloc.site.doctor.facts import Device, Script, Site, Unread, known
 from slurm_colloc.slurm import setup
 from slurm_colloc.slurm.limits import Cap, parse_caps
-from slurm_colloc.slurm.setup import GresLine, NodeSetup, PartitionSetup, Queue
+from slurm_colloc.slurm.parse import Node, parse_nodes
+from slurm_colloc.slurm.setup import GresLine, PartitionSetup, Queue
 from tests.unit.made import RECORDED
 
 MIG = "nvidia_h100_80gb_hbm3_"
@@ -17,9 +18,10 @@ WHOLE, SLICE, LARGER = "h100", f"{MIG}1g.10gb", f"{MIG}3g.40gb"
 UNREAD = Unread("it is hidden")
 
 
-def node(name: str = "g1", *gres: Gres, **fields: Any) -> NodeSetup:
+def node(name: str = "g1", *gres: Gres, **fields: Any) -> Node:
     has = gres or (Gres("gpu", WHOLE, 2),)
-    return NodeSetup(name, has, has, ("gpu",), "", 1000.0, 16, 64000)._replace(**fields)
+    made = Node(name, has, ("gpu",), cpus=16, mem_mib=64000, configured=has, slurmd_start_s=1000)
+    return made._replace(**fields)
 
 
 G1 = node("g1", Gres("gpu", WHOLE, 2), Gres("mps", WHOLE, 200))
@@ -143,7 +145,7 @@ def recorded_site(slurm: str) -> Site:
         release=slurm,
         settings=main,
         cgroup=UNREAD,
-        nodes=setup.parse_node_setups(text("node.txt")),
+        nodes=parse_nodes(text("node.txt")),
         partitions=setup.parse_partition_setups(text("partition.txt")),
         gres_conf=setup.parse_gres_conf(text("gres.conf")),
         scripts=(Script("Prolog", "/lab/etc/prolog.sh", text("prolog.sh")),),

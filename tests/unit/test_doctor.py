@@ -247,7 +247,7 @@ BROKEN: list[tuple[str, dict[str, Any], str, str]] = [
         "it weighs GPUs and not gres/shard",
     ),
     ("DOC070", {"clock_ahead_s": (-90.2, 0.5)}, "g1 (this machine)", "its clock is 90 s behind slurmctld's"),
-    ("DOC070", {"nodes": (G1._replace(slurmd_start_s=2100.0),)}, "g1", "its slurmd started 100 s after now"),
+    ("DOC070", {"nodes": (G1._replace(slurmd_start_s=2100),)}, "g1", "its slurmd started 100 s after now"),
     (
         "DOC071",
         {"queue": Queue(2000.0, 90, 50, 80)},

@@ -196,14 +196,12 @@ def test_digits_that_int_does_not_take() -> None:
     assert nvidia_smi.parse_number(DIGITS) is None
     assert nvidia_smi.parse_processes(f"GPU-1, {DIGITS}, 5\nGPU-1, ², 5\n") == ()
     assert hostuse.parse_figures(f"anon {DIGITS}\n", ("anon",)) is None
-    assert [
-        job.left_s for job in parse_queue(squeue_line("1", TimeLeft="9" * 999) + squeue_line("2", TimeLeft="²"))[0]
-    ] == [*(None, None)]
+    queue = squeue_line("1", TimeLeft=DIGITS) + squeue_line("2", TimeLeft="²")
+    assert [job.left_s for job in parse_queue(queue)[0]] == [None, None]
     assert sinfo.parse_shares("g1|a|gpu:1|mps:1(1/10²,0/100)|idle\n") == {"g1": ((Gres("mps", "", 0), (100,)),)}
     assert sinfo.parse_free("g1|a|gpu:1|gpu:1(IDX:0-99999999999)|idle\n")[("a", "gpu")] == 0
-    assert setup.parse_node_setups(f"NodeName=g1 CfgTRES=gres/gpu={DIGITS},gres/gpu=² SlurmdStartTime=²")[0][2:] == (
-        *((), (), "", None, None, None),
-    )
+    [node] = parse.parse_nodes(f"NodeName=g1 CfgTRES=gres/gpu={DIGITS},gres/gpu=² SlurmdStartTime=²")
+    assert (node.configured, node.slurmd_start_s) == ((), None)
     assert parse_queue("1|RUNNING\n") == ((), 1)
     assert parse_queue(squeue_line("1", ArrayTaskID="²"))[0][0].task is None
     assert parse_settings(f"Name=gpu File=/dev/x{DIGITS}")

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Gres
+from slurm_colloc.slurm.parse import parse_nodes
 from slurm_colloc.slurm.setup import (
     NODES,
     PARTITIONS,
@@ -14,7 +15,6 @@ from slurm_colloc.slurm.setup import (
     Queue,
     parse_config_parts,
     parse_gres_conf,
-    parse_node_setups,
     parse_partition_setups,
     parse_queue,
     parse_weights,
@@ -31,7 +31,7 @@ def text(name: str, slurm: str = "22.05") -> str:
 
 @EVERY_RELEASE
 def test_a_node_out_of_service_shows_what_it_reported_and_what_it_should_have(slurm: str) -> None:
-    nodes = {node.name: node for node in parse_node_setups(text("node.txt", slurm))}
+    nodes = {node.name: node for node in parse_nodes(text("node.txt", slurm))}
     m1 = nodes["m1"]
     assert m1.gres == (Gres("gpu", f"{MIG}1g.10gb", 2), Gres("gpu", f"{MIG}3g.40gb", 1))
     assert Gres("gpu", f"{MIG}2g.20gb", 1) in m1.configured
@@ -45,7 +45,7 @@ def test_a_node_out_of_service_shows_what_it_reported_and_what_it_should_have(sl
 @EVERY_RELEASE
 def test_nodes_partitions_and_configuration_of_every_release(slurm: str) -> None:
     folder = RECORDED / f"slurm-{slurm}/scontrol"
-    nodes = parse_node_setups((folder / "node.txt").read_text())
+    nodes = parse_nodes((folder / "node.txt").read_text())
     assert {node.name: node.quantity("gpu") for node in nodes} == {"c1": 0, "g1": 2, "g2": 2, "m1": 4}
     assert {node.slurmd_start_s for node in nodes} == {None}, "a time that was not asked for in seconds is not known"
     partitions = parse_partition_setups((folder / "partition.txt").read_text())
@@ -54,13 +54,13 @@ def test_nodes_partitions_and_configuration_of_every_release(slurm: str) -> None
 
 
 def test_a_cluster_that_has_none() -> None:
-    assert parse_node_setups("No nodes in the system\n") == ()
+    assert parse_nodes("No nodes in the system\n") == ()
     assert parse_partition_setups("No partitions in the system\n") == ()
 
 
 def test_a_node_without_a_name_is_no_node() -> None:
-    with pytest.raises(InputError, match="a line without NodeName: '\\('Arch', 'x86'\\)'"):
-        parse_node_setups("Arch=x86 Gres=gpu:2\n")
+    with pytest.raises(InputError, match="a line without NodeName: '\\('Gres', 'gpu:2'\\)'"):
+        parse_nodes("Arch=x86 Gres=gpu:2\n")
 
 
 @EVERY_RELEASE
@@ -138,7 +138,7 @@ def test_gres_conf() -> None:
 
 @given(st.text(alphabet=st.sampled_from("NodeName=Gres gpu:12,\n()[]-|'\"$#\\"), max_size=80))
 def test_no_text_does_worse_than_an_error_of_ours(given_text: str) -> None:
-    for parse in (parse_node_setups, parse_partition_setups, parse_queue, parse_gres_conf, parse_weights):  # fmt: skip
+    for parse in (parse_nodes, parse_partition_setups, parse_queue, parse_gres_conf, parse_weights):  # fmt: skip
         try:
             parse(given_text)
         except InputError:

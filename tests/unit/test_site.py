@@ -101,8 +101,8 @@ def check(config: SiteConfig, client: FakeClient) -> list[str]:
 @pytest.mark.parametrize("slurm", RELEASES)
 def test_recorded_nodes(slurm: str) -> None:
     nodes = {node.name: node for node in parse_nodes(recorded("node", slurm))}
-    assert nodes["c1"] == Node("c1", (), ("all", "cpu"), ("IDLE",), cpus=8, mem_mib=8000)
-    assert nodes["g1"] == Node(
+    assert nodes["c1"]._replace(configured=()) == Node("c1", (), ("all", "cpu"), ("IDLE",), cpus=8, mem_mib=8000)
+    assert nodes["g1"]._replace(configured=()) == Node(
         "g1", (Gres("gpu", "h100", 2), Gres("mps", "h100", 200)), ("all", "gpu"), ("MIXED",), cpus=8, mem_mib=8000
     )
     assert nodes["g2"].gres == (Gres("gpu", "h100", 2), Gres("shard", "h100", 8))

@@ -9,7 +9,8 @@ from slurm_colloc.errors import CollocError
 from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.site.shares import SHARES
 from slurm_colloc.slurm.limits import Cap
-from slurm_colloc.slurm.setup import GresLine, NodeSetup, PartitionSetup, Queue
+from slurm_colloc.slurm.parse import Node
+from slurm_colloc.slurm.setup import GresLine, PartitionSetup, Queue
 
 Value = TypeVar("Value")
 # On what the newer checks were tried: each fault was made in a real cluster of these, and what came of it was seen.
@@ -76,7 +77,7 @@ class Site(NamedTuple):
     release: str
     settings: Mapping[str, str]
     cgroup: Mapping[str, str] | Unread
-    nodes: tuple[NodeSetup, ...]
+    nodes: tuple[Node, ...]
     partitions: tuple[PartitionSetup, ...]
     gres_conf: tuple[GresLine, ...] | Unread
     scripts: tuple[Script, ...]
@@ -93,7 +94,7 @@ class Site(NamedTuple):
         text = self.settings.get(setting, "")
         return frozenset() if text == "(null)" else frozenset(filter(None, text.lower().split(",")))
 
-    def within(self, partition: str = "") -> list[NodeSetup]:
+    def within(self, partition: str = "") -> list[Node]:
         """Return the nodes of a partition, or all."""
         return [node for node in self.nodes if not partition or partition in node.partitions]
 

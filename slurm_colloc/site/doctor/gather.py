@@ -16,7 +16,7 @@ from slurm_colloc.site.doctor.facts import Blank, Device, Script, Seen, Site, Un
 from slurm_colloc.site.doctor.prolog import ON_NODES
 from slurm_colloc.slurm import setup
 from slurm_colloc.slurm.limits import Cap, caps_questions, has_database, parse_caps
-from slurm_colloc.slurm.parse import parse_release
+from slurm_colloc.slurm.parse import parse_nodes, parse_release
 
 Value = TypeVar("Value")
 Look = Callable[[int], Iterable[Seen | Blank]]
@@ -44,7 +44,7 @@ def gather(timeout_s: float, this_node: str, environment: Mapping[str, str], loo
         return ask(argv, timeout_s, {**environment, **setup.ENVIRONMENT}).decode(errors="surrogateescape")
 
     settings, cgroup = setup.parse_config_parts(said(setup.CONFIG))
-    nodes = setup.parse_node_setups(said(setup.NODES))
+    nodes = parse_nodes(said(setup.NODES))
     asked_s = clock.now()
     queue = _tried(lambda: setup.parse_queue(said(setup.QUEUE)))
     answered_s = clock.now()

@@ -8,7 +8,8 @@ from slurm_colloc.gpu.mig import parse_profile
 from slurm_colloc.site.doctor.facts import TRIED, Blank, Check, Seen, Site, Unread, known
 from slurm_colloc.site.shares import SHARES
 from slurm_colloc.slurm.hostlist import expand, fold
-from slurm_colloc.slurm.setup import GresLine, NodeSetup
+from slurm_colloc.slurm.parse import Node
+from slurm_colloc.slurm.setup import GresLine
 
 # The last release that was tried, and found to be as wrong as the first.
 _SEEN_WRONG = "26.05"
@@ -57,14 +58,14 @@ def _by_node(lines: Iterable[GresLine], this_node: str) -> dict[str, list[GresLi
     return found
 
 
-def _unmatched(node: NodeSetup, types: set[str]) -> Iterator[Seen]:
+def _unmatched(node: Node, types: set[str]) -> Iterator[Seen]:
     if strange := sorted(node.gpu_types - types):
         yield Seen(node.name, f"slurm.conf has gpu:{', gpu:'.join(strange)}; gres.conf has only {_words(types)}")
     if "" not in types and (lost := sorted(types - node.gpu_types)):
         yield Seen(node.name, f"gres.conf has gpu:{', gpu:'.join(lost)}; slurm.conf has only {_words(node.gpu_types)}")
 
 
-def _unmatched_devices(site: Site, node: NodeSetup) -> Iterator[Seen | Blank]:
+def _unmatched_devices(site: Site, node: Node) -> Iterator[Seen | Blank]:
     if isinstance(site.devices, Unread):
         yield Blank(node.name, f"the slices themselves: {site.devices.why}")
         return

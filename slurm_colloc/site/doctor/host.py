@@ -10,7 +10,8 @@ from slurm_colloc.site.doctor.facts import TRIED, Check, Seen, Site, known
 from slurm_colloc.site.doctor.limits import part_of_gpu
 from slurm_colloc.site.doctor.sharing import job_defaults
 from slurm_colloc.site.shares import SHARES
-from slurm_colloc.slurm.setup import NodeSetup, PartitionSetup
+from slurm_colloc.slurm.parse import Node
+from slurm_colloc.slurm.setup import PartitionSetup
 from slurm_colloc.units import counted, significant, whole
 
 _GIB_MIB = 1024
@@ -25,7 +26,7 @@ class _Fact(NamedTuple):
     others: tuple[str, ...]
     tres: str
     unit: str
-    of_node: Callable[[NodeSetup], int | None]
+    of_node: Callable[[Node], int | None]
     used: Callable[[HostUse], float]
     given: Callable[[HostUse], float]
     would_do: Callable[[float], int]
@@ -88,13 +89,13 @@ def _of(one: HostUse) -> str:
     return f"{counted(one.runs, 'run')} on {one.kind}"
 
 
-def _nodes(site: Site, partition: PartitionSetup, fact: _Fact) -> list[tuple[NodeSetup, int]]:
+def _nodes(site: Site, partition: PartitionSetup, fact: _Fact) -> list[tuple[Node, int]]:
     """Return the nodes of a partition that have GPUs, with what each has of a fact."""
     nodes = [node for node in site.within(partition.name) if node.quantity("gpu")]
     return [(node, have) for node in nodes if (have := fact.of_node(node)) is not None]
 
 
-def _gpus(node: NodeSetup) -> float:
+def _gpus(node: Node) -> float:
     """Return what a node's GPUs and slices come to in whole GPUs."""
     return sum(gres.quantity * part_of_gpu(gres.type) for gres in node.gres if gres.name == "gpu")
 
