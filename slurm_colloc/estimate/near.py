@@ -24,6 +24,8 @@ RUNG = "near"
 _CONTEXT_MIB, _CONTEXT_PART = 700.0, 0.9
 # Of what a line leaves of the bound by one run such a part is added. [measured, docs/explanation/estimate.md]
 _DOUBT = 0.25
+# A line reaches so many times as far as its two runs are apart: what two alike differ by is noise.
+_REACH = 16.0
 # Of a number whose name says nothing, runs must show that more of it needs no less; they differ by so much.
 _SAME = 1.05
 # So many are compared each with each, the newest.
@@ -159,6 +161,8 @@ def _lines(target: tuple[float, ...], points: Sequence[_Point], place: int, name
         return
     above = next((number for number, (x, _) in enumerate(seen) if x > at), len(seen) - 1)
     (x, low_mib), (other_x, high_mib) = seen[max(above, 1) - 1 : max(above, 1) + 1]
+    if max(at - other_x, x - at) > _REACH * (other_x - x):
+        return
     value = low_mib + (high_mib - low_mib) * (at - x) / (other_x - x)
     yield _Answer(value, "line", because("line", name=name, low=x, high=other_x), max(1.0, at / seen[-1][0]))
 

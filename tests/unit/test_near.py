@@ -68,6 +68,12 @@ def test_a_line_is_believed_the_less_the_farther_it_is_below_what_one_run_bounds
     assert q(answer) == (near(line_mib), near(min(expected * 1.1, bound_mib + 1024)))
 
 
+@pytest.mark.parametrize(("size", "margin"), [(48, "line"), (50, "one"), (17, "line"), (15, "one")])
+def test_two_sizes_that_are_nearly_one_draw_no_line_far_beyond_them(size: int, margin: str) -> None:
+    runs = (run("1", 2000, 32, 0.1), run("2", 2001, 33, 0.1))
+    assert found(asked(size, 0.1)._replace(relatives=runs)).margin == margin
+
+
 def test_a_smaller_job_is_on_the_line_too() -> None:
     runs = (run("1", 20000, 32, 0.1), run("2", 30000, 64, 0.1))
     below = found(asked(16, 0.1)._replace(relatives=runs))
