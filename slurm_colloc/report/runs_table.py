@@ -23,6 +23,8 @@ _LIMIT, _SPEED, _USED = "limit_pct", "steps_per_s", "gpu_mem_used_mib"
 # No folder of anybody: what the replay knows of a program is its name.
 _NOWHERE = "/dev/null"
 _LARGEST_MIB = 2.0**40
+# Means of percentages may be a little above all of it.
+_LARGEST_PCT = 100.01
 
 
 class Table(NamedTuple):
@@ -97,7 +99,7 @@ def _row(number: str, values: Mapping[str, str]) -> Row | str:
             value = float(text) if text else None
         except ValueError:
             return f"{name} is no number"
-        if value is not None and not (math.isfinite(value) and 0 <= value < _LARGEST_MIB):
+        if value is not None and not 0 <= value < (_LARGEST_PCT if name.endswith("_pct") else _LARGEST_MIB):
             return f"{name} is NaN, negative or beyond all bounds"
         numbers[name] = value
     at_s, peak = numbers["at_s"], numbers["peak_mib"]
@@ -120,13 +122,17 @@ def _by_limit(lines: list[dict[str, str]]) -> Table:
         try:
             limit, speed = float(line[_LIMIT]), float(line[_SPEED])
         except (KeyError, ValueError):
-            rejected[f"no {_LIMIT} or {_SPEED}"] += 1
+            limit = speed = math.nan
+        if not (0 < limit <= 100 and 0 < speed < math.inf):
+            rejected[f"no {_LIMIT} or {_SPEED}, or an impossible one"] += 1
             continue
         # Of several passes the fastest counts: what interferes only slows.
         of_key = speeds.setdefault(key, {})
         if limit == 100 and speed >= of_key.get(limit, 0.0):
             whole[key] = line
         of_key[limit] = max(speed, of_key.get(limit, 0.0))
+    if alone := sum(len(speeds[key]) for key in speeds if key not in whole):
+        rejected["not measured on all SMs"] += alone
     rows: list[Row] = []
     for number, (key, line) in enumerate(whole.items(), 1):
         values = {**line, "at_s": str(number), "peak_mib": line.get(_USED, "")}
@@ -134,6 +140,6 @@ def _by_limit(lines: list[dict[str, str]]) -> Table:
         if isinstance(found, str):
             rejected[found] += 1
             continue
-        slowdowns = [(limit, speeds[key][100] / speed) for limit, speed in speeds[key].items() if speed > 0]
+        slowdowns = [(limit, speeds[key][100] / speed) for limit, speed in speeds[key].items()]
         rows.append(found._replace(slowdowns=tuple(sorted(slowdowns))))
     return Table(tuple(rows), len(lines), dict(rejected), 0)

@@ -95,8 +95,9 @@ def test_rows_that_cannot_be_used_are_counted_by_reason() -> None:
         row(9, 8, 900, state=""),
         "1,2",
         row(10, 8, "inf"),
+        row(11, 8, 900, sm=250),
     )
-    assert (found.rows_in, len(found.rows), sum(found.rejected.values())) == (12, 1, 11)
+    assert (found.rows_in, len(found.rows), sum(found.rejected.values())) == (13, 1, 12)
     assert found.rejected == {
         "no peak_mib of a run that completed": 2,
         "peak_mib is NaN, negative or beyond all bounds": 3,
@@ -106,7 +107,18 @@ def test_rows_that_cannot_be_used_are_counted_by_reason() -> None:
         "no gpu_model": 1,
         "no state": 1,
         "not as many values as the header has names": 1,
+        "sm_active_pct is NaN, negative or beyond all bounds": 1,
     }
+
+
+@pytest.mark.parametrize(("limit", "speed"), [(0, 40), (150, 40), (50, 0), (50, -1), (50, "nan"), (50, "inf"), ("", 1)])
+def test_impossible_times_on_a_part_are_rejected(limit: object, speed: object) -> None:
+    lines = [f"python a.py,A100,{at},COMPLETED,{of},20,5,900" for at, of in ((100, 50), (limit, speed))]
+    found = parse_table("\n".join((LIMITS, *lines)) + "\n")
+    assert found.rows[0].slowdowns == ((100.0, 1.0),)
+    assert sum(found.rejected.values()) == 1
+    alone = parse_table("\n".join((LIMITS, lines[0].replace(",100,", ",50,"))) + "\n")
+    assert (alone.rows, alone.rejected) == ((), {"not measured on all SMs": 1})
 
 
 def test_a_clock_that_goes_back_is_counted_and_the_rows_are_put_in_order() -> None:
@@ -327,8 +339,10 @@ def test_the_headline_is_what_csub_gives_over_what_is_needed(path: str, capsys: 
 
 def test_json_and_csv_hold_the_same_figures(path: str, tmp_path: Path) -> None:
     made = [tmp_path / "out.json", tmp_path / "out.csv"]
+    other = tmp_path / "other.csv"
+    other.write_text(Path(path).read_text())
     for form, out in zip(("json", "csv"), made, strict=True):
-        evaluate([path, path], slices="1000,2000", mode="leave-one-out", form=form, output=str(out))
+        evaluate([path, str(other)], slices="1000,2000", mode="leave-one-out", form=form, output=str(out))
     shown = json.loads(made[0].read_text())
     rows = list(csv.DictReader(io.StringIO(made[1].read_text())))
     assert [one["out_of_memory"] for one in shown["scores"]] == [int(one["out_of_memory"]) for one in rows]
@@ -359,6 +373,8 @@ def test_without_pieces_the_sites_pools_say_what_there_is(path: str, monkeypatch
         ({"form": "html"}, "is not one of text, json, csv"),
         ({"max_slowdown": 0.9}, "is no number of at least 1"),
         ({"slices": "10"}, r"larger than the whole GPU: 6"),
+        ({"shares": "1000"}, "give one of them"),
+        ({"slices": "", "shares": "500,1000"}, "is the MiB of one GPU"),
     ],
 )
 def test_what_cannot_be_evaluated_is_an_error(path: str, options: dict[str, Any], said: str) -> None:
@@ -366,6 +382,8 @@ def test_what_cannot_be_evaluated_is_an_error(path: str, options: dict[str, Any]
         evaluate([path], **{"slices": "1000", **options})
     with pytest.raises(InputError, match="cannot be read"):
         evaluate([f"{path}.none"], slices="1000")
+    with pytest.raises(InputError, match="two tables are called"):
+        evaluate([path, path], slices="1000")
 
 
 @pytest.mark.parametrize("many", [*range(8), 40, 41])

@@ -40,6 +40,8 @@ def evaluate(
     """Place the runs of tables as csub would have, and score it."""
     one_of("--format", form, FORMATS)
     one_of("--as", mode, MODES)
+    if slices and shares:
+        raise InputError("--slices and --shares are two ways to divide a GPU; give one of them")
     config = _any_gpu(slices, shares) if slices or shares else site_or_none()
     if config is None:
         raise InputError("no site.toml found that says which pieces there are; give --slices or --shares")
@@ -48,10 +50,13 @@ def evaluate(
             raise InputError(f"--max-slowdown={max_slowdown:g} is no number of at least 1")
         config = config._replace(sharing=config.sharing._replace(max_slowdown=max_slowdown))
     found = [_table(name) for name in tables]
+    sources = [PurePath(name).stem for name in tables]
+    if twice := next((name for name in sources if sources.count(name) > 1), ""):
+        raise InputError(f"two tables are called '{twice}'; each is a source of its own, and known by its name")
     cases = [
         case
-        for name, table in zip(tables, found, strict=True)
-        for case in MODES[mode]([row._replace(source=PurePath(name).stem) for row in table.rows])
+        for source, table in zip(sources, found, strict=True)
+        for case in MODES[mode]([row._replace(source=source) for row in table.rows])
     ]
     done = replay(cases, config)
     rejected = sum((Counter(table.rejected) for table in found), Counter[str]())
@@ -95,6 +100,8 @@ def _table(name: str) -> Table:
 def _any_gpu(slices: str, shares: str) -> SiteConfig:
     """Return a site whose one kind of GPU has these pieces, whatever its model; slices have SMs as they have memory."""
     sizes = sorted(_sizes("--slices" if slices else "--shares", slices or shares))
+    if shares and len(sizes) > 1:
+        raise InputError(f"--shares '{shares}' is the MiB of one GPU")
     parts = tuple(MigSlice(f"slice{mib}", f"{mib}", mib, max(1, 100 * mib // sizes[-1]), 1) for mib in sizes[:-1])
     pool = Pool("any", "n1", ("any",), gpus_per_node=1, gpu_mem_mib=sizes[-1], sm_count=100)
     pool = pool._replace(slice=parts) if slices else pool._replace(mps_per_gpu=100)
