@@ -79,6 +79,8 @@ _EDGES = frozenset(
     {"img", "image", "resolution", "res", "crop", "grid", "hidden", "dim", "dims", "embed", "embedding", "width"}
     | {"channels"}
 )
+# So many of something, whatever stands before: --momentum-queue, --freq-bins.
+_COUNTED = _SIZES | _GROWS | {"bins", "queue", "window", "buffer"}
 
 
 def is_noise(name: str, value: str) -> bool:
@@ -115,7 +117,7 @@ def is_always_noise(name: str) -> bool:
 def is_inert(name: str) -> bool:
     """Return whether a number of this name changes nothing of what a job needs of a GPU."""
     words = _words(name)
-    if words & _NOT_INERT or (words & _GROWS and not _is_rate(words)):
+    if words & _NOT_INERT or (words & _GROWS and not _is_rate(words)) or _last_word(name) in _COUNTED:
         return False
     is_length = bool(words & _RUN_LENGTH and words & _WHOLE_RUN)
     return bool(words & _INERT) or is_length or words >= _LEARNING_RATE or ("rank" in words and bool(words & _RANKS))
@@ -138,3 +140,8 @@ def _is_rate(words: frozenset[str]) -> bool:
 
 def _words(name: str) -> frozenset[str]:
     return frozenset(map(str.lower, _WORDS_OF_NAME.findall(name)))
+
+
+def _last_word(name: str) -> str:
+    words = [word for word in _WORDS_OF_NAME.findall(name) if not word.isdecimal()]
+    return words[-1].lower() if words else ""

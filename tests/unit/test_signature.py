@@ -212,6 +212,10 @@ def test_what_is_no_signature_of_this_release(text: str) -> None:
         "fold",
         "num-env-workers",
         "num_gpu_workers",
+        "momentum-queue",
+        "freq_bins",
+        "lr_dim",
+        "smoothing-window",
     ],
 )
 def test_what_may_size_a_job_is_not_inert(name: str) -> None:
