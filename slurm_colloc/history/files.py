@@ -16,6 +16,21 @@ from typing import NamedTuple
 
 from slurm_colloc.history.content import said
 from slurm_colloc.history.digest import digest
+from slurm_colloc.history.file_kinds import (
+    ASIDE,
+    CACHES,
+    COMPILED,
+    OF_TOOLS,
+    RESULTS_FOLDERS,
+    SHELL,
+    WEIGHTS,
+    WRITTEN_BY_PROGRAMS,
+    as_word,
+    ending_of,
+    is_named,
+    kind_of,
+    names_in,
+)
 
 _MOST_FILES, _MOST_BYTES, _MOST_S = 256, 2 * 1024 * 1024, 0.1
 _MOST_FOLDERS, _MOST_ENTRIES, _MOST_IN_FOLDER, _MOST_WORDS = 256, 10_000, 2000, 64
@@ -23,40 +38,12 @@ _MOST_FOLDERS, _MOST_ENTRIES, _MOST_IN_FOLDER, _MOST_WORDS = 256, 10_000, 2000, 
 _MANY_DATA, _MANY_FOLDERS = 200, 64
 # What is larger is data, of which the size counts, in steps of an eighth; and code of that length nobody writes.
 _TEXT_BYTES, _CODE_BYTES = 256 * 1024, 1024 * 1024
-_COMPILED = frozenset({"c", "cc", "cpp", "cxx", "cu", "cuh", "h", "hpp", "hip", "f", "f90", "f95"})
-_SHELL = frozenset({"sh", "bash", "zsh", "ksh", "sbatch", "slurm", "pbs"})
-_CODE = _COMPILED | _SHELL | {"py", "pyx", "r", "jl", "m", "lua", "ipynb"}
-_SETTINGS = frozenset(
-    {"yaml", "yml", "json", "jsonc", "toml", "ini", "cfg", "conf", "config", "gin", "env", "properties", "xml", "mk"}
-    | {"cmake", "in", "inp", "lmp", "mdp", "top", "itp", "namd", "mdin", "nml", "smk", "rules", "jinja", "j2", "tcl"}
-    | {"jsonnet", "libsonnet", "pbtxt", "prototxt", "hocon"}
-)
-_WRITTEN_BY_PROGRAMS = frozenset({"json", "xml"})
-_SETTINGS_NAMES = re.compile(
-    r"(?:GNU)?[Mm]akefile|Snakefile|Justfile|INCAR|POSCAR|KPOINTS|in\..+|model\.xyz|\w+(?:Dict|Properties)|fv\w+|inputs"
-)
-# Nobody's but the tools' and the packages'; who needs one names it.
-_OF_TOOLS = re.compile(
-    r"pyproject\.toml|setup\.(?:py|cfg)|(?:Julia)?Manifest\.toml|environment\.ya?ml|tox\.ini|package(?:-lock)?\.json"
-)
-# What only runs write.
-_RESULTS = frozenset(
-    {"log", "out", "err", "o", "pyc", "lock", "xtc", "trr", "dcd", "edr", "cpt", "nc", "html", "md", "rst", "tmp"}
-    | {"png", "jpg", "jpeg", "gif", "svg", "pdf", "cache", "swp", "bak"}
-)
-_WEIGHTS = frozenset({"safetensors", "bin", "pt", "pth", "ckpt", "gguf", "onnx", "h5"})
-_CACHES = frozenset({"tmp", "__pycache__", "node_modules", "site-packages", "wandb", "mlruns"})
-_RESULTS_FOLDERS = re.compile(
-    r"(?i)logs?|.*[_-]logs?|outputs?|results?|runs?|checkpoints?|ckpts?|multirun|artifacts|work_dirs|tensorboard"
-    r"|saves?|executed"
-)
-# Unless something names them.
-_ASIDE = re.compile(r"tests?|docs?|examples?|notebooks?|analysis|figures?|plots?|assets|static|ci")
 _SYSTEM = re.compile(r"/(?:usr|opt|etc|s?bin|lib\w*|run|boot|dev|proc|sys)(?:/|$)")
 _PSEUDO = re.compile(r"/(?:dev|proc|sys|run)/")
 _WORD = re.compile(r"[^\s\"'=;|&<>()`,$*?{}\[\]]+")
-_OF_NAMES = bytes(c if chr(c).isalnum() or c in b"_.+" or c > 127 else 95 if c == 45 else 32 for c in range(256))
-_PART = re.compile(rb"[^\W\d_]+|\d+")
+# What a file names elsewhere, or hidden: all else beneath the job's folder is looked at anyway.
+_ELSEWHERE = re.compile(rb"(?<![\w.:/~-])(?:~/|\.\./|/)[\w./-]*\w|(?<=[\"' ])\.\w[\w./-]*\w")
+_ROUNDS = 3
 
 
 class Read(NamedTuple):
@@ -119,7 +106,7 @@ class _Looked:
     """Folders that were looked at, and what lies in them."""
 
     def __init__(self, folder: str, home: str, words: Collection[str], until_s: float) -> None:
-        self._folder, self._words, self._until_s = folder, words, until_s
+        self._folder, self._words, self._until_s, self._home = folder, words, until_s, home
         # Of these only what lies in them directly and folders that a word names: beneath is all that a user has.
         self._too_wide = {
             "/",
@@ -155,7 +142,7 @@ class _Looked:
             self.beneath(path)
         elif stat.S_ISREG(found.st_mode):
             self._named.add(path)
-            if _kind(os.path.basename(path)) == "code" and not self._is_below(path):
+            if kind_of(os.path.basename(path)) == "code" and not self._is_below(path):
                 self.beneath(os.path.dirname(path))
 
     def _is_below(self, path: str) -> bool:
@@ -173,7 +160,7 @@ class _Looked:
             if folder in self._too_wide:
                 self._passed += [name for name in below if name not in self._words]
                 below = [name for name in below if name in self._words]
-            paths = [os.path.join(folder, name) for name in below if name not in _CACHES or name in self._words]
+            paths = [os.path.join(folder, name) for name in below if name not in CACHES or name in self._words]
             folders += [path for path in paths if path not in self._too_wide]
 
     def _entries_of(self, folder: str, is_root: bool) -> tuple[list[str], list[str]]:
@@ -194,7 +181,9 @@ class _Looked:
                     self._entries += 1
                     if not entry.name.startswith(".") or entry.name == ".env":
                         (below if entry.is_dir() else names).append(entry.name)
-                        is_data = is_data and len(names) <= _MANY_DATA and _kind(entry.name) not in ("code", "settings")
+                        is_data = (
+                            is_data and len(names) <= _MANY_DATA and kind_of(entry.name) not in ("code", "settings")
+                        )
                     if is_data and len(names) == _MANY_DATA and not is_root:
                         return [], []
         except (OSError, ValueError):
@@ -204,27 +193,51 @@ class _Looked:
             return [], []
         if "pyvenv.cfg" in names or "conda-meta" in below:
             return [], []
-        if not any(_kind(name) == "code" for name in names):
+        if not any(kind_of(name) == "code" for name in names):
             below = below if len(below) <= _MANY_FOLDERS else []
-            is_run = any(_ending(name) in _WEIGHTS or ".tfevents." in name for name in names)
-            if not is_root and (is_run or _RESULTS_FOLDERS.fullmatch(os.path.basename(folder))):
+            is_run = any(ending_of(name) in WEIGHTS or ".tfevents." in name for name in names)
+            if not is_root and (is_run or RESULTS_FOLDERS.fullmatch(os.path.basename(folder))):
                 below = names = []
         return sorted(names), sorted(below)
 
+    def _follow(self, chosen: "_Chosen", written: Collection[str]) -> bool:
+        """Look at what the files that count name elsewhere, code and settings alone; return whether there was any."""
+        before = len(chosen.files)
+        known = set(self._found)
+        for where, word in chosen.leads(_MOST_WORDS):
+            word = self._home + word[1:] if word.startswith("~/") else word
+            if RESULTS_FOLDERS.fullmatch(os.path.basename(os.path.dirname(word))) or os.path.basename(word) in written:
+                continue
+            for folder in dict.fromkeys((self._folder, where)):
+                path = os.path.normpath(os.path.join(folder, word))
+                if _SYSTEM.match(path) or path in self._too_wide:
+                    continue
+                if kind_of(os.path.basename(path)) in ("code", "settings"):
+                    chosen.add(path)
+                elif word.startswith("../") and os.path.isdir(path):
+                    self.beneath(path)
+        chosen.from_folders(
+            {folder: names for folder, names in self._found.items() if folder not in known}, self._named
+        )
+        return len(chosen.files) > before
+
     def read(self, text: str, own: bytes, labels: Collection[str], written: Collection[str]) -> Read:
         """Return what counts of all that was found."""
-        words = _names_in(" ".join([text, *labels]).encode(errors="surrogateescape"))
+        words = names_in(" ".join([text, *labels]).encode(errors="surrogateescape"))
         chosen = _Chosen(words, own, labels, self._until_s, (self._folder, self._named))
         for path in sorted(self._named):
             chosen.add(path)
         left = {
-            folder: [name for name in names if not (name in written and _kind(name) != "code")]
+            folder: [name for name in names if not (name in written and kind_of(name) != "code")]
             for folder, names in self._found.items()
         }
         chosen.from_folders(left, self._named)
+        for _ in range(_ROUNDS):
+            if not self._follow(chosen, written):
+                break
         chosen.files |= {f"name {label.decode(errors='replace')}": "" for label in chosen.labels}
         named = frozenset(
-            path for path in chosen.files if path in self._named or _is_named(os.path.basename(path), words, words)
+            path for path in chosen.files if path in self._named or is_named(os.path.basename(path), words, words)
         )
         self._said = chosen.said
         # Modules may lie in folders that were passed by.
@@ -246,15 +259,23 @@ class _Chosen:
         self._folder, self._places = places
         self.files: dict[str, str] = {}
         self.said: set[bytes] = set()
+        self._leads: dict[tuple[str, str], None] = {}
+        self._followed = 0
         self._own = own
-        self._asked, self.labels = frozenset(map(_as_word, labels)), set[bytes]()
+        self._asked, self.labels = frozenset(map(as_word, labels)), set[bytes]()
         self.fits, self.newest_s = True, 0.0
         self._words, self._names, self._until_s, self._bytes = frozenset(words), set(words), until_s, 0
         self._by_name: set[tuple[str, str]] = set()
 
+    def leads(self, most: int) -> list[tuple[str, str]]:
+        """Return what was named since the last time, with the folder of what names it, and no more than so many."""
+        found = list(self._leads)[self._followed : most]
+        self._followed += len(found)
+        return found
+
     def has_read(self, name: str) -> bool:
         """Return whether a file that counts says something of that name."""
-        return _as_word(name) in self._names - self._words
+        return as_word(name) in self._names - self._words
 
     def from_folders(self, folders: Mapping[str, list[str]], named: Collection[str]) -> None:
         """Add what is named, and again what that names; then the kinds of files of which none in a folder is named."""
@@ -263,7 +284,7 @@ class _Chosen:
             found = {
                 one
                 for one in waiting
-                if self._is_read(*one, one[0] in named or _as_word(os.path.basename(one[0])) in self._words)
+                if self._is_read(*one, one[0] in named or as_word(os.path.basename(one[0])) in self._words)
             }
             found = found or {one for one in waiting if self._may_be_read(*one)}
             if not found:
@@ -273,42 +294,42 @@ class _Chosen:
             waiting -= found
 
     def _is_read(self, folder: str, name: str, in_named: bool) -> bool:
-        kind, ending, whole = _kind(name), _ending(name), _as_word(name)
+        kind, ending, whole = kind_of(name), ending_of(name), as_word(name)
         if kind == "results":
             return False
         if kind == "data":
-            is_weight = in_named and ending in _WEIGHTS
-            return is_weight or whole in self._names or _is_named(name, self._words, self._words)
+            is_weight = in_named and ending in WEIGHTS
+            return is_weight or whole in self._names or is_named(name, self._words, self._words)
         composed = kind != "code" or b"importlib" in self._names
         if (
             whole in self._names
-            if ending in _SHELL
-            else _is_named(name, self._names, self._names if composed else self._words)
+            if ending in SHELL
+            else is_named(name, self._names, self._names if composed else self._words)
         ):
             self._by_name.add((folder, ending))
             return True
-        return ending in _COMPILED or name in ("__init__.py", "__main__.py")
+        return ending in COMPILED or name in ("__init__.py", "__main__.py")
 
     def _may_be_read(self, folder: str, name: str) -> bool:
-        ending = _ending(name)
+        ending = ending_of(name)
         by_name = (folder, ending) in self._by_name and f"*.{ending}".encode() not in self._names
-        kind, base = _kind(name), os.path.basename(folder)
-        is_read = kind == "settings" and not _ASIDE.fullmatch(base)
-        if ending in _WRITTEN_BY_PROGRAMS:
+        kind, base = kind_of(name), os.path.basename(folder)
+        is_read = kind == "settings" and not ASIDE.fullmatch(base)
+        if ending in WRITTEN_BY_PROGRAMS:
             # Beneath what a word names they are read by their place.
             is_read = any(f"{folder}/".startswith(f"{place}/") for place in self._places) or folder == self._folder
-        if kind == "code" and ending not in _SHELL:
-            is_read = _as_word(base) in self._names or not any(
-                _kind(os.path.basename(path)) == "code" for path in self.files
+        if kind == "code" and ending not in SHELL:
+            is_read = as_word(base) in self._names or not any(
+                kind_of(os.path.basename(path)) == "code" for path in self.files
             )
-        return is_read and not by_name and not _OF_TOOLS.fullmatch(name)
+        return is_read and not by_name and not OF_TOOLS.fullmatch(name)
 
     def add(self, path: str) -> None:
         """Read a file, or look at its size."""
         if path in self.files:
             return
         name = os.path.basename(path)
-        kind = _kind(name)
+        kind = kind_of(name)
         if len(self.files) >= _MOST_FILES or self._bytes >= _MOST_BYTES or time.monotonic() > self._until_s:
             self.fits = False
             return
@@ -323,13 +344,15 @@ class _Chosen:
             self.files[path] = f"{_eighths(size)} eighths" if kind != "settings" else f"{size} {_begins(path)}"
             return
         if b"\0" not in content[:1024]:
-            content = said(content, _ending(name))
+            content = said(content, ending_of(name))
             if content == self._own:  # the job's own script, of which its words count
                 return
-            names = _names_in(content)
+            names = names_in(content)
             self._names |= names
             if kind in ("code", "settings"):
                 self.said |= names
+                leads = _ELSEWHERE.findall(content)
+                self._leads |= {(os.path.dirname(path), word.decode(errors="surrogateescape")): None for word in leads}
             self.labels |= self._asked & names
         self.files[path] = digest(content, 8)
 
@@ -361,43 +384,3 @@ def _content(path: str, most_bytes: int) -> tuple[bytes, int, float]:
             os.close(descriptor)
     except (OSError, ValueError):
         return b"", -1, 0.0
-
-
-def _ending(name: str) -> str:
-    return name.rpartition(".")[2].lower() if "." in name else ""
-
-
-def _kind(name: str) -> str:
-    """Return whether a file is code, settings, data, or what a run left behind, by its name."""
-    ending = _ending(name)
-    if ending in _CODE:
-        return "code"
-    if ending in _SETTINGS or _SETTINGS_NAMES.fullmatch(name):
-        return "settings"
-    return "results" if ending in _RESULTS else "data"
-
-
-def _names_in(content: bytes) -> set[bytes]:
-    """Return the words of a text that may name files; those with dots in parts, too."""
-    found = set(content.translate(_OF_NAMES).split())
-    dotted = [word for word in found if b"." in word]
-    for word in dotted:
-        found.add(word.strip(b"."))
-        found.update(word.split(b"."))
-    if b"*." in content:
-        found.update(re.findall(rb"\*\.\w+", content))
-    return found
-
-
-def _as_word(name: str) -> bytes:
-    return name.encode(errors="surrogateescape").replace(b"-", b"_")
-
-
-def _is_named(name: str, words: Collection[bytes], parts_of: Collection[bytes] = ()) -> bool:
-    """Return whether a file's name, without its ending, is among words, or is made up of others."""
-    whole = _as_word(name)
-    stem = whole.rpartition(b".")[0] or whole
-    if stem in words or whole in words:
-        return True
-    parts = _PART.findall(stem)
-    return len(parts) > 1 and all(part in parts_of for part in parts)

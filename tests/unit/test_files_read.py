@@ -43,6 +43,36 @@ def same(one: Signature, other: Signature) -> bool:
     return is_same(first, second)
 
 
+@pytest.mark.parametrize(
+    ("says", "read"),
+    [
+        ('open("../shared/c.yaml")', "shared/c.yaml"),
+        ('open("{}/shared/c.yaml")', "shared/c.yaml"),
+        ('open(os.path.expanduser("~/c.yaml"))', "c.yaml"),
+        ('sys.path.append("../shared/lib")\nimport net', "shared/lib/net.py"),
+    ],
+)
+def test_what_a_program_names_elsewhere_counts(tmp_path: Path, says: str, read: str) -> None:
+    lay(tmp_path, {"lab/train.py": says.format(tmp_path), read: "8", "shared/other.yaml": "a"})
+
+    def at_submission() -> Signature:
+        return known(tmp_path / "lab", "python train.py", home=str(tmp_path))
+
+    before = at_submission()
+    lay(tmp_path, {"shared/other.yaml": "b"})
+    assert same(before, at_submission())
+    lay(tmp_path, {read: "64"})
+    assert not same(before, at_submission())
+
+
+@pytest.mark.parametrize("says", ['open("../results/c.yaml", "w")', "a /b/c", "https://lab.org/c.yaml", "x = n/.5"])
+def test_what_a_program_writes_elsewhere_does_not_count(tmp_path: Path, says: str) -> None:
+    lay(tmp_path, {"lab/train.py": says})
+    before = known(tmp_path / "lab", "python train.py")
+    lay(tmp_path, {"results/c.yaml": "a"})
+    assert same(before, known(tmp_path / "lab", "python train.py"))
+
+
 def asked_for(folder: Path, **variables: str) -> Signature:
     return signature(b"#!/bin/bash\npython train.py\n", (), 1, ("lab",), variables, str(folder))
 
@@ -89,6 +119,8 @@ def test_of_settings_too_long_to_be_read_the_size_counts_to_the_byte_and_how_the
         ("make -j 8", {"Makefile": "all:", "src/setup.cpp": "grid(8)"}, {"src/setup.cpp": "grid(64)"}),
         ("python train.py --model m", {"m/model.safetensors": "1" * 10}, {"m/model.safetensors": "1" * 100}),
         ("python train.py --exp-name big", {"train.py": "big = 8"}, {"train.py": "big = 64"}),
+        ("python train.py", {"train.py": 'open(".c.json")', ".c.json": "8"}, {".c.json": "64"}),
+        ("python train.py", {"train.py": 'open(".cfg/c.yaml")', ".cfg/c.yaml": "8"}, {".cfg/c.yaml": "64"}),
     ],
 )  # fmt: skip
 def test_what_a_job_may_read_makes_it_another(
