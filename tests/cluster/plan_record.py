@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What real Slurm makes of a queue, kept for the planner: `python -m tests.cluster.plan_record LOAD REPEAT`.
+
+The jobs sleep, so that a run costs hardly any CPU time, but it takes a quarter of an hour: Slurm's own ticks cannot be
+compressed. One line of JSON says what ran on what, and one line of each job when it was submitted, started and ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.cluster.lab import Lab, LabError
+from tests.cluster.nodes import NVIDIA_MAJOR
+from tests.cluster.ports import Ports
+from tests.cluster.releases import HOST, RELEASES
+
+RECORDED = Path(__file__).resolve().parents[1] / "recorded/plan"
+NODES = ("p1", "p2", "p3", "p4")
+GPUS, CPUS, MEM_MIB = 8, 64, 512_000
+SPAN_S = 660.0
+# Of one third of the published traces' sizes: most jobs ask for one GPU, few for half a node (Philly, Helios).
+SIZES = ((1, 0.64), (2, 0.20), (4, 0.16))
+# alice and bob share an account, and she submits most.
+USERS = (("alice", 0.45), ("bob", 0.20), ("carol", 0.35))
+RUN_MEDIAN_S, RUN_SIGMA, RUN_LEAST_S, RUN_MOST_S = 32.0, 0.95, 5.0, 300.0
+LIMIT_FACTORS = (1.3, 2.0, 3.0, 5.0, 8.0)
+TAIL_S = 900.0
+PRIORITY = {
+    "PriorityWeightFairshare": "10000",
+    "PriorityWeightAge": "6000",
+    "PriorityWeightJobSize": "2000",
+    "PriorityMaxAge": "00:20:00",
+    "PriorityDecayHalfLife": "00:30:00",
+    "PriorityCalcPeriod": "1",
+}
+SCHEDULER = "sched_min_interval=0,bf_interval=5,bf_resolution=10,bf_window=120,bf_max_job_test=100,bf_continue"
+
+
+class Job(NamedTuple):
+    """What is submitted: at a time after the first, as whom, with which request, to sleep for so long."""
+
+    submit_s: float
+    user: str
+    gpus: int
+    cpus: int
+    mem_mib: int
+    limit_min: int
+    run_s: float
+
+
+def trace(load: float, seed: int) -> list[Job]:
+    """Return jobs that ask for ``load`` times the GPU-seconds of SPAN_S, submitted one by one or in bursts."""
+    rng = random.Random(seed)
+    wanted, given, bodies = load * SPAN_S * GPUS * len(NODES), 0.0, []
+    while given < wanted:
+        user = _drawn(rng, USERS)
+        gpus = _drawn(rng, SIZES)
+        run_s = rng.lognormvariate(0, RUN_SIGMA) * RUN_MEDIAN_S
+        run_s = round(min(max(run_s, RUN_LEAST_S), RUN_MOST_S), 1)
+        limit_min = max(1, -int(-run_s * rng.choice(LIMIT_FACTORS) // 60))
+        cpus = gpus * (16 if rng.random() < 0.1 else 4)
+        bodies.append((user, gpus, cpus, gpus * rng.choice((8, 32, 96)) * 1000, limit_min, run_s))
+        given += gpus * run_s
+    jobs: list[Job] = []
+    left = len(bodies)
+    while left:
+        burst = min(left, 1 if rng.random() < 0.7 else rng.randint(2, 6))
+        at_s = round(rng.uniform(0, SPAN_S), 1)
+        first = bodies[left - 1]
+        # One user submits a burst, of jobs alike.
+        jobs += [Job(at_s, first[0], *bodies[left - 1 - k][1:]) for k in range(burst)]
+        left -= burst
+    return sorted(jobs)
+
+
+def _drawn(rng: random.Random, choices: tuple[tuple[Any, float], ...]) -> Any:
+    return rng.choices([one for one, _ in choices], [weight for _, weight in choices])[0]
+
+
+def record(load: float, repeat: str, release: str, seed: int, say: Callable[[str], None]) -> Path:
+    """Submit the trace to a lab of its own at its times, wait for its end and keep what sacct says of each job."""
+    jobs = trace(load, seed)
+    lab, ports = _lab(release, say)
+    try:
+        lab.up(say)
+        for node in NODES:
+            ports.release(node)
+            lab.start_daemon(f"slurmd-{node}", ["slurmd", "-N", node, "-D"], None)
+        _wait_idle(lab)
+        began_s = time.time()
+        say(f"{len(jobs)} jobs at {load:g} of the GPUs, over {SPAN_S:.0f} s")
+        numbers = [_submit(lab, began_s, job) for job in jobs]
+        say("all submitted")
+        lab.wait_jobs(numbers, timeout=TAIL_S)
+        lab.wait_accounted(numbers)
+        rows = _rows(lab, numbers)
+    finally:
+        ports.release_all()
+        lab.down(say)
+    lab.remove()
+    head = {
+        "release": release,
+        "load": load,
+        "repeat": repeat,
+        "seed": seed,
+        "nodes": {node: {"gpus": GPUS, "cpus": CPUS, "mem_mib": MEM_MIB} for node in NODES},
+        "shares": {"ml": {"alice": 1, "bob": 1}, "phys": {"carol": 1}},
+        "priority": PRIORITY,
+        "scheduler": SCHEDULER,
+    }
+    origin_s = int(began_s)
+    lines: list[dict[str, object]] = [head]
+    for job, number in zip(jobs, numbers, strict=True):
+        submit_s, start_s, end_s, state, node = rows[number]
+        if state != "COMPLETED":
+            raise LabError(f"job {number} ended as {state}")
+        told: dict[str, object] = {
+            "submitted_s": submit_s - origin_s,
+            "started_s": start_s - origin_s,
+            "ended_s": end_s - origin_s,
+        }
+        told["node"] = node
+        lines.append(job._asdict() | told)
+    path = RECORDED / f"{release}-load{load * 100:.0f}-{repeat}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    say(f"{path}")
+    return path
+
+
+def _lab(release: str, say: Callable[[str], None]) -> tuple[Lab, Ports]:
+    ports = Ports.find(list(NODES))
+    lines = [f"{key}={value}" for key, value in PRIORITY.items()]
+    lines.append(f"SchedulerParameters={SCHEDULER}")
+    for node in NODES:
+        size = f"CPUs={CPUS} CoresPerSocket={CPUS} RealMemory={MEM_MIB} Gres=gpu:h100:{GPUS}"
+        lines.append(f"NodeName={node} NodeAddr=127.0.0.1 Port={ports.numbers[node]} {size}")
+    lines.append("PartitionName=plan Nodes=p[1-4] MaxTime=INFINITE DefaultTime=10")
+    lab = Lab.create(release=release, say=say, extra_slurm_conf="\n".join(lines))
+    conf = lab.slurm_conf
+    # `up` waits for the four nodes that each lab has.
+    conf.write_text(conf.read_text().replace("PartitionName=all Nodes=ALL", "PartitionName=all Nodes=g1,g2,m1,c1"))
+    gres = lab.root / "etc/gres.conf"
+    for node in NODES:
+        (lab.root / f"spool/{node}").mkdir()
+        folder = lab.root / f"dev/{node}"
+        folder.mkdir()
+        for index in range(GPUS):
+            os.mknod(folder / f"nvidia{index}", 0o600 | stat.S_IFCHR, os.makedev(NVIDIA_MAJOR, index))
+        with gres.open("a") as out:
+            out.write(f"NodeName={node} Name=gpu Type=h100 File={folder}/nvidia[0-{GPUS - 1}]\n")
+    return lab, ports
+
+
+def _wait_idle(lab: Lab) -> None:
+    deadline = time.monotonic() + 60
+    while (said := lab.run(["sinfo", "-h", "-p", "plan", "-o", "%T %D"]).stdout.strip()) != f"idle {len(NODES)}":
+        if time.monotonic() > deadline:
+            raise LabError(f"the nodes are not idle: {said}")
+        time.sleep(0.2)
+
+
+def _submit(lab: Lab, began_s: float, job: Job) -> int:
+    time.sleep(max(0.0, began_s + job.submit_s - time.time()))
+    argv = ["sbatch", "--parsable", "-o", "/dev/null", "-p", "plan", "-N1", "-n1", f"-c{job.cpus}"]
+    argv += [f"--mem={job.mem_mib}M", f"--gres=gpu:h100:{job.gpus}", f"-t{job.limit_min}"]
+    return int(lab.run_as(job.user, [*argv, f"--wrap=exec sleep {job.run_s}"], check=True).stdout)
+
+
+def _rows(lab: Lab, numbers: list[int]) -> dict[int, tuple[int, int, int, str, str]]:
+    argv = ["sacct", "-a", "-X", "-n", "-P", "-S", "now-2hours", "-o", "JobIDRaw,Submit,Start,End,State,NodeList"]
+    text = lab.run(argv, env={"TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}, check=True).stdout
+    wanted, found = set(numbers), {}
+    for line in text.splitlines():
+        number, submit, start, end, state, node = line.split("|")
+        if int(number) in wanted:
+            found[int(number)] = (int(submit), int(start), int(end), state, node)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("load", type=float, help="GPU-seconds asked for over those there are, as 0.9")
+    parser.add_argument("repeat", help="a name for this run, as a")
+    parser.add_argument("--release", choices=RELEASES, default=HOST.name, help="of Slurm (%(default)s)")
+    parser.add_argument("--seed", type=int, default=33, help="of the trace (%(default)s)")
+    args = parser.parse_args()
+    record(args.load, args.repeat, args.release, args.seed, lambda line: print(f"plan_record: {line}", flush=True))
+
+
+if __name__ == "__main__":
+    main()
