@@ -10,6 +10,7 @@ import typer
 from slurm_colloc.cli.colloc.output import one_of, say, site, write
 from slurm_colloc.cli.colloc.site_doctor import doctor, host_notes
 from slurm_colloc.cli.colloc.site_gpus import gpus, look_around
+from slurm_colloc.cli.colloc.site_plan import plan
 from slurm_colloc.cli.colloc.site_plugin import build_plugin
 from slurm_colloc.cli.colloc.site_render import render
 from slurm_colloc.cli.colloc.site_resume import resume
@@ -179,6 +180,7 @@ def check(
 # As they are needed, and so in the help.
 app.command()(gpus)
 app.command()(doctor)
+app.command()(plan)
 app.command()(render)
 app.command()(build_plugin)
 app.command()(resume)

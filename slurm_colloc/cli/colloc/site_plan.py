@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc site plan: what sharing, or other GPUs, would do for this site's queue, from its own jobs."""
+
+from typing import Annotated
+
+import typer
+
+from slurm_colloc.accounting.feedback import measured_runs
+from slurm_colloc.accounting.past_runs import past_runs
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.cli.colloc.output import one_of, say, site, window, write
+from slurm_colloc.cli.colloc.progress import progress
+from slurm_colloc.cli.colloc.seen import seen_store
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import CollocError, InputError
+from slurm_colloc.measured import MIN_COVERAGE_PCT
+from slurm_colloc.plan.answer import answer
+from slurm_colloc.plan.change import Asked, pools_with_whole
+from slurm_colloc.plan.geometry import Cut, parse_geometry
+from slurm_colloc.plan.past import Allocated, Use, past_of
+from slurm_colloc.plan.site import Rules, rules_of, site_of
+from slurm_colloc.plan.text import FORMATS, as_json, as_table
+from slurm_colloc.report.text import stamp
+from slurm_colloc.slurm.client import CliClient
+
+_AUTO = "auto"
+_MOST_DEMAND = 10.0
+
+
+def plan(
+    mig: Annotated[
+        str,
+        typer.Option(
+            "--mig", metavar="GEOMETRY", help="auto, or slices of one GPU as [POOL=]3g.40gb+2g.20gb+1g.10gb@NODES"
+        ),
+    ] = "",
+    mps: Annotated[bool, typer.Option("--mps", help="MPS shares on all whole GPUs")] = False,
+    shards: Annotated[bool, typer.Option("--shards", help="shards on all whole GPUs")] = False,
+    adoption: Annotated[float, typer.Option("--adoption", help="the part of jobs that csub places, as 0.3")] = 1.0,
+    gpus: Annotated[int, typer.Option("--gpus", help="so many GPUs more or fewer, as +8 or -8: whole nodes")] = 0,
+    demand: Annotated[float, typer.Option("--demand", help="so many times the jobs, as 1.2")] = 1.0,
+    since: Annotated[str, typer.Option("--since", help="ISO 8601, or a span such as 7d")] = "30d",
+    until: Annotated[str, typer.Option("--until", help="ISO 8601, a span, or now")] = "now",
+    form: Annotated[str, typer.Option("--format", help="table or json")] = "table",
+    output: Annotated[str, typer.Option("--output", "-o", help="file instead of standard output")] = "",
+    store: Annotated[str, typer.Option("--store", help="folder of the store; else the site's")] = "",
+) -> None:
+    """Replay the past queue with slices, shares or other GPUs."""
+    one_of("--format", form, FORMATS)
+    if not 0 < adoption <= 1:
+        raise InputError(f"--adoption {adoption:g} is no part of jobs above 0 and up to 1")
+    if not 0 < demand <= _MOST_DEMAND:
+        raise InputError(f"--demand {demand:g} is not above 0 and up to {_MOST_DEMAND:g}")
+    config = site()
+    asked = Asked(_cuts(mig, config), mig == _AUTO, mps, shards, adoption, gpus, demand)
+    if adoption < 1 and not asked.shares:
+        raise InputError("--adoption is of jobs that get slices or shares; add --mig, --mps or --shards")
+    start, end = window(since, until)
+    ends = start.timestamp(), end.timestamp()
+    opened = seen_store(store, config)
+    if not opened.visible.everybody:
+        raise InputError("a queue is everybody's, and you may see the jobs of some only; ask who keeps the store")
+    rules = _rules(config)
+    rows = [Allocated(*row) for row in past_runs(opened, config.cluster, *ends)]
+    past = past_of(rows, _uses(opened, config), config, site_of(config, rules), ends)
+    with progress("replaying") as step:
+        found = answer(past, config, rules, asked, step)
+    shown = as_json(found) if form == "json" else as_table(found, config.cluster, (stamp(start), stamp(end)))
+    write(shown, output)
+
+
+def _cuts(mig: str, config: SiteConfig) -> tuple[Cut, ...]:
+    if not mig or mig == _AUTO:
+        return ()
+    return tuple(parse_geometry(mig, pools_with_whole(config)))
+
+
+def _rules(config: SiteConfig) -> Rules:
+    try:
+        return rules_of(CliClient(config.timeouts.ask_slurm_s).config())
+    except CollocError as error:
+        say(f"note: {error}")
+        return rules_of(None)
+
+
+def _uses(store: Store, config: SiteConfig) -> dict[str, Use]:
+    """Return what was measured of runs where it is enough to place them by: sampled, or taken in as past; by job id."""
+    past = [run for runs in store.past(config.cluster).values() for run in runs]
+    seen = [(run, run.sampled_s) for run in past]
+    seen += [(one.run, one.alone_s) for one in measured_runs(store, config.cluster, config)]
+    found = {}
+    for run, alone_s in seen:
+        enough = run.elapsed_s and 100 * alone_s >= MIN_COVERAGE_PCT * run.elapsed_s
+        if enough and run.gpu_mem_peak_mib is not None and run.sm_active_mean_pct is not None:
+            found[run.job_id] = Use(run.gpu_model, run.gpu_mem_peak_mib, run.sm_active_mean_pct)
+    return found

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Today and a what-if, replayed side by side, each figure with what resampled weeks make of it. Pure."""
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
+from statistics import fmean, median
+from typing import NamedTuple
+
+from slurm_colloc.config import SiteConfig
+from slurm_colloc.errors import InputError
+from slurm_colloc.plan.change import Asked, changed, gpus_of, largest, otherwise
+from slurm_colloc.plan.geometry import Cut, alternatives, best_cuts, profiles_of
+from slurm_colloc.plan.model import Site
+from slurm_colloc.plan.past import CLASSES, Past, Run
+from slurm_colloc.plan.replay import replay
+from slurm_colloc.plan.sharing import Sharing, demand, share
+from slurm_colloc.plan.site import Rules, site_of
+
+TOTAL = "all"
+# A replay that is off by more recommends nothing.
+MOST_ERROR_PCT = 25.0
+_DAY_S, _HOUR_S = 86400.0, 3600.0
+_LEAST_BLOCKS = 4
+_RESAMPLES, _LEAST_RESAMPLES, _RESAMPLED_JOBS = 20, 5, 250_000
+_ENDS = 0.05
+_COMPARED = 4
+
+
+class Range(NamedTuple):
+    """A figure, and where nine of ten replays of resampled weeks have it; None where the window has too few."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+class ClassWaits(NamedTuple):
+    """The jobs of one class: how many, what they waited in truth, replayed as today, and in the what-if (then)."""
+
+    name: str
+    jobs: int
+    measured_mean_s: float
+    today_mean_s: Range
+    today_median_s: float
+    then_mean_s: Range | None
+    then_median_s: float | None
+
+
+class Compared(NamedTuple):
+    """A geometry that was replayed: what all jobs waited, and how long they took from submission to end, on average."""
+
+    cuts: tuple[Cut, ...]
+    mean_wait_s: float
+    mean_turnaround_s: float
+
+
+class Answer(NamedTuple):
+    """All that is said of one question.
+
+    ``error_pct`` is by how much the replay of today misses the mean wait that was, in percent of that; ``bias_pct`` is
+    the same in percent of the mean turnaround, negative for too short. ``*_limits`` is what the first of those that
+    waited lacked: GPUs, cores or memory, by part of the time. ``upper_mean_s`` is the mean wait if each job on a piece
+    is as slow as few are. ``blocks`` are the weeks or days that were resampled.
+    """
+
+    asked: Asked
+    since_s: float
+    until_s: float
+    gpus: int
+    gpus_then: int
+    jobs: int
+    rejected: Mapping[str, int]
+    too_large: int
+    load: float
+    error_pct: float
+    bias_pct: float
+    classes: tuple[ClassWaits, ...]
+    sharing: Sharing | None
+    freed_gpu_hours: Range | None
+    upper_mean_s: float | None
+    today_limits: Mapping[str, float]
+    then_limits: Mapping[str, float]
+    compared: tuple[Compared, ...]
+    blocks: int
+    resamples: int
+    left_out: tuple[str, ...]
+
+    @property
+    def recommends(self) -> bool:
+        """Return whether the replay of today is near enough to what was."""
+        return self.error_pct <= MOST_ERROR_PCT
+
+    @property
+    def total(self) -> ClassWaits:
+        """Return the figures of all jobs."""
+        return self.classes[-1]
+
+
+class _Scenario:
+    """Runs replayed on a site."""
+
+    def __init__(self, runs: Iterable[Run], site: Site) -> None:
+        jobs = [run.job for run in runs]
+        done = replay(site, jobs)
+        self.wait_s = {one.job.number: one.wait_s for one in done.started}
+        self.end_s = {one.job.number: one.end_s for one in done.started}
+        self.never = {job.number for job in done.never}
+        self.limits = done.limits
+
+    def waits(self, runs: Iterable[Run]) -> list[float]:
+        """Return what those of the runs waited that started."""
+        return [self.wait_s[run.job.number] for run in runs if run.job.number in self.wait_s]
+
+    def turnarounds(self, runs: Iterable[Run]) -> list[float]:
+        """Return how long they took from submission to end."""
+        return [self.end_s[run.job.number] - run.job.submit_s for run in runs if run.job.number in self.end_s]
+
+
+def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Callable[[int, int], None]) -> Answer:
+    """Return what the replay says of a what-if.
+
+    Args:
+        past: the jobs of the window.
+        config: the site as it is.
+        rules: Slurm's.
+        asked: what is to be otherwise.
+        step: told how many of the replays of resampled weeks are done, of how many.
+
+    Raises:
+        InputError: there are no jobs, none of them waited, or the what-if is none that this site can have.
+    """
+    site = site_of(config, rules)
+    counted = _waiting(past)
+    today = _Scenario(past.runs, site)
+    known = [run for run in counted if run.job.number in today.wait_s]
+    if not known:
+        raise InputError("no job of the window fits any node that site.toml names")
+    compared: tuple[Compared, ...] = ()
+    if asked.best_cuts:
+        compared = _compare(past, config, rules, asked)
+        asked = asked._replace(cuts=min(compared, key=lambda one: one.mean_turnaround_s).cuts, best_cuts=False)
+    asked = asked._replace(cuts=tuple(_sized(past, config, asked)))
+    then_config = changed(config, asked)
+    then_site = site_of(then_config, rules)
+    sharing = share(past, then_config, asked.adoption) if asked.shares else None
+    then = upper = None
+    if not asked.nothing:
+        then = _Scenario(otherwise(past.runs, sharing, asked), then_site)
+    if sharing and sharing.pieces:
+        upper = _Scenario(otherwise(past.runs, sharing, asked, upper=True), then_site)
+    found = _Resampled(past, asked, (site, then_site), sharing, step)
+    measured_s = fmean(run.waited_s for run in known)
+    missed_s = fmean(today.waits(known)) - measured_s
+    whole_s = sum(_gpu_seconds(run, past) for run in past.runs)
+    return Answer(
+        asked=asked,
+        since_s=past.since_s,
+        until_s=past.until_s,
+        gpus=gpus_of(config),
+        gpus_then=gpus_of(config) + asked.gpus,
+        jobs=len(counted),
+        rejected=past.rejected,
+        too_large=len(today.never),
+        load=whole_s / (gpus_of(config) * (past.until_s - past.since_s)) if gpus_of(config) else inf,
+        error_pct=100 * abs(missed_s) / measured_s if measured_s else inf,
+        bias_pct=100 * missed_s / fmean(run.waited_s + run.job.run_s for run in known),
+        classes=tuple(_classes(known, today, then, found)),
+        sharing=sharing,
+        freed_gpu_hours=Range(_freed(counted, sharing), *found.ends(found.freed)) if sharing else None,
+        upper_mean_s=fmean(upper.waits(known)) if upper else None,
+        today_limits=today.limits,
+        then_limits=then.limits if then else {},
+        compared=compared,
+        blocks=found.blocks,
+        resamples=found.resamples,
+        left_out=rules.left_out,
+    )
+
+
+def _waiting(past: Past) -> list[Run]:
+    """Return the runs that were submitted in the window.
+
+    Raises:
+        InputError: there are none, or none of them had to wait.
+    """
+    counted = [run for run in past.runs if run.counted]
+    if not counted:
+        why = f" ({len(past.runs) + sum(past.rejected.values())} runs were on then or not usable)" if past.runs else ""
+        raise InputError(f"no job with GPUs was submitted in the window{why}; name another by --since and --until")
+    if fmean(run.waited_s for run in counted) < 1.0:
+        raise InputError(
+            "no job of the window waited: there is no queue to plan for; name another by --since and --until"
+        )
+    return counted
+
+
+def _gpu_seconds(run: Run, past: Past) -> float:
+    """Return for how long a run had whole GPUs inside the window, as it was."""
+    begun_s = run.job.submit_s + (run.waited_s if run.counted else 0.0)
+    inside_s = min(begun_s + run.job.run_s, past.until_s) - max(begun_s, past.since_s)
+    return max(0.0, inside_s) * run.job.shape.units * run.job.shape.nodes if run.kind != CLASSES[0] else 0.0
+
+
+def _freed(runs: Iterable[Run], sharing: Sharing) -> float:
+    """Return by how many GPU-hours less the runs on pieces hold, slower as they are."""
+    found = 0.0
+    for run in runs:
+        if piece := sharing.pieces.get(run.job.number):
+            found += run.job.run_s / _HOUR_S * (1 - piece.gpus * piece.slowdown.expected)
+    return found
+
+
+def _sized(past: Past, config: SiteConfig, asked: Asked) -> Iterable[Cut]:
+    """Yield the cuts, those of no number of nodes with as many as the demand of the window needs.
+
+    Raises:
+        InputError: it needs none.
+    """
+    here = changed(config, asked._replace(cuts=()))
+    for cut in asked.cuts:
+        if cut.nodes:
+            yield cut
+            continue
+        pool = next(pool for pool in here.pool if pool.name == cut.pool)
+        found = best_cuts(pool, demand(past, pool, profiles_of(pool), here), [cut.geometry])
+        if not found:
+            raise InputError(
+                f"the jobs of the window that are known to fit {'+'.join(cut.geometry)} would not fill one node of "
+                f"pool '{cut.pool}'; name a number of nodes, as @1"
+            )
+        yield from found
+
+
+def _compare(past: Past, config: SiteConfig, rules: Rules, asked: Asked) -> tuple[Compared, ...]:
+    """Replay the geometries that serve most of the demand, and none at all.
+
+    Raises:
+        InputError: a GPU that cannot be cut, or nothing that slices would hold.
+    """
+    here = changed(config, asked._replace(best_cuts=False))
+    pool = largest(here)
+    wanted = demand(past, pool, profiles_of(pool), here)
+    if not wanted:
+        raise InputError(
+            f"no job of pool '{pool.name}' is known to fit a slice: of jobs of one GPU the memory peak and the SM "
+            "activity must have been measured, which 'colloc report' says of how many they were"
+        )
+    counted = [run for run in past.runs if run.counted]
+    found = []
+    for cuts in ([], *alternatives(pool, wanted, _COMPARED)):
+        question = asked._replace(best_cuts=False, cuts=tuple(cuts))
+        cut = changed(config, question)
+        sharing = share(past, cut, asked.adoption) if question.shares else None
+        done = _Scenario(otherwise(past.runs, sharing, question), site_of(cut, rules))
+        found.append(Compared(tuple(cuts), fmean(done.waits(counted)), fmean(done.turnarounds(counted))))
+    return tuple(found)
+
+
+class _Resampled:
+    """The mean waits of each class, and what is freed, in replays of weeks (of days, if there are few) drawn anew."""
+
+    def __init__(
+        self,
+        past: Past,
+        asked: Asked,
+        sites: tuple[Site, Site],
+        sharing: Sharing | None,
+        step: Callable[[int, int], None],
+    ) -> None:
+        self.today: list[Mapping[str, float]] = []
+        self.then: list[Mapping[str, float]] = []
+        self.freed: list[float] = []
+        span_s = past.until_s - past.since_s
+        block_s = 7 * _DAY_S if span_s >= _LEAST_BLOCKS * 7 * _DAY_S else _DAY_S
+        self.blocks, self.resamples = int(span_s // block_s), 0
+        if self.blocks < _LEAST_BLOCKS:
+            return
+        counted = [run for run in past.runs if run.counted]
+        by_block: list[list[Run]] = [[] for _ in range(self.blocks)]
+        for run in counted:
+            at = int((run.job.submit_s - past.since_s) // block_s)
+            if at < self.blocks:
+                by_block[at].append(run)
+        affordable = _RESAMPLED_JOBS // (len(counted) * (1 if asked.nothing else 2))
+        self.resamples = max(_LEAST_RESAMPLES, min(_RESAMPLES, affordable))
+        draw = random.Random(33)  # noqa: S311 - the same question has the same answer
+        for number in range(self.resamples):
+            step(number, self.resamples)
+            runs: list[Run] = []
+            pieces = {}
+            for place in range(self.blocks):
+                taken = draw.randrange(self.blocks)
+                for run in by_block[taken]:
+                    job = run.job._replace(number=len(runs), submit_s=run.job.submit_s + (place - taken) * block_s)
+                    if sharing and (piece := sharing.pieces.get(run.job.number)):
+                        pieces[job.number] = piece
+                    runs.append(run._replace(job=job))
+            self.today.append(_means(runs, _Scenario(runs, sites[0])))
+            moved = sharing._replace(pieces=pieces) if sharing else None
+            if moved:
+                self.freed.append(_freed(runs, moved))
+            if not asked.nothing:
+                self.then.append(_means(runs, _Scenario(otherwise(runs, moved, asked), sites[1])))
+
+    def ends(self, figures: Sequence[float]) -> tuple[float | None, float | None]:
+        """Return between which ends nine of ten of these figures lie."""
+        if len(figures) < _LEAST_RESAMPLES:
+            return None, None
+        ordered = sorted(figures)
+        cut = int(_ENDS * len(ordered))
+        return ordered[cut], ordered[-1 - cut]
+
+    def of(self, name: str, which: Sequence[Mapping[str, float]]) -> tuple[float | None, float | None]:
+        """Return the ends of a class's mean wait."""
+        return self.ends([one[name] for one in which if name in one])
+
+
+def _means(runs: Sequence[Run], done: _Scenario) -> dict[str, float]:
+    by_class: dict[str, list[float]] = {}
+    for run in runs:
+        if run.job.number in done.wait_s:
+            for name in (run.kind, TOTAL):
+                by_class.setdefault(name, []).append(done.wait_s[run.job.number])
+    return {name: fmean(waits) for name, waits in by_class.items()}
+
+
+def _classes(known: Sequence[Run], today: _Scenario, then: _Scenario | None, found: _Resampled) -> Iterable[ClassWaits]:
+    for name in (*CLASSES, TOTAL):
+        runs = [run for run in known if name in (run.kind, TOTAL)]
+        if not runs:
+            continue
+        before, after = today.waits(runs), then.waits(runs) if then else []
+        yield ClassWaits(
+            name,
+            len(runs),
+            fmean(run.waited_s for run in runs),
+            Range(fmean(before), *found.of(name, found.today)),
+            median(before),
+            Range(fmean(after), *found.of(name, found.then)) if after else None,
+            median(after) if after else None,
+        )

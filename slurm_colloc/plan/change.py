@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a question changes: pieces of GPUs, how many GPUs there are, how many jobs come. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from slurm_colloc.config import Partition, Pool, SiteConfig
+from slurm_colloc.errors import InputError
+from slurm_colloc.plan.geometry import Cut, with_cuts
+from slurm_colloc.plan.past import Run
+from slurm_colloc.plan.sharing import Sharing, drawn, moved
+from slurm_colloc.slurm.hostlist import expand, fold
+
+# Of a GPU, where the site has none yet: hundredths, and tenths.
+_MPS_PER_GPU, _SHARDS_PER_GPU = 100, 10
+# A job more comes within so long after the one that it is like.
+_LATER_S = 3600.0
+_COPY = 10**9
+
+
+class Asked(NamedTuple):
+    """A what-if: other pieces, more or fewer GPUs, another demand. As it stands: the site as it is."""
+
+    cuts: tuple[Cut, ...] = ()
+    best_cuts: bool = False
+    mps: bool = False
+    shards: bool = False
+    adoption: float = 1.0
+    gpus: int = 0
+    demand: float = 1.0
+
+    @property
+    def shares(self) -> bool:
+        """Return whether jobs are given pieces of GPUs."""
+        return bool(self.cuts) or self.best_cuts or self.mps or self.shards
+
+    @property
+    def nothing(self) -> bool:
+        """Return whether nothing is to be otherwise."""
+        return not self.shares and not self.gpus and self.demand == 1.0
+
+
+def gpus_of(config: SiteConfig) -> int:
+    """Return how many whole GPUs the site has."""
+    return sum(pool.gpus_per_node * len(expand(pool.nodes)) for pool in config.pool)
+
+
+def largest(config: SiteConfig) -> Pool:
+    """Return the pool with most whole GPUs.
+
+    Raises:
+        InputError: there are none.
+    """
+    pools = [pool for pool in config.pool if pool.gpus_per_node]
+    if not pools:
+        raise InputError("site.toml has no pool with whole GPUs to plan for")
+    return max(pools, key=lambda pool: pool.gpus_per_node * len(expand(pool.nodes)))
+
+
+def changed(config: SiteConfig, asked: Asked) -> SiteConfig:
+    """Return the site as the question has it.
+
+    Raises:
+        InputError: it cannot be so.
+    """
+    if asked.gpus:
+        config = _with_gpus(config, asked.gpus)
+    if asked.mps or asked.shards:
+        config = _with_shares(config, asked)
+    return with_cuts(config, asked.cuts) if asked.cuts else config
+
+
+def _with_gpus(config: SiteConfig, gpus: int) -> SiteConfig:
+    pool = largest(config)
+    nodes, rest = divmod(abs(gpus), pool.gpus_per_node)
+    names = expand(pool.nodes)
+    if rest:
+        raise InputError(
+            f"--gpus {gpus:+d}: a node of pool '{pool.name}' has {pool.gpus_per_node} GPUs; ask for whole nodes"
+        )
+    if gpus < 0 and nodes >= len(names):
+        raise InputError(
+            f"--gpus {gpus:+d} leaves pool '{pool.name}' no node: it has {len(names) * pool.gpus_per_node} GPUs"
+        )
+    more = [f"more{number}" for number in range(nodes)]
+    after = pool._replace(nodes=fold([*names, *more] if gpus > 0 else names[: len(names) - nodes]))
+    return config._replace(pool=tuple(after if one == pool else one for one in config.pool))
+
+
+def _with_shares(config: SiteConfig, asked: Asked) -> SiteConfig:
+    def shared(pool: Pool) -> Pool:
+        mps = pool.mps_per_gpu or (_MPS_PER_GPU if asked.mps else 0)
+        shards = pool.shards_per_gpu or (_SHARDS_PER_GPU if asked.shards else 0)
+        return pool._replace(mps_per_gpu=mps, shards_per_gpu=shards) if pool.gpus_per_node else pool
+
+    sharing = config.sharing
+    daemon = "site" if asked.mps and sharing.mps_daemon == "none" else sharing.mps_daemon
+    order = (*sharing.order, *(name for name in ("mig", "mps", "shard") if name not in sharing.order))
+    # The replay puts jobs of several users on one GPU, as one daemon for all of them lets it.
+    known = {one.name: one for one in config.partition}
+    names = dict.fromkeys([*known, *(name for pool in config.pool for name in pool.partitions)])
+    partitions = [known.get(name, Partition(name)) for name in names]
+    if asked.mps:
+        partitions = [one._replace(mps_users=one.mps_users or "all") for one in partitions]
+    return config._replace(
+        pool=tuple(map(shared, config.pool)),
+        partition=tuple(partitions),
+        sharing=sharing._replace(mps_daemon=daemon, shard_consent=sharing.shard_consent or asked.shards, order=order),
+    )
+
+
+def otherwise(runs: Iterable[Run], sharing: Sharing | None, asked: Asked, *, upper: bool = False) -> Iterator[Run]:
+    """Yield the runs of the what-if: on their pieces, and as many more or fewer as the demand says.
+
+    Args:
+        runs: as they were.
+        sharing: who has which piece.
+        asked: the what-if.
+        upper: with the slowdowns that few exceed.
+    """
+    whole, part = divmod(asked.demand, 1.0)
+    for run in runs:
+        number = run.job.number
+        run = moved(run, sharing.pieces.get(number) if sharing else None, upper=upper)
+        copies = int(whole) + (drawn(number) < part)
+        for copy in range(copies):
+            later_s = _LATER_S * drawn(number + copy * 7919) if copy else 0.0
+            job = run.job._replace(number=number + copy * _COPY, submit_s=run.job.submit_s + later_s)
+            yield run._replace(job=job, counted=run.counted and not copy)
+
+
+def pools_with_whole(config: SiteConfig) -> Sequence[Pool]:
+    """Return the pools whose GPUs may be cut."""
+    return [pool for pool in config.pool if pool.gpus_per_node]

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which slices the GPUs of a pool are best cut into for a demand, and for how many nodes: pure functions.
+
+A card of seven compute and eight memory slices; a profile of c and m of them begins at a multiple of m, and c slices
+from there must be left (NVIDIA MIG User Guide, the tables of placements). A slice serves whatever a smaller one does.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
+from typing import NamedTuple
+
+from slurm_colloc.config import MigSlice, Pool, SiteConfig
+from slurm_colloc.errors import InputError
+from slurm_colloc.gpu.mig import gres_type_of, model_named, parse_profile
+from slurm_colloc.slurm.hostlist import expand, fold
+
+# Of the time of a slice so much is used before jobs wait long for it.
+_BUSY = 0.8
+_COMPUTE, _MEMORY = 7, 8
+
+Geometry = tuple[str, ...]
+
+
+class Cut(NamedTuple):
+    """So many nodes of a pool, each of whose GPUs is cut into these slices; 0 nodes: as many as the demand needs."""
+
+    pool: str
+    nodes: int
+    geometry: Geometry
+
+    def __str__(self) -> str:
+        return f"{'+'.join(self.geometry)} on {self.nodes} nodes of {self.pool}"
+
+
+def profiles_of(pool: Pool) -> dict[str, MigSlice]:
+    """Return the slices that the pool's card can be cut into, one of each, the smallest first.
+
+    Raises:
+        InputError: a card that we have no figures of, or that is cut otherwise.
+    """
+    known = model_named(pool.gpu_model)
+    if known is None or known.compute_slices != _COMPUTE:
+        what = f"'{pool.gpu_model}'" if pool.gpu_model else "a card that site.toml does not name (gpu_model)"
+        raise InputError(f"pool '{pool.name}' has {what}, and there are no figures of its MIG slices")
+    card = gres_type_of(known.name)
+    largest = max(sms for _, sms in known.profiles.values())
+    slices = [
+        MigSlice(f"{card}_{name}", name, mem_mib, sms, 1)
+        for name, (mem_mib, sms) in known.profiles.items()
+        if sms < largest
+    ]
+    return {one.profile: one for one in sorted(slices, key=lambda one: (one.mem_mib, one.sm_count))}
+
+
+def size_of(profile: str, pool: Pool) -> tuple[int, int]:
+    """Return how many compute and memory slices a profile takes."""
+    parsed = parse_profile(profile)
+    mem_mib = profiles_of(pool)[profile].mem_mib
+    assert parsed is not None
+    parts = ceil(mem_mib / ((pool.gpu_mem_mib or 0) or mem_mib) * _MEMORY - 0.05)
+    return parsed.compute_slices, 1 << max(0, (parts - 1).bit_length())
+
+
+def geometries(pool: Pool) -> list[Geometry]:
+    """Return the ways to cut one GPU to which no further slice can be added."""
+    sizes = {name: size_of(name, pool) for name in profiles_of(pool)}
+    found: set[Geometry] = set()
+
+    def go(at: int, compute: int, taken: tuple[str, ...]) -> None:
+        fits = [
+            (name, c, m)
+            for name, (c, m) in sizes.items()
+            if not at % m and at + c <= _COMPUTE and compute + c <= _COMPUTE
+        ]
+        for name, c, m in fits:
+            if at + m <= _MEMORY:
+                go(at + m, compute + c, (*taken, name))
+        if at < _MEMORY:
+            go(at + 1, compute, taken)
+        elif taken:
+            found.add(tuple(sorted(taken, key=lambda name: (-sizes[name][1], -sizes[name][0], name))))
+
+    go(0, 0, ())
+    return sorted(one for one in found if not any(_within(one, other) for other in found if other != one))
+
+
+def _within(one: Geometry, other: Geometry) -> bool:
+    return all(one.count(name) <= other.count(name) for name in set(one))
+
+
+def best_cuts(pool: Pool, demand: Mapping[tuple[str, ...], float], among: Sequence[Geometry] = ()) -> list[Cut]:
+    """Return how many nodes of a pool to cut into what: those whose slices serve more than the GPUs they are made of.
+
+    Node by node the geometry that serves most of what is left of the demand; a geometry of which even full slices
+    could serve no more than the best so far is not looked at.
+
+    Args:
+        pool: whose GPUs.
+        demand: how many jobs run at a time, on average, by the profiles that hold them, the smallest first.
+        among: the geometries to choose from; all by default.
+    """
+    choices = among or geometries(pool)
+    left = dict(demand)
+    cuts: dict[Geometry, int] = {}
+    for _ in expand(pool.nodes):
+        best: tuple[float, Geometry, dict[tuple[str, ...], float]] = (0.0, (), left)
+        for geometry in sorted(choices, key=len, reverse=True):
+            if len(geometry) * _BUSY * pool.gpus_per_node <= best[0]:
+                break
+            served, rest = _served(geometry, pool.gpus_per_node, left)
+            if served > best[0]:
+                best = served, geometry, rest
+        # A GPU that is cut serves nobody else: it must pay for itself.
+        if best[0] <= pool.gpus_per_node * _BUSY:
+            break
+        cuts[best[1]] = cuts.get(best[1], 0) + 1
+        left = best[2]
+    return [Cut(pool.name, count, geometry) for geometry, count in cuts.items()]
+
+
+def _served(
+    geometry: Geometry, gpus: int, demand: Mapping[tuple[str, ...], float]
+) -> tuple[float, dict[tuple[str, ...], float]]:
+    """Return how many jobs at a time so many GPUs serve, and what is left of the demand; the choosiest jobs first."""
+    room = {name: geometry.count(name) * gpus * _BUSY for name in geometry}
+    left, served = dict(demand), 0.0
+    for holding in sorted(demand, key=len):
+        for name in holding:
+            part = min(left[holding], room.get(name, 0.0))
+            left[holding] -= part
+            served += part
+            if part:
+                room[name] -= part
+    return served, left
+
+
+def alternatives(pool: Pool, demand: Mapping[tuple[str, ...], float], count: int) -> list[list[Cut]]:
+    """Return the best mixture of geometries, then the best of one geometry alone, those that serve most first."""
+    mixed = best_cuts(pool, demand)
+    if not mixed:
+        return []
+
+    def worth(cuts: Sequence[Cut]) -> float:
+        left, served = dict(demand), 0.0
+        for cut in cuts:
+            more, left = _served(cut.geometry, cut.nodes * pool.gpus_per_node, left)
+            served += more
+        return served - sum(cut.nodes for cut in cuts) * pool.gpus_per_node
+
+    single = [cuts for one in geometries(pool) if (cuts := best_cuts(pool, demand, [one]))]
+    ordered = sorted((cuts for cuts in single if cuts != mixed), key=lambda cuts: -worth(cuts))
+    return [mixed, *ordered[: count - 1]]
+
+
+def with_cuts(config: SiteConfig, cuts: Sequence[Cut]) -> SiteConfig:
+    """Return the site with the last nodes of pools cut so: each cut a pool of its own in the same partitions."""
+    pools: list[Pool] = []
+    for pool in config.pool:
+        names = list(expand(pool.nodes))
+        for number, cut in enumerate(one for one in cuts if one.pool == pool.name):
+            taken, names = names[len(names) - cut.nodes :], names[: len(names) - cut.nodes]
+            kinds = profiles_of(pool)
+            slices = tuple(
+                kinds[name]._replace(quantity=cut.geometry.count(name) * pool.gpus_per_node)
+                for name in dict.fromkeys(cut.geometry)
+            )
+            pools.append(
+                pool._replace(
+                    name=f"{pool.name}-cut{number}", nodes=fold(taken), gpu_type="", gpus_per_node=0, slice=slices,
+                    mps_per_gpu=0, shards_per_gpu=0,
+                )
+            )  # fmt: skip
+        if names:
+            pools.append(pool._replace(nodes=fold(names)))
+    return config._replace(pool=tuple(pools))
+
+
+def parse_geometry(text: str, pools: Sequence[Pool]) -> Iterator[Cut]:
+    """Yield what ``[POOL=]PROFILE+PROFILE...[@NODES]``, several by comma, asks for; 0 nodes where it says no number.
+
+    Raises:
+        InputError: no such pool or profile, a GPU that cannot be cut so, or more nodes than there are.
+    """
+    for item in text.split(","):
+        body, _, nodes = item.partition("@")
+        name, equals, slices = body.rpartition("=")
+        named = [pool for pool in pools if not equals or pool.name == name]
+        if len(named) != 1:
+            known = ", ".join(pool.name for pool in pools)
+            raise InputError(f"--mig '{item}' names no pool with whole GPUs, or not which; write POOL=, one of {known}")
+        (pool,) = named
+        geometry = tuple(slices.split("+"))
+        known_slices = profiles_of(pool)
+        if unknown := [one for one in geometry if one not in known_slices]:
+            raise InputError(
+                f"--mig '{item}': {pool.gpu_model} has no slice '{unknown[0]}', but {', '.join(known_slices)}"
+            )
+        if not any(_within(geometry, one) for one in geometries(pool)):
+            raise InputError(f"--mig '{item}': one GPU cannot be cut into {' + '.join(geometry)}")
+        most = len(expand(pool.nodes))
+        if nodes and not (nodes.isascii() and nodes.isdigit() and 1 <= int(nodes) <= most):
+            raise InputError(
+                f"--mig '{item}': '{nodes}' is no number of nodes from 1 to {most}, which pool {pool.name} has"
+            )
+        yield Cut(pool.name, int(nodes or 0), geometry)

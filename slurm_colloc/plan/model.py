@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a replay needs of a site and of its jobs, and what it answers. Times are seconds on one clock."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Shape(NamedTuple):
+    """What a job asks of each of its nodes: ``units`` of a kind of gres, cores and memory.
+
+    ``kind`` is the type of a whole GPU, of a slice, or "mps" and "shard", whose units are of one GPU.
+    """
+
+    kind: str
+    units: int
+    cpus: int
+    mem_mib: int
+    nodes: int = 1
+
+
+class Job(NamedTuple):
+    """One job as it is to be replayed; ``run_s`` is how long it runs where it is put."""
+
+    number: int
+    submit_s: float
+    run_s: float
+    limit_s: float
+    user: str
+    account: str
+    partition: str
+    qos: str
+    shape: Shape
+
+
+class NodeKind(NamedTuple):
+    """What one node offers: so many of each kind of gres, and of shares so many of each of its ``shared`` GPUs.
+
+    Shares are of whole GPUs of the kind ``shared_kind``: a GPU of which a share is taken is no whole one any more.
+    """
+
+    name: str
+    partitions: tuple[str, ...]
+    gres: tuple[tuple[str, int], ...]
+    cpus: int
+    mem_mib: int
+    shared_kind: str = ""
+    shares: tuple[tuple[str, int], ...] = ()
+
+
+class Scheduler(NamedTuple):
+    """SchedulerParameters of slurm.conf, at Slurm's defaults."""
+
+    bf_interval_s: float = 30.0
+    bf_resolution_s: float = 60.0
+    bf_window_s: float = 86400.0
+    bf_max_job_test: int = 500
+    backfill: bool = True
+
+
+class Priority(NamedTuple):
+    """The multifactor priority of slurm.conf; ``shares`` of accounts and of (account, user) are 1 where not named."""
+
+    age: float = 0.0
+    fair_share: float = 0.0
+    size: float = 0.0
+    qos: float = 0.0
+    partition: float = 0.0
+    max_age_s: float = 7 * 86400.0
+    half_life_s: float = 7 * 86400.0
+    calc_period_s: float = 300.0
+    favor_small: bool = False
+    qos_factors: Mapping[str, float] = {}
+    partition_factors: Mapping[str, float] = {}
+    shares: Mapping[tuple[str, str], float] = {}
+    # Users of whom no job is in the window have a rank as well: of each account that has jobs, or is its own.
+    idle_users: int = 0
+
+
+class Site(NamedTuple):
+    """The nodes, and how Slurm gives them out."""
+
+    nodes: tuple[NodeKind, ...]
+    scheduler: Scheduler = Scheduler()
+    priority: Priority = Priority()
+
+
+class Started(NamedTuple):
+    """When a replayed job started and ended, and on which node (its first)."""
+
+    job: Job
+    start_s: float
+    end_s: float
+    node: int
+
+    @property
+    def wait_s(self) -> float:
+        """Return the time from submission to start."""
+        return self.start_s - self.job.submit_s
+
+
+class Replayed(NamedTuple):
+    """All jobs that started, in order of their start, and those that no node can ever hold.
+
+    ``limits`` is what the first of those that waited lacked on the nodes, by part of the time in which some did.
+    """
+
+    started: tuple[Started, ...]
+    never: tuple[Job, ...]
+    limits: Mapping[str, float] = {}

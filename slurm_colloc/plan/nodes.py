@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is free on nodes, now and when the time limits of what runs are over."""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from math import inf
+
+from slurm_colloc.plan.model import NodeKind, Shape
+
+NOW = 0.0
+
+
+class Node:
+    """One node: free gres, cores and memory, and what runs until when at the latest."""
+
+    def __init__(self, kind: NodeKind) -> None:
+        self.free = dict(kind.gres)
+        self.cpus, self.mem_mib = kind.cpus, kind.mem_mib
+        self._shared_kind, self._per_gpu = kind.shared_kind, dict(kind.shares)
+        # Of each GPU of which shares are taken: whose shares they are, and how many are left.
+        self._shared: list[tuple[str, int]] = []
+        # (latest end, number, shape), in order.
+        self.running: list[tuple[float, int, Shape]] = []
+        self._shared_by: dict[int, int] = {}
+
+    def fits(self, shape: Shape) -> bool:
+        """Return whether a job of this shape could start."""
+        if shape.cpus > self.cpus or shape.mem_mib > self.mem_mib:
+            return False
+        if shape.kind not in self._per_gpu:
+            return self.free.get(shape.kind, 0) >= shape.units
+        per_gpu = self._per_gpu[shape.kind]
+        return shape.units <= per_gpu and (
+            self.free[self._shared_kind] > 0
+            or any(name == shape.kind and left >= shape.units for name, left in self._shared)
+        )
+
+    def take(self, number: int, shape: Shape, until_s: float) -> None:
+        """Start a job that fits."""
+        self.cpus -= shape.cpus
+        self.mem_mib -= shape.mem_mib
+        insort(self.running, (until_s, number, shape))
+        if shape.kind not in self._per_gpu:
+            self.free[shape.kind] = self.free.get(shape.kind, 0) - shape.units
+            return
+        # The fullest GPU that has enough.
+        fitting = [
+            (left, index)
+            for index, (name, left) in enumerate(self._shared)
+            if name == shape.kind and left >= shape.units
+        ]
+        if fitting:
+            left, index = min(fitting)
+        else:
+            self.free[self._shared_kind] -= 1
+            left, index = self._per_gpu[shape.kind], len(self._shared)
+            self._shared.append((shape.kind, left))
+        self._shared[index] = (shape.kind, left - shape.units)
+        self._shared_by[number] = index
+
+    def give_back(self, number: int, shape: Shape, until_s: float) -> None:
+        """End a job."""
+        del self.running[bisect_left(self.running, (until_s, number))]
+        self._release(number, shape)
+
+    def _release(self, number: int, shape: Shape) -> None:
+        self.cpus += shape.cpus
+        self.mem_mib += shape.mem_mib
+        if shape.kind not in self._per_gpu:
+            self.free[shape.kind] += shape.units
+            return
+        index = self._shared_by.pop(number)
+        name, left = self._shared[index]
+        self._shared[index] = (name, left + shape.units)
+        if left + shape.units == self._per_gpu[name]:
+            # The place stays, for others' indices; an empty GPU is a whole one again.
+            self._shared[index] = ("", 0)
+            self.free[self._shared_kind] += 1
+            while self._shared and self._shared[-1] == ("", 0):
+                self._shared.pop()
+
+    def earliest(self, shape: Shape) -> float:
+        """Return when such a job fits at the latest, if all run to their time limits: NOW, or inf for never."""
+        if self.fits(shape):
+            return NOW
+        if shape.kind in self._per_gpu:
+            return self._earliest_share(shape)
+        cpus, mem_mib, units = self.cpus, self.mem_mib, self.free.get(shape.kind, 0)
+        shared = {}
+        if shape.kind == self._shared_kind:
+            shared = {
+                index: sum(self._shared_by[n] == index for n in self._shared_by) for index in self._shared_by.values()
+            }
+        for until_s, number, held in self.running:
+            cpus += held.cpus
+            mem_mib += held.mem_mib
+            if held.kind == shape.kind:
+                units += held.units
+            elif shared and held.kind in self._per_gpu:
+                index = self._shared_by[number]
+                shared[index] -= 1
+                units += not shared[index]
+            if units >= shape.units and cpus >= shape.cpus and mem_mib >= shape.mem_mib:
+                return until_s
+        return inf
+
+    def _earliest_share(self, shape: Shape) -> float:
+        cpus, mem_mib, free = self.cpus, self.mem_mib, self.free[self._shared_kind]
+        left = [room if name == shape.kind else -1 for name, room in self._shared]
+        if shape.units > self._per_gpu[shape.kind]:
+            return inf
+        for until_s, number, held in self.running:
+            cpus += held.cpus
+            mem_mib += held.mem_mib
+            if held.kind == self._shared_kind:
+                free += held.units
+            elif held.kind == shape.kind:
+                left[self._shared_by[number]] += held.units
+            enough = free > 0 or max(left, default=0) >= shape.units
+            if enough and cpus >= shape.cpus and mem_mib >= shape.mem_mib:
+                return until_s
+        return inf
+
+
+class Ranked:
+    """The nodes of one partition by when a job of one shape fits there; what changed is looked at when it is asked.
+
+    Of nodes that have room now the one with most of the kind free comes first, as select/cons_tres was seen to choose
+    (tests/recorded/plan); of those that have not, the first in slurm.conf.
+    """
+
+    def __init__(self, shape: Shape, nodes: Sequence[Node], which: Iterable[int]) -> None:
+        self._shape, self._nodes = shape, nodes
+        self.changed: set[int] = set()
+        self._known = {index: self._look(index) for index in which}
+        self._order = sorted(self._known.values())
+
+    def _look(self, index: int) -> tuple[float, int, int]:
+        node = self._nodes[index]
+        at_s = node.earliest(self._shape)
+        return at_s, -node.free.get(self._shape.kind, 0) if at_s == NOW else 0, index
+
+    def order(self) -> list[tuple[float, int, int]]:
+        """Return (when, less the more of the kind is free, node), those to be taken first."""
+        if self.changed:
+            for index in self.changed:
+                after, before = self._look(index), self._known[index]
+                if after != before:
+                    self._known[index] = after
+                    del self._order[bisect_left(self._order, before)]
+                    insort(self._order, after)
+            self.changed.clear()
+        return self._order
+
+    @property
+    def free_now(self) -> bool:
+        """Return whether some node has room now."""
+        order = self.order()
+        return bool(order) and order[0][0] == NOW

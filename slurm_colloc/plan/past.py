@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Past runs -> the jobs of a replay, each with what it waited and what was measured of it. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from math import ceil
+from typing import NamedTuple
+
+from slurm_colloc.config import Pool, SiteConfig
+from slurm_colloc.errors import InputError
+from slurm_colloc.gpu.mig import parse_profile
+from slurm_colloc.model import Gres
+from slurm_colloc.plan.model import Job, Shape, Site
+from slurm_colloc.plan.site import kind_of_pool
+from slurm_colloc.slurm.gres import parse_tres_gres, parse_tres_host
+from slurm_colloc.slurm.hostlist import expand
+
+# As long as nothing in Slurm's tables: a run of which no limit is known delays all who would have to be over before it.
+_NO_LIMIT_S = 365 * 86400.0
+PIECES, ONE = "slices and shares", "1 GPU"
+CLASSES = (PIECES, ONE, "2 and 3 GPUs", "4 to 7 GPUs", "8 GPUs and more")
+
+
+class Use(NamedTuple):
+    """What was measured of a run: its memory peak and its mean SM activity over the time in which kernels ran."""
+
+    gpu_model: str
+    peak_mib: int
+    sm_active_pct: float
+
+
+class Run(NamedTuple):
+    """A job and what became of it; ``counted`` is false of one that was submitted before the window."""
+
+    job: Job
+    waited_s: float
+    shown: str
+    kind: str
+    counted: bool
+    use: Use | None
+
+
+class Past(NamedTuple):
+    """The runs of a window, those that cannot be replayed by the reason, and the window itself."""
+
+    runs: tuple[Run, ...]
+    rejected: Mapping[str, int]
+    since_s: float
+    until_s: float
+
+
+class Allocated(NamedTuple):
+    """A past run as the store has it; ``tres`` is its AllocTRES."""
+
+    job_id: str
+    user: str
+    account: str
+    partition: str
+    qos: str
+    submit_s: int
+    start_s: int
+    end_s: int | None
+    suspended_s: int
+    node_list: str
+    tres: str
+    limit_min: int | None
+
+
+def past_of(
+    runs: Iterable[Allocated],
+    uses: Mapping[str, Use],
+    config: SiteConfig,
+    site: Site,
+    window: tuple[float, float],
+) -> Past:
+    """Return the jobs of a window's runs.
+
+    A run that is not over is as long as it was known to run. One that began before the window begins when it began.
+
+    Args:
+        runs: in order of submission.
+        uses: what was measured, by job id.
+        config: says of which kind an untyped GPU of a node is.
+        site: its nodes; a run on none of them is no run of this site.
+        window: [since, until).
+    """
+    since_s, until_s = window
+    found: list[Run] = []
+    rejected: Counter[str] = Counter()
+    nodes = {node.name for node in site.nodes}
+    pools = {name: pool for pool in config.pool for name in expand(pool.nodes)}
+    for number, run in enumerate(runs):
+        try:
+            shape, gres = _shape(run, nodes, pools)
+        except InputError as error:
+            rejected[str(error)] += 1
+            continue
+        before = run.start_s < since_s
+        end_s = max(until_s, run.start_s) if run.end_s is None else run.end_s
+        limit_s = run.limit_min * 60.0 if run.limit_min else _NO_LIMIT_S
+        run_s = float(max(1, end_s - run.start_s))
+        job = Job(
+            number,
+            float(run.start_s if before else run.submit_s),
+            run_s,
+            max(limit_s, run_s),
+            run.user,
+            run.account,
+            run.partition,
+            run.qos,
+            shape,
+        )
+        use = uses.get(run.job_id)
+        counted = run.submit_s >= since_s
+        found.append(Run(job, float(run.start_s - run.submit_s), gres, class_of(shape, gres), counted, use))
+    return Past(tuple(found), rejected, since_s, until_s)
+
+
+def _shape(run: Allocated, nodes: set[str], pools: Mapping[str, Pool]) -> tuple[Shape, str]:
+    where = expand(run.node_list)
+    unknown = [name for name in where if name not in nodes]
+    if not where or unknown:
+        raise InputError("it ran on nodes that site.toml does not name")
+    held = [gres for gres in parse_tres_gres(run.tres) if gres.name in ("gpu", "mps", "shard") and gres.quantity]
+    if len(held) != 1:
+        raise InputError("it had GPUs of several kinds")
+    (gres,) = held
+    pool = pools[where[0]]
+    whole = kind_of_pool(pool)
+    kind = (gres.type or whole) if gres.name == "gpu" else gres.name
+    shown = str(Gres(gres.name, kind if gres.name == "gpu" and kind == pool.gpu_type else gres.type, gres.quantity))
+    host = parse_tres_host(run.tres)
+    count = len(where)
+
+    def each(amount: int | None) -> int:
+        return ceil((amount or 0) / count)
+
+    return Shape(kind, each(gres.quantity), each(host.cpus), each(host.mem_mib), count), shown
+
+
+def class_of(shape: Shape, shown: str) -> str:
+    """Return the class of a job by what it was given."""
+    units = shape.units * shape.nodes
+    if shown.startswith(("mps", "shard")) or parse_profile(shape.kind):
+        return PIECES
+    return ONE if units == 1 else CLASSES[2] if units < 4 else CLASSES[3] if units < 8 else CLASSES[4]

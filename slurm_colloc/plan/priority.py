@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of those that wait: Slurm's multifactor priority, with the fair tree of accounts and users.
+
+Left out: nice, PriorityWeightAssoc, PriorityWeightTRES, site factors, and what was used before the first job.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import inf
+
+from slurm_colloc.plan.model import Job, Priority
+
+
+class Ordering:
+    """Priorities of jobs, by what their users and accounts have used so far."""
+
+    def __init__(self, rules: Priority, jobs: Iterable[Job], nodes: int, cpus: int) -> None:
+        self._rules, self._nodes, self._cpus = rules, max(1, nodes), max(1, cpus)
+        self._users: dict[str, list[str]] = {}
+        for account, user in sorted({(job.account, job.user) for job in jobs}):
+            self._users.setdefault(account, []).append(user)
+        self._used: dict[tuple[str, str], float] = {}
+        # (cores now, since when, core-seconds up to then that are not in ``_used`` yet).
+        self._running: dict[tuple[str, str], tuple[float, float, float]] = {}
+        self._at_s: float | None = None
+        self._fair: dict[tuple[str, str], float] = {}
+        self._rank()
+
+    def begins(self, job: Job, now_s: float) -> None:
+        """Let a job's usage count from now on."""
+        self._count(job, now_s, job.shape.cpus * job.shape.nodes)
+
+    def ends(self, job: Job, now_s: float) -> None:
+        """Let it count no more."""
+        self._count(job, now_s, -job.shape.cpus * job.shape.nodes)
+
+    def _count(self, job: Job, now_s: float, cpus: float) -> None:
+        key = job.account, job.user
+        rate, since_s, used = self._running.get(key, (0.0, now_s, 0.0))
+        self._running[key] = (rate + cpus, now_s, used + rate * (now_s - since_s))
+
+    def due(self, now_s: float) -> bool:
+        """Return whether Slurm reckons anew; if so, usage and ranks are those of now."""
+        if self._at_s is None:
+            self._at_s = now_s
+            return True
+        periods = int((now_s - self._at_s) // self._rules.calc_period_s)
+        if periods < 1:
+            return False
+        spent_s = periods * self._rules.calc_period_s
+        kept = 0.5 ** (spent_s / self._rules.half_life_s) if self._rules.half_life_s else 1.0
+        for key, (rate, since_s, used) in self._running.items():
+            self._used[key] = self._used.get(key, 0.0) * kept + used + rate * (now_s - since_s)
+            self._running[key] = (rate, now_s, 0.0)
+        self._at_s += spent_s
+        self._rank()
+        return True
+
+    def of(self, job: Job, now_s: float) -> float:
+        """Return a job's priority now."""
+        rules = self._rules
+        nodes, cpus = job.shape.nodes, job.shape.nodes * job.shape.cpus
+        size = (nodes / self._nodes + cpus / self._cpus) / 2
+        age = min(1.0, (now_s - job.submit_s) / rules.max_age_s) if rules.max_age_s else 0.0
+        return (
+            rules.age * age
+            + rules.fair_share * self._fair[job.account, job.user]
+            + rules.size * (1 - size if rules.favor_small else size)
+            + rules.qos * rules.qos_factors.get(job.qos, 0.0)
+            + rules.partition * rules.partition_factors.get(job.partition, 0.0)
+        )
+
+    def _rank(self) -> None:
+        """Rank users as slurm's fair tree does: accounts by share over usage, and within each its users."""
+        total = sum(self._used.values())
+        accounts = {
+            account: sum(self._used.get((account, user), 0.0) for user in users)
+            for account, users in self._users.items()
+        }
+        ranked: list[tuple[str, str, bool]] = []
+        order, ties = _by_level(accounts, {name: self._share(name, "") for name in accounts}, total)
+        for account, tied in zip(order, ties, strict=True):
+            used = {user: self._used.get((account, user), 0.0) for user in self._users[account]}
+            shares = {user: self._share(account, user) for user in used}
+            users, equal = _by_level(used, shares, accounts[account])
+            ranked += [
+                (account, user, same or (not at and tied))
+                for at, (user, same) in enumerate(zip(users, equal, strict=True))
+            ]
+        count = len(ranked) + self._rules.idle_users
+        rank = len(ranked)
+        for position, (account, user, same) in enumerate(ranked):
+            if not same:
+                rank = len(ranked) - position
+            self._fair[account, user] = rank / count
+
+    def _share(self, account: str, user: str) -> float:
+        return self._rules.shares.get((account, user), 1.0)
+
+
+def _by_level(used: dict[str, float], shares: dict[str, float], total: float) -> tuple[Sequence[str], Sequence[bool]]:
+    """Return names by share over usage, the highest first, and of each whether it equals the one before."""
+    whole = sum(shares.values()) or 1.0
+
+    def level(name: str) -> float:
+        part = used[name] / total if total else 0.0
+        return shares[name] / whole / part if part else inf
+
+    levels = {name: level(name) for name in used}
+    order = sorted(used, key=lambda name: (-levels[name], name))
+    return order, [at > 0 and levels[name] == levels[order[at - 1]] for at, name in enumerate(order)]

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An answer of the planner as a table for people and as JSON. Pure."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from slurm_colloc.plan.answer import MOST_ERROR_PCT, Answer, ClassWaits, Range
+from slurm_colloc.plan.change import Asked
+from slurm_colloc.units import counted, in_words, printable
+
+SCHEMA = 1
+# Between figures that are nearer to each other than this the replay does not choose.
+_LEAST_GAIN = 0.95
+
+
+def as_json(answer: Answer) -> str:
+    """Return all of an answer: seconds, GPU-hours, parts of one; null is not known."""
+    shown = {name: _plain(value) for name, value in answer._asdict().items()}
+    shown["sharing"] = _sharing(answer)
+    shown["recommendation"] = recommendation(answer)
+    return json.dumps({"schema": SCHEMA, **shown}, indent=2) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "_asdict"):
+        return {name: _plain(one) for name, one in value._asdict().items()}
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return dict(value) if hasattr(value, "items") else value
+
+
+def _sharing(answer: Answer) -> dict[str, Any] | None:
+    if answer.sharing is None:
+        return None
+    found = answer.sharing
+    kinds: dict[str, int] = {}
+    for one in found.pieces.values():
+        kinds[one.piece] = kinds.get(one.piece, 0) + 1
+    expected = [one.slowdown.expected for one in found.pieces.values()]
+    upper = [one.slowdown.upper for one in found.pieces.values()]
+    return {
+        "runs_by_piece": kinds,
+        "one_gpu": found.one_gpu,
+        "not_measured": found.not_measured,
+        "nothing_holds": found.nothing_holds,
+        "not_adopted": found.not_adopted,
+        "slowdown_mean": sum(expected) / len(expected) if expected else None,
+        "slowdown_upper_max": max(upper) if upper else None,
+    }
+
+
+def recommendation(answer: Answer) -> str:
+    """Return what is recommended, or why nothing is."""
+    if not answer.recommends:
+        return (
+            f"none: the replay of today misses the mean wait that was by {answer.error_pct:.0f} %, more than "
+            f"{MOST_ERROR_PCT:.0f} %"
+        )
+    if answer.compared and not answer.asked.cuts:
+        return "leave the GPUs whole: of the geometries compared none has jobs end sooner"
+    after = answer.total.then_mean_s
+    if after is None:
+        return "none, since nothing else than today was asked for"
+    what, before = asked_in_words(answer.asked), answer.total.today_mean_s
+    change = f"mean wait {in_words(before.value)} -> {in_words(after.value)}"
+    if after.value > before.value * _LEAST_GAIN:
+        return f"no reason for {what}: {change}"
+    if None not in (before.low, after.high) and (after.high or 0.0) > (before.low or 0.0):
+        return f"{what}, as far as the window tells ({change}; the ranges of resampled weeks overlap)"
+    return f"{what}: {change}"
+
+
+def asked_in_words(asked: Asked) -> str:
+    """Return what a question changes, in words."""
+    parts = [
+        *map(str, asked.cuts),
+        *(["MPS shares"] if asked.mps else []),
+        *(["shards"] if asked.shards else []),
+        *([f"{asked.gpus:+d} GPUs"] if asked.gpus else []),
+        *([f"{asked.demand:g} times the demand"] if asked.demand != 1 else []),
+        *([f"csub for {100 * asked.adoption:g} % of jobs"] if asked.shares and asked.adoption < 1 else []),
+    ]
+    return ", ".join(parts) or "today"
+
+
+def as_table(answer: Answer, cluster: str, window: tuple[str, str]) -> str:
+    """Return an answer for people.
+
+    Args:
+        answer: what to show.
+        cluster: its name.
+        window: its ends, as they are shown.
+    """
+    return "".join(f"{printable(line)}\n" for line in _lines(answer, cluster, window))
+
+
+def _lines(answer: Answer, cluster: str, window: tuple[str, str]) -> Iterator[str]:
+    jobs = counted(answer.jobs, "job")
+    yield f"{cluster}, {window[0]} to {window[1]}: {jobs}, {answer.gpus} whole GPUs, {100 * answer.load:.0f} % held"
+    side = "longer" if answer.bias_pct > 0 else "shorter"
+    yield (
+        f"today's replay against the waits that were: {answer.error_pct:.0f} % {side}, "
+        f"{abs(answer.bias_pct):.1f} % of the turnaround"
+    )
+    if not answer.asked.nothing:
+        yield f"then: {asked_in_words(answer.asked)}"
+    yield ""
+    yield from _table(_rows(answer))
+    yield ""
+    yield from _shared(answer)
+    for name, limits in (("today", answer.today_limits), ("then", answer.then_limits)):
+        if limits:
+            said = ", ".join(
+                f"{what} {100 * part:.0f} %" for what, part in sorted(limits.items(), key=lambda one: -one[1])
+            )
+            yield f"what the first in the queue lacked, {name}: {said}"
+    if answer.compared:
+        yield "compared, with the mean wait and the mean time from submission to end of all jobs:"
+        for one in sorted(answer.compared, key=lambda one: one.mean_turnaround_s):
+            what = "; ".join(map(str, one.cuts)) or "no slices"
+            yield f"  {in_words(one.mean_wait_s):>8} {in_words(one.mean_turnaround_s):>8}  {what}"
+    yield f"recommendation: {recommendation(answer)}"
+    yield ""
+    yield from _notes(answer)
+
+
+def _rows(answer: Answer) -> Iterator[list[str]]:
+    then = [one for one in answer.classes if one.then_mean_s is not None]
+    more = ["THEN", "9 OF 10", "MEDIAN"] if then else []
+    yield ["WAITS", "JOBS", "WERE", "TODAY", "9 OF 10", "MEDIAN", *more]
+    for one in answer.classes:
+        yield [
+            one.name,
+            str(one.jobs),
+            in_words(one.measured_mean_s),
+            *_of_today(one),
+            *(_of_then(one) if then else []),
+        ]
+
+
+def _of_today(one: ClassWaits) -> list[str]:
+    return [in_words(one.today_mean_s.value), _ends(one.today_mean_s), in_words(one.today_median_s)]
+
+
+def _of_then(one: ClassWaits) -> list[str]:
+    if one.then_mean_s is None or one.then_median_s is None:
+        return ["-", "-", "-"]
+    return [in_words(one.then_mean_s.value), _ends(one.then_mean_s), in_words(one.then_median_s)]
+
+
+def _ends(figure: Range) -> str:
+    if figure.low is None or figure.high is None:
+        return "-"
+    return f"{in_words(figure.low)} to {in_words(figure.high)}"
+
+
+def _table(rows: Iterator[list[str]]) -> Iterator[str]:
+    cells: Sequence[Sequence[str]] = list(rows)
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        first, *rest = zip(row, widths, strict=True)
+        yield "  ".join([first[0].ljust(first[1]), *(text.rjust(width) for text, width in rest)]).rstrip()
+
+
+def _shared(answer: Answer) -> Iterator[str]:
+    found, freed = answer.sharing, answer.freed_gpu_hours
+    if found is None or freed is None:
+        return
+    shown = _sharing(answer) or {}
+    of = ", ".join(f"{count} on {piece}" for piece, count in sorted(shown["runs_by_piece"].items()))
+    yield (
+        f"of {counted(found.one_gpu, 'job')} of one GPU {of or 'none on a piece'}; nothing measured of "
+        f"{found.not_measured}, no piece holds {found.nothing_holds}, not by csub {found.not_adopted}"
+    )
+    if not found.pieces:
+        return
+    between = f" (9 of 10: {freed.low:.0f} to {freed.high:.0f})" if freed.low is not None else ""
+    yield f"they hold {freed.value:.0f} GPU-hours less{between}"
+    yield (
+        f"slower on their pieces by {100 * (shown['slowdown_mean'] - 1):.0f} % on average; few by more than "
+        f"{100 * (shown['slowdown_upper_max'] - 1):.0f} %"
+    )
+    if answer.upper_mean_s is not None:
+        yield f"if all were as slow as few are, the mean wait then would be {in_words(answer.upper_mean_s)}"
+
+
+def _notes(answer: Answer) -> Iterator[str]:
+    if answer.resamples:
+        yield f"note: 9 of 10 is of {answer.resamples} replays of the window's {answer.blocks} weeks or days drawn anew"
+    else:
+        yield f"note: no ranges, since a window of {counted(answer.blocks, 'whole day')} cannot be drawn anew"
+    if answer.too_large:
+        yield f"note: left out, because no node holds them: {counted(answer.too_large, 'job')}"
+    for why, count in sorted(answer.rejected.items()):
+        yield f"note: left out, {counted(count, 'run')}: {why}"
+    if answer.sharing is not None:
+        yield (
+            "note: jobs keep the cores and the memory that they had; a piece holds what was measured of its job, so "
+            "that none runs out of memory here: how many would have, 'colloc report --shadow' says"
+        )
+    if answer.asked.mps:
+        yield "note: MPS shares of one GPU are given to jobs of several users, as under one daemon for all"
+    for text in answer.left_out:
+        yield f"note: {text}"
+
+
+FORMATS = ("table", "json")

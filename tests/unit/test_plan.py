@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""colloc site plan: from a store to an answer, and what it refuses to answer."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_colloc.config import Pool
+from slurm_colloc.errors import InputError
+from slurm_colloc.model import Evidence, Gres
+from slurm_colloc.plan.change import Asked, changed, gpus_of, otherwise
+from slurm_colloc.plan.model import Job, NodeKind, Priority, Shape, Site
+from slurm_colloc.plan.past import ONE, PIECES, Allocated, Past, Run, Use, past_of
+from slurm_colloc.plan.replay import replay
+from slurm_colloc.plan.sharing import moved, share
+from slurm_colloc.plan.site import ENDLESS, rules_of, site_of
+from tests.unit.made import H100, evidence, run, site
+from tests.unit.programs import colloc
+from tests.unit.stored import stored
+
+DAY = 86400
+SINCE = 1_760_054_400
+DAYS = 6
+POOL = Pool("h", "n[1-2]", ("gpu",), "h100", H100, 4, 81559, 132, cpus_per_node=64, mem_per_node_mib=1_000_000)
+SITE_TOML = f"""
+schema = 1
+cluster = "c"
+slurm_release = "22.05"
+default_partition = "gpu"
+policy = "auto"
+[[pool]]
+name = "h"
+nodes = "n[1-2]"
+partitions = ["gpu"]
+gpu_type = "h100"
+gpu_model = "{H100}"
+gpus_per_node = 4
+gpu_mem_mib = 81559
+sm_count = 132
+cpus_per_node = 64
+mem_per_node_mib = 1000000
+[[partition]]
+name = "gpu"
+[sharing]
+max_slowdown = 2.0
+"""
+
+
+def queue(load: float = 0.95) -> list[Job]:
+    rng = random.Random(5)
+    jobs: list[Job] = []
+    given, wanted = 0.0, load * 8 * DAYS * DAY
+    while given < wanted:
+        gpus = rng.choices((1, 2, 4), (0.8, 0.15, 0.05))[0]
+        run_s = float(int(min(max(300, rng.lognormvariate(0, 1) * 7200), DAY)))
+        at_s, user = float(rng.randrange(DAYS * DAY)), rng.choice("abcd")
+        shape = Shape("h100", gpus, 0, 0)
+        jobs.append(Job(len(jobs), at_s, run_s, 2 * run_s, user, "lab", "gpu", "normal", shape))
+        given += gpus * run_s
+    return jobs
+
+
+def folder(tmp_path: Path, jobs: list[Job], *, measured: bool = True) -> None:
+    """Write a store with these jobs as Slurm, by the replay, would have run them; of those of one GPU use is known."""
+    (tmp_path / "site.toml").write_text(SITE_TOML)
+    nodes = tuple(NodeKind(f"n{at}", ("gpu",), (("h100", 4),), ENDLESS, ENDLESS) for at in (1, 2))
+    rows, known = [], []
+    for one in replay(Site(nodes, priority=Priority(age=1.0)), jobs).started:
+        job, (start_s, end_s) = one.job, (SINCE + int(one.start_s), SINCE + int(one.end_s))
+        rows.append(
+            run(
+                str(job.number + 1),
+                start_s,
+                end_s,
+                submit_s=SINCE + int(job.submit_s),
+                user=job.user,
+                gres=(Gres("gpu", "h100", job.shape.units),),
+                node_list=nodes[one.node].name,
+                limit_min=int(job.limit_s // 60) + 1,
+            )
+        )
+        if measured and job.shape.units == 1:
+            ran_s = float(end_s - start_s)
+            fields: dict[str, Any] = {"sampled_s": ran_s, "elapsed_s": ran_s, "ended_s": float(end_s)}
+            known.append(evidence(str(job.number + 1), 6000, sm_active_mean_pct=8.0, **fields))
+    written(tmp_path, rows, known)
+
+
+def written(tmp_path: Path, rows: list[Any], known: list[Evidence]) -> None:
+    store = stored(tmp_path / "store", rows)
+    store.write_past("c", [("ann", one) for one in known])
+    store.write_log("sacct", {"rows_in": len(rows), "used": len(rows), "steps": 0, "rejected": {}})
+
+
+def planned(tmp_path: Path, *options: str, days: int = DAYS) -> int:
+    ends = [datetime.fromtimestamp(at_s, UTC).isoformat() for at_s in (SINCE, SINCE + days * DAY)]
+    return colloc("site", "plan", "--store", str(tmp_path / "store"), "--since", ends[0], "--until", ends[1], *options)
+
+
+@pytest.fixture
+def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
+    monkeypatch.setenv("PATH", str(tmp_path))  # no Slurm to ask
+    folder(tmp_path, queue())
+    return tmp_path
+
+
+def answered(filled: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    assert planned(filled, "--format", "json", *options) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def total(found: dict[str, Any], which: str) -> float:
+    mean: float = found["classes"][-1][f"{which}_mean_s"]["value"]
+    return mean
+
+
+def test_today_is_compared_with_what_was(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answered(filled, capsys)
+    assert found["jobs"] == len(queue())
+    assert found["gpus"] == found["gpus_then"] == 8
+    # The store's waits are the replay's own, but for whole seconds and minutes, and where backfill's ticks fall.
+    assert found["error_pct"] < 10
+    assert [one["then_mean_s"] for one in found["classes"]] == [None] * len(found["classes"])
+    mean = found["classes"][-1]["today_mean_s"]
+    assert mean["low"] < mean["high"]
+    assert (found["blocks"], found["resamples"]) == (DAYS, 20)
+
+
+def test_more_gpus_shorten_the_queue_and_fewer_lengthen_it(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more, fewer = (answered(filled, capsys, "--gpus", gpus) for gpus in ("+4", "-4"))
+    assert (more["gpus_then"], fewer["gpus_then"]) == (12, 4)
+    assert total(more, "then") < total(more, "today") / 2
+    assert total(fewer, "then") > 2 * total(fewer, "today")
+
+
+def test_more_demand_lengthens_the_queue(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answered(filled, capsys, "--demand", "1.3")
+    assert total(found, "then") > 2 * total(found, "today")
+
+
+@pytest.mark.parametrize("option", ["--mps", "--shards"])
+def test_shares_free_gpus(option: str, filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole, part = (answered(filled, capsys, option, "--adoption", part) for part in ("1", "0.3"))
+    assert total(whole, "then") < total(part, "then") < total(part, "today")
+    assert 0 < part["freed_gpu_hours"]["value"] < whole["freed_gpu_hours"]["value"]
+    sharing = part["sharing"]
+    placed = sum(sharing["runs_by_piece"].values())
+    assert placed + sharing["not_adopted"] + sharing["not_measured"] + sharing["nothing_holds"] == sharing["one_gpu"]
+    assert 0.2 < placed / sharing["one_gpu"] < 0.4
+
+
+def test_the_best_geometry_beats_none(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answered(filled, capsys, "--mig", "auto")
+    assert found["asked"]["cuts"]
+    by_turnaround = sorted(found["compared"], key=lambda one: one["mean_turnaround_s"])
+    assert by_turnaround[0]["cuts"] == found["asked"]["cuts"]
+    assert [] in [one["cuts"] for one in found["compared"]]
+    assert len(found["compared"]) > 2
+    assert total(found, "then") < total(found, "today")
+    assert found["sharing"]["slowdown_upper_max"] > found["sharing"]["slowdown_mean"] > 1
+
+
+def test_a_named_geometry_is_sized_by_the_demand_or_as_asked(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sized = answered(filled, capsys, "--mig", "1g.10gb+1g.10gb+1g.10gb+1g.10gb+1g.10gb+1g.10gb+1g.10gb")
+    assert [one["nodes"] for one in sized["asked"]["cuts"]] == [1]
+    asked = answered(filled, capsys, "--mig", "3g.40gb+3g.40gb@1")
+    assert asked["asked"]["cuts"] == [{"pool": "h", "nodes": 1, "geometry": ["3g.40gb", "3g.40gb"]}]
+
+
+def test_the_table_has_all_classes_and_a_recommendation(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert planned(filled, "--mps") == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in (ONE, "2 and 3 GPUs", "4 to 7 GPUs", "recommendation:"))
+
+
+def test_a_replay_that_is_far_off_recommends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Jobs that waited for an hour beside idle GPUs waited for something that is not replayed."""
+    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "site.toml").write_text(SITE_TOML)
+    rows = [
+        run(str(n), SINCE + n * 9000, SINCE + n * 9000 + 600, submit_s=SINCE + n * 9000 - 3600, node_list="n1")
+        for n in range(1, 50)
+    ]
+    written(tmp_path, rows, [])
+    found = answered(tmp_path, capsys, "--gpus", "+4")
+    assert found["error_pct"] == 100
+    assert found["recommendation"].startswith("none: ")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--mig", "9g.90gb"),
+        ("--gpus", "+3"),
+        ("--gpus", "-8"),
+        ("--adoption", "0.5"),
+        ("--adoption", "0", "--mps"),
+        ("--demand", "0"),
+        ("--demand", "nan"),
+        ("--format", "csv"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: tuple[str, ...], filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert planned(filled, *options) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if "note:" not in line]
+    assert len(said) == 1
+    assert options[0] in said[0]
+
+
+def test_a_window_without_a_queue_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    folder(tmp_path, queue(0.1)[:5], measured=False)
+    assert planned(tmp_path) == 2
+    assert "no queue" in capsys.readouterr().err
+
+
+def test_a_window_without_jobs_and_slices_for_nobody_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    folder(tmp_path, queue(), measured=False)
+    assert planned(tmp_path, "--mig", "auto") == 2
+    assert "known to fit a slice" in capsys.readouterr().err
+    assert (
+        colloc("site", "plan", "--store", str(tmp_path / "store"), "--since", "2020-01-01", "--until", "2020-02-01")
+        == 2
+    )
+    assert "no job with GPUs" in capsys.readouterr().err
+    assert colloc("site", "plan", "--store", str(tmp_path / "nothing")) == 2
+
+
+def allocated(**fields: Any) -> Allocated:
+    tres = "billing=8,cpu=8,gres/gpu:h100=1,gres/gpu=1,mem=64G,node=1"
+    plain = Allocated("1", "ann", "lab", "gpu", "normal", SINCE + 10, SINCE + 70, SINCE + 670, 0, "n1", tres, 60)
+    return plain._replace(**fields)
+
+
+def past(*runs: Allocated, uses: dict[str, Use] | None = None) -> Past:
+    config = site(POOL)
+    return past_of(runs, uses or {}, config, site_of(config, rules_of(None)), (SINCE, SINCE + DAY))
+
+
+def test_a_run_becomes_a_job() -> None:
+    (one,) = past(allocated()).runs
+    assert one.job.shape == Shape("h100", 1, 8, 65536)
+    assert (one.job.submit_s, one.job.run_s, one.job.limit_s) == (SINCE + 10, 600, 3600)
+    assert (one.waited_s, one.kind, one.counted, one.shown) == (60, ONE, True, "gpu:h100:1")
+
+
+@pytest.mark.parametrize(
+    ("fields", "shape", "kind"),
+    [
+        ({"tres": "cpu=16,gres/gpu=4,mem=128G", "node_list": "n[1-2]"}, Shape("h100", 2, 8, 65536, 2), "4 to 7 GPUs"),
+        ({"tres": "cpu=1,gres/gpu:h100_1g.10gb=1"}, Shape("h100_1g.10gb", 1, 1, 0), PIECES),
+        ({"tres": "cpu=1,gres/mps=50"}, Shape("mps", 50, 1, 0), PIECES),
+    ],
+)
+def test_what_was_given_is_what_is_asked_for(fields: dict[str, Any], shape: Shape, kind: str) -> None:
+    (one,) = past(allocated(**fields)).runs
+    assert (one.job.shape, one.kind) == (shape, kind)
+
+
+def test_a_run_that_was_on_before_begins_when_it_began_and_is_not_counted() -> None:
+    (one,) = past(allocated(submit_s=SINCE - 500, start_s=SINCE - 300)).runs
+    assert (one.job.submit_s, one.counted) == (SINCE - 300, False)
+
+
+def test_a_run_that_is_not_over_runs_to_the_end_of_the_window() -> None:
+    (one,) = past(allocated(end_s=None)).runs
+    assert one.job.run_s == DAY - 70
+
+
+def test_what_cannot_be_replayed_is_counted() -> None:
+    found = past(allocated(node_list="other"), allocated(tres="gres/gpu:h100=1,gres/gpu:a100=1"), allocated())
+    assert len(found.runs) == 1
+    assert sorted(found.rejected.values()) == [1, 1]
+
+
+def used(number: int, peak_mib: int, sm_pct: float) -> tuple[Allocated, Use]:
+    return allocated(job_id=str(number), submit_s=SINCE + number), Use(H100, peak_mib, sm_pct)
+
+
+def test_csubs_own_rule_says_who_gets_which_slice() -> None:
+    """The smallest that holds peak and headroom and is not too slow; who is too busy stays whole."""
+    made = [used(1, 5000, 4.0), used(2, 15_000, 4.0), used(3, 60_000, 4.0), used(4, 5000, 95.0)]
+    found = past(*(run for run, _ in made), uses={run.job_id: use for run, use in made})
+    config = site(POOL, max_slowdown=1.5)
+    cut = changed(config, Asked(cuts=()))
+    assert not share(found, cut, 1.0).pieces
+    from slurm_colloc.plan.geometry import Cut
+
+    cut = changed(config, Asked(cuts=(Cut("h", 1, ("2g.20gb", *["1g.10gb"] * 5)),)))
+    sharing = share(found, cut, 1.0)
+    assert {number: piece.piece.rpartition("_")[2] for number, piece in sharing.pieces.items()} == {
+        0: "1g.10gb:1",
+        1: "2g.20gb:1",
+    }
+    assert (sharing.one_gpu, sharing.nothing_holds, sharing.not_measured) == (4, 2, 0)
+    run_then = moved(found.runs[0], sharing.pieces[0])
+    # SM activity 4 % on 16 of 132 SMs: 1 + 0.5 x 0.04 x (132 / 16 - 1).
+    assert run_then.job.run_s == pytest.approx(600 * 1.145)
+    assert run_then.job.shape.cpus == 8
+
+
+def runs_of(count: int) -> list[Run]:
+    return list(past(*(allocated(job_id=str(n), submit_s=SINCE + n) for n in range(1, count + 1))).runs)
+
+
+@pytest.mark.parametrize(
+    ("demand", "least", "most"), [(0.5, 40, 60), (1.0, 100, 100), (1.2, 110, 130), (2.0, 200, 200)]
+)
+def test_demand_makes_more_or_fewer_of_the_same(demand: float, least: int, most: int) -> None:
+    found = list(otherwise(runs_of(100), None, Asked(demand=demand)))
+    assert least <= len(found) <= most
+    assert len({run.job.number for run in found}) == len(found)
+    assert sum(run.counted for run in found) <= 100
+
+
+def test_gpus_come_and_go_by_nodes() -> None:
+    config = site(POOL)
+    assert gpus_of(changed(config, Asked(gpus=8))) == 16
+    assert gpus_of(changed(config, Asked(gpus=-4))) == 4
+    for gpus in (3, -8, -400):
+        with pytest.raises(InputError):
+            changed(config, Asked(gpus=gpus))
+
+
+def test_slurms_settings_are_read() -> None:
+    rules = rules_of(
+        {
+            "SchedulerParameters": "bf_interval=60,bf_max_job_test=1000,bf_window=2880,bf_resolution=300,bf_continue",
+            "SchedulerType": "sched/backfill",
+            "PriorityType": "priority/multifactor",
+            "PriorityWeightAge": "1000",
+            "PriorityWeightFairShare": "5000",
+            "PriorityWeightQOS": "7",
+            "PriorityMaxAge": "14-00:00:00",
+            "PriorityDecayHalfLife": "7-00:00:00",
+            "PriorityCalcPeriod": "00:05:00",
+        }
+    )
+    assert rules.scheduler[:4] == (60, 300, 2880 * 60, 1000)
+    assert (rules.priority.age, rules.priority.fair_share, rules.priority.max_age_s) == (1000, 5000, 14 * DAY)
+    assert any("PriorityWeightQOS" in text for text in rules.left_out)
+    assert rules_of(None).priority.age == 1.0
