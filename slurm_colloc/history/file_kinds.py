@@ -34,6 +34,7 @@ RESULTS_FOLDERS = re.compile(
 # Unless something names them.
 ASIDE = re.compile(r"tests?|docs?|examples?|notebooks?|analysis|figures?|plots?|assets|static|ci")
 _OF_NAMES = bytes(c if chr(c).isalnum() or c in b"_.+" or c > 127 else 95 if c == 45 else 32 for c in range(256))
+_OF_PATHS = bytes(c if chr(c).isalnum() or c in b"_.+-/~" or c > 127 else 32 for c in range(256))
 _PART = re.compile(rb"[^\W\d_]+|\d+")
 
 
@@ -61,6 +62,20 @@ def names_in(content: bytes) -> set[bytes]:
     if b"*." in content:
         found.update(re.findall(rb"\*\.\w+", content))
     return found
+
+
+def elsewhere(content: bytes) -> set[str]:
+    """Return the code and settings, and folders from the one above, that a text names elsewhere, or hidden: all else
+    beneath the job's folder is looked at anyway.
+    """
+    words = {word for word in content.translate(_OF_PATHS).split() if word[0] in b"/~." and not word.startswith(b"//")}
+    found = {word.decode(errors="surrogateescape").rstrip("./") for word in words}
+    return {word for word in found if word.startswith("../") or is_read_by_name(word)}
+
+
+def is_read_by_name(path: str) -> bool:
+    """Return whether a file is code or settings by its name."""
+    return kind_of(path.rpartition("/")[2]) in ("code", "settings")
 
 
 def as_word(name: str) -> bytes:

@@ -26,8 +26,10 @@ from slurm_colloc.history.file_kinds import (
     WEIGHTS,
     WRITTEN_BY_PROGRAMS,
     as_word,
+    elsewhere,
     ending_of,
     is_named,
+    is_read_by_name,
     kind_of,
     names_in,
 )
@@ -41,8 +43,6 @@ _TEXT_BYTES, _CODE_BYTES = 256 * 1024, 1024 * 1024
 _SYSTEM = re.compile(r"/(?:usr|opt|etc|s?bin|lib\w*|run|boot|dev|proc|sys)(?:/|$)")
 _PSEUDO = re.compile(r"/(?:dev|proc|sys|run)/")
 _WORD = re.compile(r"[^\s\"'=;|&<>()`,$*?{}\[\]]+")
-# What a file names elsewhere, or hidden: all else beneath the job's folder is looked at anyway.
-_ELSEWHERE = re.compile(rb"(?<![\w.:/~-])(?:~/|\.\./|/)[\w./-]*\w|(?<=[\"' ])\.\w[\w./-]*\w")
 _ROUNDS = 3
 
 
@@ -212,9 +212,9 @@ class _Looked:
                 path = os.path.normpath(os.path.join(folder, word))
                 if _SYSTEM.match(path) or path in self._too_wide:
                     continue
-                if kind_of(os.path.basename(path)) in ("code", "settings"):
+                if is_read_by_name(path):
                     chosen.add(path)
-                elif word.startswith("../") and os.path.isdir(path):
+                elif os.path.isdir(path):
                     self.beneath(path)
         chosen.from_folders(
             {folder: names for folder, names in self._found.items() if folder not in known}, self._named
@@ -351,8 +351,7 @@ class _Chosen:
             self._names |= names
             if kind in ("code", "settings"):
                 self.said |= names
-                leads = _ELSEWHERE.findall(content)
-                self._leads |= {(os.path.dirname(path), word.decode(errors="surrogateescape")): None for word in leads}
+                self._leads |= dict.fromkeys((os.path.dirname(path), word) for word in sorted(elsewhere(content)))
             self.labels |= self._asked & names
         self.files[path] = digest(content, 8)
 

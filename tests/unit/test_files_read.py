@@ -73,6 +73,14 @@ def test_what_a_program_writes_elsewhere_does_not_count(tmp_path: Path, says: st
     assert same(before, known(tmp_path / "lab", "python train.py"))
 
 
+@pytest.mark.parametrize("files", [{"train.py": 'sizes = {"small": 1, "large": 2}'}, {"models.py": "def large(): 2"}])
+def test_a_runs_name_of_which_a_file_says_something_counts(tmp_path: Path, files: dict[str, str]) -> None:
+    lay(tmp_path, {"train.py": "import models"} | files)
+    large, a, b = (known(tmp_path, f"python train.py --run-name {name}") for name in ("large", "a", "b"))
+    assert same(a, b)
+    assert not same(a, large)
+
+
 def asked_for(folder: Path, **variables: str) -> Signature:
     return signature(b"#!/bin/bash\npython train.py\n", (), 1, ("lab",), variables, str(folder))
 
@@ -289,3 +297,10 @@ def test_what_could_matter_stays(text: str) -> None:
 @given(st.binary(max_size=300), st.sampled_from(["py", "sh", "yaml", "json", "ipynb", "cu", "m", "in", "ini", ""]))
 def test_any_content_says_something(content: bytes, ending: str) -> None:
     assert said(content, ending) == said(content, ending)
+
+
+def test_data_in_the_folder_above_does_not_count_for_being_named(tmp_path: Path) -> None:
+    lay(tmp_path, {"lab/train.py": 'open("../metrics.dat", "w")', "metrics.dat": "a"})
+    before = known(tmp_path / "lab", "python train.py")
+    lay(tmp_path, {"metrics.dat": "b"})
+    assert same(before, known(tmp_path / "lab", "python train.py"))
