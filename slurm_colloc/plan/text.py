@@ -12,6 +12,8 @@ from slurm_colloc.units import counted, in_words, printable
 SCHEMA = 1
 # Between figures that are nearer to each other than this the replay does not choose.
 _LEAST_GAIN = 0.95
+# A change that shortens the wait in fewer of the resamples may have been luck.
+_SURE = 0.9
 
 
 def as_json(answer: Answer) -> str:
@@ -66,8 +68,11 @@ def recommendation(answer: Answer) -> str:
     change = f"mean wait {in_words(before.value)} -> {in_words(after.value)}"
     if after.value > before.value * _LEAST_GAIN:
         return f"no reason for {what}: {change}"
-    if None not in (before.low, after.high) and (after.high or 0.0) > (before.low or 0.0):
-        return f"{what}, as far as the window tells ({change}; the ranges of resampled weeks overlap)"
+    if answer.sooner < _SURE * answer.resamples:
+        why = f"shorter in {answer.sooner} of {answer.resamples} resamples only"
+        return f"{what}, as far as the window tells ({change}; {why})"
+    if not answer.resamples:
+        return f"{what}, as far as so short a window tells ({change})"
     return f"{what}: {change}"
 
 

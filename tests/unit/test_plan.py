@@ -137,6 +137,9 @@ def test_today_is_compared_with_what_was(filled: Path, capsys: pytest.CaptureFix
 def test_more_gpus_shorten_the_queue_and_fewer_lengthen_it(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more, fewer = (answered(filled, capsys, "--gpus", gpus) for gpus in ("+4", "-4"))
     assert (more["gpus_then"], fewer["gpus_then"]) == (12, 4)
+    assert (more["sooner"], fewer["sooner"]) == (more["resamples"], 0)
+    assert more["recommendation"].startswith("+4 GPUs: ")
+    assert fewer["recommendation"].startswith("no reason for -4 GPUs")
     assert total(more, "then") < total(more, "today") / 2
     assert total(fewer, "then") > 2 * total(fewer, "today")
 
