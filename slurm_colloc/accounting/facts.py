@@ -160,7 +160,7 @@ def add_parts(
     Raises:
         StoreError: the store cannot be read.
     """
-    stored = list(days.stored.values())
+    stored = sorted(days.stored.items())
     chunks = [stored[at : at + _DAYS_AT_ONCE] for at in range(0, len(stored), _DAYS_AT_ONCE)]
     todo = len(days.raw) + len(chunks)
     for done, day in enumerate(days.raw):
@@ -176,7 +176,10 @@ def add_parts(
             time_parts(database, "day_unit", FIX)
     for done, chunk in enumerate(chunks, len(days.raw)):
         step(done, todo)
-        _add_stored(database, store, window, [path for of in chunk for path in of], which, bins)
+        # As of a day: each part of each chunk would look through the runs of a year.
+        first, last = (_near(day_began_s(chunk[at][0])) for at in (0, -1))
+        _run(database, _DAY_RUNS, {"day_since": first["day_since"], "day_until": last["day_until"]})
+        _add_stored(database, store, window, [path for _, of in chunk for path in of], which, bins)
 
 
 def _keys(part: str) -> list[str]:
@@ -197,7 +200,7 @@ def make_day(
 ) -> list[str]:
     """Make the tables ``day_<part>`` of what the views of samples show of a day, and return which; see sql/."""
     # Of a month or a year of runs only those near a day are looked up in for its samples.
-    known = {**edges, "day_since": began_s - 2 * DAY_S, "day_until": began_s + 2 * DAY_S}
+    known = {**edges, **_near(began_s)}
     shares, hosts = (query("pieces", view=view) for view in ("shares", "hosts"))
     words = {
         "fix": FIX,
@@ -215,13 +218,21 @@ def make_day(
         EVIDENCE: {},
         LEVEL: {},
     }
-    _run(database, f"CREATE OR REPLACE TEMP TABLE day_runs AS {query('day_runs')}", known)
+    _run(database, _DAY_RUNS, known)
     if EVIDENCE in which:
         _run(database, query("passes", **words), known)
     wanted = [part for part in FACTS if part in which]
     for part in wanted:
         _run(database, f"CREATE OR REPLACE TEMP TABLE day_{part} AS {query(part, **words, **made[part])}", known)
     return wanted
+
+
+_DAY_RUNS = f"CREATE OR REPLACE TEMP TABLE day_runs AS {query('day_runs')}"
+
+
+def _near(began_s: float) -> dict[str, float]:
+    """Return between which times runs are that facts of a day may be of."""
+    return {"day_since": began_s - 2 * DAY_S, "day_until": began_s + 2 * DAY_S}
 
 
 def _run(database: DuckDBPyConnection, text: str, known: Mapping[str, float]) -> None:
@@ -251,12 +262,11 @@ def _add_stored(
             rows = _joined(store, part, paths, edge)
             database.execute(f"INSERT INTO {part}_parts BY NAME SELECT {_shown(store, part, since, until)} FROM {rows}")
     if bins:
-        hours = [
-            f"SELECT {_shown(store, UNIT, since)}, from_s AS hour_s FROM {_joined(store, UNIT, paths, _HOURLY + hour)}"
-        ]
+        rows = _joined(store, UNIT, paths, _HOURLY + hour)
+        hours = [f"SELECT {_shown(store, UNIT, since)}, f.from_s AS hour_s FROM {rows}"]
         if cuts:
             rows = _joined(store, UNIT, paths, edge)
-            hours.append(f"SELECT {_shown(store, UNIT, since, until)}, from_s AS hour_s FROM {rows}")
+            hours.append(f"SELECT {_shown(store, UNIT, since, until)}, f.from_s AS hour_s FROM {rows}")
         time_parts(database, f"({' UNION ALL BY NAME '.join(hours)})", FIX)
 
 
@@ -269,9 +279,7 @@ def _joined(store: Store, part: str, paths: Sequence[str], where: str) -> str:
     of = UNIT if part == DEVICE and not store.visible.everybody else part
     rows = f"(SELECT * FROM {read(paths)} WHERE part = '{of}' AND ({where})) f"
     on = "r.cluster = f.cluster AND r.job_id_raw = f.job_id AND r.start_s = f.start_s"
-    return (
-        rows if of == DEVICE else f"{rows} JOIN (SELECT run, cluster, job_id_raw, start_s, last_s FROM runs) r ON {on}"
-    )
+    return rows if of == DEVICE else f"{rows} JOIN day_runs r ON {on}"
 
 
 def _shown(store: Store, part: str, since: str, until: str = "") -> str:
