@@ -3,7 +3,6 @@
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import inf
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -61,8 +60,9 @@ class Answer(NamedTuple):
     ``error_pct`` is by how much the replay of today misses the mean wait that was, in percent of that; ``bias_pct`` is
     the same in percent of the mean turnaround, negative for too short. ``*_limits`` is what the first of those that
     waited lacked: GPUs, cores or memory, by part of the time. ``upper_mean_s`` is the mean wait if each job on a piece
-    is as slow as few are. ``blocks`` are the weeks or days that were resampled, ``sooner`` in how many of the resamples
-    the mean wait of all is shorter in the what-if.
+    is as slow as few are. ``load`` is the part of whole GPUs
+    that jobs had, None where there are none. ``blocks`` are the weeks or days that were resampled, ``sooner`` in how
+    many of the resamples the mean wait of all is shorter in the what-if.
     """
 
     asked: Asked
@@ -73,7 +73,7 @@ class Answer(NamedTuple):
     jobs: int
     rejected: Mapping[str, int]
     too_large: int
-    load: float
+    load: float | None
     error_pct: float
     bias_pct: float
     classes: tuple[ClassWaits, ...]
@@ -138,6 +138,9 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
     known = [run for run in counted if run.job.number in today.wait_s]
     if not known:
         raise InputError("no job of the window fits any node that site.toml names")
+    measured_s = fmean(run.waited_s for run in known)
+    if not measured_s:
+        raise InputError("of the jobs that fit the nodes of site.toml none waited: there is no queue to plan for")
     compared: tuple[Compared, ...] = ()
     if asked.best_cuts:
         compared = _compare(past, config, rules, asked)
@@ -152,7 +155,6 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
     if sharing and sharing.pieces:
         upper = _Scenario(otherwise(past.runs, sharing, asked, upper=True), then_site)
     found = _Resampled(past, asked, (site, then_site), sharing, step)
-    measured_s = fmean(run.waited_s for run in known)
     missed_s = fmean(today.waits(known)) - measured_s
     whole_s = sum(_gpu_seconds(run, past) for run in past.runs)
     return Answer(
@@ -164,8 +166,8 @@ def answer(past: Past, config: SiteConfig, rules: Rules, asked: Asked, step: Cal
         jobs=len(counted),
         rejected=past.rejected,
         too_large=len(today.never),
-        load=whole_s / (gpus_of(config) * (past.until_s - past.since_s)) if gpus_of(config) else inf,
-        error_pct=100 * abs(missed_s) / measured_s if measured_s else inf,
+        load=whole_s / (gpus_of(config) * (past.until_s - past.since_s)) if gpus_of(config) else None,
+        error_pct=100 * abs(missed_s) / measured_s,
         bias_pct=100 * missed_s / fmean(run.waited_s + run.job.run_s for run in known),
         classes=tuple(_classes(known, today, then, found)),
         sharing=sharing,

@@ -102,7 +102,8 @@ def as_table(answer: Answer, cluster: str, window: tuple[str, str]) -> str:
 
 def _lines(answer: Answer, cluster: str, window: tuple[str, str]) -> Iterator[str]:
     jobs = counted(answer.jobs, "job")
-    yield f"{cluster}, {window[0]} to {window[1]}: {jobs}, {answer.gpus} whole GPUs, {100 * answer.load:.0f} % held"
+    held = "" if answer.load is None else f", {100 * answer.load:.0f} % held"
+    yield f"{cluster}, {window[0]} to {window[1]}: {jobs}, {answer.gpus} whole GPUs{held}"
     side = "longer" if answer.bias_pct > 0 else "shorter"
     yield (
         f"today's replay against the waits that were: {answer.error_pct:.0f} % {side}, "

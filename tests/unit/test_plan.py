@@ -247,6 +247,27 @@ def test_a_window_without_jobs_and_slices_for_nobody_are_refused(
     assert colloc("site", "plan", "--store", str(tmp_path / "nothing")) == 2
 
 
+def test_a_site_of_slices_alone_has_no_load_of_whole_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    part = '[[pool.slice]]\ntype = "h100_1g.10gb"\nprofile = "1g.10gb"\nmem_mib = 9984\nsm_count = 16\nquantity = 1\n'
+    toml = SITE_TOML.replace("gpus_per_node = 4", "gpus_per_node = 0").replace("[[partition]]", part + "[[partition]]")
+    (tmp_path / "site.toml").write_text(toml)
+    gres = (Gres("gpu", "h100_1g.10gb", 1),)
+    rows = [
+        run(str(n), SINCE + n * 600, SINCE + n * 600 + 600, submit_s=SINCE + n * 300, gres=gres, node_list="n1")
+        for n in range(1, 50)
+    ]
+    written(tmp_path, rows, [])
+    found = answered(tmp_path, capsys)
+    assert (found["load"], found["gpus"]) == (None, 0)
+    assert [one["name"] for one in found["classes"]] == [PIECES, "all"]
+    assert planned(tmp_path, "--gpus", "+4") == 2
+    assert "whole GPUs" in capsys.readouterr().err
+
+
 def allocated(**fields: Any) -> Allocated:
     tres = "billing=8,cpu=8,gres/gpu:h100=1,gres/gpu=1,mem=64G,node=1"
     plain = Allocated("1", "ann", "lab", "gpu", "normal", SINCE + 10, SINCE + 70, SINCE + 670, 0, "n1", tres, 60)
