@@ -12,6 +12,7 @@ from slurm_colloc.model import Gres
 from slurm_colloc.process import ask, ask_all, run
 from slurm_colloc.slurm.free import Free
 from slurm_colloc.slurm.limits import Cap, Limits, caps_questions, has_database, parse_caps, parse_limits, questions
+from slurm_colloc.slurm.options import listed_options, unloaded_plugins
 from slurm_colloc.slurm.parse import (
     Node,
     Partition,
@@ -21,12 +22,10 @@ from slurm_colloc.slurm.parse import (
     parse_release,
     parse_states,
 )
-from slurm_colloc.slurm.site_options import listed_options, unloaded_plugins
 from slurm_colloc.slurm.unfiltered import unfiltered
 
 if TYPE_CHECKING:
-    from slurm_colloc.slurm.comments import Commented
-    from slurm_colloc.slurm.jobs import Accounted, QueuedJob
+    from slurm_colloc.slurm.jobs import Accounted, Commented, QueuedJob
     from slurm_colloc.slurm.visible import Rights
 
 
@@ -204,7 +203,7 @@ class CliClient:
 
     def comments(self, raw_ids: Sequence[str]) -> "Mapping[str, Commented]":
         """Return the AdminComment of jobs in the accounting, by raw id."""
-        from slurm_colloc.slurm.comments import comments_question, parse_comments
+        from slurm_colloc.slurm.jobs import comments_question, parse_comments
 
         environment = {**self._environment, "SLURM_TIME_FORMAT": "%s"}
         text = ask(comments_question(raw_ids), self._timeout_s, environment)
@@ -212,7 +211,7 @@ class CliClient:
 
     def write_comments(self, comments: Mapping[str, str]) -> None:
         """Set the AdminComment of jobs, by job id; what came of it is to be asked, for one refusal hides in many."""
-        from slurm_colloc.slurm.comments import comment_commands
+        from slurm_colloc.slurm.jobs import comment_commands
 
         run(("sacctmgr", "-i", "-Q"), self._timeout_s, self._environment, comment_commands(comments).encode())
 

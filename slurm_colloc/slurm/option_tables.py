@@ -4,7 +4,7 @@
 22.05, 24.11 and 26.05 were asked themselves: `sbatch --=` lists every long option as "possibilities"; the recordings
 lie in tests/recorded/slurm-*/sbatch/, and tests/cluster/test_sbatch_truth.py asks each sbatch that it finds again. The
 releases in between are as Slurm's history and documentation have them. No option depends on how Slurm was built, but a
-site's SPANK plugins add their own: see site_options.py.
+site's SPANK plugins add their own: see options.py.
 
 A release means its maintained state. Known to differ in the very first ones: 22.05.0 does not read SBATCH_ERROR,
 SBATCH_INPUT and SBATCH_OUTPUT, 25.05.0 not SBATCH_SEGMENT_SIZE.

@@ -9,8 +9,7 @@ from slurm_colloc.errors import InputError, MisusedError
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.slurm.directives import Script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
-from slurm_colloc.slurm.options import CommandLine, Given, split_command_line
-from slurm_colloc.slurm.site_options import join_options
+from slurm_colloc.slurm.options import CommandLine, Given, join_options, split_command_line
 from slurm_colloc.units import printable
 
 # What a #CSUB line may say; the others are about one call of csub, not about the job.

@@ -25,7 +25,7 @@ from slurm_colloc.slurm.option_tables import (
     TROUBLES_NEXT_COMPONENT,
     Option,
 )
-from slurm_colloc.slurm.site_options import listed_options
+from slurm_colloc.slurm.options import listed_options
 from tests.cluster import releases
 from tests.cluster.fixtures import RELEASE, need_cluster
 from tests.cluster.truth import GOOD_VALUES, SHEBANG, Sbatch, compare

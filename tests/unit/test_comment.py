@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from slurm_colloc.cli.colloc import comment as command
 from slurm_colloc.measured import JobUsage
 from slurm_colloc.report.comment import comment_line, may_write
-from slurm_colloc.slurm.comments import Commented, comment_commands, comments_question, parse_comments
+from slurm_colloc.slurm.jobs import Commented, comment_commands, comments_question, parse_comments
 from tests.unit.made import site, usage
 from tests.unit.programs import colloc
 

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from slurm_colloc.errors import MisusedError, UnsureError
 from slurm_colloc.slurm.directives import Script, effective_components, read_script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
-from slurm_colloc.slurm.options import Environment, Given, read_environment, split_command_line
-from slurm_colloc.slurm.site_options import join_options
+from slurm_colloc.slurm.options import Environment, Given, join_options, read_environment, split_command_line
 
 TABLE = SBATCH_OPTIONS["22.05"]
 OWN = (Option("dry-run", "", "none", ""), Option("mode", "", "required", ""))

@@ -15,6 +15,7 @@ from slurm_colloc.site.render import Host, render_site
 from slurm_colloc.slurm import client as client_module
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.limits import Cap
+from slurm_colloc.slurm.options import unloaded_plugins
 from slurm_colloc.slurm.parse import (
     Node,
     Partition,
@@ -26,7 +27,6 @@ from slurm_colloc.slurm.parse import (
     parse_states,
 )
 from slurm_colloc.slurm.sinfo import parse_shares
-from slurm_colloc.slurm.site_options import unloaded_plugins
 from tests.unit.made import RECORDED, RELEASES
 
 MIG = "nvidia_h100_80gb_hbm3_"

@@ -6,8 +6,7 @@ import pytest
 from slurm_colloc.errors import ConfigError, UnsureError
 from slurm_colloc.slurm.directives import read_script
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
-from slurm_colloc.slurm.options import split_command_line
-from slurm_colloc.slurm.site_options import join_options, listed_options, site_option
+from slurm_colloc.slurm.options import join_options, listed_options, site_option, split_command_line
 
 TABLE = SBATCH_OPTIONS["24.11"]
 SITE = ("container-image=", "no-container-mount-home", "x11=?", "Bad_Case=")

@@ -15,7 +15,7 @@ from slurm_colloc.errors import Status
 from slurm_colloc.measured import JobUsage
 from slurm_colloc.report.comment import comment_line, may_write
 from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.comments import Commented, is_job
+from slurm_colloc.slurm.jobs import Commented, is_job
 
 # Others that write it, jobstats for one, do so as the job ends; they come first.
 _SETTLED_S = 900.0

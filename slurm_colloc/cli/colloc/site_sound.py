@@ -16,7 +16,7 @@ from slurm_colloc.files import as_user
 from slurm_colloc.site.doctor.facts import Blank, Seen
 from slurm_colloc.site.folders import Keepers, keepers, look, user_called
 from slurm_colloc.site.render import render_site
-from slurm_colloc.slurm.site_options import join_options
+from slurm_colloc.slurm.options import join_options
 
 _SERVICE_USER = re.compile(r"^User=(\S+)$", re.MULTILINE)
 
