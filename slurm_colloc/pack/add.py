@@ -6,7 +6,7 @@ import os
 import pwd
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from slurm_colloc.clock import tries
 from slurm_colloc.config import SiteConfig
@@ -20,11 +20,10 @@ from slurm_colloc.pack.resume import read_earlier
 from slurm_colloc.pack.spec import Spec, Task
 from slurm_colloc.placement.speed import beside
 from slurm_colloc.slurm.array import MOST_TASKS
+from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.job_files import file_name
-from slurm_colloc.slurm.jobs import QueuedJob
 from slurm_colloc.slurm.options import CommandLine
 from slurm_colloc.submit.own_options import own_option
-from slurm_colloc.submit.plan import Slurm
 from slurm_colloc.units import clock_time, spans, time_limit_min
 
 # What an added task may have of its own; all else is the pack's.
@@ -33,13 +32,6 @@ _OF_THE_CALL = frozenset({"dry-run", "explain"})
 # A pack looks once a second. On a network file system its node may see the file up to a minute later.
 _LOOKS, _EVERY_S = 450, 0.2
 _LOCK_TRIES = 30
-
-
-class Client(Slurm, Protocol):
-    """What is asked of Slurm."""
-
-    def own_queue(self, *filters: str) -> tuple[QueuedJob, ...]:
-        """Return the user's own jobs that wait or run."""
 
 
 class Addition(NamedTuple):
@@ -80,7 +72,7 @@ def plan_addition(
     environ: Mapping[str, str],
     commands: Sequence[str],
     config: SiteConfig,
-    slurm: Client,
+    slurm: CliClient,
 ) -> Addition:
     """Return what is to be added to a running pack.
 

@@ -123,14 +123,25 @@ def _prepare(argv: tuple[str, ...], held: ExitStack) -> _Ready | str:
     call = call_of(sbatch, command_line)
     check_call(command_line)
     tasks = _tasks(argv[found.stop + 1 :], found.stop > found.end)._replace(argv=argv)
-    allowed_s = config.timeouts.decide_s
-    client = CliClient(min(config.timeouts.ask_slurm_s, allowed_s / 3))
+    client = CliClient(min(config.timeouts.ask_slurm_s, config.timeouts.decide_s / 3))
+    return _ready(command_line, call, tasks, config, client, lambda job_id: None)
+
+
+def _ready(
+    command_line: CommandLine,
+    call: Call,
+    tasks: Tasks,
+    config: SiteConfig,
+    client: CliClient,
+    then: Callable[[str], None],
+) -> _Ready:
+    """Return what is to be submitted, once it is decided."""
     step = partial(plan_tasks, command_line, call.environ, tasks, config, client)
     # There is no submission to go on with instead, and 100,000 commands take their time.
-    plan = within(_PATIENCE * allowed_s, "deciding", step)
+    plan = within(_PATIENCE * config.timeouts.decide_s, "deciding", step)
     if own_option("explain", command_line, None) is not None:
         explain(plan)
-    return _Ready(plan, command_line, call, config._replace(policy=plan.chosen.policy), lambda job_id: None)
+    return _Ready(plan, command_line, call, config._replace(policy=plan.chosen.policy), then)
 
 
 def _add(job_id: str, options: tuple[str, ...], tasks: Tasks, config: SiteConfig) -> str:
@@ -182,10 +193,6 @@ def _prepare_missing(
         added=spec.added,
         resumes=earlier.job_id,
     )
-    step = partial(plan_tasks, command_line, call.environ, tasks, config, client)
-    plan = within(allowed_s, "deciding", step)
-    if own_option("explain", command_line, None) is not None:
-        explain(plan)
 
     def then(new_id: str) -> None:
         try:
@@ -194,7 +201,7 @@ def _prepare_missing(
             say(f"job {new_id} is submitted, but not that it resumes job {earlier.job_id}: {error}")
         held.close()  # with --wait sbatch goes on for as long as the job does
 
-    return _Ready(plan, command_line, call, config._replace(policy=plan.chosen.policy), then)
+    return _ready(command_line, call, tasks, config, client, then)
 
 
 def _refuse_unfinished(earlier: Earlier, client: CliClient) -> None:
