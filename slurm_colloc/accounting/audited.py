@@ -57,7 +57,7 @@ RUN_COLUMNS = {
     "direct_s": "device-seconds sampled with a process of the run that was no client of MPS, NULL where not known",
     "blackout_s": "seconds in which SM activity read 0 beside a GPU_UTIL of 10 % or more: its counters were taken "
     "away; NULL where it read 0 and no GPU_UTIL told whether that is so, as on a slice",
-    "tail_s": "seconds from its last activity to its last reading, NULL where readings are coarser than a minute",
+    "tail_s": "seconds from its last activity to its last reading, NULL where no reading told of activity",
     "unseen_s": "seconds from its last reading to to_s, NULL where it has none",
     "cores": "CPU cores kept busy on average while sampled",
     "host_mem_mib": "peak of host memory on one node",

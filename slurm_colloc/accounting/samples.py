@@ -75,7 +75,7 @@ class Source(Protocol):
 
 
 class SealedHour(NamedTuple):
-    """An hour that is sealed; it does not count where its day was rolled up with less of it."""
+    """An hour that is sealed; it does not count where only facts of its day are left, made with less of it."""
 
     size_bytes: int
     counts: bool

@@ -23,7 +23,8 @@ class JournalHour(Source, Protocol):
 class Sealed(NamedTuple):
     """What was done: hours written with their Rounds and unusable lines; ``kept`` are hours sealed by earlier runs.
 
-    An hour that was sealed beside a day that had been rolled up with less of it is in neither: its journal must stay.
+    An hour is in neither that was sealed where only facts of its day were left, made with less of it: its journal must
+    stay.
     ``busy`` are nodes whose journal another run is sealing, ``errors`` says of the rest why it is not sealed.
     """
 

@@ -57,7 +57,7 @@ def test_each_job_gets_its_own_line_and_nobody_elses_is_touched(lab: Lab) -> Non
     lab.run(["colloc", "ingest", "--since", "1d"], env=env, check=True)
 
     done = write("--dry-run")
-    assert f"\n{array}_2 colloc=1 gpu_hours=" in done.stdout
+    assert any(line.startswith(f"{array}_2 colloc=1 gpu_hours=") for line in done.stdout.splitlines())
     assert set(comments().values()) == {"", "js1:abc"}
     done = write()
     assert done.returncode == 0, done.stderr
