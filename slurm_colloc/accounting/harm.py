@@ -108,15 +108,22 @@ def too_many(runs: Iterable[JudgedRun], since_s: float) -> str:
     """Return in words that too many of the runs on pieces that ended after ``since_s`` were harmed; empty else.
 
     Of at least 50 runs of which it is known, harmed are more than 1 % with a certainty of 95 %, of two users or more.
+    Whether a run was slower is known of those that a run on a whole GPU can be held against; whether memory and time
+    sufficed, of each that completed, too.
     """
-    judged = [one for one in runs if one.on_piece and one.run.ended_s > since_s and one.harm in (Harm.NONE, *COUNTED)]
-    harmed = [one for one in judged if one.harm in COUNTED]
-    if len(judged) < _LEAST_RUNS or len({one.user for one in harmed}) < 2:
-        return ""
-    if lower_bound(len(harmed), len(judged)) <= _MOST:
-        return ""
-    kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(str(one.harm) for one in harmed).most_common())
-    return f"{len(harmed)} of {len(judged)} runs on pieces of GPUs were harmed within a day ({kinds})"
+    of_day = [one for one in runs if one.on_piece and one.run.ended_s > since_s]
+    judged = [one for one in of_day if one.harm in (Harm.NONE, *COUNTED)]
+    known = [*judged, *(one for one in of_day if one.harm is None and one.run.state == COMPLETED)]
+    not_slower = tuple(kind for kind in COUNTED if kind is not Harm.SLOWER)
+    for among, counted in ((judged, COUNTED), (known, not_slower)):
+        harmed = [one for one in among if one.harm in counted]
+        if len(among) < _LEAST_RUNS or len({one.user for one in harmed}) < 2:
+            continue
+        if lower_bound(len(harmed), len(among)) > _MOST:
+            kinds = Counter(str(one.harm) for one in harmed).most_common()
+            said = ", ".join(f"{count} {kind}" for kind, count in kinds)
+            return f"{len(harmed)} of {len(among)} runs on pieces of GPUs were harmed within a day ({said})"
+    return ""
 
 
 def stop_where_too_many(runs: Iterable[JudgedRun], state_folder: str, now_s: float) -> str:

@@ -52,6 +52,9 @@ def day(harmed: int, of: int, users: int = 2, harm: Harm = Harm.SLOWER, mode: st
         (day(50, 50, harm=Harm.LOST), False),
         (day(50, 50, mode="exclusive"), False),
         ([*day(3, 49), judged(1, 100.0, None)], False),
+        # Of a short run nobody knows whether it was slower, and everybody that it had memory and time enough.
+        ([*day(3, 3, harm=Harm.TIME_LIMIT), *(judged(1, 100.0, None) for _ in range(47))], True),
+        ([*day(3, 3, harm=Harm.SLOWER), *(judged(1, 100.0, None) for _ in range(47))], False),
         ([*day(3, 49), judged(1, -1.0, Harm.NONE)], False),
         ([], False),
     ],

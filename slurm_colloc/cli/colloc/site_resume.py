@@ -17,9 +17,12 @@ def resume() -> None:
     """Place jobs again after too many were harmed. Harm of before counts no more."""
     config = site()
     why = why_stopped(config.state_folder)
+    if not why:
+        print("nothing had stopped this site")
+        return
     make_history_folder(config.state_folder)
     write_stop(config.state_folder, Stop("", now()))
-    print(f"jobs are placed again; they were not, since {why}" if why else "nothing had stopped this site")
+    print(f"jobs are placed again; they were not, since {why}")
 
 
 def tell_admins(config: SiteConfig, why: str) -> None:
