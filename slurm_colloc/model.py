@@ -85,6 +85,7 @@ class JobRequest(NamedTuple):
     mem_given: bool = False
     time_limit_min: float | None = None
     array: bool = False
+    array_at_once: int = 1
     signature: str = ""
     numbers: tuple[str, ...] = ()
     no_share: tuple[Reason, ...] = ()
@@ -193,7 +194,8 @@ class Weighed(NamedTuple):
     """When a job would end with one of the options: of these, and of the whole GPU, one was taken.
 
     ``free_now`` is None where nobody was asked; ``waited_*`` are of jobs that got the same last week, from submission
-    to start. ``run_s`` is the run time expected on a whole GPU, ``turnaround_s`` from submission to end.
+    to start. ``run_s`` is the run time expected on a whole GPU, ``turnaround_s`` from submission to end. Of an array's
+    tasks so many run after each other as ``rounds`` says, since the site has no more of these.
     """
 
     option: str
@@ -204,6 +206,7 @@ class Weighed(NamedTuple):
     slowdown: float
     run_s: float | None
     turnaround_s: float | None
+    rounds: int = 1
 
 
 class Placement(NamedTuple):

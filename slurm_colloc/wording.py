@@ -129,7 +129,8 @@ WORDS = {
     "no-shard-consent": "the site does not allow shards, which isolate nothing",
     # What does not hold it.
     "no-pieces": "no GPU in partition {partitions} has slices or shares that csub may use",
-    "nothing-holds": "no piece of a GPU in partition {partitions} holds {need_mib} MiB and {sm_pct:.0f} % of the SMs",
+    "nothing-holds": "no piece of a GPU in partition {partitions} suits a job of {need_mib} MiB "
+    "and {sm_pct:.0f} % of the SMs",
     "too-little-memory": "{mem_mib} MiB do not hold {need_mib} MiB",
     "too-slow": "{sms} of {of_sms} SMs slow the job about {expected:.2g}x, rarely above {upper:.3g}x; "
     "the bound is {bound:g}x",
@@ -145,6 +146,8 @@ WORDS = {
     "free-now": "{option:means} is free now",
     "not-free": "{option:means} is not free now",
     "waited": "jobs waited {wait_s:time} for {option:means} (median of {runs:job}, last week)",
+    "array-rounds": "the array's tasks would run {rounds} after each other on {option:means}, and {other_rounds} on "
+    "{other:means}",
     "ends-sooner": "with {option:means} the job would end after {ends_s:time}, with {other:means} after {other_s:time}",
     "free-unknown": "what is free now is not known: {error}",
     # What the user may have.
@@ -218,6 +221,7 @@ WORDS = {
     "part-to-tell": "told to take {part:g} of GPU memory, the program would fit {would_fit}",
     # Packs.
     "pack": "pack of {at_once} at a time: {tasks:task} in {jobs:job} of one {units}",
+    "pack-may-not-share": "one task at a time: {why}",
     "pack-shares-nothing": "one task at a time: {why}; say {say}",
     "not-packed": "not packed: {why}",
     "no-packer": "nobody is there to make packs",

@@ -43,6 +43,8 @@ from slurm_colloc.submit.submission import Submission
 # What sbatch calls the output of an array's task.
 _OUTPUT = "slurm-%A_%a.out"
 _OWN_OUTPUT = "slurm-%j.pack.out"
+# What no option of csub pack changes.
+_FORBIDDEN = ("policy-shadow", "switched-off", "no-packs")
 
 
 def _pack_options(command_line: CommandLine, script: Script) -> PackOptions:
@@ -90,6 +92,10 @@ def plan_tasks(
     """
     asked, notes, chosen = _read(command_line, environ, tasks, config, slurm)
     config = config._replace(policy=chosen.policy)
+    if chosen.policy == "off" and not tasks.resumes:
+        raise InputError(
+            "the site's policy is 'off': csub makes no packs; submit the commands with sbatch, as an array"
+        )
     numbers, _, most = value_of(asked.given, "array").partition("%")
     if tasks.resumes:
         if "wrap" in asked.given or numbers != tasks.array or "SBATCH_ARRAY_INX" in asked.environ:
@@ -157,7 +163,10 @@ def _plan_anyway(
             known = asked.footprint.gpu_mem_peak_mib and asked.footprint.sm_active_pct
             say = f"{'' if known else '--gpu-footprint=mem=SIZE,sm=PERCENT or '}--pack-tasks=K"
             code = error.reasons[0].code
-            notes = (*notes, because("pack-shares-nothing", why=str(error), reason=code, say=say))
+            if code in _FORBIDDEN:
+                notes = (*notes, because("pack-may-not-share", why=str(error), reason=code))
+            else:
+                notes = (*notes, because("pack-shares-nothing", why=str(error), reason=code, say=say))
         shape = one_at_a_time(asked, tasks, most, config)
     if asked.tasks.resumes:
         shape = shape._replace(reasons=(*shape.reasons, because("resumes", job_id=asked.tasks.resumes)))

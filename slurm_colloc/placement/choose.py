@@ -12,7 +12,7 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.model import Footprint, Gres, JobRequest, Placement, Reason, Rejected, SharingMode, Weighed, because
 from slurm_colloc.placement.pieces import Access, Fit, Need, Taken, host_limit, pieces_in, rooms_of
 from slurm_colloc.placement.terms import asked_partitions
-from slurm_colloc.placement.waits import Option, Outlook, choose, free_matters, outlook_of, weigh
+from slurm_colloc.placement.waits import Option, Outlook, at_once, choose, free_matters, outlook_of, weigh
 from slurm_colloc.slurm.free import Free, kind_of
 
 _ANYTHING = Access()
@@ -81,16 +81,22 @@ def _weighed(pieces: list[Taken], request: JobRequest, need: Need, config: SiteC
     asked = tuple(item.name for item in asked_partitions(request, config))
     options = [_option(fit, asked) for _, fit, _ in pieces]
     whole_kind = _whole_kind(request, asked, config)
+    tasks = request.array_at_once
+    if tasks > 1 and request.names_no_type:
+        # Its tasks may have all slices beside all GPUs, and the piece is one kind of them.
+        whole_kind = whole_kind or "gpu"
     if whole_kind:
         options.append(Option("as asked", whole_kind, asked, 1, 1.0))
+    if tasks > 1:
+        options = [one._replace(at_once=at_once(one, config)) for one in options]
     waits, factor, count = outlook.waits(), config.sharing.keep_piece_factor, len(pieces)
     free: Free | Reason | None = None
-    found = [weigh(option, need.expected_s, waits, None) for option in options]
+    found = [weigh(option, need.expected_s, waits, None, tasks) for option in options]
     whole = found[-1] if whole_kind else None
     if outlook.wanted or free_matters(found[:count], whole, factor):
         free = outlook.free()
         if isinstance(free, Free):
-            found = [weigh(option, need.expected_s, waits, free) for option in options]
+            found = [weigh(option, need.expected_s, waits, free, tasks) for option in options]
             whole = found[-1] if whole_kind else None
     number = choose(found[:count], whole, factor)
     shown = tuple(found) if any(one.free_now is not None or one.waited_runs for one in found) else ()
@@ -120,6 +126,11 @@ def _sooner(taken: Weighed, left: Weighed) -> tuple[Reason, tuple[Reason, ...]]:
     """Return why one option was left for another, and all that is known of the two."""
     said = tuple(filter(None, map(outlook_of, (taken, left))))
     if taken.turnaround_s is None or left.turnaround_s is None:
+        if left.rounds > taken.rounds:
+            few = because(
+                "array-rounds", option=left.option, rounds=left.rounds, other=taken.option, other_rounds=taken.rounds
+            )
+            return few, (few, *said)
         return said[0], said
     why = because(
         "ends-sooner", option=taken.option, ends_s=taken.turnaround_s, other=left.option, other_s=left.turnaround_s

@@ -7,10 +7,12 @@ The wait is 0 where enough is free now, else the median of what jobs that got th
 is known nothing is weighed (docs/explanation/estimate.md).
 """
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.kinds import fits
 from slurm_colloc.model import Placement, Reason, Weighed, because
@@ -52,24 +54,55 @@ class Outlook(NamedTuple):
 
 
 class Option(NamedTuple):
-    """Something a job may get: ``units`` of a ``kind`` in whichever of the partitions has it first."""
+    """Something a job may get: ``units`` of a ``kind`` in whichever of the partitions has it first.
+
+    The partitions have room for ``at_once`` such jobs when they are empty; None: not known.
+    """
 
     name: str
     kind: str
     partitions: tuple[str, ...]
     units: int
     slowdown: float
+    at_once: int | None = None
 
 
-def weigh(option: Option, run_s: float | None, waits: Waits, free: Free | None) -> Weighed:
-    """Return what is expected of one option; a job that names several partitions starts in the first that has it."""
+def at_once(option: Option, config: SiteConfig) -> int:
+    """Return how many jobs the site has such an option for, when it is empty; 0 where site.toml does not say.
+
+    Of gpus without a type those are all, slices among them.
+    """
+    # 20 ms, and of arrays alone.
+    from slurm_colloc.slurm.hostlist import count
+
+    name, _, gpu_type = option.kind.partition(":")
+    room = 0
+    for pool in config.pool:
+        if not set(pool.partitions) & set(option.partitions):
+            continue
+        of_gpu = {"mps": pool.mps_per_gpu, "shard": pool.shards_per_gpu}.get(name, gpu_type in ("", pool.gpu_type))
+        of_node = pool.gpus_per_node * (of_gpu // option.units)
+        of_node += sum(part.quantity for part in pool.slice if name == "gpu" and gpu_type in ("", part.type))
+        room += of_node * count(pool.nodes)
+    return room
+
+
+def weigh(option: Option, run_s: float | None, waits: Waits, free: Free | None, tasks: int = 1) -> Weighed:
+    """Return what is expected of one option; a job that names several partitions starts in the first that has it.
+
+    An array's ``tasks`` that the site has no room for at once run after each other, and it is free for all or for none.
+    """
+    together = min(tasks, option.at_once or tasks)
+    rounds = math.ceil(tasks / together)
     keys = [(partition, option.kind) for partition in option.partitions]
     known = [waits.measured[key] for key in keys if key in waits.measured]
     wait = min(known, key=lambda one: one.median_s, default=None)
     left = [free.units[key] for key in keys if key in free.units] if free else []
-    is_free = any(units >= option.units for units in left) if left else None
+    # Shares are of one GPU, and of the others nobody is asked.
+    wanted = option.units * (together if option.kind.startswith("gpu") else 1)
+    is_free = any(units >= wanted for units in left) if left else None
     wait_s = 0.0 if is_free else wait.median_s if wait else None
-    ends_s = None if wait_s is None or run_s is None else wait_s + run_s * option.slowdown
+    ends_s = None if wait_s is None or run_s is None else wait_s + run_s * option.slowdown * rounds
     return Weighed(
         option=option.name,
         free_now=is_free,
@@ -79,6 +112,7 @@ def weigh(option: Option, run_s: float | None, waits: Waits, free: Free | None) 
         slowdown=option.slowdown,
         run_s=run_s,
         turnaround_s=ends_s,
+        rounds=rounds,
     )
 
 
@@ -90,8 +124,13 @@ def free_matters(pieces: Sequence[Weighed], whole: Weighed | None, factor: float
         return False
     if run_s is None or pieces[0].waited_median_s is None:  # it may be a long wait for a short job
         return True
-    at_worst_s = pieces[0].waited_median_s + run_s * pieces[0].slowdown
-    return at_worst_s > factor * min(run_s * other.slowdown for other in others)
+    at_worst_s = pieces[0].waited_median_s + run_s * _times(pieces[0])
+    return at_worst_s > factor * min(run_s * _times(other) for other in others)
+
+
+def _times(weighed: Weighed) -> float:
+    """Return how many times as long as one run on a whole GPU a job, or all of an array, runs."""
+    return weighed.slowdown * weighed.rounds
 
 
 def choose(pieces: Sequence[Weighed], whole: Weighed | None, factor: float) -> int | None:
@@ -99,9 +138,14 @@ def choose(pieces: Sequence[Weighed], whole: Weighed | None, factor: float) -> i
 
     The first is what the site's order and the smallest that fits come to. Another piece, and then the whole GPU, is
     taken only where the job would end more than ``factor`` times as soon; what is not known is not taken. Nor is a
-    piece that is not free, and that nobody knows the wait for, while something else is free.
+    piece that is not free, and that nobody knows the wait for, while something else is free; nor for an array a piece
+    of which the site has so few that its tasks would end later after each other.
     """
     taken, ends_s = 0, pieces[0].turnaround_s
+    if pieces[0].rounds > 1 and (ends_s is None or (whole is not None and whole.turnaround_s is None)):
+        quickest = min(range(len(pieces)), key=lambda index: _times(pieces[index]))
+        taken = quickest if _times(pieces[0]) > factor * _times(pieces[quickest]) else 0
+        return None if whole is not None and _times(pieces[taken]) > factor * _times(whole) else taken
     if ends_s is None:
         free = next((index for index, piece in enumerate(pieces) if piece.free_now), None)
         if pieces[0].free_now is False and free is None and whole is not None and whole.free_now:

@@ -191,7 +191,7 @@ def _body(report: MyReport) -> Iterator[str]:
     yield titled("coverage", f"{covered} ({printable(', '.join(sums.methods)) or 'no samples'})")
     yield titled("source", printable(report.source))
     if not sums.methods:
-        yield "  none of these runs was measured for you: submit by 'csub', and its sampler keeps what they use"
+        yield "  no run was sampled: 'colloc agent' on the nodes does that, or the sampler that csub puts into a job"
     for number, hint in enumerate(best(report.hints), 1):
         yield ""
         yield f"  {number}. {printable(hint.what)}"

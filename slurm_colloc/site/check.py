@@ -4,7 +4,9 @@
 What the cluster does not say is compared with nothing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import grp
+import pwd
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from slurm_colloc.config import MigSlice, Pool, SiteConfig
 from slurm_colloc.config import Partition as DeclaredPartition
@@ -147,10 +149,25 @@ def _names(config: SiteConfig, cluster: Cluster) -> Iterator[str]:
             for name in sorted(set(getattr(rule, key).get("partition", ())) - partitions):
                 of = f"[[audit.rule]] '{rule.name or rule.code}'"
                 yield f"{of}: '{key}' names the partition '{name}', and there is no such: take it away"
+    for number, rollout in enumerate(config.rollout, start=1):
+        unknown = [("partition", sorted(set(rollout.partitions) - partitions), "the cluster")]
+        unknown += [("user", [name for name in rollout.users if not _on_host(pwd.getpwnam, name)], "this host")]
+        unknown += [("group", [name for name in rollout.groups if not _on_host(grp.getgrnam, name)], "this host")]
+        for kind, names, where in unknown:
+            for name in names:
+                yield f"[[rollout]] {number} names the {kind} '{name}', and {where} has none: it reaches nobody by it"
     types = {item.type for node in cluster.nodes for item in node.gres if item.name == "gpu"}
     for name in config.sharing.protected_types:
         if name not in types:
             yield f"sharing.protected_types names '{name}', and no node has gpu:{name}: take it away"
+
+
+def _on_host(find: Callable[[str], object], name: str) -> bool:
+    try:
+        find(name)
+    except KeyError:
+        return False
+    return True
 
 
 def _pools(config: SiteConfig, cluster: Cluster) -> Iterator[str]:

@@ -14,6 +14,7 @@ from slurm_colloc.model import Decision, Footprint, JobRequest, Placement, Shari
 from slurm_colloc.placement.terms import asked_limit_min
 from slurm_colloc.placement.waits import wait_for
 from slurm_colloc.submit.plan import Plan
+from slurm_colloc.submit.slurm_answers import take_off
 
 # Of the command line, in the decision: enough to know the job again.
 _LONGEST_LINE = 200
@@ -60,6 +61,9 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
             if request.submitted[0]:
                 within(config.timeouts.decide_s, "writing it", partial(keep_submitted, *request.submitted))
             elsewhere = within(config.timeouts.decide_s, "writing it", partial(drop, config, decision))
+            for gres in (placement.gres,) if placement.gres else request.gres:
+                partitions = (placement.partition,) if placement.partition else request.partitions
+                take_off(config, partitions or (config.default_partition,), gres, request.array_at_once)
         except CollocError as error:
             say(f"job {job_id} is submitted, but the decision is not recorded: {error}")
             return

@@ -9,6 +9,7 @@ from slurm_colloc.errors import InputError, UnsureError
 from slurm_colloc.history.signature import Signature, apart_by, command_signature, names_from_outside, signature
 from slurm_colloc.history.submitted import compared, path_of, read_submitted
 from slurm_colloc.model import Gres, JobRequest, Reason, because
+from slurm_colloc.slurm.array import parse_array
 from slurm_colloc.slurm.gres import parse_gpus, parse_gres
 from slurm_colloc.slurm.options import Given, count_of, value_of
 from slurm_colloc.submit.reasons import (
@@ -78,6 +79,7 @@ def build_request(
         mem_given="mem" in given or "mem-per-cpu" in given,
         time_limit_min=_time(given),
         array="array" in given,
+        array_at_once=_at_once(value_of(given, "array")),
         signature=known_by.text,
         numbers=known_by.names,
         no_share=tuple(reasons_against_share(given, text, steps, read, len(all_of_them), config)),
@@ -93,6 +95,18 @@ def build_request(
         differs=differs,
     )
     return request._replace(untouchable=(*request.untouchable, *_reads_slice(request, text, read)))
+
+
+def _at_once(array: str) -> int:
+    """Return how many tasks of an array may run at once; 1 of what is no array, or of none that we can read."""
+    numbers, _, most = array.partition("%")
+    if not array:
+        return 1
+    try:
+        tasks = len(parse_array(numbers))
+    except InputError:
+        return 1
+    return min(tasks, int(most)) if most.isdigit() and int(most) else tasks
 
 
 def _reads_slice(request: JobRequest, text: bytes, read: Sequence[str]) -> Iterator[Reason]:

@@ -8,7 +8,7 @@ import grp
 import json
 import os
 import pwd
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -17,7 +17,7 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, InputError, StoreError
 from slurm_colloc.files import private_folder, read_bounded, read_own, write_atomic
 from slurm_colloc.history.digest import digest
-from slurm_colloc.model import Footprint, JobRequest, Reason, because
+from slurm_colloc.model import Footprint, Gres, JobRequest, Reason, because
 from slurm_colloc.placement.pieces import Access
 from slurm_colloc.placement.waits import MOST_AGE_S, Outlook, Waits, from_json, waits_path
 from slurm_colloc.slurm import free as known
@@ -29,7 +29,7 @@ from slurm_colloc.submit.rollout import Whose
 _LIMIT_BYTES = 16 * 1024 * 1024
 _LIMITS, _FREE = "limits", "free"
 # Limits change by hand, what is free with each job.
-_LIMITS_KEPT_S, _FREE_KEPT_S = 3600.0, 60.0
+_LIMITS_KEPT_S, _FREE_KEPT_S = 3600.0, 20.0
 _NOTHING = Waits(0.0, {})
 
 
@@ -134,6 +134,22 @@ def _free(config: SiteConfig, ask: Callable[[], Free]) -> Free | Reason:
         content = {**known.to_json(Free(now(), {})), "failed": str(error)}
     keep(config, _FREE, content)
     return answer
+
+
+def take_off(config: SiteConfig, partitions: Sequence[str], gres: Gres, tasks: int) -> None:
+    """Take a submitted job's GPUs or slices off those kept as free: else the next submission is given them again.
+
+    Of shares the most that one GPU has left is kept; another GPU may have as much, so that it stays.
+    """
+    if gres.name != "gpu":
+        return
+    with suppress(StoreError, InputError):  # none kept, or unreadable
+        kept = read_kept(config, _FREE)
+        found = known.from_json(kept)
+        used = {(partition, kind) for partition in partitions for kind in (known.kind_of(gres), "gpu")}
+        units = {key: max(0, left - gres.quantity * tasks * (key in used)) for key, left in found.units.items()}
+        if isinstance(kept, dict):
+            keep(config, _FREE, {**kept, **known.to_json(found._replace(units=units))})
 
 
 def read_kept(config: SiteConfig, kind: str) -> object:

@@ -527,6 +527,16 @@ def test_commands_that_cannot_share_run_one_at_a_time(lab: Shell) -> None:
     assert decision["mode"] == "exclusive"
 
 
+def test_where_the_site_has_switched_csub_off_commands_make_no_pack(lab: Shell) -> None:
+    (lab.folder / "tasks").write_text("a\nb\n")
+    site(lab, top='policy = "off"')
+    done = lab.run("pack", "--gres=gpu:1", HINT, "tasks")
+    assert (done.returncode, lab.calls(), "policy is 'off'" in done.stderr) == (2, [], True)
+    site(lab, top='policy = "shadow"')
+    done = lab.run("pack", "--gres=gpu:1", HINT, "tasks")
+    assert (done.returncode, "--pack-tasks" in done.stderr, spec_of(stored(lab)).room.tasks) == (0, False, 1)
+
+
 def test_who_gave_a_footprint_is_not_told_to_give_one(lab: Shell) -> None:
     (lab.folder / "tasks").write_text("a\nb\n")
     done = lab.run("pack", "--gres=gpu:1", "--gpu-footprint=mem=4G,sm=90", "tasks")

@@ -148,4 +148,5 @@ def test_explain_and_json(site: Shell) -> None:
         "slowdown": 1.0,
         "run_s": 3600.0,
         "turnaround_s": 14400.0,
+        "rounds": 1,
     }

@@ -79,7 +79,7 @@ def test_what_was_not_measured_is_not_nothing() -> None:
     lines = text_of(mine(blank, unsized))
     assert lines[2].endswith("; the share's size is not known of 1 run")
     assert [line.endswith("not measured") for line in lines[3:5]] == [True, True]
-    assert lines[-1].startswith("  none of these runs was measured for you: submit by 'csub'")
+    assert lines[-1].startswith("  no run was sampled")
 
 
 def test_sums_are_of_runs_whose_size_is_known() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from slurm_colloc.config import SiteConfig, parse_site
+from slurm_colloc.config import Rule, SiteConfig, parse_site
 from slurm_colloc.errors import GpuError, InputError, ProcessError
 from slurm_colloc.gpu.nvml import NvmlReader
 from slurm_colloc.gpu.reader import GpuUnit
@@ -490,9 +490,13 @@ def test_names_of_other_sections_are_checked() -> None:
         probe=config.probe._replace(partition="short"),
         sharing=config.sharing._replace(protected_types=("h100", "b200")),
         pool=(*config.pool, config.pool[0]),
+        rollout=(Rule("auto", users=("root", "no-such"), groups=("nowhere",), partitions=("gpu", "gpus")),),
     )
     assert check(wrong, cluster) == [
         "probe.partition is 'short', and the cluster has no such partition: write one of all, cpu, gpu, mig",
+        "[[rollout]] 1 names the partition 'gpus', and the cluster has none: it reaches nobody by it",
+        "[[rollout]] 1 names the user 'no-such', and this host has none: it reaches nobody by it",
+        "[[rollout]] 1 names the group 'nowhere', and this host has none: it reaches nobody by it",
         "sharing.protected_types names 'b200', and no node has gpu:b200: take it away",
         "pool 'g1': two pools have this name, and csub knows pools by it: give one another name",
         "node 'g1' is in more than one pool with gpu:h100: take it out of all but one",

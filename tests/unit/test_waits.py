@@ -260,7 +260,7 @@ def test_old_waits_count_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_slurm_is_asked_once_a_minute_whether_it_answers_or_not(
+def test_slurm_is_asked_once_in_twenty_seconds_whether_it_answers_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     asked: list[float] = []
@@ -276,12 +276,23 @@ def test_slurm_is_asked_once_a_minute_whether_it_answers_or_not(
     found = looked_up.outlook(at(tmp_path), ask, wanted=False)
     assert found is not None
     first = found.free()
-    clock[0] += 59
+    clock[0] += 19
     assert found.free() == first
     assert first == (SILENT if fails else Free(5000.0, {GPU: 1}))
     clock[0] += 2
     found.free()
-    assert asked == [5000.0, 5061.0]
+    assert asked == [5000.0, 5021.0]
+
+
+def test_what_was_given_is_free_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looked_up, "now", lambda: 5000.0)
+    config = at(tmp_path)
+    found = looked_up.outlook(config, lambda: Free(5000.0, {GPU: 2, SMALL: 1, ("gpu", "mps"): 50}), wanted=False)
+    assert found is not None
+    found.free()
+    for gres, tasks in ((Gres("gpu", "h100_1g.10gb", 1), 46), (Gres("gpu", "h100", 1), 1), (Gres("mps", "", 20), 1)):
+        looked_up.take_off(config, ("gpu",), gres, tasks)
+    assert found.free() == Free(5000.0, {GPU: 1, SMALL: 0, ("gpu", "mps"): 50})
 
 
 def test_an_ingest_leaves_the_waits_where_csub_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,3 +304,32 @@ def test_an_ingest_leaves_the_waits_where_csub_looks(tmp_path: Path, monkeypatch
     found = looked_up.outlook(at(tmp_path), lambda: Free(0.0, {}), wanted=False)
     assert found is not None
     assert found.waits() == Waits(float(now_s), {GPU: Wait(60.0, 60.0, 7)})
+
+
+def array(tasks: int, typed: bool = True) -> JobRequest:
+    return request(gres=(Gres("gpu", "h100" if typed else "", 1),), array=True, array_at_once=tasks)
+
+
+def test_an_array_is_not_put_on_a_piece_of_which_there_are_too_few() -> None:
+    """46 tasks on one slice after each other took 364 s on a real cluster, where sbatch's took 23 s."""
+    one_slice = SLICES._replace(nodes="m1", slice=tuple(part._replace(quantity=1) for part in SLICES.slice))
+    eight = WHOLE._replace(nodes="w[1-4]")
+    few, unknown = site(eight, one_slice), KNOWN._replace(run_time_s=None)
+    free = {SMALL: 1, GPU: 8}
+    assert placed({}, free, job=TYPED, config=few).gres is not None
+    found = placed({}, SILENT, job=array(46), need=unknown, config=few)
+    assert [(one.code, one.params["rounds"], one.params["other_rounds"]) for one in found.reasons[:1]] == [
+        ("array-rounds", 46, 6)
+    ]
+    for need in (KNOWN, unknown):
+        for typed in (True, False):
+            assert placed({}, free, job=array(46, typed), need=need, config=few).gres is None
+    # As many slices as GPUs, and the smaller piece leaves more to others.
+    many = site(WHOLE, SLICES)
+    for need in (KNOWN, unknown):
+        assert placed({}, {SMALL: 7, GPU: 2}, job=array(6), need=need, config=many).gres is not None
+
+
+def test_slices_are_free_for_an_array_where_all_of_its_tasks_have_one() -> None:
+    found = placed({SMALL: hours(1)}, {SMALL: 3, GPU: 2}, job=array(7))
+    assert [one.free_now for one in found.weighed if one.option.startswith("gpu:h100_1g.10gb")] == [False]
