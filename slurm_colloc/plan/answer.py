@@ -311,7 +311,9 @@ class _Resampled:
     @property
     def sooner(self) -> int:
         """Return in how many resamples all jobs wait less in the what-if, on average."""
-        return sum(then[TOTAL] < today[TOTAL] for today, then in zip(self.today, self.then, strict=False))
+        # A draw of days on which nobody submitted anything has no waits.
+        pairs = [pair for pair in zip(self.today, self.then, strict=False) if all(TOTAL in waits for waits in pair)]
+        return sum(then[TOTAL] < today[TOTAL] for today, then in pairs)
 
     def ends(self, figures: Sequence[float]) -> tuple[float | None, float | None]:
         """Return between which ends nine of ten of these figures lie."""

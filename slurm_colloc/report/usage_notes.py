@@ -66,7 +66,7 @@ def footnotes(report: UsageReport, titles: Collection[str] | None = None) -> lis
 def _warnings(report: UsageReport) -> Iterator[str]:
     """Yield what the figures are not about, though a reader may think so."""
     total = report.total
-    yield from map(printable, filter(None, (report.visible, *report.names)))
+    yield from map(printable, filter(None, (report.visible, *report.names, _ALLOC_BY.get(report.convention))))
     if report.runs and not total.jobs:
         yield "No run had a GPU. Does AccountingStorageTRES in slurm.conf name gres/gpu?"
     if report.recorded and not report.runs:
@@ -144,8 +144,9 @@ def rejected_rows(rejected: Mapping[str, int], lost: Lost) -> str:
 
 def _definitions(report: UsageReport) -> Iterator[tuple[str, str]]:
     """Yield what columns mean, by the first words of their titles."""
-    own = f"ALLOC (allocated): whole-GPU equivalents, MIG by {report.equivalents}, times hours in the window."
-    yield "ALLOC", _ALLOC_BY.get(report.convention, own)
+    if report.convention not in _ALLOC_BY:
+        by = report.equivalents
+        yield "ALLOC", f"ALLOC (allocated): whole-GPU equivalents, MIG by {by}, times hours in the window."
     yield (
         "HELD",
         "HELD: GPU time kept from others: suspended time counts, a share counts one nth of a GPU that n jobs share.",

@@ -314,7 +314,7 @@ def test_an_ingest_seals_the_journal_that_it_can_reach(
     said = capsys.readouterr().err
     assert "no rows" not in said
     assert f"all 2 h of the journal '{tmp_path}/journal' were in the store already" in said
-    assert colloc("report", "--store", store, *WINDOW) == 0
+    assert colloc("report", "--store", store, *WINDOW, "--explain") == 0
     assert (
         "rows in 2: 1 used, 0 job steps, 1 rejected (journal line fails its checksum or form: 1)"
         in capsys.readouterr().out

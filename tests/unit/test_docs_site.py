@@ -35,7 +35,7 @@ def test_it_builds_without_a_warning_and_the_same_each_time(tmp_path: Path) -> N
     assert {str(path) for path in docs} <= pages.keys()
     shown = pages["index.html"].decode()
     # Each heading of index.md with its pages is in the sidebar of every page.
-    assert re.findall(r'class="caption-text">([^<]+)<', shown)[:2] == ["Start", "How to: users"]
+    assert re.findall(r'class="caption-text">([^<]+)<', shown)[:2] == ["For users", "For administrators"]
     # A page loads nothing from elsewhere.
     loads = {
         address for text in pages.values() for address in re.findall(rb'(?:src|<link[^>]* href)="(https?:[^"]+)"', text)

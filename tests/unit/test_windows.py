@@ -56,7 +56,7 @@ def test_each_row_used_is_accounted_for(stored: bool, text: Path, capsys: pytest
     assert (shown["rows_used"], shown["runs"]) == (6, 2)
     assert {name: shown[name] for name in LEDGER} == {"rows_repeated": 1, "rows_not_started": 2, "rows_outside": 1}
     assert shown["rows_used"] == shown["runs"] + sum(shown[name] for name in LEDGER)
-    assert colloc("report", "--since", DAYS[0], "--until", DAYS[1], *source) == 0
+    assert colloc("report", "--since", DAYS[0], "--until", DAYS[1], *source, "--explain") == 0
     said = capsys.readouterr().out
     assert "2 runs in the window, 1 repeat of them, 2 of jobs that had not started, 1 outside the window" in said
 
