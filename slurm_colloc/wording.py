@@ -204,6 +204,7 @@ WORDS = {
     "file-new": "file '{path}' is new since the last submission",
     "file-edited": "file '{path}' was edited since the last submission",
     "file-gone": "file '{path}' is gone since the last submission",
+    "arguments-differ": "its arguments differ from those of the last submission",
     "word-differs": "'{word}' stands where '{before}' stood in the last submission",
     "too-many-files": "the job may read more files than csub looks at",
     # Notes.

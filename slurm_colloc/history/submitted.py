@@ -20,6 +20,8 @@ from slurm_colloc.units import printable
 
 _LIMIT_BYTES = 1024 * 1024
 _MOST_LETTERS = 80
+# What a signature has for a number, for a name that only tells runs apart, behind the last word, and for none.
+_STANDS_FOR_OTHERS = frozenset(("#", "*", "$", ""))
 
 
 class Submitted(NamedTuple):
@@ -93,6 +95,8 @@ def _other_word(words: tuple[str, ...], last: tuple[str, ...]) -> Reason | None:
     ours, theirs = "\n".join(words).split(), "\n".join(last).split()
     for one, other in zip((*ours, ""), (*theirs, ""), strict=False):
         if one != other:
+            if _STANDS_FOR_OTHERS & {one, other}:
+                return because("arguments-differ")
             return because("word-differs", word=_short(one), before=_short(other))
     return None
 

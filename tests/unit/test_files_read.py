@@ -270,6 +270,8 @@ def test_it_is_said_what_differs(tmp_path: Path) -> None:
     again(tmp_path, "python train.py --model small")
     other = because("word-differs", word="--model=large", before="--model=small")
     assert again(tmp_path, "python train.py --model large")[1] == other
+    assert again(tmp_path, "python train.py --model large 2.0")[1] == because("arguments-differ")
+    again(tmp_path, "python train.py --model large")
     path = str(tmp_path / "job/train.py")[-80:]
     for content, code in (("b", "file-edited"), (None, "file-gone")):
         lay(tmp_path, {"job/train.py": content})
