@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_colloc.slurm.limits import from_json
 from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
@@ -142,7 +143,7 @@ def test_the_limits_are_kept_and_without_them_the_job_goes_as_asked(lab: Lab, al
     folder = Path(alice.environment["COLLOC_CONF"]).parent / "spool" / str(lab.users["alice"].uid)
     [path_kept] = folder.glob("limits-*")
     kept = json.loads(path_kept.read_text())
-    assert kept["default_account"] == "ml"
+    assert from_json(kept).default_account == "ml"
     broken = alice.home / "broken"
     broken.mkdir(exist_ok=True)
     (broken / "sacctmgr").write_text("#!/bin/sh\necho 'sacctmgr: error: slurmdbd is down' >&2\nexit 1\n")

@@ -97,7 +97,11 @@ def test_a_piece_as_its_page_says(page: str, order: str, given: str, lab: Lab) -
     site = write_site(lab, f"docs-{page}", agent=False, extra={"sharing.order": order})
     alice = User(lab, "alice", site)
     alice.script(SCRIPT, "job.sh")
-    words = next(one.words for one in examples() if one.page == f"docs/how-to/{page}.md" and one.words[0] == "csub")
+    page_of_all = [
+        one.words for one in examples() if one.page == "docs/how-to/share-gpus.md" and one.words[0] == "csub"
+    ]
+    assert len(page_of_all) == 2
+    words = page_of_all[0 if page == "mig" else 1]
     options = ("-p", "gpu") if page == "shard" else ()
     shown = alice.run(*words[:-1], *options, words[-1])
     assert shown.returncode == 0, shown.stderr

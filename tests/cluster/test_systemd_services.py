@@ -19,7 +19,8 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.cluster, pytest.mark.alone]
 SYSTEMD = "/lib/systemd/systemd"
 # What it writes goes into memory, and all that it sees of this machine's /run, /tmp and /dev is its own: it removes old
-# files at its start. systemd itself makes /dev for PrivateDevices=, and cannot in a root like this one.
+# files at its start. The kernel's settings are everybody's: it must not set them. systemd itself makes /dev for
+# PrivateDevices=, and cannot in a root like this one.
 BOOT = f"""
 set -e
 mount --make-rprivate /
@@ -28,7 +29,10 @@ mkdir "$1"/up "$1"/work "$1"/root
 mount -t overlay overlay -o lowerdir=/,upperdir="$1"/up,workdir="$1"/work "$1"/root
 cd "$1"/root
 mount -t proc proc proc
+mount --bind proc/sys proc/sys
+mount -o remount,bind,ro proc/sys
 mount --rbind /sys sys
+mount -o remount,bind,ro sys
 for folder in run tmp dev var/tmp; do mount -t tmpfs -o mode=755 tmpfs $folder; done
 for name in null zero full random urandom tty; do touch dev/$name; mount --bind /dev/$name dev/$name; done
 mkdir dev/pts dev/shm
