@@ -61,7 +61,8 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
             if request.submitted[0]:
                 within(config.timeouts.decide_s, "writing it", partial(keep_submitted, *request.submitted))
             elsewhere = within(config.timeouts.decide_s, "writing it", partial(drop, config, decision))
-            for gres in (placement.gres,) if placement.gres else request.gres:
+            starts_later = {"hold", "begin", "dependency"} & set(plan.given)
+            for gres in () if starts_later else (placement.gres,) if placement.gres else request.gres:
                 partitions = (placement.partition,) if placement.partition else request.partitions
                 take_off(config, partitions or (config.default_partition,), gres, request.array_at_once)
         except CollocError as error:
