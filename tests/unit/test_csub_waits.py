@@ -150,3 +150,12 @@ def test_explain_and_json(site: Shell) -> None:
         "turnaround_s": 14400.0,
         "rounds": 1,
     }
+
+
+@pytest.mark.parametrize(("later", "then"), [("", LEFT), ("--hold", PLACED)])
+def test_what_the_first_was_given_is_not_free_for_the_second(site: Shell, later: str, then: list[str]) -> None:
+    waited(site, 5, 3)
+    sinfo(site, "gpu:h100:0(IDX:N/A),gpu:h100_1g.10gb:0(IDX:N/A)")
+    first, second = (site.run(*filter(None, [option]), "job.sh") for option in (later, ""))
+    assert (first.returncode, second.returncode, asked(site)) == (0, 0, 1)
+    assert site.calls()[1] == then
