@@ -131,7 +131,6 @@ def test_the_front_page_says_what_these_jobs_come_to() -> None:
 
     used = fsum(gpus * seconds * pct / 100 / 3600 for gpus, seconds, pct in jobs)
     front = " ".join((RECORDED.parents[1] / "README.md").read_text().split())
-    assert f"Of the {hours():,.0f} GPU-hours of {len(jobs)} published jobs" in front
-    assert f"a kernel ran in {100 * used / hours():.0f} %" in front
+    assert f"total {len(jobs)} {hours():.2f} {used:.2f} {100 * used / hours():.1f} {hours() - used:.2f}" in front
     assert f"half of the time or less had {100 * hours(most=1, util=50) / hours():.1f} % of these hours" in front
     assert f"jobs of several GPUs, which stay as they are, {100 * hours(least=2) / hours():.0f} %" in front
