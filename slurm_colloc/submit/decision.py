@@ -64,7 +64,8 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
             starts_later = {"hold", "begin", "dependency"} & set(plan.given)
             for gres in () if starts_later else (placement.gres,) if placement.gres else request.gres:
                 partitions = (placement.partition,) if placement.partition else request.partitions
-                take_off(config, partitions or (config.default_partition,), gres, request.array_at_once)
+                tasks = 1 if packed else request.array_at_once
+                take_off(config, partitions or (config.default_partition,), gres, tasks)
         except CollocError as error:
             say(f"job {job_id} is submitted, but the decision is not recorded: {error}")
             return
