@@ -20,8 +20,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Path:
-    # Which piece fits, whatever the tests before this one were given.
-    return write_site(lab, "csub-site", extra={"sharing.weigh_waits": "false"})
+    return write_site(lab, "csub-site")
 
 
 @pytest.fixture

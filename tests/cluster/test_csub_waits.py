@@ -29,7 +29,8 @@ SMALL = f"gpu:{SLICE}_1g.10gb"
 
 @pytest.fixture
 def site(lab: Lab) -> Path:
-    folder = write_site(lab, "waits-site", extra={"sharing.order": '["mig"]', "sharing.keep_piece_factor": "1.5"})
+    weighs = {"sharing.weigh_waits": "true", "sharing.keep_piece_factor": "1.5"}
+    folder = write_site(lab, "waits-site", extra={"sharing.order": '["mig"]', **weighs})
     path = Path(waits_path(str(folder)))
     path.parent.mkdir(exist_ok=True)
     path.parent.chmod(0o711)

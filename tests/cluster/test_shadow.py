@@ -45,7 +45,9 @@ SMALLEST = f"gpu:{SLICE}_1g.10gb:1"
 
 @pytest.fixture
 def site(lab: Lab) -> Path:
-    return write_site(lab, "shadow-site", extra={"policy": '"shadow"', "sharing.order": '["mig"]'})
+    return write_site(
+        lab, "shadow-site", extra={"policy": '"shadow"', "sharing.order": '["mig"]', "sharing.weigh_waits": "true"}
+    )
 
 
 @pytest.fixture
