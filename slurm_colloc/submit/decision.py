@@ -61,16 +61,23 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
             if request.submitted[0]:
                 within(config.timeouts.decide_s, "writing it", partial(keep_submitted, *request.submitted))
             elsewhere = within(config.timeouts.decide_s, "writing it", partial(drop, config, decision))
-            starts_later = {"hold", "begin", "dependency"} & set(plan.given)
-            for gres in () if starts_later else (placement.gres,) if placement.gres else request.gres:
-                partitions = (placement.partition,) if placement.partition else request.partitions
-                tasks = 1 if packed else request.array_at_once
-                take_off(config, partitions or (config.default_partition,), gres, tasks)
+            _take_off(plan, request, placement, config)
         except CollocError as error:
             say(f"job {job_id} is submitted, but the decision is not recorded: {error}")
             return
     if elsewhere:
         say(f"job {job_id}: {elsewhere}")
+
+
+def _take_off(plan: Plan, request: JobRequest, placement: Placement, config: SiteConfig) -> None:
+    """Take what a job was given off what is kept as free; nobody looked at that where its choice did not need it."""
+    looked = any(one.free_now is not None for one in (placement.withheld or placement).weighed)
+    if not looked or {"hold", "begin", "dependency"} & set(plan.given):
+        return
+    tasks = 1 if plan.packed else request.array_at_once
+    partitions = (placement.partition,) if placement.partition else request.partitions
+    for gres in (placement.gres,) if placement.gres else request.gres:
+        take_off(config, partitions or (config.default_partition,), gres, tasks)
 
 
 def drop(config: SiteConfig, decision: Decision) -> str:
