@@ -108,7 +108,10 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 
 def test_what_order_md_says_installs_services_that_run_without_any_right(machine: Machine) -> None:
-    machine.run("ln", "-sfn", str(Path(sys.executable).parents[1]), "/opt/slurm_colloc")
+    program = Path(sys.executable).parents[1]
+    machine.run("ln", "-sfn", str(program), "/opt/slurm_colloc")
+    # A checkout may lie where only root may look; in this copy of the root everybody may.
+    machine.run("chmod", "a+rx", *map(str, program.parents))
     machine.write("/etc/slurm_colloc/site.toml", SITE)
     machine.write(f"/etc/slurm_colloc/gpus/{os.uname().nodename.partition('.')[0]}.json", json.dumps(DEVICES))
     machine.run("install", "-d", "-m", "0755", "/shared")
