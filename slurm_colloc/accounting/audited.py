@@ -77,13 +77,6 @@ RUN_COLUMNS = {
     **node_shapes.COLUMNS,
 }
 _FITTED = {"fit_judged": "BOOLEAN", "fit_unit": "VARCHAR", "fit_gpus": "DOUBLE", "fit_sm_pct": "DOUBLE"}
-# What rules may use of a node.
-NODE_COLUMNS = {
-    "cluster": "ClusterName",
-    "node": "its name",
-    "gpus": "GPUs and slices that it is about",
-    "stray_hours": "hours of GPUs and slices with processes outside any job",
-}
 _STRONG = f"""
 len(methods) > 0 AND len(list_filter(methods, lambda one: one NOT IN ('{MEASURED}', '{WHOLE_DEVICE}'))) = 0
 AND (shared_hours = 0 OR NOT list_contains(methods, '{WHOLE_DEVICE}'))

@@ -126,7 +126,7 @@ def _sooner(taken: Weighed, left: Weighed) -> tuple[Reason, tuple[Reason, ...]]:
     """Return why one option was left for another, and all that is known of the two."""
     said = tuple(filter(None, map(outlook_of, (taken, left))))
     if taken.turnaround_s is None or left.turnaround_s is None:
-        if left.rounds > taken.rounds:
+        if left.rounds > 1:
             few = because(
                 "array-rounds", option=left.option, rounds=left.rounds, other=taken.option, other_rounds=taken.rounds
             )

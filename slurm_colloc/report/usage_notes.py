@@ -71,7 +71,8 @@ def _warnings(report: UsageReport) -> Iterator[str]:
         yield "No run had a GPU. Does AccountingStorageTRES in slurm.conf name gres/gpu?"
     if report.recorded and not report.runs:
         first, last = map(stamp, report.recorded)
-        yield f"No run is in this window. The {_source(report)} has runs from {first} to {last}: give --since."
+        source = "text" if report.of_text else "store"
+        yield f"No run is in this window. The {source} has runs from {first} to {last}: give --since."
     if total.jobs and not total.jobs_measured and total.methods:
         yield "The samples of these runs have neither GPU_UTIL nor SM activity."
     elif total.jobs and not total.jobs_measured and not only_given(report):
@@ -97,16 +98,12 @@ def _coverage(report: UsageReport) -> Iterator[str]:
 def _freshness(report: UsageReport) -> str:
     """Return until when this is known, and where more is said."""
     more = "'colloc report --explain' says what each column means and how it was counted."
-    return more if report.of_text else f"{_known_until(report).capitalize()}. {more}"
+    return more if report.of_text else f"{_known_until(report)}. {more}"
 
 
 def _known_until(report: UsageReport) -> str:
     runs, samples = (stamp(at) if at else "never" for at in (report.ingested, report.sealed))
-    return f"runs are known until {runs}, samples until {samples}"
-
-
-def _source(report: UsageReport) -> str:
-    return "text" if report.of_text else "store"
+    return f"Runs are known until {runs}, samples until {samples}"
 
 
 def _begun_before(report: UsageReport) -> str:

@@ -330,6 +330,15 @@ def test_an_array_is_not_put_on_a_piece_of_which_there_are_too_few() -> None:
         assert placed({}, {SMALL: 7, GPU: 2}, job=array(6), need=need, config=many).gres is not None
 
 
+def test_an_array_takes_a_quicker_piece_where_nothing_is_known_of_waits_and_of_what_is_free() -> None:
+    """Both would take as many rounds."""
+    equal = SLICES._replace(slice=tuple(part._replace(quantity=2) for part in SLICES.slice))
+    need = footprint(9000, 9.0, run_time_s=None)
+    slow = site(WHOLE._replace(gpus_per_node=1), equal, max_slowdown=4.0, keep_piece_factor=1.01)
+    found = placed({}, SILENT, job=array(46), need=need, config=slow)
+    assert (found.gres and found.gres.type, found.rejected[-1].reason.code) == ("h100_3g.40gb", "array-rounds")
+
+
 def test_slices_are_free_for_an_array_where_all_of_its_tasks_have_one() -> None:
     found = placed({SMALL: hours(1)}, {SMALL: 3, GPU: 2}, job=array(7))
     assert [one.free_now for one in found.weighed if one.option.startswith("gpu:h100_1g.10gb")] == [False]
