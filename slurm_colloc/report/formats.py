@@ -3,10 +3,11 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, get_type_hints
 
 from slurm_colloc.charted import Fit
+from slurm_colloc.config import Prices
 from slurm_colloc.measured import GroupUsage
 from slurm_colloc.report import spreadsheet
 from slurm_colloc.report.plain import object_of, plain
@@ -68,20 +69,27 @@ def flat(report: UsageReport) -> tuple[dict[str, type], list[list[Any]]]:
 
     Names are as they are; whoever writes them says what is done about their letters.
     """
-    fits = fits_by_group(report)
+    return flat_groups(report.by, report.groups, report.prices, report.fits)
+
+
+def flat_groups(
+    by: str, groups: Iterable[GroupUsage], prices: Prices, fits: Sequence[Fit]
+) -> tuple[dict[str, type], list[list[Any]]]:
+    """Return what ``flat`` does of groups; ``fits`` as in a report, that of all of them last."""
     kinds = {
-        report.by: str,
+        by: str,
         **{name: kind for name, kind in get_type_hints(GroupUsage).items() if name != "name"},
         **get_type_hints(Money),
         **{title: get_type_hints(Fit)[field] for title, field in _OF_FIT.items()},
     }
+    of = fits_by_group(fits)
     rows = [
         [
             *(";".join(value) if isinstance(value, tuple) else value for value in group),
-            *money(group, report.prices),
-            *(getattr(fits.get(group.name), field, None) for field in _OF_FIT.values()),
+            *money(group, prices),
+            *(getattr(of.get(group.name), field, None) for field in _OF_FIT.values()),
         ]
-        for group in report.groups
+        for group in groups
     ]
     return kinds, rows
 

@@ -162,9 +162,9 @@ def number(value: float | None, digits: int) -> str:
     return f"<{10**-digits:.{digits}f}" if 0 < value < 10**-digits else f"{value:.{digits}f}"
 
 
-def fits_by_group(report: UsageReport) -> dict[str, Fit]:
+def fits_by_group(fits: Sequence[Fit]) -> dict[str, Fit]:
     """Return what each group would have fitted, without that of all of them: a group may be called total, too."""
-    return {fit.name: fit for fit in report.fits[:-1]}
+    return {fit.name: fit for fit in fits[:-1]}
 
 
 def shortened(report: UsageReport, top: int) -> UsageReport:

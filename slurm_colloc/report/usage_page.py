@@ -143,7 +143,7 @@ def _headlines(report: UsageReport) -> list[Headline]:
 def _rows(report: UsageReport, details: dict[str, GroupDetail]) -> dict[str, Any]:
     """Return what the script says of each row beside what the table has: denominators, methods and details."""
     known = sorted({method for group in report.groups for method in group.methods})
-    fits = fits_by_group(report)
+    fits = fits_by_group(report.fits)
     spans: _Spans = {}
     count = max(len(details), 1)
     most = max(_LEAST_PIECES, _PIECES // count), max(_LEAST_IDLEST, _IDLEST // count)

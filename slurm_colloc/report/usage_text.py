@@ -91,7 +91,7 @@ def columns(report: UsageReport) -> list[Column]:
 
 def cells_of(report: UsageReport) -> Callable[[GroupUsage], list[str]]:
     """Return what says a group's figures in words, as in ``columns``."""
-    shown, fits = columns(report), fits_by_group(report)
+    shown, fits = columns(report), fits_by_group(report.fits)
 
     def cells(group: GroupUsage) -> list[str]:
         fit = report.fits[-1] if report.fits and group is report.total else fits.get(group.name)

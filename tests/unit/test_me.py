@@ -12,11 +12,11 @@ import pytest
 from slurm_colloc.accounting.fits import fit_of, judged
 from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.accounting.one_user import user_in_store, with_evidence
+from slurm_colloc.accounting.rights import own_name
 from slurm_colloc.accounting.sources.sacct import FIELDS
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.charted import Fit
 from slurm_colloc.cli.colloc import me as command
-from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.measured import JobUsage
 from slurm_colloc.report.layout import Terminal
 from slurm_colloc.report.me import Hint, MyReport, as_json, as_text, best, idle_hints, idlest, sums_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slurm_colloc.cli.colloc.seen import own_name
+from slurm_colloc.accounting.rights import own_name
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.history.records import drop_decision
 from slurm_colloc.model import Decision, SharingMode, because

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_colloc.accounting.frames import runs_frame
 from slurm_colloc.accounting.one_job import RunFound
+from slurm_colloc.accounting.run_rows import run_rows
 from slurm_colloc.accounting.several_gpus import several_gpus
 from slurm_colloc.accounting.store import Store
 from slurm_colloc.accounting.sweep import sweep
@@ -62,9 +62,9 @@ def test_each_gpu_is_counted_by_itself(tmp_path: Path) -> None:
     assert several(store) == SeveralGpus(3, 8.0, 2, 6, 4, 1, (0.375 + 1.0) / 2)
     with store.connect() as database:
         sweep(database, store, Window(0, 1e6, 1e6))
-        frame = runs_frame(database)
-    rows_used = frame[["job_id", "gpus", "used_gpus", "balance"]].astype(object).where(frame.notna(), None)
-    assert rows_used.values.tolist() == [
+        kinds, table = run_rows(database)
+    at = [list(kinds).index(name) for name in ("job_id", "gpus", "used_gpus", "balance")]
+    assert [[row[column] for column in at] for row in table] == [
         ["1", 4, 2, 0.375],
         ["2", 2, 2, 1.0],
         ["3", 2, None, None],

@@ -129,7 +129,7 @@ def test_who_asks_is_asked_of_slurm_only_where_it_matters(tmp_path: Path, monkey
         raise ProcessError("slurmctld is away")
 
     monkeypatch.setattr(CliClient, "rights", rights)
-    monkeypatch.setattr("slurm_colloc.cli.colloc.seen.own_name", lambda: "ann")
+    monkeypatch.setattr("slurm_colloc.accounting.rights.own_name", lambda: "ann")
     uid = tmp_path.stat().st_uid
     monkeypatch.setattr("os.geteuid", lambda: uid)
     assert seen.visible_here(str(tmp_path), None) == EVERYBODY
@@ -160,7 +160,7 @@ def test_where_accounting_shows_nobody_elses_jobs_reports_do_not_either(
         monkeypatch.setattr(CliClient, "shown", answer)
         return seen.visible_here(folder, None)
 
-    monkeypatch.setattr("slurm_colloc.cli.colloc.seen.own_name", lambda: "ann")
+    monkeypatch.setattr("slurm_colloc.accounting.rights.own_name", lambda: "ann")
     monkeypatch.setattr("os.geteuid", lambda: uid)
     assert visible(open_to_all, "1", "2") == EVERYBODY
     assert visible(open_to_all, "2") == EVERYBODY  # the other is too old for it

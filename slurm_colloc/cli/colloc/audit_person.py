@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from slurm_colloc.accounting.rights import own_name
 from slurm_colloc.accounting.seen import knows_user
 from slurm_colloc.audit import message
 from slurm_colloc.audit.ladder import DOUBTFUL, Waiver
@@ -17,7 +18,7 @@ from slurm_colloc.audit.rules import all_entries, choose, entries, kept_name
 from slurm_colloc.audit.sendmail import send
 from slurm_colloc.audit.state import State, alone, audit_folder, opened
 from slurm_colloc.cli.colloc.output import moment, say, site, write
-from slurm_colloc.cli.colloc.seen import own_name, seen_store
+from slurm_colloc.cli.colloc.seen import seen_store
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.clock import now
 from slurm_colloc.errors import ConfigError, InputError, StoreError

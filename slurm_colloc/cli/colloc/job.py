@@ -10,11 +10,12 @@ import typer
 
 from slurm_colloc.accounting.feedback import collect_decisions
 from slurm_colloc.accounting.one_job import RunFound, find_job
+from slurm_colloc.accounting.rights import own_name
 from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc.job_next import advise
 from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, say, site_or_none, state_folder, window, write
-from slurm_colloc.cli.colloc.seen import own_name, visible_here
+from slurm_colloc.cli.colloc.seen import visible_here
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, Timeouts

@@ -14,11 +14,11 @@ from slurm_colloc.accounting.decisions import asked_id
 from slurm_colloc.accounting.fits import RunFit, fit_of, judged
 from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.accounting.one_user import UserRuns, user_by_sacct, user_in_store, with_evidence
+from slurm_colloc.accounting.rights import own_name
 from slurm_colloc.accounting.store import Store, open_store
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc.job_next import advise
 from slurm_colloc.cli.colloc.output import TEXT_OR_JSON, one_of, say, site_or_none, state_folder, window, write
-from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.cli.colloc.terminal import terminal
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, user_data_folder

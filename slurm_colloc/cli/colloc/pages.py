@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from slurm_colloc.accounting.counts import count_runs
+from slurm_colloc.accounting.rights import own_name
 from slurm_colloc.accounting.store import open_store
 from slurm_colloc.accounting.sweep import last_usages, sweep
 from slurm_colloc.accounting.usage import group_usage
 from slurm_colloc.accounting.window import Window
 from slurm_colloc.cli.colloc.output import say, site_or_none, state_folder, window
 from slurm_colloc.cli.colloc.progress import progress
-from slurm_colloc.cli.colloc.seen import own_name
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import Status, StoreError

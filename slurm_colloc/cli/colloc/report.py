@@ -27,6 +27,7 @@ from slurm_colloc.accounting.equivalents import CONVENTIONS, COUNTED_BY, OWN, SL
 from slurm_colloc.accounting.fits import fits_of
 from slurm_colloc.accounting.freshness import known_until_s
 from slurm_colloc.accounting.over_time import Bins, bins_of
+from slurm_colloc.accounting.run_rows import run_rows
 from slurm_colloc.accounting.runs import Taken
 from slurm_colloc.accounting.several_gpus import several_gpus
 from slurm_colloc.accounting.store import REJECTED_LINES, Store
@@ -49,7 +50,8 @@ from slurm_colloc.measured import Lost, lost_of_all
 from slurm_colloc.report.formats import FORMATS, PARQUET, SHORTENED, json_schema
 from slurm_colloc.report.proof import FORMATS as PROOF_FORMATS
 from slurm_colloc.report.shadow import FORMATS as SHADOW_FORMATS
-from slurm_colloc.report.text import inert, local
+from slurm_colloc.report.spreadsheet import as_csv
+from slurm_colloc.report.text import local
 from slurm_colloc.report.usage import UsageReport
 
 
@@ -318,14 +320,9 @@ def _local(at_s: float | None, most_s: float = inf) -> datetime | None:
 
 
 def _write_runs(database: DuckDBPyConnection, path: str, *, named: bool) -> None:
-    # Only an analyst's export needs pandas, which takes a quarter of a second to import.
-    from slurm_colloc.accounting.frames import runs_frame
-
-    frame = runs_frame(database)
-    if not named:
-        frame = frame.drop(columns=["job_id", "job_id_raw", "job_name"])
-    frame = frame.map(lambda value: inert(value) if isinstance(value, str) else value)
-    write(frame.to_csv(index=False), path)
+    kinds, rows = run_rows(database)
+    kept = [number for number, name in enumerate(kinds) if named or name not in ("job_id", "job_id_raw", "job_name")]
+    write(as_csv([list(kinds)[at] for at in kept], ([row[at] for at in kept] for row in rows)), path)
 
 
 class Rows(NamedTuple):

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store as whoever asks may see it."""
 
-import os
-import pwd
-
+from slurm_colloc.accounting import rights
 from slurm_colloc.accounting.equivalents import SLICES
-from slurm_colloc.accounting.seen import jobs_of_others
 from slurm_colloc.accounting.store import Store, open_store
 from slurm_colloc.cli.colloc.output import say, state_folder
-from slurm_colloc.config import SiteConfig, Timeouts
-from slurm_colloc.errors import CollocError, StoreError
+from slurm_colloc.config import SiteConfig
 from slurm_colloc.report.usage import UsageReport
-from slurm_colloc.slurm.client import CliClient
-from slurm_colloc.slurm.visible import Rights, Visible, visible_to
+from slurm_colloc.slurm.visible import Visible
 
 
 def seen_store(folder: str, config: SiteConfig | None, by: str = SLICES) -> Store:
@@ -26,39 +21,8 @@ def seen_store(folder: str, config: SiteConfig | None, by: str = SLICES) -> Stor
 
 
 def visible_here(folder: str, config: SiteConfig | None) -> Visible:
-    """Return whose runs of the store in ``folder`` whoever runs this may see; Slurm is asked where it matters."""
-    uid = os.geteuid()
-    try:
-        keeps = os.stat(folder).st_uid == uid
-    except OSError:  # whoever opens it says what is wrong with it
-        keeps = True
-    name = own_name()
-    rights = None if uid == 0 or keeps else _rights(name, uid, folder, config)
-    return visible_to(name, uid, keeps_store=keeps, rights=rights)
-
-
-def _rights(name: str, uid: int, folder: str, config: SiteConfig | None) -> Rights | None:
-    client = CliClient((config.timeouts if config else Timeouts()).ask_slurm_s)
-    try:
-        rights = client.rights(name)
-        if rights.hidden or rights.sees_all(uid) or not rights.in_database:
-            return rights
-        others = jobs_of_others(Store(folder, config), config.cluster if config else "", name, rights.accounts)
-        # Of its own PrivateData slurmdbd 26.05 says "none" whatever it is, and goes by it.
-        return rights if not others or client.shown(others) else rights._replace(private=frozenset({"jobs"}))
-    except StoreError:  # whoever opens it says what is wrong with it
-        return rights
-    except CollocError as error:
-        say(f"whose runs you may see is not known, so only your own are shown: {error}")
-        return None
-
-
-def own_name() -> str:
-    """Return the name of whoever runs this, empty for a uid without one."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:  # a container without this user
-        return ""
+    """Return whose runs of the store in ``folder`` whoever runs this may see, and say where that is not known."""
+    return rights.visible_here(folder, config, say)
 
 
 def of_visible(report: UsageReport, visible: Visible, *, named: bool) -> UsageReport:

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public API behind ``import slurm_colloc as colloc``: accounting as pandas DataFrames, and what csub would decide.
+
+The only pandas: what a GPU node and a login node run does without it.
+"""
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from math import inf
+from types import UnionType
+from typing import Any, get_args
+
+import pandas as pd
+from duckdb import DuckDBPyConnection
+
+from slurm_colloc.accounting import schema
+from slurm_colloc.accounting.equivalents import CONVENTIONS, SLICES
+from slurm_colloc.accounting.fits import fits_of
+from slurm_colloc.accounting.rights import visible_here
+from slurm_colloc.accounting.run_rows import Rows, decision_rows, run_rows, share_rows
+from slurm_colloc.accounting.store import Store, open_store
+from slurm_colloc.accounting.sweep import sweep
+from slurm_colloc.accounting.usage import group_usage, whole_usage
+from slurm_colloc.accounting.window import Window
+from slurm_colloc.clock import now
+from slurm_colloc.config import Prices, SiteConfig, find_site_file, load_site, user_data_folder
+from slurm_colloc.errors import CollocError, ConfigError, InputError
+from slurm_colloc.model import Footprint, Placement
+from slurm_colloc.process import given_environment
+from slurm_colloc.report.formats import flat_groups
+from slurm_colloc.slurm.client import CliClient
+from slurm_colloc.submit.own_options import check_call, parse_arguments
+from slurm_colloc.submit.plan import Part, make_plan
+
+__all__ = ["Accounting", "CollocError", "Footprint", "Placement", "footprint", "open", "place"]
+
+# Any of these is a moment; one without an offset is of this machine's zone, as with colloc report.
+Moment = str | datetime | None
+
+# Names of a few values each.
+_CATEGORIES = frozenset(
+    (
+        *("cluster", "user", "account", "partition", "qos", "state", "gpu_type", "gpu_model", "profile", "node"),
+        *("mode", "rung", "arm", "would", "method", "methods"),
+    )
+)
+_DTYPES: dict[Any, Any] = {int: "Int64", float: "float64", bool: "boolean", datetime: "datetime64[us, UTC]"}
+_KINDS = {"VARCHAR": str, "DOUBLE": float, "FLOAT": float, "INTEGER": int, "BIGINT": int}
+_JOB = "(job_id = $job OR job_id_raw = $job)"
+
+
+class Accounting:
+    """A store, of which is shown what a report would show to whoever runs this."""
+
+    def __init__(self, store: Store, config: SiteConfig | None, by: str) -> None:
+        """Keep what ``open`` found."""
+        self._store, self._config, self._by = store, config, by
+
+    def runs(self, since: Moment = None, until: Moment = None, **filters: str | Sequence[str]) -> pd.DataFrame:
+        """Return one row for each run that had a GPU in the window, with the columns of ``colloc report --runs``.
+
+        Args:
+            since: where the window begins; 30 days before its end where it is not given.
+            until: where it ends; now where it is not given.
+            filters: column=value, or a list of values, as user="ann" or state=["FAILED", "OUT_OF_MEMORY"].
+
+        Raises:
+            InputError: an empty window, or a filter by what is no column.
+            CollocError: the store cannot be read.
+        """
+        with self._swept(since, until) as (database, about):
+            kinds, rows = run_rows(database)
+        for name, wanted in filters.items():
+            if name not in kinds:
+                raise InputError(f"runs have no column '{name}'; they have {', '.join(kinds)}")
+            column, values = list(kinds).index(name), {wanted} if isinstance(wanted, str) else set(wanted)
+            rows = [row for row in rows if row[column] in values]
+        return _frame((kinds, rows), about)
+
+    def usage(self, by: str = "user", since: Moment = None, until: Moment = None) -> pd.DataFrame:
+        """Return one row for each user, account or the like, with the columns of ``colloc report --format parquet``.
+
+        Raises:
+            CollocError: as of ``runs``, and for a grouping that is not known.
+        """
+        with self._swept(since, until) as (database, about):
+            *groups, _ = group_usage(database, by)
+            fits = fits_of(database, by, self._config, self._by) if self._config else ()
+            return _frame(flat_groups(by, groups, self._config.prices if self._config else Prices(), fits), about)
+
+    def shares(self, since: Moment = None, until: Moment = None) -> pd.DataFrame:
+        """Return one row for each run and GPU or slice on which it was sampled; raises as ``runs`` does."""
+        with self._swept(since, until) as (database, about):
+            return _frame(share_rows(database), about)
+
+    def decisions(self, since: Moment = None, until: Moment = None) -> pd.DataFrame:
+        """Return one row for each run csub decided about, predicted beside measured; raises as ``runs`` does."""
+        with self._swept(since, until) as (database, about):
+            return _frame(decision_rows(database), about)
+
+    def samples(self, job: str | int) -> pd.DataFrame:
+        """Return one row for each reading of each GPU or slice of a job, by its id as Slurm shows it, or its raw id.
+
+        Raises:
+            CollocError: the store cannot be read.
+        """
+        columns = {"at": datetime} | {one.name: _KINDS[one.kind] for one in schema.SAMPLES if one.name != "at_s"}
+        asked = {"job": str(job)}
+        with self._store.connect(inf, inf) as database:
+            span = f"SELECT min(start_s), max(coalesce(end_s, $now)) FROM allocations WHERE {_JOB}"
+            ((first_s, last_s),) = database.execute(span, asked | {"now": now()}).fetchall()
+            self._store.view_samples(database, *((inf, inf) if first_s is None else (first_s, last_s)))
+            names = ", ".join(f"s.{name}" for name in list(columns)[1:])
+            rows = database.execute(
+                f"""SELECT make_timestamp((s.at_s * 1e6)::BIGINT), {names}
+                FROM shares s SEMI JOIN (FROM allocations WHERE {_JOB}) a
+                ON s.cluster = a.cluster AND s.job_id = a.job_id_raw AND s.at_s > a.start_s
+                AND s.at_s - s.interval_s < coalesce(a.end_s, s.at_s) ORDER BY at_s, uuid""",
+                asked,
+            ).fetchall()
+        return _frame((columns, rows), {"job_id": str(job)})
+
+    @contextmanager
+    def _swept(self, since: Moment, until: Moment) -> Iterator[tuple[DuckDBPyConnection, dict[str, Any]]]:
+        end = _moment(until) or datetime.fromtimestamp(now(), UTC)
+        begin = _moment(since) or end - timedelta(days=30)
+        if begin >= end:
+            raise InputError(f"the window from {begin.isoformat()} to {end.isoformat()} is empty")
+        window = Window(begin.timestamp(), end.timestamp(), now())
+        with self._store.connect(window.since_s, window.until_s) as database:
+            sweep(database, self._store, window)
+            whole = whole_usage(database)
+            clusters = database.execute("SELECT DISTINCT cluster FROM usage ORDER BY 1").fetchall()
+            # Texts and numbers alone, which to_parquet can keep.
+            yield (
+                database,
+                {
+                    "cluster": ", ".join(name for (name,) in clusters),
+                    "since": begin.isoformat(),
+                    "until": end.isoformat(),
+                    "coverage_pct": whole.coverage_pct,
+                    "visible": self._store.visible.whose if not self._store.visible.everybody else "",
+                    "mig_by": CONVENTIONS[self._by],
+                },
+            )
+
+
+def open(store_or_site: str | os.PathLike[str] = "", by: str = SLICES) -> Accounting:
+    """Open a store to read.
+
+    Args:
+        store_or_site: the folder of a store, or a site.toml; else the site in force.
+        by: a MIG slice's part of its GPU, by slices, sms or memory.
+
+    Raises:
+        CollocError: there is no such store, it holds nothing, or the site cannot be used.
+    """
+    if by not in CONVENTIONS:
+        raise InputError(f"by '{by}' is not one of {', '.join(CONVENTIONS)}")
+    path = os.fspath(store_or_site)
+    is_site = path.endswith(".toml")
+    site = path if is_site else find_site_file()
+    config = load_site(site) if site else None
+    folder = path if path and not is_site else config.store_folder if config else ""
+    if not path and not os.access(folder, os.R_OK | os.X_OK):
+        folder = os.path.join(user_data_folder(), "store")
+    visible = visible_here(folder, config, lambda text: warnings.warn(text, stacklevel=3))
+    return Accounting(open_store(folder, config, by, visible), config, by)
+
+
+def footprint(script: str | os.PathLike[str], args: Sequence[str] = (), component: int = 0) -> Footprint:
+    """Return what csub expects a job to need of one GPU; nothing is submitted.
+
+    Args:
+        script: as given to csub.
+        args: options of csub and sbatch before it.
+        component: of a heterogeneous job.
+
+    Raises:
+        CollocError: there is no site.toml, or the submission is not understood and would go to sbatch as it is.
+    """
+    return _part(script, args, component).footprint
+
+
+def place(script: str | os.PathLike[str], args: Sequence[str] = (), component: int = 0) -> Placement:
+    """Return where csub would put a job; arguments and errors as of ``footprint``."""
+    return _part(script, args, component).placement
+
+
+def _part(script: str | os.PathLike[str], args: Sequence[str], component: int) -> Part:
+    path = find_site_file()
+    if path is None:
+        raise ConfigError("no site.toml found; name one in $COLLOC_CONF")
+    config = load_site(path)
+    command_line = parse_arguments(("--dry-run", *args, os.fspath(script)), config)
+    check_call(command_line)
+    parts = make_plan(
+        command_line, given_environment(), None, config, CliClient(config.timeouts.ask_slurm_s), packer=_packer
+    ).parts
+    if not 0 <= component < len(parts):
+        raise InputError(f"the job has {len(parts)} components, and none of number {component}")
+    return parts[component]
+
+
+def _packer(*given: Any) -> Any:
+    from slurm_colloc.pack.plan import plan_array
+
+    return plan_array(*given)
+
+
+def _moment(given: Moment) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(given) if isinstance(given, str) else given
+    except ValueError:
+        raise InputError(f"time '{given}' is not ISO 8601") from None
+    return found.astimezone(UTC) if found else None
+
+
+def _frame(table: Rows, about: dict[str, Any]) -> pd.DataFrame:
+    """Return a table as a frame whose columns have the same types, whatever is in them."""
+    kinds, rows = table
+    columns = list(zip(*rows, strict=True)) or [()] * len(kinds)
+    frame = pd.DataFrame(
+        {name: pd.Series(list(of), dtype=_dtype(name, kinds[name])) for name, of in zip(kinds, columns, strict=True)}
+    )
+    frame.attrs.update(about)
+    return frame
+
+
+def _dtype(name: str, kind: Any) -> Any:
+    if isinstance(kind, UnionType):
+        kind = next(one for one in get_args(kind) if one is not type(None))
+    return "category" if name in _CATEGORIES else _DTYPES.get(kind, "string")

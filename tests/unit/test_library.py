@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The public API: what ``import slurm_colloc`` offers, as frames whose columns are those of reports."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import pytest
+
+import slurm_colloc
+from slurm_colloc.accounting.store import Store
+from slurm_colloc.errors import InputError
+from slurm_colloc.library import Accounting
+from slurm_colloc.model import SharingMode
+from slurm_colloc.slurm.visible import Visible
+from tests.doc_examples import blocks
+from tests.unit.made import HOUR, MIG_POOL, decision, run, site
+from tests.unit.programs import colloc
+from tests.unit.shell import HINT, Shell
+from tests.unit.stored import busy, stored
+
+WINDOW = ("1970-01-01T00:00:00+00:00", "1970-01-02T00:00:00+00:00")
+ENDS = ("--since", WINDOW[0], "--until", WINDOW[1])
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Store:
+    """A store with a run of ann that was sampled for half of its hour, and one of bob that was not."""
+    rows = [run("1", account="lab"), run("2", user="bob", state="FAILED", start_s=HOUR, end_s=2 * HOUR)]
+    store = stored(tmp_path / "store", rows, busy(900, 1800), site(MIG_POOL))
+    store.write_decisions([("ann", decision("1", at_s=0.0)), ("bob", decision("2", at_s=HOUR, user="bob"))])
+    store.write_log("a", {"rows_in": 2, "used": 2, "steps": 0, "rejected": {}})
+    return store
+
+
+@pytest.fixture
+def accounting(kept: Store, monkeypatch: pytest.MonkeyPatch) -> Accounting:
+    monkeypatch.delenv("COLLOC_CONF", raising=False)
+    return slurm_colloc.open(kept.samples.folder)
+
+
+def test_importing_the_package_imports_no_other_module() -> None:
+    code = "import sys; before = set(sys.modules); import slurm_colloc; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["slurm_colloc"]
+
+
+def test_every_public_name_is_there_and_no_other() -> None:
+    assert [getattr(slurm_colloc, name).__module__.partition(".")[0] for name in slurm_colloc.__all__] == [
+        "slurm_colloc"
+    ] * len(slurm_colloc.__all__)
+    assert set(slurm_colloc.__all__) <= set(dir(slurm_colloc))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        slurm_colloc.nothing  # noqa: B018
+
+
+def test_a_frame_has_each_run_and_what_is_not_known_is_missing(accounting: Accounting) -> None:
+    frame = accounting.runs(*WINDOW)
+    assert list(frame["job_id"]) == ["1", "2"]
+    assert list(frame["start"]) == [pd.Timestamp(0, tz="UTC"), pd.Timestamp(HOUR, unit="s", tz="UTC")]
+    assert list(frame["methods"]) == ["measured", ""]
+    assert frame["gpu_mem_peak_mib"].isna().tolist() == [False, True]
+    assert frame["sm_used_gpu_hours"].isna().tolist() == [False, True]
+    by_user = frame.groupby("user", observed=True)["allocated_gpu_hours"].sum()
+    assert by_user.to_dict() == {"ann": 1.0, "bob": 1.0}
+    # One of the two hours has samples, of the half of it.
+    assert {name: frame.attrs[name] for name in ("cluster", "since", "until", "coverage_pct", "visible")} == {
+        "cluster": "c", "since": WINDOW[0], "until": WINDOW[1], "coverage_pct": 25.0, "visible": "",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("table", ["runs", "usage", "shares", "decisions"])
+def test_types_do_not_depend_on_what_there_is(accounting: Accounting, table: str) -> None:
+    full, empty = (
+        getattr(accounting, table)(since=since, until=until)
+        for since, until in (WINDOW, ("1999-01-01T00:00:00+00:00", "1999-01-02T00:00:00+00:00"))
+    )
+    assert len(full) == {"runs": 2, "usage": 2, "shares": 1, "decisions": 2}[table]
+    assert len(empty) == 0
+    kinds = {name: kind for name, kind in full.dtypes.astype(str).items() if kind != "category"}
+    assert {name: str(empty.dtypes[name]) for name in kinds} == kinds
+    assert set(kinds.values()) <= {"Int64", "float64", "boolean", "string", "datetime64[us, UTC]"}
+    assert {name for name in full if str(full.dtypes[name]) == "category"} == {
+        name for name in empty if str(empty.dtypes[name]) == "category"
+    }
+
+
+def test_runs_are_those_of_the_report_and_can_be_filtered(accounting: Accounting, tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    assert colloc("report", "--store", str(tmp_path / "store"), *ENDS, "--runs", str(path)) == 0
+    written = list(csv.DictReader(path.open()))
+    frame = accounting.runs(*WINDOW)
+    assert list(written[0]) == list(frame)
+    assert [float(row["allocated_gpu_hours"]) for row in written] == list(frame["allocated_gpu_hours"])
+    assert [pd.Timestamp(row["start"]) for row in written] == list(frame["start"])
+    assert list(accounting.runs(*WINDOW, user="bob")["job_id"]) == ["2"]
+    assert list(accounting.runs(*WINDOW, state=["FAILED", "TIMEOUT"])["job_id"]) == ["2"]
+    with pytest.raises(InputError, match="no column 'usr'"):
+        accounting.runs(*WINDOW, usr="bob")
+    with pytest.raises(InputError, match="is empty"):
+        accounting.runs(*reversed(WINDOW))
+
+
+@pytest.mark.parametrize("by", ["user", "account", "gpu", "signature"])
+def test_usage_is_the_parquet_of_the_report(accounting: Accounting, tmp_path: Path, by: str) -> None:
+    path = tmp_path / "use.parquet"
+    asked = ("--store", str(tmp_path / "store"), *ENDS, "--by", by, "--format", "parquet", "-o", str(path))
+    assert colloc("report", *asked) == 0
+    reported = duckdb.from_parquet(str(path))
+    frame = accounting.usage(by, *WINDOW)
+    assert reported.columns == list(frame)
+    found = [tuple(None if pd.isna(value) else value for value in row) for row in frame.itertuples(index=False)]
+    assert found == reported.fetchall()
+
+
+def test_runs_as_csv_are_inert_in_a_spreadsheet(tmp_path: Path) -> None:
+    store = stored(tmp_path / "store", [run("1", job_name="=cmd()")])
+    store.write_log("a", {"rows_in": 1, "used": 1, "steps": 0, "rejected": {}})
+    path = tmp_path / "runs.csv"
+    assert colloc("report", "--store", str(tmp_path / "store"), *ENDS, "--runs", str(path)) == 0
+    (found,) = csv.DictReader(path.open())
+    assert (found["job_id"], found["job_name"], found["gpu_mem_peak_mib"]) == ("1", "'=cmd()", "")
+
+
+def test_what_a_run_had_of_each_gpu_its_readings_and_what_was_foretold(accounting: Accounting) -> None:
+    (share,) = accounting.shares(*WINDOW).to_dict("records")
+    assert (share["job_id"], share["user"], share["sampled_s"], share["jobs_at_once"]) == ("1", "ann", 1800.0, 1)
+    samples = accounting.samples("1")
+    assert samples["interval_s"].sum() == 1800.0
+    assert samples["at"].is_monotonic_increasing
+    assert samples["gpu_mem_used_mib"].max() == share["gpu_mem_peak_mib"]
+    assert accounting.samples(2).empty
+    assert accounting.samples("no such").empty
+    foretold = accounting.decisions(*WINDOW).set_index("job_id")
+    assert list(foretold["gpu_mem_q99_mib"]) == [9000.0, 9000.0]
+    assert foretold["gpu_mem_peak_mib"].isna().to_dict() == {"1": False, "2": True}
+
+
+def test_nothing_is_shown_of_others(kept: Store) -> None:
+    only_bob = Accounting(Store(kept.samples.folder, None, visible=Visible(False, "bob", (), "of bob")), None, "slices")
+    assert list(only_bob.runs(*WINDOW)["user"]) == ["bob"]
+    assert list(only_bob.usage("user", *WINDOW)["user"]) == ["bob"]
+    assert list(only_bob.decisions(*WINDOW)["user"]) == ["bob"]
+    assert only_bob.shares(*WINDOW).empty
+    assert only_bob.samples("1").empty
+    assert only_bob.runs(*WINDOW).attrs["visible"].endswith("the runs of bob (of bob)")
+
+
+def test_a_job_is_placed_as_csub_places_it(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLLOC_CONF", str(shell.folder / "site.toml"))
+    monkeypatch.setenv("HOME", str(shell.folder / "home"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(shell.folder / "home"))
+    script = shell.folder / "job.sh"
+    placed = slurm_colloc.place(script, [HINT])
+    assert (placed.mode, str(placed.gres)) == (SharingMode.MIG, "gpu:h100_1g.10gb:1")
+    needed = slurm_colloc.footprint(script, [HINT])
+    assert needed.gpu_mem_peak_mib is not None
+    assert needed.gpu_mem_peak_mib.q99 == 4096
+    assert slurm_colloc.place(script).as_asked
+    assert shell.calls() == []
+    shell.run(HINT, "job.sh")
+    assert shell.calls() == [[f"--gres={placed.gres}", "job.sh"]]
+    with pytest.raises(InputError, match="1 components"):
+        slurm_colloc.place(script, [HINT], component=1)
+    with pytest.raises(slurm_colloc.CollocError):
+        slurm_colloc.place(script, ["--no-such-option"])
+    monkeypatch.setenv("COLLOC_CONF", "")
+    monkeypatch.setattr("slurm_colloc.library.find_site_file", lambda: None)
+    with pytest.raises(slurm_colloc.CollocError, match=r"site\.toml"):
+        slurm_colloc.place(script)
+
+
+PAGE = [block.text for block in blocks() if block.page == "docs/how-to/notebook.md" and block.kind == "python"]
+
+
+def test_the_examples_of_the_page_run(kept: Store, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    site_file = shell.folder / "site.toml"
+    monkeypatch.setenv("COLLOC_CONF", str(site_file))
+    monkeypatch.setenv("XDG_DATA_HOME", str(shell.folder / "home"))
+    monkeypatch.chdir(shell.folder)
+    (shell.folder / "job.sh").rename("train.sh")
+    site_file.write_text(f'{site_file.read_text()}[paths]\nstate = "{Path(kept.samples.folder).parent}"\n')
+    accounts, places = PAGE
+    found: dict[str, Any] = {}
+    exec(accounts, found)
+    assert found["runs"].empty
+    exec(places, found)
+    assert str(found["placed"].gres) == "gpu:h100_1g.10gb:1"
