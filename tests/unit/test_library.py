@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The public API: what ``import slurm_colloc`` offers, as frames whose columns are those of reports."""
 
+import ast
 import csv
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,7 @@ from slurm_colloc.library import Accounting
 from slurm_colloc.model import SharingMode
 from slurm_colloc.slurm.visible import Visible
 from tests.doc_examples import blocks
+from tests.pages import DOCS
 from tests.unit.made import HOUR, MIG_POOL, decision, run, site
 from tests.unit.programs import colloc
 from tests.unit.shell import HINT, Shell
@@ -190,3 +193,37 @@ def test_the_examples_of_the_page_run(kept: Store, shell: Shell, monkeypatch: py
     assert found["runs"].empty
     exec(places, found)
     assert str(found["placed"].gres) == "gpu:h100_1g.10gb:1"
+
+
+def test_the_notebook_runs_on_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLLOC_CONF", "")  # which the demo sets
+    assert colloc("demo", "-o", str(tmp_path)) == 0
+    about = json.loads((tmp_path / "recorded/recording.json").read_text())
+    for name, value in (("STORE", str(tmp_path / "store")), ("SINCE", about["since"]), ("UNTIL", about["until"])):
+        monkeypatch.setenv(name, value)
+    found: dict[str, Any] = {}
+    cells = json.loads((DOCS / "how-to/use.ipynb").read_text())["cells"]
+    drawn = []
+    for text in ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"):
+        *before, last = ast.parse(text).body
+        exec(compile(ast.Module(before, []), "cell", "exec"), found)
+        assert isinstance(last, ast.Expr)
+        shown = eval(compile(ast.Expression(last.value), "cell", "eval"), found)
+        drawn += [shown.to_dict()] if hasattr(shown, "mark_bar") or hasattr(shown, "layer") else []
+    assert len(drawn) == 3
+    # What is spread over hours is what the runs had.
+    runs, hours = found["runs"], found["hours"]
+    assert hours["allocated_gpu_hours"].sum() == pytest.approx(runs["allocated_gpu_hours"].sum())
+    assert hours["sm_used_gpu_hours"].sum() == pytest.approx(runs["sm_used_gpu_hours"].sum())
+    assert (found["geometry"]["runs_held"] <= len(found["whole"])).all()
+    assert found["geometry"]["runs_held"].is_monotonic_increasing
+
+
+def test_colloc_and_csub_run_where_pandas_is_not(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['pandas'] = sys.modules['numpy'] = None; import slurm_colloc.cli.csub, "
+        "slurm_colloc.cli.colloc as colloc; sys.argv[1:] = ['demo', '-o', sys.argv[1]]; colloc.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").stat().st_size > 10_000
