@@ -73,6 +73,8 @@ def install(root: Path) -> None:
 
 def install_code() -> None:
     """Put the project where nobody but root writes, and each Python finds it."""
+    # A second run on one machine begins anew.
+    shutil.rmtree(INSTALLED, ignore_errors=True)
     shutil.copytree(CHECKOUT / "slurm_colloc", INSTALLED / "slurm_colloc")
     for name in ("templates", "site-configs"):
         shutil.copytree(CHECKOUT / name, INSTALLED / name)

@@ -235,7 +235,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--packages", type=Path, default=Path("packages"))
     parser.add_argument("--minutes", type=float, default=9.3)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", default="0,1,2", help="each draws other jobs of the trace")
     parser.add_argument("--jobs", type=int, default=16)
     parser.add_argument("--median-s", type=float, default=12.0)
     parser.add_argument("--bounds", default="1.25,1.6,1.1")
@@ -253,10 +253,11 @@ def main() -> None:
         return
     asked.folder.mkdir(parents=True, exist_ok=True)
     bounds, arms = [*map(float, asked.bounds.split(","))], asked.arms.split(",")
+    rounds = [*map(int, asked.rounds.split(","))]
     trace, known = proof_plan.read_trace(), {*map(proof_report.key_of, done)}
     machine = Machine(asked, 1000 * (len(done) + 1))
     try:
-        for cell in proof_plan.cells(asked.mix, asked.rounds, bounds, arms):
+        for cell in proof_plan.cells(asked.mix, rounds, bounds, arms):
             if cell in known or not proof_plan.is_ready(cell, known):
                 continue
             planned = proof_plan.plan(trace, asked.jobs, cell.mix, cell.round, asked.median_s, asked.gpus)

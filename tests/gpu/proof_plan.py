@@ -209,13 +209,13 @@ def script(name: str, command: str, steady_s: float, gpus: int = 1, extra: str =
     return "".join(("#!/bin/bash\n", *(f"#SBATCH {word}\n" for word in words), f"{extra}{command}\n"))
 
 
-def cells(mix: str, rounds: int, bounds: Sequence[float], arms: Collection[str] = ARMS) -> Iterator[Cell]:
+def cells(mix: str, rounds: Sequence[int], bounds: Sequence[float], arms: Collection[str] = ARMS) -> Iterator[Cell]:
     """Yield what is to be run, the first bound in all rounds before the others; arms take turns in being first.
 
     The sbatch arm of a round comes before those that need what was measured in it.
     """
     for number, bound in enumerate(bounds):
-        for round_ in range(rounds):
+        for round_ in rounds:
             here = [arm for arm in ARMS if arm in arms and not (number and arm in UNBOUND)]
             turn = round_ % len(here) if here else 0
             order = here[turn:] + here[:turn]
