@@ -29,6 +29,7 @@ from slurm_colloc.clock import now
 from slurm_colloc.config import Prices, SiteConfig, find_site_file, load_site, user_data_folder
 from slurm_colloc.errors import CollocError, ConfigError, InputError
 from slurm_colloc.model import Footprint, Placement
+from slurm_colloc.pack.plan import plan_array
 from slurm_colloc.process import given_environment
 from slurm_colloc.report.formats import flat_groups
 from slurm_colloc.slurm.client import CliClient
@@ -197,18 +198,11 @@ def _part(script: str | os.PathLike[str], args: Sequence[str], component: int) -
     config = load_site(path)
     command_line = parse_arguments(("--dry-run", *args, os.fspath(script)), config)
     check_call(command_line)
-    parts = make_plan(
-        command_line, given_environment(), None, config, CliClient(config.timeouts.ask_slurm_s), packer=_packer
-    ).parts
+    client = CliClient(config.timeouts.ask_slurm_s)
+    parts = make_plan(command_line, given_environment(), None, config, client, packer=plan_array).parts
     if not 0 <= component < len(parts):
         raise InputError(f"the job has {len(parts)} components, and none of number {component}")
     return parts[component]
-
-
-def _packer(*given: Any) -> Any:
-    from slurm_colloc.pack.plan import plan_array
-
-    return plan_array(*given)
 
 
 def _moment(given: Moment) -> datetime | None:

@@ -19,12 +19,15 @@ Rows = tuple[dict[str, Any], Sequence[Sequence[Any]]]
 _OF_SEVERAL = {"gpus": int | None, "used_gpus": int | None, "balance": float | None}
 _TIMES = {"start_s": "start", "end_s": "end"}
 # What is read of the parts of a sweep: column -> (type, SQL). Times and shares as in JobUsage.
-_OF_SHARE = {
+_OF_RUN = {
     "cluster": (str, "cluster"),
     "job_id": (str, "job_id"),
     "user": (str, '"user"'),
     "account": (str, "account"),
     "start": (datetime, "make_timestamp((from_s * 1e6)::BIGINT)"),
+}
+_OF_SHARE = {
+    **_OF_RUN,
     "node": (str, "node"),
     "uuid": (str, "uuid"),
     "gpu_model": (str, "max(gpu_model)"),
@@ -40,12 +43,8 @@ _OF_SHARE = {
     "methods": (str, "array_to_string(list_sort(list_distinct(list(method))), ';')"),
 }
 _OF_DECISION = {
-    "cluster": (str, "cluster"),
-    "job_id": (str, "job_id"),
-    "user": (str, '"user"'),
-    "account": (str, "account"),
+    **_OF_RUN,
     "state": (str, "state"),
-    "start": (datetime, "make_timestamp((from_s * 1e6)::BIGINT)"),
     "signature": (str, "signature"),
     "mode": (str, "mode"),
     "rung": (str, "rung"),
@@ -76,17 +75,11 @@ def run_rows(database: DuckDBPyConnection) -> Rows:
     several = {(cluster, raw, at): rest for cluster, raw, at, *rest in database.execute(OF_RUNS).fetchall()}
     kinds = {_TIMES.get(name, name): kind for name, kind in get_type_hints(JobUsage).items()}
     kinds |= dict.fromkeys(_TIMES.values(), datetime) | {"methods": str} | _OF_SEVERAL
-    rows = [
-        (
-            *run._replace(
-                start_s=_moment(run.start_s),  # type: ignore[arg-type]
-                end_s=_moment(run.end_s),  # type: ignore[arg-type]
-                methods=";".join(run.methods),  # type: ignore[arg-type]
-            ),
-            *several.get((run.cluster, run.job_id_raw, run.start_s), (None, None, None)),
-        )
-        for run in usages_of(database)
-    ]
+    rows = []
+    for run in usages_of(database):
+        shown = {"start_s": _moment(run.start_s), "end_s": _moment(run.end_s), "methods": ";".join(run.methods)}
+        more = several.get((run.cluster, run.job_id_raw, run.start_s), (None, None, None))
+        rows.append((*(run._asdict() | shown).values(), *more))
     return kinds, rows
 
 

@@ -16,6 +16,7 @@ def take(mib):
 """
 _SAYS = "print(json.dumps(found), flush=True)\nsys.stdin.readline()\n"
 TOUCH = f"{_CUDA}found['took'] = take(64)\n{_SAYS}"
+GREEDY_MIB = 320 * 64
 GREEDY = f"{_CUDA}while len(held) < 320 and take(64): pass\nfound['mib'] = 64 * len(held)\n{_SAYS}"
 WRITES = f"""{_CUDA}
 for _ in range(64):
