@@ -233,6 +233,11 @@ def make_step(given: argparse.Namespace, built: Any = None, device: str = "cuda"
     model.train(given.task == "train")
     of_text = {"return_dict": False} if given.gpus > 1 else {}
     if given.gpus > 1:
+        if is_text:
+            import transformers
+
+            # XLNet asks its parameters for it, and a replica has none.
+            transformers.PreTrainedModel.dtype = torch.float32
         model = torch.nn.DataParallel(model, list(range(given.gpus)))
     narrow = given.dtype == "bf16"
 

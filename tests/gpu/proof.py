@@ -107,6 +107,8 @@ class Run:
         last_s = max((row["ended_s"] for row in rows if row["ended_s"]), default=0.0)
         seen = (one for hour in hours(str(self.machine.journal)) for one in hour)
         did = {**self.cell._asdict(), "at": datetime.now(UTC).isoformat(), "gpu": self.machine.gpu_model}
+        # Two jobs on one core's threads slow each other, whatever Slurm gave them.
+        did["cpu0_siblings"] = Path("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list").read_text().strip()
         did |= {"pending": self.pending, **proof_report.activity(seen, self.zero_s, self.zero_s + last_s)}
         if self.cell.arm not in BY_HAND:
             self.ingest()

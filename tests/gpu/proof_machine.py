@@ -38,6 +38,7 @@ time.sleep(steps / {rate})
 print(json.dumps({{"began_s": began, "first_s": first, "ended_s": time.time(), "steps": steps}}))
 """
 _DRY_RATE = 20.0
+_RATE_TRIES = 3
 _DRY_NEEDS = {"light": Need(900, 12, 1), "medium": Need(6000, 45, 5), "heavy": Need(20000, 85, 5)}
 _MODEL, _MEM_MIB = "NVIDIA H100 80GB HBM3", 81559
 _DRY_GPU = {"model": _MODEL, "mem_total_mib": _MEM_MIB, "sm_count": 132, "slices": []}
@@ -152,8 +153,11 @@ class Machine:
     def rates(self, jobs: Sequence[Planned], until_s: float) -> dict[str, dict[str, str]]:
         """Measure the programs that were not yet, each alone, and return what is known of each."""
         table = self.folder / "rates.csv"
-        known = {row["command"] for row in read_table(table, slowdowns.COLUMNS)}
-        size = {job.command: job.size for job in jobs if job.command not in known}
+
+        def known() -> dict[str, dict[str, str]]:
+            return {row["command"]: row for row in read_table(table, slowdowns.COLUMNS) if row["steps_per_s"]}
+
+        size = {job.command: job.size for job in jobs if job.command not in known()}
         if size and self.dry:
             needs = {one: _DRY_NEEDS[size[one]] for one in size}
             did = {
@@ -163,9 +167,14 @@ class Machine:
             slowdowns.add(
                 table, [{"command": one, "state": "COMPLETED", "steps_per_s": _DRY_RATE, **did[one]} for one in size]
             )
-        elif size:
-            slowdowns.run(table, [(one, [100]) for one in sorted(size)], until_s)
-        return {row["command"]: row for row in read_table(table, slowdowns.COLUMNS)}
+        # A process forked from one that has PyTorch's threads may fail at random.
+        for _ in range(_RATE_TRIES):
+            if todo := [(one, [100]) for one in sorted(size) if one not in known()]:
+                slowdowns.run(table, todo, until_s)
+        found = known()
+        if failed := [one for one in size if one not in found]:
+            raise RuntimeError(f"the speed of these alone is not measured: {failed}")
+        return found
 
     def script(self, one: Planned, rates: dict[str, dict[str, str]]) -> Path:
         """Return a program's script, which lies in a folder of its own and is written once."""
@@ -180,7 +189,7 @@ class Machine:
                 extra = f"export CUDA_VISIBLE_DEVICES=${{SLURM_JOB_GPUS:-0}} COLLOC_SIMULATED_GPU_LOAD={load}\n"
             else:
                 shutil.copy(str(footprint_job.__file__), project / "train.py")
-            command = one.with_steps(float(rates[one.command]["steps_per_s"] or 1.0))
+            command = one.with_steps(float(rates[one.command]["steps_per_s"]))
             (project / "train.sh").write_text(script(one.name, command, one.steady_s, one.gpus, extra))
         return project / "train.sh"
 

@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -326,6 +327,15 @@ def of_all(node: Node, seen: Found, gpus: int) -> None:
         said = node.ask(told[0], asked, 1)
         lives = clients[0].process.poll() is None
         seen(f"all: user 1 says '{text}'", {"said": said, "user 0 lives": lives}, lives)
+    # Which of its files clients need; then what he can do with those that they do not.
+    for name in ("log", "control_privileged", "control_lock"):
+        mode = stat.S_IMODE(Path(folder, name).stat().st_mode)
+        Path(folder, name).chmod(0o600)
+        took = node.short(f"without-{name}", TOUCH, 1, told[1])
+        seen(f"all: another user's new client where {name} is root's", took, bool(took["client"]))
+        if not took["client"]:
+            Path(folder, name).chmod(mode)
+    seen("all: its files then", listing(folder))
     before = listing(f"{folder}/../log")
     argv = [*node.become(1), "timeout", "4", sys.executable, "-c", FLOOD, folder]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -344,11 +354,6 @@ def of_all(node: Node, seen: Found, gpus: int) -> None:
             seen(f"all: while user 1 holds {what}", {"holds": holder.poll() is None, "root is answered": said,
                  "another client": took, "s": round(time.monotonic() - began, 1)})  # fmt: skip
             holder.kill()
-    for name in ("control_lock", "control_privileged", "log"):
-        with contextlib.suppress(OSError):
-            Path(folder, name).chmod(0o600)
-    seen("all: a client of another user's where all but control is root's", node.short("tight", TOUCH, 1, told[1]))
-    seen("all: its files then", listing(folder))
     memory(node, seen, "all", told)
     seen("all: together", rates(clients, _TRAINING_S))
     bad = node.short("bad", ILLEGAL, 1, told[1])
