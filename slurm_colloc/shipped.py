@@ -6,7 +6,6 @@ import os
 _CHECKOUT_FOLDERS = {
     "templates": "templates",
     "site-configs": "site-configs",
-    "recorded": "tests/recorded/demo",
 }
 
 
@@ -27,7 +26,7 @@ def plugin(name: str) -> str:
 
 
 def folder(name: str) -> str:
-    """Return the folder ``templates``, ``site-configs`` or ``recorded``.
+    """Return the folder ``templates`` or ``site-configs``.
 
     The checkout comes first, because in an editable install both exist and the checkout is what is being edited.
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from slurm_colloc.observe.journal import append
 from tests.cluster.lab import Lab
 from tests.cluster.ports import Ports
 from tests.cluster.releases import HOST
-from tests.unit.made import device, host, process, seen
+from tests.unit.made import RECORDED, device, host, process, seen
 from tests.unit.programs import colloc
 from tests.unit.stored import sampled
 
@@ -69,10 +70,16 @@ def test_an_audit_that_can_judge_nothing_is_an_error(
 def test_an_audit_says_how_much_it_could_judge(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLLOC_CONF", "set by the demo, put back by pytest")
+    shutil.copytree(RECORDED / "demo", tmp_path, dirs_exist_ok=True)
+    monkeypatch.setenv("COLLOC_CONF", str(tmp_path / "site.toml"))
     monkeypatch.chdir(tmp_path)
-    assert colloc("demo", "-o", ".") == 0
-    # Typed as it stands, wherever: nobody who ran the demo has its site.toml in force.
+    taken = ("--sacct-file", "sacct.txt", "--journal", "journal")
+    assert colloc("ingest", "--store", "store", *taken) == 0
+    about = json.loads(Path("recording.json").read_text())
+    argv = ["--store", str(tmp_path / "store"), "--since", about["since"], "--until", about["until"]]
+    capsys.readouterr()
+    assert colloc("audit", "run", *argv) == 1
+    # Typed as it stands, wherever: who reads it may have no site.toml in force.
     shown = capsys.readouterr().out
     (see,) = re.findall(r"^    see: (.*)$", shown, re.MULTILINE)
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
@@ -80,9 +87,6 @@ def test_an_audit_says_how_much_it_could_judge(
     again = subprocess.run(["sh", "-c", see], cwd="/", env=there, capture_output=True, text=True, check=False)
     assert (again.returncode, again.stderr) == (1, "")
     assert again.stdout.splitlines()[0] in shown.splitlines()
-    about = json.loads((tmp_path / "recorded/recording.json").read_text())
-    capsys.readouterr()
-    argv = ["--store", str(tmp_path / "store"), "--since", about["since"], "--until", about["until"]]
     assert colloc("audit", "run", "--format", "json", *argv) == 1
     shown = json.loads(capsys.readouterr().out)
     judged = shown["rules"]["COL001"]

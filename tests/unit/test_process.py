@@ -57,7 +57,6 @@ def test_spawn_passes_environment() -> None:
 def test_shipped_folders() -> None:
     assert {"mps.sbatch.j2", "sample.sbatch.j2"} <= set(os.listdir(folder("templates")))
     assert os.listdir(folder("site-configs"))
-    assert {"sacct.txt", "site.toml"} <= set(os.listdir(folder("recorded")))
     with pytest.raises(KeyError):
         folder("other")
 

@@ -1,49 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""colloc demo: the whole accounting path on a recording of a real cluster, on any Linux, without Slurm or a GPU."""
+"""colloc demo: the whole accounting path on a made-up week, on any Linux, without Slurm or a GPU."""
 
 import json
 import os
-import shutil
 import tempfile
-from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
-from slurm_colloc.cli.colloc import audit, ingest, report
+from slurm_colloc.cli.colloc import demo_week, ingest, report
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.config import ENVIRONMENT_VARIABLE
-from slurm_colloc.shipped import folder
+
+_USERS = 6
 
 
 def demo(
     output: Annotated[str, typer.Option("--output", "-o", help="folder for what is made; else a fresh one")] = "",
 ) -> None:
-    """Report the recording of a small real cluster per user."""
-    recorded = folder("recorded")
+    """Report a made-up week of 12 users on 8 GPUs."""
     target = os.path.abspath(output) if output else tempfile.mkdtemp(prefix="colloc-demo-")
-    os.makedirs(target, exist_ok=True)
-    shutil.copytree(recorded, os.path.join(target, "recorded"), dirs_exist_ok=True)
-    with open(os.path.join(recorded, "recording.json")) as stream:
-        about = json.load(stream)
-    say(f"no cluster is asked: this is a recording of {about['what']}")
-    os.environ[ENVIRONMENT_VARIABLE] = os.path.join(target, "recorded", "site.toml")
-    store = os.path.join(target, "store")
-    ingest.ingest(
-        store=store,
-        sacct_file=os.path.join(target, "recorded", "sacct.txt"),
-        journal=os.path.join(target, "recorded", "journal"),
+    site, sacct, journal, store, figures, page = (
+        os.path.join(target, name)
+        for name in ("site.toml", "sacct.txt", "journal", "store", "report.json", "report.html")
     )
-    show(store, about["since"], about["until"], target)
-
-
-def show(store: str, since: str, until: str, target: str) -> None:
-    """Print the report and one audit rule, write the page, and say where everything lies."""
+    os.makedirs(target, exist_ok=True)
+    say("no cluster is asked: this is a made-up week of 12 users on a node of 8 A100s")
+    jobs = demo_week.made_jobs()
+    for path, text in ((site, demo_week.SITE), (sacct, demo_week.sacct_text(jobs))):
+        with open(path, "w") as stream:
+            stream.write(text)
+    demo_week.write_journal(jobs, journal)
+    os.environ[ENVIRONMENT_VARIABLE] = site
+    ingest.ingest(store=store, sacct_file=sacct, journal=journal)
+    since, until = (datetime.fromtimestamp(at_s, UTC).isoformat() for at_s in (demo_week.BEGIN_S, demo_week.END_S))
     print()
-    report.report(since=since, until=until, store=store)
-    page = os.path.join(target, "report.html")
-    report.report(since=since, until=until, store=store, form="html", output=page)
-    print()
-    with suppress(typer.Exit):  # findings are what a demo is for
-        audit.run_audit(since=since, until=until, store=store)
-    print(f"\nthe same as a page:  {page}\neverything lies in:  {target}")
+    report.report(since=since, until=until, store=store, top=_USERS)
+    for form, path in (("json", figures), ("html", page)):
+        report.report(since=since, until=until, store=store, form=form, output=path)
+    with open(figures) as stream:
+        known = json.load(stream)
+    idle, most, total = known["groups"][0], known["fits"][0], known["total"]
+    fits = next(one for one in known["fits"] if one["name"] == total["name"])
+    window = f"--store {store} --since {since[:10]} --until {until[:10]}"
+    print(
+        f"\nidle   {idle['name']}: {idle['jobs']} jobs left {idle['sm_idle_gpu_hours']:.0f} of "
+        f"{idle['allocated_gpu_hours']:.0f} GPU-hours unused\n"
+        f"fits   {fits['fitting_runs']} of {total['jobs']} jobs fit a piece of a GPU; half of {most['name']}'s "
+        f"the MPS share {most['unit']} or a smaller one\n"
+        f"freed  {fits['freed_gpu_hours']:.0f} of {total['allocated_gpu_hours']:.0f} GPU-hours, if each asks for "
+        f"the smallest piece that holds it\n"
+        f"page   {page}\n"
+        f"next   export {ENVIRONMENT_VARIABLE}={site}\n"
+        f"       colloc job {jobs[-1].job_id} --store {store}\n"
+        f"       colloc audit run {window}"
+    )
