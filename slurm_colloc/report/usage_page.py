@@ -137,6 +137,13 @@ def _headlines(report: UsageReport) -> list[Headline]:
         if cover is None
         else Headline(f"{number(cover, 0)} %", "of allocated time sampled", method)
     )
+    if report.fits:
+        fits = report.fits[-1]
+        words = (
+            f"GPU-hours freed, if the {fits.fitting_runs} of {total.jobs} runs that fit a piece of a GPU ask for one"
+        )
+        rule = "By peak memory and mean SM activity, each on the smallest piece of its pool that holds it."
+        heads.insert(1, Headline(short(fits.freed_gpu_hours), words, rule))
     return heads
 
 

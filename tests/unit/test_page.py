@@ -160,7 +160,7 @@ def test_a_rows_details_open_by_key_and_close_by_escape(browser: webdriver.Chrom
 def test_what_is_under_the_pointer_has_denominator_and_method(browser: webdriver.Chrome, five: Path) -> None:
     show(browser, five)
     webdriver.ActionChains(browser).move_to_element(
-        browser.find_element(By.CSS_SELECTOR, "#table tbody td:nth-child(10)")
+        browser.find_element(By.CSS_SELECTOR, "#table tbody td:nth-child(11)")
     ).perform()
     said = browser.find_element(By.ID, "tip").text
     assert re.search(

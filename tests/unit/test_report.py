@@ -32,15 +32,16 @@ def test_table() -> None:
         "USER",
         "RUNS",
         "ALLOC GPU-h",
-        "HELD GPU-h",
+        "IDLE GPU-h",
         "SAMPLED %",
-        "GPU_UTIL GPU-h",
         "GPU_UTIL %",
-        "SM GPU-h",
         "SM %",
+        "GPU_UTIL GPU-h",
+        "SM GPU-h",
+        "HELD GPU-h",
     ]
-    assert lines[2].split() == " ".join([*titles, "IDLE GPU-h", "EMPTY GPU-h", "kWh"]).split()
-    figures = ["1", "1.0000", "1.0000", "100", "0.5000", "50.0", "0.2500", "25.0", "0.7500", "0.0000", "1.0000"]
+    assert lines[2].split() == " ".join([*titles, "EMPTY GPU-h", "kWh"]).split()
+    figures = ["1", "1.0000", "0.7500", "100", "50.0", "25.0", "0.5000", "0.2500", "1.0000", "0.0000", "1.0000"]
     assert lines[4].split() == ["ann", *figures]
     assert lines[6].split() == ["total", *figures]
     assert lines[8] == "100 % of the allocated GPU-hours was sampled, in 1 of 1 run."
@@ -52,7 +53,7 @@ def test_table() -> None:
 
 def test_unknown_is_a_dash_and_never_zero() -> None:
     row = as_table(report(NOTHING)).splitlines()[4].split()
-    assert row == ["ann", "1", "2.0000", "2.0000", *["-"] * 8]
+    assert row == ["ann", "1", "2.0000", *["-"] * 6, "2.0000", "-", "-"]
     (_, cells) = csv.reader(io.StringIO(as_csv(report(NOTHING))))
     costs = Money._fields
     fields = [
@@ -72,7 +73,8 @@ def test_unknown_is_a_dash_and_never_zero() -> None:
 
 def test_true_zero_and_little_are_told_apart() -> None:
     row = as_table(report(group(util_used_gpu_hours=0.0, util_weighted_pct=0.0, sm_used_gpu_hours=0.0004))).splitlines()
-    assert row[4].split()[5:8] == ["0.0000", "0.0", "0.0004"]
+    assert row[4].split()[7:9] == ["0.0000", "0.0004"]
+    assert row[4].split()[5] == "0.0"
 
 
 def test_json_is_unrounded() -> None:
