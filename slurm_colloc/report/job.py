@@ -80,7 +80,12 @@ def _run_lines(story: RunStory, of: JobStory, signs: str) -> Iterator[str]:
     run, slurm, decision = story.usage, story.slurm, of.decision
     known: Any = run or slurm
     state = slurm.state if slurm else known.state
-    yield f"job {printable(known.job_id)} '{printable(known.job_name)}' of {printable(known.user)}, {printable(state)}"
+    name = f"job {printable(known.job_id)} '{printable(known.job_name)}' of {printable(known.user)}, {printable(state)}"
+    yield (
+        f"{name}: {_verdict(run, story.timeline)}{' so far' if state in _SO_FAR else ''}"
+        if run and run.methods
+        else name
+    )
     yield titled("ran", _ran(run, slurm, of.since_s, state))
     if slurm:
         yield from _of_slurm(slurm)
@@ -111,6 +116,25 @@ def _run_lines(story: RunStory, of: JobStory, signs: str) -> Iterator[str]:
         yield titled("next time", printable(story.advice.expected))
     if story.advice.command:
         yield f"{' ' * TEXT_INDENT}$ {printable(story.advice.command)}"
+
+
+def _verdict(run: JobUsage, timeline: JobTimeline | None) -> str:
+    """Return the one thing to know of a sampled run: how much of what it had it used."""
+    took = in_words(run.end_s - run.start_s)
+    of_several = timeline is not None and timeline.devices > 1
+    had = "its share" if _is_share(run) else "its GPUs" if of_several else "its GPU"
+    if never_used(run):
+        return f"did not use {had} in {took}"
+    if timeline and of_several and timeline.devices_unused and None not in timeline.active_pct:
+        had = f"its GPUs, on {timeline.devices - timeline.devices_unused} of {timeline.devices}"
+    for used, of, metric in (
+        (run.sm_used_gpu_hours, run.sm_measured_gpu_hours, "SM activity"),
+        (run.util_used_gpu_hours, run.util_measured_gpu_hours, "GPU_UTIL"),
+    ):
+        if used is not None and of:
+            return f"used {100 * used / of:.0f} % of {had} ({metric}) in {took}"
+    # Nothing is measured of a GPU in the time in which its job is suspended.
+    return f"what it used of {had} in {took} is not known"
 
 
 def _ran(run: JobUsage | None, slurm: Accounted | None, since_s: float, state: str) -> str:

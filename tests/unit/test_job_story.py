@@ -52,7 +52,7 @@ def told(run: JobUsage | None, what: Decision | None = None, kept: Evidence | No
 
 def test_story() -> None:
     lines = as_text(told(usage(), decision())).splitlines()
-    assert lines[0] == "job 1 'train' of ann, COMPLETED"
+    assert lines[0] == "job 1 'train' of ann, COMPLETED: used 25 % of its GPU (SM activity) in 1 h"
     assert lines[2:7] == [
         "  given      gpu:h100:1",
         "  allocated  1.0000 GPU-h in whole-GPU equivalents",
@@ -98,6 +98,7 @@ def test_a_job_that_used_nothing_is_told_once_what_was_idle() -> None:
     text = as_text(JobStory([RunStory(nothing)]))
     assert "  idle       in all samples: the job did not use its GPU\n" in text
     assert "for the last" not in text
+    assert text.startswith("job 1 'train' of ann, COMPLETED: did not use its GPU in 21 h\n")
     late = as_text(JobStory([RunStory(nothing._replace(sm_used_gpu_hours=0.1))]))
     assert "  idle       for the last 21 h sampled\n" in late
 
@@ -111,6 +112,7 @@ def test_of_a_job_that_was_suspended_all_the_time_nothing_is_said_to_be_unused()
     pieces = (JobPiece(40.0, 20.0, 3000),)
     text = as_text(JobStory([RunStory(still, timeline=JobTimeline(0.0, 3600.0, pieces, 1, 0, 0))]))
     assert "did not use" not in text
+    assert "COMPLETED: what it used of its GPU in 1 h is not known\n" in text
     assert "not measured" not in text
 
 
@@ -135,6 +137,7 @@ def test_neighbours_are_a_number_and_unused_gpus_are_said() -> None:
     assert "  neighbours at most 2 other jobs at a time on its GPU; 0.5 device hours shared\n" in text
     assert "  GPUs       1 of 4 used; active 80, 0, 0, 0 %" in text
     assert "balance 0.25" in text
+    assert "COMPLETED: used 25 % of its GPUs, on 1 of 4 (SM activity) in 1 h\n" in text
     assert "|" not in text
     # Of one GPU the other lines say it, and where nobody saw one of several its use is not known.
     assert "  GPUs  " not in as_text(told(usage(), timeline=seen._replace(devices=1, devices_unused=0)))
