@@ -132,7 +132,7 @@ def _verdict(run: JobUsage, timeline: JobTimeline | None) -> str:
         (run.util_used_gpu_hours, run.util_measured_gpu_hours, "GPU_UTIL"),
     ):
         if used is not None and of:
-            return f"used {100 * used / of:.0f} % of {had} ({metric}) in {took}"
+            return f"used {significant(100 * used / of, 2)} % of {had} ({metric}) in {took}"
     # Nothing is measured of a GPU in the time in which its job is suspended.
     return f"what it used of {had} in {took} is not known"
 

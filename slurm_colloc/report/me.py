@@ -156,9 +156,23 @@ def best(hints: Sequence[Hint]) -> list[Hint]:
 def as_text(report: MyReport, terminal: Terminal = NO_TERMINAL) -> str:
     """Return the report for a terminal, or for what is none: lines are as long as they are."""
     where = f" on {printable(report.cluster)}" if report.cluster else ""
-    lines = [f"{printable(report.user)}{where}, {stamp(report.since)} to {stamp(report.until)}"]
+    lines = [f"{printable(report.user)}{where}, {stamp(report.since)} to {stamp(report.until)}{_verdict(report)}"]
     lines += _body(report) if report.runs else _nothing(report)
     return "".join(f"{line}\n" for text in lines for line in folded(text, terminal.columns, _indent(text)))
+
+
+def _verdict(report: MyReport) -> str:
+    """Return the one thing to know, where anything was measured."""
+    sums = sums_of(report.runs)
+    for used, of, metric in (
+        (sums.sm_used_gpu_hours, sums.sm_measured_gpu_hours, "SM activity"),
+        (sums.util_used_gpu_hours, sums.util_measured_gpu_hours, "GPU_UTIL"),
+    ):
+        if used is not None and of > 0:
+            freed = report.fit.freed_gpu_hours if report.fit else 0.0
+            more = f"; pieces of a GPU would free {significant(freed)} GPU-h" if freed > 0 else ""
+            return f": used {significant(100 * used / of, 2)} % of {significant(of)} measured GPU-h ({metric}){more}"
+    return ""
 
 
 def _indent(line: str) -> int:
@@ -219,7 +233,7 @@ def _fit(fit: Fit) -> str:
     )
     of = f"{fits} of the {known} GPU-h of {counted(fit.judged_runs, 'whole-GPU run')} measured well enough"
     of += f" ({fit.not_judged_runs} not judged)" if fit.not_judged_runs else ""
-    return f"{of}; {freed} would have been left, most on {printable(fit.unit)}" if fit.unit else of
+    return f"{of}; that would have freed {freed} GPU-h, most of it on {printable(fit.unit)}" if fit.unit else of
 
 
 def as_json(report: MyReport) -> str:

@@ -43,13 +43,14 @@ def test_a_month() -> None:
                    coverage_pct=50.0, state="RUNNING")  # fmt: skip
     fit = Fit("ann", 3.0, 2.0, 1.5, "gpu:1g.10gb:1", 3, 2, 1)
     lines = text_of(mine(usage(), second, fit=fit))
+    assert lines[0].endswith(": used 10 % of 2.5 measured GPU-h (SM activity); pieces of a GPU would free 1.5 GPU-h")
     assert lines[1:8] == [
         "  runs       2 with a GPU, 1 of them running, 4 without",
         "  allocated  4 GPU-h in whole-GPU equivalents",
         "  SM active  0.25 of 2.5 covered GPU-h used, 10.0 %; 2.25 idle",
         "  GPU_UTIL   1 of 2 covered GPU-h used, 50.0 %; 1 idle",
-        "  would fit  2 of the 3 GPU-h of 3 whole-GPU runs measured well enough (1 not judged); 1.5 would have "
-        "been left, most on gpu:1g.10gb:1",
+        "  would fit  2 of the 3 GPU-h of 3 whole-GPU runs measured well enough (1 not judged); that would have "
+        "freed 1.5 GPU-h, most of it on gpu:1g.10gb:1",
         "  coverage   62 % of the device time (measured)",
         "  source     the store",
     ]

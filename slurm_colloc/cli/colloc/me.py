@@ -125,7 +125,7 @@ def _fit_hints(fitting: Sequence[RunFit], config: SiteConfig) -> Iterator[Hint]:
         runs = f"{counted(len(group), 'run')} of '{last.usage.job_name}'"
         yield Hint(
             f"submit '{last.usage.job_name}' by csub: {group[-1].unit} holds it",
-            f"{runs} had a whole GPU and at most {peak} MiB of it; {significant(freed)} GPU-h would have been left",
+            f"{runs} had a whole GPU and at most {peak} MiB of it; a piece would have freed {significant(freed)} GPU-h",
             _line_for(last, config) or f"colloc job {last.usage.job_id}",
             freed,
         )
