@@ -54,7 +54,6 @@ def submitting() -> Iterator[Target]:
     yield of_text("percent", lambda text: percent(text, "sm"), b"30", b"30%", b"0.5%")
     yield of_text("time", time_span_s, b"1-02:03:04", b"90", b"UNLIMITED", b"02:03")
     yield Target("commands", _commands, (b"#SBATCH -t 5\npython a.py 1\npython a.py 2\n", *scripts[:3]), (InputError,))
-    yield of_text("expand", _expand, b"python\0t.py\0--lr\0{lr}\0{n}\0:::\0lr=1,2\0:::\0n=1..4")
     yield Target("signature", _signature, scripts, ())
     yield Target(
         "settings",
@@ -184,19 +183,6 @@ def _commands(content: bytes) -> object:
     assert all(commands)
     assert not any("\n" in command or "\0" in command for command in commands), "a task of two lines"
     return commands
-
-
-def _expand(text: str) -> object:
-    from slurm_colloc.pack.commands import expand
-
-    # Lists from files are another matter; the largest product is 100,000 tasks by design.
-    words = text.replace("@", "").split("\0")
-    if sum(word.count("..") for word in words) > 1 or len(text) > 4096:
-        raise InputError("too large for a fuzzer")
-    script, commands = expand(words)
-    assert len(shlex.split(script.decode(errors="surrogateescape").partition("\n")[2])) >= 1
-    assert all(len(shlex.split(one)) == len(shlex.split(commands[0])) for one in commands[:50]), "a value became words"
-    return commands[:50]
 
 
 def _signature(content: bytes) -> object:

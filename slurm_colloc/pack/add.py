@@ -1,33 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Further tasks for a pack that runs: what they are counted for, whether it can take them, and that it has."""
+"""Further tasks for a pack that runs: whether it can take them, and that it has."""
 
-import math
 import os
 import pwd
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from slurm_colloc.clock import tries
-from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError
 from slurm_colloc.files import locked
-from slurm_colloc.model import Load
 from slurm_colloc.pack.inbox import inbox_of, put, withdraw
 from slurm_colloc.pack.ledger import Ledger, ledger_path, read_ledger
-from slurm_colloc.pack.plan import load_of_task
-from slurm_colloc.pack.resume import read_earlier
-from slurm_colloc.pack.spec import Spec, Task
-from slurm_colloc.placement.speed import beside
+from slurm_colloc.pack.spec import Task
 from slurm_colloc.slurm.array import MOST_TASKS
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.job_files import file_name
 from slurm_colloc.slurm.options import CommandLine
-from slurm_colloc.submit.own_options import own_option
-from slurm_colloc.units import clock_time, spans, time_limit_min
+from slurm_colloc.units import clock_time, spans
 
-# What an added task may have of its own; all else is the pack's.
-_OF_A_TASK = frozenset({"gpu-footprint", "time"})
 _OF_THE_CALL = frozenset({"dry-run", "explain"})
 # A pack looks once a second. On a network file system its node may see the file up to a minute later.
 _LOOKS, _EVERY_S = 450, 0.2
@@ -69,9 +60,7 @@ def plan_addition(
     job_id: str,
     ledger: str,
     line: CommandLine,
-    environ: Mapping[str, str],
     commands: Sequence[str],
-    config: SiteConfig,
     slurm: CliClient,
 ) -> Addition:
     """Return what is to be added to a running pack.
@@ -80,47 +69,38 @@ def plan_addition(
         job_id: the pack's.
         ledger: the pack's.
         line: csub's options.
-        environ: of the call.
         commands: a line of sh for each task.
-        config: the site.
         slurm: answers what has to be asked.
 
     Raises:
         CollocError: the pack cannot take them.
     """
     for option in (*line.options, *line.own):
-        if option.name not in _OF_A_TASK | _OF_THE_CALL:
+        if option.name not in _OF_THE_CALL:
             raise InputError(f"'{option.written}' beside --add: an added task has what a task of the pack has")
     left_s = next((job.left_s for job in slurm.own_queue("-t", "R") if job.job_id == job_id), None)
     if left_s is None:
         raise InputError(f"job {job_id} is no running job of yours")
     pack = read_ledger(ledger)
-    hint = own_option("gpu-footprint", line, None)
-    load = None if hint is None else load_of_task(hint, read_earlier(config.cluster, job_id), environ, config, slurm)
-    room = pack.spec.room
-    if load and 0 < room.memory_mib < load.memory_mib:
-        what = f"a task counts for {load.memory_mib} MiB of GPU memory with the site's headroom"
-        raise InputError(f"{what}, and job {job_id} has {room.memory_mib} MiB")
-    limit_min = _limit_min(line, pack.spec, load)
-    of_task_min = pack.spec.time_limit_min if limit_min is None else limit_min
-    if of_task_min is not None and 60 * of_task_min > left_s:
+    limit_min = pack.spec.time_limit_min
+    if limit_min is not None and 60 * limit_min > left_s:
         raise InputError(
-            f"a task may take {clock_time(60 * of_task_min)} beside the others, and job {job_id} has"
-            f" {clock_time(left_s)} left; say --time if it takes less"
+            f"a task may take {clock_time(60 * limit_min)} beside the others, and job {job_id} has"
+            f" {clock_time(left_s)} left"
         )
     number, stride = _first_number(pack, job_id), pack.spec.jobs
-    tasks = tuple(Task(number + at * stride, one, load, limit_min) for at, one in enumerate(commands))
+    tasks = tuple(Task(number + at * stride, one) for at, one in enumerate(commands))
     if len(tasks) + len([*pack.numbers()]) > MOST_TASKS:
         raise InputError(f"a pack takes {MOST_TASKS} tasks at most")
-    counted = load or pack.spec.load
+    counted = pack.spec.load
     notes = [
         f"counted for {counted.memory_mib} MiB of GPU memory and {counted.sm_active_pct:.3g} % of the SMs each"
         if counted.memory_mib
         else "one task at a time",
         f"output of task {number}: {_output(pack, number)}",
     ]
-    if of_task_min is not None:
-        notes.append(f"time limit {clock_time(60 * of_task_min)} each")
+    if limit_min is not None:
+        notes.append(f"time limit {clock_time(60 * limit_min)} each")
     node = pack.job.get("node", "")
     return Addition(
         ledger, tasks, f"task {spans(task.number for task in tasks)} to job {job_id} on {node}", tuple(notes)
@@ -146,18 +126,6 @@ def add(addition: Addition) -> None:
         return
     if withdraw(path):
         raise InputError("the pack has not taken it, as it is about to end, or its node does not see the folder")
-
-
-def _limit_min(line: CommandLine, spec: Spec, load: Load | None) -> float | None:
-    """Return the time limit that was asked for, as much longer as the others slow the task; None: the pack's."""
-    asked = next((option.value or "" for option in reversed(line.options) if option.name == "time"), None)
-    if asked is None:
-        return None
-    limit_min = time_limit_min(asked)
-    if math.isinf(limit_min):
-        raise InputError(f"--time={asked} does not bound a task")
-    own = load or spec.load
-    return limit_min * beside(own.sm_active_pct, [spec.load.sm_active_pct] * (spec.room.tasks - 1)).upper
 
 
 def _first_number(pack: Ledger, job_id: str) -> int:

@@ -59,7 +59,6 @@ class Attempt:
     status: int = 0
     ended_s: float | None = None
     watch: Watch | None = None
-    noted: bool = False
     lost: bool = False
     ended_for: tuple[Outcome, str] | None = None
     ending_s: float = 0.0

@@ -12,11 +12,10 @@ from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError
 from slurm_colloc.pack.add import add, adding, plan_addition
-from slurm_colloc.pack.commands import expand, plain_name, read_commands, read_file
+from slurm_colloc.pack.commands import one_command, plain_name, read_commands, read_file
 from slurm_colloc.pack.plan import plan_tasks
 from slurm_colloc.pack.resume import Earlier, merged_options, note_resumed, read_earlier, resuming
 from slurm_colloc.pack.shape import Tasks
-from slurm_colloc.process import given_environment
 from slurm_colloc.slurm.client import CliClient
 from slurm_colloc.slurm.option_tables import Option
 from slurm_colloc.slurm.options import CommandLine, scan
@@ -28,16 +27,15 @@ from slurm_colloc.submit.plan import Plan
 _USAGE = """\
 Usage: csub pack [OPTIONS OF csub AND sbatch] FILE
        csub pack [OPTIONS OF csub AND sbatch] -- COMMAND [ARGUMENTS]
-                 [::: NAME=V1,V2 NAME=1..5 NAME=@FILE]
        csub pack --resume=JOB [OPTIONS OF csub AND sbatch]
        csub pack --add=JOB [OPTIONS] FILE | -- COMMAND ...
 
   FILE holds one line of sh for each task, and may begin with #SBATCH and #CSUB
-  lines. In COMMAND every {NAME} is replaced; all combinations are run.
+  lines. COMMAND is a single task.
   --resume submits those tasks of a pack that are not done, also of one that
   csub --pack made; options win over those it was submitted with.
-  --add has a pack that runs run these commands too, as soon as it has room;
-  of OPTIONS these: --gpu-footprint, --time, --dry-run.
+  --add has a pack that runs run these commands too, as soon as it has room,
+  as tasks like its own; of OPTIONS --dry-run alone.
 
   --gpu-footprint mem=SIZE[,sm=PERCENT][,dram=PERCENT]
                            what one task needs of the GPU
@@ -152,7 +150,7 @@ def _add(job_id: str, options: tuple[str, ...], tasks: Tasks, config: SiteConfig
         raise InputError("the file has #SBATCH or #CSUB lines, and --add takes options from the command line alone")
     client = CliClient(config.timeouts.ask_slurm_s)
     with adding(config.cluster, job_id) as ledger:
-        step = partial(plan_addition, job_id, ledger, line, given_environment(), tasks.commands, config, client)
+        step = partial(plan_addition, job_id, ledger, line, tasks.commands, client)
         addition = within(_PATIENCE * config.timeouts.decide_s, "deciding", step)
         if own_option("dry-run", line, None) is None:
             add(addition)
@@ -168,7 +166,7 @@ def _prepare_missing(
     """Return the pack of what is missing of another one, or that nothing is."""
     allowed_s = _PATIENCE * config.timeouts.decide_s
     cluster = config.cluster
-    within(allowed_s, "taking its lock", partial(held.enter_context, resuming(cluster, job_id)))
+    job_id = within(allowed_s, "taking its lock", partial(held.enter_context, resuming(cluster, job_id)))
     earlier = within(allowed_s, "reading the ledgers", partial(read_earlier, cluster, job_id))
     client = CliClient(config.timeouts.ask_slurm_s)
     _refuse_unfinished(earlier, client)
@@ -213,9 +211,9 @@ def _refuse_unfinished(earlier: Earlier, client: CliClient) -> None:
         raise ProcessError(
             f"{what}, and its tasks must not run twice; try again when Slurm answers: {error}"
         ) from error
-    for one in dict.fromkeys((earlier.job_id, earlier.first, *earlier.resumed_by)):
+    for one in (earlier.job_id, *earlier.resumed_by):
         if one in states:
-            which = "" if one in (earlier.job_id, earlier.first) else f", which resumes job {earlier.first},"
+            which = "" if one == earlier.job_id else f", which resumes job {earlier.job_id},"
             end = f"wait for its end, or end it by 'scancel {one}'"
             raise InputError(f"job {one}{which} is still {states[one].lower()}; {end}")
 
@@ -224,7 +222,7 @@ def _tasks(words: Sequence[str], is_command: bool) -> Tasks:
     if not words:
         raise InputError("there is no FILE and no command")
     if is_command:
-        return Tasks(*expand(words), plain_name(words[0]))
+        return Tasks(*one_command(words), plain_name(words[0]))
     if len(words) > 1:
         raise InputError(f"'{words[1]}' behind the file; write a command as 'csub pack [OPTIONS] -- COMMAND'")
     name = plain_name(words[0]) if words[0] != "-" else "pack"

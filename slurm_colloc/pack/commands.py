@@ -1,20 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks of ``csub pack``: the lines of a file, or one command for each combination of values."""
+"""The tasks of ``csub pack``: the lines of a file, or one command."""
 
-import itertools
-import math
 import os
-import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.slurm.array import MOST_TASKS
 
-# Not the shell's own "${NAME}".
-_PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}", re.ASCII)
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_RANGE = re.compile(r"(-?\d{1,9})\.\.(-?\d{1,9})", re.ASCII)
 _FILE_LIMIT_BYTES = 64 * 1024 * 1024
 _NAME_LIMIT_BYTES = 255
 # Linux takes no longer argument (MAX_ARG_STRLEN), and a NUL byte ends it; sh gets each command as one.
@@ -49,7 +42,8 @@ def read_commands(text: bytes) -> tuple[bytes, tuple[str, ...]]:
             directives.append(line)
     if not commands:
         raise InputError("the file holds no commands")
-    _check_count(len(commands))
+    if len(commands) > MOST_TASKS:
+        raise InputError(f"these are {len(commands)} tasks, and a pack takes {MOST_TASKS} at most")
     _check_sizes(commands)
     return script_of(directives, commands), tuple(line.decode(errors="surrogateescape") for line in commands)
 
@@ -59,64 +53,18 @@ def script_of(directives: Iterable[bytes], commands: Iterable[bytes]) -> bytes:
     return b"".join(line + b"\n" for line in (b"#!/bin/sh", *directives, *commands))
 
 
-def expand(words: Sequence[str]) -> tuple[bytes, tuple[str, ...]]:
-    """Return the script that stands for ``cmd args... [::: name=v1,v2 ...]``, and the product of all its values.
+def one_command(words: Sequence[str]) -> tuple[bytes, tuple[str, ...]]:
+    """Return the script that stands for a command, and the command as a line of sh.
 
     Raises:
-        InputError: a placeholder without values, values without a placeholder, or too many tasks.
+        InputError: it is too long, or no line.
     """
-    end = words.index(":::") if ":::" in words else len(words)
-    command, lists = words[:end], [word for word in words[end:] if word != ":::"]
-    if not command:
-        raise InputError("there is no command before ':::'")
-    values: dict[str, list[str]] = {}
-    for word in lists:
-        name, equals, text = word.partition("=")
-        if not equals or not _NAME.fullmatch(name) or name in values:
-            raise InputError(f"'{word}' behind ':::' is not of the form name=v1,v2, each name once")
-        values[name] = list(_values(name, text))
-    used = {name for word in command for name in _PLACEHOLDER.findall(word)}
-    if unknown := sorted(used - set(values)):
-        raise InputError(f"no values are given for '{{{unknown[0]}}}'; write them as ::: {unknown[0]}=v1,v2")
-    if unused := sorted(set(values) - used):
-        raise InputError(f"'{{{unused[0]}}}' stands nowhere in the command, but values are given for it")
-    _check_count(math.prod(map(len, values.values())))
-    commands = []
-    # Alternately text and placeholder.
-    pieces = [_PLACEHOLDER.split(word) for word in command]
-    for chosen in itertools.product(*values.values()):
-        by_name = dict(zip(values, chosen, strict=True))
-        words_now = ((by_name[one] if at % 2 else one for at, one in enumerate(word)) for word in pieces)
-        commands.append(shlex.join(map("".join, words_now)))
-    if any("\n" in line for line in commands):
+    line = shlex.join(words)
+    if "\n" in line:
         raise InputError("a word of the command holds a newline; put it into a script")
-    _check_sizes(line.encode(errors="surrogateescape") for line in commands)
-    return script_of((), [shlex.join(command).encode(errors="surrogateescape")]), tuple(commands)
-
-
-def _values(name: str, text: str) -> Iterator[str]:
-    if text.startswith("@"):
-        lines = read_file(text[1:]).decode(errors="surrogateescape").split("\n")
-        found = [line.strip() for line in lines if line.strip()]
-        if not found:
-            raise InputError(f"file '{text[1:]}' with the values of '{name}' is empty")
-        yield from found
-        return
-    for part in text.split(","):
-        span = _RANGE.fullmatch(part)
-        if not part:
-            raise InputError(f"a value of '{name}' is empty in '{name}={text}'")
-        if span is None:
-            yield part
-            continue
-        low, high = int(span[1]), int(span[2])
-        _check_count(abs(high - low) + 1)
-        yield from map(str, range(low, high + 1) if high >= low else range(low, high - 1, -1))
-
-
-def _check_count(count: int) -> None:
-    if count > MOST_TASKS:
-        raise InputError(f"these are {count} tasks, and a pack takes {MOST_TASKS} at most")
+    encoded = line.encode(errors="surrogateescape")
+    _check_sizes([encoded])
+    return script_of((), [encoded]), (line,)
 
 
 def _check_sizes(commands: Iterable[bytes]) -> None:

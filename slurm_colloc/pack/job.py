@@ -49,12 +49,12 @@ def _run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         environ = {name: value for name, value in environ.items() if not name.startswith("SLURM_ARRAY_")}
     with Signals() as signals:
         tasks = spec.tasks(int(environ.get("SLURM_ARRAY_TASK_ID") or 0))
-        done, added = _before(spec, environ)
+        goes_on, done, added = _before(spec, environ)
         tasks = (*tasks, *added)
         left = [task for task in tasks if task.number not in done]
         at_once = spec.room.tasks
         job = read_job(environ, os.sched_getaffinity(0), at_once, os.getcwd())
-        ledger = _open_ledger(spec, job, environ)
+        ledger = _open_ledger(spec, job, environ, goes_on=goes_on)
         inbox = Inbox(ledger.path, ledger.note)
         _keep_script(argv[0], job)
         folder, gpu = short_folder(job.job_id, environ), None
@@ -104,34 +104,33 @@ def read_pack(path: str) -> tuple[Spec, bytes]:
     return spec, script
 
 
-def _before(spec: Spec, environ: Mapping[str, str]) -> tuple[set[int], tuple[Task, ...]]:
-    """Return the tasks that succeeded before Slurm requeued this job, and those that were added to it."""
+def _before(spec: Spec, environ: Mapping[str, str]) -> tuple[bool, set[int], tuple[Task, ...]]:
+    """Return whether Slurm requeued this job, the tasks that succeeded before that, and those that were added to it."""
     if not is_restart(environ):
-        return set(), ()
+        return False, set(), ()
     path = ""
     try:
         path = ledger_path(environ.get("SLURM_CLUSTER_NAME", ""), job_name(environ))
         before = read_ledger(path)
         if before.spec != spec:  # an earlier job of the same id; the first run of this one wrote nothing
-            forget_added(path)
-            return set(), ()
-        return {task.number for task in before.tasks if task.outcome is Outcome.DONE}, before.added
+            return False, set(), ()
+        return True, {task.number for task in before.tasks if task.outcome is Outcome.DONE}, before.added
     except (StoreError, InputError) as error:
         _say(f"{error}: this job was requeued, and every task is run anew")
     try:
-        return set(), added_tasks(path)
+        return True, set(), added_tasks(path)
     except (StoreError, InputError) as error:
         _say(f"{error}: what was added to it is not run")
-        return set(), ()
+        return True, set(), ()
 
 
-def _open_ledger(spec: Spec, job: Job, environ: Mapping[str, str]) -> LedgerWriter:
+def _open_ledger(spec: Spec, job: Job, environ: Mapping[str, str], *, goes_on: bool) -> LedgerWriter:
     """Return the ledger with its header written; none, and a word about it, where there can be none."""
     names = ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_RESTART_COUNT", "SLURM_CLUSTER_NAME")
     facts = {name: environ[name] for name in names if name in environ} | {"node": job.node, "folder": job.folder}
     try:
-        ledger = LedgerWriter(ledger_path(job.cluster, job_name(environ)), _say)
-        if not is_restart(environ):
+        ledger = LedgerWriter(ledger_path(job.cluster, job_name(environ)), _say, anew=not goes_on)
+        if not goes_on:
             forget_added(ledger.path)
             forget_resumed(job.cluster, job.array_job_id)
         ledger.header(spec, facts)

@@ -2,8 +2,8 @@
 """What happened in a pack: a file of JSON lines that only grows, so that any end leaves what a resume needs.
 
 Each line is one write that reached the disk before the pack went on. A line that a crash cut short is left out and
-counted; a job that Slurm requeued goes on in the file that it began. Slurm gives a job's id again some day, so what
-stands in the file before the newest pack is another job's.
+counted; a job that Slurm requeued goes on in the file that it began. Slurm gives a job's id again some day: a job that
+begins for the first time empties the file.
 """
 
 import fcntl
@@ -106,12 +106,13 @@ class LedgerWriter:
     Once it cannot be written any more the pack goes on without, and so does one that never had any.
     """
 
-    def __init__(self, path: str, say: Callable[[str], None]) -> None:
+    def __init__(self, path: str, say: Callable[[str], None], *, anew: bool = False) -> None:
         """Open the ledger, or begin it.
 
         Args:
             path: of the ledger; "" for none.
             say: told what people should read at once.
+            anew: what stands there is another job's, and goes.
 
         Raises:
             StoreError: another process writes it, it is somebody else's, or it cannot be written.
@@ -120,14 +121,14 @@ class LedgerWriter:
         if path:
             folder = private_folder(os.path.dirname(path))
             try:
-                self._open(folder)
+                self._open(folder, anew=anew)
             except (OSError, StoreError) as error:
                 self.close()
                 if isinstance(error, StoreError):
                     raise
                 raise StoreError(f"ledger '{path}' cannot be written: {error.strerror}") from error
 
-    def _open(self, folder: str) -> None:
+    def _open(self, folder: str, *, anew: bool) -> None:
         # O_NONBLOCK: a planted FIFO must not hang the job.
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         self._descriptor = os.open(self.path, flags, PRIVATE_FILE)
@@ -141,6 +142,8 @@ class LedgerWriter:
         except OSError as error:
             raise StoreError(f"ledger '{self.path}' cannot be locked: {error.strerror}; mount with flock") from error
         os.fchmod(self._descriptor, PRIVATE_FILE)
+        if anew:
+            os.ftruncate(self._descriptor, 0)
         size = os.fstat(self._descriptor).st_size
         if not size:
             sync_folder(folder)
@@ -284,7 +287,6 @@ def read_ledger(path: str) -> Ledger:
             entries += [parse_entry(line)] if line.strip() else []
         except InputError:
             torn += 1
-    entries = _of_newest_pack(entries)
     headers = [index for index, entry in enumerate(entries) if entry.event == "pack"]
     if not headers:
         raise InputError(f"ledger '{path}' does not say of which pack it is; its job died at its start")
@@ -307,47 +309,25 @@ def read_ledger(path: str) -> Ledger:
     )
 
 
-def _of_newest_pack(entries: list[Entry]) -> list[Entry]:
-    """Return what belongs to the newest pack: a job that begins for the first time is another, and so is another spec.
-
-    The spec counts too because the first header may be torn, or a restart count inherited from another job.
-    """
-    at = [index for index, entry in enumerate(entries) if entry.event == "pack"]
-    first = at[-1] if at else 0
-    for index in reversed(at):
-        if entries[index].spec != entries[at[-1]].spec:
-            break
-        first = index
-        if not is_restart(entries[index].job):
-            break
-    return entries[first:]
-
-
 def is_restart(job: Mapping[str, str]) -> bool:
     """Return whether Slurm requeued the job, by its environment or a header's ``job``."""
     return job.get("SLURM_RESTART_COUNT", "") not in ("", "0")
 
 
 def read_ledgers(paths: Iterable[str]) -> tuple[list[Ledger], list[str]]:
-    """Return those ledgers that can be used, and why the others cannot.
+    """Return those ledgers of one pack that can be used, and why the others cannot.
 
     The jobs of an array have one spec; those beside them with another are of an earlier job of the same id.
     """
-    found: dict[str, list[Ledger]] = {}
+    found: list[Ledger] = []
     unreadable = []
     for path in paths:
         try:
-            ledger = read_ledger(path)
+            found.append(read_ledger(path))
         except (StoreError, InputError) as error:
             unreadable.append(str(error))
-            continue
-        folder, name = os.path.split(path)
-        found.setdefault(os.path.join(folder, re.split("[_.]", name)[0]), []).append(ledger)
-    used = []
-    for jobs in found.values():
-        newest = max(jobs, key=lambda one: one.began_s)
-        used += [one for one in jobs if one.spec == newest.spec]
-    return used, unreadable
+    newest = max(found, key=lambda one: one.began_s, default=None)
+    return [one for one in found if newest and one.spec == newest.spec], unreadable
 
 
 def _records(entries: Iterable[Entry]) -> tuple[TaskRecord, ...]:

@@ -27,7 +27,7 @@ _SOON_S = 0.1
 # Slurm's default KillWait, after which it kills, is 30 s; before that the daemon has to be quit.
 _GENTLE_S, _FORCED_S = 10.0, 20.0
 _LOST_GRACE_S = 10.0
-_LOOK_S, _CLIENT_WITHIN_S = 10.0, 120.0
+_LOOK_S = 10.0
 _PAST_MPS = (
     "it uses the GPU, but not through the pack's MPS daemon, so that nothing bounds it; something keeps the variables"
     " CUDA_MPS_* or the daemon's folder from it: env -i, sudo, srun --export, a container"
@@ -64,7 +64,6 @@ class Loop:
         self._at_once = at_once
         self._outcomes: dict[int, Outcome] = {}
         self._retried = 0
-        self._run_s = 0.0
         self._began_s = clock.ticking()
 
     def run(self, signals: Signals) -> None:
@@ -104,9 +103,7 @@ class Loop:
             at_once=self._at_once,
             outcomes=self._outcomes | stopped,
             retried=self._retried,
-            run_s=self._run_s,
             wall_s=clock.ticking() - self._began_s,
-            with_gpu=bool(self._run.environ.get("CUDA_VISIBLE_DEVICES")),
         )
 
     # --- tasks ---
@@ -250,7 +247,6 @@ class Loop:
                 lines = srun_said.decode(errors="replace").strip().splitlines() or ["srun said nothing"]
                 self._take_refusal(attempt.start, attempt.began_s, attempt.status, lines[-1])
                 continue
-            self._run_s += (attempt.ended_s or now_s) - attempt.began_s
             outcome, said = (Outcome.STOPPED, "") if self.stopped else attempt.judged(step, srun_said, self._shared)
             self._gone_in_a_row = self._gone_in_a_row + 1 if gpu_is_gone(said) else 0
             self._take_end(attempt.start, outcome, attempt.status, said, step)
@@ -307,12 +303,6 @@ class Loop:
             number = attempt.number
             if watch.look(families[number], on_gpu[number], clients, asked):
                 past_mps.append(attempt)
-            elif not (attempt.noted or watch.is_client) and now_s - attempt.began_s > _CLIENT_WITHIN_S:
-                attempt.noted = True
-                said = f"task {number} does not use the GPU through MPS, or not at all"
-                if clients is None:
-                    said = f"whether task {number} uses the GPU through MPS is not known: the daemon does not answer"
-                self._ledger.note(said)
         self._end(past_mps, Outcome.NOT_SHARING, _PAST_MPS)
 
     # --- ending a task ---
@@ -329,8 +319,8 @@ class Loop:
         self._run.kill(pressed)
         for attempt in pressed:
             attempt.signal_srun(signal.SIGTERM)
+        limit_min = self._spec.time_limit_min
         for attempt in running:
-            limit_min = self._spec.limit_min_of(attempt.start.task)
             if limit_min is not None and not attempt.ended_for and now_s - attempt.began_s >= 60 * limit_min:
                 self._end([attempt], Outcome.TIME_LIMIT, f"its time limit of {limit_min:g} minutes is over")
 

@@ -53,7 +53,6 @@ class Watch:
 
     def __init__(self) -> None:
         """Begin with nothing seen."""
-        self.is_client = False
         self._suspects: set[int] = set()
         self._known: set[int] = set()
 
@@ -76,7 +75,6 @@ class Watch:
             self._suspects = set()
             return set()
         self._known |= family.keys() & clients
-        self.is_client = bool(self._known)
         found = strays(family, on_gpu, self._known)
         # A client's child may outlive it, and then descends from nobody.
         self._known |= set(on_gpu) - found

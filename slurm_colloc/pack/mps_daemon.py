@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from slurm_colloc import clock
 from slurm_colloc.errors import ProcessError, StoreError
-from slurm_colloc.files import PRIVATE_FOLDER, private_folder, write_atomic
+from slurm_colloc.files import PRIVATE_FOLDER, private_folder
 from slurm_colloc.model import Load
 from slurm_colloc.pack.processes import process
 from slurm_colloc.process import launch, run
@@ -24,13 +24,12 @@ from slurm_colloc.units import whole
 
 CONTROL = "nvidia-cuda-mps-control"
 PREFIX = "csub-mps-"
-_PIPE, _LOG, _MADE, _PID_FILE = "pipe", "log", "made", f"{CONTROL}.pid"
+_PIPE, _LOG, _PID_FILE = "pipe", "log", f"{CONTROL}.pid"
 # The longest of the names that the daemon makes in its pipe folder.
 _LONGEST_NAME = "control_privileged"
 # With a pipe folder of 80 bytes a real daemon started, with 88 not, though its sockets' paths would have fitted then.
 _PIPE_BYTES = 80
 _START_S, _ANSWER_S, _QUIT_S, _POLL_S = 30.0, 4.0, 5, 0.02
-_LEFT_ALONE_S = 3600.0
 _PROBE_BYTES = 64 * 1024
 # The kernel keeps 15 bytes of a program's name: the daemon's and its server's are then the same.
 _COMM = CONTROL[:15]
@@ -54,10 +53,9 @@ def short_folder(job_id: str, environment: Mapping[str, str]) -> str:
         try:
             folder = tempfile.mkdtemp(prefix=f"{PREFIX}{job_id}-", dir=base)
             _probe(folder)
-            write_atomic(os.path.join(folder, _MADE), " ".join((*_here(), *_maker())).encode())
             return folder
-        except (OSError, StoreError) as error:
-            refused.append(f"'{base}': {getattr(error, 'strerror', None) or error}")
+        except OSError as error:
+            refused.append(f"'{base}': {error.strerror or error}")
             if folder:
                 shutil.rmtree(folder, ignore_errors=True)
     raise ProcessError(f"no folder for the MPS daemon's sockets: {'; '.join(refused)}; set TMPDIR to a short local one")
@@ -80,45 +78,6 @@ def _probe(folder: str) -> None:
     with open(path, "wb") as stream:
         stream.write(bytes(_PROBE_BYTES))
     os.unlink(path)
-
-
-def remove_stale(base: str) -> list[str]:
-    """Remove the folders that killed packs of this user left, and end the daemons in them; return their paths.
-
-    A folder is left where it is if the process that made it lives, or if it is another node's, on a file system that
-    both see.
-    """
-    removed = []
-    with suppress(OSError):
-        for entry in os.scandir(base):
-            if (
-                entry.name.startswith(PREFIX)
-                and entry.is_dir(follow_symlinks=False)
-                and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
-                and _abandoned(entry.path)
-            ):
-                _end_daemons(os.path.join(entry.path, _PIPE))
-                shutil.rmtree(entry.path, ignore_errors=True)
-                removed.append(entry.path)
-    return removed
-
-
-def _abandoned(folder: str) -> bool:
-    try:
-        with open(os.path.join(folder, _MADE)) as stream:
-            node, boot, pid, began = stream.read().split()
-    except (OSError, ValueError):  # killed while it made the folder, or it is making it right now
-        return clock.now() - os.lstat(folder).st_mtime > _LEFT_ALONE_S
-    return node == _here()[0] and (boot != _here()[1] or _began(int(pid)) != began)
-
-
-def _here() -> tuple[str, str]:
-    with open("/proc/sys/kernel/random/boot_id") as stream:
-        return os.uname().nodename, stream.read().strip()
-
-
-def _maker() -> tuple[str, str]:
-    return str(os.getpid()), _began(os.getpid())
 
 
 def _began(pid: int) -> str:
@@ -183,8 +142,8 @@ class Mps:
     def start(cls, folder: str, devices: str, environment: Mapping[str, str]) -> "Mps":
         """Start a daemon for ``devices`` (CUDA_VISIBLE_DEVICES) with its pipe and log folders below ``folder``.
 
-        Returns when the daemon has answered. What a dead daemon left in ``folder``, or in folders of ``short_folder``
-        beside it, is removed.
+        Returns when the daemon has answered. What a dead daemon left in ``folder`` is
+        removed.
 
         Raises:
             ProcessError: nvidia-cuda-mps-control is missing, the folder cannot serve, or the daemon does not answer;
@@ -193,7 +152,6 @@ class Mps:
         mps = cls(folder, {**environment, "CUDA_VISIBLE_DEVICES": devices})
         if wrong := _too_long(mps.pipe):
             raise ProcessError(f"folder '{folder}' is too long for the MPS daemon: {wrong}; choose a shorter one")
-        remove_stale(os.path.dirname(folder))
         if mps._found_pid():
             raise ProcessError(f"an MPS daemon runs in '{folder}' already; quit it before another is started")
         _end_daemons(mps.pipe)
@@ -319,8 +277,6 @@ class Mps:
     def _remove(self) -> None:
         for made in (self.pipe, self.log):
             shutil.rmtree(made, ignore_errors=True)
-        with suppress(OSError):
-            os.unlink(os.path.join(self.folder, _MADE))
         with suppress(OSError):  # not empty: somebody else's things are in it
             os.rmdir(self.folder)
 

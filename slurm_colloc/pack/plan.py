@@ -12,15 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, UnsureError
 from slurm_colloc.history.digest import digest
-from slurm_colloc.model import PACK, JobRequest, Load, Placement, Reason, SharingMode, because
+from slurm_colloc.model import PACK, JobRequest, Placement, Reason, SharingMode, because
 from slurm_colloc.pack.commands import plain_name
-from slurm_colloc.pack.resume import Earlier, merged_options
 from slurm_colloc.pack.shape import (
     Asked,
     PackOptions,
     Shape,
     Tasks,
-    counted_for,
     one_at_a_time,
     retries_of,
     shape_of,
@@ -33,7 +31,7 @@ from slurm_colloc.slurm.directives import Script, effective_components, read_scr
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
 from slurm_colloc.slurm.options import CommandLine, Given, read_environment, value_of, without
 from slurm_colloc.submit.footprint import footprint_of
-from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, check_values, option_table, own_option, parse_arguments
+from slurm_colloc.submit.own_options import SCRIPT_OPTIONS, check_values, option_table, own_option
 from slurm_colloc.submit.plan import Case, NotPackedError, Packed, Part, Plan, Slurm, policy_of, reason_switched_off
 from slurm_colloc.submit.render import pack_block, quote
 from slurm_colloc.submit.request import build_request
@@ -108,19 +106,6 @@ def plan_tasks(
                 raise InputError(f"'{asked.given[option].written}' beside commands: each of them is a task")
     count = len(tasks.only or tasks.commands)
     return _plan_anyway(asked, count, int(most or 0), notes, config, slurm)._replace(chosen=chosen)
-
-
-def load_of_task(hint: str, earlier: Earlier, environ: Mapping[str, str], config: SiteConfig, slurm: Slurm) -> Load:
-    """Return what a task with this footprint is counted for in a pack.
-
-    Raises:
-        CollocError: how the pack was submitted is not understood any more.
-    """
-    words, _ = merged_options(earlier, (f"--gpu-footprint={hint}",), config)
-    line, spec = parse_arguments(words, config), earlier.spec
-    tasks = Tasks(earlier.text, spec.commands, spec.name, script_args=spec.script_args)
-    asked, _, _ = _read(line, environ, tasks, config, slurm)
-    return counted_for(asked.request, asked.footprint, spec.load, config)
 
 
 def _read(
@@ -277,6 +262,7 @@ def _spec(asked: Asked, shape: Shape) -> Spec:
         retries=retries_of(asked),
         argv=asked.tasks.argv,
         added=asked.tasks.added,
+        resumes=asked.tasks.resumes,
     )
 
 

@@ -40,7 +40,7 @@ class Queue:
 
         Args:
             tasks: in the order in which they start.
-            load: what each is counted for at its first attempt that has no load of its own.
+            load: what each is counted for at its first attempt.
             room: what those that run at a time may come to. A task that is larger runs alone, counted for all of it.
             retries: how often one task may be run again.
 
@@ -79,7 +79,7 @@ class Queue:
 
     def add(self, tasks: Sequence[Task]) -> None:
         """Take further tasks, behind those that have not run yet."""
-        self._fresh.extend(self._sized(task, 1, task.load or self._load) for task in tasks)
+        self._fresh.extend(self._sized(task, 1, self._load) for task in tasks)
 
     def alone(self, number: int) -> bool:
         """Return whether a running task needs the GPU for itself, and has it."""

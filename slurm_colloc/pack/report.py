@@ -17,7 +17,7 @@ _NO_END = "no end known"
 
 
 class Result(NamedTuple):
-    """How a pack went: ``tasks`` are their numbers, ``outcomes`` the last ones, ``run_s`` the sum of all attempts."""
+    """How a pack went: ``tasks`` are their numbers, ``outcomes`` the last ones."""
 
     job_id: str
     node: str
@@ -26,9 +26,7 @@ class Result(NamedTuple):
     at_once: int
     outcomes: Mapping[int, Outcome]
     retried: int
-    run_s: float
     wall_s: float
-    with_gpu: bool
 
 
 def summary(result: Result) -> str:
@@ -48,20 +46,14 @@ def summary(result: Result) -> str:
         lines.append(f"  {counted(result.retried, 'attempt')} repeated")
     per_hour = 3600 * done / result.wall_s if result.wall_s else 0.0
     lines.append(f"  {clock_time(result.wall_s)}, {per_hour:.4g} tasks per hour, {result.at_once} at a time at most")
-    if result.with_gpu:
-        held, alone = result.wall_s / 3600, result.run_s / 3600
-        lines.append(
-            f"  {held:.4g} GPU-hours; one task per GPU would have held {alone:.4g} at the speed measured here, which is"
-            " an upper bound, since tasks slow each other down"
-        )
     return "".join(f"{line}\n" for line in lines)
 
 
 class Pack(NamedTuple):
     """What the jobs of a pack wrote down.
 
-    ``ledgers`` are of those that began, of an array several; ``resumed_by`` are the jobs that went on with it, whose
-    tasks count as done in ``left`` if they are. ``unreadable`` says which ledgers could not be used.
+    ``ledgers`` are of those that began, of an array several; ``resumed_by`` are the jobs that went on with it, of which
+    the last says what is ``left``. ``unreadable`` says which ledgers could not be used.
     """
 
     job_id: str
@@ -88,9 +80,10 @@ def read_pack(cluster: str, job_id: str) -> Pack | None:
             raise InputError(unreadable[0])
         return None
     whole = job_id.partition("_")[0]
-    others = resumed_by(cluster, whole)
-    later, also = read_ledgers(path for other in others for path in ledgers_of(cluster, other))
-    return Pack(whole, tuple(ledgers), others, missing([*ledgers, *later]), (*unreadable, *also))
+    others, latest = resumed_by(cluster, whole)
+    # Of an array all that began count, also where one job of it is asked for.
+    last, also = read_ledgers(ledgers_of(cluster, latest)) if latest != whole else (ledgers, [])
+    return Pack(whole, tuple(ledgers), others, missing(last), (*unreadable, *also))
 
 
 def pack_text(pack: Pack, *, goes_on: bool = False) -> str:

@@ -5,9 +5,8 @@ Beside its ledgers lie its batch script, which Slurm removes with the job, and w
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from itertools import chain
 from typing import NamedTuple
 
 from slurm_colloc.config import SiteConfig
@@ -66,59 +65,44 @@ def forget_resumed(cluster: str, job_id: str) -> None:
         raise StoreError(f"file '{path}' cannot be removed: {error.strerror}") from error
 
 
-def _resumed(cluster: str) -> Mapping[str, list[str]]:
-    """Return which jobs resumed each pack of a cluster that was resumed.
-
-    Raises:
-        InputError: a name that would leave the folder.
-        StoreError: the folder, or a file in it, cannot be read.
-    """
-    folder, ends = os.path.dirname(ledger_path(cluster, "any")), f".{_RESUMED}"
-    try:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(ends))
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise StoreError(f"ledgers in '{folder}' cannot be read: {error.strerror}") from error
-    words = {name.removesuffix(ends): read_own(os.path.join(folder, name), _LIMIT_BYTES).split() for name in names}
-    return {name: [word.decode() for word in found if word.isdigit()] for name, found in words.items()}
+def _noted(cluster: str, job_id: str) -> list[str]:
+    """Return the jobs that were submitted to run what is missing of a pack."""
+    path = ledger_path(cluster, job_id, _RESUMED)
+    words = read_own(path, _LIMIT_BYTES).split() if os.path.lexists(path) else []
+    return [word.decode() for word in words if word.isdigit()]
 
 
-def resumed_by(cluster: str, job_id: str) -> tuple[str, ...]:
-    """Return the jobs that run, or ran, what was missing of a pack, and what was missing of them, and so on.
+def resumed_by(cluster: str, job_id: str) -> tuple[tuple[str, ...], str]:
+    """Return the jobs that were to run what was missing of a pack, and of them in turn; and the last one that began.
+
+    What is left of a pack is what is left of the last one; that is the pack itself where none began.
 
     Raises:
         InputError: a name that would leave the folder.
         StoreError: it cannot be read.
     """
-    resumed, found = _resumed(cluster), list[str]()
-    for one in chain([job_id], found):  # which grows meanwhile
-        found += [name for name in dict.fromkeys(resumed.get(one, ())) if name not in (job_id, *found)]
-    return tuple(found)
+    found: list[str] = []
+    latest = ""
+    following: str | None = job_id
+    while following:
+        latest = following
+        noted = [one for one in _noted(cluster, latest) if one not in (job_id, *found)]
+        found += noted
+        following = next((one for one in reversed(noted) if _resumes(cluster, one, latest)), None)
+    return tuple(found), latest
 
 
-def first_of(cluster: str, job_id: str) -> str:
-    """Return the pack that a pack resumes, or the one that that one resumes, and so on; itself if it resumes none.
-
-    Raises:
-        InputError: a name that would leave the folder.
-        StoreError: the folder, or a file in it, cannot be read.
-    """
-    earlier = {later: name for name, every in _resumed(cluster).items() for later in every}
-    first, seen = job_id, {job_id}
-    while first in earlier and earlier[first] not in seen:
-        first = earlier[first]
-        seen.add(first)
-    return first
+def _resumes(cluster: str, job_id: str, earlier: str) -> bool:
+    """Return whether a job began that resumes the earlier one; Slurm may have given its id to another pack since."""
+    return any(one.spec.resumes == earlier for one in read_ledgers(ledgers_of(cluster, job_id))[0])
 
 
 class Earlier(NamedTuple):
     """A pack as its job left it.
 
-    ``job_id`` is the one that csub said. ``text`` is the user's script, or one that stands for the commands, ``folder``
-    where it ran. ``tasks`` are all that it had to run, ``left`` those that are not done, by the others that had them to
-    run neither: the one that this one resumes (``first``; itself if it resumes none), and those that resumed either
-    (``resumed_by``). ``unreadable`` says what could not be used.
+    ``text`` is the user's script, or one that stands for the commands, ``folder`` where it ran. ``tasks`` are all that
+    it had to run, ``left`` those that are not done. ``resumed_by`` are jobs that were to run them and have not begun.
+    ``unreadable`` says what could not be used.
     """
 
     job_id: str
@@ -127,7 +111,6 @@ class Earlier(NamedTuple):
     folder: str
     tasks: int
     left: tuple[int, ...]
-    first: str
     resumed_by: tuple[str, ...]
     unreadable: tuple[str, ...]
 
@@ -137,28 +120,19 @@ def read_earlier(cluster: str, job_id: str) -> Earlier:
 
     Args:
         cluster: on which it ran.
-        job_id: as csub said it; of a job of an array, "4711_2", the whole array counts.
+        job_id: as ``resuming`` gave it.
 
     Raises:
         InputError: it is no pack, or has not begun.
         StoreError: what it left cannot be used.
     """
-    job_id = job_id.partition("_")[0]
-    if not (job_id.isascii() and job_id.isdigit()):
-        raise InputError(f"--resume='{job_id}' is no id of a job")
     own, unreadable = read_ledgers(ledgers_of(cluster, job_id))
     if not own:
         where = f"no ledger of it in '{ledger_folder()}'"
         why = unreadable[0] if unreadable else f"{where}: it is no pack of yours on cluster '{cluster}', or never began"
         raise InputError(f"job {job_id} cannot be resumed: {why}; submit it anew")
-    # A job of an id that Slurm gave before resumes nothing: what resumes has but some of the tasks.
-    first = first_of(cluster, job_id) if any(ledger.spec.only for ledger in own) else job_id
-    others = tuple(other for other in resumed_by(cluster, first) if other != job_id)
-    kin = dict.fromkeys((first, *others))
-    kin.pop(job_id, None)
-    later, also = read_ledgers(path for other in kin for path in ledgers_of(cluster, other))
     spec, text = _submitted(cluster, job_id)
-    added = {task.number: task for one in (*own, *later) for task in (*one.spec.added, *one.added)}
+    added = {task.number: task for one in own for task in (*one.spec.added, *one.added)}
     spec = spec._replace(added=tuple(added[number] for number in sorted(added)))
     return Earlier(
         job_id=job_id,
@@ -166,10 +140,9 @@ def read_earlier(cluster: str, job_id: str) -> Earlier:
         text=text,
         folder=max(own, key=lambda one: one.last_s).job.get("folder", ""),
         tasks=len({number for one in own for job in range(spec.jobs) for number in one.numbers(job)}),
-        left=missing([*own, *later]),
-        first=first,
-        resumed_by=others,
-        unreadable=(*unreadable, *also),
+        left=missing(own),
+        resumed_by=tuple(_noted(cluster, job_id)),
+        unreadable=tuple(unreadable),
     )
 
 
@@ -189,20 +162,29 @@ def _submitted(cluster: str, job_id: str) -> tuple[Spec, bytes]:
 
 
 @contextmanager
-def resuming(cluster: str, job_id: str) -> Iterator[None]:
-    """Keep every other csub of this user from resuming the same pack meanwhile, for no task may run twice.
+def resuming(cluster: str, job_id: str) -> Iterator[str]:
+    """Give the pack to resume, which is the last one that began of those that resumed ``job_id``.
+
+    Every other csub of this user is kept from resuming it meanwhile, for no task may run twice.
+
+    Args:
+        cluster: on which it ran.
+        job_id: as csub said it; of a job of an array, "4711_2", the whole array counts.
 
     Raises:
-        InputError: another one is at it.
+        InputError: it is no id, or another csub is at it.
         StoreError: the file system knows no locks.
     """
-    job_id = job_id.partition("_")[0]
+    whole = job_id.partition("_")[0]
+    if not (whole.isascii() and whole.isdigit()):
+        raise InputError(f"--resume='{job_id}' is no id of a job")
+    latest = resumed_by(cluster, whole)[1]
     # Where there is nothing to resume, whoever reads the ledgers will say so.
-    known = job_id.isascii() and job_id.isdigit() and ledgers_of(cluster, job_id)
-    with locked(f"{ledger_path(cluster, first_of(cluster, job_id))}.resuming") if known else nullcontext(True) as held:
-        if not held:
-            raise InputError(f"another csub is resuming job {job_id} right now; 'squeue --me' shows what it submits")
-        yield
+    known = ledgers_of(cluster, latest)
+    with locked(f"{ledger_path(cluster, latest)}.resuming") if known else nullcontext(True) as held:
+        if not held or resumed_by(cluster, latest)[1] != latest:
+            raise InputError(f"another csub is resuming job {latest} right now; 'squeue --me' shows what it submits")
+        yield latest
 
 
 def merged_options(

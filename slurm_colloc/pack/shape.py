@@ -15,7 +15,7 @@ from slurm_colloc.model import PACK, Footprint, JobRequest, Load, Reason, Room, 
 from slurm_colloc.pack.spec import Task
 from slurm_colloc.pack.time_limits import jobs_in_time, longest_job_min, time_of, within_limits
 from slurm_colloc.placement.out_of_memory import MOST_RETRIES
-from slurm_colloc.placement.packing import Packing, load_of, of_equal, pack
+from slurm_colloc.placement.packing import Packing, of_equal, pack
 from slurm_colloc.placement.speed import Slowdown
 from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
 from slurm_colloc.slurm.array import parse_array
@@ -245,12 +245,6 @@ def _least(request: JobRequest, footprint: Footprint, wanted: int | None, config
     )
     room = room._replace(sm_active_pct=max(room.sm_active_pct, least.at_once * load.sm_active_pct))
     return least._replace(room=room, load=load, slowdown=max(one.slowdown for one in found))
-
-
-def counted_for(request: JobRequest, footprint: Footprint, otherwise: Load, config: SiteConfig) -> Load:
-    """Return what a task counts for on whichever of its GPUs Slurm gave the job: the most."""
-    found = [load_of(footprint, pool, config.sharing, part, otherwise) for pool, part in _devices(request, config)]
-    return max(found, default=otherwise)
 
 
 def _nothing_there(request: JobRequest, config: SiteConfig) -> Reason:

@@ -18,15 +18,10 @@ VERSION = 1
 
 
 class Task(NamedTuple):
-    """One task: ``number`` is its SLURM_ARRAY_TASK_ID, ``command`` a line of sh, empty for the user's script.
-
-    One that was added may have a ``load`` and a time limit of its own; None is the pack's.
-    """
+    """One task: ``number`` is its SLURM_ARRAY_TASK_ID, ``command`` a line of sh, empty for the user's script."""
 
     number: int
     command: str = ""
-    load: Load | None = None
-    time_limit_min: float | None = None
 
 
 class Spec(NamedTuple):
@@ -38,7 +33,7 @@ class Spec(NamedTuple):
     ``time_limit_min`` are one task's (None: the job's). ``output``, ``error`` and ``input`` are file name patterns as
     sbatch has them, ``append`` is --open-mode. ``retries`` says how often a task that lost its GPU, or found no memory
     on it, is run again. ``argv`` is how csub was called, for --resume.
-    ``added`` are further tasks, which were added to the pack that this one resumes.
+    ``added`` are further tasks, which were added to the pack that this one ``resumes``.
     """
 
     version: int
@@ -60,10 +55,7 @@ class Spec(NamedTuple):
     retries: int
     argv: tuple[str, ...]
     added: tuple[Task, ...] = ()
-
-    def limit_min_of(self, task: Task) -> float | None:
-        """Return the time limit of one task; None: the job's."""
-        return self.time_limit_min if task.time_limit_min is None else task.time_limit_min
+    resumes: str = ""
 
     def tasks(self, job: int = 0) -> tuple[Task, ...]:
         """Return the tasks of one of ``jobs`` jobs, in their order.

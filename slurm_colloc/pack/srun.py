@@ -192,7 +192,7 @@ def command_line(
         variables: to set for it.
     """
     limit = []
-    if (limit_min := spec.limit_min_of(task)) is not None:
+    if (limit_min := spec.time_limit_min) is not None:
         minutes, seconds = divmod(math.ceil(limit_min * 60), 60)
         limit.append(f"--time={minutes}:{seconds:02d}")
     user_command = ["/bin/sh", "-c", task.command] if task.command else [*spec.interpreter, script, *spec.script_args]

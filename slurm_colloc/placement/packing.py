@@ -117,19 +117,6 @@ def pack(
     return _packing(tightest, unit, need)
 
 
-def load_of(footprint: Footprint, pool: Pool, sharing: Sharing, part: MigSlice | None, otherwise: Load) -> Load:
-    """Return what a task counts for on a GPU or slice; what is not known of it is as ``otherwise``."""
-    unit = _unit(pool, part)
-    if isinstance(unit, Reason):
-        return otherwise
-    need = _need(footprint, pool, part, unit, sharing)
-    return Load(
-        otherwise.memory_mib if need.memory_mib is None else need.memory_mib,
-        otherwise.sm_active_pct if need.sm_active_pct is None else need.sm_active_pct,
-        otherwise.dram_active_pct if need.dram_active_pct is None else need.dram_active_pct,
-    )
-
-
 def _unit(pool: Pool, part: MigSlice | None) -> _Unit | Reason:
     if part is None:
         if pool.gpu_mem_mib is None:

@@ -139,13 +139,6 @@ def test_a_file_of_commands(alice: Packer) -> None:
     assert alice.shown(job)["JobName"] == "commands"
 
 
-def test_a_command_with_placeholders(alice: Packer) -> None:
-    options = ("--gres=gpu:1", "-p", "gpu", "-o", "out/%a", "-t", "2")
-    job = alice.submit("pack", FOOTPRINT, *options, "--", "echo", "{a}", "{b}", ":::", "a=1..3", "b=x,y")
-    assert "6 tasks: 6 succeeded" in alice.told(job)
-    assert [alice.output(str(n)).strip() for n in range(1, 7)] == [f"{a} {b}" for a in (1, 2, 3) for b in ("x", "y")]
-
-
 NOT_PACKED = [
     (["-N2"], "nodes '2'"),
     (["--exclusive"], "whole nodes"),

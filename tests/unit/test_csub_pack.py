@@ -11,7 +11,7 @@ import pytest
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.model import Reason, because
-from slurm_colloc.pack.commands import expand, read_commands
+from slurm_colloc.pack.commands import one_command, read_commands
 from slurm_colloc.pack.queue import Queue
 from slurm_colloc.pack.spec import MARK, Spec, from_json
 from slurm_colloc.wording import sentence, words
@@ -433,20 +433,11 @@ def test_lines_of_a_file_are_tasks(lab: Shell) -> None:
     assert script.splitlines()[-1].startswith(MARK.decode())
 
 
-def test_a_command_is_run_with_every_combination(lab: Shell) -> None:
-    options, spec = packed(
-        *(lab, "pack", "--gres=gpu:1", HINT, "--", "python", "-x", "{a}/{b}", "{}", "${a}", ":::", "a=1..3", "b=u v,w")
-    )
+def test_a_command_is_one_task_word_for_word(lab: Shell) -> None:
+    options, spec = packed(lab, "pack", "--gres=gpu:1", HINT, "--", "python", "-x", "{a}", "${a}", ":::", "u v")
     assert options[:2] == ["--gres=gpu:1", "--ntasks=1"]
-    assert len(spec.commands) == 6
-    assert spec.commands[0] == "python -x '1/u v' '{}' '${a}'"
+    assert spec.commands == ("python -x '{a}' '${a}' ::: 'u v'",)
     assert spec.name == "python"
-
-
-def test_values_may_stand_in_a_file(lab: Shell) -> None:
-    (lab.folder / "list").write_text("one\n\n two words \n")
-    _, spec = packed(lab, "pack", "--gres=gpu:1", "--pack-tasks=2", "--", "run", "{in}", ":::", "in=@list")
-    assert spec.commands == ("run one", "run 'two words'")
 
 
 @pytest.mark.parametrize(
@@ -462,7 +453,7 @@ def test_values_may_stand_in_a_file(lab: Shell) -> None:
     ],
 )
 def test_a_name_that_no_file_can_have_is_pack(lab: Shell, options: list[str], command: str, name: str) -> None:
-    done = lab.run("pack", "--gres=gpu:1", HINT, *options, "--", command, "{a}", ":::", "a=1,2")
+    done = lab.run("pack", "--gres=gpu:1", HINT, *options, "--", command)
     assert done.returncode == 0, done.stderr
     assert spec_of(stored(lab)).name == name
     assert lab.calls()[-1][-1].rpartition("/")[2] == ("pack" if options else name)
@@ -472,30 +463,21 @@ def test_a_name_that_no_file_can_have_is_pack(lab: Shell, options: list[str], co
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
-        (["--", "run", "{a}", ":::", "a=@nul"], "the command of task 2 holds a NUL byte"),
-        (["--", "run", "{a}{a}", ":::", "a=@half"], "the command of task 1 has 131072 bytes, and Linux takes 131071"),
-        (["line"], "the command of task 2 has 131072 bytes"),
+        (["nul"], "the file holds NUL bytes"),
+        (["line"], "the command of task 2 has 131072 bytes, and Linux takes 131071"),
     ],
 )
 def test_a_command_that_no_program_can_be_given_submits_nothing(lab: Shell, argv: list[str], why: str) -> None:
     (lab.folder / "nul").write_bytes(b"a\nb\0c\n")
-    (lab.folder / "half").write_bytes(b"x" * 65534 + b"\n")
     (lab.folder / "line").write_bytes(b"true\n" + b"x" * 131072 + b"\n")
     done = lab.run("pack", "--gres=gpu:1", HINT, *argv)
     assert (done.returncode, done.stdout, lab.calls()) == (2, "", [])
     assert why in done.stderr
-    (lab.folder / "half").write_bytes(b"\xff" + b"x" * 65530 + b"\n")  # quoted, for its odd byte
-    assert lab.run("pack", "--gres=gpu:1", HINT, "--", "run", "{a}x{a}", ":::", "a=@half").returncode == 0
 
 
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
-        (["--gres=gpu:1", "--", "run", "{a}"], "no values are given for '{a}'"),
-        (["--gres=gpu:1", "--", "run", ":::", "a=1"], "'{a}' stands nowhere"),
-        (["--gres=gpu:1", "--", "run", "{a}", ":::", "a"], "not of the form"),
-        (["--gres=gpu:1", "--", "run", "{a}", ":::", "a=@gone"], "'gone' cannot be read"),
-        (["--gres=gpu:1", "--", "run", "{a}", ":::", "a=1..999999"], "takes 100000 at most"),
         (["--gres=gpu:1", "--"], "no FILE and no command"),
         (["--gres=gpu:1", "gone"], "csub: error: file 'gone' cannot be read: No such file or directory; nothing"),
         (["--gres=gpu:1", "empty"], "holds no commands"),
@@ -564,4 +546,4 @@ def test_a_line_that_goes_on_is_refused() -> None:
     with pytest.raises(InputError, match="DOS"):
         read_commands(b"a\r\nb\r\n")
     with pytest.raises(InputError, match="newline"):
-        expand(["sh", "-c", "a\nb"])
+        one_command(["sh", "-c", "a\nb"])

@@ -12,7 +12,7 @@ import pytest
 from slurm_colloc.errors import ProcessError
 from slurm_colloc.model import Load
 from slurm_colloc.pack import mps_daemon as module
-from slurm_colloc.pack.mps_daemon import Mps, remove_stale, short_folder
+from slurm_colloc.pack.mps_daemon import Mps, short_folder
 from slurm_colloc.process import launch
 from tests.fakes import mps_control
 from tests.fakes.mps_control import Ill
@@ -194,7 +194,6 @@ def test_where_tmpdir_cannot_serve_another_is_taken(tmp_path: Path) -> None:
     for tmpdir in (str(long), "/nonexistent", "relative", ""):
         folder = short_folder("7", {"TMPDIR": tmpdir})
         assert os.path.dirname(folder) == "/tmp"
-        os.unlink(os.path.join(folder, "made"))
         os.rmdir(os.path.join(folder, "pipe"))
         os.rmdir(folder)
     assert os.listdir(long) == []
@@ -208,31 +207,6 @@ def test_where_everything_is_full_each_place_is_named(own: dict[str, str], monke
     with pytest.raises(ProcessError, match=r"'/.*/t-\w+': No space left on device; '/tmp': No .*; '/dev/shm': No "):
         short_folder("7", own)
     assert os.listdir(own["TMPDIR"]) == []
-
-
-def test_what_killed_packs_left_is_removed_and_nothing_else(own: dict[str, str], tasks: list[int]) -> None:
-    base = Path(own["TMPDIR"])
-    daemon = Mps.start(short_folder("1", own), "0", own)
-    orphans = Path(short_folder("2", own))
-    elsewhere = Path(short_folder("3", own))
-    mine = Path(short_folder("4", own))
-    earlier = Path(short_folder("5", own))
-    unfinished, old = base / "csub-mps-6-x", base / "csub-mps-7-x"
-    for path in (unfinished, old, base / "other"):
-        path.mkdir()
-    os.utime(old, (1, 1))
-    node, boot, pid, began = (mine / "made").read_text().split()
-    (orphans / "made").write_text(f"{node} {boot} {pid} 1")  # the pid was used again
-    Path(daemon.folder, "made").write_text(f"{node} {boot} {pid} 1")  # killed, and its daemon goes on
-    (elsewhere / "made").write_text(f"other-node {boot} {pid} 1")
-    (earlier / "made").write_text(f"{node} another-boot {pid} {began}")
-    (base / "csub-mps-8-link").symlink_to(base / "other")
-    assert daemon.alive()
-    assert sorted(remove_stale(str(base))) == sorted(map(str, (daemon.folder, orphans, earlier, old)))
-    assert not daemon.alive()
-    left = {elsewhere.name, mine.name, unfinished.name, "other", "csub-mps-8-link"}
-    assert set(os.listdir(base)) == left
-    assert remove_stale("/nonexistent") == []
 
 
 def test_an_answer_that_refuses_is_no_number() -> None:

@@ -480,7 +480,7 @@ def test_what_a_step_is_asked_for() -> None:
 
 
 def test_the_summary_names_what_is_not_done() -> None:
-    result = Result("12", "g1", range(10), 0, 3, dict.fromkeys(range(6), Outcome.DONE), 2, 7200, 3600, with_gpu=True)
+    result = Result("12", "g1", range(10), 0, 3, dict.fromkeys(range(6), Outcome.DONE), 2, 3600)
     failed = {6: Outcome.FAILED, 7: Outcome.FAILED, 9: Outcome.GPU_OOM}
     assert summary(result._replace(outcomes={**result.outcomes, **failed})) == (
         "pack of job 12 on g1: 10 tasks: 6 succeeded\n"
@@ -489,8 +489,6 @@ def test_the_summary_names_what_is_not_done() -> None:
         "  not run: 8\n"
         "  2 attempts repeated\n"
         "  1:00:00, 6 tasks per hour, 3 at a time at most\n"
-        "  1 GPU-hours; one task per GPU would have held 2 at the speed measured here, which is an upper bound, since"
-        " tasks slow each other down\n"
     )
     assert spans([1, 2, 3, 7, 9, 8]) == "1-3,7-9"
 

@@ -13,7 +13,6 @@ import pytest
 
 from slurm_colloc.errors import InputError
 from slurm_colloc.gpu.failure import Outcome
-from slurm_colloc.model import Load
 from slurm_colloc.pack.inbox import Inbox, added_tasks, put, withdraw
 from slurm_colloc.pack.ledger import Ledger, missing, read_ledger
 from slurm_colloc.pack.spec import Task
@@ -87,7 +86,8 @@ def pack(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Pack:
 def test_a_free_place_takes_an_added_task_at_once(pack: Pack) -> None:
     pack.mps()
     started = pack.begin(HINT, "--pack-tasks=2", "--mem=100M", "--", "sh", "-c", STAY)
-    done = pack.add("--", "echo", "{word}", ":::", "word=one,two")
+    (pack.shell.folder / "list").write_text("echo one\necho two\n")
+    done = pack.add("list")
     assert (done.returncode, done.stdout.split(" on ")[0]) == (0, "Added task 2-3 to job 4711"), done.stderr
     assert f"output of task 2: {pack.folder}/out.2" in done.stderr
     assert (pack.said(2), pack.said(3), started.poll()) == ("one\n", "two\n", None)
@@ -120,11 +120,18 @@ def test_one_that_has_ended_refuses_and_names_no_task(pack: Pack) -> None:
 
 def test_what_does_not_fit_is_refused_and_the_pack_goes_on(pack: Pack) -> None:
     started = pack.begin(HINT, "--pack-tasks=2", "--", "sh", "-c", STAY)
-    assert "MiB of GPU memory with the site's headroom" in pack.refused("--gpu-footprint=mem=200G", "--", "true")
     pack.left("9:00")
     assert "has 0:09:00 left" in pack.refused("--", "true")
-    assert pack.add("--time=5", "--dry-run", "--", "true").returncode == 0
-    for wrong in (["--mem=8G"], ["-p", "gpu"], ["--pack-tasks=3"], ["--time=UNLIMITED"], ["--resume=4711"]):
+    pack.left("1:00:00")
+    assert pack.add("--dry-run", "--", "true").returncode == 0
+    for wrong in (
+        ["--mem=8G"],
+        ["-p", "gpu"],
+        ["--pack-tasks=3"],
+        ["--time=5"],
+        ["--gpu-footprint=mem=1G"],
+        ["--resume=4711"],
+    ):
         pack.refused(*wrong, "--", "true")
     (pack.shell.folder / "list").write_text("#SBATCH --mem=8G\ntrue\n")
     pack.refused("list")
@@ -133,23 +140,10 @@ def test_what_does_not_fit_is_refused_and_the_pack_goes_on(pack: Pack) -> None:
     assert (status, "1 task: 1 succeeded" in said) == (0, True)
 
 
-def test_an_added_task_has_a_footprint_and_a_time_of_its_own(pack: Pack) -> None:
-    pack.mps()
-    started = pack.begin(HINT, "--pack-tasks=2", "--", "sh", "-c", STAY)
-    shown = "echo $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-    done = pack.add("--gpu-footprint=mem=20G,sm=30", "--time=2", "--", "sh", "-c", shown)
-    assert "counted for 20736 MiB of GPU memory and 30 % of the SMs" in done.stderr
-    assert pack.said(2) == "0=20736M\n"
-    [task] = pack.told().added
-    assert task.load == Load(20736, 30.0, None)
-    assert task.time_limit_min == pytest.approx(2 * 1.1)
-    assert "--time=2:" in pack.calls.read_text()
-    assert pack.end(started)[0] == 0
-
-
 def test_what_was_added_and_not_begun_is_run_by_the_next_pack(pack: Pack) -> None:
     started = pack.begin(HINT, "--", "sh", "-c", STAY)
-    assert pack.add("--gpu-footprint=mem=8G,sm=20", "--", "touch", "{x}", ":::", "x=a,b").returncode == 0
+    (pack.shell.folder / "list").write_text("touch a\ntouch b\n")
+    assert pack.add("list").returncode == 0
     started.terminate()
     status, said = pack.end(started)
     assert (status, "not run: 2-3\n" in said, missing([pack.told()])) == (143, True, (1, 2, 3))
@@ -160,7 +154,7 @@ def test_what_was_added_and_not_begun_is_run_by_the_next_pack(pack: Pack) -> Non
     assert done.returncode == 0, done.stderr
     status, out, err = pack.run(stored(pack.shell).encode(), HOME=str(pack.home), SLURM_JOB_ID="4800")
     assert (status, "3 tasks: 3 succeeded" in out, (pack.folder / "b").exists()) == (0, True, True), err
-    assert [task.load for task in pack.told("4800").spec.added] == [Load(8448, 20.0, None)] * 2
+    assert pack.told("4800").spec.added == (Task(2, "touch a"), Task(3, "touch b"))
 
 
 def test_what_was_added_is_run_by_a_job_that_slurm_requeued(pack: Pack) -> None:

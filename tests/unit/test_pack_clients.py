@@ -77,7 +77,6 @@ def test_a_client_that_has_just_begun_is_none_yet() -> None:
     watch = Watch()
     assert watch.look(FAMILY, {11}, set(), lambda: ALL) == set()
     assert watch.look(FAMILY, {11}, {11}, lambda: ALL) == set()
-    assert watch.is_client
 
 
 def test_what_a_client_forked_may_outlive_it() -> None:
