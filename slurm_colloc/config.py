@@ -121,11 +121,9 @@ class Sharing(NamedTuple):
     part_of_host: bool = True
     max_slowdown: float = 1.1
     max_time_stretch: float = 1.0
-    extend_time_limits: bool = False
     protected_types: tuple[str, ...] = ()
     weigh_waits: bool = True
     keep_piece_factor: float = 1.5
-    canary: str = "ask"
 
 
 class Recovery(NamedTuple):

@@ -17,7 +17,6 @@ _CHOICES = {
     "sharing.order": ("mig", "mps", "shard"),
     "sharing.unbilled": ("mps", "shard"),
     "sharing.mps_daemon": ("none", "site", "prolog", "spank"),
-    "sharing.canary": ("off", "ask", "auto"),
     "audit.rule.tell": ("users", "admins"),
     "notices.mode": ("off", "admins", "users"),
     "notices.workdays": ("mon", "tue", "wed", "thu", "fri", "sat", "sun"),

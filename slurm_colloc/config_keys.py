@@ -82,14 +82,10 @@ DOCUMENTATION: dict[str, str] = {
     "measured; false: with all of them, so that other jobs may find none left",
     "sharing.max_slowdown": "how much slower than on a whole GPU a job on a slice or a share may be; few are slower",
     "sharing.max_time_stretch": "how much longer than asked a time limit may become for a slower slice; 1: no longer",
-    "sharing.extend_time_limits": "true: a running job on a piece that nears its time limit gets more time once, up to "
-    "max_time_stretch times what it asked for; ingest does it and has to be an operator of Slurm",
     "sharing.protected_types": "GPU types whose jobs are never changed",
     "sharing.weigh_waits": "false: waits and what is free do not count, and nobody is asked for them",
     "sharing.keep_piece_factor": "the first piece that fits is left for another, or a whole GPU, only where the job "
     "would otherwise take more than so many times as long from submission to end; 1: wherever it would end later",
-    "sharing.canary": "'ask': the first task of an array is measured before the rest is sized where --canary says so; "
-    "'auto': also where nothing is known of the array and csub is called from a terminal; 'off': never",
     "recovery.companion": "true: small jobs may follow others: to run one again that ran out of the memory of its "
     "piece where its user allows it, and for --canary and --probe",
     "recovery.partition": "partition of the small jobs that see to that; empty: that of the job they follow",

@@ -269,8 +269,7 @@ class Decision(NamedTuple):
     asked) with at most ``would_memory_mib`` where that is limited; empty where it would have been left as asked,
     because of ``would_not``, one of WOULD_NOT. ``would_wait_s`` is how long it might have waited for that: 0 where it
     was free, else the median of ``would_wait_runs`` jobs. ``arm`` is PLACED or CONTROL of a job that was drawn by
-    ``rule``, in words; empty of others. ``limit_asked_min`` is the time limit that a job on a piece would have had as
-    asked; None of others, and where there is none.
+    ``rule``, in words; empty of others.
     """
 
     job_id: str
@@ -303,7 +302,6 @@ class Decision(NamedTuple):
     slowdown_upper: float | None = None
     arm: str = ""
     rule: str = ""
-    limit_asked_min: float | None = None
 
     @property
     def is_pack(self) -> bool:

@@ -274,11 +274,8 @@ WORDS = {
     "no-sampler": "no sampler can be put into its script",
     "waits-for-any": "it waits for any of several jobs (--dependency with '?')",
     "waits-task-by-task": "its dependency is one of task by task, or makes it part of another job",
-    "id-is-used": "jobs that go by its id may be about to follow",
-    "no-canaries": "the site wants no canaries (sharing.canary)",
     "canary-needs-array": "it is no array; --probe measures a job of its own",
     "array-too-long": "without its first task the array is too long to be named",
-    "uses-array-id": "its tasks go by their array's id (SLURM_ARRAY_JOB_ID)",
     "no-probe-partition": "site.toml names no partition for probes (probe.partition)",
     "partition-unknown": "in which partition it would run is not known (default_partition in site.toml)",
     "requeues-itself": "it is told of its end or requeues itself (--signal, scontrol requeue), so a probe of it might "

@@ -121,13 +121,11 @@ def _run(argv: tuple[str, ...]) -> int:
 
 def _otherwise(plan: Plan, command_line: CommandLine, call: Call, site: SiteConfig) -> int | None:
     """Submit the job in another way than as one job, where it is to be so; None where it is not, or cannot be."""
-    # Of an array the site may want to know one task first.
-    kind = plan.measure or ("auto" if site.sharing.canary == "auto" and plan.parts[0].request.array else "off")
-    if kind == "off":
+    if plan.measure in ("", "off"):
         return None
     from slurm_colloc.followup.canary import measure_first
 
-    return measure_first(plan, kind, command_line, call, site)
+    return measure_first(plan, plan.measure, command_line, call, site)
 
 
 def _decide(

@@ -5,7 +5,6 @@ Loaded only where a job is to be measured first. Until the first job is submitte
 submission go on as usual; from then on nothing is submitted a second time.
 """
 
-import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError
 from slurm_colloc.followup.canary_split import Parts, divide, reason_against
 from slurm_colloc.followup.record import (
-    CANARY,
     CSUB,
     PROBE,
     REST,
@@ -59,23 +57,19 @@ def measure_first(plan: Plan, kind: str, command_line: CommandLine, call: Call, 
 
     Args:
         plan: the submission as it would be without.
-        kind: "canary", "probe", or "auto" where the site wants a canary.
+        kind: "canary" or "probe".
         command_line: its arguments.
         call: csub's.
         config: the site.
     """
-    unasked = kind == "auto"
-    if unasked and not os.isatty(STDOUT):
-        return None
     ready: _Ready | Reason
     try:
-        step = partial(_prepare, plan, CANARY if unasked else kind, command_line, call, config, unasked)
+        step = partial(_prepare, plan, kind, command_line, call, config)
         ready = within(config.timeouts.decide_s, "preparing it", step)
     except CollocError as error:
         ready = because("not-understood", error=str(error))
     if isinstance(ready, Reason):
-        if not unasked:
-            tell(call, [f"not measured first: {words(ready)}"])
+        tell(call, [f"not measured first: {words(ready)}"])
         return None
     if call.dry_run:
         say(f"{ready.parts.words} would be measured first, and the rest sized when that has ended")
@@ -84,9 +78,7 @@ def measure_first(plan: Plan, kind: str, command_line: CommandLine, call: Call, 
         return _submit(ready, command_line, call, config)
 
 
-def _prepare(
-    plan: Plan, kind: str, command_line: CommandLine, call: Call, config: SiteConfig, unasked: bool
-) -> _Ready | Reason:
+def _prepare(plan: Plan, kind: str, command_line: CommandLine, call: Call, config: SiteConfig) -> _Ready | Reason:
     first = plan
     if config.observe.agent:
         # What samplers on the nodes saw is known only after the site's next ingest.
@@ -94,7 +86,7 @@ def _prepare(
         client = CliClient(config.timeouts.ask_slurm_s)
         stdin = plan.script if command_line.script is None else None
         first = make_plan(command_line, call.environ, stdin, inside, client)
-    why = reason_against(kind, first, config, unasked=unasked)
+    why = reason_against(kind, first, config)
     return why or _Ready(divide(kind, first.given, config), first, plan)
 
 

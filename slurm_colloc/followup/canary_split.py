@@ -21,7 +21,6 @@ from slurm_colloc.submit.reasons import reason_of_counting
 from slurm_colloc.submit.render import BLOCK_BEGINS
 from slurm_colloc.wording import sentence
 
-_ARRAY_ID = re.compile(rb"\bSLURM_ARRAY_JOB_ID\b")
 _REQUEUES = re.compile(rb"\bscontrol\s+(?:(?!\S*\bscontrol\b)\S+\s+)*?requeue")
 _AGAINST = ("wait", "test-only", "hold", "begin", "quiet", "time-min")
 # slurmctld takes 4096 characters, and its refusal is none that leaves no doubt; behind them stands %n.
@@ -75,19 +74,18 @@ def divide(kind: str, given: Mapping[str, Given], config: SiteConfig) -> Parts:
     return Parts(kind, tuple(options), first_array, rest_array, value_of(given, "dependency"))
 
 
-def reason_against(kind: str, plan: Plan, config: SiteConfig, *, unasked: bool) -> Reason | None:
+def reason_against(kind: str, plan: Plan, config: SiteConfig) -> Reason | None:
     """Return why nothing is measured first; None where something can be.
 
     Args:
         kind: CANARY or PROBE.
         plan: the submission as it would be without.
         config: the site.
-        unasked: the site wants it, not the user.
     """
-    return next(_reasons(kind, plan, config, unasked), None)
+    return next(_reasons(kind, plan, config), None)
 
 
-def _reasons(kind: str, plan: Plan, config: SiteConfig, unasked: bool) -> Iterator[Reason]:
+def _reasons(kind: str, plan: Plan, config: SiteConfig) -> Iterator[Reason]:
     given, [part, *others] = plan.given, plan.parts
     if plan.switched_off or config.policy == "shadow":
         yield plan.switched_off or because("policy-shadow")
@@ -107,11 +105,9 @@ def _reasons(kind: str, plan: Plan, config: SiteConfig, unasked: bool) -> Iterat
     if plan.body is None or BLOCK_BEGINS.encode() not in plan.body:
         yield because("no-sampler")
     yield from _of_dependency(value_of(given, "dependency"))
-    yield from _of_array(kind, plan, config, unasked)
+    yield from _of_array(kind, plan)
     if kind == PROBE:
         yield from _of_probe(plan, config)
-    if unasked and ("dependency" in given or "parsable" in given):
-        yield because("id-is-used")
 
 
 def _of_dependency(value: str) -> Iterator[Reason]:
@@ -121,10 +117,8 @@ def _of_dependency(value: str) -> Iterator[Reason]:
         yield because("waits-task-by-task")
 
 
-def _of_array(kind: str, plan: Plan, config: SiteConfig, unasked: bool) -> Iterator[Reason]:
+def _of_array(kind: str, plan: Plan) -> Iterator[Reason]:
     given = plan.given
-    if kind == CANARY and config.sharing.canary == "off":
-        yield because("no-canaries")
     if kind == CANARY and "array" not in given:
         yield because("canary-needs-array")
     if "array" not in given:
@@ -140,8 +134,6 @@ def _of_array(kind: str, plan: Plan, config: SiteConfig, unasked: bool) -> Itera
         yield because("array-too-long")
     if why := reason_of_counting(plan.script):
         yield why
-    if unasked and _ARRAY_ID.search(plan.script):
-        yield because("uses-array-id")
 
 
 def _of_probe(plan: Plan, config: SiteConfig) -> Iterator[Reason]:

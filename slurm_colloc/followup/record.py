@@ -238,11 +238,6 @@ def claim(folder: str, by: str) -> bool:
     return True
 
 
-def is_recorded(folder: str) -> bool:
-    """Return whether a companion was told what to do, or was to be."""
-    return os.path.lexists(os.path.join(folder, _RECORD))
-
-
 def _prune(folder: str) -> None:
     """Remove records that are old and many; one of which nothing has come yet may still be waited for."""
     with suppress(OSError):

@@ -159,14 +159,6 @@ class CliClient:
             job for job in jobs if any(one.name in ("gpu", "mps", "shard") for one in job.gres or ())
         ), rejected
 
-    def extend(self, job_id: str, limit_min: int) -> None:
-        """Set the time limit of a running job, which operators of Slurm may.
-
-        Raises:
-            ProcessError: Slurm refuses, or does not answer.
-        """
-        self._ask("scontrol", "update", f"JobId={job_id}", f"TimeLimit={limit_min}")
-
     def cancel(self, job_id: str, *, waiting: bool = False) -> None:
         """Cancel a job, or only those of its tasks that wait.
 

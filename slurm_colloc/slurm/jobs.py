@@ -102,8 +102,7 @@ class Accounted(NamedTuple):
     """One run of a job as Slurm has it; times in UTC epoch seconds, empty or None where Slurm does not say.
 
     ``time_limit_min`` is infinite without a limit. ``host_mem_peak_mib`` is the largest of a task of its steps,
-    ``cpu_time_s`` what they computed in all. ``reason`` is why it waits. ``prints_to`` are its files for standard error
-    and output, which slurmctld alone knows.
+    ``cpu_time_s`` what they computed in all. ``reason`` is why it waits.
     """
 
     job_id: str
@@ -129,7 +128,6 @@ class Accounted(NamedTuple):
     work_dir: str
     submit_line: str
     job_name: str
-    prints_to: tuple[str, ...] = ()
 
     @property
     def task(self) -> int | None:
@@ -273,7 +271,6 @@ def _of_controller(record: Mapping[str, str]) -> Accounted:
         work_dir=known("WorkDir"),
         submit_line=known("SubmitLine"),
         job_name=known("JobName"),
-        prints_to=tuple(dict.fromkeys(filter(None, (known("StdErr"), known("StdOut"))))),
     )
 
 

@@ -11,7 +11,6 @@ from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError
 from slurm_colloc.history.submitted import keep_submitted
 from slurm_colloc.model import Decision, Footprint, JobRequest, Placement, SharingMode
-from slurm_colloc.placement.terms import asked_limit_min
 from slurm_colloc.placement.waits import wait_for
 from slurm_colloc.submit.plan import Plan
 from slurm_colloc.submit.slurm_answers import take_off
@@ -54,7 +53,6 @@ def record(plan: Plan, job_id: str, cluster: str, config: SiteConfig, say: Calla
             slowdown_upper=(placement.withheld or placement).slowdown_upper,
             arm=plan.chosen.arm,
             rule=plan.chosen.rule,
-            limit_asked_min=asked_limit_min(request, config) if placement.gres and not packed else None,
             **(_would(plan, request, footprint, placement) if config.policy == "shadow" else {}),
         )
         try:

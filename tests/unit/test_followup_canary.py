@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import subprocess
 import time
 from pathlib import Path
 
@@ -301,37 +299,6 @@ def test_a_dry_run_submits_nothing_and_says_what_would_be_first(slurm: Shell) ->
     done = slurm.run(*ARRAY, "--dry-run", "job.sh")
     assert (done.returncode, slurm.calls()) == (0, [])
     assert "csub: task 2 would be measured first" in done.stderr
-
-
-def test_where_the_site_does_it_unasked_a_program_that_reads_ids_is_spared(slurm: Shell) -> None:
-    path = slurm.folder / "site.toml"
-    path.write_text(path.read_text().replace("[sharing]\n", '[sharing]\ncanary = "auto"\n'))
-    done = slurm.run("--array=1-3", "job.sh")
-    assert (done.stdout, len(slurm.calls())) == ("Submitted batch job 100\n", 1)
-    assert "not measured first" not in done.stderr
-
-
-def test_at_a_terminal_the_site_may_have_it_done_unasked(slurm: Shell) -> None:
-    path = slurm.folder / "site.toml"
-    path.write_text(path.read_text().replace("[sharing]\n", '[sharing]\ncanary = "auto"\n'))
-    ours, theirs = pty.openpty()
-    for argv in (("--array=1-3", "job.sh"), ("--array=1-3", "--parsable", "job.sh"), ("job.sh",)):
-        environ = slurm.environment()
-        subprocess.run(slurm.command(*argv), cwd=slurm.folder, env=environ, stdout=theirs, timeout=60, check=True)
-    os.close(theirs)
-    assert [line for line in os.read(ours, 4096).decode().split("\r\n") if line] == [
-        "Submitted batch job 102",
-        "103",
-        "Submitted batch job 104",
-    ]
-
-
-def test_a_site_may_want_no_canaries(slurm: Shell) -> None:
-    path = slurm.folder / "site.toml"
-    path.write_text(path.read_text().replace("[sharing]\n", '[sharing]\ncanary = "off"\n'))
-    done = slurm.run(*ARRAY, "job.sh")
-    assert (done.stdout, len(slurm.calls())) == ("Submitted batch job 100\n", 1)
-    assert "csub: not measured first: the site wants no canaries" in done.stderr
 
 
 def test_numbers_become_ranges() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +30,6 @@ from slurm_colloc.followup.record import (
     write_record,
     write_step,
 )
-from slurm_colloc.followup.status import retry_status
 from slurm_colloc.followup.submission import restored
 from slurm_colloc.followup.verdict import Found, Verdict, as_evidence, judge, retry_arguments
 from slurm_colloc.gpu.failure import Outcome, tried_mib
@@ -366,29 +364,6 @@ def test_another_end_is_left_alone(followed: Followed, state: str, words: str) -
     assert followed.companion().returncode == 0
     assert len(followed.shell.calls()) == 2
     assert followed.said == words
-
-
-@pytest.mark.parametrize(
-    ("by", "said"),
-    [
-        ("", "job csub-retry-4711 sees to it; if squeue has no such job, submit it with --gpu-footprint"),
-        (CSUB, "by its own words; submit it with --gpu-footprint with a larger mem"),
-        ("4712", "it is being submitted again, or its companion died over that"),
-    ],
-)
-def test_before_anything_came_of_it_colloc_says_who_sees_to_it(
-    followed: Followed, monkeypatch: pytest.MonkeyPatch, by: str, said: str
-) -> None:
-    followed.ended("FAILED", OOM)
-    output = followed.shell.folder / "slurm-4711.out"
-    user = pwd.getpwuid(os.geteuid()).pw_name
-    line = f"JobId=4711 UserId={user}(1) JobState=FAILED ExitCode=1:0 StdOut={output} AllocTRES=cpu=1"
-    followed.program("scontrol", f"echo '{line}'")
-    for name, value in followed.shell.environment().items():
-        monkeypatch.setenv(name, value)
-    if by:
-        claim(str(followed.folder), by)
-    assert said in retry_status(SITE._replace(cluster="lab"), "4711")
 
 
 def test_a_companion_that_died_while_it_submitted_leaves_it_at_that(followed: Followed) -> None:

@@ -37,7 +37,6 @@ from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import InputError, ProcessError, Status, StoreError
 from slurm_colloc.files import whose
-from slurm_colloc.followup.time_limit import follow
 from slurm_colloc.measured import JobShare, Round, lost_of_all
 from slurm_colloc.observe.attribute import attribute_round
 from slurm_colloc.observe.journal import hours
@@ -97,11 +96,7 @@ def ingest(
     if config is not None and config.paths.decisions:
         if os.access(config.state_folder, os.W_OK):
             with progress("writing histories"):
-                collected = _history(target, config)
-            if not any(files):  # it is this host's Slurm that was asked
-                decisions = (decision for _, decision in collected.decisions.values())
-                for said in follow(decisions, CliClient(config.timeouts.ask_slurm_s), config):
-                    say(said)
+                _history(target, config)
             site_parts(config)  # rendered again where a template or site.toml has changed, so that no submission has to
         elif folder == config.store_folder:
             say(f"no histories written: {whose(config.state_folder)}; ingest as root, who gives each user their own")
