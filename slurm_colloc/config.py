@@ -7,7 +7,6 @@ The NamedTuples below are the schema: a field's annotation is the key's type, it
 
 import os
 import re
-import shlex
 import stat
 import tomllib
 from collections.abc import Mapping
@@ -294,6 +293,8 @@ def site_files() -> tuple[str, ...]:
 def typed(command: str) -> str:
     """Return a command as it is typed elsewhere to go by the same site.toml; there $COLLOC_CONF may not be set."""
     named = os.environ.get(ENVIRONMENT_VARIABLE)
+    import shlex  # csub loads this file at every submission
+
     return f"{ENVIRONMENT_VARIABLE}={shlex.quote(os.path.abspath(named))} {command}" if named else command
 
 

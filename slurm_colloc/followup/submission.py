@@ -7,6 +7,7 @@ no rights, and costs one core for a second. What it does is ``slurm_colloc.follo
 
 import os
 import pwd
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -86,7 +87,7 @@ def submit_plan(
         with suppress(Exception):
             remove_script(path)
     made = None if done.status else parse_submitted(done.stdout)
-    return Submitted(*(made or ("", "")), DEFINITE.search(done.stderr) is not None, done)
+    return Submitted(*(made or ("", "")), re.search(DEFINITE, done.stderr) is not None, done)
 
 
 def record_of(

@@ -7,9 +7,9 @@ The figures are a fallback for the day a site file is written; the driver on the
 import re
 from typing import NamedTuple
 
-_PROFILE = re.compile(r"(?:\dc\.)?(?P<gi>\d)g\.\d{1,4}gb(?:[+-](?:me(?:\.all)?|gfx))*")
+_PROFILE = r"(?:\dc\.)?(?P<gi>\d)g\.\d{1,4}gb(?:[+-](?:me(?:\.all)?|gfx))*"
 # Types that sites write by hand: 1g10gb, 3g_20gb, a100-mig-2. a100_80g is a whole one.
-_LIKE_SLICE = re.compile(r"(?<!\d)\dg[._-]?\d+g|(?<![a-z])mig", re.IGNORECASE)
+_LIKE_SLICE = r"(?i)(?<!\d)\dg[._-]?\d+g|(?<![a-z])mig"
 # Profiles that only cards of four slices have, and one that cards of seven (GB200) have, too.
 _OF_FOUR = ("1g.6gb", "2g.12gb", "4g.24gb", "2g.48gb", "4g.96gb")
 _OF_FOUR_OR_SEVEN = "1g.24gb"
@@ -67,23 +67,23 @@ MODELS = (
 
 
 # NVML itself tells SM activity (GPM) from Hopper on; before, only DCGM does. [docs/explanation/metrics.md]
-_TELLS_SM_ACTIVITY = re.compile(r"\b(?:g?h(?:20|100|200|800)|g?b[123]00|rtx pro \d{4} blackwell)\b")
+_TELLS_SM_ACTIVITY = r"\b(?:g?h(?:20|100|200|800)|g?b[123]00|rtx pro \d{4} blackwell)\b"
 
 
 def tells_sm_activity(model: str) -> bool:
     """Return whether the driver tells how busy this card's SMs are, without DCGM; False of one that we do not know."""
-    return _TELLS_SM_ACTIVITY.search(model.lower().replace("_", " ").replace("-", " ")) is not None
+    return re.search(_TELLS_SM_ACTIVITY, model.lower().replace("_", " ").replace("-", " ")) is not None
 
 
 def parse_profile(text: str) -> Profile | None:
     """Return the profile named anywhere in ``text`` (a profile, or a gres type ending in one), None without one."""
-    match = _PROFILE.search(text)
+    match = re.search(_PROFILE, text)
     return Profile(match[0], int(match["gi"])) if match else None
 
 
 def names_slice(gres_type: str) -> bool:
     """Return whether a type is of slices by its name, also where that does not say of which profile."""
-    return _LIKE_SLICE.search(gres_type) is not None
+    return re.search(_LIKE_SLICE, gres_type) is not None
 
 
 def slices_per_gpu(gres_type: str) -> int:

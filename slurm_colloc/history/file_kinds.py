@@ -27,7 +27,7 @@ _RESULTS = frozenset(
 )
 WEIGHTS = frozenset({"safetensors", "bin", "pt", "pth", "ckpt", "gguf", "onnx", "h5"})
 CACHES = frozenset({"tmp", "__pycache__", "node_modules", "site-packages", "wandb", "mlruns"})
-RESULTS_FOLDERS = re.compile(
+RESULTS_FOLDERS = (
     r"(?i)logs?|.*[_-]logs?|outputs?|results?|runs?|checkpoints?|ckpts?|multirun|artifacts|work_dirs|tensorboard"
     r"|saves?|executed"
 )

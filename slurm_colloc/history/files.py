@@ -196,7 +196,7 @@ class _Looked:
         if not any(kind_of(name) == "code" for name in names):
             below = below if len(below) <= _MANY_FOLDERS else []
             is_run = any(ending_of(name) in WEIGHTS or ".tfevents." in name for name in names)
-            if not is_root and (is_run or RESULTS_FOLDERS.fullmatch(os.path.basename(folder))):
+            if not is_root and (is_run or re.fullmatch(RESULTS_FOLDERS, os.path.basename(folder))):
                 below = names = []
         return sorted(names), sorted(below)
 
@@ -206,7 +206,10 @@ class _Looked:
         known = set(self._found)
         for where, word in chosen.leads(_MOST_WORDS):
             word = self._home + word[1:] if word.startswith("~/") else word
-            if RESULTS_FOLDERS.fullmatch(os.path.basename(os.path.dirname(word))) or os.path.basename(word) in written:
+            if (
+                re.fullmatch(RESULTS_FOLDERS, os.path.basename(os.path.dirname(word)))
+                or os.path.basename(word) in written
+            ):
                 continue
             for folder in dict.fromkeys((self._folder, where)):
                 path = os.path.normpath(os.path.join(folder, word))

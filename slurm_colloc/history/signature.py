@@ -50,8 +50,8 @@ _RESULTS_PATH = re.compile(r"(?<![\w./~$}-])(?:\./)?(?:outputs?|results?|work_di
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _CONSTANT = re.compile(r"(?m)(?:^|[;\s])([A-Za-z_]\w*)=[\"']?([\w./~+-]+)")
 _WORD = re.compile(r"[^\s\"'=;|&<>()`]+")
-_VALUE = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*")
-_LONGER = re.compile(r"\$\{?\w+\}?:(?![-=+?])|:\$\{?\w+\}?")
+_VALUE = r"\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|]*"
+_LONGER = r"\$\{?\w+\}?:(?![-=+?])|:\$\{?\w+\}?"
 _OWN_ENVIRONMENT = r"\b(?:activate|apptainer|singularity|enroot|docker|podman|--container-image|conda\s+run)\b"
 
 # Variables of a session that a script may name without being another job for it.
@@ -277,8 +277,8 @@ def _set_first(body: str) -> set[str]:
 
 def _asks_itself(name: str, rest: str) -> bool:
     """Return whether what a variable is set to hangs on what it was, but for a path that is made longer."""
-    value = _VALUE.match(rest)
-    return value is not None and name in _REFERENCE.findall(_LONGER.sub("", value[0]))
+    value = re.match(_VALUE, rest)
+    return value is not None and name in _REFERENCE.findall(re.sub(_LONGER, "", value[0]))
 
 
 def _environment(body: str, variables: Mapping[str, str]) -> str:

@@ -374,12 +374,12 @@ def join_options(table: tuple[Option, ...], texts: Iterable[str]) -> tuple[Optio
 
 
 # In what sbatch of 22.05 and 24.11 says of a file that is not there or was made for another release; 26.05 is silent.
-_UNLOADED = re.compile(r"^sbatch: error: spank: (/[^\n]*)$", re.MULTILINE)
+_UNLOADED = r"(?m)^sbatch: error: spank: (/[^\n]*)$"
 
 
 def unloaded_plugins(said: str) -> tuple[str, ...]:
     """Return what sbatch says, at any call, of SPANK plugins that it cannot load."""
-    return tuple(_UNLOADED.findall(said))
+    return tuple(re.findall(_UNLOADED, said))
 
 
 def listed_options(said: str) -> tuple[str, ...]:

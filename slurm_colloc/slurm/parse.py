@@ -17,8 +17,8 @@ FINAL_STATES = frozenset(
     | {"OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
 )
 # A job's name or folder may hold what else ends a line.
-_LINE = re.compile(r"\n(?=[A-Z][A-Za-z]*=)")
-_KEY = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_:/]*)=")
+_LINE = r"\n(?=[A-Z][A-Za-z]*=)"
+_KEY = r"(?:^|\s)([A-Za-z][A-Za-z0-9_:/]*)="
 _SUBMITTED = re.compile(rb"^(?:Submitted batch job )?(\d+)(?:;(\S+))?(?: on cluster (\S+))?\s*$", re.MULTILINE)
 
 
@@ -96,8 +96,8 @@ def parse_records(text: str, first: bool = False) -> Iterator[dict[str, str]]:
     Of a key that is there twice the last counts, or the ``first``. A line without any says that there is nothing: ``No
     partitions in the system``.
     """
-    for line in _LINE.split(text):
-        marks = list(_KEY.finditer(line))
+    for line in re.split(_LINE, text):
+        marks = list(re.finditer(_KEY, line))
         if not marks:
             continue
         ends = [mark.start() for mark in marks[1:]] + [len(line)]

@@ -44,9 +44,7 @@ _VERDICTS = (
     b"Unspecified error",
 )
 # The first of a line is not taken back: sbatch quotes options, in which the words may stand thousands of times.
-DEFINITE = re.compile(
-    rb"^(?>[^\n]*?submission failed: )[^\n]*(?:%s)" % b"|".join(re.escape(words) for words in _VERDICTS), re.MULTILINE
-)
+DEFINITE = rb"(?m)^(?>[^\n]*?submission failed: )[^\n]*(?:%s)" % b"|".join(re.escape(words) for words in _VERDICTS)
 # A program that would call csub back for ever: csub's own start script under another name, or a script that starts it.
 _NAMES_CSUB = re.compile(rb"^[^#\n]*\bcsub\b", re.MULTILINE)
 STDOUT, STDERR = 1, 2
@@ -117,7 +115,7 @@ def submit(
             write_all(STDERR, f"csub: internal error, please report it: {error!r}\n".encode(errors="replace"))
             _drain(running)
         status = os.waitstatus_to_exitcode(os.waitpid(running.pid, 0)[1])
-    refused = status != 0 and not relay.job_id and DEFINITE.search(relay.held) is not None
+    refused = status != 0 and not relay.job_id and re.search(DEFINITE, relay.held) is not None
     if not refused:
         write_all(STDERR, bytes(relay.held))
     return Outcome(status, relay.job_id, relay.cluster, bytes(relay.held) if refused else b"")

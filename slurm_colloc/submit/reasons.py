@@ -15,7 +15,7 @@ _MIG_TYPE = re.compile(r"\dg\.\d+gb")
 # An inner step that names GPUs must match the allocation. Its options may stand in a variable, so the long ones count
 # wherever a script with an srun has them: written in full, or as far as srun knows them from others.
 _STEP = re.compile(rb"\bsrun\b")
-_STEP_OPTION = re.compile(
+_STEP_OPTION = (
     rb"""[\s"'=(,]--((?:gre|gpu|cpus-per-g|mem-per-g|ntasks-per-g|tres-p)[a-z-]*)(?![\w-])(?:[=\s]\s*([^\s"';)|&]*))?"""
 )
 _STEP_OPTIONS = frozenset(
@@ -23,8 +23,8 @@ _STEP_OPTIONS = frozenset(
     | {b"cpus-per-gpu", b"mem-per-gpu", b"ntasks-per-gpu", b"tres-per-task"}
 )
 # From the nearest srun on: from each one to the end of its line takes seconds where a line has thousands.
-_STEP_SHORT = re.compile(rb"\bsrun\b(?:(?!\bsrun\b)[^\n])*?\s(-[A-Za-z]*G)\s*([^\s\"';)|&]*)")
-_STEP_VARIABLE = re.compile(rb"\b(SLURM_(?:GRES|GPUS\w*|CPUS_PER_GPU|MEM_PER_GPU|TRES_PER_TASK))=")
+_STEP_SHORT = rb"\bsrun\b(?:(?!\bsrun\b)[^\n])*?\s(-[A-Za-z]*G)\s*([^\s\"';)|&]*)"
+_STEP_VARIABLE = rb"\b(SLURM_(?:GRES|GPUS\w*|CPUS_PER_GPU|MEM_PER_GPU|TRES_PER_TASK))="
 # What Slurm tells a job of its own request, by the option that asks: with a piece of a GPU it would be told otherwise.
 _TOLD = {
     "gpus": ("SLURM_GPUS",),
@@ -46,13 +46,13 @@ _ONE_GPU = {
 }
 # What tasks that are one job to Slurm would do to each other.
 _COMMENT = re.compile(rb"^[ \t]*#[^\n]*", re.MULTILINE)
-_COUNTS_TASKS = re.compile(rb"\bSLURM_ARRAY_TASK_(?:COUNT|MIN|MAX|STEP)\b")
-_JOB_ID = re.compile(rb"\bSLURM_JOB_?ID\b")
-_SAID = re.compile(rb"^\s*(?:echo|printf)\b[^>|`(]*$")
-_ACTS_ON_JOB = re.compile(
+_COUNTS_TASKS = rb"\bSLURM_ARRAY_TASK_(?:COUNT|MIN|MAX|STEP)\b"
+_JOB_ID = rb"\bSLURM_JOB_?ID\b"
+_SAID = rb"^\s*(?:echo|printf)\b[^>|`(]*$"
+_ACTS_ON_JOB = (
     rb"\b(?:scontrol\s+(?:(?!\S*\bscontrol\b)\S+\s+)*?(?:requeue\w*|update|u?hold|release|suspend)|scancel|sbatch)\b"
 )
-_STEP_EXPORT = re.compile(rb"\s--export\b")
+_STEP_EXPORT = rb"\s--export\b"
 # A script that reads itself by line number or gives itself to another interpreter, and one that asks where it was
 # submitted from; asking for the name of $0 alone does no harm, and awk's "print $0" is another $0.
 _NAME_OF_SELF = re.compile(rb"\b(?:dirname|basename|realpath|readlink)(?:\s+-\S+)*\s+[\"']?\$\{?(?:0\b|BASH_SOURCE\b)")
@@ -119,7 +119,7 @@ def without_comments(text: bytes) -> bytes:
 
 def reason_of_counting(text: bytes) -> Reason | None:
     """Return why some tasks of an array cannot be an array of their own; None where they may."""
-    return because("tasks-count-each-other") if _COUNTS_TASKS.search(text) else None
+    return because("tasks-count-each-other") if re.search(_COUNTS_TASKS, text) else None
 
 
 def reason_against_history(text: bytes) -> Reason | None:
@@ -133,9 +133,9 @@ def step_gpus(text: bytes) -> tuple[tuple[str, bool], ...]:
     steps = _DIRECTIVE.sub(b"", text).replace(b"\\\n", b" ")
     if not _STEP.search(steps):
         return ()
-    found = [(b"--" + name, value) for name, value in _STEP_OPTION.findall(steps) if _is_steps(name)]
-    found += [(b"-G" if name == b"-G" else name, value) for name, value in _STEP_SHORT.findall(steps)]
-    found += [(name, b"") for name in _STEP_VARIABLE.findall(steps)]
+    found = [(b"--" + name, value) for name, value in re.findall(_STEP_OPTION, steps) if _is_steps(name)]
+    found += [(b"-G" if name == b"-G" else name, value) for name, value in re.findall(_STEP_SHORT, steps)]
+    found += [(name, b"") for name in re.findall(_STEP_VARIABLE, steps)]
     return tuple((name.decode(), value in _ONE_GPU.get(name, ())) for name, value in found)
 
 
@@ -197,18 +197,18 @@ def _reasons_of_text(bare: bytes, text: bytes, commands: bool) -> Iterator[Reaso
     """Yield what a script does that tasks cannot do side by side in one job; ``bare`` is without its comments."""
     if steps := step_gpus(bare):
         yield because("srun-asks-for-gpu", option=steps[0][0])
-    if _STEP.search(bare) and _STEP_EXPORT.search(bare):
+    if _STEP.search(bare) and re.search(_STEP_EXPORT, bare):
         yield because("srun-exports")
-    if act := _ACTS_ON_JOB.search(bare):
+    if act := re.search(_ACTS_ON_JOB, bare):
         yield because("acts-on-its-job", command=b" ".join(act[0].split()).decode(errors="replace"))
     if commands:
         return
     if _asks_for_its_path(text):
         yield because("asks-own-path")
     for line in bare.replace(b"\\\n", b" ").splitlines():
-        apart = b"SLURM_ARRAY_TASK_ID" in line or _SAID.match(line)
+        apart = b"SLURM_ARRAY_TASK_ID" in line or re.match(_SAID, line)
         reckons = b"$((" in line or re.search(rb"\b(?:expr|let|bc)\b", line)
-        if _JOB_ID.search(line) and (reckons or not apart):
+        if re.search(_JOB_ID, line) and (reckons or not apart):
             yield because("uses-job-id")
             return
 
@@ -254,7 +254,7 @@ def reasons_against_share(
         # srun takes the others for its own options, so csub's block cannot set them; its steps lose this one.
         if name != "SLURM_GPUS_ON_NODE" or ("mps" in config.sharing.order and _STEP.search(text)):
             yield because("reads-variable", variable=name)
-    if _STEP.search(text) and _STEP_EXPORT.search(_DIRECTIVE.sub(b"", text)):
+    if _STEP.search(text) and re.search(_STEP_EXPORT, _DIRECTIVE.sub(b"", text)):
         yield because("srun-exports")
     for name in PER_GPU:
         if name in given and given[name].origin == "environment":

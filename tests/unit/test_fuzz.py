@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -143,7 +144,7 @@ SLOW: tuple[tuple[str, Callable[[str], object], str], ...] = (
     ("signature", lambda text: signature(text.encode(), (), 1, folder="/nonexistent"), "~"),
     ("signature", lambda text: signature(text.encode(), (), 1, folder="/nonexistent"), "+"),
     ("signature", lambda text: signature(b"#!/bin/sh\ncp", (f"cp {text}", "|"), 1, folder="/nonexistent"), " "),
-    ("sbatch's words", lambda text: handover.DEFINITE.search(text.encode()), "submission failed: "),
+    ("sbatch's words", lambda text: re.search(handover.DEFINITE, text.encode()), "submission failed: "),
     ("program", lambda text: said(text.encode(), "py"), ':\n"""x'),
     ("program", lambda text: said(text.encode(), "py"), " # "),
     ("program", lambda text: said(text.encode(), "cu"), "/* "),
@@ -162,7 +163,7 @@ SLOW: tuple[tuple[str, Callable[[str], object], str], ...] = (
     ("settings", lambda text: said(text.encode(), "yaml"), "a: "),
     ("reasons", keep, "srun "),
     ("reasons", keep, "squeue "),
-    ("reasons", lambda text: reasons._ACTS_ON_JOB.search(text.encode()), "scontrol a "),
+    ("reasons", lambda text: re.search(reasons._ACTS_ON_JOB, text.encode()), "scontrol a "),
     ("release", refused(parse.parse_release), "9"),
     ("weights of TRES", refused(lambda text: setup.parse_weights(f"a={text}x")), "9"),
     ("slurm.conf", parse_settings, "a"),
