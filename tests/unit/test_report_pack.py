@@ -95,7 +95,7 @@ def test_an_array_of_packs_is_one_pack_and_each_job_of_it_its_own() -> None:
 
 def test_what_a_later_pack_did_is_not_to_be_done() -> None:
     written("7", [(1, Outcome.DONE, 0, "")])
-    written("8", [(2, Outcome.DONE, 0, ""), (3, Outcome.DONE, 0, "")], only=(2, 3, 4))
+    written("8", [(2, Outcome.DONE, 0, ""), (3, Outcome.DONE, 0, "")], only=(2, 3, 4), resumes="7")
     note_resumed("lab", "7", "8")
     assert "resumed by job 8\n             1 task to be done" in told("7")
     assert "resumed" not in told("8")
