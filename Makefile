@@ -73,7 +73,7 @@ mutate: env    ## what the tests of the accounting would not notice, in an hour 
 	$(ENV)/python -m tests.mutate_sql
 
 fuzz: env      ## every parser of what a user controls, for a while
-	$(ENV)/python -m tests.fuzz --seconds 540 --processes 16
+	$(ENV)/python -m tests.fuzz --seconds 540
 
 proof: env     ## a published trace through a real Slurm on this machine's GPU, into FOLDER (tests/gpu/proof.py)
 	$(ENV)/python -m tests.gpu.proof $(FOLDER) --packages $(PACKAGES)

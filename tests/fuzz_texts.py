@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,32 +46,16 @@ def of_text(
     return Target(name, lambda content: parse(text_of(content)), seeds, refusals, is_json)
 
 
-class _Folders:
-    """A folder for each process: workers are forked."""
-
-    def __init__(self) -> None:
-        self._made: dict[int, tempfile.TemporaryDirectory[str]] = {}
-
-    def mine(self) -> str:
-        if os.getpid() not in self._made:
-            base = "/dev/shm" if os.path.isdir("/dev/shm") else None
-            self._made[os.getpid()] = tempfile.TemporaryDirectory(prefix="colloc-fuzz-", dir=base)
-        return self._made[os.getpid()].name
-
-    def remove(self) -> None:
-        """Remove this process's folder: a worker of a pool ends without what an interpreter does at its end."""
-        if made := self._made.pop(os.getpid(), None):
-            made.cleanup()
-
-
-FOLDERS = _Folders()
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="colloc-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
 
 
 def in_file(name: str, file: InFolder, *seeds: bytes, is_json: bool = False) -> Target:
     """Return a target that writes each input into a file of its own folder first."""
 
     def call(content: bytes) -> object:
-        folder = os.path.join(FOLDERS.mine(), name)
+        folder = os.path.join(_folder().name, name)
         path = os.path.join(folder, file.name)
         if not os.path.isdir(os.path.dirname(path)):
             os.makedirs(os.path.dirname(path), mode=0o700)
