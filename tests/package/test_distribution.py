@@ -51,11 +51,9 @@ print(len(list(Path(folder("templates")).glob("*.sbatch.j2"))))
 # Where shells and man look by themselves.
 SHARED = {
     "share/bash-completion/completions/csub",
-    "share/fish/vendor_completions.d/csub.fish",
     "share/man/man1/colloc.1",
     "share/man/man1/csub.1",
     "share/man/man5/slurm_colloc.toml.5",
-    "share/zsh/site-functions/_csub",
 }
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""csub's completion for bash, zsh and fish: scripts that know the options of every release, and start nothing."""
+"""csub's completion for bash: a script that knows the options of every release, and starts nothing."""
 
 from slurm_colloc.slurm.option_tables import SBATCH_OPTIONS, Option
 from slurm_colloc.submit.own_options import OWN_OPTIONS
@@ -51,44 +51,6 @@ _BASH_VALUES = r"""--@NAME@) COMPREPLY=($(compgen -W '@WORDS@' -- "$last")) ;;
             [[ ${COMP_WORDS[COMP_CWORD]} == *=?* ]] && word=--@NAME@= || word=''
             COMPREPLY=($(compgen -P "$word" -W '@WORDS@' -- "${last#*=}"))
             ;;"""
-_ZSH = r"""
-_csub_completion() {
-  # A ":" begins another component, of which every option may be given once more.
-  local -i at=${words[(I):]}
-  if ((at > 1 && at < CURRENT)); then
-    words=(csub "${(@)words[at + 1,-1]}")
-    ((CURRENT -= at - 1))
-  fi
-  _arguments -s -S -A '-*' \
-    @SPECS@ \
-    '*::script or its arguments:_files'
-}
-
-compdef _csub_completion csub
-
-[[ $zsh_eval_context[-1] != loadautofunc ]] || _csub_completion "$@"
-"""
-_FISH = r"""function __csub_before_script
-    set -l words (commandline -opc)
-    set -l value 0
-    for word in $words[2..]
-        if test $value = 1
-            set value 0
-            continue
-        end
-        switch $word
-            case : '--*=*'
-            case @REQUIRED@
-                set value 1
-            case '--*'
-            case '-?*'
-                string match -qr '^-[@FLAGS@]*[@TAKING@]$' -- $word && set value 1
-            case '*'
-                return 1
-        end
-    end
-end
-"""
 
 
 def _options() -> list[Option]:
@@ -103,11 +65,10 @@ def _filled(text: str) -> str:
     required = [f"--{one.name}" for one in options if one.argument == "required"]
     words = [word for one in options for word in ([f"-{one.short}"] if one.short else []) + [f"--{one.name}"]]
     parts = {
-        "REQUIRED": (" " if text is _FISH else " | ").join(required),
+        "REQUIRED": " | ".join(required),
         "FLAGS": "".join(one.short for one in options if one.argument != "required"),
         "TAKING": "".join(one.short for one in options if one.argument == "required"),
         "EVERY": " ".join(words),
-        "SPECS": " \\\n    ".join(spec for one in options for spec in _zsh(one)),
         "VALUES": "\n        ".join(
             _BASH_VALUES.replace("@NAME@", name).replace("@WORDS@", " ".join(known)) for name, known in VALUES.items()
         ),
@@ -117,25 +78,6 @@ def _filled(text: str) -> str:
     return text
 
 
-def _zsh(option: Option) -> list[str]:
-    known = VALUES.get(option.name)
-    what = f":value:({' '.join(known)})" if known else ":value:_files"
-    ends = {"required": ("=", "+", what), "optional": ("=-", "-", f":{what}"), "none": ("", "", "")}[option.argument]
-    short = [f"'*-{option.short}{ends[1]}{ends[2]}'"] if option.short else []
-    return [*short, f"'*--{option.name}{ends[0]}{ends[2]}'"]
-
-
-def _fish(option: Option) -> str:
-    short = f" -s {option.short}" if option.short else ""
-    known = VALUES.get(option.name)
-    value = f" -x -a '{' '.join(known)}'" if known else " -r" if option.argument == "required" else ""
-    return f"complete -c csub -n __csub_before_script -l {option.name}{short}{value}\n"
-
-
-def script(kind: str) -> str:
-    """Return the completion script for a shell, fit for the place where the shell looks for it by itself."""
-    if kind == "bash":
-        return _LICENSE + _filled(_BASH)
-    if kind == "zsh":
-        return f"#compdef csub\n{_LICENSE}" + _filled(_ZSH)
-    return _LICENSE + _filled(_FISH) + "".join(map(_fish, _options()))
+def script() -> str:
+    """Return the completion script, fit for the place where bash looks for it by itself."""
+    return _LICENSE + _filled(_BASH)
