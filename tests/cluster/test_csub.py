@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,74 +124,6 @@ def test_the_stored_script_is_the_users_own_with_one_block(alice: User) -> None:
     assert "given:     mps:12 (mps)\n" in block
 
 
-LEFT_ALONE = [
-    ("#SBATCH --gres=gpu:2", "gpu:2"),
-    ("#SBATCH -N2 --gres=gpu:1", "nodes '2'"),
-    ("#SBATCH --exclusive --gres=gpu:1", "--exclusive"),
-    ("#SBATCH --gres=gpu:1 --constraint=x", "node features"),
-    ("#SBATCH --gres=mps:10", "gres/mps"),
-    (f"#SBATCH --gres=gpu:{SLICE}_1g.10gb:1", "slice"),
-    ("#SBATCH --cpus-per-gpu='2' --gpus=1 -p gpu", "cannot be taken apart with certainty"),
-    ("#SBATCH --gres=gpu:1\nsrun --gres=gpu:2 true", "srun in the script"),
-    ("#SBATCH -c 2", "no GPU"),
-]
-
-
-@pytest.mark.parametrize(("lines", "reason"), LEFT_ALONE)
-def test_what_is_left_alone_and_why(alice: User, lines: str, reason: str) -> None:
-    script = alice.script(f"#!/bin/bash\n{lines}\nsleep 1\n")
-    done = alice.run("csub", SMALL, "--dry-run", "--format=json", "--explain", script)
-    assert done.returncode == 0, done.stderr
-    shown = json.loads(done.stdout)
-    assert shown["sbatch_argv"][1:] == [script]
-    assert reason in done.stderr
-
-
-def test_a_dry_run_submits_nothing(alice: User) -> None:
-    before = alice.jobs()
-    shown = json.loads(alice.run("csub", SMALL, "--dry-run", "--format=json", alice.script(GPU_JOB)).stdout)
-    assert set(shown) == {"schema", "request", "footprint", "placement", "components", "script", "sbatch_argv"}
-    assert shown["placement"]["gres"] == f"gpu:{SLICE}_1g.10gb:1"
-    assert shown["script"] == GPU_JOB
-    assert alice.run("csub", "--dry-run", "--no-such-option", "train.sh").returncode == 2
-    assert set(alice.jobs()) <= set(before)
-
-
-FAULTS = {
-    "no site.toml": {"COLLOC_CONF": "/nonexistent/site.toml"},
-    "broken site.toml": {"COLLOC_CONF": "{home}/broken.toml"},
-    "newer site.toml": {"COLLOC_CONF": "{home}/newer.toml"},
-    "home cannot be written": {"HOME": "/nonexistent"},
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_faults_end_in_one_plain_submission(alice: User, fault: str) -> None:
-    (alice.home / "broken.toml").write_text("schema = [")
-    (alice.home / "newer.toml").write_text("schema = 99")
-    environment = {name: value.format(home=alice.home) for name, value in FAULTS[fault].items()}
-    script = alice.script(GPU_JOB)
-    before = set(alice.jobs())
-    settings = [f"{name}={value}" for name, value in environment.items()]
-    done = alice.run("env", *settings, "csub", "-H", SMALL, script)
-    assert done.returncode == 0, done.stderr
-    new = set(alice.jobs()) - before
-    assert new == {_id(done)}
-    if fault != "home cannot be written":
-        assert alice.shown(_id(done))["TresPerNode"] == tres("gpu:1")
-        assert len(done.stderr.splitlines()) == 1
-        assert "handed to sbatch unchanged" in done.stderr
-
-
-@pytest.mark.parametrize("option", ["--gpu-footprint=mem=10", "--gpu-footprnt=mem=9G", "--probe=yes"])
-def test_a_misused_option_of_csubs_own_submits_nothing(alice: User, option: str) -> None:
-    before = alice.jobs()
-    done = alice.run("csub", "-H", option, alice.script(GPU_JOB))
-    assert done.returncode != 0
-    assert option.partition("=")[0] in done.stderr or "'10' is not a number with a unit" in done.stderr
-    assert alice.jobs() == before
-
-
 def test_a_refused_placement_is_submitted_once_as_asked(lab: Lab, alice: User) -> None:
     site = write_site(lab, "wrong-site")
     text = (site / "site.toml").read_text().replace(f"{SLICE}_1g.10gb", f"{SLICE}_9g.99gb")
@@ -243,7 +173,7 @@ def test_no_sbatch_and_no_controller(lab: Lab, alice: User) -> None:
     assert "Submitted" not in down.stdout
 
 
-def test_unknown_gpu_type_and_corrupt_history(lab: Lab, alice: User, site: Path) -> None:
+def test_an_unknown_gpu_type_is_refused_as_by_sbatch(alice: User) -> None:
     script = alice.script("#!/bin/bash\n#SBATCH --gres=gpu:b900:1\nsleep 1\n")
     by_csub, by_sbatch = alice.run("csub", SMALL, script), alice.run("sbatch", script)
     assert (by_csub.returncode, by_csub.stdout, by_csub.stderr) == (
@@ -251,14 +181,3 @@ def test_unknown_gpu_type_and_corrupt_history(lab: Lab, alice: User, site: Path)
         by_sbatch.stdout,
         by_sbatch.stderr,
     )
-    uid = lab.users["alice"].uid
-    (site / "history").mkdir(exist_ok=True)
-    (site / "history" / f"{uid}.sqlite").write_text("not a database")
-    (site / "history" / f"{uid}.sqlite").chmod(0o644)
-    # Another one's is not even opened.
-    os.chown(site / "history" / f"{uid}.sqlite", uid, -1)
-    done = alice.run("csub", "-H", alice.script(GPU_JOB))
-    (site / "history" / f"{uid}.sqlite").unlink()
-    assert alice.shown(_id(done))["TresPerNode"] == tres("gpu:1")
-    assert "history" in done.stderr
-    assert "cannot be read" in done.stderr

@@ -21,7 +21,6 @@ from slurm_colloc.history.snapshot import write_snapshot
 from tests.cluster.lab import Lab
 from tests.cluster.site import write_site
 from tests.cluster.user import SLICE, SMALL, User, job_id, tres
-from tests.fakes import build_preload
 from tests.unit.made import evidence
 
 pytestmark = pytest.mark.cluster
@@ -31,7 +30,6 @@ WHOLE = tres("gpu:1")
 NAMES = (f"fault-{number}" for number in itertools.count())
 # How many jobs of each name there must be in the accounting when all is over.
 LEDGER: dict[str, int] = {}
-HUNG_MS = "600000"
 
 
 @pytest.fixture
@@ -50,11 +48,6 @@ def alice(lab: Lab, site: Path) -> User:
     user = User(lab, "alice", site)
     user.script("#!/bin/sh\n#SBATCH --gres=gpu:1\ntrue\n")
     return user
-
-
-@pytest.fixture(scope="module")
-def slowfs(lab: Lab) -> str:
-    return str(build_preload("slowfs", lab.root / "opt"))
 
 
 def count(alice: User, name: str, jobs: int) -> list[str]:
@@ -119,22 +112,6 @@ def test_history_locked_corrupt_or_in_the_way(lab: Lab, alice: User, site: Path,
     path.unlink()
 
 
-def test_history_on_a_hung_mount(lab: Lab, alice: User, slowfs: str, ends: Ends) -> None:
-    mine = alice.home / ".local/share/slurm_colloc"
-    alice.run("mkdir", "-p", str(mine))
-    preload = f"{slowfs} {lab.names.get('LD_PRELOAD', '')}"
-    write_site(lab, "fault-site", extra={"timeouts.decide_s": "6"})
-    begun = time.monotonic()
-    done = ends("env", f"SLOWFS_UNDER={mine}", f"SLOWFS_MS={HUNG_MS}", f"LD_PRELOAD={preload}")
-    assert "instead of" in done.stderr, "the hint needs no history"
-    name = next(NAMES)
-    hung = ("env", f"SLOWFS_UNDER={mine}", f"SLOWFS_MS={HUNG_MS}", f"LD_PRELOAD={preload}")
-    plain = alice.run(*hung, "csub", "-J", name, "train.sh")
-    assert "took too long" in plain.stderr
-    assert count(alice, name, 1) == [job_id(plain)]
-    assert time.monotonic() - begun < 40
-
-
 def test_every_file_system_is_full(lab: Lab, alice: User, site: Path) -> None:
     """Home, the spool for decisions and TMPDIR: a share needs a script, so that one goes as asked."""
     text = (site / "site.toml").read_text().replace("[sharing]\n", '[sharing]\norder = ["mps"]\n')
@@ -150,98 +127,6 @@ def test_every_file_system_is_full(lab: Lab, alice: User, site: Path) -> None:
     assert count(alice, name, 1) == [job_id(done)], done
     assert alice.shown(job_id(done))["TresPerNode"] == WHOLE
     assert "cannot be written: No space left on device" in done.stderr
-
-
-# --- site.toml ---
-
-
-@pytest.mark.parametrize("fault", ["missing", "unreadable", "newer", "garbage", "folder", "fifo", "huge", "empty"])
-def test_site_file(lab: Lab, alice: User, site: Path, ends: Ends, fault: str) -> None:
-    path = site / "site.toml"
-    path.unlink()
-    if fault == "folder":
-        path.mkdir()
-    elif fault == "fifo":
-        os.mkfifo(path)
-        path.chmod(0o644)
-    elif fault != "missing":
-        texts = {"newer": "schema = 99\n", "garbage": "\x00\xff[", "huge": "#" * 17 * 1024 * 1024}
-        path.write_text(texts.get(fault, ""), errors="surrogateescape")
-        path.chmod(0o000 if fault == "unreadable" else 0o644)
-    done = ends(gres=WHOLE)
-    assert len(done.stderr.splitlines()) == 1
-    assert "handed to sbatch unchanged: " in done.stderr
-
-
-def test_site_file_on_a_hung_mount(lab: Lab, site: Path, slowfs: str, ends: Ends) -> None:
-    preload = f"{slowfs} {lab.names.get('LD_PRELOAD', '')}"
-    done = ends("env", f"SLOWFS_UNDER={site}/site.toml", f"SLOWFS_MS={HUNG_MS}", f"LD_PRELOAD={preload}", gres=WHOLE)
-    assert "took too long" in done.stderr
-
-
-# --- sbatch ---
-
-REAL = "/usr/bin/sbatch"
-# What stands first on PATH in place of sbatch, and how many jobs there are in the end.
-SBATCHES = {
-    "slow": (f'sleep 4\nexec {REAL} "$@"', 1, 0),
-    "noisy": (f"echo 'sbatch: warning: garbage \x01' >&2\necho garbage\nexec {REAL} \"$@\"", 1, 0),
-    "silent": (f'{REAL} "$@" >/dev/null', 1, 0),
-    "garbage alone": ("echo '0x17 Submitted batch job x'", 0, 0),
-    "lost answer": (
-        f'{REAL} "$@" >/dev/null 2>&1\n'
-        "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2\nexit 1",
-        1,
-        1,
-    ),
-    "no controller": (
-        "echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)' >&2\n"
-        "exit 1",
-        0,
-        1,
-    ),
-    "transient": (
-        f"echo 'sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying' >&2\nexec {REAL} \"$@\"",
-        1,
-        0,
-    ),
-    "refuses a change": (
-        f'case "$*" in *1g.10gb*) echo \'sbatch: error: Batch job submission failed: '
-        f'Requested node configuration is not available\' >&2; exit 1;; esac\nexec {REAL} "$@"',
-        1,
-        0,
-    ),
-    "refuses all": ("echo 'sbatch: error: Batch job submission failed: Access/permission denied' >&2\nexit 1", 0, 1),
-    "dies after the job": (f'{REAL} "$@"\nkill -9 $$', 1, 137),
-    "dies before": ("kill -9 $$", 0, 137),
-}
-
-
-@pytest.mark.parametrize("kind", SBATCHES)
-def test_an_sbatch_that_is_not_itself(lab: Lab, alice: User, ends: Ends, kind: str) -> None:
-    text, jobs, status = SBATCHES[kind]
-    folder = alice.home / "wrapped"
-    folder.mkdir(exist_ok=True)
-    (folder / "sbatch").write_text(f"#!/bin/bash\n{text}\n")
-    (folder / "sbatch").chmod(0o755)
-    folder.chmod(0o755)
-    name = next(NAMES)
-    path = f"{folder}:{lab.environment('alice')['PATH']}"
-    done = alice.run("csub", "-J", name, SMALL, "train.sh", PATH=path)
-    count(alice, name, jobs)
-    assert done.returncode == status, done
-
-
-def test_an_sbatch_that_hangs_is_waited_for_and_ended_as_sbatch_would_be(lab: Lab, alice: User) -> None:
-    folder = alice.home / "hanging"
-    folder.mkdir(exist_ok=True)
-    (folder / "sbatch").write_text("#!/bin/bash\nexec sleep 1000\n")
-    (folder / "sbatch").chmod(0o755)
-    name = next(NAMES)
-    path = f"{folder}:{lab.environment('alice')['PATH']}"
-    done = alice.run("timeout", "4", "csub", "-J", name, SMALL, "train.sh", PATH=path)
-    assert done.returncode in (124, 143)
-    count(alice, name, 0)
 
 
 # --- around the process ---

@@ -17,7 +17,7 @@ from tests.cluster.fixtures import RELEASE, install_checkout, need_cluster
 from tests.cluster.lab import Lab
 from tests.cluster.packs import Packs
 from tests.cluster.site import write_site
-from tests.cluster.user import SLICE, User, tres
+from tests.cluster.user import SLICE, User
 
 pytestmark = pytest.mark.cluster
 
@@ -137,26 +137,6 @@ def test_a_file_of_commands(alice: Packer) -> None:
     assert "3 tasks: 2 succeeded\n  failed: 2\n" in alice.told(job)
     assert [alice.output(f"c.{n}").splitlines()[0] for n in (1, 2, 3)] == ["one", "a  b", "3"]
     assert alice.shown(job)["JobName"] == "commands"
-
-
-NOT_PACKED = [
-    (["-N2"], "nodes '2'"),
-    (["--exclusive"], "whole nodes"),
-    (["--gpu-footprint=mem=70G,sm=90"], "hold 1 task of"),
-    (["--colloc=off"], "--colloc=off"),
-]
-
-
-@pytest.mark.parametrize(("options", "why"), NOT_PACKED)
-def test_what_is_not_packed_goes_once_as_the_array_it_is(alice: Packer, options: list[str], why: str) -> None:
-    script = alice.script(f"#!/bin/sh\n{HEAD}exit 0\n")
-    before = set(alice.jobs())
-    done = alice.run("csub", "-H", "--pack", FOOTPRINT, *options, script)
-    [job] = set(alice.jobs()) - before
-    assert alice.shown(job)["ArrayTaskId"] == "0-9%4"
-    assert alice.shown(job)["TresPerNode"] == tres("gpu:1")
-    assert f"job {job}: not packed: " in done.stderr
-    assert why in done.stderr
 
 
 def test_a_pack_in_a_slice(alice: Packer) -> None:

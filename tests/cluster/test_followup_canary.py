@@ -235,15 +235,6 @@ def test_a_companion_that_is_lost_between_its_two_steps_leaves_no_second_run(ali
     assert alice.ran() == ["1", "2", "3"]
 
 
-def test_an_array_that_is_refused_leaves_nothing_behind(alice: Person) -> None:
-    before = alice.jobs()
-    done = alice.run("csub", "--canary", "--array=1-5000", alice.script(HEAD + MARK + "sleep 60\n"))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "Batch job submission failed: Invalid job array specification" in done.stderr
-    left = [job for job in alice.jobs() if job not in before]
-    assert set(alice.lab.wait_jobs(left, timeout=60).values()) == {"CANCELLED"}
-
-
 @pytest.mark.parametrize("dependency", ["singleton", "afterany:{}"])
 def test_what_the_user_wants_to_wait_for_is_waited_for(alice: Person, dependency: str) -> None:
     script = alice.script(HEAD + MARK + LOAD.format(4))

@@ -141,13 +141,6 @@ def test_of_an_array_the_tasks_that_ran_out_run_again(alice: Trainer) -> None:
     assert "CUDA out of memory" in (alice.home / "all.3").read_text()
 
 
-def test_without_requeue_there_is_no_companion(alice: Trainer) -> None:
-    before = alice.jobs()
-    for options in ((), ("--requeue", "--no-requeue"), ("--requeue", "--hold")):
-        alice.submitted(*options, FOOTPRINT, alice.script(HEAD + OOM))
-    assert len(alice.others(before)) == 3
-
-
 def test_a_companion_that_is_requeued_submits_nothing_twice(alice: Trainer) -> None:
     job, companion = alice.submitted("--requeue", FOOTPRINT, alice.script(HEAD + ON_SMALL))
     alice.ended(companion)
@@ -160,12 +153,3 @@ def test_a_companion_that_is_requeued_submits_nothing_twice(alice: Trainer) -> N
     assert (done.returncode, done.stderr) == (0, "")
     assert alice.others(before) == []
     assert alice.output(job) == said
-
-
-def test_a_refused_companion_is_a_note(lab: Lab) -> None:
-    site = write_site(lab, "again-refused", agent=False, extra={"recovery.partition": '"nowhere"'})
-    bob = Trainer(lab, "bob", site)
-    done = bob.run("csub", "--requeue", FOOTPRINT, bob.script(HEAD + "exit 0\n"))
-    job = done.stdout.split()[3]
-    assert f"job {job}: it is not run again by itself should it run out of GPU memory: its companion job" in done.stderr
-    assert bob.lab.wait_jobs([job]) == {int(job): "COMPLETED"}

@@ -121,6 +121,7 @@ def test_a_refusal_of_the_original_is_sbatchs_own(shell: Shell) -> None:
         "echo garbage; exit 3",
         'echo "Submitted batch job 5"; echo "' + DEFINITE + '" >&2; exit 1',
         "kill -9 $$",
+        'echo "Submitted batch job 5"; kill -9 $$',
     ],
 )
 def test_an_ambiguous_end_is_never_repeated(shell: Shell, behaviour: str) -> None:

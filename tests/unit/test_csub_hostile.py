@@ -165,7 +165,7 @@ csub.main()
 # --- around the site ---
 
 
-@pytest.mark.parametrize("kind", ["fifo", "folder", "unreadable", "binary"])
+@pytest.mark.parametrize("kind", ["missing", "fifo", "folder", "unreadable", "binary", "newer", "empty", "huge"])
 def test_a_site_file_that_is_none(shell: Shell, kind: str) -> None:
     path = shell.folder / "site.toml"
     path.unlink()
@@ -175,8 +175,9 @@ def test_a_site_file_that_is_none(shell: Shell, kind: str) -> None:
         path.mkdir()
     elif kind == "unreadable":
         path.symlink_to("/proc/self/mem")
-    else:
-        path.write_bytes(bytes(range(256)))
+    elif kind != "missing":
+        texts = {"binary": bytes(range(256)), "newer": b"schema = 99\n", "huge": b"#" * 17 * 1024 * 1024}
+        path.write_bytes(texts.get(kind, b""))
     done = shell.run(HINT, "job.sh", "--dry-run")
     assert shell.calls() == [["job.sh", "--dry-run"]]
     assert "handed to sbatch unchanged" in done.stderr
