@@ -160,7 +160,6 @@ WORDS = {
     "limit-passed-by": "{limit} of {what} '{name}' limits GPUs but not {share}, which would pass it by",
     # What the job needs, and what says so.
     "hint": "the user said {hint}",
-    "correction": "the user corrected it to {hint}",
     "completed-runs": "{runs:completed run} on {gpu_model}",
     "measured-by": "measured by {sources}",
     "margin": "memory margin {factor:.2f}x",
@@ -214,9 +213,6 @@ WORDS = {
     "forgotten-ahead": "runs of this job are forgotten up to a time to come: run 'colloc history --forget {signature}'",
     "runs-impossible": "{runs:run} in history '{path}' cannot be true and do not count",
     "evidence-unreadable": "{files:evidence file} of this job could not be read",
-    "correction-ignored": "correction ignored: {error}",
-    "correction-too-low": "the user corrected its memory to {said_mib:.0f} MiB, but job {job_id} used {used_mib} MiB; "
-    "correct it by 'colloc history --correct JOB mem=SIZE', or forget both by 'colloc history --forget JOB'",
     "less-than-weights": "the weights of '{model}' alone are {weights_mib} MiB, the estimate was {need_mib:.0f} MiB: "
     "the job is placed by its weights, which is still too little",
     "part-to-tell": "told to take {part:g} of GPU memory, the program would fit {would_fit}",

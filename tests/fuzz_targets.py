@@ -81,7 +81,7 @@ def _round_trip(parse: Callable[[bytes], Any]) -> Callable[[bytes], object]:
 
 
 def _of_a_user() -> Iterator[Target]:
-    from slurm_colloc.history import records, said
+    from slurm_colloc.history import forgotten, records
     from slurm_colloc.history.sound import is_sound
 
     def evidence(content: bytes) -> object:
@@ -93,10 +93,9 @@ def _of_a_user() -> Iterator[Target]:
     yield Target("decision", _round_trip(records.parse_decision), decisions, (InputError,), is_json=True)
     yield Target("evidence", evidence, _json(_EVIDENCE._asdict()), (InputError,), is_json=True)
     yield in_file(
-        "said",
-        InFolder("evidence/f/64/said", lambda folder: said.read_said(folder, "f.64")),
-        *_json(said.Said(1.0, "mem=9G", 2.0)._asdict()),
-        is_json=True,
+        "forgotten",
+        InFolder("evidence/f/64/forgotten", lambda folder: forgotten.forgotten_s(folder, "f.64")),
+        b"1764158400.5\n",
     )
     yield in_file("snapshot", InFolder("1.sqlite", _snapshot), _snapshot_seed())
 

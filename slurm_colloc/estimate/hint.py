@@ -8,8 +8,8 @@ from slurm_colloc.model import Footprint, Quantiles, because
 from slurm_colloc.units import demand_mib, percent
 
 
-def parse_hint(text: str, code: str = "hint") -> Footprint:
-    """Return the footprint in ``mem=9G,sm=30,dram=20``, and ``code`` as where it is from.
+def parse_hint(text: str) -> Footprint:
+    """Return the footprint in ``mem=9G,sm=30,dram=20``.
 
     ``sm`` is in percent of a whole GPU's SMs, ``dram`` in percent of the time in which its memory moves data.
 
@@ -36,7 +36,7 @@ def parse_hint(text: str, code: str = "hint") -> Footprint:
         gpu_model="",
         rung="hint",
         evidence_count=0,
-        provenance=(because(code, hint=text),),
+        provenance=(because("hint", hint=text),),
         dram_active_pct=dram,
     )
 

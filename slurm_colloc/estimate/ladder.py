@@ -3,14 +3,13 @@
 
 from collections.abc import Callable, Iterator
 
-from slurm_colloc.errors import InputError
 from slurm_colloc.estimate.exact import RUNG as EXACT
 from slurm_colloc.estimate.exact import from_command, from_runs, out_of_memory, raised_by
 from slurm_colloc.estimate.hint import parse_hint
 from slurm_colloc.estimate.question import Question
 from slurm_colloc.model import Evidence, Footprint, Quantiles, Reason, because
 
-UNKNOWN_RUNG, CORRECTED_RUNG = "unknown", "corrected"
+UNKNOWN_RUNG = "unknown"
 
 
 def estimate(question: Question) -> Footprint:
@@ -21,8 +20,6 @@ def estimate(question: Question) -> Footprint:
     """
     if question.hint is not None:
         return _hinted(parse_hint(question.hint), question)
-    if question.corrected:
-        return _hinted(parse_hint(question.corrected, "correction"), question)._replace(rung=CORRECTED_RUNG)
     reasons = []
     for rung in _rungs(question):
         answer = rung(question)
@@ -78,36 +75,6 @@ def _as_busy_as_relatives(found: Footprint, question: Question) -> Footprint:
     said = (*found.provenance, because("sm-of-relatives", runs=near.evidence_count))
     dram = found.dram_active_pct or near.dram_active_pct
     return found._replace(sm_active_pct=near.sm_active_pct, dram_active_pct=dram, provenance=said)
-
-
-def believed(question: Question, state_folder: str) -> tuple[Footprint, Reason | None]:
-    """Return what a job is expected to need, and a doubt about its user's correction; None for none.
-
-    A correction that this release does not understand is left out: what stands in a file must not be in the way of
-    every submission.
-
-    Raises:
-        InputError: a hint outside its grammar.
-    """
-    try:
-        footprint = estimate_at_site(question, state_folder)
-    except InputError as error:
-        if question.hint is not None or not question.corrected:
-            raise
-        ignored = because("correction-ignored", error=str(error))
-        return estimate_at_site(question._replace(corrected=""), state_folder), ignored
-    return footprint, _contradiction(question, footprint)
-
-
-def _contradiction(question: Question, footprint: Footprint) -> Reason | None:
-    """Return what was measured above what the user has corrected the job's memory to; None where nothing was."""
-    if footprint.rung != CORRECTED_RUNG:
-        return None
-    said = parse_hint(question.corrected).gpu_mem_peak_mib
-    most = max(question.runs, key=_peak_mib, default=None)
-    if most is None or said is None or _peak_mib(most) <= said.q99:
-        return None
-    return because("correction-too-low", said_mib=said.q99, job_id=most.job_id, used_mib=_peak_mib(most))
 
 
 def _peak_mib(run: Evidence) -> int:

@@ -23,7 +23,6 @@ class Question(NamedTuple):
     relatives: Sequence[Evidence] = ()
     calibration: Calibration = SHIPPED
     by_command: Sequence[Evidence] = ()
-    corrected: str = ""
 
 
 def most_shown(runs: Sequence[Evidence], model: str) -> float:
@@ -44,5 +43,4 @@ def question(signature: str, numbers: tuple[str, ...], known: Known, hint: str |
         known.evidence,
         known.relatives,
         by_command=known.by_command,
-        corrected=known.said.hint,
     )

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError, StoreError
+from slurm_colloc.history.forgotten import forgotten_s
 from slurm_colloc.history.records import (
     OLDER,
     UNKNOWN,
@@ -18,7 +19,6 @@ from slurm_colloc.history.records import (
     read_evidence,
     signatures_of_family,
 )
-from slurm_colloc.history.said import Said, read_said
 from slurm_colloc.history.signature import Parts, is_relative, is_same, parts_of
 from slurm_colloc.history.snapshot import read_family, read_snapshot, snapshot_path
 from slurm_colloc.history.sound import latest_s
@@ -37,14 +37,12 @@ _Read = TypeVar("_Read")
 class Known(NamedTuple):
     """Evidence of earlier runs of a job and, where none of those tells all of it, of its relatives; and notes on what
     could not be used. ``by_command`` are past jobs of the same command, looked for where neither has completed.
-    ``said`` is what the user has said of the job.
     """
 
     evidence: tuple[Evidence, ...]
     notes: tuple[Reason, ...]
     relatives: tuple[Evidence, ...] = ()
     by_command: tuple[Evidence, ...] = ()
-    said: Said = Said()
 
 
 def look_up(
@@ -67,7 +65,8 @@ def look_up(
     # One look tells of most jobs that nothing of theirs is kept here.
     names = reader.names(parts.family) if parts else [signature]
     kept = [signature] if signature in names else []
-    said = reader.said(signature) if kept else Said()
+    if kept:
+        reader.look_from(signature)
     own = reader.read(read_snapshot, signature, kept)
     relatives: tuple[Evidence, ...] = ()
     if parts is not None and not parts.is_certain:
@@ -78,7 +77,7 @@ def look_up(
     by_command: tuple[Evidence, ...] = ()
     if command and not any(run.state == COMPLETED for run in (*own, *relatives)):
         by_command = reader.read(read_snapshot, command, [command])
-    return Known(own, tuple(reader.notes), relatives, by_command, said)
+    return Known(own, tuple(reader.notes), relatives, by_command)
 
 
 def _tells_all(run: Evidence) -> bool:
@@ -136,13 +135,12 @@ class _Reader:
         """Return the signatures of a family of which the user's own folder keeps anything."""
         return self._or_note(partial(signatures_of_family, user_data_folder(), family), [])
 
-    def said(self, signature: str) -> Said:
-        """Return what the user has said of the jobs of a signature, and keep from when on its runs count."""
-        found = self._or_note(partial(read_said, user_data_folder(), signature), Said())
-        self._forgotten_s[signature] = found.forgotten_s
-        if found.forgotten_s > latest_s():  # a clock was wrong; to count what is to be forgotten would be worse
+    def look_from(self, signature: str) -> None:
+        """Keep from when on the runs of a signature count."""
+        found = self._or_note(partial(forgotten_s, user_data_folder(), signature), 0.0)
+        self._forgotten_s[signature] = found
+        if found > latest_s():  # a clock was wrong; to count what is to be forgotten would be worse
             self._note(because("forgotten-ahead", signature=signature))
-        return found
 
     def read(
         self, of_snapshot: Callable[[str, str], EvidenceFound], key: str, signatures: Sequence[str]
@@ -162,9 +160,9 @@ class _Reader:
             is_less = known is not None and run.job_id.startswith(OLDER) and _peak(run) < _peak(known)
             if known is None or (run.state in ENDED and not is_less):
                 evidence[run.job_id] = run
-        # Only of a job of which something is known may the user have said something.
+        # Only of a job of which something is known may the user have forgotten something.
         for signature in set(signatures) & {run.signature for run in evidence.values()} - set(self._forgotten_s):
-            self.said(signature)
+            self.look_from(signature)
         return _in_order(run for run in evidence.values() if run.ended_s > self._forgotten_s.get(run.signature, 0.0))
 
     def _dropped(self, signatures: Sequence[str]) -> Sequence[Evidence]:

@@ -9,7 +9,7 @@ from functools import partial
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import DeadlineError
-from slurm_colloc.estimate.ladder import CORRECTED_RUNG, believed, estimate
+from slurm_colloc.estimate.ladder import estimate, estimate_at_site
 from slurm_colloc.estimate.question import Question, question
 from slurm_colloc.history.lookup import look_up
 from slurm_colloc.model import GPU_OOM, Evidence, Footprint, JobRequest, Placement, Quantiles, Reason, because
@@ -57,15 +57,15 @@ def footprint_of(
         return estimate(asked), ()
     known = look_up(config, request.signature, job_states, request.command)
     asked = question(request.signature, request.numbers, known, hint)
-    footprint, doubt = believed(asked, config.paths.state)
+    footprint = estimate_at_site(asked, config.paths.state)
     # What the user says of the job holds.
-    if hint is None and footprint.rung != CORRECTED_RUNG and asked.runs:
+    if hint is None and asked.runs:
         from slurm_colloc.estimate.harm import why_whole  # of no use to a job that never ran
 
         footprint = footprint._replace(keep_whole=why_whole(asked.runs, config.sharing.max_slowdown))
     if request.differs and not known.evidence:
         footprint = footprint._replace(provenance=(*footprint.provenance, request.differs))
-    return footprint, (*known.notes, *filter(None, [doubt]))
+    return footprint, known.notes
 
 
 def as_served(

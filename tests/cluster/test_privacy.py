@@ -56,7 +56,7 @@ OPEN = ("{site}/site.toml",)
 MAKE = """
 import os, sys
 from slurm_colloc.config import user_data_folder as data
-from slurm_colloc.history import records, said
+from slurm_colloc.history import forgotten, records
 from slurm_colloc.model import Decision, Evidence, Load, Room
 from slurm_colloc.followup import record as followed
 from slurm_colloc.pack import ledger, mps_daemon, resume, spec
@@ -65,7 +65,7 @@ spool, tmp, signature = sys.argv[1:]
 decision = Decision("777", "lab", 1.0, "alice", "secret", signature, "", "", "mig", "hint", None, None, ())
 records.drop_decision(f"{spool}/{os.geteuid()}", decision)
 records.drop_evidence(data(), Evidence("1", signature, "COMPLETED", "mig", "H", 8, 1.0, 1.0, False, 9, 9.0, 1.0, 9.0))
-said.write_said(data(), signature, said.Said(0.0, "mem=9G", 1.0))
+forgotten.forget(data(), "fam.1", 1.0)
 load, room = Load(9, 1.0), Room(9, 1.0, 4)
 pack = spec.Spec(spec.VERSION, "p", "0-3", (), (), 1, ("/bin/sh",), (), load, room, 1, None, "", "", "", False, 0, ())
 with_ledger = ledger.LedgerWriter(ledger.ledger_path("lab", "1"), print)

@@ -146,8 +146,7 @@ def test_a_clock_that_went_back_a_little_changes_nothing_and_by_years_is_said(sh
 
 
 def test_runs_that_are_forgotten_up_to_a_time_to_come_are_named(shell: Shell, known: Path) -> None:
-    said = {"forgotten_s": now() + 400 * 86400, "hint": "", "at_s": 0.0}
-    (known.parent / "said").write_text(json.dumps(said))
+    (known.parent / "forgotten").write_text(str(now() + 400 * 86400))
     done = shell.run("job.sh")
     assert "'colloc history --forget " in done.stderr
     assert shell.calls()[-1] == ["job.sh"]

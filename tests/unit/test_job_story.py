@@ -160,7 +160,7 @@ def test_advice_ends_with_a_line_to_copy() -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_text_folds_at_the_terminals_width(width: int) -> None:
-    reasons = (because("sm-unknown"), because("whole-node-memory"), because("correction-ignored", error="no size"))
+    reasons = (because("sm-unknown"), because("whole-node-memory"), because("history-error", error="no size"))
     lines = as_text(told(usage(job_name="n" * 120), decision(reasons=reasons)), Terminal(width)).splitlines()
     assert max(map(len, lines)) <= width
     at = next(number for number, line in enumerate(lines) if line.startswith("  csub  "))
@@ -242,7 +242,7 @@ def test_story_of_an_unknown_run() -> None:
 @pytest.mark.parametrize("text", [text for text in HOSTILE if text])
 def test_hostile_story(text: str) -> None:
     fields = ("user", "job_name", "signature", "asked", "given", "mode", "rung")
-    what = decision(**dict.fromkeys(fields, text), reasons=(because("correction-ignored", error=text), because(text)))
+    what = decision(**dict.fromkeys(fields, text), reasons=(because("history-error", error=text), because(text)))
     run = usage(job_name=text, user=text, partition=text, state=text, gres=text, job_id=text)
     words: dict[str, Any] = dict.fromkeys(("user", "job_name", "partition", "state", "exit_code", "node_list"), text)
     row = ROW._replace(**words)

@@ -15,14 +15,13 @@ from slurm_colloc.clock import now
 from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import CollocError, InputError
 from slurm_colloc.estimate.exact import out_of_memory
-from slurm_colloc.estimate.hint import parse_hint
-from slurm_colloc.estimate.ladder import believed, estimate
+from slurm_colloc.estimate.ladder import estimate, estimate_at_site
 from slurm_colloc.estimate.question import Question, question
 from slurm_colloc.history.fold import fold_drops
+from slurm_colloc.history.forgotten import forget
 from slurm_colloc.history.lookup import ENDED, Known, look_up
 from slurm_colloc.history.records import read_decisions
-from slurm_colloc.history.said import Said, forget, read_said, write_said
-from slurm_colloc.model import Decision, Evidence, Footprint, Reason
+from slurm_colloc.model import Decision, Evidence, Footprint
 from slurm_colloc.pack.report import pack_summary, read_pack
 from slurm_colloc.report.text import local, stamp
 from slurm_colloc.slurm.client import CliClient
@@ -44,19 +43,16 @@ class _Group(typer.core.TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(
-    cls=_Group, help="Show what csub decided for me and believes of my jobs. --forget and --correct set it right."
-)
+app = typer.Typer(cls=_Group, help="Show what csub decided for me and believes of my jobs. --forget sets it right.")
 app.command()(bootstrap)
 
 
 class Believed(NamedTuple):
-    """One job: its last decision, what is expected of its next run, the newest run known, and a doubt, else None."""
+    """One job: its last decision, what is expected of its next run and the newest run known."""
 
     decision: Decision
     footprint: Footprint
     known: Known
-    doubt: Reason | None
 
     @property
     def last_run(self) -> Evidence | None:
@@ -73,26 +69,15 @@ def history(
     forgotten: Annotated[
         str, typer.Option("--forget", help="a job's id, or its signature: what was measured of it counts no more")
     ] = "",
-    corrected: Annotated[
-        tuple[str, str],
-        typer.Option(
-            "--correct", metavar="JOB mem=SIZE[,sm=PERCENT]", help="what this job needs, whatever was measured"
-        ),
-    ] = ("", ""),
 ) -> None:
     """Show my last submissions by csub, and what is known of each of those jobs."""
     if context.invoked_subcommand:
         return
     one_of("--format", form, TEXT_OR_JSON)
-    if forgotten and any(corrected):
-        raise InputError("--forget forgets a correction too; forget first, then correct")
     config = site()
     decisions, unreadable = read_decisions(config.decisions_folder)
     if forgotten:
         _forget(forgotten, decisions)
-        return
-    if any(corrected):
-        _correct(*corrected, decisions)
         return
     jobs = _jobs(config, decisions, last)
     if form == "json":
@@ -126,8 +111,7 @@ def _jobs(config: SiteConfig, decisions: Sequence[Decision], last: int) -> dict[
         # Their ends are known now; csub itself never tidies up.
         fold_drops(user_data_folder(), signature)
         asked = question(decision.signature, decision.numbers, known)
-        footprint, doubt = believed(asked, config.paths.state)
-        found[signature] = Believed(decision, footprint, known, doubt)
+        found[signature] = Believed(decision, estimate_at_site(asked, config.paths.state), known)
     return dict(reversed(found.items()))
 
 
@@ -149,7 +133,6 @@ def _as_json(believed: dict[str, Believed], decisions: Sequence[Decision], unrea
             "footprint": shown(one.footprint),
             "needs_more_than_mib": _too_little(one),
             "last_run": run._asdict() if (run := one.last_run) else None,
-            "doubt": words(one.doubt) if one.doubt else "",
             "notes": list(map(words, one.known.notes)),
         }
         for signature, one in believed.items()
@@ -183,7 +166,7 @@ def _show_job(believed: Believed) -> None:
         f"    {footprint.rung}{runs}: {_size(believed)}; {said}{how_sure(footprint)}\n"
         f"    {printable(ended)}\n"
     )
-    for note in (*believed.known.notes, *([believed.doubt] if believed.doubt else [])):
+    for note in believed.known.notes:
         put(f"    {printable(words(note))}\n")
 
 
@@ -234,20 +217,4 @@ def _forget(named: str, decisions: Sequence[Decision]) -> None:
     say(
         f"'{decision.job_name}' is forgotten: {counted(gone, 'file')} of evidence removed, and what the site "
         "knows of its runs until now does not count"
-    )
-
-
-def _correct(named: str, hint: str, decisions: Sequence[Decision]) -> None:
-    parse_hint(hint)
-    decision = _job(named, decisions)
-    folder = user_data_folder()
-    try:
-        before = read_said(folder, decision.signature)
-    except CollocError as error:
-        say(str(error))
-        before = Said()
-    write_said(folder, decision.signature, before._replace(hint=hint, at_s=now()))
-    say(
-        f"'{decision.job_name}' is taken to need {hint} from now on; 'colloc history --forget {named}' takes "
-        "that back, and forgets what was measured of it"
     )

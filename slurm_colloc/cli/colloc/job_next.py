@@ -10,7 +10,7 @@ from slurm_colloc.accounting.fits import judge
 from slurm_colloc.accounting.one_job import RunFound
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import CollocError, UnsureError
-from slurm_colloc.estimate.ladder import believed, estimate
+from slurm_colloc.estimate.ladder import estimate, estimate_at_site
 from slurm_colloc.estimate.question import Question, question
 from slurm_colloc.history.lookup import Known
 from slurm_colloc.measured import MIN_COVERAGE_PCT, JobUsage
@@ -96,7 +96,7 @@ def _next_by_csub(decision: Decision, known: Known | None, run: JobUsage | Accou
     if known is None:
         return f"not known here: csub goes by what it keeps for {run.user} alone" if config.policy == "auto" else ""
     asked = question(decision.signature, decision.numbers, known)
-    footprint, _ = believed(asked, config.paths.state)
+    footprint = estimate_at_site(asked, config.paths.state)
     placement = place(past_request(decision.asked, run.partition, run.account, run.qos), footprint, config)
     how = "submitted by csub again" + (", without a hint" if decision.rung == "hint" else "")
     if config.policy != "auto":

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user says of a job: forgotten, or corrected; by the real colloc and csub."""
+"""What a user has forgotten of a job, and what colloc history shows; by the real colloc and csub."""
 
 import contextlib
 import json
 import os
 import sqlite3
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,13 @@ import pytest
 from slurm_colloc.cli.colloc.terminal import put
 from slurm_colloc.config import SiteConfig
 from slurm_colloc.errors import StoreError
-from slurm_colloc.estimate.ladder import believed, estimate
+from slurm_colloc.estimate.ladder import estimate
 from slurm_colloc.estimate.question import Question
+from slurm_colloc.history.forgotten import forget, forgotten_s
 from slurm_colloc.history.lookup import look_up
 from slurm_colloc.history.records import drop_evidence
-from slurm_colloc.history.said import Said, forget, read_said, write_said
 from slurm_colloc.history.snapshot import snapshot_path, write_snapshot
 from slurm_colloc.model import GPU_OOM, because
-from slurm_colloc.wording import words
 from tests.unit.made import H100, evidence, near, site
 from tests.unit.shell import Shell
 from tests.unit.terminals import screen
@@ -40,13 +38,6 @@ def data() -> str:
     return os.path.join(os.environ["XDG_DATA_HOME"], "slurm_colloc")
 
 
-def test_said_there_and_back(tmp_path: Path) -> None:
-    assert read_said(str(tmp_path), "fam.64~~f") == Said()
-    said = Said(5.0, "mem=9G", 6.0)
-    write_said(str(tmp_path), "fam.64~~f", said)
-    assert read_said(str(tmp_path), "fam.64~~f") == said
-
-
 def test_relatives_are_looked_for_where_a_job_only_ever_had_a_share(config: SiteConfig) -> None:
     runs = [evidence("1", signature="fam.64~~f", mode="mig"), evidence("2", signature="fam.32~~f")]
     write_snapshot(snapshot_path(config.paths.state, os.geteuid()), runs)
@@ -54,13 +45,15 @@ def test_relatives_are_looked_for_where_a_job_only_ever_had_a_share(config: Site
     assert look_up(config, "fam.32~~f", None).relatives == ()
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"forgotten_s": NaN, "hint": "", "at_s": 0}', b"[" * 4000])
+@pytest.mark.parametrize("content", [b"", b"[]", b"nan", b"1" * 4000])
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path, content: bytes) -> None:
-    write_said(str(tmp_path), "fam.1", Said())
-    path = next(tmp_path.rglob("said"))
+    assert forgotten_s(str(tmp_path), "fam.1") == 0.0
+    forget(str(tmp_path), "fam.1", 5.0)
+    assert forgotten_s(str(tmp_path), "fam.1") == 5.0
+    path = next(tmp_path.rglob("forgotten"))
     path.write_bytes(content)
-    with pytest.raises(StoreError, match=r"cannot be used.*say it again"):
-        read_said(str(tmp_path), "fam.1")
+    with pytest.raises(StoreError, match=r"cannot be used.*forget it again"):
+        forgotten_s(str(tmp_path), "fam.1")
 
 
 def test_what_is_forgotten_counts_no_more_wherever_it_lies(config: SiteConfig) -> None:
@@ -106,20 +99,6 @@ def test_a_command_has_a_rung_of_its_own() -> None:
     assert estimate(Question(runs=[evidence()], by_command=[past])).rung == "exact"
 
 
-def test_a_correction_stands_below_a_hint_and_above_what_was_measured() -> None:
-    question = Question(runs=[evidence("5", 8000)], corrected="mem=9G,sm=30")
-    found = estimate(question)
-    assert found.gpu_mem_peak_mib
-    assert (found.rung, found.gpu_mem_peak_mib.q99) == ("corrected", 9216)
-    assert found.provenance == (because("correction", hint="mem=9G,sm=30"),)
-    assert estimate(question._replace(hint="mem=1G,sm=5")).rung == "hint"
-    assert believed(question, "") == (found, None)
-    less = question._replace(corrected="mem=4G")
-    assert believed(less, "")[1] == because("correction-too-low", said_mib=4096, job_id="5", used_mib=8000)
-    out = question._replace(runs=[evidence("6", 20_000, state=GPU_OOM)])
-    assert because("ran-out-of-memory", least_mib=20_000, job_id="6") in estimate(out).provenance
-
-
 # --- the real csub and colloc ---
 
 
@@ -135,46 +114,24 @@ def history(shell: Shell, *words: str, fails: bool = False) -> str:
     return done.stdout + done.stderr
 
 
-def test_csub_takes_what_was_corrected_until_it_is_forgotten(shell: Shell) -> None:
-    shell.run("job.sh", "--batch", "64")
-    assert shell.calls()[-1] == ["job.sh", "--batch", "64"]
-    assert "taken to need mem=4G,sm=10" in history(shell, "--correct", "4711", "mem=4G,sm=10")
-    done = shell.run("--explain", "job.sh", "--batch", "64")
-    assert "4096 MiB of GPU memory at most, 10 % of the SMs (corrected: " in done.stderr
-    assert shell.calls()[-1][0] == "--gres=gpu:h100_1g.10gb:1"
-    shell.run("job.sh", "--batch", "65")
-    assert shell.calls()[-1] == ["job.sh", "--batch", "65"], "another job is not corrected"
-    shell.ran({**EVIDENCE, "signature": request(shell, "--batch", "64")["signature"], "gpu_mem_peak_mib": 5000})
-    done = shell.run("job.sh", "--batch", "64")
-    assert words(because("correction-too-low", said_mib=4096, job_id="9", used_mib=5000)) in done.stderr
+def test_what_is_forgotten_is_no_more_known_to_csub(shell: Shell) -> None:
     signature = str(request(shell, "--batch", "64")["signature"])
+    shell.ran({**EVIDENCE, "signature": signature, "gpu_mem_peak_mib": 5000})
+    shell.run("job.sh", "--batch", "64")
+    assert shell.calls()[-1][0] == "--gres=gpu:h100_1g.10gb:1"
     assert "1 file of evidence removed" in history(shell, "--forget", signature)
     assert "(unknown: " in shell.run("--explain", "--dry-run", "job.sh", "--batch", "64").stderr
-
-
-def test_a_damaged_correction_costs_a_note_and_not_the_submission(shell: Shell) -> None:
-    shell.run("job.sh")
-    history(shell, "--correct", "4711", "mem=4G,sm=10")
-    path = next(shell.folder.rglob("said"))
-    path.write_text(json.dumps({"forgotten_s": 0.0, "hint": "mem=lots", "at_s": 1.0}))
-    done = shell.run("job.sh")
-    assert (done.returncode, shell.calls()[-1]) == (0, ["job.sh"])
-    assert "correction ignored: memory size 'lots'" in done.stderr
-    path.write_bytes(b"\0")
-    done = shell.run("job.sh")
-    assert (done.returncode, shell.calls()[-1]) == (0, ["job.sh"])
-    assert "what was said of this job" in done.stderr
+    next(shell.folder.rglob("forgotten")).write_bytes(b"\0")
+    done = shell.run("job.sh", "--batch", "64")
+    assert (done.returncode, shell.calls()[-1]) == (0, ["job.sh", "--batch", "64"])
+    assert "what was forgotten of this job" in done.stderr
 
 
 def test_what_nobody_can_mean_is_refused(shell: Shell) -> None:
     shell.run("job.sh")
     assert "'77' is no job of yours that csub submitted" in history(shell, "--forget", "77", fails=True)
     assert "is no job of yours" in history(shell, "--forget", "../../..", fails=True)
-    both = history(shell, "--forget", "4711", "--correct", "4711", "mem=4G", fails=True)
-    assert "forget first, then correct" in both
-    for bad in ("mem=0G", "9G", "mem=-1G", "sm=5"):
-        history(shell, "--correct", "4711", bad, fails=True)
-    assert not list(shell.folder.rglob("said"))
+    assert not list(shell.folder.rglob("forgotten"))
 
 
 def test_history_shows_each_job_once_with_what_is_believed(shell: Shell) -> None:
@@ -222,15 +179,6 @@ def test_the_first_submission_of_a_command_that_accounting_knows_is_placed(shell
     assert shell.decisions()[-1]["rung"] == "command"
     shell.run("job.sh", "--batch", "65")
     assert shell.calls()[-1] == ["job.sh", "--batch", "65"]
-
-
-def test_two_at_once_take_what_was_said_whole(shell: Shell) -> None:
-    shell.run("job.sh")
-    history(shell, "--correct", "4711", "mem=4G,sm=10")
-    with ThreadPoolExecutor(2) as pool:
-        done = list(pool.map(lambda _: shell.run("--explain", "job.sh"), range(2)))
-    assert all("(corrected: " in one.stderr for one in done)
-    assert len(shell.decisions()) == 3
 
 
 def test_a_history_of_a_later_release_is_said_in_both_formats(shell: Shell) -> None:
