@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -115,7 +114,7 @@ class LedgerWriter:
             anew: what stands there is another job's, and goes.
 
         Raises:
-            StoreError: another process writes it, it is somebody else's, or it cannot be written.
+            StoreError: another process writes it, or it cannot be written.
         """
         self.path, self._say, self._descriptor = path, say, -1
         if path:
@@ -129,19 +128,14 @@ class LedgerWriter:
                 raise StoreError(f"ledger '{path}' cannot be written: {error.strerror}") from error
 
     def _open(self, folder: str, *, anew: bool) -> None:
-        # O_NONBLOCK: a planted FIFO must not hang the job.
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._descriptor = os.open(self.path, flags, PRIVATE_FILE)
-        found = os.fstat(self._descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-            raise StoreError(f"ledger '{self.path}' is no file of uid {os.geteuid()}; move it away")
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise StoreError(f"another process writes the ledger '{self.path}'; end that one first") from error
         except OSError as error:
             raise StoreError(f"ledger '{self.path}' cannot be locked: {error.strerror}; mount with flock") from error
-        os.fchmod(self._descriptor, PRIVATE_FILE)
         if anew:
             os.ftruncate(self._descriptor, 0)
         size = os.fstat(self._descriptor).st_size

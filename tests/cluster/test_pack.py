@@ -15,7 +15,7 @@ from slurm_colloc.pack.ledger import missing
 from slurm_colloc.slurm.job_files import file_name
 from tests.cluster.fixtures import RELEASE
 from tests.cluster.lab import Lab
-from tests.cluster.packs import JOIN, Packs, a_spec
+from tests.cluster.packs import Packs, a_spec
 
 pytestmark = pytest.mark.cluster
 
@@ -158,12 +158,6 @@ def test_a_daemon_that_dies_costs_no_result(alice: Packs) -> None:
     assert "\n  failed: 3\n" in said
     assert {task.number: task.attempts for task in alice.told(job).tasks} == {1: 2, 2: 1, 3: 2, 4: 1}
     assert leftovers(alice) == []
-
-
-def test_a_client_is_known_from_one_that_is_none(alice: Packs) -> None:
-    client = f'{alice.python} -I -c "{JOIN}" $$; sleep 2; exec true'
-    code, said = alice.ended(alice.submit(a_spec(2, commands=(client, client))))
-    assert (code, "through MPS" in said) == ("0:0", False), said
 
 
 def test_what_a_task_leaves_behind_ends_with_it(alice: Packs) -> None:

@@ -14,7 +14,6 @@ from slurm_colloc import clock
 from slurm_colloc.errors import InputError, StoreError
 from slurm_colloc.gpu.failure import Outcome
 from slurm_colloc.model import Load, Room
-from slurm_colloc.pack import ledger as ledger_module
 from slurm_colloc.pack.ledger import (
     Entry,
     LedgerWriter,
@@ -356,9 +355,6 @@ def test_files_and_folders_are_the_users_alone(path: str) -> None:
         os.umask(previous)
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
-    os.chmod(path, 0o644)
-    LedgerWriter(path, print).close()
-    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
 
 
 def test_a_ledger_lies_in_the_users_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,15 +398,6 @@ def test_a_file_system_without_locks_is_said(path: str, monkeypatch: pytest.Monk
         LedgerWriter(path, print)
 
 
-def test_a_file_whose_mode_cannot_be_set_is_not_written(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fchmod(*_: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(os, "fchmod", fchmod)
-    with pytest.raises(StoreError, match="cannot be written: Read-only file system"):
-        LedgerWriter(path, print)
-
-
 def test_programs_that_the_pack_starts_do_not_hold_its_ledger(path: str) -> None:
     work = begin(path)
     left = subprocess.Popen(["sleep", "60"], close_fds=False)
@@ -420,40 +407,6 @@ def test_programs_that_the_pack_starts_do_not_hold_its_ledger(path: str) -> None
     finally:
         left.kill()
         left.wait()
-
-
-def test_a_file_of_somebody_else_is_not_used(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin(path).close()
-    real = os.geteuid()
-    # The folder is still the user's own: only the file is not.
-    monkeypatch.setattr(ledger_module, "private_folder", lambda folder: folder)
-    monkeypatch.setattr(os, "geteuid", lambda: real + 1)
-    with pytest.raises(StoreError, match="is no file of uid"):
-        LedgerWriter(path, print)
-    with pytest.raises(StoreError, match="belongs to uid"):
-        read_ledger(path)
-    # Root may read it, and does not write into it.
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert read_ledger(path).spec == SPEC
-
-
-def test_links_folders_and_pipes_in_its_place_are_refused(path: str, tmp_path: Path) -> None:
-    os.makedirs(os.path.dirname(path))
-    os.symlink(tmp_path / "elsewhere", path)
-    with pytest.raises(StoreError, match="cannot be written: Too many levels"):
-        LedgerWriter(path, print)
-    os.unlink(path)
-    os.mkfifo(path)
-    with pytest.raises(StoreError, match="is no file of uid"):
-        LedgerWriter(path, print)
-    with pytest.raises(StoreError, match="is not a regular file"):
-        read_ledger(path)
-    os.unlink(path)
-    os.mkdir(path)
-    with pytest.raises(StoreError, match="cannot be written: Is a directory"):
-        LedgerWriter(path, print)
-    with pytest.raises(StoreError, match="is not a regular file"):
-        read_ledger(path)
 
 
 def test_a_ledger_that_is_not_there(path: str) -> None:
