@@ -4,6 +4,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import NamedTuple
 
 from slurm_colloc.audited import Finding
@@ -74,8 +75,12 @@ def _shown(seen: Audited, findings: Sequence[Finding]) -> dict[str, object]:
 
 
 def as_text(seen: Audited, findings: Sequence[Finding]) -> str:
-    """Return findings for a terminal, and what they are of in a last line."""
-    lines = [_lines(finding) for finding in findings]
+    """Return findings for a terminal, and what they are of in a last line; what to do stands once for alike ones."""
+    lines: list[str] = []
+    for remedy, group in groupby(findings, key=lambda finding: (finding.rule, finding.remedy)):
+        alike = list(group)
+        lines += map(_lines, alike)
+        lines.append(f"    do: {printable(remedy[1])}\n    see: {printable(alike[0].reproduce)}\n")
     coverage = seen.whole.coverage_pct
     sampled = "" if coverage is None else f" ({coverage:.0f} % of all GPU-hours sampled)"
     lines.append(
@@ -120,9 +125,5 @@ def judged_of(finding: Finding) -> str:
 
 
 def _lines(finding: Finding) -> str:
-    judged = judged_of(finding)
-    return (
-        f"{finding.rule} {finding.severity}: {printable(finding.subject)}: {printable(finding.evidence)}\n"
-        + f"    judged: {judged}\n" * bool(judged)
-        + f"    do: {printable(finding.remedy)}\n    see: {printable(finding.reproduce)}\n"
-    )
+    judged = f"    judged: {judged_of(finding)}\n" if finding.excluded else ""
+    return f"{finding.rule} {finding.severity}: {printable(finding.subject)}: {printable(finding.evidence)}\n{judged}"

@@ -195,9 +195,13 @@ def test_the_examples_of_the_page_run(kept: Store, shell: Shell, monkeypatch: py
     assert str(found["placed"].gres) == "gpu:h100_1g.10gb:1"
 
 
-def test_the_notebook_runs_on_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_runs_on_the_week_of_the_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLLOC_CONF", "")  # which the demo sets
     assert colloc("demo", "-o", str(tmp_path)) == 0
+    told = capsys.readouterr().out.split("\n\n")[-1].splitlines()
+    assert [line[:5].strip() for line in told] == ["idle", "fits", "freed", "page", "next", "", "", ""]
     for name, value in (("STORE", str(tmp_path / "store")), ("SINCE", "2026-11-02"), ("UNTIL", "2026-11-09")):
         monkeypatch.setenv(name, value)
     found: dict[str, Any] = {}
@@ -210,6 +214,8 @@ def test_the_notebook_runs_on_the_recording(tmp_path: Path, monkeypatch: pytest.
         shown = eval(compile(ast.Expression(last.value), "cell", "eval"), found)
         drawn += [shown.to_dict()] if hasattr(shown, "mark_bar") or hasattr(shown, "layer") else []
     assert len(drawn) == 3
+    assert len(found["week"]) > 140
+    assert len(found["decided"]) > 50
     # What is spread over hours is what the runs had.
     runs, hours = found["runs"], found["hours"]
     assert hours["allocated_gpu_hours"].sum() == pytest.approx(runs["allocated_gpu_hours"].sum())

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from slurm_colloc.accounting.store import Store
 from slurm_colloc.cli.colloc import demo_week, ingest, report
 from slurm_colloc.cli.colloc.output import say
 from slurm_colloc.config import ENVIRONMENT_VARIABLE
@@ -26,7 +27,7 @@ def demo(
         for name in ("site.toml", "sacct.txt", "journal", "store", "report.json", "report.html")
     )
     os.makedirs(target, exist_ok=True)
-    say("no cluster is asked: this is a made-up week of 12 users on a node of 8 A100s")
+    say("no cluster is asked: this is a made-up week of 12 users on a node of 8 H100s")
     jobs = demo_week.made_jobs()
     for path, text in ((site, demo_week.SITE), (sacct, demo_week.sacct_text(jobs))):
         with open(path, "w") as stream:
@@ -34,6 +35,7 @@ def demo(
     demo_week.write_journal(jobs, journal)
     os.environ[ENVIRONMENT_VARIABLE] = site
     ingest.ingest(store=store, sacct_file=sacct, journal=journal)
+    Store(store).write_decisions(demo_week.decisions(jobs))
     since, until = (datetime.fromtimestamp(at_s, UTC).isoformat() for at_s in (demo_week.BEGIN_S, demo_week.END_S))
     print()
     report.report(since=since, until=until, store=store, top=_USERS)
@@ -54,5 +56,6 @@ def demo(
         f"page   {page}\n"
         f"next   export {ENVIRONMENT_VARIABLE}={site}\n"
         f"       colloc job {jobs[-1].job_id} --store {store}\n"
-        f"       colloc audit run {window}"
+        f"       colloc audit run {window}\n"
+        f"       colloc report --shadow {window}"
     )

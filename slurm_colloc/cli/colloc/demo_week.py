@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The made-up week that `colloc demo` reports: 12 users on a node of 8 GPUs, as sacct's text and the node's journal."""
 
+import math
 import os
 import random
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from slurm_colloc.estimate.exact import RUNG
 from slurm_colloc.measured import DeviceSample, Holder, HostSample, ProcessKind, ProcessSample, Round
+from slurm_colloc.model import Decision
 from slurm_colloc.observe.journal import encode
 
 SITE = """schema = 1
@@ -22,11 +26,11 @@ mps_daemon = "site"
 name = "gpu"
 nodes = "gpu01"
 partitions = ["gpu"]
-gpu_type = "a100"
+gpu_type = "h100"
 gpus_per_node = 8
-gpu_model = "NVIDIA A100-SXM4-80GB"
-gpu_mem_mib = 81920
-sm_count = 108
+gpu_model = "NVIDIA H100 80GB HBM3"
+gpu_mem_mib = 81559
+sm_count = 132
 mps_per_gpu = 100
 
 [[partition]]
@@ -35,9 +39,9 @@ mps_users = "one"
 """
 BEGIN_S = int(datetime(2026, 11, 2, tzinfo=UTC).timestamp())
 END_S = BEGIN_S + 7 * 86_400
-_NODE, _GPUS, _MODEL, _MEM_MIB, _SMS = "gpu01", 8, "NVIDIA A100-SXM4-80GB", 81920, 108
+_NODE, _GPUS, _MODEL, _MEM_MIB, _SMS = "gpu01", 8, "NVIDIA H100 80GB HBM3", 81559, 132
 _HOUR_S, _PERIOD_S = 3600, 600
-_IDLE_W, _MORE_W = 60.0, 340.0
+_IDLE_W, _MORE_W = 70.0, 600.0
 
 
 class Habit(NamedTuple):
@@ -117,10 +121,34 @@ def sacct_text(jobs: Sequence[Job]) -> str:
     """Return the jobs as `colloc ingest --sacct-file` takes them."""
     return "".join(
         f"{job.job_id}|{job.job_id}|demo|{habit.user}|{habit.account}|gpu|normal|COMPLETED|{job.submit_s}|{job.start_s}"
-        f"|{job.end_s}|00:00:00|billing={habit.gpus},cpu={8 * habit.gpus},gres/gpu:a100={habit.gpus}"
+        f"|{job.end_s}|00:00:00|billing={habit.gpus},cpu={8 * habit.gpus},gres/gpu:h100={habit.gpus}"
         f",gres/gpu={habit.gpus},mem={60 * habit.gpus}G,node=1|{_NODE}|{habit.name}.sh\n"
         for job, habit in ((job, job.habit) for job in jobs)
     )
+
+
+def decisions(jobs: Sequence[Job]) -> Iterator[tuple[str, Decision]]:
+    """Yield by user what csub would have decided in a center's first week, of a program that it has seen once."""
+    seen: dict[Habit, float] = {}
+    for job in jobs:
+        habit, name = job.habit, str(job.job_id)
+        if seen.setdefault(habit, job.end_s) >= job.submit_s or habit.gpus > 1:
+            continue
+        expected_mib, sm_pct = habit.gpu_mem_gib * 1024, habit.sm_pct
+        shares = math.ceil(max(100 * 1.3 * expected_mib / _MEM_MIB, 1.25 * sm_pct))
+        known = (
+            name,
+            "demo",
+            float(job.submit_s),
+            habit.user,
+            f"{habit.name}.sh",
+            f"{zlib.crc32(habit.name.encode()):08x}",
+        )
+        yield habit.user, Decision(
+            *known, "gpu:1", "as asked", "exclusive", RUNG, 1.3 * expected_mib, 1.2 * sm_pct, (),
+            gpu_mem_expected_mib=expected_mib, shadow=True, would=f"mps:{shares}",
+            slowdown_expected=1.0 + sm_pct / 200, slowdown_upper=1.25,
+        )  # fmt: skip
 
 
 def write_journal(jobs: Sequence[Job], folder: str) -> None:
