@@ -310,7 +310,7 @@ def test_a_job_that_ran_out_is_submitted_again_once_with_its_own_environment(fol
     for _ in range(2):
         assert followed.companion().returncode == 0
     _, _, again, companion = followed.shell.calls()
-    assert again[:3] == ["--requeue", "--open-mode=truncate", "--gres=mps:13"]
+    assert again[:2] == ["--requeue", "--gres=mps:13"]
     assert again[-1] == "a b"
     assert "--dependency=afternotok:4713" in companion
     piece = f"gpu:{SMALL}:1"
