@@ -278,7 +278,7 @@ WORDS = {
     "never end",
     "shorter-than-probe": "its time limit is no longer than a probe's {probe_min} min",
     "tasks-share-output": "its tasks write to one output file, so which of them ran out could not be told",
-    "output-added-to": "it adds to an output file that other runs write too",
+    "output-added-to": "its tasks add to output files that other runs write too",
     # Why a past run is not judged.
     "had-a-piece": "it had a piece of a GPU already",
     "not-one-gpu": "only runs of one GPU are judged",

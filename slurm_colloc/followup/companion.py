@@ -26,7 +26,7 @@ from typing import NamedTuple
 from slurm_colloc import clock
 from slurm_colloc.config import SiteConfig, find_site_file, load_site, user_data_folder
 from slurm_colloc.errors import CollocError, ConfigError, InputError, ProcessError, StoreError, UnansweredError
-from slurm_colloc.followup.job_end import add_to_output, found_of, how_it_ended
+from slurm_colloc.followup.job_end import add_to_output, found_of, how_it_ended, sizes_of_kept_files
 from slurm_colloc.followup.record import (
     COMMITTED,
     OUTCOME,
@@ -42,7 +42,7 @@ from slurm_colloc.followup.record import (
     read_state,
     write_step,
 )
-from slurm_colloc.followup.retry import follow
+from slurm_colloc.followup.retry import Earlier, follow
 from slurm_colloc.followup.submission import Prepared, prepare, submit, waits_for
 from slurm_colloc.followup.verdict import Verdict, as_evidence, judge, retry_arguments
 from slurm_colloc.history.records import drop_evidence, evidence_of_run, note_out_of_memory
@@ -122,7 +122,7 @@ def _claimed(case: Case) -> bool:
     return claim(case.folder, case.companion)
 
 
-def _submit(case: Case, prepared: Prepared, waits: str, *, or_as_asked: bool, attempt: int) -> str:
+def _submit(case: Case, prepared: Prepared, waits: str, *, or_as_asked: bool, earlier: Earlier | None) -> str:
     """Submit job S, write down which it is, have it followed in its turn, and return its id.
 
     Raises:
@@ -134,9 +134,9 @@ def _submit(case: Case, prepared: Prepared, waits: str, *, or_as_asked: bool, at
     write_step(case.folder, SUBMITTED, done.job_id)
     config = prepared.config
     try:
-        if plan.parts:
+        if earlier and plan.parts:
             sbatch = find_sbatch(config.paths.sbatch, prepared.environ, "")
-            follow(plan, prepared.command_line, sbatch, prepared.environ, config, _say, attempt)(done.job_id)
+            follow(plan, prepared.command_line, sbatch, prepared.environ, config, _say, earlier)(done.job_id)
         record_decision(plan, done.job_id, done.cluster or config.cluster, config, _say)
     except Exception as error:  # noqa: BLE001 - it is submitted
         _say(f"job {done.job_id} is submitted, but its decision is not recorded: {error}")
@@ -194,13 +194,15 @@ def _learn(record: Record, verdict: Verdict, config: SiteConfig) -> None:
 def _submit_again(case: Case, verdict: Verdict, submitted: str) -> str:
     """Submit the job once more, unless that was done, and return in words what came of it."""
     record = case.record
+    begins = sizes_of_kept_files(record, verdict)
     reason = f"again after job {record.job_id} ran out of GPU memory on {verdict.pieces}"
-    words = retry_arguments(record, verdict)
+    words = retry_arguments(record, verdict, append=bool(begins))
     waits = f"afterany:{case.companion}" if case.companion else ""
     try:
         if not submitted:
             prepared = prepare(case.folder, record, words, case.environ, reason, case.config, or_as_asked=True)
-            submitted = _submit(case, prepared, waits, or_as_asked=True, attempt=record.attempt + 1)
+            earlier = Earlier(record.attempt + 1, begins)
+            submitted = _submit(case, prepared, waits, or_as_asked=True, earlier=earlier)
     except UnansweredError as error:
         submitted = (waits and _found(case, waits)) or ""
         if not submitted:
@@ -285,7 +287,7 @@ def _submit_sized(case: Case, rest: str, prepared: Prepared) -> None:
     given = prepared.plan.parts[0].placement.given
     sized = ""
     try:
-        sized = _submit(case, prepared, f"afternotok:{rest}", or_as_asked=False, attempt=0)
+        sized = _submit(case, prepared, f"afternotok:{rest}", or_as_asked=False, earlier=Earlier())
         why = _reason_to_leave(case, rest, sized)
         if not why:
             write_step(case.folder, COMMITTED, rest)

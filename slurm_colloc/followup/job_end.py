@@ -3,13 +3,14 @@
 
 import os
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 
 from slurm_colloc import clock
 from slurm_colloc.config import SiteConfig, user_data_folder
 from slurm_colloc.errors import InputError, ProcessError, StoreError
 from slurm_colloc.followup.record import Record
-from slurm_colloc.followup.verdict import Found
+from slurm_colloc.followup.verdict import Found, Verdict
 from slurm_colloc.gpu.failure import TAIL_BYTES, Outcome, outcome_of
 from slurm_colloc.history.records import evidence_of_run
 from slurm_colloc.model import Evidence
@@ -43,13 +44,26 @@ def found_of(record: Record, ended: Accounted) -> Found:
     if ended.state != "FAILED":
         return Found(ended, Outcome.FAILED if ended.status else Outcome.DONE, b"", None)
     said = b"\n".join(
-        last_words(path, 0, TAIL_BYTES) for path in dict.fromkeys(_paths(record, ended)) if _is_file(path)
+        last_words(path, record.begins.get(path, 0), TAIL_BYTES)
+        for path in dict.fromkeys(_paths(record, ended))
+        if _is_file(path)
     )
     measured: Evidence | None = None
     with suppress(StoreError, InputError):
         measured = evidence_of_run(user_data_folder(), record.signature, ended.raw_id)
     # Slurm may tell of a failure by a state alone.
     return Found(ended, outcome_of(ended.status or 1, said)[0], said, measured)
+
+
+def sizes_of_kept_files(record: Record, verdict: Verdict) -> Mapping[str, int]:
+    """Return the files that the new job will write too, with their sizes: so much is not the new job's."""
+    kept = {}
+    for one in verdict.ran_out:
+        for path, later in zip(_paths(record, one.ended), _paths(record, one.ended, "0"), strict=True):
+            if path == later:
+                with suppress(OSError):
+                    kept[path] = os.stat(path).st_size
+    return kept
 
 
 def add_to_output(record: Record, found: Found, done: str) -> None:
@@ -68,15 +82,15 @@ def _is_file(path: str) -> bool:
         return False
 
 
-def _paths(record: Record, ended: Accounted) -> tuple[str, str]:
-    """Return the job's error and output file."""
+def _paths(record: Record, ended: Accounted, job_id: str = "") -> tuple[str, str]:
+    """Return the job's error and output file, or those that another job of that id would have."""
     task = ended.task
-    array_job_id = record.job_id if task is not None else ended.raw_id
+    array_job_id = job_id or (record.job_id if task is not None else ended.raw_id)
 
     def named(pattern: str) -> str:
         return file_name(
             pattern,
-            job_id=ended.raw_id,
+            job_id=job_id or ended.raw_id,
             array_job_id=array_job_id,
             task=task,
             name=record.job_name,

@@ -27,7 +27,7 @@ from slurm_colloc.files import private_folder, read_own, sync_folder, write_atom
 from slurm_colloc.kinds import read_as
 from slurm_colloc.submit.decision import kept_scripts
 
-VERSION = 3
+VERSION = 2
 # What a record is for: a job that may run out of GPU memory; one that is measured so that the rest can be sized.
 RETRY, CANARY, PROBE = "retry", "canary", "probe"
 # Who claims a record so that nobody submits anything.
@@ -47,9 +47,10 @@ class Record(NamedTuple):
     ``attempt`` counts how often the user's job was run again before. ``own`` are csub's own options, ``options``
     sbatch's, ``script`` is the kept script's name (``from_stdin``: it came by standard input). ``folder`` is where csub
     was called, ``names`` those of all variables of its environment, ``variables`` those with their values that a job's
-    environment has otherwise. ``output`` and ``error`` are sbatch's patterns below ``work_folder``. ``array`` is the
-    value of --array. ``given`` is the piece that was asked for, ``budget_mib`` what it was sized for,
-    ``sm_active_pct`` how busy a job counts.
+    environment has otherwise. ``output`` and ``error`` are sbatch's patterns below ``work_folder``, ``append`` is
+    --open-mode, ``begins`` at which byte of a file the job's own part begins. ``array`` is the value of --array.
+    ``given`` is the piece that was asked for, ``budget_mib`` what it was sized for, ``sm_active_pct`` how busy a job
+    counts.
     """
 
     version: int
@@ -76,6 +77,8 @@ class Record(NamedTuple):
     output: str = ""
     error: str = ""
     work_folder: str = ""
+    append: bool = False
+    begins: Mapping[str, int] = {}
     mode: str = ""
     given: str = ""
     budget_mib: int = 0

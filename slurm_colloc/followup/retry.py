@@ -8,6 +8,7 @@ here is a note: the job is submitted already.
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from slurm_colloc.clock import within
 from slurm_colloc.config import SiteConfig
@@ -24,6 +25,13 @@ from slurm_colloc.wording import words
 _AGAINST = ("wait", "test-only", "hold")
 
 
+class Earlier(NamedTuple):
+    """What the companion of an earlier run says of this one: the number of runs before, and whose words are not its."""
+
+    attempt: int = 0
+    begins: Mapping[str, int] = {}
+
+
 def follow(
     plan: Plan,
     command_line: CommandLine,
@@ -31,12 +39,9 @@ def follow(
     environ: Mapping[str, str],
     config: SiteConfig,
     answer: Callable[[str], None],
-    attempt: int = 0,
+    earlier: Earlier = Earlier(),  # noqa: B008 - immutable
 ) -> Callable[[str], None]:
-    """Return what is to be done once the job has an id; ``answer`` is told what the user may want to know.
-
-    ``attempt`` counts how often it was run again before.
-    """
+    """Return what is to be done once the job has an id; ``answer`` is told what the user may want to know."""
 
     def submitted(job_id: str) -> None:
         try:
@@ -44,7 +49,7 @@ def follow(
                 return
             against = _reason_against(plan, config)
             if against is None:
-                record = _record(plan, command_line, environ, config, job_id, attempt)
+                record = _record(plan, command_line, environ, config, job_id, earlier)
                 companion = _companion(record, plan.script, sbatch, environ, config)
                 answer(f"job {job_id}: should it run out of GPU memory, job {companion} sees to it (--requeue)")
                 return
@@ -81,9 +86,13 @@ def _reason_against(plan: Plan, config: SiteConfig) -> Reason | None:
     tasks = (_name(given, str(task), "0", task) for task in (0, 1))
     if "array" in given and any(one == other != os.devnull for one, other in zip(*tasks, strict=True)):
         return because("tasks-share-output")
-    if value_of(given, "open-mode").startswith("a") and _name(given, "0") == _name(given, "1"):
+    if "array" in given and _appends(given) and _name(given, "0") == _name(given, "1"):
         return because("output-added-to")
     return None
+
+
+def _appends(given: Mapping[str, Given]) -> bool:
+    return value_of(given, "open-mode").startswith("a")
 
 
 def _output(given: Mapping[str, Given]) -> str:
@@ -107,17 +116,22 @@ def _record(
     environ: Mapping[str, str],
     config: SiteConfig,
     job_id: str,
-    attempt: int,
+    earlier: Earlier,
 ) -> Record:
     given = plan.given
     _, footprint, placement = plan.parts[0]
+    begins = dict(earlier.begins)
+    if _appends(given) and "array" not in given:
+        begins |= {path: os.stat(path).st_size for path in _name(given, job_id) if os.path.isfile(path)}
     known = record_of(RETRY, job_id, job_id, plan, command_line, environ, config)
     return known._replace(
-        attempt=attempt,
+        attempt=earlier.attempt,
         partition=placement.partition or known.partition,
         array=value_of(given, "array"),
         output=_output(given),
         error=value_of(given, "error"),
+        append=_appends(given),
+        begins=begins,
         mode=placement.mode,
         given=placement.given,
         budget_mib=placement.memory_mib or 0,

@@ -123,14 +123,14 @@ def as_evidence(record: Record, found: Found, config: SiteConfig, now_s: float) 
     return measured._replace(state=GPU_OOM, gpu_mem_peak_mib=max(measured.gpu_mem_peak_mib or 0, held + 1))
 
 
-def retry_arguments(record: Record, verdict: Verdict) -> tuple[str, ...]:
+def retry_arguments(record: Record, verdict: Verdict, *, append: bool = False) -> tuple[str, ...]:
     """Return csub's options, own ones first, for a job that is submitted again.
 
-    What comes last wins in sbatch: the tasks that ran out of an array, and an output file that is the new job's alone.
+    What comes last wins in sbatch: the tasks that ran out of an array, and an output file that is added to.
     """
     own = [word for word in record.own if word.partition("=")[0] not in _REPLACED]
     own.append(f"--gpu-footprint={_hint(record, verdict.hint_mib)}" if verdict.hint_mib else "--colloc=off")
-    last = ["--open-mode=truncate"]
+    last = ["--open-mode=append"] if append and not record.append else []
     tasks = sorted(one.ended.task for one in verdict.ran_out if one.ended.task is not None)
     if tasks:
         last.append(f"--array={_array_value(tasks, record.array)}")

@@ -124,10 +124,10 @@ def test_what_ends_otherwise_is_left_alone(alice: Trainer, code: str) -> None:
 
 def test_of_an_array_the_tasks_that_ran_out_run_again(alice: Trainer) -> None:
     code = f"[ $SLURM_ARRAY_TASK_ID = 0 ] && exit 3\n[ $((SLURM_ARRAY_TASK_ID % 2)) = 0 ] && exit 0\n{ON_SMALL}"
-    script = alice.script(HEAD + "#SBATCH -o all.%A_%a\n" + code)
+    script = alice.script(HEAD + "#SBATCH -o all.%a\n" + code)
     job, companion = alice.submitted("--requeue", "--array=0-5%2", FOOTPRINT, script)
     assert alice.ended(companion) == "COMPLETED"
-    words = {number: (alice.home / f"all.{job}_{number}").read_text() for number in range(6)}
+    words = {number: (alice.home / f"all.{number}").read_text() for number in range(6)}
     assert [number for number, text in words.items() if "csub: job" in text] == [1, 3, 5]
     found = re.search(rf"csub: job {job}_3 ran out .* submitted again as job (\d+)", words[3])
     assert found, words[3]
@@ -136,8 +136,9 @@ def test_of_an_array_the_tasks_that_ran_out_run_again(alice: Trainer) -> None:
     assert list(states.values()) == ["COMPLETED"] * 3
     rows = alice.lab.run(["squeue", "-h", "-t", "all", "-r", "-j", second, "-o", "%K"]).stdout.split()
     assert sorted(rows) == ["1", "3", "5"]
-    assert (alice.home / f"all.{second}_3").read_text().endswith("done\n")
-    assert "CUDA out of memory" in words[3]
+    # The first attempt's words survive in files of one name.
+    assert (alice.home / "all.3").read_text().endswith("done\n")
+    assert "CUDA out of memory" in (alice.home / "all.3").read_text()
 
 
 def test_a_companion_that_is_requeued_submits_nothing_twice(alice: Trainer) -> None:

@@ -40,7 +40,9 @@ from tests.unit.made import evidence, site
 from tests.unit.test_followup_retry import SITE, SMALL, accounted, record
 
 GIVEN = "gpu:h100_1g.10gb:1"
-MEASURED = record(kind=CANARY, name="measured-10", job_id="10", array="1", options=("--array=2-3",), own=(), output="")
+MEASURED = record(
+    kind=CANARY, name="measured-10", job_id="10", array="1", options=("--array=2-3",), own=(), begins={}, output=""
+)
 RAN_OUT = record(name="10", job_id="10", options=("--requeue",), output="out", given=GIVEN)
 
 

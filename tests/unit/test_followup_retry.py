@@ -33,10 +33,9 @@ from slurm_colloc.followup.record import (
 from slurm_colloc.followup.submission import restored
 from slurm_colloc.followup.verdict import Found, Verdict, as_evidence, judge, retry_arguments
 from slurm_colloc.gpu.failure import Outcome, tried_mib
-from slurm_colloc.model import GPU_OOM, Evidence, Gres, because
+from slurm_colloc.model import GPU_OOM, Evidence, Gres
 from slurm_colloc.slurm.job_files import file_name
 from slurm_colloc.slurm.jobs import Accounted, parse_controller
-from slurm_colloc.wording import words
 from tests.unit.made import RECORDED, RELEASES, evidence, site
 from tests.unit.shell import HINT, Shell
 
@@ -112,8 +111,7 @@ def test_slurmctld_tells_how_jobs_ended(release: str) -> None:
 def test_on_a_slice_the_memory_was_the_jobs_own_and_more_is_asked_for() -> None:
     verdict = judged(found())
     assert (verdict.hint_mib, len(verdict.offenders), verdict.gives_up) == (9985, 1, "")
-    again = ("--gpu-footprint=mem=9985M,sm=10", "--requeue", "--gres=gpu:1", "--open-mode=truncate")
-    assert retry_arguments(record(), verdict) == again
+    assert retry_arguments(record(), verdict) == ("--gpu-footprint=mem=9985M,sm=10", "--requeue", "--gres=gpu:1")
     learned = as_evidence(record(), verdict.offenders[0], SITE, 7.0)
     assert (learned.state, learned.gpu_mem_peak_mib, learned.job_id) == (GPU_OOM, 9985, "12")
 
@@ -174,8 +172,8 @@ def test_of_an_array_only_the_tasks_that_ran_out_are_run_again_no_more_at_a_time
     tasks = [found(task=7), found(task=3), found(task=4, outcome=Outcome.FAILED)]
     verdict = judge(record(array="0-9%2"), tasks, SITE)
     assert verdict is not None
-    arguments = retry_arguments(record(array="0-9%2"), verdict)
-    assert arguments[-2:] == ("--open-mode=truncate", "--array=3,7%2")
+    arguments = retry_arguments(record(array="0-9%2"), verdict, append=True)
+    assert arguments[-2:] == ("--open-mode=append", "--array=3,7%2")
 
 
 @pytest.mark.parametrize(
@@ -208,8 +206,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_record_is_private_and_comes_back_as_it_was(data: Path) -> None:
-    folder = Path(write_record(record(variables={"A": "b"}), b"#!/bin/sh\n"))
-    assert read_record(str(folder)) == record(variables={"A": "b"})
+    folder = Path(write_record(record(begins={"/w/x": 5}), b"#!/bin/sh\n"))
+    assert read_record(str(folder)) == record(begins={"/w/x": 5})
     assert (folder / "script/train.sh").read_bytes() == b"#!/bin/sh\n"
     assert {path.stat().st_mode & 0o077 for path in [folder, *folder.rglob("*")]} == {0}
 
@@ -346,7 +344,7 @@ def test_an_array_is_judged_when_all_its_tasks_are_told(shell: Shell) -> None:
     argv = [sys.executable, "-I", "-m", "slurm_colloc.followup.companion", str(folder)]
     subprocess.run(argv, env=shell.environment(), cwd="/", timeout=60, check=True)
     call = shell.calls()[2]
-    assert {"--array=0", "--open-mode=truncate"} <= set(call)
+    assert {"--array=0", "--open-mode=append"} <= set(call)
     assert "submitted again as job 4713" in (shell.folder / "out.0").read_text()
     assert (shell.folder / "out.1").read_text() == "ImportError\n"
 
@@ -465,12 +463,6 @@ def test_a_second_submission_that_took_too_long_may_have_come_about(
     assert companion.main([str(followed.folder)], {**followed.shell.environment(), "SLURM_JOB_ID": "4712"}) == 0
     assert "could not" not in followed.said
     assert "whether it was submitted again is not known" in followed.said
-
-
-def test_a_file_that_other_runs_add_to_tells_nothing_of_one(shell: Shell) -> None:
-    done = shell.run(REQUEUE, "--open-mode=append", "-o", "all.txt", HINT, "job.sh")
-    assert words(because("output-added-to")) in done.stderr
-    assert len(shell.calls()) == 1
 
 
 @pytest.mark.parametrize("pattern", ["all.txt", "out.%A"])
