@@ -18,6 +18,7 @@ SITE = """schema = 1
 cluster = "demo"
 slurm_release = "24.11"
 default_partition = "gpu"
+policy = "auto"
 
 [sharing]
 mps_daemon = "site"
