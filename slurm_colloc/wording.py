@@ -236,7 +236,6 @@ WORDS = {
     "jobs-exceed-most": "{jobs} jobs would run more tasks at a time than %{most}",
     "most-exceeds-time": "with {most} at a time it does not fit the partition's time limit",
     "tasks-lack-time": "give the tasks a --time",
-    "time-was-by-history": "that is by what earlier runs took, for no --time was given",
     "no-packs": "the site runs no packs (sharing.pack)",
     "no-mps-on-slices": "the site runs no MPS on slices (sharing.mps_on_mig)",
     "resumes": "what is missing of job {job_id}",
@@ -254,7 +253,6 @@ WORDS = {
     "more-would-fit": "{tasks} would fit",
     "tasks-take-too-long": "{tasks} tasks at a time, slowed {slowdown:.2f}x, need {needed_min} min of the {most_min:g} "
     "min that a job may take; run fewer at a time, or give a task less than {limit_min:g} min",
-    "time-by-history": "without --time each task is taken to need {ran_min:.0f} min alone, by earlier runs",
     "no-time-for-retries": "no time is left for tasks that run again",
     "shared-host-memory": "tasks share the {mem_mib} MiB of host memory that come with the GPU, {each_mib} MiB each; "
     "more by --mem",

@@ -137,7 +137,7 @@ def shape_of(asked: Asked, tasks: int, most: int, config: SiteConfig, slurm: Slu
     if at_once < 2 and tasks > 1 and asked.tasks.is_array:
         raise NotPackedError(because("one-at-a-time" if most == 1 else "no-two-fit"))
     packing = _of_fewer(packing, at_once)
-    time = time_of(request, asked.footprint.run_time_s, tasks, jobs, at_once, most, packing.slowdown.upper, config)
+    time = time_of(request, tasks, jobs, at_once, most, packing.slowdown.upper, config)
     jobs, at_once = time.jobs, time.at_once
     if jobs > 1 and re.search(rb"\bsrun\b", asked.tasks.text):
         raise NotPackedError(because("srun-gets-array"))
@@ -152,7 +152,7 @@ def shape_of(asked: Asked, tasks: int, most: int, config: SiteConfig, slurm: Slu
     spare_min = time.spare_min if retries_of(asked) else 0
     time_min, cut = within_limits(request, _tres(request, cores), time.time_min, spare_min, config, slurm)
     reasons = [_pack_of(at_once, tasks, jobs, request, config), *packing.reasons]
-    reasons += filter(None, [_shared_mem(request, at_once, config), time.said])
+    reasons += filter(None, [_shared_mem(request, at_once, config)])
     if time_min is not None:
         reasons.append(because("time-limit", limit_min=time_min))
         reasons += [because("no-time-for-retries"), cut] if cut else []

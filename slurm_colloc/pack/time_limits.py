@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a pack's jobs may take: from one task's time limit, or its earlier runs, and within the site's limits."""
+"""How long a pack's jobs may take: from one task's time limit, and within the site's limits."""
 
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_colloc.config import SiteConfig
-from slurm_colloc.model import JobRequest, Quantiles, Reason, because
+from slurm_colloc.model import JobRequest, Reason, because
 from slurm_colloc.placement.packing import jobs_needed, time_needed_min
 from slurm_colloc.placement.terms import asked_limit_min, asked_partitions
 from slurm_colloc.slurm.limits import MINUTES, Limits, broken_limit
@@ -18,7 +18,7 @@ class Time(NamedTuple):
     """How long it takes, by which the tasks go over so many jobs, so many at a time.
 
     ``time_min`` is the jobs' time limit (None: they have none) without ``spare_min``, as much as one task takes that is
-    run again; ``limit_min`` that of one task (None: its job's). ``said`` is where it comes from, when not from --time.
+    run again; ``limit_min`` that of one task (None: its job's).
     """
 
     jobs: int
@@ -26,12 +26,10 @@ class Time(NamedTuple):
     time_min: int | None
     spare_min: int
     limit_min: float | None
-    said: Reason | None = None
 
 
 def time_of(
     request: JobRequest,
-    ran: Quantiles | None,
     tasks: int,
     jobs: int,
     at_once: int,
@@ -39,14 +37,10 @@ def time_of(
     factor: float,
     config: SiteConfig,
 ) -> Time:
-    """Return the time that the tasks need.
-
-    Without --time a task has the partition's default as its limit, often days. Where that makes more jobs than wished,
-    or no pack at all, what earlier runs took stands in for it.
+    """Return the time that the tasks need; without --time a task has the partition's default as its limit, often days.
 
     Args:
         request: of one task.
-        ran: how many seconds earlier runs of one took; None where nobody knows.
         tasks: how many there are.
         jobs: over so many jobs they go at least.
         at_once: so many run at a time in each.
@@ -60,20 +54,11 @@ def time_of(
     limit_min = asked_limit_min(request, config)
     if limit_min is None:
         return Time(jobs, at_once, None, 0, None)
-    longest_min = longest_job_min(request, config)
-    found = _in_time(tasks, jobs, at_once, most, limit_min, factor, longest_min)
-    ran_min = math.inf if ran is None else max(1.0, ran.q99 / 60)
-    if isinstance(found, Time) and (request.time_limit_min is not None or found.jobs == jobs or ran_min >= limit_min):
-        return found
-    if isinstance(found, Reason) and request.time_limit_min is not None:
-        raise NotPackedError(found)
-    if isinstance(found, Reason) and ran_min >= limit_min:
-        raise NotPackedError(found, because("tasks-lack-time"))
-    by_history = _in_time(tasks, jobs, at_once, most, ran_min, factor, longest_min)
-    if isinstance(by_history, Reason):
-        raise NotPackedError(by_history, because("time-was-by-history"))
-    # No task is ended by a limit that nobody gave it.
-    return by_history._replace(limit_min=None, said=because("time-by-history", ran_min=ran_min))
+    found = _in_time(tasks, jobs, at_once, most, limit_min, factor, longest_job_min(request, config))
+    if isinstance(found, Reason):
+        lacks = [because("tasks-lack-time")] if request.time_limit_min is None else []
+        raise NotPackedError(found, *lacks)
+    return found
 
 
 def _in_time(

@@ -8,7 +8,7 @@ import pytest
 from slurm_colloc.config import Limits as Enforced
 from slurm_colloc.config import Partition, SiteConfig
 from slurm_colloc.errors import ProcessError
-from slurm_colloc.model import JobRequest, Quantiles, Reason, because
+from slurm_colloc.model import JobRequest, Reason, because
 from slurm_colloc.pack.time_limits import Time, time_of, within_limits
 from slurm_colloc.slurm.free import Free
 from slurm_colloc.slurm.limits import Association, Limits
@@ -18,50 +18,33 @@ from tests.unit.made import request, site
 DAY_MIN = 1440.0
 
 
-def of(
-    asked: JobRequest, ran_min: float | None, partition: Partition, tasks: int = 40, jobs: int = 1
-) -> Time | list[str]:
-    """Return the time, or the codes of why there is not so much."""
-    ran = None if ran_min is None else Quantiles(60.0, 60.0, ran_min * 60)
+def of(asked: JobRequest, partition: Partition) -> Time | list[str]:
+    """Return the time of 40 tasks, or the codes of why there is not so much."""
     config = site()._replace(partition=(partition,))
     try:
-        return time_of(asked, ran, tasks, jobs, 10, 0, 1.5, config)
+        return time_of(asked, 40, 1, 10, 0, 1.5, config)
     except NotPackedError as error:
         return [reason.code for reason in error.reasons]
 
 
 def test_what_the_user_asked_for_is_a_tasks_time() -> None:
     limited = Partition("gpu", max_time_min=DAY_MIN)
-    assert of(request(time_limit_min=10.0), 1, limited) == Time(1, 10, 60, 15, 15.0)
+    assert of(request(time_limit_min=10.0), limited) == Time(1, 10, 60, 15, 15.0)
     # The spare time ends at the partition's limit.
-    assert of(request(time_limit_min=10.0), 1, limited._replace(max_time_min=70.0)) == Time(1, 10, 60, 10, 15.0)
+    assert of(request(time_limit_min=10.0), limited._replace(max_time_min=70.0)) == Time(1, 10, 60, 10, 15.0)
 
 
-def test_a_default_that_no_pack_fits_gives_way_to_earlier_runs() -> None:
+def test_a_default_that_no_pack_fits_asks_for_a_time() -> None:
     days = Partition("gpu", max_time_min=DAY_MIN)
-    found = of(request(), 20, days)
-    said = because("time-by-history", ran_min=20)
-    assert found == Time(1, 10, 120, 30, None, said)
-    assert of(request(), None, days) == ["tasks-take-too-long", "tasks-lack-time"]
-    assert of(request(), 1600, days) == ["tasks-take-too-long", "tasks-lack-time"]
-    # What was asked for is not made less.
-    assert of(request(time_limit_min=DAY_MIN), 20, days) == ["tasks-take-too-long"]
+    assert of(request(), days) == ["tasks-take-too-long", "tasks-lack-time"]
+    assert of(request(time_limit_min=DAY_MIN), days) == ["tasks-take-too-long"]
 
 
-def test_earlier_runs_spare_jobs_and_nothing_else() -> None:
-    half = Partition("gpu", default_time_min=60.0, max_time_min=100.0)
-    by_default, by_history = of(request(), None, half), of(request(), 15, half)
-    assert isinstance(by_default, Time)
-    assert isinstance(by_history, Time)
-    assert (by_default.jobs, by_default.limit_min, by_default.said) == (4, 90, None)
-    assert (by_history.jobs, by_history.time_min, by_history.limit_min) == (1, 90, None)
-    fits = Partition("gpu", default_time_min=60.0)
-    assert of(request(), 15, fits) == Time(1, 10, 360, 90, 90)
-
-
-def test_earlier_runs_that_fill_the_partition_are_said() -> None:
-    found = of(request(), 80, Partition("gpu", max_time_min=100.0))
-    assert found == ["tasks-take-too-long", "time-was-by-history"]
+def test_a_default_makes_as_many_jobs_as_it_needs() -> None:
+    found = of(request(), Partition("gpu", default_time_min=60.0, max_time_min=100.0))
+    assert isinstance(found, Time)
+    assert (found.jobs, found.limit_min) == (4, 90)
+    assert of(request(), Partition("gpu", default_time_min=60.0)) == Time(1, 10, 360, 90, 90)
 
 
 class Accounting:
