@@ -32,7 +32,9 @@ def test_a_submission_imports_nothing_heavy(shell: Shell, rendered: bool) -> Non
     for time in (1, 2):
         done = shell.run(HINT, "job.sh", code=LIST)
         assert done.returncode == 0, done.stderr
-        loaded = {name.split(".")[0] for name in done.stderr.splitlines()[-1].split()}
+        names = done.stderr.splitlines()[-1].split()
+        assert not [name for name in names if name.startswith(("slurm_colloc.pack", "slurm_colloc.followup"))]
+        loaded = {name.split(".")[0] for name in names}
         assert "re" in loaded
         assert loaded & HEAVY == set()
         assert ("jinja2" in loaded) is (rendered and time == 1), "the site's part of a script is rendered once"

@@ -407,17 +407,6 @@ def test_a_pack_is_shown_before_it_is_submitted(lab: Shell) -> None:
     assert "not packed: it is a command of --wrap" in done.stderr
 
 
-LISTED = "import sys, os, slurm_colloc.cli.csub as csub\nos._exit = sys.exit\ntry:\n    csub.main()\nfinally:\n"
-LISTED += "    print(*sorted(name for name in sys.modules if name.startswith('slurm_colloc')), file=sys.stderr)\n"
-
-
-def test_an_ordinary_submission_loads_nothing_of_packs(lab: Shell) -> None:
-    (lab.folder / "job.sh").write_text("#!/bin/bash\n#SBATCH --gres=gpu:1\ntrue\n")
-    loaded = lab.run(HINT, "job.sh", code=LISTED).stderr.splitlines()[-1].split()
-    assert "slurm_colloc.submit.plan" in loaded
-    assert not [name for name in loaded if "pack" in name or "runtime" in name or "commands" in name]
-
-
 def test_lines_of_a_file_are_tasks(lab: Shell) -> None:
     (lab.folder / "tasks").write_text(
         "# a sweep\n#SBATCH --gres=gpu:1 -t 5\n#CSUB --gpu-footprint=mem=9G,sm=20\n\n"

@@ -412,18 +412,6 @@ def test_a_refused_companion_is_a_note_and_the_status_is_sbatchs(shell: Shell) -
     assert "its companion job was refused (status 1): sbatch: error: no such partition" in done.stderr
 
 
-LISTED = (
-    "import os, sys, slurm_colloc.cli.csub as csub\nos._exit = sys.exit\ntry:\n    csub.main()\nfinally:\n"
-    "    print(*sorted(name for name in sys.modules if name.startswith('slurm_colloc')), file=sys.stderr)\n"
-)
-
-
-def test_a_submission_without_requeue_loads_nothing_of_it(shell: Shell) -> None:
-    loaded = shell.run(HINT, "job.sh", code=LISTED).stderr.splitlines()[-1].split()
-    assert "slurm_colloc.cli.csub" in loaded
-    assert not [name for name in loaded if "followup" in name or name.endswith(".accounted")]
-
-
 def test_evidence_of_nobody_is_not_needed_to_learn(data: Path) -> None:
     learned: Evidence = as_evidence(record(), found(SHARE), SITE, 7.0)
     assert (learned.gpu_mem_peak_mib, learned.sample_count) == (4353, 0)
