@@ -191,20 +191,6 @@ def test_a_format_out_of_place_is_refused_before_anything_is_submitted(shell: Sh
     assert shell.calls() == []
 
 
-def test_shadow_and_off_change_nothing(shell: Shell) -> None:
-    site = (shell.folder / "site.toml").read_text()
-    (shell.folder / "site.toml").write_text(site.replace('policy = "auto"', 'policy = "shadow"'))
-    shell.run(HINT, "job.sh")
-    (shell.folder / "site.toml").write_text(site)
-    shell.run(HINT, "--colloc=off", "job.sh")
-    (shell.folder / "site.toml").write_text(site.replace('policy = "auto"', 'policy = "off"'))
-    shell.run(HINT, "job.sh")
-    assert shell.calls() == [["job.sh"]] * 3
-    [shadow, off] = shell.decisions()
-    assert shadow["reasons"][:2] == [["policy-shadow", {}], ["would-have-been", {"given": "gpu:h100_1g.10gb:1"}]]
-    assert off["reasons"][0] == ["switched-off", {"wish": "off"}]
-
-
 TELL = 'echo "told=$SLURM_COLLOC" >&2; echo "Submitted batch job 4711"'
 
 
@@ -402,15 +388,6 @@ def test_csub_behind_the_name_sbatch_finds_the_real_one(shell: Shell) -> None:
     assert shell.calls() == [["job.sh"]]
 
 
-def test_shadow_changes_no_script_even_without_an_agent(shell: Shell) -> None:
-    shell.site('"mps"', agent=False)
-    site = (shell.folder / "site.toml").read_text()
-    (shell.folder / "site.toml").write_text(site.replace('policy = "auto"', 'policy = "shadow"'))
-    shell.run("job.sh")
-    assert shell.calls() == [["job.sh"]]
-    assert len(shell.decisions()) == 1
-
-
 @pytest.mark.parametrize("lines", ["--gres=gpu:4", "-N2 --gres=gpu:1", "--exclusive --gres=gpu"])
 def test_what_csub_cannot_place_is_not_touched_for_measurement_either(shell: Shell, lines: str) -> None:
     shell.site('"mps"', agent=False)
@@ -442,14 +419,6 @@ def test_nothing_is_left_behind_when_sbatch_cannot_be_started(shell: Shell) -> N
     (shell.folder / "bin/sbatch").write_text("#!/nonexistent/interpreter\n")
     assert shell.run(HINT, "job.sh").returncode == 1
     assert list((shell.folder / "tmp").iterdir()) == []
-
-
-def test_a_footprint_that_changes_nothing_is_answered(shell: Shell) -> None:
-    done = shell.run("--gpu-footprint=mem=900G,sm=3", "job.sh")
-    assert shell.calls() == [["job.sh"]]
-    assert done.stderr.startswith("csub: job 4711: the footprint changes nothing: ")
-    assert [code for code, _ in shell.decisions()[0]["reasons"]] == ["nothing-holds"]
-    assert shell.run("--gpu-footprint=mem=900G,sm=3", "--colloc=off", "job.sh").stderr == ""
 
 
 def test_a_footprint_without_a_value_does_not_take_the_script_for_one(shell: Shell) -> None:

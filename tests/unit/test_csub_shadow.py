@@ -99,19 +99,13 @@ def test_what_would_have_been_is_recorded(shell: Shell) -> None:
     [kept] = shell.decisions()
     assert (kept["given"], kept["mode"], kept["shadow"]) == ("as asked", "exclusive", True)
     assert (kept["would"], kept["would_not"], kept["would_partition"]) == (SLICE, "", "")
+    assert [code for code, _ in kept["reasons"]][:2] == ["policy-shadow", "would-have-been"]
     assert kept["would_memory_mib"] is None, "of a slice site.toml says what it holds"
     switch(shell, '"mps"')
     shell.run("job.sh")
     kept = shell.decisions()[-1]
     assert str(kept["would"]).startswith("mps:")
     assert kept["would_memory_mib"] == 4096 + 256, "the site's headroom"
-
-
-def test_in_force_nothing_would_have_been(shell: Shell) -> None:
-    shell.site('"mig"', agent=True)
-    shell.run("job.sh")
-    [kept] = shell.decisions()
-    assert (kept["given"], kept["shadow"], kept["would"]) == (SLICE, False, "")
 
 
 @pytest.mark.parametrize(
