@@ -23,7 +23,7 @@ _PREFIX = re.compile(r"\bgres[:/]")
 # A field without a width is printed whole. What might hold a "|" comes last.
 _QUEUE_FIELDS = (
     *("JobArrayID", "ArrayJobID", "ArrayTaskID", "JobID", "UserName", "State", "Partition", "NodeList", "tres-alloc"),
-    *("tres-per-node", "TimeUsed", "TimeLimit", "TimeLeft", "Dependency", "Reason"),
+    *("tres-per-node", "TimeUsed", "TimeLeft", "Dependency", "Reason"),
 )
 QUEUE = ("squeue", "-h", "-a", "-O", ",".join(f"{field}:|" for field in _QUEUE_FIELDS))
 
@@ -47,7 +47,6 @@ class QueuedJob(NamedTuple):
     node_list: str = ""
     gres: tuple[Gres, ...] | None = ()
     ran_s: float | None = None
-    limit_s: float | None = None
     left_s: float | None = None
     dependency: str = ""
     reason: str = ""
@@ -71,9 +70,9 @@ def parse_queue(text: str) -> tuple[tuple[QueuedJob, ...], int]:
         if len(cells) < len(_QUEUE_FIELDS) or not cells[-1].endswith("|"):
             rejected += 1
             continue
-        *ids, tres, asked, ran, limit, left, dependency, reason = cells
+        *ids, tres, asked, ran, left, dependency, reason = cells
         job_id, array_id, task, raw_id, user, state, partition, nodes = ids
-        times = (_seconds(ran), _seconds(limit), _seconds(left))
+        times = (_seconds(ran), _seconds(left))
         known = (job_id, array_id, whole(task), raw_id, user, state, partition, nodes, _held_or_asked(tres, asked))
         found.append(QueuedJob(*known, *times, dependency, reason.removesuffix("|").strip()))
     return tuple(found), rejected

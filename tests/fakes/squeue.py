@@ -13,7 +13,6 @@ _ALONE = {
     "tres-alloc": "cpu=4,gres/gpu=1",
     "tres-per-node": "gres:gpu:1",
     "TimeUsed": "1:02:03",
-    "TimeLimit": "2:00:00",
     "TimeLeft": "57:57",
     "Dependency": "(null)",
     "Reason": "None",

@@ -138,7 +138,7 @@ def test_a_job_is_read_as_squeue_prints_it() -> None:
     text = squeue_line("12_3", JobID="15", tres_alloc="cpu=1,gres/gpu=1,gres/gpu:h100_1g.10gb=1", TimeUsed="1-00:00:30")
     [job], rejected = parse_queue(text)
     gres = (Gres("gpu", "h100_1g.10gb", 1),)
-    wanted = QueuedJob("12_3", "12", 3, "15", "ann", "RUNNING", "gpu", "g1", gres, 86430.0, 7200.0, 3477.0, "(null)")
+    wanted = QueuedJob("12_3", "12", 3, "15", "ann", "RUNNING", "gpu", "g1", gres, 86430.0, 3477.0, "(null)")
     assert (job, rejected) == (wanted._replace(reason="None"), 0)
     assert job.began
 
@@ -160,9 +160,9 @@ def test_whether_a_task_waits_or_began(fields: dict[str, str], began: bool, wait
 
 
 def test_what_slurm_does_not_say_of_a_job_is_none() -> None:
-    text = squeue_line("7", TimeLeft="INVALID", TimeLimit="UNLIMITED", TimeUsed="NOT_SET", tres_alloc="gres/gpu=none")
+    text = squeue_line("7", TimeLeft="INVALID", TimeUsed="NOT_SET", tres_alloc="gres/gpu=none")
     [job], _ = parse_queue(text + "\n")
-    assert (job.task, job.left_s, job.limit_s, job.ran_s, job.gres) == (None, None, float("inf"), None, None)
+    assert (job.task, job.left_s, job.ran_s, job.gres) == (None, None, None, None)
 
 
 def test_a_line_of_another_form_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
