@@ -36,7 +36,7 @@ PATHS = (
     Kept("{spool}/{uid}", "alice", "decisions"),
     Kept("{home}/.local/share/slurm_colloc", "alice", "the folder of all that csub keeps of a user"),
     Kept("{home}/.local/share/slurm_colloc/evidence/f/64~p~d/1.json", "alice", "evidence"),
-    Kept("{home}/.local/share/slurm_colloc/evidence/f/64~p~d/said", "alice", "what she said of a job"),
+    Kept("{home}/.local/share/slurm_colloc/evidence/f/64~p~d/forgotten", "alice", "what she forgot of a job"),
     Kept("{home}/.local/share/slurm_colloc/packs/lab/1.jsonl", "alice", "a ledger"),
     Kept("{home}/.local/share/slurm_colloc/packs/lab/1.sh", "alice", "a pack's script"),
     Kept("{home}/.local/share/slurm_colloc/followup/lab/1/record.json", "alice", "a companion's record"),
@@ -64,8 +64,8 @@ from slurm_colloc.submit.render import write_script
 spool, tmp, signature = sys.argv[1:]
 decision = Decision("777", "lab", 1.0, "alice", "secret", signature, "", "", "mig", "hint", None, None, ())
 records.drop_decision(f"{spool}/{os.geteuid()}", decision)
+forgotten.forget(data(), signature, 1.0)
 records.drop_evidence(data(), Evidence("1", signature, "COMPLETED", "mig", "H", 8, 1.0, 1.0, False, 9, 9.0, 1.0, 9.0))
-forgotten.forget(data(), "fam.1", 1.0)
 load, room = Load(9, 1.0), Room(9, 1.0, 4)
 pack = spec.Spec(spec.VERSION, "p", "0-3", (), (), 1, ("/bin/sh",), (), load, room, 1, None, "", "", "", False, 0, ())
 with_ledger = ledger.LedgerWriter(ledger.ledger_path("lab", "1"), print)
@@ -271,7 +271,7 @@ import os, sys, json
 base, signature = sys.argv[1:]
 from slurm_colloc.config import load_site, user_config_file, user_data_folder as data
 from slurm_colloc.errors import CollocError
-from slurm_colloc.history import records, said, snapshot
+from slurm_colloc.history import forgotten, records, snapshot
 from slurm_colloc.followup import record as followed
 from slurm_colloc.pack import ledger
 believed = []
@@ -282,7 +282,7 @@ def attempt(what, call, nothing):
     except CollocError:
         pass
 attempt("evidence", lambda: records.read_evidence(data(), signature).evidence, ())
-attempt("said", lambda: said.read_said(data(), signature), said.Said())
+attempt("forgotten", lambda: forgotten.forgotten_s(data(), signature), 0.0)
 attempt("decisions", lambda: records.read_decisions(f"{data()}/decisions")[0], [])
 attempt("ledger", lambda: ledger.read_ledger(f"{data()}/packs/lab/1.jsonl"), None)
 attempt("record", lambda: followed.read_record(followed.record_folder("lab", "1")), None)
@@ -318,7 +318,7 @@ for folder, _, names in os.walk(base):
 """
     python(lab, "bob", more, base, site.folder / "site.toml", uid, **env)
     assert json.loads(python(lab, "bob", BELIEVE, base, SIGNATURE, UID_OF=uid, **env).stdout) == [
-        *("evidence", "said", "decisions", "ledger", "record", "history", "site file")
+        *("evidence", "forgotten", "decisions", "ledger", "record", "history", "site file")
     ]
     assert json.loads(python(lab, "alice", BELIEVE, base, SIGNATURE, UID_OF=uid, **env).stdout) == []
     # Nor does root, who keeps the caller's variables, take a user's word for what to run.
